@@ -1,0 +1,659 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libamp: automatic mixed precision behind one C ABI.
+ *
+ * The host (any training framework that can call C) keeps its tensors, its autograd, its kernels and its
+ * optimizer. It describes them once, and libamp wires the policy of an opt level into the host's own function
+ * pointers:
+ *
+ *     amp_initialize(&model, &optimizer, AMP_O1);           once
+ *
+ *     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;        every iteration
+ *     amp_scale_loss_begin(&optimizer, loss, &scaled);
+ *     host_backward(scaled.loss);
+ *     amp_scale_loss_end(&scaled);
+ *     host_optimizer->step(host_optimizer);                 the host's own slot, wired: steps or skips
+ *
+ *     amp_shutdown(model.amp);                              every slot and every parameter as before
+ *
+ * Reading order: statuses, tensors, the host's hooks, ops, model and optimizer, configuration, initialize, the
+ * bracket, direct calls, scopes, masters, diagnostics, the table for dlopen.
+ *
+ * Ownership words. "Borrowed": valid during the call only, unless a longer time is stated. "Kept": the pointer must
+ * stay valid until amp_shutdown. "Moves": the other side must now give it back or release it.
+ *
+ * Errors. Every fallible function returns an amp_status; on anything but AMP_OK nothing has changed, nothing has
+ * leaked, out-parameters are untouched and amp_last_error() says in words what was wrong, where, and what to do.
+ * The one exception is amp_scale_loss_end, which always closes its bracket.
+ *
+ * Threads. Different contexts are independent. Within one context, wrapped ops, amp_op_target, amp_cast_args, scopes
+ * and the diagnostics may run on any number of threads at once; initialize, shutdown, brackets and steps of one
+ * context are the business of one thread at a time, while no other thread runs that context's ops (brackets: while
+ * no other thread opens or closes one).
+ */
+#ifndef AMP_H
+#define AMP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define AMP_VERSION_MAJOR 0
+#define AMP_VERSION_MINOR 1
+#define AMP_VERSION_PATCH 0
+#define AMP_SOVERSION 0   /* 0: the header may still change between releases */
+#define AMP_API_VERSION 1 /* of the table that amp_get_api returns */
+
+#if defined(AMP_STATIC) || !defined(__GNUC__)
+#define AMP_API
+#else
+#define AMP_API __attribute__((visibility("default")))
+#endif
+
+#if defined(__GNUC__)
+#define AMP_MUST_CHECK __attribute__((warn_unused_result))
+#else
+#define AMP_MUST_CHECK
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Statuses ---------------------------------------------------------------------------------------------------- */
+
+typedef int32_t amp_status;
+
+/* One list: the constants, amp_status_name and amp_status_text all come from it. Values are fixed for ever. */
+#define AMP_STATUS_MAP(X)                                                                                              \
+    X(AMP_OK, 0, "success")                                                                                            \
+    X(AMP_ERR_INVALID_ARGUMENT, -1, "an argument is invalid")                                                          \
+    X(AMP_ERR_NO_MEMORY, -2, "out of memory")                                                                          \
+    X(AMP_ERR_ABI_MISMATCH, -3, "a structure's size does not fit this libamp")                                         \
+    X(AMP_ERR_WRONG_STATE, -4, "the call is not allowed in this state")                                                \
+    X(AMP_ERR_UNSUPPORTED, -5, "not supported")                                                                        \
+    X(AMP_ERR_HOST_FAILED, -6, "a hook of the host failed")                                                            \
+    X(AMP_ERR_MISSING_HOOK, -7, "a hook that is needed here is missing")                                               \
+    X(AMP_ERR_SCHEMA, -8, "an op's schema is malformed")                                                               \
+    X(AMP_ERR_NOT_FOUND, -9, "no such name")                                                                           \
+    X(AMP_ERR_CONFLICT, -10, "two settings contradict each other")                                                     \
+    X(AMP_ERR_READ_ONLY, -11, "a slot lies in read-only memory")                                                       \
+    X(AMP_ERR_CLOSURE_DENIED, -12, "the system denies executable closures")                                            \
+    X(AMP_ERR_BANNED, -13, "the op is banned in low precision")                                                        \
+    X(AMP_ERR_TOO_MANY_SKIPS, -14, "too many steps were skipped in a row")                                             \
+    X(AMP_ERR_SLOT_TAKEN, -15, "somebody else wrote over a wrapped slot")                                              \
+    X(AMP_ERR_BACKEND, -16, "a backend is missing or failed")
+
+enum {
+#define AMP_STATUS_CONSTANT(name, value, text) name = value,
+    AMP_STATUS_MAP(AMP_STATUS_CONSTANT)
+#undef AMP_STATUS_CONSTANT
+    AMP_STATUS_LAST_ = -16
+};
+
+/* "AMP_ERR_NO_MEMORY" and "out of memory"; never NULL, also for unknown values. */
+AMP_API const char *amp_status_name(amp_status status);
+AMP_API const char *amp_status_text(amp_status status);
+
+/* This thread's last error in words: what was wrong, where, what to do. "" if there was none. The text is the
+ * thread's own and holds until its next failing call. */
+AMP_API const char *amp_last_error(void);
+
+/* "0.1.0" */
+AMP_API const char *amp_version(void);
+
+/* ---- Small types -------------------------------------------------------------------------------------------------- */
+
+/* A function pointer of the host of whatever type; cast it back to its real type before calling. */
+typedef void (*amp_fn)(void);
+
+/* All state lives in a context, made by one initialize and ended by amp_shutdown. */
+typedef struct amp_context amp_context;
+
+typedef int32_t amp_dtype;
+enum {
+    AMP_DTYPE_DEFAULT = 0,
+    AMP_FLOAT32 = 1,
+    AMP_FLOAT16 = 2,
+    AMP_BFLOAT16 = 3,
+    AMP_FLOAT64 = 4,
+    AMP_DTYPE_OTHER = 5,     /* integers, booleans, anything that libamp leaves alone */
+    AMP_DTYPE_UNCHANGED = 6  /* cast_model_type only: do not touch the model (Apex: cast_model_type=False) */
+};
+
+typedef int32_t amp_switch;
+enum { AMP_DEFAULT = 0, AMP_OFF = 1, AMP_ON = 2 };
+
+/* Opt levels. O0..O3 as in Apex; O4 and O5 are O1 and O2 with bfloat16 and no loss scaling, as in ROCm's fork.
+ * 1..6, so that a zeroed structure is not a level. */
+typedef int32_t amp_level;
+enum { AMP_O0 = 1, AMP_O1 = 2, AMP_O2 = 3, AMP_O3 = 4, AMP_O4 = 5, AMP_O5 = 6 };
+
+/* "O1" -> AMP_O1. The letter O, not the digit zero. */
+AMP_API AMP_MUST_CHECK amp_status amp_level_from_name(const char *name, amp_level *level);
+
+/* What the policy does with an op. */
+typedef int32_t amp_class;
+enum {
+    AMP_BY_LIST = 0,          /* whatever the named cast list says about the op's name */
+    AMP_LOWER = 1,            /* floating arguments become the level's 16-bit type */
+    AMP_FP32 = 2,             /* floating arguments become FP32 */
+    AMP_PROMOTE = 3,          /* floating arguments become the widest type among them */
+    AMP_PROMOTE_SEQUENCE = 4, /* the tensors of the list arguments become their widest type */
+    AMP_BANNED = 5,           /* refuses 16-bit arguments, saying what to use instead */
+    AMP_LEAVE = 6             /* runs as it comes */
+};
+
+/* What a bracket decided for the step that follows. An overflow is a decision, not an error. */
+typedef int32_t amp_action;
+enum { AMP_STEP = 0, AMP_SKIP = 1, AMP_STEP_ON_DEVICE = 2 /* the flag is in device memory */ };
+
+/* ---- Tensors ------------------------------------------------------------------------------------------------------ */
+
+/* Numbers of DLPack's DLDeviceType: 1 CPU, 2 CUDA, ... */
+typedef struct amp_device {
+    int32_t type;
+    int32_t id;
+} amp_device;
+
+/* A borrowed description of a handle's elements, never stored. Same layout and codes as DLPack's DLTensor: a host may
+ * pass a DLTensor. strides in elements; NULL means compact row-major. code 0 int, 1 uint, 2 float, 4 bfloat. */
+typedef struct amp_tensor_view {
+    void *data;
+    amp_device device;
+    int32_t ndim;
+    struct {
+        uint8_t code;
+        uint8_t bits;
+        uint16_t lanes;
+    } dtype;
+    int64_t *shape;
+    int64_t *strides;
+    uint64_t byte_offset;
+} amp_tensor_view;
+
+/* A block of elements that can be put under a handle (see swap_data). `owner` is the host's own word for the block
+ * and is only carried along. A block made by the host's alloc is freed by whoever holds it, with the host's free.
+ * Without alloc, blocks come from libamp's allocator and the host must never free one: libamp takes it back. */
+typedef struct amp_storage {
+    void *data;
+    void *owner;
+    uint64_t bytes;
+    amp_dtype dtype;
+    int32_t reserved; /* 0 */
+} amp_storage;
+
+/* What an allocation is for; hosts may use it for accounting. */
+typedef int32_t amp_purpose;
+enum { AMP_FOR_PARAMETER = 1, AMP_FOR_MASTER = 2, AMP_FOR_GRADIENT = 3, AMP_FOR_SCRATCH = 4 };
+
+/* ---- Events ------------------------------------------------------------------------------------------------------- */
+
+typedef int32_t amp_event_kind;
+enum {
+    AMP_EVENT_LOG = 1,          /* message */
+    AMP_EVENT_WARNING = 2,      /* message: something the user should look at */
+    AMP_EVENT_SKIP = 3,         /* a step was skipped: loss_id, scale_before, scale_after, message */
+    AMP_EVENT_SCALE_CHANGE = 4, /* the loss scale changed: loss_id, scale_before, scale_after */
+    AMP_EVENT_ERROR = 5         /* an error was kept inside a wrapped call: status, message */
+};
+
+typedef struct amp_event {
+    uint32_t struct_size;
+    amp_event_kind kind;
+    amp_status status;
+    uint32_t loss_id;
+    float scale_before;
+    float scale_after;
+    const char *message; /* borrowed; never NULL */
+    amp_context *context;
+} amp_event;
+
+/* ---- The host's hooks --------------------------------------------------------------------------------------------- */
+
+enum {
+    /* The host's tape holds its own references to what its ops received, so that temporaries may be released as soon
+     * as the op has returned. Without it they live until amp_tape_done or until every optimizer of the context has
+     * stepped or skipped. */
+    AMP_HOST_TAPE_RETAINS_INPUTS = 1u << 0
+};
+
+/*
+ * No hook is required by itself; what needs a missing one refuses by its name. docs/hosts.md has the table of which
+ * level needs which. `self` is passed back untouched. A handle is the host's tensor: only the host interprets it.
+ * Hooks returning amp_status report failure with AMP_ERR_HOST_FAILED (or any negative status). Hooks are called on the
+ * thread that made the call into libamp; ops that a hook calls run as they come.
+ */
+typedef struct amp_host {
+    uint32_t struct_size; /* sizeof(amp_host); AMP_HOST_INIT sets it */
+    uint32_t flags;
+    void *self;
+
+    /* Describe the handle's elements. *view is zeroed before; shape and strides must stay valid until the handle
+     * changes. Fails for tensors without plain elements (sparse). */
+    amp_status (*view)(void *self, void *tensor, amp_tensor_view *view);
+    /* The logical type, cheap: asked at every wrapped call. Without it the view's type is taken. */
+    amp_dtype (*dtype)(void *self, void *tensor);
+    /* A copy in another type, recorded on the host's tape, so that backward returns a gradient in the source's type.
+     * *out moves to libamp, which ends it with `release`. */
+    amp_status (*cast)(void *self, void *tensor, amp_dtype to, void **out);
+    /* Give up a handle that had moved to libamp. Cannot fail. */
+    void (*release)(void *self, void *tensor);
+    /* A number that names the tensor's storage, the same for every handle on it. 0: none. */
+    uint64_t (*id)(void *self, void *tensor);
+    /* A number that changes whenever the elements change in place. */
+    uint64_t (*version)(void *self, void *tensor);
+    /* Does the tape record on this thread now? Without it: yes. */
+    int32_t (*grad_enabled)(void *self);
+    /* A parameter's gradient, *grad = NULL if it has none. The handle stays the host's. */
+    amp_status (*grad)(void *self, void *tensor, void **grad);
+    /* Put `grad` (NULL: none) in the gradient's place. The handle that was there moves to libamp, which gives it back
+     * with another set_grad or ends it with `release`; the reference to `grad` moves to the host. */
+    amp_status (*set_grad)(void *self, void *tensor, void *grad);
+    /* Put *storage under the handle and return in *storage what was there; shape and handle stay. The type may
+     * change. Called for parameters, buffers and gradients, whose views are compact. */
+    amp_status (*swap_data)(void *self, void *tensor, amp_storage *storage);
+    /* loss * factor, recorded on the tape. *out moves to libamp. */
+    amp_status (*scale)(void *self, void *loss, float factor, void **out);
+    /* Memory for `bytes` bytes (never 0) on `device`, aligned for its elements: fill data, owner and bytes. */
+    amp_status (*alloc)(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *storage);
+    void (*free)(void *self, amp_storage *storage);
+    /* Told of skips, scale changes, warnings and kept errors. Must not call libamp. */
+    void (*event)(void *self, const amp_event *event);
+} amp_host;
+
+#define AMP_HOST_INIT                                                                                                  \
+    { (uint32_t)sizeof(amp_host), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,     \
+      NULL, NULL }
+
+/* ---- Ops ---------------------------------------------------------------------------------------------------------- */
+
+enum {
+    AMP_OP_DIRECT = 1u << 0,          /* slot is NULL: the host calls amp_cast_args around the function */
+    AMP_OP_RETURN_BORROWED = 1u << 1, /* the returned handle is not the caller's to release */
+    AMP_OP_REGISTERED = 1u << 30      /* set by amp_register */
+};
+
+/*
+ * One function pointer of the host. `schema` is PyTorch's operator-schema notation with C types (docs/schema.md):
+ *
+ *     linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor
+ *     add_(Tensor(a!) self, Tensor other, float alpha) -> void
+ *     cat(Tensor[] tensors, int32 n, int32 dim) -> Tensor
+ *     step(pointer self) -> int32
+ *
+ * A schema that does not describe the real function is the host's bug and undefined behaviour, as with any C
+ * prototype. Descriptors and strings are copied by amp_initialize; the slot (and what on_failure and on_skip point to)
+ * is kept.
+ */
+typedef struct amp_op {
+    uint32_t struct_size; /* sizeof(amp_op); AMP_OP_INIT sets it. In arrays, the stride: all must agree */
+    uint32_t flags;
+    amp_class op_class; /* AMP_BY_LIST (0), or the class to use whatever the lists say */
+    int32_t reserved;   /* 0 */
+    const char *name;
+    const char *aliases;     /* comma-separated further names for the lists, or NULL */
+    const char *schema;      /* NULL for AMP_OP_DIRECT only */
+    const char *backward_of; /* name of the forward op whose class this backward op shares, or NULL */
+    amp_fn *slot;            /* where the host keeps its pointer; an empty slot (*slot == NULL) is passed over */
+    amp_fn fp16;             /* implementations to call when all floating arguments have that type, or NULL */
+    amp_fn bf16;
+    const void *on_failure; /* value of the return type when a cast failed and the op was not called; NULL: zeros */
+    const void *on_skip;    /* steps: value of the return type when the step was skipped; NULL: zeros */
+} amp_op;
+
+#define AMP_OP_INIT                                                                                                    \
+    { (uint32_t)sizeof(amp_op), 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+
+/* ---- Model and optimizer ------------------------------------------------------------------------------------------ */
+
+/* The kind of module a parameter or buffer belongs to. */
+enum { AMP_MODULE_OTHER = 0, AMP_MODULE_BATCH_NORM = 1 };
+
+/* A parameter, or a floating buffer such as batch norm's running statistics, of a model. */
+typedef struct amp_param {
+    uint32_t struct_size;
+    int32_t module_kind;
+    void *tensor;     /* handle, kept */
+    const char *name; /* copied; NULL: "param.<index>" */
+} amp_param;
+
+#define AMP_PARAM_INIT { (uint32_t)sizeof(amp_param), 0, NULL, NULL }
+
+/* forward: optional op for the host's forward slot. A `self` argument in its schema is compared with `self`, so that
+ * many models may share one slot. At O2, O3, O5 its floating tensor arguments are cast to the low type and its result
+ * to FP32 (or cast_model_outputs); at every level it enters the context's scope. */
+typedef struct amp_model {
+    uint32_t struct_size;
+    uint32_t flags; /* 0 */
+    const amp_host *host; /* copied, but for self */
+    void *self;
+    amp_op *ops;
+    size_t n_ops;
+    const amp_param *params;
+    size_t n_params;
+    amp_op forward;
+    amp_context *amp; /* written by initialize and shutdown; NULL before */
+} amp_model;
+
+#define AMP_MODEL_INIT { (uint32_t)sizeof(amp_model), 0, NULL, NULL, NULL, 0, NULL, 0, AMP_OP_INIT, NULL }
+
+/* steps, zero_grads: the host's slots, wired so that a step steps or skips and hands FP32 masters to the host's
+ * optimizer, and zero_grad clears the masters' gradients too. Hosts without such slots call amp_step_begin and
+ * amp_step_end. A tied parameter appears once. The structure itself is kept. */
+typedef struct amp_optimizer {
+    uint32_t struct_size;
+    uint32_t flags; /* 0 */
+    const amp_host *host; /* copied, but for self */
+    void *self;
+    void *const *params;
+    size_t n_params;
+    amp_op *steps;
+    size_t n_steps;
+    amp_op *zero_grads;
+    size_t n_zero_grads;
+    amp_context *amp; /* written by initialize and shutdown; NULL before */
+} amp_optimizer;
+
+#define AMP_OPTIMIZER_INIT { (uint32_t)sizeof(amp_optimizer), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, 0, NULL }
+
+/* ---- Configuration ------------------------------------------------------------------------------------------------ */
+
+#define AMP_DYNAMIC (-1.0f) /* loss_scale */
+#define AMP_NEVER UINT32_MAX /* max_skips */
+
+enum { AMP_LISTS_DEFAULT = 0, AMP_LISTS_APEX = 1, AMP_LISTS_TORCH = 2 }; /* default: apex */
+enum { AMP_SCALER_DEFAULT = 0, AMP_SCALER_APEX = 1 };                     /* default: apex */
+
+/*
+ * Zero means default everywhere: the level's property, or the value stated here. Which property a level lets you
+ * override follows Apex (frontend.py): O1 and O4 take no cast_model_type but FP32 or UNCHANGED, no
+ * keep_batchnorm_fp32 and no master_weights; patch_ops = ON belongs to O1 and O4 alone.
+ */
+typedef struct amp_config {
+    uint32_t struct_size;
+    amp_level level;
+    amp_switch enabled;             /* OFF: everything becomes a pass-through */
+    amp_switch patch_ops;           /* Apex: patch_torch_functions */
+    amp_switch keep_batchnorm_fp32; /* parameters and statistics of batch norm stay FP32 */
+    amp_switch master_weights;
+    amp_switch cache;            /* cast each weight once per iteration; default ON */
+    amp_dtype cast_model_type;
+    amp_dtype cast_model_outputs; /* default: FP32 where the model is re-typed */
+    int32_t lists;                /* AMP_LISTS_* */
+    int32_t scaler;               /* AMP_SCALER_* */
+    uint32_t num_losses;          /* loss scalers; default 1 */
+    uint32_t window;              /* clean iterations before the scale grows; default 2000 */
+    uint32_t hysteresis;          /* overflows in a row that are tolerated before backing off; default 1: none */
+    uint32_t max_skips;           /* skips in a row before end says AMP_ERR_TOO_MANY_SKIPS; default 100 */
+    float loss_scale;             /* AMP_DYNAMIC, or a static scale > 0 */
+    float init_scale;             /* dynamic: default 2^16, or max_scale if smaller */
+    float min_scale;              /* dynamic: default 2^-126 */
+    float max_scale;              /* dynamic: default 2^24 */
+    float growth;                 /* default 2 */
+    float backoff;                /* default 0.5 */
+} amp_config;
+
+#define AMP_CONFIG_INIT                                                                                                \
+    { (uint32_t)sizeof(amp_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* ---- Initialize and shutdown -------------------------------------------------------------------------------------- */
+
+/* Write `op_class` into every op of the model whose name or alias is `op`, and into those whose backward_of names it.
+ * Before initialize. "name#index" picks one of several ops of that name (from 0). AMP_ERR_NOT_FOUND lists the nearest
+ * names; AMP_ERR_CONFLICT if the op has another registration already. Source: Apex register_half_function and kin. */
+AMP_API AMP_MUST_CHECK amp_status amp_register(amp_model *model, const char *op, amp_class op_class);
+
+/* Wire one model and one optimizer (either may be NULL) for a level with all its defaults. */
+AMP_API AMP_MUST_CHECK amp_status amp_initialize(amp_model *model, amp_optimizer *optimizer, amp_level level);
+
+/* The same for several models and optimizers under one context, with overrides. *context may be wanted by callers
+ * without models and optimizers (inference on direct calls); it is also written into each model and optimizer. All or
+ * nothing: on an error no slot, no parameter and no descriptor has changed.
+ * The models and optimizers are kept until amp_shutdown; their arrays are not. */
+AMP_API AMP_MUST_CHECK amp_status amp_initialize_many(amp_model *const *models, size_t n_models,
+                                                      amp_optimizer *const *optimizers, size_t n_optimizers,
+                                                      const amp_config *config, amp_context **context);
+
+/* Restore every slot bit for bit (the last context on it does), give the model its FP32 parameters back (the masters'
+ * values) and free the context. NULL is a no-op. AMP_ERR_SLOT_TAKEN: somebody wrapped on top of a slot, named in the
+ * message; that slot was left as it is and passes calls through; the context is gone all the same.
+ * AMP_ERR_WRONG_STATE: a step or a wrapped call of this context is running on this thread; nothing was done. Open
+ * brackets are cancelled. */
+AMP_API amp_status amp_shutdown(amp_context *context);
+
+/* ---- The bracket around backward ---------------------------------------------------------------------------------- */
+
+/* `loss`: run backward from it. `scale`: the factor that the gradients carry, for hosts that seed backward
+ * themselves. `seed_factor`: what the host must multiply its seed with: 1 if `loss` carries the scale already, else
+ * *scale. Exactly one thing carries the scale. `action` is the decision, written by end. priv is libamp's. */
+typedef struct amp_scaled_loss {
+    uint32_t struct_size;
+    amp_action action;
+    void *loss;             /* borrowed until end or cancel */
+    const float *scale;     /* host or device memory, see `device`; borrowed until end or cancel */
+    const float *found_inf; /* != 0: an overflow was found; valid until the next begin with this loss_id */
+    amp_device device;
+    float seed_factor;
+    int32_t reserved;
+    void *priv[4];
+} amp_scaled_loss;
+
+#define AMP_SCALED_LOSS_INIT                                                                                           \
+    { (uint32_t)sizeof(amp_scaled_loss), 0, NULL, NULL, NULL, { 0, 0 }, 0.0f, 0, { NULL, NULL, NULL, NULL } }
+
+/* Open a bracket: gradients that exist are set aside, the loss is scaled. loss NULL: the host seeds backward itself.
+ * Source of the semantics: apex.amp.scale_loss. */
+AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
+
+enum {
+    AMP_DELAY_UNSCALE = 1u << 0 /* leave the gradients scaled for a later bracket with the same loss_id to unscale */
+};
+
+/* The same for several optimizers and several losses. context may be NULL if n_optimizers > 0. */
+AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin_many(amp_context *context, amp_optimizer *const *optimizers,
+                                                            size_t n_optimizers, uint32_t loss_id, uint32_t flags,
+                                                            void *loss, amp_scaled_loss *scaled);
+
+/* Close the bracket: unscale the new gradients (into FP32 master gradients where there are masters, else in place),
+ * add what was set aside, update the scale, decide. A gradient is not finite if any element is non-finite after the
+ * multiplication and the conversion to its destination type. On an error that a wrapped call kept, the bracket is
+ * closed as by cancel, the next step skips and that error is returned; AMP_ERR_TOO_MANY_SKIPS is returned after a
+ * completed end and names the first gradient that was not finite. */
+AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_end(amp_scaled_loss *scaled);
+
+/* Close the bracket as if backward had not happened: new gradients are dropped, those set aside are put back. */
+AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
+
+typedef struct amp_step_info {
+    uint32_t struct_size;
+    amp_action action;
+    const float *found_inf;
+    float grad_scale; /* what the gradients still carry: 1 */
+    amp_device device;
+    int32_t reserved;
+} amp_step_info;
+
+#define AMP_STEP_INFO_INIT { (uint32_t)sizeof(amp_step_info), 0, NULL, 0.0f, { 0, 0 }, 0 }
+
+/* For hosts without a step slot. begin hands the masters to the optimizer under the parameters' handles unless
+ * info->action is AMP_SKIP; end writes them back. Both are called in either case. */
+AMP_API AMP_MUST_CHECK amp_status amp_step_begin(amp_optimizer *optimizer, amp_step_info *info);
+AMP_API AMP_MUST_CHECK amp_status amp_step_end(amp_optimizer *optimizer);
+
+/* ---- Direct calls: the policy without interception ----------------------------------------------------------------- */
+
+/* The pure decision: the type that an op's floating arguments are to have, given the types they come in.
+ * *target = AMP_DTYPE_DEFAULT: leave them alone. `op` is an op of the context or any name the lists know; names in
+ * neither are left alone. */
+AMP_API AMP_MUST_CHECK amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes,
+                                                size_t n, amp_dtype *target);
+
+typedef struct amp_cast_frame {
+    uint32_t struct_size;
+    amp_dtype target; /* the type the arguments were given; AMP_DTYPE_DEFAULT: untouched */
+    void *priv[4];
+} amp_cast_frame;
+
+#define AMP_CAST_FRAME_INIT { (uint32_t)sizeof(amp_cast_frame), 0, { NULL, NULL, NULL, NULL } }
+
+/* Apply the context's policy to the arguments of a call that the host makes itself: entries of `tensors` (NULL
+ * entries are passed over) are replaced by casts where the policy wants another type. amp_cast_done puts the original
+ * handles back and ends the temporaries; tensors must stay valid until then. The thread's scope holds here as for a
+ * wrapped call. */
+AMP_API AMP_MUST_CHECK amp_status amp_cast_args(amp_context *context, const char *op, void **tensors, size_t n,
+                                                amp_cast_frame *frame);
+AMP_API amp_status amp_cast_done(amp_cast_frame *frame);
+
+/* End of a tape's life (a backward pass that is over, or a forward that is dropped): casts recorded on it go. */
+AMP_API amp_status amp_tape_done(amp_context *context);
+
+/* Drop every cached cast. Not while the host runs an op of this context. */
+AMP_API amp_status amp_cache_clear(amp_context *context);
+
+/* ---- Scopes -------------------------------------------------------------------------------------------------------- */
+
+/* Whose policy holds on this thread. A value: it nests, may be left on an error path, and is left exactly once. */
+typedef struct amp_scope {
+    uintptr_t v[4];
+} amp_scope;
+
+/* Calls on this thread belong to `context` from here on; NULL: to none (Apex: disable_casts). */
+AMP_API AMP_MUST_CHECK amp_status amp_scope_enter(amp_context *context, amp_scope *scope);
+AMP_API amp_status amp_scope_leave(amp_scope *scope);
+
+/* Hand the present scope to another thread: capture here, adopt there (previous: what to leave with). A capture
+ * includes whether the thread is inside an op, so that an op's workers run their calls as they come. */
+AMP_API AMP_MUST_CHECK amp_status amp_scope_capture(amp_scope *scope);
+AMP_API AMP_MUST_CHECK amp_status amp_scope_adopt(const amp_scope *captured, amp_scope *previous);
+
+/* ---- Masters ------------------------------------------------------------------------------------------------------- */
+
+typedef struct amp_master {
+    uint32_t struct_size;
+    amp_dtype dtype;  /* of data and grad */
+    void *param;      /* the host's handle */
+    const char *name; /* valid until amp_shutdown */
+    void *data;       /* the FP32 master, or the parameter's own elements where it has none */
+    void *grad;       /* unscaled gradient of the same type, or NULL */
+    uint64_t size;    /* elements */
+    int32_t is_master;
+    int32_t reserved;
+} amp_master;
+
+#define AMP_MASTER_INIT { (uint32_t)sizeof(amp_master), 0, NULL, NULL, NULL, NULL, 0, 0, 0 }
+
+/* What the optimizer updates, as apex.amp.master_params: fills at most `capacity` entries (entry 0's struct_size is
+ * the stride) and writes the number there are into *count. Pointers are valid until the next bracket or step; writing
+ * through them is allowed. Outside brackets only. */
+AMP_API AMP_MUST_CHECK amp_status amp_master_params(amp_optimizer *optimizer, amp_master *masters, size_t capacity,
+                                                    size_t *count);
+
+/* Scale the (master) gradients so that their global L2 norm is at most max_norm: by max_norm / (norm + 1e-6) where
+ * that is below 1, as torch.nn.utils.clip_grad_norm_. *norm (may be NULL) is the norm before. Gradients with a
+ * non-finite norm are left as they are. Between end and step. */
+AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_norm(amp_optimizer *optimizer, float max_norm, float *norm);
+
+/* Tell libamp that parameters changed outside its step, for hosts without `version`: elementwise, master := parameter
+ * wherever the parameter is not the rounded master. With `version` this happens by itself before each step. */
+AMP_API AMP_MUST_CHECK amp_status amp_masters_reconcile(amp_context *context);
+
+/* ---- Diagnostics --------------------------------------------------------------------------------------------------- */
+
+typedef struct amp_op_stats {
+    uint32_t struct_size;
+    uint32_t index;  /* among ops of the same name */
+    const char *name; /* valid until amp_shutdown */
+    amp_class op_class;
+    amp_dtype last_target; /* type chosen at the last call, AMP_DTYPE_DEFAULT: none yet */
+    uint64_t calls;        /* calls that the policy saw */
+    uint64_t passed;       /* calls that ran as they came: no scope, another context's, inside an op, backward */
+    uint64_t casts;        /* tensors cast */
+    uint64_t cache_hits;   /* tensors taken from the cache */
+    uint64_t failures;
+    int32_t wrapped; /* 1: the slot holds a wrapper */
+    int32_t reserved;
+} amp_op_stats;
+
+#define AMP_OP_STATS_INIT { (uint32_t)sizeof(amp_op_stats), 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* One entry per op of the context, in the order given to initialize; capacity and count as in amp_master_params. */
+AMP_API AMP_MUST_CHECK amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, size_t capacity,
+                                                   size_t *count);
+
+/* The last bracket of a loss. */
+typedef struct amp_record {
+    uint32_t struct_size;
+    amp_action action;
+    float scale_before;
+    float scale_after;
+    uint64_t brackets;     /* closed so far with this loss_id */
+    uint64_t skipped;      /* of them with an overflow */
+    uint32_t skips_in_row; /* now */
+    uint32_t unskipped;    /* clean brackets since the last change of the scale */
+    const char *first_nonfinite; /* parameter whose gradient was the first non-finite one at the last overflow;
+                                    NULL: none yet. Valid until amp_shutdown */
+} amp_record;
+
+#define AMP_RECORD_INIT { (uint32_t)sizeof(amp_record), 0, 0.0f, 0.0f, 0, 0, 0, 0, NULL }
+
+AMP_API AMP_MUST_CHECK amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record);
+
+/* Text for people: the level and its properties, warnings, and op -> class, which list, why, one line each; for one op
+ * (by name) or all (NULL). Writes at most `capacity` bytes with a final NUL; *length (may be NULL) is the full length
+ * without it. Call with text NULL and capacity 0 to measure. */
+AMP_API AMP_MUST_CHECK amp_status amp_explain(amp_context *context, const char *op, char *text, size_t capacity,
+                                              size_t *length);
+
+/* The error that a wrapped call kept since the last check or end, now forgotten; AMP_OK if none. */
+AMP_API AMP_MUST_CHECK amp_status amp_check(amp_context *context);
+
+/* ---- For hosts that dlopen ----------------------------------------------------------------------------------------- */
+
+/* Append-only: a member never moves. */
+typedef struct amp_api {
+    uint32_t struct_size;
+    uint32_t version; /* AMP_API_VERSION of the library */
+    const char *(*status_name)(amp_status);
+    const char *(*status_text)(amp_status);
+    const char *(*last_error)(void);
+    const char *(*library_version)(void);
+    amp_status (*level_from_name)(const char *, amp_level *);
+    amp_status (*register_op)(amp_model *, const char *, amp_class);
+    amp_status (*initialize)(amp_model *, amp_optimizer *, amp_level);
+    amp_status (*initialize_many)(amp_model *const *, size_t, amp_optimizer *const *, size_t, const amp_config *,
+                                  amp_context **);
+    amp_status (*shutdown)(amp_context *);
+    amp_status (*scale_loss_begin)(amp_optimizer *, void *, amp_scaled_loss *);
+    amp_status (*scale_loss_begin_many)(amp_context *, amp_optimizer *const *, size_t, uint32_t, uint32_t, void *,
+                                        amp_scaled_loss *);
+    amp_status (*scale_loss_end)(amp_scaled_loss *);
+    amp_status (*scale_loss_cancel)(amp_scaled_loss *);
+    amp_status (*step_begin)(amp_optimizer *, amp_step_info *);
+    amp_status (*step_end)(amp_optimizer *);
+    amp_status (*op_target)(amp_context *, const char *, const amp_dtype *, size_t, amp_dtype *);
+    amp_status (*cast_args)(amp_context *, const char *, void **, size_t, amp_cast_frame *);
+    amp_status (*cast_done)(amp_cast_frame *);
+    amp_status (*tape_done)(amp_context *);
+    amp_status (*cache_clear)(amp_context *);
+    amp_status (*scope_enter)(amp_context *, amp_scope *);
+    amp_status (*scope_leave)(amp_scope *);
+    amp_status (*scope_capture)(amp_scope *);
+    amp_status (*scope_adopt)(const amp_scope *, amp_scope *);
+    amp_status (*master_params)(amp_optimizer *, amp_master *, size_t, size_t *);
+    amp_status (*clip_grad_norm)(amp_optimizer *, float, float *);
+    amp_status (*masters_reconcile)(amp_context *);
+    amp_status (*get_op_stats)(amp_context *, amp_op_stats *, size_t, size_t *);
+    amp_status (*get_record)(amp_context *, uint32_t, amp_record *);
+    amp_status (*explain)(amp_context *, const char *, char *, size_t, size_t *);
+    amp_status (*check)(amp_context *);
+} amp_api;
+
+/* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this
+ * libamp is too old or too new. Static: never freed. */
+AMP_API const amp_api *amp_get_api(uint32_t version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AMP_H */
