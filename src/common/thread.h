@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What libamp keeps per thread: the last error, the scope (whose policy holds), and the marks that wrapped calls leave
+ * while they run. All in one thread-local object without a destructor, so that dlopen and thread exit stay simple.
+ */
+#ifndef AMP_THREAD_H
+#define AMP_THREAD_H
+
+#include "common/common.h"
+
+#define AMP__ERROR_SIZE 1024
+#define AMP__MARKS 64 /* wrapped forwards and steps nested on one thread; deeper calls pass through */
+
+/* Whose policy holds. set: a scope was entered; context NULL then means none (disabled). */
+struct amp__scope_state {
+    amp_context *context;
+    bool set;
+    bool inside; /* in a wrapped op or a host hook: calls run as they come */
+};
+
+/*
+ * A wrapper that is running on this thread, by the address of its frame. Marks are how a longjmp out of the host is
+ * noticed: the stack grows down, so a mark below the present frame belongs to a frame that is gone, and the scope it
+ * saved is what must hold again.
+ */
+struct amp__mark {
+    uintptr_t frame;
+    struct amp__scope_state saved;
+    void (*abandoned)(void *user); /* called if the frame was jumped over; may be NULL */
+    void *user;
+};
+
+struct amp__thread {
+    struct amp__scope_state scope;
+    uint32_t n_marks;
+    struct amp__mark marks[AMP__MARKS];
+    char error[AMP__ERROR_SIZE];
+};
+
+struct amp__thread *amp__thread_state(void);
+
+/* Drops marks of frames that are gone, innermost first. `frame`: address in the caller's frame. */
+void amp__thread_recover(struct amp__thread *thread, const void *frame);
+
+/* Enters `scope` under a mark; false if the marks are exhausted (nothing changed). */
+bool amp__mark_push(struct amp__thread *thread, const void *frame, struct amp__scope_state scope,
+                    void (*abandoned)(void *), void *user);
+/* Leaves the mark that was pushed with `frame`, and any above it that a longjmp jumped over. */
+void amp__mark_pop(struct amp__thread *thread, const void *frame);
+
+#endif

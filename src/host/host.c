@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "host/host.h"
+
+#include "common/thread.h"
+
+#include <string.h>
+
+enum { DL_CPU = 1, DL_OPAQUE = 3, DL_COMPLEX = 5, DL_FIRST_FP8 = 7, DL_CUDA_HOST = 3 };
+
+amp_status amp__host_copy(amp_host *host, const amp_host *given, const char *what) {
+    AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "%s.host is NULL: describe the host's hooks with an amp_host", what);
+    memset(host, 0, sizeof *host);
+    amp_status status = amp__copy_struct(host, sizeof *host, sizeof(amp_host), given, given->struct_size, "amp_host");
+    if (status != AMP_OK) return amp__fail_prefix(status, "%s.host", what);
+    AMP_RETURN_IF(host->flags & ~(uint32_t)AMP_HOST_TAPE_RETAINS_INPUTS, AMP_ERR_INVALID_ARGUMENT,
+                  "%s.host.flags has bits that this libamp does not know: 0x%x", what, (unsigned)host->flags);
+    AMP_RETURN_IF(!host->alloc != !host->free, AMP_ERR_INVALID_ARGUMENT,
+                  "%s.host has only one of the hooks alloc and free: give both or neither", what);
+    return AMP_OK;
+}
+
+amp_status amp__host_need(bool present, const char *hook, const char *who, const char *advice) {
+    AMP_RETURN_IF(!present, AMP_ERR_MISSING_HOOK, "%s needs the hook %s of amp_host: %s", who, hook, advice);
+    return AMP_OK;
+}
+
+/*
+ * Hooks may use the host's own ops, which then run as they come: while a hook that can is running, the thread counts as
+ * inside an op. (view, dtype, id and version only read.)
+ */
+static bool enter_hook(void) {
+    struct amp__thread *thread = amp__thread_state();
+    const bool was_inside = thread->scope.inside;
+    thread->scope.inside = true;
+    return was_inside;
+}
+
+static void leave_hook(bool was_inside) { amp__thread_state()->scope.inside = was_inside; }
+
+/* Keeps the host's status; the message says what libamp was doing. */
+static amp_status hook_failed(amp_status status, const char *hook, const char *name) {
+    return amp__fail(status < 0 ? status : AMP_ERR_HOST_FAILED, "the host's hook %s failed%s%s (status %d)", hook,
+                     name ? " on " : "", name ? name : "", (int)status);
+}
+
+static amp_status check_view(const amp_tensor_view *view, const char *name) {
+    const unsigned code = view->dtype.code, bits = view->dtype.bits;
+    AMP_RETURN_IF(code == DL_COMPLEX, AMP_ERR_UNSUPPORTED, "%s is complex: mixed precision is for real numbers", name);
+    AMP_RETURN_IF(code >= DL_FIRST_FP8 || (code == 2 && bits == 8), AMP_ERR_UNSUPPORTED,
+                  "%s has an 8-bit floating type or smaller, which no level handles", name);
+    AMP_RETURN_IF(code == DL_OPAQUE || bits == 0, AMP_ERR_UNSUPPORTED,
+                  "%s has no element type that libamp knows (DLPack code %u, %u bits): the view hook must fill dtype", name,
+                  code, bits);
+    const int32_t device = view->device.type; /* 0: a host that left it out means its only memory, the CPU's */
+    AMP_RETURN_IF(device != 0 && device != DL_CPU && device != DL_CUDA_HOST, AMP_ERR_BACKEND,
+                  "%s lies on device type %d; this libamp works on CPU memory only", name, (int)device);
+    return AMP_OK;
+}
+
+amp_status amp__host_elements(const amp_host *host, void *tensor, const char *name, struct amp__elements *out) {
+    amp_tensor_view view;
+    memset(&view, 0, sizeof view);
+    AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", name);
+    AMP_TRY(amp__host_need(host->view != NULL, "view", name, "libamp must see its elements"));
+    const amp_status status = host->view(host->self, tensor, &view);
+    if (status != AMP_OK) return hook_failed(status, "view", name);
+    AMP_TRY(check_view(&view, name));
+    uint64_t size;
+    const amp_status sized = amp__view_size(&view, &size);
+    if (sized != AMP_OK) return amp__fail_prefix(sized, "%s", name);
+    AMP_RETURN_IF(!amp__view_is_compact(&view), AMP_ERR_UNSUPPORTED,
+                  "%s is not one compact block (its strides leave gaps or permute): make it contiguous", name);
+    const amp_dtype dtype = amp__view_dtype(&view);
+    void *data = amp__view_data(&view);
+    const size_t alignment = amp__dtype_size(dtype);
+    AMP_RETURN_IF(alignment && size && (uintptr_t)data % alignment, AMP_ERR_INVALID_ARGUMENT,
+                  "%s is misaligned: %s elements at %p", name, amp__dtype_name(dtype), data);
+    const amp_device device = { view.device.type ? view.device.type : DL_CPU, view.device.id };
+    *out = (struct amp__elements){ data, size, dtype, device };
+    return AMP_OK;
+}
+
+amp_dtype amp__host_dtype(const amp_host *host, void *tensor) {
+    if (host->dtype) return host->dtype(host->self, tensor);
+    amp_tensor_view view;
+    memset(&view, 0, sizeof view);
+    if (!host->view || host->view(host->self, tensor, &view) != AMP_OK) return AMP_DTYPE_OTHER;
+    return amp__view_dtype(&view);
+}
+
+amp_status amp__host_cast(const amp_host *host, void *tensor, amp_dtype to, void **out) {
+    void *result = NULL;
+    AMP_TRY(amp__host_need(host->cast != NULL, "cast", "a cast", "without it only the scaler works"));
+    const bool was_inside = enter_hook();
+    const amp_status status = host->cast(host->self, tensor, to, &result);
+    leave_hook(was_inside);
+    if (status != AMP_OK) return hook_failed(status, "cast", NULL);
+    AMP_RETURN_IF(!result, AMP_ERR_HOST_FAILED, "the host's hook cast said AMP_OK but returned no tensor");
+    *out = result;
+    return AMP_OK;
+}
+
+amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void **out) {
+    void *result = NULL;
+    const bool was_inside = enter_hook();
+    const amp_status status = host->scale(host->self, loss, factor, &result);
+    leave_hook(was_inside);
+    if (status != AMP_OK) return hook_failed(status, "scale", "the loss");
+    AMP_RETURN_IF(!result, AMP_ERR_HOST_FAILED, "the host's hook scale said AMP_OK but returned no tensor");
+    *out = result;
+    return AMP_OK;
+}
+
+amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, void **grad) {
+    void *result = NULL;
+    const bool was_inside = enter_hook();
+    const amp_status status = host->grad(host->self, tensor, &result);
+    leave_hook(was_inside);
+    if (status != AMP_OK) return hook_failed(status, "grad", name);
+    *grad = result;
+    return AMP_OK;
+}
+
+amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *name, void *grad) {
+    const bool was_inside = enter_hook();
+    const amp_status status = host->set_grad(host->self, tensor, grad);
+    leave_hook(was_inside);
+    return status == AMP_OK ? AMP_OK : hook_failed(status, "set_grad", name);
+}
+
+amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage) {
+    const bool was_inside = enter_hook();
+    const amp_status status = host->swap_data(host->self, tensor, storage);
+    leave_hook(was_inside);
+    return status == AMP_OK ? AMP_OK : hook_failed(status, "swap_data", name);
+}
+
+bool amp__host_grad_enabled(const amp_host *host) {
+    return !host->grad_enabled || host->grad_enabled(host->self) != 0;
+}
+
+void amp__host_release(const amp_host *host, void *tensor) {
+    if (!tensor || !host->release) return;
+    const bool was_inside = enter_hook();
+    host->release(host->self, tensor);
+    leave_hook(was_inside);
+}
+
+amp_status amp__host_alloc(const amp_host *host, uint64_t size, amp_dtype dtype, amp_device device,
+                           amp_purpose purpose, amp_storage *out) {
+    const size_t width = amp__dtype_size(dtype);
+    const uint64_t bytes = size ? size * width : width;
+    amp_storage storage = { NULL, NULL, bytes, dtype, 0 };
+    if (amp__host_owns_memory(host)) {
+        const amp_status status = host->alloc(host->self, bytes, device, purpose, &storage);
+        if (status != AMP_OK) return hook_failed(status, "alloc", NULL);
+        AMP_RETURN_IF(!storage.data, AMP_ERR_HOST_FAILED, "the host's hook alloc said AMP_OK but returned no memory");
+        storage.dtype = dtype;
+    } else {
+        storage.data = amp__alloc_aligned(bytes);
+        if (!storage.data) return amp__fail_memory();
+    }
+    *out = storage;
+    return AMP_OK;
+}
+
+void amp__host_free(const amp_host *host, amp_storage *storage) {
+    if (storage->data) {
+        if (amp__host_owns_memory(host)) host->free(host->self, storage);
+        else amp__free(storage->data);
+    }
+    memset(storage, 0, sizeof *storage);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host's hooks behind one door: every call into the host goes through here, so that a failure always says which
+ * hook failed on what, and what comes back is validated before anybody uses it.
+ */
+#ifndef AMP_HOST_H
+#define AMP_HOST_H
+
+#include "common/common.h"
+
+/* Copies the caller's structure; `what` names it in messages ("model 0"). */
+amp_status amp__host_copy(amp_host *host, const amp_host *given, const char *what);
+
+/* AMP_ERR_MISSING_HOOK "<who> needs the hook <hook>: <advice>" unless present. */
+amp_status amp__host_need(bool present, const char *hook, const char *who, const char *advice);
+
+/* A tensor's elements, checked: a compact block of `size` elements on the CPU. dtype from the view. */
+struct amp__elements {
+    void *data;
+    uint64_t size;
+    amp_dtype dtype;
+    amp_device device;
+};
+/* Fails on what no level can train: sparse, complex, fp8, other devices, and on blocks with gaps. */
+amp_status amp__host_elements(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
+
+amp_dtype amp__host_dtype(const amp_host *host, void *tensor); /* AMP_DTYPE_OTHER where nothing can be learnt */
+amp_status amp__host_cast(const amp_host *host, void *tensor, amp_dtype to, void **out);
+amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void **out);
+amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, void **grad);
+amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *name, void *grad);
+amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage);
+bool amp__host_grad_enabled(const amp_host *host);
+
+/* Memory for `size` elements of `dtype`: the host's where it has alloc and free, else libamp's. */
+amp_status amp__host_alloc(const amp_host *host, uint64_t size, amp_dtype dtype, amp_device device,
+                           amp_purpose purpose, amp_storage *out);
+void amp__host_free(const amp_host *host, amp_storage *storage); /* and clears it; empty is a no-op */
+
+void amp__host_release(const amp_host *host, void *tensor); /* NULL is a no-op */
+static inline bool amp__host_owns_memory(const amp_host *host) { return host->alloc && host->free; }
+
+#endif

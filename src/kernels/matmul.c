@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_matmul: d is computed in blocks of BLOCK_M x BLOCK_N sums. For each stretch of BLOCK_K of the depth, panels of
+ * op(a) and op(b) are converted to float and packed in the order in which the tile kernel reads them; it adds their
+ * products to the sums. Each sum is one float accumulator that takes its products in order of depth, whatever the
+ * blocking, so that an element of d depends on nothing but its row, its column and the arguments.
+ */
+#include "amp_kernels.h"
+#include "kernels/fpenv.h"
+#include "kernels/kernels.h"
+
+#include <string.h>
+
+/* Packed blocks and sums take at most 512 KiB: the second-level cache. Multiples of the tile. */
+enum { BLOCK_M = 128, BLOCK_N = 256, BLOCK_K = 256 };
+
+static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/* ---- checks ---- */
+
+/* One stored matrix; data NULL: not there, or not to be read. */
+struct matrix {
+    const char *name;
+    const void *data;
+    amp_dtype dtype;
+    int64_t rows, cols, ld;
+};
+
+static bool is_matmul_type(amp_dtype dtype) {
+    return dtype == AMP_FLOAT32 || dtype == AMP_FLOAT16 || dtype == AMP_BFLOAT16;
+}
+
+/* Gives ld 0 its meaning. */
+static amp_status check_matrix(struct matrix *x, bool required) {
+    if (x->ld == 0) x->ld = x->cols;
+    AMP_RETURN_IF(!is_matmul_type(x->dtype), AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: %s is %s: use fp32, fp16 or bf16", x->name, amp__dtype_name(x->dtype));
+    AMP_RETURN_IF(x->ld < x->cols, AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: ld_%s is %lld, less than the %lld elements of a row", x->name, (long long)x->ld,
+                  (long long)x->cols);
+    AMP_RETURN_IF(x->ld && x->rows > PTRDIFF_MAX / 8 / x->ld, AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: %s, %lld rows of %lld elements, is larger than memory", x->name, (long long)x->rows,
+                  (long long)x->ld);
+    AMP_RETURN_IF(required && x->rows && x->cols && !x->data, AMP_ERR_INVALID_ARGUMENT, "matmul: %s is NULL", x->name);
+    return AMP_OK;
+}
+
+static amp_status check_flag(const char *name, int32_t flag) {
+    AMP_RETURN_IF(flag != 0 && flag != 1, AMP_ERR_INVALID_ARGUMENT, "matmul: transpose_%s is %d: use 0 or 1", name,
+                  (int)flag);
+    return AMP_OK;
+}
+
+/* Fills in the distances between rows. */
+static amp_status check_args(amp_matmul_args *g) {
+    AMP_RETURN_IF(g->m < 0 || g->n < 0 || g->k < 0, AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: m, n, k are %lld, %lld, %lld: none may be negative", (long long)g->m, (long long)g->n,
+                  (long long)g->k);
+    AMP_TRY(check_flag("a", g->transpose_a));
+    AMP_TRY(check_flag("b", g->transpose_b));
+    const bool reads = g->alpha != 0.0f && g->m && g->n;
+    struct matrix a = { "a", g->a, g->a_dtype, g->transpose_a ? g->k : g->m, g->transpose_a ? g->m : g->k, g->ld_a };
+    struct matrix b = { "b", g->b, g->b_dtype, g->transpose_b ? g->n : g->k, g->transpose_b ? g->k : g->n, g->ld_b };
+    struct matrix c = { "c", g->c, g->c_dtype, g->m, g->n, g->ld_c };
+    struct matrix d = { "d", g->d, g->d_dtype, g->m, g->n, g->ld_d };
+    AMP_TRY(check_matrix(&a, reads));
+    AMP_TRY(check_matrix(&b, reads));
+    AMP_TRY(check_matrix(&d, true));
+    if (c.data) AMP_TRY(check_matrix(&c, true));
+    AMP_RETURN_IF(c.data && c.data == d.data && (c.dtype != d.dtype || c.ld != d.ld), AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: c and d are the same memory with different types or distances between rows");
+    AMP_RETURN_IF(g->bias && !is_matmul_type(g->bias_dtype), AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: bias is %s: use fp32, fp16 or bf16", amp__dtype_name(g->bias_dtype));
+    g->ld_a = a.ld, g->ld_b = b.ld, g->ld_c = c.ld, g->ld_d = d.ld;
+    return AMP_OK;
+}
+
+/* ---- packing ---- */
+
+/* op(a) or the transpose of op(b): `lines` are rows of op(a) or columns of op(b), each as long as the depth. */
+struct operand {
+    const char *data;
+    size_t ld, width; /* elements between stored rows; bytes of an element */
+    amp__cast_fn *to_float;
+    bool along_depth; /* a stored row is one line, rather than one depth of all lines */
+};
+
+/* Part of an operand. */
+struct part {
+    size_t line, lines, depth, depths; /* first and number of both */
+};
+
+/*
+ * Packs a part into panels of `side` lines: panel after panel, in each depth after depth, in each line after line; the
+ * last panel is filled up with zeros. Stored rows are converted a run at a time and dealt out.
+ */
+static void pack(float *dst, size_t side, const struct operand *x, const struct part *part) {
+    float run[BLOCK_K > BLOCK_N ? BLOCK_K : BLOCK_N];
+    const size_t padded = round_up(part->lines, side);
+    if (x->along_depth) {
+        for (size_t i = 0; i < padded; i++) {
+            float *to = dst + i / side * side * part->depths + i % side;
+            if (i < part->lines)
+                x->to_float(run, x->data + ((part->line + i) * x->ld + part->depth) * x->width, part->depths);
+            for (size_t p = 0; p < part->depths; p++) to[p * side] = i < part->lines ? run[p] : 0.0f;
+        }
+    } else {
+        for (size_t p = 0; p < part->depths; p++) {
+            x->to_float(run, x->data + ((part->depth + p) * x->ld + part->line) * x->width, part->lines);
+            for (size_t i = 0; i < padded; i++)
+                dst[i / side * side * part->depths + p * side + i % side] = i < part->lines ? run[i] : 0.0f;
+        }
+    }
+}
+
+/* ---- the product ---- */
+
+struct scratch {
+    float *a, *b;   /* packed blocks */
+    float *sums;    /* of one block, row-major */
+    size_t sums_ld; /* elements between rows of sums */
+};
+
+/* sums += the block's part of op(a) * op(b). */
+static void multiply_tiles(const struct scratch *s, size_t rows, size_t cols, size_t depths) {
+    amp__tile_fn *tile = amp__kernels_get()->tile;
+    for (size_t j = 0; j < cols; j += AMP__TILE_COLS)
+        for (size_t i = 0; i < rows; i += AMP__TILE_ROWS)
+            tile(s->sums + i * s->sums_ld + j, s->sums_ld, s->a + i * depths, s->b + j * depths, depths);
+}
+
+/* d = alpha * sums + beta * c + bias for one block; rows are read from c before they are written to d. */
+static void finish_block(const amp_matmul_args *g, const struct scratch *s, size_t i0, size_t rows, size_t j0,
+                         size_t cols) {
+    const struct amp__kernels *k = amp__kernels_get();
+    const size_t c_width = amp__dtype_size(g->c_dtype), d_width = amp__dtype_size(g->d_dtype);
+    const bool add_c = g->c && g->beta != 0.0f;
+    const float alpha = g->k ? g->alpha : 0.0f; /* an empty sum is 0 even if alpha is infinite */
+    float c[BLOCK_N], bias[BLOCK_N];
+    if (g->bias)
+        k->cast[AMP_FLOAT32][g->bias_dtype](bias, (const char *)g->bias + j0 * amp__dtype_size(g->bias_dtype), cols);
+    for (size_t i = 0; i < rows; i++) {
+        float *row = s->sums + i * s->sums_ld;
+        for (size_t j = 0; j < cols; j++) row[j] *= alpha;
+        if (add_c) {
+            const char *from = (const char *)g->c + ((i0 + i) * (size_t)g->ld_c + j0) * c_width;
+            k->cast[AMP_FLOAT32][g->c_dtype](c, from, cols);
+            for (size_t j = 0; j < cols; j++) row[j] += g->beta * c[j];
+        }
+        if (g->bias)
+            for (size_t j = 0; j < cols; j++) row[j] += bias[j];
+        char *to = (char *)g->d + ((i0 + i) * (size_t)g->ld_d + j0) * d_width;
+        k->cast[g->d_dtype][AMP_FLOAT32](to, row, cols);
+    }
+}
+
+static void multiply(const amp_matmul_args *g, const struct scratch *s) {
+    const struct amp__kernels *k = amp__kernels_get();
+    const struct operand a = { g->a, (size_t)g->ld_a, amp__dtype_size(g->a_dtype), k->cast[AMP_FLOAT32][g->a_dtype],
+                               !g->transpose_a };
+    const struct operand b = { g->b, (size_t)g->ld_b, amp__dtype_size(g->b_dtype), k->cast[AMP_FLOAT32][g->b_dtype],
+                               g->transpose_b };
+    const size_t m = (size_t)g->m, n = (size_t)g->n, depth = g->alpha != 0.0f ? (size_t)g->k : 0;
+    for (size_t j = 0; j < n; j += BLOCK_N) {
+        const size_t cols = min_size(n - j, BLOCK_N);
+        for (size_t i = 0; i < m; i += BLOCK_M) {
+            const size_t rows = min_size(m - i, BLOCK_M);
+            memset(s->sums, 0, round_up(rows, AMP__TILE_ROWS) * s->sums_ld * sizeof *s->sums);
+            for (size_t p = 0; p < depth; p += BLOCK_K) {
+                const size_t depths = min_size(depth - p, BLOCK_K);
+                pack(s->a, AMP__TILE_ROWS, &a, &(struct part){ i, rows, p, depths });
+                if (i == 0 || depth > BLOCK_K) /* else it is there, from the rows above */
+                    pack(s->b, AMP__TILE_COLS, &b, &(struct part){ j, cols, p, depths });
+                multiply_tiles(s, rows, cols, depths);
+            }
+            finish_block(g, s, i, rows, j, cols);
+        }
+    }
+}
+
+static amp_status matmul(const amp_matmul_args *args) {
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    AMP_TRY(amp__copy_struct(&g, sizeof g, sizeof g, args, args->struct_size, "amp_matmul_args"));
+    AMP_TRY(check_args(&g));
+    if (g.m == 0 || g.n == 0) return AMP_OK;
+    const size_t rows = round_up(min_size((size_t)g.m, BLOCK_M), AMP__TILE_ROWS);
+    const size_t cols = round_up(min_size((size_t)g.n, BLOCK_N), AMP__TILE_COLS);
+    const size_t depth = min_size((size_t)g.k, BLOCK_K);
+    float *block = amp__alloc_aligned(((rows + cols) * depth + rows * cols) * sizeof *block);
+    if (!block) return amp__fail_memory();
+    const struct scratch scratch = { block, block + rows * depth, block + (rows + cols) * depth, cols };
+    multiply(&g, &scratch);
+    amp__free(block);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_matmul(const amp_matmul_args *args) {
+    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "matmul: args is NULL");
+    const amp__fpenv saved = amp__fpenv_enter(); /* checks included: they compare alpha with 0 */
+    const amp_status status = matmul(args);
+    amp__fpenv_leave(saved);
+    return status;
+}

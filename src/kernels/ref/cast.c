@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dst = src in dst's type. Different types are never in place, so that pointers to them are restrict. */
+#include "kernels/ref/convert.h"
+#include "kernels/ref/ref.h"
+
+#define CAST(to, from)                                                                                                 \
+    static AMP__CAST(from##_to_##to) {                                                                                 \
+        amp__##to *restrict d = dst;                                                                                   \
+        const amp__##from *restrict s = src;                                                                           \
+        for (; n >= AMP__REF_BLOCK; n -= AMP__REF_BLOCK, d += AMP__REF_BLOCK, s += AMP__REF_BLOCK)                     \
+            for (size_t i = 0; i < AMP__REF_BLOCK; i++) d[i] = amp__##from##_to_##to(s[i]);                            \
+        for (size_t i = 0; i < n; i++) d[i] = amp__##from##_to_##to(s[i]);                                             \
+    }
+
+#define COPY(name, bytes)                                                                                              \
+    static AMP__CAST(name) {                                                                                           \
+        if (n && dst != src) memcpy(dst, src, n * (bytes));                                                            \
+    }
+
+CAST(f32, f16)
+CAST(f32, bf16)
+CAST(f32, f64)
+CAST(f16, f32)
+CAST(f16, bf16)
+CAST(f16, f64)
+CAST(bf16, f32)
+CAST(bf16, f16)
+CAST(bf16, f64)
+CAST(f64, f32)
+CAST(f64, f16)
+CAST(f64, bf16)
+COPY(copy16, 2)
+COPY(copy32, 4)
+COPY(copy64, 8)
+
+amp__cast_fn *const amp__ref_cast[AMP__TYPES][AMP__TYPES] = {
+    [AMP_FLOAT32] = { NULL, copy32, f16_to_f32, bf16_to_f32, f64_to_f32 },
+    [AMP_FLOAT16] = { NULL, f32_to_f16, copy16, bf16_to_f16, f64_to_f16 },
+    [AMP_BFLOAT16] = { NULL, f32_to_bf16, f16_to_bf16, copy16, f64_to_bf16 },
+    [AMP_FLOAT64] = { NULL, f32_to_f64, f16_to_f64, bf16_to_f64, copy64 },
+};

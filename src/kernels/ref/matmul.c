@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The innermost part of matmul: one tile of sums, held in registers while the panels of a and b go by. */
+#include "kernels/ref/ref.h"
+
+#include <string.h>
+
+/* Four floats that gcc and clang keep in one register of whatever machine they compile for. */
+typedef float quad __attribute__((vector_size(16)));
+
+static inline quad load(const float *src) {
+    quad q;
+    memcpy(&q, src, sizeof q);
+    return q;
+}
+
+static inline void store(float *dst, quad q) { memcpy(dst, &q, sizeof q); }
+
+/* Once per row of the tile: gcc unrolls no loop over rows at -O2, and then keeps the sums in memory. */
+#define EACH_ROW(X) X(0) X(1) X(2) X(3)
+_Static_assert(AMP__TILE_ROWS == 4 && AMP__TILE_COLS == 8, "EACH_ROW and two quads make the tile");
+
+AMP__TILE(amp__ref_tile) {
+#define LOAD(i) quad left##i = load(c + i * ld), right##i = load(c + i * ld + 4);
+    EACH_ROW(LOAD)
+#undef LOAD
+    for (; depth; depth--, a += AMP__TILE_ROWS, b += AMP__TILE_COLS) {
+        const quad left = load(b), right = load(b + 4);
+#define ADD(i)                                                                                                         \
+        left##i += a[i] * left;                                                                                        \
+        right##i += a[i] * right;
+        EACH_ROW(ADD)
+#undef ADD
+    }
+#define STORE(i)                                                                                                       \
+    store(c + i * ld, left##i);                                                                                        \
+    store(c + i * ld + 4, right##i);
+    EACH_ROW(STORE)
+#undef STORE
+}

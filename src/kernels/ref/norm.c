@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums of squares, and the search for non-finite elements. */
+#include "kernels/ref/convert.h"
+#include "kernels/ref/ref.h"
+
+/* ---- sum of squares ---- */
+
+#define ADD_SQUARES(type)                                                                                              \
+    static void add_squares_##type(double lane[AMP__SUM_LANES], const type *src, size_t n) {                           \
+        for (; n >= AMP__SUM_LANES; n -= AMP__SUM_LANES, src += AMP__SUM_LANES)                                        \
+            for (size_t j = 0; j < AMP__SUM_LANES; j++) lane[j] += (double)src[j] * (double)src[j];                    \
+        for (size_t j = 0; j < n; j++) lane[j] += (double)src[j] * (double)src[j];                                     \
+    }
+
+ADD_SQUARES(float)
+ADD_SQUARES(double)
+
+static double sum_lanes(double lane[AMP__SUM_LANES]) {
+    for (size_t width = AMP__SUM_LANES / 2; width; width /= 2)
+        for (size_t j = 0; j < width; j++) lane[j] += lane[j + width];
+    return lane[0];
+}
+
+static AMP__SUM_SQUARES(sum_squares_f32) {
+    double lane[AMP__SUM_LANES] = { 0 };
+    add_squares_float(lane, src, n);
+    return sum_lanes(lane);
+}
+
+static AMP__SUM_SQUARES(sum_squares_f64) {
+    double lane[AMP__SUM_LANES] = { 0 };
+    add_squares_double(lane, src, n);
+    return sum_lanes(lane);
+}
+
+static double sum_squares_low(const uint16_t *src, amp_dtype from, size_t n) {
+    double lane[AMP__SUM_LANES] = { 0 };
+    float work[AMP__REF_BLOCK];
+    for (size_t length; n; n -= length, src += length) {
+        length = n < AMP__REF_BLOCK ? n : AMP__REF_BLOCK;
+        amp__ref_cast[AMP_FLOAT32][from](work, src, length);
+        add_squares_float(lane, work, length);
+    }
+    return sum_lanes(lane);
+}
+
+static AMP__SUM_SQUARES(sum_squares_f16) { return sum_squares_low(src, AMP_FLOAT16, n); }
+static AMP__SUM_SQUARES(sum_squares_bf16) { return sum_squares_low(src, AMP_BFLOAT16, n); }
+
+amp__sum_squares_fn *const amp__ref_sum_squares[AMP__TYPES] = {
+    NULL, sum_squares_f32, sum_squares_f16, sum_squares_bf16, sum_squares_f64,
+};
+
+/* ---- non-finite elements ---- */
+
+/* One in the exponent, added to a magnitude whose exponent is all ones, carries into the sign's place. */
+static inline uint32_t nonfinite_f32(float x) { return (amp__f32_bits(x) & 0x7fffffffu) + 0x00800000u; }
+static inline uint16_t nonfinite_f16(amp__f16 x) { return (uint16_t)((x & 0x7fffu) + 0x0400u); }
+static inline uint16_t nonfinite_bf16(amp__bf16 x) { return (uint16_t)((x & 0x7fffu) + 0x0080u); }
+static inline uint64_t nonfinite_f64(double x) {
+    return (amp__f64_bits(x) & UINT64_C(0x7fffffffffffffff)) + UINT64_C(0x0010000000000000);
+}
+
+#define NONFINITE(type, word)                                                                                          \
+    static AMP__NONFINITE(any_nonfinite_##type) {                                                                      \
+        const amp__##type *s = src;                                                                                    \
+        word any = 0;                                                                                                  \
+        for (; n >= AMP__REF_BLOCK; n -= AMP__REF_BLOCK, s += AMP__REF_BLOCK)                                          \
+            for (size_t i = 0; i < AMP__REF_BLOCK; i++) any |= nonfinite_##type(s[i]);                                 \
+        for (size_t i = 0; i < n; i++) any |= nonfinite_##type(s[i]);                                                  \
+        return (uint32_t)(any >> (8 * sizeof any - 1));                                                                \
+    }
+
+NONFINITE(f32, uint32_t)
+NONFINITE(f16, uint16_t)
+NONFINITE(bf16, uint16_t)
+NONFINITE(f64, uint64_t)
+
+amp__nonfinite_fn *const amp__ref_nonfinite[AMP__TYPES] = {
+    NULL, any_nonfinite_f32, any_nonfinite_f16, any_nonfinite_bf16, any_nonfinite_f64,
+};

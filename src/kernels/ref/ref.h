@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference kernels, one table per group, laid out as in struct amp__kernels. */
+#ifndef AMP_KERNELS_REF_REF_H
+#define AMP_KERNELS_REF_REF_H
+
+#include "kernels/kernels.h"
+
+extern amp__cast_fn *const amp__ref_cast[AMP__TYPES][AMP__TYPES];
+extern amp__scale_fn *const amp__ref_scale[AMP__TYPES][AMP__TYPES];
+extern amp__axpby_fn *const amp__ref_axpby[AMP__TYPES][AMP__TYPES][AMP__TYPES];
+extern amp__sum_squares_fn *const amp__ref_sum_squares[AMP__TYPES];
+extern amp__nonfinite_fn *const amp__ref_nonfinite[AMP__TYPES];
+AMP__TILE(amp__ref_tile);
+
+/* Elements that a kernel converts, computes and stores at a time: they stay in the first-level cache, and loops over a
+ * constant number of elements are those that gcc vectorises at -O2. A multiple of AMP__SUM_LANES. */
+#define AMP__REF_BLOCK 256
+
+#endif
