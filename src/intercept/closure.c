@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way of a call from the slot to a client: no lock, no allocation. Then how closures and clients are made. */
+#include "intercept/closure.h"
+#include "common/thread.h"
+#include "intercept/signature.h"
+
+#include <string.h>
+
+/* ---- whose call is it? ---- */
+
+struct candidates {
+    const struct amp__client *first, *in_scope;
+    size_t n;
+};
+
+static void add_candidate(struct candidates *candidates, const struct amp__client *client, bool in_scope) {
+    if (!candidates->n++) candidates->first = client;
+    if (in_scope) candidates->in_scope = client;
+}
+
+static const struct amp__client *by_scope(const struct candidates *candidates, const struct amp__scope_state *scope) {
+    if (scope->inside) return NULL;
+    if (scope->set) return candidates->in_scope;
+    return candidates->n == 1 ? candidates->first : NULL;
+}
+
+/* Clients that name a self have their own calls whatever the scope, which only decides between several for one self.
+ * The others go by the scope. NULL: nobody's. */
+static const struct amp__client *choose(const struct amp__closure *closure, const struct amp__scope_state *scope,
+                                        void *const *args) {
+    struct candidates of_self = { 0 }, others = { 0 };
+    const int32_t self_arg = closure->schema->self_arg;
+    const void *self = NULL;
+    if (self_arg >= 0) memcpy(&self, args[self_arg], sizeof self);
+
+    for (const struct amp__client *client = &closure->clients; client;
+         client = atomic_load_explicit(&client->next, memory_order_acquire)) {
+        const amp_context *owner = atomic_load_explicit(&client->owner, memory_order_acquire);
+        if (!owner) continue;
+        if (!atomic_load_explicit(&client->match_self, memory_order_relaxed))
+            add_candidate(&others, client, owner == scope->context);
+        else if (atomic_load_explicit(&client->self, memory_order_relaxed) == self)
+            add_candidate(&of_self, client, owner == scope->context);
+    }
+    return of_self.n == 1 ? of_self.first : by_scope(of_self.n ? &of_self : &others, scope);
+}
+
+static void on_call(ffi_cif *cif, void *ret, void **args, void *user) {
+    struct amp__closure *closure = user;
+    struct amp__thread *thread = amp__thread_state();
+    amp__thread_recover(thread, __builtin_frame_address(0));
+    const struct amp__client *client = choose(closure, &thread->scope, args);
+    if (!client) {
+        atomic_fetch_add_explicit(&closure->passed, 1, memory_order_relaxed);
+        ffi_call(cif, closure->original, ret, args);
+        return;
+    }
+    struct amp__call call = { closure->schema, closure->signature, closure->original, args, ret };
+    client->handler(client->user, &call);
+}
+
+/* ---- closures ---- */
+
+/* The closure's memory is libffi's and is not kept: nothing is ever done with it again. */
+static amp_status make_code(struct amp__closure *closure) {
+    void *code;
+    ffi_closure *writable = ffi_closure_alloc(sizeof *writable, &code);
+    AMP_RETURN_IF(!writable, AMP_ERR_CLOSURE_DENIED,
+                  "the system denies executable closures. Under SELinux allow execmem (execmod), under systemd leave "
+                  "MemoryDenyWriteExecute off; or mark the op AMP_OP_DIRECT and call amp_cast_args around the "
+                  "function, which needs no closure");
+    if (ffi_prep_closure_loc(writable, &closure->signature->cif, on_call, closure, code) != FFI_OK) {
+        ffi_closure_free(writable);
+        return amp__fail(AMP_ERR_UNSUPPORTED, "libffi cannot make a closure of this signature");
+    }
+    memcpy(&closure->code, &code, sizeof closure->code); /* ISO C has no cast from data to function pointers */
+    return AMP_OK;
+}
+
+amp_status amp__closure_new(amp_fn original, struct amp__schema *schema, struct amp__closure **out) {
+    struct amp__closure *closure = amp__alloc(1, sizeof *closure);
+    if (!closure) return amp__fail_memory();
+    amp_status status;
+    closure->original = original;
+    closure->schema = schema;
+    AMP_TRY_GOTO(amp__signature_new(schema, &closure->signature), fail);
+    AMP_TRY_GOTO(make_code(closure), fail);
+    *out = closure;
+    return AMP_OK;
+fail:
+    amp__free(closure->signature);
+    amp__free(closure);
+    return status;
+}
+
+/* ---- clients ---- */
+
+static struct amp__client *free_client(struct amp__closure *closure) {
+    for (struct amp__client *client = &closure->clients; client; client = atomic_load(&client->next))
+        if (!client->reserved_for) return client;
+    struct amp__client *client = amp__alloc(1, sizeof *client);
+    if (!client) return NULL;
+    atomic_init(&client->next, atomic_load(&closure->clients.next));
+    atomic_store_explicit(&closure->clients.next, client, memory_order_release);
+    return client;
+}
+
+struct amp__client *amp__client_reserve(struct amp__closure *closure, const struct amp__wrap *wrap, const char *what) {
+    struct amp__client *client = free_client(closure);
+    if (!client) return NULL;
+    client->handler = wrap->handler;
+    client->user = wrap->user;
+    atomic_store_explicit(&client->self, wrap->self, memory_order_relaxed);
+    atomic_store_explicit(&client->match_self, wrap->match_self, memory_order_relaxed);
+    client->reserved_for = wrap->owner;
+    client->what = what;
+    closure->n_reserved++;
+    return client;
+}
+
+void amp__client_activate(struct amp__client *client) {
+    atomic_store_explicit(&client->owner, client->reserved_for, memory_order_release);
+}
+
+void amp__client_release(struct amp__closure *closure, struct amp__client *client) {
+    atomic_store_explicit(&client->owner, NULL, memory_order_release);
+    client->reserved_for = NULL;
+    client->what = NULL;
+    closure->n_reserved--;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slots and closures. A slot is the address where the host keeps a function pointer. Wrapping puts a libffi closure
+ * there that calls handler(user, call); the handler sees the call's arguments as data, may substitute them in a copy,
+ * and runs the original. This room knows nothing of policy, contexts are opaque owners to it.
+ *
+ * One slot is wrapped once per process, however many clients it has; the slot's state lives in the process's registry
+ * (registry.c). Wrapping is a transaction: amp__patch_add validates and prepares, amp__patch_commit swaps all slots and
+ * cannot fail, amp__patch_undo takes a transaction's clients away again; the last client of a slot restores it.
+ *
+ * Whose call it is (design.md 5). A client with match_self takes the calls whose self argument is its own, whatever the
+ * scope. Any other call goes by the thread's scope (common/thread.h): inside a wrapped op or a host hook nobody takes
+ * it; in a scope its context does, if it is a client; without a scope the only client does, if there is only one. The
+ * scope also decides between several clients with one self. A call that nobody takes runs the original untouched and
+ * is counted.
+ *
+ * Threads: calls take no lock and allocate nothing, and go on while other contexts come and go on the same slot. A
+ * context's own clients are undone only while no other thread runs its ops (amp.h). Handlers are called without any
+ * lock held and may be left by longjmp or an exception. A forked child may go on calling and undoing; if another
+ * thread was in add, commit or undo at the moment of the fork, the child must do none of the three.
+ */
+#ifndef AMP_INTERCEPT_H
+#define AMP_INTERCEPT_H
+
+#include "intercept/schema.h"
+
+struct amp__signature; /* a prepared libffi call interface */
+
+/* One call through a wrapped slot, valid while the handler runs. */
+struct amp__call {
+    const struct amp__schema *schema;
+    const struct amp__signature *signature;
+    amp_fn original;
+    void *const *args; /* args[i] points at argument i's value; never written through */
+    void *ret;         /* where the return value goes */
+};
+
+typedef void (*amp__handler)(void *user, struct amp__call *call);
+
+/* Runs `function` with `argv` (args, or a copy with entries repointed) and puts its result where the caller of the
+ * wrapped slot gets it. */
+void amp__call_run(const struct amp__call *call, amp_fn function, void *const *argv);
+/* The pointer that the last run returned, for schemas that return Tensor; and its replacement. */
+void *amp__call_returned(const struct amp__call *call);
+void amp__call_return_pointer(const struct amp__call *call, void *pointer);
+/* Returns the value at `value` (of the schema's return type), or zeros for NULL, without calling anything. */
+void amp__call_return(const struct amp__call *call, const void *value);
+/* Argument helpers, by value. */
+void *amp__call_pointer(const struct amp__call *call, uint32_t arg);
+/* Any integer kind; uint64 above INT64_MAX: INT64_MAX. */
+int64_t amp__call_integer(const struct amp__call *call, uint32_t arg);
+
+/* What a transaction asks for. Strings are for messages. */
+struct amp__wrap {
+    const char *what; /* "op linear#2", "optimizer 0 step" */
+    amp_fn *slot;
+    const char *schema;
+    amp__handler handler;
+    void *user;
+    const amp_context *owner; /* not NULL; whose scope it is, never looked into */
+    const void *self; /* with match_self: this client takes calls whose argument named self equals it */
+    bool match_self;
+};
+
+struct amp__patch; /* a transaction, and after commit what it installed */
+
+amp_status amp__patch_new(struct amp__patch **out);
+/*
+ * Validates one wrap and prepares its closure; nothing visible changes. *wrapped = false: the slot is empty
+ * (*slot == NULL, also in read-only memory) and was passed over. Strings are copied. After an error the patch is as
+ * before and may go on. The host must not write to the slot between add and commit. Errors:
+ *   AMP_ERR_SCHEMA            the schema; match_self with a schema without self
+ *   AMP_ERR_INVALID_ARGUMENT  slot NULL, misaligned, without memory; handler or owner NULL
+ *   AMP_ERR_READ_ONLY         the slot's memory is not writable (found without writing)
+ *   AMP_ERR_CONFLICT          the owner has the slot already, naming both (but not if both have match_self and the
+ *                             selves differ); the slot is wrapped under another schema text
+ *   AMP_ERR_CLOSURE_DENIED    with what to do (SELinux execmem, MemoryDenyWriteExecute; amp_cast_args works without)
+ */
+amp_status amp__patch_add(struct amp__patch *patch, const struct amp__wrap *wrap, bool *wrapped);
+void amp__patch_commit(struct amp__patch *patch);
+/*
+ * Before commit: forgets it. After commit: removes its clients; a slot without clients gets back what stood there, bit
+ * for bit, unless somebody else has written there since or the memory is no longer writable: then it is left, and
+ * AMP_ERR_SLOT_TAKEN with the slots' `what` is returned after everything else was undone. Frees the patch. NULL is a
+ * no-op.
+ */
+amp_status amp__patch_undo(struct amp__patch *patch);
+
+/* Calls through a committed wrap's slot that ran as they came because no client took them: no scope, a scope without a
+ * client here, inside an op, another self. `wrap` counts the successful adds of the patch from 0, passed-over ones
+ * included (they count 0). Any thread. */
+uint64_t amp__patch_passed(const struct amp__patch *patch, size_t wrap);
+
+#endif

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The process's slots and the transactions over them. One list holds every closure ever made; a closure is a wrapped
+ * slot's state while it has clients and waits for reuse by its function while it has none. Tables have tens of slots,
+ * now and then hundreds, and are wired once: the list is searched from end to end.
+ *
+ * The mutex guards changes only. It is never held while the host's code runs, so that a forked child finds it free
+ * unless another thread of the parent was in the middle of add, commit or undo.
+ */
+#include "intercept/closure.h"
+#include "intercept/maps.h"
+
+#include <pthread.h>
+#include <string.h>
+
+struct entry {
+    struct amp__closure *closure; /* NULL: the slot was empty and passed over */
+    struct amp__client *client;
+    char *what;
+    uint64_t passed_before; /* closure->passed at commit */
+};
+
+struct amp__patch {
+    struct entry *entries;
+    size_t n, capacity;
+    bool committed;
+    struct amp__mapping known;
+};
+
+static struct {
+    pthread_mutex_t mutex;
+    struct amp__closure *closures;
+} registry = { PTHREAD_MUTEX_INITIALIZER, NULL };
+
+/* The host's other threads call through the slot while it is written. */
+static amp_fn load_slot(amp_fn *slot) { return __atomic_load_n(slot, __ATOMIC_ACQUIRE); }
+static void store_slot(amp_fn *slot, amp_fn value) { __atomic_store_n(slot, value, __ATOMIC_RELEASE); }
+
+/* ---- finding closures ---- */
+
+/* A slot is ours while it holds what we put there. Where somebody wrapped on top, what he wrote is wrapped anew: it may
+ * or may not call our closure, which passes the call on if it comes from inside a wrapped one. */
+static struct amp__closure *find_wrapped(amp_fn *slot, amp_fn value) {
+    for (struct amp__closure *c = registry.closures; c; c = c->next)
+        if (c->n_reserved && c->slot == slot && value == (c->installed ? c->code : c->saved)) return c;
+    return NULL;
+}
+
+/* A copy of a wrapped pointer stands for the function behind it: calls are not wrapped twice. */
+static amp_fn find_original(amp_fn value) {
+    for (struct amp__closure *c = registry.closures; c; c = c->next)
+        if (c->code == value) return c->original;
+    return value;
+}
+
+/* An idle closure of this function, best the one that stood in this slot before, so that old copies of the slot's
+ * pointer go where the slot's calls go. */
+static struct amp__closure *find_idle(amp_fn *slot, amp_fn original, const char *schema) {
+    struct amp__closure *idle = NULL;
+    for (struct amp__closure *c = registry.closures; c; c = c->next) {
+        if (c->n_reserved || c->original != original || strcmp(c->schema->text, schema) != 0) continue;
+        if (c->slot == slot) return c;
+        idle = c;
+    }
+    return idle;
+}
+
+/* ---- adding ---- */
+
+static amp_status check_wrap(const struct amp__wrap *wrap, const char *what, const struct amp__schema *schema) {
+    AMP_RETURN_IF(wrap->match_self && schema->self_arg < 0, AMP_ERR_SCHEMA,
+                  "%s: the schema has no Tensor or pointer argument named self: %.300s", what, schema->text);
+    AMP_RETURN_IF(!wrap->handler || !wrap->owner, AMP_ERR_INVALID_ARGUMENT, "%s: a handler and an owner are needed",
+                  what);
+    AMP_RETURN_IF(!wrap->slot, AMP_ERR_INVALID_ARGUMENT,
+                  "%s: the slot is NULL; give the address where the host keeps the function pointer, or mark the op "
+                  "AMP_OP_DIRECT",
+                  what);
+    AMP_RETURN_IF((uintptr_t)wrap->slot % _Alignof(amp_fn), AMP_ERR_INVALID_ARGUMENT,
+                  "%s: the slot %p is not aligned as a function pointer", what, (void *)wrap->slot);
+    return AMP_OK;
+}
+
+/* *value: what stands in the slot. */
+static amp_status check_slot(struct amp__patch *patch, const struct amp__wrap *wrap, const char *what, amp_fn *value) {
+    const enum amp__access access = amp__access_of(wrap->slot, &patch->known);
+    AMP_RETURN_IF(access == AMP__ACCESS_NONE, AMP_ERR_INVALID_ARGUMENT,
+                  "%s: there is no memory at the slot's address %p", what, (void *)wrap->slot);
+    *value = load_slot(wrap->slot);
+    AMP_RETURN_IF(access == AMP__ACCESS_READ && *value, AMP_ERR_READ_ONLY,
+                  "%s: the slot %p lies in read-only memory (a const table?); keep the table in writable memory, or "
+                  "wire a writable copy of it",
+                  what, (void *)wrap->slot);
+    return AMP_OK;
+}
+
+/* May `wrap` join the clients that are on the slot? */
+static amp_status check_shared(const struct amp__closure *closure, const struct amp__wrap *wrap, const char *what,
+                               const struct amp__schema *schema) {
+    const struct amp__client *client = &closure->clients;
+    for (; client; client = atomic_load(&client->next)) {
+        if (!client->reserved_for) continue;
+        AMP_RETURN_IF(strcmp(closure->schema->text, schema->text) != 0, AMP_ERR_CONFLICT,
+                      "%s: its slot is wrapped already for %s under another schema: %.300s", what, client->what,
+                      closure->schema->text);
+        if (client->reserved_for != wrap->owner) continue;
+        const bool other_self =
+            wrap->match_self && atomic_load(&client->match_self) && atomic_load(&client->self) != wrap->self;
+        AMP_RETURN_IF(!other_self, AMP_ERR_CONFLICT, "%s and %s are the same slot (%p)%s", client->what, what,
+                      (void *)wrap->slot, wrap->match_self ? " with the same self" : "");
+    }
+    return AMP_OK;
+}
+
+/* *schema is taken over, and NULL then, if a closure had to be made. */
+static amp_status take_closure(const struct amp__wrap *wrap, const char *what, amp_fn value,
+                               struct amp__schema **schema, struct amp__closure **out) {
+    const amp_fn original = find_original(value);
+    struct amp__closure *closure = find_idle(wrap->slot, original, (*schema)->text);
+    if (!closure) {
+        const amp_status status = amp__closure_new(original, *schema, &closure);
+        if (status != AMP_OK) return amp__fail_prefix(status, "%s", what);
+        *schema = NULL;
+        closure->next = registry.closures;
+        registry.closures = closure;
+    }
+    closure->slot = wrap->slot;
+    closure->saved = value;
+    *out = closure;
+    return AMP_OK;
+}
+
+/* Under the mutex from the look into the slot on: another thread's commit or undo must not come between. */
+static amp_status reserve(struct amp__patch *patch, const struct amp__wrap *wrap, struct amp__schema **schema,
+                          struct entry *entry) {
+    amp_fn value = NULL;
+    AMP_TRY(check_slot(patch, wrap, entry->what, &value));
+    if (!value) return AMP_OK;
+    struct amp__closure *closure = find_wrapped(wrap->slot, value);
+    if (closure) AMP_TRY(check_shared(closure, wrap, entry->what, *schema));
+    else AMP_TRY(take_closure(wrap, entry->what, value, schema, &closure));
+    entry->client = amp__client_reserve(closure, wrap, entry->what);
+    if (!entry->client) return amp__fail_memory();
+    entry->closure = closure;
+    return AMP_OK;
+}
+
+static amp_status grow(struct amp__patch *patch) {
+    if (patch->n < patch->capacity) return AMP_OK;
+    const size_t capacity = patch->capacity ? 2 * patch->capacity : 16;
+    struct entry *entries = amp__grow(patch->entries, patch->capacity, capacity, sizeof *entries);
+    if (!entries) return amp__fail_memory();
+    patch->entries = entries;
+    patch->capacity = capacity;
+    return AMP_OK;
+}
+
+amp_status amp__patch_add(struct amp__patch *patch, const struct amp__wrap *wrap, bool *wrapped) {
+    AMP_RETURN_IF(!patch || !wrap || !wrapped, AMP_ERR_INVALID_ARGUMENT, "patch, wrap and wrapped must not be NULL");
+    AMP_RETURN_IF(patch->committed, AMP_ERR_WRONG_STATE, "the patch is committed already");
+    const char *what = wrap->what ? wrap->what : "slot";
+    struct amp__schema *schema;
+    struct entry entry = { NULL, NULL, NULL, 0 };
+
+    AMP_TRY(grow(patch));
+    AMP_TRY(amp__schema_parse(what, wrap->schema, &schema));
+    amp_status status;
+    AMP_TRY_GOTO(check_wrap(wrap, what, schema), done);
+    entry.what = amp__strdup(what);
+    if (!entry.what) AMP_TRY_GOTO(amp__fail_memory(), done);
+    pthread_mutex_lock(&registry.mutex);
+    status = reserve(patch, wrap, &schema, &entry);
+    pthread_mutex_unlock(&registry.mutex);
+    if (status == AMP_OK) {
+        patch->entries[patch->n++] = entry;
+        *wrapped = entry.closure != NULL;
+    }
+done:
+    if (status != AMP_OK) amp__free(entry.what);
+    amp__free(schema);
+    return status;
+}
+
+/* ---- the life of a transaction ---- */
+
+amp_status amp__patch_new(struct amp__patch **out) {
+    struct amp__patch *patch = amp__alloc(1, sizeof *patch);
+    if (!patch) return amp__fail_memory();
+    *out = patch;
+    return AMP_OK;
+}
+
+void amp__patch_commit(struct amp__patch *patch) {
+    pthread_mutex_lock(&registry.mutex);
+    for (size_t i = 0; i < patch->n; i++) {
+        struct entry *entry = &patch->entries[i];
+        struct amp__closure *closure = entry->closure;
+        if (!closure) continue;
+        entry->passed_before = atomic_load(&closure->passed);
+        amp__client_activate(entry->client); /* before the slot: the first call through it finds its client */
+        if (!closure->installed) store_slot(closure->slot, closure->code);
+        closure->installed = true;
+    }
+    patch->committed = true;
+    pthread_mutex_unlock(&registry.mutex);
+}
+
+/* Puts back what stood in the slot. False: it holds something that is not ours, or cannot be written any more. */
+static bool restore(struct amp__closure *closure, struct amp__mapping *known) {
+    const enum amp__access access = amp__access_of(closure->slot, known);
+    if (access == AMP__ACCESS_NONE || access == AMP__ACCESS_READ) return false;
+    amp_fn expected = closure->code;
+    return __atomic_compare_exchange_n(closure->slot, &expected, closure->saved, false, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
+}
+
+amp_status amp__patch_undo(struct amp__patch *patch) {
+    if (!patch) return AMP_OK;
+    char list[768] = "";
+    amp__text taken = { list, sizeof list, 0 };
+    size_t n_taken = 0;
+
+    patch->known = (struct amp__mapping){ 0 }; /* mappings may have changed since */
+    pthread_mutex_lock(&registry.mutex);
+    for (size_t i = patch->n; i-- > 0;) {
+        const struct entry *entry = &patch->entries[i];
+        struct amp__closure *closure = entry->closure;
+        if (!closure) continue;
+        amp__client_release(closure, entry->client);
+        if (closure->n_reserved || !closure->installed) continue;
+        closure->installed = false;
+        if (!restore(closure, &patch->known)) amp__text_add(&taken, "%s%s", n_taken++ ? ", " : "", entry->what);
+    }
+    pthread_mutex_unlock(&registry.mutex);
+
+    for (size_t i = 0; i < patch->n; i++) amp__free(patch->entries[i].what);
+    amp__free(patch->entries);
+    amp__free(patch);
+    AMP_RETURN_IF(n_taken, AMP_ERR_SLOT_TAKEN,
+                  "somebody else wrote over %zu wrapped slot%s, left as now: %s%s; calls that still reach libamp run "
+                  "as they come",
+                  n_taken, n_taken == 1 ? "" : "s", list, taken.length >= sizeof list ? "..." : "");
+    return AMP_OK;
+}
+
+uint64_t amp__patch_passed(const struct amp__patch *patch, size_t wrap) {
+    if (wrap >= patch->n || !patch->committed || !patch->entries[wrap].closure) return 0;
+    return atomic_load(&patch->entries[wrap].closure->passed) - patch->entries[wrap].passed_before;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A schema as libffi sees it. Private to this room. */
+#ifndef AMP_SIGNATURE_H
+#define AMP_SIGNATURE_H
+
+#include "intercept/intercept.h"
+
+#include <ffi.h>
+
+/* Must live as long as any closure made with it: the cif points into types. */
+struct amp__signature {
+    ffi_cif cif;
+    ffi_type *types[]; /* of the arguments */
+};
+
+/* *out is freed with amp__free. */
+amp_status amp__signature_new(const struct amp__schema *schema, struct amp__signature **out);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The names of types in a schema. Private to the schema parser. */
+#ifndef AMP_TYPES_H
+#define AMP_TYPES_H
+
+#include "intercept/lexer.h"
+#include "intercept/schema.h"
+
+struct amp__type {
+    const char *name; /* one or more words, single spaces between */
+    uint8_t kind;     /* enum amp__kind */
+    bool counts;      /* a number that may count a list, as bool and char are not */
+};
+
+/* Reads a type's name, the longest that fits; NULL, with the lexer where it was, if there is none. */
+const struct amp__type *amp__type_take(struct amp__lexer *lexer);
+
+/* The error for a token that is no type, with what was probably meant. */
+amp_status amp__type_unknown(const struct amp__lexer *lexer);
+
+#endif
