@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table for hosts that dlopen. Append-only: the asserts below keep members where they were. */
+#include "common/common.h"
+
+#define STRINGIFY(x) #x
+#define VERSION_TEXT(major, minor, patch) STRINGIFY(major) "." STRINGIFY(minor) "." STRINGIFY(patch)
+
+AMP_API const char *amp_version(void) {
+    return VERSION_TEXT(AMP_VERSION_MAJOR, AMP_VERSION_MINOR, AMP_VERSION_PATCH);
+}
+
+static const amp_api table = {
+    .struct_size = sizeof(amp_api),
+    .version = AMP_API_VERSION,
+    .status_name = amp_status_name,
+    .status_text = amp_status_text,
+    .last_error = amp_last_error,
+    .library_version = amp_version,
+    .level_from_name = amp_level_from_name,
+    .register_op = amp_register,
+    .initialize = amp_initialize,
+    .initialize_many = amp_initialize_many,
+    .shutdown = amp_shutdown,
+    .scale_loss_begin = amp_scale_loss_begin,
+    .scale_loss_begin_many = amp_scale_loss_begin_many,
+    .scale_loss_end = amp_scale_loss_end,
+    .scale_loss_cancel = amp_scale_loss_cancel,
+    .step_begin = amp_step_begin,
+    .step_end = amp_step_end,
+    .op_target = amp_op_target,
+    .cast_args = amp_cast_args,
+    .cast_done = amp_cast_done,
+    .tape_done = amp_tape_done,
+    .cache_clear = amp_cache_clear,
+    .scope_enter = amp_scope_enter,
+    .scope_leave = amp_scope_leave,
+    .scope_capture = amp_scope_capture,
+    .scope_adopt = amp_scope_adopt,
+    .master_params = amp_master_params,
+    .clip_grad_norm = amp_clip_grad_norm,
+    .masters_reconcile = amp_masters_reconcile,
+    .get_op_stats = amp_get_op_stats,
+    .get_record = amp_get_record,
+    .explain = amp_explain,
+    .check = amp_check,
+};
+
+#define MEMBER_AT(member, slot) \
+    _Static_assert(offsetof(amp_api, member) == 8 + (slot) * sizeof(void *), "amp_api." #member " moved")
+MEMBER_AT(status_name, 0);
+MEMBER_AT(initialize, 6);
+MEMBER_AT(scale_loss_begin, 9);
+MEMBER_AT(op_target, 15);
+MEMBER_AT(master_params, 24);
+MEMBER_AT(check, 30);
+
+AMP_API const amp_api *amp_get_api(uint32_t version) {
+    if (version >= 1 && version <= AMP_API_VERSION) return &table;
+    (void)amp__fail(AMP_ERR_ABI_MISMATCH,
+                    version ? "amp_get_api: this libamp (%s) is too old: it has version %d of the table, %u was asked for"
+                            : "amp_get_api: this libamp (%s) has version %d of the table; there is no version %u",
+                    amp_version(), AMP_API_VERSION, (unsigned)version);
+    return NULL;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache/cache.h"
+
+#include <string.h>
+
+amp_status amp__cache_init(struct amp__cache *cache, size_t n_keys) {
+    memset(cache, 0, sizeof *cache);
+    cache->cells = amp__alloc(n_keys, sizeof *cache->cells);
+    if (!cache->cells) return amp__fail_memory();
+    cache->n = n_keys;
+    return AMP_OK;
+}
+
+static void push(amp__cache_cell *list, struct amp__cache_entry *entry) {
+    entry->next = atomic_load(list);
+    while (!atomic_compare_exchange_weak(list, &entry->next, entry)) continue;
+}
+
+static void release(struct amp__cache_entry *entry) {
+    if (entry->release) entry->release(entry->user, entry->handle);
+    amp__free(entry);
+}
+
+void *amp__cache_find(struct amp__cache *cache, size_t key, uint64_t version, bool recording) {
+    const struct amp__cache_entry *entry = atomic_load_explicit(&cache->cells[key], memory_order_acquire);
+    return entry && entry->version == version && (entry->recorded || !recording) ? entry->handle : NULL;
+}
+
+void amp__cache_put(struct amp__cache *cache, size_t key, struct amp__cache_entry *entry) {
+    struct amp__cache_entry *old = atomic_exchange(&cache->cells[key], entry);
+    if (old) push(&cache->retired, old);
+}
+
+void amp__cache_retire(struct amp__cache *cache, bool recorded_only) {
+    for (size_t i = 0; i < cache->n; i++) {
+        struct amp__cache_entry *entry = atomic_load(&cache->cells[i]);
+        if (!entry || (recorded_only && !entry->recorded)) continue;
+        if (atomic_compare_exchange_strong(&cache->cells[i], &entry, NULL)) push(&cache->retired, entry);
+    }
+}
+
+/*
+ * The list is taken first and the users are looked at afterwards: a call that starts in between cannot find a retired
+ * entry, and one that found it before is still counted.
+ */
+void amp__cache_collect(struct amp__cache *cache) {
+    struct amp__cache_entry *entry = atomic_exchange(&cache->retired, NULL);
+    const bool busy = entry && atomic_load(&cache->users) != 0;
+    while (entry) {
+        struct amp__cache_entry *next = entry->next;
+        if (busy) push(&cache->retired, entry);
+        else release(entry);
+        entry = next;
+    }
+}
+
+void amp__cache_destroy(struct amp__cache *cache) {
+    if (!cache->cells) return;
+    amp__cache_retire(cache, false);
+    atomic_store(&cache->users, 0);
+    amp__cache_collect(cache);
+    amp__free(cache->cells);
+    memset(cache, 0, sizeof *cache);
+}

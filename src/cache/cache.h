@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Casts kept for reuse: one cell per key (a parameter in one type). A lookup takes no lock and allocates
+ * nothing. An entry serves as long as the version it was made from is the present one and, if it was made without a
+ * tape, only where no tape is wanted.
+ *
+ * Entries die in two steps. Retiring takes an entry out of its cell, so that nobody finds it any more; it is released
+ * when no call that might have found it is still running (`users` is 0). Callers bracket every
+ * lookup, and the use of what it returned, with amp__cache_enter and amp__cache_leave.
+ */
+#ifndef AMP_CACHE_H
+#define AMP_CACHE_H
+
+#include "common/common.h"
+
+#include <stdatomic.h>
+
+struct amp__cache_entry {
+    void *handle;
+    void (*release)(void *user, void *handle); /* NULL: borrowed, somebody else ends it after the entry is retired */
+    void *user;
+    uint64_t version;
+    bool recorded; /* made while the tape recorded */
+    struct amp__cache_entry *next;
+};
+
+typedef _Atomic(struct amp__cache_entry *) amp__cache_cell;
+
+struct amp__cache {
+    amp__cache_cell *cells;
+    size_t n;
+    amp__cache_cell retired;
+    _Atomic(uint32_t) users;
+};
+
+amp_status amp__cache_init(struct amp__cache *cache, size_t n_keys);
+void amp__cache_destroy(struct amp__cache *cache); /* releases everything */
+
+static inline void amp__cache_enter(struct amp__cache *cache) { atomic_fetch_add(&cache->users, 1); }
+static inline void amp__cache_leave(struct amp__cache *cache) { atomic_fetch_sub(&cache->users, 1); }
+
+/* NULL: none that serves. */
+void *amp__cache_find(struct amp__cache *cache, size_t key, uint64_t version, bool recording);
+/* Keeps a fresh cast: the cache owns `entry` from here on. What was in the cell is retired. */
+void amp__cache_put(struct amp__cache *cache, size_t key, struct amp__cache_entry *entry);
+
+/* Retires every entry, or only those recorded on a tape. */
+void amp__cache_retire(struct amp__cache *cache, bool recorded_only);
+/* Releases the retired entries if no call is running that might use them. */
+void amp__cache_collect(struct amp__cache *cache);
+
+#endif

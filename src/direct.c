@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The policy for hosts that call their functions directly: the same decision and the same casts as in a wrapped call. */
+#include "opt_levels/call.h"
+
+#include <string.h>
+
+/* An op of the context by name, or only a class from the lists. */
+struct named {
+    struct amp__op *op;
+    amp_class op_class;
+};
+
+static struct named find_op(const amp_context *context, const char *name) {
+    for (size_t i = 0; i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++)
+            if (!strcmp(context->models[i].ops[j].name, name))
+                return (struct named){ &context->models[i].ops[j], context->models[i].ops[j].op_class };
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(name, base);
+    const amp_class listed = context->properties.patch_ops
+                                 ? amp__list_class(context->properties.lists, context->properties.low, base)
+                                 : AMP_BY_LIST;
+    return (struct named){ NULL, listed == AMP_BY_LIST ? AMP_LEAVE : listed };
+}
+
+static amp_status check_decision(const amp_context *context, const char *op, struct amp__decision decision) {
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(op, base);
+    AMP_RETURN_IF(decision.status == AMP_ERR_BANNED, AMP_ERR_BANNED, "op %s is banned with %s arguments: %s", op,
+                  amp__dtype_name(context->properties.low), amp__banned_advice(base));
+    return decision.status;
+}
+
+static amp_status check_op_name(const amp_context *context, const char *op, const char *who) {
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "%s: context is NULL", who);
+    AMP_RETURN_IF(!op || !op[0], AMP_ERR_INVALID_ARGUMENT, "%s: the op has no name", who);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes, size_t n,
+                                 amp_dtype *target) {
+    AMP_TRY(check_op_name(context, op, "amp_op_target"));
+    AMP_RETURN_IF((n && !dtypes) || !target, AMP_ERR_INVALID_ARGUMENT, "amp_op_target: an argument is NULL");
+    struct amp__operand distinct[AMP_DTYPE_OTHER + 1];
+    const struct named named = find_op(context, op);
+    size_t n_distinct = 0;
+    for (size_t i = 0; i < n; i++) {
+        AMP_RETURN_IF(dtypes[i] < AMP_FLOAT32 || dtypes[i] > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
+                      "amp_op_target: dtypes[%zu] is %d, which is no type of a tensor", i, (int)dtypes[i]);
+        size_t j = 0;
+        while (j < n_distinct && distinct[j].dtype != dtypes[i]) j++;
+        distinct[j] = (struct amp__operand){ dtypes[i], named.op_class == AMP_PROMOTE_SEQUENCE, false };
+        n_distinct += j == n_distinct;
+    }
+    const struct amp__decision decision = amp__decide(&context->properties, named.op_class, distinct, n_distinct);
+    AMP_TRY(check_decision(context, op, decision));
+    *target = decision.target;
+    return AMP_OK;
+}
+
+/* ---- casting around a direct call ---- */
+
+/* What amp_cast_done needs; one block. */
+struct direct {
+    struct amp__casting casting;
+    void **tensors;
+    size_t n;
+    void *originals[];
+};
+
+/* Does this context's policy hold for a call that names it explicitly? */
+static bool obeys(const amp_context *context, const struct amp__thread *thread, const struct amp__op *op) {
+    if (thread->scope.inside) return false;
+    if (thread->scope.set && thread->scope.context != context) return false;
+    return (op && op->is_backward) || amp__ops_obey(context, thread);
+}
+
+static const amp_host *host_of(const amp_context *context, const struct amp__op *op) {
+    if (op) return op->host;
+    if (context->n_models) return &context->models[0].host;
+    return context->n_optimizers ? &context->optimizers[0].host : NULL;
+}
+
+static amp_dtype *types_of(const amp_host *host, void *const *tensors, size_t n) {
+    amp_dtype *types = amp__alloc(n, sizeof *types);
+    for (size_t i = 0; types && i < n; i++)
+        types[i] = tensors[i] ? amp__host_dtype(host, tensors[i]) : AMP_DTYPE_OTHER;
+    return types;
+}
+
+static amp_status cast_all(struct direct *direct, const struct named *named, const amp_dtype *types, amp_dtype target) {
+    for (size_t i = 0; i < direct->n; i++) {
+        const struct amp__operand operand = { types[i], named->op_class == AMP_PROMOTE_SEQUENCE, false };
+        if (!amp__operand_needs_cast(&direct->casting.context->properties, named->op_class, &operand, target)) continue;
+        AMP_TRY(amp__casting_cast(&direct->casting, direct->tensors[i], target, &direct->tensors[i]));
+    }
+    return AMP_OK;
+}
+
+static amp_status cast_args(amp_context *context, const struct named *named, const amp_host *host, const amp_dtype *types,
+                            amp_dtype target, void **tensors, size_t n, struct direct **out) {
+    struct direct *direct = amp__alloc(1, sizeof *direct + n * sizeof direct->originals[0]);
+    if (!direct) return amp__fail_memory();
+    direct->tensors = tensors;
+    direct->n = n;
+    memcpy(direct->originals, tensors, n * sizeof *tensors);
+    amp__casting_begin(&direct->casting, context, host, named->op, n, false);
+    const amp_status status = cast_all(direct, named, types, target);
+    if (status != AMP_OK) {
+        memcpy(tensors, direct->originals, n * sizeof *tensors);
+        amp__casting_abandon(&direct->casting);
+        amp__free(direct);
+        return status;
+    }
+    *out = direct;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **tensors, size_t n, amp_cast_frame *frame) {
+    AMP_TRY(check_op_name(context, op, "amp_cast_args"));
+    AMP_RETURN_IF((n && !tensors) || !frame, AMP_ERR_INVALID_ARGUMENT, "amp_cast_args: an argument is NULL");
+    AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
+    AMP_RETURN_IF(frame->priv[0], AMP_ERR_WRONG_STATE, "amp_cast_args: this frame is in use: call amp_cast_done first");
+    struct amp__thread *thread = amp__thread_state();
+    amp__thread_recover(thread, __builtin_frame_address(0));
+    const struct named named = find_op(context, op);
+    const amp_host *host = host_of(context, named.op);
+    AMP_RETURN_IF(!host, AMP_ERR_WRONG_STATE, "amp_cast_args: the context has no model and no optimizer, so no host");
+    frame->target = AMP_DTYPE_DEFAULT;
+    if (!obeys(context, thread, named.op)) {
+        if (named.op) atomic_fetch_add(&named.op->passed, 1);
+        return AMP_OK;
+    }
+    if (named.op) atomic_fetch_add(&named.op->calls, 1);
+    amp_dtype *types = types_of(host, tensors, n);
+    if (!types) return amp__fail_memory();
+    amp_dtype target;
+    struct direct *direct = NULL;
+    amp_status status = amp_op_target(context, op, types, n, &target);
+    if (status == AMP_OK && target != AMP_DTYPE_DEFAULT)
+        status = cast_args(context, &named, host, types, target, tensors, n, &direct);
+    amp__free(types);
+    if (status != AMP_OK) return status;
+    if (named.op) atomic_store(&named.op->last_target, target);
+    frame->target = target;
+    frame->priv[0] = direct;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_cast_done(amp_cast_frame *frame) {
+    AMP_RETURN_IF(!frame, AMP_ERR_INVALID_ARGUMENT, "amp_cast_done: frame is NULL");
+    AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
+    struct direct *direct = frame->priv[0];
+    if (!direct) return AMP_OK;
+    memcpy(direct->tensors, direct->originals, direct->n * sizeof *direct->tensors);
+    amp__casting_end(&direct->casting);
+    amp__free(direct);
+    frame->priv[0] = NULL;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_tape_done(amp_context *context) {
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_tape_done: context is NULL");
+    amp__tape_release(context, true);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_cache_clear(amp_context *context) {
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cache_clear: context is NULL");
+    amp__cache_retire(&context->cache, false);
+    amp__cache_collect(&context->cache);
+    return AMP_OK;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_initialize: builds a context from the caller's descriptors, checks everything, prepares every closure, and only
+ * then touches the host: parameters are re-typed (and put back if one refuses), slots are swapped. All or nothing.
+ */
+#include "opt_levels/build.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void amp__context_destroy(amp_context *context); /* context.c */
+
+/* ---- what the level needs of the host ---- */
+
+static amp_status need_for_casts(const amp_host *host, const char *who) {
+    AMP_TRY(amp__host_need(host->dtype || host->view, "dtype (or view)", who, "the policy asks each argument's type"));
+    AMP_TRY(amp__host_need(host->cast != NULL, "cast", who, "it makes the copies in another type, on the host's tape"));
+    return amp__host_need(host->release != NULL, "release", who, "it ends those copies");
+}
+
+static amp_status need_for_retyping(const amp_host *host, const char *who) {
+    AMP_TRY(amp__host_need(host->view != NULL, "view", who, "this level re-types parameters and must see them"));
+    return amp__host_need(host->swap_data != NULL, "swap_data", who,
+                          "this level re-types parameters by putting other storage under their handles; without it use O1 "
+                          "or O4");
+}
+
+static amp_status need_for_scaling(const amp_host *host, const char *who) {
+    AMP_TRY(amp__host_need(host->view != NULL, "view", who, "gradients are unscaled through it"));
+    AMP_TRY(amp__host_need(host->grad != NULL, "grad", who, "the scaler must see the parameters' gradients"));
+    return amp__host_need(!host->set_grad || host->release, "release", who, "set_grad hands gradients to libamp");
+}
+
+static amp_status check_model_hooks(const amp_context *context, const struct amp__model *model, size_t index) {
+    const struct amp__properties *properties = &context->properties;
+    char who[96];
+    bool casts = false;
+    for (size_t i = 0; i < model->n_ops; i++) casts |= amp__class_casts(model->ops[i].op_class);
+    casts |= model->has_forward && properties->cast_model_type != AMP_DTYPE_UNCHANGED;
+    snprintf(who, sizeof who, "level %s, model %zu:", amp__level_name(properties->level), index);
+    if (!properties->enabled) return AMP_OK;
+    if (casts) AMP_TRY(need_for_casts(&model->host, who));
+    if (amp__retypes(properties) && model->user->n_params) AMP_TRY(need_for_retyping(&model->host, who));
+    return AMP_OK;
+}
+
+static amp_status check_optimizer_hooks(const amp_context *context, const struct amp__optimizer *optimizer,
+                                        size_t index) {
+    char who[96];
+    snprintf(who, sizeof who, "level %s, optimizer %zu:", amp__level_name(context->properties.level), index);
+    if (!optimizer->user->n_params || amp__scaling_is_trivial(&context->properties)) return AMP_OK;
+    return need_for_scaling(&optimizer->host, who);
+}
+
+/* ---- models ---- */
+
+static bool has_forward(const amp_op *forward) { return forward->slot || forward->schema || forward->name; }
+
+static amp_status build_model(amp_context *context, amp_model *user, size_t index) {
+    struct amp__model *model = &context->models[index];
+    char what[64];
+    snprintf(what, sizeof what, "model %zu", index);
+    AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
+    AMP_TRY(amp__check_struct(user->struct_size, sizeof *user, "amp_model"));
+    AMP_RETURN_IF(user->amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
+    AMP_RETURN_IF(user->flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)user->flags);
+    for (size_t i = 0; i < index; i++)
+        AMP_RETURN_IF(context->models[i].user == user, AMP_ERR_INVALID_ARGUMENT, "models %zu and %zu are the same", i, index);
+    model->user = user;
+    AMP_TRY(amp__host_copy(&model->host, user->host, what));
+    snprintf(what, sizeof what, "model %zu ops", index);
+    AMP_TRY(amp__ops_build(context, user->ops, user->n_ops, &model->host, what, &model->ops));
+    model->n_ops = user->n_ops;
+    AMP_TRY(amp__ops_classify(context, model->ops, user->ops, model->n_ops));
+    if (has_forward(&user->forward)) {
+        amp_op forward = user->forward;
+        if (!forward.name) forward.name = "forward";
+        snprintf(what, sizeof what, "model %zu forward", index);
+        AMP_TRY(amp__op_build(context, &forward, &model->host, what, &model->forward));
+        model->forward.self = user->self;
+        model->forward.target = model;
+        model->has_forward = true;
+    }
+    AMP_TRY(check_model_hooks(context, model, index));
+    return amp__collect_model(context, user, &model->host, index);
+}
+
+/* ---- optimizers ---- */
+
+static void adopt(struct amp__op *ops, size_t n, struct amp__optimizer *optimizer) {
+    for (size_t i = 0; i < n; i++) {
+        ops[i].self = optimizer->user->self;
+        ops[i].target = optimizer;
+    }
+}
+
+static amp_status build_optimizer(amp_context *context, amp_optimizer *user, size_t index) {
+    struct amp__optimizer *optimizer = &context->optimizers[index];
+    char what[64];
+    snprintf(what, sizeof what, "optimizer %zu", index);
+    AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
+    AMP_TRY(amp__check_struct(user->struct_size, sizeof *user, "amp_optimizer"));
+    AMP_RETURN_IF(user->amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
+    AMP_RETURN_IF(user->flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)user->flags);
+    for (size_t i = 0; i < index; i++)
+        AMP_RETURN_IF(context->optimizers[i].user == user, AMP_ERR_INVALID_ARGUMENT, "optimizers %zu and %zu are the same",
+                      i, index);
+    optimizer->user = user;
+    optimizer->context = context;
+    const amp_host *host = user->host ? user->host : context->n_models ? context->models[0].user->host : NULL;
+    AMP_TRY(amp__host_copy(&optimizer->host, host, what));
+    snprintf(what, sizeof what, "optimizer %zu steps", index);
+    AMP_TRY(amp__ops_build(context, user->steps, user->n_steps, &optimizer->host, what, &optimizer->steps));
+    optimizer->n_steps = user->n_steps;
+    snprintf(what, sizeof what, "optimizer %zu zero_grads", index);
+    AMP_TRY(amp__ops_build(context, user->zero_grads, user->n_zero_grads, &optimizer->host, what, &optimizer->zero_grads));
+    optimizer->n_zero_grads = user->n_zero_grads;
+    adopt(optimizer->steps, optimizer->n_steps, optimizer);
+    adopt(optimizer->zero_grads, optimizer->n_zero_grads, optimizer);
+    AMP_TRY(check_optimizer_hooks(context, optimizer, index));
+    return amp__collect_optimizer(context, optimizer, index);
+}
+
+/* ---- wiring ---- */
+
+static amp_status wire(amp_context *context, struct amp__op *op, const char *kind, amp__handler handler, bool by_self) {
+    char what[192];
+    if (!op->slot) return AMP_OK;
+    if (op->index) snprintf(what, sizeof what, "%s %s#%u", kind, op->name, (unsigned)op->index);
+    else snprintf(what, sizeof what, "%s %s", kind, op->name);
+    const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema_text, .handler = handler,
+                                    .user = op, .owner = context, .self = op->self,
+                                    .match_self = by_self && op->schema->self_arg >= 0 };
+    return amp__patch_add(context->patch, &wrap, &op->wrapped);
+}
+
+static amp_status wire_optimizer(amp_context *context, struct amp__optimizer *optimizer) {
+    size_t wrapped = 0;
+    for (size_t i = 0; i < optimizer->n_steps; i++) {
+        AMP_TRY(wire(context, &optimizer->steps[i], "step", amp__step_handler, true));
+        wrapped += optimizer->steps[i].wrapped;
+    }
+    for (size_t i = 0; i < optimizer->n_zero_grads; i++)
+        AMP_TRY(wire(context, &optimizer->zero_grads[i], "zero_grad", amp__zero_grad_handler, true));
+    optimizer->steps_expected = wrapped ? wrapped : 1;
+    return AMP_OK;
+}
+
+static amp_status wire_all(amp_context *context) {
+    AMP_TRY(amp__patch_new(&context->patch));
+    if (!context->properties.enabled) return AMP_OK;
+    for (size_t i = 0; i < context->n_models; i++) {
+        struct amp__model *model = &context->models[i];
+        for (size_t j = 0; j < model->n_ops; j++)
+            if (amp__op_needs_wrapper(&model->ops[j]))
+                AMP_TRY(wire(context, &model->ops[j], "op", amp__op_handler, false));
+        if (model->has_forward) AMP_TRY(wire(context, &model->forward, "model", amp__forward_handler, true));
+    }
+    for (size_t i = 0; i < context->n_optimizers; i++) AMP_TRY(wire_optimizer(context, &context->optimizers[i]));
+    return AMP_OK;
+}
+
+/* ---- all together ---- */
+
+static amp_status make_brackets(amp_context *context) {
+    const struct amp__properties *properties = &context->properties;
+    context->brackets = amp__alloc(properties->num_losses, sizeof *context->brackets);
+    if (!context->brackets) return amp__fail_memory();
+    for (uint32_t i = 0; i < properties->num_losses; i++) {
+        struct amp__bracket *bracket = &context->brackets[i];
+        bracket->context = context;
+        bracket->loss_id = i;
+        amp__scaler_init(&bracket->scaler, &properties->scaler);
+        bracket->record.scale_before = bracket->record.scale_after = bracket->scaler.scale;
+    }
+    return AMP_OK;
+}
+
+static amp_status build(amp_context *context, amp_model *const *models, size_t n_models,
+                        amp_optimizer *const *optimizers, size_t n_optimizers) {
+    context->models = amp__alloc(n_models, sizeof *context->models);
+    context->optimizers = amp__alloc(n_optimizers, sizeof *context->optimizers);
+    if (!context->models || !context->optimizers) return amp__fail_memory();
+    AMP_TRY(amp__params_init(context));
+    for (size_t i = 0; i < n_models; i++) {
+        context->n_models = i + 1;
+        AMP_TRY(build_model(context, models[i], i));
+    }
+    for (size_t i = 0; i < n_optimizers; i++) {
+        context->n_optimizers = i + 1;
+        AMP_TRY(build_optimizer(context, optimizers[i], i));
+    }
+    AMP_TRY(amp__collect_ties(context));
+    AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP_FLOAT64));
+    AMP_TRY(make_brackets(context));
+    AMP_TRY(wire_all(context));
+    return amp__retype_all(context); /* the last thing that can fail */
+}
+
+static void commit(amp_context *context) {
+    amp__patch_commit(context->patch);
+    for (size_t i = 0; i < context->n_models; i++) context->models[i].user->amp = context;
+    for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].user->amp = context;
+    (void)amp__retype_commit(context); /* a warning that finds no memory is lost, no more */
+}
+
+AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models, amp_optimizer *const *optimizers,
+                                       size_t n_optimizers, const amp_config *config, amp_context **out) {
+    AMP_RETURN_IF((n_models && !models) || (n_optimizers && !optimizers), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_initialize: %s is NULL, but its count is not 0", n_models && !models ? "models" : "optimizers");
+    AMP_RETURN_IF(!out && !n_models && !n_optimizers, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_initialize: without models and optimizers the context pointer is needed, and it is NULL");
+    AMP_RETURN_IF(n_models > 65536 || n_optimizers > 65536, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_initialize: %zu models and %zu optimizers cannot be", n_models, n_optimizers);
+    struct amp__properties properties;
+    AMP_TRY(amp__properties_resolve(config, &properties));
+    amp_context *context = amp__alloc(1, sizeof *context);
+    if (!context) return amp__fail_memory();
+    context->properties = properties;
+    pthread_mutex_init(&context->lock, NULL);
+    const amp_status status = build(context, models, n_models, optimizers, n_optimizers);
+    if (status != AMP_OK) {
+        amp__context_destroy(context);
+        return status;
+    }
+    commit(context);
+    if (out) *out = context;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_initialize(amp_model *model, amp_optimizer *optimizer, amp_level level) {
+    amp_config config = AMP_CONFIG_INIT;
+    config.level = level;
+    AMP_RETURN_IF(!model && !optimizer, AMP_ERR_INVALID_ARGUMENT, "amp_initialize: model and optimizer are both NULL");
+    return amp_initialize_many(&model, model != NULL, &optimizer, optimizer != NULL, &config, NULL);
+}

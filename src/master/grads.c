@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients through a bracket. begin sets aside what is there, so that backward starts from nothing; end unscales the
+ * new gradients, adds what was set aside, and checks. Outside a bracket no gradient carries the scale: a 16-bit
+ * parameter's gradient is exact in its FP32 master gradient, and the host's handle shows it rounded.
+ * Source of the semantics: apex/amp/_process_optimizer.py, without its losses (docs/apex-differences.md).
+ */
+#include "master/master.h"
+
+#include <string.h>
+
+static uint64_t version_of(const struct amp__param *param, void *handle) {
+    return param->host->version ? param->host->version(param->host->self, handle) : 0;
+}
+
+static amp_status grad_elements(const struct amp__param *param, void *grad, amp_span *span) {
+    struct amp__elements now;
+    const amp_status status = amp__host_elements(param->host, grad, "gradient", &now);
+    if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
+    AMP_RETURN_IF(now.size != param->size || !amp__is_floating(now.dtype), AMP_ERR_INVALID_ARGUMENT,
+                  "%s has %llu elements but its gradient has %llu of %s", param->name, (unsigned long long)param->size,
+                  (unsigned long long)now.size, amp__dtype_name(now.dtype));
+    *span = (amp_span){ now.data, now.size, now.dtype, 0 };
+    return AMP_OK;
+}
+
+static amp_span master_span(const struct amp__param *param) {
+    return (amp_span){ param->grad.data, param->size, AMP_FLOAT32, 0 };
+}
+
+static amp_status need_master_grad(struct amp__param *param) {
+    if (!param->has_master || param->grad.data) return AMP_OK;
+    return amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &param->grad);
+}
+
+/* Brings the master gradient up to date with the host's handle: gone, another, or changed in place. */
+static amp_status follow(struct amp__param *param, void *grad, const amp_span *shown) {
+    AMP_TRY(need_master_grad(param));
+    const uint64_t version = version_of(param, grad);
+    const amp_span master = master_span(param);
+    if (grad != param->grad_handle) AMP_TRY(amp_cast_list(&master, shown, 1));
+    else if (version != param->grad_version && amp__is_low(shown->dtype))
+        AMP_TRY(amp__reconcile(param->grad.data, shown->data, shown->size, shown->dtype));
+    param->grad_handle = grad;
+    param->grad_version = version;
+    return AMP_OK;
+}
+
+amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
+    void *grad;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) {
+        param->grad_handle = NULL;
+        *span = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
+        return AMP_OK;
+    }
+    amp_span shown;
+    AMP_TRY(grad_elements(param, grad, &shown));
+    if (param->has_master && !param->swapped) {
+        AMP_TRY(follow(param, grad, &shown));
+        shown = master_span(param);
+    }
+    *span = shown;
+    return AMP_OK;
+}
+
+/* ---- begin ---- */
+
+static bool all_zero(const amp_span *span) {
+    const unsigned char *bytes = span->data;
+    const uint64_t n = span->size * amp__dtype_size(span->dtype);
+    return n == 0 || (bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1));
+}
+
+/* Hosts with fixed gradient buffers: what stands there is copied away and the buffer zeroed. */
+static amp_status copy_aside(struct amp__param *param, const amp_span *shown) {
+    if (all_zero(shown)) return AMP_OK;
+    AMP_TRY(amp__host_alloc(param->host, param->size, shown->dtype, param->device, AMP_FOR_GRADIENT,
+                            &param->stash_copy));
+    const uint64_t bytes = shown->size * amp__dtype_size(shown->dtype);
+    memcpy(param->stash_copy.data, shown->data, bytes);
+    memset(shown->data, 0, bytes);
+    return AMP_OK;
+}
+
+static amp_status begin_one(struct amp__param *param) {
+    void *grad;
+    amp_span unused, shown;
+    AMP_TRY(need_master_grad(param));
+    AMP_TRY(amp__grads_view(param, &unused));
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) return AMP_OK;
+    AMP_TRY(grad_elements(param, grad, &shown));
+    if (!param->host->set_grad) return copy_aside(param, &shown);
+    AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
+    param->stash = grad;
+    return AMP_OK;
+}
+
+amp_status amp__grads_begin(struct amp__param *const *params, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const amp_status status = begin_one(params[i]);
+        if (status == AMP_OK) {
+            params[i]->in_bracket = true;
+            continue;
+        }
+        (void)amp__grads_cancel(params, i);
+        return status;
+    }
+    return AMP_OK;
+}
+
+/* ---- cancel ---- */
+
+static amp_status put_back(struct amp__param *param) {
+    void *grad;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (param->host->set_grad) {
+        if (grad || param->stash)
+            AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, param->stash));
+        param->stash = NULL;
+        amp__host_release(param->host, grad);
+        return AMP_OK;
+    }
+    if (!grad) return AMP_OK;
+    amp_span shown;
+    AMP_TRY(grad_elements(param, grad, &shown));
+    const uint64_t bytes = shown.size * amp__dtype_size(shown.dtype);
+    if (param->stash_copy.data && param->stash_copy.dtype == shown.dtype)
+        memcpy(shown.data, param->stash_copy.data, bytes);
+    else if (bytes)
+        memset(shown.data, 0, bytes);
+    param->grad_version = version_of(param, grad);
+    return AMP_OK;
+}
+
+amp_status amp__grads_cancel(struct amp__param *const *params, size_t n) {
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (!params[i]->in_bracket) continue;
+        const amp_status one = put_back(params[i]);
+        if (one != AMP_OK) status = one;
+        amp__host_free(params[i]->host, &params[i]->stash_copy);
+        params[i]->in_bracket = false;
+    }
+    return status;
+}
+
+/* ---- end ---- */
+
+/* What end has to compute, as lists for the kernels; filled completely before anything is written. */
+struct plan {
+    struct amp__param **params; /* in order, one per dst */
+    amp_span *dst, *fresh, *stash, *shown;
+    void **grads;
+    size_t n;
+};
+
+static void plan_free(struct plan *plan) {
+    amp__free(plan->params);
+    amp__free(plan->dst);
+}
+
+static amp_status plan_alloc(struct plan *plan, size_t n) {
+    plan->n = 0;
+    plan->params = amp__alloc(2 * n, sizeof(void *));
+    plan->dst = amp__alloc(4 * n, sizeof *plan->dst);
+    if (!plan->params || !plan->dst) {
+        plan_free(plan);
+        return amp__fail_memory();
+    }
+    plan->grads = (void **)plan->params + n;
+    plan->fresh = plan->dst + n;
+    plan->stash = plan->dst + 2 * n;
+    plan->shown = plan->dst + 3 * n;
+    return AMP_OK;
+}
+
+/* What was set aside, as elements; data NULL if nothing was. */
+static amp_status stash_elements(const struct amp__param *param, amp_span *stash) {
+    *stash = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
+    if (!param->stash && !param->stash_copy.data) return AMP_OK;
+    if (param->has_master) *stash = master_span(param);
+    else if (param->stash) return grad_elements(param, param->stash, stash);
+    else *stash = (amp_span){ param->stash_copy.data, param->size, param->stash_copy.dtype, 0 };
+    return AMP_OK;
+}
+
+static amp_status plan_one(struct plan *plan, struct amp__param *param) {
+    void *grad;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) return AMP_OK;
+    const size_t i = plan->n;
+    AMP_TRY(grad_elements(param, grad, &plan->fresh[i]));
+    AMP_TRY(stash_elements(param, &plan->stash[i]));
+    plan->shown[i] = plan->fresh[i];
+    plan->dst[i] = param->has_master ? master_span(param) : plan->fresh[i];
+    plan->params[i] = param;
+    plan->grads[i] = grad;
+    plan->n++;
+    return AMP_OK;
+}
+
+/* Runs of entries with and without something set aside go to the kernels together. */
+static amp_status plan_run(const struct plan *plan, float inverse, float *found_inf) {
+    for (size_t i = 0, end; i < plan->n; i = end) {
+        const bool adds = plan->stash[i].data != NULL;
+        for (end = i + 1; end < plan->n && (plan->stash[end].data != NULL) == adds;) end++;
+        if (adds)
+            AMP_TRY(amp_axpby_list(plan->dst + i, inverse, plan->fresh + i, 1.0f, plan->stash + i, end - i, found_inf));
+        else AMP_TRY(amp_scale_list(plan->dst + i, plan->fresh + i, end - i, inverse, found_inf));
+    }
+    return AMP_OK;
+}
+
+/* The host's handles show the master gradients rounded. */
+static amp_status plan_show(const struct plan *plan) {
+    for (size_t i = 0; i < plan->n; i++) {
+        struct amp__param *param = plan->params[i];
+        if (!param->has_master) continue;
+        AMP_TRY(amp_cast_list(&plan->shown[i], &plan->dst[i], 1));
+        param->grad_handle = plan->grads[i];
+        param->grad_version = version_of(param, plan->grads[i]);
+    }
+    return AMP_OK;
+}
+
+/* The bracket is over for one parameter: what was set aside is merged, or goes back if backward made nothing. */
+static amp_status settle(struct amp__param *param, bool has_new) {
+    amp_status status = AMP_OK;
+    if (param->stash && has_new) amp__host_release(param->host, param->stash);
+    else if (param->stash) status = amp__host_set_grad(param->host, param->tensor, param->name, param->stash);
+    param->stash = NULL;
+    amp__host_free(param->host, &param->stash_copy);
+    param->in_bracket = false;
+    return status;
+}
+
+/* Fixed buffers cannot be dropped by the host: after an overflow they hold again what stood there at begin. */
+static void restore_fixed(const struct plan *plan) {
+    for (size_t i = 0; i < plan->n; i++)
+        if (!plan->params[i]->host->set_grad) {
+            if (put_back(plan->params[i]) == AMP_OK && plan->params[i]->has_master) plan->params[i]->grad_handle = NULL;
+        }
+}
+
+amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, struct amp__grads_result *result) {
+    struct plan plan = { 0 };
+    float found_inf = 0.0f;
+    int64_t first = -1;
+    AMP_TRY(plan_alloc(&plan, n));
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n && status == AMP_OK; i++) /* a parameter that two optimizers share is unscaled once */
+        if (params[i]->in_bracket) status = plan_one(&plan, params[i]);
+    if (status == AMP_OK) status = plan_run(&plan, (float)(1.0 / (double)scale), &found_inf);
+    if (status == AMP_OK) status = plan_show(&plan);
+    if (status == AMP_OK && found_inf != 0.0f) {
+        status = amp_first_nonfinite(plan.dst, plan.n, &first);
+        restore_fixed(&plan);
+    }
+    if (status == AMP_OK) {
+        *result = (struct amp__grads_result){ found_inf != 0.0f, first >= 0 ? plan.params[first] : NULL };
+        for (size_t i = 0, next = 0; i < n; i++) {
+            if (!params[i]->in_bracket) continue;
+            const bool has_new = next < plan.n && plan.params[next] == params[i];
+            const amp_status one = settle(params[i], has_new);
+            if (one != AMP_OK) status = one;
+            next += has_new;
+        }
+    }
+    plan_free(&plan);
+    return status;
+}
+
+/* ---- between brackets ---- */
+
+void amp__grads_forget(struct amp__param *const *params, size_t n) {
+    for (size_t i = 0; i < n; i++) params[i]->grad_handle = NULL;
+}
+
+amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor) {
+    for (size_t i = 0; i < n; i++) {
+        struct amp__param *param = params[i];
+        amp_span span, shown;
+        AMP_TRY(amp__grads_view(param, &span));
+        if (!span.data) continue;
+        AMP_TRY(amp_scale_list(&span, &span, 1, factor, NULL));
+        if (!param->has_master) continue;
+        AMP_TRY(grad_elements(param, param->grad_handle, &shown));
+        AMP_TRY(amp_cast_list(&shown, &span, 1));
+    }
+    return AMP_OK;
+}

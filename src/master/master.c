@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FP32 masters: kept equal to the parameter up to rounding, and lent to the host's optimizer for the time of a step. */
+#include "master/master.h"
+
+#include <string.h>
+
+static uint64_t version_of(const struct amp__param *param) {
+    return param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
+}
+
+/* Two 16-bit values are the same if their bits are, or if both are NaN. */
+static bool same(uint16_t a, uint16_t b, amp_dtype dtype) {
+    const uint16_t infinity = dtype == AMP_FLOAT16 ? 0x7c00 : 0x7f80;
+    return a == b || ((a & 0x7fff) > infinity && (b & 0x7fff) > infinity);
+}
+
+enum { BLOCK = 1024 };
+
+/* dst (fp32) := src (16-bit) wherever dst rounded is not src. */
+static amp_status reconcile_block(float *dst, const uint16_t *src, uint64_t size, amp_dtype dtype) {
+    uint16_t rounded[BLOCK];
+    float widened[BLOCK];
+    const amp_span low = { rounded, size, dtype, 0 }, wide = { widened, size, AMP_FLOAT32, 0 };
+    const amp_span master = { dst, size, AMP_FLOAT32, 0 };
+    uint16_t source[BLOCK];
+    memcpy(source, src, size * sizeof *source);
+    const amp_span param = { source, size, dtype, 0 };
+    AMP_TRY(amp_cast_list(&low, &master, 1));
+    AMP_TRY(amp_cast_list(&wide, &param, 1));
+    for (uint64_t i = 0; i < size; i++)
+        if (!same(rounded[i], source[i], dtype)) dst[i] = widened[i];
+    return AMP_OK;
+}
+
+amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp_dtype dtype) {
+    for (uint64_t i = 0; i < size; i += BLOCK)
+        AMP_TRY(reconcile_block(master + i, low + i, size - i < BLOCK ? size - i : BLOCK, dtype));
+    return AMP_OK;
+}
+
+amp_status amp__master_reconcile(struct amp__param *param, bool always) {
+    if (!param->has_master || param->swapped) return AMP_OK;
+    const uint64_t version = version_of(param);
+    if (!always && version == param->version) return AMP_OK;
+    struct amp__elements now;
+    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_RETURN_IF(now.size != param->size || now.dtype != param->dtype, AMP_ERR_WRONG_STATE,
+                  "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its storage",
+                  param->name, (unsigned long long)param->size, amp__dtype_name(param->dtype),
+                  (unsigned long long)now.size, amp__dtype_name(now.dtype));
+    AMP_TRY(amp__reconcile(param->fp32.data, now.data, param->size, param->dtype));
+    param->version = version;
+    return AMP_OK;
+}
+
+amp_status amp__master_write_back(struct amp__param *param) {
+    struct amp__elements now;
+    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    const amp_span dst = { now.data, param->size, param->dtype, 0 };
+    const amp_span src = { param->fp32.data, param->size, AMP_FLOAT32, 0 };
+    AMP_TRY(amp_cast_list(&dst, &src, 1));
+    param->version = version_of(param);
+    return AMP_OK;
+}
+
+/* ---- lending ---- */
+
+/* Exchanges the parameter's storage with the one beside it. */
+static amp_status exchange(struct amp__param *param, amp_dtype now_beside) {
+    AMP_TRY(amp__param_swap(param, &param->fp32));
+    param->fp32.dtype = now_beside;
+    return AMP_OK;
+}
+
+/* The gradient handle shows the FP32 gradient while the step runs. */
+static amp_status lend_grad(struct amp__param *param) {
+    void *grad;
+    amp_span span;
+    AMP_TRY(amp__grads_view(param, &span));
+    if (!span.data || span.data != param->grad.data) return AMP_OK;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
+    param->grad.dtype = param->dtype;
+    param->step_grad = grad;
+    return AMP_OK;
+}
+
+/* The host may have dropped or replaced its gradient during the step; then the lent block went with the handle. */
+static amp_status take_grad_back(struct amp__param *param) {
+    void *grad = param->step_grad;
+    if (!grad) return AMP_OK;
+    void *now;
+    param->step_grad = NULL;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &now));
+    if (now == grad) {
+        AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
+        param->grad.dtype = AMP_FLOAT32;
+        return AMP_OK;
+    }
+    amp__host_free(param->host, &param->grad); /* now the 16-bit block that had been there */
+    param->grad_handle = NULL;
+    return AMP_OK;
+}
+
+amp_status amp__master_swap_in(struct amp__param *param) {
+    if (!param->has_master) return AMP_OK;
+    if (param->swapped++) return AMP_OK;
+    param->swapped = 0;
+    AMP_TRY(amp__master_reconcile(param, false));
+    AMP_TRY(lend_grad(param));
+    const amp_status status = exchange(param, param->dtype);
+    if (status != AMP_OK) {
+        (void)take_grad_back(param);
+        return status;
+    }
+    param->swapped = 1;
+    return AMP_OK;
+}
+
+amp_status amp__master_swap_out(struct amp__param *param) {
+    if (!param->has_master || !param->swapped || --param->swapped) return AMP_OK;
+    const amp_status grad_status = take_grad_back(param);
+    amp_status status = exchange(param, AMP_FLOAT32);
+    if (status == AMP_OK) status = amp__master_write_back(param);
+    return status == AMP_OK ? grad_status : status;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parameters and their FP32 masters: re-typing, swapping for a step, reconciling, and the gradients' way through a
+ * bracket. One amp__param per storage, however many handles or optimizers hold it.
+ */
+#ifndef AMP_MASTER_H
+#define AMP_MASTER_H
+
+#include "amp_kernels.h"
+#include "host/host.h"
+
+struct amp__param {
+    const amp_host *host;
+    void *tensor; /* the first handle on this storage */
+    void **ties;  /* further handles on it */
+    size_t n_ties;
+    char *name;
+    int32_t module_kind;
+    uint64_t size;
+    amp_dtype dtype; /* present type */
+    amp_device device;
+    uint32_t index;     /* in the context */
+    bool in_model, in_optimizer;
+    void *address;            /* at initialize, for finding ties */
+    size_t listed_by;         /* 1 + the last optimizer that lists it */
+    struct amp__param *tied_to; /* while ties are being found */
+    bool re_typed;
+
+    amp_storage fp32;   /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
+                           alloc) the host's own block kept for the way back; empty: neither */
+    bool has_master;
+    uint64_t version;   /* of the tensor when master and parameter last agreed */
+    uint32_t swapped;   /* steps that are running on the master */
+    uint64_t unfit;     /* finite FP32 weights that became infinite */
+
+    amp_storage grad;      /* FP32 master gradient, allocated at the first bracket */
+    void *grad_handle;     /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
+    uint64_t grad_version; /* of that handle when both last agreed */
+    void *step_grad;       /* handle whose storage is swapped for `grad` during a step */
+
+    /* while a bracket is open */
+    bool in_bracket;
+    void *stash;            /* the gradient handle set aside, ours until the end */
+    amp_storage stash_copy; /* its elements, for hosts without set_grad */
+};
+
+/* ---- retype.c: another type under the same handles ---- */
+
+/* Gives the parameter `dtype`. keep_master: the FP32 elements stay beside it as its master. All or nothing. */
+amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool keep_master);
+/* The way back: FP32 again, from the master where there is one. */
+amp_status amp__param_restore(struct amp__param *param);
+/* Undoes a retype that nobody has seen yet: the very block that was there. */
+amp_status amp__param_undo_retype(struct amp__param *param);
+/* The retype stands: an FP32 block that is no master is freed, if it can be. */
+void amp__param_commit_retype(struct amp__param *param);
+/* Swaps *storage under all handles of the parameter; *storage becomes what was there. All or nothing. */
+amp_status amp__param_swap(const struct amp__param *param, amp_storage *storage);
+/* Frees what is left (gradients); the tensor is not touched. */
+void amp__param_destroy(struct amp__param *param);
+
+/* ---- master.c ---- */
+
+/* Where the parameter changed outside our write-back: master := parameter, elementwise, only where the parameter is not
+ * the rounded master. `always`: also if the version did not change (hosts without versions). */
+amp_status amp__master_reconcile(struct amp__param *param, bool always);
+/* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
+amp_status amp__master_swap_in(struct amp__param *param);
+amp_status amp__master_swap_out(struct amp__param *param);
+/* master[i] := low[i] wherever master[i] rounded is not low[i]; any NaN equals any NaN. */
+amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp_dtype dtype);
+/* The parameter's elements := the master, rounded. */
+amp_status amp__master_write_back(struct amp__param *param);
+
+/* ---- grads.c: one bracket over a list of parameters ---- */
+
+struct amp__grads_result {
+    bool found_inf;
+    const struct amp__param *first_nonfinite; /* with found_inf */
+};
+
+/* Sets existing gradients aside. On an error everything is as it was. */
+amp_status amp__grads_begin(struct amp__param *const *params, size_t n);
+/* new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */
+amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, struct amp__grads_result *result);
+/* New gradients are dropped, those set aside are put back. */
+amp_status amp__grads_cancel(struct amp__param *const *params, size_t n);
+/* After the host cleared its gradients: master gradients are gone too. */
+void amp__grads_forget(struct amp__param *const *params, size_t n);
+/* The gradient that the optimizer will see: data NULL if none. Follows what the host did to its handle since. */
+amp_status amp__grads_view(struct amp__param *param, amp_span *span);
+/* Multiplies all gradients, the masters' and the rounded ones that the host sees. */
+amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor);
+
+#endif

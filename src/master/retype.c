@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Re-typing: new storage under the same handles, the old one kept as master or for the way back. */
+#include "master/master.h"
+
+#include <string.h>
+
+static amp_span span_of(const amp_storage *storage, uint64_t size) {
+    return (amp_span){ storage->data, size, storage->dtype, 0 };
+}
+
+static amp_status cast_storage(const amp_storage *dst, const amp_storage *src, uint64_t size) {
+    const amp_span to = span_of(dst, size), from = span_of(src, size);
+    return amp_cast_list(&to, &from, 1);
+}
+
+/* Tied handles get the same block and return the same block. If one refuses, those before it are put back. */
+amp_status amp__param_swap(const struct amp__param *param, amp_storage *storage) {
+    const amp_storage fresh = *storage;
+    amp_storage old = fresh;
+    AMP_TRY(amp__host_swap(param->host, param->tensor, param->name, &old));
+    for (size_t i = 0; i < param->n_ties; i++) {
+        amp_storage other = fresh;
+        const amp_status status = amp__host_swap(param->host, param->ties[i], param->name, &other);
+        if (status == AMP_OK) continue;
+        amp_storage back = old;
+        (void)amp__host_swap(param->host, param->tensor, param->name, &back);
+        while (i--) {
+            back = old;
+            (void)amp__host_swap(param->host, param->ties[i], param->name, &back);
+        }
+        return status;
+    }
+    *storage = old;
+    return AMP_OK;
+}
+
+/* Finite in FP32, infinite in the low type: these weights do not fit it. */
+static uint64_t count_unfit(const amp_storage *fp32, const amp_storage *low, uint64_t size) {
+    const uint16_t infinity = low->dtype == AMP_FLOAT16 ? 0x7c00 : 0x7f80;
+    const uint16_t *rounded = low->data;
+    const char *exact = fp32->data;
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < size; i++) {
+        uint32_t bits;
+        memcpy(&bits, exact + 4 * i, sizeof bits);
+        count += (rounded[i] & 0x7fff) == infinity && (bits & 0x7f800000u) != 0x7f800000u;
+    }
+    return count;
+}
+
+amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool keep_master) {
+    struct amp__elements now;
+    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    amp_storage storage;
+    AMP_TRY(amp__host_alloc(param->host, param->size, dtype, param->device, AMP_FOR_PARAMETER, &storage));
+    const amp_storage old = { now.data, NULL, 0, now.dtype, 0 };
+    amp_status status = cast_storage(&storage, &old, param->size);
+    if (status == AMP_OK) {
+        param->unfit = count_unfit(&old, &storage, param->size);
+        amp_storage swap = storage;
+        status = amp__param_swap(param, &swap);
+        if (status == AMP_OK) {
+            param->fp32 = swap;
+            param->fp32.dtype = AMP_FLOAT32;
+        }
+    }
+    if (status != AMP_OK) {
+        amp__host_free(param->host, &storage);
+        return status;
+    }
+    param->dtype = dtype;
+    param->re_typed = true;
+    param->has_master = keep_master;
+    param->version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
+    return AMP_OK;
+}
+
+amp_status amp__param_undo_retype(struct amp__param *param) {
+    if (!param->re_typed) return AMP_OK;
+    AMP_TRY(amp__param_swap(param, &param->fp32));
+    amp__host_free(param->host, &param->fp32);
+    param->dtype = AMP_FLOAT32;
+    param->re_typed = param->has_master = false;
+    return AMP_OK;
+}
+
+void amp__param_commit_retype(struct amp__param *param) {
+    if (param->re_typed && !param->has_master && amp__host_owns_memory(param->host))
+        amp__host_free(param->host, &param->fp32);
+}
+
+/* Without masters the FP32 block may be gone (freed at the commit): then a new one is made and widened into. */
+amp_status amp__param_restore(struct amp__param *param) {
+    if (!param->re_typed) return AMP_OK;
+    if (param->has_master) AMP_TRY(amp__master_reconcile(param, !param->host->version));
+    amp_storage storage = param->fp32;
+    const bool fresh = !storage.data;
+    if (fresh)
+        AMP_TRY(amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_PARAMETER, &storage));
+    amp_status status = AMP_OK;
+    if (!param->has_master) {
+        struct amp__elements now;
+        status = amp__host_elements(param->host, param->tensor, param->name, &now);
+        const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
+        if (status == AMP_OK) status = cast_storage(&storage, &low, param->size);
+    }
+    amp_storage swap = storage;
+    if (status == AMP_OK) status = amp__param_swap(param, &swap);
+    if (status != AMP_OK) {
+        if (fresh) amp__host_free(param->host, &storage);
+        return status;
+    }
+    amp__host_free(param->host, &swap);
+    memset(&param->fp32, 0, sizeof param->fp32);
+    param->dtype = AMP_FLOAT32;
+    param->re_typed = param->has_master = false;
+    return AMP_OK;
+}
+
+void amp__param_destroy(struct amp__param *param) {
+    if (!param) return;
+    if (param->host) amp__host_free(param->host, &param->grad);
+    amp__free(param->ties);
+    amp__free(param->name);
+    amp__free(param);
+}

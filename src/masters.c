@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the optimizer updates, for clipping and inspection: masters where there are masters, parameters elsewhere. */
+#include "opt_levels/context.h"
+
+static amp_status find_idle(amp_optimizer *user, const char *who, struct amp__optimizer **out) {
+    AMP_TRY(amp__optimizer_find(user, out));
+    AMP_RETURN_IF((*out)->in_bracket, AMP_ERR_WRONG_STATE, "%s inside a bracket: gradients are still scaled; call it after "
+                  "amp_scale_loss_end", who);
+    AMP_RETURN_IF((*out)->delayed, AMP_ERR_WRONG_STATE, "%s while gradients are still scaled (AMP_DELAY_UNSCALE)", who);
+    AMP_RETURN_IF((*out)->stepping, AMP_ERR_WRONG_STATE, "%s inside a step", who);
+    return AMP_OK;
+}
+
+static amp_status describe(struct amp__param *param, amp_master *out) {
+    amp_span grad = { NULL, 0, AMP_FLOAT32, 0 };
+    *out = (amp_master){ .struct_size = sizeof *out, .param = param->tensor, .name = param->name, .size = param->size,
+                         .is_master = param->has_master };
+    if (param->has_master) {
+        AMP_TRY(amp__master_reconcile(param, false));
+        out->data = param->fp32.data;
+        out->dtype = AMP_FLOAT32;
+    } else {
+        struct amp__elements now;
+        AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+        out->data = now.data;
+        out->dtype = now.dtype;
+    }
+    if (param->host->grad) AMP_TRY(amp__grads_view(param, &grad));
+    out->grad = grad.data;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, size_t capacity, size_t *count) {
+    struct amp__optimizer *optimizer;
+    AMP_TRY(find_idle(user, "amp_master_params", &optimizer));
+    AMP_RETURN_IF(!count || (capacity && !masters), AMP_ERR_INVALID_ARGUMENT, "amp_master_params: an argument is NULL");
+    if (capacity) AMP_TRY(amp__check_struct(masters->struct_size, sizeof *masters, "amp_master"));
+    const uint32_t stride = capacity ? masters->struct_size : 0;
+    for (size_t i = 0; i < optimizer->n_params && i < capacity; i++) {
+        amp_master filled;
+        AMP_TRY(describe(optimizer->params[i], &filled));
+        amp_master *entry = (amp_master *)(void *)((char *)masters + i * stride);
+        entry->struct_size = stride;
+        AMP_TRY(amp__fill_struct(entry, stride, sizeof filled, &filled, sizeof filled, "amp_master"));
+    }
+    *count = optimizer->n_params;
+    return AMP_OK;
+}
+
+static amp_status total_norm(struct amp__optimizer *optimizer, float *norm) {
+    size_t n = 0;
+    amp_span *spans = amp__alloc(optimizer->n_params, sizeof *spans);
+    if (!spans) return amp__fail_memory();
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < optimizer->n_params && status == AMP_OK; i++) {
+        status = amp__grads_view(optimizer->params[i], &spans[n]);
+        if (status == AMP_OK && spans[n].data) n++;
+    }
+    if (status == AMP_OK) status = amp_l2norm_list(spans, n, norm, NULL);
+    amp__free(spans);
+    return status;
+}
+
+AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float *norm) {
+    struct amp__optimizer *optimizer;
+    float total = 0.0f;
+    AMP_TRY(find_idle(user, "amp_clip_grad_norm", &optimizer));
+    AMP_RETURN_IF(!(max_norm > 0.0f), AMP_ERR_INVALID_ARGUMENT, "amp_clip_grad_norm: max_norm is %g; it must be above 0",
+                  (double)max_norm);
+    if (optimizer->n_params)
+        AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
+    AMP_TRY(total_norm(optimizer, &total));
+    const float factor = (float)((double)max_norm / ((double)total + 1e-6));
+    if (factor < 1.0f && total <= 3.402823466e38f)
+        AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
+    if (norm) *norm = total;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_masters_reconcile(amp_context *context) {
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
+    for (size_t i = 0; i < context->n_params; i++) AMP_TRY(amp__master_reconcile(context->params[i], true));
+    return AMP_OK;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the caller's descriptors to a context: what initialize.c puts together. All of it before anything is visible. */
+#ifndef AMP_BUILD_H
+#define AMP_BUILD_H
+
+#include "opt_levels/context.h"
+
+/* ---- ops.c ---- */
+
+/* Copies and checks `n` descriptors; `*out` has `n` entries, to be ended with amp__ops_destroy. */
+amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host, const char *what,
+                          struct amp__op **out);
+void amp__ops_destroy(struct amp__op *ops, size_t n);
+/* One descriptor outside an array (forward). */
+amp_status amp__op_build(amp_context *context, const amp_op *op, const amp_host *host, const char *what,
+                         struct amp__op *out);
+void amp__op_clear(struct amp__op *op); /* what a built op owns */
+/* Gives every op of a model its class. Names that match nothing are suggested for in a warning. */
+amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const amp_op *descriptors, size_t n);
+/* Must the slot hold a wrapper at this level? */
+bool amp__op_needs_wrapper(const struct amp__op *op);
+/* Does the class cast at all? */
+static inline bool amp__class_casts(amp_class op_class) {
+    return op_class == AMP_LOWER || op_class == AMP_FP32 || op_class == AMP_PROMOTE || op_class == AMP_PROMOTE_SEQUENCE;
+}
+
+/* ---- collect.c ---- */
+
+/* Adds a model's parameters, and an optimizer's; fills optimizer->params. */
+amp_status amp__collect_model(amp_context *context, const amp_model *model, const amp_host *host, size_t model_index);
+amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *optimizer, size_t optimizer_index);
+/* Finds handles on one storage (ties) and blocks that overlap (an error). Between models and optimizers. */
+amp_status amp__collect_ties(amp_context *context);
+
+/* Re-types what the level re-types, making masters; undone by amp__retype_undo until the commit. */
+amp_status amp__retype_all(amp_context *context);
+void amp__retype_undo(amp_context *context);
+amp_status amp__retype_commit(amp_context *context);
+
+#endif

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What happens in a wrapped op and in a wrapped forward (design.md 5). */
+#include "opt_levels/call.h"
+
+#include <string.h>
+
+static void count(_Atomic(uint64_t) *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
+
+/* ---- operands ---- */
+
+/* The distinct operands of a call: what the decision depends on, whatever the length of its lists. */
+struct operands {
+    struct amp__operand distinct[5 * 4];
+    size_t n;       /* distinct */
+    size_t tensors; /* handles that could be cast */
+};
+
+static bool is_operand(const struct amp__arg *arg) {
+    return arg->kind == AMP__TENSOR && !(arg->flags & (AMP__WRITE | AMP__KEEP | AMP__SEED));
+}
+
+static void add_operand(struct operands *operands, const amp_host *host, void *tensor, const struct amp__arg *arg) {
+    if (!tensor) return;
+    const struct amp__operand operand = { amp__host_dtype(host, tensor), (arg->flags & AMP__LIST) != 0,
+                                          (arg->flags & AMP__READ_WRITE) != 0 };
+    operands->tensors++;
+    for (size_t i = 0; i < operands->n; i++)
+        if (operands->distinct[i].dtype == operand.dtype && operands->distinct[i].in_list == operand.in_list &&
+            operands->distinct[i].read_write == operand.read_write)
+            return;
+    if (operands->n < AMP_COUNT(operands->distinct)) operands->distinct[operands->n++] = operand;
+}
+
+static size_t list_length(const struct amp__call *call, const struct amp__arg *arg) {
+    const int64_t n = arg->count_arg >= 0 ? amp__call_integer(call, (uint32_t)arg->count_arg) : arg->fixed_count;
+    return n > 0 ? (size_t)n : 0;
+}
+
+static void gather(struct operands *operands, const amp_host *host, const struct amp__call *call) {
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const struct amp__arg *arg = &call->schema->args[i];
+        if (!is_operand(arg)) continue;
+        void *value = amp__call_pointer(call, i);
+        if (!(arg->flags & AMP__LIST)) {
+            add_operand(operands, host, value, arg);
+            continue;
+        }
+        const size_t n = value ? list_length(call, arg) : 0;
+        for (size_t j = 0; j < n; j++) add_operand(operands, host, ((void **)value)[j], arg);
+    }
+}
+
+/* The one floating type of all operands, DEFAULT if there are several or none. */
+static amp_dtype common_type(const struct operands *operands) {
+    amp_dtype type = AMP_DTYPE_DEFAULT;
+    for (size_t i = 0; i < operands->n; i++) {
+        const amp_dtype dtype = operands->distinct[i].dtype;
+        if (!amp__is_floating(dtype)) continue;
+        if (type != AMP_DTYPE_DEFAULT && type != dtype) return AMP_DTYPE_DEFAULT;
+        type = dtype;
+    }
+    return type;
+}
+
+/* ---- substitution ---- */
+
+/* Copies of the arguments that change: handles on the handler's stack, lists among the call's temporaries. */
+struct substitution {
+    struct amp__casting casting;
+    const struct amp__op *op;
+    amp_dtype target;
+    bool forward; /* the forward's rule instead of the class's */
+    void *argv[AMP__MAX_ARGS];
+    void *handles[AMP__MAX_ARGS];
+};
+
+static bool needs_cast(const struct substitution *s, const struct amp__operand *operand) {
+    if (s->forward) /* Apex casts a model's floating inputs; fp64 stays, as on the model's own tensors */
+        return amp__is_floating(operand->dtype) && operand->dtype != AMP_FLOAT64 && operand->dtype != s->target &&
+               !operand->read_write;
+    return amp__operand_needs_cast(&s->op->context->properties, s->op->op_class, operand, s->target);
+}
+
+static amp_status substitute_handle(struct substitution *s, const struct amp__arg *arg, void **handle) {
+    if (!*handle) return AMP_OK;
+    const struct amp__operand operand = { amp__host_dtype(s->op->host, *handle), (arg->flags & AMP__LIST) != 0,
+                                          (arg->flags & AMP__READ_WRITE) != 0 };
+    if (!needs_cast(s, &operand)) return AMP_OK;
+    void *cast;
+    const amp_status status = amp__casting_cast(&s->casting, *handle, s->target, &cast);
+    if (status != AMP_OK)
+        return amp__fail_prefix(status, "op %s: %s: cast from %s to %s", s->op->name, arg->name[0] ? arg->name : "argument",
+                                amp__dtype_name(operand.dtype), amp__dtype_name(s->target));
+    *handle = cast;
+    return AMP_OK;
+}
+
+static amp_status substitute_list(struct substitution *s, const struct amp__call *call, uint32_t i) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    void **list = amp__call_pointer(call, i);
+    const size_t n = list ? list_length(call, arg) : 0;
+    if (!n) return AMP_OK;
+    void **copy = amp__casting_array(&s->casting, n);
+    if (!copy) return amp__fail_memory();
+    memcpy(copy, list, n * sizeof *copy);
+    s->handles[i] = copy;
+    s->argv[i] = &s->handles[i];
+    for (size_t j = 0; j < n; j++) AMP_TRY(substitute_handle(s, arg, &copy[j]));
+    return AMP_OK;
+}
+
+static amp_status substitute(struct substitution *s, const struct amp__call *call) {
+    memcpy(s->argv, call->args, call->schema->n_args * sizeof s->argv[0]);
+    memset(s->handles, 0, sizeof s->handles);
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const struct amp__arg *arg = &call->schema->args[i];
+        if (!is_operand(arg)) continue;
+        if (arg->flags & AMP__LIST) {
+            AMP_TRY(substitute_list(s, call, i));
+            continue;
+        }
+        s->handles[i] = amp__call_pointer(call, i);
+        AMP_TRY(substitute_handle(s, arg, &s->handles[i]));
+        s->argv[i] = &s->handles[i];
+    }
+    return AMP_OK;
+}
+
+/* ---- ops ---- */
+
+static amp_fn implementation(const struct amp__op *op, const struct amp__call *call, amp_dtype dtype) {
+    if (dtype == AMP_FLOAT16 && op->fp16) return op->fp16;
+    if (dtype == AMP_BFLOAT16 && op->bf16) return op->bf16;
+    return call->original;
+}
+
+static void fail_call(struct amp__op *op, const struct amp__call *call, amp_status status) {
+    count(&op->failures);
+    amp__keep_error(op->context, status);
+    amp__call_return(call, op->on_failure);
+}
+
+static amp_status explain_refusal(const struct amp__op *op, amp_status status) {
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(op->name, base);
+    if (status == AMP_ERR_BANNED)
+        return amp__fail(status, "op %s is banned with %s arguments: %s", op->name,
+                         amp__dtype_name(op->context->properties.low), amp__banned_advice(base));
+    return amp__fail(status, "op %s works in place on a 16-bit tensor but belongs to FP32: use the op that returns a new "
+                     "tensor, or register it as AMP_LEAVE", op->name);
+}
+
+/* The casts failed: the original may run only on arguments that all have one type, as without libamp. */
+static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
+                       amp_status status) {
+    if (common_type(operands) == AMP_DTYPE_DEFAULT) {
+        fail_call(op, call, status);
+        return;
+    }
+    count(&op->failures);
+    amp__keep_error(op->context, status);
+    amp__call_run(call, call->original, call->args);
+}
+
+static void run_cast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
+                     amp_dtype target) {
+    struct substitution s = { .op = op, .target = target };
+    amp__casting_begin(&s.casting, op->context, op->host, op, operands->tensors, true);
+    const amp_status status = substitute(&s, call);
+    if (status == AMP_OK) {
+        amp__call_run(call, implementation(op, call, target), s.argv);
+        amp__casting_end(&s.casting);
+    } else {
+        amp__casting_abandon(&s.casting);
+        run_uncast(op, call, operands, status);
+    }
+}
+
+void amp__op_handler(void *user, struct amp__call *call) {
+    struct amp__op *op = user;
+    struct amp__thread *thread = amp__thread_state();
+    const bool obeys = op->is_backward || amp__ops_obey(op->context, thread);
+    const struct amp__scope_state inside = { thread->scope.context, thread->scope.set, true };
+    if (!obeys || !amp__mark_push(thread, __builtin_frame_address(0), inside, NULL, NULL)) {
+        count(&op->passed);
+        amp__call_run(call, call->original, call->args);
+        return;
+    }
+    struct operands operands = { .n = 0 };
+    count(&op->calls);
+    gather(&operands, op->host, call);
+    const struct amp__decision decision =
+        amp__decide(&op->context->properties, op->op_class, operands.distinct, operands.n);
+    const amp_dtype type = decision.target ? decision.target : common_type(&operands);
+    atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
+    if (decision.status != AMP_OK) fail_call(op, call, explain_refusal(op, decision.status));
+    else if (decision.target) run_cast(op, call, &operands, decision.target);
+    else amp__call_run(call, implementation(op, call, type), call->args);
+    amp__mark_pop(thread, __builtin_frame_address(0));
+}
+
+/* ---- forward ---- */
+
+/* The model's result in the type the user asked for. */
+static amp_status cast_output(struct amp__op *op, const struct amp__call *call) {
+    const amp_dtype wanted = op->context->properties.cast_model_outputs;
+    if (call->schema->ret.kind != AMP__TENSOR || !amp__is_floating(wanted)) return AMP_OK;
+    void *output = amp__call_returned(call);
+    if (!output) return AMP_OK;
+    const amp_dtype dtype = amp__host_dtype(op->host, output);
+    if (!amp__is_floating(dtype) || dtype == AMP_FLOAT64 || dtype == wanted) return AMP_OK;
+    const bool owned = !(op->flags & AMP_OP_RETURN_BORROWED);
+    const bool taped = owned && amp__host_grad_enabled(op->host) && !amp__tape_retains(op->host);
+    void *cast;
+    if (taped) AMP_TRY(amp__tape_reserve(op->context, 1));
+    const amp_status status = amp__host_cast(op->host, output, wanted, &cast);
+    if (status != AMP_OK) return amp__fail_prefix(status, "%s: the model's output", op->name);
+    count(&op->casts);
+    if (taped) amp__tape_add(op->context, op->host, output);
+    else if (owned) amp__host_release(op->host, output);
+    amp__call_return_pointer(call, cast);
+    return AMP_OK;
+}
+
+static void run_forward(struct amp__op *op, const struct amp__call *call) {
+    const amp_dtype target = op->context->properties.cast_model_type;
+    struct substitution s = { .op = op, .target = target, .forward = true };
+    struct operands operands = { .n = 0 };
+    if (target == AMP_DTYPE_UNCHANGED) {
+        amp__call_run(call, call->original, call->args);
+        return;
+    }
+    gather(&operands, op->host, call);
+    amp__casting_begin(&s.casting, op->context, op->host, op, operands.tensors, true);
+    const amp_status status = substitute(&s, call);
+    if (status == AMP_OK) {
+        amp__call_run(call, call->original, s.argv);
+        amp__casting_end(&s.casting);
+    } else {
+        amp__casting_abandon(&s.casting);
+        fail_call(op, call, status);
+    }
+}
+
+/* A host without versions may keep casts only as long as a forward runs: they go with the outermost one. */
+static void leave_forward(struct amp__op *op, const struct amp__thread *thread) {
+    if (thread->scope.set || op->host->version) return;
+    amp__cache_retire(&op->context->cache, false);
+    amp__cache_collect(&op->context->cache);
+}
+
+void amp__forward_handler(void *user, struct amp__call *call) {
+    struct amp__op *op = user;
+    struct amp__thread *thread = amp__thread_state();
+    const bool disabled = thread->scope.set && !thread->scope.context;
+    const struct amp__scope_state scope = { disabled ? NULL : op->context, true, false };
+    if (!amp__mark_push(thread, __builtin_frame_address(0), scope, NULL, NULL)) {
+        count(&op->passed);
+        amp__call_run(call, call->original, call->args);
+        return;
+    }
+    count(&op->calls);
+    atomic_store_explicit(&op->last_target, op->context->properties.cast_model_type, memory_order_relaxed);
+    run_forward(op, call);
+    const amp_status status = cast_output(op, call);
+    if (status != AMP_OK) {
+        count(&op->failures);
+        amp__keep_error(op->context, status);
+    }
+    amp__mark_pop(thread, __builtin_frame_address(0));
+    leave_forward(op, thread);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Casting for the time of one call. Temporaries live in one heap block that a mark on the thread knows, so that a
+ * longjmp out of the host's op leaks nothing; calls whose casts all come from the cache allocate nothing.
+ */
+#ifndef AMP_CALL_H
+#define AMP_CALL_H
+
+#include "common/thread.h"
+#include "opt_levels/context.h"
+#include "opt_levels/policy.h"
+
+struct amp__block {
+    struct amp__block *next;
+    void *data[];
+};
+
+struct amp__temporaries {
+    amp_context *context;
+    const amp_host *host;
+    struct amp__block *blocks; /* memory of this call */
+    size_t n, capacity;
+    void *handles[];
+};
+
+/* One call's casting under way; on the handler's stack. */
+struct amp__casting {
+    amp_context *context;
+    const amp_host *host;
+    struct amp__op *op; /* for the counters; may be NULL */
+    struct amp__thread *thread;
+    struct amp__temporaries *temporaries;
+    size_t capacity; /* temporaries this call can need at most */
+    bool recording;  /* the tape records */
+    bool entered;    /* the cache knows of us */
+    bool marked;     /* the top mark of the thread is ours */
+};
+
+/* `marked`: the caller has pushed a mark on this thread for the call. */
+void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
+                        size_t capacity, bool marked);
+/* A cast of `tensor`, from the cache or fresh; valid until amp__casting_end. */
+amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out);
+/* Room for `n` handles until the call's end; NULL when out of memory. */
+void **amp__casting_array(struct amp__casting *casting, size_t n);
+/* Ends the temporaries, or hands them to the tape. */
+void amp__casting_end(struct amp__casting *casting);
+/* The same without the op having seen them: all are released. */
+void amp__casting_abandon(struct amp__casting *casting);
+
+/* Do ops of this context obey their class on this thread now? No, where backward runs and no scope is entered. */
+static inline bool amp__ops_obey(const amp_context *context, const struct amp__thread *thread) {
+    return thread->scope.set || atomic_load_explicit(&context->backward, memory_order_relaxed) == 0;
+}
+
+#endif

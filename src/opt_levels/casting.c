@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "opt_levels/call.h"
+
+enum { N_DTYPES = AMP_FLOAT64 }; /* floating types, numbered from 1 */
+
+void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
+                        size_t capacity, bool marked) {
+    *casting = (struct amp__casting){ .context = context, .host = host, .op = op, .capacity = capacity,
+                                      .thread = amp__thread_state(), .marked = marked,
+                                      .recording = amp__host_grad_enabled(host) };
+}
+
+/* ---- when a longjmp jumped over the call ---- */
+
+static void leave_cache(void *context) { amp__cache_leave(&((amp_context *)context)->cache); }
+
+static void release_all(struct amp__temporaries *temporaries) {
+    for (size_t i = temporaries->n; i--;) amp__host_release(temporaries->host, temporaries->handles[i]);
+    for (struct amp__block *block = temporaries->blocks, *next; block; block = next) {
+        next = block->next;
+        amp__free(block);
+    }
+    amp__free(temporaries);
+}
+
+static void release_abandoned(void *user) {
+    struct amp__temporaries *temporaries = user;
+    leave_cache(temporaries->context);
+    release_all(temporaries);
+}
+
+static void tell_mark(struct amp__casting *casting) {
+    if (!casting->marked) return;
+    struct amp__mark *mark = &casting->thread->marks[casting->thread->n_marks - 1];
+    mark->abandoned = casting->temporaries ? release_abandoned : leave_cache;
+    mark->user = casting->temporaries ? (void *)casting->temporaries : (void *)casting->context;
+}
+
+static void enter_cache(struct amp__casting *casting) {
+    if (casting->entered) return;
+    amp__cache_enter(&casting->context->cache);
+    casting->entered = true;
+    tell_mark(casting);
+}
+
+/* ---- one cast ---- */
+
+static amp_status need_temporaries(struct amp__casting *casting) {
+    if (casting->temporaries) return AMP_OK;
+    struct amp__temporaries *fresh =
+        amp__alloc(1, sizeof *fresh + casting->capacity * sizeof fresh->handles[0]);
+    if (!fresh) return amp__fail_memory();
+    fresh->context = casting->context;
+    fresh->host = casting->host;
+    fresh->capacity = casting->capacity;
+    casting->temporaries = fresh;
+    tell_mark(casting);
+    return AMP_OK;
+}
+
+static void cached_release(void *host, void *handle) { amp__host_release(host, handle); }
+
+/* Without versions nothing tells that a weight changed, so a cast is kept only where a scope's end clears it. */
+static bool may_cache(const struct amp__casting *casting, const struct amp__param *param) {
+    return param && casting->context->properties.cache && (casting->host->version || casting->thread->scope.set);
+}
+
+/*
+ * A fresh cast has one owner: the cache (weights), the tape (recorded, and the tape does not retain its inputs), or this
+ * call's temporaries. A cached cast that a tape needs is the tape's, and borrowed by the cache.
+ */
+static amp_status cast_fresh(struct amp__casting *casting, const struct amp__param *param, void *tensor, amp_dtype to,
+                             uint64_t version, void **out) {
+    const bool taped = casting->recording && !amp__tape_retains(casting->host);
+    const bool cached = may_cache(casting, param);
+    struct amp__cache_entry *entry = cached ? amp__alloc(1, sizeof *entry) : NULL;
+    if (cached && !entry) return amp__fail_memory();
+    amp_status status = taped ? amp__tape_reserve(casting->context, casting->capacity) : AMP_OK;
+    if (status == AMP_OK && !cached) status = need_temporaries(casting);
+    if (status == AMP_OK) status = amp__host_cast(casting->host, tensor, to, out);
+    if (status != AMP_OK) {
+        amp__free(entry);
+        return status;
+    }
+    if (!cached) {
+        casting->temporaries->handles[casting->temporaries->n++] = *out;
+        return AMP_OK;
+    }
+    *entry = (struct amp__cache_entry){ .handle = *out, .version = version, .recorded = casting->recording,
+                                        .release = taped ? NULL : cached_release,
+                                        .user = (void *)(uintptr_t)casting->host };
+    if (taped) amp__tape_add(casting->context, casting->host, *out);
+    amp__cache_put(&casting->context->cache, param->index * N_DTYPES + (size_t)to - 1, entry);
+    return AMP_OK;
+}
+
+amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out) {
+    enter_cache(casting);
+    const amp_host *host = casting->host;
+    const struct amp__param *param = amp__param_find(casting->context, host, tensor);
+    uint64_t version = 0;
+    if (may_cache(casting, param)) {
+        version = host->version ? host->version(host->self, tensor) : 0;
+        void *hit = amp__cache_find(&casting->context->cache, param->index * N_DTYPES + (size_t)to - 1, version,
+                                    casting->recording);
+        if (hit) {
+            if (casting->op) atomic_fetch_add_explicit(&casting->op->cache_hits, 1, memory_order_relaxed);
+            *out = hit;
+            return AMP_OK;
+        }
+    }
+    AMP_TRY(cast_fresh(casting, param, tensor, to, version, out));
+    if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
+    return AMP_OK;
+}
+
+void **amp__casting_array(struct amp__casting *casting, size_t n) {
+    enter_cache(casting);
+    if (need_temporaries(casting) != AMP_OK) return NULL;
+    struct amp__block *block = amp__alloc(1, sizeof *block + n * sizeof block->data[0]);
+    if (!block) return NULL;
+    block->next = casting->temporaries->blocks;
+    casting->temporaries->blocks = block;
+    return block->data;
+}
+
+/* ---- the end ---- */
+
+void amp__casting_abandon(struct amp__casting *casting) {
+    if (casting->temporaries) release_all(casting->temporaries);
+    if (casting->entered) amp__cache_leave(&casting->context->cache);
+    casting->temporaries = NULL;
+    casting->entered = false;
+}
+
+void amp__casting_end(struct amp__casting *casting) {
+    struct amp__temporaries *temporaries = casting->temporaries;
+    if (temporaries && casting->recording && !amp__tape_retains(casting->host)) {
+        for (size_t i = 0; i < temporaries->n; i++)
+            amp__tape_add(casting->context, casting->host, temporaries->handles[i]);
+        temporaries->n = 0;
+    }
+    amp__casting_abandon(casting);
+}

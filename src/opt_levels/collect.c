@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The context's parameters: one per storage, from the models' lists and the optimizers'. */
+#include "opt_levels/build.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one parameter ---- */
+
+static bool libamp_must_see(const amp_context *context, bool in_optimizer) {
+    return amp__retypes(&context->properties) ||
+           (in_optimizer && !amp__scaling_is_trivial(&context->properties));
+}
+
+/* Fills what the elements say. Hosts without `view` may list parameters where only their handles matter (O1's cache). */
+static amp_status inspect(const amp_context *context, struct amp__param *param, bool in_optimizer) {
+    if (!param->host->view && !libamp_must_see(context, in_optimizer)) {
+        param->dtype = amp__host_dtype(param->host, param->tensor);
+        return AMP_OK;
+    }
+    struct amp__elements now;
+    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_RETURN_IF(amp__is_low(now.dtype) && context->properties.enabled, AMP_ERR_INVALID_ARGUMENT,
+                  "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself", param->name,
+                  amp__dtype_name(now.dtype));
+    param->size = now.size;
+    param->dtype = now.dtype;
+    param->device = now.device;
+    param->address = now.data;
+    return AMP_OK;
+}
+
+static amp_status new_param(amp_context *context, const amp_host *host, void *tensor, const char *name,
+                            const char *owner, size_t index, struct amp__param **out) {
+    char numbered[64];
+    snprintf(numbered, sizeof numbered, "%sparam.%zu", owner, index);
+    struct amp__param *param = amp__alloc(1, sizeof *param);
+    if (!param) return amp__fail_memory();
+    param->host = host;
+    param->tensor = tensor;
+    param->name = amp__strdup(name ? name : numbered);
+    if (!param->name) {
+        amp__param_destroy(param);
+        return amp__fail_memory();
+    }
+    if (context->n_params == context->params_capacity) {
+        const size_t capacity = 2 * context->params_capacity + 16;
+        void *grown = amp__grow(context->params, context->params_capacity, capacity, sizeof *context->params);
+        if (!grown) {
+            amp__param_destroy(param);
+            return amp__fail_memory();
+        }
+        context->params = grown;
+        context->params_capacity = capacity;
+    }
+    param->index = (uint32_t)context->n_params;
+    context->params[context->n_params++] = param;
+    *out = param;
+    return amp__params_insert(context, tensor, param);
+}
+
+/* ---- models ---- */
+
+static const amp_param *nth(const amp_param *params, size_t i) {
+    return (const amp_param *)(const void *)((const char *)params + i * params->struct_size);
+}
+
+static amp_status add_model_param(amp_context *context, const amp_param *given, const amp_host *host, size_t i,
+                                  const char *owner) {
+    amp_param entry;
+    memset(&entry, 0, sizeof entry);
+    AMP_TRY(amp__copy_struct(&entry, sizeof entry, sizeof(amp_param), given, given->struct_size, "amp_param"));
+    AMP_RETURN_IF(!entry.tensor, AMP_ERR_INVALID_ARGUMENT, "parameter %zu (%s) has no tensor", i,
+                  entry.name ? entry.name : "unnamed");
+    AMP_RETURN_IF(entry.module_kind != AMP_MODULE_OTHER && entry.module_kind != AMP_MODULE_BATCH_NORM,
+                  AMP_ERR_INVALID_ARGUMENT, "parameter %zu (%s): module_kind %d does not exist", i,
+                  entry.name ? entry.name : "unnamed", (int)entry.module_kind);
+    struct amp__param *param = amp__param_of_handle(context, entry.tensor);
+    if (param) { /* listed twice: tied */
+        param->in_model = true;
+        if (entry.module_kind) param->module_kind = entry.module_kind;
+        return AMP_OK;
+    }
+    AMP_TRY(new_param(context, host, entry.tensor, entry.name, owner, i, &param));
+    param->module_kind = entry.module_kind;
+    param->in_model = true;
+    return inspect(context, param, false);
+}
+
+amp_status amp__collect_model(amp_context *context, const amp_model *model, const amp_host *host, size_t model_index) {
+    AMP_RETURN_IF(model->n_params && !model->params, AMP_ERR_INVALID_ARGUMENT,
+                  "model %zu: params is NULL, but it has %zu entries", model_index, model->n_params);
+    char owner[48] = "";
+    if (model_index) snprintf(owner, sizeof owner, "model%zu.", model_index);
+    for (size_t i = 0; i < model->n_params; i++) {
+        AMP_RETURN_IF(nth(model->params, i)->struct_size != model->params->struct_size, AMP_ERR_ABI_MISMATCH,
+                      "model %zu: params[%zu].struct_size is %u, but params[0].struct_size is %u: all elements of an array "
+                      "have one size", model_index, i, (unsigned)nth(model->params, i)->struct_size,
+                      (unsigned)model->params->struct_size);
+        AMP_TRY(add_model_param(context, nth(model->params, i), host, i, owner));
+    }
+    return AMP_OK;
+}
+
+/* ---- optimizers ---- */
+
+amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *optimizer, size_t optimizer_index) {
+    const amp_optimizer *user = optimizer->user;
+    AMP_RETURN_IF(user->n_params && !user->params, AMP_ERR_INVALID_ARGUMENT,
+                  "optimizer %zu: params is NULL, but it has %zu entries", optimizer_index, user->n_params);
+    char owner[48];
+    snprintf(owner, sizeof owner, "optimizer%zu.", optimizer_index);
+    optimizer->params = amp__alloc(user->n_params, sizeof *optimizer->params);
+    if (!optimizer->params) return amp__fail_memory();
+    for (size_t i = 0; i < user->n_params; i++) {
+        void *tensor = user->params[i];
+        AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "optimizer %zu: params[%zu] is NULL", optimizer_index, i);
+        struct amp__param *param = amp__param_of_handle(context, tensor);
+        if (!param) AMP_TRY(new_param(context, &optimizer->host, tensor, NULL, owner, i, &param));
+        AMP_RETURN_IF(param->listed_by == optimizer_index + 1, AMP_ERR_INVALID_ARGUMENT,
+                      "optimizer %zu: %s is listed twice (the second time as params[%zu]): it would be updated twice a step",
+                      optimizer_index, param->name, i);
+        param->listed_by = optimizer_index + 1;
+        param->in_optimizer = true;
+        if (!param->address) AMP_TRY(inspect(context, param, true));
+        optimizer->params[optimizer->n_params++] = param;
+    }
+    return AMP_OK;
+}
+
+/* ---- ties and overlaps ---- */
+
+static int by_address(const void *a, const void *b) {
+    const struct amp__param *x = *(struct amp__param *const *)a, *y = *(struct amp__param *const *)b;
+    if (x->address != y->address) return (uintptr_t)x->address < (uintptr_t)y->address ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static amp_status tie(amp_context *context, struct amp__param *first, struct amp__param *second) {
+    void **grown = amp__grow(first->ties, first->n_ties, first->n_ties + 1, sizeof *grown);
+    if (!grown) return amp__fail_memory();
+    first->ties = grown;
+    first->ties[first->n_ties++] = second->tensor;
+    first->in_optimizer |= second->in_optimizer;
+    first->in_model |= second->in_model;
+    if (second->module_kind) first->module_kind = second->module_kind;
+    second->tied_to = first;
+    return amp__params_insert(context, second->tensor, first);
+}
+
+static amp_status compare_neighbours(amp_context *context, struct amp__param **sorted, size_t n) {
+    struct amp__param *last = NULL;
+    for (size_t i = 0; i < n; i++) {
+        struct amp__param *param = sorted[i];
+        const char *end = last ? (const char *)last->address + last->size * amp__dtype_size(last->dtype) : NULL;
+        if (last && param->address == last->address && param->size == last->size && param->dtype == last->dtype) {
+            AMP_TRY(tie(context, last, param));
+            continue;
+        }
+        AMP_RETURN_IF(last && (const char *)param->address < end, AMP_ERR_CONFLICT,
+                      "%s and %s overlap in memory without being the same: a parameter's storage must be its own",
+                      last->name, param->name);
+        last = param;
+    }
+    return AMP_OK;
+}
+
+/* Tied parameters leave the context's list; their handles find the first of them. */
+static void remove_tied(amp_context *context) {
+    size_t kept = 0;
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        if (param->tied_to) continue;
+        param->index = (uint32_t)kept;
+        context->params[kept++] = param;
+    }
+    context->n_params = kept;
+}
+
+static amp_status resolve_ties(amp_context *context) {
+    for (size_t k = 0; k < context->n_optimizers; k++) {
+        struct amp__optimizer *optimizer = &context->optimizers[k];
+        for (size_t i = 0; i < optimizer->n_params; i++) {
+            struct amp__param *param = optimizer->params[i];
+            if (!param->tied_to) continue;
+            AMP_RETURN_IF(param->tied_to->listed_by == k + 1, AMP_ERR_INVALID_ARGUMENT,
+                          "optimizer %zu: %s and %s are one tensor: list it once", k, param->tied_to->name, param->name);
+            param->tied_to->listed_by = k + 1;
+            optimizer->params[i] = param->tied_to;
+        }
+    }
+    return AMP_OK;
+}
+
+amp_status amp__collect_ties(amp_context *context) {
+    struct amp__param **sorted = amp__alloc(context->n_params, sizeof *sorted);
+    if (!sorted) return amp__fail_memory();
+    size_t n = 0;
+    for (size_t i = 0; i < context->n_params; i++)
+        if (context->params[i]->address && context->params[i]->size) sorted[n++] = context->params[i];
+    qsort(sorted, n, sizeof *sorted, by_address);
+    amp_status status = compare_neighbours(context, sorted, n);
+    if (status == AMP_OK) status = resolve_ties(context);
+    if (status == AMP_OK) {
+        size_t tied = 0;
+        for (size_t i = 0; i < context->n_params; i++)
+            if (context->params[i]->tied_to) sorted[tied++] = context->params[i];
+        remove_tied(context);
+        while (tied--) amp__param_destroy(sorted[tied]);
+    }
+    amp__free(sorted);
+    return status;
+}
+
+/* ---- re-typing ---- */
+
+static bool must_retype(const amp_context *context, const struct amp__param *param) {
+    return amp__retypes(&context->properties) && param->dtype == AMP_FLOAT32 && param->in_model &&
+           !(context->properties.keep_batchnorm_fp32 && param->module_kind == AMP_MODULE_BATCH_NORM);
+}
+
+amp_status amp__retype_all(amp_context *context) {
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        if (!must_retype(context, param)) continue;
+        const amp_status status = amp__param_retype(param, context->properties.cast_model_type,
+                                                    context->properties.master_weights && param->in_optimizer);
+        if (status != AMP_OK) {
+            amp__retype_undo(context);
+            return status;
+        }
+    }
+    return AMP_OK;
+}
+
+void amp__retype_undo(amp_context *context) {
+    char text[512];
+    snprintf(text, sizeof text, "%s", amp_last_error()); /* the first error is the one to report */
+    for (size_t i = context->n_params; i--;) (void)amp__param_undo_retype(context->params[i]);
+    (void)amp__fail(AMP_OK, "%s", text);
+}
+
+amp_status amp__retype_commit(amp_context *context) {
+    uint64_t unfit = 0;
+    const char *first = NULL;
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        amp__param_commit_retype(param);
+        unfit += param->unfit;
+        if (param->unfit && !first) first = param->name;
+    }
+    if (!unfit) return AMP_OK;
+    const amp_dtype low = context->properties.cast_model_type;
+    return amp__warn(context, "%llu weights are too large for %s and became infinite, the first in %s: %s",
+                     (unsigned long long)unfit, amp__dtype_name(low), first,
+                     low == AMP_FLOAT16 ? "use O5 (bfloat16) or O1, or rescale the layer" : "rescale the layer");
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A context: everything that one initialize made. Built once by initialize.c, immutable afterwards but for what is
+ * atomic, under the lock, or belongs to brackets and steps (one thread at a time, see amp.h).
+ */
+#ifndef AMP_CONTEXT_H
+#define AMP_CONTEXT_H
+
+#include "cache/cache.h"
+#include "host/host.h"
+#include "intercept/intercept.h"
+#include "master/master.h"
+#include "opt_levels/levels.h"
+#include "opt_levels/lists.h"
+
+#include <pthread.h>
+
+/* An op, forward, step or zero_grad: the host's descriptor, copied, and what the policy made of it. */
+struct amp__op {
+    amp_context *context;
+    const amp_host *host;
+    void *self; /* of its model or optimizer */
+    char *name;
+    char *schema_text;
+    struct amp__schema *schema; /* NULL: AMP_OP_DIRECT without one */
+    uint32_t index, flags;      /* index among ops of the same name */
+    amp_class op_class;
+    const char *reason; /* why it has that class, for explain */
+    bool is_backward;   /* backward_of: obeys its class inside backward too */
+    amp_fn *slot;
+    amp_fn fp16, bf16;
+    const void *on_failure, *on_skip;
+    bool wrapped;
+    void *target; /* struct amp__model or amp__optimizer it belongs to */
+
+    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures;
+    _Atomic(int32_t) last_target;
+};
+
+struct amp__model {
+    amp_model *user;
+    amp_host host;
+    struct amp__op *ops;
+    size_t n_ops;
+    struct amp__op forward;
+    bool has_forward;
+};
+
+struct amp__optimizer {
+    amp_optimizer *user;
+    amp_context *context;
+    amp_host host;
+    struct amp__param **params;
+    size_t n_params;
+    struct amp__op *steps, *zero_grads;
+    size_t n_steps, n_zero_grads;
+
+    bool in_bracket;
+    bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
+    uint32_t delayed_loss;
+    bool skip;             /* decided by the brackets since the last step */
+    size_t steps_called;   /* step slots called since the decision was new, */
+    size_t steps_expected; /* of so many */
+    uint32_t stepping;     /* steps running now */
+    amp_action running;    /* what amp_step_begin answered, for its end */
+    amp_scope scope;       /* held between amp_step_begin and amp_step_end */
+    uint64_t last_step;    /* context->n_steps when it last stepped or skipped */
+    uint32_t last_loss;    /* loss_id of its last bracket */
+};
+
+struct amp__bracket {
+    bool open, with_loss, delay;
+    uint32_t loss_id;
+    amp_context *context;
+    struct amp__optimizer **optimizers;
+    size_t n_optimizers;
+    struct amp__scaler scaler;
+    float scale;     /* of this bracket, while open */
+    float found_inf; /* of the last one closed */
+    void *temporary[2]; /* scaled loss and its FP32 cast, ours until the end */
+    const amp_host *host;
+    amp_record record;
+};
+
+/* A cast that a tape which does not retain its inputs still needs. */
+struct amp__taped {
+    const amp_host *host;
+    void *handle;
+    uint64_t made; /* context->n_steps at the time */
+};
+
+struct amp__handle_entry {
+    void *handle;
+    struct amp__param *param;
+};
+
+struct amp__id_entry {
+    uint64_t id;
+    struct amp__param *param;
+};
+
+struct amp_context {
+    struct amp__properties properties;
+    struct amp__model *models;
+    size_t n_models;
+    struct amp__optimizer *optimizers;
+    size_t n_optimizers;
+
+    struct amp__param **params;
+    size_t n_params, params_capacity;
+    struct amp__handle_entry *by_handle; /* open addressing; ties have an entry each */
+    struct amp__id_entry *by_id;
+    size_t table_mask, table_used; /* size - 1 of both tables; handles in them */
+
+    struct amp__patch *patch;
+    struct amp__bracket *brackets; /* num_losses of them */
+    _Atomic(uint32_t) backward;    /* open brackets that have a loss: backward is running */
+    uint64_t n_steps;              /* steps and skips of all optimizers */
+    struct amp__cache cache;
+
+    pthread_mutex_t lock; /* what follows */
+    struct amp__taped *taped;
+    size_t n_taped, taped_capacity, taped_warning;
+    amp_status kept;
+    char kept_text[512];
+    char *warnings; /* lines */
+    bool explained_skip;
+};
+
+/* ---- params.c: finding parameters by handle ---- */
+
+amp_status amp__params_init(amp_context *context);
+amp_status amp__params_insert(amp_context *context, void *handle, struct amp__param *param);
+struct amp__param *amp__param_of_handle(const amp_context *context, const void *tensor);
+/* By handle, else by the host's id: another handle on a parameter's storage is that parameter. */
+struct amp__param *amp__param_find(const amp_context *context, const amp_host *host, void *tensor);
+
+/* ---- call.c: the policy around one call ---- */
+
+void amp__op_handler(void *user, struct amp__call *call);
+void amp__forward_handler(void *user, struct amp__call *call);
+
+/* ---- step.c ---- */
+
+/* The context's record of a caller's optimizer. */
+amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out);
+/* The decision of the brackets holds for one call of each of the optimizer's step slots (some hosts have one per layer).
+ * Called after the last of them, or when the next bracket begins. */
+void amp__decision_used(struct amp__optimizer *optimizer);
+void amp__step_handler(void *user, struct amp__call *call);
+void amp__zero_grad_handler(void *user, struct amp__call *call);
+
+/* ---- report.c: errors kept for the bracket's end, events, warnings ---- */
+
+/* Keeps the thread's last error as the context's, if it has none yet, and tells the host. */
+void amp__keep_error(amp_context *context, amp_status status);
+/* Takes the kept error away, leaving its text as the thread's last error. */
+amp_status amp__take_error(amp_context *context);
+bool amp__has_error(amp_context *context);
+void amp__event(amp_context *context, const amp_host *host, const amp_event *event);
+/* A line for the host's event hook and for amp_explain. */
+amp_status amp__warn(amp_context *context, const char *format, ...) AMP_PRINTF(2, 3);
+
+/* ---- tape.c: temporaries that outlive their call ---- */
+
+/* Room for `n` more, so that amp__tape_add cannot fail. */
+amp_status amp__tape_reserve(amp_context *context, size_t n);
+void amp__tape_add(amp_context *context, const amp_host *host, void *handle);
+/* Releases what no tape needs any more: everything, or what every optimizer has stepped past. */
+void amp__tape_release(amp_context *context, bool everything);
+static inline bool amp__tape_retains(const amp_host *host) {
+    return (host->flags & AMP_HOST_TAPE_RETAINS_INPUTS) != 0;
+}
+
+#endif

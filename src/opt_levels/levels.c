@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The property table of the levels and the rules for overriding it, as data. Sources: apex/amp/frontend.py for O0..O3;
+ * ROCm's fork of Apex for O4 and O5.
+ */
+#include "opt_levels/levels.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define DYNAMIC AMP_DYNAMIC
+#define UNCHANGED AMP_DTYPE_UNCHANGED
+
+static const struct level {
+    const char *name;
+    amp_dtype low, cast_model_type;
+    bool patch_ops, keep_batchnorm_fp32, master_weights;
+    float loss_scale;
+} levels[] = {
+    /*           name   low           model type    patch  fp32 bn masters scale */
+    [AMP_O0] = { "O0", AMP_FLOAT16,  AMP_FLOAT32,  false, false, false, 1.0f },
+    [AMP_O1] = { "O1", AMP_FLOAT16,  UNCHANGED,    true,  false, false, DYNAMIC },
+    [AMP_O2] = { "O2", AMP_FLOAT16,  AMP_FLOAT16,  false, true,  true,  DYNAMIC },
+    [AMP_O3] = { "O3", AMP_FLOAT16,  AMP_FLOAT16,  false, false, false, 1.0f },
+    [AMP_O4] = { "O4", AMP_BFLOAT16, UNCHANGED,    true,  false, false, 1.0f },
+    [AMP_O5] = { "O5", AMP_BFLOAT16, AMP_BFLOAT16, false, true,  true,  1.0f },
+};
+
+const char *amp__level_name(amp_level level) {
+    return level >= AMP_O0 && level <= AMP_O5 ? levels[level].name : "unknown level";
+}
+
+AMP_API amp_status amp_level_from_name(const char *name, amp_level *level) {
+    AMP_RETURN_IF(!name || !level, AMP_ERR_INVALID_ARGUMENT, "amp_level_from_name: an argument is NULL");
+    for (amp_level i = AMP_O0; i <= AMP_O5; i++)
+        if (!strcmp(name, levels[i].name)) {
+            *level = i;
+            return AMP_OK;
+        }
+    const bool zero = name[0] == '0';
+    return amp__fail(AMP_ERR_INVALID_ARGUMENT, "opt level \"%.20s\" does not exist: the levels are O0, O1, O2, O3, O4, O5%s",
+                     name, zero ? "; they are written with the letter O, not the digit zero" : "");
+}
+
+/* ---- overrides ---- */
+
+#define BIT(level) (1u << (level))
+enum { O1_LIKE = BIT(AMP_O1) | BIT(AMP_O4), ALL_LEVELS = 0x7e };
+
+enum field { PATCH_OPS, KEEP_BATCHNORM_FP32, MASTER_WEIGHTS, CAST_MODEL_TYPE, N_FIELDS };
+
+/* What a level refuses: a field may take only values with a bit in `allowed`. Values are small for all four fields. */
+static const struct rule {
+    unsigned levels;
+    enum field field;
+    unsigned allowed;
+    const char *text;
+} rules[] = {
+    { O1_LIKE, CAST_MODEL_TYPE, BIT(AMP_DTYPE_DEFAULT) | BIT(AMP_FLOAT32) | BIT(UNCHANGED),
+      "cast_model_type may only be FLOAT32 or UNCHANGED: this level keeps the weights FP32 and casts around ops; for a "
+      "16-bit model use O2, O3 or O5" },
+    { O1_LIKE, KEEP_BATCHNORM_FP32, BIT(AMP_DEFAULT),
+      "keep_batchnorm_fp32 cannot be set: this level never re-types batch norm; leave it AMP_DEFAULT" },
+    { O1_LIKE, MASTER_WEIGHTS, BIT(AMP_DEFAULT),
+      "master_weights cannot be set: this level's weights are FP32 themselves; leave it AMP_DEFAULT" },
+    { ALL_LEVELS & ~O1_LIKE, PATCH_OPS, BIT(AMP_DEFAULT) | BIT(AMP_OFF),
+      "patch_ops cannot be ON: casting around ops is what O1 and O4 do; use one of them" },
+    { ALL_LEVELS, CAST_MODEL_TYPE,
+      BIT(AMP_DTYPE_DEFAULT) | BIT(AMP_FLOAT32) | BIT(AMP_FLOAT16) | BIT(AMP_BFLOAT16) | BIT(UNCHANGED),
+      "cast_model_type must be FLOAT32, FLOAT16, BFLOAT16 or UNCHANGED" },
+};
+
+static amp_status check_overrides(const amp_config *config) {
+    const int32_t values[N_FIELDS] = {
+        [PATCH_OPS] = config->patch_ops,
+        [KEEP_BATCHNORM_FP32] = config->keep_batchnorm_fp32,
+        [MASTER_WEIGHTS] = config->master_weights,
+        [CAST_MODEL_TYPE] = config->cast_model_type,
+    };
+    for (size_t i = 0; i < AMP_COUNT(rules); i++) {
+        const int32_t value = values[rules[i].field];
+        const bool allowed = value >= 0 && value < 32 && (rules[i].allowed & BIT(value));
+        AMP_RETURN_IF((rules[i].levels & BIT(config->level)) && !allowed, AMP_ERR_CONFLICT, "level %s: %s",
+                      levels[config->level].name, rules[i].text);
+    }
+    return AMP_OK;
+}
+
+static amp_status check_switches(const amp_config *config) {
+    const struct {
+        const char *name;
+        int32_t value, max;
+    } fields[] = {
+        { "enabled", config->enabled, AMP_ON },
+        { "patch_ops", config->patch_ops, AMP_ON },
+        { "keep_batchnorm_fp32", config->keep_batchnorm_fp32, AMP_ON },
+        { "master_weights", config->master_weights, AMP_ON },
+        { "cache", config->cache, AMP_ON },
+        { "lists", config->lists, AMP_LISTS_TORCH },
+        { "scaler", config->scaler, AMP_SCALER_APEX },
+        { "cast_model_outputs", config->cast_model_outputs, AMP_FLOAT64 },
+    };
+    for (size_t i = 0; i < AMP_COUNT(fields); i++)
+        AMP_RETURN_IF(fields[i].value < 0 || fields[i].value > fields[i].max, AMP_ERR_INVALID_ARGUMENT,
+                      "amp_config.%s is %d; the largest value is %d", fields[i].name, (int)fields[i].value,
+                      (int)fields[i].max);
+    return AMP_OK;
+}
+
+/* ---- the scaler's settings ---- */
+
+static bool is_positive(float value) { return value > 0.0f && value <= 3.402823466e38f; }
+
+static amp_status check_scaler(const amp_config *config) {
+    const float scale = config->loss_scale;
+    AMP_RETURN_IF(scale != 0.0f && scale != AMP_DYNAMIC && !is_positive(scale), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_config.loss_scale is %g: use AMP_DYNAMIC, or a finite static scale above 0", (double)scale);
+    const struct {
+        const char *name;
+        float value;
+    } scales[] = { { "init_scale", config->init_scale },
+                   { "min_scale", config->min_scale },
+                   { "max_scale", config->max_scale },
+                   { "growth", config->growth },
+                   { "backoff", config->backoff } };
+    for (size_t i = 0; i < AMP_COUNT(scales); i++)
+        AMP_RETURN_IF(scales[i].value != 0.0f && !is_positive(scales[i].value), AMP_ERR_INVALID_ARGUMENT,
+                      "amp_config.%s is %g: it must be finite and above 0 (0: the default)", scales[i].name,
+                      (double)scales[i].value);
+    AMP_RETURN_IF(config->growth != 0.0f && config->growth <= 1.0f, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_config.growth is %g: a scale grows by a factor above 1", (double)config->growth);
+    AMP_RETURN_IF(config->backoff >= 1.0f, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_config.backoff is %g: a scale backs off by a factor below 1", (double)config->backoff);
+    return AMP_OK;
+}
+
+static amp_status resolve_scaler(const amp_config *config, float loss_scale, struct amp__scaler_settings *out) {
+    AMP_TRY(check_scaler(config));
+    struct amp__scaler_settings s = {
+        .mode = AMP_SCALER_APEX,
+        .dynamic = loss_scale == AMP_DYNAMIC,
+        .min_scale = config->min_scale != 0.0f ? config->min_scale : 0x1p-126f,
+        .max_scale = config->max_scale != 0.0f ? config->max_scale : 0x1p24f,
+        .growth = config->growth != 0.0f ? config->growth : 2.0f,
+        .backoff = config->backoff != 0.0f ? config->backoff : 0.5f,
+        .window = config->window ? config->window : 2000,
+        .hysteresis = config->hysteresis ? config->hysteresis : 1,
+    };
+    AMP_RETURN_IF(s.min_scale > s.max_scale, AMP_ERR_CONFLICT, "amp_config: min_scale %g is above max_scale %g",
+                  (double)s.min_scale, (double)s.max_scale);
+    const float wanted = config->init_scale != 0.0f ? config->init_scale : 0x1p16f;
+    AMP_RETURN_IF(s.dynamic && config->init_scale != 0.0f && (wanted < s.min_scale || wanted > s.max_scale),
+                  AMP_ERR_CONFLICT, "amp_config: init_scale %g is not between min_scale %g and max_scale %g",
+                  (double)wanted, (double)s.min_scale, (double)s.max_scale);
+    s.init_scale = wanted < s.max_scale ? wanted : s.max_scale;
+    if (s.init_scale < s.min_scale) s.init_scale = s.min_scale;
+    if (!s.dynamic) s.init_scale = loss_scale;
+    *out = s;
+    return AMP_OK;
+}
+
+/* ---- resolve ---- */
+
+/* enabled = OFF: nothing is cast, scaled or wrapped, whatever the level says. */
+static void make_inert(struct amp__properties *p) {
+    p->patch_ops = p->keep_batchnorm_fp32 = p->master_weights = false;
+    p->cast_model_type = p->cast_model_outputs = AMP_DTYPE_UNCHANGED;
+    p->scaler.dynamic = false;
+    p->scaler.init_scale = 1.0f;
+}
+
+static bool resolve(amp_switch value, bool level_default) {
+    return value == AMP_DEFAULT ? level_default : value == AMP_ON;
+}
+
+amp_status amp__properties_resolve(const amp_config *given, struct amp__properties *out) {
+    AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "config is NULL: start from AMP_CONFIG_INIT and set its level");
+    amp_config config;
+    memset(&config, 0, sizeof config);
+    AMP_TRY(amp__copy_struct(&config, sizeof config, sizeof(amp_config), given, given->struct_size, "amp_config"));
+    AMP_RETURN_IF(config.level < AMP_O0 || config.level > AMP_O5, AMP_ERR_INVALID_ARGUMENT,
+                  "opt level %d does not exist: use AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4 or AMP_O5 (values 1 to 6), or "
+                  "amp_level_from_name with the letter O", (int)config.level);
+    AMP_TRY(check_switches(&config));
+    AMP_TRY(check_overrides(&config));
+    const struct level *level = &levels[config.level];
+    struct amp__properties p = {
+        .level = config.level,
+        .enabled = config.enabled != AMP_OFF,
+        .patch_ops = resolve(config.patch_ops, level->patch_ops),
+        .keep_batchnorm_fp32 = resolve(config.keep_batchnorm_fp32, level->keep_batchnorm_fp32),
+        .master_weights = resolve(config.master_weights, level->master_weights),
+        .cache = resolve(config.cache, true),
+        .cast_model_type = config.cast_model_type ? config.cast_model_type : level->cast_model_type,
+        .cast_model_outputs = config.cast_model_outputs,
+        .lists = config.lists ? config.lists : AMP_LISTS_APEX,
+        .num_losses = config.num_losses ? config.num_losses : 1,
+        .max_skips = config.max_skips ? config.max_skips : 100,
+    };
+    p.low = amp__is_low(p.cast_model_type) ? p.cast_model_type : level->low;
+    if (!p.cast_model_outputs) /* Apex: a model that was given a type returns FP32 */
+        p.cast_model_outputs = p.cast_model_type == AMP_DTYPE_UNCHANGED ? AMP_DTYPE_UNCHANGED : AMP_FLOAT32;
+    AMP_RETURN_IF(p.num_losses > 65536, AMP_ERR_INVALID_ARGUMENT, "amp_config.num_losses is %u; 65536 is the limit",
+                  (unsigned)p.num_losses);
+    AMP_TRY(resolve_scaler(&config, config.loss_scale != 0.0f ? config.loss_scale : level->loss_scale, &p.scaler));
+    if (!p.enabled) make_inert(&p);
+    *out = p;
+    return AMP_OK;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a level means, as data, and which overrides it allows. */
+#ifndef AMP_LEVELS_H
+#define AMP_LEVELS_H
+
+#include "scaler/scaler.h"
+
+struct amp__properties {
+    amp_level level;
+    bool enabled;
+    bool patch_ops;
+    bool keep_batchnorm_fp32;
+    bool master_weights;
+    bool cache;
+    amp_dtype low;                /* the level's 16-bit type */
+    amp_dtype cast_model_type;    /* AMP_DTYPE_UNCHANGED: the model is not touched */
+    amp_dtype cast_model_outputs; /* AMP_DTYPE_UNCHANGED: outputs as they come */
+    int32_t lists;
+    uint32_t num_losses, max_skips;
+    struct amp__scaler_settings scaler;
+};
+
+const char *amp__level_name(amp_level level); /* "O1" */
+
+/* Checks the configuration against the level's rules and fills in every default. */
+amp_status amp__properties_resolve(const amp_config *given, struct amp__properties *out);
+
+/* Does the model get another type at this level? */
+static inline bool amp__retypes(const struct amp__properties *properties) {
+    return amp__is_low(properties->cast_model_type);
+}
+
+/* Scale 1 that never changes, and no masters: gradients are what FP32 training has, nothing needs doing. */
+static inline bool amp__scaling_is_trivial(const struct amp__properties *properties) {
+    return !properties->scaler.dynamic && properties->scaler.init_scale == 1.0f && !properties->master_weights;
+}
+
+#endif

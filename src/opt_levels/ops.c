@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Op descriptors: copied, checked, and given a class. */
+#include "opt_levels/build.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- copying ---- */
+
+static amp_status check_op(const amp_op *op, const char *what) {
+    const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_REGISTERED;
+    AMP_RETURN_IF(!op->name || !op->name[0], AMP_ERR_INVALID_ARGUMENT, "%s has no name", what);
+    AMP_RETURN_IF(strlen(op->name) > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT, "%s: its name is longer than %d characters",
+                  what, AMP__OP_NAME_MAX);
+    AMP_RETURN_IF(op->op_class < AMP_BY_LIST || op->op_class > AMP_LEAVE, AMP_ERR_INVALID_ARGUMENT,
+                  "%s (%s): op_class %d does not exist", what, op->name, (int)op->op_class);
+    AMP_RETURN_IF(op->flags & ~known, AMP_ERR_INVALID_ARGUMENT, "%s (%s): unknown flags 0x%x", what, op->name,
+                  (unsigned)op->flags);
+    const bool direct = (op->flags & AMP_OP_DIRECT) != 0;
+    AMP_RETURN_IF(direct && op->slot, AMP_ERR_CONFLICT, "%s (%s) has a slot and the flag AMP_OP_DIRECT: choose one", what,
+                  op->name);
+    AMP_RETURN_IF(!direct && !op->slot, AMP_ERR_INVALID_ARGUMENT,
+                  "%s (%s): slot is NULL: give the address of the function pointer, or set AMP_OP_DIRECT if the host "
+                  "calls amp_cast_args around the function", what, op->name);
+    AMP_RETURN_IF(!direct && !op->schema, AMP_ERR_SCHEMA, "%s (%s): schema is NULL: a wrapped op must say its arguments",
+                  what, op->name);
+    return AMP_OK;
+}
+
+amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_host *host, const char *what,
+                         struct amp__op *out) {
+    amp_op op;
+    memset(&op, 0, sizeof op);
+    const amp_status copied = amp__copy_struct(&op, sizeof op, sizeof(amp_op), given, given->struct_size, "amp_op");
+    if (copied != AMP_OK) return amp__fail_prefix(copied, "%s", what);
+    AMP_TRY(check_op(&op, what));
+    out->context = context;
+    out->host = host;
+    out->flags = op.flags;
+    out->op_class = op.op_class;
+    out->reason = "";
+    out->slot = op.slot;
+    out->fp16 = op.fp16;
+    out->bf16 = op.bf16;
+    out->on_failure = op.on_failure;
+    out->on_skip = op.on_skip;
+    out->name = amp__strdup(op.name);
+    out->schema_text = op.schema ? amp__strdup(op.schema) : NULL;
+    if (!out->name || (op.schema && !out->schema_text)) return amp__fail_memory();
+    if (op.schema) AMP_TRY(amp__schema_parse(out->name, out->schema_text, &out->schema));
+    return AMP_OK;
+}
+
+void amp__op_clear(struct amp__op *op) {
+    amp__free(op->name);
+    amp__free(op->schema_text);
+    amp__free(op->schema);
+}
+
+void amp__ops_destroy(struct amp__op *ops, size_t n) {
+    for (size_t i = 0; ops && i < n; i++) amp__op_clear(&ops[i]);
+    amp__free(ops);
+}
+
+/* The caller's array has the stride of its first element's struct_size. */
+static const amp_op *nth(const amp_op *ops, size_t i) {
+    return (const amp_op *)(const void *)((const char *)ops + i * ops->struct_size);
+}
+
+/* Quadratic in the number of ops of one name only: the count goes on from the last op of that name. */
+static void number(struct amp__op *ops, size_t n) {
+    for (size_t i = n; i--;)
+        if (!strcmp(ops[i].name, ops[n].name)) {
+            ops[n].index = ops[i].index + 1;
+            return;
+        }
+}
+
+amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host, const char *what,
+                          struct amp__op **out) {
+    AMP_RETURN_IF(n && !ops, AMP_ERR_INVALID_ARGUMENT, "%s is NULL, but it has %zu entries", what, n);
+    AMP_RETURN_IF(n > 1000000, AMP_ERR_INVALID_ARGUMENT, "%s has %zu entries, which cannot be", what, n);
+    struct amp__op *built = amp__alloc(n, sizeof *built);
+    if (!built) return amp__fail_memory();
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n && status == AMP_OK; i++) {
+        char label[96];
+        snprintf(label, sizeof label, "%s[%zu]", what, i);
+        if (nth(ops, i)->struct_size != ops->struct_size)
+            status = amp__fail(AMP_ERR_ABI_MISMATCH, "%s.struct_size is %u, but %s[0].struct_size is %u: all elements of an "
+                               "array have one size", label, (unsigned)nth(ops, i)->struct_size, what,
+                               (unsigned)ops->struct_size);
+        else status = amp__op_build(context, nth(ops, i), host, label, &built[i]);
+        if (status == AMP_OK) number(built, i);
+    }
+    if (status != AMP_OK) {
+        amp__ops_destroy(built, n);
+        return status;
+    }
+    *out = built;
+    return AMP_OK;
+}
+
+/* ---- classes ---- */
+
+static amp_class class_by_name(const amp_context *context, const char *name) {
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(name, base);
+    return amp__list_class(context->properties.lists, context->properties.low, base);
+}
+
+static amp_class class_by_aliases(const amp_context *context, const char *aliases) {
+    while (aliases && *aliases) {
+        char alias[AMP__OP_NAME_MAX + 1];
+        const size_t blanks = strspn(aliases, " ,"), length = strcspn(aliases + blanks, " ,");
+        aliases += blanks;
+        if (length && length <= AMP__OP_NAME_MAX) {
+            memcpy(alias, aliases, length);
+            alias[length] = '\0';
+            const amp_class found = class_by_name(context, alias);
+            if (found != AMP_BY_LIST) return found;
+        }
+        aliases += length;
+    }
+    return AMP_BY_LIST;
+}
+
+static void classify_one(amp_context *context, struct amp__op *op, const char *aliases) {
+    if (!context->properties.patch_ops) {
+        op->op_class = AMP_LEAVE;
+        op->reason = "this level casts no ops";
+        return;
+    }
+    if (op->op_class != AMP_BY_LIST) {
+        op->reason = op->flags & AMP_OP_REGISTERED ? "registered" : "said by its descriptor";
+        return;
+    }
+    op->op_class = class_by_name(context, op->name);
+    op->reason = "listed by name";
+    if (op->op_class != AMP_BY_LIST) return;
+    op->op_class = class_by_aliases(context, aliases);
+    op->reason = "listed by an alias";
+    if (op->op_class != AMP_BY_LIST) return;
+    op->op_class = AMP_LEAVE;
+    op->reason = "in no list: runs as it comes";
+}
+
+static amp_status inherit(struct amp__op *ops, size_t n, struct amp__op *op, const char *forward) {
+    op->is_backward = true;
+    for (size_t i = 0; i < n; i++)
+        if (&ops[i] != op && !strcmp(ops[i].name, forward)) {
+            if (op->op_class == AMP_LEAVE && !(op->flags & AMP_OP_REGISTERED)) {
+                op->op_class = ops[i].op_class;
+                op->reason = "backward of a listed op";
+            }
+            return AMP_OK;
+        }
+    return amp__fail(AMP_ERR_NOT_FOUND, "op %s: backward_of names %s, which is no op of this model", op->name, forward);
+}
+
+/* A table none of whose names is known is nearly always a mistake: say so, with what the names may have meant. */
+static amp_status warn_if_nothing_matches(amp_context *context, const struct amp__op *ops, size_t n) {
+    size_t classed = 0, n_names, shown = 0;
+    for (size_t i = 0; i < n; i++) classed += ops[i].op_class != AMP_LEAVE || (ops[i].flags & AMP_OP_REGISTERED);
+    if (!n || classed || !context->properties.patch_ops) return AMP_OK;
+    const char *const *names = amp__list_names(context->properties.lists, &n_names);
+    char data[512] = "";
+    amp__text text = { data, sizeof data, 0 };
+    for (size_t i = 0; i < n && shown < 4; i++) {
+        char near[128] = "", base[AMP__OP_NAME_MAX + 1];
+        amp__text nearest = { near, sizeof near, 0 };
+        amp__op_base_name(ops[i].name, base);
+        amp__nearest_names(&nearest, base, names, n_names);
+        if (near[0]) amp__text_add(&text, "%s%s = %s", shown++ ? "; " : " Did you mean ", ops[i].name, near);
+    }
+    return amp__warn(context, "level %s: 0 of %zu ops got a class from the %s lists, so nothing is cast: name the ops as the "
+                     "lists do, declare aliases, or register them.%s%s", amp__level_name(context->properties.level), n,
+                     amp__lists_name(context->properties.lists), data, shown ? "?" : "");
+}
+
+amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const amp_op *descriptors, size_t n) {
+    for (size_t i = 0; i < n; i++) classify_one(context, &ops[i], nth(descriptors, i)->aliases);
+    for (size_t i = 0; i < n; i++)
+        if (nth(descriptors, i)->backward_of) AMP_TRY(inherit(ops, n, &ops[i], nth(descriptors, i)->backward_of));
+    return warn_if_nothing_matches(context, ops, n);
+}
+
+bool amp__op_needs_wrapper(const struct amp__op *op) {
+    if (!op->context->properties.enabled || !op->slot) return false;
+    return op->op_class != AMP_LEAVE || op->fp16 || op->bf16;
+}

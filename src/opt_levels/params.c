@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handle -> parameter, asked for every tensor that is about to be cast: two small hash tables, by handle and by id. */
+#include "opt_levels/context.h"
+
+static size_t hash(uint64_t key) {
+    key ^= key >> 32;
+    key *= 0x9e3779b97f4a7c15u; /* Fibonacci hashing: spreads aligned addresses */
+    return (size_t)(key >> 20);
+}
+
+static void put_handle(amp_context *context, void *handle, struct amp__param *param) {
+    size_t i = hash((uintptr_t)handle) & context->table_mask;
+    while (context->by_handle[i].param && context->by_handle[i].handle != handle) i = (i + 1) & context->table_mask;
+    context->table_used += !context->by_handle[i].param;
+    context->by_handle[i] = (struct amp__handle_entry){ handle, param };
+}
+
+/* The first handle of an id stands, unless it became a tie of another. */
+static void put_id(amp_context *context, uint64_t id, struct amp__param *param) {
+    size_t i = hash(id) & context->table_mask;
+    while (context->by_id[i].param && context->by_id[i].id != id) i = (i + 1) & context->table_mask;
+    const struct amp__param *there = context->by_id[i].param;
+    if (!there || there->tied_to) context->by_id[i] = (struct amp__id_entry){ id, param };
+}
+
+static uint64_t id_of(const amp_host *host, void *tensor) { return host->id ? host->id(host->self, tensor) : 0; }
+
+static amp_status grow(amp_context *context) {
+    const size_t old = context->by_handle ? context->table_mask + 1 : 0, size = old ? 2 * old : 16;
+    struct amp__handle_entry *handles = amp__alloc(size, sizeof *handles), *old_handles = context->by_handle;
+    struct amp__id_entry *ids = amp__alloc(size, sizeof *ids), *old_ids = context->by_id;
+    if (!handles || !ids) {
+        amp__free(handles);
+        amp__free(ids);
+        return amp__fail_memory();
+    }
+    context->by_handle = handles;
+    context->by_id = ids;
+    context->table_mask = size - 1;
+    context->table_used = 0;
+    for (size_t i = 0; i < old; i++) {
+        if (old_handles[i].param) put_handle(context, old_handles[i].handle, old_handles[i].param);
+        if (old_ids[i].param) put_id(context, old_ids[i].id, old_ids[i].param);
+    }
+    amp__free(old_handles);
+    amp__free(old_ids);
+    return AMP_OK;
+}
+
+amp_status amp__params_init(amp_context *context) { return grow(context); }
+
+amp_status amp__params_insert(amp_context *context, void *handle, struct amp__param *param) {
+    if (2 * (context->table_used + 1) > context->table_mask) AMP_TRY(grow(context));
+    put_handle(context, handle, param);
+    const uint64_t id = id_of(param->host, handle);
+    if (id) put_id(context, id, param);
+    return AMP_OK;
+}
+
+struct amp__param *amp__param_of_handle(const amp_context *context, const void *tensor) {
+    size_t i = hash((uintptr_t)tensor) & context->table_mask;
+    for (; context->by_handle[i].param; i = (i + 1) & context->table_mask)
+        if (context->by_handle[i].handle == tensor) return context->by_handle[i].param;
+    return NULL;
+}
+
+struct amp__param *amp__param_find(const amp_context *context, const amp_host *host, void *tensor) {
+    struct amp__param *param = amp__param_of_handle(context, tensor);
+    const uint64_t id = param ? 0 : id_of(host, tensor);
+    if (!id) return param;
+    for (size_t i = hash(id) & context->table_mask; context->by_id[i].param; i = (i + 1) & context->table_mask)
+        if (context->by_id[i].id == id) return context->by_id[i].param;
+    return NULL;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sources: apex/amp/wrap.py for the classes; the whole promotion lattice instead of Apex's {half, float} only.
+ * An op that updates an argument in place keeps that argument's type and casts the others to it (Apex: in-place
+ * methods), and is never run on a copy of it.
+ */
+#include "opt_levels/policy.h"
+#include "opt_levels/lists.h"
+
+bool amp__policy_casts(const struct amp__properties *properties, amp_dtype dtype) {
+    if (dtype == AMP_FLOAT64) return amp__lists_cast_fp64(properties->lists);
+    return amp__is_floating(dtype);
+}
+
+bool amp__operand_needs_cast(const struct amp__properties *properties, amp_class op_class,
+                             const struct amp__operand *operand, amp_dtype target) {
+    if (target == AMP_DTYPE_DEFAULT || operand->dtype == target || operand->read_write) return false;
+    if (op_class == AMP_PROMOTE) return amp__is_floating(operand->dtype);
+    if (op_class == AMP_PROMOTE_SEQUENCE) return operand->in_list && amp__is_floating(operand->dtype);
+    return amp__policy_casts(properties, operand->dtype);
+}
+
+/* The type of what the op updates in place; DEFAULT if it updates nothing floating. */
+static amp_dtype in_place_type(const struct amp__operand *operands, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (operands[i].read_write && amp__is_floating(operands[i].dtype)) return operands[i].dtype;
+    return AMP_DTYPE_DEFAULT;
+}
+
+static amp_dtype widest(const struct amp__operand *operands, size_t n, bool lists_only) {
+    amp_dtype type = AMP_DTYPE_DEFAULT;
+    for (size_t i = 0; i < n; i++)
+        if (amp__is_floating(operands[i].dtype) && (operands[i].in_list || !lists_only))
+            type = amp__promote(type, operands[i].dtype);
+    return type;
+}
+
+static bool any_low(const struct amp__operand *operands, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (amp__is_low(operands[i].dtype)) return true;
+    return false;
+}
+
+static amp_dtype target_of(const struct amp__properties *properties, amp_class op_class,
+                           const struct amp__operand *operands, size_t n) {
+    switch (op_class) {
+    case AMP_LOWER: return properties->low;
+    case AMP_FP32: return AMP_FLOAT32;
+    case AMP_PROMOTE: return widest(operands, n, false);
+    case AMP_PROMOTE_SEQUENCE: return widest(operands, n, true);
+    default: return AMP_DTYPE_DEFAULT;
+    }
+}
+
+struct amp__decision amp__decide(const struct amp__properties *properties, amp_class op_class,
+                                 const struct amp__operand *operands, size_t n) {
+    struct amp__decision decision = { AMP_DTYPE_DEFAULT, AMP_OK };
+    if (op_class == AMP_BANNED) {
+        if (any_low(operands, n)) decision.status = AMP_ERR_BANNED;
+        return decision;
+    }
+    const amp_dtype updated = in_place_type(operands, n);
+    decision.target = target_of(properties, op_class, operands, n);
+    if (updated != AMP_DTYPE_DEFAULT && decision.target != AMP_DTYPE_DEFAULT) {
+        if (op_class == AMP_FP32 && amp__is_low(updated)) {
+            decision = (struct amp__decision){ AMP_DTYPE_DEFAULT, AMP_ERR_UNSUPPORTED };
+            return decision;
+        }
+        decision.target = updated;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (amp__operand_needs_cast(properties, op_class, &operands[i], decision.target)) return decision;
+    decision.target = AMP_DTYPE_DEFAULT; /* all agree already */
+    return decision;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The optimizer's step: honours what the brackets decided, and shows the host's optimizer FP32 masters under the
+ * parameters' own handles while it runs. zero_grad: the masters' gradients go with the host's.
+ */
+#include "common/thread.h"
+#include "opt_levels/context.h"
+
+/* ---- masters in and out ---- */
+
+static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
+    amp_status status = AMP_OK;
+    for (size_t i = n; i--;) {
+        const amp_status one = amp__master_swap_out(optimizer->params[i]);
+        if (one != AMP_OK) status = one;
+    }
+    return status;
+}
+
+static amp_status swap_in(struct amp__optimizer *optimizer) {
+    for (size_t i = 0; i < optimizer->n_params; i++) {
+        const amp_status status = amp__master_swap_in(optimizer->params[i]);
+        if (status == AMP_OK) continue;
+        (void)swap_out(optimizer, i);
+        return status;
+    }
+    return AMP_OK;
+}
+
+/* ---- what the brackets decided ---- */
+
+static amp_status check_may_step(const struct amp__optimizer *optimizer) {
+    AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
+                  "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
+    AMP_RETURN_IF(optimizer->delayed, AMP_ERR_WRONG_STATE,
+                  "step while gradients are still scaled: the last bracket before a step must not have "
+                  "AMP_DELAY_UNSCALE");
+    return AMP_OK;
+}
+
+void amp__decision_used(struct amp__optimizer *optimizer) {
+    amp_context *context = optimizer->context;
+    optimizer->steps_called = 0;
+    optimizer->skip = false;
+    optimizer->last_step = ++context->n_steps;
+    amp__tape_release(context, false);
+}
+
+static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
+    AMP_TRY(check_may_step(optimizer));
+    const bool skip = optimizer->skip || amp__has_error(optimizer->context);
+    if (!skip) AMP_TRY(swap_in(optimizer));
+    optimizer->stepping++;
+    *action = skip ? AMP_SKIP : AMP_STEP;
+    return AMP_OK;
+}
+
+static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
+    optimizer->stepping--;
+    const amp_status status = action == AMP_STEP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
+    if (++optimizer->steps_called >= optimizer->steps_expected) amp__decision_used(optimizer);
+    return status;
+}
+
+/* ---- the wired slots ---- */
+
+/* A longjmp out of the host's step: the parameters get their own storage back, as if the step had ended there. */
+static void step_abandoned(void *user) { (void)end(user, AMP_STEP); }
+
+void amp__step_handler(void *user, struct amp__call *call) {
+    struct amp__op *op = user;
+    struct amp__optimizer *optimizer = op->target;
+    struct amp__thread *thread = amp__thread_state();
+    amp_action action = AMP_SKIP;
+    atomic_fetch_add_explicit(&op->calls, 1, memory_order_relaxed);
+    amp_status status = begin(optimizer, &action);
+    if (status != AMP_OK) {
+        atomic_fetch_add_explicit(&op->failures, 1, memory_order_relaxed);
+        amp__keep_error(op->context, status);
+        amp__call_return(call, op->on_skip);
+        return;
+    }
+    /* the optimizer's own arithmetic is nobody's business: Apex runs step with casts disabled */
+    const struct amp__scope_state none = { NULL, true, false };
+    const bool marked =
+        amp__mark_push(thread, __builtin_frame_address(0), none, action == AMP_STEP ? step_abandoned : NULL, optimizer);
+    if (action == AMP_STEP) amp__call_run(call, call->original, call->args);
+    else amp__call_return(call, op->on_skip);
+    if (marked) amp__mark_pop(thread, __builtin_frame_address(0));
+    status = end(optimizer, action);
+    if (status != AMP_OK) amp__keep_error(op->context, status);
+}
+
+void amp__zero_grad_handler(void *user, struct amp__call *call) {
+    struct amp__op *op = user;
+    struct amp__optimizer *optimizer = op->target;
+    atomic_fetch_add_explicit(&op->calls, 1, memory_order_relaxed);
+    amp__call_run(call, call->original, call->args);
+    if (!optimizer->in_bracket) amp__grads_forget(optimizer->params, optimizer->n_params);
+}
+
+/* ---- hosts without a step slot ---- */
+
+amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out) {
+    AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "optimizer is NULL");
+    AMP_RETURN_IF(!user->amp, AMP_ERR_WRONG_STATE, "the optimizer is not initialised: call amp_initialize with it first");
+    for (size_t i = 0; i < user->amp->n_optimizers; i++)
+        if (user->amp->optimizers[i].user == user) {
+            *out = &user->amp->optimizers[i];
+            return AMP_OK;
+        }
+    return amp__fail(AMP_ERR_WRONG_STATE, "the optimizer's amp field names a context that it is no part of");
+}
+
+AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
+    struct amp__optimizer *optimizer;
+    amp_step_info filled = AMP_STEP_INFO_INIT;
+    AMP_TRY(amp__optimizer_find(user, &optimizer));
+    AMP_RETURN_IF(!info, AMP_ERR_INVALID_ARGUMENT, "amp_step_begin: info is NULL");
+    AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE,
+                  "amp_step_begin: a step of this optimizer is running; call amp_step_end first");
+    AMP_TRY(amp__check_struct(info->struct_size, sizeof filled, "amp_step_info"));
+    amp_action action;
+    AMP_TRY(begin(optimizer, &action));
+    const amp_status status = amp_scope_enter(NULL, &optimizer->scope);
+    if (status != AMP_OK) {
+        optimizer->stepping--;
+        if (action == AMP_STEP) (void)swap_out(optimizer, optimizer->n_params);
+        return status;
+    }
+    optimizer->running = action;
+    filled.action = action;
+    filled.found_inf = &optimizer->context->brackets[optimizer->last_loss].found_inf;
+    filled.grad_scale = 1.0f;
+    filled.device = (amp_device){ 1, 0 };
+    return amp__fill_struct(info, info->struct_size, sizeof filled, &filled, sizeof filled, "amp_step_info");
+}
+
+AMP_API amp_status amp_step_end(amp_optimizer *user) {
+    struct amp__optimizer *optimizer;
+    AMP_TRY(amp__optimizer_find(user, &optimizer));
+    AMP_RETURN_IF(!optimizer->stepping, AMP_ERR_WRONG_STATE, "amp_step_end without amp_step_begin");
+    (void)amp_scope_leave(&optimizer->scope);
+    optimizer->steps_called = optimizer->steps_expected; /* one begin and end is a whole step */
+    return end(optimizer, optimizer->running);
+}

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bracket around backward. begin checks everything, sets gradients aside and scales the loss; end unscales, updates
+ * the scale and decides; cancel leaves things as if backward had not happened.
+ */
+#include "common/thread.h"
+#include "opt_levels/context.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const amp_device cpu = { 1, 0 };
+
+/* ---- checks ---- */
+
+static amp_status find_bracket(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out) {
+    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_scale_loss_begin: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
+                  (unsigned)context->properties.num_losses);
+    AMP_RETURN_IF(flags & ~(uint32_t)AMP_DELAY_UNSCALE, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
+    AMP_RETURN_IF(context->brackets[loss_id].open, AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss its "
+                  "own loss_id (amp_config.num_losses)", (unsigned)loss_id);
+    *out = &context->brackets[loss_id];
+    return AMP_OK;
+}
+
+static amp_status check_optimizer(const amp_context *context, const struct amp__optimizer *optimizer, uint32_t loss_id) {
+    AMP_RETURN_IF(optimizer->context != context, AMP_ERR_CONFLICT,
+                  "amp_scale_loss_begin: the optimizers belong to different contexts: initialise them together");
+    AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin: an optimizer is in an open bracket already: end that one first");
+    AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE, "amp_scale_loss_begin inside a step of the same optimizer");
+    AMP_RETURN_IF(optimizer->delayed && optimizer->delayed_loss != loss_id, AMP_ERR_CONFLICT,
+                  "amp_scale_loss_begin: gradients still carry the scale of loss_id %u (AMP_DELAY_UNSCALE); loss_id %u "
+                  "would unscale them wrongly", (unsigned)optimizer->delayed_loss, (unsigned)loss_id);
+    return AMP_OK;
+}
+
+static amp_status find_optimizers(amp_context *context, amp_optimizer *const *users, size_t n, uint32_t loss_id,
+                                  struct amp__optimizer ***out) {
+    struct amp__optimizer **list = amp__alloc(n, sizeof *list);
+    if (!list) return amp__fail_memory();
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n && status == AMP_OK; i++) {
+        status = amp__optimizer_find(users[i], &list[i]);
+        if (status == AMP_OK) status = check_optimizer(context, list[i], loss_id);
+        for (size_t j = 0; j < i && status == AMP_OK; j++)
+            if (list[j] == list[i])
+                status = amp__fail(AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);
+    }
+    if (status != AMP_OK) {
+        amp__free(list);
+        return status;
+    }
+    *out = list;
+    return AMP_OK;
+}
+
+/* ---- begin ---- */
+
+static const amp_host *loss_host(const amp_context *context, const struct amp__bracket *bracket) {
+    if (bracket->n_optimizers) return &bracket->optimizers[0]->host;
+    return context->n_models ? &context->models[0].host : NULL;
+}
+
+static void drop_temporaries(struct amp__bracket *bracket) {
+    for (size_t i = AMP_COUNT(bracket->temporary); i--;) {
+        amp__host_release(bracket->host, bracket->temporary[i]);
+        bracket->temporary[i] = NULL;
+    }
+}
+
+/* Apex: loss.float() * scale. Exactly one thing carries the scale: the loss, or the host's seed. */
+static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void **scaled, float *seed_factor) {
+    const amp_host *host = bracket->host;
+    *scaled = loss;
+    *seed_factor = bracket->scale;
+    if (!loss || !host || !host->scale) return AMP_OK;
+    if (amp__is_low(amp__host_dtype(host, loss)) && host->cast) {
+        AMP_TRY(amp__host_cast(host, loss, AMP_FLOAT32, &bracket->temporary[0]));
+        *scaled = bracket->temporary[0];
+    }
+    *seed_factor = 1.0f;
+    if (bracket->scale == 1.0f) return AMP_OK;
+    AMP_TRY(amp__host_scale(host, *scaled, bracket->scale, &bracket->temporary[1]));
+    *scaled = bracket->temporary[1];
+    return AMP_OK;
+}
+
+static amp_status begin_gradients(const struct amp__bracket *bracket) {
+    if (amp__scaling_is_trivial(&bracket->context->properties)) return AMP_OK;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        const struct amp__optimizer *optimizer = bracket->optimizers[i];
+        if (optimizer->delayed) continue; /* what stood there was set aside by the first delayed bracket */
+        const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params);
+        if (status == AMP_OK) continue;
+        while (i--)
+            if (!bracket->optimizers[i]->delayed)
+                (void)amp__grads_cancel(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params);
+        return status;
+    }
+    return AMP_OK;
+}
+
+static void open_bracket(struct amp__bracket *bracket, bool with_loss, bool delay) {
+    bracket->open = true;
+    bracket->with_loss = with_loss;
+    bracket->delay = delay;
+    if (with_loss) atomic_fetch_add(&bracket->context->backward, 1);
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        struct amp__optimizer *optimizer = bracket->optimizers[i];
+        if (optimizer->steps_called) amp__decision_used(optimizer);
+        optimizer->in_bracket = true;
+        optimizer->last_loss = bracket->loss_id;
+    }
+}
+
+static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, size_t n, uint32_t loss_id,
+                        uint32_t flags, void *loss, amp_scaled_loss *filled) {
+    struct amp__bracket *bracket = NULL;
+    AMP_TRY(find_bracket(context, loss_id, flags, &bracket));
+    AMP_TRY(find_optimizers(context, optimizers, n, loss_id, &bracket->optimizers));
+    bracket->n_optimizers = n;
+    bracket->host = loss_host(context, bracket);
+    bracket->scale = bracket->scaler.scale;
+    amp_status status = scale_the_loss(bracket, loss, &filled->loss, &filled->seed_factor);
+    if (status == AMP_OK) status = begin_gradients(bracket);
+    if (status != AMP_OK) {
+        drop_temporaries(bracket);
+        amp__free(bracket->optimizers);
+        bracket->optimizers = NULL;
+        return status;
+    }
+    open_bracket(bracket, loss != NULL, (flags & AMP_DELAY_UNSCALE) != 0);
+    filled->scale = &bracket->scale;
+    filled->found_inf = &bracket->found_inf;
+    filled->device = cpu;
+    filled->priv[0] = bracket;
+    filled->priv[1] = context;
+    return AMP_OK;
+}
+
+/* With enabled = OFF the bracket does nothing, and needs nothing. */
+static const float one = 1.0f, zero = 0.0f;
+static void begin_disabled(void *loss, amp_context *context, amp_scaled_loss *filled) {
+    filled->loss = loss;
+    filled->scale = &one;
+    filled->found_inf = &zero;
+    filled->device = cpu;
+    filled->seed_factor = 1.0f;
+    filled->priv[1] = context;
+}
+
+AMP_API amp_status amp_scale_loss_begin_many(amp_context *context, amp_optimizer *const *optimizers, size_t n,
+                                             uint32_t loss_id, uint32_t flags, void *loss, amp_scaled_loss *scaled) {
+    amp_scaled_loss filled = AMP_SCALED_LOSS_INIT;
+    AMP_RETURN_IF(!scaled, AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: scaled is NULL");
+    AMP_TRY(amp__check_struct(scaled->struct_size, sizeof filled, "amp_scaled_loss"));
+    AMP_RETURN_IF(scaled->priv[1], AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin: this amp_scaled_loss is in use by an open bracket: end it first, or start from "
+                  "AMP_SCALED_LOSS_INIT");
+    AMP_RETURN_IF(n && !optimizers, AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: optimizers is NULL");
+    for (size_t i = 0; i < n; i++) {
+        struct amp__optimizer *unused;
+        AMP_TRY(amp__optimizer_find(optimizers[i], &unused));
+        if (!context) context = optimizers[i]->amp;
+    }
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: neither a context nor an optimizer is given");
+    struct amp__thread *thread = amp__thread_state();
+    amp__thread_recover(thread, __builtin_frame_address(0));
+    if (!context->properties.enabled) begin_disabled(loss, context, &filled);
+    else AMP_TRY(begin(context, optimizers, n, loss_id, flags, loss, &filled));
+    return amp__fill_struct(scaled, scaled->struct_size, sizeof filled, &filled, sizeof filled, "amp_scaled_loss");
+}
+
+AMP_API amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled) {
+    AMP_RETURN_IF(!optimizer, AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: optimizer is NULL");
+    return amp_scale_loss_begin_many(optimizer->amp, &optimizer, 1, 0, 0, loss, scaled);
+}
+
+/* ---- end ---- */
+
+static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
+    drop_temporaries(bracket);
+    if (bracket->with_loss) atomic_fetch_sub(&bracket->context->backward, 1);
+    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->in_bracket = false;
+    amp__free(bracket->optimizers);
+    bracket->optimizers = NULL;
+    bracket->n_optimizers = 0;
+    bracket->open = false;
+    /* backward has run: casts recorded before it are bound to a tape that is over */
+    amp__cache_retire(&bracket->context->cache, true);
+    amp__cache_collect(&bracket->context->cache);
+    memset(scaled->priv, 0, sizeof scaled->priv);
+    scaled->loss = NULL;
+    scaled->scale = NULL;
+}
+
+static amp_status cancel_gradients(const struct amp__bracket *bracket) {
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        struct amp__optimizer *optimizer = bracket->optimizers[i];
+        const amp_status one_status = amp__grads_cancel(optimizer->params, optimizer->n_params);
+        if (one_status != AMP_OK) status = one_status;
+        optimizer->delayed = false;
+    }
+    return status;
+}
+
+static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_result *result) {
+    struct amp__grads_result all = { false, NULL };
+    if (!amp__scaling_is_trivial(&bracket->context->properties))
+        for (size_t i = 0; i < bracket->n_optimizers; i++) {
+            const struct amp__optimizer *optimizer = bracket->optimizers[i];
+            struct amp__grads_result one_result;
+            AMP_TRY(amp__grads_end(optimizer->params, optimizer->n_params, bracket->scale, &one_result));
+            if (!all.first_nonfinite) all.first_nonfinite = one_result.first_nonfinite;
+            all.found_inf |= one_result.found_inf;
+        }
+    *result = all;
+    return AMP_OK;
+}
+
+static const char first_skip_note[] =
+    " This is normal: dynamic loss scaling finds the largest scale that fits by trying; only many skips in a row are a "
+    "problem.";
+
+static void tell(struct amp__bracket *bracket, amp_action action) {
+    amp_context *context = bracket->context;
+    const amp_record *record = &bracket->record;
+    char text[512];
+    amp_event event = { .kind = AMP_EVENT_SKIP, .loss_id = bracket->loss_id, .scale_before = record->scale_before,
+                        .scale_after = record->scale_after, .message = text };
+    if (action == AMP_SKIP) {
+        snprintf(text, sizeof text, "gradient overflow in %s: the step is skipped, loss scale %u goes from %g to %g.%s",
+                 record->first_nonfinite ? record->first_nonfinite : "a gradient", (unsigned)bracket->loss_id,
+                 (double)record->scale_before, (double)record->scale_after,
+                 context->explained_skip ? "" : first_skip_note);
+        context->explained_skip = true;
+        amp__event(context, bracket->host, &event);
+    }
+    if (record->scale_after != record->scale_before) {
+        event.kind = AMP_EVENT_SCALE_CHANGE;
+        snprintf(text, sizeof text, "loss scale %u goes from %g to %g", (unsigned)bracket->loss_id,
+                 (double)record->scale_before, (double)record->scale_after);
+        amp__event(context, bracket->host, &event);
+    }
+}
+
+static amp_action decide(struct amp__bracket *bracket, const struct amp__grads_result *result) {
+    const struct amp__properties *properties = &bracket->context->properties;
+    amp_record *record = &bracket->record;
+    const amp_action action = amp__scaler_update(&bracket->scaler, &properties->scaler, result->found_inf);
+    record->action = action;
+    record->scale_before = bracket->scale;
+    record->scale_after = bracket->scaler.scale;
+    record->brackets++;
+    record->skipped += action == AMP_SKIP;
+    record->skips_in_row = bracket->scaler.skips_in_row;
+    record->unskipped = bracket->scaler.unskipped;
+    if (result->found_inf) record->first_nonfinite = result->first_nonfinite ? result->first_nonfinite->name : NULL;
+    bracket->found_inf = result->found_inf ? 1.0f : 0.0f;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        bracket->optimizers[i]->skip |= action == AMP_SKIP;
+        bracket->optimizers[i]->delayed = false;
+    }
+    return action;
+}
+
+/* An error in the bracket: gradients as at begin, and the step that follows skips. */
+static amp_status fail_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled, amp_status status) {
+    char text[AMP__ERROR_SIZE];
+    snprintf(text, sizeof text, "%s", amp_last_error());
+    (void)cancel_gradients(bracket);
+    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->skip = true;
+    close_bracket(bracket, scaled);
+    scaled->action = AMP_SKIP;
+    return amp__fail(status, "%s", text);
+}
+
+static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, struct amp__bracket **out) {
+    AMP_RETURN_IF(!scaled, AMP_ERR_INVALID_ARGUMENT, "%s: scaled is NULL", who);
+    AMP_TRY(amp__check_struct(scaled->struct_size, sizeof *scaled, "amp_scaled_loss"));
+    AMP_RETURN_IF(!scaled->priv[1], AMP_ERR_WRONG_STATE,
+                  "%s without amp_scale_loss_begin: this amp_scaled_loss has no open bracket", who);
+    *out = scaled->priv[0];
+    return AMP_OK;
+}
+
+static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        bracket->optimizers[i]->delayed = true;
+        bracket->optimizers[i]->delayed_loss = bracket->loss_id;
+    }
+    scaled->action = AMP_STEP;
+    close_bracket(bracket, scaled);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
+    struct amp__bracket *bracket = NULL;
+    AMP_TRY(open_bracket_of(scaled, "amp_scale_loss_end", &bracket));
+    if (!bracket) { /* disabled */
+        memset(scaled->priv, 0, sizeof scaled->priv);
+        scaled->action = AMP_STEP;
+        return AMP_OK;
+    }
+    amp_context *context = bracket->context;
+    amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
+    amp_status status = amp__take_error(context);
+    if (status != AMP_OK) return fail_bracket(bracket, scaled, status);
+    if (bracket->delay) return delay_end(bracket, scaled);
+    struct amp__grads_result result;
+    status = unscale(bracket, &result);
+    if (status != AMP_OK) return fail_bracket(bracket, scaled, status);
+    scaled->action = decide(bracket, &result);
+    tell(bracket, scaled->action);
+    close_bracket(bracket, scaled);
+    const amp_record *record = &bracket->record;
+    AMP_RETURN_IF(record->skips_in_row && record->skips_in_row >= context->properties.max_skips &&
+                      context->properties.max_skips != AMP_NEVER,
+                  AMP_ERR_TOO_MANY_SKIPS,
+                  "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient that was "
+                  "not finite is %s's: look for NaN or infinity in its op, its input or the loss (amp_config.max_skips "
+                  "sets this limit)", (unsigned)bracket->loss_id, (unsigned)record->skips_in_row,
+                  (double)record->scale_after, record->first_nonfinite ? record->first_nonfinite : "an unknown parameter");
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled) {
+    struct amp__bracket *bracket = NULL;
+    AMP_TRY(open_bracket_of(scaled, "amp_scale_loss_cancel", &bracket));
+    if (!bracket) {
+        memset(scaled->priv, 0, sizeof scaled->priv);
+        return AMP_OK;
+    }
+    const amp_status status = cancel_gradients(bracket);
+    close_bracket(bracket, scaled);
+    return status;
+}
+
+AMP_API amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record) {
+    AMP_RETURN_IF(!context || !record, AMP_ERR_INVALID_ARGUMENT, "amp_get_record: an argument is NULL");
+    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_get_record: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
+                  (unsigned)context->properties.num_losses);
+    return amp__fill_struct(record, record->struct_size, sizeof *record, &context->brackets[loss_id].record,
+                            sizeof *record, "amp_record");
+}
