@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table for hosts that dlopen: one dlsym, every entry there and the right one, versions refused in words, and the
+ * library still in place after dlclose. Argument: the shared library. */
+#include "amp.h"
+
+#include <check.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+
+static const char *library;
+
+typedef const amp_api *(*get_api_fn)(uint32_t);
+
+static void *open_library(void) {
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    ck_assert_msg(handle != NULL, "%s", dlerror());
+    return handle;
+}
+
+/* POSIX: a pointer from dlsym converts to a function pointer, though ISO C has no cast for it. */
+static amp_fn function(void *handle, const char *name) {
+    union {
+        void *object;
+        amp_fn call;
+    } symbol = { dlsym(handle, name) };
+    ck_assert_msg(symbol.object != NULL, "%s", dlerror());
+    return symbol.call;
+}
+
+static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "amp_get_api"); }
+
+/* Members of amp_api in their order, with the exported function each of them is. */
+#define MEMBERS(X)                                                                                                     \
+    X(status_name, "amp_status_name")                                                                                  \
+    X(status_text, "amp_status_text")                                                                                  \
+    X(last_error, "amp_last_error")                                                                                    \
+    X(library_version, "amp_version")                                                                                  \
+    X(level_from_name, "amp_level_from_name")                                                                          \
+    X(register_op, "amp_register")                                                                                     \
+    X(initialize, "amp_initialize")                                                                                    \
+    X(initialize_many, "amp_initialize_many")                                                                          \
+    X(shutdown, "amp_shutdown")                                                                                        \
+    X(scale_loss_begin, "amp_scale_loss_begin")                                                                        \
+    X(scale_loss_begin_many, "amp_scale_loss_begin_many")                                                              \
+    X(scale_loss_end, "amp_scale_loss_end")                                                                            \
+    X(scale_loss_cancel, "amp_scale_loss_cancel")                                                                      \
+    X(step_begin, "amp_step_begin")                                                                                    \
+    X(step_end, "amp_step_end")                                                                                        \
+    X(op_target, "amp_op_target")                                                                                      \
+    X(cast_args, "amp_cast_args")                                                                                      \
+    X(cast_done, "amp_cast_done")                                                                                      \
+    X(tape_done, "amp_tape_done")                                                                                      \
+    X(cache_clear, "amp_cache_clear")                                                                                  \
+    X(scope_enter, "amp_scope_enter")                                                                                  \
+    X(scope_leave, "amp_scope_leave")                                                                                  \
+    X(scope_capture, "amp_scope_capture")                                                                              \
+    X(scope_adopt, "amp_scope_adopt")                                                                                  \
+    X(master_params, "amp_master_params")                                                                              \
+    X(clip_grad_norm, "amp_clip_grad_norm")                                                                            \
+    X(masters_reconcile, "amp_masters_reconcile")                                                                      \
+    X(get_op_stats, "amp_get_op_stats")                                                                                \
+    X(get_record, "amp_get_record")                                                                                    \
+    X(explain, "amp_explain")                                                                                          \
+    X(check, "amp_check")
+
+#define COUNT(member, name) +1
+enum { N_MEMBERS = 0 MEMBERS(COUNT) };
+
+START_TEST(table_is_complete) {
+    void *handle = open_library();
+    const amp_api *api = get_api(handle)(AMP_API_VERSION);
+    ck_assert_ptr_nonnull(api);
+    ck_assert_uint_eq(api->version, AMP_API_VERSION);
+    ck_assert_uint_eq(api->struct_size, sizeof(amp_api));
+    /* A member added to the header must be added above. */
+    ck_assert_uint_eq(sizeof(amp_api), offsetof(amp_api, status_name) + N_MEMBERS * sizeof(amp_fn));
+#define IS_EXPORTED(member, name)                                                                                      \
+    ck_assert_msg((amp_fn)api->member == function(handle, name), "%s is not %s", #member, name);
+    MEMBERS(IS_EXPORTED)
+}
+END_TEST
+
+START_TEST(table_works) {
+    void *handle = open_library();
+    const amp_api *api = get_api(handle)(AMP_API_VERSION);
+    ck_assert_ptr_nonnull(api);
+    amp_level level = 0;
+    ck_assert_int_eq(api->level_from_name("O2", &level), AMP_OK);
+    ck_assert_int_eq(level, AMP_O2);
+    amp_config config = AMP_CONFIG_INIT;
+    config.level = AMP_O1;
+    amp_context *context = NULL;
+    ck_assert_msg(api->initialize_many(NULL, 0, NULL, 0, &config, &context) == AMP_OK, "%s", api->last_error());
+    ck_assert_ptr_nonnull(context);
+    ck_assert_int_eq(api->shutdown(context), AMP_OK);
+}
+END_TEST
+
+START_TEST(other_versions_are_refused_in_words) {
+    void *handle = open_library();
+    const char *(*last_error)(void) = (const char *(*)(void))function(handle, "amp_last_error");
+    const uint32_t versions[] = { 0, AMP_API_VERSION + 1, UINT32_MAX };
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
+        ck_assert_ptr_null(get_api(handle)(versions[i]));
+        ck_assert_str_ne(last_error(), "");
+    }
+}
+END_TEST
+
+/* A host keeps wrapped pointers in its tables: unloading their code would crash its next call. */
+START_TEST(library_stays_after_dlclose) {
+    void *handle = open_library();
+    const amp_api *api = get_api(handle)(AMP_API_VERSION);
+    ck_assert_ptr_nonnull(api);
+    ck_assert_int_eq(dlclose(handle), 0);
+    ck_assert_ptr_nonnull(api->library_version());
+    ck_assert_ptr_nonnull(dlopen(library, RTLD_NOW | RTLD_NOLOAD));
+}
+END_TEST
+
+int main(int argc, char **argv) {
+    if (argc != 2) return EXIT_FAILURE;
+    library = argv[1];
+    Suite *suite = suite_create("dlopen");
+    TCase *tests = tcase_create("table");
+    tcase_add_test(tests, table_is_complete);
+    tcase_add_test(tests, table_works);
+    tcase_add_test(tests, other_versions_are_refused_in_words);
+    tcase_add_test(tests, library_stays_after_dlclose);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the house that a machine can keep: check_layers.py ROOT
+
+Who may include whom, which calls src/ never makes, what public headers and examples may see, SPDX lines, file sizes.
+The tables below are the rules; docs: CONTRIBUTING.md. test_check_layers.py plants a violation of each.
+"""
+import os
+import pathlib
+import re
+import sys
+
+# Row of each room of src/; "" is the files directly in src/. A room may include rooms of lower rows and itself.
+ROWS = {
+    "common": 0,
+    "kernels": 1, "host": 1,
+    "intercept": 2, "cache": 2, "scaler": 2, "master": 2, "optim": 2,
+    "opt_levels": 3,
+    "": 4,
+}
+SAME_ROW_ALLOWED = {("master", "scaler/scaler.h"), ("optim", "scaler/scaler.h")}
+
+# Headers of others: (pattern, the only folder of src/ that may include them).
+FOREIGN = [
+    (re.compile(r"^ffi(target)?\.h$"), "src/intercept/"),
+    (re.compile(r"^(cuda|cublas|cudnn|curand|nccl|nvrtc|nvToolsExt|cooperative_groups)"), "src/kernels/cuda/"),
+    (re.compile(r"^(dnnl|oneapi/)"), "src/kernels/onednn/"),
+]
+# <dlfcn.h>: one file of the library, one of each plugin.
+PLUGINS = ("src/kernels/cuda/", "src/kernels/onednn/")
+
+PUBLIC_INCLUDES = {"stddef.h", "stdint.h"}
+GENERATED = {"config.h"}
+
+# A library lives in somebody else's process: it does not print, end it, read its clock or take its signals.
+FORBIDDEN_CALLS = {
+    "prints": "printf vprintf fprintf vfprintf dprintf puts putchar perror psignal",
+    "ends the process": "exit _exit _Exit quick_exit abort __assert_fail __builtin_trap __builtin_abort",
+    "installs a handler": "signal sigaction atexit on_exit at_quick_exit pthread_atfork",
+    "changes the locale": "setlocale uselocale",
+    "reads a clock": "time clock clock_gettime gettimeofday timespec_get localtime gmtime",
+}
+CALL = re.compile(
+    r"(?<![\w.])(?<!->)(" + "|".join(name for names in FORBIDDEN_CALLS.values() for name in names.split()) + r")\s*\("
+)
+WHY = {name: why for why, names in FORBIDDEN_CALLS.items() for name in names.split()}
+STREAM = re.compile(r"\b(stdout|stderr)\b")
+ASSERT = re.compile(r"(?<!\w)assert\s*\(")
+SIDE_EFFECT = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
+
+MAX_LINES = 500
+LONG_FILES = {  # path: reason
+    "include/amp.h": "the contract in one place, two thirds of it comment",
+}
+
+C_SUFFIXES = {".c", ".h", ".inc", ".cu", ".cuh", ".cpp", ".cc", ".hpp"}
+CODE_SUFFIXES = C_SUFFIXES | {".py", ".sh"}
+MESON_FILES = {"meson.build", "meson_options.txt"}
+SKIPPED_FOLDERS = {".git", "build", "subprojects", "__pycache__", "shared"}
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+COMMENT_OR_LITERAL = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
+
+
+def blank(match, keep_literals):
+    """Comments, and for code also literals, become blanks; lines stay where they were."""
+    text = match.group(0)
+    if text[0] in "\"'":
+        return text if keep_literals else text[0] + " " * (len(text) - 2) + text[0]
+    return re.sub(r"[^\n]", " ", text)
+
+
+def argument(code, start):
+    """The text between the parenthesis that opens before `start` and its partner."""
+    depth = 1
+    for end in range(start, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[end], 0)
+        if depth == 0:
+            return code[start:end]
+    return code[start:]
+
+
+class Lint:
+    def __init__(self, root, long_files=None):
+        self.root = pathlib.Path(root).resolve()
+        self.long_files = LONG_FILES if long_files is None else long_files
+        self.found = []  # (rule, path, line, message)
+        self.dlfcn = {}  # library or plugin -> files
+        self.checked = 0
+
+    def report(self, rule, path, line, message):
+        self.found.append((rule, path, line, message))
+
+    def files(self):
+        for folder, names, files in os.walk(self.root):
+            names[:] = sorted(
+                name for name in names
+                if name not in SKIPPED_FOLDERS and not os.path.exists(os.path.join(folder, name, "meson-private"))
+            )
+            for name in sorted(files):
+                yield (pathlib.Path(folder) / name).relative_to(self.root).as_posix()
+
+    def run(self):
+        sources = 0
+        for path in self.files():
+            suffix, name = pathlib.PurePath(path).suffix, pathlib.PurePath(path).name
+            script = suffix == "" and (self.root / path).open("rb").read(2) == b"#!"
+            if suffix not in CODE_SUFFIXES and name not in MESON_FILES and not script:
+                continue
+            text = (self.root / path).read_text(encoding="utf-8", errors="replace")
+            self.checked += 1
+            self.check_spdx(path, text)
+            self.check_length(path, text)
+            if suffix in C_SUFFIXES:
+                self.check_c(path, text)
+                sources += path.startswith("src/")
+        self.check_dlfcn()
+        self.check_long_files()
+        if sources == 0:
+            self.report("nothing", "src", 0, f"no source was found under {self.root}: a lint of nothing proves nothing")
+        return self.found
+
+    # ---- any file
+
+    def check_spdx(self, path, text):
+        head = "\n".join(text.splitlines()[:5])
+        if "SPDX-License-Identifier: Apache-2.0" not in head:
+            self.report("spdx", path, 1, "no line 'SPDX-License-Identifier: Apache-2.0' at its head")
+
+    def check_length(self, path, text):
+        lines = text.count("\n")
+        if lines > MAX_LINES and path not in self.long_files:
+            self.report("length", path, lines, f"{lines} lines: split it, or add it to LONG_FILES with a reason")
+
+    def check_long_files(self):
+        for path in self.long_files:
+            file = self.root / path
+            if not file.exists() or file.read_text(encoding="utf-8").count("\n") <= MAX_LINES:
+                self.report("length", path, 0, "stands in LONG_FILES and need not")
+
+    # ---- C
+
+    def check_c(self, path, text):
+        code = COMMENT_OR_LITERAL.sub(lambda match: blank(match, True), text)
+        for match in INCLUDE.finditer(code):
+            line = code.count("\n", 0, match.start()) + 1
+            self.check_include(path, line, match.group(2), quoted=match.group(1) == '"')
+        if path.startswith("src/"):
+            self.check_calls(path, COMMENT_OR_LITERAL.sub(lambda match: blank(match, False), text))
+
+    def resolve(self, path, name):
+        """An include's file, relative to the root, or None if it is not one of ours."""
+        for folder in (pathlib.PurePath(path).parent.as_posix(), "src", "include"):
+            found = os.path.normpath(os.path.join(folder, name))
+            if (self.root / found).is_file():
+                return found
+        return None
+
+    def check_include(self, path, line, name, quoted):
+        ours = self.resolve(path, name)
+        if path.startswith("src/"):
+            self.check_foreign(path, line, name)
+            if ours and ours.startswith("src/"):
+                self.check_row(path, line, ours)
+            elif not ours and quoted and name not in GENERATED:
+                self.report("unknown", path, line, f'"{name}" is not in this tree: system headers are written <{name}>')
+            elif ours and not ours.startswith("include/"):
+                self.report("layers", path, line, f"src/ may not include {ours}")
+        elif path.startswith("include/"):
+            if path.endswith(".h") and name not in PUBLIC_INCLUDES and not (ours or "").startswith("include/"):
+                self.report("public", path, line, f"a public header may include <stddef.h>, <stdint.h> and its kind, not {name}")
+        elif path.startswith(("examples/", "bindings/")):
+            if ours and ours.startswith("src/"):
+                self.report("private", path, line, f"{ours} is private: installed headers only")
+            if path.startswith("examples/host/") and ours and ours.startswith("include/"):
+                self.report("private", path, line, "examples/host is a framework that knows nothing of libamp")
+
+    def check_row(self, path, line, ours):
+        room, other = (file[4:].rpartition("/")[0].split("/")[0] for file in (path, ours))
+        for name in (room, other):
+            if name not in ROWS:
+                self.report("layers", path, line, f"src/{name} has no row: add it to ROWS and to the design")
+                return
+        if room == other or ROWS[other] < ROWS[room] or (room, ours[4:]) in SAME_ROW_ALLOWED:
+            return
+        relation = "of its own row" if ROWS[other] == ROWS[room] else "above it"
+        self.report("layers", path, line, f"{room or 'src'} may not include {ours}: a room {relation}")
+
+    def check_foreign(self, path, line, name):
+        for pattern, folder in FOREIGN:
+            if pattern.match(name) and not path.startswith(folder):
+                self.report("foreign", path, line, f"{name} belongs to {folder} alone")
+        if name == "dlfcn.h":
+            owner = next((plugin for plugin in PLUGINS if path.startswith(plugin)), "libamp")
+            self.dlfcn.setdefault(owner, set()).add(path)
+
+    def check_dlfcn(self):
+        for owner, files in self.dlfcn.items():
+            if len(files) > 1:
+                self.report("foreign", min(files), 1, f"dlfcn.h in several files of {owner}: {', '.join(sorted(files))}")
+
+    def check_calls(self, path, code):
+        def line_of(match):
+            return code.count("\n", 0, match.start()) + 1
+
+        for match in CALL.finditer(code):
+            self.report("call", path, line_of(match), f"{match.group(1)}() {WHY[match.group(1)]}, which src/ never does")
+        for match in STREAM.finditer(code):
+            self.report("call", path, line_of(match), f"{match.group(1)}: src/ never prints")
+        for match in ASSERT.finditer(code):
+            if SIDE_EFFECT.search(argument(code, match.end())):
+                self.report("assert", path, line_of(match), "an assert with a side effect: release builds leave it out")
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: check_layers.py ROOT")
+    lint = Lint(sys.argv[1])
+    found = lint.run()
+    for rule, path, line, message in found:
+        print(f"{path}:{line}: {message} [{rule}]")
+    print(f"{lint.checked} files checked, {len(found)} violations")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Proves that check_layers.py finds a violation of each of its rules, and none where there is none. Prints TAP."""
+import pathlib
+import tempfile
+
+from check_layers import Lint
+
+SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n"
+CLEAN = {
+    "include/amp.h": "#include <stddef.h>\n#include <stdint.h>\n",
+    "include/amp_kernels.h": '#include "amp.h"\n',
+    "src/common/common.h": '#include "amp.h"\n',
+    "src/kernels/kernels.h": '#include "common/common.h"\n',
+    "src/host/host.h": '#include "common/common.h"\n',
+    "src/scaler/scaler.h": "",
+    "src/master/master.c": '#include "scaler/scaler.h"\n#include "host/host.h"\n',
+    "src/intercept/closure.c": "#include <ffi.h>\n",
+    "src/opt_levels/policy.h": "",
+    "src/opt_levels/policy.c": '#include "policy.h"\n#include "master/../scaler/scaler.h"\n',
+    "src/context.h": "",
+    "src/initialize.c": '#include "context.h"\n#include "opt_levels/policy.h"\n'
+    '/* never printf(x) or abort() */\nint f(void) { host->abort(1); snprintf("exit(1)"); assert(a == b && c <= d); }\n',
+    "examples/host/tape.h": "",
+    "examples/host/tape.c": '#include "tape.h"\n#include <stdio.h>\nint main(void) { printf("x"); exit(1); }\n',
+    "examples/adapter.c": "#include <amp.h>\n",
+    "build/generated.c": "#include <ffi.h>\n",
+}
+
+PLANTED = [  # what, rule, file, text
+    ("common includes a higher room", "layers", "src/common/a.c", '#include "host/host.h"\n'),
+    ("a room includes one of its own row", "layers", "src/kernels/a.c", '#include "host/host.h"\n'),
+    ("a room includes the top row", "layers", "src/opt_levels/a.c", '#include "context.h"\n'),
+    ("a room of row 2 other than master and optim reads the scaler", "layers", "src/cache/a.c",
+     '#include "scaler/scaler.h"\n'),
+    ("an include through ..", "layers", "src/common/a.c", '#include "../host/host.h"\n'),
+    ("an include in angle brackets", "layers", "src/common/a.c", "#  include <host/host.h>\n"),
+    ("a room without a row", "layers", "src/attic/a.c", '#include "common/common.h"\n'),
+    ("src includes an example", "layers", "src/a.c", '#include "../examples/host/tape.h"\n'),
+    ("an include of nothing", "unknown", "src/a.c", '#include "gone.h"\n'),
+    ("ffi.h outside intercept", "foreign", "src/master/a.c", "#include <ffi.h>\n"),
+    ("a CUDA header outside cuda", "foreign", "src/kernels/a.c", "#include <cuda_runtime.h>\n"),
+    ("a oneDNN header outside onednn", "foreign", "src/kernels/a.c", "#include <oneapi/dnnl/dnnl.h>\n"),
+    ("dlfcn.h twice", "foreign", "src/kernels/a.c", "#include <dlfcn.h>\n"),
+    ("a call of printf", "call", "src/a.c", "void f(void) { printf (x); }\n"),
+    ("a call of abort", "call", "src/a.c", "void f(void) { if (x) abort(); }\n"),
+    ("a call of clock_gettime", "call", "src/a.c", "void f(void) { clock_gettime(0, &t); }\n"),
+    ("a call of time", "call", "src/a.c", "void f(void) { seed = time(NULL); }\n"),
+    ("a call of sigaction", "call", "src/a.c", "void f(void) { sigaction(1, &a, NULL); }\n"),
+    ("a call of atexit", "call", "src/a.c", "void f(void) { atexit(g); }\n"),
+    ("a call of setlocale", "call", "src/a.c", 'void f(void) { setlocale(LC_ALL, ""); }\n'),
+    ("stderr", "call", "src/a.c", "void f(void) { log_to(stderr); }\n"),
+    ("an assert that assigns", "assert", "src/a.c", "void f(void) { assert((x = g(1)) != 0); }\n"),
+    ("an assert that counts", "assert", "src/a.c", "void f(void) { assert(n++ < 3); }\n"),
+    ("an example with a private header", "private", "examples/a.c", '#include "../src/context.h"\n'),
+    ("a binding with a private header", "private", "bindings/a.c", '#include "common/common.h"\n'),
+    ("the example's framework knows libamp", "private", "examples/host/a.c", "#include <amp.h>\n"),
+    ("a public header with stdbool.h", "public", "include/amp_more.h", "#include <stdbool.h>\n"),
+    ("a long file", "length", "src/a.c", "int x;\n" * 501),
+    ("a C file without SPDX", "spdx", "src/a.c", None),
+    ("a script without SPDX", "spdx", "tools/a", None),
+    ("a build file without SPDX", "spdx", "tests/meson.build", None),
+]
+
+
+def violations(files):
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in files.items():
+            file = pathlib.Path(folder) / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        return Lint(folder, long_files={}).run()
+
+
+def planted(path, text):
+    files = {name: SPDX + content for name, content in CLEAN.items()}
+    files["src/api.c"] = SPDX + "#include <dlfcn.h>\n"
+    files[path] = "#!/bin/sh\n" if text is None else SPDX + text
+    return violations(files)
+
+
+def main():
+    results = [
+        ("a clean tree has no violation", planted("src/clean.c", "") == []),
+        ("an empty tree fails", [found[0] for found in violations({})] == ["nothing"]),
+        ("a tree without src fails",
+         [found[0] for found in violations({"examples/a.c": SPDX})] == ["nothing"]),
+    ]
+    for what, rule, path, text in PLANTED:
+        found = planted(path, text)
+        results.append((f"finds {what}", [item[0] for item in found] == [rule]))
+    print(f"1..{len(results)}")
+    for number, (what, passed) in enumerate(results, 1):
+        print(f"{'ok' if passed else 'not ok'} {number} - {what}")
+
+
+if __name__ == "__main__":
+    main()

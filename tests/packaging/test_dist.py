@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`meson dist`: a tarball that builds and passes its own tests: test_dist.py SOURCE [--full]
+
+Works on a scratch repository that holds the working tree as it is. Without --full the tarball is built, and the suites
+lint and abi run from it; with it `meson dist` runs everything itself."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+
+from support import QUICK, Tap, expect, run, scratch, setup, snapshot
+
+
+def is_checkout(source):
+    git = shutil.which("git")
+    return git and subprocess.run([git, "-C", source, "ls-files"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  check=False).returncode == 0
+
+
+def main():
+    source, full, tap = pathlib.Path(sys.argv[1]), "--full" in sys.argv, Tap()
+    if not is_checkout(source):
+        tap.skip_all(f"no git, or {source} is not a git checkout")
+    with scratch() as folder:
+        repository, build, unpacked = folder / "libamp", folder / "build", folder / "unpacked"
+        repository.mkdir()
+        with tap.test("the working tree makes a repository that configures"):
+            snapshot(source, repository)
+            how = ["--buildtype=release"] if full else QUICK  # the full run trains
+            setup(build, repository, *how, "-Dtests=enabled", "-Dexamples=enabled")
+        if full:
+            with tap.test("meson dist builds, tests and installs the tarball"):
+                run("meson", "dist", "-C", build, "--formats", "gztar")
+            tap.done()
+            return
+
+        with tap.test("meson dist makes a tarball"):
+            run("meson", "dist", "-C", build, "--no-tests", "--formats", "gztar")
+            tarball = next((build / "meson-dist").glob("libamp-*.tar.gz"))
+            with tarfile.open(tarball) as archive:
+                archive.extractall(unpacked)
+        tree = next(unpacked.iterdir(), unpacked) if unpacked.exists() else unpacked
+        with tap.test("the tarball has what a user needs, and the commands still run"):
+            for name in ("README.md", "LICENSE", "include/amp.h", "examples/data", "tools/demo", "tools/test"):
+                expect((tree / name).exists(), f"{name} is missing")
+            expect(os.access(tree / "tools" / "demo", os.X_OK), "tools/demo is not executable")
+        with tap.test("the tarball configures and builds"):
+            setup(folder / "again", tree, *QUICK, "-Dtests=enabled", "-Dexamples=disabled")
+            run("meson", "compile", "-C", folder / "again")
+        with tap.test("suites lint and abi pass from the tarball"):
+            run("meson", "test", "-C", folder / "again", "--suite", "lint", "--suite", "abi", "--print-errorlogs")
+    tap.done()
+
+
+if __name__ == "__main__":
+    main()

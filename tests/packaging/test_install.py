@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`meson install` into a prefix, and programs outside the tree built with pkg-config: test_install.py SOURCE"""
+import pathlib
+import re
+import sys
+
+from support import QUICK, Tap, compiler, expect, run, scratch, setup
+
+HERE = pathlib.Path(__file__).resolve().parent
+PUBLIC = {"amp.h", "amp_kernels.h", "amp.hpp"}
+
+
+def versions_of(source):
+    """(version, soversion)"""
+    text = (source / "include" / "amp.h").read_text(encoding="utf-8")
+    parts = [re.search(rf"^#define AMP_{part} (\d+)", text, re.MULTILINE).group(1)
+             for part in ("VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "SOVERSION")]
+    return ".".join(parts[:3]), parts[3]
+
+
+def build_consumer(program, pc_folder, *, static):
+    """As a user would; static takes libamp.a and the private libraries from pkg-config --static."""
+    flags = run("pkg-config", "--cflags", "--libs", *(["--static"] if static else []), "libamp",
+                env={"PKG_CONFIG_PATH": str(pc_folder)}).split()
+    if static:
+        flags = ["-l:libamp.a" if flag == "-lamp" else flag for flag in flags]
+    run(*compiler(), "-std=c11", "-Wall", "-Wextra", "-Werror", HERE / "consumer.c", "-o", program, *flags)
+    return run("readelf", "-d", program, env={"LC_ALL": "C"})
+
+
+def main():
+    source, tap = pathlib.Path(sys.argv[1]), Tap()
+    version, soversion = versions_of(source)
+    with scratch() as folder:
+        prefix, build = folder / "prefix", folder / "build"
+        with tap.test("installs into a prefix"):
+            setup(build, source, f"--prefix={prefix}", *QUICK, "-Dtests=disabled", "-Dexamples=disabled")
+            run("meson", "install", "-C", build)
+        pc_folder = next((file.parent for file in prefix.rglob("libamp.pc")), prefix)
+
+        with tap.test("installs what is public and nothing else"):
+            headers = {file.name for file in (prefix / "include").rglob("*") if file.is_file()}
+            expect({"amp.h", "amp_kernels.h"} <= headers <= PUBLIC, f"headers: {sorted(headers)}")
+            libraries = {file.name for file in prefix.rglob("lib*") if file.is_file() and "libamp" in file.name}
+            wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", "libamp.pc"}
+            expect(wanted <= libraries, f"libraries: {sorted(libraries)}, wanted {sorted(wanted)}")
+            expect(not (prefix / "bin").exists(), "programs were installed")
+
+        with tap.test("pkg-config knows the version"):
+            said = run("pkg-config", "--modversion", "libamp", env={"PKG_CONFIG_PATH": str(pc_folder)})
+            expect(said.strip() == version, f"pkg-config says {said.strip()}, amp.h {version}")
+
+        with tap.test("a program outside builds and runs with the shared library"):
+            dynamic = build_consumer(folder / "shared", pc_folder, static=False)
+            expect("libamp.so" in dynamic, f"it was not linked with libamp.so:\n{dynamic}")
+            said = run(folder / "shared", env={"LD_LIBRARY_PATH": str(pc_folder.parent)})
+            expect(said.strip() == version, f"amp_version says {said.strip()}, amp.h {version}")
+
+        with tap.test("a program outside builds and runs with the static library"):
+            dynamic = build_consumer(folder / "static", pc_folder, static=True)
+            expect("libamp.so" not in dynamic, f"it needs libamp.so:\n{dynamic}")
+            expect(run(folder / "static").strip() == version, "amp_version")
+
+        with tap.test("installs under DESTDIR too"):
+            run("meson", "install", "-C", build, "--destdir", folder / "staged")
+            staged = list((folder / "staged").rglob("amp.h"))
+            expect(len(staged) == 1 and str(prefix)[1:] in str(staged[0]), f"amp.h: {staged}")
+    tap.done()
+
+
+if __name__ == "__main__":
+    main()

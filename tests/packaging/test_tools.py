@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/demo and tools/test in a scratch tree with a project of a few lines, and on machines that lack something:
+test_tools.py SOURCE
+
+A "machine" is a PATH of links to this machine's programs, less some, plus fakes of apt-get, sudo and id.
+"""
+import contextlib
+import os
+import pathlib
+import shutil
+import sys
+
+from support import Tap, expect, run, scratch
+
+MANAGERS = {"apt-get", "dnf", "pacman", "zypper", "apk", "sudo"}
+
+PROJECT = """
+project('mini', 'c', meson_version: '>=1.0')
+if get_option('examples').enabled()
+  subdir('examples')
+endif
+if get_option('tests').enabled()
+  sh = find_program('sh')
+  test('plain', sh, args: ['-c', 'echo fine'], suite: 'unit')
+  test('missing', sh, args: ['-c', 'echo no device here; exit 77'], suite: 'gpu')
+  test('points', sh, args: ['-c', 'echo 1..3; echo ok 1 - a; echo ok 2 - b; echo "ok 3 - c # SKIP no c"'],
+    suite: 'unit', protocol: 'tap')
+  test('broken', sh, args: ['-c', 'echo 1..2; echo ok 1 - a; echo not ok 2 - b; exit 1'],
+    suite: 'broken', protocol: 'tap')
+  test('crash', sh, args: ['-c', 'echo 1..2; echo ok 1 - a; kill -SEGV $$'], suite: 'crash', protocol: 'tap')
+  test('empty', sh, args: ['-c', 'echo 1..0'], suite: 'empty', protocol: 'tap')
+  test('long', sh, args: ['-c', 'exit 1'], suite: 'slow')
+endif
+"""
+OPTIONS = "option('tests', type: 'feature')\noption('examples', type: 'feature')\n"
+TRAIN = '#include <stdio.h>\nint main(int c, char **v) { for (int i = 1; i < c; i++) puts(v[i]); return c > 4 ? 3 : 0; }\n'
+
+
+class Machine:
+    """A PATH without `without`, where `fakes` (name: shell text) stand in."""
+
+    def __init__(self, folder, without=(), fakes=None, environment=None):
+        self.folder = folder
+        folder.mkdir()
+        for entry in [pathlib.Path(sys.executable).parent, *map(pathlib.Path, os.environ["PATH"].split(os.pathsep))]:
+            for program in entry.iterdir() if entry.is_dir() else ():
+                link = folder / program.name
+                if program.name not in MANAGERS | set(without) and not link.is_symlink():
+                    link.symlink_to(program.resolve() if program.name.startswith("python3") else program)
+        self.log = folder / "installed.log"
+        self.log.touch()
+        for name, text in (fakes or {}).items():
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >>"{self.log}"\n{text}\n', encoding="utf-8")
+            (folder / name).chmod(0o755)
+        self.environment = {"PATH": str(folder), **(environment or {})}
+
+    def run(self, *command, **options):
+        return run(*command, env={**self.environment, **options.pop("env", {})}, **options)
+
+    def calls(self):
+        return self.log.read_text(encoding="utf-8")
+
+
+ROOT, USER = {"id": "echo 0"}, {"id": "echo 1000"}
+FAILING = "echo no network; exit 100"
+
+
+def last_line(output):
+    return output.rstrip("\n").rsplit("\n", 1)[-1]
+
+
+def mini_tree(source, root):
+    """The commands themselves, in a folder with a space in its name, around a project that is built in a second."""
+    shutil.copytree(source / "tools", root / "tools")
+    (root / "examples").mkdir()
+    (root / "meson.build").write_text(PROJECT, encoding="utf-8")
+    (root / "meson_options.txt").write_text(OPTIONS, encoding="utf-8")
+    (root / "examples" / "meson.build").write_text("executable('train', 'train.c')\n", encoding="utf-8")
+    (root / "examples" / "train.c").write_text(TRAIN, encoding="utf-8")
+    return root / "tools" / "demo", root / "tools" / "test"
+
+
+def test_missing(tap, folder, commands):
+    """Status 2 and the exact command, whatever it is that prevents the installation."""
+    cases = [
+        ("apt-get fails", {**ROOT, "apt-get": FAILING}, "\n    apt-get update && apt-get install -y "),
+        ("no root and no sudo", {**USER, "apt-get": "exit 0"}, "\n    sudo apt-get update && sudo apt-get install -y "),
+        ("sudo fails", {**USER, "apt-get": "exit 0", "sudo": FAILING}, "\n    sudo apt-get update && sudo apt-get"),
+        ("apt-get has nothing new", {**ROOT, "apt-get": "exit 0"}, "missing or too old"),
+        ("no package manager", ROOT, "no package manager"),
+        ("dnf fails", {**ROOT, "dnf": FAILING}, "\n    dnf install -y meson"),
+    ]
+    for number, (what, fakes, wanted) in enumerate(cases):
+        machine = Machine(folder / f"machine-{number}", ["meson"], fakes)
+        for command in commands:
+            with tap.test(f"tools/{command.name} without meson where {what}: status 2 and the command"):
+                said = machine.run(command, status=2)
+                expect("missing: meson >= 1.0.1" in said and wanted in said, said)
+                expect(any(line.startswith("    ") and line.endswith(" meson") for line in said.splitlines()), said)
+        if "sudo" not in fakes and fakes["id"] == USER["id"]:
+            with tap.test(f"nothing was tried where {what}"):
+                expect("apt-get" not in machine.calls(), machine.calls())
+
+    with tap.test("an older meson counts as missing"):
+        machine = Machine(folder / "old", ["meson"], {**ROOT, "meson": "echo 0.56.2", "apt-get": FAILING})
+        expect("missing: meson >= 1.0.1" in machine.run(commands[0], status=2), "it was taken")
+    with tap.test("a CC that does not work is named, and nothing is installed"):
+        machine = Machine(folder / "compiler", [], {**ROOT, "apt-get": FAILING}, {"CC": "no-such-compiler"})
+        expect("no-such-compiler" in machine.run(commands[0], status=2), "CC is not named")
+        expect("apt-get" not in machine.calls(), machine.calls())
+
+
+def test_installs(tap, folder, test):
+    real = shutil.which("meson")
+    machine = Machine(folder / "fresh", ["meson"], {
+        **ROOT, "apt-get": f'case " $* " in *" meson"*) ln -s "{real}" "{folder}/fresh/meson" ;; esac'})
+    with tap.test("tools/test installs what is missing, once, and says so"):
+        said = machine.run(test, "--suite", "unit")
+        expect("tools/test: installing: meson\n" in said, said)
+        expect(machine.calls().count("install -y") == 1 and machine.calls().count("update") == 1, machine.calls())
+        machine.run(test, "--suite", "unit")
+        expect(machine.calls().count("install -y") == 1, machine.calls())
+
+
+def test_counts(tap, machine, test, elsewhere):
+    for arguments, status, wanted in (
+            (["--suite", "unit"], 0, "3 passed, 0 failed, 1 skipped"),
+            (["--suite", "gpu"], 0, "0 passed, 0 failed, 1 skipped"),
+            (["--suite=unit", "--suite=gpu", "--jobs=1"], 0, "3 passed, 0 failed, 2 skipped"),
+            (["--suite", "broken"], 1, "1 passed, 1 failed, 0 skipped"),
+            (["--suite", "crash"], 1, "1 passed, 1 failed, 0 skipped"),
+            (["--suite", "empty"], 1, "0 passed, 1 failed, 0 skipped"),
+            (["--suite", "slow"], 1, "0 passed, 1 failed, 0 skipped"),
+            (["--suite", "nonesuch"], 1, "0 passed, 0 failed, 0 skipped"),
+            ([], 1, "5 passed, 3 failed, 2 skipped"),
+            (["--slow"], 1, "5 passed, 4 failed, 2 skipped")):
+        with tap.test(f"tools/test {' '.join(arguments)}: {wanted}"):
+            said = machine.run(test, *arguments, status=status, cwd=elsewhere)
+            expect(last_line(said) == wanted and said.count("passed, ") >= 2, said)
+    with tap.test("tools/test shows the reasons of skips and the names of failures"):
+        said = machine.run(test, status=1, cwd=elsewhere)
+        for wanted in ("skipped missing: no device here", "skipped points: c: no c", "FAILED  broken: b",
+                       "FAILED  empty: it tested nothing", "FAILED  crash: "):
+            expect(wanted in said, f"no '{wanted}' in:\n{said}")
+    with tap.test("nothing was installed for that"):
+        expect("apt-get" not in machine.calls(), machine.calls())
+
+
+def test_options(tap, machine, test):
+    for arguments in (["--bogus"], ["stray"], ["--jobs"], ["--jobs", "0"], ["--jobs=many"], ["--suite"], ["--suite=;"]):
+        with tap.test(f"tools/test {' '.join(arguments)} is refused with the list"):
+            expect("--strict" in machine.run(test, *arguments, status=2), "no list")
+    with tap.test("tools/test --help"):
+        expect("--strict" in machine.run(test, "--help"), "no list")
+
+
+def test_broken_build(tap, machine, root, test):
+    with tap.test("a tree that does not build is a failure, and the last line says so"):
+        with edited(root / "examples" / "train.c", "#error on purpose\n"):
+            said = machine.run(test, status=1)
+        expect(last_line(said) == "0 passed, 1 failed, 0 skipped" and "on purpose" in said, said)
+    with tap.test("and is one no more when mended"):
+        machine.run(test, "--suite", "unit")
+
+
+@contextlib.contextmanager
+def edited(file, text):
+    before = file.read_text(encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
+    try:
+        yield
+    finally:
+        file.write_text(before, encoding="utf-8")
+
+
+def test_demo(tap, machine, root, demo, elsewhere):
+    for what in ("builds and runs from another folder", "runs a second time"):
+        with tap.test(f"tools/demo {what}"):
+            said = machine.run(demo, "--level", "O1", status=3, cwd=elsewhere)
+            expect(said.splitlines()[-4:] == ["--output", str(root / "build" / "demo"), "--level", "O1"], said)
+    with tap.test("tools/demo --help is the program's"):
+        expect(last_line(machine.run(demo, "--help", cwd=elsewhere)) == "--help", "it did not reach the program")
+
+
+def main():
+    source, tap = pathlib.Path(sys.argv[1]), Tap()
+    with scratch() as folder:
+        root, elsewhere = folder / "a tree", folder / "elsewhere"
+        root.mkdir()
+        elsewhere.mkdir()
+        demo, test = mini_tree(source, root)
+        machine = Machine(folder / "complete", [], {**ROOT, "apt-get": FAILING})
+        test_missing(tap, folder, (demo, test))
+        test_installs(tap, folder, test)
+        test_options(tap, machine, test)
+        test_counts(tap, machine, test, elsewhere)
+        test_broken_build(tap, machine, root, test)
+        test_demo(tap, machine, root, demo, elsewhere)
+    tap.done()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh
+# Sourced by tools/demo and tools/test, which set `root` (the repository) and `me` (their name for messages).
+#
+#   setup_need THING...   check each thing; install what is missing; exit 2, printing the command, where that fails
+#   setup_want THING...   the same for things without which a check is merely skipped: a note instead of the exit
+#   configure DIR ARG...  meson setup, anew only when something about it changed
+#   logged LOG CMD...     run quietly; show the log's end if it fails
+#
+# Nothing is installed and the network is not touched when nothing is missing. All messages go to stderr.
+
+: "${root:?tools/setup.sh is sourced with root set}" "${me:?tools/setup.sh is sourced with me set}"
+
+say() { printf '%s: %s\n' "$me" "$*" >&2; }
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# at_least 1.10.2 1.9
+at_least() {
+    printf '%s %s\n' "$1" "$2" | awk '{
+        n = split($1, a, /[^0-9]+/); m = split($2, b, /[^0-9]+/)
+        for (i = 1; i <= n || i <= m; i++) if (a[i] + 0 != b[i] + 0) exit !(a[i] + 0 > b[i] + 0)
+    }'
+}
+
+# Does this C or C++ compiler (words: it may be "ccache gcc") work, with headers? compiles "gcc" c stdlib.h
+compiles() {
+    # shellcheck disable=SC2086 # $1 may carry arguments
+    printf '#include <%s>\n' "$3" | $1 -x "$2" -fsyntax-only - >/dev/null 2>&1
+}
+
+# Without pkg-config itself a library counts as missing: it cannot be found.
+library() { have "${PKG_CONFIG:-pkg-config}" && "${PKG_CONFIG:-pkg-config}" --atleast-version="$2" "$1" 2>/dev/null; }
+
+# ---- what is needed: one line a thing ---------------------------------------------------------------------------------
+
+present() {
+    case $1 in
+    cc) find_cc ;;
+    gcc) compiles gcc c stdlib.h ;;
+    clang) compiles clang c stdlib.h ;;
+    c++) compiles g++ c++ cstddef || compiles c++ c++ cstddef || compiles clang++ c++ cstddef ;;
+    meson) have meson && at_least "$(meson --version 2>/dev/null || echo 0)" 1.0.1 ;;
+    ninja) have ninja || have ninja-build || have samu ;;
+    pkg-config) have "${PKG_CONFIG:-pkg-config}" ;;
+    libffi) library libffi 3.4 ;;
+    zlib) library zlib 1.2 ;;
+    check) library check 0.11 ;;
+    dlpack) compiles gcc c dlpack/dlpack.h ;;
+    python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
+    binutils) have nm && have readelf ;;
+    sanitizers) links_sanitizers ;;
+    git) have git ;;
+    *) say "tools/setup.sh: unknown thing '$1'"; exit 2 ;;
+    esac
+}
+
+describe() {
+    case $1 in
+    cc) echo "a C compiler (gcc or clang)" ;;
+    c++) echo "a C++ compiler" ;;
+    meson) echo "meson >= 1.0.1" ;;
+    libffi) echo "libffi >= 3.4 with headers" ;;
+    zlib) echo "zlib with headers" ;;
+    check) echo "check (the C test framework)" ;;
+    dlpack) echo "<dlpack/dlpack.h>" ;;
+    python3) echo "python3 >= 3.7" ;;
+    binutils) echo "nm and readelf" ;;
+    sanitizers) echo "gcc's sanitizers" ;;
+    *) echo "$1" ;;
+    esac
+}
+
+# packages THING MANAGER: apt-get is tried in CI, the others are given as best we know.
+packages() {
+    case $2:$1 in
+    apt-get:cc | apt-get:gcc | apt-get:sanitizers) echo gcc libc6-dev ;;
+    apt-get:clang) echo clang libc6-dev ;;
+    apt-get:c++) echo g++ ;;
+    apt-get:ninja) echo ninja-build ;;
+    apt-get:libffi) echo libffi-dev ;;
+    apt-get:zlib) echo zlib1g-dev ;;
+    apt-get:dlpack) echo libdlpack-dev ;;
+    dnf:cc | dnf:gcc) echo gcc glibc-devel ;;
+    dnf:sanitizers) echo libasan libubsan ;;
+    dnf:ninja) echo ninja-build ;;
+    dnf:pkg-config) echo pkgconf-pkg-config ;;
+    pacman:cc | pacman:c++ | pacman:sanitizers) echo gcc ;;
+    pacman:libffi) echo libffi ;;
+    pacman:pkg-config) echo pkgconf ;;
+    pacman:python3) echo python ;;
+    pacman:zlib | pacman:check) echo "$1" ;;
+    zypper:cc | zypper:gcc | zypper:sanitizers) echo gcc glibc-devel ;;
+    dnf:c++ | zypper:c++) echo gcc-c++ ;;
+    apk:cc | apk:gcc | apk:sanitizers) echo gcc musl-dev ;;
+    apk:c++) echo g++ ;;
+    apk:ninja) echo samurai ;;
+    apk:pkg-config) echo pkgconf ;;
+    dnf:libffi | zypper:libffi | dnf:zlib | zypper:zlib | dnf:check | zypper:check | dnf:dlpack) echo "$1-devel" ;;
+    apk:libffi | apk:zlib | apk:check) echo "$1-dev" ;;
+    *) echo "$1" ;;
+    esac
+}
+
+# A compiler that the user chose is respected: if it does not work, that is an error, not a reason to take another.
+find_cc() {
+    if [ -n "${CC:-}" ]; then
+        compiles "$CC" c stdlib.h && return
+        say "the compiler named by CC does not work: CC='$CC'. Correct or unset CC."
+        exit 2
+    fi
+    for candidate in cc gcc clang; do
+        if compiles "$candidate" c stdlib.h; then
+            CC=$candidate
+            export CC
+            return
+        fi
+    done
+    return 1
+}
+
+links_sanitizers() {
+    scratch=$(mktemp) || return 1
+    if echo 'int main(void) { return 0; }' |
+        gcc -fsanitize=address,undefined -x c -o "$scratch" - >/dev/null 2>&1; then code=0; else code=1; fi
+    rm -f "$scratch"
+    return $code
+}
+
+# ---- installing -------------------------------------------------------------------------------------------------------
+
+missing_of() {
+    for thing; do
+        present "$thing" || echo "$thing"
+    done
+}
+
+package_manager() {
+    for manager in apt-get dnf pacman zypper apk; do
+        if have "$manager"; then
+            echo "$manager"
+            return
+        fi
+    done
+}
+
+# The commands a user would type, with `prefix` ("sudo " or nothing) before each.
+install_command() { # MANAGER PACKAGE...
+    manager=$1
+    shift
+    case $manager in
+    apt-get) echo "${prefix}apt-get update && ${prefix}apt-get install -y --no-install-recommends $*" ;;
+    dnf) echo "${prefix}dnf install -y $*" ;;
+    pacman) echo "${prefix}pacman -S --needed --noconfirm $*" ;;
+    zypper) echo "${prefix}zypper --non-interactive install $*" ;;
+    apk) echo "${prefix}apk add $*" ;;
+    esac
+}
+
+# sudo asks for the password on a terminal and fails at once elsewhere.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif ! have sudo; then
+        echo "not root, and there is no sudo"
+        return 1
+    elif [ -t 0 ]; then
+        sudo "$@"
+    else
+        sudo -n "$@"
+    fi
+}
+
+install_packages() { # MANAGER PACKAGE...
+    manager=$1
+    shift
+    case $manager in
+    apt-get)
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 update || true
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 \
+            install -y --no-install-recommends "$@"
+        ;;
+    dnf) as_root dnf install -y "$@" ;;
+    pacman) as_root pacman -S --needed --noconfirm "$@" ;;
+    zypper) as_root zypper --non-interactive install "$@" ;;
+    apk) as_root apk add "$@" ;;
+    esac
+}
+
+# Installs what of THING... is missing; leaves in `still` what is missing afterwards and in `hint` the exact command.
+setup_install() {
+    still=$(missing_of "$@")
+    if [ -z "$still" ]; then return; fi
+    manager=$(package_manager)
+    names=$(for thing in $still; do packages "$thing" "${manager:-apt-get}"; done | tr ' ' '\n' | sort -u | tr '\n' ' ')
+    names=${names% }
+    prefix=
+    if [ "$(id -u)" != 0 ]; then prefix='sudo '; fi
+    # shellcheck disable=SC2086 # $names is a list
+    hint=$(install_command "${manager:-apt-get}" $names)
+    if [ -z "$manager" ]; then
+        reason="there is no package manager that this script knows; with Debian's names the command is"
+        return
+    fi
+    mkdir -p "$root/build"
+    install_log=$root/build/install.log
+    say "installing: $names"
+    # shellcheck disable=SC2086
+    if install_packages "$manager" $names >"$install_log" 2>&1; then
+        reason="$manager succeeded, but what it has is missing or too old; the command was"
+    else
+        reason="$manager failed ($(tail -n 1 "$install_log"); all of it in $install_log); run"
+    fi
+    still=$(missing_of "$@")
+}
+
+describe_all() {
+    list=
+    for thing; do
+        list="$list${list:+, }$(describe "$thing")"
+    done
+    echo "$list"
+}
+
+setup_need() {
+    if ! have awk || ! have id; then
+        say "awk and id are needed, which every system has: is PATH right? PATH='$PATH'"
+        exit 2
+    fi
+    if wants_cc "$@"; then find_cc || true; fi # here, not in a subshell: it sets CC, or stops
+    setup_install "$@"
+    if [ -n "$still" ]; then
+        # shellcheck disable=SC2086
+        say "missing: $(describe_all $still)"
+        say "$reason:"
+        printf '    %s\n' "$hint" >&2
+        exit 2
+    fi
+    if wants_cc "$@"; then find_cc; fi
+}
+
+wants_cc() {
+    case " $* " in *' cc '*) return 0 ;; *) return 1 ;; esac
+}
+
+setup_want() {
+    for thing; do
+        setup_install "$thing"
+        if [ -n "$still" ]; then
+            say "going on without $(describe "$thing") (to have it: $hint)"
+        fi
+    done
+}
+
+# ---- building ---------------------------------------------------------------------------------------------------------
+
+logged() {
+    log=$1
+    shift
+    if "$@" >"$log" 2>&1 </dev/null; then return; fi
+    tail -n 40 "$log" >&2
+    say "failed: $*"
+    say "the whole log is $log"
+    return 1
+}
+
+# A build folder is used again as long as sources, compiler, Meson and options are what it was configured with; Meson
+# itself notices changed build files.
+configure() {
+    dir=$1
+    shift
+    stamp="$root|${CC:-}|${CXX:-}|${CFLAGS:-}|${LDFLAGS:-}|${PKG_CONFIG_PATH:-}|$(meson --version)|$*"
+    if [ -f "$dir/build.ninja" ] && [ "$(cat "$dir/.configured-with" 2>/dev/null)" = "$stamp" ]; then return; fi
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    logged "$dir/setup.log" meson setup "$dir" "$root" "$@" || return
+    printf '%s\n' "$stamp" >"$dir/.configured-with"
+}
