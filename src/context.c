@@ -98,7 +98,7 @@ static void read_stats(const struct amp__op *op, amp_op_stats *stats) {
         .op_class = op->op_class,
         .last_target = op->last_target,
         .calls = op->calls,
-        .passed = op->passed,
+        .passed = op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0),
         .casts = op->casts,
         .cache_hits = op->cache_hits,
         .failures = op->failures,

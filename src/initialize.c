@@ -131,7 +131,10 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
     const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema_text, .handler = handler,
                                     .user = op, .owner = context, .self = op->self,
                                     .match_self = by_self && op->schema->self_arg >= 0 };
-    return amp__patch_add(context->patch, &wrap, &op->wrapped);
+    AMP_TRY(amp__patch_add(context->patch, &wrap, &op->wrapped));
+    op->wrap = context->n_wraps++;
+    op->added = true;
+    return AMP_OK;
 }
 
 static amp_status wire_optimizer(amp_context *context, struct amp__optimizer *optimizer) {

@@ -66,7 +66,7 @@ static amp_status make_code(struct amp__closure *closure) {
     void *code;
     ffi_closure *writable = ffi_closure_alloc(sizeof *writable, &code);
     AMP_RETURN_IF(!writable, AMP_ERR_CLOSURE_DENIED,
-                  "the system denies executable closures. Under SELinux allow execmem (execmod), under systemd leave "
+                  "the system denies executable closures. Under SELinux allow execmem, under systemd leave "
                   "MemoryDenyWriteExecute off; or mark the op AMP_OP_DIRECT and call amp_cast_args around the "
                   "function, which needs no closure");
     if (ffi_prep_closure_loc(writable, &closure->signature->cif, on_call, closure, code) != FFI_OK) {

@@ -104,10 +104,10 @@ static amp_status check_shared(const struct amp__closure *closure, const struct 
                       "%s: its slot is wrapped already for %s under another schema: %.300s", what, client->what,
                       closure->schema->text);
         if (client->reserved_for != wrap->owner) continue;
-        const bool other_self =
-            wrap->match_self && atomic_load(&client->match_self) && atomic_load(&client->self) != wrap->self;
-        AMP_RETURN_IF(!other_self, AMP_ERR_CONFLICT, "%s and %s are the same slot (%p)%s", client->what, what,
-                      (void *)wrap->slot, wrap->match_self ? " with the same self" : "");
+        const bool by_self = wrap->match_self && atomic_load(&client->match_self);
+        AMP_RETURN_IF(!by_self || atomic_load(&client->self) == wrap->self, AMP_ERR_CONFLICT,
+                      "%s and %s are the same slot (%p)%s", client->what, what, (void *)wrap->slot,
+                      by_self ? " with the same self" : "");
     }
     return AMP_OK;
 }

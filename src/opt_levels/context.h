@@ -31,6 +31,8 @@ struct amp__op {
     amp_fn fp16, bf16;
     const void *on_failure, *on_skip;
     bool wrapped;
+    size_t wrap; /* its number in the context's patch, if it was added to it */
+    bool added;
     void *target; /* struct amp__model or amp__optimizer it belongs to */
 
     _Atomic(uint64_t) calls, passed, casts, cache_hits, failures;
@@ -113,6 +115,7 @@ struct amp_context {
     size_t table_mask, table_used; /* size - 1 of both tables; handles in them */
 
     struct amp__patch *patch;
+    size_t n_wraps;
     struct amp__bracket *brackets; /* num_losses of them */
     _Atomic(uint32_t) backward;    /* open brackets that have a loss: backward is running */
     uint64_t n_steps;              /* steps and skips of all optimizers */

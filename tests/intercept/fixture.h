@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A small host (functions and a table of pointers to them) and clients that look on. */
+#ifndef TEST_INTERCEPT_FIXTURE_H
+#define TEST_INTERCEPT_FIXTURE_H
+
+#include "common/common.h"
+#include "common/thread.h"
+#include "intercept/intercept.h"
+#include "suite.h"
+
+#include <stdatomic.h>
+
+/* ---- the host ---- */
+
+typedef int (*binary_fn)(int, int);
+typedef int (*method_fn)(void *, int);
+
+#define BINARY "add(int a, int b) -> int"
+#define METHOD "step(pointer self, int n) -> int"
+
+static inline int host_add(int a, int b) { return a + b; }
+static inline int host_sub(int a, int b) { return a - b; }
+static inline int host_step(void *self, int n) { return self ? -n : n; }
+
+static inline int call_binary(amp_fn f, int a, int b) { return ((binary_fn)f)(a, b); }
+static inline int call_method(amp_fn f, void *self, int n) { return ((method_fn)f)(self, n); }
+
+/* ---- libamp's side ---- */
+
+/* Contexts are opaque here: any address will do. */
+static char owner_bytes[16];
+static inline amp_context *owner(int i) { return (amp_context *)&owner_bytes[i]; }
+
+struct watcher {
+    _Atomic unsigned calls;
+};
+
+/* Counts, and runs the original on a copy of the argument vector, inside a scope as the policy does it. */
+static inline void watch(void *user, struct amp__call *call) {
+    struct watcher *watcher = user;
+    struct amp__thread *thread = amp__thread_state();
+    struct amp__scope_state inside = thread->scope;
+    void *argv[AMP__MAX_ARGS];
+    inside.inside = true;
+    watcher->calls++;
+    for (uint32_t i = 0; i < call->schema->n_args; i++) argv[i] = call->args[i];
+    const bool marked = amp__mark_push(thread, __builtin_frame_address(0), inside, NULL, NULL);
+    amp__call_run(call, call->original, argv);
+    if (marked) amp__mark_pop(thread, __builtin_frame_address(0));
+}
+
+static inline struct amp__wrap wrap_of(const char *what, amp_fn *slot, const char *schema, int owner_index,
+                                       struct watcher *watcher) {
+    return (struct amp__wrap){ .what = what,
+                               .slot = slot,
+                               .schema = schema,
+                               .handler = watch,
+                               .user = watcher,
+                               .owner = owner(owner_index) };
+}
+
+static inline struct amp__wrap wrap_of_self(const char *what, amp_fn *slot, int owner_index, const void *self,
+                                            struct watcher *watcher) {
+    struct amp__wrap wrap = wrap_of(what, slot, METHOD, owner_index, watcher);
+    wrap.match_self = true;
+    wrap.self = self;
+    return wrap;
+}
+
+static inline void add(struct amp__patch *patch, struct amp__wrap wrap) {
+    bool wrapped = false;
+    ck_ok(amp__patch_add(patch, &wrap, &wrapped));
+    ck_assert(wrapped);
+}
+
+static inline struct amp__patch *new_patch(void) {
+    struct amp__patch *patch = NULL;
+    ck_ok(amp__patch_new(&patch));
+    return patch;
+}
+
+/* A transaction of one wrap, committed. */
+static inline struct amp__patch *wire(struct amp__wrap wrap) {
+    struct amp__patch *patch = new_patch();
+    add(patch, wrap);
+    amp__patch_commit(patch);
+    return patch;
+}
+
+/* Runs the rest of the test in this scope; -1: none at all, -2: amp_scope_enter(NULL). */
+static inline void in_scope(int owner_index) {
+    struct amp__scope_state *scope = &amp__thread_state()->scope;
+    scope->set = owner_index != -1;
+    scope->context = owner_index >= 0 ? owner(owner_index) : NULL;
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gen_signatures.py's output is written against. */
+#ifndef TEST_INTERCEPT_SIGNATURES_H
+#define TEST_INTERCEPT_SIGNATURES_H
+
+#include "amp.h"
+
+#include <string.h>
+
+/* Bytes as they came, one value after the other. */
+struct record {
+    size_t n;
+    unsigned char bytes[2048];
+};
+
+struct signature {
+    const char *schema;
+    amp_fn function;
+    void (*call)(amp_fn slot, struct record *result); /* what the call returned goes into `result` */
+};
+
+extern const unsigned signature_seed;
+extern const struct signature signatures[];
+extern const size_t n_signatures;
+
+void record(struct record *record, const void *value, size_t bytes);
+/* What the functions received. */
+void see(const void *value, size_t bytes);
+
+/* Floats by their bits, so that NaN payloads take part. */
+static inline float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline double double_of(uint64_t bits) {
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+#endif

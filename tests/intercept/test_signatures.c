@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A wrapped identity is not to be told from the function itself, whatever its signature; and what a handler can do to a
+ * call: substitute arguments, replace the result, not call at all. */
+#include "fixture.h"
+#include "signatures.h"
+
+static struct record seen;
+
+void record(struct record *record, const void *value, size_t bytes) {
+    ck_assert_uint_le(record->n + bytes, sizeof record->bytes);
+    if (bytes) memcpy(record->bytes + record->n, value, bytes);
+    record->n += bytes;
+}
+
+void see(const void *value, size_t bytes) { record(&seen, value, bytes); }
+
+static void check_same(const struct record *got, const struct record *expected, const char *what, size_t i) {
+    ck_assert_msg(got->n == expected->n && memcmp(got->bytes, expected->bytes, got->n) == 0,
+                  "%s differs, seed %u, signature %zu: %s", what, signature_seed, i, signatures[i].schema);
+}
+
+START_TEST(a_wrapped_identity_is_the_function) {
+    struct watcher watcher = { 0 };
+    ck_assert_uint_ge(n_signatures, 300);
+    for (size_t i = 0; i < n_signatures; i++) {
+        struct record results[3] = { 0 }, received[3];
+        amp_fn slot = signatures[i].function;
+        seen.n = 0;
+        signatures[i].call(slot, &results[0]);
+        received[0] = seen;
+
+        struct amp__patch *patch = wire(wrap_of("op", &slot, signatures[i].schema, 0, &watcher));
+        for (int scope = 0; scope < 2; scope++) { /* taken, then passed through */
+            seen.n = 0;
+            in_scope(scope);
+            signatures[i].call(slot, &results[scope + 1]);
+            received[scope + 1] = seen;
+            ck_assert_uint_eq(watcher.calls, i + 1);
+            check_same(&received[scope + 1], &received[0], "what it receives", i);
+            check_same(&results[scope + 1], &results[0], "what it returns", i);
+        }
+        ck_ok(amp__patch_undo(patch));
+        ck_assert(slot == signatures[i].function);
+    }
+}
+END_TEST
+
+static void answer(void *user, struct amp__call *call) { amp__call_return(call, user); }
+
+START_TEST(a_handler_can_answer_for_the_function) {
+    for (size_t i = 0; i < n_signatures; i++) {
+        struct record expected = { 0 }, results[2] = { 0 };
+        amp_fn slot = signatures[i].function;
+        seen.n = 0;
+        signatures[i].call(slot, &expected);
+        for (int zeros = 0; zeros < 2; zeros++) {
+            struct amp__wrap wrap = wrap_of("op", &slot, signatures[i].schema, 0, NULL);
+            wrap.handler = answer;
+            wrap.user = zeros ? NULL : expected.bytes;
+            struct amp__patch *patch = wire(wrap);
+            seen.n = 0;
+            signatures[i].call(slot, &results[zeros]);
+            ck_assert_uint_eq(seen.n, 0);
+            if (zeros) memset(expected.bytes, 0, expected.n);
+            check_same(&results[zeros], &expected, "the answer", i);
+            ck_ok(amp__patch_undo(patch));
+        }
+    }
+}
+END_TEST
+
+START_TEST(narrow_results_fill_a_register) {
+    static const struct {
+        const char *schema;
+        uint64_t value; /* its low bytes */
+        long long wide; /* as a long */
+    } rows[] = {
+        { "f() -> int8", 0x80, -128 },       { "f() -> int8", 0x7f, 127 },         { "f() -> uint8", 0x80, 128 },
+        { "f() -> int16", 0x8000, -32768 },  { "f() -> uint16", 0x8000, 32768 },   { "f() -> bool", 1, 1 },
+        { "f() -> int32", 0xffffffff, -1 },  { "f() -> uint32", 0xfffffffe, 0xfffffffe },
+        { "f() -> int64", UINT64_MAX, -1 },  { "f() -> pointer", 4096, 4096 },
+    };
+    for (size_t i = 0; i < AMP_COUNT(rows); i++) {
+        struct amp__schema *schema;
+        unsigned long ret = 0x5a5a5a5a;
+        ck_ok(amp__schema_parse("op", rows[i].schema, &schema));
+        const struct amp__call call = { .schema = schema, .ret = &ret };
+        amp__call_return(&call, &rows[i].value);
+        ck_assert_msg((long)ret == (long)rows[i].wide, "%s: %lx", rows[i].schema, ret);
+        amp__call_return(&call, NULL);
+        ck_assert_uint_eq(ret, 0);
+        amp__free(schema);
+    }
+}
+END_TEST
+
+START_TEST(arguments_by_value) {
+    struct amp__schema *schema;
+    const int8_t i8 = -8;
+    const uint8_t u8 = 200;
+    const int16_t i16 = INT16_MIN;
+    const uint32_t u32 = UINT32_MAX;
+    const int64_t i64 = INT64_MIN;
+    const uint64_t u64 = UINT64_MAX, small = 7;
+    void *const pointer = &schema;
+    const void *args[] = { &i8, &u8, &i16, &u32, &i64, &u64, &small, &pointer };
+    ck_ok(amp__schema_parse("op", "f(int8, uint8, int16, uint32, int64, uint64, uint64, Tensor) -> void", &schema));
+    const struct amp__call call = { .schema = schema, .args = (void *const *)(uintptr_t)args };
+    const int64_t expected[] = { -8, 200, INT16_MIN, UINT32_MAX, INT64_MIN, INT64_MAX, 7 };
+    for (uint32_t i = 0; i < AMP_COUNT(expected); i++) ck_assert_int_eq(amp__call_integer(&call, i), expected[i]);
+    ck_assert_ptr_eq(amp__call_pointer(&call, 7), &schema);
+    amp__free(schema);
+}
+END_TEST
+
+/* ---- substitution ---- */
+
+typedef void *(*pick_fn)(void *, void *, int);
+static void *pick(void *a, void *b, int which) { return which ? b : a; }
+
+static int substitute;
+
+static void swap_tensor(void *user, struct amp__call *call) {
+    void *argv[3] = { call->args[0], call->args[1], call->args[2] }, *other = &substitute;
+    ck_assert_ptr_eq(amp__call_pointer(call, 0), user);
+    argv[0] = &other;
+    amp__call_run(call, call->original, argv);
+    ck_assert_ptr_eq(amp__call_returned(call), &substitute);
+    ck_assert_ptr_eq(amp__call_pointer(call, 0), user); /* the caller's own argument stays */
+    amp__call_return_pointer(call, user);
+}
+
+START_TEST(a_handler_substitutes_tensors) {
+    amp_fn slot = (amp_fn)pick;
+    int a, b;
+    struct amp__wrap wrap = wrap_of("op pick", &slot, "pick(Tensor a, Tensor b, int which) -> Tensor", 0, NULL);
+    wrap.handler = swap_tensor;
+    wrap.user = &a;
+    struct amp__patch *patch = wire(wrap);
+    ck_assert_ptr_eq(((pick_fn)slot)(&a, &b, 0), &a);
+    ck_ok(amp__patch_undo(patch));
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {
+        a_wrapped_identity_is_the_function,
+        a_handler_can_answer_for_the_function,
+        narrow_results_fill_a_register,
+        arguments_by_value,
+        a_handler_substitutes_tensors,
+    };
+    return run_tests("signatures", tests, AMP_COUNT(tests));
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots: what a transaction changes, what its undo leaves, and what strangers and copies do in between. */
+#include "fixture.h"
+
+#include <malloc.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Every closure that libamp asks libffi for (linked with --wrap). */
+void *__real_ffi_closure_alloc(size_t size, void **code);
+void *__wrap_ffi_closure_alloc(size_t size, void **code);
+static unsigned closures_made;
+
+void *__wrap_ffi_closure_alloc(size_t size, void **code) {
+    closures_made++;
+    return __real_ffi_closure_alloc(size, code);
+}
+
+/* ---- a transaction ---- */
+
+START_TEST(slots_change_at_commit_and_come_back_at_undo) {
+    amp_fn slots[2] = { (amp_fn)host_add, (amp_fn)host_sub };
+    struct watcher seen[2] = { 0 };
+    struct amp__patch *patch = new_patch();
+    add(patch, wrap_of("op add", &slots[0], BINARY, 0, &seen[0]));
+    add(patch, wrap_of("op sub", &slots[1], BINARY, 0, &seen[1]));
+    ck_assert(slots[0] == (amp_fn)host_add && slots[1] == (amp_fn)host_sub);
+
+    amp__patch_commit(patch);
+    ck_assert(slots[0] != (amp_fn)host_add && slots[1] != (amp_fn)host_sub && slots[0] != slots[1]);
+    ck_assert_int_eq(call_binary(slots[0], 5, -7), -2);
+    ck_assert_int_eq(call_binary(slots[1], 5, -7), 12);
+    ck_assert_uint_eq(seen[0].calls, 1);
+    ck_assert_uint_eq(seen[1].calls, 1);
+
+    ck_ok(amp__patch_undo(patch));
+    ck_assert(slots[0] == (amp_fn)host_add && slots[1] == (amp_fn)host_sub);
+}
+END_TEST
+
+START_TEST(undo_before_commit_forgets) {
+    amp_fn slot = (amp_fn)host_add;
+    struct watcher seen = { 0 };
+    struct amp__patch *patch = new_patch();
+    add(patch, wrap_of("op add", &slot, BINARY, 0, &seen));
+    ck_ok(amp__patch_undo(patch));
+    ck_assert(slot == (amp_fn)host_add);
+    ck_ok(amp__patch_undo(NULL));
+    ck_ok(amp__patch_undo(new_patch()));
+    ck_ok(amp__patch_undo(wire(wrap_of("op add", &slot, BINARY, 0, &seen)))); /* nothing in the way */
+}
+END_TEST
+
+START_TEST(a_committed_patch_takes_no_more) {
+    amp_fn slot = (amp_fn)host_add, other = (amp_fn)host_add;
+    struct watcher seen = { 0 };
+    struct amp__patch *patch = wire(wrap_of("op add", &slot, BINARY, 0, &seen));
+    const struct amp__wrap wrap = wrap_of("op other", &other, BINARY, 0, &seen);
+    bool wrapped;
+    ck_fails(AMP_ERR_WRONG_STATE, amp__patch_add(patch, &wrap, &wrapped));
+    ck_ok(amp__patch_undo(patch));
+}
+END_TEST
+
+START_TEST(owners_end_in_any_order) {
+    static const int orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
+    for (size_t order = 0; order < AMP_COUNT(orders); order++) {
+        amp_fn slot = (amp_fn)host_add;
+        struct watcher seen[3] = { 0 };
+        struct amp__patch *patches[3];
+        bool alive[3] = { true, true, true };
+        for (int i = 0; i < 3; i++) patches[i] = wire(wrap_of("op add", &slot, BINARY, i, &seen[i]));
+        const amp_fn wrapped = slot;
+        for (int step = 0; step < 3; step++) {
+            for (int i = 0; i < 3; i++) {
+                const unsigned before = seen[i].calls;
+                in_scope(i);
+                ck_assert_int_eq(call_binary(slot, 1, 2), 3);
+                ck_assert_uint_eq(seen[i].calls, before + alive[i]);
+            }
+            ck_assert(slot == wrapped);
+            ck_ok(amp__patch_undo(patches[orders[order][step]]));
+            alive[orders[order][step]] = false;
+        }
+        ck_assert(slot == (amp_fn)host_add);
+    }
+}
+END_TEST
+
+START_TEST(one_function_in_several_slots) {
+    amp_fn slots[8];
+    struct watcher seen[8] = { 0 };
+    struct amp__patch *patch = new_patch();
+    for (int i = 0; i < 8; i++) {
+        slots[i] = (amp_fn)host_add;
+        add(patch, wrap_of("op add", &slots[i], BINARY, 0, &seen[i]));
+    }
+    amp__patch_commit(patch);
+    for (int i = 0; i < 8; i++)
+        for (int n = 0; n <= i; n++) ck_assert_int_eq(call_binary(slots[i], i, n), i + n);
+    for (unsigned i = 0; i < 8; i++) ck_assert_uint_eq(seen[i].calls, i + 1);
+    ck_ok(amp__patch_undo(patch));
+    for (int i = 0; i < 8; i++) ck_assert(slots[i] == (amp_fn)host_add);
+}
+END_TEST
+
+START_TEST(empty_slots_are_passed_over) {
+    static const amp_fn constant = NULL;
+    amp_fn empty = NULL, slot = (amp_fn)host_add;
+    struct watcher seen = { 0 };
+    struct amp__patch *patch = new_patch();
+    struct amp__wrap wrap = wrap_of("op none", &empty, BINARY, 0, &seen);
+    bool wrapped = true;
+    ck_ok(amp__patch_add(patch, &wrap, &wrapped));
+    ck_assert(!wrapped);
+    wrapped = true;
+    memcpy(&wrap.slot, &(const amp_fn *){ &constant }, sizeof wrap.slot);
+    ck_ok(amp__patch_add(patch, &wrap, &wrapped));
+    ck_assert(!wrapped);
+    add(patch, wrap_of("op add", &slot, BINARY, 0, &seen));
+    amp__patch_commit(patch);
+    ck_assert(empty == NULL);
+    in_scope(1);
+    call_binary(slot, 1, 2);
+    ck_assert_uint_eq(amp__patch_passed(patch, 0), 0);
+    ck_assert_uint_eq(amp__patch_passed(patch, 2), 1);
+    ck_assert_uint_eq(amp__patch_passed(patch, 3), 0);
+    ck_ok(amp__patch_undo(patch));
+    ck_assert(empty == NULL);
+}
+END_TEST
+
+/* ---- strangers and copies ---- */
+
+static amp_fn under_stranger;
+static int stranger(int a, int b) { return 1000 + call_binary(under_stranger, a, b); }
+
+START_TEST(what_a_stranger_wrote_is_left) {
+    amp_fn slots[3] = { (amp_fn)host_add, (amp_fn)host_add, (amp_fn)host_sub };
+    struct watcher seen = { 0 }, again = { 0 };
+    struct amp__patch *patch = new_patch();
+    add(patch, wrap_of("op add#0", &slots[0], BINARY, 0, &seen));
+    add(patch, wrap_of("op add#1", &slots[1], BINARY, 0, &seen));
+    add(patch, wrap_of("op sub", &slots[2], BINARY, 0, &seen));
+    amp__patch_commit(patch);
+    under_stranger = slots[1];
+    slots[1] = (amp_fn)stranger;
+    ck_assert_int_eq(call_binary(slots[1], 1, 2), 1003);
+    ck_assert_uint_eq(seen.calls, 1);
+
+    ck_fails(AMP_ERR_SLOT_TAKEN, amp__patch_undo(patch));
+    ck_assert_str_eq(amp_last_error(), "somebody else wrote over 1 wrapped slot, left as now: op add#1; calls that "
+                                       "still reach libamp run as they come");
+    ck_assert(slots[0] == (amp_fn)host_add && slots[1] == (amp_fn)stranger && slots[2] == (amp_fn)host_sub);
+    ck_assert_int_eq(call_binary(slots[1], 1, 2), 1003);
+    ck_assert_uint_eq(seen.calls, 1);
+
+    /* The next context wraps the stranger, and only once. */
+    patch = wire(wrap_of("op add", &slots[1], BINARY, 1, &again));
+    ck_assert_int_eq(call_binary(slots[1], 1, 2), 1003);
+    ck_assert_uint_eq(again.calls, 1);
+    ck_ok(amp__patch_undo(patch));
+    ck_assert(slots[1] == (amp_fn)stranger);
+}
+END_TEST
+
+START_TEST(contexts_below_and_above_a_stranger) {
+    for (int first = 0; first < 2; first++) {
+        amp_fn slot = (amp_fn)host_add;
+        struct watcher seen[2] = { 0 };
+        struct amp__patch *patches[2];
+        patches[0] = wire(wrap_of("op below", &slot, BINARY, 0, &seen[0]));
+        under_stranger = slot;
+        slot = (amp_fn)stranger;
+        patches[1] = wire(wrap_of("op above", &slot, BINARY, 1, &seen[1]));
+        for (int i = 0; i < 2; i++) {
+            in_scope(i);
+            ck_assert_int_eq(call_binary(slot, 1, 2), 1003);
+        }
+        ck_assert_uint_eq(seen[0].calls, 1);
+        ck_assert_uint_eq(seen[1].calls, 1);
+        for (int i = 0; i < 2; i++) {
+            const int which = i ^ first;
+            ck_assert_int_eq(amp__patch_undo(patches[which]), which == 0 ? AMP_ERR_SLOT_TAKEN : AMP_OK);
+            ck_assert_int_eq(call_binary(slot, 1, 2), 1003);
+        }
+        ck_assert(slot == (amp_fn)stranger);
+    }
+}
+END_TEST
+
+START_TEST(a_long_list_of_strangers_is_cut) {
+    amp_fn slots[200];
+    struct watcher seen = { 0 };
+    struct amp__patch *patch = new_patch();
+    for (int i = 0; i < 200; i++) {
+        slots[i] = (amp_fn)host_add;
+        add(patch, wrap_of("op with_a_long_name", &slots[i], BINARY, 0, &seen));
+    }
+    amp__patch_commit(patch);
+    for (int i = 0; i < 200; i++) slots[i] = (amp_fn)stranger;
+    ck_fails(AMP_ERR_SLOT_TAKEN, amp__patch_undo(patch));
+    ck_says("over 200 wrapped slots");
+    ck_says("...; calls that still");
+}
+END_TEST
+
+START_TEST(a_copied_pointer_is_not_wrapped_twice) {
+    amp_fn slot = (amp_fn)host_add, copy;
+    struct watcher seen = { 0 }, seen_copy = { 0 };
+    struct amp__patch *patch = wire(wrap_of("op add", &slot, BINARY, 0, &seen));
+    const amp_fn wrapped = copy = slot;
+    struct amp__patch *patch_copy = wire(wrap_of("op copy", &copy, BINARY, 0, &seen_copy));
+    ck_assert_int_eq(call_binary(copy, 1, 2), 3);
+    ck_assert_uint_eq(seen.calls, 0);
+    ck_assert_uint_eq(seen_copy.calls, 1);
+    ck_assert_uint_eq(amp__patch_passed(patch, 0), 0); /* the first closure was not on the way */
+    ck_ok(amp__patch_undo(patch_copy));
+    ck_assert(copy == wrapped);
+    ck_assert_int_eq(call_binary(copy, 1, 2), 3);
+    ck_assert_uint_eq(seen.calls, 1); /* the copy still goes where it was copied from */
+    ck_ok(amp__patch_undo(patch));
+    ck_assert(slot == (amp_fn)host_add);
+    ck_assert_int_eq(call_binary(copy, 1, 2), 3); /* every context has ended */
+    ck_assert_uint_eq(seen.calls, 1);
+
+    /* A copy that outlived its context, wired in its turn. */
+    patch_copy = wire(wrap_of("op copy", &copy, BINARY, 2, &seen_copy));
+    ck_assert_int_eq(call_binary(copy, 1, 2), 3);
+    ck_assert_uint_eq(seen_copy.calls, 2);
+    ck_ok(amp__patch_undo(patch_copy));
+    ck_assert(copy == wrapped);
+}
+END_TEST
+
+/* ---- growth ---- */
+
+static void cycle(amp_fn *slots, int n) {
+    static struct watcher seen;
+    struct amp__patch *patches[3];
+    for (int o = 0; o < 3; o++) {
+        patches[o] = new_patch();
+        for (int i = 0; i < n; i++) add(patches[o], wrap_of("op add", &slots[i], BINARY, o, &seen));
+        amp__patch_commit(patches[o]);
+    }
+    call_binary(slots[0], 1, 2);
+    for (int o = 0; o < 3; o++) ck_ok(amp__patch_undo(patches[o]));
+}
+
+START_TEST(a_thousand_cycles_do_not_grow) {
+    enum { N = 4, CYCLES = 1000 };
+    static amp_fn slots[N * CYCLES];
+    for (int i = 0; i < N * CYCLES; i++) slots[i] = (amp_fn)host_add;
+    for (int i = 0; i < 10; i++) cycle(slots, N); /* what malloc keeps in its bins counts as used */
+    ck_assert_uint_eq(closures_made, N);
+    const size_t used = mallinfo2().uordblks;
+    for (int i = 0; i < CYCLES; i++) cycle(slots, N);
+    for (int i = 0; i < CYCLES; i++) cycle(slots + N * i, N); /* the host's tables move */
+    ck_assert_uint_eq(closures_made, N);
+    ck_assert_uint_eq(mallinfo2().uordblks, used);
+}
+END_TEST
+
+START_TEST(a_slot_gets_its_own_closure_back) {
+    amp_fn slots[4], first[4];
+    struct watcher seen = { 0 };
+    for (int round = 0; round < 4; round++) {
+        struct amp__patch *patch = new_patch();
+        for (int i = 0; i < 4; i++) {
+            const int at = (i * 3 + round) % 4; /* in another order each time */
+            slots[at] = (amp_fn)host_add;
+            add(patch, wrap_of("op add", &slots[at], BINARY, 0, &seen));
+        }
+        amp__patch_commit(patch);
+        for (int i = 0; i < 4; i++) {
+            if (round == 0) first[i] = slots[i];
+            ck_assert(slots[i] == first[i]);
+        }
+        ck_ok(amp__patch_undo(patch));
+    }
+}
+END_TEST
+
+/* ---- fork ---- */
+
+START_TEST(a_forked_child_calls_and_undoes) {
+    amp_fn slot = (amp_fn)host_add;
+    struct watcher seen = { 0 };
+    struct amp__patch *patch = wire(wrap_of("op add", &slot, BINARY, 0, &seen));
+    const pid_t child = fork();
+    if (child == 0) {
+        const bool called = call_binary(slot, 1, 2) == 3 && seen.calls == 1;
+        _exit(called && amp__patch_undo(patch) == AMP_OK && slot == (amp_fn)host_add ? 0 : 1);
+    }
+    int status = -1;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    ck_assert_int_eq(call_binary(slot, 1, 2), 3);
+    ck_assert_uint_eq(seen.calls, 1);
+    ck_ok(amp__patch_undo(patch));
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {
+        slots_change_at_commit_and_come_back_at_undo,
+        undo_before_commit_forgets,
+        a_committed_patch_takes_no_more,
+        owners_end_in_any_order,
+        one_function_in_several_slots,
+        empty_slots_are_passed_over,
+        what_a_stranger_wrote_is_left,
+        contexts_below_and_above_a_stranger,
+        a_long_list_of_strangers_is_cut,
+        a_copied_pointer_is_not_wrapped_twice,
+        a_thousand_cycles_do_not_grow,
+        a_slot_gets_its_own_closure_back,
+        a_forked_child_calls_and_undoes,
+    };
+    return run_tests("slots", tests, AMP_COUNT(tests));
+}
