@@ -2,15 +2,13 @@
 /* The end of a context, and what it tells about itself. */
 #include "common/thread.h"
 #include "opt_levels/build.h"
+#include "top.h"
 
 #include <stdio.h>
 #include <string.h>
 
-void amp__context_destroy(amp_context *context);
-
 /* ---- the end ---- */
 
-/* Frees a context whose slots and parameters are back; also one that was never finished. */
 void amp__context_destroy(amp_context *context) {
     (void)amp__patch_undo(context->patch); /* of an unfinished one */
     for (size_t i = 0; i < context->n_params; i++) amp__param_destroy(context->params[i]);
@@ -49,11 +47,8 @@ static amp_status check_idle(const amp_context *context) {
 static void cancel_brackets(amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++) /* also what delayed brackets set aside */
         (void)amp__grads_cancel(context->optimizers[i].params, context->optimizers[i].n_params);
-    for (uint32_t i = 0; i < context->properties.num_losses; i++) {
-        struct amp__bracket *bracket = &context->brackets[i];
-        for (size_t j = AMP_COUNT(bracket->temporary); j--;) amp__host_release(bracket->host, bracket->temporary[j]);
-        amp__free(bracket->optimizers);
-    }
+    for (uint32_t i = 0; i < context->properties.num_losses; i++)
+        if (context->brackets[i].open) amp__bracket_close(&context->brackets[i]);
 }
 
 /* Every parameter goes back to FP32. One that the host refuses to take keeps its type; the first error is reported. */

@@ -4,11 +4,10 @@
  * then touches the host: parameters are re-typed (and put back if one refuses), slots are swapped. All or nothing.
  */
 #include "opt_levels/build.h"
+#include "top.h"
 
 #include <stdio.h>
 #include <string.h>
-
-void amp__context_destroy(amp_context *context); /* context.c */
 
 /* ---- what the level needs of the host ---- */
 

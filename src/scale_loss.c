@@ -4,7 +4,7 @@
  * the scale and decides; cancel leaves things as if backward had not happened.
  */
 #include "common/thread.h"
-#include "opt_levels/context.h"
+#include "top.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -104,8 +104,21 @@ static amp_status begin_gradients(const struct amp__bracket *bracket) {
     return AMP_OK;
 }
 
+/* An overflow in backward is the scaler's business, not a reason to trap. */
+static void mask_traps(struct amp__bracket *bracket) {
+    bracket->thread = amp__thread_state();
+    if (!bracket->thread->brackets++) amp__traps_mask(&bracket->thread->traps);
+}
+
+/* Only the thread that masked its traps can put them back. */
+static void restore_traps(const struct amp__bracket *bracket) {
+    if (bracket->thread != amp__thread_state() || !bracket->thread->brackets) return;
+    if (!--bracket->thread->brackets) amp__traps_restore(&bracket->thread->traps);
+}
+
 static void open_bracket(struct amp__bracket *bracket, bool with_loss, bool delay) {
     bracket->open = true;
+    mask_traps(bracket);
     bracket->with_loss = with_loss;
     bracket->delay = delay;
     if (with_loss) atomic_fetch_add(&bracket->context->backward, 1);
@@ -182,7 +195,7 @@ AMP_API amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, am
 
 /* ---- end ---- */
 
-static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
+void amp__bracket_close(struct amp__bracket *bracket) {
     drop_temporaries(bracket);
     if (bracket->with_loss) atomic_fetch_sub(&bracket->context->backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->in_bracket = false;
@@ -190,9 +203,14 @@ static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled)
     bracket->optimizers = NULL;
     bracket->n_optimizers = 0;
     bracket->open = false;
+    restore_traps(bracket);
     /* backward has run: casts recorded before it are bound to a tape that is over */
     amp__cache_retire(&bracket->context->cache, true);
     amp__cache_collect(&bracket->context->cache);
+}
+
+static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
+    amp__bracket_close(bracket);
     memset(scaled->priv, 0, sizeof scaled->priv);
     scaled->loss = NULL;
     scaled->scale = NULL;

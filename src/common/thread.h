@@ -7,6 +7,7 @@
 #define AMP_THREAD_H
 
 #include "common/common.h"
+#include "common/traps.h"
 
 #define AMP__ERROR_SIZE 1024
 #define AMP__MARKS 64 /* wrapped forwards and steps nested on one thread; deeper calls pass through */
@@ -32,6 +33,8 @@ struct amp__mark {
 
 struct amp__thread {
     struct amp__scope_state scope;
+    struct amp__traps traps; /* of before the first open bracket that was begun on this thread */
+    uint32_t brackets;       /* open ones that were begun on it */
     uint32_t n_marks;
     struct amp__mark marks[AMP__MARKS];
     char error[AMP__ERROR_SIZE];

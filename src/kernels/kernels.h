@@ -43,8 +43,8 @@
 /* 1 if an element is infinite or NaN, else 0. */
 #define AMP__NONFINITE(name) uint32_t name(const void *src, size_t n)
 
-/* c[i * ld + j] += the sum over p < depth, in rising order of p, of a[p * AMP__TILE_ROWS + i] * b[p * AMP__TILE_COLS + j]
- * in float, for one tile of AMP__TILE_ROWS x AMP__TILE_COLS. a and b are panels packed by matmul.c; no overlap. */
+/* c[i * ld + j] += a[p * AMP__TILE_ROWS + i] * b[p * AMP__TILE_COLS + j] in float, for p from 0 to depth - 1, for one
+ * tile of AMP__TILE_ROWS x AMP__TILE_COLS. a and b are panels packed by matmul.c; nothing overlaps. */
 #define AMP__TILE_ROWS 4
 #define AMP__TILE_COLS 8
 #define AMP__TILE(name) void name(float *c, size_t ld, const float *a, const float *b, size_t depth)

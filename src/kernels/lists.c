@@ -15,8 +15,8 @@ static amp_status check_span(const amp_span *span, const char *list, size_t i) {
                   "%s[%zu].dtype is %s (%d): use fp32, fp16, bf16 or fp64", list, i, amp__dtype_name(span->dtype),
                   (int)span->dtype);
     AMP_RETURN_IF(span->reserved, AMP_ERR_INVALID_ARGUMENT, "%s[%zu].reserved is not 0", list, i);
-    AMP_RETURN_IF(span->size && !span->data, AMP_ERR_INVALID_ARGUMENT, "%s[%zu] has %llu elements and data NULL", list, i,
-                  (unsigned long long)span->size);
+    AMP_RETURN_IF(span->size && !span->data, AMP_ERR_INVALID_ARGUMENT, "%s[%zu] has %llu elements and data NULL", list,
+                  i, (unsigned long long)span->size);
     AMP_RETURN_IF(span->size > PTRDIFF_MAX / amp__dtype_size(span->dtype), AMP_ERR_INVALID_ARGUMENT,
                   "%s[%zu].size is %llu elements, more than there can be", list, i, (unsigned long long)span->size);
     return AMP_OK;

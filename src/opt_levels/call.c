@@ -162,13 +162,21 @@ static void run_uncast(struct amp__op *op, const struct amp__call *call, const s
     amp__call_run(call, call->original, call->args);
 }
 
+/* On substituted values an infinity is nothing unusual. */
+static void run_untrapped(const struct amp__call *call, amp_fn function, void *const *argv) {
+    struct amp__traps traps;
+    amp__traps_mask(&traps);
+    amp__call_run(call, function, argv);
+    amp__traps_restore(&traps);
+}
+
 static void run_cast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
                      amp_dtype target) {
     struct substitution s = { .op = op, .target = target };
     amp__casting_begin(&s.casting, op->context, op->host, op, operands->tensors, true);
     const amp_status status = substitute(&s, call);
     if (status == AMP_OK) {
-        amp__call_run(call, implementation(op, call, target), s.argv);
+        run_untrapped(call, implementation(op, call, target), s.argv);
         amp__casting_end(&s.casting);
     } else {
         amp__casting_abandon(&s.casting);
@@ -234,7 +242,7 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
     amp__casting_begin(&s.casting, op->context, op->host, op, operands.tensors, true);
     const amp_status status = substitute(&s, call);
     if (status == AMP_OK) {
-        amp__call_run(call, call->original, s.argv);
+        run_untrapped(call, call->original, s.argv);
         amp__casting_end(&s.casting);
     } else {
         amp__casting_abandon(&s.casting);

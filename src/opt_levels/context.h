@@ -81,6 +81,7 @@ struct amp__bracket {
     float found_inf; /* of the last one closed */
     void *temporary[2]; /* scaled loss and its FP32 cast, ours until the end */
     const amp_host *host;
+    struct amp__thread *thread; /* that began it: its floating-point traps are masked */
     amp_record record;
 };
 

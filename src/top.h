@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files at the top of src/ share with each other. */
+#ifndef AMP_TOP_H
+#define AMP_TOP_H
+
+#include "opt_levels/context.h"
+
+/* Frees a context whose slots and parameters are back, or one that was never finished. */
+void amp__context_destroy(amp_context *context);
+
+/* Ends an open bracket's hold on its optimizers, temporaries and thread. The gradients are the caller's business. */
+void amp__bracket_close(struct amp__bracket *bracket);
+
+#endif
