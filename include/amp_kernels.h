@@ -3,10 +3,11 @@
  * libamp's kernels alone, for hosts that want no policy: casts, scaling with a check for overflow, norms, and matmul
  * over 16-bit operands. Lists of tensors, any number and any sizes from 0 on, in one call. CPU memory.
  *
- * Numbers. Conversions round to nearest even and keep subnormals; out-of-range values become infinity; a NaN stays a
- * quiet NaN of the same sign. Arithmetic is IEEE float, without contraction of multiply and add, in the default
- * rounding mode whatever the caller's is; the caller's floating-point environment (rounding mode, flush-to-zero, traps,
- * flags) is as it was afterwards. Results do not depend on the instruction set or on the number of threads.
+ * Numbers. Conversions round to nearest even and keep subnormals; out-of-range values become infinity; a NaN becomes a
+ * quiet NaN of the same sign (a cast to the same type copies the bits). Arithmetic is IEEE float, without contraction of
+ * multiply and add, in the default rounding mode whatever the caller's is; the caller's floating-point environment
+ * (rounding mode, flush-to-zero, traps, flags) is as it was afterwards. Results do not depend on the instruction set or
+ * on the number of threads; matmul's do, within the bound of docs/numerics.md.
  * Non-finite means: non-finite after the arithmetic and the conversion to the destination's type.
  *
  * All functions may run on any number of threads at once, on different destinations.
@@ -33,7 +34,8 @@ typedef struct amp_span {
  * be the very same elements as a source of the same type (in place); any other overlap is undefined.
  * found_inf (may be NULL): set to 1.0f if any element of any dst is non-finite afterwards, else left as it is, as
  * torch's _amp_foreach_non_finite_check_and_unscale_ does; all elements are written in any case.
- * AMP_ERR_INVALID_ARGUMENT, with nothing written: NULL lists, unequal sizes, types that are not floating. */
+ * AMP_ERR_INVALID_ARGUMENT, with nothing written: NULL lists with n > 0, unequal sizes, types that are not floating,
+ * data NULL with elements, sizes that no memory has, reserved not 0. */
 
 /* dst = src in dst's type */
 AMP_API AMP_MUST_CHECK amp_status amp_cast_list(const amp_span *dst, const amp_span *src, size_t n);
@@ -59,6 +61,9 @@ AMP_API AMP_MUST_CHECK amp_status amp_first_nonfinite(const amp_span *src, size_
  * in elements, 0 for compact. c NULL: beta is ignored; c may be d. Operands are widened to float and accumulated in
  * float; the result is rounded once to d's type. fp32, fp16, bf16 in any mixture. beta 0 does not read c, alpha 0 does
  * not read a and b (BLAS). k = 0 gives beta * c + bias.
+ * AMP_ERR_INVALID_ARGUMENT: negative dimensions, rows longer than their ld, other types, transpose_x other than 0 and 1,
+ * pointers that are needed and NULL, c == d with another type or ld. AMP_ERR_ABI_MISMATCH: struct_size.
+ * AMP_ERR_NO_MEMORY: at most 512 KiB of scratch. Nothing is written on an error.
  */
 typedef struct amp_matmul_args {
     uint32_t struct_size;

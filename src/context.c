@@ -36,8 +36,8 @@ static amp_status check_idle(const amp_context *context) {
     for (uint32_t i = 0; i < thread->n_marks; i++)
         AMP_RETURN_IF(thread->marks[i].saved.context == context && thread->marks[i].saved.set, AMP_ERR_WRONG_STATE,
                       "amp_shutdown inside a wrapped call of the same context: let it return first");
-    AMP_RETURN_IF(thread->n_marks && thread->scope.context == context, AMP_ERR_WRONG_STATE,
-                  "amp_shutdown inside a wrapped call of the same context: let it return first");
+    AMP_RETURN_IF(thread->scope.set && thread->scope.context == context, AMP_ERR_WRONG_STATE,
+                  "amp_shutdown inside a wrapped call or an entered scope of the same context: leave it first");
     for (size_t i = 0; i < context->n_optimizers; i++)
         AMP_RETURN_IF(context->optimizers[i].stepping, AMP_ERR_WRONG_STATE,
                       "amp_shutdown while a step of optimizer %zu is running", i);

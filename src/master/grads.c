@@ -33,13 +33,22 @@ static amp_status need_master_grad(struct amp__param *param) {
     return amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &param->grad);
 }
 
-/* Brings the master gradient up to date with the host's handle: gone, another, or changed in place. */
-static amp_status follow(struct amp__param *param, void *grad, const amp_span *shown) {
+static bool all_zero(const amp_span *span) {
+    const unsigned char *bytes = span->data;
+    const uint64_t n = span->size * amp__dtype_size(span->dtype);
+    return n == 0 || (bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1));
+}
+
+/* Brings the master gradient up to date with the host's handle: another one, or changed in place. A gradient that the
+ * host zeroed is zero, also where the master gradient was too small to show. */
+static amp_status follow(struct amp__param *param, void *grad, const amp_span *shown, bool look) {
     AMP_TRY(need_master_grad(param));
     const uint64_t version = version_of(param, grad);
     const amp_span master = master_span(param);
-    if (grad != param->grad_handle) AMP_TRY(amp_cast_list(&master, shown, 1));
-    else if (version != param->grad_version && amp__is_low(shown->dtype))
+    const bool another = grad != param->grad_handle || !amp__is_low(shown->dtype);
+    if (another || ((look || version != param->grad_version) && all_zero(shown)))
+        AMP_TRY(amp_cast_list(&master, shown, 1));
+    else if (look || version != param->grad_version)
         AMP_TRY(amp__reconcile(param->grad.data, shown->data, shown->size, shown->dtype));
     param->grad_handle = grad;
     param->grad_version = version;
@@ -57,7 +66,7 @@ amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
     amp_span shown;
     AMP_TRY(grad_elements(param, grad, &shown));
     if (param->has_master && !param->swapped) {
-        AMP_TRY(follow(param, grad, &shown));
+        AMP_TRY(follow(param, grad, &shown, false));
         shown = master_span(param);
     }
     *span = shown;
@@ -65,12 +74,6 @@ amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
 }
 
 /* ---- begin ---- */
-
-static bool all_zero(const amp_span *span) {
-    const unsigned char *bytes = span->data;
-    const uint64_t n = span->size * amp__dtype_size(span->dtype);
-    return n == 0 || (bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1));
-}
 
 /* Hosts with fixed gradient buffers: what stands there is copied away and the buffer zeroed. */
 static amp_status copy_aside(struct amp__param *param, const amp_span *shown) {
@@ -85,12 +88,16 @@ static amp_status copy_aside(struct amp__param *param, const amp_span *shown) {
 
 static amp_status begin_one(struct amp__param *param) {
     void *grad;
-    amp_span unused, shown;
+    amp_span shown;
     AMP_TRY(need_master_grad(param));
-    AMP_TRY(amp__grads_view(param, &unused));
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (!grad) return AMP_OK;
+    if (!grad) {
+        param->grad_handle = NULL;
+        return AMP_OK;
+    }
     AMP_TRY(grad_elements(param, grad, &shown));
+    /* hosts without versions may have zeroed their buffer by hand: only a look tells */
+    if (param->has_master) AMP_TRY(follow(param, grad, &shown, !param->host->version));
     if (!param->host->set_grad) return copy_aside(param, &shown);
     AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
     param->stash = grad;
@@ -273,6 +280,18 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
 }
 
 /* ---- between brackets ---- */
+
+amp_status amp__grads_show(struct amp__param *param) {
+    void *grad = param->grad_handle;
+    const uint64_t version = version_of(param, grad);
+    if (param->host->version && version == param->grad_version) return AMP_OK;
+    amp_span shown;
+    const amp_span master = master_span(param);
+    AMP_TRY(grad_elements(param, grad, &shown));
+    AMP_TRY(amp_cast_list(&shown, &master, 1));
+    param->grad_version = version;
+    return AMP_OK;
+}
 
 void amp__grads_forget(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++) params[i]->grad_handle = NULL;

@@ -95,7 +95,7 @@ static amp_status take_grad_back(struct amp__param *param) {
     if (now == grad) {
         AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
         param->grad.dtype = AMP_FLOAT32;
-        return AMP_OK;
+        return amp__grads_show(param);
     }
     amp__host_free(param->host, &param->grad); /* now the 16-bit block that had been there */
     param->grad_handle = NULL;

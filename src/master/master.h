@@ -89,6 +89,8 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n);
 void amp__grads_forget(struct amp__param *const *params, size_t n);
 /* The gradient that the optimizer will see: data NULL if none. Follows what the host did to its handle since. */
 amp_status amp__grads_view(struct amp__param *param, amp_span *span);
+/* After the host's optimizer had the master gradient under its handle: what it wrote there shows in the handle. */
+amp_status amp__grads_show(struct amp__param *param);
 /* Multiplies all gradients, the masters' and the rounded ones that the host sees. */
 amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor);
 

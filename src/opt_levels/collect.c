@@ -243,16 +243,18 @@ void amp__retype_undo(amp_context *context) {
 
 amp_status amp__retype_commit(amp_context *context) {
     uint64_t unfit = 0;
-    const char *first = NULL;
+    char names[512] = "";
+    amp__text text = { names, sizeof names, 0 };
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];
         amp__param_commit_retype(param);
+        if (param->unfit)
+            amp__text_add(&text, "%s%s (%llu)", unfit ? ", " : "", param->name, (unsigned long long)param->unfit);
         unfit += param->unfit;
-        if (param->unfit && !first) first = param->name;
     }
     if (!unfit) return AMP_OK;
     const amp_dtype low = context->properties.cast_model_type;
-    return amp__warn(context, "%llu weights are too large for %s and became infinite, the first in %s: %s",
-                     (unsigned long long)unfit, amp__dtype_name(low), first,
-                     low == AMP_FLOAT16 ? "use O5 (bfloat16) or O1, or rescale the layer" : "rescale the layer");
+    return amp__warn(context, "%llu weights are too large for %s and became infinite, in %s%s: %s",
+                     (unsigned long long)unfit, amp__dtype_name(low), names, text.length >= sizeof names ? "..." : "",
+                     low == AMP_FLOAT16 ? "use O5 (bfloat16) or O1, or rescale the layers" : "rescale the layers");
 }

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "elementwise.h"
+
+#include "common/common.h"
+
+#include <string.h>
+
+/* Elements by which pointers are off a 64-byte boundary, or more: fp16 has 32 such places. */
+enum { OFFSETS = 32, SHORT = 67 };
+
+struct buffers {
+    struct guard dst, x, y;
+};
+
+enum placement { APART, OVER_X, OVER_Y, PLACEMENTS };
+
+static bool has_y(const struct elementwise *e) { return e->y_type != AMP_DTYPE_DEFAULT; }
+
+static void compare(const struct elementwise *e, const void *dst, size_t n, size_t offset, int placement) {
+    if (!memcmp(dst, e->expected, n * amp__dtype_size(e->to))) return;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t got = get_bits(e->to, dst, i), want = get_bits(e->to, e->expected, i);
+        CHECK_THAT(e->sets_flag ? bits_agree(e->to, got, want) : got == want,
+                   "%s: element %zu of %zu at offset %zu, placement %d: got %#llx, want %#llx (x %#llx)", e->what, i,
+                   n, offset, placement, (unsigned long long)got, (unsigned long long)want,
+                   (unsigned long long)get_bits(e->x_type, e->x, i));
+    }
+}
+
+static uint32_t expected_flag(const struct elementwise *e, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (bits_are_nonfinite(e->to, get_bits(e->to, e->expected, i))) return 1;
+    return 0;
+}
+
+static void run(const struct elementwise *e, const struct buffers *b, size_t n, size_t offset, enum placement placement,
+                uint32_t flag) {
+    const size_t x_size = amp__dtype_size(e->x_type), y_size = amp__dtype_size(e->y_type);
+    const size_t d_size = amp__dtype_size(e->to);
+    const size_t x_gap = offset * x_size, y_gap = (offset * 5 + 3) % OFFSETS * y_size;
+    const size_t apart = (offset * 7 + n) % OFFSETS * d_size;
+    const size_t d_gap = placement == OVER_X ? x_gap : placement == OVER_Y ? y_gap : apart;
+    void *x = memcpy(guard_place(&b->x, n * x_size, x_gap), e->x, n * x_size), *y = NULL;
+    if (has_y(e)) y = memcpy(guard_place(&b->y, n * y_size, y_gap), e->y, n * y_size);
+    void *dst = placement == OVER_X ? x : placement == OVER_Y ? y : guard_place(&b->dst, n * d_size, d_gap);
+    const struct guard *over = placement == OVER_X ? &b->x : placement == OVER_Y ? &b->y : &b->dst;
+
+    uint32_t nonfinite = 0;
+    e->call(e, dst, x, y, n, &nonfinite);
+    compare(e, dst, n, offset, (int)placement);
+    if (e->sets_flag) CHECK_THAT(nonfinite == flag, "%s: n %zu: flag %u, want %u", e->what, n, nonfinite, flag);
+    CHECK_THAT(guard_intact(over, n * d_size, d_gap), "%s: n %zu offset %zu: wrote outside", e->what, n, offset);
+}
+
+void check_elementwise(const struct elementwise *e) {
+    static const size_t lengths[] = { 63, 64, 65, 1000, 4095, 4096, LONGEST };
+    const size_t room = LONGEST * 8 + OFFSETS * 8 + GUARD_BORDER;
+    struct buffers b = { guard_new(room), guard_new(room), guard_new(room) };
+    for (size_t l = 0; l < 36 + AMP_COUNT(lengths); l++) {
+        const size_t n = l < 36 ? l : lengths[l - 36];
+        const uint32_t flag = expected_flag(e, n);
+        for (size_t offset = 0; offset < OFFSETS; offset += n <= SHORT ? 1 : 7) {
+            run(e, &b, n, offset, APART, flag);
+            if (e->to == e->x_type) run(e, &b, n, offset, OVER_X, flag);
+            if (has_y(e) && e->to == e->y_type) run(e, &b, n, offset, OVER_Y, flag);
+        }
+    }
+    guard_free(&b.dst), guard_free(&b.x), guard_free(&b.y);
+}
+
+void check_flag(const struct elementwise *given) {
+    struct elementwise changed = *given;
+    changed.a = changed.b = 0.5f; /* finite in every type */
+    const struct elementwise *e = &changed;
+    static const size_t lengths[] = { 0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257, 300 };
+    static uint64_t x[300], y[300], dst[300];
+    const uint64_t one = round_to_bits(e->x_type, 1.0), infinity = infinity_bits(e->x_type);
+    const uint64_t poisons[] = { infinity, sign_bit(e->x_type) | infinity, infinity | (infinity >> 1) };
+    for (size_t i = 0; i < AMP_COUNT(x); i++) {
+        set_bits(e->x_type, x, i, one);
+        if (has_y(e)) set_bits(e->y_type, y, i, round_to_bits(e->y_type, 1.0));
+    }
+    for (size_t l = 0; l < AMP_COUNT(lengths); l++) {
+        const size_t n = lengths[l];
+        for (uint32_t before = 0; before <= 1; before++) {
+            uint32_t flag = before;
+            e->call(e, dst, x, y, n, &flag);
+            CHECK_THAT(flag == before, "%s: n %zu: flag %u became %u without cause", e->what, n, before, flag);
+        }
+        for (size_t i = 0; i < n; i++) {
+            uint32_t flag = 0;
+            set_bits(e->x_type, x, i, poisons[i % AMP_COUNT(poisons)]);
+            e->call(e, dst, x, y, n, &flag);
+            CHECK_THAT(flag == 1, "%s: n %zu: missed element %zu", e->what, n, i);
+            set_bits(e->x_type, x, i, one);
+        }
+    }
+}

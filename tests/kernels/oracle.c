@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "oracle.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/common.h"
+
+static int mantissa_bits(amp_dtype type) {
+    switch (type) {
+    case AMP_FLOAT16: return 10;
+    case AMP_BFLOAT16: return 7;
+    case AMP_FLOAT32: return 23;
+    default: return 52;
+    }
+}
+
+static int exponent_bits(amp_dtype type) { return (int)(8 * amp__dtype_size(type)) - 1 - mantissa_bits(type); }
+
+uint64_t get_bits(amp_dtype type, const void *data, size_t i) {
+    const size_t size = amp__dtype_size(type);
+    uint64_t bits = 0; /* little-endian, as all machines that libamp knows */
+    memcpy(&bits, (const char *)data + i * size, size);
+    return bits;
+}
+
+void set_bits(amp_dtype type, void *data, size_t i, uint64_t bits) {
+    const size_t size = amp__dtype_size(type);
+    memcpy((char *)data + i * size, &bits, size);
+}
+
+uint64_t sign_bit(amp_dtype type) { return UINT64_C(1) << (8 * amp__dtype_size(type) - 1); }
+
+uint64_t infinity_bits(amp_dtype type) {
+    return ((UINT64_C(1) << exponent_bits(type)) - 1) << mantissa_bits(type);
+}
+
+bool bits_are_nan(amp_dtype type, uint64_t bits) { return (bits & ~sign_bit(type)) > infinity_bits(type); }
+bool bits_are_nonfinite(amp_dtype type, uint64_t bits) { return (bits & ~sign_bit(type)) >= infinity_bits(type); }
+
+bool bits_agree(amp_dtype type, uint64_t a, uint64_t b) {
+    return a == b || (bits_are_nan(type, a) && bits_are_nan(type, b));
+}
+
+/* A magnitude below infinity as a number; infinity as the power of two that would come next. */
+static double number(amp_dtype type, uint64_t magnitude) {
+    const int m = mantissa_bits(type), bias = (1 << (exponent_bits(type) - 1)) - 1;
+    const int exponent = (int)(magnitude >> m);
+    const double fraction = (double)(magnitude & ((UINT64_C(1) << m) - 1));
+    return exponent ? ldexp(ldexp(1.0, m) + fraction, exponent - bias - m) : ldexp(fraction, 1 - bias - m);
+}
+
+double value_of_bits(amp_dtype type, uint64_t bits) {
+    const uint64_t magnitude = bits & ~sign_bit(type);
+    const double value = magnitude > infinity_bits(type)    ? (double)NAN
+                         : magnitude == infinity_bits(type) ? (double)INFINITY
+                                                            : number(type, magnitude);
+    return bits & sign_bit(type) ? -value : value;
+}
+
+double midpoint_above(amp_dtype type, uint64_t i) { return (number(type, i) + number(type, i + 1)) / 2; }
+
+uint64_t search_nearest(amp_dtype type, double x) {
+    const double magnitude = fabs(x);
+    uint64_t low = 0, high = infinity_bits(type); /* the result lies in low..high */
+    if (magnitude >= number(type, high)) return high;
+    while (high - low > 1) {
+        const uint64_t middle = (low + high) / 2;
+        if (number(type, middle) <= magnitude) low = middle;
+        else high = middle;
+    }
+    const double tie = midpoint_above(type, low);
+    return magnitude > tie || (magnitude == tie && low % 2) ? high : low;
+}
+
+uint64_t round_to_bits(amp_dtype type, double x) {
+    uint64_t bits = 0;
+    if (isnan(x)) return infinity_bits(type) | (UINT64_C(1) << (mantissa_bits(type) - 1));
+    if (type == AMP_FLOAT64) {
+        memcpy(&bits, &x, sizeof x);
+    } else if (type == AMP_FLOAT32) {
+        const volatile float rounded = (float)x;
+        const float plain = rounded;
+        memcpy(&bits, &plain, sizeof plain);
+    } else {
+        bits = search_nearest(type, x) | (signbit(x) ? sign_bit(type) : 0);
+    }
+    return bits;
+}
+
+uint64_t oracle_cast(amp_dtype to, amp_dtype from, uint64_t bits) {
+    if (to == from) return bits;
+    if (!bits_are_nan(from, bits)) return round_to_bits(to, value_of_bits(from, bits));
+    /* Quiet, the same sign, and as much of the payload from its upper end as there is room for. */
+    const uint64_t payload = bits << (64 - mantissa_bits(from)) >> (64 - mantissa_bits(to));
+    return (bits & sign_bit(from) ? sign_bit(to) : 0) | round_to_bits(to, (double)NAN) | payload;
+}
+
+/* The double result of one float operation (of one double operation, if in_double) as its type rounds it. */
+static double rounded(bool in_double, double x) {
+    const volatile float single = (float)x;
+    return in_double ? x : (double)single;
+}
+
+uint64_t oracle_scale(amp_dtype to, amp_dtype from, uint64_t bits, float scale) {
+    const volatile double product = value_of_bits(from, bits) * (double)scale;
+    return round_to_bits(to, rounded(from == AMP_FLOAT64, product));
+}
+
+uint64_t oracle_axpby(amp_dtype to, float a, amp_dtype x_type, uint64_t x, float b, amp_dtype y_type, uint64_t y) {
+    const bool in_double = x_type == AMP_FLOAT64 || y_type == AMP_FLOAT64;
+    const volatile double left = rounded(in_double, (double)a * value_of_bits(x_type, x));
+    const volatile double right = rounded(in_double, (double)b * value_of_bits(y_type, y));
+    return round_to_bits(to, rounded(in_double, left + right));
+}
+
+/* The tree of kernels.h from its root: lanes j, j + w, j + 2w, ... */
+static double tree(const double lane[16], size_t j, size_t w) {
+    return w == 16 ? lane[j] : tree(lane, j, 2 * w) + tree(lane, j + w, 2 * w);
+}
+
+double oracle_sum_squares(amp_dtype type, const void *src, size_t n) {
+    double total = 0.0;
+    for (size_t at = 0; at < n; at += 65536) {
+        double lane[16] = { 0 };
+        for (size_t i = at; i < n && i < at + 65536; i++) {
+            const volatile double value = value_of_bits(type, get_bits(type, src, i)), square = value * value;
+            lane[i % 16] += square;
+        }
+        total += tree(lane, 0, 1);
+    }
+    return total;
+}

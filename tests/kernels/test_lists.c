@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list functions: mixed lists, the flag, norms, and errors that write nothing. */
+#include "support.h"
+
+#include "amp_kernels.h"
+#include "common/common.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SPAN(array, type) { (array), AMP_COUNT(array), (type), 0 }
+#define EMPTY(type) { NULL, 0, (type), 0 }
+
+/* ---- elementwise ---- */
+
+START_TEST(types_may_differ_from_entry_to_entry) {
+    float singles[3] = { 1.5f, -0.25f, 70000.0f }, from_half[2], scaled[3];
+    uint16_t halves[2] = { 0x3c00, 0xc000 }, from_single[3], from_double[1];
+    double doubles[1] = { 1e300 };
+    const amp_span dst[] = { SPAN(from_single, AMP_FLOAT16), EMPTY(AMP_FLOAT64), SPAN(from_half, AMP_FLOAT32),
+                             SPAN(from_double, AMP_BFLOAT16) };
+    const amp_span src[] = { SPAN(singles, AMP_FLOAT32), EMPTY(AMP_FLOAT16), SPAN(halves, AMP_FLOAT16),
+                             SPAN(doubles, AMP_FLOAT64) };
+    ck_assert_int_eq(amp_cast_list(dst, src, AMP_COUNT(dst)), AMP_OK);
+    ck_assert_mem_eq(from_single, ((uint16_t[]){ 0x3e00, 0xb400, 0x7c00 }), sizeof from_single);
+    ck_assert_mem_eq(from_half, ((float[]){ 1.0f, -2.0f }), sizeof from_half);
+    ck_assert_uint_eq(from_double[0], 0x7f80);
+
+    const amp_span out = SPAN(scaled, AMP_FLOAT32), sum[] = { SPAN(from_half, AMP_FLOAT32) };
+    const amp_span x[] = { SPAN(halves, AMP_FLOAT16) }, y[] = { SPAN(from_half, AMP_FLOAT32) };
+    ck_assert_int_eq(amp_scale_list(&out, src, 1, 2.0f, NULL), AMP_OK);
+    ck_assert_mem_eq(scaled, ((float[]){ 3.0f, -0.5f, 140000.0f }), sizeof scaled);
+    ck_assert_int_eq(amp_axpby_list(sum, 2.0f, x, 0.5f, y, 1, NULL), AMP_OK); /* over y */
+    ck_assert_mem_eq(from_half, ((float[]){ 2.5f, -5.0f }), sizeof from_half);
+}
+END_TEST
+
+/* fp64 sources are computed in double, and an fp64 y makes axpby double. */
+START_TEST(doubles_stay_doubles) {
+    double x[2] = { 1e300, 1.0 + 0x1p-52 }, d[2];
+    float ones[2] = { 1.0f, 1.0f }, found = 0.0f;
+    const amp_span dst = SPAN(d, AMP_FLOAT64), src = SPAN(x, AMP_FLOAT64), single = SPAN(ones, AMP_FLOAT32);
+    ck_assert_int_eq(amp_scale_list(&dst, &src, 1, 0.5f, &found), AMP_OK);
+    ck_assert(d[0] == 5e299 && d[1] == 0.5 + 0x1p-53 && found == 0.0f);
+    ck_assert_int_eq(amp_axpby_list(&dst, 1.0f, &single, 1.0f, &src, 1, &found), AMP_OK);
+    ck_assert(d[0] == 1e300 && d[1] == 2.0 && found == 0.0f);
+    ck_assert_int_eq(amp_axpby_list(&dst, 0x1p-30f, &src, 1.0f, &single, 1, &found), AMP_OK);
+    ck_assert(d[1] == 1.0 + 0x1p-30 && found == 0.0f);
+    ck_assert_int_eq(amp_scale_list(&dst, &src, 1, 0x1p100f, &found), AMP_OK);
+    ck_assert(isinf(d[0]) && found == 1.0f);
+}
+END_TEST
+
+START_TEST(flag_is_sticky_and_else_left_alone) {
+    float x[2] = { 40000.0f, 1.0f }, found = 7.0f;
+    uint16_t half[2] = { 0 };
+    const amp_span src = SPAN(x, AMP_FLOAT32), low = SPAN(half, AMP_FLOAT16);
+    ck_assert_int_eq(amp_scale_list(&low, &src, 1, 1.0f, &found), AMP_OK);
+    ck_assert_int_eq(amp_axpby_list(&low, 1.0f, &src, 1.0f, &src, 0, &found), AMP_OK);
+    ck_assert(found == 7.0f);
+    /* Finite in float, infinite in fp16; the elements behind are written all the same. */
+    ck_assert_int_eq(amp_scale_list(&low, &src, 1, 2.0f, &found), AMP_OK);
+    ck_assert(found == 1.0f && half[0] == 0x7c00 && half[1] == 0x4000);
+    ck_assert_int_eq(amp_scale_list(&low, &src, 1, 1.0f, &found), AMP_OK);
+    ck_assert(found == 1.0f);
+    found = 0.0f;
+    ck_assert_int_eq(amp_axpby_list(&low, 1.0f, &src, 1.0f, &src, 1, &found), AMP_OK);
+    ck_assert(found == 1.0f && half[0] == 0x7c00 && half[1] == 0x4000);
+}
+END_TEST
+
+/* What Apex misses: a finite gradient whose quotient by a small scale is infinite. And an infinity that vanishes. */
+START_TEST(flag_is_about_results) {
+    float x[1] = { 1e30f }, found = 0.0f;
+    const amp_span s = SPAN(x, AMP_FLOAT32);
+    ck_assert_int_eq(amp_scale_list(&s, &s, 1, 1e30f, &found), AMP_OK);
+    ck_assert(isinf(x[0]) && found == 1.0f);
+    found = 0.0f;
+    ck_assert_int_eq(amp_scale_list(&s, &s, 1, 0.0f, &found), AMP_OK); /* infinity * 0 is NaN */
+    ck_assert(isnan(x[0]) && found == 1.0f);
+}
+END_TEST
+
+/* ---- norms and the search ---- */
+
+START_TEST(norms_of_large_values_do_not_overflow) {
+    float x[3] = { 3e30f, 4e30f, 0.0f }, y[1] = { 1.2e31f }, norm = 0.0f, norms[3];
+    const amp_span src[] = { SPAN(x, AMP_FLOAT32), EMPTY(AMP_FLOAT16), SPAN(y, AMP_FLOAT32) };
+    ck_assert_int_eq(amp_l2norm_list(src, 3, &norm, norms), AMP_OK);
+    ck_assert_float_eq_tol(norm, 1.3e31f, 1e24f); /* one unit of float at 1.3e31 is 1.2e24 */
+    ck_assert_float_eq_tol(norms[0], 5e30f, 6e23f);
+    ck_assert(norms[1] == 0.0f && norms[2] == 1.2e31f);
+    ck_assert_int_eq(amp_l2norm_list(src, 3, NULL, NULL), AMP_OK);
+    ck_assert_int_eq(amp_l2norm_list(NULL, 0, &norm, NULL), AMP_OK);
+    ck_assert(norm == 0.0f);
+}
+END_TEST
+
+/* Several blocks of the definition in kernels.h, and several tensors in order. */
+START_TEST(norms_are_summed_in_the_defined_order) {
+    enum { N = 2 * 65536 + 77 };
+    static uint64_t data[TYPES][N];
+    amp_span src[TYPES];
+    double total = 0.0;
+    float norm, norms[TYPES];
+    random_restart();
+    for (int t = 0; t < TYPES; t++) {
+        fill(PATTERN_NORMAL, all_types[t], data[t], N);
+        src[t] = (amp_span){ data[t], N, all_types[t], 0 };
+        total += oracle_sum_squares(all_types[t], data[t], N);
+    }
+    ck_assert_int_eq(amp_l2norm_list(src, TYPES, &norm, norms), AMP_OK);
+    ck_assert(norm == (float)sqrt(total));
+    for (int t = 0; t < TYPES; t++)
+        ck_assert(norms[t] == (float)sqrt(oracle_sum_squares(all_types[t], data[t], N)));
+}
+END_TEST
+
+START_TEST(first_nonfinite_entry) {
+    float x[2] = { 3e38f, 0.0f };
+    uint16_t half[2] = { 0x7bff, 0x7c00 };
+    double d[1] = { (double)NAN };
+    const amp_span src[] = { SPAN(x, AMP_FLOAT32), EMPTY(AMP_BFLOAT16), SPAN(half, AMP_FLOAT16), SPAN(d, AMP_FLOAT64) };
+    int64_t index = 9;
+    ck_assert_int_eq(amp_first_nonfinite(src, 4, &index), AMP_OK);
+    ck_assert_int_eq(index, 2);
+    ck_assert_int_eq(amp_first_nonfinite(src, 2, &index), AMP_OK);
+    ck_assert_int_eq(index, -1);
+    ck_assert_int_eq(amp_first_nonfinite(src + 3, 1, &index), AMP_OK);
+    ck_assert_int_eq(index, 0);
+    ck_assert_int_eq(amp_first_nonfinite(NULL, 0, &index), AMP_OK);
+    ck_assert_int_eq(index, -1);
+}
+END_TEST
+
+/* ---- errors: the second of two entries is bad, and the first is not written either ---- */
+
+static float good_src[2] = { 1.0f, 2.0f }, good_dst[2];
+
+static const struct {
+    amp_span dst, src;
+    const char *says;
+} bad[] = {
+    { SPAN(good_dst, AMP_FLOAT32), { good_src, 1, AMP_FLOAT32, 0 }, "dst[1] has 2 elements" },
+    { SPAN(good_dst, AMP_DTYPE_OTHER), SPAN(good_src, AMP_FLOAT32), "dst[1].dtype is not floating" },
+    { SPAN(good_dst, AMP_FLOAT32), SPAN(good_src, AMP_DTYPE_DEFAULT), "[1].dtype is default" },
+    { SPAN(good_dst, AMP_FLOAT32), SPAN(good_src, -1), "[1].dtype is unknown" },
+    { SPAN(good_dst, AMP_FLOAT32), SPAN(good_src, 99), "[1].dtype is unknown" },
+    { { NULL, 2, AMP_FLOAT32, 0 }, SPAN(good_src, AMP_FLOAT32), "data NULL" },
+    { SPAN(good_dst, AMP_FLOAT32), { NULL, 2, AMP_FLOAT32, 0 }, "data NULL" },
+    { SPAN(good_dst, AMP_FLOAT32), { good_src, UINT64_MAX, AMP_FLOAT32, 0 }, "more than there can be" },
+    { SPAN(good_dst, AMP_FLOAT32), { good_src, 2, AMP_FLOAT32, 1 }, "reserved" },
+};
+
+static void expect_refusal(amp_status status, const char *says) {
+    ck_assert_int_eq(status, AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_msg(strstr(amp_last_error(), says) != NULL, "\"%s\" does not say \"%s\"", amp_last_error(), says);
+}
+
+START_TEST(bad_entries_are_refused) {
+    float written[2] = { 5.0f, 5.0f }, found = 7.0f;
+    const amp_span dst[] = { SPAN(written, AMP_FLOAT32), bad[_i].dst };
+    const amp_span src[] = { SPAN(good_src, AMP_FLOAT32), bad[_i].src }, ok[] = { dst[0], SPAN(good_dst, AMP_FLOAT32) };
+    expect_refusal(amp_cast_list(dst, src, 2), bad[_i].says);
+    expect_refusal(amp_scale_list(dst, src, 2, INFINITY, &found), bad[_i].says);
+    expect_refusal(amp_axpby_list(dst, 1.0f, src, INFINITY, ok, 2, &found), bad[_i].says);
+    expect_refusal(amp_axpby_list(dst, 1.0f, ok, INFINITY, src, 2, &found), bad[_i].says);
+    ck_assert(written[0] == 5.0f && written[1] == 5.0f && good_dst[0] == 0.0f && found == 7.0f);
+}
+END_TEST
+
+START_TEST(bad_sources_are_refused) {
+    const amp_span src[] = { SPAN(good_src, AMP_FLOAT32), { good_src, 2, AMP_DTYPE_OTHER, 0 } };
+    float norm = 7.0f, norms[2] = { 7.0f, 7.0f };
+    int64_t index = 7;
+    expect_refusal(amp_l2norm_list(src, 2, &norm, norms), "src[1].dtype");
+    expect_refusal(amp_first_nonfinite(src, 2, &index), "src[1].dtype");
+    expect_refusal(amp_l2norm_list(NULL, 1, &norm, norms), "NULL");
+    expect_refusal(amp_first_nonfinite(NULL, 1, &index), "NULL");
+    expect_refusal(amp_first_nonfinite(src, 1, NULL), "index is NULL");
+    expect_refusal(amp_cast_list(NULL, src, 1), "dst is NULL");
+    expect_refusal(amp_cast_list(src, NULL, 1), "src is NULL");
+    expect_refusal(amp_scale_list(src, NULL, 1, 1.0f, &norm), "src is NULL");
+    expect_refusal(amp_axpby_list(src, 1.0f, NULL, 1.0f, src, 1, &norm), "x is NULL");
+    expect_refusal(amp_axpby_list(src, 1.0f, src, 1.0f, NULL, 1, &norm), "y is NULL");
+    ck_assert(norm == 7.0f && norms[0] == 7.0f && norms[1] == 7.0f && index == 7);
+}
+END_TEST
+
+Suite *suite_lists(void) {
+    Suite *suite = suite_create("lists");
+    TCase *tests = tcase_create("lists");
+    tcase_add_test(tests, types_may_differ_from_entry_to_entry);
+    tcase_add_test(tests, doubles_stay_doubles);
+    tcase_add_test(tests, flag_is_sticky_and_else_left_alone);
+    tcase_add_test(tests, flag_is_about_results);
+    tcase_add_test(tests, norms_of_large_values_do_not_overflow);
+    tcase_add_test(tests, norms_are_summed_in_the_defined_order);
+    tcase_add_test(tests, first_nonfinite_entry);
+    tcase_add_loop_test(tests, bad_entries_are_refused, 0, (int)AMP_COUNT(bad));
+    tcase_add_test(tests, bad_sources_are_refused);
+    suite_add_tcase(suite, tests);
+    return suite;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every kernel of the table in every version that this machine can run, against the oracle; after dav1d's checkasm. The
+ * table is built for each instruction set in turn, and a slot whose pointer was tested already is passed over: a new
+ * version needs no new test.
+ */
+#include "elementwise.h"
+
+#include "kernels/kernels.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The check of one kernel, whose slot is at types[0], types[1], ... of its group. */
+typedef void check_fn(amp_fn kernel, const amp_dtype *types, const char *isa);
+
+static const struct {
+    const char *name;
+    uint32_t flag;
+} isas[] = {
+    { "ref", 0 },
+#define ISA_ROW(name, flag) { #name, flag },
+    AMP__CPU_MAP(ISA_ROW)
+#undef ISA_ROW
+};
+
+static void check_versions(size_t slot, check_fn *check, const amp_dtype *types) {
+    amp_fn tested[AMP_COUNT(isas)];
+    size_t n_tested = 0;
+    uint32_t flags = 0;
+    random_restart();
+    for (size_t i = 0; i < AMP_COUNT(isas); i++) {
+        if (isas[i].flag & ~amp__cpu_flags()) continue;
+        struct amp__kernels table;
+        amp_fn kernel;
+        amp__kernels_init(&table, flags |= isas[i].flag);
+        memcpy(&kernel, (const char *)&table + slot, sizeof kernel);
+        ck_assert_msg(kernel != NULL, "%s leaves a slot empty", isas[i].name);
+        size_t seen = 0;
+        while (seen < n_tested && tested[seen] != kernel) seen++;
+        if (seen < n_tested) continue;
+        tested[n_tested++] = kernel;
+        check(kernel, types, isas[i].name);
+    }
+    ck_assert_msg(n_tested > 0, "no version was tested");
+}
+
+static const char *describe(const char *kernel, const amp_dtype *types, int n_types, const char *isa,
+                            const char *with) {
+    static char text[128];
+    int at = snprintf(text, sizeof text, "%s %s", isa, kernel);
+    for (int i = 0; i < n_types; i++)
+        at += snprintf(text + at, sizeof text - (size_t)at, " %s", amp__dtype_name(types[i]));
+    snprintf(text + at, sizeof text - (size_t)at, ", %s", with);
+    return text;
+}
+
+/* ---- elementwise kernels ---- */
+
+static uint64_t x_data[LONGEST], y_data[LONGEST], expected[LONGEST]; /* room for any type */
+
+static void call_cast(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
+    (void)y, (void)flag;
+    ((amp__cast_fn *)e->kernel)(dst, x, n);
+}
+
+static void check_cast(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .call = call_cast,
+                             .kernel = kernel };
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+        fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
+        for (size_t i = 0; i < LONGEST; i++)
+            set_bits(e.to, expected, i, oracle_cast(e.to, e.x_type, get_bits(e.x_type, x_data, i)));
+        e.what = describe("cast", types, 2, isa, pattern_names[pattern]);
+        check_elementwise(&e);
+    }
+}
+
+static void call_scale(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
+    (void)y;
+    ((amp__scale_fn *)e->kernel)(dst, x, n, e->a, flag);
+}
+
+static void check_scale(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    static const float scales[] = { 1.0f, 0.3f, 0x1p-24f, 65536.0f, -0x1p-133f };
+    struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .sets_flag = true,
+                             .call = call_scale, .kernel = kernel };
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+        fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
+        e.a = scales[pattern % (int)AMP_COUNT(scales)];
+        for (size_t i = 0; i < LONGEST; i++)
+            set_bits(e.to, expected, i, oracle_scale(e.to, e.x_type, get_bits(e.x_type, x_data, i), e.a));
+        e.what = describe("scale", types, 2, isa, pattern_names[pattern]);
+        check_elementwise(&e);
+    }
+    check_flag(&e);
+}
+
+static void call_axpby(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
+    ((amp__axpby_fn *)e->kernel)(dst, e->a, x, e->b, y, n, flag);
+}
+
+static void check_axpby(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    static const float factors[] = { 1.0f, -0.7f, 0x1p-20f, 3.0f };
+    struct elementwise e = { .to = types[0], .x_type = types[1], .y_type = types[2], .x = x_data, .y = y_data,
+                             .expected = expected, .sets_flag = true, .call = call_axpby, .kernel = kernel };
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+        fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
+        fill(pattern % 2 ? PATTERN_NORMAL : (enum pattern)pattern, e.y_type, y_data, LONGEST);
+        e.a = factors[pattern % (int)AMP_COUNT(factors)];
+        e.b = factors[(pattern + 1) % (int)AMP_COUNT(factors)];
+        for (size_t i = 0; i < LONGEST; i++)
+            set_bits(e.to, expected, i, oracle_axpby(e.to, e.a, e.x_type, get_bits(e.x_type, x_data, i), e.b, e.y_type,
+                                                     get_bits(e.y_type, y_data, i)));
+        e.what = describe("axpby", types, 3, isa, pattern_names[pattern]);
+        check_elementwise(&e);
+    }
+    check_flag(&e);
+}
+
+/* ---- reductions ---- */
+
+enum { LONGEST_SUM = AMP__SUM_BLOCK };
+static uint64_t sum_data[LONGEST_SUM];
+static const size_t sum_lengths[] = { 0,  1,  2,  3,  5,   7,   8,   15,   16,   17,   31,   32,   33,         47,
+                                      63, 64, 65, 80, 255, 256, 257, 1000, 4095, 4096, 4097, 65535, LONGEST_SUM };
+
+static void check_sum_squares(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    const amp_dtype type = types[0];
+    const size_t size = amp__dtype_size(type);
+    struct guard guard = guard_new(LONGEST_SUM * size + 32 * size + GUARD_BORDER);
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+        fill((enum pattern)pattern, type, sum_data, LONGEST_SUM);
+        for (size_t l = 0; l < AMP_COUNT(sum_lengths); l++) {
+            const size_t n = sum_lengths[l];
+            uint64_t got, want;
+            memcpy(&want, &(double){ oracle_sum_squares(type, sum_data, n) }, sizeof want);
+            for (size_t offset = 0; offset < 32; offset += n <= 257 ? 1 : 9) {
+                const void *src = memcpy(guard_place(&guard, n * size, offset * size), sum_data, n * size);
+                memcpy(&got, &(double){ ((amp__sum_squares_fn *)kernel)(src, n) }, sizeof got);
+                CHECK_THAT(bits_agree(AMP_FLOAT64, got, want), "%s: n %zu offset %zu: got %#llx, want %#llx",
+                              describe("sum_squares", types, 1, isa, pattern_names[pattern]), n, offset,
+                              (unsigned long long)got, (unsigned long long)want);
+            }
+        }
+    }
+    guard_free(&guard);
+}
+
+/* The largest finite element everywhere, and then one infinity or NaN at each place. */
+static void check_nonfinite(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    const amp_dtype type = types[0];
+    const size_t size = amp__dtype_size(type);
+    const uint64_t infinity = infinity_bits(type), minus = sign_bit(type);
+    const uint64_t quiet = infinity | (infinity >> 1);
+    const uint64_t poisons[] = { infinity, minus | infinity, infinity + 1, minus | quiet, minus - 1 };
+    struct guard guard = guard_new(4097 * size + 32 * size + GUARD_BORDER);
+    for (size_t l = 0; sum_lengths[l] <= 4097; l++) {
+        const size_t n = sum_lengths[l], step = n <= 257 ? 1 : 61;
+        for (size_t offset = 0; offset < 32; offset += n <= 80 ? 1 : 9) {
+            char *src = guard_place(&guard, n * size, offset * size);
+            for (size_t i = 0; i < n; i++) set_bits(type, src, i, (i % 2 ? minus : 0) | (infinity - 1));
+            CHECK_THAT(((amp__nonfinite_fn *)kernel)(src, n) == 0, "%s: n %zu offset %zu: false alarm",
+                       describe("nonfinite", types, 1, isa, "finite"), n, offset);
+            for (size_t i = 0; i < n; i += step) {
+                set_bits(type, src, i, poisons[(i + offset) % AMP_COUNT(poisons)]);
+                CHECK_THAT(((amp__nonfinite_fn *)kernel)(src, n) == 1, "%s: n %zu offset %zu: missed element %zu",
+                              describe("nonfinite", types, 1, isa, "poison"), n, offset, i);
+                set_bits(type, src, i, i % 2 ? minus : 0);
+            }
+        }
+    }
+    guard_free(&guard);
+}
+
+/* ---- matmul's tile ---- */
+
+/* Within the bound of a float sum of depth + 1 terms, of which each product was rounded too (see test_matmul.c). */
+static void check_tile_element(float got, float c, const float *a, const float *b, size_t depth, const char *isa) {
+    double sum = (double)c, magnitude = sum < 0 ? -sum : sum;
+    for (size_t p = 0; p < depth; p++) {
+        const double product = (double)a[p * AMP__TILE_ROWS] * (double)b[p * AMP__TILE_COLS];
+        sum += product;
+        magnitude += product < 0 ? -product : product;
+    }
+    const double error = (double)got - sum, bound = (double)(depth + 2) * 0x1p-23 * magnitude;
+    CHECK_THAT(error <= bound && -error <= bound, "%s tile: depth %zu: error %g, bound %g", isa, depth, error, bound);
+}
+
+static void check_tile(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    enum { LD = AMP__TILE_COLS + 3, C = (AMP__TILE_ROWS - 1) * LD + AMP__TILE_COLS, DEEPEST = 300 };
+    static float a[DEEPEST * AMP__TILE_ROWS], b[DEEPEST * AMP__TILE_COLS], before[C];
+    struct guard ga = guard_new(sizeof a + GUARD_BORDER), gb = guard_new(sizeof b + GUARD_BORDER);
+    struct guard gc = guard_new(sizeof before + GUARD_BORDER);
+    (void)types;
+    for (size_t depth = 0; depth <= DEEPEST; depth += depth < 40 ? 1 : 65) {
+        const size_t a_bytes = depth * AMP__TILE_ROWS * 4, b_bytes = depth * AMP__TILE_COLS * 4;
+        fill(PATTERN_NORMAL, AMP_FLOAT32, a, depth * AMP__TILE_ROWS);
+        fill(PATTERN_NORMAL, AMP_FLOAT32, b, depth * AMP__TILE_COLS);
+        fill(PATTERN_NORMAL, AMP_FLOAT32, before, C);
+        float *c = memcpy(guard_place(&gc, sizeof before, 0), before, sizeof before);
+        ((amp__tile_fn *)kernel)(c, LD, memcpy(guard_place(&ga, a_bytes, 0), a, a_bytes),
+                                 memcpy(guard_place(&gb, b_bytes, 0), b, b_bytes), depth);
+        ck_assert(guard_intact(&gc, sizeof before, 0));
+        for (size_t at = 0; at < C; at++) {
+            const size_t i = at / LD, j = at % LD;
+            if (j < AMP__TILE_COLS) check_tile_element(c[at], before[at], a + i, b + j, depth, isa);
+            else CHECK_THAT(!memcmp(c + at, before + at, sizeof *c), "%s tile: wrote between the rows", isa);
+        }
+    }
+    guard_free(&ga), guard_free(&gb), guard_free(&gc);
+}
+
+/* ---- one Check test per group, one run of it per slot ---- */
+
+/* The types of run `i` and the place of their slot in a group indexed by them. */
+static size_t slot_index(int i, int n_types, amp_dtype *types) {
+    size_t index = 0;
+    for (int t = 0; t < n_types; t++, i /= TYPES) {
+        types[t] = all_types[i % TYPES];
+        index = index * AMP__TYPES + (size_t)types[t];
+    }
+    return index;
+}
+
+#define KERNEL(group, n_types)                                                                                         \
+    START_TEST(test_##group) {                                                                                         \
+        amp_dtype types[3] = { 0 };                                                                                    \
+        const size_t index = slot_index(_i, n_types, types);                                                           \
+        check_versions(offsetof(struct amp__kernels, group) + index * sizeof(amp_fn), check_##group, types);           \
+    }                                                                                                                  \
+    END_TEST
+#include "kernels.inc"
+#undef KERNEL
+
+#define KERNEL(group, n_types) +sizeof(((struct amp__kernels *)0)->group)
+_Static_assert(0
+#include "kernels.inc"
+                   == sizeof(struct amp__kernels), "a group of the table is not in kernels.inc");
+#undef KERNEL
+
+Suite *suite_table(void) {
+    Suite *suite = suite_create("table");
+    TCase *tests = tcase_create("kernels");
+    tcase_set_timeout(tests, 60);
+#define KERNEL(group, n_types) tcase_add_loop_test(tests, test_##group, 0, 1 << (2 * (n_types))); /* TYPES^n_types */
+#include "kernels.inc"
+#undef KERNEL
+    suite_add_tcase(suite, tests);
+    return suite;
+}
