@@ -104,8 +104,7 @@ static amp_status scale(void *self, void *loss, float factor, void **out) {
 static amp_status alloc_block(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *out) {
     static const mt_category categories[] = { [AMP_FOR_PARAMETER] = MT_MEM_PARAMETER,
                                               [AMP_FOR_MASTER] = MT_MEM_OTHER,
-                                              [AMP_FOR_GRADIENT] = MT_MEM_GRADIENT,
-                                              [AMP_FOR_SCRATCH] = MT_MEM_OTHER };
+                                              [AMP_FOR_GRADIENT] = MT_MEM_GRADIENT };
     mt_storage *block = mt_storage_new((size_t)bytes, categories[purpose]);
     (void)self;
     (void)device;
@@ -209,7 +208,8 @@ void adapter_init(struct adapter *adapter, struct net *net, mt_optimizer *optimi
     adapter->model.n_ops = ADAPTER_OPS;
     adapter->model.params = adapter->params;
     adapter->model.n_params = (size_t)net->n_list;
-    adapter->model.forward = op("forward", "forward(pointer self, Tensor images) -> Tensor", &net->forward);
+    adapter->forward = op("forward", "forward(pointer self, Tensor images) -> Tensor", &net->forward);
+    adapter->model.forward = &adapter->forward;
 
     adapter->optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
     adapter->optimizer.host = &adapter->host;

@@ -20,7 +20,7 @@ struct adapter {
     amp_optimizer optimizer;
     amp_host host;
     amp_op ops[ADAPTER_OPS];
-    amp_op step, zero_grad;
+    amp_op forward, step, zero_grad;
     amp_param params[NET_TENSORS];
     mt_tensor *trained[NET_TENSORS];
 };

@@ -45,16 +45,21 @@ static void fill_normal(mt_tensor *t, double deviation, mt_rng *rng)
 		mt_set(t, i, deviation * (double)mt_rng_normal(rng));
 }
 
-/* A 3x3 convolution, initialised after He, and its batch norm. */
+/*
+ * A 3x3 convolution, initialised after He, and its batch norm.  Where that
+ * ends a block its gain starts at zero, so that a new block passes its input
+ * on (Goyal et al., "Accurate, large minibatch SGD").
+ */
 static int add_conv(struct net *net, int number, int channels, mt_rng *rng)
 {
+	int ends_block = number == 3 || number == 5;
 	struct net_conv *c = &net->conv[number - 1];
 	int shape[] = {WIDTH, channels, 3, 3};
 
 	c->weight = add(net, KIND_PARAM, "conv", number, "weight", 4, shape,
 	                0.0);
 	c->gain = add(net, KIND_NORM_PARAM, "bn", number, "weight", 1, shape,
-	              1.0);
+	              ends_block ? 0.0 : 1.0);
 	c->shift = add(net, KIND_NORM_PARAM, "bn", number, "bias", 1, shape,
 	               0.0);
 	c->mean = add(net, KIND_NORM_BUFFER, "bn", number, "running_mean", 1,

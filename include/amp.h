@@ -17,14 +17,14 @@
  *     amp_shutdown(model.amp);                              every slot and every parameter as before
  *
  * Reading order: statuses, tensors, the host's hooks, ops, model and optimizer, configuration, initialize, the
- * bracket, direct calls, scopes, masters, diagnostics, the table for dlopen.
+ * bracket, direct calls, scopes, masters, checkpoints, diagnostics, the table for dlopen.
  *
  * Ownership words. "Borrowed": valid during the call only, unless a longer time is stated. "Kept": the pointer must
  * stay valid until amp_shutdown. "Moves": the other side must now give it back or release it.
  *
  * Errors. Every fallible function returns an amp_status; on anything but AMP_OK nothing has changed, nothing has
  * leaked, out-parameters are untouched and amp_last_error() says in words what was wrong, where, and what to do.
- * The one exception is amp_scale_loss_end, which always closes its bracket.
+ * The one exception is amp_scale_loss_end, which closes its bracket whatever it returns.
  *
  * Threads. Different contexts are independent. Within one context, wrapped ops, amp_op_target, amp_cast_args, scopes
  * and the diagnostics may run on any number of threads at once; initialize, shutdown, brackets and steps of one
@@ -81,13 +81,15 @@ typedef int32_t amp_status;
     X(AMP_ERR_BANNED, -13, "the op is banned in low precision")                                                        \
     X(AMP_ERR_TOO_MANY_SKIPS, -14, "too many steps were skipped in a row")                                             \
     X(AMP_ERR_SLOT_TAKEN, -15, "somebody else wrote over a wrapped slot")                                              \
-    X(AMP_ERR_BACKEND, -16, "a backend is missing or failed")
+    X(AMP_ERR_BACKEND, -16, "a backend is missing or failed")                                                          \
+    X(AMP_ERR_IO, -17, "a file cannot be read or written")                                                             \
+    X(AMP_ERR_BAD_FILE, -18, "a file is damaged, or not what it should be")
 
 enum {
 #define AMP_STATUS_CONSTANT(name, value, text) name = value,
     AMP_STATUS_MAP(AMP_STATUS_CONSTANT)
 #undef AMP_STATUS_CONSTANT
-    AMP_STATUS_LAST_ = -16
+    AMP_STATUS_LAST_ = -18
 };
 
 /* "AMP_ERR_NO_MEMORY" and "out of memory"; never NULL, also for unknown values. */
@@ -173,7 +175,8 @@ typedef struct amp_tensor_view {
 
 /* A block of elements that can be put under a handle (see swap_data). `owner` is the host's own word for the block
  * and is only carried along. A block made by the host's alloc is freed by whoever holds it, with the host's free.
- * Without alloc, blocks come from libamp's allocator and the host must never free one: libamp takes it back. */
+ * Without alloc, blocks come from libamp's allocator and the host must never free one: libamp takes it back. So a host
+ * whose step drops its gradients, which free their blocks, needs alloc and free. */
 typedef struct amp_storage {
     void *data;
     void *owner;
@@ -184,7 +187,11 @@ typedef struct amp_storage {
 
 /* What an allocation is for; hosts may use it for accounting. */
 typedef int32_t amp_purpose;
-enum { AMP_FOR_PARAMETER = 1, AMP_FOR_MASTER = 2, AMP_FOR_GRADIENT = 3, AMP_FOR_SCRATCH = 4 };
+enum { AMP_FOR_PARAMETER = 1, AMP_FOR_MASTER = 2, AMP_FOR_GRADIENT = 3 };
+
+/* How values of several ranks become one; see the hook reduce. */
+typedef int32_t amp_reduction;
+enum { AMP_REDUCE_MAX = 1, AMP_REDUCE_SUM = 2 };
 
 /* ---- Events ------------------------------------------------------------------------------------------------------- */
 
@@ -228,8 +235,8 @@ typedef struct amp_host {
     uint32_t flags;
     void *self;
 
-    /* Describe the handle's elements. *view is zeroed before; shape and strides must stay valid until the handle
-     * changes. Fails for tensors without plain elements (sparse). */
+    /* Describe the handle's elements. *view is zeroed before; shape and strides must stay valid until the next view on
+     * this thread. Fails for tensors without plain elements (sparse). */
     amp_status (*view)(void *self, void *tensor, amp_tensor_view *view);
     /* The logical type, cheap: asked at every wrapped call. Without it the view's type is taken. */
     amp_dtype (*dtype)(void *self, void *tensor);
@@ -259,11 +266,15 @@ typedef struct amp_host {
     void (*free)(void *self, amp_storage *storage);
     /* Told of skips, scale changes, warnings and kept errors. Must not call libamp. */
     void (*event)(void *self, const amp_event *event);
+    /* Combine `n` values over the ranks of a distributed host, in place, the same result on every rank: found_inf by
+     * maximum at the end of each bracket, squared gradient norms by sum where clipping asks for it. Without it each rank
+     * decides alone. */
+    amp_status (*reduce)(void *self, amp_reduction reduction, double *values, size_t n);
 } amp_host;
 
 #define AMP_HOST_INIT                                                                                                  \
     { (uint32_t)sizeof(amp_host), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,     \
-      NULL, NULL }
+      NULL, NULL, NULL }
 
 /* ---- Ops ---------------------------------------------------------------------------------------------------------- */
 
@@ -288,7 +299,8 @@ enum {
 typedef struct amp_op {
     uint32_t struct_size; /* sizeof(amp_op); AMP_OP_INIT sets it. In arrays, the stride: all must agree */
     uint32_t flags;
-    amp_class op_class; /* AMP_BY_LIST (0), or the class to use whatever the lists say */
+    amp_class op_class; /* AMP_BY_LIST (0), or the class to use whatever the lists say. At the levels that cast no ops
+                           (O0, O2, O3, O5, patch_ops OFF) every op is left alone */
     int32_t reserved;   /* 0 */
     const char *name;
     const char *aliases;     /* comma-separated further names for the lists, or NULL */
@@ -331,11 +343,11 @@ typedef struct amp_model {
     size_t n_ops;
     const amp_param *params;
     size_t n_params;
-    amp_op forward;
+    amp_op *forward; /* one op, or NULL */
     amp_context *amp; /* written by initialize and shutdown; NULL before */
 } amp_model;
 
-#define AMP_MODEL_INIT { (uint32_t)sizeof(amp_model), 0, NULL, NULL, NULL, 0, NULL, 0, AMP_OP_INIT, NULL }
+#define AMP_MODEL_INIT { (uint32_t)sizeof(amp_model), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL }
 
 /* steps, zero_grads: the host's slots, wired so that a step steps or skips and hands FP32 masters to the host's
  * optimizer, and zero_grad clears the masters' gradients too. Hosts without such slots call amp_step_begin and
@@ -343,7 +355,7 @@ typedef struct amp_model {
 typedef struct amp_optimizer {
     uint32_t struct_size;
     uint32_t flags; /* 0 */
-    const amp_host *host; /* copied, but for self */
+    const amp_host *host; /* copied, but for self; NULL: the first model's */
     void *self;
     void *const *params;
     size_t n_params;
@@ -362,7 +374,16 @@ typedef struct amp_optimizer {
 #define AMP_NEVER UINT32_MAX /* max_skips */
 
 enum { AMP_LISTS_DEFAULT = 0, AMP_LISTS_APEX = 1, AMP_LISTS_TORCH = 2 }; /* default: apex */
-enum { AMP_SCALER_DEFAULT = 0, AMP_SCALER_APEX = 1 };                     /* default: apex */
+/* Whose rule for the dynamic loss scale, tick by tick; docs/scaler.md has the rules and the defaults in full. */
+enum {
+    AMP_SCALER_DEFAULT = 0,   /* apex */
+    AMP_SCALER_APEX = 1,      /* apex.amp: ceiling 2^24. Source: apex/amp/scaler.py */
+    AMP_SCALER_TORCH = 2,     /* no ceiling but finiteness. Source: torch.amp.GradScaler, _amp_update_scale_ */
+    AMP_SCALER_MEGATRON = 3,  /* growth alone restores hysteresis. Source: megatron/core/optimizer/grad_scaler.py */
+    AMP_SCALER_DEEPSPEED = 4, /* windows from the last overflow. Source: deepspeed/runtime/fp16/loss_scaler.py */
+    AMP_SCALER_JMP = 5,       /* one factor up and down, floor 1. Source: jmp.DynamicLossScale */
+    AMP_SCALER_MXNET = 6      /* each scale one iteration late. Source: mxnet/contrib/amp/loss_scaler.py */
+};
 
 /*
  * Zero means default everywhere: the level's property, or the value stated here. Which property a level lets you
@@ -382,19 +403,21 @@ typedef struct amp_config {
     int32_t lists;                /* AMP_LISTS_* */
     int32_t scaler;               /* AMP_SCALER_* */
     uint32_t num_losses;          /* loss scalers; default 1 */
-    uint32_t window;              /* clean iterations before the scale grows; default 2000 */
-    uint32_t hysteresis;          /* overflows in a row that are tolerated before backing off; default 1: none */
+    uint32_t window;              /* clean iterations before the scale grows; default: the mode's (apex: 2000) */
+    uint32_t hysteresis;          /* overflows until the scale backs off; default: the mode's (apex: 1) */
     uint32_t max_skips;           /* skips in a row before end says AMP_ERR_TOO_MANY_SKIPS; default 100 */
     float loss_scale;             /* AMP_DYNAMIC, or a static scale > 0 */
-    float init_scale;             /* dynamic: default 2^16, or max_scale if smaller */
-    float min_scale;              /* dynamic: default 2^-126 */
-    float max_scale;              /* dynamic: default 2^24 */
+    float init_scale;             /* dynamic; default: the mode's (apex: 2^16), within min_scale and max_scale */
+    float min_scale;              /* dynamic: the floor; default: the mode's (apex: 2^-126) */
+    float max_scale;              /* dynamic: the ceiling; default: the mode's (apex: 2^24) */
     float growth;                 /* default 2 */
-    float backoff;                /* default 0.5 */
+    float backoff;                /* default 0.5, or 1 / growth where the mode has one factor for both */
+    amp_switch consecutive_hysteresis; /* ON: a clean iteration restores the hysteresis; OFF: only growth of the scale
+                                          does; default: the mode's (apex: ON) */
 } amp_config;
 
 #define AMP_CONFIG_INIT                                                                                                \
-    { (uint32_t)sizeof(amp_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(amp_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- Initialize and shutdown -------------------------------------------------------------------------------------- */
 
@@ -463,6 +486,14 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_end(amp_scaled_loss *scaled);
 
 /* Close the bracket as if backward had not happened: new gradients are dropped, those set aside are put back. */
 AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
+
+/* The scale on tensors of the host's choice, for gradient penalties and several backward passes. amp_scale multiplies on
+ * the tape (*out moves to the caller, who ends it as any tensor of the host's); amp_unscale divides the elements in
+ * place and sets *found_inf (may be NULL) to 1.0f if one is not finite afterwards. Both use the present scale of
+ * loss_id; inside a bracket that is the bracket's. */
+AMP_API AMP_MUST_CHECK amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tensor, void **out);
+AMP_API AMP_MUST_CHECK amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n,
+                                              float *found_inf);
 
 typedef struct amp_step_info {
     uint32_t struct_size;
@@ -553,9 +584,60 @@ AMP_API AMP_MUST_CHECK amp_status amp_master_params(amp_optimizer *optimizer, am
  * non-finite norm are left as they are. Between end and step. */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_norm(amp_optimizer *optimizer, float max_norm, float *norm);
 
+/* Bring every element of the (master) gradients into [-max_value, max_value], as torch.nn.utils.clip_grad_value_; a NaN
+ * stays. Between end and step. */
+AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_value(amp_optimizer *optimizer, float max_value);
+
+/* More parameters for an optimizer, mid-run (torch: add_param_group): parameters of its model that were frozen, or new
+ * ones in FP32, which get the level's type and a master as at initialize. The host's optimizer must know them already.
+ * Outside brackets and steps, while no other thread runs this context's ops. All or nothing. */
+AMP_API AMP_MUST_CHECK amp_status amp_add_params(amp_optimizer *optimizer, const amp_param *params, size_t n);
+
 /* Tell libamp that parameters changed outside its step, for hosts without `version`: elementwise, master := parameter
  * wherever the parameter is not the rounded master. With `version` this happens by itself before each step. */
 AMP_API AMP_MUST_CHECK amp_status amp_masters_reconcile(amp_context *context);
+
+/* ---- Checkpoints -------------------------------------------------------------------------------------------------- */
+
+/*
+ * What libamp knows and the host's own checkpoint does not: per loss scaler its state, the configuration, and in FP32
+ * the values that the optimizers update, under the parameters' names: masters where there are masters, else the
+ * parameters. The host saves its model and its optimizer as ever, and loads them before or after, in any order: where the
+ * model's 16-bit parameter is the rounded master, the master stays. So a resumed run is the uninterrupted one, bit for
+ * bit. docs/checkpoints.md has the format, what happens at another level, and the limits.
+ *
+ * All four may be called outside brackets and steps only, by the thread whose business those are, and while no other
+ * thread runs this context's ops (AMP_ERR_WRONG_STATE where libamp can see it). AMP_ERR_UNSUPPORTED: this libamp was
+ * built without a JSON library (Meson option `json`).
+ */
+typedef int32_t amp_state_format;
+enum {
+    AMP_STATE_SAFETENSORS = 0, /* everything, readable with the safetensors package */
+    AMP_STATE_APEX = 1         /* scales alone: {"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 12}, ...} */
+};
+
+/* Replace the file at `path` as a whole: a reader, or a machine that loses power, finds the old file or the new one. On
+ * an error the old file is as it was and no other is left. (One exception, said in the message: the new file is in place
+ * but its folder could not be synced.) Takes in first what the host changed in its parameters (amp_masters_reconcile).
+ * AMP_ERR_IO, AMP_ERR_NOT_FOUND: the path; AMP_ERR_CONFLICT: two parameters have one name. */
+AMP_API AMP_MUST_CHECK amp_status amp_state_save(amp_context *context, const char *path, amp_state_format format);
+
+/* The same into `capacity` bytes at `data`; *size is what was written. With data NULL and capacity 0 it is what would
+ * be. A buffer that is too small is AMP_ERR_INVALID_ARGUMENT, with nothing written. */
+AMP_API AMP_MUST_CHECK amp_status amp_state_save_memory(amp_context *context, amp_state_format format, void *data,
+                                                        size_t capacity, size_t *size);
+
+/*
+ * Load a state of either format, checked as a whole before anything changes. Masters become the file's values, and the
+ * parameters the same values rounded to their present type. The file and the context must agree on names and shapes of
+ * what is trained (AMP_ERR_CONFLICT names what does not; Apex's form has scales alone). Scalers of the same mode take the
+ * file's state, brought within the present limits; settings stay as they are configured now. What differs, the level for
+ * one, comes as a warning event and a line of amp_explain.
+ * AMP_ERR_BAD_FILE: damaged, hostile, or no state of libamp's; AMP_ERR_IO, AMP_ERR_NOT_FOUND: the path. Memory: at most
+ * 64 times the header, which is at most 100 MB, and for files once the masters.
+ */
+AMP_API AMP_MUST_CHECK amp_status amp_state_load(amp_context *context, const char *path);
+AMP_API AMP_MUST_CHECK amp_status amp_state_load_memory(amp_context *context, const void *data, size_t size);
 
 /* ---- Diagnostics --------------------------------------------------------------------------------------------------- */
 
@@ -586,10 +668,10 @@ typedef struct amp_record {
     amp_action action;
     float scale_before;
     float scale_after;
-    uint64_t brackets;     /* closed so far with this loss_id */
+    uint64_t brackets;     /* decided so far with this loss_id: not those that delayed, failed or were cancelled */
     uint64_t skipped;      /* of them with an overflow */
     uint32_t skips_in_row; /* now */
-    uint32_t unskipped;    /* clean brackets since the last change of the scale */
+    uint32_t unskipped;    /* clean brackets since the last overflow, or since the window was full */
     const char *first_nonfinite; /* parameter whose gradient was the first non-finite one at the last overflow;
                                     NULL: none yet. Valid until amp_shutdown */
 } amp_record;
@@ -646,6 +728,14 @@ typedef struct amp_api {
     amp_status (*get_record)(amp_context *, uint32_t, amp_record *);
     amp_status (*explain)(amp_context *, const char *, char *, size_t, size_t *);
     amp_status (*check)(amp_context *);
+    amp_status (*clip_grad_value)(amp_optimizer *, float);
+    amp_status (*add_params)(amp_optimizer *, const amp_param *, size_t);
+    amp_status (*scale)(amp_context *, uint32_t, void *, void **);
+    amp_status (*unscale)(amp_context *, uint32_t, void *const *, size_t, float *);
+    amp_status (*state_save)(amp_context *, const char *, amp_state_format);
+    amp_status (*state_save_memory)(amp_context *, amp_state_format, void *, size_t, size_t *);
+    amp_status (*state_load)(amp_context *, const char *);
+    amp_status (*state_load_memory)(amp_context *, const void *, size_t);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

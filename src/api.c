@@ -43,6 +43,14 @@ static const amp_api table = {
     .get_record = amp_get_record,
     .explain = amp_explain,
     .check = amp_check,
+    .clip_grad_value = amp_clip_grad_value,
+    .add_params = amp_add_params,
+    .scale = amp_scale,
+    .unscale = amp_unscale,
+    .state_save = amp_state_save,
+    .state_save_memory = amp_state_save_memory,
+    .state_load = amp_state_load,
+    .state_load_memory = amp_state_load_memory,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -46,7 +46,7 @@ static amp_status check_idle(const amp_context *context) {
 
 static void cancel_brackets(amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++) /* also what delayed brackets set aside */
-        (void)amp__grads_cancel(context->optimizers[i].params, context->optimizers[i].n_params);
+        (void)amp__grads_cancel(context->optimizers[i].params, context->optimizers[i].n_params, true);
     for (uint32_t i = 0; i < context->properties.num_losses; i++)
         if (context->brackets[i].open) amp__bracket_close(&context->brackets[i]);
 }
@@ -85,15 +85,16 @@ AMP_API amp_status amp_shutdown(amp_context *context) {
 
 /* ---- counters ---- */
 
-static void read_stats(const struct amp__op *op, amp_op_stats *stats) {
+static void read_stats(const struct amp__op *listed, amp_op_stats *stats) {
+    const struct amp__op *op = listed->shares ? listed->shares : listed; /* a shared slot's calls are counted there */
     *stats = (amp_op_stats){
         .struct_size = sizeof *stats,
-        .index = op->index,
-        .name = op->name,
+        .index = listed->index,
+        .name = listed->name,
         .op_class = op->op_class,
         .last_target = op->last_target,
         .calls = op->calls,
-        .passed = op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0),
+        .passed = amp__op_passed(op),
         .casts = op->casts,
         .cache_hits = op->cache_hits,
         .failures = op->failures,

@@ -23,37 +23,62 @@ static struct named find_op(const amp_context *context, const char *name) {
     return (struct named){ NULL, listed == AMP_BY_LIST ? AMP_LEAVE : listed };
 }
 
-static amp_status check_decision(const amp_context *context, const char *op, struct amp__decision decision) {
-    char base[AMP__OP_NAME_MAX + 1];
-    amp__op_base_name(op, base);
-    AMP_RETURN_IF(decision.status == AMP_ERR_BANNED, AMP_ERR_BANNED, "op %s is banned with %s arguments: %s", op,
-                  amp__dtype_name(context->properties.low), amp__banned_advice(base));
-    return decision.status;
-}
-
 static amp_status check_op_name(const amp_context *context, const char *op, const char *who) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "%s: context is NULL", who);
     AMP_RETURN_IF(!op || !op[0], AMP_ERR_INVALID_ARGUMENT, "%s: the op has no name", who);
     return AMP_OK;
 }
 
+/* The i-th of n tensors of a call as an operand. The op's schema says what it is: a list takes what the other arguments
+ * leave. Names without a schema have plain inputs, or a list. */
+static struct amp__operand operand_at(const struct named *named, size_t i, size_t n, amp_dtype dtype) {
+    const struct amp__schema *schema = named->op ? named->op->schema : NULL;
+    struct amp__operand operand = { dtype, named->op_class == AMP_PROMOTE_SEQUENCE, false };
+    for (uint32_t j = 0, at = 0; schema && j < schema->n_args; j++) {
+        const struct amp__arg *arg = &schema->args[j];
+        if (arg->kind != AMP__TENSOR) continue;
+        const size_t others = schema->n_tensors - 1u;
+        const size_t takes = !(arg->flags & AMP__LIST) ? 1 : n > others ? n - others : 0;
+        if (i >= at && i < at + takes) {
+            if (arg->flags & (AMP__KEEP | AMP__SEED | AMP__WRITE)) operand.dtype = AMP_DTYPE_OTHER;
+            operand.in_list = (arg->flags & AMP__LIST) != 0;
+            operand.read_write = (arg->flags & AMP__READ_WRITE) != 0;
+            return operand;
+        }
+        at += (uint32_t)takes;
+    }
+    return operand;
+}
+
+/* Distinct operands: what a decision depends on. */
+struct operands {
+    struct amp__operand distinct[AMP_DTYPE_OTHER * 4];
+    size_t n;
+};
+
+static void add_operand(struct operands *operands, struct amp__operand operand) {
+    for (size_t i = 0; i < operands->n; i++) {
+        const struct amp__operand *known = &operands->distinct[i];
+        if (known->dtype == operand.dtype && known->in_list == operand.in_list && known->read_write == operand.read_write)
+            return;
+    }
+    operands->distinct[operands->n++] = operand;
+}
+
 AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes, size_t n,
                                  amp_dtype *target) {
     AMP_TRY(check_op_name(context, op, "amp_op_target"));
     AMP_RETURN_IF((n && !dtypes) || !target, AMP_ERR_INVALID_ARGUMENT, "amp_op_target: an argument is NULL");
-    struct amp__operand distinct[AMP_DTYPE_OTHER + 1];
+    struct operands operands = { .n = 0 };
     const struct named named = find_op(context, op);
-    size_t n_distinct = 0;
     for (size_t i = 0; i < n; i++) {
         AMP_RETURN_IF(dtypes[i] < AMP_FLOAT32 || dtypes[i] > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
                       "amp_op_target: dtypes[%zu] is %d, which is no type of a tensor", i, (int)dtypes[i]);
-        size_t j = 0;
-        while (j < n_distinct && distinct[j].dtype != dtypes[i]) j++;
-        distinct[j] = (struct amp__operand){ dtypes[i], named.op_class == AMP_PROMOTE_SEQUENCE, false };
-        n_distinct += j == n_distinct;
+        add_operand(&operands, operand_at(&named, i, n, dtypes[i]));
     }
-    const struct amp__decision decision = amp__decide(&context->properties, named.op_class, distinct, n_distinct);
-    AMP_TRY(check_decision(context, op, decision));
+    const struct amp__decision decision =
+        amp__decide(&context->properties, named.op_class, operands.distinct, operands.n);
+    AMP_TRY(amp__decision_error(decision, op));
     *target = decision.target;
     return AMP_OK;
 }
@@ -90,7 +115,7 @@ static amp_dtype *types_of(const amp_host *host, void *const *tensors, size_t n)
 
 static amp_status cast_all(struct direct *direct, const struct named *named, const amp_dtype *types, amp_dtype target) {
     for (size_t i = 0; i < direct->n; i++) {
-        const struct amp__operand operand = { types[i], named->op_class == AMP_PROMOTE_SEQUENCE, false };
+        const struct amp__operand operand = operand_at(named, i, direct->n, types[i]);
         if (!amp__operand_needs_cast(&direct->casting.context->properties, named->op_class, &operand, target)) continue;
         AMP_TRY(amp__casting_cast(&direct->casting, direct->tensors[i], target, &direct->tensors[i]));
     }
@@ -126,9 +151,9 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     const struct named named = find_op(context, op);
     const amp_host *host = host_of(context, named.op);
     AMP_RETURN_IF(!host, AMP_ERR_WRONG_STATE, "amp_cast_args: the context has no model and no optimizer, so no host");
-    frame->target = AMP_DTYPE_DEFAULT;
     if (!obeys(context, thread, named.op)) {
         if (named.op) atomic_fetch_add(&named.op->passed, 1);
+        frame->target = AMP_DTYPE_DEFAULT;
         return AMP_OK;
     }
     if (named.op) atomic_fetch_add(&named.op->calls, 1);
@@ -140,6 +165,7 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     if (status == AMP_OK && target != AMP_DTYPE_DEFAULT)
         status = cast_args(context, &named, host, types, target, tensors, n, &direct);
     amp__free(types);
+    if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->failures, 1);
     if (status != AMP_OK) return status;
     if (named.op) atomic_store(&named.op->last_target, target);
     frame->target = target;

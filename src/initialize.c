@@ -11,8 +11,11 @@
 
 /* ---- what the level needs of the host ---- */
 
+static amp_status need_types(const amp_host *host, const char *who) {
+    return amp__host_need(host->dtype || host->view, "dtype (or view)", who, "the policy asks each argument's type");
+}
+
 static amp_status need_for_casts(const amp_host *host, const char *who) {
-    AMP_TRY(amp__host_need(host->dtype || host->view, "dtype (or view)", who, "the policy asks each argument's type"));
     AMP_TRY(amp__host_need(host->cast != NULL, "cast", who, "it makes the copies in another type, on the host's tape"));
     return amp__host_need(host->release != NULL, "release", who, "it ends those copies");
 }
@@ -30,94 +33,106 @@ static amp_status need_for_scaling(const amp_host *host, const char *who) {
     return amp__host_need(!host->set_grad || host->release, "release", who, "set_grad hands gradients to libamp");
 }
 
-static amp_status check_model_hooks(const amp_context *context, const struct amp__model *model, size_t index) {
+static amp_status check_model_hooks(const amp_context *context, const struct amp__model *model, size_t n_params,
+                                    size_t index) {
     const struct amp__properties *properties = &context->properties;
     char who[96];
     bool casts = false;
-    for (size_t i = 0; i < model->n_ops; i++) casts |= amp__class_casts(model->ops[i].op_class);
-    casts |= model->has_forward && properties->cast_model_type != AMP_DTYPE_UNCHANGED;
+    bool bans = false;
+    for (size_t i = 0; i < model->n_ops; i++) {
+        casts |= amp__class_casts(model->ops[i].op_class);
+        bans |= model->ops[i].op_class == AMP_BANNED;
+    }
+    casts |= model->has_forward && (properties->cast_model_type != AMP_DTYPE_UNCHANGED ||
+                                    properties->cast_model_outputs != AMP_DTYPE_UNCHANGED);
     snprintf(who, sizeof who, "level %s, model %zu:", amp__level_name(properties->level), index);
     if (!properties->enabled) return AMP_OK;
+    if (casts || bans) AMP_TRY(need_types(&model->host, who));
     if (casts) AMP_TRY(need_for_casts(&model->host, who));
-    if (amp__retypes(properties) && model->user->n_params) AMP_TRY(need_for_retyping(&model->host, who));
+    if (amp__retypes(properties) && n_params) AMP_TRY(need_for_retyping(&model->host, who));
     return AMP_OK;
 }
 
 static amp_status check_optimizer_hooks(const amp_context *context, const struct amp__optimizer *optimizer,
-                                        size_t index) {
+                                        size_t n_params, size_t index) {
     char who[96];
     snprintf(who, sizeof who, "level %s, optimizer %zu:", amp__level_name(context->properties.level), index);
-    if (!optimizer->user->n_params || amp__scaling_is_trivial(&context->properties)) return AMP_OK;
+    if (!n_params || amp__scaling_is_trivial(&context->properties)) return AMP_OK;
     return need_for_scaling(&optimizer->host, who);
 }
 
 /* ---- models ---- */
 
-static bool has_forward(const amp_op *forward) { return forward->slot || forward->schema || forward->name; }
+static amp_status build_forward(amp_context *context, struct amp__model *model, const amp_model *given, size_t index) {
+    char what[64];
+    if (!given->forward) return AMP_OK;
+    snprintf(what, sizeof what, "model %zu forward", index);
+    AMP_TRY(amp__op_build(context, given->forward, &model->host, what, &model->forward));
+    model->forward.self = given->self;
+    model->forward.target = model;
+    model->has_forward = true;
+    return AMP_OK;
+}
 
 static amp_status build_model(amp_context *context, amp_model *user, size_t index) {
     struct amp__model *model = &context->models[index];
+    amp_model given;
     char what[64];
+    memset(&given, 0, sizeof given);
     snprintf(what, sizeof what, "model %zu", index);
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
-    AMP_TRY(amp__check_struct(user->struct_size, sizeof *user, "amp_model"));
-    AMP_RETURN_IF(user->amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
-    AMP_RETURN_IF(user->flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)user->flags);
+    AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_model"));
+    AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
+    AMP_RETURN_IF(given.flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     for (size_t i = 0; i < index; i++)
         AMP_RETURN_IF(context->models[i].user == user, AMP_ERR_INVALID_ARGUMENT, "models %zu and %zu are the same", i, index);
     model->user = user;
-    AMP_TRY(amp__host_copy(&model->host, user->host, what));
+    AMP_TRY(amp__host_copy(&model->host, given.host, what));
     snprintf(what, sizeof what, "model %zu ops", index);
-    AMP_TRY(amp__ops_build(context, user->ops, user->n_ops, &model->host, what, &model->ops));
-    model->n_ops = user->n_ops;
-    AMP_TRY(amp__ops_classify(context, model->ops, user->ops, model->n_ops));
-    if (has_forward(&user->forward)) {
-        amp_op forward = user->forward;
-        if (!forward.name) forward.name = "forward";
-        snprintf(what, sizeof what, "model %zu forward", index);
-        AMP_TRY(amp__op_build(context, &forward, &model->host, what, &model->forward));
-        model->forward.self = user->self;
-        model->forward.target = model;
-        model->has_forward = true;
-    }
-    AMP_TRY(check_model_hooks(context, model, index));
-    return amp__collect_model(context, user, &model->host, index);
+    AMP_TRY(amp__ops_build(context, given.ops, given.n_ops, &model->host, what, &model->ops));
+    model->n_ops = given.n_ops;
+    AMP_TRY(amp__ops_classify(context, model->ops, given.ops, model->n_ops));
+    AMP_TRY(build_forward(context, model, &given, index));
+    AMP_TRY(check_model_hooks(context, model, given.n_params, index));
+    return amp__collect_model(context, &given, &model->host, index);
 }
 
 /* ---- optimizers ---- */
 
-static void adopt(struct amp__op *ops, size_t n, struct amp__optimizer *optimizer) {
+static void adopt(struct amp__op *ops, size_t n, struct amp__optimizer *optimizer, void *self) {
     for (size_t i = 0; i < n; i++) {
-        ops[i].self = optimizer->user->self;
+        ops[i].self = self;
         ops[i].target = optimizer;
     }
 }
 
 static amp_status build_optimizer(amp_context *context, amp_optimizer *user, size_t index) {
     struct amp__optimizer *optimizer = &context->optimizers[index];
+    amp_optimizer given;
     char what[64];
+    memset(&given, 0, sizeof given);
     snprintf(what, sizeof what, "optimizer %zu", index);
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
-    AMP_TRY(amp__check_struct(user->struct_size, sizeof *user, "amp_optimizer"));
-    AMP_RETURN_IF(user->amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
-    AMP_RETURN_IF(user->flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)user->flags);
+    AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_optimizer"));
+    AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
+    AMP_RETURN_IF(given.flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     for (size_t i = 0; i < index; i++)
         AMP_RETURN_IF(context->optimizers[i].user == user, AMP_ERR_INVALID_ARGUMENT, "optimizers %zu and %zu are the same",
                       i, index);
     optimizer->user = user;
     optimizer->context = context;
-    const amp_host *host = user->host ? user->host : context->n_models ? context->models[0].user->host : NULL;
+    const amp_host *host = given.host ? given.host : context->n_models ? &context->models[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
     snprintf(what, sizeof what, "optimizer %zu steps", index);
-    AMP_TRY(amp__ops_build(context, user->steps, user->n_steps, &optimizer->host, what, &optimizer->steps));
-    optimizer->n_steps = user->n_steps;
+    AMP_TRY(amp__ops_build(context, given.steps, given.n_steps, &optimizer->host, what, &optimizer->steps));
+    optimizer->n_steps = given.n_steps;
     snprintf(what, sizeof what, "optimizer %zu zero_grads", index);
-    AMP_TRY(amp__ops_build(context, user->zero_grads, user->n_zero_grads, &optimizer->host, what, &optimizer->zero_grads));
-    optimizer->n_zero_grads = user->n_zero_grads;
-    adopt(optimizer->steps, optimizer->n_steps, optimizer);
-    adopt(optimizer->zero_grads, optimizer->n_zero_grads, optimizer);
-    AMP_TRY(check_optimizer_hooks(context, optimizer, index));
-    return amp__collect_optimizer(context, optimizer, index);
+    AMP_TRY(amp__ops_build(context, given.zero_grads, given.n_zero_grads, &optimizer->host, what, &optimizer->zero_grads));
+    optimizer->n_zero_grads = given.n_zero_grads;
+    adopt(optimizer->steps, optimizer->n_steps, optimizer, given.self);
+    adopt(optimizer->zero_grads, optimizer->n_zero_grads, optimizer, given.self);
+    AMP_TRY(check_optimizer_hooks(context, optimizer, given.n_params, index));
+    return amp__collect_optimizer(context, optimizer, &given, index);
 }
 
 /* ---- wiring ---- */
@@ -133,6 +148,32 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
     AMP_TRY(amp__patch_add(context->patch, &wrap, &op->wrapped));
     op->wrap = context->n_wraps++;
     op->added = true;
+    return AMP_OK;
+}
+
+/* Models may share a table: then their ops on one slot must be the same, and the slot is wrapped once. */
+static amp_status find_shared(amp_context *context, size_t model_index, struct amp__op *op) {
+    for (size_t i = 0; i < model_index; i++) {
+        const struct amp__model *earlier = &context->models[i];
+        for (size_t j = 0; j < earlier->n_ops; j++) {
+            const struct amp__op *other = &earlier->ops[j];
+            if (other->slot != op->slot || !other->added || other->shares) continue;
+            AMP_RETURN_IF(strcmp(other->schema_text, op->schema_text) != 0 || other->op_class != op->op_class ||
+                              other->host->self != op->host->self || other->host->cast != op->host->cast,
+                          AMP_ERR_CONFLICT,
+                          "op %s of model %zu and op %s of model %zu share a slot but not schema, class and host: give "
+                          "them the same, or initialise the models apart", other->name, i, op->name, model_index);
+            op->shares = other;
+            return AMP_OK;
+        }
+    }
+    return AMP_OK;
+}
+
+static amp_status wire_op(amp_context *context, size_t model_index, struct amp__op *op) {
+    AMP_TRY(find_shared(context, model_index, op));
+    if (!op->shares) return wire(context, op, "op", amp__op_handler, false);
+    op->wrapped = op->shares->wrapped;
     return AMP_OK;
 }
 
@@ -155,7 +196,7 @@ static amp_status wire_all(amp_context *context) {
         struct amp__model *model = &context->models[i];
         for (size_t j = 0; j < model->n_ops; j++)
             if (amp__op_needs_wrapper(&model->ops[j]))
-                AMP_TRY(wire(context, &model->ops[j], "op", amp__op_handler, false));
+                AMP_TRY(wire_op(context, i, &model->ops[j]));
         if (model->has_forward) AMP_TRY(wire(context, &model->forward, "model", amp__forward_handler, true));
     }
     for (size_t i = 0; i < context->n_optimizers; i++) AMP_TRY(wire_optimizer(context, &context->optimizers[i]));

@@ -77,6 +77,16 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
     return AMP_OK;
 }
 
+AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
+    struct amp__optimizer *optimizer;
+    AMP_TRY(find_idle(user, "amp_clip_grad_value", &optimizer));
+    AMP_RETURN_IF(!(max_value > 0.0f), AMP_ERR_INVALID_ARGUMENT, "amp_clip_grad_value: max_value is %g; it must be above 0",
+                  (double)max_value);
+    if (optimizer->n_params)
+        AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_value", "it clips gradients"));
+    return amp__grads_clamp(optimizer->params, optimizer->n_params, max_value);
+}
+
 AMP_API amp_status amp_masters_reconcile(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
     for (size_t i = 0; i < context->n_params; i++) AMP_TRY(amp__master_reconcile(context->params[i], true));

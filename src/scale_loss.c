@@ -93,12 +93,10 @@ static amp_status begin_gradients(const struct amp__bracket *bracket) {
     if (amp__scaling_is_trivial(&bracket->context->properties)) return AMP_OK;
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = bracket->optimizers[i];
-        if (optimizer->delayed) continue; /* what stood there was set aside by the first delayed bracket */
         const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params);
         if (status == AMP_OK) continue;
         while (i--)
-            if (!bracket->optimizers[i]->delayed)
-                (void)amp__grads_cancel(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params);
+            (void)amp__grads_cancel(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params, false);
         return status;
     }
     return AMP_OK;
@@ -135,6 +133,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     struct amp__bracket *bracket = NULL;
     AMP_TRY(find_bracket(context, loss_id, flags, &bracket));
     AMP_TRY(find_optimizers(context, optimizers, n, loss_id, &bracket->optimizers));
+    if (bracket->record.brackets) amp__report_unused_steps(context);
     bracket->n_optimizers = n;
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
@@ -216,13 +215,14 @@ static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled)
     scaled->scale = NULL;
 }
 
-static amp_status cancel_gradients(const struct amp__bracket *bracket) {
+/* all: also what brackets before this one delayed. */
+static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all) {
     amp_status status = AMP_OK;
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
-        const amp_status one_status = amp__grads_cancel(optimizer->params, optimizer->n_params);
+        const amp_status one_status = amp__grads_cancel(optimizer->params, optimizer->n_params, all);
         if (one_status != AMP_OK) status = one_status;
-        optimizer->delayed = false;
+        optimizer->delayed &= !all;
     }
     return status;
 }
@@ -237,6 +237,9 @@ static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_
             if (!all.first_nonfinite) all.first_nonfinite = one_result.first_nonfinite;
             all.found_inf |= one_result.found_inf;
         }
+    double everywhere = all.found_inf ? 1.0 : 0.0;
+    if (bracket->host) AMP_TRY(amp__host_reduce(bracket->host, AMP_REDUCE_MAX, &everywhere));
+    all.found_inf = everywhere > 0.0;
     *result = all;
     return AMP_OK;
 }
@@ -291,7 +294,7 @@ static amp_action decide(struct amp__bracket *bracket, const struct amp__grads_r
 static amp_status fail_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled, amp_status status) {
     char text[AMP__ERROR_SIZE];
     snprintf(text, sizeof text, "%s", amp_last_error());
-    (void)cancel_gradients(bracket);
+    (void)cancel_gradients(bracket, true);
     for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->skip = true;
     close_bracket(bracket, scaled);
     scaled->action = AMP_SKIP;
@@ -309,8 +312,11 @@ static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, stru
 
 static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
-        bracket->optimizers[i]->delayed = true;
-        bracket->optimizers[i]->delayed_loss = bracket->loss_id;
+        struct amp__optimizer *optimizer = bracket->optimizers[i];
+        const amp_status status = amp__grads_delay(optimizer->params, optimizer->n_params);
+        if (status != AMP_OK) return fail_bracket(bracket, scaled, status);
+        optimizer->delayed = true;
+        optimizer->delayed_loss = bracket->loss_id;
     }
     scaled->action = AMP_STEP;
     close_bracket(bracket, scaled);
@@ -336,6 +342,7 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     scaled->action = decide(bracket, &result);
     tell(bracket, scaled->action);
     close_bracket(bracket, scaled);
+    amp__report_unused_ops(context);
     const amp_record *record = &bracket->record;
     AMP_RETURN_IF(record->skips_in_row && record->skips_in_row >= context->properties.max_skips &&
                       context->properties.max_skips != AMP_NEVER,
@@ -354,7 +361,7 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled) {
         memset(scaled->priv, 0, sizeof scaled->priv);
         return AMP_OK;
     }
-    const amp_status status = cancel_gradients(bracket);
+    const amp_status status = cancel_gradients(bracket, false);
     close_bracket(bracket, scaled);
     return status;
 }

@@ -44,6 +44,7 @@ present() {
     ninja) have ninja || have ninja-build || have samu ;;
     pkg-config) have "${PKG_CONFIG:-pkg-config}" ;;
     libffi) library libffi 3.4 ;;
+    jansson) library jansson 2.11 ;;
     zlib) library zlib 1.2 ;;
     check) library check 0.11 ;;
     dlpack) compiles gcc c dlpack/dlpack.h ;;
@@ -61,6 +62,7 @@ describe() {
     c++) echo "a C++ compiler" ;;
     meson) echo "meson >= 1.0.1" ;;
     libffi) echo "libffi >= 3.4 with headers" ;;
+    jansson) echo "jansson >= 2.11 with headers" ;;
     zlib) echo "zlib with headers" ;;
     check) echo "check (the C test framework)" ;;
     dlpack) echo "<dlpack/dlpack.h>" ;;
@@ -79,6 +81,8 @@ packages() {
     apt-get:c++) echo g++ ;;
     apt-get:ninja) echo ninja-build ;;
     apt-get:libffi) echo libffi-dev ;;
+    apt-get:jansson) echo libjansson-dev ;;
+    zypper:jansson) echo libjansson-devel ;;
     apt-get:zlib) echo zlib1g-dev ;;
     apt-get:dlpack) echo libdlpack-dev ;;
     dnf:cc | dnf:gcc) echo gcc glibc-devel ;;
@@ -89,7 +93,7 @@ packages() {
     pacman:libffi) echo libffi ;;
     pacman:pkg-config) echo pkgconf ;;
     pacman:python3) echo python ;;
-    pacman:zlib | pacman:check) echo "$1" ;;
+    pacman:zlib | pacman:check | pacman:jansson) echo "$1" ;;
     zypper:cc | zypper:gcc | zypper:sanitizers) echo gcc glibc-devel ;;
     dnf:c++ | zypper:c++) echo gcc-c++ ;;
     apk:cc | apk:gcc | apk:sanitizers) echo gcc musl-dev ;;
@@ -97,7 +101,8 @@ packages() {
     apk:ninja) echo samurai ;;
     apk:pkg-config) echo pkgconf ;;
     dnf:libffi | zypper:libffi | dnf:zlib | zypper:zlib | dnf:check | zypper:check | dnf:dlpack) echo "$1-devel" ;;
-    apk:libffi | apk:zlib | apk:check) echo "$1-dev" ;;
+    dnf:jansson) echo jansson-devel ;;
+    apk:libffi | apk:zlib | apk:check | apk:jansson) echo "$1-dev" ;;
     *) echo "$1" ;;
     esac
 }

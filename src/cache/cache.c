@@ -11,6 +11,15 @@ amp_status amp__cache_init(struct amp__cache *cache, size_t n_keys) {
     return AMP_OK;
 }
 
+amp_status amp__cache_grow(struct amp__cache *cache, size_t n_keys) {
+    if (n_keys <= cache->n) return AMP_OK;
+    void *grown = amp__grow(cache->cells, cache->n, n_keys, sizeof *cache->cells);
+    if (!grown) return amp__fail_memory();
+    cache->cells = grown;
+    cache->n = n_keys;
+    return AMP_OK;
+}
+
 static void push(amp__cache_cell *list, struct amp__cache_entry *entry) {
     entry->next = atomic_load(list);
     while (!atomic_compare_exchange_weak(list, &entry->next, entry)) continue;

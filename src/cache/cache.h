@@ -34,6 +34,8 @@ struct amp__cache {
 };
 
 amp_status amp__cache_init(struct amp__cache *cache, size_t n_keys);
+/* More keys. While nobody looks anything up. */
+amp_status amp__cache_grow(struct amp__cache *cache, size_t n_keys);
 void amp__cache_destroy(struct amp__cache *cache); /* releases everything */
 
 static inline void amp__cache_enter(struct amp__cache *cache) { atomic_fetch_add(&cache->users, 1); }

@@ -76,7 +76,7 @@ amp_status amp__host_elements(const amp_host *host, void *tensor, const char *na
     AMP_RETURN_IF(alignment && size && (uintptr_t)data % alignment, AMP_ERR_INVALID_ARGUMENT,
                   "%s is misaligned: %s elements at %p", name, amp__dtype_name(dtype), data);
     const amp_device device = { view.device.type ? view.device.type : DL_CPU, view.device.id };
-    *out = (struct amp__elements){ data, size, dtype, device };
+    *out = (struct amp__elements){ data, size, dtype, device, view.ndim, view.shape };
     return AMP_OK;
 }
 
@@ -133,6 +133,17 @@ amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, 
     const amp_status status = host->swap_data(host->self, tensor, storage);
     leave_hook(was_inside);
     return status == AMP_OK ? AMP_OK : hook_failed(status, "swap_data", name);
+}
+
+amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *value) {
+    if (!host->reduce) return AMP_OK;
+    double reduced = *value;
+    const bool was_inside = enter_hook();
+    const amp_status status = host->reduce(host->self, reduction, &reduced, 1);
+    leave_hook(was_inside);
+    if (status != AMP_OK) return hook_failed(status, "reduce", NULL);
+    *value = reduced;
+    return AMP_OK;
 }
 
 bool amp__host_grad_enabled(const amp_host *host) {

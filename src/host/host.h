@@ -20,6 +20,8 @@ struct amp__elements {
     uint64_t size;
     amp_dtype dtype;
     amp_device device;
+    int32_t ndim;
+    const int64_t *shape; /* the host's: until the next call of a hook */
 };
 /* Fails on what no level can train: sparse, complex, fp8, other devices, and on blocks with gaps. */
 amp_status amp__host_elements(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
@@ -30,6 +32,8 @@ amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void 
 amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, void **grad);
 amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *name, void *grad);
 amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage);
+/* One value over all ranks; unchanged where the host has no `reduce`. */
+amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *value);
 bool amp__host_grad_enabled(const amp_host *host);
 
 /* Memory for `size` elements of `dtype`: the host's where it has alloc and free, else libamp's. */

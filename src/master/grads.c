@@ -73,16 +73,69 @@ amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
     return AMP_OK;
 }
 
+/* ---- setting aside ---- */
+
+static uint64_t bytes_of(const amp_span *span) { return span->size * amp__dtype_size(span->dtype); }
+
+static amp_status copy_of(const struct amp__param *param, const amp_span *span, amp_storage *out) {
+    AMP_TRY(amp__host_alloc(param->host, span->size, span->dtype, param->device, AMP_FOR_GRADIENT, out));
+    memcpy(out->data, span->data, bytes_of(span));
+    return AMP_OK;
+}
+
+/* Afterwards the parameter has no gradient, or a fixed buffer of zeros. */
+static amp_status put_aside(struct amp__param *param, void *grad, const amp_span *shown, struct amp__aside *aside) {
+    if (param->host->set_grad) {
+        AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
+        aside->handle = grad;
+    } else if (!all_zero(shown)) {
+        AMP_TRY(copy_of(param, shown, &aside->copy));
+        memset(shown->data, 0, bytes_of(shown));
+    }
+    aside->present = aside->handle || aside->copy.data;
+    return AMP_OK;
+}
+
+/* What is there now is dropped for what was set aside. */
+static amp_status take_back(struct amp__param *param, struct amp__aside *aside) {
+    void *grad;
+    amp_status status = amp__host_grad(param->host, param->tensor, param->name, &grad);
+    if (status == AMP_OK && param->host->set_grad) {
+        if (grad || aside->handle)
+            status = amp__host_set_grad(param->host, param->tensor, param->name, aside->handle);
+        if (status == AMP_OK) amp__host_release(param->host, grad);
+    } else if (status == AMP_OK && grad) {
+        amp_span shown;
+        status = grad_elements(param, grad, &shown);
+        if (status == AMP_OK && aside->copy.data && aside->copy.dtype == shown.dtype)
+            memcpy(shown.data, aside->copy.data, bytes_of(&shown));
+        else if (status == AMP_OK && bytes_of(&shown))
+            memset(shown.data, 0, bytes_of(&shown));
+        param->grad_version = version_of(param, grad);
+    }
+    amp__host_free(param->host, &aside->copy);
+    *aside = (struct amp__aside){ 0 };
+    return status;
+}
+
+static void drop_aside(struct amp__param *param, struct amp__aside *aside) {
+    amp__host_release(param->host, aside->handle);
+    amp__host_free(param->host, &aside->copy);
+    *aside = (struct amp__aside){ 0 };
+}
+
+static amp_status aside_elements(const struct amp__param *param, const struct amp__aside *aside, amp_span *span) {
+    *span = (amp_span){ aside->copy.data, param->size, aside->copy.dtype, 0 };
+    return aside->handle ? grad_elements(param, aside->handle, span) : AMP_OK;
+}
+
 /* ---- begin ---- */
 
-/* Hosts with fixed gradient buffers: what stands there is copied away and the buffer zeroed. */
-static amp_status copy_aside(struct amp__param *param, const amp_span *shown) {
-    if (all_zero(shown)) return AMP_OK;
-    AMP_TRY(amp__host_alloc(param->host, param->size, shown->dtype, param->device, AMP_FOR_GRADIENT,
-                            &param->stash_copy));
-    const uint64_t bytes = shown->size * amp__dtype_size(shown->dtype);
-    memcpy(param->stash_copy.data, shown->data, bytes);
-    memset(shown->data, 0, bytes);
+static amp_status save_first(struct amp__param *param, const amp_span *shown) {
+    if (param->host->set_grad || param->first_saved) return AMP_OK;
+    const amp_span exact = param->has_master ? master_span(param) : *shown;
+    if (!all_zero(&exact)) AMP_TRY(copy_of(param, &exact, &param->first));
+    param->first_saved = true;
     return AMP_OK;
 }
 
@@ -92,15 +145,17 @@ static amp_status begin_one(struct amp__param *param) {
     AMP_TRY(need_master_grad(param));
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) {
-        param->grad_handle = NULL;
+        if (!param->in_bracket) param->grad_handle = NULL;
         return AMP_OK;
     }
     AMP_TRY(grad_elements(param, grad, &shown));
-    /* hosts without versions may have zeroed their buffer by hand: only a look tells */
-    if (param->has_master) AMP_TRY(follow(param, grad, &shown, !param->host->version));
-    if (!param->host->set_grad) return copy_aside(param, &shown);
-    AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
-    param->stash = grad;
+    if (param->in_bracket) return put_aside(param, grad, &shown, &param->delayed);
+    /* a host without versions may have zeroed its gradient by hand: only a look tells */
+    const bool look = !param->host->version;
+    if (param->has_master) AMP_TRY(follow(param, grad, &shown, look));
+    AMP_TRY(save_first(param, &shown));
+    AMP_TRY(put_aside(param, grad, &shown, &param->stash));
+    param->stash.present |= param->has_master; /* a master gradient may be too small to show */
     return AMP_OK;
 }
 
@@ -108,10 +163,11 @@ amp_status amp__grads_begin(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const amp_status status = begin_one(params[i]);
         if (status == AMP_OK) {
+            params[i]->delaying = params[i]->in_bracket;
             params[i]->in_bracket = true;
             continue;
         }
-        (void)amp__grads_cancel(params, i);
+        (void)amp__grads_cancel(params, i, false);
         return status;
     }
     return AMP_OK;
@@ -119,38 +175,48 @@ amp_status amp__grads_begin(struct amp__param *const *params, size_t n) {
 
 /* ---- cancel ---- */
 
-static amp_status put_back(struct amp__param *param) {
-    void *grad;
-    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (param->host->set_grad) {
-        if (grad || param->stash)
-            AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, param->stash));
-        param->stash = NULL;
-        amp__host_release(param->host, grad);
-        return AMP_OK;
+amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool all) {
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n; i++) {
+        struct amp__param *param = params[i];
+        if (!param->in_bracket) continue;
+        const bool inner = param->delaying;
+        amp_status one = inner ? take_back(param, &param->delayed) : AMP_OK;
+        param->delaying = false;
+        if (!inner || all) {
+            const amp_status outer = take_back(param, &param->stash);
+            if (one == AMP_OK) one = outer;
+            param->in_bracket = false;
+        }
+        if (one != AMP_OK) status = one;
     }
-    if (!grad) return AMP_OK;
-    amp_span shown;
-    AMP_TRY(grad_elements(param, grad, &shown));
-    const uint64_t bytes = shown.size * amp__dtype_size(shown.dtype);
-    if (param->stash_copy.data && param->stash_copy.dtype == shown.dtype)
-        memcpy(shown.data, param->stash_copy.data, bytes);
-    else if (bytes)
-        memset(shown.data, 0, bytes);
-    param->grad_version = version_of(param, grad);
+    return status;
+}
+
+/* ---- delay ---- */
+
+/* new += delayed, in the gradient's own type, as backward itself would have accumulated. */
+static amp_status merge_delayed(struct amp__param *param) {
+    struct amp__aside *delayed = &param->delayed;
+    void *grad;
+    amp_span fresh, old;
+    if (!delayed->present) return AMP_OK;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) return take_back(param, delayed);
+    AMP_TRY(grad_elements(param, grad, &fresh));
+    AMP_TRY(aside_elements(param, delayed, &old));
+    AMP_TRY(amp_axpby_list(&fresh, 1.0f, &fresh, 1.0f, &old, 1, NULL));
+    drop_aside(param, delayed);
     return AMP_OK;
 }
 
-amp_status amp__grads_cancel(struct amp__param *const *params, size_t n) {
-    amp_status status = AMP_OK;
+amp_status amp__grads_delay(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (!params[i]->in_bracket) continue;
-        const amp_status one = put_back(params[i]);
-        if (one != AMP_OK) status = one;
-        amp__host_free(params[i]->host, &params[i]->stash_copy);
-        params[i]->in_bracket = false;
+        AMP_TRY(merge_delayed(params[i]));
+        params[i]->delaying = false;
     }
-    return status;
+    return AMP_OK;
 }
 
 /* ---- end ---- */
@@ -186,10 +252,9 @@ static amp_status plan_alloc(struct plan *plan, size_t n) {
 /* What was set aside, as elements; data NULL if nothing was. */
 static amp_status stash_elements(const struct amp__param *param, amp_span *stash) {
     *stash = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
-    if (!param->stash && !param->stash_copy.data) return AMP_OK;
-    if (param->has_master) *stash = master_span(param);
-    else if (param->stash) return grad_elements(param, param->stash, stash);
-    else *stash = (amp_span){ param->stash_copy.data, param->size, param->stash_copy.dtype, 0 };
+    if (!param->stash.present) return AMP_OK;
+    if (!param->has_master) return aside_elements(param, &param->stash, stash);
+    if (param->grad_handle) *stash = master_span(param);
     return AMP_OK;
 }
 
@@ -235,26 +300,30 @@ static amp_status plan_show(const struct plan *plan) {
 /* The bracket is over for one parameter: what was set aside is merged, or goes back if backward made nothing. */
 static amp_status settle(struct amp__param *param, bool has_new) {
     amp_status status = AMP_OK;
-    if (param->stash && has_new) amp__host_release(param->host, param->stash);
-    else if (param->stash) status = amp__host_set_grad(param->host, param->tensor, param->name, param->stash);
-    param->stash = NULL;
-    amp__host_free(param->host, &param->stash_copy);
+    void *stash = param->stash.handle;
+    if (stash && has_new) amp__host_release(param->host, stash);
+    else if (stash) status = amp__host_set_grad(param->host, param->tensor, param->name, stash);
+    amp__host_free(param->host, &param->stash.copy);
+    param->stash = (struct amp__aside){ 0 };
     param->in_bracket = false;
     return status;
 }
 
 /* Fixed buffers cannot be dropped by the host: after an overflow they hold again what stood there at begin. */
 static void restore_fixed(const struct plan *plan) {
-    for (size_t i = 0; i < plan->n; i++)
-        if (!plan->params[i]->host->set_grad) {
-            if (put_back(plan->params[i]) == AMP_OK && plan->params[i]->has_master) plan->params[i]->grad_handle = NULL;
-        }
+    for (size_t i = 0; i < plan->n; i++) {
+        struct amp__param *param = plan->params[i];
+        if (param->host->set_grad) continue;
+        (void)take_back(param, &param->stash);
+        param->grad_handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
+    }
 }
 
 amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, struct amp__grads_result *result) {
     struct plan plan = { 0 };
     float found_inf = 0.0f;
     int64_t first = -1;
+    AMP_TRY(amp__grads_delay(params, n));
     AMP_TRY(plan_alloc(&plan, n));
     amp_status status = AMP_OK;
     for (size_t i = 0; i < n && status == AMP_OK; i++) /* a parameter that two optimizers share is unscaled once */
@@ -281,10 +350,33 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
 
 /* ---- between brackets ---- */
 
-amp_status amp__grads_show(struct amp__param *param) {
+static void restore_first(struct amp__param *param) {
+    void *grad;
+    amp_span shown;
+    if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return;
+    if (grad_elements(param, grad, &shown) != AMP_OK) return;
+    const amp_span exact = param->has_master ? master_span(param) : shown;
+    if (param->first.data && param->first.dtype == exact.dtype) memcpy(exact.data, param->first.data, bytes_of(&exact));
+    else if (bytes_of(&exact)) memset(exact.data, 0, bytes_of(&exact));
+    if (param->has_master) {
+        param->grad_handle = grad;
+        (void)amp__grads_show(param, true);
+    }
+}
+
+void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped) {
+    for (size_t i = 0; i < n; i++) {
+        if (!params[i]->first_saved) continue;
+        if (skipped) restore_first(params[i]);
+        amp__host_free(params[i]->host, &params[i]->first);
+        params[i]->first_saved = false;
+    }
+}
+
+amp_status amp__grads_show(struct amp__param *param, bool always) {
     void *grad = param->grad_handle;
     const uint64_t version = version_of(param, grad);
-    if (param->host->version && version == param->grad_version) return AMP_OK;
+    if (!always && param->host->version && version == param->grad_version) return AMP_OK;
     amp_span shown;
     const amp_span master = master_span(param);
     AMP_TRY(grad_elements(param, grad, &shown));
@@ -293,20 +385,24 @@ amp_status amp__grads_show(struct amp__param *param) {
     return AMP_OK;
 }
 
-void amp__grads_forget(struct amp__param *const *params, size_t n) {
-    for (size_t i = 0; i < n; i++) params[i]->grad_handle = NULL;
+void amp__grads_forget(struct amp__param *const *params, size_t n, bool open) {
+    for (size_t i = 0; i < n; i++) {
+        struct amp__param *param = params[i];
+        param->grad_handle = NULL;
+        drop_aside(param, &param->stash);
+        drop_aside(param, &param->delayed);
+        param->delaying = false;
+        param->in_bracket &= open;
+    }
 }
 
 amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor) {
     for (size_t i = 0; i < n; i++) {
-        struct amp__param *param = params[i];
-        amp_span span, shown;
-        AMP_TRY(amp__grads_view(param, &span));
+        amp_span span;
+        AMP_TRY(amp__grads_view(params[i], &span));
         if (!span.data) continue;
         AMP_TRY(amp_scale_list(&span, &span, 1, factor, NULL));
-        if (!param->has_master) continue;
-        AMP_TRY(grad_elements(param, param->grad_handle, &shown));
-        AMP_TRY(amp_cast_list(&shown, &span, 1));
+        if (params[i]->has_master) AMP_TRY(amp__grads_show(params[i], true));
     }
     return AMP_OK;
 }

@@ -56,11 +56,16 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
 amp_status amp__master_write_back(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
-    const amp_span dst = { now.data, param->size, param->dtype, 0 };
-    const amp_span src = { param->fp32.data, param->size, AMP_FLOAT32, 0 };
-    AMP_TRY(amp_cast_list(&dst, &src, 1));
-    param->version = version_of(param);
+    amp__master_round(param, now.data);
     return AMP_OK;
+}
+
+void amp__master_round(struct amp__param *param, void *elements) {
+    const amp_span dst = { elements, param->size, param->dtype, 0 };
+    const amp_span src = { param->fp32.data, param->size, AMP_FLOAT32, 0 };
+    const amp_status status = amp_cast_list(&dst, &src, 1);
+    (void)status; /* it fails only on spans that are none */
+    param->version = version_of(param);
 }
 
 /* ---- lending ---- */
@@ -78,9 +83,13 @@ static amp_status lend_grad(struct amp__param *param) {
     amp_span span;
     AMP_TRY(amp__grads_view(param, &span));
     if (!span.data || span.data != param->grad.data) return AMP_OK;
+    struct amp__elements shown;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    AMP_TRY(amp__host_elements(param->host, grad, param->name, &shown));
+    const amp_storage lent = param->grad;
     AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
-    param->grad.dtype = param->dtype;
+    param->lent = lent;
+    param->grad.dtype = shown.dtype;
     param->step_grad = grad;
     return AMP_OK;
 }
@@ -95,9 +104,12 @@ static amp_status take_grad_back(struct amp__param *param) {
     if (now == grad) {
         AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
         param->grad.dtype = AMP_FLOAT32;
-        return amp__grads_show(param);
+        return amp__grads_show(param, false);
     }
-    amp__host_free(param->host, &param->grad); /* now the 16-bit block that had been there */
+    /* `grad` is the 16-bit block that had been there. A host with free has freed the lent one with its handle; without
+     * it each side keeps the blocks it made: the lent one comes back to us, the other is the host's. */
+    if (amp__host_owns_memory(param->host)) amp__host_free(param->host, &param->grad);
+    else param->grad = param->lent;
     param->grad_handle = NULL;
     return AMP_OK;
 }

@@ -9,6 +9,13 @@
 #include "amp_kernels.h"
 #include "host/host.h"
 
+/* A gradient that makes room for another: its handle, or for hosts with fixed buffers a copy of its elements. */
+struct amp__aside {
+    bool present;
+    void *handle; /* ours while it is here */
+    amp_storage copy;
+};
+
 struct amp__param {
     const amp_host *host;
     void *tensor; /* the first handle on this storage */
@@ -36,18 +43,25 @@ struct amp__param {
     amp_storage grad;      /* FP32 master gradient, allocated at the first bracket */
     void *grad_handle;     /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
     uint64_t grad_version; /* of that handle when both last agreed */
-    void *step_grad;       /* handle whose storage is swapped for `grad` during a step */
+    void *step_grad;       /* handle whose storage is swapped for `grad` during a step, */
+    amp_storage lent;      /* and the block that lies under it then */
 
-    /* while a bracket is open */
-    bool in_bracket;
-    void *stash;            /* the gradient handle set aside, ours until the end */
-    amp_storage stash_copy; /* its elements, for hosts without set_grad */
+    /* while a bracket is open, and between brackets that delay */
+    bool in_bracket, delaying; /* delaying: a bracket is open on top of delayed ones */
+    struct amp__aside stash;   /* what was there at begin */
+    struct amp__aside delayed; /* the scaled gradient of earlier brackets that delayed, while another is open */
+
+    /* hosts with fixed gradient buffers: what stood there at the first begin since the last step */
+    bool first_saved;
+    amp_storage first; /* empty: zeros. FP32 where there is a master */
 };
 
 /* ---- retype.c: another type under the same handles ---- */
 
 /* Gives the parameter `dtype`. keep_master: the FP32 elements stay beside it as its master. All or nothing. */
 amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool keep_master);
+/* A 16-bit parameter without a master gets one, widened from it. */
+amp_status amp__param_make_master(struct amp__param *param);
 /* The way back: FP32 again, from the master where there is one. */
 amp_status amp__param_restore(struct amp__param *param);
 /* Undoes a retype that nobody has seen yet: the very block that was there. */
@@ -71,6 +85,8 @@ amp_status amp__master_swap_out(struct amp__param *param);
 amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp_dtype dtype);
 /* The parameter's elements := the master, rounded. */
 amp_status amp__master_write_back(struct amp__param *param);
+/* The same where the elements were just looked at; cannot fail. */
+void amp__master_round(struct amp__param *param, void *elements);
 
 /* ---- grads.c: one bracket over a list of parameters ---- */
 
@@ -79,19 +95,28 @@ struct amp__grads_result {
     const struct amp__param *first_nonfinite; /* with found_inf */
 };
 
-/* Sets existing gradients aside. On an error everything is as it was. */
+/* Sets existing gradients aside. Where a bracket that delayed left scaled ones, those are set aside beside what it set
+ * aside. On an error everything is as it was. */
 amp_status amp__grads_begin(struct amp__param *const *params, size_t n);
+/* The end of a bracket that delays: the scaled gradients of those before it are added to the new ones. */
+amp_status amp__grads_delay(struct amp__param *const *params, size_t n);
 /* new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */
 amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, struct amp__grads_result *result);
-/* New gradients are dropped, those set aside are put back. */
-amp_status amp__grads_cancel(struct amp__param *const *params, size_t n);
-/* After the host cleared its gradients: master gradients are gone too. */
-void amp__grads_forget(struct amp__param *const *params, size_t n);
+/* New gradients are dropped, those set aside are put back: with `all` those that stood before the first delayed bracket,
+ * else those that stood before this one. */
+amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool all);
+/* The step that follows the brackets has been taken, or skipped: then fixed buffers hold again what stood there at the
+ * first begin since the last step, for the host cannot drop what they hold. */
+void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped);
+/* After the host cleared its gradients: master gradients are gone too, and so is what was set aside. open: a bracket is. */
+void amp__grads_forget(struct amp__param *const *params, size_t n, bool open);
 /* The gradient that the optimizer will see: data NULL if none. Follows what the host did to its handle since. */
 amp_status amp__grads_view(struct amp__param *param, amp_span *span);
-/* After the host's optimizer had the master gradient under its handle: what it wrote there shows in the handle. */
-amp_status amp__grads_show(struct amp__param *param);
+/* The handle shows the master gradient rounded, after the host's optimizer (always: or we) wrote into it. */
+amp_status amp__grads_show(struct amp__param *param, bool always);
 /* Multiplies all gradients, the masters' and the rounded ones that the host sees. */
 amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor);
+/* Every element into [-limit, limit]. clip.c */
+amp_status amp__grads_clamp(struct amp__param *const *params, size_t n, float limit);
 
 #endif

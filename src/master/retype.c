@@ -75,6 +75,18 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool kee
     return AMP_OK;
 }
 
+amp_status amp__param_make_master(struct amp__param *param) {
+    struct amp__elements now;
+    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    if (!param->fp32.data)
+        AMP_TRY(amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_MASTER, &param->fp32));
+    const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
+    AMP_TRY(cast_storage(&param->fp32, &low, param->size));
+    param->has_master = true;
+    param->version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
+    return AMP_OK;
+}
+
 amp_status amp__param_undo_retype(struct amp__param *param) {
     if (!param->re_typed) return AMP_OK;
     AMP_TRY(amp__param_swap(param, &param->fp32));
@@ -119,7 +131,10 @@ amp_status amp__param_restore(struct amp__param *param) {
 
 void amp__param_destroy(struct amp__param *param) {
     if (!param) return;
-    if (param->host) amp__host_free(param->host, &param->grad);
+    if (param->host) {
+        amp__host_free(param->host, &param->grad);
+        amp__host_free(param->host, &param->first);
+    }
     amp__free(param->ties);
     amp__free(param->name);
     amp__free(param);

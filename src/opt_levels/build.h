@@ -28,9 +28,16 @@ static inline bool amp__class_casts(amp_class op_class) {
 
 /* Adds a model's parameters, and an optimizer's; fills optimizer->params. */
 amp_status amp__collect_model(amp_context *context, const amp_model *model, const amp_host *host, size_t model_index);
-amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *optimizer, size_t optimizer_index);
+amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *optimizer,
+                                  const amp_optimizer *given, size_t optimizer_index);
 /* Finds handles on one storage (ties) and blocks that overlap (an error). Between models and optimizers. */
 amp_status amp__collect_ties(amp_context *context);
+
+/* One more parameter for an optimizer of a running context: params[i], re-typed and mastered as at initialize. */
+amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i);
+/* Forgets what amp__collect_late added since there were so many. */
+void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, size_t context_params,
+                       size_t optimizer_params);
 
 /* Re-types what the level re-types, making masters; undone by amp__retype_undo until the commit. */
 amp_status amp__retype_all(amp_context *context);

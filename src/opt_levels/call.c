@@ -140,16 +140,6 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
     amp__call_return(call, op->on_failure);
 }
 
-static amp_status explain_refusal(const struct amp__op *op, amp_status status) {
-    char base[AMP__OP_NAME_MAX + 1];
-    amp__op_base_name(op->name, base);
-    if (status == AMP_ERR_BANNED)
-        return amp__fail(status, "op %s is banned with %s arguments: %s", op->name,
-                         amp__dtype_name(op->context->properties.low), amp__banned_advice(base));
-    return amp__fail(status, "op %s works in place on a 16-bit tensor but belongs to FP32: use the op that returns a new "
-                     "tensor, or register it as AMP_LEAVE", op->name);
-}
-
 /* The casts failed: the original may run only on arguments that all have one type, as without libamp. */
 static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
                        amp_status status) {
@@ -201,7 +191,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
         amp__decide(&op->context->properties, op->op_class, operands.distinct, operands.n);
     const amp_dtype type = decision.target ? decision.target : common_type(&operands);
     atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
-    if (decision.status != AMP_OK) fail_call(op, call, explain_refusal(op, decision.status));
+    if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
     else if (decision.target) run_cast(op, call, &operands, decision.target);
     else amp__call_run(call, implementation(op, call, type), call->args);
     amp__mark_pop(thread, __builtin_frame_address(0));
@@ -220,8 +210,9 @@ static amp_status cast_output(struct amp__op *op, const struct amp__call *call) 
     const bool owned = !(op->flags & AMP_OP_RETURN_BORROWED);
     const bool taped = owned && amp__host_grad_enabled(op->host) && !amp__tape_retains(op->host);
     void *cast;
-    if (taped) AMP_TRY(amp__tape_reserve(op->context, 1));
+    if (taped) AMP_TRY(amp__tape_reserve(op->context));
     const amp_status status = amp__host_cast(op->host, output, wanted, &cast);
+    if (status != AMP_OK && taped) amp__tape_unreserve(op->context, 1);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s: the model's output", op->name);
     count(&op->casts);
     if (taped) amp__tape_add(op->context, op->host, output);

@@ -19,6 +19,7 @@ struct amp__temporaries {
     amp_context *context;
     const amp_host *host;
     struct amp__block *blocks; /* memory of this call */
+    bool taped;                /* a place on the tape is reserved for each */
     size_t n, capacity;
     void *handles[];
 };

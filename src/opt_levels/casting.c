@@ -15,6 +15,7 @@ void amp__casting_begin(struct amp__casting *casting, amp_context *context, cons
 static void leave_cache(void *context) { amp__cache_leave(&((amp_context *)context)->cache); }
 
 static void release_all(struct amp__temporaries *temporaries) {
+    if (temporaries->taped && temporaries->n) amp__tape_unreserve(temporaries->context, temporaries->n);
     for (size_t i = temporaries->n; i--;) amp__host_release(temporaries->host, temporaries->handles[i]);
     for (struct amp__block *block = temporaries->blocks, *next; block; block = next) {
         next = block->next;
@@ -45,6 +46,10 @@ static void enter_cache(struct amp__casting *casting) {
 
 /* ---- one cast ---- */
 
+static bool goes_to_tape(const struct amp__casting *casting) {
+    return casting->recording && !amp__tape_retains(casting->host);
+}
+
 static amp_status need_temporaries(struct amp__casting *casting) {
     if (casting->temporaries) return AMP_OK;
     struct amp__temporaries *fresh =
@@ -53,6 +58,7 @@ static amp_status need_temporaries(struct amp__casting *casting) {
     fresh->context = casting->context;
     fresh->host = casting->host;
     fresh->capacity = casting->capacity;
+    fresh->taped = goes_to_tape(casting);
     casting->temporaries = fresh;
     tell_mark(casting);
     return AMP_OK;
@@ -71,13 +77,16 @@ static bool may_cache(const struct amp__casting *casting, const struct amp__para
  */
 static amp_status cast_fresh(struct amp__casting *casting, const struct amp__param *param, void *tensor, amp_dtype to,
                              uint64_t version, void **out) {
-    const bool taped = casting->recording && !amp__tape_retains(casting->host);
+    const bool taped = goes_to_tape(casting);
     const bool cached = may_cache(casting, param);
     struct amp__cache_entry *entry = cached ? amp__alloc(1, sizeof *entry) : NULL;
     if (cached && !entry) return amp__fail_memory();
-    amp_status status = taped ? amp__tape_reserve(casting->context, casting->capacity) : AMP_OK;
-    if (status == AMP_OK && !cached) status = need_temporaries(casting);
-    if (status == AMP_OK) status = amp__host_cast(casting->host, tensor, to, out);
+    amp_status status = cached ? AMP_OK : need_temporaries(casting);
+    if (status == AMP_OK && taped) status = amp__tape_reserve(casting->context);
+    if (status == AMP_OK) {
+        status = amp__host_cast(casting->host, tensor, to, out);
+        if (status != AMP_OK && taped) amp__tape_unreserve(casting->context, 1);
+    }
     if (status != AMP_OK) {
         amp__free(entry);
         return status;
@@ -135,7 +144,7 @@ void amp__casting_abandon(struct amp__casting *casting) {
 
 void amp__casting_end(struct amp__casting *casting) {
     struct amp__temporaries *temporaries = casting->temporaries;
-    if (temporaries && casting->recording && !amp__tape_retains(casting->host)) {
+    if (temporaries && temporaries->taped) {
         for (size_t i = 0; i < temporaries->n; i++)
             amp__tape_add(casting->context, casting->host, temporaries->handles[i]);
         temporaries->n = 0;

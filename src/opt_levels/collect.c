@@ -105,16 +105,16 @@ amp_status amp__collect_model(amp_context *context, const amp_model *model, cons
 
 /* ---- optimizers ---- */
 
-amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *optimizer, size_t optimizer_index) {
-    const amp_optimizer *user = optimizer->user;
-    AMP_RETURN_IF(user->n_params && !user->params, AMP_ERR_INVALID_ARGUMENT,
-                  "optimizer %zu: params is NULL, but it has %zu entries", optimizer_index, user->n_params);
+amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *optimizer,
+                                  const amp_optimizer *given, size_t optimizer_index) {
+    AMP_RETURN_IF(given->n_params && !given->params, AMP_ERR_INVALID_ARGUMENT,
+                  "optimizer %zu: params is NULL, but it has %zu entries", optimizer_index, given->n_params);
     char owner[48];
     snprintf(owner, sizeof owner, "optimizer%zu.", optimizer_index);
-    optimizer->params = amp__alloc(user->n_params, sizeof *optimizer->params);
+    optimizer->params = amp__alloc(given->n_params, sizeof *optimizer->params);
     if (!optimizer->params) return amp__fail_memory();
-    for (size_t i = 0; i < user->n_params; i++) {
-        void *tensor = user->params[i];
+    for (size_t i = 0; i < given->n_params; i++) {
+        void *tensor = given->params[i];
         AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "optimizer %zu: params[%zu] is NULL", optimizer_index, i);
         struct amp__param *param = amp__param_of_handle(context, tensor);
         if (!param) AMP_TRY(new_param(context, &optimizer->host, tensor, NULL, owner, i, &param));
@@ -211,6 +211,72 @@ amp_status amp__collect_ties(amp_context *context) {
     }
     amp__free(sorted);
     return status;
+}
+
+/* ---- parameters that come later ---- */
+
+static amp_status check_apart(const amp_context *context, const struct amp__param *param) {
+    for (size_t i = 0; i < context->n_params; i++) {
+        const struct amp__param *other = context->params[i];
+        struct amp__elements now;
+        if (other == param || !other->size || !other->host->view) continue;
+        AMP_TRY(amp__host_elements(other->host, other->tensor, other->name, &now));
+        const char *begin = now.data, *end = begin + now.size * amp__dtype_size(now.dtype);
+        const char *mine = param->address, *mine_end = mine + param->size * amp__dtype_size(param->dtype);
+        AMP_RETURN_IF(mine < end && begin < mine_end, AMP_ERR_CONFLICT,
+                      "amp_add_params: %s shares memory with %s: add that handle, or give it storage of its own",
+                      param->name, other->name);
+    }
+    return AMP_OK;
+}
+
+static bool must_retype(const amp_context *context, const struct amp__param *param);
+
+static amp_status add_new(amp_context *context, struct amp__optimizer *optimizer, const amp_param *given, size_t i,
+                          struct amp__param **out) {
+    struct amp__param *param;
+    AMP_TRY(new_param(context, &optimizer->host, given->tensor, given->name, "added.", context->n_params + i, &param));
+    param->module_kind = given->module_kind;
+    param->in_model = true;
+    AMP_TRY(inspect(context, param, true));
+    AMP_TRY(check_apart(context, param));
+    *out = param;
+    if (!must_retype(context, param)) return AMP_OK;
+    return amp__param_retype(param, context->properties.cast_model_type, context->properties.master_weights);
+}
+
+amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
+    amp_param given;
+    memset(&given, 0, sizeof given);
+    AMP_RETURN_IF(nth(params, i)->struct_size != params->struct_size, AMP_ERR_ABI_MISMATCH,
+                  "amp_add_params: params[%zu].struct_size differs from params[0]'s", i);
+    AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof(amp_param), nth(params, i), params->struct_size, "amp_param"));
+    AMP_RETURN_IF(!given.tensor, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: params[%zu] has no tensor", i);
+    struct amp__param *param = amp__param_of_handle(context, given.tensor);
+    for (size_t j = 0; param && j < optimizer->n_params; j++)
+        AMP_RETURN_IF(optimizer->params[j] == param, AMP_ERR_INVALID_ARGUMENT,
+                      "amp_add_params: the optimizer has %s already", param->name);
+    if (!param) AMP_TRY(add_new(context, optimizer, &given, i, &param));
+    else if (param->re_typed && !param->has_master && context->properties.master_weights)
+        AMP_TRY(amp__param_make_master(param));
+    param->in_optimizer = true;
+    optimizer->params[optimizer->n_params++] = param;
+    return AMP_OK;
+}
+
+/* A master that a frozen parameter was given stays: it is the parameter widened, and no harm. */
+void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, size_t context_params,
+                       size_t optimizer_params) {
+    char text[512];
+    snprintf(text, sizeof text, "%s", amp_last_error());
+    optimizer->n_params = optimizer_params;
+    for (size_t i = context->n_params; i-- > context_params;) {
+        (void)amp__param_undo_retype(context->params[i]);
+        amp__params_remove(context, context->params[i]);
+        amp__param_destroy(context->params[i]);
+    }
+    context->n_params = context_params;
+    (void)amp__fail(AMP_OK, "%s", text);
 }
 
 /* ---- re-typing ---- */

@@ -31,6 +31,7 @@ struct amp__op {
     amp_fn fp16, bf16;
     const void *on_failure, *on_skip;
     bool wrapped;
+    const struct amp__op *shares; /* the op of an earlier model that takes this slot's calls; NULL: none */
     size_t wrap; /* its number in the context's patch, if it was added to it */
     bool added;
     void *target; /* struct amp__model or amp__optimizer it belongs to */
@@ -124,17 +125,18 @@ struct amp_context {
 
     pthread_mutex_t lock; /* what follows */
     struct amp__taped *taped;
-    size_t n_taped, taped_capacity, taped_warning;
+    size_t n_taped, n_reserved, taped_capacity, taped_warning;
     amp_status kept;
     char kept_text[512];
     char *warnings; /* lines */
-    bool explained_skip;
+    bool explained_skip, reported_ops, reported_steps;
 };
 
 /* ---- params.c: finding parameters by handle ---- */
 
 amp_status amp__params_init(amp_context *context);
 amp_status amp__params_insert(amp_context *context, void *handle, struct amp__param *param);
+void amp__params_remove(amp_context *context, const struct amp__param *param); /* all its handles */
 struct amp__param *amp__param_of_handle(const amp_context *context, const void *tensor);
 /* By handle, else by the host's id: another handle on a parameter's storage is that parameter. */
 struct amp__param *amp__param_find(const amp_context *context, const amp_host *host, void *tensor);
@@ -165,10 +167,17 @@ void amp__event(amp_context *context, const amp_host *host, const amp_event *eve
 /* A line for the host's event hook and for amp_explain. */
 amp_status amp__warn(amp_context *context, const char *format, ...) AMP_PRINTF(2, 3);
 
+/* Names, once, the wired slots that no call has reached: after the first bracket the model's, before the second the
+ * optimizers'. A host that copied its pointers before they were wired would otherwise train as if libamp were not there. */
+uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
+void amp__report_unused_ops(amp_context *context);
+void amp__report_unused_steps(amp_context *context);
+
 /* ---- tape.c: temporaries that outlive their call ---- */
 
-/* Room for `n` more, so that amp__tape_add cannot fail. */
-amp_status amp__tape_reserve(amp_context *context, size_t n);
+/* Room for one more, so that the amp__tape_add that follows cannot fail; given back if none follows. */
+amp_status amp__tape_reserve(amp_context *context);
+void amp__tape_unreserve(amp_context *context, size_t n);
 void amp__tape_add(amp_context *context, const amp_host *host, void *handle);
 /* Releases what no tape needs any more: everything, or what every optimizer has stepped past. */
 void amp__tape_release(amp_context *context, bool everything);

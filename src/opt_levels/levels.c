@@ -97,7 +97,8 @@ static amp_status check_switches(const amp_config *config) {
         { "master_weights", config->master_weights, AMP_ON },
         { "cache", config->cache, AMP_ON },
         { "lists", config->lists, AMP_LISTS_TORCH },
-        { "scaler", config->scaler, AMP_SCALER_APEX },
+        { "scaler", config->scaler, AMP_SCALER_MXNET },
+        { "consecutive_hysteresis", config->consecutive_hysteresis, AMP_ON },
         { "cast_model_outputs", config->cast_model_outputs, AMP_FLOAT64 },
     };
     for (size_t i = 0; i < AMP_COUNT(fields); i++)
@@ -109,7 +110,28 @@ static amp_status check_switches(const amp_config *config) {
 
 /* ---- the scaler's settings ---- */
 
-static bool is_positive(float value) { return value > 0.0f && value <= 3.402823466e38f; }
+#define LARGEST 0x1.fffffep127f /* finite float */
+#define SMALLEST 0x1p-126f      /* normal float */
+
+/* What a mode does where the configuration says 0, as the original's users have it. Sources: docs/scaler.md. A backoff
+ * of 0 divides by `growth`. Megatron and DeepSpeed have no ceiling: 2^127 is the last power of two. */
+static const struct scaler_defaults {
+    float init_scale, min_scale, max_scale, growth, backoff;
+    uint32_t window, hysteresis;
+    bool consecutive_hysteresis;
+} scaler_defaults[] = {
+    /*                          init     min       max      growth backoff window hysteresis */
+    [AMP_SCALER_APEX] =      { 0x1p16f, SMALLEST, 0x1p24f,  2.0f, 0.5f,   2000,  1, true },
+    [AMP_SCALER_TORCH] =     { 0x1p16f, SMALLEST, LARGEST,  2.0f, 0.5f,   2000,  1, true },
+    [AMP_SCALER_MEGATRON] =  { 0x1p32f, 1.0f,     0x1p127f, 2.0f, 0.5f,   1000,  2, false },
+    [AMP_SCALER_DEEPSPEED] = { 0x1p16f, 1.0f,     0x1p127f, 2.0f, 0.0f,   1000,  2, false },
+    [AMP_SCALER_JMP] =       { 0x1p15f, 1.0f,     LARGEST,  2.0f, 0.0f,   2000,  1, true },
+    [AMP_SCALER_MXNET] =     { 0x1p16f, SMALLEST, 0x1p24f,  2.0f, 0.0f,   2000,  1, true },
+};
+
+static bool is_positive(float value) { return value > 0.0f && value <= LARGEST; }
+
+static float or_default(float value, float fallback) { return value != 0.0f ? value : fallback; }
 
 static amp_status check_scaler(const amp_config *config) {
     const float scale = config->loss_scale;
@@ -127,6 +149,11 @@ static amp_status check_scaler(const amp_config *config) {
         AMP_RETURN_IF(scales[i].value != 0.0f && !is_positive(scales[i].value), AMP_ERR_INVALID_ARGUMENT,
                       "amp_config.%s is %g: it must be finite and above 0 (0: the default)", scales[i].name,
                       (double)scales[i].value);
+    const float least[] = { scale > 0.0f ? scale : 0.0f, config->init_scale, config->min_scale };
+    for (size_t i = 0; i < AMP_COUNT(least); i++)
+        AMP_RETURN_IF(least[i] != 0.0f && least[i] < 0x1p-126f, AMP_ERR_INVALID_ARGUMENT,
+                      "amp_config.%s is %g, below 2^-126, where its inverse is not a finite float",
+                      i == 0 ? "loss_scale" : i == 1 ? "init_scale" : "min_scale", (double)least[i]);
     AMP_RETURN_IF(config->growth != 0.0f && config->growth <= 1.0f, AMP_ERR_INVALID_ARGUMENT,
                   "amp_config.growth is %g: a scale grows by a factor above 1", (double)config->growth);
     AMP_RETURN_IF(config->backoff >= 1.0f, AMP_ERR_INVALID_ARGUMENT,
@@ -136,19 +163,23 @@ static amp_status check_scaler(const amp_config *config) {
 
 static amp_status resolve_scaler(const amp_config *config, float loss_scale, struct amp__scaler_settings *out) {
     AMP_TRY(check_scaler(config));
+    const int32_t mode = config->scaler ? config->scaler : AMP_SCALER_APEX;
+    const struct scaler_defaults *defaults = &scaler_defaults[mode];
     struct amp__scaler_settings s = {
-        .mode = AMP_SCALER_APEX,
+        .mode = mode,
         .dynamic = loss_scale == AMP_DYNAMIC,
-        .min_scale = config->min_scale != 0.0f ? config->min_scale : 0x1p-126f,
-        .max_scale = config->max_scale != 0.0f ? config->max_scale : 0x1p24f,
-        .growth = config->growth != 0.0f ? config->growth : 2.0f,
-        .backoff = config->backoff != 0.0f ? config->backoff : 0.5f,
-        .window = config->window ? config->window : 2000,
-        .hysteresis = config->hysteresis ? config->hysteresis : 1,
+        .min_scale = or_default(config->min_scale, defaults->min_scale),
+        .max_scale = or_default(config->max_scale, defaults->max_scale),
+        .growth = or_default(config->growth, defaults->growth),
+        .backoff = or_default(config->backoff, defaults->backoff),
+        .window = config->window ? config->window : defaults->window,
+        .hysteresis = config->hysteresis ? config->hysteresis : defaults->hysteresis,
+        .consecutive_hysteresis = config->consecutive_hysteresis ? config->consecutive_hysteresis == AMP_ON
+                                                                 : defaults->consecutive_hysteresis,
     };
     AMP_RETURN_IF(s.min_scale > s.max_scale, AMP_ERR_CONFLICT, "amp_config: min_scale %g is above max_scale %g",
                   (double)s.min_scale, (double)s.max_scale);
-    const float wanted = config->init_scale != 0.0f ? config->init_scale : 0x1p16f;
+    const float wanted = or_default(config->init_scale, defaults->init_scale);
     AMP_RETURN_IF(s.dynamic && config->init_scale != 0.0f && (wanted < s.min_scale || wanted > s.max_scale),
                   AMP_ERR_CONFLICT, "amp_config: init_scale %g is not between min_scale %g and max_scale %g",
                   (double)wanted, (double)s.min_scale, (double)s.max_scale);

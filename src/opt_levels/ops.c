@@ -145,11 +145,13 @@ static void classify_one(amp_context *context, struct amp__op *op, const char *a
     op->reason = "in no list: runs as it comes";
 }
 
-static amp_status inherit(struct amp__op *ops, size_t n, struct amp__op *op, const char *forward) {
+/* A class of its own, registered or in the descriptor, wins over the forward's. */
+static amp_status inherit(struct amp__op *ops, size_t n, struct amp__op *op, const amp_op *descriptor) {
+    const char *forward = descriptor->backward_of;
     op->is_backward = true;
     for (size_t i = 0; i < n; i++)
         if (&ops[i] != op && !strcmp(ops[i].name, forward)) {
-            if (op->op_class == AMP_LEAVE && !(op->flags & AMP_OP_REGISTERED)) {
+            if (op->op_class == AMP_LEAVE && descriptor->op_class == AMP_BY_LIST) {
                 op->op_class = ops[i].op_class;
                 op->reason = "backward of a listed op";
             }
@@ -181,7 +183,7 @@ static amp_status warn_if_nothing_matches(amp_context *context, const struct amp
 amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const amp_op *descriptors, size_t n) {
     for (size_t i = 0; i < n; i++) classify_one(context, &ops[i], nth(descriptors, i)->aliases);
     for (size_t i = 0; i < n; i++)
-        if (nth(descriptors, i)->backward_of) AMP_TRY(inherit(ops, n, &ops[i], nth(descriptors, i)->backward_of));
+        if (nth(descriptors, i)->backward_of) AMP_TRY(inherit(ops, n, &ops[i], nth(descriptors, i)));
     return warn_if_nothing_matches(context, ops, n);
 }
 

@@ -25,8 +25,9 @@ static void put_id(amp_context *context, uint64_t id, struct amp__param *param) 
 
 static uint64_t id_of(const amp_host *host, void *tensor) { return host->id ? host->id(host->self, tensor) : 0; }
 
-static amp_status grow(amp_context *context) {
-    const size_t old = context->by_handle ? context->table_mask + 1 : 0, size = old ? 2 * old : 16;
+/* Both tables again, with `size` entries; entries whose parameter is gone are left out. */
+static amp_status rebuild(amp_context *context, size_t size) {
+    const size_t old = context->by_handle ? context->table_mask + 1 : 0;
     struct amp__handle_entry *handles = amp__alloc(size, sizeof *handles), *old_handles = context->by_handle;
     struct amp__id_entry *ids = amp__alloc(size, sizeof *ids), *old_ids = context->by_id;
     if (!handles || !ids) {
@@ -39,18 +40,29 @@ static amp_status grow(amp_context *context) {
     context->table_mask = size - 1;
     context->table_used = 0;
     for (size_t i = 0; i < old; i++) {
-        if (old_handles[i].param) put_handle(context, old_handles[i].handle, old_handles[i].param);
-        if (old_ids[i].param) put_id(context, old_ids[i].id, old_ids[i].param);
+        if (old_handles[i].handle) put_handle(context, old_handles[i].handle, old_handles[i].param);
+        if (old_ids[i].id) put_id(context, old_ids[i].id, old_ids[i].param);
     }
     amp__free(old_handles);
     amp__free(old_ids);
     return AMP_OK;
 }
 
-amp_status amp__params_init(amp_context *context) { return grow(context); }
+amp_status amp__params_init(amp_context *context) { return rebuild(context, 16); }
+
+/* A removed entry stays as a stone that lookups pass over, since open addressing may not leave holes. */
+static const struct amp__param removed;
+
+void amp__params_remove(amp_context *context, const struct amp__param *param) {
+    struct amp__param *stone = (struct amp__param *)(uintptr_t)&removed; /* only its address is used */
+    for (size_t i = 0; i <= context->table_mask; i++) {
+        if (context->by_handle[i].param == param) context->by_handle[i] = (struct amp__handle_entry){ NULL, stone };
+        if (context->by_id[i].param == param) context->by_id[i] = (struct amp__id_entry){ 0, stone };
+    }
+}
 
 amp_status amp__params_insert(amp_context *context, void *handle, struct amp__param *param) {
-    if (2 * (context->table_used + 1) > context->table_mask) AMP_TRY(grow(context));
+    if (2 * (context->table_used + 1) > context->table_mask) AMP_TRY(rebuild(context, 2 * (context->table_mask + 1)));
     put_handle(context, handle, param);
     const uint64_t id = id_of(param->host, handle);
     if (id) put_id(context, id, param);

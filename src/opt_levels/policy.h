@@ -15,6 +15,7 @@ struct amp__operand {
 /* What must hold for the policy's sake, besides the class. */
 struct amp__decision {
     amp_dtype target;    /* AMP_DTYPE_DEFAULT: nothing is cast */
+    amp_dtype refused;   /* with a status: the type that it is about */
     amp_status status;   /* AMP_ERR_BANNED, or AMP_ERR_UNSUPPORTED for an in-place op that would need a wider self */
 };
 
@@ -23,6 +24,9 @@ bool amp__policy_casts(const struct amp__properties *properties, amp_dtype dtype
 
 struct amp__decision amp__decide(const struct amp__properties *properties, amp_class op_class,
                                  const struct amp__operand *operands, size_t n);
+
+/* The error of a decision with a status, for op `name`; AMP_OK without one. */
+amp_status amp__decision_error(struct amp__decision decision, const char *name);
 
 /* Must this one operand be cast, given the decision? */
 bool amp__operand_needs_cast(const struct amp__properties *properties, amp_class op_class,

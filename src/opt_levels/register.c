@@ -37,11 +37,14 @@ static bool matches(const amp_op *op, const char *wanted) {
                         (op->backward_of && name_is(op->backward_of, wanted)));
 }
 
-/* The next op from *from on that is meant; with `wanted` >= 0 only the one of that index. */
+/* The next op from *from on that is meant; with `wanted` >= 0 the one of that index among the ops of this very name, as
+ * amp_op_stats numbers them. */
 static bool next_match(const amp_model *model, const char *name, long wanted, size_t *from, size_t *match) {
     long index = 0;
     for (size_t i = 0; i < model->n_ops; i++) {
-        if (!matches(nth(model, i), name) || (wanted >= 0 && index++ != wanted) || i < *from) continue;
+        const amp_op *op = nth(model, i);
+        if (wanted < 0 ? !matches(op, name) : !op->name || strcmp(op->name, name) != 0 || index++ != wanted) continue;
+        if (i < *from) continue;
         *match = i;
         *from = i + 1;
         return true;

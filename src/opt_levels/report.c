@@ -80,3 +80,55 @@ amp_status amp__warn(amp_context *context, const char *format, ...) {
     amp__event(context, any_host(context), &(amp_event){ .kind = AMP_EVENT_WARNING, .message = line });
     return AMP_OK;
 }
+
+/* ---- slots that saw no call ---- */
+
+uint64_t amp__op_passed(const struct amp__op *op) {
+    return op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0);
+}
+
+static bool unused(const struct amp__op *op) { return op->wrapped && !op->shares && !op->calls && !amp__op_passed(op); }
+
+static size_t name_unused(amp__text *text, const struct amp__op *ops, size_t n, size_t found) {
+    for (size_t i = 0; i < n; i++)
+        if (unused(&ops[i])) {
+            amp__text_add(text, found++ ? ", %s" : "%s", ops[i].name);
+            if (ops[i].index) amp__text_add(text, "#%u", (unsigned)ops[i].index);
+        }
+    return found;
+}
+
+static const char copied[] =
+    "if the host does call them, it calls a copy of the pointer that was made before amp_initialize";
+
+void amp__report_unused_ops(amp_context *context) {
+    char names[512] = "", line[768];
+    amp__text text = { names, sizeof names, 0 };
+    size_t found = 0;
+    if (context->reported_ops) return;
+    context->reported_ops = true;
+    for (size_t i = 0; i < context->n_models; i++) {
+        const struct amp__model *model = &context->models[i];
+        found = name_unused(&text, model->ops, model->n_ops, found);
+        if (!model->has_forward || !unused(&model->forward)) continue;
+        (void)amp__warn(context, "the forward slot of model %zu saw no call in the first bracket: inputs are not cast and "
+                        "ops have no scope; %s", i, copied);
+    }
+    if (!found) return;
+    snprintf(line, sizeof line, "%zu wrapped ops saw no call in the first bracket: %s%s; %s", found, names,
+             text.length >= sizeof names ? "..." : "", copied);
+    amp__event(context, any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
+}
+
+void amp__report_unused_steps(amp_context *context) {
+    if (context->reported_steps) return;
+    context->reported_steps = true;
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        const struct amp__optimizer *optimizer = &context->optimizers[i];
+        char names[256] = "";
+        amp__text text = { names, sizeof names, 0 };
+        if (name_unused(&text, optimizer->steps, optimizer->n_steps, 0))
+            (void)amp__warn(context, "optimizer %zu: its slot %s saw no call between the first two brackets: overflows are "
+                            "not skipped and masters not updated; %s", i, names, copied);
+    }
+}

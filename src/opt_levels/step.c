@@ -43,6 +43,7 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
     optimizer->steps_called = 0;
     optimizer->skip = false;
     optimizer->last_step = ++context->n_steps;
+    if (!optimizer->host.version) amp__cache_retire(&context->cache, false); /* the weights moved, and nothing tells */
     amp__tape_release(context, false);
 }
 
@@ -58,6 +59,8 @@ static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
 static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
     optimizer->stepping--;
     const amp_status status = action == AMP_STEP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
+    if (action == AMP_SKIP || optimizer->steps_called + 1 >= optimizer->steps_expected)
+        amp__grads_stepped(optimizer->params, optimizer->n_params, action == AMP_SKIP);
     if (++optimizer->steps_called >= optimizer->steps_expected) amp__decision_used(optimizer);
     return status;
 }
@@ -96,7 +99,8 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
     struct amp__optimizer *optimizer = op->target;
     atomic_fetch_add_explicit(&op->calls, 1, memory_order_relaxed);
     amp__call_run(call, call->original, call->args);
-    if (!optimizer->in_bracket) amp__grads_forget(optimizer->params, optimizer->n_params);
+    amp__grads_forget(optimizer->params, optimizer->n_params, optimizer->in_bracket);
+    optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
 }
 
 /* ---- hosts without a step slot ---- */

@@ -4,11 +4,11 @@
 
 #include <string.h>
 
-amp_status amp__tape_reserve(amp_context *context, size_t n) {
+amp_status amp__tape_reserve(amp_context *context) {
     amp_status status = AMP_OK;
     pthread_mutex_lock(&context->lock);
-    if (context->n_taped + n > context->taped_capacity) {
-        const size_t capacity = 2 * (context->n_taped + n) + 16;
+    if (context->n_taped + context->n_reserved == context->taped_capacity) {
+        const size_t capacity = 2 * context->taped_capacity + 16;
         void *grown = amp__grow(context->taped, context->taped_capacity, capacity, sizeof *context->taped);
         if (grown) {
             context->taped = grown;
@@ -17,8 +17,15 @@ amp_status amp__tape_reserve(amp_context *context, size_t n) {
             status = amp__fail_memory();
         }
     }
+    context->n_reserved += status == AMP_OK;
     pthread_mutex_unlock(&context->lock);
     return status;
+}
+
+void amp__tape_unreserve(amp_context *context, size_t n) {
+    pthread_mutex_lock(&context->lock);
+    context->n_reserved -= n;
+    pthread_mutex_unlock(&context->lock);
 }
 
 enum { FIRST_GROWTH_WARNING = 16384 };
@@ -26,6 +33,7 @@ enum { FIRST_GROWTH_WARNING = 16384 };
 void amp__tape_add(amp_context *context, const amp_host *host, void *handle) {
     bool warn = false;
     pthread_mutex_lock(&context->lock);
+    context->n_reserved--;
     context->taped[context->n_taped++] = (struct amp__taped){ host, handle, context->n_steps };
     if (!context->taped_warning) context->taped_warning = FIRST_GROWTH_WARNING;
     if (context->n_taped >= context->taped_warning) {

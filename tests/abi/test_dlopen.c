@@ -61,7 +61,15 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(get_op_stats, "amp_get_op_stats")                                                                                \
     X(get_record, "amp_get_record")                                                                                    \
     X(explain, "amp_explain")                                                                                          \
-    X(check, "amp_check")
+    X(check, "amp_check")                                                                                              \
+    X(clip_grad_value, "amp_clip_grad_value")                                                                          \
+    X(add_params, "amp_add_params")                                                                                    \
+    X(scale, "amp_scale")                                                                                              \
+    X(unscale, "amp_unscale")                                                                                          \
+    X(state_save, "amp_state_save")                                                                                    \
+    X(state_save_memory, "amp_state_save_memory")                                                                      \
+    X(state_load, "amp_state_load")                                                                                    \
+    X(state_load_memory, "amp_state_load_memory")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

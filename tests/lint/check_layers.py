@@ -14,7 +14,7 @@ import sys
 ROWS = {
     "common": 0,
     "kernels": 1, "host": 1,
-    "intercept": 2, "cache": 2, "scaler": 2, "master": 2, "optim": 2,
+    "intercept": 2, "cache": 2, "scaler": 2, "master": 2, "optim": 2, "state": 2,
     "opt_levels": 3,
     "": 4,
 }
@@ -25,6 +25,7 @@ FOREIGN = [
     (re.compile(r"^ffi(target)?\.h$"), "src/intercept/"),
     (re.compile(r"^(cuda|cublas|cudnn|curand|nccl|nvrtc|nvToolsExt|cooperative_groups)"), "src/kernels/cuda/"),
     (re.compile(r"^(dnnl|oneapi/)"), "src/kernels/onednn/"),
+    (re.compile(r"^jansson"), "src/state/"),
 ]
 # <dlfcn.h>: one file of the library, one of each plugin.
 PLUGINS = ("src/kernels/cuda/", "src/kernels/onednn/")

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "run.h"
+
+#include "adapter.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PI 3.14159265358979323846
+#define MOMENTUM 0.9
+#define WEIGHT_DECAY 1e-4
+#define ADAM_EPS 1e-8
+
+struct trainer {
+    const struct run_setup *setup;
+    const struct digits *data;
+    const struct run_watch *watch;
+    struct run_result *result;
+    struct net net;
+    mt_optimizer *optimizer;
+    struct adapter adapter;
+};
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static int fail(struct trainer *t, const char *where, const char *why) {
+    snprintf(t->result->error, sizeof t->result->error, "%s: %s", where, why);
+    return -1;
+}
+
+static int fail_amp(struct trainer *t, const char *where) { return fail(t, where, amp_last_error()); }
+
+/* An op that failed: libamp keeps an error that it met inside a wrapped call. */
+static int fail_op(struct trainer *t, const char *where) {
+    if (t->adapter.model.amp && amp_check(t->adapter.model.amp) != AMP_OK) return fail_amp(t, where);
+    return fail(t, where, mt_error());
+}
+
+/* ---- one step ---- */
+
+/* The bracket: the loss is scaled, the gradients that backward makes are unscaled and judged. */
+static int backward_scaled(struct trainer *t, mt_tensor *loss) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    if (amp_scale_loss_begin(&t->adapter.optimizer, loss, &scaled) != AMP_OK) return fail_amp(t, "amp_scale_loss_begin");
+    t->result->scales[t->result->steps] = *scaled.scale;
+    if (mt_backward(scaled.loss) != 0) {
+        amp_scale_loss_cancel(&scaled);
+        return fail_op(t, "backward");
+    }
+    if (amp_scale_loss_end(&scaled) != AMP_OK) return fail_amp(t, "amp_scale_loss_end");
+    t->result->skipped += scaled.action == AMP_SKIP;
+    return 0;
+}
+
+static int backward_plain(struct trainer *t, mt_tensor *loss) {
+    t->result->scales[t->result->steps] = 1.0F;
+    return mt_backward(loss) == 0 ? 0 : fail_op(t, "backward");
+}
+
+/* The same call of the host's own step in either case: under a level, libamp's wrapper steps or skips. */
+static int train_step(struct trainer *t, mt_tensor *images, mt_tensor *labels) {
+    const float multiplier = (float)t->setup->loss_multiplier;
+    mt_tensor *scores = mt_then(images, t->net.forward(&t->net, images));
+    mt_tensor *loss = mt_then(scores, net_loss(&t->net, scores, labels));
+    int status;
+    mt_release(labels);
+    if (loss) t->result->losses[t->result->steps] = (float)mt_get(loss, 0);
+    if (loss && multiplier != 1.0F) loss = mt_then(loss, t->net.ops->scale(loss, multiplier));
+    if (!loss) return fail_op(t, "forward");
+    t->optimizer->zero_grad(t->optimizer);
+    status = t->setup->config.level ? backward_scaled(t, loss) : backward_plain(t, loss);
+    mt_release(loss);
+    if (status != 0) return -1;
+    if (t->optimizer->step(t->optimizer) < 0) return fail_op(t, "step");
+    t->result->steps++;
+    return 0;
+}
+
+/* ---- all steps ---- */
+
+static int train_epoch(struct trainer *t, int number) {
+    struct run_result *result = t->result;
+    const int first = result->steps;
+    struct digits_epoch epoch;
+    mt_tensor *images, *labels;
+    double sum = 0.0;
+    int more;
+    t->optimizer->lr = (float)(t->setup->lr * 0.5 * (1.0 + cos(PI * number / t->setup->epochs)));
+    if (t->setup->optimizer == RUN_SGD) t->optimizer->lr /= (float)t->setup->loss_multiplier;
+    digits_epoch_start(&epoch, t->data, t->setup->batch, t->setup->seed * 1000 + (uint64_t)number);
+    while ((more = digits_epoch_next(&epoch, &images, &labels)) == 1)
+        if (train_step(t, images, labels) != 0) return -1;
+    if (more < 0) return fail(t, "batch", mt_error());
+    for (int i = first; i < result->steps; i++) sum += (double)result->losses[i];
+    result->train_loss = sum / (result->steps - first);
+    return 0;
+}
+
+static int train(struct trainer *t) {
+    struct run_result *result = t->result;
+    const double begin = now();
+    mt_mem_reset_peak();
+    for (int i = 0; i < t->setup->epochs; i++) {
+        if (train_epoch(t, i) != 0) return -1;
+        if (t->watch->epoch) t->watch->epoch(t->watch->self, i + 1, t->setup->epochs);
+    }
+    result->seconds = now() - begin;
+    result->samples_per_second = (double)DIGITS_TRAIN * t->setup->epochs / result->seconds;
+    result->grad_bytes = mt_mem_peak(MT_MEM_GRADIENT);
+    result->activation_peak_bytes = mt_mem_peak(MT_MEM_ACTIVATION);
+    return 0;
+}
+
+/* Under the same level as the training. */
+static int evaluate(struct trainer *t) {
+    const int recorded = mt_set_grad_enabled(0);
+    mt_tensor *images, *labels, *scores = NULL;
+    t->net.training = 0;
+    if (digits_batch(t->data, t->data->test, DIGITS_TEST, &images, &labels) == 0) {
+        scores = mt_then(images, t->net.forward(&t->net, images));
+        if (scores) t->result->test_accuracy = 100.0 * net_count_correct(scores, labels) / DIGITS_TEST;
+        mt_release(labels);
+    }
+    mt_set_grad_enabled(recorded);
+    if (!scores) return fail_op(t, "test");
+    mt_release(scores);
+    return 0;
+}
+
+/* ---- before and after ---- */
+
+static mt_optimizer *new_optimizer(const struct run_setup *setup, const struct net *net) {
+    mt_tensor *params[NET_TENSORS];
+    const size_t n = net_params(net, params);
+    const float decay = (float)(WEIGHT_DECAY * setup->loss_multiplier);
+    if (setup->optimizer == RUN_SGD) return mt_sgd_new(params, n, (float)setup->lr, (float)MOMENTUM, decay);
+    return mt_adam_new(params, n, (float)setup->lr, 0.9F, 0.999F, (float)(ADAM_EPS * setup->loss_multiplier), decay);
+}
+
+static void pass_event(void *self, const amp_event *event) {
+    const struct trainer *t = self;
+    if (t->watch->event) t->watch->event(t->watch->self, event);
+}
+
+/* The one call that a level costs. Masters are what it made the host allocate besides parameters. */
+static int open_level(struct trainer *t) {
+    amp_model *model = &t->adapter.model;
+    amp_optimizer *optimizer = &t->adapter.optimizer;
+    const size_t other = mt_mem_now(MT_MEM_OTHER);
+    adapter_init(&t->adapter, &t->net, t->optimizer, pass_event, t);
+    if (t->setup->config.level &&
+        amp_initialize_many(&model, 1, &optimizer, 1, &t->setup->config, NULL) != AMP_OK)
+        return fail_amp(t, "amp_initialize");
+    t->result->param_bytes = mt_mem_now(MT_MEM_PARAMETER);
+    t->result->master_bytes = mt_mem_now(MT_MEM_OTHER) - other;
+    return 0;
+}
+
+static int close_level(struct trainer *t) {
+    amp_context *context = t->adapter.model.amp;
+    amp_record record = AMP_RECORD_INIT;
+    t->result->loss_scale = 1.0;
+    if (!context) return 0;
+    if (t->watch->trained) t->watch->trained(t->watch->self, context);
+    if (amp_get_record(context, 0, &record) == AMP_OK) t->result->loss_scale = (double)record.scale_after;
+    return amp_shutdown(context) == AMP_OK ? 0 : fail_amp(t, "amp_shutdown");
+}
+
+static int keep_weights(struct trainer *t) {
+    struct run_result *result = t->result;
+    size_t n = 0;
+    for (int i = 0; i < t->net.n_list; i++) n += mt_numel(t->net.list[i].tensor);
+    result->weights = malloc(n * sizeof *result->weights);
+    if (!result->weights) return fail(t, "weights", "out of memory");
+    for (int i = 0; i < t->net.n_list; i++) {
+        mt_read(t->net.list[i].tensor, result->weights + result->n_weights);
+        result->n_weights += mt_numel(t->net.list[i].tensor);
+    }
+    return 0;
+}
+
+static int open_trainer(struct trainer *t) {
+    const size_t per_epoch = (size_t)((DIGITS_TRAIN + t->setup->batch - 1) / t->setup->batch);
+    const size_t steps = per_epoch * (size_t)t->setup->epochs;
+    t->result->losses = calloc(steps, sizeof(float));
+    t->result->scales = calloc(steps, sizeof(float));
+    if (!t->result->losses || !t->result->scales) return fail(t, "curves", "out of memory");
+    if (net_init(&t->net, mt_ops_default(), t->setup->seed) != 0) return fail(t, "network", mt_error());
+    t->optimizer = new_optimizer(t->setup, &t->net);
+    return t->optimizer ? open_level(t) : fail(t, "optimizer", mt_error());
+}
+
+static const char *low_dtype(amp_level level) {
+    switch (level) {
+    case AMP_O1:
+    case AMP_O2:
+    case AMP_O3: return "fp16";
+    case AMP_O4:
+    case AMP_O5: return "bf16";
+    default: return "none";
+    }
+}
+
+int run_training(const struct run_setup *setup, const struct digits *data, const struct run_watch *watch,
+                 struct run_result *result) {
+    static const struct run_watch nobody;
+    struct trainer t = { .setup = setup, .data = data, .watch = watch ? watch : &nobody, .result = result };
+    int status;
+    *result = (struct run_result){ .label = setup->label, .low_dtype = low_dtype(setup->config.level),
+                                   .seed = setup->seed, .batch = setup->batch, .lr = setup->lr };
+    status = open_trainer(&t);
+    if (status == 0) status = train(&t);
+    if (status == 0) status = evaluate(&t);
+    if (status == 0) status = close_level(&t);
+    else amp_shutdown(t.adapter.model.amp); /* NULL is fine */
+    if (status == 0) status = keep_weights(&t);
+    mt_optimizer_free(t.optimizer);
+    net_done(&t.net);
+    return status;
+}
+
+void run_result_done(struct run_result *result) {
+    free(result->losses);
+    free(result->scales);
+    free(result->weights);
+    result->losses = result->scales = result->weights = NULL;
+}
+
+int run_check(const struct run_setup *setup, char *error, size_t error_size) {
+    static const struct run_watch nobody;
+    struct run_result result = { .label = setup->label };
+    struct trainer t = { .setup = setup, .watch = &nobody, .result = &result };
+    int status = open_trainer(&t);
+    if (status == 0) status = close_level(&t);
+    if (status != 0) snprintf(error, error_size, "%s", result.error);
+    mt_optimizer_free(t.optimizer);
+    net_done(&t.net);
+    run_result_done(&result);
+    return status;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters that join an optimizer mid-run. */
+#include "opt_levels/build.h"
+
+static amp_status check_idle(const struct amp__optimizer *optimizer) {
+    AMP_RETURN_IF(optimizer->in_bracket || optimizer->delayed, AMP_ERR_WRONG_STATE,
+                  "amp_add_params inside a bracket, or while gradients are still scaled: end the bracket first");
+    AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE, "amp_add_params inside a step");
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, size_t n) {
+    struct amp__optimizer *optimizer;
+    AMP_TRY(amp__optimizer_find(user, &optimizer));
+    AMP_TRY(check_idle(optimizer));
+    AMP_RETURN_IF(n && !params, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: params is NULL, but n is %zu", n);
+    AMP_RETURN_IF(n > SIZE_MAX / sizeof(void *) / 2, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: n cannot be %zu", n);
+    amp_context *context = optimizer->context;
+    const size_t context_params = context->n_params, optimizer_params = optimizer->n_params;
+    void *grown = amp__grow(optimizer->params, optimizer->n_params, optimizer->n_params + n, sizeof *optimizer->params);
+    if (!grown) return amp__fail_memory();
+    optimizer->params = grown;
+    amp_status status = amp__cache_grow(&context->cache, (context->n_params + n) * AMP_FLOAT64);
+    for (size_t i = 0; i < n && status == AMP_OK; i++)
+        status = amp__collect_late(context, optimizer, params, i);
+    if (status != AMP_OK) {
+        amp__collect_undo(context, optimizer, context_params, optimizer_params);
+        return status;
+    }
+    for (size_t i = context_params; i < context->n_params; i++) amp__param_commit_retype(context->params[i]);
+    return AMP_OK;
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A state file's content into a context: read, match, verify, and only then change anything. */
+#include "state_dict.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A parameter and where its new value lies in the data. */
+struct target {
+    struct amp__param *param;
+    const struct amp__state_tensor *tensor;
+    void *elements; /* the host's */
+};
+
+struct load {
+    amp_context *context;
+    struct amp__header header;
+    struct target *targets;
+    size_t n_targets;
+    struct amp__state_scaler *scalers;
+    size_t n_scalers;
+    uint64_t file_scalers;
+    const char *data;
+    void *owned_header, *owned_data;
+};
+
+/* ---- which tensor is whose ---- */
+
+static int by_name(const void *a, const void *b) {
+    const struct target *x = a, *y = b;
+    return strcmp(x->param->name, y->param->name);
+}
+
+static int compare_name(const void *name, const void *entry) {
+    return strcmp(name, ((const struct target *)entry)->param->name);
+}
+
+/* Names of what has no partner, for one message. */
+struct names {
+    amp__text text;
+    char buffer[400];
+    size_t n;
+};
+
+static void add_name(struct names *names, const char *name) {
+    names->text.data = names->buffer;
+    names->text.capacity = sizeof names->buffer;
+    if (names->n++ < 8) amp__text_add(&names->text, "%s%.60s", names->n > 1 ? ", " : "", name);
+    else if (names->n == 9) amp__text_add(&names->text, ", ...");
+}
+
+/* All that could have a value here, by name: the file may hold more than is trained now (an inference context). */
+static amp_status list_candidates(struct load *load) {
+    load->targets = amp__alloc(load->context->n_params, sizeof *load->targets);
+    if (!load->targets) return amp__fail_memory();
+    for (size_t i = 0; i < load->context->n_params; i++)
+        if (amp__state_holds(load->context->params[i])) load->targets[load->n_targets++].param = load->context->params[i];
+    qsort(load->targets, load->n_targets, sizeof *load->targets, by_name);
+    return AMP_OK;
+}
+
+static amp_status match_tensors(struct load *load) {
+    struct names unknown = { .n = 0 }, missing = { .n = 0 };
+    for (size_t i = 0; i < load->header.n_tensors; i++) {
+        const struct amp__state_tensor *tensor = &load->header.tensors[i];
+        struct target *found = load->n_targets ? bsearch(tensor->name, load->targets, load->n_targets,
+                                                         sizeof *load->targets, compare_name) : NULL;
+        if (!found) {
+            add_name(&unknown, tensor->name);
+            continue;
+        }
+        const struct target *end = load->targets + load->n_targets;
+        const bool twice = (found > load->targets && !by_name(found - 1, found)) ||
+                           (found + 1 < end && !by_name(found, found + 1));
+        AMP_RETURN_IF(twice, AMP_ERR_CONFLICT, "two parameters are named %s: whose the file's value is cannot be said",
+                      found->param->name);
+        found->tensor = tensor;
+    }
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (!load->targets[i].tensor && load->targets[i].param->in_optimizer)
+            add_name(&missing, load->targets[i].param->name);
+    AMP_RETURN_IF(unknown.n || missing.n, AMP_ERR_CONFLICT,
+                  "the state is of another model: %zu parameters are in the file but not here (%s), %zu are trained here "
+                  "but not in the file (%s)", unknown.n, unknown.buffer, missing.n, missing.buffer);
+    return AMP_OK;
+}
+
+static amp_status check_target(struct target *target) {
+    struct amp__elements now;
+    const struct amp__state_tensor *tensor = target->tensor;
+    AMP_TRY(amp__state_elements(target->param, &now));
+    bool same = tensor->ndim == now.ndim && tensor->end - tensor->begin == 4 * now.size;
+    for (int32_t i = 0; same && i < now.ndim; i++) same = tensor->shape[i] == now.shape[i];
+    char theirs[200] = "", ours[200] = "";
+    amp__text their_text = { theirs, sizeof theirs, 0 }, our_text = { ours, sizeof ours, 0 };
+    for (int32_t i = 0; !same && i < tensor->ndim; i++)
+        amp__text_add(&their_text, i ? ", %lld" : "%lld", (long long)tensor->shape[i]);
+    for (int32_t i = 0; !same && i < now.ndim; i++)
+        amp__text_add(&our_text, i ? ", %lld" : "%lld", (long long)now.shape[i]);
+    AMP_RETURN_IF(!same, AMP_ERR_CONFLICT, "%s has shape [%s] in the file and [%s] here", target->param->name, theirs, ours);
+    target->elements = now.data;
+    return AMP_OK;
+}
+
+static amp_status match(struct load *load) {
+    AMP_TRY(list_candidates(load));
+    AMP_TRY(match_tensors(load));
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor) AMP_TRY(check_target(&load->targets[i]));
+    return AMP_OK;
+}
+
+/* ---- reading ---- */
+
+static amp_status read_header(struct load *load, const struct amp__source *source) {
+    void *owned;
+    const void *bytes;
+    uint64_t length = 0;
+    AMP_RETURN_IF(source->size < 8, AMP_ERR_BAD_FILE, "a state of %llu bytes is cut off", (unsigned long long)source->size);
+    AMP_TRY(amp__source_get(source, 0, 8, &owned, &bytes));
+    for (int i = 8; i--;) length = length << 8 | ((const unsigned char *)bytes)[i];
+    amp__free(owned);
+    AMP_RETURN_IF(length > AMP__STATE_MAX_HEADER, AMP_ERR_BAD_FILE, "the header claims %llu bytes; %u are the limit",
+                  (unsigned long long)length, (unsigned)AMP__STATE_MAX_HEADER);
+    AMP_RETURN_IF(length > source->size - 8, AMP_ERR_BAD_FILE,
+                  "the header claims %llu bytes, but the whole state has %llu: it is cut off, or not a state",
+                  (unsigned long long)length, (unsigned long long)source->size);
+    AMP_TRY(amp__source_get(source, 0, 8 + length, &load->owned_header, &bytes));
+    AMP_TRY(amp__header_parse(bytes, (size_t)(8 + length), &load->header));
+    const char *format = amp__header_get(&load->header, "libamp.format");
+    AMP_RETURN_IF(!format || strcmp(format, "1"), AMP_ERR_BAD_FILE,
+                  "the state's format is not 1: a newer libamp wrote it, load it with that");
+    AMP_RETURN_IF(load->header.data_bytes != source->size - 8 - length, AMP_ERR_BAD_FILE,
+                  "the header describes %llu bytes of tensors and %llu follow: the state is cut off or something was added",
+                  (unsigned long long)load->header.data_bytes, (unsigned long long)(source->size - 8 - length));
+    return AMP_OK;
+}
+
+static amp_status read_data(struct load *load, const struct amp__source *source) {
+    struct amp__crc64 crc;
+    const void *data;
+    const uint64_t bytes = load->header.data_bytes;
+    AMP_TRY(amp__source_get(source, source->size - bytes, bytes, &load->owned_data, &data));
+    amp__crc64_init(&crc);
+    amp__crc64_add(&crc, data, (size_t)bytes);
+    AMP_RETURN_IF(amp__crc64_value(&crc) != load->header.data_crc, AMP_ERR_BAD_FILE,
+                  "the tensors' bytes are damaged: their checksum does not match");
+    load->data = data;
+    return AMP_OK;
+}
+
+/* ---- applying ---- */
+
+/* A caller's memory has no alignment, so values pass through a block of ours. */
+static void round_into(const struct target *target, const char *src) {
+    float wide[1024];
+    for (uint64_t at = 0; at < target->param->size; at += AMP_COUNT(wide)) {
+        const uint64_t left = target->param->size - at, n = left < AMP_COUNT(wide) ? left : AMP_COUNT(wide);
+        memcpy(wide, src + 4 * at, (size_t)n * sizeof *wide);
+        const amp_span dst = { (char *)target->elements + 2 * at, n, target->param->dtype, 0 };
+        const amp_span from = { wide, n, AMP_FLOAT32, 0 };
+        const amp_status status = amp_cast_list(&dst, &from, 1);
+        (void)status; /* it fails only on spans that are none */
+    }
+}
+
+static void set_parameter(const struct target *target, const char *data) {
+    const char *src = data + target->tensor->begin;
+    struct amp__param *param = target->param;
+    const size_t bytes = (size_t)param->size * sizeof(float);
+    if (!bytes) return;
+    if (param->has_master) {
+        memcpy(param->fp32.data, src, bytes);
+        amp__master_round(param, target->elements);
+    } else if (param->dtype == AMP_FLOAT32) {
+        memcpy(target->elements, src, bytes);
+    } else {
+        round_into(target, src);
+    }
+}
+
+static void report(struct load *load, bool same_mode) {
+    char line[800] = "";
+    amp__text text = { line, sizeof line, 0 };
+    amp__state_compare(load->context, &load->header, &text);
+    if (!same_mode)
+        amp__text_add(&text, "; the loss scalers keep their present state, because the file's follow another rule");
+    else if (load->file_scalers != load->context->properties.num_losses)
+        amp__text_add(&text, "; %zu of the file's %llu loss scalers were loaded", load->n_scalers,
+                      (unsigned long long)load->file_scalers);
+    if (text.length) (void)amp__warn(load->context, "the loaded state was saved under another configuration: %s", line);
+}
+
+static void apply(struct load *load) {
+    const bool same_mode = amp__state_same_mode(load->context, &load->header);
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor) set_parameter(&load->targets[i], load->data);
+    /* the elements changed and the host's versions did not */
+    amp__cache_retire(&load->context->cache, false);
+    amp__cache_collect(&load->context->cache);
+    report(load, same_mode);
+    for (uint32_t i = 0; same_mode && i < load->n_scalers; i++)
+        amp__state_set_scaler(load->context, i, &load->scalers[i]);
+}
+
+static amp_status load_safetensors(struct load *load, const struct amp__source *source) {
+    AMP_TRY(read_header(load, source));
+    AMP_TRY(amp__state_get_scalers(load->context, &load->header, &load->scalers, &load->n_scalers, &load->file_scalers));
+    AMP_TRY(match(load));
+    AMP_TRY(read_data(load, source));
+    apply(load);
+    return AMP_OK;
+}
+
+/* ---- Apex's form ---- */
+
+static void apply_apex(amp_context *context, const struct amp__apex_scaler *scalers, size_t n) {
+    const struct amp__properties *properties = &context->properties;
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++) used += scalers[i].index < properties->num_losses;
+    if (!properties->scaler.dynamic)
+        (void)amp__warn(context, "the loaded state has loss scales, but level %s has a static one: nothing was loaded",
+                        amp__level_name(properties->level));
+    else if (used != n || n != properties->num_losses)
+        (void)amp__warn(context, "the loaded state has %zu loss scalers and the context %u: %zu were loaded, by the index in "
+                        "their keys", n, (unsigned)properties->num_losses, used);
+    for (size_t i = 0; i < n && properties->scaler.dynamic; i++) {
+        if (scalers[i].index >= properties->num_losses) continue;
+        struct amp__state_scaler scaler = { .brackets = context->brackets[scalers[i].index].record.brackets,
+                                            .skipped = context->brackets[scalers[i].index].record.skipped };
+        amp__scaler_init(&scaler.state, &properties->scaler);
+        scaler.state.scale = scaler.state.next_scale = scalers[i].loss_scale;
+        scaler.state.unskipped = scalers[i].unskipped;
+        amp__state_set_scaler(context, scalers[i].index, &scaler);
+    }
+}
+
+static amp_status load_apex(amp_context *context, const struct amp__source *source) {
+    void *owned;
+    const void *text;
+    struct amp__apex_scaler *scalers;
+    size_t n;
+    AMP_RETURN_IF(source->size > AMP__STATE_MAX_TEXT, AMP_ERR_BAD_FILE, "a state in text has %u bytes at most, this has %llu",
+                  (unsigned)AMP__STATE_MAX_TEXT, (unsigned long long)source->size);
+    AMP_TRY(amp__source_get(source, 0, source->size, &owned, &text));
+    const amp_status status = amp__apex_parse(text, (size_t)source->size, &scalers, &n);
+    amp__free(owned);
+    if (status != AMP_OK) return status;
+    apply_apex(context, scalers, n);
+    amp__free(scalers);
+    return AMP_OK;
+}
+
+/* Text begins with a brace or a blank and has no zero byte; the length of any header below 2^56 bytes has one. */
+static amp_status is_text(const struct amp__source *source, bool *text) {
+    void *owned;
+    const void *bytes;
+    const size_t n = source->size < 8 ? (size_t)source->size : 8;
+    AMP_TRY(amp__source_get(source, 0, n, &owned, &bytes));
+    *text = n && strchr("{ \t\r\n", *(const char *)bytes) && !memchr(bytes, 0, n);
+    amp__free(owned);
+    return AMP_OK;
+}
+
+amp_status amp__state_apply(amp_context *context, const struct amp__source *source) {
+    bool text;
+    AMP_TRY(is_text(source, &text));
+    if (text) return load_apex(context, source);
+    struct load load = { .context = context };
+    const amp_status status = load_safetensors(&load, source);
+    amp__header_clear(&load.header);
+    amp__free(load.targets);
+    amp__free(load.scalers);
+    amp__free(load.owned_header);
+    amp__free(load.owned_data);
+    return status;
+}

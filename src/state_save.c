@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A context as the content of a state file. Tensors are streamed from where they lie, never gathered. */
+#include "state_dict.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool amp__state_holds(const struct amp__param *param) {
+    return param->host->view && (param->dtype == AMP_FLOAT32 || amp__is_low(param->dtype));
+}
+
+amp_status amp__state_elements(const struct amp__param *param, struct amp__elements *now) {
+    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, now));
+    AMP_RETURN_IF(now->size != param->size || now->dtype != param->dtype, AMP_ERR_WRONG_STATE,
+                  "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its storage",
+                  param->name, (unsigned long long)param->size, amp__dtype_name(param->dtype),
+                  (unsigned long long)now->size, amp__dtype_name(now->dtype));
+    return AMP_OK;
+}
+
+/* ---- tensors ---- */
+
+static int by_name(const void *a, const void *b) {
+    const struct amp__param *x = *(struct amp__param *const *)a, *y = *(struct amp__param *const *)b;
+    const int order = strcmp(x->name, y->name);
+    return order ? order : x->index < y->index ? -1 : x->index > y->index;
+}
+
+static bool is_saved(const struct amp__param *param) { return param->in_optimizer && amp__state_holds(param); }
+
+static amp_status check_names(const amp_context *context) {
+    struct amp__param **sorted = amp__alloc(context->n_params, sizeof *sorted);
+    if (!sorted) return amp__fail_memory();
+    size_t n = 0;
+    for (size_t i = 0; i < context->n_params; i++)
+        if (is_saved(context->params[i])) sorted[n++] = context->params[i];
+    qsort(sorted, n, sizeof *sorted, by_name);
+    amp_status status = AMP_OK;
+    for (size_t i = 1; i < n && status == AMP_OK; i++)
+        if (!strcmp(sorted[i - 1]->name, sorted[i]->name))
+            status = amp__fail(AMP_ERR_CONFLICT,
+                               "parameters %u and %u (handles %p and %p) are both named %s: a state needs names that tell "
+                               "them apart", (unsigned)sorted[i - 1]->index, (unsigned)sorted[i]->index,
+                               sorted[i - 1]->tensor, sorted[i]->tensor, sorted[i]->name);
+    amp__free(sorted);
+    return status;
+}
+
+static amp_status add_tensor(struct amp__param *param, struct amp__header *header, struct amp__image *image) {
+    struct amp__elements now;
+    AMP_TRY(amp__master_reconcile(param, true));
+    AMP_TRY(amp__state_elements(param, &now));
+    const amp_status status = amp__header_add(header, param->name, now.shape, now.ndim, now.size);
+    if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
+    image->tensors[image->n_tensors++] =
+        param->has_master ? (struct amp__image_tensor){ param->fp32.data, param->size, AMP_FLOAT32 }
+                          : (struct amp__image_tensor){ now.data, now.size, now.dtype };
+    return AMP_OK;
+}
+
+static amp_status add_tensors(amp_context *context, struct amp__header *header, struct amp__image *image) {
+    AMP_TRY(check_names(context));
+    image->tensors = amp__alloc(context->n_params, sizeof *image->tensors);
+    if (!image->tensors) return amp__fail_memory();
+    for (size_t i = 0; i < context->n_params; i++)
+        if (is_saved(context->params[i])) AMP_TRY(add_tensor(context->params[i], header, image));
+    return AMP_OK;
+}
+
+enum { BLOCK = 2048 };
+
+static amp_status write_widened(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
+    float wide[BLOCK];
+    for (uint64_t at = 0; at < tensor->size; at += BLOCK) {
+        const uint64_t n = tensor->size - at < BLOCK ? tensor->size - at : BLOCK;
+        const amp_span dst = { wide, n, AMP_FLOAT32, 0 };
+        const amp_span src = { (char *)(uintptr_t)tensor->data + 2 * at, n, tensor->dtype, 0 };
+        AMP_TRY(amp_cast_list(&dst, &src, 1));
+        AMP_TRY(write(to, wide, (size_t)n * sizeof *wide));
+    }
+    return AMP_OK;
+}
+
+static amp_status write_tensors(const struct amp__image *image, amp__write_fn *write, void *to) {
+    for (size_t i = 0; i < image->n_tensors; i++) {
+        const struct amp__image_tensor *tensor = &image->tensors[i];
+        if (tensor->dtype != AMP_FLOAT32) AMP_TRY(write_widened(tensor, write, to));
+        else if (tensor->size) AMP_TRY(write(to, tensor->data, (size_t)tensor->size * sizeof(float)));
+    }
+    return AMP_OK;
+}
+
+static amp_status add_to_crc(void *user, const void *data, size_t bytes) {
+    amp__crc64_add(user, data, bytes);
+    return AMP_OK;
+}
+
+/* ---- the whole ---- */
+
+static amp_status fill_safetensors(amp_context *context, struct amp__header *header, bool without_data,
+                                   struct amp__image *image) {
+    struct amp__crc64 crc;
+    AMP_TRY(amp__header_put(header, "libamp.format", "1"));
+    AMP_TRY(amp__header_put(header, "libamp.version", amp_version()));
+    AMP_TRY(amp__state_put_config(context, header));
+    AMP_TRY(amp__state_put_scalers(context, header));
+    AMP_TRY(add_tensors(context, header, image));
+    amp__crc64_init(&crc);
+    if (!without_data) AMP_TRY(write_tensors(image, add_to_crc, &crc));
+    AMP_TRY(amp__header_bytes(header, amp__crc64_value(&crc), &image->block, &image->block_bytes));
+    image->bytes = image->block_bytes + header->data_bytes;
+    return AMP_OK;
+}
+
+static amp_status make_safetensors(amp_context *context, bool without_data, struct amp__image *image) {
+    struct amp__header header;
+    AMP_TRY(amp__header_init(&header));
+    const amp_status status = fill_safetensors(context, &header, without_data, image);
+    amp__header_clear(&header);
+    return status;
+}
+
+static amp_status make_apex(const amp_context *context, struct amp__image *image) {
+    const uint32_t n = context->properties.num_losses;
+    struct amp__apex_scaler *scalers = amp__alloc(n, sizeof *scalers);
+    if (!scalers) return amp__fail_memory();
+    for (uint32_t i = 0; i < n; i++) {
+        const struct amp__scaler *state = &context->brackets[i].scaler;
+        scalers[i] = (struct amp__apex_scaler){ i, state->scale, state->unskipped };
+    }
+    const amp_status status = amp__apex_text(scalers, n, &image->block, &image->block_bytes);
+    amp__free(scalers);
+    image->bytes = image->block_bytes;
+    return status;
+}
+
+amp_status amp__image_make(amp_context *context, amp_state_format format, bool without_data, struct amp__image *out) {
+    struct amp__image image = { .block = NULL };
+    const amp_status status = format == AMP_STATE_APEX ? make_apex(context, &image)
+                                                       : make_safetensors(context, without_data, &image);
+    if (status != AMP_OK) {
+        amp__image_clear(&image);
+        return status;
+    }
+    *out = image;
+    return AMP_OK;
+}
+
+amp_status amp__image_write(const struct amp__image *image, amp__write_fn *write, void *to) {
+    AMP_TRY(write(to, image->block, image->block_bytes));
+    return write_tensors(image, write, to);
+}
+
+void amp__image_clear(struct amp__image *image) {
+    amp__free(image->block);
+    amp__free(image->tensors);
+    memset(image, 0, sizeof *image);
+}

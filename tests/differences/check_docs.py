@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds docs/ to the code.
+
+check_docs.py ROOT               tables of docs/ against headers and tests; prints TAP
+check_docs.py --program ROOT     prints the program of docs/hosts.md
+check_docs.py --run ROOT EXE     runs it: its output stands in docs/hosts.md
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+
+def read(root, path):
+    return (root / path).read_text(encoding="utf-8")
+
+
+def rows(text, heading):
+    """Cells of the tables between `## heading` and the next one."""
+    section = re.search(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    lines = section.group(1).splitlines() if section else []
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")]
+    return [row for row in cells if not set("".join(row)) <= set("-| ")]
+
+
+def both(left, left_name, right, right_name):
+    return [f"{name}: {left_name}, but not {right_name}" for name in sorted(left - right)] + [
+        f"{name}: {right_name}, but not {left_name}" for name in sorted(right - left)]
+
+
+def some(names, what):
+    return [] if names else [f"no {what} found: the check itself is wrong"]
+
+
+def differences(root):
+    text = read(root, "docs/apex-differences.md").split("## Not applicable in C")[0]
+    listed = re.findall(r"\| `(\w+)` \|$", text, re.MULTILINE)
+    written = set()
+    for path in (root / "tests" / "differences").glob("*.c"):
+        if path.name != "messages.c":
+            written |= set(re.findall(r"^START_TEST\((\w+)\)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    twice = [f"{name}: two rows" for name in sorted(set(listed)) if listed.count(name) > 1]
+    n_rows = len([line for line in text.splitlines() if re.match(r"\| (?!Apex \||---)", line)])
+    bare = [] if n_rows == len(listed) else [f"{n_rows} rows, {len(listed)} of them with a test"]
+    return some(listed, "rows") + twice + bare + both(set(listed), "a row", written, "a test")
+
+
+def added(root):
+    """Every test is run."""
+    complaints = []
+    for path in (root / "tests" / "differences").glob("*.c"):
+        text = path.read_text(encoding="utf-8")
+        complaints += both(set(re.findall(r"^START_TEST\((\w+)\)", text, re.MULTILINE)), "written",
+                           set(re.findall(r"tcase_add_(?:loop_)?test\(tcase, (\w+)", text)), "run")
+    return complaints
+
+
+def statuses(root):
+    code = set(re.findall(r'X\((AMP_\w+), (-?\d+), "([^"]+)"\)', read(root, "include/amp.h")))
+    docs = set(re.findall(r"^\| `(AMP_(?:OK|ERR_\w+))` \| (-?\d+) \| (.+?) \|$", read(root, "docs/abi.md"), re.MULTILINE))
+    return some(code, "statuses") + both(set(map(" ".join, code)), "in amp.h", set(map(" ".join, docs)), "in abi.md")
+
+
+def structures(root):
+    sized = set()
+    for header in ("amp.h", "amp_kernels.h"):
+        code = COMMENT.sub("", read(root, f"include/{header}"))
+        sized |= {name for body, name in re.findall(r"typedef struct \w+ \{((?:[^{}]|\{[^{}]*\})*)\} (\w+);", code)
+                  if "uint32_t struct_size" in body}
+    listed = {name for row in rows(read(root, "docs/abi.md"), "Structures") for name in re.findall(r"`(amp_\w+)`", row[0])}
+    return some(sized, "structures") + both(sized - {"amp_api"}, "in the headers", listed, "in abi.md")
+
+
+def hooks(root):
+    code = COMMENT.sub("", read(root, "include/amp.h"))
+    body = re.search(r"typedef struct amp_host \{(.*?)\} amp_host;", code, re.DOTALL).group(1)
+    names = set(re.findall(r"\(\*(\w+)\)", body))
+    listed = {name for row in rows(read(root, "docs/hosts.md"), "The hooks") for name in re.findall(r"`(\w+)`", row[0])}
+    return some(names, "hooks") + both(names, "in amp_host", listed, "in hosts.md")
+
+
+def messages(root):
+    listed = {match.group(1) for row in rows(read(root, "docs/hosts.md"), "Mistakes, and what they say")
+              for match in [re.fullmatch(r"`(.+)`", row[-1].rstrip(" |"))] if match}
+    provoked = set(re.findall(r'^    \{ \w+, AMP_ERR_\w+, "(.+)" \},$', read(root, "tests/differences/messages.c"),
+                              re.MULTILINE))
+    return some(listed, "messages") + both(listed, "in hosts.md", provoked, "in messages.c")
+
+
+def links(root):
+    complaints = []
+    for path in [*(root / "docs").glob("*.md"), root / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            if not (path.parent / target).exists():
+                complaints.append(f"{path.relative_to(root)}: {target} is not there")
+    return complaints
+
+
+CHECKS = {
+    "every difference has a row and a test": differences,
+    "every test is run": added,
+    "abi.md lists every status": statuses,
+    "abi.md lists every structure with a size": structures,
+    "hosts.md lists every hook": hooks,
+    "hosts.md quotes messages that are provoked": messages,
+    "links lead somewhere": links,
+}
+
+
+def program(root):
+    return re.search(r"^```c\n(/\* A host in one file.*?)^```$", read(root, "docs/hosts.md"), re.MULTILINE | re.DOTALL).group(1)
+
+
+def tap(checks):
+    for number, (what, complaints) in enumerate(checks, 1):
+        print(f"{'not ok' if complaints else 'ok'} {number} - {what}")
+        for complaint in complaints:
+            print(f"# {complaint}")
+    print(f"1..{number}")
+
+
+def main():
+    if sys.argv[1] == "--program":
+        sys.stdout.write(program(pathlib.Path(sys.argv[2])))
+    elif sys.argv[1] == "--run":
+        printed = subprocess.run([sys.argv[3]], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        text = read(pathlib.Path(sys.argv[2]), "docs/hosts.md")
+        tap([("the program of hosts.md prints what is said",
+              some(printed, "output") + [line for line in printed if f"    {line}\n" not in text])])
+    else:
+        root = pathlib.Path(sys.argv[1])
+        tap((what, check(root)) for what, check in CHECKS.items())
+
+
+if __name__ == "__main__":
+    main()

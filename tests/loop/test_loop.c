@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Around the training loop: ranks, clipping by value, late parameters, the scale by hand, traps, unused slots. */
+#include "checks.h"
+
+#include <fenv.h>
+#include <math.h>
+
+/* ---- ranks ---- */
+
+static double other_rank; /* what the other rank brings */
+static unsigned reductions;
+
+static amp_status reduce(void *self, amp_reduction reduction, double *values, size_t n) {
+    (void)self;
+    for (size_t i = 0; i < n; i++)
+        values[i] = reduction == AMP_REDUCE_MAX ? fmax(values[i], other_rank) : values[i] + other_rank;
+    reductions++;
+    return AMP_OK;
+}
+
+START_TEST(an_overflow_on_another_rank_skips_here_too) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    rig.host.hooks.reduce = reduce;
+    ck_ok(rig_config(&rig, &config));
+    other_rank = 1.0;
+    reductions = 0;
+    ck_ok(net_train_step(&rig.net, 1.0));
+    ck_assert_uint_eq(reductions, 1);
+    ck_assert_int_eq(rig.net.steps, 0);
+    amp_record record = AMP_RECORD_INIT;
+    ck_ok(amp_get_record(rig.context, 0, &record));
+    ck_assert_float_eq(record.scale_after, 32768.0f);
+    other_rank = 0.0;
+    ck_ok(net_train_step(&rig.net, 1.0));
+    ck_assert_int_eq(rig.net.steps, 1);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- clipping by value ---- */
+
+static void make_gradients(struct rig *rig, double x) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    struct fake_tensor *loss = fake_new(&rig->host, AMP_FLOAT32, 1, 1.0);
+    ck_ok(amp_scale_loss_begin(&rig->net.optimizer, loss, &scaled));
+    net_backward(&rig->net, x, *scaled.scale);
+    ck_ok(amp_scale_loss_end(&scaled));
+    fake_release(loss);
+}
+
+START_TEST(gradients_are_clipped_by_value) {
+    struct rig rig;
+    rig_start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS);
+    make_gradients(&rig, 8.0);
+    ck_ok(amp_clip_grad_value(&rig.net.optimizer, 0.5f));
+    amp_master masters[3];
+    size_t n;
+    masters[0] = (amp_master)AMP_MASTER_INIT;
+    ck_ok(amp_master_params(&rig.net.optimizer, masters, 3, &n));
+    ck_assert_uint_eq(n, 3);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < masters[i].size; j++) {
+            ck_assert_float_ge(((float *)masters[i].grad)[j], -0.5f);
+            ck_assert_float_le(((float *)masters[i].grad)[j], 0.5f);
+        }
+    ck_assert_float_eq(((float *)masters[0].grad)[0], 0.5f);           /* it was larger */
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.5); /* and the host's handle shows it */
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_clip_grad_value(&rig.net.optimizer, 0.0f));
+    ck_says("max_value");
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- late parameters ---- */
+
+START_TEST(a_new_parameter_gets_the_type_and_a_master) {
+    struct rig rig;
+    rig_start(&rig, AMP_O2, FAKE_RETAINS);
+    struct fake_tensor *late = rig_tensor(&rig, AMP_FLOAT32, 1.0 / 3.0);
+    amp_param param = AMP_PARAM_INIT;
+    param.tensor = late;
+    param.name = "late";
+    ck_ok(amp_add_params(&rig.net.optimizer, &param, 1));
+    ck_dtype(late, AMP_FLOAT16);
+    amp_master masters[4];
+    size_t n;
+    masters[0] = (amp_master)AMP_MASTER_INIT;
+    ck_ok(amp_master_params(&rig.net.optimizer, masters, 4, &n));
+    ck_assert_uint_eq(n, 4);
+    ck_assert_str_eq(masters[3].name, "late");
+    ck_assert_int_eq(masters[3].is_master, 1);
+    ck_assert_float_eq(((float *)masters[3].data)[0], 1.0f / 3.0f); /* every bit of FP32 */
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_add_params(&rig.net.optimizer, &param, 1));
+    ck_says("late");
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    ck_dtype(late, AMP_FLOAT32);
+    fake_release(late);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(adding_is_all_or_nothing) {
+    struct rig rig;
+    rig_start(&rig, AMP_O2, FAKE_RETAINS);
+    struct fake_tensor *good = rig_tensor(&rig, AMP_FLOAT32, 1.0), *half = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    amp_param params[2] = { AMP_PARAM_INIT, AMP_PARAM_INIT };
+    params[0].tensor = good;
+    params[1].tensor = half;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_add_params(&rig.net.optimizer, params, 2));
+    ck_says("fp16");
+    ck_dtype(good, AMP_FLOAT32);
+    size_t n;
+    ck_ok(amp_master_params(&rig.net.optimizer, NULL, 0, &n));
+    ck_assert_uint_eq(n, 3);
+    ck_ok(amp_add_params(&rig.net.optimizer, params, 1)); /* and it can be added after all */
+    ck_dtype(good, AMP_FLOAT16);
+    struct fake_tensor *alias = fake_alias(rig.net.gamma);
+    params[0].tensor = alias;
+    ck_fails(AMP_ERR_CONFLICT, amp_add_params(&rig.net.optimizer, params, 1));
+    fake_release(alias);
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    fake_release(good);
+    fake_release(half);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- the scale by hand ---- */
+
+START_TEST(any_tensor_can_be_scaled_and_unscaled) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *tensor = rig_tensor(&rig, AMP_FLOAT32, 0.375);
+    void *scaled;
+    float found_inf = 0.0f;
+    ck_ok(amp_scale(rig.context, 0, tensor, &scaled));
+    ck_assert_double_eq(fake_get(scaled, 1), 0.375 * 65536.0);
+    ck_ok(amp_unscale(rig.context, 0, &scaled, 1, &found_inf));
+    ck_assert_double_eq(fake_get(scaled, 1), 0.375);
+    ck_assert_float_eq(found_inf, 0.0f);
+    fake_set(scaled, 2, INFINITY);
+    ck_ok(amp_unscale(rig.context, 0, &scaled, 1, &found_inf));
+    ck_assert_float_eq(found_inf, 1.0f);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_unscale(rig.context, 7, &scaled, 1, NULL));
+    ck_says("num_losses");
+    fake_release(scaled);
+    fake_release(tensor);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- traps ---- */
+
+#if defined(__x86_64__) && defined(__GLIBC__)
+START_TEST(a_host_with_traps_survives_an_overflow) {
+    struct rig rig;
+    rig_start(&rig, AMP_O2, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 60000.0);
+    feclearexcept(FE_ALL_EXCEPT);
+    feenableexcept(FE_OVERFLOW | FE_INVALID | FE_DIVBYZERO);
+    fenv_t before, after;
+    fegetenv(&before);
+    fake_release(net_forward(&rig.net, x)); /* 60000 * 0.5 + ..., in fp16 */
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    volatile float huge = 3e38f;
+    huge *= 10.0f; /* what a backward does that overflows: SIGFPE, were the trap on */
+    net_backward(&rig.net, 1.0, (double)huge);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_int_eq(scaled.action, AMP_SKIP);
+    fegetenv(&after);
+    ck_assert_int_eq(fegetexcept(), FE_OVERFLOW | FE_INVALID | FE_DIVBYZERO);
+    ck_assert_mem_eq(&before.__mxcsr, &after.__mxcsr, sizeof before.__mxcsr);
+    fedisableexcept(FE_ALL_EXCEPT);
+    fake_release(x);
+    net_zero_grad(&rig.net);
+    rig_end(&rig);
+}
+END_TEST
+#endif
+
+/* ---- slots that saw no call ---- */
+
+START_TEST(a_slot_that_no_call_reaches_is_named) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    const amp_fn copied_step = rig.net.step; /* a host that copied its pointer too early */
+    ck_ok(rig_config(&rig, &config));
+    const amp_fn wired_step = rig.net.step;
+    rig.net.step = copied_step;
+    ck_ok(net_train_step(&rig.net, 1.0));
+    ck_ok(net_train_step(&rig.net, 1.0));
+    rig.net.step = wired_step;
+    char text[4096];
+    ck_ok(amp_explain(rig.context, NULL, text, sizeof text, NULL));
+    ck_assert_msg(strstr(text, "optimizer 0: its slot step saw no call") != NULL, "%s", text);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(unused_ops_are_told_of_once) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(net_train_step(&rig.net, 1.0));
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_LOG], 1);
+    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], "softmax") != NULL, "%s", rig.host.last_message[AMP_EVENT_LOG]);
+    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], "linear") == NULL, "%s", rig.host.last_message[AMP_EVENT_LOG]);
+    ck_ok(net_train_step(&rig.net, 1.0));
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_LOG], 1);
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { an_overflow_on_another_rank_skips_here_too, 1 },
+        { gradients_are_clipped_by_value, 2 },
+        { a_new_parameter_gets_the_type_and_a_master, 1 },
+        { adding_is_all_or_nothing, 1 },
+        { any_tensor_can_be_scaled_and_unscaled, 1 },
+#if defined(__x86_64__) && defined(__GLIBC__)
+        { a_host_with_traps_survives_an_overflow, 1 },
+#endif
+        { a_slot_that_no_call_reaches_is_named, 1 },
+        { unused_ops_are_told_of_once, 1 },
+    };
+    return RUN_TESTS("loop", tests);
+}

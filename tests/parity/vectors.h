@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Vectors worked by hand, ten a mode. */
+#ifndef TEST_PARITY_VECTORS_H
+#define TEST_PARITY_VECTORS_H
+
+#include "amp.h"
+
+enum { VECTORS = 10, MAX_TICKS = 10 };
+
+struct vector {
+    const char *what;
+    amp_config config;       /* what is 0 is the mode's default */
+    const char *ticks;       /* '.' a clean bracket, 'x' an overflow */
+    float scales[MAX_TICKS]; /* after each tick */
+};
+
+extern const struct vector vectors_apex[VECTORS], vectors_torch[VECTORS], vectors_megatron[VECTORS],
+    vectors_deepspeed[VECTORS], vectors_jmp[VECTORS], vectors_mxnet[VECTORS];
+
+#endif

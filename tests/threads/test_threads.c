@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One context on many threads, over a host whose tensors are counted atomically: shared weights come out of the cache,
+ * scopes belong to their thread, other contexts come and go meanwhile. Worth most under ThreadSanitizer.
+ */
+#include <amp.h>
+
+#include <check.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { THREADS = 16, CALLS = 2000 };
+
+struct tensor {
+    amp_dtype dtype;
+    uint64_t id;
+    _Atomic(uint64_t) version;
+};
+
+static _Atomic(int64_t) live, casts;
+static _Atomic(uint64_t) wrong;
+
+/* ---- the host ---- */
+
+static amp_dtype dtype_of(void *self, void *tensor) {
+    (void)self;
+    return ((struct tensor *)tensor)->dtype;
+}
+static amp_status cast(void *self, void *tensor, amp_dtype to, void **out) {
+    struct tensor *copy = malloc(sizeof *copy);
+    (void)self;
+    if (!copy) return AMP_ERR_NO_MEMORY;
+    copy->dtype = to;
+    copy->id = 0;
+    atomic_init(&copy->version, ((struct tensor *)tensor)->version);
+    live++;
+    casts++;
+    *out = copy;
+    return AMP_OK;
+}
+static void release(void *self, void *tensor) {
+    (void)self;
+    live--;
+    free(tensor);
+}
+static uint64_t id_of(void *self, void *tensor) {
+    (void)self;
+    return ((struct tensor *)tensor)->id;
+}
+static uint64_t version_of(void *self, void *tensor) {
+    (void)self;
+    return ((struct tensor *)tensor)->version;
+}
+
+static _Thread_local amp_dtype expected;
+static int32_t linear(struct tensor *x, struct tensor *w) {
+    if (x->dtype != expected || w->dtype != expected) wrong++;
+    return x->dtype == w->dtype;
+}
+
+static struct {
+    int32_t (*linear)(struct tensor *, struct tensor *);
+} table = { linear };
+
+static const char schema[] = "linear(Tensor input, Tensor weight) -> int32";
+
+/* ---- a context ---- */
+
+struct setup {
+    amp_host host;
+    amp_op op;
+    amp_param param;
+    amp_model model;
+};
+
+static void describe(struct setup *setup, struct tensor *weight) {
+    setup->host = (amp_host)AMP_HOST_INIT;
+    setup->host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
+    setup->host.dtype = dtype_of;
+    setup->host.cast = cast;
+    setup->host.release = release;
+    setup->host.id = id_of;
+    setup->host.version = version_of;
+    setup->op = (amp_op)AMP_OP_INIT;
+    setup->op.name = "linear";
+    setup->op.schema = schema;
+    setup->op.slot = (amp_fn *)(void *)&table.linear;
+    setup->param = (amp_param)AMP_PARAM_INIT;
+    setup->param.tensor = weight;
+    setup->model = (amp_model)AMP_MODEL_INIT;
+    setup->model.host = &setup->host;
+    setup->model.ops = &setup->op;
+    setup->model.n_ops = 1;
+    setup->model.params = &setup->param;
+    setup->model.n_params = 1;
+}
+
+/* ---- threads ---- */
+
+struct job {
+    amp_context *context;
+    struct tensor *weight;
+    int number;
+};
+
+/* Half of the threads run in their own scope, half under the only context; some disable casts now and then. */
+static void *work(void *argument) {
+    const struct job *job = argument;
+    struct tensor x = { AMP_FLOAT32, 0, 0 };
+    amp_scope scope, off;
+    if (amp_scope_enter(job->context, &scope) != AMP_OK) wrong++;
+    for (int i = 0; i < CALLS; i++) {
+        const int disabled = (i + job->number) % 7 == 0;
+        if (disabled && amp_scope_enter(NULL, &off) != AMP_OK) wrong++;
+        expected = disabled ? AMP_FLOAT32 : AMP_FLOAT16;
+        if (table.linear(&x, job->weight) != 1) wrong++;
+        if (disabled && amp_scope_leave(&off) != AMP_OK) wrong++;
+    }
+    if (amp_scope_leave(&scope) != AMP_OK) wrong++;
+    return NULL;
+}
+
+/* Another context on the same slot, wired and undone again and again. */
+static void *come_and_go(void *argument) {
+    struct setup setup;
+    (void)argument;
+    struct tensor weight = { AMP_FLOAT32, 99, 0 };
+    for (int i = 0; i < 50; i++) {
+        describe(&setup, &weight);
+        if (amp_initialize(&setup.model, NULL, AMP_O4) != AMP_OK || amp_shutdown(setup.model.amp) != AMP_OK) wrong++;
+    }
+    return NULL;
+}
+
+START_TEST(one_context_serves_many_threads) {
+    struct setup setup;
+    struct tensor weight = { AMP_FLOAT32, 1, 0 };
+    pthread_t threads[THREADS], other;
+    struct job jobs[THREADS];
+    describe(&setup, &weight);
+    ck_assert_msg(amp_initialize(&setup.model, NULL, AMP_O1) == AMP_OK, "%s", amp_last_error());
+    pthread_create(&other, NULL, come_and_go, NULL);
+    for (int i = 0; i < THREADS; i++) {
+        jobs[i] = (struct job){ setup.model.amp, &weight, i };
+        pthread_create(&threads[i], NULL, work, &jobs[i]);
+    }
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    pthread_join(other, NULL);
+    ck_assert_uint_eq(wrong, 0);
+    amp_op_stats stats = AMP_OP_STATS_INIT;
+    size_t n;
+    ck_assert_int_eq(amp_get_op_stats(setup.model.amp, &stats, 1, &n), AMP_OK);
+    ck_assert_uint_eq(stats.calls + stats.passed, THREADS * CALLS);
+    ck_assert_uint_eq(stats.casts + stats.cache_hits, 2 * stats.calls);
+    ck_assert_uint_lt(stats.casts - stats.calls, THREADS + 1); /* the weight: once, or once a thread that raced */
+    ck_assert_int_eq(amp_shutdown(setup.model.amp), AMP_OK);
+    ck_assert_int_eq(live, 0);
+    ck_assert(table.linear == linear);
+}
+END_TEST
+
+/* ---- scopes between threads ---- */
+
+START_TEST(a_scope_is_handed_to_workers) {
+    struct setup setup;
+    struct tensor weight = { AMP_FLOAT32, 1, 0 };
+    amp_scope off, captured;
+    describe(&setup, &weight);
+    ck_assert_int_eq(amp_initialize(&setup.model, NULL, AMP_O1), AMP_OK);
+    ck_assert_int_eq(amp_scope_enter(NULL, &off), AMP_OK);
+    ck_assert_int_eq(amp_scope_capture(&captured), AMP_OK);
+    ck_assert_int_eq(amp_scope_leave(&off), AMP_OK);
+    struct tensor x = { AMP_FLOAT32, 0, 0 };
+    amp_scope previous;
+    ck_assert_int_eq(amp_scope_adopt(&captured, &previous), AMP_OK);
+    expected = AMP_FLOAT32;
+    ck_assert_int_eq(table.linear(&x, &weight), 1);
+    ck_assert_int_eq(amp_scope_leave(&previous), AMP_OK);
+    expected = AMP_FLOAT16;
+    ck_assert_int_eq(table.linear(&x, &weight), 1);
+    ck_assert_uint_eq(wrong, 0);
+    ck_assert_int_eq(amp_shutdown(setup.model.amp), AMP_OK);
+    ck_assert_int_eq(live, 0);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("threads");
+    TCase *tcase = tcase_create("threads");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_test(tcase, one_context_serves_many_threads);
+    tcase_add_test(tcase, a_scope_is_handed_to_workers);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
