@@ -10,7 +10,7 @@ static amp_status check_idle(const struct amp__optimizer *optimizer) {
 }
 
 AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, size_t n) {
-    struct amp__optimizer *optimizer;
+    struct amp__optimizer *optimizer = NULL;
     AMP_TRY(amp__optimizer_find(user, &optimizer));
     AMP_TRY(check_idle(optimizer));
     AMP_RETURN_IF(n && !params, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: params is NULL, but n is %zu", n);

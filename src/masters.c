@@ -31,7 +31,7 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
 }
 
 AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, size_t capacity, size_t *count) {
-    struct amp__optimizer *optimizer;
+    struct amp__optimizer *optimizer = NULL;
     AMP_TRY(find_idle(user, "amp_master_params", &optimizer));
     AMP_RETURN_IF(!count || (capacity && !masters), AMP_ERR_INVALID_ARGUMENT, "amp_master_params: an argument is NULL");
     if (capacity) AMP_TRY(amp__check_struct(masters->struct_size, sizeof *masters, "amp_master"));
@@ -62,7 +62,7 @@ static amp_status total_norm(struct amp__optimizer *optimizer, float *norm) {
 }
 
 AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float *norm) {
-    struct amp__optimizer *optimizer;
+    struct amp__optimizer *optimizer = NULL;
     float total = 0.0f;
     AMP_TRY(find_idle(user, "amp_clip_grad_norm", &optimizer));
     AMP_RETURN_IF(!(max_norm > 0.0f), AMP_ERR_INVALID_ARGUMENT, "amp_clip_grad_norm: max_norm is %g; it must be above 0",
@@ -78,7 +78,7 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
 }
 
 AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
-    struct amp__optimizer *optimizer;
+    struct amp__optimizer *optimizer = NULL;
     AMP_TRY(find_idle(user, "amp_clip_grad_value", &optimizer));
     AMP_RETURN_IF(!(max_value > 0.0f), AMP_ERR_INVALID_ARGUMENT, "amp_clip_grad_value: max_value is %g; it must be above 0",
                   (double)max_value);

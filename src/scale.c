@@ -16,8 +16,8 @@ static amp_status find_scale(amp_context *context, uint32_t loss_id, const char 
 }
 
 AMP_API amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tensor, void **out) {
-    const amp_host *host;
-    float scale;
+    const amp_host *host = NULL;
+    float scale = 1.0f;
     AMP_TRY(find_scale(context, loss_id, "amp_scale", &host, &scale));
     AMP_RETURN_IF(!tensor || !out, AMP_ERR_INVALID_ARGUMENT, "amp_scale: %s is NULL", tensor ? "out" : "tensor");
     AMP_TRY(amp__host_need(host->scale != NULL, "scale", "amp_scale", "it multiplies on the host's tape"));
@@ -25,8 +25,8 @@ AMP_API amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tenso
 }
 
 AMP_API amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n, float *found_inf) {
-    const amp_host *host;
-    float scale;
+    const amp_host *host = NULL;
+    float scale = 1.0f;
     AMP_TRY(find_scale(context, loss_id, "amp_unscale", &host, &scale));
     AMP_RETURN_IF(n && !tensors, AMP_ERR_INVALID_ARGUMENT, "amp_unscale: tensors is NULL, but n is %zu", n);
     amp_span *spans = amp__alloc(n, sizeof *spans);

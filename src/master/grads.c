@@ -57,6 +57,7 @@ static amp_status follow(struct amp__param *param, void *grad, const amp_span *s
 
 amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
     void *grad;
+    AMP_TRY(amp__master_settle(param));
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) {
         param->grad_handle = NULL;
@@ -142,6 +143,7 @@ static amp_status save_first(struct amp__param *param, const amp_span *shown) {
 static amp_status begin_one(struct amp__param *param) {
     void *grad;
     amp_span shown;
+    AMP_TRY(amp__master_settle(param));
     AMP_TRY(need_master_grad(param));
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) {
@@ -375,6 +377,7 @@ void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped
 
 amp_status amp__grads_show(struct amp__param *param, bool always) {
     void *grad = param->grad_handle;
+    if (!grad) return AMP_OK;
     const uint64_t version = version_of(param, grad);
     if (!always && param->host->version && version == param->grad_version) return AMP_OK;
     amp_span shown;

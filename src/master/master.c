@@ -40,6 +40,7 @@ amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp
 
 amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     if (!param->has_master || param->swapped) return AMP_OK;
+    AMP_TRY(amp__master_settle(param));
     const uint64_t version = version_of(param);
     if (!always && version == param->version) return AMP_OK;
     struct amp__elements now;
@@ -94,18 +95,20 @@ static amp_status lend_grad(struct amp__param *param) {
     return AMP_OK;
 }
 
-/* The host may have dropped or replaced its gradient during the step; then the lent block went with the handle. */
+/* The host may have dropped or replaced its gradient during the step; then the lent block went with the handle. Until
+ * the block is back, step_grad says so. */
 static amp_status take_grad_back(struct amp__param *param) {
     void *grad = param->step_grad;
     if (!grad) return AMP_OK;
     void *now;
-    param->step_grad = NULL;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &now));
     if (now == grad) {
         AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
+        param->step_grad = NULL;
         param->grad.dtype = AMP_FLOAT32;
         return amp__grads_show(param, false);
     }
+    param->step_grad = NULL;
     /* `grad` is the 16-bit block that had been there. A host with free has freed the lent one with its handle; without
      * it each side keeps the blocks it made: the lent one comes back to us, the other is the host's. */
     if (amp__host_owns_memory(param->host)) amp__host_free(param->host, &param->grad);
@@ -116,8 +119,10 @@ static amp_status take_grad_back(struct amp__param *param) {
 
 amp_status amp__master_swap_in(struct amp__param *param) {
     if (!param->has_master) return AMP_OK;
-    if (param->swapped++) return AMP_OK;
-    param->swapped = 0;
+    if (param->swapped) {
+        param->swapped++;
+        return AMP_OK;
+    }
     AMP_TRY(amp__master_reconcile(param, false));
     AMP_TRY(lend_grad(param));
     const amp_status status = exchange(param, param->dtype);
@@ -131,8 +136,18 @@ amp_status amp__master_swap_in(struct amp__param *param) {
 
 amp_status amp__master_swap_out(struct amp__param *param) {
     if (!param->has_master || !param->swapped || --param->swapped) return AMP_OK;
+    param->stuck = true;
+    const amp_status status = amp__master_settle(param);
+    if (status != AMP_OK) (void)amp__master_settle(param); /* once more, before the host drops what is under its handles */
+    return status;
+}
+
+amp_status amp__master_settle(struct amp__param *param) {
+    if (param->swapped) return AMP_OK;
     const amp_status grad_status = take_grad_back(param);
-    amp_status status = exchange(param, AMP_FLOAT32);
-    if (status == AMP_OK) status = amp__master_write_back(param);
-    return status == AMP_OK ? grad_status : status;
+    if (!param->stuck) return grad_status;
+    AMP_TRY(exchange(param, AMP_FLOAT32));
+    param->stuck = false;
+    AMP_TRY(amp__master_write_back(param));
+    return grad_status;
 }

@@ -38,6 +38,7 @@ struct amp__param {
     bool has_master;
     uint64_t version;   /* of the tensor when master and parameter last agreed */
     uint32_t swapped;   /* steps that are running on the master */
+    bool stuck;         /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
     uint64_t unfit;     /* finite FP32 weights that became infinite */
 
     amp_storage grad;      /* FP32 master gradient, allocated at the first bracket */
@@ -80,6 +81,8 @@ void amp__param_destroy(struct amp__param *param);
 amp_status amp__master_reconcile(struct amp__param *param, bool always);
 /* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
 amp_status amp__master_swap_in(struct amp__param *param);
+/* Finishes what the host refused at the end of an earlier step; everything that looks at the parameter starts with it. */
+amp_status amp__master_settle(struct amp__param *param);
 amp_status amp__master_swap_out(struct amp__param *param);
 /* master[i] := low[i] wherever master[i] rounded is not low[i]; any NaN equals any NaN. */
 amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp_dtype dtype);

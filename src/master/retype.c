@@ -2,6 +2,7 @@
 /* Re-typing: new storage under the same handles, the old one kept as master or for the way back. */
 #include "master/master.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static amp_span span_of(const amp_storage *storage, uint64_t size) {
@@ -104,7 +105,11 @@ void amp__param_commit_retype(struct amp__param *param) {
 /* Without masters the FP32 block may be gone (freed at the commit): then a new one is made and widened into. */
 amp_status amp__param_restore(struct amp__param *param) {
     if (!param->re_typed) return AMP_OK;
-    if (param->has_master) AMP_TRY(amp__master_reconcile(param, !param->host->version));
+    /* what the host changed last is kept if it can be seen; the storage goes back in any case */
+    const amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
+    char text[256];
+    snprintf(text, sizeof text, "%s", amp_last_error());
+    if (param->stuck) return seen; /* the host holds its FP32 block already, and refuses another */
     amp_storage storage = param->fp32;
     const bool fresh = !storage.data;
     if (fresh)
@@ -119,14 +124,14 @@ amp_status amp__param_restore(struct amp__param *param) {
     amp_storage swap = storage;
     if (status == AMP_OK) status = amp__param_swap(param, &swap);
     if (status != AMP_OK) {
-        if (fresh) amp__host_free(param->host, &storage);
+        if (fresh || amp__host_owns_memory(param->host)) amp__host_free(param->host, &storage);
         return status;
     }
     amp__host_free(param->host, &swap);
     memset(&param->fp32, 0, sizeof param->fp32);
     param->dtype = AMP_FLOAT32;
     param->re_typed = param->has_master = false;
-    return AMP_OK;
+    return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
 }
 
 void amp__param_destroy(struct amp__param *param) {

@@ -99,7 +99,8 @@ static size_t name_unused(amp__text *text, const struct amp__op *ops, size_t n, 
 }
 
 static const char copied[] =
-    "if the host does call them, it calls a copy of the pointer that was made before amp_initialize";
+    "nothing is wrong where the host really does not call them, else it calls a copy of the pointer from before "
+    "amp_initialize";
 
 void amp__report_unused_ops(amp_context *context) {
     char names[512] = "", line[768];

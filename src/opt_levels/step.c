@@ -117,7 +117,7 @@ amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out)
 }
 
 AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
-    struct amp__optimizer *optimizer;
+    struct amp__optimizer *optimizer = NULL;
     amp_step_info filled = AMP_STEP_INFO_INIT;
     AMP_TRY(amp__optimizer_find(user, &optimizer));
     AMP_RETURN_IF(!info, AMP_ERR_INVALID_ARGUMENT, "amp_step_begin: info is NULL");
@@ -141,7 +141,7 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
 }
 
 AMP_API amp_status amp_step_end(amp_optimizer *user) {
-    struct amp__optimizer *optimizer;
+    struct amp__optimizer *optimizer = NULL;
     AMP_TRY(amp__optimizer_find(user, &optimizer));
     AMP_RETURN_IF(!optimizer->stepping, AMP_ERR_WRONG_STATE, "amp_step_end without amp_step_begin");
     (void)amp_scope_leave(&optimizer->scope);

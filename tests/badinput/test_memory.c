@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every allocation of libamp fails once, in turn: at initialize (the world stays as it was) and in a whole life (the
+ * error surfaces, or the result is the undisturbed one; nothing is left behind). Linked with --wrap; the fake host
+ * allocates with memalign, which is left alone.
+ */
+#include "world.h"
+
+static uint64_t n_allocations, fail_at;
+
+static bool fails(void) { return ++n_allocations == fail_at; }
+
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *block, size_t bytes);
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *block, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *block, size_t bytes) { return fails() ? NULL : __real_realloc(block, bytes); }
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes) { return fails() ? NULL : __real_aligned_alloc(alignment, bytes); }
+
+static void arm(uint64_t at) {
+    n_allocations = 0;
+    fail_at = at;
+}
+static bool fired(void) { return fail_at && n_allocations >= fail_at; }
+
+START_TEST(initialize_changes_nothing_without_memory) {
+    const struct life *life = &lives[_i];
+    const amp_config config = config_of(life->level);
+    uint64_t at = 0;
+    for (bool again = true; again;) {
+        struct rig rig;
+        struct world before;
+        rig_init(&rig, life->options);
+        world_take(&before, &rig);
+        arm(++at);
+        const amp_status status = rig_config(&rig, &config);
+        again = fired();
+        arm(0);
+        if (status == AMP_OK) {
+            ck_assert_ptr_nonnull(rig.context);
+        } else {
+            ck_assert_int_eq(status, AMP_ERR_NO_MEMORY);
+            ck_says("memory");
+            ck_assert_ptr_null(rig.context);
+            world_check(&before, &rig);
+            ck_ok(rig_config(&rig, &config));
+        }
+        rig_end(&rig);
+    }
+    ck_assert_uint_gt(at, 10);
+}
+END_TEST
+
+/* The weight after an undisturbed life of three steps. */
+static double undisturbed(const struct life *life) {
+    struct rig rig;
+    rig_start(&rig, life->level, life->options);
+    for (int step = 0; step < 3; step++) ck_ok(live_step(&rig));
+    ck_ok(amp_shutdown(rig.context));
+    const double weight = fake_get(rig.net.weight, 0);
+    rig.context = NULL;
+    rig_end(&rig);
+    return weight;
+}
+
+static bool live_and_break(const struct life *life, uint64_t at, double expected) {
+    struct rig rig;
+    struct world before;
+    amp_status first = AMP_OK;
+    const amp_config config = config_of(life->level);
+    rig_init(&rig, life->options);
+    world_take(&before, &rig);
+    ck_ok(rig_config(&rig, &config));
+    arm(at);
+    for (int step = 0; step < 3; step++) {
+        first_error(&first, live_step(&rig));
+        first_error(&first, amp_check(rig.context));
+    }
+    const bool while_training = fired();
+    if (while_training) {
+        ck_ok(live_step(&rig));
+        ck_consistent(&rig);
+    }
+    const amp_status end = amp_shutdown(rig.context);
+    first_error(&first, end);
+    const bool reached = fired();
+    arm(0);
+    ck_assert(first == AMP_OK || first == AMP_ERR_NO_MEMORY);
+    if (first == AMP_OK && !while_training) ck_assert_double_eq(fake_get(rig.net.weight, 0), expected);
+    if (end == AMP_OK) ck_dtype(rig.net.weight, AMP_FLOAT32);
+    fake_tape_clear(&rig.host);
+    ck_nothing_left(&rig, &before);
+    net_destroy(&rig.net);
+    fake_destroy(&rig.host);
+    return reached;
+}
+
+START_TEST(a_life_survives_each_failed_allocation) {
+    const double expected = undisturbed(&lives[_i]);
+    uint64_t at = 1;
+    while (live_and_break(&lives[_i], at, expected)) at++;
+    ck_assert_uint_gt(at, 3);
+    ck_assert_uint_lt(at, 10000);
+}
+END_TEST
+
+START_TEST(direct_calls_change_nothing_without_memory) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    rig.host.no_grad = true;
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    uint64_t at = 0;
+    for (bool again = true; again;) {
+        amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+        void *tensors[] = { x, rig.net.weight };
+        ck_ok(amp_cache_clear(rig.context));
+        arm(++at);
+        const amp_status status = amp_cast_args(rig.context, "matmul", tensors, 2, &frame);
+        again = fired();
+        arm(0);
+        if (status != AMP_OK) {
+            ck_assert_int_eq(status, AMP_ERR_NO_MEMORY);
+            ck_assert_ptr_eq(tensors[0], x);
+            ck_assert_ptr_eq(tensors[1], rig.net.weight);
+        }
+        ck_ok(amp_cast_done(&frame));
+        ck_ok(amp_cache_clear(rig.context));
+        ck_assert_int_eq(rig.host.live_tensors, NET_PARAMS + 1);
+    }
+    ck_assert_uint_gt(at, 2);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { initialize_changes_nothing_without_memory, N_LIVES }, { a_life_survives_each_failed_allocation, N_LIVES },
+        { direct_calls_change_nothing_without_memory, 1 },
+    };
+    return RUN_TESTS("memory", tests);
+}

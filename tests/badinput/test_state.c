@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls at the wrong time and with NULLs: a status, words, and nothing changed. Linked with --wrap=ffi_closure_alloc,
+ * which stands for a system that denies executable closures.
+ */
+#include "world.h"
+
+static bool deny;
+void *__real_ffi_closure_alloc(size_t size, void **code);
+void *__wrap_ffi_closure_alloc(size_t size, void **code);
+void *__wrap_ffi_closure_alloc(size_t size, void **code) { return deny ? NULL : __real_ffi_closure_alloc(size, code); }
+
+START_TEST(denied_closures_are_explained) {
+    struct rig rig;
+    struct world before;
+    const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
+    rig_init(&rig, 0);
+    world_take(&before, &rig);
+    deny = true;
+    ck_fails(AMP_ERR_CLOSURE_DENIED, rig_config(&rig, &config));
+    deny = false;
+    ck_says("execmem");
+    ck_says("amp_cast_args");
+    world_check(&before, &rig);
+    ck_ok(rig_config(&rig, &config));
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- initialize ---- */
+
+START_TEST(a_model_or_optimizer_is_initialised_once) {
+    struct rig rig;
+    struct world before;
+    rig_start(&rig, AMP_O2, 0);
+    world_take(&before, &rig);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_initialize(_i ? NULL : &rig.net.model, _i ? &rig.net.optimizer : NULL, AMP_O1));
+    ck_says(_i ? "optimizer 0" : "model 0");
+    ck_says("amp_shutdown");
+    world_check(&before, &rig);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(nothing_to_initialise) {
+    amp_config config = config_of(AMP_O1);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize(NULL, NULL, AMP_O1));
+    ck_says("NULL");
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(NULL, 0, NULL, 0, &config, NULL));
+    ck_says("context");
+}
+END_TEST
+
+START_TEST(null_arrays_and_entries_are_refused) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O1);
+    amp_model *models[] = { &rig.net.model, _i ? NULL : &rig.net.model };
+    rig_init(&rig, 0);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(NULL, 1, NULL, 0, &config, &rig.context));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(models, 1, NULL, 1, &config, &rig.context));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(models, 1, NULL, 0, NULL, &rig.context));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(models, 2, NULL, 0, &config, &rig.context));
+    ck_says("model");
+    ck_assert_ptr_null(rig.context);
+    ck_assert(net_slots_restored(&rig.net));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(shutdown_of_nothing_is_nothing) { ck_ok(amp_shutdown(NULL)); }
+END_TEST
+
+START_TEST(shutdown_leaves_a_slot_that_a_stranger_took) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, 0);
+    const amp_fn stranger = rig.net.original[OP_relu];
+    rig.net.table[OP_softmax] = stranger;
+    ck_fails(AMP_ERR_SLOT_TAKEN, amp_shutdown(rig.context));
+    ck_says("softmax");
+    ck_assert(rig.net.table[OP_softmax] == stranger);
+    ck_assert_ptr_null(rig.net.model.amp); /* gone all the same */
+    rig.net.table[OP_softmax] = rig.net.original[OP_softmax];
+    rig.context = NULL;
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- brackets ---- */
+
+START_TEST(end_and_cancel_need_a_begin) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_fails(AMP_ERR_WRONG_STATE, _i ? amp_scale_loss_cancel(&scaled) : amp_scale_loss_end(&scaled));
+    ck_says("amp_scale_loss_begin");
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, _i ? amp_scale_loss_cancel(NULL) : amp_scale_loss_end(NULL));
+}
+END_TEST
+
+START_TEST(end_happens_once) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, 0);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_end(&scaled));
+    rig_end(&rig);
+}
+END_TEST
+
+/* An open bracket of loss 0, and a second begin that must be refused. */
+static const struct {
+    bool same_scaled, same_optimizer;
+    uint32_t loss_id, flags;
+    amp_status status;
+    const char *says;
+} begins[] = {
+    { true, true, 1, 0, AMP_ERR_WRONG_STATE, "open bracket" },
+    { false, true, 1, 0, AMP_ERR_WRONG_STATE, "optimizer" },
+    { false, false, 0, 0, AMP_ERR_WRONG_STATE, "loss_id 0" },
+    { false, false, 2, 0, AMP_ERR_INVALID_ARGUMENT, "num_losses" },
+    { false, false, 1, 64, AMP_ERR_INVALID_ARGUMENT, "flags" },
+};
+
+START_TEST(a_second_begin_is_refused) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O1);
+    amp_scaled_loss open = AMP_SCALED_LOSS_INIT, other = AMP_SCALED_LOSS_INIT;
+    config.num_losses = 2;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    amp_optimizer *optimizers[] = { &rig.net.optimizer };
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &open));
+    const amp_scaled_loss was_open = open, was_other = other;
+    ck_fails(begins[_i].status,
+             amp_scale_loss_begin_many(rig.context, optimizers, begins[_i].same_optimizer, begins[_i].loss_id,
+                                       begins[_i].flags, NULL, begins[_i].same_scaled ? &open : &other));
+    ck_says(begins[_i].says);
+    ck_assert_mem_eq(&open, &was_open, sizeof open);
+    ck_assert_mem_eq(&other, &was_other, sizeof other);
+    ck_ok(amp_scale_loss_end(&open));
+    ck_assert_int_eq(open.action, AMP_STEP);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_foreign_optimizer_is_refused) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_init(&rig, 0);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_says("amp_initialize");
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_scale_loss_begin(NULL, NULL, &scaled));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_scale_loss_begin_many(NULL, NULL, 0, 0, 0, NULL, &scaled));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_step_inside_the_bracket_is_refused) {
+    struct rig rig;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O2, 0);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    if (_i) {
+        ck_fails(AMP_ERR_WRONG_STATE, amp_step_begin(&rig.net.optimizer, &info));
+        ck_says("bracket");
+        ck_ok(amp_scale_loss_end(&scaled));
+    } else {
+        ck_assert_int_eq(net_step(&rig.net), 0);
+        ck_assert_int_eq(rig.net.steps, 0);
+        ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_end(&scaled));
+        ck_says("bracket");
+        ck_assert_int_eq(scaled.action, AMP_SKIP);
+    }
+    ck_dtype(rig.net.weight, AMP_FLOAT16);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(begin_is_undone_when_a_hook_fails) { /* each of the three parameters has a gradient to set aside */
+    struct rig rig;
+    struct world before;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, 0);
+    net_backward(&rig.net, 0.5, 1.0);
+    struct fake_tensor *loss = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    world_take(&before, &rig);
+    rig.host.fail_hook = _i < 3 ? FAKE_SET_GRAD : FAKE_SCALE;
+    rig.host.fail_at = rig.host.calls[rig.host.fail_hook] + (uint64_t)(_i % 3) + 1;
+    ck_fails(AMP_ERR_HOST_FAILED, amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
+    ck_says(_i < 3 ? "set_grad" : "scale");
+    world_check(&before, &rig);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
+    ck_ok(amp_scale_loss_end(&scaled));
+    fake_release(loss);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- NULLs and sizes of the rest ---- */
+
+START_TEST(null_arguments_are_refused) {
+    struct rig rig;
+    size_t count;
+    amp_dtype target;
+    amp_scope scope;
+    amp_record record = AMP_RECORD_INIT;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    rig_start(&rig, AMP_O1, 0);
+    const amp_status statuses[] = {
+        amp_get_op_stats(NULL, NULL, 0, &count), amp_get_op_stats(rig.context, NULL, 1, &count),
+        amp_get_op_stats(rig.context, NULL, 0, NULL), amp_get_record(NULL, 0, &record),
+        amp_get_record(rig.context, 0, NULL), amp_get_record(rig.context, 1, &record),
+        amp_explain(NULL, NULL, NULL, 0, &count), amp_explain(rig.context, NULL, NULL, 8, &count), amp_check(NULL),
+        amp_op_target(NULL, "add", NULL, 0, &target), amp_op_target(rig.context, NULL, NULL, 0, &target),
+        amp_op_target(rig.context, "add", NULL, 1, &target), amp_op_target(rig.context, "add", NULL, 0, NULL),
+        amp_cast_args(NULL, "add", NULL, 0, &frame), amp_cast_args(rig.context, "add", NULL, 1, &frame),
+        amp_cast_args(rig.context, "add", NULL, 0, NULL), amp_cast_done(NULL), amp_tape_done(NULL),
+        amp_cache_clear(NULL), amp_scope_enter(rig.context, NULL), amp_scope_leave(NULL), amp_scope_capture(NULL),
+        amp_scope_adopt(NULL, &scope), amp_master_params(NULL, NULL, 0, &count),
+        amp_master_params(&rig.net.optimizer, NULL, 1, &count), amp_master_params(&rig.net.optimizer, NULL, 0, NULL),
+        amp_clip_grad_norm(NULL, 1.0f, NULL), amp_masters_reconcile(NULL), amp_step_begin(&rig.net.optimizer, NULL),
+        amp_register(NULL, "add", AMP_FP32), amp_level_from_name(NULL, NULL)
+    };
+    for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
+        ck_assert_msg(statuses[i] == AMP_ERR_INVALID_ARGUMENT, "call %zu: %s", i, amp_status_name(statuses[i]));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(structures_without_a_size_are_refused) {
+    struct rig rig;
+    size_t count;
+    amp_op_stats stats = { .struct_size = 0 };
+    amp_master master = { .struct_size = 4 };
+    amp_record record = { .struct_size = 0 };
+    amp_cast_frame frame = { .struct_size = 0 };
+    amp_step_info info = { .struct_size = 8 };
+    amp_scaled_loss scaled = { .struct_size = 0 };
+    rig_start(&rig, AMP_O1, 0);
+    const amp_status statuses[] = { amp_get_op_stats(rig.context, &stats, 1, &count),
+                                    amp_master_params(&rig.net.optimizer, &master, 1, &count),
+                                    amp_get_record(rig.context, 0, &record),
+                                    amp_cast_args(rig.context, "add", NULL, 0, &frame),
+                                    amp_step_begin(&rig.net.optimizer, &info),
+                                    amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled) };
+    for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
+        ck_assert_msg(statuses[i] == AMP_ERR_ABI_MISMATCH, "call %zu: %s", i, amp_status_name(statuses[i]));
+    ck_says("struct_size");
+    ck_assert_int_eq(net_step(&rig.net), 1); /* no step and no bracket was left open */
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { denied_closures_are_explained, 2 }, { a_model_or_optimizer_is_initialised_once, 2 }, { nothing_to_initialise, 1 },
+        { null_arrays_and_entries_are_refused, 2 }, { shutdown_of_nothing_is_nothing, 1 },
+        { shutdown_leaves_a_slot_that_a_stranger_took, 1 }, { end_and_cancel_need_a_begin, 2 }, { end_happens_once, 1 },
+        { a_second_begin_is_refused, sizeof begins / sizeof begins[0] }, { a_foreign_optimizer_is_refused, 1 },
+        { a_step_inside_the_bracket_is_refused, 2 }, { begin_is_undone_when_a_hook_fails, 4 },
+        { null_arguments_are_refused, 1 }, { structures_without_a_size_are_refused, 1 },
+    };
+    return RUN_TESTS("state", tests);
+}

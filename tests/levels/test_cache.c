@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The weight cache: what is cast how often, and that no stale or foreign cast is ever used. */
+#include "checks.h"
+
+static void run(struct rig *rig) {
+    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT16, 2.0);
+    fake_release(net_linear(&rig->net, x, rig->net.weight, NULL));
+    fake_release(x);
+}
+
+/* The weight the last linear got. */
+static struct fake_tensor *weight_seen(const struct rig *rig) { return fake_last(&rig->host)->args[1]; }
+
+START_TEST(a_weight_is_cast_once_an_iteration) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    for (int i = 0; i < 3; i++) run(&rig);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(it_is_cast_again_after_the_iteration) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    for (uint64_t i = 1; i <= 3; i++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        run(&rig);
+        run(&rig);
+        struct fake_tensor *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+        ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
+        ck_ok(amp_scale_loss_end(&scaled));
+        fake_release(loss);
+        ck_assert_uint_eq(rig.host.calls[FAKE_CAST], i);
+    }
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_changed_weight_is_cast_again) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    run(&rig);
+    fake_fill(rig.net.weight, 3.0);
+    run(&rig);
+    ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 3.0);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_cast_without_a_tape_does_not_serve_with_one) { /* pytorch#65766: the gradient would be lost */
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    rig.host.no_grad = true;
+    run(&rig);
+    rig.host.no_grad = false;
+    run(&rig);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_cast_with_a_tape_serves_without_one) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    run(&rig);
+    rig.host.no_grad = true;
+    run(&rig);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(evaluation_casts_once_in_all) { /* sglang-omni#2262: 322 casts a step */
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    rig.host.no_grad = true;
+    for (int i = 0; i < 10; i++) run(&rig);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(evaluation_after_a_step_sees_the_new_weights) { /* Apex kept stale casts here, apex.md 2.5 */
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    rig.host.no_grad = true;
+    run(&rig);
+    fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT32, 1.0));
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    run(&rig);
+    ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 0.375);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(an_alias_shares_the_cast_by_its_id) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *alias = fake_alias(rig.net.weight), *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    alias->version = rig.net.weight->version;
+    run(&rig);
+    fake_release(net_linear(&rig.net, x, alias, NULL));
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1);
+    fake_release(alias);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(activations_are_not_cached) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    for (int i = 0; i < 2; i++) fake_release(net_binary(&rig.net, OP_matmul, x, x));
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 4);
+    fake_tape_clear(&rig.host);
+    ck_assert_int_eq(rig.host.live_tensors, 1 + NET_PARAMS);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(the_cache_can_be_switched_off) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O1);
+    config.cache = AMP_OFF;
+    rig_init(&rig, FAKE_RETAINS);
+    ck_ok(rig_config(&rig, &config));
+    run(&rig);
+    run(&rig);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(cache_clear_releases_the_casts) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    rig.host.no_grad = true;
+    run(&rig);
+    ck_assert_int_eq(rig.host.live_tensors, NET_PARAMS + 1);
+    ck_ok(amp_cache_clear(rig.context));
+    ck_assert_int_eq(rig.host.live_tensors, NET_PARAMS);
+    run(&rig);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- hosts without versions: only inside the outermost forward or scope ---- */
+
+START_TEST(without_versions_nothing_is_cached_outside_a_scope) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
+    run(&rig);
+    rig.net.weight->version = 0;
+    fake_fill(rig.net.weight, 3.0);
+    run(&rig);
+    ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 3.0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(without_versions_a_scope_caches_and_its_end_clears) {
+    struct rig rig;
+    amp_scope scope;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
+    ck_ok(amp_scope_enter(rig.context, &scope));
+    run(&rig);
+    run(&rig);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1);
+    ck_ok(amp_scope_leave(&scope));
+    fake_fill(rig.net.weight, 3.0);
+    ck_ok(amp_scope_enter(rig.context, &scope));
+    run(&rig);
+    ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 3.0);
+    ck_ok(amp_scope_leave(&scope));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(without_versions_a_forward_caches_and_its_end_clears) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    rig.host.no_grad = true;
+    fake_release(net_forward(&rig.net, x));
+    ck_assert_int_eq(rig.host.live_tensors, NET_PARAMS + 1);
+    fake_fill(rig.net.weight, 3.0);
+    fake_release(net_forward(&rig.net, x));
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 6); /* weight, bias and linear's result for mul, each time */
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(without_versions_a_step_inside_a_scope_is_seen) {
+    struct rig rig;
+    amp_scope scope;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
+    rig.host.no_grad = true;
+    ck_ok(amp_scope_enter(rig.context, &scope));
+    run(&rig);
+    fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT32, 1.0));
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    run(&rig);
+    ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 0.375);
+    ck_ok(amp_scope_leave(&scope));
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { a_weight_is_cast_once_an_iteration, 1 }, { it_is_cast_again_after_the_iteration, 1 },
+        { a_changed_weight_is_cast_again, 1 }, { a_cast_without_a_tape_does_not_serve_with_one, 1 },
+        { a_cast_with_a_tape_serves_without_one, 1 }, { evaluation_casts_once_in_all, 1 },
+        { evaluation_after_a_step_sees_the_new_weights, 1 }, { an_alias_shares_the_cast_by_its_id, 1 },
+        { activations_are_not_cached, 1 }, { the_cache_can_be_switched_off, 1 }, { cache_clear_releases_the_casts, 1 },
+        { without_versions_nothing_is_cached_outside_a_scope, 1 },
+        { without_versions_a_scope_caches_and_its_end_clears, 1 },
+        { without_versions_a_forward_caches_and_its_end_clears, 1 },
+        { without_versions_a_step_inside_a_scope_is_seen, 1 },
+    };
+    return RUN_TESTS("cache", tests);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Several contexts on one table, jumps over libamp's frames, and many lives after one another. */
+#include "checks.h"
+
+static amp_dtype linear_gets(struct rig *rig) {
+    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 2.0);
+    fake_release(net_linear(&rig->net, x, rig->net.weight, rig->net.bias));
+    fake_release(x);
+    return fake_last(&rig->host)->dtypes[0];
+}
+
+/* ---- two contexts on one table ---- */
+
+struct pair {
+    struct rig rig;
+    amp_model second;
+    amp_context *other;
+};
+
+static void pair_start(struct pair *pair) { /* O1 and O4 on the same slots */
+    amp_config config = config_of(AMP_O4);
+    rig_start(&pair->rig, AMP_O1, FAKE_RETAINS);
+    pair->second = pair->rig.net.model;
+    pair->second.amp = NULL;
+    pair->second.n_params = 0;
+    pair->second.forward = NULL;
+    amp_model *models[] = { &pair->second };
+    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &pair->other));
+}
+
+START_TEST(the_scope_picks_the_context) {
+    struct pair pair;
+    amp_scope scope;
+    pair_start(&pair);
+    ck_ok(amp_scope_enter(pair.other, &scope));
+    ck_assert_int_eq(linear_gets(&pair.rig), AMP_BFLOAT16);
+    ck_ok(amp_scope_leave(&scope));
+    ck_ok(amp_scope_enter(pair.rig.context, &scope));
+    ck_assert_int_eq(linear_gets(&pair.rig), AMP_FLOAT16);
+    ck_ok(amp_scope_leave(&scope));
+    ck_assert_int_eq(linear_gets(&pair.rig), AMP_FLOAT32); /* two contexts, no scope: nobody's */
+    ck_ok(amp_shutdown(pair.other));
+    rig_end(&pair.rig);
+}
+END_TEST
+
+START_TEST(contexts_end_in_any_order) {
+    struct pair pair;
+    pair_start(&pair);
+    amp_context *order[] = { _i ? pair.other : pair.rig.context, _i ? pair.rig.context : pair.other };
+    ck_ok(amp_shutdown(order[0]));
+    ck_assert(pair.rig.net.table[OP_linear] != pair.rig.net.original[OP_linear]);
+    ck_assert_int_eq(linear_gets(&pair.rig), _i ? AMP_FLOAT16 : AMP_BFLOAT16);
+    ck_ok(amp_shutdown(order[1]));
+    ck_assert_int_eq(linear_gets(&pair.rig), AMP_FLOAT32);
+    pair.rig.context = NULL;
+    rig_end(&pair.rig);
+}
+END_TEST
+
+/* ---- jumps ---- */
+
+START_TEST(a_longjmp_out_of_an_op_leaves_no_trace) {
+    struct rig rig;
+    jmp_buf back;
+    rig_start(&rig, AMP_O1, _i ? FAKE_RETAINS : 0);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    if (!setjmp(back)) {
+        rig.net.jump_from_op = &back;
+        (void)net_binary(&rig.net, OP_matmul, x, x);
+    }
+    rig.net.jump_from_op = NULL;
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    fake_release(x);
+    rig_end(&rig); /* looks at what is alive */
+}
+END_TEST
+
+START_TEST(a_longjmp_out_of_forward_leaves_its_scope) {
+    static const amp_level levels[] = { AMP_O1, AMP_O2 };
+    struct rig rig;
+    jmp_buf back;
+    rig_start(&rig, levels[_i], FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    if (!setjmp(back)) {
+        rig.net.jump_from_forward = &back;
+        (void)net_forward(&rig.net, x);
+    }
+    rig.net.jump_from_forward = NULL;
+    ck_ok(amp_cache_clear(rig.context));
+    struct fake_tensor *y = net_forward(&rig.net, x);
+    ck_assert_ptr_nonnull(y);
+    ck_assert_int_eq(rig.host.log[0].dtypes[0], AMP_FLOAT16);
+    fake_release(x);
+    fake_release(y);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_longjmp_out_of_the_step_gives_the_parameters_back) {
+    struct rig rig;
+    jmp_buf back;
+    rig_start(&rig, AMP_O2, FAKE_RETAINS);
+    if (!setjmp(back)) {
+        rig.net.jump_from_step = &back;
+        (void)net_step(&rig.net);
+    }
+    rig.net.jump_from_step = NULL;
+    ck_assert_int_eq(rig.net.step_saw, AMP_FLOAT32);
+    amp_scope scope;
+    ck_ok(amp_scope_enter(NULL, &scope)); /* any call notices */
+    ck_ok(amp_scope_leave(&scope));
+    ck_dtype(rig.net.weight, AMP_FLOAT16);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_thousand_lives_leave_nothing) {
+    struct rig rig;
+    const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    const int64_t tensors = rig.host.live_tensors, blocks = rig.host.live_blocks;
+    for (int i = 0; i < 1000; i++) {
+        ck_ok(rig_config(&rig, &config));
+        ck_ok(amp_shutdown(rig.context));
+        ck_assert(net_slots_restored(&rig.net));
+    }
+    ck_assert_int_eq(rig.host.live_tensors, tensors);
+    ck_assert_int_eq(rig.host.live_blocks, blocks);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5);
+    rig.context = NULL;
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { the_scope_picks_the_context, 1 }, { contexts_end_in_any_order, 2 },
+        { a_longjmp_out_of_an_op_leaves_no_trace, 2 }, { a_longjmp_out_of_forward_leaves_its_scope, 2 },
+        { a_longjmp_out_of_the_step_gives_the_parameters_back, 1 }, { a_thousand_lives_leave_nothing, 2 },
+    };
+    return RUN_TESTS("contexts", tests);
+}

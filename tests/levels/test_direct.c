@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* amp_op_target and amp_cast_args: the same decision and the same casts as in a wrapped call. */
+#include "checks.h"
+
+static const amp_dtype types[] = { AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16, AMP_FLOAT64, AMP_DTYPE_OTHER };
+enum { N_TYPES = 5 };
+
+/* What a wrapped binary op makes of two types: the type its floating arguments arrive in. */
+static amp_dtype wrapped(struct rig *rig, enum net_op op, amp_dtype a, amp_dtype b) {
+    struct fake_tensor *x = rig_tensor(rig, a, 1.0), *y = rig_tensor(rig, b, 1.0);
+    fake_release(net_binary(&rig->net, op, x, y));
+    const struct fake_call *call = fake_last(&rig->host);
+    const bool cast = call->args[0] != x || call->args[1] != y;
+    const amp_dtype got = cast ? (call->dtypes[0] != AMP_DTYPE_OTHER ? call->dtypes[0] : call->dtypes[1]) : AMP_DTYPE_DEFAULT;
+    fake_release(x);
+    fake_release(y);
+    return got;
+}
+
+static void ck_same_target(enum net_op op, const char *name, int i) {
+    struct rig rig;
+    const amp_dtype both[] = { types[i % N_TYPES], types[i / N_TYPES] };
+    amp_dtype target = 77;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(amp_op_target(rig.context, name, both, 2, &target));
+    ck_assert_int_eq(target, wrapped(&rig, op, both[0], both[1]));
+    rig_end(&rig);
+}
+
+START_TEST(target_of_matmul_is_what_the_wrapped_op_does) { ck_same_target(OP_matmul, "matmul", _i); }
+END_TEST
+START_TEST(target_of_add_is_what_the_wrapped_op_does) { ck_same_target(OP_add, "add", _i); }
+END_TEST
+
+/* How the wrapped in-place op treats its second argument. */
+START_TEST(target_of_an_in_place_op_is_self) {
+    struct rig rig;
+    const amp_dtype self_and_other[] = { AMP_FLOAT16, AMP_FLOAT32 };
+    amp_dtype target = 77;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(amp_op_target(rig.context, "add_", self_and_other, 2, &target));
+    ck_assert_int_eq(target, AMP_FLOAT16);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(names_of_the_lists_need_no_op) {
+    static const struct {
+        const char *name;
+        amp_dtype from, to;
+    } cases[] = { { "conv2d", AMP_FLOAT32, AMP_FLOAT16 }, { "aten::gelu", AMP_FLOAT16, AMP_FLOAT32 },
+                  { "no_such_op", AMP_FLOAT32, AMP_DTYPE_DEFAULT }, { "dropout", AMP_FLOAT16, AMP_DTYPE_DEFAULT } };
+    struct rig rig;
+    amp_dtype target = 77;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(amp_op_target(rig.context, cases[_i].name, &cases[_i].from, 1, &target));
+    ck_assert_int_eq(target, cases[_i].to);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_banned_target_is_an_error) {
+    struct rig rig;
+    const amp_dtype half = AMP_FLOAT16;
+    amp_dtype target = 77;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_fails(AMP_ERR_BANNED, amp_op_target(rig.context, "binary_cross_entropy", &half, 1, &target));
+    ck_says("with_logits");
+    ck_assert_int_eq(target, 77);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(no_level_without_op_casts_has_a_target) {
+    static const amp_level levels[] = { AMP_O0, AMP_O2, AMP_O3, AMP_O5 };
+    struct rig rig;
+    const amp_dtype single = AMP_FLOAT32;
+    amp_dtype target = 77;
+    rig_start(&rig, levels[_i], FAKE_RETAINS);
+    ck_ok(amp_op_target(rig.context, "matmul", &single, 1, &target));
+    ck_assert_int_eq(target, AMP_DTYPE_DEFAULT);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- casting ---- */
+
+START_TEST(cast_args_replaces_and_cast_done_puts_back) {
+    struct rig rig;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.5);
+    void *tensors[] = { x, NULL, rig.net.weight };
+    ck_ok(amp_cast_args(rig.context, "matmul", tensors, 3, &frame));
+    ck_assert_int_eq(frame.target, AMP_FLOAT16);
+    ck_dtype((struct fake_tensor *)tensors[0], AMP_FLOAT16);
+    ck_assert_double_eq(fake_get(tensors[0], 0), 1.5);
+    ck_assert_ptr_null(tensors[1]);
+    ck_dtype((struct fake_tensor *)tensors[2], AMP_FLOAT16);
+    ck_ok(amp_cast_done(&frame));
+    ck_assert_ptr_eq(tensors[0], x);
+    ck_assert_ptr_eq(tensors[2], rig.net.weight);
+    ck_assert_int_eq(rig.host.live_tensors, NET_PARAMS + 2); /* x, and the weight's cast in the cache */
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(cast_args_leaves_what_agrees) {
+    struct rig rig;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.5);
+    void *tensors[] = { x };
+    ck_ok(amp_cast_args(rig.context, "matmul", tensors, 1, &frame));
+    ck_assert_int_eq(frame.target, AMP_DTYPE_DEFAULT);
+    ck_assert_ptr_eq(tensors[0], x);
+    ck_ok(amp_cast_done(&frame));
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(cast_args_never_rebinds_what_is_updated_in_place) {
+    struct rig rig;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT16, 1.0), *other = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    void *tensors[] = { self, other };
+    ck_ok(amp_cast_args(rig.context, "add_", tensors, 2, &frame));
+    void *const seen[] = { tensors[0], tensors[1] };
+    const amp_dtype other_seen = fake_dtype(tensors[1]);
+    ck_ok(amp_cast_done(&frame));
+    ck_assert_ptr_eq(seen[0], self);
+    ck_assert_int_eq(other_seen, AMP_FLOAT16);
+    fake_release(self);
+    fake_release(other);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(cast_args_obeys_the_threads_scope) {
+    struct rig rig;
+    amp_scope scope;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    void *tensors[] = { rig.net.weight };
+    ck_ok(amp_scope_enter(NULL, &scope));
+    ck_ok(amp_cast_args(rig.context, "matmul", tensors, 1, &frame));
+    ck_assert_ptr_eq(tensors[0], rig.net.weight);
+    ck_ok(amp_cast_done(&frame));
+    ck_ok(amp_scope_leave(&scope));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(cast_args_in_backward_runs_as_it_comes) {
+    struct rig rig;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    void *tensors[] = { rig.net.weight };
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
+    ck_ok(amp_cast_args(rig.context, "matmul", tensors, 1, &frame));
+    ck_assert_ptr_eq(tensors[0], rig.net.weight);
+    ck_ok(amp_cast_done(&frame));
+    ck_ok(amp_scale_loss_end(&scaled));
+    fake_release(loss);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_failed_cast_changes_nothing) {
+    struct rig rig;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.5);
+    void *tensors[] = { x, x };
+    rig.host.fail_hook = FAKE_CAST;
+    rig.host.fail_at = 2;
+    ck_fails(AMP_ERR_HOST_FAILED, amp_cast_args(rig.context, "matmul", tensors, 2, &frame));
+    ck_assert_ptr_eq(tensors[0], x);
+    ck_assert_ptr_eq(tensors[1], x);
+    ck_assert_int_eq(rig.host.live_tensors, NET_PARAMS + 1);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_frame_is_used_once_at_a_time) {
+    struct rig rig;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    void *tensors[] = { rig.net.weight };
+    ck_ok(amp_cast_args(rig.context, "matmul", tensors, 1, &frame));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_cast_args(rig.context, "matmul", tensors, 1, &frame));
+    ck_says("amp_cast_done");
+    ck_ok(amp_cast_done(&frame));
+    ck_assert_ptr_eq(tensors[0], rig.net.weight);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(direct_ops_need_no_slot) {
+    struct rig rig;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    amp_op_stats stats = AMP_OP_STATS_INIT;
+    size_t count;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[0] = (amp_op){ .struct_size = sizeof(amp_op), .flags = AMP_OP_DIRECT, .name = "my_gemm",
+                               .aliases = "matmul" };
+    ck_ok(rig_config(&rig, &config));
+    void *tensors[] = { rig.net.weight };
+    ck_ok(amp_cast_args(rig.context, "my_gemm", tensors, 1, &frame));
+    ck_assert_int_eq(frame.target, AMP_FLOAT16);
+    ck_ok(amp_cast_done(&frame));
+    ck_ok(amp_get_op_stats(rig.context, &stats, 1, &count));
+    ck_assert_uint_eq(stats.calls, 1);
+    ck_assert_uint_eq(stats.casts, 1);
+    ck_assert_int_eq(stats.wrapped, 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_context_without_a_model_still_decides) {
+    amp_config config = config_of(AMP_O4);
+    amp_context *context = NULL;
+    const amp_dtype single = AMP_FLOAT32;
+    amp_dtype target = 0;
+    ck_ok(amp_initialize_many(NULL, 0, NULL, 0, &config, &context));
+    ck_ok(amp_op_target(context, "linear", &single, 1, &target));
+    ck_assert_int_eq(target, AMP_BFLOAT16);
+    ck_ok(amp_shutdown(context));
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { target_of_matmul_is_what_the_wrapped_op_does, N_TYPES * N_TYPES },
+        { target_of_add_is_what_the_wrapped_op_does, N_TYPES * N_TYPES }, { target_of_an_in_place_op_is_self, 1 },
+        { names_of_the_lists_need_no_op, 4 }, { a_banned_target_is_an_error, 1 },
+        { no_level_without_op_casts_has_a_target, 4 }, { cast_args_replaces_and_cast_done_puts_back, 1 },
+        { cast_args_leaves_what_agrees, 1 }, { cast_args_never_rebinds_what_is_updated_in_place, 1 },
+        { cast_args_obeys_the_threads_scope, 1 }, { cast_args_in_backward_runs_as_it_comes, 1 },
+        { a_failed_cast_changes_nothing, 1 }, { a_frame_is_used_once_at_a_time, 1 }, { direct_ops_need_no_slot, 1 },
+        { a_context_without_a_model_still_decides, 1 },
+    };
+    return RUN_TESTS("direct", tests);
+}

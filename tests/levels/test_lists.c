@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cast lists against apex.md 2.1 and peers.md A, transcribed here once more; and the names they match. */
+#include "checks.h"
+#include "opt_levels/lists.h"
+
+struct group {
+    amp_class op_class;
+    const char *names;
+};
+
+static const struct group apex[] = {
+    { AMP_LOWER, "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc linear prelu addmm addmv "
+                 "addr matmul mm mv addbmm baddbmm bmm __matmul__ rnn_relu rnn_tanh gru lstm rnn_relu_cell rnn_tanh_cell "
+                 "gru_cell lstm_cell" },
+    { AMP_FP32, "interpolate grid_sample softplus softmin log_softmax softmax gelu layer_norm group_norm "
+                "local_response_norm normalize cosine_similarity poisson_nll_loss cosine_embedding_loss cross_entropy "
+                "hinge_embedding_loss kl_div l1_loss mse_loss margin_ranking_loss multilabel_margin_loss "
+                "multilabel_soft_margin_loss multi_margin_loss nll_loss binary_cross_entropy_with_logits smooth_l1_loss "
+                "soft_margin_loss triplet_margin_loss ctc_loss" },
+    { AMP_FP32, "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm prod "
+                "std sum var renorm __ipow__ __pow__ __rpow__ cpu" },
+    { AMP_PROMOTE, "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne __add__ __div__ __eq__ "
+                   "__ge__ __gt__ __iadd__ __idiv__ __imul__ __isub__ __itruediv__ __le__ __lt__ __mul__ __ne__ __radd__ "
+                   "__rdiv__ __rmul__ __rsub__ __rtruediv__ __sub__ __truediv__" },
+    { AMP_PROMOTE_SEQUENCE, "cat stack" },
+    { AMP_BANNED, "binary_cross_entropy" },
+    { AMP_BY_LIST, "batch_norm instance_norm dropout embedding sigmoid tanh relu einsum mean log1p erf sin cos logsumexp "
+                   "scaled_dot_product_attention" },
+};
+
+static const struct group torch[] = {
+    { AMP_LOWER, "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution "
+                 "cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv linalg_vecdot "
+                 "linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell "
+                 "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention" },
+    { AMP_FP32, "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm "
+                "native_layer_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss "
+                "cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss "
+                "mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss "
+                "multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp "
+                "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d" },
+    { AMP_FP32, "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm" },
+    { AMP_PROMOTE, "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add" },
+    { AMP_PROMOTE_SEQUENCE, "cat stack" },
+    { AMP_BANNED, "binary_cross_entropy" },
+    { AMP_BY_LIST, "gelu std var local_response_norm normalize batch_norm add mul relu dropout" },
+};
+
+static void check_groups(int32_t lists, amp_dtype low, const struct group *groups, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        char names[2048], *rest = NULL;
+        ck_assert_uint_lt(strlen(groups[i].names), sizeof names);
+        strcpy(names, groups[i].names);
+        for (const char *name = strtok_r(names, " ", &rest); name; name = strtok_r(NULL, " ", &rest)) {
+            const amp_class found = amp__list_class(lists, low, name);
+            ck_assert_msg(found == groups[i].op_class, "%s is %s", name, amp__class_name(found));
+        }
+    }
+}
+
+START_TEST(apex_for_fp16) { check_groups(AMP_LISTS_APEX, AMP_FLOAT16, apex, sizeof apex / sizeof apex[0]); }
+END_TEST
+START_TEST(apex_for_bf16) { check_groups(AMP_LISTS_APEX, AMP_BFLOAT16, apex, 5); }
+END_TEST
+START_TEST(torch_for_fp16) { check_groups(AMP_LISTS_TORCH, AMP_FLOAT16, torch, sizeof torch / sizeof torch[0]); }
+END_TEST
+
+START_TEST(torch_on_bf16_runs_bce_in_fp32) { /* peers.md A: on CPU it is simply fp32 */
+    ck_assert_int_eq(amp__list_class(AMP_LISTS_TORCH, AMP_BFLOAT16, "binary_cross_entropy"), AMP_FP32);
+}
+END_TEST
+
+START_TEST(no_name_twice) {
+    for (int32_t lists = AMP_LISTS_APEX; lists <= AMP_LISTS_TORCH; lists++) {
+        size_t n;
+        const char *const *names = amp__list_names(lists, &n);
+        ck_assert_uint_gt(n, 80);
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < i; j++) ck_assert_str_ne(names[i], names[j]);
+    }
+}
+END_TEST
+
+static const struct {
+    const char *name, *base;
+} names[] = {
+    { "linear", "linear" },
+    { "aten::linear", "linear" },
+    { "nn.functional.linear", "linear" },
+    { "torch.nn.functional.linear", "linear" },
+    { "aten::add_.Tensor", "add" },
+    { "aten::add.Tensor", "add" },
+    { "add_", "add" },
+    { "Tensor.mul_", "mul" },
+    { "exp_", "exp" },
+    { "my::space::matmul.out", "matmul" },
+    { "__add__", "__add__" },
+    { "__iadd__", "__iadd__" },
+    { "_convolution", "_convolution" },
+    { "_", "_" },
+};
+
+START_TEST(base_names) {
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(names[_i].name, base);
+    ck_assert_str_eq(base, names[_i].base);
+}
+END_TEST
+
+/* ---- through a context ---- */
+
+static amp_class class_at(amp_level level, int32_t lists, const char *name, const char *aliases) {
+    struct fake host;
+    amp_fn slot = NULL;
+    amp_op op = AMP_OP_INIT;
+    amp_model model = AMP_MODEL_INIT, *models[] = { &model };
+    amp_config config = config_of(level);
+    amp_context *context;
+    amp_op_stats stats = AMP_OP_STATS_INIT;
+    size_t count;
+    fake_init(&host, 0);
+    op.name = name;
+    op.aliases = aliases;
+    op.schema = "f(Tensor x) -> Tensor";
+    op.slot = &slot;
+    model.host = &host.hooks;
+    model.ops = &op;
+    model.n_ops = 1;
+    config.lists = lists;
+    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &context));
+    ck_ok(amp_get_op_stats(context, &stats, 1, &count));
+    ck_ok(amp_shutdown(context));
+    return stats.op_class;
+}
+
+START_TEST(the_default_list_is_apex) { ck_assert_int_eq(class_at(AMP_O1, 0, "gelu", NULL), AMP_FP32); }
+END_TEST
+START_TEST(the_torch_list_by_config) { ck_assert_int_eq(class_at(AMP_O1, AMP_LISTS_TORCH, "gelu", NULL), AMP_LEAVE); }
+END_TEST
+START_TEST(a_namespace_is_seen_through) { ck_assert_int_eq(class_at(AMP_O1, 0, "aten::linear", NULL), AMP_LOWER); }
+END_TEST
+START_TEST(an_alias_gives_the_class) { ck_assert_int_eq(class_at(AMP_O4, 0, "gemm_nn", "foo, matmul"), AMP_LOWER); }
+END_TEST
+START_TEST(the_name_comes_before_the_alias) { ck_assert_int_eq(class_at(AMP_O1, 0, "softmax", "linear"), AMP_FP32); }
+END_TEST
+START_TEST(an_unlisted_op_is_left) { ck_assert_int_eq(class_at(AMP_O1, 0, "batch_norm", NULL), AMP_LEAVE); }
+END_TEST
+START_TEST(levels_without_patching_leave_all) {
+    static const amp_level levels[] = { AMP_O0, AMP_O2, AMP_O3, AMP_O5 };
+    ck_assert_int_eq(class_at(levels[_i], 0, "linear", NULL), AMP_LEAVE);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { apex_for_fp16, 1 }, { apex_for_bf16, 1 }, { torch_for_fp16, 1 }, { torch_on_bf16_runs_bce_in_fp32, 1 },
+        { no_name_twice, 1 }, { base_names, sizeof names / sizeof names[0] }, { the_default_list_is_apex, 1 },
+        { the_torch_list_by_config, 1 }, { a_namespace_is_seen_through, 1 }, { an_alias_gives_the_class, 1 },
+        { the_name_comes_before_the_alias, 1 }, { an_unlisted_op_is_left, 1 }, { levels_without_patching_leave_all, 4 },
+    };
+    return RUN_TESTS("lists", tests);
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Masters: what the optimizer sees, what comes back, and what happens when the host changes parameters itself. */
+#include "checks.h"
+
+static amp_master master_of(struct rig *rig, size_t i) {
+    amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
+    size_t count = 0;
+    ck_ok(amp_master_params(&rig->net.optimizer, masters, 3, &count));
+    ck_assert_uint_eq(count, 3);
+    return masters[i];
+}
+
+static float value_of(struct rig *rig) { return *(float *)master_of(rig, 0).data; }
+
+static void give_grad(struct rig *rig, amp_dtype dtype, double value) {
+    fake_put_grad(rig->net.weight, rig_tensor(rig, dtype, value));
+}
+
+START_TEST(masters_exist_from_the_start_and_are_exact) {
+    struct rig rig;
+    const amp_config config = config_of(_i ? AMP_O5 : AMP_O2);
+    rig_init(&rig, 0);
+    fake_fill(rig.net.weight, 0.1);
+    ck_ok(rig_config(&rig, &config));
+    const amp_master master = master_of(&rig, 0);
+    ck_assert_str_eq(master.name, "weight");
+    ck_assert_ptr_eq(master.param, rig.net.weight);
+    ck_assert_int_eq(master.is_master, 1);
+    ck_assert_int_eq(master.dtype, AMP_FLOAT32);
+    ck_assert_uint_eq(master.size, NET_SIZE);
+    ck_assert_float_eq(*(float *)master.data, 0.1f);
+    ck_assert_ptr_null(master.grad);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(fp32_parameters_are_their_own_masters) {
+    struct rig rig;
+    rig_start(&rig, AMP_O2, 0);
+    const amp_master gamma = master_of(&rig, 2);
+    ck_assert_int_eq(gamma.is_master, 0);
+    ck_assert_ptr_eq(gamma.data, rig.net.gamma->storage.data);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(master_weights_can_be_switched_off) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O2);
+    config.master_weights = AMP_OFF;
+    config.loss_scale = 1.0f;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    ck_assert_int_eq(master_of(&rig, 0).is_master, 0);
+    ck_dtype(rig.net.gamma, AMP_FLOAT32);
+    give_grad(&rig, AMP_FLOAT16, 1.0);
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_int_eq(rig.net.step_saw, AMP_FLOAT16);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.375);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(the_step_sees_fp32_under_the_same_handles) {
+    struct rig rig;
+    rig_start(&rig, _i ? AMP_O5 : AMP_O2, 0);
+    give_grad(&rig, _i ? AMP_BFLOAT16 : AMP_FLOAT16, 1.0);
+    struct fake_tensor *grad = rig.net.weight->grad;
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_int_eq(rig.net.step_saw, AMP_FLOAT32);
+    ck_assert_int_eq(rig.net.step_grad, AMP_FLOAT32);
+    ck_assert_ptr_eq(rig.net.step_handle, grad);
+    ck_dtype(rig.net.weight, _i ? AMP_BFLOAT16 : AMP_FLOAT16);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(small_updates_add_up_in_the_master) { /* the reason for masters: 2^-13 is lost in fp16 at 0.5 */
+    struct rig rig;
+    rig_start(&rig, AMP_O2, 0);
+    for (int i = 0; i < 8; i++) {
+        give_grad(&rig, AMP_FLOAT16, 0x1p-10);
+        ck_assert_int_eq(net_step(&rig.net), 1);
+    }
+    ck_assert_float_eq(value_of(&rig), 0.5f - 8 * 0x1p-13f);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5 - 0x1p-10);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(write_back_rounds_to_nearest_even) {
+    struct rig rig;
+    rig_start(&rig, AMP_O2, 0);
+    *(float *)master_of(&rig, 0).data = 1.0f + 0x1p-11f + 0x1p-20f; /* above the middle: up */
+    ((float *)master_of(&rig, 0).data)[1] = 1.0f + 0x1p-11f;        /* the middle: to even */
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), 1.0 + 0x1p-10);
+    ck_assert_double_eq(fake_get(rig.net.weight, 1), 1.0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(gradients_keep_their_type_after_the_step) {
+    static const amp_dtype dtypes[] = { AMP_FLOAT16, AMP_FLOAT32 };
+    struct rig rig;
+    rig_start(&rig, AMP_O2, 0);
+    give_grad(&rig, dtypes[_i], 1.0);
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_dtype(rig.net.weight->grad, dtypes[_i]);
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 3), 1.0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_step_that_drops_its_gradients) {
+    struct rig rig;
+    rig_start(&rig, AMP_O2, 0);
+    rig.net.step_drops_grads = true;
+    for (int i = 0; i < 2; i++) {
+        give_grad(&rig, AMP_FLOAT16, 1.0);
+        ck_assert_int_eq(net_step(&rig.net), 1);
+    }
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.25);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_step_without_gradients_changes_nothing) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O2);
+    rig_init(&rig, 0);
+    fake_fill(rig.net.weight, 0.1);
+    ck_ok(rig_config(&rig, &config));
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_float_eq(value_of(&rig), 0.1f);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- reconciliation: master := parameter where the parameter is not the rounded master ---- */
+
+static void start_at_a_tenth(struct rig *rig, unsigned options) {
+    const amp_config config = config_of(AMP_O2);
+    rig_init(rig, options);
+    fake_fill(rig->net.weight, 0.1);
+    ck_ok(rig_config(rig, &config));
+}
+
+START_TEST(a_loaded_value_reaches_the_master) {
+    struct rig rig;
+    start_at_a_tenth(&rig, 0);
+    fake_set(rig.net.weight, 2, 3.0);
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
+    ck_assert_float_eq(((float *)master_of(&rig, 0).data)[2], 3.0f);
+    ck_assert_float_eq(value_of(&rig), 0.1f); /* the elements beside it keep every bit */
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(writing_the_same_value_loses_no_bit) { /* a checkpoint of the 16-bit model, loaded again */
+    struct rig rig;
+    start_at_a_tenth(&rig, 0);
+    fake_fill(rig.net.weight, 0.1);
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_float_eq(value_of(&rig), 0.1f);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(without_versions_reconcile_is_asked_for) {
+    struct rig rig;
+    start_at_a_tenth(&rig, FAKE_NO_VERSION);
+    fake_set(rig.net.weight, 2, 3.0);
+    ck_ok(amp_masters_reconcile(rig.context));
+    ck_assert_float_eq(((float *)master_of(&rig, 0).data)[2], 3.0f);
+    ck_assert_float_eq(value_of(&rig), 0.1f);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_value_loaded_before_shutdown_survives_it) {
+    struct rig rig;
+    start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
+    fake_set(rig.net.weight, 2, 3.0);
+    ck_ok(amp_shutdown(rig.context));
+    ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), (double)0.1f);
+    rig.context = NULL;
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_written_master_reaches_the_parameter) {
+    struct rig rig;
+    start_at_a_tenth(&rig, 0);
+    *(float *)master_of(&rig, 0).data = 2.5f;
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), 2.5);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_changed_storage_is_refused) {
+    struct rig rig;
+    start_at_a_tenth(&rig, 0);
+    const amp_storage own = rig.net.weight->storage;
+    struct fake_tensor *other = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    rig.net.weight->storage = other->storage;
+    rig.net.weight->version++;
+    ck_fails(AMP_ERR_WRONG_STATE, amp_masters_reconcile(rig.context));
+    ck_says("weight");
+    rig.net.weight->storage = own;
+    fake_release(other);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(master_params_measures) {
+    struct rig rig;
+    size_t count = 0;
+    amp_master one = AMP_MASTER_INIT;
+    rig_start(&rig, AMP_O2, 0);
+    ck_ok(amp_master_params(&rig.net.optimizer, NULL, 0, &count));
+    ck_assert_uint_eq(count, 3);
+    count = 0;
+    ck_ok(amp_master_params(&rig.net.optimizer, &one, 1, &count));
+    ck_assert_uint_eq(count, 3);
+    ck_assert_str_eq(one.name, "weight");
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { masters_exist_from_the_start_and_are_exact, 2 }, { fp32_parameters_are_their_own_masters, 1 },
+        { master_weights_can_be_switched_off, 1 }, { the_step_sees_fp32_under_the_same_handles, 2 },
+        { small_updates_add_up_in_the_master, 1 }, { write_back_rounds_to_nearest_even, 1 },
+        { gradients_keep_their_type_after_the_step, 2 }, { a_step_that_drops_its_gradients, 1 },
+        { a_step_without_gradients_changes_nothing, 1 }, { a_loaded_value_reaches_the_master, 1 },
+        { writing_the_same_value_loses_no_bit, 1 }, { without_versions_reconcile_is_asked_for, 1 },
+        { a_value_loaded_before_shutdown_survives_it, 2 }, { a_written_master_reaches_the_parameter, 1 },
+        { a_changed_storage_is_refused, 1 }, { master_params_measures, 1 },
+    };
+    return RUN_TESTS("masters", tests);
+}

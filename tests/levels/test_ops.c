@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* O1 and O4 through the host's own slots: what the ops really receive. */
+#include "checks.h"
+
+/* The types the last op got. */
+static void ck_received(const struct rig *rig, const char *op, unsigned n, amp_dtype a, amp_dtype b) {
+    const struct fake_call *call = fake_last(&rig->host);
+    ck_assert_str_eq(call->op, op);
+    ck_assert_uint_eq(call->n, n);
+    ck_assert_int_eq(call->dtypes[0], a);
+    if (n > 1) ck_assert_int_eq(call->dtypes[1], b);
+}
+
+static amp_op_stats stats_of(struct rig *rig, enum net_op op) {
+    amp_op_stats stats[N_NET_OPS];
+    size_t count = 0;
+    for (size_t i = 0; i < N_NET_OPS; i++) stats[i] = (amp_op_stats)AMP_OP_STATS_INIT;
+    ck_ok(amp_get_op_stats(rig->context, stats, N_NET_OPS, &count));
+    ck_assert_uint_eq(count, N_NET_OPS);
+    return stats[op];
+}
+
+START_TEST(linear_runs_in_the_low_type) {
+    static const amp_level levels[] = { AMP_O1, AMP_O4 };
+    static const amp_dtype low[] = { AMP_FLOAT16, AMP_BFLOAT16 };
+    struct rig rig;
+    rig_start(&rig, levels[_i], FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    struct fake_tensor *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    ck_received(&rig, "linear", 3, low[_i], low[_i]);
+    ck_assert_int_eq(fake_last(&rig.host)->dtypes[2], low[_i]);
+    ck_dtype(y, low[_i]);
+    ck_assert_double_eq(fake_get(y, 0), 1.25);
+    fake_release(x);
+    fake_release(y);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(an_optional_tensor_may_be_null) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_linear(&rig.net, x, rig.net.weight, NULL);
+    ck_received(&rig, "linear", 2, AMP_FLOAT16, AMP_FLOAT16);
+    fake_release(x);
+    fake_release(y);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(softmax_runs_in_fp32) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 2.0), *y = net_unary(&rig.net, OP_softmax, x);
+    ck_received(&rig, "softmax", 1, AMP_FLOAT32, 0);
+    fake_release(x);
+    fake_release(y);
+    rig_end(&rig);
+}
+END_TEST
+
+static const struct {
+    amp_dtype a, b, both;
+} promotions[] = {
+    { AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT32 },  { AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT16 },
+    { AMP_FLOAT16, AMP_BFLOAT16, AMP_FLOAT32 }, { AMP_FLOAT16, AMP_FLOAT64, AMP_FLOAT64 },
+    { AMP_BFLOAT16, AMP_FLOAT32, AMP_FLOAT32 }, { AMP_FLOAT32, AMP_FLOAT64, AMP_FLOAT64 },
+};
+enum { N_PROMOTIONS = sizeof promotions / sizeof promotions[0] };
+
+START_TEST(add_promotes_to_the_widest) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *a = rig_tensor(&rig, promotions[_i].a, 1.0), *b = rig_tensor(&rig, promotions[_i].b, 2.0);
+    struct fake_tensor *c = net_binary(&rig.net, OP_add, a, b);
+    ck_received(&rig, "add", 2, promotions[_i].both, promotions[_i].both);
+    ck_assert_double_eq(fake_get(c, 0), 3.0);
+    fake_release(a);
+    fake_release(b);
+    fake_release(c);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(integers_are_left_alone) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_DTYPE_OTHER, 2.0);
+    struct fake_tensor *c = net_binary(&rig.net, OP_add, a, b);
+    ck_received(&rig, "add", 2, AMP_FLOAT16, AMP_DTYPE_OTHER);
+    ck_assert_ptr_eq(fake_last(&rig.host)->args[0], a);
+    fake_release(a);
+    fake_release(b);
+    fake_release(c);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(cat_promotes_its_sequence_and_leaves_the_callers_array) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *list[3] = { rig_tensor(&rig, AMP_FLOAT16, 1.0), rig_tensor(&rig, AMP_FLOAT32, 2.0),
+                                    rig_tensor(&rig, AMP_FLOAT16, 3.0) };
+    struct fake_tensor *const before[3] = { list[0], list[1], list[2] };
+    struct fake_tensor *y = net_cat(&rig.net, list, 3);
+    ck_received(&rig, "cat", 3, AMP_FLOAT32, AMP_FLOAT32);
+    ck_assert_int_eq(fake_last(&rig.host)->dtypes[2], AMP_FLOAT32);
+    ck_assert_mem_eq(list, before, sizeof before);
+    for (int i = 0; i < 3; i++) fake_release(list[i]);
+    fake_release(y);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(agreeing_arguments_arrive_as_they_are) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_FLOAT16, 2.0);
+    struct fake_tensor *c = net_binary(&rig.net, OP_matmul, a, b);
+    ck_assert_ptr_eq(fake_last(&rig.host)->args[0], a);
+    ck_assert_ptr_eq(fake_last(&rig.host)->args[1], b);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 0);
+    fake_release(a);
+    fake_release(b);
+    fake_release(c);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- in place ---- */
+
+START_TEST(add_in_place_updates_self_in_its_own_type) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT16, 1.0), *other = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    net_add_(&rig.net, self, other);
+    ck_received(&rig, "add_", 2, AMP_FLOAT16, AMP_FLOAT16);
+    ck_assert_ptr_eq(fake_last(&rig.host)->args[0], self);
+    ck_assert_double_eq(fake_get(self, 0), 3.0);
+    fake_release(self);
+    fake_release(other);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(exp_in_place_on_16_bits_is_refused) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    net_exp_(&rig.net, self);
+    ck_assert_uint_eq(rig.host.n_log, 0);
+    ck_assert_double_eq(fake_get(self, 0), 1.0);
+    ck_fails(AMP_ERR_UNSUPPORTED, amp_check(rig.context));
+    ck_says("exp_");
+    fake_release(self);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(exp_in_place_on_fp32_runs) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT32, 0.0);
+    net_exp_(&rig.net, self);
+    ck_assert_double_eq(fake_get(self, 0), 1.0);
+    ck_ok(amp_check(rig.context));
+    fake_release(self);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- banned ---- */
+
+START_TEST(a_banned_op_returns_on_failure_and_keeps_the_error) {
+    static const int32_t refusal = -3;
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    if (_i) rig.net.ops[OP_binary_cross_entropy].on_failure = &refusal;
+    const amp_config config = config_of(AMP_O1);
+    ck_ok(rig_config(&rig, &config));
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 0.5);
+    ck_assert_int_eq(net_bce(&rig.net, x, x), _i ? refusal : 0);
+    ck_assert_uint_eq(rig.host.n_log, 0);
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_ERROR], 1);
+    ck_fails(AMP_ERR_BANNED, amp_check(rig.context));
+    ck_says("binary_cross_entropy_with_logits");
+    ck_says("regist");
+    ck_says("fp16");
+    ck_ok(amp_check(rig.context));
+    ck_assert_uint_eq(stats_of(&rig, OP_binary_cross_entropy).failures, 1);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_banned_op_names_the_type_it_got) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_BFLOAT16, 0.5);
+    (void)net_bce(&rig.net, x, x);
+    ck_fails(AMP_ERR_BANNED, amp_check(rig.context));
+    ck_says("bf16");
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_banned_op_runs_on_fp32) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 0.5);
+    ck_assert_int_eq(net_bce(&rig.net, x, x), 7);
+    ck_ok(amp_check(rig.context));
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- failing casts ---- */
+
+START_TEST(a_failed_cast_runs_an_fp32_op_on_what_it_was_written_for) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    rig.host.fail_hook = FAKE_CAST;
+    rig.host.fail_at = 2;
+    struct fake_tensor *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    ck_assert_ptr_nonnull(y);
+    ck_received(&rig, "linear", 3, AMP_FLOAT32, AMP_FLOAT32);
+    ck_fails(AMP_ERR_HOST_FAILED, amp_check(rig.context));
+    ck_says("cast");
+    ck_says("linear");
+    fake_release(x);
+    fake_release(y);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_failed_cast_of_mixed_arguments_does_not_call_the_op) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    rig.host.fail_hook = FAKE_CAST;
+    rig.host.fail_at = 1;
+    ck_assert_ptr_null(net_binary(&rig.net, OP_add, a, b));
+    ck_assert_uint_eq(rig.host.n_log, 0);
+    ck_fails(AMP_ERR_HOST_FAILED, amp_check(rig.context));
+    fake_release(a);
+    fake_release(b);
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { linear_runs_in_the_low_type, 2 }, { an_optional_tensor_may_be_null, 1 }, { softmax_runs_in_fp32, 1 },
+        { add_promotes_to_the_widest, N_PROMOTIONS }, { integers_are_left_alone, 1 },
+        { cat_promotes_its_sequence_and_leaves_the_callers_array, 1 }, { agreeing_arguments_arrive_as_they_are, 1 },
+        { add_in_place_updates_self_in_its_own_type, 1 }, { exp_in_place_on_16_bits_is_refused, 1 },
+        { exp_in_place_on_fp32_runs, 1 }, { a_banned_op_returns_on_failure_and_keeps_the_error, 2 },
+        { a_banned_op_names_the_type_it_got, 1 }, { a_banned_op_runs_on_fp32, 1 },
+        { a_failed_cast_runs_an_fp32_op_on_what_it_was_written_for, 1 },
+        { a_failed_cast_of_mixed_arguments_does_not_call_the_op, 1 },
+    };
+    return RUN_TESTS("ops", tests);
+}

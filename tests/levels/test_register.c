@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* amp_register: the user's word wins over the lists. */
+#include "checks.h"
+
+static amp_class class_of(struct rig *rig, enum net_op op) {
+    amp_op_stats stats[N_NET_OPS];
+    size_t count;
+    for (size_t i = 0; i < N_NET_OPS; i++) stats[i] = (amp_op_stats)AMP_OP_STATS_INIT;
+    ck_ok(amp_get_op_stats(rig->context, stats, N_NET_OPS, &count));
+    return stats[op].op_class;
+}
+
+static void start(struct rig *rig) {
+    const amp_config config = config_of(AMP_O1);
+    ck_ok(rig_config(rig, &config));
+}
+
+START_TEST(a_registration_wins_over_the_list) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    ck_ok(amp_register(&rig.net.model, "softmax", AMP_LOWER));
+    start(&rig);
+    ck_assert_int_eq(class_of(&rig, OP_softmax), AMP_LOWER);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    fake_release(net_unary(&rig.net, OP_softmax, x));
+    ck_assert_int_eq(fake_last(&rig.host)->dtypes[0], AMP_FLOAT16);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(every_class_can_be_registered) {
+    struct rig rig;
+    const amp_class op_class = AMP_LOWER + _i;
+    rig_init(&rig, FAKE_RETAINS);
+    ck_ok(amp_register(&rig.net.model, "relu", op_class));
+    start(&rig);
+    ck_assert_int_eq(class_of(&rig, OP_relu), op_class);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_class_in_the_descriptor_wins_over_the_list) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_linear].op_class = AMP_LEAVE;
+    start(&rig);
+    ck_assert_int_eq(class_of(&rig, OP_linear), AMP_LEAVE);
+    ck_assert(rig.net.table[OP_linear] == rig.net.original[OP_linear]);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_banned_op_can_be_allowed) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    ck_ok(amp_register(&rig.net.model, "binary_cross_entropy", AMP_FP32));
+    start(&rig);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 0.5);
+    ck_assert_int_eq(net_bce(&rig.net, x, x), 7);
+    ck_assert_int_eq(fake_last(&rig.host)->dtypes[0], AMP_FLOAT32);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(an_alias_is_found) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_relu].aliases = "clamp_min, aten::relu";
+    ck_ok(amp_register(&rig.net.model, "clamp_min", AMP_FP32));
+    start(&rig);
+    ck_assert_int_eq(class_of(&rig, OP_relu), AMP_FP32);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(all_ops_of_the_name_are_written) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_sum].name = "relu";
+    ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32));
+    ck_assert_int_eq(rig.net.ops[OP_sum].op_class, AMP_FP32);
+    ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_FP32);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(an_index_picks_one) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_sum].name = "relu"; /* behind the first */
+    ck_ok(amp_register(&rig.net.model, "relu#1", AMP_FP32));
+    ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_BY_LIST);
+    ck_assert_int_eq(rig.net.ops[OP_sum].op_class, AMP_FP32);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(an_index_counts_ops_of_that_name_only) { /* as amp_op_stats.index and the messages do */
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_matmul].name = "relu_backward";
+    rig.net.ops[OP_matmul].backward_of = "relu";
+    rig.net.ops[OP_add].name = "relu"; /* relu#0; OP_relu behind it is relu#1 */
+    ck_ok(amp_register(&rig.net.model, "relu#1", AMP_FP32));
+    ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_FP32);
+    ck_assert_int_eq(rig.net.ops[OP_add].op_class, AMP_BY_LIST);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(an_index_beyond_the_last_is_not_found) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "relu#1", AMP_FP32));
+    ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_BY_LIST);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(backward_ops_follow_their_forward) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_sum].name = "relu_backward";
+    rig.net.ops[OP_sum].backward_of = "relu";
+    ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32));
+    start(&rig);
+    ck_assert_int_eq(class_of(&rig, OP_sum), AMP_FP32);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(backward_ops_share_a_listed_class) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_relu].name = "linear_backward";
+    rig.net.ops[OP_relu].backward_of = "linear";
+    start(&rig);
+    ck_assert_int_eq(class_of(&rig, OP_relu), AMP_LOWER);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_backward_op_that_says_leave_is_left) { /* "the class to use whatever the lists say" */
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_relu].backward_of = "linear";
+    rig.net.ops[OP_relu].op_class = AMP_LEAVE;
+    start(&rig);
+    ck_assert_int_eq(class_of(&rig, OP_relu), AMP_LEAVE);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(backward_of_must_name_an_op) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_relu].backward_of = "conv2d";
+    ck_fails(AMP_ERR_NOT_FOUND, rig_config(&rig, &config));
+    ck_says("conv2d");
+    ck_says("relu");
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(two_different_registrations_conflict) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32));
+    ck_fails(AMP_ERR_CONFLICT, amp_register(&rig.net.model, "relu", AMP_LOWER));
+    ck_says("relu");
+    ck_says("fp32");
+    ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_FP32);
+    ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32)); /* saying it again is no conflict */
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_conflict_writes_nothing) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_add].name = "relu";
+    ck_ok(amp_register(&rig.net.model, "relu#1", AMP_FP32));
+    ck_fails(AMP_ERR_CONFLICT, amp_register(&rig.net.model, "relu", AMP_LOWER));
+    ck_assert_int_eq(rig.net.ops[OP_add].op_class, AMP_BY_LIST);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(an_unknown_name_suggests_the_nearest) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "sofmax", AMP_FP32));
+    ck_says("sofmax");
+    ck_says("softmax");
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(bad_arguments_are_refused) {
+    static const struct {
+        const char *op;
+        amp_class op_class;
+    } bad[] = { { "relu", 0 }, { "relu", 7 }, { "relu", -1 }, { "", 1 }, { "#1", 1 }, { "relu#", 1 }, { "relu#x", 1 },
+                { "relu#-1", 1 }, { "relu#1x", 1 }, { NULL, 1 } };
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_register(&rig.net.model, bad[_i].op, bad[_i].op_class));
+    ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_BY_LIST);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(registering_after_initialize_is_refused) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_register(&rig.net.model, "relu", AMP_FP32));
+    ck_says("before");
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_model_without_ops_has_no_such_name) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.model.n_ops = 0;
+    ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "relu", AMP_FP32));
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { a_registration_wins_over_the_list, 1 }, { every_class_can_be_registered, 6 },
+        { a_class_in_the_descriptor_wins_over_the_list, 1 }, { a_banned_op_can_be_allowed, 1 }, { an_alias_is_found, 1 },
+        { all_ops_of_the_name_are_written, 1 }, { an_index_picks_one, 1 }, { an_index_counts_ops_of_that_name_only, 1 },
+        { an_index_beyond_the_last_is_not_found, 1 }, { backward_ops_follow_their_forward, 1 },
+        { backward_ops_share_a_listed_class, 1 }, { a_backward_op_that_says_leave_is_left, 1 },
+        { backward_of_must_name_an_op, 1 }, { two_different_registrations_conflict, 1 }, { a_conflict_writes_nothing, 1 },
+        { an_unknown_name_suggests_the_nearest, 1 }, { bad_arguments_are_refused, 10 },
+        { registering_after_initialize_is_refused, 1 }, { a_model_without_ops_has_no_such_name, 1 },
+    };
+    return RUN_TESTS("register", tests);
+}

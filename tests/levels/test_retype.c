@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* O2, O3, O5: which parameters change their type, and that they get everything back. */
+#include "checks.h"
+
+static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
+
+START_TEST(weights) {
+    static const amp_dtype expected[] = { AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT32, AMP_BFLOAT16 };
+    struct rig rig;
+    rig_start(&rig, levels[_i], 0);
+    ck_dtype(rig.net.weight, expected[_i]);
+    ck_dtype(rig.net.bias, expected[_i]);
+    ck_assert_double_eq(fake_get(rig.net.weight, 3), 0.5);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(batch_norm) { /* parameters and statistics */
+    static const amp_dtype expected[] = { AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT32 };
+    struct rig rig;
+    rig_start(&rig, levels[_i], 0);
+    ck_dtype(rig.net.gamma, expected[_i]);
+    ck_dtype(rig.net.mean, expected[_i]);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(batch_norm_by_override) {
+    struct rig rig;
+    amp_config config = config_of(_i ? AMP_O3 : AMP_O2);
+    config.keep_batchnorm_fp32 = _i ? AMP_ON : AMP_OFF;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    ck_dtype(rig.net.gamma, _i ? AMP_FLOAT32 : AMP_FLOAT16);
+    ck_dtype(rig.net.mean, _i ? AMP_FLOAT32 : AMP_FLOAT16);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(integers_and_fp64_are_untouched) {
+    struct rig rig;
+    rig_init(&rig, 0);
+    const void *const before[] = { rig.net.count->storage.data, rig.net.wide->storage.data };
+    const amp_config config = config_of(AMP_O3);
+    ck_ok(rig_config(&rig, &config));
+    ck_assert_ptr_eq(rig.net.count->storage.data, before[0]);
+    ck_assert_ptr_eq(rig.net.wide->storage.data, before[1]);
+    ck_assert_double_eq(fake_get(rig.net.count, 0), 3.0);
+    ck_assert_double_eq(fake_get(rig.net.wide, 0), 0.1);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(model_type_unchanged_touches_nothing) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O2);
+    config.cast_model_type = AMP_DTYPE_UNCHANGED;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    ck_dtype(rig.net.weight, AMP_FLOAT32);
+    ck_assert_uint_eq(rig.host.calls[FAKE_SWAP], 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(tied_handles_share_the_new_storage) {
+    struct rig rig;
+    amp_param params[NET_PARAMS + 1];
+    const amp_config config = config_of(AMP_O2);
+    rig_init(&rig, _i ? FAKE_NO_ID : 0);
+    struct fake_tensor *tied = fake_alias(rig.net.weight);
+    memcpy(params, rig.net.params, sizeof rig.net.params);
+    params[NET_PARAMS] = (amp_param){ sizeof(amp_param), 0, tied, "tied" };
+    rig.net.model.params = params;
+    rig.net.model.n_params = NET_PARAMS + 1;
+    ck_ok(rig_config(&rig, &config));
+    ck_dtype(tied, AMP_FLOAT16);
+    ck_assert_ptr_eq(tied->storage.data, rig.net.weight->storage.data);
+    fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT16, 1.0));
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_double_eq(fake_get(tied, 0), 0.375);
+    ck_ok(amp_shutdown(rig.context));
+    ck_dtype(tied, AMP_FLOAT32);
+    ck_assert_ptr_eq(tied->storage.data, rig.net.weight->storage.data);
+    rig.context = NULL;
+    fake_release(tied);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(the_same_handle_twice_in_the_model_is_a_tie) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O2);
+    rig_init(&rig, 0);
+    rig.net.params[3].tensor = rig.net.weight;
+    rig.net.params[3].module_kind = AMP_MODULE_OTHER;
+    ck_ok(rig_config(&rig, &config));
+    ck_dtype(rig.net.weight, AMP_FLOAT16);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(overlapping_parameters_are_refused) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O2);
+    rig_init(&rig, 0);
+    struct fake_tensor *part = fake_alias(rig.net.weight);
+    part->shape[0] = 2;
+    part->id = 99;
+    rig.net.params[3].tensor = part;
+    ck_fails(AMP_ERR_CONFLICT, rig_config(&rig, &config));
+    ck_says("overlap");
+    ck_says("weight");
+    ck_dtype(rig.net.weight, AMP_FLOAT32);
+    fake_release(part);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(weights_that_do_not_fit_are_counted_and_named) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O2);
+    rig_init(&rig, 0);
+    fake_set(rig.net.bias, 1, 70000.0);
+    fake_set(rig.net.bias, 2, -1e6);
+    fake_set(rig.net.weight, 0, (double)__builtin_inff()); /* infinite already: not ours */
+    ck_ok(rig_config(&rig, &config));
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
+    ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "2 weights"));
+    ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "bias"));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(bf16_fits_what_fp16_does_not) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O5);
+    rig_init(&rig, 0);
+    fake_set(rig.net.bias, 1, 70000.0);
+    ck_ok(rig_config(&rig, &config));
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- the way back ---- */
+
+START_TEST(shutdown_gives_fp32_back_exactly) { /* 0.1 has no short binary form; O2 and O5 keep it in the master */
+    struct rig rig;
+    const amp_config config = config_of(_i & 1 ? AMP_O2 : AMP_O5);
+    rig_init(&rig, _i & 2 ? FAKE_NO_ALLOC : 0);
+    fake_fill(rig.net.weight, 0.1);
+    const double exact = fake_get(rig.net.weight, 0);
+    ck_ok(rig_config(&rig, &config));
+    ck_assert_double_ne(fake_get(rig.net.weight, 0), exact);
+    ck_ok(amp_shutdown(rig.context));
+    ck_dtype(rig.net.weight, AMP_FLOAT32);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), exact);
+    rig.context = NULL;
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(without_masters_shutdown_widens) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O3);
+    rig_init(&rig, _i ? FAKE_NO_ALLOC : 0);
+    fake_fill(rig.net.weight, 0.1);
+    ck_ok(rig_config(&rig, &config));
+    const double rounded = fake_get(rig.net.weight, 0);
+    ck_ok(amp_shutdown(rig.context));
+    ck_dtype(rig.net.weight, AMP_FLOAT32);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), rounded);
+    rig.context = NULL;
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(without_masters_the_fp32_storage_is_given_up) {
+    struct rig rig;
+    rig_init(&rig, 0);
+    const int64_t blocks = rig.host.live_blocks;
+    const amp_config config = config_of(AMP_O3);
+    ck_ok(rig_config(&rig, &config));
+    ck_assert_int_eq(rig.host.live_blocks, blocks);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_model_can_be_initialised_again_at_another_level) {
+    static const amp_level order[] = { AMP_O2, AMP_O1, AMP_O5, AMP_O0, AMP_O3, AMP_O2 };
+    struct rig rig;
+    rig_init(&rig, 0);
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+        const amp_config config = config_of(order[i]);
+        ck_ok(rig_config(&rig, &config));
+        ck_assert_ptr_eq(rig.net.model.amp, rig.context);
+        ck_ok(amp_shutdown(rig.context));
+        ck_assert_ptr_null(rig.net.model.amp);
+        ck_assert_ptr_null(rig.net.optimizer.amp);
+        ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5);
+    }
+    rig.context = NULL;
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_second_context_is_refused_retyped_parameters) {
+    struct rig rig;
+    amp_context *other = NULL;
+    const amp_config config = config_of(AMP_O2);
+    rig_start(&rig, AMP_O2, 0);
+    amp_model second = rig.net.model, *models[] = { &second };
+    second.amp = NULL;
+    second.n_ops = 0;
+    second.forward = NULL;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(models, 1, NULL, 0, &config, &other));
+    ck_says("weight");
+    ck_assert_ptr_null(other);
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { weights, 6 }, { batch_norm, 6 }, { batch_norm_by_override, 2 }, { integers_and_fp64_are_untouched, 1 },
+        { model_type_unchanged_touches_nothing, 1 }, { tied_handles_share_the_new_storage, 2 },
+        { the_same_handle_twice_in_the_model_is_a_tie, 1 }, { overlapping_parameters_are_refused, 1 },
+        { weights_that_do_not_fit_are_counted_and_named, 1 }, { bf16_fits_what_fp16_does_not, 1 },
+        { shutdown_gives_fp32_back_exactly, 4 }, { without_masters_shutdown_widens, 2 },
+        { without_masters_the_fp32_storage_is_given_up, 1 }, { a_model_can_be_initialised_again_at_another_level, 1 },
+        { a_second_context_is_refused_retyped_parameters, 1 },
+    };
+    return RUN_TESTS("retype", tests);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whose policy a call gets: scopes, nesting, backward, brackets. */
+#include "checks.h"
+
+static amp_dtype linear_gets(struct rig *rig) {
+    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 2.0);
+    fake_release(net_linear(&rig->net, x, rig->net.weight, rig->net.bias));
+    fake_release(x);
+    return fake_last(&rig->host)->dtypes[0];
+}
+
+static amp_op_stats linear_stats(struct rig *rig) {
+    amp_op_stats stats = AMP_OP_STATS_INIT;
+    size_t count;
+    ck_ok(amp_get_op_stats(rig->context, &stats, 1, &count));
+    return stats;
+}
+
+START_TEST(no_scope_means_casts_are_disabled) {
+    struct rig rig;
+    amp_scope scope;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(amp_scope_enter(NULL, &scope));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32);
+    ck_ok(amp_scope_leave(&scope));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(scopes_nest) {
+    struct rig rig;
+    amp_scope outer, inner;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(amp_scope_enter(NULL, &outer));
+    ck_ok(amp_scope_enter(rig.context, &inner));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_ok(amp_scope_leave(&inner));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32); /* Apex's disable_casts is not re-entrant; ours is */
+    ck_ok(amp_scope_leave(&outer));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_scope_is_left_exactly_once) {
+    amp_scope scope = { { 0 } };
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scope_leave(&scope));
+    ck_ok(amp_scope_enter(NULL, &scope));
+    ck_ok(amp_scope_leave(&scope));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scope_leave(&scope));
+    ck_says("left");
+}
+END_TEST
+
+START_TEST(a_captured_scope_can_be_adopted) {
+    struct rig rig;
+    amp_scope disabled, captured, previous;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(amp_scope_enter(NULL, &disabled));
+    ck_ok(amp_scope_capture(&captured));
+    ck_ok(amp_scope_leave(&disabled));
+    ck_ok(amp_scope_adopt(&captured, &previous));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32);
+    ck_ok(amp_scope_leave(&previous));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(passed_counts_calls_under_disabled_casts) {
+    struct rig rig;
+    amp_scope scope;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(amp_scope_enter(NULL, &scope));
+    (void)linear_gets(&rig);
+    ck_ok(amp_scope_leave(&scope));
+    ck_assert_uint_eq(linear_stats(&rig).passed, 1); /* amp.h: "calls that ran as they came: no scope, ..." */
+    ck_assert_uint_eq(linear_stats(&rig).calls, 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(ops_called_by_an_op_run_as_they_come) { /* relu, registered, calls add through the table */
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    ck_ok(amp_register(&rig.net.model, "relu", AMP_LOWER));
+    ck_ok(rig_config(&rig, &config));
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    fake_release(net_unary(&rig.net, OP_relu, x));
+    ck_assert_str_eq(rig.host.log[0].op, "add");
+    ck_assert_int_eq(rig.host.log[0].dtypes[0], AMP_FLOAT16); /* relu's argument, cast */
+    ck_assert_int_eq(rig.host.log[0].dtypes[1], AMP_FLOAT32); /* its own zero: add would have promoted */
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- backward ---- */
+
+START_TEST(ops_in_backward_run_as_they_come) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32);
+    ck_assert_uint_eq(linear_stats(&rig).passed, 1);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    fake_release(loss);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(recomputation_in_backward_enters_a_scope) {
+    struct rig rig;
+    amp_scope scope;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
+    ck_ok(amp_scope_enter(rig.context, &scope));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_ok(amp_scope_leave(&scope));
+    ck_ok(amp_scale_loss_end(&scaled));
+    fake_release(loss);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_wrapped_forward_in_backward_obeys) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
+    fake_release(net_forward(&rig.net, x));
+    ck_assert_int_eq(rig.host.log[0].dtypes[0], AMP_FLOAT16);
+    ck_ok(amp_scale_loss_end(&scaled));
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(ops_obey_in_a_bracket_without_a_loss) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_ok(amp_scale_loss_end(&scaled));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(backward_of_obeys_its_class_in_backward) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.ops[OP_relu].backward_of = "linear";
+    ck_ok(rig_config(&rig, &config));
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
+    fake_release(net_unary(&rig.net, OP_relu, x));
+    ck_assert_int_eq(fake_last(&rig.host)->dtypes[0], AMP_FLOAT16);
+    ck_ok(amp_scale_loss_end(&scaled));
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { no_scope_means_casts_are_disabled, 1 }, { scopes_nest, 1 }, { a_scope_is_left_exactly_once, 1 },
+        { a_captured_scope_can_be_adopted, 1 }, { passed_counts_calls_under_disabled_casts, 1 },
+        { ops_called_by_an_op_run_as_they_come, 1 }, { ops_in_backward_run_as_they_come, 1 },
+        { recomputation_in_backward_enters_a_scope, 1 }, { a_wrapped_forward_in_backward_obeys, 1 },
+        { ops_obey_in_a_bracket_without_a_loss, 1 }, { backward_of_obeys_its_class_in_backward, 1 },
+    };
+    return RUN_TESTS("scopes", tests);
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Temporaries: released with the call where the tape retains its inputs, else with the tape. */
+#include "checks.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+
+static void softmax(struct rig *rig) { /* one cast, not cached */
+    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT16, 1.0);
+    fake_release(net_unary(&rig->net, OP_softmax, x));
+    fake_release(x);
+}
+
+static int64_t temporaries(const struct rig *rig) { return rig->host.live_tensors - NET_PARAMS; }
+
+START_TEST(a_retaining_tape_needs_nothing_from_us) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    softmax(&rig);
+    ck_assert_uint_eq(rig.host.calls[FAKE_RELEASE], 1);
+    fake_tape_clear(&rig.host);
+    ck_assert_int_eq(temporaries(&rig), 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(without_a_tape_temporaries_go_at_once) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, 0);
+    rig.host.no_grad = true;
+    softmax(&rig);
+    ck_assert_int_eq(temporaries(&rig), 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_tape_that_does_not_retain_keeps_them_alive) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, 0);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0), *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
+    ck_assert_uint_eq(fake_tape_dead(&rig.host), 0);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_uint_eq(fake_tape_dead(&rig.host), 0); /* a second loss may still need them */
+    fake_tape_clear(&rig.host);
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_int_eq(temporaries(&rig), 2); /* x and y */
+    fake_release(x);
+    fake_release(y);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(tape_done_releases_them) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, 0);
+    softmax(&rig);
+    ck_assert_int_eq(temporaries(&rig), 1);
+    fake_tape_clear(&rig.host);
+    ck_ok(amp_tape_done(rig.context));
+    ck_assert_int_eq(temporaries(&rig), 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_weight_cast_after_tape_done_is_a_new_one) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, 0);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    fake_release(net_linear(&rig.net, x, rig.net.weight, NULL));
+    fake_tape_clear(&rig.host);
+    ck_ok(amp_tape_done(rig.context));
+    fake_release(net_linear(&rig.net, x, rig.net.weight, NULL));
+    ck_assert_uint_eq(fake_last(&rig.host)->args[1]->refs, 1);
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(every_optimizer_must_have_stepped) {
+    struct rig rig;
+    amp_optimizer second = AMP_OPTIMIZER_INIT;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, 0);
+    second.host = &rig.host.hooks;
+    amp_model *models[] = { &rig.net.model };
+    amp_optimizer *optimizers[] = { &rig.net.optimizer, &second };
+    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig.context));
+    softmax(&rig);
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_uint_eq(fake_tape_dead(&rig.host), 0);
+    ck_assert_int_eq(temporaries(&rig), 1);
+    fake_tape_clear(&rig.host);
+    ck_ok(amp_step_begin(&second, &info));
+    ck_ok(amp_step_end(&second));
+    ck_assert_int_eq(temporaries(&rig), 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_skipped_step_releases_too) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, 0);
+    softmax(&rig);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT32, (double)__builtin_inff()));
+    ck_ok(amp_scale_loss_end(&scaled));
+    fake_tape_clear(&rig.host);
+    ck_assert_int_eq(net_step(&rig.net), 0);
+    ck_assert_int_eq(temporaries(&rig), 1); /* the gradient */
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(growth_is_warned_about) { /* a host that neither steps nor says amp_tape_done */
+    struct rig rig;
+    rig_start(&rig, AMP_O1, 0);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    for (int i = 0; i < 20000; i++) {
+        fake_release(net_unary(&rig.net, OP_softmax, x));
+        fake_tape_clear(&rig.host);
+    }
+    ck_assert_uint_ge(rig.host.events[AMP_EVENT_WARNING], 1);
+    ck_assert_uint_le(rig.host.events[AMP_EVENT_WARNING], 3);
+    ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "amp_tape_done"));
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- what a call reserved must still be there when it ends ---- */
+
+static unsigned casts_inside;
+
+static struct fake_tensor *many_casts(struct rig **self, struct fake_tensor *x) {
+    for (unsigned i = 0; i < casts_inside; i++) softmax(*self);
+    x->refs++;
+    return x;
+}
+
+START_TEST(ops_inside_a_forward_do_not_use_up_its_room) {
+    struct rig rig, *self = &rig;
+    amp_config config = config_of(AMP_O1);
+    rig_init(&rig, 0);
+    config.cast_model_type = AMP_FLOAT32; /* forward casts its input, and ops cast theirs */
+    rig.net.forward = rig.net.original_forward = (amp_fn)many_casts;
+    rig.net.model.self = &self;
+    ck_ok(rig_config(&rig, &config));
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    casts_inside = (unsigned)_i; /* some fill the room exactly */
+    fake_release(((struct fake_tensor * (*)(struct rig **, struct fake_tensor *)) rig.net.forward)(&self, x));
+    fake_tape_clear(&rig.host);
+    ck_ok(amp_tape_done(rig.context));
+    ck_assert_int_eq(temporaries(&rig), 1);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
+static sem_t inside, go_on;
+
+static struct fake_tensor *waiting_op(struct fake_tensor *a, struct fake_tensor *b) {
+    sem_post(&inside);
+    sem_wait(&go_on);
+    (void)b;
+    a->refs++;
+    return a;
+}
+
+static void *call_waiting(void *user) {
+    struct rig *rig = user;
+    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 1.0);
+    fake_release(net_binary(&rig->net, OP_matmul, x, x));
+    fake_release(x);
+    return NULL;
+}
+
+START_TEST(ops_of_another_thread_do_not_use_up_its_room) {
+    struct rig rig;
+    pthread_t thread;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, 0);
+    rig.net.table[OP_matmul] = rig.net.original[OP_matmul] = (amp_fn)waiting_op;
+    ck_ok(rig_config(&rig, &config));
+    sem_init(&inside, 0, 0);
+    sem_init(&go_on, 0, 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, call_waiting, &rig), 0);
+    sem_wait(&inside);
+    for (int i = 0; i <= _i; i++) softmax(&rig);
+    sem_post(&go_on);
+    pthread_join(thread, NULL);
+    fake_tape_clear(&rig.host);
+    ck_ok(amp_tape_done(rig.context));
+    ck_assert_int_eq(temporaries(&rig), 0);
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { a_retaining_tape_needs_nothing_from_us, 1 }, { without_a_tape_temporaries_go_at_once, 1 },
+        { a_tape_that_does_not_retain_keeps_them_alive, 1 }, { tape_done_releases_them, 1 },
+        { a_weight_cast_after_tape_done_is_a_new_one, 1 }, { every_optimizer_must_have_stepped, 1 },
+        { a_skipped_step_releases_too, 1 }, { growth_is_warned_about, 1 },
+        { ops_inside_a_forward_do_not_use_up_its_room, 40 }, { ops_of_another_thread_do_not_use_up_its_room, 40 },
+    };
+    return RUN_TESTS("tape", tests);
+}

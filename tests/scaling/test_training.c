@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps without a slot, clipping, and whole trainings against a reference that does the casts by hand. */
+#include "bracket.h"
+
+#include "amp_kernels.h"
+
+#include <math.h>
+
+START_TEST(step_begin_lends_the_masters) {
+    struct rig rig;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    start_at_scale(&rig, AMP_O2, 0, 128.0f);
+    ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
+    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    ck_assert_int_eq(info.action, AMP_STEP);
+    ck_assert_float_eq(info.grad_scale, 1.0f);
+    ck_assert_float_eq(*info.found_inf, 0.0f);
+    ck_dtype(rig.net.weight, AMP_FLOAT32);
+    ck_dtype(rig.net.weight->grad, AMP_FLOAT32);
+    fake_fill(rig.net.weight, 0.75);
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    ck_dtype(rig.net.weight, AMP_FLOAT16);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.75);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(step_begin_says_skip_once) {
+    struct rig rig;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    start_at_scale(&rig, AMP_O2, 0, 128.0f);
+    ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    ck_assert_int_eq(info.action, AMP_SKIP);
+    ck_assert_float_eq(*info.found_inf, 1.0f);
+    ck_dtype(rig.net.weight, AMP_FLOAT16);
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    ck_assert_int_eq(info.action, AMP_STEP);
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(step_begin_and_end_come_in_pairs) {
+    struct rig rig;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    start_at_scale(&rig, AMP_O2, 0, 128.0f);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_step_end(&rig.net.optimizer));
+    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_step_begin(&rig.net.optimizer, &info));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_shutdown(rig.context));
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- clipping ---- */
+
+START_TEST(clipping_scales_masters_and_returns_the_norm) {
+    struct rig rig;
+    float norm = 0.0f;
+    start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
+    ck_assert_int_eq(bracket(&rig, 2.0), AMP_STEP); /* 4 elements of 2: the norm is 4 */
+    ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1.0f, &norm));
+    ck_assert_float_eq(norm, 4.0f);
+    const float factor = (float)(1.0 / (4.0 + 1e-6));
+    ck_assert_float_eq(seen_grad(&rig, 0), 2.0f * factor);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(clipping_leaves_small_gradients) {
+    struct rig rig;
+    float norm = 0.0f;
+    start_at_scale(&rig, AMP_O2, 0, 128.0f);
+    ck_assert_int_eq(bracket(&rig, 2.0), AMP_STEP);
+    ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 100.0f, &norm));
+    ck_assert_float_eq(norm, 4.0f);
+    ck_assert_float_eq(seen_grad(&rig, 0), 2.0f);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(clipping_leaves_gradients_that_are_not_finite) {
+    struct rig rig;
+    float norm = 0.0f;
+    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    add_grad(rig.net.weight, INF);
+    add_grad(rig.net.bias, 3.0);
+    ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1.0f, &norm));
+    ck_assert(!isfinite(norm));
+    ck_assert_float_eq(seen_grad(&rig, 1), 3.0f);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(clipping_inside_a_bracket_is_refused) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL));
+    ck_says("amp_scale_loss_end");
+    ck_ok(amp_scale_loss_end(&scaled));
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(max_norm_must_be_positive) {
+    static const float bad[] = { 0.0f, -1.0f, __builtin_nanf("") };
+    struct rig rig;
+    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_clip_grad_norm(&rig.net.optimizer, bad[_i], NULL));
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- training ---- */
+
+enum { STEPS = 20 };
+static double input_of(int step) { return 0.25 + 0.125 * (step % 5); }
+
+/* Weight, bias in the low type with FP32 masters; gamma in FP32; gradients in the parameters' types; SGD in float. */
+static float low(float value, bool bf16) {
+    return bf16 ? amp_bfloat16_to_float(amp_float_to_bfloat16(value)) : amp_half_to_float(amp_float_to_half(value));
+}
+
+static void reference(bool bf16, float masters[3]) {
+    const float rate = 0.125f;
+    masters[0] = 0.5f, masters[1] = 0.25f, masters[2] = 1.0f;
+    for (int step = 0; step < STEPS; step++) {
+        const double x = input_of(step);
+        const double weight = (double)low(masters[0], bf16), bias = (double)low(masters[1], bf16), gamma = (double)masters[2];
+        const float grads[] = { low((float)(x * gamma), bf16), low((float)gamma, bf16), (float)(x * weight + bias) };
+        for (int k = 0; k < 3; k++) masters[k] -= rate * grads[k];
+    }
+}
+
+START_TEST(training_equals_the_casts_by_hand) {
+    struct rig rig;
+    float expected[3];
+    amp_config config = config_of(_i ? AMP_O5 : AMP_O2);
+    config.loss_scale = 1.0f;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    for (int step = 0; step < STEPS; step++) ck_ok(net_train_step(&rig.net, input_of(step)));
+    ck_assert_int_eq(rig.net.steps, STEPS);
+    reference(_i, expected);
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    for (size_t k = 0; k < 3; k++)
+        for (int64_t i = 0; i < NET_SIZE; i++)
+            ck_assert_double_eq(fake_get(rig.net.trained[k], i), (double)expected[k]);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_power_of_two_changes_nothing) {
+    static const float scales[] = { 1.0f, 8.0f, 1024.0f };
+    static const unsigned options[] = { 0, FAKE_RETAINS, FAKE_NO_SET_GRAD, FAKE_NO_VERSION | FAKE_NO_ID | FAKE_NO_ALLOC,
+                                        FAKE_FP32_GRADS };
+    struct rig plain, scaled;
+    amp_config config = config_of(_i % 2 ? AMP_O2 : AMP_O0);
+    config.loss_scale = scales[_i / 2 % 3];
+    rig_init(&scaled, options[_i / 6]);
+    ck_ok(rig_config(&scaled, &config));
+    for (int step = 0; step < STEPS; step++) ck_ok(net_train_step(&scaled.net, input_of(step)));
+    ck_ok(amp_shutdown(scaled.context));
+    double result[3];
+    for (size_t k = 0; k < 3; k++) result[k] = fake_get(scaled.net.trained[k], 0);
+    scaled.context = NULL;
+    rig_end(&scaled);
+    config.loss_scale = 1.0f;
+    rig_init(&plain, options[_i / 6]);
+    ck_ok(rig_config(&plain, &config));
+    for (int step = 0; step < STEPS; step++) ck_ok(net_train_step(&plain.net, input_of(step)));
+    ck_ok(amp_shutdown(plain.context));
+    for (size_t k = 0; k < 3; k++) ck_assert_double_eq(result[k], fake_get(plain.net.trained[k], 0));
+    plain.context = NULL;
+    rig_end(&plain);
+}
+END_TEST
+
+START_TEST(o0_equals_no_libamp_at_all) {
+    struct rig plain, o0;
+    rig_init(&plain, 0);
+    for (int step = 0; step < STEPS; step++) {
+        net_backward(&plain.net, input_of(step), 1.0);
+        ck_assert_int_eq(net_step(&plain.net), 1);
+        net_zero_grad(&plain.net);
+    }
+    double expected[3];
+    for (size_t k = 0; k < 3; k++) expected[k] = fake_get(plain.net.trained[k], 0);
+    rig_end(&plain);
+    rig_start(&o0, AMP_O0, 0);
+    for (int step = 0; step < STEPS; step++) ck_ok(net_train_step(&o0.net, input_of(step)));
+    for (size_t k = 0; k < 3; k++) ck_assert_double_eq(fake_get(o0.net.trained[k], 0), expected[k]);
+    rig_end(&o0);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { step_begin_lends_the_masters, 1 }, { step_begin_says_skip_once, 1 }, { step_begin_and_end_come_in_pairs, 1 },
+        { clipping_scales_masters_and_returns_the_norm, 2 }, { clipping_leaves_small_gradients, 1 },
+        { clipping_leaves_gradients_that_are_not_finite, 1 }, { clipping_inside_a_bracket_is_refused, 1 },
+        { max_norm_must_be_positive, 3 }, { training_equals_the_casts_by_hand, 2 }, { a_power_of_two_changes_nothing, 30 },
+        { o0_equals_no_libamp_at_all, 1 },
+    };
+    return RUN_TESTS("training", tests);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers as text: every float comes back with its bits, C and nobody else's locale reads it the same, nothing but the one
+ * spelling is read. And the checksum's catalogue value. */
+#include "state/state.h"
+
+#include <check.h>
+#include <fenv.h>
+#include <stdlib.h>
+#include <string.h>
+
+static float from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void check_bits(uint32_t bits) {
+    char text[AMP__NUMBER_SIZE];
+    float back = -1.0f;
+    const float value = from_bits(bits), by_c = (amp__float_to_text(value, text), strtof(text, NULL));
+    ck_assert_msg(amp__float_from_text(text, &back), "%08x: %s is not read", bits, text);
+    ck_assert_msg(!memcmp(&back, &value, sizeof back), "%08x: %s", bits, text);
+    ck_assert_msg(!memcmp(&by_c, &value, sizeof by_c), "%08x: C reads %s otherwise", bits, text);
+}
+
+START_TEST(every_float_goes_round) {
+    for (uint32_t bits = 0; bits < 0x7f800000u; bits += 1999) check_bits(bits); /* a million, prime apart */
+    for (uint32_t exponent = 0; exponent < 255; exponent++) {
+        const uint32_t mantissas[] = { 0, 1, 2, 0x400000, 0x7ffffe, 0x7fffff };
+        for (size_t i = 0; i < AMP_COUNT(mantissas); i++) check_bits(exponent << 23 | mantissas[i]);
+    }
+}
+END_TEST
+
+START_TEST(nothing_else_is_read) {
+    static const char *const rows[] = {
+        "", "0", "1", "65536", "0x1", "0x1p", "0x1p16", "0X1p+16", "0x1P+16", "0x1p+016", "0x01p+16", "0x2p+15", "0x1.0p+16",
+        " 0x1p+16", "0x1p+16 ", "0x1p+16x", "-0x1p+16", "+0x1p+16", "0x1p+128", "0x1000001p+0", "0xffffffp+105", "0x1p-150",
+        "0x0p-149", "0x0p+1", "-0x0p+0", "inf", "nan", "0x1p+99999999999", "0x1fffffffffffffffffp+0", "0x p+1", "0x-1p+1",
+        "0x1p+-1", "0x1p++1", "0xAp+0",
+    };
+    for (size_t i = 0; i < AMP_COUNT(rows); i++) {
+        float value = 5.0f;
+        ck_assert_msg(!amp__float_from_text(rows[i], &value), "%s is read as %g", rows[i], (double)value);
+        ck_assert_float_eq(value, 5.0f);
+    }
+}
+END_TEST
+
+START_TEST(whole_numbers) {
+    static const struct {
+        const char *text;
+        uint64_t max, value;
+        bool valid;
+    } rows[] = {
+        { "0", 0, 0, true }, { "7", 7, 7, true }, { "8", 7, 0, false }, { "4294967295", UINT32_MAX, UINT32_MAX, true },
+        { "4294967296", UINT32_MAX, 0, false }, { "18446744073709551615", UINT64_MAX, UINT64_MAX, true },
+        { "18446744073709551616", UINT64_MAX, 0, false }, { "99999999999999999999", UINT64_MAX, 0, false },
+        { "", UINT64_MAX, 0, false }, { "00", UINT64_MAX, 0, false }, { "01", UINT64_MAX, 0, false },
+        { "-1", UINT64_MAX, 0, false }, { "+1", UINT64_MAX, 0, false }, { " 1", UINT64_MAX, 0, false },
+        { "1 ", UINT64_MAX, 0, false }, { "1a", UINT64_MAX, 0, false }, { "\xb1", UINT64_MAX, 0, false },
+    };
+    for (size_t i = 0; i < AMP_COUNT(rows); i++) {
+        uint64_t value = 3;
+        ck_assert_msg(amp__uint_from_text(rows[i].text, rows[i].max, &value) == rows[i].valid, "\"%s\"", rows[i].text);
+        ck_assert_uint_eq(value, rows[i].valid ? rows[i].value : 3);
+    }
+}
+END_TEST
+
+/* Subnormals and limits raise nothing, in whatever rounding mode. */
+START_TEST(the_environment_is_left_alone) {
+    feclearexcept(FE_ALL_EXCEPT);
+    fesetround(FE_UPWARD);
+    char text[AMP__NUMBER_SIZE];
+    float value;
+    amp__float_to_text(from_bits(1), text);
+    ck_assert(amp__float_from_text("0xffffffp+104", &value) && amp__float_from_text("0x1p-149", &value));
+    ck_assert(!amp__float_from_text("0x1p+128", &value));
+    const int raised = fetestexcept(FE_ALL_EXCEPT);
+    fesetround(FE_TONEAREST);
+    ck_assert_int_eq(raised, 0);
+}
+END_TEST
+
+START_TEST(checksum_in_any_pieces) {
+    struct amp__crc64 crc;
+    unsigned char data[300];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)(i * 7 + 1);
+    amp__crc64_init(&crc);
+    amp__crc64_add(&crc, "123456789", 9);
+    ck_assert_uint_eq(amp__crc64_value(&crc), 0x995dc9bbdf1939fau); /* the check value of the CRC catalogue */
+    amp__crc64_init(&crc);
+    amp__crc64_add(&crc, data, sizeof data);
+    const uint64_t whole = amp__crc64_value(&crc);
+    for (size_t cut = 0; cut <= sizeof data; cut++) {
+        amp__crc64_init(&crc);
+        amp__crc64_add(&crc, data, cut);
+        amp__crc64_add(&crc, data + cut, sizeof data - cut);
+        ck_assert_uint_eq(amp__crc64_value(&crc), whole);
+    }
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("state numbers");
+    TCase *tests = tcase_create("numbers");
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, every_float_goes_round);
+    tcase_add_test(tests, nothing_else_is_read);
+    tcase_add_test(tests, whole_numbers);
+    tcase_add_test(tests, the_environment_is_left_alone);
+    tcase_add_test(tests, checksum_in_any_pieces);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints over the fake host: names, Apex's form, and who may call when. */
+#include "staterig.h"
+
+static amp_config short_window(amp_level level) {
+    amp_config config = config_of(level);
+    config.window = 3;
+    return config;
+}
+
+static void start(struct rig *rig, amp_level level) {
+    const amp_config config = short_window(level);
+    rig_init(rig, FAKE_RETAINS);
+    ck_ok(rig_config(rig, &config));
+}
+
+/* ---- names ---- */
+
+START_TEST(one_name_twice_is_refused_naming_both) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.params[1].name = "weight";
+    const amp_config config = config_of(AMP_O2);
+    ck_ok(rig_config(&rig, &config));
+    size_t size = 77;
+    ck_fails(AMP_ERR_CONFLICT, amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size));
+    ck_says("parameters 0 and 1");
+    ck_says("weight");
+    ck_assert_uint_eq(size, 77);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(names_that_no_header_can_hold) {
+    static const struct {
+        const char *name, *says;
+    } rows[] = { { "w\xff", "not UTF-8" }, { "\xed\xa0\x80", "not UTF-8" }, { "__metadata__", "reserved" } };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct rig rig;
+        rig_init(&rig, FAKE_RETAINS);
+        rig.net.params[0].name = rows[i].name;
+        const amp_config config = config_of(AMP_O2);
+        size_t size;
+        ck_ok(rig_config(&rig, &config));
+        ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size));
+        ck_says(rows[i].says);
+        rig_end(&rig);
+    }
+}
+END_TEST
+
+START_TEST(unnamed_and_odd_names_go_round) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.params[0].name = NULL;
+    rig.net.params[1].name = "\"quoted\" \\ \n \xc3\xa9 \x01 {";
+    const amp_config config = config_of(AMP_O2);
+    ck_ok(rig_config(&rig, &config));
+    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    ck_assert_ptr_nonnull(memmem(state.data, state.size, "\"param.0\":", 10));
+    const struct snapshot before = snap(&rig);
+    fake_fill(rig.net.bias, 9.0);
+    ck_ok(amp_state_load_memory(rig.context, state.data, state.size));
+    const struct snapshot after = snap(&rig);
+    ck_assert(same(&before, &after));
+    free(state.data);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(another_model_is_refused_by_name) {
+    struct rig rig, other;
+    start(&rig, AMP_O2);
+    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    rig_init(&other, FAKE_RETAINS);
+    other.net.params[0].name = "heaviness";
+    const amp_config config = config_of(AMP_O2);
+    ck_ok(rig_config(&other, &config));
+    fake_fill(other.net.bias, 7.0);
+    const struct snapshot before = snap(&other);
+    ck_fails(AMP_ERR_CONFLICT, amp_state_load_memory(other.context, state.data, state.size));
+    ck_says("1 parameters are in the file but not here (weight)");
+    ck_says("1 are trained here but not in the file (heaviness)");
+    const struct snapshot after = snap(&other);
+    ck_assert(same(&before, &after));
+    rig_end(&other);
+    rig_end(&rig);
+    free(state.data);
+}
+END_TEST
+
+/* A context that trains nothing takes the values of what it has. */
+START_TEST(inference_takes_what_it_has) {
+    struct rig rig, other;
+    start(&rig, AMP_O2);
+    train_some(&rig, 3);
+    const struct snapshot before = snap(&rig);
+    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    rig_init(&other, FAKE_RETAINS);
+    const amp_config config = config_of(AMP_O2);
+    amp_model *model = &other.net.model;
+    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &other.context));
+    ck_ok(amp_state_load_memory(other.context, state.data, state.size));
+    for (int i = 0; i < NET_SIZE; i++) ck_assert_double_eq(fake_get(other.net.weight, i), before.params[0][i]);
+    rig_end(&other);
+    rig_end(&rig);
+    free(state.data);
+}
+END_TEST
+
+/* ---- Apex's form ---- */
+
+START_TEST(apex_text_both_ways) {
+    struct rig rig;
+    start(&rig, AMP_O1);
+    train_some(&rig, 4);
+    struct bytes text = state_of(&rig, AMP_STATE_APEX);
+    static const char expected[] = "{\"loss_scaler0\":{\"loss_scale\":131072.0,\"unskipped\":1}}";
+    ck_assert_uint_eq(text.size, sizeof expected - 1);
+    ck_assert_mem_eq(text.data, expected, text.size);
+    static const char given[] = " {\"loss_scaler0\": {\"loss_scale\": 65536.0, \"unskipped\": 2}}\n";
+    ck_ok(amp_state_load_memory(rig.context, given, sizeof given - 1));
+    struct snapshot after = snap(&rig);
+    ck_assert_float_eq(after.scale, 65536.0f);
+    ck_assert_uint_eq(after.unskipped, 2);
+    ck_ok(net_train_step(&rig.net, 0.1));
+    after = snap(&rig);
+    ck_assert_float_eq(after.scale, 131072.0f); /* the window of 3 was full */
+    ck_ok(amp_state_load_memory(rig.context, text.data, text.size));
+    after = snap(&rig);
+    ck_assert_uint_eq(after.unskipped, 1);
+    free(text.data);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(apex_goes_by_the_keys_index) {
+    static const char given[] = "{\"loss_scaler1\":{\"loss_scale\":8,\"unskipped\":1},"
+                                "\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":0}}";
+    struct rig rig;
+    amp_config config = short_window(AMP_O1);
+    amp_record record = AMP_RECORD_INIT;
+    config.num_losses = 2;
+    rig_init(&rig, FAKE_RETAINS);
+    ck_ok(rig_config(&rig, &config));
+    ck_ok(amp_state_load_memory(rig.context, given, sizeof given - 1));
+    ck_ok(amp_get_record(rig.context, 1, &record));
+    ck_assert_float_eq(record.scale_after, 8.0f);
+    ck_ok(amp_get_record(rig.context, 0, &record));
+    ck_assert_float_eq(record.scale_after, 4.0f);
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(apex_at_a_static_scale_is_a_warning) {
+    static const char given[] = "{\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":0}}";
+    struct rig rig;
+    start(&rig, AMP_O5);
+    ck_ok(amp_state_load_memory(rig.context, given, sizeof given - 1));
+    const struct snapshot after = snap(&rig);
+    ck_assert_float_eq(after.scale, 1.0f);
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- who may call when ---- */
+
+START_TEST(not_inside_brackets_or_steps) {
+    struct rig rig;
+    size_t size;
+    start(&rig, AMP_O2);
+    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_state_save(rig.context, "never", AMP_STATE_SAFETENSORS));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_state_load_memory(rig.context, state.data, state.size));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_state_load(rig.context, "never"));
+    ck_says("inside a bracket");
+    ck_ok(amp_scale_loss_end(&scaled));
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_state_load_memory(rig.context, state.data, state.size));
+    ck_says("inside a step");
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    ck_ok(amp_state_load_memory(rig.context, state.data, state.size));
+    ck_ok(amp_scale_loss_begin_many(rig.context, (amp_optimizer *[]){ &rig.net.optimizer }, 1, 0, AMP_DELAY_UNSCALE, NULL,
+                                    &scaled));
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size));
+    ck_says("still scaled");
+    free(state.data);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(arguments) {
+    struct rig rig;
+    size_t size = 5;
+    char small[16];
+    start(&rig, AMP_O2);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save(NULL, "x", 0));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save(rig.context, NULL, 0));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save(rig.context, "", 0));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save(rig.context, "x", 2));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_load(NULL, "x"));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_load(rig.context, NULL));
+    ck_fails(AMP_ERR_NOT_FOUND, amp_state_load(rig.context, "no/such/file"));
+    ck_fails(AMP_ERR_NOT_FOUND, amp_state_save(rig.context, "no/such/file", 0));
+    ck_fails(AMP_ERR_IO, amp_state_load(rig.context, "."));
+    ck_fails(AMP_ERR_IO, amp_state_save(rig.context, "/dev/null", 0));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_load_memory(NULL, small, 1));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_load_memory(rig.context, NULL, 1));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save_memory(NULL, 0, NULL, 0, &size));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save_memory(rig.context, 0, NULL, 0, NULL));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save_memory(rig.context, 0, NULL, 9, &size));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save_memory(rig.context, 0, small, sizeof small, &size));
+    ck_says("room for 16");
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save_memory(rig.context, AMP_STATE_APEX, small, sizeof small, &size));
+    ck_assert_uint_eq(size, 5);
+    rig_end(&rig);
+}
+END_TEST
+
+/* Each hook that a save or a load calls fails once at each of its calls: nothing changed. */
+START_TEST(failing_hooks_change_nothing) {
+    struct rig rig;
+    size_t size;
+    start(&rig, AMP_O2);
+    train_some(&rig, 4);
+    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    train_some(&rig, 1);
+    const struct snapshot before = snap(&rig);
+    unsigned refused = 0;
+    for (uint64_t at = 1; at < 40; at++) {
+        rig.host.calls[FAKE_VIEW] = 0;
+        rig.host.fail_hook = FAKE_VIEW;
+        rig.host.fail_at = at;
+        const amp_status saved = amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size);
+        rig.host.calls[FAKE_VIEW] = 0;
+        const amp_status loaded = amp_state_load_memory(rig.context, state.data, state.size);
+        rig.host.fail_at = 0;
+        refused += saved != AMP_OK;
+        if (loaded == AMP_OK) break;
+        refused++;
+        const struct snapshot after = snap(&rig);
+        ck_assert(same(&before, &after));
+    }
+    ck_assert_uint_ge(refused, 6);
+    free(state.data);
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { one_name_twice_is_refused_naming_both, 1 },
+        { names_that_no_header_can_hold, 1 },
+        { unnamed_and_odd_names_go_round, 1 },
+        { another_model_is_refused_by_name, 1 },
+        { inference_takes_what_it_has, 1 },
+        { apex_text_both_ways, 1 },
+        { apex_goes_by_the_keys_index, 1 },
+        { apex_at_a_static_scale_is_a_warning, 1 },
+        { not_inside_brackets_or_steps, 1 },
+        { arguments, 1 },
+        { failing_hooks_change_nothing, 1 },
+    };
+    return RUN_TESTS("state rules", tests);
+}
