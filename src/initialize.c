@@ -51,6 +51,20 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
     return need_for_scaling(&optimizer->host, who);
 }
 
+/* ---- what came later than the first release ---- */
+
+static struct amp__struct_table model_structs(const amp_model *user) {
+    if (user->struct_size < offsetof(amp_model, n_structs) + sizeof user->n_structs)
+        return (struct amp__struct_table){ NULL, 0 };
+    return (struct amp__struct_table){ user->structs, user->n_structs };
+}
+
+static struct amp__struct_table optimizer_structs(const amp_optimizer *user) {
+    if (user->struct_size < offsetof(amp_optimizer, n_structs) + sizeof user->n_structs)
+        return (struct amp__struct_table){ NULL, 0 };
+    return (struct amp__struct_table){ user->structs, user->n_structs };
+}
+
 /* ---- models ---- */
 
 static bool has_forward(const amp_op *forward) { return forward->slot || forward->schema || forward->name; }
@@ -60,7 +74,7 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     char what[64];
     snprintf(what, sizeof what, "model %zu", index);
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
-    AMP_TRY(amp__check_struct(user->struct_size, sizeof *user, "amp_model"));
+    AMP_TRY(amp__check_struct(user->struct_size, offsetof(amp_model, structs), "amp_model"));
     AMP_RETURN_IF(user->amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
     AMP_RETURN_IF(user->flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)user->flags);
     for (size_t i = 0; i < index; i++)
@@ -68,14 +82,14 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     model->user = user;
     AMP_TRY(amp__host_copy(&model->host, user->host, what));
     snprintf(what, sizeof what, "model %zu ops", index);
-    AMP_TRY(amp__ops_build(context, user->ops, user->n_ops, &model->host, what, &model->ops));
+    AMP_TRY(amp__ops_build(context, user->ops, user->n_ops, &model->host, model_structs(user), what, &model->ops));
     model->n_ops = user->n_ops;
     AMP_TRY(amp__ops_classify(context, model->ops, user->ops, model->n_ops));
     if (has_forward(&user->forward)) {
         amp_op forward = user->forward;
         if (!forward.name) forward.name = "forward";
         snprintf(what, sizeof what, "model %zu forward", index);
-        AMP_TRY(amp__op_build(context, &forward, &model->host, what, &model->forward));
+        AMP_TRY(amp__op_build(context, &forward, &model->host, model_structs(user), what, &model->forward));
         model->forward.self = user->self;
         model->forward.target = model;
         model->has_forward = true;
@@ -98,7 +112,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     char what[64];
     snprintf(what, sizeof what, "optimizer %zu", index);
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
-    AMP_TRY(amp__check_struct(user->struct_size, sizeof *user, "amp_optimizer"));
+    AMP_TRY(amp__check_struct(user->struct_size, offsetof(amp_optimizer, structs), "amp_optimizer"));
     AMP_RETURN_IF(user->amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
     AMP_RETURN_IF(user->flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)user->flags);
     for (size_t i = 0; i < index; i++)
@@ -109,10 +123,12 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     const amp_host *host = user->host ? user->host : context->n_models ? context->models[0].user->host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
     snprintf(what, sizeof what, "optimizer %zu steps", index);
-    AMP_TRY(amp__ops_build(context, user->steps, user->n_steps, &optimizer->host, what, &optimizer->steps));
+    const struct amp__struct_table structs = optimizer_structs(user);
+    AMP_TRY(amp__ops_build(context, user->steps, user->n_steps, &optimizer->host, structs, what, &optimizer->steps));
     optimizer->n_steps = user->n_steps;
     snprintf(what, sizeof what, "optimizer %zu zero_grads", index);
-    AMP_TRY(amp__ops_build(context, user->zero_grads, user->n_zero_grads, &optimizer->host, what, &optimizer->zero_grads));
+    AMP_TRY(amp__ops_build(context, user->zero_grads, user->n_zero_grads, &optimizer->host, structs, what,
+                           &optimizer->zero_grads));
     optimizer->n_zero_grads = user->n_zero_grads;
     adopt(optimizer->steps, optimizer->n_steps, optimizer);
     adopt(optimizer->zero_grads, optimizer->n_zero_grads, optimizer);
@@ -122,12 +138,14 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
 
 /* ---- wiring ---- */
 
-static amp_status wire(amp_context *context, struct amp__op *op, const char *kind, amp__handler handler, bool by_self) {
+static amp_status wire(amp_context *context, struct amp__op *op, const char *kind, amp__handler handler, bool by_self,
+                       struct amp__struct_table structs) {
     char what[192];
     if (!op->slot) return AMP_OK;
     if (op->index) snprintf(what, sizeof what, "%s %s#%u", kind, op->name, (unsigned)op->index);
     else snprintf(what, sizeof what, "%s %s", kind, op->name);
-    const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema_text, .handler = handler,
+    const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema_text,
+                                    .structs = structs.structs, .n_structs = structs.n, .handler = handler,
                                     .user = op, .owner = context, .self = op->self,
                                     .match_self = by_self && op->schema->self_arg >= 0 };
     AMP_TRY(amp__patch_add(context->patch, &wrap, &op->wrapped));
@@ -137,13 +155,14 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
 }
 
 static amp_status wire_optimizer(amp_context *context, struct amp__optimizer *optimizer) {
+    const struct amp__struct_table structs = optimizer_structs(optimizer->user);
     size_t wrapped = 0;
     for (size_t i = 0; i < optimizer->n_steps; i++) {
-        AMP_TRY(wire(context, &optimizer->steps[i], "step", amp__step_handler, true));
+        AMP_TRY(wire(context, &optimizer->steps[i], "step", amp__step_handler, true, structs));
         wrapped += optimizer->steps[i].wrapped;
     }
     for (size_t i = 0; i < optimizer->n_zero_grads; i++)
-        AMP_TRY(wire(context, &optimizer->zero_grads[i], "zero_grad", amp__zero_grad_handler, true));
+        AMP_TRY(wire(context, &optimizer->zero_grads[i], "zero_grad", amp__zero_grad_handler, true, structs));
     optimizer->steps_expected = wrapped ? wrapped : 1;
     return AMP_OK;
 }
@@ -153,10 +172,11 @@ static amp_status wire_all(amp_context *context) {
     if (!context->properties.enabled) return AMP_OK;
     for (size_t i = 0; i < context->n_models; i++) {
         struct amp__model *model = &context->models[i];
+        const struct amp__struct_table structs = model_structs(model->user);
         for (size_t j = 0; j < model->n_ops; j++)
             if (amp__op_needs_wrapper(&model->ops[j]))
-                AMP_TRY(wire(context, &model->ops[j], "op", amp__op_handler, false));
-        if (model->has_forward) AMP_TRY(wire(context, &model->forward, "model", amp__forward_handler, true));
+                AMP_TRY(wire(context, &model->ops[j], "op", amp__op_handler, false, structs));
+        if (model->has_forward) AMP_TRY(wire(context, &model->forward, "model", amp__forward_handler, true, structs));
     }
     for (size_t i = 0; i < context->n_optimizers; i++) AMP_TRY(wire_optimizer(context, &context->optimizers[i]));
     return AMP_OK;

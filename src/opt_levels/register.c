@@ -84,7 +84,7 @@ AMP_API amp_status amp_register(amp_model *model, const char *op, amp_class op_c
     char name[AMP__OP_NAME_MAX + 1];
     long wanted;
     AMP_RETURN_IF(!model || !op, AMP_ERR_INVALID_ARGUMENT, "amp_register: %s is NULL", model ? "op" : "model");
-    AMP_TRY(amp__check_struct(model->struct_size, sizeof *model, "amp_model"));
+    AMP_TRY(amp__check_struct(model->struct_size, offsetof(amp_model, structs), "amp_model"));
     AMP_RETURN_IF(model->amp, AMP_ERR_WRONG_STATE, "amp_register: the model is initialised already: register before");
     AMP_RETURN_IF(op_class <= AMP_BY_LIST || op_class > AMP_LEAVE, AMP_ERR_INVALID_ARGUMENT,
                   "amp_register: class %d does not exist", (int)op_class);
