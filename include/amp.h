@@ -291,6 +291,8 @@ enum {
  *     add_(Tensor(a!) self, Tensor other, float alpha) -> void
  *     cat(Tensor[] tensors, int32 n, int32 dim) -> Tensor
  *     step(pointer self) -> int32
+ *     matmul(float(out a!) out[M,N], float a[M,K], float b[K,N], int32 M, int32 N, int32 K) -> void
+ *     forward(struct layer l, struct network *net) -> void
  *
  * A schema that does not describe the real function is the host's bug and undefined behaviour, as with any C
  * prototype. Descriptors and strings are copied by amp_initialize; the slot (and what on_failure and on_skip point to)
@@ -315,6 +317,34 @@ typedef struct amp_op {
 
 #define AMP_OP_INIT                                                                                                    \
     { (uint32_t)sizeof(amp_op), 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+
+/*
+ * A struct that schemas name, `struct layer l` by value or `struct layer *l`. What a struct travels in depends on its
+ * members, so those of a struct of at most 64 bytes that is passed or returned by value must be told; of a larger one
+ * size and alignment are enough.
+ *
+ *     struct vec { float x, y; int32_t n; };
+ *     amp_struct vec = AMP_STRUCT_INIT;
+ *     vec.name = "vec";
+ *     vec.size = sizeof(struct vec);
+ *     vec.alignment = _Alignof(struct vec);
+ *     vec.members = "float, float, int32";
+ *
+ * members: the types of the schema notation in the struct's order, separated by commas; names behind them are allowed
+ * and say nothing. "float[4]" is an array, "{float, float}" a struct inside, "pointer" any pointer. What the struct
+ * would then measure is compared with size and alignment. Copied by amp_initialize.
+ */
+typedef struct amp_struct {
+    uint32_t struct_size; /* sizeof(amp_struct); AMP_STRUCT_INIT sets it. In arrays, the stride: all must agree */
+    uint32_t flags;       /* 0 */
+    const char *name;     /* without the word struct */
+    uint64_t size;        /* sizeof; 0 for a struct that is only ever passed by pointer: not known */
+    uint32_t alignment;   /* _Alignof: at most 16 for a struct passed by value */
+    uint32_t reserved;    /* 0 */
+    const char *members;  /* NULL: not told */
+} amp_struct;
+
+#define AMP_STRUCT_INIT { (uint32_t)sizeof(amp_struct), 0, NULL, 0, 0, 0, NULL }
 
 /* ---- Model and optimizer ------------------------------------------------------------------------------------------ */
 
@@ -345,9 +375,11 @@ typedef struct amp_model {
     size_t n_params;
     amp_op *forward; /* one op, or NULL */
     amp_context *amp; /* written by initialize and shutdown; NULL before */
+    const amp_struct *structs; /* that the schemas of ops and forward may name */
+    size_t n_structs;
 } amp_model;
 
-#define AMP_MODEL_INIT { (uint32_t)sizeof(amp_model), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL }
+#define AMP_MODEL_INIT { (uint32_t)sizeof(amp_model), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0 }
 
 /* steps, zero_grads: the host's slots, wired so that a step steps or skips and hands FP32 masters to the host's
  * optimizer, and zero_grad clears the masters' gradients too. Hosts without such slots call amp_step_begin and
@@ -364,9 +396,12 @@ typedef struct amp_optimizer {
     amp_op *zero_grads;
     size_t n_zero_grads;
     amp_context *amp; /* written by initialize and shutdown; NULL before */
+    const amp_struct *structs; /* that the schemas of steps and zero_grads may name */
+    size_t n_structs;
 } amp_optimizer;
 
-#define AMP_OPTIMIZER_INIT { (uint32_t)sizeof(amp_optimizer), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, 0, NULL }
+#define AMP_OPTIMIZER_INIT                                                                                             \
+    { (uint32_t)sizeof(amp_optimizer), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0 }
 
 /* ---- Configuration ------------------------------------------------------------------------------------------------ */
 

@@ -67,7 +67,7 @@ static amp_status build_forward(amp_context *context, struct amp__model *model, 
     char what[64];
     if (!given->forward) return AMP_OK;
     snprintf(what, sizeof what, "model %zu forward", index);
-    AMP_TRY(amp__op_build(context, given->forward, &model->host, what, &model->forward));
+    AMP_TRY(amp__op_build(context, given->forward, &model->host, model->structs, what, &model->forward));
     model->forward.self = given->self;
     model->forward.target = model;
     model->has_forward = true;
@@ -89,7 +89,8 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     model->user = user;
     AMP_TRY(amp__host_copy(&model->host, given.host, what));
     snprintf(what, sizeof what, "model %zu ops", index);
-    AMP_TRY(amp__ops_build(context, given.ops, given.n_ops, &model->host, what, &model->ops));
+    model->structs = (struct amp__struct_table){ given.structs, given.n_structs };
+    AMP_TRY(amp__ops_build(context, given.ops, given.n_ops, &model->host, model->structs, what, &model->ops));
     model->n_ops = given.n_ops;
     AMP_TRY(amp__ops_classify(context, model->ops, given.ops, model->n_ops));
     AMP_TRY(build_forward(context, model, &given, index));
@@ -124,10 +125,13 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     const amp_host *host = given.host ? given.host : context->n_models ? &context->models[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
     snprintf(what, sizeof what, "optimizer %zu steps", index);
-    AMP_TRY(amp__ops_build(context, given.steps, given.n_steps, &optimizer->host, what, &optimizer->steps));
+    optimizer->structs = (struct amp__struct_table){ given.structs, given.n_structs };
+    AMP_TRY(amp__ops_build(context, given.steps, given.n_steps, &optimizer->host, optimizer->structs, what,
+                           &optimizer->steps));
     optimizer->n_steps = given.n_steps;
     snprintf(what, sizeof what, "optimizer %zu zero_grads", index);
-    AMP_TRY(amp__ops_build(context, given.zero_grads, given.n_zero_grads, &optimizer->host, what, &optimizer->zero_grads));
+    AMP_TRY(amp__ops_build(context, given.zero_grads, given.n_zero_grads, &optimizer->host, optimizer->structs, what,
+                           &optimizer->zero_grads));
     optimizer->n_zero_grads = given.n_zero_grads;
     adopt(optimizer->steps, optimizer->n_steps, optimizer, given.self);
     adopt(optimizer->zero_grads, optimizer->n_zero_grads, optimizer, given.self);
@@ -137,12 +141,14 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
 
 /* ---- wiring ---- */
 
-static amp_status wire(amp_context *context, struct amp__op *op, const char *kind, amp__handler handler, bool by_self) {
+static amp_status wire(amp_context *context, struct amp__op *op, const char *kind, amp__handler handler, bool by_self,
+                       struct amp__struct_table structs) {
     char what[192];
     if (!op->slot) return AMP_OK;
     if (op->index) snprintf(what, sizeof what, "%s %s#%u", kind, op->name, (unsigned)op->index);
     else snprintf(what, sizeof what, "%s %s", kind, op->name);
-    const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema_text, .handler = handler,
+    const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema_text,
+                                    .structs = structs.structs, .n_structs = structs.n, .handler = handler,
                                     .user = op, .owner = context, .self = op->self,
                                     .match_self = by_self && op->schema->self_arg >= 0 };
     AMP_TRY(amp__patch_add(context->patch, &wrap, &op->wrapped));
@@ -172,7 +178,7 @@ static amp_status find_shared(amp_context *context, size_t model_index, struct a
 
 static amp_status wire_op(amp_context *context, size_t model_index, struct amp__op *op) {
     AMP_TRY(find_shared(context, model_index, op));
-    if (!op->shares) return wire(context, op, "op", amp__op_handler, false);
+    if (!op->shares) return wire(context, op, "op", amp__op_handler, false, context->models[model_index].structs);
     op->wrapped = op->shares->wrapped;
     return AMP_OK;
 }
@@ -180,11 +186,11 @@ static amp_status wire_op(amp_context *context, size_t model_index, struct amp__
 static amp_status wire_optimizer(amp_context *context, struct amp__optimizer *optimizer) {
     size_t wrapped = 0;
     for (size_t i = 0; i < optimizer->n_steps; i++) {
-        AMP_TRY(wire(context, &optimizer->steps[i], "step", amp__step_handler, true));
+        AMP_TRY(wire(context, &optimizer->steps[i], "step", amp__step_handler, true, optimizer->structs));
         wrapped += optimizer->steps[i].wrapped;
     }
     for (size_t i = 0; i < optimizer->n_zero_grads; i++)
-        AMP_TRY(wire(context, &optimizer->zero_grads[i], "zero_grad", amp__zero_grad_handler, true));
+        AMP_TRY(wire(context, &optimizer->zero_grads[i], "zero_grad", amp__zero_grad_handler, true, optimizer->structs));
     optimizer->steps_expected = wrapped ? wrapped : 1;
     return AMP_OK;
 }
@@ -197,7 +203,8 @@ static amp_status wire_all(amp_context *context) {
         for (size_t j = 0; j < model->n_ops; j++)
             if (amp__op_needs_wrapper(&model->ops[j]))
                 AMP_TRY(wire_op(context, i, &model->ops[j]));
-        if (model->has_forward) AMP_TRY(wire(context, &model->forward, "model", amp__forward_handler, true));
+        if (model->has_forward)
+            AMP_TRY(wire(context, &model->forward, "model", amp__forward_handler, true, model->structs));
     }
     for (size_t i = 0; i < context->n_optimizers; i++) AMP_TRY(wire_optimizer(context, &context->optimizers[i]));
     return AMP_OK;

@@ -71,7 +71,7 @@ static const char *to_text(const struct field *field, const void *base, char tex
     case FLOAT: amp__float_to_text(*(const float *)at, text); break;
     case UINT32: snprintf(text, AMP__NUMBER_SIZE, "%" PRIu32, *(const uint32_t *)at); break;
     case UINT64: snprintf(text, AMP__NUMBER_SIZE, "%" PRIu64, *(const uint64_t *)at); break;
-    case BOOLEAN: return *(const bool *)at ? "true" : "false";
+    case BOOLEAN: return *(const unsigned char *)at ? "true" : "false"; /* gcc 12 misreads a bool here as unset */
     case NAME: return field->name(*(const int32_t *)at);
     }
     return text;

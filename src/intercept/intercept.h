@@ -49,12 +49,30 @@ void amp__call_return(const struct amp__call *call, const void *value);
 void *amp__call_pointer(const struct amp__call *call, uint32_t arg);
 /* Any integer kind; uint64 above INT64_MAX: INT64_MAX. */
 int64_t amp__call_integer(const struct amp__call *call, uint32_t arg);
+/* Where the argument's value lies, amp__arg_size bytes of it: for a struct by value its bytes. The op's own copy, not
+ * the caller's object; to change it, copy it and repoint the entry of argv. */
+const void *amp__call_value(const struct amp__call *call, uint32_t arg);
+
+/* A raw buffer in one call. Elements are compact but for the rows of a strided one. */
+struct amp__extents {
+    int32_t ndim;
+    int64_t shape[AMP__MAX_DIMS];
+    int64_t row_stride; /* elements from one row (last dimension) to the next */
+    int64_t count;      /* elements; 0 is allowed */
+    int64_t span;       /* elements from the first to the last, with what lies between rows; 0 if count is */
+};
+
+/* Works out the extents of argument `arg`, an AMP__BUFFER without AMP__EXTENT_UNKNOWN. AMP_ERR_INVALID_ARGUMENT, naming
+ * op, argument and expression: an overflow, a division by zero, a negative extent, rows that overlap. */
+amp_status amp__buffer_extents(const struct amp__call *call, uint32_t arg, struct amp__extents *out);
 
 /* What a transaction asks for. Strings are for messages. */
 struct amp__wrap {
     const char *what; /* "op linear#2", "optimizer 0 step" */
     amp_fn *slot;
     const char *schema;
+    const amp_struct *structs; /* what the schema may name, as amp__schema_parse takes it */
+    size_t n_structs;
     amp__handler handler;
     void *user;
     const amp_context *owner; /* not NULL; whose scope it is, never looked into */
@@ -73,7 +91,7 @@ amp_status amp__patch_new(struct amp__patch **out);
  *   AMP_ERR_INVALID_ARGUMENT  slot NULL, misaligned, without memory; handler or owner NULL
  *   AMP_ERR_READ_ONLY         the slot's memory is not writable (found without writing)
  *   AMP_ERR_CONFLICT          the owner has the slot already, naming both (but not if both have match_self and the
- *                             selves differ); the slot is wrapped under another schema text
+ *                             selves differ); the slot is wrapped under another schema or other structs
  *   AMP_ERR_CLOSURE_DENIED    with what to do (SELinux execmem, MemoryDenyWriteExecute; amp_cast_args works without)
  */
 amp_status amp__patch_add(struct amp__patch *patch, const struct amp__wrap *wrap, bool *wrapped);

@@ -11,6 +11,14 @@ static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_word_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 static bool is_word(char c) { return is_word_start(c) || is_digit(c); }
 
+/* The operators of two bytes. */
+static bool is_double(const char *at) {
+    static const char operators[][3] = { "==", "!=", "<=", ">=", "&&", "||" };
+    for (size_t i = 0; i < AMP_COUNT(operators); i++)
+        if (at[0] == operators[i][0] && at[1] == operators[i][1]) return true;
+    return false;
+}
+
 static struct amp__token token_at(const char *at) {
     while (is_space(*at)) at++;
     struct amp__token token = { AMP__TOKEN_SIGN, at, 1 };
@@ -29,6 +37,8 @@ static struct amp__token token_at(const char *at) {
     } else if (strncmp(at, "...", 3) == 0) {
         token.kind = AMP__TOKEN_DOTS;
         token.length = 3;
+    } else if (is_double(at)) {
+        token.length = 2;
     }
     return token;
 }

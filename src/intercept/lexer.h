@@ -11,7 +11,7 @@ enum amp__token_kind {
     AMP__TOKEN_NUMBER, /* [0-9]+ */
     AMP__TOKEN_ARROW,  /* -> */
     AMP__TOKEN_DOTS,   /* ... */
-    AMP__TOKEN_SIGN    /* any other single byte */
+    AMP__TOKEN_SIGN    /* == != <= >= && ||, or any other single byte */
 };
 
 /* Points into the text; nothing is copied. */

@@ -55,10 +55,10 @@ static amp_fn find_original(amp_fn value) {
 
 /* An idle closure of this function, best the one that stood in this slot before, so that old copies of the slot's
  * pointer go where the slot's calls go. */
-static struct amp__closure *find_idle(amp_fn *slot, amp_fn original, const char *schema) {
+static struct amp__closure *find_idle(amp_fn *slot, amp_fn original, const struct amp__schema *schema) {
     struct amp__closure *idle = NULL;
     for (struct amp__closure *c = registry.closures; c; c = c->next) {
-        if (c->n_reserved || c->original != original || strcmp(c->schema->text, schema) != 0) continue;
+        if (c->n_reserved || c->original != original || !amp__schema_same(c->schema, schema)) continue;
         if (c->slot == slot) return c;
         idle = c;
     }
@@ -100,8 +100,9 @@ static amp_status check_shared(const struct amp__closure *closure, const struct 
     const struct amp__client *client = &closure->clients;
     for (; client; client = atomic_load(&client->next)) {
         if (!client->reserved_for) continue;
-        AMP_RETURN_IF(strcmp(closure->schema->text, schema->text) != 0, AMP_ERR_CONFLICT,
-                      "%s: its slot is wrapped already for %s under another schema: %.300s", what, client->what,
+        AMP_RETURN_IF(!amp__schema_same(closure->schema, schema), AMP_ERR_CONFLICT,
+                      "%s: its slot is wrapped already for %s under %s: %.300s", what, client->what,
+                      strcmp(closure->schema->text, schema->text) ? "another schema" : "other structs",
                       closure->schema->text);
         if (client->reserved_for != wrap->owner) continue;
         const bool by_self = wrap->match_self && atomic_load(&client->match_self);
@@ -116,7 +117,7 @@ static amp_status check_shared(const struct amp__closure *closure, const struct 
 static amp_status take_closure(const struct amp__wrap *wrap, const char *what, amp_fn value,
                                struct amp__schema **schema, struct amp__closure **out) {
     const amp_fn original = find_original(value);
-    struct amp__closure *closure = find_idle(wrap->slot, original, (*schema)->text);
+    struct amp__closure *closure = find_idle(wrap->slot, original, *schema);
     if (!closure) {
         const amp_status status = amp__closure_new(original, *schema, &closure);
         if (status != AMP_OK) return amp__fail_prefix(status, "%s", what);
@@ -163,7 +164,7 @@ amp_status amp__patch_add(struct amp__patch *patch, const struct amp__wrap *wrap
     struct entry entry = { NULL, NULL, NULL, 0 };
 
     AMP_TRY(grow(patch));
-    AMP_TRY(amp__schema_parse(what, wrap->schema, &schema));
+    AMP_TRY(amp__schema_parse(what, wrap->schema, wrap->structs, wrap->n_structs, &schema));
     amp_status status;
     AMP_TRY_GOTO(check_wrap(wrap, what, schema), done);
     entry.what = amp__strdup(what);

@@ -1,176 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recursive descent without recursion: the grammar (docs/schema.md) is flat. A schema is read into fixed arrays on the
- * stack first, with names as tokens of the caller's text, and built in one allocation once all of it is known to be
- * right.
+ * The schema as a whole. Recursive descent; only extents (expression.c) recurse. A schema is read into fixed arrays on
+ * the stack first, and built in one allocation once its size is known.
  */
 #include "intercept/schema.h"
-#include "intercept/lexer.h"
-#include "intercept/types.h"
+#include "intercept/parser.h"
+#include "intercept/structs.h"
 
 #include <string.h>
 
-#define MAX_LIST 65535 /* Tensor[n] */
-
-struct parser {
-    struct amp__lexer lexer;
-    struct amp__token name; /* the op's */
-    struct amp__token names[AMP__MAX_ARGS];
-    struct amp__arg args[AMP__MAX_ARGS], ret;
-    uint32_t n_args;
-    uint64_t countable; /* bit i: argument i may count a list */
-};
-
-/* ---- types ---- */
-
-/* '(' ( 'keep' | 'seed' | 'out' label '!' | label ['!'] ) ')' */
-static amp_status take_annotation(struct parser *p, struct amp__arg *arg) {
-    static const char forms[] = "(a), (a!), (out a!), (keep) or (seed)";
-    struct amp__lexer *lexer = &p->lexer;
-    amp__lexer_advance(lexer); /* ( */
-    if (amp__lexer_take(lexer, "keep")) {
-        arg->flags |= AMP__KEEP;
-    } else if (amp__lexer_take(lexer, "seed")) {
-        arg->flags |= AMP__SEED;
-    } else {
-        const bool out = amp__lexer_take(lexer, "out");
-        if (lexer->token.kind != AMP__TOKEN_WORD)
-            return amp__lexer_fault(lexer, lexer->token.at, forms, "expected an annotation");
-        amp__lexer_advance(lexer);
-        const bool written = amp__lexer_take(lexer, "!");
-        if (out && !written) return amp__lexer_fault(lexer, lexer->token.at, "write (out a!)", "expected '!'");
-        if (written) arg->flags |= out ? AMP__WRITE : AMP__READ_WRITE;
-    }
-    if (!amp__lexer_take(lexer, ")")) return amp__lexer_fault(lexer, lexer->token.at, forms, "expected ')'");
-    return AMP_OK;
-}
-
-/* '[' [number] ']' */
-static amp_status take_list(struct parser *p, struct amp__arg *arg) {
-    struct amp__lexer *lexer = &p->lexer;
-    amp__lexer_advance(lexer); /* [ */
-    arg->flags |= AMP__LIST;
-    if (lexer->token.kind == AMP__TOKEN_NUMBER) {
-        for (size_t i = 0; i < lexer->token.length && arg->fixed_count <= MAX_LIST; i++)
-            arg->fixed_count = arg->fixed_count * 10 + (uint32_t)(lexer->token.at[i] - '0');
-        if (arg->fixed_count == 0 || arg->fixed_count > MAX_LIST)
-            return amp__lexer_fault(lexer, lexer->token.at, NULL, "a list has 1 to %d entries", MAX_LIST);
-        amp__lexer_advance(lexer);
-    }
-    if (!amp__lexer_take(lexer, "]"))
-        return amp__lexer_fault(lexer, lexer->token.at, "write Tensor[] or Tensor[3]", "expected ']'");
-    if (amp__token_is(&lexer->token, "?"))
-        return amp__lexer_fault(lexer, lexer->token.at, "write Tensor?[] for a list whose entries may be NULL",
-                                "a list cannot be optional");
-    return AMP_OK;
-}
-
-/* name, or 'Tensor' [annotation] ['?'] ['[' [number] ']'] [annotation] (PyTorch itself writes annotations in both
- * places) */
-static amp_status take_arg_type(struct parser *p, struct amp__arg *arg, bool *counts) {
-    struct amp__lexer *lexer = &p->lexer;
-    const struct amp__type *type = amp__type_take(lexer);
-    if (!type) return amp__type_unknown(lexer);
-    *counts = type->counts;
-    arg->kind = type->kind;
-    arg->count_arg = -1;
-    if (type->kind == AMP__TENSOR) {
-        const bool annotated = amp__token_is(&lexer->token, "(");
-        if (annotated) AMP_TRY(take_annotation(p, arg));
-        if (amp__lexer_take(lexer, "?")) arg->flags |= AMP__OPTIONAL;
-        if (amp__token_is(&lexer->token, "[")) AMP_TRY(take_list(p, arg));
-        if (!amp__token_is(&lexer->token, "(")) return AMP_OK;
-        if (annotated)
-            return amp__lexer_fault(lexer, lexer->token.at, NULL, "one annotation is all that a type takes");
-        return take_annotation(p, arg);
-    }
-    if (amp__token_is(&lexer->token, "("))
-        return amp__lexer_fault(lexer, lexer->token.at, "raw buffers are not in this version; write pointer",
-                                "only a Tensor takes an annotation");
-    if (amp__token_is(&lexer->token, "["))
-        return amp__lexer_fault(lexer, lexer->token.at, "write pointer for an array of numbers",
-                                "only a Tensor can be a list");
-    if (amp__token_is(&lexer->token, "?"))
-        return amp__lexer_fault(lexer, lexer->token.at, NULL, "only a Tensor can be optional");
-    return AMP_OK;
-}
-
-/* ---- arguments ---- */
-
-static amp_status check_name(const struct parser *p, const struct amp__token *name) {
-    for (uint32_t i = 0; i < p->n_args; i++)
-        if (p->names[i].length == name->length && memcmp(p->names[i].at, name->at, name->length) == 0)
-            return amp__lexer_fault(&p->lexer, name->at, NULL, "two arguments have this name");
-    return AMP_OK;
-}
-
-static amp_status take_argument(struct parser *p) {
-    struct amp__lexer *lexer = &p->lexer;
-    const char *start = lexer->token.at;
-    struct amp__arg arg = { 0 };
-    bool counts;
-
-    if (lexer->token.kind == AMP__TOKEN_DOTS)
-        return amp__lexer_fault(lexer, start, NULL,
-                                "variadic functions cannot be wrapped: what a call passes cannot be known");
-    if (p->n_args == AMP__MAX_ARGS)
-        return amp__lexer_fault(lexer, start, NULL, "more than %d arguments", AMP__MAX_ARGS);
-    AMP_TRY(take_arg_type(p, &arg, &counts));
-    if (arg.kind == AMP__VOID)
-        return amp__lexer_fault(lexer, start, "write () for no arguments", "an argument cannot be void");
-
-    struct amp__token name = { AMP__TOKEN_END, start, 0 }; /* none, but a place for messages */
-    struct amp__lexer ahead = *lexer;
-    if (lexer->token.kind == AMP__TOKEN_WORD && !amp__type_take(&ahead)) { /* f(long double) has no name */
-        name = lexer->token;
-        AMP_TRY(check_name(p, &name));
-        amp__lexer_advance(lexer);
-    }
-    p->countable |= (uint64_t)counts << p->n_args;
-    p->names[p->n_args] = name;
-    p->args[p->n_args++] = arg;
-    return AMP_OK;
-}
+/* ---- arguments and return ---- */
 
 /* What may stand behind an argument in other notations. */
 static const char *hint_behind_argument(const struct amp__token *token) {
     if (amp__token_is(token, "*")) return "write pointer for a C pointer";
-    if (amp__token_is(token, "[")) return "raw buffers with extents are not in this version; write pointer";
     if (amp__token_is(token, "=")) return "a C function has no default arguments";
     if (amp__token_is(token, "double")) return "a comma is missing before it (long double is not in this version)";
     if (token->kind == AMP__TOKEN_WORD) return "a comma is missing before it";
     return NULL;
 }
 
-static amp_status take_arguments(struct parser *p) {
+static amp_status take_arguments(struct amp__parser *p) {
     struct amp__lexer *lexer = &p->lexer;
     if (!amp__lexer_take(lexer, "(")) return amp__lexer_fault(lexer, lexer->token.at, NULL, "expected '('");
     if (amp__lexer_take(lexer, ")")) return AMP_OK;
     do {
-        AMP_TRY(take_argument(p));
+        AMP_TRY(amp__parser_take_argument(p));
     } while (amp__lexer_take(lexer, ","));
     if (!amp__lexer_take(lexer, ")"))
         return amp__lexer_fault(lexer, lexer->token.at, hint_behind_argument(&lexer->token), "expected ',' or ')'");
-    return AMP_OK;
-}
-
-static amp_status take_return(struct parser *p) {
-    struct amp__lexer *lexer = &p->lexer;
-    bool counts, written = false;
-    if (!amp__lexer_take(lexer, "->"))
-        return amp__lexer_fault(lexer, lexer->token.at, "write -> void if it returns nothing", "expected '->'");
-    const char *start = lexer->token.at;
-    AMP_TRY(take_arg_type(p, &p->ret, &counts));
-    if (p->ret.flags & AMP__LIST)
-        return amp__lexer_fault(lexer, start, "write pointer if libamp may ignore it", "a list cannot be returned");
-    if (p->ret.flags & (AMP__WRITE | AMP__KEEP | AMP__SEED))
-        return amp__lexer_fault(lexer, start, NULL, "a return is annotated with (a) or (a!) only");
-    for (uint32_t i = 0; i < p->n_args; i++) written |= (p->args[i].flags & (AMP__READ_WRITE | AMP__WRITE)) != 0;
-    if ((p->ret.flags & AMP__READ_WRITE) && !written)
-        return amp__lexer_fault(lexer, start, "annotate the argument that is returned: Tensor(a!) self",
-                                "no argument is written that could be returned");
-    if (lexer->token.kind != AMP__TOKEN_END)
-        return amp__lexer_fault(lexer, lexer->token.at, NULL, "expected the end of the schema");
     return AMP_OK;
 }
 
@@ -187,7 +45,7 @@ static bool is_joined(const struct amp__token *name, const char *prefix, const s
 
 /* Which integer says how long a list is decides where libamp stops reading the host's memory: no guessing. A name made
  * of the list's is certain; else it is the integer behind the list or the one named n, if these are not two. */
-static amp_status find_count(struct parser *p, uint32_t list) {
+static amp_status find_count(struct amp__parser *p, uint32_t list) {
     int found = -1, candidates = 0;
     for (uint32_t i = 0; i < p->n_args; i++) {
         const struct amp__token *name = &p->names[i], *of = &p->names[list];
@@ -221,58 +79,146 @@ static amp_status find_count(struct parser *p, uint32_t list) {
 
 /* ---- the whole ---- */
 
-static amp_status take_schema(struct parser *p) {
-    if (p->lexer.token.kind != AMP__TOKEN_WORD)
-        return amp__lexer_fault(&p->lexer, p->lexer.token.at, "as in linear(Tensor input, Tensor weight) -> Tensor",
+static amp_status take_schema(struct amp__parser *p) {
+    struct amp__lexer *lexer = &p->lexer;
+    if (lexer->token.kind != AMP__TOKEN_WORD)
+        return amp__lexer_fault(lexer, lexer->token.at, "as in linear(Tensor input, Tensor weight) -> Tensor",
                                 "expected the op's name");
-    amp__lexer_extend_name(&p->lexer);
-    p->name = p->lexer.token;
-    amp__lexer_advance(&p->lexer);
+    amp__lexer_extend_name(lexer);
+    p->name = lexer->token;
+    amp__lexer_advance(lexer);
     AMP_TRY(take_arguments(p));
-    AMP_TRY(take_return(p));
-    for (uint32_t i = 0; i < p->n_args; i++)
+    if (!amp__lexer_take(lexer, "->"))
+        return amp__lexer_fault(lexer, lexer->token.at, "write -> void if it returns nothing", "expected '->'");
+    AMP_TRY(amp__parser_take_return(p));
+    if (lexer->token.kind != AMP__TOKEN_END)
+        return amp__lexer_fault(lexer, lexer->token.at, NULL, "expected the end of the schema");
+    for (uint32_t i = 0; i < p->n_args; i++) {
         if ((p->args[i].flags & AMP__LIST) && !p->args[i].fixed_count) AMP_TRY(find_count(p, i));
+        if (p->extents[i].length) AMP_TRY(amp__parser_compile(p, i, NULL, NULL));
+    }
+    return AMP_OK;
+}
+
+/* Where the parts of the one allocation begin; the widest come first, so that none needs padding. */
+struct parts {
+    size_t structs, expressions, operations, text, names, strings, end;
+};
+
+static struct parts lay_out(const struct amp__parser *p) {
+    struct parts parts;
+    const size_t text = strlen(p->lexer.text) + 1;
+    parts.structs = sizeof(struct amp__schema) + p->n_args * sizeof(struct amp__arg);
+    parts.expressions = parts.structs + p->n_structs * sizeof(struct amp__struct);
+    parts.operations = parts.expressions + p->n_expressions * sizeof(struct amp__expression);
+    parts.text = parts.operations + p->n_operations * sizeof(struct amp__operation);
+    parts.names = parts.text + text;
+    parts.strings = parts.names + text;
+    parts.end = parts.strings;
+    for (uint32_t i = 0; i < p->n_structs; i++)
+        parts.end += strlen(p->structs[i].name) + 1 + (p->structs[i].members ? strlen(p->structs[i].members) + 1 : 0);
+    return parts;
+}
+
+static char *add_string(char **end, const char *text) {
+    const size_t bytes = strlen(text) + 1;
+    char *copy = memcpy(*end, text, bytes);
+    *end += bytes;
+    return copy;
+}
+
+static void build_structs(const struct amp__parser *p, struct amp__struct *structs, char *strings) {
+    for (uint32_t i = 0; i < p->n_structs; i++) {
+        structs[i] = p->structs[i];
+        structs[i].name = add_string(&strings, p->structs[i].name);
+        if (p->structs[i].members) structs[i].members = add_string(&strings, p->structs[i].members);
+    }
+}
+
+/* Their texts point into the copy then, and end before the white space that follows them. */
+static amp_status build_extents(const struct amp__parser *p, struct amp__expression *expressions,
+                                struct amp__operation *operations, const char *copy) {
+    struct amp__expression *end = expressions;
+    for (uint32_t i = 0; i < p->n_args; i++)
+        if (p->args[i].kind == AMP__BUFFER) AMP_TRY(amp__parser_compile(p, i, &end, &operations));
+    for (; expressions < end; expressions++) {
+        expressions->text = copy + (expressions->text - p->lexer.text);
+        while (strchr(" \t\n\v\f\r", expressions->text[expressions->length - 1])) expressions->length--;
+    }
     return AMP_OK;
 }
 
 /* The text goes in twice: as it is, and cut up into names. Behind every name stands a byte that no name needs. */
-static amp_status build(const struct parser *p, struct amp__schema **out) {
+static void build_args(const struct amp__parser *p, struct amp__schema *schema, char *names) {
     const char *text = p->lexer.text;
-    const size_t bytes = strlen(text) + 1, head = sizeof(struct amp__schema) + p->n_args * sizeof(struct amp__arg);
-    struct amp__schema *schema = amp__alloc(head + 2 * bytes, 1);
-    if (!schema) return amp__fail_memory();
-    char *copy = (char *)schema + head, *names = copy + bytes;
-    memcpy(copy, text, bytes);
-    memcpy(names, text, bytes);
-    schema->text = copy;
+    char *const none = names + strlen(text);
     schema->n_args = p->n_args;
     schema->self_arg = -1;
     schema->ret = p->ret;
-    schema->ret.name = names + bytes - 1;
+    schema->ret.name = none;
     schema->name = names + (p->name.at - text);
     names[p->name.at - text + (ptrdiff_t)p->name.length] = '\0';
     for (uint32_t i = 0; i < p->n_args; i++) {
         const struct amp__token *name = &p->names[i];
         struct amp__arg *arg = &schema->args[i];
         *arg = p->args[i];
-        arg->name = name->length ? names + (name->at - text) : names + bytes - 1;
+        arg->name = name->length ? names + (name->at - text) : none;
         if (name->length) names[name->at - text + (ptrdiff_t)name->length] = '\0';
         schema->n_tensors += arg->kind == AMP__TENSOR;
-        if ((arg->kind == AMP__TENSOR || arg->kind == AMP__POINTER) && !(arg->flags & AMP__LIST)
-            && amp__token_is(name, "self"))
+        schema->n_buffers += arg->kind == AMP__BUFFER;
+        if ((arg->kind == AMP__TENSOR || arg->kind == AMP__POINTER || arg->kind == AMP__STRUCT_POINTER)
+            && !(arg->flags & (AMP__LIST | AMP__OUT_PARAMETER)) && amp__token_is(name, "self"))
             schema->self_arg = (int32_t)i;
     }
+}
+
+static amp_status build(const struct amp__parser *p, struct amp__schema **out) {
+    const struct parts parts = lay_out(p);
+    struct amp__schema *schema = amp__alloc(parts.end, 1);
+    if (!schema) return amp__fail_memory();
+    char *const base = (char *)schema;
+    struct amp__struct *structs = (struct amp__struct *)(void *)(base + parts.structs);
+    struct amp__expression *expressions = (struct amp__expression *)(void *)(base + parts.expressions);
+    memcpy(base + parts.text, p->lexer.text, parts.names - parts.text);
+    memcpy(base + parts.names, p->lexer.text, parts.names - parts.text);
+    build_args(p, schema, base + parts.names);
+    build_structs(p, structs, base + parts.strings);
+    const amp_status status = build_extents(
+        p, expressions, (struct amp__operation *)(void *)(base + parts.operations), base + parts.text);
+    if (status != AMP_OK) {
+        amp__free(schema);
+        return status;
+    }
+    schema->text = base + parts.text;
+    schema->n_structs = p->n_structs;
+    schema->structs = structs;
+    schema->expressions = expressions;
     *out = schema;
     return AMP_OK;
 }
 
-amp_status amp__schema_parse(const char *op, const char *text, struct amp__schema **out) {
-    struct parser p = { .n_args = 0 };
+amp_status amp__schema_parse(const char *op, const char *text, const amp_struct *structs, size_t n_structs,
+                             struct amp__schema **out) {
+    struct amp__parser p = { .known = structs, .n_known = n_structs };
     if (!op) op = "op";
     AMP_RETURN_IF(!out, AMP_ERR_INVALID_ARGUMENT, "%.128s: nowhere to put the schema", op);
     AMP_RETURN_IF(!text, AMP_ERR_SCHEMA, "%.128s: it has no schema; write one as in %s", op,
                   "linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");
+    AMP_RETURN_IF(n_structs && !structs, AMP_ERR_INVALID_ARGUMENT, "%.128s: structs is NULL, but n_structs is %zu", op,
+                  n_structs);
     amp__lexer_start(&p.lexer, op, text);
     AMP_TRY(take_schema(&p));
     return build(&p, out);
+}
+
+static bool same_string(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }
+
+/* Equal texts name equal structs in equal order. */
+bool amp__schema_same(const struct amp__schema *a, const struct amp__schema *b) {
+    if (strcmp(a->text, b->text) != 0) return false;
+    for (uint32_t i = 0; i < a->n_structs; i++) {
+        const struct amp__struct *x = &a->structs[i], *y = &b->structs[i];
+        if (x->size != y->size || x->alignment != y->alignment || !same_string(x->members, y->members)) return false;
+    }
+    return true;
 }

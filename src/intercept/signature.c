@@ -5,27 +5,65 @@
  * closure's return slot takes it, so a result passes from the original to the caller without being looked at.
  */
 #include "intercept/signature.h"
+#include "intercept/structs.h"
 
 #include <string.h>
 
-static ffi_type *ffi_type_of(uint8_t kind) {
+ffi_type *amp__ffi_type(uint8_t kind) {
     static ffi_type *const types[] = {
         [AMP__VOID] = &ffi_type_void,     [AMP__INT8] = &ffi_type_sint8,      [AMP__UINT8] = &ffi_type_uint8,
         [AMP__INT16] = &ffi_type_sint16,  [AMP__UINT16] = &ffi_type_uint16,   [AMP__INT32] = &ffi_type_sint32,
         [AMP__UINT32] = &ffi_type_uint32, [AMP__INT64] = &ffi_type_sint64,    [AMP__UINT64] = &ffi_type_uint64,
         [AMP__FLOAT] = &ffi_type_float,   [AMP__DOUBLE] = &ffi_type_double,   [AMP__POINTER] = &ffi_type_pointer,
-        [AMP__TENSOR] = &ffi_type_pointer,
+        [AMP__TENSOR] = &ffi_type_pointer, [AMP__BUFFER] = &ffi_type_pointer,
+        [AMP__STRUCT_POINTER] = &ffi_type_pointer,
     };
     return types[kind];
 }
 
-amp_status amp__signature_new(const struct amp__schema *schema, struct amp__signature **out) {
-    struct amp__signature *signature = amp__alloc(1, sizeof *signature + schema->n_args * sizeof(ffi_type *));
-    if (!signature) return amp__fail_memory();
+size_t amp__arg_size(const struct amp__schema *schema, const struct amp__arg *arg) {
+    if (arg->kind == AMP__VOID) return 0; /* libffi says 1 */
+    return arg->kind == AMP__STRUCT ? (size_t)schema->structs[arg->struct_index].size : amp__ffi_type(arg->kind)->size;
+}
+
+/* An array parameter is passed as a pointer: AMP__LIST changes nothing here. */
+static ffi_type *type_of(const struct amp__arg *arg, ffi_type *const *structs) {
+    return arg->kind == AMP__STRUCT ? structs[arg->struct_index] : amp__ffi_type(arg->kind);
+}
+
+/* Is the struct passed or returned by value? Those behind pointers only are none of libffi's business. */
+static bool is_value(const struct amp__schema *schema, uint32_t index) {
+    if (schema->ret.kind == AMP__STRUCT && schema->ret.struct_index == (int)index) return true;
     for (uint32_t i = 0; i < schema->n_args; i++)
-        /* Tensor[] is an array parameter, which C passes as a pointer: the flag changes nothing here. */
-        signature->types[i] = ffi_type_of(schema->args[i].kind);
-    if (ffi_prep_cif(&signature->cif, FFI_DEFAULT_ABI, schema->n_args, ffi_type_of(schema->ret.kind), signature->types)
+        if (schema->args[i].kind == AMP__STRUCT && schema->args[i].struct_index == (int)index) return true;
+    return false;
+}
+
+amp_status amp__signature_new(const struct amp__schema *schema, struct amp__signature **out) {
+    struct amp__struct_needs needs = { 0, schema->n_args };
+    ffi_type *structs[AMP__MAX_ARGS + 1] = { NULL };
+    for (uint32_t i = 0; i < schema->n_structs; i++) {
+        struct amp__struct_needs one = { 0, 0 };
+        if (is_value(schema, i)) amp__struct_measure(&schema->structs[i], &one);
+        needs.types += one.types;
+        needs.pointers += one.pointers;
+    }
+    /* Types behind pointers: neither needs padding. */
+    struct amp__signature *signature =
+        amp__alloc(1, sizeof *signature + needs.pointers * sizeof(ffi_type *) + needs.types * sizeof(ffi_type));
+    if (!signature) return amp__fail_memory();
+    ffi_type **pointers = signature->types + schema->n_args;
+    ffi_type *types = (ffi_type *)(void *)(signature->types + needs.pointers);
+    for (uint32_t i = 0; i < schema->n_structs; i++) {
+        if (!is_value(schema, i)) continue;
+        structs[i] = amp__struct_build(&schema->structs[i], &types, &pointers);
+        if (structs[i]) continue;
+        amp__free(signature);
+        return amp__fail(AMP_ERR_SCHEMA, "libffi lays struct %.64s out in another way than its descriptor says",
+                         schema->structs[i].name);
+    }
+    for (uint32_t i = 0; i < schema->n_args; i++) signature->types[i] = type_of(&schema->args[i], structs);
+    if (ffi_prep_cif(&signature->cif, FFI_DEFAULT_ABI, schema->n_args, type_of(&schema->ret, structs), signature->types)
         != FFI_OK) {
         amp__free(signature);
         return amp__fail(AMP_ERR_UNSUPPORTED, "libffi cannot call a function of this signature");
@@ -77,22 +115,16 @@ void amp__call_return_pointer(const struct amp__call *call, void *pointer) {
 }
 
 void amp__call_return(const struct amp__call *call, const void *value) {
-    static const uint64_t zeros;
-    if (!value) value = &zeros;
-    switch (call->schema->ret.kind) {
-    case AMP__VOID: return;
-    case AMP__FLOAT: memcpy(call->ret, value, sizeof(float)); return;
-    case AMP__DOUBLE:
-    case AMP__INT64:
-    case AMP__UINT64: memcpy(call->ret, value, sizeof(uint64_t)); return;
-    case AMP__POINTER:
-    case AMP__TENSOR: memcpy(call->ret, value, sizeof(void *)); return;
-    default: {
-        const ffi_arg wide = (ffi_arg)load_integer(call->schema->ret.kind, value);
-        memcpy(call->ret, &wide, sizeof wide);
-    }
-    }
+    const uint8_t kind = call->schema->ret.kind;
+    const size_t bytes = amp__arg_size(call->schema, &call->schema->ret);
+    if (kind >= AMP__INT8 && kind <= AMP__UINT64) {
+        const ffi_arg wide = value ? (ffi_arg)load_integer(kind, value) : 0;
+        memcpy(call->ret, &wide, bytes < sizeof wide ? sizeof wide : bytes);
+    } else if (value) memcpy(call->ret, value, bytes);
+    else if (bytes) memset(call->ret, 0, bytes);
 }
+
+const void *amp__call_value(const struct amp__call *call, uint32_t arg) { return call->args[arg]; }
 
 void *amp__call_pointer(const struct amp__call *call, uint32_t arg) {
     void *pointer;

@@ -7,11 +7,14 @@
 
 #include <ffi.h>
 
-/* Must live as long as any closure made with it: the cif points into types. */
+/* Must live as long as any closure made with it: the cif points into types, and they at each other. */
 struct amp__signature {
     ffi_cif cif;
-    ffi_type *types[]; /* of the arguments */
+    ffi_type *types[]; /* of the arguments; behind them what the structs need */
 };
+
+/* Of any kind but AMP__STRUCT. */
+ffi_type *amp__ffi_type(uint8_t kind);
 
 /* *out is freed with amp__free. */
 amp_status amp__signature_new(const struct amp__schema *schema, struct amp__signature **out);

@@ -8,12 +8,12 @@
 /* ---- ops.c ---- */
 
 /* Copies and checks `n` descriptors; `*out` has `n` entries, to be ended with amp__ops_destroy. */
-amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host, const char *what,
-                          struct amp__op **out);
+amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host,
+                          struct amp__struct_table structs, const char *what, struct amp__op **out);
 void amp__ops_destroy(struct amp__op *ops, size_t n);
 /* One descriptor outside an array (forward). */
-amp_status amp__op_build(amp_context *context, const amp_op *op, const amp_host *host, const char *what,
-                         struct amp__op *out);
+amp_status amp__op_build(amp_context *context, const amp_op *op, const amp_host *host,
+                         struct amp__struct_table structs, const char *what, struct amp__op *out);
 void amp__op_clear(struct amp__op *op); /* what a built op owns */
 /* Gives every op of a model its class. Names that match nothing are suggested for in a warning. */
 amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const amp_op *descriptors, size_t n);

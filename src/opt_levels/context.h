@@ -40,9 +40,16 @@ struct amp__op {
     _Atomic(int32_t) last_target;
 };
 
+/* What the caller's schemas may name; his memory, during initialize only. */
+struct amp__struct_table {
+    const amp_struct *structs;
+    size_t n;
+};
+
 struct amp__model {
     amp_model *user;
     amp_host host;
+    struct amp__struct_table structs;
     struct amp__op *ops;
     size_t n_ops;
     struct amp__op forward;
@@ -53,6 +60,7 @@ struct amp__optimizer {
     amp_optimizer *user;
     amp_context *context;
     amp_host host;
+    struct amp__struct_table structs;
     struct amp__param **params;
     size_t n_params;
     struct amp__op *steps, *zero_grads;

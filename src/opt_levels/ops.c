@@ -27,8 +27,8 @@ static amp_status check_op(const amp_op *op, const char *what) {
     return AMP_OK;
 }
 
-amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_host *host, const char *what,
-                         struct amp__op *out) {
+amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_host *host,
+                         struct amp__struct_table structs, const char *what, struct amp__op *out) {
     amp_op op;
     memset(&op, 0, sizeof op);
     const amp_status copied = amp__copy_struct(&op, sizeof op, sizeof(amp_op), given, given->struct_size, "amp_op");
@@ -47,7 +47,7 @@ amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_ho
     out->name = amp__strdup(op.name);
     out->schema_text = op.schema ? amp__strdup(op.schema) : NULL;
     if (!out->name || (op.schema && !out->schema_text)) return amp__fail_memory();
-    if (op.schema) AMP_TRY(amp__schema_parse(out->name, out->schema_text, &out->schema));
+    if (op.schema) AMP_TRY(amp__schema_parse(out->name, out->schema_text, structs.structs, structs.n, &out->schema));
     return AMP_OK;
 }
 
@@ -76,8 +76,8 @@ static void number(struct amp__op *ops, size_t n) {
         }
 }
 
-amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host, const char *what,
-                          struct amp__op **out) {
+amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host,
+                          struct amp__struct_table structs, const char *what, struct amp__op **out) {
     AMP_RETURN_IF(n && !ops, AMP_ERR_INVALID_ARGUMENT, "%s is NULL, but it has %zu entries", what, n);
     AMP_RETURN_IF(n > 1000000, AMP_ERR_INVALID_ARGUMENT, "%s has %zu entries, which cannot be", what, n);
     struct amp__op *built = amp__alloc(n, sizeof *built);
@@ -90,7 +90,7 @@ amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, con
             status = amp__fail(AMP_ERR_ABI_MISMATCH, "%s.struct_size is %u, but %s[0].struct_size is %u: all elements of an "
                                "array have one size", label, (unsigned)nth(ops, i)->struct_size, what,
                                (unsigned)ops->struct_size);
-        else status = amp__op_build(context, nth(ops, i), host, label, &built[i]);
+        else status = amp__op_build(context, nth(ops, i), host, structs, label, &built[i]);
         if (status == AMP_OK) number(built, i);
     }
     if (status != AMP_OK) {

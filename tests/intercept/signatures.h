@@ -10,7 +10,7 @@
 /* Bytes as they came, one value after the other. */
 struct record {
     size_t n;
-    unsigned char bytes[2048];
+    unsigned char bytes[65536];
 };
 
 struct signature {
@@ -22,10 +22,17 @@ struct signature {
 extern const unsigned signature_seed;
 extern const struct signature signatures[];
 extern const size_t n_signatures;
+extern const amp_struct signature_structs[]; /* what the schemas name */
+extern const size_t n_signature_structs;
 
 void record(struct record *record, const void *value, size_t bytes);
 /* What the functions received. */
 void see(const void *value, size_t bytes);
+/* What the functions do to their copies of structs. */
+void spoil(void *value, size_t bytes);
+/* Random bytes, the same for the same seed; and whether they are still there. */
+void fill(void *value, size_t bytes, uint64_t seed);
+void intact(const void *value, size_t bytes, uint64_t seed);
 
 /* Floats by their bits, so that NaN payloads take part. */
 static inline float float_of(uint32_t bits) {

@@ -2,39 +2,11 @@
 /* The schema parser: what it reads, and what it says of what it cannot read. */
 #include "common/common.h"
 #include "intercept/schema.h"
-#include "suite.h"
+#include "describe.h"
 
 #include <stdio.h>
 
 /* ---- good schemas ---- */
-
-static void describe_type(amp__text *text, const struct amp__arg *arg) {
-    static const char *const kinds[] = { "void", "i8",  "u8",  "i16",     "u16",     "i32",   "u32",
-                                         "i64",  "u64", "float", "double", "pointer", "Tensor" };
-    amp__text_add(text, "%s", kinds[arg->kind]);
-    if (arg->flags & AMP__OPTIONAL) amp__text_add(text, "?");
-    if (arg->flags & AMP__LIST) {
-        if (arg->fixed_count) amp__text_add(text, "[%u]", arg->fixed_count);
-        else amp__text_add(text, "[#%d]", arg->count_arg);
-    }
-    if (arg->flags & AMP__READ_WRITE) amp__text_add(text, "!");
-    if (arg->flags & AMP__WRITE) amp__text_add(text, " out");
-    if (arg->flags & AMP__KEEP) amp__text_add(text, " keep");
-    if (arg->flags & AMP__SEED) amp__text_add(text, " seed");
-    ck_assert(arg->count_arg == -1 || (arg->flags & AMP__LIST));
-}
-
-static void describe(const struct amp__schema *schema, amp__text *text) {
-    amp__text_add(text, "%s(", schema->name);
-    for (uint32_t i = 0; i < schema->n_args; i++) {
-        amp__text_add(text, "%s", i ? ", " : "");
-        describe_type(text, &schema->args[i]);
-        if (*schema->args[i].name) amp__text_add(text, " %s", schema->args[i].name);
-    }
-    amp__text_add(text, ") -> ");
-    describe_type(text, &schema->ret);
-    amp__text_add(text, ", self %d, tensors %u", schema->self_arg, schema->n_tensors);
-}
 
 static const struct {
     const char *text, *means;
@@ -89,7 +61,7 @@ START_TEST(good_schemas_are_understood) {
         struct amp__schema *schema = NULL;
         char text[512];
         amp__text means = { text, sizeof text, 0 };
-        ck_ok(amp__schema_parse("op", good[i].text, &schema));
+        ck_ok(amp__schema_parse("op", good[i].text, NULL, 0, &schema));
         ck_assert_str_eq(schema->text, good[i].text);
         ck_assert_ptr_ne(schema->text, good[i].text);
         describe(schema, &means);
@@ -204,34 +176,6 @@ static const struct {
       "expected ',' or ')'" "\n"
       "  linear(Tensor x, float alpha=1) -> Tensor" "\n"
       "                              ^ a C function has no default arguments" },
-    { "linear(const float *x, int n) -> void",
-      "expected a type" "\n"
-      "  linear(const float *x, int n) -> void" "\n"
-      "         ^ leave const out" },
-    { "linear(float *x, int n) -> void",
-      "expected ',' or ')'" "\n"
-      "  linear(float *x, int n) -> void" "\n"
-      "               ^ write pointer for a C pointer" },
-    { "linear(float x[B*T, C], int n) -> void",
-      "expected ',' or ')'" "\n"
-      "  linear(float x[B*T, C], int n) -> void" "\n"
-      "                ^ raw buffers with extents are not in this version; write pointer" },
-    { "linear(float(out a!) out[M,N], int M, int N) -> void",
-      "only a Tensor takes an annotation" "\n"
-      "  linear(float(out a!) out[M,N], int M, int N) -> void" "\n"
-      "              ^ raw buffers are not in this version; write pointer" },
-    { "linear(float[] x, int n) -> void",
-      "only a Tensor can be a list" "\n"
-      "  linear(float[] x, int n) -> void" "\n"
-      "              ^ write pointer for an array of numbers" },
-    { "linear(float? x) -> void",
-      "only a Tensor can be optional" "\n"
-      "  linear(float? x) -> void" "\n"
-      "              ^" },
-    { "linear(struct layer l, struct network net) -> void",
-      "expected a type" "\n"
-      "  linear(struct layer l, struct network net) -> void" "\n"
-      "         ^ structs by value are not in this version; write pointer for a pointer to one" },
     { "linear(Tensor input, Scalar alpha, SymInt n) -> Tensor",
       "expected a type" "\n"
       "  linear(Tensor input, Scalar alpha, SymInt n) -> Tensor" "\n"
@@ -330,10 +274,6 @@ static const struct {
       "expected ',' or ')'" "\n"
       "  linear(long double x) -> void" "\n"
       "              ^ a comma is missing before it (long double is not in this version)" },
-    { "linear(Tensor?(out a!)[2] x) -> void",
-      "expected ',' or ')'" "\n"
-      "  linear(Tensor?(out a!)[2] x) -> void" "\n"
-      "                        ^ raw buffers with extents are not in this version; write pointer" },
     { "linear(unsigned float x) -> void",
       "expected ',' or ')'" "\n"
       "  linear(unsigned float x) -> void" "\n"
@@ -361,7 +301,7 @@ START_TEST(bad_schemas_are_refused_with_a_caret) {
         struct amp__schema *schema = (struct amp__schema *)&schema, *const before = schema;
         char expected[1024];
         snprintf(expected, sizeof expected, "linear: %s", bad[i].message);
-        ck_assert_int_eq(amp__schema_parse("linear", bad[i].text, &schema), AMP_ERR_SCHEMA);
+        ck_assert_int_eq(amp__schema_parse("linear", bad[i].text, NULL, 0, &schema), AMP_ERR_SCHEMA);
         ck_assert_str_eq(amp_last_error(), expected);
         ck_assert_ptr_eq(schema, before);
     }
@@ -370,11 +310,11 @@ END_TEST
 
 START_TEST(null_arguments) {
     struct amp__schema *schema = NULL;
-    ck_fails(AMP_ERR_SCHEMA, amp__schema_parse("linear", NULL, &schema));
+    ck_fails(AMP_ERR_SCHEMA, amp__schema_parse("linear", NULL, NULL, 0, &schema));
     ck_assert_str_eq(amp_last_error(), "linear: it has no schema; write one as in linear(Tensor input, Tensor weight, "
                                        "Tensor? bias) -> Tensor");
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp__schema_parse("linear", "f() -> void", NULL));
-    ck_fails(AMP_ERR_SCHEMA, amp__schema_parse(NULL, "", &schema));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp__schema_parse("linear", "f() -> void", NULL, 0, NULL));
+    ck_fails(AMP_ERR_SCHEMA, amp__schema_parse(NULL, "", NULL, 0, &schema));
     ck_says("op: expected the op's name");
     ck_assert_ptr_null(schema);
 }
@@ -395,13 +335,13 @@ static char *repeat(const char *head, const char *unit, size_t n, const char *ta
 START_TEST(sixty_four_arguments_and_no_more) {
     struct amp__schema *schema;
     char *text = repeat("f(int8", ",Tensor", 63, ")->void");
-    ck_ok(amp__schema_parse("op", text, &schema));
+    ck_ok(amp__schema_parse("op", text, NULL, 0, &schema));
     ck_assert_uint_eq(schema->n_args, 64);
     ck_assert_uint_eq(schema->n_tensors, 63);
     amp__free(schema);
     free(text);
     text = repeat("f(int8", ",Tensor", 64, ")->void");
-    ck_fails(AMP_ERR_SCHEMA, amp__schema_parse("op", text, &schema));
+    ck_fails(AMP_ERR_SCHEMA, amp__schema_parse("op", text, NULL, 0, &schema));
     ck_says("more than 64 arguments");
     free(text);
 }
@@ -421,9 +361,9 @@ START_TEST(long_schemas_are_shown_around_the_fault) {
     op[sizeof op - 1] = '\0';
     for (size_t n = 1; n < 60; n++) {
         char *text = repeat("f(int8", ", Tensor", n, ", %int8, Tensor, Tensor, Tensor, Tensor, Tensor) -> void");
-        ck_fails(AMP_ERR_SCHEMA, amp__schema_parse("op", text, &schema));
+        ck_fails(AMP_ERR_SCHEMA, amp__schema_parse("op", text, NULL, 0, &schema));
         ck_assert_int_eq(above_caret(amp_last_error()), '%');
-        ck_fails(AMP_ERR_SCHEMA, amp__schema_parse(op, text, &schema));
+        ck_fails(AMP_ERR_SCHEMA, amp__schema_parse(op, text, NULL, 0, &schema));
         ck_assert_int_eq(above_caret(amp_last_error()), '%');
         ck_assert_uint_lt(strlen(amp_last_error()), 500);
         free(text);
@@ -445,7 +385,7 @@ START_TEST(hostile_texts_are_read_to_their_end_or_refused) {
     for (size_t i = 0; i < AMP_COUNT(texts); i++) {
         struct amp__schema *schema = NULL;
         char *text = repeat(texts[i].head, texts[i].unit, (size_t)1 << 20, texts[i].tail);
-        const amp_status status = amp__schema_parse("op", text, &schema);
+        const amp_status status = amp__schema_parse("op", text, NULL, 0, &schema);
         ck_assert_int_eq(status, texts[i].ok ? AMP_OK : AMP_ERR_SCHEMA);
         ck_assert_uint_lt(strlen(amp_last_error()), 700);
         if (status != AMP_OK) above_caret(amp_last_error());
@@ -467,7 +407,7 @@ START_TEST(damaged_schemas_get_an_answer) {
                 char *text = repeat("", good[i].text, 1, "");
                 if (bytes[b]) text[at] = bytes[b];
                 else memmove(text + at, text + at + 1, length - at);
-                const amp_status status = amp__schema_parse("op", text, &schema);
+                const amp_status status = amp__schema_parse("op", text, NULL, 0, &schema);
                 ck_assert(status == AMP_OK || status == AMP_ERR_SCHEMA);
                 ck_assert((status == AMP_OK) == (schema != NULL));
                 refused += status != AMP_OK;

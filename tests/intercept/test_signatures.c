@@ -14,6 +14,29 @@ void record(struct record *record, const void *value, size_t bytes) {
 
 void see(const void *value, size_t bytes) { record(&seen, value, bytes); }
 
+void spoil(void *value, size_t bytes) { memset(value, 0xee, bytes); }
+
+void fill(void *value, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i < bytes; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        ((unsigned char *)value)[i] = (unsigned char)(seed >> 56);
+    }
+}
+
+void intact(const void *value, size_t bytes, uint64_t seed) {
+    unsigned char expected[8192];
+    ck_assert_uint_le(bytes, sizeof expected);
+    fill(expected, bytes, seed);
+    ck_assert_msg(memcmp(value, expected, bytes) == 0, "the caller's struct of %zu bytes has changed", bytes);
+}
+
+static struct amp__wrap wrap_signature(size_t i, amp_fn *slot, struct watcher *watcher) {
+    struct amp__wrap wrap = wrap_of("op", slot, signatures[i].schema, 0, watcher);
+    wrap.structs = signature_structs;
+    wrap.n_structs = n_signature_structs;
+    return wrap;
+}
+
 static void check_same(const struct record *got, const struct record *expected, const char *what, size_t i) {
     ck_assert_msg(got->n == expected->n && memcmp(got->bytes, expected->bytes, got->n) == 0,
                   "%s differs, seed %u, signature %zu: %s", what, signature_seed, i, signatures[i].schema);
@@ -21,15 +44,16 @@ static void check_same(const struct record *got, const struct record *expected, 
 
 START_TEST(a_wrapped_identity_is_the_function) {
     struct watcher watcher = { 0 };
-    ck_assert_uint_ge(n_signatures, 300);
+    ck_assert_uint_ge(n_signatures, 1000);
     for (size_t i = 0; i < n_signatures; i++) {
-        struct record results[3] = { 0 }, received[3];
+        static struct record results[3], received[3];
         amp_fn slot = signatures[i].function;
+        for (int j = 0; j < 3; j++) results[j].n = 0;
         seen.n = 0;
         signatures[i].call(slot, &results[0]);
         received[0] = seen;
 
-        struct amp__patch *patch = wire(wrap_of("op", &slot, signatures[i].schema, 0, &watcher));
+        struct amp__patch *patch = wire(wrap_signature(i, &slot, &watcher));
         for (int scope = 0; scope < 2; scope++) { /* taken, then passed through */
             seen.n = 0;
             in_scope(scope);
@@ -49,12 +73,13 @@ static void answer(void *user, struct amp__call *call) { amp__call_return(call, 
 
 START_TEST(a_handler_can_answer_for_the_function) {
     for (size_t i = 0; i < n_signatures; i++) {
-        struct record expected = { 0 }, results[2] = { 0 };
+        static struct record expected, results[2];
+        expected.n = results[0].n = results[1].n = 0;
         amp_fn slot = signatures[i].function;
         seen.n = 0;
         signatures[i].call(slot, &expected);
         for (int zeros = 0; zeros < 2; zeros++) {
-            struct amp__wrap wrap = wrap_of("op", &slot, signatures[i].schema, 0, NULL);
+            struct amp__wrap wrap = wrap_signature(i, &slot, NULL);
             wrap.handler = answer;
             wrap.user = zeros ? NULL : expected.bytes;
             struct amp__patch *patch = wire(wrap);
@@ -83,7 +108,7 @@ START_TEST(narrow_results_fill_a_register) {
     for (size_t i = 0; i < AMP_COUNT(rows); i++) {
         struct amp__schema *schema;
         unsigned long ret = 0x5a5a5a5a;
-        ck_ok(amp__schema_parse("op", rows[i].schema, &schema));
+        ck_ok(amp__schema_parse("op", rows[i].schema, NULL, 0, &schema));
         const struct amp__call call = { .schema = schema, .ret = &ret };
         amp__call_return(&call, &rows[i].value);
         ck_assert_msg((long)ret == (long)rows[i].wide, "%s: %lx", rows[i].schema, ret);
@@ -104,7 +129,8 @@ START_TEST(arguments_by_value) {
     const uint64_t u64 = UINT64_MAX, small = 7;
     void *const pointer = &schema;
     const void *args[] = { &i8, &u8, &i16, &u32, &i64, &u64, &small, &pointer };
-    ck_ok(amp__schema_parse("op", "f(int8, uint8, int16, uint32, int64, uint64, uint64, Tensor) -> void", &schema));
+    ck_ok(amp__schema_parse("op", "f(int8, uint8, int16, uint32, int64, uint64, uint64, Tensor) -> void", NULL, 0,
+                            &schema));
     const struct amp__call call = { .schema = schema, .args = (void *const *)(uintptr_t)args };
     const int64_t expected[] = { -8, 200, INT16_MIN, UINT32_MAX, INT64_MIN, INT64_MAX, 7 };
     for (uint32_t i = 0; i < AMP_COUNT(expected); i++) ck_assert_int_eq(amp__call_integer(&call, i), expected[i]);
@@ -142,6 +168,87 @@ START_TEST(a_handler_substitutes_tensors) {
 }
 END_TEST
 
+/* ---- structs ---- */
+
+struct layer { /* as large as a layer of a public C framework, and passed by value there */
+    int kind;
+    float *weights;
+    char rest[1168];
+};
+_Static_assert(sizeof(struct layer) == 1184, "the size this is about");
+
+struct pair {
+    float x;
+    double y;
+};
+
+typedef struct pair (*forward_fn)(struct layer, struct layer *, int);
+
+static struct pair forward(struct layer l, struct layer *same, int n) {
+    const struct pair result = { l.weights[0] + (float)n, (double)l.kind };
+    ck_assert_ptr_ne(&l, same);
+    memset(&l, 0, sizeof l); /* its own copy */
+    return result;
+}
+
+/* The weights of a copy are replaced; the op's arguments and the caller's struct are as they were. */
+static void patch_layer(void *user, struct amp__call *call) {
+    static float other[] = { 40.0f };
+    struct layer copy;
+    void *argv[] = { &copy, call->args[1], call->args[2] };
+    ck_assert_uint_eq(amp__arg_size(call->schema, &call->schema->args[0]), sizeof copy);
+    ck_assert_uint_eq(amp__arg_size(call->schema, &call->schema->args[1]), sizeof(void *));
+    memcpy(&copy, amp__call_value(call, 0), sizeof copy);
+    ck_assert_mem_eq(&copy, user, sizeof copy);
+    copy.weights = other;
+    amp__call_run(call, call->original, argv);
+    ck_assert_mem_eq(amp__call_value(call, 0), user, sizeof copy);
+}
+
+START_TEST(structs_by_value_are_patched_in_a_copy) {
+    const amp_struct structs[] = {
+        { sizeof(amp_struct), 0, "layer", sizeof(struct layer), _Alignof(struct layer), 0, NULL },
+        { sizeof(amp_struct), 0, "pair", sizeof(struct pair), _Alignof(struct pair), 0, "float x, double y" },
+    };
+    float weights[] = { 1.0f };
+    struct layer l = { .kind = 7, .weights = weights }, before;
+    amp_fn slot = (amp_fn)forward;
+    struct amp__wrap wrap =
+        wrap_of("op forward", &slot, "forward(struct layer l, struct layer *same, int n) -> struct pair", 0, NULL);
+    wrap.structs = structs;
+    wrap.n_structs = AMP_COUNT(structs);
+    wrap.handler = patch_layer;
+    wrap.user = &before;
+    memset(l.rest, 'r', sizeof l.rest);
+    before = l;
+    struct amp__patch *patch = wire(wrap);
+    const struct pair got = ((forward_fn)slot)(l, &l, 2);
+    ck_assert(got.x == 42.0f && got.y == 7.0);
+    ck_assert_mem_eq(&l, &before, sizeof l);
+    ck_ok(amp__patch_undo(patch));
+}
+END_TEST
+
+/* One text over two structs of one name is two functions. */
+START_TEST(a_slot_has_one_idea_of_its_structs) {
+    amp_struct pair = { sizeof(amp_struct), 0, "pair", 16, 8, 0, "float, double" };
+    amp_fn slot = (amp_fn)forward;
+    struct amp__wrap wrap = wrap_of("op a", &slot, "f(struct pair x) -> void", 0, NULL);
+    bool wrapped;
+    wrap.handler = answer;
+    wrap.structs = &pair;
+    wrap.n_structs = 1;
+    struct amp__patch *patch = wire(wrap), *other = new_patch();
+    pair.members = "double, float";
+    wrap.owner = owner(1);
+    wrap.what = "op b";
+    ck_fails(AMP_ERR_CONFLICT, amp__patch_add(other, &wrap, &wrapped));
+    ck_says("op b: its slot is wrapped already for op a under other structs");
+    ck_ok(amp__patch_undo(other));
+    ck_ok(amp__patch_undo(patch));
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         a_wrapped_identity_is_the_function,
@@ -149,6 +256,8 @@ int main(void) {
         narrow_results_fill_a_register,
         arguments_by_value,
         a_handler_substitutes_tensors,
+        structs_by_value_are_patched_in_a_copy,
+        a_slot_has_one_idea_of_its_structs,
     };
     return run_tests("signatures", tests, AMP_COUNT(tests));
 }

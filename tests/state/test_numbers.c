@@ -24,7 +24,7 @@ static void check_bits(uint32_t bits) {
 }
 
 START_TEST(every_float_goes_round) {
-    for (uint32_t bits = 0; bits < 0x7f800000u; bits += 1999) check_bits(bits); /* a million, prime apart */
+    for (uint32_t bits = 0; bits < 0x7f800000u; bits += 40009) check_bits(bits); /* prime apart */
     for (uint32_t exponent = 0; exponent < 255; exponent++) {
         const uint32_t mantissas[] = { 0, 1, 2, 0x400000, 0x7ffffe, 0x7fffff };
         for (size_t i = 0; i < AMP_COUNT(mantissas); i++) check_bits(exponent << 23 | mantissas[i]);

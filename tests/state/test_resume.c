@@ -107,6 +107,7 @@ START_TEST(resume_is_bit_exact) {
     ck_assert_int_eq(run_dump(&run, straight), 0);
     ck_assert_int_eq(run_close(&run), 0);
     for (int order = 0; order < N_ORDERS; order++) {
+        if (getenv("AMP_TEST_SHORT") && order != _i % N_ORDERS) continue; /* sanitizer builds: one order a case */
         ck_assert_msg(in_new_process(level, adam, high, (enum order)order, folder) == 0, "order %d", order);
         check_equal(straight, resumed);
         unlink(resumed);

@@ -31,5 +31,9 @@ int main(int argc, char **argv) {
         for (int i = 0; i < NET_SIZE; i++) printf("%a ", (double)((const float *)masters[k].data)[i]);
         printf("\n");
     }
-    return amp_shutdown(rig.context) == AMP_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+    const amp_status status = amp_shutdown(rig.context);
+    fake_tape_clear(&rig.host);
+    net_destroy(&rig.net);
+    fake_destroy(&rig.host);
+    return status == AMP_OK ? EXIT_SUCCESS : EXIT_FAILURE;
 }
