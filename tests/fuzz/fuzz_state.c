@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
+#include "fuzz.h"
 
 static struct fake host;
 static struct net net;

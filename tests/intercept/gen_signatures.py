@@ -54,17 +54,22 @@ class Struct:
             self.body = f"{unit} m[{(size + bytes_ - 1) // bytes_}];"
             self.leaves = ["m"]
             return
-        limit = index % 64 + 1  # the largest size: small ones as often as those that just fit
-        self.body = self.fill(rng, limit, "", 0)[0] or "int8_t m0;"
-        if not self.given:
-            self.given, self.leaves = ["int8"], ["m0"]
+        limit = index * 37 // 8 % 64 + 1  # the largest size: small ones as often as those that just fit
+        self.unpadded = 0
+        self.kinds = [kind for kind in MEMBERS if index % 2 == 0 or limit % MEMBERS[kind][1] == 0]
+        self.body, _, alignment, _ = self.fill(rng, limit, "", 0)
+        rest = limit - self.unpadded
+        if rest and limit % alignment == 0 and (not self.given or index % 2):  # every size from 1 to 64
+            self.body += f"int8_t rest[{rest}];"
+            self.given.append(f"int8[{rest}]")
+            self.leaves.append("rest")
         self.members = ", ".join(self.given)
 
     def fill(self, rng, limit, prefix, depth):
         """(C text, size, alignment) of members that take at most `limit` bytes; notes leaves and, at depth 0, types."""
         text, size, alignment, given, count = "", 0, 1, [], 0
         few = rng.random() < 0.5  # all of one or two kinds: structs that fill registers of one class
-        kinds = rng.sample(list(MEMBERS), rng.randint(1, 2)) if few else list(MEMBERS)
+        kinds = rng.sample(self.kinds, rng.randint(1, min(2, len(self.kinds)))) if few else self.kinds
         for _ in range(rng.randint(1, 20)):
             name = f"m{count}"
             if depth < 3 and rng.random() < 0.15:
@@ -92,7 +97,7 @@ class Struct:
                 self.leaves.append(prefix + name)
             count += 1
         if depth == 0:
-            self.given = given
+            self.given, self.unpadded = given, size
         return text, round_up(size, alignment), alignment, given
 
     def write(self, out):
