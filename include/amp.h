@@ -193,6 +193,30 @@ enum { AMP_FOR_PARAMETER = 1, AMP_FOR_MASTER = 2, AMP_FOR_GRADIENT = 3 };
 typedef int32_t amp_reduction;
 enum { AMP_REDUCE_MAX = 1, AMP_REDUCE_SUM = 2 };
 
+/* What an op does with a buffer that `visit` found. */
+typedef int32_t amp_role;
+enum {
+    AMP_ROLE_READ = 1,
+    AMP_ROLE_UPDATE = 2,  /* read and written; registered gradients are accumulators */
+    AMP_ROLE_WRITE = 3,   /* only written */
+    AMP_ROLE_SCRATCH = 4, /* workspace: the op gets a private copy, nobody sees what it leaves there */
+    AMP_ROLE_KEEP = 5     /* never touched: labels, masks, running statistics */
+};
+
+/* A pointer to float inside a struct, with the extents of what it points to. *address is replaced for the time of the
+ * call and put back. An address that is emitted twice gets one temporary. */
+typedef struct amp_field {
+    uint32_t struct_size;
+    amp_role role;
+    float **address;
+    int64_t size; /* elements, compact; 0 or *address NULL: nothing there */
+    const char *name;
+} amp_field;
+
+#define AMP_FIELD_INIT { (uint32_t)sizeof(amp_field), 0, NULL, 0, NULL }
+
+typedef amp_status (*amp_emit)(void *emit_self, const amp_field *field);
+
 /* ---- Events ------------------------------------------------------------------------------------------------------- */
 
 typedef int32_t amp_event_kind;
@@ -270,11 +294,36 @@ typedef struct amp_host {
      * maximum at the end of each bracket, squared gradient norms by sum where clipping asks for it. Without it each rank
      * decides alone. */
     amp_status (*reduce)(void *self, amp_reduction reduction, double *values, size_t n);
+    /* The FP32 buffers behind the structs of a call: emit each pointer field that the op reads or writes. args[i] is the
+     * address of argument i's value; where that is a struct by value, of the copy that the op will get. Roles may differ
+     * from call to call. A failing emit's status is returned. */
+    amp_status (*visit)(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self);
 } amp_host;
 
 #define AMP_HOST_INIT                                                                                                  \
     { (uint32_t)sizeof(amp_host), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,     \
-      NULL, NULL, NULL }
+      NULL, NULL, NULL, NULL }
+
+/* ---- Raw buffers -------------------------------------------------------------------------------------------------- */
+
+/*
+ * A ready-made handle for hosts that have no tensors, only memory: with amp_buffer_host() as amp_model.host and
+ * amp_optimizer.host, a parameter is the address of an amp_buffer, and no hook needs to be written. The buffers may be
+ * slices of one allocation. Gradients are fixed buffers that backward adds into. The structure is kept.
+ * What needs storage to be exchanged (O2, O3, O5) is not possible with it; O0, O1, O4 and the scaler are.
+ */
+typedef struct amp_buffer {
+    uint32_t struct_size; /* sizeof(amp_buffer); AMP_BUFFER_INIT sets it */
+    amp_dtype dtype;      /* AMP_FLOAT32, ... */
+    void *data;           /* borrowed; stays where it is until amp_shutdown */
+    int64_t size;         /* elements */
+    struct amp_buffer *grad; /* NULL: not trained */
+} amp_buffer;
+
+#define AMP_BUFFER_INIT { (uint32_t)sizeof(amp_buffer), AMP_FLOAT32, NULL, 0, NULL }
+
+/* Hooks over amp_buffer handles. Static: copy it to add hooks of your own (event, reduce). */
+AMP_API const amp_host *amp_buffer_host(void);
 
 /* ---- Ops ---------------------------------------------------------------------------------------------------------- */
 
@@ -449,10 +498,13 @@ typedef struct amp_config {
     float backoff;                /* default 0.5, or 1 / growth where the mode has one factor for both */
     amp_switch consecutive_hysteresis; /* ON: a clean iteration restores the hysteresis; OFF: only growth of the scale
                                           does; default: the mode's (apex: ON) */
+    amp_switch emulate; /* ON: ops on raw FP32 buffers that have no 16-bit implementation run as they are, on inputs
+                           rounded through the level's 16-bit type, and their outputs are rounded: what the level
+                           would do to the model, on a host that knows FP32 only. O1 and O4 in this version */
 } amp_config;
 
 #define AMP_CONFIG_INIT                                                                                                \
-    { (uint32_t)sizeof(amp_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(amp_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- Initialize and shutdown -------------------------------------------------------------------------------------- */
 
@@ -689,9 +741,12 @@ typedef struct amp_op_stats {
     uint64_t failures;
     int32_t wrapped; /* 1: the slot holds a wrapper */
     int32_t reserved;
+    uint64_t overflowed; /* raw buffers: finite values that became infinite in the 16-bit type, */
+    uint64_t zeroed;     /* values other than zero that became zero, */
+    uint64_t subnormal;  /* and values that are subnormal in it; weights packed once are not counted */
 } amp_op_stats;
 
-#define AMP_OP_STATS_INIT { (uint32_t)sizeof(amp_op_stats), 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define AMP_OP_STATS_INIT { (uint32_t)sizeof(amp_op_stats), 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* One entry per op of the context, in the order given to initialize; capacity and count as in amp_master_params. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, size_t capacity,
@@ -771,6 +826,7 @@ typedef struct amp_api {
     amp_status (*state_save_memory)(amp_context *, amp_state_format, void *, size_t, size_t *);
     amp_status (*state_load)(amp_context *, const char *);
     amp_status (*state_load_memory)(amp_context *, const void *, size_t);
+    const amp_host *(*buffer_host)(void);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

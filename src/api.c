@@ -51,6 +51,7 @@ static const amp_api table = {
     .state_save_memory = amp_state_save_memory,
     .state_load = amp_state_load,
     .state_load_memory = amp_state_load_memory,
+    .buffer_host = amp_buffer_host,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -25,7 +25,8 @@ void amp__context_destroy(amp_context *context) {
     }
     amp__cache_destroy(&context->cache);
     void *blocks[] = { context->models, context->optimizers, context->params,   context->by_handle,
-                       context->by_id,  context->brackets,   context->warnings, context->taped };
+                       context->by_id,  context->brackets,   context->warnings, context->taped,
+                       context->ranges, context->grad_ranges };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
     pthread_mutex_destroy(&context->lock);
     amp__free(context);
@@ -99,6 +100,9 @@ static void read_stats(const struct amp__op *listed, amp_op_stats *stats) {
         .cache_hits = op->cache_hits,
         .failures = op->failures,
         .wrapped = op->wrapped,
+        .overflowed = op->overflowed,
+        .zeroed = op->zeroed,
+        .subnormal = op->subnormal,
     };
 }
 

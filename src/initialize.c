@@ -4,6 +4,7 @@
  * then touches the host: parameters are re-typed (and put back if one refuses), slots are swapped. All or nothing.
  */
 #include "opt_levels/build.h"
+#include "opt_levels/raw.h"
 #include "top.h"
 
 #include <stdio.h>
@@ -39,9 +40,11 @@ static amp_status check_model_hooks(const amp_context *context, const struct amp
     char who[96];
     bool casts = false;
     bool bans = false;
-    for (size_t i = 0; i < model->n_ops; i++) {
-        casts |= amp__class_casts(model->ops[i].op_class);
-        bans |= model->ops[i].op_class == AMP_BANNED;
+    for (size_t i = 0; i < model->n_ops; i++) { /* raw buffers need no hook */
+        const struct amp__op *op = &model->ops[i];
+        const bool handles = !op->schema || op->schema->n_tensors;
+        casts |= handles && amp__class_casts(op->op_class);
+        bans |= handles && op->op_class == AMP_BANNED;
     }
     casts |= model->has_forward && (properties->cast_model_type != AMP_DTYPE_UNCHANGED ||
                                     properties->cast_model_outputs != AMP_DTYPE_UNCHANGED);
@@ -62,6 +65,20 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
 }
 
 /* ---- models ---- */
+
+/* An op that should run low but has only FP32 buffers and no implementation for the low type: the user must hear of it. */
+static amp_status choose_raw_modes(amp_context *context, struct amp__model *model) {
+    for (size_t i = 0; i < model->n_ops; i++) {
+        struct amp__op *op = &model->ops[i];
+        op->raw_mode = (uint8_t)amp__raw_mode_of(op);
+        if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !op->schema || !op->schema->n_buffers) continue;
+        if (op->schema->n_tensors) continue;
+        AMP_TRY(amp__warn(context, "op %s takes raw FP32 buffers and has no %s implementation, so it runs in FP32: give it "
+                          "one, or set amp_config.emulate to see what the level would do", op->name,
+                          amp__dtype_name(context->properties.low)));
+    }
+    return AMP_OK;
+}
 
 static amp_status build_forward(amp_context *context, struct amp__model *model, const amp_model *given, size_t index) {
     char what[64];
@@ -93,6 +110,7 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     AMP_TRY(amp__ops_build(context, given.ops, given.n_ops, &model->host, model->structs, what, &model->ops));
     model->n_ops = given.n_ops;
     AMP_TRY(amp__ops_classify(context, model->ops, given.ops, model->n_ops));
+    AMP_TRY(choose_raw_modes(context, model));
     AMP_TRY(build_forward(context, model, &given, index));
     AMP_TRY(check_model_hooks(context, model, given.n_params, index));
     return amp__collect_model(context, &given, &model->host, index);
@@ -241,6 +259,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
         AMP_TRY(build_optimizer(context, optimizers[i], i));
     }
     AMP_TRY(amp__collect_ties(context));
+    AMP_TRY(amp__ranges_build(context));
     AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP_FLOAT64));
     AMP_TRY(make_brackets(context));
     AMP_TRY(wire_all(context));

@@ -146,6 +146,13 @@ amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, doubl
     return AMP_OK;
 }
 
+amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self) {
+    const bool was_inside = enter_hook();
+    const amp_status status = host->visit(host->self, op, args, emit, emit_self);
+    leave_hook(was_inside);
+    return status;
+}
+
 bool amp__host_grad_enabled(const amp_host *host) {
     return !host->grad_enabled || host->grad_enabled(host->self) != 0;
 }

@@ -34,6 +34,7 @@ amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *na
 amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage);
 /* One value over all ranks; unchanged where the host has no `reduce`. */
 amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *value);
+amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self);
 bool amp__host_grad_enabled(const amp_host *host);
 
 /* Memory for `size` elements of `dtype`: the host's where it has alloc and free, else libamp's. */

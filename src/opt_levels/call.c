@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What happens in a wrapped op and in a wrapped forward (design.md 5). */
 #include "opt_levels/call.h"
+#include "opt_levels/raw.h"
 
 #include <string.h>
 
@@ -143,7 +144,7 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
 /* The casts failed: the original may run only on arguments that all have one type, as without libamp. */
 static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
                        amp_status status) {
-    if (common_type(operands) == AMP_DTYPE_DEFAULT) {
+    if (operands->n && common_type(operands) == AMP_DTYPE_DEFAULT) {
         fail_call(op, call, status);
         return;
     }
@@ -164,9 +165,12 @@ static void run_cast(struct amp__op *op, const struct amp__call *call, const str
                      amp_dtype target) {
     struct substitution s = { .op = op, .target = target };
     amp__casting_begin(&s.casting, op->context, op->host, op, operands->tensors, true);
-    const amp_status status = substitute(&s, call);
+    struct amp__raw raw = { .mode = op->raw_mode, .low = target };
+    amp_status status = substitute(&s, call);
+    if (status == AMP_OK && raw.mode != AMP__RAW_NONE) status = amp__raw_enter(&raw, &s.casting, call, s.argv, s.handles);
     if (status == AMP_OK) {
         run_untrapped(call, implementation(op, call, target), s.argv);
+        if (raw.n) amp__raw_leave(&raw, op);
         amp__casting_end(&s.casting);
     } else {
         amp__casting_abandon(&s.casting);
@@ -187,8 +191,9 @@ void amp__op_handler(void *user, struct amp__call *call) {
     struct operands operands = { .n = 0 };
     count(&op->calls);
     gather(&operands, op->host, call);
-    const struct amp__decision decision =
+    struct amp__decision decision =
         amp__decide(&op->context->properties, op->op_class, operands.distinct, operands.n);
+    if (op->raw_mode != AMP__RAW_NONE) decision.target = op->context->properties.low;
     const amp_dtype type = decision.target ? decision.target : common_type(&operands);
     atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
     if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));

@@ -15,10 +15,16 @@ struct amp__block {
     void *data[];
 };
 
+struct amp__patched {
+    struct amp__patched *next;
+    float **field, *value;
+};
+
 struct amp__temporaries {
     amp_context *context;
     const amp_host *host;
     struct amp__block *blocks; /* memory of this call */
+    struct amp__patched *patched; /* the host's pointers that were replaced for it, last first */
     bool taped;                /* a place on the tape is reserved for each */
     size_t n, capacity;
     void *handles[];
@@ -42,6 +48,15 @@ void amp__casting_begin(struct amp__casting *casting, amp_context *context, cons
                         size_t capacity, bool marked);
 /* A cast of `tensor`, from the cache or fresh; valid until amp__casting_end. */
 amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out);
+/* For what is kept in the cache and is no handle: the same cells, found and filled by parameter and form. */
+bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param);
+void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, amp_dtype form, uint64_t *version);
+void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
+                       struct amp__cache_entry *entry);
+/* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
+void *amp__casting_memory(struct amp__casting *casting, size_t bytes);
+/* Replaces a pointer of the host's until the call's end, however it ends. */
+amp_status amp__casting_patch(struct amp__casting *casting, float **field, void *value);
 /* Room for `n` handles until the call's end; NULL when out of memory. */
 void **amp__casting_array(struct amp__casting *casting, size_t n);
 /* Ends the temporaries, or hands them to the tape. */

@@ -16,6 +16,8 @@ static void leave_cache(void *context) { amp__cache_leave(&((amp_context *)conte
 
 static void release_all(struct amp__temporaries *temporaries) {
     if (temporaries->taped && temporaries->n) amp__tape_unreserve(temporaries->context, temporaries->n);
+    for (const struct amp__patched *patched = temporaries->patched; patched; patched = patched->next)
+        *patched->field = patched->value;
     for (size_t i = temporaries->n; i--;) amp__host_release(temporaries->host, temporaries->handles[i]);
     for (struct amp__block *block = temporaries->blocks, *next; block; block = next) {
         next = block->next;
@@ -67,7 +69,7 @@ static amp_status need_temporaries(struct amp__casting *casting) {
 static void cached_release(void *host, void *handle) { amp__host_release(host, handle); }
 
 /* Without versions nothing tells that a weight changed, so a cast is kept only where a scope's end clears it. */
-static bool may_cache(const struct amp__casting *casting, const struct amp__param *param) {
+bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param) {
     return param && casting->context->properties.cache && (casting->host->version || casting->thread->scope.set);
 }
 
@@ -78,7 +80,7 @@ static bool may_cache(const struct amp__casting *casting, const struct amp__para
 static amp_status cast_fresh(struct amp__casting *casting, const struct amp__param *param, void *tensor, amp_dtype to,
                              uint64_t version, void **out) {
     const bool taped = goes_to_tape(casting);
-    const bool cached = may_cache(casting, param);
+    const bool cached = amp__casting_may_keep(casting, param);
     struct amp__cache_entry *entry = cached ? amp__alloc(1, sizeof *entry) : NULL;
     if (cached && !entry) return amp__fail_memory();
     amp_status status = cached ? AMP_OK : need_temporaries(casting);
@@ -93,33 +95,61 @@ static amp_status cast_fresh(struct amp__casting *casting, const struct amp__par
     }
     if (!cached) {
         casting->temporaries->handles[casting->temporaries->n++] = *out;
+        if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
         return AMP_OK;
     }
     *entry = (struct amp__cache_entry){ .handle = *out, .version = version, .recorded = casting->recording,
                                         .release = taped ? NULL : cached_release,
                                         .user = (void *)(uintptr_t)casting->host };
     if (taped) amp__tape_add(casting->context, casting->host, *out);
-    amp__cache_put(&casting->context->cache, param->index * N_DTYPES + (size_t)to - 1, entry);
+    amp__casting_keep(casting, param, to, entry);
     return AMP_OK;
+}
+
+void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
+                       struct amp__cache_entry *entry) {
+    amp__cache_put(&casting->context->cache, param->index * N_DTYPES + (size_t)form - 1, entry);
+    if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
+}
+
+void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, amp_dtype form, uint64_t *version) {
+    const amp_host *host = casting->host;
+    enter_cache(casting);
+    *version = host->version ? host->version(host->self, param->tensor) : 0;
+    if (!amp__casting_may_keep(casting, param)) return NULL;
+    void *hit = amp__cache_find(&casting->context->cache, param->index * N_DTYPES + (size_t)form - 1, *version,
+                                casting->recording);
+    if (hit && casting->op) atomic_fetch_add_explicit(&casting->op->cache_hits, 1, memory_order_relaxed);
+    return hit;
 }
 
 amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out) {
     enter_cache(casting);
-    const amp_host *host = casting->host;
-    const struct amp__param *param = amp__param_find(casting->context, host, tensor);
+    const struct amp__param *param = amp__param_find(casting->context, casting->host, tensor);
     uint64_t version = 0;
-    if (may_cache(casting, param)) {
-        version = host->version ? host->version(host->self, tensor) : 0;
-        void *hit = amp__cache_find(&casting->context->cache, param->index * N_DTYPES + (size_t)to - 1, version,
-                                    casting->recording);
-        if (hit) {
-            if (casting->op) atomic_fetch_add_explicit(&casting->op->cache_hits, 1, memory_order_relaxed);
-            *out = hit;
-            return AMP_OK;
-        }
-    }
-    AMP_TRY(cast_fresh(casting, param, tensor, to, version, out));
-    if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
+    void *hit = param ? amp__casting_find(casting, param, to, &version) : NULL;
+    if (!hit) return cast_fresh(casting, param, tensor, to, version, out);
+    *out = hit;
+    return AMP_OK;
+}
+
+void *amp__casting_memory(struct amp__casting *casting, size_t bytes) {
+    enum { HEAD = 64 };
+    enter_cache(casting);
+    if (bytes > SIZE_MAX - HEAD || need_temporaries(casting) != AMP_OK) return NULL;
+    struct amp__block *block = amp__alloc_aligned(HEAD + bytes);
+    if (!block) return NULL;
+    block->next = casting->temporaries->blocks;
+    casting->temporaries->blocks = block;
+    return (char *)block + HEAD;
+}
+
+amp_status amp__casting_patch(struct amp__casting *casting, float **field, void *value) {
+    struct amp__patched *patched = amp__casting_memory(casting, sizeof *patched);
+    if (!patched) return amp__fail_memory();
+    *patched = (struct amp__patched){ casting->temporaries->patched, field, *field };
+    casting->temporaries->patched = patched;
+    *field = value;
     return AMP_OK;
 }
 

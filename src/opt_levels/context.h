@@ -36,7 +36,9 @@ struct amp__op {
     bool added;
     void *target; /* struct amp__model or amp__optimizer it belongs to */
 
-    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures;
+    uint8_t raw_mode; /* enum amp__raw_mode: what is done to its raw buffers */
+
+    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal;
     _Atomic(int32_t) last_target;
 };
 
@@ -111,6 +113,12 @@ struct amp__id_entry {
     struct amp__param *param;
 };
 
+/* Addresses [begin, end) that belong to a parameter, or to its gradient. */
+struct amp__range {
+    uintptr_t begin, end;
+    struct amp__param *param;
+};
+
 struct amp_context {
     struct amp__properties properties;
     struct amp__model *models;
@@ -122,6 +130,8 @@ struct amp_context {
     size_t n_params, params_capacity;
     struct amp__handle_entry *by_handle; /* open addressing; ties have an entry each */
     struct amp__id_entry *by_id;
+    struct amp__range *ranges, *grad_ranges; /* sorted addresses of FP32 parameters, of fixed gradients */
+    size_t n_ranges, n_grad_ranges;
     size_t table_mask, table_used; /* size - 1 of both tables; handles in them */
 
     struct amp__patch *patch;

@@ -98,6 +98,7 @@ static amp_status check_switches(const amp_config *config) {
         { "cache", config->cache, AMP_ON },
         { "lists", config->lists, AMP_LISTS_TORCH },
         { "scaler", config->scaler, AMP_SCALER_MXNET },
+        { "emulate", config->emulate, AMP_ON },
         { "consecutive_hysteresis", config->consecutive_hysteresis, AMP_ON },
         { "cast_model_outputs", config->cast_model_outputs, AMP_FLOAT64 },
     };
@@ -222,6 +223,7 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
         .keep_batchnorm_fp32 = resolve(config.keep_batchnorm_fp32, level->keep_batchnorm_fp32),
         .master_weights = resolve(config.master_weights, level->master_weights),
         .cache = resolve(config.cache, true),
+        .emulate = config.emulate == AMP_ON,
         .cast_model_type = config.cast_model_type ? config.cast_model_type : level->cast_model_type,
         .cast_model_outputs = config.cast_model_outputs,
         .lists = config.lists ? config.lists : AMP_LISTS_APEX,
@@ -234,6 +236,9 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
     AMP_RETURN_IF(p.num_losses > 65536, AMP_ERR_INVALID_ARGUMENT, "amp_config.num_losses is %u; 65536 is the limit",
                   (unsigned)p.num_losses);
     AMP_TRY(resolve_scaler(&config, config.loss_scale != 0.0f ? config.loss_scale : level->loss_scale, &p.scaler));
+    AMP_RETURN_IF(p.emulate && amp__retypes(&p), AMP_ERR_UNSUPPORTED,
+                  "level %s: emulate is for O1 and O4 in this version, where ops are cast and parameters stay FP32",
+                  level->name);
     if (!p.enabled) make_inert(&p);
     *out = p;
     return AMP_OK;

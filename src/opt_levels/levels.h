@@ -12,6 +12,7 @@ struct amp__properties {
     bool keep_batchnorm_fp32;
     bool master_weights;
     bool cache;
+    bool emulate; /* raw buffers are rounded through the low type */
     amp_dtype low;                /* the level's 16-bit type */
     amp_dtype cast_model_type;    /* AMP_DTYPE_UNCHANGED: the model is not touched */
     amp_dtype cast_model_outputs; /* AMP_DTYPE_UNCHANGED: outputs as they come */

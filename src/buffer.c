@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* amp_buffer: a ready-made handle for raw memory, so that hosts without tensors write no hooks. */
+#include "common/common.h"
+
+enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
+
+static amp_status view(void *self, void *tensor, amp_tensor_view *out) {
+    amp_buffer *buffer = tensor;
+    (void)self;
+    AMP_RETURN_IF(buffer->struct_size < sizeof *buffer, AMP_ERR_ABI_MISMATCH,
+                  "amp_buffer.struct_size is %u: start from AMP_BUFFER_INIT", (unsigned)buffer->struct_size);
+    AMP_RETURN_IF(!amp__is_floating(buffer->dtype), AMP_ERR_INVALID_ARGUMENT, "amp_buffer.dtype is %d: use a floating type",
+                  (int)buffer->dtype);
+    out->data = buffer->data;
+    out->device.type = DL_CPU;
+    out->ndim = 1;
+    out->shape = &buffer->size;
+    out->dtype.code = buffer->dtype == AMP_BFLOAT16 ? DL_BFLOAT : DL_FLOAT;
+    out->dtype.bits = (uint8_t)(8 * amp__dtype_size(buffer->dtype));
+    out->dtype.lanes = 1;
+    return AMP_OK;
+}
+
+static amp_dtype dtype(void *self, void *tensor) {
+    (void)self;
+    return ((const amp_buffer *)tensor)->dtype;
+}
+
+static uint64_t id(void *self, void *tensor) {
+    (void)self;
+    return (uint64_t)(uintptr_t)((const amp_buffer *)tensor)->data;
+}
+
+static amp_status grad(void *self, void *tensor, void **out) {
+    (void)self;
+    *out = ((const amp_buffer *)tensor)->grad;
+    return AMP_OK;
+}
+
+static const amp_host buffer_host = {
+    .struct_size = sizeof(amp_host),
+    .view = view,
+    .dtype = dtype,
+    .id = id,
+    .grad = grad,
+};
+
+AMP_API const amp_host *amp_buffer_host(void) { return &buffer_host; }

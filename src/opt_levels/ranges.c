@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Raw address -> registered buffer: weights and gradients are often slices of one allocation, so matching is by range. */
+#include "opt_levels/raw.h"
+
+#include <stdlib.h>
+
+static int by_begin(const void *a, const void *b) {
+    const struct amp__range *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* An FP32 gradient in a buffer of the host's that stays where it is. */
+static amp_status add_gradient(amp_context *context, struct amp__param *param) {
+    void *grad;
+    struct amp__elements now;
+    if (!param->in_optimizer || !param->host->grad || param->host->set_grad || !param->host->view) return AMP_OK;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) return AMP_OK;
+    AMP_TRY(amp__host_elements(param->host, grad, param->name, &now));
+    if (now.dtype != AMP_FLOAT32 || !now.size) return AMP_OK;
+    context->grad_ranges[context->n_grad_ranges++] =
+        (struct amp__range){ (uintptr_t)now.data, (uintptr_t)now.data + 4 * now.size, param };
+    return AMP_OK;
+}
+
+amp_status amp__ranges_build(amp_context *context) {
+    context->ranges = amp__alloc(context->n_params, sizeof *context->ranges);
+    context->grad_ranges = amp__alloc(context->n_params, sizeof *context->grad_ranges);
+    if (!context->ranges || !context->grad_ranges) return amp__fail_memory();
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        const uintptr_t begin = (uintptr_t)param->address;
+        if (begin && param->size && param->dtype == AMP_FLOAT32)
+            context->ranges[context->n_ranges++] = (struct amp__range){ begin, begin + 4 * param->size, param };
+        AMP_TRY(add_gradient(context, param));
+    }
+    qsort(context->ranges, context->n_ranges, sizeof *context->ranges, by_begin);
+    qsort(context->grad_ranges, context->n_grad_ranges, sizeof *context->grad_ranges, by_begin);
+    return AMP_OK;
+}
+
+struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset) {
+    const uintptr_t at = (uintptr_t)address;
+    size_t low = 0, high = n;
+    while (low < high) { /* the first range that begins after `at` */
+        const size_t middle = low + (high - low) / 2;
+        if (ranges[middle].begin <= at) low = middle + 1;
+        else high = middle;
+    }
+    if (!low || at >= ranges[low - 1].end) return NULL;
+    *offset = (at - ranges[low - 1].begin) / sizeof(float);
+    return ranges[low - 1].param;
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "opt_levels/raw.h"
+
+#include <string.h>
+
+enum { BLOCK = 1024 };
+
+/* Does the host look into structs of this op's calls? */
+static bool visits(const struct amp__op *op) {
+    if (!op->host->visit) return false;
+    for (uint32_t i = 0; i < op->schema->n_args; i++)
+        if (op->schema->args[i].kind == AMP__STRUCT || op->schema->args[i].kind == AMP__STRUCT_POINTER) return true;
+    return false;
+}
+
+enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op) {
+    const struct amp__properties *properties = &op->context->properties;
+    if (op->op_class != AMP_LOWER || !op->schema) return AMP__RAW_NONE;
+    if (!op->schema->n_buffers && !visits(op)) return AMP__RAW_NONE;
+    if (properties->low == AMP_FLOAT16 ? op->fp16 != NULL : op->bf16 != NULL) return AMP__RAW_REPLACE;
+    return properties->emulate ? AMP__RAW_EMULATE : AMP__RAW_NONE;
+}
+
+/* ---- rounding ---- */
+
+static void count(struct amp__counts *counts, const float *exact, const uint16_t *rounded, size_t n, amp_dtype low) {
+    const uint16_t infinity = low == AMP_FLOAT16 ? 0x7c00 : 0x7f80, least = low == AMP_FLOAT16 ? 0x0400 : 0x0080;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &exact[i], sizeof bits);
+        const uint16_t magnitude = rounded[i] & 0x7fff;
+        counts->overflowed += magnitude == infinity && (bits & 0x7f800000u) != 0x7f800000u;
+        counts->zeroed += magnitude == 0 && (bits & 0x7fffffffu) != 0;
+        counts->subnormal += magnitude != 0 && magnitude < least;
+    }
+}
+
+/* dst = src rounded through the low type and widened again; dst may be src. */
+static void round_run(float *dst, const float *src, uint64_t n, amp_dtype low, struct amp__counts *counts) {
+    uint16_t rounded[BLOCK];
+    for (uint64_t at = 0; at < n; at += BLOCK) {
+        const uint64_t length = n - at < BLOCK ? n - at : BLOCK;
+        const amp_span narrow = { rounded, length, low, 0 };
+        float exact[BLOCK];
+        memcpy(exact, src + at, length * sizeof *exact);
+        const amp_span from = { exact, length, AMP_FLOAT32, 0 }, to = { dst + at, length, AMP_FLOAT32, 0 };
+        if (amp_cast_list(&narrow, &from, 1) != AMP_OK || amp_cast_list(&to, &narrow, 1) != AMP_OK) continue;
+        if (counts) count(counts, exact, rounded, length, low);
+    }
+}
+
+/* ---- rows: the elements of a buffer may leave gaps between them, which are nobody's to touch ---- */
+
+static int64_t row_length(const struct amp__extents *extents) {
+    return extents->ndim && extents->row_stride != extents->shape[extents->ndim - 1] ? extents->shape[extents->ndim - 1]
+                                                                                     : extents->count;
+}
+
+typedef void row_function(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t offset, int64_t n,
+                          struct amp__counts *counts);
+
+static void each_row(const struct amp__raw *raw, const struct amp__raw_place *place, row_function *function,
+                     struct amp__counts *counts) {
+    const int64_t length = row_length(&place->extents);
+    const int64_t rows = length ? place->extents.count / length : 0;
+    for (int64_t row = 0; row < rows; row++)
+        function(raw, place, rows > 1 ? row * place->extents.row_stride : 0, length, counts);
+}
+
+static void round_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                     struct amp__counts *counts) {
+    round_run((float *)place->temporary + at, place->host + at, (uint64_t)n, raw->low, counts);
+}
+
+static void narrow_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                      struct amp__counts *counts) {
+    const amp_span dst = { (uint16_t *)place->temporary + at, (uint64_t)n, raw->low, 0 };
+    const amp_span src = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
+    if (amp_cast_list(&dst, &src, 1) == AMP_OK && counts)
+        count(counts, place->host + at, (const uint16_t *)place->temporary + at, (size_t)n, raw->low);
+}
+
+static void round_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                      struct amp__counts *counts) {
+    round_run(place->host + at, place->host + at, (uint64_t)n, raw->low, counts);
+}
+
+static void widen_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                      struct amp__counts *counts) {
+    const amp_span src = { (uint16_t *)place->temporary + at, (uint64_t)n, raw->low, 0 };
+    const amp_span dst = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
+    const amp_status status = amp_cast_list(&dst, &src, 1);
+    (void)status, (void)counts;
+}
+
+static void add_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                    struct amp__counts *counts) {
+    float *scratch = (float *)place->temporary + at;
+    const amp_span sum = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 }, addend = { scratch, (uint64_t)n, AMP_FLOAT32, 0 };
+    round_run(scratch, scratch, (uint64_t)n, raw->low, counts);
+    const amp_status status = amp_axpby_list(&sum, 1.0f, &sum, 1.0f, &addend, 1, NULL);
+    (void)status;
+}
+
+/* ---- weights: packed once per version ---- */
+
+static void free_pack(void *user, void *pack) {
+    (void)user;
+    amp__free(pack);
+}
+
+/* The whole parameter in the mode's form: one pack serves every slice of it. NULL with a status on failure. */
+static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casting, struct amp__param *param,
+                          uint64_t version, void **out) {
+    const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
+    struct amp__raw_place whole = { .host = param->address, .extents = { .count = (int64_t)param->size } };
+    struct amp__cache_entry *entry = amp__alloc(1, sizeof *entry);
+    whole.temporary = entry ? amp__alloc_aligned(param->size * width) : NULL;
+    if (!whole.temporary) {
+        amp__free(entry);
+        return amp__fail_memory();
+    }
+    each_row(raw, &whole, raw->mode == AMP__RAW_REPLACE ? narrow_in : round_in, NULL);
+    *entry = (struct amp__cache_entry){ .handle = whole.temporary, .release = free_pack, .version = version,
+                                        .recorded = true };
+    amp__casting_keep(casting, param, raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32, entry);
+    *out = whole.temporary;
+    return AMP_OK;
+}
+
+/* *temporary stays NULL if the buffer is no slice of a parameter, or may not be kept. */
+static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *casting, struct amp__raw_place *place) {
+    const amp_context *context = casting->context;
+    uint64_t offset, version;
+    struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, place->host, &offset);
+    if (!param || offset + (uint64_t)place->extents.span > param->size) return AMP_OK;
+    const amp_dtype form = raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32;
+    const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
+    void *pack = amp__casting_find(casting, param, form, &version);
+    if (!pack) {
+        if (!amp__casting_may_keep(casting, param)) return AMP_OK;
+        AMP_TRY(pack_of(raw, casting, param, version, &pack));
+    }
+    place->temporary = (char *)pack + offset * width;
+    return AMP_OK;
+}
+
+/* ---- one buffer ---- */
+
+static amp_status extents_of(const struct amp__raw *raw, const struct amp__casting *casting, const struct amp__call *call,
+                             uint32_t i, struct amp__raw_place *place) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    uint64_t offset;
+    (void)raw;
+    if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, i, &place->extents);
+    const amp_context *context = casting->context;
+    const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, place->host, &offset);
+    AMP_RETURN_IF(!param, AMP_ERR_NOT_FOUND,
+                  "op %s: %s[?] points into no registered parameter: register its buffer, or write its extents",
+                  call->schema->name, arg->name);
+    const int64_t rest = (int64_t)(param->size - offset);
+    place->extents = (struct amp__extents){ .ndim = 1, .shape = { rest }, .row_stride = rest, .count = rest, .span = rest };
+    return AMP_OK;
+}
+
+static amp_status take_temporary(struct amp__casting *casting, struct amp__raw_place *place, size_t width) {
+    place->temporary = amp__casting_memory(casting, (size_t)place->extents.span * width);
+    return place->temporary ? AMP_OK : amp__fail_memory();
+}
+
+static bool is_accumulator(const struct amp__casting *casting, const struct amp__raw_place *place) {
+    uint64_t offset;
+    const amp_context *context = casting->context;
+    return amp__range_find(context->grad_ranges, context->n_grad_ranges, place->host, &offset) != NULL;
+}
+
+static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_place *place) {
+    struct amp__casting *casting = raw->casting;
+    if (place->flags & AMP__WRITE) {
+        place->after = AMP__RAW_ROUND;
+        return AMP_OK;
+    }
+    if (!(place->flags & AMP__READ_WRITE)) {
+        AMP_TRY(from_cache(raw, casting, place));
+        if (place->temporary) return AMP_OK;
+        AMP_TRY(take_temporary(casting, place, sizeof(float)));
+        each_row(raw, place, round_in, &raw->counts);
+        return AMP_OK;
+    }
+    if (!is_accumulator(casting, place)) { /* in place: what it reads is rounded where it stands, and so is the result */
+        each_row(raw, place, round_out, &raw->counts);
+        place->after = AMP__RAW_ROUND;
+        return AMP_OK;
+    }
+    AMP_TRY(take_temporary(casting, place, sizeof(float)));
+    memset(place->temporary, 0, (size_t)place->extents.span * sizeof(float));
+    place->after = AMP__RAW_ADD;
+    return AMP_OK;
+}
+
+static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_place *place) {
+    struct amp__casting *casting = raw->casting;
+    const bool writes = (place->flags & (AMP__WRITE | AMP__READ_WRITE)) != 0;
+    if ((place->flags & AMP__READ_WRITE) && is_accumulator(casting, place)) return AMP_OK; /* FP32 sums stay FP32 */
+    if (!writes) AMP_TRY(from_cache(raw, casting, place));
+    if (place->temporary) return AMP_OK;
+    AMP_TRY(take_temporary(casting, place, sizeof(uint16_t)));
+    if (!(place->flags & AMP__WRITE)) each_row(raw, place, narrow_in, &raw->counts);
+    if (writes) place->after = AMP__RAW_WIDEN;
+    return AMP_OK;
+}
+
+static void add_counts(struct amp__op *op, const struct amp__counts *counts) {
+    atomic_fetch_add_explicit(&op->overflowed, counts->overflowed, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->zeroed, counts->zeroed, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->subnormal, counts->subnormal, memory_order_relaxed);
+}
+
+/* Room for one more place; it counts once raw->n does. */
+static amp_status new_place(struct amp__raw *raw, float *host, struct amp__raw_place **out) {
+    if (raw->n == raw->capacity) {
+        const size_t capacity = raw->capacity ? 2 * raw->capacity : 16;
+        struct amp__raw_place *grown = amp__casting_memory(raw->casting, capacity * sizeof *grown);
+        if (!grown) return amp__fail_memory();
+        if (raw->n) memcpy(grown, raw->places, raw->n * sizeof *grown);
+        raw->places = grown;
+        raw->capacity = capacity;
+    }
+    *out = &raw->places[raw->n];
+    **out = (struct amp__raw_place){ .host = host };
+    return AMP_OK;
+}
+
+static amp_status enter_place(struct amp__raw *raw, struct amp__raw_place *place) {
+    AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, place) : enter_replaced(raw, place));
+    raw->n++;
+    return AMP_OK;
+}
+
+static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *call, uint32_t i, void **argv,
+                                 void **pointers) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    struct amp__raw_place *place;
+    float *host = amp__call_pointer(call, i);
+    if (arg->dtype != AMP_FLOAT32 || (arg->flags & (AMP__KEEP | AMP__SEED)) || !host) return AMP_OK;
+    AMP_TRY(new_place(raw, host, &place));
+    place->flags = arg->flags;
+    AMP_TRY(extents_of(raw, raw->casting, call, i, place));
+    if (!place->extents.count) return AMP_OK;
+    AMP_TRY(enter_place(raw, place));
+    if (!place->temporary) return AMP_OK;
+    pointers[i] = place->temporary;
+    argv[i] = &pointers[i];
+    return AMP_OK;
+}
+
+/* ---- what structs point to ---- */
+
+/* The same buffer again: the pointer follows what the first one got. Overlapping in part: nobody could keep it whole. */
+static amp_status join(struct amp__raw *raw, const amp_field *field, bool *joined) {
+    for (size_t i = 0; i < raw->n; i++) {
+        const struct amp__raw_place known = raw->places[i];
+        const uintptr_t a = (uintptr_t)known.host, b = (uintptr_t)*field->address;
+        if (a == b && known.extents.span == field->size) {
+            *joined = true;
+            return known.temporary ? amp__casting_patch(raw->casting, field->address, known.temporary) : AMP_OK;
+        }
+        const uintptr_t a_end = a + (uintptr_t)known.extents.span * 4, b_end = b + (uintptr_t)field->size * 4;
+        AMP_RETURN_IF(a < b_end && b < a_end, AMP_ERR_CONFLICT,
+                      "visit: %s overlaps another buffer of the call without being the same", field->name ? field->name : "a field");
+    }
+    return AMP_OK;
+}
+
+static amp_status scratch(struct amp__raw *raw, struct amp__raw_place *place) {
+    AMP_TRY(take_temporary(raw->casting, place, sizeof(float)));
+    memcpy(place->temporary, place->host, (size_t)place->extents.span * sizeof(float));
+    raw->n++;
+    return AMP_OK;
+}
+
+static amp_status take_field(void *self, const amp_field *given) {
+    struct amp__raw *raw = self;
+    amp_field field = AMP_FIELD_INIT;
+    struct amp__raw_place *place;
+    bool joined = false;
+    AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
+    AMP_RETURN_IF(field.role < AMP_ROLE_READ || field.role > AMP_ROLE_KEEP || !field.address || field.size < 0,
+                  AMP_ERR_INVALID_ARGUMENT, "visit: %s has no address, a negative size or an unknown role %d",
+                  field.name ? field.name : "a field", (int)field.role);
+    if (field.role == AMP_ROLE_KEEP || !*field.address || !field.size) return AMP_OK;
+    AMP_TRY(join(raw, &field, &joined));
+    if (joined) return AMP_OK;
+    AMP_TRY(new_place(raw, *field.address, &place));
+    place->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
+                                            .count = field.size, .span = field.size };
+    place->flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE : field.role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0;
+    AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, place) : enter_place(raw, place));
+    return place->temporary ? amp__casting_patch(raw->casting, field.address, place->temporary) : AMP_OK;
+}
+
+/* Structs by value are copied, so that the caller's own never changes; what they point to is the host's. */
+static amp_status visit_structs(struct amp__raw *raw, const struct amp__call *call, void **argv) {
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        if (call->schema->args[i].kind != AMP__STRUCT) continue;
+        const size_t size = amp__arg_size(call->schema, &call->schema->args[i]);
+        void *copy = amp__casting_memory(raw->casting, size);
+        if (!copy) return amp__fail_memory();
+        memcpy(copy, argv[i], size);
+        argv[i] = copy;
+    }
+    return amp__host_visit(raw->casting->host, call->schema->name, argv, take_field, raw);
+}
+
+/* ---- the call ---- */
+
+amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
+                          void **pointers) {
+    raw->casting = casting;
+    for (uint32_t i = 0; i < call->schema->n_args; i++)
+        if (call->schema->args[i].kind == AMP__BUFFER) AMP_TRY(enter_argument(raw, call, i, argv, pointers));
+    if (casting->op && visits(casting->op)) AMP_TRY(visit_structs(raw, call, argv));
+    if (casting->op) add_counts(casting->op, &raw->counts);
+    return AMP_OK;
+}
+
+void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
+    static row_function *const functions[] = { [AMP__RAW_ROUND] = round_out, [AMP__RAW_WIDEN] = widen_out,
+                                               [AMP__RAW_ADD] = add_out };
+    struct amp__counts counts = { 0 };
+    for (size_t i = 0; i < raw->n; i++)
+        if (raw->places[i].after != AMP__RAW_NOTHING) each_row(raw, &raw->places[i], functions[raw->places[i].after], &counts);
+    add_counts(op, &counts);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Raw buffers: ops of hosts that pass `float *` and extents. Two ways. Replace: the op has an implementation for the
+ * 16-bit type, and gets 16-bit copies of its inputs (weights are packed once per version); what it writes is widened
+ * back. Emulate: the host's own FP32 op runs on inputs rounded through the 16-bit type, and what it writes is rounded, so
+ * that the result is, bit for bit, that of widening 16-bit inputs, computing in FP32 and rounding the outputs.
+ * Gradient accumulators, which the op adds to (registered gradients), stay FP32 sums: under emulate the op adds into
+ * zeros, which are rounded and then added; under replace they are passed as they are.
+ */
+#ifndef AMP_RAW_H
+#define AMP_RAW_H
+
+#include "opt_levels/call.h"
+
+struct amp__counts {
+    uint64_t overflowed, zeroed, subnormal;
+};
+
+enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE };
+
+/* One buffer of one call. */
+struct amp__raw_place {
+    float *host;
+    void *temporary; /* what the op gets instead; NULL: the host's own */
+    uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: what the op does with it */
+    struct amp__extents extents;
+    enum { AMP__RAW_NOTHING, AMP__RAW_ROUND, AMP__RAW_WIDEN, AMP__RAW_ADD } after;
+};
+
+struct amp__raw {
+    enum amp__raw_mode mode;
+    amp_dtype low;
+    size_t n;
+    size_t capacity;
+    struct amp__raw_place *places; /* of the call's memory */
+    struct amp__casting *casting;
+    struct amp__counts counts; /* of what came in */
+};
+
+enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op);
+
+/* Repoints the entries of `argv` for buffers, whose pointers then lie in `pointers`, and the pointers that the host's
+ * visit finds in structs, until the casting's end. */
+amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
+                          void **pointers);
+/* After the op: what it wrote goes where the host looks for it. */
+void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
+
+/* The sorted address ranges of FP32 parameters, and of gradients in fixed buffers. */
+amp_status amp__ranges_build(amp_context *context);
+struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset);
+
+#endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layers by value, over a kilobyte each, with a function pointer per layer and buffers behind their members: libamp
+ * reaches the buffers through the host's visit.
+ */
+#include <amp_kernels.h>
+
+#include <check.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
+
+enum { N = 6 };
+
+struct network;
+struct layer {
+    void (*forward)(struct layer, struct network *);
+    char options[1100];
+    float *weights, *output, *workspace, *shared;
+    int n;
+};
+struct network {
+    float *input;
+};
+
+static jmp_buf *jump;
+static float *seen_input;
+
+static void layer_forward(struct layer l, struct network *net) {
+    seen_input = net->input;
+    if (jump) longjmp(*jump, 1);
+    for (int i = 0; i < l.n; i++) {
+        l.workspace[i] = net->input[i] * l.weights[i];
+        l.output[i] = l.workspace[i] + (l.shared ? l.shared[i] : 0.0f);
+    }
+}
+
+/* ---- the adapter ---- */
+
+static bool overlap;
+
+static amp_status emit_one(amp_emit emit, void *self, const char *name, amp_role role, float **address, int64_t size) {
+    amp_field field = AMP_FIELD_INIT;
+    field.role = role;
+    field.address = address;
+    field.size = size;
+    field.name = name;
+    return emit(self, &field);
+}
+
+static amp_status visit(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self) {
+    struct layer *layer = args[0]; /* the copy that the op will get */
+    struct network *net = *(struct network **)args[1];
+    (void)self;
+    ck_assert_str_eq(op, "forward");
+    amp_status status = emit_one(emit, emit_self, "input", AMP_ROLE_READ, &net->input, N);
+    if (status == AMP_OK) status = emit_one(emit, emit_self, "weights", AMP_ROLE_READ, &layer->weights, N);
+    if (status == AMP_OK) status = emit_one(emit, emit_self, "output", AMP_ROLE_WRITE, &layer->output, N);
+    if (status == AMP_OK) status = emit_one(emit, emit_self, "workspace", AMP_ROLE_SCRATCH, &layer->workspace, N);
+    if (status == AMP_OK && layer->shared)
+        status = emit_one(emit, emit_self, "shared", AMP_ROLE_READ, &layer->shared, overlap ? N - 1 : N);
+    return status;
+}
+
+struct host {
+    struct layer layer;
+    struct network net;
+    float input[N], weights[N], output[N], workspace[N];
+    amp_buffer buffer;
+    amp_param param;
+    amp_host hooks;
+    amp_struct structs[2];
+    amp_op op;
+    amp_model model;
+    amp_context *context;
+};
+
+static void set_up(struct host *host) {
+    memset(host, 0, sizeof *host);
+    overlap = false;
+    jump = NULL;
+    for (int i = 0; i < N; i++) {
+        host->input[i] = sinf((float)i + 0.1f);
+        host->weights[i] = cosf((float)i) / 3.0f;
+        host->workspace[i] = 7.0f;
+    }
+    host->net.input = host->input;
+    host->layer = (struct layer){ .forward = layer_forward, .weights = host->weights, .output = host->output,
+                                  .workspace = host->workspace, .n = N };
+    host->buffer = (amp_buffer)AMP_BUFFER_INIT;
+    host->buffer.data = host->weights;
+    host->buffer.size = N;
+    host->param = (amp_param)AMP_PARAM_INIT;
+    host->param.tensor = &host->buffer;
+    host->hooks = *amp_buffer_host();
+    host->hooks.visit = visit;
+    host->structs[0] = host->structs[1] = (amp_struct)AMP_STRUCT_INIT;
+    host->structs[0].name = "layer";
+    host->structs[0].size = sizeof(struct layer);
+    host->structs[0].alignment = _Alignof(struct layer);
+    host->structs[1].name = "network";
+    host->op = (amp_op)AMP_OP_INIT;
+    host->op.name = "forward";
+    host->op.schema = "forward(struct layer l, struct network *net) -> void";
+    host->op.op_class = AMP_LOWER;
+    host->op.slot = (amp_fn *)(void *)&host->layer.forward;
+    host->model = (amp_model)AMP_MODEL_INIT;
+    host->model.host = &host->hooks;
+    host->model.ops = &host->op;
+    host->model.n_ops = 1;
+    host->model.params = &host->param;
+    host->model.n_params = 1;
+    host->model.structs = host->structs;
+    host->model.n_structs = 2;
+}
+
+static void start(struct host *host) {
+    amp_model *model = &host->model;
+    amp_config config = AMP_CONFIG_INIT;
+    config.level = AMP_O1;
+    config.emulate = AMP_ON;
+    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &host->context));
+}
+
+static float half(float x) { return amp_half_to_float(amp_float_to_half(x)); }
+
+static void ck_untouched(const struct host *host) {
+    ck_assert_ptr_eq(host->net.input, host->input);
+    ck_assert_ptr_eq(host->layer.weights, host->weights);
+    ck_assert_ptr_eq(host->layer.output, host->output);
+    ck_assert_ptr_eq(host->layer.workspace, host->workspace);
+}
+
+START_TEST(what_structs_point_to_is_rounded) {
+    struct host host;
+    float expected[N];
+    set_up(&host);
+    for (int i = 0; i < N; i++) expected[i] = half(half(host.input[i]) * half(host.weights[i]));
+    start(&host);
+    host.layer.forward(host.layer, &host.net);
+    ck_assert_mem_eq(host.output, expected, sizeof expected);
+    ck_assert_ptr_ne(seen_input, host.input); /* the op saw the rounded copy */
+    ck_untouched(&host);
+    for (int i = 0; i < N; i++) ck_assert_float_eq(host.workspace[i], 7.0f); /* scratch is private */
+    ck_ok(amp_shutdown(host.context));
+    ck_assert(host.layer.forward == layer_forward);
+}
+END_TEST
+
+START_TEST(one_buffer_emitted_twice_gets_one_copy) {
+    struct host host;
+    set_up(&host);
+    host.layer.shared = host.input;
+    start(&host);
+    host.layer.forward(host.layer, &host.net);
+    for (int i = 0; i < N; i++) /* the product and the sum in FP32, rounded once */
+        ck_assert_float_eq(host.output[i], half(half(host.input[i]) * half(host.weights[i]) + half(host.input[i])));
+    ck_assert_ptr_eq(host.layer.shared, host.input);
+    ck_ok(amp_shutdown(host.context));
+}
+END_TEST
+
+START_TEST(a_partial_overlap_runs_untouched_and_is_kept) {
+    struct host host;
+    set_up(&host);
+    host.layer.shared = host.input + 1;
+    overlap = true;
+    start(&host);
+    host.layer.forward(host.layer, &host.net);
+    ck_assert_ptr_eq(seen_input, host.input);
+    ck_untouched(&host);
+    ck_assert_int_eq(amp_check(host.context), AMP_ERR_CONFLICT);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "shared overlaps"));
+    ck_ok(amp_shutdown(host.context));
+}
+END_TEST
+
+/* The pointers are put back when libamp next looks: at the next wrapped call, scope or bracket of the thread. */
+START_TEST(a_longjmp_out_of_the_op_puts_pointers_back) {
+    struct host host;
+    jmp_buf out;
+    amp_scope scope;
+    set_up(&host);
+    start(&host);
+    if (!setjmp(out)) {
+        jump = &out;
+        host.layer.forward(host.layer, &host.net);
+        ck_abort_msg("not reached");
+    }
+    jump = NULL;
+    ck_ok(amp_scope_enter(host.context, &scope));
+    ck_untouched(&host);
+    ck_ok(amp_scope_leave(&scope));
+    host.layer.forward(host.layer, &host.net);
+    ck_assert_float_eq(host.output[1], half(half(host.input[1]) * half(host.weights[1])));
+    ck_ok(amp_shutdown(host.context));
+}
+END_TEST
+
+int main(void) {
+    TCase *tcase = tcase_create("visit");
+    tcase_add_test(tcase, what_structs_point_to_is_rounded);
+    tcase_add_test(tcase, one_buffer_emitted_twice_gets_one_copy);
+    tcase_add_test(tcase, a_partial_overlap_runs_untouched_and_is_kept);
+    tcase_add_test(tcase, a_longjmp_out_of_the_op_puts_pointers_back);
+    Suite *suite = suite_create("visit");
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
