@@ -5,137 +5,16 @@
  * parameter's gradient is exact in its FP32 master gradient, and the host's handle shows it rounded.
  * Source of the semantics: apex/amp/_process_optimizer.py, without its losses (docs/apex-differences.md).
  */
-#include "master/master.h"
+#include "master/grad.h"
 
 #include <string.h>
-
-static uint64_t version_of(const struct amp__param *param, void *handle) {
-    return param->host->version ? param->host->version(param->host->self, handle) : 0;
-}
-
-static amp_status grad_elements(const struct amp__param *param, void *grad, amp_span *span) {
-    struct amp__elements now;
-    const amp_status status = amp__host_elements(param->host, grad, "gradient", &now);
-    if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
-    AMP_RETURN_IF(now.size != param->size || !amp__is_floating(now.dtype), AMP_ERR_INVALID_ARGUMENT,
-                  "%s has %llu elements but its gradient has %llu of %s", param->name, (unsigned long long)param->size,
-                  (unsigned long long)now.size, amp__dtype_name(now.dtype));
-    *span = (amp_span){ now.data, now.size, now.dtype, 0 };
-    return AMP_OK;
-}
-
-static amp_span master_span(const struct amp__param *param) {
-    return (amp_span){ param->grad.data, param->size, AMP_FLOAT32, 0 };
-}
-
-static amp_status need_master_grad(struct amp__param *param) {
-    if (!param->has_master || param->grad.data) return AMP_OK;
-    return amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &param->grad);
-}
-
-static bool all_zero(const amp_span *span) {
-    const unsigned char *bytes = span->data;
-    const uint64_t n = span->size * amp__dtype_size(span->dtype);
-    return n == 0 || (bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1));
-}
-
-/* Brings the master gradient up to date with the host's handle: another one, or changed in place. A gradient that the
- * host zeroed is zero, also where the master gradient was too small to show. */
-static amp_status follow(struct amp__param *param, void *grad, const amp_span *shown, bool look) {
-    AMP_TRY(need_master_grad(param));
-    const uint64_t version = version_of(param, grad);
-    const amp_span master = master_span(param);
-    const bool another = grad != param->grad_handle || !amp__is_low(shown->dtype);
-    if (another || ((look || version != param->grad_version) && all_zero(shown)))
-        AMP_TRY(amp_cast_list(&master, shown, 1));
-    else if (look || version != param->grad_version)
-        AMP_TRY(amp__reconcile(param->grad.data, shown->data, shown->size, shown->dtype));
-    param->grad_handle = grad;
-    param->grad_version = version;
-    return AMP_OK;
-}
-
-amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
-    void *grad;
-    AMP_TRY(amp__master_settle(param));
-    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (!grad) {
-        param->grad_handle = NULL;
-        *span = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
-        return AMP_OK;
-    }
-    amp_span shown;
-    AMP_TRY(grad_elements(param, grad, &shown));
-    if (param->has_master && !param->swapped) {
-        AMP_TRY(follow(param, grad, &shown, false));
-        shown = master_span(param);
-    }
-    *span = shown;
-    return AMP_OK;
-}
-
-/* ---- setting aside ---- */
-
-static uint64_t bytes_of(const amp_span *span) { return span->size * amp__dtype_size(span->dtype); }
-
-static amp_status copy_of(const struct amp__param *param, const amp_span *span, amp_storage *out) {
-    AMP_TRY(amp__host_alloc(param->host, span->size, span->dtype, param->device, AMP_FOR_GRADIENT, out));
-    memcpy(out->data, span->data, bytes_of(span));
-    return AMP_OK;
-}
-
-/* Afterwards the parameter has no gradient, or a fixed buffer of zeros. */
-static amp_status put_aside(struct amp__param *param, void *grad, const amp_span *shown, struct amp__aside *aside) {
-    if (param->host->set_grad) {
-        AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
-        aside->handle = grad;
-    } else if (!all_zero(shown)) {
-        AMP_TRY(copy_of(param, shown, &aside->copy));
-        memset(shown->data, 0, bytes_of(shown));
-    }
-    aside->present = aside->handle || aside->copy.data;
-    return AMP_OK;
-}
-
-/* What is there now is dropped for what was set aside. */
-static amp_status take_back(struct amp__param *param, struct amp__aside *aside) {
-    void *grad;
-    amp_status status = amp__host_grad(param->host, param->tensor, param->name, &grad);
-    if (status == AMP_OK && param->host->set_grad) {
-        if (grad || aside->handle)
-            status = amp__host_set_grad(param->host, param->tensor, param->name, aside->handle);
-        if (status == AMP_OK) amp__host_release(param->host, grad);
-    } else if (status == AMP_OK && grad) {
-        amp_span shown;
-        status = grad_elements(param, grad, &shown);
-        if (status == AMP_OK && aside->copy.data && aside->copy.dtype == shown.dtype)
-            memcpy(shown.data, aside->copy.data, bytes_of(&shown));
-        else if (status == AMP_OK && bytes_of(&shown))
-            memset(shown.data, 0, bytes_of(&shown));
-        param->grad_version = version_of(param, grad);
-    }
-    amp__host_free(param->host, &aside->copy);
-    *aside = (struct amp__aside){ 0 };
-    return status;
-}
-
-static void drop_aside(struct amp__param *param, struct amp__aside *aside) {
-    amp__host_release(param->host, aside->handle);
-    amp__host_free(param->host, &aside->copy);
-    *aside = (struct amp__aside){ 0 };
-}
-
-static amp_status aside_elements(const struct amp__param *param, const struct amp__aside *aside, amp_span *span) {
-    *span = (amp_span){ aside->copy.data, param->size, aside->copy.dtype, 0 };
-    return aside->handle ? grad_elements(param, aside->handle, span) : AMP_OK;
-}
 
 /* ---- begin ---- */
 
 static amp_status save_first(struct amp__param *param, const amp_span *shown) {
     if (param->host->set_grad || param->first_saved) return AMP_OK;
-    const amp_span exact = param->has_master ? master_span(param) : *shown;
-    if (!all_zero(&exact)) AMP_TRY(copy_of(param, &exact, &param->first));
+    const amp_span exact = param->has_master ? amp__grad_master(param) : *shown;
+    if (!amp__span_is_zero(&exact)) AMP_TRY(amp__span_copy(param, &exact, &param->first));
     param->first_saved = true;
     return AMP_OK;
 }
@@ -144,19 +23,19 @@ static amp_status begin_one(struct amp__param *param) {
     void *grad;
     amp_span shown;
     AMP_TRY(amp__master_settle(param));
-    AMP_TRY(need_master_grad(param));
+    AMP_TRY(amp__grad_need_master(param));
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) {
         if (!param->in_bracket) param->grad_handle = NULL;
         return AMP_OK;
     }
-    AMP_TRY(grad_elements(param, grad, &shown));
-    if (param->in_bracket) return put_aside(param, grad, &shown, &param->delayed);
+    AMP_TRY(amp__grad_elements(param, grad, &shown));
+    if (param->in_bracket) return amp__aside_put(param, grad, &shown, &param->delayed);
     /* a host without versions may have zeroed its gradient by hand: only a look tells */
     const bool look = !param->host->version;
-    if (param->has_master) AMP_TRY(follow(param, grad, &shown, look));
+    if (param->has_master) AMP_TRY(amp__grad_follow(param, grad, &shown, look));
     AMP_TRY(save_first(param, &shown));
-    AMP_TRY(put_aside(param, grad, &shown, &param->stash));
+    AMP_TRY(amp__aside_put(param, grad, &shown, &param->stash));
     param->stash.present |= param->has_master; /* a master gradient may be too small to show */
     return AMP_OK;
 }
@@ -183,10 +62,10 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
         struct amp__param *param = params[i];
         if (!param->in_bracket) continue;
         const bool inner = param->delaying;
-        amp_status one = inner ? take_back(param, &param->delayed) : AMP_OK;
+        amp_status one = inner ? amp__aside_take_back(param, &param->delayed) : AMP_OK;
         param->delaying = false;
         if (!inner || all) {
-            const amp_status outer = take_back(param, &param->stash);
+            const amp_status outer = amp__aside_take_back(param, &param->stash);
             if (one == AMP_OK) one = outer;
             param->in_bracket = false;
         }
@@ -204,11 +83,11 @@ static amp_status merge_delayed(struct amp__param *param) {
     amp_span fresh, old;
     if (!delayed->present) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (!grad) return take_back(param, delayed);
-    AMP_TRY(grad_elements(param, grad, &fresh));
-    AMP_TRY(aside_elements(param, delayed, &old));
+    if (!grad) return amp__aside_take_back(param, delayed);
+    AMP_TRY(amp__grad_elements(param, grad, &fresh));
+    AMP_TRY(amp__aside_elements(param, delayed, &old));
     AMP_TRY(amp_axpby_list(&fresh, 1.0f, &fresh, 1.0f, &old, 1, NULL));
-    drop_aside(param, delayed);
+    amp__aside_drop(param, delayed);
     return AMP_OK;
 }
 
@@ -255,8 +134,8 @@ static amp_status plan_alloc(struct plan *plan, size_t n) {
 static amp_status stash_elements(const struct amp__param *param, amp_span *stash) {
     *stash = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
     if (!param->stash.present) return AMP_OK;
-    if (!param->has_master) return aside_elements(param, &param->stash, stash);
-    if (param->grad_handle) *stash = master_span(param);
+    if (!param->has_master) return amp__aside_elements(param, &param->stash, stash);
+    if (param->grad_handle) *stash = amp__grad_master(param);
     return AMP_OK;
 }
 
@@ -265,10 +144,10 @@ static amp_status plan_one(struct plan *plan, struct amp__param *param) {
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) return AMP_OK;
     const size_t i = plan->n;
-    AMP_TRY(grad_elements(param, grad, &plan->fresh[i]));
+    AMP_TRY(amp__grad_elements(param, grad, &plan->fresh[i]));
     AMP_TRY(stash_elements(param, &plan->stash[i]));
     plan->shown[i] = plan->fresh[i];
-    plan->dst[i] = param->has_master ? master_span(param) : plan->fresh[i];
+    plan->dst[i] = param->has_master ? amp__grad_master(param) : plan->fresh[i];
     plan->params[i] = param;
     plan->grads[i] = grad;
     plan->n++;
@@ -294,7 +173,7 @@ static amp_status plan_show(const struct plan *plan) {
         if (!param->has_master) continue;
         AMP_TRY(amp_cast_list(&plan->shown[i], &plan->dst[i], 1));
         param->grad_handle = plan->grads[i];
-        param->grad_version = version_of(param, plan->grads[i]);
+        param->grad_version = amp__grad_version(param, plan->grads[i]);
     }
     return AMP_OK;
 }
@@ -316,7 +195,7 @@ static void restore_fixed(const struct plan *plan) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->params[i];
         if (param->host->set_grad) continue;
-        (void)take_back(param, &param->stash);
+        (void)amp__aside_take_back(param, &param->stash);
         param->grad_handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
     }
 }
@@ -356,10 +235,10 @@ static void restore_first(struct amp__param *param) {
     void *grad;
     amp_span shown;
     if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return;
-    if (grad_elements(param, grad, &shown) != AMP_OK) return;
-    const amp_span exact = param->has_master ? master_span(param) : shown;
-    if (param->first.data && param->first.dtype == exact.dtype) memcpy(exact.data, param->first.data, bytes_of(&exact));
-    else if (bytes_of(&exact)) memset(exact.data, 0, bytes_of(&exact));
+    if (amp__grad_elements(param, grad, &shown) != AMP_OK) return;
+    const amp_span exact = param->has_master ? amp__grad_master(param) : shown;
+    if (param->first.data && param->first.dtype == exact.dtype) memcpy(exact.data, param->first.data, amp__span_bytes(&exact));
+    else if (amp__span_bytes(&exact)) memset(exact.data, 0, amp__span_bytes(&exact));
     if (param->has_master) {
         param->grad_handle = grad;
         (void)amp__grads_show(param, true);
@@ -378,11 +257,11 @@ void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped
 amp_status amp__grads_show(struct amp__param *param, bool always) {
     void *grad = param->grad_handle;
     if (!grad) return AMP_OK;
-    const uint64_t version = version_of(param, grad);
+    const uint64_t version = amp__grad_version(param, grad);
     if (!always && param->host->version && version == param->grad_version) return AMP_OK;
     amp_span shown;
-    const amp_span master = master_span(param);
-    AMP_TRY(grad_elements(param, grad, &shown));
+    const amp_span master = amp__grad_master(param);
+    AMP_TRY(amp__grad_elements(param, grad, &shown));
     AMP_TRY(amp_cast_list(&shown, &master, 1));
     param->grad_version = version;
     return AMP_OK;
@@ -392,8 +271,8 @@ void amp__grads_forget(struct amp__param *const *params, size_t n, bool open) {
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
         param->grad_handle = NULL;
-        drop_aside(param, &param->stash);
-        drop_aside(param, &param->delayed);
+        amp__aside_drop(param, &param->stash);
+        amp__aside_drop(param, &param->delayed);
         param->delaying = false;
         param->in_bracket &= open;
     }

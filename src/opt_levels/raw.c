@@ -240,7 +240,7 @@ static amp_status enter_place(struct amp__raw *raw, struct amp__raw_place *place
 static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *call, uint32_t i, void **argv,
                                  void **pointers) {
     const struct amp__arg *arg = &call->schema->args[i];
-    struct amp__raw_place *place;
+    struct amp__raw_place *place = NULL;
     float *host = amp__call_pointer(call, i);
     if (arg->dtype != AMP_FLOAT32 || (arg->flags & (AMP__KEEP | AMP__SEED)) || !host) return AMP_OK;
     AMP_TRY(new_place(raw, host, &place));
@@ -282,7 +282,7 @@ static amp_status scratch(struct amp__raw *raw, struct amp__raw_place *place) {
 static amp_status take_field(void *self, const amp_field *given) {
     struct amp__raw *raw = self;
     amp_field field = AMP_FIELD_INIT;
-    struct amp__raw_place *place;
+    struct amp__raw_place *place = NULL;
     bool joined = false;
     AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
     AMP_RETURN_IF(field.role < AMP_ROLE_READ || field.role > AMP_ROLE_KEEP || !field.address || field.size < 0,

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One gradient: its elements, the exact one beside a rounded one, and how it makes room for another. */
+#include "master/grad.h"
+
+#include <string.h>
+
+uint64_t amp__grad_version(const struct amp__param *param, void *handle) {
+    return param->host->version ? param->host->version(param->host->self, handle) : 0;
+}
+
+amp_status amp__grad_elements(const struct amp__param *param, void *grad, amp_span *span) {
+    struct amp__elements now;
+    const amp_status status = amp__host_elements(param->host, grad, "gradient", &now);
+    if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
+    AMP_RETURN_IF(now.size != param->size || !amp__is_floating(now.dtype), AMP_ERR_INVALID_ARGUMENT,
+                  "%s has %llu elements but its gradient has %llu of %s", param->name, (unsigned long long)param->size,
+                  (unsigned long long)now.size, amp__dtype_name(now.dtype));
+    *span = (amp_span){ now.data, now.size, now.dtype, 0 };
+    return AMP_OK;
+}
+
+amp_span amp__grad_master(const struct amp__param *param) {
+    return (amp_span){ param->grad.data, param->size, AMP_FLOAT32, 0 };
+}
+
+amp_status amp__grad_need_master(struct amp__param *param) {
+    if (!param->has_master || param->grad.data) return AMP_OK;
+    return amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &param->grad);
+}
+
+bool amp__span_is_zero(const amp_span *span) {
+    const unsigned char *bytes = span->data;
+    const uint64_t n = span->size * amp__dtype_size(span->dtype);
+    return n == 0 || (bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1));
+}
+
+amp_status amp__grad_follow(struct amp__param *param, void *grad, const amp_span *shown, bool look) {
+    AMP_TRY(amp__grad_need_master(param));
+    const uint64_t version = amp__grad_version(param, grad);
+    const amp_span master = amp__grad_master(param);
+    const bool another = grad != param->grad_handle || !amp__is_low(shown->dtype);
+    if (another || ((look || version != param->grad_version) && amp__span_is_zero(shown)))
+        AMP_TRY(amp_cast_list(&master, shown, 1));
+    else if (look || version != param->grad_version)
+        AMP_TRY(amp__reconcile(param->grad.data, shown->data, shown->size, shown->dtype));
+    param->grad_handle = grad;
+    param->grad_version = version;
+    return AMP_OK;
+}
+
+amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
+    void *grad;
+    AMP_TRY(amp__master_settle(param));
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) {
+        param->grad_handle = NULL;
+        *span = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
+        return AMP_OK;
+    }
+    amp_span shown;
+    AMP_TRY(amp__grad_elements(param, grad, &shown));
+    if (param->has_master && !param->swapped) {
+        AMP_TRY(amp__grad_follow(param, grad, &shown, false));
+        shown = amp__grad_master(param);
+    }
+    *span = shown;
+    return AMP_OK;
+}
+
+/* ---- setting aside ---- */
+
+amp_status amp__span_copy(const struct amp__param *param, const amp_span *span, amp_storage *out) {
+    AMP_TRY(amp__host_alloc(param->host, span->size, span->dtype, param->device, AMP_FOR_GRADIENT, out));
+    memcpy(out->data, span->data, amp__span_bytes(span));
+    return AMP_OK;
+}
+
+amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, struct amp__aside *aside) {
+    if (param->host->set_grad) {
+        AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
+        aside->handle = grad;
+    } else if (!amp__span_is_zero(shown)) {
+        AMP_TRY(amp__span_copy(param, shown, &aside->copy));
+        memset(shown->data, 0, amp__span_bytes(shown));
+    }
+    aside->present = aside->handle || aside->copy.data;
+    return AMP_OK;
+}
+
+amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside) {
+    void *grad;
+    amp_status status = amp__host_grad(param->host, param->tensor, param->name, &grad);
+    if (status == AMP_OK && param->host->set_grad) {
+        if (grad || aside->handle)
+            status = amp__host_set_grad(param->host, param->tensor, param->name, aside->handle);
+        if (status == AMP_OK) amp__host_release(param->host, grad);
+    } else if (status == AMP_OK && grad) {
+        amp_span shown;
+        status = amp__grad_elements(param, grad, &shown);
+        if (status == AMP_OK && aside->copy.data && aside->copy.dtype == shown.dtype)
+            memcpy(shown.data, aside->copy.data, amp__span_bytes(&shown));
+        else if (status == AMP_OK && amp__span_bytes(&shown))
+            memset(shown.data, 0, amp__span_bytes(&shown));
+        param->grad_version = amp__grad_version(param, grad);
+    }
+    amp__host_free(param->host, &aside->copy);
+    *aside = (struct amp__aside){ 0 };
+    return status;
+}
+
+void amp__aside_drop(struct amp__param *param, struct amp__aside *aside) {
+    amp__host_release(param->host, aside->handle);
+    amp__host_free(param->host, &aside->copy);
+    *aside = (struct amp__aside){ 0 };
+}
+
+amp_status amp__aside_elements(const struct amp__param *param, const struct amp__aside *aside, amp_span *span) {
+    *span = (amp_span){ aside->copy.data, param->size, aside->copy.dtype, 0 };
+    return aside->handle ? amp__grad_elements(param, aside->handle, span) : AMP_OK;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to the gradients' files: one gradient as elements, and setting it aside. */
+#ifndef AMP_GRAD_H
+#define AMP_GRAD_H
+
+#include "master/master.h"
+
+uint64_t amp__grad_version(const struct amp__param *param, void *handle);
+/* A gradient's elements, checked against the parameter's. */
+amp_status amp__grad_elements(const struct amp__param *param, void *grad, amp_span *span);
+amp_span amp__grad_master(const struct amp__param *param);
+amp_status amp__grad_need_master(struct amp__param *param);
+/* Brings the master gradient up to date with the host's handle: another one, or changed in place (look: or perhaps). A
+ * gradient that the host zeroed is zero, also where the master gradient was too small to show. */
+amp_status amp__grad_follow(struct amp__param *param, void *grad, const amp_span *shown, bool look);
+
+bool amp__span_is_zero(const amp_span *span);
+static inline uint64_t amp__span_bytes(const amp_span *span) { return span->size * amp__dtype_size(span->dtype); }
+amp_status amp__span_copy(const struct amp__param *param, const amp_span *span, amp_storage *out);
+
+/* Afterwards the parameter has no gradient, or a fixed buffer of zeros. */
+amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, struct amp__aside *aside);
+/* What is there now is dropped for what was set aside. */
+amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside);
+void amp__aside_drop(struct amp__param *param, struct amp__aside *aside);
+amp_status amp__aside_elements(const struct amp__param *param, const struct amp__aside *aside, amp_span *span);
+
+#endif
