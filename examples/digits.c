@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "digits.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,7 +163,8 @@ struct digits *digits_load(const char *path, char *error, size_t error_size)
 	}
 	src.file = gzopen(path, "rb");
 	if (!src.file) {
-		fail(&src, "cannot open the file");
+		snprintf(error, error_size, "%s: %s (the images: --data)",
+		         path, strerror(errno));
 		free(d);
 		return NULL;
 	}

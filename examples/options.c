@@ -223,6 +223,9 @@ int options_parse(struct options *options, int argc, char **argv) {
         if (spec->not_in_sweep) against_sweep = spec;
     }
     if (options->sweep && against_sweep) return refuse("%s does not go with --sweep", against_sweep->name);
+    if (options->loss_scale > 0.0 && (options->init_scale > 0.0 || options->max_scale > 0.0))
+        return refuse("%s goes with a dynamic scale; --loss-scale is a static one here",
+                      options->init_scale > 0.0 ? "--init-scale" : "--max-scale");
     set_defaults(options);
     return 0;
 }

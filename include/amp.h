@@ -345,7 +345,7 @@ enum {
  *
  * A schema that does not describe the real function is the host's bug and undefined behaviour, as with any C
  * prototype. Descriptors and strings are copied by amp_initialize; the slot (and what on_failure and on_skip point to)
- * is kept.
+ * is kept. A slot that gets no wrapper at the level is neither read nor written.
  */
 typedef struct amp_op {
     uint32_t struct_size; /* sizeof(amp_op); AMP_OP_INIT sets it. In arrays, the stride: all must agree */

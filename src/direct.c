@@ -113,24 +113,28 @@ static amp_dtype *types_of(const amp_host *host, void *const *tensors, size_t n)
     return types;
 }
 
-static amp_status cast_all(struct direct *direct, const struct named *named, const amp_dtype *types, amp_dtype target) {
+static amp_status cast_all(struct direct *direct, const char *op, const struct named *named, const amp_dtype *types,
+                           amp_dtype target) {
     for (size_t i = 0; i < direct->n; i++) {
         const struct amp__operand operand = operand_at(named, i, direct->n, types[i]);
         if (!amp__operand_needs_cast(&direct->casting.context->properties, named->op_class, &operand, target)) continue;
-        AMP_TRY(amp__casting_cast(&direct->casting, direct->tensors[i], target, &direct->tensors[i]));
+        const amp_status status = amp__casting_cast(&direct->casting, direct->tensors[i], target, &direct->tensors[i]);
+        if (status != AMP_OK)
+            return amp__fail_prefix(status, "op %s: tensor %zu: cast from %s to %s", op, i, amp__dtype_name(types[i]),
+                                    amp__dtype_name(target));
     }
     return AMP_OK;
 }
 
-static amp_status cast_args(amp_context *context, const struct named *named, const amp_host *host, const amp_dtype *types,
-                            amp_dtype target, void **tensors, size_t n, struct direct **out) {
+static amp_status cast_args(amp_context *context, const char *op, const struct named *named, const amp_host *host,
+                            const amp_dtype *types, amp_dtype target, void **tensors, size_t n, struct direct **out) {
     struct direct *direct = amp__alloc(1, sizeof *direct + n * sizeof direct->originals[0]);
     if (!direct) return amp__fail_memory();
     direct->tensors = tensors;
     direct->n = n;
     memcpy(direct->originals, tensors, n * sizeof *tensors);
     amp__casting_begin(&direct->casting, context, host, named->op, n, false);
-    const amp_status status = cast_all(direct, named, types, target);
+    const amp_status status = cast_all(direct, op, named, types, target);
     if (status != AMP_OK) {
         memcpy(tensors, direct->originals, n * sizeof *tensors);
         amp__casting_abandon(&direct->casting);
@@ -163,7 +167,7 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     struct direct *direct = NULL;
     amp_status status = amp_op_target(context, op, types, n, &target);
     if (status == AMP_OK && target != AMP_DTYPE_DEFAULT)
-        status = cast_args(context, &named, host, types, target, tensors, n, &direct);
+        status = cast_args(context, op, &named, host, types, target, tensors, n, &direct);
     amp__free(types);
     if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->failures, 1);
     if (status != AMP_OK) return status;

@@ -109,6 +109,7 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     model->structs = (struct amp__struct_table){ given.structs, given.n_structs };
     AMP_TRY(amp__ops_build(context, given.ops, given.n_ops, &model->host, model->structs, what, &model->ops));
     model->n_ops = given.n_ops;
+    AMP_TRY(amp__ops_check_slots(model->ops, model->n_ops, what));
     AMP_TRY(amp__ops_classify(context, model->ops, given.ops, model->n_ops));
     AMP_TRY(choose_raw_modes(context, model));
     AMP_TRY(build_forward(context, model, &given, index));

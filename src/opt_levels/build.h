@@ -11,6 +11,8 @@
 amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host,
                           struct amp__struct_table structs, const char *what, struct amp__op **out);
 void amp__ops_destroy(struct amp__op *ops, size_t n);
+/* Is a slot described twice? At every level, also where nothing will be wrapped. */
+amp_status amp__ops_check_slots(struct amp__op *ops, size_t n, const char *what);
 /* One descriptor outside an array (forward). */
 amp_status amp__op_build(amp_context *context, const amp_op *op, const amp_host *host,
                          struct amp__struct_table structs, const char *what, struct amp__op *out);

@@ -210,6 +210,7 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
     amp_config config;
     memset(&config, 0, sizeof config);
     AMP_TRY(amp__copy_struct(&config, sizeof config, sizeof(amp_config), given, given->struct_size, "amp_config"));
+    if (config.enabled == AMP_OFF && !config.level) config.level = AMP_O0; /* no level is meant, and none is needed */
     AMP_RETURN_IF(config.level < AMP_O0 || config.level > AMP_O5, AMP_ERR_INVALID_ARGUMENT,
                   "opt level %d does not exist: use AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4 or AMP_O5 (values 1 to 6), or "
                   "amp_level_from_name with the letter O", (int)config.level);

@@ -3,6 +3,7 @@
 #include "opt_levels/build.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- copying ---- */
@@ -14,9 +15,13 @@ static amp_status check_op(const amp_op *op, const char *what) {
                   what, AMP__OP_NAME_MAX);
     AMP_RETURN_IF(op->op_class < AMP_BY_LIST || op->op_class > AMP_LEAVE, AMP_ERR_INVALID_ARGUMENT,
                   "%s (%s): op_class %d does not exist", what, op->name, (int)op->op_class);
+    AMP_RETURN_IF(op->reserved, AMP_ERR_INVALID_ARGUMENT, "%s (%s): reserved is %d, not 0", what, op->name,
+                  (int)op->reserved);
     AMP_RETURN_IF(op->flags & ~known, AMP_ERR_INVALID_ARGUMENT, "%s (%s): unknown flags 0x%x", what, op->name,
                   (unsigned)op->flags);
     const bool direct = (op->flags & AMP_OP_DIRECT) != 0;
+    AMP_RETURN_IF((uintptr_t)op->slot % _Alignof(amp_fn), AMP_ERR_INVALID_ARGUMENT,
+                  "%s (%s): the slot %p is not aligned as a function pointer", what, op->name, (void *)op->slot);
     AMP_RETURN_IF(direct && op->slot, AMP_ERR_CONFLICT, "%s (%s) has a slot and the flag AMP_OP_DIRECT: choose one", what,
                   op->name);
     AMP_RETURN_IF(!direct && !op->slot, AMP_ERR_INVALID_ARGUMENT,
@@ -47,8 +52,9 @@ amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_ho
     out->name = amp__strdup(op.name);
     out->schema_text = op.schema ? amp__strdup(op.schema) : NULL;
     if (!out->name || (op.schema && !out->schema_text)) return amp__fail_memory();
-    if (op.schema) AMP_TRY(amp__schema_parse(out->name, out->schema_text, structs.structs, structs.n, &out->schema));
-    return AMP_OK;
+    if (!op.schema) return AMP_OK;
+    const amp_status parsed = amp__schema_parse(out->name, out->schema_text, structs.structs, structs.n, &out->schema);
+    return parsed == AMP_OK ? AMP_OK : amp__fail_prefix(parsed, "%s", what);
 }
 
 void amp__op_clear(struct amp__op *op) {
@@ -74,6 +80,27 @@ static void number(struct amp__op *ops, size_t n) {
             ops[n].index = ops[i].index + 1;
             return;
         }
+}
+
+static int by_slot(const void *a, const void *b) {
+    const struct amp__op *x = *(struct amp__op *const *)a, *y = *(struct amp__op *const *)b;
+    if (x->slot != y->slot) return (uintptr_t)x->slot < (uintptr_t)y->slot ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+amp_status amp__ops_check_slots(struct amp__op *ops, size_t n, const char *what) {
+    struct amp__op **sorted = amp__alloc(n, sizeof *sorted);
+    if (!sorted) return amp__fail_memory();
+    for (size_t i = 0; i < n; i++) sorted[i] = &ops[i];
+    qsort(sorted, n, sizeof *sorted, by_slot);
+    amp_status status = AMP_OK;
+    for (size_t i = 1; i < n && status == AMP_OK; i++)
+        if (sorted[i]->slot && sorted[i]->slot == sorted[i - 1]->slot)
+            status = amp__fail(AMP_ERR_CONFLICT, "%s: entries %td (%s) and %td (%s) are the same slot (%p)", what,
+                               sorted[i - 1] - ops, sorted[i - 1]->name, sorted[i] - ops, sorted[i]->name,
+                               (void *)sorted[i]->slot);
+    amp__free(sorted);
+    return status;
 }
 
 amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host,

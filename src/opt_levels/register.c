@@ -52,6 +52,12 @@ static bool next_match(const amp_model *model, const char *name, long wanted, si
     return false;
 }
 
+static size_t count_named(const amp_model *model, const char *name) {
+    size_t n = 0;
+    for (size_t i = 0; i < model->n_ops; i++) n += nth(model, i)->name && !strcmp(nth(model, i)->name, name);
+    return n;
+}
+
 static amp_status not_found(const amp_model *model, const char *wanted) {
     char data[256] = "";
     amp__text text = { data, sizeof data, 0 };
@@ -101,6 +107,9 @@ AMP_API amp_status amp_register(amp_model *model, const char *op, amp_class op_c
                       "amp_register: op %s is registered as %s already and cannot also be %s", match->name,
                       amp__class_name(match->op_class), amp__class_name(op_class));
     }
+    if (!found && wanted >= 0 && count_named(model, name))
+        return amp__fail(AMP_ERR_NOT_FOUND, "amp_register: \"%.140s\": the model has %zu ops named %s, numbered from 0", op,
+                         count_named(model, name), name);
     if (!found) return not_found(model, op);
     for (size_t i = 0, from = 0; next_match(model, name, wanted, &from, &i);) {
         nth(model, i)->op_class = op_class;

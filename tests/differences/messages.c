@@ -203,7 +203,7 @@ static const struct mistake {
     { half_a_pair, AMP_ERR_INVALID_ARGUMENT, "has only one of the hooks alloc and free: give both or neither" },
     { no_slot, AMP_ERR_INVALID_ARGUMENT, "slot is NULL: give the address of the function pointer" },
     { const_table, AMP_ERR_READ_ONLY, "lies in read-only memory (a const table?)" },
-    { same_slot, AMP_ERR_CONFLICT, "op add and op mul are the same slot" },
+    { same_slot, AMP_ERR_CONFLICT, "entries 2 (add) and 3 (mul) are the same slot" },
     { typing_error, AMP_ERR_SCHEMA, "did you mean Tensor?" },
     { listed_twice, AMP_ERR_INVALID_ARGUMENT, "optimizer 0: weight is listed twice" },
     { half_parameter, AMP_ERR_INVALID_ARGUMENT, "weight is fp16 already: hand libamp FP32 parameters" },
