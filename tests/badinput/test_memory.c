@@ -136,10 +136,34 @@ START_TEST(direct_calls_change_nothing_without_memory) {
 }
 END_TEST
 
+/* Calls whose arguments agree already, and casts that come out of the cache, allocate nothing. */
+START_TEST(what_casts_nothing_allocates_nothing) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0), *y = rig_tensor(&rig, AMP_FLOAT16, 2.0);
+    fake_release(net_linear(&rig.net, x, rig.net.weight, rig.net.bias)); /* fills the cache */
+    arm(0);
+    fake_release(net_binary(&rig.net, OP_add, x, y));
+    net_add_(&rig.net, x, y);
+    struct fake_tensor *pair[] = { x, y };
+    fake_release(net_cat(&rig.net, pair, 2));
+    fake_release(net_linear(&rig.net, x, rig.net.weight, rig.net.bias));
+    ck_assert_uint_eq(n_allocations, 0);
+    ck_dtype(fake_last(&rig.host)->args[1], AMP_FLOAT16);
+    struct fake_tensor *wide = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    fake_release(net_binary(&rig.net, OP_add, x, wide)); /* and the counter counts */
+    ck_assert_uint_gt(n_allocations, 0);
+    fake_release(wide);
+    fake_release(x);
+    fake_release(y);
+    rig_end(&rig);
+}
+END_TEST
+
 int main(void) {
     const struct test tests[] = {
         { initialize_changes_nothing_without_memory, N_LIVES }, { a_life_survives_each_failed_allocation, N_LIVES },
-        { direct_calls_change_nothing_without_memory, 1 },
+        { direct_calls_change_nothing_without_memory, 1 }, { what_casts_nothing_allocates_nothing, 1 },
     };
     return RUN_TESTS("memory", tests);
 }
