@@ -14,6 +14,7 @@ void amp__thread_recover(struct amp__thread *thread, const void *frame) {
         const struct amp__mark *mark = &thread->marks[thread->n_marks - 1];
         void (*abandoned)(void *) = mark->abandoned;
         void *user = mark->user;
+        amp__traps_restore(&mark->traps);
         leave_top(thread);
         if (abandoned) abandoned(user);
     }
@@ -25,6 +26,7 @@ bool amp__mark_push(struct amp__thread *thread, const void *frame, struct amp__s
     struct amp__mark *mark = &thread->marks[thread->n_marks++];
     mark->frame = (uintptr_t)frame;
     mark->saved = thread->scope;
+    mark->traps.masked = false;
     mark->abandoned = abandoned;
     mark->user = user;
     thread->scope = scope;

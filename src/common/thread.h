@@ -27,6 +27,7 @@ struct amp__scope_state {
 struct amp__mark {
     uintptr_t frame;
     struct amp__scope_state saved;
+    struct amp__traps traps;       /* masked for the op that runs in the frame; put back if it was jumped over */
     void (*abandoned)(void *user); /* called if the frame was jumped over; may be NULL */
     void *user;
 };

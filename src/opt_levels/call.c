@@ -153,10 +153,12 @@ static void run_uncast(struct amp__op *op, const struct amp__call *call, const s
     amp__call_run(call, call->original, call->args);
 }
 
-/* On substituted values an infinity is nothing unusual. */
+/* On substituted values an infinity is nothing unusual. The mark on top is this call's: it knows what to put back. */
 static void run_untrapped(const struct amp__call *call, amp_fn function, void *const *argv) {
+    struct amp__thread *thread = amp__thread_state();
     struct amp__traps traps;
     amp__traps_mask(&traps);
+    thread->marks[thread->n_marks - 1].traps = traps;
     amp__call_run(call, function, argv);
     amp__traps_restore(&traps);
 }

@@ -181,6 +181,29 @@ START_TEST(a_host_with_traps_survives_an_overflow) {
     rig_end(&rig);
 }
 END_TEST
+
+START_TEST(traps_come_back_after_a_longjmp) {
+    struct rig rig;
+    jmp_buf out;
+    amp_scope scope;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    feenableexcept(FE_OVERFLOW);
+    if (!setjmp(out)) {
+        rig.net.jump_from_op = &out;
+        (void)net_binary(&rig.net, OP_matmul, x, x);
+        ck_abort_msg("not reached");
+    }
+    rig.net.jump_from_op = NULL;
+    ck_ok(amp_scope_enter(rig.context, &scope)); /* libamp looks, and cleans up */
+    ck_assert_int_eq(fegetexcept(), FE_OVERFLOW);
+    ck_assert_uint_eq(__builtin_ia32_stmxcsr() & 0x0400u, 0); /* unmasked for SSE too */
+    ck_ok(amp_scope_leave(&scope));
+    fedisableexcept(FE_ALL_EXCEPT);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
 #endif
 
 /* ---- slots that saw no call ---- */
@@ -225,6 +248,7 @@ int main(void) {
         { any_tensor_can_be_scaled_and_unscaled, 1 },
 #if defined(__x86_64__) && defined(__GLIBC__)
         { a_host_with_traps_survives_an_overflow, 1 },
+        { traps_come_back_after_a_longjmp, 1 },
 #endif
         { a_slot_that_no_call_reaches_is_named, 1 },
         { unused_ops_are_told_of_once, 1 },
