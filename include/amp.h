@@ -204,7 +204,7 @@ enum {
 };
 
 /* A pointer to float inside a struct, with the extents of what it points to. *address is replaced for the time of the
- * call and put back. An address that is emitted twice gets one temporary. */
+ * call and put back. A buffer that is emitted twice has the same role each time, and gets one temporary. */
 typedef struct amp_field {
     uint32_t struct_size;
     amp_role role;

@@ -85,6 +85,11 @@ static void round_out(const struct amp__raw *raw, const struct amp__raw_place *p
     round_run(place->host + at, place->host + at, (uint64_t)n, raw->low, counts);
 }
 
+static void copy_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                     struct amp__counts *counts) {
+    round_run(place->host + at, (const float *)place->temporary + at, (uint64_t)n, raw->low, counts);
+}
+
 static void widen_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
                       struct amp__counts *counts) {
     const amp_span src = { (uint16_t *)place->temporary + at, (uint64_t)n, raw->low, 0 };
@@ -187,12 +192,12 @@ static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_place *pl
         each_row(raw, place, round_in, &raw->counts);
         return AMP_OK;
     }
-    if (!is_accumulator(casting, place)) { /* in place: what it reads is rounded where it stands, and so is the result */
-        each_row(raw, place, round_out, &raw->counts);
-        place->after = AMP__RAW_ROUND;
+    AMP_TRY(take_temporary(casting, place, sizeof(float)));
+    if (!is_accumulator(casting, place)) { /* in place, but on a copy: the host's stays as it is until the op is through */
+        each_row(raw, place, round_in, &raw->counts);
+        place->after = AMP__RAW_COPY;
         return AMP_OK;
     }
-    AMP_TRY(take_temporary(casting, place, sizeof(float)));
     memset(place->temporary, 0, (size_t)place->extents.span * sizeof(float));
     place->after = AMP__RAW_ADD;
     return AMP_OK;
@@ -256,12 +261,17 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
 
 /* ---- what structs point to ---- */
 
-/* The same buffer again: the pointer follows what the first one got. Overlapping in part: nobody could keep it whole. */
-static amp_status join(struct amp__raw *raw, const amp_field *field, bool *joined) {
+/* The same buffer again in the same role: the pointer follows what the first one got. Two roles for one buffer, or an
+ * overlap in part, could not be kept whole. */
+static amp_status join(struct amp__raw *raw, const amp_field *field, uint16_t flags, bool *joined) {
     for (size_t i = 0; i < raw->n; i++) {
         const struct amp__raw_place known = raw->places[i];
         const uintptr_t a = (uintptr_t)known.host, b = (uintptr_t)*field->address;
         if (a == b && known.extents.span == field->size) {
+            const uint16_t roles = known.flags & (AMP__WRITE | AMP__READ_WRITE);
+            AMP_RETURN_IF(roles != flags || known.scratch != (field->role == AMP_ROLE_SCRATCH), AMP_ERR_CONFLICT,
+                          "visit: %s is a buffer of the call already, in another role: one that is read and written is "
+                          "AMP_ROLE_UPDATE each time", field->name ? field->name : "a field");
             *joined = true;
             return known.temporary ? amp__casting_patch(raw->casting, field->address, known.temporary) : AMP_OK;
         }
@@ -273,6 +283,7 @@ static amp_status join(struct amp__raw *raw, const amp_field *field, bool *joine
 }
 
 static amp_status scratch(struct amp__raw *raw, struct amp__raw_place *place) {
+    place->scratch = true;
     AMP_TRY(take_temporary(raw->casting, place, sizeof(float)));
     memcpy(place->temporary, place->host, (size_t)place->extents.span * sizeof(float));
     raw->n++;
@@ -289,12 +300,13 @@ static amp_status take_field(void *self, const amp_field *given) {
                   AMP_ERR_INVALID_ARGUMENT, "visit: %s has no address, a negative size or an unknown role %d",
                   field.name ? field.name : "a field", (int)field.role);
     if (field.role == AMP_ROLE_KEEP || !*field.address || !field.size) return AMP_OK;
-    AMP_TRY(join(raw, &field, &joined));
+    const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE : field.role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0;
+    AMP_TRY(join(raw, &field, flags, &joined));
     if (joined) return AMP_OK;
     AMP_TRY(new_place(raw, *field.address, &place));
     place->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
                                             .count = field.size, .span = field.size };
-    place->flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE : field.role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0;
+    place->flags = flags;
     AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, place) : enter_place(raw, place));
     return place->temporary ? amp__casting_patch(raw->casting, field.address, place->temporary) : AMP_OK;
 }
@@ -325,8 +337,8 @@ amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, co
 }
 
 void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
-    static row_function *const functions[] = { [AMP__RAW_ROUND] = round_out, [AMP__RAW_WIDEN] = widen_out,
-                                               [AMP__RAW_ADD] = add_out };
+    static row_function *const functions[] = { [AMP__RAW_ROUND] = round_out, [AMP__RAW_COPY] = copy_out,
+                                               [AMP__RAW_WIDEN] = widen_out, [AMP__RAW_ADD] = add_out };
     struct amp__counts counts = { 0 };
     for (size_t i = 0; i < raw->n; i++)
         if (raw->places[i].after != AMP__RAW_NOTHING) each_row(raw, &raw->places[i], functions[raw->places[i].after], &counts);

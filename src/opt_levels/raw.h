@@ -23,8 +23,9 @@ struct amp__raw_place {
     float *host;
     void *temporary; /* what the op gets instead; NULL: the host's own */
     uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: what the op does with it */
+    bool scratch;    /* a workspace that nobody looks into afterwards */
     struct amp__extents extents;
-    enum { AMP__RAW_NOTHING, AMP__RAW_ROUND, AMP__RAW_WIDEN, AMP__RAW_ADD } after;
+    enum { AMP__RAW_NOTHING, AMP__RAW_ROUND, AMP__RAW_COPY, AMP__RAW_WIDEN, AMP__RAW_ADD } after;
 };
 
 struct amp__raw {

@@ -179,6 +179,22 @@ START_TEST(a_partial_overlap_runs_untouched_and_is_kept) {
 }
 END_TEST
 
+/* Read here and written there, told as two roles: what the op wrote would be lost, so it is not done. */
+START_TEST(two_roles_for_one_buffer_run_untouched_and_are_kept) {
+    struct host host;
+    float expected[N];
+    set_up(&host);
+    host.layer.output = host.input;
+    for (int i = 0; i < N; i++) expected[i] = host.input[i] * host.weights[i];
+    start(&host);
+    host.layer.forward(host.layer, &host.net);
+    ck_assert_mem_eq(host.input, expected, sizeof expected); /* as without libamp */
+    ck_assert_int_eq(amp_check(host.context), AMP_ERR_CONFLICT);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "output is a buffer of the call already, in another role"));
+    ck_ok(amp_shutdown(host.context));
+}
+END_TEST
+
 /* The pointers are put back when libamp next looks: at the next wrapped call, scope or bracket of the thread. */
 START_TEST(a_longjmp_out_of_the_op_puts_pointers_back) {
     struct host host;
@@ -206,6 +222,7 @@ int main(void) {
     tcase_add_test(tcase, what_structs_point_to_is_rounded);
     tcase_add_test(tcase, one_buffer_emitted_twice_gets_one_copy);
     tcase_add_test(tcase, a_partial_overlap_runs_untouched_and_is_kept);
+    tcase_add_test(tcase, two_roles_for_one_buffer_run_untouched_and_are_kept);
     tcase_add_test(tcase, a_longjmp_out_of_the_op_puts_pointers_back);
     Suite *suite = suite_create("visit");
     suite_add_tcase(suite, tcase);
