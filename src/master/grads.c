@@ -42,6 +42,7 @@ static amp_status begin_one(struct amp__param *param) {
 
 amp_status amp__grads_begin(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++) {
+        if (params[i]->in_bracket && (!params[i]->scaled || params[i]->delaying)) continue; /* another optimizer's too */
         const amp_status status = begin_one(params[i]);
         if (status == AMP_OK) {
             params[i]->delaying = params[i]->in_bracket;
@@ -62,12 +63,13 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
         struct amp__param *param = params[i];
         if (!param->in_bracket) continue;
         const bool inner = param->delaying;
+        if (!inner && param->scaled && !all) continue; /* cancelled already, for another optimizer */
         amp_status one = inner ? amp__aside_take_back(param, &param->delayed) : AMP_OK;
         param->delaying = false;
         if (!inner || all) {
             const amp_status outer = amp__aside_take_back(param, &param->stash);
             if (one == AMP_OK) one = outer;
-            param->in_bracket = false;
+            param->in_bracket = param->scaled = false;
         }
         if (one != AMP_OK) status = one;
     }
@@ -96,6 +98,7 @@ amp_status amp__grads_delay(struct amp__param *const *params, size_t n) {
         if (!params[i]->in_bracket) continue;
         AMP_TRY(merge_delayed(params[i]));
         params[i]->delaying = false;
+        params[i]->scaled = true;
     }
     return AMP_OK;
 }
@@ -186,7 +189,7 @@ static amp_status settle(struct amp__param *param, bool has_new) {
     else if (stash) status = amp__host_set_grad(param->host, param->tensor, param->name, stash);
     amp__host_free(param->host, &param->stash.copy);
     param->stash = (struct amp__aside){ 0 };
-    param->in_bracket = false;
+    param->in_bracket = param->scaled = false;
     return status;
 }
 
@@ -273,7 +276,7 @@ void amp__grads_forget(struct amp__param *const *params, size_t n, bool open) {
         param->grad_handle = NULL;
         amp__aside_drop(param, &param->stash);
         amp__aside_drop(param, &param->delayed);
-        param->delaying = false;
+        param->delaying = param->scaled = false;
         param->in_bracket &= open;
     }
 }

@@ -48,7 +48,9 @@ struct amp__param {
     amp_storage lent;      /* and the block that lies under it then */
 
     /* while a bracket is open, and between brackets that delay */
-    bool in_bracket, delaying; /* delaying: a bracket is open on top of delayed ones */
+    bool in_bracket;
+    bool scaled;   /* brackets that delayed have ended: the gradient still carries the scale, */
+    bool delaying; /* and another bracket is open on top of them */
     struct amp__aside stash;   /* what was there at begin */
     struct amp__aside delayed; /* the scaled gradient of earlier brackets that delayed, while another is open */
 

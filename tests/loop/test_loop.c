@@ -73,6 +73,37 @@ START_TEST(gradients_are_clipped_by_value) {
 }
 END_TEST
 
+/* ---- optimizers that share parameters ---- */
+
+START_TEST(cancel_restores_what_two_optimizers_share) {
+    struct rig rig;
+    rig_init(&rig, _i % 2 ? FAKE_RETAINS | FAKE_NO_SET_GRAD : FAKE_RETAINS);
+    amp_optimizer second = AMP_OPTIMIZER_INIT;
+    second.host = &rig.host.hooks;
+    second.params = rig.net.trained;
+    second.n_params = 3;
+    amp_model *model = &rig.net.model;
+    amp_optimizer *both[] = { &rig.net.optimizer, &second };
+    const amp_config config = config_of(_i < 2 ? AMP_O1 : AMP_O2);
+    ck_ok(amp_initialize_many(&model, 1, both, 2, &config, &rig.context));
+    make_gradients(&rig, 1.0);
+    const double before = fake_get(rig.net.weight->grad, 0);
+    void *handle = rig.net.weight->grad;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_ok(amp_scale_loss_begin_many(rig.context, both, 2, 0, 0, NULL, &scaled));
+    net_backward(&rig.net, 3.0, *scaled.scale);
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    ck_assert_ptr_eq(rig.net.weight->grad, handle);
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), before);
+    ck_ok(amp_scale_loss_begin_many(rig.context, both, 2, 0, 0, NULL, &scaled)); /* and the next one adds, once */
+    net_backward(&rig.net, 1.0, *scaled.scale);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0 * before);
+    net_zero_grad(&rig.net);
+    rig_end(&rig);
+}
+END_TEST
+
 /* ---- late parameters ---- */
 
 START_TEST(a_new_parameter_gets_the_type_and_a_master) {
@@ -243,6 +274,7 @@ int main(void) {
     const struct test tests[] = {
         { an_overflow_on_another_rank_skips_here_too, 1 },
         { gradients_are_clipped_by_value, 2 },
+        { cancel_restores_what_two_optimizers_share, 4 },
         { a_new_parameter_gets_the_type_and_a_master, 1 },
         { adding_is_all_or_nothing, 1 },
         { any_tensor_can_be_scaled_and_unscaled, 1 },
