@@ -174,6 +174,7 @@ static void set_parameter(const struct target *target, const char *data) {
         amp__master_round(param, target->elements);
     } else if (param->dtype == AMP_FLOAT32) {
         memcpy(target->elements, src, bytes);
+        if (param->emulated) amp__emulated_show(param, target->elements);
     } else {
         round_into(target, src);
     }

@@ -24,7 +24,7 @@ amp_span amp__grad_master(const struct amp__param *param) {
 }
 
 amp_status amp__grad_need_master(struct amp__param *param) {
-    if (!param->has_master || param->grad.data) return AMP_OK;
+    if (!amp__has_master_grad(param) || param->grad.data) return AMP_OK;
     return amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &param->grad);
 }
 
@@ -59,7 +59,7 @@ amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
     }
     amp_span shown;
     AMP_TRY(amp__grad_elements(param, grad, &shown));
-    if (param->has_master && !param->swapped) {
+    if (amp__has_master_grad(param) && !param->swapped) {
         AMP_TRY(amp__grad_follow(param, grad, &shown, false));
         shown = amp__grad_master(param);
     }

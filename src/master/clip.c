@@ -45,7 +45,7 @@ amp_status amp__grads_clamp(struct amp__param *const *params, size_t n, float li
         AMP_TRY(amp__grads_view(params[i], &span));
         if (!span.data) continue;
         AMP_TRY(clamp(&span, limit));
-        if (params[i]->has_master) AMP_TRY(amp__grads_show(params[i], true));
+        if (amp__has_master_grad(params[i])) AMP_TRY(amp__grads_show(params[i], true));
     }
     return AMP_OK;
 }

@@ -5,6 +5,7 @@
  * parameter's gradient is exact in its FP32 master gradient, and the host's handle shows it rounded.
  * Source of the semantics: apex/amp/_process_optimizer.py, without its losses (docs/apex-differences.md).
  */
+#include "kernels/round.h"
 #include "master/grad.h"
 
 #include <string.h>
@@ -13,7 +14,7 @@
 
 static amp_status save_first(struct amp__param *param, const amp_span *shown) {
     if (param->host->set_grad || param->first_saved) return AMP_OK;
-    const amp_span exact = param->has_master ? amp__grad_master(param) : *shown;
+    const amp_span exact = amp__has_master_grad(param) ? amp__grad_master(param) : *shown;
     if (!amp__span_is_zero(&exact)) AMP_TRY(amp__span_copy(param, &exact, &param->first));
     param->first_saved = true;
     return AMP_OK;
@@ -33,10 +34,10 @@ static amp_status begin_one(struct amp__param *param) {
     if (param->in_bracket) return amp__aside_put(param, grad, &shown, &param->delayed);
     /* a host without versions may have zeroed its gradient by hand: only a look tells */
     const bool look = !param->host->version;
-    if (param->has_master) AMP_TRY(amp__grad_follow(param, grad, &shown, look));
+    if (amp__has_master_grad(param)) AMP_TRY(amp__grad_follow(param, grad, &shown, look));
     AMP_TRY(save_first(param, &shown));
     AMP_TRY(amp__aside_put(param, grad, &shown, &param->stash));
-    param->stash.present |= param->has_master; /* a master gradient may be too small to show */
+    param->stash.present |= amp__has_master_grad(param); /* a master gradient may be too small to show */
     return AMP_OK;
 }
 
@@ -137,7 +138,7 @@ static amp_status plan_alloc(struct plan *plan, size_t n) {
 static amp_status stash_elements(const struct amp__param *param, amp_span *stash) {
     *stash = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
     if (!param->stash.present) return AMP_OK;
-    if (!param->has_master) return amp__aside_elements(param, &param->stash, stash);
+    if (!amp__has_master_grad(param)) return amp__aside_elements(param, &param->stash, stash);
     if (param->grad_handle) *stash = amp__grad_master(param);
     return AMP_OK;
 }
@@ -150,7 +151,7 @@ static amp_status plan_one(struct plan *plan, struct amp__param *param) {
     AMP_TRY(amp__grad_elements(param, grad, &plan->fresh[i]));
     AMP_TRY(stash_elements(param, &plan->stash[i]));
     plan->shown[i] = plan->fresh[i];
-    plan->dst[i] = param->has_master ? amp__grad_master(param) : plan->fresh[i];
+    plan->dst[i] = amp__has_master_grad(param) ? amp__grad_master(param) : plan->fresh[i];
     plan->params[i] = param;
     plan->grads[i] = grad;
     plan->n++;
@@ -169,11 +170,22 @@ static amp_status plan_run(const struct plan *plan, float inverse, float *found_
     return AMP_OK;
 }
 
+/* A gradient that the 16-bit type would hold, where it is emulated and no master takes the exact one. */
+static void plan_round(const struct plan *plan, float *found_inf) {
+    for (size_t i = 0; i < plan->n; i++) {
+        const struct amp__param *param = plan->params[i];
+        struct amp__counts counts = { 0 };
+        if (!param->emulated || param->has_master || plan->dst[i].dtype != AMP_FLOAT32) continue;
+        amp__round(plan->dst[i].data, plan->dst[i].data, plan->dst[i].size, param->emulated, &counts);
+        if (counts.overflowed) *found_inf = 1.0f;
+    }
+}
+
 /* The host's handles show the master gradients rounded. */
 static amp_status plan_show(const struct plan *plan) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->params[i];
-        if (!param->has_master) continue;
+        if (!amp__has_master_grad(param)) continue;
         AMP_TRY(amp_cast_list(&plan->shown[i], &plan->dst[i], 1));
         param->grad_handle = plan->grads[i];
         param->grad_version = amp__grad_version(param, plan->grads[i]);
@@ -213,6 +225,7 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
     for (size_t i = 0; i < n && status == AMP_OK; i++) /* a parameter that two optimizers share is unscaled once */
         if (params[i]->in_bracket) status = plan_one(&plan, params[i]);
     if (status == AMP_OK) status = plan_run(&plan, (float)(1.0 / (double)scale), &found_inf);
+    if (status == AMP_OK) plan_round(&plan, &found_inf);
     if (status == AMP_OK) status = plan_show(&plan);
     if (status == AMP_OK && found_inf != 0.0f) {
         status = amp_first_nonfinite(plan.dst, plan.n, &first);
@@ -239,10 +252,10 @@ static void restore_first(struct amp__param *param) {
     amp_span shown;
     if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return;
     if (amp__grad_elements(param, grad, &shown) != AMP_OK) return;
-    const amp_span exact = param->has_master ? amp__grad_master(param) : shown;
+    const amp_span exact = amp__has_master_grad(param) ? amp__grad_master(param) : shown;
     if (param->first.data && param->first.dtype == exact.dtype) memcpy(exact.data, param->first.data, amp__span_bytes(&exact));
     else if (amp__span_bytes(&exact)) memset(exact.data, 0, amp__span_bytes(&exact));
-    if (param->has_master) {
+    if (amp__has_master_grad(param)) {
         param->grad_handle = grad;
         (void)amp__grads_show(param, true);
     }
@@ -287,7 +300,7 @@ amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float fa
         AMP_TRY(amp__grads_view(params[i], &span));
         if (!span.data) continue;
         AMP_TRY(amp_scale_list(&span, &span, 1, factor, NULL));
-        if (params[i]->has_master) AMP_TRY(amp__grads_show(params[i], true));
+        if (amp__has_master_grad(params[i])) AMP_TRY(amp__grads_show(params[i], true));
     }
     return AMP_OK;
 }

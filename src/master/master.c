@@ -42,13 +42,18 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     if (!param->has_master || param->swapped) return AMP_OK;
     AMP_TRY(amp__master_settle(param));
     const uint64_t version = version_of(param);
-    if (!always && version == param->version) return AMP_OK;
+    const bool look = always || (param->emulated && !param->host->version); /* it costs little beside emulation */
+    if (!look && version == param->version) return AMP_OK;
     struct amp__elements now;
     AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
     AMP_RETURN_IF(now.size != param->size || now.dtype != param->dtype, AMP_ERR_WRONG_STATE,
                   "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its storage",
                   param->name, (unsigned long long)param->size, amp__dtype_name(param->dtype),
                   (unsigned long long)now.size, amp__dtype_name(now.dtype));
+    if (param->emulated) {
+        amp__emulated_reconcile(param, now.data);
+        return AMP_OK;
+    }
     AMP_TRY(amp__reconcile(param->fp32.data, now.data, param->size, param->dtype));
     param->version = version;
     return AMP_OK;
@@ -62,6 +67,10 @@ amp_status amp__master_write_back(struct amp__param *param) {
 }
 
 void amp__master_round(struct amp__param *param, void *elements) {
+    if (param->emulated) {
+        amp__emulated_show(param, elements);
+        return;
+    }
     const amp_span dst = { elements, param->size, param->dtype, 0 };
     const amp_span src = { param->fp32.data, param->size, AMP_FLOAT32, 0 };
     const amp_status status = amp_cast_list(&dst, &src, 1);
@@ -118,24 +127,28 @@ static amp_status take_grad_back(struct amp__param *param) {
 }
 
 amp_status amp__master_swap_in(struct amp__param *param) {
-    if (!param->has_master) return AMP_OK;
+    if (!param->has_master && !param->emulated) return AMP_OK;
     if (param->swapped) {
         param->swapped++;
         return AMP_OK;
     }
     AMP_TRY(amp__master_reconcile(param, false));
-    AMP_TRY(lend_grad(param));
-    const amp_status status = exchange(param, param->dtype);
-    if (status != AMP_OK) {
-        (void)take_grad_back(param);
-        return status;
+    if (param->emulated) {
+        AMP_TRY(amp__emulated_lend(param));
+    } else {
+        AMP_TRY(lend_grad(param));
+        const amp_status status = exchange(param, param->dtype);
+        if (status != AMP_OK) {
+            (void)take_grad_back(param);
+            return status;
+        }
     }
     param->swapped = 1;
     return AMP_OK;
 }
 
 amp_status amp__master_swap_out(struct amp__param *param) {
-    if (!param->has_master || !param->swapped || --param->swapped) return AMP_OK;
+    if (!param->swapped || --param->swapped) return AMP_OK;
     param->stuck = true;
     const amp_status status = amp__master_settle(param);
     if (status != AMP_OK) (void)amp__master_settle(param); /* once more, before the host drops what is under its handles */
@@ -146,6 +159,11 @@ amp_status amp__master_settle(struct amp__param *param) {
     if (param->swapped) return AMP_OK;
     const amp_status grad_status = take_grad_back(param);
     if (!param->stuck) return grad_status;
+    if (param->emulated) {
+        AMP_TRY(amp__emulated_take_back(param));
+        param->stuck = false;
+        return AMP_OK;
+    }
     AMP_TRY(exchange(param, AMP_FLOAT32));
     param->stuck = false;
     AMP_TRY(amp__master_write_back(param));

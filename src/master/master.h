@@ -36,6 +36,7 @@ struct amp__param {
     amp_storage fp32;   /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
                            alloc) the host's own block kept for the way back; empty: neither */
     bool has_master;
+    amp_dtype emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
     uint64_t version;   /* of the tensor when master and parameter last agreed */
     uint32_t swapped;   /* steps that are running on the master */
     bool stuck;         /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
@@ -75,6 +76,25 @@ void amp__param_commit_retype(struct amp__param *param);
 amp_status amp__param_swap(const struct amp__param *param, amp_storage *storage);
 /* Frees what is left (gradients); the tensor is not touched. */
 void amp__param_destroy(struct amp__param *param);
+
+/* ---- emulate.c: the same on hosts that know FP32 only ---- */
+
+/* The host's own FP32 block is rounded through `dtype`; the exact values stay apart, as master if keep_master. */
+amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool keep_master);
+/* The exact values back into the host's block, and what is apart freed. */
+amp_status amp__emulated_undo(struct amp__param *param);
+/* master := parameter where the parameter is not the rounded master; then the block is rounded again. */
+void amp__emulated_reconcile(struct amp__param *param, float *block);
+/* The master into the host's block for a step; and back, rounded. */
+amp_status amp__emulated_lend(const struct amp__param *param);
+amp_status amp__emulated_take_back(struct amp__param *param);
+/* The block becomes the rounded master, or is rounded itself where there is none. */
+void amp__emulated_show(struct amp__param *param, void *elements);
+
+/* Is the truth of its gradient an FP32 master gradient, beside what the host's handle shows? */
+static inline bool amp__has_master_grad(const struct amp__param *param) {
+    return param->has_master && !param->emulated;
+}
 
 /* ---- master.c ---- */
 

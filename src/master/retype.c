@@ -90,6 +90,7 @@ amp_status amp__param_make_master(struct amp__param *param) {
 
 amp_status amp__param_undo_retype(struct amp__param *param) {
     if (!param->re_typed) return AMP_OK;
+    if (param->emulated) return amp__emulated_undo(param);
     AMP_TRY(amp__param_swap(param, &param->fp32));
     amp__host_free(param->host, &param->fp32);
     param->dtype = AMP_FLOAT32;
@@ -98,7 +99,7 @@ amp_status amp__param_undo_retype(struct amp__param *param) {
 }
 
 void amp__param_commit_retype(struct amp__param *param) {
-    if (param->re_typed && !param->has_master && amp__host_owns_memory(param->host))
+    if (param->re_typed && !param->has_master && (param->emulated || amp__host_owns_memory(param->host)))
         amp__host_free(param->host, &param->fp32);
 }
 
@@ -109,6 +110,11 @@ amp_status amp__param_restore(struct amp__param *param) {
     const amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
     char text[256];
     snprintf(text, sizeof text, "%s", amp_last_error());
+    if (param->emulated && !param->stuck) AMP_TRY(amp__emulated_undo(param));
+    if (param->emulated) {
+        amp__host_free(param->host, &param->fp32);
+        return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
+    }
     if (param->stuck) return seen; /* the host holds its FP32 block already, and refuses another */
     amp_storage storage = param->fp32;
     const bool fresh = !storage.data;

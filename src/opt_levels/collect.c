@@ -231,6 +231,7 @@ static amp_status check_apart(const amp_context *context, const struct amp__para
 }
 
 static bool must_retype(const amp_context *context, const struct amp__param *param);
+static amp_status retype(const amp_context *context, struct amp__param *param, bool keep_master);
 
 static amp_status add_new(amp_context *context, struct amp__optimizer *optimizer, const amp_param *given, size_t i,
                           struct amp__param **out) {
@@ -242,7 +243,7 @@ static amp_status add_new(amp_context *context, struct amp__optimizer *optimizer
     AMP_TRY(check_apart(context, param));
     *out = param;
     if (!must_retype(context, param)) return AMP_OK;
-    return amp__param_retype(param, context->properties.cast_model_type, context->properties.master_weights);
+    return retype(context, param, context->properties.master_weights);
 }
 
 amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
@@ -286,12 +287,17 @@ static bool must_retype(const amp_context *context, const struct amp__param *par
            !(context->properties.keep_batchnorm_fp32 && param->module_kind == AMP_MODULE_BATCH_NORM);
 }
 
+static amp_status retype(const amp_context *context, struct amp__param *param, bool keep_master) {
+    const amp_dtype type = context->properties.cast_model_type;
+    return context->properties.emulate ? amp__param_emulate(param, type, keep_master)
+                                       : amp__param_retype(param, type, keep_master);
+}
+
 amp_status amp__retype_all(amp_context *context) {
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];
         if (!must_retype(context, param)) continue;
-        const amp_status status = amp__param_retype(param, context->properties.cast_model_type,
-                                                    context->properties.master_weights && param->in_optimizer);
+        const amp_status status = retype(context, param, context->properties.master_weights && param->in_optimizer);
         if (status != AMP_OK) {
             amp__retype_undo(context);
             return status;

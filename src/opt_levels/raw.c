@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-enum { BLOCK = 1024 };
-
 /* Does the host look into structs of this op's calls? */
 static bool visits(const struct amp__op *op) {
     if (!op->host->visit) return false;
@@ -19,34 +17,6 @@ enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op) {
     if (!op->schema->n_buffers && !visits(op)) return AMP__RAW_NONE;
     if (properties->low == AMP_FLOAT16 ? op->fp16 != NULL : op->bf16 != NULL) return AMP__RAW_REPLACE;
     return properties->emulate ? AMP__RAW_EMULATE : AMP__RAW_NONE;
-}
-
-/* ---- rounding ---- */
-
-static void count(struct amp__counts *counts, const float *exact, const uint16_t *rounded, size_t n, amp_dtype low) {
-    const uint16_t infinity = low == AMP_FLOAT16 ? 0x7c00 : 0x7f80, least = low == AMP_FLOAT16 ? 0x0400 : 0x0080;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &exact[i], sizeof bits);
-        const uint16_t magnitude = rounded[i] & 0x7fff;
-        counts->overflowed += magnitude == infinity && (bits & 0x7f800000u) != 0x7f800000u;
-        counts->zeroed += magnitude == 0 && (bits & 0x7fffffffu) != 0;
-        counts->subnormal += magnitude != 0 && magnitude < least;
-    }
-}
-
-/* dst = src rounded through the low type and widened again; dst may be src. */
-static void round_run(float *dst, const float *src, uint64_t n, amp_dtype low, struct amp__counts *counts) {
-    uint16_t rounded[BLOCK];
-    for (uint64_t at = 0; at < n; at += BLOCK) {
-        const uint64_t length = n - at < BLOCK ? n - at : BLOCK;
-        const amp_span narrow = { rounded, length, low, 0 };
-        float exact[BLOCK];
-        memcpy(exact, src + at, length * sizeof *exact);
-        const amp_span from = { exact, length, AMP_FLOAT32, 0 }, to = { dst + at, length, AMP_FLOAT32, 0 };
-        if (amp_cast_list(&narrow, &from, 1) != AMP_OK || amp_cast_list(&to, &narrow, 1) != AMP_OK) continue;
-        if (counts) count(counts, exact, rounded, length, low);
-    }
 }
 
 /* ---- rows: the elements of a buffer may leave gaps between them, which are nobody's to touch ---- */
@@ -69,7 +39,7 @@ static void each_row(const struct amp__raw *raw, const struct amp__raw_place *pl
 
 static void round_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
                      struct amp__counts *counts) {
-    round_run((float *)place->temporary + at, place->host + at, (uint64_t)n, raw->low, counts);
+    amp__round((float *)place->temporary + at, place->host + at, (uint64_t)n, raw->low, counts);
 }
 
 static void narrow_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
@@ -77,17 +47,17 @@ static void narrow_in(const struct amp__raw *raw, const struct amp__raw_place *p
     const amp_span dst = { (uint16_t *)place->temporary + at, (uint64_t)n, raw->low, 0 };
     const amp_span src = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
     if (amp_cast_list(&dst, &src, 1) == AMP_OK && counts)
-        count(counts, place->host + at, (const uint16_t *)place->temporary + at, (size_t)n, raw->low);
+        amp__count_rounded(counts, place->host + at, (const uint16_t *)place->temporary + at, (uint64_t)n, raw->low);
 }
 
 static void round_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
                       struct amp__counts *counts) {
-    round_run(place->host + at, place->host + at, (uint64_t)n, raw->low, counts);
+    amp__round(place->host + at, place->host + at, (uint64_t)n, raw->low, counts);
 }
 
 static void copy_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
                      struct amp__counts *counts) {
-    round_run(place->host + at, (const float *)place->temporary + at, (uint64_t)n, raw->low, counts);
+    amp__round(place->host + at, (const float *)place->temporary + at, (uint64_t)n, raw->low, counts);
 }
 
 static void widen_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
@@ -102,7 +72,7 @@ static void add_out(const struct amp__raw *raw, const struct amp__raw_place *pla
                     struct amp__counts *counts) {
     float *scratch = (float *)place->temporary + at;
     const amp_span sum = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 }, addend = { scratch, (uint64_t)n, AMP_FLOAT32, 0 };
-    round_run(scratch, scratch, (uint64_t)n, raw->low, counts);
+    amp__round(scratch, scratch, (uint64_t)n, raw->low, counts);
     const amp_status status = amp_axpby_list(&sum, 1.0f, &sum, 1.0f, &addend, 1, NULL);
     (void)status;
 }

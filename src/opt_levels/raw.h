@@ -10,11 +10,8 @@
 #ifndef AMP_RAW_H
 #define AMP_RAW_H
 
+#include "kernels/round.h"
 #include "opt_levels/call.h"
-
-struct amp__counts {
-    uint64_t overflowed, zeroed, subnormal;
-};
 
 enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE };
 
