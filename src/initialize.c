@@ -21,17 +21,21 @@ static amp_status need_for_casts(const amp_host *host, const char *who) {
     return amp__host_need(host->release != NULL, "release", who, "it ends those copies");
 }
 
-static amp_status need_for_retyping(const amp_host *host, const char *who) {
+static amp_status need_for_retyping(const amp_host *host, const char *who, bool emulate) {
     AMP_TRY(amp__host_need(host->view != NULL, "view", who, "this level re-types parameters and must see them"));
-    return amp__host_need(host->swap_data != NULL, "swap_data", who,
+    return amp__host_need(host->swap_data != NULL || emulate, "swap_data", who,
                           "this level re-types parameters by putting other storage under their handles; without it use O1 "
-                          "or O4");
+                          "or O4, or set amp_config.emulate, which rounds them in place");
 }
 
 static amp_status need_for_scaling(const amp_host *host, const char *who) {
     AMP_TRY(amp__host_need(host->view != NULL, "view", who, "gradients are unscaled through it"));
     AMP_TRY(amp__host_need(host->grad != NULL, "grad", who, "the scaler must see the parameters' gradients"));
     return amp__host_need(!host->set_grad || host->release, "release", who, "set_grad hands gradients to libamp");
+}
+
+static bool has_handles(const struct amp__op *op) {
+    return !op->schema || op->schema->n_tensors || op->schema->ret.kind == AMP__TENSOR;
 }
 
 static amp_status check_model_hooks(const amp_context *context, const struct amp__model *model, size_t n_params,
@@ -42,17 +46,16 @@ static amp_status check_model_hooks(const amp_context *context, const struct amp
     bool bans = false;
     for (size_t i = 0; i < model->n_ops; i++) { /* raw buffers need no hook */
         const struct amp__op *op = &model->ops[i];
-        const bool handles = !op->schema || op->schema->n_tensors;
-        casts |= handles && amp__class_casts(op->op_class);
-        bans |= handles && op->op_class == AMP_BANNED;
+        casts |= has_handles(op) && (amp__class_casts(op->op_class) || amp__op_may_round(op));
+        bans |= has_handles(op) && op->op_class == AMP_BANNED;
     }
-    casts |= model->has_forward && (properties->cast_model_type != AMP_DTYPE_UNCHANGED ||
-                                    properties->cast_model_outputs != AMP_DTYPE_UNCHANGED);
+    casts |= model->has_forward && has_handles(&model->forward) &&
+             (properties->cast_model_type != AMP_DTYPE_UNCHANGED || properties->cast_model_outputs != AMP_DTYPE_UNCHANGED);
     snprintf(who, sizeof who, "level %s, model %zu:", amp__level_name(properties->level), index);
     if (!properties->enabled) return AMP_OK;
     if (casts || bans) AMP_TRY(need_types(&model->host, who));
     if (casts) AMP_TRY(need_for_casts(&model->host, who));
-    if (amp__retypes(properties) && n_params) AMP_TRY(need_for_retyping(&model->host, who));
+    if (amp__retypes(properties) && n_params) AMP_TRY(need_for_retyping(&model->host, who, properties->emulate));
     return AMP_OK;
 }
 
@@ -87,7 +90,7 @@ static amp_status build_forward(amp_context *context, struct amp__model *model, 
     AMP_TRY(amp__op_build(context, given->forward, &model->host, model->structs, what, &model->forward));
     model->forward.self = given->self;
     model->forward.target = model;
-    model->has_forward = true;
+    model->has_forward = context->has_forward = true;
     return AMP_OK;
 }
 

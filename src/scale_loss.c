@@ -119,6 +119,7 @@ static void open_bracket(struct amp__bracket *bracket, bool with_loss, bool dela
     mask_traps(bracket);
     bracket->with_loss = with_loss;
     bracket->delay = delay;
+    atomic_fetch_add(&bracket->context->open, 1);
     if (with_loss) atomic_fetch_add(&bracket->context->backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
@@ -196,6 +197,7 @@ AMP_API amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, am
 
 void amp__bracket_close(struct amp__bracket *bracket) {
     drop_temporaries(bracket);
+    atomic_fetch_sub(&bracket->context->open, 1);
     if (bracket->with_loss) atomic_fetch_sub(&bracket->context->backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->in_bracket = false;
     amp__free(bracket->optimizers);

@@ -19,6 +19,20 @@ void amp__count_rounded(struct amp__counts *counts, const float *exact, const ui
     }
 }
 
+void amp__count_widened(struct amp__counts *counts, const float *exact, const float *rounded, uint64_t n, amp_dtype low) {
+    const uint32_t infinity = 0x7f800000u, least = low == AMP_FLOAT16 ? (127u - 14u) << 23 : 1u << 23;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t from, to;
+        memcpy(&from, &exact[i], sizeof from);
+        memcpy(&to, &rounded[i], sizeof to);
+        from &= 0x7fffffffu;
+        to &= 0x7fffffffu;
+        counts->overflowed += to == infinity && from < infinity;
+        counts->zeroed += to == 0 && from != 0;
+        counts->subnormal += to != 0 && to < least;
+    }
+}
+
 void amp__round(float *dst, const float *src, uint64_t n, amp_dtype low, struct amp__counts *counts) {
     uint16_t rounded[BLOCK];
     float exact[BLOCK];

@@ -41,7 +41,7 @@ amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool ke
 amp_status amp__emulated_undo(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
-    if (param->fp32.data) copy(param, now.data, param->fp32.data);
+    if (param->fp32.data && !param->stuck) copy(param, now.data, param->fp32.data); /* stuck: a step's values are newer */
     amp__host_free(param->host, &param->fp32);
     param->emulated = AMP_DTYPE_DEFAULT;
     param->re_typed = param->has_master = false;

@@ -110,9 +110,8 @@ amp_status amp__param_restore(struct amp__param *param) {
     const amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
     char text[256];
     snprintf(text, sizeof text, "%s", amp_last_error());
-    if (param->emulated && !param->stuck) AMP_TRY(amp__emulated_undo(param));
     if (param->emulated) {
-        amp__host_free(param->host, &param->fp32);
+        AMP_TRY(amp__emulated_undo(param));
         return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
     }
     if (param->stuck) return seen; /* the host holds its FP32 block already, and refuses another */

@@ -21,6 +21,11 @@ void amp__op_clear(struct amp__op *op); /* what a built op owns */
 amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const amp_op *descriptors, size_t n);
 /* Must the slot hold a wrapper at this level? */
 bool amp__op_needs_wrapper(const struct amp__op *op);
+/* O1 and O4 on a host that knows FP32 only, but tells logical types: whatever meets 16-bit tensors returns one. */
+static inline bool amp__op_may_round(const struct amp__op *op) {
+    const struct amp__properties *properties = &op->context->properties;
+    return properties->emulate && properties->patch_ops && op->host->dtype && op->schema && op->schema->n_tensors;
+}
 /* Does the class cast at all? */
 static inline bool amp__class_casts(amp_class op_class) {
     return op_class == AMP_LOWER || op_class == AMP_FP32 || op_class == AMP_PROMOTE || op_class == AMP_PROMOTE_SEQUENCE;

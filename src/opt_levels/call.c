@@ -68,12 +68,20 @@ static amp_dtype common_type(const struct operands *operands) {
 /* Copies of the arguments that change: handles on the handler's stack, lists among the call's temporaries. */
 struct substitution {
     struct amp__casting casting;
-    const struct amp__op *op;
+    struct amp__op *op;
     amp_dtype target;
     bool forward; /* the forward's rule instead of the class's */
     void *argv[AMP__MAX_ARGS];
     void *handles[AMP__MAX_ARGS];
 };
+
+/* Batch norm's parameters stay FP32 in an emulated 16-bit model. */
+static bool is_fp32_param(const struct substitution *s, void *tensor) {
+    const struct amp__properties *properties = &s->op->context->properties;
+    if (!amp__emulates_model(properties) || !properties->keep_batchnorm_fp32) return false;
+    const struct amp__param *param = amp__param_find(s->op->context, s->op->host, tensor);
+    return param && param->module_kind == AMP_MODULE_BATCH_NORM;
+}
 
 static bool needs_cast(const struct substitution *s, const struct amp__operand *operand) {
     if (s->forward) /* Apex casts a model's floating inputs; fp64 stays, as on the model's own tensors */
@@ -86,12 +94,13 @@ static amp_status substitute_handle(struct substitution *s, const struct amp__ar
     if (!*handle) return AMP_OK;
     const struct amp__operand operand = { amp__host_dtype(s->op->host, *handle), (arg->flags & AMP__LIST) != 0,
                                           (arg->flags & AMP__READ_WRITE) != 0 };
-    if (!needs_cast(s, &operand)) return AMP_OK;
+    if (!needs_cast(s, &operand) || is_fp32_param(s, *handle)) return AMP_OK;
     void *cast;
     const amp_status status = amp__casting_cast(&s->casting, *handle, s->target, &cast);
     if (status != AMP_OK)
         return amp__fail_prefix(status, "op %s: %s: cast from %s to %s", s->op->name, arg->name[0] ? arg->name : "argument",
                                 amp__dtype_name(operand.dtype), amp__dtype_name(s->target));
+    if (s->op->context->properties.emulate) amp__count_cast(s->op, *handle, cast, s->target);
     *handle = cast;
     return AMP_OK;
 }
@@ -163,6 +172,15 @@ static void run_untrapped(const struct amp__call *call, amp_fn function, void *c
     amp__traps_restore(&traps);
 }
 
+/* On a host that knows FP32 only, what came out of 16-bit values is rounded. */
+static void round_outputs(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype type) {
+    if (!op->context->properties.emulate || !amp__is_low(type)) return;
+    const amp_status status = amp__outputs_round(op, call, argv, type);
+    if (status == AMP_OK) return;
+    count(&op->failures);
+    amp__keep_error(op->context, status);
+}
+
 static void run_cast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
                      amp_dtype target) {
     struct substitution s = { .op = op, .target = target };
@@ -173,11 +191,22 @@ static void run_cast(struct amp__op *op, const struct amp__call *call, const str
     if (status == AMP_OK) {
         run_untrapped(call, implementation(op, call, target), s.argv);
         if (raw.n) amp__raw_leave(&raw, op);
+        round_outputs(op, call, s.argv, target);
         amp__casting_end(&s.casting);
     } else {
         amp__casting_abandon(&s.casting);
         run_uncast(op, call, operands, status);
     }
+}
+
+/* Where handles have no logical type, nothing says what is rounded already. */
+static bool always_rounds(const struct amp__op *op) {
+    return op->context->properties.emulate && op->op_class == AMP_LOWER && !op->host->dtype && op->schema->n_tensors;
+}
+
+static void run_as_it_comes(struct amp__op *op, const struct amp__call *call, amp_dtype type) {
+    amp__call_run(call, implementation(op, call, type), call->args);
+    round_outputs(op, call, call->args, type);
 }
 
 void amp__op_handler(void *user, struct amp__call *call) {
@@ -195,37 +224,23 @@ void amp__op_handler(void *user, struct amp__call *call) {
     gather(&operands, op->host, call);
     struct amp__decision decision =
         amp__decide(&op->context->properties, op->op_class, operands.distinct, operands.n);
-    if (op->raw_mode != AMP__RAW_NONE) decision.target = op->context->properties.low;
+    if (op->raw_mode != AMP__RAW_NONE || always_rounds(op)) decision.target = op->context->properties.low;
     const amp_dtype type = decision.target ? decision.target : common_type(&operands);
     atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
     if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
     else if (decision.target) run_cast(op, call, &operands, decision.target);
-    else amp__call_run(call, implementation(op, call, type), call->args);
+    else run_as_it_comes(op, call, type);
     amp__mark_pop(thread, __builtin_frame_address(0));
 }
 
 /* ---- forward ---- */
 
 /* The model's result in the type the user asked for. */
-static amp_status cast_output(struct amp__op *op, const struct amp__call *call) {
+static amp_status cast_model_output(struct amp__op *op, const struct amp__call *call) {
     const amp_dtype wanted = op->context->properties.cast_model_outputs;
-    if (call->schema->ret.kind != AMP__TENSOR || !amp__is_floating(wanted)) return AMP_OK;
-    void *output = amp__call_returned(call);
-    if (!output) return AMP_OK;
-    const amp_dtype dtype = amp__host_dtype(op->host, output);
-    if (!amp__is_floating(dtype) || dtype == AMP_FLOAT64 || dtype == wanted) return AMP_OK;
-    const bool owned = !(op->flags & AMP_OP_RETURN_BORROWED);
-    const bool taped = owned && amp__host_grad_enabled(op->host) && !amp__tape_retains(op->host);
-    void *cast;
-    if (taped) AMP_TRY(amp__tape_reserve(op->context));
-    const amp_status status = amp__host_cast(op->host, output, wanted, &cast);
-    if (status != AMP_OK && taped) amp__tape_unreserve(op->context, 1);
-    if (status != AMP_OK) return amp__fail_prefix(status, "%s: the model's output", op->name);
-    count(&op->casts);
-    if (taped) amp__tape_add(op->context, op->host, output);
-    else if (owned) amp__host_release(op->host, output);
-    amp__call_return_pointer(call, cast);
-    return AMP_OK;
+    if (!amp__is_floating(wanted)) return AMP_OK;
+    const amp_status status = amp__output_cast(op, call, wanted);
+    return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s: the model's output", op->name);
 }
 
 static void run_forward(struct amp__op *op, const struct amp__call *call) {
@@ -268,7 +283,7 @@ void amp__forward_handler(void *user, struct amp__call *call) {
     count(&op->calls);
     atomic_store_explicit(&op->last_target, op->context->properties.cast_model_type, memory_order_relaxed);
     run_forward(op, call);
-    const amp_status status = cast_output(op, call);
+    const amp_status status = cast_model_output(op, call);
     if (status != AMP_OK) {
         count(&op->failures);
         amp__keep_error(op->context, status);

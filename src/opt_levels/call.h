@@ -64,9 +64,14 @@ void amp__casting_end(struct amp__casting *casting);
 /* The same without the op having seen them: all are released. */
 void amp__casting_abandon(struct amp__casting *casting);
 
-/* Do ops of this context obey their class on this thread now? No, where backward runs and no scope is entered. */
+/* Do ops of this context obey their class on this thread now? No, where backward runs and no scope is entered: the casts
+ * are on the tape. An emulated 16-bit model is the other way round: what runs in forward and in backward is rounded, what
+ * runs outside is not the model; and where no forward is described, everything is. */
 static inline bool amp__ops_obey(const amp_context *context, const struct amp__thread *thread) {
-    return thread->scope.set || atomic_load_explicit(&context->backward, memory_order_relaxed) == 0;
+    if (thread->scope.set) return true;
+    if (amp__emulates_model(&context->properties))
+        return !context->has_forward || atomic_load_explicit(&context->open, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&context->backward, memory_order_relaxed) == 0;
 }
 
 #endif

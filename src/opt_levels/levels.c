@@ -237,9 +237,6 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
     AMP_RETURN_IF(p.num_losses > 65536, AMP_ERR_INVALID_ARGUMENT, "amp_config.num_losses is %u; 65536 is the limit",
                   (unsigned)p.num_losses);
     AMP_TRY(resolve_scaler(&config, config.loss_scale != 0.0f ? config.loss_scale : level->loss_scale, &p.scaler));
-    AMP_RETURN_IF(p.emulate && amp__retypes(&p), AMP_ERR_UNSUPPORTED,
-                  "level %s: emulate is for O1 and O4 in this version, where ops are cast and parameters stay FP32",
-                  level->name);
     if (!p.enabled) make_inert(&p);
     *out = p;
     return AMP_OK;

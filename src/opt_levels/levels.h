@@ -12,7 +12,7 @@ struct amp__properties {
     bool keep_batchnorm_fp32;
     bool master_weights;
     bool cache;
-    bool emulate; /* raw buffers are rounded through the low type */
+    bool emulate; /* the host knows FP32 only: values are rounded through the low type and stay FP32 */
     amp_dtype low;                /* the level's 16-bit type */
     amp_dtype cast_model_type;    /* AMP_DTYPE_UNCHANGED: the model is not touched */
     amp_dtype cast_model_outputs; /* AMP_DTYPE_UNCHANGED: outputs as they come */
@@ -29,6 +29,11 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
 /* Does the model get another type at this level? */
 static inline bool amp__retypes(const struct amp__properties *properties) {
     return amp__is_low(properties->cast_model_type);
+}
+
+/* Is a 16-bit model played on FP32 storage? Then every op of the model is rounded, not only those that a list names. */
+static inline bool amp__emulates_model(const struct amp__properties *properties) {
+    return properties->emulate && amp__retypes(properties);
 }
 
 /* Scale 1 that never changes, and no masters: gradients are what FP32 training has, nothing needs doing. */

@@ -153,6 +153,14 @@ static amp_class class_by_aliases(const amp_context *context, const char *aliase
 }
 
 static void classify_one(amp_context *context, struct amp__op *op, const char *aliases) {
+    if (amp__emulates_model(&context->properties)) {
+        const bool leave = op->op_class == AMP_LEAVE;
+        op->reason = !leave                             ? "emulated: every op of the model is rounded"
+                     : op->flags & AMP_OP_REGISTERED ? "registered"
+                                                        : "said by its descriptor";
+        if (!leave) op->op_class = AMP_LOWER;
+        return;
+    }
     if (!context->properties.patch_ops) {
         op->op_class = AMP_LEAVE;
         op->reason = "this level casts no ops";
@@ -178,9 +186,10 @@ static amp_status inherit(struct amp__op *ops, size_t n, struct amp__op *op, con
     op->is_backward = true;
     for (size_t i = 0; i < n; i++)
         if (&ops[i] != op && !strcmp(ops[i].name, forward)) {
-            if (op->op_class == AMP_LEAVE && descriptor->op_class == AMP_BY_LIST) {
+            const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->properties);
+            if (unsaid && descriptor->op_class == AMP_BY_LIST && op->op_class != ops[i].op_class) {
                 op->op_class = ops[i].op_class;
-                op->reason = "backward of a listed op";
+                op->reason = ops[i].op_class == AMP_LEAVE ? "backward of an op that is left" : "backward of a listed op";
             }
             return AMP_OK;
         }
@@ -216,5 +225,5 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
 
 bool amp__op_needs_wrapper(const struct amp__op *op) {
     if (!op->context->properties.enabled || !op->slot) return false;
-    return op->op_class != AMP_LEAVE || op->fp16 || op->bf16;
+    return op->op_class != AMP_LEAVE || op->fp16 || op->bf16 || amp__op_may_round(op);
 }

@@ -75,6 +75,7 @@ static void add_out(const struct amp__raw *raw, const struct amp__raw_place *pla
     amp__round(scratch, scratch, (uint64_t)n, raw->low, counts);
     const amp_status status = amp_axpby_list(&sum, 1.0f, &sum, 1.0f, &addend, 1, NULL);
     (void)status;
+    if (raw->low_sums) amp__round(sum.data, sum.data, sum.size, raw->low, counts);
 }
 
 /* ---- weights: packed once per version ---- */
@@ -206,6 +207,16 @@ static amp_status new_place(struct amp__raw *raw, float *host, struct amp__raw_p
     return AMP_OK;
 }
 
+/* Batch norm's parameters, statistics and their gradients stay FP32 in a 16-bit model. */
+static bool stays_fp32(const struct amp__raw *raw, const float *address) {
+    const amp_context *context = raw->casting->context;
+    uint64_t offset;
+    if (!raw->low_sums || !context->properties.keep_batchnorm_fp32) return false;
+    const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
+    if (!param) param = amp__range_find(context->grad_ranges, context->n_grad_ranges, address, &offset);
+    return param && param->module_kind == AMP_MODULE_BATCH_NORM;
+}
+
 static amp_status enter_place(struct amp__raw *raw, struct amp__raw_place *place) {
     AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, place) : enter_replaced(raw, place));
     raw->n++;
@@ -217,7 +228,7 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     const struct amp__arg *arg = &call->schema->args[i];
     struct amp__raw_place *place = NULL;
     float *host = amp__call_pointer(call, i);
-    if (arg->dtype != AMP_FLOAT32 || (arg->flags & (AMP__KEEP | AMP__SEED)) || !host) return AMP_OK;
+    if (arg->dtype != AMP_FLOAT32 || (arg->flags & (AMP__KEEP | AMP__SEED)) || !host || stays_fp32(raw, host)) return AMP_OK;
     AMP_TRY(new_place(raw, host, &place));
     place->flags = arg->flags;
     AMP_TRY(extents_of(raw, raw->casting, call, i, place));
@@ -269,7 +280,7 @@ static amp_status take_field(void *self, const amp_field *given) {
     AMP_RETURN_IF(field.role < AMP_ROLE_READ || field.role > AMP_ROLE_KEEP || !field.address || field.size < 0,
                   AMP_ERR_INVALID_ARGUMENT, "visit: %s has no address, a negative size or an unknown role %d",
                   field.name ? field.name : "a field", (int)field.role);
-    if (field.role == AMP_ROLE_KEEP || !*field.address || !field.size) return AMP_OK;
+    if (field.role == AMP_ROLE_KEEP || !*field.address || !field.size || stays_fp32(raw, *field.address)) return AMP_OK;
     const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE : field.role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0;
     AMP_TRY(join(raw, &field, flags, &joined));
     if (joined) return AMP_OK;
@@ -299,6 +310,7 @@ static amp_status visit_structs(struct amp__raw *raw, const struct amp__call *ca
 amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
                           void **pointers) {
     raw->casting = casting;
+    raw->low_sums = amp__emulates_model(&casting->context->properties);
     for (uint32_t i = 0; i < call->schema->n_args; i++)
         if (call->schema->args[i].kind == AMP__BUFFER) AMP_TRY(enter_argument(raw, call, i, argv, pointers));
     if (casting->op && visits(casting->op)) AMP_TRY(visit_structs(raw, call, argv));

@@ -28,6 +28,7 @@ struct amp__raw_place {
 struct amp__raw {
     enum amp__raw_mode mode;
     amp_dtype low;
+    bool low_sums; /* the model is 16-bit: gradient sums are rounded too, and batch norm's parameters are not touched */
     size_t n;
     size_t capacity;
     struct amp__raw_place *places; /* of the call's memory */

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an op returned or wrote, brought to the type that the policy wants. */
+#include "kernels/round.h"
+#include "opt_levels/call.h"
+
+#include <string.h>
+
+/* ---- the returned handle ---- */
+
+amp_status amp__output_cast(struct amp__op *op, const struct amp__call *call, amp_dtype wanted) {
+    if (call->schema->ret.kind != AMP__TENSOR) return AMP_OK;
+    void *output = amp__call_returned(call);
+    if (!output) return AMP_OK;
+    const amp_dtype dtype = amp__host_dtype(op->host, output);
+    if (!amp__is_floating(dtype) || dtype == AMP_FLOAT64 || dtype == wanted) return AMP_OK;
+    const bool owned = !(op->flags & AMP_OP_RETURN_BORROWED);
+    const bool taped = owned && amp__host_grad_enabled(op->host) && !amp__tape_retains(op->host);
+    void *cast;
+    if (taped) AMP_TRY(amp__tape_reserve(op->context));
+    const amp_status status = amp__host_cast(op->host, output, wanted, &cast);
+    if (status != AMP_OK && taped) amp__tape_unreserve(op->context, 1);
+    if (status != AMP_OK) return status;
+    atomic_fetch_add_explicit(&op->casts, 1, memory_order_relaxed);
+    if (op->context->properties.emulate && amp__is_low(wanted)) amp__count_cast(op, output, cast, wanted);
+    if (taped) amp__tape_add(op->context, op->host, output);
+    else if (owned) amp__host_release(op->host, output);
+    amp__call_return_pointer(call, cast);
+    return AMP_OK;
+}
+
+/* ---- emulate ---- */
+
+/* FP32 elements in one block; NULL where there are none to see. */
+static float *fp32_elements(const amp_host *host, void *tensor, uint64_t *size) {
+    amp_tensor_view view;
+    memset(&view, 0, sizeof view);
+    if (!host->view || host->view(host->self, tensor, &view) != AMP_OK || !view.data) return NULL;
+    if (view.device.type > 1 || amp__view_dtype(&view) != AMP_FLOAT32 || amp__view_size(&view, size) != AMP_OK) return NULL;
+    return amp__view_is_compact(&view) ? amp__view_data(&view) : NULL;
+}
+
+static void add_counts(struct amp__op *op, const struct amp__counts *counts) {
+    atomic_fetch_add_explicit(&op->overflowed, counts->overflowed, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->zeroed, counts->zeroed, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->subnormal, counts->subnormal, memory_order_relaxed);
+}
+
+void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low) {
+    struct amp__counts counts = { 0 };
+    uint64_t before, after;
+    if (!amp__is_low(low)) return;
+    const float *exact = fp32_elements(op->host, source, &before);
+    const float *rounded = exact ? fp32_elements(op->host, cast, &after) : NULL;
+    if (!rounded || before != after) return;
+    amp__count_widened(&counts, exact, rounded, before, low);
+    add_counts(op, &counts);
+}
+
+/* An output under a handle of the caller's keeps that handle: its elements are rounded where they are. */
+static void round_handle(struct amp__op *op, void *tensor, amp_dtype low) {
+    struct amp__counts counts = { 0 };
+    uint64_t size;
+    float *elements = tensor ? fp32_elements(op->host, tensor, &size) : NULL;
+    if (!elements) return;
+    amp__round(elements, elements, size, low, &counts);
+    add_counts(op, &counts);
+}
+
+static void round_written(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low) {
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const struct amp__arg *arg = &call->schema->args[i];
+        const bool writes = arg->kind == AMP__TENSOR && (arg->flags & (AMP__WRITE | AMP__READ_WRITE));
+        if (writes && !(arg->flags & AMP__LIST)) round_handle(op, *(void *const *)argv[i], low);
+    }
+}
+
+amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low) {
+    round_written(op, call, argv, low);
+    const amp_status status = amp__output_cast(op, call, low);
+    return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "op %s: its result", op->name);
+}
