@@ -310,7 +310,7 @@ typedef struct amp_host {
  * A ready-made handle for hosts that have no tensors, only memory: with amp_buffer_host() as amp_model.host and
  * amp_optimizer.host, a parameter is the address of an amp_buffer, and no hook needs to be written. The buffers may be
  * slices of one allocation. Gradients are fixed buffers that backward adds into. The structure is kept.
- * What needs storage to be exchanged (O2, O3, O5) is not possible with it; O0, O1, O4 and the scaler are.
+ * O2, O3 and O5 exchange storage, which is not possible with it, and need amp_config.emulate.
  */
 typedef struct amp_buffer {
     uint32_t struct_size; /* sizeof(amp_buffer); AMP_BUFFER_INIT sets it */
@@ -351,7 +351,7 @@ typedef struct amp_op {
     uint32_t struct_size; /* sizeof(amp_op); AMP_OP_INIT sets it. In arrays, the stride: all must agree */
     uint32_t flags;
     amp_class op_class; /* AMP_BY_LIST (0), or the class to use whatever the lists say. At the levels that cast no ops
-                           (O0, O2, O3, O5, patch_ops OFF) every op is left alone */
+                           (O0, O2, O3, O5, patch_ops OFF) every op is left alone, but for what emulate rounds */
     int32_t reserved;   /* 0 */
     const char *name;
     const char *aliases;     /* comma-separated further names for the lists, or NULL */
@@ -498,9 +498,14 @@ typedef struct amp_config {
     float backoff;                /* default 0.5, or 1 / growth where the mode has one factor for both */
     amp_switch consecutive_hysteresis; /* ON: a clean iteration restores the hysteresis; OFF: only growth of the scale
                                           does; default: the mode's (apex: ON) */
-    amp_switch emulate; /* ON: ops on raw FP32 buffers that have no 16-bit implementation run as they are, on inputs
-                           rounded through the level's 16-bit type, and their outputs are rounded: what the level
-                           would do to the model, on a host that knows FP32 only. O1 and O4 in this version */
+    amp_switch emulate; /* ON, for hosts that know FP32 only: what the level would do to the model, in FP32 storage. Ops
+                           without a 16-bit implementation run as they are, on inputs rounded through the level's
+                           16-bit type, and what they return or write is rounded. At O1 and O4 those that the policy
+                           lowers; at O2, O3 and O5 every op that runs in a described forward, in an entered scope or
+                           while a bracket is open (without a described forward: every op), except those of class
+                           AMP_LEAVE: parameters are rounded in the host's own block, batch norm's kept, and masters
+                           stand apart; swap_data is not needed. Handles: `cast` rounds and keeps FP32 storage, and
+                           `dtype` tells the logical type; without `dtype` lower always rounds */
 } amp_config;
 
 #define AMP_CONFIG_INIT                                                                                                \

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Emulation for hosts with handles whose kernels know FP32 only: cast rounds, and FP32 storage stays. */
+#include "checks.h"
+
+#include <amp_kernels.h>
+
+/* ---- a framework of FP32 tensors that may carry a logical type ---- */
+
+enum { N = 4 };
+struct tensor {
+    float data[N];
+    amp_dtype logical;
+    bool rounded_by_host; /* made by the cast hook */
+};
+
+static int alive; /* tensors made and not released */
+
+static struct tensor *make(amp_dtype logical) {
+    struct tensor *tensor = calloc(1, sizeof *tensor);
+    ck_assert_ptr_nonnull(tensor);
+    tensor->logical = logical;
+    alive++;
+    return tensor;
+}
+
+static void drop(struct tensor *tensor) {
+    alive--;
+    free(tensor);
+}
+
+static struct tensor *filled(float value) {
+    struct tensor *tensor = make(AMP_FLOAT32);
+    for (int i = 0; i < N; i++) tensor->data[i] = value;
+    return tensor;
+}
+
+static bool saw_unrounded; /* an op that should run low was given a value that fp16 does not hold */
+
+static float half(float x) { return amp_half_to_float(amp_float_to_half(x)); }
+
+static void look(const struct tensor *tensor) {
+    for (int i = 0; i < N; i++) saw_unrounded |= half(tensor->data[i]) != tensor->data[i];
+}
+
+static void *mul(void *a, void *b) {
+    struct tensor *x = a, *y = b, *out = make(AMP_FLOAT32);
+    look(x);
+    look(y);
+    for (int i = 0; i < N; i++) out->data[i] = x->data[i] * y->data[i];
+    return out;
+}
+
+static int32_t add_in_place(void *a, void *b) {
+    struct tensor *x = a, *y = b;
+    for (int i = 0; i < N; i++) x->data[i] += y->data[i];
+    return 0;
+}
+
+static struct {
+    void *(*mul)(void *, void *);
+    void *(*activate)(void *, void *);
+    int32_t (*add_)(void *, void *);
+} table;
+
+/* ---- hooks ---- */
+
+static amp_status view(void *self, void *handle, amp_tensor_view *out) {
+    static int64_t shape[] = { N };
+    (void)self;
+    out->data = ((struct tensor *)handle)->data;
+    out->ndim = 1;
+    out->shape = shape;
+    out->device.type = 1;
+    out->dtype.code = 2;
+    out->dtype.bits = 32;
+    out->dtype.lanes = 1;
+    return AMP_OK;
+}
+
+static amp_dtype logical_type(void *self, void *handle) {
+    (void)self;
+    return ((struct tensor *)handle)->logical;
+}
+
+static amp_status cast(void *self, void *handle, amp_dtype to, void **out) {
+    const struct tensor *source = handle;
+    (void)self;
+    struct tensor *result = make(to);
+    for (int i = 0; i < N; i++) result->data[i] = to == AMP_FLOAT16 ? half(source->data[i]) : source->data[i];
+    result->rounded_by_host = true;
+    *out = result;
+    return AMP_OK;
+}
+
+static void release(void *self, void *handle) {
+    (void)self;
+    drop(handle);
+}
+
+struct world {
+    struct tensor *weight, *gamma;
+    amp_host host;
+    amp_param params[2];
+    amp_op ops[3];
+    amp_model model;
+    amp_context *context;
+};
+
+static amp_op op(const char *name, const char *schema, void *slot, amp_class op_class) {
+    amp_op described = AMP_OP_INIT;
+    described.name = name;
+    described.schema = schema;
+    described.slot = slot;
+    described.op_class = op_class;
+    return described;
+}
+
+static struct world set_up(bool with_types) {
+    struct world w = { .host = AMP_HOST_INIT, .model = AMP_MODEL_INIT };
+    table.mul = mul;
+    table.activate = mul;
+    table.add_ = add_in_place;
+    alive = 0;
+    saw_unrounded = false;
+    w.weight = filled(1.0f + 0x1p-12f);
+    w.gamma = filled(1.0f + 0x1p-12f);
+    w.host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
+    w.host.view = view;
+    w.host.dtype = with_types ? logical_type : NULL;
+    w.host.cast = cast;
+    w.host.release = release;
+    w.params[0] = w.params[1] = (amp_param)AMP_PARAM_INIT;
+    w.params[0].tensor = w.weight;
+    w.params[1].tensor = w.gamma;
+    w.params[1].module_kind = AMP_MODULE_BATCH_NORM;
+    w.ops[0] = op("mul", "mul(Tensor a, Tensor b) -> Tensor", &table.mul, AMP_LOWER);
+    w.ops[1] = op("activate", "activate(Tensor a, Tensor b) -> Tensor", &table.activate, AMP_LEAVE);
+    w.ops[2] = op("add_", "add_(Tensor(a!) self, Tensor other) -> int32", &table.add_, AMP_LOWER);
+    return w;
+}
+
+static amp_status start(struct world *w, amp_level level) {
+    amp_config config = AMP_CONFIG_INIT;
+    amp_model *model = &w->model;
+    w->model.host = &w->host;
+    w->model.ops = w->ops;
+    w->model.n_ops = 3;
+    w->model.params = w->params;
+    w->model.n_params = 2;
+    config.level = level;
+    config.emulate = AMP_ON;
+    return amp_initialize_many(&model, 1, NULL, 0, &config, &w->context);
+}
+
+static void finish(struct world *w) {
+    ck_assert_int_eq(amp_check(w->context), AMP_OK);
+    ck_assert_int_eq(amp_shutdown(w->context), AMP_OK);
+    ck_assert(table.mul == mul && table.activate == mul && table.add_ == add_in_place);
+    drop(w->weight);
+    drop(w->gamma);
+    ck_assert_int_eq(alive, 0);
+}
+
+static amp_op_stats stats_of(const struct world *w, size_t i) {
+    amp_op_stats stats[3] = { AMP_OP_STATS_INIT, AMP_OP_STATS_INIT, AMP_OP_STATS_INIT };
+    size_t n;
+    ck_assert_int_eq(amp_get_op_stats(w->context, stats, 3, &n), AMP_OK);
+    return stats[i];
+}
+
+/* ---- O1 ---- */
+
+START_TEST(a_lower_op_is_round_compute_round) {
+    struct world w = set_up(_i);
+    ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
+    struct tensor *x = filled(1.0f / 3.0f), *y = table.mul(x, w.weight);
+    ck_assert(!saw_unrounded);
+    ck_assert_float_eq(y->data[0], half(half(1.0f / 3.0f) * half(1.0f + 0x1p-12f)));
+    ck_assert(y->rounded_by_host); /* the rounding of the result is on the tape too */
+    ck_assert_float_eq(x->data[0], 1.0f / 3.0f);
+    ck_assert_float_eq(w.weight->data[0], 1.0f + 0x1p-12f); /* O1: the weight stays FP32 */
+    drop(x);
+    drop(y);
+    ck_assert_uint_eq(stats_of(&w, 0).casts, 3);
+    finish(&w);
+}
+END_TEST
+
+/* With logical types, what a left op makes of 16-bit tensors is 16-bit; without them nothing says so. */
+START_TEST(a_left_op_on_16_bit_tensors_returns_one) {
+    struct world w = set_up(_i);
+    ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
+    struct tensor *x = filled(1.0f + 0x1p-10f), *y = table.mul(x, x);
+    struct tensor *z = table.activate(y, y);
+    const float exact = y->data[0] * y->data[0];
+    ck_assert_float_ne(half(exact), exact);
+    ck_assert_float_eq(z->data[0], _i ? half(exact) : exact);
+    struct tensor *full = table.activate(x, x); /* FP32 in, FP32 out */
+    ck_assert_float_eq(full->data[0], x->data[0] * x->data[0]);
+    struct tensor *all[] = { x, y, z, full };
+    for (int i = 0; i < 4; i++) drop(all[i]);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(what_is_lost_is_counted) {
+    struct world w = set_up(_i);
+    ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
+    struct tensor *x = filled(1.0f), *one = filled(1.0f);
+    x->data[0] = 1e6f;  /* infinite in fp16 */
+    x->data[1] = 1e-9f; /* zero */
+    x->data[2] = 1e-6f; /* subnormal: on the way in, and on the way out */
+    struct tensor *y = table.mul(x, one);
+    const amp_op_stats stats = stats_of(&w, 0);
+    ck_assert_uint_eq(stats.overflowed, 1);
+    ck_assert_uint_eq(stats.zeroed, 1);
+    ck_assert_uint_eq(stats.subnormal, 2);
+    drop(x);
+    drop(one);
+    drop(y);
+    finish(&w);
+}
+END_TEST
+
+/* ---- O2 ---- */
+
+START_TEST(parameters_are_rounded_in_place_but_batch_norms) {
+    struct world w = set_up(_i);
+    ck_assert_int_eq(start(&w, AMP_O2), AMP_OK);
+    ck_assert_float_eq(w.weight->data[0], 1.0f);
+    ck_assert_float_eq(w.gamma->data[0], 1.0f + 0x1p-12f);
+    struct tensor *x = filled(1.0f / 3.0f), *y = table.activate(x, w.weight); /* left by its descriptor: not the model */
+    ck_assert_float_eq(y->data[0], 1.0f / 3.0f);
+    struct tensor *z = table.mul(x, w.gamma); /* gamma as it is, the rest rounded */
+    ck_assert_float_eq(z->data[0], half(half(1.0f / 3.0f) * (1.0f + 0x1p-12f)));
+    drop(x);
+    drop(y);
+    drop(z);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(what_an_op_writes_in_place_is_rounded_in_place) {
+    struct world w = set_up(_i);
+    ck_assert_int_eq(start(&w, AMP_O2), AMP_OK);
+    struct tensor *x = filled(1.0f), *y = filled(0x1p-12f + 0x1p-20f);
+    x->logical = y->logical = AMP_FLOAT16;
+    ck_assert_int_eq(table.add_(x, y), 0);
+    ck_assert_float_eq(x->data[0], 1.0f);  /* fp16 has nothing between 1 and 1 + 2^-10 */
+    ck_assert(!x->rounded_by_host);
+    drop(x);
+    drop(y);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(emulation_needs_the_cast_hook_for_handles) {
+    struct world w = set_up(false);
+    w.host.cast = NULL;
+    ck_assert_int_eq(start(&w, AMP_O2), AMP_ERR_MISSING_HOOK);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "cast"));
+    ck_assert_float_eq(w.weight->data[0], 1.0f + 0x1p-12f);
+    drop(w.weight);
+    drop(w.gamma);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { a_lower_op_is_round_compute_round, 2 }, { a_left_op_on_16_bit_tensors_returns_one, 2 },
+        { what_is_lost_is_counted, 2 }, { parameters_are_rounded_in_place_but_batch_norms, 2 },
+        { what_an_op_writes_in_place_is_rounded_in_place, 2 }, { emulation_needs_the_cast_hook_for_handles, 1 },
+    };
+    return RUN_TESTS("emulate", tests);
+}
