@@ -379,9 +379,10 @@ typedef struct amp_op {
  *     vec.alignment = _Alignof(struct vec);
  *     vec.members = "float, float, int32";
  *
- * members: the types of the schema notation in the struct's order, separated by commas; names behind them are allowed
- * and say nothing. "float[4]" is an array, "{float, float}" a struct inside, "pointer" any pointer. What the struct
- * would then measure is compared with size and alignment. Copied by amp_initialize.
+ * members: the types of the schema notation in the struct's order, separated by commas; the names behind them may be used
+ * in extents (`float x[l.n]`). "float[4]" is an array, "{float, float}" a struct inside, "pointer" any pointer. What the
+ * struct would then measure is compared with size and alignment. Of structs that are larger, or only passed by pointer,
+ * some members will do, each with its offsetof: "@72 int64 batch, @80 uint16 width". Copied by amp_initialize.
  */
 typedef struct amp_struct {
     uint32_t struct_size; /* sizeof(amp_struct); AMP_STRUCT_INIT sets it. In arrays, the stride: all must agree */

@@ -42,7 +42,7 @@ static amp_status take_extents(struct amp__lexer *lexer, const struct amp__scope
 
 amp_status amp__parser_compile(const struct amp__parser *p, uint32_t arg, struct amp__expression **expressions,
                                struct amp__operation **operations) {
-    const struct amp__scope_of_names names = { p->names, p->args, p->n_args };
+    const struct amp__scope_of_names names = { p->names, p->args, p->structs, p->n_args };
     struct amp__arg again = { .ndim = 0 };
     struct amp__lexer lexer = p->lexer;
     uint32_t n = 0;

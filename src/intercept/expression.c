@@ -2,6 +2,7 @@
 /* The compiler of extents: precedence climbing over the operators of C. extents.c runs what it makes. */
 #include "intercept/expression.h"
 #include "intercept/schema.h"
+#include "intercept/structs.h"
 
 #include <string.h>
 
@@ -76,24 +77,43 @@ static amp_status unknown_name(const struct compiler *c) {
     return fault(c, text.length > empty + 1 ? hint : NULL, "no argument has this name");
 }
 
+/* The lexer stands on the member's name, behind `arg` and '.' or '->'. */
+static amp_status take_member(struct compiler *c, uint32_t arg, bool by_pointer) {
+    const struct amp__arg *owner = c->names ? &c->names->args[arg] : NULL;
+    struct amp__field field = { .argument = (uint8_t)arg };
+    if (c->lexer->token.kind != AMP__TOKEN_WORD) return fault(c, "as in l.n or net->batch", "expected a member's name");
+    if (owner) {
+        if (owner->kind != AMP__STRUCT && owner->kind != AMP__STRUCT_POINTER)
+            return fault(c, "write struct layer l, and describe the struct", "only a struct has members");
+        if (by_pointer != (owner->kind == AMP__STRUCT_POINTER))
+            return fault(c, by_pointer ? "write '.', as in C" : "write '->', as in C", "a member of a struct by value is "
+                         "named with '.', one behind a pointer with '->'");
+        AMP_TRY(amp__struct_member(c->lexer, &c->names->structs[owner->struct_index], &field.offset, &field.kind));
+    }
+    AMP_TRY(emit(c, AMP__OP_FIELD, amp__field_pack(field)));
+    amp__lexer_advance(c->lexer);
+    return AMP_OK;
+}
+
 static amp_status take_name(struct compiler *c) {
     struct amp__lexer ahead = *c->lexer;
     uint32_t i = 0;
     amp__lexer_advance(&ahead);
-    if (amp__token_is(&ahead.token, ".") || ahead.token.kind == AMP__TOKEN_ARROW)
-        return fault(c, "pass it as an integer argument, or report the tensor from visit",
-                     "extents from the fields of a struct are not in this version");
+    const bool arrow = ahead.token.kind == AMP__TOKEN_ARROW, member = arrow || amp__token_is(&ahead.token, ".");
     if (c->names) {
         const struct amp__token *token = &c->lexer->token, *names = c->names->names;
         while (i < c->names->n
                && (names[i].length != token->length || memcmp(names[i].at, token->at, token->length) != 0))
             i++;
         if (i == c->names->n) return unknown_name(c);
-        if (!is_integer(&c->names->args[i])) return fault(c, NULL, "an extent is made of integer arguments");
+        if (!member && !is_integer(&c->names->args[i]))
+            return fault(c, NULL, "an extent is made of integer arguments and integer members");
     }
-    AMP_TRY(emit(c, AMP__OP_ARGUMENT, i));
+    if (!member) AMP_TRY(emit(c, AMP__OP_ARGUMENT, i));
     *c->lexer = ahead;
-    return AMP_OK;
+    if (!member) return AMP_OK;
+    amp__lexer_advance(c->lexer);
+    return take_member(c, i, arrow);
 }
 
 static amp_status take_unary(struct compiler *c) {

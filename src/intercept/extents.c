@@ -2,6 +2,8 @@
 /* The extents of a raw buffer in one call. Sizes come from the host's integers: every step is checked. */
 #include "intercept/intercept.h"
 
+#include <string.h>
+
 /* NULL, or what is wrong. */
 static const char *apply(uint8_t code, int64_t a, int64_t b, int64_t *result) {
     static const char overflow[] = "it overflows 64 bits";
@@ -31,6 +33,16 @@ static const char *load(const struct amp__call *call, uint32_t arg, int64_t *res
     return NULL;
 }
 
+/* Read when the extent is needed: the struct is the host's, or the copy that the op was passed. */
+static const char *load_field(const struct amp__call *call, struct amp__field field, int64_t *result) {
+    const char *base = call->args[field.argument];
+    if (call->schema->args[field.argument].kind == AMP__STRUCT_POINTER) memcpy(&base, base, sizeof base);
+    if (!base) return "the struct's pointer is NULL";
+    *result = amp__integer_at(field.kind, base + field.offset);
+    if (field.kind == AMP__UINT64 && *result == INT64_MAX) return "a member overflows 64 bits";
+    return NULL;
+}
+
 /* The compiler keeps the stack balanced and jumps forward, so neither is checked here. NULL, or what is wrong. */
 static const char *run(const struct amp__call *call, const struct amp__expression *expression, int64_t *result) {
     int64_t stack[AMP__MAX_OPERATIONS], *top = stack; /* one above the last */
@@ -40,6 +52,7 @@ static const char *run(const struct amp__call *call, const struct amp__expressio
         switch (op->code) {
         case AMP__OP_CONSTANT: *top++ = op->value; break;
         case AMP__OP_ARGUMENT: wrong = load(call, (uint32_t)op->value, top++); break;
+        case AMP__OP_FIELD: wrong = load_field(call, amp__field_unpack(op->value), top++); break;
         case AMP__OP_NEGATE: wrong = apply(AMP__OP_SUBTRACT, 0, top[-1], &top[-1]); break;
         case AMP__OP_NOT: top[-1] = !top[-1]; break;
         case AMP__OP_BOOLEAN: top[-1] = top[-1] != 0; break;

@@ -132,9 +132,12 @@ void *amp__call_pointer(const struct amp__call *call, uint32_t arg) {
     return pointer;
 }
 
-int64_t amp__call_integer(const struct amp__call *call, uint32_t arg) {
-    const uint8_t kind = call->schema->args[arg].kind;
-    const uint64_t value = load_integer(kind, call->args[arg]);
+int64_t amp__integer_at(uint8_t kind, const void *address) {
+    const uint64_t value = load_integer(kind, address);
     if (kind == AMP__UINT64 && value > INT64_MAX) return INT64_MAX;
     return (int64_t)value;
+}
+
+int64_t amp__call_integer(const struct amp__call *call, uint32_t arg) {
+    return amp__integer_at(call->schema->args[arg].kind, call->args[arg]);
 }

@@ -22,6 +22,12 @@ struct reader {
     struct amp__struct_needs needs;
     ffi_type **types;     /* building */
     ffi_type ***pointers; /* building */
+    const struct amp__token *wanted; /* a member's name; NULL: none is looked for */
+    uint64_t offset;                 /* of that member, */
+    uint8_t kind;                    /* and its type; AMP__VOID: not found, or no number */
+    bool found;
+    uint64_t end; /* of the member that reaches furthest */
+    bool placed; /* members say where they lie, and are not all there are */
 };
 
 /* One pair of braces, or the whole. */
@@ -49,8 +55,9 @@ static ffi_type *finish(struct reader *r, const struct group *group) {
 }
 
 /* '{' members '}' or a type of C */
-static amp_status take_type(struct reader *r, uint64_t *size, uint64_t *alignment, ffi_type **ffi) {
+static amp_status take_type(struct reader *r, uint64_t *size, uint64_t *alignment, ffi_type **ffi, uint8_t *kind_out) {
     struct amp__lexer *lexer = &r->lexer;
+    *kind_out = AMP__VOID;
     if (amp__lexer_take(lexer, "{")) {
         struct group group = { .alignment = 1 };
         if (++r->depth > MAX_DEPTH)
@@ -79,6 +86,7 @@ static amp_status take_type(struct reader *r, uint64_t *size, uint64_t *alignmen
         return amp__lexer_fault(lexer, start,
                                 kind == AMP__VOID ? "write pointer, or a struct's members in braces" : "write uint16",
                                 "a member cannot be of this type");
+    *kind_out = kind;
     *ffi = amp__ffi_type(kind);
     *size = (*ffi)->size;
     *alignment = (*ffi)->alignment;
@@ -86,11 +94,15 @@ static amp_status take_type(struct reader *r, uint64_t *size, uint64_t *alignmen
 }
 
 /* [word] { '[' number ']' }; the limit keeps all that follows from overflowing */
-static amp_status take_count(struct reader *r, uint64_t *count) {
+static amp_status take_count(struct reader *r, uint64_t *count, struct amp__token *name) {
     struct amp__lexer *lexer = &r->lexer;
     struct amp__lexer ahead = *lexer;
     *count = 1;
-    if (lexer->token.kind == AMP__TOKEN_WORD && !amp__type_take(&ahead)) amp__lexer_advance(lexer);
+    *name = (struct amp__token){ .length = 0 };
+    if (lexer->token.kind == AMP__TOKEN_WORD && !amp__type_take(&ahead)) {
+        *name = lexer->token;
+        amp__lexer_advance(lexer);
+    }
     while (amp__lexer_take(lexer, "[")) {
         const struct amp__token *token = &lexer->token;
         uint64_t n = 0;
@@ -105,17 +117,54 @@ static amp_status take_count(struct reader *r, uint64_t *count) {
     return AMP_OK;
 }
 
+/* ['@' number]: where the member lies, in a struct of which not all members are told */
+static amp_status take_place(struct reader *r, struct group *group) {
+    struct amp__lexer *lexer = &r->lexer;
+    const char *at = lexer->token.at;
+    const bool place = !r->depth && amp__lexer_take(lexer, "@");
+    if (r->depth) return AMP_OK;
+    if (!group->n) r->placed = place;
+    if (place != r->placed)
+        return amp__lexer_fault(lexer, at, "as in @0 int32 n, @24 int32 batch",
+                                "either all members say where they lie, or none does");
+    if (!place) return AMP_OK;
+    uint64_t offset = 0;
+    const struct amp__token *token = &lexer->token;
+    for (size_t i = 0; token->kind == AMP__TOKEN_NUMBER && i < token->length && offset < AMP__STRUCT_LARGEST; i++)
+        offset = offset * 10 + (uint64_t)(token->at[i] - '0');
+    if (token->kind != AMP__TOKEN_NUMBER || offset >= AMP__STRUCT_LARGEST)
+        return amp__lexer_fault(lexer, token->at, "as in @24 int32 batch", "expected an offset in bytes");
+    amp__lexer_advance(lexer);
+    group->size = offset;
+    return AMP_OK;
+}
+
+static void look_for(struct reader *r, const struct amp__token *name, uint64_t offset, uint8_t kind) {
+    if (!r->wanted || r->found || name->length != r->wanted->length) return;
+    if (memcmp(name->at, r->wanted->at, name->length) != 0) return;
+    r->found = true;
+    r->offset = offset;
+    r->kind = kind;
+}
+
 /* member { ',' member }; ';' and the last one behind are C's */
 static amp_status take_members(struct reader *r, struct group *group) {
     struct amp__lexer *lexer = &r->lexer;
     do {
-        uint64_t size, alignment, count;
-        ffi_type *ffi;
+        uint64_t size = 0, alignment = 1, count;
+        ffi_type *ffi = NULL;
+        struct amp__token name;
+        uint8_t kind;
         if (group->n && (lexer->token.kind == AMP__TOKEN_END || amp__token_is(&lexer->token, "}"))) break;
         const char *start = lexer->token.at;
-        AMP_TRY(take_type(r, &size, &alignment, &ffi));
-        AMP_TRY(take_count(r, &count));
+        AMP_TRY(take_place(r, group));
+        AMP_TRY(take_type(r, &size, &alignment, &ffi, &kind));
+        AMP_TRY(take_count(r, &count, &name));
+        if (r->placed && group->size % alignment)
+            return amp__lexer_fault(lexer, start, "give offsetof of the member", "nothing of this type lies there");
         group->size = round_up(group->size, alignment) + size * count;
+        if (!r->depth && group->size > r->end) r->end = group->size;
+        if (!r->depth && count == 1) look_for(r, &name, group->size - size, kind);
         if (group->size > AMP__STRUCT_LARGEST)
             return amp__lexer_fault(lexer, start, NULL, "the members take more than %u bytes", AMP__STRUCT_LARGEST);
         if (alignment > group->alignment) group->alignment = alignment;
@@ -140,12 +189,24 @@ static const amp_struct *nth(const amp_struct *structs, size_t i) {
     return (const amp_struct *)(const void *)((const char *)structs + i * structs->struct_size);
 }
 
+/* Of a struct that travels in registers every member must be known. */
+static amp_status check_places(const char *what, const struct amp__struct *type, const struct reader *r) {
+    AMP_RETURN_IF(type->size && type->size <= AMP__STRUCT_SMALL, AMP_ERR_SCHEMA,
+                  "%s: with at most %u bytes it may travel in registers: list every member, without @", what,
+                  AMP__STRUCT_SMALL);
+    AMP_RETURN_IF(type->size && r->end > type->size, AMP_ERR_SCHEMA,
+                  "%s: one ends at byte %llu, but the struct is declared with %llu bytes", what,
+                  (unsigned long long)r->end, (unsigned long long)type->size);
+    return AMP_OK;
+}
+
 static amp_status check_layout(const struct amp__lexer *lexer, const struct amp__struct *type) {
     char what[160];
     struct reader r = { .building = false };
     struct group group = { .alignment = 1 };
     snprintf(what, sizeof what, "%.64s: members of struct %.64s", lexer->op, type->name);
     AMP_TRY(take_all(&r, what, type->members, &group));
+    if (r.placed) return check_places(what, type, &r);
     AMP_RETURN_IF(group.size != type->size || group.alignment != type->alignment, AMP_ERR_SCHEMA,
                   "%s: they make a struct of %llu bytes aligned to %llu, but it is declared with %llu bytes aligned to "
                   "%u: give sizeof and _Alignof, and every member in its order (packed structs cannot be described)",
@@ -221,6 +282,22 @@ amp_status amp__struct_check_value(const struct amp__lexer *lexer, const char *a
         return amp__lexer_fault(lexer, at, "describe them in its amp_struct, as in \"float, float, int32\"",
                                 "a struct of at most %u bytes travels in registers that depend on its members",
                                 AMP__STRUCT_SMALL);
+    return AMP_OK;
+}
+
+amp_status amp__struct_member(const struct amp__lexer *lexer, const struct amp__struct *type, uint32_t *offset,
+                              uint8_t *kind) {
+    struct reader r = { .wanted = &lexer->token };
+    struct group group = { .alignment = 1 };
+    if (!type->members)
+        return amp__lexer_fault(lexer, lexer->token.at, "list them in its amp_struct, all or those with @ and offsetof",
+                                "this struct does not tell its members");
+    AMP_TRY(take_all(&r, type->name, type->members, &group));
+    if (!r.found || r.kind < AMP__INT8 || r.kind > AMP__UINT64)
+        return amp__lexer_fault(lexer, lexer->token.at, "name it behind its type, as in int32 n, in its amp_struct",
+                                r.found ? "this member is no integer" : "the struct has no member of this name");
+    *offset = (uint32_t)r.offset;
+    *kind = r.kind;
     return AMP_OK;
 }
 

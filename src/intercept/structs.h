@@ -24,6 +24,10 @@ amp_status amp__struct_find(const struct amp__lexer *lexer, const amp_struct *st
 /* May it be passed by value? `at`: where the schema names it. */
 amp_status amp__struct_check_value(const struct amp__lexer *lexer, const char *at, const struct amp__struct *type);
 
+/* Where the integer member lies that the lexer's token names. The struct must tell its members. */
+amp_status amp__struct_member(const struct amp__lexer *lexer, const struct amp__struct *type, uint32_t *offset,
+                              uint8_t *kind);
+
 /* What libffi is told of one struct takes so many types and pointers to types. */
 struct amp__struct_needs {
     size_t types, pointers;

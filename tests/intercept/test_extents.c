@@ -5,6 +5,7 @@
 #include "intercept/intercept.h"
 #include "suite.h"
 
+#include <stddef.h>
 #include <stdio.h>
 
 /* ---- a table ---- */
@@ -101,6 +102,122 @@ START_TEST(a_table_worked_by_hand) {
         }
         ck_assert_msg(strcmp(got, rows[i].result) == 0, "%s: %s, expected %s", rows[i].text, got, rows[i].result);
         amp__free(schema);
+    }
+}
+END_TEST
+
+/* ---- members of structs ---- */
+
+struct small {
+    int32_t n;
+    int8_t step;
+    float rate;
+};
+struct big {
+    char head[72];
+    int64_t batch;
+    uint16_t width;
+    float *data;
+};
+
+static const struct {
+    const char *schema, *result; /* of the call below, or the end of the message */
+} member_rows[] = {
+    { "f(float x[s.n], struct small s, struct big *b) -> void", "1: 6, 6, 6, 6" },
+    { "f(float x[s.n * s.step], struct small s, struct big *b) -> void", "1: 18, 18, 18, 18" },
+    { "f(float x[b->batch, b->width : s.n], struct small s, struct big *b) -> void", "2: 4 5, 6, 20, 23" },
+    { "f(float x[s.m], struct small s, struct big *b) -> void", "the struct has no member of this name" },
+    { "f(float x[s.rate], struct small s, struct big *b) -> void", "this member is no integer" },
+    { "f(float x[b->data], struct small s, struct big *b) -> void", "this member is no integer" },
+    { "f(float x[s->n], struct small s, struct big *b) -> void",
+      "a member of a struct by value is named with '.', one behind a pointer with '->'" },
+    { "f(float x[b.batch], struct small s, struct big *b) -> void",
+      "a member of a struct by value is named with '.', one behind a pointer with '->'" },
+    { "f(float x[u->n], struct unknown *u) -> void", "this struct does not tell its members" },
+};
+
+static void describe_structs(amp_struct structs[3]) {
+    for (int i = 0; i < 3; i++) structs[i] = (amp_struct)AMP_STRUCT_INIT;
+    structs[0].name = "small";
+    structs[0].size = sizeof(struct small);
+    structs[0].alignment = _Alignof(struct small);
+    structs[0].members = "int32 n, int8 step, float rate";
+    structs[1].name = "big";
+    structs[1].size = sizeof(struct big);
+    structs[1].alignment = _Alignof(struct big);
+    structs[1].members = "@72 int64 batch, @80 uint16 width, @88 pointer data";
+    structs[2].name = "unknown";
+    ck_assert_uint_eq(offsetof(struct big, batch), 72);
+    ck_assert_uint_eq(offsetof(struct big, width), 80);
+    ck_assert_uint_eq(offsetof(struct big, data), 88);
+}
+
+START_TEST(members_of_structs_are_integers_too) {
+    amp_struct structs[3];
+    struct small small = { .n = 6, .step = 3 };
+    struct big big = { .batch = 4, .width = 5 }, *pointer = &big;
+    void *x = NULL, *args[] = { &x, &small, &pointer };
+    describe_structs(structs);
+    for (size_t i = 0; i < AMP_COUNT(member_rows); i++) {
+        struct amp__schema *schema = NULL;
+        struct amp__extents extents = { .ndim = -1 };
+        char got[512];
+        amp__text text = { got, sizeof got, 0 };
+        if (amp__schema_parse("f", member_rows[i].schema, structs, 3, &schema) == AMP_OK) {
+            const struct amp__call call = { .schema = schema, .args = args };
+            ck_ok(amp__buffer_extents(&call, 0, &extents));
+            describe(&text, &extents);
+            amp__free(schema);
+        } else amp__text_add(&text, "%s", amp_last_error());
+        ck_assert_msg(strstr(got, member_rows[i].result) != NULL, "%s: %s", member_rows[i].schema, got);
+    }
+}
+END_TEST
+
+START_TEST(members_are_read_at_each_call) {
+    static const char text[] = "f(float x[b->batch], struct big *b) -> void";
+    amp_struct structs[3];
+    struct amp__schema *schema = NULL;
+    struct amp__extents extents;
+    struct big big = { .batch = 4 }, *pointer = &big;
+    void *x = NULL, *args[] = { &x, &pointer };
+    describe_structs(structs);
+    ck_ok(amp__schema_parse("f", text, structs, 3, &schema));
+    const struct amp__call call = { .schema = schema, .args = args };
+    for (big.batch = 1; big.batch < 4; big.batch++) {
+        ck_ok(amp__buffer_extents(&call, 0, &extents));
+        ck_assert_int_eq(extents.count, big.batch);
+    }
+    big.batch = -1;
+    ck_assert_int_eq(amp__buffer_extents(&call, 0, &extents), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "x: extent b->batch: it is negative (-1)"));
+    pointer = NULL;
+    ck_assert_int_eq(amp__buffer_extents(&call, 0, &extents), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "the struct's pointer is NULL"));
+    amp__free(schema);
+}
+END_TEST
+
+START_TEST(places_of_members_are_checked) {
+    static const struct {
+        uint64_t size;
+        const char *members, *message;
+    } wrong[] = {
+        { 96, "@72 int64 batch, uint16 width", "either all members say where they lie, or none does" },
+        { 96, "@71 int64 batch", "nothing of this type lies there" },
+        { 96, "@92 int64 batch", "nothing of this type lies there" },
+        { 96, "@96 int64 batch", "one ends at byte 104, but the struct is declared with 96 bytes" },
+        { 96, "@x int64 batch", "expected an offset in bytes" },
+        { 16, "@0 int64 batch", "it may travel in registers: list every member, without @" },
+    };
+    for (size_t i = 0; i < AMP_COUNT(wrong); i++) {
+        struct amp__schema *schema = NULL;
+        amp_struct structs[3];
+        describe_structs(structs);
+        structs[1].size = wrong[i].size;
+        structs[1].members = wrong[i].members;
+        ck_assert_int_ne(amp__schema_parse("f", "f(float x[b->batch], struct big *b) -> void", structs, 3, &schema), AMP_OK);
+        ck_assert_msg(strstr(amp_last_error(), wrong[i].message) != NULL, "%s: %s", wrong[i].members, amp_last_error());
     }
 }
 END_TEST
@@ -279,6 +396,8 @@ START_TEST(random_expressions_agree_with_the_oracle) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = { a_table_worked_by_hand, random_expressions_agree_with_the_oracle };
+    const TTest *const tests[] = { a_table_worked_by_hand, members_of_structs_are_integers_too,
+                                    members_are_read_at_each_call, places_of_members_are_checked,
+                                    random_expressions_agree_with_the_oracle };
     return run_tests("extents", tests, AMP_COUNT(tests));
 }

@@ -140,16 +140,16 @@ static const struct {
       "expected the struct's name" "\n"
       "  linear(struct) -> void" "\n"
       "               ^ as in struct layer l" },
-    { "linear(float x[l.out_w], struct layer l) -> void",
-      "extents from the fields of a struct are not in this version" "\n"
-      "  linear(float x[l.out_w], struct layer l) -> void" "\n"
-      "                 ^ pass it as an integer argument, or report the tensor from visit" },
-    { "linear(float x[l->out_w], struct layer *l) -> void",
-      "extents from the fields of a struct are not in this version" "\n"
-      "  linear(float x[l->out_w], struct layer *l) -> void" "\n"
-      "                 ^ pass it as an integer argument, or report the tensor from visit" },
+    { "linear(float x[n.out_w], int n) -> void",
+      "only a struct has members" "\n"
+      "  linear(float x[n.out_w], int n) -> void" "\n"
+      "                   ^ write struct layer l, and describe the struct" },
+    { "linear(float x[n.], int n) -> void",
+      "expected a member's name" "\n"
+      "  linear(float x[n.], int n) -> void" "\n"
+      "                   ^ as in l.n or net->batch" },
     { "linear(float x[N], float N) -> void",
-      "an extent is made of integer arguments" "\n"
+      "an extent is made of integer arguments and integer members" "\n"
       "  linear(float x[N], float N) -> void" "\n"
       "                 ^" },
     { "linear(float x[Nn], int N, int nN) -> void",
