@@ -49,6 +49,8 @@ void amp__call_return(const struct amp__call *call, const void *value);
 void *amp__call_pointer(const struct amp__call *call, uint32_t arg);
 /* Any integer kind; uint64 above INT64_MAX: INT64_MAX. */
 int64_t amp__call_integer(const struct amp__call *call, uint32_t arg);
+/* How many handles a list argument has; what is negative is none. */
+size_t amp__call_list_length(const struct amp__call *call, uint32_t arg);
 int64_t amp__integer_at(uint8_t kind, const void *address);
 /* Where the argument's value lies, amp__arg_size bytes of it: for a struct by value its bytes. The op's own copy, not
  * the caller's object; to change it, copy it and repoint the entry of argv. */

@@ -138,6 +138,12 @@ int64_t amp__integer_at(uint8_t kind, const void *address) {
     return (int64_t)value;
 }
 
+size_t amp__call_list_length(const struct amp__call *call, uint32_t arg) {
+    const struct amp__arg *list = &call->schema->args[arg];
+    const int64_t n = list->count_arg >= 0 ? amp__call_integer(call, (uint32_t)list->count_arg) : list->fixed_count;
+    return n > 0 ? (size_t)n : 0;
+}
+
 int64_t amp__call_integer(const struct amp__call *call, uint32_t arg) {
     return amp__integer_at(call->schema->args[arg].kind, call->args[arg]);
 }

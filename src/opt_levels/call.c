@@ -32,11 +32,6 @@ static void add_operand(struct operands *operands, const amp_host *host, void *t
     if (operands->n < AMP_COUNT(operands->distinct)) operands->distinct[operands->n++] = operand;
 }
 
-static size_t list_length(const struct amp__call *call, const struct amp__arg *arg) {
-    const int64_t n = arg->count_arg >= 0 ? amp__call_integer(call, (uint32_t)arg->count_arg) : arg->fixed_count;
-    return n > 0 ? (size_t)n : 0;
-}
-
 static void gather(struct operands *operands, const amp_host *host, const struct amp__call *call) {
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const struct amp__arg *arg = &call->schema->args[i];
@@ -46,7 +41,7 @@ static void gather(struct operands *operands, const amp_host *host, const struct
             add_operand(operands, host, value, arg);
             continue;
         }
-        const size_t n = value ? list_length(call, arg) : 0;
+        const size_t n = value ? amp__call_list_length(call, i) : 0;
         for (size_t j = 0; j < n; j++) add_operand(operands, host, ((void **)value)[j], arg);
     }
 }
@@ -108,7 +103,7 @@ static amp_status substitute_handle(struct substitution *s, const struct amp__ar
 static amp_status substitute_list(struct substitution *s, const struct amp__call *call, uint32_t i) {
     const struct amp__arg *arg = &call->schema->args[i];
     void **list = amp__call_pointer(call, i);
-    const size_t n = list ? list_length(call, arg) : 0;
+    const size_t n = list ? amp__call_list_length(call, i) : 0;
     if (!n) return AMP_OK;
     void **copy = amp__casting_array(&s->casting, n);
     if (!copy) return amp__fail_memory();
@@ -172,10 +167,12 @@ static void run_untrapped(const struct amp__call *call, amp_fn function, void *c
     amp__traps_restore(&traps);
 }
 
-/* On a host that knows FP32 only, what came out of 16-bit values is rounded. */
-static void round_outputs(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype type) {
-    if (!op->context->properties.emulate || !amp__is_low(type)) return;
-    const amp_status status = amp__outputs_round(op, call, argv, type);
+/* On a host that knows FP32 only, what comes out of 16-bit values is rounded. */
+static bool rounds_outputs(const struct amp__op *op, amp_dtype type) {
+    return op->context->properties.emulate && amp__is_low(type);
+}
+
+static void keep(struct amp__op *op, amp_status status) {
     if (status == AMP_OK) return;
     count(&op->failures);
     amp__keep_error(op->context, status);
@@ -184,14 +181,16 @@ static void round_outputs(struct amp__op *op, const struct amp__call *call, void
 static void run_cast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
                      amp_dtype target) {
     struct substitution s = { .op = op, .target = target };
+    const bool rounds = rounds_outputs(op, target);
     amp__casting_begin(&s.casting, op->context, op->host, op, operands->tensors, true);
     struct amp__raw raw = { .mode = op->raw_mode, .low = target };
     amp_status status = substitute(&s, call);
     if (status == AMP_OK && raw.mode != AMP__RAW_NONE) status = amp__raw_enter(&raw, &s.casting, call, s.argv, s.handles);
+    if (status == AMP_OK && rounds) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
     if (status == AMP_OK) {
         run_untrapped(call, implementation(op, call, target), s.argv);
         if (raw.n) amp__raw_leave(&raw, op);
-        round_outputs(op, call, s.argv, target);
+        if (rounds) keep(op, amp__outputs_round(op, call, s.argv, target));
         amp__casting_end(&s.casting);
     } else {
         amp__casting_abandon(&s.casting);
@@ -202,11 +201,6 @@ static void run_cast(struct amp__op *op, const struct amp__call *call, const str
 /* Where handles have no logical type, nothing says what is rounded already. */
 static bool always_rounds(const struct amp__op *op) {
     return op->context->properties.emulate && op->op_class == AMP_LOWER && !op->host->dtype && op->schema->n_tensors;
-}
-
-static void run_as_it_comes(struct amp__op *op, const struct amp__call *call, amp_dtype type) {
-    amp__call_run(call, implementation(op, call, type), call->args);
-    round_outputs(op, call, call->args, type);
 }
 
 void amp__op_handler(void *user, struct amp__call *call) {
@@ -228,34 +222,38 @@ void amp__op_handler(void *user, struct amp__call *call) {
     const amp_dtype type = decision.target ? decision.target : common_type(&operands);
     atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
     if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
-    else if (decision.target) run_cast(op, call, &operands, decision.target);
-    else run_as_it_comes(op, call, type);
+    else if (decision.target || rounds_outputs(op, type)) run_cast(op, call, &operands, type);
+    else amp__call_run(call, implementation(op, call, type), call->args);
     amp__mark_pop(thread, __builtin_frame_address(0));
 }
 
 /* ---- forward ---- */
 
-/* The model's result in the type the user asked for. */
-static amp_status cast_model_output(struct amp__op *op, const struct amp__call *call) {
-    const amp_dtype wanted = op->context->properties.cast_model_outputs;
-    if (!amp__is_floating(wanted)) return AMP_OK;
-    const amp_status status = amp__output_cast(op, call, wanted);
-    return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s: the model's output", op->name);
+/* The model's results in the type the user asked for. */
+static void hand_on_outputs(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype wanted) {
+    const amp_status status = amp__outputs_leave(op, call, argv, wanted);
+    if (status != AMP_OK) keep(op, amp__fail_prefix(status, "%s: the model's output", op->name));
 }
 
 static void run_forward(struct amp__op *op, const struct amp__call *call) {
-    const amp_dtype target = op->context->properties.cast_model_type;
-    struct substitution s = { .op = op, .target = target, .forward = true };
+    const struct amp__properties *properties = &op->context->properties;
+    const bool casts = amp__is_floating(properties->cast_model_type);
+    const bool casts_outputs = amp__is_floating(properties->cast_model_outputs);
+    struct substitution s = { .op = op, .target = properties->cast_model_type, .forward = true };
     struct operands operands = { .n = 0 };
-    if (target == AMP_DTYPE_UNCHANGED) {
+    if (!casts && !casts_outputs) {
         amp__call_run(call, call->original, call->args);
         return;
     }
-    gather(&operands, op->host, call);
+    if (casts) gather(&operands, op->host, call);
     amp__casting_begin(&s.casting, op->context, op->host, op, operands.tensors, true);
-    const amp_status status = substitute(&s, call);
+    amp_status status = AMP_OK;
+    memcpy(s.argv, call->args, call->schema->n_args * sizeof s.argv[0]);
+    if (casts) status = substitute(&s, call);
+    if (status == AMP_OK && casts_outputs) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
     if (status == AMP_OK) {
         run_untrapped(call, call->original, s.argv);
+        if (casts_outputs) hand_on_outputs(op, call, s.argv, properties->cast_model_outputs);
         amp__casting_end(&s.casting);
     } else {
         amp__casting_abandon(&s.casting);
@@ -283,11 +281,6 @@ void amp__forward_handler(void *user, struct amp__call *call) {
     count(&op->calls);
     atomic_store_explicit(&op->last_target, op->context->properties.cast_model_type, memory_order_relaxed);
     run_forward(op, call);
-    const amp_status status = cast_model_output(op, call);
-    if (status != AMP_OK) {
-        count(&op->failures);
-        amp__keep_error(op->context, status);
-    }
     amp__mark_pop(thread, __builtin_frame_address(0));
     leave_forward(op, thread);
 }

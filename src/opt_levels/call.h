@@ -64,6 +64,17 @@ void amp__casting_end(struct amp__casting *casting);
 /* The same without the op having seen them: all are released. */
 void amp__casting_abandon(struct amp__casting *casting);
 
+/* ---- outputs.c: what an op returns or writes ---- */
+
+/* The handles that an op makes, returned or in out-parameters: enter has it write into slots of the call's, leave hands
+ * them on in the type `wanted`. Casts take the places of the op's own, which are released or left to the tape. */
+amp_status amp__outputs_enter(struct amp__casting *casting, const struct amp__call *call, void **argv, void **pointers);
+amp_status amp__outputs_leave(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype wanted);
+/* Emulate: the same through the low type, and what the op wrote under its handles is rounded. */
+amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low);
+/* Adds to the op's counters what `cast` lost of `source`, where both are FP32 elements that can be seen. */
+void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low);
+
 /* Do ops of this context obey their class on this thread now? No, where backward runs and no scope is entered: the casts
  * are on the tape. An emulated 16-bit model is the other way round: what runs in forward and in backward is rounded, what
  * runs outside is not the model; and where no forward is described, everything is. */

@@ -166,15 +166,6 @@ struct amp__param *amp__param_find(const amp_context *context, const amp_host *h
 void amp__op_handler(void *user, struct amp__call *call);
 void amp__forward_handler(void *user, struct amp__call *call);
 
-/* ---- outputs.c: what an op returns or writes ---- */
-
-/* The returned handle in another type: the cast takes its place, and the op's own is released or left to the tape. */
-amp_status amp__output_cast(struct amp__op *op, const struct amp__call *call, amp_dtype wanted);
-/* Emulate: what the op returned and what it wrote under its handles, rounded through the low type. */
-amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low);
-/* Adds to the op's counters what `cast` lost of `source`, where both are FP32 elements that can be seen. */
-void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low);
-
 /* ---- step.c ---- */
 
 /* The context's record of a caller's optimizer. */

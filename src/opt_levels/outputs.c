@@ -5,17 +5,15 @@
 
 #include <string.h>
 
-/* ---- the returned handle ---- */
+/* ---- handles that the op made: returned, or written into out-parameters ---- */
 
-amp_status amp__output_cast(struct amp__op *op, const struct amp__call *call, amp_dtype wanted) {
-    if (call->schema->ret.kind != AMP__TENSOR) return AMP_OK;
-    void *output = amp__call_returned(call);
+/* *handle is the caller's to release; the cast takes its place, and the original is released or left to the tape. */
+static amp_status replace(struct amp__op *op, void **handle, amp_dtype wanted, bool owned) {
+    void *output = *handle, *cast;
     if (!output) return AMP_OK;
     const amp_dtype dtype = amp__host_dtype(op->host, output);
     if (!amp__is_floating(dtype) || dtype == AMP_FLOAT64 || dtype == wanted) return AMP_OK;
-    const bool owned = !(op->flags & AMP_OP_RETURN_BORROWED);
     const bool taped = owned && amp__host_grad_enabled(op->host) && !amp__tape_retains(op->host);
-    void *cast;
     if (taped) AMP_TRY(amp__tape_reserve(op->context));
     const amp_status status = amp__host_cast(op->host, output, wanted, &cast);
     if (status != AMP_OK && taped) amp__tape_unreserve(op->context, 1);
@@ -24,8 +22,54 @@ amp_status amp__output_cast(struct amp__op *op, const struct amp__call *call, am
     if (op->context->properties.emulate && amp__is_low(wanted)) amp__count_cast(op, output, cast, wanted);
     if (taped) amp__tape_add(op->context, op->host, output);
     else if (owned) amp__host_release(op->host, output);
-    amp__call_return_pointer(call, cast);
+    *handle = cast;
     return AMP_OK;
+}
+
+/* An op that fails may leave its out-parameters unwritten, and the caller's variables are not to be read then. So the op
+ * writes into slots of ours, which hold this address before. */
+static char unwritten;
+
+static bool is_out_parameter(const struct amp__call *call, uint32_t i, size_t *n) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    if (arg->kind != AMP__TENSOR || !(arg->flags & AMP__OUT_PARAMETER) || !amp__call_pointer(call, i)) return false;
+    *n = arg->flags & AMP__LIST ? amp__call_list_length(call, i) : 1;
+    return *n != 0;
+}
+
+amp_status amp__outputs_enter(struct amp__casting *casting, const struct amp__call *call, void **argv, void **pointers) {
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        size_t n;
+        if (!is_out_parameter(call, i, &n)) continue;
+        void **slots = amp__casting_array(casting, n);
+        if (!slots) return amp__fail_memory();
+        for (size_t j = 0; j < n; j++) slots[j] = &unwritten;
+        pointers[i] = slots;
+        argv[i] = &pointers[i];
+    }
+    return AMP_OK;
+}
+
+/* Every handle reaches the caller, cast or not; the first failure is the one told. */
+amp_status amp__outputs_leave(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype wanted) {
+    amp_status status = AMP_OK;
+    if (call->schema->ret.kind == AMP__TENSOR) {
+        void *output = amp__call_returned(call);
+        status = replace(op, &output, wanted, !(op->flags & AMP_OP_RETURN_BORROWED));
+        amp__call_return_pointer(call, output);
+    }
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        size_t n = 0;
+        const bool out = is_out_parameter(call, i, &n);
+        void **theirs = out ? amp__call_pointer(call, i) : NULL, **ours = out ? *(void **const *)argv[i] : NULL;
+        for (size_t j = 0; j < n; j++) {
+            if (ours[j] == &unwritten) continue;
+            const amp_status one = status == AMP_OK ? replace(op, &ours[j], wanted, true) : AMP_OK;
+            theirs[j] = ours[j];
+            if (one != AMP_OK) status = one;
+        }
+    }
+    return status;
 }
 
 /* ---- emulate ---- */
@@ -70,12 +114,16 @@ static void round_written(struct amp__op *op, const struct amp__call *call, void
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const struct amp__arg *arg = &call->schema->args[i];
         const bool writes = arg->kind == AMP__TENSOR && (arg->flags & (AMP__WRITE | AMP__READ_WRITE));
-        if (writes && !(arg->flags & AMP__LIST)) round_handle(op, *(void *const *)argv[i], low);
+        if (!writes || (arg->flags & AMP__OUT_PARAMETER)) continue;
+        void *value = *(void *const *)argv[i];
+        if (!(arg->flags & AMP__LIST)) round_handle(op, value, low);
+        const size_t n = value && (arg->flags & AMP__LIST) ? amp__call_list_length(call, i) : 0;
+        for (size_t j = 0; j < n; j++) round_handle(op, ((void **)value)[j], low);
     }
 }
 
 amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low) {
     round_written(op, call, argv, low);
-    const amp_status status = amp__output_cast(op, call, low);
+    const amp_status status = amp__outputs_leave(op, call, argv, low);
     return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "op %s: its result", op->name);
 }

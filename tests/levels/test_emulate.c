@@ -254,6 +254,70 @@ START_TEST(what_an_op_writes_in_place_is_rounded_in_place) {
 }
 END_TEST
 
+/* ---- out-parameters ---- */
+
+static bool split_fails;
+
+/* a -> *sum and both[2]; on failure nothing is written. */
+static int32_t split(void *a, void **sum, void **both) {
+    if (split_fails) return -1;
+    *sum = mul(a, a);
+    both[0] = NULL;
+    if (both[1]) return -2; /* an op that reads what it only writes sees a slot of libamp's, and no garbage of the caller's */
+    both[1] = mul(a, a);
+    return 0;
+}
+
+static int32_t (*split_slot)(void *, void **, void **) = split;
+
+START_TEST(handles_in_out_parameters_are_rounded) {
+    struct world w = set_up(_i);
+    struct tensor untouched = { .logical = AMP_FLOAT32 };
+    void *sum = &untouched, *both[2] = { &untouched, NULL };
+    w.ops[2] = op("split", "split(Tensor a, Tensor(out a!)* sum, Tensor(out a!)*[2] both) -> int32", &split_slot, AMP_LOWER);
+    ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
+    struct tensor *x = filled(1.0f + 0x1p-10f);
+    split_fails = true;
+    ck_assert_int_eq(split_slot(x, &sum, both), -1);
+    ck_assert(sum == &untouched && both[0] == &untouched && !both[1]);
+    split_fails = false;
+    ck_assert_int_eq(split_slot(x, &sum, both), -2); /* slots of libamp's own, which say that nothing is there yet */
+    ck_assert(!both[0] && !both[1]);
+    ck_assert_float_eq(((struct tensor *)sum)->data[0], half(x->data[0] * x->data[0]));
+    ck_assert(((struct tensor *)sum)->rounded_by_host);
+    drop(x);
+    drop(sum);
+    finish(&w);
+    ck_assert(split_slot == split);
+}
+END_TEST
+
+static int32_t run_forward(void *self, void *x, void **y) {
+    (void)self;
+    ck_assert_int_eq(((struct tensor *)x)->logical, AMP_FLOAT16);
+    *y = make(AMP_FLOAT16);
+    return 7;
+}
+
+static int32_t (*forward_slot)(void *, void *, void **) = run_forward;
+
+/* With or without emulation: the model's outputs are FP32, however they are handed over. */
+START_TEST(a_forwards_out_parameter_has_the_outputs_type) {
+    struct world w = set_up(true);
+    amp_op forward = op("forward", "forward(pointer self, Tensor x, Tensor(out a!)* y) -> int32", &forward_slot, 0);
+    void *y = NULL;
+    w.model.forward = &forward;
+    w.model.self = &w;
+    ck_assert_int_eq(start(&w, AMP_O2), AMP_OK);
+    struct tensor *x = filled(1.0f);
+    ck_assert_int_eq(forward_slot(&w, x, &y), 7);
+    ck_assert_int_eq(((struct tensor *)y)->logical, AMP_FLOAT32);
+    drop(x);
+    drop(y);
+    finish(&w);
+}
+END_TEST
+
 START_TEST(emulation_needs_the_cast_hook_for_handles) {
     struct world w = set_up(false);
     w.host.cast = NULL;
@@ -270,6 +334,7 @@ int main(void) {
         { a_lower_op_is_round_compute_round, 2 }, { a_left_op_on_16_bit_tensors_returns_one, 2 },
         { what_is_lost_is_counted, 2 }, { parameters_are_rounded_in_place_but_batch_norms, 2 },
         { what_an_op_writes_in_place_is_rounded_in_place, 2 }, { emulation_needs_the_cast_hook_for_handles, 1 },
+        { handles_in_out_parameters_are_rounded, 2 }, { a_forwards_out_parameter_has_the_outputs_type, 1 },
     };
     return RUN_TESTS("emulate", tests);
 }
