@@ -200,7 +200,8 @@ enum {
     AMP_ROLE_UPDATE = 2,  /* read and written; registered gradients are accumulators */
     AMP_ROLE_WRITE = 3,   /* only written */
     AMP_ROLE_SCRATCH = 4, /* workspace: the op gets a private copy, nobody sees what it leaves there */
-    AMP_ROLE_KEEP = 5     /* never touched: labels, masks, running statistics */
+    AMP_ROLE_KEEP = 5,    /* never touched: labels, masks, running statistics */
+    AMP_ROLE_SEED = 6     /* the constant that backward starts from, of an op with AMP_OP_SEEDS: times the loss scale */
 };
 
 /* A pointer to float inside a struct, with the extents of what it points to. *address is replaced for the time of the
@@ -330,6 +331,9 @@ AMP_API const amp_host *amp_buffer_host(void);
 enum {
     AMP_OP_DIRECT = 1u << 0,          /* slot is NULL: the host calls amp_cast_args around the function */
     AMP_OP_RETURN_BORROWED = 1u << 1, /* the returned handle is not the caller's to release */
+    AMP_OP_SEEDS = 1u << 2,           /* visit emits AMP_ROLE_SEED in calls of this op: while a bracket is open that buffer
+                                         is shown times the loss scale, and seed_factor is 1. The same is said by a
+                                         `float(seed) x[...]` in the schema. One bracket at a time then */
     AMP_OP_REGISTERED = 1u << 30      /* set by amp_register */
 };
 
@@ -540,8 +544,8 @@ AMP_API amp_status amp_shutdown(amp_context *context);
 /* ---- The bracket around backward ---------------------------------------------------------------------------------- */
 
 /* `loss`: run backward from it. `scale`: the factor that the gradients carry, for hosts that seed backward
- * themselves. `seed_factor`: what the host must multiply its seed with: 1 if `loss` carries the scale already, else
- * *scale. Exactly one thing carries the scale. `action` is the decision, written by end. priv is libamp's. */
+ * themselves. `seed_factor`: what the host must multiply its seed with: 1 if `loss` carries the scale already, or if an
+ * op has a seed (AMP_OP_SEEDS), else *scale. Exactly one thing carries the scale. `action` is the decision, written by end. priv is libamp's. */
 typedef struct amp_scaled_loss {
     uint32_t struct_size;
     amp_action action;

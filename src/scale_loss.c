@@ -22,6 +22,10 @@ static amp_status find_bracket(amp_context *context, uint32_t loss_id, uint32_t 
     AMP_RETURN_IF(context->brackets[loss_id].open, AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss its "
                   "own loss_id (amp_config.num_losses)", (unsigned)loss_id);
+    for (uint32_t i = 0; context->seeds && i < context->properties.num_losses; i++)
+        AMP_RETURN_IF(context->brackets[i].open, AMP_ERR_WRONG_STATE,
+                      "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot tell "
+                      "whose it is: end that one first", (unsigned)i);
     *out = &context->brackets[loss_id];
     return AMP_OK;
 }
@@ -72,12 +76,14 @@ static void drop_temporaries(struct amp__bracket *bracket) {
     }
 }
 
-/* Apex: loss.float() * scale. Exactly one thing carries the scale: the loss, or the host's seed. */
+/* Apex: loss.float() * scale. Exactly one thing carries the scale: the loss, seeds of ops, or the host's own seed. */
 static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void **scaled, float *seed_factor) {
     const amp_host *host = bracket->host;
     *scaled = loss;
-    *seed_factor = bracket->scale;
+    bracket->seeded = bracket->context->seeds;
+    *seed_factor = bracket->seeded ? 1.0f : bracket->scale;
     if (!loss || !host || !host->scale) return AMP_OK;
+    bracket->seeded = false;
     if (amp__is_low(amp__host_dtype(host, loss)) && host->cast) {
         AMP_TRY(amp__host_cast(host, loss, AMP_FLOAT32, &bracket->temporary[0]));
         *scaled = bracket->temporary[0];

@@ -179,11 +179,11 @@ static void keep(struct amp__op *op, amp_status status) {
 }
 
 static void run_cast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
-                     amp_dtype target) {
+                     amp_dtype target, uint8_t mode, float seed) {
     struct substitution s = { .op = op, .target = target };
     const bool rounds = rounds_outputs(op, target);
     amp__casting_begin(&s.casting, op->context, op->host, op, operands->tensors, true);
-    struct amp__raw raw = { .mode = op->raw_mode, .low = target };
+    struct amp__raw raw = { .mode = mode, .low = target, .seed = seed };
     amp_status status = substitute(&s, call);
     if (status == AMP_OK && raw.mode != AMP__RAW_NONE) status = amp__raw_enter(&raw, &s.casting, call, s.argv, s.handles);
     if (status == AMP_OK && rounds) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
@@ -207,8 +207,10 @@ void amp__op_handler(void *user, struct amp__call *call) {
     struct amp__op *op = user;
     struct amp__thread *thread = amp__thread_state();
     const bool obeys = op->is_backward || amp__ops_obey(op->context, thread);
+    const float seed = amp__seed_factor(op);
+    const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode : seed != 1.0f ? AMP__RAW_SEED : AMP__RAW_NONE;
     const struct amp__scope_state inside = { thread->scope.context, thread->scope.set, true };
-    if (!obeys || !amp__mark_push(thread, __builtin_frame_address(0), inside, NULL, NULL)) {
+    if ((!obeys && mode == AMP__RAW_NONE) || !amp__mark_push(thread, __builtin_frame_address(0), inside, NULL, NULL)) {
         count(&op->passed);
         amp__call_run(call, call->original, call->args);
         return;
@@ -217,12 +219,14 @@ void amp__op_handler(void *user, struct amp__call *call) {
     count(&op->calls);
     gather(&operands, op->host, call);
     struct amp__decision decision =
-        amp__decide(&op->context->properties, op->op_class, operands.distinct, operands.n);
-    if (op->raw_mode != AMP__RAW_NONE || always_rounds(op)) decision.target = op->context->properties.low;
+        amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, operands.distinct, operands.n);
+    if (mode == AMP__RAW_REPLACE || mode == AMP__RAW_EMULATE || (obeys && always_rounds(op)))
+        decision.target = op->context->properties.low;
     const amp_dtype type = decision.target ? decision.target : common_type(&operands);
     atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
     if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
-    else if (decision.target || rounds_outputs(op, type)) run_cast(op, call, &operands, type);
+    else if (decision.target || mode == AMP__RAW_SEED || (obeys && rounds_outputs(op, type)))
+        run_cast(op, call, &operands, obeys ? type : decision.target, mode, seed);
     else amp__call_run(call, implementation(op, call, type), call->args);
     amp__mark_pop(thread, __builtin_frame_address(0));
 }

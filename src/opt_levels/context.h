@@ -37,6 +37,7 @@ struct amp__op {
     void *target; /* struct amp__model or amp__optimizer it belongs to */
 
     uint8_t raw_mode; /* enum amp__raw_mode: what is done to its raw buffers */
+    bool seeds;       /* backward starts from a buffer of its calls, which carries the loss scale */
 
     _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal;
     _Atomic(int32_t) last_target;
@@ -83,6 +84,7 @@ struct amp__optimizer {
 
 struct amp__bracket {
     bool open, with_loss, delay;
+    bool seeded; /* the ops' seeds carry the scale */
     uint32_t loss_id;
     amp_context *context;
     struct amp__optimizer **optimizers;
@@ -136,6 +138,7 @@ struct amp_context {
 
     struct amp__patch *patch;
     size_t n_wraps;
+    bool seeds; /* an op does: not the host's seed_factor but its seed carries the scale */
     struct amp__bracket *brackets; /* num_losses of them */
     _Atomic(uint32_t) open;        /* brackets, */
     _Atomic(uint32_t) backward;    /* and those of them that have a loss: backward is running */

@@ -9,7 +9,7 @@
 /* ---- copying ---- */
 
 static amp_status check_op(const amp_op *op, const char *what) {
-    const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_REGISTERED;
+    const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_SEEDS | AMP_OP_REGISTERED;
     AMP_RETURN_IF(!op->name || !op->name[0], AMP_ERR_INVALID_ARGUMENT, "%s has no name", what);
     AMP_RETURN_IF(strlen(op->name) > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT, "%s: its name is longer than %d characters",
                   what, AMP__OP_NAME_MAX);
@@ -24,6 +24,9 @@ static amp_status check_op(const amp_op *op, const char *what) {
                   "%s (%s): the slot %p is not aligned as a function pointer", what, op->name, (void *)op->slot);
     AMP_RETURN_IF(direct && op->slot, AMP_ERR_CONFLICT, "%s (%s) has a slot and the flag AMP_OP_DIRECT: choose one", what,
                   op->name);
+    AMP_RETURN_IF(direct && (op->flags & AMP_OP_SEEDS), AMP_ERR_CONFLICT,
+                  "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_SEEDS: only a wrapped op's seed can be scaled; multiply "
+                  "it with amp_scaled_loss.seed_factor instead", what, op->name);
     AMP_RETURN_IF(!direct && !op->slot, AMP_ERR_INVALID_ARGUMENT,
                   "%s (%s): slot is NULL: give the address of the function pointer, or set AMP_OP_DIRECT if the host "
                   "calls amp_cast_args around the function", what, op->name);
@@ -216,8 +219,21 @@ static amp_status warn_if_nothing_matches(amp_context *context, const struct amp
                      amp__lists_name(context->properties.lists), data, shown ? "?" : "");
 }
 
+/* With a loss scale that is always 1 a seed needs nothing; an empty slot will see no call. */
+static void find_seeds(amp_context *context, struct amp__op *op) {
+    const struct amp__scaler_settings *scaler = &context->properties.scaler;
+    bool declared = (op->flags & AMP_OP_SEEDS) != 0;
+    for (uint32_t i = 0; op->schema && i < op->schema->n_args; i++)
+        declared |= op->schema->args[i].kind == AMP__BUFFER && (op->schema->args[i].flags & AMP__SEED);
+    op->seeds = declared && op->slot && *op->slot && (scaler->dynamic || scaler->init_scale != 1.0f);
+    context->seeds |= op->seeds;
+}
+
 amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const amp_op *descriptors, size_t n) {
-    for (size_t i = 0; i < n; i++) classify_one(context, &ops[i], nth(descriptors, i)->aliases);
+    for (size_t i = 0; i < n; i++) {
+        classify_one(context, &ops[i], nth(descriptors, i)->aliases);
+        find_seeds(context, &ops[i]);
+    }
     for (size_t i = 0; i < n; i++)
         if (nth(descriptors, i)->backward_of) AMP_TRY(inherit(ops, n, &ops[i], nth(descriptors, i)));
     return warn_if_nothing_matches(context, ops, n);
@@ -225,5 +241,5 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
 
 bool amp__op_needs_wrapper(const struct amp__op *op) {
     if (!op->context->properties.enabled || !op->slot) return false;
-    return op->op_class != AMP_LEAVE || op->fp16 || op->bf16 || amp__op_may_round(op);
+    return op->op_class != AMP_LEAVE || op->fp16 || op->bf16 || op->seeds || amp__op_may_round(op);
 }

@@ -19,6 +19,13 @@ enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op) {
     return properties->emulate ? AMP__RAW_EMULATE : AMP__RAW_NONE;
 }
 
+float amp__seed_factor(const struct amp__op *op) {
+    const amp_context *context = op->context;
+    for (uint32_t i = 0; op->seeds && i < context->properties.num_losses; i++)
+        if (context->brackets[i].open && context->brackets[i].seeded) return context->brackets[i].scale;
+    return 1.0f;
+}
+
 /* ---- rows: the elements of a buffer may leave gaps between them, which are nobody's to touch ---- */
 
 static int64_t row_length(const struct amp__extents *extents) {
@@ -58,6 +65,13 @@ static void round_out(const struct amp__raw *raw, const struct amp__raw_place *p
 static void copy_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
                      struct amp__counts *counts) {
     amp__round(place->host + at, (const float *)place->temporary + at, (uint64_t)n, raw->low, counts);
+}
+
+static void scale_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                     struct amp__counts *counts) {
+    float *scaled = (float *)place->temporary + at;
+    (void)counts;
+    for (int64_t i = 0; i < n; i++) scaled[i] = place->host[at + i] * raw->seed;
 }
 
 static void widen_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
@@ -223,17 +237,27 @@ static amp_status enter_place(struct amp__raw *raw, struct amp__raw_place *place
     return AMP_OK;
 }
 
+/* The op sees the seed times the loss scale, in FP32 whatever the mode is. */
+static amp_status enter_seed(struct amp__raw *raw, struct amp__raw_place *place) {
+    AMP_TRY(take_temporary(raw->casting, place, sizeof(float)));
+    each_row(raw, place, scale_in, NULL);
+    raw->n++;
+    return AMP_OK;
+}
+
 static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *call, uint32_t i, void **argv,
                                  void **pointers) {
     const struct amp__arg *arg = &call->schema->args[i];
     struct amp__raw_place *place = NULL;
     float *host = amp__call_pointer(call, i);
-    if (arg->dtype != AMP_FLOAT32 || (arg->flags & (AMP__KEEP | AMP__SEED)) || !host || stays_fp32(raw, host)) return AMP_OK;
+    const bool seed = (arg->flags & AMP__SEED) != 0;
+    if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host || stays_fp32(raw, host)) return AMP_OK;
+    if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
     AMP_TRY(new_place(raw, host, &place));
     place->flags = arg->flags;
     AMP_TRY(extents_of(raw, raw->casting, call, i, place));
     if (!place->extents.count) return AMP_OK;
-    AMP_TRY(enter_place(raw, place));
+    AMP_TRY(seed ? enter_seed(raw, place) : enter_place(raw, place));
     if (!place->temporary) return AMP_OK;
     pointers[i] = place->temporary;
     argv[i] = &pointers[i];
@@ -277,10 +301,16 @@ static amp_status take_field(void *self, const amp_field *given) {
     struct amp__raw_place *place = NULL;
     bool joined = false;
     AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
-    AMP_RETURN_IF(field.role < AMP_ROLE_READ || field.role > AMP_ROLE_KEEP || !field.address || field.size < 0,
+    AMP_RETURN_IF(field.role < AMP_ROLE_READ || field.role > AMP_ROLE_SEED || !field.address || field.size < 0,
                   AMP_ERR_INVALID_ARGUMENT, "visit: %s has no address, a negative size or an unknown role %d",
                   field.name ? field.name : "a field", (int)field.role);
+    const bool seed = field.role == AMP_ROLE_SEED;
+    const struct amp__op *op = raw->casting->op;
+    AMP_RETURN_IF(seed && !op->seeds && (op->context->properties.scaler.dynamic || op->context->properties.scaler.init_scale != 1.0f),
+                  AMP_ERR_CONFLICT, "visit: %s is a seed, but op %s lacks the flag AMP_OP_SEEDS: without it the host must "
+                  "multiply its seed with amp_scaled_loss.seed_factor", field.name ? field.name : "a field", op->name);
     if (field.role == AMP_ROLE_KEEP || !*field.address || !field.size || stays_fp32(raw, *field.address)) return AMP_OK;
+    if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
     const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE : field.role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0;
     AMP_TRY(join(raw, &field, flags, &joined));
     if (joined) return AMP_OK;
@@ -288,7 +318,7 @@ static amp_status take_field(void *self, const amp_field *given) {
     place->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
                                             .count = field.size, .span = field.size };
     place->flags = flags;
-    AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, place) : enter_place(raw, place));
+    AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, place) : seed ? enter_seed(raw, place) : enter_place(raw, place));
     return place->temporary ? amp__casting_patch(raw->casting, field.address, place->temporary) : AMP_OK;
 }
 

@@ -13,7 +13,8 @@
 #include "kernels/round.h"
 #include "opt_levels/call.h"
 
-enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE };
+/* SEED: only the seed is looked after. */
+enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE, AMP__RAW_SEED };
 
 /* One buffer of one call. */
 struct amp__raw_place {
@@ -29,6 +30,7 @@ struct amp__raw {
     enum amp__raw_mode mode;
     amp_dtype low;
     bool low_sums; /* the model is 16-bit: gradient sums are rounded too, and batch norm's parameters are not touched */
+    float seed; /* the factor for the constant that backward starts from */
     size_t n;
     size_t capacity;
     struct amp__raw_place *places; /* of the call's memory */
@@ -37,6 +39,8 @@ struct amp__raw {
 };
 
 enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op);
+/* What a seed in a call of this op is to be multiplied with now; 1: nothing. */
+float amp__seed_factor(const struct amp__op *op);
 
 /* Repoints the entries of `argv` for buffers, whose pointers then lie in `pointers`, and the pointers that the host's
  * visit finds in structs, until the casting's end. */
