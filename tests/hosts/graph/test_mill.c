@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A static graph whose table has executors only, in FP32 only: emulated, and with 16-bit implementations for one op. Its
+ * kernels do the problem's arithmetic in the problem's order, so every level is compared with the reference bit for bit.
+ */
+#include "mill_adapter.h"
+#include "mill_net.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
+
+enum { CLASSIC = 1, LOW = 2 }; /* momentum in a block of its own; 16-bit implementations */
+
+struct run {
+    struct mill_net net;
+    struct mill_adapter adapter;
+    amp_context *context;
+    mill_op *table[MILL_N_OPS];
+};
+
+static amp_config config_of(int level) {
+    amp_config config = AMP_CONFIG_INIT;
+    config.level = AMP_O0 + level;
+    config.emulate = AMP_ON;
+    if (level == 1 || level == 2) config.loss_scale = SCALE;
+    return config;
+}
+
+static float scale_of(int level) { return level == 1 || level == 2 ? SCALE : 1.0f; }
+
+static void start(struct run *run, int flags, const amp_config *config) {
+    ck_assert(mill_net_init(&run->net, flags & CLASSIC));
+    mill_adapter_init(&run->adapter, run->net.graph, &run->net.sgd, flags & LOW);
+    memcpy(run->table, mill_ops, sizeof mill_ops);
+    amp_model *model = &run->adapter.model;
+    amp_optimizer *optimizer = &run->adapter.optimizer;
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, config, &run->context));
+    mill_traps(1);
+}
+
+/* One iteration; returns what the step returned, 0 for a skip. */
+static int iterate(struct run *run, int step, float *loss) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    struct mill_net *net = &run->net;
+    mill_net_feed(net, step);
+    ck_assert_int_eq(mill_forward(net->graph), MILL_OK);
+    if (loss) *loss = net->loss->x[0];
+    ck_ok(amp_scale_loss_begin(&run->adapter.optimizer, NULL, &scaled));
+    ck_assert_float_eq(scaled.seed_factor, 1.0f); /* mill's own seed carries the scale */
+    ck_assert_int_eq(mill_backward(net->graph, net->loss), MILL_OK);
+    ck_ok(amp_scale_loss_end(&scaled));
+    return net->sgd.step(&net->sgd);
+}
+
+static void finish(struct run *run, float *params) {
+    mill_traps(0);
+    ck_ok(amp_shutdown(run->context));
+    ck_assert_mem_eq(run->table, mill_ops, sizeof mill_ops);
+    ck_assert(run->net.sgd.step == mill_sgd_step);
+    if (params) memcpy(params, run->net.graph->params, PARAM_FLOATS * sizeof(float));
+    mill_net_free(&run->net);
+}
+
+static void train(int level, int flags, struct curve *curve) {
+    static struct run run;
+    const amp_config config = config_of(level);
+    start(&run, flags, &config);
+    for (int step = 0; step < STEPS; step++) ck_assert_int_eq(iterate(&run, step, &curve->loss[step]), step + 1);
+    ck_ok(amp_check(run.context));
+    finish(&run, curve->params);
+}
+
+/* Equal as numbers: zeros of either sign are one. */
+static void ck_same(const float *a, const float *b, int n, const char *what) {
+    for (int i = 0; i < n; i++) ck_assert_msg(a[i] == b[i], "%s[%d]: %a, not %a", what, i, (double)a[i], (double)b[i]);
+}
+
+static void ck_same_curves(const struct curve *a, const struct curve *b) {
+    ck_same(a->loss, b->loss, STEPS, "loss");
+    ck_same(a->params, b->params, PARAM_FLOATS, "params");
+}
+
+/* ---- the framework by itself ---- */
+
+START_TEST(mill_alone_is_the_reference) {
+    struct curve reference, curve;
+    struct mill_net net;
+    ck_assert(mill_net_init(&net, _i));
+    for (int step = 0; step < STEPS; step++) {
+        mill_net_feed(&net, step);
+        ck_assert_int_eq(mill_forward(net.graph), MILL_OK);
+        curve.loss[step] = net.loss->x[0];
+        ck_assert_int_eq(mill_backward(net.graph, net.loss), MILL_OK);
+        net.sgd.step(&net.sgd);
+    }
+    memcpy(curve.params, net.graph->params, sizeof curve.params);
+    reference_train(0, 1.0f, &reference);
+    ck_same_curves(&curve, &reference);
+    ck_assert_uint_lt(net.graph->arena_floats, net.graph->unshared_floats); /* buffers are reused */
+    mill_net_free(&net);
+}
+END_TEST
+
+/* ---- levels ---- */
+
+static const struct kind {
+    int level, flags;
+} kinds[] = {
+    { 0, 0 }, { 0, CLASSIC }, { 1, 0 }, { 1, CLASSIC }, { 4, 0 }, { 4, CLASSIC },
+    { 1, LOW }, { 4, LOW },
+};
+
+START_TEST(every_level_is_the_reference) {
+    struct curve reference, curve;
+    const struct kind *kind = &kinds[_i];
+    train(kind->level, kind->flags, &curve);
+    reference_train(kind->level, scale_of(kind->level), &reference);
+    ck_same_curves(&curve, &reference);
+    ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
+}
+END_TEST
+
+START_TEST(ops_inside_ops_run_as_they_come) {
+    static struct run run;
+    amp_op_stats stats[MILL_N_OPS];
+    size_t n;
+    const amp_config config = config_of(1);
+    start(&run, 0, &config);
+    iterate(&run, 0, NULL);
+    stats[0].struct_size = sizeof stats[0];
+    ck_ok(amp_get_op_stats(run.context, stats, MILL_N_OPS, &n));
+    ck_assert_str_eq(stats[0].name, "linear");
+    ck_assert_uint_eq(stats[0].calls, 4); /* two layers, forward and backward */
+    ck_assert_str_eq(stats[1].name, "matmul");
+    ck_assert_uint_eq(stats[1].calls, 0);
+    ck_assert_uint_gt(stats[0].casts + stats[0].calls, 0);
+    finish(&run, NULL);
+}
+END_TEST
+
+/* ---- overflow ---- */
+
+START_TEST(an_overflow_is_skipped_and_leaves_nothing_behind) {
+    static struct run run;
+    static float params[PARAM_FLOATS], momentum[PARAM_FLOATS];
+    amp_config config = config_of(_i);
+    config.loss_scale = AMP_DYNAMIC;
+    config.init_scale = 0x1p24f;
+    start(&run, 0, &config);
+    int skips = 0, steps = 0;
+    for (int step = 0; step < STEPS; step++) {
+        memcpy(params, run.net.graph->params, sizeof params);
+        memcpy(momentum, mill_net_momentum(&run.net), sizeof momentum);
+        if (iterate(&run, step, NULL)) {
+            steps++;
+            continue;
+        }
+        skips++;
+        ck_same(run.net.graph->params, params, PARAM_FLOATS, "params");
+        ck_same(mill_net_momentum(&run.net), momentum, PARAM_FLOATS, "momentum");
+    }
+    ck_assert_int_ge(skips, 2);
+    ck_assert_int_ge(steps, STEPS - 15);
+    ck_assert_float_lt(run.net.loss->x[0], 0.8f);
+    finish(&run, NULL);
+}
+END_TEST
+
+/* ---- checkpoints ---- */
+
+struct host_state { /* what the framework itself would save */
+    float params[PARAM_FLOATS], momentum[PARAM_FLOATS];
+};
+
+START_TEST(a_resumed_training_is_the_uninterrupted_one) {
+    static struct run run;
+    static float whole[PARAM_FLOATS], resumed[PARAM_FLOATS];
+    struct host_state state;
+    char path[] = "/tmp/mill-XXXXXX";
+    const int fd = mkstemp(path), flags = _i == 2 ? CLASSIC : 0;
+    amp_config config = config_of(_i);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    config.loss_scale = AMP_DYNAMIC;
+    config.init_scale = 256.0f;
+    config.window = 7;
+    start(&run, flags, &config);
+    for (int step = 0; step < STEPS; step++) {
+        iterate(&run, step, NULL);
+        if (step != 24) continue;
+        memcpy(state.params, run.net.graph->params, sizeof state.params);
+        memcpy(state.momentum, mill_net_momentum(&run.net), sizeof state.momentum);
+        ck_ok(amp_state_save(run.context, path, AMP_STATE_SAFETENSORS));
+    }
+    finish(&run, whole);
+    start(&run, flags, &config);
+    memcpy(run.net.graph->params, state.params, sizeof state.params);
+    memcpy(mill_net_momentum(&run.net), state.momentum, sizeof state.momentum);
+    ck_ok(amp_state_load(run.context, path));
+    for (int step = 25; step < STEPS; step++) iterate(&run, step, NULL);
+    finish(&run, resumed);
+    unlink(path);
+    ck_same(whole, resumed, PARAM_FLOATS, "params");
+}
+END_TEST
+
+int main(void) {
+    TCase *tcase = tcase_create("mill");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, mill_alone_is_the_reference, 0, 2);
+    tcase_add_loop_test(tcase, every_level_is_the_reference, 0, (int)(sizeof kinds / sizeof kinds[0]));
+    tcase_add_test(tcase, ops_inside_ops_run_as_they_come);
+    tcase_add_loop_test(tcase, an_overflow_is_skipped_and_leaves_nothing_behind, 1, 2);
+    tcase_add_loop_test(tcase, a_resumed_training_is_the_uninterrupted_one, 1, 2);
+    Suite *suite = suite_create("mill");
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
