@@ -545,7 +545,8 @@ AMP_API amp_status amp_shutdown(amp_context *context);
 
 /* `loss`: run backward from it. `scale`: the factor that the gradients carry, for hosts that seed backward
  * themselves. `seed_factor`: what the host must multiply its seed with: 1 if `loss` carries the scale already, or if an
- * op has a seed (AMP_OP_SEEDS), else *scale. Exactly one thing carries the scale. `action` is the decision, written by end. priv is libamp's. */
+ * op has a seed (AMP_OP_SEEDS), else *scale. Exactly one thing carries the scale. `action` is the decision, written by
+ * end. priv is libamp's. */
 typedef struct amp_scaled_loss {
     uint32_t struct_size;
     amp_action action;

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A static graph whose table has constructors, with 16-bit storage: parameters are re-typed before the graph is built,
+ * casts become nodes of it, and memory is planned afterwards. Every level is the reference bit for bit.
+ */
+#include "loom_adapter.h"
+#include "same.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
+
+struct run {
+    struct loom_net net;
+    struct loom_adapter adapter;
+    amp_context *context;
+};
+
+static amp_config config_of(int level) {
+    amp_config config = AMP_CONFIG_INIT;
+    config.level = AMP_O0 + level;
+    if (level == 1 || level == 2) config.loss_scale = SCALE;
+    return config;
+}
+
+/* Re-types the parameters, then builds the graph, then plans its memory. */
+static void start(struct run *run, const amp_config *config) {
+    ck_assert(loom_net_init(&run->net));
+    loom_adapter_init(&run->adapter, &run->net, &run->net.graph->ops);
+    amp_model *model = &run->adapter.model;
+    amp_optimizer *optimizer = &run->adapter.optimizer;
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, config, &run->context));
+    ck_assert(loom_net_finish(&run->net));
+    ck_ok(amp_check(run->context)); /* nothing asked for data that was not there yet */
+}
+
+static int iterate(struct run *run, int step, float *loss) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    struct loom_net *net = &run->net;
+    loom_net_feed(net, step);
+    loom_forward(net->graph);
+    if (loss) *loss = *(float *)net->loss->data;
+    ck_ok(amp_scale_loss_begin(&run->adapter.optimizer, NULL, &scaled));
+    loom_backward(net->graph, net->loss, scaled.seed_factor);
+    ck_ok(amp_scale_loss_end(&scaled));
+    const int stepped = net->sgd.step(&net->sgd);
+    net->sgd.zero_grad(&net->sgd);
+    return stepped;
+}
+
+static void finish(struct run *run, float *params) {
+    ck_ok(amp_shutdown(run->context));
+    ck_assert_mem_eq(&run->net.graph->ops, &loom_default_ops, sizeof loom_default_ops);
+    ck_assert(run->net.sgd.step == loom_sgd_step && run->net.sgd.zero_grad == loom_sgd_zero_grad);
+    for (int i = 0; i < N_PARAMS; i++) ck_assert_int_eq(run->net.params[i]->dtype, LOOM_F32);
+    if (params) loom_net_params(&run->net, params);
+    loom_net_free(&run->net);
+}
+
+/* ---- levels ---- */
+
+START_TEST(loom_alone_is_the_reference) {
+    struct curve reference, curve;
+    struct loom_net net;
+    ck_assert(loom_net_init(&net) && loom_net_finish(&net));
+    for (int step = 0; step < STEPS; step++) {
+        loom_net_feed(&net, step);
+        loom_forward(net.graph);
+        curve.loss[step] = *(float *)net.loss->data;
+        loom_backward(net.graph, net.loss, 1.0f);
+        net.sgd.step(&net.sgd);
+        net.sgd.zero_grad(&net.sgd);
+    }
+    loom_net_params(&net, curve.params);
+    reference_train(0, 1.0f, &reference);
+    ck_same_curves(&curve, &reference);
+    ck_assert_uint_lt(net.graph->arena_bytes, net.graph->unshared_bytes); /* buffers are reused */
+    loom_net_free(&net);
+}
+END_TEST
+
+/* Cast nodes: of x, four parameters, batch norm's input, the second linear's input, logits; a 16-bit model casts its
+ * input and its result alone. */
+static const unsigned cast_nodes[] = { 0, 8, 2, 2, 8, 2 };
+
+START_TEST(every_level_is_the_reference) {
+    static struct run run;
+    struct curve reference, curve;
+    const amp_config config = config_of(_i);
+    start(&run, &config);
+    ck_assert_uint_eq(run.adapter.casts, cast_nodes[_i]);
+    const bool low_model = _i == 2 || _i == 3 || _i == 5;
+    ck_assert_int_eq(run.net.params[W1]->dtype != LOOM_F32, low_model);
+    ck_assert_int_eq(run.net.params[GAMMA]->dtype != LOOM_F32, _i == 3);
+    for (int step = 0; step < STEPS; step++) ck_assert_int_eq(iterate(&run, step, &curve.loss[step]), 1);
+    ck_ok(amp_check(run.context));
+    ck_assert_uint_eq(run.adapter.casts, cast_nodes[_i]); /* running the graph builds nothing */
+    finish(&run, curve.params);
+    reference_train(_i, config.loss_scale != 0.0f ? SCALE : 1.0f, &reference);
+    ck_same_curves(&curve, &reference);
+    ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
+}
+END_TEST
+
+/* The table that graphs are copied from is const: it is found out before anything is written. */
+START_TEST(a_const_table_is_refused) {
+    static struct run run;
+    ck_assert(loom_net_init(&run.net));
+    loom_adapter_init(&run.adapter, &run.net, (loom_ops *)(uintptr_t)&loom_default_ops);
+    ck_assert_int_eq(amp_initialize(&run.adapter.model, &run.adapter.optimizer, AMP_O1), AMP_ERR_READ_ONLY);
+    ck_assert(run.net.sgd.step == loom_sgd_step);
+    loom_net_free(&run.net);
+}
+END_TEST
+
+/* A second graph over the same parameters gets cast nodes of its own, because casts end with the scope of a build. */
+START_TEST(a_graph_gets_its_own_casts) {
+    static struct run run;
+    const amp_config config = config_of(1);
+    start(&run, &config);
+    const unsigned casts = run.adapter.casts;
+    run.net.graph->planned = 0; /* as if it could be extended */
+    ck_assert_ptr_nonnull(run.net.build(&run.net, run.net.x));
+    ck_assert_uint_eq(run.adapter.casts, 2 * casts - 1); /* all but the loss's */
+    finish(&run, NULL);
+}
+END_TEST
+
+/* ---- overflow ---- */
+
+START_TEST(an_overflow_is_skipped_and_leaves_nothing_behind) {
+    static struct run run;
+    static float params[PARAM_FLOATS], after[PARAM_FLOATS], momentum[PARAM_FLOATS];
+    amp_config config = config_of(_i);
+    float loss = 0.0f;
+    config.loss_scale = AMP_DYNAMIC;
+    config.init_scale = 0x1p24f;
+    start(&run, &config);
+    int skips = 0, steps = 0;
+    for (int step = 0; step < STEPS; step++) {
+        loom_net_params(&run.net, params);
+        memcpy(momentum, run.net.momentum, sizeof momentum);
+        if (iterate(&run, step, &loss)) {
+            steps++;
+            continue;
+        }
+        skips++;
+        loom_net_params(&run.net, after);
+        ck_same(after, params, PARAM_FLOATS, "params");
+        ck_same(run.net.momentum, momentum, PARAM_FLOATS, "momentum");
+    }
+    ck_assert_int_ge(skips, 2);
+    ck_assert_int_ge(steps, STEPS - 15);
+    ck_assert_float_lt(loss, 0.8f);
+    finish(&run, NULL);
+}
+END_TEST
+
+/* ---- checkpoints ---- */
+
+START_TEST(a_resumed_training_is_the_uninterrupted_one) {
+    static struct run run;
+    static float whole[PARAM_FLOATS], resumed[PARAM_FLOATS], params[PARAM_FLOATS], momentum[PARAM_FLOATS];
+    char path[] = "/tmp/loom-XXXXXX";
+    const int fd = mkstemp(path);
+    amp_config config = config_of(_i);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    config.loss_scale = AMP_DYNAMIC;
+    config.init_scale = 256.0f;
+    config.window = 7;
+    start(&run, &config);
+    for (int step = 0; step < STEPS; step++) {
+        iterate(&run, step, NULL);
+        if (step != 24) continue;
+        loom_net_params(&run.net, params);
+        memcpy(momentum, run.net.momentum, sizeof momentum);
+        ck_ok(amp_state_save(run.context, path, AMP_STATE_SAFETENSORS));
+    }
+    finish(&run, whole);
+    start(&run, &config);
+    loom_net_set_params(&run.net, params);
+    memcpy(run.net.momentum, momentum, sizeof momentum);
+    ck_ok(amp_state_load(run.context, path));
+    for (int step = 25; step < STEPS; step++) iterate(&run, step, NULL);
+    finish(&run, resumed);
+    unlink(path);
+    ck_same(whole, resumed, PARAM_FLOATS, "params");
+}
+END_TEST
+
+int main(void) {
+    TCase *tcase = tcase_create("loom");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, loom_alone_is_the_reference);
+    tcase_add_loop_test(tcase, every_level_is_the_reference, 0, 6);
+    tcase_add_test(tcase, a_const_table_is_refused);
+    tcase_add_test(tcase, a_graph_gets_its_own_casts);
+    tcase_add_loop_test(tcase, an_overflow_is_skipped_and_leaves_nothing_behind, 1, 3);
+    tcase_add_loop_test(tcase, a_resumed_training_is_the_uninterrupted_one, 1, 6);
+    Suite *suite = suite_create("loom");
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
