@@ -295,9 +295,9 @@ typedef struct amp_host {
      * maximum at the end of each bracket, squared gradient norms by sum where clipping asks for it. Without it each rank
      * decides alone. */
     amp_status (*reduce)(void *self, amp_reduction reduction, double *values, size_t n);
-    /* The FP32 buffers behind the structs of a call: emit each pointer field that the op reads or writes. args[i] is the
-     * address of argument i's value; where that is a struct by value, of the copy that the op will get. Roles may differ
-     * from call to call. A failing emit's status is returned. */
+    /* The FP32 buffers behind the structs of a call: emit each pointer field that the op reads or writes. op is its
+     * descriptor's name. args[i] is the address of argument i's value; where that is a struct by value, of the copy that
+     * the op will get. Roles may differ from call to call. A failing emit's status is returned. */
     amp_status (*visit)(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self);
 } amp_host;
 

@@ -332,7 +332,7 @@ static amp_status visit_structs(struct amp__raw *raw, const struct amp__call *ca
         memcpy(copy, argv[i], size);
         argv[i] = copy;
     }
-    return amp__host_visit(raw->casting->host, call->schema->name, argv, take_field, raw);
+    return amp__host_visit(raw->casting->host, raw->casting->op->name, argv, take_field, raw);
 }
 
 /* ---- the call ---- */

@@ -56,7 +56,7 @@ static amp_status visit(void *self, const char *op, void *const *args, amp_emit 
     struct layer *layer = args[0]; /* the copy that the op will get */
     struct network *net = *(struct network **)args[1];
     (void)self;
-    ck_assert_str_eq(op, "forward");
+    ck_assert_str_eq(op, "scale_layer"); /* the descriptor's name, not the schema's */
     amp_status status = emit_one(emit, emit_self, "input", AMP_ROLE_READ, &net->input, N);
     if (status == AMP_OK) status = emit_one(emit, emit_self, "weights", AMP_ROLE_READ, &layer->weights, N);
     if (status == AMP_OK) status = emit_one(emit, emit_self, "output", AMP_ROLE_WRITE, &layer->output, N);
@@ -104,7 +104,7 @@ static void set_up(struct host *host) {
     host->structs[0].alignment = _Alignof(struct layer);
     host->structs[1].name = "network";
     host->op = (amp_op)AMP_OP_INIT;
-    host->op.name = "forward";
+    host->op.name = "scale_layer";
     host->op.schema = "forward(struct layer l, struct network *net) -> void";
     host->op.op_class = AMP_LOWER;
     host->op.slot = (amp_fn *)(void *)&host->layer.forward;
