@@ -45,6 +45,9 @@ struct curve {
  * low type, batch norm (O1, O4) and the loss in FP32. scale: what the loss is multiplied with (O0: 1). */
 void reference_train(int level, float scale, struct curve *curve);
 
+/* O3 alone, scale 1, for hosts that keep momentum in the gradient's own buffer: there it is 16-bit as the gradient is. */
+void reference_train_momentum_in_gradients(int level, struct curve *curve);
+
 /* The largest difference of two curves' losses, relative to the first loss. */
 double curve_distance(const struct curve *a, const struct curve *b);
 

@@ -95,7 +95,15 @@ static void derive_weights(struct state *s) {
         round_all(problem_params[p].batch_norm ? s->norm_rules : s->rules, at(s->weights, p), problem_params[p].size);
 }
 
-void reference_train(int level, float scale, struct curve *curve) {
+/* The gradient is added to what is left of the older ones, and the sum is stored in 16 bits. */
+static void sgd_in_gradients(struct state *s) {
+    for (int i = 0; i < PARAM_FLOATS; i++) {
+        s->momentum[i] = rounded(s->rules, MOMENTUM * s->momentum[i] + s->grads[i]);
+        s->master[i] -= RATE * s->momentum[i];
+    }
+}
+
+static void train(int level, float scale, bool momentum_in_gradients, struct curve *curve) {
     static struct state s;
     memset(&s, 0, sizeof s);
     const struct rules *rules = &levels[level];
@@ -111,7 +119,8 @@ void reference_train(int level, float scale, struct curve *curve) {
         if (rules->model_is_low && !rules->masters) memcpy(s.master, s.weights, sizeof s.master);
         curve->loss[step] = forward(&s, s.x + batch * BATCH * INPUTS, labels);
         backward(&s, labels, scale);
-        math_sgd(s.master, s.momentum, s.grads, PARAM_FLOATS);
+        if (momentum_in_gradients) sgd_in_gradients(&s);
+        else math_sgd(s.master, s.momentum, s.grads, PARAM_FLOATS);
     }
     if (rules->model_is_low && !rules->masters) {
         derive_weights(&s);
@@ -119,3 +128,7 @@ void reference_train(int level, float scale, struct curve *curve) {
     }
     memcpy(curve->params, s.master, sizeof curve->params);
 }
+
+void reference_train(int level, float scale, struct curve *curve) { train(level, scale, false, curve); }
+
+void reference_train_momentum_in_gradients(int level, struct curve *curve) { train(level, 1.0f, true, curve); }

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* duet trains the hosts' common problem at every level, and agrees with the training whose casts are written by hand. */
+#include "trainer.h"
+
+static const struct {
+    amp_level level;
+    int number; /* of the reference */
+    float scale;
+} levels[] = { { AMP_O0, 0, 1.0f }, { AMP_O1, 1, SCALE }, { AMP_O2, 2, SCALE },
+               { AMP_O3, 3, 1.0f }, { AMP_O4, 4, 1.0f },  { AMP_O5, 5, 1.0f } };
+enum { N_LEVELS = sizeof levels / sizeof levels[0] };
+
+static void reference(int i, struct curve *curve) {
+    if (levels[i].level == AMP_O3) reference_train_momentum_in_gradients(levels[i].number, curve);
+    else reference_train(levels[i].number, levels[i].scale, curve);
+}
+
+START_TEST(plain_duet_is_the_reference) {
+    struct trainer trainer;
+    struct curve expected, curve;
+    trainer_new(&trainer);
+    for (int step = 0; step < STEPS; step++) curve.loss[step] = trainer_step(&trainer, step);
+    memcpy(curve.params, trainer.net->params, sizeof curve.params);
+    reference_train(0, 1.0f, &expected);
+    ck_same_curves(&curve, &expected);
+    ck_assert(curve.loss[STEPS - 1] < 0.5f * curve.loss[0]); /* it learns */
+    trainer_free(&trainer);
+}
+END_TEST
+
+START_TEST(emulated_levels_are_the_reference_bit_for_bit) {
+    struct curve expected, curve, fp32;
+    reference(_i, &expected);
+    trainer_run(trainer_config(levels[_i].level), 0, &curve);
+    ck_same_curves(&curve, &expected);
+    reference_train(0, 1.0f, &fp32);
+    ck_assert(levels[_i].level == AMP_O0 || curve_distance(&curve, &fp32) > 0.0); /* and something was rounded */
+}
+END_TEST
+
+START_TEST(an_optimizer_inlined_in_a_loop_is_the_same) {
+    struct curve expected, curve;
+    reference(_i, &expected);
+    trainer_run(trainer_config(levels[_i].level), ADAPTER_INLINED, &curve);
+    ck_same_curves(&curve, &expected);
+}
+END_TEST
+
+static void add(TCase *tcase) {
+    tcase_add_test(tcase, plain_duet_is_the_reference);
+    tcase_add_loop_test(tcase, emulated_levels_are_the_reference_bit_for_bit, 0, N_LEVELS);
+    tcase_add_loop_test(tcase, an_optimizer_inlined_in_a_loop_is_the_same, 0, N_LEVELS);
+}
+
+int main(void) { return run_suite("pairs: training", add); }
