@@ -190,13 +190,13 @@ static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_place *pl
 
 static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_place *place) {
     struct amp__casting *casting = raw->casting;
-    const bool writes = (place->flags & (AMP__WRITE | AMP__READ_WRITE)) != 0;
-    if ((place->flags & AMP__READ_WRITE) && is_accumulator(casting, place)) return AMP_OK; /* FP32 sums stay FP32 */
-    if (!writes) AMP_TRY(from_cache(raw, casting, place));
+    /* FP32 sums stay FP32; and an implementation could not tell a registered one from another: all come as they are */
+    if (place->flags & AMP__READ_WRITE) return AMP_OK;
+    if (!(place->flags & AMP__WRITE)) AMP_TRY(from_cache(raw, casting, place));
     if (place->temporary) return AMP_OK;
     AMP_TRY(take_temporary(casting, place, sizeof(uint16_t)));
-    if (!(place->flags & AMP__WRITE)) each_row(raw, place, narrow_in, &raw->counts);
-    if (writes) place->after = AMP__RAW_WIDEN;
+    if (place->flags & AMP__WRITE) place->after = AMP__RAW_WIDEN;
+    else each_row(raw, place, narrow_in, &raw->counts);
     return AMP_OK;
 }
 

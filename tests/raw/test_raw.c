@@ -49,6 +49,12 @@ static void matmul_forward_fp16(uint16_t *out, const uint16_t *inp, const uint16
     ck_ok(amp_matmul(&args));
 }
 
+/* In place on the host's own FP32 elements, whether or not anybody registered them. */
+static void scale_rows_fp16(float *x, int rows, int cols, int ld) {
+    low_calls++;
+    scale_rows(x, rows, cols, ld);
+}
+
 static struct {
     void (*forward)(float *, const float *, const float *, int, int, int);
     void (*backward)(float *, const float *, const float *, int, int, int);
@@ -287,6 +293,23 @@ START_TEST(an_implementation_replaces_the_op) {
 }
 END_TEST
 
+START_TEST(what_an_implementation_updates_stays_fp32) {
+    struct host host;
+    float x[B * LD], expected[B * LD];
+    set_up(&host);
+    fill(x, B * LD, 2.0f);
+    memcpy(expected, x, sizeof x);
+    scale_rows(expected, B, C, LD);
+    host.ops[2].fp16 = (amp_fn)scale_rows_fp16;
+    low_calls = 0;
+    ck_ok(start(&host, AMP_O1, AMP_DEFAULT));
+    table.rows(x, B, C, LD);
+    ck_assert_uint_eq(low_calls, 1);
+    ck_assert_mem_eq(x, expected, sizeof x);
+    finish(&host);
+}
+END_TEST
+
 START_TEST(without_either_way_the_user_is_told) {
     struct host host;
     float inp[B * C], out[B * OC], expected[B * OC];
@@ -390,6 +413,7 @@ int main(void) {
     tcase_add_test(tcase, weights_are_packed_once_in_a_scope_and_again_after_a_step);
     tcase_add_test(tcase, an_unknown_extent_is_the_rest_of_the_parameter);
     tcase_add_test(tcase, an_implementation_replaces_the_op);
+    tcase_add_test(tcase, what_an_implementation_updates_stays_fp32);
     tcase_add_test(tcase, without_either_way_the_user_is_told);
     tcase_add_test(tcase, levels_that_re_type_say_what_they_need);
     tcase_add_loop_test(tcase, it_trains, 0, 2);
