@@ -82,41 +82,33 @@ static void adopting_parallel(void (*body)(void *arg, int part), void *arg, int 
     else duet_default_blas.parallel(body, arg, parts);
 }
 
-/* ---- 16-bit products: what an op reads comes in 16 bits, what it writes goes out so, registered gradients stay FP32 ---- */
+/* ---- 16-bit products: A and B come in 16 bits; C, which is updated, is duet's own FP32 ---- */
 
-struct product {
-    amp_dtype low;
-    bool transpose_a, transpose_b, adds;
-};
-
-static void multiply(struct product p, int M, int N, int K, float ALPHA, const void *A, int lda, const void *B, int ldb,
-                     void *C, int ldc) {
+static void product(amp_dtype low, int TA, int TB, int M, int N, int K, float ALPHA, const void *A, int lda,
+                    const void *B, int ldb, float BETA, float *C, int ldc) {
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
-    g.transpose_a = p.transpose_a, g.transpose_b = p.transpose_b;
+    g.transpose_a = TA != 0, g.transpose_b = TB != 0;
     g.m = M, g.n = N, g.k = K;
-    g.alpha = ALPHA, g.beta = p.adds ? 1.0f : 0.0f;
-    g.a = A, g.ld_a = lda, g.a_dtype = p.low;
-    g.b = B, g.ld_b = ldb, g.b_dtype = p.low;
-    g.c = p.adds ? C : NULL, g.ld_c = ldc, g.c_dtype = AMP_FLOAT32;
-    g.d = C, g.ld_d = ldc, g.d_dtype = p.adds ? AMP_FLOAT32 : p.low;
+    g.alpha = ALPHA, g.beta = BETA;
+    g.a = A, g.ld_a = lda, g.a_dtype = low;
+    g.b = B, g.ld_b = ldb, g.b_dtype = low;
+    g.c = g.d = C, g.ld_c = g.ld_d = ldc, g.c_dtype = g.d_dtype = AMP_FLOAT32;
     if (amp_matmul(&g) != AMP_OK) abort(); /* out of memory: duet itself does no better */
 }
 
-#define PRODUCT(name, low, transpose_a, transpose_b, adds)                                                             \
-    static void name(int M, int N, int K, float ALPHA, void *A, int lda, void *B, int ldb, void *C, int ldc) {         \
-        multiply((struct product){ low, transpose_a, transpose_b, adds }, M, N, K, ALPHA, A, lda, B, ldb, C, ldc);     \
-    }
-PRODUCT(half_nn, AMP_FLOAT16, false, false, false)
-PRODUCT(half_nt, AMP_FLOAT16, false, true, false)
-PRODUCT(half_tn, AMP_FLOAT16, true, false, true)
-PRODUCT(brain_nn, AMP_BFLOAT16, false, false, false)
-PRODUCT(brain_nt, AMP_BFLOAT16, false, true, false)
-PRODUCT(brain_tn, AMP_BFLOAT16, true, false, true)
+static void product_fp16(int TA, int TB, int M, int N, int K, float ALPHA, void *A, int lda, void *B, int ldb,
+                         float BETA, float *C, int ldc) {
+    product(AMP_FLOAT16, TA, TB, M, N, K, ALPHA, A, lda, B, ldb, BETA, C, ldc);
+}
+
+static void product_bf16(int TA, int TB, int M, int N, int K, float ALPHA, void *A, int lda, void *B, int ldb,
+                         float BETA, float *C, int ldc) {
+    product(AMP_BFLOAT16, TA, TB, M, N, K, ALPHA, A, lda, B, ldb, BETA, C, ldc);
+}
 
 /* ---- descriptions ---- */
 
 #define LAYER_SCHEMA "(struct layer l, struct network net) -> void"
-#define GEMM_NUMBERS "(int M, int N, int K, float ALPHA, "
 
 static amp_op op(const char *name, const char *schema, void *slot) {
     amp_op described = AMP_OP_INIT;
@@ -126,22 +118,14 @@ static amp_op op(const char *name, const char *schema, void *slot) {
     return described;
 }
 
-static amp_op product(const char *name, const char *schema, duet_gemm **slot, amp_fn fp16, amp_fn bf16) {
-    amp_op described = op(name, schema, slot);
-    described.aliases = "matmul";
-    described.fp16 = fp16;
-    described.bf16 = bf16;
-    return described;
-}
-
-static size_t describe_products(amp_op *ops, duet_blas *blas) {
-    ops[0] = product("gemm_nn", "gemm_nn" GEMM_NUMBERS "float A[M,K : lda], int lda, float B[K,N : ldb], int ldb, "
-                     "float(out a!) C[M,N : ldc], int ldc) -> void", &blas->gemm_nn, (amp_fn)half_nn, (amp_fn)brain_nn);
-    ops[1] = product("gemm_nt", "gemm_nt" GEMM_NUMBERS "float A[M,K : lda], int lda, float B[N,K : ldb], int ldb, "
-                     "float(out a!) C[M,N : ldc], int ldc) -> void", &blas->gemm_nt, (amp_fn)half_nt, (amp_fn)brain_nt);
-    ops[2] = product("gemm_tn", "gemm_tn" GEMM_NUMBERS "float A[K,M : lda], int lda, float B[K,N : ldb], int ldb, "
-                     "float(a!) C[M,N : ldc], int ldc) -> void", &blas->gemm_tn, (amp_fn)half_tn, (amp_fn)brain_tn);
-    return 3;
+/* C's extents are those of the result, whatever is transposed. A name that the cast lists do not know has an alias. */
+static size_t describe_product(amp_op *ops, duet_blas *blas) {
+    ops[0] = op("gemm", "gemm(int TA, int TB, int M, int N, int K, float ALPHA, float A[TA?K:M, TA?M:K : lda], int lda, "
+                "float B[TB?N:K, TB?K:N : ldb], int ldb, float BETA, float(a!) C[M,N : ldc], int ldc) -> void", &blas->gemm);
+    ops[0].aliases = "matmul";
+    ops[0].fp16 = (amp_fn)product_fp16;
+    ops[0].bf16 = (amp_fn)product_bf16;
+    return 1;
 }
 
 /* The names are those of the cast lists; one name stands for many slots, one a layer. */
@@ -197,7 +181,7 @@ void adapter_init(struct adapter *a, network *net, unsigned options) {
     a->host = *amp_buffer_host(); /* handles are amp_buffers: of all the hooks only visit is ours */
     a->host.visit = visit;
     describe_structs(a->structs);
-    n_ops += describe_products(a->ops, &a->blas);
+    n_ops += describe_product(a->ops, &a->blas);
     for (int i = 0; i < net->n; i++) {
         layer *l = &net->layers[i];
         n_ops += describe_pair(a->ops + n_ops, l, options);

@@ -21,7 +21,7 @@ struct adapter {
     char names[2 * DUET_LAYERS][80];
     amp_param params[2 * DUET_LAYERS];
     void *trained[2 * DUET_LAYERS];
-    amp_op ops[2 * DUET_LAYERS + 3], steps[DUET_LAYERS];
+    amp_op ops[2 * DUET_LAYERS + 1], steps[DUET_LAYERS];
     duet_blas blas; /* the framework's table is const: this is the copy that is wired */
     amp_model model;
     amp_optimizer optimizer;

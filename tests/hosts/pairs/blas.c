@@ -1,33 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* duet's matrix products: each sum in one float, in order of depth. */
+/* duet's matrix product: each sum in one float, in order of depth. */
 #include "duet.h"
 
 #include <pthread.h>
 
-static void gemm_nn(int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb, float *C, int ldc) {
+/* BETA 0 does not read C. */
+static void gemm(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb, float BETA,
+                 float *C, int ldc) {
     for (int i = 0; i < M; i++)
         for (int j = 0; j < N; j++) {
             float sum = 0.0f;
-            for (int k = 0; k < K; k++) sum += A[i * lda + k] * B[k * ldb + j];
-            C[i * ldc + j] = ALPHA * sum;
-        }
-}
-
-static void gemm_nt(int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb, float *C, int ldc) {
-    for (int i = 0; i < M; i++)
-        for (int j = 0; j < N; j++) {
-            float sum = 0.0f;
-            for (int k = 0; k < K; k++) sum += A[i * lda + k] * B[j * ldb + k];
-            C[i * ldc + j] = ALPHA * sum;
-        }
-}
-
-static void gemm_tn(int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb, float *C, int ldc) {
-    for (int i = 0; i < M; i++)
-        for (int j = 0; j < N; j++) {
-            float sum = 0.0f;
-            for (int k = 0; k < K; k++) sum += A[k * lda + i] * B[k * ldb + j];
-            C[i * ldc + j] += ALPHA * sum;
+            for (int k = 0; k < K; k++) sum += A[TA ? k * lda + i : i * lda + k] * B[TB ? j * ldb + k : k * ldb + j];
+            C[i * ldc + j] = BETA != 0.0f ? BETA * C[i * ldc + j] + ALPHA * sum : ALPHA * sum;
         }
 }
 
@@ -61,4 +45,4 @@ static void parallel(void (*body)(void *arg, int part), void *arg, int parts) {
         if (started[i]) pthread_join(threads[i], NULL);
 }
 
-const duet_blas duet_default_blas = { gemm_nn, gemm_nt, gemm_tn, parallel };
+const duet_blas duet_default_blas = { gemm, parallel };

@@ -39,10 +39,11 @@ typedef struct layer {
     float schedule_rates[64], schedule_steps[64];
 } layer;
 
-/* C = A B, C = A B^T, C += A^T B. A thread pool of the poorest sort comes with it. */
-typedef void duet_gemm(int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb, float *C, int ldc);
+/* C = ALPHA op(A) op(B) + BETA C, row-major, and a thread pool of the poorest sort. */
+typedef void duet_gemm(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb, float BETA,
+                       float *C, int ldc);
 typedef struct duet_blas {
-    duet_gemm *gemm_nn, *gemm_nt, *gemm_tn;
+    duet_gemm *gemm;
     void (*parallel)(void (*body)(void *arg, int part), void *arg, int parts);
 } duet_blas;
 extern const duet_blas duet_default_blas;

@@ -27,8 +27,8 @@ static void forward_part(void *arg, int part) {
     const struct job *job = arg;
     const layer *l = job->l;
     const int begin = first(l->batch, part), rows = first(l->batch, part + 1) - begin;
-    job->net->blas->gemm_nt(rows, l->outputs, l->inputs, 1.0f, job->net->workspace + begin * l->inputs, l->inputs,
-                            l->weights, l->inputs, l->output + begin * l->outputs, l->outputs);
+    job->net->blas->gemm(0, 1, rows, l->outputs, l->inputs, 1.0f, job->net->workspace + begin * l->inputs, l->inputs,
+                         l->weights, l->inputs, 0.0f, l->output + begin * l->outputs, l->outputs);
 }
 
 void duet_linear_forward(layer l, network net) {
@@ -45,8 +45,8 @@ static void backward_part(void *arg, int part) {
     const struct job *job = arg;
     const layer *l = job->l;
     const int begin = first(l->outputs, part), rows = first(l->outputs, part + 1) - begin;
-    job->net->blas->gemm_tn(rows, l->inputs, l->batch, 1.0f, l->delta + begin, l->outputs, job->net->workspace,
-                            l->inputs, l->weight_updates + begin * l->inputs, l->inputs);
+    job->net->blas->gemm(1, 0, rows, l->inputs, l->batch, 1.0f, l->delta + begin, l->outputs, job->net->workspace,
+                         l->inputs, 1.0f, l->weight_updates + begin * l->inputs, l->inputs);
 }
 
 void duet_linear_backward(layer l, network net) {
@@ -59,8 +59,8 @@ void duet_linear_backward(layer l, network net) {
     memcpy(net.workspace, net.input, sizeof(float) * (size_t)(l.batch * l.inputs));
     net.blas->parallel(backward_part, &job, PARTS);
     if (net.delta)
-        net.blas->gemm_nn(l.batch, l.inputs, l.outputs, 1.0f, l.delta, l.outputs, l.weights, l.inputs, net.delta,
-                          l.inputs);
+        net.blas->gemm(0, 0, l.batch, l.inputs, l.outputs, 1.0f, l.delta, l.outputs, l.weights, l.inputs, 0.0f,
+                       net.delta, l.inputs);
 }
 
 /* ---- norm ---- */

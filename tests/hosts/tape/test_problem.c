@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tape host trains the hosts' common problem in real 16-bit storage, through the demo's own adapter, and agrees with
+ * the training whose casts are written out by hand.
+ *
+ * Tolerances. minitape sums in an order of its own, so that FP32 itself agrees to rounding only: a step makes sums of up
+ * to 32 terms in each of three products, an error of at most 96 units of 2^-24 relative to the loss, and 60 steps carry
+ * at most 60 times that: 60 * 96 * 2^-24 = 3.4e-4. At the other levels a difference of one such unit can turn a
+ * rounding the other way, which is as large as the level's own roundings: those move the curve by d from FP32's, so that
+ * two trainings that round the same way at different places lie within d of FP32 each, and within 2 d of each other.
+ */
+#include "adapter.h"
+#include "problem.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    amp_level level;
+    int number; /* of the reference */
+    float scale;
+    mt_dtype storage; /* of the weights outside batch norm, while training */
+} levels[] = { { AMP_O0, 0, 1.0f, MT_F32 },  { AMP_O1, 1, SCALE, MT_F32 }, { AMP_O2, 2, SCALE, MT_F16 },
+               { AMP_O3, 3, 1.0f, MT_F16 },  { AMP_O4, 4, 1.0f, MT_F32 },  { AMP_O5, 5, 1.0f, MT_BF16 } };
+enum { N_LEVELS = sizeof levels / sizeof levels[0], MEAN = N_PARAMS, VAR, N_TENSORS };
+static const double fp32_tolerance = STEPS * 96 * 0x1p-24;
+
+#define ck_ok(call)                                                                                                    \
+    do {                                                                                                               \
+        const amp_status status_ = (call);                                                                             \
+        ck_assert_msg(status_ == AMP_OK, "%s: %s", amp_status_name(status_), amp_last_error());                        \
+    } while (0)
+#define ck_tensor(tensor) ck_assert_msg((tensor) != NULL, "%s; %s", mt_error(), amp_last_error())
+
+/* ---- the network, in the form that the demo's adapter describes ---- */
+
+static mt_tensor *forward(struct net *net, mt_tensor *x) {
+    const struct net_tensor *t = net->list;
+    mt_tensor *y = net->ops->linear(x, t[W1].tensor, t[B1].tensor);
+    y = mt_then(y, net->ops->batch_norm(y, t[GAMMA].tensor, t[BETA].tensor, t[MEAN].tensor, t[VAR].tensor, 1, 0.1f,
+                                        EPSILON));
+    y = mt_then(y, net->ops->relu(y));
+    return mt_then(y, net->ops->linear(y, t[W2].tensor, t[B2].tensor));
+}
+
+static void make_net(struct net *net) {
+    static const int shapes[N_TENSORS][2] = { [W1] = { HIDDEN, INPUTS },  [B1] = { HIDDEN },  [GAMMA] = { HIDDEN },
+                                              [BETA] = { HIDDEN },        [MEAN] = { HIDDEN }, [VAR] = { HIDDEN },
+                                              [W2] = { CLASSES, HIDDEN }, [B2] = { CLASSES } };
+    float start[PARAM_FLOATS];
+    memset(net, 0, sizeof *net);
+    net->forward = forward;
+    net->ops = mt_ops_default();
+    problem_start(start);
+    for (int i = 0; i < N_TENSORS; i++) {
+        struct net_tensor *entry = &net->list[net->n_list++];
+        const bool buffer = i >= N_PARAMS;
+        entry->tensor = mt_tensor_new(MT_F32, shapes[i][1] ? 2 : 1, shapes[i], MT_MEM_PARAMETER);
+        ck_tensor(entry->tensor);
+        strcpy(entry->name, buffer ? i == MEAN ? "norm.mean" : "norm.var" : problem_params[i].name);
+        entry->is_buffer = buffer;
+        entry->is_norm = buffer || problem_params[i].batch_norm;
+        entry->tensor->requires_grad = !buffer;
+        if (buffer) mt_fill(entry->tensor, i == VAR);
+        else mt_write(entry->tensor, start + problem_params[i].offset);
+    }
+}
+
+static mt_tensor *batch(const float *x, const int32_t *labels, int step, mt_tensor **y) {
+    const int at = step % BATCHES * BATCH;
+    float numbers[BATCH];
+    mt_tensor *images = mt_tensor_new(MT_F32, 2, (int[]){ BATCH, INPUTS }, MT_MEM_OTHER);
+    *y = mt_tensor_new(MT_I32, 1, (int[]){ BATCH }, MT_MEM_OTHER);
+    ck_tensor(images);
+    ck_tensor(*y);
+    for (int i = 0; i < BATCH; i++) numbers[i] = (float)labels[at + i];
+    mt_write(images, x + at * INPUTS);
+    mt_write(*y, numbers);
+    return images;
+}
+
+/* ---- training ---- */
+
+static float train_step(struct net *net, mt_optimizer *sgd, struct adapter *adapter, mt_tensor *x, mt_tensor *y) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    mt_tensor *scores = mt_then(x, net->forward(net, x));
+    mt_tensor *loss = mt_then(scores, net_loss(net, scores, y));
+    mt_release(y);
+    ck_tensor(loss);
+    const float value = (float)mt_get(loss, 0);
+    sgd->zero_grad(sgd);
+    ck_ok(amp_scale_loss_begin(&adapter->optimizer, loss, &scaled));
+    ck_assert_msg(mt_backward(scaled.loss) == 0, "%s", mt_error());
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_int_eq(scaled.action, AMP_STEP); /* the scale is one that skips nothing */
+    ck_assert_int_gt(sgd->step(sgd), 0);
+    mt_release(loss);
+    return value;
+}
+
+static void train(int i, struct curve *curve) {
+    static float x[SAMPLES * INPUTS];
+    static int32_t labels[SAMPLES];
+    mt_tensor *params[NET_TENSORS], *y;
+    struct adapter adapter;
+    struct net net;
+    amp_config config = AMP_CONFIG_INIT;
+    amp_context *context;
+    problem_data(x, labels);
+    make_net(&net);
+    const size_t n = net_params(&net, params);
+    mt_optimizer *sgd = mt_sgd_new(params, n, RATE, MOMENTUM, 0.0f);
+    ck_tensor(sgd);
+    adapter_init(&adapter, &net, sgd, NULL, NULL);
+    config.level = levels[i].level;
+    if (levels[i].scale != 1.0f) config.loss_scale = levels[i].scale;
+    amp_model *model = &adapter.model;
+    amp_optimizer *optimizer = &adapter.optimizer;
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context));
+    ck_assert_int_eq(net.list[W1].tensor->dtype, levels[i].storage);
+    for (int step = 0; step < STEPS; step++) {
+        mt_tensor *images = batch(x, labels, step, &y);
+        curve->loss[step] = train_step(&net, sgd, &adapter, images, y);
+    }
+    ck_assert_int_eq(net.list[W2].tensor->dtype, levels[i].storage);
+    ck_ok(amp_shutdown(context));
+    for (int p = 0; p < N_PARAMS; p++) mt_read(net.list[p].tensor, curve->params + problem_params[p].offset);
+    mt_optimizer_free(sgd);
+    net_done(&net);
+    for (int c = 0; c < MT_MEM_CATEGORIES; c++) ck_assert_uint_eq(mt_mem_now((mt_category)c), 0);
+}
+
+START_TEST(the_tape_agrees_with_the_reference) {
+    struct curve fp32, expected, curve;
+    train(_i, &curve);
+    reference_train(0, 1.0f, &fp32);
+    reference_train(levels[_i].number, levels[_i].scale, &expected);
+    const double seen = curve_distance(&curve, &expected);
+    const double tolerance = fp32_tolerance + 2.0 * curve_distance(&expected, &fp32);
+    ck_assert_msg(seen <= tolerance, "%g from the reference, where %g is granted", seen, tolerance);
+    /* the level was at work: more than what one step's sums in another order make */
+    if (levels[_i].level != AMP_O0) ck_assert_double_gt(curve_distance(&curve, &fp32), fp32_tolerance / STEPS);
+    ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
+}
+END_TEST
+
+int main(void) {
+    TCase *tcase = tcase_create("problem");
+    Suite *suite = suite_create("tape: the common problem");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, the_tape_agrees_with_the_reference, 0, N_LEVELS);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
