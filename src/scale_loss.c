@@ -99,6 +99,8 @@ static amp_status begin_gradients(const struct amp__bracket *bracket) {
     if (amp__scaling_is_trivial(&bracket->context->properties)) return AMP_OK;
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = bracket->optimizers[i];
+        /* a step that left out slots (frozen layers) is over now: no later skip goes back beyond it */
+        if (optimizer->steps_called) amp__grads_stepped(optimizer->params, optimizer->n_params, false);
         const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params);
         if (status == AMP_OK) continue;
         while (i--)

@@ -153,6 +153,34 @@ START_TEST(a_skip_forgets_the_clean_micro_batches_too) {
 }
 END_TEST
 
+/* A frozen layer's update is never called: the step is over all the same, and a later skip goes back to its end. */
+START_TEST(a_frozen_layer_brings_back_no_old_momentum) {
+    struct trainer trainer;
+    float updates[PARAM_FLOATS];
+    trainer_new(&trainer);
+    trainer_start(&trainer, trainer_config(_i ? AMP_O2 : AMP_O1), 0);
+    network *net = trainer.net;
+    for (int step = 0; step < 4; step++) {
+        const duet_args args = { step, RATE, MOMENTUM };
+        memcpy(updates, net->updates, sizeof updates);
+        if (step < 3) {
+            trainer_feed(&trainer, step);
+            ck_ok(adapter_begin(&trainer.adapter));
+            duet_forward(net);
+            duet_backward(net);
+            ck_ok(adapter_end(&trainer.adapter));
+        } else {
+            bad_bracket(&trainer, AMP_SKIP);
+        }
+        for (int i = 1; i < net->n; i++)
+            if (net->layers[i].update) net->layers[i].update(net->layers[i], args);
+    }
+    ck_assert_mem_eq(updates, net->updates, sizeof updates);
+    ck_ok(adapter_stop(&trainer.adapter));
+    trainer_free(&trainer);
+}
+END_TEST
+
 /* A scale that is a power of two changes no bit in FP32; two micro-batches are added to what is left of the older ones. */
 START_TEST(micro_batches_add_to_the_momentum) {
     struct trainer plain, scaled;
@@ -373,6 +401,7 @@ static void add(TCase *tcase) {
     tcase_add_test(tcase, a_level_may_follow_another);
     tcase_add_loop_test(tcase, an_overflow_is_skipped_and_momentum_stays, 0, 4);
     tcase_add_loop_test(tcase, a_skip_forgets_the_clean_micro_batches_too, 0, 2);
+    tcase_add_loop_test(tcase, a_frozen_layer_brings_back_no_old_momentum, 0, 2);
     tcase_add_test(tcase, micro_batches_add_to_the_momentum);
     tcase_add_loop_test(tcase, resuming_is_bit_exact, 0, 2 * N_LEVELS);
     tcase_add_loop_test(tcase, a_longjmp_out_of_a_layer_leaves_everything_usable, 0, N_LEVELS);
