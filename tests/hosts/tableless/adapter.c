@@ -7,7 +7,7 @@
  *     -DADAPT_WRAP    the linker's --wrap
  *     (neither)       objcopy gave the originals names of their own, original_...
  *
- * AMP_LEVEL=O1 in the environment switches it on; without it every call goes straight to the original.
+ * ADAPT_LEVEL=O1 in the environment switches it on; without it every call goes straight to the original.
  */
 #include <amp.h>
 #include <amp_kernels.h>
@@ -77,7 +77,7 @@ static amp_host host;
 static amp_model model = AMP_MODEL_INIT;
 static amp_optimizer optimizer = AMP_OPTIMIZER_INIT;
 static amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-static FILE *report; /* AMP_REPORT: what libamp said and counted */
+static FILE *report; /* ADAPT_REPORT: what libamp said and counted */
 
 static void check(amp_status status) {
     if (status == AMP_OK) return;
@@ -85,7 +85,7 @@ static void check(amp_status status) {
     exit(1);
 }
 
-/* ---- linear in real 16 bits, for AMP_REPLACE=1 ---- */
+/* ---- linear in real 16 bits, for ADAPT_REPLACE=1 ---- */
 
 static void linear_low(amp_dtype dtype, void *out, const void *inp, const void *weight, const void *bias, int n, int c,
                        int oc) {
@@ -154,7 +154,7 @@ static void start(struct network *net) {
 
     for (size_t i = 0; i < n_ops; i++) ops[i].aliases = kinship[i][0], ops[i].backward_of = kinship[i][1];
     ops[n_ops - 1].slot = &next_seeding;
-    if (getenv("AMP_REPLACE")) ops[0].fp16 = (amp_fn)linear_fp16, ops[0].bf16 = (amp_fn)linear_bf16;
+    if (getenv("ADAPT_REPLACE")) ops[0].fp16 = (amp_fn)linear_fp16, ops[0].bf16 = (amp_fn)linear_bf16;
     describe_parameters(net);
     host = *amp_buffer_host();
     host.event = event;
@@ -165,10 +165,10 @@ static void start(struct network *net) {
     optimizer.params = trained, optimizer.n_params = N_SLICES;
     optimizer.steps = &step, optimizer.n_steps = 1;
     optimizer.zero_grads = &zero, optimizer.n_zero_grads = 1;
-    check(amp_level_from_name(getenv("AMP_LEVEL"), &config.level));
+    check(amp_level_from_name(getenv("ADAPT_LEVEL"), &config.level));
     config.emulate = config.level == AMP_O0 ? AMP_OFF : AMP_ON;
     if (config.level != AMP_O0) model.forward = &forward; /* its scope keeps the weights that were rounded */
-    if (getenv("AMP_SCALE")) config.loss_scale = (float)atof(getenv("AMP_SCALE"));
+    if (getenv("ADAPT_SCALE")) config.loss_scale = (float)atof(getenv("ADAPT_SCALE"));
     check(amp_initialize_many(models, 1, optimizers, 1, &config, &context));
 }
 
@@ -214,8 +214,8 @@ static void put(amp_fn *slot, amp_fn *next, amp_fn function) {
 }
 
 __attribute__((constructor)) static void adapt(void) {
-    if (!getenv("AMP_LEVEL")) return;
-    if (getenv("AMP_REPORT")) report = fopen(getenv("AMP_REPORT"), "w");
+    if (!getenv("ADAPT_LEVEL")) return;
+    if (getenv("ADAPT_REPORT")) report = fopen(getenv("ADAPT_REPORT"), "w");
     put(SLOT(network_build), &next_build, (amp_fn)build);
     put(SLOT(network_backward), &next_backward, (amp_fn)backward);
     put(SLOT(network_free), &next_free, (amp_fn)end);
