@@ -291,9 +291,11 @@ typedef struct amp_host {
     void (*free)(void *self, amp_storage *storage);
     /* Told of skips, scale changes, warnings and kept errors. Must not call libamp. */
     void (*event)(void *self, const amp_event *event);
-    /* Combine `n` values over the ranks of a distributed host, in place, the same result on every rank: found_inf by
-     * maximum at the end of each bracket, squared gradient norms by sum where clipping asks for it. Without it each rank
-     * decides alone. */
+    /* Combine `n` values over the ranks of a distributed host, in place, the same result on every rank. Called once by
+     * every amp_scale_loss_end and amp_scale_loss_cancel of a bracket without AMP_DELAY_UNSCALE, with AMP_REDUCE_MAX,
+     * whatever happened on the rank: an overflow, an error or a cancel on one makes all of them skip. Called once by every
+     * amp_clip_grad_norm of an optimizer with AMP_OPTIMIZER_SHARDED, with AMP_REDUCE_SUM. Every rank must make these calls
+     * in the same order. Without the hook each rank decides alone. */
     amp_status (*reduce)(void *self, amp_reduction reduction, double *values, size_t n);
     /* The FP32 buffers behind the structs of a call: emit each pointer field that the op reads or writes. op is its
      * descriptor's name. args[i] is the address of argument i's value; where that is a struct by value, of the copy that
@@ -435,12 +437,18 @@ typedef struct amp_model {
 
 #define AMP_MODEL_INIT { (uint32_t)sizeof(amp_model), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0 }
 
+enum {
+    /* Each rank's optimizer lists a part of the parameters only: amp_clip_grad_norm adds the ranks' squared norms up, by
+     * the hook reduce. Not where every rank has the whole averaged gradient: its norm is the whole one already. */
+    AMP_OPTIMIZER_SHARDED = 1u << 0
+};
+
 /* steps, zero_grads: the host's slots, wired so that a step steps or skips and hands FP32 masters to the host's
  * optimizer, and zero_grad clears the masters' gradients too. Hosts without such slots call amp_step_begin and
  * amp_step_end. A tied parameter appears once. The structure itself is kept. */
 typedef struct amp_optimizer {
     uint32_t struct_size;
-    uint32_t flags; /* 0 */
+    uint32_t flags; /* AMP_OPTIMIZER_* */
     const amp_host *host; /* copied, but for self; NULL: the first model's */
     void *self;
     void *const *params;
@@ -579,10 +587,12 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin_many(amp_context *context
  * add what was set aside, update the scale, decide. A gradient is not finite if any element is non-finite after the
  * multiplication and the conversion to its destination type. On an error that a wrapped call kept, the bracket is
  * closed as by cancel, the next step skips and that error is returned; AMP_ERR_TOO_MANY_SKIPS is returned after a
- * completed end and names the first gradient that was not finite. */
+ * completed end and names the first gradient that was not finite. With the hook reduce all ranks decide alike; where
+ * another rank had an error or cancelled, the action is AMP_SKIP and no scale moves. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_end(amp_scaled_loss *scaled);
 
-/* Close the bracket as if backward had not happened: new gradients are dropped, those set aside are put back. */
+/* Close the bracket as if backward had not happened: new gradients are dropped, those set aside are put back. With the hook
+ * reduce, unless every rank cancels: no rank steps, this one neither. */
 AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 
 /* The scale on tensors of the host's choice, for gradient penalties and several backward passes. amp_scale multiplies on
@@ -679,7 +689,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_master_params(amp_optimizer *optimizer, am
 
 /* Scale the (master) gradients so that their global L2 norm is at most max_norm: by max_norm / (norm + 1e-6) where
  * that is below 1, as torch.nn.utils.clip_grad_norm_. *norm (may be NULL) is the norm before. Gradients with a
- * non-finite norm are left as they are. Between end and step. */
+ * non-finite norm are left as they are. Between end and step. With AMP_OPTIMIZER_SHARDED the norm is that of all ranks'
+ * parts, and every rank calls this, also when it will skip. */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_norm(amp_optimizer *optimizer, float max_norm, float *norm);
 
 /* Bring every element of the (master) gradients into [-max_value, max_value], as torch.nn.utils.clip_grad_value_; a NaN

@@ -138,12 +138,14 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_optimizer"));
     AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
-    AMP_RETURN_IF(given.flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
+    AMP_RETURN_IF(given.flags & ~(uint32_t)AMP_OPTIMIZER_SHARDED, AMP_ERR_INVALID_ARGUMENT,
+                  "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     for (size_t i = 0; i < index; i++)
         AMP_RETURN_IF(context->optimizers[i].user == user, AMP_ERR_INVALID_ARGUMENT, "optimizers %zu and %zu are the same",
                       i, index);
     optimizer->user = user;
     optimizer->context = context;
+    optimizer->sharded = (given.flags & AMP_OPTIMIZER_SHARDED) != 0;
     const amp_host *host = given.host ? given.host : context->n_models ? &context->models[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
     snprintf(what, sizeof what, "optimizer %zu steps", index);

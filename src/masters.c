@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the optimizer updates, for clipping and inspection: masters where there are masters, parameters elsewhere. */
+#include "common/thread.h"
 #include "opt_levels/context.h"
+
+#include <math.h>
+#include <stdio.h>
 
 static amp_status find_idle(amp_optimizer *user, const char *who, struct amp__optimizer **out) {
     AMP_TRY(amp__optimizer_find(user, out));
@@ -61,6 +65,20 @@ static amp_status total_norm(struct amp__optimizer *optimizer, float *norm) {
     return status;
 }
 
+/* The parts of a sharded gradient together. A rank that could not look at its own part takes part all the same, or the
+ * others would wait for it: its infinity keeps them from clipping by a norm that is not the whole one. */
+static amp_status norm_of_all(const struct amp__optimizer *optimizer, amp_status here, float *norm) {
+    const bool sharded = optimizer->sharded && optimizer->host.reduce;
+    char text[AMP__ERROR_SIZE];
+    double squared = here == AMP_OK ? (double)*norm * (double)*norm : (double)INFINITY;
+    if (!sharded) return here;
+    snprintf(text, sizeof text, "%s", amp_last_error());
+    const amp_status status = amp__host_reduce(&optimizer->host, AMP_REDUCE_SUM, &squared, 1);
+    if (here != AMP_OK) return amp__fail(here, "%s", text);
+    if (status == AMP_OK) *norm = isgreater(sqrt(squared), 3.402823466e38) ? INFINITY : (float)sqrt(squared);
+    return status;
+}
+
 AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float *norm) {
     struct amp__optimizer *optimizer = NULL;
     float total = 0.0f;
@@ -69,7 +87,7 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
                   (double)max_norm);
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
-    AMP_TRY(total_norm(optimizer, &total));
+    AMP_TRY(norm_of_all(optimizer, total_norm(optimizer, &total), &total));
     const float factor = (float)((double)max_norm / ((double)total + 1e-6));
     if (factor < 1.0f && total <= 3.402823466e38f)
         AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));

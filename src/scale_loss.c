@@ -247,26 +247,58 @@ static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_
             if (!all.first_nonfinite) all.first_nonfinite = one_result.first_nonfinite;
             all.found_inf |= one_result.found_inf;
         }
-    double everywhere = all.found_inf ? 1.0 : 0.0;
-    if (bracket->host) AMP_TRY(amp__host_reduce(bracket->host, AMP_REDUCE_MAX, &everywhere));
-    all.found_inf = everywhere > 0.0;
     *result = all;
     return AMP_OK;
+}
+
+/* ---- several ranks ---- */
+
+/*
+ * What the ranks tell one another at the end of a bracket, by maximum. Every rank comes here once for every bracket that
+ * does not delay, whatever happened on it: a rank that stayed away would leave the others waiting.
+ */
+struct agreement {
+    bool overflow;
+    bool gave_up; /* an error, or amp_scale_loss_cancel: nobody steps, no scale moves */
+    bool ended;   /* false everywhere: all cancelled, so there was no bracket */
+};
+
+static bool has_ranks(const struct amp__bracket *bracket) {
+    return !bracket->delay && bracket->host && bracket->host->reduce;
+}
+
+static amp_status agree(const struct amp__bracket *bracket, struct agreement *agreement) {
+    if (!has_ranks(bracket)) return AMP_OK;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) /* what the others have not heard of yet */
+        agreement->gave_up |= bracket->optimizers[i]->failed;
+    double values[] = { agreement->overflow, agreement->gave_up, agreement->ended };
+    AMP_TRY(amp__host_reduce(bracket->host, AMP_REDUCE_MAX, values, AMP_COUNT(values)));
+    *agreement = (struct agreement){ !(values[0] <= 0.0), !(values[1] <= 0.0), !(values[2] <= 0.0) };
+    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed &= !agreement->ended;
+    return AMP_OK;
+}
+
+static void skip_all(const struct amp__bracket *bracket) {
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        bracket->optimizers[i]->skip = true;
+        bracket->optimizers[i]->delayed = false;
+    }
 }
 
 static const char first_skip_note[] =
     " This is normal: dynamic loss scaling finds the largest scale that fits by trying; only many skips in a row are a "
     "problem.";
 
-static void tell(struct amp__bracket *bracket, amp_action action) {
+static void tell(struct amp__bracket *bracket, amp_action action, bool overflow_here) {
     amp_context *context = bracket->context;
     const amp_record *record = &bracket->record;
     char text[512];
     amp_event event = { .kind = AMP_EVENT_SKIP, .loss_id = bracket->loss_id, .scale_before = record->scale_before,
                         .scale_after = record->scale_after, .message = text };
     if (action == AMP_SKIP) {
-        snprintf(text, sizeof text, "gradient overflow in %s: the step is skipped, loss scale %u goes from %g to %g.%s",
-                 record->first_nonfinite ? record->first_nonfinite : "a gradient", (unsigned)bracket->loss_id,
+        snprintf(text, sizeof text, "gradient overflow %s%s: the step is skipped, loss scale %u goes from %g to %g.%s",
+                 overflow_here ? "in " : "on another rank", !overflow_here ? "" : record->first_nonfinite ?
+                 record->first_nonfinite : "a gradient", (unsigned)bracket->loss_id,
                  (double)record->scale_before, (double)record->scale_after,
                  context->explained_skip ? "" : first_skip_note);
         context->explained_skip = true;
@@ -300,12 +332,36 @@ static amp_action decide(struct amp__bracket *bracket, const struct amp__grads_r
     return action;
 }
 
-/* An error in the bracket: gradients as at begin, and the step that follows skips. */
-static amp_status fail_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled, amp_status status) {
+/* The end of a bracket that went well here: with the other ranks, if there are any. */
+static amp_status conclude(struct amp__bracket *bracket, struct amp__grads_result *result, amp_action *action) {
+    struct agreement agreement = { result->found_inf, false, true };
+    AMP_TRY(agree(bracket, &agreement));
+    if (agreement.gave_up) {
+        const amp_event event = { .kind = AMP_EVENT_SKIP, .loss_id = bracket->loss_id, .scale_before = bracket->scale,
+                                  .scale_after = bracket->scale,
+                                  .message = "another rank had an error or cancelled: the step is skipped on every rank" };
+        skip_all(bracket);
+        *action = AMP_SKIP;
+        amp__event(bracket->context, bracket->host, &event);
+        return AMP_OK;
+    }
+    const bool overflow_here = result->found_inf;
+    result->found_inf = agreement.overflow;
+    *action = decide(bracket, result);
+    tell(bracket, *action, overflow_here);
+    return AMP_OK;
+}
+
+/* An error in the bracket: gradients as at begin, and the step that follows skips. What the end of a delayed bracket
+ * cannot tell the other ranks is told at the end of the one that unscales. */
+static amp_status fail_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled, amp_status status, bool agreed) {
     char text[AMP__ERROR_SIZE];
+    struct agreement agreement = { false, true, true };
     snprintf(text, sizeof text, "%s", amp_last_error());
+    if (!agreed) (void)agree(bracket, &agreement);
     (void)cancel_gradients(bracket, true);
-    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->skip = true;
+    skip_all(bracket);
+    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed |= bracket->delay;
     close_bracket(bracket, scaled);
     scaled->action = AMP_SKIP;
     return amp__fail(status, "%s", text);
@@ -324,7 +380,7 @@ static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scale
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         const amp_status status = amp__grads_delay(optimizer->params, optimizer->n_params);
-        if (status != AMP_OK) return fail_bracket(bracket, scaled, status);
+        if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
         optimizer->delayed = true;
         optimizer->delayed_loss = bracket->loss_id;
     }
@@ -344,13 +400,14 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     amp_context *context = bracket->context;
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     amp_status status = amp__take_error(context);
-    if (status != AMP_OK) return fail_bracket(bracket, scaled, status);
+    if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
     if (bracket->delay) return delay_end(bracket, scaled);
     struct amp__grads_result result;
     status = unscale(bracket, &result);
-    if (status != AMP_OK) return fail_bracket(bracket, scaled, status);
-    scaled->action = decide(bracket, &result);
-    tell(bracket, scaled->action);
+    if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
+    const bool overflow_here = result.found_inf;
+    status = conclude(bracket, &result, &scaled->action);
+    if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
     close_bracket(bracket, scaled);
     amp__report_unused_ops(context);
     const amp_record *record = &bracket->record;
@@ -360,7 +417,8 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
                   "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient that was "
                   "not finite is %s's: look for NaN or infinity in its op, its input or the loss (amp_config.max_skips "
                   "sets this limit)", (unsigned)bracket->loss_id, (unsigned)record->skips_in_row,
-                  (double)record->scale_after, record->first_nonfinite ? record->first_nonfinite : "an unknown parameter");
+                  (double)record->scale_after, !overflow_here && has_ranks(bracket) ? "another rank" :
+                  record->first_nonfinite ? record->first_nonfinite : "an unknown parameter");
     return AMP_OK;
 }
 
@@ -371,9 +429,13 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled) {
         memset(scaled->priv, 0, sizeof scaled->priv);
         return AMP_OK;
     }
-    const amp_status status = cancel_gradients(bracket, false);
+    struct agreement agreement = { false, true, false };
+    const amp_status told = agree(bracket, &agreement);
+    const bool alone = agreement.ended || told != AMP_OK; /* others wanted to step: nobody does */
+    const amp_status status = cancel_gradients(bracket, alone);
+    if (alone) skip_all(bracket);
     close_bracket(bracket, scaled);
-    return status;
+    return told != AMP_OK ? told : status;
 }
 
 AMP_API amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record) {

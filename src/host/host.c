@@ -135,15 +135,12 @@ amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, 
     return status == AMP_OK ? AMP_OK : hook_failed(status, "swap_data", name);
 }
 
-amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *value) {
+amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n) {
     if (!host->reduce) return AMP_OK;
-    double reduced = *value;
     const bool was_inside = enter_hook();
-    const amp_status status = host->reduce(host->self, reduction, &reduced, 1);
+    const amp_status status = host->reduce(host->self, reduction, values, n);
     leave_hook(was_inside);
-    if (status != AMP_OK) return hook_failed(status, "reduce", NULL);
-    *value = reduced;
-    return AMP_OK;
+    return status == AMP_OK ? AMP_OK : hook_failed(status, "reduce", NULL);
 }
 
 amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self) {

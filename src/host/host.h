@@ -32,8 +32,8 @@ amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void 
 amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, void **grad);
 amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *name, void *grad);
 amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage);
-/* One value over all ranks; unchanged where the host has no `reduce`. */
-amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *value);
+/* `n` values over all ranks, in place; unchanged where the host has no `reduce`. After an error they are anything. */
+amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n);
 amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self);
 bool amp__host_grad_enabled(const amp_host *host);
 

@@ -69,10 +69,12 @@ struct amp__optimizer {
     struct amp__op *steps, *zero_grads;
     size_t n_steps, n_zero_grads;
 
+    bool sharded; /* AMP_OPTIMIZER_SHARDED */
     bool in_bracket;
     bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
     uint32_t delayed_loss;
     bool skip;             /* decided by the brackets since the last step */
+    bool failed;           /* a delayed bracket ended with an error that the other ranks have not heard of */
     size_t steps_called;   /* step slots called since the decision was new, */
     size_t steps_expected; /* of so many */
     uint32_t stepping;     /* steps running now */

@@ -13,7 +13,7 @@ static unsigned reductions;
 static amp_status reduce(void *self, amp_reduction reduction, double *values, size_t n) {
     (void)self;
     for (size_t i = 0; i < n; i++)
-        values[i] = reduction == AMP_REDUCE_MAX ? fmax(values[i], other_rank) : values[i] + other_rank;
+        values[i] = reduction == AMP_REDUCE_MAX ? fmax(values[i], i ? 0.0 : other_rank) : values[i] + other_rank;
     reductions++;
     return AMP_OK;
 }
