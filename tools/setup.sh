@@ -48,6 +48,7 @@ present() {
     zlib) library zlib 1.2 ;;
     check) library check 0.11 ;;
     dlpack) compiles gcc c dlpack/dlpack.h ;;
+    mpi) have mpirun && library ompi-c 3 ;;
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
     binutils) have nm && have readelf ;;
     sanitizers) links_sanitizers ;;
@@ -66,6 +67,7 @@ describe() {
     zlib) echo "zlib with headers" ;;
     check) echo "check (the C test framework)" ;;
     dlpack) echo "<dlpack/dlpack.h>" ;;
+    mpi) echo "Open MPI with headers" ;;
     python3) echo "python3 >= 3.7" ;;
     binutils) echo "nm and readelf" ;;
     sanitizers) echo "gcc's sanitizers" ;;
@@ -85,6 +87,11 @@ packages() {
     zypper:jansson) echo libjansson-devel ;;
     apt-get:zlib) echo zlib1g-dev ;;
     apt-get:dlpack) echo libdlpack-dev ;;
+    apt-get:mpi) echo libopenmpi-dev openmpi-bin ;;
+    dnf:mpi) echo openmpi-devel ;;
+    pacman:mpi) echo openmpi ;;
+    zypper:mpi) echo openmpi4-devel ;;
+    apk:mpi) echo openmpi-dev openmpi ;;
     dnf:cc | dnf:gcc) echo gcc glibc-devel ;;
     dnf:sanitizers) echo libasan libubsan ;;
     dnf:ninja) echo ninja-build ;;
