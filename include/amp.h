@@ -336,6 +336,7 @@ enum {
     AMP_OP_SEEDS = 1u << 2,           /* visit emits AMP_ROLE_SEED in calls of this op: while a bracket is open that buffer
                                          is shown times the loss scale, and seed_factor is 1. The same is said by a
                                          `float(seed) x[...]` in the schema. One bracket at a time then */
+    AMP_OP_COPY = 1u << 3,            /* slot lies in a const table, which is never written: see amp_wrap_table */
     AMP_OP_REGISTERED = 1u << 30      /* set by amp_register */
 };
 
@@ -548,6 +549,20 @@ AMP_API AMP_MUST_CHECK amp_status amp_initialize_many(amp_model *const *models, 
  * AMP_ERR_WRONG_STATE: a step or a wrapped call of this context is running on this thread; nothing was done. Open
  * brackets are cancelled. */
 AMP_API amp_status amp_shutdown(amp_context *context);
+
+/*
+ * For tables of function pointers that cannot be written (`static const struct ops table`): describe the ops with slots
+ * inside the table and the flag AMP_OP_COPY, initialize, and let the host call through a copy of its own:
+ *
+ *     static struct ops wired;                                       in place of `table`, wherever calls are made
+ *     amp_wrap_table(context, &table, sizeof table, &wired);
+ *
+ * Fills `copy` with the `bytes` at `table`, wrappers in the place of the slots that a context has wired; one pointer is a
+ * table of sizeof(amp_fn). One copy serves all contexts on the table: call this after each amp_initialize, in any order,
+ * also while other threads call through the copy. amp_shutdown leaves copies as they are: without a context they pass calls
+ * through, for the life of the process. AMP_ERR_NOT_FOUND: no op of `context` with AMP_OP_COPY has its slot in these bytes.
+ */
+AMP_API AMP_MUST_CHECK amp_status amp_wrap_table(amp_context *context, const void *table, size_t bytes, void *copy);
 
 /* ---- The bracket around backward ---------------------------------------------------------------------------------- */
 
@@ -849,6 +864,7 @@ typedef struct amp_api {
     amp_status (*state_load)(amp_context *, const char *);
     amp_status (*state_load_memory)(amp_context *, const void *, size_t);
     const amp_host *(*buffer_host)(void);
+    amp_status (*wrap_table)(amp_context *, const void *, size_t, void *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

@@ -52,6 +52,7 @@ static const amp_api table = {
     .state_load = amp_state_load,
     .state_load_memory = amp_state_load_memory,
     .buffer_host = amp_buffer_host,
+    .wrap_table = amp_wrap_table,
 };
 
 #define MEMBER_AT(member, slot) \

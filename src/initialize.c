@@ -174,7 +174,8 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
     const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema_text,
                                     .structs = structs.structs, .n_structs = structs.n, .handler = handler,
                                     .user = op, .owner = context, .self = op->self,
-                                    .match_self = by_self && op->schema->self_arg >= 0 };
+                                    .match_self = by_self && op->schema->self_arg >= 0,
+                                    .in_copy = (op->flags & AMP_OP_COPY) != 0 };
     AMP_TRY(amp__patch_add(context->patch, &wrap, &op->wrapped));
     op->wrap = context->n_wraps++;
     op->added = true;
@@ -189,9 +190,10 @@ static amp_status find_shared(amp_context *context, size_t model_index, struct a
             const struct amp__op *other = &earlier->ops[j];
             if (other->slot != op->slot || !other->added || other->shares) continue;
             AMP_RETURN_IF(strcmp(other->schema_text, op->schema_text) != 0 || other->op_class != op->op_class ||
+                              ((other->flags ^ op->flags) & AMP_OP_COPY) ||
                               other->host->self != op->host->self || other->host->cast != op->host->cast,
                           AMP_ERR_CONFLICT,
-                          "op %s of model %zu and op %s of model %zu share a slot but not schema, class and host: give "
+                          "op %s of model %zu and op %s of model %zu share a slot but not schema, class, AMP_OP_COPY and host: give "
                           "them the same, or initialise the models apart", other->name, i, op->name, model_index);
             op->shares = other;
             return AMP_OK;

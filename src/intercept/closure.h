@@ -41,7 +41,8 @@ struct amp__closure {
     amp_fn *slot;              /* where it stands, or stood last */
     amp_fn saved;              /* the slot's bits before; not `original` if those were a closure of ours */
     uint32_t n_reserved;       /* clients; 0: idle */
-    bool installed;
+    bool installed; /* committed, and not undone */
+    bool in_copy;   /* nothing is written into the slot: its wrapper lives in copies of the table */
 };
 
 /* Takes schema over on success. AMP_ERR_CLOSURE_DENIED, AMP_ERR_NO_MEMORY. */

@@ -14,6 +14,9 @@
  * scope also decides between several clients with one self. A call that nobody takes runs the original untouched and
  * is counted.
  *
+ * A wrap with `in_copy` writes nothing into its slot, which may lie in read-only memory: the wrapper's pointer goes into a
+ * copy of the table (amp__table_copy), and the host calls through that. Everything else is the same.
+ *
  * Threads: calls take no lock and allocate nothing, and go on while other contexts come and go on the same slot. A
  * context's own clients are undone only while no other thread runs its ops (amp.h). Handlers are called without any
  * lock held and may be left by longjmp or an exception. A forked child may go on calling and undoing; if another
@@ -81,6 +84,7 @@ struct amp__wrap {
     const amp_context *owner; /* not NULL; whose scope it is, never looked into */
     const void *self; /* with match_self: this client takes calls whose argument named self equals it */
     bool match_self;
+    bool in_copy; /* the slot is read only: amp__table_copy gives the wrapper's pointer */
 };
 
 struct amp__patch; /* a transaction, and after commit what it installed */
@@ -92,7 +96,7 @@ amp_status amp__patch_new(struct amp__patch **out);
  * before and may go on. The host must not write to the slot between add and commit. Errors:
  *   AMP_ERR_SCHEMA            the schema; match_self with a schema without self
  *   AMP_ERR_INVALID_ARGUMENT  slot NULL, misaligned, without memory; handler or owner NULL
- *   AMP_ERR_READ_ONLY         the slot's memory is not writable (found without writing)
+ *   AMP_ERR_READ_ONLY         the slot's memory is not writable (found without writing), and the wrap not in_copy
  *   AMP_ERR_CONFLICT          the owner has the slot already, naming both (but not if both have match_self and the
  *                             selves differ); the slot is wrapped under another schema or other structs
  *   AMP_ERR_CLOSURE_DENIED    with what to do (SELinux execmem, MemoryDenyWriteExecute; amp_cast_args works without)
@@ -106,6 +110,11 @@ void amp__patch_commit(struct amp__patch *patch);
  * no-op.
  */
 amp_status amp__patch_undo(struct amp__patch *patch);
+
+/* Fills `copy` with the `bytes` at `table`, but for the slots in it that committed wraps hold with in_copy, whoever's:
+ * there the wrapper's pointer. A slot goes from one pointer to another without an intermediate value, so that a copy may
+ * be filled again while other threads call through it. */
+void amp__table_copy(void *copy, const void *table, size_t bytes);
 
 /* Calls through a committed wrap's slot that ran as they came because no client took them: no scope, a scope without a
  * client here, inside an op, another self. `wrap` counts the successful adds of the patch from 0, passed-over ones

@@ -38,11 +38,13 @@ static void store_slot(amp_fn *slot, amp_fn value) { __atomic_store_n(slot, valu
 
 /* ---- finding closures ---- */
 
-/* A slot is ours while it holds what we put there. Where somebody wrapped on top, what he wrote is wrapped anew: it may
+/* A slot is ours while it holds what we put there (in_copy: what stood there at first). Where somebody wrapped on top, what he wrote is wrapped anew: it may
  * or may not call our closure, which passes the call on if it comes from inside a wrapped one. */
-static struct amp__closure *find_wrapped(amp_fn *slot, amp_fn value) {
+static struct amp__closure *find_wrapped(const struct amp__wrap *wrap, amp_fn value) {
     for (struct amp__closure *c = registry.closures; c; c = c->next)
-        if (c->n_reserved && c->slot == slot && value == (c->installed ? c->code : c->saved)) return c;
+        if (c->n_reserved && c->slot == wrap->slot && c->in_copy == wrap->in_copy &&
+            value == (c->installed && !c->in_copy ? c->code : c->saved))
+            return c;
     return NULL;
 }
 
@@ -54,13 +56,14 @@ static amp_fn find_original(amp_fn value) {
 }
 
 /* An idle closure of this function, best the one that stood in this slot before, so that old copies of the slot's
- * pointer go where the slot's calls go. */
+ * pointer go where the slot's calls go. One that lives in copies of a table serves no other slot: the host goes on calling
+ * through them. */
 static struct amp__closure *find_idle(amp_fn *slot, amp_fn original, const struct amp__schema *schema) {
     struct amp__closure *idle = NULL;
     for (struct amp__closure *c = registry.closures; c; c = c->next) {
         if (c->n_reserved || c->original != original || !amp__schema_same(c->schema, schema)) continue;
         if (c->slot == slot) return c;
-        idle = c;
+        if (!c->in_copy) idle = c;
     }
     return idle;
 }
@@ -87,9 +90,9 @@ static amp_status check_slot(struct amp__patch *patch, const struct amp__wrap *w
     AMP_RETURN_IF(access == AMP__ACCESS_NONE, AMP_ERR_INVALID_ARGUMENT,
                   "%s: there is no memory at the slot's address %p", what, (void *)wrap->slot);
     *value = load_slot(wrap->slot);
-    AMP_RETURN_IF(access == AMP__ACCESS_READ && *value, AMP_ERR_READ_ONLY,
+    AMP_RETURN_IF(access == AMP__ACCESS_READ && *value && !wrap->in_copy, AMP_ERR_READ_ONLY,
                   "%s: the slot %p lies in read-only memory (a const table?); keep the table in writable memory, or "
-                  "wire a writable copy of it",
+                  "flag the op AMP_OP_COPY and call through the copy that amp_wrap_table makes",
                   what, (void *)wrap->slot);
     return AMP_OK;
 }
@@ -126,6 +129,7 @@ static amp_status take_closure(const struct amp__wrap *wrap, const char *what, a
         registry.closures = closure;
     }
     closure->slot = wrap->slot;
+    closure->in_copy = wrap->in_copy;
     closure->saved = value;
     *out = closure;
     return AMP_OK;
@@ -137,7 +141,7 @@ static amp_status reserve(struct amp__patch *patch, const struct amp__wrap *wrap
     amp_fn value = NULL;
     AMP_TRY(check_slot(patch, wrap, entry->what, &value));
     if (!value) return AMP_OK;
-    struct amp__closure *closure = find_wrapped(wrap->slot, value);
+    struct amp__closure *closure = find_wrapped(wrap, value);
     if (closure) AMP_TRY(check_shared(closure, wrap, entry->what, *schema));
     else AMP_TRY(take_closure(wrap, entry->what, value, schema, &closure));
     entry->client = amp__client_reserve(closure, wrap, entry->what);
@@ -199,15 +203,17 @@ void amp__patch_commit(struct amp__patch *patch) {
         if (!closure) continue;
         entry->passed_before = atomic_load(&closure->passed);
         amp__client_activate(entry->client); /* before the slot: the first call through it finds its client */
-        if (!closure->installed) store_slot(closure->slot, closure->code);
+        if (!closure->installed && !closure->in_copy) store_slot(closure->slot, closure->code);
         closure->installed = true;
     }
     patch->committed = true;
     pthread_mutex_unlock(&registry.mutex);
 }
 
-/* Puts back what stood in the slot. False: it holds something that is not ours, or cannot be written any more. */
+/* Puts back what stood in the slot. False: it holds something that is not ours, or cannot be written any more. Copies stay
+ * as they are, and valid. */
 static bool restore(struct amp__closure *closure, struct amp__mapping *known) {
+    if (closure->in_copy) return true;
     const enum amp__access access = amp__access_of(closure->slot, known);
     if (access == AMP__ACCESS_NONE || access == AMP__ACCESS_READ) return false;
     amp_fn expected = closure->code;
@@ -242,6 +248,37 @@ amp_status amp__patch_undo(struct amp__patch *patch) {
                   "as they come",
                   n_taken, n_taken == 1 ? "" : "s", list, taken.length >= sizeof list ? "..." : "");
     return AMP_OK;
+}
+
+/* ---- copies of tables ---- */
+
+/* The first slot at or after `from` that lies wholly below `to`. */
+static const struct amp__closure *next_copied(uintptr_t from, uintptr_t to) {
+    const struct amp__closure *next = NULL;
+    for (const struct amp__closure *c = registry.closures; c; c = c->next) {
+        const uintptr_t at = (uintptr_t)c->slot;
+        if (!c->in_copy || !c->installed || at < from || at > to || to - at < sizeof(amp_fn)) continue;
+        if (!next || at < (uintptr_t)next->slot) next = c;
+    }
+    return next;
+}
+
+void amp__table_copy(void *copy, const void *table, size_t bytes) {
+    const uintptr_t end = (uintptr_t)table + bytes;
+    size_t at = 0;
+    pthread_mutex_lock(&registry.mutex);
+    while (at < bytes) {
+        const struct amp__closure *closure = next_copied((uintptr_t)table + at, end);
+        const size_t slot = closure ? (size_t)((uintptr_t)closure->slot - (uintptr_t)table) : bytes;
+        char *target = (char *)copy + slot;
+        if (slot > at) memcpy((char *)copy + at, (const char *)table + at, slot - at);
+        at = slot;
+        if (!closure) break;
+        if ((uintptr_t)target % _Alignof(amp_fn)) memcpy(target, &closure->code, sizeof closure->code);
+        else store_slot((amp_fn *)(void *)target, closure->code);
+        at += sizeof closure->code;
+    }
+    pthread_mutex_unlock(&registry.mutex);
 }
 
 uint64_t amp__patch_passed(const struct amp__patch *patch, size_t wrap) {

@@ -9,7 +9,7 @@
 /* ---- copying ---- */
 
 static amp_status check_op(const amp_op *op, const char *what) {
-    const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_SEEDS | AMP_OP_REGISTERED;
+    const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_SEEDS | AMP_OP_COPY | AMP_OP_REGISTERED;
     AMP_RETURN_IF(!op->name || !op->name[0], AMP_ERR_INVALID_ARGUMENT, "%s has no name", what);
     AMP_RETURN_IF(strlen(op->name) > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT, "%s: its name is longer than %d characters",
                   what, AMP__OP_NAME_MAX);
@@ -27,6 +27,8 @@ static amp_status check_op(const amp_op *op, const char *what) {
     AMP_RETURN_IF(direct && (op->flags & AMP_OP_SEEDS), AMP_ERR_CONFLICT,
                   "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_SEEDS: only a wrapped op's seed can be scaled; multiply "
                   "it with amp_scaled_loss.seed_factor instead", what, op->name);
+    AMP_RETURN_IF(direct && (op->flags & AMP_OP_COPY), AMP_ERR_CONFLICT,
+                  "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_COPY: choose one", what, op->name);
     AMP_RETURN_IF(!direct && !op->slot, AMP_ERR_INVALID_ARGUMENT,
                   "%s (%s): slot is NULL: give the address of the function pointer, or set AMP_OP_DIRECT if the host "
                   "calls amp_cast_args around the function", what, op->name);

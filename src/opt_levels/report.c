@@ -100,7 +100,7 @@ static size_t name_unused(amp__text *text, const struct amp__op *ops, size_t n, 
 
 static const char copied[] =
     "nothing is wrong where the host really does not call them, else it calls a copy of the pointer from before "
-    "amp_initialize";
+    "amp_initialize, or with AMP_OP_COPY the table itself";
 
 void amp__report_unused_ops(amp_context *context) {
     char names[512] = "", line[768];

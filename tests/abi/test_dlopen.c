@@ -70,7 +70,8 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(state_save_memory, "amp_state_save_memory")                                                                      \
     X(state_load, "amp_state_load")                                                                                    \
     X(state_load_memory, "amp_state_load_memory")                                                                      \
-    X(buffer_host, "amp_buffer_host")
+    X(buffer_host, "amp_buffer_host")                                                                                  \
+    X(wrap_table, "amp_wrap_table")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

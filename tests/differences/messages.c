@@ -51,6 +51,13 @@ static amp_status no_slot(struct rig *rig) {
     return start(rig, AMP_O1);
 }
 
+static amp_status another_table(struct rig *rig) {
+    amp_fn copy[N_NET_OPS];
+    const amp_config config = config_of(AMP_O1);
+    ck_ok(rig_config(rig, &config));
+    return amp_wrap_table(rig->context, rig->net.original, sizeof copy, copy);
+}
+
 static amp_status const_table(struct rig *rig) {
     static amp_fn const table[] = { (amp_fn)const_table };
     rig->net.ops[0].slot = (amp_fn *)(uintptr_t)&table[0];
@@ -203,6 +210,7 @@ static const struct mistake {
     { half_a_pair, AMP_ERR_INVALID_ARGUMENT, "has only one of the hooks alloc and free: give both or neither" },
     { no_slot, AMP_ERR_INVALID_ARGUMENT, "slot is NULL: give the address of the function pointer" },
     { const_table, AMP_ERR_READ_ONLY, "lies in read-only memory (a const table?)" },
+    { another_table, AMP_ERR_NOT_FOUND, "no op of this context with AMP_OP_COPY has its slot in" },
     { same_slot, AMP_ERR_CONFLICT, "entries 2 (add) and 3 (mul) are the same slot" },
     { typing_error, AMP_ERR_SCHEMA, "did you mean Tensor?" },
     { listed_twice, AMP_ERR_INVALID_ARGUMENT, "optimizer 0: weight is listed twice" },
