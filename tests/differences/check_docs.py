@@ -90,6 +90,25 @@ def messages(root):
     return some(listed, "messages") + both(listed, "in hosts.md", provoked, "in messages.c")
 
 
+def graph_messages(root):
+    listed = {row[-1].rstrip(" |").strip("`") for row in rows(read(root, "docs/hosts-graph.md"), "Mistakes, and what they say")[1:]}
+    made = set(re.findall(r'^    \{ \w+, "(.+)" \},$', read(root, "tests/hosts/graph/test_mistakes.c"), re.MULTILINE))
+    return some(listed, "messages") + both(listed, "in hosts-graph.md", made, "in test_mistakes.c")
+
+
+def graph_code(root):
+    """A block that starts with a file's name has lines of that file, in their order."""
+    blocks = re.findall(r"^```c\n/\* (\S+) \*/\n(.*?)^```$", read(root, "docs/hosts-graph.md"), re.MULTILINE | re.DOTALL)
+    complaints = []
+    for path, block in blocks:
+        lines = iter([line.strip() for line in read(root, path).splitlines()])
+        for line in filter(None, map(str.strip, block.splitlines())):
+            if line not in lines:
+                complaints.append(f"{path}: not there, or not in this order: {line}")
+                break
+    return some(blocks, "blocks of code") + complaints
+
+
 def links(root):
     complaints = []
     for path in [*(root / "docs").glob("*.md"), root / "CONTRIBUTING.md"]:
@@ -106,6 +125,8 @@ CHECKS = {
     "abi.md lists every structure with a size": structures,
     "hosts.md lists every hook": hooks,
     "hosts.md quotes messages that are provoked": messages,
+    "hosts-graph.md quotes messages that are provoked": graph_messages,
+    "hosts-graph.md quotes code that is compiled": graph_code,
     "links lead somewhere": links,
 }
 
