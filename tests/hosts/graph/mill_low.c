@@ -30,7 +30,7 @@ static int rounded(const struct wide *wide, void *low, const float *from, int n)
     return amp_cast_list(&dst, &src, 1) == AMP_OK ? MILL_OK : MILL_ERROR;
 }
 
-/* A gradient that leaves a 16-bit kernel is 16-bit; the parameter's sum of them is FP32. */
+/* A gradient that leaves a 16-bit kernel is 16-bit; the sum that it is added to is the host's own, in FP32. */
 static int add_rounded(struct wide *wide, float *sum, const float *part, int n) {
     uint16_t *low = (uint16_t *)(void *)take(wide, n);
     if (rounded(wide, low, part, n) != MILL_OK) return MILL_ERROR;
@@ -55,10 +55,7 @@ static int backward(mill_node *p, struct wide *wide) {
     float *dx = take(wide, mill_size(x)), *dw = take(wide, mill_size(w)), *db = take(wide, mill_size(b));
     math_linear_backward(dx, dw, db, dy, wide_x, wide_w, p->rows, x->cols, p->cols);
     if (add_rounded(wide, w->g, dw, mill_size(w)) || add_rounded(wide, b->g, db, mill_size(b))) return MILL_ERROR;
-    if (!x->g) return MILL_OK;
-    const float *before = widened(wide, x->g, mill_size(x));
-    for (int i = 0; i < mill_size(x); i++) dx[i] += before[i];
-    return rounded(wide, x->g, dx, mill_size(x));
+    return x->g ? add_rounded(wide, x->g, dx, mill_size(x)) : MILL_OK;
 }
 
 static int run(mill_node *p, int action, amp_dtype dtype) {

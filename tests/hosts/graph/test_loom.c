@@ -115,6 +115,29 @@ START_TEST(a_const_table_is_refused) {
 }
 END_TEST
 
+/* But each graph has a copy, and that can get the wrappers. */
+START_TEST(a_const_table_is_wired_in_a_copy) {
+    static struct run run;
+    struct curve reference, curve;
+    amp_config config = config_of(1);
+    ck_assert(loom_net_init(&run.net));
+    loom_adapter_init(&run.adapter, &run.net, (loom_ops *)(uintptr_t)&loom_default_ops);
+    for (int i = 0; i < LOOM_N_OPS; i++) run.adapter.ops[i].flags = AMP_OP_COPY;
+    amp_model *model = &run.adapter.model;
+    amp_optimizer *optimizer = &run.adapter.optimizer;
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &run.context));
+    ck_ok(amp_wrap_table(run.context, &loom_default_ops, sizeof loom_default_ops, &run.net.graph->ops));
+    ck_assert(loom_net_finish(&run.net));
+    ck_assert_uint_eq(run.adapter.casts, cast_nodes[1]);
+    for (int step = 0; step < STEPS; step++) iterate(&run, step, &curve.loss[step]);
+    ck_ok(amp_shutdown(run.context));
+    loom_net_params(&run.net, curve.params);
+    loom_net_free(&run.net);
+    reference_train(1, SCALE, &reference);
+    ck_same_curves(&curve, &reference);
+}
+END_TEST
+
 /* A second graph over the same parameters gets cast nodes of its own, because casts end with the scope of a build. */
 START_TEST(a_graph_gets_its_own_casts) {
     static struct run run;
@@ -197,6 +220,7 @@ int main(void) {
     tcase_add_test(tcase, loom_alone_is_the_reference);
     tcase_add_loop_test(tcase, every_level_is_the_reference, 0, 6);
     tcase_add_test(tcase, a_const_table_is_refused);
+    tcase_add_test(tcase, a_const_table_is_wired_in_a_copy);
     tcase_add_test(tcase, a_graph_gets_its_own_casts);
     tcase_add_loop_test(tcase, an_overflow_is_skipped_and_leaves_nothing_behind, 1, 3);
     tcase_add_loop_test(tcase, a_resumed_training_is_the_uninterrupted_one, 1, 6);
