@@ -204,17 +204,20 @@ enum {
     AMP_ROLE_SEED = 6     /* the constant that backward starts from, of an op with AMP_OP_SEEDS: times the loss scale */
 };
 
-/* A pointer to float inside a struct, with the extents of what it points to. *address is replaced for the time of the
- * call and put back. A buffer that is emitted twice has the same role each time, and gets one temporary. */
+/* A pointer to float inside a struct, with the extents of what it points to; or a tensor handle inside one. What is found
+ * there is replaced for the time of the call and put back. A buffer that is emitted twice has the same role each time, and
+ * gets one temporary. */
 typedef struct amp_field {
     uint32_t struct_size;
     amp_role role;
     float **address;
     int64_t size; /* elements, compact; 0 or *address NULL: nothing there */
     const char *name;
+    void **tensor; /* instead of address: where a handle lies; *tensor NULL: none. READ is what the policy may cast, UPDATE
+                      and WRITE keep their handles; neither SCRATCH nor SEED */
 } amp_field;
 
-#define AMP_FIELD_INIT { (uint32_t)sizeof(amp_field), 0, NULL, 0, NULL }
+#define AMP_FIELD_INIT { (uint32_t)sizeof(amp_field), 0, NULL, 0, NULL, NULL }
 
 typedef amp_status (*amp_emit)(void *emit_self, const amp_field *field);
 
@@ -297,8 +300,9 @@ typedef struct amp_host {
      * amp_clip_grad_norm of an optimizer with AMP_OPTIMIZER_SHARDED, with AMP_REDUCE_SUM. Every rank must make these calls
      * in the same order. Without the hook each rank decides alone. */
     amp_status (*reduce)(void *self, amp_reduction reduction, double *values, size_t n);
-    /* The FP32 buffers behind the structs of a call: emit each pointer field that the op reads or writes. op is its
-     * descriptor's name. args[i] is the address of argument i's value; where that is a struct by value, of the copy that
+    /* The FP32 buffers behind the structs of a call, and the handles in them: emit each that the op reads or writes. Hosts
+     * with the hook cast are asked twice a call, the first time for the handles' types. op is its descriptor's name.
+     * args[i] is the address of argument i's value; where that is a struct by value, of the copy that
      * the op will get. Roles may differ from call to call. A failing emit's status is returned. */
     amp_status (*visit)(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self);
 } amp_host;

@@ -20,10 +20,13 @@ static bool is_operand(const struct amp__arg *arg) {
     return arg->kind == AMP__TENSOR && !(arg->flags & (AMP__WRITE | AMP__KEEP | AMP__SEED));
 }
 
-static void add_operand(struct operands *operands, const amp_host *host, void *tensor, const struct amp__arg *arg) {
+static struct amp__operand operand_of(const amp_host *host, void *tensor, uint16_t flags) {
+    return (struct amp__operand){ amp__host_dtype(host, tensor), (flags & AMP__LIST) != 0, (flags & AMP__READ_WRITE) != 0 };
+}
+
+static void add_operand(struct operands *operands, const amp_host *host, void *tensor, uint16_t flags) {
     if (!tensor) return;
-    const struct amp__operand operand = { amp__host_dtype(host, tensor), (arg->flags & AMP__LIST) != 0,
-                                          (arg->flags & AMP__READ_WRITE) != 0 };
+    const struct amp__operand operand = operand_of(host, tensor, flags);
     operands->tensors++;
     for (size_t i = 0; i < operands->n; i++)
         if (operands->distinct[i].dtype == operand.dtype && operands->distinct[i].in_list == operand.in_list &&
@@ -38,12 +41,33 @@ static void gather(struct operands *operands, const amp_host *host, const struct
         if (!is_operand(arg)) continue;
         void *value = amp__call_pointer(call, i);
         if (!(arg->flags & AMP__LIST)) {
-            add_operand(operands, host, value, arg);
+            add_operand(operands, host, value, arg->flags);
             continue;
         }
         const size_t n = value ? amp__call_list_length(call, i) : 0;
-        for (size_t j = 0; j < n; j++) add_operand(operands, host, ((void **)value)[j], arg);
+        for (size_t j = 0; j < n; j++) add_operand(operands, host, ((void **)value)[j], arg->flags);
     }
+}
+
+/* Handles inside structs are operands too. Hosts of raw buffers alone have no cast, and no handles. */
+struct looker {
+    struct operands *operands;
+    const amp_host *host;
+};
+
+static bool looks_for_handles(const struct amp__op *op) { return op->host->cast && amp__visits(op); }
+
+static amp_status note_field(void *self, const amp_field *field) {
+    const struct looker *looker = self;
+    if (field->role != AMP_ROLE_WRITE)
+        add_operand(looker->operands, looker->host, *field->tensor, field->role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0);
+    return AMP_OK;
+}
+
+static amp_status gather_all(struct operands *operands, const struct amp__op *op, const struct amp__call *call) {
+    struct looker looker = { operands, op->host };
+    gather(operands, op->host, call);
+    return looks_for_handles(op) ? amp__visit_look(op, call, note_field, &looker) : AMP_OK;
 }
 
 /* The one floating type of all operands, DEFAULT if there are several or none. */
@@ -60,6 +84,11 @@ static amp_dtype common_type(const struct operands *operands) {
 
 /* ---- substitution ---- */
 
+/* On a host that knows FP32 only, what comes out of 16-bit values is rounded. */
+static bool rounds_outputs(const struct amp__op *op, amp_dtype type) {
+    return op->context->properties.emulate && amp__is_low(type);
+}
+
 /* Copies of the arguments that change: handles on the handler's stack, lists among the call's temporaries. */
 struct substitution {
     struct amp__casting casting;
@@ -68,6 +97,8 @@ struct substitution {
     bool forward; /* the forward's rule instead of the class's */
     void *argv[AMP__MAX_ARGS];
     void *handles[AMP__MAX_ARGS];
+    void ***written; /* fields of structs whose handles the op writes; of the call's memory */
+    size_t n_written;
 };
 
 /* Batch norm's parameters stay FP32 in an emulated 16-bit model. */
@@ -85,15 +116,14 @@ static bool needs_cast(const struct substitution *s, const struct amp__operand *
     return amp__operand_needs_cast(&s->op->context->properties, s->op->op_class, operand, s->target);
 }
 
-static amp_status substitute_handle(struct substitution *s, const struct amp__arg *arg, void **handle) {
+static amp_status substitute_handle(struct substitution *s, const char *name, uint16_t flags, void **handle) {
     if (!*handle) return AMP_OK;
-    const struct amp__operand operand = { amp__host_dtype(s->op->host, *handle), (arg->flags & AMP__LIST) != 0,
-                                          (arg->flags & AMP__READ_WRITE) != 0 };
+    const struct amp__operand operand = operand_of(s->op->host, *handle, flags);
     if (!needs_cast(s, &operand) || is_fp32_param(s, *handle)) return AMP_OK;
     void *cast;
     const amp_status status = amp__casting_cast(&s->casting, *handle, s->target, &cast);
     if (status != AMP_OK)
-        return amp__fail_prefix(status, "op %s: %s: cast from %s to %s", s->op->name, arg->name[0] ? arg->name : "argument",
+        return amp__fail_prefix(status, "op %s: %s: cast from %s to %s", s->op->name, name && name[0] ? name : "argument",
                                 amp__dtype_name(operand.dtype), amp__dtype_name(s->target));
     if (s->op->context->properties.emulate) amp__count_cast(s->op, *handle, cast, s->target);
     *handle = cast;
@@ -110,7 +140,7 @@ static amp_status substitute_list(struct substitution *s, const struct amp__call
     memcpy(copy, list, n * sizeof *copy);
     s->handles[i] = copy;
     s->argv[i] = &s->handles[i];
-    for (size_t j = 0; j < n; j++) AMP_TRY(substitute_handle(s, arg, &copy[j]));
+    for (size_t j = 0; j < n; j++) AMP_TRY(substitute_handle(s, arg->name, arg->flags, &copy[j]));
     return AMP_OK;
 }
 
@@ -125,9 +155,35 @@ static amp_status substitute(struct substitution *s, const struct amp__call *cal
             continue;
         }
         s->handles[i] = amp__call_pointer(call, i);
-        AMP_TRY(substitute_handle(s, arg, &s->handles[i]));
+        AMP_TRY(substitute_handle(s, arg->name, arg->flags, &s->handles[i]));
         s->argv[i] = &s->handles[i];
     }
+    return AMP_OK;
+}
+
+/* A handle in a struct: what is read is cast where it stands, what is written is remembered. */
+static amp_status substitute_field(void *self, const amp_field *field) {
+    struct substitution *s = self;
+    void *handle = *field->tensor;
+    if (field->role == AMP_ROLE_READ) {
+        AMP_TRY(substitute_handle(s, field->name, 0, &handle));
+        return handle == *field->tensor ? AMP_OK : amp__casting_patch(&s->casting, (float **)(void *)field->tensor, handle);
+    }
+    if (!rounds_outputs(s->op, s->target)) return AMP_OK;
+    void ***grown = (void ***)(void *)amp__casting_array(&s->casting, s->n_written + 1);
+    if (!grown) return amp__fail_memory();
+    if (s->n_written) memcpy(grown, s->written, s->n_written * sizeof *grown);
+    s->written = grown;
+    s->written[s->n_written++] = field->tensor;
+    return AMP_OK;
+}
+
+static amp_status substitute_all(struct substitution *s, const struct amp__call *call, struct amp__raw *raw) {
+    AMP_TRY(substitute(s, call));
+    raw->casting = &s->casting;
+    if (raw->mode != AMP__RAW_NONE) AMP_TRY(amp__raw_enter(raw, &s->casting, call, s->argv, s->handles));
+    if (amp__visits(s->op) && (raw->mode != AMP__RAW_NONE || looks_for_handles(s->op)))
+        AMP_TRY(amp__visit(call, s->argv, raw, substitute_field, s));
     return AMP_OK;
 }
 
@@ -167,11 +223,6 @@ static void run_untrapped(const struct amp__call *call, amp_fn function, void *c
     amp__traps_restore(&traps);
 }
 
-/* On a host that knows FP32 only, what comes out of 16-bit values is rounded. */
-static bool rounds_outputs(const struct amp__op *op, amp_dtype type) {
-    return op->context->properties.emulate && amp__is_low(type);
-}
-
 static void keep(struct amp__op *op, amp_status status) {
     if (status == AMP_OK) return;
     count(&op->failures);
@@ -184,12 +235,12 @@ static void run_cast(struct amp__op *op, const struct amp__call *call, const str
     const bool rounds = rounds_outputs(op, target);
     amp__casting_begin(&s.casting, op->context, op->host, op, operands->tensors, true);
     struct amp__raw raw = { .mode = mode, .low = target, .seed = seed };
-    amp_status status = substitute(&s, call);
-    if (status == AMP_OK && raw.mode != AMP__RAW_NONE) status = amp__raw_enter(&raw, &s.casting, call, s.argv, s.handles);
+    amp_status status = substitute_all(&s, call, &raw);
     if (status == AMP_OK && rounds) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
     if (status == AMP_OK) {
         run_untrapped(call, implementation(op, call, target), s.argv);
-        if (raw.n) amp__raw_leave(&raw, op);
+        amp__raw_leave(&raw, op);
+        for (size_t i = 0; i < s.n_written; i++) amp__round_handle(op, *s.written[i], target);
         if (rounds) keep(op, amp__outputs_round(op, call, s.argv, target));
         amp__casting_end(&s.casting);
     } else {
@@ -200,7 +251,8 @@ static void run_cast(struct amp__op *op, const struct amp__call *call, const str
 
 /* Where handles have no logical type, nothing says what is rounded already. */
 static bool always_rounds(const struct amp__op *op) {
-    return op->context->properties.emulate && op->op_class == AMP_LOWER && !op->host->dtype && op->schema->n_tensors;
+    return op->context->properties.emulate && op->op_class == AMP_LOWER && !op->host->dtype &&
+           (op->schema->n_tensors || looks_for_handles(op));
 }
 
 void amp__op_handler(void *user, struct amp__call *call) {
@@ -217,14 +269,15 @@ void amp__op_handler(void *user, struct amp__call *call) {
     }
     struct operands operands = { .n = 0 };
     count(&op->calls);
-    gather(&operands, op->host, call);
+    const amp_status looked = gather_all(&operands, op, call);
     struct amp__decision decision =
         amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, operands.distinct, operands.n);
     if (mode == AMP__RAW_REPLACE || mode == AMP__RAW_EMULATE || (obeys && always_rounds(op)))
         decision.target = op->context->properties.low;
     const amp_dtype type = decision.target ? decision.target : common_type(&operands);
     atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
-    if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
+    if (looked != AMP_OK) run_uncast(op, call, &operands, looked);
+    else if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
     else if (decision.target || mode == AMP__RAW_SEED || (obeys && rounds_outputs(op, type)))
         run_cast(op, call, &operands, obeys ? type : decision.target, mode, seed);
     else amp__call_run(call, implementation(op, call, type), call->args);
@@ -249,11 +302,11 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
         amp__call_run(call, call->original, call->args);
         return;
     }
-    if (casts) gather(&operands, op->host, call);
+    amp_status status = casts ? gather_all(&operands, op, call) : AMP_OK;
     amp__casting_begin(&s.casting, op->context, op->host, op, operands.tensors, true);
-    amp_status status = AMP_OK;
+    struct amp__raw raw = { .mode = AMP__RAW_NONE };
     memcpy(s.argv, call->args, call->schema->n_args * sizeof s.argv[0]);
-    if (casts) status = substitute(&s, call);
+    if (casts && status == AMP_OK) status = substitute_all(&s, call, &raw);
     if (status == AMP_OK && casts_outputs) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
     if (status == AMP_OK) {
         run_untrapped(call, call->original, s.argv);

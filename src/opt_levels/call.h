@@ -72,6 +72,8 @@ amp_status amp__outputs_enter(struct amp__casting *casting, const struct amp__ca
 amp_status amp__outputs_leave(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype wanted);
 /* Emulate: the same through the low type, and what the op wrote under its handles is rounded. */
 amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low);
+/* One handle whose elements the op wrote. */
+void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low);
 /* Adds to the op's counters what `cast` lost of `source`, where both are FP32 elements that can be seen. */
 void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low);
 

@@ -101,7 +101,7 @@ void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low
 }
 
 /* An output under a handle of the caller's keeps that handle: its elements are rounded where they are. */
-static void round_handle(struct amp__op *op, void *tensor, amp_dtype low) {
+void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low) {
     struct amp__counts counts = { 0 };
     uint64_t size;
     float *elements = tensor ? fp32_elements(op->host, tensor, &size) : NULL;
@@ -116,9 +116,9 @@ static void round_written(struct amp__op *op, const struct amp__call *call, void
         const bool writes = arg->kind == AMP__TENSOR && (arg->flags & (AMP__WRITE | AMP__READ_WRITE));
         if (!writes || (arg->flags & AMP__OUT_PARAMETER)) continue;
         void *value = *(void *const *)argv[i];
-        if (!(arg->flags & AMP__LIST)) round_handle(op, value, low);
+        if (!(arg->flags & AMP__LIST)) amp__round_handle(op, value, low);
         const size_t n = value && (arg->flags & AMP__LIST) ? amp__call_list_length(call, i) : 0;
-        for (size_t j = 0; j < n; j++) round_handle(op, ((void **)value)[j], low);
+        for (size_t j = 0; j < n; j++) amp__round_handle(op, ((void **)value)[j], low);
     }
 }
 

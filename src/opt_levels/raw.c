@@ -3,18 +3,10 @@
 
 #include <string.h>
 
-/* Does the host look into structs of this op's calls? */
-static bool visits(const struct amp__op *op) {
-    if (!op->host->visit) return false;
-    for (uint32_t i = 0; i < op->schema->n_args; i++)
-        if (op->schema->args[i].kind == AMP__STRUCT || op->schema->args[i].kind == AMP__STRUCT_POINTER) return true;
-    return false;
-}
-
 enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op) {
     const struct amp__properties *properties = &op->context->properties;
     if (op->op_class != AMP_LOWER || !op->schema) return AMP__RAW_NONE;
-    if (!op->schema->n_buffers && !visits(op)) return AMP__RAW_NONE;
+    if (!op->schema->n_buffers && !amp__visits(op)) return AMP__RAW_NONE;
     if (properties->low == AMP_FLOAT16 ? op->fp16 != NULL : op->bf16 != NULL) return AMP__RAW_REPLACE;
     return properties->emulate ? AMP__RAW_EMULATE : AMP__RAW_NONE;
 }
@@ -295,15 +287,11 @@ static amp_status scratch(struct amp__raw *raw, struct amp__raw_place *place) {
     return AMP_OK;
 }
 
-static amp_status take_field(void *self, const amp_field *given) {
-    struct amp__raw *raw = self;
-    amp_field field = AMP_FIELD_INIT;
+amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
+    const amp_field field = *given;
     struct amp__raw_place *place = NULL;
     bool joined = false;
-    AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
-    AMP_RETURN_IF(field.role < AMP_ROLE_READ || field.role > AMP_ROLE_SEED || !field.address || field.size < 0,
-                  AMP_ERR_INVALID_ARGUMENT, "visit: %s has no address, a negative size or an unknown role %d",
-                  field.name ? field.name : "a field", (int)field.role);
+    if (raw->mode == AMP__RAW_NONE) return AMP_OK;
     const bool seed = field.role == AMP_ROLE_SEED;
     const struct amp__op *op = raw->casting->op;
     AMP_RETURN_IF(seed && !op->seeds && (op->context->properties.scaler.dynamic || op->context->properties.scaler.init_scale != 1.0f),
@@ -322,19 +310,6 @@ static amp_status take_field(void *self, const amp_field *given) {
     return place->temporary ? amp__casting_patch(raw->casting, field.address, place->temporary) : AMP_OK;
 }
 
-/* Structs by value are copied, so that the caller's own never changes; what they point to is the host's. */
-static amp_status visit_structs(struct amp__raw *raw, const struct amp__call *call, void **argv) {
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        if (call->schema->args[i].kind != AMP__STRUCT) continue;
-        const size_t size = amp__arg_size(call->schema, &call->schema->args[i]);
-        void *copy = amp__casting_memory(raw->casting, size);
-        if (!copy) return amp__fail_memory();
-        memcpy(copy, argv[i], size);
-        argv[i] = copy;
-    }
-    return amp__host_visit(raw->casting->host, raw->casting->op->name, argv, take_field, raw);
-}
-
 /* ---- the call ---- */
 
 amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
@@ -343,15 +318,13 @@ amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, co
     raw->low_sums = amp__emulates_model(&casting->context->properties);
     for (uint32_t i = 0; i < call->schema->n_args; i++)
         if (call->schema->args[i].kind == AMP__BUFFER) AMP_TRY(enter_argument(raw, call, i, argv, pointers));
-    if (casting->op && visits(casting->op)) AMP_TRY(visit_structs(raw, call, argv));
-    if (casting->op) add_counts(casting->op, &raw->counts);
     return AMP_OK;
 }
 
 void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
     static row_function *const functions[] = { [AMP__RAW_ROUND] = round_out, [AMP__RAW_COPY] = copy_out,
                                                [AMP__RAW_WIDEN] = widen_out, [AMP__RAW_ADD] = add_out };
-    struct amp__counts counts = { 0 };
+    struct amp__counts counts = raw->counts;
     for (size_t i = 0; i < raw->n; i++)
         if (raw->places[i].after != AMP__RAW_NOTHING) each_row(raw, &raw->places[i], functions[raw->places[i].after], &counts);
     add_counts(op, &counts);

@@ -42,12 +42,22 @@ enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op);
 /* What a seed in a call of this op is to be multiplied with now; 1: nothing. */
 float amp__seed_factor(const struct amp__op *op);
 
-/* Repoints the entries of `argv` for buffers, whose pointers then lie in `pointers`, and the pointers that the host's
- * visit finds in structs, until the casting's end. */
+/* Repoints the entries of `argv` for buffers, whose pointers then lie in `pointers`, until the casting's end. */
 amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
                           void **pointers);
+/* The same for a buffer that the host's visit found in a struct. */
+amp_status amp__raw_field(struct amp__raw *raw, const amp_field *field);
 /* After the op: what it wrote goes where the host looks for it. */
 void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
+
+/* ---- visit.c: what the host finds in the structs of a call ---- */
+
+bool amp__visits(const struct amp__op *op);
+typedef amp_status amp__take_tensor(void *user, const amp_field *field);
+/* Asks for the handles alone: nothing is changed yet. */
+amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);
+/* Structs by value become copies in `argv`; buffers go to amp__raw_field, handles to `take`. */
+amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_tensor *take, void *user);
 
 /* The sorted address ranges of FP32 parameters, and of gradients in fixed buffers. */
 amp_status amp__ranges_build(amp_context *context);
