@@ -46,11 +46,15 @@ void loom_net_feed(struct loom_net *net, int step) {
 void loom_net_free(struct loom_net *net) { loom_free(net->graph); }
 
 void loom_net_params(const struct loom_net *net, float *out) {
-    for (int i = 0; i < N_PARAMS; i++)
-        loom_load(out + problem_params[i].offset, net->params[i]->data, net->params[i]->dtype, loom_size(net->params[i]));
+    for (int i = 0; i < N_PARAMS; i++) {
+        const loom_node *p = net->params[i];
+        loom_load(out + problem_params[i].offset, p->data, p->dtype, loom_size(p));
+    }
 }
 
 void loom_net_set_params(struct loom_net *net, const float *values) {
-    for (int i = 0; i < N_PARAMS; i++)
-        loom_store(net->params[i]->data, values + problem_params[i].offset, net->params[i]->dtype, loom_size(net->params[i]));
+    for (int i = 0; i < N_PARAMS; i++) {
+        loom_node *p = net->params[i];
+        loom_store(p->data, values + problem_params[i].offset, p->dtype, loom_size(p));
+    }
 }

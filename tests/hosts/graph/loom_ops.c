@@ -104,7 +104,8 @@ static void norm_backward(loom_node *p) {
 static loom_node *batch_norm(loom_graph *g, loom_node *x, loom_node *gamma, loom_node *beta) {
     static const loom_kind kind = { "batch_norm", norm_forward, norm_backward };
     if (!x || !gamma || !beta || gamma->cols != x->cols || beta->cols != x->cols) return NULL;
-    return with_scratch(loom_make(g, &kind, x->dtype, x->rows, x->cols, 3, (loom_node *[]){ x, gamma, beta }), 2 * x->cols);
+    loom_node *in[] = { x, gamma, beta };
+    return with_scratch(loom_make(g, &kind, x->dtype, x->rows, x->cols, 3, in), 2 * x->cols);
 }
 
 /* ---- relu ---- */

@@ -2,8 +2,8 @@
 /*
  * mill: a small static-graph framework in FP32. Nodes are made first, sizes are inferred and memory is planned by
  * mill_plan, and the graph then runs as often as you like. What a kind of node does is one function,
- * int op(mill_node *p, int action), found in a table by the node's number. A layer is a few nodes; every layer of a kind
- * is served by the same function.
+ * int op(mill_node *p, int action), found in a table by the node's number. Every layer of a kind is served by the same
+ * function.
  *
  *     mill_graph *g = mill_new();
  *     mill_node *x = mill_feed(g, 32, 16), *w = mill_param(g, "w", 4, 16), ...;

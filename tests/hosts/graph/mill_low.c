@@ -21,12 +21,14 @@ static float *take(struct wide *wide, int n) {
 
 static float *widened(struct wide *wide, const void *low, int n) {
     float *taken = take(wide, n);
-    const amp_span dst = { taken, (uint64_t)n, AMP_FLOAT32, 0 }, src = { (void *)(uintptr_t)low, (uint64_t)n, wide->dtype, 0 };
+    const amp_span dst = { taken, (uint64_t)n, AMP_FLOAT32, 0 };
+    const amp_span src = { (void *)(uintptr_t)low, (uint64_t)n, wide->dtype, 0 };
     return amp_cast_list(&dst, &src, 1) == AMP_OK ? taken : NULL;
 }
 
 static int rounded(const struct wide *wide, void *low, const float *from, int n) {
-    const amp_span dst = { low, (uint64_t)n, wide->dtype, 0 }, src = { (void *)(uintptr_t)from, (uint64_t)n, AMP_FLOAT32, 0 };
+    const amp_span dst = { low, (uint64_t)n, wide->dtype, 0 };
+    const amp_span src = { (void *)(uintptr_t)from, (uint64_t)n, AMP_FLOAT32, 0 };
     return amp_cast_list(&dst, &src, 1) == AMP_OK ? MILL_OK : MILL_ERROR;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A static graph whose table has executors only, in FP32 only: emulated, and with 16-bit implementations for one op. Its
- * kernels do the problem's arithmetic in the problem's order, so every level is compared with the reference bit for bit.
+ * A static graph whose table has executors only, in FP32 only: emulated, and with 16-bit implementations for one op.
+ * Its kernels do the problem's arithmetic in the problem's order, so every level is compared with the reference bit for
+ * bit.
  */
 #include "mill_adapter.h"
 #include "mill_net.h"
@@ -115,8 +116,8 @@ START_TEST(every_level_is_the_reference) {
 }
 END_TEST
 
-/* O3 has neither masters nor, at scale 1, a bracket that sets the buffers aside: a gradient that keeps the momentum is a
- * 16-bit sum as any other. */
+/* O3 has neither masters nor, at scale 1, a bracket that sets the buffers aside: a gradient that keeps the momentum is
+ * a 16-bit sum as any other. */
 START_TEST(momentum_in_16_bit_gradients_is_16_bit) {
     struct curve reference, curve;
     train(3, 0, &curve);

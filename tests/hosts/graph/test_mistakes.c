@@ -72,7 +72,8 @@ static void forget_emulate(void) {
     end_mill();
 }
 
-static amp_status emit_two(mill_node *p, amp_role first, amp_role second, int64_t less, amp_emit emit, void *emit_self) {
+static amp_status emit_two(mill_node *p, amp_role first, amp_role second, int64_t less, amp_emit emit,
+                           void *emit_self) {
     amp_field field = AMP_FIELD_INIT;
     field.name = "x", field.role = first, field.address = &p->in[0]->x, field.size = mill_size(p);
     const amp_status status = emit(emit_self, &field);
