@@ -28,6 +28,7 @@ void amp__context_destroy(amp_context *context) {
                        context->by_id,  context->brackets,   context->warnings, context->taped,
                        context->ranges, context->grad_ranges };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
+    amp__fork_remove(&context->forkable);
     pthread_mutex_destroy(&context->lock);
     amp__free(context);
 }

@@ -295,7 +295,8 @@ AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models
     if (!context) return amp__fail_memory();
     context->properties = properties;
     pthread_mutex_init(&context->lock, NULL);
-    const amp_status status = build(context, models, n_models, optimizers, n_optimizers);
+    amp_status status = amp__fork_add(&context->forkable, &context->lock);
+    if (status == AMP_OK) status = build(context, models, n_models, optimizers, n_optimizers);
     if (status != AMP_OK) {
         amp__context_destroy(context);
         return status;

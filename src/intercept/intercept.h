@@ -19,8 +19,8 @@
  *
  * Threads: calls take no lock and allocate nothing, and go on while other contexts come and go on the same slot. A
  * context's own clients are undone only while no other thread runs its ops (amp.h). Handlers are called without any
- * lock held and may be left by longjmp or an exception. A forked child may go on calling and undoing; if another
- * thread was in add, commit or undo at the moment of the fork, the child must do none of the three.
+ * lock held and may be left by longjmp or an exception. A forked child may go on with everything; slots that another
+ * thread had added and not committed at the moment of the fork stay wrapped in the child, and pass calls through.
  */
 #ifndef AMP_INTERCEPT_H
 #define AMP_INTERCEPT_H

@@ -4,9 +4,9 @@
  * slot's state while it has clients and waits for reuse by its function while it has none. Tables have tens of slots,
  * now and then hundreds, and are wired once: the list is searched from end to end.
  *
- * The mutex guards changes only. It is never held while the host's code runs, so that a forked child finds it free
- * unless another thread of the parent was in the middle of add, commit or undo.
+ * The mutex guards changes only. It is never held while the host's code runs, and a fork waits for it.
  */
+#include "common/fork.h"
 #include "intercept/closure.h"
 #include "intercept/maps.h"
 
@@ -30,7 +30,8 @@ struct amp__patch {
 static struct {
     pthread_mutex_t mutex;
     struct amp__closure *closures;
-} registry = { PTHREAD_MUTEX_INITIALIZER, NULL };
+    struct amp__forkable forkable;
+} registry = { PTHREAD_MUTEX_INITIALIZER, NULL, { NULL, NULL, NULL } };
 
 /* The host's other threads call through the slot while it is written. */
 static amp_fn load_slot(amp_fn *slot) { return __atomic_load_n(slot, __ATOMIC_ACQUIRE); }
@@ -189,6 +190,7 @@ done:
 /* ---- the life of a transaction ---- */
 
 amp_status amp__patch_new(struct amp__patch **out) {
+    AMP_TRY(amp__fork_add(&registry.forkable, &registry.mutex));
     struct amp__patch *patch = amp__alloc(1, sizeof *patch);
     if (!patch) return amp__fail_memory();
     *out = patch;

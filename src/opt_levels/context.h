@@ -7,6 +7,7 @@
 #define AMP_CONTEXT_H
 
 #include "cache/cache.h"
+#include "common/fork.h"
 #include "host/host.h"
 #include "intercept/intercept.h"
 #include "master/master.h"
@@ -148,6 +149,7 @@ struct amp_context {
     uint64_t n_steps;              /* steps and skips of all optimizers */
     struct amp__cache cache;
 
+    struct amp__forkable forkable; /* the lock */
     pthread_mutex_t lock; /* what follows */
     struct amp__taped *taped;
     size_t n_taped, n_reserved, taped_capacity, taped_warning;

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/fork.h"
+
+/* The mutex of the list is locked first and unlocked last: neither the list nor what is on it changes in between. */
+static struct {
+    pthread_once_t once; /* which a child repeats, if it was interrupted in the parent */
+    bool handled;
+    pthread_mutex_t mutex;
+    struct amp__forkable *first;
+} all = { PTHREAD_ONCE_INIT, false, PTHREAD_MUTEX_INITIALIZER, NULL };
+
+static void before(void) {
+    pthread_mutex_lock(&all.mutex);
+    for (struct amp__forkable *f = all.first; f; f = f->next) pthread_mutex_lock(f->mutex);
+}
+
+static void after(void) {
+    for (struct amp__forkable *f = all.first; f; f = f->next) pthread_mutex_unlock(f->mutex);
+    pthread_mutex_unlock(&all.mutex);
+}
+
+static void handle_forks(void) { all.handled = pthread_atfork(before, after, after) == 0; }
+
+amp_status amp__fork_add(struct amp__forkable *forkable, pthread_mutex_t *mutex) {
+    pthread_once(&all.once, handle_forks);
+    if (!all.handled) return amp__fail_memory();
+    pthread_mutex_lock(&all.mutex);
+    if (!forkable->link) {
+        forkable->mutex = mutex;
+        forkable->next = all.first;
+        forkable->link = &all.first;
+        if (all.first) all.first->link = &forkable->next;
+        all.first = forkable;
+    }
+    pthread_mutex_unlock(&all.mutex);
+    return AMP_OK;
+}
+
+void amp__fork_remove(struct amp__forkable *forkable) {
+    if (!forkable->link) return;
+    pthread_mutex_lock(&all.mutex);
+    *forkable->link = forkable->next;
+    if (forkable->next) forkable->next->link = forkable->link;
+    pthread_mutex_unlock(&all.mutex);
+    *forkable = (struct amp__forkable){ NULL, NULL, NULL };
+}
