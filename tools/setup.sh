@@ -50,9 +50,10 @@ present() {
     dlpack) compiles gcc c dlpack/dlpack.h ;;
     mpi) have mpirun && library ompi-c 3 ;;
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
-    binutils) have nm && have readelf ;;
+    binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
     git) have git ;;
+    arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
     *) say "tools/setup.sh: unknown thing '$1'"; exit 2 ;;
     esac
 }
@@ -69,7 +70,8 @@ describe() {
     dlpack) echo "<dlpack/dlpack.h>" ;;
     mpi) echo "Open MPI with headers" ;;
     python3) echo "python3 >= 3.7" ;;
-    binutils) echo "nm and readelf" ;;
+    binutils) echo "nm, readelf and objcopy" ;;
+    arm64) echo "a cross compiler for arm64, and qemu-aarch64" ;;
     sanitizers) echo "gcc's sanitizers" ;;
     *) echo "$1" ;;
     esac
@@ -81,6 +83,7 @@ packages() {
     apt-get:cc | apt-get:gcc | apt-get:sanitizers) echo gcc libc6-dev ;;
     apt-get:clang) echo clang libc6-dev ;;
     apt-get:c++) echo g++ ;;
+    apt-get:arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user ;;
     apt-get:ninja) echo ninja-build ;;
     apt-get:libffi) echo libffi-dev ;;
     apt-get:jansson) echo libjansson-dev ;;

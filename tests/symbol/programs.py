@@ -17,6 +17,8 @@ ARM64 = "aarch64-linux-gnu-gcc"
 
 
 def skip_unless_supported(tap):
+    if os.environ.get("AMP_TEST_SANITIZE", "none") != "none":
+        tap.skip_all("the programs of this test are built without sanitizers")
     if platform.machine() not in MACHINES or sys.platform != "linux":
         tap.skip_all(f"amp_symbol.h has no trampolines for {platform.machine()} on {sys.platform}")
 

@@ -87,6 +87,8 @@ static void check(amp_status status) {
 
 /* ---- linear in real 16 bits, for ADAPT_REPLACE=1 ---- */
 
+static unsigned long low_calls;
+
 static void linear_low(amp_dtype dtype, void *out, const void *inp, const void *weight, const void *bias, int n, int c,
                        int oc) {
     amp_matmul_args args = AMP_MATMUL_ARGS_INIT;
@@ -95,6 +97,7 @@ static void linear_low(amp_dtype dtype, void *out, const void *inp, const void *
     args.a_dtype = args.b_dtype = args.d_dtype = args.bias_dtype = dtype;
     args.m = n, args.n = oc, args.k = c;
     check(amp_matmul(&args));
+    low_calls++;
 }
 
 static void linear_fp16(void *out, const void *inp, const void *weight, const void *bias, int n, int c, int oc) {
@@ -198,7 +201,8 @@ static void tell(void) {
     for (size_t i = 0; i < n; i++)
         fprintf(report, "op %s wrapped %d calls %llu passed %llu casts %llu\n", stats[i].name, (int)stats[i].wrapped,
                 (unsigned long long)stats[i].calls, (unsigned long long)stats[i].passed, (unsigned long long)stats[i].casts);
-    fprintf(report, "brackets %llu skipped %llu\n", (unsigned long long)record.brackets, (unsigned long long)record.skipped);
+    fprintf(report, "brackets %llu skipped %llu low %lu\n", (unsigned long long)record.brackets,
+            (unsigned long long)record.skipped, low_calls);
 }
 
 static void end(struct network *net) {
