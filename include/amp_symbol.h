@@ -18,8 +18,8 @@
  * may be the target of indirect branches under x86's IBT and arm64's BTI. It costs an indirect jump.
  *
  * x86-64 and arm64 with ELF, gcc or clang, C99 or C++11 and later. Compile the adapter without LTO (-fno-lto) and
- * without -masm=intel: trampolines are assembly. Names are those of the object file, for C++ the mangled ones. Slots are
- * hidden symbols; another file of the adapter declares one as `extern amp_fn gemm_slot;`.
+ * without -masm=intel: trampolines are assembly. Names are those of the object file, for C++ the mangled ones. Slots
+ * are hidden symbols; another file of the adapter declares one as `extern amp_fn gemm_slot;`.
  */
 #ifndef AMP_SYMBOL_H
 #define AMP_SYMBOL_H
@@ -60,7 +60,7 @@
     AMP_SYMBOL_SEARCH_(#slot "_search", #slot "_find")                                                                 \
     AMP_SYMBOL_TRAMPOLINE_(#slot, #symbol, ".globl " #symbol)
 
-/* ---- What they are made of: nothing below is for use by itself ------------------------------------------------------ */
+/* ---- What they are made of: nothing below is for use by itself --------------------------------------------------- */
 
 /* The assembler's name is given apart, so that the program's own prototype of the function may be in sight. */
 #define AMP_SYMBOL_SLOT_(slot, original, name)                                                                         \
@@ -146,8 +146,8 @@ static inline amp_fn amp_symbol_next_(amp_fn *slot, amp_fn search, amp_fn *found
         (void)__atomic_compare_exchange_n(slot, &search, next, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     } else if (needed) {
         (void)amp_symbol_dprintf_(2, "amp_symbol.h: %s was called, but behind the adapter no shared object defines it: "
-                                  "a function of the executable itself cannot be replaced from outside, and one that is "
-                                  "opened with dlopen needs RTLD_GLOBAL (libamp, docs/hosts.md, \"Functions called "
+                                  "a function of the executable itself cannot be replaced from outside, and one that "
+                                  "is opened with dlopen needs RTLD_GLOBAL (libamp, docs/hosts.md, \"Functions called "
                                   "directly\")\n", name);
         amp_symbol_abort_();
     }

@@ -41,7 +41,8 @@ int main() {
     try {
         call(42);
     } catch (int value) {
-        const bool direct = frames[0] == reinterpret_cast<void *>(real_thrower) && frames[1] == reinterpret_cast<void *>(caller);
+        const bool direct =
+            frames[0] == reinterpret_cast<void *>(real_thrower) && frames[1] == reinterpret_cast<void *>(caller);
         std::printf("caught %d, %d destroyed, %s\n", value, destroyed, direct ? "no frame between" : "a frame between");
         return 0;
     }

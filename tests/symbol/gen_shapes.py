@@ -6,8 +6,8 @@ file; the program prints what differed and returns 1, or prints how many agreed.
 import random
 import sys
 
-SCALARS = ["char", "unsigned char", "short", "unsigned short", "int", "unsigned", "long", "unsigned long", "float", "float",
-           "double", "double", "long double", "__int128", "void *", "_Bool", "float _Complex", "double _Complex",
+SCALARS = ["char", "unsigned char", "short", "unsigned short", "int", "unsigned", "long", "unsigned long", "float",
+           "float", "double", "double", "long double", "__int128", "void *", "_Bool", "float _Complex", "double _Complex",
            "long double _Complex"]
 # no __int128: older clangs read one that no longer fits into registers from the wrong place
 PROMOTED = ["int", "unsigned", "long", "double", "double", "long double", "void *", "double _Complex"]
@@ -64,28 +64,31 @@ class Generator:
         self.random = random.Random(seed)
         self.vectors = [vector(size) for size in (16, 32, 64) if size <= widest]
         self.structs = []
-        self.text = [HEAD] + [f"typedef float {v.name} __attribute__((vector_size({v.name[6:]})));" for v in self.vectors]
+        self.text = [HEAD]
+        self.text += [f"typedef float {v.name} __attribute__((vector_size({v.name[6:]})));" for v in self.vectors]
 
     def make_struct(self):
         """Members, of few kinds as often as of many (all floats travel otherwise), or up to 4 KB of bytes."""
         name = f"struct s{len(self.structs)}"
         if self.random.random() < 0.3:
             size = self.random.choice([1, 3, 8, 16, 17, 24, 65, 1184, 4096, self.random.randint(1, 4096)])
-            members = [(f"unsigned char m0[{size}];",
-                        Type("", f"for (int i = 0; i < {size}; i++) @.m0[i] = (unsigned char)next();", "note(@.m0, sizeof @.m0);"))]
+            fill = f"for (int i = 0; i < {size}; i++) @.m0[i] = (unsigned char)next();"
+            members = [(f"unsigned char m0[{size}];", Type("", fill, "note(@.m0, sizeof @.m0);"))]
         else:
             kinds = self.random.sample(SCALARS, self.random.randint(1, 2))
             members = []
             for i in range(self.random.randint(1, 5)):
                 kind = scalar(self.random.choice(kinds))
-                members.append((f"{kind.name} m{i};", Type("", kind.fill.replace("@", f"@.m{i}"), kind.note.replace("@", f"@.m{i}"))))
+                fill, note = (text.replace("@", f"@.m{i}") for text in (kind.fill, kind.note))
+                members.append((f"{kind.name} m{i};", Type("", fill, note)))
         self.text.append(f"{name} {{ {' '.join(text for text, _ in members)} }};")
         self.structs.append(Type(name, " ".join(t.fill for _, t in members), " ".join(t.note for _, t in members)))
         return self.structs[-1]
 
     def type(self, promoted=False):
         if self.random.random() < 0.35:
-            return self.random.choice(self.structs) if self.structs and self.random.random() < 0.5 else self.make_struct()
+            again = self.structs and self.random.random() < 0.5
+            return self.random.choice(self.structs) if again else self.make_struct()
         if self.vectors and not promoted and self.random.random() < 0.15:
             return self.random.choice(self.vectors)
         return scalar(self.random.choice(PROMOTED if promoted else SCALARS))
@@ -97,7 +100,7 @@ class Generator:
             fixed.append(scalar("int"))  # va_start wants a type that is not promoted
         returned = None if self.random.random() < 0.15 else self.type()
         result, names = returned.name if returned else "void", [f"a{i}" for i in range(len(fixed) + len(variadic))]
-        parameters = ", ".join(f"{t.name} {name}" for t, name in zip(fixed, names)) + (", ..." if variadic else "") or "void"
+        parameters = ", ".join([f"{t.name} {name}" for t, name in zip(fixed, names)] + ["..."] * bool(variadic)) or "void"
         body = [t.note.replace("@", name) for t, name in zip(fixed, names)]
         if variadic:
             body.append(f"va_list list; va_start(list, {names[len(fixed) - 1]});")
@@ -113,7 +116,8 @@ class Generator:
             f"{result} real_{number}({parameters}) {{ digest = digest * 3 + 1; {' '.join(body)} }}",
             f"{result} through_{number}({parameters});",
             f"AMP_SYMBOL(slot_{number}, through_{number}, real_{number});",
-            f"static int test_{number}(void) {{ state = {number}; {fills} {result + ' r;' if returned else ''} digest = 0;",
+            f"static int test_{number}(void) {{",
+            f"    state = {number}; {fills} {result + ' r;' if returned else ''} digest = 0;",
             f"    {keep}real_{number}({', '.join(names)}); {see} const unsigned long direct = digest; digest = 0;",
             f"    {keep}through_{number}({', '.join(names)}); {see}",
             f"    if (digest != direct) printf(\"{result} f({parameters}) with {len(variadic)} more differs\\n\");",

@@ -32,8 +32,8 @@ def find_cxx():
     for name in filter(None, [os.environ.get("CXX"), "g++", "c++", "clang++"]):
         command = name.split()
         if shutil.which(command[0]):
-            tried = subprocess.run([*command, "-x", "c++", "-fsyntax-only", "-"], input="#include <cstddef>\n", text=True,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+            tried = subprocess.run([*command, "-x", "c++", "-fsyntax-only", "-"], input="#include <cstddef>\n",
+                                   text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
             if tried.returncode == 0:
                 return command
     return None

@@ -110,8 +110,8 @@ class Builder:
 
     def objcopy(self, flags, link):
         self.cc(*flags, "-c", "probe.c", "-o", "probe.o")
-        run("objcopy", "--weaken-symbol=inner", "--add-symbol", "original_inner=.text.inner:0,global,function", "probe.o",
-            cwd=self.folder)
+        run("objcopy", "--weaken-symbol=inner", "--add-symbol", "original_inner=.text.inner:0,global,function",
+            "probe.o", cwd=self.folder)
         self.cc("-O2", "-c", "adapter.c", "-o", "adapter.o")
         self.cc(*link, "probe.o", "adapter.o", "-o", "program")
         return [self.said()]

@@ -183,13 +183,14 @@ def main():
 
 
 def arm64(folder, include, tap):
+    library = ["-L", os.environ.get("QEMU_LD_PREFIX", "/usr/aarch64-linux-gnu")]
     checks = {
         "arm64: symbols and landing pads": lambda: check_symbols(folder, [ARM64], include, ["-O2", "-fPIC"],
                                                                  "aarch64-linux-gnu-objdump", "bti"),
         "arm64: 150 signatures pass unchanged": lambda: shapes(
             folder, [ARM64], [f"-I{include}", "-O1", "-static"], count=150, runner=["qemu-aarch64"]),
         "arm64: the next definition is found, or its lack is told": lambda: check_next(
-            folder, [ARM64], include, runner=["qemu-aarch64", "-L", os.environ.get("QEMU_LD_PREFIX", "/usr/aarch64-linux-gnu")]),
+            folder, [ARM64], include, runner=["qemu-aarch64", *library]),
     }
     for number, (what, check) in enumerate(checks.items()):
         tools = [ARM64] + (["qemu-aarch64"] if number else [])

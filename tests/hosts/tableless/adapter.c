@@ -22,10 +22,11 @@
       "float bias[OC], int N, int C, int OC) -> void")                                                                 \
     X(linear_backward, NULL, "linear_forward", "linear_backward(float?(out a!) dinp[N,C], float(b!) dweight[OC,C], "   \
       "float(c!) dbias[OC], float dout[N,OC], float inp[N,C], float weight[OC,C], int N, int C, int OC) -> void")      \
-    X(batchnorm_forward, "batch_norm", NULL, "batchnorm_forward(float(out a!) out[N,C], float(out b!) mean[C], "       \
-      "float(out c!) rstd[C], float inp[N,C], float gamma[C], float beta[C], int N, int C) -> void")                   \
+    X(batchnorm_forward, "batch_norm", NULL, "batchnorm_forward(float(out a!) out[N,C], float(keep) mean[C], "         \
+      "float(keep) rstd[C], float inp[N,C], float gamma[C], float beta[C], int N, int C) -> void")                     \
     X(batchnorm_backward, NULL, "batchnorm_forward", "batchnorm_backward(float(a!) dinp[N,C], float(b!) dgamma[C], "   \
-      "float(c!) dbeta[C], float inp[N,C], float mean[C], float rstd[C], float gamma[C], int N, int C) -> void")       \
+      "float(c!) dbeta[C], float inp[N,C], float(keep) mean[C], float(keep) rstd[C], float gamma[C], int N, int C) "   \
+      "-> void")                                                                                                      \
     X(relu_forward, "relu", NULL, "relu_forward(float(a!) x[N], int N) -> void")                                       \
     X(relu_backward, NULL, "relu_forward", "relu_backward(float(a!) dx[N], float out[N], int N) -> void")              \
     X(crossentropy_forward, "cross_entropy", NULL, "crossentropy_forward(float(out a!) losses[N], "                    \
@@ -34,7 +35,8 @@
       "float(seed) dlosses[N], float probs[N,V], int32 targets[N], int N, int V) -> void")
 
 /* What frames the training. */
-#define FRAME(X) X(network_build) X(network_forward) X(network_zero_grad) X(network_backward) X(network_update) X(network_free)
+#define FRAME(X)                                                                                                       \
+    X(network_build) X(network_forward) X(network_zero_grad) X(network_backward) X(network_update) X(network_free)
 
 #if defined(ADAPT_TABLE) /* the same trainer with a table, to compare with */
 #include "table.h"
@@ -58,7 +60,7 @@ FRAME(TRAMPOLINE)
 struct network {
     float *params, *grads, *momentum;
 };
-enum { C = 16, H = 24, V = 4, N_SLICES = 6 };
+enum { C = 16, H = 24, V = 4, N_SLICES = 6, N_PARAMS = H * C + 3 * H + V * H + V };
 
 static const struct {
     const char *name;
@@ -111,7 +113,6 @@ static void linear_bf16(void *out, const void *inp, const void *weight, const vo
 /* ---- the adapter's own functions in the trainer's slots: what stood there comes next ---- */
 
 static amp_fn next_build, next_backward, next_free;
-static amp_fn next_seeding; /* this one is the op's slot: libamp wires it, and the trainer's goes through seeding() */
 
 static void event(void *self, const amp_event *what) {
     (void)self;
@@ -147,16 +148,16 @@ static void start(struct network *net) {
 #define OP_ALIAS(name, alias, forward, schema) { alias, forward },
     static const char *const kinship[][2] = { OPS(OP_ALIAS) };
     const size_t n_ops = sizeof ops / sizeof *ops;
-    amp_op forward = op("forward", "network_forward(pointer self, pointer x, pointer targets) -> float", SLOT(network_forward));
-    amp_op step = op("update", "network_update(pointer self, float rate, float momentum) -> void", SLOT(network_update));
-    amp_op zero = op("zero_grad", "network_zero_grad(pointer self) -> void", SLOT(network_zero_grad));
+    amp_op forward = op("forward", "f(pointer self, pointer x, pointer targets) -> float", SLOT(network_forward));
+    amp_op step = op("update", "f(pointer self, float rate, float momentum) -> void", SLOT(network_update));
+    amp_op zero = op("zero_grad", "f(pointer self) -> void", SLOT(network_zero_grad));
     amp_model *models[] = { &model };
     amp_optimizer *optimizers[] = { &optimizer };
     amp_config config = AMP_CONFIG_INIT;
     amp_context *context;
 
     for (size_t i = 0; i < n_ops; i++) ops[i].aliases = kinship[i][0], ops[i].backward_of = kinship[i][1];
-    ops[n_ops - 1].slot = &next_seeding;
+    ops[n_ops - 2].op_class = ops[n_ops - 1].op_class = AMP_LEAVE; /* the loss is no part of the model */
     if (getenv("ADAPT_REPLACE")) ops[0].fp16 = (amp_fn)linear_fp16, ops[0].bf16 = (amp_fn)linear_bf16;
     describe_parameters(net);
     host = *amp_buffer_host();
@@ -165,12 +166,12 @@ static void start(struct network *net) {
     model.self = optimizer.self = net;
     model.ops = ops, model.n_ops = n_ops;
     model.params = params, model.n_params = N_SLICES;
+    model.forward = &forward;
     optimizer.params = trained, optimizer.n_params = N_SLICES;
     optimizer.steps = &step, optimizer.n_steps = 1;
     optimizer.zero_grads = &zero, optimizer.n_zero_grads = 1;
     check(amp_level_from_name(getenv("ADAPT_LEVEL"), &config.level));
     config.emulate = config.level == AMP_O0 ? AMP_OFF : AMP_ON;
-    if (config.level != AMP_O0) model.forward = &forward; /* its scope keeps the weights that were rounded */
     if (getenv("ADAPT_SCALE")) config.loss_scale = (float)atof(getenv("ADAPT_SCALE"));
     check(amp_initialize_many(models, 1, optimizers, 1, &config, &context));
 }
@@ -181,15 +182,9 @@ static void build(struct network *net) {
 }
 
 static void backward(struct network *net) {
-    check(amp_scale_loss_begin(&optimizer, NULL, &scaled)); /* the trainer seeds its backward itself: see seeding() */
+    check(amp_scale_loss_begin(&optimizer, NULL, &scaled)); /* no loss tensor; dlosses is the seed */
     ((void (*)(struct network *))next_backward)(net);
     check(amp_scale_loss_end(&scaled));
-}
-
-/* Backward starts from constants in dlosses, which the trainer fills anew each time. */
-static void seeding(float *dlogits, float *dlosses, const float *probs, const int *targets, int n, int v) {
-    for (int i = 0; i < n; i++) dlosses[i] *= scaled.seed_factor;
-    ((void (*)(float *, float *, const float *, const int *, int, int))next_seeding)(dlogits, dlosses, probs, targets, n, v);
 }
 
 static void tell(void) {
@@ -200,14 +195,16 @@ static void tell(void) {
     check(amp_get_record(model.amp, 0, &record));
     for (size_t i = 0; i < n; i++)
         fprintf(report, "op %s wrapped %d calls %llu passed %llu casts %llu\n", stats[i].name, (int)stats[i].wrapped,
-                (unsigned long long)stats[i].calls, (unsigned long long)stats[i].passed, (unsigned long long)stats[i].casts);
+                (unsigned long long)stats[i].calls, (unsigned long long)stats[i].passed,
+                (unsigned long long)stats[i].casts);
     fprintf(report, "brackets %llu skipped %llu low %lu\n", (unsigned long long)record.brackets,
             (unsigned long long)record.skipped, low_calls);
 }
 
 static void end(struct network *net) {
     if (report) tell();
-    check(amp_shutdown(model.amp));
+    check(amp_shutdown(model.amp)); /* the parameters are FP32 again: the masters' values, where there were masters */
+    for (int i = 0; report && i < N_PARAMS; i++) fprintf(report, "param %a\n", (double)net->params[i]);
     if (report) fclose(report);
     ((void (*)(struct network *))next_free)(net);
 }
@@ -223,5 +220,4 @@ __attribute__((constructor)) static void adapt(void) {
     put(SLOT(network_build), &next_build, (amp_fn)build);
     put(SLOT(network_backward), &next_backward, (amp_fn)backward);
     put(SLOT(network_free), &next_free, (amp_fn)end);
-    put(SLOT(crossentropy_backward), &next_seeding, (amp_fn)seeding);
 }

@@ -12,7 +12,8 @@ extern struct table {
     void (*linear_forward)(float *, const float *, const float *, const float *, int, int, int);
     void (*linear_backward)(float *, float *, float *, const float *, const float *, const float *, int, int, int);
     void (*batchnorm_forward)(float *, float *, float *, const float *, const float *, const float *, int, int);
-    void (*batchnorm_backward)(float *, float *, float *, const float *, const float *, const float *, const float *, int, int);
+    void (*batchnorm_backward)(float *, float *, float *, const float *, const float *, const float *, const float *, int,
+                               int);
     void (*relu_forward)(float *, int);
     void (*relu_backward)(float *, const float *, int);
     void (*crossentropy_forward)(float *, float *, const float *, const int *, int, int);

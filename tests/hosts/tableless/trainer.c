@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A trainer in one file, as people write them: functions on raw float buffers that call each other by name. No table, no
- * tensor, no header. All weights lie in one allocation, gradients in a second one that backward adds into, momentum in a
- * third; activations are used again, ReLU works in place, backward starts from a constant. It knows nothing of libamp.
+ * A trainer in one file, as people write them: functions on raw float buffers that call each other by name. No table,
+ * no tensor, no header. Weights, gradients that backward adds into and momentum are thirds of one allocation; buffers
+ * are used again, ReLU works in place, backward starts from a constant. It knows nothing of libamp.
  *
  *     cc -O2 -o trainer trainer.c -lm && ./trainer
  *
@@ -28,8 +28,8 @@ struct network {
 
 float uniform(uint64_t *state);
 void linear_forward(float *out, const float *inp, const float *weight, const float *bias, int n, int c, int oc);
-void linear_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp, const float *weight,
-                     int n, int c, int oc);
+void linear_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                     const float *weight, int n, int c, int oc);
 void batchnorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *gamma, const float *beta,
                        int n, int c);
 void batchnorm_backward(float *dinp, float *dgamma, float *dbeta, const float *inp, const float *mean,
@@ -64,8 +64,8 @@ void linear_forward(float *out, const float *inp, const float *weight, const flo
 }
 
 /* dinp is NULL where nobody wants it */
-void linear_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp, const float *weight,
-                     int n, int c, int oc) {
+void linear_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                     const float *weight, int n, int c, int oc) {
     for (int i = 0; dinp && i < n; i++)
         for (int k = 0; k < c; k++) {
             float sum = 0.0f;
