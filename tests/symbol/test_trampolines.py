@@ -89,7 +89,7 @@ def check_next(folder, compiler, include, runner=()):
     libraries = ["-Wl,-rpath,$ORIGIN", f"-L{folder}", "-Wl,--no-as-needed", "-ladapter", "-lcallee"]
     run(*compiler, "-O2", out("next_caller.c"), "-o", out("caller"), *libraries)
     said = run(*runner, out("caller"))
-    expect(said == "early 1 2 3 4 5 6 7 8.5 9.5\nlate 1 2 3 4 5 6 7 8.5 9.5\n", f"said {said!r}")
+    expect(said == "early 1 2 3 4 5 6 7 8.5 9.5\nlate 1 2 3 4 5 6 15 8.5 9.5\n", f"said {said!r}")
     run(*compiler, "-O2", "-DLONELY", out("next_caller.c"), "-o", out("lonely"), *libraries)
     said = run(*runner, out("lonely"), status=None)
     expect("missing was called" in said and "docs/hosts.md" in said, f"the message is {said!r}")
@@ -102,24 +102,30 @@ void tell(const char *when, int a, long b, short c, int d, int e, int f, int g, 
 void tell(const char *when, int a, long b, short c, int d, int e, int f, int g, double h, float i) {
     printf("%s %d %ld %d %d %d %d %d %g %g\\n", when, a, b, c, d, e, f, g, h, (double)i);
 }
+int twice(int a);
+int twice(int a) { return 2 * a; }
 """,
     "adapter": """
 #include <amp_symbol.h>
 AMP_SYMBOL_NEXT(tell_slot, tell);
 AMP_SYMBOL_NEXT(missing_slot, missing);
+AMP_SYMBOL_NEXT(twice_slot, twice);
+static int thrice(int a) { return 3 * a; }
 void tell(const char *when, int a, long b, short c, int d, int e, int f, int g, double h, float i);
 __attribute__((constructor(101))) static void early(void) {
     if (tell_slot == (amp_fn)tell_slot_search) tell("early", 1, 2, 3, 4, 5, 6, 7, 8.5, 9.5f);
+    twice_slot = (amp_fn)thrice; /* stays, whatever is found later */
 }
 """,
     "caller": """
 void tell(const char *when, int a, long b, short c, int d, int e, int f, int g, double h, float i);
 void missing(void);
+int twice(int a);
 int main(void) {
 #ifdef LONELY
     missing();
 #else
-    tell("late", 1, 2, 3, 4, 5, 6, 7, 8.5, 9.5f);
+    tell("late", 1, 2, 3, 4, 5, 6, twice(5), 8.5, 9.5f);
 #endif
     return 0;
 }
