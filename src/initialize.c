@@ -74,7 +74,7 @@ static amp_status choose_raw_modes(amp_context *context, struct amp__model *mode
     for (size_t i = 0; i < model->n_ops; i++) {
         struct amp__op *op = &model->ops[i];
         op->raw_mode = (uint8_t)amp__raw_mode_of(op);
-        if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !op->schema || !op->schema->n_buffers) continue;
+        if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !amp__raw_takes(op)) continue;
         if (op->schema->n_tensors) continue;
         AMP_TRY(amp__warn(context, "op %s takes raw FP32 buffers and has no %s implementation, so it runs in FP32: give it "
                           "one, or set amp_config.emulate to see what the level would do", op->name,

@@ -3,10 +3,11 @@
 
 #include <string.h>
 
+bool amp__raw_takes(const struct amp__op *op) { return op->schema && (op->schema->n_buffers || amp__visits(op)); }
+
 enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op) {
     const struct amp__properties *properties = &op->context->properties;
-    if (op->op_class != AMP_LOWER || !op->schema) return AMP__RAW_NONE;
-    if (!op->schema->n_buffers && !amp__visits(op)) return AMP__RAW_NONE;
+    if (op->op_class != AMP_LOWER || !amp__raw_takes(op)) return AMP__RAW_NONE;
     if (properties->low == AMP_FLOAT16 ? op->fp16 != NULL : op->bf16 != NULL) return AMP__RAW_REPLACE;
     return properties->emulate ? AMP__RAW_EMULATE : AMP__RAW_NONE;
 }

@@ -5,7 +5,7 @@
  * back. Emulate: the host's own FP32 op runs on inputs rounded through the 16-bit type, and what it writes is rounded, so
  * that the result is, bit for bit, that of widening 16-bit inputs, computing in FP32 and rounding the outputs.
  * Gradient accumulators, which the op adds to (registered gradients), stay FP32 sums: under emulate the op adds into
- * zeros, which are rounded and then added; under replace they are passed as they are.
+ * zeros, which are rounded and then added. Under replace whatever the op updates is passed as it is.
  */
 #ifndef AMP_RAW_H
 #define AMP_RAW_H
@@ -41,6 +41,8 @@ struct amp__raw {
 enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op);
 /* What a seed in a call of this op is to be multiplied with now; 1: nothing. */
 float amp__seed_factor(const struct amp__op *op);
+/* Has the op raw buffers, of its own or behind structs that the host visits? */
+bool amp__raw_takes(const struct amp__op *op);
 
 /* Repoints the entries of `argv` for buffers, whose pointers then lie in `pointers`, until the casting's end. */
 amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
