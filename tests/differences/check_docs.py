@@ -82,12 +82,24 @@ def hooks(root):
     return some(names, "hooks") + both(names, "in amp_host", listed, "in hosts.md")
 
 
-def messages(root):
-    listed = {match.group(1) for row in rows(read(root, "docs/hosts.md"), "Mistakes, and what they say")
+def messages(root, page="docs/hosts.md", test="tests/differences/messages.c"):
+    listed = {match.group(1) for row in rows(read(root, page), "Mistakes, and what they say")
               for match in [re.fullmatch(r"`(.+)`", row[-1].rstrip(" |"))] if match}
-    provoked = set(re.findall(r'^    \{ \w+, AMP_ERR_\w+, "(.+)" \},$', read(root, "tests/differences/messages.c"),
-                              re.MULTILINE))
-    return some(listed, "messages") + both(listed, "in hosts.md", provoked, "in messages.c")
+    provoked = set(re.findall(r'^    \{ \w+, AMP_ERR_\w+, "(.+)" \},$', read(root, test), re.MULTILINE))
+    return some(listed, "messages") + both(listed, f"in {page}", provoked, f"in {test}")
+
+
+def pairs_messages(root):
+    return messages(root, "docs/hosts-pairs.md", "tests/hosts/pairs/test_mistakes.c")
+
+
+def pairs_code(root):
+    """Every line of code in the guide is one of the host that the tests run."""
+    shown = [line.strip() for block in re.findall(r"^```c\n(.*?)^```$", read(root, "docs/hosts-pairs.md"), re.MULTILINE | re.DOTALL)
+             for line in block.splitlines() if line.strip()]
+    there = {line.strip() for path in (root / "tests" / "hosts" / "pairs").glob("*.[ch]")
+             for line in path.read_text(encoding="utf-8").splitlines()}
+    return some(shown, "code") + [f"not in tests/hosts/pairs: {line}" for line in shown if line not in there]
 
 
 def graph_messages(root):
@@ -127,6 +139,8 @@ CHECKS = {
     "hosts.md quotes messages that are provoked": messages,
     "hosts-graph.md quotes messages that are provoked": graph_messages,
     "hosts-graph.md quotes code that is compiled": graph_code,
+    "hosts-pairs.md quotes messages that are provoked": pairs_messages,
+    "hosts-pairs.md shows code that is run": pairs_code,
     "links lead somewhere": links,
 }
 
