@@ -44,7 +44,8 @@ static void visit_backward(struct fields *f, layer *l, network *net) {
     field(f, AMP_ROLE_READ, "weights", &l->weights, l->n_weights);
     field(f, AMP_ROLE_UPDATE, "weight_updates", &l->weight_updates, l->n_weights);
     field(f, AMP_ROLE_UPDATE, "bias_updates", &l->bias_updates, l->n_biases);
-    field(f, l->kind == DUET_RELU ? AMP_ROLE_UPDATE : AMP_ROLE_READ, "delta", &l->delta, out);
+    const amp_role delta = l->kind == DUET_RELU ? AMP_ROLE_UPDATE : l->kind == DUET_COST ? AMP_ROLE_SEED : AMP_ROLE_READ;
+    field(f, delta, "delta", &l->delta, out);
     field(f, AMP_ROLE_WRITE, "net.delta", &net->delta, in); /* NULL at the first layer: passed over */
     if (l->kind == DUET_RELU) field(f, AMP_ROLE_READ, "output", &l->output, out);
     else field(f, AMP_ROLE_READ, "input", &net->input, in);
@@ -145,6 +146,7 @@ static size_t describe_pair(amp_op *ops, layer *l, unsigned options) {
     /* The loss is no part of the model; and where products are replaced, the layers around them run as they come: what
      * a wrapped op calls is not cast again. */
     if (l->kind == DUET_COST || (options & ADAPTER_REPLACE)) ops[0].op_class = ops[1].op_class = AMP_LEAVE;
+    if (l->kind == DUET_COST && (options & ADAPTER_SEEDS)) ops[1].flags |= AMP_OP_SEEDS;
     return 2;
 }
 

@@ -9,7 +9,8 @@
 
 enum {
     ADAPTER_REPLACE = 1, /* 16-bit matrix products instead of emulated layers: O1 and O4 */
-    ADAPTER_INLINED = 2  /* the program updates by duet_update_inlined, not through the layers' pointers */
+    ADAPTER_INLINED = 2, /* the program updates by duet_update_inlined, not through the layers' pointers */
+    ADAPTER_SEEDS = 4    /* the scale goes in where the cost layer's backward reads its loss gradient */
 };
 
 struct adapter {

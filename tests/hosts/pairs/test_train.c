@@ -46,9 +46,19 @@ START_TEST(an_optimizer_inlined_in_a_loop_is_the_same) {
 }
 END_TEST
 
+/* duet's own cost factor stays as it is: libamp shows the cost layer's backward a scaled loss gradient. */
+START_TEST(a_seed_in_backward_carries_the_scale_as_well) {
+    struct curve expected, curve;
+    reference(_i, &expected);
+    trainer_run(trainer_config(levels[_i].level), ADAPTER_SEEDS, &curve);
+    ck_same_curves(&curve, &expected);
+}
+END_TEST
+
 static void add(TCase *tcase) {
     tcase_add_test(tcase, plain_duet_is_the_reference);
     tcase_add_loop_test(tcase, emulated_levels_are_the_reference_bit_for_bit, 0, N_LEVELS);
+    tcase_add_loop_test(tcase, a_seed_in_backward_carries_the_scale_as_well, 0, N_LEVELS);
     tcase_add_loop_test(tcase, an_optimizer_inlined_in_a_loop_is_the_same, 0, N_LEVELS);
 }
 
