@@ -48,10 +48,19 @@ END_TEST
 
 /* duet's own cost factor stays as it is: libamp shows the cost layer's backward a scaled loss gradient. */
 START_TEST(a_seed_in_backward_carries_the_scale_as_well) {
+    struct trainer trainer;
     struct curve expected, curve;
     reference(_i, &expected);
-    trainer_run(trainer_config(levels[_i].level), ADAPTER_SEEDS, &curve);
+    trainer_new(&trainer);
+    trainer_start(&trainer, trainer_config(levels[_i].level), ADAPTER_SEEDS);
+    for (int step = 0; step < STEPS; step++) {
+        curve.loss[step] = trainer_step(&trainer, step);
+        ck_assert_float_eq(trainer.adapter.scaled.seed_factor, 1.0f);
+    }
+    ck_ok(adapter_stop(&trainer.adapter));
+    memcpy(curve.params, trainer.net->params, sizeof curve.params);
     ck_same_curves(&curve, &expected);
+    trainer_free(&trainer);
 }
 END_TEST
 
