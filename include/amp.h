@@ -239,7 +239,8 @@ typedef struct amp_event {
     uint32_t loss_id;
     float scale_before;
     float scale_after;
-    const char *message; /* borrowed; never NULL */
+    const char *message; /* borrowed; never NULL. Skips and scale changes come each and every time, but with words only
+                            the first ten of a kind and loss, then every one whose number is a power of two; "" else */
     amp_context *context;
 } amp_event;
 
@@ -594,7 +595,13 @@ typedef struct amp_scaled_loss {
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
 
 enum {
-    AMP_DELAY_UNSCALE = 1u << 0 /* leave the gradients scaled for a later bracket with the same loss_id to unscale */
+    /* Leave the gradients scaled for a later bracket with the same loss_id to unscale (Apex: delay_unscale). */
+    AMP_DELAY_UNSCALE = 1u << 0,
+    /* Unscale, but leave it to the next bracket with the same loss_id and without this flag to update the scale and to
+     * decide (Apex: delay_overflow_check): over the gradients of all these brackets, for all their optimizers, over all
+     * ranks. Such a bracket counts as one. It may have no backward at all; until it has ended, those optimizers do not
+     * step. One scale change and at most one skip for a step of several brackets, and one exchange between ranks. */
+    AMP_DELAY_OVERFLOW_CHECK = 1u << 1
 };
 
 /* The same for several optimizers and several losses. context may be NULL if n_optimizers > 0. */
@@ -611,7 +618,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin_many(amp_context *context
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_end(amp_scaled_loss *scaled);
 
 /* Close the bracket as if backward had not happened: new gradients are dropped, those set aside are put back. With the hook
- * reduce, unless every rank cancels: no rank steps, this one neither. */
+ * reduce, unless every rank cancels: no rank steps, this one neither. At a static scale of 1 without masters begin
+ * sets nothing aside, and gradients stay as backward left them. */
 AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 
 /* The scale on tensors of the host's choice, for gradient penalties and several backward passes. amp_scale multiplies on

@@ -23,6 +23,8 @@ void amp__context_destroy(amp_context *context) {
         amp__ops_destroy(optimizer->zero_grads, optimizer->n_zero_grads);
         amp__free(optimizer->params);
     }
+    for (uint32_t i = 0; context->brackets && i < context->properties.num_losses; i++)
+        amp__free(context->brackets[i].unchecked);
     amp__cache_destroy(&context->cache);
     void *blocks[] = { context->models, context->optimizers, context->params,   context->by_handle,
                        context->by_id,  context->brackets,   context->warnings, context->taped,

@@ -17,7 +17,7 @@ static amp_status find_bracket(amp_context *context, uint32_t loss_id, uint32_t 
     AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
                   (unsigned)context->properties.num_losses);
-    AMP_RETURN_IF(flags & ~(uint32_t)AMP_DELAY_UNSCALE, AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(flags & ~(uint32_t)(AMP_DELAY_UNSCALE | AMP_DELAY_OVERFLOW_CHECK), AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
     AMP_RETURN_IF(context->brackets[loss_id].open, AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss its "
@@ -95,6 +95,13 @@ static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void 
     return AMP_OK;
 }
 
+/* Room to remember whose check is delayed, so that end cannot fail for want of it. */
+static amp_status need_unchecked(struct amp__bracket *bracket) {
+    if (bracket->unchecked) return AMP_OK;
+    bracket->unchecked = amp__alloc(bracket->context->n_optimizers, sizeof *bracket->unchecked);
+    return bracket->unchecked ? AMP_OK : amp__fail_memory();
+}
+
 static amp_status begin_gradients(const struct amp__bracket *bracket) {
     if (amp__scaling_is_trivial(&bracket->context->properties)) return AMP_OK;
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
@@ -122,11 +129,12 @@ static void restore_traps(const struct amp__bracket *bracket) {
     if (!--bracket->thread->brackets) amp__traps_restore(&bracket->thread->traps);
 }
 
-static void open_bracket(struct amp__bracket *bracket, bool with_loss, bool delay) {
+static void open_bracket(struct amp__bracket *bracket, bool with_loss, uint32_t flags) {
     bracket->open = true;
     mask_traps(bracket);
     bracket->with_loss = with_loss;
-    bracket->delay = delay;
+    bracket->delay = (flags & AMP_DELAY_UNSCALE) != 0;
+    bracket->delay_check = (flags & AMP_DELAY_OVERFLOW_CHECK) != 0;
     atomic_fetch_add(&bracket->context->open, 1);
     if (with_loss) atomic_fetch_add(&bracket->context->backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
@@ -141,6 +149,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
                         uint32_t flags, void *loss, amp_scaled_loss *filled) {
     struct amp__bracket *bracket = NULL;
     AMP_TRY(find_bracket(context, loss_id, flags, &bracket));
+    if (flags & AMP_DELAY_OVERFLOW_CHECK) AMP_TRY(need_unchecked(bracket));
     AMP_TRY(find_optimizers(context, optimizers, n, loss_id, &bracket->optimizers));
     if (bracket->record.brackets) amp__report_unused_steps(context);
     bracket->n_optimizers = n;
@@ -154,7 +163,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
         bracket->optimizers = NULL;
         return status;
     }
-    open_bracket(bracket, loss != NULL, (flags & AMP_DELAY_UNSCALE) != 0);
+    open_bracket(bracket, loss != NULL, flags);
     filled->scale = &bracket->scale;
     filled->found_inf = &bracket->found_inf;
     filled->device = cpu;
@@ -237,8 +246,9 @@ static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all)
     return status;
 }
 
+/* With what the brackets before it found whose check was delayed. */
 static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_result *result) {
-    struct amp__grads_result all = { false, NULL };
+    struct amp__grads_result all = { bracket->unchecked_inf, bracket->unchecked_first };
     if (!amp__scaling_is_trivial(&bracket->context->properties))
         for (size_t i = 0; i < bracket->n_optimizers; i++) {
             const struct amp__optimizer *optimizer = bracket->optimizers[i];
@@ -251,11 +261,44 @@ static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_
     return AMP_OK;
 }
 
+/* ---- delayed checks ---- */
+
+/* Ends without a decision, and without a word to other ranks. */
+static bool puts_off(const struct amp__bracket *bracket) { return bracket->delay || bracket->delay_check; }
+
+static void delay_check(struct amp__bracket *bracket, const struct amp__grads_result *result) {
+    amp_context *context = bracket->context;
+    bracket->unchecked_inf = result->found_inf;
+    bracket->unchecked_first = result->first_nonfinite;
+    bracket->found_inf = result->found_inf ? 1.0f : 0.0f;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        struct amp__optimizer *optimizer = bracket->optimizers[i];
+        bool *unchecked = &bracket->unchecked[optimizer - context->optimizers];
+        optimizer->unchecked += !*unchecked;
+        optimizer->delayed = false;
+        *unchecked = true;
+    }
+}
+
+/* What was decided holds for all the optimizers whose check waited for it. */
+static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
+    amp_context *context = bracket->context;
+    for (size_t i = 0; bracket->unchecked && i < context->n_optimizers; i++) {
+        struct amp__optimizer *optimizer = &context->optimizers[i];
+        if (!bracket->unchecked[i]) continue;
+        bracket->unchecked[i] = false;
+        optimizer->unchecked--;
+        optimizer->skip |= skip;
+    }
+    bracket->unchecked_inf = false;
+    bracket->unchecked_first = NULL;
+}
+
 /* ---- several ranks ---- */
 
 /*
  * What the ranks tell one another at the end of a bracket, by maximum. Every rank comes here once for every bracket that
- * does not delay, whatever happened on it: a rank that stayed away would leave the others waiting.
+ * does not put it off, whatever happened on it: a rank that stayed away would leave the others waiting.
  */
 struct agreement {
     bool overflow;
@@ -264,7 +307,7 @@ struct agreement {
 };
 
 static bool has_ranks(const struct amp__bracket *bracket) {
-    return !bracket->delay && bracket->host && bracket->host->reduce;
+    return !puts_off(bracket) && bracket->host && bracket->host->reduce;
 }
 
 static amp_status agree(const struct amp__bracket *bracket, struct agreement *agreement) {
@@ -285,33 +328,6 @@ static void skip_all(const struct amp__bracket *bracket) {
     }
 }
 
-static const char first_skip_note[] =
-    " This is normal: dynamic loss scaling finds the largest scale that fits by trying; only many skips in a row are a "
-    "problem.";
-
-static void tell(struct amp__bracket *bracket, amp_action action, bool overflow_here) {
-    amp_context *context = bracket->context;
-    const amp_record *record = &bracket->record;
-    char text[512];
-    amp_event event = { .kind = AMP_EVENT_SKIP, .loss_id = bracket->loss_id, .scale_before = record->scale_before,
-                        .scale_after = record->scale_after, .message = text };
-    if (action == AMP_SKIP) {
-        snprintf(text, sizeof text, "gradient overflow %s%s: the step is skipped, loss scale %u goes from %g to %g.%s",
-                 overflow_here ? "in " : "on another rank", !overflow_here ? "" : record->first_nonfinite ?
-                 record->first_nonfinite : "a gradient", (unsigned)bracket->loss_id,
-                 (double)record->scale_before, (double)record->scale_after,
-                 context->explained_skip ? "" : first_skip_note);
-        context->explained_skip = true;
-        amp__event(context, bracket->host, &event);
-    }
-    if (record->scale_after != record->scale_before) {
-        event.kind = AMP_EVENT_SCALE_CHANGE;
-        snprintf(text, sizeof text, "loss scale %u goes from %g to %g", (unsigned)bracket->loss_id,
-                 (double)record->scale_before, (double)record->scale_after);
-        amp__event(context, bracket->host, &event);
-    }
-}
-
 static amp_action decide(struct amp__bracket *bracket, const struct amp__grads_result *result) {
     const struct amp__properties *properties = &bracket->context->properties;
     amp_record *record = &bracket->record;
@@ -329,6 +345,7 @@ static amp_action decide(struct amp__bracket *bracket, const struct amp__grads_r
         bracket->optimizers[i]->skip |= action == AMP_SKIP;
         bracket->optimizers[i]->delayed = false;
     }
+    end_delayed_check(bracket, action == AMP_SKIP);
     return action;
 }
 
@@ -341,6 +358,7 @@ static amp_status conclude(struct amp__bracket *bracket, struct amp__grads_resul
                                   .scale_after = bracket->scale,
                                   .message = "another rank had an error or cancelled: the step is skipped on every rank" };
         skip_all(bracket);
+        end_delayed_check(bracket, true);
         *action = AMP_SKIP;
         amp__event(bracket->context, bracket->host, &event);
         return AMP_OK;
@@ -348,7 +366,7 @@ static amp_status conclude(struct amp__bracket *bracket, struct amp__grads_resul
     const bool overflow_here = result->found_inf;
     result->found_inf = agreement.overflow;
     *action = decide(bracket, result);
-    tell(bracket, *action, overflow_here);
+    amp__bracket_tell(bracket, *action, overflow_here);
     return AMP_OK;
 }
 
@@ -361,7 +379,8 @@ static amp_status fail_bracket(struct amp__bracket *bracket, amp_scaled_loss *sc
     if (!agreed) (void)agree(bracket, &agreement);
     (void)cancel_gradients(bracket, true);
     skip_all(bracket);
-    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed |= bracket->delay;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed |= puts_off(bracket);
+    if (!puts_off(bracket)) end_delayed_check(bracket, true);
     close_bracket(bracket, scaled);
     scaled->action = AMP_SKIP;
     return amp__fail(status, "%s", text);
@@ -389,6 +408,19 @@ static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scale
     return AMP_OK;
 }
 
+static amp_status check_skips(const struct amp__bracket *bracket, bool overflow_here) {
+    const amp_record *record = &bracket->record;
+    const uint32_t limit = bracket->context->properties.max_skips;
+    AMP_RETURN_IF(record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER,
+                  AMP_ERR_TOO_MANY_SKIPS,
+                  "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient that was "
+                  "not finite is %s's: look for NaN or infinity in its op, its input or the loss (amp_config.max_skips "
+                  "sets this limit)", (unsigned)bracket->loss_id, (unsigned)record->skips_in_row,
+                  (double)record->scale_after, !overflow_here && has_ranks(bracket) ? "another rank" :
+                  record->first_nonfinite ? record->first_nonfinite : "an unknown parameter");
+    return AMP_OK;
+}
+
 AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     struct amp__bracket *bracket = NULL;
     AMP_TRY(open_bracket_of(scaled, "amp_scale_loss_end", &bracket));
@@ -405,21 +437,18 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     struct amp__grads_result result;
     status = unscale(bracket, &result);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
+    if (bracket->delay_check) {
+        delay_check(bracket, &result);
+        scaled->action = AMP_STEP;
+        close_bracket(bracket, scaled);
+        return AMP_OK;
+    }
     const bool overflow_here = result.found_inf;
     status = conclude(bracket, &result, &scaled->action);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
     close_bracket(bracket, scaled);
     amp__report_unused_ops(context);
-    const amp_record *record = &bracket->record;
-    AMP_RETURN_IF(record->skips_in_row && record->skips_in_row >= context->properties.max_skips &&
-                      context->properties.max_skips != AMP_NEVER,
-                  AMP_ERR_TOO_MANY_SKIPS,
-                  "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient that was "
-                  "not finite is %s's: look for NaN or infinity in its op, its input or the loss (amp_config.max_skips "
-                  "sets this limit)", (unsigned)bracket->loss_id, (unsigned)record->skips_in_row,
-                  (double)record->scale_after, !overflow_here && has_ranks(bracket) ? "another rank" :
-                  record->first_nonfinite ? record->first_nonfinite : "an unknown parameter");
-    return AMP_OK;
+    return check_skips(bracket, overflow_here);
 }
 
 AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled) {
@@ -434,15 +463,7 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled) {
     const bool alone = agreement.ended || told != AMP_OK; /* others wanted to step: nobody does */
     const amp_status status = cancel_gradients(bracket, alone);
     if (alone) skip_all(bracket);
+    if (alone) end_delayed_check(bracket, true);
     close_bracket(bracket, scaled);
     return told != AMP_OK ? told : status;
-}
-
-AMP_API amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record) {
-    AMP_RETURN_IF(!context || !record, AMP_ERR_INVALID_ARGUMENT, "amp_get_record: an argument is NULL");
-    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_get_record: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
-                  (unsigned)context->properties.num_losses);
-    return amp__fill_struct(record, record->struct_size, sizeof *record, &context->brackets[loss_id].record,
-                            sizeof *record, "amp_record");
 }

@@ -17,6 +17,8 @@ static amp_status check_idle(const amp_context *context, const char *who) {
         AMP_RETURN_IF(context->optimizers[i].stepping, AMP_ERR_WRONG_STATE, "%s inside a step of optimizer %zu", who, i);
         AMP_RETURN_IF(context->optimizers[i].delayed, AMP_ERR_WRONG_STATE,
                       "%s while the gradients of optimizer %zu are still scaled (AMP_DELAY_UNSCALE)", who, i);
+        AMP_RETURN_IF(context->optimizers[i].unchecked, AMP_ERR_WRONG_STATE,
+                      "%s while an overflow of optimizer %zu's gradients is not decided (AMP_DELAY_OVERFLOW_CHECK)", who, i);
     }
     return AMP_OK;
 }

@@ -11,4 +11,7 @@ void amp__context_destroy(amp_context *context);
 /* Ends an open bracket's hold on its optimizers, temporaries and thread. The gradients are the caller's business. */
 void amp__bracket_close(struct amp__bracket *bracket);
 
+/* record.c: what a decided bracket has to tell, by the record it left. overflow_here: or on another rank. */
+void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);
+
 #endif

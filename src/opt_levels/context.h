@@ -74,6 +74,7 @@ struct amp__optimizer {
     bool in_bracket;
     bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
     uint32_t delayed_loss;
+    uint32_t unchecked;    /* losses that found nothing yet, or something, and have not decided (delayed check) */
     bool skip;             /* decided by the brackets since the last step */
     bool failed;           /* a delayed bracket ended with an error that the other ranks have not heard of */
     size_t steps_called;   /* step slots called since the decision was new, */
@@ -86,7 +87,7 @@ struct amp__optimizer {
 };
 
 struct amp__bracket {
-    bool open, with_loss, delay;
+    bool open, with_loss, delay, delay_check;
     bool seeded; /* the ops' seeds carry the scale */
     uint32_t loss_id;
     amp_context *context;
@@ -99,6 +100,10 @@ struct amp__bracket {
     const amp_host *host;
     struct amp__thread *thread; /* that began it: its floating-point traps are masked */
     amp_record record;
+    bool *unchecked; /* by optimizer: has its overflow check been delayed? NULL: none ever was */
+    bool unchecked_inf; /* what those brackets found */
+    const struct amp__param *unchecked_first;
+    uint64_t changes; /* of the scale, so far */
 };
 
 /* A cast that a tape which does not retain its inputs still needs. */
@@ -156,7 +161,7 @@ struct amp_context {
     amp_status kept;
     char kept_text[512];
     char *warnings; /* lines */
-    bool explained_skip, reported_ops, reported_steps;
+    bool explained_skip, explained_growth, reported_ops, reported_steps;
 };
 
 /* ---- params.c: finding parameters by handle ---- */

@@ -35,6 +35,9 @@ static amp_status check_may_step(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->delayed, AMP_ERR_WRONG_STATE,
                   "step while gradients are still scaled: the last bracket before a step must not have "
                   "AMP_DELAY_UNSCALE");
+    AMP_RETURN_IF(optimizer->unchecked, AMP_ERR_WRONG_STATE,
+                  "step while it is not decided whether to: the last bracket of a loss_id before a step must not have "
+                  "AMP_DELAY_OVERFLOW_CHECK");
     return AMP_OK;
 }
 

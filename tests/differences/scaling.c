@@ -156,6 +156,52 @@ START_TEST(fixed_buffers_come_back_after_an_overflow) {
 }
 END_TEST
 
+START_TEST(words_become_rare) {
+    struct rig rig;
+    amp_scaled_loss scaled;
+    amp_config config = config_of(AMP_O1);
+    rig_start_config(&rig, &config, 0);
+    for (unsigned i = 1; i <= 20; i++) {
+        rig.host.last_message[AMP_EVENT_SKIP][0] = 0;
+        ck_ok(rig_bracket(&rig, INFINITY, 0, &scaled));
+        net_zero_grad(&rig.net);
+        ck_assert_uint_eq(rig.host.events[AMP_EVENT_SKIP], i);
+        ck_assert_int_eq(rig.host.last_message[AMP_EVENT_SKIP][0] != 0, i <= 10 || i == 16);
+    }
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(delayed_check_is_decided_later) {
+    struct rig rig;
+    amp_scaled_loss scaled;
+    amp_config config = config_of(AMP_O1);
+    rig_start_config(&rig, &config, 0);
+    ck_ok(rig_bracket(&rig, INFINITY, AMP_DELAY_OVERFLOW_CHECK, &scaled));
+    ck_assert_uint_eq(record_of(&rig).brackets, 0);
+    ck_ok(rig_bracket(&rig, 1.0, 0, &scaled));
+    ck_assert_int_eq(scaled.action, AMP_SKIP);
+    ck_assert_uint_eq(record_of(&rig).brackets, 1);
+    ck_assert_float_eq(record_of(&rig).scale_after, 32768.0f);
+    ck_assert_int_eq(net_step(&rig.net), 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(undecided_step_is_refused) {
+    struct rig rig;
+    amp_scaled_loss scaled;
+    amp_config config = config_of(AMP_O1);
+    rig_start_config(&rig, &config, 0);
+    ck_ok(rig_bracket(&rig, INFINITY, AMP_DELAY_OVERFLOW_CHECK, &scaled));
+    ck_assert_int_eq(net_step(&rig.net), 0);
+    ck_assert_int_eq(rig.net.steps, 0);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_check(rig.context));
+    ck_says("AMP_DELAY_OVERFLOW_CHECK");
+    rig_end(&rig);
+}
+END_TEST
+
 void add_scaling(TCase *tcase) {
     tcase_add_test(tcase, scale_has_a_floor);
     tcase_add_test(tcase, many_skips_are_reported);
@@ -164,6 +210,9 @@ void add_scaling(TCase *tcase) {
     tcase_add_test(tcase, overflow_of_the_product_is_found);
     tcase_add_test(tcase, overflow_of_the_sum_is_found);
     tcase_add_test(tcase, skip_is_an_event);
+    tcase_add_test(tcase, words_become_rare);
+    tcase_add_test(tcase, delayed_check_is_decided_later);
+    tcase_add_test(tcase, undecided_step_is_refused);
     tcase_add_test(tcase, skipped_step_returns_a_stated_value);
     tcase_add_test(tcase, fixed_buffers_come_back_after_an_overflow);
 }

@@ -156,7 +156,7 @@ static struct tensor *forward(struct net *net, const struct place *at) {
 
 static uint32_t flags_of(const struct plan *plan, const struct place *at) {
     if (at->micro == plan->micro - 1) return 0;
-    return (plan->options & DELAY ? AMP_DELAY_UNSCALE : 0);
+    return (plan->options & DELAY ? AMP_DELAY_UNSCALE : 0u) | (plan->options & LATE_CHECK ? AMP_DELAY_OVERFLOW_CHECK : 0u);
 }
 
 /* spoil: an infinity among the gradients; then cancel: or so. */

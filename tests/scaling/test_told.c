@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is told of skips and scale changes: an event each time, words less and less often. */
+#include "bracket.h"
+
+#include <stdio.h>
+
+static struct told {
+    unsigned events, words, explained;
+    char last[1024];
+} told[AMP_EVENT_ERROR + 1];
+
+static void listen(void *self, const amp_event *event) {
+    struct told *of = &told[event->kind];
+    (void)self;
+    of->events++;
+    of->words += event->message[0] != 0;
+    of->explained += strstr(event->message, "This is normal") != NULL;
+    if (event->message[0]) snprintf(of->last, sizeof of->last, "%s", event->message);
+    if (event->kind == AMP_EVENT_SKIP || event->kind == AMP_EVENT_SCALE_CHANGE)
+        ck_assert_float_ne(event->scale_before, event->scale_after); /* with or without words */
+}
+
+static void start(struct rig *rig, float scale, uint32_t window) {
+    amp_config config = config_of(AMP_O1);
+    config.init_scale = scale;
+    config.window = window;
+    config.max_scale = 0x1p120f;
+    config.max_skips = AMP_NEVER;
+    config.num_losses = 2;
+    memset(told, 0, sizeof told);
+    rig_init(rig, 0);
+    rig->host.hooks.event = listen;
+    ck_ok(rig_config(rig, &config));
+}
+
+START_TEST(skips_in_words) {
+    static const struct { unsigned skips, words; const char *last; } at[] = {
+        { 1, 1, "problem." }, { 10, 10, "." }, { 15, 10, "." }, { 16, 11, "(5 more skips since" }, { 31, 11, "(5 more" },
+        { 32, 12, "(15 more skips since the last line)" }, { 100, 13, "(31 more skips" } };
+    struct rig rig;
+    unsigned skips = 0;
+    start(&rig, 0x1p110f, 2000);
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        for (; skips < at[i].skips; skips++) {
+            ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+            net_zero_grad(&rig.net);
+        }
+        ck_assert_uint_eq(told[AMP_EVENT_SKIP].events, skips);
+        ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].events, skips);
+        ck_assert_uint_eq(told[AMP_EVENT_SKIP].words, at[i].words);
+        ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].words, at[i].words);
+        ck_assert_msg(strstr(told[AMP_EVENT_SKIP].last, at[i].last), "%s", told[AMP_EVENT_SKIP].last);
+    }
+    ck_assert_uint_eq(told[AMP_EVENT_SKIP].explained, 1);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(growth_is_explained_once) {
+    struct rig rig;
+    start(&rig, 1.0f, 1);
+    for (int i = 0; i < 20; i++) {
+        ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
+        (void)net_step(&rig.net);
+        net_zero_grad(&rig.net);
+    }
+    ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].events, 20);
+    ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].words, 11);
+    ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].explained, 1);
+    ck_assert_uint_eq(told[AMP_EVENT_SKIP].events, 0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(each_loss_has_its_own_lines) {
+    struct rig rig;
+    start(&rig, 0x1p110f, 2000);
+    for (int i = 0; i < 12; i++) (void)bracket(&rig, INF);
+    ck_assert_uint_eq(told[AMP_EVENT_SKIP].words, 10);
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_optimizer *optimizer = &rig.net.optimizer;
+    net_zero_grad(&rig.net);
+    ck_ok(amp_scale_loss_begin_many(NULL, &optimizer, 1, 1, 0, NULL, &scaled));
+    add_grad(rig.net.weight, INF);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_uint_eq(told[AMP_EVENT_SKIP].words, 11);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(every_bracket_leaves_a_record) {
+    struct rig rig;
+    start(&rig, 128.0f, 3);
+    static const double values[] = { 1.0, INF, 1.0, 1.0, 1.0, INF, INF, 1.0 };
+    static const struct { amp_action action; float before, after; unsigned in_row, unskipped; } expected[] = {
+        { AMP_STEP, 128, 128, 0, 1 }, { AMP_SKIP, 128, 64, 1, 0 }, { AMP_STEP, 64, 64, 0, 1 }, { AMP_STEP, 64, 64, 0, 2 },
+        { AMP_STEP, 64, 128, 0, 0 },  { AMP_SKIP, 128, 64, 1, 0 }, { AMP_SKIP, 64, 32, 2, 0 }, { AMP_STEP, 32, 32, 0, 1 } };
+    for (unsigned i = 0; i < 8; i++) {
+        amp_record record = AMP_RECORD_INIT;
+        ck_assert_int_eq(bracket(&rig, values[i]), expected[i].action);
+        ck_ok(amp_get_record(rig.context, 0, &record));
+        ck_assert_int_eq(record.action, expected[i].action);
+        ck_assert_float_eq(record.scale_before, expected[i].before);
+        ck_assert_float_eq(record.scale_after, expected[i].after);
+        ck_assert_uint_eq(record.skips_in_row, expected[i].in_row);
+        ck_assert_uint_eq(record.unskipped, expected[i].unskipped);
+        ck_assert_uint_eq(record.brackets, i + 1);
+        net_zero_grad(&rig.net);
+    }
+    ck_assert_uint_eq(told[AMP_EVENT_SKIP].events, 3);
+    ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].events, 4);
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { skips_in_words, 1 }, { growth_is_explained_once, 1 }, { each_loss_has_its_own_lines, 1 },
+        { every_bracket_leaves_a_record, 1 },
+    };
+    return RUN_TESTS("told", tests);
+}
