@@ -285,8 +285,9 @@ typedef struct amp_host {
     /* Put `grad` (NULL: none) in the gradient's place. The handle that was there moves to libamp, which gives it back
      * with another set_grad or ends it with `release`; the reference to `grad` moves to the host. */
     amp_status (*set_grad)(void *self, void *tensor, void *grad);
-    /* Put *storage under the handle and return in *storage what was there; shape and handle stay. The type may
-     * change. Called for parameters, buffers and gradients, whose views are compact. */
+    /* Put *storage under the handle and return in *storage what was there; shape, strides and handle stay, and element 0
+     * is the block's first. The type may change. Called for parameters and buffers, whose views are compact, and for
+     * gradients, whose strides may leave gaps: then the block is as long as they reach. */
     amp_status (*swap_data)(void *self, void *tensor, amp_storage *storage);
     /* loss * factor, recorded on the tape. *out moves to libamp. */
     amp_status (*scale)(void *self, void *loss, float factor, void **out);
@@ -624,8 +625,8 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 
 /* The scale on tensors of the host's choice, for gradient penalties and several backward passes. amp_scale multiplies on
  * the tape (*out moves to the caller, who ends it as any tensor of the host's); amp_unscale divides the elements in
- * place and sets *found_inf (may be NULL) to 1.0f if one is not finite afterwards. Both use the present scale of
- * loss_id; inside a bracket that is the bracket's. */
+ * place, unseen by any tape, and sets *found_inf (may be NULL) to 1.0f if one is not finite afterwards. Both use the
+ * present scale of loss_id; inside a bracket that is the bracket's. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tensor, void **out);
 AMP_API AMP_MUST_CHECK amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n,
                                               float *found_inf);
@@ -703,10 +704,13 @@ typedef struct amp_master {
     void *grad;       /* unscaled gradient of the same type, or NULL */
     uint64_t size;    /* elements */
     int32_t is_master;
-    int32_t reserved;
+    int32_t ndim; /* dimensions of what has strides, else 0 */
+    const int64_t *shape;
+    const int64_t *strides;      /* of data, in elements; NULL: one compact block, as every master is */
+    const int64_t *grad_strides; /* of grad */
 } amp_master;
 
-#define AMP_MASTER_INIT { (uint32_t)sizeof(amp_master), 0, NULL, NULL, NULL, NULL, 0, 0, 0 }
+#define AMP_MASTER_INIT { (uint32_t)sizeof(amp_master), 0, NULL, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL }
 
 /* What the optimizer updates, as apex.amp.master_params: fills at most `capacity` entries (entry 0's struct_size is
  * the stride) and writes the number there are into *count. Pointers are valid until the next bracket or step; writing

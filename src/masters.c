@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static amp_status find_idle(amp_optimizer *user, const char *who, struct amp__optimizer **out) {
     AMP_TRY(amp__optimizer_find(user, out));
@@ -15,7 +16,29 @@ static amp_status find_idle(amp_optimizer *user, const char *who, struct amp__op
     return AMP_OK;
 }
 
+/* Copies of the host's shape and strides, which hold until its next view only. part: 1 of data, 2 of grad. */
+static amp_status tell_layout(struct amp__param *param, const struct amp__elements *now, amp_master *out,
+                              const int64_t **strides, size_t part) {
+    const size_t n = (size_t)now->ndim;
+    if (!now->strides) return AMP_OK;
+    AMP_RETURN_IF(part == 2 && out->shape && now->ndim != out->ndim, AMP_ERR_INVALID_ARGUMENT,
+                  "%s has %d dimensions but its gradient has %d", param->name, (int)out->ndim, (int)now->ndim);
+    if (!out->shape) {
+        int64_t *grown = amp__alloc(3 * n, sizeof *grown);
+        if (!grown) return amp__fail_memory();
+        amp__free(param->layout);
+        param->layout = grown;
+        memcpy(grown, now->shape, n * sizeof *grown);
+    }
+    memcpy(param->layout + part * n, now->strides, n * sizeof *param->layout);
+    out->ndim = now->ndim;
+    out->shape = param->layout;
+    *strides = param->layout + part * n;
+    return AMP_OK;
+}
+
 static amp_status describe(struct amp__param *param, amp_master *out) {
+    struct amp__elements now;
     amp_span grad = { NULL, 0, AMP_FLOAT32, 0 };
     *out = (amp_master){ .struct_size = sizeof *out, .param = param->tensor, .name = param->name, .size = param->size,
                          .is_master = param->has_master };
@@ -24,14 +47,19 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
         out->data = param->fp32.data;
         out->dtype = AMP_FLOAT32;
     } else {
-        struct amp__elements now;
-        AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+        AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
         out->data = now.data;
         out->dtype = now.dtype;
+        AMP_TRY(tell_layout(param, &now, out, &out->strides, 1));
     }
     if (param->host->grad) AMP_TRY(amp__grads_view(param, &grad));
     out->grad = grad.data;
-    return AMP_OK;
+    if (!grad.data || grad.data != param->flat) return AMP_OK;
+    void *handle; /* the caller gets the host's own elements, not our compact copy of them */
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &handle));
+    AMP_TRY(amp__host_layout(param->host, handle, param->name, &now));
+    out->grad = now.data;
+    return tell_layout(param, &now, out, &out->grad_strides, 2);
 }
 
 AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, size_t capacity, size_t *count) {

@@ -2,6 +2,7 @@
 #include "host/host.h"
 
 #include "common/thread.h"
+#include "host/strides.h"
 
 #include <string.h>
 
@@ -57,7 +58,7 @@ static amp_status check_view(const amp_tensor_view *view, const char *name) {
     return AMP_OK;
 }
 
-amp_status amp__host_elements(const amp_host *host, void *tensor, const char *name, struct amp__elements *out) {
+amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name, struct amp__elements *out) {
     amp_tensor_view view;
     memset(&view, 0, sizeof view);
     AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", name);
@@ -68,15 +69,26 @@ amp_status amp__host_elements(const amp_host *host, void *tensor, const char *na
     uint64_t size;
     const amp_status sized = amp__view_size(&view, &size);
     if (sized != AMP_OK) return amp__fail_prefix(sized, "%s", name);
-    AMP_RETURN_IF(!amp__view_is_compact(&view), AMP_ERR_UNSUPPORTED,
-                  "%s is not one compact block (its strides leave gaps or permute): make it contiguous", name);
+    const bool compact = amp__view_is_compact(&view);
+    AMP_RETURN_IF(!compact && !amp__strides_apart(view.ndim, view.shape, view.strides), AMP_ERR_UNSUPPORTED,
+                  "%s has elements that overlap in memory (a stride of 0, or too small: an expanded tensor): make it "
+                  "contiguous", name);
     const amp_dtype dtype = amp__view_dtype(&view);
     void *data = amp__view_data(&view);
     const size_t alignment = amp__dtype_size(dtype);
     AMP_RETURN_IF(alignment && size && (uintptr_t)data % alignment, AMP_ERR_INVALID_ARGUMENT,
                   "%s is misaligned: %s elements at %p", name, amp__dtype_name(dtype), data);
     const amp_device device = { view.device.type ? view.device.type : DL_CPU, view.device.id };
-    *out = (struct amp__elements){ data, size, dtype, device, view.ndim, view.shape };
+    *out = (struct amp__elements){ data, size, dtype, device, view.ndim, view.shape, compact ? NULL : view.strides };
+    return AMP_OK;
+}
+
+amp_status amp__host_elements(const amp_host *host, void *tensor, const char *name, struct amp__elements *out) {
+    struct amp__elements now;
+    AMP_TRY(amp__host_layout(host, tensor, name, &now));
+    AMP_RETURN_IF(now.strides, AMP_ERR_UNSUPPORTED,
+                  "%s is not one compact block (its strides leave gaps or permute): make it contiguous", name);
+    *out = now;
     return AMP_OK;
 }
 

@@ -14,16 +14,19 @@ amp_status amp__host_copy(amp_host *host, const amp_host *given, const char *wha
 /* AMP_ERR_MISSING_HOOK "<who> needs the hook <hook>: <advice>" unless present. */
 amp_status amp__host_need(bool present, const char *hook, const char *who, const char *advice);
 
-/* A tensor's elements, checked: a compact block of `size` elements on the CPU. dtype from the view. */
+/* A tensor's elements, checked: `size` elements on the CPU. dtype from the view. */
 struct amp__elements {
     void *data;
     uint64_t size;
     amp_dtype dtype;
     amp_device device;
     int32_t ndim;
-    const int64_t *shape; /* the host's: until the next call of a hook */
+    const int64_t *shape;   /* the host's: until the next call of a hook */
+    const int64_t *strides; /* the same; NULL: one compact block */
 };
-/* Fails on what no level can train: sparse, complex, fp8, other devices, and on blocks with gaps. */
+/* Fails on what no level can train: sparse, complex, fp8, other devices, elements that overlap. */
+amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
+/* Fails on blocks with gaps too. */
 amp_status amp__host_elements(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
 
 amp_dtype amp__host_dtype(const amp_host *host, void *tensor); /* AMP_DTYPE_OTHER where nothing can be learnt */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One gradient: its elements, the exact one beside a rounded one, and how it makes room for another. */
+#include "host/strides.h"
 #include "master/grad.h"
 
 #include <string.h>
@@ -8,15 +9,51 @@ uint64_t amp__grad_version(const struct amp__param *param, void *handle) {
     return param->host->version ? param->host->version(param->host->self, handle) : 0;
 }
 
-amp_status amp__grad_elements(const struct amp__param *param, void *grad, amp_span *span) {
-    struct amp__elements now;
-    const amp_status status = amp__host_elements(param->host, grad, "gradient", &now);
+static amp_status look(const struct amp__param *param, void *grad, struct amp__elements *now) {
+    const amp_status status = amp__host_layout(param->host, grad, "gradient", now);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
-    AMP_RETURN_IF(now.size != param->size || !amp__is_floating(now.dtype), AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(now->size != param->size || !amp__is_floating(now->dtype), AMP_ERR_INVALID_ARGUMENT,
                   "%s has %llu elements but its gradient has %llu of %s", param->name, (unsigned long long)param->size,
-                  (unsigned long long)now.size, amp__dtype_name(now.dtype));
-    *span = (amp_span){ now.data, now.size, now.dtype, 0 };
+                  (unsigned long long)now->size, amp__dtype_name(now->dtype));
+    AMP_RETURN_IF(now->strides && amp__has_master_grad(param) && amp__strides_negative(now), AMP_ERR_UNSUPPORTED,
+                  "%s: gradient runs backwards in memory (a negative stride), and its parameter has a master: the FP32 "
+                  "gradient cannot be put under it for the step; make it contiguous", param->name);
     return AMP_OK;
+}
+
+amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *span) {
+    struct amp__elements now;
+    AMP_TRY(look(param, grad, &now));
+    if (now.strides) {
+        if (param->flat && param->flat_dtype != now.dtype) {
+            amp__free(param->flat);
+            param->flat = NULL;
+        }
+        if (!param->flat) param->flat = amp__alloc_aligned((size_t)now.size * amp__dtype_size(now.dtype));
+        if (!param->flat) return amp__fail_memory();
+        param->flat_dtype = now.dtype;
+        amp__strides_gather(param->flat, &now);
+    }
+    *span = (amp_span){ now.strides ? param->flat : now.data, now.size, now.dtype, 0 };
+    return AMP_OK;
+}
+
+amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp_span *span) {
+    struct amp__elements now;
+    if (!span->data || span->data != param->flat) return AMP_OK;
+    AMP_TRY(look(param, grad, &now));
+    AMP_RETURN_IF(!now.strides || now.dtype != span->dtype, AMP_ERR_HOST_FAILED,
+                  "%s: the layout of its gradient changed while libamp worked on it", param->name);
+    amp__strides_scatter(&now, span->data);
+    return AMP_OK;
+}
+
+amp_status amp__grads_written(struct amp__param *param, const amp_span *span) {
+    void *grad;
+    if (amp__has_master_grad(param)) return amp__grads_show(param, true);
+    if (!span->data || span->data != param->flat) return AMP_OK;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    return amp__grad_store(param, grad, span);
 }
 
 amp_span amp__grad_master(const struct amp__param *param) {
@@ -82,6 +119,7 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
     } else if (!amp__span_is_zero(shown)) {
         AMP_TRY(amp__span_copy(param, shown, &aside->copy));
         memset(shown->data, 0, amp__span_bytes(shown));
+        AMP_TRY(amp__grad_store(param, grad, shown));
     }
     aside->present = aside->handle || aside->copy.data;
     return AMP_OK;
@@ -101,6 +139,7 @@ amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *asi
             memcpy(shown.data, aside->copy.data, amp__span_bytes(&shown));
         else if (status == AMP_OK && amp__span_bytes(&shown))
             memset(shown.data, 0, amp__span_bytes(&shown));
+        if (status == AMP_OK) status = amp__grad_store(param, grad, &shown);
         param->grad_version = amp__grad_version(param, grad);
     }
     amp__host_free(param->host, &aside->copy);
@@ -114,7 +153,15 @@ void amp__aside_drop(struct amp__param *param, struct amp__aside *aside) {
     *aside = (struct amp__aside){ 0 };
 }
 
-amp_status amp__aside_elements(const struct amp__param *param, const struct amp__aside *aside, amp_span *span) {
-    *span = (amp_span){ aside->copy.data, param->size, aside->copy.dtype, 0 };
-    return aside->handle ? amp__grad_elements(param, aside->handle, span) : AMP_OK;
+amp_status amp__aside_elements(const struct amp__param *param, struct amp__aside *aside, amp_span *span) {
+    struct amp__elements now = { 0 };
+    if (aside->handle) AMP_TRY(look(param, aside->handle, &now));
+    if (now.strides) {
+        if (!aside->copy.data)
+            AMP_TRY(amp__host_alloc(param->host, now.size, now.dtype, param->device, AMP_FOR_GRADIENT, &aside->copy));
+        amp__strides_gather(aside->copy.data, &now);
+    }
+    *span = now.data && !now.strides ? (amp_span){ now.data, now.size, now.dtype, 0 }
+                                     : (amp_span){ aside->copy.data, param->size, aside->copy.dtype, 0 };
+    return AMP_OK;
 }

@@ -45,7 +45,7 @@ amp_status amp__grads_clamp(struct amp__param *const *params, size_t n, float li
         AMP_TRY(amp__grads_view(params[i], &span));
         if (!span.data) continue;
         AMP_TRY(clamp(&span, limit));
-        if (amp__has_master_grad(params[i])) AMP_TRY(amp__grads_show(params[i], true));
+        AMP_TRY(amp__grads_written(params[i], &span));
     }
     return AMP_OK;
 }

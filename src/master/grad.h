@@ -6,8 +6,10 @@
 #include "master/master.h"
 
 uint64_t amp__grad_version(const struct amp__param *param, void *handle);
-/* A gradient's elements, checked against the parameter's. */
-amp_status amp__grad_elements(const struct amp__param *param, void *grad, amp_span *span);
+/* A gradient's elements, checked against the parameter's. Where they are no compact block, a copy that is one:
+ * amp__grad_store brings back what was written into it. A parameter has one such copy. */
+amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *span);
+amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp_span *span);
 amp_span amp__grad_master(const struct amp__param *param);
 amp_status amp__grad_need_master(struct amp__param *param);
 /* Brings the master gradient up to date with the host's handle: another one, or changed in place (look: or perhaps). A
@@ -23,6 +25,6 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
 /* What is there now is dropped for what was set aside. */
 amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside);
 void amp__aside_drop(struct amp__param *param, struct amp__aside *aside);
-amp_status amp__aside_elements(const struct amp__param *param, const struct amp__aside *aside, amp_span *span);
+amp_status amp__aside_elements(const struct amp__param *param, struct amp__aside *aside, amp_span *span);
 
 #endif

@@ -90,6 +90,7 @@ static amp_status merge_delayed(struct amp__param *param) {
     AMP_TRY(amp__grad_elements(param, grad, &fresh));
     AMP_TRY(amp__aside_elements(param, delayed, &old));
     AMP_TRY(amp_axpby_list(&fresh, 1.0f, &fresh, 1.0f, &old, 1, NULL));
+    AMP_TRY(amp__grad_store(param, grad, &fresh));
     amp__aside_drop(param, delayed);
     return AMP_OK;
 }
@@ -135,7 +136,7 @@ static amp_status plan_alloc(struct plan *plan, size_t n) {
 }
 
 /* What was set aside, as elements; data NULL if nothing was. */
-static amp_status stash_elements(const struct amp__param *param, amp_span *stash) {
+static amp_status stash_elements(struct amp__param *param, amp_span *stash) {
     *stash = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
     if (!param->stash.present) return AMP_OK;
     if (!amp__has_master_grad(param)) return amp__aside_elements(param, &param->stash, stash);
@@ -181,12 +182,14 @@ static void plan_round(const struct plan *plan, float *found_inf) {
     }
 }
 
-/* The host's handles show the master gradients rounded. */
+/* The host's handles show the results: master gradients rounded. */
 static amp_status plan_show(const struct plan *plan) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->params[i];
-        if (!amp__has_master_grad(param)) continue;
-        AMP_TRY(amp_cast_list(&plan->shown[i], &plan->dst[i], 1));
+        const bool master = amp__has_master_grad(param);
+        if (master) AMP_TRY(amp_cast_list(&plan->shown[i], &plan->dst[i], 1));
+        AMP_TRY(amp__grad_store(param, plan->grads[i], &plan->shown[i]));
+        if (!master) continue;
         param->grad_handle = plan->grads[i];
         param->grad_version = amp__grad_version(param, plan->grads[i]);
     }
@@ -255,6 +258,7 @@ static void restore_first(struct amp__param *param) {
     const amp_span exact = amp__has_master_grad(param) ? amp__grad_master(param) : shown;
     if (param->first.data && param->first.dtype == exact.dtype) memcpy(exact.data, param->first.data, amp__span_bytes(&exact));
     else if (amp__span_bytes(&exact)) memset(exact.data, 0, amp__span_bytes(&exact));
+    (void)amp__grad_store(param, grad, &exact);
     if (amp__has_master_grad(param)) {
         param->grad_handle = grad;
         (void)amp__grads_show(param, true);
@@ -279,6 +283,7 @@ amp_status amp__grads_show(struct amp__param *param, bool always) {
     const amp_span master = amp__grad_master(param);
     AMP_TRY(amp__grad_elements(param, grad, &shown));
     AMP_TRY(amp_cast_list(&shown, &master, 1));
+    AMP_TRY(amp__grad_store(param, grad, &shown));
     param->grad_version = version;
     return AMP_OK;
 }
@@ -300,7 +305,7 @@ amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float fa
         AMP_TRY(amp__grads_view(params[i], &span));
         if (!span.data) continue;
         AMP_TRY(amp_scale_list(&span, &span, 1, factor, NULL));
-        if (amp__has_master_grad(params[i])) AMP_TRY(amp__grads_show(params[i], true));
+        AMP_TRY(amp__grads_written(params[i], &span));
     }
     return AMP_OK;
 }

@@ -2,6 +2,8 @@
 /* FP32 masters: kept equal to the parameter up to rounding, and lent to the host's optimizer for the time of a step. */
 #include "master/master.h"
 
+#include "host/strides.h"
+
 #include <string.h>
 
 static uint64_t version_of(const struct amp__param *param) {
@@ -87,6 +89,47 @@ static amp_status exchange(struct amp__param *param, amp_dtype now_beside) {
     return AMP_OK;
 }
 
+/* A handle with gaps keeps its strides, so what is put under it has the same gaps. */
+static amp_status lend_spread(struct amp__param *param, void *grad, const struct amp__elements *shown) {
+    amp_storage block;
+    AMP_TRY(amp__host_alloc(param->host, amp__strides_reach(shown), AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &block));
+    struct amp__elements wide = *shown;
+    wide.data = block.data;
+    wide.dtype = AMP_FLOAT32;
+    memset(block.data, 0, (size_t)amp__strides_reach(shown) * sizeof(float));
+    amp__strides_scatter(&wide, param->grad.data);
+    param->lent = block;
+    param->spread = block;
+    const amp_dtype dtype = shown->dtype;
+    const amp_status status = amp__host_swap(param->host, grad, param->name, &param->spread);
+    if (status != AMP_OK) {
+        param->spread = (amp_storage){ 0 };
+        amp__host_free(param->host, &block);
+        return status;
+    }
+    param->spread.dtype = dtype;
+    param->step_grad = grad;
+    return AMP_OK;
+}
+
+static amp_status take_spread_back(struct amp__param *param, void *now) {
+    struct amp__elements wide;
+    if (now == param->step_grad) {
+        AMP_TRY(amp__host_layout(param->host, now, param->name, &wide));
+        if (wide.strides && wide.size == param->size && wide.dtype == AMP_FLOAT32)
+            amp__strides_gather(param->grad.data, &wide);
+        AMP_TRY(amp__host_swap(param->host, now, param->name, &param->spread));
+        amp__host_free(param->host, &param->spread);
+        param->step_grad = NULL;
+        return amp__grads_show(param, false);
+    }
+    param->step_grad = NULL; /* the handle is gone: as below, but that `grad` never left */
+    if (!amp__host_owns_memory(param->host)) param->spread = param->lent;
+    amp__host_free(param->host, &param->spread);
+    param->grad_handle = NULL;
+    return AMP_OK;
+}
+
 /* The gradient handle shows the FP32 gradient while the step runs. */
 static amp_status lend_grad(struct amp__param *param) {
     void *grad;
@@ -95,7 +138,8 @@ static amp_status lend_grad(struct amp__param *param) {
     if (!span.data || span.data != param->grad.data) return AMP_OK;
     struct amp__elements shown;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    AMP_TRY(amp__host_elements(param->host, grad, param->name, &shown));
+    AMP_TRY(amp__host_layout(param->host, grad, param->name, &shown));
+    if (shown.strides) return lend_spread(param, grad, &shown);
     const amp_storage lent = param->grad;
     AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
     param->lent = lent;
@@ -111,6 +155,7 @@ static amp_status take_grad_back(struct amp__param *param) {
     if (!grad) return AMP_OK;
     void *now;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &now));
+    if (param->spread.data) return take_spread_back(param, now);
     if (now == grad) {
         AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
         param->step_grad = NULL;

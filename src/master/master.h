@@ -13,7 +13,7 @@
 struct amp__aside {
     bool present;
     void *handle; /* ours while it is here */
-    amp_storage copy;
+    amp_storage copy; /* also of a handle's elements that are no compact block */
 };
 
 struct amp__param {
@@ -47,6 +47,10 @@ struct amp__param {
     uint64_t grad_version; /* of that handle when both last agreed */
     void *step_grad;       /* handle whose storage is swapped for `grad` during a step, */
     amp_storage lent;      /* and the block that lies under it then */
+    amp_storage spread;    /* a step_grad with gaps: what is exchanged is not `grad` but a block with the same gaps */
+    void *flat;            /* compact copy of a gradient that is no compact block, */
+    amp_dtype flat_dtype;  /* of this type; kept for the next time */
+    int64_t *layout;       /* what amp_master_params told of shape and strides */
 
     /* while a bracket is open, and between brackets that delay */
     bool in_bracket;
@@ -139,6 +143,8 @@ void amp__grads_forget(struct amp__param *const *params, size_t n, bool open);
 amp_status amp__grads_view(struct amp__param *param, amp_span *span);
 /* The handle shows the master gradient rounded, after the host's optimizer (always: or we) wrote into it. */
 amp_status amp__grads_show(struct amp__param *param, bool always);
+/* After writing into what amp__grads_view gave: the host's handle has it too. */
+amp_status amp__grads_written(struct amp__param *param, const amp_span *span);
 /* Multiplies all gradients, the masters' and the rounded ones that the host sees. */
 amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor);
 /* Every element into [-limit, limit]. clip.c */

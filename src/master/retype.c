@@ -144,7 +144,10 @@ void amp__param_destroy(struct amp__param *param) {
     if (param->host) {
         amp__host_free(param->host, &param->grad);
         amp__host_free(param->host, &param->first);
+        amp__host_free(param->host, &param->spread);
     }
+    amp__free(param->flat);
+    amp__free(param->layout);
     amp__free(param->ties);
     amp__free(param->name);
     amp__free(param);

@@ -20,14 +20,14 @@ static amp_status inspect(const amp_context *context, struct amp__param *param, 
         return AMP_OK;
     }
     struct amp__elements now;
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
     AMP_RETURN_IF(amp__is_low(now.dtype) && context->properties.enabled, AMP_ERR_INVALID_ARGUMENT,
                   "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself", param->name,
                   amp__dtype_name(now.dtype));
     param->size = now.size;
     param->dtype = now.dtype;
     param->device = now.device;
-    param->address = now.data;
+    param->address = now.strides ? NULL : now.data; /* slices may lie between each other: no range, no ties */
     return AMP_OK;
 }
 
@@ -220,7 +220,8 @@ static amp_status check_apart(const amp_context *context, const struct amp__para
         const struct amp__param *other = context->params[i];
         struct amp__elements now;
         if (other == param || !other->size || !other->host->view) continue;
-        AMP_TRY(amp__host_elements(other->host, other->tensor, other->name, &now));
+        AMP_TRY(amp__host_layout(other->host, other->tensor, other->name, &now));
+        if (now.strides || !param->address) continue;
         const char *begin = now.data, *end = begin + now.size * amp__dtype_size(now.dtype);
         const char *mine = param->address, *mine_end = mine + param->size * amp__dtype_size(param->dtype);
         AMP_RETURN_IF(mine < end && begin < mine_end, AMP_ERR_CONFLICT,

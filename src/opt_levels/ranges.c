@@ -16,8 +16,8 @@ static amp_status add_gradient(amp_context *context, struct amp__param *param) {
     if (!param->in_optimizer || !param->host->grad || param->host->set_grad || !param->host->view) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) return AMP_OK;
-    AMP_TRY(amp__host_elements(param->host, grad, param->name, &now));
-    if (now.dtype != AMP_FLOAT32 || !now.size) return AMP_OK;
+    AMP_TRY(amp__host_layout(param->host, grad, param->name, &now));
+    if (now.dtype != AMP_FLOAT32 || !now.size || now.strides) return AMP_OK; /* raw buffers are compact */
     context->grad_ranges[context->n_grad_ranges++] =
         (struct amp__range){ (uintptr_t)now.data, (uintptr_t)now.data + 4 * now.size, param };
     return AMP_OK;

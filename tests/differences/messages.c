@@ -98,6 +98,13 @@ static amp_status overlap(struct rig *rig) {
 
 static amp_status strided(struct rig *rig) {
     rig->net.weight->strides[0] = 2;
+    const amp_status status = start(rig, AMP_O2);
+    rig->net.weight->strides[0] = 1;
+    return status;
+}
+
+static amp_status expanded(struct rig *rig) {
+    rig->net.weight->strides[0] = 0;
     const amp_status status = start(rig, AMP_O1);
     rig->net.weight->strides[0] = 1;
     return status;
@@ -217,6 +224,7 @@ static const struct mistake {
     { half_parameter, AMP_ERR_INVALID_ARGUMENT, "weight is fp16 already: hand libamp FP32 parameters" },
     { overlap, AMP_ERR_CONFLICT, "weight and bias overlap in memory without being the same" },
     { strided, AMP_ERR_UNSUPPORTED, "weight is not one compact block" },
+    { expanded, AMP_ERR_UNSUPPORTED, "weight has elements that overlap in memory" },
     { on_a_gpu, AMP_ERR_BACKEND, "weight lies on device type 2; this libamp works on CPU memory only" },
     { initialized_twice, AMP_ERR_WRONG_STATE, "model 0 is initialised already: amp_shutdown its context first" },
     { before_initialize, AMP_ERR_WRONG_STATE, "the optimizer is not initialised: call amp_initialize with it first" },

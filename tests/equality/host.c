@@ -52,7 +52,7 @@ void tensor_release(struct tensor *tensor) {
 }
 
 static char *place(const struct tensor *tensor, int64_t i) {
-    int64_t offset = 0;
+    int64_t offset = tensor->first;
     for (int32_t d = tensor->ndim; d--; i /= tensor->shape[d]) offset += i % tensor->shape[d] * tensor->strides[d];
     return (char *)tensor->storage.data + offset * (int64_t)width(tensor->storage.dtype);
 }
@@ -182,6 +182,26 @@ static struct tensor *op_linear(struct tensor *x, struct tensor *w, struct tenso
     return out;
 }
 
+static void linear_grad_back(struct node *node) {
+    struct tensor *dy = node->in[0], *w = node->in[1];
+    const int64_t rows = w->shape[0], columns = w->shape[1];
+    for (int64_t i = 0; i < rows && w->requires_grad; i++)
+        for (int64_t j = 0; j < columns; j++)
+            give(w, i * columns + j, tensor_get(dy, i) * node->out->work[j], !w->has_work);
+    w->has_work |= w->requires_grad;
+}
+
+struct tensor *host_linear_grad(struct tensor *dy, struct tensor *w) {
+    struct tensor *out = tensor_new(dy->host, wider(dy, w), 1, &w->shape[1], false);
+    for (int64_t j = 0; j < w->shape[1]; j++) {
+        float sum = 0.0f;
+        for (int64_t i = 0; i < w->shape[0]; i++) sum += tensor_get(dy, i) * tensor_get(w, i * w->shape[1] + j);
+        put(out, j, sum);
+    }
+    record(out, linear_grad_back, dy, w, NULL);
+    return out;
+}
+
 /* b may be a scalar. */
 static void mul_back(struct node *node) {
     struct tensor *a = node->in[0], *b = node->in[1];
@@ -191,7 +211,7 @@ static void mul_back(struct node *node) {
     for (int64_t i = 0; i < tensor_size(a); i++) {
         if (a->requires_grad) give(a, i, dout[i] * tensor_get(b, scalar ? 0 : i), !a->has_work);
         sum += dout[i] * tensor_get(a, i);
-        if (b->requires_grad && !scalar) give(b, i, dout[i] * tensor_get(a, i), !b->has_work);
+        if (b->requires_grad && !scalar) give(b, i, dout[i] * tensor_get(a, i), b != a && !b->has_work);
     }
     if (b->requires_grad && scalar) give(b, 0, sum, !b->has_work);
     a->has_work |= a->requires_grad;
@@ -255,6 +275,7 @@ static amp_status hook_view(void *self, void *handle, amp_tensor_view *view) {
     const amp_dtype dtype = tensor->storage.dtype;
     (void)self;
     view->data = tensor->storage.data;
+    view->byte_offset = (uint64_t)tensor->first * width(dtype);
     view->device.type = 1;
     view->ndim = tensor->ndim;
     view->shape = tensor->shape;
@@ -301,9 +322,12 @@ static amp_status hook_set_grad(void *self, void *handle, void *grad) {
 static amp_status hook_swap(void *self, void *handle, amp_storage *storage) {
     struct tensor *tensor = handle;
     const amp_storage old = tensor->storage;
+    const int64_t first = tensor->first;
     (void)self;
     tensor->storage = *storage;
     *storage = old;
+    tensor->first = tensor->lent_first; /* a block that is lent begins with element 0 */
+    tensor->lent_first = first;
     tensor->version++;
     return AMP_OK;
 }

@@ -17,7 +17,8 @@ struct tensor {
     int refs;
     amp_storage storage;
     int32_t ndim;
-    int64_t shape[2], strides[2];
+    int64_t shape[2], strides[2], first; /* first: elements before element 0, unless another block is lent */
+    int64_t lent_first;
     uint64_t id, version;
     bool requires_grad, leaf;
     struct tensor *grad;
@@ -59,6 +60,8 @@ struct tensor *host_linear(struct tensor *x, struct tensor *w, struct tensor *bi
 struct tensor *host_mul(struct tensor *a, struct tensor *b);
 struct tensor *host_sum(struct tensor *x);
 struct tensor *host_add(struct tensor *a, struct tensor *b);
+/* The gradient of W x at x, recorded, so that it can be differentiated again: W^T dy. Not in the table. */
+struct tensor *host_linear_grad(struct tensor *dy, struct tensor *w);
 void host_backward(struct tensor *loss, float seed); /* and clears the tape */
 void host_drop_tape(struct host *host);
 void host_zero_grad(struct tensor *param);

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients that are no compact block: the same bits as compact ones, and what lies between their elements stays. */
+#include "host.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
+
+enum { ROWS = 2, COLUMNS = 3, SIZE = ROWS * COLUMNS, BLOCK = 32, GAP = 77 };
+
+static const struct layout {
+    const char *name;
+    int64_t strides[2], first; /* element 0 */
+    bool backwards;
+} layouts[] = {
+    { "compact", { 3, 1 }, 0, false },        { "transposed", { 1, 2 }, 0, false },
+    { "padded rows", { 8, 1 }, 0, false },    { "a slice", { 5, 1 }, 4, false },
+    { "every second", { 6, 2 }, 0, false },   { "transposed with gaps", { 3, 9 }, 2, false },
+    { "backwards", { -3, -1 }, 5, true },     { "rows backwards", { -8, 2 }, 9, true },
+};
+enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
+
+struct rig {
+    struct host host;
+    struct tensor *param;
+    void *params[1];
+    amp_param listed;
+    amp_model model;
+    amp_optimizer optimizer;
+    amp_context *context;
+};
+
+static void start(struct rig *rig, amp_level level, unsigned options) {
+    static const int64_t shape[2] = { ROWS, COLUMNS };
+    amp_config config = AMP_CONFIG_INIT;
+    amp_model *model = &rig->model;
+    amp_optimizer *optimizer = &rig->optimizer;
+    memset(rig, 0, sizeof *rig);
+    host_init(&rig->host, options);
+    config.level = level;
+    config.loss_scale = 8.0f;
+    rig->params[0] = rig->param = tensor_new(&rig->host, AMP_FLOAT32, 2, shape, false);
+    for (int i = 0; i < SIZE; i++) tensor_set(rig->param, i, 1.0f);
+    rig->listed = (amp_param){ sizeof(amp_param), 0, rig->param, "p" };
+    rig->model = (amp_model){ .struct_size = sizeof(amp_model), .host = &rig->host.hooks, .params = &rig->listed,
+                              .n_params = 1 };
+    rig->optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .host = &rig->host.hooks,
+                                      .params = rig->params, .n_params = 1 };
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &rig->context));
+}
+
+static void end(struct rig *rig) {
+    ck_ok(amp_shutdown(rig->context));
+    tensor_release(rig->param);
+    ck_assert_int_eq(rig->host.live_tensors, 0);
+    ck_assert_int_eq(rig->host.live_blocks, 0);
+}
+
+/* A tensor of the layout among GAPs. */
+static struct tensor *laid_out(struct host *host, amp_dtype dtype, const struct layout *layout) {
+    static const int64_t shape[2] = { ROWS, COLUMNS }, all = BLOCK;
+    struct tensor *whole = tensor_new(host, dtype, 1, &all, false);
+    for (int i = 0; i < BLOCK; i++) tensor_set(whole, i, GAP);
+    whole->ndim = 2;
+    memcpy(whole->shape, shape, sizeof shape);
+    memcpy(whole->strides, layout->strides, sizeof layout->strides);
+    whole->first = layout->first;
+    return whole;
+}
+
+static int gaps(struct tensor *tensor) {
+    struct tensor flat = *tensor;
+    int found = 0;
+    flat.ndim = 1;
+    flat.shape[0] = BLOCK;
+    flat.strides[0] = 1;
+    flat.first = 0;
+    for (int i = 0; i < BLOCK; i++) found += tensor_get(&flat, i) == GAP;
+    return found;
+}
+
+static float value(int i) { return 0.3125f + 0.15625f * (float)i; }
+
+/* Backward's part: adds factor * value(i). */
+static void add(struct rig *rig, const struct layout *layout, double factor) {
+    struct tensor *param = rig->param;
+    const bool fresh = !param->grad;
+    if (fresh) param->grad = laid_out(&rig->host, param->storage.dtype, layout);
+    for (int i = 0; i < SIZE; i++)
+        tensor_set(param->grad, i, (fresh ? 0.0f : tensor_get(param->grad, i)) + (float)factor * value(i));
+}
+
+static amp_action bracket(struct rig *rig, const struct layout *layout, double factor, uint32_t flags, bool cancel) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_optimizer *optimizer = &rig->optimizer;
+    ck_ok(amp_scale_loss_begin_many(NULL, &optimizer, 1, 0, flags, NULL, &scaled));
+    add(rig, layout, factor * (double)*scaled.scale);
+    ck_ok(cancel ? amp_scale_loss_cancel(&scaled) : amp_scale_loss_end(&scaled));
+    return scaled.action;
+}
+
+/* What it leaves of a gradient, and of the parameter. */
+static void run(struct rig *rig, const struct layout *layout, float *grad, float *param) {
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    float norm;
+    ck_assert_int_eq(bracket(rig, layout, 1.0, 0, false), AMP_STEP);
+    ck_assert_int_eq(bracket(rig, layout, 0.5, AMP_DELAY_UNSCALE, false), AMP_STEP);
+    ck_assert_int_eq(bracket(rig, layout, 0.25, 0, false), AMP_STEP);
+    (void)bracket(rig, layout, INFINITY, 0, true);
+    ck_ok(amp_clip_grad_norm(&rig->optimizer, 2.0f, &norm));
+    ck_ok(amp_clip_grad_value(&rig->optimizer, 1.0f));
+    for (int i = 0; i < SIZE; i++) grad[i] = tensor_get(rig->param->grad, i);
+    ck_assert_int_eq(gaps(rig->param->grad), BLOCK - SIZE);
+    ck_ok(amp_step_begin(&rig->optimizer, &info));
+    for (int i = 0; i < SIZE; i++) {
+        tensor_set(rig->param, i, tensor_get(rig->param, i) - 0.3f * tensor_get(rig->param->grad, i));
+        tensor_set(rig->param->grad, i, 0.1f * (float)i); /* a host may keep its momentum there */
+    }
+    ck_ok(amp_step_end(&rig->optimizer));
+    ck_assert_int_eq(gaps(rig->param->grad), BLOCK - SIZE);
+    for (int i = 0; i < SIZE; i++) {
+        grad[SIZE + i] = tensor_get(rig->param->grad, i);
+        param[i] = tensor_get(rig->param, i);
+    }
+}
+
+static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
+enum { N_LEVELS = sizeof levels / sizeof *levels };
+
+START_TEST(the_same_bits_as_compact) {
+    const struct layout *layout = &layouts[_i % N_LAYOUTS];
+    const amp_level level = levels[_i / N_LAYOUTS % N_LEVELS];
+    const unsigned options = _i / N_LAYOUTS / N_LEVELS ? HOST_NO_SET_GRAD : 0;
+    float grads[2][2 * SIZE], params[2][SIZE];
+    if (layout->backwards && (level == AMP_O2 || level == AMP_O5)) return; /* refused: see below */
+    for (int k = 0; k < 2; k++) {
+        struct rig rig;
+        const struct layout *at = k ? layout : &layouts[0];
+        start(&rig, level, options);
+        if (options) {
+            rig.param->grad = laid_out(&rig.host, AMP_FLOAT32, at);
+            for (int i = 0; i < SIZE; i++) tensor_set(rig.param->grad, i, 0.0f);
+        }
+        run(&rig, at, grads[k], params[k]);
+        end(&rig);
+    }
+    ck_assert_msg(!memcmp(grads[0], grads[1], sizeof grads[0]), "%s: gradients", layout->name);
+    ck_assert_msg(!memcmp(params[0], params[1], sizeof params[0]), "%s: parameters", layout->name);
+}
+END_TEST
+
+START_TEST(overlaps_are_refused_by_name) {
+    static const struct layout bad[] = { { "expanded", { 0, 1 }, 0, false }, { "a scalar, expanded", { 0, 0 }, 0, false },
+                                         { "a window", { 1, 1 }, 0, false },
+                                         { "beyond memory", { INT64_MAX, 1 }, 0, false } };
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    start(&rig, AMP_O1, 0);
+    ck_ok(amp_scale_loss_begin(&rig.optimizer, NULL, &scaled));
+    rig.param->grad = laid_out(&rig.host, AMP_FLOAT32, &bad[_i]);
+    ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(amp_last_error(), "p: gradient has elements that overlap"), "%s", amp_last_error());
+    ck_assert_msg(strstr(amp_last_error(), "make it contiguous"), "%s", amp_last_error());
+    end(&rig);
+}
+END_TEST
+
+START_TEST(backwards_under_a_master_is_refused_by_name) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    start(&rig, AMP_O2, 0);
+    ck_ok(amp_scale_loss_begin(&rig.optimizer, NULL, &scaled));
+    rig.param->grad = laid_out(&rig.host, AMP_FLOAT16, &layouts[6]);
+    ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(amp_last_error(), "runs backwards"), "%s", amp_last_error());
+    end(&rig);
+}
+END_TEST
+
+START_TEST(unscale_takes_any_layout) {
+    const struct layout *layout = &layouts[_i];
+    struct rig rig;
+    float found_inf = 0.0f;
+    start(&rig, AMP_O1, 0);
+    struct tensor *tensor = laid_out(&rig.host, AMP_FLOAT16, layout);
+    void *list[1] = { tensor };
+    for (int i = 0; i < SIZE; i++) tensor_set(tensor, i, 8.0f * value(i));
+    ck_ok(amp_unscale(rig.context, 0, list, 1, &found_inf));
+    ck_assert_float_eq(found_inf, 0.0f);
+    for (int i = 0; i < SIZE; i++) ck_assert_float_eq(tensor_get(tensor, i), value(i));
+    ck_assert_int_eq(gaps(tensor), BLOCK - SIZE);
+    tensor_set(tensor, 4, INFINITY);
+    ck_ok(amp_unscale(rig.context, 0, list, 1, &found_inf));
+    ck_assert_float_eq(found_inf, 1.0f);
+    tensor_release(tensor);
+    end(&rig);
+}
+END_TEST
+
+START_TEST(master_params_tells_the_layout) {
+    struct rig rig;
+    amp_master master = AMP_MASTER_INIT;
+    size_t n;
+    start(&rig, _i ? AMP_O2 : AMP_O1, 0);
+    (void)bracket(&rig, &layouts[3], 1.0, 0, false);
+    ck_ok(amp_master_params(&rig.optimizer, &master, 1, &n));
+    ck_assert_ptr_null(master.strides);
+    if (_i) ck_assert_ptr_null(master.grad_strides); /* a master gradient is compact */
+    else ck_assert_mem_eq(master.grad_strides, layouts[3].strides, sizeof layouts[3].strides);
+    for (int i = 0; i < SIZE; i++) {
+        const int64_t at = _i ? i : i / COLUMNS * master.grad_strides[0] + i % COLUMNS * master.grad_strides[1];
+        ck_assert_float_eq(((float *)master.grad)[at], value(i));
+    }
+    end(&rig);
+}
+END_TEST
+
+START_TEST(strided_parameters_are_refused_where_they_are_re_typed) {
+    static const int64_t shape[2] = { ROWS, COLUMNS };
+    struct rig rig;
+    amp_config config = AMP_CONFIG_INIT;
+    amp_model *model = &rig.model;
+    start(&rig, AMP_O1, 0);
+    struct tensor *param = tensor_new(&rig.host, AMP_FLOAT32, 2, shape, true);
+    const amp_param listed = { sizeof(amp_param), 0, param, "q" };
+    amp_context *context = NULL;
+    ck_ok(amp_shutdown(rig.context));
+    rig.model.params = &listed;
+    config.level = levels[_i];
+    const bool fits = levels[_i] == AMP_O0 || levels[_i] == AMP_O1 || levels[_i] == AMP_O4;
+    ck_assert_int_eq(amp_initialize_many(&model, 1, NULL, 0, &config, &context), fits ? AMP_OK : AMP_ERR_UNSUPPORTED);
+    if (!fits) ck_assert_msg(strstr(amp_last_error(), "q is not one compact block"), "%s", amp_last_error());
+    rig.context = context;
+    tensor_release(param);
+    end(&rig);
+}
+END_TEST
+
+int main(void) {
+    Suite *suite = suite_create("strides");
+    TCase *tcase = tcase_create("strides");
+    tcase_add_loop_test(tcase, the_same_bits_as_compact, 0, 2 * N_LAYOUTS * N_LEVELS);
+    tcase_add_loop_test(tcase, overlaps_are_refused_by_name, 0, 4);
+    tcase_add_test(tcase, backwards_under_a_master_is_refused_by_name);
+    tcase_add_loop_test(tcase, unscale_takes_any_layout, 0, N_LAYOUTS);
+    tcase_add_loop_test(tcase, master_params_tells_the_layout, 0, 2);
+    tcase_add_loop_test(tcase, strided_parameters_are_refused_where_they_are_re_typed, 0, N_LEVELS);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
