@@ -187,6 +187,7 @@ START_TEST(equal_weights) {
     for (size_t l = 0; l < sizeof levels / sizeof *levels; l++)
         for (size_t s = 0; s < sizeof scales / sizeof *scales; s++)
             for (int way = 0; way < 4; way++) {
+                if (((way ^ way >> 1) + (int)(l + s)) % 2) continue; /* half of the square, in turns */
                 struct run run = { &plans[_i], &levels[l], &scales[s], way & 1, way & 2, "" };
                 snprintf(run.name, sizeof run.name, "%s, %s, %s, %s, %s", run.plan->name, run.level->name,
                          run.scale->name, run.adam ? "Adam" : "SGD", run.fixed ? "fixed gradients" : "set_grad");
