@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "program.h"
 
-#include <assert.h>
+#include <check.h>
 #include <string.h>
 
 #define TRY(expression)                                                                                                \
@@ -243,7 +243,7 @@ float program_value(struct program *program, int model, int param, int i) {
         memset(masters, 0, sizeof masters);
         for (int k = 0; k < N_PARAMS; k++) masters[k].struct_size = sizeof(amp_master);
         const amp_status status = amp_master_params(&net->optimizers[o], masters, N_PARAMS, &n);
-        assert(status == AMP_OK);
+        ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
         for (size_t k = 0; k < n; k++)
             if (masters[k].param == net->params[param] && masters[k].is_master) return ((float *)masters[k].data)[i];
     }
