@@ -6,6 +6,8 @@
  * without it they must not, or this test would notice nothing.
  *
  *     mpirun -n 2 ranks DIGITS        rank 0 prints TAP
+ *
+ * With AMP_TEST_SHORT=1 (sanitizers) the trainings without the hook are done at O1 alone.
  */
 #include "ranks.h"
 
@@ -279,11 +281,14 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: mpirun -n 2 ranks digits.csv.gz; %s\n", error);
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
-    if (rank == 0) printf("1..%d\n", 6 * N_VARIANTS * 2);
+    const char *given = getenv("AMP_TEST_SHORT");
+    const bool brief = given && *given;
     for (amp_level level = AMP_O0; level <= AMP_O5; level++)
         for (int variant = 0; variant < N_VARIANTS; variant++)
             for (int hooked = 1; hooked >= 0; hooked--)
-                failed += run_case(data, ++number, level, (enum variant)variant, hooked);
+                if (hooked || !brief || level == AMP_O1)
+                    failed += run_case(data, ++number, level, (enum variant)variant, hooked);
+    if (rank == 0) printf("1..%d\n", number);
     free(data);
     MPI_Finalize();
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;

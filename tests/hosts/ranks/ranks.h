@@ -9,7 +9,7 @@
 #include <mpi.h>
 #include <stdbool.h>
 
-enum { STEPS = 14, BATCH = 8, MAX_FLOATS = 9850 }; /* all trained floats of the example's network */
+enum { STEPS = 14, BATCH = 4, MAX_FLOATS = 9850 }; /* all trained floats of the example's network */
 
 /* When gradients meet: in backward, still scaled, as DistributedDataParallel does; after the bracket, unscaled; and in
  * backward with an optimizer that has half of the parameters on each rank. */
