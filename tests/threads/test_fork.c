@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -77,33 +78,6 @@ static int32_t call_in(amp_context *context) {
     return amp_scope_leave(&scope) == AMP_OK ? got : -1;
 }
 
-/* ---- the threads ---- */
-
-static atomic_bool stop;
-static _Atomic(unsigned) wrong;
-
-static void *call_ops(void *context) {
-    while (!stop) wrong += call_in(context) != AMP_FLOAT16;
-    return NULL;
-}
-
-static void *ask(void *context) { /* under the context's lock */
-    while (!stop) wrong += amp_check(context) != AMP_OK || amp_explain(context, NULL, NULL, 0, NULL) != AMP_OK;
-    return NULL;
-}
-
-static void *come_and_go(void *number) { /* under the registry's: on the shared slot, and on one of its own */
-    linear_fn own = linear;
-    (void)number;
-    for (int i = 0; !stop; i++) {
-        struct setup setup;
-        describe(&setup, i % 2 ? &own : &table.linear);
-        wrong += amp_initialize(&setup.model, NULL, AMP_O4) != AMP_OK;
-        wrong += amp_shutdown(setup.model.amp) != AMP_OK;
-    }
-    return NULL;
-}
-
 /* ---- the child ---- */
 
 /* w -> 3 by gradient descent under O1's scaler, over raw buffers: the bracket, the step, the decision. */
@@ -169,6 +143,34 @@ START_TEST(children_of_one_thread) {
 }
 END_TEST
 
+/* Not under sanitizers: the locks of their own allocators are not fork's business (before LLVM 18), and a child waits there. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define MANY_THREADS 1
+static atomic_bool stop;
+static _Atomic(unsigned) wrong;
+
+static void *call_ops(void *context) {
+    while (!stop) wrong += call_in(context) != AMP_FLOAT16;
+    return NULL;
+}
+
+static void *ask(void *context) { /* under the context's lock */
+    while (!stop) wrong += amp_check(context) != AMP_OK || amp_explain(context, NULL, NULL, 0, NULL) != AMP_OK;
+    return NULL;
+}
+
+static void *come_and_go(void *number) { /* under the registry's: on the shared slot, and on one of its own */
+    linear_fn own = linear;
+    (void)number;
+    for (int i = 0; !stop; i++) {
+        struct setup setup;
+        describe(&setup, i % 2 ? &own : &table.linear);
+        wrong += amp_initialize(&setup.model, NULL, AMP_O4) != AMP_OK;
+        wrong += amp_shutdown(setup.model.amp) != AMP_OK;
+    }
+    return NULL;
+}
+
 START_TEST(children_of_many_threads) {
     static void *(*const work[])(void *) = { call_ops, call_ops, ask, come_and_go, come_and_go };
     enum { N = sizeof work / sizeof work[0] };
@@ -185,13 +187,19 @@ START_TEST(children_of_many_threads) {
     ck_assert(table.linear == linear);
 }
 END_TEST
+#endif
 
 int main(void) {
     Suite *suite = suite_create("fork");
     TCase *tcase = tcase_create("fork");
     tcase_set_timeout(tcase, 2 * SECONDS);
     tcase_add_test(tcase, children_of_one_thread);
+#ifdef MANY_THREADS
     tcase_add_test(tcase, children_of_many_threads);
+#else
+    (void)printf("# children_of_many_threads is left out: a sanitizer's allocator may hang in a forked child\n");
+    (void)fflush(stdout);
+#endif
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
