@@ -37,18 +37,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The header's version; amp_version() has the library's. */
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 1
 #define AMP_VERSION_PATCH 0
 #define AMP_SOVERSION 0   /* 0: the header may still change between releases */
 #define AMP_API_VERSION 1 /* of the table that amp_get_api returns */
 
+/* What libamp exports. Define AMP_STATIC before including the header to link the static library. */
 #if defined(AMP_STATIC) || !defined(__GNUC__)
 #define AMP_API
 #else
 #define AMP_API __attribute__((visibility("default")))
 #endif
 
+/* The returned status must not be ignored. */
 #if defined(__GNUC__)
 #define AMP_MUST_CHECK __attribute__((warn_unused_result))
 #else
@@ -61,6 +64,7 @@ extern "C" {
 
 /* ---- Statuses ---------------------------------------------------------------------------------------------------- */
 
+/* What a call that can fail returns: AMP_OK, or a negative value. Hooks of the host may use any negative value. */
 typedef int32_t amp_status;
 
 /* One list: the constants, amp_status_name and amp_status_text all come from it. Values are fixed for ever. */
@@ -85,11 +89,12 @@ typedef int32_t amp_status;
     X(AMP_ERR_IO, -17, "a file cannot be read or written")                                                             \
     X(AMP_ERR_BAD_FILE, -18, "a file is damaged, or not what it should be")
 
+/* The constants. */
 enum {
 #define AMP_STATUS_CONSTANT(name, value, text) name = value,
     AMP_STATUS_MAP(AMP_STATUS_CONSTANT)
 #undef AMP_STATUS_CONSTANT
-    AMP_STATUS_LAST_ = -18
+    AMP_STATUS_LAST_ = -18 /* the least of them; not a status of its own */
 };
 
 /* "AMP_ERR_NO_MEMORY" and "out of memory"; never NULL, also for unknown values. */
@@ -100,7 +105,7 @@ AMP_API const char *amp_status_text(amp_status status);
  * thread's own and holds until its next failing call. */
 AMP_API const char *amp_last_error(void);
 
-/* "0.1.0" */
+/* The library's version: "0.1.0". */
 AMP_API const char *amp_version(void);
 
 /* ---- Small types -------------------------------------------------------------------------------------------------- */
@@ -111,24 +116,37 @@ typedef void (*amp_fn)(void);
 /* All state lives in a context, made by one initialize and ended by amp_shutdown. */
 typedef struct amp_context amp_context;
 
+/* The type of a tensor's elements. */
 typedef int32_t amp_dtype;
 enum {
-    AMP_DTYPE_DEFAULT = 0,
-    AMP_FLOAT32 = 1,
-    AMP_FLOAT16 = 2,
-    AMP_BFLOAT16 = 3,
-    AMP_FLOAT64 = 4,
+    AMP_DTYPE_DEFAULT = 0,   /* none: the default, or the present type stays */
+    AMP_FLOAT32 = 1,         /* IEEE binary32 */
+    AMP_FLOAT16 = 2,         /* IEEE binary16 */
+    AMP_BFLOAT16 = 3,        /* the upper half of a binary32 */
+    AMP_FLOAT64 = 4,         /* IEEE binary64 */
     AMP_DTYPE_OTHER = 5,     /* integers, booleans, anything that libamp leaves alone */
     AMP_DTYPE_UNCHANGED = 6  /* cast_model_type only: do not touch the model (Apex: cast_model_type=False) */
 };
 
+/* A setting that is on, off, or not given. */
 typedef int32_t amp_switch;
-enum { AMP_DEFAULT = 0, AMP_OFF = 1, AMP_ON = 2 };
+enum {
+    AMP_DEFAULT = 0, /* the level's property, or the default stated with the setting */
+    AMP_OFF = 1,     /* off */
+    AMP_ON = 2       /* on */
+};
 
 /* Opt levels. O0..O3 as in Apex; O4 and O5 are O1 and O2 with bfloat16 and no loss scaling, as in ROCm's fork.
  * 1..6, so that a zeroed structure is not a level. */
 typedef int32_t amp_level;
-enum { AMP_O0 = 1, AMP_O1 = 2, AMP_O2 = 3, AMP_O3 = 4, AMP_O4 = 5, AMP_O5 = 6 };
+enum {
+    AMP_O0 = 1, /* everything in FP32: the reference */
+    AMP_O1 = 2, /* ops cast by the lists, fp16, dynamic scaling; the model stays FP32 */
+    AMP_O2 = 3, /* the model in fp16 but for batch norm, FP32 masters, dynamic scaling */
+    AMP_O3 = 4, /* all in fp16 */
+    AMP_O4 = 5, /* O1 in bfloat16, without scaling */
+    AMP_O5 = 6  /* O2 in bfloat16, without scaling */
+};
 
 /* "O1" -> AMP_O1. The letter O, not the digit zero. */
 AMP_API AMP_MUST_CHECK amp_status amp_level_from_name(const char *name, amp_level *level);
@@ -147,30 +165,34 @@ enum {
 
 /* What a bracket decided for the step that follows. An overflow is a decision, not an error. */
 typedef int32_t amp_action;
-enum { AMP_STEP = 0, AMP_SKIP = 1, AMP_STEP_ON_DEVICE = 2 /* the flag is in device memory */ };
+enum {
+    AMP_STEP = 0,          /* the optimizer steps */
+    AMP_SKIP = 1,          /* it does not: a gradient was not finite */
+    AMP_STEP_ON_DEVICE = 2 /* the flag is in device memory */
+};
 
 /* ---- Tensors ------------------------------------------------------------------------------------------------------ */
 
 /* Numbers of DLPack's DLDeviceType: 1 CPU, 2 CUDA, ... */
 typedef struct amp_device {
-    int32_t type;
-    int32_t id;
+    int32_t type; /* DLDeviceType */
+    int32_t id;   /* which of them */
 } amp_device;
 
 /* A borrowed description of a handle's elements, never stored. Same layout and codes as DLPack's DLTensor: a host may
  * pass a DLTensor. strides in elements; NULL means compact row-major. code 0 int, 1 uint, 2 float, 4 bfloat. */
 typedef struct amp_tensor_view {
-    void *data;
-    amp_device device;
-    int32_t ndim;
+    void *data;        /* the block that byte_offset counts from */
+    amp_device device; /* where the elements are */
+    int32_t ndim;      /* dimensions; 0: one element */
     struct {
-        uint8_t code;
-        uint8_t bits;
-        uint16_t lanes;
-    } dtype;
-    int64_t *shape;
-    int64_t *strides;
-    uint64_t byte_offset;
+        uint8_t code;   /* kind of number */
+        uint8_t bits;   /* of one lane */
+        uint16_t lanes; /* 1 */
+    } dtype;              /* the type of the elements */
+    int64_t *shape;       /* ndim extents */
+    int64_t *strides;     /* ndim strides in elements, or NULL */
+    uint64_t byte_offset; /* from data to the first element */
 } amp_tensor_view;
 
 /* A block of elements that can be put under a handle (see swap_data). `owner` is the host's own word for the block
@@ -178,25 +200,32 @@ typedef struct amp_tensor_view {
  * Without alloc, blocks come from libamp's allocator and the host must never free one: libamp takes it back. So a host
  * whose step drops its gradients, which free their blocks, needs alloc and free. */
 typedef struct amp_storage {
-    void *data;
-    void *owner;
-    uint64_t bytes;
-    amp_dtype dtype;
+    void *data;       /* the elements */
+    void *owner;      /* the host's own word */
+    uint64_t bytes;   /* at data */
+    amp_dtype dtype;  /* what they hold */
     int32_t reserved; /* 0 */
 } amp_storage;
 
 /* What an allocation is for; hosts may use it for accounting. */
 typedef int32_t amp_purpose;
-enum { AMP_FOR_PARAMETER = 1, AMP_FOR_MASTER = 2, AMP_FOR_GRADIENT = 3 };
+enum {
+    AMP_FOR_PARAMETER = 1, /* a parameter's 16-bit elements */
+    AMP_FOR_MASTER = 2,    /* its FP32 master */
+    AMP_FOR_GRADIENT = 3   /* a gradient */
+};
 
 /* How values of several ranks become one; see the hook reduce. */
 typedef int32_t amp_reduction;
-enum { AMP_REDUCE_MAX = 1, AMP_REDUCE_SUM = 2 };
+enum {
+    AMP_REDUCE_MAX = 1, /* the greatest */
+    AMP_REDUCE_SUM = 2  /* the sum */
+};
 
 /* What an op does with a buffer that `visit` found. */
 typedef int32_t amp_role;
 enum {
-    AMP_ROLE_READ = 1,
+    AMP_ROLE_READ = 1,    /* only read */
     AMP_ROLE_UPDATE = 2,  /* read and written; registered gradients are accumulators */
     AMP_ROLE_WRITE = 3,   /* only written */
     AMP_ROLE_SCRATCH = 4, /* workspace: the op gets a private copy, nobody sees what it leaves there */
@@ -209,20 +238,22 @@ enum {
  * gets one temporary. */
 typedef struct amp_field {
     uint32_t struct_size;
-    amp_role role;
-    float **address;
-    int64_t size; /* elements, compact; 0 or *address NULL: nothing there */
-    const char *name;
+    amp_role role;   /* what the op does with the buffer */
+    float **address; /* where the pointer is */
+    int64_t size;    /* elements, compact; 0 or *address NULL: nothing there */
+    const char *name; /* for messages; borrowed; NULL: none */
     void **tensor; /* instead of address: where a handle lies; *tensor NULL: none. READ is what the policy may cast, UPDATE
                       and WRITE keep their handles; neither SCRATCH nor SEED */
 } amp_field;
 
 #define AMP_FIELD_INIT { (uint32_t)sizeof(amp_field), 0, NULL, 0, NULL, NULL }
 
+/* Tells libamp of one field; `emit_self` is what `visit` was given. */
 typedef amp_status (*amp_emit)(void *emit_self, const amp_field *field);
 
 /* ---- Events ------------------------------------------------------------------------------------------------------- */
 
+/* What an event is about, and which members of amp_event speak of it. */
 typedef int32_t amp_event_kind;
 enum {
     AMP_EVENT_LOG = 1,          /* message */
@@ -232,20 +263,22 @@ enum {
     AMP_EVENT_ERROR = 5         /* an error was kept inside a wrapped call: status, message */
 };
 
+/* What the hook `event` is told. Borrowed. Members that the kind does not name are 0. */
 typedef struct amp_event {
     uint32_t struct_size;
-    amp_event_kind kind;
-    amp_status status;
-    uint32_t loss_id;
-    float scale_before;
-    float scale_after;
+    amp_event_kind kind; /* AMP_EVENT_* */
+    amp_status status;   /* of an error */
+    uint32_t loss_id;    /* whose scale */
+    float scale_before;  /* that the gradients carried */
+    float scale_after;   /* that the next ones will carry */
     const char *message; /* borrowed; never NULL. Skips and scale changes come each and every time, but with words only
                             the first ten of a kind and loss, then every one whose number is a power of two; "" else */
-    amp_context *context;
+    amp_context *context; /* whose event it is */
 } amp_event;
 
 /* ---- The host's hooks --------------------------------------------------------------------------------------------- */
 
+/* Flags of amp_host. */
 enum {
     /* The host's tape holds its own references to what its ops received, so that temporaries may be released as soon
      * as the op has returned. Without it they live until amp_tape_done or until every optimizer of the context has
@@ -261,8 +294,8 @@ enum {
  */
 typedef struct amp_host {
     uint32_t struct_size; /* sizeof(amp_host); AMP_HOST_INIT sets it */
-    uint32_t flags;
-    void *self;
+    uint32_t flags;       /* AMP_HOST_* */
+    void *self;           /* passed to every hook */
 
     /* Describe the handle's elements. *view is zeroed before; shape and strides must stay valid until the next view on
      * this thread. Fails for tensors without plain elements (sparse). */
@@ -293,6 +326,7 @@ typedef struct amp_host {
     amp_status (*scale)(void *self, void *loss, float factor, void **out);
     /* Memory for `bytes` bytes (never 0) on `device`, aligned for its elements: fill data, owner and bytes. */
     amp_status (*alloc)(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *storage);
+    /* End a block that alloc made. Cannot fail. */
     void (*free)(void *self, amp_storage *storage);
     /* Told of skips, scale changes, warnings and kept errors. Must not call libamp. */
     void (*event)(void *self, const amp_event *event);
@@ -336,6 +370,7 @@ AMP_API const amp_host *amp_buffer_host(void);
 
 /* ---- Ops ---------------------------------------------------------------------------------------------------------- */
 
+/* Flags of amp_op. */
 enum {
     AMP_OP_DIRECT = 1u << 0,          /* slot is NULL: the host calls amp_cast_args around the function */
     AMP_OP_RETURN_BORROWED = 1u << 1, /* the returned handle is not the caller's to release */
@@ -362,17 +397,17 @@ enum {
  */
 typedef struct amp_op {
     uint32_t struct_size; /* sizeof(amp_op); AMP_OP_INIT sets it. In arrays, the stride: all must agree */
-    uint32_t flags;
+    uint32_t flags; /* AMP_OP_* */
     amp_class op_class; /* AMP_BY_LIST (0), or the class to use whatever the lists say. At the levels that cast no ops
                            (O0, O2, O3, O5, patch_ops OFF) every op is left alone, but for what emulate rounds */
     int32_t reserved;   /* 0 */
-    const char *name;
+    const char *name;        /* as the lists know it, or the host's own */
     const char *aliases;     /* comma-separated further names for the lists, or NULL */
     const char *schema;      /* NULL for AMP_OP_DIRECT only */
     const char *backward_of; /* name of the forward op whose class this backward op shares, or NULL */
     amp_fn *slot;            /* where the host keeps its pointer; an empty slot (*slot == NULL) is passed over */
     amp_fn fp16;             /* implementations to call when all floating arguments have that type, or NULL */
-    amp_fn bf16;
+    amp_fn bf16;             /* the same for bfloat16 */
     const void *on_failure; /* value of the return type when a cast failed and the op was not called; NULL: zeros */
     const void *on_skip;    /* steps: value of the return type when the step was skipped; NULL: zeros */
 } amp_op;
@@ -412,14 +447,17 @@ typedef struct amp_struct {
 /* ---- Model and optimizer ------------------------------------------------------------------------------------------ */
 
 /* The kind of module a parameter or buffer belongs to. */
-enum { AMP_MODULE_OTHER = 0, AMP_MODULE_BATCH_NORM = 1 };
+enum {
+    AMP_MODULE_OTHER = 0,     /* any other */
+    AMP_MODULE_BATCH_NORM = 1 /* batch norm: stays FP32 where keep_batchnorm_fp32 is on */
+};
 
 /* A parameter, or a floating buffer such as batch norm's running statistics, of a model. */
 typedef struct amp_param {
     uint32_t struct_size;
-    int32_t module_kind;
-    void *tensor;     /* handle, kept */
-    const char *name; /* copied; NULL: "param.<index>" */
+    int32_t module_kind; /* AMP_MODULE_* */
+    void *tensor;        /* handle, kept */
+    const char *name;    /* copied; NULL: "param.<index>" */
 } amp_param;
 
 #define AMP_PARAM_INIT { (uint32_t)sizeof(amp_param), 0, NULL, NULL }
@@ -431,42 +469,43 @@ typedef struct amp_model {
     uint32_t struct_size;
     uint32_t flags; /* 0 */
     const amp_host *host; /* copied, but for self */
-    void *self;
-    amp_op *ops;
-    size_t n_ops;
-    const amp_param *params;
-    size_t n_params;
-    amp_op *forward; /* one op, or NULL */
-    amp_context *amp; /* written by initialize and shutdown; NULL before */
+    void *self;           /* what a `self` argument of forward is compared with */
+    amp_op *ops;          /* the host's function table; borrowed */
+    size_t n_ops;         /* entries of ops */
+    const amp_param *params; /* parameters and floating buffers; borrowed */
+    size_t n_params;      /* entries of params */
+    amp_op *forward;      /* one op, or NULL */
+    amp_context *amp;     /* written by initialize and shutdown; NULL before */
     const amp_struct *structs; /* that the schemas of ops and forward may name */
-    size_t n_structs;
+    size_t n_structs;          /* entries of structs */
 } amp_model;
 
 #define AMP_MODEL_INIT { (uint32_t)sizeof(amp_model), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0 }
 
+/* Flags of amp_optimizer. */
 enum {
     /* Each rank's optimizer lists a part of the parameters only: amp_clip_grad_norm adds the ranks' squared norms up, by
      * the hook reduce. Not where every rank has the whole averaged gradient: its norm is the whole one already. */
     AMP_OPTIMIZER_SHARDED = 1u << 0
 };
 
-/* steps, zero_grads: the host's slots, wired so that a step steps or skips and hands FP32 masters to the host's
- * optimizer, and zero_grad clears the masters' gradients too. Hosts without such slots call amp_step_begin and
- * amp_step_end. A tied parameter appears once. The structure itself is kept. */
+/* An optimizer of the host. steps, zero_grads: its slots, wired so that a step steps or skips and hands FP32 masters
+ * to the host's optimizer, and zero_grad clears the masters' gradients too. Hosts without such slots call
+ * amp_step_begin and amp_step_end. A tied parameter appears once. The structure itself is kept. */
 typedef struct amp_optimizer {
     uint32_t struct_size;
     uint32_t flags; /* AMP_OPTIMIZER_* */
     const amp_host *host; /* copied, but for self; NULL: the first model's */
-    void *self;
-    void *const *params;
-    size_t n_params;
-    amp_op *steps;
-    size_t n_steps;
-    amp_op *zero_grads;
-    size_t n_zero_grads;
-    amp_context *amp; /* written by initialize and shutdown; NULL before */
+    void *self;           /* what a `self` argument of a step is compared with */
+    void *const *params;  /* handles of the parameters that it updates; borrowed */
+    size_t n_params;      /* entries of params */
+    amp_op *steps;        /* step slots; borrowed */
+    size_t n_steps;       /* entries of steps */
+    amp_op *zero_grads;   /* zero_grad slots; borrowed */
+    size_t n_zero_grads;  /* entries of zero_grads */
+    amp_context *amp;     /* written by initialize and shutdown; NULL before */
     const amp_struct *structs; /* that the schemas of steps and zero_grads may name */
-    size_t n_structs;
+    size_t n_structs;          /* entries of structs */
 } amp_optimizer;
 
 #define AMP_OPTIMIZER_INIT                                                                                             \
@@ -477,7 +516,13 @@ typedef struct amp_optimizer {
 #define AMP_DYNAMIC (-1.0f) /* loss_scale */
 #define AMP_NEVER UINT32_MAX /* max_skips */
 
-enum { AMP_LISTS_DEFAULT = 0, AMP_LISTS_APEX = 1, AMP_LISTS_TORCH = 2 }; /* default: apex */
+/* Whose cast lists. */
+enum {
+    AMP_LISTS_DEFAULT = 0, /* apex */
+    AMP_LISTS_APEX = 1,    /* apex.amp.lists */
+    AMP_LISTS_TORCH = 2    /* torch.autocast for CUDA devices */
+};
+
 /* Whose rule for the dynamic loss scale, tick by tick; docs/scaler.md has the rules and the defaults in full. */
 enum {
     AMP_SCALER_DEFAULT = 0,   /* apex */
@@ -496,13 +541,13 @@ enum {
  */
 typedef struct amp_config {
     uint32_t struct_size;
-    amp_level level;
+    amp_level level;                /* AMP_O0 to AMP_O5; required */
     amp_switch enabled;             /* OFF: everything becomes a pass-through */
     amp_switch patch_ops;           /* Apex: patch_torch_functions */
     amp_switch keep_batchnorm_fp32; /* parameters and statistics of batch norm stay FP32 */
-    amp_switch master_weights;
-    amp_switch cache;            /* cast each weight once per iteration; default ON */
-    amp_dtype cast_model_type;
+    amp_switch master_weights;      /* FP32 masters of 16-bit parameters */
+    amp_switch cache;             /* cast each weight once per iteration; default ON */
+    amp_dtype cast_model_type;    /* the parameters' type */
     amp_dtype cast_model_outputs; /* default: FP32 where the model is re-typed */
     int32_t lists;                /* AMP_LISTS_* */
     int32_t scaler;               /* AMP_SCALER_* */
@@ -578,12 +623,12 @@ AMP_API AMP_MUST_CHECK amp_status amp_wrap_table(amp_context *context, const voi
  * end. priv is libamp's. */
 typedef struct amp_scaled_loss {
     uint32_t struct_size;
-    amp_action action;
+    amp_action action;      /* the decision, written by end */
     void *loss;             /* borrowed until end or cancel */
     const float *scale;     /* host or device memory, see `device`; borrowed until end or cancel */
     const float *found_inf; /* != 0: an overflow was found; valid until the next begin with this loss_id */
-    amp_device device;
-    float seed_factor;
+    amp_device device;      /* where scale and found_inf are */
+    float seed_factor;      /* what the host must multiply its seed with */
     int32_t reserved;
     void *priv[4];
 } amp_scaled_loss;
@@ -595,6 +640,7 @@ typedef struct amp_scaled_loss {
  * Source of the semantics: apex.amp.scale_loss. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
 
+/* Flags of a bracket. */
 enum {
     /* Leave the gradients scaled for a later bracket with the same loss_id to unscale (Apex: delay_unscale). */
     AMP_DELAY_UNSCALE = 1u << 0,
@@ -631,12 +677,13 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale(amp_context *context, uint32_t loss_
 AMP_API AMP_MUST_CHECK amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n,
                                               float *found_inf);
 
+/* What amp_step_begin tells. */
 typedef struct amp_step_info {
     uint32_t struct_size;
-    amp_action action;
-    const float *found_inf;
-    float grad_scale; /* what the gradients still carry: 1 */
-    amp_device device;
+    amp_action action;      /* AMP_STEP, or AMP_SKIP: do not update */
+    const float *found_inf; /* != 0: an overflow was found */
+    float grad_scale;       /* what the gradients still carry: 1 */
+    amp_device device;      /* where found_inf is */
     int32_t reserved;
 } amp_step_info;
 
@@ -655,6 +702,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_step_end(amp_optimizer *optimizer);
 AMP_API AMP_MUST_CHECK amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes,
                                                 size_t n, amp_dtype *target);
 
+/* What amp_cast_args leaves for amp_cast_done. */
 typedef struct amp_cast_frame {
     uint32_t struct_size;
     amp_dtype target; /* the type the arguments were given; AMP_DTYPE_DEFAULT: untouched */
@@ -681,7 +729,7 @@ AMP_API amp_status amp_cache_clear(amp_context *context);
 
 /* Whose policy holds on this thread. A value: it nests, may be left on an error path, and is left exactly once. */
 typedef struct amp_scope {
-    uintptr_t v[4];
+    uintptr_t v[4]; /* libamp's own */
 } amp_scope;
 
 /* Calls on this thread belong to `context` from here on; NULL: to none (Apex: disable_casts). */
@@ -695,6 +743,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_scope_adopt(const amp_scope *captured, amp
 
 /* ---- Masters ------------------------------------------------------------------------------------------------------- */
 
+/* One parameter as the optimizer sees it. */
 typedef struct amp_master {
     uint32_t struct_size;
     amp_dtype dtype;  /* of data and grad */
@@ -703,9 +752,9 @@ typedef struct amp_master {
     void *data;       /* the FP32 master, or the parameter's own elements where it has none */
     void *grad;       /* unscaled gradient of the same type, or NULL */
     uint64_t size;    /* elements */
-    int32_t is_master;
-    int32_t ndim; /* dimensions of what has strides, else 0 */
-    const int64_t *shape;
+    int32_t is_master;           /* 1: data is a master */
+    int32_t ndim;                /* dimensions of what has strides, else 0 */
+    const int64_t *shape;        /* ndim extents */
     const int64_t *strides;      /* of data, in elements; NULL: one compact block, as every master is */
     const int64_t *grad_strides; /* of grad */
 } amp_master;
@@ -746,10 +795,12 @@ AMP_API AMP_MUST_CHECK amp_status amp_masters_reconcile(amp_context *context);
  * model's 16-bit parameter is the rounded master, the master stays. So a resumed run is the uninterrupted one, bit for
  * bit. docs/checkpoints.md has the format, what happens at another level, and the limits.
  *
- * All four may be called outside brackets and steps only, by the thread whose business those are, and while no other
- * thread runs this context's ops (AMP_ERR_WRONG_STATE where libamp can see it). AMP_ERR_UNSUPPORTED: this libamp was
+ * All four functions may be called outside brackets and steps only, by the thread whose business those are, and while
+ * no other thread runs this context's ops (AMP_ERR_WRONG_STATE where libamp can see it). AMP_ERR_UNSUPPORTED: this libamp was
  * built without a JSON library (Meson option `json`).
  */
+
+/* The form of a state. */
 typedef int32_t amp_state_format;
 enum {
     AMP_STATE_SAFETENSORS = 0, /* everything, readable with the safetensors package */
@@ -781,18 +832,19 @@ AMP_API AMP_MUST_CHECK amp_status amp_state_load_memory(amp_context *context, co
 
 /* ---- Diagnostics --------------------------------------------------------------------------------------------------- */
 
+/* What became of an op. */
 typedef struct amp_op_stats {
     uint32_t struct_size;
-    uint32_t index;  /* among ops of the same name */
-    const char *name; /* valid until amp_shutdown */
-    amp_class op_class;
+    uint32_t index;        /* among ops of the same name */
+    const char *name;      /* valid until amp_shutdown */
+    amp_class op_class;    /* what the policy does with it */
     amp_dtype last_target; /* type chosen at the last call, AMP_DTYPE_DEFAULT: none yet */
     uint64_t calls;        /* calls that the policy saw */
     uint64_t passed;       /* calls that ran as they came: no scope, another context's, inside an op, backward */
     uint64_t casts;        /* tensors cast */
     uint64_t cache_hits;   /* tensors taken from the cache */
-    uint64_t failures;
-    int32_t wrapped; /* 1: the slot holds a wrapper */
+    uint64_t failures;     /* calls whose casts failed */
+    int32_t wrapped;       /* 1: the slot holds a wrapper */
     int32_t reserved;
     uint64_t overflowed; /* raw buffers: finite values that became infinite in the 16-bit type, */
     uint64_t zeroed;     /* values other than zero that became zero, */
@@ -808,9 +860,9 @@ AMP_API AMP_MUST_CHECK amp_status amp_get_op_stats(amp_context *context, amp_op_
 /* The last bracket of a loss. */
 typedef struct amp_record {
     uint32_t struct_size;
-    amp_action action;
-    float scale_before;
-    float scale_after;
+    amp_action action;     /* what it decided */
+    float scale_before;    /* that its gradients carried */
+    float scale_after;     /* that the next ones carry */
     uint64_t brackets;     /* decided so far with this loss_id: not those that delayed, failed or were cancelled */
     uint64_t skipped;      /* of them with an overflow */
     uint32_t skips_in_row; /* now */
@@ -821,6 +873,7 @@ typedef struct amp_record {
 
 #define AMP_RECORD_INIT { (uint32_t)sizeof(amp_record), 0, 0.0f, 0.0f, 0, 0, 0, 0, NULL }
 
+/* The record of loss_id, from 0 to num_losses - 1. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record);
 
 /* Text for people: the level and its properties, warnings, and op -> class, which list, why, one line each; for one op
@@ -834,7 +887,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_check(amp_context *context);
 
 /* ---- For hosts that dlopen ----------------------------------------------------------------------------------------- */
 
-/* Append-only: a member never moves. */
+/* The functions of this header by their names. Append-only: a member never moves. */
 typedef struct amp_api {
     uint32_t struct_size;
     uint32_t version; /* AMP_API_VERSION of the library */

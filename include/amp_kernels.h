@@ -24,9 +24,9 @@ extern "C" {
 /* `size` elements of type `dtype` (a floating type) at `data`, aligned for their type; borrowed. data may be NULL only
  * if size is 0. */
 typedef struct amp_span {
-    void *data;
-    uint64_t size;
-    amp_dtype dtype;
+    void *data;       /* the first element */
+    uint64_t size;    /* elements */
+    amp_dtype dtype;  /* their type */
     int32_t reserved; /* 0 */
 } amp_span;
 
@@ -67,19 +67,20 @@ AMP_API AMP_MUST_CHECK amp_status amp_first_nonfinite(const amp_span *src, size_
  */
 typedef struct amp_matmul_args {
     uint32_t struct_size;
-    int32_t transpose_a, transpose_b;
-    amp_dtype a_dtype, b_dtype, c_dtype, d_dtype, bias_dtype;
-    int64_t m, n, k;
-    const void *a, *b, *c, *bias;
-    void *d;
-    int64_t ld_a, ld_b, ld_c, ld_d;
-    float alpha, beta;
+    int32_t transpose_a, transpose_b; /* 0 or 1 */
+    amp_dtype a_dtype, b_dtype, c_dtype, d_dtype, bias_dtype; /* of what is not NULL */
+    int64_t m, n, k; /* extents of op(a), op(b) and d */
+    const void *a, *b, *c, *bias; /* the operands; borrowed */
+    void *d; /* the result */
+    int64_t ld_a, ld_b, ld_c, ld_d; /* elements from row to row; 0: compact */
+    float alpha, beta; /* factors of the product and of c */
 } amp_matmul_args;
 
 #define AMP_MATMUL_ARGS_INIT                                                                                           \
     { (uint32_t)sizeof(amp_matmul_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 1.0f, \
       0.0f }
 
+/* The product that amp_matmul_args describes. */
 AMP_API AMP_MUST_CHECK amp_status amp_matmul(const amp_matmul_args *args);
 
 /* Single values, bit patterns in and out; usable to check a host's own conversions. */

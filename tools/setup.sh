@@ -52,7 +52,7 @@ present() {
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
-    git) have git ;;
+    git | doxygen | abidiff) have "$1" ;;
     arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
     *) say "tools/setup.sh: unknown thing '$1'"; exit 2 ;;
     esac
@@ -72,6 +72,8 @@ describe() {
     python3) echo "python3 >= 3.7" ;;
     binutils) echo "nm, readelf and objcopy" ;;
     arm64) echo "a cross compiler for arm64, and qemu-aarch64" ;;
+    doxygen) echo "doxygen >= 1.9" ;;
+    abidiff) echo "abidiff and abidw (libabigail)" ;;
     sanitizers) echo "gcc's sanitizers" ;;
     *) echo "$1" ;;
     esac
@@ -113,6 +115,8 @@ packages() {
     dnf:libffi | zypper:libffi | dnf:zlib | zypper:zlib | dnf:check | zypper:check | dnf:dlpack) echo "$1-devel" ;;
     dnf:jansson) echo jansson-devel ;;
     apk:libffi | apk:zlib | apk:check | apk:jansson) echo "$1-dev" ;;
+    apt-get:abidiff) echo abigail-tools ;;
+    dnf:abidiff | pacman:abidiff | zypper:abidiff | apk:abidiff) echo libabigail ;;
     *) echo "$1" ;;
     esac
 }
