@@ -106,11 +106,15 @@ static const amp_host *host_of(const amp_context *context, const struct amp__op 
     return context->n_optimizers ? &context->optimizers[0].host : NULL;
 }
 
+static void free_types(amp_dtype *const *types) { amp__free(*types); }
+
 static amp_dtype *types_of(const amp_host *host, void *const *tensors, size_t n) {
-    amp_dtype *types = amp__alloc(n, sizeof *types);
+    AMP_CLEANUP(free_types) amp_dtype *types = amp__alloc(n, sizeof *types);
     for (size_t i = 0; types && i < n; i++)
         types[i] = tensors[i] ? amp__host_dtype(host, tensors[i]) : AMP_DTYPE_OTHER;
-    return types;
+    amp_dtype *result = types;
+    types = NULL;
+    return result;
 }
 
 static amp_status cast_all(struct direct *direct, const char *op, const struct named *named, const amp_dtype *types,
@@ -126,22 +130,24 @@ static amp_status cast_all(struct direct *direct, const char *op, const struct n
     return AMP_OK;
 }
 
+static void put_back(struct direct *const *direct) {
+    if (!*direct) return;
+    memcpy((*direct)->tensors, (*direct)->originals, (*direct)->n * sizeof *(*direct)->tensors);
+    amp__casting_abandon(&(*direct)->casting);
+    amp__free(*direct);
+}
+
 static amp_status cast_args(amp_context *context, const char *op, const struct named *named, const amp_host *host,
                             const amp_dtype *types, amp_dtype target, void **tensors, size_t n, struct direct **out) {
-    struct direct *direct = amp__alloc(1, sizeof *direct + n * sizeof direct->originals[0]);
+    AMP_CLEANUP(put_back) struct direct *direct = amp__alloc(1, sizeof *direct + n * sizeof direct->originals[0]);
     if (!direct) return amp__fail_memory();
     direct->tensors = tensors;
     direct->n = n;
     memcpy(direct->originals, tensors, n * sizeof *tensors);
     amp__casting_begin(&direct->casting, context, host, named->op, n, false);
-    const amp_status status = cast_all(direct, op, named, types, target);
-    if (status != AMP_OK) {
-        memcpy(tensors, direct->originals, n * sizeof *tensors);
-        amp__casting_abandon(&direct->casting);
-        amp__free(direct);
-        return status;
-    }
+    AMP_TRY(cast_all(direct, op, named, types, target));
     *out = direct;
+    direct = NULL;
     return AMP_OK;
 }
 
@@ -161,14 +167,13 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
         return AMP_OK;
     }
     if (named.op) atomic_fetch_add(&named.op->calls, 1);
-    amp_dtype *types = types_of(host, tensors, n);
+    AMP_CLEANUP(free_types) amp_dtype *types = types_of(host, tensors, n);
     if (!types) return amp__fail_memory();
     amp_dtype target;
     struct direct *direct = NULL;
     amp_status status = amp_op_target(context, op, types, n, &target);
     if (status == AMP_OK && target != AMP_DTYPE_DEFAULT)
         status = cast_args(context, op, &named, host, types, target, tensors, n, &direct);
-    amp__free(types);
     if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->failures, 1);
     if (status != AMP_OK) return status;
     if (named.op) atomic_store(&named.op->last_target, target);

@@ -19,13 +19,23 @@ struct amp__scope_state {
     bool inside; /* in a wrapped op or a host hook: calls run as they come */
 };
 
+/* Words in a wrapper's frame that hold its mark's number as long as the frame lives: many, since later frames have
+ * holes. */
+typedef struct amp__anchor {
+    uintptr_t words[64];
+} amp__anchor;
+
 /*
  * A wrapper that is running on this thread, by the address of its frame. Marks are how a longjmp out of the host is
  * noticed: the stack grows down, so a mark below the present frame belongs to a frame that is gone, and the scope it
- * saved is what must hold again.
+ * saved is what must hold again. Where the next call comes from deeper in the stack the address says nothing, but the
+ * anchor does: later frames have written over it (unless they left it out as a whole, in a large array that they did not
+ * use; then the mark stays until a call from further up).
  */
 struct amp__mark {
     uintptr_t frame;
+    const amp__anchor *anchor;
+    uintptr_t number;
     struct amp__scope_state saved;
     struct amp__traps traps;       /* masked for the op that runs in the frame; put back if it was jumped over */
     void (*abandoned)(void *user); /* called if the frame was jumped over; may be NULL */
@@ -37,6 +47,7 @@ struct amp__thread {
     struct amp__traps traps; /* of before the first open bracket that was begun on this thread */
     uint32_t brackets;       /* open ones that were begun on it */
     uint32_t n_marks;
+    uintptr_t last_number; /* of marks */
     struct amp__mark marks[AMP__MARKS];
     char error[AMP__ERROR_SIZE];
 };
@@ -46,10 +57,13 @@ struct amp__thread *amp__thread_state(void);
 /* Drops marks of frames that are gone, innermost first. `frame`: address in the caller's frame. */
 void amp__thread_recover(struct amp__thread *thread, const void *frame);
 
-/* Enters `scope` under a mark; false if the marks are exhausted (nothing changed). */
-bool amp__mark_push(struct amp__thread *thread, const void *frame, struct amp__scope_state scope,
+/* Drops the marks above the first `n_marks`, whose frames an exception leaves, and goes back to `scope`. */
+void amp__thread_unwind(struct amp__thread *thread, uint32_t n_marks, struct amp__scope_state scope);
+
+/* Enters `scope` under a mark; false if the marks are exhausted (nothing changed). frame and anchor are the caller's. */
+bool amp__mark_push(struct amp__thread *thread, const void *frame, amp__anchor *anchor, struct amp__scope_state scope,
                     void (*abandoned)(void *), void *user);
-/* Leaves the mark that was pushed with `frame`, and any above it that a longjmp jumped over. */
-void amp__mark_pop(struct amp__thread *thread, const void *frame);
+/* Leaves the mark that was pushed with `anchor`, and any above it that a longjmp jumped over. */
+void amp__mark_pop(struct amp__thread *thread, const amp__anchor *anchor);
 
 #endif

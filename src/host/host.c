@@ -36,7 +36,8 @@ static bool enter_hook(void) {
     return was_inside;
 }
 
-static void leave_hook(bool was_inside) { amp__thread_state()->scope.inside = was_inside; }
+/* A hook of a C++ host may throw. */
+static void leave_hook(const bool *was_inside) { amp__thread_state()->scope.inside = *was_inside; }
 
 /* Keeps the host's status; the message says what libamp was doing. */
 static amp_status hook_failed(amp_status status, const char *hook, const char *name) {
@@ -103,9 +104,8 @@ amp_dtype amp__host_dtype(const amp_host *host, void *tensor) {
 amp_status amp__host_cast(const amp_host *host, void *tensor, amp_dtype to, void **out) {
     void *result = NULL;
     AMP_TRY(amp__host_need(host->cast != NULL, "cast", "a cast", "without it only the scaler works"));
-    const bool was_inside = enter_hook();
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->cast(host->self, tensor, to, &result);
-    leave_hook(was_inside);
     if (status != AMP_OK) return hook_failed(status, "cast", NULL);
     AMP_RETURN_IF(!result, AMP_ERR_HOST_FAILED, "the host's hook cast said AMP_OK but returned no tensor");
     *out = result;
@@ -114,9 +114,8 @@ amp_status amp__host_cast(const amp_host *host, void *tensor, amp_dtype to, void
 
 amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void **out) {
     void *result = NULL;
-    const bool was_inside = enter_hook();
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->scale(host->self, loss, factor, &result);
-    leave_hook(was_inside);
     if (status != AMP_OK) return hook_failed(status, "scale", "the loss");
     AMP_RETURN_IF(!result, AMP_ERR_HOST_FAILED, "the host's hook scale said AMP_OK but returned no tensor");
     *out = result;
@@ -125,40 +124,35 @@ amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void 
 
 amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, void **grad) {
     void *result = NULL;
-    const bool was_inside = enter_hook();
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->grad(host->self, tensor, &result);
-    leave_hook(was_inside);
     if (status != AMP_OK) return hook_failed(status, "grad", name);
     *grad = result;
     return AMP_OK;
 }
 
 amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *name, void *grad) {
-    const bool was_inside = enter_hook();
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->set_grad(host->self, tensor, grad);
-    leave_hook(was_inside);
     return status == AMP_OK ? AMP_OK : hook_failed(status, "set_grad", name);
 }
 
 amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage) {
-    const bool was_inside = enter_hook();
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->swap_data(host->self, tensor, storage);
-    leave_hook(was_inside);
     return status == AMP_OK ? AMP_OK : hook_failed(status, "swap_data", name);
 }
 
 amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n) {
     if (!host->reduce) return AMP_OK;
-    const bool was_inside = enter_hook();
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->reduce(host->self, reduction, values, n);
-    leave_hook(was_inside);
     return status == AMP_OK ? AMP_OK : hook_failed(status, "reduce", NULL);
 }
 
 amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self) {
-    const bool was_inside = enter_hook();
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->visit(host->self, op, args, emit, emit_self);
-    leave_hook(was_inside);
     return status;
 }
 
@@ -168,9 +162,8 @@ bool amp__host_grad_enabled(const amp_host *host) {
 
 void amp__host_release(const amp_host *host, void *tensor) {
     if (!tensor || !host->release) return;
-    const bool was_inside = enter_hook();
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     host->release(host->self, tensor);
-    leave_hook(was_inside);
 }
 
 amp_status amp__host_alloc(const amp_host *host, uint64_t size, amp_dtype dtype, amp_device device,

@@ -45,18 +45,33 @@ static const struct amp__client *choose(const struct amp__closure *closure, cons
     return of_self.n == 1 ? of_self.first : by_scope(of_self.n ? &of_self : &others, scope);
 }
 
+/* What held on this thread when the host called. */
+struct entry {
+    struct amp__thread *thread;
+    struct amp__scope_state scope;
+    uint32_t n_marks;
+    bool returned;
+};
+
+/* An exception of a C++ host passes: who catches it finds what held before the call. */
+static void leave_call(const struct entry *entry) {
+    if (!entry->returned) amp__thread_unwind(entry->thread, entry->n_marks, entry->scope);
+}
+
 static void on_call(ffi_cif *cif, void *ret, void **args, void *user) {
     struct amp__closure *closure = user;
     struct amp__thread *thread = amp__thread_state();
     amp__thread_recover(thread, __builtin_frame_address(0));
+    AMP_CLEANUP(leave_call) struct entry entry = { thread, thread->scope, thread->n_marks, false };
     const struct amp__client *client = choose(closure, &thread->scope, args);
     if (!client) {
         atomic_fetch_add_explicit(&closure->passed, 1, memory_order_relaxed);
         ffi_call(cif, closure->original, ret, args);
-        return;
+    } else {
+        struct amp__call call = { closure->schema, closure->signature, closure->original, args, ret };
+        client->handler(client->user, &call);
     }
-    struct amp__call call = { closure->schema, closure->signature, closure->original, args, ret };
-    client->handler(client->user, &call);
+    entry.returned = true;
 }
 
 /* ---- closures ---- */

@@ -262,7 +262,9 @@ void amp__op_handler(void *user, struct amp__call *call) {
     const float seed = amp__seed_factor(op);
     const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode : seed != 1.0f ? AMP__RAW_SEED : AMP__RAW_NONE;
     const struct amp__scope_state inside = { thread->scope.context, thread->scope.set, true };
-    if ((!obeys && mode == AMP__RAW_NONE) || !amp__mark_push(thread, __builtin_frame_address(0), inside, NULL, NULL)) {
+    amp__anchor anchor;
+    if ((!obeys && mode == AMP__RAW_NONE) ||
+        !amp__mark_push(thread, __builtin_frame_address(0), &anchor, inside, NULL, NULL)) {
         count(&op->passed);
         amp__call_run(call, call->original, call->args);
         return;
@@ -281,7 +283,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
     else if (decision.target || mode == AMP__RAW_SEED || (obeys && rounds_outputs(op, type)))
         run_cast(op, call, &operands, obeys ? type : decision.target, mode, seed);
     else amp__call_run(call, implementation(op, call, type), call->args);
-    amp__mark_pop(thread, __builtin_frame_address(0));
+    amp__mark_pop(thread, &anchor);
 }
 
 /* ---- forward ---- */
@@ -318,19 +320,19 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
     }
 }
 
-/* A host without versions may keep casts only as long as a forward runs: they go with the outermost one. */
-static void leave_forward(struct amp__op *op, const struct amp__thread *thread) {
-    if (thread->scope.set || op->host->version) return;
-    amp__cache_retire(&op->context->cache, false);
-    amp__cache_collect(&op->context->cache);
+/* A host without versions may keep casts only as long as a forward runs: they go with the outermost one, however it is
+ * left. */
+static void drop_casts(void *user) {
+    amp_context *context = user;
+    amp__cache_retire(&context->cache, false);
+    amp__cache_collect(&context->cache);
 }
 
-void amp__forward_handler(void *user, struct amp__call *call) {
-    struct amp__op *op = user;
-    struct amp__thread *thread = amp__thread_state();
+static void forward_in_scope(struct amp__op *op, struct amp__call *call, struct amp__thread *thread) {
     const bool disabled = thread->scope.set && !thread->scope.context;
     const struct amp__scope_state scope = { disabled ? NULL : op->context, true, false };
-    if (!amp__mark_push(thread, __builtin_frame_address(0), scope, NULL, NULL)) {
+    amp__anchor anchor;
+    if (!amp__mark_push(thread, __builtin_frame_address(0), &anchor, scope, NULL, NULL)) {
         count(&op->passed);
         amp__call_run(call, call->original, call->args);
         return;
@@ -338,6 +340,17 @@ void amp__forward_handler(void *user, struct amp__call *call) {
     count(&op->calls);
     atomic_store_explicit(&op->last_target, op->context->properties.cast_model_type, memory_order_relaxed);
     run_forward(op, call);
-    amp__mark_pop(thread, __builtin_frame_address(0));
-    leave_forward(op, thread);
+    amp__mark_pop(thread, &anchor);
+}
+
+void amp__forward_handler(void *user, struct amp__call *call) {
+    struct amp__op *op = user;
+    struct amp__thread *thread = amp__thread_state();
+    amp__anchor anchor;
+    const bool keeps_nothing = !thread->scope.set && !op->host->version;
+    const bool marked = keeps_nothing && amp__mark_push(thread, __builtin_frame_address(0), &anchor, thread->scope,
+                                                        drop_casts, op->context);
+    forward_in_scope(op, call, thread);
+    if (marked) amp__mark_pop(thread, &anchor);
+    if (keeps_nothing) drop_casts(op->context);
 }

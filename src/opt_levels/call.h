@@ -40,10 +40,10 @@ struct amp__casting {
     size_t capacity; /* temporaries this call can need at most */
     bool recording;  /* the tape records */
     bool entered;    /* the cache knows of us */
-    bool marked;     /* the top mark of the thread is ours */
+    struct amp__mark *mark; /* the call's, or NULL */
 };
 
-/* `marked`: the caller has pushed a mark on this thread for the call. */
+/* `marked`: the mark on top of this thread is the call's. */
 void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
                         size_t capacity, bool marked);
 /* A cast of `tensor`, from the cache or fresh; valid until amp__casting_end. */

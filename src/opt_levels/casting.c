@@ -5,8 +5,9 @@ enum { N_DTYPES = AMP_FLOAT64 }; /* floating types, numbered from 1 */
 
 void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
                         size_t capacity, bool marked) {
-    *casting = (struct amp__casting){ .context = context, .host = host, .op = op, .capacity = capacity,
-                                      .thread = amp__thread_state(), .marked = marked,
+    struct amp__thread *thread = amp__thread_state();
+    *casting = (struct amp__casting){ .context = context, .host = host, .op = op, .capacity = capacity, .thread = thread,
+                                      .mark = marked ? &thread->marks[thread->n_marks - 1] : NULL,
                                       .recording = amp__host_grad_enabled(host) };
 }
 
@@ -33,8 +34,8 @@ static void release_abandoned(void *user) {
 }
 
 static void tell_mark(struct amp__casting *casting) {
-    if (!casting->marked) return;
-    struct amp__mark *mark = &casting->thread->marks[casting->thread->n_marks - 1];
+    struct amp__mark *mark = casting->mark;
+    if (!mark) return;
     mark->abandoned = casting->temporaries ? release_abandoned : leave_cache;
     mark->user = casting->temporaries ? (void *)casting->temporaries : (void *)casting->context;
 }
@@ -66,6 +67,17 @@ static amp_status need_temporaries(struct amp__casting *casting) {
     return AMP_OK;
 }
 
+/* What a cast needs before it is made, taken back unless it was made: the hook may fail, or throw. */
+struct preparation {
+    struct amp__cache_entry *entry;
+    amp_context *reserved; /* whose tape has a place for it */
+};
+
+static void take_back(const struct preparation *preparation) {
+    amp__free(preparation->entry);
+    if (preparation->reserved) amp__tape_unreserve(preparation->reserved, 1);
+}
+
 static void cached_release(void *host, void *handle) { amp__host_release(host, handle); }
 
 /* Without versions nothing tells that a weight changed, so a cast is kept only where a scope's end clears it. */
@@ -83,16 +95,14 @@ static amp_status cast_fresh(struct amp__casting *casting, const struct amp__par
     const bool cached = amp__casting_may_keep(casting, param);
     struct amp__cache_entry *entry = cached ? amp__alloc(1, sizeof *entry) : NULL;
     if (cached && !entry) return amp__fail_memory();
-    amp_status status = cached ? AMP_OK : need_temporaries(casting);
-    if (status == AMP_OK && taped) status = amp__tape_reserve(casting->context);
-    if (status == AMP_OK) {
-        status = amp__host_cast(casting->host, tensor, to, out);
-        if (status != AMP_OK && taped) amp__tape_unreserve(casting->context, 1);
+    AMP_CLEANUP(take_back) struct preparation preparation = { entry, NULL };
+    if (!cached) AMP_TRY(need_temporaries(casting));
+    if (taped) {
+        AMP_TRY(amp__tape_reserve(casting->context));
+        preparation.reserved = casting->context;
     }
-    if (status != AMP_OK) {
-        amp__free(entry);
-        return status;
-    }
+    AMP_TRY(amp__host_cast(casting->host, tensor, to, out));
+    preparation = (struct preparation){ NULL, NULL };
     if (!cached) {
         casting->temporaries->handles[casting->temporaries->n++] = *out;
         if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
@@ -166,6 +176,7 @@ void **amp__casting_array(struct amp__casting *casting, size_t n) {
 /* ---- the end ---- */
 
 void amp__casting_abandon(struct amp__casting *casting) {
+    if (casting->mark) casting->mark->abandoned = NULL;
     if (casting->temporaries) release_all(casting->temporaries);
     if (casting->entered) amp__cache_leave(&casting->context->cache);
     casting->temporaries = NULL;

@@ -88,11 +88,12 @@ void amp__step_handler(void *user, struct amp__call *call) {
     }
     /* the optimizer's own arithmetic is nobody's business: Apex runs step with casts disabled */
     const struct amp__scope_state none = { NULL, true, false };
-    const bool marked =
-        amp__mark_push(thread, __builtin_frame_address(0), none, action == AMP_STEP ? step_abandoned : NULL, optimizer);
+    amp__anchor anchor;
+    const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, none,
+                                       action == AMP_STEP ? step_abandoned : NULL, optimizer);
     if (action == AMP_STEP) amp__call_run(call, call->original, call->args);
     else amp__call_return(call, op->on_skip);
-    if (marked) amp__mark_pop(thread, __builtin_frame_address(0));
+    if (marked) amp__mark_pop(thread, &anchor);
     status = end(optimizer, action);
     if (status != AMP_OK) amp__keep_error(op->context, status);
 }

@@ -44,9 +44,10 @@ static inline void watch(void *user, struct amp__call *call) {
     inside.inside = true;
     watcher->calls++;
     for (uint32_t i = 0; i < call->schema->n_args; i++) argv[i] = call->args[i];
-    const bool marked = amp__mark_push(thread, __builtin_frame_address(0), inside, NULL, NULL);
+    amp__anchor anchor;
+    const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, inside, NULL, NULL);
     amp__call_run(call, call->original, argv);
-    if (marked) amp__mark_pop(thread, __builtin_frame_address(0));
+    if (marked) amp__mark_pop(thread, &anchor);
 }
 
 static inline struct amp__wrap wrap_of(const char *what, amp_fn *slot, const char *schema, int owner_index,
