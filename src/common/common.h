@@ -16,8 +16,9 @@
 #endif
 
 #define AMP_PRINTF(at, first) __attribute__((format(printf, at, first)))
-/* function(&variable) runs when the variable's scope is left, by an exception of a C++ host too (-fexceptions). */
-#define AMP_CLEANUP(function) __attribute__((cleanup(function)))
+/* function(&variable) runs when the variable's scope is left, by an exception of a C++ host too (-fexceptions). Nobody
+ * else need look at the variable. */
+#define AMP_CLEANUP(function) __attribute__((unused, cleanup(function)))
 #define AMP_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- errors (error.c) ---- */
