@@ -9,6 +9,7 @@ The headers are written for those who read them; Doxygen wants its marks. The ru
 - a comment before a declaration describes it and what follows it without a blank line;
 - a comment behind something, on its line, describes that;
 - a comment with a blank line after it belongs to its section or, where there is none, to its file;
+- what comes after a section's title "... nothing below is for use by itself" is left out;
 - lines indented by four are code;
 - what is said once for all structures (STANDARD), the _INIT macros and amp_api's members need no comment.
 
@@ -81,6 +82,7 @@ class Header:
         self.depth, self.open = 0, False  # braces and parentheses; inside a statement
         self.paragraph = None             # the comment that holds for the declarations of this paragraph
         self.fresh = False                # it was just written, for the line that follows
+        self.end = ""                     # of what was opened
         self.continued = False            # the line before ended in a backslash
         self.structure = None
 
@@ -90,6 +92,10 @@ class Header:
 
     def begin_section(self, title):
         self.close_section()
+        if "nothing below is for use" in title:
+            self.section, self.end = None, "/** @endcond */"
+            self.output.append("/** @cond */")
+            return
         self.section = re.sub(r"\W+", "_", f"{self.name} {title}").lower()
         self.output.append(f"/** @defgroup {self.section} {plain(title)}\n@{{ */")
         self.paragraph = None
@@ -191,7 +197,7 @@ def filtered(path):
             header.code(line, None)
             position = end + 1
     header.close_section()
-    return "\n".join(header.output) + "\n"
+    return "\n".join([*header.output, header.end]) + "\n"
 
 
 if __name__ == "__main__":
