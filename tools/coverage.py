@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Which lines and branches of src/ the tests ran: coverage.py BUILD [--list FILE...]
+
+BUILD was configured with -Db_coverage=true and gcc, and its tests have run. Prints one line with both figures and the
+files below the bar; fails where the whole is. --list prints the lines and branches of these files that nothing ran.
+
+Not counted: src/kernels/cuda/, branches that only an exception takes, and those of assert().
+"""
+import collections
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+BAR_LINES, BAR_BRANCHES = 95.0, 85.0
+NOT_COUNTED = re.compile(r"\bassert\(|__builtin_unreachable\(")
+
+
+class Source:
+    def __init__(self, path):
+        self.text = path.read_text(encoding="utf-8").splitlines()
+        self.lines = collections.Counter()      # line: how often it ran
+        self.branches = collections.Counter()   # (line, which of its branches): how often it was taken
+
+    def add(self, entry):
+        number = entry["line_number"]
+        self.lines[number] += entry["count"]
+        if NOT_COUNTED.search(self.text[number - 1]):
+            return
+        taken = [branch["count"] for branch in entry["branches"] if not branch["throw"]]
+        for index, count in enumerate(taken):
+            self.branches[number, index] += count
+
+    def counts(self):
+        return [(sum(count > 0 for count in counter.values()), len(counter)) for counter in (self.lines, self.branches)]
+
+
+def measure(build, root):
+    """path below src/: its Source"""
+    sources = {}
+    notes = sorted((build / "src").rglob("*.gcda"))
+    for at in range(0, len(notes), 20):
+        output = subprocess.run(["gcov", "--json-format", "--stdout", "--branch-probabilities", *notes[at:at + 20]], cwd=build,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+        for document in filter(None, output.splitlines()):
+            for part in json.loads(document)["files"]:
+                path = (build / part["file"]).resolve()
+                if root / "src" not in path.parents or root / "src/kernels/cuda" in path.parents:
+                    continue
+                source = sources.setdefault(str(path.relative_to(root)), Source(path))
+                for entry in part["lines"]:
+                    source.add(entry)
+    return sources
+
+
+def percent(part):
+    return 100.0 * part[0] / part[1] if part[1] else 100.0
+
+
+def listing(source):
+    for number in sorted(source.lines):
+        untaken = [str(index) for (line, index), count in sorted(source.branches.items()) if line == number and not count]
+        if not source.lines[number] or untaken:
+            what = "branch " + ",".join(untaken) if source.lines[number] else "not run"
+            print(f"{number:5} {what:14} {source.text[number - 1].strip()}")
+
+
+def main():
+    build, root = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(__file__).resolve().parent.parent
+    sources = measure(build, root)
+    if not sources:
+        sys.exit(f"coverage.py: nothing was recorded in {build}: configure with -Db_coverage=true and run the tests")
+    for name in sys.argv[3:]:
+        print(name)
+        listing(sources[name])
+    per_file = {name: source.counts() for name, source in sources.items()}
+    total = [tuple(map(sum, zip(*(counts[kind] for counts in per_file.values())))) for kind in (0, 1)]
+    for name, (lines, branches) in sorted(per_file.items()):
+        if percent(lines) < BAR_LINES or percent(branches) < BAR_BRANCHES:
+            print(f"   {name}: lines {percent(lines):.1f} %, branches {percent(branches):.1f} %")
+    print(f"coverage of src/: lines {percent(total[0]):.1f} %, branches {percent(total[1]):.1f} %")
+    if percent(total[0]) < BAR_LINES or percent(total[1]) < BAR_BRANCHES:
+        sys.exit(f"coverage.py: the bar is {BAR_LINES:.0f} % of lines and {BAR_BRANCHES:.0f} % of branches")
+
+
+if __name__ == "__main__":
+    main()
