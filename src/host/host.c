@@ -65,6 +65,7 @@ amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name
     AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", name);
     AMP_TRY(amp__host_need(host->view != NULL, "view", name, "libamp must see its elements"));
     const amp_status status = host->view(host->self, tensor, &view);
+    if (status != AMP_OK && host->view == amp_buffer_host()->view) return amp__fail_prefix(status, "%s", name);
     if (status != AMP_OK) return hook_failed(status, "view", name);
     AMP_TRY(check_view(&view, name));
     uint64_t size;
