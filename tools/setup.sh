@@ -52,7 +52,7 @@ present() {
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
-    git | doxygen | abidiff) have "$1" ;;
+    git | doxygen | abidiff | valgrind) have "$1" ;;
     arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
     *) say "tools/setup.sh: unknown thing '$1'"; exit 2 ;;
     esac

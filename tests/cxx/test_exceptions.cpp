@@ -3,6 +3,7 @@
 // before the call: no cast alive, no scope entered, the traps as they were, the parameters with their own storage, and
 // the next call cast as before, wherever on the stack it comes from.
 #include <csetjmp>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -291,12 +292,14 @@ START_TEST(traps_are_back_at_once) {
     start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     armed.op = true;
+#if defined(__GLIBC__)
     feenableexcept(FE_OVERFLOW | FE_INVALID);
     const bool caught = throws([&] { net_binary(&rig.net, OP_matmul, x, x); });
     const int traps = fegetexcept();
     fedisableexcept(FE_ALL_EXCEPT);
     ck_assert(caught);
     ck_assert_int_eq(traps, FE_OVERFLOW | FE_INVALID);
+#endif
     fake_release(x);
     rig_end(&rig);
 }
@@ -327,7 +330,7 @@ int main() {
         { out_of_an_op, 4 }, { out_of_an_op_inside_another_scope, 1 }, { out_of_forward, 4 },
         { out_of_forward_of_a_host_without_versions, 2 }, { out_of_step, 2 }, { out_of_zero_grad, 1 },
         { out_of_backward, 1 }, { out_of_a_cast_in_an_op, 6 }, { out_of_a_cast_in_forward, 2 },
-        { out_of_a_cast_in_a_direct_call, 6 }, { traps_are_back_at_once, 1 }, { a_longjmp_out_of_an_op, 2 },
+        { out_of_a_cast_in_a_direct_call, 6 }, { traps_are_back_at_once, traps_work() }, { a_longjmp_out_of_an_op, 2 },
     };
     return RUN_TESTS("exceptions", tests);
 }
