@@ -10,6 +10,7 @@
 /* ---- the end ---- */
 
 void amp__context_destroy(amp_context *context) {
+    amp__live_remove(context);
     (void)amp__patch_undo(context->patch); /* of an unfinished one */
     for (size_t i = 0; i < context->n_params; i++) amp__param_destroy(context->params[i]);
     for (size_t i = 0; context->models && i < context->n_models; i++) {
@@ -70,6 +71,8 @@ static amp_status restore_params(amp_context *context) {
 
 AMP_API amp_status amp_shutdown(amp_context *context) {
     if (!context) return AMP_OK;
+    AMP_RETURN_IF(!amp__context_is_live(context), AMP_ERR_WRONG_STATE,
+                  "amp_shutdown: there is no such context: was it shut down already?");
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(check_idle(context));
     cancel_brackets(context);

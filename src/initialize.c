@@ -271,6 +271,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
     AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP_FLOAT64));
     AMP_TRY(make_brackets(context));
     AMP_TRY(wire_all(context));
+    AMP_TRY(amp__live_add(context));
     return amp__retype_all(context); /* the last thing that can fail */
 }
 

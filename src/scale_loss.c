@@ -164,11 +164,13 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
         return status;
     }
     open_bracket(bracket, loss != NULL, flags);
+    bracket->serial = amp__new_serial();
     filled->scale = &bracket->scale;
     filled->found_inf = &bracket->found_inf;
     filled->device = cpu;
     filled->priv[0] = bracket;
     filled->priv[1] = context;
+    filled->priv[2] = (void *)bracket->serial;
     return AMP_OK;
 }
 
@@ -197,6 +199,8 @@ AMP_API amp_status amp_scale_loss_begin_many(amp_context *context, amp_optimizer
         AMP_TRY(amp__optimizer_find(optimizers[i], &unused));
         if (!context) context = optimizers[i]->amp;
     }
+    AMP_RETURN_IF(context && !amp__context_is_live(context), AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin: there is no such context: was it shut down?");
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: neither a context nor an optimizer is given");
     struct amp__thread *thread = amp__thread_state();
     amp__thread_recover(thread, __builtin_frame_address(0));
@@ -249,11 +253,12 @@ static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all)
 /* With what the brackets before it found whose check was delayed. */
 static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_result *result) {
     struct amp__grads_result all = { bracket->unchecked_inf, bracket->unchecked_first };
+    const bool skips = amp__scaler_skips(&bracket->context->properties.scaler);
     if (!amp__scaling_is_trivial(&bracket->context->properties))
         for (size_t i = 0; i < bracket->n_optimizers; i++) {
             const struct amp__optimizer *optimizer = bracket->optimizers[i];
             struct amp__grads_result one_result;
-            AMP_TRY(amp__grads_end(optimizer->params, optimizer->n_params, bracket->scale, &one_result));
+            AMP_TRY(amp__grads_end(optimizer->params, optimizer->n_params, bracket->scale, skips, &one_result));
             if (!all.first_nonfinite) all.first_nonfinite = one_result.first_nonfinite;
             all.found_inf |= one_result.found_inf;
         }
@@ -386,12 +391,28 @@ static amp_status fail_bracket(struct amp__bracket *bracket, amp_scaled_loss *sc
     return amp__fail(status, "%s", text);
 }
 
+static bool is_bracket_of(const amp_context *context, const struct amp__bracket *bracket) {
+    for (uint32_t i = 0; i < context->properties.num_losses; i++)
+        if (&context->brackets[i] == bracket) return true;
+    return false;
+}
+
 static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, struct amp__bracket **out) {
     AMP_RETURN_IF(!scaled, AMP_ERR_INVALID_ARGUMENT, "%s: scaled is NULL", who);
     AMP_TRY(amp__check_struct(scaled->struct_size, sizeof *scaled, "amp_scaled_loss"));
     AMP_RETURN_IF(!scaled->priv[1], AMP_ERR_WRONG_STATE,
                   "%s without amp_scale_loss_begin: this amp_scaled_loss has no open bracket", who);
-    *out = scaled->priv[0];
+    struct amp__bracket *bracket = scaled->priv[0];
+    const uintptr_t serial = (uintptr_t)scaled->priv[2];
+    if (bracket && !amp__context_is_live(scaled->priv[1])) {
+        memset(scaled->priv, 0, sizeof scaled->priv);
+        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the context was shut down meanwhile, which cancelled the bracket", who);
+    }
+    if (bracket && (!is_bracket_of(scaled->priv[1], bracket) || !bracket->open || bracket->serial != serial)) {
+        memset(scaled->priv, 0, sizeof scaled->priv);
+        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the bracket is closed already; was this amp_scaled_loss copied?", who);
+    }
+    *out = bracket;
     return AMP_OK;
 }
 

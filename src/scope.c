@@ -27,6 +27,7 @@ AMP_API amp_status amp_scope_enter(amp_context *context, amp_scope *scope) {
     AMP_RETURN_IF(!scope, AMP_ERR_INVALID_ARGUMENT, "amp_scope_enter: scope is NULL");
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
     store(scope, &thread->scope, SAVED);
+    scope->v[3] = ++thread->scopes;
     thread->scope = (struct amp__scope_state){ context, true, false };
     return AMP_OK;
 }
@@ -47,9 +48,13 @@ AMP_API amp_status amp_scope_leave(amp_scope *scope) {
     AMP_RETURN_IF(scope->v[2] != SAVED, AMP_ERR_WRONG_STATE,
                   "amp_scope_leave: this scope was not entered, or was left already");
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
+    scope->v[2] = 0;
+    AMP_RETURN_IF(scope->v[3] > thread->scopes, AMP_ERR_WRONG_STATE,
+                  "amp_scope_leave: a scope around this one was left before it: leave the innermost first, on the thread "
+                  "that entered it");
+    thread->scopes = (uint32_t)scope->v[3] - 1; /* those inside that an error path did not leave are gone with it */
     amp_context *left = thread->scope.set ? thread->scope.context : NULL;
     thread->scope = load(scope);
-    scope->v[2] = 0;
     leave_context(thread, left);
     return AMP_OK;
 }
@@ -67,6 +72,7 @@ AMP_API amp_status amp_scope_adopt(const amp_scope *captured, amp_scope *previou
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
     const struct amp__scope_state adopted = load(captured);
     store(previous, &thread->scope, SAVED);
+    previous->v[3] = ++thread->scopes;
     thread->scope = adopted;
     return AMP_OK;
 }

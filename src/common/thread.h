@@ -45,6 +45,7 @@ struct amp__mark {
 struct amp__thread {
     struct amp__scope_state scope;
     struct amp__traps traps; /* of before the first open bracket that was begun on this thread */
+    uint32_t scopes;         /* entered and not left */
     uint32_t brackets;       /* open ones that were begun on it */
     uint32_t n_marks;
     uintptr_t last_number; /* of marks */

@@ -154,7 +154,7 @@ amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, doubl
 amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self) {
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->visit(host->self, op, args, emit, emit_self);
-    return status;
+    return status == AMP_OK ? AMP_OK : hook_failed(status, "visit", NULL);
 }
 
 bool amp__host_grad_enabled(const amp_host *host) {

@@ -218,7 +218,8 @@ static void restore_fixed(const struct plan *plan) {
     }
 }
 
-amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, struct amp__grads_result *result) {
+amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips,
+                          struct amp__grads_result *result) {
     struct plan plan = { 0 };
     float found_inf = 0.0f;
     int64_t first = -1;
@@ -232,7 +233,7 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
     if (status == AMP_OK) status = plan_show(&plan);
     if (status == AMP_OK && found_inf != 0.0f) {
         status = amp_first_nonfinite(plan.dst, plan.n, &first);
-        restore_fixed(&plan);
+        if (skips) restore_fixed(&plan);
     }
     if (status == AMP_OK) {
         *result = (struct amp__grads_result){ found_inf != 0.0f, first >= 0 ? plan.params[first] : NULL };

@@ -165,6 +165,9 @@ static amp_status substitute(struct substitution *s, const struct amp__call *cal
 static amp_status substitute_field(void *self, const amp_field *field) {
     struct substitution *s = self;
     void *handle = *field->tensor;
+    const bool known = handle != (void *)amp__casting_original(&s->casting, (float **)(void *)field->tensor);
+    AMP_RETURN_IF(known && field->role != AMP_ROLE_READ, AMP_ERR_CONFLICT,
+                  "it was emitted before as AMP_ROLE_READ: one that is read and written is AMP_ROLE_UPDATE each time");
     if (field->role == AMP_ROLE_READ) {
         AMP_TRY(substitute_handle(s, field->name, 0, &handle));
         return handle == *field->tensor ? AMP_OK : amp__casting_patch(&s->casting, (float **)(void *)field->tensor, handle);

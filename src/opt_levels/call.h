@@ -55,6 +55,8 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
                        struct amp__cache_entry *entry);
 /* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
 void *amp__casting_memory(struct amp__casting *casting, size_t bytes);
+/* What stood in a field of the host's before it was replaced; what stands there, if it was not. */
+float *amp__casting_original(const struct amp__casting *casting, float **field);
 /* Replaces a pointer of the host's until the call's end, however it ends. */
 amp_status amp__casting_patch(struct amp__casting *casting, float **field, void *value);
 /* Room for `n` handles until the call's end; NULL when out of memory. */

@@ -154,6 +154,12 @@ void *amp__casting_memory(struct amp__casting *casting, size_t bytes) {
     return (char *)block + HEAD;
 }
 
+float *amp__casting_original(const struct amp__casting *casting, float **field) {
+    const struct amp__patched *patched = casting->temporaries ? casting->temporaries->patched : NULL;
+    while (patched && patched->field != field) patched = patched->next;
+    return patched ? patched->value : *field;
+}
+
 amp_status amp__casting_patch(struct amp__casting *casting, float **field, void *value) {
     struct amp__patched *patched = amp__casting_memory(casting, sizeof *patched);
     if (!patched) return amp__fail_memory();

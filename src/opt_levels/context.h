@@ -87,6 +87,7 @@ struct amp__optimizer {
 };
 
 struct amp__bracket {
+    uintptr_t serial; /* of the opening: an amp_scaled_loss that outlived it is told from the present one */
     bool open, with_loss, delay, delay_check;
     bool seeded; /* the ops' seeds carry the scale */
     uint32_t loss_id;
@@ -130,6 +131,7 @@ struct amp__range {
 };
 
 struct amp_context {
+    amp_context *next_live; /* live.c */
     struct amp__properties properties;
     struct amp__model *models;
     size_t n_models;
@@ -163,6 +165,15 @@ struct amp_context {
     char *warnings; /* lines */
     bool explained_skip, explained_growth, reported_ops, reported_steps;
 };
+
+/* ---- live.c: the contexts there are ---- */
+
+amp_status amp__live_add(amp_context *context);
+void amp__live_remove(amp_context *context);
+/* Is this the address of a context that was not shut down? Anything may be asked. */
+bool amp__context_is_live(const amp_context *context);
+/* Never 0, never the same twice. */
+uintptr_t amp__new_serial(void);
 
 /* ---- params.c: finding parameters by handle ---- */
 

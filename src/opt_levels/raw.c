@@ -261,21 +261,22 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
 
 /* The same buffer again in the same role: the pointer follows what the first one got. Two roles for one buffer, or an
  * overlap in part, could not be kept whole. */
-static amp_status join(struct amp__raw *raw, const amp_field *field, uint16_t flags, bool *joined) {
+static amp_status join(struct amp__raw *raw, const amp_field *field, float *host, uint16_t flags, bool *joined) {
     for (size_t i = 0; i < raw->n; i++) {
         const struct amp__raw_place known = raw->places[i];
-        const uintptr_t a = (uintptr_t)known.host, b = (uintptr_t)*field->address;
+        const uintptr_t a = (uintptr_t)known.host, b = (uintptr_t)host;
         if (a == b && known.extents.span == field->size) {
             const uint16_t roles = known.flags & (AMP__WRITE | AMP__READ_WRITE);
             AMP_RETURN_IF(roles != flags || known.scratch != (field->role == AMP_ROLE_SCRATCH), AMP_ERR_CONFLICT,
-                          "visit: %s is a buffer of the call already, in another role: one that is read and written is "
-                          "AMP_ROLE_UPDATE each time", field->name ? field->name : "a field");
+                          "it is a buffer of the call already, in another role: one that is read and written is "
+                          "AMP_ROLE_UPDATE each time");
             *joined = true;
-            return known.temporary ? amp__casting_patch(raw->casting, field->address, known.temporary) : AMP_OK;
+            return known.temporary && *field->address == host ? amp__casting_patch(raw->casting, field->address, known.temporary)
+                                                              : AMP_OK;
         }
         const uintptr_t a_end = a + (uintptr_t)known.extents.span * 4, b_end = b + (uintptr_t)field->size * 4;
         AMP_RETURN_IF(a < b_end && b < a_end, AMP_ERR_CONFLICT,
-                      "visit: %s overlaps another buffer of the call without being the same", field->name ? field->name : "a field");
+                      "it overlaps another buffer of the call without being the same");
     }
     return AMP_OK;
 }
@@ -296,14 +297,17 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     const bool seed = field.role == AMP_ROLE_SEED;
     const struct amp__op *op = raw->casting->op;
     AMP_RETURN_IF(seed && !op->seeds && (op->context->properties.scaler.dynamic || op->context->properties.scaler.init_scale != 1.0f),
-                  AMP_ERR_CONFLICT, "visit: %s is a seed, but op %s lacks the flag AMP_OP_SEEDS: without it the host must "
-                  "multiply its seed with amp_scaled_loss.seed_factor", field.name ? field.name : "a field", op->name);
-    if (field.role == AMP_ROLE_KEEP || !*field.address || !field.size || stays_fp32(raw, *field.address)) return AMP_OK;
+                  AMP_ERR_CONFLICT, "it is a seed, but the op lacks the flag AMP_OP_SEEDS: without it the host must multiply "
+                  "its seed with amp_scaled_loss.seed_factor");
+    float *const host = amp__casting_original(raw->casting, field.address);
+    AMP_RETURN_IF(field.role == AMP_ROLE_KEEP && host != *field.address, AMP_ERR_CONFLICT,
+                  "it is a buffer of the call already, in another role: what is kept is AMP_ROLE_KEEP each time");
+    if (field.role == AMP_ROLE_KEEP || !host || !field.size || stays_fp32(raw, host)) return AMP_OK;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
     const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE : field.role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0;
-    AMP_TRY(join(raw, &field, flags, &joined));
+    AMP_TRY(join(raw, &field, host, flags, &joined));
     if (joined) return AMP_OK;
-    AMP_TRY(new_place(raw, *field.address, &place));
+    AMP_TRY(new_place(raw, host, &place));
     place->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
                                             .count = field.size, .span = field.size };
     place->flags = flags;

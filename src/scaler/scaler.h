@@ -34,6 +34,11 @@ struct amp__scaler {
 
 void amp__scaler_init(struct amp__scaler *state, const struct amp__scaler_settings *settings);
 
+/* Is an overflow a reason to skip? A static scale of 1 cannot have caused it. */
+static inline bool amp__scaler_skips(const struct amp__scaler_settings *settings) {
+    return settings->dynamic || settings->init_scale != 1.0f;
+}
+
 /* One closed bracket. */
 amp_action amp__scaler_update(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf);
 

@@ -52,6 +52,22 @@ START_TEST(a_scope_is_left_exactly_once) {
 }
 END_TEST
 
+/* Left with the one around it, which an error path may do; but not after it, which would bring its past back. */
+START_TEST(scopes_are_left_from_the_inside) {
+    struct rig rig;
+    amp_scope outer, inner;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_ok(amp_scope_enter(rig.context, &outer));
+    ck_ok(amp_scope_enter(NULL, &inner));
+    ck_ok(amp_scope_leave(&outer));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scope_leave(&inner));
+    ck_says("leave the innermost first");
+    ck_ok(amp_scope_enter(NULL, &inner)); /* no scope is in force now, and scopes work as ever */
+    ck_ok(amp_scope_leave(&inner));
+    rig_end(&rig); /* shutdown sees no scope of this context */
+}
+END_TEST
+
 START_TEST(a_captured_scope_can_be_adopted) {
     struct rig rig;
     amp_scope disabled, captured, previous;
@@ -174,7 +190,7 @@ END_TEST
 int main(void) {
     const struct test tests[] = {
         { no_scope_means_casts_are_disabled, 1 }, { scopes_nest, 1 }, { a_scope_is_left_exactly_once, 1 },
-        { a_captured_scope_can_be_adopted, 1 }, { passed_counts_calls_under_disabled_casts, 1 },
+        { scopes_are_left_from_the_inside, 1 }, { a_captured_scope_can_be_adopted, 1 }, { passed_counts_calls_under_disabled_casts, 1 },
         { ops_called_by_an_op_run_as_they_come, 1 }, { ops_in_backward_run_as_they_come, 1 },
         { recomputation_in_backward_enters_a_scope, 1 }, { a_wrapped_forward_in_backward_obeys, 1 },
         { ops_obey_in_a_bracket_without_a_loss, 1 }, { backward_of_obeys_its_class_in_backward, 1 },

@@ -151,9 +151,9 @@ START_TEST(a_field_is_a_buffer_or_a_tensor) {
         bool both;
     } wrong[] = {
         { AMP_ROLE_UPDATE, AMP_ERR_INVALID_ARGUMENT, "set address or tensor, not both", true },
-        { AMP_ROLE_SEED, AMP_ERR_UNSUPPORTED, "sum is a tensor, which cannot be a seed", false },
-        { AMP_ROLE_SCRATCH, AMP_ERR_UNSUPPORTED, "sum is a tensor, which cannot be scratch", false },
-        { 99, AMP_ERR_INVALID_ARGUMENT, "unknown role 99", false },
+        { AMP_ROLE_SEED, AMP_ERR_UNSUPPORTED, "op combine: visit: sum: it is a tensor, which cannot be a seed", false },
+        { AMP_ROLE_SCRATCH, AMP_ERR_UNSUPPORTED, "it is a tensor, which cannot be scratch", false },
+        { 99, AMP_ERR_INVALID_ARGUMENT, "its role is 99", false },
     };
     float number = 0.0f;
     amp_struct structs[2];

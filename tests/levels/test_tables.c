@@ -197,6 +197,8 @@ START_TEST(what_cannot_be_copied_is_refused) {
     ck_fails(AMP_ERR_NOT_FOUND, amp_wrap_table(context, table, 0, copy));
     ck_fails(AMP_ERR_NOT_FOUND, amp_wrap_table(context, rom.rig.net.original, TABLE_BYTES, copy)); /* another table */
     ck_says("AMP_OP_COPY");
+    static const amp_fn read_only[N_NET_OPS] = { NULL };
+    ck_fails(AMP_ERR_READ_ONLY, amp_wrap_table(context, table, TABLE_BYTES, (void *)(uintptr_t)read_only));
     for (size_t i = 0; i < N_NET_OPS; i++) ck_assert(copy[i] == NULL);
     rom_end(&rom);
 

@@ -52,6 +52,27 @@ static amp_status emit_one(amp_emit emit, void *self, const char *name, amp_role
     return emit(self, &field);
 }
 
+/* What a faulty hook does at the end of a visit. */
+static enum { SOUND, EMITS_NULL, FAILS, POSITIVE, SWALLOWS, NEGATIVE, HUGE, WRAPS, NOWHERE, TWO_ROLES, KEPT_TOO } fault;
+
+static amp_status misbehave(struct layer *layer, amp_emit emit, void *emit_self) {
+    amp_status status = AMP_OK;
+    switch (fault) {
+    case SOUND: break;
+    case EMITS_NULL: status = emit(emit_self, NULL); break;
+    case FAILS: status = AMP_ERR_HOST_FAILED; break;
+    case POSITIVE: status = 5; break;
+    case SWALLOWS: (void)emit_one(emit, emit_self, "extra", 77, &layer->weights, N); break;
+    case NEGATIVE: status = emit_one(emit, emit_self, "extra", AMP_ROLE_READ, &layer->shared, -3); break;
+    case HUGE: status = emit_one(emit, emit_self, "extra", AMP_ROLE_WRITE, &layer->shared, INT64_MAX / 4); break;
+    case WRAPS: status = emit_one(emit, emit_self, "extra", AMP_ROLE_WRITE, &layer->shared, PTRDIFF_MAX / 4); break;
+    case NOWHERE: status = emit_one(emit, emit_self, "extra", AMP_ROLE_READ, NULL, N); break;
+    case TWO_ROLES: status = emit_one(emit, emit_self, "weights again", AMP_ROLE_WRITE, &layer->weights, N); break;
+    case KEPT_TOO: status = emit_one(emit, emit_self, "weights again", AMP_ROLE_KEEP, &layer->weights, N); break;
+    }
+    return status;
+}
+
 static amp_status visit(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self) {
     struct layer *layer = args[0]; /* the copy that the op will get */
     struct network *net = *(struct network **)args[1];
@@ -63,7 +84,7 @@ static amp_status visit(void *self, const char *op, void *const *args, amp_emit 
     if (status == AMP_OK) status = emit_one(emit, emit_self, "workspace", AMP_ROLE_SCRATCH, &layer->workspace, N);
     if (status == AMP_OK && layer->shared)
         status = emit_one(emit, emit_self, "shared", AMP_ROLE_READ, &layer->shared, overlap ? N - 1 : N);
-    return status;
+    return status == AMP_OK ? misbehave(layer, emit, emit_self) : status;
 }
 
 struct host {
@@ -82,6 +103,7 @@ struct host {
 static void set_up(struct host *host) {
     memset(host, 0, sizeof *host);
     overlap = false;
+    fault = SOUND;
     jump = NULL;
     for (int i = 0; i < N; i++) {
         host->input[i] = sinf((float)i + 0.1f);
@@ -135,6 +157,11 @@ static void ck_untouched(const struct host *host) {
     ck_assert_ptr_eq(host->layer.workspace, host->workspace);
 }
 
+static void ck_untouched_by(const struct host *host, const float *shared) {
+    ck_untouched(host);
+    ck_assert_ptr_eq(host->layer.shared, shared);
+}
+
 START_TEST(what_structs_point_to_is_rounded) {
     struct host host;
     float expected[N];
@@ -174,7 +201,7 @@ START_TEST(a_partial_overlap_runs_untouched_and_is_kept) {
     ck_assert_ptr_eq(seen_input, host.input);
     ck_untouched(&host);
     ck_assert_int_eq(amp_check(host.context), AMP_ERR_CONFLICT);
-    ck_assert_ptr_nonnull(strstr(amp_last_error(), "shared overlaps"));
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "op scale_layer: visit: shared: it overlaps"));
     ck_ok(amp_shutdown(host.context));
 }
 END_TEST
@@ -190,7 +217,7 @@ START_TEST(two_roles_for_one_buffer_run_untouched_and_are_kept) {
     host.layer.forward(host.layer, &host.net);
     ck_assert_mem_eq(host.input, expected, sizeof expected); /* as without libamp */
     ck_assert_int_eq(amp_check(host.context), AMP_ERR_CONFLICT);
-    ck_assert_ptr_nonnull(strstr(amp_last_error(), "output is a buffer of the call already, in another role"));
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "output: it is a buffer of the call already, in another role"));
     ck_ok(amp_shutdown(host.context));
 }
 END_TEST
@@ -217,6 +244,44 @@ START_TEST(a_longjmp_out_of_the_op_puts_pointers_back) {
 }
 END_TEST
 
+/* Whatever the hook does wrong: the op runs as without libamp, once, and the message says which op and which field. */
+START_TEST(a_faulty_hook_is_told_and_harmless) {
+    static const struct {
+        int fault;
+        amp_status status;
+        const char *message;
+    } rows[] = {
+        { EMITS_NULL, AMP_ERR_INVALID_ARGUMENT, "emit was given NULL" },
+        { FAILS, AMP_ERR_HOST_FAILED, "op scale_layer: the host's hook visit failed (status -6)" },
+        { POSITIVE, AMP_ERR_HOST_FAILED, "op scale_layer: the host's hook visit failed (status 5)" },
+        { SWALLOWS, AMP_ERR_INVALID_ARGUMENT, "op scale_layer: visit: extra: its role is 77" },
+        { NEGATIVE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is -3 elements" },
+        { HUGE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is 2305843009213693951 elements" },
+        { WRAPS, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is " },
+        { NOWHERE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: it has neither an address nor a tensor" },
+        { TWO_ROLES, AMP_ERR_CONFLICT, "visit: weights again: it is a buffer of the call already, in another role" },
+        { KEPT_TOO, AMP_ERR_CONFLICT, "visit: weights again: it is a buffer of the call already, in another role" },
+    };
+    struct host host;
+    float expected[N], shared[N] = { 0 };
+    set_up(&host);
+    host.layer.shared = shared;
+    for (int i = 0; i < N; i++) expected[i] = host.input[i] * host.weights[i];
+    start(&host);
+    fault = rows[_i].fault;
+    host.layer.forward(host.layer, &host.net);
+    ck_assert_mem_eq(host.output, expected, sizeof expected);
+    ck_untouched_by(&host, shared);
+    ck_assert_int_eq(amp_check(host.context), rows[_i].status);
+    ck_assert_msg(strstr(amp_last_error(), rows[_i].message) != NULL, "%s", amp_last_error());
+    fault = SOUND;
+    host.layer.forward(host.layer, &host.net); /* and libamp goes on */
+    ck_assert_float_eq(host.output[1], half(half(host.input[1]) * half(host.weights[1])));
+    ck_ok(amp_check(host.context));
+    ck_ok(amp_shutdown(host.context));
+}
+END_TEST
+
 int main(void) {
     TCase *tcase = tcase_create("visit");
     tcase_add_test(tcase, what_structs_point_to_is_rounded);
@@ -224,6 +289,7 @@ int main(void) {
     tcase_add_test(tcase, a_partial_overlap_runs_untouched_and_is_kept);
     tcase_add_test(tcase, two_roles_for_one_buffer_run_untouched_and_are_kept);
     tcase_add_test(tcase, a_longjmp_out_of_the_op_puts_pointers_back);
+    tcase_add_loop_test(tcase, a_faulty_hook_is_told_and_harmless, 0, 10);
     Suite *suite = suite_create("visit");
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

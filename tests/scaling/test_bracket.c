@@ -220,6 +220,45 @@ START_TEST(shutdown_cancels_open_brackets) {
 }
 END_TEST
 
+/* What a host does with a bracket or a context that is gone is told, and touches nothing. */
+START_TEST(what_is_gone_is_told) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT, copy;
+    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    amp_context *gone = rig.context;
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    copy = scaled;
+    ck_ok(amp_scale_loss_end(&copy));
+    ck_fails(AMP_ERR_WRONG_STATE, _i ? amp_scale_loss_end(&scaled) : amp_scale_loss_cancel(&scaled));
+    ck_says("the bracket is closed already");
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled)); /* the structure may be used again */
+    copy = scaled;
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_end(&copy)); /* of the opening before this one */
+    ck_ok(amp_shutdown(rig.context));
+    ck_fails(AMP_ERR_WRONG_STATE, _i ? amp_scale_loss_end(&scaled) : amp_scale_loss_cancel(&scaled));
+    ck_says("the context was shut down meanwhile");
+    ck_fails(AMP_ERR_WRONG_STATE, amp_shutdown(gone));
+    ck_says("was it shut down already?");
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_begin_many(gone, NULL, 0, 0, 0, NULL, &scaled));
+    rig.context = NULL;
+    rig_end(&rig);
+}
+END_TEST
+
+/* A static scale of 1 skips nothing, so the optimizer sees what backward made: as in FP32 training, and as Apex. */
+START_TEST(at_a_static_scale_of_one_what_is_not_finite_reaches_the_step) {
+    struct rig rig;
+    rig_start(&rig, AMP_O5, _i ? FAKE_NO_SET_GRAD : 0);
+    ck_assert_int_eq(bracket(&rig, (double)INFINITY), AMP_STEP);
+    ck_assert(isinf(fake_get(rig.net.weight->grad, 0)));
+    net_step(&rig.net);
+    ck_assert(!isfinite(fake_get(rig.net.weight, 0)));
+    rig_end(&rig);
+}
+END_TEST
+
 int main(void) {
     const struct test tests[] = {
         { the_loss_carries_the_scale, 2 }, { the_seed_carries_it_without_a_scale_hook_or_loss, 2 },
@@ -229,7 +268,8 @@ int main(void) {
         { delayed_gradients_are_unscaled_by_the_last_bracket, 2 }, { delay_keeps_what_stood_there_apart, 1 },
         { no_step_while_gradients_are_scaled, 1 }, { cancel_drops_the_new_and_puts_back_the_old, 4 },
         { cancel_of_a_first_bracket_leaves_no_gradient, 1 }, { cancelling_a_bracket_keeps_delayed_gradients, 1 },
-        { shutdown_cancels_open_brackets, 1 },
+        { shutdown_cancels_open_brackets, 1 }, { what_is_gone_is_told, 2 },
+        { at_a_static_scale_of_one_what_is_not_finite_reaches_the_step, 2 },
     };
     return RUN_TESTS("bracket", tests);
 }

@@ -184,9 +184,9 @@ static const struct {
 } mistakes[] = {
     { wire_before_memory, "a view with elements has no data" },
     { forget_emulate, "needs the hook swap_data of amp_host" },
-    { tell_two_roles, "y is a buffer of the call already, in another role" },
-    { tell_a_part, "y overlaps another buffer of the call without being the same" },
-    { forget_the_flag, "is a seed, but op cross_entropy lacks the flag AMP_OP_SEEDS" },
+    { tell_two_roles, "y: it is a buffer of the call already, in another role" },
+    { tell_a_part, "y: it overlaps another buffer of the call without being the same" },
+    { forget_the_flag, "it is a seed, but the op lacks the flag AMP_OP_SEEDS" },
     { open_two_brackets, "a seed in an op's arguments cannot tell whose it is" },
     { update_by_itself, "its slot step saw no call between the first two brackets" },
     { use_own_names, "0 of 1 ops got a class from the apex lists, so nothing is cast" },

@@ -120,9 +120,9 @@ static const struct mistake {
     { wrong_forward_name, AMP_ERR_NOT_FOUND, "backward_of names connected, which is no op of this model" },
     { overlapping_parameters, AMP_ERR_CONFLICT, "linear0.weights and linear0.biases overlap in memory without being the same" },
     { no_emulate, AMP_ERR_MISSING_HOOK, "or set amp_config.emulate, which rounds them in place" },
-    { two_roles, AMP_ERR_CONFLICT, "visit: output is a buffer of the call already, in another role" },
-    { wrong_size, AMP_ERR_CONFLICT, "visit: output overlaps another buffer of the call without being the same" },
-    { no_role, AMP_ERR_INVALID_ARGUMENT, "visit: output has no address, a negative size or an unknown role 0" },
+    { two_roles, AMP_ERR_CONFLICT, "visit: output: it is a buffer of the call already, in another role" },
+    { wrong_size, AMP_ERR_CONFLICT, "visit: output: it overlaps another buffer of the call without being the same" },
+    { no_role, AMP_ERR_INVALID_ARGUMENT, "visit: output: its role is 0, which is none of AMP_ROLE_*" },
     { update_inside, AMP_ERR_WRONG_STATE, "step inside the bracket: call amp_scale_loss_end before the optimizer's step" },
     { old_layer_put_back, AMP_ERR_SLOT_TAKEN, "somebody else wrote over 3 wrapped slots" },
 };
