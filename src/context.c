@@ -39,7 +39,7 @@ void amp__context_destroy(amp_context *context) {
 static amp_status check_idle(const amp_context *context) {
     const struct amp__thread *thread = amp__thread_state();
     for (uint32_t i = 0; i < thread->n_marks; i++)
-        AMP_RETURN_IF(thread->marks[i].saved.context == context && thread->marks[i].saved.set, AMP_ERR_WRONG_STATE,
+        AMP_RETURN_IF(thread->marks[i].owner == context, AMP_ERR_WRONG_STATE,
                       "amp_shutdown inside a wrapped call of the same context: let it return first");
     AMP_RETURN_IF(thread->scope.set && thread->scope.context == context, AMP_ERR_WRONG_STATE,
                   "amp_shutdown inside a wrapped call or an entered scope of the same context: leave it first");

@@ -52,6 +52,7 @@ bool amp__mark_push(struct amp__thread *thread, const void *frame, amp__anchor *
     for (size_t i = 0; i < AMP_COUNT(anchor->words); i++) anchor->words[i] = mark->number;
     __asm__ volatile("" : : "r"(anchor) : "memory"); /* nobody reads them but is_gone, later */
     mark->saved = thread->scope;
+    mark->owner = NULL;
     mark->traps.masked = false;
     mark->abandoned = abandoned;
     mark->user = user;

@@ -37,6 +37,7 @@ struct amp__mark {
     const amp__anchor *anchor;
     uintptr_t number;
     struct amp__scope_state saved;
+    const void *owner; /* the context whose wrapper it is; it must not end meanwhile */
     struct amp__traps traps;       /* masked for the op that runs in the frame; put back if it was jumped over */
     void (*abandoned)(void *user); /* called if the frame was jumped over; may be NULL */
     void *user;
@@ -64,6 +65,10 @@ void amp__thread_unwind(struct amp__thread *thread, uint32_t n_marks, struct amp
 /* Enters `scope` under a mark; false if the marks are exhausted (nothing changed). frame and anchor are the caller's. */
 bool amp__mark_push(struct amp__thread *thread, const void *frame, amp__anchor *anchor, struct amp__scope_state scope,
                     void (*abandoned)(void *), void *user);
+/* Whose wrapper the mark on top is. */
+static inline void amp__mark_own(struct amp__thread *thread, const void *owner) {
+    thread->marks[thread->n_marks - 1].owner = owner;
+}
 /* Leaves the mark that was pushed with `anchor`, and any above it that a longjmp jumped over. */
 void amp__mark_pop(struct amp__thread *thread, const amp__anchor *anchor);
 

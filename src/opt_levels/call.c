@@ -272,6 +272,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
         amp__call_run(call, call->original, call->args);
         return;
     }
+    amp__mark_own(thread, op->context);
     struct operands operands = { .n = 0 };
     count(&op->calls);
     const amp_status looked = gather_all(&operands, op, call);
@@ -340,6 +341,7 @@ static void forward_in_scope(struct amp__op *op, struct amp__call *call, struct 
         amp__call_run(call, call->original, call->args);
         return;
     }
+    amp__mark_own(thread, op->context);
     count(&op->calls);
     atomic_store_explicit(&op->last_target, op->context->properties.cast_model_type, memory_order_relaxed);
     run_forward(op, call);
@@ -353,6 +355,7 @@ void amp__forward_handler(void *user, struct amp__call *call) {
     const bool keeps_nothing = !thread->scope.set && !op->host->version;
     const bool marked = keeps_nothing && amp__mark_push(thread, __builtin_frame_address(0), &anchor, thread->scope,
                                                         drop_casts, op->context);
+    if (marked) amp__mark_own(thread, op->context);
     forward_in_scope(op, call, thread);
     if (marked) amp__mark_pop(thread, &anchor);
     if (keeps_nothing) drop_casts(op->context);

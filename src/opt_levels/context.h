@@ -80,7 +80,8 @@ struct amp__optimizer {
     size_t steps_called;   /* step slots called since the decision was new, */
     size_t steps_expected; /* of so many */
     uint32_t stepping;     /* steps running now */
-    amp_action running;    /* what amp_step_begin answered, for its end */
+    amp_action running;    /* what amp_step_begin answered, for its end, */
+    bool begun;            /* which has not come yet */
     amp_scope scope;       /* held between amp_step_begin and amp_step_end */
     uint64_t last_step;    /* context->n_steps when it last stepped or skipped */
     uint32_t last_loss;    /* loss_id of its last bracket */

@@ -17,6 +17,9 @@ static amp_status add_gradient(amp_context *context, struct amp__param *param) {
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) return AMP_OK;
     AMP_TRY(amp__host_layout(param->host, grad, param->name, &now));
+    const uintptr_t at = (uintptr_t)now.data, own = (uintptr_t)param->address;
+    AMP_RETURN_IF(own && now.size && now.dtype == AMP_FLOAT32 && at < own + 4 * param->size && own < at + 4 * now.size,
+                  AMP_ERR_CONFLICT, "%s: its gradient lies in its own elements: give it memory of its own", param->name);
     if (now.dtype != AMP_FLOAT32 || !now.size || now.strides) return AMP_OK; /* raw buffers are compact */
     context->grad_ranges[context->n_grad_ranges++] =
         (struct amp__range){ (uintptr_t)now.data, (uintptr_t)now.data + 4 * now.size, param };

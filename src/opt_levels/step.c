@@ -91,6 +91,7 @@ void amp__step_handler(void *user, struct amp__call *call) {
     amp__anchor anchor;
     const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, none,
                                        action == AMP_STEP ? step_abandoned : NULL, optimizer);
+    if (marked) amp__mark_own(thread, op->context);
     if (action == AMP_STEP) amp__call_run(call, call->original, call->args);
     else amp__call_return(call, op->on_skip);
     if (marked) amp__mark_pop(thread, &anchor);
@@ -101,8 +102,13 @@ void amp__step_handler(void *user, struct amp__call *call) {
 void amp__zero_grad_handler(void *user, struct amp__call *call) {
     struct amp__op *op = user;
     struct amp__optimizer *optimizer = op->target;
+    struct amp__thread *thread = amp__thread_state();
+    amp__anchor anchor;
     atomic_fetch_add_explicit(&op->calls, 1, memory_order_relaxed);
+    const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, thread->scope, NULL, NULL);
+    if (marked) amp__mark_own(thread, op->context);
     amp__call_run(call, call->original, call->args);
+    if (marked) amp__mark_pop(thread, &anchor);
     amp__grads_forget(optimizer->params, optimizer->n_params, optimizer->in_bracket);
     optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
 }
@@ -137,6 +143,7 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
         return status;
     }
     optimizer->running = action;
+    optimizer->begun = true;
     filled.action = action;
     filled.found_inf = &optimizer->context->brackets[optimizer->last_loss].found_inf;
     filled.grad_scale = 1.0f;
@@ -147,7 +154,8 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
 AMP_API amp_status amp_step_end(amp_optimizer *user) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(amp__optimizer_find(user, &optimizer));
-    AMP_RETURN_IF(!optimizer->stepping, AMP_ERR_WRONG_STATE, "amp_step_end without amp_step_begin");
+    AMP_RETURN_IF(!optimizer->begun, AMP_ERR_WRONG_STATE, "amp_step_end without amp_step_begin");
+    optimizer->begun = false;
     (void)amp_scope_leave(&optimizer->scope);
     optimizer->steps_called = optimizer->steps_expected; /* one begin and end is a whole step */
     return end(optimizer, optimizer->running);

@@ -326,6 +326,43 @@ START_TEST(without_either_way_the_user_is_told) {
 }
 END_TEST
 
+START_TEST(a_gradient_needs_memory_of_its_own) {
+    struct host host;
+    set_up(&host);
+    if (_i) host.buffers[1].grad = &host.buffers[1];
+    else host.grads[1].data = host.weights + OC * C + 1;
+    ck_assert_int_eq(start(&host, AMP_O1, AMP_ON), AMP_ERR_CONFLICT);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "second: its gradient lies in its own elements"));
+    ck_assert(table.forward == matmul_forward);
+}
+END_TEST
+
+/* An op that ends its own context, or closes a step that it did not open, is refused. */
+static struct host *ended;
+static amp_status ended_with[2];
+
+static void end_inside(float *out, const float *inp, const float *weight, int b, int c, int oc) {
+    ended_with[0] = amp_shutdown(ended->context);
+    ended_with[1] = amp_step_end(&ended->optimizer);
+    matmul_forward(out, inp, weight, b, c, oc);
+}
+
+START_TEST(a_context_does_not_end_inside_its_own_op) {
+    struct host host;
+    float inp[B * C], out[B * OC];
+    set_up(&host);
+    fill(inp, B * C, 1.0f);
+    table.forward = end_inside;
+    ended = &host;
+    ck_ok(start(&host, _i ? AMP_O2 : AMP_O1, AMP_ON));
+    table.forward(out, inp, host.weights, B, C, OC);
+    ck_assert_int_eq(ended_with[0], AMP_ERR_WRONG_STATE);
+    ck_assert_int_eq(ended_with[1], AMP_ERR_WRONG_STATE);
+    ck_ok(amp_shutdown(host.context));
+    ck_assert(table.forward == end_inside);
+}
+END_TEST
+
 START_TEST(levels_that_re_type_say_what_they_need) {
     struct host host;
     set_up(&host);
@@ -416,6 +453,8 @@ int main(void) {
     tcase_add_test(tcase, what_an_implementation_updates_stays_fp32);
     tcase_add_test(tcase, without_either_way_the_user_is_told);
     tcase_add_test(tcase, levels_that_re_type_say_what_they_need);
+    tcase_add_loop_test(tcase, a_gradient_needs_memory_of_its_own, 0, 2);
+    tcase_add_loop_test(tcase, a_context_does_not_end_inside_its_own_op, 0, 2);
     tcase_add_loop_test(tcase, it_trains, 0, 2);
     tcase_add_test(tcase, an_overflow_leaves_the_fixed_buffers_clean);
     Suite *suite = suite_create("raw");

@@ -53,7 +53,7 @@ static amp_status emit_one(amp_emit emit, void *self, const char *name, amp_role
 }
 
 /* What a faulty hook does at the end of a visit. */
-static enum { SOUND, EMITS_NULL, FAILS, POSITIVE, SWALLOWS, NEGATIVE, HUGE, WRAPS, NOWHERE, TWO_ROLES, KEPT_TOO } fault;
+static enum { SOUND, EMITS_NULL, FAILS, POSITIVE, SWALLOWS, NEGATIVE, HUGE, WRAPS, NOWHERE, TWO_ROLES, KEPT_TOO, TWICE } fault;
 
 static amp_status misbehave(struct layer *layer, amp_emit emit, void *emit_self) {
     amp_status status = AMP_OK;
@@ -68,6 +68,10 @@ static amp_status misbehave(struct layer *layer, amp_emit emit, void *emit_self)
     case WRAPS: status = emit_one(emit, emit_self, "extra", AMP_ROLE_WRITE, &layer->shared, PTRDIFF_MAX / 4); break;
     case NOWHERE: status = emit_one(emit, emit_self, "extra", AMP_ROLE_READ, NULL, N); break;
     case TWO_ROLES: status = emit_one(emit, emit_self, "weights again", AMP_ROLE_WRITE, &layer->weights, N); break;
+    case TWICE:
+        status = emit_one(emit, emit_self, "output again", AMP_ROLE_WRITE, &layer->output, N);
+        if (status == AMP_OK) status = emit_one(emit, emit_self, "input again", AMP_ROLE_READ, &layer->weights, N);
+        break;
     case KEPT_TOO: status = emit_one(emit, emit_self, "weights again", AMP_ROLE_KEEP, &layer->weights, N); break;
     }
     return status;
@@ -244,6 +248,20 @@ START_TEST(a_longjmp_out_of_the_op_puts_pointers_back) {
 }
 END_TEST
 
+/* A node whose two inputs are one emits one address twice. */
+START_TEST(one_address_may_be_emitted_twice) {
+    struct host host;
+    set_up(&host);
+    start(&host);
+    fault = TWICE;
+    host.layer.forward(host.layer, &host.net);
+    for (int i = 0; i < N; i++) ck_assert_float_eq(host.output[i], half(half(host.input[i]) * half(host.weights[i])));
+    ck_untouched(&host);
+    ck_ok(amp_check(host.context));
+    ck_ok(amp_shutdown(host.context));
+}
+END_TEST
+
 /* Whatever the hook does wrong: the op runs as without libamp, once, and the message says which op and which field. */
 START_TEST(a_faulty_hook_is_told_and_harmless) {
     static const struct {
@@ -289,6 +307,7 @@ int main(void) {
     tcase_add_test(tcase, a_partial_overlap_runs_untouched_and_is_kept);
     tcase_add_test(tcase, two_roles_for_one_buffer_run_untouched_and_are_kept);
     tcase_add_test(tcase, a_longjmp_out_of_the_op_puts_pointers_back);
+    tcase_add_test(tcase, one_address_may_be_emitted_twice);
     tcase_add_loop_test(tcase, a_faulty_hook_is_told_and_harmless, 0, 10);
     Suite *suite = suite_create("visit");
     suite_add_tcase(suite, tcase);
