@@ -253,14 +253,17 @@ typedef amp_status (*amp_emit)(void *emit_self, const amp_field *field);
 
 /* ---- Events ------------------------------------------------------------------------------------------------------- */
 
-/* What an event is about, and which members of amp_event speak of it. */
+/* What an event is about, and which members of amp_event speak of it. Later versions may have more kinds: ignore those
+ * that you do not know. */
 typedef int32_t amp_event_kind;
 enum {
     AMP_EVENT_LOG = 1,          /* message */
     AMP_EVENT_WARNING = 2,      /* message: something the user should look at */
     AMP_EVENT_SKIP = 3,         /* a step was skipped: loss_id, scale_before, scale_after, message */
     AMP_EVENT_SCALE_CHANGE = 4, /* the loss scale changed: loss_id, scale_before, scale_after */
-    AMP_EVENT_ERROR = 5         /* an error was kept inside a wrapped call: status, message */
+    AMP_EVENT_ERROR = 5,        /* an error was kept inside a wrapped call: status, message */
+    AMP_EVENT_BRACKET = 6       /* a bracket has decided, whatever it decided: loss_id, action, scale_before, scale_after,
+                                   first_nonfinite; before the events of its skip and its scale change */
 };
 
 /* What the hook `event` is told. Borrowed. Members that the kind does not name are 0. */
@@ -274,6 +277,10 @@ typedef struct amp_event {
     const char *message; /* borrowed; never NULL. Skips and scale changes come each and every time, but with words only
                             the first ten of a kind and loss, then every one whose number is a power of two; "" else */
     amp_context *context; /* whose event it is */
+    amp_action action;    /* AMP_STEP or AMP_SKIP */
+    int32_t reserved;     /* 0 */
+    const char *first_nonfinite; /* parameter whose gradient was the first non-finite one in this bracket; NULL: all
+                                    were finite here. Valid until amp_shutdown */
 } amp_event;
 
 /* ---- The host's hooks --------------------------------------------------------------------------------------------- */

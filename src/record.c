@@ -67,10 +67,20 @@ static void tell_change(struct amp__bracket *bracket, amp_event *event) {
     amp__event(bracket->context, bracket->host, event);
 }
 
+/* Each bracket, for schedulers that would else have to guess. */
+static void tell_bracket(const struct amp__bracket *bracket, amp_event event, amp_action action, bool here) {
+    event.kind = AMP_EVENT_BRACKET;
+    event.action = action;
+    event.first_nonfinite = here ? bracket->record.first_nonfinite : NULL;
+    event.message = "";
+    amp__event(bracket->context, bracket->host, &event);
+}
+
 void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here) {
     const amp_record *record = &bracket->record;
     amp_event event = { .loss_id = bracket->loss_id, .scale_before = record->scale_before,
                         .scale_after = record->scale_after };
+    tell_bracket(bracket, event, action, overflow_here);
     if (action == AMP_SKIP) tell_skip(bracket, &event, overflow_here);
     if (record->scale_after != record->scale_before) tell_change(bracket, &event);
 }

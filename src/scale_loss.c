@@ -359,12 +359,14 @@ static amp_status conclude(struct amp__bracket *bracket, struct amp__grads_resul
     struct agreement agreement = { result->found_inf, false, true };
     AMP_TRY(agree(bracket, &agreement));
     if (agreement.gave_up) {
-        const amp_event event = { .kind = AMP_EVENT_SKIP, .loss_id = bracket->loss_id, .scale_before = bracket->scale,
+        amp_event event = { .kind = AMP_EVENT_BRACKET, .action = AMP_SKIP, .loss_id = bracket->loss_id, .scale_before = bracket->scale,
                                   .scale_after = bracket->scale,
                                   .message = "another rank had an error or cancelled: the step is skipped on every rank" };
         skip_all(bracket);
         end_delayed_check(bracket, true);
         *action = AMP_SKIP;
+        amp__event(bracket->context, bracket->host, &event);
+        event.kind = AMP_EVENT_SKIP;
         amp__event(bracket->context, bracket->host, &event);
         return AMP_OK;
     }

@@ -238,6 +238,25 @@ static amp_status enter_seed(struct amp__raw *raw, struct amp__raw_place *place)
     return AMP_OK;
 }
 
+/* Two arguments on one buffer that the op updates through both see each other's writes, as without libamp: one temporary.
+ * What would be lost is refused. */
+static amp_status share(struct amp__raw *raw, const struct amp__raw_place *place, const char *op, const char *name,
+                        void **temporary, bool *shared) {
+    const uint16_t written = AMP__WRITE | AMP__READ_WRITE;
+    for (size_t i = 0; i < raw->n && (place->flags & written); i++) {
+        const struct amp__raw_place *known = &raw->places[i];
+        const uintptr_t a = (uintptr_t)known->host, b = (uintptr_t)place->host;
+        const bool apart = a + (uintptr_t)known->extents.span * 4 <= b || b + (uintptr_t)place->extents.span * 4 <= a;
+        if (apart || !(known->flags & written)) continue;
+        AMP_RETURN_IF(a != b || known->extents.span != place->extents.span || (known->flags & written) != (place->flags & written),
+                      AMP_ERR_CONFLICT, "op %s: %s: what it writes overlaps what another argument writes, without being the "
+                      "same: give the op buffers of their own", op, name);
+        *temporary = known->temporary;
+        *shared = true;
+    }
+    return AMP_OK;
+}
+
 static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *call, uint32_t i, void **argv,
                                  void **pointers) {
     const struct amp__arg *arg = &call->schema->args[i];
@@ -250,7 +269,9 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     place->flags = arg->flags;
     AMP_TRY(extents_of(raw, raw->casting, call, i, place));
     if (!place->extents.count) return AMP_OK;
-    AMP_TRY(seed ? enter_seed(raw, place) : enter_place(raw, place));
+    bool shared = false;
+    AMP_TRY(share(raw, place, raw->casting->op->name, arg->name, &place->temporary, &shared));
+    if (!shared) AMP_TRY(seed ? enter_seed(raw, place) : enter_place(raw, place));
     if (!place->temporary) return AMP_OK;
     pointers[i] = place->temporary;
     argv[i] = &pointers[i];

@@ -326,6 +326,34 @@ START_TEST(without_either_way_the_user_is_told) {
 }
 END_TEST
 
+/* x += 1 and y += 2, element by element: on one buffer it is += 3. */
+static void add_twice(float *x, float *y, int n) {
+    for (int i = 0; i < n; i++) {
+        x[i] += 1.0f;
+        y[i] += 2.0f;
+    }
+}
+
+static void (*add_twice_slot)(float *, float *, int) = add_twice;
+
+START_TEST(one_buffer_in_two_arguments_keeps_both_updates) {
+    struct host host;
+    float x[4] = { 12.0f, 12.0f, 12.0f, 12.0f };
+    set_up(&host);
+    host.ops[2] = describe("add_twice", "add_twice(float(a!) x[n], float(a!) y[n], int n) -> void", &add_twice_slot);
+    host.ops[2].op_class = AMP_LOWER;
+    ck_ok(start(&host, AMP_O1, AMP_ON));
+    add_twice_slot(x, x, 4);
+    for (int i = 0; i < 4; i++) ck_assert_float_eq(x[i], 15.0f);
+    ck_ok(amp_check(host.context));
+    add_twice_slot(x, x + 1, 3); /* overlap in part: as without libamp, and told */
+    ck_assert_int_eq(amp_check(host.context), AMP_ERR_CONFLICT);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "op add_twice: y: what it writes overlaps"));
+    ck_assert(x[0] == 16.0f && x[1] == 18.0f && x[2] == 18.0f && x[3] == 17.0f);
+    ck_ok(amp_shutdown(host.context));
+}
+END_TEST
+
 START_TEST(a_gradient_needs_memory_of_its_own) {
     struct host host;
     set_up(&host);
@@ -453,6 +481,7 @@ int main(void) {
     tcase_add_test(tcase, what_an_implementation_updates_stays_fp32);
     tcase_add_test(tcase, without_either_way_the_user_is_told);
     tcase_add_test(tcase, levels_that_re_type_say_what_they_need);
+    tcase_add_test(tcase, one_buffer_in_two_arguments_keeps_both_updates);
     tcase_add_loop_test(tcase, a_gradient_needs_memory_of_its_own, 0, 2);
     tcase_add_loop_test(tcase, a_context_does_not_end_inside_its_own_op, 0, 2);
     tcase_add_loop_test(tcase, it_trains, 0, 2);

@@ -7,12 +7,15 @@
 static struct told {
     unsigned events, words, explained;
     char last[1024];
-} told[AMP_EVENT_ERROR + 1];
+} told[AMP_EVENT_BRACKET + 1];
+
+static amp_event last_bracket;
 
 static void listen(void *self, const amp_event *event) {
     struct told *of = &told[event->kind];
     (void)self;
     of->events++;
+    if (event->kind == AMP_EVENT_BRACKET) last_bracket = *event;
     of->words += event->message[0] != 0;
     of->explained += strstr(event->message, "This is normal") != NULL;
     if (event->message[0]) snprintf(of->last, sizeof of->last, "%s", event->message);
@@ -52,6 +55,32 @@ START_TEST(skips_in_words) {
         ck_assert_msg(strstr(told[AMP_EVENT_SKIP].last, at[i].last), "%s", told[AMP_EVENT_SKIP].last);
     }
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].explained, 1);
+    rig_end(&rig);
+}
+END_TEST
+
+/* For schedulers and loggers: each bracket, with what it decided, the scales, and whose gradient was not finite. */
+START_TEST(each_bracket_is_told) {
+    struct rig rig;
+    start(&rig, 1024.0f, 2);
+    ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
+    ck_assert_uint_eq(told[AMP_EVENT_BRACKET].events, 1);
+    ck_assert_int_eq(last_bracket.action, AMP_STEP);
+    ck_assert(last_bracket.scale_before == 1024.0f && last_bracket.scale_after == 1024.0f);
+    ck_assert_ptr_null(last_bracket.first_nonfinite);
+    net_zero_grad(&rig.net);
+    ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+    ck_assert_uint_eq(told[AMP_EVENT_BRACKET].events, 2);
+    ck_assert_int_eq(last_bracket.action, AMP_SKIP);
+    ck_assert(last_bracket.scale_before == 1024.0f && last_bracket.scale_after == 512.0f);
+    ck_assert_str_eq(last_bracket.first_nonfinite, "weight");
+    net_zero_grad(&rig.net);
+    ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
+    ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
+    ck_assert(last_bracket.scale_before == 512.0f && last_bracket.scale_after == 1024.0f);
+    ck_assert_ptr_null(last_bracket.first_nonfinite); /* of this bracket, not of one before */
+    ck_assert_uint_eq(told[AMP_EVENT_BRACKET].events, 4);
+    ck_assert_uint_eq(told[AMP_EVENT_BRACKET].words, 0);
     rig_end(&rig);
 }
 END_TEST
@@ -115,7 +144,7 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { skips_in_words, 1 }, { growth_is_explained_once, 1 }, { each_loss_has_its_own_lines, 1 },
+        { skips_in_words, 1 }, { each_bracket_is_told, 1 }, { growth_is_explained_once, 1 }, { each_loss_has_its_own_lines, 1 },
         { every_bracket_leaves_a_record, 1 },
     };
     return RUN_TESTS("told", tests);

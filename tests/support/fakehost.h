@@ -74,9 +74,9 @@ struct fake {
     unsigned n_log; /* ops that ran; log[i % FAKE_LOG] */
     struct fake_tensor *tape[FAKE_TAPE];
     unsigned n_tape;
-    unsigned events[AMP_EVENT_ERROR + 1];
-    amp_event last[AMP_EVENT_ERROR + 1]; /* of each kind; message: see below */
-    char last_message[AMP_EVENT_ERROR + 1][1024];
+    unsigned events[AMP_EVENT_BRACKET + 1];
+    amp_event last[AMP_EVENT_BRACKET + 1]; /* of each kind; message: see below */
+    char last_message[AMP_EVENT_BRACKET + 1][1024];
 };
 
 void fake_init(struct fake *host, unsigned options);
