@@ -9,12 +9,27 @@ static amp_status check_idle(const struct amp__optimizer *optimizer) {
     return AMP_OK;
 }
 
+/* An optimizer without parameters was initialised without them. */
+static amp_status check_hooks(const struct amp__optimizer *optimizer) {
+    const struct amp__properties *properties = &optimizer->context->properties;
+    const amp_host *host = &optimizer->host;
+    if (amp__retypes(properties))
+        AMP_TRY(amp__host_need(host->swap_data != NULL || properties->emulate, "swap_data", "amp_add_params",
+                               "this level re-types parameters by putting other storage under their handles"));
+    if (amp__scaling_is_trivial(properties)) return AMP_OK;
+    AMP_TRY(amp__host_need(host->view != NULL, "view", "amp_add_params", "gradients are unscaled through it"));
+    AMP_TRY(amp__host_need(host->grad != NULL, "grad", "amp_add_params", "the scaler must see the parameters' gradients"));
+    return amp__host_need(!host->set_grad || host->release, "release", "amp_add_params",
+                          "set_grad hands gradients to libamp");
+}
+
 AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, size_t n) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(amp__optimizer_find(user, &optimizer));
     AMP_TRY(check_idle(optimizer));
     AMP_RETURN_IF(n && !params, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: params is NULL, but n is %zu", n);
     AMP_RETURN_IF(n > SIZE_MAX / sizeof(void *) / 2, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: n cannot be %zu", n);
+    if (n) AMP_TRY(check_hooks(optimizer));
     amp_context *context = optimizer->context;
     const size_t context_params = context->n_params, optimizer_params = optimizer->n_params;
     void *grown = amp__grow(optimizer->params, optimizer->n_params, optimizer->n_params + n, sizeof *optimizer->params);

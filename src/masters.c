@@ -12,7 +12,8 @@ static amp_status find_idle(amp_optimizer *user, const char *who, struct amp__op
     AMP_RETURN_IF((*out)->in_bracket, AMP_ERR_WRONG_STATE, "%s inside a bracket: gradients are still scaled; call it after "
                   "amp_scale_loss_end", who);
     AMP_RETURN_IF((*out)->delayed, AMP_ERR_WRONG_STATE, "%s while gradients are still scaled (AMP_DELAY_UNSCALE)", who);
-    AMP_RETURN_IF((*out)->stepping, AMP_ERR_WRONG_STATE, "%s inside a step", who);
+    AMP_RETURN_IF((*out)->stepping || amp__optimizer_is_lent(*out), AMP_ERR_WRONG_STATE,
+                  "%s inside a step of this optimizer, or of one that shares a parameter with it", who);
     return AMP_OK;
 }
 
@@ -48,6 +49,7 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
         out->dtype = AMP_FLOAT32;
     } else {
         AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
+        AMP_TRY(amp__param_check(param, &now));
         out->data = now.data;
         out->dtype = now.dtype;
         AMP_TRY(tell_layout(param, &now, out, &out->strides, 1));

@@ -11,57 +11,6 @@
 
 static const amp_device cpu = { 1, 0 };
 
-/* ---- checks ---- */
-
-static amp_status find_bracket(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out) {
-    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_scale_loss_begin: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
-                  (unsigned)context->properties.num_losses);
-    AMP_RETURN_IF(flags & ~(uint32_t)(AMP_DELAY_UNSCALE | AMP_DELAY_OVERFLOW_CHECK), AMP_ERR_INVALID_ARGUMENT,
-                  "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
-    AMP_RETURN_IF(context->brackets[loss_id].open, AMP_ERR_WRONG_STATE,
-                  "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss its "
-                  "own loss_id (amp_config.num_losses)", (unsigned)loss_id);
-    for (uint32_t i = 0; context->seeds && i < context->properties.num_losses; i++)
-        AMP_RETURN_IF(context->brackets[i].open, AMP_ERR_WRONG_STATE,
-                      "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot tell "
-                      "whose it is: end that one first", (unsigned)i);
-    *out = &context->brackets[loss_id];
-    return AMP_OK;
-}
-
-static amp_status check_optimizer(const amp_context *context, const struct amp__optimizer *optimizer, uint32_t loss_id) {
-    AMP_RETURN_IF(optimizer->context != context, AMP_ERR_CONFLICT,
-                  "amp_scale_loss_begin: the optimizers belong to different contexts: initialise them together");
-    AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
-                  "amp_scale_loss_begin: an optimizer is in an open bracket already: end that one first");
-    AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE, "amp_scale_loss_begin inside a step of the same optimizer");
-    AMP_RETURN_IF(optimizer->delayed && optimizer->delayed_loss != loss_id, AMP_ERR_CONFLICT,
-                  "amp_scale_loss_begin: gradients still carry the scale of loss_id %u (AMP_DELAY_UNSCALE); loss_id %u "
-                  "would unscale them wrongly", (unsigned)optimizer->delayed_loss, (unsigned)loss_id);
-    return AMP_OK;
-}
-
-static amp_status find_optimizers(amp_context *context, amp_optimizer *const *users, size_t n, uint32_t loss_id,
-                                  struct amp__optimizer ***out) {
-    struct amp__optimizer **list = amp__alloc(n, sizeof *list);
-    if (!list) return amp__fail_memory();
-    amp_status status = AMP_OK;
-    for (size_t i = 0; i < n && status == AMP_OK; i++) {
-        status = amp__optimizer_find(users[i], &list[i]);
-        if (status == AMP_OK) status = check_optimizer(context, list[i], loss_id);
-        for (size_t j = 0; j < i && status == AMP_OK; j++)
-            if (list[j] == list[i])
-                status = amp__fail(AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);
-    }
-    if (status != AMP_OK) {
-        amp__free(list);
-        return status;
-    }
-    *out = list;
-    return AMP_OK;
-}
-
 /* ---- begin ---- */
 
 static const amp_host *loss_host(const amp_context *context, const struct amp__bracket *bracket) {
@@ -148,9 +97,9 @@ static void open_bracket(struct amp__bracket *bracket, bool with_loss, uint32_t 
 static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, size_t n, uint32_t loss_id,
                         uint32_t flags, void *loss, amp_scaled_loss *filled) {
     struct amp__bracket *bracket = NULL;
-    AMP_TRY(find_bracket(context, loss_id, flags, &bracket));
+    AMP_TRY(amp__bracket_find(context, loss_id, flags, &bracket));
     if (flags & AMP_DELAY_OVERFLOW_CHECK) AMP_TRY(need_unchecked(bracket));
-    AMP_TRY(find_optimizers(context, optimizers, n, loss_id, &bracket->optimizers));
+    AMP_TRY(amp__bracket_optimizers(context, optimizers, n, loss_id, &bracket->optimizers));
     if (bracket->record.brackets) amp__report_unused_steps(context);
     bracket->n_optimizers = n;
     bracket->host = loss_host(context, bracket);
@@ -250,19 +199,27 @@ static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all)
     return status;
 }
 
+/* The parameters of all optimizers as one list, so that an error leaves the gradients of none of them unscaled. */
+static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__grads_result *result) {
+    size_t n = 0, filled = 0;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) n += bracket->optimizers[i]->n_params;
+    struct amp__param **params = amp__alloc(n, sizeof *params);
+    if (!params) return amp__fail_memory();
+    for (size_t i = 0; i < bracket->n_optimizers; i++)
+        for (size_t j = 0; j < bracket->optimizers[i]->n_params; j++)
+            params[filled++] = bracket->optimizers[i]->params[j];
+    const bool skips = amp__scaler_skips(&bracket->context->properties.scaler);
+    const amp_status status = amp__grads_end(params, n, bracket->scale, skips, result);
+    amp__free(params);
+    return status;
+}
+
 /* With what the brackets before it found whose check was delayed. */
 static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_result *result) {
-    struct amp__grads_result all = { bracket->unchecked_inf, bracket->unchecked_first };
-    const bool skips = amp__scaler_skips(&bracket->context->properties.scaler);
-    if (!amp__scaling_is_trivial(&bracket->context->properties))
-        for (size_t i = 0; i < bracket->n_optimizers; i++) {
-            const struct amp__optimizer *optimizer = bracket->optimizers[i];
-            struct amp__grads_result one_result;
-            AMP_TRY(amp__grads_end(optimizer->params, optimizer->n_params, bracket->scale, skips, &one_result));
-            if (!all.first_nonfinite) all.first_nonfinite = one_result.first_nonfinite;
-            all.found_inf |= one_result.found_inf;
-        }
-    *result = all;
+    struct amp__grads_result now = { false, NULL };
+    if (!amp__scaling_is_trivial(&bracket->context->properties)) AMP_TRY(unscale_all(bracket, &now));
+    result->found_inf = now.found_inf || bracket->unchecked_inf;
+    result->first_nonfinite = bracket->unchecked_first ? bracket->unchecked_first : now.first_nonfinite;
     return AMP_OK;
 }
 

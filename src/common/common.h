@@ -82,8 +82,9 @@ amp_dtype amp__view_dtype(const amp_tensor_view *view);
 amp_status amp__view_size(const amp_tensor_view *view, uint64_t *size);
 /* Are the elements one compact block in row-major order? (size as above) */
 bool amp__view_is_compact(const amp_tensor_view *view);
+/* In integers: an offset from anywhere must not be undefined behaviour. */
 static inline void *amp__view_data(const amp_tensor_view *view) {
-    return view->data ? (char *)view->data + view->byte_offset : NULL;
+    return view->data ? (void *)((uintptr_t)view->data + (uintptr_t)view->byte_offset) : NULL;
 }
 
 /* ---- caller-filled structures (abi.c) ---- */

@@ -48,14 +48,6 @@ amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp
     return AMP_OK;
 }
 
-amp_status amp__grads_written(struct amp__param *param, const amp_span *span) {
-    void *grad;
-    if (amp__has_master_grad(param)) return amp__grads_show(param, true);
-    if (!span->data || span->data != param->flat) return AMP_OK;
-    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    return amp__grad_store(param, grad, span);
-}
-
 amp_span amp__grad_master(const struct amp__param *param) {
     return (amp_span){ param->grad.data, param->size, AMP_FLOAT32, 0 };
 }
@@ -85,23 +77,26 @@ amp_status amp__grad_follow(struct amp__param *param, void *grad, const amp_span
     return AMP_OK;
 }
 
-amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
+amp_status amp__grads_look(struct amp__param *param, amp_span *exact, amp_span *shown) {
     void *grad;
+    *exact = *shown = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
     AMP_TRY(amp__master_settle(param));
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) {
         param->grad_handle = NULL;
-        *span = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
         return AMP_OK;
     }
-    amp_span shown;
-    AMP_TRY(amp__grad_elements(param, grad, &shown));
-    if (amp__has_master_grad(param) && !param->swapped) {
-        AMP_TRY(amp__grad_follow(param, grad, &shown, false));
-        shown = amp__grad_master(param);
-    }
-    *span = shown;
+    AMP_TRY(amp__grad_elements(param, grad, shown));
+    *exact = *shown;
+    if (!amp__has_master_grad(param) || param->swapped) return AMP_OK;
+    AMP_TRY(amp__grad_follow(param, grad, shown, false));
+    *exact = amp__grad_master(param);
     return AMP_OK;
+}
+
+amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
+    amp_span shown;
+    return amp__grads_look(param, span, &shown);
 }
 
 /* ---- setting aside ---- */
@@ -125,25 +120,30 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
     return AMP_OK;
 }
 
-amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside) {
+static amp_status take_back(struct amp__param *param, const struct amp__aside *aside) {
     void *grad;
-    amp_status status = amp__host_grad(param->host, param->tensor, param->name, &grad);
-    if (status == AMP_OK && param->host->set_grad) {
-        if (grad || aside->handle)
-            status = amp__host_set_grad(param->host, param->tensor, param->name, aside->handle);
-        if (status == AMP_OK) amp__host_release(param->host, grad);
-    } else if (status == AMP_OK && grad) {
-        amp_span shown;
-        status = amp__grad_elements(param, grad, &shown);
-        if (status == AMP_OK && aside->copy.data && aside->copy.dtype == shown.dtype)
-            memcpy(shown.data, aside->copy.data, amp__span_bytes(&shown));
-        else if (status == AMP_OK && amp__span_bytes(&shown))
-            memset(shown.data, 0, amp__span_bytes(&shown));
-        if (status == AMP_OK) status = amp__grad_store(param, grad, &shown);
-        param->grad_version = amp__grad_version(param, grad);
+    amp_span shown;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (param->host->set_grad) {
+        if (grad || aside->handle) AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, aside->handle));
+        amp__host_release(param->host, grad);
+        return AMP_OK;
     }
-    amp__host_free(param->host, &aside->copy);
-    *aside = (struct amp__aside){ 0 };
+    if (!grad) return AMP_OK;
+    AMP_TRY(amp__grad_elements(param, grad, &shown));
+    if (aside->copy.data && aside->copy.dtype == shown.dtype) memcpy(shown.data, aside->copy.data, amp__span_bytes(&shown));
+    else if (amp__span_bytes(&shown)) memset(shown.data, 0, amp__span_bytes(&shown));
+    AMP_TRY(amp__grad_store(param, grad, &shown));
+    param->grad_version = amp__grad_version(param, grad);
+    return AMP_OK;
+}
+
+/* A hook that fails is asked once more: there is no other place for what was set aside. */
+amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside) {
+    amp_status status = take_back(param, aside);
+    if (status != AMP_OK) status = take_back(param, aside);
+    if (status == AMP_OK) aside->handle = NULL; /* the host's again */
+    amp__aside_drop(param, aside);
     return status;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clipping gradients by value, in place. */
+/* Clipping: all gradients are looked at before one is written. */
 #include "kernels/fpenv.h"
-#include "master/master.h"
+#include "master/grad.h"
 
 enum { BLOCK = 512 };
 
@@ -39,13 +39,39 @@ static amp_status clamp(const amp_span *span, float limit) {
     return AMP_OK;
 }
 
-amp_status amp__grads_clamp(struct amp__param *const *params, size_t n, float limit) {
-    for (size_t i = 0; i < n; i++) {
-        amp_span span;
-        AMP_TRY(amp__grads_view(params[i], &span));
-        if (!span.data) continue;
-        AMP_TRY(clamp(&span, limit));
-        AMP_TRY(amp__grads_written(params[i], &span));
+static amp_status multiply(const amp_span *span, float factor) { return amp_scale_list(span, span, 1, factor, NULL); }
+
+/* The host's handle shows the new value, rounded where it is the master's; one with gaps gets it scattered. */
+static amp_status change(struct amp__param *param, const amp_span *exact, const amp_span *shown,
+                         amp_status (*with)(const amp_span *, float), float value) {
+    void *grad;
+    AMP_TRY(with(exact, value));
+    if (exact->data != shown->data) {
+        AMP_TRY(amp_cast_list(shown, exact, 1));
+        param->grad_version = amp__grad_version(param, param->grad_handle);
     }
-    return AMP_OK;
+    if (shown->data != param->flat) return AMP_OK;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    return amp__grad_store(param, grad, shown);
+}
+
+static amp_status change_all(struct amp__param *const *params, size_t n, amp_status (*with)(const amp_span *, float),
+                             float value) {
+    amp_span *spans = amp__alloc(2 * n, sizeof *spans);
+    if (!spans) return amp__fail_memory();
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n && status == AMP_OK; i++)
+        status = amp__grads_look(params[i], &spans[2 * i], &spans[2 * i + 1]);
+    for (size_t i = 0; i < n && status == AMP_OK; i++)
+        if (spans[2 * i].data) status = change(params[i], &spans[2 * i], &spans[2 * i + 1], with, value);
+    amp__free(spans);
+    return status;
+}
+
+amp_status amp__grads_clamp(struct amp__param *const *params, size_t n, float limit) {
+    return change_all(params, n, clamp, limit);
+}
+
+amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor) {
+    return change_all(params, n, multiply, factor);
 }

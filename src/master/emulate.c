@@ -27,7 +27,7 @@ static void round_block(struct amp__param *param, float *block, struct amp__coun
 amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool keep_master) {
     struct amp__elements now;
     struct amp__counts counts = { 0 };
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_TRY(amp__param_elements(param, &now));
     AMP_TRY(amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_MASTER, &param->fp32));
     copy(param, param->fp32.data, now.data);
     param->emulated = dtype;
@@ -40,7 +40,7 @@ amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool ke
 
 amp_status amp__emulated_undo(struct amp__param *param) {
     struct amp__elements now;
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_TRY(amp__param_elements(param, &now));
     if (param->fp32.data && !param->stuck) copy(param, now.data, param->fp32.data); /* stuck: a step's values are newer */
     amp__host_free(param->host, &param->fp32);
     param->emulated = AMP_DTYPE_DEFAULT;
@@ -66,14 +66,14 @@ void amp__emulated_reconcile(struct amp__param *param, float *block) {
 amp_status amp__emulated_lend(const struct amp__param *param) {
     struct amp__elements now;
     if (!param->has_master) return AMP_OK;
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_TRY(amp__param_elements(param, &now));
     copy(param, now.data, param->fp32.data);
     return AMP_OK;
 }
 
 amp_status amp__emulated_take_back(struct amp__param *param) {
     struct amp__elements now;
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_TRY(amp__param_elements(param, &now));
     if (param->has_master) copy(param, param->fp32.data, now.data);
     round_block(param, now.data, NULL);
     return AMP_OK;

@@ -16,6 +16,9 @@ amp_status amp__grad_need_master(struct amp__param *param);
  * gradient that the host zeroed is zero, also where the master gradient was too small to show. */
 amp_status amp__grad_follow(struct amp__param *param, void *grad, const amp_span *shown, bool look);
 
+/* The gradient as the optimizer will see it, and as the host's handle shows it; data NULL: none. */
+amp_status amp__grads_look(struct amp__param *param, amp_span *exact, amp_span *shown);
+
 bool amp__span_is_zero(const amp_span *span);
 static inline uint64_t amp__span_bytes(const amp_span *span) { return span->size * amp__dtype_size(span->dtype); }
 amp_status amp__span_copy(const struct amp__param *param, const amp_span *span, amp_storage *out);

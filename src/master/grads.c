@@ -116,6 +116,7 @@ struct plan {
 };
 
 static void plan_free(struct plan *plan) {
+    for (size_t i = 0; i < plan->n; i++) plan->params[i]->planned = false;
     amp__free(plan->params);
     amp__free(plan->dst);
 }
@@ -156,6 +157,7 @@ static amp_status plan_one(struct plan *plan, struct amp__param *param) {
     plan->params[i] = param;
     plan->grads[i] = grad;
     plan->n++;
+    param->planned = true;
     return AMP_OK;
 }
 
@@ -196,16 +198,24 @@ static amp_status plan_show(const struct plan *plan) {
     return AMP_OK;
 }
 
-/* The bracket is over for one parameter: what was set aside is merged, or goes back if backward made nothing. */
-static amp_status settle(struct amp__param *param, bool has_new) {
-    amp_status status = AMP_OK;
-    void *stash = param->stash.handle;
-    if (stash && has_new) amp__host_release(param->host, stash);
-    else if (stash) status = amp__host_set_grad(param->host, param->tensor, param->name, stash);
-    amp__host_free(param->host, &param->stash.copy);
-    param->stash = (struct amp__aside){ 0 };
+/* The bracket is over for one parameter, and what was set aside is merged. */
+static void settle(struct amp__param *param) {
+    amp__aside_drop(param, &param->stash);
     param->in_bracket = param->scaled = false;
-    return status;
+}
+
+/* Where backward made nothing, what was set aside goes back. The last thing that can fail, and the bracket is over for
+ * those that have it: so a cancel that follows leaves all as at begin. */
+static amp_status give_back(struct amp__param *const *params, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        struct amp__param *param = params[i];
+        if (!param->in_bracket || param->planned) continue;
+        if (param->stash.handle)
+            AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, param->stash.handle));
+        param->stash.handle = NULL; /* the host's again */
+        settle(param);
+    }
+    return AMP_OK;
 }
 
 /* Fixed buffers cannot be dropped by the host: after an overflow they hold again what stood there at begin. */
@@ -227,7 +237,8 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
     AMP_TRY(plan_alloc(&plan, n));
     amp_status status = AMP_OK;
     for (size_t i = 0; i < n && status == AMP_OK; i++) /* a parameter that two optimizers share is unscaled once */
-        if (params[i]->in_bracket) status = plan_one(&plan, params[i]);
+        if (params[i]->in_bracket && !params[i]->planned) status = plan_one(&plan, params[i]);
+    if (status == AMP_OK) status = give_back(params, n);
     if (status == AMP_OK) status = plan_run(&plan, (float)(1.0 / (double)scale), &found_inf);
     if (status == AMP_OK) plan_round(&plan, &found_inf);
     if (status == AMP_OK) status = plan_show(&plan);
@@ -237,13 +248,8 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
     }
     if (status == AMP_OK) {
         *result = (struct amp__grads_result){ found_inf != 0.0f, first >= 0 ? plan.params[first] : NULL };
-        for (size_t i = 0, next = 0; i < n; i++) {
-            if (!params[i]->in_bracket) continue;
-            const bool has_new = next < plan.n && plan.params[next] == params[i];
-            const amp_status one = settle(params[i], has_new);
-            if (one != AMP_OK) status = one;
-            next += has_new;
-        }
+        for (size_t i = 0; i < n; i++)
+            if (params[i]->in_bracket) settle(params[i]);
     }
     plan_free(&plan);
     return status;
@@ -298,15 +304,4 @@ void amp__grads_forget(struct amp__param *const *params, size_t n, bool open) {
         param->delaying = param->scaled = false;
         param->in_bracket &= open;
     }
-}
-
-amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor) {
-    for (size_t i = 0; i < n; i++) {
-        amp_span span;
-        AMP_TRY(amp__grads_view(params[i], &span));
-        if (!span.data) continue;
-        AMP_TRY(amp_scale_list(&span, &span, 1, factor, NULL));
-        AMP_TRY(amp__grads_written(params[i], &span));
-    }
-    return AMP_OK;
 }

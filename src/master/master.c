@@ -40,6 +40,23 @@ amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp
     return AMP_OK;
 }
 
+amp_status amp__param_elements(const struct amp__param *param, struct amp__elements *now) {
+    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, now));
+    return amp__param_check(param, now);
+}
+
+static amp_status check_as(const struct amp__param *param, const struct amp__elements *now, amp_dtype dtype) {
+    AMP_RETURN_IF(now->size != param->size || now->dtype != dtype, AMP_ERR_WRONG_STATE,
+                  "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its storage",
+                  param->name, (unsigned long long)param->size, amp__dtype_name(dtype), (unsigned long long)now->size,
+                  amp__dtype_name(now->dtype));
+    return AMP_OK;
+}
+
+amp_status amp__param_check(const struct amp__param *param, const struct amp__elements *now) {
+    return check_as(param, now, param->dtype);
+}
+
 amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     if (!param->has_master || param->swapped) return AMP_OK;
     AMP_TRY(amp__master_settle(param));
@@ -47,11 +64,7 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     const bool look = always || (param->emulated && !param->host->version); /* it costs little beside emulation */
     if (!look && version == param->version) return AMP_OK;
     struct amp__elements now;
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
-    AMP_RETURN_IF(now.size != param->size || now.dtype != param->dtype, AMP_ERR_WRONG_STATE,
-                  "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its storage",
-                  param->name, (unsigned long long)param->size, amp__dtype_name(param->dtype),
-                  (unsigned long long)now.size, amp__dtype_name(now.dtype));
+    AMP_TRY(amp__param_elements(param, &now));
     if (param->emulated) {
         amp__emulated_reconcile(param, now.data);
         return AMP_OK;
@@ -63,7 +76,7 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
 
 amp_status amp__master_write_back(struct amp__param *param) {
     struct amp__elements now;
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_TRY(amp__param_elements(param, &now));
     amp__master_round(param, now.data);
     return AMP_OK;
 }
@@ -82,9 +95,16 @@ void amp__master_round(struct amp__param *param, void *elements) {
 
 /* ---- lending ---- */
 
-/* Exchanges the parameter's storage with the one beside it. */
+/* Exchanges the parameter's storage with the one beside it. A block that cannot be it is given back. */
 static amp_status exchange(struct amp__param *param, amp_dtype now_beside) {
     AMP_TRY(amp__param_swap(param, &param->fp32));
+    const uint64_t bytes = param->fp32.bytes, least = param->size * amp__dtype_size(now_beside);
+    if (bytes && bytes < least) {
+        (void)amp__param_swap(param, &param->fp32);
+        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the host's hook swap_data returned a block of %llu bytes instead of the "
+                         "%llu that were there: change a parameter's values, not its storage", param->name,
+                         (unsigned long long)bytes, (unsigned long long)least);
+    }
     param->fp32.dtype = now_beside;
     return AMP_OK;
 }
@@ -209,8 +229,15 @@ amp_status amp__master_settle(struct amp__param *param) {
         param->stuck = false;
         return AMP_OK;
     }
+    struct amp__elements lent; /* the master, unless the host put something else there */
+    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &lent));
+    AMP_TRY(check_as(param, &lent, AMP_FLOAT32));
     AMP_TRY(exchange(param, AMP_FLOAT32));
+    const amp_status status = amp__master_write_back(param);
+    if (status != AMP_OK) { /* a stale 16-bit block would be taken for the host's own change: the step would be lost */
+        param->stuck = exchange(param, param->dtype) == AMP_OK;
+        return status;
+    }
     param->stuck = false;
-    AMP_TRY(amp__master_write_back(param));
     return grad_status;
 }

@@ -56,6 +56,7 @@ struct amp__param {
     bool in_bracket;
     bool scaled;   /* brackets that delayed have ended: the gradient still carries the scale, */
     bool delaying; /* and another bracket is open on top of them */
+    bool planned;  /* while an end computes: backward made a gradient */
     struct amp__aside stash;   /* what was there at begin */
     struct amp__aside delayed; /* the scaled gradient of earlier brackets that delayed, while another is open */
 
@@ -102,6 +103,10 @@ static inline bool amp__has_master_grad(const struct amp__param *param) {
 
 /* ---- master.c ---- */
 
+/* The parameter's elements, which must be as many as at initialize, of the present type. */
+amp_status amp__param_elements(const struct amp__param *param, struct amp__elements *now);
+amp_status amp__param_check(const struct amp__param *param, const struct amp__elements *now);
+
 /* Where the parameter changed outside our write-back: master := parameter, elementwise, only where the parameter is not
  * the rounded master. `always`: also if the version did not change (hosts without versions). */
 amp_status amp__master_reconcile(struct amp__param *param, bool always);
@@ -144,8 +149,6 @@ void amp__grads_forget(struct amp__param *const *params, size_t n, bool open);
 amp_status amp__grads_view(struct amp__param *param, amp_span *span);
 /* The handle shows the master gradient rounded, after the host's optimizer (always: or we) wrote into it. */
 amp_status amp__grads_show(struct amp__param *param, bool always);
-/* After writing into what amp__grads_view gave: the host's handle has it too. */
-amp_status amp__grads_written(struct amp__param *param, const amp_span *span);
 /* Multiplies all gradients, the masters' and the rounded ones that the host sees. */
 amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor);
 /* Every element into [-limit, limit]. clip.c */

@@ -51,7 +51,7 @@ static uint64_t count_unfit(const amp_storage *fp32, const amp_storage *low, uin
 
 amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool keep_master) {
     struct amp__elements now;
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_TRY(amp__param_elements(param, &now));
     amp_storage storage;
     AMP_TRY(amp__host_alloc(param->host, param->size, dtype, param->device, AMP_FOR_PARAMETER, &storage));
     const amp_storage old = { now.data, NULL, 0, now.dtype, 0 };
@@ -78,7 +78,7 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool kee
 
 amp_status amp__param_make_master(struct amp__param *param) {
     struct amp__elements now;
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &now));
+    AMP_TRY(amp__param_elements(param, &now));
     if (!param->fp32.data)
         AMP_TRY(amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_MASTER, &param->fp32));
     const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
@@ -88,10 +88,11 @@ amp_status amp__param_make_master(struct amp__param *param) {
     return AMP_OK;
 }
 
+/* A hook that fails is asked once more: what is not undone now stays undone. */
 amp_status amp__param_undo_retype(struct amp__param *param) {
     if (!param->re_typed) return AMP_OK;
-    if (param->emulated) return amp__emulated_undo(param);
-    AMP_TRY(amp__param_swap(param, &param->fp32));
+    if (param->emulated) return amp__emulated_undo(param) == AMP_OK ? AMP_OK : amp__emulated_undo(param);
+    if (amp__param_swap(param, &param->fp32) != AMP_OK) AMP_TRY(amp__param_swap(param, &param->fp32));
     amp__host_free(param->host, &param->fp32);
     param->dtype = AMP_FLOAT32;
     param->re_typed = param->has_master = false;
@@ -114,7 +115,10 @@ amp_status amp__param_restore(struct amp__param *param) {
         AMP_TRY(amp__emulated_undo(param));
         return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
     }
-    if (param->stuck) return seen; /* the host holds its FP32 block already, and refuses another */
+    if (param->stuck) { /* the host holds its FP32 block already, and refuses another */
+        amp__host_free(param->host, &param->fp32);
+        return seen;
+    }
     amp_storage storage = param->fp32;
     const bool fresh = !storage.data;
     if (fresh)
@@ -122,7 +126,7 @@ amp_status amp__param_restore(struct amp__param *param) {
     amp_status status = AMP_OK;
     if (!param->has_master) {
         struct amp__elements now;
-        status = amp__host_elements(param->host, param->tensor, param->name, &now);
+        status = amp__param_elements(param, &now);
         const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
         if (status == AMP_OK) status = cast_storage(&storage, &low, param->size);
     }
@@ -142,6 +146,7 @@ amp_status amp__param_restore(struct amp__param *param) {
 void amp__param_destroy(struct amp__param *param) {
     if (!param) return;
     if (param->host) {
+        if (param->emulated) amp__host_free(param->host, &param->fp32); /* ours: a restore that failed left it */
         amp__host_free(param->host, &param->grad);
         amp__host_free(param->host, &param->first);
         amp__host_free(param->host, &param->spread);

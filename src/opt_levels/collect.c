@@ -222,8 +222,9 @@ static amp_status check_apart(const amp_context *context, const struct amp__para
         if (other == param || !other->size || !other->host->view) continue;
         AMP_TRY(amp__host_layout(other->host, other->tensor, other->name, &now));
         if (now.strides || !param->address) continue;
-        const char *begin = now.data, *end = begin + now.size * amp__dtype_size(now.dtype);
-        const char *mine = param->address, *mine_end = mine + param->size * amp__dtype_size(param->dtype);
+        const uintptr_t begin = (uintptr_t)now.data, end = begin + (uintptr_t)now.size * amp__dtype_size(now.dtype);
+        const uintptr_t mine = (uintptr_t)param->address;
+        const uintptr_t mine_end = mine + (uintptr_t)param->size * amp__dtype_size(param->dtype);
         AMP_RETURN_IF(mine < end && begin < mine_end, AMP_ERR_CONFLICT,
                       "amp_add_params: %s shares memory with %s: add that handle, or give it storage of its own",
                       param->name, other->name);

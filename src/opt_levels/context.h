@@ -194,6 +194,8 @@ void amp__forward_handler(void *user, struct amp__call *call);
 
 /* The context's record of a caller's optimizer. */
 amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out);
+/* Is a step running on its parameters, of this optimizer or of another that shares one? */
+bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer);
 /* The decision of the brackets holds for one call of each of the optimizer's step slots (some hosts have one per layer).
  * Called after the last of them, or when the next bracket begins. */
 void amp__decision_used(struct amp__optimizer *optimizer);

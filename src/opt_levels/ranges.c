@@ -16,7 +16,8 @@ static amp_status add_gradient(amp_context *context, struct amp__param *param) {
     if (!param->in_optimizer || !param->host->grad || param->host->set_grad || !param->host->view) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) return AMP_OK;
-    AMP_TRY(amp__host_layout(param->host, grad, param->name, &now));
+    const amp_status status = amp__host_layout(param->host, grad, "gradient", &now);
+    if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     const uintptr_t at = (uintptr_t)now.data, own = (uintptr_t)param->address;
     AMP_RETURN_IF(own && now.size && now.dtype == AMP_FLOAT32 && at < own + 4 * param->size && own < at + 4 * now.size,
                   AMP_ERR_CONFLICT, "%s: its gradient lies in its own elements: give it memory of its own", param->name);

@@ -29,6 +29,12 @@ static amp_status swap_in(struct amp__optimizer *optimizer) {
 
 /* ---- what the brackets decided ---- */
 
+bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer) {
+    for (size_t i = 0; i < optimizer->n_params; i++)
+        if (optimizer->params[i]->swapped) return true;
+    return false;
+}
+
 static amp_status check_may_step(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
                   "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
@@ -38,6 +44,10 @@ static amp_status check_may_step(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->unchecked, AMP_ERR_WRONG_STATE,
                   "step while it is not decided whether to: the last bracket of a loss_id before a step must not have "
                   "AMP_DELAY_OVERFLOW_CHECK");
+    for (size_t i = 0; i < optimizer->n_params; i++)
+        AMP_RETURN_IF(optimizer->params[i]->in_bracket, AMP_ERR_WRONG_STATE,
+                      "step while the gradient of %s is in the bracket of another optimizer that shares it, or is still scaled: "
+                      "call amp_scale_loss_end first", optimizer->params[i]->name);
     return AMP_OK;
 }
 

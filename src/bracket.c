@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* May this bracket be opened? Everything is asked before anything changes. */
+#include "top.h"
+
+amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out) {
+    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_scale_loss_begin: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
+                  (unsigned)context->properties.num_losses);
+    AMP_RETURN_IF(flags & ~(uint32_t)(AMP_DELAY_UNSCALE | AMP_DELAY_OVERFLOW_CHECK), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
+    AMP_RETURN_IF(context->brackets[loss_id].open, AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss its "
+                  "own loss_id (amp_config.num_losses)", (unsigned)loss_id);
+    for (uint32_t i = 0; context->seeds && i < context->properties.num_losses; i++)
+        AMP_RETURN_IF(context->brackets[i].open, AMP_ERR_WRONG_STATE,
+                      "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot tell "
+                      "whose it is: end that one first", (unsigned)i);
+    *out = &context->brackets[loss_id];
+    return AMP_OK;
+}
+
+static amp_status check_optimizer(const amp_context *context, const struct amp__optimizer *optimizer, uint32_t loss_id) {
+    AMP_RETURN_IF(optimizer->context != context, AMP_ERR_CONFLICT,
+                  "amp_scale_loss_begin: the optimizers belong to different contexts: initialise them together");
+    AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin: an optimizer is in an open bracket already: end that one first");
+    AMP_RETURN_IF(optimizer->stepping || amp__optimizer_is_lent(optimizer), AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin inside a step of the same optimizer, or of one that shares a parameter with it");
+    AMP_RETURN_IF(optimizer->delayed && optimizer->delayed_loss != loss_id, AMP_ERR_CONFLICT,
+                  "amp_scale_loss_begin: gradients still carry the scale of loss_id %u (AMP_DELAY_UNSCALE); loss_id %u "
+                  "would unscale them wrongly", (unsigned)optimizer->delayed_loss, (unsigned)loss_id);
+    return AMP_OK;
+}
+
+amp_status amp__bracket_optimizers(amp_context *context, amp_optimizer *const *users, size_t n, uint32_t loss_id,
+                                   struct amp__optimizer ***out) {
+    struct amp__optimizer **list = amp__alloc(n, sizeof *list);
+    if (!list) return amp__fail_memory();
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n && status == AMP_OK; i++) {
+        status = amp__optimizer_find(users[i], &list[i]);
+        if (status == AMP_OK) status = check_optimizer(context, list[i], loss_id);
+        for (size_t j = 0; j < i && status == AMP_OK; j++)
+            if (list[j] == list[i])
+                status = amp__fail(AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);
+    }
+    if (status != AMP_OK) {
+        amp__free(list);
+        return status;
+    }
+    *out = list;
+    return AMP_OK;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Views that change, or fail, between libamp's looks at them: found by fuzzing (tests/fuzz), kept small here. */
+#include "world.h"
+
+static void put_grads(struct rig *rig, double value) {
+    for (size_t k = 0; k < 3; k++) fake_put_grad(rig->net.trained[k], fake_new(&rig->host, AMP_FLOAT32, NET_SIZE, value));
+}
+
+/* The last gradient cannot be clipped: the first ones stay as they are. */
+START_TEST(clipping_changes_all_gradients_or_none) {
+    struct rig rig;
+    rig_start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_FP32_GRADS);
+    put_grads(&rig, 3.0);
+    struct fake_tensor *last = ((struct fake_tensor *)rig.net.trained[2])->grad;
+    last->shape[0] = 2;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_clip_grad_value(&rig.net.optimizer, 1.0f));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL));
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 3.0);
+    last->shape[0] = NET_SIZE;
+    ck_ok(amp_clip_grad_value(&rig.net.optimizer, 1.0f));
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 1.0);
+    ck_assert_double_eq(fake_get(last, 0), 1.0);
+    fake_put_grad(rig.net.weight, NULL);
+    rig_end(&rig);
+}
+END_TEST
+
+/* Each call of clip_grad_norm to a hook fails once. */
+START_TEST(clipping_survives_a_failing_hook) {
+    static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_GRAD };
+    struct rig rig;
+    rig_start(&rig, AMP_O2, 0);
+    put_grads(&rig, 3.0);
+    amp_status status = AMP_ERR_HOST_FAILED;
+    uint64_t at = 0;
+    while (status != AMP_OK) {
+        rig.host.fail_hook = hooks[_i];
+        rig.host.fail_at = rig.host.calls[hooks[_i]] + ++at;
+        status = amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL);
+        if (status != AMP_OK) ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 3.0);
+    }
+    ck_assert_uint_gt(at, 3);
+    ck_assert_double_lt(fake_get(rig.net.weight->grad, 0), 1.0);
+    rig_end(&rig);
+}
+END_TEST
+
+/* The optimizer's step changes the number of elements: nothing is written behind them, and the step is not lost. */
+START_TEST(a_step_that_resizes_is_refused) {
+    struct rig rig;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    rig_start(&rig, AMP_O2, 0);
+    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    fake_set(rig.net.weight, 0, 0.625);
+    rig.net.weight->shape[0] = 2;
+    ck_fails(AMP_ERR_WRONG_STATE, amp_step_end(&rig.net.optimizer));
+    ck_says("behind libamp's back");
+    amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
+    size_t count;
+    ck_fails(AMP_ERR_WRONG_STATE, amp_master_params(&rig.net.optimizer, masters, 3, &count));
+    rig.net.weight->shape[0] = NET_SIZE;
+    ck_ok(amp_master_params(&rig.net.optimizer, masters, 3, &count));
+    ck_assert_float_eq(*(float *)masters[0].data, 0.625f);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.625);
+    rig_end(&rig);
+}
+END_TEST
+
+/* amp_master says how many elements there are: a parameter without a master must still have them. */
+START_TEST(masters_are_not_shown_of_what_shrank) {
+    struct rig rig;
+    amp_master master = AMP_MASTER_INIT;
+    size_t count;
+    rig_start(&rig, AMP_O1, 0);
+    rig.net.weight->shape[0] = 2;
+    ck_fails(AMP_ERR_WRONG_STATE, amp_master_params(&rig.net.optimizer, &master, 1, &count));
+    rig.net.weight->shape[0] = NET_SIZE;
+    ck_ok(amp_master_params(&rig.net.optimizer, &master, 1, &count));
+    rig_end(&rig);
+}
+END_TEST
+
+/* A hook that fails once while a step ends must not cost the step. */
+START_TEST(a_hook_that_fails_at_the_steps_end_loses_nothing) {
+    static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_SWAP, FAKE_GRAD };
+    const enum fake_hook hook = hooks[_i];
+    for (uint64_t at = 1, more = 1; more; at++) {
+        struct rig rig;
+        amp_step_info info = AMP_STEP_INFO_INIT;
+        rig_start(&rig, AMP_O2, 0);
+        net_backward(&rig.net, 0.5, 1.0);
+        ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+        fake_set(rig.net.weight, 0, 0.625);
+        fake_set(rig.net.bias, 0, 0.375);
+        rig.host.fail_hook = hook;
+        rig.host.fail_at = rig.host.calls[hook] + at;
+        const amp_status status = amp_step_end(&rig.net.optimizer);
+        more = rig.host.calls[hook] >= rig.host.fail_at;
+        ck_assert_int_eq(status, more ? AMP_ERR_HOST_FAILED : AMP_OK);
+        rig.host.fail_at = 0;
+        ck_consistent(&rig);
+        ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.625);
+        ck_assert_double_eq(fake_get(rig.net.bias, 0), 0.375);
+        rig_end(&rig);
+        ck_assert(at > 1 || more);
+    }
+}
+END_TEST
+
+/* A hook fails once in an end over two optimizers: no gradient of either is changed, and none is lost. */
+START_TEST(a_failing_end_puts_every_gradient_back) {
+    static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_GRAD, FAKE_SET_GRAD };
+    const enum fake_hook hook = hooks[_i % 3];
+    amp_status status = AMP_ERR_HOST_FAILED;
+    uint64_t at = 0;
+    for (; status != AMP_OK; at++) {
+        struct rig rig;
+        amp_config config = config_of(_i < 3 ? AMP_O1 : AMP_O2);
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        rig_init(&rig, FAKE_FP32_GRADS);
+        void *rest[] = { rig.net.bias, rig.net.gamma };
+        rig.net.optimizer.n_params = 1;
+        amp_optimizer other = { .struct_size = sizeof(amp_optimizer), .params = rest, .n_params = 2 };
+        amp_model *models[] = { &rig.net.model };
+        amp_optimizer *optimizers[] = { &rig.net.optimizer, &other };
+        ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig.context));
+        put_grads(&rig, 3.0);
+        ck_ok(amp_scale_loss_begin_many(NULL, optimizers, 2, 0, 0, NULL, &scaled));
+        fake_put_grad(rig.net.weight, fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 65536.0)); /* and none for the others */
+        rig.host.fail_hook = hook;
+        rig.host.fail_at = rig.host.calls[hook] + 1 + at;
+        status = amp_scale_loss_end(&scaled);
+        const double expected = status == AMP_OK ? 4.0 : 3.0;
+        ck_assert_ptr_nonnull(rig.net.weight->grad);
+        ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), expected);
+        ck_assert_ptr_nonnull(rig.net.bias->grad);
+        ck_assert_double_eq(fake_get(rig.net.bias->grad, 0), 3.0);
+        ck_assert_ptr_nonnull(rig.net.gamma->grad);
+        ck_assert_double_eq(fake_get(rig.net.gamma->grad, 0), 3.0);
+        rig.host.fail_at = 0;
+        rig_end(&rig);
+    }
+    ck_assert_uint_gt(at, 1);
+}
+END_TEST
+
+/* ---- parameters that come late need what those at the beginning need ---- */
+
+static void drop_swap(amp_host *host) { host->swap_data = NULL; }
+static void drop_grad(amp_host *host) { host->grad = NULL; }
+
+START_TEST(late_parameters_need_their_hooks) {
+    struct rig rig;
+    rig_init(&rig, 0);
+    (_i ? drop_grad : drop_swap)(&rig.host.hooks);
+    rig.net.optimizer.n_params = 0;
+    ck_ok(amp_initialize(NULL, &rig.net.optimizer, AMP_O2));
+    const amp_param late = { sizeof(amp_param), 0, rig.net.weight, "late" };
+    ck_fails(AMP_ERR_MISSING_HOOK, amp_add_params(&rig.net.optimizer, &late, 1));
+    ck_says(_i ? "grad" : "swap_data");
+    ck_dtype(rig.net.weight, AMP_FLOAT32);
+    rig.context = rig.net.optimizer.amp;
+    rig_end(&rig);
+}
+END_TEST
+
+/* What was re-typed for a call that fails is undone, also if the host refuses at first. */
+START_TEST(undoing_is_tried_twice) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O2);
+    config.emulate = _i ? AMP_ON : AMP_DEFAULT;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    struct fake_tensor *late = fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 0.1);
+    const amp_param params[] = { { sizeof(amp_param), 0, late, "late" }, AMP_PARAM_INIT };
+    rig.host.fail_hook = _i ? FAKE_VIEW : FAKE_SWAP;
+    for (uint64_t at = 1; at < 16; at++) {
+        rig.host.fail_at = rig.host.calls[rig.host.fail_hook] + at;
+        ck_assert_int_ne(amp_add_params(&rig.net.optimizer, params, 2), AMP_OK);
+        ck_dtype(late, AMP_FLOAT32);
+        ck_assert_float_eq((float)fake_get(late, 0), 0.1f);
+    }
+    rig.host.fail_at = 0;
+    ck_ok(amp_add_params(&rig.net.optimizer, params, 1));
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    fake_release(late);
+    rig_end(&rig);
+}
+END_TEST
+
+/* Two optimizers with one parameter: while one steps on the master, the other can neither open a bracket nor look. */
+START_TEST(shared_parameters_are_busy_for_both) {
+    struct rig rig;
+    void *shared[1];
+    amp_config config = config_of(AMP_O2);
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_master master = AMP_MASTER_INIT;
+    size_t count;
+    rig_init(&rig, 0);
+    shared[0] = rig.net.weight;
+    amp_optimizer other = { .struct_size = sizeof(amp_optimizer), .params = shared, .n_params = 1 };
+    amp_model *models[] = { &rig.net.model };
+    amp_optimizer *optimizers[] = { &rig.net.optimizer, &other };
+    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig.context));
+    net_backward(&rig.net, 0.5, 1.0);
+    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_begin(&other, NULL, &scaled));
+    ck_says("shares a parameter");
+    ck_fails(AMP_ERR_WRONG_STATE, amp_master_params(&other, &master, 1, &count));
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    ck_ok(amp_scale_loss_begin(&other, NULL, &scaled));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_step_begin(&rig.net.optimizer, &info));
+    ck_says("in the bracket of another optimizer");
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    rig_end(&rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { clipping_changes_all_gradients_or_none, 2 }, { clipping_survives_a_failing_hook, 2 },
+        { a_step_that_resizes_is_refused, 1 }, { masters_are_not_shown_of_what_shrank, 1 },
+        { a_hook_that_fails_at_the_steps_end_loses_nothing, 3 }, { a_failing_end_puts_every_gradient_back, 6 }, { late_parameters_need_their_hooks, 2 },
+        { undoing_is_tried_twice, 2 },
+        { shared_parameters_are_busy_for_both, 1 },
+    };
+    return RUN_TESTS("views", tests);
+}
