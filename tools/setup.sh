@@ -53,6 +53,7 @@ present() {
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
     git | doxygen | abidiff | valgrind) have "$1" ;;
+    libfuzzer) links_libfuzzer ;;
     arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
     *) say "tools/setup.sh: unknown thing '$1'"; exit 2 ;;
     esac
@@ -75,6 +76,7 @@ describe() {
     doxygen) echo "doxygen >= 1.9" ;;
     abidiff) echo "abidiff and abidw (libabigail)" ;;
     sanitizers) echo "gcc's sanitizers" ;;
+    libfuzzer) echo "clang's libFuzzer" ;;
     *) echo "$1" ;;
     esac
 }
@@ -84,6 +86,8 @@ packages() {
     case $2:$1 in
     apt-get:cc | apt-get:gcc | apt-get:sanitizers) echo gcc libc6-dev ;;
     apt-get:clang) echo clang libc6-dev ;;
+    apt-get:libfuzzer) echo "clang libclang-rt-$(clang_major)-dev" ;;
+    dnf:libfuzzer | pacman:libfuzzer | apk:libfuzzer) echo clang compiler-rt ;;
     apt-get:c++) echo g++ ;;
     apt-get:arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user ;;
     apt-get:ninja) echo ninja-build ;;
@@ -136,6 +140,18 @@ find_cc() {
         fi
     done
     return 1
+}
+
+clang_major() { clang -dumpversion 2>/dev/null | cut -d. -f1; }
+
+links_libfuzzer() {
+    scratch=$(mktemp) || return 1
+    if echo '#include <stddef.h>
+int LLVMFuzzerTestOneInput(const char *data, size_t size); int LLVMFuzzerTestOneInput(const char *data, size_t size) {
+return data && size > (size_t)-2; }' |
+        clang -fsanitize=fuzzer,address,undefined -x c -o "$scratch" - >/dev/null 2>&1; then code=0; else code=1; fi
+    rm -f "$scratch"
+    return $code
 }
 
 links_sanitizers() {

@@ -116,7 +116,7 @@ static void put(struct fake_tensor *tensor, int64_t i, double value) {
     case AMP_FLOAT32: memcpy(at, &single, sizeof single); break;
     case AMP_FLOAT64: memcpy(at, &value, sizeof value); break;
     default: {
-        const int32_t integer = (int32_t)value;
+        const int32_t integer = value >= -0x1p31 && value < 0x1p31 ? (int32_t)value : INT32_MIN; /* as x86 converts */
         memcpy(at, &integer, sizeof integer);
     }
     }
