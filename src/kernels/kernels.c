@@ -4,26 +4,51 @@
 #include "kernels/ref/ref.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
-uint32_t amp__cpu_flags(void) { return 0; /* there are no kernels to choose from yet */ }
+/* ---- flags in, table out ---- */
 
-void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
-    (void)cpu_flags;
+static void fill_reference(struct amp__kernels *k) {
     memcpy(k->cast, amp__ref_cast, sizeof k->cast);
+    memcpy(k->cast_stream, amp__ref_cast, sizeof k->cast_stream);
     memcpy(k->scale, amp__ref_scale, sizeof k->scale);
+    memcpy(k->scale_stream, amp__ref_scale, sizeof k->scale_stream);
     memcpy(k->axpby, amp__ref_axpby, sizeof k->axpby);
     memcpy(k->sum_squares, amp__ref_sum_squares, sizeof k->sum_squares);
     memcpy(k->nonfinite, amp__ref_nonfinite, sizeof k->nonfinite);
     k->tile = amp__ref_tile;
 }
 
-static struct amp__kernels table;
-static pthread_once_t table_once = PTHREAD_ONCE_INIT;
-
-static void build_table(void) { amp__kernels_init(&table, amp__cpu_flags()); }
-
-const struct amp__kernels *amp__kernels_get(void) {
-    pthread_once(&table_once, build_table);
-    return &table;
+void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
+    (void)cpu_flags;
+    fill_reference(k);
 }
+
+/* ---- the process's table ---- */
+
+/* One for each set of flags below the machine's: changing the mask never writes to a table that somebody reads. */
+enum { TABLES = AMP__CPU_ALL / AMP__CPU_FIRST + 1 };
+
+static struct amp__kernels tables[TABLES];
+static uint32_t machine, mask; /* mask: atomic */
+static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
+
+static void build_tables(void) {
+    machine = amp__cpu_detect();
+    for (uint32_t i = 0; i < TABLES; i++)
+        if (!(i * AMP__CPU_FIRST & ~machine)) amp__kernels_init(&tables[i], i * AMP__CPU_FIRST);
+    __atomic_store_n(&mask, amp__cpu_parse_mask(getenv("AMP_CPU_MASK")), __ATOMIC_RELAXED);
+}
+
+AMP_API uint32_t amp_cpu_flags(void) {
+    pthread_once(&tables_once, build_tables);
+    return machine & __atomic_load_n(&mask, __ATOMIC_RELAXED);
+}
+
+AMP_API void amp_set_cpu_mask(uint32_t new_mask) {
+    pthread_once(&tables_once, build_tables);
+    __atomic_store_n(&mask, new_mask, __ATOMIC_RELAXED);
+}
+
+const struct amp__kernels *amp__kernels_get(void) { return &tables[amp_cpu_flags() / AMP__CPU_FIRST]; }

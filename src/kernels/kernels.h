@@ -12,6 +12,7 @@
 #define AMP_KERNELS_KERNELS_H
 
 #include "common/common.h"
+#include "kernels/cpu.h"
 
 /* Tables are indexed by amp_dtype; index 0 (AMP_DTYPE_DEFAULT) stays NULL. */
 #define AMP__TYPES (AMP_FLOAT64 + 1)
@@ -43,10 +44,11 @@
 /* 1 if an element is infinite or NaN, else 0. */
 #define AMP__NONFINITE(name) uint32_t name(const void *src, size_t n)
 
-/* c[i * ld + j] += a[p * AMP__TILE_ROWS + i] * b[p * AMP__TILE_COLS + j] in float, for p from 0 to depth - 1, for one
- * tile of AMP__TILE_ROWS x AMP__TILE_COLS. a and b are panels packed by matmul.c; nothing overlaps. */
-#define AMP__TILE_ROWS 4
-#define AMP__TILE_COLS 8
+/* c[i * ld + j] += a[p * rows + i] * b[p * cols + j] in float, for p from 0 to depth - 1, for one tile of the size that
+ * stands beside the kernel. Product and sum may be one operation. a and b are panels packed by matmul.c; nothing
+ * overlaps. */
+#define AMP__TILE_ROWS_MAX 16
+#define AMP__TILE_COLS_MAX 64
 #define AMP__TILE(name) void name(float *c, size_t ld, const float *a, const float *b, size_t depth)
 
 typedef AMP__CAST(amp__cast_fn);
@@ -56,25 +58,29 @@ typedef AMP__SUM_SQUARES(amp__sum_squares_fn);
 typedef AMP__NONFINITE(amp__nonfinite_fn);
 typedef AMP__TILE(amp__tile_fn);
 
+struct amp__tile {
+    amp__tile_fn *fn;
+    size_t rows, cols;
+};
+
+/* "Past the caches": the same, dst never src, for more than fits there. Stores need not read what they replace, and what
+ * the caches hold stays; the caller must not want dst again soon. */
 struct amp__kernels {
     amp__cast_fn *cast[AMP__TYPES][AMP__TYPES];               /* [dst][src] */
+    amp__cast_fn *cast_stream[AMP__TYPES][AMP__TYPES];        /* cast past the caches */
     amp__scale_fn *scale[AMP__TYPES][AMP__TYPES];             /* [dst][src] */
+    amp__scale_fn *scale_stream[AMP__TYPES][AMP__TYPES];      /* scale past the caches */
     amp__axpby_fn *axpby[AMP__TYPES][AMP__TYPES][AMP__TYPES]; /* [dst][x][y] */
     amp__sum_squares_fn *sum_squares[AMP__TYPES];
     amp__nonfinite_fn *nonfinite[AMP__TYPES];
-    amp__tile_fn *tile;
+    struct amp__tile tile;
 };
-
-/* Instruction sets, lowest first: X(name, flag). None beyond the reference yet. */
-#define AMP__CPU_MAP(X)
-
-/* The instruction sets of this machine: flags of AMP__CPU_MAP. */
-uint32_t amp__cpu_flags(void);
 
 /* Fills every slot with the best kernel that needs nothing beyond `cpu_flags`. Pure: flags in, table out. */
 void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags);
 
-/* The process's table, built at the first call for this machine. Never fails. */
+/* The process's table: for the sets of this machine within the mask (amp_set_cpu_mask). Never fails, never changes: a
+ * call that asks once goes on with what it got. */
 const struct amp__kernels *amp__kernels_get(void);
 
 #endif

@@ -11,11 +11,13 @@
 
 #include <string.h>
 
-/* Packed blocks and sums take at most 512 KiB: the second-level cache. Multiples of the tile. */
+/* At most this much at a time, and whole tiles of it. Packed blocks and sums take at most 512 KiB: the second-level
+ * cache. */
 enum { BLOCK_M = 128, BLOCK_N = 256, BLOCK_K = 256 };
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static size_t round_down(size_t n, size_t to) { return n / to * to; }
 
 /* ---- checks ---- */
 
@@ -117,23 +119,23 @@ static void pack(float *dst, size_t side, const struct operand *x, const struct 
 /* ---- the product ---- */
 
 struct scratch {
-    float *a, *b;   /* packed blocks */
-    float *sums;    /* of one block, row-major */
-    size_t sums_ld; /* elements between rows of sums */
+    float *a, *b;            /* packed blocks */
+    float *sums;             /* of one block, row-major */
+    size_t sums_ld;          /* elements between rows of sums */
+    size_t block_m, block_n; /* whole tiles */
 };
 
 /* sums += the block's part of op(a) * op(b). */
-static void multiply_tiles(const struct scratch *s, size_t rows, size_t cols, size_t depths) {
-    amp__tile_fn *tile = amp__kernels_get()->tile;
-    for (size_t j = 0; j < cols; j += AMP__TILE_COLS)
-        for (size_t i = 0; i < rows; i += AMP__TILE_ROWS)
-            tile(s->sums + i * s->sums_ld + j, s->sums_ld, s->a + i * depths, s->b + j * depths, depths);
+static void multiply_tiles(const struct amp__tile *tile, const struct scratch *s, size_t rows, size_t cols,
+                           size_t depths) {
+    for (size_t j = 0; j < cols; j += tile->cols)
+        for (size_t i = 0; i < rows; i += tile->rows)
+            tile->fn(s->sums + i * s->sums_ld + j, s->sums_ld, s->a + i * depths, s->b + j * depths, depths);
 }
 
 /* d = alpha * sums + beta * c + bias for one block; rows are read from c before they are written to d. */
-static void finish_block(const amp_matmul_args *g, const struct scratch *s, size_t i0, size_t rows, size_t j0,
-                         size_t cols) {
-    const struct amp__kernels *k = amp__kernels_get();
+static void finish_block(const struct amp__kernels *k, const amp_matmul_args *g, const struct scratch *s, size_t i0,
+                         size_t rows, size_t j0, size_t cols) {
     const size_t c_width = amp__dtype_size(g->c_dtype), d_width = amp__dtype_size(g->d_dtype);
     const bool add_c = g->c && g->beta != 0.0f;
     const float alpha = g->k ? g->alpha : 0.0f; /* an empty sum is 0 even if alpha is infinite */
@@ -155,26 +157,25 @@ static void finish_block(const amp_matmul_args *g, const struct scratch *s, size
     }
 }
 
-static void multiply(const amp_matmul_args *g, const struct scratch *s) {
-    const struct amp__kernels *k = amp__kernels_get();
+static void multiply(const struct amp__kernels *k, const amp_matmul_args *g, const struct scratch *s) {
     const struct operand a = { g->a, (size_t)g->ld_a, amp__dtype_size(g->a_dtype), k->cast[AMP_FLOAT32][g->a_dtype],
                                !g->transpose_a };
     const struct operand b = { g->b, (size_t)g->ld_b, amp__dtype_size(g->b_dtype), k->cast[AMP_FLOAT32][g->b_dtype],
                                g->transpose_b };
     const size_t m = (size_t)g->m, n = (size_t)g->n, depth = g->alpha != 0.0f ? (size_t)g->k : 0;
-    for (size_t j = 0; j < n; j += BLOCK_N) {
-        const size_t cols = min_size(n - j, BLOCK_N);
-        for (size_t i = 0; i < m; i += BLOCK_M) {
-            const size_t rows = min_size(m - i, BLOCK_M);
-            memset(s->sums, 0, round_up(rows, AMP__TILE_ROWS) * s->sums_ld * sizeof *s->sums);
+    for (size_t j = 0; j < n; j += s->block_n) {
+        const size_t cols = min_size(n - j, s->block_n);
+        for (size_t i = 0; i < m; i += s->block_m) {
+            const size_t rows = min_size(m - i, s->block_m);
+            memset(s->sums, 0, round_up(rows, k->tile.rows) * s->sums_ld * sizeof *s->sums);
             for (size_t p = 0; p < depth; p += BLOCK_K) {
                 const size_t depths = min_size(depth - p, BLOCK_K);
-                pack(s->a, AMP__TILE_ROWS, &a, &(struct part){ i, rows, p, depths });
+                pack(s->a, k->tile.rows, &a, &(struct part){ i, rows, p, depths });
                 if (i == 0 || depth > BLOCK_K) /* else it is there, from the rows above */
-                    pack(s->b, AMP__TILE_COLS, &b, &(struct part){ j, cols, p, depths });
-                multiply_tiles(s, rows, cols, depths);
+                    pack(s->b, k->tile.cols, &b, &(struct part){ j, cols, p, depths });
+                multiply_tiles(&k->tile, s, rows, cols, depths);
             }
-            finish_block(g, s, i, rows, j, cols);
+            finish_block(k, g, s, i, rows, j, cols);
         }
     }
 }
@@ -184,13 +185,15 @@ static amp_status matmul(const amp_matmul_args *args) {
     AMP_TRY(amp__copy_struct(&g, sizeof g, sizeof g, args, args->struct_size, "amp_matmul_args"));
     AMP_TRY(check_args(&g));
     if (g.m == 0 || g.n == 0) return AMP_OK;
-    const size_t rows = round_up(min_size((size_t)g.m, BLOCK_M), AMP__TILE_ROWS);
-    const size_t cols = round_up(min_size((size_t)g.n, BLOCK_N), AMP__TILE_COLS);
+    const struct amp__kernels *k = amp__kernels_get();
+    const size_t block_m = round_down(BLOCK_M, k->tile.rows), block_n = round_down(BLOCK_N, k->tile.cols);
+    const size_t rows = round_up(min_size((size_t)g.m, block_m), k->tile.rows);
+    const size_t cols = round_up(min_size((size_t)g.n, block_n), k->tile.cols);
     const size_t depth = min_size((size_t)g.k, BLOCK_K);
     float *block = amp__alloc_aligned(((rows + cols) * depth + rows * cols) * sizeof *block);
     if (!block) return amp__fail_memory();
-    const struct scratch scratch = { block, block + rows * depth, block + (rows + cols) * depth, cols };
-    multiply(&g, &scratch);
+    const struct scratch scratch = { block, block + rows * depth, block + (rows + cols) * depth, cols, block_m, block_n };
+    multiply(k, &g, &scratch);
     amp__free(block);
     return AMP_OK;
 }

@@ -13,6 +13,7 @@ struct elementwise {
     amp_dtype to, x_type, y_type;            /* y_type AMP_DTYPE_DEFAULT: no y */
     const void *x, *y, *expected;            /* LONGEST elements */
     bool sets_flag;                          /* the kernel reports non-finite results */
+    bool never_over;                         /* dst may not be a source */
     void (*call)(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *nonfinite);
     void (*kernel)(void);                    /* for call, as are a and b */
     float a, b;

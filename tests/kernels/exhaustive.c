@@ -68,7 +68,7 @@ START_TEST(all_floats) {
     uint32_t flags = 0;
     struct amp__kernels table;
 #define CHECK_ISA(name, flag)                                                                                          \
-    if (!((flag) & ~amp__cpu_flags())) {                                                                               \
+    if (!((flag) & ~amp__cpu_detect())) {                                                                               \
         amp__kernels_init(&table, flags |= (flag));                                                                    \
         if (table.cast[to][AMP_FLOAT32] != previous) check_all_floats(table.cast[to][AMP_FLOAT32], to);                \
         previous = table.cast[to][AMP_FLOAT32];                                                                        \

@@ -66,5 +66,6 @@ Suite *suite_table(void);
 Suite *suite_lists(void);
 Suite *suite_fpenv(void);
 Suite *suite_matmul(void);
+Suite *suite_cpu(void);
 
 #endif

@@ -24,14 +24,15 @@ static const struct {
 #undef ISA_ROW
 };
 
+static struct amp__kernels table; /* of which a slot is being checked */
+
 static void check_versions(size_t slot, check_fn *check, const amp_dtype *types) {
     amp_fn tested[AMP_COUNT(isas)];
     size_t n_tested = 0;
     uint32_t flags = 0;
     random_restart();
     for (size_t i = 0; i < AMP_COUNT(isas); i++) {
-        if (isas[i].flag & ~amp__cpu_flags()) continue;
-        struct amp__kernels table;
+        if (isas[i].flag & ~amp__cpu_detect()) continue;
         amp_fn kernel;
         amp__kernels_init(&table, flags |= isas[i].flag);
         memcpy(&kernel, (const char *)&table + slot, sizeof kernel);
@@ -64,16 +65,24 @@ static void call_cast(const struct elementwise *e, void *dst, const void *x, con
     ((amp__cast_fn *)e->kernel)(dst, x, n);
 }
 
-static void check_cast(amp_fn kernel, const amp_dtype *types, const char *isa) {
+static void check_casts(amp_fn kernel, const amp_dtype *types, const char *isa, const char *name, bool never_over) {
     struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .call = call_cast,
-                             .kernel = kernel };
+                             .kernel = kernel, .never_over = never_over };
     for (int pattern = 0; pattern < PATTERNS; pattern++) {
         fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
         for (size_t i = 0; i < LONGEST; i++)
             set_bits(e.to, expected, i, oracle_cast(e.to, e.x_type, get_bits(e.x_type, x_data, i)));
-        e.what = describe("cast", types, 2, isa, pattern_names[pattern]);
+        e.what = describe(name, types, 2, isa, pattern_names[pattern]);
         check_elementwise(&e);
     }
+}
+
+static void check_cast(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    check_casts(kernel, types, isa, "cast", false);
+}
+
+static void check_cast_stream(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    check_casts(kernel, types, isa, "cast_stream", true);
 }
 
 static void call_scale(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
@@ -81,19 +90,27 @@ static void call_scale(const struct elementwise *e, void *dst, const void *x, co
     ((amp__scale_fn *)e->kernel)(dst, x, n, e->a, flag);
 }
 
-static void check_scale(amp_fn kernel, const amp_dtype *types, const char *isa) {
+static void check_scales(amp_fn kernel, const amp_dtype *types, const char *isa, const char *name, bool never_over) {
     static const float scales[] = { 1.0f, 0.3f, 0x1p-24f, 65536.0f, -0x1p-133f };
     struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .sets_flag = true,
-                             .call = call_scale, .kernel = kernel };
+                             .call = call_scale, .kernel = kernel, .never_over = never_over };
     for (int pattern = 0; pattern < PATTERNS; pattern++) {
         fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
         e.a = scales[pattern % (int)AMP_COUNT(scales)];
         for (size_t i = 0; i < LONGEST; i++)
             set_bits(e.to, expected, i, oracle_scale(e.to, e.x_type, get_bits(e.x_type, x_data, i), e.a));
-        e.what = describe("scale", types, 2, isa, pattern_names[pattern]);
+        e.what = describe(name, types, 2, isa, pattern_names[pattern]);
         check_elementwise(&e);
     }
     check_flag(&e);
+}
+
+static void check_scale(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    check_scales(kernel, types, isa, "scale", false);
+}
+
+static void check_scale_stream(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    check_scales(kernel, types, isa, "scale_stream", true);
 }
 
 static void call_axpby(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
@@ -179,7 +196,7 @@ static void check_nonfinite(amp_fn kernel, const amp_dtype *types, const char *i
 static void check_tile_element(float got, float c, const float *a, const float *b, size_t depth, const char *isa) {
     double sum = (double)c, magnitude = sum < 0 ? -sum : sum;
     for (size_t p = 0; p < depth; p++) {
-        const double product = (double)a[p * AMP__TILE_ROWS] * (double)b[p * AMP__TILE_COLS];
+        const double product = (double)a[p * table.tile.rows] * (double)b[p * table.tile.cols];
         sum += product;
         magnitude += product < 0 ? -product : product;
     }
@@ -188,23 +205,25 @@ static void check_tile_element(float got, float c, const float *a, const float *
 }
 
 static void check_tile(amp_fn kernel, const amp_dtype *types, const char *isa) {
-    enum { LD = AMP__TILE_COLS + 3, C = (AMP__TILE_ROWS - 1) * LD + AMP__TILE_COLS, DEEPEST = 300 };
-    static float a[DEEPEST * AMP__TILE_ROWS], b[DEEPEST * AMP__TILE_COLS], before[C];
+    enum { DEEPEST = 300, LD = AMP__TILE_COLS_MAX + 3 };
+    static float a[DEEPEST * AMP__TILE_ROWS_MAX], b[DEEPEST * AMP__TILE_COLS_MAX], before[AMP__TILE_ROWS_MAX * LD];
+    const size_t rows = table.tile.rows, cols = table.tile.cols, ld = cols + 3, c_size = (rows - 1) * ld + cols;
     struct guard ga = guard_new(sizeof a + GUARD_BORDER), gb = guard_new(sizeof b + GUARD_BORDER);
     struct guard gc = guard_new(sizeof before + GUARD_BORDER);
     (void)types;
+    CHECK_THAT(rows <= AMP__TILE_ROWS_MAX && cols <= AMP__TILE_COLS_MAX, "%s tile: larger than the largest", isa);
     for (size_t depth = 0; depth <= DEEPEST; depth += depth < 40 ? 1 : 65) {
-        const size_t a_bytes = depth * AMP__TILE_ROWS * 4, b_bytes = depth * AMP__TILE_COLS * 4;
-        fill(PATTERN_NORMAL, AMP_FLOAT32, a, depth * AMP__TILE_ROWS);
-        fill(PATTERN_NORMAL, AMP_FLOAT32, b, depth * AMP__TILE_COLS);
-        fill(PATTERN_NORMAL, AMP_FLOAT32, before, C);
-        float *c = memcpy(guard_place(&gc, sizeof before, 0), before, sizeof before);
-        ((amp__tile_fn *)kernel)(c, LD, memcpy(guard_place(&ga, a_bytes, 0), a, a_bytes),
+        const size_t a_bytes = depth * rows * 4, b_bytes = depth * cols * 4, c_bytes = c_size * 4;
+        fill(PATTERN_NORMAL, AMP_FLOAT32, a, depth * rows);
+        fill(PATTERN_NORMAL, AMP_FLOAT32, b, depth * cols);
+        fill(PATTERN_NORMAL, AMP_FLOAT32, before, c_size);
+        float *c = memcpy(guard_place(&gc, c_bytes, 0), before, c_bytes);
+        ((amp__tile_fn *)kernel)(c, ld, memcpy(guard_place(&ga, a_bytes, 0), a, a_bytes),
                                  memcpy(guard_place(&gb, b_bytes, 0), b, b_bytes), depth);
-        ck_assert(guard_intact(&gc, sizeof before, 0));
-        for (size_t at = 0; at < C; at++) {
-            const size_t i = at / LD, j = at % LD;
-            if (j < AMP__TILE_COLS) check_tile_element(c[at], before[at], a + i, b + j, depth, isa);
+        CHECK_THAT(guard_intact(&gc, c_bytes, 0), "%s tile: wrote outside", isa);
+        for (size_t at = 0; at < c_size; at++) {
+            const size_t i = at / ld, j = at % ld;
+            if (j < cols) check_tile_element(c[at], before[at], a + i, b + j, depth, isa);
             else CHECK_THAT(!memcmp(c + at, before + at, sizeof *c), "%s tile: wrote between the rows", isa);
         }
     }

@@ -17,13 +17,13 @@ static inline void store(float *dst, quad q) { memcpy(dst, &q, sizeof q); }
 
 /* Once per row of the tile: gcc unrolls no loop over rows at -O2, and then keeps the sums in memory. */
 #define EACH_ROW(X) X(0) X(1) X(2) X(3)
-_Static_assert(AMP__TILE_ROWS == 4 && AMP__TILE_COLS == 8, "EACH_ROW and two quads make the tile");
+enum { ROWS = 4, COLS = 8 }; /* EACH_ROW and two quads */
 
-AMP__TILE(amp__ref_tile) {
+static AMP__TILE(tile) {
 #define LOAD(i) quad left##i = load(c + i * ld), right##i = load(c + i * ld + 4);
     EACH_ROW(LOAD)
 #undef LOAD
-    for (; depth; depth--, a += AMP__TILE_ROWS, b += AMP__TILE_COLS) {
+    for (; depth; depth--, a += ROWS, b += COLS) {
         const quad left = load(b), right = load(b + 4);
 #define ADD(i)                                                                                                         \
         left##i += a[i] * left;                                                                                        \
@@ -37,3 +37,5 @@ AMP__TILE(amp__ref_tile) {
     EACH_ROW(STORE)
 #undef STORE
 }
+
+const struct amp__tile amp__ref_tile = { tile, ROWS, COLS };

@@ -10,7 +10,7 @@ extern amp__scale_fn *const amp__ref_scale[AMP__TYPES][AMP__TYPES];
 extern amp__axpby_fn *const amp__ref_axpby[AMP__TYPES][AMP__TYPES][AMP__TYPES];
 extern amp__sum_squares_fn *const amp__ref_sum_squares[AMP__TYPES];
 extern amp__nonfinite_fn *const amp__ref_nonfinite[AMP__TYPES];
-AMP__TILE(amp__ref_tile);
+extern const struct amp__tile amp__ref_tile;
 
 /* Elements that a kernel converts, computes and stores at a time: they stay in the first-level cache, and loops over a
  * constant number of elements are those that gcc vectorises at -O2. A multiple of AMP__SUM_LANES. */
