@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernel table: the reference first, then each instruction set over it. */
-#include "kernels/kernels.h"
+#include "kernels/isa.h"
 #include "kernels/ref/ref.h"
 
 #include <pthread.h>
@@ -20,9 +20,29 @@ static void fill_reference(struct amp__kernels *k) {
     k->tile = amp__ref_tile;
 }
 
+/* The slots of a set's group that are not empty. */
+static void overlay(void *group, const void *set, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += sizeof(amp_fn)) {
+        amp_fn kernel;
+        memcpy(&kernel, (const char *)set + at, sizeof kernel);
+        if (kernel) memcpy((char *)group + at, &kernel, sizeof kernel);
+    }
+}
+
 void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
-    (void)cpu_flags;
+    (void)overlay, (void)cpu_flags; /* where there are no sets */
     fill_reference(k);
+#define OVERLAY(group, isa) overlay(k->group, amp__##isa##_##group, sizeof k->group)
+#define OVERLAY_SET(isa, flag)                                                                                         \
+    if (cpu_flags & (flag)) {                                                                                          \
+        OVERLAY(cast, isa), OVERLAY(cast_stream, isa);                                                                 \
+        OVERLAY(scale, isa), OVERLAY(scale_stream, isa);                                                               \
+        OVERLAY(axpby, isa), OVERLAY(sum_squares, isa), OVERLAY(nonfinite, isa);                                       \
+        k->tile = amp__##isa##_tile;                                                                                   \
+    }
+    AMP__CPU_MAP(OVERLAY_SET)
+#undef OVERLAY_SET
+#undef OVERLAY
 }
 
 /* ---- the process's table ---- */

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels of cast.inc, scale.inc, axpby.inc and norm.inc are written once, in words that each instruction set spells
+ * in a header of its own (x86/avx2.h, x86/avx512.h, arm/neon.h), which is included before this:
+ *
+ *     ISA, LANES              its name; elements that go together, 16 at most
+ *     EACH_SUM(X, type)       X(0, type) ... X(16 / LANES - 1, type)
+ *     RAISES_<type>           1: conversions from or to the type see the environment or raise flags
+ *     vf, vd                  LANES floats; LANES doubles
+ *     vf_load_<type>(src)     LANES elements of f32, f16 or bf16, widened;  vf_store_<type>(dst, x): rounded
+ *     .._part_..(.., n)       the first n of them, n < LANES: the others are not touched, and read as 0
+ *     vf_stream_<type>        as store, past the caches; dst is aligned to 64 bytes, or a multiple of LANES beyond
+ *     vf_set1, _mul, _add     arithmetic, each operation rounded;  vf_first(x, n): 0 from lane n on
+ *     seen_f, vf_unseen, vf_see, vf_seen     whether a magnitude, read as an integer, reached a limit
+ *     vd_load_f64, ...        the same for doubles;  widen(vf): exact;  vd_to_f32: rounded;  vd_to_odd: see avx2.h
+ *     vd_add_exact(s, x, y)   s + x * y where x * y is exact: in one operation or in two
+ *     vw, vw_see_16, ...      words as they are: the largest magnitude of halves of a word, or of whole ones
+ *     fence()                 after streams
+ */
+#ifndef AMP_KERNELS_VECTOR_VECTOR_H
+#define AMP_KERNELS_VECTOR_VECTOR_H
+
+#include "kernels/fpenv.h"
+#include "kernels/isa.h"
+#include "kernels/ref/convert.h"
+
+/* Four vectors make a round: enough to keep the processor busy, and a cache line at least. */
+enum { ROUND = 4 * LANES };
+
+/* ---- doubles in and out of the other types ---- */
+
+#define WIDENING_LOAD(type)                                                                                            \
+    static inline vd vd_load_##type(const amp__##type *src) { return widen(vf_load_##type(src)); }                     \
+    static inline vd vd_load_part_##type(const amp__##type *src, size_t n) { return widen(vf_load_part_##type(src, n)); }
+#define NARROWING_STORE(type, narrow)                                                                                  \
+    static inline void vd_store_##type(amp__##type *dst, vd x) { vf_store_##type(dst, narrow(x)); }                    \
+    static inline void vd_stream_##type(amp__##type *dst, vd x) { vf_stream_##type(dst, narrow(x)); }                  \
+    static inline void vd_store_part_##type(amp__##type *dst, vd x, size_t n) {                                        \
+        vf_store_part_##type(dst, narrow(x), n);                                                                       \
+    }
+WIDENING_LOAD(f32)
+WIDENING_LOAD(f16)
+WIDENING_LOAD(bf16)
+NARROWING_STORE(f32, vd_to_f32)
+NARROWING_STORE(f16, vd_to_odd)
+NARROWING_STORE(bf16, vd_to_odd)
+static inline void vf_store_f64(amp__f64 *dst, vf x) { vd_store_f64(dst, widen(x)); }
+static inline void vf_stream_f64(amp__f64 *dst, vf x) { vd_stream_f64(dst, widen(x)); }
+static inline void vf_store_part_f64(amp__f64 *dst, vf x, size_t n) { vd_store_part_f64(dst, widen(x), n); }
+
+/* ---- non-finite ---- */
+
+/* The bits of the least magnitude, computed in float or in double, that is infinite in the type it is rounded to: half a
+ * unit above the type's largest, which has an odd last bit. NaNs are above. */
+#define LIMIT_vf_f32 UINT32_C(0x7f800000)
+#define LIMIT_vf_f64 UINT32_C(0x7f800000)
+#define LIMIT_vf_f16 UINT32_C(0x477ff000)
+#define LIMIT_vf_bf16 UINT32_C(0x7f7f8000)
+#define LIMIT_vd_f64 UINT64_C(0x7ff0000000000000)
+#define LIMIT_vd_f32 UINT64_C(0x47effffff0000000)
+#define LIMIT_vd_f16 UINT64_C(0x40effe0000000000)
+#define LIMIT_vd_bf16 UINT64_C(0x47eff00000000000)
+#define SEEN_vf seen_f
+#define SEEN_vd seen_d
+
+/* ---- the environment and the caches ---- */
+
+/* The bracket of fpenv.h where casts need it. */
+static inline amp__fpenv env_enter(int needed) {
+    return needed ? amp__fpenv_enter() : (amp__fpenv){ 0 };
+}
+static inline void env_leave(int needed, amp__fpenv saved) {
+    if (needed) amp__fpenv_leave(saved);
+}
+
+/* Elements of `size` bytes up to the next cache line. */
+static inline size_t up_to_line(const void *dst, size_t size) { return (64 - (uintptr_t)dst % 64) % 64 / size; }
+
+#endif

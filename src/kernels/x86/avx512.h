@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The words of vector/ in AVX-512 F, BW, DQ and VL: see vector/vector.h. Include it only in files compiled for these.
+ * bf16 is rounded with integers: VCVTNEPS2BF16 of AVX512-BF16 flushes subnormals.
+ */
+#ifndef AMP_KERNELS_X86_AVX512_H
+#define AMP_KERNELS_X86_AVX512_H
+
+#include "kernels/ref/convert.h"
+
+#include <immintrin.h>
+
+#define ISA avx512
+enum { LANES = 16 };
+#define EACH_SUM(X, type) X(0, type)
+
+/* As in AVX2. (There is a form without exceptions of fp16's conversions, but compilers have no word for half of it.) */
+enum { RAISES_f32 = 0, RAISES_bf16 = 0, RAISES_f16 = 1, RAISES_f64 = 1 };
+
+typedef __m512 vf;
+typedef struct {
+    __m512d low, high;
+} vd;
+
+/* ---- floats ---- */
+
+static inline __mmask16 first(size_t n) { return (__mmask16)((1u << n) - 1); }
+
+static inline __m512i magnitude(vf x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
+
+/* Where x is a NaN, without looking at it as a float. */
+static inline __mmask16 is_nan(vf x) { return _mm512_cmpgt_epu32_mask(magnitude(x), _mm512_set1_epi32(0x7f800000)); }
+
+static inline __m256i to_f16(vf x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
+static inline vf from_f16(__m256i x) { return _mm512_cvtph_ps(x); }
+
+static inline __m256i to_bf16(vf x) {
+    const __m512i bits = _mm512_castps_si512(x), upper = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i words = _mm512_srli_epi32(rounded, 16);
+    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(words, is_nan(x), upper, _mm512_set1_epi32(0x0040)));
+}
+
+static inline vf from_bf16(__m256i x) {
+    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16);
+    const __mmask16 nan = is_nan(_mm512_castsi512_ps(bits));
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, nan, bits, _mm512_set1_epi32(0x00400000)));
+}
+
+static inline vf vf_load_f32(const amp__f32 *src) { return _mm512_loadu_ps(src); }
+static inline vf vf_load_part_f32(const amp__f32 *src, size_t n) { return _mm512_maskz_loadu_ps(first(n), src); }
+static inline void vf_store_f32(amp__f32 *dst, vf x) { _mm512_storeu_ps(dst, x); }
+static inline void vf_store_part_f32(amp__f32 *dst, vf x, size_t n) { _mm512_mask_storeu_ps(dst, first(n), x); }
+static inline void vf_stream_f32(amp__f32 *dst, vf x) { _mm512_stream_ps(dst, x); }
+
+#define SHORT_WORDS(type)                                                                                              \
+    static inline vf vf_load_##type(const amp__##type *src) {                                                          \
+        return from_##type(_mm256_loadu_si256((const __m256i *)(const void *)src));                                    \
+    }                                                                                                                  \
+    static inline vf vf_load_part_##type(const amp__##type *src, size_t n) {                                           \
+        return from_##type(_mm256_maskz_loadu_epi16(first(n), src));                                                   \
+    }                                                                                                                  \
+    static inline void vf_store_##type(amp__##type *dst, vf x) {                                                       \
+        _mm256_storeu_si256((__m256i *)(void *)dst, to_##type(x));                                                     \
+    }                                                                                                                  \
+    static inline void vf_store_part_##type(amp__##type *dst, vf x, size_t n) {                                        \
+        _mm256_mask_storeu_epi16(dst, first(n), to_##type(x));                                                         \
+    }                                                                                                                  \
+    static inline void vf_stream_##type(amp__##type *dst, vf x) {                                                      \
+        _mm256_stream_si256((__m256i *)(void *)dst, to_##type(x));                                                     \
+    }
+SHORT_WORDS(f16)
+SHORT_WORDS(bf16)
+
+static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
+static inline vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
+static inline vf vf_add(vf x, vf y) { return _mm512_add_ps(x, y); }
+static inline vf vf_first(vf x, size_t n) { return _mm512_maskz_mov_ps(first(n), x); }
+
+/* The largest magnitude, as an integer. */
+typedef __m512i seen_f;
+static inline seen_f vf_unseen(void) { return _mm512_setzero_si512(); }
+static inline seen_f vf_see(seen_f seen, vf x, uint32_t limit) {
+    (void)limit;
+    return _mm512_max_epu32(seen, magnitude(x));
+}
+static inline uint32_t vf_seen(seen_f seen, uint32_t limit) {
+    return _mm512_cmpge_epu32_mask(seen, _mm512_set1_epi32((int32_t)limit)) != 0;
+}
+
+/* ---- doubles ---- */
+
+static inline vd widen(vf x) {
+    return (vd){ _mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)) };
+}
+
+static inline vf join(__m256 low, __m256 high) { return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1); }
+
+/* Toward zero, and odd if that is not exact: as in avx2.h. */
+static inline __m256 narrow_odd(__m512d x) {
+    const __m256 cut = _mm512_cvt_roundpd_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    const __mmask8 inexact = _mm512_cmp_pd_mask(_mm512_cvtps_pd(cut), x, _CMP_NEQ_UQ);
+    const __m256i bits = _mm256_castps_si256(cut);
+    return _mm256_castsi256_ps(_mm256_mask_or_epi32(bits, inexact, bits, _mm256_set1_epi32(1)));
+}
+
+static inline vf vd_to_odd(vd x) { return join(narrow_odd(x.low), narrow_odd(x.high)); }
+static inline vf vd_to_f32(vd x) { return join(_mm512_cvtpd_ps(x.low), _mm512_cvtpd_ps(x.high)); }
+
+static inline __mmask8 first_low(size_t n) { return (__mmask8)first(n); }
+static inline __mmask8 first_high(size_t n) { return (__mmask8)(first(n) >> 8); }
+
+static inline vd vd_load_f64(const amp__f64 *src) { return (vd){ _mm512_loadu_pd(src), _mm512_loadu_pd(src + 8) }; }
+static inline void vd_store_f64(amp__f64 *dst, vd x) { _mm512_storeu_pd(dst, x.low), _mm512_storeu_pd(dst + 8, x.high); }
+static inline void vd_stream_f64(amp__f64 *dst, vd x) { _mm512_stream_pd(dst, x.low), _mm512_stream_pd(dst + 8, x.high); }
+static inline vd vd_load_part_f64(const amp__f64 *src, size_t n) {
+    return (vd){ _mm512_maskz_loadu_pd(first_low(n), src), _mm512_maskz_loadu_pd(first_high(n), src + 8) };
+}
+static inline void vd_store_part_f64(amp__f64 *dst, vd x, size_t n) {
+    _mm512_mask_storeu_pd(dst, first_low(n), x.low);
+    _mm512_mask_storeu_pd(dst + 8, first_high(n), x.high);
+}
+
+static inline vd vd_set1(double x) { return (vd){ _mm512_set1_pd(x), _mm512_set1_pd(x) }; }
+static inline vd vd_mul(vd x, vd y) { return (vd){ _mm512_mul_pd(x.low, y.low), _mm512_mul_pd(x.high, y.high) }; }
+static inline vd vd_add(vd x, vd y) { return (vd){ _mm512_add_pd(x.low, y.low), _mm512_add_pd(x.high, y.high) }; }
+static inline vd vd_add_exact(vd sum, vd x, vd y) {
+    return (vd){ _mm512_fmadd_pd(x.low, y.low, sum.low), _mm512_fmadd_pd(x.high, y.high, sum.high) };
+}
+static inline vd vd_first(vd x, size_t n) {
+    return (vd){ _mm512_maskz_mov_pd(first_low(n), x.low), _mm512_maskz_mov_pd(first_high(n), x.high) };
+}
+
+typedef __m512i seen_d;
+static inline __m512i magnitude_d(__m512d x) {
+    return _mm512_and_si512(_mm512_castpd_si512(x), _mm512_set1_epi64(INT64_MAX));
+}
+static inline seen_d vd_unseen(void) { return _mm512_setzero_si512(); }
+static inline seen_d vd_see(seen_d seen, vd x, uint64_t limit) {
+    (void)limit;
+    return _mm512_max_epu64(seen, _mm512_max_epu64(magnitude_d(x.low), magnitude_d(x.high)));
+}
+static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
+    return _mm512_cmpge_epu64_mask(seen, _mm512_set1_epi64((int64_t)limit)) != 0;
+}
+
+/* ---- words ---- */
+
+typedef __m512i vw;
+static inline vw vw_load(const void *src) { return _mm512_loadu_si512(src); }
+static inline vw vw_zero(void) { return _mm512_setzero_si512(); }
+static inline vw vw_see_16(vw seen, vw x) {
+    return _mm512_max_epu16(seen, _mm512_and_si512(x, _mm512_set1_epi16(0x7fff)));
+}
+static inline vw vw_see_32(vw seen, vw x) {
+    return _mm512_max_epu32(seen, _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)));
+}
+
+static inline void fence(void) { _mm_sfence(); }
+
+#endif
