@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- flags in, table out ---- */
 
@@ -52,9 +53,22 @@ enum { TABLES = AMP__CPU_ALL / AMP__CPU_FIRST + 1 };
 
 static struct amp__kernels tables[TABLES];
 static uint32_t machine, mask; /* mask: atomic */
+static size_t cache_bytes;
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
+/* Of the level furthest away. Where the system does not say, a size that most have. */
+static size_t find_cache_bytes(void) {
+    enum { USUAL = 16 << 20 };
+    long bytes = -1;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes <= 0) bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (size_t)bytes : USUAL;
+}
+
 static void build_tables(void) {
+    cache_bytes = find_cache_bytes();
     machine = amp__cpu_detect();
     for (uint32_t i = 0; i < TABLES; i++)
         if (!(i * AMP__CPU_FIRST & ~machine)) amp__kernels_init(&tables[i], i * AMP__CPU_FIRST);
@@ -72,3 +86,8 @@ AMP_API void amp_set_cpu_mask(uint32_t new_mask) {
 }
 
 const struct amp__kernels *amp__kernels_get(void) { return &tables[amp_cpu_flags() / AMP__CPU_FIRST]; }
+
+size_t amp__cache_bytes(void) {
+    pthread_once(&tables_once, build_tables);
+    return cache_bytes;
+}

@@ -39,20 +39,47 @@ static amp_status check_pair(const amp_span *dst, const amp_span *src, size_t n,
     return AMP_OK;
 }
 
+/* ---- past the caches ---- */
+
+/* Short entries are not worth waiting for their stores' end. */
+enum { SHORTEST_STREAM = 64 << 10 };
+
+static bool can_stream(const amp_span *dst, const amp_span *src) {
+    return dst->data != src->data && dst->size * amp__dtype_size(dst->dtype) >= SHORTEST_STREAM;
+}
+
+/* Does what a call reads and writes displace itself in the caches? Then what it wrote is not found there anyway. */
+static bool exceeds_caches(const amp_span *dst, const amp_span *src, size_t n) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        if (can_stream(&dst[i], &src[i]))
+            bytes += dst[i].size * (amp__dtype_size(dst[i].dtype) + amp__dtype_size(src[i].dtype));
+    return bytes > amp__cache_bytes();
+}
+
+/* ---- elementwise ---- */
+
 AMP_API amp_status amp_cast_list(const amp_span *dst, const amp_span *src, size_t n) {
     AMP_TRY(check_pair(dst, src, n, "src"));
     const struct amp__kernels *k = amp__kernels_get();
-    for (size_t i = 0; i < n; i++) k->cast[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size);
+    const bool stream = exceeds_caches(dst, src, n);
+    for (size_t i = 0; i < n; i++) {
+        amp__cast_fn *const(*group)[AMP__TYPES] = stream && can_stream(&dst[i], &src[i]) ? k->cast_stream : k->cast;
+        group[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size);
+    }
     return AMP_OK; /* no bracket: casts do not see the environment */
 }
 
 AMP_API amp_status amp_scale_list(const amp_span *dst, const amp_span *src, size_t n, float scale, float *found_inf) {
     AMP_TRY(check_pair(dst, src, n, "src"));
     const struct amp__kernels *k = amp__kernels_get();
+    const bool stream = exceeds_caches(dst, src, n);
     uint32_t nonfinite = 0;
     const amp__fpenv saved = amp__fpenv_enter();
-    for (size_t i = 0; i < n; i++)
-        k->scale[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size, scale, &nonfinite);
+    for (size_t i = 0; i < n; i++) {
+        amp__scale_fn *const(*group)[AMP__TYPES] = stream && can_stream(&dst[i], &src[i]) ? k->scale_stream : k->scale;
+        group[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size, scale, &nonfinite);
+    }
     amp__fpenv_leave(saved);
     if (nonfinite && found_inf) *found_inf = 1.0f;
     return AMP_OK;

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a group of measurements needs. To add a group: a file with a function of the shape of bench_casts, its line in
+ * BENCH_GROUPS, the file in meson.build, a section in README.md.
+ */
+#ifndef AMP_BENCH_H
+#define AMP_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define BENCH_GROUPS(X)                                                                                                \
+    X(casts)                                                                                                           \
+    X(unscale)                                                                                                         \
+    X(norm)                                                                                                            \
+    X(lists)                                                                                                           \
+    X(calls)
+
+/* One piece of work: `work(data)` does it once. */
+typedef void bench_fn(void *data);
+
+struct bench_case {
+    const char *group, *name, *size;
+    const char *unit;           /* "GB/s": of `bytes`; "ns": of one of `calls` in a piece of work */
+    double bytes, calls;        /* in one piece of work */
+    bench_fn *ours, *reference;
+    void *ours_data, *reference_data;
+    const char *reference_name;
+    double goal;                /* least ratio; 0: none */
+};
+
+/* Measures both, in turns, prints the line and keeps the result. */
+void bench_run(const struct bench_case *c);
+
+/* The fastest of n ways to do the same work, by a short measurement; the one to compare with. */
+size_t bench_best(bench_fn *const *ways, size_t n, void *data);
+
+/* Memory that has been written, aligned to a page; the program ends if there is none. Never freed by the groups: see
+ * bench_release. */
+void *bench_memory(size_t bytes);
+void bench_release(void *memory, size_t bytes);
+
+/* Ends the program unless the call succeeded. */
+void bench_must(int status, const char *what);
+
+/* Loops that move bytes and compute nothing. To `to` bytes from `from` bytes: one is the other times a power of two. */
+struct bench_move {
+    void *dst;
+    const void *src;
+    size_t to, from;
+};
+extern bench_fn *const bench_moves[]; /* of struct bench_move */
+size_t bench_n_moves(void);
+
+/* Loops over floats in place, data[i] *= factor, without a check; and loops that read alone. */
+struct bench_floats {
+    float *data;
+    size_t n;
+    float factor;
+};
+extern bench_fn *const bench_multiplies[], *const bench_reads[]; /* of struct bench_floats */
+size_t bench_n_floats(void);
+
+#define BENCH_GROUP(name) void bench_##name(void);
+BENCH_GROUPS(BENCH_GROUP)
+#undef BENCH_GROUP
+
+#endif

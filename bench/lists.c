@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of tensors against one tensor of the same bytes. */
+#include "bench.h"
+
+#include <amp_kernels.h>
+
+#include <stdlib.h>
+
+struct list {
+    amp_span *dst, *src;
+    size_t n;
+};
+
+static void unscale(void *data) {
+    const struct list *l = data;
+    float found = 0.0f;
+    bench_must(amp_scale_list(l->src, l->src, l->n, 1.0f, &found), "amp_scale_list");
+}
+
+static void cast(void *data) {
+    const struct list *l = data;
+    bench_must(amp_cast_list(l->dst, l->src, l->n), "amp_cast_list");
+}
+
+static void norm(void *data) {
+    const struct list *l = data;
+    float result;
+    bench_must(amp_l2norm_list(l->src, l->n, &result, NULL), "amp_l2norm_list");
+}
+
+/* Tensors of `least` elements, or of sizes up to twice as many where they differ. */
+static void run(size_t n, size_t least, bool differ, const char *size) {
+    amp_span *spans = malloc(2 * n * sizeof *spans);
+    if (!spans) bench_must(1, "memory");
+    size_t total = 0;
+    for (size_t i = 0; i < n; i++) total += spans[i].size = least + (differ ? i * 7919 % least : 0);
+    char *src = bench_memory(total * 4), *dst = bench_memory(total * 2);
+    for (size_t i = 0, at = 0; i < n; at += spans[i++].size) {
+        spans[n + i] = (amp_span){ dst + at * 2, spans[i].size, AMP_FLOAT16, 0 };
+        spans[i] = (amp_span){ src + at * 4, spans[i].size, AMP_FLOAT32, 0 };
+    }
+    amp_span whole[] = { { src, total, AMP_FLOAT32, 0 }, { dst, total, AMP_FLOAT16, 0 } };
+    struct list list = { spans + n, spans, n }, one = { &whole[1], &whole[0], 1 };
+    const struct {
+        const char *name;
+        bench_fn *work;
+        size_t width;
+    } works[] = { { "unscale fp32 in place, checked", unscale, 8 }, { "cast fp32 to fp16", cast, 6 }, { "L2 norm, fp32", norm, 4 } };
+    for (size_t i = 0; i < sizeof works / sizeof *works; i++)
+        bench_run(&(struct bench_case){ .group = "lists", .name = works[i].name, .size = size, .unit = "GB/s",
+                                        .bytes = (double)(total * works[i].width), .ours = works[i].work,
+                                        .ours_data = &list, .reference = works[i].work, .reference_data = &one,
+                                        .reference_name = "one tensor", .goal = 0.8 });
+    bench_release(src, total * 4);
+    bench_release(dst, total * 2);
+    free(spans);
+}
+
+void bench_lists(void) {
+    run(200, 50000, false, "200 x 50000");
+    run(1000, 1000, false, "1000 x 1000");
+    run(2000, 200, true, "2000 x 200-400");
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The L2 norm against reading. */
+#include "bench.h"
+
+#include <amp_kernels.h>
+
+static void norm(void *data) {
+    float result;
+    bench_must(amp_l2norm_list(data, 1, &result, NULL), "amp_l2norm_list");
+}
+
+static void run(const char *name, amp_dtype dtype, size_t width, size_t bytes, const char *size, double goal) {
+    struct bench_floats floats = { bench_memory(bytes), bytes / 4, 1.0f };
+    amp_span span = { floats.data, bytes / width, dtype, 0 };
+    bench_run(&(struct bench_case){ .group = "norm", .name = name, .size = size, .unit = "GB/s", .bytes = (double)bytes,
+                                    .ours = norm, .ours_data = &span,
+                                    .reference = bench_reads[bench_best(bench_reads, bench_n_floats(), &floats)],
+                                    .reference_data = &floats, .reference_name = "reading", .goal = goal });
+    bench_release(floats.data, bytes);
+}
+
+void bench_norm(void) {
+    const size_t large = (size_t)256 << 20, small = (size_t)1 << 20;
+    run("L2 norm, fp32", AMP_FLOAT32, 4, large, "256 MiB", 0.95);
+    run("L2 norm, fp16", AMP_FLOAT16, 2, large, "256 MiB", 0);
+    run("L2 norm, bf16", AMP_BFLOAT16, 2, large, "256 MiB", 0);
+    run("L2 norm, fp32", AMP_FLOAT32, 4, small, "1 MiB", 0);
+}
