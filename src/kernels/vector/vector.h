@@ -8,6 +8,7 @@
  *     RAISES_<type>           1: conversions from or to the type see the environment or raise flags
  *     vf, vd                  LANES floats; LANES doubles
  *     vf_load_<type>(src)     LANES elements of f32, f16 or bf16, widened;  vf_store_<type>(dst, x): rounded
+ *     vf_quiet(x)             with quiet NaNs: loads of bf16 leave them as they are
  *     .._part_..(.., n)       the first n of them, n < LANES: the others are not touched, and read as 0
  *     vf_stream_<type>        as store, past the caches; dst is aligned to 64 bytes, or a multiple of LANES beyond
  *     vf_set1, _mul, _add     arithmetic, each operation rounded;  vf_first(x, n): 0 from lane n on
@@ -24,8 +25,9 @@
 #include "kernels/isa.h"
 #include "kernels/ref/convert.h"
 
-/* Four vectors make a round: enough to keep the processor busy, and a cache line at least. */
-enum { ROUND = 4 * LANES };
+/* Four vectors make a round: enough to keep the processor busy. Streams go by two: more read too far ahead of what they
+ * write (bench/README.md). */
+enum { ROUND = 4 * LANES, PAIR = 2 * LANES };
 
 /* ---- doubles in and out of the other types ---- */
 

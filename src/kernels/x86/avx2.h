@@ -49,10 +49,11 @@ static inline __m128i to_bf16(vf x) {
     return _mm_packus_epi32(low_half(words), high_half(words));
 }
 
-static inline vf from_bf16(__m128i x) {
-    const vf value = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
-    const __m256i quiet = _mm256_and_si256(is_nan(value), _mm256_set1_epi32(0x00400000));
-    return _mm256_or_ps(value, _mm256_castsi256_ps(quiet));
+static inline vf from_bf16(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
+
+static inline vf vf_quiet(vf x) {
+    const __m256i quiet = _mm256_and_si256(is_nan(x), _mm256_set1_epi32(0x00400000));
+    return _mm256_or_ps(x, _mm256_castsi256_ps(quiet));
 }
 
 static inline vf vf_load_f32(const amp__f32 *src) { return _mm256_loadu_ps(src); }

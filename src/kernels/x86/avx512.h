@@ -28,24 +28,36 @@ static inline __mmask16 first(size_t n) { return (__mmask16)((1u << n) - 1); }
 
 static inline __m512i magnitude(vf x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
 
-/* Where x is a NaN, without looking at it as a float. */
-static inline __mmask16 is_nan(vf x) { return _mm512_cmpgt_epu32_mask(magnitude(x), _mm512_set1_epi32(0x7f800000)); }
+/* The one question about floats that raises no flag. */
+static inline __mmask16 is_nan(vf x) {
+    enum { QUIET = 0x01, SIGNALLING = 0x80 };
+    return _mm512_fpclass_ps_mask(x, QUIET | SIGNALLING);
+}
 
 static inline __m256i to_f16(vf x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
 static inline vf from_f16(__m256i x) { return _mm512_cvtph_ps(x); }
 
+/* The upper halves of 16 words. */
+static inline __m256i upper_halves(__m512i words) {
+    static const uint16_t odd[32] = { 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31 };
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_loadu_si512(odd), words));
+}
+
 static inline __m256i to_bf16(vf x) {
-    const __m512i bits = _mm512_castps_si512(x), upper = _mm512_srli_epi32(bits, 16);
-    const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __m512i words = _mm512_srli_epi32(rounded, 16);
-    return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(words, is_nan(x), upper, _mm512_set1_epi32(0x0040)));
+    const __m512i bits = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
+    const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x00010000));
+    const __m512i half = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    const __m512i rounded = _mm512_mask_add_epi32(half, odd, half, one);
+    return upper_halves(_mm512_mask_or_epi32(rounded, is_nan(x), bits, _mm512_set1_epi32(0x00400000)));
 }
 
 static inline vf from_bf16(__m256i x) {
-    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16);
-    const __mmask16 nan = is_nan(_mm512_castsi512_ps(bits));
-    return _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, nan, bits, _mm512_set1_epi32(0x00400000)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+
+static inline vf vf_quiet(vf x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, is_nan(x), bits, _mm512_set1_epi32(0x00400000)));
 }
 
 static inline vf vf_load_f32(const amp__f32 *src) { return _mm512_loadu_ps(src); }
