@@ -55,6 +55,7 @@ present() {
     git | doxygen | abidiff | valgrind) have "$1" ;;
     libfuzzer) links_libfuzzer ;;
     arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
+    qemu-user) have qemu-x86_64 ;;
     *) say "tools/setup.sh: unknown thing '$1'"; exit 2 ;;
     esac
 }

@@ -78,4 +78,10 @@ static inline void env_leave(int needed, amp__fpenv saved) {
 /* Elements of `size` bytes up to the next cache line. */
 static inline size_t up_to_line(const void *dst, size_t size) { return (64 - (uintptr_t)dst % 64) % 64 / size; }
 
+/* Elements up to the next vector of them, fewer than LANES: stores that cross cache lines take twice as long. */
+static inline size_t up_to_vector(const void *dst, size_t size) {
+    const size_t bytes = LANES * size < 64 ? LANES * size : 64;
+    return (bytes - (uintptr_t)dst % bytes) % bytes / size;
+}
+
 #endif
