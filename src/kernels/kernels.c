@@ -56,15 +56,16 @@ static uint32_t machine, mask; /* mask: atomic */
 static size_t cache_bytes;
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
-/* Of the level furthest away. Where the system does not say, a size that most have. */
+/* Of the level furthest away; but at most what one core may hope for: others share that level, and virtual machines report
+ * ten times what there is. Where the system does not say, a size that most have. */
 static size_t find_cache_bytes(void) {
-    enum { USUAL = 16 << 20 };
+    enum { USUAL = 16 << 20, MOST = 32 << 20 };
     long bytes = -1;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
     bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
     if (bytes <= 0) bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-    return bytes > 0 ? (size_t)bytes : USUAL;
+    return bytes <= 0 ? USUAL : bytes < MOST ? (size_t)bytes : MOST;
 }
 
 static void build_tables(void) {

@@ -83,7 +83,7 @@ void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags);
  * call that asks once goes on with what it got. */
 const struct amp__kernels *amp__kernels_get(void);
 
-/* Bytes that the processor's caches hold. */
+/* Bytes that the caches may hold for one thread. */
 size_t amp__cache_bytes(void);
 
 #endif

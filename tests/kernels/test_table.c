@@ -90,6 +90,23 @@ static void call_scale(const struct elementwise *e, void *dst, const void *x, co
     ((amp__scale_fn *)e->kernel)(dst, x, n, e->a, flag);
 }
 
+/* The least value that rounds to infinity is reported, and the one below it is not, on both sides of zero. */
+static void check_edge(const struct elementwise *e) {
+    const double edge = midpoint_above(e->to, infinity_bits(e->to) - 1);
+    const uint64_t bits = round_to_bits(e->x_type, edge);
+    if (bits >= infinity_bits(e->x_type) || value_of_bits(e->x_type, bits) != edge) return; /* x's type has no such value */
+    struct elementwise one = *e;
+    one.a = 1.0f;
+    for (size_t n = 1; n <= 70; n += n < 4 ? 1 : 11)
+        for (uint32_t over = 0; over <= 1; over++) {
+            uint64_t x[70] = { 0 }, dst[70];
+            uint32_t flag = 0;
+            set_bits(e->x_type, x, n - 1, (n % 2 ? sign_bit(e->x_type) : 0) | (over ? bits : bits - 1));
+            one.call(&one, dst, x, NULL, n, &flag);
+            CHECK_THAT(flag == over, "%s: n %zu: the edge of infinity, %u: flag %u", e->what, n, over, flag);
+        }
+}
+
 static void check_scales(amp_fn kernel, const amp_dtype *types, const char *isa, const char *name, bool never_over) {
     static const float scales[] = { 1.0f, 0.3f, 0x1p-24f, 65536.0f, -0x1p-133f };
     struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .sets_flag = true,
@@ -102,6 +119,7 @@ static void check_scales(amp_fn kernel, const amp_dtype *types, const char *isa,
         e.what = describe(name, types, 2, isa, pattern_names[pattern]);
         check_elementwise(&e);
     }
+    check_edge(&e);
     check_flag(&e);
 }
 
