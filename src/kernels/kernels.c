@@ -19,6 +19,13 @@ static void fill_reference(struct amp__kernels *k) {
     memcpy(k->sum_squares, amp__ref_sum_squares, sizeof k->sum_squares);
     memcpy(k->nonfinite, amp__ref_nonfinite, sizeof k->nonfinite);
     k->tile = amp__ref_tile;
+    memcpy(k->check, amp__ref_check, sizeof k->check);
+    k->sgd = amp__ref_sgd;
+    k->adam = amp__ref_adam;
+    k->adagrad = amp__ref_adagrad;
+    k->novograd = amp__ref_novograd;
+    k->lamb_moments = amp__ref_lamb_moments;
+    k->lamb_apply = amp__ref_lamb_apply;
 }
 
 /* The slots of a set's group that are not empty. */

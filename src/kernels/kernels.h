@@ -11,6 +11,7 @@
 #ifndef AMP_KERNELS_KERNELS_H
 #define AMP_KERNELS_KERNELS_H
 
+#include "amp_kernels.h"
 #include "common/common.h"
 #include "kernels/cpu.h"
 
@@ -51,12 +52,53 @@
 #define AMP__TILE_COLS_MAX 64
 #define AMP__TILE(name) void name(float *c, size_t ld, const float *a, const float *b, size_t depth)
 
+/* The sum of squares of x = src[i] * scale * factor, both products rounded to float (to double if src is fp64), in
+ * AMP__SUM_SQUARES's order. *nonfinite |= 1 if an x is infinite or NaN. */
+#define AMP__CHECK(name) double name(const void *src, size_t n, float scale, float factor, uint32_t *nonfinite)
+
+/*
+ * The fused optimizers (amp_optim.h has the rules): one step of elements [begin, end) of one tensor. Everything is float
+ * arithmetic in the order written here, one rounding an operation; terms with weight_decay 0 are left out.
+ *
+ *     g = (grad[i] * inv_scale) * factor                      p = param[i], or low[i] widened where param is NULL
+ *     sgd       before (!decay_after): g = g + weight_decay * p;  g = g * ratio
+ *               momentum != 0: m = first ? g : beta1 * m + rest1 * g;  g = nesterov ? g + beta1 * m : m
+ *               decay_after: g = g + weight_decay * p;  u = g
+ *     adam      !decoupled: g = g + weight_decay * p;  m = beta1 * m + rest1 * g;  v = beta2 * v + (rest2 * g) * g
+ *               w = v, or where moments[2] is: w = !(v <= w) ? v : w;  u = (m / correction1) / (sqrt(w / correction2) + eps)
+ *               decoupled: u = u + weight_decay * p
+ *     adagrad   !decoupled: g = g + weight_decay * p;  h = h + g * g;  u = g / (sqrt(h) + eps);  decoupled: as adam
+ *     novograd  !decoupled: g = g / denominator;  g = g + weight_decay * p;  m = beta1 * m + rest1 * g;  u = m / correction1
+ *               decoupled: m = beta1 * m + rest1 * g;  u = (m / correction1) / denominator;  u = u + weight_decay * p
+ *     all       p = p - lr * u;  param[i] = p, low[i] = p rounded as cast
+ *
+ *     lamb_moments   g = g * ratio; m and v of adam, written; no p; squares[0] and [1]: the sums of squares of p and of adam's u over
+ *                    at most AMP__SUM_BLOCK elements, in AMP__SUM_SQUARES's order
+ *     lamb_apply     u again from m, v and p; then as `all`
+ */
+struct amp__update {
+    const void *grad;
+    float *param;      /* NULL: low is the parameter */
+    void *low;         /* may be NULL */
+    float *moments[3]; /* in the order of amp_optim.h */
+    amp_dtype grad_type, low_type; /* fp32, fp16, bf16; fp16, bf16 */
+    float inv_scale, factor;
+    float lr, weight_decay, beta1, rest1, beta2, rest2, eps, correction1, correction2;
+    float ratio, denominator;
+    bool first, nesterov, decay_after, decoupled;
+};
+#define AMP__UPDATE(name) void name(const struct amp__update *u, size_t begin, size_t end)
+#define AMP__UPDATE_SQUARES(name) void name(const struct amp__update *u, size_t begin, size_t end, double squares[2])
+
 typedef AMP__CAST(amp__cast_fn);
 typedef AMP__SCALE(amp__scale_fn);
 typedef AMP__AXPBY(amp__axpby_fn);
 typedef AMP__SUM_SQUARES(amp__sum_squares_fn);
 typedef AMP__NONFINITE(amp__nonfinite_fn);
 typedef AMP__TILE(amp__tile_fn);
+typedef AMP__CHECK(amp__check_fn);
+typedef AMP__UPDATE(amp__update_fn);
+typedef AMP__UPDATE_SQUARES(amp__update_squares_fn);
 
 struct amp__tile {
     amp__tile_fn *fn;
@@ -74,10 +116,16 @@ struct amp__kernels {
     amp__sum_squares_fn *sum_squares[AMP__TYPES];
     amp__nonfinite_fn *nonfinite[AMP__TYPES];
     struct amp__tile tile;
+    amp__check_fn *check[AMP__TYPES];
+    amp__update_fn *sgd, *adam, *adagrad, *novograd, *lamb_apply;
+    amp__update_squares_fn *lamb_moments;
 };
 
 /* Fills every slot with the best kernel that needs nothing beyond `cpu_flags`. Pure: flags in, table out. */
 void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags);
+
+/* One tensor's sum of squares of src * scale * factor, as kernels.h defines sums. In the default environment. lists.c */
+double amp__check_span(const amp_span *span, float scale, float factor, uint32_t *nonfinite);
 
 /* The process's table: for the sets of this machine within the mask (amp_set_cpu_mask). Never fails, never changes: a
  * call that asks once goes on with what it got. */

@@ -4,7 +4,7 @@
  * entries in the default floating-point environment. What is computed in floating point here lies in functions that
  * take and give it through memory (see fpenv.h).
  */
-#include "amp_kernels.h"
+#include "amp_optim.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
 
@@ -125,6 +125,17 @@ static double sum_squares(const struct amp__kernels *k, const amp_span *span) {
     return sum;
 }
 
+double amp__check_span(const amp_span *span, float scale, float factor, uint32_t *nonfinite) {
+    const struct amp__kernels *k = amp__kernels_get();
+    const size_t n = (size_t)span->size, width = amp__dtype_size(span->dtype);
+    double sum = 0.0;
+    for (size_t at = 0; at < n; at += AMP__SUM_BLOCK) {
+        const size_t length = n - at < AMP__SUM_BLOCK ? n - at : AMP__SUM_BLOCK;
+        sum += k->check[span->dtype]((const char *)span->data + at * width, length, scale, factor, nonfinite);
+    }
+    return sum;
+}
+
 static void compute_norms(const amp_span *src, size_t n, float *norm, float *norms) {
     const struct amp__kernels *k = amp__kernels_get();
     double total = 0.0;
@@ -152,4 +163,27 @@ AMP_API amp_status amp_first_nonfinite(const amp_span *src, size_t n, int64_t *i
     while (i < n && !k->nonfinite[src[i].dtype](src[i].data, (size_t)src[i].size)) i++;
     *index = i < n ? (int64_t)i : -1;
     return AMP_OK; /* no bracket: the search reads bits */
+}
+
+static void check_all(const amp_span *src, size_t n, const float factors[2], float *norm, float *norms,
+                      uint32_t *nonfinite) {
+    double total = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        const double sum = amp__check_span(&src[i], factors[0], factors[1], nonfinite);
+        if (norms) norms[i] = (float)sqrt(sum);
+        total += sum;
+    }
+    if (norm) *norm = (float)sqrt(total);
+}
+
+AMP_API amp_status amp_check_list(const amp_span *src, size_t n, float scale, float factor, float *norm, float *norms,
+                                  float *found_inf) {
+    AMP_TRY(check_list(src, n, "src"));
+    const float factors[2] = { scale, factor };
+    uint32_t nonfinite = 0;
+    const amp__fpenv saved = amp__fpenv_enter();
+    check_all(src, n, factors, norm, norms, &nonfinite);
+    amp__fpenv_leave(saved);
+    if (nonfinite && found_inf) *found_inf = 1.0f;
+    return AMP_OK;
 }

@@ -15,7 +15,9 @@
 ADD_SQUARES(float)
 ADD_SQUARES(double)
 
-static double sum_lanes(double lane[AMP__SUM_LANES]) {
+void amp__ref_add_squares(double lane[AMP__SUM_LANES], const float *src, size_t n) { add_squares_float(lane, src, n); }
+
+double amp__ref_sum_lanes(double lane[AMP__SUM_LANES]) {
     for (size_t width = AMP__SUM_LANES / 2; width; width /= 2)
         for (size_t j = 0; j < width; j++) lane[j] += lane[j + width];
     return lane[0];
@@ -24,13 +26,13 @@ static double sum_lanes(double lane[AMP__SUM_LANES]) {
 static AMP__SUM_SQUARES(sum_squares_f32) {
     double lane[AMP__SUM_LANES] = { 0 };
     add_squares_float(lane, src, n);
-    return sum_lanes(lane);
+    return amp__ref_sum_lanes(lane);
 }
 
 static AMP__SUM_SQUARES(sum_squares_f64) {
     double lane[AMP__SUM_LANES] = { 0 };
     add_squares_double(lane, src, n);
-    return sum_lanes(lane);
+    return amp__ref_sum_lanes(lane);
 }
 
 static double sum_squares_low(const uint16_t *src, amp_dtype from, size_t n) {
@@ -41,7 +43,7 @@ static double sum_squares_low(const uint16_t *src, amp_dtype from, size_t n) {
         amp__ref_cast[AMP_FLOAT32][from](work, src, length);
         add_squares_float(lane, work, length);
     }
-    return sum_lanes(lane);
+    return amp__ref_sum_lanes(lane);
 }
 
 static AMP__SUM_SQUARES(sum_squares_f16) { return sum_squares_low(src, AMP_FLOAT16, n); }
@@ -79,3 +81,33 @@ NONFINITE(f64, uint64_t)
 amp__nonfinite_fn *const amp__ref_nonfinite[AMP__TYPES] = {
     NULL, any_nonfinite_f32, any_nonfinite_f16, any_nonfinite_bf16, any_nonfinite_f64,
 };
+
+/* ---- both at once, of scaled elements ---- */
+
+#define CHECK_IN(type, dtype)                                                                                          \
+    static double check_in_##type(const char *src, amp_dtype from, size_t n, type scale, type factor,                  \
+                                  uint32_t *nonfinite) {                                                               \
+        type work[AMP__REF_BLOCK] = { 0 };                                                                             \
+        double lane[AMP__SUM_LANES] = { 0 };                                                                           \
+        const size_t width = amp__dtype_size(from);                                                                    \
+        for (size_t at = 0, length; at < n; at += length) {                                                            \
+            length = n - at < AMP__REF_BLOCK ? n - at : AMP__REF_BLOCK;                                                \
+            amp__ref_cast[dtype][from](work, src + at * width, length);                                                \
+            for (size_t i = 0; i < AMP__REF_BLOCK; i++) work[i] = work[i] * scale * factor;                            \
+            *nonfinite |= amp__ref_nonfinite[dtype](work, length);                                                     \
+            add_squares_##type(lane, work, length);                                                                    \
+        }                                                                                                              \
+        return amp__ref_sum_lanes(lane);                                                                               \
+    }
+
+CHECK_IN(float, AMP_FLOAT32)
+CHECK_IN(double, AMP_FLOAT64)
+
+static AMP__CHECK(check_f32) { return check_in_float(src, AMP_FLOAT32, n, scale, factor, nonfinite); }
+static AMP__CHECK(check_f16) { return check_in_float(src, AMP_FLOAT16, n, scale, factor, nonfinite); }
+static AMP__CHECK(check_bf16) { return check_in_float(src, AMP_BFLOAT16, n, scale, factor, nonfinite); }
+static AMP__CHECK(check_f64) {
+    return check_in_double(src, AMP_FLOAT64, n, (double)scale, (double)factor, nonfinite);
+}
+
+amp__check_fn *const amp__ref_check[AMP__TYPES] = { NULL, check_f32, check_f16, check_bf16, check_f64 };

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libamp's own optimizers: SGD, Adam, AdamW, LAMB, NovoGrad, Adagrad and LARC, for FP32 parameters, for 16-bit parameters
+ * with FP32 masters, and for 16-bit parameters alone. One pass over each tensor unscales the gradient, updates moments and
+ * parameter and writes the 16-bit parameter; the gradient is only read.
+ *
+ * Numbers. Moments and arithmetic are FP32, each operation rounded once, none contracted, division and square root as in
+ * IEEE 754: the same bits for every instruction set. What depends on the rule and the step alone is computed in double and
+ * rounded once: beta^t by binary powering, 1 - beta^t, norms, trust ratios. docs/numerics.md has the order of operations.
+ *
+ * Below, g is the gradient unscaled, p the parameter, d the weight decay, t the number of the step from 1 on, and
+ * corr1 = 1 - beta1^t, corr2 = 1 - beta2^t, or 1 without AMP_OPTIM_BIAS_CORRECTION. Terms with d = 0 are left out.
+ */
+#ifndef AMP_OPTIM_H
+#define AMP_OPTIM_H
+
+#include "amp_kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Rules -------------------------------------------------------------------------------------------------------- */
+
+typedef int32_t amp_optim_kind;
+enum {
+    /* g += d * p;  m = momentum * m + (1 - dampening) * g, at t = 1 m = g;  p -= lr * m, with NESTEROV
+     * lr * (g + momentum * m). Without momentum p -= lr * g. DECAY_AFTER_MOMENTUM adds d * p to what lr multiplies instead.
+     * moments[0] (unless momentum is 0): m. Source: torch.optim.SGD; Apex FusedSGD, whose first step is decided by the last
+     * tensor of the list: here it is each tensor's own. */
+    AMP_OPTIM_SGD = 1,
+    /* g += d * p;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2;
+     * p -= lr * (m / corr1) / (sqrt(v / corr2) + eps). AMSGRAD: the largest v so far under the root.
+     * moments[0]: m, [1]: v, [2] (AMSGRAD): the largest v. Source: Kingma and Ba, arXiv:1412.6980; Reddi et al., 2018;
+     * Apex FusedAdam(adam_w_mode=False), which refuses AMSGRAD; torch.optim.Adam. */
+    AMP_OPTIM_ADAM = 2,
+    /* Adam, but d * p is added to what lr multiplies, and not to g. Source: Loshchilov and Hutter, arXiv:1711.05101;
+     * Apex FusedAdam; torch.optim.AdamW. */
+    AMP_OPTIM_ADAMW = 3,
+    /* g *= max_grad_norm / norm of all g, where that norm is above max_grad_norm (0: never);
+     * m = beta1 * m + k * g, k = 1 - beta1, or 1 without GRAD_AVERAGING;  v as in Adam;
+     * u = (m / corr1) / (sqrt(v / corr2) + eps) + d * p (without DECOUPLED: g += d * p instead);  p -= lr * r * u,
+     * r = norm of p / norm of u per tensor; 1 where either is 0, or where d = 0 and not NVLAMB.
+     * moments as Adam. Source: You et al., arXiv:1904.00962; Apex FusedLAMB, which overwrites the gradient with u and keeps
+     * moments in the parameter's type. */
+    AMP_OPTIM_LAMB = 4,
+    /* n = sqrt(beta2 * n^2 + (1 - beta2) * norm(g)^2) per tensor, at t = 1 n = norm(g) unless INIT_ZERO;
+     * DECOUPLED: m = beta1 * m + k * g, p -= lr * ((m / corr1) / (n / sqrt(corr2) + eps) + d * p); else the paper's rule:
+     * m = beta1 * m + k * (g / (n / sqrt(corr2) + eps) + d * p), p -= lr * m / corr1. k as in LAMB.
+     * moments[0]: m, [1]: n, one element. The L2 norm only. Source: Ginsburg et al., arXiv:1905.11286 (without
+     * DECOUPLED, BIAS_CORRECTION and GRAD_AVERAGING); Apex FusedNovoGrad, whose reg_inside_moment is: not DECOUPLED. */
+    AMP_OPTIM_NOVOGRAD = 5,
+    /* g += d * p (DECOUPLED: not);  h = h + g^2;  p -= lr * g / (sqrt(h) + eps) (DECOUPLED: + d * p in what lr multiplies).
+     * moments[0]: h. Source: Duchi et al., 2011; Apex FusedAdagrad; torch.optim.Adagrad with lr_decay 0. */
+    AMP_OPTIM_ADAGRAD = 6,
+    /* SGD on r * (g + d * p), r = trust_coefficient * norm(p) / (norm(g) + d * norm(p) + eps) per tensor, with CLIP
+     * min(r / lr, 1); r = 1 where either norm is 0. moments[0] as SGD. Source: You et al., arXiv:1708.03888; Apex LARC over
+     * SGD, which there leaves out the weight decay as well where a norm is 0. */
+    AMP_OPTIM_LARC = 7
+};
+
+enum {
+    AMP_OPTIM_NESTEROV = 1u << 0,             /* SGD, LARC; needs momentum above 0 and dampening 0 */
+    AMP_OPTIM_DECAY_AFTER_MOMENTUM = 1u << 1, /* SGD; Apex: wd_after_momentum */
+    AMP_OPTIM_BIAS_CORRECTION = 1u << 2,      /* Adam, AdamW, LAMB, NovoGrad */
+    AMP_OPTIM_AMSGRAD = 1u << 3,              /* Adam, AdamW */
+    AMP_OPTIM_DECOUPLED = 1u << 4,            /* LAMB, NovoGrad, Adagrad; Apex: adam_w_mode, adagrad_w_mode */
+    AMP_OPTIM_GRAD_AVERAGING = 1u << 5,       /* LAMB, NovoGrad */
+    AMP_OPTIM_NVLAMB = 1u << 6,               /* LAMB: the ratio also without weight decay */
+    AMP_OPTIM_INIT_ZERO = 1u << 7,            /* NovoGrad */
+    AMP_OPTIM_CLIP = 1u << 8                  /* LARC */
+};
+
+/* A rule with its numbers. Here 0 is 0 and no flag is no flag: begin with amp_optim_defaults. */
+typedef struct amp_optim {
+    uint32_t struct_size;
+    amp_optim_kind kind;
+    uint32_t flags; /* AMP_OPTIM_*; one that is not the kind's is refused */
+    int32_t reserved;
+    double lr;                /* all: at least 0 */
+    double weight_decay;      /* all: at least 0 */
+    double momentum;          /* SGD, LARC: at least 0 */
+    double dampening;         /* SGD, LARC */
+    double beta1, beta2;      /* Adam, AdamW, LAMB, NovoGrad: from 0 on, below 1 */
+    double eps;               /* all but SGD: at least 0 */
+    double max_grad_norm;     /* LAMB: 0 or above */
+    double trust_coefficient; /* LARC: above 0 */
+} amp_optim;
+
+#define AMP_OPTIM_INIT { (uint32_t)sizeof(amp_optim), 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0 }
+
+/* Fills *rule with Apex's defaults for `kind`: SGD and LARC lr 1e-3, momentum 0, LARC trust_coefficient 0.02, eps 1e-8,
+ * CLIP; Adam, AdamW lr 1e-3, betas 0.9 and 0.999, eps 1e-8, BIAS_CORRECTION; LAMB the same with eps 1e-6, weight decay
+ * 0.01, max_grad_norm 1, GRAD_AVERAGING, DECOUPLED; NovoGrad as Adam with GRAD_AVERAGING and DECOUPLED; Adagrad lr 1e-2, eps
+ * 1e-10. (Apex has no default lr for SGD.) rule->struct_size is set before. */
+AMP_API AMP_MUST_CHECK amp_status amp_optim_defaults(amp_optim_kind kind, amp_optim *rule);
+
+/* ---- Plain calls --------------------------------------------------------------------------------------------------- */
+
+/*
+ * Tensor i is grad[i], param[i], low[i], moments[k][i], steps[i]; all spans of a tensor have one size, but NovoGrad's
+ * moments[1][i], which has one element. CPU memory; nothing overlaps.
+ */
+typedef struct amp_optim_tensors {
+    uint32_t struct_size;
+    float grad_factor; /* multiplied after *inv_scale, as a clipping factor is; 0 means 1 */
+    size_t n;
+    const amp_span *grad;  /* fp32, fp16 or bf16; only read */
+    const amp_span *param; /* FP32 parameters or masters; or 16-bit parameters that have no master */
+    const amp_span *low;   /* the 16-bit parameter that becomes the rounded master; NULL, or entries with data NULL: none */
+    const amp_span *moments[3]; /* FP32, 0 at first; those that the rule has not are ignored */
+    uint64_t *steps;            /* steps applied so far, 0 at first; advanced by 1 */
+    const float *found_inf;     /* not 0: nothing is written and no step advances; NULL: 0 */
+    const float *inv_scale;     /* what gradients are multiplied with: 1 / loss scale; NULL: 1 */
+    /* Norms of the unscaled gradients (times grad_factor) where the caller has them, from amp_check_list; NULL: they cost
+     * LAMB, NovoGrad and LARC a pass over the gradients. */
+    const float *grad_norm;  /* of all, LAMB's */
+    const float *grad_norms; /* of each, NovoGrad's and LARC's */
+} amp_optim_tensors;
+
+#define AMP_OPTIM_TENSORS_INIT                                                                                         \
+    { (uint32_t)sizeof(amp_optim_tensors), 0.0f, 0, NULL, NULL, NULL, { NULL, NULL, NULL }, NULL, NULL, NULL, NULL,    \
+      NULL }
+
+/* One step of every tensor. AMP_ERR_INVALID_ARGUMENT, AMP_ERR_ABI_MISMATCH: nothing was written. */
+AMP_API AMP_MUST_CHECK amp_status amp_optim_list(const amp_optim *rule, const amp_optim_tensors *tensors);
+
+/* The read-only pass before it. *norm (may be NULL) is the L2 norm of all src * scale * factor, norms[i] (norms may be
+ * NULL) that of src[i]; *found_inf (may be NULL) is set to 1.0f if an element of them is non-finite, else left as it is.
+ * The products are rounded to float each (fp64: to double); sums as in amp_l2norm_list, whose bits these are for
+ * amp_scale_list's result. Source: Apex multi_tensor_unscale_l2norm. */
+AMP_API AMP_MUST_CHECK amp_status amp_check_list(const amp_span *src, size_t n, float scale, float factor, float *norm,
+                                                 float *norms, float *found_inf);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AMP_OPTIM_H */

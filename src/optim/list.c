@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* amp_optim_list: everything is checked before anything is written; then one tensor after the other. */
+#include "kernels/fpenv.h"
+#include "optim/optim.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- checks ---- */
+
+static amp_status check_span(const amp_span *span, const char *list, size_t i, uint64_t size, bool fp32_only) {
+    const bool type = span->dtype == AMP_FLOAT32 || (!fp32_only && amp__is_low(span->dtype));
+    AMP_RETURN_IF(!type, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s[%zu].dtype is %s: use fp32%s", list, i,
+                  amp__dtype_name(span->dtype), fp32_only ? "" : ", fp16 or bf16");
+    AMP_RETURN_IF(span->reserved, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s[%zu].reserved is not 0", list, i);
+    AMP_RETURN_IF(span->size != size, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s[%zu] has %llu elements; it needs %llu",
+                  list, i, (unsigned long long)span->size, (unsigned long long)size);
+    AMP_RETURN_IF(size && !span->data, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s[%zu].data is NULL", list, i);
+    AMP_RETURN_IF(size > PTRDIFF_MAX / sizeof(float), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_optim_list: %s[%zu] has more elements than there can be", list, i);
+    return AMP_OK;
+}
+
+static amp_status check_low(const amp_optim_tensors *t, size_t i) {
+    if (!t->low || !t->low[i].data) return AMP_OK;
+    AMP_RETURN_IF(!amp__is_low(t->low[i].dtype) || t->param[i].dtype != AMP_FLOAT32, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_optim_list: low[%zu] is %s beside param[%zu] in %s: it is the 16-bit copy of an FP32 master", i,
+                  amp__dtype_name(t->low[i].dtype), i, amp__dtype_name(t->param[i].dtype));
+    return check_span(&t->low[i], "low", i, t->param[i].size, false);
+}
+
+static amp_status check_tensor(const amp_optim *rule, const amp_optim_tensors *t, size_t i) {
+    const uint64_t size = t->param[i].size;
+    AMP_TRY(check_span(&t->param[i], "param", i, size, false));
+    AMP_TRY(check_span(&t->grad[i], "grad", i, size, false));
+    AMP_TRY(check_low(t, i));
+    for (int k = 0; k < AMP__MOMENTS; k++) {
+        static const char *const lists[] = { "moments[0]", "moments[1]", "moments[2]" };
+        if (!amp__optim_moment(rule, k)) continue;
+        AMP_RETURN_IF(!t->moments[k], AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s is NULL, and the rule keeps %s there",
+                      lists[k], amp__optim_moment(rule, k));
+        AMP_TRY(check_span(&t->moments[k][i], lists[k], i, amp__optim_moment_size(rule, k, size), true));
+    }
+    return AMP_OK;
+}
+
+static amp_status check_all(const amp_optim *rule, const amp_optim_tensors *t) {
+    AMP_RETURN_IF(t->n && (!t->grad || !t->param || !t->steps), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_optim_list: %s is NULL and n is %zu", !t->grad ? "grad" : !t->param ? "param" : "steps", t->n);
+    AMP_RETURN_IF(!(fabsf(t->grad_factor) <= 3.402823466e38f), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_optim_list: grad_factor is not finite");
+    for (size_t i = 0; i < t->n; i++) AMP_TRY(check_tensor(rule, t, i));
+    return AMP_OK;
+}
+
+/* ---- the step ---- */
+
+static struct amp__optim_tensor tensor_of(const amp_optim *rule, const amp_optim_tensors *t, size_t i) {
+    struct amp__optim_tensor tensor = {
+        .grad = t->grad[i],
+        .param = t->param[i],
+        .low = t->low ? t->low[i] : (amp_span){ NULL, 0, AMP_DTYPE_DEFAULT, 0 },
+        .steps = &t->steps[i],
+        .inv_scale = t->inv_scale ? *t->inv_scale : 1.0f,
+        .factor = t->grad_factor == 0.0f ? 1.0f : t->grad_factor,
+        .grad_norm = t->grad_norms ? t->grad_norms[i] : 0.0f,
+        .has_norm = t->grad_norms != NULL,
+    };
+    for (int k = 0; k < AMP__MOMENTS; k++)
+        if (amp__optim_moment(rule, k)) tensor.moments[k] = t->moments[k][i].data;
+    return tensor;
+}
+
+static float limit_of(const amp_optim *rule, const amp_optim_tensors *t) {
+    double squares = 0.0;
+    if (!amp__optim_needs_norm(rule)) return 1.0f;
+    if (t->grad_norm) return amp__optim_limit(rule, *t->grad_norm);
+    for (size_t i = 0; i < t->n; i++) {
+        const struct amp__optim_tensor tensor = tensor_of(rule, t, i);
+        squares += amp__optim_squares(&tensor);
+    }
+    return amp__optim_limit(rule, (float)sqrt(squares));
+}
+
+/* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
+__attribute__((noinline)) static void step(const amp_optim *rule, const amp_optim_tensors *t) {
+    const float limit = limit_of(rule, t);
+    for (size_t i = 0; i < t->n; i++) {
+        const struct amp__optim_tensor tensor = tensor_of(rule, t, i);
+        amp__optim_update(rule, &tensor, limit);
+    }
+}
+
+AMP_API amp_status amp_optim_list(const amp_optim *given, const amp_optim_tensors *tensors) {
+    amp_optim rule;
+    amp_optim_tensors t;
+    memset(&t, 0, sizeof t);
+    AMP_RETURN_IF(!tensors, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: tensors is NULL");
+    AMP_TRY(amp__copy_struct(&t, sizeof t, sizeof t, tensors, tensors->struct_size, "amp_optim_tensors"));
+    AMP_TRY(amp__optim_check(given, "amp_optim_list", &rule));
+    AMP_TRY(check_all(&rule, &t));
+    if (t.found_inf && *t.found_inf != 0.0f) return AMP_OK;
+    const amp__fpenv saved = amp__fpenv_enter();
+    step(&rule, &t);
+    amp__fpenv_leave(saved);
+    return AMP_OK;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libamp's own optimizers (amp_optim.h): rules as data, and one step of one tensor through the kernels. Knows memory
+ * only: parameters, masters and brackets are opt_levels' business.
+ */
+#ifndef AMP_OPTIM_ROOM_H
+#define AMP_OPTIM_ROOM_H
+
+#include "amp_optim.h"
+#include "common/common.h"
+
+#define AMP__MOMENTS 3
+
+/* ---- rules.c ---- */
+
+/* A caller's rule, checked; *out has libamp's struct_size. */
+amp_status amp__optim_check(const amp_optim *given, const char *what, amp_optim *out);
+/* Moment k's name in checkpoints (torch's), NULL: this rule has none. */
+const char *amp__optim_moment(const amp_optim *rule, int k);
+/* Its elements for a parameter of `size`: NovoGrad has one scalar a tensor. */
+uint64_t amp__optim_moment_size(const amp_optim *rule, int k, uint64_t size);
+/* The rules need the same moments. */
+bool amp__optim_same_moments(const amp_optim *a, const amp_optim *b);
+/* Does the rule look at norms of gradients: of all, of each tensor? */
+static inline bool amp__optim_needs_norm(const amp_optim *rule) {
+    return rule->kind == AMP_OPTIM_LAMB && rule->max_grad_norm > 0.0;
+}
+static inline bool amp__optim_needs_norms(const amp_optim *rule) {
+    return rule->kind == AMP_OPTIM_NOVOGRAD || rule->kind == AMP_OPTIM_LARC;
+}
+
+/* ---- step.c ---- */
+
+/* One tensor as a step finds it. */
+struct amp__optim_tensor {
+    amp_span grad, param, low; /* low.data NULL: none. param 16-bit: has no master */
+    float *moments[AMP__MOMENTS];
+    uint64_t *steps;
+    float inv_scale, factor; /* the gradient is grad * inv_scale * factor */
+    float grad_norm;         /* its L2 norm then, */
+    bool has_norm;           /* if it is known: else it is computed where it is needed */
+};
+
+/* The sum of squares of a tensor's unscaled gradient. The functions of this section run in the default floating-point
+ * environment (kernels/fpenv.h). */
+double amp__optim_squares(const struct amp__optim_tensor *tensor);
+/* LAMB's factor that brings the norm of all gradients to the rule's limit; 1 for all others. */
+float amp__optim_limit(const amp_optim *rule, float norm_of_all);
+/* The step. `limit` as above. */
+void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *tensor, float limit);
+
+/* base^n by multiplications alone, squaring: n from 0 on. */
+double amp__power(double base, uint64_t n);
+
+#endif

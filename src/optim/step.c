@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One step of one tensor: what depends on the rule, the step's number and norms is computed here in double and rounded
+ * once; the rest is the kernels'. All of it in the default floating-point environment.
+ */
+#include "kernels/kernels.h"
+#include "optim/optim.h"
+
+#include <math.h>
+#include <string.h>
+
+double amp__power(double base, uint64_t n) {
+    double power = 1.0;
+    for (; n; n >>= 1, base *= base)
+        if (n & 1) power *= base;
+    return power;
+}
+
+/* ---- norms ---- */
+
+double amp__optim_squares(const struct amp__optim_tensor *tensor) {
+    uint32_t unused = 0;
+    return amp__check_span(&tensor->grad, tensor->inv_scale, tensor->factor, &unused);
+}
+
+static float norm_of_grad(const struct amp__optim_tensor *tensor) {
+    return tensor->has_norm ? tensor->grad_norm : (float)sqrt(amp__optim_squares(tensor));
+}
+
+static float norm_of_param(const struct amp__optim_tensor *tensor) {
+    uint32_t unused = 0;
+    return (float)sqrt(amp__check_span(&tensor->param, 1.0f, 1.0f, &unused));
+}
+
+float amp__optim_limit(const amp_optim *rule, float norm_of_all) {
+    if (!amp__optim_needs_norm(rule) || !((double)norm_of_all > rule->max_grad_norm)) return 1.0f;
+    return (float)(rule->max_grad_norm / (double)norm_of_all);
+}
+
+/* ---- numbers ---- */
+
+static bool has(const amp_optim *rule, uint32_t flag) { return (rule->flags & flag) != 0; }
+
+static struct amp__update update_of(const amp_optim *rule, const struct amp__optim_tensor *tensor) {
+    const bool master = tensor->param.dtype == AMP_FLOAT32;
+    const amp_span *low = master ? &tensor->low : &tensor->param;
+    struct amp__update u = {
+        .grad = tensor->grad.data,
+        .param = master ? tensor->param.data : NULL,
+        .low = low->data,
+        .grad_type = tensor->grad.dtype,
+        .low_type = low->dtype,
+        .inv_scale = tensor->inv_scale,
+        .factor = tensor->factor,
+        .lr = (float)rule->lr,
+        .weight_decay = (float)rule->weight_decay,
+        .eps = (float)rule->eps,
+        .beta1 = (float)rule->beta1,
+        .rest1 = (float)(1.0 - rule->beta1),
+        .beta2 = (float)rule->beta2,
+        .rest2 = (float)(1.0 - rule->beta2),
+        .correction1 = 1.0f,
+        .correction2 = 1.0f,
+        .ratio = 1.0f,
+        .denominator = 1.0f,
+        .first = *tensor->steps == 0,
+        .nesterov = has(rule, AMP_OPTIM_NESTEROV),
+        .decay_after = has(rule, AMP_OPTIM_DECAY_AFTER_MOMENTUM),
+        .decoupled = has(rule, AMP_OPTIM_DECOUPLED) || rule->kind == AMP_OPTIM_ADAMW,
+    };
+    memcpy(u.moments, tensor->moments, sizeof u.moments);
+    if (has(rule, AMP_OPTIM_BIAS_CORRECTION)) {
+        u.correction1 = (float)(1.0 - amp__power(rule->beta1, *tensor->steps + 1));
+        u.correction2 = (float)(1.0 - amp__power(rule->beta2, *tensor->steps + 1));
+    }
+    return u;
+}
+
+/* ---- kinds ---- */
+
+static void run(amp__update_fn *kernel, const struct amp__update *u, size_t n) {
+    for (size_t at = 0; at < n; at += AMP__SUM_BLOCK) kernel(u, at, n - at < AMP__SUM_BLOCK ? n : at + AMP__SUM_BLOCK);
+}
+
+/* Both norms are there: Apex leaves a tensor without one of them as it is. */
+static float larc_ratio(const amp_optim *rule, const struct amp__optim_tensor *tensor) {
+    const double of_p = (double)norm_of_param(tensor), of_g = (double)norm_of_grad(tensor);
+    if (of_p == 0.0 || of_g == 0.0) return 1.0f;
+    const double ratio = rule->trust_coefficient * of_p / (of_g + rule->weight_decay * of_p + rule->eps);
+    if (!has(rule, AMP_OPTIM_CLIP)) return (float)ratio;
+    return ratio < rule->lr ? (float)(ratio / rule->lr) : 1.0f;
+}
+
+static void sgd(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
+    u->beta1 = (float)rule->momentum;
+    u->rest1 = (float)(1.0 - rule->dampening);
+    if (rule->kind == AMP_OPTIM_LARC) u->ratio = larc_ratio(rule, tensor);
+    run(amp__kernels_get()->sgd, u, (size_t)tensor->param.size);
+}
+
+static void adam(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
+    (void)rule;
+    run(amp__kernels_get()->adam, u, (size_t)tensor->param.size);
+}
+
+static void adagrad(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
+    (void)rule;
+    run(amp__kernels_get()->adagrad, u, (size_t)tensor->param.size);
+}
+
+/* The second moment is kept as a norm, not squared: what float holds of the one it need not hold of the other. */
+static void novograd(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
+    float *kept = tensor->moments[1];
+    const double norm = (double)norm_of_grad(tensor), before = (double)*kept;
+    if (u->first && !has(rule, AMP_OPTIM_INIT_ZERO)) *kept = (float)norm;
+    else *kept = (float)sqrt(rule->beta2 * (before * before) + (1.0 - rule->beta2) * (norm * norm));
+    const double correction =
+        has(rule, AMP_OPTIM_BIAS_CORRECTION) ? sqrt(1.0 - amp__power(rule->beta2, *tensor->steps + 1)) : 1.0;
+    u->denominator = (float)((double)*kept / correction + rule->eps);
+    u->rest1 = has(rule, AMP_OPTIM_GRAD_AVERAGING) ? u->rest1 : 1.0f;
+    u->moments[1] = NULL;
+    run(amp__kernels_get()->novograd, u, (size_t)tensor->param.size);
+}
+
+static void lamb(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
+    const struct amp__kernels *kernels = amp__kernels_get();
+    const size_t n = (size_t)tensor->param.size;
+    double squares[2] = { 0.0, 0.0 };
+    u->rest1 = has(rule, AMP_OPTIM_GRAD_AVERAGING) ? u->rest1 : 1.0f;
+    for (size_t at = 0; at < n; at += AMP__SUM_BLOCK) {
+        double part[2];
+        kernels->lamb_moments(u, at, n - at < AMP__SUM_BLOCK ? n : at + AMP__SUM_BLOCK, part);
+        squares[0] += part[0];
+        squares[1] += part[1];
+    }
+    const double of_p = (double)(float)sqrt(squares[0]), of_u = (double)(float)sqrt(squares[1]);
+    const bool wanted = rule->weight_decay != 0.0 || has(rule, AMP_OPTIM_NVLAMB);
+    if (wanted && of_p != 0.0 && of_u != 0.0) u->lr = (float)(rule->lr * (of_p / of_u));
+    run(kernels->lamb_apply, u, n);
+}
+
+typedef void kind_fn(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u);
+static kind_fn *const kinds[] = {
+    [AMP_OPTIM_SGD] = sgd,           [AMP_OPTIM_ADAM] = adam,       [AMP_OPTIM_ADAMW] = adam, [AMP_OPTIM_LAMB] = lamb,
+    [AMP_OPTIM_NOVOGRAD] = novograd, [AMP_OPTIM_ADAGRAD] = adagrad, [AMP_OPTIM_LARC] = sgd,
+};
+
+void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *tensor, float limit) {
+    struct amp__update u = update_of(rule, tensor);
+    if (rule->kind == AMP_OPTIM_LAMB) u.ratio = limit;
+    kinds[rule->kind](rule, tensor, &u);
+    ++*tensor->steps;
+}
