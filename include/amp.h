@@ -496,6 +496,9 @@ enum {
     AMP_OPTIMIZER_SHARDED = 1u << 0
 };
 
+struct amp_fused; /* amp_optim.h */
+struct amp_optim;
+
 /* An optimizer of the host. steps, zero_grads: its slots, wired so that a step steps or skips and hands FP32 masters
  * to the host's optimizer, and zero_grad clears the masters' gradients too. Hosts without such slots call
  * amp_step_begin and amp_step_end. A tied parameter appears once. The structure itself is kept. */
@@ -513,10 +516,11 @@ typedef struct amp_optimizer {
     amp_context *amp;     /* written by initialize and shutdown; NULL before */
     const amp_struct *structs; /* that the schemas of steps and zero_grads may name */
     size_t n_structs;          /* entries of structs */
+    const struct amp_fused *fused; /* libamp's own optimizer in place of steps (amp_optim.h); NULL: the host has its own */
 } amp_optimizer;
 
 #define AMP_OPTIMIZER_INIT                                                                                             \
-    { (uint32_t)sizeof(amp_optimizer), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0 }
+    { (uint32_t)sizeof(amp_optimizer), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0, NULL }
 
 /* ---- Configuration ------------------------------------------------------------------------------------------------ */
 
@@ -941,6 +945,10 @@ typedef struct amp_api {
     amp_status (*state_load_memory)(amp_context *, const void *, size_t);
     const amp_host *(*buffer_host)(void);
     amp_status (*wrap_table)(amp_context *, const void *, size_t, void *);
+    amp_status (*fused_step)(amp_optimizer *, amp_action *);
+    amp_status (*fused_zero_grad)(amp_optimizer *);
+    amp_status (*fused_get)(amp_optimizer *, size_t, struct amp_optim *);
+    amp_status (*fused_set)(amp_optimizer *, size_t, const struct amp_optim *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

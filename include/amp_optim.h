@@ -2,7 +2,10 @@
 /*
  * libamp's own optimizers: SGD, Adam, AdamW, LAMB, NovoGrad, Adagrad and LARC, for FP32 parameters, for 16-bit parameters
  * with FP32 masters, and for 16-bit parameters alone. One pass over each tensor unscales the gradient, updates moments and
- * parameter and writes the 16-bit parameter; the gradient is only read.
+ * parameter and writes the 16-bit parameter; the gradient is only read. Two ways to use them:
+ *
+ *     amp_optim_list(&rule, &tensors)          plain memory, no policy, no context
+ *     amp_optimizer.fused = &fused             an optimizer that amp_initialize accepts and amp_fused_step steps
  *
  * Numbers. Moments and arithmetic are FP32, each operation rounded once, none contracted, division and square root as in
  * IEEE 754: the same bits for every instruction set. What depends on the rule and the step alone is computed in double and
@@ -131,6 +134,47 @@ AMP_API AMP_MUST_CHECK amp_status amp_optim_list(const amp_optim *rule, const am
  * amp_scale_list's result. Source: Apex multi_tensor_unscale_l2norm. */
 AMP_API AMP_MUST_CHECK amp_status amp_check_list(const amp_span *src, size_t n, float scale, float factor, float *norm,
                                                  float *norms, float *found_inf);
+
+/* ---- An optimizer that libamp steps ------------------------------------------------------------------------------- */
+
+/*
+ * Put it into amp_optimizer.fused before amp_initialize, with the parameters as ever and no steps. Copied; moments are
+ * libamp's, saved and loaded by amp_state_save and amp_state_load under "<parameter>.<moment>" in torch's names
+ * (exp_avg, exp_avg_sq, max_exp_avg_sq, momentum_buffer, sum). Needs the hooks view and grad. Parameters in FP64 are
+ * refused. All groups have one kind. Parameters of amp_add_params join group 0.
+ *
+ *     amp_optim rule = AMP_OPTIM_INIT;
+ *     amp_fused fused = AMP_FUSED_INIT;
+ *     amp_optim_defaults(AMP_OPTIM_ADAMW, &rule);
+ *     fused.groups = &rule, fused.n_groups = 1;
+ *     optimizer.fused = &fused;
+ *     amp_initialize(&model, &optimizer, AMP_O2);
+ *     ... begin, backward, end ...
+ *     amp_fused_step(&optimizer, NULL);
+ *     amp_fused_zero_grad(&optimizer);
+ */
+typedef struct amp_fused {
+    uint32_t struct_size;
+    uint32_t flags; /* 0 */
+    const amp_optim *groups; /* element 0's struct_size is the stride */
+    size_t n_groups;
+    const uint32_t *group_of; /* the group of each parameter of amp_optimizer.params; NULL: all are in group 0 */
+} amp_fused;
+
+#define AMP_FUSED_INIT { (uint32_t)sizeof(amp_fused), 0, NULL, 0, NULL }
+
+/* Step, or skip where the brackets decided so; *action (may be NULL) says which. Parameters without a gradient are passed
+ * over and their steps do not advance. Where brackets apply; AMP_ERR_WRONG_STATE inside one. On an error no parameter has
+ * changed and the decision still stands. */
+AMP_API AMP_MUST_CHECK amp_status amp_fused_step(amp_optimizer *optimizer, amp_action *action);
+
+/* Clear the gradients: none where the host has set_grad, zeros in fixed buffers; masters' gradients too. */
+AMP_API AMP_MUST_CHECK amp_status amp_fused_zero_grad(amp_optimizer *optimizer);
+
+/* A group's rule, to read and to change between steps (schedules). The kind stays, and so does what decides on moments:
+ * AMSGRAD, and whether SGD's and LARC's momentum is 0. */
+AMP_API AMP_MUST_CHECK amp_status amp_fused_get(amp_optimizer *optimizer, size_t group, amp_optim *rule);
+AMP_API AMP_MUST_CHECK amp_status amp_fused_set(amp_optimizer *optimizer, size_t group, const amp_optim *rule);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table for hosts that dlopen. Append-only: the asserts below keep members where they were. */
+#include "amp_optim.h"
 #include "common/common.h"
 
 #define STRINGIFY(x) #x
@@ -53,6 +54,10 @@ static const amp_api table = {
     .state_load_memory = amp_state_load_memory,
     .buffer_host = amp_buffer_host,
     .wrap_table = amp_wrap_table,
+    .fused_step = amp_fused_step,
+    .fused_zero_grad = amp_fused_zero_grad,
+    .fused_get = amp_fused_get,
+    .fused_set = amp_fused_set,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -23,6 +23,7 @@ void amp__context_destroy(amp_context *context) {
         amp__ops_destroy(optimizer->steps, optimizer->n_steps);
         amp__ops_destroy(optimizer->zero_grads, optimizer->n_zero_grads);
         amp__free(optimizer->params);
+        amp__optim_destroy(optimizer->optim);
     }
     for (uint32_t i = 0; context->brackets && i < context->properties.num_losses; i++)
         amp__free(context->brackets[i].unchecked);

@@ -63,6 +63,12 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
                                         size_t n_params, size_t index) {
     char who[96];
     snprintf(who, sizeof who, "level %s, optimizer %zu:", amp__level_name(context->properties.level), index);
+    if (optimizer->optim && n_params) {
+        AMP_TRY(amp__host_need(optimizer->host.view != NULL, "view", who, "libamp's own optimizer updates through it"));
+        AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", who, "libamp's own optimizer reads the gradients"));
+        AMP_TRY(amp__host_need(!optimizer->host.set_grad || optimizer->host.release, "release", who,
+                               "set_grad hands gradients to libamp"));
+    }
     if (!n_params || amp__scaling_is_trivial(&context->properties)) return AMP_OK;
     return need_for_scaling(&optimizer->host, who);
 }
@@ -129,6 +135,15 @@ static void adopt(struct amp__op *ops, size_t n, struct amp__optimizer *optimize
     }
 }
 
+static amp_status build_fused(struct amp__optimizer *optimizer, const amp_optimizer *given, const char *what) {
+    char fused[96];
+    if (!given->fused) return AMP_OK;
+    AMP_RETURN_IF(given->n_steps, AMP_ERR_CONFLICT, "%s has steps of the host's and fused, libamp's own: give it one of them",
+                  what);
+    snprintf(fused, sizeof fused, "%s.fused", what);
+    return amp__optim_new(given->fused, given->n_params, fused, &optimizer->optim);
+}
+
 static amp_status build_optimizer(amp_context *context, amp_optimizer *user, size_t index) {
     struct amp__optimizer *optimizer = &context->optimizers[index];
     amp_optimizer given;
@@ -148,6 +163,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     optimizer->sharded = (given.flags & AMP_OPTIMIZER_SHARDED) != 0;
     const amp_host *host = given.host ? given.host : context->n_models ? &context->models[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
+    AMP_TRY(build_fused(optimizer, &given, what));
     snprintf(what, sizeof what, "optimizer %zu steps", index);
     optimizer->structs = (struct amp__struct_table){ given.structs, given.n_structs };
     AMP_TRY(amp__ops_build(context, given.steps, given.n_steps, &optimizer->host, optimizer->structs, what,
@@ -267,6 +283,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
         AMP_TRY(build_optimizer(context, optimizers[i], i));
     }
     AMP_TRY(amp__collect_ties(context));
+    for (size_t i = 0; i < n_optimizers; i++) AMP_TRY(amp__fused_attach(&context->optimizers[i], 0));
     AMP_TRY(amp__ranges_build(context));
     AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP_FLOAT64));
     AMP_TRY(make_brackets(context));

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clipping: all gradients are looked at before one is written. */
+/* Clipping: all gradients are looked at before one is written. And clearing. */
 #include "kernels/fpenv.h"
 #include "master/grad.h"
+
+#include <string.h>
 
 enum { BLOCK = 512 };
 
@@ -74,4 +76,26 @@ amp_status amp__grads_clamp(struct amp__param *const *params, size_t n, float li
 
 amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor) {
     return change_all(params, n, multiply, factor);
+}
+
+/* ---- clearing ---- */
+
+static amp_status clear_one(struct amp__param *param) {
+    void *grad;
+    amp_span shown;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) return AMP_OK;
+    if (param->host->set_grad) {
+        AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
+        amp__host_release(param->host, grad);
+        return AMP_OK;
+    }
+    AMP_TRY(amp__grad_elements(param, grad, &shown));
+    if (amp__span_bytes(&shown)) memset(shown.data, 0, amp__span_bytes(&shown));
+    return amp__grad_store(param, grad, &shown);
+}
+
+amp_status amp__grads_clear(struct amp__param *const *params, size_t n) {
+    for (size_t i = 0; i < n; i++) AMP_TRY(clear_one(params[i]));
+    return AMP_OK;
 }

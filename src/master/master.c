@@ -93,6 +93,11 @@ void amp__master_round(struct amp__param *param, void *elements) {
     param->version = version_of(param);
 }
 
+void amp__master_stepped(struct amp__param *param, void *elements) {
+    if (param->emulated) amp__emulated_show(param, elements);
+    param->version = version_of(param);
+}
+
 /* ---- lending ---- */
 
 /* Exchanges the parameter's storage with the one beside it. A block that cannot be it is given back. */

@@ -121,6 +121,8 @@ amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp
 amp_status amp__master_write_back(struct amp__param *param);
 /* The same where the elements were just looked at; cannot fail. */
 void amp__master_round(struct amp__param *param, void *elements);
+/* libamp's own optimizer has updated the master, or the parameter where it has none, and written a 16-bit one. */
+void amp__master_stepped(struct amp__param *param, void *elements);
 
 /* ---- grads.c: one bracket over a list of parameters ---- */
 
@@ -151,6 +153,8 @@ amp_status amp__grads_view(struct amp__param *param, amp_span *span);
 amp_status amp__grads_show(struct amp__param *param, bool always);
 /* Multiplies all gradients, the masters' and the rounded ones that the host sees. */
 amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor);
+/* No gradients, or fixed buffers of zeros. clip.c */
+amp_status amp__grads_clear(struct amp__param *const *params, size_t n);
 /* Every element into [-limit, limit]. clip.c */
 amp_status amp__grads_clamp(struct amp__param *const *params, size_t n, float limit);
 

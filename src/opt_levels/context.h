@@ -13,6 +13,7 @@
 #include "master/master.h"
 #include "opt_levels/levels.h"
 #include "opt_levels/lists.h"
+#include "optim/optim.h"
 
 #include <pthread.h>
 
@@ -69,6 +70,7 @@ struct amp__optimizer {
     size_t n_params;
     struct amp__op *steps, *zero_grads;
     size_t n_steps, n_zero_grads;
+    struct amp__optim *optim; /* libamp's own; NULL: the host steps */
 
     bool sharded; /* AMP_OPTIMIZER_SHARDED */
     bool in_bracket;
@@ -199,8 +201,15 @@ bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer);
 /* The decision of the brackets holds for one call of each of the optimizer's step slots (some hosts have one per layer).
  * Called after the last of them, or when the next bracket begins. */
 void amp__decision_used(struct amp__optimizer *optimizer);
+/* May it step now? */
+amp_status amp__step_check(const struct amp__optimizer *optimizer);
 void amp__step_handler(void *user, struct amp__call *call);
 void amp__zero_grad_handler(void *user, struct amp__call *call);
+
+/* ---- fused.c: optimizers of libamp's own ---- */
+
+/* Moments for the parameters from `from` on, once their sizes are known. */
+amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from);
 
 /* ---- report.c: errors kept for the bracket's end, events, warnings ---- */
 

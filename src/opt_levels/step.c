@@ -35,7 +35,7 @@ bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer) {
     return false;
 }
 
-static amp_status check_may_step(const struct amp__optimizer *optimizer) {
+amp_status amp__step_check(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
                   "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
     AMP_RETURN_IF(optimizer->delayed, AMP_ERR_WRONG_STATE,
@@ -61,7 +61,7 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
 }
 
 static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
-    AMP_TRY(check_may_step(optimizer));
+    AMP_TRY(amp__step_check(optimizer));
     const bool skip = optimizer->skip || amp__has_error(optimizer->context);
     if (!skip) AMP_TRY(swap_in(optimizer));
     optimizer->stepping++;
@@ -141,6 +141,8 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     amp_step_info filled = AMP_STEP_INFO_INIT;
     AMP_TRY(amp__optimizer_find(user, &optimizer));
     AMP_RETURN_IF(!info, AMP_ERR_INVALID_ARGUMENT, "amp_step_begin: info is NULL");
+    AMP_RETURN_IF(optimizer->optim, AMP_ERR_CONFLICT,
+                  "amp_step_begin: the optimizer is libamp's own (amp_optimizer.fused): call amp_fused_step");
     AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE,
                   "amp_step_begin: a step of this optimizer is running; call amp_step_end first");
     AMP_TRY(amp__check_struct(info->struct_size, sizeof filled, "amp_step_info"));

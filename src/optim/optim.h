@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libamp's own optimizers (amp_optim.h): rules as data, and one step of one tensor through the kernels. Knows memory
- * only: parameters, masters and brackets are opt_levels' business.
+ * libamp's own optimizers (amp_optim.h): rules as data, one step of one tensor through the kernels, and the state of an
+ * optimizer that amp_initialize made. Knows memory only: parameters, masters and brackets are opt_levels' business.
  */
 #ifndef AMP_OPTIM_ROOM_H
 #define AMP_OPTIM_ROOM_H
@@ -39,6 +39,7 @@ struct amp__optim_tensor {
     float inv_scale, factor; /* the gradient is grad * inv_scale * factor */
     float grad_norm;         /* its L2 norm then, */
     bool has_norm;           /* if it is known: else it is computed where it is needed */
+    void *elements, *spread; /* the caller's own */
 };
 
 /* The sum of squares of a tensor's unscaled gradient. The functions of this section run in the default floating-point
@@ -51,5 +52,36 @@ void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *te
 
 /* base^n by multiplications alone, squaring: n from 0 on. */
 double amp__power(double base, uint64_t n);
+
+/* ---- state.c ---- */
+
+/* What an optimizer keeps of one parameter. */
+struct amp__optim_state {
+    float *moments[AMP__MOMENTS];
+    uint64_t size; /* elements of the parameter */
+    uint64_t steps;
+    uint32_t group;
+};
+
+struct amp__optim {
+    amp_optim *groups;
+    size_t n_groups;
+    struct amp__optim_state *states; /* one a parameter, in the optimizer's order */
+    struct amp__optim_tensor *work;  /* room for a step */
+    size_t n;
+};
+
+/* From the caller's description; *out is ended with amp__optim_destroy. */
+amp_status amp__optim_new(const amp_fused *given, size_t n_params, const char *what, struct amp__optim **out);
+void amp__optim_destroy(struct amp__optim *optim);
+/* Room for `n` parameters; those beyond the present ones join group 0 and have no moments yet. */
+amp_status amp__optim_grow(struct amp__optim *optim, size_t n);
+/* Zero moments for parameter i of `size` elements. */
+amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size);
+/* Forgets parameters from `n` on. */
+void amp__optim_shrink(struct amp__optim *optim, size_t n);
+static inline const amp_optim *amp__optim_rule(const struct amp__optim *optim, size_t i) {
+    return &optim->groups[optim->states[i].group];
+}
 
 #endif

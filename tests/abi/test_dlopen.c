@@ -73,7 +73,11 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(state_load, "amp_state_load")                                                                                    \
     X(state_load_memory, "amp_state_load_memory")                                                                      \
     X(buffer_host, "amp_buffer_host")                                                                                  \
-    X(wrap_table, "amp_wrap_table")
+    X(wrap_table, "amp_wrap_table")                                                                                    \
+    X(fused_step, "amp_fused_step")                                                                                    \
+    X(fused_zero_grad, "amp_fused_zero_grad")                                                                          \
+    X(fused_get, "amp_fused_get")                                                                                      \
+    X(fused_set, "amp_fused_set")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

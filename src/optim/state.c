@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an optimizer of libamp's keeps: its groups' rules, and moments and steps of each parameter. */
+#include "optim/optim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static amp_status copy_groups(struct amp__optim *optim, const amp_fused *given, const char *what) {
+    const uint32_t stride = given->groups->struct_size;
+    optim->groups = amp__alloc(given->n_groups, sizeof *optim->groups);
+    if (!optim->groups) return amp__fail_memory();
+    for (size_t i = 0; i < given->n_groups; i++) {
+        const amp_optim *group = (const amp_optim *)(const void *)((const char *)given->groups + i * stride);
+        char name[128];
+        snprintf(name, sizeof name, "%s, group %zu", what, i);
+        AMP_RETURN_IF(group->struct_size != stride, AMP_ERR_ABI_MISMATCH,
+                      "%s: its struct_size differs from group 0's: all elements of an array have one size", name);
+        AMP_TRY(amp__optim_check(group, name, &optim->groups[i]));
+        AMP_RETURN_IF(optim->groups[i].kind != optim->groups[0].kind, AMP_ERR_CONFLICT,
+                      "%s is of another kind than group 0: make them two optimizers", name);
+    }
+    optim->n_groups = given->n_groups;
+    return AMP_OK;
+}
+
+static amp_status fill(struct amp__optim *optim, const amp_fused *given, size_t n_params, const char *what) {
+    AMP_TRY(copy_groups(optim, given, what));
+    AMP_TRY(amp__optim_grow(optim, n_params));
+    for (size_t i = 0; i < n_params; i++) {
+        const uint32_t group = given->group_of ? given->group_of[i] : 0;
+        AMP_RETURN_IF(group >= given->n_groups, AMP_ERR_INVALID_ARGUMENT,
+                      "%s: group_of[%zu] is %u, and there are %zu groups", what, i, (unsigned)group, given->n_groups);
+        optim->states[i].group = group;
+    }
+    return AMP_OK;
+}
+
+amp_status amp__optim_new(const amp_fused *given, size_t n_params, const char *what, struct amp__optim **out) {
+    amp_fused fused;
+    memset(&fused, 0, sizeof fused);
+    AMP_TRY(amp__copy_struct(&fused, sizeof fused, sizeof fused, given, given->struct_size, "amp_fused"));
+    AMP_RETURN_IF(fused.flags, AMP_ERR_INVALID_ARGUMENT, "%s: unknown flags 0x%x", what, (unsigned)fused.flags);
+    AMP_RETURN_IF(!fused.groups || !fused.n_groups, AMP_ERR_INVALID_ARGUMENT, "%s has no groups: it needs one at least", what);
+    struct amp__optim *optim = amp__alloc(1, sizeof *optim);
+    if (!optim) return amp__fail_memory();
+    const amp_status status = fill(optim, &fused, n_params, what);
+    if (status == AMP_OK) *out = optim;
+    else amp__optim_destroy(optim);
+    return status;
+}
+
+amp_status amp__optim_grow(struct amp__optim *optim, size_t n) {
+    void *states = amp__grow(optim->states, optim->n, n, sizeof *optim->states);
+    if (!states) return amp__fail_memory();
+    optim->states = states;
+    void *work = amp__grow(optim->work, optim->n, n, sizeof *optim->work);
+    if (!work) return amp__fail_memory();
+    optim->work = work;
+    optim->n = n;
+    return AMP_OK;
+}
+
+amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size) {
+    struct amp__optim_state *state = &optim->states[i];
+    const amp_optim *rule = amp__optim_rule(optim, i);
+    for (int k = 0; k < AMP__MOMENTS; k++) {
+        if (!amp__optim_moment(rule, k)) continue;
+        const size_t bytes = (size_t)amp__optim_moment_size(rule, k, size) * sizeof(float);
+        state->moments[k] = amp__alloc_aligned(bytes);
+        if (!state->moments[k]) return amp__fail_memory();
+        memset(state->moments[k], 0, bytes);
+    }
+    state->size = size;
+    return AMP_OK;
+}
+
+void amp__optim_shrink(struct amp__optim *optim, size_t n) {
+    for (; optim->n > n; optim->n--) {
+        struct amp__optim_state *state = &optim->states[optim->n - 1];
+        for (int k = 0; k < AMP__MOMENTS; k++) amp__free(state->moments[k]);
+        memset(state, 0, sizeof *state);
+    }
+}
+
+void amp__optim_destroy(struct amp__optim *optim) {
+    if (!optim) return;
+    amp__optim_shrink(optim, 0);
+    amp__free(optim->groups);
+    amp__free(optim->states);
+    amp__free(optim->work);
+    amp__free(optim);
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An optimizer of libamp's own beside a host's own that computes the same (SGD), through the same random program of
+ * brackets, overflows, delays, clipping, steps, clearing and edits, at every level and on hosts of every kind: parameters,
+ * masters, gradients, decisions and scales stay equal to the last bit.
+ */
+#include "fused.h"
+
+#include <stdio.h>
+
+enum { STEPS = 60 };
+
+static const unsigned host_kinds[] = { 0, FAKE_NO_SET_GRAD, FAKE_NO_VERSION, FAKE_NO_SET_GRAD | FAKE_NO_VERSION,
+                                       FAKE_NO_ALLOC, FAKE_FP32_GRADS };
+enum { N_KINDS = sizeof host_kinds / sizeof *host_kinds, N_LEVELS = 9 };
+static const struct {
+    amp_level level;
+    amp_switch emulate;
+} levels[N_LEVELS] = {
+    { AMP_O0, 0 }, { AMP_O1, 0 },      { AMP_O2, 0 },      { AMP_O3, 0 },     { AMP_O4, 0 },
+    { AMP_O5, 0 }, { AMP_O2, AMP_ON }, { AMP_O3, AMP_ON }, { AMP_O5, AMP_ON },
+};
+
+struct pair {
+    struct rig ours, theirs;
+    uint64_t random;
+};
+
+static uint64_t draw(struct pair *pair, uint64_t n) { /* splitmix64 */
+    uint64_t z = (pair->random += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (z ^ (z >> 31)) % n;
+}
+static double draw_value(struct pair *pair) { return ((double)draw(pair, 2001) - 1000.0) / 4096.0; }
+
+/* ---- comparing ---- */
+
+static void same_bytes(const char *what, const char *name, const void *a, const void *b, size_t bytes) {
+    ck_assert_msg(!memcmp(a, b, bytes), "%s of %s differs", what, name);
+}
+
+static void compare_params(struct pair *pair) {
+    for (int k = 0; k < 3; k++) {
+        const struct fake_tensor *a = pair->ours.net.trained[k], *b = pair->theirs.net.trained[k];
+        const char *name = pair->ours.net.params[k].name;
+        ck_assert_int_eq(fake_dtype(a), fake_dtype(b));
+        same_bytes("value", name, a->storage.data, b->storage.data,
+                   NET_SIZE * (fake_dtype(a) == AMP_FLOAT32 ? 4 : 2));
+    }
+}
+
+/* NaNs as one: the ways to them differ in their signs. */
+static void compare_floats(const char *what, const char *name, const float *a, const float *b) {
+    for (int i = 0; i < NET_SIZE; i++)
+        ck_assert_msg(!memcmp(&a[i], &b[i], 4) || (a[i] != a[i] && b[i] != b[i]), "%s of %s: [%d] is %g, want %g", what,
+                      name, i, (double)a[i], (double)b[i]);
+}
+
+static void compare_masters(struct pair *pair) {
+    amp_master a[3], b[3];
+    masters_of(&pair->ours, a);
+    masters_of(&pair->theirs, b);
+    for (int k = 0; k < 3; k++) {
+        ck_assert_int_eq(a[k].is_master, b[k].is_master);
+        if (a[k].dtype == AMP_FLOAT32) compare_floats("master", a[k].name, a[k].data, b[k].data);
+        ck_assert_msg(!a[k].grad == !b[k].grad, "%s has %s gradient", a[k].name, a[k].grad ? "a" : "no");
+        if (a[k].dtype == AMP_FLOAT32 && a[k].grad) compare_floats("gradient", a[k].name, a[k].grad, b[k].grad);
+    }
+}
+
+static void compare_records(struct pair *pair) {
+    amp_record a = AMP_RECORD_INIT, b = AMP_RECORD_INIT;
+    ck_ok(amp_get_record(pair->ours.context, 0, &a));
+    ck_ok(amp_get_record(pair->theirs.context, 0, &b));
+    ck_assert(a.scale_after == b.scale_after);
+    ck_assert_uint_eq(a.skipped, b.skipped);
+    ck_assert_pstr_eq(a.first_nonfinite, b.first_nonfinite);
+}
+
+/* ---- the program ---- */
+
+static void do_bracket(struct pair *pair, bool last, unsigned *delayed) {
+    const uint64_t kind = draw(pair, 8);
+    uint32_t flags = 0;
+    if (!last && kind == 0) flags = AMP_DELAY_UNSCALE;
+    if (!last && kind == 1) flags = AMP_DELAY_OVERFLOW_CHECK;
+    const double value = draw(pair, 12) ? draw_value(pair) : INF;
+    const amp_action a = bracket(&pair->ours, value, flags), b = bracket(&pair->theirs, value, flags);
+    ck_assert_int_eq(a, b);
+    *delayed = flags;
+}
+
+static void maybe_look(struct pair *pair) {
+    if (!draw(pair, 4)) compare_masters(pair);
+}
+
+static void maybe_clip(struct pair *pair) {
+    const uint64_t kind = draw(pair, 6);
+    float a = 0.0f, b = 0.0f;
+    for (uint64_t i = 0; i < kind && kind < 3; i++) { /* once or twice */
+        ck_ok(amp_clip_grad_norm(&pair->ours.net.optimizer, 0.05f, &a));
+        ck_ok(amp_clip_grad_norm(&pair->theirs.net.optimizer, 0.05f, &b));
+        ck_assert_msg(a == b || (a != a && b != b), "norm is %.9g, want %.9g", (double)a, (double)b);
+        if (!draw(pair, 2)) maybe_look(pair);
+    }
+    if (kind != 3) return;
+    ck_ok(amp_clip_grad_value(&pair->ours.net.optimizer, 0.01f));
+    ck_ok(amp_clip_grad_value(&pair->theirs.net.optimizer, 0.01f));
+}
+
+static void do_step(struct pair *pair) {
+    amp_action action = -1;
+    const int32_t before = pair->theirs.net.steps;
+    ck_ok(amp_fused_step(&pair->ours.net.optimizer, &action));
+    net_step(&pair->theirs.net);
+    ck_assert_int_eq(action == AMP_STEP, pair->theirs.net.steps == before + 1);
+    compare_params(pair);
+    compare_records(pair);
+    maybe_look(pair);
+}
+
+static void maybe_clear(struct pair *pair) {
+    if (!draw(pair, 4)) return; /* gradients go on adding up */
+    ck_ok(amp_fused_zero_grad(&pair->ours.net.optimizer));
+    net_zero_grad(&pair->theirs.net);
+}
+
+/* As a program that prunes or loads weights. */
+static void maybe_edit(struct pair *pair) {
+    if (draw(pair, 6)) return;
+    const int k = (int)draw(pair, 3);
+    const double value = draw_value(pair);
+    fake_set(pair->ours.net.trained[k], 1, value);
+    fake_set(pair->theirs.net.trained[k], 1, value);
+    ck_ok(amp_masters_reconcile(pair->ours.context));
+    ck_ok(amp_masters_reconcile(pair->theirs.context));
+}
+
+static void run_program(struct pair *pair) {
+    for (int step = 0; step < STEPS; step++) {
+        unsigned delayed = 0;
+        for (uint64_t n = draw(pair, 3); n--;) {
+            do_bracket(pair, false, &delayed);
+            if (!delayed) maybe_look(pair);
+        }
+        do_bracket(pair, true, &delayed);
+        maybe_look(pair);
+        maybe_clip(pair);
+        do_step(pair);
+        maybe_clear(pair);
+        maybe_edit(pair);
+    }
+}
+
+static amp_config config_at(int i) {
+    amp_config config = config_of(levels[i].level);
+    config.emulate = levels[i].emulate;
+    config.loss_scale = AMP_DYNAMIC;
+    config.init_scale = 48.0f; /* no power of two: its inverse is rounded */
+    config.window = 5;
+    config.max_skips = AMP_NEVER;
+    config.min_scale = 0x1p-10f;
+    return config;
+}
+
+START_TEST(as_the_hosts_own) {
+    const amp_config config = config_at(_i % N_LEVELS);
+    const unsigned options = host_kinds[_i / N_LEVELS];
+    struct pair pair = { .random = (uint64_t)_i };
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
+    rig_init(&pair.theirs, options);
+    ck_ok(rig_config(&pair.theirs, &config));
+    fused_start(&pair.ours, &rule, &config, options);
+    run_program(&pair);
+    rig_end(&pair.ours);
+    rig_end(&pair.theirs);
+}
+END_TEST
+
+/* Without a bracket, and at a scale that is trivial. */
+START_TEST(plain_steps) {
+    amp_config config = config_at(_i % N_LEVELS);
+    config.loss_scale = 1.0f, config.init_scale = config.min_scale = 0.0f, config.window = 0;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
+    struct pair pair = { .random = 5 };
+    rig_init(&pair.theirs, 0);
+    ck_ok(rig_config(&pair.theirs, &config));
+    fused_start(&pair.ours, &rule, &config, 0);
+    for (int step = 0; step < 4; step++) {
+        for (int k = 0; k < 3; k++)
+            add_grad(pair.ours.net.trained[k], 0.25 * k), add_grad(pair.theirs.net.trained[k], 0.25 * k);
+        do_step(&pair);
+    }
+    rig_end(&pair.ours);
+    rig_end(&pair.theirs);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { as_the_hosts_own, N_LEVELS *N_KINDS },
+        { plain_steps, N_LEVELS },
+    };
+    return RUN_TESTS("optim fused", tests);
+}
