@@ -26,6 +26,25 @@ void amp__state_compare(const amp_context *context, const struct amp__header *he
 /* Scaler i := this, within the present limits; tells the host of a changed scale. Cannot fail. */
 void amp__state_set_scaler(amp_context *context, uint32_t i, const struct amp__state_scaler *scaler);
 
+/* ---- state_moments.c: what libamp's own optimizers keep ---- */
+
+/* One parameter of one of them. */
+struct amp__state_own {
+    char *name; /* the parameter's; with "optimizer<k>." before it where an earlier one has the parameter as well */
+    struct amp__param *param;
+    struct amp__optim_state *state;
+    const amp_optim *rule;
+};
+
+amp_status amp__state_owns(const amp_context *context, struct amp__state_own **owns, size_t *n);
+void amp__state_owns_free(struct amp__state_own *owns, size_t n);
+/* "<name>.<moment>", ours to free; NULL: no memory. */
+char *amp__state_moment_name(const struct amp__state_own *own, int k);
+/* Is this the name of a moment, of any rule's? */
+bool amp__state_is_moment(const char *name);
+amp_status amp__state_put_steps(struct amp__header *header, const struct amp__state_own *own);
+amp_status amp__state_get_steps(const struct amp__header *header, const struct amp__state_own *own, uint64_t *steps);
+
 /* ---- state_save.c ---- */
 
 /* The file's content, made up but for the tensors' bytes. */

@@ -5,11 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A parameter and where its new value lies in the data. */
+/* A parameter, or a moment of one, and where its new value lies in the data. */
 struct target {
+    const char *name;
     struct amp__param *param;
     const struct amp__state_tensor *tensor;
     void *elements; /* the host's */
+    float *moment;  /* NULL: the parameter itself */
+    uint64_t size;  /* of the moment */
 };
 
 struct load {
@@ -17,6 +20,9 @@ struct load {
     struct amp__header header;
     struct target *targets;
     size_t n_targets;
+    struct amp__state_own *owns; /* parameters of libamp's own optimizers, */
+    uint64_t *steps;             /* and their steps */
+    size_t n_owns, n_foreign;    /* moments that no optimizer here keeps */
     struct amp__state_scaler *scalers;
     size_t n_scalers;
     uint64_t file_scalers;
@@ -28,11 +34,11 @@ struct load {
 
 static int by_name(const void *a, const void *b) {
     const struct target *x = a, *y = b;
-    return strcmp(x->param->name, y->param->name);
+    return strcmp(x->name, y->name);
 }
 
 static int compare_name(const void *name, const void *entry) {
-    return strcmp(name, ((const struct target *)entry)->param->name);
+    return strcmp(name, ((const struct target *)entry)->name);
 }
 
 /* Names of what has no partner, for one message. */
@@ -49,12 +55,31 @@ static void add_name(struct names *names, const char *name) {
     else if (names->n == 9) amp__text_add(&names->text, ", ...");
 }
 
+static amp_status list_moments(struct load *load, size_t i) {
+    const struct amp__state_own *own = &load->owns[i];
+    AMP_TRY(amp__state_get_steps(&load->header, own, &load->steps[i]));
+    for (int k = 0; k < AMP__MOMENTS; k++) {
+        if (!own->state->moments[k]) continue;
+        char *name = amp__state_moment_name(own, k);
+        if (!name) return amp__fail_memory();
+        load->targets[load->n_targets++] =
+            (struct target){ .name = name, .param = own->param, .moment = own->state->moments[k],
+                             .size = amp__optim_moment_size(own->rule, k, own->state->size) };
+    }
+    return AMP_OK;
+}
+
 /* All that could have a value here, by name: the file may hold more than is trained now (an inference context). */
 static amp_status list_candidates(struct load *load) {
-    load->targets = amp__alloc(load->context->n_params, sizeof *load->targets);
-    if (!load->targets) return amp__fail_memory();
-    for (size_t i = 0; i < load->context->n_params; i++)
-        if (amp__state_holds(load->context->params[i])) load->targets[load->n_targets++].param = load->context->params[i];
+    AMP_TRY(amp__state_owns(load->context, &load->owns, &load->n_owns));
+    load->targets = amp__alloc(load->context->n_params + AMP__MOMENTS * load->n_owns, sizeof *load->targets);
+    load->steps = amp__alloc(load->n_owns, sizeof *load->steps);
+    if (!load->targets || !load->steps) return amp__fail_memory();
+    for (size_t i = 0; i < load->context->n_params; i++) {
+        struct amp__param *param = load->context->params[i];
+        if (amp__state_holds(param)) load->targets[load->n_targets++] = (struct target){ .name = param->name, .param = param };
+    }
+    for (size_t i = 0; i < load->n_owns; i++) AMP_TRY(list_moments(load, i));
     qsort(load->targets, load->n_targets, sizeof *load->targets, by_name);
     return AMP_OK;
 }
@@ -66,19 +91,20 @@ static amp_status match_tensors(struct load *load) {
         struct target *found = load->n_targets ? bsearch(tensor->name, load->targets, load->n_targets,
                                                          sizeof *load->targets, compare_name) : NULL;
         if (!found) {
-            add_name(&unknown, tensor->name);
+            if (amp__state_is_moment(tensor->name)) load->n_foreign++;
+            else add_name(&unknown, tensor->name);
             continue;
         }
         const struct target *end = load->targets + load->n_targets;
         const bool twice = (found > load->targets && !by_name(found - 1, found)) ||
                            (found + 1 < end && !by_name(found, found + 1));
         AMP_RETURN_IF(twice, AMP_ERR_CONFLICT, "two parameters are named %s: whose the file's value is cannot be said",
-                      found->param->name);
+                      found->name);
         found->tensor = tensor;
     }
     for (size_t i = 0; i < load->n_targets; i++)
         if (!load->targets[i].tensor && load->targets[i].param->in_optimizer)
-            add_name(&missing, load->targets[i].param->name);
+            add_name(&missing, load->targets[i].name);
     AMP_RETURN_IF(unknown.n || missing.n, AMP_ERR_CONFLICT,
                   "the state is of another model: %zu parameters are in the file but not here (%s), %zu are trained here "
                   "but not in the file (%s)", unknown.n, unknown.buffer, missing.n, missing.buffer);
@@ -88,6 +114,12 @@ static amp_status match_tensors(struct load *load) {
 static amp_status check_target(struct target *target) {
     struct amp__elements now;
     const struct amp__state_tensor *tensor = target->tensor;
+    if (target->moment) {
+        AMP_RETURN_IF(tensor->end - tensor->begin != 4 * target->size, AMP_ERR_CONFLICT,
+                      "%s has %llu elements in the file and %llu here: it is another optimizer's", target->name,
+                      (unsigned long long)((tensor->end - tensor->begin) / 4), (unsigned long long)target->size);
+        return AMP_OK;
+    }
     AMP_TRY(amp__state_elements(target->param, &now));
     bool same = tensor->ndim == now.ndim && tensor->end - tensor->begin == 4 * now.size;
     for (int32_t i = 0; same && i < now.ndim; i++) same = tensor->shape[i] == now.shape[i];
@@ -168,7 +200,8 @@ static void set_parameter(const struct target *target, const char *data) {
     const char *src = data + target->tensor->begin;
     struct amp__param *param = target->param;
     const size_t bytes = (size_t)param->size * sizeof(float);
-    if (!bytes) return;
+    if (target->moment) memcpy(target->moment, src, (size_t)target->size * sizeof(float));
+    if (target->moment || !bytes) return;
     if (param->has_master) {
         memcpy(param->fp32.data, src, bytes);
         amp__master_round(param, target->elements);
@@ -189,6 +222,9 @@ static void report(struct load *load, bool same_mode) {
     else if (load->file_scalers != load->context->properties.num_losses)
         amp__text_add(&text, "; %zu of the file's %llu loss scalers were loaded", load->n_scalers,
                       (unsigned long long)load->file_scalers);
+    if (load->n_foreign)
+        amp__text_add(&text, "%s%zu moments of optimizers that this context does not have were left out",
+                      text.length ? "; " : "", load->n_foreign);
     if (text.length) (void)amp__warn(load->context, "the loaded state was saved under another configuration: %s", line);
 }
 
@@ -196,6 +232,7 @@ static void apply(struct load *load) {
     const bool same_mode = amp__state_same_mode(load->context, &load->header);
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor) set_parameter(&load->targets[i], load->data);
+    for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
     /* the elements changed and the host's versions did not */
     amp__cache_retire(&load->context->cache, false);
     amp__cache_collect(&load->context->cache);
@@ -270,7 +307,11 @@ amp_status amp__state_apply(amp_context *context, const struct amp__source *sour
     struct load load = { .context = context };
     const amp_status status = load_safetensors(&load, source);
     amp__header_clear(&load.header);
+    for (size_t i = 0; i < load.n_targets; i++)
+        if (load.targets[i].moment) amp__free((void *)(uintptr_t)load.targets[i].name);
     amp__free(load.targets);
+    amp__free(load.steps);
+    amp__state_owns_free(load.owns, load.n_owns);
     amp__free(load.scalers);
     amp__free(load.owned_header);
     amp__free(load.owned_data);

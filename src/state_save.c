@@ -59,13 +59,38 @@ static amp_status add_tensor(struct amp__param *param, struct amp__header *heade
     return AMP_OK;
 }
 
-static amp_status add_tensors(amp_context *context, struct amp__header *header, struct amp__image *image) {
-    AMP_TRY(check_names(context));
-    image->tensors = amp__alloc(context->n_params, sizeof *image->tensors);
-    if (!image->tensors) return amp__fail_memory();
-    for (size_t i = 0; i < context->n_params; i++)
-        if (is_saved(context->params[i])) AMP_TRY(add_tensor(context->params[i], header, image));
+/* Moments have their parameter's shape, but a scalar a tensor. */
+static amp_status add_moments(const struct amp__state_own *own, struct amp__header *header, struct amp__image *image) {
+    struct amp__elements now;
+    AMP_TRY(amp__state_put_steps(header, own));
+    for (int k = 0; k < AMP__MOMENTS; k++) {
+        const uint64_t size = amp__optim_moment_size(own->rule, k, own->state->size);
+        const int64_t one = 1;
+        if (!own->state->moments[k]) continue;
+        char *name = amp__state_moment_name(own, k);
+        if (!name) return amp__fail_memory();
+        amp_status status = amp__host_layout(own->param->host, own->param->tensor, own->param->name, &now);
+        if (status == AMP_OK && size == now.size) status = amp__header_add(header, name, now.shape, now.ndim, size);
+        else if (status == AMP_OK) status = amp__header_add(header, name, &one, 1, size);
+        amp__free(name);
+        AMP_TRY(status);
+        image->tensors[image->n_tensors++] = (struct amp__image_tensor){ own->state->moments[k], size, AMP_FLOAT32 };
+    }
     return AMP_OK;
+}
+
+static amp_status add_tensors(amp_context *context, struct amp__header *header, struct amp__image *image) {
+    struct amp__state_own *owns;
+    size_t n;
+    AMP_TRY(check_names(context));
+    AMP_TRY(amp__state_owns(context, &owns, &n));
+    image->tensors = amp__alloc(context->n_params + AMP__MOMENTS * n, sizeof *image->tensors);
+    amp_status status = image->tensors ? AMP_OK : amp__fail_memory();
+    for (size_t i = 0; i < context->n_params && status == AMP_OK; i++)
+        if (is_saved(context->params[i])) status = add_tensor(context->params[i], header, image);
+    for (size_t i = 0; i < n && status == AMP_OK; i++) status = add_moments(&owns[i], header, image);
+    amp__state_owns_free(owns, n);
+    return status;
 }
 
 enum { BLOCK = 2048 };

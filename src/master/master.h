@@ -27,6 +27,7 @@ struct amp__param {
     amp_dtype dtype; /* present type */
     amp_device device;
     uint32_t index;     /* in the context */
+    uint32_t owners;    /* while optimizers of libamp's own are listed for a state file */
     bool in_model, in_optimizer;
     void *address;            /* at initialize, for finding ties */
     size_t listed_by;         /* 1 + the last optimizer that lists it */

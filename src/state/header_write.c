@@ -53,6 +53,7 @@ amp_status amp__header_add(struct amp__header *header, const char *name, const i
                            uint64_t size) {
     AMP_RETURN_IF(!is_utf8(name) || !strcmp(name, "__metadata__"), AMP_ERR_INVALID_ARGUMENT,
                   "a parameter's name cannot stand in a state: %s", is_utf8(name) ? "__metadata__ is reserved" : "not UTF-8");
+    AMP_RETURN_IF(json_object_get(header->json, name), AMP_ERR_CONFLICT, "two tensors of the state would be named %.200s", name);
     const uint64_t begin = header->data_bytes, end = begin + 4 * size;
     json_t *entry = json_object();
     json_t *offsets = json_pack("[I,I]", (json_int_t)begin, (json_int_t)end);

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef ck_ok
 #define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
+#endif
 
 /* X(name, kind, what differs from the defaults) */
 #define RULES(X)                                                                                                       \
