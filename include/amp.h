@@ -668,7 +668,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin_many(amp_context *context
                                                             void *loss, amp_scaled_loss *scaled);
 
 /* Close the bracket: unscale the new gradients (into FP32 master gradients where there are masters, else in place),
- * add what was set aside, update the scale, decide. A gradient is not finite if any element is non-finite after the
+ * add what was set aside, update the scale, decide. (Gradients that only an amp_optimizer.fused lists are checked, and
+ * stay scaled until its step: see amp_fused.) A gradient is not finite if any element is non-finite after the
  * multiplication and the conversion to its destination type. On an error that a wrapped call kept, the bracket is
  * closed as by cancel, the next step skips and that error is returned; AMP_ERR_TOO_MANY_SKIPS is returned after a
  * completed end and names the first gradient that was not finite. With the hook reduce all ranks decide alike; where

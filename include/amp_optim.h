@@ -143,6 +143,13 @@ AMP_API AMP_MUST_CHECK amp_status amp_check_list(const amp_span *src, size_t n, 
  * (exp_avg, exp_avg_sq, max_exp_avg_sq, momentum_buffer, sum). Needs the hooks view and grad. Parameters in FP64 are
  * refused. All groups have one kind. Parameters of amp_add_params join group 0.
  *
+ * The end of a bracket only reads the gradients, checks them and sums their squares; they stay scaled in the host's hands
+ * until the step, which unscales on its way, and after it, until they are cleared. Until then the host may do to them what
+ * is linear (average over ranks). amp_clip_grad_norm leaves a factor to the step. Whatever else looks at a gradient finds it
+ * unscaled: amp_master_params, amp_clip_grad_value, another bracket, amp_shutdown. Not so gradients to which earlier
+ * brackets' must be added, that would be unscaled in 16 bits (O3), or that other optimizers list too: they are unscaled at
+ * the end, as ever. The numbers are the same.
+ *
  *     amp_optim rule = AMP_OPTIM_INIT;
  *     amp_fused fused = AMP_FUSED_INIT;
  *     amp_optim_defaults(AMP_OPTIM_ADAMW, &rule);

@@ -81,6 +81,7 @@ amp_status amp__grads_look(struct amp__param *param, amp_span *exact, amp_span *
     void *grad;
     *exact = *shown = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
     AMP_TRY(amp__master_settle(param));
+    AMP_TRY(amp__grads_unscale(param));
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) {
         param->grad_handle = NULL;

@@ -41,6 +41,7 @@ static amp_status clamp(const amp_span *span, float limit) {
     return AMP_OK;
 }
 
+/* Of gradients that wait for the step, it remembers the first factor. */
 static amp_status multiply(const amp_span *span, float factor) { return amp_scale_list(span, span, 1, factor, NULL); }
 
 /* The host's handle shows the new value, rounded where it is the master's; one with gaps gets it scattered. */
@@ -63,9 +64,11 @@ static amp_status change_all(struct amp__param *const *params, size_t n, amp_sta
     if (!spans) return amp__fail_memory();
     amp_status status = AMP_OK;
     for (size_t i = 0; i < n && status == AMP_OK; i++)
-        status = amp__grads_look(params[i], &spans[2 * i], &spans[2 * i + 1]);
+        if (with != multiply || !amp__grads_takes_factor(params[i]))
+            status = amp__grads_look(params[i], &spans[2 * i], &spans[2 * i + 1]);
     for (size_t i = 0; i < n && status == AMP_OK; i++)
         if (spans[2 * i].data) status = change(params[i], &spans[2 * i], &spans[2 * i + 1], with, value);
+        else if (with == multiply && amp__grads_takes_factor(params[i])) params[i]->pending.factor = value;
     amp__free(spans);
     return status;
 }

@@ -5,6 +5,8 @@
  * parameter's gradient is exact in its FP32 master gradient, and the host's handle shows it rounded.
  * Source of the semantics: apex/amp/_process_optimizer.py, without its losses (docs/apex-differences.md).
  */
+#include "kernels/fpenv.h"
+#include "kernels/kernels.h"
 #include "kernels/round.h"
 #include "master/grad.h"
 
@@ -24,7 +26,8 @@ static amp_status begin_one(struct amp__param *param) {
     void *grad;
     amp_span shown;
     AMP_TRY(amp__master_settle(param));
-    AMP_TRY(amp__grad_need_master(param));
+    AMP_TRY(amp__grads_unscale(param));
+    if (!param->defers) AMP_TRY(amp__grad_need_master(param));
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) {
         if (!param->in_bracket) param->grad_handle = NULL;
@@ -34,8 +37,10 @@ static amp_status begin_one(struct amp__param *param) {
     if (param->in_bracket) return amp__aside_put(param, grad, &shown, &param->delayed);
     /* a host without versions may have zeroed its gradient by hand: only a look tells */
     const bool look = !param->host->version;
-    if (amp__has_master_grad(param)) AMP_TRY(amp__grad_follow(param, grad, &shown, look));
-    AMP_TRY(save_first(param, &shown));
+    const bool cleared = param->defers && !param->grad_handle && amp__span_is_zero(&shown); /* no need of a master gradient */
+    if (amp__has_master_grad(param) && !cleared) AMP_TRY(amp__grad_follow(param, grad, &shown, look));
+    if (cleared) param->first_saved |= !param->host->set_grad;
+    else AMP_TRY(save_first(param, &shown));
     AMP_TRY(amp__aside_put(param, grad, &shown, &param->stash));
     param->stash.present |= amp__has_master_grad(param); /* a master gradient may be too small to show */
     return AMP_OK;
@@ -64,6 +69,7 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
         struct amp__param *param = params[i];
         if (!param->in_bracket) continue;
         const bool inner = param->delaying;
+        param->pending.handle = NULL;
         if (!inner && param->scaled && !all) continue; /* cancelled already, for another optimizer */
         amp_status one = inner ? amp__aside_take_back(param, &param->delayed) : AMP_OK;
         param->delaying = false;
@@ -112,11 +118,13 @@ struct plan {
     struct amp__param **params; /* in order, one per dst */
     amp_span *dst, *fresh, *stash, *shown;
     void **grads;
+    enum { NOW, WAITS, WAITS_NONFINITE } *when; /* unscaled here, or only checked, for the step unscales */
     size_t n;
 };
 
 static void plan_free(struct plan *plan) {
     for (size_t i = 0; i < plan->n; i++) plan->params[i]->planned = false;
+    amp__free(plan->when);
     amp__free(plan->params);
     amp__free(plan->dst);
 }
@@ -125,7 +133,8 @@ static amp_status plan_alloc(struct plan *plan, size_t n) {
     plan->n = 0;
     plan->params = amp__alloc(2 * n, sizeof(void *));
     plan->dst = amp__alloc(4 * n, sizeof *plan->dst);
-    if (!plan->params || !plan->dst) {
+    plan->when = amp__alloc(n, sizeof *plan->when);
+    if (!plan->params || !plan->dst || !plan->when) {
         plan_free(plan);
         return amp__fail_memory();
     }
@@ -153,6 +162,8 @@ static amp_status plan_one(struct plan *plan, struct amp__param *param) {
     AMP_TRY(amp__grad_elements(param, grad, &plan->fresh[i]));
     AMP_TRY(stash_elements(param, &plan->stash[i]));
     plan->shown[i] = plan->fresh[i];
+    if (!plan->stash[i].data && amp__grads_may_defer(param, &plan->fresh[i])) plan->when[i] = WAITS;
+    else AMP_TRY(amp__grad_need_master(param));
     plan->dst[i] = amp__has_master_grad(param) ? amp__grad_master(param) : plan->fresh[i];
     plan->params[i] = param;
     plan->grads[i] = grad;
@@ -161,12 +172,27 @@ static amp_status plan_one(struct plan *plan, struct amp__param *param) {
     return AMP_OK;
 }
 
-/* Runs of entries with and without something set aside go to the kernels together. */
+/* Reads alone. The sums are what clipping will ask for. */
+static void plan_check(const struct plan *plan, size_t begin, size_t end, float inverse, float *found_inf) {
+    const amp__fpenv saved = amp__fpenv_enter();
+    for (size_t i = begin; i < end; i++) {
+        uint32_t nonfinite = 0;
+        plan->params[i]->pending.squares = amp__check_span(&plan->fresh[i], inverse, 1.0f, &nonfinite);
+        if (!nonfinite) continue;
+        plan->when[i] = WAITS_NONFINITE;
+        *found_inf = 1.0f;
+    }
+    amp__fpenv_leave(saved);
+}
+
+/* Runs of entries with and without something set aside go to the kernels together, and those that wait. */
 static amp_status plan_run(const struct plan *plan, float inverse, float *found_inf) {
     for (size_t i = 0, end; i < plan->n; i = end) {
-        const bool adds = plan->stash[i].data != NULL;
-        for (end = i + 1; end < plan->n && (plan->stash[end].data != NULL) == adds;) end++;
-        if (adds)
+        const bool adds = plan->stash[i].data != NULL, waits = plan->when[i] != NOW;
+        for (end = i + 1; end < plan->n && (plan->stash[end].data != NULL) == adds && (plan->when[end] != NOW) == waits;)
+            end++;
+        if (waits) plan_check(plan, i, end, inverse, found_inf);
+        else if (adds)
             AMP_TRY(amp_axpby_list(plan->dst + i, inverse, plan->fresh + i, 1.0f, plan->stash + i, end - i, found_inf));
         else AMP_TRY(amp_scale_list(plan->dst + i, plan->fresh + i, end - i, inverse, found_inf));
     }
@@ -184,11 +210,23 @@ static void plan_round(const struct plan *plan, float *found_inf) {
     }
 }
 
+static void leave_waiting(struct amp__param *param, void *grad, float inverse) {
+    param->pending.handle = grad;
+    param->pending.version = amp__grad_version(param, grad);
+    param->pending.inverse = inverse;
+    param->pending.factor = 1.0f;
+    param->grad_handle = NULL;
+}
+
 /* The host's handles show the results: master gradients rounded. */
-static amp_status plan_show(const struct plan *plan) {
+static amp_status plan_show(const struct plan *plan, float inverse) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->params[i];
         const bool master = amp__has_master_grad(param);
+        if (plan->when[i] != NOW) {
+            leave_waiting(param, plan->grads[i], inverse);
+            continue;
+        }
         if (master) AMP_TRY(amp_cast_list(&plan->shown[i], &plan->dst[i], 1));
         AMP_TRY(amp__grad_store(param, plan->grads[i], &plan->shown[i]));
         if (!master) continue;
@@ -225,7 +263,17 @@ static void restore_fixed(const struct plan *plan) {
         if (param->host->set_grad) continue;
         (void)amp__aside_take_back(param, &param->stash);
         param->grad_handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
+        param->pending.handle = NULL;
     }
+}
+
+static amp_status plan_first_nonfinite(const struct plan *plan, int64_t *first) {
+    int64_t at = -1;
+    for (size_t i = 0; i < plan->n && *first < 0; i++) {
+        if (plan->when[i] == NOW) AMP_TRY(amp_first_nonfinite(&plan->dst[i], 1, &at));
+        if (plan->when[i] == WAITS_NONFINITE || at >= 0) *first = (int64_t)i;
+    }
+    return AMP_OK;
 }
 
 amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips,
@@ -238,12 +286,13 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
     amp_status status = AMP_OK;
     for (size_t i = 0; i < n && status == AMP_OK; i++) /* a parameter that two optimizers share is unscaled once */
         if (params[i]->in_bracket && !params[i]->planned) status = plan_one(&plan, params[i]);
+    const float inverse = (float)(1.0 / (double)scale);
     if (status == AMP_OK) status = give_back(params, n);
-    if (status == AMP_OK) status = plan_run(&plan, (float)(1.0 / (double)scale), &found_inf);
+    if (status == AMP_OK) status = plan_run(&plan, inverse, &found_inf);
     if (status == AMP_OK) plan_round(&plan, &found_inf);
-    if (status == AMP_OK) status = plan_show(&plan);
+    if (status == AMP_OK) status = plan_show(&plan, inverse);
     if (status == AMP_OK && found_inf != 0.0f) {
-        status = amp_first_nonfinite(plan.dst, plan.n, &first);
+        status = plan_first_nonfinite(&plan, &first);
         if (skips) restore_fixed(&plan);
     }
     if (status == AMP_OK) {
@@ -260,6 +309,8 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
 static void restore_first(struct amp__param *param) {
     void *grad;
     amp_span shown;
+    param->pending.handle = NULL;
+    if (amp__grad_need_master(param) != AMP_OK) return;
     if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return;
     if (amp__grad_elements(param, grad, &shown) != AMP_OK) return;
     const amp_span exact = amp__has_master_grad(param) ? amp__grad_master(param) : shown;
@@ -298,7 +349,7 @@ amp_status amp__grads_show(struct amp__param *param, bool always) {
 void amp__grads_forget(struct amp__param *const *params, size_t n, bool open) {
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
-        param->grad_handle = NULL;
+        param->grad_handle = param->pending.handle = NULL;
         amp__aside_drop(param, &param->stash);
         amp__aside_drop(param, &param->delayed);
         param->delaying = param->scaled = false;

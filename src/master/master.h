@@ -27,7 +27,7 @@ struct amp__param {
     amp_dtype dtype; /* present type */
     amp_device device;
     uint32_t index;     /* in the context */
-    uint32_t owners;    /* while optimizers of libamp's own are listed for a state file */
+    uint32_t owners;    /* while optimizers are being counted */
     bool in_model, in_optimizer;
     void *address;            /* at initialize, for finding ties */
     size_t listed_by;         /* 1 + the last optimizer that lists it */
@@ -52,6 +52,15 @@ struct amp__param {
     void *flat;            /* compact copy of a gradient that is no compact block, */
     amp_dtype flat_dtype;  /* of this type; kept for the next time */
     int64_t *layout;       /* what amp_master_params told of shape and strides */
+
+    /* The gradient that a bracket left scaled, for libamp's own optimizer unscales on its way: handle NULL: none. */
+    bool defers; /* only such an optimizer lists it */
+    struct amp__pending {
+        void *handle;
+        uint64_t version;      /* of the handle at the bracket's end */
+        float inverse, factor; /* the gradient is that times inverse, times factor (clipping; 1) */
+        double squares;        /* their sum of squares, before factor */
+    } pending;
 
     /* while a bracket is open, and between brackets that delay */
     bool in_bracket;
@@ -154,6 +163,27 @@ amp_status amp__grads_view(struct amp__param *param, amp_span *span);
 amp_status amp__grads_show(struct amp__param *param, bool always);
 /* Multiplies all gradients, the masters' and the rounded ones that the host sees. */
 amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor);
+/* ---- defer.c: gradients that stay scaled until the step ---- */
+
+/* May this gradient wait for the step? */
+bool amp__grads_may_defer(const struct amp__param *param, const amp_span *fresh);
+/* Unscales what waits; whoever looks at a gradient begins with it. */
+amp_status amp__grads_unscale(struct amp__param *param);
+/* Can a clipping factor be left beside it? One can. */
+static inline bool amp__grads_takes_factor(const struct amp__param *param) {
+    return param->pending.handle && param->pending.factor == 1.0f;
+}
+/* What the step reads: span times inverse times factor; data NULL: no gradient. */
+struct amp__deferred {
+    amp_span span;
+    float inverse, factor;
+    double squares; /* of the products, */
+    bool has_squares; /* where they are known */
+};
+amp_status amp__grads_deferred(struct amp__param *param, struct amp__deferred *out);
+/* The norm over what the step will read. */
+amp_status amp__grads_deferred_norm(struct amp__param *const *params, size_t n, float *norm);
+
 /* No gradients, or fixed buffers of zeros. clip.c */
 amp_status amp__grads_clear(struct amp__param *const *params, size_t n);
 /* Every element into [-limit, limit]. clip.c */

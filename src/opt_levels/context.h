@@ -210,6 +210,8 @@ void amp__zero_grad_handler(void *user, struct amp__call *call);
 
 /* Moments for the parameters from `from` on, once their sizes are known. */
 amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from);
+/* Which gradients may stay scaled until the step: after every change of the optimizers' lists. */
+void amp__fused_mark(amp_context *context);
 
 /* ---- report.c: errors kept for the bracket's end, events, warnings ---- */
 

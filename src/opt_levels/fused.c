@@ -23,6 +23,17 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
     return AMP_OK;
 }
 
+/* The bracket's end may leave to the step what only the step looks at. */
+void amp__fused_mark(amp_context *context) {
+    for (size_t i = 0; i < context->n_params; i++) context->params[i]->owners = 0;
+    for (size_t k = 0; k < context->n_optimizers; k++)
+        for (size_t i = 0; i < context->optimizers[k].n_params; i++) context->optimizers[k].params[i]->owners++;
+    for (size_t k = 0; k < context->n_optimizers; k++)
+        for (size_t i = 0; i < context->optimizers[k].n_params; i++)
+            context->optimizers[k].params[i]->defers =
+                context->optimizers[k].optim && context->optimizers[k].params[i]->owners == 1;
+}
+
 /* ---- before the update ---- */
 
 /* An FP32 parameter with gaps between its elements: a compact copy, and where to put it back. */
@@ -65,10 +76,16 @@ static amp_status find_param(struct amp__param *param, struct amp__optim_tensor 
 static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, struct amp__optim_tensor *tensor) {
     struct amp__param *param = optimizer->params[i];
     struct amp__optim_state *state = &optimizer->optim->states[i];
-    *tensor = (struct amp__optim_tensor){ .steps = &state->steps, .inv_scale = 1.0f, .factor = 1.0f };
+    struct amp__deferred grad;
+    *tensor = (struct amp__optim_tensor){ .steps = &state->steps };
     memcpy(tensor->moments, state->moments, sizeof tensor->moments);
-    AMP_TRY(amp__grads_view(param, &tensor->grad));
-    if (!tensor->grad.data) return AMP_OK;
+    AMP_TRY(amp__grads_deferred(param, &grad));
+    if (!grad.span.data) return AMP_OK;
+    tensor->grad = grad.span;
+    tensor->inv_scale = grad.inverse;
+    tensor->factor = grad.factor;
+    tensor->squares = grad.squares;
+    tensor->has_squares = grad.has_squares;
     AMP_RETURN_IF(tensor->grad.dtype == AMP_FLOAT64, AMP_ERR_UNSUPPORTED,
                   "%s: its gradient is fp64: libamp's own optimizers take fp32 and 16-bit gradients", param->name);
     return find_param(param, tensor);

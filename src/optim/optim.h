@@ -37,8 +37,9 @@ struct amp__optim_tensor {
     float *moments[AMP__MOMENTS];
     uint64_t *steps;
     float inv_scale, factor; /* the gradient is grad * inv_scale * factor */
-    float grad_norm;         /* its L2 norm then, */
-    bool has_norm;           /* if it is known: else it is computed where it is needed */
+    double squares;          /* its sum of squares then, or */
+    float grad_norm;         /* its L2 norm, */
+    bool has_squares, has_norm; /* if they are known: else they are computed where they are needed */
     void *elements, *spread; /* the caller's own */
 };
 

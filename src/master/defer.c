@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients that a bracket leaves scaled, because libamp's own optimizer unscales on its way: the bracket's end has only
+ * checked them and summed their squares. Clipping by norm leaves a factor beside them. Who else wants to see such a gradient
+ * finds it unscaled first. What the host puts in its place meanwhile is as the host says: not scaled.
+ */
+#include "kernels/fpenv.h"
+#include "kernels/kernels.h"
+#include "master/grad.h"
+
+#include <math.h>
+
+/* Where it would be unscaled in FP32: what is stored in 16 bits is rounded, and that the step would not see. */
+bool amp__grads_may_defer(const struct amp__param *param, const amp_span *fresh) {
+    if (!param->defers || fresh->dtype == AMP_FLOAT64) return false;
+    return amp__has_master_grad(param) || (fresh->dtype == AMP_FLOAT32 && (!param->emulated || param->has_master));
+}
+
+/* The handle that waits, or NULL; forgets one that the host has replaced. */
+static amp_status find_pending(struct amp__param *param, void **out) {
+    void *grad;
+    *out = NULL;
+    if (!param->pending.handle) return AMP_OK;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (grad == param->pending.handle) *out = grad;
+    else param->pending.handle = NULL;
+    return AMP_OK;
+}
+
+amp_status amp__grads_unscale(struct amp__param *param) {
+    const struct amp__pending *pending = &param->pending;
+    void *grad;
+    amp_span shown;
+    AMP_TRY(find_pending(param, &grad));
+    if (!grad) return AMP_OK;
+    AMP_TRY(amp__grad_elements(param, grad, &shown));
+    AMP_TRY(amp__grad_need_master(param));
+    const bool master = amp__has_master_grad(param);
+    const amp_span dst = master ? amp__grad_master(param) : shown;
+    AMP_TRY(amp_scale_list(&dst, &shown, 1, pending->inverse, NULL));
+    if (pending->factor != 1.0f) AMP_TRY(amp_scale_list(&dst, &dst, 1, pending->factor, NULL));
+    if (master) AMP_TRY(amp_cast_list(&shown, &dst, 1));
+    param->pending.handle = NULL;
+    AMP_TRY(amp__grad_store(param, grad, &shown));
+    if (!master) return AMP_OK;
+    param->grad_handle = grad;
+    param->grad_version = amp__grad_version(param, grad);
+    return AMP_OK;
+}
+
+amp_status amp__grads_deferred(struct amp__param *param, struct amp__deferred *out) {
+    const struct amp__pending *pending = &param->pending;
+    void *grad;
+    *out = (struct amp__deferred){ .inverse = 1.0f, .factor = 1.0f };
+    AMP_TRY(amp__master_settle(param));
+    AMP_TRY(find_pending(param, &grad));
+    if (!grad) return amp__grads_view(param, &out->span);
+    AMP_TRY(amp__grad_elements(param, grad, &out->span));
+    out->inverse = pending->inverse;
+    out->factor = pending->factor;
+    out->squares = pending->squares;
+    out->has_squares =
+        pending->factor == 1.0f && param->host->version && amp__grad_version(param, grad) == pending->version;
+    return AMP_OK;
+}
+
+/* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
+__attribute__((noinline)) static void add_up(const struct amp__deferred *parts, size_t n, float *norm) {
+    double squares = 0.0;
+    uint32_t unused = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct amp__deferred *part = &parts[i];
+        if (!part->span.data) continue;
+        squares += part->has_squares ? part->squares : amp__check_span(&part->span, part->inverse, part->factor, &unused);
+    }
+    *norm = (float)sqrt(squares);
+}
+
+amp_status amp__grads_deferred_norm(struct amp__param *const *params, size_t n, float *norm) {
+    struct amp__deferred *parts = amp__alloc(n, sizeof *parts);
+    if (!parts) return amp__fail_memory();
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n && status == AMP_OK; i++) status = amp__grads_deferred(params[i], &parts[i]);
+    if (status == AMP_OK) {
+        const amp__fpenv saved = amp__fpenv_enter();
+        add_up(parts, n, norm);
+        amp__fpenv_leave(saved);
+    }
+    amp__free(parts);
+    return status;
+}

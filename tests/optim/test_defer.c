@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* With an optimizer of libamp's own a bracket's end only reads: gradients stay scaled until the step, or until somebody
+ * looks. (That the numbers are the same either way is test_fused.c's.) */
+#include "fused.h"
+
+#define SCALE 64.0
+#define GRAD 0.03125 /* exact in fp16, scaled and not */
+
+static const struct {
+    amp_level level;
+    unsigned options;
+} cases[] = { { AMP_O0, 0 }, { AMP_O1, 0 },           { AMP_O2, 0 }, { AMP_O5, 0 }, { AMP_O1, FAKE_NO_SET_GRAD },
+              { AMP_O2, FAKE_NO_SET_GRAD }, { AMP_O2, FAKE_FP32_GRADS } };
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+static void start(struct rig *rig, int i, const amp_optim *rule) {
+    amp_config config = config_of(cases[i].level);
+    config.loss_scale = AMP_DYNAMIC;
+    config.init_scale = (float)SCALE;
+    fused_start(rig, rule, &config, cases[i].options);
+}
+
+static double seen(const struct rig *rig) { return fake_get(rig->net.weight->grad, 0); }
+
+static float master_value(struct rig *rig) {
+    amp_master masters[3];
+    masters_of(rig, masters);
+    return *(float *)masters[0].data;
+}
+
+START_TEST(gradients_stay_as_they_are_until_the_step) {
+    struct rig rig;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
+    start(&rig, _i, &rule);
+    for (int step = 0; step < 3; step++) {
+        const uint64_t blocks = rig.host.calls[FAKE_ALLOC];
+        float norm = 0.0f;
+        ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
+        ck_assert(seen(&rig) == GRAD * SCALE);
+        ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 0.01f, &norm));
+        ck_assert(norm > 0.01f && norm < 1.0f);
+        ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
+        ck_assert(seen(&rig) == GRAD * SCALE);
+        ck_assert_uint_eq(rig.host.calls[FAKE_ALLOC], blocks); /* no master gradient was needed */
+        ck_ok(amp_fused_zero_grad(&rig.net.optimizer));
+    }
+    ck_assert(master_value(&rig) < 0.5f && master_value(&rig) > 0.499f);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(looking_unscales_once) {
+    struct rig rig;
+    amp_master masters[3];
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
+    start(&rig, _i, &rule);
+    ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
+    for (int look = 0; look < 2; look++) {
+        masters_of(&rig, masters);
+        ck_assert(*(float *)masters[0].grad == (float)GRAD);
+        ck_assert(seen(&rig) == GRAD);
+    }
+    ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
+    ck_assert(master_value(&rig) == 0.5f - 0.5f * (float)GRAD);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_second_bracket_unscales_first) {
+    struct rig rig;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
+    start(&rig, _i, &rule);
+    ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
+    ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
+    ck_assert(seen(&rig) == 2.0 * GRAD);
+    ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
+    ck_assert(master_value(&rig) == 0.5f - (float)GRAD);
+    rig_end(&rig);
+}
+END_TEST
+
+/* A cancelled bracket gives back what waited, unscaled by then. */
+START_TEST(cancel_gives_the_gradient_back) {
+    struct rig rig;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    start(&rig, _i, &rule);
+    ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    add_grad(rig.net.weight, 1.0);
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
+    ck_assert(master_value(&rig) == 0.5f - 0.5f * (float)GRAD);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(the_hosts_own_gradient_is_not_scaled) {
+    struct rig rig;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
+    start(&rig, 2, &rule);
+    ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
+    fake_put_grad(rig.net.weight, fake_new(&rig.host, AMP_FLOAT16, NET_SIZE, 0.25));
+    ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
+    ck_assert(master_value(&rig) == 0.5f - 0.5f * 0.25f);
+    rig_end(&rig);
+}
+END_TEST
+
+/* What the host does to the scaled gradient is seen by the norm too: it is not the one that the bracket computed. */
+START_TEST(a_gradient_changed_in_place_has_another_norm) {
+    struct rig rig;
+    float before = 0.0f, after = 0.0f;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
+    start(&rig, _i, &rule);
+    ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
+    ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1e6f, &before));
+    for (int k = 0; k < 3; k++) { /* as an average over two ranks */
+        const struct fake_tensor *param = rig.net.trained[k];
+        for (int64_t i = 0; i < NET_SIZE; i++) fake_set(param->grad, i, 0.5 * fake_get(param->grad, i));
+    }
+    ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1e6f, &after));
+    ck_assert(after == 0.5f * before);
+    ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
+    ck_assert(master_value(&rig) == 0.5f - 0.25f * (float)GRAD);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(shutdown_leaves_them_unscaled) {
+    struct rig rig;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
+    start(&rig, _i, &rule);
+    ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    ck_assert(seen(&rig) == GRAD);
+    rig_end(&rig);
+}
+END_TEST
+
+/* After an overflow fixed buffers are what they were, and a host that has its gradients made anew clears them. */
+START_TEST(an_overflow_is_found_by_reading) {
+    struct rig rig;
+    amp_record record = AMP_RECORD_INIT;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
+    amp_action action = AMP_STEP;
+    start(&rig, _i, &rule);
+    ck_assert_int_eq(bracket(&rig, INF, 0), AMP_SKIP);
+    ck_ok(amp_get_record(rig.context, 0, &record));
+    ck_assert_str_eq(record.first_nonfinite, "weight");
+    ck_ok(amp_fused_step(&rig.net.optimizer, &action));
+    ck_assert_int_eq(action, AMP_SKIP);
+    if (cases[_i].options & FAKE_NO_SET_GRAD) ck_assert(seen(&rig) == 0.0);
+    else ck_ok(amp_fused_zero_grad(&rig.net.optimizer));
+    ck_assert(master_value(&rig) == 0.5f);
+    ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
+    ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
+    ck_assert(master_value(&rig) == 0.5f - 0.5f * (float)GRAD);
+    rig_end(&rig);
+}
+END_TEST
+
+/* LAMB's global norm and NovoGrad's norms, once from the bracket, once computed after somebody looked. */
+START_TEST(norms_of_the_bracket_are_the_steps) {
+    static const amp_optim_kind kinds[] = { AMP_OPTIM_LAMB, AMP_OPTIM_NOVOGRAD, AMP_OPTIM_LARC };
+    for (size_t k = 0; k < 3; k++) {
+        struct rig rigs[2];
+        amp_master a[3], b[3];
+        amp_optim rule = optim_of(kinds[k], 0.125);
+        if (kinds[k] == AMP_OPTIM_LAMB) rule.max_grad_norm = 0.05;
+        for (int r = 0; r < 2; r++) {
+            start(&rigs[r], _i, &rule);
+            for (int step = 0; step < 3; step++) {
+                ck_assert_int_eq(bracket(&rigs[r], GRAD, 0), AMP_STEP);
+                if (step == 1) ck_ok(amp_clip_grad_norm(&rigs[r].net.optimizer, 0.01f, NULL));
+                if (r) masters_of(&rigs[r], a);
+                ck_ok(amp_fused_step(&rigs[r].net.optimizer, NULL));
+                ck_ok(amp_fused_zero_grad(&rigs[r].net.optimizer));
+            }
+        }
+        masters_of(&rigs[0], a), masters_of(&rigs[1], b);
+        for (int i = 0; i < 3; i++) ck_assert(!memcmp(a[i].data, b[i].data, NET_SIZE * sizeof(float)));
+        rig_end(&rigs[0]), rig_end(&rigs[1]);
+    }
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { gradients_stay_as_they_are_until_the_step, N_CASES },
+        { looking_unscales_once, N_CASES },
+        { a_second_bracket_unscales_first, N_CASES },
+        { cancel_gives_the_gradient_back, N_CASES },
+        { the_hosts_own_gradient_is_not_scaled, 1 },
+        { a_gradient_changed_in_place_has_another_norm, N_CASES },
+        { shutdown_leaves_them_unscaled, N_CASES },
+        { an_overflow_is_found_by_reading, N_CASES },
+        { norms_of_the_bracket_are_the_steps, N_CASES },
+    };
+    return RUN_TESTS("optim defer", tests);
+}
