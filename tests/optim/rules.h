@@ -6,6 +6,7 @@
 #include "amp_optim.h"
 
 #include <check.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
