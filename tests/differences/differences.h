@@ -13,6 +13,7 @@ void add_scaling(TCase *tcase);
 void add_gradients(TCase *tcase);
 void add_masters(TCase *tcase);
 void add_messages(TCase *tcase);
+void add_optimizers(TCase *tcase);
 
 /* The types the op that ran last got. */
 #define ck_last(fake, op_name, first, second)                                                                          \

@@ -7,7 +7,7 @@ int main(void) {
         void (*add)(TCase *);
     } parts[] = { { "contexts", add_contexts }, { "casts", add_casts },         { "calls", add_calls },
                   { "scaling", add_scaling },   { "gradients", add_gradients }, { "masters", add_masters },
-                  { "messages", add_messages } };
+                  { "messages", add_messages },   { "optimizers", add_optimizers } };
     Suite *suite = suite_create("differences");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         TCase *tcase = tcase_create(parts[i].name);
