@@ -25,6 +25,7 @@ extern "C" {
 
 /* ---- Rules -------------------------------------------------------------------------------------------------------- */
 
+/* Whose rule; each says what its moments are and where it comes from. */
 typedef int32_t amp_optim_kind;
 enum {
     /* g += d * p;  m = momentum * m + (1 - dampening) * g, at t = 1 m = g;  p -= lr * m, with NESTEROV
@@ -62,6 +63,7 @@ enum {
     AMP_OPTIM_LARC = 7
 };
 
+/* amp_optim.flags: what a rule may have that another has not. */
 enum {
     AMP_OPTIM_NESTEROV = 1u << 0,             /* SGD, LARC; needs momentum above 0 and dampening 0 */
     AMP_OPTIM_DECAY_AFTER_MOMENTUM = 1u << 1, /* SGD; Apex: wd_after_momentum */
@@ -77,7 +79,7 @@ enum {
 /* A rule with its numbers. Here 0 is 0 and no flag is no flag: begin with amp_optim_defaults. */
 typedef struct amp_optim {
     uint32_t struct_size;
-    amp_optim_kind kind;
+    amp_optim_kind kind; /* AMP_OPTIM_SGD, ... */
     uint32_t flags; /* AMP_OPTIM_*; one that is not the kind's is refused */
     int32_t reserved;
     double lr;                /* all: at least 0 */
@@ -107,7 +109,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_optim_defaults(amp_optim_kind kind, amp_op
 typedef struct amp_optim_tensors {
     uint32_t struct_size;
     float grad_factor; /* multiplied after *inv_scale, as a clipping factor is; 0 means 1 */
-    size_t n;
+    size_t n;              /* tensors: entries of each list */
     const amp_span *grad;  /* fp32, fp16 or bf16; only read */
     const amp_span *param; /* FP32 parameters or masters; or 16-bit parameters that have no master */
     const amp_span *low;   /* the 16-bit parameter that becomes the rounded master; NULL, or entries with data NULL: none */
@@ -162,9 +164,9 @@ AMP_API AMP_MUST_CHECK amp_status amp_check_list(const amp_span *src, size_t n, 
  */
 typedef struct amp_fused {
     uint32_t struct_size;
-    uint32_t flags; /* 0 */
-    const amp_optim *groups; /* element 0's struct_size is the stride */
-    size_t n_groups;
+    uint32_t flags;          /* 0 */
+    const amp_optim *groups; /* rules; element 0's struct_size is the stride */
+    size_t n_groups;         /* entries of groups; at least 1 */
     const uint32_t *group_of; /* the group of each parameter of amp_optimizer.params; NULL: all are in group 0 */
 } amp_fused;
 
