@@ -122,6 +122,31 @@ START_TEST(beside_an_optimizer_of_the_hosts) {
 }
 END_TEST
 
+/* The elements change and the host's version does not: a cast of the old ones must not be found again. */
+START_TEST(later_casts_are_of_the_stepped_weights) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.25);
+    amp_scope scope;
+    double out[2];
+    fused_start(&rig, &rule, &config, 0);
+    rig.host.no_grad = _i != 0;
+    ck_ok(amp_scope_enter(rig.context, &scope));
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    for (int i = 0; i < 2; i++) {
+        struct fake_tensor *y = net_linear(&rig.net, x, rig.net.weight, NULL);
+        out[i] = fake_get(y, 0);
+        fake_release(y);
+        add_grad(rig.net.weight, 1.0);
+        if (i == 0) ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
+    }
+    ck_assert(out[0] == 0.5 && out[1] == 0.25);
+    fake_release(x);
+    ck_ok(amp_scope_leave(&scope));
+    rig_end(&rig);
+}
+END_TEST
+
 START_TEST(wrong_descriptions_are_refused) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
@@ -197,7 +222,8 @@ int main(void) {
     const struct test tests[] = {
         { groups_have_rules_of_their_own, 1 },   { absent_gradients_are_passed_over, 1 },
         { skips_advance_no_step, 2 },            { later_parameters_join_group_0, 2 },
-        { beside_an_optimizer_of_the_hosts, 1 }, { wrong_descriptions_are_refused, 1 },
+        { beside_an_optimizer_of_the_hosts, 1 }, { later_casts_are_of_the_stepped_weights, 2 },
+        { wrong_descriptions_are_refused, 1 },
         { the_hosts_own_is_not_ours, 1 },        { a_failing_hook_changes_nothing, 2 },
     };
     return RUN_TESTS("optim refusals", tests);
