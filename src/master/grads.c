@@ -309,10 +309,10 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
 static void restore_first(struct amp__param *param) {
     void *grad;
     amp_span shown;
-    param->pending.handle = NULL;
     if (amp__grad_need_master(param) != AMP_OK) return;
     if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return;
     if (amp__grad_elements(param, grad, &shown) != AMP_OK) return;
+    param->pending.handle = NULL;
     const amp_span exact = amp__has_master_grad(param) ? amp__grad_master(param) : shown;
     if (param->first.data && param->first.dtype == exact.dtype) memcpy(exact.data, param->first.data, amp__span_bytes(&exact));
     else if (amp__span_bytes(&exact)) memset(exact.data, 0, amp__span_bytes(&exact));
