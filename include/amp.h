@@ -87,14 +87,15 @@ typedef int32_t amp_status;
     X(AMP_ERR_SLOT_TAKEN, -15, "somebody else wrote over a wrapped slot")                                              \
     X(AMP_ERR_BACKEND, -16, "a backend is missing or failed")                                                          \
     X(AMP_ERR_IO, -17, "a file cannot be read or written")                                                             \
-    X(AMP_ERR_BAD_FILE, -18, "a file is damaged, or not what it should be")
+    X(AMP_ERR_BAD_FILE, -18, "a file is damaged, or not what it should be")                                            \
+    X(AMP_ERR_NO_DEVICE, -19, "a backend loads, but has no device here")
 
 /* The constants. */
 enum {
 #define AMP_STATUS_CONSTANT(name, value, text) name = value,
     AMP_STATUS_MAP(AMP_STATUS_CONSTANT)
 #undef AMP_STATUS_CONSTANT
-    AMP_STATUS_LAST_ = -18 /* the least of them; not a status of its own */
+    AMP_STATUS_LAST_ = -19 /* the least of them; not a status of its own */
 };
 
 /* "AMP_ERR_NO_MEMORY" and "out of memory"; never NULL, also for unknown values. */

@@ -55,15 +55,41 @@ AMP_API AMP_MUST_CHECK amp_status amp_l2norm_list(const amp_span *src, size_t n,
 /* *index = first entry with a non-finite element, or -1. */
 AMP_API AMP_MUST_CHECK amp_status amp_first_nonfinite(const amp_span *src, size_t n, int64_t *index);
 
+/* What amp_matmul does to each element before it is rounded to d's type. */
+enum {
+    AMP_ACTIVATION_NONE = 0,
+    AMP_ACTIVATION_RELU = 1,     /* max(x, 0); a NaN stays one */
+    AMP_ACTIVATION_GELU = 2,     /* x / 2 * (1 + erf(x / sqrt 2)) */
+    AMP_ACTIVATION_GELU_TANH = 3 /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
+};
+
+/* Who computes a matmul. */
+enum {
+    AMP_MATMUL_AUTO = 0,    /* what the environment variable AMP_MATMUL_BACKEND says, else whoever is faster */
+    AMP_MATMUL_BUILTIN = 1, /* libamp itself */
+    AMP_MATMUL_ONEDNN = 2   /* libamp_onednn.so; an error where it cannot be had, or cannot do it */
+};
+
 /*
- * d = alpha * op(a) * op(b) + beta * c + bias, row-major: op(a) is [m, k], op(b) [k, n], c and d [m, n], bias [n] or
- * NULL. op transposes where transpose_x is 1: then a is stored [k, m] and b [n, k]. ld_x is the distance between rows
- * in elements, 0 for compact. c NULL: beta is ignored; c may be d. Operands are widened to float and accumulated in
+ * d = activation(alpha * op(a) * op(b) + beta * c + bias), row-major: op(a) is [m, k], op(b) [k, n], c and d [m, n], bias
+ * [n] or NULL. op transposes where transpose_x is 1: then a is stored [k, m] and b [n, k]. ld_x is the distance between
+ * rows in elements, 0 for compact. c NULL: beta is ignored; c may be d. Operands are widened to float and accumulated in
  * float; the result is rounded once to d's type. fp32, fp16, bf16 in any mixture. beta 0 does not read c, alpha 0 does
  * not read a and b (BLAS). k = 0 gives beta * c + bias.
+ *
+ * batch: so many products with the same sizes; 0 is 1. stride_x is the distance between the operands of one product and
+ * those of the next, in elements; 0 for a, b, c: one for all. d's must not overlap: one after the other, or side by side in
+ * longer rows (stride_d >= n, ld_d >= batch of them). The bias is one for all.
+ *
+ * b_id: weights that are used again may be kept packed. A name of the caller's for the numbers of b, 0 for none; b_version
+ * changes whenever they do. Equal pairs promise equal op(b), at whatever address; packs of the id's other versions are
+ * dropped. Backends that do not pack ignore it.
+ *
  * AMP_ERR_INVALID_ARGUMENT: negative dimensions, rows longer than their ld, other types, transpose_x other than 0 and 1,
- * pointers that are needed and NULL, c == d with another type or ld. AMP_ERR_ABI_MISMATCH: struct_size.
- * AMP_ERR_NO_MEMORY: at most 512 KiB of scratch. Nothing is written on an error.
+ * pointers that are needed and NULL, c == d with another type, ld or stride, overlapping d, unknown activation or backend.
+ * AMP_ERR_ABI_MISMATCH: struct_size. AMP_ERR_NO_MEMORY: at most 512 KiB of scratch (a backend that needs more falls back to
+ * the built-in code). AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE, AMP_ERR_UNSUPPORTED: only where a backend is asked for by name.
+ * Nothing is written on an error.
  */
 typedef struct amp_matmul_args {
     uint32_t struct_size;
@@ -74,14 +100,61 @@ typedef struct amp_matmul_args {
     void *d; /* the result */
     int64_t ld_a, ld_b, ld_c, ld_d; /* elements from row to row; 0: compact */
     float alpha, beta; /* factors of the product and of c */
+    int64_t batch; /* products of this size; 0 is 1 */
+    int64_t stride_a, stride_b, stride_c, stride_d; /* elements from product to product; 0 for a, b, c: one for all */
+    int32_t activation; /* AMP_ACTIVATION_... */
+    int32_t backend; /* AMP_MATMUL_... */
+    uint64_t b_id, b_version; /* weights that may be kept packed; b_id 0: none */
 } amp_matmul_args;
 
 #define AMP_MATMUL_ARGS_INIT                                                                                           \
     { (uint32_t)sizeof(amp_matmul_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 1.0f, \
-      0.0f }
+      0.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* The product that amp_matmul_args describes. */
 AMP_API AMP_MUST_CHECK amp_status amp_matmul(const amp_matmul_args *args);
+
+/* Who would compute this product, how, and why, in words: "onednn (oneDNN 2.6.3): bf16, brg:avx512_core_bf16, 1 thread".
+ * Computes nothing, but loads what amp_matmul would load. text, capacity and length as in amp_explain; errors as
+ * amp_matmul's. */
+AMP_API AMP_MUST_CHECK amp_status amp_matmul_explain(const amp_matmul_args *args, char *text, size_t capacity,
+                                                     size_t *length);
+
+/*
+ * Backends: libraries beside libamp that do some work faster or on other devices. One is loaded when it is first needed, or
+ * by amp_backend_load, once in the life of the process, and never unloaded. The file libamp_<name>.so is looked for in the
+ * folders of the environment variable AMP_BACKEND_PATH (absolute, separated by ':'), then beside libamp itself; the first
+ * one that is there decides. What cannot be used leaves libamp as it is, and says why. See docs/backends.md.
+ */
+typedef int32_t amp_backend_state;
+enum {
+    AMP_BACKEND_NOT_TRIED = 0, /* nobody needed it yet */
+    AMP_BACKEND_READY = 1,
+    AMP_BACKEND_NOT_FOUND = 2,   /* there is no such file where we look */
+    AMP_BACKEND_CANNOT_LOAD = 3, /* the file is broken, foreign, too old or too new, or needs a library that is missing */
+    AMP_BACKEND_NO_DEVICE = 4    /* it loads, but has nothing to work with on this machine */
+};
+
+/* The texts are static, and never change once state is not NOT_TRIED; "" where there is nothing to say. */
+typedef struct amp_backend_info {
+    uint32_t struct_size;
+    amp_backend_state state;
+    const char *name;    /* "onednn" */
+    const char *version; /* of what is behind it: "oneDNN 2.6.3" */
+    const char *file;    /* that was tried */
+    const char *text;    /* why it is not ready, what to do, and warnings */
+} amp_backend_info;
+
+#define AMP_BACKEND_INFO_INIT \
+    { (uint32_t)sizeof(amp_backend_info), 0, NULL, NULL, NULL, NULL }
+
+/* Loads the backend "onednn" or "cuda" now, so that no later call has to. AMP_ERR_NOT_FOUND: libamp knows no backend of
+ * this name. AMP_ERR_BACKEND: NOT_FOUND and CANNOT_LOAD. AMP_ERR_NO_DEVICE. Asking again gives the same answer. */
+AMP_API AMP_MUST_CHECK amp_status amp_backend_load(const char *name);
+
+/* Every backend that libamp knows, and what became of it. Fills at most `capacity` entries, whose first one's struct_size
+ * holds for all; *count: how many there are. Loads nothing. */
+AMP_API AMP_MUST_CHECK amp_status amp_get_backends(amp_backend_info *infos, size_t capacity, size_t *count);
 
 /* Single values, bit patterns in and out; usable to check a host's own conversions. */
 AMP_API uint16_t amp_float_to_half(float value);

@@ -8,6 +8,7 @@
 #include "amp_kernels.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
+#include "kernels/matmul.h"
 
 #include <string.h>
 
@@ -54,7 +55,36 @@ static amp_status check_flag(const char *name, int32_t flag) {
     return AMP_OK;
 }
 
-/* Fills in the distances between rows. */
+/* d's products must not overlap: each after the one before it, or beside it in longer rows. */
+static amp_status check_batch(const amp_matmul_args *g) {
+    const struct {
+        const char *name;
+        int64_t stride;
+    } strides[] = { { "a", g->stride_a }, { "b", g->stride_b }, { "c", g->stride_c }, { "d", g->stride_d } };
+    AMP_RETURN_IF(g->batch < 0, AMP_ERR_INVALID_ARGUMENT, "matmul: batch is %lld", (long long)g->batch);
+    if (g->batch < 2 || g->m == 0 || g->n == 0) return AMP_OK;
+    for (size_t i = 0; i < AMP_COUNT(strides); i++)
+        AMP_RETURN_IF(strides[i].stride < 0 || strides[i].stride > PTRDIFF_MAX / 8 / g->batch, AMP_ERR_INVALID_ARGUMENT,
+                      "matmul: stride_%s is %lld: use 0 to what memory has", strides[i].name,
+                      (long long)strides[i].stride);
+    const bool one_after_the_other = g->stride_d >= (g->m - 1) * g->ld_d + g->n;
+    const bool side_by_side = g->stride_d >= g->n && g->ld_d >= (g->batch - 1) * g->stride_d + g->n;
+    AMP_RETURN_IF(!one_after_the_other && !side_by_side, AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: stride_d is %lld: the products of the batch overlap", (long long)g->stride_d);
+    AMP_RETURN_IF(g->c && g->c == g->d && g->stride_c != g->stride_d, AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: c and d are the same memory with different strides");
+    return AMP_OK;
+}
+
+static amp_status check_choices(const amp_matmul_args *g) {
+    AMP_RETURN_IF(g->activation < AMP_ACTIVATION_NONE || g->activation > AMP_ACTIVATION_GELU_TANH,
+                  AMP_ERR_INVALID_ARGUMENT, "matmul: activation is %d: use AMP_ACTIVATION_...", (int)g->activation);
+    AMP_RETURN_IF(g->backend < AMP_MATMUL_AUTO || g->backend > AMP_MATMUL_ONEDNN, AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: backend is %d: use AMP_MATMUL_...", (int)g->backend);
+    return AMP_OK;
+}
+
+/* Fills in the distances between rows, and batch. */
 static amp_status check_args(amp_matmul_args *g) {
     AMP_RETURN_IF(g->m < 0 || g->n < 0 || g->k < 0, AMP_ERR_INVALID_ARGUMENT,
                   "matmul: m, n, k are %lld, %lld, %lld: none may be negative", (long long)g->m, (long long)g->n,
@@ -75,7 +105,30 @@ static amp_status check_args(amp_matmul_args *g) {
     AMP_RETURN_IF(g->bias && !is_matmul_type(g->bias_dtype), AMP_ERR_INVALID_ARGUMENT,
                   "matmul: bias is %s: use fp32, fp16 or bf16", amp__dtype_name(g->bias_dtype));
     g->ld_a = a.ld, g->ld_b = b.ld, g->ld_c = c.ld, g->ld_d = d.ld;
+    AMP_TRY(check_choices(g));
+    AMP_TRY(check_batch(g));
+    if (g->batch == 0) g->batch = 1;
     return AMP_OK;
+}
+
+amp_status amp__matmul_read(amp_matmul_args *g, const amp_matmul_args *args) {
+    AMP_TRY(amp__copy_struct(g, sizeof *g, AMP__MATMUL_OLDEST, args, args->struct_size, "amp_matmul_args"));
+    g->struct_size = sizeof *g;
+    return check_args(g);
+}
+
+static const void *advance(const void *data, int64_t elements, amp_dtype dtype) {
+    return data ? (const char *)data + elements * (int64_t)amp__dtype_size(dtype) : NULL;
+}
+
+amp_matmul_args amp__matmul_item(const amp_matmul_args *g, int64_t i) {
+    amp_matmul_args item = *g;
+    item.a = advance(g->a, i * g->stride_a, g->a_dtype);
+    item.b = advance(g->b, i * g->stride_b, g->b_dtype);
+    item.c = advance(g->c, i * g->stride_c, g->c_dtype);
+    item.d = (char *)g->d + i * g->stride_d * (int64_t)amp__dtype_size(g->d_dtype);
+    item.batch = 1;
+    return item;
 }
 
 /* ---- packing ---- */
@@ -133,30 +186,6 @@ static void multiply_tiles(const struct amp__tile *tile, const struct scratch *s
             tile->fn(s->sums + i * s->sums_ld + j, s->sums_ld, s->a + i * depths, s->b + j * depths, depths);
 }
 
-/* d = alpha * sums + beta * c + bias for one block; rows are read from c before they are written to d. */
-static void finish_block(const struct amp__kernels *k, const amp_matmul_args *g, const struct scratch *s, size_t i0,
-                         size_t rows, size_t j0, size_t cols) {
-    const size_t c_width = amp__dtype_size(g->c_dtype), d_width = amp__dtype_size(g->d_dtype);
-    const bool add_c = g->c && g->beta != 0.0f;
-    const float alpha = g->k ? g->alpha : 0.0f; /* an empty sum is 0 even if alpha is infinite */
-    float c[BLOCK_N], bias[BLOCK_N];
-    if (g->bias)
-        k->cast[AMP_FLOAT32][g->bias_dtype](bias, (const char *)g->bias + j0 * amp__dtype_size(g->bias_dtype), cols);
-    for (size_t i = 0; i < rows; i++) {
-        float *row = s->sums + i * s->sums_ld;
-        for (size_t j = 0; j < cols; j++) row[j] *= alpha;
-        if (add_c) {
-            const char *from = (const char *)g->c + ((i0 + i) * (size_t)g->ld_c + j0) * c_width;
-            k->cast[AMP_FLOAT32][g->c_dtype](c, from, cols);
-            for (size_t j = 0; j < cols; j++) row[j] += g->beta * c[j];
-        }
-        if (g->bias)
-            for (size_t j = 0; j < cols; j++) row[j] += bias[j];
-        char *to = (char *)g->d + ((i0 + i) * (size_t)g->ld_d + j0) * d_width;
-        k->cast[g->d_dtype][AMP_FLOAT32](to, row, cols);
-    }
-}
-
 static void multiply(const struct amp__kernels *k, const amp_matmul_args *g, const struct scratch *s) {
     const struct operand a = { g->a, (size_t)g->ld_a, amp__dtype_size(g->a_dtype), k->cast[AMP_FLOAT32][g->a_dtype],
                                !g->transpose_a };
@@ -175,16 +204,16 @@ static void multiply(const struct amp__kernels *k, const amp_matmul_args *g, con
                     pack(s->b, k->tile.cols, &b, &(struct part){ j, cols, p, depths });
                 multiply_tiles(&k->tile, s, rows, cols, depths);
             }
-            finish_block(k, g, s, i, rows, j, cols);
+            amp__matmul_finish(g, s->sums, s->sums_ld, i, rows, j, cols);
         }
     }
 }
 
 static amp_status matmul(const amp_matmul_args *args) {
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
-    AMP_TRY(amp__copy_struct(&g, sizeof g, sizeof g, args, args->struct_size, "amp_matmul_args"));
-    AMP_TRY(check_args(&g));
-    if (g.m == 0 || g.n == 0) return AMP_OK;
+    amp_status status = AMP_OK;
+    AMP_TRY(amp__matmul_read(&g, args));
+    if (g.m == 0 || g.n == 0 || amp__matmul_offload(&g, &status)) return status;
     const struct amp__kernels *k = amp__kernels_get();
     const size_t block_m = round_down(BLOCK_M, k->tile.rows), block_n = round_down(BLOCK_N, k->tile.cols);
     const size_t rows = round_up(min_size((size_t)g.m, block_m), k->tile.rows);
@@ -193,7 +222,10 @@ static amp_status matmul(const amp_matmul_args *args) {
     float *block = amp__alloc_aligned(((rows + cols) * depth + rows * cols) * sizeof *block);
     if (!block) return amp__fail_memory();
     const struct scratch scratch = { block, block + rows * depth, block + (rows + cols) * depth, cols, block_m, block_n };
-    multiply(k, &g, &scratch);
+    for (int64_t i = 0; i < g.batch; i++) {
+        const amp_matmul_args item = amp__matmul_item(&g, i);
+        multiply(k, &item, &scratch);
+    }
     amp__free(block);
     return AMP_OK;
 }

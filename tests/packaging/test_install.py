@@ -46,6 +46,9 @@ def main():
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", "libamp.pc"}
             expect(wanted <= libraries, f"libraries: {sorted(libraries)}, wanted {sorted(wanted)}")
             expect(not (prefix / "bin").exists(), "programs were installed")
+            built = (build / "src" / "libamp_onednn.so").exists()
+            beside = any((file.parent / "libamp_onednn.so").exists() for file in prefix.rglob("libamp.so"))
+            expect(built == beside, f"libamp_onednn.so: built {built}, installed beside libamp.so {beside}")
 
         with tap.test("pkg-config knows the version"):
             said = run("pkg-config", "--modversion", "libamp", env={"PKG_CONFIG_PATH": str(pc_folder)})

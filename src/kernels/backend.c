@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loader of backends, and the only file of libamp that opens libraries. A backend is tried once in the life of the
+ * process, under a lock; what came of it is then published and never changes, so that who asks later needs no lock.
+ * A file that was opened stays open, whatever it turned out to be: unmapping foreign code is no safer than keeping it.
+ */
+#include "kernels/backend.h"
+#include "common/common.h"
+#include "common/fork.h"
+#include "kernels/kernels.h"
+#include "kernels/matmul.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#ifdef __GLIBC__
+#include <link.h>
+#endif
+
+enum { PATH_SIZE = 1024, TEXT_SIZE = 800, VERSION_SIZE = 64 };
+
+struct backend {
+    const char *name;
+    _Atomic amp_backend_state state; /* release after the rest */
+    const struct amp__backend *table;
+    char file[PATH_SIZE], text[TEXT_SIZE], version[VERSION_SIZE];
+};
+
+static struct backend backends[AMP__BACKENDS] = {
+#define BACKEND_ROW(name) { #name, AMP_BACKEND_NOT_TRIED, NULL, "", "", "" },
+    AMP__BACKEND_MAP(BACKEND_ROW)
+#undef BACKEND_ROW
+};
+
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+static struct amp__forkable loading_forkable;
+
+/* ---- what a plugin may call ---- */
+
+static amp_status host_fail(amp_status status, const char *text) { return amp__fail(status, "%s", text); }
+
+static void host_cast(amp_dtype dst_type, void *dst, amp_dtype src_type, const void *src, size_t n) {
+    amp__kernels_get()->cast[dst_type][src_type](dst, src, n);
+}
+
+static const struct amp__backend_host host = {
+    sizeof(struct amp__backend_host), AMP__BACKEND_ABI, host_fail, host_cast, amp__matmul_finish,
+};
+
+/* ---- where to look ---- */
+
+/* A line of the backend's text: room for the rest is kept by cutting. */
+static void say(struct backend *b, const char *format, ...) AMP_PRINTF(2, 3);
+
+static void say(struct backend *b, const char *format, ...) {
+    const size_t length = strlen(b->text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(b->text + length, sizeof b->text - length, format, arguments);
+    va_end(arguments);
+}
+
+/* Is there a file of the backend's name in this folder? Leaves its path in b->file. */
+static bool find_in(struct backend *b, const char *folder, size_t length) {
+    while (length > 1 && folder[length - 1] == '/') length--;
+    char path[PATH_SIZE];
+    const int needed = snprintf(path, sizeof path, "%.*s/libamp_%s.so", (int)length, folder, b->name);
+    struct stat info;
+    if (needed < 0 || (size_t)needed >= sizeof path || stat(path, &info)) return false;
+    memcpy(b->file, path, (size_t)needed + 1);
+    return true;
+}
+
+/* What lies in a relative folder depends on where somebody started the program: it is not loaded. */
+static bool find_on_path(struct backend *b) {
+    const char *path = secure_getenv("AMP_BACKEND_PATH");
+    while (path && *path) {
+        const size_t length = strcspn(path, ":");
+        if (length && *path != '/')
+            say(b, "AMP_BACKEND_PATH: '%.*s' is not an absolute folder and was passed over. ",
+                length > 100 ? 100 : (int)length, path);
+        else if (length && find_in(b, path, length))
+            return true;
+        path += length + (path[length] == ':');
+    }
+    return false;
+}
+
+/* Where libamp.so was loaded from; for libamp.a, the program's own file. False: unknown, or not an absolute path. */
+static bool own_path(char *path, size_t size) {
+    Dl_info info;
+#ifdef __GLIBC__
+    struct link_map *map = NULL;
+    if (!dladdr1(&host, &info, (void **)&map, RTLD_DL_LINKMAP)) return false;
+    const bool program = map && !*map->l_name; /* then the name is argv[0], which is anybody's word */
+#else
+    if (!dladdr(&host, &info)) return false;
+    const bool program = false;
+#endif
+    if (program) {
+        const ssize_t length = readlink("/proc/self/exe", path, size - 1);
+        if (length <= 0) return false;
+        path[length] = '\0';
+    } else if (!info.dli_fname || strlen(info.dli_fname) >= size) {
+        return false;
+    } else {
+        memcpy(path, info.dli_fname, strlen(info.dli_fname) + 1);
+    }
+    return *path == '/';
+}
+
+static bool find_file(struct backend *b) {
+    char own[PATH_SIZE];
+    if (find_on_path(b)) return true;
+    if (!own_path(own, sizeof own)) {
+        say(b, "libamp itself was loaded by a relative path, so that its folder is not searched. ");
+    } else {
+        const size_t folder = (size_t)(strrchr(own, '/') - own);
+        if (find_in(b, own, folder ? folder : 1)) return true;
+        say(b, "There is no libamp_%s.so beside %.300s. ", b->name, own);
+    }
+    say(b, "Install it there, or name its folder in AMP_BACKEND_PATH.");
+    return false;
+}
+
+/* ---- one plugin ---- */
+
+static amp__backend_entry_fn *entry_of(void *library) {
+    union { /* POSIX: what dlsym returns converts to a function pointer */
+        void *object;
+        amp__backend_entry_fn *function;
+    } symbol = { dlsym(library, AMP__BACKEND_SYMBOL) };
+    return symbol.function;
+}
+
+/* Reads the head alone, before anything of the plugin's is used. */
+static bool negotiate(struct backend *b, const struct amp__backend *table) {
+    if (!table || table->magic != AMP__BACKEND_MAGIC) {
+        say(b, "%s is no backend of libamp: its table has another mark. Remove it.", b->file);
+    } else if (table->abi < AMP__BACKEND_ABI_OLDEST) {
+        say(b, "%s is too old: it speaks version %u of the interface, this libamp %u to %u. Install the one of libamp %s.",
+            b->file, (unsigned)table->abi, AMP__BACKEND_ABI_OLDEST, AMP__BACKEND_ABI, amp_version());
+    } else if (table->abi_oldest > AMP__BACKEND_ABI) {
+        say(b, "%s is too new: it needs version %u of the interface, this libamp speaks %u to %u. Install the one of libamp "
+            "%s.",
+            b->file, (unsigned)table->abi_oldest, AMP__BACKEND_ABI_OLDEST, AMP__BACKEND_ABI, amp_version());
+    } else if (!AMP__BACKEND_HAS(table, name) || strcmp(table->name, b->name)) {
+        say(b, "%s is another backend under this name. Remove it.", b->file);
+    } else if (!AMP__BACKEND_HAS(table, init)) {
+        say(b, "%s is damaged: its table has no init. Install the one of libamp %s.", b->file, amp_version());
+    } else {
+        return true;
+    }
+    return false;
+}
+
+/* The init of a plugin leaves its words in the last error, which belongs to the caller's thread. */
+static amp_backend_state start(struct backend *b, const struct amp__backend *table) {
+    const amp_status status = table->init(&host, b->version, sizeof b->version);
+    b->version[sizeof b->version - 1] = '\0';
+    if (status == AMP_OK) {
+        b->table = table;
+        return AMP_BACKEND_READY;
+    }
+    say(b, "%s: %s", b->file, amp_last_error());
+    return status == AMP_ERR_NO_DEVICE ? AMP_BACKEND_NO_DEVICE : AMP_BACKEND_CANNOT_LOAD;
+}
+
+static amp_backend_state try_backend(struct backend *b) {
+    if (!find_file(b)) return AMP_BACKEND_NOT_FOUND;
+    dlerror();
+    void *library = dlopen(b->file, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        const char *why = dlerror();
+        say(b, "%s cannot be loaded: %s. Install what it needs, or remove it.", b->file, why ? why : "no reason given");
+        return AMP_BACKEND_CANNOT_LOAD;
+    }
+    amp__backend_entry_fn *entry = entry_of(library);
+    if (!entry) {
+        say(b, "%s is no backend of libamp: it has no function " AMP__BACKEND_SYMBOL ". Remove it.", b->file);
+        return AMP_BACKEND_CANNOT_LOAD;
+    }
+    const struct amp__backend *table = entry();
+    return negotiate(b, table) ? start(b, table) : AMP_BACKEND_CANNOT_LOAD;
+}
+
+/* ---- for the rest of libamp ---- */
+
+static amp_status status_of(const struct backend *b, amp_backend_state state) {
+    static const amp_status statuses[] = {
+        [AMP_BACKEND_READY] = AMP_OK,
+        [AMP_BACKEND_NOT_FOUND] = AMP_ERR_BACKEND,
+        [AMP_BACKEND_CANNOT_LOAD] = AMP_ERR_BACKEND,
+        [AMP_BACKEND_NO_DEVICE] = AMP_ERR_NO_DEVICE,
+    };
+    AMP_RETURN_IF(statuses[state] != AMP_OK, statuses[state], "backend %s: %s", b->name, b->text);
+    return AMP_OK;
+}
+
+/* A thread whose last error says something keeps it: that a backend is missing is no error of the call that looked. */
+static amp_backend_state try_once(struct backend *b) {
+    char error[1024];
+    if (amp__fork_add(&loading_forkable, &loading) != AMP_OK) return AMP_BACKEND_NOT_TRIED;
+    pthread_mutex_lock(&loading);
+    amp_backend_state state = atomic_load_explicit(&b->state, memory_order_relaxed);
+    if (state == AMP_BACKEND_NOT_TRIED) {
+        snprintf(error, sizeof error, "%s", amp_last_error());
+        state = try_backend(b);
+        amp__fail(AMP_OK, "%s", error);
+        atomic_store_explicit(&b->state, state, memory_order_release);
+    }
+    pthread_mutex_unlock(&loading);
+    return state;
+}
+
+const struct amp__backend *amp__backend_get(int index, amp_status *status) {
+    struct backend *b = &backends[index];
+    amp_backend_state state = atomic_load_explicit(&b->state, memory_order_acquire);
+    if (state == AMP_BACKEND_NOT_TRIED) state = try_once(b);
+    if (status) *status = state == AMP_BACKEND_NOT_TRIED ? amp__fail_memory() : status_of(b, state);
+    return state == AMP_BACKEND_READY ? b->table : NULL;
+}
+
+/* ---- for everybody ---- */
+
+AMP_API amp_status amp_backend_load(const char *name) {
+    char known[100] = "";
+    AMP_RETURN_IF(!name, AMP_ERR_INVALID_ARGUMENT, "amp_backend_load: name is NULL");
+    for (int i = 0; i < AMP__BACKENDS; i++) {
+        if (!strcmp(name, backends[i].name)) {
+            amp_status status = AMP_OK;
+            amp__backend_get(i, &status);
+            return status;
+        }
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", backends[i].name);
+    }
+    return amp__fail(AMP_ERR_NOT_FOUND, "there is no backend '%.40s': libamp knows %s", name, known);
+}
+
+AMP_API amp_status amp_get_backends(amp_backend_info *infos, size_t capacity, size_t *count) {
+    AMP_RETURN_IF(!count || (!infos && capacity), AMP_ERR_INVALID_ARGUMENT, "amp_get_backends: %s is NULL",
+                  count ? "infos" : "count");
+    const uint32_t stride = capacity ? infos->struct_size : 0;
+    if (capacity) AMP_TRY(amp__check_struct(stride, sizeof(amp_backend_info), "amp_backend_info"));
+    for (size_t i = 0; i < AMP__BACKENDS && i < capacity; i++) {
+        const struct backend *b = &backends[i];
+        amp_backend_info *info = (amp_backend_info *)((char *)infos + i * stride);
+        const amp_backend_state state = atomic_load_explicit(&b->state, memory_order_acquire);
+        const bool tried = state != AMP_BACKEND_NOT_TRIED; /* else another thread may be writing */
+        const amp_backend_info filled = {
+            sizeof filled, state, b->name, tried ? b->version : "", tried ? b->file : "", tried ? b->text : "",
+        };
+        info->struct_size = stride;
+        AMP_TRY(amp__fill_struct(info, stride, sizeof filled, &filled, sizeof filled, "amp_backend_info"));
+    }
+    *count = AMP__BACKENDS;
+    return AMP_OK;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Backends: what libamp.so and a plugin, libamp_<name>.so, know of each other. A plugin exports one function,
+ * AMP__BACKEND_SYMBOL, which returns a constant table and does nothing else. The loader reads the table's head, which never
+ * changes, compares versions, and only then calls init. Tables on both sides grow at their end alone; a member that the
+ * other side's version does not have is not touched.
+ *
+ * To grow: add the member at the end, raise AMP__BACKEND_ABI, note the version beside the member, and ask for it with
+ * AMP__BACKEND_HAS. Raise AMP__BACKEND_ABI_OLDEST only if older plugins cannot work any more.
+ */
+#ifndef AMP_KERNELS_BACKEND_H
+#define AMP_KERNELS_BACKEND_H
+
+#include "amp_kernels.h"
+
+#define AMP__BACKEND_ABI 1
+#define AMP__BACKEND_ABI_OLDEST 1
+#define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
+
+/* Every backend that libamp knows, by name. */
+#define AMP__BACKEND_MAP(X)                                                                                            \
+    X(onednn)                                                                                                          \
+    X(cuda)
+
+/* What libamp gives to a plugin, for the life of the process. A plugin links to nothing of libamp's. */
+struct amp__backend_host {
+    uint32_t struct_size, abi;
+    /* Sets the thread's last error; returns `status`. */
+    amp_status (*fail)(amp_status status, const char *text);
+    /* libamp's own conversion; floating types; dst and src do not overlap. */
+    void (*cast)(amp_dtype dst_type, void *dst, amp_dtype src_type, const void *src, size_t n);
+    /* d = activation(alpha * sums + beta * c + bias) in d's type for a block of d: rows i0 to i0 + rows, columns j0 to
+     * j0 + cols. sums are the block's op(a) * op(b), ld elements between rows; overwritten. For batch 1. */
+    void (*finish)(const amp_matmul_args *args, float *sums, size_t ld, size_t i0, size_t rows, size_t j0, size_t cols);
+};
+
+/* What a plugin gives to libamp. Constant, and there for the life of the process. */
+struct amp__backend {
+    /* The head: the same in all versions. */
+    uint32_t magic, struct_size;
+    uint32_t abi;        /* AMP__BACKEND_ABI of its build */
+    uint32_t abi_oldest; /* the oldest AMP__BACKEND_ABI of a libamp that it can work with */
+    const char *name;
+    /* 1: once, before any other call and from one thread. Writes the version of what is behind it, ending 0 included.
+     * AMP_ERR_NO_DEVICE: it loads, but there is nothing to work with. Any failure sets the last error, and nothing of it
+     * is called again. */
+    amp_status (*init)(const struct amp__backend_host *host, char *version, size_t size);
+    /* 1, may be NULL: checked arguments with every ld filled in, batch at least 1, m, n, k and alpha not 0; in the default
+     * floating-point environment; `threads`: at most so many. Any thread. AMP_ERR_UNSUPPORTED and AMP_ERR_NO_MEMORY
+     * promise that nothing was written. */
+    amp_status (*matmul)(const amp_matmul_args *args, int32_t threads);
+    /* 1, may be NULL: how matmul would do it, "bf16, brg:avx512_core_bf16", or its error. Computes nothing. */
+    amp_status (*matmul_explain)(const amp_matmul_args *args, int32_t threads, char *text, size_t size);
+};
+
+#define AMP__BACKEND_HAS(table, member)                                                                                \
+    ((table)->struct_size >= offsetof(struct amp__backend, member) + sizeof((table)->member) && (table)->member)
+
+#define AMP__BACKEND_SYMBOL "amp_backend"
+typedef const struct amp__backend *amp__backend_entry_fn(void);
+
+/* ---- the loader (backend.c) ---- */
+
+/* In the order of AMP__BACKEND_MAP. */
+enum {
+#define AMP__BACKEND_INDEX(name) AMP__BACKEND_##name,
+    AMP__BACKEND_MAP(AMP__BACKEND_INDEX)
+#undef AMP__BACKEND_INDEX
+    AMP__BACKENDS
+};
+
+/* The backend's table, loading it at the first call; NULL: it cannot be had, *status says why (may be NULL; the last error
+ * is set only if it is not). Any thread; without a lock once it was tried. */
+const struct amp__backend *amp__backend_get(int index, amp_status *status);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of amp_matmul: matmul.c checks and multiplies, matmul_choice.c asks a backend, matmul_finish.c ends it. */
+#ifndef AMP_KERNELS_MATMUL_H
+#define AMP_KERNELS_MATMUL_H
+
+#include "amp_kernels.h"
+
+#include <stdbool.h>
+
+/* The first release's amp_matmul_args. */
+#define AMP__MATMUL_OLDEST offsetof(amp_matmul_args, batch)
+
+/* d = activation(alpha * sums + beta * c + bias) for a block: see amp__backend_host.finish. */
+void amp__matmul_finish(const amp_matmul_args *g, float *sums, size_t ld, size_t i0, size_t rows, size_t j0, size_t cols);
+
+/* Reads and checks the caller's arguments; *g gets every ld, and batch at least 1. */
+amp_status amp__matmul_read(amp_matmul_args *g, const amp_matmul_args *args);
+
+/* Product i of a batch, alone. */
+amp_matmul_args amp__matmul_item(const amp_matmul_args *g, int64_t i);
+
+/* Computes *g by a backend, if one is wanted. True: done, or failed, as *status says. False: the built-in code is to do it,
+ * and nothing was written. g is as amp__matmul_read leaves it, m and n not 0. */
+bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status);
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who computes a matmul. The caller's args->backend decides, else AMP_MATMUL_BACKEND in the environment, else the size: a
+ * backend's call costs some microseconds before it computes anything, in which the built-in code has done a small product.
+ * A backend is loaded by the first product that is large enough for it.
+ */
+#include "kernels/matmul.h"
+#include "common/common.h"
+#include "kernels/backend.h"
+#include "kernels/fpenv.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the environment, read once ---- */
+
+static int32_t wanted_by_environment; /* AMP_MATMUL_... */
+static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
+
+static void read_environment(void) {
+    static const struct {
+        const char *name;
+        int32_t backend;
+    } names[] = { { "auto", AMP_MATMUL_AUTO }, { "builtin", AMP_MATMUL_BUILTIN }, { "onednn", AMP_MATMUL_ONEDNN } };
+    const char *name = secure_getenv("AMP_MATMUL_BACKEND");
+    for (size_t i = 0; name && i < AMP_COUNT(names); i++)
+        if (!strcmp(name, names[i].name)) wanted_by_environment = names[i].backend;
+}
+
+/* ---- the decision ---- */
+
+/*
+ * The least m * n * k * batch for which oneDNN is faster than the built-in code, by whether operands must be converted for
+ * it. Measured with one thread where both use AVX-512 (docs/backends.md).
+ */
+static const double least_products[] = { [false] = 16 * 16 * 16, [true] = 64 * 64 * 64 };
+
+enum { THREADS = 1 }; /* libamp starts none, and lets a backend start none */
+
+struct choice {
+    const struct amp__backend *backend; /* NULL: the built-in code */
+    bool required;                      /* by the caller: no falling back */
+    amp_status status;                  /* of a required backend that cannot be had */
+    char why[160];
+};
+
+static void decide(const amp_matmul_args *g, struct choice *choice) {
+    pthread_once(&environment_once, read_environment);
+    const bool by_environment = g->backend == AMP_MATMUL_AUTO && wanted_by_environment != AMP_MATMUL_AUTO;
+    const int32_t wanted = by_environment ? wanted_by_environment : g->backend;
+    const bool converts = g->a_dtype != g->b_dtype || g->a_dtype != AMP_FLOAT32;
+    const double products = (double)g->m * (double)g->n * (double)g->k * (double)g->batch;
+    amp__text why = { choice->why, sizeof choice->why, 0 };
+    *choice = (struct choice){ NULL, g->backend == AMP_MATMUL_ONEDNN, AMP_OK, "" };
+    if (wanted == AMP_MATMUL_BUILTIN) {
+        amp__text_add(&why, by_environment ? "AMP_MATMUL_BACKEND says so" : "the caller says so");
+    } else if (products == 0.0 || g->alpha == 0.0f) {
+        amp__text_add(&why, "there is nothing to multiply");
+    } else if (wanted == AMP_MATMUL_AUTO && products < least_products[converts]) {
+        amp__text_add(&why, "%.0f multiplications are fewer than the %.0f from which on a backend is faster", products,
+                      least_products[converts]);
+    } else {
+        choice->backend = amp__backend_get(AMP__BACKEND_onednn, choice->required ? &choice->status : NULL);
+        if (choice->backend && !AMP__BACKEND_HAS(choice->backend, matmul)) {
+            choice->backend = NULL;
+            if (choice->required)
+                choice->status = amp__fail(AMP_ERR_UNSUPPORTED, "matmul: this backend onednn has no matmul");
+        }
+        if (!choice->backend) amp__text_add(&why, "backend onednn is not there; amp_backend_load(\"onednn\") says why");
+    }
+}
+
+/* Nothing was written, so that the built-in code can still do it. */
+static bool may_fall_back(amp_status status) { return status == AMP_ERR_UNSUPPORTED || status == AMP_ERR_NO_MEMORY; }
+
+bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status) {
+    struct choice choice;
+    decide(g, &choice);
+    *status = choice.status;
+    if (!choice.backend) return choice.status != AMP_OK;
+    *status = choice.backend->matmul(g, THREADS);
+    return *status == AMP_OK || choice.required || !may_fall_back(*status);
+}
+
+/* ---- in words ---- */
+
+static amp_status explain(const amp_matmul_args *args, amp__text *text) {
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    struct choice choice;
+    char how[256] = "";
+    AMP_TRY(amp__matmul_read(&g, args));
+    decide(&g, &choice);
+    AMP_TRY(choice.status);
+    if (choice.backend && AMP__BACKEND_HAS(choice.backend, matmul_explain)) {
+        const amp_status status = choice.backend->matmul_explain(&g, THREADS, how, sizeof how);
+        if (status == AMP_OK) {
+            amp__text_add(text, "%s", how);
+            return AMP_OK;
+        }
+        if (choice.required || !may_fall_back(status)) return status;
+        amp__text_add(text, "built-in: %s", amp_last_error());
+        return AMP_OK;
+    }
+    if (choice.backend) amp__text_add(text, "%s", choice.backend->name);
+    else amp__text_add(text, "built-in: %s", choice.why);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_matmul_explain(const amp_matmul_args *args, char *text, size_t capacity, size_t *length) {
+    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "matmul: args is NULL");
+    AMP_RETURN_IF(!text && capacity, AMP_ERR_INVALID_ARGUMENT, "amp_matmul_explain: text is NULL");
+    amp__text words = { text, capacity, 0 };
+    const amp__fpenv saved = amp__fpenv_enter();
+    const amp_status status = explain(args, &words);
+    amp__fpenv_leave(saved);
+    if (status == AMP_OK && length) *length = words.length;
+    return status;
+}
