@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libamp_onednn.so's table: matrix products on the CPU by oneDNN, version 2 or 3. */
+#include "kernels/onednn/matmul.h"
+#include "kernels/onednn/product.h"
+
+#include <stdio.h>
+
+/* What a plugin for another major version of oneDNN would do with our structures nobody knows; the linker should have seen
+ * to it. */
+static amp_status init(const struct amp__backend_host *host, char *version, size_t size) {
+    char text[160];
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(version, size, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+    if (v->major != DNNL_VERSION_MAJOR) {
+        snprintf(text, sizeof text, "it was built for oneDNN %d and found %d.%d. Install version %d.", DNNL_VERSION_MAJOR,
+                 v->major, v->minor, DNNL_VERSION_MAJOR);
+        return host->fail(AMP_ERR_BACKEND, text);
+    }
+    if (product_init() != dnnl_success)
+        return host->fail(AMP_ERR_NO_DEVICE, "oneDNN was built without its CPU engine. Install one that has it.");
+    onednn_matmul_init(host);
+    return AMP_OK;
+}
+
+__attribute__((visibility("default"))) const struct amp__backend *amp_backend(void);
+
+__attribute__((visibility("default"))) const struct amp__backend *amp_backend(void) {
+    static const struct amp__backend table = {
+        AMP__BACKEND_MAGIC, sizeof table, AMP__BACKEND_ABI,      AMP__BACKEND_ABI_OLDEST, "onednn",
+        init,               onednn_matmul, onednn_matmul_explain,
+    };
+    return &table;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Products: oneDNN's matmul primitives, made once for each shape and kept, and weights packed for them. The unit in which
+ * matmul.c speaks to oneDNN.
+ */
+#ifndef AMP_ONEDNN_PRODUCT_H
+#define AMP_ONEDNN_PRODUCT_H
+
+#include "kernels/backend.h"
+#include "kernels/onednn/compat.h"
+
+#include <stdbool.h>
+
+/* A product's shape: compared by its bytes, so that there is no padding. Strides in elements: of the batch, of rows, of
+ * columns. dst's columns lie side by side. */
+struct shape {
+    int64_t batch, m, n, k;
+    int64_t a[3], b[3], d[2]; /* a batch stride 0: one for all */
+    int32_t type, d_type;     /* amp_dtype: of a and b; of d */
+    int32_t activation, has_bias; /* not relu */
+    int32_t packed;  /* b is in the order that oneDNN likes best; b[] is 0 */
+    int32_t threads; /* at most */
+};
+
+/* The one engine: starts it. Not thread safe; before anything else. */
+dnnl_status_t product_init(void);
+
+struct product; /* counted */
+
+/* Gets the product of this shape; give it back. NULL: *status is dnnl_unimplemented, or what else went wrong. */
+struct product *product_get(const struct shape *shape, dnnl_status_t *status);
+void product_put(struct product *product);
+
+/* oneDNN's name for the code it chose. */
+const char *product_name(const struct product *product);
+/* Whether that is oneDNN's own reference: a plain loop. */
+bool product_is_slow(const struct product *product);
+
+/* d = activation(a b + bias); bias: fp32. dnnl_out_of_memory: nothing was written. */
+dnnl_status_t product_run(const struct product *product, const void *a, const void *b, const float *bias, void *d,
+                          int32_t threads);
+
+/* For pack.c. */
+const struct shape *product_shape(const struct product *product);
+desc_ref product_weights(const struct product *product); /* in the order that it wants; as long as the product */
+void product_retain(struct product *product);
+/* Brings b, k rows of n with these strides, into that order. */
+dnnl_status_t product_reorder(const struct product *product, const void *b, const int64_t strides[2], void *packed,
+                              int32_t threads);
+
+/* ---- packed weights (pack.c) ---- */
+
+/* A part of op(b): columns from `first` on, of the caller's b_id and b_version. */
+struct pack_name {
+    uint64_t id, version;
+    int64_t first;
+};
+
+struct pack; /* counted */
+
+/* The weights packed for a `packed` product; NULL: not there. */
+struct pack *pack_find(const struct product *product, const struct pack_name *name);
+/* Packs b, which lies with these strides, for the product, and keeps it while there is room. NULL: *status says why. */
+struct pack *pack_make(struct product *product, const struct pack_name *name, const void *b, const int64_t strides[2],
+                       int32_t threads, dnnl_status_t *status);
+const void *pack_data(const struct pack *pack);
+void pack_put(struct pack *pack);
+
+/* ---- scratch (scratch.c) ---- */
+
+/* 64-byte aligned, not zeroed; given back, the largest are kept for the next call. NULL: out of memory. */
+void *scratch_get(size_t bytes);
+void scratch_put(void *block);
+
+/* ---- threads (threads.c) ---- */
+
+/* oneDNN takes as many threads as OpenMP offers to the calling thread: this many from here on, until threads_leave gets what
+ * threads_enter returned. Where oneDNN runs without OpenMP both do nothing. */
+int32_t threads_enter(int32_t threads);
+void threads_leave(int32_t before);
+
+#endif
