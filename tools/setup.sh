@@ -45,6 +45,7 @@ present() {
     pkg-config) have "${PKG_CONFIG:-pkg-config}" ;;
     libffi) library libffi 3.4 ;;
     jansson) library jansson 2.11 ;;
+    onednn) compiles gcc c oneapi/dnnl/dnnl.h ;;
     zlib) library zlib 1.2 ;;
     check) library check 0.11 ;;
     dlpack) compiles gcc c dlpack/dlpack.h ;;
@@ -67,6 +68,7 @@ describe() {
     meson) echo "meson >= 1.0.1" ;;
     libffi) echo "libffi >= 3.4 with headers" ;;
     jansson) echo "jansson >= 2.11 with headers" ;;
+    onednn) echo "oneDNN >= 2 with headers" ;;
     zlib) echo "zlib with headers" ;;
     check) echo "check (the C test framework)" ;;
     dlpack) echo "<dlpack/dlpack.h>" ;;
@@ -94,6 +96,10 @@ packages() {
     apt-get:ninja) echo ninja-build ;;
     apt-get:libffi) echo libffi-dev ;;
     apt-get:jansson) echo libjansson-dev ;;
+    apt-get:onednn) echo libdnnl-dev ;;
+    dnf:onednn) echo onednn-devel ;;
+    zypper:onednn) echo onednn-devel ;;
+    apk:onednn) echo onednn-dev ;;
     zypper:jansson) echo libjansson-devel ;;
     apt-get:zlib) echo zlib1g-dev ;;
     apt-get:dlpack) echo libdlpack-dev ;;

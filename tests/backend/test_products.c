@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_matmul by the code named in the argument, builtin or onednn: the same cases, within the same bound. What a backend
+ * adds: packed weights, several threads of the caller's, one of its own.
+ */
+#include "product.h"
+
+#include "common/common.h"
+
+#include <dirent.h>
+#include <fenv.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int32_t backend; /* AMP_MATMUL_... */
+
+/* By the backend under test; nothing to multiply goes nowhere but to the built-in code. */
+static void run_wish(struct wish *w, int64_t elements) {
+    w->args.backend = backend;
+    struct product p = product_new(w);
+    product_check(&p, elements);
+    product_free(&p);
+}
+
+static const int64_t sizes[] = { 1, 2, 5, 16, 33, 64, 100 };
+
+START_TEST(every_size) { /* one run per m */
+    random_restart();
+    for (size_t n = 0; n < AMP_COUNT(sizes); n++)
+        for (size_t k = 0; k < AMP_COUNT(sizes); k++)
+            for (int i = 0; i < 3; i++) {
+                struct wish w = random_wish(sizes[_i], sizes[n], sizes[k]);
+                run_wish(&w, 50);
+            }
+}
+END_TEST
+
+START_TEST(every_type) { /* one run per type of a */
+    random_restart();
+    for (int code = 0; code < 81; code++)
+        for (int flags = 0; flags < 16; flags++) {
+            struct wish w = random_wish(5, 19, 6);
+            w.args.a_dtype = all_types[_i], w.args.b_dtype = all_types[code % 3], w.args.c_dtype = all_types[code / 3 % 3];
+            w.args.d_dtype = all_types[code / 9 % 3], w.args.bias_dtype = all_types[code / 27];
+            w.args.transpose_a = flags & 1, w.args.transpose_b = flags >> 1 & 1;
+            w.with_c = flags & 4, w.with_bias = flags & 8, w.in_place = false;
+            w.args.activation = (flags + code) % 5 ? AMP_ACTIVATION_NONE : AMP_ACTIVATION_GELU;
+            run_wish(&w, 40);
+        }
+}
+END_TEST
+
+/* Each way to lie, each activation, plain and with everything. */
+START_TEST(every_batch) {
+    random_restart();
+    for (int code = 0; code < LAYOUTS * 4 * 4; code++)
+        for (int type = 0; type < 3; type++) {
+            struct wish w = random_wish(17, 24, 32);
+            const bool plain = code / 16 & 1;
+            w.layout = (enum layout)(code % LAYOUTS), w.args.batch = 3, w.args.activation = code / 4 % 4;
+            w.args.a_dtype = w.args.b_dtype = w.args.d_dtype = all_types[type];
+            if (plain) w.with_c = false, w.args.alpha = 1.0f, w.gaps = false;
+            run_wish(&w, 300);
+        }
+}
+END_TEST
+
+/* Beyond one panel in each direction: see PANEL_A, PANEL_B and WIDEST_SUMS in src/kernels/onednn/matmul.c. */
+START_TEST(several_panels) {
+    static const int64_t shapes[][3] = { { 66, 130, 70000 }, { 9, 20000, 5 } };
+    random_restart();
+    for (size_t i = 0; i < AMP_COUNT(shapes); i++)
+        for (int flags = 0; flags < 2; flags++) {
+            struct wish w = random_wish(shapes[i][0], shapes[i][1], shapes[i][2]);
+            w.args.a_dtype = w.args.b_dtype = AMP_FLOAT16, w.args.d_dtype = AMP_BFLOAT16;
+            w.args.transpose_a = flags, w.args.transpose_b = !flags;
+            w.args.alpha = 1.0f, w.args.batch = 1, w.with_bias = true;
+            w.args.b_id = (uint64_t)flags;
+            run_wish(&w, 40);
+        }
+}
+END_TEST
+
+/* ---- an overflow must be seen ---- */
+
+START_TEST(activations_keep_nan) {
+    const amp_dtype types[] = { AMP_FLOAT32, AMP_BFLOAT16, AMP_FLOAT16 };
+    for (size_t t = 0; t < AMP_COUNT(types); t++)
+        for (int32_t activation = AMP_ACTIVATION_NONE; activation <= AMP_ACTIVATION_GELU_TANH; activation++)
+            for (int in = 0; in < 2; in++) {
+                enum { N = 40 };
+                const float values[2] = { NAN, INFINITY };
+                float from[N * N], one[N * N];
+                uint32_t a[N * N], b[N * N];
+                float d[N * N];
+                amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+                for (int i = 0; i < N * N; i++) from[i] = 1.0f, one[i] = 1.0f;
+                from[3 * N + 5] = values[in];
+                const amp_span spans[] = { { a, N * N, types[t], 0 }, { b, N * N, types[t], 0 } };
+                const amp_span floats[] = { { from, N * N, AMP_FLOAT32, 0 }, { one, N * N, AMP_FLOAT32, 0 } };
+                ck_assert_int_eq(amp_cast_list(spans, floats, 2), AMP_OK);
+                g.a_dtype = g.b_dtype = types[t], g.d_dtype = AMP_FLOAT32, g.activation = activation;
+                g.m = g.n = g.k = N, g.a = a, g.b = b, g.d = d, g.backend = backend;
+                ck_assert_msg(amp_matmul(&g) == AMP_OK, "%s", amp_last_error());
+                for (int j = 0; j < N; j++) {
+                    CHECK_THAT(!isfinite(d[3 * N + j]), "activation %d hid it: %g", activation, (double)d[3 * N + j]);
+                    CHECK_THAT(isfinite(d[4 * N + j]), "in another row");
+                }
+            }
+}
+END_TEST
+
+/* ---- the caller's side ---- */
+
+START_TEST(first_release_struct) {
+    static float a[64], b[64], d[64];
+    struct {
+        amp_matmul_args args;
+    } g = { AMP_MATMUL_ARGS_INIT };
+    for (int i = 0; i < 64; i++) a[i] = b[i] = 1.0f;
+    g.args.a_dtype = g.args.b_dtype = g.args.d_dtype = AMP_FLOAT32;
+    g.args.m = g.args.n = g.args.k = 8, g.args.a = a, g.args.b = b, g.args.d = d;
+    const size_t old = offsetof(amp_matmul_args, batch);
+    memset((char *)&g.args + old, 0x77, sizeof g.args - old); /* not the caller's */
+    g.args.struct_size = (uint32_t)old;
+    ck_assert_msg(amp_matmul(&g.args) == AMP_OK, "%s", amp_last_error());
+    for (int i = 0; i < 64; i++) ck_assert(d[i] == 8.0f);
+}
+END_TEST
+
+START_TEST(rounding_mode_of_the_caller_is_ignored_and_kept) {
+    enum { N = 48 };
+    static float a[N * N], b[N * N], nearest[N * N], upward[N * N];
+    random_restart();
+    fill(PATTERN_NORMAL, AMP_FLOAT32, a, N * N);
+    fill(PATTERN_NORMAL, AMP_FLOAT32, b, N * N);
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    g.a_dtype = g.b_dtype = g.d_dtype = AMP_FLOAT32, g.backend = backend;
+    g.m = g.n = g.k = N, g.a = a, g.b = b, g.d = nearest;
+    ck_assert_int_eq(amp_matmul(&g), AMP_OK);
+    g.d = upward;
+    ck_assert_int_eq(fesetround(FE_UPWARD), 0);
+    const amp_status status = amp_matmul(&g);
+    const int mode = fegetround();
+    fesetround(FE_TONEAREST);
+    ck_assert_int_eq(status, AMP_OK);
+    ck_assert_int_eq(mode, FE_UPWARD);
+    ck_assert_mem_eq(nearest, upward, sizeof nearest);
+}
+END_TEST
+
+/* ---- several threads of the caller's ---- */
+
+enum { THREADS = 4, ROUNDS = 40, SHAPES = 90 }; /* more shapes than are kept at a time */
+
+struct worker {
+    pthread_t thread;
+    int first;
+    const float *a, *b, *want;
+    bool wrong;
+};
+
+enum { LARGEST = SHAPES + 10 };
+
+/* Column 0 of the product of the leading i x i parts, which adds the same numbers for any thread. */
+static void run_shape(int shape, const float *a, const float *b, float *d) {
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    g.a_dtype = g.b_dtype = g.d_dtype = AMP_FLOAT32, g.backend = backend;
+    g.m = g.n = g.k = shape + 10, g.a = a, g.b = b, g.d = d;
+    g.ld_a = g.ld_b = g.ld_d = LARGEST;
+    if (amp_matmul(&g) != AMP_OK) d[0] = NAN;
+}
+
+static void *work(void *user) {
+    struct worker *w = user;
+    float *d = calloc(LARGEST * LARGEST, sizeof *d);
+    for (int i = 0; i < ROUNDS && d; i++) {
+        const int shape = (w->first + i * 7) % SHAPES;
+        run_shape(shape, w->a, w->b, d);
+        if (memcmp(d, w->want + shape * LARGEST, (size_t)(shape + 10) * sizeof *d)) w->wrong = true;
+    }
+    w->wrong |= !d;
+    free(d);
+    return NULL;
+}
+
+START_TEST(many_threads) {
+    static float a[LARGEST * LARGEST], b[LARGEST * LARGEST], d[LARGEST * LARGEST], want[SHAPES * LARGEST];
+    struct worker workers[THREADS];
+    random_restart();
+    fill(PATTERN_NORMAL, AMP_FLOAT32, a, LARGEST * LARGEST);
+    fill(PATTERN_NORMAL, AMP_FLOAT32, b, LARGEST * LARGEST);
+    for (int i = 0; i < SHAPES; i++) {
+        run_shape(i, a, b, d);
+        memcpy(want + i * LARGEST, d, LARGEST * sizeof *d);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){ .first = i * 11, .a = a, .b = b, .want = want };
+        ck_assert_int_eq(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) pthread_join(workers[i].thread, NULL);
+    for (int i = 0; i < THREADS; i++) ck_assert_msg(!workers[i].wrong, "thread %d", i);
+}
+END_TEST
+
+/* ---- what onednn alone does ---- */
+
+static int count_threads(void) {
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks) return -1;
+    for (const struct dirent *entry = readdir(tasks); entry; entry = readdir(tasks)) n += entry->d_name[0] != '.';
+    closedir(tasks);
+    return n;
+}
+
+START_TEST(no_thread_is_started) { /* meson.build sets OMP_NUM_THREADS */
+    static float a[512 * 512], b[512 * 512], d[512 * 512];
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    g.a_dtype = g.b_dtype = g.d_dtype = AMP_FLOAT32, g.backend = backend;
+    g.m = g.n = g.k = 512, g.a = a, g.b = b, g.d = d;
+    const int before = count_threads();
+    ck_assert_int_eq(amp_matmul(&g), AMP_OK);
+    ck_assert_int_eq(count_threads(), before);
+}
+END_TEST
+
+START_TEST(the_path_is_visible) {
+    char text[256];
+    static uint32_t memory[256 * 256];
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    g.m = g.n = g.k = 256, g.a = memory, g.b = memory, g.d = memory, g.backend = backend;
+    for (int t = 0; t < 9; t++) {
+        g.a_dtype = all_types[t % 3], g.b_dtype = all_types[t / 3], g.d_dtype = AMP_FLOAT32;
+        size_t length = 0;
+        ck_assert_msg(amp_matmul_explain(&g, text, sizeof text, &length) == AMP_OK, "%s", amp_last_error());
+        ck_assert_uint_eq(length, strlen(text));
+        ck_assert_msg(!strncmp(text, "onednn (oneDNN ", 15), "%s", text);
+        ck_assert_ptr_nonnull(strstr(text, "1 thread"));
+        const bool converted = strstr(text, "operands converted") != NULL;
+        ck_assert_msg(g.a_dtype == g.b_dtype || converted, "%s", text);
+        ck_assert_msg(g.a_dtype != AMP_FLOAT32 || g.b_dtype != AMP_FLOAT32 || !converted, "%s", text);
+        ck_assert_msg(!converted || strstr(text, "fp32,"), "%s", text);
+        printf("# types %d %d: %s\n", g.a_dtype, g.b_dtype, text);
+    }
+    fflush(stdout);
+}
+END_TEST
+
+/* The second call with the same pair reads no weights: here they are gone. Another version reads them again. */
+START_TEST(weights_are_packed_once) { /* one run per type */
+    enum { M = 40, N = 72, K = 96 };
+    static float d[M * N], first[M * N];
+    static uint32_t a[M * K], b[K * N];
+    const amp_dtype type = all_types[_i];
+    random_restart();
+    for (int transposed = 0; transposed < 2; transposed++) {
+        amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+        fill(PATTERN_NORMAL, type, a, M * K);
+        fill(PATTERN_NORMAL, type, b, K * N);
+        g.a_dtype = g.b_dtype = type, g.d_dtype = AMP_FLOAT32, g.backend = backend, g.transpose_b = transposed;
+        g.m = M, g.n = N, g.k = K, g.a = a, g.b = b, g.d = first;
+        g.b_id = (uint64_t)(1 + transposed), g.b_version = 7;
+        ck_assert_msg(amp_matmul(&g) == AMP_OK, "%s", amp_last_error());
+        g.d = d;
+        memset(b, 0, sizeof b);
+        ck_assert_int_eq(amp_matmul(&g), AMP_OK);
+        ck_assert_mem_eq(d, first, sizeof d);
+        g.m = M / 2; /* other rows of a, the same weights */
+        memset(d, 0, sizeof d);
+        ck_assert_int_eq(amp_matmul(&g), AMP_OK);
+        ck_assert(d[0] != 0.0f || d[1] != 0.0f);
+        g.m = M, g.b_version = 8;
+        ck_assert_int_eq(amp_matmul(&g), AMP_OK);
+        for (int i = 0; i < M * N; i++) CHECK_THAT(d[i] == 0.0f, "an old version was used: %g", (double)d[i]);
+        fill(PATTERN_NORMAL, type, b, K * N);
+        g.b_version = 7; /* it was said to be gone */
+        ck_assert_int_eq(amp_matmul(&g), AMP_OK);
+        ck_assert(memcmp(d, first, sizeof d) != 0);
+        g.b_id = 0;
+        memset(b, 0, sizeof b);
+        ck_assert_int_eq(amp_matmul(&g), AMP_OK);
+        for (int i = 0; i < M * N; i++) CHECK_THAT(d[i] == 0.0f, "a pack without an id: %g", (double)d[i]);
+    }
+}
+END_TEST
+
+START_TEST(packed_products) {
+    random_restart();
+    for (int i = 0; i < 300; i++) {
+        struct wish w = random_wish((int64_t)random_below(70) + 1, (int64_t)random_below(70) + 1,
+                                    (int64_t)random_below(70) + 1);
+        w.args.b_id = 5, w.args.b_version = (uint64_t)i;
+        run_wish(&w, 60);
+    }
+}
+END_TEST
+
+/* More than is kept: 300 MiB of weights, then the first again. */
+START_TEST(room_for_packs_is_bounded) {
+    enum { M = 2, N = 1024, K = 2560, WEIGHTS = 30 };
+    static float a[M * K], b[K * N], d[M * N];
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    for (int i = 0; i < M * K; i++) a[i] = 1.0f;
+    g.a_dtype = g.b_dtype = g.d_dtype = AMP_FLOAT32, g.backend = backend;
+    g.m = M, g.n = N, g.k = K, g.a = a, g.b = b, g.d = d;
+    for (int round = 0; round <= WEIGHTS; round++) {
+        for (int i = 0; i < K * N; i++) b[i] = (float)(round + 1);
+        g.b_id = (uint64_t)(100 + round % WEIGHTS);
+        ck_assert_msg(amp_matmul(&g) == AMP_OK, "%s", amp_last_error());
+        CHECK_THAT(d[0] == (float)K * (float)(round + 1), "round %d: %g", round, (double)d[0]); /* integers: exact */
+    }
+}
+END_TEST
+
+static Suite *suite_products(void) {
+    Suite *suite = suite_create("products");
+    TCase *tests = tcase_create("products");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, every_size, 0, (int)AMP_COUNT(sizes));
+    tcase_add_loop_test(tests, every_type, 0, 3);
+    tcase_add_test(tests, every_batch);
+    tcase_add_test(tests, activations_keep_nan);
+    tcase_add_test(tests, first_release_struct);
+    tcase_add_test(tests, rounding_mode_of_the_caller_is_ignored_and_kept);
+    tcase_add_test(tests, many_threads);
+    if (backend == AMP_MATMUL_ONEDNN) {
+        tcase_add_test(tests, several_panels);
+        tcase_add_test(tests, no_thread_is_started);
+        tcase_add_test(tests, the_path_is_visible);
+        tcase_add_loop_test(tests, weights_are_packed_once, 0, 3);
+        tcase_add_test(tests, packed_products);
+        tcase_add_test(tests, room_for_packs_is_bounded);
+    }
+    suite_add_tcase(suite, tests);
+    return suite;
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "builtin";
+    backend = strcmp(name, "onednn") ? AMP_MATMUL_BUILTIN : AMP_MATMUL_ONEDNN;
+    if (backend == AMP_MATMUL_ONEDNN && argc > 2) {
+        printf("1..0 # SKIP %s\n", argv[2]);
+        return 0;
+    }
+    printf("# AMP_TEST_SEED=%llu\n", (unsigned long long)test_seed());
+    fflush(stdout); /* before Check forks */
+    SRunner *runner = srunner_create(suite_products());
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
