@@ -27,12 +27,14 @@ enum { PATH_SIZE = 1024, TEXT_SIZE = 800, VERSION_SIZE = 64 };
 struct backend {
     const char *name;
     _Atomic amp_backend_state state; /* release after the rest */
+    amp_backend_state outcome;       /* of trying, under the lock */
     const struct amp__backend *table;
+    struct amp__forkable locks[AMP__BACKEND_LOCKS];
     char file[PATH_SIZE], text[TEXT_SIZE], version[VERSION_SIZE];
 };
 
 static struct backend backends[AMP__BACKENDS] = {
-#define BACKEND_ROW(name) { #name, AMP_BACKEND_NOT_TRIED, NULL, "", "", "" },
+#define BACKEND_ROW(name) { #name, AMP_BACKEND_NOT_TRIED, AMP_BACKEND_NOT_TRIED, NULL, { { NULL, NULL, NULL } }, "", "", "" },
     AMP__BACKEND_MAP(BACKEND_ROW)
 #undef BACKEND_ROW
 };
@@ -202,20 +204,33 @@ static amp_status status_of(const struct backend *b, amp_backend_state state) {
     return AMP_OK;
 }
 
-/* A thread whose last error says something keeps it: that a backend is missing is no error of the call that looked. */
-static amp_backend_state try_once(struct backend *b) {
+/* Fork must know a plugin's locks before anybody takes them. Not under our own: fork takes its list's first, then ours. */
+static bool add_locks(struct backend *b) {
+    if (!b->table || !AMP__BACKEND_HAS(b->table, locks)) return true;
+    for (int i = 0; i < AMP__BACKEND_LOCKS && b->table->locks[i]; i++)
+        if (amp__fork_add(&b->locks[i], b->table->locks[i]) != AMP_OK) return false;
+    return true;
+}
+
+/* The thread's last error stays: that a backend is missing is no error of the call that looked for it. */
+static void try_under_lock(struct backend *b) {
     char error[1024];
-    if (amp__fork_add(&loading_forkable, &loading) != AMP_OK) return AMP_BACKEND_NOT_TRIED;
     pthread_mutex_lock(&loading);
-    amp_backend_state state = atomic_load_explicit(&b->state, memory_order_relaxed);
-    if (state == AMP_BACKEND_NOT_TRIED) {
+    if (b->outcome == AMP_BACKEND_NOT_TRIED) {
         snprintf(error, sizeof error, "%s", amp_last_error());
-        state = try_backend(b);
+        b->outcome = try_backend(b);
         amp__fail(AMP_OK, "%s", error);
-        atomic_store_explicit(&b->state, state, memory_order_release);
     }
     pthread_mutex_unlock(&loading);
-    return state;
+}
+
+/* NOT_TRIED: out of memory. */
+static amp_backend_state try_once(struct backend *b) {
+    if (amp__fork_add(&loading_forkable, &loading) != AMP_OK) return AMP_BACKEND_NOT_TRIED;
+    try_under_lock(b);
+    if (!add_locks(b)) return AMP_BACKEND_NOT_TRIED;
+    atomic_store_explicit(&b->state, b->outcome, memory_order_release); /* the same, whoever stores it */
+    return b->outcome;
 }
 
 const struct amp__backend *amp__backend_get(int index, amp_status *status) {

@@ -51,7 +51,12 @@ struct amp__backend {
     amp_status (*matmul)(const amp_matmul_args *args, int32_t threads);
     /* 1, may be NULL: how matmul would do it, "bf16, brg:avx512_core_bf16", or its error. Computes nothing. */
     amp_status (*matmul_explain)(const amp_matmul_args *args, int32_t threads, char *text, size_t size);
+    /* 1, may be NULL: its mutexes (pthread_mutex_t), ended by NULL, which fork waits for so that a child finds them free; at
+     * most AMP__BACKEND_LOCKS. They are held for short stretches, never two, never while libamp is called. */
+    void *const *locks;
 };
+
+#define AMP__BACKEND_LOCKS 4
 
 #define AMP__BACKEND_HAS(table, member)                                                                                \
     ((table)->struct_size >= offsetof(struct amp__backend, member) + sizeof((table)->member) && (table)->member)

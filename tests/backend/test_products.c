@@ -11,9 +11,13 @@
 #include <fenv.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int32_t backend; /* AMP_MATMUL_... */
 
@@ -165,14 +169,16 @@ struct worker {
 
 enum { LARGEST = SHAPES + 10 };
 
-/* Column 0 of the product of the leading i x i parts, which adds the same numbers for any thread. */
-static void run_shape(int shape, const float *a, const float *b, float *d) {
+/* The product of the leading parts, which adds the same numbers for any thread. */
+static void run_shape_by(int32_t who, int shape, const float *a, const float *b, float *d) {
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
-    g.a_dtype = g.b_dtype = g.d_dtype = AMP_FLOAT32, g.backend = backend;
+    g.a_dtype = g.b_dtype = g.d_dtype = AMP_FLOAT32, g.backend = who;
     g.m = g.n = g.k = shape + 10, g.a = a, g.b = b, g.d = d;
     g.ld_a = g.ld_b = g.ld_d = LARGEST;
     if (amp_matmul(&g) != AMP_OK) d[0] = NAN;
 }
+
+static void run_shape(int shape, const float *a, const float *b, float *d) { run_shape_by(backend, shape, a, b, d); }
 
 static void *work(void *user) {
     struct worker *w = user;
@@ -205,6 +211,53 @@ START_TEST(many_threads) {
     for (int i = 0; i < THREADS; i++) ck_assert_msg(!workers[i].wrong, "thread %d", i);
 }
 END_TEST
+
+/* ---- children ---- */
+
+/* Not under sanitizers: the locks of their own allocators are not fork's business, and a child waits there. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CHILDREN 1
+
+static atomic_bool stop;
+
+static void *multiply_until_stopped(void *user) {
+    const struct worker *w = user;
+    float *d = calloc(LARGEST * LARGEST, sizeof *d);
+    while (d && !stop) run_shape(40, w->a, w->b, d);
+    free(d);
+    return NULL;
+}
+
+/* A lock that another thread held at the fork would never be free in the child, oneDNN's own among them: there the built-in
+ * code must do it. The operands are zeros, so that both give the same bits. */
+START_TEST(children_of_many_threads) {
+    static float a[LARGEST * LARGEST], b[LARGEST * LARGEST], want[LARGEST * LARGEST], d[LARGEST * LARGEST];
+    struct worker workers[2];
+    run_shape(40, a, b, want);
+    for (int i = 0; i < 2; i++) {
+        workers[i] = (struct worker){ .a = a, .b = b };
+        ck_assert_int_eq(pthread_create(&workers[i].thread, NULL, multiply_until_stopped, &workers[i]), 0);
+    }
+    for (int i = 0; i < 300; i++) {
+        const pid_t child = fork();
+        ck_assert_int_ge(child, 0);
+        if (child == 0) {
+            signal(SIGALRM, SIG_DFL); /* Check has a handler */
+            alarm(20); /* a child that waits for a lock has no other way out */
+            d[0] = 7.0f;
+            run_shape_by(backend == AMP_MATMUL_ONEDNN ? AMP_MATMUL_AUTO : backend, 40, a, b, d);
+            _exit(memcmp(d, want, 50 * sizeof *d) ? 1 : 0);
+        }
+        int status = -1;
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child %d ended with %x", i, (unsigned)status);
+    }
+    stop = true;
+    for (int i = 0; i < 2; i++) pthread_join(workers[i].thread, NULL);
+}
+END_TEST
+
+#endif
 
 /* ---- what onednn alone does ---- */
 
@@ -336,6 +389,12 @@ static Suite *suite_products(void) {
         tcase_add_test(tests, room_for_packs_is_bounded);
     }
     suite_add_tcase(suite, tests);
+#ifdef CHILDREN
+    TCase *children = tcase_create("children");
+    tcase_set_timeout(children, 120);
+    tcase_add_test(children, children_of_many_threads);
+    suite_add_tcase(suite, children);
+#endif
     return suite;
 }
 

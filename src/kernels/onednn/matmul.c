@@ -29,7 +29,7 @@ static int64_t size_of(amp_dtype type) { return type == AMP_FLOAT32 ? 4 : 2; }
 
 /* oneDNN may accept a type and compute it by slow code; what the instruction set has is the better witness. */
 static bool has_unit(amp_dtype type) {
-    const int isa = dnnl_get_effective_cpu_isa();
+    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
 #if DNNL_VERSION_MAJOR >= 3
     if (type == AMP_FLOAT16) return (isa & dnnl_cpu_isa_avx512_core_fp16) == dnnl_cpu_isa_avx512_core_fp16;
 #endif
@@ -51,6 +51,7 @@ static bool has_unit(amp_dtype type) {
 
 void onednn_matmul_init(const struct amp__backend_host *given) {
     host = given;
+    children_init();
     native[AMP_FLOAT32] = true;
     native[AMP_FLOAT16] = has_unit(AMP_FLOAT16);
     native[AMP_BFLOAT16] = has_unit(AMP_BFLOAT16);
@@ -302,7 +303,12 @@ static amp_status fail(dnnl_status_t status, bool written) {
                       text);
 }
 
-amp_status onednn_matmul(const amp_matmul_args *args, int32_t threads) {
+static amp_status fail_in_child(void) {
+    return host->fail(AMP_ERR_UNSUPPORTED, "matmul: this process was forked while another thread used oneDNN, whose locks "
+                                           "nobody frees here. Fork before, or let the built-in code do it.");
+}
+
+static amp_status matmul(const amp_matmul_args *args, int32_t threads) {
     const amp_matmul_args g = fold(args);
     bool written = false;
     struct plan plan = make_plan(&g, best_type(&g), threads);
@@ -312,6 +318,13 @@ amp_status onednn_matmul(const amp_matmul_args *args, int32_t threads) {
         status = run(&g, &plan, &written);
     }
     return status == dnnl_success ? AMP_OK : fail(status, written);
+}
+
+amp_status onednn_matmul(const amp_matmul_args *args, int32_t threads) {
+    if (!children_enter()) return fail_in_child();
+    const amp_status status = matmul(args, threads);
+    children_leave();
+    return status;
 }
 
 /* ---- in words ---- */
@@ -338,7 +351,7 @@ static struct product *first_product(const amp_matmul_args *g, amp_dtype type, i
     return product_get(&shape, &status);
 }
 
-amp_status onednn_matmul_explain(const amp_matmul_args *args, int32_t threads, char *text, size_t size) {
+static amp_status explain(const amp_matmul_args *args, int32_t threads, char *text, size_t size) {
     const amp_matmul_args g = fold(args);
     struct plan p;
     struct product *product = first_product(&g, best_type(&g), threads, &p);
@@ -352,4 +365,11 @@ amp_status onednn_matmul_explain(const amp_matmul_args *args, int32_t threads, c
              p.direct ? "" : ", finished by libamp", g.b_id ? ", weights packed" : "");
     product_put(product);
     return AMP_OK;
+}
+
+amp_status onednn_matmul_explain(const amp_matmul_args *args, int32_t threads, char *text, size_t size) {
+    if (!children_enter()) return fail_in_child();
+    const amp_status status = explain(args, threads, text, size);
+    children_leave();
+    return status;
 }

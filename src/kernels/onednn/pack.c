@@ -3,7 +3,6 @@
  * versions of an id go at once, for the caller has said that they will not come back. */
 #include "kernels/onednn/product.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -19,7 +18,7 @@ struct pack {
     void *data;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t pack_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pack *first;
 static size_t total;
 static uint64_t calls;
@@ -34,7 +33,7 @@ void pack_put(struct pack *pack) {
 }
 
 struct pack *pack_find(const struct product *product, const struct pack_name *name) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pack_lock);
     struct pack *pack = first;
     while (pack && !(pack->name.id == name->id && pack->name.version == name->version &&
                      pack->name.first == name->first &&
@@ -44,7 +43,7 @@ struct pack *pack_find(const struct product *product, const struct pack_name *na
         pack->used = ++calls;
         atomic_fetch_add(&pack->count, 1);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pack_lock);
     return pack;
 }
 
@@ -70,7 +69,7 @@ static void drop_oldest(void) {
 }
 
 static void keep(struct pack *pack) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&pack_lock);
     drop_other_versions(&pack->name);
     if (pack->bytes <= ROOM) {
         while (first && total + pack->bytes > ROOM) drop_oldest();
@@ -80,7 +79,7 @@ static void keep(struct pack *pack) {
         first = pack;
         total += pack->bytes;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&pack_lock);
 }
 
 struct pack *pack_make(struct product *product, const struct pack_name *name, const void *b, const int64_t strides[2],

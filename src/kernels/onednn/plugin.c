@@ -25,9 +25,17 @@ static amp_status init(const struct amp__backend_host *host, char *version, size
 __attribute__((visibility("default"))) const struct amp__backend *amp_backend(void);
 
 __attribute__((visibility("default"))) const struct amp__backend *amp_backend(void) {
+    static void *const locks[] = { &product_lock, &pack_lock, &scratch_lock, NULL };
     static const struct amp__backend table = {
-        AMP__BACKEND_MAGIC, sizeof table, AMP__BACKEND_ABI,      AMP__BACKEND_ABI_OLDEST, "onednn",
-        init,               onednn_matmul, onednn_matmul_explain,
+        .magic = AMP__BACKEND_MAGIC,
+        .struct_size = sizeof table,
+        .abi = AMP__BACKEND_ABI,
+        .abi_oldest = AMP__BACKEND_ABI_OLDEST,
+        .name = "onednn",
+        .init = init,
+        .matmul = onednn_matmul,
+        .matmul_explain = onednn_matmul_explain,
+        .locks = locks,
     };
     return &table;
 }

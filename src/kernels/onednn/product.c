@@ -5,7 +5,6 @@
  */
 #include "kernels/onednn/product.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +20,7 @@ struct product {
 };
 
 static dnnl_engine_t engine;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t product_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct product *kept[KEPT];
 static uint64_t calls;
 
@@ -150,16 +149,16 @@ static struct product *keep(struct product *p) {
 }
 
 struct product *product_get(const struct shape *shape, dnnl_status_t *status) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&product_lock);
     struct product *p = find(shape);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&product_lock);
     *status = dnnl_success;
     if (p) return p;
     p = make(shape, status); /* not under the lock: two threads may both make one, and both be kept */
     if (!p) return NULL;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&product_lock);
     struct product *old = keep(p);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&product_lock);
     product_put(old);
     return p;
 }

@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 #include "kernels/onednn/compat.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 
 /* A product's shape: compared by its bytes, so that there is no padding. Strides in elements: of the batch, of rows, of
@@ -71,6 +72,17 @@ void pack_put(struct pack *pack);
 /* 64-byte aligned, not zeroed; given back, the largest are kept for the next call. NULL: out of memory. */
 void *scratch_get(size_t bytes);
 void scratch_put(void *block);
+
+/* ---- locks: each file's, for fork ---- */
+
+extern pthread_mutex_t product_lock, pack_lock, scratch_lock;
+
+/* ---- children (children.c) ---- */
+
+void children_init(void);
+/* Around every use of oneDNN. False: it must not be used, for this process was forked while another thread was using it. */
+bool children_enter(void);
+void children_leave(void);
 
 /* ---- threads (threads.c) ---- */
 

@@ -2,7 +2,6 @@
 /* Panels of megabytes, for every call anew, would be mapped and touched page by page each time. A few stay. */
 #include "kernels/onednn/product.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 enum { KEPT = 4, LARGEST_KEPT = 64 << 20 };
@@ -12,18 +11,18 @@ struct header { /* one cache line before each block */
     char padding[64 - sizeof(size_t)];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t scratch_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct header *kept[KEPT];
 
 /* The smallest that is large enough. */
 static struct header *take_kept(size_t bytes) {
     int best = -1;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&scratch_lock);
     for (int i = 0; i < KEPT; i++)
         if (kept[i] && kept[i]->bytes >= bytes && (best < 0 || kept[i]->bytes < kept[best]->bytes)) best = i;
     struct header *block = best < 0 ? NULL : kept[best];
     if (block) kept[best] = NULL;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&scratch_lock);
     return block;
 }
 
@@ -42,13 +41,13 @@ void *scratch_get(size_t bytes) {
 void scratch_put(void *data) {
     struct header *block = data ? (struct header *)data - 1 : NULL;
     if (!block) return;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&scratch_lock);
     for (int i = 0; i < KEPT && block && block->bytes <= LARGEST_KEPT; i++)
         if (!kept[i] || kept[i]->bytes < block->bytes) {
             struct header *smaller = kept[i];
             kept[i] = block;
             block = smaller;
         }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&scratch_lock);
     free(block);
 }

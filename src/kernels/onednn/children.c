@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * oneDNN has locks of its own. A child that is forked while another thread multiplies may inherit one locked, and would wait
+ * for it for ever. So products in flight are counted, and a child that finds some of its parent's uses oneDNN no more. A page
+ * that fork empties tells a child that it is one.
+ */
+#include "kernels/onednn/product.h"
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+static atomic_int running;
+static atomic_bool given_up;
+static atomic_int *mark; /* 1 in the process that wrote it; NULL: the system has no such pages */
+
+void children_init(void) {
+#ifdef MADV_WIPEONFORK
+    void *page = mmap(NULL, sizeof *mark, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return;
+    if (madvise(page, sizeof *mark, MADV_WIPEONFORK)) {
+        munmap(page, sizeof *mark);
+        return;
+    }
+    mark = page;
+    atomic_store(mark, 1);
+#endif
+}
+
+bool children_enter(void) {
+    if (mark && !atomic_load(mark) && !atomic_exchange(mark, 1) && atomic_load(&running)) atomic_store(&given_up, true);
+    if (atomic_load(&given_up)) return false;
+    atomic_fetch_add(&running, 1);
+    return true;
+}
+
+void children_leave(void) { atomic_fetch_sub(&running, 1); }
