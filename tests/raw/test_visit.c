@@ -53,7 +53,9 @@ static amp_status emit_one(amp_emit emit, void *self, const char *name, amp_role
 }
 
 /* What a faulty hook does at the end of a visit. */
-static enum { SOUND, EMITS_NULL, FAILS, POSITIVE, SWALLOWS, NEGATIVE, HUGE, WRAPS, NOWHERE, TWO_ROLES, KEPT_TOO, TWICE } fault;
+static enum fault {
+    SOUND, EMITS_NULL, FAILS, POSITIVE, SWALLOWS, NEGATIVE, HUGE, WRAPS, NOWHERE, TWO_ROLES, KEPT_TOO, TWICE
+} fault;
 
 static amp_status misbehave(struct layer *layer, amp_emit emit, void *emit_self) {
     amp_status status = AMP_OK;
@@ -265,7 +267,7 @@ END_TEST
 /* Whatever the hook does wrong: the op runs as without libamp, once, and the message says which op and which field. */
 START_TEST(a_faulty_hook_is_told_and_harmless) {
     static const struct {
-        int fault;
+        enum fault fault;
         amp_status status;
         const char *message;
     } rows[] = {
