@@ -2,6 +2,7 @@
 /* A backend that does nothing: meson.build makes a good one of it, and one for each way to be unusable. */
 #include "kernels/backend.h"
 
+#include <sched.h>
 #include <stdio.h>
 
 #ifndef FAKE_MAGIC
@@ -36,6 +37,7 @@ static int inits;
 
 static amp_status init(const struct amp__backend_host *given, char *version, size_t size) {
     host = given;
+    for (int i = 0; i < 20000; i++) sched_yield(); /* so that other threads come meanwhile */
     inits++;
     snprintf(version, size, "fake %d", inits);
     return FAKE_INIT == AMP_OK ? AMP_OK : host->fail(FAKE_INIT, "the fake was told to fail. Do nothing.");

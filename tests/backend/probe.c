@@ -59,7 +59,10 @@ static void print_backends(const char *when) {
                infos[i].name, infos[i].text);
 }
 
+static pthread_barrier_t start;
+
 static void *load_on_thread(void *status) {
+    pthread_barrier_wait(&start);
     *(amp_status *)status = amp.load("onednn");
     return NULL;
 }
@@ -68,6 +71,7 @@ static void load_on_threads(void) {
     pthread_t threads[THREADS];
     amp_status statuses[THREADS];
     int same = 1;
+    if (pthread_barrier_init(&start, NULL, THREADS)) exit(4);
     for (int i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, load_on_thread, &statuses[i])) exit(4);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
