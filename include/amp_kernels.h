@@ -57,7 +57,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_first_nonfinite(const amp_span *src, size_
 
 /* What amp_matmul does to each element before it is rounded to d's type. */
 enum {
-    AMP_ACTIVATION_NONE = 0,
+    AMP_ACTIVATION_NONE = 0,     /* nothing */
     AMP_ACTIVATION_RELU = 1,     /* max(x, 0); a NaN stays one */
     AMP_ACTIVATION_GELU = 2,     /* x / 2 * (1 + erf(x / sqrt 2)) */
     AMP_ACTIVATION_GELU_TANH = 3 /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
@@ -129,7 +129,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_matmul_explain(const amp_matmul_args *args
 typedef int32_t amp_backend_state;
 enum {
     AMP_BACKEND_NOT_TRIED = 0, /* nobody needed it yet */
-    AMP_BACKEND_READY = 1,
+    AMP_BACKEND_READY = 1,       /* loaded, and used where it is the better choice */
     AMP_BACKEND_NOT_FOUND = 2,   /* there is no such file where we look */
     AMP_BACKEND_CANNOT_LOAD = 3, /* the file is broken, foreign, too old or too new, or needs a library that is missing */
     AMP_BACKEND_NO_DEVICE = 4    /* it loads, but has nothing to work with on this machine */
@@ -138,7 +138,7 @@ enum {
 /* The texts are static, and never change once state is not NOT_TRIED; "" where there is nothing to say. */
 typedef struct amp_backend_info {
     uint32_t struct_size;
-    amp_backend_state state;
+    amp_backend_state state; /* AMP_BACKEND_* */
     const char *name;    /* "onednn" */
     const char *version; /* of what is behind it: "oneDNN 2.6.3" */
     const char *file;    /* that was tried */
