@@ -15,6 +15,7 @@
     X(unscale)                                                                                                         \
     X(norm)                                                                                                            \
     X(lists)                                                                                                           \
+    X(matmul)                                                                                                          \
     X(calls)
 
 /* One piece of work: `work(data)` does it once. */

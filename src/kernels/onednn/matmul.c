@@ -170,9 +170,15 @@ static dnnl_status_t get_pack(const amp_matmul_args *g, const struct plan *p, co
 /* What is left to do after oneDNN: all of it, or only the rounding to d's type. */
 static void finish(const amp_matmul_args *g, const struct plan *p, float *sums, int64_t i, int64_t rows, int64_t j,
                    int64_t cols) {
-    amp_matmul_args rest = *g;
-    if (p->fused) rest.c = rest.bias = NULL, rest.activation = AMP_ACTIVATION_NONE;
-    host->finish(&rest, sums, (size_t)cols, (size_t)i, (size_t)rows, (size_t)j, (size_t)cols);
+    if (!p->fused) {
+        host->finish(g, sums, (size_t)cols, (size_t)i, (size_t)rows, (size_t)j, (size_t)cols);
+        return;
+    }
+    char *d = (char *)g->d + (i * g->ld_d + j) * size_of(g->d_dtype);
+    const bool one_run = g->ld_d == cols;
+    for (int64_t r = 0; r < (one_run ? 1 : rows); r++)
+        host->cast(g->d_dtype, d + r * g->ld_d * size_of(g->d_dtype), AMP_FLOAT32, sums + r * cols,
+                   (size_t)(one_run ? rows * cols : cols));
 }
 
 static dnnl_status_t multiply_panel(const amp_matmul_args *g, const struct plan *p, const struct scratch *s, int64_t i,
