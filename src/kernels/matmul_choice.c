@@ -30,11 +30,11 @@ static void read_environment(void) {
 
 /* ---- the decision ---- */
 
-/* The least m * n * k * batch for which oneDNN is faster than the built-in code, by the type of both operands; 0 is for two
- * types. Measured with one thread: docs/backends.md. */
-static const double least_products[] = {
-    [0] = 64 * 64 * 64, [AMP_FLOAT32] = 32 * 32 * 32, [AMP_FLOAT16] = 64 * 64 * 64, [AMP_BFLOAT16] = 32 * 32 * 32,
-};
+/*
+ * The least m * n * k * batch that goes to a backend. Measured: docs/backends.md. oneDNN wins from 16 x 16 x 16 on where the
+ * shape was seen before; the first product of a shape takes it much longer, so that small shapes must gain more than that.
+ */
+#define LEAST_PRODUCTS (32.0 * 32.0 * 32.0)
 
 enum { THREADS = 1 }; /* libamp starts none, and lets a backend start none */
 
@@ -49,7 +49,6 @@ static void decide(const amp_matmul_args *g, struct choice *choice) {
     pthread_once(&environment_once, read_environment);
     const bool by_environment = g->backend == AMP_MATMUL_AUTO && wanted_by_environment != AMP_MATMUL_AUTO;
     const int32_t wanted = by_environment ? wanted_by_environment : g->backend;
-    const double least = least_products[g->a_dtype == g->b_dtype ? g->a_dtype : 0];
     const double products = (double)g->m * (double)g->n * (double)g->k * (double)g->batch;
     amp__text why = { choice->why, sizeof choice->why, 0 };
     *choice = (struct choice){ NULL, g->backend == AMP_MATMUL_ONEDNN, AMP_OK, "" };
@@ -57,9 +56,9 @@ static void decide(const amp_matmul_args *g, struct choice *choice) {
         amp__text_add(&why, by_environment ? "AMP_MATMUL_BACKEND says so" : "the caller says so");
     } else if (products == 0.0 || g->alpha == 0.0f) {
         amp__text_add(&why, "there is nothing to multiply");
-    } else if (wanted == AMP_MATMUL_AUTO && products < least) {
+    } else if (wanted == AMP_MATMUL_AUTO && products < LEAST_PRODUCTS) {
         amp__text_add(&why, "%.0f multiplications are fewer than the %.0f from which on a backend is faster", products,
-                      least);
+                      LEAST_PRODUCTS);
     } else {
         choice->backend = amp__backend_get(AMP__BACKEND_onednn, choice->required ? &choice->status : NULL);
         if (choice->backend && !AMP__BACKEND_HAS(choice->backend, matmul)) {
