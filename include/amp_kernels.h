@@ -168,7 +168,7 @@ AMP_API float amp_bfloat16_to_float(uint16_t bits);
  */
 #define AMP_CPU_AVX2 UINT32_C(0x1)   /* x86-64: AVX2, F16C and FMA */
 #define AMP_CPU_AVX512 UINT32_C(0x2) /* x86-64: these and AVX-512 F, BW, DQ and VL */
-#define AMP_CPU_NEON UINT32_C(0x100) /* arm64 */
+#define AMP_CPU_NEON UINT32_C(0x100) /* arm64; this version has no kernels of its own for it */
 
 /* The sets that are in use: those of this machine within the mask. */
 AMP_API uint32_t amp_cpu_flags(void);

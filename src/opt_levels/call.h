@@ -76,6 +76,8 @@ amp_status amp__outputs_leave(struct amp__op *op, const struct amp__call *call, 
 amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low);
 /* One handle whose elements the op wrote. */
 void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low);
+struct amp__counts;
+void amp__op_add_counts(struct amp__op *op, const struct amp__counts *counts);
 /* Adds to the op's counters what `cast` lost of `source`, where both are FP32 elements that can be seen. */
 void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low);
 

@@ -97,7 +97,7 @@ static float *fp32_elements(const amp_host *host, void *tensor, uint64_t *size) 
     return amp__view_is_compact(&view) ? amp__view_data(&view) : NULL;
 }
 
-static void add_counts(struct amp__op *op, const struct amp__counts *counts) {
+void amp__op_add_counts(struct amp__op *op, const struct amp__counts *counts) {
     atomic_fetch_add_explicit(&op->overflowed, counts->overflowed, memory_order_relaxed);
     atomic_fetch_add_explicit(&op->zeroed, counts->zeroed, memory_order_relaxed);
     atomic_fetch_add_explicit(&op->subnormal, counts->subnormal, memory_order_relaxed);
@@ -111,7 +111,7 @@ void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low
     const float *rounded = exact ? fp32_elements(op->host, cast, &after) : NULL;
     if (!rounded || before != after) return;
     amp__count_widened(&counts, exact, rounded, before, low);
-    add_counts(op, &counts);
+    amp__op_add_counts(op, &counts);
 }
 
 /* An output under a handle of the caller's keeps that handle: its elements are rounded where they are. */
@@ -121,7 +121,7 @@ void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low) {
     float *elements = tensor ? fp32_elements(op->host, tensor, &size) : NULL;
     if (!elements) return;
     amp__round(elements, elements, size, low, &counts);
-    add_counts(op, &counts);
+    amp__op_add_counts(op, &counts);
 }
 
 static void round_written(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low) {

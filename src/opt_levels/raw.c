@@ -193,12 +193,6 @@ static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_place *pl
     return AMP_OK;
 }
 
-static void add_counts(struct amp__op *op, const struct amp__counts *counts) {
-    atomic_fetch_add_explicit(&op->overflowed, counts->overflowed, memory_order_relaxed);
-    atomic_fetch_add_explicit(&op->zeroed, counts->zeroed, memory_order_relaxed);
-    atomic_fetch_add_explicit(&op->subnormal, counts->subnormal, memory_order_relaxed);
-}
-
 /* Room for one more place; it counts once raw->n does. */
 static amp_status new_place(struct amp__raw *raw, float *host, struct amp__raw_place **out) {
     if (raw->n == raw->capacity) {
@@ -353,5 +347,5 @@ void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
     struct amp__counts counts = raw->counts;
     for (size_t i = 0; i < raw->n; i++)
         if (raw->places[i].after != AMP__RAW_NOTHING) each_row(raw, &raw->places[i], functions[raw->places[i].after], &counts);
-    add_counts(op, &counts);
+    amp__op_add_counts(op, &counts);
 }
