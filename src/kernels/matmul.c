@@ -12,9 +12,10 @@
 
 #include <string.h>
 
-/* At most this much at a time, and whole tiles of it. Packed blocks and sums take at most 512 KiB: the second-level
- * cache. */
-enum { BLOCK_M = 128, BLOCK_N = 256, BLOCK_K = 256 };
+/* At most this much at a time, and whole tiles of it. A panel of b stays in the first-level cache while those of a pass by;
+ * packed blocks and sums, 1.1 MiB at most, about in the second. Packing an element costs as much as a hundred of its
+ * products or fewer, so that both sides must be long: measured in bench/README.md. */
+enum { BLOCK_M = 192, BLOCK_N = 512, BLOCK_K = 256 };
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -146,27 +147,35 @@ struct part {
     size_t line, lines, depth, depths; /* first and number of both */
 };
 
-/*
- * Packs a part into panels of `side` lines: panel after panel, in each depth after depth, in each line after line; the
- * last panel is filled up with zeros. Stored rows are converted a run at a time and dealt out.
- */
-static void pack(float *dst, size_t side, const struct operand *x, const struct part *part) {
-    float run[BLOCK_K > BLOCK_N ? BLOCK_K : BLOCK_N];
-    const size_t padded = round_up(part->lines, side);
-    if (x->along_depth) {
-        for (size_t i = 0; i < padded; i++) {
-            float *to = dst + i / side * side * part->depths + i % side;
-            if (i < part->lines)
-                x->to_float(run, x->data + ((part->line + i) * x->ld + part->depth) * x->width, part->depths);
-            for (size_t p = 0; p < part->depths; p++) to[p * side] = i < part->lines ? run[p] : 0.0f;
-        }
-    } else {
-        for (size_t p = 0; p < part->depths; p++) {
-            x->to_float(run, x->data + ((part->depth + p) * x->ld + part->line) * x->width, part->lines);
-            for (size_t i = 0; i < padded; i++)
-                dst[i / side * side * part->depths + p * side + i % side] = i < part->lines ? run[i] : 0.0f;
+/* Stored rows run along the depth: each line is converted, then dealt out with `side` elements between. */
+static void pack_lines(float *dst, size_t side, const struct operand *x, const struct part *part) {
+    float run[BLOCK_K];
+    for (size_t first = 0; first < part->lines; first += side, dst += side * part->depths) {
+        for (size_t i = 0; i < side; i++) {
+            const bool there = first + i < part->lines;
+            if (there)
+                x->to_float(run, x->data + ((part->line + first + i) * x->ld + part->depth) * x->width, part->depths);
+            for (size_t p = 0; p < part->depths; p++) dst[p * side + i] = there ? run[p] : 0.0f;
         }
     }
+}
+
+/* A stored row is one depth of all lines: converted a stretch of panels at a time, then copied panel by panel. */
+static void pack_depths(float *dst, size_t side, const struct operand *x, const struct part *part) {
+    float run[BLOCK_N];
+    const size_t panel = side * part->depths;
+    for (size_t p = 0; p < part->depths; p++) {
+        x->to_float(run, x->data + ((part->depth + p) * x->ld + part->line) * x->width, part->lines);
+        memset(run + part->lines, 0, (round_up(part->lines, side) - part->lines) * sizeof *run);
+        float *to = dst + p * side;
+        for (size_t i = 0; i < part->lines; i += side, to += panel) memcpy(to, run + i, side * sizeof *run);
+    }
+}
+
+/* Packs a part into panels of `side` lines: panel after panel, in each depth after depth, in each line after line; the
+ * last panel is filled up with zeros. */
+static void pack(float *dst, size_t side, const struct operand *x, const struct part *part) {
+    (x->along_depth ? pack_lines : pack_depths)(dst, side, x, part);
 }
 
 /* ---- the product ---- */
