@@ -11,7 +11,8 @@ enum { LONGEST = 4097 };
 struct elementwise {
     const char *what;                        /* for messages: which kernel, pattern, instruction set */
     amp_dtype to, x_type, y_type;            /* y_type AMP_DTYPE_DEFAULT: no y */
-    const void *x, *y, *expected;            /* LONGEST elements */
+    const void *x, *y, *expected;            /* `longest` elements */
+    size_t longest;                          /* LONGEST at most */
     bool sets_flag;                          /* the kernel reports non-finite results */
     bool never_over;                         /* dst may not be a source */
     void (*call)(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *nonfinite);

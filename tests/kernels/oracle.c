@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/common.h"
-
 static int mantissa_bits(amp_dtype type) {
     switch (type) {
     case AMP_FLOAT16: return 10;
@@ -15,21 +13,21 @@ static int mantissa_bits(amp_dtype type) {
     }
 }
 
-static int exponent_bits(amp_dtype type) { return (int)(8 * amp__dtype_size(type)) - 1 - mantissa_bits(type); }
+static size_t size_of(amp_dtype type) { return type == AMP_FLOAT64 ? 8 : type == AMP_FLOAT32 ? 4 : 2; }
+
+static int exponent_bits(amp_dtype type) { return (int)(8 * size_of(type)) - 1 - mantissa_bits(type); }
 
 uint64_t get_bits(amp_dtype type, const void *data, size_t i) {
-    const size_t size = amp__dtype_size(type);
     uint64_t bits = 0; /* little-endian, as all machines that libamp knows */
-    memcpy(&bits, (const char *)data + i * size, size);
+    memcpy(&bits, (const char *)data + i * size_of(type), size_of(type));
     return bits;
 }
 
 void set_bits(amp_dtype type, void *data, size_t i, uint64_t bits) {
-    const size_t size = amp__dtype_size(type);
-    memcpy((char *)data + i * size, &bits, size);
+    memcpy((char *)data + i * size_of(type), &bits, size_of(type));
 }
 
-uint64_t sign_bit(amp_dtype type) { return UINT64_C(1) << (8 * amp__dtype_size(type) - 1); }
+uint64_t sign_bit(amp_dtype type) { return UINT64_C(1) << (8 * size_of(type) - 1); }
 
 uint64_t infinity_bits(amp_dtype type) {
     return ((UINT64_C(1) << exponent_bits(type)) - 1) << mantissa_bits(type);
@@ -42,12 +40,22 @@ bool bits_agree(amp_dtype type, uint64_t a, uint64_t b) {
     return a == b || (bits_are_nan(type, a) && bits_are_nan(type, b));
 }
 
+/* 2^exponent, which is a normal double. ldexp takes longer than all else here. */
+static double power_of_two(int exponent) {
+    const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
 /* A magnitude below infinity as a number; infinity as the power of two that would come next. */
 static double number(amp_dtype type, uint64_t magnitude) {
     const int m = mantissa_bits(type), bias = (1 << (exponent_bits(type) - 1)) - 1;
     const int exponent = (int)(magnitude >> m);
     const double fraction = (double)(magnitude & ((UINT64_C(1) << m) - 1));
-    return exponent ? ldexp(ldexp(1.0, m) + fraction, exponent - bias - m) : ldexp(fraction, 1 - bias - m);
+    if (type == AMP_FLOAT64) return exponent ? ldexp(0x1p52 + fraction, exponent - 1075) : ldexp(fraction, -1074);
+    return exponent ? (power_of_two(m) + fraction) * power_of_two(exponent - bias - m)
+                    : fraction * power_of_two(1 - bias - m);
 }
 
 double value_of_bits(amp_dtype type, uint64_t bits) {
@@ -60,13 +68,23 @@ double value_of_bits(amp_dtype type, uint64_t bits) {
 
 double midpoint_above(amp_dtype type, uint64_t i) { return (number(type, i) + number(type, i + 1)) / 2; }
 
+/* All magnitudes of a 16-bit type up to infinity, as numbers; NULL: the type has too many. */
+static const double *list_of(amp_dtype type) {
+    static double lists[2][1 << 15];
+    if (type != AMP_FLOAT16 && type != AMP_BFLOAT16) return NULL;
+    double *list = lists[type == AMP_BFLOAT16];
+    if (list[1] == 0.0)
+        for (uint64_t i = 0; i <= infinity_bits(type); i++) list[i] = number(type, i);
+    return list;
+}
+
 uint64_t search_nearest(amp_dtype type, double x) {
-    const double magnitude = fabs(x);
+    const double magnitude = fabs(x), *list = list_of(type);
     uint64_t low = 0, high = infinity_bits(type); /* the result lies in low..high */
     if (magnitude >= number(type, high)) return high;
     while (high - low > 1) {
         const uint64_t middle = (low + high) / 2;
-        if (number(type, middle) <= magnitude) low = middle;
+        if ((list ? list[middle] : number(type, middle)) <= magnitude) low = middle;
         else high = middle;
     }
     const double tie = midpoint_above(type, low);
