@@ -3,13 +3,6 @@
 #include "amp_optim.h"
 #include "common/common.h"
 
-#define STRINGIFY(x) #x
-#define VERSION_TEXT(major, minor, patch) STRINGIFY(major) "." STRINGIFY(minor) "." STRINGIFY(patch)
-
-AMP_API const char *amp_version(void) {
-    return VERSION_TEXT(AMP_VERSION_MAJOR, AMP_VERSION_MINOR, AMP_VERSION_PATCH);
-}
-
 static const amp_api table = {
     .struct_size = sizeof(amp_api),
     .version = AMP_API_VERSION,

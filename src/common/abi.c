@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structures that cross the boundary carry their size, so that old callers and new libraries understand each other. */
+/* The version; and structures that cross the boundary carry their size, so that old callers and new libraries understand
+ * each other. */
 #include "common/common.h"
 
 #include <string.h>
+
+#define STRINGIFY(x) #x
+#define VERSION_TEXT(major, minor, patch) STRINGIFY(major) "." STRINGIFY(minor) "." STRINGIFY(patch)
+
+AMP_API const char *amp_version(void) {
+    return VERSION_TEXT(AMP_VERSION_MAJOR, AMP_VERSION_MINOR, AMP_VERSION_PATCH);
+}
 
 amp_status amp__check_struct(uint32_t given, size_t oldest, const char *what) {
     AMP_RETURN_IF(given == 0, AMP_ERR_ABI_MISMATCH,
