@@ -88,9 +88,10 @@ static void flush_subnormals(void) {
     enum { FLUSH_TO_ZERO = 1 << 15, DENORMALS_ARE_ZERO = 1 << 6 };
     _mm_setcsr(_mm_getcsr() | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO);
 #elif defined(__aarch64__)
+    enum { FZ16 = 1 << 19, FZ = 1 << 24, DEFAULT_NAN = 1 << 25, OTHER_FP16_FORMAT = 1 << 26 };
     uint64_t control;
     __asm__ volatile("mrs %0, fpcr" : "=r"(control));
-    __asm__ volatile("msr fpcr, %0" : : "r"(control | UINT64_C(1) << 24));
+    __asm__ volatile("msr fpcr, %0" : : "r"(control | FZ16 | FZ | DEFAULT_NAN | OTHER_FP16_FORMAT));
 #endif
 }
 static void everything(void) { round_upward(), flush_subnormals(), trap_all(); }

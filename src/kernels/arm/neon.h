@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The words of vector/ in NEON, as every arm64 processor has it: see vector/vector.h. Only for little-endian machines.
+ */
+#ifndef AMP_KERNELS_ARM_NEON_H
+#define AMP_KERNELS_ARM_NEON_H
+
+#include "kernels/ref/convert.h"
+
+#include <arm_neon.h>
+
+#define ISA neon
+enum { LANES = 8 };
+#define EACH_SUM(X, type) X(0, type) X(1, type)
+
+/* Conversions of fp16 and of doubles raise flags, trap, and obey the environment, which can even change fp16's format;
+ * integers do not. */
+enum { RAISES_f32 = 0, RAISES_bf16 = 0, RAISES_f16 = 1, RAISES_f64 = 1 };
+
+typedef struct {
+    float32x4_t low, high;
+} vf;
+typedef struct {
+    float64x2_t q0, q1, q2, q3;
+} vd;
+
+/* ---- floats ---- */
+
+static inline uint32x4_t as_words(float32x4_t x) { return vreinterpretq_u32_f32(x); }
+static inline float32x4_t as_floats(uint32x4_t x) { return vreinterpretq_f32_u32(x); }
+
+/* All ones where x is a NaN, without looking at it as a float. The sign is shifted out. */
+static inline uint32x4_t is_nan(float32x4_t x) {
+    return vcgtq_u32(vshlq_n_u32(as_words(x), 1), vdupq_n_u32(UINT32_C(0xff000000)));
+}
+
+static inline uint16x8_t to_f16(vf x) {
+    return vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(x.low), x.high));
+}
+
+static inline vf from_f16(uint16x8_t x) {
+    const float16x8_t halves = vreinterpretq_f16_u16(x);
+    return (vf){ vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves) };
+}
+
+static inline uint16x8_t to_bf16(vf x) {
+    const uint32x4_t low = as_words(x.low), high = as_words(x.high), half = vdupq_n_u32(0x7fff);
+    const uint32x4_t low_odd = vsraq_n_u32(low, vshlq_n_u32(low, 15), 31); /* plus bit 16 */
+    const uint32x4_t high_odd = vsraq_n_u32(high, vshlq_n_u32(high, 15), 31);
+    const uint16x8_t rounded = vaddhn_high_u32(vaddhn_u32(low_odd, half), high_odd, half);
+    const uint16x8_t upper = vuzp2q_u16(vreinterpretq_u16_u32(low), vreinterpretq_u16_u32(high));
+    const uint16x8_t nan = vuzp1q_u16(vreinterpretq_u16_u32(is_nan(x.low)), vreinterpretq_u16_u32(is_nan(x.high)));
+    return vbslq_u16(nan, vorrq_u16(upper, vdupq_n_u16(0x0040)), rounded);
+}
+
+static inline vf from_bf16(uint16x8_t x) {
+    const uint16x8_t zero = vdupq_n_u16(0);
+    return (vf){ vreinterpretq_f32_u16(vzip1q_u16(zero, x)), vreinterpretq_f32_u16(vzip2q_u16(zero, x)) };
+}
+
+static inline float32x4_t quiet(float32x4_t x) {
+    return as_floats(vorrq_u32(as_words(x), vandq_u32(is_nan(x), vdupq_n_u32(0x00400000))));
+}
+static inline vf vf_quiet(vf x) { return (vf){ quiet(x.low), quiet(x.high) }; }
+
+static inline vf vf_load_f32(const amp__f32 *src) { return (vf){ vld1q_f32(src), vld1q_f32(src + 4) }; }
+static inline void vf_store_f32(amp__f32 *dst, vf x) { vst1q_f32(dst, x.low), vst1q_f32(dst + 4, x.high); }
+
+static inline vf vf_load_f16(const amp__f16 *src) { return from_f16(vld1q_u16(src)); }
+static inline void vf_store_f16(amp__f16 *dst, vf x) { vst1q_u16(dst, to_f16(x)); }
+
+static inline vf vf_load_bf16(const amp__bf16 *src) { return from_bf16(vld1q_u16(src)); }
+static inline void vf_store_bf16(amp__bf16 *dst, vf x) { vst1q_u16(dst, to_bf16(x)); }
+
+/* Parts by way of memory. Streams are ordinary stores: there is only a hint for them, and no word for it in gcc; these
+ * processors notice by themselves when whole lines are replaced. */
+#define PARTS_AND_STREAMS(v, type)                                                                                     \
+    static inline v v##_load_part_##type(const amp__##type *src, size_t n) {                                           \
+        amp__##type words[LANES] = { 0 };                                                                              \
+        memcpy(words, src, n * sizeof *src);                                                                           \
+        return v##_load_##type(words);                                                                                 \
+    }                                                                                                                  \
+    static inline void v##_store_part_##type(amp__##type *dst, v x, size_t n) {                                        \
+        amp__##type words[LANES];                                                                                      \
+        v##_store_##type(words, x);                                                                                    \
+        memcpy(dst, words, n * sizeof *dst);                                                                           \
+    }                                                                                                                  \
+    static inline void v##_stream_##type(amp__##type *dst, v x) { v##_store_##type(dst, x); }
+PARTS_AND_STREAMS(vf, f32)
+PARTS_AND_STREAMS(vf, f16)
+PARTS_AND_STREAMS(vf, bf16)
+
+static inline vf vf_set1(float x) { return (vf){ vdupq_n_f32(x), vdupq_n_f32(x) }; }
+static inline vf vf_mul(vf x, vf y) { return (vf){ vmulq_f32(x.low, y.low), vmulq_f32(x.high, y.high) }; }
+static inline vf vf_add(vf x, vf y) { return (vf){ vaddq_f32(x.low, y.low), vaddq_f32(x.high, y.high) }; }
+static inline vf vf_first(vf x, size_t n) {
+    amp__f32 words[LANES];
+    vf_store_f32(words, x);
+    return vf_load_part_f32(words, n);
+}
+
+/* The largest magnitude, as an integer. */
+typedef uint32x4_t seen_f;
+static inline uint32x4_t magnitude(float32x4_t x) { return vbicq_u32(as_words(x), vdupq_n_u32(UINT32_C(0x80000000))); }
+static inline seen_f vf_unseen(void) { return vdupq_n_u32(0); }
+static inline seen_f vf_see(seen_f seen, vf x, uint32_t limit) {
+    (void)limit;
+    return vmaxq_u32(seen, vmaxq_u32(magnitude(x.low), magnitude(x.high)));
+}
+static inline uint32_t vf_seen(seen_f seen, uint32_t limit) { return vmaxvq_u32(seen) >= limit; }
+
+/* ---- doubles ---- */
+
+static inline vd widen(vf x) {
+    return (vd){ vcvt_f64_f32(vget_low_f32(x.low)), vcvt_high_f64_f32(x.low), vcvt_f64_f32(vget_low_f32(x.high)),
+                 vcvt_high_f64_f32(x.high) };
+}
+
+/* There is an instruction for rounding to odd: see avx2.h. */
+static inline vf vd_to_odd(vd x) {
+    return (vf){ vcvtx_high_f32_f64(vcvtx_f32_f64(x.q0), x.q1), vcvtx_high_f32_f64(vcvtx_f32_f64(x.q2), x.q3) };
+}
+static inline vf vd_to_f32(vd x) {
+    return (vf){ vcvt_high_f32_f64(vcvt_f32_f64(x.q0), x.q1), vcvt_high_f32_f64(vcvt_f32_f64(x.q2), x.q3) };
+}
+
+static inline vd vd_load_f64(const amp__f64 *src) {
+    return (vd){ vld1q_f64(src), vld1q_f64(src + 2), vld1q_f64(src + 4), vld1q_f64(src + 6) };
+}
+static inline void vd_store_f64(amp__f64 *dst, vd x) {
+    vst1q_f64(dst, x.q0), vst1q_f64(dst + 2, x.q1), vst1q_f64(dst + 4, x.q2), vst1q_f64(dst + 6, x.q3);
+}
+PARTS_AND_STREAMS(vd, f64)
+
+/* op of each quarter of x and y */
+#define QUARTERS(op, x, y) ((vd){ op(x.q0, y.q0), op(x.q1, y.q1), op(x.q2, y.q2), op(x.q3, y.q3) })
+static inline vd vd_set1(double x) { return (vd){ vdupq_n_f64(x), vdupq_n_f64(x), vdupq_n_f64(x), vdupq_n_f64(x) }; }
+static inline vd vd_mul(vd x, vd y) { return QUARTERS(vmulq_f64, x, y); }
+static inline vd vd_add(vd x, vd y) { return QUARTERS(vaddq_f64, x, y); }
+static inline vd vd_add_exact(vd sum, vd x, vd y) {
+    return (vd){ vfmaq_f64(sum.q0, x.q0, y.q0), vfmaq_f64(sum.q1, x.q1, y.q1), vfmaq_f64(sum.q2, x.q2, y.q2),
+                 vfmaq_f64(sum.q3, x.q3, y.q3) };
+}
+static inline vd vd_first(vd x, size_t n) {
+    amp__f64 words[LANES];
+    vd_store_f64(words, x);
+    return vd_load_part_f64(words, n);
+}
+
+/* Ones where a magnitude reached the limit. */
+typedef uint64x2_t seen_d;
+static inline uint64x2_t reaches(float64x2_t x, uint64_t limit) {
+    return vcgeq_u64(vbicq_u64(vreinterpretq_u64_f64(x), vdupq_n_u64(UINT64_C(1) << 63)), vdupq_n_u64(limit));
+}
+static inline seen_d vd_unseen(void) { return vdupq_n_u64(0); }
+static inline seen_d vd_see(seen_d seen, vd x, uint64_t limit) {
+    const uint64x2_t low = vorrq_u64(reaches(x.q0, limit), reaches(x.q1, limit));
+    return vorrq_u64(seen, vorrq_u64(low, vorrq_u64(reaches(x.q2, limit), reaches(x.q3, limit))));
+}
+static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
+    (void)limit;
+    return vmaxvq_u32(vreinterpretq_u32_u64(seen)) != 0;
+}
+
+/* ---- words ---- */
+
+typedef uint16x8_t vw;
+static inline vw vw_load(const void *src) { return vreinterpretq_u16_u8(vld1q_u8(src)); }
+static inline vw vw_zero(void) { return vdupq_n_u16(0); }
+static inline vw vw_see_16(vw seen, vw x) { return vmaxq_u16(seen, vbicq_u16(x, vdupq_n_u16(0x8000))); }
+static inline vw vw_see_32(vw seen, vw x) {
+    const uint32x4_t words = vbicq_u32(vreinterpretq_u32_u16(x), vdupq_n_u32(UINT32_C(0x80000000)));
+    return vreinterpretq_u16_u32(vmaxq_u32(vreinterpretq_u32_u16(seen), words));
+}
+
+static inline void fence(void) {}
+
+#endif

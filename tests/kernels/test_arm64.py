@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels' tests on arm64, cross-compiled and run by qemu-user: test_arm64.py SOURCE_ROOT SANITIZER [-Werror].
+
+All kernels, lengths, misalignments and patterns, as on this machine: the rooms common and kernels and the programs of
+this folder stand alone, but for Check, which check/check.h replaces. The processor is one that has nothing beyond the
+baseline: an instruction that it lacks is a signal. Prints TAP.
+"""
+import concurrent.futures
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from test_sets import Tap, run
+
+COMPILER, EMULATOR, PROCESSOR = "aarch64-linux-gnu-gcc", "qemu-aarch64", "cortex-a57"
+FLAGS = ("-std=c11 -O2 -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off -fno-math-errno -fexceptions "
+         "-D_GNU_SOURCE -DAMP__ARM_KERNELS").split()
+ROOMS = ["src/common", "src/kernels", "src/kernels/ref", "src/kernels/arm", "tests/kernels"]
+ALONE = {"exhaustive.c": ["oracle.c"]}  # programs of their own, and what they need from their room
+# Lists, which go through the process's table, with each set alone; the suites before them see all sets by themselves.
+# Matmul is slow here, and its code above the tile the same for all.
+RUNS = [("table", {}), ("convert", {}), ("fpenv", {}), ("cpu", {}), ("matmul", {}),
+        ("lists", {"AMP_CPU_MASK": "none"}), ("lists", {"AMP_CPU_MASK": "neon"})]
+STRETCH = "1020"  # exhaustive.c's argument; of those that divide 0x7f800, so that infinity is among the samples
+
+
+def why_not(sanitizer):
+    if platform.machine() == "aarch64":
+        return "this machine is one: the other tests are its own"
+    if sanitizer != "none":
+        return f"a build with {sanitizer} changes nothing in what another compiler makes"
+    gone = [tool for tool in (COMPILER, EMULATOR) if not shutil.which(tool)]
+    return f"{' and '.join(gone)} not installed" if gone else None
+
+
+def compile_all(root, folder, flags, workers):
+    """(program of the tests, program of exhaustive.c)"""
+    def compile_one(source):
+        made = folder / "_".join(source.relative_to(root).with_suffix(".o").parts)
+        includes = [f"-I{root / name}" for name in ("include", "src", "tests/kernels/check")]
+        subprocess.run([COMPILER, *FLAGS, *flags, *includes, "-c", source, "-o", made], check=True)
+        return source, made
+
+    def link(name, objects):
+        # without a loader, so that no arm64 library is needed; of dlopen, which no test here uses, the linker warns
+        command = [COMPILER, "-static", "-Wl,--no-warnings", *objects, "-o", folder / name, "-lm", "-pthread"]
+        subprocess.run(command, check=True)
+        return folder / name
+
+    sources = [source for room in ROOMS for source in sorted((root / room).glob("*.c"))]
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        made = list(pool.map(compile_one, sources))
+    tests = root / ROOMS[-1]
+    needed = ["exhaustive.c", *ALONE["exhaustive.c"]]
+    return (link("tests", [o for s, o in made if s.name not in ALONE]),
+            link("exhaustive", [o for s, o in made if s.parent != tests or s.name in needed]))
+
+
+def main():
+    root, tap = pathlib.Path(sys.argv[1]), Tap()
+    why = why_not(sys.argv[2])
+    if why:
+        print(f"1..0 # SKIP {why}")
+        return
+    workers = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as name:
+        program, exhaustive = compile_all(root, pathlib.Path(name), sys.argv[3:], workers)
+        emulator = [EMULATOR, "-cpu", PROCESSOR]
+        jobs = [(" ".join([suite, *variables.values()]), [*emulator, program], suite, variables)
+                for suite, variables in RUNS]
+        jobs.append(("a sample of all casts", [*emulator, exhaustive, STRETCH], "exhaustive", {}))
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            results = [(what, pool.submit(run, command, suite, **variables))
+                       for what, command, suite, variables in jobs]
+            for what, result in results:
+                tap.point("arm64: " + what, *result.result())
+    print(f"1..{tap.number}")
+    sys.exit(0 if tap.good else 1)
+
+
+if __name__ == "__main__":
+    main()
