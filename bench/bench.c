@@ -177,8 +177,8 @@ static void print_machine(void) {
            sysconf(_SC_LEVEL1_DCACHE_SIZE) >> 10, sysconf(_SC_LEVEL2_CACHE_SIZE) >> 10,
            sysconf(_SC_LEVEL3_CACHE_SIZE) >> 20);
     const uint32_t sets = amp_cpu_flags();
-    printf("kernels:%s%s%s%s\n", sets & AMP_CPU_AVX2 ? " AVX2" : "", sets & AMP_CPU_AVX512 ? " AVX-512" : "",
-           sets & AMP_CPU_NEON ? " NEON" : "", sets ? "" : " scalar");
+    printf("kernels:%s%s%s%s%s\n", sets & AMP_CPU_SSE2 ? " SSE2" : "", sets & AMP_CPU_AVX2 ? " AVX2" : "",
+           sets & AMP_CPU_AVX512 ? " AVX-512" : "", sets & AMP_CPU_NEON ? " NEON" : "", sets ? "" : " scalar");
     print_line_of("/proc/loadavg", "", "load");
     const char *commit = getenv("AMP_BENCH_COMMIT");
     printf("libamp: %s%s%s, compiler %s; %s\n\n", amp_version(), commit ? ", " : "", commit ? commit : "", __VERSION__,

@@ -166,9 +166,10 @@ AMP_API float amp_bfloat16_to_float(uint16_t bits);
  * Instruction sets that there are kernels for, as flags. Beyond them there is scalar code for any machine. Which set is
  * used changes no bit of any result but matmul's.
  */
+#define AMP_CPU_SSE2 UINT32_C(0x4)   /* x86-64, every one */
 #define AMP_CPU_AVX2 UINT32_C(0x1)   /* x86-64: AVX2, F16C and FMA */
 #define AMP_CPU_AVX512 UINT32_C(0x2) /* x86-64: these and AVX-512 F, BW, DQ and VL */
-#define AMP_CPU_NEON UINT32_C(0x100) /* arm64; this version has no kernels of its own for it */
+#define AMP_CPU_NEON UINT32_C(0x100) /* arm64, every one */
 
 /* The sets that are in use: those of this machine within the mask. */
 AMP_API uint32_t amp_cpu_flags(void);
@@ -176,7 +177,7 @@ AMP_API uint32_t amp_cpu_flags(void);
 /*
  * Lowers the choice to sets within `mask`, for the whole process, from each thread's next call of a kernel on; UINT32_MAX
  * lifts it. For bug hunting and comparisons. Until it is called, the mask is what the environment variable AMP_CPU_MASK
- * says at libamp's first need: a number ("0x1") or names ("avx2", "avx2,avx512", "none"); not set, or anything else:
+ * says at libamp's first need: a number ("0x1") or names ("sse2", "sse2,avx2", "neon", "none"); not set, or anything else:
  * no limit. Any thread.
  */
 AMP_API void amp_set_cpu_mask(uint32_t mask);

@@ -17,6 +17,7 @@ uint32_t amp__cpu_decode(const struct amp__cpuid *id) {
         uint32_t flag, leaf1_ecx, leaf7_ebx;
         uint64_t xcr0;
     } sets[] = {
+        { AMP_CPU_SSE2, 0, 0, 0 }, /* part of the architecture's baseline */
         { AMP_CPU_AVX2, FMA | AVX | F16C, AVX2, XMM_YMM },
         { AMP_CPU_AVX512, FMA | AVX | F16C, AVX2 | AVX512F | AVX512DQ | AVX512BW | avx512vl, AND_ZMM },
     };
@@ -71,7 +72,11 @@ static bool find_set(const char *text, size_t length, uint32_t *flag) {
     static const struct {
         const char *name;
         uint32_t flag;
-    } sets[] = { { "none", 0 }, { "avx2", AMP_CPU_AVX2 }, { "avx512", AMP_CPU_AVX512 }, { "neon", AMP_CPU_NEON } };
+    } sets[] = { { "none", 0 },
+                 { "sse2", AMP_CPU_SSE2 },
+                 { "avx2", AMP_CPU_AVX2 },
+                 { "avx512", AMP_CPU_AVX512 },
+                 { "neon", AMP_CPU_NEON } };
     size_t i = 0;
     while (i < sizeof sets / sizeof *sets && !same_word(text, length, sets[i].name)) i++;
     if (i == sizeof sets / sizeof *sets) return false;

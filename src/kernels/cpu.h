@@ -5,10 +5,11 @@
 
 #include "amp_kernels.h"
 
-/* The sets of the architecture that this is compiled for, lowest first: X(name, flag). The flags
- * are neighbours, from AMP__CPU_FIRST on. */
+/* The sets of the architecture that this is compiled for, lowest first: X(name, flag). Their flags are neighbours;
+ * AMP__CPU_FIRST is the lowest bit of them. */
 #if defined(__x86_64__) && defined(AMP__X86_KERNELS)
 #define AMP__CPU_MAP(X)                                                                                                \
+    X(sse2, AMP_CPU_SSE2)                                                                                              \
     X(avx2, AMP_CPU_AVX2)                                                                                              \
     X(avx512, AMP_CPU_AVX512)
 #define AMP__CPU_FIRST AMP_CPU_AVX2

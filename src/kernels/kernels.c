@@ -57,7 +57,7 @@ void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
         OVERLAY(cast, isa), OVERLAY(cast_stream, isa);                                                                 \
         OVERLAY(scale, isa), OVERLAY(scale_stream, isa);                                                               \
         OVERLAY(axpby, isa), OVERLAY(sum_squares, isa), OVERLAY(nonfinite, isa);                                       \
-        k->tile = amp__##isa##_tile;                                                                                   \
+        if (amp__##isa##_tile.fn) k->tile = amp__##isa##_tile;                                                         \
     }
     AMP__CPU_MAP(OVERLAY_SET)
 #undef OVERLAY_SET

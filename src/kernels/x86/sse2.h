@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The words of vector/ in SSE2, as every x86-64 processor has it: see vector/vector.h.
+ */
+#ifndef AMP_KERNELS_X86_SSE2_H
+#define AMP_KERNELS_X86_SSE2_H
+
+#include "kernels/ref/convert.h"
+
+#include <emmintrin.h>
+
+#define ISA sse2
+enum { LANES = 8 };
+#define EACH_SUM(X, type) X(0, type) X(1, type)
+
+/* fp16 is made with integers but for its subnormals, which are rounded by an addition; doubles are converted by the
+ * processor. */
+enum { RAISES_f32 = 0, RAISES_bf16 = 0, RAISES_f16 = 1, RAISES_f64 = 1 };
+
+typedef struct {
+    __m128 low, high;
+} vf;
+typedef struct {
+    __m128d q0, q1, q2, q3;
+} vd;
+
+/* ---- floats ---- */
+
+static inline __m128i as_words(__m128 x) { return _mm_castps_si128(x); }
+static inline __m128 as_floats(__m128i x) { return _mm_castsi128_ps(x); }
+
+static inline __m128i magnitude(__m128 x) { return _mm_and_si128(as_words(x), _mm_set1_epi32(0x7fffffff)); }
+
+/* yes where the mask has ones, else no */
+static inline __m128i choose(__m128i mask, __m128i yes, __m128i no) {
+    return _mm_or_si128(_mm_and_si128(mask, yes), _mm_andnot_si128(mask, no));
+}
+
+/* All ones where x is a NaN, without looking at it as a float. */
+static inline __m128i is_nan(__m128 x) { return _mm_cmpgt_epi32(magnitude(x), _mm_set1_epi32(0x7f800000)); }
+
+/* The 16-bit types as words, with their sign above them, so that packing saturates none. */
+static inline __m128i words_of_f16(__m128 x) {
+    const __m128i bits = magnitude(x), overflow = _mm_set1_epi32((127 + 16) << 23), half = _mm_set1_epi32(0x3f000000);
+    const __m128i beyond = _mm_cmpgt_epi32(bits, overflow), nan = is_nan(x);
+    const __m128i limited = choose(beyond, overflow, bits); /* 65536 is infinity; floats' order is that of their bits */
+    const __m128i odd = _mm_and_si128(_mm_srli_epi32(limited, 13), _mm_set1_epi32(1));
+    const __m128i rebias = _mm_set1_epi32(0x0fff - ((127 - 15) << 23));
+    const __m128i normal = _mm_srli_epi32(_mm_add_epi32(_mm_add_epi32(limited, rebias), odd), 13);
+    /* The unit of floats from 0.5 on is that of fp16's subnormals. */
+    const __m128 sum = _mm_add_ps(as_floats(limited), as_floats(half));
+    const __m128i subnormal = _mm_sub_epi32(as_words(sum), half);
+    const __m128i is_subnormal = _mm_cmpgt_epi32(_mm_set1_epi32((127 - 14) << 23), limited);
+    const __m128i payload = _mm_and_si128(_mm_srli_epi32(bits, 13), _mm_set1_epi32(0x03ff));
+    const __m128i quiet = _mm_or_si128(payload, _mm_set1_epi32(0x7e00));
+    const __m128i minus = _mm_slli_epi32(_mm_srai_epi32(as_words(x), 31), 15);
+    return _mm_or_si128(choose(nan, quiet, choose(is_subnormal, subnormal, normal)), minus);
+}
+
+static inline __m128i words_of_bf16(__m128 x) {
+    const __m128i bits = as_words(x), odd = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
+    const __m128i rounded = _mm_add_epi32(bits, _mm_add_epi32(odd, _mm_set1_epi32(0x7fff)));
+    const __m128i quiet = _mm_or_si128(bits, _mm_set1_epi32(0x00400000));
+    return _mm_srai_epi32(choose(is_nan(x), quiet, rounded), 16);
+}
+
+static inline __m128i to_f16(vf x) { return _mm_packs_epi32(words_of_f16(x.low), words_of_f16(x.high)); }
+static inline __m128i to_bf16(vf x) { return _mm_packs_epi32(words_of_bf16(x.low), words_of_bf16(x.high)); }
+
+/* Of the lower halves of words: as amp__f16_to_f32. */
+static inline __m128 float_of_f16(__m128i x) {
+    const __m128i bits = _mm_and_si128(x, _mm_set1_epi32(0x7fff)), minus = _mm_slli_epi32(_mm_xor_si128(x, bits), 16);
+    const __m128i special = _mm_cmpgt_epi32(bits, _mm_set1_epi32(0x7bff)), by = _mm_set1_epi32(112 << 23);
+    const __m128i rebias = _mm_add_epi32(by, _mm_and_si128(special, by));
+    const __m128i nan = _mm_cmpgt_epi32(bits, _mm_set1_epi32(0x7c00));
+    const __m128i quiet = _mm_and_si128(nan, _mm_set1_epi32(0x00400000));
+    const __m128i normal = _mm_or_si128(_mm_add_epi32(_mm_slli_epi32(bits, 13), rebias), quiet);
+    const __m128i subnormal = as_words(_mm_mul_ps(_mm_cvtepi32_ps(bits), _mm_set1_ps(0x1p-24f)));
+    const __m128i is_normal = _mm_cmpgt_epi32(bits, _mm_set1_epi32(0x03ff));
+    return as_floats(_mm_or_si128(choose(is_normal, normal, subnormal), minus));
+}
+
+static inline vf from_f16(__m128i x) {
+    const __m128i zero = _mm_setzero_si128();
+    return (vf){ float_of_f16(_mm_unpacklo_epi16(x, zero)), float_of_f16(_mm_unpackhi_epi16(x, zero)) };
+}
+
+static inline vf from_bf16(__m128i x) {
+    const __m128i zero = _mm_setzero_si128();
+    return (vf){ as_floats(_mm_unpacklo_epi16(zero, x)), as_floats(_mm_unpackhi_epi16(zero, x)) };
+}
+
+static inline __m128 quiet(__m128 x) {
+    return as_floats(_mm_or_si128(as_words(x), _mm_and_si128(is_nan(x), _mm_set1_epi32(0x00400000))));
+}
+static inline vf vf_quiet(vf x) { return (vf){ quiet(x.low), quiet(x.high) }; }
+
+static inline vf vf_load_f32(const amp__f32 *src) { return (vf){ _mm_loadu_ps(src), _mm_loadu_ps(src + 4) }; }
+static inline void vf_store_f32(amp__f32 *dst, vf x) { _mm_storeu_ps(dst, x.low), _mm_storeu_ps(dst + 4, x.high); }
+static inline void vf_stream_f32(amp__f32 *dst, vf x) { _mm_stream_ps(dst, x.low), _mm_stream_ps(dst + 4, x.high); }
+
+#define SHORT_WORDS(type)                                                                                              \
+    static inline vf vf_load_##type(const amp__##type *src) {                                                          \
+        return from_##type(_mm_loadu_si128((const __m128i *)(const void *)src));                                       \
+    }                                                                                                                  \
+    static inline void vf_store_##type(amp__##type *dst, vf x) {                                                       \
+        _mm_storeu_si128((__m128i *)(void *)dst, to_##type(x));                                                        \
+    }                                                                                                                  \
+    static inline void vf_stream_##type(amp__##type *dst, vf x) {                                                      \
+        _mm_stream_si128((__m128i *)(void *)dst, to_##type(x));                                                        \
+    }
+SHORT_WORDS(f16)
+SHORT_WORDS(bf16)
+
+/* By way of memory. */
+#define PARTS(v, type)                                                                                                 \
+    static inline v v##_load_part_##type(const amp__##type *src, size_t n) {                                           \
+        amp__##type words[LANES] = { 0 };                                                                              \
+        memcpy(words, src, n * sizeof *src);                                                                           \
+        return v##_load_##type(words);                                                                                 \
+    }                                                                                                                  \
+    static inline void v##_store_part_##type(amp__##type *dst, v x, size_t n) {                                        \
+        amp__##type words[LANES];                                                                                      \
+        v##_store_##type(words, x);                                                                                    \
+        memcpy(dst, words, n * sizeof *dst);                                                                           \
+    }
+PARTS(vf, f32)
+PARTS(vf, f16)
+PARTS(vf, bf16)
+
+static inline vf vf_set1(float x) { return (vf){ _mm_set1_ps(x), _mm_set1_ps(x) }; }
+static inline vf vf_mul(vf x, vf y) { return (vf){ _mm_mul_ps(x.low, y.low), _mm_mul_ps(x.high, y.high) }; }
+static inline vf vf_add(vf x, vf y) { return (vf){ _mm_add_ps(x.low, y.low), _mm_add_ps(x.high, y.high) }; }
+static inline vf vf_first(vf x, size_t n) {
+    amp__f32 words[LANES];
+    vf_store_f32(words, x);
+    return vf_load_part_f32(words, n);
+}
+
+/* Ones where a magnitude reached the limit. */
+typedef __m128i seen_f;
+static inline seen_f vf_unseen(void) { return _mm_setzero_si128(); }
+static inline seen_f vf_see(seen_f seen, vf x, uint32_t limit) {
+    const __m128i below = _mm_set1_epi32((int32_t)limit - 1);
+    const __m128i low = _mm_cmpgt_epi32(magnitude(x.low), below), high = _mm_cmpgt_epi32(magnitude(x.high), below);
+    return _mm_or_si128(seen, _mm_or_si128(low, high));
+}
+static inline uint32_t vf_seen(seen_f seen, uint32_t limit) {
+    (void)limit;
+    return _mm_movemask_epi8(seen) != 0;
+}
+
+/* ---- doubles ---- */
+
+static inline vd widen(vf x) {
+    return (vd){ _mm_cvtps_pd(x.low), _mm_cvtps_pd(_mm_movehl_ps(x.low, x.low)), _mm_cvtps_pd(x.high),
+                 _mm_cvtps_pd(_mm_movehl_ps(x.high, x.high)) };
+}
+
+static inline __m128 narrow(__m128d low, __m128d high) { return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high)); }
+
+/* To odd, from the nearest: see avx2.h. */
+static inline __m128 narrow_odd(__m128d low, __m128d high) {
+    const __m128 nearest = narrow(low, high);
+    const __m128d low_back = _mm_cvtps_pd(nearest), high_back = _mm_cvtps_pd(_mm_movehl_ps(nearest, nearest));
+    const __m128d minus = _mm_set1_pd(-0.0);
+#define HALVES(of_low, of_high)                                                                                        \
+    as_words(_mm_shuffle_ps(_mm_castpd_ps(of_low), _mm_castpd_ps(of_high), _MM_SHUFFLE(2, 0, 2, 0)))
+#define BEYOND(back, x) _mm_cmpgt_pd(_mm_andnot_pd(minus, back), _mm_andnot_pd(minus, x))
+    const __m128i differs = HALVES(_mm_cmpneq_pd(low_back, low), _mm_cmpneq_pd(high_back, high));
+    const __m128i beyond = HALVES(BEYOND(low_back, low), BEYOND(high_back, high));
+#undef HALVES
+#undef BEYOND
+    const __m128i toward_zero = _mm_add_epi32(as_words(nearest), beyond); /* the mask is -1 */
+    return as_floats(_mm_or_si128(toward_zero, _mm_and_si128(differs, _mm_set1_epi32(1))));
+}
+
+static inline vf vd_to_odd(vd x) { return (vf){ narrow_odd(x.q0, x.q1), narrow_odd(x.q2, x.q3) }; }
+static inline vf vd_to_f32(vd x) { return (vf){ narrow(x.q0, x.q1), narrow(x.q2, x.q3) }; }
+
+static inline vd vd_load_f64(const amp__f64 *src) {
+    return (vd){ _mm_loadu_pd(src), _mm_loadu_pd(src + 2), _mm_loadu_pd(src + 4), _mm_loadu_pd(src + 6) };
+}
+static inline void vd_store_f64(amp__f64 *dst, vd x) {
+    _mm_storeu_pd(dst, x.q0), _mm_storeu_pd(dst + 2, x.q1), _mm_storeu_pd(dst + 4, x.q2), _mm_storeu_pd(dst + 6, x.q3);
+}
+static inline void vd_stream_f64(amp__f64 *dst, vd x) {
+    _mm_stream_pd(dst, x.q0), _mm_stream_pd(dst + 2, x.q1), _mm_stream_pd(dst + 4, x.q2), _mm_stream_pd(dst + 6, x.q3);
+}
+PARTS(vd, f64)
+
+/* op of each quarter of x and y */
+#define QUARTERS(op, x, y) ((vd){ op(x.q0, y.q0), op(x.q1, y.q1), op(x.q2, y.q2), op(x.q3, y.q3) })
+static inline vd vd_set1(double x) { return (vd){ _mm_set1_pd(x), _mm_set1_pd(x), _mm_set1_pd(x), _mm_set1_pd(x) }; }
+static inline vd vd_mul(vd x, vd y) { return QUARTERS(_mm_mul_pd, x, y); }
+static inline vd vd_add(vd x, vd y) { return QUARTERS(_mm_add_pd, x, y); }
+static inline vd vd_add_exact(vd sum, vd x, vd y) { return vd_add(sum, vd_mul(x, y)); }
+static inline vd vd_first(vd x, size_t n) {
+    amp__f64 words[LANES];
+    vd_store_f64(words, x);
+    return vd_load_part_f64(words, n);
+}
+
+/* Ones where a magnitude is not below the limit, as NaNs never are. In the default environment, as all arithmetic. */
+typedef __m128d seen_d;
+static inline __m128d reaches(__m128d x, uint64_t limit) {
+    return _mm_cmpnlt_pd(_mm_andnot_pd(_mm_set1_pd(-0.0), x), _mm_set1_pd(amp__f64_from_bits(limit)));
+}
+static inline seen_d vd_unseen(void) { return _mm_setzero_pd(); }
+static inline seen_d vd_see(seen_d seen, vd x, uint64_t limit) {
+    const __m128d low = _mm_or_pd(reaches(x.q0, limit), reaches(x.q1, limit));
+    return _mm_or_pd(seen, _mm_or_pd(low, _mm_or_pd(reaches(x.q2, limit), reaches(x.q3, limit))));
+}
+static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
+    (void)limit;
+    return _mm_movemask_pd(seen) != 0;
+}
+
+/* ---- words ---- */
+
+/* Only signed halves have a maximum. It does for words, too: their upper halves hold the whole exponent. */
+typedef __m128i vw;
+static inline vw vw_load(const void *src) { return _mm_loadu_si128(src); }
+static inline vw vw_zero(void) { return _mm_setzero_si128(); }
+static inline vw vw_see_16(vw seen, vw x) { return _mm_max_epi16(seen, _mm_and_si128(x, _mm_set1_epi16(0x7fff))); }
+static inline vw vw_see_32(vw seen, vw x) { return vw_see_16(seen, x); }
+
+static inline void fence(void) { _mm_sfence(); }
+
+#endif
