@@ -32,22 +32,24 @@ static amp_status check_optimizer(const amp_context *context, const struct amp__
     return AMP_OK;
 }
 
-amp_status amp__bracket_optimizers(amp_context *context, amp_optimizer *const *users, size_t n, uint32_t loss_id,
-                                   struct amp__optimizer ***out) {
-    struct amp__optimizer **list = amp__alloc(n, sizeof *list);
-    if (!list) return amp__fail_memory();
-    amp_status status = AMP_OK;
-    for (size_t i = 0; i < n && status == AMP_OK; i++) {
-        status = amp__optimizer_find(users[i], &list[i]);
-        if (status == AMP_OK) status = check_optimizer(context, list[i], loss_id);
-        for (size_t j = 0; j < i && status == AMP_OK; j++)
-            if (list[j] == list[i])
-                status = amp__fail(AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);
+static amp_status find_optimizer(const struct amp__bracket *bracket, amp_optimizer *const *users, size_t i) {
+    AMP_TRY(amp__optimizer_find(users[i], &bracket->optimizers[i]));
+    AMP_TRY(check_optimizer(bracket->context, bracket->optimizers[i], bracket->loss_id));
+    for (size_t j = 0; j < i; j++)
+        AMP_RETURN_IF(bracket->optimizers[j] == bracket->optimizers[i], AMP_ERR_INVALID_ARGUMENT,
+                      "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);
+    return AMP_OK;
+}
+
+/* The list is kept from bracket to bracket. */
+amp_status amp__bracket_optimizers(struct amp__bracket *bracket, amp_optimizer *const *users, size_t n) {
+    if (n > bracket->optimizers_capacity) {
+        void *grown = amp__grow(bracket->optimizers, bracket->optimizers_capacity, n, sizeof *bracket->optimizers);
+        if (!grown) return amp__fail_memory();
+        bracket->optimizers = grown;
+        bracket->optimizers_capacity = n;
     }
-    if (status != AMP_OK) {
-        amp__free(list);
-        return status;
-    }
-    *out = list;
+    for (size_t i = 0; i < n; i++) AMP_TRY(find_optimizer(bracket, users, i));
+    bracket->n_optimizers = n;
     return AMP_OK;
 }

@@ -25,12 +25,15 @@ void amp__context_destroy(amp_context *context) {
         amp__free(optimizer->params);
         amp__optim_destroy(optimizer->optim);
     }
-    for (uint32_t i = 0; context->brackets && i < context->properties.num_losses; i++)
+    for (uint32_t i = 0; context->brackets && i < context->properties.num_losses; i++) {
         amp__free(context->brackets[i].unchecked);
+        amp__free(context->brackets[i].optimizers);
+    }
     amp__cache_destroy(&context->cache);
+    amp__plan_free(&context->plan);
     void *blocks[] = { context->models, context->optimizers, context->params,   context->by_handle,
                        context->by_id,  context->brackets,   context->warnings, context->taped,
-                       context->ranges, context->grad_ranges };
+                       context->ranges, context->grad_ranges,  context->listed };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
     amp__fork_remove(&context->forkable);
     pthread_mutex_destroy(&context->lock);

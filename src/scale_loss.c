@@ -99,17 +99,15 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     struct amp__bracket *bracket = NULL;
     AMP_TRY(amp__bracket_find(context, loss_id, flags, &bracket));
     if (flags & AMP_DELAY_OVERFLOW_CHECK) AMP_TRY(need_unchecked(bracket));
-    AMP_TRY(amp__bracket_optimizers(context, optimizers, n, loss_id, &bracket->optimizers));
+    AMP_TRY(amp__bracket_optimizers(bracket, optimizers, n));
     if (bracket->record.brackets) amp__report_unused_steps(context);
-    bracket->n_optimizers = n;
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
     amp_status status = scale_the_loss(bracket, loss, &filled->loss, &filled->seed_factor);
     if (status == AMP_OK) status = begin_gradients(bracket);
     if (status != AMP_OK) {
         drop_temporaries(bracket);
-        amp__free(bracket->optimizers);
-        bracket->optimizers = NULL;
+        bracket->n_optimizers = 0;
         return status;
     }
     open_bracket(bracket, loss != NULL, flags);
@@ -170,8 +168,6 @@ void amp__bracket_close(struct amp__bracket *bracket) {
     atomic_fetch_sub(&bracket->context->open, 1);
     if (bracket->with_loss) atomic_fetch_sub(&bracket->context->backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->in_bracket = false;
-    amp__free(bracket->optimizers);
-    bracket->optimizers = NULL;
     bracket->n_optimizers = 0;
     bracket->open = false;
     restore_traps(bracket);
@@ -200,18 +196,39 @@ static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all)
 }
 
 /* The parameters of all optimizers as one list, so that an error leaves the gradients of none of them unscaled. */
-static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__grads_result *result) {
+static amp_status list_params(const struct amp__bracket *bracket, struct amp__param *const **out, size_t *out_n) {
+    amp_context *context = bracket->context;
     size_t n = 0, filled = 0;
     for (size_t i = 0; i < bracket->n_optimizers; i++) n += bracket->optimizers[i]->n_params;
-    struct amp__param **params = amp__alloc(n, sizeof *params);
-    if (!params) return amp__fail_memory();
-    for (size_t i = 0; i < bracket->n_optimizers; i++)
-        for (size_t j = 0; j < bracket->optimizers[i]->n_params; j++)
-            params[filled++] = bracket->optimizers[i]->params[j];
-    const bool skips = amp__scaler_skips(&bracket->context->properties.scaler);
-    const amp_status status = amp__grads_end(params, n, bracket->scale, skips, result);
-    amp__free(params);
-    return status;
+    if (n > context->listed_capacity) {
+        void *grown = amp__grow(context->listed, context->listed_capacity, n, sizeof *context->listed);
+        if (!grown) return amp__fail_memory();
+        context->listed = grown;
+        context->listed_capacity = n;
+    }
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        const struct amp__optimizer *optimizer = bracket->optimizers[i];
+        if (optimizer->n_params)
+            memcpy(context->listed + filled, optimizer->params, optimizer->n_params * sizeof *context->listed);
+        filled += optimizer->n_params;
+    }
+    *out = context->listed;
+    *out_n = n;
+    return AMP_OK;
+}
+
+static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__grads_result *result) {
+    amp_context *context = bracket->context;
+    struct amp__param *const *params = NULL;
+    size_t n = 0;
+    if (bracket->n_optimizers == 1) {
+        params = bracket->optimizers[0]->params;
+        n = bracket->optimizers[0]->n_params;
+    } else {
+        AMP_TRY(list_params(bracket, &params, &n));
+    }
+    const bool skips = amp__scaler_skips(&context->properties.scaler);
+    return amp__grads_end(params, n, bracket->scale, skips, &context->plan, result);
 }
 
 /* With what the brackets before it found whose check was delayed. */

@@ -8,10 +8,9 @@
 /* Frees a context whose slots and parameters are back, or one that was never finished. */
 void amp__context_destroy(amp_context *context);
 
-/* bracket.c: the bracket of a loss_id, and its optimizers in a list that is the caller's to free; or why not. */
+/* bracket.c: the bracket of a loss_id, and its list of optimizers filled; or why not. */
 amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out);
-amp_status amp__bracket_optimizers(amp_context *context, amp_optimizer *const *users, size_t n, uint32_t loss_id,
-                                   struct amp__optimizer ***out);
+amp_status amp__bracket_optimizers(struct amp__bracket *bracket, amp_optimizer *const *users, size_t n);
 
 /* Ends an open bracket's hold on its optimizers, temporaries and thread. The gradients are the caller's business. */
 void amp__bracket_close(struct amp__bracket *bracket);

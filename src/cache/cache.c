@@ -35,16 +35,29 @@ void *amp__cache_find(struct amp__cache *cache, size_t key, uint64_t version, bo
     return entry && entry->version == version && (entry->recorded || !recording) ? entry->handle : NULL;
 }
 
-void amp__cache_put(struct amp__cache *cache, size_t key, struct amp__cache_entry *entry) {
-    struct amp__cache_entry *old = atomic_exchange(&cache->cells[key], entry);
-    if (old) push(&cache->retired, old);
+static void retire(struct amp__cache *cache, struct amp__cache_entry *entry) {
+    const bool recorded = entry->recorded;
+    push(&cache->retired, entry);
+    atomic_fetch_sub(&cache->kept, 1);
+    if (recorded) atomic_fetch_sub(&cache->recorded, 1);
 }
 
+/* Counted first: who finds no count finds no entry. */
+void amp__cache_put(struct amp__cache *cache, size_t key, struct amp__cache_entry *entry) {
+    atomic_fetch_add(&cache->kept, 1);
+    if (entry->recorded) atomic_fetch_add(&cache->recorded, 1);
+    struct amp__cache_entry *old = atomic_exchange(&cache->cells[key], entry);
+    if (old) retire(cache, old);
+}
+
+/* A bracket and its step come here several times, mostly for nothing: the cells are not looked through then. */
 void amp__cache_retire(struct amp__cache *cache, bool recorded_only) {
-    for (size_t i = 0; i < cache->n; i++) {
+    size_t left = atomic_load(recorded_only ? &cache->recorded : &cache->kept);
+    for (size_t i = 0; i < cache->n && left; i++) {
         struct amp__cache_entry *entry = atomic_load(&cache->cells[i]);
         if (!entry || (recorded_only && !entry->recorded)) continue;
-        if (atomic_compare_exchange_strong(&cache->cells[i], &entry, NULL)) push(&cache->retired, entry);
+        left--;
+        if (atomic_compare_exchange_strong(&cache->cells[i], &entry, NULL)) retire(cache, entry);
     }
 }
 

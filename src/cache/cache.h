@@ -31,6 +31,7 @@ struct amp__cache {
     size_t n;
     amp__cache_cell retired;
     _Atomic(uint32_t) users;
+    _Atomic(size_t) kept, recorded; /* entries in cells, and those of them that a tape recorded; or a few more */
 };
 
 amp_status amp__cache_init(struct amp__cache *cache, size_t n_keys);

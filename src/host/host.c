@@ -39,8 +39,15 @@ static bool enter_hook(void) {
 /* A hook of a C++ host may throw. */
 static void leave_hook(const bool *was_inside) { amp__thread_state()->scope.inside = *was_inside; }
 
+struct amp__hooks amp__hooks_enter(void) {
+    bool *inside = &amp__thread_state()->scope.inside;
+    const struct amp__hooks hooks = { inside, *inside };
+    *inside = true;
+    return hooks;
+}
+
 /* Keeps the host's status; the message says what libamp was doing. */
-static amp_status hook_failed(amp_status status, const char *hook, const char *name) {
+amp_status amp__hook_failed(amp_status status, const char *hook, const char *name) {
     return amp__fail(status < 0 ? status : AMP_ERR_HOST_FAILED, "the host's hook %s failed%s%s (status %d)", hook,
                      name ? " on " : "", name ? name : "", (int)status);
 }
@@ -59,29 +66,68 @@ static amp_status check_view(const amp_tensor_view *view, const char *name) {
     return AMP_OK;
 }
 
-amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name, struct amp__elements *out) {
-    amp_tensor_view view;
-    memset(&view, 0, sizeof view);
-    AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", name);
-    AMP_TRY(amp__host_need(host->view != NULL, "view", name, "libamp must see its elements"));
-    const amp_status status = host->view(host->self, tensor, &view);
-    if (status != AMP_OK && host->view == amp_buffer_host()->view) return amp__fail_prefix(status, "%s", name);
-    if (status != AMP_OK) return hook_failed(status, "view", name);
-    AMP_TRY(check_view(&view, name));
+amp_status amp__host_judge(const amp_tensor_view *view, const char *name, struct amp__elements *out) {
+    AMP_TRY(check_view(view, name));
     uint64_t size;
-    const amp_status sized = amp__view_size(&view, &size);
+    const amp_status sized = amp__view_size(view, &size);
     if (sized != AMP_OK) return amp__fail_prefix(sized, "%s", name);
-    const bool compact = amp__view_is_compact(&view);
-    AMP_RETURN_IF(!compact && !amp__strides_apart(view.ndim, view.shape, view.strides), AMP_ERR_UNSUPPORTED,
+    const bool compact = amp__view_is_compact(view);
+    AMP_RETURN_IF(!compact && !amp__strides_apart(view->ndim, view->shape, view->strides), AMP_ERR_UNSUPPORTED,
                   "%s has elements that overlap in memory (a stride of 0, or too small: an expanded tensor): make it "
                   "contiguous", name);
-    const amp_dtype dtype = amp__view_dtype(&view);
-    void *data = amp__view_data(&view);
+    const amp_dtype dtype = amp__view_dtype(view);
+    void *data = amp__view_data(view);
     const size_t alignment = amp__dtype_size(dtype);
     AMP_RETURN_IF(alignment && size && (uintptr_t)data % alignment, AMP_ERR_INVALID_ARGUMENT,
                   "%s is misaligned: %s elements at %p", name, amp__dtype_name(dtype), data);
-    const amp_device device = { view.device.type ? view.device.type : DL_CPU, view.device.id };
-    *out = (struct amp__elements){ data, size, dtype, device, view.ndim, view.shape, compact ? NULL : view.strides };
+    const amp_device device = { view->device.type ? view->device.type : DL_CPU, view->device.id };
+    *out = (struct amp__elements){ data, size, dtype, device, view->ndim, view->shape, compact ? NULL : view->strides };
+    return AMP_OK;
+}
+
+/* *below: the bits that are 0 in the address of an element. */
+static inline amp_dtype plain_type(const amp_tensor_view *view, uintptr_t *below) {
+    *below = view->dtype.bits == 32 ? 3 : 1;
+    if (view->dtype.lanes > 1) return AMP_DTYPE_OTHER;
+    if (view->dtype.code == 4) return view->dtype.bits == 16 ? AMP_BFLOAT16 : AMP_DTYPE_OTHER;
+    if (view->dtype.code != 2) return AMP_DTYPE_OTHER;
+    return view->dtype.bits == 32 ? AMP_FLOAT32 : view->dtype.bits == 16 ? AMP_FLOAT16 : AMP_DTYPE_OTHER;
+}
+
+bool amp__view_is_plain(const amp_tensor_view *view, amp_span *span) {
+    uintptr_t below;
+    const amp_dtype dtype = plain_type(view, &below);
+    const uintptr_t data = (uintptr_t)view->data + (uintptr_t)view->byte_offset;
+    if (dtype == AMP_DTYPE_OTHER || (uint32_t)view->device.type > DL_CPU || !view->data || data & below ||
+        (uint32_t)view->ndim > 8 || !view->shape)
+        return false;
+    int64_t size = 1;
+    for (int32_t i = view->ndim; i--;) {
+        const int64_t extent = view->shape[i];
+        if (extent <= 0 || (view->strides && view->strides[i] != size && extent != 1)) return false;
+        if (__builtin_mul_overflow(size, extent, &size) || size > INT64_MAX / 8) return false;
+    }
+    *span = (amp_span){ (void *)data, (uint64_t)size, dtype, 0 };
+    return true;
+}
+
+amp_status amp__host_view(const amp_host *host, void *tensor, const char *name, amp_tensor_view *view) {
+    memset(view, 0, sizeof *view);
+    AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", name);
+    if (!host->view) return amp__host_need(false, "view", name, "libamp must see its elements");
+    const amp_status status = host->view(host->self, tensor, view);
+    if (__builtin_expect(status == AMP_OK, 1)) return AMP_OK;
+    return host->view == amp_buffer_host()->view ? amp__fail_prefix(status, "%s", name)
+                                                 : amp__hook_failed(status, "view", name);
+}
+
+amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name, struct amp__elements *out) {
+    amp_tensor_view view;
+    amp_span plain;
+    AMP_TRY(amp__host_view(host, tensor, name, &view));
+    if (!amp__view_is_plain(&view, &plain)) return amp__host_judge(&view, name, out);
+    *out = (struct amp__elements){ plain.data, plain.size, plain.dtype, { DL_CPU, view.device.id }, view.ndim, view.shape,
+                                   NULL };
     return AMP_OK;
 }
 
@@ -107,7 +153,7 @@ amp_status amp__host_cast(const amp_host *host, void *tensor, amp_dtype to, void
     AMP_TRY(amp__host_need(host->cast != NULL, "cast", "a cast", "without it only the scaler works"));
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->cast(host->self, tensor, to, &result);
-    if (status != AMP_OK) return hook_failed(status, "cast", NULL);
+    if (status != AMP_OK) return amp__hook_failed(status, "cast", NULL);
     AMP_RETURN_IF(!result, AMP_ERR_HOST_FAILED, "the host's hook cast said AMP_OK but returned no tensor");
     *out = result;
     return AMP_OK;
@@ -117,7 +163,7 @@ amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void 
     void *result = NULL;
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->scale(host->self, loss, factor, &result);
-    if (status != AMP_OK) return hook_failed(status, "scale", "the loss");
+    if (status != AMP_OK) return amp__hook_failed(status, "scale", "the loss");
     AMP_RETURN_IF(!result, AMP_ERR_HOST_FAILED, "the host's hook scale said AMP_OK but returned no tensor");
     *out = result;
     return AMP_OK;
@@ -127,7 +173,7 @@ amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, 
     void *result = NULL;
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->grad(host->self, tensor, &result);
-    if (status != AMP_OK) return hook_failed(status, "grad", name);
+    if (status != AMP_OK) return amp__hook_failed(status, "grad", name);
     *grad = result;
     return AMP_OK;
 }
@@ -135,26 +181,26 @@ amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, 
 amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *name, void *grad) {
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->set_grad(host->self, tensor, grad);
-    return status == AMP_OK ? AMP_OK : hook_failed(status, "set_grad", name);
+    return status == AMP_OK ? AMP_OK : amp__hook_failed(status, "set_grad", name);
 }
 
 amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage) {
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->swap_data(host->self, tensor, storage);
-    return status == AMP_OK ? AMP_OK : hook_failed(status, "swap_data", name);
+    return status == AMP_OK ? AMP_OK : amp__hook_failed(status, "swap_data", name);
 }
 
 amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n) {
     if (!host->reduce) return AMP_OK;
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->reduce(host->self, reduction, values, n);
-    return status == AMP_OK ? AMP_OK : hook_failed(status, "reduce", NULL);
+    return status == AMP_OK ? AMP_OK : amp__hook_failed(status, "reduce", NULL);
 }
 
 amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self) {
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->visit(host->self, op, args, emit, emit_self);
-    return status == AMP_OK ? AMP_OK : hook_failed(status, "visit", NULL);
+    return status == AMP_OK ? AMP_OK : amp__hook_failed(status, "visit", NULL);
 }
 
 bool amp__host_grad_enabled(const amp_host *host) {
@@ -174,7 +220,7 @@ amp_status amp__host_alloc(const amp_host *host, uint64_t size, amp_dtype dtype,
     amp_storage storage = { NULL, NULL, bytes, dtype, 0 };
     if (amp__host_owns_memory(host)) {
         const amp_status status = host->alloc(host->self, bytes, device, purpose, &storage);
-        if (status != AMP_OK) return hook_failed(status, "alloc", NULL);
+        if (status != AMP_OK) return amp__hook_failed(status, "alloc", NULL);
         AMP_RETURN_IF(!storage.data, AMP_ERR_HOST_FAILED, "the host's hook alloc said AMP_OK but returned no memory");
         storage.dtype = dtype;
     } else {

@@ -6,6 +6,7 @@
 #ifndef AMP_HOST_H
 #define AMP_HOST_H
 
+#include "amp_kernels.h"
 #include "common/common.h"
 
 /* Copies the caller's structure; `what` names it in messages ("model 0"). */
@@ -24,6 +25,13 @@ struct amp__elements {
     const int64_t *shape;   /* the host's: until the next call of a hook */
     const int64_t *strides; /* the same; NULL: one compact block */
 };
+/* The same in two steps: what the host says, */
+amp_status amp__host_view(const amp_host *host, void *tensor, const char *name, amp_tensor_view *view);
+/* and what to make of it. */
+amp_status amp__host_judge(const amp_tensor_view *view, const char *name, struct amp__elements *out);
+/* What nearly all views are: a compact, aligned block of 16- or 32-bit floats in the CPU's memory, not empty. False: it
+ * takes a judge. */
+bool amp__view_is_plain(const amp_tensor_view *view, amp_span *span);
 /* Fails on what no level can train: sparse, complex, fp8, other devices, elements that overlap. */
 amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
 /* Fails on blocks with gaps too. */
@@ -33,6 +41,21 @@ amp_dtype amp__host_dtype(const amp_host *host, void *tensor); /* AMP_DTYPE_OTHE
 amp_status amp__host_cast(const amp_host *host, void *tensor, amp_dtype to, void **out);
 amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void **out);
 amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, void **grad);
+/* For many tensors in a row: the thread counts as inside an op until hooks_leave, which an exception calls too. */
+struct amp__hooks {
+    bool *inside, was_inside;
+};
+struct amp__hooks amp__hooks_enter(void);
+static inline void amp__hooks_leave(const struct amp__hooks *hooks) { *hooks->inside = hooks->was_inside; }
+amp_status amp__hook_failed(amp_status status, const char *hook, const char *name);
+/* amp__host_grad in such a row. */
+static inline amp_status amp__hooks_grad(const struct amp__hooks *hooks, const amp_host *host, void *tensor,
+                                         const char *name, void **grad) {
+    (void)hooks;
+    *grad = NULL;
+    const amp_status status = host->grad(host->self, tensor, grad);
+    return __builtin_expect(status == AMP_OK, 1) ? AMP_OK : amp__hook_failed(status, "grad", name);
+}
 amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *name, void *grad);
 amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage);
 /* `n` values over all ranks, in place; unchanged where the host has no `reduce`. After an error they are anything. */

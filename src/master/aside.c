@@ -9,8 +9,7 @@ uint64_t amp__grad_version(const struct amp__param *param, void *handle) {
     return param->host->version ? param->host->version(param->host->self, handle) : 0;
 }
 
-static amp_status look(const struct amp__param *param, void *grad, struct amp__elements *now) {
-    const amp_status status = amp__host_layout(param->host, grad, "gradient", now);
+static amp_status check(const struct amp__param *param, amp_status status, const struct amp__elements *now) {
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     AMP_RETURN_IF(now->size != param->size || !amp__is_floating(now->dtype), AMP_ERR_INVALID_ARGUMENT,
                   "%s has %llu elements but its gradient has %llu of %s", param->name, (unsigned long long)param->size,
@@ -21,9 +20,15 @@ static amp_status look(const struct amp__param *param, void *grad, struct amp__e
     return AMP_OK;
 }
 
-amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *span) {
+static amp_status look(const struct amp__param *param, void *grad, struct amp__elements *now) {
+    return check(param, amp__host_layout(param->host, grad, "gradient", now), now);
+}
+
+/* Not the compact block that it nearly always is. */
+__attribute__((noinline)) static amp_status look_closely(struct amp__param *param, const amp_tensor_view *view,
+                                                         amp_span *span) {
     struct amp__elements now;
-    AMP_TRY(look(param, grad, &now));
+    AMP_TRY(check(param, amp__host_judge(view, "gradient", &now), &now));
     if (now.strides) {
         if (param->flat && param->flat_dtype != now.dtype) {
             amp__free(param->flat);
@@ -36,6 +41,13 @@ amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *sp
     }
     *span = (amp_span){ now.strides ? param->flat : now.data, now.size, now.dtype, 0 };
     return AMP_OK;
+}
+
+amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *span) {
+    amp_tensor_view view;
+    const amp_status status = amp__host_view(param->host, grad, "gradient", &view);
+    if (__builtin_expect(status != AMP_OK, 0)) return amp__fail_prefix(status, "%s", param->name);
+    return amp__view_is_plain(&view, span) && span->size == param->size ? AMP_OK : look_closely(param, &view, span);
 }
 
 amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp_span *span) {
@@ -52,19 +64,27 @@ amp_span amp__grad_master(const struct amp__param *param) {
     return (amp_span){ param->grad.data, param->size, AMP_FLOAT32, 0 };
 }
 
-amp_status amp__grad_need_master(struct amp__param *param) {
-    if (!amp__has_master_grad(param) || param->grad.data) return AMP_OK;
+amp_status amp__grad_make_master(struct amp__param *param) {
     return amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &param->grad);
 }
 
 bool amp__span_is_zero(const amp_span *span) {
+    static const unsigned char zeros[4096];
     const unsigned char *bytes = span->data;
-    const uint64_t n = span->size * amp__dtype_size(span->dtype);
-    return n == 0 || (bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1));
+    uint64_t n = amp__span_bytes(span);
+    for (; n > sizeof zeros; n -= sizeof zeros, bytes += sizeof zeros)
+        if (memcmp(bytes, zeros, sizeof zeros)) return false;
+    return !n || !memcmp(bytes, zeros, n);
+}
+
+void amp__grad_write_zero(struct amp__param *param) {
+    if (param->grad_zero) memset(param->grad.data, 0, (size_t)param->size * sizeof(float));
+    param->grad_zero = false;
 }
 
 amp_status amp__grad_follow(struct amp__param *param, void *grad, const amp_span *shown, bool look) {
     AMP_TRY(amp__grad_need_master(param));
+    amp__grad_write_zero(param);
     const uint64_t version = amp__grad_version(param, grad);
     const amp_span master = amp__grad_master(param);
     const bool another = grad != param->grad_handle || !amp__is_low(shown->dtype);
@@ -108,11 +128,12 @@ amp_status amp__span_copy(const struct amp__param *param, const amp_span *span, 
     return AMP_OK;
 }
 
-amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, struct amp__aside *aside) {
+amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero,
+                          struct amp__aside *aside) {
     if (param->host->set_grad) {
         AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
         aside->handle = grad;
-    } else if (!amp__span_is_zero(shown)) {
+    } else if (!zero) {
         AMP_TRY(amp__span_copy(param, shown, &aside->copy));
         memset(shown->data, 0, amp__span_bytes(shown));
         AMP_TRY(amp__grad_store(param, grad, shown));

@@ -27,7 +27,7 @@ static amp_status find_pending(struct amp__param *param, void **out) {
     return AMP_OK;
 }
 
-amp_status amp__grads_unscale(struct amp__param *param) {
+amp_status amp__grads_unscale_now(struct amp__param *param) {
     const struct amp__pending *pending = &param->pending;
     void *grad;
     amp_span shown;
@@ -37,6 +37,7 @@ amp_status amp__grads_unscale(struct amp__param *param) {
     AMP_TRY(amp__grad_need_master(param));
     const bool master = amp__has_master_grad(param);
     const amp_span dst = master ? amp__grad_master(param) : shown;
+    param->grad_zero = false; /* all of it is written here */
     AMP_TRY(amp_scale_list(&dst, &shown, 1, pending->inverse, NULL));
     if (pending->factor != 1.0f) AMP_TRY(amp_scale_list(&dst, &dst, 1, pending->factor, NULL));
     if (master) AMP_TRY(amp_cast_list(&shown, &dst, 1));

@@ -11,7 +11,12 @@ uint64_t amp__grad_version(const struct amp__param *param, void *handle);
 amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *span);
 amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp_span *span);
 amp_span amp__grad_master(const struct amp__param *param);
-amp_status amp__grad_need_master(struct amp__param *param);
+amp_status amp__grad_make_master(struct amp__param *param);
+static inline amp_status amp__grad_need_master(struct amp__param *param) {
+    return amp__has_master_grad(param) && !param->grad.data ? amp__grad_make_master(param) : AMP_OK;
+}
+/* The zeros that grad_zero stands for; before anybody reads the master gradient. */
+void amp__grad_write_zero(struct amp__param *param);
 /* Brings the master gradient up to date with the host's handle: another one, or changed in place (look: or perhaps). A
  * gradient that the host zeroed is zero, also where the master gradient was too small to show. */
 amp_status amp__grad_follow(struct amp__param *param, void *grad, const amp_span *shown, bool look);
@@ -23,11 +28,15 @@ bool amp__span_is_zero(const amp_span *span);
 static inline uint64_t amp__span_bytes(const amp_span *span) { return span->size * amp__dtype_size(span->dtype); }
 amp_status amp__span_copy(const struct amp__param *param, const amp_span *span, amp_storage *out);
 
-/* Afterwards the parameter has no gradient, or a fixed buffer of zeros. */
-amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, struct amp__aside *aside);
+/* Afterwards the parameter has no gradient, or a fixed buffer of zeros. zero: it is one already. */
+amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero,
+                          struct amp__aside *aside);
 /* What is there now is dropped for what was set aside. */
 amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside);
 void amp__aside_drop(struct amp__param *param, struct amp__aside *aside);
 amp_status amp__aside_elements(const struct amp__param *param, struct amp__aside *aside, amp_span *span);
+
+/* One gradient of amp__grads_delay. */
+amp_status amp__grad_delay(struct amp__param *param);
 
 #endif

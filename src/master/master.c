@@ -225,7 +225,7 @@ amp_status amp__master_swap_out(struct amp__param *param) {
     return status;
 }
 
-amp_status amp__master_settle(struct amp__param *param) {
+amp_status amp__master_settle_now(struct amp__param *param) {
     if (param->swapped) return AMP_OK;
     const amp_status grad_status = take_grad_back(param);
     if (!param->stuck) return grad_status;

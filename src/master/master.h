@@ -16,63 +16,63 @@ struct amp__aside {
     amp_storage copy; /* also of a handle's elements that are no compact block */
 };
 
+/* What a bracket looks at for each parameter comes first: two cache lines where there is nothing special. */
 struct amp__param {
     const amp_host *host;
     void *tensor; /* the first handle on this storage */
-    void **ties;  /* further handles on it */
-    size_t n_ties;
-    char *name;
-    int32_t module_kind;
     uint64_t size;
-    amp_dtype dtype; /* present type */
-    amp_device device;
-    uint32_t index;     /* in the context */
-    uint32_t owners;    /* while optimizers are being counted */
-    bool in_model, in_optimizer;
-    void *address;            /* at initialize, for finding ties */
-    size_t listed_by;         /* 1 + the last optimizer that lists it */
-    struct amp__param *tied_to; /* while ties are being found */
-    bool re_typed;
-
-    amp_storage fp32;   /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
-                           alloc) the host's own block kept for the way back; empty: neither */
-    bool has_master;
+    amp_dtype dtype;    /* present type */
     amp_dtype emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
-    uint64_t version;   /* of the tensor when master and parameter last agreed */
-    uint32_t swapped;   /* steps that are running on the master */
-    bool stuck;         /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
-    uint64_t unfit;     /* finite FP32 weights that became infinite */
+    void *grad_handle;  /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
+    void *step_grad;    /* handle whose storage is swapped for `grad` during a step, */
+    char *name;
+    uint32_t swapped; /* steps that are running on the master */
+    bool has_master;  /* `fp32` is one */
+    bool stuck;       /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
+    bool defers;      /* its gradient may wait for the step: only an optimizer of libamp's own lists it */
 
-    amp_storage grad;      /* FP32 master gradient, allocated at the first bracket */
-    void *grad_handle;     /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
-    uint64_t grad_version; /* of that handle when both last agreed */
-    void *step_grad;       /* handle whose storage is swapped for `grad` during a step, */
-    amp_storage lent;      /* and the block that lies under it then */
-    amp_storage spread;    /* a step_grad with gaps: what is exchanged is not `grad` but a block with the same gaps */
-    void *flat;            /* compact copy of a gradient that is no compact block, */
-    amp_dtype flat_dtype;  /* of this type; kept for the next time */
-    int64_t *layout;       /* what amp_master_params told of shape and strides */
-
+    /* while a bracket is open, and between brackets that delay */
+    bool in_bracket;
+    bool scaled;    /* brackets that delayed have ended: the gradient still carries the scale, */
+    bool delaying;  /* and another bracket is open on top of them */
+    bool planned;   /* while an end computes: backward made a gradient */
+    bool grad_zero; /* `grad` stands for zeros that are not written there yet */
+    /* hosts with fixed gradient buffers: what stood there at the first begin since the last step */
+    bool first_saved;
     /* The gradient that a bracket left scaled, for libamp's own optimizer unscales on its way: handle NULL: none. */
-    bool defers; /* only such an optimizer lists it */
     struct amp__pending {
         void *handle;
         uint64_t version;      /* of the handle at the bracket's end */
         float inverse, factor; /* the gradient is that times inverse, times factor (clipping; 1) */
         double squares;        /* their sum of squares, before factor */
     } pending;
-
-    /* while a bracket is open, and between brackets that delay */
-    bool in_bracket;
-    bool scaled;   /* brackets that delayed have ended: the gradient still carries the scale, */
-    bool delaying; /* and another bracket is open on top of them */
-    bool planned;  /* while an end computes: backward made a gradient */
     struct amp__aside stash;   /* what was there at begin */
+    amp_storage grad; /* FP32 master gradient, allocated at the first bracket */
+    uint64_t grad_version; /* of grad_handle when both last agreed */
     struct amp__aside delayed; /* the scaled gradient of earlier brackets that delayed, while another is open */
+    amp_storage first; /* see first_saved; empty: zeros. FP32 where there is a master */
 
-    /* hosts with fixed gradient buffers: what stood there at the first begin since the last step */
-    bool first_saved;
-    amp_storage first; /* empty: zeros. FP32 where there is a master */
+    amp_storage fp32;   /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
+                           alloc) the host's own block kept for the way back; empty: neither */
+    uint64_t version;   /* of the tensor when master and parameter last agreed */
+    amp_storage lent;   /* the block that lies under step_grad during a step */
+    amp_storage spread; /* a step_grad with gaps: what is exchanged is not `grad` but a block with the same gaps */
+    void *flat;            /* compact copy of a gradient that is no compact block, */
+    amp_dtype flat_dtype;  /* of this type; kept for the next time */
+    int64_t *layout;       /* what amp_master_params told of shape and strides */
+
+    void **ties; /* further handles on the storage */
+    size_t n_ties;
+    int32_t module_kind;
+    amp_device device;
+    uint32_t index;  /* in the context */
+    uint32_t owners; /* while optimizers are being counted */
+    bool in_model, in_optimizer;
+    bool re_typed;
+    void *address;              /* at initialize, for finding ties */
+    size_t listed_by;           /* 1 + the last optimizer that lists it */
+    struct amp__param *tied_to; /* while ties are being found */
+    uint64_t unfit;             /* finite FP32 weights that became infinite */
 };
 
 /* ---- retype.c: another type under the same handles ---- */
@@ -123,7 +123,10 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always);
 /* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
 amp_status amp__master_swap_in(struct amp__param *param);
 /* Finishes what the host refused at the end of an earlier step; everything that looks at the parameter starts with it. */
-amp_status amp__master_settle(struct amp__param *param);
+amp_status amp__master_settle_now(struct amp__param *param);
+static inline amp_status amp__master_settle(struct amp__param *param) {
+    return param->step_grad || param->stuck ? amp__master_settle_now(param) : AMP_OK;
+}
 amp_status amp__master_swap_out(struct amp__param *param);
 /* master[i] := low[i] wherever master[i] rounded is not low[i]; any NaN equals any NaN. */
 amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp_dtype dtype);
@@ -141,13 +144,25 @@ struct amp__grads_result {
     const struct amp__param *first_nonfinite; /* with found_inf */
 };
 
+/* Room for what an end computes, kept from one to the next; zeros are an empty one. Ends that share it are not at work at
+ * once. */
+struct amp__plan {
+    struct amp__plan_entry *entries;
+    uint8_t *what;
+    amp_span *fresh, *dst, *stash; /* one block, from fresh on */
+    size_t n, capacity;
+    unsigned all; /* what any entry wants */
+    bool skips;   /* no gradient that is not finite will be stepped on */
+};
+void amp__plan_free(struct amp__plan *plan);
+
 /* Sets existing gradients aside. Where a bracket that delayed left scaled ones, those are set aside beside what it set
  * aside. On an error everything is as it was. */
 amp_status amp__grads_begin(struct amp__param *const *params, size_t n);
 /* The end of a bracket that delays: the scaled gradients of those before it are added to the new ones. */
 amp_status amp__grads_delay(struct amp__param *const *params, size_t n);
-/* new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */
-amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips,
+/* unscale.c: new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */
+amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, struct amp__plan *plan,
                           struct amp__grads_result *result);
 /* New gradients are dropped, those set aside are put back: with `all` those that stood before the first delayed bracket,
  * else those that stood before this one. */
@@ -168,7 +183,10 @@ amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float fa
 /* May this gradient wait for the step? */
 bool amp__grads_may_defer(const struct amp__param *param, const amp_span *fresh);
 /* Unscales what waits; whoever looks at a gradient begins with it. */
-amp_status amp__grads_unscale(struct amp__param *param);
+amp_status amp__grads_unscale_now(struct amp__param *param);
+static inline amp_status amp__grads_unscale(struct amp__param *param) {
+    return param->pending.handle ? amp__grads_unscale_now(param) : AMP_OK;
+}
 /* Can a clipping factor be left beside it? One can. */
 static inline bool amp__grads_takes_factor(const struct amp__param *param) {
     return param->pending.handle && param->pending.factor == 1.0f;

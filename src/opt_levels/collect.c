@@ -35,8 +35,9 @@ static amp_status new_param(amp_context *context, const amp_host *host, void *te
                             const char *owner, size_t index, struct amp__param **out) {
     char numbered[64];
     snprintf(numbered, sizeof numbered, "%sparam.%zu", owner, index);
-    struct amp__param *param = amp__alloc(1, sizeof *param);
+    struct amp__param *param = amp__alloc_aligned(sizeof *param); /* to cache lines */
     if (!param) return amp__fail_memory();
+    memset(param, 0, sizeof *param);
     param->host = host;
     param->tensor = tensor;
     param->name = amp__strdup(name ? name : numbered);

@@ -95,8 +95,8 @@ struct amp__bracket {
     bool seeded; /* the ops' seeds carry the scale */
     uint32_t loss_id;
     amp_context *context;
-    struct amp__optimizer **optimizers;
-    size_t n_optimizers;
+    struct amp__optimizer **optimizers; /* n_optimizers of them while open */
+    size_t n_optimizers, optimizers_capacity;
     struct amp__scaler scaler;
     float scale;     /* of this bracket, while open */
     float found_inf; /* of the last one closed */
@@ -157,6 +157,9 @@ struct amp_context {
     _Atomic(uint32_t) backward;    /* and those of them that have a loss: backward is running */
     bool has_forward;              /* one of the models described its forward */
     uint64_t n_steps;              /* steps and skips of all optimizers */
+    struct amp__plan plan;         /* of the bracket that is ending; brackets and steps are one thread's business */
+    struct amp__param **listed;    /* the parameters of its optimizers, where there are several */
+    size_t listed_capacity;
     struct amp__cache cache;
 
     struct amp__forkable forkable; /* the lock */

@@ -8,8 +8,14 @@
 
 /* ---- masters in and out ---- */
 
+/* At some levels no parameter has a type other than the one it came with. */
+static bool has_masters(const struct amp__optimizer *optimizer) {
+    return amp__retypes(&optimizer->context->properties);
+}
+
 static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
     amp_status status = AMP_OK;
+    if (!has_masters(optimizer)) return AMP_OK;
     for (size_t i = n; i--;) {
         const amp_status one = amp__master_swap_out(optimizer->params[i]);
         if (one != AMP_OK) status = one;
@@ -18,7 +24,7 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
 }
 
 static amp_status swap_in(struct amp__optimizer *optimizer) {
-    for (size_t i = 0; i < optimizer->n_params; i++) {
+    for (size_t i = 0; i < optimizer->n_params && has_masters(optimizer); i++) {
         const amp_status status = amp__master_swap_in(optimizer->params[i]);
         if (status == AMP_OK) continue;
         (void)swap_out(optimizer, i);
@@ -29,7 +35,11 @@ static amp_status swap_in(struct amp__optimizer *optimizer) {
 
 /* ---- what the brackets decided ---- */
 
+/* An optimizer on its own need not look at each parameter: what the others could have done to them, it has not. */
+static bool shares(const struct amp__optimizer *optimizer) { return optimizer->context->n_optimizers > 1; }
+
 bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer) {
+    if (!shares(optimizer)) return optimizer->stepping;
     for (size_t i = 0; i < optimizer->n_params; i++)
         if (optimizer->params[i]->swapped) return true;
     return false;
@@ -44,7 +54,7 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->unchecked, AMP_ERR_WRONG_STATE,
                   "step while it is not decided whether to: the last bracket of a loss_id before a step must not have "
                   "AMP_DELAY_OVERFLOW_CHECK");
-    for (size_t i = 0; i < optimizer->n_params; i++)
+    for (size_t i = 0; i < optimizer->n_params && shares(optimizer); i++)
         AMP_RETURN_IF(optimizer->params[i]->in_bracket, AMP_ERR_WRONG_STATE,
                       "step while the gradient of %s is in the bracket of another optimizer that shares it, or is still scaled: "
                       "call amp_scale_loss_end first", optimizer->params[i]->name);

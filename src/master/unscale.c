@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of a bracket: the gradients that backward made are found and checked, then unscaled as a few lists for the
+ * kernels. All that can fail comes before anything is written. A parameter is looked at twice, however many there are:
+ * once to plan, once to close.
+ */
+#include "kernels/fpenv.h"
+#include "kernels/kernels.h"
+#include "kernels/round.h"
+#include "master/grad.h"
+
+#include <string.h>
+
+/* What is done with an entry of the plan. Neighbours that agree in WORK go to the kernels together. */
+enum {
+    TO_MASTER = 1 << 0, /* the result is the FP32 master gradient; else in place */
+    ADDS = 1 << 1,      /* to what was set aside, */
+    ADDS_ZERO = 1 << 2, /* which was zeros: a sum that is zero is +0 then */
+    WAITS = 1 << 3,     /* only checked here, for the step unscales */
+    WORK = TO_MASTER | ADDS | ADDS_ZERO | WAITS,
+    NONFINITE = 1 << 4, /* what the check found */
+    GAPS = 1 << 5,      /* the host's elements are no compact block: they are written from our copy */
+    ROUNDS = 1 << 6,    /* emulated, and no master takes the exact value */
+};
+
+_Static_assert(offsetof(struct amp__param, stash.present) < 128, "see struct amp__param");
+
+struct amp__plan_entry {
+    struct amp__param *param;
+    void *grad;
+};
+
+void amp__plan_free(struct amp__plan *plan) {
+    amp__free(plan->entries);
+    amp__free(plan->what);
+    amp__free(plan->fresh);
+    *plan = (struct amp__plan){ 0 };
+}
+
+static amp_status plan_room(struct amp__plan *plan, size_t n) {
+    if (n > plan->capacity) {
+        amp__plan_free(plan);
+        plan->entries = amp__alloc(n, sizeof *plan->entries);
+        plan->what = amp__alloc(n, sizeof *plan->what);
+        plan->fresh = amp__alloc(3 * n, sizeof *plan->fresh);
+        if (!plan->entries || !plan->what || !plan->fresh) {
+            amp__plan_free(plan);
+            return amp__fail_memory();
+        }
+        plan->dst = plan->fresh + n;
+        plan->stash = plan->fresh + 2 * n;
+        plan->capacity = n;
+    }
+    plan->n = 0;
+    plan->all = 0;
+    return AMP_OK;
+}
+
+/* ---- planning ---- */
+
+/* What was set aside, as elements; *what: whether anything was. The way that zeros are added without being read makes a NaN
+ * of an infinity: where an infinity would be kept they are written. */
+static amp_status plan_stash(const struct amp__plan *plan, struct amp__param *param, amp_span *stash, uint8_t *what) {
+    stash->data = NULL;
+    if (!amp__has_master_grad(param)) AMP_TRY(amp__aside_elements(param, &param->stash, stash));
+    else if (param->grad_handle) {
+        if (!plan->skips || param->host->set_grad) amp__grad_write_zero(param);
+        if (param->grad_zero) *what |= ADDS_ZERO;
+        else *stash = amp__grad_master(param);
+    }
+    if (stash->data) *what |= ADDS;
+    return AMP_OK;
+}
+
+static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hooks, struct amp__param *param) {
+    const size_t i = plan->n;
+    amp_span *fresh = &plan->fresh[i];
+    uint8_t what = 0;
+    void *grad;
+    AMP_TRY(amp__hooks_grad(hooks, param->host, param->tensor, param->name, &grad));
+    if (!grad) return AMP_OK;
+    AMP_TRY(amp__grad_elements(param, grad, fresh));
+    if (param->stash.present) AMP_TRY(plan_stash(plan, param, &plan->stash[i], &what));
+    if (!(what & (ADDS | ADDS_ZERO)) && amp__grads_may_defer(param, fresh)) what |= WAITS;
+    else AMP_TRY(amp__grad_need_master(param));
+    if (amp__has_master_grad(param)) what |= TO_MASTER;
+    if (fresh->data == param->flat && param->flat) what |= GAPS;
+    if (param->emulated && !param->has_master && fresh->dtype == AMP_FLOAT32) what |= ROUNDS;
+    plan->dst[i] = what & TO_MASTER ? amp__grad_master(param) : *fresh;
+    plan->what[i] = what;
+    plan->all |= what;
+    plan->entries[i] = (struct amp__plan_entry){ param, grad };
+    plan->n++;
+    param->planned = true;
+    return AMP_OK;
+}
+
+/* *left_out: backward made nothing for so many. A parameter that two optimizers share is unscaled once. */
+static amp_status plan_all(struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t *left_out) {
+    AMP_CLEANUP(amp__hooks_leave) const struct amp__hooks hooks = amp__hooks_enter();
+    for (size_t i = 0; i < n; i++) {
+        struct amp__param *param = params[i];
+        if (!param->in_bracket || param->planned) continue;
+        AMP_TRY(amp__grad_delay(param));
+        AMP_TRY(plan_one(plan, &hooks, param));
+        *left_out += !param->planned;
+    }
+    return AMP_OK;
+}
+
+/* ---- computing ---- */
+
+/* Reads alone. The sums are what clipping will ask for. */
+static void check(struct amp__plan *plan, size_t begin, size_t end, float inverse, float *found_inf) {
+    const amp__fpenv saved = amp__fpenv_enter();
+    for (size_t i = begin; i < end; i++) {
+        uint32_t nonfinite = 0;
+        plan->entries[i].param->pending.squares = amp__check_span(&plan->fresh[i], inverse, 1.0f, &nonfinite);
+        if (!nonfinite) continue;
+        plan->what[i] |= NONFINITE;
+        *found_inf = 1.0f;
+    }
+    amp__fpenv_leave(saved);
+}
+
+/* Neighbours of one kind; the host's handles show the results, master gradients rounded. */
+static amp_status run_list(struct amp__plan *plan, size_t i, size_t n, float inverse, float *found_inf) {
+    const uint8_t what = plan->what[i];
+    const amp_span *fresh = plan->fresh + i, *dst = what & TO_MASTER ? plan->dst + i : fresh;
+    if (what & WAITS) check(plan, i, i + n, inverse, found_inf);
+    else if (what & ADDS_ZERO) /* (-0) * x is the zero that makes inverse * x + 0 of the sum, for each finite x */
+        AMP_TRY(amp_axpby_list(dst, inverse, fresh, -0.0f, fresh, n, found_inf));
+    else if (what & ADDS) AMP_TRY(amp_axpby_list(dst, inverse, fresh, 1.0f, plan->stash + i, n, found_inf));
+    else AMP_TRY(amp_scale_list(dst, fresh, n, inverse, found_inf));
+    return (what & (WAITS | TO_MASTER)) == TO_MASTER ? amp_cast_list(fresh, dst, n) : AMP_OK;
+}
+
+static amp_status run(struct amp__plan *plan, float inverse, float *found_inf) {
+    for (size_t i = 0, end; i < plan->n; i = end) {
+        for (end = i + 1; end < plan->n && !((plan->what[end] ^ plan->what[i]) & WORK);) end++;
+        AMP_TRY(run_list(plan, i, end - i, inverse, found_inf));
+    }
+    return AMP_OK;
+}
+
+/* A gradient that the 16-bit type would hold, where it is emulated and no master takes the exact one. */
+static void round_emulated(const struct amp__plan *plan, float *found_inf) {
+    for (size_t i = 0; i < plan->n; i++) {
+        struct amp__counts counts = { 0 };
+        if (!(plan->what[i] & ROUNDS)) continue;
+        amp__round(plan->fresh[i].data, plan->fresh[i].data, plan->fresh[i].size, plan->entries[i].param->emulated, &counts);
+        if (counts.overflowed) *found_inf = 1.0f;
+    }
+}
+
+/* ---- closing ---- */
+
+static void leave_waiting(struct amp__param *param, void *grad, float inverse) {
+    param->pending.handle = grad;
+    param->pending.version = amp__grad_version(param, grad);
+    param->pending.inverse = inverse;
+    param->pending.factor = 1.0f;
+    param->grad_handle = NULL;
+}
+
+/* What a gradient with gaps or a master has to remember. */
+static amp_status remember(const struct amp__plan *plan, float inverse) {
+    for (size_t i = 0; i < plan->n; i++) {
+        struct amp__param *param = plan->entries[i].param;
+        void *grad = plan->entries[i].grad;
+        if (plan->what[i] & WAITS) {
+            leave_waiting(param, grad, inverse);
+            continue;
+        }
+        if (plan->what[i] & GAPS) AMP_TRY(amp__grad_store(param, grad, &plan->fresh[i]));
+        if (!(plan->what[i] & TO_MASTER)) continue;
+        param->grad_handle = grad;
+        param->grad_zero = false;
+        param->grad_version = amp__grad_version(param, grad);
+    }
+    return AMP_OK;
+}
+
+/* The bracket is over for one parameter, and what was set aside is merged. */
+static void settle(struct amp__param *param) {
+    if (param->stash.present) amp__aside_drop(param, &param->stash);
+    param->in_bracket = param->scaled = false;
+}
+
+/* Where backward made nothing, what was set aside goes back. The last thing that can fail, and the bracket is over for
+ * those that have it: so a cancel that follows leaves all as at begin. */
+static amp_status give_back(struct amp__param *const *params, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        struct amp__param *param = params[i];
+        if (!param->in_bracket || param->planned) continue;
+        if (param->stash.handle)
+            AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, param->stash.handle));
+        param->stash.handle = NULL; /* the host's again */
+        settle(param);
+    }
+    return AMP_OK;
+}
+
+/* Fixed buffers cannot be dropped by the host: after an overflow they hold again what stood there at begin. */
+static void restore_fixed(const struct amp__plan *plan) {
+    for (size_t i = 0; i < plan->n; i++) {
+        struct amp__param *param = plan->entries[i].param;
+        if (param->host->set_grad) continue;
+        (void)amp__aside_take_back(param, &param->stash);
+        param->grad_handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
+        param->pending.handle = NULL;
+    }
+}
+
+static amp_status find_nonfinite(const struct amp__plan *plan, const struct amp__param **first) {
+    for (size_t i = 0; i < plan->n && !*first; i++) {
+        int64_t at = -1;
+        if (!(plan->what[i] & WAITS)) AMP_TRY(amp_first_nonfinite(&plan->dst[i], 1, &at));
+        if (plan->what[i] & NONFINITE || at >= 0) *first = plan->entries[i].param;
+    }
+    return AMP_OK;
+}
+
+static amp_status unscale(struct amp__plan *plan, float inverse, struct amp__grads_result *result) {
+    float found_inf = 0.0f;
+    AMP_TRY(run(plan, inverse, &found_inf));
+    if (plan->all & ROUNDS) round_emulated(plan, &found_inf);
+    if (plan->all & (TO_MASTER | WAITS | GAPS)) AMP_TRY(remember(plan, inverse));
+    *result = (struct amp__grads_result){ found_inf != 0.0f, NULL };
+    if (!result->found_inf) return AMP_OK;
+    const amp_status status = find_nonfinite(plan, &result->first_nonfinite);
+    if (plan->skips) restore_fixed(plan);
+    return status;
+}
+
+amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, struct amp__plan *plan,
+                          struct amp__grads_result *result) {
+    size_t left_out = 0;
+    AMP_TRY(plan_room(plan, n));
+    plan->skips = skips;
+    amp_status status = plan_all(plan, params, n, &left_out);
+    if (status == AMP_OK && left_out) status = give_back(params, n);
+    if (status == AMP_OK) status = unscale(plan, (float)(1.0 / (double)scale), result);
+    for (size_t i = 0; i < plan->n; i++) {
+        struct amp__param *param = plan->entries[i].param;
+        param->planned = false;
+        if (status == AMP_OK) settle(param);
+    }
+    return status;
+}
