@@ -37,8 +37,7 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     optimizer->params = grown;
     if (optimizer->optim) AMP_TRY(amp__optim_grow(optimizer->optim, optimizer_params + n));
     amp_status status = amp__cache_grow(&context->cache, (context->n_params + n) * AMP_FLOAT64);
-    for (size_t i = 0; i < n && status == AMP_OK; i++)
-        status = amp__collect_late(context, optimizer, params, i);
+    if (status == AMP_OK) status = amp__collect_late(context, optimizer, params, n);
     if (status == AMP_OK) status = amp__fused_attach(optimizer, optimizer_params);
     if (status != AMP_OK) {
         if (optimizer->optim) amp__optim_shrink(optimizer->optim, optimizer_params);

@@ -3,6 +3,7 @@
  * amp_initialize: builds a context from the caller's descriptors, checks everything, prepares every closure, and only
  * then touches the host: parameters are re-typed (and put back if one refuses), slots are swapped. All or nothing.
  */
+#include "common/map.h"
 #include "opt_levels/build.h"
 #include "opt_levels/raw.h"
 #include "top.h"
@@ -199,30 +200,46 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
 }
 
 /* Models may share a table: then their ops on one slot must be the same, and the slot is wrapped once. */
-static amp_status find_shared(amp_context *context, size_t model_index, struct amp__op *op) {
-    for (size_t i = 0; i < model_index; i++) {
-        const struct amp__model *earlier = &context->models[i];
-        for (size_t j = 0; j < earlier->n_ops; j++) {
-            const struct amp__op *other = &earlier->ops[j];
-            if (other->slot != op->slot || !other->added || other->shares) continue;
-            AMP_RETURN_IF(strcmp(other->schema_text, op->schema_text) != 0 || other->op_class != op->op_class ||
-                              ((other->flags ^ op->flags) & AMP_OP_COPY) ||
-                              other->host->self != op->host->self || other->host->cast != op->host->cast,
-                          AMP_ERR_CONFLICT,
-                          "op %s of model %zu and op %s of model %zu share a slot but not schema, class, AMP_OP_COPY and host: give "
-                          "them the same, or initialise the models apart", other->name, i, op->name, model_index);
-            op->shares = other;
-            return AMP_OK;
-        }
-    }
+static amp_status check_shared(const amp_context *context, size_t model_index, const struct amp__op *op,
+                               const struct amp__op *other) {
+    size_t other_index = 0;
+    while (other < context->models[other_index].ops ||
+           other >= context->models[other_index].ops + context->models[other_index].n_ops)
+        other_index++;
+    AMP_RETURN_IF(strcmp(other->schema_text, op->schema_text) != 0 || other->op_class != op->op_class ||
+                      ((other->flags ^ op->flags) & AMP_OP_COPY) ||
+                      other->host->self != op->host->self || other->host->cast != op->host->cast,
+                  AMP_ERR_CONFLICT,
+                  "op %s of model %zu and op %s of model %zu share a slot but not schema, class, AMP_OP_COPY and host: give "
+                  "them the same, or initialise the models apart", other->name, other_index, op->name, model_index);
     return AMP_OK;
 }
 
-static amp_status wire_op(amp_context *context, size_t model_index, struct amp__op *op) {
-    AMP_TRY(find_shared(context, model_index, op));
-    if (!op->shares) return wire(context, op, "op", amp__op_handler, false, context->models[model_index].structs);
-    op->wrapped = op->shares->wrapped;
+/* by_slot: the ops that take their slot's calls. */
+static amp_status wire_op(amp_context *context, struct amp__map *by_slot, size_t model_index, struct amp__op *op) {
+    const struct amp__op *other = amp__map_get(by_slot, (uintptr_t)op->slot);
+    if (!other) {
+        AMP_TRY(wire(context, op, "op", amp__op_handler, false, context->models[model_index].structs));
+        return amp__map_put(by_slot, (uintptr_t)op->slot, op);
+    }
+    AMP_TRY(check_shared(context, model_index, op, other));
+    op->shares = other;
+    op->wrapped = other->wrapped;
     return AMP_OK;
+}
+
+static amp_status wire_ops(amp_context *context) {
+    struct amp__map by_slot = { 0 };
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < context->n_models; i++) {
+        struct amp__model *model = &context->models[i];
+        for (size_t j = 0; j < model->n_ops && status == AMP_OK; j++)
+            if (amp__op_needs_wrapper(&model->ops[j])) status = wire_op(context, &by_slot, i, &model->ops[j]);
+        if (model->has_forward && status == AMP_OK)
+            status = wire(context, &model->forward, "model", amp__forward_handler, true, model->structs);
+    }
+    amp__map_free(&by_slot);
+    return status;
 }
 
 static amp_status wire_optimizer(amp_context *context, struct amp__optimizer *optimizer) {
@@ -240,14 +257,7 @@ static amp_status wire_optimizer(amp_context *context, struct amp__optimizer *op
 static amp_status wire_all(amp_context *context) {
     AMP_TRY(amp__patch_new(&context->patch));
     if (!context->properties.enabled) return AMP_OK;
-    for (size_t i = 0; i < context->n_models; i++) {
-        struct amp__model *model = &context->models[i];
-        for (size_t j = 0; j < model->n_ops; j++)
-            if (amp__op_needs_wrapper(&model->ops[j]))
-                AMP_TRY(wire_op(context, i, &model->ops[j]));
-        if (model->has_forward)
-            AMP_TRY(wire(context, &model->forward, "model", amp__forward_handler, true, model->structs));
-    }
+    AMP_TRY(wire_ops(context));
     for (size_t i = 0; i < context->n_optimizers; i++) AMP_TRY(wire_optimizer(context, &context->optimizers[i]));
     return AMP_OK;
 }

@@ -37,7 +37,7 @@ struct amp__closure {
     struct amp__client clients; /* the first of the chain */
     _Atomic uint64_t passed;    /* calls that no client took */
     /* Under the mutex only. */
-    struct amp__closure *next; /* in the registry */
+    struct amp__closure *next_at, *next_by_code, *next_idle, **idle_link; /* closures.c */
     amp_fn *slot;              /* where it stands, or stood last */
     amp_fn saved;              /* the slot's bits before; not `original` if those were a closure of ours */
     uint32_t n_reserved;       /* clients; 0: idle */

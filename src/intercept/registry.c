@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process's slots and the transactions over them. One list holds every closure ever made; a closure is a wrapped
- * slot's state while it has clients and waits for reuse by its function while it has none. Tables have tens of slots,
- * now and then hundreds, and are wired once: the list is searched from end to end.
+ * The process's slots and the transactions over them. Closures are made and never given up (closures.c finds them); one is a
+ * wrapped slot's state while it has clients and waits for reuse by its function while it has none.
  *
  * The mutex guards changes only. It is never held while the host's code runs, and a fork waits for it.
  */
 #include "common/fork.h"
-#include "intercept/closure.h"
+#include "intercept/closures.h"
 #include "intercept/maps.h"
 
 #include <pthread.h>
@@ -29,9 +28,8 @@ struct amp__patch {
 
 static struct {
     pthread_mutex_t mutex;
-    struct amp__closure *closures;
     struct amp__forkable forkable;
-} registry = { PTHREAD_MUTEX_INITIALIZER, NULL, { NULL, NULL, NULL } };
+} registry = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 /* The host's other threads call through the slot while it is written. */
 static amp_fn load_slot(amp_fn *slot) { return __atomic_load_n(slot, __ATOMIC_ACQUIRE); }
@@ -42,31 +40,34 @@ static void store_slot(amp_fn *slot, amp_fn value) { __atomic_store_n(slot, valu
 /* A slot is ours while it holds what we put there (in_copy: what stood there at first). Where somebody wrapped on top, what he wrote is wrapped anew: it may
  * or may not call our closure, which passes the call on if it comes from inside a wrapped one. */
 static struct amp__closure *find_wrapped(const struct amp__wrap *wrap, amp_fn value) {
-    for (struct amp__closure *c = registry.closures; c; c = c->next)
-        if (c->n_reserved && c->slot == wrap->slot && c->in_copy == wrap->in_copy &&
-            value == (c->installed && !c->in_copy ? c->code : c->saved))
+    struct amp__closure *c = NULL;
+    while ((c = amp__closures_at(wrap->slot, c)))
+        if (c->n_reserved && c->in_copy == wrap->in_copy && value == (c->installed && !c->in_copy ? c->code : c->saved))
             return c;
     return NULL;
 }
 
 /* A copy of a wrapped pointer stands for the function behind it: calls are not wrapped twice. */
 static amp_fn find_original(amp_fn value) {
-    for (struct amp__closure *c = registry.closures; c; c = c->next)
-        if (c->code == value) return c->original;
-    return value;
+    const struct amp__closure *closure = amp__closures_by_code(value);
+    return closure ? closure->original : value;
 }
 
 /* An idle closure of this function, best the one that stood in this slot before, so that old copies of the slot's
  * pointer go where the slot's calls go. One that lives in copies of a table serves no other slot: the host goes on calling
  * through them. */
 static struct amp__closure *find_idle(amp_fn *slot, amp_fn original, const struct amp__schema *schema) {
-    struct amp__closure *idle = NULL;
-    for (struct amp__closure *c = registry.closures; c; c = c->next) {
-        if (c->n_reserved || c->original != original || !amp__schema_same(c->schema, schema)) continue;
-        if (c->slot == slot) return c;
-        if (!c->in_copy) idle = c;
-    }
-    return idle;
+    struct amp__closure *c = NULL;
+    while ((c = amp__closures_at(slot, c)))
+        if (!c->n_reserved && c->original == original && amp__schema_same(c->schema, schema)) return c;
+    while ((c = amp__closures_idle(original, c)))
+        if (amp__schema_same(c->schema, schema)) return c;
+    return NULL;
+}
+
+/* It waits for its function, unless it lives in copies. */
+static void leave_idle(struct amp__closure *closure) {
+    if (!closure->n_reserved && !closure->in_copy) amp__closures_put_idle(closure);
 }
 
 /* ---- adding ---- */
@@ -126,10 +127,10 @@ static amp_status take_closure(const struct amp__wrap *wrap, const char *what, a
         const amp_status status = amp__closure_new(original, *schema, &closure);
         if (status != AMP_OK) return amp__fail_prefix(status, "%s", what);
         *schema = NULL;
-        closure->next = registry.closures;
-        registry.closures = closure;
+        amp__closures_add(closure, wrap->slot);
     }
-    closure->slot = wrap->slot;
+    amp__closures_take_idle(closure);
+    amp__closures_move(closure, wrap->slot);
     closure->in_copy = wrap->in_copy;
     closure->saved = value;
     *out = closure;
@@ -146,7 +147,10 @@ static amp_status reserve(struct amp__patch *patch, const struct amp__wrap *wrap
     if (closure) AMP_TRY(check_shared(closure, wrap, entry->what, *schema));
     else AMP_TRY(take_closure(wrap, entry->what, value, schema, &closure));
     entry->client = amp__client_reserve(closure, wrap, entry->what);
-    if (!entry->client) return amp__fail_memory();
+    if (!entry->client) {
+        leave_idle(closure);
+        return amp__fail_memory();
+    }
     entry->closure = closure;
     return AMP_OK;
 }
@@ -236,6 +240,7 @@ amp_status amp__patch_undo(struct amp__patch *patch) {
         struct amp__closure *closure = entry->closure;
         if (!closure) continue;
         amp__client_release(closure, entry->client);
+        leave_idle(closure);
         if (closure->n_reserved || !closure->installed) continue;
         closure->installed = false;
         if (!restore(closure, &patch->known)) amp__text_add(&taken, "%s%s", n_taken++ ? ", " : "", entry->what);
@@ -254,32 +259,27 @@ amp_status amp__patch_undo(struct amp__patch *patch) {
 
 /* ---- copies of tables ---- */
 
-/* The first slot at or after `from` that lies wholly below `to`. */
-static const struct amp__closure *next_copied(uintptr_t from, uintptr_t to) {
-    const struct amp__closure *next = NULL;
-    for (const struct amp__closure *c = registry.closures; c; c = c->next) {
-        const uintptr_t at = (uintptr_t)c->slot;
-        if (!c->in_copy || !c->installed || at < from || at > to || to - at < sizeof(amp_fn)) continue;
-        if (!next || at < (uintptr_t)next->slot) next = c;
-    }
-    return next;
+static const struct amp__closure *copied_at(uintptr_t address) {
+    const struct amp__closure *closure = NULL;
+    while ((closure = amp__closures_at((const amp_fn *)address, closure)))
+        if (closure->in_copy && closure->installed) break;
+    return closure;
 }
 
 void amp__table_copy(void *copy, const void *table, size_t bytes) {
-    const uintptr_t end = (uintptr_t)table + bytes;
-    size_t at = 0;
+    const uintptr_t begin = (uintptr_t)table, aligned = (begin + _Alignof(amp_fn) - 1) / _Alignof(amp_fn) * _Alignof(amp_fn);
+    size_t done = 0;
     pthread_mutex_lock(&registry.mutex);
-    while (at < bytes) {
-        const struct amp__closure *closure = next_copied((uintptr_t)table + at, end);
-        const size_t slot = closure ? (size_t)((uintptr_t)closure->slot - (uintptr_t)table) : bytes;
-        char *target = (char *)copy + slot;
-        if (slot > at) memcpy((char *)copy + at, (const char *)table + at, slot - at);
-        at = slot;
-        if (!closure) break;
+    for (size_t at = aligned - begin; at < bytes && bytes - at >= sizeof(amp_fn); at += _Alignof(amp_fn)) {
+        const struct amp__closure *closure = copied_at(begin + at);
+        if (!closure) continue;
+        char *target = (char *)copy + at;
+        if (at > done) memcpy((char *)copy + done, (const char *)table + done, at - done);
         if ((uintptr_t)target % _Alignof(amp_fn)) memcpy(target, &closure->code, sizeof closure->code);
         else store_slot((amp_fn *)(void *)target, closure->code);
-        at += sizeof closure->code;
+        done = at + sizeof closure->code;
     }
+    if (bytes > done) memcpy((char *)copy + done, (const char *)table + done, bytes - done);
     pthread_mutex_unlock(&registry.mutex);
 }
 

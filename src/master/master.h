@@ -25,7 +25,7 @@ struct amp__param {
     amp_dtype emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
     void *grad_handle;  /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
     void *step_grad;    /* handle whose storage is swapped for `grad` during a step, */
-    char *name;
+    const char *name; /* behind the structure, in its block */
     uint32_t swapped; /* steps that are running on the master */
     bool has_master;  /* `fp32` is one */
     bool stuck;       /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */

@@ -154,6 +154,5 @@ void amp__param_destroy(struct amp__param *param) {
     amp__free(param->flat);
     amp__free(param->layout);
     amp__free(param->ties);
-    amp__free(param->name);
     amp__free(param);
 }

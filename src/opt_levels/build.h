@@ -40,8 +40,9 @@ amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *o
 /* Finds handles on one storage (ties) and blocks that overlap (an error). Between models and optimizers. */
 amp_status amp__collect_ties(amp_context *context);
 
-/* One more parameter for an optimizer of a running context: params[i], re-typed and mastered as at initialize. */
-amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i);
+/* More parameters for an optimizer of a running context, re-typed and mastered as at initialize. optimizer->params has
+ * room for them. After an error: amp__collect_undo. */
+amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t n);
 /* Forgets what amp__collect_late added since there were so many. */
 void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, size_t context_params,
                        size_t optimizer_params);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The context's parameters: one per storage, from the models' lists and the optimizers'. */
+#include "common/map.h"
 #include "opt_levels/build.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- one parameter ---- */
@@ -34,17 +34,15 @@ static amp_status inspect(const amp_context *context, struct amp__param *param, 
 static amp_status new_param(amp_context *context, const amp_host *host, void *tensor, const char *name,
                             const char *owner, size_t index, struct amp__param **out) {
     char numbered[64];
-    snprintf(numbered, sizeof numbered, "%sparam.%zu", owner, index);
-    struct amp__param *param = amp__alloc_aligned(sizeof *param); /* to cache lines */
+    if (!name) snprintf(numbered, sizeof numbered, "%sparam.%zu", owner, index);
+    const char *text = name ? name : numbered;
+    const size_t length = strlen(text) + 1;
+    struct amp__param *param = amp__alloc_aligned(sizeof *param + length); /* aligned to cache lines */
     if (!param) return amp__fail_memory();
     memset(param, 0, sizeof *param);
     param->host = host;
     param->tensor = tensor;
-    param->name = amp__strdup(name ? name : numbered);
-    if (!param->name) {
-        amp__param_destroy(param);
-        return amp__fail_memory();
-    }
+    param->name = memcpy(param + 1, text, length);
     if (context->n_params == context->params_capacity) {
         const size_t capacity = 2 * context->params_capacity + 16;
         void *grown = amp__grow(context->params, context->params_capacity, capacity, sizeof *context->params);
@@ -132,12 +130,6 @@ amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *o
 
 /* ---- ties and overlaps ---- */
 
-static int by_address(const void *a, const void *b) {
-    const struct amp__param *x = *(struct amp__param *const *)a, *y = *(struct amp__param *const *)b;
-    if (x->address != y->address) return (uintptr_t)x->address < (uintptr_t)y->address ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
-}
-
 static amp_status tie(amp_context *context, struct amp__param *first, struct amp__param *second) {
     void **grown = amp__grow(first->ties, first->n_ties, first->n_ties + 1, sizeof *grown);
     if (!grown) return amp__fail_memory();
@@ -150,10 +142,10 @@ static amp_status tie(amp_context *context, struct amp__param *first, struct amp
     return amp__params_insert(context, second->tensor, first);
 }
 
-static amp_status compare_neighbours(amp_context *context, struct amp__param **sorted, size_t n) {
+static amp_status compare_neighbours(amp_context *context, const struct amp__keyed *sorted, size_t n) {
     struct amp__param *last = NULL;
     for (size_t i = 0; i < n; i++) {
-        struct amp__param *param = sorted[i];
+        struct amp__param *param = sorted[i].value;
         const char *end = last ? (const char *)last->address + last->size * amp__dtype_size(last->dtype) : NULL;
         if (last && param->address == last->address && param->size == last->size && param->dtype == last->dtype) {
             AMP_TRY(tie(context, last, param));
@@ -195,20 +187,22 @@ static amp_status resolve_ties(amp_context *context) {
 }
 
 amp_status amp__collect_ties(amp_context *context) {
-    struct amp__param **sorted = amp__alloc(context->n_params, sizeof *sorted);
+    struct amp__keyed *sorted = amp__alloc(context->n_params, sizeof *sorted);
     if (!sorted) return amp__fail_memory();
     size_t n = 0;
-    for (size_t i = 0; i < context->n_params; i++)
-        if (context->params[i]->address && context->params[i]->size) sorted[n++] = context->params[i];
-    qsort(sorted, n, sizeof *sorted, by_address);
-    amp_status status = compare_neighbours(context, sorted, n);
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        if (param->address && param->size) sorted[n++] = (struct amp__keyed){ (uintptr_t)param->address, param };
+    }
+    amp_status status = amp__sort_keyed(sorted, n);
+    if (status == AMP_OK) status = compare_neighbours(context, sorted, n);
     if (status == AMP_OK) status = resolve_ties(context);
     if (status == AMP_OK) {
         size_t tied = 0;
         for (size_t i = 0; i < context->n_params; i++)
-            if (context->params[i]->tied_to) sorted[tied++] = context->params[i];
+            if (context->params[i]->tied_to) sorted[tied++].value = context->params[i];
         remove_tied(context);
-        while (tied--) amp__param_destroy(sorted[tied]);
+        while (tied--) amp__param_destroy(sorted[tied].value);
     }
     amp__free(sorted);
     return status;
@@ -216,40 +210,59 @@ amp_status amp__collect_ties(amp_context *context) {
 
 /* ---- parameters that come later ---- */
 
-static amp_status check_apart(const amp_context *context, const struct amp__param *param) {
-    for (size_t i = 0; i < context->n_params; i++) {
-        const struct amp__param *other = context->params[i];
-        struct amp__elements now;
-        if (other == param || !other->size || !other->host->view) continue;
-        AMP_TRY(amp__host_layout(other->host, other->tensor, other->name, &now));
-        if (now.strides || !param->address) continue;
-        const uintptr_t begin = (uintptr_t)now.data, end = begin + (uintptr_t)now.size * amp__dtype_size(now.dtype);
-        const uintptr_t mine = (uintptr_t)param->address;
-        const uintptr_t mine_end = mine + (uintptr_t)param->size * amp__dtype_size(param->dtype);
-        AMP_RETURN_IF(mine < end && begin < mine_end, AMP_ERR_CONFLICT,
+/* Where a parameter's elements lie now. */
+struct block {
+    uintptr_t begin, end;
+    const struct amp__param *param;
+};
+
+/* One that is new shares no memory with any other. Where the others lie now is looked at once for all that are new. */
+static amp_status check_apart(const struct amp__keyed *sorted, size_t n, size_t first_new) {
+    const struct block *last = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const struct block *block = sorted[i].value;
+        const bool second_is_new = block->param->index >= first_new;
+        AMP_RETURN_IF(last && block->begin < last->end && (second_is_new || last->param->index >= first_new), AMP_ERR_CONFLICT,
                       "amp_add_params: %s shares memory with %s: add that handle, or give it storage of its own",
-                      param->name, other->name);
+                      second_is_new ? block->param->name : last->param->name,
+                      second_is_new ? last->param->name : block->param->name);
+        if (!last || block->end > last->end) last = block;
     }
     return AMP_OK;
 }
 
-static bool must_retype(const amp_context *context, const struct amp__param *param);
-static amp_status retype(const amp_context *context, struct amp__param *param, bool keep_master);
-
-static amp_status add_new(amp_context *context, struct amp__optimizer *optimizer, const amp_param *given, size_t i,
-                          struct amp__param **out) {
-    struct amp__param *param;
-    AMP_TRY(new_param(context, &optimizer->host, given->tensor, given->name, "added.", context->n_params + i, &param));
-    param->module_kind = given->module_kind;
-    param->in_model = true;
-    AMP_TRY(inspect(context, param, true));
-    AMP_TRY(check_apart(context, param));
-    *out = param;
-    if (!must_retype(context, param)) return AMP_OK;
-    return retype(context, param, context->properties.master_weights);
+static amp_status find_block(const struct amp__param *param, bool is_new, struct block *block) {
+    struct amp__elements now;
+    *block = (struct block){ 0, 0, param };
+    if (!param->size || !param->host->view) return AMP_OK;
+    if (is_new) now = (struct amp__elements){ .data = param->address, .size = param->size, .dtype = param->dtype };
+    else AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
+    if (now.strides || !now.data) return AMP_OK;
+    block->begin = (uintptr_t)now.data;
+    block->end = block->begin + (uintptr_t)now.size * amp__dtype_size(now.dtype);
+    return AMP_OK;
 }
 
-amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
+static amp_status check_new(const amp_context *context, size_t first_new) {
+    struct block *blocks = amp__alloc(context->n_params, sizeof *blocks);
+    struct amp__keyed *sorted = amp__alloc(context->n_params, sizeof *sorted);
+    amp_status status = blocks && sorted ? AMP_OK : amp__fail_memory();
+    size_t n = 0;
+    for (size_t i = 0; i < context->n_params && status == AMP_OK; i++) {
+        status = find_block(context->params[i], i >= first_new, &blocks[i]);
+        if (status == AMP_OK && blocks[i].end) sorted[n++] = (struct amp__keyed){ blocks[i].begin, &blocks[i] };
+    }
+    if (status == AMP_OK) status = amp__sort_keyed(sorted, n);
+    if (status == AMP_OK) status = check_apart(sorted, n, first_new);
+    amp__free(blocks);
+    amp__free(sorted);
+    return status;
+}
+
+static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer);
+
+static amp_status add_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
+    const size_t number = (size_t)(optimizer - context->optimizers) + 1;
     amp_param given;
     memset(&given, 0, sizeof given);
     AMP_RETURN_IF(nth(params, i)->struct_size != params->struct_size, AMP_ERR_ABI_MISMATCH,
@@ -257,14 +270,30 @@ amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimi
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof(amp_param), nth(params, i), params->struct_size, "amp_param"));
     AMP_RETURN_IF(!given.tensor, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: params[%zu] has no tensor", i);
     struct amp__param *param = amp__param_of_handle(context, given.tensor);
-    for (size_t j = 0; param && j < optimizer->n_params; j++)
-        AMP_RETURN_IF(optimizer->params[j] == param, AMP_ERR_INVALID_ARGUMENT,
-                      "amp_add_params: the optimizer has %s already", param->name);
-    if (!param) AMP_TRY(add_new(context, optimizer, &given, i, &param));
-    else if (param->re_typed && !param->has_master && context->properties.master_weights)
+    AMP_RETURN_IF(param && param->listed_by == number, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_add_params: the optimizer has %s already", param->name);
+    if (!param) {
+        AMP_TRY(new_param(context, &optimizer->host, given.tensor, given.name, "added.", context->n_params + i, &param));
+        param->module_kind = given.module_kind;
+        param->in_model = true;
+        AMP_TRY(inspect(context, param, true));
+    } else if (param->re_typed && !param->has_master && context->properties.master_weights) {
         AMP_TRY(amp__param_make_master(param));
+    }
+    param->listed_by = number;
     param->in_optimizer = true;
     optimizer->params[optimizer->n_params++] = param;
+    return AMP_OK;
+}
+
+amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t n) {
+    const size_t first_new = context->n_params;
+    for (size_t i = 0; i < context->n_params; i++) context->params[i]->listed_by = 0;
+    for (size_t i = 0; i < optimizer->n_params; i++)
+        optimizer->params[i]->listed_by = (size_t)(optimizer - context->optimizers) + 1;
+    for (size_t i = 0; i < n; i++) AMP_TRY(add_late(context, optimizer, params, i));
+    if (first_new < context->n_params) AMP_TRY(check_new(context, first_new));
+    for (size_t i = first_new; i < context->n_params; i++) AMP_TRY(retype_if_low(context, context->params[i], true));
     return AMP_OK;
 }
 
@@ -274,9 +303,9 @@ void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, s
     char text[512];
     snprintf(text, sizeof text, "%s", amp_last_error());
     optimizer->n_params = optimizer_params;
+    amp__params_remove(context, context_params);
     for (size_t i = context->n_params; i-- > context_params;) {
         (void)amp__param_undo_retype(context->params[i]);
-        amp__params_remove(context, context->params[i]);
         amp__param_destroy(context->params[i]);
     }
     context->n_params = context_params;
@@ -290,8 +319,10 @@ static bool must_retype(const amp_context *context, const struct amp__param *par
            !(context->properties.keep_batchnorm_fp32 && param->module_kind == AMP_MODULE_BATCH_NORM);
 }
 
-static amp_status retype(const amp_context *context, struct amp__param *param, bool keep_master) {
+static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer) {
     const amp_dtype type = context->properties.cast_model_type;
+    const bool keep_master = context->properties.master_weights && in_optimizer;
+    if (!must_retype(context, param)) return AMP_OK;
     return context->properties.emulate ? amp__param_emulate(param, type, keep_master)
                                        : amp__param_retype(param, type, keep_master);
 }
@@ -299,8 +330,7 @@ static amp_status retype(const amp_context *context, struct amp__param *param, b
 amp_status amp__retype_all(amp_context *context) {
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];
-        if (!must_retype(context, param)) continue;
-        const amp_status status = retype(context, param, context->properties.master_weights && param->in_optimizer);
+        const amp_status status = retype_if_low(context, param, param->in_optimizer);
         if (status != AMP_OK) {
             amp__retype_undo(context);
             return status;

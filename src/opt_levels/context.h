@@ -166,6 +166,7 @@ struct amp_context {
     pthread_mutex_t lock; /* what follows */
     struct amp__taped *taped;
     size_t n_taped, n_reserved, taped_capacity, taped_warning;
+    size_t taped_gone; /* the first so many of them, while they are released */
     amp_status kept;
     char kept_text[512];
     char *warnings; /* lines */
@@ -185,7 +186,7 @@ uintptr_t amp__new_serial(void);
 
 amp_status amp__params_init(amp_context *context);
 amp_status amp__params_insert(amp_context *context, void *handle, struct amp__param *param);
-void amp__params_remove(amp_context *context, const struct amp__param *param); /* all its handles */
+void amp__params_remove(amp_context *context, size_t from); /* all handles of the parameters from this index on */
 struct amp__param *amp__param_of_handle(const amp_context *context, const void *tensor);
 /* By handle, else by the host's id: another handle on a parameter's storage is that parameter. */
 struct amp__param *amp__param_find(const amp_context *context, const amp_host *host, void *tensor);

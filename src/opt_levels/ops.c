@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Op descriptors: copied, checked, and given a class. */
+#include "common/map.h"
 #include "opt_levels/build.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- copying ---- */
@@ -78,33 +78,27 @@ static const amp_op *nth(const amp_op *ops, size_t i) {
     return (const amp_op *)(const void *)((const char *)ops + i * ops->struct_size);
 }
 
-/* Quadratic in the number of ops of one name only: the count goes on from the last op of that name. */
-static void number(struct amp__op *ops, size_t n) {
-    for (size_t i = n; i--;)
-        if (!strcmp(ops[i].name, ops[n].name)) {
-            ops[n].index = ops[i].index + 1;
-            return;
-        }
-}
+static const char *name_of(const void *op) { return ((const struct amp__op *)op)->name; }
 
-static int by_slot(const void *a, const void *b) {
-    const struct amp__op *x = *(struct amp__op *const *)a, *y = *(struct amp__op *const *)b;
-    if (x->slot != y->slot) return (uintptr_t)x->slot < (uintptr_t)y->slot ? -1 : 1;
-    return (x > y) - (x < y);
+/* The count goes on from the last op of that name. */
+static amp_status number(struct amp__map *last, struct amp__op *op) {
+    const struct amp__op *before = amp__map_get_name(last, op->name, name_of);
+    if (before) op->index = before->index + 1;
+    return amp__map_put_name(last, op->name, op, name_of);
 }
 
 amp_status amp__ops_check_slots(struct amp__op *ops, size_t n, const char *what) {
-    struct amp__op **sorted = amp__alloc(n, sizeof *sorted);
-    if (!sorted) return amp__fail_memory();
-    for (size_t i = 0; i < n; i++) sorted[i] = &ops[i];
-    qsort(sorted, n, sizeof *sorted, by_slot);
+    struct amp__map seen = { 0 };
     amp_status status = AMP_OK;
-    for (size_t i = 1; i < n && status == AMP_OK; i++)
-        if (sorted[i]->slot && sorted[i]->slot == sorted[i - 1]->slot)
-            status = amp__fail(AMP_ERR_CONFLICT, "%s: entries %td (%s) and %td (%s) are the same slot (%p)", what,
-                               sorted[i - 1] - ops, sorted[i - 1]->name, sorted[i] - ops, sorted[i]->name,
-                               (void *)sorted[i]->slot);
-    amp__free(sorted);
+    for (size_t i = 0; i < n && status == AMP_OK; i++) {
+        const uintptr_t slot = (uintptr_t)ops[i].slot;
+        const struct amp__op *other = slot ? amp__map_get(&seen, slot) : NULL;
+        if (other)
+            status = amp__fail(AMP_ERR_CONFLICT, "%s: entries %td (%s) and %zu (%s) are the same slot (%p)", what, other - ops,
+                               other->name, i, ops[i].name, (void *)ops[i].slot);
+        else if (slot) status = amp__map_put(&seen, slot, &ops[i]);
+    }
+    amp__map_free(&seen);
     return status;
 }
 
@@ -113,6 +107,7 @@ amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, con
     AMP_RETURN_IF(n && !ops, AMP_ERR_INVALID_ARGUMENT, "%s is NULL, but it has %zu entries", what, n);
     AMP_RETURN_IF(n > 1000000, AMP_ERR_INVALID_ARGUMENT, "%s has %zu entries, which cannot be", what, n);
     struct amp__op *built = amp__alloc(n, sizeof *built);
+    struct amp__map last = { 0 };
     if (!built) return amp__fail_memory();
     amp_status status = AMP_OK;
     for (size_t i = 0; i < n && status == AMP_OK; i++) {
@@ -123,8 +118,9 @@ amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, con
                                "array have one size", label, (unsigned)nth(ops, i)->struct_size, what,
                                (unsigned)ops->struct_size);
         else status = amp__op_build(context, nth(ops, i), host, structs, label, &built[i]);
-        if (status == AMP_OK) number(built, i);
+        if (status == AMP_OK) status = number(&last, &built[i]);
     }
+    amp__map_free(&last);
     if (status != AMP_OK) {
         amp__ops_destroy(built, n);
         return status;
@@ -186,19 +182,34 @@ static void classify_one(amp_context *context, struct amp__op *op, const char *a
 }
 
 /* A class of its own, registered or in the descriptor, wins over the forward's. */
-static amp_status inherit(struct amp__op *ops, size_t n, struct amp__op *op, const amp_op *descriptor) {
-    const char *forward = descriptor->backward_of;
+static amp_status inherit(const struct amp__map *first, const struct amp__op *end, struct amp__op *op,
+                          const amp_op *descriptor) {
+    const struct amp__op *forward = amp__map_get_name(first, descriptor->backward_of, name_of);
     op->is_backward = true;
-    for (size_t i = 0; i < n; i++)
-        if (&ops[i] != op && !strcmp(ops[i].name, forward)) {
-            const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->properties);
-            if (unsaid && descriptor->op_class == AMP_BY_LIST && op->op_class != ops[i].op_class) {
-                op->op_class = ops[i].op_class;
-                op->reason = ops[i].op_class == AMP_LEAVE ? "backward of an op that is left" : "backward of a listed op";
-            }
-            return AMP_OK;
-        }
-    return amp__fail(AMP_ERR_NOT_FOUND, "op %s: backward_of names %s, which is no op of this model", op->name, forward);
+    if (forward == op) /* it has that name itself: another one is meant */
+        do forward++;
+        while (forward < end && strcmp(forward->name, op->name) != 0);
+    AMP_RETURN_IF(!forward || forward == end, AMP_ERR_NOT_FOUND, "op %s: backward_of names %s, which is no op of this model",
+                  op->name, descriptor->backward_of);
+    const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->properties);
+    if (unsaid && descriptor->op_class == AMP_BY_LIST && op->op_class != forward->op_class) {
+        op->op_class = forward->op_class;
+        op->reason = forward->op_class == AMP_LEAVE ? "backward of an op that is left" : "backward of a listed op";
+    }
+    return AMP_OK;
+}
+
+static amp_status inherit_all(struct amp__op *ops, const amp_op *descriptors, size_t n) {
+    struct amp__map first = { 0 };
+    amp_status status = AMP_OK;
+    size_t n_backward = 0;
+    for (size_t i = 0; i < n; i++) n_backward += nth(descriptors, i)->backward_of != NULL;
+    for (size_t i = n; n_backward && i-- && status == AMP_OK;)
+        status = amp__map_put_name(&first, ops[i].name, &ops[i], name_of);
+    for (size_t i = 0; n_backward && i < n && status == AMP_OK; i++)
+        if (nth(descriptors, i)->backward_of) status = inherit(&first, ops + n, &ops[i], nth(descriptors, i));
+    amp__map_free(&first);
+    return status;
 }
 
 /* A table none of whose names is known is nearly always a mistake: say so, with what the names may have meant. */
@@ -236,8 +247,7 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
         classify_one(context, &ops[i], nth(descriptors, i)->aliases);
         find_seeds(context, &ops[i]);
     }
-    for (size_t i = 0; i < n; i++)
-        if (nth(descriptors, i)->backward_of) AMP_TRY(inherit(ops, n, &ops[i], nth(descriptors, i)));
+    AMP_TRY(inherit_all(ops, descriptors, n));
     return warn_if_nothing_matches(context, ops, n);
 }
 

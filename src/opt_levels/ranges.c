@@ -1,12 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Raw address -> registered buffer: weights and gradients are often slices of one allocation, so matching is by range. */
+#include "common/map.h"
 #include "opt_levels/raw.h"
 
-#include <stdlib.h>
-
-static int by_begin(const void *a, const void *b) {
-    const struct amp__range *x = a, *y = b;
-    return (x->begin > y->begin) - (x->begin < y->begin);
+static amp_status sort(struct amp__range **ranges, size_t n) {
+    struct amp__range *sorted = amp__alloc(n, sizeof *sorted);
+    struct amp__keyed *entries = amp__alloc(n, sizeof *entries);
+    amp_status status = sorted && entries ? AMP_OK : amp__fail_memory();
+    if (status == AMP_OK) {
+        for (size_t i = 0; i < n; i++) entries[i] = (struct amp__keyed){ (*ranges)[i].begin, &(*ranges)[i] };
+        status = amp__sort_keyed(entries, n);
+    }
+    for (size_t i = 0; i < n && status == AMP_OK; i++) sorted[i] = *(const struct amp__range *)entries[i].value;
+    amp__free(entries);
+    if (status != AMP_OK) {
+        amp__free(sorted);
+        return status;
+    }
+    amp__free(*ranges);
+    *ranges = sorted;
+    return AMP_OK;
 }
 
 /* An FP32 gradient in a buffer of the host's that stays where it is. */
@@ -38,9 +51,8 @@ amp_status amp__ranges_build(amp_context *context) {
             context->ranges[context->n_ranges++] = (struct amp__range){ begin, begin + 4 * param->size, param };
         AMP_TRY(add_gradient(context, param));
     }
-    qsort(context->ranges, context->n_ranges, sizeof *context->ranges, by_begin);
-    qsort(context->grad_ranges, context->n_grad_ranges, sizeof *context->grad_ranges, by_begin);
-    return AMP_OK;
+    AMP_TRY(sort(&context->ranges, context->n_ranges));
+    return sort(&context->grad_ranges, context->n_grad_ranges);
 }
 
 struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset) {

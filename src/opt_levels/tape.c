@@ -57,6 +57,14 @@ static uint64_t oldest_step(const amp_context *context) {
     return context->n_optimizers ? oldest : 0;
 }
 
+/* Once a release, not once a batch. */
+static void close_gap(amp_context *context) {
+    const size_t gone = context->taped_gone;
+    context->n_taped -= gone;
+    if (gone) memmove(context->taped, context->taped + gone, context->n_taped * sizeof *context->taped);
+    context->taped_gone = 0;
+}
+
 /* Takes a batch out under the lock and releases it outside, since `release` is the host's. */
 void amp__tape_release(amp_context *context, bool everything) {
     amp__cache_retire(&context->cache, true); /* recorded entries may borrow what goes now */
@@ -67,12 +75,10 @@ void amp__tape_release(amp_context *context, bool everything) {
     do {
         n = 0;
         pthread_mutex_lock(&context->lock);
-        while (n < AMP_COUNT(batch) && n < context->n_taped && (everything || context->taped[n].made < passed)) {
-            batch[n] = context->taped[n];
-            n++;
-        }
-        context->n_taped -= n;
-        if (n) memmove(context->taped, context->taped + n, context->n_taped * sizeof *context->taped);
+        while (n < AMP_COUNT(batch) && context->taped_gone < context->n_taped &&
+               (everything || context->taped[context->taped_gone].made < passed))
+            batch[n++] = context->taped[context->taped_gone++];
+        if (n < AMP_COUNT(batch)) close_gap(context); /* the last batch */
         pthread_mutex_unlock(&context->lock);
         for (size_t i = 0; i < n; i++) amp__host_release(batch[i].host, batch[i].handle);
     } while (n == AMP_COUNT(batch));
