@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A wrapped call that casts nothing against what any wrapper through libffi costs; a bracket against its kernels. */
+/* A wrapped call that casts nothing against what any wrapper through libffi costs. */
 #include "bench.h"
 
 #include <amp.h>
-#include <amp_kernels.h>
 #include <ffi.h>
 
 #include <stdlib.h>
@@ -87,61 +86,4 @@ static void run_call(void) {
     bench_must(amp_shutdown(model.amp), "amp_shutdown");
 }
 
-/* ---- the bracket ---- */
-
-struct bracket {
-    size_t n;
-    amp_buffer *params, *grads;
-    void **trained;
-    amp_span *spans;
-    amp_optimizer optimizer;
-};
-
-static void open_and_close(void *data) {
-    struct bracket *b = data;
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    bench_must(amp_scale_loss_begin(&b->optimizer, NULL, &scaled), "amp_scale_loss_begin");
-    bench_must(amp_scale_loss_end(&scaled), "amp_scale_loss_end");
-    amp_step_info info = AMP_STEP_INFO_INIT;
-    bench_must(amp_step_begin(&b->optimizer, &info), "amp_step_begin");
-    bench_must(amp_step_end(&b->optimizer), "amp_step_end");
-}
-
-static void kernels_alone(void *data) {
-    struct bracket *b = data;
-    float found = 0.0f;
-    bench_must(amp_scale_list(b->spans, b->spans, b->n, 1.0f, &found), "amp_scale_list");
-}
-
-static void run_bracket(size_t n, size_t length, const char *size) {
-    float *values = bench_memory(2 * n * length * sizeof *values);
-    struct bracket b = { .n = n, .params = calloc(n, sizeof *b.params), .grads = calloc(n, sizeof *b.grads),
-                         .trained = calloc(n, sizeof *b.trained), .spans = calloc(n, sizeof *b.spans) };
-    if (!b.params || !b.grads || !b.trained || !b.spans) bench_must(1, "memory");
-    memset(values, 0, 2 * n * length * sizeof *values); /* gradients of 0 stay what they are, however often unscaled */
-    for (size_t i = 0; i < n; i++) {
-        b.params[i] = b.grads[i] = (amp_buffer)AMP_BUFFER_INIT;
-        b.params[i].data = values + i * length, b.grads[i].data = values + (n + i) * length;
-        b.params[i].size = b.grads[i].size = (int64_t)length;
-        b.params[i].grad = &b.grads[i];
-        b.trained[i] = &b.params[i];
-        b.spans[i] = (amp_span){ b.grads[i].data, length, AMP_FLOAT32, 0 };
-    }
-    b.optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
-    b.optimizer.host = amp_buffer_host();
-    b.optimizer.params = b.trained, b.optimizer.n_params = n;
-    bench_must(amp_initialize(NULL, &b.optimizer, AMP_O1), "amp_initialize");
-    bench_run(&(struct bench_case){ .group = "calls", .name = "bracket and step, over its kernels", .size = size,
-                                    .unit = "ns", .calls = 1, .ours = open_and_close, .ours_data = &b,
-                                    .reference = kernels_alone, .reference_data = &b,
-                                    .reference_name = "amp_scale_list of the gradients" });
-    bench_must(amp_shutdown(b.optimizer.amp), "amp_shutdown");
-    bench_release(values, 2 * n * length * sizeof *values);
-    free(b.params), free(b.grads), free(b.trained), free(b.spans);
-}
-
-void bench_calls(void) {
-    run_call();
-    run_bracket(200, 1000, "200 x 1000");
-    run_bracket(2000, 300, "2000 x 300");
-}
+void bench_calls(void) { run_call(); }

@@ -57,7 +57,7 @@ static amp_status begin_gradients(const struct amp__bracket *bracket) {
         const struct amp__optimizer *optimizer = bracket->optimizers[i];
         /* a step that left out slots (frozen layers) is over now: no later skip goes back beyond it */
         if (optimizer->steps_called) amp__grads_stepped(optimizer->params, optimizer->n_params, false);
-        const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params);
+        const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params, &bracket->context->plan);
         if (status == AMP_OK) continue;
         while (i--)
             (void)amp__grads_cancel(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params, false);

@@ -39,6 +39,7 @@ __attribute__((noinline)) static amp_status look_closely(struct amp__param *para
         param->flat_dtype = now.dtype;
         amp__strides_gather(param->flat, &now);
     }
+    param->gaps = now.strides != NULL;
     *span = (amp_span){ now.strides ? param->flat : now.data, now.size, now.dtype, 0 };
     return AMP_OK;
 }
@@ -47,7 +48,9 @@ amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *sp
     amp_tensor_view view;
     const amp_status status = amp__host_view(param->host, grad, "gradient", &view);
     if (__builtin_expect(status != AMP_OK, 0)) return amp__fail_prefix(status, "%s", param->name);
-    return amp__view_is_plain(&view, span) && span->size == param->size ? AMP_OK : look_closely(param, &view, span);
+    if (!amp__view_is_plain(&view, span) || span->size != param->size) return look_closely(param, &view, span);
+    param->gaps = false;
+    return AMP_OK;
 }
 
 amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp_span *span) {
@@ -173,6 +176,7 @@ void amp__aside_drop(struct amp__param *param, struct amp__aside *aside) {
     amp__host_release(param->host, aside->handle);
     amp__host_free(param->host, &aside->copy);
     *aside = (struct amp__aside){ 0 };
+    if (aside == &param->stash) param->stashed = false;
 }
 
 amp_status amp__aside_elements(const struct amp__param *param, struct amp__aside *aside, amp_span *span) {

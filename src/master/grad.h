@@ -36,6 +36,11 @@ amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *asi
 void amp__aside_drop(struct amp__param *param, struct amp__aside *aside);
 amp_status amp__aside_elements(const struct amp__param *param, struct amp__aside *aside, amp_span *span);
 
+/* The host's gradient, in a row of hooks: amp__host_grad. */
+static inline amp_status amp__grad_of(const struct amp__param *param, const struct amp__hooks *hooks, void **grad) {
+    const amp_status status = amp__hooks_grad(hooks, param->host, param->tensor, grad);
+    return __builtin_expect(status == AMP_OK, 1) ? AMP_OK : amp__hook_failed(status, "grad", param->name);
+}
 /* One gradient of amp__grads_delay. */
 amp_status amp__grad_delay(struct amp__param *param);
 

@@ -17,6 +17,7 @@ static amp_status save_first(struct amp__param *param, const amp_span *shown, bo
     const amp_span exact = master ? amp__grad_master(param) : *shown;
     const bool nothing = master ? param->grad_zero || amp__span_is_zero(&exact) : zero;
     if (!nothing) AMP_TRY(amp__span_copy(param, &exact, &param->first));
+    param->first_copied = !nothing;
     param->first_saved = true;
     return AMP_OK;
 }
@@ -41,7 +42,7 @@ static amp_status begin_one(struct amp__param *param, const struct amp__hooks *h
     AMP_TRY(amp__master_settle(param));
     AMP_TRY(amp__grads_unscale(param));
     if (!param->defers) AMP_TRY(amp__grad_need_master(param));
-    AMP_TRY(amp__hooks_grad(hooks, param->host, param->tensor, param->name, &grad));
+    AMP_TRY(amp__grad_of(param, hooks, &grad));
     if (!grad) {
         if (!param->in_bracket) param->grad_handle = NULL;
         return AMP_OK;
@@ -53,15 +54,18 @@ static amp_status begin_one(struct amp__param *param, const struct amp__hooks *h
     if (amp__has_master_grad(param) && !cleared) AMP_TRY(follow(param, grad, &shown, zero));
     if (cleared) param->first_saved |= !param->host->set_grad;
     else AMP_TRY(save_first(param, &shown, zero));
+    param->stashed = amp__has_master_grad(param);
+    if (zero && !param->host->set_grad) return AMP_OK;
     AMP_TRY(amp__aside_put(param, grad, &shown, zero, &param->stash));
-    param->stash.present |= amp__has_master_grad(param); /* a master gradient may be too small to show */
+    param->stashed |= param->stash.present;
     return AMP_OK;
 }
 
-amp_status amp__grads_begin(struct amp__param *const *params, size_t n) {
+amp_status amp__grads_begin(struct amp__param *const *params, size_t n, const struct amp__plan *last) {
     AMP_CLEANUP(amp__hooks_leave) const struct amp__hooks hooks = amp__hooks_enter();
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
+        amp__plan_prefetch(last, params, n, i, true);
         if (param->in_bracket && (!param->scaled || param->delaying)) continue; /* another optimizer's too */
         const amp_status status = begin_one(param, &hooks);
         if (status == AMP_OK) {
@@ -149,10 +153,12 @@ static void restore_first(struct amp__param *param) {
 
 void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped) {
     for (size_t i = 0; i < n; i++) {
-        if (!params[i]->first_saved) continue;
-        if (skipped) restore_first(params[i]);
-        amp__host_free(params[i]->host, &params[i]->first);
-        params[i]->first_saved = false;
+        struct amp__param *param = params[i];
+        if (i + AMP__PREFETCH < n) amp__param_prefetch(params[i + AMP__PREFETCH]);
+        if (!param->first_saved) continue;
+        if (skipped) restore_first(param);
+        if (param->first_copied) amp__host_free(param->host, &param->first);
+        param->first_saved = param->first_copied = false;
     }
 }
 

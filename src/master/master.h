@@ -16,29 +16,29 @@ struct amp__aside {
     amp_storage copy; /* also of a handle's elements that are no compact block */
 };
 
-/* What a bracket looks at for each parameter comes first: two cache lines where there is nothing special. */
+/* What a bracket looks at comes first: one cache line where a parameter has nothing special. */
 struct amp__param {
     const amp_host *host;
     void *tensor; /* the first handle on this storage */
     uint64_t size;
-    amp_dtype dtype;    /* present type */
+    void *grad_handle; /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
+    void *step_grad;   /* handle whose storage is swapped for `grad` during a step, */
     amp_dtype emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
-    void *grad_handle;  /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
-    void *step_grad;    /* handle whose storage is swapped for `grad` during a step, */
-    const char *name; /* behind the structure, in its block */
-    uint32_t swapped; /* steps that are running on the master */
-    bool has_master;  /* `fp32` is one */
-    bool stuck;       /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
-    bool defers;      /* its gradient may wait for the step: only an optimizer of libamp's own lists it */
 
+    bool has_master; /* `fp32` is one */
+    bool stuck;      /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
+    bool defers;     /* its gradient may wait for the step: only an optimizer of libamp's own lists it */
     /* while a bracket is open, and between brackets that delay */
     bool in_bracket;
     bool scaled;    /* brackets that delayed have ended: the gradient still carries the scale, */
     bool delaying;  /* and another bracket is open on top of them */
     bool planned;   /* while an end computes: backward made a gradient */
+    bool stashed;   /* there is something in `stash`, or in a master gradient that may be too small to show */
     bool grad_zero; /* `grad` stands for zeros that are not written there yet */
-    /* hosts with fixed gradient buffers: what stood there at the first begin since the last step */
-    bool first_saved;
+    bool gaps;      /* the elements that were looked at last are in `flat` */
+    /* hosts with fixed gradient buffers: what stood there at the first begin since the last step is in `first` */
+    bool first_saved, first_copied; /* not copied: zeros */
+
     /* The gradient that a bracket left scaled, for libamp's own optimizer unscales on its way: handle NULL: none. */
     struct amp__pending {
         void *handle;
@@ -46,11 +46,14 @@ struct amp__param {
         float inverse, factor; /* the gradient is that times inverse, times factor (clipping; 1) */
         double squares;        /* their sum of squares, before factor */
     } pending;
-    struct amp__aside stash;   /* what was there at begin */
-    amp_storage grad; /* FP32 master gradient, allocated at the first bracket */
+    const char *name;      /* behind the structure, in its block */
+    amp_dtype dtype;       /* present type */
+    uint32_t swapped;      /* steps that are running on the master */
+    struct amp__aside stash; /* what was there at begin */
+    amp_storage grad;      /* FP32 master gradient, allocated at the first bracket */
     uint64_t grad_version; /* of grad_handle when both last agreed */
     struct amp__aside delayed; /* the scaled gradient of earlier brackets that delayed, while another is open */
-    amp_storage first; /* see first_saved; empty: zeros. FP32 where there is a master */
+    amp_storage first;         /* with first_copied; FP32 where there is a master */
 
     amp_storage fp32;   /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
                            alloc) the host's own block kept for the way back; empty: neither */
@@ -74,6 +77,10 @@ struct amp__param {
     struct amp__param *tied_to; /* while ties are being found */
     uint64_t unfit;             /* finite FP32 weights that became infinite */
 };
+
+/* What a pass over many parameters needs of one that is so far ahead. */
+enum { AMP__PREFETCH = 16 };
+static inline void amp__param_prefetch(const struct amp__param *param) { __builtin_prefetch(param, 1); }
 
 /* ---- retype.c: another type under the same handles ---- */
 
@@ -149,16 +156,18 @@ struct amp__grads_result {
 struct amp__plan {
     struct amp__plan_entry *entries;
     uint8_t *what;
-    amp_span *fresh, *dst, *stash; /* one block, from fresh on */
+    amp_span *fresh, *dst, *stash; /* one block, from fresh on; dst and stash hold what their entries need */
     size_t n, capacity;
     unsigned all; /* what any entry wants */
     bool skips;   /* no gradient that is not finite will be stepped on */
 };
 void amp__plan_free(struct amp__plan *plan);
+/* Fetches into the cache what a look at params[i + a few] will need, if it is where the last plan found it. */
+void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t i, bool data);
 
 /* Sets existing gradients aside. Where a bracket that delayed left scaled ones, those are set aside beside what it set
  * aside. On an error everything is as it was. */
-amp_status amp__grads_begin(struct amp__param *const *params, size_t n);
+amp_status amp__grads_begin(struct amp__param *const *params, size_t n, const struct amp__plan *last);
 /* The end of a bracket that delays: the scaled gradients of those before it are added to the new ones. */
 amp_status amp__grads_delay(struct amp__param *const *params, size_t n);
 /* unscale.c: new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */

@@ -23,7 +23,7 @@ enum {
     ROUNDS = 1 << 6,    /* emulated, and no master takes the exact value */
 };
 
-_Static_assert(offsetof(struct amp__param, stash.present) < 128, "see struct amp__param");
+_Static_assert(offsetof(struct amp__param, pending) + sizeof(void *) <= 64, "see struct amp__param");
 
 struct amp__plan_entry {
     struct amp__param *param;
@@ -56,6 +56,16 @@ static amp_status plan_room(struct amp__plan *plan, size_t n) {
     return AMP_OK;
 }
 
+void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t i, bool data) {
+    const size_t ahead = i + AMP__PREFETCH;
+    if (ahead >= n) return;
+    amp__param_prefetch(params[ahead]);
+    __builtin_prefetch(params[i + AMP__PREFETCH / 2]->tensor);
+    if (ahead >= plan->capacity) return;
+    __builtin_prefetch(plan->entries[ahead].grad);
+    if (data) __builtin_prefetch(plan->fresh[ahead].data);
+}
+
 /* ---- planning ---- */
 
 /* What was set aside, as elements; *what: whether anything was. The way that zeros are added without being read makes a NaN
@@ -77,16 +87,16 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     amp_span *fresh = &plan->fresh[i];
     uint8_t what = 0;
     void *grad;
-    AMP_TRY(amp__hooks_grad(hooks, param->host, param->tensor, param->name, &grad));
+    AMP_TRY(amp__grad_of(param, hooks, &grad));
     if (!grad) return AMP_OK;
     AMP_TRY(amp__grad_elements(param, grad, fresh));
-    if (param->stash.present) AMP_TRY(plan_stash(plan, param, &plan->stash[i], &what));
+    if (param->stashed) AMP_TRY(plan_stash(plan, param, &plan->stash[i], &what));
     if (!(what & (ADDS | ADDS_ZERO)) && amp__grads_may_defer(param, fresh)) what |= WAITS;
     else AMP_TRY(amp__grad_need_master(param));
     if (amp__has_master_grad(param)) what |= TO_MASTER;
-    if (fresh->data == param->flat && param->flat) what |= GAPS;
+    if (param->gaps) what |= GAPS;
     if (param->emulated && !param->has_master && fresh->dtype == AMP_FLOAT32) what |= ROUNDS;
-    plan->dst[i] = what & TO_MASTER ? amp__grad_master(param) : *fresh;
+    if (what & TO_MASTER) plan->dst[i] = amp__grad_master(param);
     plan->what[i] = what;
     plan->all |= what;
     plan->entries[i] = (struct amp__plan_entry){ param, grad };
@@ -100,6 +110,7 @@ static amp_status plan_all(struct amp__plan *plan, struct amp__param *const *par
     AMP_CLEANUP(amp__hooks_leave) const struct amp__hooks hooks = amp__hooks_enter();
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
+        amp__plan_prefetch(plan, params, n, i, false);
         if (!param->in_bracket || param->planned) continue;
         AMP_TRY(amp__grad_delay(param));
         AMP_TRY(plan_one(plan, &hooks, param));
@@ -183,7 +194,7 @@ static amp_status remember(const struct amp__plan *plan, float inverse) {
 
 /* The bracket is over for one parameter, and what was set aside is merged. */
 static void settle(struct amp__param *param) {
-    if (param->stash.present) amp__aside_drop(param, &param->stash);
+    if (param->stashed) amp__aside_drop(param, &param->stash);
     param->in_bracket = param->scaled = false;
 }
 
@@ -215,7 +226,8 @@ static void restore_fixed(const struct amp__plan *plan) {
 static amp_status find_nonfinite(const struct amp__plan *plan, const struct amp__param **first) {
     for (size_t i = 0; i < plan->n && !*first; i++) {
         int64_t at = -1;
-        if (!(plan->what[i] & WAITS)) AMP_TRY(amp_first_nonfinite(&plan->dst[i], 1, &at));
+        const amp_span *result = plan->what[i] & TO_MASTER ? &plan->dst[i] : &plan->fresh[i];
+        if (!(plan->what[i] & WAITS)) AMP_TRY(amp_first_nonfinite(result, 1, &at));
         if (plan->what[i] & NONFINITE || at >= 0) *first = plan->entries[i].param;
     }
     return AMP_OK;
@@ -243,6 +255,7 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
     if (status == AMP_OK) status = unscale(plan, (float)(1.0 / (double)scale), result);
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->entries[i].param;
+        if (i + AMP__PREFETCH < plan->n) amp__param_prefetch(plan->entries[i + AMP__PREFETCH].param);
         param->planned = false;
         if (status == AMP_OK) settle(param);
     }
