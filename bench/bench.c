@@ -90,7 +90,8 @@ size_t bench_best(bench_fn *const *ways, size_t n, void *data) {
 /* ---- results ---- */
 
 static double in_unit(const struct bench_case *c, double seconds) {
-    return strcmp(c->unit, "GB/s") ? seconds * 1e9 / c->calls : c->bytes / seconds * 1e-9;
+    if (!strcmp(c->unit, "GB/s")) return c->bytes / seconds * 1e-9;
+    return seconds / c->calls * (strcmp(c->unit, "ms") ? 1e9 : 1e3);
 }
 
 static void print_head(void) {

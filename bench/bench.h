@@ -16,14 +16,15 @@
     X(norm)                                                                                                            \
     X(lists)                                                                                                           \
     X(matmul)                                                                                                          \
-    X(calls)
+    X(calls)                                                                                                           \
+    X(step)
 
 /* One piece of work: `work(data)` does it once. */
 typedef void bench_fn(void *data);
 
 struct bench_case {
     const char *group, *name, *size;
-    const char *unit;           /* "GB/s": of `bytes`; "ns": of one of `calls` in a piece of work */
+    const char *unit;           /* "GB/s": of `bytes`; "ns", "ms": of one of `calls` in a piece of work */
     double bytes, calls;        /* in one piece of work */
     bench_fn *ours, *reference;
     void *ours_data, *reference_data;
