@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { ROUNDS = 61, QUICK_ROUNDS = 15, LEAST_ROUNDS = 3, MAX_RESULTS = 256 };
+enum { ROUNDS = 61, QUICK_ROUNDS = 15, LEAST_ROUNDS = 3, MOST_ROUNDS = 1001, MAX_RESULTS = 256 };
 static const double most_seconds = 60, quick_seconds = 10; /* for one line, where LEAST_ROUNDS leave a choice */
 
 static struct {
@@ -108,17 +108,17 @@ static void print_result(const struct result *r) {
 }
 
 /* Fewer where a round takes long: three of a matmul that takes twenty seconds are enough. */
-static size_t rounds_of(double seconds) {
-    const size_t wanted = options.quick ? QUICK_ROUNDS : ROUNDS;
+static size_t rounds_of(const struct bench_case *c, double seconds) {
+    const size_t wanted = c->rounds ? c->rounds : options.quick ? QUICK_ROUNDS : ROUNDS;
     const double fit = (options.quick ? quick_seconds : most_seconds) / seconds;
     return fit >= (double)wanted ? wanted : fit > LEAST_ROUNDS ? (size_t)fit : LEAST_ROUNDS;
 }
 
 void bench_run(const struct bench_case *c) {
     const struct side us = { c->ours, c->ours_data, 0 }, them = { c->reference, c->reference_data, c->peer };
-    double ours[ROUNDS], reference[ROUNDS], ratio[ROUNDS], our_seconds, their_seconds;
+    double ours[MOST_ROUNDS], reference[MOST_ROUNDS], ratio[MOST_ROUNDS], our_seconds, their_seconds;
     const size_t our_times = repetitions(&us, &our_seconds), their_times = repetitions(&them, &their_seconds);
-    const size_t rounds = rounds_of(our_seconds + their_seconds);
+    const size_t rounds = rounds_of(c, our_seconds + their_seconds);
     for (size_t i = 0; i < rounds; i++) { /* who is first changes from round to round */
         if (i % 2) ours[i] = measure(&us, our_times);
         reference[i] = measure(&them, their_times);

@@ -17,7 +17,8 @@
     X(lists)                                                                                                           \
     X(matmul)                                                                                                          \
     X(calls)                                                                                                           \
-    X(step)
+    X(step)                                                                                                            \
+    X(demo)
 
 /* One piece of work: `work(data)` does it once. */
 typedef void bench_fn(void *data);
@@ -31,6 +32,7 @@ struct bench_case {
     int peer;                   /* in place of `reference`: a peer's piece of work, from bench_peer_make; 0: none */
     const char *reference_name;
     double goal;                /* least ratio; 0: none */
+    size_t rounds;              /* where the goal needs a finer median than the usual rounds give; 0: the usual */
 };
 
 /* Measures both, in turns, prints the line and keeps the result. */
