@@ -67,11 +67,12 @@ static void casts(void) {
 
 /* ---- lists of tensors: unscaling, steps ---- */
 
-enum { PARAM, GRAD, FIRST, SECOND, LOW, LISTS };
+enum { GRAD, PARAM, FIRST, SECOND, LOW, LISTS };
 
-/* n tensors of `size` elements, in each of the lists one after the other. */
+/* n tensors of `size` elements, in each of the first `lists` lists one after the other. */
 struct model {
     size_t n, size;
+    int lists;
     const struct type *low;
     void *memory[LISTS];
     amp_span *spans[LISTS];
@@ -82,10 +83,10 @@ struct model {
 
 static const struct type *type_of(const struct model *m, int list) { return list == LOW ? m->low : &types[0]; }
 
-static struct model new_model(size_t n, size_t size, const struct type *low) {
-    struct model m = { .n = n, .size = size, .low = low, .steps = calloc(n, sizeof *m.steps), .factor = 2.0f };
+static struct model new_model(size_t n, size_t size, int lists, const struct type *low) {
+    struct model m = { .n = n, .size = size, .lists = lists, .low = low, .steps = calloc(n, sizeof *m.steps), .factor = 2.0f };
     if (!m.steps) bench_must(1, "memory");
-    for (int list = 0; list < LISTS; list++) {
+    for (int list = 0; list < lists; list++) {
         const struct type *type = type_of(&m, list);
         m.memory[list] = numbers(n * size, type);
         m.spans[list] = calloc(n, sizeof *m.spans[list]);
@@ -94,12 +95,12 @@ static struct model new_model(size_t n, size_t size, const struct type *low) {
             m.spans[list][i] = (amp_span){ (char *)m.memory[list] + i * size * type->size, size, type->dtype, 0 };
     }
     for (size_t i = 0; i < n * size; i++) ((float *)m.memory[GRAD])[i] = 1e-3f;
-    memset(m.memory[FIRST], 0, n * size * sizeof(float)), memset(m.memory[SECOND], 0, n * size * sizeof(float));
+    for (int list = FIRST; list <= SECOND && list < lists; list++) memset(m.memory[list], 0, n * size * sizeof(float));
     return m;
 }
 
 static void end_model(struct model *m) {
-    for (int list = 0; list < LISTS; list++) {
+    for (int list = 0; list < m->lists; list++) {
         bench_release(m->memory[list], m->n * m->size * type_of(m, list)->size);
         free(m->spans[list]);
     }
@@ -138,7 +139,7 @@ static void unscales(void) {
         double goal;
     } sizes[] = { { 200, 50000, "200 x 50000", 1 }, { 1000, 1000, "1000 x 1000", 4 } };
     for (size_t i = 0; i < 2; i++) {
-        struct model m = new_model(sizes[i].n, sizes[i].size, &types[1]);
+        struct model m = new_model(sizes[i].n, sizes[i].size, GRAD + 1, NULL);
         compare((struct bench_case){ .group = "unscale", .name = "fp32 in place, checked", .size = sizes[i].name,
                                      .unit = "GB/s", .bytes = 8.0 * (double)(m.n * m.size), .ours = unscale,
                                      .ours_data = &m, .goal = sizes[i].goal },
@@ -172,7 +173,7 @@ static void optimizers(void) {
           unscale_step_write, AMP_OPTIM_ADAM, 30, 1.3 },
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        struct model m = new_model(200, 50000, strstr(lines[i].request, "bf16") ? &types[2] : &types[1]);
+        struct model m = new_model(200, 50000, LISTS, strstr(lines[i].request, "bf16") ? &types[2] : &types[1]);
         m.rule = rule_of(lines[i].kind);
         compare((struct bench_case){ .group = "optim", .name = lines[i].name, .size = "200 x 50000", .unit = "GB/s",
                                      .bytes = lines[i].bytes * (double)(m.n * m.size), .ours = lines[i].work,
