@@ -15,7 +15,7 @@
 #include <time.h>
 
 enum { ROUNDS = 61, QUICK_ROUNDS = 15, LEAST_ROUNDS = 3, MOST_ROUNDS = 1001, MAX_RESULTS = 256 };
-static const double most_seconds = 60, quick_seconds = 10; /* for one line, where LEAST_ROUNDS leave a choice */
+static const double most_seconds = 60, quick_seconds = 6; /* for one line, where LEAST_ROUNDS leave a choice */
 
 static struct {
     bool quick, check;

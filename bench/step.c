@@ -116,10 +116,20 @@ static void run_backward(struct net *net, float seed) {
     }
 }
 
+static void update(struct net *net) {
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    bench_must(amp_step_begin(&net->optimizer, &info), "amp_step_begin");
+    for (size_t i = 0; info.action == AMP_STEP && i < (size_t)LAYERS * WEIGHTS; i++)
+        net->weights[i] -= 1e-3f * net->gradients[i];
+    bench_must(amp_step_end(&net->optimizer), "amp_step_end");
+}
+
+/* In a scope, so that each weight is packed once for forward and backward. */
 static void train_step(void *data) {
     struct net *net = data;
+    amp_scope scope;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    amp_step_info info = AMP_STEP_INFO_INIT;
+    bench_must(amp_scope_enter(net->optimizer.amp, &scope), "amp_scope_enter");
     memset(net->gradients, 0, sizeof(float) * LAYERS * WEIGHTS);
     for (int i = 0; i < LAYERS; i++) {
         float *y = layer(net->activations, i + 1, ACTIVATIONS);
@@ -129,10 +139,8 @@ static void train_step(void *data) {
     bench_must(amp_scale_loss_begin(&net->optimizer, NULL, &scaled), "amp_scale_loss_begin");
     run_backward(net, scaled.seed_factor);
     bench_must(amp_scale_loss_end(&scaled), "amp_scale_loss_end");
-    bench_must(amp_step_begin(&net->optimizer, &info), "amp_step_begin");
-    for (size_t i = 0; info.action == AMP_STEP && i < (size_t)LAYERS * WEIGHTS; i++)
-        net->weights[i] -= 1e-3f * net->gradients[i];
-    bench_must(amp_step_end(&net->optimizer), "amp_step_end");
+    update(net);
+    bench_must(amp_scope_leave(&scope), "amp_scope_leave");
 }
 
 /* ---- wiring ---- */
