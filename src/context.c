@@ -28,6 +28,7 @@ void amp__context_destroy(amp_context *context) {
     for (uint32_t i = 0; context->brackets && i < context->properties.num_losses; i++)
         amp__free(context->brackets[i].unchecked);
     amp__cache_destroy(&context->cache);
+    amp__spares_clear(&context->spares);
     void *blocks[] = { context->models, context->optimizers, context->params,   context->by_handle,
                        context->by_id,  context->brackets,   context->warnings, context->taped,
                        context->ranges, context->grad_ranges };

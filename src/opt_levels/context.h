@@ -7,6 +7,7 @@
 #define AMP_CONTEXT_H
 
 #include "cache/cache.h"
+#include "common/spare.h"
 #include "common/fork.h"
 #include "host/host.h"
 #include "intercept/intercept.h"
@@ -158,6 +159,7 @@ struct amp_context {
     bool has_forward;              /* one of the models described its forward */
     uint64_t n_steps;              /* steps and skips of all optimizers */
     struct amp__cache cache;
+    struct amp__spares spares; /* memory of calls, and packed weights */
 
     struct amp__forkable forkable; /* the lock */
     pthread_mutex_t lock; /* what follows */
