@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 512, WIDTH = 1024, LAYERS = 4, WEIGHTS = WIDTH * WIDTH, ACTIVATIONS = BATCH * WIDTH };
+enum { BATCH = 1024, WIDTH = 1024, LAYERS = 4, WEIGHTS = WIDTH * WIDTH, ACTIVATIONS = BATCH * WIDTH };
 
 /* ---- the host's ops: y = x w^T; dx = dy w, dw += dy^T x ---- */
 
