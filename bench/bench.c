@@ -107,10 +107,11 @@ static void print_result(const struct result *r) {
     fflush(stdout);
 }
 
-/* Fewer where a round takes long: three of a matmul that takes twenty seconds are enough. */
+/* Fewer where a round takes long; one where it takes most of a minute and no disturbance lasts. */
 static size_t rounds_of(const struct bench_case *c, double seconds) {
     const size_t wanted = c->rounds ? c->rounds : options.quick ? QUICK_ROUNDS : ROUNDS;
     const double fit = (options.quick ? quick_seconds : most_seconds) / seconds;
+    if (seconds > most_seconds / 2) return 1;
     return fit >= (double)wanted ? wanted : fit > LEAST_ROUNDS ? (size_t)fit : LEAST_ROUNDS;
 }
 
