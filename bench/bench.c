@@ -6,25 +6,25 @@
  */
 #include "bench.h"
 
-#include <amp_kernels.h>
+#include <amp.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
-enum { ROUNDS = 61, QUICK_ROUNDS = 15, MAX_RESULTS = 256 };
+enum { ROUNDS = 61, QUICK_ROUNDS = 15, LEAST_ROUNDS = 3, MOST_ROUNDS = 1001, MAX_RESULTS = 256 };
+static const double most_seconds = 60, quick_seconds = 6; /* for one line, where LEAST_ROUNDS leave a choice */
 
 static struct {
-    bool quick;
-    const char *json, *only;
+    bool quick, check;
+    const char *json, *only, *python;
 } options;
 
 static struct result {
     struct bench_case c;
-    char name[64], size[32], reference_name[64];
+    char name[64], size[32], reference_name[96];
     double ours, reference, ratio, low, high;
 } results[MAX_RESULTS];
 static size_t n_results;
@@ -37,19 +37,27 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* What is measured on one side of a case: a function of ours, or a peer's work. */
+struct side {
+    bench_fn *work;
+    void *data;
+    int peer;
+};
+
 /* Seconds of one piece of work, of `times` in a row. */
-static double measure(bench_fn *work, void *data, size_t times) {
+static double measure(const struct side *side, size_t times) {
+    if (side->peer) return bench_peer_run(side->peer, times);
     const double begin = now();
-    for (size_t i = 0; i < times; i++) work(data);
+    for (size_t i = 0; i < times; i++) side->work(side->data);
     return (now() - begin) / (double)times;
 }
 
-/* So many in a row that the clock is not seen. */
-static size_t repetitions(bench_fn *work, void *data) {
+/* So many in a row that the clock is not seen; *seconds: what they take. */
+static size_t repetitions(const struct side *side, double *seconds) {
     enum { MOST = 1 << 20 };
     const double enough = 2e-3;
     size_t times = 1;
-    while (times < MOST && measure(work, data, times) * (double)times < enough) times *= 2;
+    while ((*seconds = measure(side, times) * (double)times) < enough && times < MOST) times *= 2;
     return times;
 }
 
@@ -69,9 +77,10 @@ size_t bench_best(bench_fn *const *ways, size_t n, void *data) {
     size_t best = 0;
     double least = 0;
     for (size_t i = 0; i < n; i++) {
-        const size_t times = repetitions(ways[i], data);
-        double tries[TRIES];
-        for (size_t t = 0; t < TRIES; t++) tries[t] = measure(ways[i], data, times);
+        const struct side side = { .work = ways[i], .data = data };
+        double tries[TRIES], seconds;
+        const size_t times = repetitions(&side, &seconds);
+        for (size_t t = 0; t < TRIES; t++) tries[t] = measure(&side, times);
         const double median = quantile(tries, TRIES, 0.5);
         if (i == 0 || median < least) least = median, best = i;
     }
@@ -81,7 +90,8 @@ size_t bench_best(bench_fn *const *ways, size_t n, void *data) {
 /* ---- results ---- */
 
 static double in_unit(const struct bench_case *c, double seconds) {
-    return strcmp(c->unit, "GB/s") ? seconds * 1e9 / c->calls : c->bytes / seconds * 1e-9;
+    if (!strcmp(c->unit, "GB/s")) return c->bytes / seconds * 1e-9;
+    return seconds / c->calls * (strcmp(c->unit, "ms") ? 1e9 : 1e3);
 }
 
 static void print_head(void) {
@@ -97,15 +107,23 @@ static void print_result(const struct result *r) {
     fflush(stdout);
 }
 
+/* Fewer where a round takes long; one where it takes most of a minute and no disturbance lasts. */
+static size_t rounds_of(const struct bench_case *c, double seconds) {
+    const size_t wanted = c->rounds ? c->rounds : options.quick ? QUICK_ROUNDS : ROUNDS;
+    const double fit = (options.quick ? quick_seconds : most_seconds) / seconds;
+    if (seconds > most_seconds / 2) return 1;
+    return fit >= (double)wanted ? wanted : fit > LEAST_ROUNDS ? (size_t)fit : LEAST_ROUNDS;
+}
+
 void bench_run(const struct bench_case *c) {
-    double ours[ROUNDS], reference[ROUNDS], ratio[ROUNDS];
-    const size_t rounds = options.quick ? QUICK_ROUNDS : ROUNDS;
-    const size_t ours_times = repetitions(c->ours, c->ours_data);
-    const size_t reference_times = repetitions(c->reference, c->reference_data);
+    const struct side us = { c->ours, c->ours_data, 0 }, them = { c->reference, c->reference_data, c->peer };
+    double ours[MOST_ROUNDS], reference[MOST_ROUNDS], ratio[MOST_ROUNDS], our_seconds, their_seconds;
+    const size_t our_times = repetitions(&us, &our_seconds), their_times = repetitions(&them, &their_seconds);
+    const size_t rounds = rounds_of(c, our_seconds + their_seconds);
     for (size_t i = 0; i < rounds; i++) { /* who is first changes from round to round */
-        if (i % 2) ours[i] = measure(c->ours, c->ours_data, ours_times);
-        reference[i] = measure(c->reference, c->reference_data, reference_times);
-        if (i % 2 == 0) ours[i] = measure(c->ours, c->ours_data, ours_times);
+        if (i % 2) ours[i] = measure(&us, our_times);
+        reference[i] = measure(&them, their_times);
+        if (i % 2 == 0) ours[i] = measure(&us, our_times);
         if (c->allowed > 0) {
             const double beyond = ours[i] - reference[i], least = 1e-12;
             ours[i] = beyond > least ? beyond : least;
@@ -126,18 +144,29 @@ void bench_run(const struct bench_case *c) {
     print_result(r);
 }
 
+static void write_text(FILE *file, const char *key, const char *text) {
+    fprintf(file, "\"%s\": \"", key);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') fputc('\\', file);
+        if ((unsigned char)*text >= ' ') fputc(*text, file);
+    }
+    fputs("\", ", file);
+}
+
 static void write_json(const char *path) {
     FILE *file = fopen(path, "w");
     if (!file) bench_must(1, path);
     fputs("[", file);
     for (size_t i = 0; i < n_results; i++) {
         const struct result *r = &results[i];
-        fprintf(file,
-                "%s\n{\"group\": \"%s\", \"name\": \"%s\", \"size\": \"%s\", \"unit\": \"%s\", \"ours\": %.4g, "
-                "\"reference\": %.4g, \"reference_name\": \"%s\", \"ratio\": %.4g, \"low\": %.4g, \"high\": %.4g, "
-                "\"goal\": %.4g}",
-                i ? "," : "", r->c.group, r->name, r->size, r->c.unit, r->ours, r->reference, r->reference_name, r->ratio,
-                r->low, r->high, r->c.goal);
+        fputs(i ? ",\n{" : "\n{", file);
+        write_text(file, "group", r->c.group);
+        write_text(file, "name", r->name);
+        write_text(file, "size", r->size);
+        write_text(file, "unit", r->c.unit);
+        fprintf(file, "\"ours\": %.4g, \"reference\": %.4g, ", r->ours, r->reference);
+        write_text(file, "reference_name", r->reference_name);
+        fprintf(file, "\"ratio\": %.4g, \"goal\": %.4g}", r->ratio, r->c.goal);
     }
     fputs("\n]\n", file);
     if (fclose(file)) bench_must(1, path);
@@ -164,55 +193,51 @@ void bench_release(void *memory, size_t bytes) { munmap(memory, bytes); }
 
 /* ---- the program ---- */
 
-static void print_line_of(const char *path, const char *key, const char *title) {
-    char line[256];
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file)) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, key, strlen(key)) || (*key && !colon)) continue;
-        printf("%s: %s", title, *key ? colon + 2 : line);
-        break;
-    }
-    if (file) fclose(file);
-}
-
-static void print_machine(void) {
-    print_line_of("/proc/cpuinfo", "model name", "processor");
-    printf("cores: %ld, caches: %ld KiB, %ld KiB, %ld MiB\n", sysconf(_SC_NPROCESSORS_ONLN),
-           sysconf(_SC_LEVEL1_DCACHE_SIZE) >> 10, sysconf(_SC_LEVEL2_CACHE_SIZE) >> 10,
-           sysconf(_SC_LEVEL3_CACHE_SIZE) >> 20);
-    const uint32_t sets = amp_cpu_flags();
-    printf("kernels:%s%s%s%s%s\n", sets & AMP_CPU_SSE2 ? " SSE2" : "", sets & AMP_CPU_AVX2 ? " AVX2" : "",
-           sets & AMP_CPU_AVX512 ? " AVX-512" : "", sets & AMP_CPU_NEON ? " NEON" : "", sets ? "" : " scalar");
-    print_line_of("/proc/loadavg", "", "load");
-    const char *commit = getenv("AMP_BENCH_COMMIT");
-    printf("libamp: %s%s%s, compiler %s; %s\n\n", amp_version(), commit ? ", " : "", commit ? commit : "", __VERSION__,
-           options.quick ? "quick" : "full");
-}
+static const char usage[] =
+    "usage: bench [--quick] [--check] [--json FILE] [--group NAME] [--peers PYTHON]\n"
+    "  --check  status 1 if a ratio is below its goal\n";
 
 static void read_options(int argc, char **argv) {
+    const struct {
+        const char *name;
+        bool *flag;
+        const char **value;
+    } table[] = { { "--quick", &options.quick, NULL }, { "--check", &options.check, NULL },
+                  { "--json", NULL, &options.json }, { "--group", NULL, &options.only },
+                  { "--peers", NULL, &options.python } };
+    enum { N = sizeof table / sizeof *table };
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--quick")) options.quick = true;
-        else if (!strcmp(argv[i], "--json") && i + 1 < argc) options.json = argv[++i];
-        else if (!strcmp(argv[i], "--group") && i + 1 < argc) options.only = argv[++i];
-        else {
-            fprintf(stderr, "usage: bench [--quick] [--json FILE] [--group NAME]\n");
+        size_t o = 0;
+        while (o < N && (strcmp(argv[i], table[o].name) || (table[o].value && i + 1 == argc))) o++;
+        if (o == N) {
+            fputs(usage, stderr);
             exit(2);
         }
+        if (table[o].flag) *table[o].flag = true;
+        else *table[o].value = argv[++i];
     }
+}
+
+static void run_group(const char *name, void (*group)(void)) {
+    const size_t before = n_results;
+    if (options.only && strcmp(options.only, name)) return;
+    group();
+    if (n_results == before) bench_must(1, name);
 }
 
 int main(int argc, char **argv) {
     read_options(argc, argv);
-    print_machine();
+    bench_print_machine();
+    if (options.python) bench_peers_start(options.python);
+    printf("rounds: %d\n\n", options.quick ? QUICK_ROUNDS : ROUNDS);
     print_head();
-#define RUN_GROUP(name)                                                                                                \
-    if (!options.only || !strcmp(options.only, #name)) bench_##name();
+#define RUN_GROUP(name) run_group(#name, bench_##name);
     BENCH_GROUPS(RUN_GROUP)
+    bench_peers(options.only);
     if (!n_results) bench_must(1, "a group of that name");
     if (options.json) write_json(options.json);
     size_t missed = 0;
     for (size_t i = 0; i < n_results; i++) missed += results[i].ratio < results[i].c.goal;
     printf("\n%zu lines, %zu below their goal\n", n_results, missed);
-    return EXIT_SUCCESS;
+    return options.check && missed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

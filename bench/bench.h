@@ -18,21 +18,25 @@
     X(matmul)                                                                                                          \
     X(calls)                                                                                                           \
     X(bracket)                                                                                                         \
-    X(growth)
+    X(growth)                                                                                                          \
+    X(step)                                                                                                            \
+    X(demo)
 
 /* One piece of work: `work(data)` does it once. */
 typedef void bench_fn(void *data);
 
 struct bench_case {
     const char *group, *name, *size;
-    const char *unit;           /* "GB/s": of `bytes`; "ns": of one of `calls` in a piece of work */
+    const char *unit;           /* "GB/s": of `bytes`; "ns", "ms": of one of `calls` in a piece of work */
     double bytes, calls;        /* in one piece of work */
     bench_fn *ours, *reference;
     void *ours_data, *reference_data;
+    int peer;                   /* in place of `reference`: a peer's piece of work, from bench_peer_make; 0: none */
     const char *reference_name;
     double allowed;             /* not 0: what ours may take beyond the reference, in `unit`; the difference is shown, against
                                    this. Both make `calls` calls */
     double goal;                /* least ratio; 0: none */
+    size_t rounds;              /* where the goal needs a finer median than the usual rounds give; 0: the usual */
 };
 
 /* Measures both, in turns, prints the line and keeps the result. */
@@ -46,8 +50,25 @@ size_t bench_best(bench_fn *const *ways, size_t n, void *data);
 void *bench_memory(size_t bytes);
 void bench_release(void *memory, size_t bytes);
 
-/* Ends the program unless the call succeeded. */
+/* Ends the program unless the call succeeded: `what` failed, and if status is negative what amp_last_error says. */
 void bench_must(int status, const char *what);
+
+/* Does the processor say that it has these instructions, by their name in /proc/cpuinfo ("avx512_bf16")? */
+bool bench_cpu_has(const char *name);
+void bench_print_machine(void);
+
+/*
+ * Peers: the same work in torch, in a process that runs peers.py and takes turns with ours. Works are made, run and dropped
+ * one line at a time; peers.py says which there are. What fails ends the program.
+ */
+void bench_peers_start(const char *python); /* says in a line which peers there are, or why there are none */
+const char *bench_peers_name(void);         /* "torch 2.15.0"; NULL: there are none */
+__attribute__((format(printf, 1, 2))) int bench_peer_make(const char *work, ...);
+double bench_peer_run(int peer, size_t times); /* as measured there: seconds of one piece of `times` in a row */
+void bench_peer_drop(int peer);
+
+/* The lines that have a peer for reference, of one group or (NULL) all; nothing where there are no peers. */
+void bench_peers(const char *group);
 
 /* Loops that move bytes and compute nothing. To `to` bytes from `from` bytes: one is the other times a power of two. */
 struct bench_move {

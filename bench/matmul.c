@@ -17,6 +17,8 @@ extern void omp_set_num_threads(int threads) __attribute__((weak));
 
 /* ---- oneDNN by itself ---- */
 
+static void must(dnnl_status_t status, const char *what) { bench_must(status != dnnl_success, what); }
+
 struct direct {
     dnnl_primitive_t primitive;
     dnnl_stream_t stream;
@@ -25,8 +27,8 @@ struct direct {
 
 static void run_direct(void *data) {
     const struct direct *d = data;
-    bench_must(dnnl_primitive_execute(d->primitive, d->stream, 3, d->args), "dnnl_primitive_execute");
-    bench_must(dnnl_stream_wait(d->stream), "dnnl_stream_wait");
+    must(dnnl_primitive_execute(d->primitive, d->stream, 3, d->args), "dnnl_primitive_execute");
+    must(dnnl_stream_wait(d->stream), "dnnl_stream_wait");
 }
 
 static struct direct make_direct(const amp_matmul_args *g, dnnl_data_type_t in, dnnl_data_type_t out) {
@@ -39,14 +41,14 @@ static struct direct make_direct(const amp_matmul_args *g, dnnl_data_type_t in, 
     desc x[3];
     dnnl_primitive_desc_t pd;
     if (omp_set_num_threads) omp_set_num_threads(1);
-    if (!engine) bench_must(dnnl_engine_create(&engine, dnnl_cpu, 0), "dnnl_engine_create");
-    for (int i = 0; i < 3; i++) bench_must(desc_strided(&x[i], 2, dims, types[i], strides), "a description");
-    bench_must(matmul_desc(&pd, engine, &x[0], &x[1], NULL, &x[2], NULL), "oneDNN's matmul");
-    bench_must(dnnl_primitive_create(&d.primitive, pd), "dnnl_primitive_create");
-    bench_must(dnnl_stream_create(&d.stream, engine, dnnl_stream_default_flags), "dnnl_stream_create");
+    if (!engine) must(dnnl_engine_create(&engine, dnnl_cpu, 0), "dnnl_engine_create");
+    for (int i = 0; i < 3; i++) must(desc_strided(&x[i], 2, dims, types[i], strides), "a description");
+    must(matmul_desc(&pd, engine, &x[0], &x[1], NULL, &x[2], NULL), "oneDNN's matmul");
+    must(dnnl_primitive_create(&d.primitive, pd), "dnnl_primitive_create");
+    must(dnnl_stream_create(&d.stream, engine, dnnl_stream_default_flags), "dnnl_stream_create");
     for (int i = 0; i < 3; i++) {
         d.args[i].arg = names[i];
-        bench_must(dnnl_memory_create(&d.args[i].memory, desc_of(&x[i]), engine, data[i]), "dnnl_memory_create");
+        must(dnnl_memory_create(&d.args[i].memory, desc_of(&x[i]), engine, data[i]), "dnnl_memory_create");
     }
     return d; /* a handful, kept to the end */
 }

@@ -735,7 +735,7 @@ AMP_API amp_status amp_cast_done(amp_cast_frame *frame);
 /* End of a tape's life (a backward pass that is over, or a forward that is dropped): casts recorded on it go. */
 AMP_API amp_status amp_tape_done(amp_context *context);
 
-/* Drop every cached cast. Not while the host runs an op of this context. */
+/* Drop every cached cast, and memory that is kept for those to come. Not while the host runs an op of this context. */
 AMP_API amp_status amp_cache_clear(amp_context *context);
 
 /* ---- Scopes -------------------------------------------------------------------------------------------------------- */

@@ -31,6 +31,7 @@ void amp__context_destroy(amp_context *context) {
     }
     amp__cache_destroy(&context->cache);
     amp__plan_free(&context->plan);
+    amp__spares_clear(&context->spares);
     void *blocks[] = { context->models, context->optimizers, context->params,   context->by_handle,
                        context->by_id,  context->brackets,   context->warnings, context->taped,
                        context->ranges, context->grad_ranges,  context->listed };

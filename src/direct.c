@@ -204,5 +204,6 @@ AMP_API amp_status amp_cache_clear(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cache_clear: context is NULL");
     amp__cache_retire(&context->cache, false);
     amp__cache_collect(&context->cache);
+    amp__spares_clear(&context->spares);
     return AMP_OK;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "opt_levels/call.h"
 
+#include <string.h>
+
 enum { N_DTYPES = AMP_FLOAT64 }; /* floating types, numbered from 1 */
 
 void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
@@ -22,7 +24,7 @@ static void release_all(struct amp__temporaries *temporaries) {
     for (size_t i = temporaries->n; i--;) amp__host_release(temporaries->host, temporaries->handles[i]);
     for (struct amp__block *block = temporaries->blocks, *next; block; block = next) {
         next = block->next;
-        amp__free(block);
+        amp__spare_give(&temporaries->context->spares, block);
     }
     amp__free(temporaries);
 }
@@ -147,7 +149,7 @@ void *amp__casting_memory(struct amp__casting *casting, size_t bytes) {
     enum { HEAD = 64 };
     enter_cache(casting);
     if (bytes > SIZE_MAX - HEAD || need_temporaries(casting) != AMP_OK) return NULL;
-    struct amp__block *block = amp__alloc_aligned(HEAD + bytes);
+    struct amp__block *block = amp__spare_take(&casting->context->spares, HEAD + bytes);
     if (!block) return NULL;
     block->next = casting->temporaries->blocks;
     casting->temporaries->blocks = block;
@@ -172,8 +174,10 @@ amp_status amp__casting_patch(struct amp__casting *casting, float **field, void 
 void **amp__casting_array(struct amp__casting *casting, size_t n) {
     enter_cache(casting);
     if (need_temporaries(casting) != AMP_OK) return NULL;
-    struct amp__block *block = amp__alloc(1, sizeof *block + n * sizeof block->data[0]);
+    const size_t bytes = sizeof(struct amp__block) + n * sizeof(void *);
+    struct amp__block *block = amp__spare_take(&casting->context->spares, bytes);
     if (!block) return NULL;
+    memset(block, 0, bytes);
     block->next = casting->temporaries->blocks;
     casting->temporaries->blocks = block;
     return block->data;

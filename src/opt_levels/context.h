@@ -7,6 +7,7 @@
 #define AMP_CONTEXT_H
 
 #include "cache/cache.h"
+#include "common/spare.h"
 #include "common/fork.h"
 #include "host/host.h"
 #include "intercept/intercept.h"
@@ -161,6 +162,7 @@ struct amp_context {
     struct amp__param **listed;    /* the parameters of its optimizers, where there are several */
     size_t listed_capacity;
     struct amp__cache cache;
+    struct amp__spares spares; /* memory of calls, and packed weights */
 
     struct amp__forkable forkable; /* the lock */
     pthread_mutex_t lock; /* what follows */

@@ -87,10 +87,7 @@ static void add_out(const struct amp__raw *raw, const struct amp__raw_place *pla
 
 /* ---- weights: packed once per version ---- */
 
-static void free_pack(void *user, void *pack) {
-    (void)user;
-    amp__free(pack);
-}
+static void free_pack(void *context, void *pack) { amp__spare_give(&((amp_context *)context)->spares, pack); }
 
 /* The whole parameter in the mode's form: one pack serves every slice of it. NULL with a status on failure. */
 static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casting, struct amp__param *param,
@@ -98,14 +95,14 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
     struct amp__raw_place whole = { .host = param->address, .extents = { .count = (int64_t)param->size } };
     struct amp__cache_entry *entry = amp__alloc(1, sizeof *entry);
-    whole.temporary = entry ? amp__alloc_aligned(param->size * width) : NULL;
+    whole.temporary = entry ? amp__spare_take(&casting->context->spares, param->size * width) : NULL;
     if (!whole.temporary) {
         amp__free(entry);
         return amp__fail_memory();
     }
     each_row(raw, &whole, raw->mode == AMP__RAW_REPLACE ? narrow_in : round_in, NULL);
-    *entry = (struct amp__cache_entry){ .handle = whole.temporary, .release = free_pack, .version = version,
-                                        .recorded = true };
+    *entry = (struct amp__cache_entry){ .handle = whole.temporary, .release = free_pack, .user = casting->context,
+                                        .version = version, .recorded = true };
     amp__casting_keep(casting, param, raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32, entry);
     *out = whole.temporary;
     return AMP_OK;

@@ -67,5 +67,6 @@ Suite *suite_lists(void);
 Suite *suite_fpenv(void);
 Suite *suite_matmul(void);
 Suite *suite_cpu(void);
+Suite *suite_round(void);
 
 #endif
