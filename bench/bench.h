@@ -15,6 +15,7 @@
     X(unscale)                                                                                                         \
     X(norm)                                                                                                            \
     X(lists)                                                                                                           \
+    X(sets)                                                                                                            \
     X(matmul)                                                                                                          \
     X(calls)                                                                                                           \
     X(bracket)                                                                                                         \

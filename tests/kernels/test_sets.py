@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels' tests with each instruction set alone, and on emulated old processors: test_sets.py PROGRAM. Prints TAP.
+"""The kernels' tests with each instruction set alone, and on emulated old processors. Prints TAP.
+
+    test_sets.py PROGRAM SETS [SANITIZER]       SETS: those that it was built with, "sse2,avx2", or "none"
 
 What goes through the process's table (lists, environments, matmul) uses the best set of the machine: here each of them in
 turn, by AMP_CPU_MASK. Under qemu-user an instruction that a processor does not have is a signal, so that a kernel chosen
@@ -13,7 +15,6 @@ import shutil
 import subprocess
 import sys
 
-SETS = {"x86_64": ["none", "sse2", "avx2", "avx512"], "aarch64": ["none", "neon"]}
 CPU_FLAGS = {"sse2": {"sse2"}, "avx2": {"avx2", "fma", "f16c"},
              "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}}
 # Processors, oldest first: SSE2 and SSE3; more of its sort; AVX without AVX2; AVX2.
@@ -57,7 +58,7 @@ class Tap:
 
 def main():
     program, tap = sys.argv[1], Tap()
-    for name in SETS.get(platform.machine(), ["none"]):
+    for name in ["none", *(name for name in sys.argv[2].split(",") if name != "none")]:
         why = missing(name)
         if why:
             tap.skip(f"set {name}", why)
@@ -65,13 +66,13 @@ def main():
         for suite in ["lists", "matmul"]:
             tap.point(f"set {name}: {suite}", *run([program], suite, AMP_CPU_MASK=name))
     emulator = shutil.which("qemu-x86_64")
-    instrumented = len(sys.argv) > 2  # a sanitizer's shadow memory and an emulator are gigabytes and minutes
+    instrumented = len(sys.argv) > 3  # a sanitizer's shadow memory and an emulator are gigabytes and minutes
     for cpu in PROCESSORS if platform.machine() == "x86_64" else []:
         if not emulator:
             tap.skip(f"processor {cpu}", "there is no qemu-x86_64")
             continue
         if instrumented:
-            tap.skip(f"processor {cpu}", "a build with " + sys.argv[2] + " does not run under an emulator")
+            tap.skip(f"processor {cpu}", "a build with " + sys.argv[3] + " does not run under an emulator")
             continue
         for suite in ["lists", "cpu"]:
             tap.point(f"processor {cpu}: {suite}", *run([emulator, "-cpu", cpu, program], suite))
