@@ -63,6 +63,7 @@ amp_status amp__signature_new(const struct amp__schema *schema, struct amp__sign
                          schema->structs[i].name);
     }
     for (uint32_t i = 0; i < schema->n_args; i++) signature->types[i] = type_of(&schema->args[i], structs);
+    amp__places_find(schema, &signature->places);
     if (ffi_prep_cif(&signature->cif, FFI_DEFAULT_ABI, schema->n_args, type_of(&schema->ret, structs), signature->types)
         != FFI_OK) {
         amp__free(signature);
@@ -99,9 +100,33 @@ static uint64_t load_integer(uint8_t kind, const void *value) {
     }
 }
 
+/* As it lies in a register. */
+static uint64_t load_word(uint8_t kind, const void *value) {
+    uint64_t word = 0;
+    if (kind >= AMP__INT8 && kind <= AMP__UINT64) return load_integer(kind, value);
+    if (kind == AMP__FLOAT) memcpy(&word, value, sizeof(float));
+    else memcpy(&word, value, sizeof word);
+    return word;
+}
+
+/* With an image of the arguments in `argv`. Those that are the call's own go on as they came. */
+static void run_changed(const struct amp__call *call, amp_fn function, void *const *argv) {
+    const struct amp__places *places = &call->signature->places;
+    struct amp__registers changed;
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const uint8_t at = places->argument[i];
+        changed.argument[at] = argv[i] == call->args[i] ? call->registers->argument[at]
+                                                        : load_word(call->schema->args[i].kind, argv[i]);
+    }
+    amp__registers_call(&changed, function, places->n_vector);
+    memcpy(call->ret, &changed.result[places->result], sizeof changed.result[0]);
+}
+
 void amp__call_run(const struct amp__call *call, amp_fn function, void *const *argv) {
     /* libffi reads both and writes neither, but its prototype does not say so. */
-    ffi_call((ffi_cif *)&call->signature->cif, function, call->ret, (void **)argv);
+    if (!call->registers) ffi_call((ffi_cif *)&call->signature->cif, function, call->ret, (void **)argv);
+    else if (argv == call->args) amp__registers_call(call->registers, function, call->signature->places.n_vector);
+    else run_changed(call, function, argv);
 }
 
 void *amp__call_returned(const struct amp__call *call) {
@@ -125,12 +150,6 @@ void amp__call_return(const struct amp__call *call, const void *value) {
 }
 
 const void *amp__call_value(const struct amp__call *call, uint32_t arg) { return call->args[arg]; }
-
-void *amp__call_pointer(const struct amp__call *call, uint32_t arg) {
-    void *pointer;
-    memcpy(&pointer, call->args[arg], sizeof pointer);
-    return pointer;
-}
 
 int64_t amp__integer_at(uint8_t kind, const void *address) {
     const uint64_t value = load_integer(kind, address);
