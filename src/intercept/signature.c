@@ -109,24 +109,25 @@ static uint64_t load_word(uint8_t kind, const void *value) {
     return word;
 }
 
-/* With an image of the arguments in `argv`. Those that are the call's own go on as they came. */
-static void run_changed(const struct amp__call *call, amp_fn function, void *const *argv) {
+/* With an image of the arguments in `argv`. Those that are a stub's caller's own go on as they came. */
+static void run_in_registers(const struct amp__call *call, amp_fn function, void *const *argv) {
     const struct amp__places *places = &call->signature->places;
-    struct amp__registers changed;
+    struct amp__registers image;
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const uint8_t at = places->argument[i];
-        changed.argument[at] = argv[i] == call->args[i] ? call->registers->argument[at]
-                                                        : load_word(call->schema->args[i].kind, argv[i]);
+        image.argument[at] = call->registers && argv[i] == call->args[i] ? call->registers->argument[at]
+                                                                         : load_word(call->schema->args[i].kind, argv[i]);
     }
-    amp__registers_call(&changed, function, places->n_vector);
-    memcpy(call->ret, &changed.result[places->result], sizeof changed.result[0]);
+    amp__registers_call(&image, function, places->n_vector);
+    if (call->schema->ret.kind != AMP__VOID) memcpy(call->ret, &image.result[places->result], sizeof image.result[0]);
 }
 
 void amp__call_run(const struct amp__call *call, amp_fn function, void *const *argv) {
+    const struct amp__places *places = &call->signature->places;
+    if (call->registers && argv == call->args) amp__registers_call(call->registers, function, places->n_vector);
+    else if (places->fit) run_in_registers(call, function, argv);
     /* libffi reads both and writes neither, but its prototype does not say so. */
-    if (!call->registers) ffi_call((ffi_cif *)&call->signature->cif, function, call->ret, (void **)argv);
-    else if (argv == call->args) amp__registers_call(call->registers, function, call->signature->places.n_vector);
-    else run_changed(call, function, argv);
+    else ffi_call((ffi_cif *)&call->signature->cif, function, call->ret, (void **)argv);
 }
 
 void *amp__call_returned(const struct amp__call *call) {
