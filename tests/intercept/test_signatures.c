@@ -109,7 +109,7 @@ START_TEST(a_wrapped_identity_is_the_function_without_stubs) {
 }
 END_TEST
 
-/* Every argument of integers, pointers and floats is replaced by a copy of itself, so that nothing goes on as it came. */
+/* Every integer, pointer and float is replaced by a copy of itself, so that nothing goes on as it came. */
 static void copy_all(void *user, struct amp__call *call) {
     static _Alignas(16) char copies[AMP__MAX_ARGS][16];
     void *argv[AMP__MAX_ARGS];
