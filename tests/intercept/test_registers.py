@@ -12,7 +12,7 @@ import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "symbol"))
-from programs import ARM64, MACHINES, Tap, expect, run, scratch, skip  # noqa: E402 pylint: disable=wrong-import-position
+from programs import ARM64, MACHINES, Tap, expect, run, scratch, skip  # noqa: E402 # pylint: disable=C0413
 
 HERE = pathlib.Path(__file__).resolve().parent
 COUNT, SEED = 240, 7
