@@ -144,7 +144,7 @@ static amp_status cast_args(amp_context *context, const char *op, const struct n
     direct->tensors = tensors;
     direct->n = n;
     memcpy(direct->originals, tensors, n * sizeof *tensors);
-    amp__casting_begin(&direct->casting, context, host, named->op, n, false);
+    amp__casting_begin(&direct->casting, context, host, named->op, n, amp__thread_state(), false);
     AMP_TRY(cast_all(direct, op, named, types, target));
     *out = direct;
     direct = NULL;

@@ -30,11 +30,6 @@ static void release(struct amp__cache_entry *entry) {
     amp__free(entry);
 }
 
-void *amp__cache_find(struct amp__cache *cache, size_t key, uint64_t version, bool recording) {
-    const struct amp__cache_entry *entry = atomic_load_explicit(&cache->cells[key], memory_order_acquire);
-    return entry && entry->version == version && (entry->recorded || !recording) ? entry->handle : NULL;
-}
-
 static void retire(struct amp__cache *cache, struct amp__cache_entry *entry) {
     const bool recorded = entry->recorded;
     push(&cache->retired, entry);

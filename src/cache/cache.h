@@ -43,7 +43,10 @@ static inline void amp__cache_enter(struct amp__cache *cache) { atomic_fetch_add
 static inline void amp__cache_leave(struct amp__cache *cache) { atomic_fetch_sub(&cache->users, 1); }
 
 /* NULL: none that serves. */
-void *amp__cache_find(struct amp__cache *cache, size_t key, uint64_t version, bool recording);
+static inline void *amp__cache_find(struct amp__cache *cache, size_t key, uint64_t version, bool recording) {
+    const struct amp__cache_entry *entry = atomic_load_explicit(&cache->cells[key], memory_order_acquire);
+    return entry && entry->version == version && (entry->recorded || !recording) ? entry->handle : NULL;
+}
 /* Keeps a fresh cast: the cache owns `entry` from here on. What was in the cell is retired. */
 void amp__cache_put(struct amp__cache *cache, size_t key, struct amp__cache_entry *entry);
 

@@ -57,19 +57,43 @@ struct amp__thread {
 struct amp__thread *amp__thread_state(void);
 
 /* Drops marks of frames that are gone, innermost first. `frame`: address in the caller's frame. */
-void amp__thread_recover(struct amp__thread *thread, const void *frame);
+void amp__thread_drop_gone(struct amp__thread *thread, const void *frame);
+static inline void amp__thread_recover(struct amp__thread *thread, const void *frame) {
+    if (thread->n_marks) amp__thread_drop_gone(thread, frame);
+}
 
 /* Drops the marks above the first `n_marks`, whose frames an exception leaves, and goes back to `scope`. */
 void amp__thread_unwind(struct amp__thread *thread, uint32_t n_marks, struct amp__scope_state scope);
 
 /* Enters `scope` under a mark; false if the marks are exhausted (nothing changed). frame and anchor are the caller's. */
-bool amp__mark_push(struct amp__thread *thread, const void *frame, amp__anchor *anchor, struct amp__scope_state scope,
-                    void (*abandoned)(void *), void *user);
-/* Whose wrapper the mark on top is. */
-static inline void amp__mark_own(struct amp__thread *thread, const void *owner) {
-    thread->marks[thread->n_marks - 1].owner = owner;
+static inline bool amp__mark_push(struct amp__thread *thread, const void *frame, amp__anchor *anchor,
+                                  struct amp__scope_state scope, void (*abandoned)(void *), void *user) {
+    if (thread->n_marks == AMP__MARKS) return false;
+    struct amp__mark *mark = &thread->marks[thread->n_marks++];
+    mark->frame = (uintptr_t)frame;
+    mark->anchor = anchor;
+    mark->number = (uintptr_t)&thread->marks ^ ++thread->last_number << 16; /* no common word */
+#pragma GCC unroll 64 /* the end of a loop of so many would be mispredicted at each call */
+    for (size_t i = 0; i < AMP_COUNT(anchor->words); i++) anchor->words[i] = mark->number;
+    __asm__ volatile("" : : "r"(anchor) : "memory"); /* nobody reads them but is_gone, later */
+    mark->saved = thread->scope;
+    mark->owner = NULL;
+    mark->traps.masked = false;
+    mark->abandoned = abandoned;
+    mark->user = user;
+    thread->scope = scope;
+    return true;
 }
-/* Leaves the mark that was pushed with `anchor`, and any above it that a longjmp jumped over. */
-void amp__mark_pop(struct amp__thread *thread, const amp__anchor *anchor);
+static inline struct amp__mark *amp__mark_top(struct amp__thread *thread) { return &thread->marks[thread->n_marks - 1]; }
+/* Whose wrapper the mark on top is. */
+static inline void amp__mark_own(struct amp__thread *thread, const void *owner) { amp__mark_top(thread)->owner = owner; }
+/* Drops the marks above the one that was pushed with `anchor`: a longjmp jumped over them. */
+void amp__mark_drop_above(struct amp__thread *thread, const amp__anchor *anchor);
+/* Leaves the mark that was pushed with `anchor`, and any above it. */
+static inline void amp__mark_pop(struct amp__thread *thread, const amp__anchor *anchor) {
+    if (thread->marks[thread->n_marks - 1].anchor != anchor) amp__mark_drop_above(thread, anchor);
+    thread->scope = thread->marks[--thread->n_marks].saved;
+    __asm__ volatile("" : : "r"(anchor) : "memory"); /* they are in the frame until here */
+}
 
 #endif

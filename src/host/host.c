@@ -140,8 +140,7 @@ amp_status amp__host_elements(const amp_host *host, void *tensor, const char *na
     return AMP_OK;
 }
 
-amp_dtype amp__host_dtype(const amp_host *host, void *tensor) {
-    if (host->dtype) return host->dtype(host->self, tensor);
+amp_dtype amp__host_viewed_dtype(const amp_host *host, void *tensor) {
     amp_tensor_view view;
     memset(&view, 0, sizeof view);
     if (!host->view || host->view(host->self, tensor, &view) != AMP_OK) return AMP_DTYPE_OTHER;
@@ -201,10 +200,6 @@ amp_status amp__host_visit(const amp_host *host, const char *op, void *const *ar
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->visit(host->self, op, args, emit, emit_self);
     return status == AMP_OK ? AMP_OK : amp__hook_failed(status, "visit", NULL);
-}
-
-bool amp__host_grad_enabled(const amp_host *host) {
-    return !host->grad_enabled || host->grad_enabled(host->self) != 0;
 }
 
 void amp__host_release(const amp_host *host, void *tensor) {

@@ -37,7 +37,11 @@ amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name
 /* Fails on blocks with gaps too. */
 amp_status amp__host_elements(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
 
-amp_dtype amp__host_dtype(const amp_host *host, void *tensor); /* AMP_DTYPE_OTHER where nothing can be learnt */
+amp_dtype amp__host_viewed_dtype(const amp_host *host, void *tensor);
+/* AMP_DTYPE_OTHER where nothing can be learnt. */
+static inline amp_dtype amp__host_dtype(const amp_host *host, void *tensor) {
+    return host->dtype ? host->dtype(host->self, tensor) : amp__host_viewed_dtype(host, tensor);
+}
 amp_status amp__host_cast(const amp_host *host, void *tensor, amp_dtype to, void **out);
 amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void **out);
 amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, void **grad);
@@ -59,7 +63,9 @@ amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, 
 /* `n` values over all ranks, in place; unchanged where the host has no `reduce`. After an error they are anything. */
 amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n);
 amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self);
-bool amp__host_grad_enabled(const amp_host *host);
+static inline bool amp__host_grad_enabled(const amp_host *host) {
+    return !host->grad_enabled || host->grad_enabled(host->self) != 0;
+}
 
 /* Memory for `size` elements of `dtype`: the host's where it has alloc and free, else libamp's. */
 amp_status amp__host_alloc(const amp_host *host, uint64_t size, amp_dtype dtype, amp_device device,

@@ -26,8 +26,8 @@ static const struct amp__client *by_scope(const struct candidates *candidates, c
 
 /* Clients that name a self have their own calls whatever the scope, which only decides between several for one self.
  * The others go by the scope. NULL: nobody's. */
-static const struct amp__client *choose(const struct amp__closure *closure, const struct amp__scope_state *scope,
-                                        void *const *args) {
+static const struct amp__client *choose_of_several(const struct amp__closure *closure,
+                                                   const struct amp__scope_state *scope, void *const *args) {
     struct candidates of_self = { 0 }, others = { 0 };
     const int32_t self_arg = closure->schema->self_arg;
     const void *self = NULL;
@@ -45,6 +45,17 @@ static const struct amp__client *choose(const struct amp__closure *closure, cons
     return of_self.n == 1 ? of_self.first : by_scope(of_self.n ? &of_self : &others, scope);
 }
 
+/* Nearly always there is one, without a self. */
+static inline const struct amp__client *choose(const struct amp__closure *closure,
+                                               const struct amp__scope_state *scope, void *const *args) {
+    const struct amp__client *client = &closure->clients;
+    const amp_context *owner = atomic_load_explicit(&client->owner, memory_order_acquire);
+    if (!owner || atomic_load_explicit(&client->match_self, memory_order_relaxed) ||
+        atomic_load_explicit(&client->next, memory_order_acquire))
+        return choose_of_several(closure, scope, args);
+    return scope->inside || (scope->set && scope->context != owner) ? NULL : client;
+}
+
 /* What held on this thread when the host called. */
 struct entry {
     struct amp__thread *thread;
@@ -58,25 +69,37 @@ static void leave_call(const struct entry *entry) {
     if (!entry->returned) amp__thread_unwind(entry->thread, entry->n_marks, entry->scope);
 }
 
-static void on_call(ffi_cif *cif, void *ret, void **args, void *user) {
-    struct amp__closure *closure = user;
+/* Either way in: registers NULL for libffi's. `frame`: of the caller, in which this is inlined. */
+static inline __attribute__((always_inline)) void hand_on(struct amp__closure *closure, struct amp__registers *registers,
+                                                          void *ret, void **args, const void *frame) {
     struct amp__thread *thread = amp__thread_state();
-    amp__thread_recover(thread, __builtin_frame_address(0));
+    amp__thread_recover(thread, frame);
     AMP_CLEANUP(leave_call) struct entry entry = { thread, thread->scope, thread->n_marks, false };
     const struct amp__client *client = choose(closure, &thread->scope, args);
-    if (!client) {
+    struct amp__call call = { closure->schema, closure->signature, closure->original, thread, registers, args, ret };
+    if (client) client->handler(client->user, &call);
+    else {
         atomic_fetch_add_explicit(&closure->passed, 1, memory_order_relaxed);
-        ffi_call(cif, closure->original, ret, args);
-    } else {
-        struct amp__call call = { closure->schema, closure->signature, closure->original, args, ret };
-        client->handler(client->user, &call);
+        amp__call_run(&call, closure->original, args);
     }
     entry.returned = true;
 }
 
+static void on_call(ffi_cif *cif, void *ret, void **args, void *user) {
+    (void)cif;
+    hand_on(user, NULL, ret, args, __builtin_frame_address(0));
+}
+
+void amp__stub_call(struct amp__closure *closure, struct amp__registers *registers) {
+    const struct amp__places *places = &closure->signature->places;
+    void *args[AMP_COUNT(registers->argument)];
+    for (uint32_t i = 0; i < closure->schema->n_args; i++) args[i] = &registers->argument[places->argument[i]];
+    hand_on(closure, registers, &registers->result[places->result], args, __builtin_frame_address(0));
+}
+
 /* ---- closures ---- */
 
-/* The closure's memory is libffi's and is not kept: nothing is ever done with it again. */
+/* A closure's memory is libffi's and is not kept: nothing is ever done with it again. */
 static amp_status make_code(struct amp__closure *closure) {
     void *code;
     ffi_closure *writable = ffi_closure_alloc(sizeof *writable, &code);
@@ -99,7 +122,9 @@ amp_status amp__closure_new(amp_fn original, struct amp__schema *schema, struct 
     closure->original = original;
     closure->schema = schema;
     AMP_TRY_GOTO(amp__signature_new(schema, &closure->signature), fail);
-    AMP_TRY_GOTO(make_code(closure), fail);
+    closure->n_vector = closure->signature->places.n_vector;
+    if (closure->signature->places.fit) closure->code = amp__stub_take(closure);
+    if (!closure->code) AMP_TRY_GOTO(make_code(closure), fail);
     *out = closure;
     return AMP_OK;
 fail:

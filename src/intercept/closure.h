@@ -30,7 +30,8 @@ struct amp__client {
 };
 
 struct amp__closure {
-    amp_fn code; /* what goes into the slot */
+    uint32_t n_vector; /* of the signature's places, for the stubs: first */
+    amp_fn code;       /* what goes into the slot: a stub, or a libffi closure */
     amp_fn original;
     struct amp__schema *schema;
     struct amp__signature *signature;

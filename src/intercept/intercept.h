@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slots and closures. A slot is the address where the host keeps a function pointer. Wrapping puts a libffi closure
- * there that calls handler(user, call); the handler sees the call's arguments as data, may substitute them in a copy,
- * and runs the original. This room knows nothing of policy, contexts are opaque owners to it.
+ * Slots and closures. A slot is the address where the host keeps a function pointer. Wrapping puts code there
+ * that calls handler(user, call); the handler sees the call's arguments as data, may substitute them in a copy, and runs
+ * the original. This room knows nothing of policy, contexts are opaque owners to it.
+ *
+ * That code is a stub of libamp's own where all arguments and the result travel in registers (registers.h), else a
+ * libffi closure. The handler cannot tell them apart.
  *
  * One slot is wrapped once per process, however many clients it has; the slot's state lives in the process's registry
  * (registry.c). Wrapping is a transaction: amp__patch_add validates and prepares, amp__patch_commit swaps all slots and
@@ -27,13 +30,19 @@
 
 #include "intercept/schema.h"
 
+#include <string.h>
+
 struct amp__signature; /* a prepared libffi call interface */
+struct amp__registers; /* the caller's argument registers (registers.h) */
+struct amp__thread;
 
 /* One call through a wrapped slot, valid while the handler runs. */
 struct amp__call {
     const struct amp__schema *schema;
     const struct amp__signature *signature;
     amp_fn original;
+    struct amp__thread *thread; /* the caller's */
+    struct amp__registers *registers; /* NULL: libffi's closure was called */
     void *const *args; /* args[i] points at argument i's value; never written through */
     void *ret;         /* where the return value goes */
 };
@@ -49,7 +58,11 @@ void amp__call_return_pointer(const struct amp__call *call, void *pointer);
 /* Returns the value at `value` (of the schema's return type), or zeros for NULL, without calling anything. */
 void amp__call_return(const struct amp__call *call, const void *value);
 /* Argument helpers, by value. */
-void *amp__call_pointer(const struct amp__call *call, uint32_t arg);
+static inline void *amp__call_pointer(const struct amp__call *call, uint32_t arg) {
+    void *pointer;
+    memcpy(&pointer, call->args[arg], sizeof pointer);
+    return pointer;
+}
 /* Any integer kind; uint64 above INT64_MAX: INT64_MAX. */
 int64_t amp__call_integer(const struct amp__call *call, uint32_t arg);
 /* How many handles a list argument has; what is negative is none. */

@@ -63,6 +63,7 @@ amp_status amp__signature_new(const struct amp__schema *schema, struct amp__sign
                          schema->structs[i].name);
     }
     for (uint32_t i = 0; i < schema->n_args; i++) signature->types[i] = type_of(&schema->args[i], structs);
+    amp__places_find(schema, &signature->places);
     if (ffi_prep_cif(&signature->cif, FFI_DEFAULT_ABI, schema->n_args, type_of(&schema->ret, structs), signature->types)
         != FFI_OK) {
         amp__free(signature);
@@ -99,9 +100,34 @@ static uint64_t load_integer(uint8_t kind, const void *value) {
     }
 }
 
+/* As it lies in a register. */
+static uint64_t load_word(uint8_t kind, const void *value) {
+    uint64_t word = 0;
+    if (kind >= AMP__INT8 && kind <= AMP__UINT64) return load_integer(kind, value);
+    if (kind == AMP__FLOAT) memcpy(&word, value, sizeof(float));
+    else memcpy(&word, value, sizeof word);
+    return word;
+}
+
+/* With an image of the arguments in `argv`. Those that are a stub's caller's own go on as they came. */
+static void run_in_registers(const struct amp__call *call, amp_fn function, void *const *argv) {
+    const struct amp__places *places = &call->signature->places;
+    struct amp__registers image;
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const uint8_t at = places->argument[i];
+        image.argument[at] = call->registers && argv[i] == call->args[i] ? call->registers->argument[at]
+                                                                         : load_word(call->schema->args[i].kind, argv[i]);
+    }
+    amp__registers_call(&image, function, places->n_vector);
+    if (call->schema->ret.kind != AMP__VOID) memcpy(call->ret, &image.result[places->result], sizeof image.result[0]);
+}
+
 void amp__call_run(const struct amp__call *call, amp_fn function, void *const *argv) {
+    const struct amp__places *places = &call->signature->places;
+    if (call->registers && argv == call->args) amp__registers_call(call->registers, function, places->n_vector);
+    else if (places->fit) run_in_registers(call, function, argv);
     /* libffi reads both and writes neither, but its prototype does not say so. */
-    ffi_call((ffi_cif *)&call->signature->cif, function, call->ret, (void **)argv);
+    else ffi_call((ffi_cif *)&call->signature->cif, function, call->ret, (void **)argv);
 }
 
 void *amp__call_returned(const struct amp__call *call) {
@@ -125,12 +151,6 @@ void amp__call_return(const struct amp__call *call, const void *value) {
 }
 
 const void *amp__call_value(const struct amp__call *call, uint32_t arg) { return call->args[arg]; }
-
-void *amp__call_pointer(const struct amp__call *call, uint32_t arg) {
-    void *pointer;
-    memcpy(&pointer, call->args[arg], sizeof pointer);
-    return pointer;
-}
 
 int64_t amp__integer_at(uint8_t kind, const void *address) {
     const uint64_t value = load_integer(kind, address);

@@ -4,11 +4,13 @@
 #define AMP_SIGNATURE_H
 
 #include "intercept/intercept.h"
+#include "intercept/registers.h"
 
 #include <ffi.h>
 
 /* Must live as long as any closure made with it: the cif points into types, and they at each other. */
 struct amp__signature {
+    struct amp__places places;
     ffi_cif cif;
     ffi_type *types[]; /* of the arguments; behind them what the structs need */
 };

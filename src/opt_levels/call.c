@@ -101,33 +101,50 @@ struct substitution {
     size_t n_written;
 };
 
+/* Under the call's mark. Entries of argv beyond the call's arguments are nobody's, of handles those that argv does not
+ * point at. */
+static void begin_substitution(struct substitution *s, struct amp__op *op, const struct amp__call *call,
+                               amp_dtype target, size_t capacity) {
+    s->op = op;
+    s->target = target;
+    s->forward = false;
+    s->written = NULL;
+    s->n_written = 0;
+    amp__casting_begin(&s->casting, op->context, op->host, op, capacity, call->thread, true);
+    for (uint32_t i = 0; i < call->schema->n_args; i++) s->argv[i] = call->args[i];
+}
+
 /* Batch norm's parameters stay FP32 in an emulated 16-bit model. */
-static bool is_fp32_param(const struct substitution *s, void *tensor) {
+static inline bool is_fp32_param(const struct substitution *s, void *tensor) {
     const struct amp__properties *properties = &s->op->context->properties;
     if (!amp__emulates_model(properties) || !properties->keep_batchnorm_fp32) return false;
     const struct amp__param *param = amp__param_find(s->op->context, s->op->host, tensor);
     return param && param->module_kind == AMP_MODULE_BATCH_NORM;
 }
 
-static bool needs_cast(const struct substitution *s, const struct amp__operand *operand) {
+static inline bool needs_cast(const struct substitution *s, const struct amp__operand *operand) {
     if (s->forward) /* Apex casts a model's floating inputs; fp64 stays, as on the model's own tensors */
         return amp__is_floating(operand->dtype) && operand->dtype != AMP_FLOAT64 && operand->dtype != s->target &&
                !operand->read_write;
     return amp__operand_needs_cast(&s->op->context->properties, s->op->op_class, operand, s->target);
 }
 
-static amp_status substitute_handle(struct substitution *s, const char *name, uint16_t flags, void **handle) {
-    if (!*handle) return AMP_OK;
-    const struct amp__operand operand = operand_of(s->op->host, *handle, flags);
-    if (!needs_cast(s, &operand) || is_fp32_param(s, *handle)) return AMP_OK;
+static amp_status cast_handle(struct substitution *s, const char *name, amp_dtype dtype, void **handle) {
     void *cast;
     const amp_status status = amp__casting_cast(&s->casting, *handle, s->target, &cast);
     if (status != AMP_OK)
         return amp__fail_prefix(status, "op %s: %s: cast from %s to %s", s->op->name, name && name[0] ? name : "argument",
-                                amp__dtype_name(operand.dtype), amp__dtype_name(s->target));
+                                amp__dtype_name(dtype), amp__dtype_name(s->target));
     if (s->op->context->properties.emulate) amp__count_cast(s->op, *handle, cast, s->target);
     *handle = cast;
     return AMP_OK;
+}
+
+static inline amp_status substitute_handle(struct substitution *s, const char *name, uint16_t flags, void **handle) {
+    if (!*handle) return AMP_OK;
+    const struct amp__operand operand = operand_of(s->op->host, *handle, flags);
+    if (!needs_cast(s, &operand) || is_fp32_param(s, *handle)) return AMP_OK;
+    return cast_handle(s, name, operand.dtype, handle);
 }
 
 static amp_status substitute_list(struct substitution *s, const struct amp__call *call, uint32_t i) {
@@ -145,8 +162,6 @@ static amp_status substitute_list(struct substitution *s, const struct amp__call
 }
 
 static amp_status substitute(struct substitution *s, const struct amp__call *call) {
-    memcpy(s->argv, call->args, call->schema->n_args * sizeof s->argv[0]);
-    memset(s->handles, 0, sizeof s->handles);
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const struct amp__arg *arg = &call->schema->args[i];
         if (!is_operand(arg)) continue;
@@ -218,10 +233,10 @@ static void run_uncast(struct amp__op *op, const struct amp__call *call, const s
 
 /* On substituted values an infinity is nothing unusual. The mark on top is this call's: it knows what to put back. */
 static void run_untrapped(const struct amp__call *call, amp_fn function, void *const *argv) {
-    struct amp__thread *thread = amp__thread_state();
+    struct amp__thread *thread = call->thread;
     struct amp__traps traps;
     amp__traps_mask(&traps);
-    thread->marks[thread->n_marks - 1].traps = traps;
+    if (traps.masked) amp__mark_top(thread)->traps = traps;
     amp__call_run(call, function, argv);
     amp__traps_restore(&traps);
 }
@@ -234,15 +249,15 @@ static void keep(struct amp__op *op, amp_status status) {
 
 static void run_cast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
                      amp_dtype target, uint8_t mode, float seed) {
-    struct substitution s = { .op = op, .target = target };
+    struct substitution s;
+    begin_substitution(&s, op, call, target, operands->tensors);
     const bool rounds = rounds_outputs(op, target);
-    amp__casting_begin(&s.casting, op->context, op->host, op, operands->tensors, true);
     struct amp__raw raw = { .mode = mode, .low = target, .seed = seed };
     amp_status status = substitute_all(&s, call, &raw);
     if (status == AMP_OK && rounds) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
     if (status == AMP_OK) {
         run_untrapped(call, implementation(op, call, target), s.argv);
-        amp__raw_leave(&raw, op);
+        if (mode != AMP__RAW_NONE) amp__raw_leave(&raw, op);
         for (size_t i = 0; i < s.n_written; i++) amp__round_handle(op, *s.written[i], target);
         if (rounds) keep(op, amp__outputs_round(op, call, s.argv, target));
         amp__casting_end(&s.casting);
@@ -258,11 +273,99 @@ static bool always_rounds(const struct amp__op *op) {
            (op->schema->n_tensors || looks_for_handles(op));
 }
 
+static void note_type(struct amp__op *op, amp_dtype type) {
+    if (atomic_load_explicit(&op->last_target, memory_order_relaxed) != type)
+        atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
+}
+
+static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct amp__call *call, bool obeys, uint8_t mode,
+                                                     float seed) {
+    struct operands operands = { .n = 0 };
+    const amp_status looked = gather_all(&operands, op, call);
+    struct amp__decision decision =
+        amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, operands.distinct, operands.n);
+    if (mode == AMP__RAW_REPLACE || mode == AMP__RAW_EMULATE || (obeys && always_rounds(op)))
+        decision.target = op->context->properties.low;
+    const amp_dtype type = decision.target ? decision.target : common_type(&operands);
+    note_type(op, type);
+    if (looked != AMP_OK) run_uncast(op, call, &operands, looked);
+    else if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
+    else if (decision.target || mode == AMP__RAW_SEED || (obeys && rounds_outputs(op, type)))
+        run_cast(op, call, &operands, obeys ? type : decision.target, mode, seed);
+    else amp__call_run(call, implementation(op, call, type), call->args);
+}
+
+/* ---- most ops: the set of the operands' types decides, and a table has the answer ---- */
+
+enum { N_TYPES = AMP_DTYPE_OTHER + 1, ASK = UINT8_MAX };
+_Static_assert(1 << N_TYPES == sizeof((struct amp__op *)NULL)->decided, "a place for each set");
+
+void amp__op_tabulate(struct amp__op *op) {
+    const struct amp__properties *properties = &op->context->properties;
+    op->by_types = op->schema && !properties->emulate && op->raw_mode == AMP__RAW_NONE && !op->seeds &&
+                   !looks_for_handles(op);
+    for (uint32_t i = 0; op->by_types && i < op->schema->n_args; i++)
+        op->by_types = !is_operand(&op->schema->args[i]) || !(op->schema->args[i].flags & (AMP__LIST | AMP__READ_WRITE));
+    for (unsigned set = 0; op->by_types && set < sizeof op->decided; set++) {
+        struct operands operands = { .n = 0 };
+        for (unsigned type = 0; type < N_TYPES; type++)
+            if (set & 1u << type) operands.distinct[operands.n++] = (struct amp__operand){ (amp_dtype)type, false, false };
+        const struct amp__decision decision = amp__decide(properties, op->op_class, operands.distinct, operands.n);
+        op->decided[set] = decision.status == AMP_OK ? (uint8_t)decision.target : ASK;
+    }
+}
+
+/* The types of a call's operands, 0 for what is none, and their set; SIZE_MAX: the table has no place for it. */
+static inline size_t types_of(const struct amp__op *op, const struct amp__call *call, uint8_t *types) {
+    size_t set = 0;
+    for (uint32_t i = 0; i < op->schema->n_args; i++) {
+        void *tensor = is_operand(&op->schema->args[i]) ? amp__call_pointer(call, i) : NULL;
+        types[i] = AMP_DTYPE_DEFAULT;
+        if (!tensor) continue;
+        const amp_dtype dtype = amp__host_dtype(op->host, tensor);
+        if (dtype < 0 || dtype >= N_TYPES) return SIZE_MAX;
+        types[i] = (uint8_t)dtype;
+        set |= (size_t)1 << dtype;
+    }
+    return set;
+}
+
+/* As common_type. */
+static inline amp_dtype single_type(size_t set) {
+    const size_t floating = set & ((size_t)1 << AMP_FLOAT32 | 1 << AMP_FLOAT16 | 1 << AMP_BFLOAT16 | 1 << AMP_FLOAT64);
+    return floating && !(floating & (floating - 1)) ? __builtin_ctzl(floating) : AMP_DTYPE_DEFAULT;
+}
+
+/* With casts that the cache has, all of them; false: it has not. */
+static __attribute__((noinline)) bool run_cached(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
+                                                 amp_dtype target) {
+    void *argv[AMP__MAX_ARGS], *handles[AMP__MAX_ARGS];
+    if (!amp__cached_enter(op, call, types, target, argv, handles)) return false;
+    note_type(op, target);
+    run_untrapped(call, implementation(op, call, target), argv);
+    amp__cached_leave(op, call);
+    return true;
+}
+
+/* False: that takes more than the types. Not inlined into the handler, which would save what it needs afterwards around
+ * each of the host's hooks. */
+static __attribute__((noinline)) bool run_by_types(struct amp__op *op, struct amp__call *call) {
+    uint8_t types[AMP__MAX_ARGS];
+    const size_t set = types_of(op, call, types);
+    const uint8_t target = set < sizeof op->decided ? op->decided[set] : ASK;
+    if (target == ASK) return false;
+    if (target) return run_cached(op, call, types, target);
+    const amp_dtype type = single_type(set);
+    note_type(op, type);
+    amp__call_run(call, implementation(op, call, type), call->args);
+    return true;
+}
+
 void amp__op_handler(void *user, struct amp__call *call) {
     struct amp__op *op = user;
-    struct amp__thread *thread = amp__thread_state();
+    struct amp__thread *thread = call->thread;
     const bool obeys = op->is_backward || amp__ops_obey(op->context, thread);
-    const float seed = amp__seed_factor(op);
+    const float seed = op->by_types ? 1.0f : amp__seed_factor(op);
     const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode : seed != 1.0f ? AMP__RAW_SEED : AMP__RAW_NONE;
     const struct amp__scope_state inside = { thread->scope.context, thread->scope.set, true };
     amp__anchor anchor;
@@ -273,20 +376,8 @@ void amp__op_handler(void *user, struct amp__call *call) {
         return;
     }
     amp__mark_own(thread, op->context);
-    struct operands operands = { .n = 0 };
-    count(&op->calls);
-    const amp_status looked = gather_all(&operands, op, call);
-    struct amp__decision decision =
-        amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, operands.distinct, operands.n);
-    if (mode == AMP__RAW_REPLACE || mode == AMP__RAW_EMULATE || (obeys && always_rounds(op)))
-        decision.target = op->context->properties.low;
-    const amp_dtype type = decision.target ? decision.target : common_type(&operands);
-    atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
-    if (looked != AMP_OK) run_uncast(op, call, &operands, looked);
-    else if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
-    else if (decision.target || mode == AMP__RAW_SEED || (obeys && rounds_outputs(op, type)))
-        run_cast(op, call, &operands, obeys ? type : decision.target, mode, seed);
-    else amp__call_run(call, implementation(op, call, type), call->args);
+    amp__op_count(op, thread, &op->first_calls, &op->calls, 1);
+    if (!op->by_types || !run_by_types(op, call)) decide_and_run(op, call, obeys, mode, seed);
     amp__mark_pop(thread, &anchor);
 }
 
@@ -302,16 +393,16 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
     const struct amp__properties *properties = &op->context->properties;
     const bool casts = amp__is_floating(properties->cast_model_type);
     const bool casts_outputs = amp__is_floating(properties->cast_model_outputs);
-    struct substitution s = { .op = op, .target = properties->cast_model_type, .forward = true };
+    struct substitution s;
     struct operands operands = { .n = 0 };
     if (!casts && !casts_outputs) {
         amp__call_run(call, call->original, call->args);
         return;
     }
     amp_status status = casts ? gather_all(&operands, op, call) : AMP_OK;
-    amp__casting_begin(&s.casting, op->context, op->host, op, operands.tensors, true);
+    begin_substitution(&s, op, call, properties->cast_model_type, operands.tensors);
+    s.forward = true;
     struct amp__raw raw = { .mode = AMP__RAW_NONE };
-    memcpy(s.argv, call->args, call->schema->n_args * sizeof s.argv[0]);
     if (casts && status == AMP_OK) status = substitute_all(&s, call, &raw);
     if (status == AMP_OK && casts_outputs) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
     if (status == AMP_OK) {

@@ -43,9 +43,9 @@ struct amp__casting {
     struct amp__mark *mark; /* the call's, or NULL */
 };
 
-/* `marked`: the mark on top of this thread is the call's. */
+/* `thread`: this one. `marked`: the mark on top of it is the call's. */
 void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
-                        size_t capacity, bool marked);
+                        size_t capacity, struct amp__thread *thread, bool marked);
 /* A cast of `tensor`, from the cache or fresh; valid until amp__casting_end. */
 amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out);
 /* For what is kept in the cache and is no handle: the same cells, found and filled by parameter and form. */
@@ -53,6 +53,12 @@ bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp_
 void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, amp_dtype form, uint64_t *version);
 void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
                        struct amp__cache_entry *entry);
+/* The short way where each operand is a handle by itself, of these types (0: no operand), and the cache has the cast of
+ * each that must be cast: argv gets the call's arguments, with those pointing into `handles`, until amp__cached_leave.
+ * Under the call's mark. False: nothing has happened. */
+bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to, void **argv,
+                       void **handles);
+void amp__cached_leave(struct amp__op *op, const struct amp__call *call);
 /* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
 void *amp__casting_memory(struct amp__casting *casting, size_t bytes);
 /* What stood in a field of the host's before it was replaced; what stands there, if it was not. */

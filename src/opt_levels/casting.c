@@ -6,11 +6,14 @@
 enum { N_DTYPES = AMP_FLOAT64 }; /* floating types, numbered from 1 */
 
 void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
-                        size_t capacity, bool marked) {
-    struct amp__thread *thread = amp__thread_state();
+                        size_t capacity, struct amp__thread *thread, bool marked) {
     *casting = (struct amp__casting){ .context = context, .host = host, .op = op, .capacity = capacity, .thread = thread,
-                                      .mark = marked ? &thread->marks[thread->n_marks - 1] : NULL,
+                                      .mark = marked ? amp__mark_top(thread) : NULL,
                                       .recording = amp__host_grad_enabled(host) };
+}
+
+static inline size_t key_of(const struct amp__param *param, amp_dtype form) {
+    return param->index * N_DTYPES + (size_t)form - 1;
 }
 
 /* ---- when a longjmp jumped over the call ---- */
@@ -83,8 +86,12 @@ static void take_back(const struct preparation *preparation) {
 static void cached_release(void *host, void *handle) { amp__host_release(host, handle); }
 
 /* Without versions nothing tells that a weight changed, so a cast is kept only where a scope's end clears it. */
+static inline bool may_keep(const amp_context *context, const amp_host *host, const struct amp__thread *thread) {
+    return context->properties.cache && (host->version || thread->scope.set);
+}
+
 bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param) {
-    return param && casting->context->properties.cache && (casting->host->version || casting->thread->scope.set);
+    return param && may_keep(casting->context, casting->host, casting->thread);
 }
 
 /*
@@ -120,7 +127,7 @@ static amp_status cast_fresh(struct amp__casting *casting, const struct amp__par
 
 void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
                        struct amp__cache_entry *entry) {
-    amp__cache_put(&casting->context->cache, param->index * N_DTYPES + (size_t)form - 1, entry);
+    amp__cache_put(&casting->context->cache, key_of(param, form), entry);
     if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
 }
 
@@ -129,9 +136,9 @@ void *amp__casting_find(struct amp__casting *casting, const struct amp__param *p
     enter_cache(casting);
     *version = host->version ? host->version(host->self, param->tensor) : 0;
     if (!amp__casting_may_keep(casting, param)) return NULL;
-    void *hit = amp__cache_find(&casting->context->cache, param->index * N_DTYPES + (size_t)form - 1, *version,
-                                casting->recording);
-    if (hit && casting->op) atomic_fetch_add_explicit(&casting->op->cache_hits, 1, memory_order_relaxed);
+    void *hit = amp__cache_find(&casting->context->cache, key_of(param, form), *version, casting->recording);
+    if (hit && casting->op)
+        amp__op_count(casting->op, casting->thread, &casting->op->first_hits, &casting->op->cache_hits, 1);
     return hit;
 }
 
@@ -144,6 +151,48 @@ amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dty
     *out = hit;
     return AMP_OK;
 }
+
+/* ---- everything in the cache ---- */
+
+static void *find_cached(amp_context *context, const amp_host *host, void *tensor, amp_dtype to, bool recording) {
+    const struct amp__param *param = amp__param_find(context, host, tensor);
+    if (!param) return NULL;
+    const uint64_t version = host->version ? host->version(host->self, param->tensor) : 0;
+    return amp__cache_find(&context->cache, key_of(param, to), version, recording);
+}
+
+bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to, void **argv,
+                       void **handles) {
+    amp_context *context = op->context;
+    if (!may_keep(context, op->host, call->thread)) return false;
+    const bool recording = amp__host_grad_enabled(op->host);
+    struct amp__mark *mark = amp__mark_top(call->thread);
+    uint64_t hits = 0;
+    amp__cache_enter(&context->cache);
+    mark->abandoned = leave_cache;
+    mark->user = context;
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const struct amp__operand operand = { types[i], false, false };
+        argv[i] = call->args[i];
+        if (!amp__operand_needs_cast(&context->properties, op->op_class, &operand, to)) continue;
+        handles[i] = find_cached(context, op->host, amp__call_pointer(call, i), to, recording);
+        if (!handles[i]) {
+            amp__cached_leave(op, call);
+            return false;
+        }
+        argv[i] = &handles[i];
+        hits++;
+    }
+    amp__op_count(op, call->thread, &op->first_hits, &op->cache_hits, hits);
+    return true;
+}
+
+void amp__cached_leave(struct amp__op *op, const struct amp__call *call) {
+    amp__mark_top(call->thread)->abandoned = NULL;
+    leave_cache(op->context);
+}
+
+/* ---- memory ---- */
 
 void *amp__casting_memory(struct amp__casting *casting, size_t bytes) {
     enum { HEAD = 64 };

@@ -42,9 +42,32 @@ struct amp__op {
     uint8_t raw_mode; /* enum amp__raw_mode: what is done to its raw buffers */
     bool seeds;       /* backward starts from a buffer of its calls, which carries the loss scale */
 
+    bool by_types;        /* the set of its operands' types decides, by this table */
+    uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */
+
+    /* The first thread that called counts without locked instructions, in first_*; the others in the rest. Whoever lives
+     * at its address after it goes on. */
+    _Atomic(const struct amp__thread *) first;
+    _Atomic(uint64_t) first_calls, first_hits;
     _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal;
     _Atomic(int32_t) last_target;
 };
+
+/* Does this thread count in first_*? */
+static inline bool amp__op_is_first(struct amp__op *op, const struct amp__thread *thread) {
+    const struct amp__thread *first = atomic_load_explicit(&op->first, memory_order_relaxed);
+    return first == thread ||
+           (!first && atomic_compare_exchange_strong_explicit(&op->first, &first, thread, memory_order_relaxed,
+                                                              memory_order_relaxed));
+}
+static inline void amp__op_count(struct amp__op *op, const struct amp__thread *thread, _Atomic(uint64_t) *of_first,
+                                 _Atomic(uint64_t) *of_others, uint64_t n) {
+    if (amp__op_is_first(op, thread))
+        atomic_store_explicit(of_first, atomic_load_explicit(of_first, memory_order_relaxed) + n, memory_order_relaxed);
+    else atomic_fetch_add_explicit(of_others, n, memory_order_relaxed);
+}
+static inline uint64_t amp__op_calls(const struct amp__op *op) { return op->first_calls + op->calls; }
+static inline uint64_t amp__op_hits(const struct amp__op *op) { return op->first_hits + op->cache_hits; }
 
 /* What the caller's schemas may name; his memory, during initialize only. */
 struct amp__struct_table {
@@ -195,6 +218,8 @@ struct amp__param *amp__param_find(const amp_context *context, const amp_host *h
 
 /* ---- call.c: the policy around one call ---- */
 
+/* Fills by_types and decided, once all else about the op stands. */
+void amp__op_tabulate(struct amp__op *op);
 void amp__op_handler(void *user, struct amp__call *call);
 void amp__forward_handler(void *user, struct amp__call *call);
 

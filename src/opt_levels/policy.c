@@ -7,18 +7,7 @@
 #include "opt_levels/policy.h"
 #include "opt_levels/lists.h"
 
-bool amp__policy_casts(const struct amp__properties *properties, amp_dtype dtype) {
-    if (dtype == AMP_FLOAT64) return amp__lists_cast_fp64(properties->lists);
-    return amp__is_floating(dtype);
-}
-
-bool amp__operand_needs_cast(const struct amp__properties *properties, amp_class op_class,
-                             const struct amp__operand *operand, amp_dtype target) {
-    if (target == AMP_DTYPE_DEFAULT || operand->dtype == target || operand->read_write) return false;
-    if (op_class == AMP_PROMOTE) return amp__is_floating(operand->dtype);
-    if (op_class == AMP_PROMOTE_SEQUENCE) return operand->in_list && amp__is_floating(operand->dtype);
-    return amp__policy_casts(properties, operand->dtype);
-}
+bool amp__policy_casts_fp64(const struct amp__properties *properties) { return amp__lists_cast_fp64(properties->lists); }
 
 /* The type of what the op updates in place; DEFAULT if it updates nothing floating. */
 static amp_dtype in_place_type(const struct amp__operand *operands, size_t n) {

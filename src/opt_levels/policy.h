@@ -20,7 +20,10 @@ struct amp__decision {
 };
 
 /* Does `dtype` change under a cast to the low type or FP32? fp64 only where the list set says so. */
-bool amp__policy_casts(const struct amp__properties *properties, amp_dtype dtype);
+bool amp__policy_casts_fp64(const struct amp__properties *properties);
+static inline bool amp__policy_casts(const struct amp__properties *properties, amp_dtype dtype) {
+    return dtype == AMP_FLOAT64 ? amp__policy_casts_fp64(properties) : amp__is_floating(dtype);
+}
 
 struct amp__decision amp__decide(const struct amp__properties *properties, amp_class op_class,
                                  const struct amp__operand *operands, size_t n);
@@ -29,7 +32,12 @@ struct amp__decision amp__decide(const struct amp__properties *properties, amp_c
 amp_status amp__decision_error(struct amp__decision decision, const char *name);
 
 /* Must this one operand be cast, given the decision? */
-bool amp__operand_needs_cast(const struct amp__properties *properties, amp_class op_class,
-                             const struct amp__operand *operand, amp_dtype target);
+static inline bool amp__operand_needs_cast(const struct amp__properties *properties, amp_class op_class,
+                                            const struct amp__operand *operand, amp_dtype target) {
+    if (target == AMP_DTYPE_DEFAULT || operand->dtype == target || operand->read_write) return false;
+    if (op_class == AMP_PROMOTE) return amp__is_floating(operand->dtype);
+    if (op_class == AMP_PROMOTE_SEQUENCE) return operand->in_list && amp__is_floating(operand->dtype);
+    return amp__policy_casts(properties, operand->dtype);
+}
 
 #endif

@@ -87,7 +87,9 @@ uint64_t amp__op_passed(const struct amp__op *op) {
     return op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0);
 }
 
-static bool unused(const struct amp__op *op) { return op->wrapped && !op->shares && !op->calls && !amp__op_passed(op); }
+static bool unused(const struct amp__op *op) {
+    return op->wrapped && !op->shares && !amp__op_calls(op) && !amp__op_passed(op);
+}
 
 static size_t name_unused(amp__text *text, const struct amp__op *ops, size_t n, size_t found) {
     for (size_t i = 0; i < n; i++)

@@ -6,7 +6,9 @@
  */
 #include "world.h"
 
-static uint64_t n_allocations, fail_at;
+#include <pthread.h>
+
+static uint64_t n_allocations, fail_at, n_locks;
 
 static bool fails(void) { return ++n_allocations == fail_at; }
 
@@ -20,8 +22,15 @@ void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_
 void *__wrap_realloc(void *block, size_t bytes) { return fails() ? NULL : __real_realloc(block, bytes); }
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes) { return fails() ? NULL : __real_aligned_alloc(alignment, bytes); }
 
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
+    n_locks++;
+    return __real_pthread_mutex_lock(mutex);
+}
+
 static void arm(uint64_t at) {
-    n_allocations = 0;
+    n_allocations = n_locks = 0;
     fail_at = at;
 }
 static bool fired(void) { return fail_at && n_allocations >= fail_at; }
@@ -136,8 +145,8 @@ START_TEST(direct_calls_change_nothing_without_memory) {
 }
 END_TEST
 
-/* Calls whose arguments agree already, and casts that come out of the cache, allocate nothing. */
-START_TEST(what_casts_nothing_allocates_nothing) {
+/* Calls whose arguments agree already, and casts that come out of the cache, allocate nothing and take no lock. */
+START_TEST(what_casts_nothing_allocates_and_locks_nothing) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0), *y = rig_tensor(&rig, AMP_FLOAT16, 2.0);
@@ -148,11 +157,18 @@ START_TEST(what_casts_nothing_allocates_nothing) {
     struct fake_tensor *pair[] = { x, y };
     fake_release(net_cat(&rig.net, pair, 2));
     fake_release(net_linear(&rig.net, x, rig.net.weight, rig.net.bias));
+    const uint64_t locks = n_locks; /* Check takes some too */
     ck_assert_uint_eq(n_allocations, 0);
+    ck_assert_uint_eq(locks, 0);
     ck_dtype(fake_last(&rig.host)->args[1], AMP_FLOAT16);
     struct fake_tensor *wide = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     fake_release(net_binary(&rig.net, OP_add, x, wide)); /* and the counter counts */
     ck_assert_uint_gt(n_allocations, 0);
+    arm(0);
+    const amp_status checked = amp_check(rig.context);
+    const uint64_t needed = n_locks; /* and so does this */
+    ck_ok(checked);
+    ck_assert_uint_gt(needed, 0);
     fake_release(wide);
     fake_release(x);
     fake_release(y);
@@ -163,7 +179,7 @@ END_TEST
 int main(void) {
     const struct test tests[] = {
         { initialize_changes_nothing_without_memory, N_LIVES }, { a_life_survives_each_failed_allocation, N_LIVES },
-        { direct_calls_change_nothing_without_memory, 1 }, { what_casts_nothing_allocates_nothing, 1 },
+        { direct_calls_change_nothing_without_memory, 1 }, { what_casts_nothing_allocates_and_locks_nothing, 1 },
     };
     return RUN_TESTS("memory", tests);
 }

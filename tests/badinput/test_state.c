@@ -3,6 +3,7 @@
  * Calls at the wrong time and with NULLs: a status, words, and nothing changed. Linked with --wrap=ffi_closure_alloc,
  * which stands for a system that denies executable closures.
  */
+#include "closures.h"
 #include "world.h"
 
 static bool deny;
@@ -17,12 +18,30 @@ START_TEST(denied_closures_are_explained) {
     rig_init(&rig, 0);
     world_take(&before, &rig);
     deny = true;
+    use_up_stubs();
     ck_fails(AMP_ERR_CLOSURE_DENIED, rig_config(&rig, &config));
     deny = false;
     ck_says("execmem");
     ck_says("amp_cast_args");
     world_check(&before, &rig);
     ck_ok(rig_config(&rig, &config));
+    rig_end(&rig);
+}
+END_TEST
+
+/* Where every function of the host is called with registers alone, no closure is asked for. */
+START_TEST(denied_closures_are_not_missed) {
+    struct rig rig;
+    rig_init(&rig, FAKE_RETAINS);
+    const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
+    deny = true;
+    ck_assert_int_eq(rig_config(&rig, &config), AMP__GENERAL ? AMP_OK : AMP_ERR_CLOSURE_DENIED);
+    if (AMP__GENERAL && !_i) {
+        struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+        fake_release(net_linear(&rig.net, x, rig.net.weight, rig.net.bias));
+        ck_assert_int_eq(fake_last(&rig.host)->dtypes[1], AMP_FLOAT16);
+        fake_release(x);
+    }
     rig_end(&rig);
 }
 END_TEST
@@ -253,7 +272,7 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { denied_closures_are_explained, 2 }, { a_model_or_optimizer_is_initialised_once, 2 }, { nothing_to_initialise, 1 },
+        { denied_closures_are_explained, 2 }, { denied_closures_are_not_missed, 2 }, { a_model_or_optimizer_is_initialised_once, 2 }, { nothing_to_initialise, 1 },
         { null_arrays_and_entries_are_refused, 2 }, { shutdown_of_nothing_is_nothing, 1 },
         { shutdown_leaves_a_slot_that_a_stranger_took, 1 }, { end_and_cancel_need_a_begin, 2 }, { end_happens_once, 1 },
         { a_second_begin_is_refused, sizeof begins / sizeof begins[0] }, { a_foreign_optimizer_is_refused, 1 },

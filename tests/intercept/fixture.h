@@ -5,7 +5,7 @@
 
 #include "common/common.h"
 #include "common/thread.h"
-#include "intercept/intercept.h"
+#include "../support/closures.h"
 #include "suite.h"
 
 #include <stdatomic.h>

@@ -25,6 +25,7 @@ OTHERS = {"char": "char", "bool": "_Bool", "float": "float", "double": "double",
 OUT_PARAMETERS = {"Tensor(out a!)*": "void **", "Tensor(out a!)*?": "void **", "Tensor(out a!)[3]": "void **"}
 BUFFERS = {"float": "float *", "float(a!)": "float *", "double(out a!)": "double *", "half": "uint16_t *",
            "bfloat16(keep)?": "uint16_t *", "int32": "int32_t *", "const float": "const float *"}
+VECTOR = ["float", "double"]
 TYPES = list(INTEGERS) + list(OTHERS)
 RETURNS = ["void"] + TYPES
 FLOATS = [0x00000000, 0x80000000, 0x00000001, 0x7f7fffff, 0xff800000, 0x7fc00000, 0x7fc12345, 0xffabcdef, 0x7f812345]
@@ -199,6 +200,14 @@ def arguments(rng, wanted, structs):
     return found
 
 
+def in_registers(rng):
+    """As many as there are registers on x86-64, or on arm64, or one more; in any order."""
+    kinds = [rng.choice([kind for kind in TYPES if kind not in VECTOR]) for _ in range(rng.choice([0, 1, 2, 5, 6, 6, 7, 8, 9]))]
+    kinds += [rng.choice(VECTOR) for _ in range(rng.choice([0, 0, 0, 1, 2, 7, 8, 8, 9]))]
+    rng.shuffle(kinds)
+    return [Argument(kind, f"a{i}", value(rng, kind)) for i, kind in enumerate(kinds)]
+
+
 def write_function(out, index, rng, args, returns, returns_c, struct, parameters):
     out.write(f"\nstatic {returns_c} function{index}({parameters}) {{\n")
     for a in args:
@@ -245,9 +254,11 @@ def write_caller(out, index, rng, args, returns_c, struct, parameters):
 
 
 def write(out, index, rng, structs):
-    wanted = rng.randint(20, 64) if index % 8 == 7 else rng.randint(0, 12)
+    wanted = rng.randint(20, 64) if index % 8 == 6 else rng.randint(0, 12)
     args, returns, struct = arguments(rng, wanted, structs), RETURNS[index % len(RETURNS)], None
-    if index % 3 == 1:
+    if index % 4 == 3:
+        args, returns = in_registers(rng), RETURNS[index // 4 % len(RETURNS)]
+    elif index % 3 == 1:
         struct = structs[index // 3 % len(structs)]
         returns = f"struct {struct.name}"
     returns_c = "void" if returns == "void" else c_type(returns)

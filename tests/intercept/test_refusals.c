@@ -10,6 +10,7 @@
 
 static int countdown = -1; /* the allocation that fails, counted from 0; below: none */
 static unsigned failed;
+static bool all_denied; /* closures */
 
 static bool fails(void) {
     const bool now = countdown == 0;
@@ -28,7 +29,7 @@ void *__wrap_ffi_closure_alloc(size_t size, void **code);
 void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
 void *__wrap_realloc(void *block, size_t size) { return fails() ? NULL : __real_realloc(block, size); }
 void *__wrap_ffi_closure_alloc(size_t size, void **code) {
-    return fails() ? NULL : __real_ffi_closure_alloc(size, code);
+    return fails() || all_denied ? NULL : __real_ffi_closure_alloc(size, code);
 }
 
 /* Two adds, commit, undo, with the countdown running for all of it. */
@@ -53,6 +54,7 @@ static amp_status attempt(const char *schema, amp_fn *slots, struct watcher *see
 }
 
 START_TEST(memory_that_runs_out_changes_nothing) {
+    use_up_stubs();
     unsigned denied = 0, no_memory = 0;
     for (int at = 0;; at++) {
         /* Another owner is on the second slot already. A schema of its own makes every round start afresh. */
@@ -85,6 +87,7 @@ START_TEST(memory_that_runs_out_changes_nothing) {
 END_TEST
 
 START_TEST(denied_closures_say_what_to_do) {
+    use_up_stubs();
     amp_fn slot = (amp_fn)host_add;
     struct watcher seen = { 0 };
     for (countdown = 0;; countdown++) {
@@ -99,6 +102,18 @@ START_TEST(denied_closures_say_what_to_do) {
                      "op add: the system denies executable closures. Under SELinux allow execmem, under "
                      "systemd leave MemoryDenyWriteExecute off; or mark the op AMP_OP_DIRECT and call amp_cast_args "
                      "around the function, which needs no closure");
+}
+END_TEST
+
+/* Stubs need no executable memory. */
+START_TEST(calls_in_registers_need_no_closure) {
+    amp_fn slots[2] = { (amp_fn)host_add, (amp_fn)host_sub };
+    struct watcher seen = { 0 };
+    all_denied = true;
+    ck_assert_int_eq(attempt(BINARY, slots, &seen), AMP__GENERAL ? AMP_OK : AMP_ERR_CLOSURE_DENIED);
+    ck_assert_uint_eq(seen.calls, AMP__GENERAL ? 1 : 0);
+    use_up_stubs();
+    ck_assert_int_eq(attempt("add(int a, int b) -> int32", slots, &seen), AMP_ERR_CLOSURE_DENIED);
 }
 END_TEST
 
@@ -235,6 +250,7 @@ int main(void) {
     const TTest *const tests[] = {
         memory_that_runs_out_changes_nothing,
         denied_closures_say_what_to_do,
+        calls_in_registers_need_no_closure,
         bad_wraps_are_refused_by_name,
         one_slot_twice_is_a_conflict,
         another_schema_on_a_wrapped_slot_is_a_conflict,

@@ -57,7 +57,7 @@ LONG_FILES = {  # path: reason
 }
 
 C_SUFFIXES = {".c", ".h", ".inc", ".cu", ".cuh", ".cpp", ".cc", ".hpp"}
-CODE_SUFFIXES = C_SUFFIXES | {".py", ".sh"}
+CODE_SUFFIXES = C_SUFFIXES | {".py", ".sh", ".S"}
 MESON_FILES = {"meson.build", "meson_options.txt"}
 SKIPPED_FOLDERS = {".git", "build", "subprojects", "__pycache__", "shared"}
 

@@ -160,6 +160,46 @@ START_TEST(one_context_serves_many_threads) {
 }
 END_TEST
 
+/* ---- counters ---- */
+
+enum { WAVES = 3, WIDTH = 4, HITS = 50000 };
+static pthread_barrier_t together;
+
+static void *hit(void *argument) {
+    const struct job *job = argument;
+    struct tensor x = { AMP_FLOAT16, 0, 0 };
+    expected = AMP_FLOAT16;
+    pthread_barrier_wait(&together);
+    for (int i = 0; i < HITS; i++)
+        if (table.linear(&x, job->weight) != 1) wrong++;
+    return NULL;
+}
+
+/* Waves of threads: those of the second live where those of the first did. */
+START_TEST(counters_miss_nothing) {
+    struct setup setup;
+    struct tensor weight = { AMP_FLOAT32, 1, 0 };
+    amp_op_stats stats = AMP_OP_STATS_INIT;
+    size_t n;
+    describe(&setup, &weight);
+    ck_assert_int_eq(amp_initialize(&setup.model, NULL, AMP_O1), AMP_OK);
+    ck_assert_int_eq(pthread_barrier_init(&together, NULL, WIDTH), 0);
+    struct job job = { setup.model.amp, &weight, 0 };
+    for (uint64_t wave = 1; wave <= WAVES; wave++) {
+        pthread_t threads[WIDTH];
+        for (int i = 0; i < WIDTH; i++) pthread_create(&threads[i], NULL, hit, &job);
+        for (int i = 0; i < WIDTH; i++) pthread_join(threads[i], NULL);
+        ck_assert_int_eq(amp_get_op_stats(setup.model.amp, &stats, 1, &n), AMP_OK);
+        ck_assert_uint_eq(stats.calls, wave * WIDTH * HITS);
+        ck_assert_uint_eq(stats.casts + stats.cache_hits, stats.calls);
+        ck_assert_uint_le(stats.casts, WIDTH);
+    }
+    ck_assert_uint_eq(wrong, 0);
+    ck_assert_int_eq(amp_shutdown(setup.model.amp), AMP_OK);
+    ck_assert_int_eq(live, 0);
+}
+END_TEST
+
 /* ---- scopes between threads ---- */
 
 START_TEST(a_scope_is_handed_to_workers) {
@@ -190,6 +230,7 @@ int main(void) {
     TCase *tcase = tcase_create("threads");
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, one_context_serves_many_threads);
+    tcase_add_test(tcase, counters_miss_nothing);
     tcase_add_test(tcase, a_scope_is_handed_to_workers);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
