@@ -81,6 +81,15 @@ struct amp__param {
 /* What a pass over many parameters needs of one that is so far ahead. */
 enum { AMP__PREFETCH = 16 };
 static inline void amp__param_prefetch(const struct amp__param *param) { __builtin_prefetch(param, 1); }
+/* The same at initialize, where other members matter too. */
+static inline void amp__param_prefetch_all(const struct amp__param *param) {
+    __builtin_prefetch(param, 1);
+    __builtin_prefetch(&param->dtype, 1);
+    __builtin_prefetch(&param->address, 1);
+}
+static inline void amp__param_prefetch_ahead(struct amp__param *const *params, size_t n, size_t i) {
+    if (i + AMP__PREFETCH < n) amp__param_prefetch_all(params[i + AMP__PREFETCH]);
+}
 
 /* ---- retype.c: another type under the same handles ---- */
 
