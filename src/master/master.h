@@ -167,8 +167,9 @@ struct amp__plan {
     uint8_t *what;
     amp_span *fresh, *dst, *stash; /* one block, from fresh on; dst and stash hold what their entries need */
     size_t n, capacity;
-    unsigned all; /* what any entry wants */
-    bool skips;   /* no gradient that is not finite will be stepped on */
+    unsigned all;      /* what any entry wants */
+    uint64_t mastered; /* elements of those that have master gradients */
+    bool skips;        /* no gradient that is not finite will be stepped on */
 };
 void amp__plan_free(struct amp__plan *plan);
 /* Fetches into the cache what a look at params[i + a few] will need, if it is where the last plan found it. */
