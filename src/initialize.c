@@ -279,12 +279,24 @@ static amp_status make_brackets(amp_context *context) {
     return AMP_OK;
 }
 
+/* How many parameters they say they have; nothing of it is checked yet. */
+static size_t expected(amp_model *const *models, size_t n_models, amp_optimizer *const *optimizers, size_t n_optimizers) {
+    enum { MOST = 1 << 20 };
+    size_t listed = 0, trained = 0;
+    for (size_t i = 0; i < n_models && listed < MOST; i++)
+        if (models[i] && models[i]->struct_size >= sizeof **models && models[i]->n_params < MOST) listed += models[i]->n_params;
+    for (size_t i = 0; i < n_optimizers && trained < MOST; i++)
+        if (optimizers[i] && optimizers[i]->struct_size >= sizeof **optimizers && optimizers[i]->n_params < MOST)
+            trained += optimizers[i]->n_params;
+    return listed > trained ? listed : trained;
+}
+
 static amp_status build(amp_context *context, amp_model *const *models, size_t n_models,
                         amp_optimizer *const *optimizers, size_t n_optimizers) {
     context->models = amp__alloc(n_models, sizeof *context->models);
     context->optimizers = amp__alloc(n_optimizers, sizeof *context->optimizers);
     if (!context->models || !context->optimizers) return amp__fail_memory();
-    AMP_TRY(amp__params_init(context));
+    AMP_TRY(amp__params_init(context, expected(models, n_models, optimizers, n_optimizers)));
     for (size_t i = 0; i < n_models; i++) {
         context->n_models = i + 1;
         AMP_TRY(build_model(context, models[i], i));
@@ -294,6 +306,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
         AMP_TRY(build_optimizer(context, optimizers[i], i));
     }
     AMP_TRY(amp__collect_ties(context));
+    AMP_TRY(amp__params_index(context, 0));
     for (size_t i = 0; i < n_optimizers; i++) AMP_TRY(amp__fused_attach(&context->optimizers[i], 0));
     amp__fused_mark(context);
     AMP_TRY(amp__ranges_build(context));

@@ -47,11 +47,10 @@ void amp__cache_put(struct amp__cache *cache, size_t key, struct amp__cache_entr
 
 /* A bracket and its step come here several times, mostly for nothing: the cells are not looked through then. */
 void amp__cache_retire(struct amp__cache *cache, bool recorded_only) {
-    size_t left = atomic_load(recorded_only ? &cache->recorded : &cache->kept);
-    for (size_t i = 0; i < cache->n && left; i++) {
+    if (!atomic_load(recorded_only ? &cache->recorded : &cache->kept)) return;
+    for (size_t i = 0; i < cache->n; i++) {
         struct amp__cache_entry *entry = atomic_load(&cache->cells[i]);
         if (!entry || (recorded_only && !entry->recorded)) continue;
-        left--;
         if (atomic_compare_exchange_strong(&cache->cells[i], &entry, NULL)) retire(cache, entry);
     }
 }

@@ -139,7 +139,11 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
     } else if (!zero) {
         AMP_TRY(amp__span_copy(param, shown, &aside->copy));
         memset(shown->data, 0, amp__span_bytes(shown));
-        AMP_TRY(amp__grad_store(param, grad, shown));
+        const amp_status status = amp__grad_store(param, grad, shown);
+        if (status != AMP_OK) {
+            amp__aside_drop(param, aside);
+            return status;
+        }
     }
     aside->present = aside->handle || aside->copy.data;
     return AMP_OK;

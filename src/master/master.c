@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* FP32 masters: kept equal to the parameter up to rounding, and lent to the host's optimizer for the time of a step. */
-#include "master/master.h"
+#include "master/grad.h"
 
 #include "host/strides.h"
 
@@ -157,14 +157,15 @@ static amp_status take_spread_back(struct amp__param *param, void *now) {
 
 /* The gradient handle shows the FP32 gradient while the step runs. */
 static amp_status lend_grad(struct amp__param *param) {
-    void *grad;
-    amp_span span;
-    AMP_TRY(amp__grads_view(param, &span));
-    if (!span.data || span.data != param->grad.data) return AMP_OK;
-    struct amp__elements shown;
-    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    AMP_TRY(amp__host_layout(param->host, grad, param->name, &shown));
-    if (shown.strides) return lend_spread(param, grad, &shown);
+    amp_span exact, shown;
+    struct amp__elements spread;
+    AMP_TRY(amp__grads_look(param, &exact, &shown));
+    if (!exact.data || exact.data != param->grad.data) return AMP_OK;
+    void *grad = param->grad_handle;
+    if (param->gaps) {
+        AMP_TRY(amp__host_layout(param->host, grad, param->name, &spread));
+        return lend_spread(param, grad, &spread);
+    }
     const amp_storage lent = param->grad;
     AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
     param->lent = lent;

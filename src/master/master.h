@@ -81,6 +81,15 @@ struct amp__param {
 /* What a pass over many parameters needs of one that is so far ahead. */
 enum { AMP__PREFETCH = 16 };
 static inline void amp__param_prefetch(const struct amp__param *param) { __builtin_prefetch(param, 1); }
+/* The same at initialize, where other members matter too. */
+static inline void amp__param_prefetch_all(const struct amp__param *param) {
+    __builtin_prefetch(param, 1);
+    __builtin_prefetch(&param->dtype, 1);
+    __builtin_prefetch(&param->address, 1);
+}
+static inline void amp__param_prefetch_ahead(struct amp__param *const *params, size_t n, size_t i) {
+    if (i + AMP__PREFETCH < n) amp__param_prefetch_all(params[i + AMP__PREFETCH]);
+}
 
 /* ---- retype.c: another type under the same handles ---- */
 
@@ -158,8 +167,9 @@ struct amp__plan {
     uint8_t *what;
     amp_span *fresh, *dst, *stash; /* one block, from fresh on; dst and stash hold what their entries need */
     size_t n, capacity;
-    unsigned all; /* what any entry wants */
-    bool skips;   /* no gradient that is not finite will be stepped on */
+    unsigned all;      /* what any entry wants */
+    uint64_t mastered; /* elements of those that have master gradients */
+    bool skips;        /* no gradient that is not finite will be stepped on */
 };
 void amp__plan_free(struct amp__plan *plan);
 /* Fetches into the cache what a look at params[i + a few] will need, if it is where the last plan found it. */

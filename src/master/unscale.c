@@ -53,6 +53,7 @@ static amp_status plan_room(struct amp__plan *plan, size_t n) {
     }
     plan->n = 0;
     plan->all = 0;
+    plan->mastered = 0;
     return AMP_OK;
 }
 
@@ -96,7 +97,10 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     if (amp__has_master_grad(param)) what |= TO_MASTER;
     if (param->gaps) what |= GAPS;
     if (param->emulated && !param->has_master && fresh->dtype == AMP_FLOAT32) what |= ROUNDS;
-    if (what & TO_MASTER) plan->dst[i] = amp__grad_master(param);
+    if (what & TO_MASTER) {
+        plan->dst[i] = amp__grad_master(param);
+        plan->mastered += fresh->size;
+    }
     plan->what[i] = what;
     plan->all |= what;
     plan->entries[i] = (struct amp__plan_entry){ param, grad };
@@ -146,9 +150,17 @@ static amp_status run_list(struct amp__plan *plan, size_t i, size_t n, float inv
     return (what & (WAITS | TO_MASTER)) == TO_MASTER ? amp_cast_list(fresh, dst, n) : AMP_OK;
 }
 
+/* Master gradients are read again at once, to be shown. Where all of them fit the last cache, so many are done together that
+ * they are still in the one before; where they do not, long lists are better: for streaming stores, and for threads. */
 static amp_status run(struct amp__plan *plan, float inverse, float *found_inf) {
+    enum { FEW = 1 << 20, TOGETHER = 1 << 16 }; /* elements */
+    const bool together = plan->mastered <= FEW;
     for (size_t i = 0, end; i < plan->n; i = end) {
-        for (end = i + 1; end < plan->n && !((plan->what[end] ^ plan->what[i]) & WORK);) end++;
+        uint64_t elements = plan->fresh[i].size;
+        for (end = i + 1; end < plan->n && !((plan->what[end] ^ plan->what[i]) & WORK); end++) {
+            elements += plan->fresh[end].size;
+            if (together && plan->what[i] & TO_MASTER && elements > TOGETHER) break;
+        }
         AMP_TRY(run_list(plan, i, end - i, inverse, found_inf));
     }
     return AMP_OK;
@@ -194,7 +206,8 @@ static amp_status remember(const struct amp__plan *plan, float inverse) {
 
 /* The bracket is over for one parameter, and what was set aside is merged. */
 static void settle(struct amp__param *param) {
-    if (param->stashed) amp__aside_drop(param, &param->stash);
+    if (param->stashed && param->stash.present) amp__aside_drop(param, &param->stash);
+    param->stashed = false;
     param->in_bracket = param->scaled = false;
 }
 

@@ -97,6 +97,8 @@ amp_status amp__collect_model(amp_context *context, const amp_model *model, cons
                       "model %zu: params[%zu].struct_size is %u, but params[0].struct_size is %u: all elements of an array "
                       "have one size", model_index, i, (unsigned)nth(model->params, i)->struct_size,
                       (unsigned)model->params->struct_size);
+        if (i + AMP__PREFETCH < model->n_params)
+            amp__params_prefetch(context, nth(model->params, i + AMP__PREFETCH)->tensor);
         AMP_TRY(add_model_param(context, nth(model->params, i), host, i, owner));
     }
     return AMP_OK;
@@ -115,6 +117,8 @@ amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *o
     for (size_t i = 0; i < given->n_params; i++) {
         void *tensor = given->params[i];
         AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "optimizer %zu: params[%zu] is NULL", optimizer_index, i);
+        if (i + AMP__PREFETCH < given->n_params) amp__params_prefetch(context, given->params[i + AMP__PREFETCH]);
+        amp__param_prefetch_ahead(context->params, context->n_params, i); /* often in the model's order */
         struct amp__param *param = amp__param_of_handle(context, tensor);
         if (!param) AMP_TRY(new_param(context, &optimizer->host, tensor, NULL, owner, i, &param));
         AMP_RETURN_IF(param->listed_by == optimizer_index + 1, AMP_ERR_INVALID_ARGUMENT,
@@ -142,13 +146,15 @@ static amp_status tie(amp_context *context, struct amp__param *first, struct amp
     return amp__params_insert(context, second->tensor, first);
 }
 
-static amp_status compare_neighbours(amp_context *context, const struct amp__keyed *sorted, size_t n) {
+static amp_status compare_neighbours(amp_context *context, const struct amp__keyed *sorted, size_t n, size_t *tied) {
     struct amp__param *last = NULL;
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = sorted[i].value;
+        if (i + AMP__PREFETCH < n) amp__param_prefetch_all(sorted[i + AMP__PREFETCH].value);
         const char *end = last ? (const char *)last->address + last->size * amp__dtype_size(last->dtype) : NULL;
         if (last && param->address == last->address && param->size == last->size && param->dtype == last->dtype) {
             AMP_TRY(tie(context, last, param));
+            ++*tied;
             continue;
         }
         AMP_RETURN_IF(last && (const char *)param->address < end, AMP_ERR_CONFLICT,
@@ -192,13 +198,15 @@ amp_status amp__collect_ties(amp_context *context) {
     size_t n = 0;
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];
+        amp__param_prefetch_ahead(context->params, context->n_params, i);
         if (param->address && param->size) sorted[n++] = (struct amp__keyed){ (uintptr_t)param->address, param };
     }
+    size_t tied = 0;
     amp_status status = amp__sort_keyed(sorted, n);
-    if (status == AMP_OK) status = compare_neighbours(context, sorted, n);
-    if (status == AMP_OK) status = resolve_ties(context);
-    if (status == AMP_OK) {
-        size_t tied = 0;
+    if (status == AMP_OK) status = compare_neighbours(context, sorted, n, &tied);
+    if (status == AMP_OK && tied) status = resolve_ties(context);
+    if (status == AMP_OK && tied) {
+        tied = 0;
         for (size_t i = 0; i < context->n_params; i++)
             if (context->params[i]->tied_to) sorted[tied++].value = context->params[i];
         remove_tied(context);
@@ -293,6 +301,7 @@ amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimi
         optimizer->params[i]->listed_by = (size_t)(optimizer - context->optimizers) + 1;
     for (size_t i = 0; i < n; i++) AMP_TRY(add_late(context, optimizer, params, i));
     if (first_new < context->n_params) AMP_TRY(check_new(context, first_new));
+    AMP_TRY(amp__params_index(context, first_new));
     for (size_t i = first_new; i < context->n_params; i++) AMP_TRY(retype_if_low(context, context->params[i], true));
     return AMP_OK;
 }
@@ -328,7 +337,7 @@ static amp_status retype_if_low(const amp_context *context, struct amp__param *p
 }
 
 amp_status amp__retype_all(amp_context *context) {
-    for (size_t i = 0; i < context->n_params; i++) {
+    for (size_t i = 0; i < context->n_params && amp__retypes(&context->properties); i++) {
         struct amp__param *param = context->params[i];
         const amp_status status = retype_if_low(context, param, param->in_optimizer);
         if (status != AMP_OK) {
@@ -350,7 +359,7 @@ amp_status amp__retype_commit(amp_context *context) {
     uint64_t unfit = 0;
     char names[512] = "";
     amp__text text = { names, sizeof names, 0 };
-    for (size_t i = 0; i < context->n_params; i++) {
+    for (size_t i = 0; i < context->n_params && amp__retypes(&context->properties); i++) {
         struct amp__param *param = context->params[i];
         amp__param_commit_retype(param);
         if (param->unfit)

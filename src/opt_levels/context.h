@@ -209,8 +209,12 @@ uintptr_t amp__new_serial(void);
 
 /* ---- params.c: finding parameters by handle ---- */
 
-amp_status amp__params_init(amp_context *context);
+amp_status amp__params_init(amp_context *context, size_t expected);
+/* This handle will be asked for soon. */
+void amp__params_prefetch(const amp_context *context, const void *tensor);
 amp_status amp__params_insert(amp_context *context, void *handle, struct amp__param *param);
+/* The ids of the parameters from this index on, by all their handles; the context's list is final that far. */
+amp_status amp__params_index(amp_context *context, size_t from);
 void amp__params_remove(amp_context *context, size_t from); /* all handles of the parameters from this index on */
 struct amp__param *amp__param_of_handle(const amp_context *context, const void *tensor);
 /* By handle, else by the host's id: another handle on a parameter's storage is that parameter. */

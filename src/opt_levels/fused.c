@@ -25,6 +25,9 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
 
 /* The bracket's end may leave to the step what only the step looks at. */
 void amp__fused_mark(amp_context *context) {
+    bool any = false;
+    for (size_t k = 0; k < context->n_optimizers; k++) any |= context->optimizers[k].optim != NULL;
+    if (!any) return;
     for (size_t i = 0; i < context->n_params; i++) context->params[i]->owners = 0;
     for (size_t k = 0; k < context->n_optimizers; k++)
         for (size_t i = 0; i < context->optimizers[k].n_params; i++) context->optimizers[k].params[i]->owners++;

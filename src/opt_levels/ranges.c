@@ -3,7 +3,14 @@
 #include "common/map.h"
 #include "opt_levels/raw.h"
 
+static bool is_sorted(const struct amp__range *ranges, size_t n) {
+    for (size_t i = 1; i < n; i++)
+        if (ranges[i - 1].begin > ranges[i].begin) return false;
+    return true;
+}
+
 static amp_status sort(struct amp__range **ranges, size_t n) {
+    if (is_sorted(*ranges, n)) return AMP_OK;
     struct amp__range *sorted = amp__alloc(n, sizeof *sorted);
     struct amp__keyed *entries = amp__alloc(n, sizeof *entries);
     amp_status status = sorted && entries ? AMP_OK : amp__fail_memory();
@@ -46,6 +53,7 @@ amp_status amp__ranges_build(amp_context *context) {
     if (!context->ranges || !context->grad_ranges) return amp__fail_memory();
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];
+        amp__param_prefetch_ahead(context->params, context->n_params, i);
         const uintptr_t begin = (uintptr_t)param->address;
         if (begin && param->size && param->dtype == AMP_FLOAT32)
             context->ranges[context->n_ranges++] = (struct amp__range){ begin, begin + 4 * param->size, param };

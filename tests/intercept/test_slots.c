@@ -280,6 +280,55 @@ START_TEST(a_thousand_cycles_of_closures_do_not_grow) {
 }
 END_TEST
 
+static int by_code(const void *a, const void *b) { return memcmp(a, b, sizeof(amp_fn)); }
+
+/* More closures than the registry begins with places for: each is found, by slot, by code and by function. */
+START_TEST(many_slots_of_one_function) {
+    enum { N = 700 };
+    static amp_fn slots[2 * N], codes[N], sorted[2][N];
+    struct watcher seen = { 0 }, seen_sub = { 0 };
+    amp_fn early = (amp_fn)host_sub, late = (amp_fn)host_sub;
+    for (int i = 0; i < 2 * N; i++) slots[i] = (amp_fn)host_add;
+    struct amp__patch *alone = wire(wrap_of("op sub", &early, BINARY, 0, &seen_sub));
+    const amp_fn idle = early; /* through all that follows */
+    ck_ok(amp__patch_undo(alone));
+    for (int round = 0; round < 4; round++) {
+        amp_fn *table = round < 2 ? slots : slots + N; /* twice the same slots, then others */
+        struct amp__patch *patch = new_patch();
+        for (int i = 0; i < N; i++) add(patch, wrap_of("op add", &table[i], BINARY, 0, &seen));
+        amp__patch_commit(patch);
+        for (int i = 0; i < N; i++) {
+            if (round % 2) ck_assert(table[i] == codes[i]); /* its own again */
+            codes[i] = table[i];
+            ck_assert_int_eq(call_binary(table[i], 1, 2), 3);
+        }
+        ck_assert_uint_eq(seen.calls, (unsigned)(N * (round + 1)));
+        memcpy(sorted[round / 2], codes, sizeof codes);
+        amp_fn copy = table[N / 2]; /* wired in its turn, it stands for the function */
+        struct watcher seen_copy = { 0 };
+        struct amp__patch *patch_copy = wire(wrap_of("op copy", &copy, BINARY, 1, &seen_copy));
+        ck_assert_int_eq(call_binary(copy, 1, 2), 3);
+        ck_assert_uint_eq(seen_copy.calls, 1);
+        ck_ok(amp__patch_undo(patch_copy));
+        ck_ok(amp__patch_undo(patch));
+        for (int i = 0; i < N; i++) ck_assert(table[i] == (amp_fn)host_add);
+    }
+    alone = wire(wrap_of("op sub", &late, BINARY, 0, &seen_sub));
+    ck_assert(late == idle);
+    ck_ok(amp__patch_undo(alone));
+    int both = 0;
+    for (int k = 0; k < 2; k++) qsort(sorted[k], N, sizeof(amp_fn), by_code);
+    for (int i = 1; i < N; i++) ck_assert(sorted[0][i] != sorted[0][i - 1]);
+    for (int i = 0, j = 0; i < N && j < N;) {
+        const int order = by_code(&sorted[0][i], &sorted[1][j]);
+        both += order == 0;
+        i += order <= 0;
+        j += order >= 0;
+    }
+    ck_assert_int_ge(both, N - 1); /* the other slots got the same closures, but perhaps for the copy's */
+}
+END_TEST
+
 START_TEST(a_slot_gets_its_own_closure_back) {
     amp_fn slots[4], first[4];
     struct watcher seen = { 0 };
@@ -334,6 +383,7 @@ int main(void) {
         a_copied_pointer_is_not_wrapped_twice,
         a_thousand_cycles_do_not_grow,
         a_thousand_cycles_of_closures_do_not_grow,
+        many_slots_of_one_function,
         a_slot_gets_its_own_closure_back,
         a_forked_child_calls_and_undoes,
     };
