@@ -16,6 +16,7 @@
     X(norm)                                                                                                            \
     X(lists)                                                                                                           \
     X(matmul)                                                                                                          \
+    X(gate)                                                                                                            \
     X(calls)                                                                                                           \
     X(bracket)                                                                                                         \
     X(growth)
