@@ -45,11 +45,17 @@ struct amp__op {
     bool by_types;        /* the set of its operands' types decides, by this table */
     uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */
 
+    /* gate.c. 0: no call is held back, or the gate does not look at the op. */
+    _Atomic(uint64_t) gate_least; /* the least size of a call that runs low */
+    _Atomic(uint8_t) gate_source; /* enum amp__gate_source */
+    bool gate_looks;
+    const char *gate_who, *gate_unit; /* AMP_OP_MATMUL: what the table was asked for */
+
     /* The first thread that called counts without locked instructions, in first_*; the others in the rest. Whoever lives
      * at its address after it goes on. */
     _Atomic(const struct amp__thread *) first;
     _Atomic(uint64_t) first_calls, first_hits;
-    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal;
+    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal, gated;
     _Atomic(int32_t) last_target;
 };
 
