@@ -66,7 +66,9 @@ static void find_versions(void) {
 
 /* ---- narrowing ---- */
 
-static uint32_t stretch; /* chunks from one that is tested to the next */
+/* Chunks from one that is tested to the next: odd, or none of the floats halfway between two of fp16 is among them; and a
+ * divisor of 0x7f800, so that infinity is. */
+static uint32_t stretch;
 
 static void compare(const struct version *v, amp_dtype to, uint32_t first, uint16_t sign, const uint16_t want[CHUNK]) {
     static uint32_t src[CHUNK];
@@ -118,7 +120,7 @@ END_TEST
 
 int main(int argc, char **argv) {
     stretch = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
-    if (!stretch) return EXIT_FAILURE;
+    if (stretch % 2 == 0) return EXIT_FAILURE;
     find_versions();
     Suite *suite = suite_create("exhaustive");
     TCase *tests = tcase_create("casts");
