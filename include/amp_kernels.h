@@ -104,9 +104,9 @@ enum {
  *
  * AMP_ERR_INVALID_ARGUMENT: negative dimensions, rows longer than their ld, other types, transpose_x other than 0 and 1,
  * pointers that are needed and NULL, c == d with another type, ld or stride, overlapping d, unknown activation or backend.
- * AMP_ERR_ABI_MISMATCH: struct_size. AMP_ERR_NO_MEMORY: at most 1.1 MiB of scratch (a backend that needs more falls back to
- * the built-in code). AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE, AMP_ERR_UNSUPPORTED: only where a backend is asked for by name.
- * Nothing is written on an error.
+ * AMP_ERR_ABI_MISMATCH: struct_size. AMP_ERR_NO_MEMORY: at most 1.1 MiB of scratch a thread (a backend that needs more
+ * falls back to the built-in code). AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE, AMP_ERR_UNSUPPORTED: only where a backend is asked
+ * for by name. Nothing is written on an error.
  */
 typedef struct amp_matmul_args {
     uint32_t struct_size;
