@@ -90,8 +90,8 @@ static inline size_t up_to_vector(const void *dst, size_t size) {
 /*
  * d[i] = make(s[i]) for n elements of f32, f16, bf16 or f64, which are v while they are looked at (look). Vectors are stored
  * where they do not cross cache lines, but for the first and the last: these overlap their neighbours, which costs less than
- * a loop over single elements that ends at a different count in each entry. In place nothing is made twice all the same: a
- * vector is loaded before the one in front of it is stored, and the last one before any is.
+ * a loop over single elements that ends at a different count in each entry. In place nothing is made twice all the same: the
+ * second vector and the last are loaded before the first is stored.
  */
 #define SWEEP(v, to, from, d, s, n, make, look)                                                                        \
     if ((n) >= 2 * LANES) {                                                                                            \
@@ -100,13 +100,13 @@ static inline size_t up_to_vector(const void *dst, size_t size) {
         v x = make(v##_load_##from((s) + at));                                                                         \
         v##_store_##to(d, head);                                                                                       \
         look(head) look(tail)                                                                                          \
-        for (; (n) >= 8 * ROUND && at + ROUND + LANES <= (n); at += ROUND) {                                           \
+        for (; (n) >= 8 * ROUND && at + ROUND + LANES <= (n); x = make(v##_load_##from((s) + at))) {                   \
             const v x1 = make(v##_load_##from((s) + at + LANES)), x2 = make(v##_load_##from((s) + at + 2 * LANES));    \
-            const v x3 = make(v##_load_##from((s) + at + 3 * LANES)), next = make(v##_load_##from((s) + at + ROUND));  \
+            const v x3 = make(v##_load_##from((s) + at + 3 * LANES));                                                  \
             v##_store_##to((d) + at, x), v##_store_##to((d) + at + LANES, x1);                                         \
             v##_store_##to((d) + at + 2 * LANES, x2), v##_store_##to((d) + at + 3 * LANES, x3);                        \
             look(x) look(x1) look(x2) look(x3)                                                                         \
-            x = next;                                                                                                  \
+            at += ROUND;                                                                                               \
         }                                                                                                              \
         for (; at + 2 * LANES <= (n); at += LANES) {                                                                   \
             const v next = make(v##_load_##from((s) + at + LANES));                                                    \
