@@ -31,9 +31,9 @@ static size_t n_results;
 
 /* ---- measuring ---- */
 
-static double now(void) {
+static double now(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -42,14 +42,17 @@ struct side {
     bench_fn *work;
     void *data;
     int peer;
+    bool wall;
 };
 
 /* Seconds of one piece of work, of `times` in a row. */
 static double measure(const struct side *side, size_t times) {
     if (side->peer) return bench_peer_run(side->peer, times);
-    const double begin = now();
+    const clockid_t clock = side->wall ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
+    if (side->wall) side->work(side->data); /* starts or ends threads */
+    const double begin = now(clock);
     for (size_t i = 0; i < times; i++) side->work(side->data);
-    return (now() - begin) / (double)times;
+    return (now(clock) - begin) / (double)times;
 }
 
 /* So many in a row that the clock is not seen; *seconds: what they take. */
@@ -115,8 +118,27 @@ static size_t rounds_of(const struct bench_case *c, double seconds) {
     return fit >= (double)wanted ? wanted : fit > LEAST_ROUNDS ? (size_t)fit : LEAST_ROUNDS;
 }
 
+static struct result *new_result(const struct bench_case *c) {
+    if (n_results == MAX_RESULTS) bench_must(1, "a table for more results");
+    struct result *r = &results[n_results++];
+    r->c = *c;
+    snprintf(r->name, sizeof r->name, "%s", c->name);
+    snprintf(r->size, sizeof r->size, "%s", c->size);
+    snprintf(r->reference_name, sizeof r->reference_name, "%s", c->reference_name);
+    return r;
+}
+
+void bench_count(const struct bench_case *c, double ours, double reference) {
+    struct result *r = new_result(c);
+    r->c.unit = "count";
+    r->ours = ours, r->reference = reference;
+    r->ratio = r->low = r->high = reference / ours;
+    print_result(r);
+}
+
 void bench_run(const struct bench_case *c) {
-    const struct side us = { c->ours, c->ours_data, 0 }, them = { c->reference, c->reference_data, c->peer };
+    const struct side us = { c->ours, c->ours_data, 0, c->wall };
+    const struct side them = { c->reference, c->reference_data, c->peer, c->wall };
     double ours[MOST_ROUNDS], reference[MOST_ROUNDS], ratio[MOST_ROUNDS], our_seconds, their_seconds;
     const size_t our_times = repetitions(&us, &our_seconds), their_times = repetitions(&them, &their_seconds);
     const size_t rounds = rounds_of(c, our_seconds + their_seconds);
@@ -131,12 +153,7 @@ void bench_run(const struct bench_case *c) {
         }
         ratio[i] = reference[i] / ours[i];
     }
-    if (n_results == MAX_RESULTS) bench_must(1, "a table for more results");
-    struct result *r = &results[n_results++];
-    r->c = *c;
-    snprintf(r->name, sizeof r->name, "%s", c->name);
-    snprintf(r->size, sizeof r->size, "%s", c->size);
-    snprintf(r->reference_name, sizeof r->reference_name, "%s", c->reference_name);
+    struct result *r = new_result(c);
     r->ours = in_unit(c, quantile(ours, rounds, 0.5));
     r->reference = in_unit(c, quantile(reference, rounds, 0.5));
     r->low = quantile(ratio, rounds, 0.25), r->high = quantile(ratio, rounds, 0.75);

@@ -38,11 +38,15 @@ struct bench_case {
     double allowed;             /* not 0: what ours may take beyond the reference, in `unit`; the difference is shown, against
                                    this. Both make `calls` calls */
     double goal;                /* least ratio; 0: none */
+    bool wall;                  /* by the clock on the wall, where other threads share the work; each time after a first call */
     size_t rounds;              /* where the goal needs a finer median than the usual rounds give; 0: the usual */
 };
 
 /* Measures both, in turns, prints the line and keeps the result. */
 void bench_run(const struct bench_case *c);
+
+/* The same for what is counted (unit "count", fewer are better): group, name, size, reference_name and goal of *c. */
+void bench_count(const struct bench_case *c, double ours, double reference);
 
 /* The fastest of n ways to do the same work, by a short measurement; the one to compare with. */
 size_t bench_best(bench_fn *const *ways, size_t n, void *data);

@@ -40,6 +40,12 @@ typedef struct amp_span {
 /* dst = src in dst's type */
 AMP_API AMP_MUST_CHECK amp_status amp_cast_list(const amp_span *dst, const amp_span *src, size_t n);
 
+/* dst = src, bit for bit: amp_cast_list where dst[i] and src[i] must be of one type. */
+AMP_API AMP_MUST_CHECK amp_status amp_copy_list(const amp_span *dst, const amp_span *src, size_t n);
+
+/* dst = +0 */
+AMP_API AMP_MUST_CHECK amp_status amp_zero_list(const amp_span *dst, size_t n);
+
 /* dst = src * scale; computed in float (fp64 sources: in double). Source: Apex multi_tensor_scale. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_list(const amp_span *dst, const amp_span *src, size_t n, float scale,
                                                  float *found_inf);
@@ -51,6 +57,17 @@ AMP_API AMP_MUST_CHECK amp_status amp_axpby_list(const amp_span *dst, float a, c
 /* *norm (may be NULL) = L2 norm over all elements; norms[i] (norms may be NULL) = L2 norm of src[i]. Squares are summed
  * in double in a fixed order and rounded once, so that a finite fp32 list has a finite sum. Apex multi_tensor_l2norm. */
 AMP_API AMP_MUST_CHECK amp_status amp_l2norm_list(const amp_span *src, size_t n, float *norm, float *norms);
+
+/* dst = src, with all of it scaled so that its L2 norm is at most max_norm (above 0, infinity too): by
+ * max_norm / (norm + 1e-6) where that is below 1. *norm (may be NULL) = the norm of src. Where that is not finite, nothing is
+ * scaled: dst is src as it is, and *norm says so. In place nothing is written then, nor where nothing needs to be scaled.
+ * Sources: torch.nn.utils.clip_grad_norm_ (which writes NaNs if the norm is not finite), Apex clip_grad_norm_. */
+AMP_API AMP_MUST_CHECK amp_status amp_clip_norm_list(const amp_span *dst, const amp_span *src, size_t n, float max_norm,
+                                                     float *norm);
+
+/* dst = each element of src brought into [-max_value, max_value] (above 0, infinity too), in float (fp64: in double), then
+ * in dst's type; an infinity becomes a limit, a NaN stays one. Source: torch.nn.utils.clip_grad_value_. */
+AMP_API AMP_MUST_CHECK amp_status amp_clip_value_list(const amp_span *dst, const amp_span *src, size_t n, float max_value);
 
 /* *index = first entry with a non-finite element, or -1. */
 AMP_API AMP_MUST_CHECK amp_status amp_first_nonfinite(const amp_span *src, size_t n, int64_t *index);
@@ -87,9 +104,9 @@ enum {
  *
  * AMP_ERR_INVALID_ARGUMENT: negative dimensions, rows longer than their ld, other types, transpose_x other than 0 and 1,
  * pointers that are needed and NULL, c == d with another type, ld or stride, overlapping d, unknown activation or backend.
- * AMP_ERR_ABI_MISMATCH: struct_size. AMP_ERR_NO_MEMORY: at most 1.1 MiB of scratch (a backend that needs more falls back to
- * the built-in code). AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE, AMP_ERR_UNSUPPORTED: only where a backend is asked for by name.
- * Nothing is written on an error.
+ * AMP_ERR_ABI_MISMATCH: struct_size. AMP_ERR_NO_MEMORY: at most 1.1 MiB of scratch a thread (a backend that needs more
+ * falls back to the built-in code). AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE, AMP_ERR_UNSUPPORTED: only where a backend is asked
+ * for by name. Nothing is written on an error.
  */
 typedef struct amp_matmul_args {
     uint32_t struct_size;
@@ -181,6 +198,25 @@ AMP_API uint32_t amp_cpu_flags(void);
  * no limit. Any thread.
  */
 AMP_API void amp_set_cpu_mask(uint32_t mask);
+
+/*
+ * Threads that work on one call: the calling one and up to n - 1 of libamp's own; 1, the default, is the calling one alone.
+ * For lists, matmul and fused optimizers, for the whole process, from each thread's next call on. 0: as many as there are
+ * processors that the calling thread may run on now. At most 256. Until it is called, the number is what the environment
+ * variable AMP_NUM_THREADS says at libamp's first need, by the same rules; not set, or not a number: 1.
+ *
+ * Libamp starts a thread when a call first has use for it: a list of less than some 200,000 elements, or a small product, has
+ * none. Its threads sleep between calls, run none of the host's code, take none of its signals and inherit the processors
+ * that the thread may run on which made the call. One call at a time has them; one that comes meanwhile from another thread
+ * does its work alone. Where threads cannot be started, calls do with fewer. A forked child starts its own.
+ *
+ * Threads beyond n - 1 have ended when amp_set_num_threads returns, which waits for a call that is using them: with 1 there
+ * is none left. No result but oneDNN's matmul's depends on their number. Any thread. AMP_ERR_INVALID_ARGUMENT: n below 0.
+ */
+AMP_API AMP_MUST_CHECK amp_status amp_set_num_threads(int32_t n);
+
+/* What amp_set_num_threads, or the environment, asked for: 1 to 256. */
+AMP_API int32_t amp_get_num_threads(void);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the optimizer updates, for clipping and inspection: masters where there are masters, parameters elsewhere. */
 #include "common/thread.h"
+#include "kernels/kernels.h"
 #include "opt_levels/context.h"
 
 #include <math.h>
@@ -119,9 +120,8 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
     AMP_TRY(norm_of_all(optimizer, total_norm(optimizer, &total), &total));
-    const float factor = (float)((double)max_norm / ((double)total + 1e-6));
-    if (factor < 1.0f && total <= 3.402823466e38f)
-        AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
+    const float factor = amp__clip_factor(total, max_norm);
+    if (factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
     if (norm) *norm = total;
     return AMP_OK;
 }

@@ -19,7 +19,13 @@ static void after(void) {
     pthread_mutex_unlock(&all.mutex);
 }
 
-static void handle_forks(void) { all.handled = pthread_atfork(before, after, after) == 0; }
+static void in_child(void) {
+    for (struct amp__forkable *f = all.first; f; f = f->next)
+        if (f->in_child) f->in_child();
+    after();
+}
+
+static void handle_forks(void) { all.handled = pthread_atfork(before, after, in_child) == 0; }
 
 amp_status amp__fork_add(struct amp__forkable *forkable, pthread_mutex_t *mutex) {
     pthread_once(&all.once, handle_forks);
@@ -42,5 +48,5 @@ void amp__fork_remove(struct amp__forkable *forkable) {
     *forkable->link = forkable->next;
     if (forkable->next) forkable->next->link = forkable->link;
     pthread_mutex_unlock(&all.mutex);
-    *forkable = (struct amp__forkable){ NULL, NULL, NULL };
+    *forkable = (struct amp__forkable){ NULL, forkable->in_child, NULL, NULL };
 }

@@ -34,7 +34,7 @@ struct backend {
 };
 
 static struct backend backends[AMP__BACKENDS] = {
-#define BACKEND_ROW(name) { #name, AMP_BACKEND_NOT_TRIED, AMP_BACKEND_NOT_TRIED, NULL, { { NULL, NULL, NULL } }, "", "", "" },
+#define BACKEND_ROW(name) { #name, AMP_BACKEND_NOT_TRIED, AMP_BACKEND_NOT_TRIED, NULL, { { NULL, NULL, NULL, NULL } }, "", "", "" },
     AMP__BACKEND_MAP(BACKEND_ROW)
 #undef BACKEND_ROW
 };

@@ -9,8 +9,11 @@
 #define AMP__DECLARE_TABLES(isa, flag)                                                                                 \
     extern amp__cast_fn *const amp__##isa##_cast[AMP__TYPES][AMP__TYPES];                                              \
     extern amp__cast_fn *const amp__##isa##_cast_stream[AMP__TYPES][AMP__TYPES];                                       \
-    extern amp__scale_fn *const amp__##isa##_scale[AMP__TYPES][AMP__TYPES];                                            \
+    extern amp__cast_list_fn *const amp__##isa##_cast_list[AMP__TYPES][AMP__TYPES];                                    \
+    extern amp__scale_list_fn *const amp__##isa##_scale_list[AMP__TYPES][AMP__TYPES];                                  \
     extern amp__scale_fn *const amp__##isa##_scale_stream[AMP__TYPES][AMP__TYPES];                                     \
+    extern amp__clamp_list_fn *const amp__##isa##_clamp_list[AMP__TYPES][AMP__TYPES];                                  \
+    extern AMP__ZERO(amp__##isa##_zero_stream);                                                                        \
     extern amp__axpby_fn *const amp__##isa##_axpby[AMP__TYPES][AMP__TYPES][AMP__TYPES];                                \
     extern amp__sum_squares_fn *const amp__##isa##_sum_squares[AMP__TYPES];                                            \
     extern amp__nonfinite_fn *const amp__##isa##_nonfinite[AMP__TYPES];                                                \

@@ -13,8 +13,11 @@
 static void fill_reference(struct amp__kernels *k) {
     memcpy(k->cast, amp__ref_cast, sizeof k->cast);
     memcpy(k->cast_stream, amp__ref_cast, sizeof k->cast_stream);
-    memcpy(k->scale, amp__ref_scale, sizeof k->scale);
+    memcpy(k->cast_list, amp__ref_cast_list, sizeof k->cast_list);
+    memcpy(k->scale_list, amp__ref_scale_list, sizeof k->scale_list);
     memcpy(k->scale_stream, amp__ref_scale, sizeof k->scale_stream);
+    memcpy(k->clamp_list, amp__ref_clamp_list, sizeof k->clamp_list);
+    k->zero_stream = amp__ref_zero;
     memcpy(k->axpby, amp__ref_axpby, sizeof k->axpby);
     memcpy(k->sum_squares, amp__ref_sum_squares, sizeof k->sum_squares);
     memcpy(k->nonfinite, amp__ref_nonfinite, sizeof k->nonfinite);
@@ -54,8 +57,10 @@ void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
 #define OVERLAY(group, isa) overlay(k->group, amp__##isa##_##group, sizeof k->group)
 #define OVERLAY_SET(isa, flag)                                                                                         \
     if (cpu_flags & (flag)) {                                                                                          \
-        OVERLAY(cast, isa), OVERLAY(cast_stream, isa);                                                                 \
-        OVERLAY(scale, isa), OVERLAY(scale_stream, isa);                                                               \
+        OVERLAY(cast, isa), OVERLAY(cast_list, isa), OVERLAY(cast_stream, isa);                                        \
+        OVERLAY(scale_list, isa), OVERLAY(scale_stream, isa);                                                          \
+        OVERLAY(clamp_list, isa);                                                                                      \
+        k->zero_stream = amp__##isa##_zero_stream;                                                                     \
         OVERLAY(axpby, isa), OVERLAY(sum_squares, isa), OVERLAY(nonfinite, isa);                                       \
         if (amp__##isa##_tile.fn) k->tile = amp__##isa##_tile;                                                         \
     }

@@ -22,9 +22,23 @@
  * sign and the upper bits of its payload. The same type: a copy of the bits. */
 #define AMP__CAST(name) void name(void *dst, const void *src, size_t n)
 
+/* The same for n entries of the same two types: dst[i] and src[i] have equal sizes. So many short ones take no longer than
+ * they have to. */
+#define AMP__CAST_LIST(name) void name(const amp_span *dst, const amp_span *src, size_t n)
+
 /* dst = src * scale in float (in double if src is fp64), then as cast. *nonfinite |= 1 if an element of dst is infinite
  * or NaN afterwards, which the reference reads off dst's exponent bits. */
 #define AMP__SCALE(name) void name(void *dst, const void *src, size_t n, float scale, uint32_t *nonfinite)
+/* For n entries, as AMP__CAST_LIST. */
+#define AMP__SCALE_LIST(name)                                                                                          \
+    void name(const amp_span *dst, const amp_span *src, size_t n, float scale, uint32_t *nonfinite)
+
+/* dst = src, but from -limit to limit, in float (in double if src is fp64), then as cast; a NaN stays one. For n entries, as
+ * AMP__CAST_LIST. */
+#define AMP__CLAMP_LIST(name) void name(const amp_span *dst, const amp_span *src, size_t n, float limit)
+
+/* Zeros. */
+#define AMP__ZERO(name) void name(void *dst, size_t bytes)
 
 /* dst = a * x + b * y, each of the three operations rounded to float (to double if x or y is fp64), then as cast.
  * *nonfinite as above. */
@@ -91,7 +105,11 @@ struct amp__update {
 #define AMP__UPDATE_SQUARES(name) void name(const struct amp__update *u, size_t begin, size_t end, double squares[2])
 
 typedef AMP__CAST(amp__cast_fn);
+typedef AMP__CAST_LIST(amp__cast_list_fn);
 typedef AMP__SCALE(amp__scale_fn);
+typedef AMP__SCALE_LIST(amp__scale_list_fn);
+typedef AMP__CLAMP_LIST(amp__clamp_list_fn);
+typedef AMP__ZERO(amp__zero_fn);
 typedef AMP__AXPBY(amp__axpby_fn);
 typedef AMP__SUM_SQUARES(amp__sum_squares_fn);
 typedef AMP__NONFINITE(amp__nonfinite_fn);
@@ -110,8 +128,11 @@ struct amp__tile {
 struct amp__kernels {
     amp__cast_fn *cast[AMP__TYPES][AMP__TYPES];               /* [dst][src] */
     amp__cast_fn *cast_stream[AMP__TYPES][AMP__TYPES];        /* cast past the caches */
-    amp__scale_fn *scale[AMP__TYPES][AMP__TYPES];             /* [dst][src] */
+    amp__cast_list_fn *cast_list[AMP__TYPES][AMP__TYPES];     /* [dst][src] */
+    amp__scale_list_fn *scale_list[AMP__TYPES][AMP__TYPES];   /* [dst][src] */
     amp__scale_fn *scale_stream[AMP__TYPES][AMP__TYPES];      /* scale past the caches */
+    amp__clamp_list_fn *clamp_list[AMP__TYPES][AMP__TYPES];   /* [dst][src] */
+    amp__zero_fn *zero_stream;                                /* memset to 0 past the caches */
     amp__axpby_fn *axpby[AMP__TYPES][AMP__TYPES][AMP__TYPES]; /* [dst][x][y] */
     amp__sum_squares_fn *sum_squares[AMP__TYPES];
     amp__nonfinite_fn *nonfinite[AMP__TYPES];
@@ -124,8 +145,12 @@ struct amp__kernels {
 /* Fills every slot with the best kernel that needs nothing beyond `cpu_flags`. Pure: flags in, table out. */
 void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags);
 
-/* One tensor's sum of squares of src * scale * factor, as kernels.h defines sums. In the default environment. lists.c */
+/* One tensor's sum of squares of src * scale * factor, as defined above. In the default environment. norms.c */
 double amp__check_span(const amp_span *span, float scale, float factor, uint32_t *nonfinite);
+
+/* What brings a list of this norm to max_norm: max_norm / (norm + 1e-6) where that is below 1, else 1; 1 too where the norm is
+ * not finite. Source: torch.nn.utils.clip_grad_norm_. lists.c */
+float amp__clip_factor(float norm, float max_norm);
 
 /* The process's table: for the sets of this machine within the mask (amp_set_cpu_mask). Never fails, never changes: a
  * call that asks once goes on with what it got. */

@@ -1,54 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list functions of amp_kernels.h: everything is checked before anything is written, then the kernels walk the
- * entries in the default floating-point environment. What is computed in floating point here lies in functions that
- * take and give it through memory (see fpenv.h).
+ * The elementwise list functions of amp_kernels.h, each as one planned call: everything is checked before anything is
+ * written, the kernel table is asked once, the list is walked once (walk.h), and entries that follow each other with the same
+ * types go to their kernel together. In the default floating-point environment, where that matters (see fpenv.h).
  */
-#include "amp_optim.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
+#include "kernels/spans.h"
+#include "kernels/walk.h"
 
-#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
 
-/* Bytes of an element, 0 of other types: without a call per entry. */
-static size_t width_of(amp_dtype dtype) {
-    static const uint8_t widths[AMP__TYPES] = { [AMP_FLOAT32] = 4, [AMP_FLOAT16] = 2, [AMP_BFLOAT16] = 2, [AMP_FLOAT64] = 8 };
-    return (uint32_t)dtype < AMP__TYPES ? widths[dtype] : 0;
-}
+struct call;
 
-static amp_status explain_span(const amp_span *span, const char *list, size_t i) {
-    AMP_RETURN_IF(!width_of(span->dtype), AMP_ERR_INVALID_ARGUMENT,
-                  "%s[%zu].dtype is %s (%d): use fp32, fp16, bf16 or fp64", list, i, amp__dtype_name(span->dtype),
-                  (int)span->dtype);
-    AMP_RETURN_IF(span->reserved, AMP_ERR_INVALID_ARGUMENT, "%s[%zu].reserved is not 0", list, i);
-    AMP_RETURN_IF(span->size && !span->data, AMP_ERR_INVALID_ARGUMENT, "%s[%zu] has %llu elements and data NULL", list,
-                  i, (unsigned long long)span->size);
-    AMP_RETURN_IF(span->size > PTRDIFF_MAX / width_of(span->dtype), AMP_ERR_INVALID_ARGUMENT,
-                  "%s[%zu].size is %llu elements, more than there can be", list, i, (unsigned long long)span->size);
-    return AMP_OK;
-}
+/* n entries of the same types, and one if they go past the caches. */
+typedef void run_fn(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
+                    uint32_t *nonfinite);
 
-static amp_status check_list(const amp_span *spans, size_t n, const char *list) {
-    AMP_RETURN_IF(n && !spans, AMP_ERR_INVALID_ARGUMENT, "%s is NULL and n is %zu", list, n);
-    for (size_t i = 0; i < n; i++) {
-        const amp_span *s = &spans[i];
-        const bool fine = width_of(s->dtype) && !s->reserved && (s->data || !s->size) && s->size <= PTRDIFF_MAX / 8;
-        if (!fine) AMP_TRY(explain_span(s, list, i));
-    }
-    return AMP_OK;
-}
-
-/* dst and src are lists that pass check_list and agree in their sizes. */
-static amp_status check_pair(const amp_span *dst, const amp_span *src, size_t n, const char *list) {
-    AMP_TRY(check_list(dst, n, "dst"));
-    if (src == dst) return AMP_OK; /* in place */
-    AMP_TRY(check_list(src, n, list));
-    for (size_t i = 0; i < n; i++)
-        AMP_RETURN_IF(dst[i].size != src[i].size, AMP_ERR_INVALID_ARGUMENT,
-                      "dst[%zu] has %llu elements and %s[%zu] has %llu: they must be equal", i,
-                      (unsigned long long)dst[i].size, list, i, (unsigned long long)src[i].size);
-    return AMP_OK;
-}
+struct call {
+    run_fn *run;
+    const amp_span *dst, *x, *y; /* x or y may be dst: there is none, or in place */
+    const struct amp__kernels *k;
+    float a, b;
+    bool mixed, stream;
+    _Atomic uint32_t nonfinite;
+};
 
 /* ---- past the caches ---- */
 
@@ -56,134 +33,203 @@ static amp_status check_pair(const amp_span *dst, const amp_span *src, size_t n,
 enum { SHORTEST_STREAM = 64 << 10 };
 
 static bool can_stream(const amp_span *dst, const amp_span *src) {
-    return dst->data != src->data && dst->size * width_of(dst->dtype) >= SHORTEST_STREAM;
+    return (dst == src || dst->data != src->data) && dst->size * amp__width(dst->dtype) >= SHORTEST_STREAM;
 }
 
-/* Does what a call reads and writes displace itself in the caches? Then what it wrote is not found there anyway. */
-static bool exceeds_caches(const amp_span *dst, const amp_span *src, size_t n) {
+/* Does what a call reads and writes displace itself in the caches? Then what it wrote is not found there anyway. x == dst:
+ * nothing is read. */
+static bool exceeds_caches(const amp_span *dst, const amp_span *x, size_t n, uint64_t elements) {
+    enum { MOST_BYTES = 16 }; /* read and written for an element */
     uint64_t bytes = 0;
-    if (dst == src) return false;
+    if (elements < SHORTEST_STREAM / sizeof(double) || elements * MOST_BYTES <= amp__cache_bytes()) return false;
     for (size_t i = 0; i < n; i++)
-        if (can_stream(&dst[i], &src[i]))
-            bytes += dst[i].size * (width_of(dst[i].dtype) + width_of(src[i].dtype));
+        if (can_stream(&dst[i], &x[i]))
+            bytes += dst[i].size * (amp__width(dst[i].dtype) + (x == dst ? 0 : amp__width(x[i].dtype)));
     return bytes > amp__cache_bytes();
 }
 
-/* ---- elementwise ---- */
+/* ---- one call ---- */
+
+static bool same_types(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t i) {
+    return dst[i].dtype == dst->dtype && (c->x == c->dst || x[i].dtype == x->dtype) &&
+           (c->y == c->dst || y[i].dtype == y->dtype);
+}
+
+static void run_entries(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n,
+                        uint32_t *nonfinite) {
+    while (n) {
+        const bool stream = c->stream && can_stream(dst, x);
+        size_t same = c->stream ? 1 : c->mixed ? 1 : n;
+        while (c->mixed && !c->stream && same < n && same_types(c, dst, x, y, same)) same++;
+        c->run(c, dst, x, y, same, stream, nonfinite);
+        dst += same, x += same, y += same, n -= same;
+    }
+}
+
+static void run_part(void *call, const struct amp__part *part) {
+    struct call *c = call;
+    uint32_t nonfinite = 0;
+    const size_t i = part->first;
+    if (part->n == 1) {
+        const amp_span dst = amp__span_cut(&c->dst[i], part->begin, part->end);
+        const amp_span x = amp__span_cut(&c->x[i], part->begin, part->end);
+        const amp_span y = amp__span_cut(&c->y[i], part->begin, part->end);
+        run_entries(c, &dst, c->x == c->dst ? &dst : &x, &y, 1, &nonfinite);
+    } else {
+        run_entries(c, c->dst + i, c->x + i, c->y + i, part->n, &nonfinite);
+    }
+    if (nonfinite) atomic_store_explicit(&c->nonfinite, 1, memory_order_relaxed);
+}
+
+/* Goes through the checked list; whether a result is not finite. */
+static bool run(struct call *c, size_t n, const struct amp__facts *facts) {
+    c->k = amp__kernels_get();
+    c->mixed = facts->mixed;
+    amp__walk(c->dst, n, facts->elements, run_part, c);
+    return atomic_load_explicit(&c->nonfinite, memory_order_relaxed) != 0;
+}
+
+/* In the default environment, for what does arithmetic. */
+static void run_arithmetic(struct call *c, size_t n, const struct amp__facts *facts, float *found_inf) {
+    const amp__fpenv saved = amp__fpenv_enter();
+    const bool nonfinite = run(c, n, facts);
+    amp__fpenv_leave(saved);
+    if (nonfinite && found_inf) *found_inf = 1.0f;
+}
+
+/* ---- casts and copies: they do not see the environment ---- */
+
+static void run_cast(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
+                     uint32_t *nonfinite) {
+    (void)y, (void)nonfinite;
+    if (stream) c->k->cast_stream[dst->dtype][x->dtype](dst->data, x->data, (size_t)dst->size);
+    else c->k->cast_list[dst->dtype][x->dtype](dst, x, n);
+}
+
+static void cast(const amp_span *dst, const amp_span *src, size_t n, const struct amp__facts *facts) {
+    struct call c = { .run = run_cast, .dst = dst, .x = src, .y = dst,
+                      .stream = dst != src && exceeds_caches(dst, src, n, facts->elements) };
+    if (dst != src) run(&c, n, facts);
+}
 
 AMP_API amp_status amp_cast_list(const amp_span *dst, const amp_span *src, size_t n) {
-    AMP_TRY(check_pair(dst, src, n, "src"));
-    const struct amp__kernels *k = amp__kernels_get();
-    const bool stream = exceeds_caches(dst, src, n);
-    for (size_t i = 0; i < n; i++) {
-        amp__cast_fn *const(*group)[AMP__TYPES] = stream && can_stream(&dst[i], &src[i]) ? k->cast_stream : k->cast;
-        group[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size);
-    }
-    return AMP_OK; /* no bracket: casts do not see the environment */
+    struct amp__facts facts = { 0, false };
+    AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
+    cast(dst, src, n, &facts);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_copy_list(const amp_span *dst, const amp_span *src, size_t n) {
+    struct amp__facts facts = { 0, false };
+    AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
+    for (size_t i = 0; i < n; i++)
+        AMP_RETURN_IF(dst[i].dtype != src[i].dtype, AMP_ERR_INVALID_ARGUMENT,
+                      "dst[%zu] is %s and src[%zu] is %s: a copy keeps the type; use amp_cast_list", i,
+                      amp__dtype_name(dst[i].dtype), i, amp__dtype_name(src[i].dtype));
+    cast(dst, src, n, &facts);
+    return AMP_OK;
+}
+
+static void run_zero(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
+                     uint32_t *nonfinite) {
+    (void)x, (void)y, (void)nonfinite;
+    if (stream) c->k->zero_stream(dst->data, (size_t)dst->size * amp__width(dst->dtype));
+    else
+        for (size_t i = 0; i < n; i++)
+            if (dst[i].size) memset(dst[i].data, 0, (size_t)dst[i].size * amp__width(dst[i].dtype));
+}
+
+AMP_API amp_status amp_zero_list(const amp_span *dst, size_t n) {
+    struct amp__facts facts = { 0, false };
+    AMP_TRY(amp__spans_check(dst, n, "dst", &facts));
+    struct call c = { .run = run_zero, .dst = dst, .x = dst, .y = dst,
+                      .stream = exceeds_caches(dst, dst, n, facts.elements) };
+    run(&c, n, &facts);
+    return AMP_OK;
+}
+
+/* ---- arithmetic ---- */
+
+static void run_scale(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
+                      uint32_t *nonfinite) {
+    (void)y;
+    if (stream) c->k->scale_stream[dst->dtype][x->dtype](dst->data, x->data, (size_t)dst->size, c->a, nonfinite);
+    else c->k->scale_list[dst->dtype][x->dtype](dst, x, n, c->a, nonfinite);
 }
 
 AMP_API amp_status amp_scale_list(const amp_span *dst, const amp_span *src, size_t n, float scale, float *found_inf) {
-    AMP_TRY(check_pair(dst, src, n, "src"));
-    const struct amp__kernels *k = amp__kernels_get();
-    const bool stream = exceeds_caches(dst, src, n);
-    uint32_t nonfinite = 0;
-    const amp__fpenv saved = amp__fpenv_enter();
-    for (size_t i = 0; i < n; i++) {
-        amp__scale_fn *const(*group)[AMP__TYPES] = stream && can_stream(&dst[i], &src[i]) ? k->scale_stream : k->scale;
-        group[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size, scale, &nonfinite);
-    }
-    amp__fpenv_leave(saved);
-    if (nonfinite && found_inf) *found_inf = 1.0f;
+    struct amp__facts facts = { 0, false };
+    AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
+    struct call c = { .run = run_scale, .dst = dst, .x = src, .y = dst, .a = scale,
+                      .stream = dst != src && exceeds_caches(dst, src, n, facts.elements) };
+    run_arithmetic(&c, n, &facts, found_inf);
     return AMP_OK;
+}
+
+static void run_axpby(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
+                      uint32_t *nonfinite) {
+    amp__axpby_fn *const kernel = c->k->axpby[dst->dtype][x->dtype][y->dtype];
+    (void)stream;
+    for (size_t i = 0; i < n; i++) kernel(dst[i].data, c->a, x[i].data, c->b, y[i].data, (size_t)dst[i].size, nonfinite);
 }
 
 AMP_API amp_status amp_axpby_list(const amp_span *dst, float a, const amp_span *x, float b, const amp_span *y, size_t n,
                                   float *found_inf) {
-    AMP_TRY(check_pair(dst, x, n, "x"));
-    AMP_TRY(check_pair(dst, y, n, "y"));
-    const struct amp__kernels *k = amp__kernels_get();
-    uint32_t nonfinite = 0;
-    const amp__fpenv saved = amp__fpenv_enter();
-    for (size_t i = 0; i < n; i++)
-        k->axpby[dst[i].dtype][x[i].dtype][y[i].dtype](dst[i].data, a, x[i].data, b, y[i].data, (size_t)dst[i].size,
-                                                       &nonfinite);
-    amp__fpenv_leave(saved);
-    if (nonfinite && found_inf) *found_inf = 1.0f;
+    struct amp__facts facts = { 0, false };
+    AMP_TRY(amp__spans_check_pair(dst, x, n, "x", &facts));
+    AMP_TRY(amp__spans_check_pair(dst, y, n, "y", &facts));
+    struct call c = { .run = run_axpby, .dst = dst, .x = x, .y = y, .a = a, .b = b };
+    run_arithmetic(&c, n, &facts, found_inf);
     return AMP_OK;
 }
 
-/* ---- norms ---- */
+/* ---- clipping ---- */
 
-/* One tensor's sum, as kernels.h defines it. */
-static double sum_squares(const struct amp__kernels *k, const amp_span *span) {
-    const size_t n = (size_t)span->size, width = width_of(span->dtype);
-    double sum = 0.0;
-    for (size_t at = 0; at < n; at += AMP__SUM_BLOCK) {
-        const size_t length = n - at < AMP__SUM_BLOCK ? n - at : AMP__SUM_BLOCK;
-        sum += k->sum_squares[span->dtype]((const char *)span->data + at * width, length);
-    }
-    return sum;
-}
-
-double amp__check_span(const amp_span *span, float scale, float factor, uint32_t *nonfinite) {
-    const struct amp__kernels *k = amp__kernels_get();
-    const size_t n = (size_t)span->size, width = amp__dtype_size(span->dtype);
-    double sum = 0.0;
-    for (size_t at = 0; at < n; at += AMP__SUM_BLOCK) {
-        const size_t length = n - at < AMP__SUM_BLOCK ? n - at : AMP__SUM_BLOCK;
-        sum += k->check[span->dtype]((const char *)span->data + at * width, length, scale, factor, nonfinite);
-    }
-    return sum;
-}
-
-static void compute_norms(const amp_span *src, size_t n, float *norm, float *norms) {
-    const struct amp__kernels *k = amp__kernels_get();
-    double total = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        const double sum = sum_squares(k, &src[i]);
-        if (norms) norms[i] = (float)sqrt(sum);
-        total += sum;
-    }
-    if (norm) *norm = (float)sqrt(total);
-}
-
-AMP_API amp_status amp_l2norm_list(const amp_span *src, size_t n, float *norm, float *norms) {
-    AMP_TRY(check_list(src, n, "src"));
-    const amp__fpenv saved = amp__fpenv_enter();
-    compute_norms(src, n, norm, norms);
-    amp__fpenv_leave(saved);
-    return AMP_OK;
-}
-
-AMP_API amp_status amp_first_nonfinite(const amp_span *src, size_t n, int64_t *index) {
-    AMP_RETURN_IF(!index, AMP_ERR_INVALID_ARGUMENT, "index is NULL");
-    AMP_TRY(check_list(src, n, "src"));
-    const struct amp__kernels *k = amp__kernels_get();
-    size_t i = 0;
-    while (i < n && !k->nonfinite[src[i].dtype](src[i].data, (size_t)src[i].size)) i++;
-    *index = i < n ? (int64_t)i : -1;
-    return AMP_OK; /* no bracket: the search reads bits */
-}
-
-static void check_all(const amp_span *src, size_t n, const float factors[2], float *norm, float *norms,
+static void run_clamp(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
                       uint32_t *nonfinite) {
-    double total = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        const double sum = amp__check_span(&src[i], factors[0], factors[1], nonfinite);
-        if (norms) norms[i] = (float)sqrt(sum);
-        total += sum;
-    }
-    if (norm) *norm = (float)sqrt(total);
+    (void)y, (void)stream, (void)nonfinite;
+    c->k->clamp_list[dst->dtype][x->dtype](dst, x, n, c->a);
 }
 
-AMP_API amp_status amp_check_list(const amp_span *src, size_t n, float scale, float factor, float *norm, float *norms,
-                                  float *found_inf) {
-    AMP_TRY(check_list(src, n, "src"));
-    const float factors[2] = { scale, factor };
-    uint32_t nonfinite = 0;
-    const amp__fpenv saved = amp__fpenv_enter();
-    check_all(src, n, factors, norm, norms, &nonfinite);
-    amp__fpenv_leave(saved);
-    if (nonfinite && found_inf) *found_inf = 1.0f;
+/* In double; what is not finite compares false. */
+float amp__clip_factor(float norm, float max_norm) {
+    const float factor = (float)((double)max_norm / ((double)norm + 1e-6));
+    return norm <= 3.402823466e38f && factor < 1.0f ? factor : 1.0f;
+}
+
+/* The bracket is around all of it: a limit that is not a number would raise a flag. */
+static amp_status clip_values(const amp_span *dst, const amp_span *src, size_t n, float max_value) {
+    struct amp__facts facts = { 0, false };
+    AMP_RETURN_IF(!(max_value > 0.0f), AMP_ERR_INVALID_ARGUMENT, "max_value is %g; it must be above 0", (double)max_value);
+    AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
+    struct call c = { .run = run_clamp, .dst = dst, .x = src, .y = dst, .a = max_value };
+    run(&c, n, &facts);
     return AMP_OK;
+}
+
+AMP_API amp_status amp_clip_value_list(const amp_span *dst, const amp_span *src, size_t n, float max_value) {
+    const amp__fpenv saved = amp__fpenv_enter();
+    const amp_status status = clip_values(dst, src, n, max_value);
+    amp__fpenv_leave(saved);
+    return status;
+}
+
+static amp_status clip_norm(const amp_span *dst, const amp_span *src, size_t n, float max_norm, float *norm) {
+    struct amp__facts facts = { 0, false };
+    float total = 0.0f;
+    AMP_RETURN_IF(!(max_norm > 0.0f), AMP_ERR_INVALID_ARGUMENT, "max_norm is %g; it must be above 0", (double)max_norm);
+    AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
+    AMP_TRY(amp_l2norm_list(src, n, &total, NULL));
+    const float factor = amp__clip_factor(total, max_norm);
+    if (norm) *norm = total;
+    if (factor < 1.0f) return amp_scale_list(dst, src, n, factor, NULL);
+    cast(dst, src, n, &facts);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_clip_norm_list(const amp_span *dst, const amp_span *src, size_t n, float max_norm, float *norm) {
+    const amp__fpenv saved = amp__fpenv_enter();
+    const amp_status status = clip_norm(dst, src, n, max_norm, norm);
+    amp__fpenv_leave(saved);
+    return status;
 }

@@ -2,14 +2,17 @@
 /*
  * amp_matmul: d is computed in blocks of BLOCK_M x BLOCK_N sums. For each stretch of BLOCK_K of the depth, panels of
  * op(a) and op(b) are converted to float and packed in the order in which the tile kernel reads them; it adds their
- * products to the sums. Each sum is one float accumulator that takes its products in order of depth, whatever the
- * blocking, so that an element of d depends on nothing but its row, its column and the arguments.
+ * products to the sums. Threads take one block of d after the other. Each sum is one float accumulator that takes its
+ * products in order of depth, whatever the blocking, so that an element of d depends on nothing but its row, its column
+ * and the arguments.
  */
 #include "amp_kernels.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
 #include "kernels/matmul.h"
+#include "kernels/threads.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* At most this much at a time, and whole tiles of it. A panel of b stays in the first-level cache while those of a pass by;
@@ -180,11 +183,24 @@ static void pack(float *dst, size_t side, const struct operand *x, const struct 
 
 /* ---- the product ---- */
 
+/* All of it, as the threads see it that take block after block. A block of d is block_m x block_n. */
+struct product {
+    const struct amp__kernels *k;
+    const amp_matmul_args *g;
+    size_t block_m, block_n;            /* whole tiles */
+    size_t row_blocks, col_blocks;      /* of one product */
+    size_t scratch_a, scratch_b, sums;  /* elements of a thread's scratch */
+    size_t blocks;                      /* of all products */
+    _Atomic size_t next;
+    float *_Atomic scratch;             /* for the first thread that comes */
+};
+
+/* A thread's own. */
 struct scratch {
-    float *a, *b;            /* packed blocks */
-    float *sums;             /* of one block, row-major */
-    size_t sums_ld;          /* elements between rows of sums */
-    size_t block_m, block_n; /* whole tiles */
+    float *a, *b;   /* packed blocks */
+    float *sums;    /* of one block, row-major */
+    size_t sums_ld; /* elements between rows of sums */
+    size_t packed;  /* which columns of which product's op(b) are packed, counted through; SIZE_MAX: none, or not all */
 };
 
 /* sums += the block's part of op(a) * op(b). */
@@ -195,26 +211,60 @@ static void multiply_tiles(const struct amp__tile *tile, const struct scratch *s
             tile->fn(s->sums + i * s->sums_ld + j, s->sums_ld, s->a + i * depths, s->b + j * depths, depths);
 }
 
-static void multiply(const struct amp__kernels *k, const amp_matmul_args *g, const struct scratch *s) {
-    const struct operand a = { g->a, (size_t)g->ld_a, amp__dtype_size(g->a_dtype), k->cast[AMP_FLOAT32][g->a_dtype],
-                               !g->transpose_a };
-    const struct operand b = { g->b, (size_t)g->ld_b, amp__dtype_size(g->b_dtype), k->cast[AMP_FLOAT32][g->b_dtype],
-                               g->transpose_b };
-    const size_t m = (size_t)g->m, n = (size_t)g->n, depth = g->alpha != 0.0f ? (size_t)g->k : 0;
-    for (size_t j = 0; j < n; j += s->block_n) {
-        const size_t cols = min_size(n - j, s->block_n);
-        for (size_t i = 0; i < m; i += s->block_m) {
-            const size_t rows = min_size(m - i, s->block_m);
-            memset(s->sums, 0, round_up(rows, k->tile.rows) * s->sums_ld * sizeof *s->sums);
-            for (size_t p = 0; p < depth; p += BLOCK_K) {
-                const size_t depths = min_size(depth - p, BLOCK_K);
-                pack(s->a, k->tile.rows, &a, &(struct part){ i, rows, p, depths });
-                if (i == 0 || depth > BLOCK_K) /* else it is there, from the rows above */
-                    pack(s->b, k->tile.cols, &b, &(struct part){ j, cols, p, depths });
-                multiply_tiles(&k->tile, s, rows, cols, depths);
-            }
-            amp__matmul_finish(g, s->sums, s->sums_ld, i, rows, j, cols);
-        }
+/* Rows come first: what was packed of op(b) serves all of them. */
+static void multiply_block(const struct product *x, struct scratch *s, size_t block) {
+    const struct amp__kernels *k = x->k;
+    const size_t row_block = block % x->row_blocks, columns = block / x->row_blocks;
+    const amp_matmul_args g = amp__matmul_item(x->g, (int64_t)(columns / x->col_blocks));
+    const struct operand a = { g.a, (size_t)g.ld_a, amp__dtype_size(g.a_dtype), k->cast[AMP_FLOAT32][g.a_dtype],
+                               !g.transpose_a };
+    const struct operand b = { g.b, (size_t)g.ld_b, amp__dtype_size(g.b_dtype), k->cast[AMP_FLOAT32][g.b_dtype],
+                               g.transpose_b };
+    const size_t i = row_block * x->block_m, j = columns % x->col_blocks * x->block_n;
+    const size_t rows = min_size((size_t)g.m - i, x->block_m), cols = min_size((size_t)g.n - j, x->block_n);
+    const size_t depth = g.alpha != 0.0f ? (size_t)g.k : 0;
+    memset(s->sums, 0, round_up(rows, k->tile.rows) * s->sums_ld * sizeof *s->sums);
+    for (size_t p = 0; p < depth; p += BLOCK_K) {
+        const size_t depths = min_size(depth - p, BLOCK_K);
+        pack(s->a, k->tile.rows, &a, &(struct part){ i, rows, p, depths });
+        if (s->packed != columns) pack(s->b, k->tile.cols, &b, &(struct part){ j, cols, p, depths });
+        multiply_tiles(&k->tile, s, rows, cols, depths);
+    }
+    s->packed = depth <= BLOCK_K ? columns : SIZE_MAX;
+    amp__matmul_finish(&g, s->sums, s->sums_ld, i, rows, j, cols);
+}
+
+/* What one thread does. Without memory it leaves the blocks to the others, one of whom has the first scratch. */
+static void multiply_blocks(void *product) {
+    struct product *x = product;
+    float *block = atomic_exchange(&x->scratch, NULL);
+    if (!block) block = amp__alloc_aligned((x->scratch_a + x->scratch_b + x->sums) * sizeof *block);
+    if (!block) return;
+    struct scratch s = { block, block + x->scratch_a, block + x->scratch_a + x->scratch_b,
+                         round_up(min_size((size_t)x->g->n, x->block_n), x->k->tile.cols), SIZE_MAX };
+    for (size_t i; (i = atomic_fetch_add(&x->next, 1)) < x->blocks;) multiply_block(x, &s, i);
+    amp__free(block);
+}
+
+int32_t amp__matmul_threads(const amp_matmul_args *g) {
+    enum { LEAST = 1 << 20 }; /* tens of microseconds */
+    const double products = (double)g->m * (double)g->n * (double)g->k * (double)g->batch;
+    if (products < 2.0 * LEAST) return 1;
+    const int32_t threads = amp__threads();
+    return products < (double)LEAST * threads ? (int32_t)(products / LEAST) : threads;
+}
+
+/* Each thread has something like two blocks or more. */
+static void divide(struct product *x, int32_t threads) {
+    enum { FEWEST_TILES = 4 };
+    const amp_matmul_args *g = x->g;
+    const struct amp__tile *tile = &x->k->tile;
+    x->block_m = round_down(BLOCK_M, tile->rows), x->block_n = round_down(BLOCK_N, tile->cols);
+    x->col_blocks = ((size_t)g->n + x->block_n - 1) / x->block_n;
+    for (;; x->block_m = round_up(x->block_m / 2, tile->rows)) {
+        x->row_blocks = ((size_t)g->m + x->block_m - 1) / x->block_m;
+        x->blocks = x->row_blocks * x->col_blocks * (size_t)g->batch;
+        if (threads < 2 || x->blocks >= 2 * (size_t)threads || x->block_m <= FEWEST_TILES * tile->rows) return;
     }
 }
 
@@ -223,19 +273,17 @@ static amp_status matmul(const amp_matmul_args *args) {
     amp_status status = AMP_OK;
     AMP_TRY(amp__matmul_read(&g, args));
     if (g.m == 0 || g.n == 0 || amp__matmul_offload(&g, &status)) return status;
-    const struct amp__kernels *k = amp__kernels_get();
-    const size_t block_m = round_down(BLOCK_M, k->tile.rows), block_n = round_down(BLOCK_N, k->tile.cols);
-    const size_t rows = round_up(min_size((size_t)g.m, block_m), k->tile.rows);
-    const size_t cols = round_up(min_size((size_t)g.n, block_n), k->tile.cols);
+    struct product x = { .k = amp__kernels_get(), .g = &g };
+    const int32_t threads = amp__matmul_threads(&g);
+    divide(&x, threads);
+    const size_t rows = round_up(min_size((size_t)g.m, x.block_m), x.k->tile.rows);
+    const size_t cols = round_up(min_size((size_t)g.n, x.block_n), x.k->tile.cols);
     const size_t depth = min_size((size_t)g.k, BLOCK_K);
-    float *block = amp__alloc_aligned(((rows + cols) * depth + rows * cols) * sizeof *block);
-    if (!block) return amp__fail_memory();
-    const struct scratch scratch = { block, block + rows * depth, block + (rows + cols) * depth, cols, block_m, block_n };
-    for (int64_t i = 0; i < g.batch; i++) {
-        const amp_matmul_args item = amp__matmul_item(&g, i);
-        multiply(k, &item, &scratch);
-    }
-    amp__free(block);
+    x.scratch_a = rows * depth, x.scratch_b = cols * depth, x.sums = rows * cols;
+    float *scratch = amp__alloc_aligned((x.scratch_a + x.scratch_b + x.sums) * sizeof *scratch);
+    if (!scratch) return amp__fail_memory();
+    atomic_store(&x.scratch, scratch);
+    amp__threads_run(threads, multiply_blocks, &x);
     return AMP_OK;
 }
 

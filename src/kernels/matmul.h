@@ -16,6 +16,9 @@ void amp__matmul_finish(const amp_matmul_args *g, float *sums, size_t ld, size_t
 /* Reads and checks the caller's arguments; *g gets every ld, and batch at least 1. */
 amp_status amp__matmul_read(amp_matmul_args *g, const amp_matmul_args *args);
 
+/* How many threads are worth their waking for *g. */
+int32_t amp__matmul_threads(const amp_matmul_args *g);
+
 /* Product i of a batch, alone. */
 amp_matmul_args amp__matmul_item(const amp_matmul_args *g, int64_t i);
 

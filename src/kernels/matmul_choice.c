@@ -36,8 +36,6 @@ static void read_environment(void) {
  */
 #define LEAST_PRODUCTS (32.0 * 32.0 * 32.0)
 
-enum { THREADS = 1 }; /* libamp starts none, and lets a backend start none */
-
 struct choice {
     const struct amp__backend *backend; /* NULL: the built-in code */
     bool required;                      /* by the caller: no falling back */
@@ -78,7 +76,7 @@ bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status) {
     decide(g, &choice);
     *status = choice.status;
     if (!choice.backend) return choice.status != AMP_OK;
-    *status = choice.backend->matmul(g, THREADS);
+    *status = choice.backend->matmul(g, amp__matmul_threads(g));
     return *status == AMP_OK || choice.required || !may_fall_back(*status);
 }
 
@@ -116,7 +114,7 @@ static amp_status explain(const amp_matmul_args *args, amp__text *text) {
     decide(&g, &choice);
     AMP_TRY(choice.status);
     if (choice.backend && AMP__BACKEND_HAS(choice.backend, matmul_explain)) {
-        const amp_status status = choice.backend->matmul_explain(&g, THREADS, how, sizeof how);
+        const amp_status status = choice.backend->matmul_explain(&g, amp__matmul_threads(&g), how, sizeof how);
         if (status == AMP_OK) {
             amp__text_add(text, "%s", how);
             return AMP_OK;

@@ -1,54 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clipping: all gradients are looked at before one is written. And clearing. */
-#include "kernels/fpenv.h"
 #include "master/grad.h"
 
 #include <string.h>
 
-enum { BLOCK = 512 };
+/* What is done to all gradients together, in place. */
+typedef amp_status change_fn(const amp_span *grads, size_t n, float value);
 
-/* A NaN compares false and stays. */
-#define CLAMP(type)                                                                                                    \
-    static void clamp_##type(type *values, size_t n, type limit) {                                                     \
-        const amp__fpenv saved = amp__fpenv_enter();                                                                   \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            if (values[i] > limit) values[i] = limit;                                                                  \
-            if (values[i] < -limit) values[i] = -limit;                                                                \
-        }                                                                                                              \
-        amp__fpenv_leave(saved);                                                                                       \
-    }
-CLAMP(float)
-CLAMP(double)
-
-/* 16-bit elements pass through float; a limit that their type does not have is rounded as any value is. */
-static amp_status clamp_low(const amp_span *span, float limit) {
-    const size_t width = amp__dtype_size(span->dtype);
-    float work[BLOCK];
-    for (uint64_t at = 0; at < span->size; at += BLOCK) {
-        const uint64_t n = span->size - at < BLOCK ? span->size - at : BLOCK;
-        const amp_span low = { (char *)span->data + at * width, n, span->dtype, 0 }, wide = { work, n, AMP_FLOAT32, 0 };
-        AMP_TRY(amp_cast_list(&wide, &low, 1));
-        clamp_float(work, n, limit);
-        AMP_TRY(amp_cast_list(&low, &wide, 1));
-    }
-    return AMP_OK;
-}
-
-static amp_status clamp(const amp_span *span, float limit) {
-    if (span->dtype == AMP_FLOAT32) clamp_float(span->data, span->size, limit);
-    else if (span->dtype == AMP_FLOAT64) clamp_double(span->data, span->size, (double)limit);
-    else return clamp_low(span, limit);
-    return AMP_OK;
-}
+static amp_status clamp(const amp_span *grads, size_t n, float limit) { return amp_clip_value_list(grads, grads, n, limit); }
 
 /* Of gradients that wait for the step, it remembers the first factor. */
-static amp_status multiply(const amp_span *span, float factor) { return amp_scale_list(span, span, 1, factor, NULL); }
+static amp_status multiply(const amp_span *grads, size_t n, float factor) {
+    return amp_scale_list(grads, grads, n, factor, NULL);
+}
 
 /* The host's handle shows the new value, rounded where it is the master's; one with gaps gets it scattered. */
-static amp_status change(struct amp__param *param, const amp_span *exact, const amp_span *shown,
-                         amp_status (*with)(const amp_span *, float), float value) {
+static amp_status show(struct amp__param *param, const amp_span *exact, const amp_span *shown) {
     void *grad;
-    AMP_TRY(with(exact, value));
     if (exact->data != shown->data) {
         AMP_TRY(amp_cast_list(shown, exact, 1));
         param->grad_version = amp__grad_version(param, param->grad_handle);
@@ -58,18 +26,21 @@ static amp_status change(struct amp__param *param, const amp_span *exact, const 
     return amp__grad_store(param, grad, shown);
 }
 
-static amp_status change_all(struct amp__param *const *params, size_t n, amp_status (*with)(const amp_span *, float),
-                             float value) {
-    amp_span *spans = amp__alloc(2 * n, sizeof *spans);
-    if (!spans) return amp__fail_memory();
+static amp_status change_all(struct amp__param *const *params, size_t n, change_fn *change, float value) {
+    amp_span *exact = amp__alloc(2 * n, sizeof *exact);
+    if (!exact) return amp__fail_memory();
+    amp_span *shown = exact + n;
     amp_status status = AMP_OK;
+    for (size_t i = 0; i < n && status == AMP_OK; i++) {
+        exact[i].dtype = AMP_FLOAT32; /* empty, so far */
+        if (change != multiply || !amp__grads_takes_factor(params[i]))
+            status = amp__grads_look(params[i], &exact[i], &shown[i]);
+    }
+    if (status == AMP_OK) status = change(exact, n, value);
     for (size_t i = 0; i < n && status == AMP_OK; i++)
-        if (with != multiply || !amp__grads_takes_factor(params[i]))
-            status = amp__grads_look(params[i], &spans[2 * i], &spans[2 * i + 1]);
-    for (size_t i = 0; i < n && status == AMP_OK; i++)
-        if (spans[2 * i].data) status = change(params[i], &spans[2 * i], &spans[2 * i + 1], with, value);
-        else if (with == multiply && amp__grads_takes_factor(params[i])) params[i]->pending.factor = value;
-    amp__free(spans);
+        if (exact[i].data) status = show(params[i], &exact[i], &shown[i]);
+        else if (change == multiply && amp__grads_takes_factor(params[i])) params[i]->pending.factor = value;
+    amp__free(exact);
     return status;
 }
 

@@ -96,6 +96,23 @@ static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, 
 
 /* ---- the update ---- */
 
+struct update {
+    struct amp__optim *optim;
+    float norm;
+};
+
+static uint64_t size_of(void *update, size_t i) {
+    const struct amp__optim_tensor *tensor = &((const struct update *)update)->optim->work[i];
+    return tensor->grad.data ? tensor->param.size : 0;
+}
+
+static void update_one(void *update, size_t i) {
+    const struct update *u = update;
+    const amp_optim *rule = amp__optim_rule(u->optim, i);
+    const struct amp__optim_tensor *tensor = &u->optim->work[i];
+    if (tensor->grad.data) amp__optim_update(rule, tensor, amp__optim_limit(rule, u->norm));
+}
+
 /* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
 __attribute__((noinline)) static void update(struct amp__optim *optim) {
     double squares = 0.0;
@@ -103,11 +120,8 @@ __attribute__((noinline)) static void update(struct amp__optim *optim) {
     for (size_t k = 0; k < optim->n_groups; k++) needs_norm |= amp__optim_needs_norm(&optim->groups[k]);
     for (size_t i = 0; i < optim->n && needs_norm; i++)
         if (optim->work[i].grad.data) squares += amp__optim_squares(&optim->work[i]);
-    const float norm = (float)sqrt(squares);
-    for (size_t i = 0; i < optim->n; i++) {
-        const amp_optim *rule = amp__optim_rule(optim, i);
-        if (optim->work[i].grad.data) amp__optim_update(rule, &optim->work[i], amp__optim_limit(rule, norm));
-    }
+    struct update u = { optim, (float)sqrt(squares) };
+    amp__optim_update_all(optim->n, size_of, update_one, &u);
 }
 
 static void update_all(const struct amp__optimizer *optimizer) {

@@ -82,13 +82,24 @@ static float limit_of(const amp_optim *rule, const amp_optim_tensors *t) {
     return amp__optim_limit(rule, (float)sqrt(squares));
 }
 
+struct step {
+    const amp_optim *rule;
+    const amp_optim_tensors *t;
+    float limit;
+};
+
+static uint64_t size_of(void *step, size_t i) { return ((const struct step *)step)->t->param[i].size; }
+
+static void update(void *step, size_t i) {
+    const struct step *s = step;
+    const struct amp__optim_tensor tensor = tensor_of(s->rule, s->t, i);
+    amp__optim_update(s->rule, &tensor, s->limit);
+}
+
 /* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
 __attribute__((noinline)) static void step(const amp_optim *rule, const amp_optim_tensors *t) {
-    const float limit = limit_of(rule, t);
-    for (size_t i = 0; i < t->n; i++) {
-        const struct amp__optim_tensor tensor = tensor_of(rule, t, i);
-        amp__optim_update(rule, &tensor, limit);
-    }
+    struct step s = { rule, t, limit_of(rule, t) };
+    amp__optim_update_all(t->n, size_of, update, &s);
 }
 
 AMP_API amp_status amp_optim_list(const amp_optim *given, const amp_optim_tensors *tensors) {

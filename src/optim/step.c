@@ -4,6 +4,7 @@
  * once; the rest is the kernels'. All of it in the default floating-point environment.
  */
 #include "kernels/kernels.h"
+#include "kernels/walk.h"
 #include "optim/optim.h"
 
 #include <math.h>
@@ -79,8 +80,43 @@ static struct amp__update update_of(const amp_optim *rule, const struct amp__opt
 
 /* ---- kinds ---- */
 
+static size_t block_end(size_t at, size_t end) { return end - at < AMP__SUM_BLOCK ? end : at + AMP__SUM_BLOCK; }
+
+struct pass {
+    const struct amp__update *u;
+    amp__update_fn *kernel;
+    amp__update_squares_fn *squares_kernel; /* or this, */
+    double (*squares)[2];                   /* which gives each block's here */
+};
+
+static void run_part(void *pass, const struct amp__part *part) {
+    const struct pass *p = pass;
+    size_t block = part->block;
+    for (size_t at = part->begin; at < part->end; at += AMP__SUM_BLOCK)
+        if (p->kernel) p->kernel(p->u, at, block_end(at, part->end));
+        else p->squares_kernel(p->u, at, block_end(at, part->end), p->squares[block++]);
+}
+
 static void run(amp__update_fn *kernel, const struct amp__update *u, size_t n) {
-    for (size_t at = 0; at < n; at += AMP__SUM_BLOCK) kernel(u, at, n - at < AMP__SUM_BLOCK ? n : at + AMP__SUM_BLOCK);
+    const amp_span elements = { NULL, n, AMP_FLOAT32, 0 };
+    struct pass pass = { u, kernel, NULL, NULL };
+    amp__walk(&elements, 1, n, run_part, &pass);
+}
+
+/* Blocks on several threads, where there is memory for their sums; added in order all the same. */
+static void run_squares(amp__update_squares_fn *kernel, const struct amp__update *u, size_t n, double squares[2]) {
+    const amp_span elements = { NULL, n, AMP_FLOAT32, 0 };
+    struct pass pass = { u, NULL, kernel, NULL };
+    if (amp__walk_threads(n) > 1) pass.squares = amp__alloc(n / AMP__SUM_BLOCK + 1, sizeof *pass.squares);
+    if (pass.squares) amp__walk(&elements, 1, n, run_part, &pass);
+    for (size_t at = 0, block = 0; at < n; at += AMP__SUM_BLOCK, block++) {
+        double here[2];
+        if (!pass.squares) kernel(u, at, block_end(at, n), here);
+        const double *part = pass.squares ? pass.squares[block] : here;
+        squares[0] += part[0];
+        squares[1] += part[1];
+    }
+    amp__free(pass.squares);
 }
 
 /* Both norms are there: Apex leaves a tensor without one of them as it is. */
@@ -128,12 +164,7 @@ static void lamb(const amp_optim *rule, const struct amp__optim_tensor *tensor, 
     const size_t n = (size_t)tensor->param.size;
     double squares[2] = { 0.0, 0.0 };
     u->rest1 = has(rule, AMP_OPTIM_GRAD_AVERAGING) ? u->rest1 : 1.0f;
-    for (size_t at = 0; at < n; at += AMP__SUM_BLOCK) {
-        double part[2];
-        kernels->lamb_moments(u, at, n - at < AMP__SUM_BLOCK ? n : at + AMP__SUM_BLOCK, part);
-        squares[0] += part[0];
-        squares[1] += part[1];
-    }
+    run_squares(kernels->lamb_moments, u, n, squares);
     const double of_p = (double)(float)sqrt(squares[0]), of_u = (double)(float)sqrt(squares[1]);
     const bool wanted = rule->weight_decay != 0.0 || has(rule, AMP_OPTIM_NVLAMB);
     if (wanted && of_p != 0.0 && of_u != 0.0) u->lr = (float)(rule->lr * (of_p / of_u));
@@ -151,4 +182,28 @@ void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *te
     if (rule->kind == AMP_OPTIM_LAMB) u.ratio = limit;
     kinds[rule->kind](rule, tensor, &u);
     ++*tensor->steps;
+}
+
+/* ---- many tensors ---- */
+
+struct tensors {
+    amp__optim_size_fn *size;
+    amp__optim_update_fn *update;
+    void *user;
+};
+
+static bool is_cut(uint64_t size) { return size >= AMP__WALK_CUT; }
+
+static void update_short(void *tensors, size_t i) {
+    const struct tensors *t = tensors;
+    if (!is_cut(t->size(t->user, i))) t->update(t->user, i);
+}
+
+void amp__optim_update_all(size_t n, amp__optim_size_fn *size, amp__optim_update_fn *update, void *user) {
+    struct tensors tensors = { size, update, user };
+    uint64_t elements = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_cut(size(user, i))) update(user, i);
+        else elements += size(user, i);
+    amp__walk_indices(n, amp__walk_threads(elements), update_short, &tensors);
 }

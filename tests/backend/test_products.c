@@ -212,6 +212,31 @@ START_TEST(many_threads) {
 }
 END_TEST
 
+/* ---- libamp's own threads: the built-in code gives the same bits, oneDNN keeps its bound ---- */
+
+START_TEST(threads_of_libamp) {
+    random_restart();
+    for (int i = 0; i < 12; i++) {
+        struct wish w = random_wish(100 + (int64_t)random_below(500), 50 + (int64_t)random_below(700),
+                                    50 + (int64_t)random_below(300));
+        w.in_place = false;
+        w.args.backend = backend;
+        struct product p = product_new(&w);
+        const size_t bytes = p.elements[D] * amp__dtype_size(p.args.d_dtype);
+        void *alone = malloc(bytes);
+        ck_assert_ptr_nonnull(alone);
+        for (int32_t threads = 1; threads <= 7; threads += threads == 3 ? 4 : 1) {
+            ck_assert_int_eq(amp_set_num_threads(threads), AMP_OK);
+            product_check(&p, 200);
+            if (threads == 1) memcpy(alone, p.data[D], bytes);
+            ck_assert_msg(backend != AMP_MATMUL_BUILTIN || !memcmp(alone, p.data[D], bytes), "%d threads", (int)threads);
+        }
+        free(alone);
+        product_free(&p);
+    }
+}
+END_TEST
+
 /* ---- children ---- */
 
 /* Not under sanitizers: the locks of their own allocators are not fork's business, and a child waits there. */
@@ -227,6 +252,33 @@ static void *multiply_until_stopped(void *user) {
     free(d);
     return NULL;
 }
+
+/* OpenMP's threads do not go with a fork, and GNU's would be waited for. */
+START_TEST(children_of_one_with_threads) {
+    enum { SIDE = 200 };
+    static float a[SIDE * SIDE], b[SIDE * SIDE], d[SIDE * SIDE];
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    g.a_dtype = g.b_dtype = g.d_dtype = AMP_FLOAT32, g.backend = backend;
+    g.m = g.n = g.k = SIDE, g.a = a, g.b = b, g.d = d;
+    for (size_t i = 0; i < AMP_COUNT(a); i++) a[i] = b[i] = 1.0f;
+    ck_assert_int_eq(amp_set_num_threads(2), AMP_OK);
+    ck_assert_int_eq(amp_matmul(&g), AMP_OK);
+    ck_assert(d[0] == SIDE && d[SIDE * SIDE - 1] == SIDE);
+    const pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        signal(SIGALRM, SIG_DFL);
+        alarm(20);
+        memset(d, 0, sizeof d);
+        const amp_status status = amp_matmul(&g);
+        _exit(status == AMP_OK && d[0] == SIDE && d[SIDE * SIDE - 1] == SIDE ? 0 : 1);
+    }
+    int status = -1;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %x", (unsigned)status);
+    ck_assert_int_eq(amp_matmul(&g), AMP_OK);
+}
+END_TEST
 
 /* A lock that another thread held at the fork would never be free in the child, oneDNN's own among them: there the built-in
  * code must do it. The operands are zeros, so that both give the same bits. */
@@ -278,6 +330,16 @@ START_TEST(no_thread_is_started) { /* meson.build sets OMP_NUM_THREADS */
     const int before = count_threads();
     ck_assert_int_eq(amp_matmul(&g), AMP_OK);
     ck_assert_int_eq(count_threads(), before);
+    char text[256];
+    ck_assert_int_eq(amp_set_num_threads(2), AMP_OK); /* but where libamp is told to */
+    ck_assert_int_eq(amp_matmul_explain(&g, text, sizeof text, NULL), AMP_OK);
+    ck_assert_msg(strstr(text, ", 2 threads") != NULL, "%s", text);
+    g.m = 8;
+    ck_assert_int_eq(amp_matmul_explain(&g, text, sizeof text, NULL), AMP_OK);
+    ck_assert_msg(strstr(text, ", 2 threads") != NULL, "%s", text);
+    g.n = 8;
+    ck_assert_int_eq(amp_matmul_explain(&g, text, sizeof text, NULL), AMP_OK);
+    ck_assert_msg(strstr(text, ", 1 thread,") != NULL, "%s", text);
 }
 END_TEST
 
@@ -380,6 +442,7 @@ static Suite *suite_products(void) {
     tcase_add_test(tests, first_release_struct);
     tcase_add_test(tests, rounding_mode_of_the_caller_is_ignored_and_kept);
     tcase_add_test(tests, many_threads);
+    tcase_add_test(tests, threads_of_libamp);
     if (backend == AMP_MATMUL_ONEDNN) {
         tcase_add_test(tests, several_panels);
         tcase_add_test(tests, no_thread_is_started);
@@ -392,6 +455,7 @@ static Suite *suite_products(void) {
 #ifdef CHILDREN
     TCase *children = tcase_create("children");
     tcase_set_timeout(children, 120);
+    tcase_add_test(children, children_of_one_with_threads);
     tcase_add_test(children, children_of_many_threads);
     suite_add_tcase(suite, children);
 #endif

@@ -14,6 +14,7 @@ struct elementwise {
     const void *x, *y, *expected;            /* `longest` elements */
     size_t longest;                          /* LONGEST at most */
     bool sets_flag;                          /* the kernel reports non-finite results */
+    bool any_nan;                            /* any NaN equals any other, as it does where sets_flag is */
     bool never_over;                         /* dst may not be a source */
     void (*call)(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *nonfinite);
     void (*kernel)(void);                    /* for call, as are a and b */

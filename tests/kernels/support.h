@@ -68,5 +68,6 @@ Suite *suite_fpenv(void);
 Suite *suite_matmul(void);
 Suite *suite_cpu(void);
 Suite *suite_round(void);
+Suite *suite_threads(void);
 
 #endif

@@ -8,6 +8,7 @@
 #include "kernels/cpu.h"
 
 #include <fenv.h>
+#include <math.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -20,8 +21,9 @@ enum { N = 9 * 300, SIDE = 20 }; /* 300 elements of each pattern; SIDE^2 of them
 static uint64_t input[TYPES][N]; /* room for any type */
 
 struct results {
-    uint64_t cast[TYPES][TYPES][N], scale[TYPES][TYPES][N], axpby[TYPES][TYPES][N];
-    float norms[TYPES], norm, flags[2];
+    uint64_t cast[TYPES][TYPES][N], scale[TYPES][TYPES][N], axpby[TYPES][TYPES][N], clip[TYPES][TYPES][N];
+    uint64_t whole[N];
+    float norms[TYPES], norm, clip_norm, flags[2];
     int64_t first;
     uint64_t matmul[3][SIDE * SIDE]; /* last: what comes before is the same for all sets */
 };
@@ -50,6 +52,8 @@ static void run_elementwise(struct results *r) {
             const amp_span axpby = { r->axpby[to][from], N, all_types[to], 0 };
             ck_assert_int_eq(amp_cast_list(&cast, &src, 1), AMP_OK);
             ck_assert_int_eq(amp_scale_list(&scale, &src, 1, 0.3f, &r->flags[0]), AMP_OK);
+            const amp_span clip = { r->clip[to][from], N, all_types[to], 0 };
+            ck_assert_int_eq(amp_clip_value_list(&clip, &src, 1, 0x1p-20f), AMP_OK);
             ck_assert_int_eq(amp_axpby_list(&axpby, 0.3f, &src, 0x1p-130f, &other, 1, &r->flags[1]), AMP_OK);
         }
 }
@@ -72,6 +76,9 @@ static void run_all(struct results *r) {
     for (int t = 0; t < TYPES; t++) list[t] = (amp_span){ input[t], 4 * 300, all_types[t], 0 };
     run_elementwise(r);
     run_matmul(r);
+    const amp_span whole = { r->whole, 4 * 300, all_types[2], 0 };
+    ck_assert_int_eq(amp_clip_norm_list(&whole, &list[2], 1, 0.7f, &r->clip_norm), AMP_OK);
+    ck_assert_int_eq(amp_clip_value_list(&whole, &whole, 1, (float)NAN), AMP_ERR_INVALID_ARGUMENT);
     ck_assert_int_eq(amp_l2norm_list(list, TYPES, &r->norm, r->norms), AMP_OK);
     ck_assert_int_eq(amp_first_nonfinite(list, TYPES, &r->first), AMP_OK);
 }
@@ -127,6 +134,8 @@ static void make_nans_equal(struct results *r) {
                 const amp_dtype type = all_types[to];
                 if (bits_are_nan(type, get_bits(type, r->scale[to][from], i)))
                     set_bits(type, r->scale[to][from], i, infinity_bits(type) + 1);
+                if (bits_are_nan(type, get_bits(type, r->clip[to][from], i)))
+                    set_bits(type, r->clip[to][from], i, infinity_bits(type) + 1);
                 if (bits_are_nan(type, get_bits(type, r->axpby[to][from], i)))
                     set_bits(type, r->axpby[to][from], i, infinity_bits(type) + 1);
             }

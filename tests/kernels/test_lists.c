@@ -133,6 +133,62 @@ START_TEST(first_nonfinite_entry) {
 }
 END_TEST
 
+/* ---- copies, zeros, clipping ---- */
+
+START_TEST(copies_keep_bits) {
+    const uint32_t bits[3] = { 0x7f800001u, 0xffc12345u, 0x80000001u }; /* a signalling NaN, a payload, a subnormal */
+    const uint16_t low[2] = { 0x7d01, 0xff81 };
+    uint32_t copy[3] = { 0 };
+    uint16_t low_copy[2] = { 0 };
+    const amp_span src[] = { { (void *)(uintptr_t)bits, 3, AMP_FLOAT32, 0 }, EMPTY(AMP_FLOAT64),
+                             { (void *)(uintptr_t)low, 2, AMP_BFLOAT16, 0 } };
+    const amp_span dst[] = { { copy, 3, AMP_FLOAT32, 0 }, EMPTY(AMP_FLOAT64), { low_copy, 2, AMP_BFLOAT16, 0 } };
+    ck_assert_int_eq(amp_copy_list(dst, src, 3), AMP_OK);
+    ck_assert(!memcmp(copy, bits, sizeof bits) && !memcmp(low_copy, low, sizeof low));
+    ck_assert_int_eq(amp_copy_list(dst, dst, 3), AMP_OK);
+    ck_assert_int_eq(amp_zero_list(dst, 3), AMP_OK);
+    ck_assert_mem_eq(copy, ((uint32_t[]){ 0, 0, 0 }), sizeof copy);
+    ck_assert_mem_eq(low_copy, ((uint16_t[]){ 0, 0 }), sizeof low_copy);
+    ck_assert_int_eq(amp_zero_list(NULL, 0), AMP_OK);
+}
+END_TEST
+
+START_TEST(values_are_clipped) {
+    float x[5] = { -3.0f, 0.25f, INFINITY, NAN, -0.0f };
+    uint16_t half[5];
+    double d[2] = { 1e300, -0.1 };
+    const amp_span src[] = { SPAN(x, AMP_FLOAT32), SPAN(d, AMP_FLOAT64) };
+    const amp_span dst[] = { SPAN(half, AMP_FLOAT16), SPAN(d, AMP_FLOAT64) };
+    ck_assert_int_eq(amp_clip_value_list(dst, src, 2, 0.5f), AMP_OK);
+    ck_assert_mem_eq(half, ((uint16_t[]){ 0xb800, 0x3400, 0x3800, 0x7e00, 0x8000 }), sizeof half);
+    ck_assert(d[0] == 0.5 && d[1] == -0.1);
+    ck_assert_int_eq(amp_clip_value_list(src, src, 1, INFINITY), AMP_OK);
+    ck_assert(x[0] == -3.0f && isinf(x[2]) && isnan(x[3]));
+}
+END_TEST
+
+/* 3, 4 and 12 have the norm 13. */
+START_TEST(norms_are_clipped) {
+    float x[2] = { 3.0f, 4.0f }, y[2], norm = 0.0f;
+    uint16_t half[1] = { 0x4a00 }, low[1] = { 0 };
+    const amp_span src[] = { SPAN(x, AMP_FLOAT32), SPAN(half, AMP_FLOAT16) };
+    const amp_span dst[] = { SPAN(y, AMP_FLOAT32), SPAN(low, AMP_BFLOAT16) };
+    ck_assert_int_eq(amp_clip_norm_list(dst, src, 2, 13.0f, &norm), AMP_OK); /* torch: 13 / 13.000001 is below 1 */
+    ck_assert(norm == 13.0f && y[0] == 3.0f * (float)(13.0 / 13.000001));
+    ck_assert_int_eq(amp_clip_norm_list(dst, src, 2, 14.0f, &norm), AMP_OK);
+    ck_assert(norm == 13.0f && y[0] == 3.0f && y[1] == 4.0f && low[0] == 0x4140);
+    ck_assert_int_eq(amp_clip_norm_list(src, src, 2, 6.5f, NULL), AMP_OK);
+    const float factor = (float)(6.5 / (13.0 + 1e-6));
+    ck_assert(x[0] == 3.0f * factor && x[1] == 4.0f * factor && half[0] == amp_float_to_half(12.0f * factor));
+    x[1] = INFINITY;
+    ck_assert_int_eq(amp_clip_norm_list(dst, src, 1, 1.0f, &norm), AMP_OK);
+    ck_assert(isinf(norm) && y[0] == x[0] && isinf(y[1]));
+    x[0] = NAN;
+    ck_assert_int_eq(amp_clip_norm_list(src, src, 1, 1.0f, &norm), AMP_OK);
+    ck_assert(isnan(norm) && isinf(x[1]));
+}
+END_TEST
+
 /* ---- errors: the second of two entries is bad, and the first is not written either ---- */
 
 static float good_src[2] = { 1.0f, 2.0f }, good_dst[2];
@@ -165,6 +221,9 @@ START_TEST(bad_entries_are_refused) {
     expect_refusal(amp_scale_list(dst, src, 2, INFINITY, &found), bad[_i].says);
     expect_refusal(amp_axpby_list(dst, 1.0f, src, INFINITY, ok, 2, &found), bad[_i].says);
     expect_refusal(amp_axpby_list(dst, 1.0f, ok, INFINITY, src, 2, &found), bad[_i].says);
+    expect_refusal(amp_copy_list(dst, src, 2), bad[_i].says);
+    expect_refusal(amp_clip_value_list(dst, src, 2, 1.0f), bad[_i].says);
+    expect_refusal(amp_clip_norm_list(dst, src, 2, 1.0f, &found), bad[_i].says);
     ck_assert(written[0] == 5.0f && written[1] == 5.0f && good_dst[0] == 0.0f && found == 7.0f);
 }
 END_TEST
@@ -183,6 +242,17 @@ START_TEST(bad_sources_are_refused) {
     expect_refusal(amp_scale_list(src, NULL, 1, 1.0f, &norm), "src is NULL");
     expect_refusal(amp_axpby_list(src, 1.0f, NULL, 1.0f, src, 1, &norm), "x is NULL");
     expect_refusal(amp_axpby_list(src, 1.0f, src, 1.0f, NULL, 1, &norm), "y is NULL");
+    expect_refusal(amp_zero_list(src, 2), "dst[1].dtype");
+    expect_refusal(amp_zero_list(NULL, 1), "dst is NULL");
+    expect_refusal(amp_copy_list(src, NULL, 1), "src is NULL");
+    uint16_t half[2] = { 0 };
+    expect_refusal(amp_copy_list(src, &(amp_span)SPAN(half, AMP_FLOAT16), 1), "use amp_cast_list");
+    static const float limits[] = { 0.0f, -1.0f, -INFINITY, NAN };
+    for (size_t i = 0; i < AMP_COUNT(limits); i++) {
+        expect_refusal(amp_clip_value_list(src, src, 1, limits[i]), "max_value");
+        expect_refusal(amp_clip_norm_list(src, src, 1, limits[i], &norm), "max_norm");
+    }
+    ck_assert(good_src[0] == 1.0f && good_src[1] == 2.0f);
     ck_assert(norm == 7.0f && norms[0] == 7.0f && norms[1] == 7.0f && index == 7);
 }
 END_TEST
@@ -197,6 +267,9 @@ Suite *suite_lists(void) {
     tcase_add_test(tests, norms_of_large_values_do_not_overflow);
     tcase_add_test(tests, norms_are_summed_in_the_defined_order);
     tcase_add_test(tests, first_nonfinite_entry);
+    tcase_add_test(tests, copies_keep_bits);
+    tcase_add_test(tests, values_are_clipped);
+    tcase_add_test(tests, norms_are_clipped);
     tcase_add_loop_test(tests, bad_entries_are_refused, 0, (int)AMP_COUNT(bad));
     tcase_add_test(tests, bad_sources_are_refused);
     suite_add_tcase(suite, tests);

@@ -63,7 +63,7 @@ def main():
         if why:
             tap.skip(f"set {name}", why)
             continue
-        for suite in ["lists", "matmul"]:
+        for suite in ["lists", "matmul", "threads"]:
             tap.point(f"set {name}: {suite}", *run([program], suite, AMP_CPU_MASK=name))
     emulator = shutil.which("qemu-x86_64")
     instrumented = len(sys.argv) > 3  # a sanitizer's shadow memory and an emulator are gigabytes and minutes

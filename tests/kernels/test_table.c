@@ -9,6 +9,7 @@
 
 #include "kernels/kernels.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -66,8 +67,49 @@ static void call_cast(const struct elementwise *e, void *dst, const void *x, con
     ((amp__cast_fn *)e->kernel)(dst, x, n);
 }
 
-static void check_casts(amp_fn kernel, const amp_dtype *types, const char *isa, const char *name, bool never_over) {
-    struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .call = call_cast,
+/* Kernels of lists get one entry, or every other time some, an empty one and a short one among them. */
+enum { MOST_ENTRIES = 4 };
+struct entries {
+    amp_span dst[MOST_ENTRIES], x[MOST_ENTRIES];
+    size_t n;
+};
+
+static amp_span span_of(const void *data, size_t begin, size_t end, amp_dtype type) {
+    return (amp_span){ (char *)(uintptr_t)data + begin * amp__dtype_size(type), end - begin, type, 0 };
+}
+
+static void add_entry(struct entries *entries, const struct elementwise *e, void *dst, const void *x, size_t begin,
+                      size_t end) {
+    entries->dst[entries->n] = span_of(dst, begin, end, e->to);
+    entries->x[entries->n++] = span_of(x, begin, end, e->x_type);
+}
+
+static struct entries entries_of(const struct elementwise *e, void *dst, const void *x, size_t n) {
+    static size_t calls;
+    struct entries entries = { .n = 0 };
+    if (++calls % 2) {
+        add_entry(&entries, e, dst, x, 0, n);
+    } else {
+        const size_t third = n / 3, next = third + (third < n);
+        add_entry(&entries, e, dst, x, 0, third);
+        add_entry(&entries, e, dst, x, third, third);
+        add_entry(&entries, e, dst, x, third, next);
+        add_entry(&entries, e, dst, x, next, n);
+    }
+    return entries;
+}
+
+static void call_cast_list(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
+    const struct entries entries = entries_of(e, dst, x, n);
+    (void)y, (void)flag;
+    ((amp__cast_list_fn *)e->kernel)(entries.dst, entries.x, entries.n);
+}
+
+typedef void call_fn(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag);
+
+static void check_casts(amp_fn kernel, const amp_dtype *types, const char *isa, const char *name, call_fn *call,
+                        bool never_over) {
+    struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .call = call,
                              .longest = LONGEST, .kernel = kernel, .never_over = never_over };
     for (int pattern = 0; pattern < PATTERNS; pattern++) {
         fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
@@ -79,16 +121,26 @@ static void check_casts(amp_fn kernel, const amp_dtype *types, const char *isa, 
 }
 
 static void check_cast(amp_fn kernel, const amp_dtype *types, const char *isa) {
-    check_casts(kernel, types, isa, "cast", false);
+    check_casts(kernel, types, isa, "cast", call_cast, false);
+}
+
+static void check_cast_list(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    check_casts(kernel, types, isa, "cast_list", call_cast_list, false);
 }
 
 static void check_cast_stream(amp_fn kernel, const amp_dtype *types, const char *isa) {
-    check_casts(kernel, types, isa, "cast_stream", true);
+    check_casts(kernel, types, isa, "cast_stream", call_cast, true);
 }
 
 static void call_scale(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
     (void)y;
     ((amp__scale_fn *)e->kernel)(dst, x, n, e->a, flag);
+}
+
+static void call_scale_list(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
+    const struct entries entries = entries_of(e, dst, x, n);
+    (void)y;
+    ((amp__scale_list_fn *)e->kernel)(entries.dst, entries.x, entries.n, e->a, flag);
 }
 
 /* The least value that rounds to infinity is reported, and the one below it is not, on both sides of zero. */
@@ -108,10 +160,11 @@ static void check_edge(const struct elementwise *e) {
         }
 }
 
-static void check_scales(amp_fn kernel, const amp_dtype *types, const char *isa, const char *name, bool never_over) {
+static void check_scales(amp_fn kernel, const amp_dtype *types, const char *isa, const char *name, call_fn *call,
+                         bool never_over) {
     static const float scales[] = { 1.0f, 0.3f, 0x1p-24f, 65536.0f, -0x1p-133f };
     struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .sets_flag = true,
-                             .longest = LONGEST, .call = call_scale, .kernel = kernel, .never_over = never_over };
+                             .longest = LONGEST, .call = call, .kernel = kernel, .never_over = never_over };
     for (int pattern = 0; pattern < PATTERNS; pattern++) {
         fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
         e.a = scales[pattern % (int)AMP_COUNT(scales)];
@@ -124,12 +177,54 @@ static void check_scales(amp_fn kernel, const amp_dtype *types, const char *isa,
     check_flag(&e);
 }
 
-static void check_scale(amp_fn kernel, const amp_dtype *types, const char *isa) {
-    check_scales(kernel, types, isa, "scale", false);
+static void check_scale_list(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    check_scales(kernel, types, isa, "scale_list", call_scale_list, false);
 }
 
 static void check_scale_stream(amp_fn kernel, const amp_dtype *types, const char *isa) {
-    check_scales(kernel, types, isa, "scale_stream", true);
+    check_scales(kernel, types, isa, "scale_stream", call_scale, true);
+}
+
+static void call_clamp_list(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
+    const struct entries entries = entries_of(e, dst, x, n);
+    (void)y, (void)flag;
+    ((amp__clamp_list_fn *)e->kernel)(entries.dst, entries.x, entries.n, e->a);
+}
+
+static uint64_t expected_clamp(const struct elementwise *e, size_t i) {
+    const uint64_t bits = get_bits(e->x_type, x_data, i);
+    const double x = value_of_bits(e->x_type, bits), limit = (double)e->a;
+    return x > limit ? round_to_bits(e->to, limit) : x < -limit ? round_to_bits(e->to, -limit)
+                                                                : oracle_cast(e->to, e->x_type, bits);
+}
+
+static void check_clamp_list(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    static const float limits[] = { 1.0f, 0x1p-20f, 70000.0f, 0x1p-130f, 3e38f, INFINITY };
+    struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .any_nan = true,
+                             .longest = LONGEST, .call = call_clamp_list, .kernel = kernel };
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+        fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
+        e.a = limits[pattern % (int)AMP_COUNT(limits)];
+        for (size_t i = 0; i < LONGEST; i++) set_bits(e.to, expected, i, expected_clamp(&e, i));
+        e.what = describe("clamp_list", types, 2, isa, pattern_names[pattern]);
+        check_elementwise(&e);
+    }
+}
+
+static void check_zero_stream(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    enum { MOST = 4097 };
+    static const unsigned char zeros[MOST];
+    struct guard guard = guard_new(MOST + 64 + GUARD_BORDER);
+    (void)types;
+    for (size_t bytes = 0; bytes <= MOST; bytes += bytes < 300 ? 1 : 949)
+        for (size_t gap = 0; gap < 64; gap++) {
+            void *dst = guard_place(&guard, bytes, gap);
+            ((amp__zero_fn *)kernel)(dst, bytes);
+            CHECK_THAT(!memcmp(dst, zeros, bytes), "%s zero_stream: %zu bytes at gap %zu: not all 0", isa, bytes, gap);
+            CHECK_THAT(guard_intact(&guard, bytes, gap), "%s zero_stream: %zu bytes at gap %zu: wrote outside", isa, bytes,
+                       gap);
+        }
+    guard_free(&guard);
 }
 
 static void call_axpby(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {

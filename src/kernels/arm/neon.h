@@ -93,6 +93,8 @@ PARTS_AND_STREAMS(vf, bf16)
 static inline vf vf_set1(float x) { return (vf){ vdupq_n_f32(x), vdupq_n_f32(x) }; }
 static inline vf vf_mul(vf x, vf y) { return (vf){ vmulq_f32(x.low, y.low), vmulq_f32(x.high, y.high) }; }
 static inline vf vf_add(vf x, vf y) { return (vf){ vaddq_f32(x.low, y.low), vaddq_f32(x.high, y.high) }; }
+static inline vf vf_min(vf x, vf y) { return (vf){ vminq_f32(x.low, y.low), vminq_f32(x.high, y.high) }; }
+static inline vf vf_max(vf x, vf y) { return (vf){ vmaxq_f32(x.low, y.low), vmaxq_f32(x.high, y.high) }; }
 static inline vf vf_first(vf x, size_t n) {
     amp__f32 words[LANES];
     vf_store_f32(words, x);
@@ -141,6 +143,8 @@ static inline vd vd_add_exact(vd sum, vd x, vd y) {
     return (vd){ vfmaq_f64(sum.q0, x.q0, y.q0), vfmaq_f64(sum.q1, x.q1, y.q1), vfmaq_f64(sum.q2, x.q2, y.q2),
                  vfmaq_f64(sum.q3, x.q3, y.q3) };
 }
+static inline vd vd_min(vd x, vd y) { return QUARTERS(vminq_f64, x, y); }
+static inline vd vd_max(vd x, vd y) { return QUARTERS(vmaxq_f64, x, y); }
 static inline vd vd_first(vd x, size_t n) {
     amp__f64 words[LANES];
     vd_store_f64(words, x);

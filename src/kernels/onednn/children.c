@@ -11,6 +11,8 @@
 
 static atomic_int running;
 static atomic_bool given_up;
+static atomic_bool had_threads; /* more than one, in this process or in one that it comes from */
+static atomic_bool alone;       /* those were not in this process */
 static atomic_int *mark; /* 1 in the process that wrote it; NULL: the system has no such pages */
 
 void children_init(void) {
@@ -27,10 +29,19 @@ void children_init(void) {
 }
 
 bool children_enter(void) {
-    if (mark && !atomic_load(mark) && !atomic_exchange(mark, 1) && atomic_load(&running)) atomic_store(&given_up, true);
+    if (mark && !atomic_load(mark)) {
+        if (atomic_load(&had_threads)) atomic_store(&alone, true);
+        if (!atomic_exchange(mark, 1) && atomic_load(&running)) atomic_store(&given_up, true);
+    }
     if (atomic_load(&given_up)) return false;
     atomic_fetch_add(&running, 1);
     return true;
 }
 
 void children_leave(void) { atomic_fetch_sub(&running, 1); }
+
+int32_t children_threads(int32_t threads) {
+    if (threads < 2 || !mark || atomic_load(&alone)) return 1;
+    atomic_store(&had_threads, true);
+    return threads;
+}

@@ -340,7 +340,7 @@ static amp_status matmul(const amp_matmul_args *args, int32_t threads) {
 
 amp_status onednn_matmul(const amp_matmul_args *args, int32_t threads) {
     if (!children_enter()) return fail_in_child();
-    const amp_status status = matmul(args, threads);
+    const amp_status status = matmul(args, children_threads(threads));
     children_leave();
     return status;
 }
@@ -387,7 +387,7 @@ static amp_status explain(const amp_matmul_args *args, int32_t threads, char *te
 
 amp_status onednn_matmul_explain(const amp_matmul_args *args, int32_t threads, char *text, size_t size) {
     if (!children_enter()) return fail_in_child();
-    const amp_status status = explain(args, threads, text, size);
+    const amp_status status = explain(args, children_threads(threads), text, size);
     children_leave();
     return status;
 }

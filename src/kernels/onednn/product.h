@@ -83,6 +83,9 @@ void children_init(void);
 /* Around every use of oneDNN. False: it must not be used, for this process was forked while another thread was using it. */
 bool children_enter(void);
 void children_leave(void);
+/* Between them: how many of `threads` may be used. OpenMP's own do not go with a fork, and GNU's waits for them for ever: a
+ * child whose parent had some keeps to one. */
+int32_t children_threads(int32_t threads);
 
 /* ---- threads (threads.c) ---- */
 

@@ -39,3 +39,12 @@ amp__cast_fn *const amp__ref_cast[AMP__TYPES][AMP__TYPES] = {
     [AMP_BFLOAT16] = { NULL, f32_to_bf16, f16_to_bf16, copy16, f64_to_bf16 },
     [AMP_FLOAT64] = { NULL, f32_to_f64, f16_to_f64, bf16_to_f64, copy64 },
 };
+
+/* Lists: the entries know their types. */
+static AMP__CAST_LIST(cast_list) {
+    for (size_t i = 0; i < n; i++)
+        amp__ref_cast[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size);
+}
+
+#define LIST_ROW { NULL, cast_list, cast_list, cast_list, cast_list }
+amp__cast_list_fn *const amp__ref_cast_list[AMP__TYPES][AMP__TYPES] = { { NULL }, LIST_ROW, LIST_ROW, LIST_ROW, LIST_ROW };

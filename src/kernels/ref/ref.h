@@ -6,7 +6,11 @@
 #include "kernels/kernels.h"
 
 extern amp__cast_fn *const amp__ref_cast[AMP__TYPES][AMP__TYPES];
+extern amp__cast_list_fn *const amp__ref_cast_list[AMP__TYPES][AMP__TYPES];
 extern amp__scale_fn *const amp__ref_scale[AMP__TYPES][AMP__TYPES];
+extern amp__scale_list_fn *const amp__ref_scale_list[AMP__TYPES][AMP__TYPES];
+extern amp__clamp_list_fn *const amp__ref_clamp_list[AMP__TYPES][AMP__TYPES];
+AMP__ZERO(amp__ref_zero);
 extern amp__axpby_fn *const amp__ref_axpby[AMP__TYPES][AMP__TYPES][AMP__TYPES];
 extern amp__sum_squares_fn *const amp__ref_sum_squares[AMP__TYPES];
 extern amp__nonfinite_fn *const amp__ref_nonfinite[AMP__TYPES];

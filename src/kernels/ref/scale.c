@@ -52,3 +52,14 @@ amp__scale_fn *const amp__ref_scale[AMP__TYPES][AMP__TYPES] = {
     ROW(AMP_BFLOAT16),
     ROW(AMP_FLOAT64),
 };
+
+/* Lists: the entries know their types. */
+static AMP__SCALE_LIST(scale_list) {
+    for (size_t i = 0; i < n; i++)
+        amp__ref_scale[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size, scale, nonfinite);
+}
+
+#define LIST_ROW { NULL, scale_list, scale_list, scale_list, scale_list }
+amp__scale_list_fn *const amp__ref_scale_list[AMP__TYPES][AMP__TYPES] = {
+    { NULL }, LIST_ROW, LIST_ROW, LIST_ROW, LIST_ROW,
+};

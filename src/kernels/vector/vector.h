@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of cast.inc, scale.inc, axpby.inc and norm.inc are written once, in words that each instruction set spells
+ * The kernels of cast.inc, scale.inc, clamp.inc, axpby.inc and norm.inc are written once, in words that each instruction set spells
  * in a header of its own (x86/avx2.h, x86/avx512.h, arm/neon.h), which is included before this:
  *
  *     ISA, LANES              its name; elements that go together, 16 at most
@@ -12,6 +12,7 @@
  *     .._part_..(.., n)       the first n of them, n < LANES: the others are not touched, and read as 0
  *     vf_stream_<type>        as store, past the caches; dst is aligned to 64 bytes, or a multiple of LANES beyond
  *     vf_set1, _mul, _add     arithmetic, each operation rounded;  vf_first(x, n): 0 from lane n on
+ *     vf_min, vf_max(x, y)    x is a number; if y is a NaN, so is what comes out
  *     seen_f, vf_unseen, vf_see, vf_seen     whether a magnitude, read as an integer, reached a limit
  *     vd_load_f64, ...        the same for doubles;  widen(vf): exact;  vd_to_f32: rounded;  vd_to_odd: see avx2.h
  *     vd_add_exact(s, x, y)   s + x * y where x * y is exact: in one operation or in two
@@ -78,10 +79,51 @@ static inline void env_leave(int needed, amp__fpenv saved) {
 /* Elements of `size` bytes up to the next cache line. */
 static inline size_t up_to_line(const void *dst, size_t size) { return (64 - (uintptr_t)dst % 64) % 64 / size; }
 
-/* Elements up to the next vector of them, fewer than LANES: stores that cross cache lines take twice as long. */
+/* Elements up to the next vector of them, LANES at most and 1 at least: stores that cross cache lines take twice as long. */
 static inline size_t up_to_vector(const void *dst, size_t size) {
     const size_t bytes = LANES * size < 64 ? LANES * size : 64;
-    return (bytes - (uintptr_t)dst % bytes) % bytes / size;
+    return (bytes - (uintptr_t)dst % bytes) / size;
 }
+
+/* ---- one entry ---- */
+
+/*
+ * d[i] = make(s[i]) for n elements of f32, f16, bf16 or f64, which are v while they are looked at (look). Vectors are stored
+ * where they do not cross cache lines, but for the first and the last: these overlap their neighbours, which costs less than
+ * a loop over single elements that ends at a different count in each entry. In place nothing is made twice all the same: the
+ * second vector and the last are loaded before the first is stored.
+ */
+#define SWEEP(v, to, from, d, s, n, make, look)                                                                        \
+    if ((n) >= 2 * LANES) {                                                                                            \
+        size_t at = up_to_vector(d, sizeof *(d));                                                                      \
+        const v head = make(v##_load_##from(s)), tail = make(v##_load_##from((s) + (n) - LANES));                      \
+        v x = make(v##_load_##from((s) + at));                                                                         \
+        v##_store_##to(d, head);                                                                                       \
+        look(head) look(tail)                                                                                          \
+        for (; (n) >= 8 * ROUND && at + ROUND + LANES <= (n); x = make(v##_load_##from((s) + at))) {                   \
+            const v x1 = make(v##_load_##from((s) + at + LANES)), x2 = make(v##_load_##from((s) + at + 2 * LANES));    \
+            const v x3 = make(v##_load_##from((s) + at + 3 * LANES));                                                  \
+            v##_store_##to((d) + at, x), v##_store_##to((d) + at + LANES, x1);                                         \
+            v##_store_##to((d) + at + 2 * LANES, x2), v##_store_##to((d) + at + 3 * LANES, x3);                        \
+            look(x) look(x1) look(x2) look(x3)                                                                         \
+            at += ROUND;                                                                                               \
+        }                                                                                                              \
+        for (; at + 2 * LANES <= (n); at += LANES) {                                                                   \
+            const v next = make(v##_load_##from((s) + at + LANES));                                                    \
+            v##_store_##to((d) + at, x);                                                                               \
+            look(x)                                                                                                    \
+            x = next;                                                                                                  \
+        }                                                                                                              \
+        v##_store_##to((d) + at, x), v##_store_##to((d) + (n) - LANES, tail);                                          \
+        look(x)                                                                                                        \
+    } else if ((n) >= LANES) {                                                                                         \
+        const v head = make(v##_load_##from(s)), tail = make(v##_load_##from((s) + (n) - LANES));                      \
+        v##_store_##to(d, head), v##_store_##to((d) + (n) - LANES, tail);                                              \
+        look(head) look(tail)                                                                                          \
+    } else if (n) { /* what lies behind is 0; what becomes of it is not looked at */                                   \
+        const v x = make(v##_load_part_##from(s, n));                                                                  \
+        v##_store_part_##to(d, x, n);                                                                                  \
+        look(v##_first(x, n))                                                                                          \
+    }
 
 #endif

@@ -88,6 +88,8 @@ SHORT_WORDS(bf16)
 static inline vf vf_set1(float x) { return _mm256_set1_ps(x); }
 static inline vf vf_mul(vf x, vf y) { return _mm256_mul_ps(x, y); }
 static inline vf vf_add(vf x, vf y) { return _mm256_add_ps(x, y); }
+static inline vf vf_min(vf x, vf y) { return _mm256_min_ps(x, y); }
+static inline vf vf_max(vf x, vf y) { return _mm256_max_ps(x, y); }
 static inline vf vf_first(vf x, size_t n) { return _mm256_and_ps(x, _mm256_castsi256_ps(first(n))); }
 
 /* The largest magnitude, as an integer. */
@@ -147,6 +149,8 @@ static inline vd vd_add(vd x, vd y) { return (vd){ _mm256_add_pd(x.low, y.low), 
 static inline vd vd_add_exact(vd sum, vd x, vd y) {
     return (vd){ _mm256_fmadd_pd(x.low, y.low, sum.low), _mm256_fmadd_pd(x.high, y.high, sum.high) };
 }
+static inline vd vd_min(vd x, vd y) { return (vd){ _mm256_min_pd(x.low, y.low), _mm256_min_pd(x.high, y.high) }; }
+static inline vd vd_max(vd x, vd y) { return (vd){ _mm256_max_pd(x.low, y.low), _mm256_max_pd(x.high, y.high) }; }
 static inline vd vd_first(vd x, size_t n) {
     amp__f64 words[LANES];
     vd_store_f64(words, x);

@@ -88,6 +88,8 @@ SHORT_WORDS(bf16)
 static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
 static inline vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
 static inline vf vf_add(vf x, vf y) { return _mm512_add_ps(x, y); }
+static inline vf vf_min(vf x, vf y) { return _mm512_min_ps(x, y); }
+static inline vf vf_max(vf x, vf y) { return _mm512_max_ps(x, y); }
 static inline vf vf_first(vf x, size_t n) { return _mm512_maskz_mov_ps(first(n), x); }
 
 /* The largest magnitude, as an integer. */
@@ -140,6 +142,8 @@ static inline vd vd_add(vd x, vd y) { return (vd){ _mm512_add_pd(x.low, y.low), 
 static inline vd vd_add_exact(vd sum, vd x, vd y) {
     return (vd){ _mm512_fmadd_pd(x.low, y.low, sum.low), _mm512_fmadd_pd(x.high, y.high, sum.high) };
 }
+static inline vd vd_min(vd x, vd y) { return (vd){ _mm512_min_pd(x.low, y.low), _mm512_min_pd(x.high, y.high) }; }
+static inline vd vd_max(vd x, vd y) { return (vd){ _mm512_max_pd(x.low, y.low), _mm512_max_pd(x.high, y.high) }; }
 static inline vd vd_first(vd x, size_t n) {
     return (vd){ _mm512_maskz_mov_pd(first_low(n), x.low), _mm512_maskz_mov_pd(first_high(n), x.high) };
 }

@@ -131,6 +131,8 @@ PARTS(vf, bf16)
 static inline vf vf_set1(float x) { return (vf){ _mm_set1_ps(x), _mm_set1_ps(x) }; }
 static inline vf vf_mul(vf x, vf y) { return (vf){ _mm_mul_ps(x.low, y.low), _mm_mul_ps(x.high, y.high) }; }
 static inline vf vf_add(vf x, vf y) { return (vf){ _mm_add_ps(x.low, y.low), _mm_add_ps(x.high, y.high) }; }
+static inline vf vf_min(vf x, vf y) { return (vf){ _mm_min_ps(x.low, y.low), _mm_min_ps(x.high, y.high) }; }
+static inline vf vf_max(vf x, vf y) { return (vf){ _mm_max_ps(x.low, y.low), _mm_max_ps(x.high, y.high) }; }
 static inline vf vf_first(vf x, size_t n) {
     amp__f32 words[LANES];
     vf_store_f32(words, x);
@@ -195,6 +197,8 @@ static inline vd vd_set1(double x) { return (vd){ _mm_set1_pd(x), _mm_set1_pd(x)
 static inline vd vd_mul(vd x, vd y) { return QUARTERS(_mm_mul_pd, x, y); }
 static inline vd vd_add(vd x, vd y) { return QUARTERS(_mm_add_pd, x, y); }
 static inline vd vd_add_exact(vd sum, vd x, vd y) { return vd_add(sum, vd_mul(x, y)); }
+static inline vd vd_min(vd x, vd y) { return QUARTERS(_mm_min_pd, x, y); }
+static inline vd vd_max(vd x, vd y) { return QUARTERS(_mm_max_pd, x, y); }
 static inline vd vd_first(vd x, size_t n) {
     amp__f64 words[LANES];
     vd_store_f64(words, x);

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool: one call at a time has it, others that come meanwhile do their work themselves, so that nobody waits for
+ * anybody's call and nothing can deadlock. All of its state is under one mutex, which fork waits for.
+ */
+#include "kernels/threads.h"
+#include "amp_kernels.h"
+#include "common/common.h"
+#include "common/fork.h"
+#include "kernels/fpenv.h"
+
+#include <fenv.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static _Atomic int32_t wanted; /* 0: nobody asked yet */
+
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t call; /* there are seats, or workers are to end */
+    pthread_cond_t idle; /* nobody is inside; nobody has the pool */
+    struct amp__forkable forkable;
+    bool forkable_added;
+    bool taken;      /* by a call, or by who ends workers */
+    int32_t n;       /* workers there are: 0 to n - 1 */
+    int32_t most;    /* more could not be started */
+    int32_t keep;    /* workers from this number on end */
+    int32_t seats;   /* for workers that may still join the call */
+    int32_t inside;  /* workers that joined it */
+    void (*work)(void *job);
+    void *job;
+    pthread_t workers[AMP__THREADS_MOST - 1];
+} pool = {
+    .mutex = PTHREAD_MUTEX_INITIALIZER,
+    .call = PTHREAD_COND_INITIALIZER,
+    .idle = PTHREAD_COND_INITIALIZER,
+    .most = AMP__THREADS_MOST - 1,
+    .keep = AMP__THREADS_MOST - 1,
+};
+
+/* ---- how many ---- */
+
+int32_t amp__threads_parse(const char *text) {
+    char *end;
+    if (!text || *text < '0' || *text > '9') return 1;
+    const unsigned long long number = strtoull(text, &end, 10);
+    return *end || number > INT32_MAX ? 1 : (int32_t)number;
+}
+
+/* 0: as many as there are processors that the calling thread may run on. */
+static int32_t resolve(int32_t n) {
+    cpu_set_t set;
+    if (n == 0 && !sched_getaffinity(0, sizeof set, &set)) n = CPU_COUNT(&set);
+    else if (n == 0) n = (int32_t)sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
+    return n < 1 ? 1 : n > AMP__THREADS_MOST ? AMP__THREADS_MOST : n;
+}
+
+int32_t amp__threads(void) {
+    const int32_t n = atomic_load_explicit(&wanted, memory_order_relaxed);
+    if (n) return n;
+    int32_t nobody = 0;
+    const int32_t first = resolve(amp__threads_parse(getenv("AMP_NUM_THREADS")));
+    return atomic_compare_exchange_strong(&wanted, &nobody, first) ? first : nobody;
+}
+
+AMP_API int32_t amp_get_num_threads(void) { return amp__threads(); }
+
+/* ---- a worker ---- */
+
+/* A worker inherits the environment of whoever started it, traps too, and keeps what one piece of work leaves: none of it
+ * may be seen by the next. */
+static void work_once(void (*work)(void *job), void *job) {
+    fesetenv(FE_DFL_ENV);
+    (void)amp__fpenv_enter(); /* what the C library does not know of: subnormals */
+    work(job);
+}
+
+static void *worker(void *number) {
+    const int32_t own = (int32_t)(intptr_t)number;
+    pthread_mutex_lock(&pool.mutex);
+    for (;;) {
+        while (own < pool.keep && pool.seats == 0) pthread_cond_wait(&pool.call, &pool.mutex);
+        if (own >= pool.keep) break;
+        void (*work)(void *) = pool.work;
+        void *job = pool.job;
+        pool.seats--, pool.inside++;
+        pthread_mutex_unlock(&pool.mutex);
+        work_once(work, job);
+        pthread_mutex_lock(&pool.mutex);
+        if (--pool.inside == 0) pthread_cond_broadcast(&pool.idle);
+    }
+    pthread_mutex_unlock(&pool.mutex);
+    return NULL;
+}
+
+/* The host's signals are for the host's threads. Those that a thread brings on itself stay: a host may handle them, to make
+ * memory appear where it is touched. */
+static bool start_worker(int32_t number) {
+    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS };
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < AMP_COUNT(own); i++) sigdelset(&blocked, own[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    const int error = pthread_create(&pool.workers[number], NULL, worker, (void *)(intptr_t)number);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error == 0;
+}
+
+/* ---- forks ---- */
+
+/* The workers and whoever had the pool are not here. */
+static void in_child(void) {
+    pool.taken = false;
+    pool.n = pool.seats = pool.inside = 0;
+    pool.most = pool.keep = AMP__THREADS_MOST - 1;
+    pthread_cond_init(&pool.call, NULL);
+    pthread_cond_init(&pool.idle, NULL);
+}
+
+/* Without a way to tell children, there is no pool. */
+static pthread_once_t forkable_once = PTHREAD_ONCE_INIT;
+static void add_forkable(void) {
+    pool.forkable.in_child = in_child;
+    pool.forkable_added = amp__fork_add(&pool.forkable, &pool.mutex) == AMP_OK;
+}
+
+/* ---- a call ---- */
+
+static bool take_pool(int32_t workers, void (*work)(void *job), void *job) {
+    pthread_once(&forkable_once, add_forkable);
+    if (!pool.forkable_added) return false;
+    pthread_mutex_lock(&pool.mutex);
+    const bool mine = !pool.taken;
+    if (mine) {
+        while (pool.n < workers && pool.n < pool.most)
+            if (start_worker(pool.n)) pool.n++;
+            else pool.most = pool.n; /* asked again after the next amp_set_num_threads */
+        pool.taken = true;
+        pool.work = work, pool.job = job;
+        pool.seats = workers < pool.n ? workers : pool.n;
+        for (int32_t i = 0; i < pool.seats; i++) pthread_cond_signal(&pool.call);
+    }
+    pthread_mutex_unlock(&pool.mutex);
+    return mine;
+}
+
+/* Called with the mutex. */
+static void give_pool_back(void) {
+    pool.taken = false;
+    pthread_cond_broadcast(&pool.idle);
+}
+
+void amp__threads_run(int32_t threads, void (*work)(void *job), void *job) {
+    int cancel;
+    if (threads < 2) {
+        work(job);
+        return;
+    }
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* to wait is a point of cancellation, and the job is on our stack */
+    const bool mine = take_pool(threads - 1, work, job);
+    work(job);
+    if (mine) {
+        pthread_mutex_lock(&pool.mutex);
+        pool.seats = 0;
+        while (pool.inside) pthread_cond_wait(&pool.idle, &pool.mutex);
+        give_pool_back();
+        pthread_mutex_unlock(&pool.mutex);
+    }
+    pthread_setcancelstate(cancel, NULL);
+}
+
+/* ---- fewer ---- */
+
+static void end_workers(int32_t keep) {
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&pool.mutex);
+    while (pool.taken) pthread_cond_wait(&pool.idle, &pool.mutex);
+    const int32_t n = pool.n;
+    pool.most = AMP__THREADS_MOST - 1;
+    if (keep < n) {
+        pool.taken = true;
+        pool.keep = keep;
+        pthread_cond_broadcast(&pool.call);
+        pthread_mutex_unlock(&pool.mutex);
+        for (int32_t i = keep; i < n; i++) pthread_join(pool.workers[i], NULL);
+        pthread_mutex_lock(&pool.mutex);
+        pool.n = keep;
+        pool.keep = AMP__THREADS_MOST - 1;
+        give_pool_back();
+    }
+    pthread_mutex_unlock(&pool.mutex);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+AMP_API amp_status amp_set_num_threads(int32_t n) {
+    AMP_RETURN_IF(n < 0, AMP_ERR_INVALID_ARGUMENT, "amp_set_num_threads: %d: use 1 or more, or 0 for all processors", (int)n);
+    const int32_t threads = resolve(n);
+    atomic_store(&wanted, threads);
+    end_workers(threads - 1);
+    return AMP_OK;
+}
