@@ -17,6 +17,7 @@
     X(lists)                                                                                                           \
     X(sets)                                                                                                            \
     X(matmul)                                                                                                          \
+    X(gate)                                                                                                            \
     X(calls)                                                                                                           \
     X(bracket)                                                                                                         \
     X(growth)                                                                                                          \

@@ -386,6 +386,8 @@ enum {
                                          is shown times the loss scale, and seed_factor is 1. The same is said by a
                                          `float(seed) x[...]` in the schema. One bracket at a time then */
     AMP_OP_COPY = 1u << 3,            /* slot lies in a const table, which is never written: see amp_wrap_table */
+    AMP_OP_MATMUL = 1u << 4,          /* what the op computes is amp_matmul's work in either type, or the host's own code that
+                                         gains as much from 16 bits: what is known of amp_matmul holds for it. See the gate */
     AMP_OP_REGISTERED = 1u << 30      /* set by amp_register */
 };
 
@@ -583,10 +585,11 @@ typedef struct amp_config {
                            AMP_LEAVE: parameters are rounded in the host's own block, batch norm's kept, and masters
                            stand apart; swap_data is not needed. Handles: `cast` rounds and keeps FP32 storage, and
                            `dtype` tells the logical type; without `dtype` lower always rounds */
+    amp_switch gate;    /* may a call run in FP32 where the 16-bit type would be slower? See the gate, below */
 } amp_config;
 
 #define AMP_CONFIG_INIT                                                                                                \
-    { (uint32_t)sizeof(amp_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(amp_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- Initialize and shutdown -------------------------------------------------------------------------------------- */
 
@@ -626,6 +629,58 @@ AMP_API amp_status amp_shutdown(amp_context *context);
  * through, for the life of the process. AMP_ERR_NOT_FOUND: no op of `context` with AMP_OP_COPY has its slot in these bytes.
  */
 AMP_API AMP_MUST_CHECK amp_status amp_wrap_table(amp_context *context, const void *table, size_t bytes, void *copy);
+
+/* ---- The gate ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * Low precision is not faster on every machine, nor at every size. The gate runs a call of an op of class AMP_LOWER in FP32
+ * where the 16-bit type is not at least 1.05 times as fast, its casts included. It takes nothing but a narrowing back: it
+ * looks only at calls whose floating arguments are all FP32 as they come, and then the op gets them untouched. A call with a
+ * 16-bit argument keeps the policy's type. So there is work for it at O1 and O4 alone: at O2, O3 and O5 the values are 16-bit
+ * before any op runs, at O0 nothing is lowered, and emulate is about values and not about speed. amp_config.gate says:
+ *
+ *   AMP_DEFAULT  the gate chooses between the implementations that an op carries: the original, and fp16 or bf16, for the
+ *                level's type. No type depends on the machine: an op of handles returns the 16-bit type all the same (its FP32
+ *                result is cast), one of raw buffers writes FP32 as ever, and amp_op_target answers alike everywhere. Values
+ *                do: they were not rounded on the way in. What nothing is known of runs low.
+ *   AMP_ON       the gate chooses the type: also of ops without an implementation, and of amp_cast_args. A call in FP32
+ *                returns FP32. amp_op_target, which knows no sizes, answers AMP_DTYPE_DEFAULT for FP32 arguments of an op that
+ *                runs low at no size here, and else the 16-bit type. What nothing is known of runs in FP32.
+ *   AMP_OFF      never: the policy's type always.
+ *
+ * Each op has one number, the least size of a call that runs low, decided once. It is, in this order: what amp_gate_set
+ * said; with AMP_OP_MATMUL what amp_gate_measure found, else what libamp's table knows of amp_matmul on the instruction set
+ * and the backend that are in use at amp_initialize (docs/gate.md has it); else nothing is known. All but amp_gate_set speak
+ * of CPUs: calls on other devices keep the policy's type.
+ *
+ * The size of a call with AMP_OP_MATMUL is the edge of the square product that does as many multiplications for each element
+ * of its matrices: 3 / (1/m + 1/n + 1/k), rounded down. The shapes of handles tell m, n and k (matmul, linear, convolution),
+ * those of raw buffers too: the two largest that are read and the largest that is written. The size of other calls is the
+ * number of floating elements in their arguments. What cannot be seen has size 0.
+ *
+ * amp_op_stats.gated counts the calls that ran in FP32 for the gate's sake, and amp_explain has the decision. Checkpoints do
+ * not have it: it belongs to the machine.
+ */
+#define AMP_GATE_ALWAYS UINT64_C(0)  /* least size: the 16-bit type always */
+#define AMP_GATE_NEVER UINT64_MAX    /* least size: FP32 always */
+
+/* The host's decision on an op of the context, "name" for all of that name or "name#index" for one: calls of size `least`
+ * and more run low. Over whatever libamp knows, or will measure. For ops that the gate does not look at it is kept and not
+ * used. Any thread; calls that have begun keep their type. AMP_ERR_NOT_FOUND: no op of that name. */
+AMP_API AMP_MUST_CHECK amp_status amp_gate_set(amp_context *context, const char *op, uint64_t least);
+
+/* The caller's clock, for libamp reads none: time in any unit that does not go back; `self` is passed through. */
+typedef uint64_t (*amp_clock)(void *self);
+
+/*
+ * Times amp_matmul in the level's 16-bit type, casts included, against FP32, on this thread, and decides all ops of the
+ * context with AMP_OP_MATMUL that amp_gate_set has not: the least size is the least edge from which on every edge that was
+ * timed wins. Takes some tens of milliseconds, where there are no fast kernels half a second. The edges are 256, 128, 64, 32
+ * and 16; for each seven times: the clock is asked, FP32 multiplies, the clock is asked twice, the 16-bit type multiplies,
+ * the clock is asked; medians are compared. A clock that stands still lets nothing win. Nothing is timed, and AMP_OK, where
+ * the gate has nothing to do. AMP_ERR_NO_MEMORY: nothing was decided. Not while another thread is in the same function.
+ */
+AMP_API AMP_MUST_CHECK amp_status amp_gate_measure(amp_context *context, amp_clock clock, void *self);
 
 /* ---- The bracket around backward ---------------------------------------------------------------------------------- */
 
@@ -709,8 +764,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_step_end(amp_optimizer *optimizer);
 
 /* ---- Direct calls: the policy without interception ----------------------------------------------------------------- */
 
-/* The pure decision: the type that an op's floating arguments are to have, given the types they come in.
- * *target = AMP_DTYPE_DEFAULT: leave them alone. `op` is an op of the context or any name the lists know; names in
+/* The pure decision: the type that an op's floating arguments are to have, given the types they come in; the same on every
+ * machine unless amp_config.gate is AMP_ON. *target = AMP_DTYPE_DEFAULT: leave them alone. `op` is an op of the context or any name the lists know; names in
  * neither are left alone. */
 AMP_API AMP_MUST_CHECK amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes,
                                                 size_t n, amp_dtype *target);
@@ -862,9 +917,10 @@ typedef struct amp_op_stats {
     uint64_t overflowed; /* raw buffers: finite values that became infinite in the 16-bit type, */
     uint64_t zeroed;     /* values other than zero that became zero, */
     uint64_t subnormal;  /* and values that are subnormal in it; weights packed once are not counted */
+    uint64_t gated;      /* calls that ran in FP32 because the gate found the 16-bit type slower */
 } amp_op_stats;
 
-#define AMP_OP_STATS_INIT { (uint32_t)sizeof(amp_op_stats), 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define AMP_OP_STATS_INIT { (uint32_t)sizeof(amp_op_stats), 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* One entry per op of the context, in the order given to initialize; capacity and count as in amp_master_params. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, size_t capacity,
@@ -889,8 +945,8 @@ typedef struct amp_record {
 /* The record of loss_id, from 0 to num_losses - 1. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record);
 
-/* Text for people: the level and its properties, warnings, and op -> class, which list, why, one line each; for one op
- * (by name) or all (NULL). Writes at most `capacity` bytes with a final NUL; *length (may be NULL) is the full length
+/* Text for people: the level and its properties, warnings, and op -> class, which list, why, the gate's decision and who
+ * multiplies (AMP_OP_MATMUL), one line each; for one op (by name) or all (NULL). Writes at most `capacity` bytes with a final NUL; *length (may be NULL) is the full length
  * without it. Call with text NULL and capacity 0 to measure. */
 AMP_API AMP_MUST_CHECK amp_status amp_explain(amp_context *context, const char *op, char *text, size_t capacity,
                                               size_t *length);
@@ -951,6 +1007,8 @@ typedef struct amp_api {
     amp_status (*fused_zero_grad)(amp_optimizer *);
     amp_status (*fused_get)(amp_optimizer *, size_t, struct amp_optim *);
     amp_status (*fused_set)(amp_optimizer *, size_t, const struct amp_optim *);
+    amp_status (*gate_set)(amp_context *, const char *, uint64_t);
+    amp_status (*gate_measure)(amp_context *, amp_clock, void *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

@@ -51,6 +51,8 @@ static const amp_api table = {
     .fused_zero_grad = amp_fused_zero_grad,
     .fused_get = amp_fused_get,
     .fused_set = amp_fused_set,
+    .gate_set = amp_gate_set,
+    .gate_measure = amp_gate_measure,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -2,6 +2,7 @@
 /* The end of a context, and what it tells about itself. */
 #include "common/thread.h"
 #include "opt_levels/build.h"
+#include "opt_levels/gate.h"
 #include "top.h"
 
 #include <stdio.h>
@@ -115,6 +116,7 @@ static void read_stats(const struct amp__op *listed, amp_op_stats *stats) {
         .overflowed = op->overflowed,
         .zeroed = op->zeroed,
         .subnormal = op->subnormal,
+        .gated = op->gated,
     };
 }
 
@@ -152,8 +154,10 @@ static bool explain_op(const struct amp__op *op, const char *wanted, amp__text *
     if (wanted && strcmp(op->name, wanted)) return false;
     char number[16] = "";
     if (op->index) snprintf(number, sizeof number, "#%u", (unsigned)op->index);
-    amp__text_add(text, "%s%s: %s (%s)%s\n", op->name, number, amp__class_name(op->op_class), op->reason,
+    amp__text_add(text, "%s%s: %s (%s)%s", op->name, number, amp__class_name(op->op_class), op->reason,
                   op->wrapped ? ", wrapped" : op->slot ? "" : ", called directly");
+    amp__gate_explain(op, text);
+    amp__text_add(text, "\n");
     return true;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The policy for hosts that call their functions directly: the same decision and the same casts as in a wrapped call. */
 #include "opt_levels/call.h"
+#include "opt_levels/gate.h"
 
 #include <string.h>
 
@@ -65,21 +66,35 @@ static void add_operand(struct operands *operands, struct amp__operand operand) 
     operands->distinct[operands->n++] = operand;
 }
 
+/* gated: may the gate hold such a call back? */
+static amp_status decide(const amp_context *context, const char *op, const struct named *named, const amp_dtype *dtypes,
+                         size_t n, amp_dtype *target, bool *gated) {
+    struct operands operands = { .n = 0 };
+    bool all_fp32 = true;
+    for (size_t i = 0; i < n; i++) {
+        AMP_RETURN_IF(dtypes[i] < AMP_FLOAT32 || dtypes[i] > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
+                      "amp_op_target: dtypes[%zu] is %d, which is no type of a tensor", i, (int)dtypes[i]);
+        add_operand(&operands, operand_at(named, i, n, dtypes[i]));
+        all_fp32 &= dtypes[i] == AMP_FLOAT32 || dtypes[i] == AMP_DTYPE_OTHER;
+    }
+    const struct amp__decision decision =
+        amp__decide(&context->properties, named->op_class, operands.distinct, operands.n);
+    AMP_TRY(amp__decision_error(decision, op));
+    *gated = context->properties.gate == AMP_ON && named->op && !amp__gate_is_open(named->op) && all_fp32 &&
+             decision.target == context->properties.low;
+    *target = decision.target;
+    return AMP_OK;
+}
+
 AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes, size_t n,
                                  amp_dtype *target) {
     AMP_TRY(check_op_name(context, op, "amp_op_target"));
     AMP_RETURN_IF((n && !dtypes) || !target, AMP_ERR_INVALID_ARGUMENT, "amp_op_target: an argument is NULL");
-    struct operands operands = { .n = 0 };
     const struct named named = find_op(context, op);
-    for (size_t i = 0; i < n; i++) {
-        AMP_RETURN_IF(dtypes[i] < AMP_FLOAT32 || dtypes[i] > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
-                      "amp_op_target: dtypes[%zu] is %d, which is no type of a tensor", i, (int)dtypes[i]);
-        add_operand(&operands, operand_at(&named, i, n, dtypes[i]));
-    }
-    const struct amp__decision decision =
-        amp__decide(&context->properties, named.op_class, operands.distinct, operands.n);
-    AMP_TRY(amp__decision_error(decision, op));
-    *target = decision.target;
+    amp_dtype decided;
+    bool gated;
+    AMP_TRY(decide(context, op, &named, dtypes, n, &decided, &gated));
+    *target = gated && atomic_load(&named.op->gate_least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : decided;
     return AMP_OK;
 }
 
@@ -170,8 +185,14 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     AMP_CLEANUP(free_types) amp_dtype *types = types_of(host, tensors, n);
     if (!types) return amp__fail_memory();
     amp_dtype target;
+    bool gated;
     struct direct *direct = NULL;
-    amp_status status = amp_op_target(context, op, types, n, &target);
+    amp_status status = decide(context, op, &named, types, n, &target, &gated);
+    gated = status == AMP_OK && gated && amp__gate_holds_handles(named.op, tensors, n);
+    if (gated) {
+        atomic_fetch_add(&named.op->gated, 1);
+        target = AMP_DTYPE_DEFAULT;
+    }
     if (status == AMP_OK && target != AMP_DTYPE_DEFAULT)
         status = cast_args(context, op, &named, host, types, target, tensors, n, &direct);
     if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->failures, 1);

@@ -5,6 +5,7 @@
  */
 #include "common/map.h"
 #include "opt_levels/build.h"
+#include "opt_levels/gate.h"
 #include "opt_levels/raw.h"
 #include "top.h"
 
@@ -122,6 +123,7 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     AMP_TRY(amp__ops_check_slots(model->ops, model->n_ops, what));
     AMP_TRY(amp__ops_classify(context, model->ops, given.ops, model->n_ops));
     AMP_TRY(choose_raw_modes(context, model));
+    for (size_t i = 0; i < model->n_ops; i++) amp__gate_init(&model->ops[i]);
     AMP_TRY(build_forward(context, model, &given, index));
     AMP_TRY(check_model_hooks(context, model, given.n_params, index));
     return amp__collect_model(context, &given, &model->host, index);

@@ -13,7 +13,7 @@
 
 #include "amp_kernels.h"
 
-#define AMP__BACKEND_ABI 1
+#define AMP__BACKEND_ABI 2
 #define AMP__BACKEND_ABI_OLDEST 1
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
@@ -54,6 +54,9 @@ struct amp__backend {
     /* 1, may be NULL: its mutexes (pthread_mutex_t), ended by NULL, which fork waits for so that a child finds them free; at
      * most AMP__BACKEND_LOCKS. They are held for short stretches, never two, never while libamp is called. */
     void *const *locks;
+    /* 2, may be NULL: by what a product of this type is computed, as the gate's table (opt_levels/gate_table.inc) names it:
+     * "avx512_core_bf16"; "" where operands are converted to fp32. Static. */
+    const char *(*matmul_unit)(amp_dtype type);
 };
 
 #define AMP__BACKEND_LOCKS 4

@@ -23,4 +23,9 @@ amp_matmul_args amp__matmul_item(const amp_matmul_args *g, int64_t i);
  * and nothing was written. g is as amp__matmul_read leaves it, m and n not 0. */
 bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status);
 
+/* Who multiplies large products of this type here, "onednn" or "built-in", and by what: a name that the backend has for its
+ * instructions, "" for a conversion to fp32, NULL where it does not say; libamp's own instruction set. Static. May load a
+ * backend. */
+void amp__matmul_unit(amp_dtype type, const char **who, const char **unit);
+
 #endif

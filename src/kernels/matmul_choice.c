@@ -82,6 +82,19 @@ bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status) {
     return *status == AMP_OK || choice.required || !may_fall_back(*status);
 }
 
+/* ---- for the gate ---- */
+
+void amp__matmul_unit(amp_dtype type, const char **who, const char **unit) {
+    const amp_matmul_args large = { .a_dtype = type, .b_dtype = type, .d_dtype = type, .m = 256, .n = 256, .k = 256,
+                                    .batch = 1, .alpha = 1.0f };
+    const uint32_t flags = amp_cpu_flags();
+    struct choice choice;
+    decide(&large, &choice);
+    *who = choice.backend ? choice.backend->name : "built-in";
+    if (!choice.backend) *unit = flags & AMP_CPU_AVX512 ? "avx512" : flags & AMP_CPU_AVX2 ? "avx2" : "scalar";
+    else *unit = AMP__BACKEND_HAS(choice.backend, matmul_unit) ? choice.backend->matmul_unit(type) : NULL;
+}
+
 /* ---- in words ---- */
 
 static amp_status explain(const amp_matmul_args *args, amp__text *text) {

@@ -42,7 +42,13 @@ struct amp__op {
     uint8_t raw_mode; /* enum amp__raw_mode: what is done to its raw buffers */
     bool seeds;       /* backward starts from a buffer of its calls, which carries the loss scale */
 
-    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal;
+    /* gate.c. 0: no call is held back, or the gate does not look at the op. */
+    _Atomic(uint64_t) gate_least; /* the least size of a call that runs low */
+    _Atomic(uint8_t) gate_source; /* enum amp__gate_source */
+    bool gate_looks;
+    const char *gate_who, *gate_unit; /* AMP_OP_MATMUL: what the table was asked for */
+
+    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal, gated;
     _Atomic(int32_t) last_target;
 };
 

@@ -100,6 +100,7 @@ static amp_status check_switches(const amp_config *config) {
         { "scaler", config->scaler, AMP_SCALER_MXNET },
         { "emulate", config->emulate, AMP_ON },
         { "consecutive_hysteresis", config->consecutive_hysteresis, AMP_ON },
+        { "gate", config->gate, AMP_ON },
         { "cast_model_outputs", config->cast_model_outputs, AMP_FLOAT64 },
     };
     for (size_t i = 0; i < AMP_COUNT(fields); i++)
@@ -225,6 +226,7 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
         .master_weights = resolve(config.master_weights, level->master_weights),
         .cache = resolve(config.cache, true),
         .emulate = config.emulate == AMP_ON,
+        .gate = config.gate,
         .cast_model_type = config.cast_model_type ? config.cast_model_type : level->cast_model_type,
         .cast_model_outputs = config.cast_model_outputs,
         .lists = config.lists ? config.lists : AMP_LISTS_APEX,

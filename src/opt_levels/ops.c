@@ -9,7 +9,8 @@
 /* ---- copying ---- */
 
 static amp_status check_op(const amp_op *op, const char *what) {
-    const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_SEEDS | AMP_OP_COPY | AMP_OP_REGISTERED;
+    const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_SEEDS | AMP_OP_COPY | AMP_OP_MATMUL |
+                           AMP_OP_REGISTERED;
     AMP_RETURN_IF(!op->name || !op->name[0], AMP_ERR_INVALID_ARGUMENT, "%s has no name", what);
     AMP_RETURN_IF(strlen(op->name) > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT, "%s: its name is longer than %d characters",
                   what, AMP__OP_NAME_MAX);

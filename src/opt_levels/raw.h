@@ -58,6 +58,8 @@ bool amp__visits(const struct amp__op *op);
 typedef amp_status amp__take_tensor(void *user, const amp_field *field);
 /* Asks for the handles alone: nothing is changed yet. */
 amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);
+/* The same, for buffers too. */
+amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);
 /* Structs by value become copies in `argv`; buffers go to amp__raw_field, handles to `take`. */
 amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_tensor *take, void *user);
 

@@ -15,7 +15,8 @@ bool amp__visits(const struct amp__op *op) {
 
 /* One visit. The first fault is the one told, also where the hook does not hand it on. */
 struct visitor {
-    struct amp__raw *raw; /* NULL: handles only */
+    struct amp__raw *raw; /* NULL: handles only, */
+    bool buffers;         /* or whatever there is: to `take` */
     amp__take_tensor *take;
     void *user;
     amp_status fault;
@@ -50,6 +51,7 @@ static amp_status take_one(struct visitor *visitor, const amp_field *given) {
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "emit was given NULL instead of an amp_field");
     AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
     AMP_TRY(check_field(&field));
+    if (!field.tensor && visitor->buffers) return visitor->take(visitor->user, &field);
     if (!field.tensor) return visitor->raw ? amp__raw_field(visitor->raw, &field) : AMP_OK;
     return field.role == AMP_ROLE_KEEP || !*field.tensor ? AMP_OK : visitor->take(visitor->user, &field);
 }
@@ -80,6 +82,11 @@ static amp_status run_hook(const struct amp__op *op, void *const *argv, struct v
 amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take_tensor,
                            void *user) {
     struct visitor visitor = { .take = take_tensor, .user = user };
+    return run_hook(op, call->args, &visitor);
+}
+
+amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take_any, void *user) {
+    struct visitor visitor = { .buffers = true, .take = take_any, .user = user };
     return run_hook(op, call->args, &visitor);
 }
 

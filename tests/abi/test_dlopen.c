@@ -77,7 +77,9 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(fused_step, "amp_fused_step")                                                                                    \
     X(fused_zero_grad, "amp_fused_zero_grad")                                                                          \
     X(fused_get, "amp_fused_get")                                                                                      \
-    X(fused_set, "amp_fused_set")
+    X(fused_set, "amp_fused_set")                                                                                      \
+    X(gate_set, "amp_gate_set")                                                                                        \
+    X(gate_measure, "amp_gate_measure")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

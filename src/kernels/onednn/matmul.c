@@ -36,6 +36,12 @@ static bool has_unit(amp_dtype type) {
     return type == AMP_BFLOAT16 && (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
+static const char *unit_name(amp_dtype type) {
+    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
+    if (type == AMP_FLOAT16) return "avx512_core_fp16";
+    return (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx ? "avx512_core_amx" : "avx512_core_bf16";
+}
+
 #else
 
 static bool has_unit(amp_dtype type) {
@@ -47,6 +53,8 @@ static bool has_unit(amp_dtype type) {
     return fast;
 }
 
+static const char *unit_name(amp_dtype type) { return type == AMP_FLOAT16 ? "fp16" : "bf16"; }
+
 #endif
 
 void onednn_matmul_init(const struct amp__backend_host *given) {
@@ -56,6 +64,8 @@ void onednn_matmul_init(const struct amp__backend_host *given) {
     native[AMP_FLOAT16] = has_unit(AMP_FLOAT16);
     native[AMP_BFLOAT16] = has_unit(AMP_BFLOAT16);
 }
+
+const char *onednn_matmul_unit(amp_dtype type) { return (type == AMP_FLOAT16 || type == AMP_BFLOAT16) && native[type] ? unit_name(type) : ""; }
 
 /* ---- the plan ---- */
 

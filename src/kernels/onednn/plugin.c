@@ -36,6 +36,7 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
         .matmul = onednn_matmul,
         .matmul_explain = onednn_matmul_explain,
         .locks = locks,
+        .matmul_unit = onednn_matmul_unit,
     };
     return &table;
 }

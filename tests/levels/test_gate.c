@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gate: which calls of a lowered op run in FP32, what that does to types, and who decides it. */
+#include "gatehost.h"
+
+#include "opt_levels/gate.h"
+
+#include <pthread.h>
+
+static const struct {
+    amp_level level;
+    amp_dtype low;
+    enum ran low_ran;
+} low_levels[] = { { AMP_O1, AMP_FLOAT16, FP16 }, { AMP_O4, AMP_BFLOAT16, BF16 } };
+
+static amp_dtype target_of(struct world *w, const char *op, amp_dtype a, amp_dtype b) {
+    const amp_dtype types[] = { a, b };
+    amp_dtype target = 77;
+    ck_ok(amp_op_target(w->context, op, types, 2, &target));
+    return target;
+}
+
+/* ---- by default: between implementations ---- */
+
+/* libamp's own code gains nothing from 16 bits: that is in its table, whatever the instruction set. */
+START_TEST(the_slower_implementation_is_not_taken) {
+    struct world w;
+    start(&w, low_levels[_i].level, AMP_DEFAULT);
+    ck_assert_int_eq(call_square(&w, THE_linear, 256), low_levels[_i].low); /* the type does not tell */
+    ck_assert_int_eq(last.who, ORIGINAL);
+    ck_assert_int_eq(last.got[0], AMP_FLOAT32);
+    ck_assert_int_eq(last.got[1], AMP_FLOAT32);
+    const amp_op_stats stats = stats_of(&w, THE_linear);
+    ck_assert_uint_eq(stats.gated, 1);
+    ck_assert_uint_eq(stats.calls, 1);
+    ck_assert_uint_eq(stats.casts, 1); /* the result's */
+    ck_assert_int_eq(stats.last_target, AMP_FLOAT32);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(what_it_cannot_choose_or_does_not_know_runs_low) {
+    static const int ops[] = { THE_plain, THE_own, THE_other };
+    struct world w;
+    start(&w, AMP_O4, AMP_DEFAULT);
+    ck_ok(amp_gate_set(w.context, "plain", AMP_GATE_NEVER)); /* kept, not used: there is nothing to choose from */
+    ck_assert_int_eq(call_square(&w, ops[_i], 256), AMP_BFLOAT16);
+    ck_assert_int_eq(last.who, ops[_i] == THE_own ? BF16 : ORIGINAL);
+    ck_assert_int_eq(last.got[0], AMP_BFLOAT16);
+    ck_assert_uint_eq(stats_of(&w, ops[_i]).gated, 0);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(targets_are_alike_on_every_machine) {
+    static const uint32_t masks[] = { 0, AMP_CPU_AVX2, AMP_CPU_AVX2 | AMP_CPU_AVX512, UINT32_MAX };
+    static const char *const names[] = { "linear", "plain", "own", "other", "direct" };
+    for (int i = 0; i < 4; i++) {
+        struct world w;
+        amp_set_cpu_mask(masks[i]);
+        start(&w, low_levels[_i].level, AMP_DEFAULT);
+        ck_ok(amp_gate_set(w.context, "own", AMP_GATE_NEVER));
+        for (int op = 0; op < N_OPS; op++)
+            ck_assert_int_eq(target_of(&w, names[op], AMP_FLOAT32, AMP_FLOAT32), low_levels[_i].low);
+        finish(&w);
+    }
+    amp_set_cpu_mask(UINT32_MAX);
+}
+END_TEST
+
+/* ---- on: the type ---- */
+
+START_TEST(what_is_slower_or_unknown_runs_in_fp32) {
+    static const int ops[] = { THE_linear, THE_plain, THE_own, THE_other };
+    static const char *const names[] = { "linear", "plain", "own", "other" };
+    struct world w;
+    start(&w, AMP_O4, AMP_ON);
+    ck_assert_int_eq(target_of(&w, names[_i], AMP_FLOAT32, AMP_FLOAT32), AMP_DTYPE_DEFAULT);
+    ck_assert_int_eq(call_square(&w, ops[_i], 256), AMP_FLOAT32);
+    ck_assert_int_eq(last.who, ORIGINAL);
+    ck_assert_int_eq(last.got[0], AMP_FLOAT32);
+    ck_assert_uint_eq(stats_of(&w, ops[_i]).gated, 1);
+    ck_assert_uint_eq(stats_of(&w, ops[_i]).casts, 0);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(a_16_bit_argument_keeps_the_low_type) {
+    struct world w;
+    start(&w, AMP_O4, AMP_ON);
+    ck_assert_int_eq(target_of(&w, "own", AMP_BFLOAT16, AMP_FLOAT32), AMP_BFLOAT16);
+    ck_assert_int_eq(call(&w, THE_own, TENSOR(AMP_BFLOAT16, 8, 8), TENSOR(AMP_FLOAT32, 8, 8)), AMP_BFLOAT16);
+    ck_assert_int_eq(last.who, BF16);
+    ck_assert_int_eq(last.got[1], AMP_BFLOAT16);
+    ck_assert_int_eq(call(&w, THE_own, TENSOR(AMP_BFLOAT16, 8, 8), TENSOR(AMP_BFLOAT16, 8, 8)), AMP_BFLOAT16);
+    ck_assert_int_eq(last.who, BF16);
+    ck_assert_uint_eq(stats_of(&w, THE_own).gated, 0);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(off_is_never) {
+    struct world w;
+    start(&w, AMP_O4, AMP_OFF);
+    ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_NEVER));
+    ck_assert_int_eq(call_square(&w, THE_linear, 4), AMP_BFLOAT16);
+    ck_assert_int_eq(last.who, BF16);
+    ck_assert_int_eq(target_of(&w, "linear", AMP_FLOAT32, AMP_FLOAT32), AMP_BFLOAT16);
+    ck_assert_uint_eq(stats_of(&w, THE_linear).gated, 0);
+    finish(&w);
+}
+END_TEST
+
+/* At O2, O3, O5 what comes is 16-bit already, at O0 nothing is lowered: the gate changes nothing there. */
+START_TEST(other_levels_are_as_without_it) {
+    static const struct {
+        amp_level level;
+        amp_dtype comes;
+        enum ran who;
+    } cases[] = { { AMP_O0, AMP_FLOAT32, ORIGINAL }, { AMP_O2, AMP_FLOAT16, FP16 }, { AMP_O3, AMP_FLOAT16, FP16 },
+                  { AMP_O5, AMP_BFLOAT16, BF16 },    { AMP_O5, AMP_FLOAT32, ORIGINAL } };
+    for (amp_switch gate = AMP_DEFAULT; gate <= AMP_ON; gate++) {
+        struct world w;
+        start(&w, cases[_i].level, gate);
+        ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_NEVER));
+        ck_assert_int_eq(call(&w, THE_linear, TENSOR(cases[_i].comes, 8, 8), TENSOR(cases[_i].comes, 8, 8)), cases[_i].comes);
+        ck_assert_int_eq(last.who, cases[_i].who);
+        ck_assert_int_eq(last.got[0], cases[_i].comes);
+        ck_assert_uint_eq(stats_of(&w, THE_linear).gated, 0);
+        finish(&w);
+    }
+}
+END_TEST
+
+START_TEST(the_switch_is_checked) {
+    amp_config config = config_of(AMP_O1);
+    amp_context *context = NULL;
+    config.gate = 3;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(NULL, 0, NULL, 0, &config, &context));
+    ck_says("gate");
+}
+END_TEST
+
+/* ---- sizes ---- */
+
+/* The least size that does not hold the call back, by trying. */
+static void ck_size(struct world *w, int op, const char *name, struct tensor *a, struct tensor *b, uint64_t size) {
+    for (uint64_t extra = 0; extra < 2; extra++) {
+        ck_ok(amp_gate_set(w->context, name, size + extra));
+        struct tensor *x = TENSOR(AMP_FLOAT32, 1), *y = TENSOR(AMP_FLOAT32, 1);
+        x->ndim = a->ndim, y->ndim = b->ndim;
+        memcpy(x->shape, a->shape, sizeof x->shape);
+        memcpy(y->shape, b->shape, sizeof y->shape);
+        ck_assert_msg(call(w, op, x, y) == (extra ? AMP_FLOAT32 : AMP_BFLOAT16), "size %llu", (unsigned long long)(size + extra));
+    }
+    drop(a), drop(b);
+}
+
+/* 3 / (1/m + 1/n + 1/k) */
+START_TEST(products_have_an_edge) {
+    struct world w;
+    start(&w, AMP_O4, AMP_ON);
+#define F AMP_FLOAT32
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 64, 64), TENSOR(F, 64, 64), 64);
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 2048, 144), TENSOR(F, 16, 144), 42);         /* linear: b is [n, k] */
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 2048, 144), TENSOR(F, 144, 16), 42);         /* matmul */
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 32, 64, 144), TENSOR(F, 144, 16), 42);       /* rows of a batch are rows */
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 5, 8, 16), TENSOR(F, 5, 16, 32), 13);        /* each product of a batch */
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 5, 16, 16), TENSOR(F, 5, 16, 32), 19);      /* which is no convolution */
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 32, 16, 8, 8), TENSOR(F, 16, 16, 3, 3), 42); /* images and filters */
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 32, 16, 20), TENSOR(F, 24, 16, 3), 46);      /* in one dimension */
+    ck_assert_uint_eq(amp__gate_edge(0, 4, 4), 0);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(others_have_elements) {
+    struct world w;
+    start(&w, AMP_O4, AMP_ON);
+    ck_size(&w, THE_own, "own", TENSOR(F, 10, 9), TENSOR(F, 7), 97);
+    ck_size(&w, THE_other, "other", TENSOR(F, 3), TENSOR(F, 2, 2, 2), 11);
+#undef F
+    finish(&w);
+}
+END_TEST
+
+/* All that libamp knows is of CPUs; what the host said holds anywhere. */
+START_TEST(other_devices_keep_the_low_type) {
+    struct world w;
+    start(&w, AMP_O4, AMP_ON);
+    for (int said = 0; said < 2; said++) {
+        struct tensor *a = TENSOR(AMP_FLOAT32, 8, 8), *b = TENSOR(AMP_FLOAT32, 8, 8);
+        a->device = b->device = 2;
+        ck_assert_int_eq(call(&w, THE_own, a, b), said ? AMP_FLOAT32 : AMP_BFLOAT16);
+        ck_ok(amp_gate_set(w.context, "own", AMP_GATE_NEVER));
+    }
+    finish(&w);
+}
+END_TEST
+
+/* ---- measured, with the caller's clock ---- */
+
+/* It advances by what the piece under way shall take: of FP32 and the low type in turns, edge by edge from 256 down. */
+struct fake_clock {
+    uint64_t now, fp32, low, calls;
+    uint64_t wins; /* on so many edges the low type takes `low`, else as long as FP32 */
+};
+
+static uint64_t tell(void *self) {
+    struct fake_clock *clock = self;
+    const uint64_t call = clock->calls++, edge = call / 28;
+    if (call % 4 == 1) clock->now += clock->fp32;
+    if (call % 4 == 3) clock->now += edge < clock->wins ? clock->low : clock->fp32;
+    return clock->now;
+}
+
+static void ck_measured(struct fake_clock clock, amp_level level, uint64_t expected) {
+    struct world w;
+    start(&w, level, AMP_ON);
+    ck_ok(amp_gate_measure(w.context, tell, &clock));
+    const amp_dtype low = level == AMP_O1 ? AMP_FLOAT16 : AMP_BFLOAT16;
+    if (expected != AMP_GATE_NEVER) {
+        ck_assert_int_eq(call_square(&w, THE_linear, (int64_t)expected), low);
+        ck_assert_int_eq(call_square(&w, THE_linear, (int64_t)expected - 1), AMP_FLOAT32);
+        ck_assert_int_eq(call_square(&w, THE_plain, (int64_t)expected), low);
+        ck_assert_int_eq(target_of(&w, "linear", AMP_FLOAT32, AMP_FLOAT32), low); /* at some sizes */
+    }
+    ck_assert_int_eq(call_square(&w, THE_linear, 4096), expected == AMP_GATE_NEVER ? AMP_FLOAT32 : low);
+    ck_assert_int_eq(call_square(&w, THE_own, 4096), AMP_FLOAT32); /* nobody said that it is amp_matmul */
+    finish(&w);
+}
+
+START_TEST(low_is_taken_from_1_05_on) {
+    const amp_level level = low_levels[_i].level;
+    ck_measured((struct fake_clock){ .fp32 = 105, .low = 100, .wins = 5 }, level, 16);
+    ck_measured((struct fake_clock){ .fp32 = 104, .low = 100, .wins = 5 }, level, AMP_GATE_NEVER);
+    ck_measured((struct fake_clock){ .fp32 = 105000000, .low = 100000001, .wins = 5 }, level, AMP_GATE_NEVER);
+    ck_measured((struct fake_clock){ .fp32 = 90, .low = 100, .wins = 5 }, level, AMP_GATE_NEVER);
+}
+END_TEST
+
+START_TEST(low_is_taken_from_an_edge_on) {
+    ck_measured((struct fake_clock){ .fp32 = 200, .low = 100, .wins = 3 }, AMP_O4, 64);
+    ck_measured((struct fake_clock){ .fp32 = 200, .low = 100, .wins = 1 }, AMP_O4, 256);
+    ck_measured((struct fake_clock){ .fp32 = 200, .low = 100, .wins = 0 }, AMP_O4, AMP_GATE_NEVER);
+}
+END_TEST
+
+START_TEST(a_clock_that_stands_still_shows_nothing) {
+    ck_measured((struct fake_clock){ .fp32 = 0, .low = 0, .wins = 5 }, AMP_O4, AMP_GATE_NEVER);
+}
+END_TEST
+
+START_TEST(nothing_is_timed_where_there_is_nothing_to_decide) {
+    static const struct {
+        amp_level level;
+        amp_switch gate;
+    } cases[] = { { AMP_O0, AMP_ON }, { AMP_O2, AMP_ON }, { AMP_O3, AMP_ON }, { AMP_O5, AMP_ON }, { AMP_O4, AMP_OFF } };
+    struct fake_clock clock = { .fp32 = 200, .low = 100, .wins = 5 };
+    struct world w;
+    start(&w, cases[_i].level, cases[_i].gate);
+    ck_ok(amp_gate_measure(w.context, tell, &clock));
+    ck_assert_uint_eq(clock.calls, 0);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(measured_by_default_too) {
+    struct fake_clock clock = { .fp32 = 200, .low = 100, .wins = 3 };
+    struct world w;
+    start(&w, AMP_O4, AMP_DEFAULT);
+    ck_ok(amp_gate_measure(w.context, tell, &clock));
+    ck_assert_int_eq(call_square(&w, THE_linear, 64), AMP_BFLOAT16);
+    ck_assert_int_eq(last.who, BF16);
+    ck_assert_int_eq(call_square(&w, THE_linear, 63), AMP_BFLOAT16);
+    ck_assert_int_eq(last.who, ORIGINAL);
+    ck_assert_int_eq(last.got[0], AMP_FLOAT32);
+    finish(&w);
+}
+END_TEST
+
+/* ---- overridden ---- */
+
+START_TEST(what_the_host_says_stands) {
+    struct fake_clock clock = { .fp32 = 200, .low = 100, .wins = 5 };
+    struct world w;
+    start(&w, AMP_O4, AMP_ON);
+    ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_NEVER));
+    ck_ok(amp_gate_measure(w.context, tell, &clock));
+    ck_assert_int_eq(call_square(&w, THE_linear, 4096), AMP_FLOAT32);
+    ck_assert_int_eq(call_square(&w, THE_plain, 4096), AMP_BFLOAT16);
+    ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_ALWAYS));
+    ck_assert_int_eq(call_square(&w, THE_linear, 1), AMP_BFLOAT16);
+    ck_ok(amp_gate_set(w.context, "own#0", 50));
+    ck_assert_int_eq(call_square(&w, THE_own, 5), AMP_BFLOAT16);
+    ck_assert_int_eq(call_square(&w, THE_own, 4), AMP_FLOAT32);
+    ck_fails(AMP_ERR_NOT_FOUND, amp_gate_set(w.context, "own#1", 0));
+    ck_fails(AMP_ERR_NOT_FOUND, amp_gate_set(w.context, "ow", 0));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_gate_set(w.context, NULL, 0));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_gate_set(NULL, "own", 0));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_gate_measure(NULL, tell, &clock));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_gate_measure(w.context, NULL, NULL));
+    finish(&w);
+}
+END_TEST
+
+/* ---- direct calls ---- */
+
+static amp_dtype cast_square(struct world *w, int64_t edge) {
+    struct tensor *a = TENSOR(AMP_FLOAT32, edge, edge), *b = TENSOR(AMP_FLOAT32, edge, edge);
+    void *tensors[] = { a, NULL, b };
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    ck_ok(amp_cast_args(w->context, "direct", tensors, 3, &frame));
+    const amp_dtype got = ((struct tensor *)tensors[2])->dtype;
+    ck_assert_int_eq(frame.target, got == AMP_FLOAT32 ? AMP_DTYPE_DEFAULT : got);
+    ck_ok(amp_cast_done(&frame));
+    ck_assert_ptr_eq(tensors[2], b);
+    drop(a), drop(b);
+    return got;
+}
+
+START_TEST(direct_calls_are_gated_where_it_is_on) {
+    struct world w;
+    start(&w, AMP_O4, AMP_ON);
+    ck_ok(amp_gate_set(w.context, "direct", 32));
+    ck_assert_int_eq(cast_square(&w, 31), AMP_FLOAT32);
+    ck_assert_int_eq(cast_square(&w, 32), AMP_BFLOAT16);
+    ck_assert_uint_eq(stats_of(&w, THE_direct).gated, 1);
+    finish(&w);
+    start(&w, AMP_O4, AMP_DEFAULT); /* there libamp picks no function */
+    ck_ok(amp_gate_set(w.context, "direct", AMP_GATE_NEVER));
+    ck_assert_int_eq(cast_square(&w, 31), AMP_BFLOAT16);
+    ck_assert_uint_eq(stats_of(&w, THE_direct).gated, 0);
+    finish(&w);
+}
+END_TEST
+
+/* ---- what is told, and what is not kept ---- */
+
+static const char *explanation(struct world *w, const char *op) {
+    static char text[1024];
+    ck_ok(amp_explain(w->context, op, text, sizeof text, NULL));
+    return text;
+}
+
+static void ck_explains(struct world *w, const char *op, const char *what) {
+    ck_assert_msg(strstr(explanation(w, op), what), "\"%s\" not in: %s", what, explanation(w, op));
+}
+
+START_TEST(it_explains_itself) {
+    struct fake_clock clock = { .fp32 = 200, .low = 100, .wins = 3 };
+    struct world w;
+    start(&w, AMP_O4, AMP_ON);
+    ck_explains(&w, "linear", "gate: always fp32 (table: built-in, ");
+    ck_explains(&w, "linear", "products by built-in");
+    ck_explains(&w, "own", "gate: always fp32 (nothing is known");
+    ck_ok(amp_gate_set(w.context, "own", 50));
+    ck_explains(&w, "own", "gate: bf16 from 50 elements on, else fp32 (amp_gate_set)");
+    ck_ok(amp_gate_measure(w.context, tell, &clock));
+    ck_explains(&w, "linear", "gate: bf16 from 64 (edge) on, else fp32 (amp_gate_measure)");
+    finish(&w);
+    start(&w, AMP_O4, AMP_DEFAULT);
+    ck_explains(&w, "own", "gate: always bf16 (nothing is known");
+    ck_assert_ptr_null(strstr(explanation(&w, "other"), "gate"));
+    finish(&w);
+}
+END_TEST
+
+START_TEST(checkpoints_do_not_know_it) {
+    char states[2][8192];
+    size_t sizes[2] = { 0, 0 };
+    amp_status status = AMP_OK;
+    for (int i = 0; i < 2; i++) {
+        struct world w;
+        start(&w, AMP_O4, i ? AMP_ON : AMP_OFF);
+        ck_ok(amp_gate_set(w.context, "own", 50));
+        call_square(&w, THE_own, 4);
+        status = amp_state_save_memory(w.context, AMP_STATE_SAFETENSORS, states[i], sizeof states[i], &sizes[i]);
+        finish(&w);
+    }
+    ck_assert(status == AMP_OK || status == AMP_ERR_UNSUPPORTED);
+    ck_assert_uint_eq(sizes[0], sizes[1]);
+    ck_assert_int_eq(memcmp(states[0], states[1], sizes[0]), 0);
+}
+END_TEST
+
+/* ---- threads ---- */
+
+enum { THREADS = 4, CALLS = 2000 };
+
+static void *call_many(void *self) {
+    size_t low = 0;
+    for (int i = 0; i < CALLS; i++) low += call_square(self, THE_own, i % 2 ? 8 : 16) == AMP_BFLOAT16;
+    return (void *)low;
+}
+
+/* Every call is one or the other, whenever the number changes; a size above and one below it are sure. */
+START_TEST(threads_agree) {
+    struct world w;
+    pthread_t threads[THREADS];
+    size_t low = 0;
+    start(&w, AMP_O4, AMP_ON);
+    ck_ok(amp_gate_set(w.context, "own", 200));
+    for (int i = 0; i < THREADS; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, call_many, &w), 0);
+    for (uint64_t i = 0; i < 1000; i++) {
+        const uint64_t least = i & 1 ? 200 : 300;
+        ck_ok(amp_gate_set(w.context, "own", least));
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        low += (size_t)result;
+    }
+    const amp_op_stats stats = stats_of(&w, THE_own);
+    ck_assert_uint_eq(low, THREADS * CALLS / 2);
+    ck_assert_uint_eq(stats.gated, THREADS * CALLS / 2);
+    ck_assert_uint_eq(stats.calls, THREADS * CALLS);
+    finish(&w);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { the_slower_implementation_is_not_taken, 2 },
+        { what_it_cannot_choose_or_does_not_know_runs_low, 3 },
+        { targets_are_alike_on_every_machine, 2 },
+        { what_is_slower_or_unknown_runs_in_fp32, 4 },
+        { a_16_bit_argument_keeps_the_low_type, 1 },
+        { off_is_never, 1 },
+        { other_levels_are_as_without_it, 5 },
+        { the_switch_is_checked, 1 },
+        { products_have_an_edge, 1 },
+        { others_have_elements, 1 },
+        { other_devices_keep_the_low_type, 1 },
+        { low_is_taken_from_1_05_on, 2 },
+        { low_is_taken_from_an_edge_on, 1 },
+        { a_clock_that_stands_still_shows_nothing, 1 },
+        { nothing_is_timed_where_there_is_nothing_to_decide, 5 },
+        { measured_by_default_too, 1 },
+        { what_the_host_says_stands, 1 },
+        { direct_calls_are_gated_where_it_is_on, 1 },
+        { it_explains_itself, 1 },
+        { checkpoints_do_not_know_it, 1 },
+        { threads_agree, 1 },
+    };
+    return RUN_TESTS("gate", tests);
+}
