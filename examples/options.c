@@ -56,6 +56,10 @@ static const struct spec specs[] = {
     { "--keep-batchnorm-fp32", "on|off", read_switch, FIELD(keep_batchnorm_fp32), 0, 0, "on or off",
       "default: the level's", 1 },
     { "--master-weights", "on|off", read_switch, FIELD(master_weights), 0, 0, "on or off", "default: the level's", 1 },
+    { "--gate", NULL, NULL, FIELD(gate), 0, 0, NULL,
+      "measure what 16 bits gain here, and run in FP32 what would be slower", 1 },
+    { "--host-kernels", NULL, NULL, FIELD(host_kernels), 0, 0, NULL,
+      "16-bit ops and optimizer by the host's own code, not by libamp's", 0 },
     { "--sweep", NULL, NULL, FIELD(sweep), 0, 0, NULL,
       "batch sizes x rates x FP32, half the manual way, O1, O2, O3", 0 },
     { "--ops", NULL, NULL, FIELD(ops), 0, 0, NULL, "print what each level decided for each op, and its counters", 1 },
@@ -238,7 +242,9 @@ struct run_setup options_setup(const struct options *options, int level, int see
                                .lr = options->lr,
                                .optimizer = (enum run_optimizer)options->optimizer,
                                .seed = (uint64_t)(options->seed + seed),
-                               .loss_multiplier = options->loss_multiplier };
+                               .loss_multiplier = options->loss_multiplier,
+                               .host_kernels = options->host_kernels,
+                               .gate = options->gate };
     setup.config.level = options->levels[level];
     setup.config.keep_batchnorm_fp32 = options->keep_batchnorm_fp32;
     setup.config.master_weights = options->master_weights;

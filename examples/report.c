@@ -57,14 +57,24 @@ static const char *scale_text(double scale, char *text, size_t size) {
     return text;
 }
 
-static void print_row(FILE *out, const struct summary *s) {
+/* Samples each second of O0, the same host at full precision; 0 where it did not run. */
+static double speed_of_o0(const struct run_result *results, size_t n) {
+    for (size_t i = 0, group; i < n; i += group) {
+        const struct summary s = summarize(results + i, group = report_group(results + i, n - i));
+        if (strcmp(s.runs->label, "O0") == 0) return s.samples_per_second;
+    }
+    return 0.0;
+}
+
+static void print_row(FILE *out, const struct summary *s, double o0) {
     const struct run_result *first = s->runs;
-    char spread[24], scale[24];
+    char spread[24], scale[24], speed[24] = "-";
+    if (o0 > 0.0) snprintf(speed, sizeof speed, "%.2f", s->samples_per_second / o0);
     snprintf(spread, sizeof spread, "%.2f-%.2f", s->least, s->most);
-    fprintf(out, "%-5s %6.2f  %-12s %8.4f %6.4g %7.3g %8s %8s %8s %9s %11s %6.2f %9.0f\n", first->label, s->accuracy,
+    fprintf(out, "%-5s %6.2f  %-12s %8.4f %6.4g %7.3g %8s %8s %8s %9s %11s %6.2f %9.0f %6s\n", first->label, s->accuracy,
             spread, s->loss, s->steps, s->skipped, scale_text(s->runs[s->n - 1].loss_scale, scale, sizeof scale),
             grouped(first->param_bytes), grouped(first->master_bytes), grouped(first->grad_bytes), grouped(first->activation_peak_bytes),
-            s->seconds, s->samples_per_second);
+            s->seconds, s->samples_per_second, speed);
 }
 
 static int same_weights(const struct run_result *a, const struct run_result *b, size_t n) {
@@ -86,17 +96,18 @@ static void print_against(FILE *out, const struct summary *plain, const struct s
 }
 
 void report_table(FILE *out, const struct run_result *results, size_t n) {
+    const double o0 = speed_of_o0(results, n);
     struct summary plain = { .n = 0 };
     size_t group;
     int skipped = 0, against = 0;
     if (n == 0) return;
     fprintf(out, "level  accuracy in %%        loss  steps skipped    scale   params  masters gradients activations "
-                 "  time   samples\n"
+                 "  time   samples  speed\n"
                  "       mean  range                                         bytes    bytes      peak        peak "
-                 "     s      each s\n");
+                 "     s      each s   x O0\n");
     for (size_t i = 0; i < n; i += group) {
         struct summary s = summarize(results + i, group = report_group(results + i, n - i));
-        print_row(out, &s);
+        print_row(out, &s, o0);
         skipped += s.skipped > 0.0;
         if (strcmp(s.runs->label, "FP32") == 0) plain = s;
     }
@@ -174,13 +185,13 @@ void report_ops(FILE *out, const char *label, amp_context *context) {
     fprintf(out, "---- %s ----\n", label);
     print_explanation(out, context);
     if (amp_get_op_stats(context, stats, n, &n) == AMP_OK) {
-        fprintf(out, "op               class     type     calls   passed    casts cache hits\n");
+        fprintf(out, "op               class     type     calls   passed    casts cache hits    gated\n");
         for (size_t i = 0; i < n; i++)
-            fprintf(out, "%-16s %-9s %-4s %9llu %8llu %8llu %10llu%s\n", stats[i].name,
+            fprintf(out, "%-16s %-9s %-4s %9llu %8llu %8llu %10llu %8llu%s\n", stats[i].name,
                     class_name(stats[i].op_class), dtype_name(stats[i].last_target),
                     (unsigned long long)stats[i].calls, (unsigned long long)stats[i].passed,
                     (unsigned long long)stats[i].casts, (unsigned long long)stats[i].cache_hits,
-                    stats[i].wrapped ? "" : "  not wrapped");
+                    (unsigned long long)stats[i].gated, stats[i].wrapped ? "" : "  not wrapped");
     }
     fprintf(out, "\n");
     free(stats);

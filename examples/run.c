@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run.h"
 
-#include "adapter.h"
+#include "kernels.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +22,8 @@ struct trainer {
     struct net net;
     mt_optimizer *optimizer;
     struct adapter adapter;
+    amp_fused fused; /* of libamp's optimizer, where it steps */
+    amp_optim rule;
 };
 
 static double now(void) {
@@ -64,7 +66,13 @@ static int backward_plain(struct trainer *t, mt_tensor *loss) {
     return mt_backward(loss) == 0 ? 0 : fail_op(t, "backward");
 }
 
-/* The same call of the host's own step in either case: under a level, libamp's wrapper steps or skips. */
+/* Under a level the host's step is wired: libamp's wrapper steps or skips. Or there is libamp's own optimizer. */
+static int step(struct trainer *t) {
+    if (t->adapter.optimizer.fused)
+        return kernels_step(&t->adapter, t->optimizer) == AMP_OK ? 0 : fail_amp(t, "amp_fused_step");
+    return t->optimizer->step(t->optimizer) < 0 ? fail_op(t, "step") : 0;
+}
+
 static int train_step(struct trainer *t, mt_tensor *images, mt_tensor *labels) {
     const float multiplier = (float)t->setup->loss_multiplier;
     mt_tensor *scores = mt_then(images, t->net.forward(&t->net, images));
@@ -78,7 +86,7 @@ static int train_step(struct trainer *t, mt_tensor *images, mt_tensor *labels) {
     status = t->setup->config.level ? backward_scaled(t, loss) : backward_plain(t, loss);
     mt_release(loss);
     if (status != 0) return -1;
-    if (t->optimizer->step(t->optimizer) < 0) return fail_op(t, "step");
+    if (step(t) != 0) return -1;
     t->result->steps++;
     return 0;
 }
@@ -149,15 +157,37 @@ static void pass_event(void *self, const amp_event *event) {
     if (t->watch->event) t->watch->event(t->watch->self, event);
 }
 
+static mt_dtype low_type(amp_level level) {
+    if (level == AMP_O4 || level == AMP_O5) return MT_BF16;
+    return level == AMP_O1 || level == AMP_O2 || level == AMP_O3 ? MT_F16 : MT_F32;
+}
+
+/* libamp's kernels for what the level makes 16-bit. Where it keeps masters, its optimizer writes them and the parameters in
+ * one pass; everywhere else the host's steps. */
+static int add_kernels(struct trainer *t) {
+    const amp_config *config = &t->setup->config;
+    const int masters = (config->level == AMP_O2 || config->level == AMP_O5) && config->master_weights != AMP_OFF;
+    if (t->setup->host_kernels) return 0;
+    kernels_add(&t->adapter);
+    if (masters) kernels_fuse(&t->adapter, &t->fused, &t->rule);
+    if (!t->setup->gate) return 0;
+    return kernels_measure(&t->net, low_type(config->level), t->setup->batch) == 0 ? 0 : fail(t, "gate", mt_error());
+}
+
 /* The one call that a level costs. Masters are what it made the host allocate besides parameters. */
 static int open_level(struct trainer *t) {
     amp_model *model = &t->adapter.model;
     amp_optimizer *optimizer = &t->adapter.optimizer;
     const size_t other = mt_mem_now(MT_MEM_OTHER);
+    amp_config config = t->setup->config;
     adapter_init(&t->adapter, &t->net, t->optimizer, pass_event, t);
-    if (t->setup->config.level &&
-        amp_initialize_many(&model, 1, &optimizer, 1, &t->setup->config, NULL) != AMP_OK)
+    if (config.level && add_kernels(t) != 0) return -1;
+    if (t->setup->gate) config.gate = AMP_ON;
+    if (config.level && amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL) != AMP_OK)
         return fail_amp(t, "amp_initialize");
+    if (config.level && t->setup->gate &&
+        kernels_gate(t->adapter.model.amp, low_type(config.level), t->setup->batch) != AMP_OK)
+        return fail_amp(t, "amp_gate_set");
     t->result->param_bytes = mt_mem_now(MT_MEM_PARAMETER);
     t->result->master_bytes = mt_mem_now(MT_MEM_OTHER) - other;
     return 0;
@@ -198,14 +228,8 @@ static int open_trainer(struct trainer *t) {
 }
 
 static const char *low_dtype(amp_level level) {
-    switch (level) {
-    case AMP_O1:
-    case AMP_O2:
-    case AMP_O3: return "fp16";
-    case AMP_O4:
-    case AMP_O5: return "bf16";
-    default: return "none";
-    }
+    const mt_dtype low = low_type(level);
+    return low == MT_F16 ? "fp16" : low == MT_BF16 ? "bf16" : "none";
 }
 
 int run_training(const struct run_setup *setup, const struct digits *data, const struct run_watch *watch,

@@ -22,6 +22,8 @@ struct run_setup {
     /* The loss is multiplied by this and the rate divided by it (Adam: its eps multiplied), which changes nothing but
      * the size of the gradients. 1: nothing is done. */
     double loss_multiplier;
+    int host_kernels; /* 16-bit ops and the optimizer of O2 and O5 by the host's own code, not by libamp's */
+    int gate;         /* measure from which sizes on 16 bits are faster, and let libamp's gate keep the rest in FP32 */
 };
 
 /* Who looks on; any function may be NULL. */

@@ -765,8 +765,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_step_end(amp_optimizer *optimizer);
 /* ---- Direct calls: the policy without interception ----------------------------------------------------------------- */
 
 /* The pure decision: the type that an op's floating arguments are to have, given the types they come in; the same on every
- * machine unless amp_config.gate is AMP_ON. *target = AMP_DTYPE_DEFAULT: leave them alone. `op` is an op of the context or any name the lists know; names in
- * neither are left alone. */
+ * machine unless amp_config.gate is AMP_ON. *target = AMP_DTYPE_DEFAULT: leave them alone. `op` is an op of the context or any
+ * name the lists know; names in neither are left alone. */
 AMP_API AMP_MUST_CHECK amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes,
                                                 size_t n, amp_dtype *target);
 
@@ -946,8 +946,8 @@ typedef struct amp_record {
 AMP_API AMP_MUST_CHECK amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record);
 
 /* Text for people: the level and its properties, warnings, and op -> class, which list, why, the gate's decision and who
- * multiplies (AMP_OP_MATMUL), one line each; for one op (by name) or all (NULL). Writes at most `capacity` bytes with a final NUL; *length (may be NULL) is the full length
- * without it. Call with text NULL and capacity 0 to measure. */
+ * multiplies (AMP_OP_MATMUL), one line each; for one op (by name) or all (NULL). Writes at most `capacity` bytes with a final
+ * NUL; *length (may be NULL) is the full length without it. Call with text NULL and capacity 0 to measure. */
 AMP_API AMP_MUST_CHECK amp_status amp_explain(amp_context *context, const char *op, char *text, size_t capacity,
                                               size_t *length);
 

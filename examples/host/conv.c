@@ -220,6 +220,7 @@ static int conv_backward(const mt_node *node, mt_tensor *grad,
 	struct geometry g = geometry_of(input, weight, node->rec.arg[0],
 	                                node->rec.arg[1]);
 	struct geometry r = reversed(&g);
+	mt_product_fn multiply = node->rec.multiply;
 
 	for (int i = 0; i < node->n_edges; i++) {
 		if (!mti_wants(node, i))
@@ -228,6 +229,12 @@ static int conv_backward(const mt_node *node, mt_tensor *grad,
 		if (!grads[i])
 			return -1;
 	}
+	if (multiply && mti_wants(node, 0) &&
+	    mti_product_input_grad(multiply, grads[0], weight, grad, &r) != 0)
+		return -1;
+	if (multiply)
+		return mti_product_weight_grads(multiply, grads[1], grads[2],
+		                                input, grad, &g);
 	if (mti_wants(node, 0)) {
 		grads[0] = convolve(grads[0], grad, weight, NULL, &r, 1);
 		if (!grads[0])
@@ -239,8 +246,9 @@ static int conv_backward(const mt_node *node, mt_tensor *grad,
 }
 
 /* What convolution and linear layer have in common, arguments checked. */
-static mt_tensor *run(const char *name, mt_tensor *input, mt_tensor *weight,
-                      mt_tensor *bias, int stride, int padding)
+static mt_tensor *run(const char *name, mt_product_fn multiply,
+                      mt_tensor *input, mt_tensor *weight, mt_tensor *bias,
+                      int stride, int padding)
 {
 	struct geometry g = geometry_of(input, weight, stride, padding);
 	int shape[] = {g.images, g.filters, g.out_h, g.out_w};
@@ -248,11 +256,16 @@ static mt_tensor *run(const char *name, mt_tensor *input, mt_tensor *weight,
 	struct mti_record rec = {.name = name,
 	                         .backward = conv_backward,
 	                         .saved = {input, weight},
-	                         .arg = {stride, padding}};
+	                         .arg = {stride, padding},
+	                         .multiply = multiply};
 	mt_tensor *out = mti_activation(input->dtype, input->ndim, shape);
 
-	return mti_finish(convolve(out, input, weight, bias, &g, 0), &rec, 3,
-	                  in);
+	if (multiply)
+		out = mti_product_output(multiply, out, input, weight, bias,
+		                         &g);
+	else
+		out = convolve(out, input, weight, bias, &g, 0);
+	return mti_finish(out, &rec, 3, in);
 }
 
 static int check(const char *op, mt_tensor *input, mt_tensor *weight,
@@ -272,8 +285,9 @@ static int check(const char *op, mt_tensor *input, mt_tensor *weight,
 	return !bias || mti_check_vector(op, "bias", bias, weight->shape[0]);
 }
 
-mt_tensor *mti_conv2d(mt_tensor *input, mt_tensor *weight, mt_tensor *bias,
-                      int stride, int padding)
+mt_tensor *mt_conv2d_by(mt_product_fn multiply, mt_tensor *input,
+                        mt_tensor *weight, mt_tensor *bias, int stride,
+                        int padding)
 {
 	if (!check("conv2d", input, weight, bias, 4))
 		return NULL;
@@ -284,12 +298,24 @@ mt_tensor *mti_conv2d(mt_tensor *input, mt_tensor *weight, mt_tensor *bias,
 		         padding);
 		return NULL;
 	}
-	return run("conv2d", input, weight, bias, stride, padding);
+	return run("conv2d", multiply, input, weight, bias, stride, padding);
+}
+
+mt_tensor *mt_linear_by(mt_product_fn multiply, mt_tensor *input,
+                        mt_tensor *weight, mt_tensor *bias)
+{
+	return check("linear", input, weight, bias, 2)
+	               ? run("linear", multiply, input, weight, bias, 1, 0)
+	               : NULL;
+}
+
+mt_tensor *mti_conv2d(mt_tensor *input, mt_tensor *weight, mt_tensor *bias,
+                      int stride, int padding)
+{
+	return mt_conv2d_by(NULL, input, weight, bias, stride, padding);
 }
 
 mt_tensor *mti_linear(mt_tensor *input, mt_tensor *weight, mt_tensor *bias)
 {
-	return check("linear", input, weight, bias, 2)
-	               ? run("linear", input, weight, bias, 1, 0)
-	               : NULL;
+	return mt_linear_by(NULL, input, weight, bias);
 }

@@ -70,6 +70,7 @@ struct mti_record {
 	mt_storage *aux;             /* owned: masks, indices, statistics */
 	int arg[2];
 	float factor;
+	mt_product_fn multiply; /* NULL: minitape's own */
 };
 
 struct mt_node {

@@ -167,6 +167,31 @@ typedef struct mt_ops {
 /* The process's table; what a user writes into it is what models call. */
 mt_ops *mt_ops_default(void);
 
+/* ---- operators by somebody else's matrix product ----------------------- */
+
+/*
+ * d = a x op(b), row-major and compact, of one type: a is [m, k], d [m, n],
+ * op(b) [k, n], stored [n, k] if it is transposed.  Sums in float, rounded
+ * once.  With `add` the product is added to what d holds.
+ */
+typedef struct mt_product {
+	int m, n, k;
+	int transpose_b;
+	mt_dtype dtype;
+	const void *a, *b;
+	void *d;
+	int add;
+} mt_product;
+
+typedef int (*mt_product_fn)(const mt_product *product); /* 0, or -1 */
+
+/* As the operators of the table; backward goes by `multiply` too. */
+mt_tensor *mt_conv2d_by(mt_product_fn multiply, mt_tensor *input,
+                        mt_tensor *weight, mt_tensor *bias, int stride,
+                        int padding);
+mt_tensor *mt_linear_by(mt_product_fn multiply, mt_tensor *input,
+                        mt_tensor *weight, mt_tensor *bias);
+
 /* ---- optimizers -------------------------------------------------------- */
 
 typedef struct mt_optimizer mt_optimizer;

@@ -60,4 +60,18 @@ void mti_window_store_out(struct window *w, const struct tile *t,
 void mti_window_load_out(struct window *w, const struct tile *t,
                          const mt_tensor *from);
 
+/* ---- product.c: the same by a product of the user's --------------------- */
+
+/* Takes NULL for output and passes it on. */
+mt_tensor *mti_product_output(mt_product_fn fn, mt_tensor *to,
+                              const mt_tensor *input, const mt_tensor *weight,
+                              const mt_tensor *bias, const struct geometry *g);
+/* The two gradients: 0, or -1.  Weight's and bias's may be NULL: not wanted. */
+int mti_product_input_grad(mt_product_fn fn, mt_tensor *to,
+                           const mt_tensor *weight, const mt_tensor *grad,
+                           const struct geometry *reversed);
+int mti_product_weight_grads(mt_product_fn fn, mt_tensor *weight_grad,
+                             mt_tensor *bias_grad, const mt_tensor *input,
+                             const mt_tensor *grad, const struct geometry *g);
+
 #endif

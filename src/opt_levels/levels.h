@@ -13,7 +13,7 @@ struct amp__properties {
     bool master_weights;
     bool cache;
     bool emulate; /* the host knows FP32 only: values are rounded through the low type and stay FP32 */
-    amp_switch gate; /* DEFAULT: between implementations; OFF also where no op is lowered */
+    amp_switch gate; /* as amp_config has it */
     amp_dtype low;                /* the level's 16-bit type */
     amp_dtype cast_model_type;    /* AMP_DTYPE_UNCHANGED: the model is not touched */
     amp_dtype cast_model_outputs; /* AMP_DTYPE_UNCHANGED: outputs as they come */

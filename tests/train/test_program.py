@@ -119,6 +119,22 @@ def ops(folder):
 
 
 @test
+def gate(folder):
+    """--gate measures: the decisions are told, and what they held back is counted; --host-kernels: nothing to measure"""
+    out, _ = train(folder, *FIVE_STEPS, "--level", "O4,O5", "--gate", "--ops")
+    decision = "gate: (always fp32|always bf16|bf16 from \\d+ elements on, else fp32)"
+    expect(re.search(rf"^conv2d: lower .*; {decision} \(amp_gate_set\)$", out, re.M), out)
+    expect(re.search(r"^linear: lower .*; gate: always fp32 \(amp_gate_set\)$", out, re.M), out)
+    rows = re.findall(r"^conv2d +(\w+) +\w+ +(\d+)(?: +\d+){3} +(\d+)$", out, re.M)
+    expect([row[0] for row in rows] == ["lower", "leave"], rows)
+    expect(rows[0][1] == "30" and 0 <= int(rows[0][2]) <= 30, rows)
+    expect(rows[1][2] == "0", rows)  # at O5 everything comes in 16 bits
+    out, _ = train(folder, *FIVE_STEPS, "--level", "O4", "--gate", "--host-kernels", "--ops")
+    expect(re.search(r"^conv2d: lower .*; gate: always fp32 \(nothing is known", out, re.M), out)
+    expect(re.search(r"^conv2d +lower +fp32 +30(?: +\d+){3} +30$", out, re.M), out)
+
+
+@test
 def skips(folder):
     """2^30: the first skip is explained, all are counted"""
     out, err = train(folder, *FIVE_STEPS, "--level=O2", "--init-scale=1073741824", "--max-scale=2^30")
@@ -173,7 +189,7 @@ def help_writes_nothing(folder):
     out, err = train(folder, "--help")
     for option in ("--level", "--epochs", "--batch", "--lr", "--optimizer", "--seed", "--seeds", "--loss-scale",
                    "--loss-multiplier", "--keep-batchnorm-fp32", "--master-weights", "--ops", "--json", "--quiet",
-                   "--sweep", "--output", "--data", "--help"):
+                   "--sweep", "--output", "--data", "--help", "--gate", "--host-kernels"):
         expect(re.search(rf"^  {option} ", out, re.M), f"{option}: {out}")
     expect(err == "" and files_in(folder) == [], err)
 

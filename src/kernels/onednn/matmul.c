@@ -65,7 +65,9 @@ void onednn_matmul_init(const struct amp__backend_host *given) {
     native[AMP_BFLOAT16] = has_unit(AMP_BFLOAT16);
 }
 
-const char *onednn_matmul_unit(amp_dtype type) { return (type == AMP_FLOAT16 || type == AMP_BFLOAT16) && native[type] ? unit_name(type) : ""; }
+const char *onednn_matmul_unit(amp_dtype type) {
+    return (type == AMP_FLOAT16 || type == AMP_BFLOAT16) && native[type] ? unit_name(type) : "";
+}
 
 /* ---- the plan ---- */
 

@@ -4,6 +4,7 @@
  * differences, and its 16-bit results against the f32 ones, rounded.
  */
 #include "minitape.h"
+#include "product.h"
 
 #include <check.h>
 #include <math.h>
@@ -42,6 +43,22 @@ static mt_tensor *conv_stride2(mt_tensor **in)
 static mt_tensor *conv_stride2_pad1(mt_tensor **in)
 {
 	return ops->conv2d(in[0], in[1], in[2], 2, 1);
+}
+
+/* The same by a product from outside. */
+static mt_tensor *by_pad1(mt_tensor **in)
+{
+	return mt_conv2d_by(product, in[0], in[1], in[2], 1, 1);
+}
+
+static mt_tensor *by_stride2_pad1(mt_tensor **in)
+{
+	return mt_conv2d_by(product, in[0], in[1], NULL, 2, 1);
+}
+
+static mt_tensor *linear_by(mt_tensor **in)
+{
+	return mt_linear_by(product, in[0], in[1], in[2]);
 }
 
 static mt_tensor *bn(mt_tensor **in, int training)
@@ -176,6 +193,11 @@ static const struct op_case cases[] = {
 	 {{2, 2, 7, 5}, {3, 2, 3, 3}, {3}}},
 	{"conv2d, input fixed", conv_pad1, 3, 0, 0,
 	 {{2, 2, 4, 4}, {2, 2, 3, 3}, {2}}},
+	{"conv2d by", by_pad1, 3, 3, 0, {{2, 3, 5, 8}, {4, 3, 3, 3}, {4}}},
+	{"conv2d by, small", by_pad1, 3, 3, 0, {{3, 2, 4, 4}, {5, 2, 3, 3}, {5}}},
+	{"conv2d by, 1x1", by_pad1, 3, 3, 0, {{2, 2, 3, 3}, {2, 2, 1, 1}, {2}}},
+	{"conv2d by, stride 2", by_stride2_pad1, 2, 2, 0, {{2, 2, 7, 5}, {3, 2, 3, 3}}},
+	{"linear by", linear_by, 3, 3, 0, {{5, 7}, {3, 7}, {3}}},
 	{"batch_norm, training",
 	 bn_training,
 	 3,
