@@ -84,14 +84,25 @@ bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status) {
 
 /* ---- for the gate ---- */
 
+/* The widest instruction set that is in use. */
+static const char *own_unit(void) {
+    static const struct {
+        uint32_t flag;
+        const char *name;
+    } sets[] = { { AMP_CPU_AVX512, "avx512" }, { AMP_CPU_AVX2, "avx2" }, { AMP_CPU_SSE2, "sse2" }, { AMP_CPU_NEON, "neon" } };
+    const uint32_t flags = amp_cpu_flags();
+    for (size_t i = 0; i < AMP_COUNT(sets); i++)
+        if (flags & sets[i].flag) return sets[i].name;
+    return "scalar";
+}
+
 void amp__matmul_unit(amp_dtype type, const char **who, const char **unit) {
     const amp_matmul_args large = { .a_dtype = type, .b_dtype = type, .d_dtype = type, .m = 256, .n = 256, .k = 256,
                                     .batch = 1, .alpha = 1.0f };
-    const uint32_t flags = amp_cpu_flags();
     struct choice choice;
     decide(&large, &choice);
     *who = choice.backend ? choice.backend->name : "built-in";
-    if (!choice.backend) *unit = flags & AMP_CPU_AVX512 ? "avx512" : flags & AMP_CPU_AVX2 ? "avx2" : "scalar";
+    if (!choice.backend) *unit = own_unit();
     else *unit = AMP__BACKEND_HAS(choice.backend, matmul_unit) ? choice.backend->matmul_unit(type) : NULL;
 }
 

@@ -63,7 +63,7 @@ START_TEST(targets_are_alike_on_every_machine) {
             ck_assert_int_eq(target_of(&w, names[op], AMP_FLOAT32, AMP_FLOAT32), low_levels[_i].low);
         finish(&w);
     }
-    amp_set_cpu_mask(UINT32_MAX);
+    amp_set_cpu_mask(0);
 }
 END_TEST
 
@@ -442,5 +442,6 @@ int main(void) {
         { checkpoints_do_not_know_it, 1 },
         { threads_agree, 1 },
     };
+    amp_set_cpu_mask(0); /* a row of the table that holds on every machine */
     return RUN_TESTS("gate", tests);
 }

@@ -193,6 +193,7 @@ START_TEST(the_seed_still_carries_the_scale) {
 END_TEST
 
 int main(void) {
+    amp_set_cpu_mask(0); /* a row of the gate's table that holds on every machine */
     Suite *suite = suite_create("held");
     TCase *tcase = tcase_create("held");
     tcase_add_loop_test(tcase, a_held_call_runs_on_the_hosts_buffers, 0, 2);
