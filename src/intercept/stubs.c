@@ -47,7 +47,10 @@ void amp__places_find(const struct amp__schema *schema, struct amp__places *plac
     (void)schema;
     *places = (struct amp__places){ .fit = false };
 }
-amp_fn amp__stub_take(struct amp__closure *closure) { return (void)closure, NULL; }
+amp_fn amp__stub_take(struct amp__closure *closure) {
+    (void)closure;
+    return NULL;
+}
 void amp__registers_call(struct amp__registers *registers, amp_fn function, uint32_t n_vector) {
     (void)registers, (void)function, (void)n_vector; /* nobody fits */
 }
