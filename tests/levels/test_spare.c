@@ -15,7 +15,7 @@ static size_t kept(const struct amp__spares *spares) {
 }
 
 START_TEST(a_block_comes_back) {
-    struct amp__spares spares = { 0 };
+    struct amp__spares spares = { .next = 0 };
     char *block = amp__spare_take(&spares, AMP__SPARE_LEAST);
     ck_assert_ptr_nonnull(block);
     ck_assert_uint_eq((uintptr_t)block % 64, 0);
@@ -33,7 +33,7 @@ START_TEST(a_block_comes_back) {
 END_TEST
 
 START_TEST(a_block_that_does_not_fit_waits) {
-    struct amp__spares spares = { 0 };
+    struct amp__spares spares = { .next = 0 };
     void *block = amp__spare_take(&spares, 4 * AMP__SPARE_LEAST);
     amp__spare_give(&spares, block);
     void *larger = amp__spare_take(&spares, 4 * AMP__SPARE_LEAST + 1);
@@ -49,14 +49,14 @@ START_TEST(a_block_that_does_not_fit_waits) {
 END_TEST
 
 START_TEST(small_blocks_are_freed_and_large_ones_make_way) {
-    struct amp__spares spares = { 0 };
+    struct amp__spares spares = { .next = 0 };
     void *blocks[AMP__SPARES + 3];
     amp__spare_give(&spares, amp__spare_take(&spares, AMP__SPARE_LEAST - 1));
     amp__spare_give(&spares, amp__spare_take(&spares, 0));
     amp__spare_give(&spares, NULL);
     ck_assert_uint_eq(kept(&spares), 0);
     ck_assert_ptr_null(amp__spare_take(&spares, SIZE_MAX));
-    for (size_t i = 0; i < AMP__SPARES + 3; i++) blocks[i] = amp__spare_take(&spares, AMP__SPARE_LEAST << (i % 2));
+    for (size_t i = 0; i < AMP__SPARES + 3; i++) blocks[i] = amp__spare_take(&spares, (size_t)AMP__SPARE_LEAST << (i % 2));
     for (size_t i = 0; i < AMP__SPARES + 3; i++) amp__spare_give(&spares, blocks[i]);
     ck_assert_uint_eq(kept(&spares), AMP__SPARES);
     ck_assert_ptr_eq(spares.blocks[2], blocks[AMP__SPARES + 2]); /* the last one given stays */
@@ -78,7 +78,7 @@ static void *take_and_give(void *data) {
 }
 
 START_TEST(threads_do_not_share_a_block) {
-    struct amp__spares spares = { 0 };
+    struct amp__spares spares = { .next = 0 };
     pthread_t threads[THREADS];
     void *wrong, *blocks[AMP__SPARES];
     for (size_t i = 0; i < AMP__SPARES; i++) {
