@@ -25,7 +25,7 @@ static void make_list(amp_span *list, size_t step, enum filling filling) {
     for (size_t i = 0; i < ENTRIES; i++) {
         const amp_dtype type = step ? all_types[i / step % TYPES] : AMP_FLOAT32;
         list[i] = (amp_span){ amp__alloc(sizes[i], amp__dtype_size(type)), sizes[i], type, 0 };
-        ck_assert_ptr_nonnull(list[i].data);
+        ck_assert(list[i].data != NULL);
         if (filling == ZEROS) continue;
         fill(filling == EDGES ? edges[i % AMP_COUNT(edges)] : PATTERN_NORMAL, type, list[i].data,
              sizes[i] < 4096 ? sizes[i] : 4096);
@@ -61,14 +61,14 @@ static uint64_t hash_of(const amp_span *list) {
 
 static void run_elementwise(struct results *r) {
     uint64_t *hash = r->hashes;
-    DO(amp_cast_list(mixed, source, ENTRIES)), *hash++ = hash_of(mixed);
-    DO(amp_scale_list(mixed, source, ENTRIES, 0.3f, &r->found[0])), *hash++ = hash_of(mixed);
-    DO(amp_axpby_list(mixed, 0.3f, source, -1.7f, other, ENTRIES, &r->found[1])), *hash++ = hash_of(mixed);
-    DO(amp_clip_value_list(mixed, source, ENTRIES, 0.01f)), *hash++ = hash_of(mixed);
-    DO(amp_clip_norm_list(mixed, other, ENTRIES, 1.5f, &r->norm[0])), *hash++ = hash_of(mixed);
-    DO(amp_copy_list(copies, source, ENTRIES)), *hash++ = hash_of(copies);
-    DO(amp_scale_list(copies, copies, ENTRIES, 3.0f, &r->found[2])), *hash++ = hash_of(copies); /* in place */
-    DO(amp_zero_list(copies, ENTRIES)), *hash++ = hash_of(copies);
+    DO(amp_cast_list(mixed, source, ENTRIES)); *hash++ = hash_of(mixed);
+    DO(amp_scale_list(mixed, source, ENTRIES, 0.3f, &r->found[0])); *hash++ = hash_of(mixed);
+    DO(amp_axpby_list(mixed, 0.3f, source, -1.7f, other, ENTRIES, &r->found[1])); *hash++ = hash_of(mixed);
+    DO(amp_clip_value_list(mixed, source, ENTRIES, 0.01f)); *hash++ = hash_of(mixed);
+    DO(amp_clip_norm_list(mixed, other, ENTRIES, 1.5f, &r->norm[0])); *hash++ = hash_of(mixed);
+    DO(amp_copy_list(copies, source, ENTRIES)); *hash++ = hash_of(copies);
+    DO(amp_scale_list(copies, copies, ENTRIES, 3.0f, &r->found[2])); *hash++ = hash_of(copies); /* in place */
+    DO(amp_zero_list(copies, ENTRIES)); *hash++ = hash_of(copies);
     ck_assert(hash == r->hashes + OUTPUTS);
 }
 
@@ -103,7 +103,7 @@ START_TEST(streams_have_the_same_bits) {
     enum { LONG = 9 << 20, SMALL = 100 };
     float *src = amp__alloc(LONG + 1, sizeof *src), *dst[2];
     uint16_t *low[2];
-    ck_assert_ptr_nonnull(src);
+    ck_assert(src != NULL);
     fill(PATTERN_NORMAL, AMP_FLOAT32, src, 4096);
     for (size_t at = 4096; at < LONG; at += 4096) memcpy(src + at, src, (LONG - at < 4096 ? LONG - at : 4096) * sizeof *src);
     for (int t = 0; t < 2; t++) {
@@ -148,7 +148,7 @@ static uint64_t step_with(int32_t kind) {
             const bool scalar = kind == AMP_OPTIM_NOVOGRAD && l == 4; /* its second moment is a number */
             const size_t n = scalar ? 1 : tensor_sizes[i];
             float *data = amp__alloc(n, sizeof *data);
-            ck_assert_ptr_nonnull(data);
+            ck_assert(data != NULL);
             for (size_t e = 0; e < n && l < 2; e++) data[e] = (float)random_uniform();
             lists[l][i] = (amp_span){ data, n, l == 2 ? AMP_BFLOAT16 : AMP_FLOAT32, 0 };
         }
