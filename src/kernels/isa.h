@@ -17,7 +17,11 @@
     extern amp__axpby_fn *const amp__##isa##_axpby[AMP__TYPES][AMP__TYPES][AMP__TYPES];                                \
     extern amp__sum_squares_fn *const amp__##isa##_sum_squares[AMP__TYPES];                                            \
     extern amp__nonfinite_fn *const amp__##isa##_nonfinite[AMP__TYPES];                                                \
-    extern const struct amp__tile amp__##isa##_tile;
+    extern const struct amp__tile amp__##isa##_tile;                                                                   \
+    extern amp__check_fn *const amp__##isa##_check[AMP__TYPES];                                                        \
+    extern amp__update_fn *const amp__##isa##_sgd, *const amp__##isa##_adam, *const amp__##isa##_adagrad,              \
+        *const amp__##isa##_novograd, *const amp__##isa##_lamb_apply;                                                  \
+    extern amp__update_squares_fn *const amp__##isa##_lamb_moments;
 AMP__CPU_MAP(AMP__DECLARE_TABLES)
 
 /* The name of one of them in the files of the instruction set ISA. */

@@ -54,7 +54,7 @@ static void keep_narrow_streams(struct amp__kernels *k, uint32_t cpu_flags) {
 void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
     (void)overlay, (void)cpu_flags; /* where there are no sets */
     fill_reference(k);
-#define OVERLAY(group, isa) overlay(k->group, amp__##isa##_##group, sizeof k->group)
+#define OVERLAY(group, isa) overlay(&k->group, &amp__##isa##_##group, sizeof k->group)
 #define OVERLAY_SET(isa, flag)                                                                                         \
     if (cpu_flags & (flag)) {                                                                                          \
         OVERLAY(cast, isa), OVERLAY(cast_list, isa), OVERLAY(cast_stream, isa);                                        \
@@ -62,6 +62,8 @@ void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
         OVERLAY(clamp_list, isa);                                                                                      \
         k->zero_stream = amp__##isa##_zero_stream;                                                                     \
         OVERLAY(axpby, isa), OVERLAY(sum_squares, isa), OVERLAY(nonfinite, isa);                                       \
+        OVERLAY(check, isa), OVERLAY(sgd, isa), OVERLAY(adam, isa), OVERLAY(adagrad, isa);                             \
+        OVERLAY(novograd, isa), OVERLAY(lamb_apply, isa), OVERLAY(lamb_moments, isa);                                  \
         if (amp__##isa##_tile.fn) k->tile = amp__##isa##_tile;                                                         \
     }
     AMP__CPU_MAP(OVERLAY_SET)

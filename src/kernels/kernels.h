@@ -100,6 +100,7 @@ struct amp__update {
     float lr, weight_decay, beta1, rest1, beta2, rest2, eps, correction1, correction2;
     float ratio, denominator;
     bool first, nesterov, decay_after, decoupled;
+    bool stream; /* low goes past the caches, if it can: see struct amp__kernels. Only beside a param */
 };
 #define AMP__UPDATE(name) void name(const struct amp__update *u, size_t begin, size_t end)
 #define AMP__UPDATE_SQUARES(name) void name(const struct amp__update *u, size_t begin, size_t end, double squares[2])

@@ -95,6 +95,11 @@ static inline vf vf_mul(vf x, vf y) { return (vf){ vmulq_f32(x.low, y.low), vmul
 static inline vf vf_add(vf x, vf y) { return (vf){ vaddq_f32(x.low, y.low), vaddq_f32(x.high, y.high) }; }
 static inline vf vf_min(vf x, vf y) { return (vf){ vminq_f32(x.low, y.low), vminq_f32(x.high, y.high) }; }
 static inline vf vf_max(vf x, vf y) { return (vf){ vmaxq_f32(x.low, y.low), vmaxq_f32(x.high, y.high) }; }
+static inline vf vf_sub(vf x, vf y) { return (vf){ vsubq_f32(x.low, y.low), vsubq_f32(x.high, y.high) }; }
+static inline vf vf_div(vf x, vf y) { return (vf){ vdivq_f32(x.low, y.low), vdivq_f32(x.high, y.high) }; }
+static inline vf vf_sqrt(vf x) { return (vf){ vsqrtq_f32(x.low), vsqrtq_f32(x.high) }; }
+static inline float32x4_t larger(float32x4_t x, float32x4_t y) { return vbslq_f32(vcleq_f32(x, y), y, x); }
+static inline vf vf_larger(vf x, vf y) { return (vf){ larger(x.low, y.low), larger(x.high, y.high) }; }
 static inline vf vf_first(vf x, size_t n) {
     amp__f32 words[LANES];
     vf_store_f32(words, x);

@@ -4,3 +4,4 @@
 #include "kernels/vector/vector.h"
 
 #include "kernels/vector/norm.inc"
+#include "kernels/vector/check.inc"

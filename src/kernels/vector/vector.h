@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of cast.inc, scale.inc, clamp.inc, axpby.inc and norm.inc are written once, in words that each instruction set spells
- * in a header of its own (x86/avx2.h, x86/avx512.h, arm/neon.h), which is included before this:
+ * The kernels of cast.inc, scale.inc, clamp.inc, axpby.inc, norm.inc, check.inc and update.inc are written once, in words
+ * that each instruction set spells in a header of its own (x86/sse2.h, x86/avx2.h, x86/avx512.h, arm/neon.h), which is
+ * included before this:
  *
  *     ISA, LANES              its name; elements that go together, 16 at most
  *     EACH_SUM(X, type)       X(0, type) ... X(16 / LANES - 1, type)
@@ -18,6 +19,12 @@
  *     vd_add_exact(s, x, y)   s + x * y where x * y is exact: in one operation or in two
  *     vw, vw_see_16, ...      words as they are: the largest magnitude of halves of a word, or of whole ones
  *     fence()                 after streams
+ *
+ * update.inc alone wants vf_sub, vf_div, vf_sqrt (rounded as in IEEE 754) and vf_larger(x, y): !(x <= y) ? x : y. Of
+ * the others it wants those of f32, f16 and bf16, vf_set1, _mul, _add, _first, widen, vd_set1, vd_add_exact,
+ * vd_store_f64, fence and up_to_vector. A set without a file of it would give its tables of sgd, adam, adagrad,
+ * novograd, lamb_apply and lamb_moments (isa.h) as NULL. check.inc, after norm.inc, wants no word that norm.inc and
+ * scale.inc do not.
  */
 #ifndef AMP_KERNELS_VECTOR_VECTOR_H
 #define AMP_KERNELS_VECTOR_VECTOR_H
@@ -65,6 +72,17 @@ static inline void vf_store_part_f64(amp__f64 *dst, vf x, size_t n) { vd_store_p
 #define LIMIT_vd_bf16 UINT64_C(0x47eff00000000000)
 #define SEEN_vf seen_f
 #define SEEN_vd seen_d
+
+/* ---- sums ---- */
+
+/* One step after the other: a loop over the widths would go through memory. */
+static inline double sum_lanes(const double lane[AMP__SUM_LANES]) {
+    double of8[8], of4[4];
+    _Static_assert(AMP__SUM_LANES == 16, "halved four times");
+    for (size_t j = 0; j < 8; j++) of8[j] = lane[j] + lane[j + 8];
+    for (size_t j = 0; j < 4; j++) of4[j] = of8[j] + of8[j + 4];
+    return (of4[0] + of4[2]) + (of4[1] + of4[3]);
+}
 
 /* ---- the environment and the caches ---- */
 

@@ -90,6 +90,10 @@ static inline vf vf_mul(vf x, vf y) { return _mm256_mul_ps(x, y); }
 static inline vf vf_add(vf x, vf y) { return _mm256_add_ps(x, y); }
 static inline vf vf_min(vf x, vf y) { return _mm256_min_ps(x, y); }
 static inline vf vf_max(vf x, vf y) { return _mm256_max_ps(x, y); }
+static inline vf vf_sub(vf x, vf y) { return _mm256_sub_ps(x, y); }
+static inline vf vf_div(vf x, vf y) { return _mm256_div_ps(x, y); }
+static inline vf vf_sqrt(vf x) { return _mm256_sqrt_ps(x); }
+static inline vf vf_larger(vf x, vf y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, y, _CMP_NLE_UQ)); }
 static inline vf vf_first(vf x, size_t n) { return _mm256_and_ps(x, _mm256_castsi256_ps(first(n))); }
 
 /* The largest magnitude, as an integer. */

@@ -90,6 +90,10 @@ static inline vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
 static inline vf vf_add(vf x, vf y) { return _mm512_add_ps(x, y); }
 static inline vf vf_min(vf x, vf y) { return _mm512_min_ps(x, y); }
 static inline vf vf_max(vf x, vf y) { return _mm512_max_ps(x, y); }
+static inline vf vf_sub(vf x, vf y) { return _mm512_sub_ps(x, y); }
+static inline vf vf_div(vf x, vf y) { return _mm512_div_ps(x, y); }
+static inline vf vf_sqrt(vf x) { return _mm512_sqrt_ps(x); }
+static inline vf vf_larger(vf x, vf y) { return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, y, _CMP_NLE_UQ), x); }
 static inline vf vf_first(vf x, size_t n) { return _mm512_maskz_mov_ps(first(n), x); }
 
 /* The largest magnitude, as an integer. */

@@ -133,6 +133,13 @@ static inline vf vf_mul(vf x, vf y) { return (vf){ _mm_mul_ps(x.low, y.low), _mm
 static inline vf vf_add(vf x, vf y) { return (vf){ _mm_add_ps(x.low, y.low), _mm_add_ps(x.high, y.high) }; }
 static inline vf vf_min(vf x, vf y) { return (vf){ _mm_min_ps(x.low, y.low), _mm_min_ps(x.high, y.high) }; }
 static inline vf vf_max(vf x, vf y) { return (vf){ _mm_max_ps(x.low, y.low), _mm_max_ps(x.high, y.high) }; }
+static inline vf vf_sub(vf x, vf y) { return (vf){ _mm_sub_ps(x.low, y.low), _mm_sub_ps(x.high, y.high) }; }
+static inline vf vf_div(vf x, vf y) { return (vf){ _mm_div_ps(x.low, y.low), _mm_div_ps(x.high, y.high) }; }
+static inline vf vf_sqrt(vf x) { return (vf){ _mm_sqrt_ps(x.low), _mm_sqrt_ps(x.high) }; }
+static inline __m128 larger(__m128 x, __m128 y) {
+    return as_floats(choose(as_words(_mm_cmpnle_ps(x, y)), as_words(x), as_words(y)));
+}
+static inline vf vf_larger(vf x, vf y) { return (vf){ larger(x.low, y.low), larger(x.high, y.high) }; }
 static inline vf vf_first(vf x, size_t n) {
     amp__f32 words[LANES];
     vf_store_f32(words, x);
