@@ -6,6 +6,7 @@
 #include "common/thread.h"
 #include "host/strides.h"
 #include "kernels/fpenv.h"
+#include "kernels/kernels.h"
 #include "opt_levels/context.h"
 
 #include <math.h>
@@ -96,6 +97,22 @@ static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, 
 
 /* ---- the update ---- */
 
+/* What tensors share: the powers of their group, from its first one, and whether the caches hold the step. */
+static void share(struct amp__optim *optim) {
+    uint64_t bytes = 0;
+    for (size_t k = 0; k < optim->n_groups; k++) optim->powers[k].step = 0;
+    for (size_t i = 0; i < optim->n; i++) {
+        struct amp__optim_tensor *tensor = &optim->work[i];
+        struct amp__powers *powers = &optim->powers[optim->states[i].group];
+        const amp_optim *rule = amp__optim_rule(optim, i);
+        if (!tensor->grad.data) continue;
+        if (!powers->step) *powers = amp__optim_powers(rule, *tensor->steps);
+        tensor->powers = powers;
+        if (tensor->low.data) bytes += amp__optim_bytes(rule, tensor->grad.dtype, tensor->param.size);
+    }
+    for (size_t i = 0; i < optim->n; i++) optim->work[i].stream = bytes > amp__cache_bytes();
+}
+
 struct update {
     struct amp__optim *optim;
     float norm;
@@ -116,6 +133,7 @@ static void update_one(void *update, size_t i) {
 /* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
 __attribute__((noinline)) static void update(struct amp__optim *optim) {
     double squares = 0.0;
+    share(optim);
     bool needs_norm = false;
     for (size_t k = 0; k < optim->n_groups; k++) needs_norm |= amp__optim_needs_norm(&optim->groups[k]);
     for (size_t i = 0; i < optim->n && needs_norm; i++)

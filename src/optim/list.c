@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_optim_list: everything is checked before anything is written; then one tensor after the other. */
 #include "kernels/fpenv.h"
+#include "kernels/kernels.h"
 #include "optim/optim.h"
 
 #include <math.h>
@@ -55,20 +56,19 @@ static amp_status check_all(const amp_optim *rule, const amp_optim_tensors *t) {
 
 /* ---- the step ---- */
 
-static struct amp__optim_tensor tensor_of(const amp_optim *rule, const amp_optim_tensors *t, size_t i) {
-    struct amp__optim_tensor tensor = {
-        .grad = t->grad[i],
-        .param = t->param[i],
-        .low = t->low ? t->low[i] : (amp_span){ NULL, 0, AMP_DTYPE_DEFAULT, 0 },
-        .steps = &t->steps[i],
-        .inv_scale = t->inv_scale ? *t->inv_scale : 1.0f,
-        .factor = t->grad_factor == 0.0f ? 1.0f : t->grad_factor,
-        .grad_norm = t->grad_norms ? t->grad_norms[i] : 0.0f,
-        .has_norm = t->grad_norms != NULL,
-    };
+/* Member by member: a structure made whole and then copied waits for its own stores. */
+static void find_tensor(const amp_optim *rule, const amp_optim_tensors *t, size_t i, struct amp__optim_tensor *tensor) {
+    memset(tensor, 0, sizeof *tensor);
+    tensor->grad = t->grad[i];
+    tensor->param = t->param[i];
+    if (t->low) tensor->low = t->low[i];
+    tensor->steps = &t->steps[i];
+    tensor->inv_scale = t->inv_scale ? *t->inv_scale : 1.0f;
+    tensor->factor = t->grad_factor == 0.0f ? 1.0f : t->grad_factor;
+    tensor->grad_norm = t->grad_norms ? t->grad_norms[i] : 0.0f;
+    tensor->has_norm = t->grad_norms != NULL;
     for (int k = 0; k < AMP__MOMENTS; k++)
-        if (amp__optim_moment(rule, k)) tensor.moments[k] = t->moments[k][i].data;
-    return tensor;
+        if (amp__optim_moment(rule, k)) tensor->moments[k] = t->moments[k][i].data;
 }
 
 static float limit_of(const amp_optim *rule, const amp_optim_tensors *t) {
@@ -76,29 +76,43 @@ static float limit_of(const amp_optim *rule, const amp_optim_tensors *t) {
     if (!amp__optim_needs_norm(rule)) return 1.0f;
     if (t->grad_norm) return amp__optim_limit(rule, *t->grad_norm);
     for (size_t i = 0; i < t->n; i++) {
-        const struct amp__optim_tensor tensor = tensor_of(rule, t, i);
+        struct amp__optim_tensor tensor;
+        find_tensor(rule, t, i, &tensor);
         squares += amp__optim_squares(&tensor);
     }
     return amp__optim_limit(rule, (float)sqrt(squares));
 }
 
+/* Then what it wrote first is not found in the caches anyway. */
+static bool exceeds_caches(const amp_optim *rule, const amp_optim_tensors *t) {
+    uint64_t bytes = 0;
+    if (!t->low) return false;
+    for (size_t i = 0; i < t->n; i++) bytes += amp__optim_bytes(rule, t->grad[i].dtype, t->param[i].size);
+    return bytes > amp__cache_bytes();
+}
+
 struct step {
     const amp_optim *rule;
     const amp_optim_tensors *t;
+    struct amp__powers powers;
     float limit;
+    bool stream;
 };
 
 static uint64_t size_of(void *step, size_t i) { return ((const struct step *)step)->t->param[i].size; }
 
 static void update(void *step, size_t i) {
     const struct step *s = step;
-    const struct amp__optim_tensor tensor = tensor_of(s->rule, s->t, i);
+    struct amp__optim_tensor tensor;
+    find_tensor(s->rule, s->t, i, &tensor);
+    tensor.powers = &s->powers;
+    tensor.stream = s->stream;
     amp__optim_update(s->rule, &tensor, s->limit);
 }
 
 /* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
 __attribute__((noinline)) static void step(const amp_optim *rule, const amp_optim_tensors *t) {
-    struct step s = { rule, t, limit_of(rule, t) };
+    struct step s = { rule, t, amp__optim_powers(rule, t->n ? t->steps[0] : 0), limit_of(rule, t), exceeds_caches(rule, t) };
     amp__optim_update_all(t->n, size_of, update, &s);
 }
 

@@ -31,6 +31,12 @@ static inline bool amp__optim_needs_norms(const amp_optim *rule) {
 
 /* ---- step.c ---- */
 
+/* beta^t: the same for most tensors, and not to be computed for each. */
+struct amp__powers {
+    uint64_t step; /* t */
+    double of_beta1, of_beta2;
+};
+
 /* One tensor as a step finds it. */
 struct amp__optim_tensor {
     amp_span grad, param, low; /* low.data NULL: none. param 16-bit: has no master */
@@ -40,8 +46,15 @@ struct amp__optim_tensor {
     double squares;          /* its sum of squares then, or */
     float grad_norm;         /* its L2 norm, */
     bool has_squares, has_norm; /* if they are known: else they are computed where they are needed */
+    const struct amp__powers *powers; /* of this step or of another; NULL: none */
+    bool stream;             /* the step reads and writes more than the caches hold */
     void *elements, *spread; /* the caller's own */
 };
+
+/* What a step before which `steps` were applied needs. */
+struct amp__powers amp__optim_powers(const amp_optim *rule, uint64_t steps);
+/* What a step reads and writes of a tensor that has a 16-bit copy. */
+uint64_t amp__optim_bytes(const amp_optim *rule, amp_dtype grad, uint64_t size);
 
 /* The sum of squares of a tensor's unscaled gradient. The functions of this section run in the default floating-point
  * environment (kernels/fpenv.h). */
@@ -72,6 +85,7 @@ struct amp__optim_state {
 
 struct amp__optim {
     amp_optim *groups;
+    struct amp__powers *powers; /* one a group: room for a step */
     size_t n_groups;
     struct amp__optim_state *states; /* one a parameter, in the optimizer's order */
     struct amp__optim_tensor *work;  /* room for a step */

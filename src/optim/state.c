@@ -8,7 +8,8 @@
 static amp_status copy_groups(struct amp__optim *optim, const amp_fused *given, const char *what) {
     const uint32_t stride = given->groups->struct_size;
     optim->groups = amp__alloc(given->n_groups, sizeof *optim->groups);
-    if (!optim->groups) return amp__fail_memory();
+    optim->powers = amp__alloc(given->n_groups, sizeof *optim->powers);
+    if (!optim->groups || !optim->powers) return amp__fail_memory();
     for (size_t i = 0; i < given->n_groups; i++) {
         const amp_optim *group = (const amp_optim *)(const void *)((const char *)given->groups + i * stride);
         char name[128];
@@ -86,6 +87,7 @@ void amp__optim_destroy(struct amp__optim *optim) {
     if (!optim) return;
     amp__optim_shrink(optim, 0);
     amp__free(optim->groups);
+    amp__free(optim->powers);
     amp__free(optim->states);
     amp__free(optim->work);
     amp__free(optim);

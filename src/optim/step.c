@@ -17,6 +17,23 @@ double amp__power(double base, uint64_t n) {
     return power;
 }
 
+struct amp__powers amp__optim_powers(const amp_optim *rule, uint64_t steps) {
+    const uint64_t step = steps + 1;
+    return (struct amp__powers){ step, amp__power(rule->beta1, step), amp__power(rule->beta2, step) };
+}
+
+static struct amp__powers powers_of(const amp_optim *rule, const struct amp__optim_tensor *tensor) {
+    const bool known = tensor->powers && tensor->powers->step == *tensor->steps + 1;
+    return known ? *tensor->powers : amp__optim_powers(rule, *tensor->steps);
+}
+
+uint64_t amp__optim_bytes(const amp_optim *rule, amp_dtype grad, uint64_t size) {
+    uint64_t width = amp__dtype_size(grad) + sizeof(float) + sizeof(uint16_t);
+    for (int k = 0; k < AMP__MOMENTS; k++)
+        if (amp__optim_moment(rule, k)) width += sizeof(float);
+    return size * width;
+}
+
 /* ---- norms ---- */
 
 double amp__optim_squares(const struct amp__optim_tensor *tensor) {
@@ -43,10 +60,13 @@ float amp__optim_limit(const amp_optim *rule, float norm_of_all) {
 
 static bool has(const amp_optim *rule, uint32_t flag) { return (rule->flags & flag) != 0; }
 
-static struct amp__update update_of(const amp_optim *rule, const struct amp__optim_tensor *tensor) {
+/* Short ones are not worth waiting for their stores' end. */
+enum { SHORTEST_STREAM = 32 << 10 };
+
+static void fill_update(struct amp__update *u, const amp_optim *rule, const struct amp__optim_tensor *tensor) {
     const bool master = tensor->param.dtype == AMP_FLOAT32;
     const amp_span *low = master ? &tensor->low : &tensor->param;
-    struct amp__update u = {
+    *u = (struct amp__update){
         .grad = tensor->grad.data,
         .param = master ? tensor->param.data : NULL,
         .low = low->data,
@@ -69,13 +89,14 @@ static struct amp__update update_of(const amp_optim *rule, const struct amp__opt
         .nesterov = has(rule, AMP_OPTIM_NESTEROV),
         .decay_after = has(rule, AMP_OPTIM_DECAY_AFTER_MOMENTUM),
         .decoupled = has(rule, AMP_OPTIM_DECOUPLED) || rule->kind == AMP_OPTIM_ADAMW,
+        .stream = tensor->stream && master && low->data && low->size >= SHORTEST_STREAM,
     };
-    memcpy(u.moments, tensor->moments, sizeof u.moments);
+    memcpy(u->moments, tensor->moments, sizeof u->moments);
     if (has(rule, AMP_OPTIM_BIAS_CORRECTION)) {
-        u.correction1 = (float)(1.0 - amp__power(rule->beta1, *tensor->steps + 1));
-        u.correction2 = (float)(1.0 - amp__power(rule->beta2, *tensor->steps + 1));
+        const struct amp__powers powers = powers_of(rule, tensor);
+        u->correction1 = (float)(1.0 - powers.of_beta1);
+        u->correction2 = (float)(1.0 - powers.of_beta2);
     }
-    return u;
 }
 
 /* ---- kinds ---- */
@@ -152,7 +173,7 @@ static void novograd(const amp_optim *rule, const struct amp__optim_tensor *tens
     if (u->first && !has(rule, AMP_OPTIM_INIT_ZERO)) *kept = (float)norm;
     else *kept = (float)sqrt(rule->beta2 * (before * before) + (1.0 - rule->beta2) * (norm * norm));
     const double correction =
-        has(rule, AMP_OPTIM_BIAS_CORRECTION) ? sqrt(1.0 - amp__power(rule->beta2, *tensor->steps + 1)) : 1.0;
+        has(rule, AMP_OPTIM_BIAS_CORRECTION) ? sqrt(1.0 - powers_of(rule, tensor).of_beta2) : 1.0;
     u->denominator = (float)((double)*kept / correction + rule->eps);
     u->rest1 = has(rule, AMP_OPTIM_GRAD_AVERAGING) ? u->rest1 : 1.0f;
     u->moments[1] = NULL;
@@ -178,7 +199,8 @@ static kind_fn *const kinds[] = {
 };
 
 void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *tensor, float limit) {
-    struct amp__update u = update_of(rule, tensor);
+    struct amp__update u;
+    fill_update(&u, rule, tensor);
     if (rule->kind == AMP_OPTIM_LAMB) u.ratio = limit;
     kinds[rule->kind](rule, tensor, &u);
     ++*tensor->steps;

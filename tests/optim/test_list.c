@@ -5,6 +5,13 @@
 
 #include <math.h>
 
+static amp_optim defaults(amp_optim_kind kind) {
+    amp_optim rule = AMP_OPTIM_INIT;
+    ck_ok(amp_optim_defaults(kind, &rule));
+    rule.lr = 0.5;
+    return rule;
+}
+
 static void random_tensors(struct tensors *t, const amp_optim *rule, uint64_t seed) {
     tensors_init(t, rule);
     for (size_t i = 0; i < N_TENSORS; i++) {
@@ -121,6 +128,61 @@ START_TEST(low_parameters_alone) {
 }
 END_TEST
 
+/* Corrections for the bias are by each tensor's own step, whatever the first one's is. */
+START_TEST(steps_are_each_tensors_own) {
+    const char *name;
+    const amp_optim rule = rule_of(_i, &name);
+    struct tensors together, apart;
+    float norm;
+    random_tensors(&together, &rule, (uint64_t)_i);
+    random_tensors(&apart, &rule, (uint64_t)_i);
+    ck_ok(amp_l2norm_list(together.grads, N_TENSORS, &norm, NULL));
+    together.list.grad_norm = apart.list.grad_norm = &norm;
+    for (size_t i = 0; i < N_TENSORS; i++) together.steps[i] = apart.steps[i] = 2 * (i / 2);
+    ck_ok(amp_optim_list(&rule, &together.list));
+    apart.list.n = 1;
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        ck_ok(amp_optim_list(&rule, &apart.list));
+        apart.list.grad++, apart.list.param++, apart.list.steps++;
+        for (int k = 0; k < 3; k++) apart.list.moments[k]++;
+    }
+    check_same(&together, &apart, name);
+    tensors_free(&together), tensors_free(&apart);
+}
+END_TEST
+
+/* More than the caches hold: 16-bit copies are written another way, and are the same. */
+START_TEST(copies_past_the_caches) {
+    enum { LENGTH = 1200003 };
+    static const amp_dtype types[] = { AMP_FLOAT16, AMP_BFLOAT16 };
+    amp_optim rule = defaults(AMP_OPTIM_ADAMW);
+    const size_t n = LENGTH + 2;
+    float *values = floats(4 * n), *expected = floats(n);
+    uint16_t *copies = calloc(2 * n, 2);
+    uint64_t seed = 7, steps[2] = { 0, 0 };
+    amp_span param[2], grad[2], low[2], moments[2][2], want = { expected, LENGTH, types[_i], 0 };
+    ck_assert(values && expected && copies);
+    fill_floats(values, 4 * n, 1.0f, &seed);
+    for (size_t i = 0; i < 2; i++) { /* nothing begins at a cache line */
+        param[i] = (amp_span){ values + i * n + 1, LENGTH, AMP_FLOAT32, 0 };
+        low[i] = (amp_span){ copies + i * n + 1, LENGTH, types[_i], 0 };
+        grad[i] = (amp_span){ values + 2 * n + 1, LENGTH, AMP_FLOAT32, 0 };
+        for (int k = 0; k < 2; k++) moments[k][i] = (amp_span){ floats(n), LENGTH, AMP_FLOAT32, 0 };
+    }
+    amp_optim_tensors list = AMP_OPTIM_TENSORS_INIT;
+    list.n = 2, list.param = param, list.grad = grad, list.low = low, list.steps = steps;
+    list.moments[0] = moments[0], list.moments[1] = moments[1];
+    ck_ok(amp_optim_list(&rule, &list));
+    for (size_t i = 0; i < 2; i++) {
+        ck_ok(amp_cast_list(&want, &param[i], 1));
+        ck_assert(!memcmp(low[i].data, expected, LENGTH * 2));
+        ck_assert(copies[i * n] == 0 && copies[i * n + LENGTH + 1] == 0);
+        for (int k = 0; k < 2; k++) free(moments[k][i].data);
+    }
+    free(values), free(expected), free(copies);
+}
+END_TEST
+
 /* ---- edges ---- */
 
 /* One tensor of one element. */
@@ -135,13 +197,6 @@ static float one(const amp_optim *rule, float param, float grad, uint64_t steps,
     }
     ck_ok(amp_optim_list(rule, &list));
     return param;
-}
-
-static amp_optim defaults(amp_optim_kind kind) {
-    amp_optim rule = AMP_OPTIM_INIT;
-    ck_ok(amp_optim_defaults(kind, &rule));
-    rule.lr = 0.5;
-    return rule;
 }
 
 /* At the first step Adam's direction is g / (|g| + eps), Adagrad's too, and with g = eps that is 1/2 if eps is added to
@@ -175,6 +230,21 @@ START_TEST(zero_norms_leave_the_rate) {
     larc.weight_decay = 0.5;
     ck_assert(one(&larc, 2.0f, 0.0f, 0, 0.0f) == 1.5f);  /* g 0: weight decay still at lr */
     ck_assert(one(&larc, 0.0f, 1.0f, 0, 0.0f) == -0.5f); /* p 0: plain SGD */
+}
+END_TEST
+
+/* Apex's NovoGrad divides the norm's mean by sqrt(1 - beta2^t) even where it began with the first norm, not with 0, and so
+ * begins with small steps. Everything here is exact. */
+START_TEST(novograd_corrects_both_means) {
+    amp_optim rule = defaults(AMP_OPTIM_NOVOGRAD);
+    rule.beta1 = 0.5, rule.beta2 = 0.75, rule.eps = 0.0;
+    ck_assert(one(&rule, 1.0f, 4.0f, 0, 0.0f) == 0.75f); /* m 2 / 0.5, n 4 / 0.5: u is 1/2 */
+    rule.flags |= AMP_OPTIM_INIT_ZERO;
+    ck_assert(one(&rule, 1.0f, 4.0f, 0, 0.0f) == 0.5f); /* n 2 / 0.5: u is 1 */
+    rule.flags = AMP_OPTIM_DECOUPLED | AMP_OPTIM_GRAD_AVERAGING;
+    ck_assert(one(&rule, 1.0f, 4.0f, 0, 0.0f) == 0.75f); /* m 2, n 4 */
+    rule.flags = 0;
+    ck_assert(one(&rule, 1.0f, 4.0f, 0, 0.0f) == 0.5f); /* the paper's: m is g / n */
 }
 END_TEST
 
@@ -281,6 +351,9 @@ static void add_tests(TCase *tests) {
     tcase_add_loop_test(tests, known_norms_are_the_computed_ones, 0, N_RULES);
     tcase_add_loop_test(tests, overflow_writes_nothing, 0, N_RULES);
     tcase_add_loop_test(tests, low_parameters_alone, 0, N_RULES);
+    tcase_add_loop_test(tests, steps_are_each_tensors_own, 0, N_RULES);
+    tcase_add_loop_test(tests, copies_past_the_caches, 0, 2);
+    tcase_add_test(tests, novograd_corrects_both_means);
     tcase_add_loop_test(tests, nan_stays_with_its_element, 0, N_RULES);
     tcase_add_loop_test(tests, empty_lists_and_tensors, 0, N_RULES);
     tcase_add_test(tests, eps_is_added_to_the_root);
