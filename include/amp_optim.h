@@ -51,6 +51,7 @@ enum {
     /* n = sqrt(beta2 * n^2 + (1 - beta2) * norm(g)^2) per tensor, at t = 1 n = norm(g) unless INIT_ZERO;
      * DECOUPLED: m = beta1 * m + k * g, p -= lr * ((m / corr1) / (n / sqrt(corr2) + eps) + d * p); else the paper's rule:
      * m = beta1 * m + k * (g / (n / sqrt(corr2) + eps) + d * p), p -= lr * m / corr1. k as in LAMB.
+     * corr2 divides n also where n began as norm(g), which is Apex's: the first steps are small, by sqrt(corr2).
      * moments[0]: m, [1]: n, one element. The L2 norm only. Source: Ginsburg et al., arXiv:1905.11286 (without
      * DECOUPLED, BIAS_CORRECTION and GRAD_AVERAGING); Apex FusedNovoGrad, whose reg_inside_moment is: not DECOUPLED. */
     AMP_OPTIM_NOVOGRAD = 5,

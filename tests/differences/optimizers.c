@@ -118,6 +118,16 @@ START_TEST(bfloat16_in_every_rule) {
 }
 END_TEST
 
+START_TEST(lamb_without_a_limit_sees_its_gradients) {
+    amp_optim rule = rule_of(AMP_OPTIM_LAMB);
+    struct one t;
+    rule.max_grad_norm = 0.0;
+    one_init(&t, &rule, 1.0f, 3.0f);
+    ck_ok(amp_optim_list(&rule, &t.list));
+    ck_assert(t.moments[0][0] == 3.0f * (float)(1.0 - rule.beta1));
+}
+END_TEST
+
 START_TEST(novograd_keeps_the_l2_norm) {
     const amp_optim rule = rule_of(AMP_OPTIM_NOVOGRAD);
     struct one t;
@@ -134,5 +144,6 @@ void add_optimizers(TCase *tcase) {
     tcase_add_test(tcase, gradients_are_read_moments_are_fp32);
     tcase_add_test(tcase, larc_decays_where_a_norm_is_zero);
     tcase_add_test(tcase, bfloat16_in_every_rule);
+    tcase_add_test(tcase, lamb_without_a_limit_sees_its_gradients);
     tcase_add_test(tcase, novograd_keeps_the_l2_norm);
 }
