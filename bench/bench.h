@@ -16,6 +16,7 @@
     X(norm)                                                                                                            \
     X(lists)                                                                                                           \
     X(sets)                                                                                                            \
+    X(optim)                                                                                                           \
     X(matmul)                                                                                                          \
     X(gate)                                                                                                            \
     X(calls)                                                                                                           \
@@ -93,6 +94,18 @@ struct bench_floats {
 };
 extern bench_fn *const bench_multiplies[], *const bench_reads[]; /* of struct bench_floats */
 size_t bench_n_floats(void);
+
+/* Loops with the streams of an optimizer's step, over n tensors of `length` elements, a multiple of 16, one behind the
+ * other. They compute nothing: what they write to `floats` is what was there. */
+struct bench_stream {
+    const void *grad; /* read: fp32, or 16-bit where `low` is */
+    float *floats[3]; /* read and written: parameter, moments */
+    uint16_t *low;    /* written; NULL: none */
+    size_t n_floats, n, length;
+};
+extern bench_fn *const bench_streams[]; /* of struct bench_stream */
+extern const char *const bench_stream_names[];
+size_t bench_n_streams(void);
 
 #define BENCH_GROUP(name) void bench_##name(void);
 BENCH_GROUPS(BENCH_GROUP)
