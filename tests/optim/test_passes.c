@@ -48,6 +48,9 @@ static AMP__UPDATE_SQUARES(count_lamb_moments) {
 
 /* These do nothing: the numbers would be wrong if they were wanted, but so is the count. */
 static AMP__CAST(count_cast) { (void)dst, (void)src, (void)n, count.others++; }
+static AMP__CAST_LIST(count_cast_list) { (void)dst, (void)src, (void)n, count.others++; }
+static AMP__SCALE_LIST(count_scale_list) { (void)dst, (void)src, (void)n, (void)scale, (void)nonfinite, count.others++; }
+static AMP__CLAMP_LIST(count_clamp_list) { (void)dst, (void)src, (void)n, (void)limit, count.others++; }
 static AMP__SCALE(count_scale) { (void)dst, (void)src, (void)n, (void)scale, (void)nonfinite, count.others++; }
 static AMP__AXPBY(count_axpby) {
     (void)dst, (void)a, (void)x, (void)b, (void)y, (void)n, (void)nonfinite, count.others++;
@@ -63,7 +66,8 @@ static void begin_counting(const struct rig *rig) {
     for (int to = 1; to < AMP__TYPES; to++)
         for (int from = 1; from < AMP__TYPES; from++) {
             table->cast[to][from] = table->cast_stream[to][from] = count_cast;
-            table->scale[to][from] = table->scale_stream[to][from] = count_scale;
+            table->cast_list[to][from] = count_cast_list, table->clamp_list[to][from] = count_clamp_list;
+            table->scale_list[to][from] = count_scale_list, table->scale_stream[to][from] = count_scale;
             for (int y = 1; y < AMP__TYPES; y++) table->axpby[to][from][y] = count_axpby;
         }
     for (int type = 1; type < AMP__TYPES; type++) table->sum_squares[type] = count_sum;
