@@ -20,9 +20,11 @@ static void run(const char *name, amp_dtype dtype, size_t width, size_t bytes, c
 }
 
 void bench_norm(void) {
-    const size_t large = (size_t)256 << 20, small = (size_t)1 << 20;
+    const size_t large = (size_t)256 << 20, small = (size_t)1 << 20, least = (size_t)16 << 10;
     run("L2 norm, fp32", AMP_FLOAT32, 4, large, "256 MiB", 0.95);
-    run("L2 norm, fp16", AMP_FLOAT16, 2, large, "256 MiB", 0);
-    run("L2 norm, bf16", AMP_BFLOAT16, 2, large, "256 MiB", 0);
+    run("L2 norm, fp16", AMP_FLOAT16, 2, large, "256 MiB", 0.95);
+    run("L2 norm, bf16", AMP_BFLOAT16, 2, large, "256 MiB", 0.95);
     run("L2 norm, fp32", AMP_FLOAT32, 4, small, "1 MiB", 0);
+    run("L2 norm, fp16", AMP_FLOAT16, 2, least, "16 KiB", 0); /* without waiting for memory */
+    run("L2 norm, bf16", AMP_BFLOAT16, 2, least, "16 KiB", 0);
 }
