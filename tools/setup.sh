@@ -4,6 +4,7 @@
 #
 #   setup_need THING...   check each thing; install what is missing; exit 2, printing the command, where that fails
 #   setup_want THING...   the same for things without which a check is merely skipped: a note instead of the exit
+#   setup_cuda            says so if there is no CUDA compiler
 #   configure DIR ARG...  meson setup, anew only when something about it changed
 #   logged LOG CMD...     run quietly; show the log's end if it fails
 #
@@ -53,6 +54,7 @@ present() {
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
+    cuda) at_least "$(cuda_version)" 12.4 ;;
     git | doxygen | abidiff | valgrind) have "$1" ;;
     libfuzzer) links_libfuzzer ;;
     arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
@@ -147,6 +149,17 @@ find_cc() {
         fi
     done
     return 1
+}
+
+# Of nvcc where Meson looks for it; 0: there is none.
+cuda_version() {
+    for nvcc in nvcc /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc; do
+        if have "$nvcc"; then
+            "$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p'
+            return
+        fi
+    done
+    echo 0
 }
 
 clang_major() { clang -dumpversion 2>/dev/null | cut -d. -f1; }
@@ -292,6 +305,14 @@ setup_want() {
             say "going on without $(describe "$thing") (to have it: $hint)"
         fi
     done
+}
+
+# CUDA's compiler is too old in the distributions, or not there: it is never installed, only spoken of.
+setup_cuda() {
+    if ! present cuda; then
+        say "going on without nvcc 12.4 or later, which is optional: libamp_cuda.so is not built, its tests are skipped (to have" \
+            "it: NVIDIA's CUDA toolkit, in /usr/local/cuda, or its nvcc on PATH)"
+    fi
 }
 
 # ---- building ---------------------------------------------------------------------------------------------------------

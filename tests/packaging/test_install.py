@@ -35,7 +35,7 @@ def main():
     with scratch() as folder:
         prefix, build = folder / "prefix", folder / "build"
         with tap.test("installs into a prefix"):
-            setup(build, source, f"--prefix={prefix}", *QUICK, "-Dtests=disabled", "-Dexamples=disabled")
+            setup(build, source, f"--prefix={prefix}", *QUICK, "-Dtests=disabled", "-Dexamples=disabled", "-Dgpu_archs=90")
             run("meson", "install", "-C", build)
         pc_folder = next((file.parent for file in prefix.rglob("libamp.pc")), prefix)
 
@@ -46,9 +46,10 @@ def main():
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", "libamp.pc"}
             expect(wanted <= libraries, f"libraries: {sorted(libraries)}, wanted {sorted(wanted)}")
             expect(not (prefix / "bin").exists(), "programs were installed")
-            built = (build / "src" / "libamp_onednn.so").exists()
-            beside = any((file.parent / "libamp_onednn.so").exists() for file in prefix.rglob("libamp.so"))
-            expect(built == beside, f"libamp_onednn.so: built {built}, installed beside libamp.so {beside}")
+            for backend in ("libamp_onednn.so", "libamp_cuda.so"):
+                built = (build / "src" / backend).exists()
+                beside = any((file.parent / backend).exists() for file in prefix.rglob("libamp.so"))
+                expect(built == beside, f"{backend}: built {built}, installed beside libamp.so {beside}")
 
         with tap.test("pkg-config knows the version"):
             said = run("pkg-config", "--modversion", "libamp", env={"PKG_CONFIG_PATH": str(pc_folder)})

@@ -33,7 +33,11 @@ if get_option('tests').enabled()
   test('long', sh, args: ['-c', 'exit 1'], suite: 'slow')
 endif
 """
-OPTIONS = "option('tests', type: 'feature')\noption('examples', type: 'feature')\n"
+OPTIONS = """option('tests', type: 'feature')
+option('examples', type: 'feature')
+option('cuda', type: 'feature')
+option('gpu_archs', type: 'array')
+"""
 TRAIN = '#include <stdio.h>\nint main(int c, char **v) { for (int i = 1; i < c; i++) puts(v[i]); return c > 4 ? 3 : 0; }\n'
 
 

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libamp_cuda.so's table: lists of tensors in the memory of NVIDIA GPUs. CUDA's runtime is linked in. */
+#include "kernels/backend.h"
+#include "kernels/cuda/machine.h"
+
+#include <cuda_runtime_api.h>
+
+static enum cuda_answer answer_of(cudaError_t error) {
+    switch (error) {
+    case cudaSuccess: return CUDA_ANSWERED;
+    case cudaErrorNoDevice: return CUDA_SAW_NO_DEVICE;
+    case cudaErrorInsufficientDriver: return CUDA_DRIVER_TOO_OLD;
+    default: return CUDA_FAILED;
+    }
+}
+
+static amp_status init(const struct amp__backend_host *host, char *version, size_t size) {
+    char text[400];
+    struct cuda_machine machine = { .runtime = CUDART_VERSION };
+    if (cudaDriverGetVersion(&machine.driver) != cudaSuccess) machine.driver = 0;
+    const cudaError_t error = cudaGetDeviceCount(&machine.devices);
+    machine.answer = answer_of(error);
+    machine.error = cudaGetErrorString(error);
+    (void)cudaGetLastError(); /* the answer is no error of the host's next call */
+    const amp_status status = cuda_judge(&machine, text, sizeof text);
+    if (status != AMP_OK) return host->fail(status, text);
+    (void)cuda_judge(&machine, version, size);
+    return AMP_OK;
+}
+
+__attribute__((visibility("default"))) const struct amp__backend *amp_backend(void);
+
+__attribute__((visibility("default"))) const struct amp__backend *amp_backend(void) {
+    static const struct amp__backend table = {
+        .magic = AMP__BACKEND_MAGIC,
+        .struct_size = sizeof table,
+        .abi = AMP__BACKEND_ABI,
+        .abi_oldest = AMP__BACKEND_ABI_OLDEST,
+        .name = "cuda",
+        .init = init,
+    };
+    return &table;
+}

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Suites of what libamp_cuda.so is made of and needs no device: one per file. */
+#ifndef AMP_TESTS_CUDA_SUPPORT_H
+#define AMP_TESTS_CUDA_SUPPORT_H
+
+#include <check.h>
+
+Suite *suite_machine(void);
+
+#endif
