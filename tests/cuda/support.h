@@ -6,5 +6,6 @@
 #include <check.h>
 
 Suite *suite_machine(void);
+Suite *suite_plan(void);
 
 #endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a kernel reads of lists of tensors: a table in the device's memory that plan.c wrote. For C and for nvcc.
+ *
+ * A call's lists are its spans: tensor i of a call is entry i of each list. Tensors are cut into chunks, one a block of
+ * threads; no chunk holds elements of two tensors, and a tensor's chunks stand in order, one after the other.
+ *
+ * A thread moves CUDA_GROUP elements at a time. Where a tensor's addresses allow it, its elements from `head` on lie on
+ * 16-byte boundaries in the spans that are `wide`, and are moved 16 bytes at a time; the head before them, what is left at
+ * the end, and other spans are moved element by element.
+ */
+#ifndef AMP_KERNELS_CUDA_TABLE_H
+#define AMP_KERNELS_CUDA_TABLE_H
+
+#include <stdint.h>
+
+#define CUDA_SPANS 6
+#define CUDA_THREADS 256
+#define CUDA_GROUP 8                            /* 16 bytes of a 16-bit type */
+#define CUDA_TILE (CUDA_THREADS * CUDA_GROUP)   /* elements that a block moves at a time */
+#define CUDA_CHUNK_MIN CUDA_TILE                /* elements of a chunk, but for the last of a tensor and the head */
+#define CUDA_CHUNK_MAX (8 * CUDA_TILE)
+#define CUDA_CHUNKS_WANTED 1024                 /* smaller chunks rather than fewer: more than any GPU runs at a time */
+
+struct cuda_chunk {
+    uint64_t begin; /* its first element in its tensor */
+    uint32_t count; /* elements; at least 1 */
+    uint32_t tensor;
+};
+
+/* A tensor's shape word: for span k, bits 4k to 4k + 2 the amp_dtype (0: this tensor has no such span), bit 4k + 3 wide;
+ * bits 24 to 26 the head; bit 27: no span has 16-bit elements. */
+#define CUDA_TYPE(shape, k) ((shape) >> (4 * (k)) & 7u)
+#define CUDA_WIDE(shape, k) ((shape) >> (4 * (k) + 3) & 1u)
+#define CUDA_HEAD(shape) ((shape) >> 24 & 7u)
+#define CUDA_LONG(shape) ((shape) >> 27 & 1u)
+
+struct cuda_table {
+    const struct cuda_chunk *chunks;
+    const uint64_t *addresses;    /* of span k of tensor i: [k * n_tensors + i] */
+    const uint32_t *shapes;       /* of tensor i */
+    const uint32_t *first_chunks; /* of tensor i; [n_tensors] is n_chunks */
+    uint32_t n_tensors, n_chunks;
+};
+
+#endif
