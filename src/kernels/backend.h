@@ -11,9 +11,9 @@
 #ifndef AMP_KERNELS_BACKEND_H
 #define AMP_KERNELS_BACKEND_H
 
-#include "amp_kernels.h"
+#include "amp_device.h"
 
-#define AMP__BACKEND_ABI 2
+#define AMP__BACKEND_ABI 3
 #define AMP__BACKEND_ABI_OLDEST 1
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
@@ -32,6 +32,19 @@ struct amp__backend_host {
     /* d = activation(alpha * sums + beta * c + bias) in d's type for a block of d: rows i0 to i0 + rows, columns j0 to
      * j0 + cols. sums are the block's op(a) * op(b), ld elements between rows; overwritten. For batch 1. */
     void (*finish)(const amp_matmul_args *args, float *sums, size_t ld, size_t i0, size_t rows, size_t j0, size_t cols);
+};
+
+/* A call over lists in a device's memory, checked; amp_device.h has the words. */
+enum { AMP__LIST_CAST, AMP__LIST_ZERO, AMP__LIST_SCALE, AMP__LIST_AXPBY, AMP__LIST_CHECK, AMP__LIST_OPTIM };
+struct amp__list_call {
+    int32_t kind; /* AMP__LIST_... */
+    void *stream;
+    size_t n;
+    const amp_span *spans[3];            /* dst and the sources; of CHECK: src */
+    amp_factor factors[2];               /* in the order of the arguments */
+    float *found_inf, *norm, *norms;     /* on the device */
+    const amp_optim *rule;               /* OPTIM: of libamp's size */
+    const amp_optim_tensors *tensors;    /* likewise; moments that the rule has not are NULL */
 };
 
 /* What a plugin gives to libamp. Constant, and there for the life of the process. */
@@ -57,6 +70,11 @@ struct amp__backend {
     /* 2, may be NULL: by what a product of this type is computed, as the gate's table (opt_levels/gate_table.inc) names it:
      * "avx512_core_bf16"; "" where operands are converted to fp32. Static. */
     const char *(*matmul_unit)(amp_dtype type);
+    /* 3, may be NULL, and then all three are: lists on device `id`. What list_open makes, list_close ends. list_run starts the
+     * work on call->stream. */
+    amp_status (*list_open)(int32_t id, void **list);
+    void (*list_close)(void *list);
+    amp_status (*list_run)(void *list, const struct amp__list_call *call);
 };
 
 #define AMP__BACKEND_LOCKS 4

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_optim_list: everything is checked before anything is written; then one tensor after the other. */
+#include "kernels/device.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
 #include "optim/optim.h"
@@ -11,21 +12,21 @@
 
 static amp_status check_span(const amp_span *span, const char *list, size_t i, uint64_t size, bool fp32_only) {
     const bool type = span->dtype == AMP_FLOAT32 || (!fp32_only && amp__is_low(span->dtype));
-    AMP_RETURN_IF(!type, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s[%zu].dtype is %s: use fp32%s", list, i,
+    AMP_RETURN_IF(!type, AMP_ERR_INVALID_ARGUMENT, "%s[%zu].dtype is %s: use fp32%s", list, i,
                   amp__dtype_name(span->dtype), fp32_only ? "" : ", fp16 or bf16");
-    AMP_RETURN_IF(span->reserved, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s[%zu].reserved is not 0", list, i);
-    AMP_RETURN_IF(span->size != size, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s[%zu] has %llu elements; it needs %llu",
+    AMP_RETURN_IF(span->reserved, AMP_ERR_INVALID_ARGUMENT, "%s[%zu].reserved is not 0", list, i);
+    AMP_RETURN_IF(span->size != size, AMP_ERR_INVALID_ARGUMENT, "%s[%zu] has %llu elements; it needs %llu",
                   list, i, (unsigned long long)span->size, (unsigned long long)size);
-    AMP_RETURN_IF(size && !span->data, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s[%zu].data is NULL", list, i);
+    AMP_RETURN_IF(size && !span->data, AMP_ERR_INVALID_ARGUMENT, "%s[%zu].data is NULL", list, i);
     AMP_RETURN_IF(size > PTRDIFF_MAX / sizeof(float), AMP_ERR_INVALID_ARGUMENT,
-                  "amp_optim_list: %s[%zu] has more elements than there can be", list, i);
+                  "%s[%zu] has more elements than there can be", list, i);
     return AMP_OK;
 }
 
 static amp_status check_low(const amp_optim_tensors *t, size_t i) {
     if (!t->low || !t->low[i].data) return AMP_OK;
     AMP_RETURN_IF(!amp__is_low(t->low[i].dtype) || t->param[i].dtype != AMP_FLOAT32, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_optim_list: low[%zu] is %s beside param[%zu] in %s: it is the 16-bit copy of an FP32 master", i,
+                  "low[%zu] is %s beside param[%zu] in %s: it is the 16-bit copy of an FP32 master", i,
                   amp__dtype_name(t->low[i].dtype), i, amp__dtype_name(t->param[i].dtype));
     return check_span(&t->low[i], "low", i, t->param[i].size, false);
 }
@@ -38,7 +39,7 @@ static amp_status check_tensor(const amp_optim *rule, const amp_optim_tensors *t
     for (int k = 0; k < AMP__MOMENTS; k++) {
         static const char *const lists[] = { "moments[0]", "moments[1]", "moments[2]" };
         if (!amp__optim_moment(rule, k)) continue;
-        AMP_RETURN_IF(!t->moments[k], AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: %s is NULL, and the rule keeps %s there",
+        AMP_RETURN_IF(!t->moments[k], AMP_ERR_INVALID_ARGUMENT, "%s is NULL, and the rule keeps %s there",
                       lists[k], amp__optim_moment(rule, k));
         AMP_TRY(check_span(&t->moments[k][i], lists[k], i, amp__optim_moment_size(rule, k, size), true));
     }
@@ -47,9 +48,9 @@ static amp_status check_tensor(const amp_optim *rule, const amp_optim_tensors *t
 
 static amp_status check_all(const amp_optim *rule, const amp_optim_tensors *t) {
     AMP_RETURN_IF(t->n && (!t->grad || !t->param || !t->steps), AMP_ERR_INVALID_ARGUMENT,
-                  "amp_optim_list: %s is NULL and n is %zu", !t->grad ? "grad" : !t->param ? "param" : "steps", t->n);
+                  "%s is NULL and n is %zu", !t->grad ? "grad" : !t->param ? "param" : "steps", t->n);
     AMP_RETURN_IF(!(fabsf(t->grad_factor) <= 3.402823466e38f), AMP_ERR_INVALID_ARGUMENT,
-                  "amp_optim_list: grad_factor is not finite");
+                  "grad_factor is not finite");
     for (size_t i = 0; i < t->n; i++) AMP_TRY(check_tensor(rule, t, i));
     return AMP_OK;
 }
@@ -116,17 +117,34 @@ __attribute__((noinline)) static void step(const amp_optim *rule, const amp_opti
     amp__optim_update_all(t->n, size_of, update, &s);
 }
 
+static amp_status check_call(const amp_optim *given, const amp_optim_tensors *tensors, const char *function, amp_optim *rule,
+                             amp_optim_tensors *t) {
+    memset(t, 0, sizeof *t);
+    AMP_RETURN_IF(!tensors, AMP_ERR_INVALID_ARGUMENT, "%s: tensors is NULL", function);
+    AMP_TRY(amp__copy_struct(t, sizeof *t, sizeof *t, tensors, tensors->struct_size, "amp_optim_tensors"));
+    AMP_TRY(amp__optim_check(given, function, rule));
+    const amp_status status = check_all(rule, t);
+    return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s: ", function);
+}
+
 AMP_API amp_status amp_optim_list(const amp_optim *given, const amp_optim_tensors *tensors) {
     amp_optim rule;
     amp_optim_tensors t;
-    memset(&t, 0, sizeof t);
-    AMP_RETURN_IF(!tensors, AMP_ERR_INVALID_ARGUMENT, "amp_optim_list: tensors is NULL");
-    AMP_TRY(amp__copy_struct(&t, sizeof t, sizeof t, tensors, tensors->struct_size, "amp_optim_tensors"));
-    AMP_TRY(amp__optim_check(given, "amp_optim_list", &rule));
-    AMP_TRY(check_all(&rule, &t));
+    AMP_TRY(check_call(given, tensors, "amp_optim_list", &rule, &t));
     if (t.found_inf && *t.found_inf != 0.0f) return AMP_OK;
     const amp__fpenv saved = amp__fpenv_enter();
     step(&rule, &t);
     amp__fpenv_leave(saved);
     return AMP_OK;
+}
+
+AMP_API amp_status amp_device_optim(amp_device_list *list, void *stream, const amp_optim *given,
+                                    const amp_optim_tensors *tensors) {
+    amp_optim rule;
+    amp_optim_tensors t;
+    AMP_TRY(check_call(given, tensors, "amp_device_optim", &rule, &t));
+    for (int k = 0; k < AMP__MOMENTS; k++)
+        if (!amp__optim_moment(&rule, k)) t.moments[k] = NULL;
+    const struct amp__list_call call = { .kind = AMP__LIST_OPTIM, .stream = stream, .n = t.n, .rule = &rule, .tensors = &t };
+    return amp__device_run(list, &call, "amp_device_optim");
 }

@@ -6,6 +6,8 @@
 int main(void) {
     SRunner *runner = srunner_create(suite_machine());
     srunner_add_suite(runner, suite_plan());
+    srunner_add_suite(runner, suite_lists_cuda());
+    srunner_add_suite(runner, suite_steps());
     srunner_run_all(runner, CK_ENV);
     const int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -7,5 +7,7 @@
 
 Suite *suite_machine(void);
 Suite *suite_plan(void);
+Suite *suite_lists_cuda(void);
+Suite *suite_steps(void);
 
 #endif

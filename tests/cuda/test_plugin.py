@@ -66,7 +66,7 @@ def exports_one_function(rig, plugin):
 
 def needs_libc_alone(rig, plugin):
     needed = re.findall(r"NEEDED.*\[(.*)\]", tool("readelf", "-d", plugin))
-    strange = [name for name in needed if not re.match(r"(libc|libm|libdl|librt|libpthread|libgcc_s)\.so|ld-linux", name)]
+    strange = [name for name in needed if not re.match(r"(libc|libm|libdl|librt|libpthread|libgcc_s)\.so|lib(a|ub|t)san\.so|ld-linux", name)]
     must(needed and not strange, f"needs {strange}: a machine without CUDA could not load it")
 
 

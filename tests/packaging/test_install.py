@@ -8,7 +8,7 @@ import sys
 from support import QUICK, Tap, compiler, expect, run, scratch, setup
 
 HERE = pathlib.Path(__file__).resolve().parent
-PUBLIC = {"amp.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h", "amp.hpp"}
+PUBLIC = {"amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h", "amp.hpp"}
 
 
 def versions_of(source):
@@ -41,7 +41,7 @@ def main():
 
         with tap.test("installs what is public and nothing else"):
             headers = {file.name for file in (prefix / "include").rglob("*") if file.is_file()}
-            expect({"amp.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h"} <= headers <= PUBLIC, f"headers: {sorted(headers)}")
+            expect({"amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h"} <= headers <= PUBLIC, f"headers: {sorted(headers)}")
             libraries = {file.name for file in prefix.rglob("lib*") if file.is_file() and "libamp" in file.name}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", "libamp.pc"}
             expect(wanted <= libraries, f"libraries: {sorted(libraries)}, wanted {sorted(wanted)}")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libamp_cuda.so's table: lists of tensors in the memory of NVIDIA GPUs. CUDA's runtime is linked in. */
 #include "kernels/backend.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/machine.h"
 
 #include <cuda_runtime_api.h>
@@ -25,6 +26,7 @@ static amp_status init(const struct amp__backend_host *host, char *version, size
     const amp_status status = cuda_judge(&machine, text, sizeof text);
     if (status != AMP_OK) return host->fail(status, text);
     (void)cuda_judge(&machine, version, size);
+    cuda_device_init(host);
     return AMP_OK;
 }
 
@@ -35,9 +37,12 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
         .magic = AMP__BACKEND_MAGIC,
         .struct_size = sizeof table,
         .abi = AMP__BACKEND_ABI,
-        .abi_oldest = AMP__BACKEND_ABI_OLDEST,
+        .abi_oldest = 1,
         .name = "cuda",
         .init = init,
+        .list_open = cuda_list_open,
+        .list_close = cuda_list_close,
+        .list_run = cuda_list_run,
     };
     return &table;
 }

@@ -14,6 +14,13 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Kernels of GPUs convert by the same functions. */
+#ifdef __CUDACC__
+#define AMP__CONVERT static __host__ __device__ __forceinline__
+#else
+#define AMP__CONVERT static inline
+#endif
+
 /* C types that hold each format: the 16-bit ones as bit patterns. */
 typedef float amp__f32;
 typedef uint16_t amp__f16, amp__bf16;
@@ -23,28 +30,35 @@ typedef double amp__f64;
 struct amp__format {
     unsigned exponent, mantissa;
 };
-static const struct amp__format amp__format_f16 = { 5, 10 }, amp__format_bf16 = { 8, 7 }, amp__format_f32 = { 8, 23 },
-                                amp__format_f64 = { 11, 52 };
+#define AMP__FORMAT(type, exponent, mantissa)                                                                          \
+    AMP__CONVERT struct amp__format amp__format_##type(void) {                                                         \
+        const struct amp__format format = { exponent, mantissa };                                                      \
+        return format;                                                                                                 \
+    }
+AMP__FORMAT(f16, 5, 10)
+AMP__FORMAT(bf16, 8, 7)
+AMP__FORMAT(f32, 8, 23)
+AMP__FORMAT(f64, 11, 52)
 
-static inline uint32_t amp__f32_bits(float value) {
+AMP__CONVERT uint32_t amp__f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float amp__f32_from_bits(uint32_t bits) {
+AMP__CONVERT float amp__f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline uint64_t amp__f64_bits(double value) {
+AMP__CONVERT uint64_t amp__f64_bits(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline double amp__f64_from_bits(uint64_t bits) {
+AMP__CONVERT double amp__f64_from_bits(uint64_t bits) {
     double value;
     memcpy(&value, &bits, sizeof value);
     return value;
@@ -53,20 +67,20 @@ static inline double amp__f64_from_bits(uint64_t bits) {
 /* ---- any format to any other; called with constants, so that each use becomes its own few instructions ---- */
 
 /* The bits of +infinity, above which are the NaNs. */
-static inline uint64_t amp__infinity(struct amp__format format) {
+AMP__CONVERT uint64_t amp__infinity(struct amp__format format) {
     return ((UINT64_C(1) << format.exponent) - 1) << format.mantissa;
 }
 
-static inline uint64_t amp__bias(struct amp__format format) { return (UINT64_C(1) << (format.exponent - 1)) - 1; }
+AMP__CONVERT uint64_t amp__bias(struct amp__format format) { return (UINT64_C(1) << (format.exponent - 1)) - 1; }
 
 /* bits / 2^shift, to nearest even; shift from 1 on. */
-static inline uint64_t amp__shift_right_even(uint64_t bits, unsigned shift) {
+AMP__CONVERT uint64_t amp__shift_right_even(uint64_t bits, unsigned shift) {
     const uint64_t odd = (bits >> shift) & 1;
     return (bits + (UINT64_C(1) << (shift - 1)) - 1 + odd) >> shift;
 }
 
 /* To a format with fewer mantissa and fewer exponent bits. */
-static inline uint64_t amp__narrow(uint64_t bits, struct amp__format src, struct amp__format dst) {
+AMP__CONVERT uint64_t amp__narrow(uint64_t bits, struct amp__format src, struct amp__format dst) {
     const uint64_t sign = bits >> (src.exponent + src.mantissa);
     const uint64_t minus = sign << (dst.exponent + dst.mantissa);
     const uint64_t magnitude = bits ^ (sign << (src.exponent + src.mantissa));
@@ -89,7 +103,7 @@ static inline uint64_t amp__narrow(uint64_t bits, struct amp__format src, struct
 }
 
 /* To a format with more mantissa and at least as many exponent bits: exact. */
-static inline uint64_t amp__widen(uint64_t bits, struct amp__format src, struct amp__format dst) {
+AMP__CONVERT uint64_t amp__widen(uint64_t bits, struct amp__format src, struct amp__format dst) {
     const uint64_t sign = bits >> (src.exponent + src.mantissa);
     const uint64_t minus = sign << (dst.exponent + dst.mantissa);
     const uint64_t one = UINT64_C(1) << src.mantissa;
@@ -111,18 +125,18 @@ static inline uint64_t amp__widen(uint64_t bits, struct amp__format src, struct 
 
 /* ---- between float and the 16-bit types: the common ones, without branches where SSE2 can do without ---- */
 
-static inline float amp__bf16_to_f32(amp__bf16 bits) {
+AMP__CONVERT float amp__bf16_to_f32(amp__bf16 bits) {
     const uint32_t quiet = (bits & 0x7fffu) > 0x7f80u ? 0x00400000u : 0;
     return amp__f32_from_bits((uint32_t)bits << 16 | quiet);
 }
 
-static inline amp__bf16 amp__f32_to_bf16(float value) {
+AMP__CONVERT amp__bf16 amp__f32_to_bf16(float value) {
     const uint32_t bits = amp__f32_bits(value);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
     return (amp__bf16)((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x0040u : rounded);
 }
 
-static inline float amp__f16_to_f32(amp__f16 bits) {
+AMP__CONVERT float amp__f16_to_f32(amp__f16 bits) {
     const uint32_t magnitude = bits & 0x7fffu, minus = (uint32_t)(bits & 0x8000u) << 16;
     /* Infinity and NaN move to float's highest exponent by twice the difference of the biases. */
     const uint32_t rebias = magnitude >= 0x7c00u ? 224u << 23 : 112u << 23;
@@ -135,32 +149,32 @@ static inline float amp__f16_to_f32(amp__f16 bits) {
     return amp__f32_from_bits(minus | (normal & is_normal) | (subnormal & ~is_normal));
 }
 
-static inline amp__f16 amp__f32_to_f16(float value) {
-    return (amp__f16)amp__narrow(amp__f32_bits(value), amp__format_f32, amp__format_f16);
+AMP__CONVERT amp__f16 amp__f32_to_f16(float value) {
+    return (amp__f16)amp__narrow(amp__f32_bits(value), amp__format_f32(), amp__format_f16());
 }
 
 /* ---- the others; between the 16-bit types by way of float, which holds both exactly ---- */
 
-static inline amp__bf16 amp__f16_to_bf16(amp__f16 bits) { return amp__f32_to_bf16(amp__f16_to_f32(bits)); }
-static inline amp__f16 amp__bf16_to_f16(amp__bf16 bits) { return amp__f32_to_f16(amp__bf16_to_f32(bits)); }
+AMP__CONVERT amp__bf16 amp__f16_to_bf16(amp__f16 bits) { return amp__f32_to_bf16(amp__f16_to_f32(bits)); }
+AMP__CONVERT amp__f16 amp__bf16_to_f16(amp__bf16 bits) { return amp__f32_to_f16(amp__bf16_to_f32(bits)); }
 
-static inline amp__f16 amp__f64_to_f16(double value) {
-    return (amp__f16)amp__narrow(amp__f64_bits(value), amp__format_f64, amp__format_f16);
+AMP__CONVERT amp__f16 amp__f64_to_f16(double value) {
+    return (amp__f16)amp__narrow(amp__f64_bits(value), amp__format_f64(), amp__format_f16());
 }
-static inline amp__bf16 amp__f64_to_bf16(double value) {
-    return (amp__bf16)amp__narrow(amp__f64_bits(value), amp__format_f64, amp__format_bf16);
+AMP__CONVERT amp__bf16 amp__f64_to_bf16(double value) {
+    return (amp__bf16)amp__narrow(amp__f64_bits(value), amp__format_f64(), amp__format_bf16());
 }
-static inline float amp__f64_to_f32(double value) {
-    return amp__f32_from_bits((uint32_t)amp__narrow(amp__f64_bits(value), amp__format_f64, amp__format_f32));
+AMP__CONVERT float amp__f64_to_f32(double value) {
+    return amp__f32_from_bits((uint32_t)amp__narrow(amp__f64_bits(value), amp__format_f64(), amp__format_f32()));
 }
-static inline double amp__f16_to_f64(amp__f16 bits) {
-    return amp__f64_from_bits(amp__widen(bits, amp__format_f16, amp__format_f64));
+AMP__CONVERT double amp__f16_to_f64(amp__f16 bits) {
+    return amp__f64_from_bits(amp__widen(bits, amp__format_f16(), amp__format_f64()));
 }
-static inline double amp__bf16_to_f64(amp__bf16 bits) {
-    return amp__f64_from_bits(amp__widen(bits, amp__format_bf16, amp__format_f64));
+AMP__CONVERT double amp__bf16_to_f64(amp__bf16 bits) {
+    return amp__f64_from_bits(amp__widen(bits, amp__format_bf16(), amp__format_f64()));
 }
-static inline double amp__f32_to_f64(float value) {
-    return amp__f64_from_bits(amp__widen(amp__f32_bits(value), amp__format_f32, amp__format_f64));
+AMP__CONVERT double amp__f32_to_f64(float value) {
+    return amp__f64_from_bits(amp__widen(amp__f32_bits(value), amp__format_f32(), amp__format_f64()));
 }
 
 #endif

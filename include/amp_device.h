@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list functions of amp_kernels.h and amp_optim.h for tensors in the memory of a device. CUDA is the only kind of device
+ * so far; the work is done by the backend "cuda", which is loaded by the first amp_device_list_open.
+ *
+ * All of it is asynchronous and runs on the caller's stream: nothing here waits for the device, and no result comes to the
+ * host. Scales, norms, found_inf and step counts are in the device's memory too, so that what one call finds the next one
+ * uses, and a whole iteration can be captured in a CUDA graph. A call is one launch (norms two, LAMB four) for any number of
+ * tensors of any types and sizes; it reads the lists from a table in the device's memory, which is written again only if an
+ * address, a size or a type is another than in the call before.
+ *
+ *     amp_device_list *list;
+ *     amp_device_list_open((amp_device){ 2, 0 }, &list);
+ *     amp_factor unscale = { scale_on_device, 0.0f, AMP_FACTOR_INVERSE };
+ *     amp_device_scale(list, stream, grads, grads, n, &unscale, found_inf_on_device);
+ *
+ * Numbers. Elementwise results have the bits of the functions for the CPU. Sums are added in an order that depends on the
+ * lists alone: the same bits in every run and on every device, within the bound of docs/numerics.md of the CPU's.
+ *
+ * Captured graphs. A call that is captured keeps its table and its scratch as they are until the list is closed; what changes
+ * afterwards gets new ones. So a list is closed after the graphs that used it are gone.
+ */
+#ifndef AMP_DEVICE_H
+#define AMP_DEVICE_H
+
+#include "amp_optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The tables of one place in a program that calls: one for the casts of a step, one for its unscaling. One thread at a time;
+ * calls on one list must reach the device in their order: on one stream, or on streams that wait for each other. */
+typedef struct amp_device_list amp_device_list;
+
+/* A list for a device: type 2 (kDLCUDA), id as CUDA counts. AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE: no backend, no such device,
+ * or none that the backend has code for; AMP_ERR_UNSUPPORTED: another type; AMP_ERR_NO_MEMORY. The caller's current device
+ * stays what it is, here and in all calls. Ended with amp_device_list_close. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_list_open(amp_device device, amp_device_list **list);
+
+/* Waits for the device, as freeing memory does. NULL: nothing. */
+AMP_API void amp_device_list_close(amp_device_list *list);
+
+/* amp_factor.how: what becomes of the number that pointer shows. */
+enum {
+    AMP_FACTOR_AS_IT_IS = 0, /* the number */
+    AMP_FACTOR_INVERSE = 1,  /* one over it: unscaling by the loss scale */
+    AMP_FACTOR_CLIP = 2      /* it is a norm: what brings it down to value, or 1, as amp_clip_norm_list has it */
+};
+
+/* A number that may be in the device's memory. */
+typedef struct amp_factor {
+    const float *pointer; /* in device memory, read when the kernel runs; NULL: value is the number */
+    float value;          /* the number, where pointer is NULL; of AMP_FACTOR_CLIP the limit */
+    int32_t how; /* AMP_FACTOR_... */
+} amp_factor;
+
+/*
+ * In all of these: `stream` is the caller's cudaStream_t, of the list's device. NULL, CUDA's legacy default stream, on which
+ * everything waits for everything, is refused. Spans, found_inf, norms are as in the functions for the CPU, in memory that the
+ * device can reach. found_inf, norm, norms may be NULL.
+ * AMP_ERR_INVALID_ARGUMENT: as there, and addresses that are not aligned for their type. AMP_ERR_NO_MEMORY: of the host or of
+ * the device. AMP_ERR_UNSUPPORTED: more than 2^31 - 1 tensors or chunks of 16,384 elements. AMP_ERR_BACKEND: CUDA's error in
+ * words; an error of earlier work on the device may be reported here. Otherwise on an error nothing was started.
+ */
+
+/* As amp_cast_list. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_cast(amp_device_list *list, void *stream, const amp_span *dst,
+                                                  const amp_span *src, size_t n);
+
+/* Every element of dst becomes +0. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_zero(amp_device_list *list, void *stream, const amp_span *dst, size_t n);
+
+/* As amp_scale_list. With AMP_FACTOR_CLIP, dst and src are the same, and nothing is written if the factor is 1. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_scale(amp_device_list *list, void *stream, const amp_span *dst,
+                                                   const amp_span *src, size_t n, const amp_factor *scale, float *found_inf);
+
+/* As amp_axpby_list. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_axpby(amp_device_list *list, void *stream, const amp_span *dst,
+                                                   const amp_factor *a, const amp_span *x, const amp_factor *b,
+                                                   const amp_span *y, size_t n, float *found_inf);
+
+/* As amp_check_list; scale and factor NULL are 1, which makes it amp_l2norm_list. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_check(amp_device_list *list, void *stream, const amp_span *src, size_t n,
+                                                   const amp_factor *scale, const amp_factor *factor, float *norm,
+                                                   float *norms, float *found_inf);
+
+/* As amp_optim_list; all that `tensors` points to but the lists themselves is in the device's memory: steps, found_inf,
+ * inv_scale, grad_norm, grad_norms. Whether found_inf lets the step happen is decided there. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_optim(amp_device_list *list, void *stream, const amp_optim *rule,
+                                                   const amp_optim_tensors *tensors);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AMP_DEVICE_H */

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A call: its plan is made or found to be the one on the device, then kernels are launched on the caller's stream. Nothing
+ * waits. The caller's current device and its last error of CUDA stay what they were.
+ */
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct amp__backend_host *amp;
+
+void cuda_device_init(const struct amp__backend_host *host) { amp = host; }
+
+#define TRY(expression)                                                                                                \
+    do {                                                                                                               \
+        const amp_status try_status_ = (expression);                                                                   \
+        if (try_status_ != AMP_OK) return try_status_;                                                                 \
+    } while (0)
+
+/* ---- errors ---- */
+
+amp_status cuda_explain(cudaError_t error) {
+    char text[300];
+    if (error == cudaSuccess) return AMP_OK;
+    (void)cudaGetLastError();
+    if (error == cudaErrorMemoryAllocation) return amp->fail(AMP_ERR_NO_MEMORY, "CUDA: out of memory");
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+        return amp->fail(AMP_ERR_NO_DEVICE, "libamp_cuda.so has no code for this GPU: build it with the GPU's compute "
+                                            "capability in Meson's option gpu_archs");
+    }
+    snprintf(text, sizeof text,
+             "CUDA: %s (%s). It may come from earlier work on this device: compute-sanitizer, or CUDA_LAUNCH_BLOCKING=1, shows "
+             "which",
+             cudaGetErrorString(error), cudaGetErrorName(error));
+    return amp->fail(AMP_ERR_BACKEND, text);
+}
+
+static amp_status explain_plan(const struct cuda_plan_error *error) {
+    char text[200];
+    if (error->status == AMP_ERR_INVALID_ARGUMENT)
+        snprintf(text, sizeof text, "tensor %zu of list %zu (in the order of the arguments) %s", error->tensor, error->span,
+                 error->text);
+    else snprintf(text, sizeof text, "%s", error->text);
+    return amp->fail(error->status, text);
+}
+
+/* ---- lists ---- */
+
+static amp_status open_list(struct cuda_list *list, int device) {
+    int count = 0;
+    char text[120];
+    TRY(cuda_explain(cudaGetDeviceCount(&count)));
+    if (device < 0 || device >= count) {
+        snprintf(text, sizeof text, "there is no CUDA device %d: this process sees %d, from 0 on", device, count);
+        return amp->fail(AMP_ERR_NO_DEVICE, text);
+    }
+    TRY(cuda_explain(cudaSetDevice(device)));
+    list->device = device;
+    return cuda_explain(cuda_memory_open(&list->memory, device));
+}
+
+amp_status cuda_list_open(int32_t id, void **out) {
+    int before = 0;
+    struct cuda_list *list = calloc(1, sizeof *list);
+    if (!list) return amp->fail(AMP_ERR_NO_MEMORY, "out of memory");
+    amp_status status = cuda_explain(cudaGetDevice(&before));
+    if (status == AMP_OK) {
+        status = open_list(list, id);
+        (void)cudaSetDevice(before);
+    }
+    if (status != AMP_OK) free(list);
+    else *out = list;
+    return status;
+}
+
+void cuda_list_close(void *given) {
+    struct cuda_list *list = given;
+    int before = 0;
+    const bool known = cudaGetDevice(&before) == cudaSuccess;
+    (void)cudaSetDevice(list->device);
+    for (int i = 0; i < CUDA_PLANS; i++) {
+        cuda_plan_free(&list->plans[i]);
+        cuda_room_close(&list->tables[i]);
+    }
+    cuda_room_close(&list->scratch);
+    cuda_memory_close(&list->memory);
+    if (known) (void)cudaSetDevice(before);
+    free(list);
+}
+
+/* A plan that did not reach the device is none. */
+amp_status cuda_use_plan(const struct cuda_run *run, int index, const amp_span *const spans[], uint32_t n_spans, size_t n,
+                         struct cuda_table *table) {
+    struct cuda_list *list = run->list;
+    struct cuda_plan *plan = &list->plans[index];
+    struct cuda_room *room = &list->tables[index];
+    struct cuda_plan_error error;
+    bool changed, fresh;
+    if (!cuda_plan_update(plan, spans, n_spans, n, &changed, &error)) return explain_plan(&error);
+    cudaError_t failed = cuda_room_fit(&list->memory, room, plan->bytes, changed, run->capturing, run->stream, &fresh);
+    if (failed == cudaSuccess && (changed || fresh))
+        failed = cuda_room_write(&list->memory, room, plan->table, plan->bytes, run->capturing, run->stream);
+    if (failed != cudaSuccess) cuda_plan_free(plan);
+    else *table = cuda_plan_table(plan, room->memory);
+    return cuda_explain(failed);
+}
+
+amp_status cuda_use_scratch(const struct cuda_run *run, size_t bytes, unsigned char **scratch) {
+    struct cuda_room *room = &run->list->scratch;
+    bool fresh;
+    TRY(cuda_explain(cuda_room_fit(&run->list->memory, room, bytes, false, run->capturing, run->stream, &fresh)));
+    *scratch = room->memory;
+    if (!fresh) return AMP_OK;
+    const cudaError_t error = cudaMemsetAsync(room->memory, 0, CUDA_TICKET_BYTES, run->stream);
+    if (error != cudaSuccess) cuda_room_close(room);
+    return cuda_explain(error);
+}
+
+/* ---- calls ---- */
+
+static struct cuda_factor factor_of(const amp_factor *given) {
+    return (struct cuda_factor){ given->pointer, given->value, (uint32_t)given->how };
+}
+
+static amp_status run_check(const struct cuda_run *run, const struct amp__list_call *call) {
+    const struct cuda_factor scale = factor_of(&call->factors[0]), factor = factor_of(&call->factors[1]);
+    struct cuda_table table;
+    unsigned char *scratch;
+    TRY(cuda_use_plan(run, CUDA_PLAN_CALL, call->spans, 1, call->n, &table));
+    const size_t sums = CUDA_TICKET_BYTES, tensor_sums = sums + table.n_chunks * sizeof(double);
+    TRY(cuda_use_scratch(run, tensor_sums + call->n * sizeof(double), &scratch));
+    TRY(cuda_explain(cuda_launch_check(&table, &scale, &factor, (void *)(scratch + sums), call->found_inf, run->stream)));
+    if (!call->norm && !call->norms) return AMP_OK;
+    return cuda_explain(cuda_launch_norms(&table, (void *)(scratch + sums), (void *)(scratch + tensor_sums), call->norms,
+                                          call->norm, (void *)scratch, run->stream));
+}
+
+static amp_status run_elementwise(const struct cuda_run *run, const struct amp__list_call *call) {
+    static const uint8_t n_spans[] = { [AMP__LIST_CAST] = 2, [AMP__LIST_ZERO] = 1, [AMP__LIST_SCALE] = 2, [AMP__LIST_AXPBY] = 3 };
+    const struct cuda_factor a = factor_of(&call->factors[0]), b = factor_of(&call->factors[1]);
+    struct cuda_table table;
+    TRY(cuda_use_plan(run, CUDA_PLAN_CALL, call->spans, n_spans[call->kind], call->n, &table));
+    switch (call->kind) {
+    case AMP__LIST_CAST: return cuda_explain(cuda_launch_cast(&table, run->stream));
+    case AMP__LIST_ZERO: return cuda_explain(cuda_launch_zero(&table, run->stream));
+    case AMP__LIST_SCALE: return cuda_explain(cuda_launch_scale(&table, &a, call->found_inf, run->stream));
+    default: return cuda_explain(cuda_launch_axpby(&table, &a, &b, call->found_inf, run->stream));
+    }
+}
+
+/* Of no tensor at all: there is nothing to plan. */
+static amp_status run_empty(const struct cuda_run *run, const struct amp__list_call *call) {
+    if (call->kind != AMP__LIST_CHECK || !call->norm) return AMP_OK;
+    return cuda_explain(cudaMemsetAsync(call->norm, 0, sizeof *call->norm, run->stream));
+}
+
+static amp_status run_here(struct cuda_list *list, const struct amp__list_call *call) {
+    struct cuda_run run = { list, call->stream, false };
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    TRY(cuda_explain(cudaSetDevice(list->device)));
+    TRY(cuda_explain(cudaStreamIsCapturing(run.stream, &capture)));
+    run.capturing = capture == cudaStreamCaptureStatusActive;
+    if (call->n == 0) return run_empty(&run, call);
+    if (call->kind == AMP__LIST_CHECK) return run_check(&run, call);
+    if (call->kind == AMP__LIST_OPTIM) return cuda_run_optim(&run, call);
+    return run_elementwise(&run, call);
+}
+
+amp_status cuda_list_run(void *list, const struct amp__list_call *call) {
+    int before = 0;
+    TRY(cuda_explain(cudaGetDevice(&before)));
+    const amp_status status = run_here(list, call);
+    (void)cudaSetDevice(before);
+    return status;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls over lists on a device: what libamp's table of a backend calls list_open, list_close and list_run. */
+#ifndef AMP_KERNELS_CUDA_DEVICE_H
+#define AMP_KERNELS_CUDA_DEVICE_H
+
+#include "kernels/backend.h"
+#include "kernels/cuda/memory.h"
+
+/* Plans of a list: of the call's own spans, and of what optimizers take norms of before they step. */
+enum { CUDA_PLAN_CALL, CUDA_PLAN_GRADS, CUDA_PLAN_OTHERS, CUDA_PLANS };
+
+struct cuda_list {
+    int device;
+    struct cuda_memory memory;
+    struct cuda_plan plans[CUDA_PLANS];
+    struct cuda_room tables[CUDA_PLANS], scratch;
+};
+
+/* A call under way. */
+struct cuda_run {
+    struct cuda_list *list;
+    cudaStream_t stream;
+    bool capturing;
+};
+
+/* Before any other: what libamp gave the plugin. */
+void cuda_device_init(const struct amp__backend_host *host);
+amp_status cuda_list_open(int32_t id, void **list);
+void cuda_list_close(void *list);
+amp_status cuda_list_run(void *list, const struct amp__list_call *call);
+
+/* ---- for optim.c ---- */
+
+/* CUDA's error in words, or AMP_OK. Takes it away from the host's next cudaGetLastError. */
+amp_status cuda_explain(cudaError_t error);
+
+/* The table of these spans, on the device. */
+amp_status cuda_use_plan(const struct cuda_run *run, int plan, const amp_span *const spans[], uint32_t n_spans, size_t n,
+                         struct cuda_table *table);
+
+/* Scratch of `bytes`, of which the first CUDA_TICKET_BYTES hold a ticket and are 0. */
+#define CUDA_TICKET_BYTES 16
+amp_status cuda_use_scratch(const struct cuda_run *run, size_t bytes, unsigned char **scratch);
+
+amp_status cuda_run_optim(const struct cuda_run *run, const struct amp__list_call *call);
+
+#endif

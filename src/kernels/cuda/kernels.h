@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Launches of kernels, for C: asynchronous, on the caller's stream, on the current device; one launch each, whatever the
+ * table holds. The table's chunks and every other pointer are in the device's memory; a table without chunks is no launch.
+ */
+#ifndef AMP_KERNELS_CUDA_KERNELS_H
+#define AMP_KERNELS_CUDA_KERNELS_H
+
+#include "kernels/cuda/lists.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- lists.cu ---- */
+
+/* Spans: dst, src. */
+cudaError_t cuda_launch_cast(const struct cuda_table *table, cudaStream_t stream);
+/* dst */
+cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream);
+/* dst, src. found_inf may be NULL. */
+cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, float *found_inf,
+                              cudaStream_t stream);
+/* dst, x, y. found_inf may be NULL. */
+cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
+                              float *found_inf, cudaStream_t stream);
+/* src. sums: a double a chunk; found_inf may be NULL. */
+cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,
+                              const struct cuda_factor *factor, double *sums, float *found_inf, cudaStream_t stream);
+/* After it, for at least one tensor: tensor_sums: a double a tensor; norms: a float a tensor, or NULL; norm: one, or NULL;
+ * ticket: 0, and 0 again when the launch is done. */
+cudaError_t cuda_launch_norms(const struct cuda_table *table, const double *sums, double *tensor_sums, float *norms,
+                              float *norm, uint32_t *ticket, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

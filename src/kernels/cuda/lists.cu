@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels over lists: a block a chunk, threads take its groups in turn.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/sum.cuh"
+
+#define KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS) name
+
+// The groups of this block's chunk that are this thread's.
+#define FOR_GROUPS(n_spans)                                                                                            \
+    const struct cuda_chunk chunk = table.chunks[blockIdx.x];                                                          \
+    const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, n_spans);                                        \
+    const uint32_t groups = cuda_groups(&chunk, t.shape);                                                              \
+    for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS)
+
+// All blocks that find something write the same.
+static __device__ __forceinline__ void report(float *found_inf, uint32_t nonfinite) {
+    if (__syncthreads_or((int)nonfinite) && threadIdx.x == 0 && found_inf) *found_inf = 1.0f;
+}
+
+KERNEL(kernel_cast)(const struct cuda_table table) {
+    FOR_GROUPS(2) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        cuda_cast_group(&t, &at);
+    }
+}
+
+KERNEL(kernel_zero)(const struct cuda_table table) {
+    FOR_GROUPS(1) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        cuda_zero_group(&t, &at);
+    }
+}
+
+KERNEL(kernel_scale)(const struct cuda_table table, const struct cuda_factor scale, float *found_inf) {
+    const float by = cuda_factor_of(&scale);
+    if (scale.how == CUDA_CLIP && by == 1.0f) return; // in place: most of the time there is nothing to clip
+    uint32_t nonfinite = 0;
+    FOR_GROUPS(2) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        nonfinite |= cuda_scale_group(&t, &at, by);
+    }
+    report(found_inf, nonfinite);
+}
+
+KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
+                          float *found_inf) {
+    const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
+    uint32_t nonfinite = 0;
+    FOR_GROUPS(3) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        nonfinite |= cuda_axpby_group(&t, &at, by_a, by_b);
+    }
+    report(found_inf, nonfinite);
+}
+
+// ---- sums of squares
+
+static __device__ __forceinline__ double sum_strided(const double *values, uint32_t begin, uint32_t end) {
+    double sum = 0.0;
+    for (uint32_t i = begin + threadIdx.x; i < end; i += CUDA_THREADS) sum = sum + values[i];
+    return sum;
+}
+
+// sums[chunk] = sum of squares of the chunk.
+KERNEL(kernel_check)(const struct cuda_table table, const struct cuda_factor scale, const struct cuda_factor factor,
+                          double *sums, float *found_inf) {
+    __shared__ double values[CUDA_THREADS];
+    const float by = cuda_factor_of(&scale), and_by = cuda_factor_of(&factor);
+    uint32_t nonfinite = 0;
+    double sum = 0.0;
+    FOR_GROUPS(1) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        nonfinite |= cuda_check_group(&t, &at, by, and_by, &sum);
+    }
+    report(found_inf, nonfinite);
+    sum_block(values, sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = values[0];
+}
+
+// A block a tensor; the last one to finish, whichever that is, adds the tensors' sums in their order. *ticket is 0 before
+// and after.
+KERNEL(kernel_norms)(const struct cuda_table table, const double *sums, double *tensor_sums, float *norms, float *norm,
+                          uint32_t *ticket) {
+    __shared__ double values[CUDA_THREADS];
+    __shared__ uint32_t is_last;
+    const uint32_t i = blockIdx.x;
+    sum_block(values, sum_strided(sums, table.first_chunks[i], table.first_chunks[i + 1]));
+    if (threadIdx.x == 0) {
+        tensor_sums[i] = values[0];
+        if (norms) norms[i] = (float)sqrt(values[0]);
+        __threadfence();
+        is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!is_last || !norm) return;
+    __threadfence();
+    sum_block(values, sum_strided((const double *)tensor_sums, 0, table.n_tensors));
+    if (threadIdx.x == 0) *norm = (float)sqrt(values[0]);
+}
+
+// ---- launches
+
+cudaError_t cuda_launch_cast(const struct cuda_table *table, cudaStream_t stream) {
+    return launch(kernel_cast, table->n_chunks, stream, *table);
+}
+
+cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream) {
+    return launch(kernel_zero, table->n_chunks, stream, *table);
+}
+
+cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, float *found_inf,
+                              cudaStream_t stream) {
+    return launch(kernel_scale, table->n_chunks, stream, *table, *scale, found_inf);
+}
+
+cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
+                              float *found_inf, cudaStream_t stream) {
+    return launch(kernel_axpby, table->n_chunks, stream, *table, *a, *b, found_inf);
+}
+
+cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,
+                              const struct cuda_factor *factor, double *sums, float *found_inf, cudaStream_t stream) {
+    return launch(kernel_check, table->n_chunks, stream, *table, *scale, *factor, sums, found_inf);
+}
+
+cudaError_t cuda_launch_norms(const struct cuda_table *table, const double *sums, double *tensor_sums, float *norms,
+                              float *norm, uint32_t *ticket, cudaStream_t stream) {
+    return launch(kernel_norms, table->n_tensors, stream, *table, sums, tensor_sums, norms, norm, ticket);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list functions, a group at a time: dst is span 0, what is read are the spans after it. Words and results are those of
+ * kernels.h; *_group returns 1 if an element became infinite or NaN.
+ */
+#ifndef AMP_KERNELS_CUDA_LISTS_H
+#define AMP_KERNELS_CUDA_LISTS_H
+
+#include "kernels/cuda/group.h"
+
+/* ---- numbers that are on the device, or not ---- */
+
+enum { CUDA_AS_IT_IS, CUDA_INVERSE, CUDA_CLIP };
+
+struct cuda_factor {
+    const float *pointer; /* in device memory, or 0: value */
+    float value;
+    uint32_t how; /* CUDA_INVERSE: one over it; CUDA_CLIP: it is a norm; what brings it to `value` (amp_clip_grad_norm) */
+};
+
+CUDA_BOTH float cuda_factor_of(const struct cuda_factor *factor) {
+    if (!factor->pointer) return factor->value;
+    const float x = *factor->pointer;
+    if (factor->how == CUDA_AS_IT_IS) return x;
+    if (factor->how == CUDA_INVERSE) return 1.0f / x;
+    const float clip = (float)((double)factor->value / ((double)x + 1e-6));
+    return clip < 1.0f && x <= 3.402823466e38f ? clip : 1.0f;
+}
+
+/* ---- elementwise ---- */
+
+CUDA_BOTH void cuda_copy_group(const struct cuda_tensor *t, const struct cuda_place *at, uint32_t width) {
+    if (cuda_is_wide(t, 0, at) && cuda_is_wide(t, 1, at)) {
+        unsigned char bytes[16];
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < CUDA_GROUP; i += 16 / width) {
+            cuda_load16(bytes, t->data[1] + cuda_element(at, i) * width);
+            cuda_store16(t->data[0] + cuda_element(at, i) * width, bytes);
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < at->count; i++) {
+        const uint64_t e = cuda_element(at, i);
+        if (width == 2) ((uint16_t *)t->data[0])[e] = ((const uint16_t *)t->data[1])[e];
+        else if (width == 4) ((uint32_t *)t->data[0])[e] = ((const uint32_t *)t->data[1])[e];
+        else ((uint64_t *)t->data[0])[e] = ((const uint64_t *)t->data[1])[e];
+    }
+}
+
+CUDA_BOTH void cuda_cast_group(const struct cuda_tensor *t, const struct cuda_place *at) {
+    const uint32_t to = CUDA_TYPE(t->shape, 0), from = CUDA_TYPE(t->shape, 1);
+    if (to == from) {
+        cuda_copy_group(t, at, to == AMP_FLOAT64 ? 8 : to == AMP_FLOAT32 ? 4 : 2);
+    } else if (from == AMP_FLOAT64) {
+        double v[CUDA_GROUP];
+        cuda_load_f64(v, t, 1, at);
+        (void)cuda_store_f64(v, t, 0, at);
+    } else {
+        float v[CUDA_GROUP];
+        cuda_load_f32(v, t, 1, at);
+        (void)cuda_store_f32(v, t, 0, at);
+    }
+}
+
+CUDA_BOTH uint32_t cuda_scale_group(const struct cuda_tensor *t, const struct cuda_place *at, float scale) {
+    if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64) {
+        double v[CUDA_GROUP];
+        cuda_load_f64(v, t, 1, at);
+        CUDA_UNROLL
+        for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] * (double)scale;
+        return cuda_store_f64(v, t, 0, at);
+    }
+    float v[CUDA_GROUP];
+    cuda_load_f32(v, t, 1, at);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] * scale;
+    return cuda_store_f32(v, t, 0, at);
+}
+
+CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cuda_place *at, float a, float b) {
+    if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64 || CUDA_TYPE(t->shape, 2) == AMP_FLOAT64) {
+        double x[CUDA_GROUP], y[CUDA_GROUP];
+        cuda_load_f64(x, t, 1, at);
+        cuda_load_f64(y, t, 2, at);
+        CUDA_UNROLL
+        for (int i = 0; i < CUDA_GROUP; i++) x[i] = (double)a * x[i] + (double)b * y[i];
+        return cuda_store_f64(x, t, 0, at);
+    }
+    float x[CUDA_GROUP], y[CUDA_GROUP];
+    cuda_load_f32(x, t, 1, at);
+    cuda_load_f32(y, t, 2, at);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) x[i] = a * x[i] + b * y[i];
+    return cuda_store_f32(x, t, 0, at);
+}
+
+/* +0 has no bit set in any type. */
+CUDA_BOTH void cuda_zero_group(const struct cuda_tensor *t, const struct cuda_place *at) {
+    const float zeros[CUDA_GROUP] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f };
+    (void)cuda_store_f32(zeros, t, 0, at);
+}
+
+/* ---- sums of squares ---- */
+
+/* sum + x * x in double. A float's square is exact there, so that a fused operation rounds no differently. */
+CUDA_BOTH double cuda_add_square(double sum, float x) {
+#ifdef __CUDA_ARCH__
+    return __fma_rn((double)x, (double)x, sum);
+#else
+    return sum + (double)x * (double)x;
+#endif
+}
+
+/* Adds the squares of span 0's elements times scale times factor to *sum. */
+CUDA_BOTH uint32_t cuda_check_group(const struct cuda_tensor *t, const struct cuda_place *at, float scale, float factor,
+                                    double *sum) {
+    uint32_t nonfinite = 0;
+    if (CUDA_TYPE(t->shape, 0) == AMP_FLOAT64) {
+        double v[CUDA_GROUP];
+        cuda_load_f64(v, t, 0, at);
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < CUDA_GROUP; i++) {
+            const double x = i < at->count ? v[i] * (double)scale * (double)factor : 0.0;
+            nonfinite |= cuda_nonfinite_f64(x);
+            *sum = *sum + x * x;
+        }
+        return nonfinite;
+    }
+    float v[CUDA_GROUP];
+    cuda_load_f32(v, t, 0, at);
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_GROUP; i++) {
+        const float x = i < at->count ? v[i] * scale * factor : 0.0f;
+        nonfinite |= cuda_nonfinite_f32(x);
+        *sum = cuda_add_square(*sum, x);
+    }
+    return nonfinite;
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Device memory of a list of calls: tables of plans, and scratch. It grows and stays. What a captured call uses is never
+ * written or freed again before the list is closed: a graph may be replayed at any time.
+ */
+#ifndef AMP_KERNELS_CUDA_MEMORY_H
+#define AMP_KERNELS_CUDA_MEMORY_H
+
+#include "kernels/cuda/plan.h"
+
+#include <cuda_runtime_api.h>
+
+struct cuda_room {
+    void *memory;
+    size_t bytes;
+    bool captured; /* a graph knows it */
+};
+
+struct cuda_retired {
+    struct cuda_retired *next;
+    void *memory;
+};
+
+struct cuda_memory {
+    bool pools;         /* the device allocates in a stream's order */
+    cudaStream_t own;   /* for what is written while the caller's stream is being captured */
+    cudaEvent_t copied; /* the last copy out of `pinned` */
+    void *pinned;       /* host memory that tables are copied from */
+    size_t pinned_bytes;
+    struct cuda_retired *retired;
+};
+
+/* The current device's. On an error *m holds nothing. */
+cudaError_t cuda_memory_open(struct cuda_memory *m, int device);
+/* Rooms first, by cuda_room_close. */
+void cuda_memory_close(struct cuda_memory *m);
+
+/* Makes room for `bytes`, in the order of `stream`; `renew`: of which nobody may know yet, since it will be written. What was
+ * in it is lost if its address changes, and *fresh is set then. */
+cudaError_t cuda_room_fit(struct cuda_memory *m, struct cuda_room *room, size_t bytes, bool renew, bool capturing,
+                          cudaStream_t stream, bool *fresh);
+void cuda_room_close(struct cuda_room *room);
+
+/* Copies `bytes` of the host's into the room, which has them; they may change afterwards. */
+cudaError_t cuda_room_write(struct cuda_memory *m, struct cuda_room *room, const void *from, size_t bytes, bool capturing,
+                            cudaStream_t stream);
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step of a fused optimizer: norms where the rule asks for some that the caller has not, each tensor's numbers, the step. */
+#include "kernels/cuda/optim.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/kernels.h"
+
+#define TRY(expression)                                                                                                \
+    do {                                                                                                               \
+        const amp_status try_status_ = (expression);                                                                   \
+        if (try_status_ != AMP_OK) return try_status_;                                                                 \
+    } while (0)
+
+/* Scratch, as offsets. */
+struct parts {
+    size_t updates, sums, tensor_sums, grad_norms, param_norms, norm, bytes;
+};
+
+static size_t take(struct parts *p, size_t bytes) {
+    const size_t at = p->bytes;
+    p->bytes += (bytes + 15) / 16 * 16;
+    return at;
+}
+
+static struct parts parts_of(size_t n, uint32_t n_chunks) {
+    struct parts p = { .bytes = CUDA_TICKET_BYTES };
+    p.updates = take(&p, n * sizeof(struct cuda_update));
+    p.sums = take(&p, 2 * (size_t)n_chunks * sizeof(double));
+    p.tensor_sums = take(&p, n * sizeof(double));
+    p.grad_norms = take(&p, n * sizeof(float));
+    p.param_norms = take(&p, n * sizeof(float));
+    p.norm = take(&p, sizeof(float));
+    return p;
+}
+
+struct step {
+    const struct cuda_run *run;
+    const struct amp__list_call *call;
+    struct cuda_table all, grads, others; /* others: LARC's parameters, NovoGrad's scalars */
+    struct parts parts;
+    unsigned char *scratch;
+    struct cuda_step prepare;
+};
+
+static bool asks_norm(const amp_optim *rule) { return rule->kind == AMP_OPTIM_LAMB && rule->max_grad_norm > 0.0; }
+static bool asks_norms(const amp_optim *rule) { return rule->kind == AMP_OPTIM_NOVOGRAD || rule->kind == AMP_OPTIM_LARC; }
+
+static uint32_t max_chunks(const struct step *s) {
+    uint32_t most = s->all.n_chunks;
+    if (s->grads.n_chunks > most) most = s->grads.n_chunks;
+    return s->others.n_chunks > most ? s->others.n_chunks : most;
+}
+
+static amp_status plan(struct step *s, bool needs_grads) {
+    const amp_optim_tensors *t = s->call->tensors;
+    const amp_optim *rule = s->call->rule;
+    const amp_span *const kept = rule->kind == AMP_OPTIM_NOVOGRAD ? t->moments[1] : NULL;
+    const amp_span *const others = rule->kind == AMP_OPTIM_LARC ? t->param : kept;
+    const amp_span *const spans[CUDA_UPDATE_SPANS] = {
+        t->grad, t->param, t->low, t->moments[0], kept ? NULL : t->moments[1], t->moments[2],
+    };
+    TRY(cuda_use_plan(s->run, CUDA_PLAN_CALL, spans, CUDA_UPDATE_SPANS, t->n, &s->all));
+    if (needs_grads) TRY(cuda_use_plan(s->run, CUDA_PLAN_GRADS, &t->grad, 1, t->n, &s->grads));
+    if (others) TRY(cuda_use_plan(s->run, CUDA_PLAN_OTHERS, &others, 1, t->n, &s->others));
+    s->parts = parts_of(t->n, max_chunks(s));
+    return cuda_use_scratch(s->run, s->parts.bytes, &s->scratch);
+}
+
+static amp_status measure(const struct step *s, const struct cuda_table *table, const struct cuda_factor factors[2],
+                          float *norms, float *norm) {
+    double *sums = (void *)(s->scratch + s->parts.sums), *tensor_sums = (void *)(s->scratch + s->parts.tensor_sums);
+    TRY(cuda_explain(cuda_launch_check(table, &factors[0], &factors[1], sums, NULL, s->run->stream)));
+    return cuda_explain(
+        cuda_launch_norms(table, sums, tensor_sums, norms, norm, (void *)s->scratch, s->run->stream));
+}
+
+/* Norms that the caller gave are taken, others are measured. */
+static amp_status find_norms(struct step *s, bool needs_grads) {
+    const amp_optim_tensors *t = s->call->tensors;
+    const struct cuda_factor one = { NULL, 1.0f, CUDA_AS_IT_IS }, ones[2] = { one, one };
+    const struct cuda_factor factors[2] = { s->prepare.inv_scale, s->prepare.factor };
+    float *norm = (void *)(s->scratch + s->parts.norm), *grad_norms = (void *)(s->scratch + s->parts.grad_norms);
+    float *param_norms = (void *)(s->scratch + s->parts.param_norms);
+    s->prepare.norm = t->grad_norm ? t->grad_norm : norm;
+    s->prepare.grad_norms = t->grad_norms ? t->grad_norms : grad_norms;
+    if (needs_grads) TRY(measure(s, &s->grads, factors, grad_norms, norm));
+    if (s->call->rule->kind != AMP_OPTIM_LARC) return AMP_OK;
+    s->prepare.param_norms = param_norms;
+    return measure(s, &s->others, ones, param_norms, NULL);
+}
+
+/* 16-bit parameters that have no master are what is written beside one: span CUDA_LOW. */
+static amp_status launch(const struct step *s) {
+    static const enum cuda_rule rules[] = {
+        [AMP_OPTIM_SGD] = CUDA_SGD,         [AMP_OPTIM_ADAM] = CUDA_ADAM,         [AMP_OPTIM_ADAMW] = CUDA_ADAM,
+        [AMP_OPTIM_LAMB] = CUDA_LAMB_APPLY, [AMP_OPTIM_NOVOGRAD] = CUDA_NOVOGRAD, [AMP_OPTIM_ADAGRAD] = CUDA_ADAGRAD,
+        [AMP_OPTIM_LARC] = CUDA_SGD,
+    };
+    const amp_optim *rule = s->call->rule;
+    struct cuda_update *updates = s->prepare.updates;
+    TRY(cuda_explain(cuda_launch_prepare(&s->prepare, s->run->stream)));
+    if (rule->kind == AMP_OPTIM_LAMB) {
+        double *sums = (void *)(s->scratch + s->parts.sums);
+        TRY(cuda_explain(cuda_launch_lamb(&s->all, rule, updates, sums, s->run->stream)));
+    }
+    return cuda_explain(cuda_launch_update(rules[rule->kind], &s->all, updates, s->run->stream));
+}
+
+amp_status cuda_run_optim(const struct cuda_run *run, const struct amp__list_call *call) {
+    const amp_optim_tensors *t = call->tensors;
+    struct step s = { .run = run, .call = call };
+    const bool needs_grads =
+        (asks_norm(call->rule) && !t->grad_norm) || (asks_norms(call->rule) && !t->grad_norms);
+    TRY(plan(&s, needs_grads));
+    s.prepare = (struct cuda_step){
+        .rule = *call->rule,
+        .inv_scale = { t->inv_scale, 1.0f, CUDA_AS_IT_IS },
+        .factor = { NULL, t->grad_factor == 0.0f ? 1.0f : t->grad_factor, CUDA_AS_IT_IS },
+        .found_inf = t->found_inf,
+        .kept = call->rule->kind == AMP_OPTIM_NOVOGRAD ? s.others.addresses : NULL,
+        .steps = t->steps,
+        .updates = (void *)(s.scratch + s.parts.updates),
+        .n_tensors = (uint32_t)t->n,
+    };
+    TRY(find_norms(&s, needs_grads));
+    return launch(&s);
+}

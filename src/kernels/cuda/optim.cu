@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fused optimizers: a launch that prepares each tensor's numbers, then one that steps all tensors. LAMB takes two more,
+// since its learning rates follow from norms of what it computed.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/optim.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/sum.cuh"
+
+#define KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS) name
+
+KERNEL(kernel_prepare)(const struct cuda_step step) {
+    const uint32_t i = blockIdx.x * CUDA_THREADS + threadIdx.x;
+    if (i >= step.n_tensors) return;
+    if (step.found_inf && *step.found_inf != 0.0f) {
+        step.updates[i].flags = CUDA_SKIPPED;
+        return;
+    }
+    const struct cuda_norms norms = {
+        step.norm ? *step.norm : 0.0f,
+        step.grad_norms ? step.grad_norms[i] : 0.0f,
+        step.param_norms ? step.param_norms[i] : 0.0f,
+    };
+    float *kept = step.kept ? (float *)(uintptr_t)step.kept[i] : NULL;
+    step.updates[i] =
+        cuda_prepare(&step.rule, step.steps[i], cuda_factor_of(&step.inv_scale), cuda_factor_of(&step.factor), &norms, kept);
+    step.steps[i]++;
+}
+
+template <enum cuda_rule rule>
+KERNEL(kernel_update)(const struct cuda_table table, const struct cuda_update *updates) {
+    const struct cuda_chunk chunk = table.chunks[blockIdx.x];
+    const struct cuda_update u = updates[chunk.tensor];
+    if (u.flags & CUDA_SKIPPED) return;
+    const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, CUDA_UPDATE_SPANS);
+    const uint32_t groups = cuda_groups(&chunk, t.shape);
+    for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        cuda_update_group(rule, &t, &u, &at, NULL);
+    }
+}
+
+// sums[2 * chunk] and the next: squares of p and of u.
+KERNEL(kernel_lamb_moments)(const struct cuda_table table, const struct cuda_update *updates, double *sums) {
+    __shared__ double values[CUDA_THREADS];
+    const struct cuda_chunk chunk = table.chunks[blockIdx.x];
+    const struct cuda_update u = updates[chunk.tensor];
+    double squares[2] = { 0.0, 0.0 };
+    if (u.flags & CUDA_SKIPPED) return;
+    const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, CUDA_UPDATE_SPANS);
+    const uint32_t groups = cuda_groups(&chunk, t.shape);
+    for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        cuda_update_group(CUDA_LAMB_MOMENTS, &t, &u, &at, squares);
+    }
+    for (int k = 0; k < 2; k++) {
+        sum_block(values, squares[k]);
+        if (threadIdx.x == 0) sums[2 * (uint64_t)blockIdx.x + k] = values[0];
+        __syncthreads();
+    }
+}
+
+// A block a tensor.
+KERNEL(kernel_lamb_lr)(const struct cuda_table table, const amp_optim rule, const double *sums, struct cuda_update *updates) {
+    __shared__ double values[CUDA_THREADS];
+    const uint32_t i = blockIdx.x, begin = table.first_chunks[i], end = table.first_chunks[i + 1];
+    double squares[2];
+    for (int k = 0; k < 2; k++) {
+        double mine = 0.0;
+        for (uint32_t c = begin + threadIdx.x; c < end; c += CUDA_THREADS) mine = mine + sums[2 * (uint64_t)c + k];
+        sum_block(values, mine);
+        squares[k] = values[0];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0 && !(updates[i].flags & CUDA_SKIPPED)) updates[i].lr = cuda_lamb_lr(&rule, squares[0], squares[1]);
+}
+
+// ---- launches
+
+cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t stream) {
+    return launch(kernel_prepare, (step->n_tensors + CUDA_THREADS - 1) / CUDA_THREADS, stream, *step);
+}
+
+cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
+                               cudaStream_t stream) {
+    typedef void kernel_fn(struct cuda_table, const struct cuda_update *);
+    kernel_fn *const kernel = rule == CUDA_SGD        ? kernel_update<CUDA_SGD>
+                              : rule == CUDA_ADAM     ? kernel_update<CUDA_ADAM>
+                              : rule == CUDA_ADAGRAD  ? kernel_update<CUDA_ADAGRAD>
+                              : rule == CUDA_NOVOGRAD ? kernel_update<CUDA_NOVOGRAD>
+                                                      : kernel_update<CUDA_LAMB_APPLY>;
+    return launch(kernel, table->n_chunks, stream, *table, updates);
+}
+
+cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates, double *sums,
+                             cudaStream_t stream) {
+    const struct cuda_update *read = updates;
+    const double *squares = sums;
+    const cudaError_t error = launch(kernel_lamb_moments, table->n_chunks, stream, *table, read, sums);
+    if (error != cudaSuccess) return error;
+    return launch(kernel_lamb_lr, table->n_tensors, stream, *table, *rule, squares, updates);
+}

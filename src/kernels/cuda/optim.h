@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launches of the fused optimizers (optim.cu); as kernels.h says of its own. */
+#ifndef AMP_KERNELS_CUDA_OPTIM_H
+#define AMP_KERNELS_CUDA_OPTIM_H
+
+#include "kernels/cuda/prepare.h"
+
+#include <cuda_runtime_api.h>
+
+/* A step of n_tensors tensors. Pointers are to device memory; NULL where a rule does not ask. */
+struct cuda_step {
+    amp_optim rule;
+    struct cuda_factor inv_scale, factor;
+    const float *found_inf;   /* not 0: nothing happens */
+    const float *norm;        /* LAMB */
+    const float *grad_norms;  /* NovoGrad, LARC */
+    const float *param_norms; /* LARC */
+    const uint64_t *kept;     /* NovoGrad: addresses of the scalars */
+    uint64_t *steps;          /* advanced where the step is taken */
+    struct cuda_update *updates; /* written */
+    uint32_t n_tensors;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t stream);
+/* Spans: those of update.h. `rule` is one of the four that step at once, or CUDA_LAMB_APPLY. */
+cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
+                               cudaStream_t stream);
+/* LAMB's moments and learning rates, before CUDA_LAMB_APPLY. sums: two doubles a chunk. */
+cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates, double *sums,
+                             cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

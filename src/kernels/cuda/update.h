@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fused optimizers, a group at a time: the words of struct amp__update in kernels.h, and its results to the bit. Spans:
+ * gradient, parameter, 16-bit copy, three moments; a tensor may lack any but the gradient.
+ */
+#ifndef AMP_KERNELS_CUDA_UPDATE_H
+#define AMP_KERNELS_CUDA_UPDATE_H
+
+#include "kernels/cuda/lists.h"
+
+#include <math.h>
+
+enum { CUDA_GRAD, CUDA_PARAM, CUDA_LOW, CUDA_MOMENTS, CUDA_UPDATE_SPANS = CUDA_MOMENTS + 3 };
+
+enum cuda_rule { CUDA_SGD, CUDA_ADAM, CUDA_ADAGRAD, CUDA_NOVOGRAD, CUDA_LAMB_MOMENTS, CUDA_LAMB_APPLY };
+
+/* What a step of one tensor is computed with; names as in struct amp__update. */
+struct cuda_update {
+    float inv_scale, factor;
+    float lr, weight_decay, beta1, rest1, beta2, rest2, eps, correction1, correction2;
+    float ratio, denominator;
+    uint32_t flags;
+};
+enum { CUDA_FIRST = 1, CUDA_NESTEROV = 2, CUDA_DECAY_AFTER = 4, CUDA_DECOUPLED = 8, CUDA_SKIPPED = 16 };
+
+/* ---- one element ---- */
+
+struct cuda_values {
+    float g, p, u, m[3];
+};
+
+CUDA_BOTH float cuda_decayed(float to, const struct cuda_values *x, const struct cuda_update *u) {
+    return u->weight_decay != 0.0f ? to + u->weight_decay * x->p : to;
+}
+
+CUDA_BOTH float cuda_averaged(float moment, float value, const struct cuda_update *u) {
+    return u->beta1 * moment + u->rest1 * value;
+}
+
+CUDA_BOTH void cuda_sgd(struct cuda_values *x, const struct cuda_update *u, int has_moment) {
+    if (!(u->flags & CUDA_DECAY_AFTER)) x->g = cuda_decayed(x->g, x, u);
+    x->u = x->g * u->ratio;
+    if (has_moment) {
+        x->m[0] = u->flags & CUDA_FIRST ? x->u : cuda_averaged(x->m[0], x->u, u);
+        x->u = u->flags & CUDA_NESTEROV ? x->u + u->beta1 * x->m[0] : x->m[0];
+    }
+    if (u->flags & CUDA_DECAY_AFTER) x->u = cuda_decayed(x->u, x, u);
+}
+
+CUDA_BOTH void cuda_adam_moments(struct cuda_values *x, const struct cuda_update *u) {
+    if (!(u->flags & CUDA_DECOUPLED)) x->g = cuda_decayed(x->g, x, u);
+    x->m[0] = cuda_averaged(x->m[0], x->g, u);
+    x->m[1] = u->beta2 * x->m[1] + u->rest2 * x->g * x->g;
+}
+
+CUDA_BOTH void cuda_adam_direction(struct cuda_values *x, const struct cuda_update *u, float v) {
+    x->u = x->m[0] / u->correction1 / (sqrtf(v / u->correction2) + u->eps);
+    if (u->flags & CUDA_DECOUPLED) x->u = cuda_decayed(x->u, x, u);
+}
+
+CUDA_BOTH void cuda_adam(struct cuda_values *x, const struct cuda_update *u, int has_largest) {
+    cuda_adam_moments(x, u);
+    if (has_largest && !(x->m[1] <= x->m[2])) x->m[2] = x->m[1];
+    cuda_adam_direction(x, u, has_largest ? x->m[2] : x->m[1]);
+}
+
+CUDA_BOTH void cuda_adagrad(struct cuda_values *x, const struct cuda_update *u) {
+    if (!(u->flags & CUDA_DECOUPLED)) x->g = cuda_decayed(x->g, x, u);
+    x->m[0] = x->m[0] + x->g * x->g;
+    x->u = x->g / (sqrtf(x->m[0]) + u->eps);
+    if (u->flags & CUDA_DECOUPLED) x->u = cuda_decayed(x->u, x, u);
+}
+
+CUDA_BOTH void cuda_novograd(struct cuda_values *x, const struct cuda_update *u) {
+    if (!(u->flags & CUDA_DECOUPLED)) x->g = cuda_decayed(x->g / u->denominator, x, u);
+    x->m[0] = cuda_averaged(x->m[0], x->g, u);
+    x->u = x->m[0] / u->correction1;
+    if (u->flags & CUDA_DECOUPLED) x->u = cuda_decayed(x->u / u->denominator, x, u);
+}
+
+/* ---- a group ---- */
+
+struct cuda_state {
+    float g[CUDA_GROUP], p[CUDA_GROUP], m[3][CUDA_GROUP];
+};
+
+CUDA_BOTH int cuda_has(const struct cuda_tensor *t, int k) { return CUDA_TYPE(t->shape, k) != 0; }
+
+CUDA_BOTH void cuda_load_state(struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_update *u,
+                               const struct cuda_place *at, int with_grad) {
+    if (cuda_has(t, CUDA_PARAM)) cuda_load_f32(s->p, t, CUDA_PARAM, at);
+    else cuda_load_f32(s->p, t, CUDA_LOW, at);
+    CUDA_UNROLL
+    for (int k = 0; k < 3; k++)
+        if (cuda_has(t, CUDA_MOMENTS + k)) cuda_load_f32(s->m[k], t, CUDA_MOMENTS + k, at);
+    if (!with_grad) return;
+    cuda_load_f32(s->g, t, CUDA_GRAD, at);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) s->g[i] = s->g[i] * u->inv_scale * u->factor;
+}
+
+CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_place *at) {
+    CUDA_UNROLL
+    for (int k = 0; k < 3; k++)
+        if (cuda_has(t, CUDA_MOMENTS + k)) (void)cuda_store_f32(s->m[k], t, CUDA_MOMENTS + k, at);
+}
+
+CUDA_BOTH void cuda_store_param(const struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_place *at) {
+    if (cuda_has(t, CUDA_PARAM)) (void)cuda_store_f32(s->p, t, CUDA_PARAM, at);
+    if (cuda_has(t, CUDA_LOW)) (void)cuda_store_f32(s->p, t, CUDA_LOW, at);
+}
+
+/* `rule` is a constant wherever this is called. sums: of CUDA_LAMB_MOMENTS, the squares of p and of u are added. */
+CUDA_BOTH void cuda_update_group(enum cuda_rule rule, const struct cuda_tensor *t, const struct cuda_update *u,
+                                 const struct cuda_place *at, double sums[2]) {
+    struct cuda_state s;
+    cuda_load_state(&s, t, u, at, rule != CUDA_LAMB_APPLY);
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_GROUP; i++) {
+        struct cuda_values x = { rule == CUDA_LAMB_APPLY ? 0.0f : s.g[i], s.p[i], 0.0f, { 0.0f, 0.0f, 0.0f } };
+        CUDA_UNROLL
+        for (int k = 0; k < 3; k++) x.m[k] = cuda_has(t, CUDA_MOMENTS + k) ? s.m[k][i] : 0.0f;
+        if (rule == CUDA_SGD) cuda_sgd(&x, u, cuda_has(t, CUDA_MOMENTS));
+        if (rule == CUDA_ADAM) cuda_adam(&x, u, cuda_has(t, CUDA_MOMENTS + 2));
+        if (rule == CUDA_ADAGRAD) cuda_adagrad(&x, u);
+        if (rule == CUDA_NOVOGRAD) cuda_novograd(&x, u);
+        if (rule == CUDA_LAMB_MOMENTS) {
+            x.g = x.g * u->ratio;
+            cuda_adam_moments(&x, u);
+        }
+        if (rule == CUDA_LAMB_MOMENTS || rule == CUDA_LAMB_APPLY) cuda_adam_direction(&x, u, x.m[1]);
+        if (rule == CUDA_LAMB_MOMENTS && i < at->count) {
+            sums[0] = cuda_add_square(sums[0], x.p);
+            sums[1] = cuda_add_square(sums[1], x.u);
+        }
+        CUDA_UNROLL
+        for (int k = 0; k < 3; k++) s.m[k][i] = x.m[k];
+        s.p[i] = x.p - u->lr * x.u;
+    }
+    if (rule != CUDA_LAMB_APPLY) cuda_store_moments(&s, t, at);
+    if (rule != CUDA_LAMB_MOMENTS) cuda_store_param(&s, t, at);
+}
+
+#endif

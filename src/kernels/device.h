@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the functions for devices share. */
+#ifndef AMP_KERNELS_DEVICE_H
+#define AMP_KERNELS_DEVICE_H
+
+#include "common/common.h"
+#include "kernels/backend.h"
+
+/* Runs a call whose lists were checked; checks list, stream and factors. `function` is the public one, for messages. */
+amp_status amp__device_run(amp_device_list *list, const struct amp__list_call *call, const char *function);
+
+#endif

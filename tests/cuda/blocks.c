@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "emulated.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- blocks ---- */
+
+double emulated_sum(double values[CUDA_THREADS]) {
+    for (size_t width = CUDA_THREADS / 2; width; width /= 2)
+        for (size_t i = 0; i < width; i++) values[i] = values[i] + values[i + width];
+    return values[0];
+}
+
+double emulated_strided(const double *values, size_t begin, size_t end, size_t stride) {
+    double of_thread[CUDA_THREADS] = { 0 };
+    for (size_t i = begin, at = 0; i < end; i += stride, at++)
+        of_thread[at % CUDA_THREADS] = of_thread[at % CUDA_THREADS] + values[i];
+    return emulated_sum(of_thread);
+}
+
+uint32_t emulated_tensor;
+
+/* Threads in falling order: nothing may depend on it. */
+static uint32_t run_chunk(const struct cuda_table *table, uint32_t c, uint32_t n_spans, emulated_fn *fn, const void *arguments,
+                          double *sums) {
+    const struct cuda_chunk *chunk = &table->chunks[c];
+    const struct cuda_tensor t = cuda_tensor_of(table, chunk->tensor, (int)n_spans);
+    double of_thread[2][CUDA_THREADS];
+    uint32_t any = 0;
+    emulated_tensor = chunk->tensor;
+    for (uint32_t thread = CUDA_THREADS; thread-- > 0;) {
+        double mine[2] = { 0.0, 0.0 };
+        for (uint32_t g = thread; g < cuda_groups(chunk, t.shape); g += CUDA_THREADS) {
+            const struct cuda_place at = cuda_place_of(chunk, t.shape, g);
+            any |= fn(&t, &at, arguments, mine);
+        }
+        of_thread[0][thread] = mine[0], of_thread[1][thread] = mine[1];
+    }
+    if (sums) sums[0] = emulated_sum(of_thread[0]), sums[1] = emulated_sum(of_thread[1]);
+    return any;
+}
+
+uint32_t emulate_table(const struct cuda_table *table, uint32_t n_spans, emulated_fn *fn, const void *arguments,
+                       double *chunk_sums) {
+    uint32_t any = 0;
+    for (uint32_t c = table->n_chunks; c-- > 0;)
+        any |= run_chunk(table, c, n_spans, fn, arguments, chunk_sums ? chunk_sums + 2 * (size_t)c : NULL);
+    return any;
+}
+
+uint32_t emulate(struct cuda_plan *plan, const amp_span *const lists[], uint32_t n_spans, size_t n, emulated_fn *fn,
+                 const void *arguments, double **chunk_sums) {
+    struct cuda_plan_error error = { AMP_OK, NULL, 0, 0 };
+    bool changed;
+    if (!cuda_plan_update(plan, lists, n_spans, n, &changed, &error)) abort();
+    const struct cuda_table table = cuda_plan_table(plan, plan->table);
+    if (chunk_sums && !(*chunk_sums = calloc(2 * (size_t)table.n_chunks + 1, sizeof **chunk_sums))) abort();
+    return emulate_table(&table, n_spans, fn, arguments, chunk_sums ? *chunk_sums : NULL);
+}

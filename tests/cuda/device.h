@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A device for the tests of amp_device.h: a GPU by its driver, or the fake one. */
+#ifndef AMP_TESTS_CUDA_DEVICE_H
+#define AMP_TESTS_CUDA_DEVICE_H
+
+#include "amp_device.h"
+#include "fake.h"
+
+#include <check.h>
+
+extern struct device {
+    void *stream;
+    struct fake *fake;  /* NULL: a GPU */
+} device;
+
+/* NULL, or why there is none. */
+const char *device_start(int real);
+
+/* Memory that device and host see, zeroed, until device_end; a GPU's goes with the process. */
+void *device_alloc(size_t bytes);
+void device_end(void);
+/* The stream's work is done. */
+void device_wait(void);
+
+Suite *suite_calls(void);
+Suite *suite_faults(void);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The emulated kernels as a table of libamp's. */
+#include "emulated.h"
+
+#include <string.h>
+
+/* ---- one tensor, as the table of kernels wants it ---- */
+
+static amp_span span_of(const void *data, size_t n, amp_dtype dtype) {
+    union {
+        const void *given;
+        void *taken;
+    } pointer = { data };
+    return (amp_span){ pointer.taken, n, dtype, 0 };
+}
+
+static uint32_t once(const amp_span spans[], uint32_t n_spans, emulated_fn *fn, const void *arguments) {
+    struct cuda_plan plan = { 0 };
+    const amp_span *lists[CUDA_SPANS];
+    for (uint32_t k = 0; k < n_spans; k++) lists[k] = &spans[k];
+    const uint32_t any = emulate(&plan, lists, n_spans, 1, fn, arguments, NULL);
+    cuda_plan_free(&plan);
+    return any;
+}
+
+static uint32_t many(const amp_span *dst, const amp_span *src, size_t n, emulated_fn *fn, const void *arguments) {
+    struct cuda_plan plan = { 0 };
+    const amp_span *const lists[2] = { dst, src };
+    const uint32_t any = emulate(&plan, lists, 2, n, fn, arguments, NULL);
+    cuda_plan_free(&plan);
+    return any;
+}
+
+static uint32_t cast_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]) {
+    (void)arguments, (void)sums;
+    cuda_cast_group(t, at);
+    return 0;
+}
+static uint32_t scale_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]) {
+    (void)sums;
+    return cuda_scale_group(t, at, *(const float *)arguments);
+}
+static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]) {
+    const float *f = arguments;
+    (void)sums;
+    return cuda_axpby_group(t, at, f[0], f[1]);
+}
+static uint32_t nonfinite_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]) {
+    (void)arguments;
+    return cuda_check_group(t, at, 1.0f, 1.0f, &sums[0]);
+}
+
+#define CAST(to, from)                                                                                                 \
+    static AMP__CAST(cast_##to##_##from) {                                                                             \
+        const amp_span spans[2] = { span_of(dst, n, to), span_of(src, n, from) };                                      \
+        (void)once(spans, 2, cast_fn, NULL);                                                                           \
+    }                                                                                                                  \
+    static AMP__CAST_LIST(cast_list_##to##_##from) { (void)many(dst, src, n, cast_fn, NULL); }                         \
+    static AMP__SCALE_LIST(scale_list_##to##_##from) { *nonfinite |= many(dst, src, n, scale_fn, &scale); }
+#define AXPBY(to, x_type, y_type)                                                                                      \
+    static AMP__AXPBY(axpby_##to##_##x_type##_##y_type) {                                                              \
+        const amp_span spans[3] = { span_of(dst, n, to), span_of(x, n, x_type), span_of(y, n, y_type) };               \
+        const float f[2] = { a, b };                                                                                   \
+        *nonfinite |= once(spans, 3, axpby_fn, f);                                                                     \
+    }
+#define NONFINITE(type)                                                                                                \
+    static AMP__NONFINITE(nonfinite_##type) {                                                                          \
+        const amp_span span = span_of(src, n, type);                                                                   \
+        return once(&span, 1, nonfinite_fn, NULL);                                                                     \
+    }
+
+#define FOR_TYPES(X)                                                                                                   \
+    X(AMP_FLOAT32)                                                                                         \
+    X(AMP_FLOAT16)                                                                                         \
+    X(AMP_BFLOAT16)                                                                                        \
+    X(AMP_FLOAT64)
+#define CASTS_TO(to) CAST(to, AMP_FLOAT32) CAST(to, AMP_FLOAT16) CAST(to, AMP_BFLOAT16) CAST(to, AMP_FLOAT64)
+#define AXPBY_OF(to, x) AXPBY(to, x, AMP_FLOAT32) AXPBY(to, x, AMP_FLOAT16) AXPBY(to, x, AMP_BFLOAT16) AXPBY(to, x, AMP_FLOAT64)
+#define AXPBY_TO(to)                                                                                                   \
+    AXPBY_OF(to, AMP_FLOAT32) AXPBY_OF(to, AMP_FLOAT16) AXPBY_OF(to, AMP_BFLOAT16) AXPBY_OF(to, AMP_FLOAT64)
+
+FOR_TYPES(CASTS_TO)
+FOR_TYPES(AXPBY_TO)
+FOR_TYPES(NONFINITE)
+
+/* ---- optimizers ---- */
+
+static struct cuda_update update_of(const struct amp__update *u) {
+    return (struct cuda_update){
+        u->inv_scale, u->factor, u->lr, u->weight_decay, u->beta1, u->rest1, u->beta2, u->rest2, u->eps, u->correction1,
+        u->correction2, u->ratio, u->denominator,
+        (u->first ? CUDA_FIRST : 0u) | (u->nesterov ? CUDA_NESTEROV : 0u) | (u->decay_after ? CUDA_DECAY_AFTER : 0u) |
+            (u->decoupled ? CUDA_DECOUPLED : 0u),
+    };
+}
+
+static void step(const struct amp__update *u, size_t begin, size_t end, emulated_fn *fn) {
+    const struct cuda_update update = update_of(u);
+    const size_t n = end - begin;
+    const void *grad = (const char *)u->grad + begin * amp__dtype_size(u->grad_type);
+    amp_span spans[CUDA_UPDATE_SPANS] = {
+        span_of(grad, n, u->grad_type),
+        span_of(u->param ? u->param + begin : NULL, n, AMP_FLOAT32),
+        span_of(u->low ? (char *)u->low + 2 * begin : NULL, n, u->low_type),
+    };
+    for (int k = 0; k < 3; k++)
+        spans[CUDA_MOMENTS + k] = span_of(u->moments[k] ? u->moments[k] + begin : NULL, n, AMP_FLOAT32);
+    (void)once(spans, CUDA_UPDATE_SPANS, fn, &update);
+}
+
+#define RULE(name, rule)                                                                                               \
+    static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *u, double sums[2]) { \
+        cuda_update_group(rule, t, u, at, sums);                                                                       \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    static AMP__UPDATE(name) { step(u, begin, end, name##_fn); }
+RULE(sgd, CUDA_SGD)
+RULE(adam, CUDA_ADAM)
+RULE(adagrad, CUDA_ADAGRAD)
+RULE(novograd, CUDA_NOVOGRAD)
+RULE(lamb_apply, CUDA_LAMB_APPLY)
+
+/* ---- the table ---- */
+
+#define ROW2(name, to)                                                                                                 \
+    { NULL, name##_##to##_AMP_FLOAT32, name##_##to##_AMP_FLOAT16, name##_##to##_AMP_BFLOAT16, name##_##to##_AMP_FLOAT64 }
+#define ROWS2(name) { { NULL }, ROW2(name, AMP_FLOAT32), ROW2(name, AMP_FLOAT16), ROW2(name, AMP_BFLOAT16), ROW2(name, AMP_FLOAT64) }
+#define ROW3(to)                                                                                                       \
+    { { NULL }, ROW2(axpby_##to, AMP_FLOAT32), ROW2(axpby_##to, AMP_FLOAT16), ROW2(axpby_##to, AMP_BFLOAT16),          \
+      ROW2(axpby_##to, AMP_FLOAT64) }
+
+void emulated_kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
+    static amp__cast_fn *const casts[AMP__TYPES][AMP__TYPES] = ROWS2(cast);
+    static amp__cast_list_fn *const cast_lists[AMP__TYPES][AMP__TYPES] = ROWS2(cast_list);
+    static amp__scale_list_fn *const scale_lists[AMP__TYPES][AMP__TYPES] = ROWS2(scale_list);
+    static amp__axpby_fn *const axpbys[AMP__TYPES][AMP__TYPES][AMP__TYPES] = {
+        { { NULL } }, ROW3(AMP_FLOAT32), ROW3(AMP_FLOAT16), ROW3(AMP_BFLOAT16), ROW3(AMP_FLOAT64),
+    };
+    static amp__nonfinite_fn *const nonfinites[AMP__TYPES] = {
+        NULL, nonfinite_AMP_FLOAT32, nonfinite_AMP_FLOAT16, nonfinite_AMP_BFLOAT16, nonfinite_AMP_FLOAT64,
+    };
+    (void)cpu_flags;
+    amp__kernels_init(k, 0);
+    memcpy(k->cast, casts, sizeof casts);
+    memcpy(k->cast_list, cast_lists, sizeof cast_lists);
+    memcpy(k->scale_list, scale_lists, sizeof scale_lists);
+    memcpy(k->axpby, axpbys, sizeof axpbys);
+    memcpy(k->nonfinite, nonfinites, sizeof nonfinites);
+    k->sgd = sgd, k->adam = adam, k->adagrad = adagrad, k->novograd = novograd, k->lamb_apply = lamb_apply;
+}

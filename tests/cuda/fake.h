@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A CUDA of the tests: its device's memory is the host's, its kernels are the emulated ones, its calls are counted and can be
+ * made to fail. libamp_cuda.so is built with it a second time, so that all of it but nvcc's code runs without a GPU. */
+#ifndef AMP_TESTS_CUDA_FAKE_H
+#define AMP_TESTS_CUDA_FAKE_H
+
+struct fake {
+    int devices, current;         /* how many there are; the caller's */
+    int calls, launches, uploads; /* so far; launches: of kernels */
+    int blocks, streams;          /* allocated and not freed; and events */
+    int waits;                    /* for a stream or for the device */
+    int on_null_stream;           /* work on the legacy default stream */
+    int fail_at;                  /* this call fails; 0: none */
+    int fail_with;                /* its cudaError_t */
+    int last_error;               /* what cudaGetLastError gives */
+    int capturing, relaxed;       /* the stream is being captured; this thread may allocate nevertheless */
+    int broke_capture;            /* what a capture does not allow was called */
+    int pools;                    /* the device allocates in a stream's order */
+};
+
+/* Of the plugin that was built with it; by dlsym. */
+#define FAKE_SYMBOL_NAME "amp_fake_cuda"
+extern struct fake amp_fake_cuda;
+
+#endif

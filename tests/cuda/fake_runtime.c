@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fake.h"
+
+#include <cuda_runtime_api.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+__attribute__((visibility("default"))) struct fake amp_fake_cuda = { .devices = 2, .pools = 1 };
+
+#define F amp_fake_cuda
+
+static cudaError_t called(void) {
+    if (++F.calls != F.fail_at) return cudaSuccess;
+    F.last_error = F.fail_with;
+    return (cudaError_t)F.fail_with;
+}
+
+#define CALLED()                                                                                                       \
+    do {                                                                                                               \
+        const cudaError_t called_error_ = called();                                                                    \
+        if (called_error_ != cudaSuccess) return called_error_;                                                        \
+    } while (0)
+
+/* What a capture forbids, but to a thread that said it knows. */
+static void forbidden_in_capture(void) { F.broke_capture += F.capturing && !F.relaxed; }
+static void on_stream(cudaStream_t stream) { F.on_null_stream += stream == NULL; }
+
+/* ---- devices, errors ---- */
+
+cudaError_t cudaDriverGetVersion(int *version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int *count) {
+    CALLED();
+    *count = F.devices;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) {
+    CALLED();
+    *device = F.current;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    CALLED();
+    F.current = device;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    (void)device;
+    CALLED();
+    *value = attribute == cudaDevAttrMemoryPoolsSupported ? F.pools : 0;
+    return cudaSuccess;
+}
+cudaError_t cudaGetLastError(void) {
+    const cudaError_t error = (cudaError_t)F.last_error;
+    F.last_error = cudaSuccess;
+    return error;
+}
+const char *cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "a fake error"; }
+const char *cudaGetErrorName(cudaError_t error) { return error == cudaSuccess ? "cudaSuccess" : "cudaErrorOfTheFake"; }
+
+/* ---- memory ---- */
+
+static cudaError_t allocate(void **memory, size_t bytes) {
+    CALLED();
+    *memory = malloc(bytes);
+    if (!*memory) return cudaErrorMemoryAllocation;
+    memset(*memory, 0xa5, bytes);
+    F.blocks++;
+    return cudaSuccess;
+}
+static cudaError_t release(void *memory) {
+    F.blocks -= memory != NULL;
+    free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **memory, size_t bytes) {
+    forbidden_in_capture();
+    return allocate(memory, bytes);
+}
+cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream) {
+    on_stream(stream);
+    F.broke_capture += F.capturing; /* it would be a part of the graph */
+    return allocate(memory, bytes);
+}
+cudaError_t cudaMallocHost(void **memory, size_t bytes) {
+    forbidden_in_capture();
+    return allocate(memory, bytes);
+}
+cudaError_t cudaFree(void *memory) {
+    forbidden_in_capture();
+    return release(memory);
+}
+cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream) {
+    on_stream(stream);
+    return release(memory);
+}
+cudaError_t cudaFreeHost(void *memory) { return release(memory); }
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    (void)kind;
+    on_stream(stream);
+    CALLED();
+    memcpy(dst, src, bytes);
+    F.uploads++;
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream) {
+    on_stream(stream);
+    CALLED();
+    memset(dst, value, bytes);
+    return cudaSuccess;
+}
+
+/* ---- streams and events ---- */
+
+static int thing; /* whatever a handle points to */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    (void)flags;
+    CALLED();
+    *stream = (cudaStream_t)(void *)&thing;
+    F.streams++;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    (void)stream;
+    F.streams--;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    (void)stream;
+    CALLED();
+    forbidden_in_capture();
+    F.waits++;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
+    on_stream(stream);
+    CALLED();
+    *status = F.capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
+    const int before = F.relaxed;
+    F.relaxed = *mode == cudaStreamCaptureModeRelaxed;
+    *mode = before ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeGlobal;
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    (void)flags;
+    CALLED();
+    *event = (cudaEvent_t)(void *)&thing;
+    F.streams++;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    (void)event;
+    F.streams--;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    (void)event;
+    on_stream(stream);
+    CALLED();
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    (void)event;
+    CALLED();
+    return cudaSuccess;
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of amp_device.h give what those for the CPU give; on the fake device and, where there is one, on a GPU. */
+#include "device.h"
+
+#include "../kernels/support.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TENSORS = 30, ROOM = 20000 * 8 };
+
+struct world {
+    amp_device_list *list;
+    amp_span dst[TENSORS], x[TENSORS], y[TENSORS], wanted[TENSORS];
+    float *numbers; /* on the device */
+};
+
+static amp_device_list *open_list(void) {
+    amp_device_list *list = NULL;
+    ck_assert_msg(amp_device_list_open((amp_device){ 2, 0 }, &list) == AMP_OK, "%s", amp_last_error());
+    return list;
+}
+
+static amp_span random_span(uint64_t size) {
+    const amp_dtype type = all_types[random_below(TYPES)];
+    const size_t width = type == AMP_FLOAT64 ? 8 : type == AMP_FLOAT32 ? 4 : 2;
+    unsigned char *memory = device_alloc(ROOM + 64);
+    amp_span span = { memory + width * random_below(8), size, type, 0 };
+    fill(random_below(3) ? PATTERN_NORMAL : PATTERN_BITS, type, span.data, (size_t)size);
+    return span;
+}
+
+static void make(struct world *w) {
+    static const uint64_t sizes[] = { 0, 1, 7, 16, 333, 2048, 2055, 6000, 19999 };
+    w->list = open_list();
+    w->numbers = device_alloc(1000 * sizeof *w->numbers);
+    for (int i = 0; i < TENSORS; i++) {
+        const uint64_t size = sizes[random_below(sizeof sizes / sizeof *sizes)];
+        w->dst[i] = random_span(size), w->x[i] = random_span(size), w->y[i] = random_span(size);
+        w->wanted[i] = w->dst[i];
+        w->wanted[i].data = device_alloc(ROOM);
+        memcpy(w->wanted[i].data, w->dst[i].data, (size_t)size * 2);
+    }
+}
+
+static void compare(const struct world *w, const char *what) {
+    device_wait();
+    for (int i = 0; i < TENSORS; i++)
+        for (size_t e = 0; e < w->dst[i].size; e++) {
+            const amp_dtype type = w->dst[i].dtype;
+            const uint64_t got = get_bits(type, w->dst[i].data, e), want = get_bits(type, w->wanted[i].data, e);
+            CHECK_THAT(bits_agree(type, got, want), "%s: tensor %d element %zu: %#llx, not %#llx", what, i, e,
+                       (unsigned long long)got, (unsigned long long)want);
+        }
+}
+
+#define OK(call) ck_assert_msg((call) == AMP_OK, "%s", amp_last_error())
+
+START_TEST(test_elementwise) {
+    struct world w;
+    float found = 0.0f;
+    random_restart();
+    make(&w);
+    OK(amp_device_cast(w.list, device.stream, w.dst, w.x, TENSORS));
+    OK(amp_cast_list(w.wanted, w.x, TENSORS));
+    compare(&w, "cast");
+
+    w.numbers[0] = 3.0f;
+    const amp_factor inverse = { &w.numbers[0], 0.0f, AMP_FACTOR_INVERSE }, value = { NULL, -0.3f, AMP_FACTOR_AS_IT_IS };
+    OK(amp_device_scale(w.list, device.stream, w.dst, w.x, TENSORS, &inverse, &w.numbers[1]));
+    OK(amp_scale_list(w.wanted, w.x, TENSORS, 1.0f / 3.0f, &found));
+    compare(&w, "scale");
+    ck_assert(w.numbers[1] == found);
+
+    found = w.numbers[1] = 0.0f;
+    OK(amp_device_axpby(w.list, device.stream, w.dst, &value, w.x, &inverse, w.y, TENSORS, &w.numbers[1]));
+    OK(amp_axpby_list(w.wanted, -0.3f, w.x, 1.0f / 3.0f, w.y, TENSORS, &found));
+    compare(&w, "axpby");
+    ck_assert(w.numbers[1] == found && found == 1.0f);
+
+    OK(amp_device_zero(w.list, device.stream, w.dst, TENSORS));
+    for (int i = 0; i < TENSORS; i++) memset(w.wanted[i].data, 0, ROOM);
+    compare(&w, "zero");
+    amp_device_list_close(w.list);
+}
+END_TEST
+
+/* Both sums are within 5000 * 2^-53 of the exact one, as test_lists.c derives: in float, one unit in the last place apart. */
+START_TEST(test_norms) {
+    struct world w;
+    float norm, norms[TENSORS], found = 0.0f;
+    random_restart();
+    make(&w);
+    for (int i = 0; i < TENSORS; i++) fill(PATTERN_NORMAL, w.x[i].dtype, w.x[i].data, (size_t)w.x[i].size);
+    const amp_factor scale = { NULL, 0.3f, AMP_FACTOR_AS_IT_IS };
+    float *of_all = w.numbers, *of_each = w.numbers + 1, *flag = w.numbers + 1 + TENSORS;
+    OK(amp_device_check(w.list, device.stream, w.x, TENSORS, &scale, NULL, of_all, of_each, flag));
+    OK(amp_check_list(w.x, TENSORS, 0.3f, 1.0f, &norm, norms, &found));
+    device_wait();
+    ck_assert(fabsf(*of_all - norm) <= 0x1p-23f * norm);
+    for (int i = 0; i < TENSORS; i++) ck_assert(fabsf(of_each[i] - norms[i]) <= 0x1p-23f * norms[i]);
+    ck_assert(*flag == 0.0f);
+
+    const float first = *of_all; /* again, to the bit; and clipped by it */
+    OK(amp_device_check(w.list, device.stream, w.x, TENSORS, &scale, NULL, of_all, NULL, flag));
+    device_wait();
+    ck_assert(*of_all == first);
+    const amp_factor clip = { of_all, first / 2.0f, AMP_FACTOR_CLIP };
+    for (int i = 0; i < TENSORS; i++) {
+        w.dst[i] = w.x[i];
+        w.wanted[i].dtype = w.x[i].dtype;
+        OK(amp_scale_list(&w.wanted[i], &w.x[i], 1, (float)((double)(first / 2.0f) / ((double)first + 1e-6)), NULL));
+    }
+    OK(amp_device_scale(w.list, device.stream, w.x, w.x, TENSORS, &clip, NULL));
+    compare(&w, "clip");
+
+    *of_all = 7.0f;
+    OK(amp_device_check(w.list, device.stream, NULL, 0, NULL, NULL, of_all, NULL, NULL));
+    device_wait();
+    ck_assert(*of_all == 0.0f);
+    amp_device_list_close(w.list);
+}
+END_TEST
+
+/* ---- optimizers ---- */
+
+enum { N = 3, LONGEST = 3000 };
+
+struct tensors {
+    amp_span grad[N], param[N], low[N], moments[3][N];
+    uint64_t *steps;
+    float *numbers;
+};
+
+/* Few bits in each number: sums of squares are exact in any order, so that norms are equal to the bit. */
+static void make_tensors(struct tensors *t, amp_optim_kind kind) {
+    static const uint64_t sizes[N] = { 5, LONGEST, 1027 };
+    t->steps = device_alloc(N * sizeof *t->steps);
+    t->numbers = device_alloc(64);
+    for (int i = 0; i < N; i++) {
+        float *grad = device_alloc(LONGEST * 4), *param = device_alloc(LONGEST * 4);
+        t->grad[i] = (amp_span){ grad, sizes[i], AMP_FLOAT32, 0 };
+        t->param[i] = (amp_span){ param, sizes[i], AMP_FLOAT32, 0 };
+        t->low[i] = (amp_span){ i ? device_alloc(LONGEST * 2) : NULL, sizes[i], AMP_FLOAT16, 0 };
+        for (int k = 0; k < 3; k++) {
+            const uint64_t size = kind == AMP_OPTIM_NOVOGRAD && k == 1 ? 1 : sizes[i];
+            t->moments[k][i] = (amp_span){ device_alloc(LONGEST * 4), size, AMP_FLOAT32, 0 };
+        }
+        for (uint64_t e = 0; e < sizes[i]; e++) {
+            grad[e] = ((float)(e * 37 % 64) - 31.5f) * 16.0f;
+            param[e] = ((float)(e * 29 % 32) - 15.5f) / 8.0f;
+        }
+    }
+}
+
+static amp_optim_tensors call_of(const struct tensors *t) {
+    amp_optim_tensors call = AMP_OPTIM_TENSORS_INIT;
+    call.n = N, call.grad = t->grad, call.param = t->param, call.low = t->low, call.steps = t->steps;
+    for (int k = 0; k < 3; k++) call.moments[k] = t->moments[k];
+    call.found_inf = &t->numbers[0], call.inv_scale = &t->numbers[1];
+    return call;
+}
+
+/* LAMB's rate follows from a norm whose squares are not exact: two floats that are one unit apart at most. */
+static void compare_param(amp_optim_kind kind, const struct tensors *a, const struct tensors *b) {
+    for (int i = 0; i < N; i++) {
+        const float *got = a->param[i].data, *want = b->param[i].data;
+        ck_assert_uint_eq(a->steps[i], b->steps[i]);
+        for (uint64_t e = 0; e < a->param[i].size; e++) {
+            const float before = ((float)(e * 29 % 32) - 15.5f) / 8.0f, change = fabsf(want[e] - before);
+            const float allowed = kind == AMP_OPTIM_LAMB ? 0x1p-21f * change + 0x1p-23f * fabsf(want[e]) : 0.0f;
+            CHECK_THAT(fabsf(got[e] - want[e]) <= allowed, "kind %d tensor %d element %llu: %a, not %a", (int)kind, i,
+                       (unsigned long long)e, (double)got[e], (double)want[e]);
+        }
+        if (kind != AMP_OPTIM_LAMB && a->low[i].data)
+            ck_assert_mem_eq(a->low[i].data, b->low[i].data, a->low[i].size * 2);
+    }
+}
+
+START_TEST(test_optimizers) {
+    const amp_optim_kind kind = (amp_optim_kind)_i;
+    amp_optim rule = AMP_OPTIM_INIT;
+    struct tensors ours, theirs;
+    amp_device_list *list = open_list();
+    OK(amp_optim_defaults(kind, &rule));
+    rule.weight_decay = 0.0625;
+    if (kind == AMP_OPTIM_SGD || kind == AMP_OPTIM_LARC) rule.momentum = 0.5;
+    rule.flags &= ~(uint32_t)AMP_OPTIM_CLIP; /* a ratio that shows */
+    make_tensors(&ours, kind), make_tensors(&theirs, kind);
+    ours.numbers[1] = theirs.numbers[1] = 0x1p-4f;
+    const amp_optim_tensors a = call_of(&ours), b = call_of(&theirs);
+    OK(amp_device_optim(list, device.stream, &rule, &a));
+    OK(amp_optim_list(&rule, &b));
+    device_wait();
+    compare_param(kind, &ours, &theirs);
+    if (kind != AMP_OPTIM_LAMB) { /* whose parameters may be a bit apart by now */
+        OK(amp_device_optim(list, device.stream, &rule, &a));
+        OK(amp_optim_list(&rule, &b));
+        device_wait();
+        for (int i = 0; i < N && kind != AMP_OPTIM_LARC; i++) /* LARC's norms are not exact any more */
+            ck_assert_mem_eq(ours.param[i].data, theirs.param[i].data, ours.param[i].size * 4);
+        ck_assert_uint_eq(ours.steps[1], 2);
+    }
+    float before[LONGEST];
+    memcpy(before, ours.param[1].data, sizeof before);
+    const uint64_t steps = ours.steps[1];
+    ours.numbers[0] = 1.0f; /* an overflow, on the device */
+    OK(amp_device_optim(list, device.stream, &rule, &a));
+    device_wait();
+    ck_assert_mem_eq(before, ours.param[1].data, sizeof before);
+    ck_assert_uint_eq(ours.steps[1], steps);
+    amp_device_list_close(list);
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+#define REFUSES(wanted, word, call)                                                                                    \
+    do {                                                                                                               \
+        ck_assert_int_eq((call), (wanted));                                                                            \
+        ck_assert_msg(strstr(amp_last_error(), word) != NULL, "%s", amp_last_error());                                 \
+    } while (0)
+
+START_TEST(test_refusals) {
+    amp_device_list *list = NULL;
+    REFUSES(AMP_ERR_UNSUPPORTED, "type 1", amp_device_list_open((amp_device){ 1, 0 }, &list));
+    REFUSES(AMP_ERR_NO_DEVICE, "no CUDA device 99", amp_device_list_open((amp_device){ 2, 99 }, &list));
+    REFUSES(AMP_ERR_NO_DEVICE, "no CUDA device -1", amp_device_list_open((amp_device){ 2, -1 }, &list));
+    REFUSES(AMP_ERR_INVALID_ARGUMENT, "list is NULL", amp_device_list_open((amp_device){ 2, 0 }, NULL));
+    ck_assert_ptr_null(list);
+    list = open_list();
+    void *s = device.stream;
+    unsigned char *memory = device_alloc(1024);
+    const amp_span a = { memory, 8, AMP_FLOAT32, 0 }, b = { memory + 64, 8, AMP_FLOAT32, 0 }, odd = { memory + 2, 8, AMP_FLOAT32, 0 };
+    const amp_span shorter = { memory, 7, AMP_FLOAT32, 0 };
+    const amp_factor clip = { (float *)(void *)(memory + 512), 1.0f, AMP_FACTOR_CLIP }, strange = { NULL, 1.0f, 3 };
+    amp_optim rule = AMP_OPTIM_INIT;
+    amp_optim_tensors nothing = AMP_OPTIM_TENSORS_INIT;
+    OK(amp_optim_defaults(AMP_OPTIM_ADAM, &rule));
+    nothing.n = 1;
+    REFUSES(AMP_ERR_INVALID_ARGUMENT, "legacy default stream", amp_device_cast(list, NULL, &a, &b, 1));
+    REFUSES(AMP_ERR_INVALID_ARGUMENT, "list is NULL", amp_device_cast(NULL, s, &a, &b, 1));
+    REFUSES(AMP_ERR_INVALID_ARGUMENT, "must be equal", amp_device_cast(list, s, &a, &shorter, 1));
+    REFUSES(AMP_ERR_INVALID_ARGUMENT, "tensor 0 of list 1", amp_device_cast(list, s, &a, &odd, 1));
+    REFUSES(AMP_ERR_INVALID_ARGUMENT, "in place", amp_device_scale(list, s, &a, &b, 1, &clip, NULL));
+    REFUSES(AMP_ERR_INVALID_ARGUMENT, "how is 3", amp_device_scale(list, s, &a, &b, 1, &strange, NULL));
+    REFUSES(AMP_ERR_INVALID_ARGUMENT, "scale is NULL", amp_device_scale(list, s, &a, &b, 1, NULL, NULL));
+    REFUSES(AMP_ERR_INVALID_ARGUMENT, "amp_device_optim: ", amp_device_optim(list, s, &rule, &nothing));
+    OK(amp_device_cast(list, s, &a, &b, 1)); /* nothing of it stuck */
+    device_wait();
+    amp_device_list_close(list);
+    amp_device_list_close(NULL);
+}
+END_TEST
+
+Suite *suite_calls(void) {
+    Suite *suite = suite_create("calls");
+    TCase *tests = tcase_create("calls");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, test_elementwise);
+    tcase_add_test(tests, test_norms);
+    tcase_add_loop_test(tests, test_optimizers, AMP_OPTIM_SGD, AMP_OPTIM_LARC + 1);
+    tcase_add_test(tests, test_refusals);
+    suite_add_tcase(suite, tests);
+    return suite;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a call costs, what a captured one leaves alone, and what happens when CUDA fails: on the fake device alone. */
+#include "device.h"
+
+#include "../kernels/support.h"
+
+#include <string.h>
+
+enum { MANY = 1000, SIZE = 100, OUT_OF_MEMORY = 2, LAUNCH_FAILURE = 719 };
+
+static amp_span dst[MANY], src[MANY];
+static float *memory;
+
+static amp_device_list *start(void) {
+    amp_device_list *list = NULL;
+    if (!memory) memory = device_alloc(2 * MANY * SIZE * sizeof *memory);
+    for (size_t i = 0; i < MANY; i++) {
+        dst[i] = (amp_span){ memory + 2 * i * SIZE, SIZE, AMP_FLOAT32, 0 };
+        src[i] = (amp_span){ memory + (2 * i + 1) * SIZE, SIZE, AMP_FLOAT32, 0 };
+    }
+    for (size_t i = 0; i < 2 * MANY * SIZE; i++) memory[i] = (float)i;
+    ck_assert_int_eq(amp_device_list_open((amp_device){ 2, 0 }, &list), AMP_OK);
+    return list;
+}
+
+static struct fake *reset(void) {
+    struct fake *fake = device.fake;
+    *fake = (struct fake){ .devices = 2, .current = 1, .pools = 1, .blocks = fake->blocks, .streams = fake->streams };
+    return fake;
+}
+
+static const amp_factor half = { NULL, 0.5f, AMP_FACTOR_AS_IT_IS };
+
+static amp_status scale(amp_device_list *list) {
+    return amp_device_scale(list, device.stream, dst, src, MANY, &half, NULL);
+}
+
+static void expect_scaled(void) {
+    for (size_t i = 0; i < MANY; i++)
+        for (size_t e = 0; e < SIZE; e++)
+            CHECK_THAT(((float *)dst[i].data)[e] == 0.5f * ((const float *)src[i].data)[e], "tensor %zu element %zu", i, e);
+}
+
+START_TEST(test_costs) {
+    struct fake *fake = reset();
+    const int blocks = fake->blocks, streams = fake->streams;
+    amp_device_list *list = start();
+    ck_assert_int_eq(scale(list), AMP_OK);
+    expect_scaled();
+    ck_assert_int_eq(fake->launches, 1);
+    ck_assert_int_eq(fake->uploads, 1);
+    const int held = fake->blocks;
+    for (int i = 0; i < 10; i++) ck_assert_int_eq(scale(list), AMP_OK);
+    ck_assert_int_eq(fake->launches, 11);
+    ck_assert_int_eq(fake->uploads, 1); /* nothing changed */
+    dst[MANY - 1].data = src[MANY - 1].data;
+    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_assert_int_eq(fake->uploads, 2);
+    ck_assert_int_eq(fake->blocks, held); /* in the memory that is there */
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(amp_device_check(list, device.stream, src, MANY, NULL, NULL, memory, NULL, NULL), AMP_OK);
+    ck_assert_int_eq(fake->launches, 12 + 3 * 2);
+    ck_assert_int_eq(fake->waits, 0);
+    ck_assert_int_eq(fake->on_null_stream, 0);
+    ck_assert_int_eq(fake->current, 1); /* the caller's device */
+    amp_device_list_close(list);
+    ck_assert_int_eq(fake->blocks, blocks);
+    ck_assert_int_eq(fake->streams, streams);
+    ck_assert_int_eq(fake->current, 1);
+}
+END_TEST
+
+/* A captured call may be replayed at any time: its table and its scratch are never touched again. */
+START_TEST(test_capture) {
+    struct fake *fake = reset();
+    const int blocks = fake->blocks;
+    fake->pools = _i;
+    amp_device_list *list = start();
+    ck_assert_int_eq(scale(list), AMP_OK);
+    const int before = fake->blocks, uploads = fake->uploads;
+    fake->capturing = 1;
+    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_assert_int_eq(fake->uploads, uploads);
+    ck_assert_int_eq(fake->blocks, before);
+    dst[0].data = src[0].data;
+    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_assert_int_eq(fake->blocks, before + 1); /* a new table; the old one stays */
+    ck_assert_int_eq(amp_device_check(list, device.stream, src, MANY, NULL, NULL, memory, NULL, NULL), AMP_OK);
+    ck_assert_int_eq(fake->broke_capture, 0);
+    fake->capturing = 0;
+    const int captured = fake->blocks;
+    ck_assert_int_eq(scale(list), AMP_OK); /* another plan: not written over the captured one */
+    ck_assert_int_eq(fake->blocks, captured + 1);
+    dst[1].data = src[1].data;
+    ck_assert_int_eq(scale(list), AMP_OK); /* this one no graph knows */
+    ck_assert_int_eq(fake->blocks, captured + 1);
+    ck_assert_int_eq(fake->relaxed, 0);
+    amp_device_list_close(list);
+    ck_assert_int_eq(fake->blocks, blocks);
+}
+END_TEST
+
+/* Each call of CUDA's fails once, in every way to be called: a status with words, nothing kept, and the next try works. */
+START_TEST(test_every_failure) {
+    static const struct {
+        int error;
+        amp_status status;
+    } errors[] = { { OUT_OF_MEMORY, AMP_ERR_NO_MEMORY }, { LAUNCH_FAILURE, AMP_ERR_BACKEND } };
+    struct fake *fake = reset();
+    const int blocks = fake->blocks, streams = fake->streams;
+    int failures = 0;
+    fake->capturing = _i / 2;
+    for (int at = 1;; at++) {
+        float *norm = memory;
+        amp_device_list *list = start();
+        fake->calls = 0, fake->fail_at = at, fake->fail_with = errors[_i % 2].error;
+        amp_status status = scale(list);
+        if (status == AMP_OK)
+            status = amp_device_check(list, device.stream, src, MANY, NULL, NULL, norm, NULL, NULL);
+        const bool reached = fake->calls >= at;
+        fake->fail_at = 0;
+        if (reached && status != AMP_OK) {
+            ck_assert_int_eq(status, errors[_i % 2].status);
+            ck_assert_ptr_nonnull(strstr(amp_last_error(), "CUDA: "));
+            ck_assert_int_eq(fake->last_error, 0);
+            failures++;
+        }
+        ck_assert_int_eq(scale(list), AMP_OK);
+        expect_scaled();
+        ck_assert_int_eq(amp_device_check(list, device.stream, src, MANY, NULL, NULL, norm, NULL, NULL), AMP_OK);
+        amp_device_list_close(list);
+        ck_assert_int_eq(fake->blocks, blocks);
+        ck_assert_int_eq(fake->streams, streams);
+        ck_assert_int_eq(fake->relaxed, 0);
+        if (!reached) break;
+    }
+    ck_assert_int_gt(failures, 10);
+}
+END_TEST
+
+START_TEST(test_open_fails) {
+    struct fake *fake = reset();
+    const int blocks = fake->blocks, streams = fake->streams;
+    for (int at = 1, opened = 0; !opened; at++) {
+        amp_device_list *list = NULL;
+        fake->calls = 0, fake->fail_at = at, fake->fail_with = OUT_OF_MEMORY;
+        const amp_status status = amp_device_list_open((amp_device){ 2, 0 }, &list);
+        opened = fake->calls < at;
+        fake->fail_at = 0;
+        ck_assert_msg((status == AMP_OK) == (list != NULL), "call %d", at);
+        amp_device_list_close(list);
+        ck_assert_int_eq(fake->streams, streams);
+        ck_assert_int_eq(fake->blocks, blocks);
+        ck_assert_int_lt(at, 50);
+    }
+}
+END_TEST
+
+Suite *suite_faults(void) {
+    Suite *suite = suite_create("faults");
+    TCase *tests = tcase_create("faults");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, test_costs);
+    tcase_add_loop_test(tests, test_capture, 0, 2);
+    tcase_add_loop_test(tests, test_every_failure, 0, 4);
+    tcase_add_test(tests, test_open_fails);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
