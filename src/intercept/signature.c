@@ -40,7 +40,7 @@ static bool is_value(const struct amp__schema *schema, uint32_t index) {
 }
 
 amp_status amp__signature_new(const struct amp__schema *schema, struct amp__signature **out) {
-    struct amp__struct_needs needs = { 0, schema->n_args };
+    struct amp__struct_needs needs = { 0, 2 * schema->n_args + 1 };
     ffi_type *structs[AMP__MAX_ARGS + 1] = { NULL };
     for (uint32_t i = 0; i < schema->n_structs; i++) {
         struct amp__struct_needs one = { 0, 0 };
@@ -52,7 +52,7 @@ amp_status amp__signature_new(const struct amp__schema *schema, struct amp__sign
     struct amp__signature *signature =
         amp__alloc(1, sizeof *signature + needs.pointers * sizeof(ffi_type *) + needs.types * sizeof(ffi_type));
     if (!signature) return amp__fail_memory();
-    ffi_type **pointers = signature->types + schema->n_args;
+    ffi_type **split = signature->types + schema->n_args, **pointers = split + schema->n_args + 1;
     ffi_type *types = (ffi_type *)(void *)(signature->types + needs.pointers);
     for (uint32_t i = 0; i < schema->n_structs; i++) {
         if (!is_value(schema, i)) continue;
@@ -65,7 +65,8 @@ amp_status amp__signature_new(const struct amp__schema *schema, struct amp__sign
     for (uint32_t i = 0; i < schema->n_args; i++) signature->types[i] = type_of(&schema->args[i], structs);
     amp__places_find(schema, &signature->places);
     if (ffi_prep_cif(&signature->cif, FFI_DEFAULT_ABI, schema->n_args, type_of(&schema->ret, structs), signature->types)
-        != FFI_OK) {
+            != FFI_OK
+        || !amp__split_prepare(signature, split)) {
         amp__free(signature);
         return amp__fail(AMP_ERR_UNSUPPORTED, "libffi cannot call a function of this signature");
     }
@@ -126,8 +127,7 @@ void amp__call_run(const struct amp__call *call, amp_fn function, void *const *a
     const struct amp__places *places = &call->signature->places;
     if (call->registers && argv == call->args) amp__registers_call(call->registers, function, places->n_vector);
     else if (places->fit) run_in_registers(call, function, argv);
-    /* libffi reads both and writes neither, but its prototype does not say so. */
-    else ffi_call((ffi_cif *)&call->signature->cif, function, call->ret, (void **)argv);
+    else amp__split_call(call->signature, function, call->ret, argv);
 }
 
 void *amp__call_returned(const struct amp__call *call) {

@@ -12,7 +12,9 @@
 struct amp__signature {
     struct amp__places places;
     ffi_cif cif;
-    ffi_type *types[]; /* of the arguments; behind them what the structs need */
+    ffi_cif split_cif; /* for ffi_call, with this argument as two: split.c */
+    uint32_t split;    /* cif.nargs: none */
+    ffi_type *types[]; /* of the arguments; behind them what the structs and split_cif need */
 };
 
 /* Of any kind but AMP__STRUCT. */
@@ -20,5 +22,11 @@ ffi_type *amp__ffi_type(uint8_t kind);
 
 /* *out is freed with amp__free. */
 amp_status amp__signature_new(const struct amp__schema *schema, struct amp__signature **out);
+
+/* Of a signature whose cif is prepared; `types`: room for one type more than it has arguments, kept. False: libffi
+ * refuses. */
+bool amp__split_prepare(struct amp__signature *signature, ffi_type **types);
+/* ffi_call, right. */
+void amp__split_call(const struct amp__signature *signature, amp_fn function, void *result, void *const *argv);
 
 #endif

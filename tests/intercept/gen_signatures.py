@@ -208,6 +208,18 @@ def in_registers(rng):
     return [Argument(kind, f"a{i}", value(rng, kind)) for i, kind in enumerate(kinds)]
 
 
+def last_register(rng, structs):
+    """One general register of x86-64 is left for a struct of two halves (libffi before 3.4.7: src/intercept/split.c)."""
+    kinds = [rng.choice([kind for kind in TYPES if kind not in VECTOR]) for _ in range(5)]
+    kinds += [rng.choice(VECTOR) for _ in range(rng.randint(0, 8))]
+    rng.shuffle(kinds)
+    kinds += [rng.choice([s for s in structs if s.members and 8 < s.unpadded <= 16])]
+    kinds += [rng.choice(TYPES) for _ in range(rng.randint(0, 3))]
+    return [Argument(kind, f"a{i}", value(rng, kind)) if isinstance(kind, str) else
+            Argument(f"struct {kind.name}", f"a{i}", struct=kind, seed=rng.getrandbits(63))
+            for i, kind in enumerate(kinds)]
+
+
 def write_function(out, index, rng, args, returns, returns_c, struct, parameters):
     out.write(f"\nstatic {returns_c} function{index}({parameters}) {{\n")
     for a in args:
@@ -258,6 +270,8 @@ def write(out, index, rng, structs):
     args, returns, struct = arguments(rng, wanted, structs), RETURNS[index % len(RETURNS)], None
     if index % 4 == 3:
         args, returns = in_registers(rng), RETURNS[index // 4 % len(RETURNS)]
+    elif index % 8 == 5:
+        args = last_register(rng, structs)
     elif index % 3 == 1:
         struct = structs[index // 3 % len(structs)]
         returns = f"struct {struct.name}"
