@@ -214,6 +214,21 @@ static const char usage[] =
     "usage: bench [--quick] [--check] [--json FILE] [--group NAME] [--peers PYTHON]\n"
     "  --check  status 1 if a ratio is below its goal\n";
 
+/* Before anything is measured. */
+static void check_group(void) {
+#define GROUP_NAME(name) #name,
+    static const char *const names[] = { BENCH_GROUPS(GROUP_NAME) };
+    enum { N = sizeof names / sizeof *names };
+    size_t i = 0;
+    if (!options.only) return;
+    while (i < N && strcmp(options.only, names[i])) i++;
+    if (i < N) return;
+    fprintf(stderr, "bench: no group is named %s; there are", options.only);
+    for (i = 0; i < N; i++) fprintf(stderr, " %s", names[i]);
+    fputc('\n', stderr);
+    exit(2);
+}
+
 static void read_options(int argc, char **argv) {
     const struct {
         const char *name;
@@ -233,6 +248,7 @@ static void read_options(int argc, char **argv) {
         if (table[o].flag) *table[o].flag = true;
         else *table[o].value = argv[++i];
     }
+    check_group();
 }
 
 static void run_group(const char *name, void (*group)(void)) {
@@ -251,7 +267,6 @@ int main(int argc, char **argv) {
 #define RUN_GROUP(name) run_group(#name, bench_##name);
     BENCH_GROUPS(RUN_GROUP)
     bench_peers(options.only);
-    if (!n_results) bench_must(1, "a group of that name");
     if (options.json) write_json(options.json);
     size_t missed = 0;
     for (size_t i = 0; i < n_results; i++) missed += results[i].ratio < results[i].c.goal;

@@ -101,8 +101,9 @@ def test_results(point, bench, folder):
 
 
 def test_arguments(point, bench):
-    with point("a group that does not exist is an error"):
-        expect("a group of that name" in run(bench, "--group", "nonesuch", status=1), "it is not said")
+    with point("a group that does not exist is refused with the list of groups"):
+        said = run(bench, "--group", "nonesuch", status=2)
+        expect("nonesuch" in said and "casts" in said and "demo" in said, said)
     for arguments in (["--bogus"], ["stray"], ["--group"], ["--json"], ["--peers"]):
         with point(f"{' '.join(arguments)} is refused with the list of options"):
             expect("usage: bench" in run(bench, *arguments, status=2), "no list")
