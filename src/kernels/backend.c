@@ -11,6 +11,7 @@
 #include "kernels/matmul.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#ifdef __GLIBC__
+#ifdef __linux__
 #include <link.h>
 #endif
 
@@ -173,8 +174,43 @@ static amp_backend_state start(struct backend *b, const struct amp__backend *tab
     return status == AMP_ERR_NO_DEVICE ? AMP_BACKEND_NO_DEVICE : AMP_BACKEND_CANNOT_LOAD;
 }
 
+#ifdef __linux__
+/* dlopen maps a file whose end is missing, and the process dies of SIGBUS at the first look there: so every segment
+ * must end within the file. What cannot be read, or is no ELF file of our kind, is dlopen's to refuse, in its words. */
+static bool is_cut_off(int fd, uint64_t bytes) {
+    ElfW(Ehdr) head;
+    const unsigned char kind = sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32;
+    if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) return false;
+    if (memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return false;
+    if (head.e_ident[EI_CLASS] != kind || head.e_phentsize != sizeof(ElfW(Phdr))) return false;
+    for (unsigned i = 0; i < head.e_phnum; i++) {
+        ElfW(Phdr) part;
+        const off_t at = (off_t)(head.e_phoff + i * sizeof part);
+        if (pread(fd, &part, sizeof part, at) != (ssize_t)sizeof part) return true;
+        if (part.p_offset > bytes || part.p_filesz > bytes - part.p_offset) return true;
+    }
+    return false;
+}
+#else
+static bool is_cut_off(int fd, uint64_t bytes) { return (void)fd, (void)bytes, false; }
+#endif
+
+/* What dlopen would not survive: a pipe lets it wait for ever. */
+static bool is_loadable(struct backend *b) {
+    struct stat info;
+    const int fd = open(b->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return true; /* dlopen says why */
+    const bool plain = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    const bool cut_off = plain && is_cut_off(fd, (uint64_t)info.st_size);
+    close(fd);
+    if (!plain) say(b, "%s cannot be loaded: it is no plain file. Remove it.", b->file);
+    if (cut_off) say(b, "%s cannot be loaded: its end is missing. Install it again.", b->file);
+    return plain && !cut_off;
+}
+
 static amp_backend_state try_backend(struct backend *b) {
     if (!find_file(b)) return AMP_BACKEND_NOT_FOUND;
+    if (!is_loadable(b)) return AMP_BACKEND_CANNOT_LOAD;
     dlerror();
     void *library = dlopen(b->file, RTLD_NOW | RTLD_LOCAL);
     if (!library) {

@@ -42,8 +42,12 @@ class Rig:
             shutil.copy(self.fakes[fake], target)
         elif isinstance(fake, bytes):
             target.write_bytes(fake)
+        elif fake == "cut_off":
+            target.write_bytes(pathlib.Path(self.fakes["good"]).read_bytes()[:3000])
         elif fake == "folder":
             target.mkdir()
+        elif fake == "pipe":
+            os.mkfifo(target)
         elif fake == "dangling":
             target.symlink_to("nowhere")
         else:
@@ -233,7 +237,9 @@ CASES = [
 UNUSABLE = [
     (b"", "cannot be loaded"),
     (b"this is no library\n" * 100, "cannot be loaded", "ELF"),
-    ("folder", "cannot be loaded"),
+    ("cut_off", "cannot be loaded", "its end is missing"),
+    ("folder", "cannot be loaded", "no plain file"),
+    ("pipe", "cannot be loaded", "no plain file"),
     ("dangling", "no libamp_onednn.so beside"),
     ("undefined", "a_function_that_nobody_has"),
     ("no_symbol", "no backend of libamp", "no function amp_backend"),
