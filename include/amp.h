@@ -677,8 +677,8 @@ typedef uint64_t (*amp_clock)(void *self);
  * context with AMP_OP_MATMUL that amp_gate_set has not: the least size is the least edge from which on every edge that was
  * timed wins. Takes some tens of milliseconds, where there are no fast kernels half a second. The edges are 256, 128, 64, 32
  * and 16; for each seven times: the clock is asked, FP32 multiplies, the clock is asked twice, the 16-bit type multiplies,
- * the clock is asked; medians are compared. A clock that stands still lets nothing win. Nothing is timed, and AMP_OK, where
- * the gate has nothing to do. AMP_ERR_NO_MEMORY: nothing was decided. Not while another thread is in the same function.
+ * the clock is asked; medians are compared. A clock that stands still lets nothing win; what one that goes back lets win
+ * is chance. Nothing is timed, and AMP_OK, where the gate has nothing to do. AMP_ERR_NO_MEMORY: nothing was decided. Not while another thread is in the same function.
  */
 AMP_API AMP_MUST_CHECK amp_status amp_gate_measure(amp_context *context, amp_clock clock, void *self);
 
@@ -703,8 +703,9 @@ typedef struct amp_scaled_loss {
 #define AMP_SCALED_LOSS_INIT                                                                                           \
     { (uint32_t)sizeof(amp_scaled_loss), 0, NULL, NULL, NULL, { 0, 0 }, 0.0f, 0, { NULL, NULL, NULL, NULL } }
 
-/* Open a bracket: gradients that exist are set aside, the loss is scaled. loss NULL: the host seeds backward itself.
- * Source of the semantics: apex.amp.scale_loss. */
+/* Open a bracket: gradients that exist are set aside (but at a static scale of 1 without masters, where backward may add to
+ * them as they are), the loss is scaled. loss NULL: the host seeds backward itself. Source of the semantics:
+ * apex.amp.scale_loss. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
 
 /* Flags of a bracket. */

@@ -194,8 +194,8 @@ AMP_API uint32_t amp_cpu_flags(void);
 /*
  * Lowers the choice to sets within `mask`, for the whole process, from each thread's next call of a kernel on; UINT32_MAX
  * lifts it. For bug hunting and comparisons. Until it is called, the mask is what the environment variable AMP_CPU_MASK
- * says at libamp's first need: a number ("0x1") or names ("sse2", "sse2,avx2", "neon", "none"); not set, or anything else:
- * no limit. Any thread.
+ * says at libamp's first need: a number ("0x1") or names ("sse2", "sse2,avx2", "neon", "none"), in small letters and without
+ * blanks; not set, or anything else: no limit. amp_cpu_flags says what came of it. Any thread.
  */
 AMP_API void amp_set_cpu_mask(uint32_t mask);
 

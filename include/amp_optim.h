@@ -109,14 +109,14 @@ AMP_API AMP_MUST_CHECK amp_status amp_optim_defaults(amp_optim_kind kind, amp_op
  */
 typedef struct amp_optim_tensors {
     uint32_t struct_size;
-    float grad_factor; /* multiplied after *inv_scale, as a clipping factor is; 0 means 1 */
+    float grad_factor; /* multiplied after *inv_scale, as a clipping factor is; finite; 0 means 1 */
     size_t n;              /* tensors: entries of each list */
     const amp_span *grad;  /* fp32, fp16 or bf16; only read */
     const amp_span *param; /* FP32 parameters or masters; or 16-bit parameters that have no master */
     const amp_span *low;   /* the 16-bit parameter that becomes the rounded master; NULL, or entries with data NULL: none */
     const amp_span *moments[3]; /* FP32, 0 at first; those that the rule has not are ignored */
     uint64_t *steps;            /* steps applied so far, 0 at first; advanced by 1 */
-    const float *found_inf;     /* not 0: nothing is written and no step advances; NULL: 0 */
+    const float *found_inf;     /* not 0, or NaN: nothing is written and no step advances; NULL: 0 */
     const float *inv_scale;     /* what gradients are multiplied with: 1 / loss scale; NULL: 1 */
     /* Norms of the unscaled gradients (times grad_factor) where the caller has them, from amp_check_list; NULL: they cost
      * LAMB, NovoGrad and LARC a pass over the gradients. */
