@@ -25,9 +25,10 @@ static inline size_t amp__width(amp_dtype dtype) {
     return (uint32_t)dtype <= AMP_FLOAT64 ? widths[dtype] : 0;
 }
 
-/* Elements [begin, end) of a span. */
+/* Elements [begin, end) of a span, whose data may be NULL where it is empty. */
 static inline amp_span amp__span_cut(const amp_span *span, size_t begin, size_t end) {
-    return (amp_span){ (char *)span->data + (begin ? begin * amp__width(span->dtype) : 0), end - begin, span->dtype, 0 };
+    void *data = begin ? (char *)span->data + begin * amp__width(span->dtype) : span->data;
+    return (amp_span){ data, end - begin, span->dtype, 0 };
 }
 
 #endif
