@@ -58,6 +58,7 @@ static int is_worth_telling(struct program *program, const amp_event *event) {
     case AMP_EVENT_SCALE_CHANGE: return event->scale_after > event->scale_before && program->said_growth++ == 0;
     case AMP_EVENT_LOG: return program->options.ops && is_new_text(program, event->message);
     case AMP_EVENT_WARNING: return is_new_text(program, event->message);
+    case AMP_EVENT_BRACKET: return 0; /* one for each step, without words */
     default: return 1;
     }
 }

@@ -92,6 +92,7 @@ def default_levels(folder):
         expect(re.search(rf"^{r['level']} ", out, re.M), out)
     expect("the same weights bit for bit" in next(line for line in out.splitlines() if line.startswith("  O0")), out)
     expect("7 of 7" in err and "\r" not in err, err)
+    expect(not re.search(r"^\w+: *$", err, re.M), "events without words: " + err)
     check_svg(folder / "curves.svg", list(LOW))
     expect(files_in(folder) == ["curves.svg", "results.json"], files_in(folder))
 
