@@ -10,19 +10,13 @@
 #include <arm_neon.h>
 
 #define ISA neon
-enum { LANES = 8 };
-#define EACH_SUM(X, type) X(0, type) X(1, type)
+typedef float32x4_t quad;
+typedef float64x2_t pair;
+#include "kernels/vector/halves.h"
 
 /* Conversions of fp16 and of doubles raise flags, trap, and obey the environment, which can even change fp16's format;
  * integers do not. */
 enum { RAISES_f32 = 0, RAISES_bf16 = 0, RAISES_f16 = 1, RAISES_f64 = 1 };
-
-typedef struct {
-    float32x4_t low, high;
-} vf;
-typedef struct {
-    float64x2_t q0, q1, q2, q3;
-} vd;
 
 /* ---- floats ---- */
 
@@ -72,39 +66,26 @@ static inline void vf_store_f16(amp__f16 *dst, vf x) { vst1q_u16(dst, to_f16(x))
 static inline vf vf_load_bf16(const amp__bf16 *src) { return from_bf16(vld1q_u16(src)); }
 static inline void vf_store_bf16(amp__bf16 *dst, vf x) { vst1q_u16(dst, to_bf16(x)); }
 
-/* Parts by way of memory. Streams are ordinary stores: there is only a hint for them, and no word for it in gcc; these
- * processors notice by themselves when whole lines are replaced. */
+/* Streams are ordinary stores: there is only a hint for them, and no word for it in gcc; these processors notice by
+ * themselves when whole lines are replaced. */
 #define PARTS_AND_STREAMS(v, type)                                                                                     \
-    static inline v v##_load_part_##type(const amp__##type *src, size_t n) {                                           \
-        amp__##type words[LANES] = { 0 };                                                                              \
-        memcpy(words, src, n * sizeof *src);                                                                           \
-        return v##_load_##type(words);                                                                                 \
-    }                                                                                                                  \
-    static inline void v##_store_part_##type(amp__##type *dst, v x, size_t n) {                                        \
-        amp__##type words[LANES];                                                                                      \
-        v##_store_##type(words, x);                                                                                    \
-        memcpy(dst, words, n * sizeof *dst);                                                                           \
-    }                                                                                                                  \
+    PARTS(v, type)                                                                                                     \
     static inline void v##_stream_##type(amp__##type *dst, v x) { v##_store_##type(dst, x); }
 PARTS_AND_STREAMS(vf, f32)
 PARTS_AND_STREAMS(vf, f16)
 PARTS_AND_STREAMS(vf, bf16)
 
 static inline vf vf_set1(float x) { return (vf){ vdupq_n_f32(x), vdupq_n_f32(x) }; }
-static inline vf vf_mul(vf x, vf y) { return (vf){ vmulq_f32(x.low, y.low), vmulq_f32(x.high, y.high) }; }
-static inline vf vf_add(vf x, vf y) { return (vf){ vaddq_f32(x.low, y.low), vaddq_f32(x.high, y.high) }; }
-static inline vf vf_min(vf x, vf y) { return (vf){ vminq_f32(x.low, y.low), vminq_f32(x.high, y.high) }; }
-static inline vf vf_max(vf x, vf y) { return (vf){ vmaxq_f32(x.low, y.low), vmaxq_f32(x.high, y.high) }; }
-static inline vf vf_sub(vf x, vf y) { return (vf){ vsubq_f32(x.low, y.low), vsubq_f32(x.high, y.high) }; }
-static inline vf vf_div(vf x, vf y) { return (vf){ vdivq_f32(x.low, y.low), vdivq_f32(x.high, y.high) }; }
+OF_HALVES(mul, vmulq_f32)
+OF_HALVES(add, vaddq_f32)
+OF_HALVES(min, vminq_f32)
+OF_HALVES(max, vmaxq_f32)
+OF_HALVES(sub, vsubq_f32)
+OF_HALVES(div, vdivq_f32)
 static inline vf vf_sqrt(vf x) { return (vf){ vsqrtq_f32(x.low), vsqrtq_f32(x.high) }; }
 static inline float32x4_t larger(float32x4_t x, float32x4_t y) { return vbslq_f32(vcleq_f32(x, y), y, x); }
-static inline vf vf_larger(vf x, vf y) { return (vf){ larger(x.low, y.low), larger(x.high, y.high) }; }
-static inline vf vf_first(vf x, size_t n) {
-    amp__f32 words[LANES];
-    vf_store_f32(words, x);
-    return vf_load_part_f32(words, n);
-}
+OF_HALVES(larger, larger)
+FIRST(vf, f32)
 
 /* The largest magnitude, as an integer. */
 typedef uint32x4_t seen_f;
@@ -139,22 +120,16 @@ static inline void vd_store_f64(amp__f64 *dst, vd x) {
 }
 PARTS_AND_STREAMS(vd, f64)
 
-/* op of each quarter of x and y */
-#define QUARTERS(op, x, y) ((vd){ op(x.q0, y.q0), op(x.q1, y.q1), op(x.q2, y.q2), op(x.q3, y.q3) })
 static inline vd vd_set1(double x) { return (vd){ vdupq_n_f64(x), vdupq_n_f64(x), vdupq_n_f64(x), vdupq_n_f64(x) }; }
-static inline vd vd_mul(vd x, vd y) { return QUARTERS(vmulq_f64, x, y); }
-static inline vd vd_add(vd x, vd y) { return QUARTERS(vaddq_f64, x, y); }
+OF_QUARTERS(mul, vmulq_f64)
+OF_QUARTERS(add, vaddq_f64)
 static inline vd vd_add_exact(vd sum, vd x, vd y) {
     return (vd){ vfmaq_f64(sum.q0, x.q0, y.q0), vfmaq_f64(sum.q1, x.q1, y.q1), vfmaq_f64(sum.q2, x.q2, y.q2),
                  vfmaq_f64(sum.q3, x.q3, y.q3) };
 }
-static inline vd vd_min(vd x, vd y) { return QUARTERS(vminq_f64, x, y); }
-static inline vd vd_max(vd x, vd y) { return QUARTERS(vmaxq_f64, x, y); }
-static inline vd vd_first(vd x, size_t n) {
-    amp__f64 words[LANES];
-    vd_store_f64(words, x);
-    return vd_load_part_f64(words, n);
-}
+OF_QUARTERS(min, vminq_f64)
+OF_QUARTERS(max, vmaxq_f64)
+FIRST(vd, f64)
 
 /* Ones where a magnitude reached the limit. */
 typedef uint64x2_t seen_d;

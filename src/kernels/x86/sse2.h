@@ -10,19 +10,13 @@
 #include <emmintrin.h>
 
 #define ISA sse2
-enum { LANES = 8 };
-#define EACH_SUM(X, type) X(0, type) X(1, type)
+typedef __m128 quad;
+typedef __m128d pair;
+#include "kernels/vector/halves.h"
 
 /* fp16 is made with integers but for its subnormals, which are rounded by an addition; doubles are converted by the
  * processor. */
 enum { RAISES_f32 = 0, RAISES_bf16 = 0, RAISES_f16 = 1, RAISES_f64 = 1 };
-
-typedef struct {
-    __m128 low, high;
-} vf;
-typedef struct {
-    __m128d q0, q1, q2, q3;
-} vd;
 
 /* ---- floats ---- */
 
@@ -112,39 +106,23 @@ static inline void vf_stream_f32(amp__f32 *dst, vf x) { _mm_stream_ps(dst, x.low
 SHORT_WORDS(f16)
 SHORT_WORDS(bf16)
 
-/* By way of memory. */
-#define PARTS(v, type)                                                                                                 \
-    static inline v v##_load_part_##type(const amp__##type *src, size_t n) {                                           \
-        amp__##type words[LANES] = { 0 };                                                                              \
-        memcpy(words, src, n * sizeof *src);                                                                           \
-        return v##_load_##type(words);                                                                                 \
-    }                                                                                                                  \
-    static inline void v##_store_part_##type(amp__##type *dst, v x, size_t n) {                                        \
-        amp__##type words[LANES];                                                                                      \
-        v##_store_##type(words, x);                                                                                    \
-        memcpy(dst, words, n * sizeof *dst);                                                                           \
-    }
 PARTS(vf, f32)
 PARTS(vf, f16)
 PARTS(vf, bf16)
 
 static inline vf vf_set1(float x) { return (vf){ _mm_set1_ps(x), _mm_set1_ps(x) }; }
-static inline vf vf_mul(vf x, vf y) { return (vf){ _mm_mul_ps(x.low, y.low), _mm_mul_ps(x.high, y.high) }; }
-static inline vf vf_add(vf x, vf y) { return (vf){ _mm_add_ps(x.low, y.low), _mm_add_ps(x.high, y.high) }; }
-static inline vf vf_min(vf x, vf y) { return (vf){ _mm_min_ps(x.low, y.low), _mm_min_ps(x.high, y.high) }; }
-static inline vf vf_max(vf x, vf y) { return (vf){ _mm_max_ps(x.low, y.low), _mm_max_ps(x.high, y.high) }; }
-static inline vf vf_sub(vf x, vf y) { return (vf){ _mm_sub_ps(x.low, y.low), _mm_sub_ps(x.high, y.high) }; }
-static inline vf vf_div(vf x, vf y) { return (vf){ _mm_div_ps(x.low, y.low), _mm_div_ps(x.high, y.high) }; }
+OF_HALVES(mul, _mm_mul_ps)
+OF_HALVES(add, _mm_add_ps)
+OF_HALVES(min, _mm_min_ps)
+OF_HALVES(max, _mm_max_ps)
+OF_HALVES(sub, _mm_sub_ps)
+OF_HALVES(div, _mm_div_ps)
 static inline vf vf_sqrt(vf x) { return (vf){ _mm_sqrt_ps(x.low), _mm_sqrt_ps(x.high) }; }
 static inline __m128 larger(__m128 x, __m128 y) {
     return as_floats(choose(as_words(_mm_cmpnle_ps(x, y)), as_words(x), as_words(y)));
 }
-static inline vf vf_larger(vf x, vf y) { return (vf){ larger(x.low, y.low), larger(x.high, y.high) }; }
-static inline vf vf_first(vf x, size_t n) {
-    amp__f32 words[LANES];
-    vf_store_f32(words, x);
-    return vf_load_part_f32(words, n);
-}
+OF_HALVES(larger, larger)
+FIRST(vf, f32)
 
 /* Ones where a magnitude reached the limit. */
 typedef __m128i seen_f;
@@ -198,19 +176,13 @@ static inline void vd_stream_f64(amp__f64 *dst, vd x) {
 }
 PARTS(vd, f64)
 
-/* op of each quarter of x and y */
-#define QUARTERS(op, x, y) ((vd){ op(x.q0, y.q0), op(x.q1, y.q1), op(x.q2, y.q2), op(x.q3, y.q3) })
 static inline vd vd_set1(double x) { return (vd){ _mm_set1_pd(x), _mm_set1_pd(x), _mm_set1_pd(x), _mm_set1_pd(x) }; }
-static inline vd vd_mul(vd x, vd y) { return QUARTERS(_mm_mul_pd, x, y); }
-static inline vd vd_add(vd x, vd y) { return QUARTERS(_mm_add_pd, x, y); }
+OF_QUARTERS(mul, _mm_mul_pd)
+OF_QUARTERS(add, _mm_add_pd)
 static inline vd vd_add_exact(vd sum, vd x, vd y) { return vd_add(sum, vd_mul(x, y)); }
-static inline vd vd_min(vd x, vd y) { return QUARTERS(_mm_min_pd, x, y); }
-static inline vd vd_max(vd x, vd y) { return QUARTERS(_mm_max_pd, x, y); }
-static inline vd vd_first(vd x, size_t n) {
-    amp__f64 words[LANES];
-    vd_store_f64(words, x);
-    return vd_load_part_f64(words, n);
-}
+OF_QUARTERS(min, _mm_min_pd)
+OF_QUARTERS(max, _mm_max_pd)
+FIRST(vd, f64)
 
 /* Ones where a magnitude is not below the limit, as NaNs never are. In the default environment, as all arithmetic. */
 typedef __m128d seen_d;
