@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statuses as exceptions. libamp.Error is a RuntimeError with `status` and its name; where Python has a class for what went
+ * wrong the exception is of that class too. */
+#include "py.h"
+
+static PyObject *error_class;    /* libamp.Error */
+static PyObject *argument_class; /* libamp.ArgumentError: an Error and a ValueError */
+static PyObject *io_class;       /* libamp.FileError: an Error and an OSError */
+
+static PyObject *class_of(amp_status status)
+{
+    switch (status) {
+    case AMP_ERR_INVALID_ARGUMENT:
+    case AMP_ERR_SCHEMA:
+    case AMP_ERR_CONFLICT:
+    case AMP_ERR_NOT_FOUND:
+        return argument_class;
+    case AMP_ERR_IO:
+    case AMP_ERR_BAD_FILE:
+        return io_class;
+    default:
+        return error_class;
+    }
+}
+
+PyObject *amp_py_raise(amp_status status)
+{
+    if (PyErr_Occurred()) { /* a hook in Python failed: its own exception says more */
+        return NULL;
+    }
+    if (status == AMP_ERR_NO_MEMORY) {
+        return PyErr_NoMemory();
+    }
+    const char *text = amp_last_error();
+    PyObject *error = PyObject_CallFunction(class_of(status), "s", *text ? text : amp_status_text(status));
+    if (error == NULL) {
+        return NULL;
+    }
+    PyObject *number = PyLong_FromLong(status);
+    PyObject *name = PyUnicode_FromString(amp_status_name(status));
+    if (number != NULL && name != NULL && PyObject_SetAttrString(error, "status", number) == 0
+        && PyObject_SetAttrString(error, "status_name", name) == 0) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(name);
+    Py_DECREF(error);
+    return NULL;
+}
+
+PyObject *amp_py_result(amp_status status)
+{
+    if (status != AMP_OK) {
+        return amp_py_raise(status);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *new_class(const char *name, const char *doc, PyObject *first, PyObject *second)
+{
+    PyObject *bases = second ? PyTuple_Pack(2, first, second) : PyTuple_Pack(1, first);
+    PyObject *made = bases ? PyErr_NewExceptionWithDoc(name, doc, bases, NULL) : NULL;
+    Py_XDECREF(bases);
+    return made;
+}
+
+int amp_py_add_errors(PyObject *module)
+{
+    error_class = new_class("libamp.Error", "What libamp refused or could not do, in words; `status` is its number.",
+                            PyExc_RuntimeError, NULL);
+    if (error_class == NULL) {
+        return -1;
+    }
+    argument_class = new_class("libamp.ArgumentError", "An argument of a call into libamp is not what it can be.",
+                               error_class, PyExc_ValueError);
+    io_class = new_class("libamp.FileError", "A file cannot be read or written, or is not what it should be.", error_class,
+                         PyExc_OSError);
+    if (argument_class == NULL || io_class == NULL) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "Error", error_class) == 0
+                && PyModule_AddObjectRef(module, "ArgumentError", argument_class) == 0
+                && PyModule_AddObjectRef(module, "FileError", io_class) == 0
+            ? 0
+            : -1;
+}

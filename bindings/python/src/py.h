@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all files of the extension share. One state a process: the extension is initialised once, and module-wide objects
+ * are static pointers, made by amp_py_add_*. */
+#ifndef AMP_PY_H
+#define AMP_PY_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "amp.h"
+
+/* Parts of the module: each adds its functions and types and makes what it needs. 0, or -1 with an exception. Listed in
+ * module.c. */
+int amp_py_add_errors(PyObject *module);
+
+/* libamp.Error and its kin for a status that is not AMP_OK, with amp_last_error's words. Returns NULL. */
+PyObject *amp_py_raise(amp_status status);
+
+/* None for AMP_OK, else amp_py_raise. */
+PyObject *amp_py_result(amp_status status);
+
+#endif /* AMP_PY_H */
