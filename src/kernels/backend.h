@@ -12,8 +12,9 @@
 #define AMP_KERNELS_BACKEND_H
 
 #include "amp_device.h"
+#include "scaler/rules.h"
 
-#define AMP__BACKEND_ABI 3
+#define AMP__BACKEND_ABI 4
 #define AMP__BACKEND_ABI_OLDEST 1
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
@@ -35,7 +36,10 @@ struct amp__backend_host {
 };
 
 /* A call over lists in a device's memory, checked; amp_device.h has the words. */
-enum { AMP__LIST_CAST, AMP__LIST_ZERO, AMP__LIST_SCALE, AMP__LIST_AXPBY, AMP__LIST_CHECK, AMP__LIST_OPTIM };
+enum {
+    AMP__LIST_CAST, AMP__LIST_ZERO, AMP__LIST_SCALE, AMP__LIST_AXPBY, AMP__LIST_CHECK, AMP__LIST_OPTIM,
+    AMP__LIST_RECONCILE, /* dst, FP32, becomes src, 16-bit, where dst rounded is not src; all of it where norms[i] is 0 */
+};
 struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */
     void *stream;
@@ -45,6 +49,43 @@ struct amp__list_call {
     float *found_inf, *norm, *norms;     /* on the device */
     const amp_optim *rule;               /* OPTIM: of libamp's size */
     const amp_optim_tensors *tensors;    /* likewise; moments that the rule has not are NULL */
+    /* Since 4. */
+    uint32_t *first;      /* with found_inf: lowered to the least base + i of a tensor that was not finite; or NULL */
+    uint32_t base;
+    const float *only_if; /* CAST: nothing happens unless it is not 0; NULL: it happens */
+    bool passes_over;     /* OPTIM: a tensor whose gradient has no data is left alone, and its step too */
+};
+
+/* Other work on a device, and its memory. */
+enum {
+    AMP__MEMORY_ALLOC,     /* made, of `bytes`, in the stream's order */
+    AMP__MEMORY_FREE,      /* dst, in the stream's order */
+    AMP__MEMORY_ZERO,      /* `bytes` at dst */
+    AMP__MEMORY_IN,        /* `bytes` of the host's at src to dst; they may change afterwards */
+    AMP__MEMORY_OUT,       /* `bytes` at src to the host's dst; waits */
+    AMP__MEMORY_POST,      /* `bytes` at src, at most AMP__MEMORY_LETTER, on their way to the host */
+    AMP__MEMORY_TAKE,      /* the last post of this handle into the host's dst; waits until it has come */
+    AMP__MEMORY_POST_FREE, /* ends the handle */
+    AMP__MEMORY_CAPTURING, /* is the stream being captured in a graph? */
+    AMP__MEMORY_SCALER,    /* the end of a bracket on the device */
+};
+#define AMP__MEMORY_LETTER 128
+
+struct amp__memory_call {
+    int32_t kind; /* AMP__MEMORY_... */
+    void *stream;
+    void *dst;
+    const void *src;
+    size_t bytes;
+    void *made;     /* ALLOC; of POST, TAKE and POST_FREE the handle: NULL before the first post */
+    bool capturing; /* CAPTURING */
+    /* SCALER: amp__rule_end of scaler; where it skips, skips[which[i]] becomes 1 for i < n. */
+    struct amp__device_scaler *scaler;
+    const struct amp__scaler_settings *settings;
+    bool decides, found_elsewhere;
+    float *skips;
+    const uint32_t *which;
+    size_t n;
 };
 
 /* What a plugin gives to libamp. Constant, and there for the life of the process. */
@@ -75,6 +116,10 @@ struct amp__backend {
     amp_status (*list_open)(int32_t id, void **list);
     void (*list_close)(void *list);
     amp_status (*list_run)(void *list, const struct amp__list_call *call);
+    /* 4, may be NULL, and then all three are: memory of device `id`, and the small work around it. memory_close waits. */
+    amp_status (*memory_open)(int32_t id, void **memory);
+    void (*memory_close)(void *memory);
+    amp_status (*memory_run)(void *memory, struct amp__memory_call *call);
 };
 
 #define AMP__BACKEND_LOCKS 4

@@ -70,7 +70,7 @@ VISIBLE const struct amp__backend *FAKE_SYMBOL(void);
 
 VISIBLE const struct amp__backend *FAKE_SYMBOL(void) {
     static const struct table table = {
-        { FAKE_MAGIC, (uint32_t)(FAKE_SIZE), FAKE_ABI, FAKE_OLDEST, FAKE_NAME, init, matmul, explain, NULL, NULL, NULL, NULL, NULL },
+        { FAKE_MAGIC, (uint32_t)(FAKE_SIZE), FAKE_ABI, FAKE_OLDEST, FAKE_NAME, init, matmul, explain, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL },
         { NULL },
     };
 #ifdef FAKE_UNDEFINED

@@ -19,7 +19,7 @@ double emulated_strided(const double *values, size_t begin, size_t end, size_t s
     return emulated_sum(of_thread);
 }
 
-uint32_t emulated_tensor;
+uint32_t emulated_tensor, emulated_first;
 
 /* Threads in falling order: nothing may depend on it. */
 static uint32_t run_chunk(const struct cuda_table *table, uint32_t c, uint32_t n_spans, emulated_fn *fn, const void *arguments,
@@ -44,8 +44,12 @@ static uint32_t run_chunk(const struct cuda_table *table, uint32_t c, uint32_t n
 uint32_t emulate_table(const struct cuda_table *table, uint32_t n_spans, emulated_fn *fn, const void *arguments,
                        double *chunk_sums) {
     uint32_t any = 0;
-    for (uint32_t c = table->n_chunks; c-- > 0;)
-        any |= run_chunk(table, c, n_spans, fn, arguments, chunk_sums ? chunk_sums + 2 * (size_t)c : NULL);
+    emulated_first = UINT32_MAX;
+    for (uint32_t c = table->n_chunks; c-- > 0;) {
+        const uint32_t found = run_chunk(table, c, n_spans, fn, arguments, chunk_sums ? chunk_sums + 2 * (size_t)c : NULL);
+        if (found) emulated_first = table->chunks[c].tensor; /* tensors in falling order too */
+        any |= found;
+    }
     return any;
 }
 

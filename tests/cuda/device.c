@@ -45,8 +45,9 @@ static const char *start_fake(void) {
     snprintf(path, sizeof path, "%s/libamp_cuda.so", getenv("AMP_BACKEND_PATH"));
     library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     device.fake = library ? dlsym(library, FAKE_SYMBOL_NAME) : NULL;
+    device.tools = library ? dlsym(library, FAKE_TOOLS_NAME) : NULL;
     device.stream = &stream;
-    return device.fake ? NULL : "the plugin is not the fake one";
+    return device.fake && device.tools ? NULL : "the plugin is not the fake one";
 }
 
 const char *device_start(int real) { return real ? start_gpu() : start_fake(); }

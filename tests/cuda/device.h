@@ -11,6 +11,7 @@
 extern struct device {
     void *stream;
     struct fake *fake;  /* NULL: a GPU */
+    const struct fake_tools *tools; /* with it */
 } device;
 
 /* NULL, or why there is none. */
@@ -24,5 +25,6 @@ void device_wait(void);
 
 Suite *suite_calls(void);
 Suite *suite_faults(void);
+Suite *suite_device_scaler(void);
 
 #endif

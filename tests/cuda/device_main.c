@@ -21,6 +21,7 @@ int main(int argc, char **argv) {
     printf("# AMP_TEST_SEED=%llu\n", (unsigned long long)test_seed());
     fflush(stdout);
     SRunner *runner = srunner_create(suite_calls());
+    srunner_add_suite(runner, suite_device_scaler());
     if (!real) srunner_add_suite(runner, suite_faults());
     srunner_set_fork_status(runner, CK_NOFORK); /* a child could not use CUDA */
     srunner_run_all(runner, CK_ENV);

@@ -16,6 +16,8 @@ typedef uint32_t emulated_fn(const struct cuda_tensor *t, const struct cuda_plac
 
 /* The tensor whose chunk is being run: what a kernel knows from its chunk. */
 extern uint32_t emulated_tensor;
+/* The first tensor of the last table for which a group gave something; UINT32_MAX: none. */
+extern uint32_t emulated_first;
 
 /* Plans the lists and runs every group of every chunk; returns the OR of what the groups gave. chunk_sums (may be NULL): two
  * sums a chunk in the order of the blocks' reduction, *chunk_sums for the caller to free. plan: kept for the caller. */

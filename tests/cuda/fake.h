@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A CUDA of the tests: its device's memory is the host's, its kernels are the emulated ones, its calls are counted and can be
- * made to fail. libamp_cuda.so is built with it a second time, so that all of it but nvcc's code runs without a GPU. */
+/* A CUDA of the tests: its device's memory is memory that the host may not touch, its kernels are the emulated ones, its calls
+ * are counted and can be made to fail. libamp_cuda.so is built with it a second time, so that all of it but nvcc's code runs without a GPU. */
 #ifndef AMP_TESTS_CUDA_FAKE_H
 #define AMP_TESTS_CUDA_FAKE_H
+
+#include <stddef.h>
 
 struct fake {
     int devices, current;         /* how many there are; the caller's */
@@ -16,10 +18,24 @@ struct fake {
     int capturing, relaxed;       /* the stream is being captured; this thread may allocate nevertheless */
     int broke_capture;            /* what a capture does not allow was called */
     int pools;                    /* the device allocates in a stream's order */
+    int lazy;                     /* work runs when somebody waits for it, as late as CUDA allows */
+};
+
+/* What a test does in the place of a host framework. */
+struct fake_tools {
+    void *(*alloc)(size_t bytes); /* the device's: the host may not touch it */
+    void (*free)(void *memory);
+    void (*copy)(void *dst, const void *src, size_t bytes);
+    void (*flush)(void); /* what waits runs */
+    void (*capture_begin)(void), (*capture_end)(void); /* work becomes a graph instead of being run */
+    void (*replay)(void);
+    void (*end)(void); /* all of it is gone */
 };
 
 /* Of the plugin that was built with it; by dlsym. */
 #define FAKE_SYMBOL_NAME "amp_fake_cuda"
+#define FAKE_TOOLS_NAME "amp_fake_cuda_tools"
 extern struct fake amp_fake_cuda;
+extern const struct fake_tools amp_fake_cuda_tools;
 
 #endif

@@ -1,28 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches on the fake device: what lists.cu and optim.cu do, block by block. */
+/* Launches on the fake device: what the .cu files do, block by block, at once or when the fake's stream comes to it. */
 #include "emulated.h"
-#include "fake.h"
+#include "fake_work.h"
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/optim.h"
+#include "kernels/cuda/scaler.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static cudaError_t launched(cudaStream_t stream) {
+static cudaError_t launch(uint32_t blocks, cudaStream_t stream, fake_work_fn *run, const void *arguments, size_t bytes) {
+    if (blocks == 0) return cudaSuccess;
     amp_fake_cuda.on_null_stream += stream == NULL;
     amp_fake_cuda.launches++;
-    if (++amp_fake_cuda.calls != amp_fake_cuda.fail_at) return cudaSuccess;
-    amp_fake_cuda.last_error = amp_fake_cuda.fail_with;
-    return (cudaError_t)amp_fake_cuda.fail_with;
+    if (++amp_fake_cuda.calls == amp_fake_cuda.fail_at) {
+        amp_fake_cuda.last_error = amp_fake_cuda.fail_with;
+        return (cudaError_t)amp_fake_cuda.fail_with;
+    }
+    fake_work(run, arguments, bytes);
+    return cudaSuccess;
 }
-
-#define LAUNCHED(blocks)                                                                                               \
-    do {                                                                                                               \
-        if ((blocks) == 0) return cudaSuccess;                                                                         \
-        const cudaError_t launched_error_ = launched(stream);                                                          \
-        if (launched_error_ != cudaSuccess) return launched_error_;                                                    \
-    } while (0)
 
 /* ---- lists.cu ---- */
 
@@ -51,61 +49,117 @@ static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_place *a
 static uint32_t check_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *f, double sums[2]) {
     return cuda_check_group(t, at, ((const struct factors *)f)->a, ((const struct factors *)f)->b, &sums[0]);
 }
+static uint32_t reconcile_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *norms, double sums[2]) {
+    (void)sums;
+    cuda_reconcile_group(t, at, norms && ((const float *)norms)[emulated_tensor] == 0.0f);
+    return 0;
+}
 
-cudaError_t cuda_launch_cast(const struct cuda_table *table, cudaStream_t stream) {
-    LAUNCHED(table->n_chunks);
-    (void)emulate_table(table, 2, cast_fn, NULL, NULL);
-    return cudaSuccess;
+/* What a launch was given, kept until it runs. */
+struct call {
+    struct cuda_table table;
+    struct cuda_factor a, b;
+    struct cuda_found found;
+    const float *flag; /* only_if, norms */
+    double *sums, *tensor_sums;
+    float *norms, *norm;
+    uint32_t *ticket;
+};
+
+static void report(const struct cuda_found *found, uint32_t nonfinite) {
+    if (!nonfinite) return;
+    if (found->found_inf) *found->found_inf = 1.0f;
+    if (found->first && found->base + emulated_first < *found->first) *found->first = found->base + emulated_first;
+}
+
+static void run_cast(const void *given) {
+    const struct call *c = given;
+    if (!c->flag || *c->flag != 0.0f) (void)emulate_table(&c->table, 2, cast_fn, NULL, NULL);
+}
+static void run_reconcile(const void *given) {
+    const struct call *c = given;
+    (void)emulate_table(&c->table, 2, reconcile_fn, c->flag, NULL);
+}
+static void run_zero(const void *given) { (void)emulate_table(&((const struct call *)given)->table, 1, zero_fn, NULL, NULL); }
+static void run_scale(const void *given) {
+    const struct call *c = given;
+    const struct factors f = { cuda_factor_of(&c->a), 0.0f };
+    if (c->a.how != CUDA_CLIP || f.a != 1.0f) report(&c->found, emulate_table(&c->table, 2, scale_fn, &f, NULL));
+}
+static void run_axpby(const void *given) {
+    const struct call *c = given;
+    const struct factors f = { cuda_factor_of(&c->a), cuda_factor_of(&c->b) };
+    report(&c->found, emulate_table(&c->table, 3, axpby_fn, &f, NULL));
+}
+static void run_check(const void *given) {
+    const struct call *c = given;
+    const struct factors f = { cuda_factor_of(&c->a), cuda_factor_of(&c->b) };
+    double *pairs = calloc(2 * (size_t)c->table.n_chunks, sizeof *pairs);
+    if (!pairs) abort();
+    report(&c->found, emulate_table(&c->table, 1, check_fn, &f, pairs));
+    for (uint32_t i = 0; i < c->table.n_chunks; i++) c->sums[i] = pairs[2 * (size_t)i];
+    free(pairs);
+}
+static void run_norms(const void *given) {
+    const struct call *c = given;
+    if (*c->ticket) abort(); /* the scratch was not prepared */
+    for (uint32_t i = 0; i < c->table.n_tensors; i++) {
+        c->tensor_sums[i] = emulated_strided(c->sums, c->table.first_chunks[i], c->table.first_chunks[i + 1], 1);
+        if (c->norms) c->norms[i] = (float)sqrt(c->tensor_sums[i]);
+    }
+    if (c->norm) *c->norm = (float)sqrt(emulated_strided(c->tensor_sums, 0, c->table.n_tensors, 1));
+}
+
+cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_if, cudaStream_t stream) {
+    const struct call c = { .table = *table, .flag = only_if };
+    return launch(table->n_chunks, stream, run_cast, &c, sizeof c);
+}
+cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, cudaStream_t stream) {
+    const struct call c = { .table = *table, .flag = norms };
+    return launch(table->n_chunks, stream, run_reconcile, &c, sizeof c);
 }
 cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream) {
-    LAUNCHED(table->n_chunks);
-    (void)emulate_table(table, 1, zero_fn, NULL, NULL);
-    return cudaSuccess;
+    const struct call c = { .table = *table };
+    return launch(table->n_chunks, stream, run_zero, &c, sizeof c);
 }
-cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, float *found_inf,
+cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, const struct cuda_found *found,
                               cudaStream_t stream) {
-    const struct factors f = { cuda_factor_of(scale), 0.0f };
-    LAUNCHED(table->n_chunks);
-    if (scale->how == CUDA_CLIP && f.a == 1.0f) return cudaSuccess;
-    if (emulate_table(table, 2, scale_fn, &f, NULL) && found_inf) *found_inf = 1.0f;
-    return cudaSuccess;
+    const struct call c = { .table = *table, .a = *scale, .found = *found };
+    return launch(table->n_chunks, stream, run_scale, &c, sizeof c);
 }
 cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
-                              float *found_inf, cudaStream_t stream) {
-    const struct factors f = { cuda_factor_of(a), cuda_factor_of(b) };
-    LAUNCHED(table->n_chunks);
-    if (emulate_table(table, 3, axpby_fn, &f, NULL) && found_inf) *found_inf = 1.0f;
-    return cudaSuccess;
+                              const struct cuda_found *found, cudaStream_t stream) {
+    const struct call c = { .table = *table, .a = *a, .b = *b, .found = *found };
+    return launch(table->n_chunks, stream, run_axpby, &c, sizeof c);
 }
 cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,
-                              const struct cuda_factor *factor, double *sums, float *found_inf, cudaStream_t stream) {
-    const struct factors f = { cuda_factor_of(scale), cuda_factor_of(factor) };
-    double *pairs;
-    LAUNCHED(table->n_chunks);
-    if (!(pairs = calloc(2 * (size_t)table->n_chunks, sizeof *pairs))) abort();
-    if (emulate_table(table, 1, check_fn, &f, pairs) && found_inf) *found_inf = 1.0f;
-    for (uint32_t c = 0; c < table->n_chunks; c++) sums[c] = pairs[2 * (size_t)c];
-    free(pairs);
-    return cudaSuccess;
+                              const struct cuda_factor *factor, double *sums, const struct cuda_found *found,
+                              cudaStream_t stream) {
+    const struct call c = { .table = *table, .a = *scale, .b = *factor, .found = *found, .sums = sums };
+    return launch(table->n_chunks, stream, run_check, &c, sizeof c);
 }
 cudaError_t cuda_launch_norms(const struct cuda_table *table, const double *sums, double *tensor_sums, float *norms,
                               float *norm, uint32_t *ticket, cudaStream_t stream) {
-    LAUNCHED(table->n_tensors);
-    if (*ticket) abort(); /* the scratch was not prepared */
-    for (uint32_t i = 0; i < table->n_tensors; i++) {
-        tensor_sums[i] = emulated_strided(sums, table->first_chunks[i], table->first_chunks[i + 1], 1);
-        if (norms) norms[i] = (float)sqrt(tensor_sums[i]);
-    }
-    if (norm) *norm = (float)sqrt(emulated_strided(tensor_sums, 0, table->n_tensors, 1));
-    return cudaSuccess;
+    const struct call c = { .table = *table, .sums = (double *)(uintptr_t)sums, .tensor_sums = tensor_sums, .norms = norms,
+                            .norm = norm, .ticket = ticket };
+    return launch(table->n_tensors, stream, run_norms, &c, sizeof c);
+}
+
+/* ---- scaler.cu ---- */
+
+static void run_scaler(const void *given) { cuda_scaler_run(given); }
+
+cudaError_t cuda_launch_scaler(const struct cuda_scaler *scaler, cudaStream_t stream) {
+    return launch(1, stream, run_scaler, scaler, sizeof *scaler);
 }
 
 /* ---- optim.cu ---- */
 
-cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t stream) {
-    LAUNCHED(step->n_tensors);
+static void run_prepare(const void *given) {
+    const struct cuda_step *step = given;
     for (uint32_t i = 0; i < step->n_tensors; i++) {
-        if (step->found_inf && *step->found_inf != 0.0f) {
+        const int absent = step->shapes && CUDA_TYPE(step->shapes[i], CUDA_GRAD) == 0;
+        if (absent || (step->found_inf && *step->found_inf != 0.0f)) {
             step->updates[i].flags = CUDA_SKIPPED;
             continue;
         }
@@ -119,12 +173,18 @@ cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t strea
                                         cuda_factor_of(&step->factor), &norms, kept);
         step->steps[i]++;
     }
-    return cudaSuccess;
+}
+
+cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t stream) {
+    return launch(step->n_tensors, stream, run_prepare, step, sizeof *step);
 }
 
 struct update {
+    struct cuda_table table;
     enum cuda_rule rule;
-    const struct cuda_update *updates;
+    amp_optim of_lamb;
+    struct cuda_update *updates;
+    double *sums;
 };
 
 static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given, double sums[2]) {
@@ -134,24 +194,31 @@ static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_place *
     return 0;
 }
 
+static void run_update(const void *given) {
+    const struct update *update = given;
+    (void)emulate_table(&update->table, CUDA_UPDATE_SPANS, update_fn, update, update->sums);
+}
+
+static void run_lamb_lr(const void *given) {
+    const struct update *update = given;
+    const double *sums = update->sums;
+    for (uint32_t i = 0; i < update->table.n_tensors; i++) {
+        const size_t begin = 2 * (size_t)update->table.first_chunks[i], end = 2 * (size_t)update->table.first_chunks[i + 1];
+        const double of_p = emulated_strided(sums, begin, end, 2), of_u = emulated_strided(sums + 1, begin, end, 2);
+        struct cuda_update *u = &update->updates[i];
+        if (!(u->flags & CUDA_SKIPPED)) u->lr = cuda_lamb_lr(&update->of_lamb, of_p, of_u);
+    }
+}
+
 cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
                                cudaStream_t stream) {
-    const struct update update = { rule, updates };
-    LAUNCHED(table->n_chunks);
-    (void)emulate_table(table, CUDA_UPDATE_SPANS, update_fn, &update, NULL);
-    return cudaSuccess;
+    const struct update update = { .table = *table, .rule = rule, .updates = (struct cuda_update *)(uintptr_t)updates };
+    return launch(table->n_chunks, stream, run_update, &update, sizeof update);
 }
 
 cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates, double *sums,
                              cudaStream_t stream) {
-    const struct update update = { CUDA_LAMB_MOMENTS, updates };
-    LAUNCHED(table->n_chunks);
-    LAUNCHED(table->n_tensors);
-    (void)emulate_table(table, CUDA_UPDATE_SPANS, update_fn, &update, sums);
-    for (uint32_t i = 0; i < table->n_tensors; i++) {
-        const size_t begin = 2 * (size_t)table->first_chunks[i], end = 2 * (size_t)table->first_chunks[i + 1];
-        const double of_p = emulated_strided(sums, begin, end, 2), of_u = emulated_strided(sums + 1, begin, end, 2);
-        if (!(updates[i].flags & CUDA_SKIPPED)) updates[i].lr = cuda_lamb_lr(rule, of_p, of_u);
-    }
-    return cudaSuccess;
+    const struct update update = { *table, CUDA_LAMB_MOMENTS, *rule, updates, sums };
+    const cudaError_t error = launch(table->n_chunks, stream, run_update, &update, sizeof update);
+    return error == cudaSuccess ? launch(table->n_tensors, stream, run_lamb_lr, &update, sizeof update) : error;
 }

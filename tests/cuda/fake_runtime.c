@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fake.h"
+#include "fake_work.h"
 
 #include <cuda_runtime_api.h>
 
@@ -9,6 +9,8 @@
 __attribute__((visibility("default"))) struct fake amp_fake_cuda = { .devices = 2, .pools = 1 };
 
 #define F amp_fake_cuda
+
+static int thing; /* whatever a handle points to */
 
 static cudaError_t called(void) {
     if (++F.calls != F.fail_at) return cudaSuccess;
@@ -65,16 +67,16 @@ const char *cudaGetErrorName(cudaError_t error) { return error == cudaSuccess ? 
 
 static cudaError_t allocate(void **memory, size_t bytes) {
     CALLED();
-    *memory = malloc(bytes);
+    *memory = fake_device_alloc(bytes);
     if (!*memory) return cudaErrorMemoryAllocation;
-    memset(*memory, 0xa5, bytes);
     F.blocks++;
     return cudaSuccess;
 }
-static cudaError_t release(void *memory) {
+static void release(const void *given) {
+    void *memory;
+    memcpy(&memory, given, sizeof memory);
     F.blocks -= memory != NULL;
-    free(memory);
-    return cudaSuccess;
+    fake_device_free(memory);
 }
 
 cudaError_t cudaMalloc(void **memory, size_t bytes) {
@@ -88,36 +90,64 @@ cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream) {
 }
 cudaError_t cudaMallocHost(void **memory, size_t bytes) {
     forbidden_in_capture();
-    return allocate(memory, bytes);
+    CALLED();
+    *memory = malloc(bytes);
+    if (!*memory) return cudaErrorMemoryAllocation;
+    memset(*memory, 0xa5, bytes);
+    F.blocks++;
+    return cudaSuccess;
 }
 cudaError_t cudaFree(void *memory) {
     forbidden_in_capture();
-    return release(memory);
+    fake_flush();
+    release(&memory);
+    return cudaSuccess;
 }
 cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream) {
     on_stream(stream);
-    return release(memory);
+    fake_work(release, &memory, sizeof memory);
+    return cudaSuccess;
 }
-cudaError_t cudaFreeHost(void *memory) { return release(memory); }
+cudaError_t cudaFreeHost(void *memory) {
+    fake_flush();
+    F.blocks -= memory != NULL;
+    free(memory);
+    return cudaSuccess;
+}
+
+struct copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+    int value;
+};
+static void run_copy(const void *given) {
+    const struct copy *copy = given;
+    memcpy(copy->dst, copy->src, copy->bytes);
+}
+static void run_set(const void *given) {
+    const struct copy *set = given;
+    memset(set->dst, set->value, set->bytes);
+}
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
-    (void)kind;
+    const struct copy copy = { dst, src, bytes, 0 };
     on_stream(stream);
     CALLED();
-    memcpy(dst, src, bytes);
-    F.uploads++;
+    if (stream == (cudaStream_t)(void *)&thing) fake_copy(dst, src, bytes); /* libamp's own: no part of a graph */
+    else fake_work(run_copy, &copy, sizeof copy);
+    F.uploads += kind == cudaMemcpyHostToDevice;
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream) {
     on_stream(stream);
     CALLED();
-    memset(dst, value, bytes);
+    const struct copy set = { dst, NULL, bytes, value };
+    fake_work(run_set, &set, sizeof set);
     return cudaSuccess;
 }
 
 /* ---- streams and events ---- */
-
-static int thing; /* whatever a handle points to */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     (void)flags;
@@ -136,6 +166,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     CALLED();
     forbidden_in_capture();
     F.waits++;
+    fake_flush();
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
@@ -171,5 +202,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     (void)event;
     CALLED();
+    forbidden_in_capture();
+    fake_flush();
     return cudaSuccess;
 }

@@ -48,14 +48,17 @@ static amp_status explain_plan(const struct cuda_plan_error *error) {
 
 /* ---- lists ---- */
 
-static amp_status open_list(struct cuda_list *list, int device) {
+amp_status cuda_check_device(int device) {
     int count = 0;
     char text[120];
     TRY(cuda_explain(cudaGetDeviceCount(&count)));
-    if (device < 0 || device >= count) {
-        snprintf(text, sizeof text, "there is no CUDA device %d: this process sees %d, from 0 on", device, count);
-        return amp->fail(AMP_ERR_NO_DEVICE, text);
-    }
+    if (device >= 0 && device < count) return AMP_OK;
+    snprintf(text, sizeof text, "there is no CUDA device %d: this process sees %d, from 0 on", device, count);
+    return amp->fail(AMP_ERR_NO_DEVICE, text);
+}
+
+static amp_status open_list(struct cuda_list *list, int device) {
+    TRY(cuda_check_device(device));
     TRY(cuda_explain(cudaSetDevice(device)));
     list->device = device;
     return cuda_explain(cuda_memory_open(&list->memory, device));
@@ -124,29 +127,38 @@ static struct cuda_factor factor_of(const amp_factor *given) {
     return (struct cuda_factor){ given->pointer, given->value, (uint32_t)given->how };
 }
 
+static struct cuda_found found_of(const struct amp__list_call *call) {
+    return (struct cuda_found){ call->found_inf, call->first, call->base };
+}
+
 static amp_status run_check(const struct cuda_run *run, const struct amp__list_call *call) {
     const struct cuda_factor scale = factor_of(&call->factors[0]), factor = factor_of(&call->factors[1]);
+    const struct cuda_found found = found_of(call);
     struct cuda_table table;
     unsigned char *scratch;
     TRY(cuda_use_plan(run, CUDA_PLAN_CALL, call->spans, 1, call->n, &table));
     const size_t sums = CUDA_TICKET_BYTES, tensor_sums = sums + table.n_chunks * sizeof(double);
     TRY(cuda_use_scratch(run, tensor_sums + call->n * sizeof(double), &scratch));
-    TRY(cuda_explain(cuda_launch_check(&table, &scale, &factor, (void *)(scratch + sums), call->found_inf, run->stream)));
+    TRY(cuda_explain(cuda_launch_check(&table, &scale, &factor, (void *)(scratch + sums), &found, run->stream)));
     if (!call->norm && !call->norms) return AMP_OK;
     return cuda_explain(cuda_launch_norms(&table, (void *)(scratch + sums), (void *)(scratch + tensor_sums), call->norms,
                                           call->norm, (void *)scratch, run->stream));
 }
 
 static amp_status run_elementwise(const struct cuda_run *run, const struct amp__list_call *call) {
-    static const uint8_t n_spans[] = { [AMP__LIST_CAST] = 2, [AMP__LIST_ZERO] = 1, [AMP__LIST_SCALE] = 2, [AMP__LIST_AXPBY] = 3 };
+    static const uint8_t n_spans[] = {
+        [AMP__LIST_CAST] = 2, [AMP__LIST_ZERO] = 1, [AMP__LIST_SCALE] = 2, [AMP__LIST_AXPBY] = 3, [AMP__LIST_RECONCILE] = 2,
+    };
+    const struct cuda_found found = found_of(call);
     const struct cuda_factor a = factor_of(&call->factors[0]), b = factor_of(&call->factors[1]);
     struct cuda_table table;
     TRY(cuda_use_plan(run, CUDA_PLAN_CALL, call->spans, n_spans[call->kind], call->n, &table));
     switch (call->kind) {
-    case AMP__LIST_CAST: return cuda_explain(cuda_launch_cast(&table, run->stream));
+    case AMP__LIST_CAST: return cuda_explain(cuda_launch_cast(&table, call->only_if, run->stream));
+    case AMP__LIST_RECONCILE: return cuda_explain(cuda_launch_reconcile(&table, call->norms, run->stream));
     case AMP__LIST_ZERO: return cuda_explain(cuda_launch_zero(&table, run->stream));
-    case AMP__LIST_SCALE: return cuda_explain(cuda_launch_scale(&table, &a, call->found_inf, run->stream));
-    default: return cuda_explain(cuda_launch_axpby(&table, &a, &b, call->found_inf, run->stream));
+    case AMP__LIST_SCALE: return cuda_explain(cuda_launch_scale(&table, &a, &found, run->stream));
+    default: return cuda_explain(cuda_launch_axpby(&table, &a, &b, &found, run->stream));
     }
 }
 

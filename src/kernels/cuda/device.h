@@ -29,7 +29,10 @@ amp_status cuda_list_open(int32_t id, void **list);
 void cuda_list_close(void *list);
 amp_status cuda_list_run(void *list, const struct amp__list_call *call);
 
-/* ---- for optim.c ---- */
+/* ---- for optim.c and block.c ---- */
+
+/* Is there such a device? */
+amp_status cuda_check_device(int device);
 
 /* CUDA's error in words, or AMP_OK. Takes it away from the host's next cudaGetLastError. */
 amp_status cuda_explain(cudaError_t error);

@@ -16,19 +16,22 @@ extern "C" {
 
 /* ---- lists.cu ---- */
 
-/* Spans: dst, src. */
-cudaError_t cuda_launch_cast(const struct cuda_table *table, cudaStream_t stream);
+/* Spans: dst, src. only_if may be NULL: nothing happens where it shows 0. */
+cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_if, cudaStream_t stream);
+/* master, parameter. norms may be NULL: where a tensor's is 0, all of it is taken from the parameter. */
+cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, cudaStream_t stream);
 /* dst */
 cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream);
-/* dst, src. found_inf may be NULL. */
-cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, float *found_inf,
+/* dst, src. */
+cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, const struct cuda_found *found,
                               cudaStream_t stream);
-/* dst, x, y. found_inf may be NULL. */
+/* dst, x, y. */
 cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
-                              float *found_inf, cudaStream_t stream);
-/* src. sums: a double a chunk; found_inf may be NULL. */
+                              const struct cuda_found *found, cudaStream_t stream);
+/* src. sums: a double a chunk. */
 cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,
-                              const struct cuda_factor *factor, double *sums, float *found_inf, cudaStream_t stream);
+                              const struct cuda_factor *factor, double *sums, const struct cuda_found *found,
+                              cudaStream_t stream);
 /* After it, for at least one tensor: tensor_sums: a double a tensor; norms: a float a tensor, or NULL; norm: one, or NULL;
  * ticket: 0, and 0 again when the launch is done. */
 cudaError_t cuda_launch_norms(const struct cuda_table *table, const double *sums, double *tensor_sums, float *norms,

@@ -14,14 +14,24 @@
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS)
 
 // All blocks that find something write the same.
-static __device__ __forceinline__ void report(float *found_inf, uint32_t nonfinite) {
-    if (__syncthreads_or((int)nonfinite) && threadIdx.x == 0 && found_inf) *found_inf = 1.0f;
+static __device__ __forceinline__ void report(const struct cuda_found &found, uint32_t tensor, uint32_t nonfinite) {
+    if (!__syncthreads_or((int)nonfinite) || threadIdx.x != 0) return;
+    if (found.found_inf) *found.found_inf = 1.0f;
+    if (found.first) atomicMin(found.first, found.base + tensor);
 }
 
-KERNEL(kernel_cast)(const struct cuda_table table) {
+KERNEL(kernel_cast)(const struct cuda_table table, const float *only_if) {
+    if (only_if && *only_if == 0.0f) return;
     FOR_GROUPS(2) {
         const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
         cuda_cast_group(&t, &at);
+    }
+}
+
+KERNEL(kernel_reconcile)(const struct cuda_table table, const float *norms) {
+    FOR_GROUPS(2) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        cuda_reconcile_group(&t, &at, norms && norms[chunk.tensor] == 0.0f);
     }
 }
 
@@ -32,7 +42,7 @@ KERNEL(kernel_zero)(const struct cuda_table table) {
     }
 }
 
-KERNEL(kernel_scale)(const struct cuda_table table, const struct cuda_factor scale, float *found_inf) {
+KERNEL(kernel_scale)(const struct cuda_table table, const struct cuda_factor scale, const struct cuda_found found) {
     const float by = cuda_factor_of(&scale);
     if (scale.how == CUDA_CLIP && by == 1.0f) return; // in place: most of the time there is nothing to clip
     uint32_t nonfinite = 0;
@@ -40,18 +50,18 @@ KERNEL(kernel_scale)(const struct cuda_table table, const struct cuda_factor sca
         const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
         nonfinite |= cuda_scale_group(&t, &at, by);
     }
-    report(found_inf, nonfinite);
+    report(found, chunk.tensor, nonfinite);
 }
 
 KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
-                          float *found_inf) {
+                          const struct cuda_found found) {
     const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
     uint32_t nonfinite = 0;
     FOR_GROUPS(3) {
         const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
         nonfinite |= cuda_axpby_group(&t, &at, by_a, by_b);
     }
-    report(found_inf, nonfinite);
+    report(found, chunk.tensor, nonfinite);
 }
 
 // ---- sums of squares
@@ -64,7 +74,7 @@ static __device__ __forceinline__ double sum_strided(const double *values, uint3
 
 // sums[chunk] = sum of squares of the chunk.
 KERNEL(kernel_check)(const struct cuda_table table, const struct cuda_factor scale, const struct cuda_factor factor,
-                          double *sums, float *found_inf) {
+                          double *sums, const struct cuda_found found) {
     __shared__ double values[CUDA_THREADS];
     const float by = cuda_factor_of(&scale), and_by = cuda_factor_of(&factor);
     uint32_t nonfinite = 0;
@@ -73,7 +83,7 @@ KERNEL(kernel_check)(const struct cuda_table table, const struct cuda_factor sca
         const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
         nonfinite |= cuda_check_group(&t, &at, by, and_by, &sum);
     }
-    report(found_inf, nonfinite);
+    report(found, chunk.tensor, nonfinite);
     sum_block(values, sum);
     if (threadIdx.x == 0) sums[blockIdx.x] = values[0];
 }
@@ -101,27 +111,32 @@ KERNEL(kernel_norms)(const struct cuda_table table, const double *sums, double *
 
 // ---- launches
 
-cudaError_t cuda_launch_cast(const struct cuda_table *table, cudaStream_t stream) {
-    return launch(kernel_cast, table->n_chunks, stream, *table);
+cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_if, cudaStream_t stream) {
+    return launch(kernel_cast, table->n_chunks, stream, *table, only_if);
+}
+
+cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, cudaStream_t stream) {
+    return launch(kernel_reconcile, table->n_chunks, stream, *table, norms);
 }
 
 cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream) {
     return launch(kernel_zero, table->n_chunks, stream, *table);
 }
 
-cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, float *found_inf,
+cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, const struct cuda_found *found,
                               cudaStream_t stream) {
-    return launch(kernel_scale, table->n_chunks, stream, *table, *scale, found_inf);
+    return launch(kernel_scale, table->n_chunks, stream, *table, *scale, *found);
 }
 
 cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
-                              float *found_inf, cudaStream_t stream) {
-    return launch(kernel_axpby, table->n_chunks, stream, *table, *a, *b, found_inf);
+                              const struct cuda_found *found, cudaStream_t stream) {
+    return launch(kernel_axpby, table->n_chunks, stream, *table, *a, *b, *found);
 }
 
 cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,
-                              const struct cuda_factor *factor, double *sums, float *found_inf, cudaStream_t stream) {
-    return launch(kernel_check, table->n_chunks, stream, *table, *scale, *factor, sums, found_inf);
+                              const struct cuda_factor *factor, double *sums, const struct cuda_found *found,
+                              cudaStream_t stream) {
+    return launch(kernel_check, table->n_chunks, stream, *table, *scale, *factor, sums, *found);
 }
 
 cudaError_t cuda_launch_norms(const struct cuda_table *table, const double *sums, double *tensor_sums, float *norms,

@@ -27,6 +27,13 @@ CUDA_BOTH float cuda_factor_of(const struct cuda_factor *factor) {
     return clip < 1.0f && x <= 3.402823466e38f ? clip : 1.0f;
 }
 
+/* Where kernels say that something was not finite; pointers may be 0. */
+struct cuda_found {
+    float *found_inf;
+    uint32_t *first; /* the least base + tensor */
+    uint32_t base;
+};
+
 /* ---- elementwise ---- */
 
 CUDA_BOTH void cuda_copy_group(const struct cuda_tensor *t, const struct cuda_place *at, uint32_t width) {
@@ -92,6 +99,23 @@ CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cu
     CUDA_UNROLL
     for (int i = 0; i < CUDA_GROUP; i++) x[i] = a * x[i] + b * y[i];
     return cuda_store_f32(x, t, 0, at);
+}
+
+/* Span 0, FP32, keeps what is rounded to span 1, of 16 bits, and takes the rest from there; all of it if `all`. Any NaN is
+ * any other. */
+CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cuda_place *at, int all) {
+    const uint32_t type = CUDA_TYPE(t->shape, 1);
+    const uint16_t infinity = type == AMP_FLOAT16 ? 0x7c00 : 0x7f80;
+    float exact[CUDA_GROUP], shown[CUDA_GROUP];
+    cuda_load_f32(exact, t, 0, at);
+    cuda_load_f32(shown, t, 1, at);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) {
+        const uint16_t a = cuda_f32_to_low(type, exact[i]), b = cuda_f32_to_low(type, shown[i]);
+        const int same = a == b || ((a & 0x7fff) > infinity && (b & 0x7fff) > infinity);
+        if (all || !same) exact[i] = shown[i];
+    }
+    (void)cuda_store_f32(exact, t, 0, at);
 }
 
 /* +0 has no bit set in any type. */

@@ -68,7 +68,8 @@ static amp_status plan(struct step *s, bool needs_grads) {
 static amp_status measure(const struct step *s, const struct cuda_table *table, const struct cuda_factor factors[2],
                           float *norms, float *norm) {
     double *sums = (void *)(s->scratch + s->parts.sums), *tensor_sums = (void *)(s->scratch + s->parts.tensor_sums);
-    TRY(cuda_explain(cuda_launch_check(table, &factors[0], &factors[1], sums, NULL, s->run->stream)));
+    const struct cuda_found nowhere = { NULL, NULL, 0 };
+    TRY(cuda_explain(cuda_launch_check(table, &factors[0], &factors[1], sums, &nowhere, s->run->stream)));
     return cuda_explain(
         cuda_launch_norms(table, sums, tensor_sums, norms, norm, (void *)s->scratch, s->run->stream));
 }
@@ -116,6 +117,7 @@ amp_status cuda_run_optim(const struct cuda_run *run, const struct amp__list_cal
         .inv_scale = { t->inv_scale, 1.0f, CUDA_AS_IT_IS },
         .factor = { NULL, t->grad_factor == 0.0f ? 1.0f : t->grad_factor, CUDA_AS_IT_IS },
         .found_inf = t->found_inf,
+        .shapes = call->passes_over ? s.all.shapes : NULL,
         .kept = call->rule->kind == AMP_OPTIM_NOVOGRAD ? s.others.addresses : NULL,
         .steps = t->steps,
         .updates = (void *)(s.scratch + s.parts.updates),

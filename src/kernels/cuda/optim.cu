@@ -11,7 +11,8 @@
 KERNEL(kernel_prepare)(const struct cuda_step step) {
     const uint32_t i = blockIdx.x * CUDA_THREADS + threadIdx.x;
     if (i >= step.n_tensors) return;
-    if (step.found_inf && *step.found_inf != 0.0f) {
+    const bool absent = step.shapes && CUDA_TYPE(step.shapes[i], CUDA_GRAD) == 0;
+    if (absent || (step.found_inf && *step.found_inf != 0.0f)) {
         step.updates[i].flags = CUDA_SKIPPED;
         return;
     }

@@ -12,6 +12,7 @@ struct cuda_step {
     amp_optim rule;
     struct cuda_factor inv_scale, factor;
     const float *found_inf;   /* not 0: nothing happens */
+    const uint32_t *shapes;   /* those of the table: where there is no gradient, nothing happens; NULL: there are all */
     const float *norm;        /* LAMB */
     const float *grad_norms;  /* NovoGrad, LARC */
     const float *param_norms; /* LARC */

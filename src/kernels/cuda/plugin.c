@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libamp_cuda.so's table: lists of tensors in the memory of NVIDIA GPUs. CUDA's runtime is linked in. */
 #include "kernels/backend.h"
+#include "kernels/cuda/block.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/machine.h"
 
@@ -37,12 +38,15 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
         .magic = AMP__BACKEND_MAGIC,
         .struct_size = sizeof table,
         .abi = AMP__BACKEND_ABI,
-        .abi_oldest = 1,
+        .abi_oldest = 4, /* older ones have shorter calls */
         .name = "cuda",
         .init = init,
         .list_open = cuda_list_open,
         .list_close = cuda_list_close,
         .list_run = cuda_list_run,
+        .memory_open = cuda_block_open,
+        .memory_close = cuda_block_close,
+        .memory_run = cuda_block_run,
     };
     return &table;
 }

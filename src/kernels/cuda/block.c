@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks of a device's memory, copies to and from the host, and the end of a bracket. Copies of any length pass through two
+ * small blocks of pinned memory in turn: one is filled while the device reads the other. A post is the one copy that a
+ * bracket may need: nobody waits for it before its handle is taken.
+ */
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/scaler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGE_BYTES ((size_t)4 << 20)
+
+#define TRY(expression)                                                                                                \
+    do {                                                                                                               \
+        const amp_status try_status_ = (expression);                                                                   \
+        if (try_status_ != AMP_OK) return try_status_;                                                                 \
+    } while (0)
+#define CUDA_TRY(expression) TRY(cuda_explain(expression))
+
+/* Pinned memory and the event after which the device is done with it. */
+struct letter {
+    void *memory;
+    cudaEvent_t event;
+};
+
+struct block {
+    int device;
+    bool pools;
+    struct letter stages[2];
+};
+
+/* ---- pinned memory ---- */
+
+static amp_status letter_open(struct letter *letter, size_t bytes) {
+    if (letter->memory) return AMP_OK;
+    CUDA_TRY(cudaEventCreateWithFlags(&letter->event, cudaEventDisableTiming));
+    const cudaError_t error = cudaMallocHost(&letter->memory, bytes);
+    if (error == cudaSuccess) return AMP_OK;
+    letter->memory = NULL;
+    (void)cudaEventDestroy(letter->event);
+    return cuda_explain(error);
+}
+
+static void letter_close(struct letter *letter) {
+    if (!letter->memory) return;
+    (void)cudaEventSynchronize(letter->event);
+    (void)cudaFreeHost(letter->memory);
+    (void)cudaEventDestroy(letter->event);
+    letter->memory = NULL;
+}
+
+static amp_status copy_in(struct block *block, const struct amp__memory_call *call) {
+    for (size_t at = 0, turn = 0; at < call->bytes; at += STAGE_BYTES, turn ^= 1) {
+        struct letter *stage = &block->stages[turn];
+        const size_t bytes = call->bytes - at < STAGE_BYTES ? call->bytes - at : STAGE_BYTES;
+        TRY(letter_open(stage, STAGE_BYTES));
+        CUDA_TRY(cudaEventSynchronize(stage->event));
+        memcpy(stage->memory, (const char *)call->src + at, bytes);
+        CUDA_TRY(cudaMemcpyAsync((char *)call->dst + at, stage->memory, bytes, cudaMemcpyHostToDevice, call->stream));
+        CUDA_TRY(cudaEventRecord(stage->event, call->stream));
+    }
+    return AMP_OK;
+}
+
+static amp_status fetch(struct block *block, const struct amp__memory_call *call, size_t at, size_t turn) {
+    const size_t bytes = call->bytes - at < STAGE_BYTES ? call->bytes - at : STAGE_BYTES;
+    struct letter *stage = &block->stages[turn];
+    TRY(letter_open(stage, STAGE_BYTES));
+    CUDA_TRY(cudaMemcpyAsync(stage->memory, (const char *)call->src + at, bytes, cudaMemcpyDeviceToHost, call->stream));
+    return cuda_explain(cudaEventRecord(stage->event, call->stream));
+}
+
+/* One piece is on its way while the one before it is taken. The first waits for what copy_in may have left under way. */
+static amp_status copy_out(struct block *block, const struct amp__memory_call *call) {
+    for (int i = 0; i < 2; i++)
+        if (block->stages[i].memory) CUDA_TRY(cudaEventSynchronize(block->stages[i].event));
+    if (call->bytes) TRY(fetch(block, call, 0, 0));
+    for (size_t at = 0, turn = 0; at < call->bytes; at += STAGE_BYTES, turn ^= 1) {
+        const size_t next = at + STAGE_BYTES, bytes = call->bytes - at < STAGE_BYTES ? call->bytes - at : STAGE_BYTES;
+        if (next < call->bytes) TRY(fetch(block, call, next, turn ^ 1));
+        CUDA_TRY(cudaEventSynchronize(block->stages[turn].event));
+        memcpy((char *)call->dst + at, block->stages[turn].memory, bytes);
+    }
+    return AMP_OK;
+}
+
+/* ---- posts ---- */
+
+static amp_status post(struct amp__memory_call *call) {
+    struct letter *letter = call->made ? call->made : calloc(1, sizeof *letter);
+    amp_status status = letter ? letter_open(letter, AMP__MEMORY_LETTER) : cuda_explain(cudaErrorMemoryAllocation);
+    if (status == AMP_OK && call->made) status = cuda_explain(cudaEventSynchronize(letter->event));
+    if (status == AMP_OK)
+        status = cuda_explain(
+            cudaMemcpyAsync(letter->memory, call->src, call->bytes, cudaMemcpyDeviceToHost, call->stream));
+    if (status == AMP_OK) status = cuda_explain(cudaEventRecord(letter->event, call->stream));
+    if (status != AMP_OK && letter && !call->made) {
+        letter_close(letter);
+        free(letter);
+    }
+    if (status == AMP_OK) call->made = letter;
+    return status;
+}
+
+static amp_status take(const struct amp__memory_call *call) {
+    struct letter *letter = call->made;
+    CUDA_TRY(cudaEventSynchronize(letter->event));
+    memcpy(call->dst, letter->memory, call->bytes);
+    return AMP_OK;
+}
+
+/* ---- the rest ---- */
+
+/* Freed as if outside the graph: what a captured launch knows must stay, which is the caller's business. */
+static amp_status allocate(const struct block *block, struct amp__memory_call *call, bool capturing) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    if (capturing) CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&mode));
+    const cudaError_t error = block->pools && !capturing ? cudaMallocAsync(&call->made, call->bytes, call->stream)
+                                                         : cudaMalloc(&call->made, call->bytes);
+    if (capturing) (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    return cuda_explain(error);
+}
+
+static amp_status run_scaler(const struct amp__memory_call *call) {
+    struct cuda_scaler scaler = { .scaler = call->scaler, .settings = *call->settings, .decides = call->decides,
+                                  .found_elsewhere = call->found_elsewhere, .skips = call->skips };
+    const size_t n = call->decides ? call->n : 0;
+    size_t done = 0;
+    do {
+        scaler.n = (uint32_t)(n - done < CUDA_SKIPS ? n - done : CUDA_SKIPS);
+        if (scaler.n) memcpy(scaler.which, call->which + done, scaler.n * sizeof *scaler.which);
+        CUDA_TRY(cuda_launch_scaler(&scaler, call->stream));
+        scaler.again = true;
+        done += scaler.n;
+    } while (done < n);
+    return AMP_OK;
+}
+
+static amp_status run_here(struct block *block, struct amp__memory_call *call) {
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    CUDA_TRY(cudaSetDevice(block->device));
+    if (call->kind == AMP__MEMORY_ALLOC || call->kind == AMP__MEMORY_CAPTURING || call->kind == AMP__MEMORY_FREE)
+        CUDA_TRY(cudaStreamIsCapturing(call->stream, &capture));
+    const bool capturing = capture != cudaStreamCaptureStatusNone;
+    switch (call->kind) {
+    case AMP__MEMORY_ALLOC: return allocate(block, call, capturing);
+    case AMP__MEMORY_FREE:
+        return cuda_explain(block->pools && !capturing ? cudaFreeAsync(call->dst, call->stream) : cudaFree(call->dst));
+    case AMP__MEMORY_ZERO: return cuda_explain(cudaMemsetAsync(call->dst, 0, call->bytes, call->stream));
+    case AMP__MEMORY_IN: return copy_in(block, call);
+    case AMP__MEMORY_OUT: return copy_out(block, call);
+    case AMP__MEMORY_POST: return post(call);
+    case AMP__MEMORY_TAKE: return take(call);
+    case AMP__MEMORY_SCALER: return run_scaler(call);
+    case AMP__MEMORY_POST_FREE:
+        if (call->made) letter_close(call->made);
+        free(call->made);
+        return AMP_OK;
+    default: call->capturing = capturing; return AMP_OK;
+    }
+}
+
+amp_status cuda_block_run(void *memory, struct amp__memory_call *call) {
+    int before = 0;
+    CUDA_TRY(cudaGetDevice(&before));
+    const amp_status status = run_here(memory, call);
+    (void)cudaSetDevice(before);
+    return status;
+}
+
+amp_status cuda_block_open(int32_t id, void **memory) {
+    int before = 0, pools = 0;
+    TRY(cuda_check_device(id));
+    CUDA_TRY(cudaGetDevice(&before));
+    struct block *block = calloc(1, sizeof *block);
+    if (!block) return cuda_explain(cudaErrorMemoryAllocation);
+    block->device = id;
+    cudaError_t error = cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, id);
+    block->pools = pools != 0;
+    (void)cudaSetDevice(before);
+    if (error == cudaSuccess) *memory = block;
+    else free(block);
+    return cuda_explain(error);
+}
+
+void cuda_block_close(void *memory) {
+    struct block *block = memory;
+    int before = 0;
+    const bool known = cudaGetDevice(&before) == cudaSuccess;
+    (void)cudaSetDevice(block->device);
+    for (int i = 0; i < 2; i++) letter_close(&block->stages[i]);
+    if (known) (void)cudaSetDevice(before);
+    free(block);
+}
