@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apex.parallel's names, over torch.distributed, on any device that has a backend there."""
+
+from torch.distributed import ReduceOp
+
+from . import LARC
+from .convert import convert_syncbn_model, create_syncbn_process_group
+from .distributed import DistributedDataParallel, Reducer
+from .sync_batchnorm import SyncBatchNorm
+
+__all__ = [
+    "LARC",
+    "DistributedDataParallel",
+    "ReduceOp",
+    "Reducer",
+    "SyncBatchNorm",
+    "convert_syncbn_model",
+    "create_syncbn_process_group",
+]

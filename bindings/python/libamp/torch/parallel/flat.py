@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of tensors as flat buffers, one for each type and device, so that a collective has one tensor to work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One new 1-D tensor with the elements of all, which share a type and a device."""
+    if not tensors:
+        raise RuntimeError("flatten: the list of tensors is empty")
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def unflatten(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Views of `flat` with the shapes of `tensors`, in their order."""
+    total = sum(tensor.numel() for tensor in tensors)
+    if flat.numel() < total:
+        raise RuntimeError(f"unflatten: {flat.numel()} elements for tensors of {total}")
+    views = []
+    begin = 0
+    for tensor in tensors:
+        views.append(flat[begin : begin + tensor.numel()].view(tensor.shape))
+        begin += tensor.numel()
+    return tuple(views)
+
+
+def split_by_type(tensors: Iterable[torch.Tensor]) -> dict[tuple[torch.dtype, torch.device], list[torch.Tensor]]:
+    """Tensors of any type, grouped so that each group can be flattened; groups in the order of their first tensor."""
+    groups: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return groups
+
+
+def apply_flat_dist_call(
+    bucket: Sequence[torch.Tensor], call: Callable[..., Any], extra_args: Sequence[Any] | None = None
+) -> None:
+    """`call` of torch.distributed on one flat copy of `bucket`, then back; an all_reduce is averaged."""
+    flat = flatten(bucket)
+    call(flat, *(extra_args or ()))
+    if call is dist.all_reduce:
+        flat /= dist.get_world_size()
+    for tensor, result in zip(bucket, unflatten(flat, bucket), strict=True):
+        tensor.copy_(result)
+
+
+@torch.no_grad()
+def flat_dist_call(
+    tensors: Iterable[torch.Tensor], call: Callable[..., Any], extra_args: Sequence[Any] | None = None
+) -> None:
+    """`call` on all tensors, one flat buffer for each type and device."""
+    for bucket in split_by_type(tensors).values():
+        apply_flat_dist_call(bucket, call, extra_args)
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists, tuples, dicts and attributes of a forward's result."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for entry in value.values() for tensor in tensors_of(entry)]
+    if isinstance(value, (list, tuple)):
+        return [tensor for entry in value for tensor in tensors_of(entry)]
+    return []
+
+
+extract_tensors = tensors_of

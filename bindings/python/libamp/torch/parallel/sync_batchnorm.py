@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Batch normalisation over the batches of all ranks, on any device that the process group can talk about.
+
+Each rank computes count, mean and the sum of squared deviations of its own batch; these three are gathered and joined
+by count, so batches may differ in size, and be empty. Statistics and arithmetic are FP32 (FP64 for FP64 input),
+whatever the input's type is; the output has the input's type. Gradients of weight and bias are the rank's own, as
+data parallel training expects. There is no double backward in training mode.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+
+def _world_size(group: Any) -> int:
+    if not dist.is_available() or not dist.is_initialized():
+        return 1
+    return dist.get_world_size(group)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _along(vector: torch.Tensor, ndim: int, channel: int) -> torch.Tensor:
+    """A vector of channels, shaped to be broadcast over a tensor of so many dimensions."""
+    shape = [1] * ndim
+    shape[channel] = -1
+    return vector.view(shape)
+
+
+def _joint_statistics(
+    x: torch.Tensor, dims: list[int], channels: int, group: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Count, mean and biased variance over all ranks; on each rank with the same bits."""
+    count = x.numel() // channels
+    if count:
+        variance, mean = torch.var_mean(x, dims, unbiased=False)
+    else:
+        variance = mean = x.new_zeros(channels)
+    world = _world_size(group)
+    if world == 1:
+        return x.new_full((1,), count), mean, variance
+    own = torch.cat([mean, variance * count, x.new_full((1,), count)])
+    parts = [torch.empty_like(own) for _ in range(world)]
+    dist.all_gather(parts, own, group=group)
+    table = torch.stack(parts)
+    means, squares, counts = table[:, :channels], table[:, channels:-1], table[:, -1:]
+    total = counts.sum(0)
+    joint = (means * (counts / total)).sum(0)
+    squares = squares.sum(0) + ((means - joint).square() * counts).sum(0)
+    return total, joint, squares / total
+
+
+class _SyncBatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        z: torch.Tensor | None,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+        channel: int,
+        relu: bool,
+        group: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        x = _wide(input)
+        dims = [dim for dim in range(x.dim()) if dim != channel]
+        count, mean, variance = _joint_statistics(x, dims, x.shape[channel], group)
+        scale = torch.rsqrt(variance + eps)
+        y = (x - _along(mean, x.dim(), channel)) * _along(scale, x.dim(), channel)
+        if weight is not None:
+            y = y * _along(weight.to(y.dtype), x.dim(), channel)
+        if bias is not None:
+            y = y + _along(bias.to(y.dtype), x.dim(), channel)
+        if z is not None:
+            y = y + z.to(y.dtype)
+        positive = y > 0 if relu else None
+        if relu:
+            y = y.clamp_min(0)
+        ctx.save_for_backward(input, weight, mean, scale, count, positive)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.z_dtype = None if z is None else z.dtype
+        ctx.channel, ctx.dims, ctx.group = channel, dims, group
+        ctx.mark_non_differentiable(count, mean, variance)
+        return y.to(input.dtype), count, mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        input, weight, mean, scale, count, positive = ctx.saved_tensors
+        dy = _wide(grad)
+        if positive is not None:
+            dy = dy * positive
+        grad_z = dy.to(ctx.z_dtype) if ctx.z_dtype is not None and ctx.needs_input_grad[1] else None
+        x_hat = (_wide(input) - _along(mean, dy.dim(), ctx.channel)) * _along(scale, dy.dim(), ctx.channel)
+        sums = torch.cat([dy.sum(ctx.dims), (dy * x_hat).sum(ctx.dims)])
+        sum_dy, sum_dy_x_hat = sums.chunk(2)
+        # What follows is this rank's own: keep it before the sums become everybody's.
+        grad_weight = sum_dy_x_hat.to(weight.dtype, copy=True) if weight is not None else None
+        grad_bias = sum_dy.to(ctx.bias_dtype, copy=True) if ctx.bias_dtype is not None else None
+        if _world_size(ctx.group) > 1:  # also where this rank's input needs no gradient: the others' may
+            dist.all_reduce(sums, group=ctx.group)
+        grad_input = None
+        if ctx.needs_input_grad[0]:
+            sums /= count
+            dx = dy - _along(sum_dy, dy.dim(), ctx.channel) - x_hat * _along(sum_dy_x_hat, dy.dim(), ctx.channel)
+            factor = scale if weight is None else scale * weight.to(scale.dtype)
+            grad_input = (dx * _along(factor, dy.dim(), ctx.channel)).to(input.dtype)
+        return grad_input, grad_z, grad_weight, grad_bias, None, None, None, None
+
+
+class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """
+    torch.nn.BatchNorm over the ranks of process_group (None: all). Inputs are [N, C, ...], or with channel_last
+    [N, ..., C]; [N, C] is both. forward(input, z=None) adds z to the result; fuse_relu puts a ReLU at the end.
+    momentum None: the plain average of all batches. Without torch.distributed it is a batch norm of this process.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        channel_last: bool = False,
+        fuse_relu: bool = False,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self.process_group = process_group
+        self.channel_last = channel_last
+        self.fuse_relu = fuse_relu
+
+    def _specify_process_group(self, process_group: Any) -> None:
+        self.process_group = process_group
+
+    def _specify_channel_last(self, channel_last: bool) -> None:
+        self.channel_last = channel_last
+
+    # A process group cannot be copied or pickled: a copy keeps it, a pickle has that of all ranks.
+    def __deepcopy__(self, memo: dict[int, Any]) -> SyncBatchNorm:
+        new = self.__class__.__new__(self.__class__)
+        memo[id(self)] = new
+        memo[id(self.process_group)] = self.process_group
+        new.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "process_group": None}
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+
+    def forward(self, input: torch.Tensor, z: torch.Tensor | None = None) -> torch.Tensor:
+        self._check_input_dim(input)
+        channel = input.dim() - 1 if self.channel_last else 1
+        if input.shape[channel] != self.num_features:
+            raise ValueError(f"expected {self.num_features} channels in dimension {channel}, got {tuple(input.shape)}")
+        if not self.training and self.running_mean is not None:
+            return self._evaluate(input, z, channel)
+        if input.numel() == self.num_features and _world_size(self.process_group) < 2:
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
+        y, count, mean, variance = _SyncBatchNorm.apply(
+            input, z, self.weight, self.bias, self.eps, channel, self.fuse_relu, self.process_group
+        )
+        if self.training and self.running_mean is not None:
+            self._track(count, mean, variance)
+        return y
+
+    @torch.no_grad()
+    def _track(self, count: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        self.num_batches_tracked += 1
+        share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        unbiased = variance * (count / (count - 1).clamp_min(1))
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+            running.copy_(running.to(new.dtype) * (1 - share) + new * share)
+
+    def _evaluate(self, input: torch.Tensor, z: torch.Tensor | None, channel: int) -> torch.Tensor:
+        kinds = {input.dtype} | {t.dtype for t in (self.running_mean, self.weight) if t is not None}
+        one_type = len(kinds) == 1
+        vectors = [self.running_mean, self.running_var, self.weight, self.bias]
+        x = input.movedim(channel, 1)
+        if not one_type:  # not every release mixes types on every device
+            x = _wide(x)
+            vectors = [None if vector is None else vector.to(x.dtype) for vector in vectors]
+        mean, variance, weight, bias = vectors
+        y = F.batch_norm(x, mean, variance, weight, bias, False, 0.0, self.eps).movedim(1, channel)
+        if z is not None:
+            y = y + z.to(y.dtype)
+        if self.fuse_relu:
+            y = y.clamp_min(0)
+        return y.to(input.dtype)
