@@ -788,6 +788,49 @@ AMP_API AMP_MUST_CHECK amp_status amp_cast_args(amp_context *context, const char
                                                 amp_cast_frame *frame);
 AMP_API amp_status amp_cast_done(amp_cast_frame *frame);
 
+/*
+ * The same in parts, for hosts that know an op once and call it often (Python): the class by name, the decision by class
+ * and types, which may both be remembered for the life of the context, and the casts for a decision that was made.
+ */
+
+/* What the policy does with an op, by the name that amp_op_target takes. *op_class is AMP_LEAVE for names that neither the
+ * context nor its lists know, and never AMP_BY_LIST. */
+AMP_API AMP_MUST_CHECK amp_status amp_op_class(amp_context *context, const char *op, amp_class *op_class);
+
+/* amp_op_target for an op of this class. `into`: the floating type of a tensor that the call writes under its handle (its
+ * own tensor in place, or an argument out), which keeps that type, as an (a!) in a schema; AMP_DTYPE_DEFAULT: none. The
+ * gate has no say. `op` is for messages. AMP_PROMOTE_SEQUENCE: `dtypes` are those of the list's tensors. */
+AMP_API AMP_MUST_CHECK amp_status amp_class_target(amp_context *context, const char *op, amp_class op_class,
+                                                   amp_dtype into, const amp_dtype *dtypes, size_t n, amp_dtype *target);
+
+/* amp_cast_args with the type decided: every floating tensor of another type is replaced. */
+AMP_API AMP_MUST_CHECK amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n,
+                                              amp_cast_frame *frame);
+
+/* Modules of PyTorch that a name of the lists stands for; amp_list_op.modules. */
+enum {
+    AMP_IN_FUNCTIONAL = 1u << 0, /* torch.nn.functional */
+    AMP_IN_TORCH = 1u << 1,      /* torch */
+    AMP_IN_TENSOR = 1u << 2,     /* methods of torch.Tensor, in place ones (name_) too */
+    AMP_IN_VF = 1u << 3,         /* torch._VF, which recurrent modules call */
+    AMP_IN_LINALG = 1u << 4,     /* torch.linalg, without linalg_ */
+    AMP_IN_NN = 1u << 5          /* torch._C._nn */
+};
+
+/* A name of a cast list. */
+typedef struct amp_list_op {
+    uint32_t struct_size;
+    uint32_t modules; /* AMP_IN_*: where PyTorch has what is meant; 0: names of other hosts */
+    const char *name; /* static */
+    amp_class fp16;   /* its class where the low type is fp16 */
+    amp_class bf16;   /* and where it is bfloat16 */
+} amp_list_op;
+
+#define AMP_LIST_OP_INIT { (uint32_t)sizeof(amp_list_op), 0, NULL, 0, 0 }
+
+/* A cast list (AMP_LISTS_*) as data; capacity and count as in amp_master_params. */
+AMP_API AMP_MUST_CHECK amp_status amp_get_list_ops(int32_t lists, amp_list_op *ops, size_t capacity, size_t *count);
+
 /* End of a tape's life (a backward pass that is over, or a forward that is dropped): casts recorded on it go. */
 AMP_API amp_status amp_tape_done(amp_context *context);
 
@@ -809,6 +852,10 @@ AMP_API amp_status amp_scope_leave(amp_scope *scope);
  * includes whether the thread is inside an op, so that an op's workers run their calls as they come. */
 AMP_API AMP_MUST_CHECK amp_status amp_scope_capture(amp_scope *scope);
 AMP_API AMP_MUST_CHECK amp_status amp_scope_adopt(const amp_scope *captured, amp_scope *previous);
+
+/* Whose policy holds on this thread: 1 if a scope was entered, with its context in *context (NULL: none); 0 if none was, with
+ * NULL. Inside an op that is wrapped or runs its casts: 1 and NULL. */
+AMP_API int32_t amp_scope_current(amp_context **context);
 
 /* ---- Masters ------------------------------------------------------------------------------------------------------- */
 
@@ -1010,6 +1057,11 @@ typedef struct amp_api {
     amp_status (*fused_set)(amp_optimizer *, size_t, const struct amp_optim *);
     amp_status (*gate_set)(amp_context *, const char *, uint64_t);
     amp_status (*gate_measure)(amp_context *, amp_clock, void *);
+    amp_status (*op_class)(amp_context *, const char *, amp_class *);
+    amp_status (*class_target)(amp_context *, const char *, amp_class, amp_dtype, const amp_dtype *, size_t, amp_dtype *);
+    amp_status (*cast_to)(amp_context *, amp_dtype, void **, size_t, amp_cast_frame *);
+    amp_status (*get_list_ops)(int32_t, amp_list_op *, size_t, size_t *);
+    int32_t (*scope_current)(amp_context **);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

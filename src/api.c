@@ -53,6 +53,11 @@ static const amp_api table = {
     .fused_set = amp_fused_set,
     .gate_set = amp_gate_set,
     .gate_measure = amp_gate_measure,
+    .op_class = amp_op_class,
+    .class_target = amp_class_target,
+    .cast_to = amp_cast_to,
+    .get_list_ops = amp_get_list_ops,
+    .scope_current = amp_scope_current,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -98,6 +98,54 @@ AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp
     return AMP_OK;
 }
 
+AMP_API amp_status amp_op_class(amp_context *context, const char *op, amp_class *op_class) {
+    AMP_TRY(check_op_name(context, op, "amp_op_class"));
+    AMP_RETURN_IF(!op_class, AMP_ERR_INVALID_ARGUMENT, "amp_op_class: an argument is NULL");
+    *op_class = find_op(context, op).op_class;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_class_target(amp_context *context, const char *op, amp_class op_class, amp_dtype into,
+                                    const amp_dtype *dtypes, size_t n, amp_dtype *target) {
+    AMP_TRY(check_op_name(context, op, "amp_class_target"));
+    AMP_RETURN_IF((n && !dtypes) || !target, AMP_ERR_INVALID_ARGUMENT, "amp_class_target: an argument is NULL");
+    AMP_RETURN_IF(op_class < AMP_LOWER || op_class > AMP_LEAVE, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_class_target: %d is no class of an op", (int)op_class);
+    AMP_RETURN_IF(into && !amp__is_floating(into), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_class_target: into is %d, which is no floating type", (int)into);
+    struct operands operands = { .n = 0 };
+    if (into) add_operand(&operands, (struct amp__operand){ into, false, true });
+    for (size_t i = 0; i < n; i++) {
+        AMP_RETURN_IF(dtypes[i] < AMP_FLOAT32 || dtypes[i] > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
+                      "amp_class_target: dtypes[%zu] is %d, which is no type of a tensor", i, (int)dtypes[i]);
+        add_operand(&operands, (struct amp__operand){ dtypes[i], op_class == AMP_PROMOTE_SEQUENCE, false });
+    }
+    const struct amp__decision decision =
+        amp__decide(&context->properties, context->properties.patch_ops ? op_class : AMP_LEAVE, operands.distinct,
+                    operands.n);
+    AMP_TRY(amp__decision_error(decision, op));
+    *target = decision.target;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_get_list_ops(int32_t lists, amp_list_op *ops, size_t capacity, size_t *count) {
+    AMP_RETURN_IF(!count || (capacity && !ops), AMP_ERR_INVALID_ARGUMENT, "amp_get_list_ops: an argument is NULL");
+    AMP_RETURN_IF(lists < AMP_LISTS_DEFAULT || lists > AMP_LISTS_TORCH, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_get_list_ops: there are no lists %d", (int)lists);
+    if (capacity) AMP_TRY(amp__check_struct(ops->struct_size, sizeof *ops, "amp_list_op"));
+    const uint32_t stride = capacity ? ops->struct_size : 0;
+    amp_list_op op;
+    size_t n = 0;
+    for (; amp__list_op(lists ? lists : AMP_LISTS_APEX, n, &op); n++) {
+        if (n >= capacity) continue;
+        amp_list_op *entry = (amp_list_op *)(void *)((char *)ops + n * stride);
+        entry->struct_size = stride;
+        AMP_TRY(amp__fill_struct(entry, stride, sizeof op, &op, sizeof op, "amp_list_op"));
+    }
+    *count = n;
+    return AMP_OK;
+}
+
 /* ---- casting around a direct call ---- */
 
 /* What amp_cast_done needs; one block. */
@@ -198,6 +246,29 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->failures, 1);
     if (status != AMP_OK) return status;
     if (named.op) atomic_store(&named.op->last_target, target);
+    frame->target = target;
+    frame->priv[0] = direct;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n, amp_cast_frame *frame) {
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: context is NULL");
+    AMP_RETURN_IF(!amp__is_floating(target), AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: %d is no floating type", (int)target);
+    AMP_RETURN_IF((n && !tensors) || !frame, AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: an argument is NULL");
+    AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
+    AMP_RETURN_IF(frame->priv[0], AMP_ERR_WRONG_STATE, "amp_cast_to: this frame is in use: call amp_cast_done first");
+    struct amp__thread *thread = amp__thread_state();
+    amp__thread_recover(thread, __builtin_frame_address(0));
+    const amp_host *host = host_of(context, NULL);
+    AMP_RETURN_IF(!host, AMP_ERR_WRONG_STATE, "amp_cast_to: the context has no model and no optimizer, so no host");
+    if (!obeys(context, thread, NULL)) target = AMP_DTYPE_DEFAULT;
+    struct direct *direct = NULL;
+    if (target != AMP_DTYPE_DEFAULT) {
+        const struct named any = { NULL, AMP_PROMOTE }; /* whatever floats, fp64 too: the decision was made */
+        AMP_CLEANUP(free_types) amp_dtype *types = types_of(host, tensors, n);
+        if (!types) return amp__fail_memory();
+        AMP_TRY(cast_args(context, "(decided)", &any, host, types, target, tensors, n, &direct));
+    }
     frame->target = target;
     frame->priv[0] = direct;
     return AMP_OK;

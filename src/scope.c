@@ -59,6 +59,12 @@ AMP_API amp_status amp_scope_leave(amp_scope *scope) {
     return AMP_OK;
 }
 
+AMP_API int32_t amp_scope_current(amp_context **context) {
+    const struct amp__thread *thread = present_thread(__builtin_frame_address(0));
+    if (context) *context = thread->scope.set && !thread->scope.inside ? thread->scope.context : NULL;
+    return thread->scope.set || thread->scope.inside;
+}
+
 AMP_API amp_status amp_scope_capture(amp_scope *scope) {
     AMP_RETURN_IF(!scope, AMP_ERR_INVALID_ARGUMENT, "amp_scope_capture: scope is NULL");
     store(scope, &present_thread(__builtin_frame_address(0))->scope, CAPTURED);

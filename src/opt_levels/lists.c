@@ -5,10 +5,12 @@
 
 struct entry {
     const char *name;
-    uint8_t fp16, bf16;
+    uint8_t modules, fp16, bf16;
 };
 
-#define AMP_LIST_OP(name, fp16, bf16) { #name, AMP_##fp16, AMP_##bf16 },
+enum { F = AMP_IN_FUNCTIONAL, T = AMP_IN_TORCH, M = AMP_IN_TENSOR, V = AMP_IN_VF, L = AMP_IN_LINALG, N = AMP_IN_NN };
+
+#define AMP_LIST_OP(name, modules, fp16, bf16) { #name, modules, AMP_##fp16, AMP_##bf16 },
 static const struct entry apex_list[] = {
 #include "opt_levels/lists/apex.inc"
 };
@@ -17,7 +19,7 @@ static const struct entry torch_list[] = {
 };
 #undef AMP_LIST_OP
 
-#define AMP_LIST_OP(name, fp16, bf16) #name,
+#define AMP_LIST_OP(name, modules, fp16, bf16) #name,
 static const char *const apex_names[] = {
 #include "opt_levels/lists/apex.inc"
 };
@@ -66,6 +68,13 @@ amp_class amp__list_class(int32_t lists, amp_dtype low, const char *base_name) {
 
 const char *amp__lists_name(int32_t lists) { return lists_table[lists].name; }
 bool amp__lists_cast_fp64(int32_t lists) { return lists_table[lists].cast_fp64; }
+
+bool amp__list_op(int32_t lists, size_t i, amp_list_op *op) {
+    if (i >= lists_table[lists].n) return false;
+    const struct entry *entry = &lists_table[lists].entries[i];
+    *op = (amp_list_op){ (uint32_t)sizeof *op, entry->modules, entry->name, entry->fp16, entry->bf16 };
+    return true;
+}
 
 const char *const *amp__list_names(int32_t lists, size_t *n) {
     *n = lists_table[lists].n;

@@ -23,6 +23,8 @@ bool amp__lists_cast_fp64(int32_t lists);
 const char *amp__class_name(amp_class op_class); /* "lower" */
 /* What to use instead of a banned op, or a general answer. */
 const char *amp__banned_advice(const char *base_name);
+/* The i-th entry of a set; false behind the last. */
+bool amp__list_op(int32_t lists, size_t i, amp_list_op *op);
 /* All names of a set, for suggestions. */
 const char *const *amp__list_names(int32_t lists, size_t *n);
 

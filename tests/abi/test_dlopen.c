@@ -79,7 +79,12 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(fused_get, "amp_fused_get")                                                                                      \
     X(fused_set, "amp_fused_set")                                                                                      \
     X(gate_set, "amp_gate_set")                                                                                        \
-    X(gate_measure, "amp_gate_measure")
+    X(gate_measure, "amp_gate_measure")                                                                                \
+    X(op_class, "amp_op_class")                                                                                        \
+    X(class_target, "amp_class_target")                                                                                \
+    X(cast_to, "amp_cast_to")                                                                                          \
+    X(get_list_ops, "amp_get_list_ops")                                                                                \
+    X(scope_current, "amp_scope_current")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

@@ -236,8 +236,136 @@ START_TEST(a_context_without_a_model_still_decides) {
 }
 END_TEST
 
+/* ---- in parts: class, decision by class, casts that were decided ---- */
+
+START_TEST(class_and_types_decide_as_the_name_does) {
+    static const char *const ops[] = { "matmul", "softmax", "add", "dropout" };
+    const amp_dtype both[] = { types[_i % N_TYPES], types[_i / N_TYPES % N_TYPES] };
+    const char *op = ops[_i / (N_TYPES * N_TYPES)];
+    amp_config config = config_of(AMP_O1);
+    amp_context *context;
+    amp_class op_class = 77;
+    amp_dtype by_name = 77, by_class = 78;
+    ck_ok(amp_initialize_many(NULL, 0, NULL, 0, &config, &context));
+    ck_ok(amp_op_class(context, op, &op_class));
+    ck_ok(amp_op_target(context, op, both, 2, &by_name));
+    ck_ok(amp_class_target(context, op, op_class, AMP_DTYPE_DEFAULT, both, 2, &by_class));
+    ck_assert_int_eq(by_name, by_class);
+    ck_ok(amp_shutdown(context));
+}
+END_TEST
+
+START_TEST(a_class_that_writes_keeps_the_type_it_writes) {
+    static const struct {
+        amp_class op_class;
+        amp_dtype into, other, target;
+        amp_status status;
+    } cases[] = {
+        { AMP_LOWER, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT32, AMP_OK },
+        { AMP_PROMOTE, AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT16, AMP_OK },
+        { AMP_PROMOTE, AMP_FLOAT16, AMP_DTYPE_OTHER, AMP_DTYPE_DEFAULT, AMP_OK },
+        { AMP_FP32, AMP_FLOAT64, AMP_FLOAT32, AMP_FLOAT64, AMP_OK },
+        { AMP_FP32, AMP_FLOAT16, AMP_FLOAT32, 77, AMP_ERR_UNSUPPORTED },
+        { AMP_BANNED, AMP_FLOAT32, AMP_FLOAT16, 77, AMP_ERR_BANNED },
+        { AMP_LEAVE, AMP_FLOAT16, AMP_FLOAT32, AMP_DTYPE_DEFAULT, AMP_OK },
+    };
+    amp_config config = config_of(AMP_O1);
+    amp_context *context;
+    amp_dtype target = 77;
+    ck_ok(amp_initialize_many(NULL, 0, NULL, 0, &config, &context));
+    const amp_status status =
+        amp_class_target(context, "my_op", cases[_i].op_class, cases[_i].into, &cases[_i].other, 1, &target);
+    ck_assert_int_eq(status, cases[_i].status);
+    if (status != AMP_OK) ck_says("my_op");
+    ck_assert_int_eq(target, cases[_i].target);
+    ck_ok(amp_shutdown(context));
+}
+END_TEST
+
+START_TEST(parts_refuse_what_they_cannot_mean) {
+    amp_config config = config_of(AMP_O1);
+    amp_context *context;
+    const amp_dtype single = AMP_FLOAT32;
+    amp_dtype target = 77;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    size_t count;
+    ck_ok(amp_initialize_many(NULL, 0, NULL, 0, &config, &context));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_class_target(context, "f", AMP_BY_LIST, 0, &single, 1, &target));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_class_target(context, "f", AMP_LOWER, AMP_DTYPE_OTHER, &single, 1, &target));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_op_class(context, "", NULL));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_cast_to(context, AMP_FLOAT16, NULL, 0, &frame)); /* no host to cast with */
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_cast_to(context, AMP_DTYPE_OTHER, NULL, 0, &frame));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_get_list_ops(3, NULL, 0, &count));
+    ck_assert_int_eq(target, 77);
+    ck_ok(amp_shutdown(context));
+}
+END_TEST
+
+START_TEST(cast_to_casts_what_differs_and_takes_weights_from_the_cache) {
+    struct rig rig;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    amp_scope none;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *h = rig_tensor(&rig, AMP_FLOAT16, 1.5), *d = rig_tensor(&rig, AMP_FLOAT64, 2.5);
+    void *first = NULL;
+    for (int i = 0; i < 2; i++) {
+        void *tensors[] = { h, rig.net.weight, NULL, d };
+        ck_ok(amp_cast_to(rig.context, AMP_FLOAT16, tensors, 4, &frame));
+        ck_assert_ptr_eq(tensors[0], h);
+        ck_dtype((struct fake_tensor *)tensors[1], AMP_FLOAT16);
+        ck_dtype((struct fake_tensor *)tensors[3], AMP_FLOAT16);
+        if (i) ck_assert_ptr_eq(tensors[1], first);
+        first = tensors[1];
+        ck_ok(amp_cast_done(&frame));
+        ck_assert_ptr_eq(tensors[3], d);
+    }
+    ck_ok(amp_scope_enter(NULL, &none));
+    void *tensors[] = { rig.net.weight };
+    ck_ok(amp_cast_to(rig.context, AMP_FLOAT16, tensors, 1, &frame));
+    ck_assert_int_eq(frame.target, AMP_DTYPE_DEFAULT);
+    ck_assert_ptr_eq(tensors[0], rig.net.weight);
+    ck_ok(amp_scope_leave(&none));
+    fake_release(h);
+    fake_release(d);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(the_lists_are_data_with_the_modules_of_pytorch) {
+    static const struct {
+        const char *name;
+        uint32_t modules;
+        amp_class fp16, bf16;
+    } expected[] = { { "conv2d", AMP_IN_FUNCTIONAL | AMP_IN_TORCH, AMP_LOWER, AMP_LOWER },
+                     { "softmax", AMP_IN_FUNCTIONAL, AMP_FP32, AMP_FP32 }, { "sub", 0, AMP_PROMOTE, AMP_PROMOTE },
+                     { "__matmul__", AMP_IN_TENSOR, AMP_LOWER, AMP_LOWER }, { "lstm", AMP_IN_VF, AMP_LOWER, AMP_LOWER },
+                     { "sum", AMP_IN_TORCH | AMP_IN_TENSOR, AMP_FP32, AMP_FP32 } };
+    amp_list_op ops[512] = { AMP_LIST_OP_INIT };
+    size_t count, found = 0;
+    ck_ok(amp_get_list_ops(AMP_LISTS_DEFAULT, ops, 512, &count));
+    ck_assert_uint_gt(count, 100);
+    ck_assert_uint_lt(count, 512);
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < sizeof expected / sizeof expected[0]; j++) {
+            if (strcmp(ops[i].name, expected[j].name) != 0) continue;
+            ck_assert_uint_eq(ops[i].modules, expected[j].modules);
+            ck_assert_int_eq(ops[i].fp16, expected[j].fp16);
+            ck_assert_int_eq(ops[i].bf16, expected[j].bf16);
+            found++;
+        }
+    ck_assert_uint_eq(found, sizeof expected / sizeof expected[0]);
+    ck_ok(amp_get_list_ops(AMP_LISTS_TORCH, ops, 512, &count));
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(ops[i].name, "binary_cross_entropy")) ck_assert_int_eq(ops[i].bf16, AMP_FP32);
+}
+END_TEST
+
 int main(void) {
     const struct test tests[] = {
+        { class_and_types_decide_as_the_name_does, 4 * N_TYPES * N_TYPES },
+        { a_class_that_writes_keeps_the_type_it_writes, 7 }, { parts_refuse_what_they_cannot_mean, 1 },
+        { cast_to_casts_what_differs_and_takes_weights_from_the_cache, 1 },
+        { the_lists_are_data_with_the_modules_of_pytorch, 1 },
         { target_of_matmul_is_what_the_wrapped_op_does, N_TYPES * N_TYPES },
         { target_of_add_is_what_the_wrapped_op_does, N_TYPES * N_TYPES }, { target_of_an_in_place_op_is_self, 1 },
         { names_of_the_lists_need_no_op, 4 }, { a_banned_target_is_an_error, 1 },

@@ -18,9 +18,9 @@ static const struct group apex[] = {
                 "multilabel_soft_margin_loss multi_margin_loss nll_loss binary_cross_entropy_with_logits smooth_l1_loss "
                 "soft_margin_loss triplet_margin_loss ctc_loss" },
     { AMP_FP32, "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm prod "
-                "std sum var renorm __ipow__ __pow__ __rpow__ cpu" },
+                "std sum var renorm __pow__ __rpow__ cpu" },
     { AMP_PROMOTE, "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne __add__ __div__ __eq__ "
-                   "__ge__ __gt__ __iadd__ __idiv__ __imul__ __isub__ __itruediv__ __le__ __lt__ __mul__ __ne__ __radd__ "
+                   "__ge__ __gt__ __ipow__ __iadd__ __idiv__ __imul__ __isub__ __itruediv__ __le__ __lt__ __mul__ __ne__ __radd__ "
                    "__rdiv__ __rmul__ __rsub__ __rtruediv__ __sub__ __truediv__" },
     { AMP_PROMOTE_SEQUENCE, "cat stack" },
     { AMP_BANNED, "binary_cross_entropy" },

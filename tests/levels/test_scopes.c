@@ -187,6 +187,26 @@ START_TEST(backward_of_obeys_its_class_in_backward) {
 }
 END_TEST
 
+START_TEST(the_present_scope_can_be_asked_for) {
+    struct rig rig;
+    amp_scope scope, none;
+    amp_context *context = (amp_context *)&scope;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    ck_assert_int_eq(amp_scope_current(&context), 0);
+    ck_assert_ptr_null(context);
+    ck_ok(amp_scope_enter(rig.context, &scope));
+    ck_assert_int_eq(amp_scope_current(&context), 1);
+    ck_assert_ptr_eq(context, rig.context);
+    ck_ok(amp_scope_enter(NULL, &none));
+    ck_assert_int_eq(amp_scope_current(&context), 1);
+    ck_assert_ptr_null(context);
+    ck_ok(amp_scope_leave(&none));
+    ck_ok(amp_scope_leave(&scope));
+    ck_assert_int_eq(amp_scope_current(NULL), 0);
+    rig_end(&rig);
+}
+END_TEST
+
 int main(void) {
     const struct test tests[] = {
         { no_scope_means_casts_are_disabled, 1 }, { scopes_nest, 1 }, { a_scope_is_left_exactly_once, 1 },
@@ -194,6 +214,7 @@ int main(void) {
         { ops_called_by_an_op_run_as_they_come, 1 }, { ops_in_backward_run_as_they_come, 1 },
         { recomputation_in_backward_enters_a_scope, 1 }, { a_wrapped_forward_in_backward_obeys, 1 },
         { ops_obey_in_a_bracket_without_a_loss, 1 }, { backward_of_obeys_its_class_in_backward, 1 },
+        { the_present_scope_can_be_asked_for, 1 },
     };
     return RUN_TESTS("scopes", tests);
 }
