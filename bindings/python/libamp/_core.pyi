@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+from types import ModuleType
+
 version: str
+kernels: ModuleType
 
 class Error(RuntimeError):
     status: int

@@ -48,6 +48,11 @@ PyObject *amp_py_raise(amp_status status)
     return NULL;
 }
 
+PyObject *amp_py_argument_error(void)
+{
+    return argument_class;
+}
+
 PyObject *amp_py_result(amp_status status)
 {
     if (status != AMP_OK) {

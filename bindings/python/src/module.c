@@ -4,6 +4,10 @@
 
 static int (*const parts[])(PyObject *) = {
     amp_py_add_errors, /* first: the others raise */
+    amp_py_add_view,
+    amp_py_add_tensor_view,
+    amp_py_add_dlpack,
+    amp_py_add_kernels,
 };
 
 static struct PyModuleDef definition = {

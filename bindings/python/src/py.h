@@ -12,9 +12,17 @@
 /* Parts of the module: each adds its functions and types and makes what it needs. 0, or -1 with an exception. Listed in
  * module.c. */
 int amp_py_add_errors(PyObject *module);
+int amp_py_add_view(PyObject *module);
+int amp_py_add_tensor_view(PyObject *module);
+int amp_py_add_dlpack(PyObject *module);
+int amp_py_add_kernels(PyObject *module);
+
 
 /* libamp.Error and its kin for a status that is not AMP_OK, with amp_last_error's words. Returns NULL. */
 PyObject *amp_py_raise(amp_status status);
+
+/* libamp.ArgumentError, borrowed, for words of one's own. */
+PyObject *amp_py_argument_error(void);
 
 /* None for AMP_OK, else amp_py_raise. */
 PyObject *amp_py_result(amp_status status);

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, overload
+
+class Tensor(Protocol):
+    """What has memory: torch.Tensor, numpy.ndarray and others."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+Tensors: TypeAlias = Tensor | Iterable[Tensor]
+Number: TypeAlias = float | Tensor
+Rule: TypeAlias = Literal["sgd", "adam", "adamw", "lamb", "novograd", "adagrad", "larc"]
+
+def cast(dst: Tensors, src: Tensors, *, stream: Any = None) -> None: ...
+def copy(dst: Tensors, src: Tensors, *, stream: Any = None) -> None: ...
+def zero(dst: Tensors, *, stream: Any = None) -> None: ...
+@overload
+def scale(dst: Tensors, src: Tensors, scale: Number, *, found_inf: None = None, stream: Any = None) -> bool: ...
+@overload
+def scale(dst: Tensors, src: Tensors, scale: Number, *, found_inf: Tensor, stream: Any = None) -> None: ...
+@overload
+def axpby(
+    dst: Tensors, a: Number, x: Tensors, b: Number, y: Tensors, *, found_inf: None = None, stream: Any = None
+) -> bool: ...
+@overload
+def axpby(
+    dst: Tensors, a: Number, x: Tensors, b: Number, y: Tensors, *, found_inf: Tensor, stream: Any = None
+) -> None: ...
+@overload
+def check(
+    src: Tensors,
+    scale: Number = 1.0,
+    *,
+    norm: None = None,
+    norms: Tensor | None = None,
+    found_inf: None = None,
+    stream: Any = None,
+) -> tuple[float, bool]: ...
+@overload
+def check(
+    src: Tensors,
+    scale: Number = 1.0,
+    *,
+    norm: Tensor | None = None,
+    norms: Tensor | None = None,
+    found_inf: Tensor | None = None,
+    stream: Any = None,
+) -> tuple[float | None, bool | None] | None: ...
+@overload
+def l2norm(src: Tensors, *, norm: None = None, stream: Any = None) -> float: ...
+@overload
+def l2norm(src: Tensors, *, norm: Tensor, stream: Any = None) -> None: ...
+@overload
+def l2norms(
+    src: Tensors, *, norm: None = None, norms: None = None, stream: Any = None
+) -> tuple[float, list[float]]: ...
+@overload
+def l2norms(
+    src: Tensors, *, norm: Tensor | None = None, norms: Tensor | None = None, stream: Any = None
+) -> tuple[float | None, list[float] | None] | None: ...
+def first_nonfinite(src: Tensors) -> int: ...
+@overload
+def clip_norm(dst: Tensors, src: Tensors, max_norm: float, *, norm: None = None, stream: Any = None) -> float: ...
+@overload
+def clip_norm(dst: Tensors, src: Tensors, max_norm: float, *, norm: Tensor, stream: Any = None) -> None: ...
+def clip_value(dst: Tensors, src: Tensors, max_value: float) -> None: ...
+def optimizer_step(
+    rule: Rule,
+    params: Tensors,
+    grads: Tensors,
+    state: Mapping[str, Sequence[Tensor] | Tensor] | None,
+    *,
+    steps: int | list[int] | Tensor,
+    model_params: Iterable[Tensor | None] | Tensor | None = None,
+    inv_scale: Number = 1.0,
+    grad_factor: float = 1.0,
+    found_inf: Number | None = None,
+    grad_norm: Number | None = None,
+    grad_norms: Tensor | None = None,
+    stream: Any = None,
+    lr: float = ...,
+    weight_decay: float = ...,
+    momentum: float = ...,
+    dampening: float = ...,
+    beta1: float = ...,
+    beta2: float = ...,
+    betas: tuple[float, float] = ...,
+    eps: float = ...,
+    max_grad_norm: float = ...,
+    trust_coefficient: float = ...,
+    nesterov: bool = ...,
+    decay_after_momentum: bool = ...,
+    bias_correction: bool = ...,
+    amsgrad: bool = ...,
+    decoupled: bool = ...,
+    grad_averaging: bool = ...,
+    nvlamb: bool = ...,
+    init_zero: bool = ...,
+    clip: bool = ...,
+) -> bool | None: ...
+def set_num_threads(n: int, /) -> None: ...
+def get_num_threads() -> int: ...
+def cpu_flags() -> int: ...

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work on GPUs: whose stream, which list object, and where numbers go. */
+#include "call.h"
+
+/* cudaStreamLegacy: what torch's default stream is; libamp refuses NULL, which may be a mistake, and takes its name. */
+#define LEGACY_STREAM ((void *)1)
+
+/* One list object a place in the program: its table stays as it is while the same tensors come again. When there are more
+ * places than this, the one longest unused is given up. */
+enum { PLACES = 64 };
+
+typedef struct place {
+    const char *function; /* by address */
+    amp_device device;
+    void *stream;
+    const void *first; /* address and number of its tensors */
+    size_t n;
+    uint64_t used; /* by the clock below */
+    amp_device_list *list;
+} place;
+
+static place places[PLACES];
+static uint64_t clock_of_uses;
+
+static place *find_place(const place *wanted)
+{
+    place *oldest = &places[0];
+    for (int i = 0; i < PLACES; i++) {
+        place *is = &places[i];
+        if (is->list && is->function == wanted->function && is->device.id == wanted->device.id && is->stream == wanted->stream
+            && is->first == wanted->first && is->n == wanted->n) {
+            return is;
+        }
+        oldest = is->used < oldest->used ? is : oldest;
+    }
+    amp_device_list_close(oldest->list);
+    *oldest = *wanted;
+    return oldest;
+}
+
+/* torch.cuda.current_stream(device).cuda_stream */
+static int current_stream(amp_device device, void **stream)
+{
+    PyObject *torch = PyImport_ImportModule("torch.cuda");
+    PyObject *object = torch ? PyObject_CallMethod(torch, "current_stream", "i", (int)device.id) : NULL;
+    PyObject *address = object ? PyObject_GetAttrString(object, "cuda_stream") : NULL;
+    *stream = address ? PyLong_AsVoidPtr(address) : NULL;
+    Py_XDECREF(address);
+    Py_XDECREF(object);
+    Py_XDECREF(torch);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* stream=: an address, or an object that has it as cuda_stream (torch) or ptr (CuPy); None: torch's current one. */
+static int read_stream(amp_py_call *call)
+{
+    PyObject *argument = call->stream_argument;
+    if (argument == NULL || argument == Py_None) {
+        bool torch = false;
+        for (size_t k = 0; k < call->count; k++) {
+            torch = torch || call->lists[k].has_torch;
+        }
+        if (torch) {
+            return current_stream(call->device, &call->stream);
+        }
+        call->stream = NULL;
+        return 0;
+    }
+    static const char *const attributes[] = { "cuda_stream", "ptr" };
+    PyObject *address = PyLong_Check(argument) ? Py_NewRef(argument) : NULL;
+    for (int i = 0; i < 2 && address == NULL; i++) {
+        address = PyObject_GetAttrString(argument, attributes[i]);
+        PyErr_Clear();
+    }
+    if (address == NULL) {
+        return amp_py_refuse((amp_py_place){ "stream", -1 }, "is neither an address nor a stream of torch's or CuPy's");
+    }
+    call->stream = PyLong_AsVoidPtr(address);
+    Py_DECREF(address);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int amp_py_cuda_open(amp_py_call *call)
+{
+    if (read_stream(call)) {
+        return -1;
+    }
+    if (call->stream == NULL) {
+        call->stream = LEGACY_STREAM;
+    }
+    const amp_py_list *first = &call->lists[0];
+    place wanted = { call->function, call->device, call->stream, first->n ? first->spans[0].data : NULL, first->n, 0, NULL };
+    place *found = find_place(&wanted);
+    if (found->list == NULL) {
+        amp_status status = amp_device_list_open(call->device, &found->list);
+        if (status != AMP_OK) {
+            amp_py_raise(status);
+            return -1;
+        }
+    }
+    found->used = ++clock_of_uses;
+    call->list = found->list;
+    return 0;
+}
+
+PyObject *amp_py_cuda_scratch(amp_device device, size_t count, float **data)
+{
+    PyObject *torch = PyImport_ImportModule("torch");
+    PyObject *where = PyUnicode_FromFormat("cuda:%d", (int)device.id);
+    PyObject *args = torch ? Py_BuildValue("(n)", (Py_ssize_t)count) : NULL;
+    PyObject *type = torch ? PyObject_GetAttrString(torch, "float32") : NULL;
+    PyObject *keywords = where && type ? Py_BuildValue("{sOsO}", "device", where, "dtype", type) : NULL;
+    PyObject *zeros = torch ? PyObject_GetAttrString(torch, "zeros") : NULL;
+    PyObject *tensor = args && keywords && zeros ? PyObject_Call(zeros, args, keywords) : NULL;
+    PyObject *address = tensor ? PyObject_CallMethod(tensor, "data_ptr", NULL) : NULL;
+    if (torch == NULL) {
+        PyErr_Clear();
+        PyErr_SetString(amp_py_argument_error(), "give tensors for the results (found_inf=, norm=, norms=): without torch there "
+                                                 "is no memory on the GPU to take");
+    }
+    *data = address ? PyLong_AsVoidPtr(address) : NULL;
+    if (address == NULL) {
+        Py_CLEAR(tensor);
+    }
+    Py_XDECREF(address);
+    Py_XDECREF(zeros);
+    Py_XDECREF(keywords);
+    Py_XDECREF(type);
+    Py_XDECREF(args);
+    Py_XDECREF(where);
+    Py_XDECREF(torch);
+    return tensor;
+}
+
+int amp_py_cuda_read(PyObject *tensor, float *numbers, size_t count)
+{
+    PyObject *list = PyObject_CallMethod(tensor, "tolist", NULL);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *value = PyList_GetItem(list, (Py_ssize_t)i);
+        numbers[i] = value ? (float)PyFloat_AsDouble(value) : 0.0f;
+    }
+    Py_XDECREF(list);
+    return PyErr_Occurred() ? -1 : 0;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory by __dlpack__. The capsule stays unconsumed, and with it the producer's ownership: when we let go of it, its
+ * destructor ends the export. So there is no path on which anything could be freed twice, or never. */
+#include "view.h"
+
+/* The part of DLPack's ABI that is read here, by its specification; the same up to its next major version. */
+typedef struct dl_tensor {
+    void *data;
+    int32_t device_type, device_id;
+    int32_t dims;
+    uint8_t code, bits; /* code: 2 IEEE float, 4 bfloat */
+    uint16_t lanes;
+    int64_t *shape, *strides; /* strides may be NULL: row-major */
+    uint64_t byte_offset;
+} dl_tensor;
+
+typedef struct dl_versioned {
+    uint32_t major, minor;
+    void *manager;
+    void (*deleter)(struct dl_versioned *self);
+    uint64_t flags;
+    dl_tensor tensor;
+} dl_versioned;
+
+enum { DL_MAJOR = 1, DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
+
+static PyObject *n_dlpack, *newest; /* "__dlpack__"; { "max_version": (1, 0) } */
+
+static amp_dtype type_of(const dl_tensor *tensor)
+{
+    if (tensor->lanes != 1) {
+        return AMP_DTYPE_OTHER;
+    }
+    if (tensor->code == 4) {
+        return tensor->bits == 16 ? AMP_BFLOAT16 : AMP_DTYPE_OTHER;
+    }
+    if (tensor->code != 2) {
+        return AMP_DTYPE_OTHER;
+    }
+    return tensor->bits == 16 ? AMP_FLOAT16 : tensor->bits == 32 ? AMP_FLOAT32 : tensor->bits == 64 ? AMP_FLOAT64
+                                                                                                     : AMP_DTYPE_OTHER;
+}
+
+static int read_tensor(const dl_tensor *tensor, amp_py_place place, amp_py_view *view)
+{
+    view->device = (amp_device){ tensor->device_type, tensor->device_id };
+    if (view->device.type == 3) { /* kDLCUDAHost: pinned, the processor's own */
+        view->device = (amp_device){ AMP_PY_CPU, 0 };
+    }
+    view->span.dtype = type_of(tensor);
+    if (tensor->dims < 0 || tensor->dims > AMP_PY_DIMS) {
+        return amp_py_refuse(place, "has %d dimensions: at most %d can be read", (int)tensor->dims, AMP_PY_DIMS);
+    }
+    view->dims = tensor->dims;
+    int64_t step = 1;
+    for (int i = view->dims - 1; i >= 0; i--) {
+        view->shape[i] = tensor->shape[i];
+        view->strides[i] = tensor->strides ? tensor->strides[i] : step;
+        step *= tensor->shape[i];
+    }
+    view->span.data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;
+    return amp_py_view_measure(view, place);
+}
+
+static int read_capsule(PyObject *capsule, amp_py_place place, amp_py_view *view)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor")) {
+        /* managed: the tensor is its first member */
+        return read_tensor(PyCapsule_GetPointer(capsule, "dltensor"), place, view);
+    }
+    if (!PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        return amp_py_refuse(place, "its __dlpack__ gave no fresh DLPack capsule");
+    }
+    const dl_versioned *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+    if (managed->major != DL_MAJOR) {
+        return amp_py_refuse(place, "speaks DLPack %u.%u, libamp 1", (unsigned)managed->major, (unsigned)managed->minor);
+    }
+    /* what is written into a copy is lost */
+    view->read_only = (managed->flags & (DL_READ_ONLY | DL_IS_COPIED)) != 0;
+    return read_tensor(&managed->tensor, place, view);
+}
+
+/* A capsule, or NULL with an exception. NumPy answers fastest without arguments; others are asked for the newest form first,
+ * which says whether the memory may be written. */
+static PyObject *export_of(PyObject *method, bool plain)
+{
+    PyObject *none = PyTuple_New(0);
+    PyObject *capsule = none && !plain ? PyObject_Call(method, none, newest) : NULL;
+    if (none != NULL && capsule == NULL && (plain || PyErr_ExceptionMatches(PyExc_TypeError))) {
+        PyErr_Clear();
+        capsule = PyObject_Call(method, none, NULL);
+    }
+    Py_XDECREF(none);
+    return capsule;
+}
+
+/* "__dlpack__ failed: " and the producer's words; only the kinds of exception that say "not this one" are reworded. */
+static int refuse_export(amp_py_place place)
+{
+    if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError)
+        && !PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        return -1;
+    }
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    amp_py_refuse(place, "its __dlpack__ failed: %S", value ? value : type);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return -1;
+}
+
+int amp_py_view_dlpack(PyObject *tensor, amp_py_place place, amp_py_view *view, PyObject **keep)
+{
+    PyObject *method = PyObject_GetAttr(tensor, n_dlpack);
+    if (method == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        return 1;
+    }
+    bool array = PyObject_HasAttrString((PyObject *)Py_TYPE(tensor), "__array_interface__");
+    PyObject *capsule = export_of(method, array);
+    Py_DECREF(method);
+    if (capsule == NULL) {
+        if (array && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
+            PyErr_Clear();
+            return 1; /* read-only, or a type that DLPack has not */
+        }
+        return refuse_export(place);
+    }
+    if (read_capsule(capsule, place, view)) {
+        Py_DECREF(capsule);
+        return -1;
+    }
+    *keep = capsule;
+    return 0;
+}
+
+int amp_py_add_dlpack(PyObject *module)
+{
+    (void)module;
+    n_dlpack = PyUnicode_InternFromString("__dlpack__");
+    newest = Py_BuildValue("{s(ii)}", "max_version", DL_MAJOR, 0);
+    return n_dlpack && newest ? 0 : -1;
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libamp.kernels.optimizer_step: amp_optim_list and amp_device_optim over Python's lists. */
+#include "kernels.h"
+
+#include "call.h"
+
+/* ---- Rules by name -------------------------------------------------------------------------------------------------- */
+
+enum { MOMENTS = 3 };
+
+/* Moments have torch's names. */
+static const struct rule_name { const char *name; amp_optim_kind kind; const char *moments[MOMENTS]; } rules[] = {
+    { "sgd", AMP_OPTIM_SGD, { "momentum_buffer" } },
+    { "adam", AMP_OPTIM_ADAM, { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" } },
+    { "adamw", AMP_OPTIM_ADAMW, { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" } },
+    { "lamb", AMP_OPTIM_LAMB, { "exp_avg", "exp_avg_sq" } },
+    { "novograd", AMP_OPTIM_NOVOGRAD, { "exp_avg", "exp_avg_sq" } },
+    { "adagrad", AMP_OPTIM_ADAGRAD, { "sum" } },
+    { "larc", AMP_OPTIM_LARC, { "momentum_buffer" } },
+};
+
+static const struct { const char *name; size_t offset; } numbers[] = {
+    { "lr", offsetof(amp_optim, lr) },
+    { "weight_decay", offsetof(amp_optim, weight_decay) },
+    { "momentum", offsetof(amp_optim, momentum) },
+    { "dampening", offsetof(amp_optim, dampening) },
+    { "beta1", offsetof(amp_optim, beta1) },
+    { "beta2", offsetof(amp_optim, beta2) },
+    { "eps", offsetof(amp_optim, eps) },
+    { "max_grad_norm", offsetof(amp_optim, max_grad_norm) },
+    { "trust_coefficient", offsetof(amp_optim, trust_coefficient) },
+};
+
+static const struct { const char *name; uint32_t flag; } flags[] = {
+    { "nesterov", AMP_OPTIM_NESTEROV },
+    { "decay_after_momentum", AMP_OPTIM_DECAY_AFTER_MOMENTUM },
+    { "bias_correction", AMP_OPTIM_BIAS_CORRECTION },
+    { "amsgrad", AMP_OPTIM_AMSGRAD },
+    { "decoupled", AMP_OPTIM_DECOUPLED },
+    { "grad_averaging", AMP_OPTIM_GRAD_AVERAGING },
+    { "nvlamb", AMP_OPTIM_NVLAMB },
+    { "init_zero", AMP_OPTIM_INIT_ZERO },
+    { "clip", AMP_OPTIM_CLIP },
+};
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+#define IS(object, text) (PyUnicode_CompareWithASCIIString(object, text) == 0)
+
+static const struct rule_name *find_rule(PyObject *name)
+{
+    for (size_t i = 0; i < LENGTH(rules); i++) {
+        if (IS(name, rules[i].name)) {
+            return &rules[i];
+        }
+    }
+    PyErr_Format(amp_py_argument_error(),
+                 "rule: there is no '%U': libamp has sgd, adam, adamw, lamb, novograd, adagrad and larc", name);
+    return NULL;
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------------------------------ */
+
+/* The lists of a call. */
+enum { PARAMS, GRADS, MODEL_PARAMS, FIRST_MOMENT, LISTS = FIRST_MOMENT + MOMENTS };
+
+typedef struct step_call {
+    amp_py_call call; /* first, so that kernels find the rest; a: inv_scale, b: grad_factor, found_inf: as an input */
+    const struct rule_name *rule;
+    amp_optim optim;
+    amp_optim_tensors tensors;
+    PyObject *arguments[LISTS]; /* borrowed */
+    PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms;
+    uint64_t *counts;   /* the steps, where they are Python's; NULL: tensor */
+    PyObject *device_counts, *device_numbers;
+    amp_py_view steps_view;
+    PyObject *steps_keep;
+} step_call;
+
+/* A number or a flag of the rule. 1: there is none of this name. */
+static int set_rule(step_call *step, PyObject *name, PyObject *value)
+{
+    for (size_t i = 0; i < LENGTH(numbers); i++) {
+        if (IS(name, numbers[i].name)) {
+            *(double *)((char *)&step->optim + numbers[i].offset) = PyFloat_AsDouble(value);
+            return PyErr_Occurred() ? -1 : 0;
+        }
+    }
+    for (size_t i = 0; i < LENGTH(flags); i++) {
+        if (IS(name, flags[i].name)) {
+            int on = PyObject_IsTrue(value);
+            step->optim.flags = on > 0 ? step->optim.flags | flags[i].flag : step->optim.flags & ~flags[i].flag;
+            return on < 0 ? -1 : 0;
+        }
+    }
+    if (IS(name, "betas")) {
+        PyObject *pair = PySequence_Tuple(value);
+        int good = pair && PyArg_ParseTuple(pair, "dd;betas must be a pair of numbers", &step->optim.beta1, &step->optim.beta2);
+        Py_XDECREF(pair);
+        return good ? 0 : -1;
+    }
+    return 1;
+}
+
+static int read_keywords(step_call *step, PyObject *keywords)
+{
+    const struct { const char *name; PyObject **value; } own[] = {
+        { "steps", &step->steps },
+        { "model_params", &step->arguments[MODEL_PARAMS] },
+        { "inv_scale", &step->inv_scale },
+        { "grad_factor", &step->grad_factor },
+        { "found_inf", &step->found_inf },
+        { "grad_norm", &step->grad_norm },
+        { "grad_norms", &step->grad_norms },
+        { "stream", &step->call.stream_argument },
+    };
+    PyObject *name, *value;
+    Py_ssize_t position = 0;
+    while (keywords && PyDict_Next(keywords, &position, &name, &value)) {
+        int state = set_rule(step, name, value);
+        for (size_t i = 0; state == 1 && i < LENGTH(own); i++) {
+            if (IS(name, own[i].name)) {
+                *own[i].value = value;
+                state = 0;
+            }
+        }
+        if (state == 1) {
+            PyErr_Format(PyExc_TypeError, "optimizer_step() has no argument '%U'", name);
+        }
+        if (state != 0) {
+            return -1;
+        }
+    }
+    if (step->steps == NULL) {
+        PyErr_SetString(PyExc_TypeError, "optimizer_step() needs steps: a number, a list, or a tensor of int64");
+        return -1;
+    }
+    return 0;
+}
+
+static int read_state(step_call *step, PyObject *state)
+{
+    PyObject *name, *value;
+    Py_ssize_t position = 0;
+    if (state != Py_None && !PyDict_Check(state)) {
+        PyErr_SetString(PyExc_TypeError, "state: must be a dict of lists of tensors, as {'exp_avg': [...], 'exp_avg_sq': [...]}");
+        return -1;
+    }
+    while (state != Py_None && PyDict_Next(state, &position, &name, &value)) {
+        int k = 0;
+        while (k < MOMENTS && step->rule->moments[k] && !(PyUnicode_Check(name) && IS(name, step->rule->moments[k]))) {
+            k++;
+        }
+        if (k == MOMENTS || !step->rule->moments[k]) {
+            PyErr_Format(amp_py_argument_error(), "state: %s has nothing called %R", step->rule->name, name);
+            return -1;
+        }
+        step->arguments[FIRST_MOMENT + k] = value;
+    }
+    return 0;
+}
+
+static int read_arguments(step_call *step, PyObject *args, PyObject *keywords)
+{
+    PyObject *name, *state;
+    if (!PyArg_ParseTuple(args, "UOOO:optimizer_step", &name, &step->arguments[PARAMS], &step->arguments[GRADS], &state)) {
+        return -1;
+    }
+    step->rule = find_rule(name);
+    if (step->rule == NULL) {
+        return -1;
+    }
+    amp_status status = amp_optim_defaults(step->rule->kind, &step->optim);
+    if (status != AMP_OK) {
+        amp_py_raise(status);
+        return -1;
+    }
+    return read_state(step, state) || read_keywords(step, keywords) ? -1 : 0;
+}
+
+static int open_all(step_call *step)
+{
+    amp_py_argument lists[LISTS] = {
+        { "params", step->arguments[PARAMS], AMP_PY_WRITE },
+        { "grads", step->arguments[GRADS], AMP_PY_READ },
+        { "model_params", step->arguments[MODEL_PARAMS], AMP_PY_WRITE | AMP_PY_OPTIONAL },
+    };
+    for (int k = 0; k < MOMENTS; k++) {
+        const char *name = step->rule->moments[k] ? step->rule->moments[k] : "state";
+        lists[FIRST_MOMENT + k] = (amp_py_argument){ name, step->arguments[FIRST_MOMENT + k], AMP_PY_WRITE | AMP_PY_OPTIONAL };
+    }
+    amp_py_call *call = &step->call;
+    call->a.value = 1.0f, call->b.value = 1.0f, call->found_inf.value = 0.0f;
+    if (amp_py_scalar_in(&call->a, "inv_scale", step->inv_scale) || amp_py_scalar_in(&call->b, "grad_factor", step->grad_factor)
+        || amp_py_scalar_in(&call->found_inf, "found_inf", step->found_inf)
+        || amp_py_scalar_in(&call->norm, "grad_norm", step->grad_norm)) {
+        amp_py_call_close(call);
+        return -1;
+    }
+    if (amp_py_call_open(call, lists, LISTS)) {
+        return -1;
+    }
+    if (amp_py_scalar_vector(&call->norms, "grad_norms", step->grad_norms, call->lists[PARAMS].n)) {
+        amp_py_call_close(call);
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- Steps ---------------------------------------------------------------------------------------------------------- */
+
+/* Numbers of Python's own become an array; a tensor of int64 is used where it is. */
+static int open_steps(step_call *step)
+{
+    PyObject *steps = step->steps;
+    size_t n = step->call.lists[PARAMS].n;
+    amp_py_place place = { "steps", -1 };
+    bool number = PyLong_Check(steps) != 0;
+    if (!number && !PyList_Check(steps)) {
+        PyObject *type = PyObject_GetAttrString(steps, "dtype");
+        PyObject *text = type ? PyObject_Str(type) : NULL;
+        bool fits = text && (IS(text, "torch.int64") || IS(text, "int64") || IS(text, "torch.uint64") || IS(text, "uint64"));
+        Py_XDECREF(text);
+        Py_XDECREF(type);
+        PyErr_Clear();
+        if (!fits) {
+            return amp_py_refuse(place, "must be a number, a list of numbers, or a tensor of int64");
+        }
+        if (amp_py_view_get(steps, place, false, &step->steps_view, &step->steps_keep)) {
+            return -1;
+        }
+        const amp_py_view *view = &step->steps_view;
+        if (view->span.size != n || !view->compact || view->read_only || view->device.type != step->call.device.type) {
+            return amp_py_refuse(place, "needs one writable element for each of the %zu tensors, on their device", n);
+        }
+        return 0;
+    }
+    step->counts = PyMem_Malloc((n ? n : 1) * sizeof(uint64_t));
+    if (step->counts == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (!number && (size_t)PyList_Size(steps) != n) {
+        return amp_py_refuse(place, "has %zd numbers for %zu tensors", PyList_Size(steps), n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        step->counts[i] = PyLong_AsUnsignedLongLong(number ? steps : PyList_GetItem(steps, (Py_ssize_t)i));
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* A list is brought up to date; a single number is the caller's to count. */
+static int write_steps(step_call *step)
+{
+    if (step->counts == NULL || PyLong_Check(step->steps)) {
+        return 0;
+    }
+    for (size_t i = 0; i < step->call.lists[PARAMS].n; i++) {
+        PyObject *count = PyLong_FromUnsignedLongLong(step->counts[i]);
+        if (count == NULL || PyList_SetItem(step->steps, (Py_ssize_t)i, count)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- The call ------------------------------------------------------------------------------------------------------- */
+
+static void describe(step_call *step)
+{
+    amp_py_call *call = &step->call;
+    amp_optim_tensors *tensors = &step->tensors;
+    tensors->n = call->lists[PARAMS].n;
+    tensors->grad = call->lists[GRADS].spans;
+    tensors->param = call->lists[PARAMS].spans;
+    tensors->low = call->lists[MODEL_PARAMS].spans;
+    for (int k = 0; k < MOMENTS; k++) {
+        tensors->moments[k] = call->lists[FIRST_MOMENT + k].spans;
+    }
+    tensors->steps = step->counts ? step->counts : step->steps_view.span.data;
+    tensors->grad_factor = call->b.value;
+    tensors->found_inf = &call->found_inf.value;
+    tensors->inv_scale = &call->a.value;
+    tensors->grad_norm = step->grad_norm != Py_None ? &call->norm.value : NULL;
+    tensors->grad_norms = call->norms.pointer;
+}
+
+static amp_status step_cpu(amp_py_call *call)
+{
+    step_call *step = (step_call *)call;
+    return amp_optim_list(&step->optim, &step->tensors);
+}
+
+static void close_step(step_call *step)
+{
+    amp_py_call_close(&step->call);
+    PyMem_Free(step->counts);
+    Py_XDECREF(step->steps_keep);
+    Py_XDECREF(step->device_counts);
+    Py_XDECREF(step->device_numbers);
+}
+
+static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    (void)self;
+    step_call step = { .call = { .function = "optimizer_step" }, .optim = AMP_OPTIM_INIT, .tensors = AMP_OPTIM_TENSORS_INIT };
+    for (int k = MODEL_PARAMS; k < LISTS; k++) {
+        step.arguments[k] = Py_None;
+    }
+    step.inv_scale = step.grad_factor = step.found_inf = step.grad_norm = step.grad_norms = Py_None;
+    if (read_arguments(&step, args, keywords) || open_all(&step)) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    bool skip = step.call.found_inf.value != 0.0f; /* a NaN too */
+    if (open_steps(&step) == 0) {
+        describe(&step);
+        if (amp_py_call_run(&step.call, step_cpu, NULL) == 0 && write_steps(&step) == 0) {
+            result = PyBool_FromLong(!skip);
+        }
+    }
+    close_step(&step);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    { "optimizer_step", (PyCFunction)(void (*)(void))optimizer_step, METH_VARARGS | METH_KEYWORDS,
+      "optimizer_step(rule, params, grads, state, *, steps, model_params=None, inv_scale=1.0, grad_factor=1.0, found_inf=None,\n"
+      "               grad_norm=None, grad_norms=None, stream=None, **hyper_parameters)\n--\n\n"
+      "One step of every tensor by a rule of amp_optim.h. Returns whether it happened; found_inf other than 0 prevents it." },
+    { NULL, NULL, 0, NULL },
+};
+
+int amp_py_add_optim(PyObject *kernels)
+{
+    return PyModule_AddFunctions(kernels, methods);
+}

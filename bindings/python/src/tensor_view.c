@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors of torch, by their attributes: a tenth of what __dlpack__ costs, and tensors that require gradients are memory like
+ * any other. torch is never imported here, only found. */
+#include "view.h"
+
+static PyObject *tensor_class; /* torch.Tensor, once it was seen */
+static PyObject *increment_version; /* torch.autograd.graph's, or NULL: an old torch has none */
+
+/* torch's types that libamp computes in */
+static struct { const char *name; amp_dtype dtype; PyObject *object; } types[] = {
+    { "float32", AMP_FLOAT32, NULL },
+    { "float16", AMP_FLOAT16, NULL },
+    { "bfloat16", AMP_BFLOAT16, NULL },
+    { "float64", AMP_FLOAT64, NULL },
+};
+
+/* interned names */
+enum { N_DATA_PTR, N_NUMEL, N_IS_CONTIGUOUS, N_DTYPE, N_IS_CPU, N_DEVICE, N_SHAPE, N_STRIDE, N_TORCH, NAMES };
+static const char *const spelled[NAMES] = { "data_ptr", "numel", "is_contiguous", "dtype", "is_cpu",
+                                            "device",   "shape", "stride",        "torch" };
+static PyObject *names[NAMES];
+
+/* false without an exception: torch is not there, or only half imported */
+static bool find_torch(void)
+{
+    if (tensor_class != NULL) {
+        return true;
+    }
+    PyObject *torch = PyImport_GetModule(names[N_TORCH]);
+    PyObject *found = torch ? PyObject_GetAttrString(torch, "Tensor") : NULL;
+    for (size_t i = 0; found && i < sizeof(types) / sizeof(types[0]); i++) {
+        if (types[i].object == NULL && (types[i].object = PyObject_GetAttrString(torch, types[i].name)) == NULL) {
+            Py_CLEAR(found);
+        }
+    }
+    PyObject *autograd = found ? PyObject_GetAttrString(torch, "autograd") : NULL;
+    PyObject *graph = autograd ? PyObject_GetAttrString(autograd, "graph") : NULL;
+    if (graph != NULL) {
+        increment_version = PyObject_GetAttrString(graph, "increment_version");
+    }
+    PyErr_Clear();
+    Py_XDECREF(graph);
+    Py_XDECREF(autograd);
+    Py_XDECREF(torch);
+    tensor_class = found;
+    return found != NULL;
+}
+
+bool amp_py_is_torch(PyObject *object)
+{
+    return find_torch() && PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)tensor_class);
+}
+
+static int64_t call_integer(PyObject *tensor, int name)
+{
+    PyObject *result = PyObject_CallMethodObjArgs(tensor, names[name], NULL);
+    int64_t value = result ? PyLong_AsLongLong(result) : -1;
+    Py_XDECREF(result);
+    return value;
+}
+
+/* 1, 0, or -1 with an exception; takes the reference. */
+static int truth(PyObject *value)
+{
+    int is = value ? PyObject_IsTrue(value) : -1;
+    Py_XDECREF(value);
+    return is;
+}
+
+static int read_device(PyObject *tensor, amp_py_place place, amp_device *device)
+{
+    int cpu = truth(PyObject_GetAttr(tensor, names[N_IS_CPU]));
+    if (cpu != 0) {
+        return cpu < 0 ? -1 : 0;
+    }
+    PyObject *where = PyObject_GetAttr(tensor, names[N_DEVICE]);
+    PyObject *kind = where ? PyObject_GetAttrString(where, "type") : NULL;
+    PyObject *index = where ? PyObject_GetAttrString(where, "index") : NULL;
+    int bad = kind == NULL || index == NULL ? -1 : 0;
+    if (!bad && PyUnicode_CompareWithASCIIString(kind, "cuda") != 0) {
+        bad = amp_py_refuse(place, "is on device %S: libamp's kernels work on the CPU and on CUDA", where);
+    }
+    if (!bad) {
+        *device = (amp_device){ AMP_PY_CUDA, index == Py_None ? 0 : (int32_t)PyLong_AsLong(index) };
+    }
+    Py_XDECREF(index);
+    Py_XDECREF(kind);
+    Py_XDECREF(where);
+    return bad;
+}
+
+static int read_tuple(PyObject *values, int64_t *out, int *count)
+{
+    PyObject *tuple = values ? PySequence_Tuple(values) : NULL;
+    Py_ssize_t n = tuple ? PyTuple_Size(tuple) : -1;
+    for (Py_ssize_t i = 0; i < n && i < AMP_PY_DIMS; i++) {
+        out[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+    }
+    *count = (int)n;
+    Py_XDECREF(tuple);
+    Py_XDECREF(values);
+    return n < 0 || PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_shape(PyObject *tensor, amp_py_place place, amp_py_view *view)
+{
+    int strides = 0;
+    if (read_tuple(PyObject_GetAttr(tensor, names[N_SHAPE]), view->shape, &view->dims)
+        || read_tuple(PyObject_CallMethodObjArgs(tensor, names[N_STRIDE], NULL), view->strides, &strides)) {
+        return -1;
+    }
+    if (view->dims > AMP_PY_DIMS || view->dims != strides) {
+        return amp_py_refuse(place, "has a shape that cannot be read");
+    }
+    return amp_py_view_measure(view, place);
+}
+
+int amp_py_view_torch(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view)
+{
+    if (!amp_py_is_torch(tensor)) {
+        return 1;
+    }
+    view->is_torch = true;
+    PyObject *dtype = PyObject_GetAttr(tensor, names[N_DTYPE]);
+    if (dtype == NULL) {
+        return -1;
+    }
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        view->span.dtype = dtype == types[i].object ? types[i].dtype : view->span.dtype;
+    }
+    Py_DECREF(dtype);
+    PyObject *address = PyObject_CallMethodObjArgs(tensor, names[N_DATA_PTR], NULL);
+    if (address == NULL) { /* a sparse or a functional tensor; torch says which */
+        return -1;
+    }
+    view->span.data = PyLong_AsVoidPtr(address);
+    Py_DECREF(address);
+    if (PyErr_Occurred() || read_device(tensor, place, &view->device)) {
+        return -1;
+    }
+    int compact = truth(PyObject_CallMethodObjArgs(tensor, names[N_IS_CONTIGUOUS], NULL));
+    if (compact < 0) {
+        return -1;
+    }
+    if (shape || !compact) {
+        return read_shape(tensor, place, view);
+    }
+    view->compact = true;
+    int64_t size = call_integer(tensor, N_NUMEL);
+    view->span.size = (uint64_t)size;
+    return size < 0 ? -1 : 0;
+}
+
+/* All at once where torch can; a torch that takes one at a time, or a tensor made in inference mode, which has no version, is
+ * no reason to fail. */
+int amp_py_touch_torch(PyObject *tensors)
+{
+    if (increment_version == NULL) {
+        return 0;
+    }
+    PyObject *done = PyObject_CallFunctionObjArgs(increment_version, tensors, NULL);
+    if (done != NULL) {
+        Py_DECREF(done);
+        return 0;
+    }
+    PyErr_Clear();
+    Py_ssize_t n = PySequence_Size(tensors);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *tensor = PySequence_GetItem(tensors, i);
+        done = tensor ? PyObject_CallFunctionObjArgs(increment_version, tensor, NULL) : NULL;
+        if (done == NULL) {
+            PyErr_Clear();
+        }
+        Py_XDECREF(done);
+        Py_XDECREF(tensor);
+    }
+    return 0;
+}
+
+int amp_py_add_tensor_view(PyObject *module)
+{
+    (void)module;
+    for (int i = 0; i < NAMES; i++) {
+        names[i] = PyUnicode_InternFromString(spelled[i]);
+        if (names[i] == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What memory a Python object stands for: torch tensors by their attributes, everything else by __dlpack__, and NumPy arrays
+ * that DLPack has no words for (read-only ones, bfloat16 of ml_dtypes) by __array_interface__. Nothing is copied. */
+#ifndef AMP_PY_VIEW_H
+#define AMP_PY_VIEW_H
+
+#include "py.h"
+
+#include <stdbool.h>
+
+#include "amp_kernels.h"
+
+enum { AMP_PY_CPU = 1, AMP_PY_CUDA = 2 }; /* amp_device.type */
+
+/* NumPy's limit; torch's is the same. */
+enum { AMP_PY_DIMS = 64 };
+
+/* For messages: an argument, and where it is a list which of its elements. */
+typedef struct amp_py_place {
+    const char *name;
+    Py_ssize_t index; /* -1: not in a list */
+} amp_py_place;
+
+/* libamp.ArgumentError, its words with the place before them: "src[3]: is read-only". Returns -1. */
+int amp_py_refuse(amp_py_place place, const char *format, ...);
+
+typedef struct amp_py_view {
+    amp_span span;
+    amp_device device;
+    bool is_torch;
+    bool read_only;
+    bool compact; /* row-major without gaps */
+    int dims;     /* of what follows; not filled for compact ones unless asked for */
+    int64_t shape[AMP_PY_DIMS], strides[AMP_PY_DIMS]; /* strides in elements */
+} amp_py_view;
+
+/* Fills *view, with shape and strides if `shape`. Types that libamp does not compute in are AMP_DTYPE_OTHER. *keep: what must
+ * live as long as the view, a new reference or NULL; `tensor` itself must live, too. 0, or -1 with an exception. */
+int amp_py_view_get(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view, PyObject **keep);
+
+/* The readers behind it. 1: `tensor` is nothing of theirs, and no exception is set. */
+int amp_py_view_torch(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view);
+int amp_py_view_dlpack(PyObject *tensor, amp_py_place place, amp_py_view *view, PyObject **keep);
+int amp_py_view_array(PyObject *tensor, amp_py_place place, amp_py_view *view);
+
+/* From shape and strides: span.size and compact. -1 if the size is more than memory has. */
+int amp_py_view_measure(amp_py_view *view, amp_py_place place);
+
+/* Is it a torch.Tensor? false where torch is not imported: this never does. */
+bool amp_py_is_torch(PyObject *object);
+
+/* Tells autograd that these tensors (a tuple or list, all of torch) were written. */
+int amp_py_touch_torch(PyObject *tensors);
+
+#endif /* AMP_PY_VIEW_H */
