@@ -18,6 +18,7 @@ first_nonfinite = _kernels.first_nonfinite
 get_num_threads = _kernels.get_num_threads
 l2norm = _kernels.l2norm
 l2norms = _kernels.l2norms
+matmul = _kernels.matmul
 optimizer_step = _kernels.optimizer_step
 scale = _kernels.scale
 set_num_threads = _kernels.set_num_threads
@@ -25,5 +26,5 @@ zero = _kernels.zero
 
 __all__ = [
     "axpby", "cast", "check", "clip_norm", "clip_value", "copy", "cpu_flags", "first_nonfinite", "get_num_threads",
-    "l2norm", "l2norms", "optimizer_step", "scale", "set_num_threads", "zero",
+    "l2norm", "l2norms", "matmul", "optimizer_step", "scale", "set_num_threads", "zero",
 ]

@@ -64,6 +64,20 @@ def clip_norm(dst: Tensors, src: Tensors, max_norm: float, *, norm: None = None,
 @overload
 def clip_norm(dst: Tensors, src: Tensors, max_norm: float, *, norm: Tensor, stream: Any = None) -> None: ...
 def clip_value(dst: Tensors, src: Tensors, max_value: float) -> None: ...
+def matmul(
+    d: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    activation: Literal["none", "relu", "gelu", "gelu_tanh"] | None = None,
+    backend: Literal["auto", "builtin", "onednn"] | None = None,
+) -> None: ...
 def optimizer_step(
     rule: Rule,
     params: Tensors,

@@ -5,6 +5,7 @@
 
 #include "py.h"
 
+int amp_py_add_matmul(PyObject *kernels);
 int amp_py_add_optim(PyObject *kernels);
 
 #endif /* AMP_PY_KERNELS_H */

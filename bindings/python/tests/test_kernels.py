@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """libamp.kernels over lists, against NumPy's bits."""
+import libamp
 import numpy as np
 import pytest
-
-import libamp
 from libamp import kernels
 
 DTYPES = [np.float16, np.float32, np.float64]
