@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m libamp.run` puts this file's folder on PYTHONPATH, so that Python itself runs it at the start of the script's
+process and of every process that the script starts: workers, spawned children, the ranks of a launcher."""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+_here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
+
+try:
+    from libamp import apex_shim
+except ImportError:
+    pass  # the child is another Python, one without libamp: it runs as it would alone
+else:
+    apex_shim.install(replace=os.environ.get("LIBAMP_APEX") == "replace")
+
+# The sitecustomize that this one stands before.
+_spec = PathFinder.find_spec("sitecustomize", sys.path)
+if _spec is not None and _spec.loader is not None:
+    sys.modules["sitecustomize"] = _module = module_from_spec(_spec)
+    _spec.loader.exec_module(_module)

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import apex` answered by libamp, with exactly the parts that are missing.
+
+Where no apex is installed, all of it is libamp's. Inside an installed NVIDIA Apex, which has had no `amp` since May 2025,
+what it still has stays its own (optimizers, normalization, contrib, its compiled amp_C) and libamp adds the rest. The
+package `apex` of PyPI is neither: it belongs to the Pyramid web framework; libamp says so and answers in its place.
+
+Nothing happens on import of this module. `install()` puts a finder first on sys.meta_path, `remove()` takes it off.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import CodeType, ModuleType
+from typing import Any, Iterable, Sequence
+
+# Where each part of Apex is found here; a submodule has the same name here as there, or a line of MOVED.
+PARTS = {
+    "apex.amp": "libamp.torch.amp",
+    "apex.fp16_utils": "libamp.torch.fp16_utils",
+    "apex.multi_tensor_apply": "libamp.torch.multi_tensor_apply",
+    "apex.normalization": "libamp.torch.normalization",
+    "apex.optimizers": "libamp.torch.optimizers",
+    "apex.parallel": "libamp.torch.parallel",
+    "amp_C": "libamp.torch.amp_C",
+    "apex_C": "libamp.torch.apex_C",
+}
+MOVED: dict[str, str] = {}
+
+# One of these makes a package named apex NVIDIA's; one of those makes it the Pyramid toolkit of PyPI.
+NVIDIA_HAS = ("amp", "contrib", "fp16_utils", "multi_tensor_apply", "normalization", "optimizers", "parallel", "transformer")
+PYRAMID_HAS = ("forms", "models", "views")
+
+
+class DeprecatedFeatureWarning(FutureWarning):
+    """Apex's category, for scripts that filter it. libamp itself never warns with it."""
+
+
+def deprecated_warning(message: str) -> None:
+    """Warns with Apex's category, on rank 0 only."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized() and distributed.get_rank() != 0:
+        return
+    warnings.warn(message, DeprecatedFeatureWarning, stacklevel=2)
+
+
+def is_ours(module: ModuleType | None) -> bool:
+    """Whether a module of sys.modules named apex… came from libamp."""
+    return module is not None and (module.__name__.startswith("libamp.") or hasattr(module, "__libamp__"))
+
+
+def complete(module: ModuleType) -> None:
+    """Adds to a package `apex` what it lacks; parts are imported when they are first asked for."""
+    inherited = module.__dict__.get("__getattr__")
+
+    def __getattr__(name: str) -> Any:
+        if inherited is not None:
+            try:
+                return inherited(name)
+            except AttributeError:
+                pass
+        if f"apex.{name}" in PARTS and _finder is not None:
+            return importlib.import_module(f"apex.{name}")
+        parts = ", ".join(sorted(part[5:] for part in PARTS if part.startswith("apex.")))
+        raise AttributeError(
+            f"module 'apex' has no attribute {name!r}: neither the apex that is installed (if any) nor libamp has it; "
+            f"libamp has {parts}"
+        )
+
+    module.__dict__["__getattr__"] = __getattr__
+    for extra in (DeprecatedFeatureWarning, deprecated_warning):
+        module.__dict__.setdefault(extra.__name__, extra)
+
+
+class PackageLoader(Loader):
+    """The package `apex` where NVIDIA's is not installed, or is to be replaced."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__libamp__ = True  # type: ignore[attr-defined]
+        module.__file__ = __file__  # what messages of the import system name
+        module.__doc__ = "Stand-in of libamp for NVIDIA's Apex."
+        complete(module)
+
+
+class BesideLoader(Loader):
+    """Runs the installed package's own loader, then adds what the package lacks."""
+
+    def __init__(self, own: Loader):
+        self.own = own
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.own.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self.own
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.own
+        self.own.exec_module(module)
+        complete(module)
+
+
+class PartLoader(Loader):
+    """A part of libamp under Apex's name: one module with two names, so that both see one state."""
+
+    def __init__(self, target: str):
+        self.target = target
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self.target)
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """For `python -m apex.parallel.multiproc`."""
+        spec = importlib.util.find_spec(self.target)
+        return spec.loader.get_code(self.target) if spec and isinstance(spec.loader, InspectLoader) else None
+
+
+class Finder(MetaPathFinder):
+    def __init__(self, replace: bool):
+        self.replace = replace
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname == "apex":
+            return self.package()
+        if fullname not in PARTS and not fullname.startswith("apex."):
+            return None
+        part = target_of(fullname)
+        parent = sys.modules.get(fullname.rpartition(".")[0])
+        if part is None or not (self.replace or is_ours(parent)):
+            installed = self.installed(fullname, path)
+            if installed is not None:
+                tell_kept(fullname, installed)
+                return installed
+        return None if part is None else ModuleSpec(fullname, PartLoader(part), origin=part)
+
+    def package(self) -> ModuleSpec:
+        installed = self.installed("apex", None)
+        kind = kind_of(installed)
+        if kind == "nvidia" and not self.replace:
+            assert installed is not None and installed.loader is not None
+            installed.loader = BesideLoader(installed.loader)
+            return installed
+        spec = ModuleSpec("apex", PackageLoader(), origin=__file__, is_package=True)
+        if kind == "nvidia":
+            assert installed is not None
+            spec.submodule_search_locations = list(installed.submodule_search_locations or [])
+        elif kind is not None:
+            warnings.warn(foreign_message(installed, kind), RuntimeWarning, stacklevel=3)
+        return spec
+
+    def installed(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        """What the other finders have under this name; a folder without __init__.py is not an installed package."""
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path)
+            if spec is not None and spec.loader is not None and spec.origin is not None:
+                return spec
+        return None
+
+    def find_distributions(self, context: Any = None) -> Iterable[Any]:
+        """Libraries ask importlib.metadata whether apex is there before they use it."""
+        if getattr(context, "name", None) != "apex" or kind_of(self.installed("apex", None)) == "nvidia":
+            return []
+        return [distribution()]
+
+
+def target_of(fullname: str) -> str | None:
+    """The module of libamp that stands for one of Apex, or None."""
+    if fullname in PARTS:
+        return PARTS[fullname]
+    if fullname in MOVED:
+        return MOVED[fullname]
+    for part, module in PARTS.items():
+        if fullname.startswith(part + "."):
+            name = module + fullname[len(part) :]
+            return name if importlib.util.find_spec(name) is not None else None
+    return None
+
+
+def kind_of(spec: ModuleSpec | None) -> str | None:
+    """What the installed apex is, by what it has: None (there is none), "nvidia", "pyramid" or "other"."""
+    if spec is None:
+        return None
+    folders = spec.submodule_search_locations or []
+    for kind, names in (("nvidia", NVIDIA_HAS), ("pyramid", PYRAMID_HAS)):
+        if folders and any(PathFinder.find_spec(f"apex.{name}", folders) for name in names):
+            return kind
+    return "other"
+
+
+def foreign_message(spec: ModuleSpec | None, kind: str) -> str:
+    where = spec.origin if spec else ""
+    what = "the package `apex` of PyPI, a toolkit for the web framework Pyramid" if kind == "pyramid" else "another package"
+    return (
+        f"the apex that is installed ({where}) is not NVIDIA's Apex but {what}. "
+        "libamp answers `import apex` in its place in this process. To end this message: `pip uninstall apex` "
+        "(NVIDIA's Apex is not on PyPI; `pip install apex` gives that package). A program that means the installed one "
+        "has to run without libamp.run, install_apex() and the .pth."
+    )
+
+
+def tell_kept(fullname: str, spec: ModuleSpec) -> None:
+    if fullname == "apex.amp":
+        warnings.warn(
+            f"the apex that is installed has an apex.amp of its own ({spec.origin}), which is kept. For libamp's in its "
+            "place: `python -m libamp.run --replace …`, or libamp.install_apex(replace=True)",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def distribution() -> Any:
+    from importlib import metadata
+
+    class Distribution(metadata.Distribution):
+        def read_text(self, filename: str) -> str | None:
+            text = "Metadata-Version: 2.1\nName: apex\nVersion: 0.1+libamp\nSummary: libamp's stand-in for NVIDIA Apex\n"
+            return text if filename == "METADATA" else None
+
+        def locate_file(self, path: Any) -> Any:
+            return path
+
+    return Distribution()
+
+
+_finder: Finder | None = None
+
+
+def install(replace: bool = False) -> None:
+    """Makes `import apex` work from here on. replace: libamp's parts also where the installed Apex has its own."""
+    global _finder
+    loaded = sys.modules.get("apex")
+    if loaded is not None and not is_ours(loaded):
+        kind = kind_of(loaded.__spec__)
+        if kind != "nvidia":
+            raise ImportError(
+                f"another apex is imported already ({getattr(loaded, '__file__', None)}), and it is not NVIDIA's; call "
+                "install_apex() before the first `import apex`, or `pip uninstall apex`",
+                name="apex",
+            )
+        if replace:
+            raise ImportError("the installed apex is imported already; call install_apex(replace=True) before", name="apex")
+        if _finder is None:
+            complete(loaded)
+    if _finder is None:
+        _finder = Finder(replace)
+        sys.meta_path.insert(0, _finder)
+    else:
+        _finder.replace = replace
+
+
+def remove() -> None:
+    """Takes back what install() did; modules that were imported stay with those who hold them."""
+    global _finder
+    if _finder is None:
+        return
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    _finder = None
+    for name, module in list(sys.modules.items()):
+        if (name == "apex" or name.startswith("apex.") or name in PARTS) and is_ours(module):
+            del sys.modules[name]

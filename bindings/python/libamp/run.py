@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a script with `import apex` answered by libamp: python -m libamp.run [options] script.py args…
+
+The script gets a Python of its own, in the same process, that differs in nothing but `import apex`: same arguments,
+__main__, sys.path, exit code, tracebacks. What it starts (workers, spawned children, ranks) has it too.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import site
+import sys
+import sysconfig
+from typing import NoReturn
+
+from . import apex_shim
+
+USAGE = """\
+usage: python -m libamp.run [options] script.py args…
+       python -m libamp.run [options] -m module args…
+       python -m libamp.run [options] -c code args…
+Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.parallel, …), unedited.
+  --replace      libamp's parts also where an installed Apex has its own
+  --install-pth  from now on every Python of this environment answers `import apex`, without libamp.run
+  --remove-pth   takes that back
+  --version      libamp's version
+  --help         this text
+"""
+
+STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_startup")
+PTH = "libamp_apex.pth"
+# A line of a .pth must not fail when libamp is gone.
+PTH_LINE = (
+    "import importlib.util as u; u.find_spec('libamp') and __import__('libamp.apex_shim', None, None, ['install']).install()\n"
+)
+
+
+def main(args: list[str]) -> int:
+    replace = False
+    while args and args[0].startswith("--"):
+        option = args.pop(0)
+        if option == "--replace":
+            replace = True
+        elif option == "--install-pth":
+            return install_pth()
+        elif option == "--remove-pth":
+            return remove_pth()
+        elif option == "--version":
+            from . import __version__
+
+            print(__version__)
+            return 0
+        elif option == "--help":
+            print(USAGE, end="")
+            return 0
+        else:
+            return refuse(f"unknown option {option!r}")
+    if args[:1] == ["-h"]:
+        print(USAGE, end="")
+        return 0
+    if not args or args in (["-m"], ["-c"]):
+        return refuse("what is to be run?")
+    if args[0].startswith("-") and args[0][:2] not in ("-m", "-c") and args[0] != "-":
+        return refuse(f"unknown option {args[0]!r} (options of Python itself go before `-m libamp.run`)")
+    set_environment(replace)
+    options = interpreter_options(args)
+    if options is None:
+        run_here(args, replace)
+        return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *options, *args])
+
+
+def refuse(message: str) -> int:
+    print(f"libamp.run: {message}\n{USAGE}", end="", file=sys.stderr)
+    return 2
+
+
+def set_environment(replace: bool) -> None:
+    """Every Python that is started from here on runs _startup/sitecustomize.py first."""
+    folders = [STARTUP]
+    package = os.path.dirname(os.path.dirname(STARTUP))
+    if os.path.abspath(sys.path[0] or ".") == package and package not in sys.path[1:]:
+        folders.append(package)  # libamp was found in the working directory, where the script will not look
+    old = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != STARTUP]
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders + old)
+    if replace:
+        os.environ["LIBAMP_APEX"] = "replace"
+    else:
+        os.environ.pop("LIBAMP_APEX", None)
+
+
+def interpreter_options(args: list[str]) -> list[str] | None:
+    """The options of `python OPTIONS -m libamp.run …`; None where a new Python would not do: under a debugger or another
+    runner, or where Python was told to ignore PYTHONPATH."""
+    if sys.flags.ignore_environment or sys.flags.no_site or sys.gettrace() is not None or not sys.executable:
+        return None
+    before = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]  # sys.argv[0] is this file
+    if before[-2:] == ["-m", "libamp.run"]:
+        before = before[:-2]
+    elif before[-1:] == ["-mlibamp.run"]:
+        before = before[:-1]
+    else:
+        return None
+    value = False
+    for option in before:
+        if not value and (not option.startswith("-") or option[:2] in ("-m", "-c")):
+            return None
+        value = not value and option in ("-W", "-X", "--check-hash-based-pycs")
+    return before
+
+
+def run_here(args: list[str], replace: bool) -> None:
+    apex_shim.install(replace)
+    if args[0][:2] == "-m":
+        module = args[0][2:] or args.pop(1)
+        sys.argv = [module, *args[1:]]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    elif args[0][:2] == "-c":
+        code = args[0][2:] or args.pop(1)
+        sys.argv = ["-c", *args[1:]]
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    elif args[0] == "-":
+        sys.argv = args
+        exec(compile(sys.stdin.read(), "<stdin>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    else:
+        sys.argv = args
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = os.path.dirname(os.path.realpath(args[0]))
+        runpy.run_path(args[0], run_name="__main__")
+
+
+def pth_path() -> str:
+    package = os.path.dirname(os.path.dirname(STARTUP))
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    return os.path.join(package if package in folders else sysconfig.get_path("purelib"), PTH)
+
+
+def install_pth() -> int:
+    path = pth_path()
+    try:
+        with open(path, "w", encoding="ascii") as file:
+            file.write(PTH_LINE)
+    except OSError as error:
+        print(f"libamp.run: {path}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"wrote {path}: every Python of this environment answers `import apex` with libamp's parts\n"
+          "take it back with: python -m libamp.run --remove-pth")
+    return 0
+
+
+def remove_pth() -> int:
+    path = pth_path()
+    try:
+        os.remove(path)
+    except FileNotFoundError:
+        print(f"{path} is not there")
+    except OSError as error:
+        print(f"libamp.run: {path}: {error.strerror}", file=sys.stderr)
+        return 1
+    else:
+        print(f"removed {path}")
+    return 0
+
+
+def command() -> NoReturn:
+    sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    command()
