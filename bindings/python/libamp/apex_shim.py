@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`import apex` answered by libamp, with exactly the parts that are missing.
 
-Where no apex is installed, all of it is libamp's. Inside an installed NVIDIA Apex, which has had no `amp` since May 2025,
-what it still has stays its own (optimizers, normalization, contrib, its compiled amp_C) and libamp adds the rest. The
-package `apex` of PyPI is neither: it belongs to the Pyramid web framework; libamp says so and answers in its place.
+Where no apex is installed, all of it is libamp's. Inside an installed NVIDIA Apex, which has had no `amp` since May
+2025, what it still has stays its own (optimizers, normalization, contrib, its compiled amp_C) and libamp adds the rest.
+The package `apex` of PyPI is neither: it belongs to the Pyramid web framework; libamp says so and answers in its place.
 
 Nothing happens on import of this module. `install()` puts a finder first on sys.meta_path, `remove()` takes it off.
 """
@@ -14,10 +14,11 @@ import importlib
 import importlib.util
 import sys
 import warnings
+from collections.abc import Iterable, Sequence
 from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 # Where each part of Apex is found here; a submodule has the same name here as there, or a line of MOVED.
 PARTS = {
@@ -30,10 +31,21 @@ PARTS = {
     "amp_C": "libamp.torch.amp_C",
     "apex_C": "libamp.torch.apex_C",
 }
-MOVED: dict[str, str] = {}
+MOVED = {
+    "apex.parallel.optimized_sync_batchnorm": "libamp.torch.parallel.sync_batchnorm",
+}
 
 # One of these makes a package named apex NVIDIA's; one of those makes it the Pyramid toolkit of PyPI.
-NVIDIA_HAS = ("amp", "contrib", "fp16_utils", "multi_tensor_apply", "normalization", "optimizers", "parallel", "transformer")
+NVIDIA_HAS = (
+    "amp",
+    "contrib",
+    "fp16_utils",
+    "multi_tensor_apply",
+    "normalization",
+    "optimizers",
+    "parallel",
+    "transformer",
+)
 PYRAMID_HAS = ("forms", "models", "views")
 
 
@@ -123,19 +135,25 @@ class Finder(MetaPathFinder):
     def __init__(self, replace: bool):
         self.replace = replace
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if fullname == "apex":
             return self.package()
         if fullname not in PARTS and not fullname.startswith("apex."):
             return None
-        part = target_of(fullname)
-        parent = sys.modules.get(fullname.rpartition(".")[0])
-        if part is None or not (self.replace or is_ours(parent)):
-            installed = self.installed(fullname, path)
-            if installed is not None:
-                tell_kept(fullname, installed)
-                return installed
-        return None if part is None else ModuleSpec(fullname, PartLoader(part), origin=part)
+        ours_first = self.replace or is_ours(sys.modules.get(fullname.rpartition(".")[0]))
+        if ours_first:
+            return self.part(fullname) or self.installed(fullname, path)
+        installed = self.installed(fullname, path)
+        if installed is None:
+            return self.part(fullname)
+        tell_kept(fullname, installed)
+        return installed
+
+    def part(self, fullname: str) -> ModuleSpec | None:
+        module = target_of(fullname)
+        return None if module is None else ModuleSpec(fullname, PartLoader(module), origin=module)
 
     def package(self) -> ModuleSpec:
         installed = self.installed("apex", None)
@@ -195,7 +213,11 @@ def kind_of(spec: ModuleSpec | None) -> str | None:
 
 def foreign_message(spec: ModuleSpec | None, kind: str) -> str:
     where = spec.origin if spec else ""
-    what = "the package `apex` of PyPI, a toolkit for the web framework Pyramid" if kind == "pyramid" else "another package"
+    what = (
+        "the package `apex` of PyPI, a toolkit for the web framework Pyramid"
+        if kind == "pyramid"
+        else "another package"
+    )
     return (
         f"the apex that is installed ({where}) is not NVIDIA's Apex but {what}. "
         "libamp answers `import apex` in its place in this process. To end this message: `pip uninstall apex` "
@@ -207,8 +229,8 @@ def foreign_message(spec: ModuleSpec | None, kind: str) -> str:
 def tell_kept(fullname: str, spec: ModuleSpec) -> None:
     if fullname == "apex.amp":
         warnings.warn(
-            f"the apex that is installed has an apex.amp of its own ({spec.origin}), which is kept. For libamp's in its "
-            "place: `python -m libamp.run --replace …`, or libamp.install_apex(replace=True)",
+            f"the apex that is installed has an apex.amp of its own ({spec.origin}), which is kept. "
+            "For libamp's in its place: `python -m libamp.run --replace …`, or libamp.install_apex(replace=True)",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -219,7 +241,9 @@ def distribution() -> Any:
 
     class Distribution(metadata.Distribution):
         def read_text(self, filename: str) -> str | None:
-            text = "Metadata-Version: 2.1\nName: apex\nVersion: 0.1+libamp\nSummary: libamp's stand-in for NVIDIA Apex\n"
+            text = (
+                "Metadata-Version: 2.1\nName: apex\nVersion: 0.1+libamp\nSummary: libamp's stand-in for NVIDIA Apex\n"
+            )
             return text if filename == "METADATA" else None
 
         def locate_file(self, path: Any) -> Any:
@@ -244,7 +268,9 @@ def install(replace: bool = False) -> None:
                 name="apex",
             )
         if replace:
-            raise ImportError("the installed apex is imported already; call install_apex(replace=True) before", name="apex")
+            raise ImportError(
+                "the installed apex is imported already; call install_apex(replace=True) before", name="apex"
+            )
         if _finder is None:
             complete(loaded)
     if _finder is None:

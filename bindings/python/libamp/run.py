@@ -32,7 +32,8 @@ STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_startup")
 PTH = "libamp_apex.pth"
 # A line of a .pth must not fail when libamp is gone.
 PTH_LINE = (
-    "import importlib.util as u; u.find_spec('libamp') and __import__('libamp.apex_shim', None, None, ['install']).install()\n"
+    "import importlib.util, importlib; "
+    "importlib.util.find_spec('libamp') and importlib.import_module('libamp.apex_shim').install()\n"
 )
 
 
@@ -93,8 +94,8 @@ def set_environment(replace: bool) -> None:
 
 
 def interpreter_options(args: list[str]) -> list[str] | None:
-    """The options of `python OPTIONS -m libamp.run …`; None where a new Python would not do: under a debugger or another
-    runner, or where Python was told to ignore PYTHONPATH."""
+    """The options of `python OPTIONS -m libamp.run …`; None where a new Python would not do: under a debugger or
+    another runner, or where Python was told to ignore PYTHONPATH."""
     if sys.flags.ignore_environment or sys.flags.no_site or sys.gettrace() is not None or not sys.executable:
         return None
     before = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]  # sys.argv[0] is this file
@@ -146,8 +147,10 @@ def install_pth() -> int:
     except OSError as error:
         print(f"libamp.run: {path}: {error.strerror}", file=sys.stderr)
         return 1
-    print(f"wrote {path}: every Python of this environment answers `import apex` with libamp's parts\n"
-          "take it back with: python -m libamp.run --remove-pth")
+    print(
+        f"wrote {path}: every Python of this environment answers `import apex` with libamp's parts\n"
+        "take it back with: python -m libamp.run --remove-pth"
+    )
     return 0
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m libamp.run` puts this file's folder on PYTHONPATH, so that Python itself runs it at the start of the script's
-process and of every process that the script starts: workers, spawned children, the ranks of a launcher."""
+"""`python -m libamp.run` puts this file's folder on PYTHONPATH, so that Python itself runs it at the start of the
+script's process and of every process that the script starts: workers, spawned children, the ranks of a launcher."""
 
 import os
 import sys

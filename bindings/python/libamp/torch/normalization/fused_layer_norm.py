@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layer norm and RMS norm with Apex's names and types: the plain ones return the input's type, the mixed ones the
+weight's. Sums are FP32 whatever the types. `memory_efficient` is accepted and means nothing: torch decides."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+Shape = int | Sequence[int]
+
+
+def _shape(normalized_shape: Shape) -> tuple[int, ...]:
+    if isinstance(normalized_shape, numbers.Integral):
+        return (int(normalized_shape),)
+    return tuple(normalized_shape)  # type: ignore[arg-type]
+
+
+def _common(input: Any, *others: Any) -> list[Any]:
+    """The tensors in one type: their own if it is one, else the widest, FP32 at least."""
+    given = [tensor for tensor in (input, *others) if tensor is not None]
+    if all(tensor.dtype == input.dtype for tensor in given):
+        return [input, *others]
+    wide = torch.float64 if any(tensor.dtype == torch.float64 for tensor in given) else torch.float32
+    return [None if tensor is None else tensor.to(wide) for tensor in (input, *others)]
+
+
+def _layer_norm(input: Any, weight: Any, bias: Any, shape: Shape, eps: float) -> Any:
+    x, w, b = _common(input, weight, bias)
+    return F.layer_norm(x, _shape(shape), w, b, eps)
+
+
+def manual_rms_norm(input: Any, normalized_shape: Shape, weight: Any, eps: float) -> Any:
+    """RMS norm by single operations, in FP32 at least; returns the type of its sums."""
+    x, w = _common(input, weight)
+    x = x if x.dtype == torch.float64 else x.float()
+    dims = tuple(range(-len(_shape(normalized_shape)), 0))
+    x = x * torch.rsqrt((x * x).mean(dims, keepdim=True) + eps)
+    return x if w is None else x * w.to(x.dtype)
+
+
+def fused_layer_norm(input: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
+    return _layer_norm(input, None, None, normalized_shape, eps).to(input.dtype)
+
+
+def fused_layer_norm_affine(
+    input: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+) -> Any:
+    return _layer_norm(input, weight, bias, normalized_shape, eps).to(input.dtype)
+
+
+def mixed_dtype_fused_layer_norm_affine(
+    input: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+) -> Any:
+    return _layer_norm(input, weight, bias, normalized_shape, eps).to(weight.dtype)
+
+
+def fused_rms_norm(input: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
+    return manual_rms_norm(input, normalized_shape, None, eps).to(input.dtype)
+
+
+def fused_rms_norm_affine(
+    input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+) -> Any:
+    return manual_rms_norm(input, normalized_shape, weight, eps).to(input.dtype)
+
+
+def mixed_dtype_fused_rms_norm_affine(
+    input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+) -> Any:
+    return manual_rms_norm(input, normalized_shape, weight, eps).to(weight.dtype)
+
+
+class _Norm(torch.nn.Module):
+    has_bias = True
+
+    def __init__(
+        self,
+        normalized_shape: Shape,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+    ):
+        super().__init__()
+        self.normalized_shape = torch.Size(_shape(normalized_shape))
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self.memory_efficient = memory_efficient
+        names = ("weight", "bias") if self.has_bias else ("weight",)
+        for name in names:
+            parameter = torch.nn.Parameter(torch.empty(self.normalized_shape)) if elementwise_affine else None
+            self.register_parameter(name, parameter)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.elementwise_affine:
+            torch.nn.init.ones_(self.weight)
+            if self.has_bias:
+                torch.nn.init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.normalized_shape)}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class FusedLayerNorm(_Norm):
+    """Layer norm over the last dimensions; returns the input's type."""
+
+    def forward(self, input: Any) -> Any:
+        if not self.elementwise_affine:
+            return fused_layer_norm(input, self.normalized_shape, self.eps)
+        return fused_layer_norm_affine(input, self.weight, self.bias, self.normalized_shape, self.eps)
+
+
+class FusedRMSNorm(_Norm):
+    """Division by the root of the mean square over the last dimensions; returns the input's type."""
+
+    has_bias = False
+
+    def forward(self, input: Any) -> Any:
+        if not self.elementwise_affine:
+            return fused_rms_norm(input, self.normalized_shape, self.eps)
+        return fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
+
+
+class MixedFusedLayerNorm(FusedLayerNorm):
+    """Layer norm that returns the weight's type: FP32 out of a 16-bit input, where the weight is FP32."""
+
+    def __init__(self, normalized_shape: Shape, eps: float = 1e-5, *, memory_efficient: bool = False, **kwargs: Any):
+        _refuse_without_affine(type(self).__name__, kwargs)
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+    def forward(self, input: Any) -> Any:
+        return mixed_dtype_fused_layer_norm_affine(input, self.weight, self.bias, self.normalized_shape, self.eps)
+
+
+class MixedFusedRMSNorm(FusedRMSNorm):
+    """RMS norm that returns the weight's type."""
+
+    def __init__(self, normalized_shape: Shape, eps: float = 1e-5, *, memory_efficient: bool = False, **kwargs: Any):
+        _refuse_without_affine(type(self).__name__, kwargs)
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+    def forward(self, input: Any) -> Any:
+        return mixed_dtype_fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
+
+
+def _refuse_without_affine(name: str, kwargs: dict[str, Any]) -> None:
+    if not kwargs.pop("elementwise_affine", True):
+        raise RuntimeError(f"{name} has a weight, whose type it returns; elementwise_affine=False is for the plain one")
+    if kwargs:
+        raise TypeError(f"{name}() got an unexpected keyword argument {next(iter(kwargs))!r}")

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import apex`: alone, inside an NVIDIA Apex that has lost parts, and where PyPI's unrelated package is installed.
+Each case is a Python of its own, with made-up packages on its path."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+NVIDIA = {  # what is left of it since May 2025, and what every installation had
+    "apex/__init__.py": "from . import optimizers, normalization\n__all__ = ['optimizers', 'normalization']\n",
+    "apex/optimizers/__init__.py": "class FusedAdam:\n    origin = 'nvidia'\n",
+    "apex/normalization/__init__.py": "class FusedLayerNorm:\n    origin = 'nvidia'\n",
+    "apex/contrib/__init__.py": "",
+    "apex/contrib/xentropy.py": "origin = 'nvidia'\n",
+    "amp_C.py": "origin = 'nvidia'\n",
+}
+OLD_NVIDIA = NVIDIA | {"apex/amp/__init__.py": "origin = 'nvidia'\n", "apex/amp/scaler.py": "origin = 'nvidia'\n"}
+PYRAMID = {
+    "apex/__init__.py": "from pyramid.session import UnencryptedCookieSessionFactoryConfig\n",
+    "apex/models.py": "",
+    "apex/views.py": "",
+    "apex/forms.py": "",
+}
+
+
+@pytest.fixture
+def python(tmp_path):
+    """python(code, packages): what a new Python with these packages on its path prints and says."""
+
+    def run(code, packages=(), *options):
+        for name, text in dict(packages).items():
+            path = tmp_path / "site" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        script = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n" + textwrap.dedent(code)
+        result = subprocess.run([sys.executable, *options, "-c", script], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.split(), result.stderr
+
+    return run
+
+
+def test_import_of_libamp_gives_no_apex(python):
+    out, _ = python("""
+        import importlib.util, libamp, libamp.apex_shim
+        print(importlib.util.find_spec("apex"), importlib.util.find_spec("amp_C"))
+    """)
+    assert out == ["None", "None"]
+
+
+def test_a_part_is_one_module_with_two_names(python):
+    out, _ = python("""
+        import libamp
+        libamp.install_apex()
+        import apex.parallel.LARC
+        from apex.parallel import distributed, sync_batchnorm
+        import libamp.torch.parallel as own
+        import apex.parallel.optimized_sync_batchnorm
+        print(apex.parallel is own, sys.modules["apex.parallel.LARC"] is sys.modules["libamp.torch.parallel.LARC"],
+              distributed is own.distributed, apex.parallel.optimized_sync_batchnorm is sync_batchnorm,
+              own.__spec__.name)
+    """)
+    assert out == ["True"] * 4 + ["libamp.torch.parallel"]
+
+
+def test_attributes_come_without_an_import_of_their_own(python):
+    out, _ = python("""
+        import libamp
+        libamp.install_apex()
+        import apex
+        print(apex.parallel.DistributedDataParallel.__module__.startswith("libamp."), hasattr(apex, "contrib"))
+        print(issubclass(apex.DeprecatedFeatureWarning, FutureWarning))
+    """)
+    assert out == ["True", "False", "True"]
+
+
+def test_what_nobody_has_is_named(python):
+    out, _ = python("""
+        import importlib.util, libamp
+        libamp.install_apex()
+        try:
+            import apex.contrib.xentropy
+        except ModuleNotFoundError as error:
+            print(error.name)
+        try:
+            import apex
+            apex.transformer
+        except AttributeError as error:
+            print("'transformer'" in str(error), "fp16_utils" in str(error))
+        print(importlib.util.find_spec("apex.transformer"))
+    """)
+    assert out == ["apex.contrib", "True", "True", "None"]
+
+
+def test_inside_nvidias_what_it_has_stays(python):
+    out, said = python(
+        """
+        import libamp
+        libamp.install_apex()
+        import apex, amp_C
+        from apex.optimizers import FusedAdam
+        from apex.normalization import FusedLayerNorm
+        from apex.contrib import xentropy
+        from apex.parallel import DistributedDataParallel
+        from apex import fp16_utils
+        print(apex.__file__.endswith("site/apex/__init__.py"), type(apex.__spec__.loader).__name__)
+        print(FusedAdam.origin, FusedLayerNorm.origin, xentropy.origin, amp_C.origin)
+        print(DistributedDataParallel.__module__.split(".")[0], fp16_utils.__name__.split(".")[0])
+        print(apex.__all__ == ['optimizers', 'normalization'], hasattr(apex, "DeprecatedFeatureWarning"))
+        """,
+        NVIDIA,
+    )
+    assert out == ["True", "SourceFileLoader", *["nvidia"] * 4, "libamp", "libamp", "True", "True"]
+    assert said == ""
+
+
+def test_inside_nvidias_that_is_imported_already(python):
+    out, _ = python(
+        """
+        import apex, libamp
+        libamp.install_apex()
+        print(apex.optimizers.FusedAdam.origin, apex.parallel.__name__)
+        """,
+        NVIDIA,
+    )
+    assert out == ["nvidia", "libamp.torch.parallel"]
+
+
+def test_pypis_apex_is_told_apart(python):
+    out, said = python(
+        """
+        import libamp
+        libamp.install_apex()
+        from apex import parallel
+        import apex
+        print(parallel.__name__, hasattr(apex, "models"))
+        """,
+        PYRAMID,
+    )
+    assert out == ["libamp.torch.parallel", "False"]
+    assert "Pyramid" in said and "NVIDIA" in said and "pip uninstall apex" in said
+    assert said.count("RuntimeWarning") == 1
+
+
+def test_pypis_apex_that_is_imported_already_is_an_error(python):
+    out, _ = python(
+        """
+        import apex, libamp
+        try:
+            libamp.install_apex()
+        except ImportError as error:
+            print("not NVIDIA's" in str(error), any("apex_shim" in type(finder).__module__ for finder in sys.meta_path))
+        """,
+        PYRAMID | {"apex/__init__.py": ""},
+    )
+    assert out == ["True", "False"]
+
+
+def test_a_clone_of_the_repository_in_the_working_directory_is_no_apex(python):
+    out, said = python(
+        """
+        import libamp
+        libamp.install_apex()
+        from apex import parallel
+        print(parallel.__name__)
+        """,
+        {"apex/setup.py": "", "apex/README.md": ""},
+    )
+    assert out == ["libamp.torch.parallel"]
+    assert said == ""
+
+
+def test_metadata_for_those_who_ask_first(python):
+    code = """
+        import importlib.metadata, importlib.util, libamp
+        libamp.install_apex()
+        print(importlib.util.find_spec("apex") is not None)
+        try:
+            print(importlib.metadata.version("apex"))
+        except importlib.metadata.PackageNotFoundError:
+            print("none")
+        print("torch" in sys.modules, any(d.metadata["Name"] == "apex" for d in importlib.metadata.distributions()))
+    """
+    assert python(code)[0] == ["True", "0.1+libamp", "False", "False"]
+    assert python(code, NVIDIA)[0] == [
+        "True",
+        "none",
+        "False",
+        "False",
+    ]  # NVIDIA's own metadata, of which there is none
+
+
+def test_remove_takes_everything_back(python):
+    code = """
+        import libamp
+        from libamp import apex_shim
+        before = list(sys.meta_path)
+        libamp.install_apex()
+        libamp.install_apex()
+        from apex import parallel
+        apex_shim.remove()
+        apex_shim.remove()
+        print(sys.meta_path == before, [name for name in sys.modules if name.startswith("apex.par")])
+        try:
+            from apex import fp16_utils
+        except ImportError as error:
+            print("gone")
+    """
+    for packages in ({}, NVIDIA):
+        assert python(code, packages)[0] == ["True", "[]", "gone"]

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apex.normalization over torch's: values against FP64 by hand, types as Apex's, gradients to every argument."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from libamp.torch import apex_C, normalization  # noqa: E402
+from libamp.torch.normalization import fused_layer_norm as functions  # noqa: E402
+
+LOW = [torch.float16, torch.bfloat16]
+# A result is rounded once to its type, of values below 8; sums of 12 FP32 products are exact to a few 2^-22.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 8 * 2**-11, torch.bfloat16: 8 * 2**-8}
+
+
+def layer_by_hand(x, w, b, eps):
+    x = x.double()
+    y = (x - x.mean((-2, -1), keepdim=True)) / torch.sqrt(x.var((-2, -1), correction=0, keepdim=True) + eps)
+    return y if w is None else y * w.double() + b.double()
+
+
+def rms_by_hand(x, w, _, eps):
+    x = x.double()
+    y = x / torch.sqrt(x.square().mean((-2, -1), keepdim=True) + eps)
+    return y if w is None else y * w.double()
+
+
+CASES = [
+    ("FusedLayerNorm", layer_by_hand, False),
+    ("MixedFusedLayerNorm", layer_by_hand, True),
+    ("FusedRMSNorm", rms_by_hand, False),
+    ("MixedFusedRMSNorm", rms_by_hand, True),
+]
+
+
+@pytest.mark.parametrize("dtype", [*LOW, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("weight_dtype", ["same", torch.float32], ids=str)
+@pytest.mark.parametrize(("name", "by_hand", "mixed"), CASES, ids=[case[0] for case in CASES])
+def test_values_types_and_gradients(name, by_hand, mixed, dtype, weight_dtype):
+    torch.manual_seed(3)
+    module = getattr(normalization, name)((3, 4), eps=1e-3).to(dtype if weight_dtype == "same" else weight_dtype)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(3, 4))
+    x = torch.randn(5, 3, 4).to(dtype).requires_grad_()
+    y = module(x)
+    assert y.dtype == (module.weight.dtype if mixed else x.dtype)
+    wanted = by_hand(x, module.weight, getattr(module, "bias", None), 1e-3)
+    worst = max(TOLERANCE[y.dtype], TOLERANCE[module.weight.dtype] if weight_dtype != "same" else 0)
+    assert (y.double() - wanted).abs().max() <= worst
+    grads = torch.autograd.grad(y.double().square().sum(), [x, *module.parameters()])
+    exact = torch.autograd.grad(wanted.square().sum(), [x, *module.parameters()])
+    for mine, right in zip(grads, exact, strict=True):
+        assert mine.dtype == right.dtype
+        assert (mine - right).double().norm() <= 8 * worst * (1 + right.double().norm())
+
+
+@pytest.mark.parametrize("function", ["fused_layer_norm", "fused_rms_norm"])
+def test_without_a_weight(function):
+    x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1)).half()
+    by_hand = layer_by_hand if "layer" in function else rms_by_hand
+    y = getattr(functions, function)(x, (3, 4), 1e-5)
+    assert y.dtype == torch.float16
+    assert (y.double() - by_hand(x, None, None, 1e-5)).abs().max() <= TOLERANCE[torch.float16]
+
+
+def test_a_16_bit_input_is_summed_in_fp32():
+    x = torch.full((1, 4096), 200.0, dtype=torch.float16)  # 200² = 40,000; four such squares are beyond fp16
+    assert torch.equal(normalization.FusedRMSNorm(4096)(x), torch.ones_like(x))
+
+
+def test_state_dict_is_torchs_layer_norms():
+    state = torch.nn.LayerNorm(7).state_dict()
+    assert normalization.FusedLayerNorm(7).load_state_dict(state).missing_keys == []
+    assert list(normalization.FusedRMSNorm(7).state_dict()) == ["weight"]
+    assert list(normalization.FusedLayerNorm(7, elementwise_affine=False).state_dict()) == []
+
+
+def test_mixed_refuses_to_be_without_a_weight():
+    with pytest.raises(RuntimeError, match="elementwise_affine"):
+        normalization.MixedFusedLayerNorm(4, elementwise_affine=False)
+    with pytest.raises(TypeError, match="nonsense"):
+        normalization.MixedFusedRMSNorm(4, nonsense=1)
+
+
+def test_flatten_and_unflatten():
+    tensors = [torch.arange(6.0).reshape(2, 3), torch.arange(4.0)]
+    flat = apex_C.flatten(tensors)
+    assert flat.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
+    views = apex_C.unflatten(flat, tensors)
+    flat.add_(1)
+    assert [view.shape for view in views] == [tensor.shape for tensor in tensors]
+    assert views[0][1, 2] == 6

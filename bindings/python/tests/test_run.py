@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m libamp.run`: a script sees what it would see alone, and `import apex` besides, in all of its processes."""
+
+import os
+import site
+import subprocess
+import sys
+import textwrap
+import venv
+
+import pytest
+
+PROBE = """
+    import sys, os
+    spec = __spec__.name if __spec__ else None
+    file = __file__ if "__file__" in globals() else None
+    print([sys.argv, __name__, spec, file, sys.path, sys.flags, sys.warnoptions])
+    if "APEX" in os.environ:
+        import apex
+    if "fail" in sys.argv:
+        raise ValueError("as the script alone")
+    if "exit" in sys.argv:
+        sys.exit(int(sys.argv[-1]))
+"""
+RUN = ["-m", "libamp.run"]
+
+
+def python(*args, cwd=None, env=None, stdin=None, executable=sys.executable):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | (env or {})
+    command = [executable, *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=environment, input=stdin)
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+@pytest.fixture
+def probe(tmp_path):
+    write(tmp_path / "package" / "__init__.py", "")
+    write(tmp_path / "package" / "inside.py", PROBE)
+    return write(tmp_path / "probe.py", PROBE)
+
+
+@pytest.mark.parametrize("options", [[], ["-u"], ["-W", "error", "-X", "utf8=1", "-O"]], ids=["plain", "u", "many"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["probe.py", "a", "--help", "-m", "x"],
+        ["./probe.py"],
+        ["-m", "package.inside", "--version", "b"],
+        ["-c", textwrap.dedent(PROBE), "--replace"],
+        ["-", "a"],
+        ["probe.py", "fail"],
+        ["probe.py", "exit", "7"],
+        ["absent.py"],
+        ["-m", "absent"],
+    ],
+    ids=["args", "path", "module", "code", "stdin", "traceback", "exit", "no-file", "no-module"],
+)
+def test_a_script_sees_what_it_sees_alone(probe, options, args):
+    alone = python(*options, *args, cwd=probe.parent, stdin=PROBE)
+    run = python(*options, *RUN, *args, cwd=probe.parent, stdin=PROBE, env={"APEX": "1"})
+    assert (run.returncode, run.stdout, run.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    assert run.stdout or run.returncode
+
+
+def test_from_another_folder_the_scripts_own_is_searched(probe, tmp_path):
+    write(tmp_path / "neighbour.py", "value = 5")
+    script = write(tmp_path / "uses.py", "import neighbour, apex; print(neighbour.value)")
+    assert python(*RUN, str(script), cwd="/").stdout == "5\n"
+
+
+def test_where_the_environment_is_ignored_it_runs_in_this_process(probe):
+    for args, out in ((["-m", "package.inside", "exit", "3"], "__main__"), (["probe.py", "exit", "3"], "__main__")):
+        run = python("-E", *RUN, *args, cwd=probe.parent, env={"APEX": "1"})
+        assert run.returncode == 3 and out in run.stdout
+    run = python("-E", *RUN, "-c", "import apex, sys; print(sys.argv)", "a", cwd=probe.parent)
+    assert run.stdout == "['-c', 'a']\n"
+
+
+WORKERS = """
+    import multiprocessing, subprocess, sys
+    from apex import parallel
+
+    class Numbers:
+        def __len__(self):
+            return 4
+        def __getitem__(self, i):
+            from apex import parallel as mine
+            return i if mine.__name__ == "libamp.torch.parallel" else -1
+
+    def child(queue):
+        queue.put(parallel.__name__)
+
+    if __name__ == "__main__":
+        import torch
+        for method in ("spawn", "forkserver", "fork"):
+            context = multiprocessing.get_context(method)
+            queue = context.Queue()
+            process = context.Process(target=child, args=(queue,))
+            process.start()
+            print(method, queue.get(timeout=60))
+            process.join()
+        loader = torch.utils.data.DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn")
+        print(sum(int(x) for x in loader), flush=True)
+        subprocess.run([sys.executable, "-c", "import apex; print(apex.__name__)"], check=True)
+"""
+
+
+def test_processes_that_the_script_starts_have_it_too(tmp_path):
+    run = python(*RUN, str(write(tmp_path / "workers.py", WORKERS)))
+    name = "libamp.torch.parallel"
+    assert run.stdout.split() == ["spawn", name, "forkserver", name, "fork", name, "6", "apex"], run.stderr
+
+
+RANK = """
+    import argparse, torch
+    from apex.parallel import Reducer
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=0)
+    parser.parse_args()
+    torch.distributed.init_process_group("gloo")
+    value = torch.tensor([float(torch.distributed.get_rank())])
+    Reducer([value]).reduce()
+    print(f"mean {value.item()}\\n", end="", flush=True)
+    torch.distributed.destroy_process_group()
+"""
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+
+
+@pytest.mark.parametrize("order", ["launcher-first", "libamp-first"])
+def test_launchers(tmp_path, order):
+    script = str(write(tmp_path / "rank.py", RANK))
+    args = [*TORCHRUN, *RUN, script] if order == "launcher-first" else [*RUN, *TORCHRUN, script]
+    run = python(*args, env={"OMP_NUM_THREADS": "1"})
+    assert run.stdout.split("\n").count("mean 0.5") == 2, run.stderr
+
+
+def test_a_sitecustomize_of_the_users_runs_too(tmp_path):
+    write(tmp_path / "own" / "sitecustomize.py", "import sys; sys.from_sitecustomize = 'mine'")
+    env = {"PYTHONPATH": str(tmp_path / "own")}
+    run = python(*RUN, "-c", "import sys, apex; print(sys.from_sitecustomize)", env=env)
+    assert run.stdout == "mine\n", run.stderr
+
+
+def test_replace_reaches_children(tmp_path):
+    write(tmp_path / "apex" / "__init__.py", "raise ImportError('too old for this torch')")
+    write(tmp_path / "apex" / "parallel" / "__init__.py", "")
+    code = "from apex import parallel; print(parallel.__name__)"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}], check=True)"
+    env = {"PYTHONPATH": str(tmp_path)}
+    assert python(*RUN, "--replace", "-c", child, env=env).stdout == "libamp.torch.parallel\n"
+    assert "too old for this torch" in python(*RUN, "-c", child, env=env).stderr
+
+
+@pytest.mark.parametrize("args", [[], ["--no-such"], ["-q", "x.py"], ["-m"]])
+def test_misuse_is_told(args):
+    run = python(*RUN, *args)
+    assert run.returncode == 2 and "usage:" in run.stderr and run.stdout == ""
+
+
+def test_help_and_version():
+    import libamp
+
+    assert python(*RUN, "--help").stdout == python(*RUN, "-h").stdout != ""
+    assert python(*RUN, "--version").stdout.strip() == libamp.__version__
+
+
+def test_the_pth_is_put_there_and_taken_back(tmp_path):
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    executable = str(tmp_path / "venv" / "bin" / "python")
+    code = "import sys; print(sys.path[-1])"
+    folder = python("-c", code, executable=executable).stdout.strip()
+    # What this environment has, libamp among it, is in that one too.
+    with open(os.path.join(folder, "all.pth"), "w", encoding="utf-8") as file:
+        file.write("".join(f"import site; site.addsitedir({path!r})\n" for path in site.getsitepackages()))
+    apex = ["-c", "import apex, sys; print(any(name.startswith('torch') for name in sys.modules))"]
+    assert python(*apex, executable=executable).returncode == 1
+    assert python(*RUN, "--install-pth", executable=executable).returncode == 0
+    assert python(*apex, executable=executable).stdout == "False\n"
+    assert python(*RUN, "--remove-pth", executable=executable).returncode == 0
+    assert python(*apex, executable=executable).returncode == 1
+    assert python(*RUN, "--remove-pth", executable=executable).returncode == 0
