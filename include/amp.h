@@ -472,12 +472,19 @@ typedef struct amp_param {
 
 #define AMP_PARAM_INIT { (uint32_t)sizeof(amp_param), 0, NULL, NULL }
 
+/* Flags of amp_model. */
+enum {
+    /* Parameters, the optimizers' too, may come in 16 bits and stay as they are; where the level has masters, those that an
+     * optimizer lists get one, widened from them. Without it such a parameter is refused: its FP32 value is lost. */
+    AMP_MODEL_LOW_PARAMS = 1u << 0
+};
+
 /* forward: optional op for the host's forward slot. A `self` argument in its schema is compared with `self`, so that
  * many models may share one slot. At O2, O3, O5 its floating tensor arguments are cast to the low type and its result
  * to FP32 (or cast_model_outputs); at every level it enters the context's scope. */
 typedef struct amp_model {
     uint32_t struct_size;
-    uint32_t flags; /* 0 */
+    uint32_t flags; /* AMP_MODEL_* */
     const amp_host *host; /* copied, but for self */
     void *self;           /* what a `self` argument of forward is compared with */
     amp_op *ops;          /* the host's function table; borrowed */
@@ -496,7 +503,14 @@ typedef struct amp_model {
 enum {
     /* Each rank's optimizer lists a part of the parameters only: amp_clip_grad_norm adds the ranks' squared norms up, by
      * the hook reduce. Not where every rank has the whole averaged gradient: its norm is the whole one already. */
-    AMP_OPTIMIZER_SHARDED = 1u << 0
+    AMP_OPTIMIZER_SHARDED = 1u << 0,
+    /* The host's optimizer updates the masters themselves (amp_master_params: data), which it was given as tensors of its
+     * own: nothing is exchanged around a step, and amp_step_end rounds the masters into the parameters. The FP32 gradient of
+     * a bracket is in amp_master.grad, one block as long as the parameter lives. The hook grad tells of that block, once a
+     * bracket has ended, as of a gradient of the parameter: a handle whose view is the block, or NULL where the host has
+     * cleared it. The 16-bit gradient that backward made is left as it is, scaled: while amp_scale_loss_end runs, the hook
+     * grad tells of it. Needs set_grad, which takes either kind, and NULL for both. */
+    AMP_OPTIMIZER_HOLDS_MASTERS = 1u << 1
 };
 
 struct amp_fused; /* amp_optim.h */
@@ -866,7 +880,7 @@ typedef struct amp_master {
     void *param;      /* the host's handle */
     const char *name; /* valid until amp_shutdown */
     void *data;       /* the FP32 master, or the parameter's own elements where it has none */
-    void *grad;       /* unscaled gradient of the same type, or NULL */
+    void *grad;       /* unscaled gradient of the same type, or NULL; with AMP_OPTIMIZER_HOLDS_MASTERS the master's block */
     uint64_t size;    /* elements */
     int32_t is_master;           /* 1: data is a master */
     int32_t ndim;                /* dimensions of what has strides, else 0 */

@@ -67,7 +67,7 @@ static void cancel_brackets(amp_context *context) {
 static amp_status restore_params(amp_context *context) {
     amp_status status = AMP_OK;
     char text[AMP__ERROR_SIZE] = "";
-    for (size_t i = 0; i < context->n_params && amp__retypes(&context->properties); i++) {
+    for (size_t i = 0; i < context->n_params && amp__may_be_low(&context->properties); i++) {
         const amp_status one = amp__param_restore(context->params[i]);
         if (one == AMP_OK || status != AMP_OK) continue;
         status = one;

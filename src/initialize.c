@@ -72,6 +72,8 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
                                "set_grad hands gradients to libamp"));
     }
     if (!n_params || amp__scaling_is_trivial(&context->properties)) return AMP_OK;
+    AMP_TRY(amp__host_need(!optimizer->holds || optimizer->host.set_grad, "set_grad", who,
+                           "an optimizer that holds the masters has their gradients put there"));
     return need_for_scaling(&optimizer->host, who);
 }
 
@@ -111,7 +113,9 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_model"));
     AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
-    AMP_RETURN_IF(given.flags, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
+    AMP_RETURN_IF(given.flags & ~(uint32_t)AMP_MODEL_LOW_PARAMS, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what,
+                  (unsigned)given.flags);
+    context->properties.low_params |= (given.flags & AMP_MODEL_LOW_PARAMS) != 0;
     for (size_t i = 0; i < index; i++)
         AMP_RETURN_IF(context->models[i].user == user, AMP_ERR_INVALID_ARGUMENT, "models %zu and %zu are the same", i, index);
     model->user = user;
@@ -156,7 +160,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_optimizer"));
     AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
-    AMP_RETURN_IF(given.flags & ~(uint32_t)AMP_OPTIMIZER_SHARDED, AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(given.flags & ~(uint32_t)(AMP_OPTIMIZER_SHARDED | AMP_OPTIMIZER_HOLDS_MASTERS), AMP_ERR_INVALID_ARGUMENT,
                   "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     for (size_t i = 0; i < index; i++)
         AMP_RETURN_IF(context->optimizers[i].user == user, AMP_ERR_INVALID_ARGUMENT, "optimizers %zu and %zu are the same",
@@ -164,6 +168,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     optimizer->user = user;
     optimizer->context = context;
     optimizer->sharded = (given.flags & AMP_OPTIMIZER_SHARDED) != 0;
+    optimizer->holds = (given.flags & AMP_OPTIMIZER_HOLDS_MASTERS) != 0;
     const amp_host *host = given.host ? given.host : context->n_models ? &context->models[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
     AMP_TRY(build_fused(optimizer, &given, what));

@@ -55,7 +55,8 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
         out->dtype = now.dtype;
         AMP_TRY(tell_layout(param, &now, out, &out->strides, 1));
     }
-    if (param->host->grad) AMP_TRY(amp__grads_view(param, &grad));
+    if (param->held && param->has_master) grad.data = param->grad.data;
+    else if (param->host->grad) AMP_TRY(amp__grads_view(param, &grad));
     out->grad = grad.data;
     if (!grad.data || grad.data != param->flat) return AMP_OK;
     void *handle; /* the caller gets the host's own elements, not our compact copy of them */

@@ -88,6 +88,10 @@ void amp__grad_write_zero(struct amp__param *param) {
 amp_status amp__grad_follow(struct amp__param *param, void *grad, const amp_span *shown, bool look) {
     AMP_TRY(amp__grad_need_master(param));
     amp__grad_write_zero(param);
+    if (shown->data == param->grad.data) { /* the block itself: held */
+        param->grad_handle = grad;
+        return AMP_OK;
+    }
     const uint64_t version = amp__grad_version(param, grad);
     const amp_span master = amp__grad_master(param);
     const bool another = grad != param->grad_handle || !amp__is_low(shown->dtype);

@@ -204,6 +204,10 @@ amp_status amp__master_swap_in(struct amp__param *param) {
         return AMP_OK;
     }
     AMP_TRY(amp__master_reconcile(param, false));
+    if (param->held) {
+        param->swapped = 1;
+        return AMP_OK;
+    }
     if (param->emulated) {
         AMP_TRY(amp__emulated_lend(param));
     } else {
@@ -220,6 +224,7 @@ amp_status amp__master_swap_in(struct amp__param *param) {
 
 amp_status amp__master_swap_out(struct amp__param *param) {
     if (!param->swapped || --param->swapped) return AMP_OK;
+    if (param->held) return amp__master_write_back(param);
     param->stuck = true;
     const amp_status status = amp__master_settle(param);
     if (status != AMP_OK) (void)amp__master_settle(param); /* once more, before the host drops what is under its handles */

@@ -72,6 +72,7 @@ struct amp__param {
     uint32_t owners; /* while optimizers are being counted */
     bool in_model, in_optimizer;
     bool re_typed;
+    bool held; /* the host's optimizer has the master as a tensor of its own */
     void *address;              /* at initialize, for finding ties */
     size_t listed_by;           /* 1 + the last optimizer that lists it */
     struct amp__param *tied_to; /* while ties are being found */

@@ -88,9 +88,18 @@ amp_status amp__param_make_master(struct amp__param *param) {
     return AMP_OK;
 }
 
+/* Of a parameter that came in 16 bits, and stays so. */
+static void drop_master(struct amp__param *param) {
+    amp__host_free(param->host, &param->fp32);
+    param->has_master = false;
+}
+
 /* A hook that fails is asked once more: what is not undone now stays undone. */
 amp_status amp__param_undo_retype(struct amp__param *param) {
-    if (!param->re_typed) return AMP_OK;
+    if (!param->re_typed) {
+        drop_master(param);
+        return AMP_OK;
+    }
     if (param->emulated) return amp__emulated_undo(param) == AMP_OK ? AMP_OK : amp__emulated_undo(param);
     if (amp__param_swap(param, &param->fp32) != AMP_OK) AMP_TRY(amp__param_swap(param, &param->fp32));
     amp__host_free(param->host, &param->fp32);
@@ -106,7 +115,10 @@ void amp__param_commit_retype(struct amp__param *param) {
 
 /* Without masters the FP32 block may be gone (freed at the commit): then a new one is made and widened into. */
 amp_status amp__param_restore(struct amp__param *param) {
-    if (!param->re_typed) return AMP_OK;
+    if (!param->re_typed) {
+        drop_master(param);
+        return AMP_OK;
+    }
     /* what the host changed last is kept if it can be seen; the storage goes back in any case */
     const amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
     char text[256];

@@ -17,7 +17,8 @@ enum {
     ADDS = 1 << 1,      /* to what was set aside, */
     ADDS_ZERO = 1 << 2, /* which was zeros: a sum that is zero is +0 then */
     WAITS = 1 << 3,     /* only checked here, for the step unscales */
-    WORK = TO_MASTER | ADDS | ADDS_ZERO | WAITS,
+    HELD = 1 << 7,      /* the host has the master gradient as it is: nothing is shown rounded */
+    WORK = TO_MASTER | ADDS | ADDS_ZERO | WAITS | HELD,
     NONFINITE = 1 << 4, /* what the check found */
     GAPS = 1 << 5,      /* the host's elements are no compact block: they are written from our copy */
     ROUNDS = 1 << 6,    /* emulated, and no master takes the exact value */
@@ -95,6 +96,7 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     if (!(what & (ADDS | ADDS_ZERO)) && amp__grads_may_defer(param, fresh)) what |= WAITS;
     else AMP_TRY(amp__grad_need_master(param));
     if (amp__has_master_grad(param)) what |= TO_MASTER;
+    if (what & TO_MASTER && param->held) what |= HELD;
     if (param->gaps) what |= GAPS;
     if (param->emulated && !param->has_master && fresh->dtype == AMP_FLOAT32) what |= ROUNDS;
     if (what & TO_MASTER) {
@@ -147,7 +149,7 @@ static amp_status run_list(struct amp__plan *plan, size_t i, size_t n, float inv
         AMP_TRY(amp_axpby_list(dst, inverse, fresh, -0.0f, fresh, n, found_inf));
     else if (what & ADDS) AMP_TRY(amp_axpby_list(dst, inverse, fresh, 1.0f, plan->stash + i, n, found_inf));
     else AMP_TRY(amp_scale_list(dst, fresh, n, inverse, found_inf));
-    return (what & (WAITS | TO_MASTER)) == TO_MASTER ? amp_cast_list(fresh, dst, n) : AMP_OK;
+    return (what & (WAITS | TO_MASTER | HELD)) == TO_MASTER ? amp_cast_list(fresh, dst, n) : AMP_OK;
 }
 
 /* Master gradients are read again at once, to be shown. Where all of them fit the last cache, so many are done together that
@@ -195,7 +197,7 @@ static amp_status remember(const struct amp__plan *plan, float inverse) {
             leave_waiting(param, grad, inverse);
             continue;
         }
-        if (plan->what[i] & GAPS) AMP_TRY(amp__grad_store(param, grad, &plan->fresh[i]));
+        if ((plan->what[i] & (GAPS | HELD)) == GAPS) AMP_TRY(amp__grad_store(param, grad, &plan->fresh[i]));
         if (!(plan->what[i] & TO_MASTER)) continue;
         param->grad_handle = grad;
         param->grad_zero = false;

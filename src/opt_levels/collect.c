@@ -9,7 +9,7 @@
 /* ---- one parameter ---- */
 
 static bool libamp_must_see(const amp_context *context, bool in_optimizer) {
-    return amp__retypes(&context->properties) ||
+    return amp__may_be_low(&context->properties) ||
            (in_optimizer && !amp__scaling_is_trivial(&context->properties));
 }
 
@@ -21,7 +21,8 @@ static amp_status inspect(const amp_context *context, struct amp__param *param, 
     }
     struct amp__elements now;
     AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
-    AMP_RETURN_IF(amp__is_low(now.dtype) && context->properties.enabled, AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(amp__is_low(now.dtype) && context->properties.enabled && !context->properties.low_params,
+                  AMP_ERR_INVALID_ARGUMENT,
                   "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself", param->name,
                   amp__dtype_name(now.dtype));
     param->size = now.size;
@@ -126,6 +127,7 @@ amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *o
                       optimizer_index, param->name, i);
         param->listed_by = optimizer_index + 1;
         param->in_optimizer = true;
+        param->held |= optimizer->holds;
         if (!param->address) AMP_TRY(inspect(context, param, true));
         optimizer->params[optimizer->n_params++] = param;
     }
@@ -140,6 +142,7 @@ static amp_status tie(amp_context *context, struct amp__param *first, struct amp
     first->ties = grown;
     first->ties[first->n_ties++] = second->tensor;
     first->in_optimizer |= second->in_optimizer;
+    first->held |= second->held;
     first->in_model |= second->in_model;
     if (second->module_kind) first->module_kind = second->module_kind;
     second->tied_to = first;
@@ -285,11 +288,12 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
         param->module_kind = given.module_kind;
         param->in_model = true;
         AMP_TRY(inspect(context, param, true));
-    } else if (param->re_typed && !param->has_master && context->properties.master_weights) {
+    } else if (amp__is_low(param->dtype) && !param->has_master && context->properties.master_weights) {
         AMP_TRY(amp__param_make_master(param));
     }
     param->listed_by = number;
     param->in_optimizer = true;
+    param->held |= optimizer->holds;
     optimizer->params[optimizer->n_params++] = param;
     return AMP_OK;
 }
@@ -331,13 +335,14 @@ static bool must_retype(const amp_context *context, const struct amp__param *par
 static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer) {
     const amp_dtype type = context->properties.cast_model_type;
     const bool keep_master = context->properties.master_weights && in_optimizer;
+    if (keep_master && amp__is_low(param->dtype) && !param->has_master) return amp__param_make_master(param);
     if (!must_retype(context, param)) return AMP_OK;
     return context->properties.emulate ? amp__param_emulate(param, type, keep_master)
                                        : amp__param_retype(param, type, keep_master);
 }
 
 amp_status amp__retype_all(amp_context *context) {
-    for (size_t i = 0; i < context->n_params && amp__retypes(&context->properties); i++) {
+    for (size_t i = 0; i < context->n_params && amp__may_be_low(&context->properties); i++) {
         struct amp__param *param = context->params[i];
         const amp_status status = retype_if_low(context, param, param->in_optimizer);
         if (status != AMP_OK) {

@@ -103,6 +103,7 @@ struct amp__optimizer {
     struct amp__optim *optim; /* libamp's own; NULL: the host steps */
 
     bool sharded; /* AMP_OPTIMIZER_SHARDED */
+    bool holds;   /* AMP_OPTIMIZER_HOLDS_MASTERS */
     bool in_bracket;
     bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
     uint32_t delayed_loss;

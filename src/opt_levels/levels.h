@@ -18,6 +18,7 @@ struct amp__properties {
     amp_dtype cast_model_type;    /* AMP_DTYPE_UNCHANGED: the model is not touched */
     amp_dtype cast_model_outputs; /* AMP_DTYPE_UNCHANGED: outputs as they come */
     int32_t lists;
+    bool low_params; /* AMP_MODEL_LOW_PARAMS */
     uint32_t num_losses, max_skips;
     struct amp__scaler_settings scaler;
 };
@@ -30,6 +31,11 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
 /* Does the model get another type at this level? */
 static inline bool amp__retypes(const struct amp__properties *properties) {
     return amp__is_low(properties->cast_model_type);
+}
+
+/* Can there be 16-bit parameters? */
+static inline bool amp__may_be_low(const struct amp__properties *properties) {
+    return amp__retypes(properties) || properties->low_params;
 }
 
 /* Is a 16-bit model played on FP32 storage? Then every op of the model is rounded, not only those that a list names. */

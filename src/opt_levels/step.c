@@ -8,9 +8,9 @@
 
 /* ---- masters in and out ---- */
 
-/* At some levels no parameter has a type other than the one it came with. */
+/* At some levels no parameter is anything but FP32. */
 static bool has_masters(const struct amp__optimizer *optimizer) {
-    return amp__retypes(&optimizer->context->properties);
+    return amp__may_be_low(&optimizer->context->properties);
 }
 
 static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {

@@ -8,6 +8,7 @@ static int (*const parts[])(PyObject *) = {
     amp_py_add_tensor_view,
     amp_py_add_dlpack,
     amp_py_add_kernels,
+    amp_py_add_context,
 };
 
 static struct PyModuleDef definition = {

@@ -9,6 +9,11 @@
 
 #include "amp.h"
 
+#include <stdint.h>
+
+/* A function as a slot of a type. */
+#define AMP_PY_SLOT(function) ((void *)(uintptr_t)(function))
+
 /* Parts of the module: each adds its functions and types and makes what it needs. 0, or -1 with an exception. Listed in
  * module.c. */
 int amp_py_add_errors(PyObject *module);
@@ -17,6 +22,7 @@ int amp_py_add_tensor_view(PyObject *module);
 int amp_py_add_dlpack(PyObject *module);
 int amp_py_add_kernels(PyObject *module);
 
+int amp_py_add_context(PyObject *module);
 
 /* libamp.Error and its kin for a status that is not AMP_OK, with amp_last_error's words. Returns NULL. */
 PyObject *amp_py_raise(amp_status status);

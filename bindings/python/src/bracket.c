@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bracket around backward, and the step. */
+#include "context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+PyTypeObject *amp_py_bracket_type;
+
+typedef struct {
+    PyObject_HEAD
+    amp_py_Context *context; /* NULL: closed */
+    struct amp_py_optimizer **optimizers;
+    size_t n;
+    uint32_t flags;
+    amp_scaled_loss scaled;
+} Bracket;
+
+static PyObject *bracket_scale(PyObject *self, void *unused)
+{
+    const Bracket *bracket = (Bracket *)self;
+    (void)unused;
+    if (bracket->context == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the bracket is closed");
+        return NULL;
+    }
+    return PyFloat_FromDouble((double)*bracket->scaled.scale);
+}
+
+/* ---- begin ---- */
+
+/* Apex: gradients of 16-bit parameters that a bracket finds are dropped, for the masters' gradients have them. */
+static int drop_stale(const struct amp_py_optimizer *optimizer)
+{
+    for (size_t i = 0; i < optimizer->n && !optimizer->delayed; i++) {
+        const struct amp_py_param *param = optimizer->params[i];
+        if (param->master == NULL) {
+            continue;
+        }
+        PyObject *stale = PyObject_GetAttr(param->tensor, amp_py_names.grad);
+        if (stale == NULL) {
+            return -1;
+        }
+        Py_DECREF(stale);
+        if (stale != Py_None && PyObject_SetAttr(param->tensor, amp_py_names.grad, Py_None)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int list_optimizers(Bracket *bracket, amp_py_Context *context, PyObject *indices)
+{
+    const Py_ssize_t n = PySequence_Size(indices);
+    bracket->optimizers = n >= 0 ? calloc((size_t)n + 1, sizeof *bracket->optimizers) : NULL;
+    if (bracket->optimizers == NULL) {
+        if (n >= 0) {
+            PyErr_NoMemory();
+        }
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *index = PySequence_GetItem(indices, i);
+        bracket->optimizers[i] = index ? amp_py_optimizer_at(context, index) : NULL;
+        Py_XDECREF(index);
+        if (bracket->optimizers[i] == NULL) {
+            return -1;
+        }
+    }
+    bracket->n = (size_t)n;
+    return 0;
+}
+
+static amp_status open_bracket(Bracket *bracket, amp_py_Context *context, uint32_t loss_id)
+{
+    amp_optimizer **optimizers = calloc(bracket->n + 1, sizeof *optimizers);
+    if (optimizers == NULL) {
+        return AMP_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < bracket->n; i++) {
+        optimizers[i] = &bracket->optimizers[i]->amp;
+    }
+    const amp_status status =
+        amp_scale_loss_begin_many(context->amp, optimizers, bracket->n, loss_id, bracket->flags, NULL, &bracket->scaled);
+    amp_py_drop_held(context);
+    free(optimizers);
+    return status;
+}
+
+PyObject *amp_py_Context_begin(PyObject *self, PyObject *args)
+{
+    amp_py_Context *context = amp_py_live(self);
+    PyObject *indices;
+    unsigned loss_id = 0;
+    int delay_unscale = 0, delay_overflow_check = 0;
+    if (context == NULL
+        || !PyArg_ParseTuple(args, "O|Ipp:begin", &indices, &loss_id, &delay_unscale, &delay_overflow_check)) {
+        return NULL;
+    }
+    Bracket *bracket = (Bracket *)PyType_GenericAlloc(amp_py_bracket_type, 0);
+    if (bracket == NULL) {
+        return NULL;
+    }
+    bracket->scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
+    bracket->flags = (delay_unscale ? AMP_DELAY_UNSCALE : 0u) | (delay_overflow_check ? AMP_DELAY_OVERFLOW_CHECK : 0u);
+    if (list_optimizers(bracket, context, indices)) {
+        Py_DECREF(bracket);
+        return NULL;
+    }
+    for (size_t i = 0; i < bracket->n; i++) {
+        if (drop_stale(bracket->optimizers[i])) {
+            Py_DECREF(bracket);
+            return NULL;
+        }
+    }
+    const amp_status status = open_bracket(bracket, context, loss_id);
+    if (status != AMP_OK) {
+        Py_DECREF(bracket);
+        return amp_py_context_raise(context, status);
+    }
+    bracket->context = (amp_py_Context *)Py_NewRef(self);
+    return (PyObject *)bracket;
+}
+
+/* ---- end ---- */
+
+static amp_py_Context *open_context(Bracket *bracket)
+{
+    if (bracket->context == NULL || bracket->context->amp == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, bracket->context ? "the context was shut down inside the bracket"
+                                                             : "the bracket is closed");
+        return NULL;
+    }
+    return bracket->context;
+}
+
+static PyObject *finish(Bracket *bracket, bool cancel)
+{
+    amp_py_Context *context = open_context(bracket);
+    if (context == NULL) {
+        return NULL;
+    }
+    context->ending = true;
+    const amp_status status = cancel ? amp_scale_loss_cancel(&bracket->scaled) : amp_scale_loss_end(&bracket->scaled);
+    context->ending = false;
+    amp_py_drop_held(context);
+    const bool delays = !cancel && status == AMP_OK && (bracket->flags & AMP_DELAY_UNSCALE);
+    const bool unscaled = !cancel && !delays && (status == AMP_OK || status == AMP_ERR_TOO_MANY_SKIPS);
+    int bad = 0;
+    for (size_t i = 0; i < bracket->n; i++) {
+        bracket->optimizers[i]->delayed = delays;
+        bad |= unscaled && !bad ? amp_py_show_gradients(context, bracket->optimizers[i]) : 0;
+    }
+    bracket->context = NULL;
+    PyObject *result = NULL;
+    if (!bad && status == AMP_OK) {
+        result = PyLong_FromLong(bracket->scaled.action);
+    } else if (!bad) {
+        amp_py_context_raise(context, status);
+    }
+    Py_DECREF(context);
+    return result;
+}
+
+static PyObject *bracket_end(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return finish((Bracket *)self, false);
+}
+
+static PyObject *bracket_cancel(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return finish((Bracket *)self, true);
+}
+
+static void bracket_dealloc(PyObject *self)
+{
+    Bracket *bracket = (Bracket *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    if (bracket->context && bracket->context->amp) {
+        PyObject *error[3];
+        PyErr_Fetch(&error[0], &error[1], &error[2]);
+        Py_XDECREF(finish(bracket, true));
+        PyErr_Clear();
+        PyErr_Restore(error[0], error[1], error[2]);
+    }
+    Py_XDECREF((PyObject *)bracket->context);
+    free(bracket->optimizers);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+int amp_py_add_bracket(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        { "end", bracket_end, METH_NOARGS, "end()\n--\n\nUnscale, check, decide: 0 step, 1 skip." },
+        { "cancel", bracket_cancel, METH_NOARGS, "cancel()\n--\n\nGradients as if backward had not happened." },
+        { NULL, NULL, 0, NULL },
+    };
+    static PyGetSetDef getters[] = {
+        { "scale", bracket_scale, NULL, "What to multiply the loss by.", NULL },
+        { NULL, NULL, NULL, NULL, NULL },
+    };
+    static PyType_Slot slots[] = {
+        { Py_tp_doc, "An open bracket around backward." }, { Py_tp_dealloc, AMP_PY_SLOT(bracket_dealloc) },
+        { Py_tp_methods, methods },                       { Py_tp_getset, getters },
+        { 0, NULL },
+    };
+    static PyType_Spec spec = { "libamp._core.Bracket", sizeof(Bracket), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots };
+    amp_py_bracket_type = (PyTypeObject *)PyType_FromSpec(&spec);
+    return amp_py_bracket_type ? PyModule_AddObjectRef(module, "Bracket", (PyObject *)amp_py_bracket_type) : -1;
+}
+
+/* ---- the step ---- */
+
+PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *index)
+{
+    amp_py_Context *context = amp_py_live(self);
+    struct amp_py_optimizer *optimizer = context ? amp_py_optimizer_at(context, index) : NULL;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    if (optimizer == NULL) {
+        return NULL;
+    }
+    const amp_status status = amp_step_begin(&optimizer->amp, &info);
+    amp_py_drop_held(context);
+    return status == AMP_OK ? PyLong_FromLong(info.action) : amp_py_context_raise(context, status);
+}
+
+PyObject *amp_py_Context_step_end(PyObject *self, PyObject *index)
+{
+    amp_py_Context *context = amp_py_live(self);
+    struct amp_py_optimizer *optimizer = context ? amp_py_optimizer_at(context, index) : NULL;
+    if (optimizer == NULL) {
+        return NULL;
+    }
+    const amp_status status = amp_step_end(&optimizer->amp);
+    amp_py_drop_held(context);
+    if (status != AMP_OK) {
+        return amp_py_context_raise(context, status);
+    }
+    if (amp_py_clear_masters(optimizer, false)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *amp_py_Context_zero_grad(PyObject *self, PyObject *index)
+{
+    amp_py_Context *context = amp_py_live(self);
+    struct amp_py_optimizer *optimizer = context ? amp_py_optimizer_at(context, index) : NULL;
+    if (optimizer == NULL || amp_py_clear_masters(optimizer, true)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *amp_py_Context_masters(PyObject *self, PyObject *index)
+{
+    amp_py_Context *context = amp_py_live(self);
+    struct amp_py_optimizer *optimizer = context ? amp_py_optimizer_at(context, index) : NULL;
+    PyObject *list = optimizer ? PyList_New(0) : NULL;
+    for (size_t i = 0; list && i < optimizer->n; i++) {
+        const struct amp_py_param *param = optimizer->params[i];
+        PyObject *pair = PyTuple_Pack(2, param->tensor, param->master ? param->master : Py_None);
+        if (pair == NULL || PyList_Append(list, pair)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(pair);
+    }
+    return list;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A dict of settings by the names of amp_config's members. None: the default. */
+#include "context.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static const struct choice {
+    const char *kind, *name;
+    int32_t value;
+} choices[] = {
+    { "type", "float32", AMP_FLOAT32 },
+    { "type", "float16", AMP_FLOAT16 },
+    { "type", "bfloat16", AMP_BFLOAT16 },
+    { "type", "float64", AMP_FLOAT64 },
+    { "type", "unchanged", AMP_DTYPE_UNCHANGED },
+    { "lists", "apex", AMP_LISTS_APEX },
+    { "lists", "torch", AMP_LISTS_TORCH },
+    { "scaler", "apex", AMP_SCALER_APEX },
+    { "scaler", "torch", AMP_SCALER_TORCH },
+    { "scaler", "megatron", AMP_SCALER_MEGATRON },
+    { "scaler", "deepspeed", AMP_SCALER_DEEPSPEED },
+    { "scaler", "jmp", AMP_SCALER_JMP },
+    { "scaler", "mxnet", AMP_SCALER_MXNET },
+};
+
+/* "switch": a bool. "count": an integer. "float": a number. Else one of `choices`. */
+static const struct member {
+    const char *name, *kind;
+    size_t offset;
+} members[] = {
+#define MEMBER(name, kind) { #name, kind, offsetof(amp_config, name) }
+    MEMBER(enabled, "switch"),
+    MEMBER(patch_ops, "switch"),
+    MEMBER(keep_batchnorm_fp32, "switch"),
+    MEMBER(master_weights, "switch"),
+    MEMBER(cache, "switch"),
+    MEMBER(gate, "switch"),
+    MEMBER(consecutive_hysteresis, "switch"),
+    MEMBER(cast_model_type, "type"),
+    MEMBER(cast_model_outputs, "type"),
+    MEMBER(lists, "lists"),
+    MEMBER(scaler, "scaler"),
+    MEMBER(num_losses, "count"),
+    MEMBER(window, "count"),
+    MEMBER(hysteresis, "count"),
+    MEMBER(max_skips, "count"),
+    MEMBER(loss_scale, "float"),
+    MEMBER(init_scale, "float"),
+    MEMBER(min_scale, "float"),
+    MEMBER(max_scale, "float"),
+    MEMBER(growth, "float"),
+    MEMBER(backoff, "float"),
+#undef MEMBER
+};
+
+static int read_choice(const struct member *member, PyObject *value, int32_t *out)
+{
+    for (size_t i = 0; PyUnicode_Check(value) && i < sizeof(choices) / sizeof(choices[0]); i++) {
+        if (!strcmp(choices[i].kind, member->kind) && !PyUnicode_CompareWithASCIIString(value, choices[i].name)) {
+            *out = choices[i].value;
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "%s cannot be %R", member->name, value);
+    return -1;
+}
+
+static int read_member(const struct member *member, PyObject *value, amp_config *config)
+{
+    char *at = (char *)config + member->offset;
+    if (!strcmp(member->kind, "switch")) {
+        const int on = PyObject_IsTrue(value);
+        const amp_switch setting = on ? AMP_ON : AMP_OFF;
+        memcpy(at, &setting, sizeof setting);
+        return on < 0 ? -1 : 0;
+    }
+    if (!strcmp(member->kind, "count")) {
+        const unsigned long number = PyLong_AsUnsignedLong(value);
+        const uint32_t count = number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
+        memcpy(at, &count, sizeof count);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (!strcmp(member->kind, "float")) {
+        const float number = (float)PyFloat_AsDouble(value);
+        memcpy(at, &number, sizeof number);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    int32_t choice = 0;
+    const int bad = read_choice(member, value, &choice);
+    memcpy(at, &choice, sizeof choice);
+    return bad;
+}
+
+static int read_entry(PyObject *key, PyObject *value, amp_config *config)
+{
+    for (size_t i = 0; PyUnicode_Check(key) && i < sizeof(members) / sizeof(members[0]); i++) {
+        if (!PyUnicode_CompareWithASCIIString(key, members[i].name)) {
+            return value == Py_None ? 0 : read_member(&members[i], value, config);
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "there is no setting %R", key);
+    return -1;
+}
+
+int amp_py_config(const char *level, PyObject *settings, amp_config *config)
+{
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    *config = (amp_config)AMP_CONFIG_INIT;
+    const amp_status status = amp_level_from_name(level, &config->level);
+    if (status != AMP_OK) {
+        amp_py_raise(status);
+        return -1;
+    }
+    while (PyDict_Next(settings, &at, &key, &value)) {
+        if (read_entry(key, value, config)) {
+            return -1;
+        }
+    }
+    return 0;
+}

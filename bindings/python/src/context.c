@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The type _core.Context: making it from torch's tensors, scopes, and its end. */
+#include "context.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <structmember.h>
+
+static PyTypeObject *context_type;
+
+amp_py_Context *amp_py_live(PyObject *object)
+{
+    amp_py_Context *context = (amp_py_Context *)object;
+    if (context->amp == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this amp context was shut down");
+        return NULL;
+    }
+    return context;
+}
+
+amp_context *amp_py_context(PyObject *object)
+{
+    if (!PyObject_TypeCheck(object, context_type)) {
+        PyErr_SetString(PyExc_TypeError, "not a libamp context");
+        return NULL;
+    }
+    const amp_py_Context *context = amp_py_live(object);
+    return context ? context->amp : NULL;
+}
+
+struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *index)
+{
+    const size_t i = PyLong_AsSize_t(index);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (i >= context->n_optimizers) {
+        PyErr_SetString(PyExc_IndexError, "the context has no optimizer of that number");
+        return NULL;
+    }
+    return context->optimizers[i];
+}
+
+/* ---- making and ending ---- */
+
+static amp_status initialize(amp_py_Context *context, const amp_config *config)
+{
+    amp_model *models[] = { &context->model };
+    amp_optimizer **optimizers = calloc(context->n_optimizers + 1, sizeof *optimizers);
+    amp_status status = optimizers ? AMP_OK : AMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < context->n_optimizers && status == AMP_OK; i++) {
+        optimizers[i] = &context->optimizers[i]->amp;
+        optimizers[i]->params = amp_py_handles_of(context->optimizers[i]);
+        optimizers[i]->n_params = context->optimizers[i]->n;
+        status = optimizers[i]->params ? AMP_OK : AMP_ERR_NO_MEMORY;
+    }
+    if (status == AMP_OK) {
+        status = amp_initialize_many(models, 1, optimizers, context->n_optimizers, config, &context->amp);
+    }
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        free((void *)(uintptr_t)context->optimizers[i]->amp.params);
+        context->optimizers[i]->amp.params = NULL;
+    }
+    free(optimizers);
+    return status;
+}
+
+static int make_context(amp_py_Context *context, const char *level, PyObject *params, PyObject *optimizers,
+                        PyObject *settings, PyObject *ops)
+{
+    amp_config config;
+    if (amp_py_torch() || amp_py_config(level, settings, &config)) {
+        return -1;
+    }
+    amp_py_host(context, &context->host);
+    context->model = (amp_model)AMP_MODEL_INIT;
+    context->model.flags = AMP_MODEL_LOW_PARAMS; /* which of them are welcome is judged in Python */
+    context->model.host = &context->host;
+    amp_param *given = amp_py_read_params(context, params, &context->model.n_params);
+    amp_op *described = given ? amp_py_read_ops(ops, &context->model.n_ops) : NULL;
+    amp_status status = AMP_ERR_HOST_FAILED;
+    if (described && !amp_py_read_optimizers(context, optimizers)) {
+        context->model.params = given;
+        context->model.ops = described;
+        status = initialize(context, &config);
+        amp_py_drop_held(context);
+        if (status != AMP_OK) {
+            amp_py_context_raise(context, status);
+        }
+    }
+    free(given);
+    free(described);
+    int bad = status != AMP_OK;
+    for (size_t i = 0; i < context->n_optimizers && !bad; i++) {
+        bad = amp_py_make_masters(context, context->optimizers[i], 0);
+    }
+    return bad ? -1 : 0;
+}
+
+static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = { "level", "params", "optimizers", "config", "event", "ops", "storage", NULL };
+    const char *level;
+    PyObject *params, *optimizers, *settings, *event = Py_None, *ops = NULL, *storage = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOOO|OOO", names, &level, &params, &optimizers, &settings, &event, &ops,
+                                     &storage)) {
+        return NULL;
+    }
+    amp_py_Context *context = (amp_py_Context *)PyType_GenericAlloc(type, 0);
+    PyObject *no_ops = ops ? Py_NewRef(ops) : PyList_New(0);
+    if (context == NULL || no_ops == NULL) {
+        Py_XDECREF((PyObject *)context);
+        return NULL;
+    }
+    context->event = event == Py_None ? NULL : Py_NewRef(event);
+    context->storage = Py_NewRef(storage);
+    context->blocks = PyDict_New();
+    if (context->blocks == NULL || make_context(context, level, params, optimizers, settings, no_ops)) {
+        Py_CLEAR(context);
+    }
+    Py_DECREF(no_ops);
+    return (PyObject *)context;
+}
+
+static amp_status end(amp_py_Context *context)
+{
+    amp_status status = AMP_OK;
+    if (context->amp) {
+        context->ending = true; /* open brackets are cancelled: gradients are backward's */
+        status = amp_shutdown(context->amp);
+        context->ending = false;
+        if (status != AMP_ERR_WRONG_STATE) {
+            context->amp = NULL;
+        }
+        amp_py_drop_held(context);
+    }
+    return status;
+}
+
+static PyObject *context_shutdown(PyObject *self, PyObject *unused)
+{
+    amp_py_Context *context = (amp_py_Context *)self;
+    (void)unused;
+    const amp_status status = end(context);
+    return status == AMP_OK ? Py_NewRef(Py_None) : amp_py_context_raise(context, status);
+}
+
+/* ---- collection ---- */
+
+/* Nobody has the models any more: nothing is given back to them. */
+static void context_finalize(PyObject *self)
+{
+    amp_py_Context *context = (amp_py_Context *)self;
+    PyObject *error[3];
+    PyErr_Fetch(&error[0], &error[1], &error[2]);
+    context->dying = true;
+    (void)end(context);
+    PyErr_Clear();
+    PyErr_Restore(error[0], error[1], error[2]);
+}
+
+static int context_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    amp_py_Context *context = (amp_py_Context *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(context->event);
+    Py_VISIT(context->storage);
+    for (size_t i = 0; i < context->n_params; i++) {
+        Py_VISIT(context->params[i]->tensor);
+        Py_VISIT(context->params[i]->master);
+        Py_VISIT(context->params[i]->gradient);
+        Py_VISIT(context->params[i]->held);
+    }
+    return 0;
+}
+
+static int context_clear(PyObject *self)
+{
+    amp_py_Context *context = (amp_py_Context *)self;
+    if (context->amp) { /* finalize comes first; what still runs keeps its tensors */
+        return 0;
+    }
+    Py_CLEAR(context->event);
+    Py_CLEAR(context->storage);
+    for (size_t i = 0; i < context->n_params; i++) {
+        Py_CLEAR(context->params[i]->master);
+        Py_CLEAR(context->params[i]->gradient);
+        Py_CLEAR(context->params[i]->held);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        Py_CLEAR(context->error[i]);
+    }
+    return 0;
+}
+
+static void context_dealloc(PyObject *self)
+{
+    amp_py_Context *context = (amp_py_Context *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    context_finalize(self);
+    if (context->weakrefs) {
+        PyObject_ClearWeakRefs(self);
+    }
+    (void)context_clear(self);
+    for (size_t i = 0; i < context->n_params; i++) {
+        Py_DECREF(context->params[i]->tensor);
+        free(context->params[i]);
+    }
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        free(context->optimizers[i]->params);
+        free(context->optimizers[i]);
+    }
+    Py_CLEAR(context->blocks);
+    free(context->params);
+    free(context->optimizers);
+    free(context->table);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+/* ---- the type ---- */
+
+static PyObject *context_enter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return amp_py_enter(amp_py_live(self)) ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *context_leave(PyObject *self, PyObject *unused)
+{
+    (void)self, (void)unused;
+    return amp_py_leave() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *context_handle(PyObject *self, PyObject *unused)
+{
+    const amp_py_Context *context = amp_py_live(self);
+    (void)unused;
+    return context ? PyLong_FromVoidPtr(context->amp) : NULL;
+}
+
+static PyObject *context_cache_clear(PyObject *self, PyObject *unused)
+{
+    const amp_py_Context *context = amp_py_live(self);
+    (void)unused;
+    return context ? amp_py_result(amp_cache_clear(context->amp)) : NULL;
+}
+
+static PyObject *context_alive(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((amp_py_Context *)self)->amp != NULL);
+}
+
+static PyMethodDef methods[] = {
+    { "handle", context_handle, METH_NOARGS, "handle()\n--\n\nThe address of the amp_context." },
+    { "enter", context_enter, METH_NOARGS, "enter()\n--\n\nThis context's policy holds on this thread from here on." },
+    { "leave", context_leave, METH_NOARGS, "leave()\n--\n\nLeave the scope that was entered last on this thread." },
+    { "begin", amp_py_Context_begin, METH_VARARGS, "begin(optimizers, loss_id, delay_unscale, delay_overflow_check)" },
+    { "step_begin", amp_py_Context_step_begin, METH_O, "step_begin(optimizer): 0 step, 1 skip." },
+    { "step_end", amp_py_Context_step_end, METH_O, "step_end(optimizer): the masters go into the parameters." },
+    { "zero_grad", amp_py_Context_zero_grad, METH_O, "zero_grad(optimizer): no gradients where there are masters." },
+    { "masters", amp_py_Context_masters, METH_O, "masters(optimizer): (parameter, master or None) each." },
+    { "add_params", amp_py_Context_add_params, METH_VARARGS, "add_params(optimizer, [(tensor, name, is_batch_norm)])" },
+    { "scale", amp_py_Context_scale, METH_O, "scale(loss_id): the present loss scale." },
+    { "record", amp_py_Context_record, METH_O, "record(loss_id): the last bracket, as a dict." },
+    { "unscale", amp_py_Context_unscale, METH_VARARGS, "unscale(loss_id, tensors): in place; was one not finite?" },
+    { "reconcile", amp_py_Context_reconcile, METH_NOARGS, "reconcile(): masters follow parameters that were changed." },
+    { "save", amp_py_Context_save, METH_VARARGS, "save(path or None, format): bytes where path is None." },
+    { "load", amp_py_Context_load, METH_O, "load(path or bytes)" },
+    { "op_target", amp_py_Context_op_target, METH_VARARGS, "op_target(name, dtypes): a torch.dtype or None." },
+    { "explain", amp_py_Context_explain, METH_VARARGS, "explain(op=None): text for people." },
+    { "op_stats", amp_py_Context_op_stats, METH_NOARGS, "op_stats(): a list of dicts." },
+    { "cache_clear", context_cache_clear, METH_NOARGS, "cache_clear()\n--\n\nDrop every cached cast." },
+    { "shutdown", context_shutdown, METH_NOARGS, "shutdown()\n--\n\nParameters as before; the context ends." },
+    { NULL, NULL, 0, NULL },
+};
+
+int amp_py_add_context(PyObject *module)
+{
+    static PyGetSetDef getters[] = {
+        { "alive", context_alive, NULL, "False after shutdown.", NULL },
+        { NULL, NULL, NULL, NULL, NULL },
+    };
+    static PyMemberDef members[] = {
+        { "__weaklistoffset__", T_PYSSIZET, offsetof(amp_py_Context, weakrefs), READONLY, NULL },
+        { NULL, 0, 0, 0, NULL },
+    };
+    static PyType_Slot slots[] = {
+        { Py_tp_doc, "An amp_context over torch tensors: models' parameters, optimizers and a level." },
+        { Py_tp_new, AMP_PY_SLOT(context_new) },           { Py_tp_dealloc, AMP_PY_SLOT(context_dealloc) }, { Py_tp_traverse, AMP_PY_SLOT(context_traverse) },
+        { Py_tp_clear, AMP_PY_SLOT(context_clear) },       { Py_tp_finalize, AMP_PY_SLOT(context_finalize) }, { Py_tp_methods, methods },
+        { Py_tp_getset, getters },            { Py_tp_members, members },         { 0, NULL },
+    };
+    static PyType_Spec spec = { "libamp._core.Context", sizeof(amp_py_Context), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots };
+    context_type = (PyTypeObject *)PyType_FromSpec(&spec);
+    if (context_type == NULL || amp_py_add_bracket(module) || amp_py_add_scopes(module)) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "Context", (PyObject *)context_type);
+}

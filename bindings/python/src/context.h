@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Context: an amp_context over torch tensors. Shared by context.c, host.c and bracket.c. */
+#ifndef AMP_PY_CONTEXT_H
+#define AMP_PY_CONTEXT_H
+
+#include "tensor.h"
+
+enum { AMP_PY_MAX_DIMS = 8 };
+
+/* A parameter or buffer that the context knows. */
+struct amp_py_param {
+    PyObject *tensor;
+    PyObject *master;   /* the torch.nn.Parameter that the optimizer has in its place; NULL: none */
+    PyObject *gradient; /* over the block of the master's gradient; NULL: not made yet */
+    PyObject *held;     /* what the hook grad told of last, so that it lives until it is looked at */
+    void *data;         /* the master's elements */
+    int32_t ndim;       /* with `permuted`: dimensions, */
+    bool permuted;
+    int8_t order[AMP_PY_MAX_DIMS]; /* and in which order they lie in memory (channels last) */
+};
+
+struct amp_py_optimizer {
+    amp_optimizer amp;
+    struct amp_py_param **params;
+    size_t n;
+    bool delayed; /* gradients carry a scale: the last bracket left them scaled */
+};
+
+typedef struct {
+    PyObject_HEAD
+    amp_context *amp; /* NULL: shut down */
+    amp_host host;
+    amp_model model;
+    struct amp_py_param **params; /* each its own block */
+    size_t n_params;
+    struct amp_py_param **table;  /* by address of the tensor: open addressing, table_size a power of two */
+    size_t table_size;
+    struct amp_py_optimizer **optimizers;
+    size_t n_optimizers;
+    PyObject *event;    /* callable, or NULL */
+    PyObject *storage;  /* libamp.torch.amp's object with alloc, swap, master, gradient */
+    PyObject *blocks;   /* dict: address -> tensor that owns it */
+    PyObject *weakrefs;
+    struct amp_py_param *looked_at; /* whose gradient the hook grad told of last */
+    bool ending;  /* an end or cancel is running: gradients are what backward made */
+    bool dying;   /* being collected: the tensors are left as they are */
+    size_t inside;      /* scopes of this context, on all threads */
+    PyObject *error[3]; /* what a hook raised first */
+} amp_py_Context;
+
+/* The amp_context of a _core.Context, NULL with an exception if it is none or was shut down. */
+amp_context *amp_py_context(PyObject *object);
+
+/* host.c */
+void amp_py_host(amp_py_Context *context, amp_host *host);
+struct amp_py_param *amp_py_find(const amp_py_Context *context, const void *tensor);
+/* Keeps the exception that is set, if it is the first, and clears it. */
+void amp_py_keep_error(amp_py_Context *context);
+/* The exception that a hook raised, else the status'. Returns NULL. */
+PyObject *amp_py_context_raise(amp_py_Context *context, amp_status status);
+void amp_py_drop_held(amp_py_Context *context);
+
+/* masters.c: after initialize or add_params, the tensors for optimizer i from its parameter `from` on. */
+int amp_py_make_masters(amp_py_Context *context, struct amp_py_optimizer *optimizer, size_t from);
+int amp_py_show_gradients(amp_py_Context *context, struct amp_py_optimizer *optimizer);
+int amp_py_clear_masters(struct amp_py_optimizer *optimizer, bool params_too);
+
+/* describe.c: arrays that the caller frees, or NULL with an exception; names stay Python's. */
+amp_param *amp_py_read_params(amp_py_Context *context, PyObject *list, size_t *n);
+amp_op *amp_py_read_ops(PyObject *list, size_t *n);
+int amp_py_read_optimizers(amp_py_Context *context, PyObject *list);
+void **amp_py_handles_of(const struct amp_py_optimizer *optimizer);
+PyObject *amp_py_Context_add_params(PyObject *self, PyObject *args);
+
+/* scopes.c: enters or leaves a scope on this thread. */
+int amp_py_enter(amp_py_Context *context);
+int amp_py_leave(void);
+int amp_py_add_scopes(PyObject *module);
+
+/* Methods, in PyMethodDef's order; bracket.c */
+extern PyTypeObject *amp_py_bracket_type;
+int amp_py_add_bracket(PyObject *module);
+PyObject *amp_py_Context_begin(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *index);
+PyObject *amp_py_Context_step_end(PyObject *self, PyObject *index);
+PyObject *amp_py_Context_zero_grad(PyObject *self, PyObject *index);
+PyObject *amp_py_Context_masters(PyObject *self, PyObject *index);
+/* report.c */
+PyObject *amp_py_Context_scale(PyObject *self, PyObject *loss_id);
+PyObject *amp_py_Context_unscale(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_reconcile(PyObject *self, PyObject *unused);
+PyObject *amp_py_Context_record(PyObject *self, PyObject *loss_id);
+PyObject *amp_py_Context_save(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_load(PyObject *self, PyObject *state);
+PyObject *amp_py_Context_op_target(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_explain(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_op_stats(PyObject *self, PyObject *unused);
+/* config.c */
+int amp_py_config(const char *level, PyObject *settings, amp_config *config);
+
+amp_py_Context *amp_py_live(PyObject *object);
+struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *index);
+
+#endif /* AMP_PY_CONTEXT_H */

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What Python says of parameters, optimizers and ops, as libamp's descriptors. */
+#include "context.h"
+
+#include <stdlib.h>
+
+/* ---- parameters ---- */
+
+/* How the elements lie: dimensions by falling stride. Only layouts that differ from row-major need to be known. */
+static int read_order(struct amp_py_param *param)
+{
+    amp_tensor_view view = { 0 };
+    if (amp_py_view(param->tensor, &view)) {
+        return -1;
+    }
+    if (view.ndim > AMP_PY_MAX_DIMS || !view.strides) {
+        return 0;
+    }
+    param->ndim = view.ndim;
+    for (int32_t i = 0; i < view.ndim; i++) {
+        int32_t at = i;
+        for (; at > 0 && view.strides[param->order[at - 1]] < view.strides[i]; at--) {
+            param->order[at] = param->order[at - 1];
+        }
+        param->order[at] = (int8_t)i;
+        param->permuted |= at != i;
+    }
+    return 0;
+}
+
+static int grow_table(amp_py_Context *context)
+{
+    size_t size = 64;
+    while (size < 4 * (context->n_params + 1)) {
+        size *= 2;
+    }
+    struct amp_py_param **table = size > context->table_size ? calloc(size, sizeof *table) : context->table;
+    if (table == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (table == context->table) {
+        return 0;
+    }
+    for (size_t i = 0; i < context->n_params; i++) {
+        size_t at = ((uintptr_t)context->params[i]->tensor >> 4) & (size - 1);
+        while (table[at]) {
+            at = (at + 1) & (size - 1);
+        }
+        table[at] = context->params[i];
+    }
+    free(context->table);
+    context->table = table;
+    context->table_size = size;
+    return 0;
+}
+
+/* The parameter of a tensor, a new one where it is not known. */
+static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tensor)
+{
+    struct amp_py_param *param = amp_py_find(context, tensor);
+    if (param) {
+        return param;
+    }
+    if (grow_table(context)) {
+        return NULL;
+    }
+    struct amp_py_param **grown = realloc(context->params, (context->n_params + 1) * sizeof *grown);
+    if (grown == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    context->params = grown;
+    param = calloc(1, sizeof *param);
+    if (param == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    param->tensor = Py_NewRef(tensor);
+    context->params[context->n_params++] = param;
+    size_t at = ((uintptr_t)tensor >> 4) & (context->table_size - 1);
+    while (context->table[at]) {
+        at = (at + 1) & (context->table_size - 1);
+    }
+    context->table[at] = param;
+    return read_order(param) ? NULL : param;
+}
+
+/* One (tensor, name, is_batch_norm). The name stays the tuple's. */
+static int read_param(amp_py_Context *context, PyObject *entry, amp_param *out)
+{
+    PyObject *tensor, *name;
+    int is_batch_norm = 0;
+    if (!PyArg_ParseTuple(entry, "OUp", &tensor, &name, &is_batch_norm)) {
+        return -1;
+    }
+    *out = (amp_param)AMP_PARAM_INIT;
+    out->tensor = tensor;
+    out->name = PyUnicode_AsUTF8AndSize(name, NULL);
+    out->module_kind = is_batch_norm ? AMP_MODULE_BATCH_NORM : AMP_MODULE_OTHER;
+    if (!amp_py_is_tensor(tensor)) {
+        PyErr_Format(PyExc_TypeError, "%U is no torch.Tensor", name);
+        return -1;
+    }
+    return out->name && intern_param(context, tensor) ? 0 : -1;
+}
+
+amp_param *amp_py_read_params(amp_py_Context *context, PyObject *list, size_t *n)
+{
+    *n = (size_t)PyList_Size(list);
+    amp_param *params = calloc(*n + 1, sizeof *params);
+    if (params == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (size_t i = 0; i < *n; i++) {
+        if (read_param(context, PyList_GetItem(list, (Py_ssize_t)i), &params[i])) {
+            free(params);
+            return NULL;
+        }
+    }
+    return params;
+}
+
+/* ---- optimizers ---- */
+
+static int append_param(amp_py_Context *context, struct amp_py_optimizer *optimizer, PyObject *tensor)
+{
+    struct amp_py_param *param = intern_param(context, tensor);
+    struct amp_py_param **grown = realloc(optimizer->params, (optimizer->n + 1) * sizeof *grown);
+    if (param == NULL || grown == NULL) {
+        optimizer->params = grown ? grown : optimizer->params;
+        return param ? (PyErr_NoMemory(), -1) : -1;
+    }
+    optimizer->params = grown;
+    optimizer->params[optimizer->n++] = param;
+    return 0;
+}
+
+static int read_optimizer(amp_py_Context *context, PyObject *tensors)
+{
+    struct amp_py_optimizer *optimizer = calloc(1, sizeof *optimizer);
+    const Py_ssize_t n = PyList_Size(tensors);
+    if (optimizer == NULL || n < 0) {
+        free(optimizer);
+        return n < 0 ? -1 : (PyErr_NoMemory(), -1);
+    }
+    context->optimizers[context->n_optimizers++] = optimizer;
+    optimizer->amp = (amp_optimizer)AMP_OPTIMIZER_INIT;
+    optimizer->amp.flags = AMP_OPTIMIZER_HOLDS_MASTERS;
+    optimizer->amp.host = &context->host;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (append_param(context, optimizer, PyList_GetItem(tensors, i))) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int amp_py_read_optimizers(amp_py_Context *context, PyObject *list)
+{
+    const Py_ssize_t n = PyList_Size(list);
+    context->optimizers = n < 0 ? NULL : calloc((size_t)n + 1, sizeof *context->optimizers);
+    if (context->optimizers == NULL) {
+        return n < 0 ? -1 : (PyErr_NoMemory(), -1);
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (read_optimizer(context, PyList_GetItem(list, i))) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* The handles of an optimizer's parameters for amp_initialize_many; free() it. */
+void **amp_py_handles_of(const struct amp_py_optimizer *optimizer)
+{
+    void **handles = calloc(optimizer->n + 1, sizeof *handles);
+    for (size_t i = 0; handles && i < optimizer->n; i++) {
+        handles[i] = optimizer->params[i]->tensor;
+    }
+    return handles;
+}
+
+/* ---- ops ---- */
+
+static int read_op(PyObject *entry, amp_op *op)
+{
+    int op_class = 0;
+    PyObject *class_object = Py_None;
+    *op = (amp_op)AMP_OP_INIT;
+    if (!PyArg_ParseTuple(entry, "szzO", &op->name, &op->aliases, &op->schema, &class_object)) {
+        return -1;
+    }
+    if (class_object != Py_None) {
+        op_class = (int)PyLong_AsLong(class_object);
+    }
+    op->op_class = op_class;
+    op->flags = AMP_OP_DIRECT;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+amp_op *amp_py_read_ops(PyObject *list, size_t *n)
+{
+    *n = (size_t)PyList_Size(list);
+    amp_op *ops = calloc(*n + 1, sizeof *ops);
+    if (ops == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (size_t i = 0; i < *n; i++) {
+        if (read_op(PyList_GetItem(list, (Py_ssize_t)i), &ops[i])) {
+            free(ops);
+            return NULL;
+        }
+    }
+    return ops;
+}
+
+/* ---- parameters that come later ---- */
+
+PyObject *amp_py_Context_add_params(PyObject *self, PyObject *args)
+{
+    amp_py_Context *context = amp_py_live(self);
+    PyObject *index, *list;
+    if (context == NULL || !PyArg_ParseTuple(args, "OO!:add_params", &index, &PyList_Type, &list)) {
+        return NULL;
+    }
+    struct amp_py_optimizer *optimizer = amp_py_optimizer_at(context, index);
+    size_t n = 0;
+    amp_param *params = optimizer ? amp_py_read_params(context, list, &n) : NULL;
+    if (params == NULL) {
+        return NULL;
+    }
+    const size_t before = optimizer->n;
+    amp_status status = AMP_OK;
+    int bad = 0;
+    for (size_t i = 0; i < n && !bad; i++) {
+        bad = append_param(context, optimizer, params[i].tensor);
+    }
+    if (!bad) {
+        status = amp_add_params(&optimizer->amp, params, n);
+        amp_py_drop_held(context);
+    }
+    free(params);
+    if (bad || status != AMP_OK) {
+        optimizer->n = before;
+        return bad ? NULL : amp_py_context_raise(context, status);
+    }
+    return amp_py_make_masters(context, optimizer, before) ? NULL : Py_NewRef(Py_None);
+}

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libamp's hooks over torch tensors: a handle is a PyObject *. All of them run with the GIL. */
+#include "context.h"
+
+#include <string.h>
+
+/* ---- the context's parameters by address ---- */
+
+struct amp_py_param *amp_py_find(const amp_py_Context *context, const void *tensor)
+{
+    const size_t mask = context->table_size - 1;
+    if (context->table_size == 0) {
+        return NULL;
+    }
+    for (size_t i = ((uintptr_t)tensor >> 4) & mask; context->table[i]; i = (i + 1) & mask) {
+        if (context->table[i]->tensor == tensor) {
+            return context->table[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- exceptions inside hooks ---- */
+
+void amp_py_keep_error(amp_py_Context *context)
+{
+    if (context->error[0]) {
+        PyErr_Clear();
+    } else {
+        PyErr_Fetch(&context->error[0], &context->error[1], &context->error[2]);
+    }
+}
+
+PyObject *amp_py_context_raise(amp_py_Context *context, amp_status status)
+{
+    if (context->error[0]) {
+        PyErr_Restore(context->error[0], context->error[1], context->error[2]);
+        memset(context->error, 0, sizeof context->error);
+        return NULL;
+    }
+    return amp_py_raise(status);
+}
+
+static amp_status fail(amp_py_Context *context)
+{
+    amp_py_keep_error(context);
+    return AMP_ERR_HOST_FAILED;
+}
+
+/* ---- looking ---- */
+
+/* The dimensions in the order in which the parameter's elements lie: so a dense block is compact, channels last too. */
+static void permute(const struct amp_py_param *param, amp_tensor_view *view)
+{
+    static _Thread_local int64_t shape[AMP_PY_MAX_DIMS], strides[AMP_PY_MAX_DIMS];
+    if (view->ndim != param->ndim || !view->strides) {
+        return;
+    }
+    for (int32_t i = 0; i < view->ndim; i++) {
+        shape[i] = view->shape[param->order[i]];
+        strides[i] = view->strides[param->order[i]];
+    }
+    view->shape = shape;
+    view->strides = strides;
+}
+
+static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
+{
+    amp_py_Context *context = self;
+    if (amp_py_view(tensor, view)) {
+        return fail(context);
+    }
+    const struct amp_py_param *param = context->looked_at;
+    if (param == NULL || param->held != tensor) {
+        param = amp_py_find(context, tensor);
+    } else if (param->master == NULL) { /* only what goes into a master has to lie as the parameter does */
+        return AMP_OK;
+    }
+    if (param && param->permuted) {
+        permute(param, view);
+    }
+    return AMP_OK;
+}
+
+static amp_dtype hook_dtype(void *self, void *tensor)
+{
+    (void)self;
+    return amp_py_dtype(tensor);
+}
+
+static uint64_t hook_version(void *self, void *tensor)
+{
+    (void)self;
+    return amp_py_version(tensor);
+}
+
+static int32_t hook_grad_enabled(void *self)
+{
+    (void)self;
+    return amp_py_grad_enabled();
+}
+
+/* ---- casting ---- */
+
+static amp_status hook_cast(void *self, void *tensor, amp_dtype to, void **out)
+{
+    *out = amp_py_to(tensor, to);
+    return *out ? AMP_OK : fail(self);
+}
+
+static void hook_release(void *self, void *tensor)
+{
+    (void)self;
+    Py_DECREF((PyObject *)tensor);
+}
+
+/* ---- gradients ---- */
+
+/* Where a parameter's gradient is: at its master, but for what backward has just made. */
+static PyObject *gradient_holder(const amp_py_Context *context, const struct amp_py_param *param, void *tensor)
+{
+    return param && param->master && !context->ending ? param->master : tensor;
+}
+
+static amp_status hook_grad(void *self, void *tensor, void **grad)
+{
+    amp_py_Context *context = self;
+    struct amp_py_param *param = amp_py_find(context, tensor);
+    PyObject *found = PyObject_GetAttr(gradient_holder(context, param, tensor), amp_py_names.grad);
+    if (found == NULL) {
+        return fail(context);
+    }
+    *grad = found == Py_None ? NULL : found;
+    if (param) {
+        PyObject *before = param->held;
+        param->held = found;
+        Py_XDECREF(before);
+        context->looked_at = param;
+    } else {
+        Py_DECREF(found);
+    }
+    return AMP_OK;
+}
+
+static amp_status hook_set_grad(void *self, void *tensor, void *grad)
+{
+    amp_py_Context *context = self;
+    const struct amp_py_param *param = amp_py_find(context, tensor);
+    PyObject *holder = gradient_holder(context, param, tensor);
+    PyObject *new = grad ? grad : Py_None;
+    PyObject *old = PyObject_GetAttr(holder, amp_py_names.grad); /* libamp's from here on */
+    int bad = old == NULL;
+    if (!bad && param && param->master) {
+        bad = (holder == tensor && PyObject_SetAttr(tensor, amp_py_names.grad, Py_None))
+            || PyObject_SetAttr(param->master, amp_py_names.grad, new);
+    } else if (!bad) {
+        bad = PyObject_SetAttr(tensor, amp_py_names.grad, new);
+    }
+    if (bad) {
+        Py_XDECREF(old);
+        return fail(context);
+    }
+    if (old == Py_None) {
+        Py_DECREF(old);
+    }
+    Py_XDECREF((PyObject *)grad);
+    return AMP_OK;
+}
+
+void amp_py_drop_held(amp_py_Context *context)
+{
+    context->looked_at = NULL;
+    for (size_t i = 0; i < context->n_params; i++) {
+        Py_CLEAR(context->params[i]->held);
+    }
+}
+
+/* ---- storage ---- */
+
+/* Fills *storage with the tensor's block; the reference goes with it. */
+static int put(amp_py_Context *context, PyObject *tensor, amp_storage *storage)
+{
+    storage->owner = tensor;
+    storage->data = amp_py_data(tensor);
+    PyObject *key = PyErr_Occurred() ? NULL : PyLong_FromVoidPtr(storage->data);
+    const int bad = key == NULL || PyDict_SetItem(context->blocks, key, tensor);
+    Py_XDECREF(key);
+    return bad ? -1 : 0;
+}
+
+static void forget(amp_py_Context *context, const amp_storage *storage)
+{
+    PyObject *key = PyLong_FromVoidPtr(storage->data);
+    if (key == NULL || PyDict_GetItemWithError(context->blocks, key) != storage->owner
+        || PyDict_DelItem(context->blocks, key)) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(key);
+}
+
+static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *storage)
+{
+    amp_py_Context *context = self;
+    (void)purpose;
+    PyObject *tensor = PyObject_CallMethod(context->storage, "alloc", "Kii", (unsigned long long)bytes, (int)device.type,
+                                           (int)device.id);
+    if (tensor == NULL || put(context, tensor, storage)) {
+        Py_XDECREF(tensor);
+        return fail(context);
+    }
+    storage->bytes = bytes;
+    if (!storage->data) { /* torch gives tensors without elements no address */
+        Py_DECREF(tensor);
+        return AMP_ERR_NO_MEMORY;
+    }
+    return AMP_OK;
+}
+
+static void hook_free(void *self, amp_storage *storage)
+{
+    forget(self, storage);
+    Py_XDECREF((PyObject *)storage->owner);
+}
+
+static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
+{
+    amp_py_Context *context = self;
+    if (context->dying) {
+        return AMP_ERR_HOST_FAILED;
+    }
+    PyObject *fresh = storage->owner;
+    PyObject *old = PyObject_CallMethod(context->storage, "swap", "OOO", (PyObject *)tensor, fresh,
+                                        amp_py_torch_dtype(storage->dtype));
+    if (old == NULL) {
+        return fail(context);
+    }
+    amp_storage out = { .dtype = amp_py_dtype(old) };
+    const amp_storage in = *storage;
+    if (put(context, old, &out)) {
+        Py_DECREF(old);
+        return fail(context);
+    }
+    amp_tensor_view view = { 0 };
+    if (amp_py_view(old, &view)) {
+        return fail(context);
+    }
+    out.bytes = view.dtype.bits / 8;
+    for (int32_t i = 0; i < view.ndim; i++) {
+        out.bytes *= (uint64_t)view.shape[i];
+    }
+    *storage = out;
+    forget(context, &in); /* it lies under the tensor now, which keeps it */
+    Py_DECREF(fresh);
+    return AMP_OK;
+}
+
+/* ---- events ---- */
+
+static void hook_event(void *self, const amp_event *event)
+{
+    amp_py_Context *context = self;
+    if (context->event == NULL || context->dying) {
+        return;
+    }
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *result = PyObject_CallFunction(
+        context->event, "isIdds", (int)event->kind, event->message ? event->message : "", (unsigned)event->loss_id,
+        (double)event->scale_before, (double)event->scale_after, event->first_nonfinite ? event->first_nonfinite : "");
+    if (result == NULL) {
+        amp_py_keep_error(context);
+    }
+    Py_XDECREF(result);
+    PyErr_Restore(type, value, trace);
+}
+
+void amp_py_host(amp_py_Context *context, amp_host *host)
+{
+    *host = (amp_host)AMP_HOST_INIT;
+    host->flags = AMP_HOST_TAPE_RETAINS_INPUTS;
+    host->self = context;
+    host->view = hook_view;
+    host->dtype = hook_dtype;
+    host->cast = hook_cast;
+    host->release = hook_release;
+    host->version = hook_version;
+    host->grad_enabled = hook_grad_enabled;
+    host->grad = hook_grad;
+    host->set_grad = hook_set_grad;
+    host->swap_data = hook_swap_data;
+    host->alloc = hook_alloc;
+    host->free = hook_free;
+    host->event = hook_event;
+}

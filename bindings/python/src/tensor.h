@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a torch.Tensor is, seen from C without torch's headers: attributes by interned names, and elements through DLPack's
+ * table of C functions where torch has one (2.10 and later). torch is imported when the first context is made. */
+#ifndef AMP_PY_TENSOR_H
+#define AMP_PY_TENSOR_H
+
+#include <stdbool.h>
+
+#include "py.h"
+
+/* Names that are looked up often. */
+extern struct amp_py_names {
+    PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad;
+} amp_py_names;
+
+/* Imports torch and looks up what is needed of it; again: nothing. -1 with an exception: there is no torch. */
+int amp_py_torch(void);
+/* Is it a torch.Tensor? No exception. */
+bool amp_py_is_tensor(PyObject *object);
+/* The type of its elements; AMP_DTYPE_OTHER for those that libamp leaves alone. No exception. */
+amp_dtype amp_py_dtype(PyObject *tensor);
+/* torch.float16 and so on, borrowed; NULL for types without one. */
+PyObject *amp_py_torch_dtype(amp_dtype dtype);
+/* tensor.to(dtype), on the tape: a new reference, or NULL with an exception. */
+PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype);
+/* Does autograd record on this thread? */
+bool amp_py_grad_enabled(void);
+/* Elements, for amp_host.view; shape and strides hold until the thread's next view. -1 with an exception. */
+int amp_py_view(PyObject *tensor, amp_tensor_view *view);
+/* `_version`; 0 for tensors without one (inference mode). No exception. */
+uint64_t amp_py_version(PyObject *tensor);
+/* The address of the first element, or NULL with an exception. */
+void *amp_py_data(PyObject *tensor);
+/* CUDA's stream that torch works on now, on device `id`; NULL: the default stream, or unknown. */
+void *amp_py_stream(int32_t id);
+
+#endif /* AMP_PY_TENSOR_H */
