@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apex.optimizers on libamp's kernels: on the CPU too, for FP32, FP16 and BF16."""
+
+from .fused_adagrad import FusedAdagrad
+from .fused_adam import FusedAdam
+from .fused_lamb import FusedLAMB
+from .fused_mixed_precision_lamb import FusedMixedPrecisionLamb
+from .fused_novograd import FusedNovoGrad
+from .fused_sgd import FusedSGD
+
+__all__ = [
+    "FusedAdagrad",
+    "FusedAdam",
+    "FusedLAMB",
+    "FusedMixedPrecisionLamb",
+    "FusedNovoGrad",
+    "FusedSGD",
+]

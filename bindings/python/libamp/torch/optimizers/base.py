@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the fused optimizers share: lists of tensors out of a group, one call of libamp.kernels for all of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ... import ArgumentError, kernels
+
+_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def fused_step(
+    rule: Any,
+    params: list[torch.Tensor],
+    grads: list[torch.Tensor],
+    state: dict[str, list[torch.Tensor]],
+    steps: Any,
+    model_params: list[torch.Tensor | None] | None = None,
+    **numbers: Any,
+) -> None:
+    """kernels.optimizer_step, which takes tensors of one device that lie alike; others are taken device by device."""
+    if not params:
+        return
+    try:
+        kernels.optimizer_step(rule, params, grads, state, steps=steps, model_params=model_params, **numbers)
+    except ArgumentError:
+        devices = {param.device for param in params}
+        tensors = itertools.chain(params, grads, *state.values())
+        if len(devices) == 1 and all(tensor.is_contiguous() for tensor in tensors):
+            raise
+        for device in devices:
+            which = [i for i, param in enumerate(params) if param.device == device]
+            lists = {"params": params, "grads": grads, "model_params": model_params, "steps": steps, **state}
+            part = {n: [v[i] for i in which] if isinstance(v, list) else v for n, v in lists.items()}
+            _step_of_copies(rule, part, numbers)
+
+
+def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -> None:
+    """Row-major copies of what is not row-major are stepped, and written back."""
+    copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def compact(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor) or tensor.is_contiguous():
+            return tensor
+        copies.append((tensor, tensor.detach().contiguous()))
+        return copies[-1][1]
+
+    steps, params, grads, model_params = (lists.pop(name) for name in ("steps", "params", "grads", "model_params"))
+    grads = [grad.contiguous() for grad in grads]
+    params = [compact(param) for param in params]
+    model_params = model_params and [compact(param) for param in model_params]
+    state = {name: [compact(tensor) for tensor in tensors] for name, tensors in lists.items()}
+    kernels.optimizer_step(rule, params, grads, state, steps=steps, model_params=model_params, **numbers)
+    for tensor, copy in copies:
+        tensor.copy_(copy)
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """
+    An optimizer whose step is one call of a C kernel a group: FP32, FP16 and BF16 parameters in any mixture, on the CPU
+    and on CUDA. Moments are FP32. Gradients are only read.
+    """
+
+    _moments: tuple[str, ...] = ()  # of one element for each of the parameter's
+    _attributes: tuple[str, ...] = ("set_grad_none",)  # that a pickle keeps
+
+    def __init__(self, params: Any, defaults: dict[str, Any], set_grad_none: bool) -> None:
+        self.set_grad_none = set_grad_none
+        super().__init__(params, defaults)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in self._attributes}}
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        """None: what set_grad_none said."""
+        super().zero_grad(set_to_none=self.set_grad_none if set_to_none is None else set_to_none)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._step_all()
+        return loss
+
+    def _step_all(self) -> None:
+        for group in self.param_groups:
+            self._step_group(group)
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _count(self, group: dict[str, Any]) -> int:
+        """How many steps the group had; it has one more now."""
+        before = int(group.get("step", 0))
+        group["step"] = before + 1
+        return before
+
+    def _lists(self, group: dict[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, Any]]]:
+        """Parameters that have gradients, these, and their states."""
+        params, grads, states = [], [], []
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            state = self.state[param]
+            if not state:
+                self._begin(param, state, group)
+            if grad.is_sparse:
+                raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
+            params.append(param)
+            grads.append(grad)
+            states.append(state)
+        return params, grads, states
+
+    def _begin(self, param: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """Zero moments."""
+        if param.dtype not in _TYPES:
+            raise RuntimeError(f"{type(self).__name__} has kernels for fp16, bf16 and fp32, not for {param.dtype}")
+        for name in self._moments:
+            state[name] = torch.zeros_like(param, dtype=torch.float32)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """torch brings floating state to the parameter's type; moments stay FP32, as they were saved."""
+        super().load_state_dict(state_dict)
+        saved = [index for group in state_dict["param_groups"] for index in group["params"]]
+        params = [param for group in self.param_groups for param in group["params"]]
+        for index, param in zip(saved, params, strict=True):
+            for name, value in state_dict["state"].get(index, {}).items():
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    place = torch.empty_like(param, dtype=torch.float32) if value.shape == param.shape else None
+                    self.state[param][name] = _fp32_at(value, param, place)
+
+
+def _fp32_at(value: torch.Tensor, param: torch.Tensor, place: torch.Tensor | None) -> torch.Tensor:
+    if place is None:
+        return value.detach().to(device=param.device, dtype=torch.float32, copy=True)
+    return place.detach().copy_(value.detach())
+
+
+def of_each(states: Iterable[dict[str, Any]], *names: str) -> dict[str, list[torch.Tensor]]:
+    states = list(states)
+    return {name: [state[name] for state in states] for name in names}

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .base import FusedOptimizer, fused_step, of_each
+from .scaling import Scaling
+
+
+class FusedAdam(FusedOptimizer):
+    """
+    Adam in one pass; with adam_w_mode, the default, AdamW. The number of steps is the group's.
+
+    capturable: the number of steps is a tensor, so that a step can be part of a CUDA graph (lr is what it was when the
+    graph was captured), and torch's GradScaler leaves unscaling and skipping to the step. master_weights, for which
+    capturable is needed: 16-bit parameters have FP32 masters, state["master_param"], which are stepped and rounded.
+    """
+
+    _moments = ("exp_avg", "exp_avg_sq")
+    _attributes = ("set_grad_none", "adam_w_mode", "capturable", "master_weights")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        set_grad_none: bool = True,
+        capturable: bool = False,
+        master_weights: bool = False,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedAdam has no AMSGrad variant")
+        if master_weights and not capturable:
+            raise RuntimeError("FusedAdam: master_weights needs capturable=True")
+        self.adam_w_mode = 1 if adam_w_mode else 0
+        self.capturable = capturable
+        self.master_weights = master_weights
+        self._step_supports_amp_scaling = capturable
+        defaults = {
+            "lr": lr,
+            "bias_correction": bias_correction,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
+        super().__init__(params, defaults, set_grad_none)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._step_supports_amp_scaling = self.capturable
+
+    def _begin(self, param: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        super()._begin(param, state, group)
+        if self.master_weights and param.dtype != torch.float32:
+            state["master_param"] = param.detach().clone().float()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, *old: Any, **options: Any) -> Any:
+        """grad_scaler=: a torch.cuda.amp.GradScaler whose gradients are scaled still; capturable alone."""
+        grad_scaler = options.pop("grad_scaler", None)
+        if any(value is not None for value in (*old, *options.values())):
+            raise RuntimeError(
+                "FusedAdam.step takes a closure and grad_scaler alone: gradients are the parameters'"
+            )
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        scaling = Scaling(self, grad_scaler) if self.capturable else None
+        for group in self.param_groups:
+            if scaling is None:
+                self._step_group(group)
+            else:
+                self._step_on_device(group, scaling)
+        return loss
+
+    def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "lr": float(group["lr"]),
+            "betas": group["betas"],
+            "eps": group["eps"],
+            "weight_decay": group["weight_decay"],
+            "bias_correction": bool(group["bias_correction"]),
+        }
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        params, grads, states = self._lists(group)
+        rule = "adamw" if self.adam_w_mode else "adam"
+        steps = self._count(group)
+        fused_step(rule, params, grads, of_each(states, *self._moments), steps, **self._numbers(group))
+
+    def _step_on_device(self, group: dict[str, Any], scaling: Scaling) -> None:
+        params, grads, states = self._lists(group)
+        if not params:
+            return
+        device = params[0].device
+        step = torch.as_tensor(group.get("step", 0), dtype=torch.int64, device=device).reshape(1)
+        counts = step.expand(len(params)).contiguous()  # each tensor's, which the kernel advances unless it skips
+        moments = of_each(states, *self._moments)
+        masters = [state.get("master_param", param) for param, state in zip(params, states, strict=True)]
+        halves = [None if master is param else param for master, param in zip(masters, params, strict=True)]
+        fused_step(
+            "adamw" if self.adam_w_mode else "adam",
+            masters,
+            grads,
+            moments,
+            counts,
+            model_params=halves if self.master_weights else None,
+            **scaling.arguments(device),
+            **self._numbers(group),
+        )
+        group["step"] = counts[:1]

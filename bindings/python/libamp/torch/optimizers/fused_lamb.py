@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ... import kernels
+from .base import FusedOptimizer, fused_step, of_each
+
+
+def global_norm(grads: list[torch.Tensor], scale: Any = 1.0) -> Any:
+    """The L2 norm of all gradients times scale; on CUDA it stays there. Of several devices: a number."""
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for grad in grads:
+        by_device.setdefault(grad.device, []).append(grad)
+    norms = []
+    for device, own in by_device.items():
+        norm = torch.zeros(1, dtype=torch.float32, device=device)
+        kernels.check([g.contiguous() for g in own], scale, norm=norm, found_inf=torch.zeros_like(norm))
+        norms.append(norm)
+    if len(norms) == 1:
+        return norms[0]
+    return sum(float(norm) ** 2 for norm in norms) ** 0.5
+
+
+class FusedLAMB(FusedOptimizer):
+    """
+    LAMB: Adam's update of each tensor, made as long as the tensor times lr. max_grad_norm: gradients of all groups
+    together are brought down to it first (0: never). use_nvlamb: also without weight decay.
+    """
+
+    _moments = ("exp_avg", "exp_avg_sq")
+    _attributes: tuple[str, ...] = ("set_grad_none", "adam_w_mode", "use_nvlamb")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        amsgrad: bool = False,
+        adam_w_mode: bool = True,
+        grad_averaging: bool = True,
+        set_grad_none: bool = True,
+        max_grad_norm: float = 1.0,
+        use_nvlamb: bool = False,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedLAMB has no AMSGrad variant")
+        self.adam_w_mode = 1 if adam_w_mode else 0
+        self.use_nvlamb = use_nvlamb
+        defaults = {
+            "lr": lr,
+            "bias_correction": bias_correction,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "grad_averaging": grad_averaging,
+            "max_grad_norm": max_grad_norm,
+        }
+        super().__init__(params, defaults, set_grad_none)
+
+    def _step_all(self) -> None:
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if any(grad.is_sparse for grad in grads):
+            raise RuntimeError("FusedLAMB does not support sparse gradients")
+        norm = global_norm(grads) if grads else None
+        for group in self.param_groups:
+            params, own, states = self._lists(group)
+            moments, steps = of_each(states, *self._moments), self._count(group)
+            fused_step("lamb", params, own, moments, steps, grad_norm=norm, **self._numbers(group))
+
+    def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "lr": float(group["lr"]),
+            "betas": group["betas"],
+            "eps": group["eps"],
+            "weight_decay": group["weight_decay"],
+            "max_grad_norm": float(group["max_grad_norm"] or 0.0),
+            "bias_correction": bool(group["bias_correction"]),
+            "grad_averaging": bool(group["grad_averaging"]),
+            "decoupled": bool(self.adam_w_mode),
+            "nvlamb": bool(self.use_nvlamb),
+        }

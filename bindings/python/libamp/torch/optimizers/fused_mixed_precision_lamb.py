@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .base import fused_step, of_each
+from .fused_lamb import FusedLAMB, global_norm
+from .scaling import Scaling
+
+
+class FusedMixedPrecisionLamb(FusedLAMB):
+    """
+    LAMB with FP32 masters of its own, state["master_param"], for parameters of reduced_precision_dtype (None: FP16
+    and BF16); `step` is where counting begins. torch's GradScaler leaves unscaling and skipping to it. lr and the
+    number of steps are tensors in the groups.
+    """
+
+    _attributes = (*FusedLAMB._attributes, "reduced_precision_dtype")
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        step: int = 0,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        amsgrad: bool = False,
+        adam_w_mode: bool = True,
+        grad_averaging: bool = True,
+        max_grad_norm: float = 1.0,
+        use_nvlamb: bool = False,
+        reduced_precision_dtype: torch.dtype | None = None,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedMixedPrecisionLamb has no AMSGrad variant")
+        self.reduced_precision_dtype = reduced_precision_dtype
+        super().__init__(
+            params,
+            torch.as_tensor(lr, dtype=torch.float32),
+            bias_correction,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            adam_w_mode,
+            grad_averaging,
+            True,
+            max_grad_norm,
+            use_nvlamb,
+        )
+        for group in self.param_groups:
+            device = group["params"][0].device if group["params"] else None
+            group["step"] = torch.tensor([step], dtype=torch.int64, device=device)
+            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device)
+
+    def _begin(self, param: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        super()._begin(param, state, group)
+        reduced = self.reduced_precision_dtype
+        if param.dtype == reduced or (reduced is None and param.dtype != torch.float32):
+            state["master_param"] = param.detach().clone().float()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        """grad_scaler=: a torch.cuda.amp.GradScaler whose gradients are scaled still."""
+        grad_scaler = options.pop("grad_scaler", None)
+        if options:
+            raise TypeError(f"step() got an unexpected keyword argument '{next(iter(options))}'")
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if not grads:
+            return loss
+        if any(grad.is_sparse for grad in grads):
+            raise RuntimeError("FusedMixedPrecisionLamb does not support sparse gradients")
+        scaling = Scaling(self, grad_scaler)
+        norm = global_norm(grads, scaling.arguments(grads[0].device).get("inv_scale", 1.0))
+        for group in self.param_groups:
+            self._step_masters(group, norm, scaling)
+        return loss
+
+    def _step_masters(self, group: dict[str, Any], norm: Any, scaling: Scaling) -> None:
+        params, grads, states = self._lists(group)
+        if not params:
+            return
+        device = params[0].device
+        step = torch.as_tensor(group.get("step", 0), dtype=torch.int64, device=device).reshape(1)
+        counts = step.expand(len(params)).contiguous()
+        masters = [state.get("master_param", param) for param, state in zip(params, states, strict=True)]
+        halves = [None if master is param else param for master, param in zip(masters, params, strict=True)]
+        moments = of_each(states, *self._moments)
+        arguments = {**self._numbers(group), **scaling.arguments(device), "grad_norm": norm}
+        fused_step("lamb", masters, grads, moments, counts, model_params=halves, **arguments)
+        group["step"] = counts[:1]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch's GradScaler leaves to an optimizer that unscales by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Scaling:
+    """
+    From a scaler handed to step, or from the attributes that GradScaler.step sets around it: grad_scale, the scale or
+    None where gradients are unscaled, and found_inf. Without either: gradients are what they are.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, scaler: Any = None) -> None:
+        self.scale: torch.Tensor | None = getattr(optimizer, "grad_scale", None)
+        self.found_inf: torch.Tensor | None = getattr(optimizer, "found_inf", None)
+        if scaler is not None and scaler.is_enabled():
+            found = list(scaler._check_inf_per_device(optimizer).values())
+            self.scale = scaler._get_scale_async()
+            self.found_inf = sum((value.to(found[0].device) for value in found[1:]), found[0])
+
+    def arguments(self, device: torch.device) -> dict[str, Any]:
+        """inv_scale and found_inf as kernels take them, on the device."""
+        arguments: dict[str, Any] = {}
+        if self.scale is not None:
+            arguments["inv_scale"] = self.scale.to(device).double().reciprocal().float().reshape(1)
+        if self.found_inf is not None:
+            arguments["found_inf"] = self.found_inf.to(device).float().reshape(1)
+        return arguments
