@@ -150,6 +150,9 @@ class Header:
             self.structure = started.group(1) if started else self.structure
             self.depth += line.count("{") + line.count("(") - line.count("}") - line.count(")")
             self.open = self.depth > 0 or not line.rstrip().endswith(";")
+        if line.startswith("} // namespace") and not self.depth:
+            self.close_section()
+            self.section = None
         mark = " " + behind(trailing) if trailing and not line.startswith("#endif") else ""
         self.output += [one + mark for one in declarations(line)]
         self.fresh, self.continued = False, line.endswith("\\")

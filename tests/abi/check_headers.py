@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Each public header compiles alone, twice included, in every C from C99 and every C++ from C++11 on, with gcc and clang
-where they are, without a warning, and so does each of its _INIT macros: check_headers.py INCLUDE_DIR CC... Prints TAP."""
+"""Each public header compiles alone, twice included, in every C from C99 and every C++ from C++11 on (those of C++ from
+C++17), with gcc and clang where they are, without a warning, and so does each of its _INIT macros and templates:
+check_headers.py INCLUDE_DIR CC... Prints TAP."""
 import pathlib
 import platform
 import re
@@ -17,7 +18,7 @@ MACHINES = {"amp_symbol.h": {"x86_64", "aarch64"}}
 C_STANDARDS = [["c99"], ["c11"], ["c17", "c18"], ["c23", "c2x"]]
 CXX_STANDARDS = [["c++11"], ["c++14"], ["c++17"], ["c++20", "c++2a"], ["c++23", "c++2b"]]
 EXTRA = {"c": ["-Wstrict-prototypes", "-Wmissing-prototypes"], "c++": []}
-VARIANTS = [[], ["-fshort-enums"]]
+VARIANTS = {".h": [[], ["-fshort-enums"]], ".hpp": [["-Wconversion"], ["-Wconversion", "-fno-exceptions"]]}
 
 
 def program_for(header):
@@ -27,7 +28,24 @@ def program_for(header):
     for macro in macros:
         lines.append(f"extern {macro.lower()} test_{macro}; {macro.lower()} test_{macro} = {macro}_INIT;")
     lines += USES.get(header.name, [])
+    if header.suffix == ".hpp":
+        lines += instances(header)
     return "\n".join(lines) + "\n", len(macros)
+
+
+def instances(header):
+    """Every class template with each choice of errors."""
+    names = re.findall(r"^template <class Errors> class (\w+) \{", header.read_text(encoding="utf-8"), re.MULTILINE)
+    for policy in ("statuses", "throwing"):
+        guarded = policy == "throwing"
+        yield from ["#ifdef __cpp_exceptions"] * guarded
+        yield from (f"template class amp::{name}<amp::{policy}>;" for name in names)
+        yield from ["#endif"] * guarded
+
+
+def leaked(header):
+    """Macros that a C++ header defines, its guard aside."""
+    return re.findall(r"^#\s*define (?!AMP_\w*HPP$)(\w+)", header.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def known(compiler, language, names):
@@ -35,25 +53,30 @@ def known(compiler, language, names):
     return next((name for name in names if compiles(compiler, language, [f"-std={name}"], "") is None), None)
 
 
-def cases(own):
+def cases(own, suffix):
     """(language, compiler or None, standard's first name, its name there, further arguments)"""
-    for language, compilers, standards in (("c", c_compilers(own), C_STANDARDS), ("c++", cxx_compilers(), CXX_STANDARDS)):
+    languages = (("c", c_compilers(own), C_STANDARDS), ("c++", cxx_compilers(), CXX_STANDARDS))
+    if suffix == ".hpp":
+        languages = (("c++", cxx_compilers(), CXX_STANDARDS[2:]),)
+    for language, compilers, standards in languages:
         for compiler in compilers or [None]:
             for names in standards:
                 name = compiler and known(compiler, language, names)
-                for variant in VARIANTS:
+                for variant in VARIANTS[suffix]:
                     yield language, compiler, names[0], name, variant
 
 
 def main():
     include, own = pathlib.Path(sys.argv[1]), sys.argv[2:]
-    programs = [(header, *program_for(header)) for header in sorted(include.glob("*.h"))]
-    plan = [(program, case) for program in programs for case in cases(own)]
-    print(f"1..{len(plan) + 2}")
+    programs = [(header, *program_for(header)) for header in sorted(include.glob("*.h*"))]
+    plan = [(program, case) for program in programs for case in cases(own, program[0].suffix)]
+    print(f"1..{len(plan) + 3}")
     print(f"{'ok' if plan else 'not ok'} 1 - there are public headers and compilers")
     wrong = compiles(own, "c", WARNINGS, "int f(int unused) { return 0; }\n")
     print(f"{'ok' if wrong else 'not ok'} 2 - a warning would be an error")
-    for number, ((header, program, macros), (language, compiler, standard, name, variant)) in enumerate(plan, 3):
+    macros = [macro for header, *_ in programs if header.suffix == ".hpp" for macro in leaked(header)]
+    print(f"{'not ok' if macros else 'ok'} 3 - headers of C++ leave no macro behind {' '.join(macros)}".rstrip())
+    for number, ((header, program, macros), (language, compiler, standard, name, variant)) in enumerate(plan, 4):
         what = " ".join([header.name, f"with {macros} _INIT macros as", standard, *variant])
         if not name:
             print(f"ok {number} - {what} # SKIP {'no C++ compiler' if compiler is None else f'{compiler[0]} is older'}")

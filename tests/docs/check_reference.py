@@ -52,6 +52,8 @@ def entries(output):
             if element.get("kind") == "struct":
                 yield "struct", element.findtext("compoundname"), text_of(element)
         for element in root.iter("memberdef"):
+            if element.get("prot") == "private" or "=delete" in (element.findtext("argsstring") or ""):
+                continue
             yield element.get("kind"), element.findtext("name") or "enum", text_of(element)
             for value in element.iter("enumvalue"):
                 yield "constant", value.findtext("name"), text_of(value)

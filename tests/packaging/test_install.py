@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`meson install` into a prefix, and programs outside the tree built with pkg-config: test_install.py SOURCE"""
+import os
 import pathlib
 import re
+import shutil
 import sys
 
 from support import QUICK, Tap, compiler, expect, run, scratch, setup
 
 HERE = pathlib.Path(__file__).resolve().parent
-PUBLIC = {"amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h", "amp.hpp"}
+PUBLIC = {"amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h", "amp.hpp", "amp_result.hpp"}
 
 
 def versions_of(source):
@@ -29,6 +31,12 @@ def build_consumer(program, pc_folder, *, static):
     return run("readelf", "-d", program, env={"LC_ALL": "C"})
 
 
+def build_cxx_consumer(program, pc_folder):
+    flags = run("pkg-config", "--cflags", "--libs", "libamp", env={"PKG_CONFIG_PATH": str(pc_folder)}).split()
+    command = (os.environ.get("CXX") or "c++").split()
+    run(*command, "-std=c++17", "-Wall", "-Wextra", "-Werror", HERE / "consumer.cpp", "-o", program, *flags)
+
+
 def main():
     source, tap = pathlib.Path(sys.argv[1]), Tap()
     version, soversion = versions_of(source)
@@ -41,7 +49,7 @@ def main():
 
         with tap.test("installs what is public and nothing else"):
             headers = {file.name for file in (prefix / "include").rglob("*") if file.is_file()}
-            expect({"amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h"} <= headers <= PUBLIC, f"headers: {sorted(headers)}")
+            expect(headers == PUBLIC, f"headers: {sorted(headers)}")
             libraries = {file.name for file in prefix.rglob("lib*") if file.is_file() and "libamp" in file.name}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", "libamp.pc"}
             expect(wanted <= libraries, f"libraries: {sorted(libraries)}, wanted {sorted(wanted)}")
@@ -65,6 +73,12 @@ def main():
             dynamic = build_consumer(folder / "static", pc_folder, static=True)
             expect("libamp.so" not in dynamic, f"it needs libamp.so:\n{dynamic}")
             expect(run(folder / "static").strip() == version, "amp_version")
+
+        if shutil.which((os.environ.get("CXX") or "c++").split()[0]):
+            with tap.test("a program in C++ outside builds and runs"):
+                build_cxx_consumer(folder / "cxx", pc_folder)
+                said = run(folder / "cxx", env={"LD_LIBRARY_PATH": str(pc_folder.parent)})
+                expect(said.strip() == version, f"it says {said.strip()}, amp.h {version}")
 
         with tap.test("installs under DESTDIR too"):
             run("meson", "install", "-C", build, "--destdir", folder / "staged")
