@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what `meson test` ran in a build folder: count_tests.py BUILD
+"""Counts what `meson test` ran in a build folder, or pytest: count_tests.py BUILD, or --junit FILE
 
 A TAP test counts each of its points, any other test counts as one. A test that tested nothing has failed. Writes the
 skips with their reasons and the failures, for people, and as the last line "passed failed skipped".
@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 import sys
+import xml.etree.ElementTree
 
 POINT = re.compile(r"^(not )?ok\b\s*\d*\s*(?:- )?([^#]*)(?:#\s*(\w+)\S*\s*(.*))?$", re.IGNORECASE)
 PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*skip\S*\s*(.*))?$", re.IGNORECASE)
@@ -95,8 +96,24 @@ def count(build):
     return counts
 
 
+def count_junit(path):
+    counts = Counts()
+    for case in xml.etree.ElementTree.parse(path).iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
+        bad = case.find("failure") if case.find("failure") is not None else case.find("error")
+        skip = case.find("skipped")
+        if bad is not None:
+            lines = [line for line in (bad.text or "").splitlines() if line.strip()]
+            counts.fail(name, " ".join((bad.get("message") or "").split())[:200], shortened(lines))
+        elif skip is not None:
+            counts.skip(name, skip.get("message") or "no reason given")
+        else:
+            counts.ok()
+    return counts
+
+
 def main():
-    counts = count(pathlib.Path(sys.argv[1]))
+    counts = count_junit(sys.argv[2]) if sys.argv[1] == "--junit" else count(pathlib.Path(sys.argv[1]))
     for line in counts.skips + counts.failures:
         print(f"   {line}")
     print(counts.passed, counts.failed, counts.skipped)

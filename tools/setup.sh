@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
-# Sourced by tools/demo and tools/test, which set `root` (the repository) and `me` (their name for messages).
+# Sourced by tools/demo, tools/test and tools/bench, which set `root` (the repository) and `me` (their name for messages).
 #
 #   setup_need THING...   check each thing; install what is missing; exit 2, printing the command, where that fails
 #   setup_want THING...   the same for things without which a check is merely skipped: a note instead of the exit
@@ -52,6 +52,8 @@ present() {
     dlpack) compiles gcc c dlpack/dlpack.h ;;
     mpi) have mpirun && library ompi-c 3 ;;
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
+    python-venv) have python3 && python3 -c 'import venv, ensurepip' 2>/dev/null ;;
+    python-dev) have python3 && [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
     cuda) at_least "$(cuda_version)" 12.4 ;;
@@ -76,6 +78,8 @@ describe() {
     dlpack) echo "<dlpack/dlpack.h>" ;;
     mpi) echo "Open MPI with headers" ;;
     python3) echo "python3 >= 3.7" ;;
+    python-venv) echo "Python's venv and ensurepip" ;;
+    python-dev) echo "<Python.h>" ;;
     binutils) echo "nm, readelf and objcopy" ;;
     arm64) echo "a cross compiler for arm64, and qemu-aarch64" ;;
     doxygen) echo "doxygen >= 1.9" ;;
@@ -96,6 +100,12 @@ packages() {
     apt-get:c++) echo g++ ;;
     apt-get:arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user ;;
     apt-get:ninja) echo ninja-build ;;
+    apt-get:python-venv) echo python3-venv ;;
+    apt-get:python-dev) echo python3-dev ;;
+    dnf:python-dev | zypper:python-dev) echo python3-devel ;;
+    apk:python-dev) echo python3-dev ;;
+    pacman:python-venv | pacman:python-dev) echo python ;;
+    *:python-venv) echo python3 ;;
     apt-get:libffi) echo libffi-dev ;;
     apt-get:jansson) echo libjansson-dev ;;
     apt-get:onednn) echo libdnnl-dev ;;

@@ -153,7 +153,8 @@ def test_counts(tap, machine, test, elsewhere):
 
 
 def test_options(tap, machine, test):
-    for arguments in (["--bogus"], ["stray"], ["--jobs"], ["--jobs", "0"], ["--jobs=many"], ["--suite"], ["--suite=;"]):
+    for arguments in (["--bogus"], ["stray"], ["--jobs"], ["--jobs", "0"], ["--jobs=many"], ["--suite"], ["--suite=;"],
+                      ["--python", "--suite", "unit"]):
         with tap.test(f"tools/test {' '.join(arguments)} is refused with the list"):
             expect("--strict" in machine.run(test, *arguments, status=2), "no list")
     with tap.test("tools/test --help"):
@@ -167,6 +168,43 @@ def test_broken_build(tap, machine, root, test):
         expect(last_line(said) == "0 passed, 1 failed, 0 skipped" and "on purpose" in said, said)
     with tap.test("and is one no more when mended"):
         machine.run(test, "--suite", "unit")
+
+
+JUNIT = """<?xml version="1.0"?><testsuites><testsuite name="pytest">
+<testcase classname="test_a" name="fine"/>
+<testcase classname="test_a" name="bad"><failure message="assert 1 == 2">line of the test</failure></testcase>
+<testcase classname="test_b" name="broken"><error message="no fixture"/></testcase>
+<testcase classname="test_b" name="gpu"><skipped message="no GPU here"/></testcase>
+</testsuite></testsuites>
+"""
+
+
+def test_python(tap, folder, root, test):
+    """What tools/test --python needs and cannot have, it says, with status 2."""
+    cache = {"AMP_PYTHON_CACHE": str(folder / "cache"), "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0",
+             "PIP_EXTRA_INDEX_URL": "", "PIP_NO_CACHE_DIR": "1"}
+    disks = {name: f"echo Filesystem; echo disk 1 1 {gigabytes << 20} 1% /"
+             for name, gigabytes in (("full", 7), ("free", 99))}
+    old = {"oldpython": "case $* in *version_info*) echo 3.9 ;; *) exit 1 ;; esac"}
+    # A Python that has no PyTorch, whatever this machine's has.
+    bare = {"barepython": f"case $* in *torch*) exit 1 ;; esac\nexec {sys.executable} \"$@\""}
+    for name, what, fakes, environment, wanted in (
+            ("disk", "a full disk", {**bare, "df": disks["full"]}, {"AMP_PYTHON": "barepython"},
+             "needs 8 GB and there are 7"),
+            ("network", "no network", {**bare, "df": disks["free"]}, {"AMP_PYTHON": "barepython"},
+             "is there a network?"),
+            ("old", "an old Python", old, {"AMP_PYTHON": "oldpython"}, "3.10 or later is needed"),
+            ("none", "a Python that is not there", {}, {"AMP_PYTHON": "no-such-python"}, "'no-such-python' does not run")):
+        machine = Machine(folder / f"python-{name}", [], {**ROOT, **fakes}, {**cache, **environment})
+        with tap.test(f"tools/test --python with {what}: status 2 and why"):
+            expect(wanted in machine.run(test, "--python", status=2), "it does not say so")
+        with tap.test(f"and nothing half made is left after {what}"):
+            expect(not list((folder / "cache").glob("newest-*")), "an environment is left")
+    with tap.test("pytest's results are counted like Meson's"):
+        (folder / "junit.xml").write_text(JUNIT, encoding="utf-8")
+        said = run(sys.executable, root / "tools" / "count_tests.py", "--junit", folder / "junit.xml")
+        expect(last_line(said) == "1 2 1" and "skipped test_b::gpu: no GPU here" in said, said)
+        expect("FAILED  test_a::bad: assert 1 == 2" in said and "line of the test" in said, said)
 
 
 @contextlib.contextmanager
@@ -198,6 +236,7 @@ def main():
         machine = Machine(folder / "complete", [], {**ROOT, "apt-get": FAILING})
         test_missing(tap, folder, (demo, test))
         test_installs(tap, folder, test)
+        test_python(tap, folder, root, test)
         test_options(tap, machine, test)
         test_counts(tap, machine, test, elsewhere)
         test_broken_build(tap, machine, root, test)

