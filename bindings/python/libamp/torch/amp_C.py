@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The functions of Apex's compiled module amp_C, with its way of calling, on libamp.kernels: on the CPU and on CUDA.
+
+Each takes (chunk_size, noop_flag, lists, ...): the chunk size means nothing here; the flag is an integer tensor of
+one element, which is set where something is not finite, or prevents the work where it is set, as each function says.
+Lists are as long as each other; a list may mix types, and have empty tensors in it. Moments are computed in FP32
+whatever they are kept in; gradients are only read, but by adam_capturable. Nothing waits for the device, but for a
+rate that is a tensor on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import kernels
+from .optimizers.base import fused_step
+from .optimizers.fused_novograd import inf_norm_step
+
+_Lists = Sequence[Sequence[torch.Tensor]]
+
+
+def _checked(lists: _Lists, *depths: int) -> list[list[torch.Tensor]]:
+    if len(lists) not in depths:
+        raise RuntimeError(f"amp_C: expected {' or '.join(map(str, depths))} lists of tensors, got {len(lists)}")
+    if any(len(tensors) == 0 or len(tensors) != len(lists[0]) for tensors in lists):
+        raise RuntimeError(f"amp_C: lists must be equally long and not empty, got {[len(t) for t in lists]}")
+    return [list(tensors) for tensors in lists]
+
+
+def _number(tensors: list[torch.Tensor], count: int = 1) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.float32, device=tensors[0].device)
+
+
+def _set(flag: torch.Tensor, found: torch.Tensor) -> None:
+    flag.copy_(torch.maximum(flag, found.to(flag.dtype).reshape(flag.shape)))
+
+
+def _is_set(flag: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return (flag.reshape(-1)[:1] != 0).to(device=device, dtype=torch.float32)
+
+
+def _scalar(value: Any, device: torch.device) -> Any:
+    """A tensor of one FP32 element as kernels take it; a number as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(device=device, dtype=torch.float32).reshape(-1)[:1].contiguous()
+
+
+# ---- scaling and norms ----
+
+
+@torch.no_grad()
+def multi_tensor_scale(chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, scale: float) -> None:
+    """out = in * scale, in FP32. Sets the flag where a result is not finite."""
+    source, out = _checked(lists, 2)
+    found = _number(source)
+    kernels.scale(out, source, scale, found_inf=found)
+    _set(noop_flag, found)
+
+
+@torch.no_grad()
+def multi_tensor_axpby(
+    chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, a: float, b: float, arg_to_check: int
+) -> None:
+    """out = a * x + b * y, in FP32. Sets the flag for x alone (0), y alone (1), or the result (-1)."""
+    x, y, out = _checked(lists, 3)
+    found = _number(x)
+    if arg_to_check != -1:  # before out, which may be one of them
+        kernels.check(x if arg_to_check == 0 else y, norm=_number(x), found_inf=found)
+    kernels.axpby(out, a, x, b, y, found_inf=found if arg_to_check == -1 else _number(x))
+    _set(noop_flag, found)
+
+
+def _norms(
+    noop_flag: torch.Tensor, tensors: list[torch.Tensor], scale: Any, per_tensor: bool | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    norm, found = _number(tensors), _number(tensors)
+    norms = _number(tensors, len(tensors) if per_tensor else 0)
+    kernels.check(tensors, scale, norm=norm, norms=norms if per_tensor else None, found_inf=found)
+    _set(noop_flag, found)
+    return norm, norms
+
+
+@torch.no_grad()
+def multi_tensor_l2norm(
+    chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, per_tensor: bool | None = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The L2 norm of all elements, and of each tensor (or an empty tensor). Sets the flag where one is not finite."""
+    (tensors,) = _checked(lists, 1)
+    return _norms(noop_flag, tensors, 1.0, per_tensor)
+
+
+multi_tensor_l2norm_mp = multi_tensor_l2norm
+
+
+@torch.no_grad()
+def multi_tensor_unscale_l2norm(
+    chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, inv_scale: torch.Tensor, per_tensor: bool | None = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As multi_tensor_l2norm, of the elements times inv_scale, which stay as they are."""
+    (tensors,) = _checked(lists, 1)
+    return _norms(noop_flag, tensors, _scalar(inv_scale, tensors[0].device), per_tensor)
+
+
+@torch.no_grad()
+def multi_tensor_l2norm_scale(
+    chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, scale: float, per_tensor: bool | None = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """out = in * scale, and the norms of in."""
+    source, out = _checked(lists, 2)
+    norms = _norms(noop_flag, source, 1.0, per_tensor)
+    kernels.scale(out, source, scale, found_inf=_number(source))
+    return norms
+
+
+# ---- optimizers ----
+
+
+class _Moments:
+    """FP32 stand-ins of moments that are kept in 16 bits."""
+
+    def __init__(self, **lists: list[torch.Tensor]) -> None:
+        self.kept = lists
+        self.wide = {name: [t.float() for t in tensors] for name, tensors in lists.items()}
+
+    def store(self) -> None:
+        for name, tensors in self.kept.items():
+            for kept, wide in zip(tensors, self.wide[name], strict=True):
+                if kept is not wide:
+                    kept.copy_(wide)
+
+
+def _step(rule: str, lists: list[Any], moments: _Moments, step: Any, low: Any = None, **numbers: Any) -> None:
+    """`step` is the number of this step, as Apex counts: 1 is the first. A tensor stays on the device."""
+    grads, params = lists
+    if isinstance(step, torch.Tensor):
+        counts = (step.reshape(-1)[:1].to(device=params[0].device, dtype=torch.int64) - 1).expand(len(params))
+        step = counts.contiguous()
+    else:
+        step = step - 1
+    fused_step(rule, params, grads, moments.wide, step, low, **numbers)
+    moments.store()
+
+
+@torch.no_grad()
+def multi_tensor_sgd(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    lists: _Lists,
+    wd: float,
+    momentum: float,
+    dampening: float,
+    lr: float,
+    nesterov: bool,
+    first_run: bool,
+    wd_after_momentum: bool,
+    scale: float,
+) -> None:
+    """Lists: gradients, weights, momenta[, 16-bit copies of the weights]. Gradients times scale. Nothing if set."""
+    checked = _checked(lists, 3, 4)
+    grads, params, buffers = checked[:3]
+    moments = _Moments(momentum_buffer=buffers) if momentum != 0 else _Moments()
+    _step(
+        "sgd",
+        [grads, params],
+        moments,
+        1 if first_run else 2,
+        checked[3] if len(checked) == 4 else None,
+        lr=float(lr),
+        momentum=momentum,
+        dampening=dampening,
+        weight_decay=wd,
+        nesterov=bool(nesterov),
+        decay_after_momentum=bool(wd_after_momentum),
+        inv_scale=scale,
+        found_inf=_is_set(noop_flag, params[0].device),
+    )
+
+
+def _adam(lists: list[Any], step: Any, mode: int, numbers: dict[str, Any], low: Any = None) -> None:
+    grads, params, exp_avg, exp_avg_sq = lists
+    moments = _Moments(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+    _step("adam" if mode == 0 else "adamw", [grads, params], moments, step, low, **numbers)
+
+
+@torch.no_grad()
+def multi_tensor_adam(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    lists: _Lists,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    step: int,
+    mode: int,
+    bias_correction: int,
+    weight_decay: float,
+) -> None:
+    """Lists: gradients, weights, exp_avg, exp_avg_sq. mode 0: Adam, 1: AdamW. Does not look at the flag."""
+    numbers = {"lr": float(lr), "betas": (beta1, beta2), "eps": eps}
+    numbers.update(weight_decay=weight_decay, bias_correction=bool(bias_correction))
+    _adam(_checked(lists, 4), step, mode, numbers)
+
+
+@torch.no_grad()
+def multi_tensor_adam_capturable(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    lists: _Lists,
+    lr: torch.Tensor,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    step: torch.Tensor,
+    mode: int,
+    bias_correction: int,
+    weight_decay: float,
+    inv_scale: torch.Tensor,
+) -> None:
+    """As multi_tensor_adam, numbers in tensors; the gradients become unscaled. Nothing if the flag is set."""
+    grads, params, exp_avg, exp_avg_sq, *masters = _checked(lists, 4, 5)
+    device = params[0].device
+    numbers = {"lr": float(lr), "betas": (beta1, beta2), "eps": eps}
+    numbers.update(weight_decay=weight_decay, bias_correction=bool(bias_correction))
+    flag, factor = _is_set(noop_flag, device), _scalar(inv_scale, device)
+    numbers.update(inv_scale=factor, found_inf=flag)
+    stepped, low = (masters[0], params) if masters else (params, None)
+    _adam([grads, stepped, exp_avg, exp_avg_sq], step, mode, numbers, _copies(low))
+    _copy_wide(low, stepped)
+    keep = torch.where(flag != 0, torch.ones_like(factor), factor)
+    kernels.scale(grads, grads, keep, found_inf=_number(grads))
+
+
+multi_tensor_adam_capturable_master = multi_tensor_adam_capturable
+
+
+def _copies(low: list[torch.Tensor] | None) -> list[torch.Tensor | None] | None:
+    """Those of 16 bits, which the kernels round to; the others follow by _copy_wide."""
+    return low and [None if tensor.dtype == torch.float32 else tensor for tensor in low]
+
+
+def _copy_wide(low: list[torch.Tensor] | None, masters: list[torch.Tensor]) -> None:
+    for tensor, master in zip(low or (), masters, strict=False):
+        if tensor.dtype == torch.float32:
+            tensor.copy_(master)
+
+
+@torch.no_grad()
+def multi_tensor_adagrad(
+    chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, lr: float, eps: float, mode: int, weight_decay: float
+) -> None:
+    """Lists: gradients, weights, sums. mode 1: the weight decay is apart. Does not look at the flag."""
+    grads, params, sums = _checked(lists, 3)
+    numbers = {"lr": float(lr), "eps": eps, "weight_decay": weight_decay, "decoupled": mode == 1}
+    _step("adagrad", [grads, params], _Moments(sum=sums), 1, **numbers)
+
+
+@torch.no_grad()
+def multi_tensor_novograd(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    lists: _Lists,
+    grad_norms: torch.Tensor,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    step: int,
+    bias_correction: int,
+    weight_decay: float,
+    grad_averaging: int,
+    mode: int,
+    norm_type: int,
+) -> None:
+    """
+    Lists: gradients, weights, exp_avg; grad_norms: a running norm for each tensor. mode 0: the decay is inside the
+    moment. norm_type 2, or 0 for the largest element. Does not look at the flag.
+    """
+    grads, params, exp_avg = _checked(lists, 3)
+    numbers = {"lr": float(lr), "betas": (beta1, beta2), "eps": eps, "weight_decay": weight_decay}
+    numbers.update(bias_correction=bool(bias_correction), grad_averaging=bool(grad_averaging))
+    moments = _Moments(exp_avg=exp_avg)
+    moments.wide["exp_avg_sq"] = [norm.reshape(1) for norm in grad_norms.unbind()]
+    if norm_type == 0:
+        inf_norm_step(params, grads, moments.wide, [False] * len(params), step - 1, mode, numbers)
+        moments.store()
+        return
+    _step("novograd", [grads, params], moments, step, decoupled=mode == 1, init_zero=True, **numbers)
+
+
+def _lamb(lists: list[list[torch.Tensor]], step: Any, low: Any, numbers: dict[str, Any]) -> None:
+    grads, params, exp_avg, exp_avg_sq = lists
+    _step("lamb", [grads, params], _Moments(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq), step, low, **numbers)
+
+
+@torch.no_grad()
+def multi_tensor_lamb(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    lists: _Lists,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    step: int,
+    bias_correction: int,
+    weight_decay: float,
+    grad_averaging: int,
+    mode: int,
+    global_grad_norm: torch.Tensor,
+    max_grad_norm: float,
+    use_nvlamb: bool | None = False,
+) -> None:
+    """Lists: gradients, weights, exp_avg, exp_avg_sq. mode 1: the decay is apart. Does not look at the flag."""
+    checked = _checked(lists, 4)
+    numbers = _lamb_numbers(lr, beta1, beta2, eps, bias_correction, weight_decay, grad_averaging, mode, use_nvlamb)
+    numbers.update(max_grad_norm=float(max_grad_norm), grad_norm=_scalar(global_grad_norm, checked[1][0].device))
+    _lamb(checked, step, None, numbers)
+
+
+def _lamb_numbers(
+    lr: Any,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    bias_correction: int,
+    weight_decay: float,
+    grad_averaging: int,
+    mode: int,
+    nvlamb: bool | None,
+) -> dict[str, Any]:
+    return {
+        "lr": float(lr),
+        "betas": (beta1, beta2),
+        "eps": eps,
+        "weight_decay": weight_decay,
+        "bias_correction": bool(bias_correction),
+        "grad_averaging": bool(grad_averaging),
+        "decoupled": mode == 1,
+        "nvlamb": bool(nvlamb),
+    }
+
+
+@torch.no_grad()
+def multi_tensor_lamb_mp(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    lists: _Lists,
+    lr: torch.Tensor,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    step: torch.Tensor,
+    bias_correction: int,
+    weight_decay: float,
+    grad_averaging: int,
+    mode: int,
+    global_grad_norm: torch.Tensor,
+    max_grad_norm: torch.Tensor,
+    use_nvlamb: bool | None,
+    found_inf: torch.Tensor,
+    inv_scale: torch.Tensor,
+) -> None:
+    """
+    As multi_tensor_lamb with numbers in tensors, and a fifth list: 16-bit copies of the weights. The norm and its
+    limit are of the scaled gradients. Nothing if found_inf or the flag is set.
+    """
+    checked = _checked(lists, 4, 5)
+    device = checked[1][0].device
+    numbers = _lamb_numbers(lr, beta1, beta2, eps, bias_correction, weight_decay, grad_averaging, mode, use_nvlamb)
+    norm, limit = _scalar(global_grad_norm, device), torch.as_tensor(max_grad_norm, device=device).float().reshape(1)
+    # The limit is on the device, where the kernel wants a number: 1 is the limit of the norm in units of it.
+    numbers.update(max_grad_norm=1.0, grad_norm=torch.where(limit > 0, norm / limit, torch.zeros_like(norm)))
+    skip = torch.maximum(_is_set(noop_flag, device), (_scalar(found_inf, device) != 0).float())
+    numbers.update(inv_scale=_scalar(inv_scale, device), found_inf=skip)
+    low = checked[4] if len(checked) == 5 else None
+    _lamb(checked[:4], step, _copies(low), numbers)
+    _copy_wide(low, checked[1])
+
+
+# ---- the loss scale ----
+
+
+@torch.no_grad()
+def update_scale_hysteresis(
+    current_scale: torch.Tensor,
+    growth_tracker: torch.Tensor,
+    hysteresis_tracker: torch.Tensor,
+    found_inf: torch.Tensor,
+    growth_factor: float,
+    backoff_factor: float,
+    growth_interval: int,
+    hysteresis: int,
+) -> torch.Tensor:
+    """
+    One step of a loss scale that tolerates `hysteresis` - 1 overflows before it backs off, and backs off at each
+    further one until a step without. In place; returns current_scale.
+    """
+    inf = found_inf.to(current_scale.device).reshape(current_scale.shape) > 0
+    left = hysteresis_tracker - inf.to(hysteresis_tracker.dtype)
+    grown = growth_tracker + 1
+    grows = ~inf & (grown == growth_interval)
+    larger = current_scale * growth_factor
+    kept = torch.where(grows & torch.isfinite(larger), larger, current_scale)
+    current_scale.copy_(torch.where(inf & (left <= 0), current_scale * backoff_factor, kept))
+    growth_tracker.copy_(torch.where(inf | grows, torch.zeros_like(grown), grown))
+    hysteresis_tracker.copy_(torch.where(inf, left, torch.full_like(left, hysteresis)))
+    return current_scale

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apex.multi_tensor_apply: calls of amp_C's functions on lists of tensors."""
+
+from .multi_tensor_apply import MultiTensorApply
+
+multi_tensor_applier = MultiTensorApply(2048 * 32)
+
+__all__ = ["MultiTensorApply", "multi_tensor_applier"]
