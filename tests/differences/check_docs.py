@@ -48,6 +48,15 @@ def differences(root):
     return some(listed, "rows") + twice + bare + both(set(listed), "a row", written, "a test")
 
 
+def python_differences(root):
+    """Rows whose test is a pytest."""
+    text = read(root, "docs/apex-differences.md")
+    listed = re.findall(r"\| `(\w+\.py)::(\w+)` \|$", text, re.MULTILINE)
+    return some(listed, "rows") + [
+        f"{file}::{name} is not there" for file, name in listed
+        if not re.search(rf"^def {name}\(", read(root, f"bindings/python/tests/{file}"), re.MULTILINE)]
+
+
 def added(root):
     """Every test is run."""
     complaints = []
@@ -132,6 +141,7 @@ def links(root):
 
 CHECKS = {
     "every difference has a row and a test": differences,
+    "rows about Python name tests that are there": python_differences,
     "every test is run": added,
     "abi.md lists every status": statuses,
     "abi.md lists every structure with a size": structures,

@@ -105,6 +105,12 @@ def test_the_squares_of_large_numbers_do_not_overflow():
     assert overflow.item() == 0 and float(norm) == pytest.approx(2e30, rel=1e-6)
 
 
+def test_a_result_that_overflows_sets_the_flag():
+    overflow, out = flag(), [torch.zeros(3, dtype=torch.float16)]
+    multi_tensor_applier(amp_C.multi_tensor_scale, overflow, [[torch.full((3,), 1e5)], out], 1.0)
+    assert overflow.item() == 1 and bool(torch.isinf(out[0]).all())
+
+
 def test_lists_that_mix_types_and_layouts_and_have_empty_tensors_at_their_end():
     x = [
         torch.ones(n).to(t)

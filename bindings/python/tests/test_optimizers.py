@@ -286,6 +286,26 @@ def test_zero_grad_does_what_set_grad_none_says():
             assert (p.grad is not None) == (kept if say is None else not say)
 
 
+def test_materialize_master_grads_changes_nothing():
+    results = []
+    for say in (True, False):
+        params = [nn.Parameter(v) for v in values(torch.float32)]
+        run(lambda p, say=say: fused.FusedSGD(p, LR, momentum=0.9, materialize_master_grads=say), params)
+        assert all(p.grad is not None for p in params)
+        results.append(params)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_a_rate_in_a_tensor_may_change():
+    p, lr = nn.Parameter(torch.ones(1)), torch.tensor(0.5)
+    optimizer = fused.FusedSGD([p], lr)
+    for wanted in (0.5, 0.25):
+        p.grad = torch.ones(1)
+        optimizer.step()
+        assert float(p.detach()) == wanted
+        lr.mul_(0.5)
+
+
 def test_errors_in_apexs_types():
     p = [nn.Parameter(torch.ones(2))]
     for make in (fused.FusedAdam, fused.FusedLAMB, fused.FusedNovoGrad, fused.FusedMixedPrecisionLamb):

@@ -228,6 +228,21 @@ def test_trigger_parameters_end_buckets():
         assert_close(found, expected(2), torch.float32, adds=4)
 
 
+def _communicators(rank, world):
+    groups = [torch.distributed.new_group(), torch.distributed.new_group()]
+    model = DDP(net(), allreduce_communicators=(groups, [None, None]), message_size=1)
+    for _ in range(2):
+        model.zero_grad()
+        loss_of(model, batch(rank, world)).backward()
+    return grads(model), model._groups == groups
+
+
+def test_groups_of_the_callers():
+    for found, same in on_ranks(_communicators):
+        assert same
+        assert_close(found, expected(2), torch.float32, adds=4)
+
+
 def _copies(rank, world):
     model = DDP(net(), message_size=1)
     loss_of(model, batch(rank, world)).backward()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .. import kernels
-from .optimizers.base import fused_step
+from .optimizers.base import fused_step, number
 from .optimizers.fused_novograd import inf_norm_step
 
 _Lists = Sequence[Sequence[torch.Tensor]]
@@ -170,7 +170,7 @@ def multi_tensor_sgd(
         moments,
         1 if first_run else 2,
         checked[3] if len(checked) == 4 else None,
-        lr=float(lr),
+        lr=number(lr),
         momentum=momentum,
         dampening=dampening,
         weight_decay=wd,
@@ -202,7 +202,7 @@ def multi_tensor_adam(
     weight_decay: float,
 ) -> None:
     """Lists: gradients, weights, exp_avg, exp_avg_sq. mode 0: Adam, 1: AdamW. Does not look at the flag."""
-    numbers = {"lr": float(lr), "betas": (beta1, beta2), "eps": eps}
+    numbers = {"lr": number(lr), "betas": (beta1, beta2), "eps": eps}
     numbers.update(weight_decay=weight_decay, bias_correction=bool(bias_correction))
     _adam(_checked(lists, 4), step, mode, numbers)
 
@@ -225,7 +225,7 @@ def multi_tensor_adam_capturable(
     """As multi_tensor_adam, numbers in tensors; the gradients become unscaled. Nothing if the flag is set."""
     grads, params, exp_avg, exp_avg_sq, *masters = _checked(lists, 4, 5)
     device = params[0].device
-    numbers = {"lr": float(lr), "betas": (beta1, beta2), "eps": eps}
+    numbers = {"lr": number(lr), "betas": (beta1, beta2), "eps": eps}
     numbers.update(weight_decay=weight_decay, bias_correction=bool(bias_correction))
     flag, factor = _is_set(noop_flag, device), _scalar(inv_scale, device)
     numbers.update(inv_scale=factor, found_inf=flag)
@@ -256,7 +256,7 @@ def multi_tensor_adagrad(
 ) -> None:
     """Lists: gradients, weights, sums. mode 1: the weight decay is apart. Does not look at the flag."""
     grads, params, sums = _checked(lists, 3)
-    numbers = {"lr": float(lr), "eps": eps, "weight_decay": weight_decay, "decoupled": mode == 1}
+    numbers = {"lr": number(lr), "eps": eps, "weight_decay": weight_decay, "decoupled": mode == 1}
     _step("adagrad", [grads, params], _Moments(sum=sums), 1, **numbers)
 
 
@@ -282,7 +282,7 @@ def multi_tensor_novograd(
     moment. norm_type 2, or 0 for the largest element. Does not look at the flag.
     """
     grads, params, exp_avg = _checked(lists, 3)
-    numbers = {"lr": float(lr), "betas": (beta1, beta2), "eps": eps, "weight_decay": weight_decay}
+    numbers = {"lr": number(lr), "betas": (beta1, beta2), "eps": eps, "weight_decay": weight_decay}
     numbers.update(bias_correction=bool(bias_correction), grad_averaging=bool(grad_averaging))
     moments = _Moments(exp_avg=exp_avg)
     moments.wide["exp_avg_sq"] = [norm.reshape(1) for norm in grad_norms.unbind()]
@@ -335,7 +335,7 @@ def _lamb_numbers(
     nvlamb: bool | None,
 ) -> dict[str, Any]:
     return {
-        "lr": float(lr),
+        "lr": number(lr),
         "betas": (beta1, beta2),
         "eps": eps,
         "weight_decay": weight_decay,

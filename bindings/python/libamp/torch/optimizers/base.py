@@ -8,10 +8,24 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import ArgumentError, kernels
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+_known: Any = WeakIdKeyDictionary()  # tensor -> its version and its number
+
+
+def number(value: Any) -> float:
+    """A rate. A tensor is asked once for each of its versions: on CUDA that waits, which a captured step must not."""
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    known = _known.get(value)
+    if known is None or known[0] != value._version:
+        known = _known[value] = (value._version, float(value))
+    return known[1]
 
 
 def fused_step(

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import FusedOptimizer, fused_step, of_each
+from .base import FusedOptimizer, fused_step, number, of_each
 
 
 class FusedAdagrad(FusedOptimizer):
@@ -32,7 +32,7 @@ class FusedAdagrad(FusedOptimizer):
             grads,
             of_each(states, "sum"),
             1,
-            lr=float(group["lr"]),
+            lr=number(group["lr"]),
             eps=group["eps"],
             weight_decay=group["weight_decay"],
             decoupled=bool(self.adagrad_w_mode),

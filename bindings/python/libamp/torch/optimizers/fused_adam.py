@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .base import FusedOptimizer, fused_step, of_each
+from .base import FusedOptimizer, fused_step, number, of_each
 from .scaling import Scaling
 
 
@@ -67,9 +67,7 @@ class FusedAdam(FusedOptimizer):
         """grad_scaler=: a torch.cuda.amp.GradScaler whose gradients are scaled still; capturable alone."""
         grad_scaler = options.pop("grad_scaler", None)
         if any(value is not None for value in (*old, *options.values())):
-            raise RuntimeError(
-                "FusedAdam.step takes a closure and grad_scaler alone: gradients are the parameters'"
-            )
+            raise RuntimeError("FusedAdam.step takes a closure and grad_scaler alone: gradients are the parameters'")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -84,7 +82,7 @@ class FusedAdam(FusedOptimizer):
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
         return {
-            "lr": float(group["lr"]),
+            "lr": number(group["lr"]),
             "betas": group["betas"],
             "eps": group["eps"],
             "weight_decay": group["weight_decay"],

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ... import kernels
-from .base import FusedOptimizer, fused_step, of_each
+from .base import FusedOptimizer, fused_step, number, of_each
 
 
 def global_norm(grads: list[torch.Tensor], scale: Any = 1.0) -> Any:
@@ -75,7 +75,7 @@ class FusedLAMB(FusedOptimizer):
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
         return {
-            "lr": float(group["lr"]),
+            "lr": number(group["lr"]),
             "betas": group["betas"],
             "eps": group["eps"],
             "weight_decay": group["weight_decay"],

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .base import FusedOptimizer, fused_step, of_each
+from .base import FusedOptimizer, fused_step, number, of_each
 
 
 class FusedNovoGrad(FusedOptimizer):
@@ -90,7 +90,7 @@ class FusedNovoGrad(FusedOptimizer):
             grads,
             of_each(states, "exp_avg", "exp_avg_sq"),
             steps,
-            lr=float(group["lr"]),
+            lr=number(group["lr"]),
             betas=group["betas"],
             eps=group["eps"],
             weight_decay=group["weight_decay"],
@@ -129,4 +129,4 @@ def inf_norm_step(
         else:
             m.mul_(beta1).add_(grad.float(), alpha=keep)
             update = m / corr1 / (n / corr2 + group["eps"]) + group["weight_decay"] * p
-        param.copy_(p - float(group["lr"]) * update)
+        param.copy_(p - number(group["lr"]) * update)

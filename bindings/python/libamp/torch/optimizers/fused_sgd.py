@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .base import FusedOptimizer, fused_step, of_each
+from .base import FusedOptimizer, fused_step, number, of_each
 
 
 class FusedSGD(FusedOptimizer):
@@ -70,7 +70,7 @@ class FusedSGD(FusedOptimizer):
             grads,
             moments,
             steps,
-            lr=float(group["lr"]),
+            lr=number(group["lr"]),
             momentum=group["momentum"],
             dampening=group["dampening"],
             weight_decay=group["weight_decay"],
