@@ -605,6 +605,10 @@ typedef struct amp_config {
 #define AMP_CONFIG_INIT                                                                                                \
     { (uint32_t)sizeof(amp_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
+/* What a configuration comes to at its level, checked as amp_initialize_many checks it: *resolved is the same with every
+ * member that has a default filled in. gate and emulate stay as they were given. */
+AMP_API AMP_MUST_CHECK amp_status amp_config_resolve(const amp_config *config, amp_config *resolved);
+
 /* ---- Initialize and shutdown -------------------------------------------------------------------------------------- */
 
 /* Write `op_class` into every op of the model whose name or alias is `op`, and into those whose backward_of names it.
@@ -1076,6 +1080,7 @@ typedef struct amp_api {
     amp_status (*cast_to)(amp_context *, amp_dtype, void **, size_t, amp_cast_frame *);
     amp_status (*get_list_ops)(int32_t, amp_list_op *, size_t, size_t *);
     int32_t (*scope_current)(amp_context **);
+    amp_status (*config_resolve)(const amp_config *, amp_config *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

@@ -58,6 +58,7 @@ static const amp_api table = {
     .cast_to = amp_cast_to,
     .get_list_ops = amp_get_list_ops,
     .scope_current = amp_scope_current,
+    .config_resolve = amp_config_resolve,
 };
 
 #define MEMBER_AT(member, slot) \

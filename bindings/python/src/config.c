@@ -120,3 +120,61 @@ int amp_py_config(const char *level, PyObject *settings, amp_config *config)
     }
     return 0;
 }
+
+/* ---- the other way ---- */
+
+static PyObject *choice_name(const struct member *member, int32_t value)
+{
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+        if (!strcmp(choices[i].kind, member->kind) && choices[i].value == value) {
+            return PyUnicode_FromString(choices[i].name);
+        }
+    }
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *member_value(const struct member *member, const amp_config *config)
+{
+    const char *at = (const char *)config + member->offset;
+    if (!strcmp(member->kind, "float")) {
+        float number;
+        memcpy(&number, at, sizeof number);
+        return PyFloat_FromDouble((double)number);
+    }
+    uint32_t number;
+    memcpy(&number, at, sizeof number);
+    if (!strcmp(member->kind, "switch")) {
+        return Py_NewRef(number == AMP_ON ? Py_True : number == AMP_OFF ? Py_False : Py_None);
+    }
+    return strcmp(member->kind, "count") ? choice_name(member, (int32_t)number) : PyLong_FromUnsignedLong(number);
+}
+
+static PyObject *resolve(PyObject *module, PyObject *args)
+{
+    const char *level;
+    PyObject *settings;
+    amp_config given, resolved = AMP_CONFIG_INIT;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "sO!:resolve", &level, &PyDict_Type, &settings) || amp_py_config(level, settings, &given)) {
+        return NULL;
+    }
+    const amp_status status = amp_config_resolve(&given, &resolved);
+    PyObject *dict = status == AMP_OK ? PyDict_New() : amp_py_raise(status);
+    for (size_t i = 0; dict && i < sizeof(members) / sizeof(members[0]); i++) {
+        PyObject *value = member_value(&members[i], &resolved);
+        if (value == NULL || PyDict_SetItemString(dict, members[i].name, value)) {
+            Py_CLEAR(dict);
+        }
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
+int amp_py_add_config(PyObject *module)
+{
+    static PyMethodDef functions[] = {
+        { "resolve", resolve, METH_VARARGS, "resolve(level, settings): what they come to, every default filled in." },
+        { NULL, NULL, 0, NULL },
+    };
+    return PyModule_AddFunctions(module, functions);
+}

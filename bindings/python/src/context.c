@@ -297,7 +297,7 @@ int amp_py_add_context(PyObject *module)
     static PyType_Spec spec = { "libamp._core.Context", sizeof(amp_py_Context), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots };
     context_type = (PyTypeObject *)PyType_FromSpec(&spec);
-    if (context_type == NULL || amp_py_add_bracket(module) || amp_py_add_scopes(module)) {
+    if (context_type == NULL || amp_py_add_bracket(module) || amp_py_add_scopes(module) || amp_py_add_config(module)) {
         return -1;
     }
     return PyModule_AddObjectRef(module, "Context", (PyObject *)context_type);

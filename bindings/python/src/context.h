@@ -96,6 +96,7 @@ PyObject *amp_py_Context_op_target(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_explain(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_op_stats(PyObject *self, PyObject *unused);
 /* config.c */
+int amp_py_add_config(PyObject *module);
 int amp_py_config(const char *level, PyObject *settings, amp_config *config);
 
 amp_py_Context *amp_py_live(PyObject *object);

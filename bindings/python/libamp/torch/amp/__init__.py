@@ -1,2 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp for today's PyTorch, on CPU and CUDA tensors."""
+"""apex.amp for today's PyTorch, on CPU and CUDA tensors.
+
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+
+Importing it patches nothing.
+"""
+from ._amp_state import _amp_state, master_params
+from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
+from .handle import disable_casts, scale, scale_loss, unscale
+from .process import stepped
+
+try:
+    from .registry import (
+        float_function,
+        half_function,
+        promote_function,
+        register_float_function,
+        register_half_function,
+        register_promote_function,
+    )
+except ImportError:
+    pass
+
+__version__ = "0.1.0"
+__all__ = [
+    "_amp_state",
+    "disable_casts",
+    "float_function",
+    "half_function",
+    "init",
+    "initialize",
+    "initialized",
+    "load_state_dict",
+    "master_params",
+    "promote_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
+    "scale",
+    "scale_loss",
+    "shutdown",
+    "state_dict",
+    "stepped",
+    "unscale",
+]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""state_dict and load_state_dict: the scalers, in Apex's form. All else is where torch keeps it: the model's state_dict has
+the FP32 values (the masters' where there are masters), the optimizer's its FP32 state. So a resumed run is the uninterrupted
+one, whatever is loaded first."""
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from ._amp_state import maybe_print
+from .scaler import read_states, write_states
+from .session import last
+
+
+def state_dict(destination: Any = None) -> Any:
+    """OrderedDict of {"loss_scaler0": {"loss_scale": ..., "unskipped": ...}, ...}; empty where amp is off."""
+    if destination is None:
+        destination = OrderedDict()
+    session = last()
+    if session is not None:
+        for name, state in read_states(session.context).items():
+            destination[name] = {"loss_scale": state["loss_scale"], "unskipped": state["unskipped"]}
+    return destination
+
+
+def load_state_dict(state_dict: Mapping[str, Any]) -> None:
+    """Takes scalers by their order. Other keys are a RuntimeError, after the rest was applied."""
+    session = last()
+    scalers = [(key, value) for key, value in state_dict.items() if "loss_scaler" in key]
+    unexpected = [key for key in state_dict if "loss_scaler" not in key]
+    if session is not None:
+        states = read_states(session.context)
+        if len(scalers) != len(states):
+            maybe_print(f"Warning: state_dict contains {len(scalers)} entries, while {len(states)} loss_scalers are used")
+        for index, (_, value) in enumerate(scalers):
+            if index >= len(states):
+                maybe_print(f"Skipping loss_scaler[{index}], since num_losses was set to {len(states)}")
+                break
+            states[f"loss_scaler{index}"] = {"loss_scale": float(value["loss_scale"]), "unskipped": int(value["unskipped"])}
+        write_states(session.context, states)
+    if unexpected:
+        raise RuntimeError(
+            "Error(s) in loading state_dict. Unexpected key(s) in state_dict: " + ", ".join(f'"{key}"' for key in unexpected)
+        )

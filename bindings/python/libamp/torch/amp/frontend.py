@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""initialize, init and shutdown."""
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import _core
+from . import checkpoint, handle, model, process, retype, session, storage
+from ._amp_state import _amp_state, maybe_print, warn_or_err
+from .properties import Properties, dtype_name, fill, resolve, show, torch_type
+from .scaler import LossScaler
+from .session import Session
+
+state_dict = checkpoint.state_dict
+load_state_dict = checkpoint.load_state_dict
+_LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
+_ADVICE = {
+    "O0": "Pure FP32 training.",
+    "O1": "Insert automatic casts around Pytorch functions and Tensor methods.",
+    "O2": "FP16 training with FP32 batchnorm and FP32 master weights.",
+    "O3": "Pure FP16 training.",
+    "O4": "Insert automatic casts to bfloat16 around Pytorch functions and Tensor methods.",
+    "O5": "BF16 training with FP32 batchnorm and FP32 master weights.",
+}
+_SETTINGS = ("scaler", "lists", "window", "hysteresis", "max_skips", "init_scale", "growth", "backoff", "cache", "gate")
+
+
+# ---- arguments ----
+
+
+def _check_level(level: Any) -> str:
+    if level in _LEVELS:
+        return str(level)
+    raise RuntimeError(
+        f"Unexpected optimization level {level}. Options are 'O0', 'O1', 'O2', 'O3', 'O4', 'O5'. Note that in `O0`, `O1`, "
+        "etc., the prefix O is the letter O, not the number zero."
+    )
+
+
+def _list_models(models: Any) -> list[nn.Module]:
+    if isinstance(models, nn.Module):
+        return [models]
+    if isinstance(models, list):
+        return models
+    raise TypeError("models must be either a single model or a list of models.")
+
+
+def _is_optimizer(value: Any) -> bool:
+    return all(hasattr(value, name) for name in ("param_groups", "step", "zero_grad"))
+
+
+def _list_optimizers(optimizers: Any) -> list[Any]:
+    if optimizers is None:
+        return []
+    if isinstance(optimizers, list):
+        return optimizers
+    if _is_optimizer(optimizers):
+        return [optimizers]
+    raise TypeError("optimizers must be either a single optimizer or a list of optimizers.")
+
+
+def _check_models(models: list[nn.Module]) -> None:
+    for item in models:
+        if not isinstance(item, nn.Module):
+            raise TypeError(f"models must be torch.nn.Modules, not {type(item).__name__}")
+        if type(item).__name__ in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
+            raise RuntimeError(
+                f"Incoming model is an instance of {type(item).__module__}.{type(item).__name__}. Parallel wrappers should "
+                "only be applied to the model(s) AFTER \nthe model(s) have been returned from amp.initialize."
+            )
+
+
+def _check_optimizers(optimizers: list[Any]) -> None:
+    for optimizer in optimizers:
+        if type(optimizer).__name__ == "FP16_Optimizer":
+            raise RuntimeError("An incoming optimizer is an FP16_Optimizer: amp.initialize wants the bare optimizer.")
+        if not _is_optimizer(optimizer):
+            raise TypeError(f"an optimizer has param_groups, step and zero_grad; {type(optimizer).__name__} has not")
+        if hasattr(optimizer, "_amp_stash"):
+            raise RuntimeError(
+                "A given optimizer should only be passed through amp.initialize once: call amp.shutdown first to do so again."
+            )
+        for name in process.PRIVATE:
+            if hasattr(optimizer, name):
+                raise RuntimeError(f"Incoming optimizer already has {name} defined.")
+
+
+# ---- building ----
+
+
+def _list_params(optimizers: list[Any]) -> list[list[torch.Tensor]]:
+    """Each tensor once; those without elements have nothing to scale."""
+    listed = []
+    for optimizer in optimizers:
+        params = {id(param): param for group in optimizer.param_groups for param in group["params"]}
+        listed.append([param for param in params.values() if retype.is_plain(param)])
+    return listed
+
+
+def _level_settings(properties: Properties, given: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    settings = {key: value for key, value in extra.items() if value is not None}
+    if properties.options["cast_model_type"] is False:
+        settings["cast_model_type"] = "unchanged"
+    for theirs, ours in (
+        ("cast_model_type", "cast_model_type"),
+        ("patch_torch_functions", "patch_ops"),
+        ("keep_batchnorm_fp32", "keep_batchnorm_fp32"),
+        ("master_weights", "master_weights"),
+        ("loss_scale", "loss_scale"),
+    ):
+        if given.get(theirs) is None:
+            continue
+        value = properties.options[theirs]
+        if ours == "cast_model_type":
+            value = dtype_name(value)
+        if ours == "loss_scale" and value == "dynamic":
+            value = -1.0
+        settings[ours] = value
+    return settings
+
+
+def _prepare_models(current: Session, models: list[nn.Module], optimizers: list[Any]) -> None:
+    """Everything about the models but what the library re-types."""
+    cast = current.resolved["cast_model_type"]
+    if cast == "unchanged":
+        return
+    keep = cast != "float32" and bool(current.resolved["keep_batchnorm_fp32"])
+    current.undo.append(retype.to_fp32(models, keep))
+
+
+def _wire_models(current: Session, models: list[nn.Module]) -> None:
+    cast = current.resolved["cast_model_type"]
+    inputs, outputs = torch_type(cast), torch_type(current.resolved["cast_model_outputs"])
+    for item in models:
+        current.undo.append(model.wire(item, model.Forward(inputs, outputs, current)))
+        if cast != "unchanged":
+            current.undo.append(model.hook_states(item))
+        current.models.append(weakref.ref(item))
+    if cast in ("float16", "bfloat16"):
+        retype.flatten_rnns(models)
+
+
+def _make_context(current: Session, level: str, settings: dict[str, Any], models: list[nn.Module], optimizers: list[Any]) -> Any:
+    watcher = weakref.ref(current)
+
+    def event(*what: Any) -> None:
+        session = watcher()
+        if session is not None:
+            session.event(*what)
+
+    return _core.Context(level, retype.describe(models), _list_params(optimizers), settings, event, [], storage)
+
+
+def _recast_state(optimizers: list[Any]) -> None:
+    """State that an optimizer has already, in its parameters' present type."""
+    for optimizer in optimizers:
+        if getattr(optimizer, "state", None) and hasattr(optimizer, "load_state_dict"):
+            optimizer.load_state_dict(optimizer.state_dict())
+
+
+def _build(current: Session, level: str, settings: dict[str, Any], models: list[nn.Module], optimizers: list[Any]) -> None:
+    try:
+        _prepare_models(current, models, optimizers)
+        current.adopt(_make_context(current, level, settings, models, optimizers))
+        _wire_models(current, models)
+        for index, optimizer in enumerate(optimizers):
+            process.wire(optimizer, current, index)
+        if current.resolved["cast_model_type"] != "unchanged":
+            _recast_state(optimizers)
+        if current.resolved["patch_ops"]:
+            _patch(current, models, current.resolved["lists"])
+    except BaseException:
+        current.abandon()
+        raise
+
+
+def _patch(current: Session, models: list[nn.Module], lists: str, allow_banned: bool = False) -> None:
+    from . import patching
+
+    patching.install(
+        current.context, verbosity=current.verbosity, lists=lists, models=models, allow_banned=allow_banned
+    )
+    current.patch()
+
+
+def _publish(current: Session, enabled_handle: bool = True) -> None:
+    _amp_state.loss_scalers = [LossScaler(current.context, i, current.dynamic) for i in range(current.num_losses)]
+    _amp_state.handle = handle.AmpHandle(current, bool(current.resolved["cache"])) if enabled_handle else handle.NoOpHandle()
+
+
+# ---- the public functions ----
+
+
+def initialize(
+    models: Any,
+    optimizers: Any = None,
+    enabled: bool = True,
+    opt_level: str = "O1",
+    cast_model_type: Any = None,
+    patch_torch_functions: bool | None = None,
+    keep_batchnorm_fp32: bool | str | None = None,
+    master_weights: bool | None = None,
+    loss_scale: float | str | None = None,
+    cast_model_outputs: torch.dtype | None = None,
+    num_losses: int = 1,
+    verbosity: int = 1,
+    min_loss_scale: float | None = None,
+    max_loss_scale: float | None = 2.0**24,
+    **settings: Any,
+) -> Any:
+    """Wires models and optimizers for an opt level, in place, and returns them in the shape they came in.
+
+    Arguments, order and defaults are apex.amp's; models on CPUs are welcome, and opt_level may be O4 or O5 (bfloat16) too.
+    settings: further members of amp_config by name: scaler ("apex", "torch", "megatron", ...), lists ("apex", "torch"),
+    window, hysteresis, max_skips, init_scale, growth, backoff, cache, gate.
+    """
+    for name in settings:
+        if name not in _SETTINGS:
+            raise TypeError(f"initialize() got an unexpected keyword argument '{name}'")
+    properties = _amp_state.opt_properties = Properties()
+    _amp_state.verbosity = verbosity
+    if not enabled:
+        return models if optimizers is None else (models, optimizers)
+    level = _check_level(opt_level)
+    maybe_print(f"Selected optimization level {level}:  {_ADVICE[level]}", True)
+    fill(properties, level, resolve(level, {}), {})
+    maybe_print("Defaults for this optimization level are:", True)
+    show(properties)
+    _amp_state.min_loss_scale, _amp_state.max_loss_scale = min_loss_scale, max_loss_scale
+    given = {
+        "cast_model_type": cast_model_type,
+        "patch_torch_functions": patch_torch_functions,
+        "keep_batchnorm_fp32": keep_batchnorm_fp32,
+        "master_weights": master_weights,
+        "loss_scale": loss_scale,
+    }
+    maybe_print("Processing user overrides (additional kwargs that are not None)...", True)
+    fill(properties, level, resolve(level, given), given)
+    maybe_print("After processing overrides, optimization options are:", True)
+    show(properties)
+    settings = _level_settings(properties, given, settings)
+    settings.update(
+        num_losses=num_losses,
+        cast_model_outputs=dtype_name(cast_model_outputs),
+        min_scale=min_loss_scale or None,
+        max_scale=max_loss_scale,
+    )
+    model_list, optimizer_list = _list_models(models), _list_optimizers(optimizers)
+    _check_models(model_list)
+    _check_optimizers(optimizer_list)
+    if not _amp_state.allow_incoming_model_not_fp32:
+        retype.check_incoming(model_list, warn_or_err)
+    current = Session(_core.resolve(level, settings), num_losses)
+    current.verbosity = verbosity
+    _build(current, level, settings, model_list, optimizer_list)
+    _publish(current, bool(current.resolved["patch_ops"]))
+    return models if optimizers is None else (models, optimizers)
+
+
+def init(
+    enabled: bool = True,
+    loss_scale: float | str = "dynamic",
+    enable_caching: bool = True,
+    verbose: bool = False,
+    allow_banned: bool = False,
+) -> Any:
+    """Apex's oldest API: patches torch's functions as O1 does, without models, and returns a handle."""
+    if not enabled:
+        _amp_state.handle = handle.NoOpHandle()
+        return _amp_state.handle
+    if not hasattr(_amp_state, "opt_properties"):
+        _amp_state.opt_properties = Properties()
+    settings = {"cache": enable_caching, "loss_scale": -1.0 if loss_scale == "dynamic" else float(loss_scale)}
+    current = Session(_core.resolve("O1", settings), 1)
+    current.verbosity = 2 if verbose else _amp_state.verbosity
+    current.adopt(_make_context(current, "O1", settings, [], []))
+    _patch(current, [], "apex", allow_banned)
+    _amp_state.handle = handle.AmpHandle(current, enable_caching, verbose)
+    return _amp_state.handle
+
+
+def shutdown(what: Any = None) -> None:
+    """Everything as before initialize: functions, forward, step, param_groups, types. `what`: a model or an optimizer, for the
+    initialize that it went through; None: all of them. Without one, nothing."""
+    if what is None:
+        chosen = list(session.live())
+    else:
+        spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
+        chosen = [spec.session] if spec is not None and spec.session is not None else []
+    for current in reversed(chosen):
+        current.shutdown()
+
+
+def initialized(what: Any) -> bool:
+    """Is this model or optimizer in the hands of an initialize that is still in force?"""
+    spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
+    return spec is not None and spec.session is not None and bool(spec.session.alive)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bracket around backward, blocks without casts, and Apex's old handle."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ... import _core
+from ._amp_state import _amp_state
+from .session import Session, last
+
+
+def _optimizers_of(optimizers: Any) -> list[Any]:
+    if isinstance(optimizers, (list, tuple)):
+        return list(optimizers)
+    return [] if optimizers is None else [optimizers]
+
+
+def _session_of(optimizers: list[Any]) -> Session:
+    sessions = []
+    for optimizer in optimizers:
+        stash = getattr(optimizer, "_amp_stash", None)
+        if stash is None:
+            raise AttributeError(
+                f"{type(optimizer).__name__} has no _amp_stash: an optimizer must go through amp.initialize before scale_loss"
+            )
+        sessions.append(stash.session)
+    session = sessions[0] if sessions else last()
+    if session is None or not session.alive:
+        raise RuntimeError("Invoked `with amp.scale_loss`, but internal Amp state has not been initialized: call amp.initialize")
+    if any(other is not session for other in sessions):
+        raise RuntimeError("scale_loss: these optimizers were initialised by different calls of amp.initialize; a loss has one scale")
+    return session
+
+
+class ScaledLoss:
+    """What scale_loss returns: `with` it is the loss times the scale, and the gradients are unscaled when the block ends."""
+
+    __slots__ = ("_arguments", "_bracket", "_loss", "_optimizers", "_session")
+
+    def __init__(self, loss: Any, optimizers: Any, loss_id: int, delay_unscale: bool, delay_overflow_check: bool) -> None:
+        self._loss = loss
+        self._bracket: Any = None
+        if not hasattr(_amp_state, "opt_properties"):
+            raise RuntimeError(
+                "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized.  model, optimizer = "
+                "amp.initialize(model, optimizer, opt_level=...) must be called before `with amp.scale_loss`."
+            )
+        self._optimizers = _optimizers_of(optimizers)
+        self._session: Session | None = None
+        if not _amp_state.opt_properties.enabled and not any(hasattr(o, "_amp_stash") for o in self._optimizers):
+            return
+        session = self._session = _session_of(self._optimizers)
+        if not -session.num_losses <= loss_id < session.num_losses:
+            raise IndexError(f"loss_id {loss_id} is out of range: amp.initialize was given num_losses={session.num_losses}")
+        self._arguments = (loss_id % session.num_losses, delay_unscale, delay_overflow_check)
+
+    def __enter__(self) -> Any:
+        if self._session is None:
+            return self._loss
+        indices = [optimizer._amp_stash.index for optimizer in self._optimizers]
+        loss_id, delay_unscale, delay_check = self._arguments
+        self._bracket = self._session.context.begin(indices, loss_id, delay_unscale, delay_check)
+        try:
+            return scaled(self._loss, self._bracket.scale)
+        except BaseException:
+            self._bracket.cancel()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        bracket, self._bracket = self._bracket, None
+        self._loss = None
+        if bracket is None:
+            return
+        if kind is not None:
+            bracket.cancel()
+            return
+        skip = bracket.end() == 1
+        loss_id, delay_unscale, _ = self._arguments
+        for optimizer in self._optimizers:
+            stash = optimizer._amp_stash
+            stash.params_have_scaled_gradients = delay_unscale
+            stash.already_patched |= skip
+            if skip or not stash.already_patched:
+                stash.loss_id = loss_id
+
+
+def scaled(loss: Any, scale: float) -> Any:
+    """loss.float() * scale on the tape, and nothing done where nothing is to do."""
+    loss = loss.float()
+    return loss if scale == 1.0 else loss * scale
+
+
+def scale_loss(
+    loss: Any,
+    optimizers: Any,
+    loss_id: int = 0,
+    model: Any = None,
+    delay_unscale: bool = False,
+    delay_overflow_check: bool = False,
+) -> ScaledLoss:
+    """`with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`
+
+    Afterwards the gradients are unscaled (FP32, in the masters where there are masters) and the next step of each optimizer
+    steps or skips. If the block raises, gradients are as they were before it. optimizers: one, a list or a tuple.
+    delay_unscale: leave the gradients scaled for a later block with the same loss_id. delay_overflow_check: unscale, and
+    leave the decision to a later block. model is not used, as in Apex.
+    """
+    return ScaledLoss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
+
+
+@contextlib.contextmanager
+def disable_casts() -> Iterator[None]:
+    """Torch's functions run as they come inside, on this thread, at every level. It nests."""
+    _core.enter_none()
+    try:
+        yield
+    finally:
+        _core.leave()
+
+
+def scale(tensor: torch.Tensor, loss_id: int = 0, optimizer: Any = None) -> torch.Tensor:
+    """`tensor` times the present loss scale, on the tape: for gradient penalties, before torch.autograd.grad."""
+    return scaled(tensor, _session_of(_optimizers_of(optimizer)).context.scale(loss_id))
+
+
+def unscale(tensors: Any, loss_id: int = 0, optimizer: Any = None) -> Any:
+    """The same tensors divided by the present loss scale, on the tape: what torch.autograd.grad returned for a scaled loss."""
+    factor = 1.0 / _session_of(_optimizers_of(optimizer)).context.scale(loss_id)
+    if isinstance(tensors, torch.Tensor):
+        return tensors * factor
+    return type(tensors)(None if tensor is None else tensor * factor for tensor in tensors)
+
+
+# ---- the old API ----
+
+
+class AmpHandle:
+    """What amp.init returns, and _amp_state.handle: the context that patches torch's functions."""
+
+    def __init__(self, session: Session, enable_caching: bool = True, verbose: bool = False) -> None:
+        self._session = session
+        self._enable_caching = enable_caching
+        self._verbose = verbose
+        self._active = True
+
+    def is_active(self) -> bool:
+        """Are casts made?"""
+        return self._active and self._session.alive
+
+    @contextlib.contextmanager
+    def _disable_casts(self) -> Iterator[None]:
+        before, self._active = self._active, False
+        try:
+            with disable_casts():
+                yield
+        finally:
+            self._active = before
+
+    def scale_loss(self, loss: Any, optimizer: Any) -> Any:
+        """Gone already in Apex."""
+        raise RuntimeError(
+            "The old Amp API is no longer supported.  Please move to the new API: amp.initialize, and with amp.scale_loss("
+            "loss, optimizer) as scaled_loss."
+        )
+
+    def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:
+        """The old API's optimizer: scale_loss is its method."""
+        from .opt import OptimWrapper
+
+        return OptimWrapper(optimizer, self, num_loss)
+
+    def _clear_cache(self) -> None:
+        if self._session.alive:
+            self._session.context.cache_clear()
+
+    def remove_cache(self, param: Any) -> None:
+        """Forget a parameter's cast: with all others."""
+        self._clear_cache()
+
+    @property
+    def has_cache(self) -> bool:
+        """Is each weight cast once an iteration?"""
+        return self._enable_caching
+
+    @property
+    def cache(self) -> dict[Any, Any]:
+        """Apex's dict; the casts are the library's and are not shown."""
+        return {}
+
+    @property
+    def verbose(self) -> bool:
+        """Was it asked to print casts?"""
+        return self._verbose
+
+    def _deactivate(self) -> None:
+        self._session.shutdown()
+        self._active = False
+
+
+class NoOpHandle:
+    """amp.init(enabled=False)."""
+
+    has_cache = False
+    verbose = False
+
+    def is_active(self) -> bool:
+        """No."""
+        return False
+
+    @contextlib.contextmanager
+    def _disable_casts(self) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def scale_loss(self, loss: Any, optimizer: Any) -> Iterator[Any]:
+        """The loss as it is."""
+        yield loss
+
+    def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:
+        """An optimizer whose losses are not scaled."""
+        from .opt import OptimWrapper
+
+        return OptimWrapper(optimizer, self, num_loss)
+
+    def _clear_cache(self) -> None:
+        pass
+
+    def _deactivate(self) -> None:
+        pass

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What initialize does to an optimizer: masters in its groups, and step, zero_grad and add_param_group that know of them."""
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ._amp_state import maybe_print
+from .session import Session
+
+_SKIP = 1
+PRIVATE = (
+    "_lazy_init_maybe_master_weights",
+    "_master_params_to_model_params",
+    "_prepare_amp_backward",
+    "_post_amp_backward",
+    "_amp_lazy_init",
+)
+
+
+class AmpStash:
+    """optimizer._amp_stash: Apex's private names, as views. `stepped`: did the last step() step?"""
+
+    def __init__(self, session: Session, index: int, optimizer: Any) -> None:
+        self.session, self.index = session, index
+        self._optimizer = weakref.ref(optimizer)
+        self.stepped: bool | None = None
+        self.lazy_init_called = True
+        self.already_patched = False  # will the next step be skipped?
+        self.params_have_scaled_gradients = False
+        self.loss_id = 0
+
+    def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        pairs: list[tuple[torch.Tensor, torch.Tensor | None]] = self.session.context.masters(self.index)
+        return pairs
+
+    def _groups(self, low: bool, masters: bool) -> list[list[torch.Tensor]]:
+        model_of = {id(master): param for param, master in self._pairs() if master is not None}
+        groups = []
+        for group in getattr(self._optimizer(), "param_groups", []):
+            chosen = [param for param in group["params"] if (id(param) in model_of) is low and param.requires_grad]
+            groups.append(chosen if masters else [model_of.get(id(param), param) for param in chosen])
+        return groups
+
+    @property
+    def fp16_groups(self) -> list[list[torch.Tensor]]:
+        """The 16-bit parameters of each group."""
+        return self._groups(low=True, masters=False)
+
+    @property
+    def fp32_from_fp16_groups(self) -> list[list[torch.Tensor]]:
+        """Their masters."""
+        return self._groups(low=True, masters=True)
+
+    @property
+    def fp32_from_fp32_groups(self) -> list[list[torch.Tensor]]:
+        """The parameters of each group that have no master."""
+        return self._groups(low=False, masters=True)
+
+    @property
+    def all_fp16_params(self) -> list[torch.Tensor]:
+        """16-bit parameters, with or without master."""
+        return [param for param, _ in self._pairs() if param.dtype in (torch.float16, torch.bfloat16)]
+
+    @property
+    def all_fp32_params(self) -> list[torch.Tensor]:
+        """The others."""
+        return [param for param, _ in self._pairs() if param.dtype not in (torch.float16, torch.bfloat16)]
+
+    @property
+    def all_fp32_from_fp16_params(self) -> list[torch.Tensor]:
+        """The masters."""
+        return [master for _, master in self._pairs() if master is not None]
+
+    @property
+    def all_fp32_from_fp32_params(self) -> list[torch.Tensor]:
+        """What the optimizer updates beside masters."""
+        return [param for param, master in self._pairs() if master is None]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("all_") and name.endswith("_grad_stash"):  # the library keeps what a bracket sets aside
+            return [None] * len(getattr(self, name[: -len("_grad_stash")] + ("" if name.count("params") else "_params")))
+        raise AttributeError(name)
+
+
+# ---- the methods ----
+
+
+def _count_skip(optimizer: Any) -> None:
+    """lr_scheduler asks whether step was called: it was."""
+    optimizer._opt_called = True
+    if hasattr(optimizer, "_step_count"):  # torch before 2.4
+        optimizer._step_count += 1
+
+
+def _guard_closure(stash: AmpStash, closure: Callable[[], Any]) -> Callable[[], Any]:
+    """Before the closure computes the model takes the masters' values, and its brackets are outside the step."""
+    context = stash.session.context
+
+    def guarded() -> Any:
+        context.step_end(stash.index)
+        try:
+            with torch.enable_grad():
+                return closure()
+        finally:
+            context.step_begin(stash.index)
+
+    return guarded
+
+
+def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(owner)
+    def step(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
+        stash: AmpStash = self._amp_stash
+        session = stash.session
+        if closure is not None and session.dynamic:
+            raise RuntimeError(
+                "a closure calls backward as often as it likes, which a dynamic loss scale cannot follow: use "
+                "loss_scale=1.0 (or another number) in amp.initialize, or call step without a closure"
+            )
+        context = session.context
+        stash.stepped = False
+        stash.already_patched = False
+        if context.step_begin(stash.index) == _SKIP:
+            context.step_end(stash.index)
+            _count_skip(self)
+            message = session.skip_message.pop(stash.loss_id, None)
+            if message is not None and session.verbosity > 0:
+                maybe_print(message, True)
+            return None
+        try:
+            if closure is None:
+                result = old(*args, **kwargs)
+            else:
+                result = old(_guard_closure(stash, closure), *args, **kwargs)
+        finally:
+            context.step_end(stash.index)
+        stash.stepped = True
+        return result
+
+    return step
+
+
+def _default_set_to_none(old: Callable[..., Any]) -> bool:
+    try:
+        parameter = inspect.signature(old).parameters.get("set_to_none")
+    except (TypeError, ValueError):
+        return True
+    return True if parameter is None or parameter.default is inspect.Parameter.empty else bool(parameter.default)
+
+
+def _zero(stash: AmpStash) -> None:
+    for param, master in stash._pairs():
+        if master is None:
+            continue
+        master.grad = None
+        if param.grad is not None:
+            param.grad.detach_()
+            param.grad.zero_()
+
+
+def _make_zero_grad(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[..., Any]:
+    default = _default_set_to_none(old)
+
+    @functools.wraps(owner)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        stash: AmpStash = self._amp_stash
+        if kwargs.get("set_to_none", args[0] if args else default):
+            stash.session.context.zero_grad(stash.index)
+        else:
+            _zero(stash)
+        return old(*args, **kwargs)
+
+    return zero_grad
+
+
+def _list_params(group: Any) -> list[torch.Tensor]:
+    if not isinstance(group, dict):
+        raise TypeError(f"param group must be a dict, but got {type(group)}")
+    params = group["params"]
+    if isinstance(params, torch.Tensor):
+        return [params]
+    if isinstance(params, (set, frozenset)):
+        raise TypeError("optimizer parameters need to be organized in ordered collections: use a list instead of a set")
+    return list(params)
+
+
+def _make_add_param_group(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(owner)
+    def add_param_group(self: Any, param_group: Any) -> Any:
+        stash: AmpStash = self._amp_stash
+        named = [param if isinstance(param, tuple) else (None, param) for param in _list_params(param_group)]
+        params = [param for _, param in named]
+        param_group["params"] = params
+        add_params(stash, params)
+        masters = stash.session.masters
+        param_group["params"] = [
+            masters.get(id(param), param) if name is None else (name, masters.get(id(param), param)) for name, param in named
+        ]
+        return old(param_group)
+
+    return add_param_group
+
+
+def add_params(stash: AmpStash, params: list[torch.Tensor]) -> None:
+    """Tells the library of parameters that join an optimizer. Those of no model of the session keep their type."""
+    session = stash.session
+    ours = {id(param) for ref in session.models for param in getattr(ref(), "parameters", list)()}
+    known = {id(param) for param, _ in stash._pairs()}
+    new = [(param, f"added.{len(known) + i}", id(param) not in ours) for i, param in enumerate(params)]
+    session.context.add_params(stash.index, [entry for entry in new if id(entry[0]) not in known])
+    session.remember(stash._pairs())
+
+
+def _replace(optimizer: Any, name: str, make: Callable[..., Callable[..., Any]]) -> Callable[[], None] | None:
+    """The optimizer's method becomes a bound method of ours over the old one. The way back."""
+    old = getattr(optimizer, name, None)
+    if old is None:
+        return None
+    before = optimizer.__dict__.get(name)
+    # a method is taken apart, so that nothing but the instance's own dict leads back to it
+    function = getattr(old, "__func__", old)
+    call = old if before is not None else functools.partial(_call, weakref.ref(optimizer), function)
+    method = types.MethodType(make(call, function), optimizer)
+    setattr(optimizer, name, method)
+
+    def undo() -> None:
+        if optimizer.__dict__.get(name) is not method:
+            _unhook_scheduler(optimizer, name, method, before)
+        elif before is None:
+            delattr(optimizer, name)
+        else:
+            setattr(optimizer, name, before)
+
+    return undo
+
+
+def _call(optimizer: weakref.ref[Any], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(optimizer(), *args, **kwargs)
+
+
+def _unhook_scheduler(optimizer: Any, name: str, method: Any, before: Any) -> None:
+    """A scheduler that came later has wrapped our method: it gets one that counts, and calls the optimizer's own."""
+    wrapper = optimizer.__dict__.get(name)
+    if wrapper is None:
+        return
+    del optimizer.__dict__[name]
+    if before is not None:
+        setattr(optimizer, name, before)
+        return
+    function = getattr(type(optimizer), name)
+
+    @functools.wraps(function)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self._opt_called = True
+        return function(self, *args, **kwargs)
+
+    for flag in ("_wrapped_by_lr_sched", "_with_counter"):
+        if hasattr(wrapper, flag):
+            setattr(counted, flag, True)
+    setattr(optimizer, name, types.MethodType(counted, optimizer))
+
+
+# ---- Apex's private methods ----
+
+
+def _copy_masters(self: Any) -> None:
+    with torch.no_grad():
+        for param, master in self._amp_stash._pairs():
+            if master is not None:
+                param.copy_(master)
+
+
+def _nothing(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Masters are there from the start, and the bracket does the rest."""
+
+
+def _put_masters(optimizer: Any, session: Session) -> Callable[[], None]:
+    """Masters in the place of their parameters in groups and state. The way back."""
+    for group in optimizer.param_groups:
+        group["params"] = [session.masters.get(id(param), param) for param in group["params"]]
+    _re_key(optimizer, session.params_and_masters())
+
+    def undo() -> None:
+        pairs = [(master, param) for param, master in session.params_and_masters()]
+        back = {id(master): param for master, param in pairs}
+        for group in optimizer.param_groups:
+            group["params"] = [back.get(id(param), param) for param in group["params"]]
+        _re_key(optimizer, pairs)
+
+    return undo
+
+
+def _re_key(optimizer: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    state = getattr(optimizer, "state", None)
+    for old, new in pairs:
+        if state is not None and old in state:
+            state[new] = state.pop(old)
+
+
+def wire(optimizer: Any, session: Session, index: int) -> None:
+    """The optimizer becomes number `index` of the session's."""
+    stash = AmpStash(session, index, optimizer)
+    session.remember(stash._pairs())
+    optimizer._amp_stash = stash
+    undo = [_put_masters(optimizer, session)]
+    for name, make in (
+        ("step", _make_step),
+        ("zero_grad", _make_zero_grad),
+        ("add_param_group", _make_add_param_group),
+    ):
+        way_back = _replace(optimizer, name, make)
+        if way_back is not None:
+            undo.append(way_back)
+    for name in PRIVATE:
+        function = _copy_masters if name == "_master_params_to_model_params" else _nothing
+        setattr(optimizer, name, types.MethodType(function, optimizer))
+
+    def unwire() -> None:
+        while undo:
+            undo.pop()()
+        for name in (*PRIVATE, "_amp_stash"):
+            delattr(optimizer, name)
+
+    session.undo.append(unwire)
+    session.optimizers.append(weakref.ref(optimizer))
+
+
+def stepped(optimizer: Any) -> bool | None:
+    """Did the optimizer's last step() step? False: it was skipped. None: no step yet, or amp does not know it."""
+    stash = getattr(optimizer, "_amp_stash", None)
+    return None if stash is None else stash.stepped

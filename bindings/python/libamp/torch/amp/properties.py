@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An opt level's properties as Apex spelt them. What they are, and which a level lets one override, the library decides."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ... import _core
+from ._amp_state import maybe_print, warn_or_err
+
+_DTYPES = {
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float64: "float64",
+    False: "unchanged",
+}
+_TYPES = {name: dtype for dtype, name in _DTYPES.items() if dtype is not False}
+_NAMES = (
+    "enabled", "opt_level", "cast_model_type", "patch_torch_functions", "keep_batchnorm_fp32", "master_weights", "loss_scale",
+)
+_DYNAMIC = -1.0
+
+
+class Properties:
+    """enabled, opt_level, cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {
+            "enabled": False,
+            "opt_level": None,
+            "cast_model_type": None,
+            "patch_torch_functions": False,
+            "keep_batchnorm_fp32": None,
+            "master_weights": None,
+            "loss_scale": 1.0,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        options = self.__dict__.get("options", {})
+        if name in options:
+            return options[name]
+        raise AttributeError(f"there is no property {name}")
+
+    def _update_options_dict(self, new_options: dict[str, Any]) -> None:
+        for name, value in new_options.items():
+            if name not in self.options:
+                raise ValueError(f"Tried to set unexpected option {name}")
+            self.options[name] = value
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """As _core spells it; None for None."""
+    if dtype is None:
+        return None
+    if dtype in _DTYPES:
+        return _DTYPES[dtype]
+    raise ValueError(f"{dtype!r} is no floating type that libamp knows")
+
+
+def _bool_of(value: Any) -> Any:
+    """keep_batchnorm_fp32 may be the strings "True" and "False"."""
+    value = {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
+    assert isinstance(value, bool), (
+        f"keep_batchnorm_fp32 must be a boolean, the string 'True' or 'False', or None; found keep_batchnorm_fp32={value}"
+    )
+    return value
+
+
+def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Apex's overrides as members of amp_config."""
+    settings: dict[str, Any] = {}
+    for name, value in overrides.items():
+        if value is None or name in ("enabled", "opt_level"):
+            continue
+        if name == "cast_model_type":
+            settings[name] = dtype_name(value)
+        elif name == "patch_torch_functions":
+            settings["patch_ops"] = bool(value)
+        elif name == "keep_batchnorm_fp32":
+            settings[name] = _bool_of(value)
+        elif name == "loss_scale":
+            settings[name] = _DYNAMIC if value == "dynamic" else float(value)
+        else:
+            settings[name] = value
+    return settings
+
+
+def resolve(level: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """The library's answer; what it refuses is left out under _amp_state.hard_override, with a warning."""
+    settings = settings_of(overrides)
+    try:
+        return _core.resolve(level, settings)
+    except _core.ArgumentError as error:
+        if "level" not in str(error) or not settings:
+            raise
+        warn_or_err(str(error))
+        for name in list(settings):
+            try:
+                _core.resolve(level, {name: settings[name]})
+            except _core.ArgumentError:
+                del settings[name]
+        return _core.resolve(level, settings)
+
+
+def fill(properties: Properties, level: str, resolved: dict[str, Any], given: dict[str, Any]) -> None:
+    """What was resolved, as Apex would show it: None for what the level has nothing to say of."""
+    cast = resolved["cast_model_type"]
+    low = cast in ("float16", "bfloat16")
+    unchanged = cast == "unchanged"
+    properties._update_options_dict(
+        {
+            "enabled": True,
+            "opt_level": level,
+            "cast_model_type": (given.get("cast_model_type") if unchanged else _TYPES[cast]),
+            "patch_torch_functions": bool(resolved["patch_ops"]),
+            "keep_batchnorm_fp32": (
+                bool(resolved["keep_batchnorm_fp32"]) if low or given.get("keep_batchnorm_fp32") is not None else None
+            ),
+            "master_weights": (
+                None if resolved["patch_ops"] and given.get("master_weights") is None else bool(resolved["master_weights"])
+            ),
+            "loss_scale": "dynamic" if resolved["loss_scale"] == _DYNAMIC else resolved["loss_scale"],
+        }
+    )
+    if given.get("enabled") is not None:
+        properties.options["enabled"] = given["enabled"]
+
+
+def torch_type(name: str | None) -> torch.dtype | None:
+    """torch.float16 for "float16"; None for "unchanged"."""
+    return _TYPES.get(name) if name else None
+
+
+def show(properties: Properties) -> None:
+    """The table of the banner."""
+    for name in _NAMES:
+        maybe_print(f"{name:22} : {properties.options[name]}", True)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters and buffers of models as the library is told of them, and what it leaves to its host: types other than
+FP32 and 16 bits."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+_LOW = (torch.float16, torch.bfloat16)
+
+
+def is_kept(module: nn.Module) -> bool:
+    """Batch norm that keep_batchnorm_fp32 keeps: Apex looks for affine ones."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and bool(module.affine)
+
+
+def describe(models: Iterable[nn.Module]) -> list[tuple[torch.Tensor, str, bool]]:
+    """(tensor, name, is batch norm) of each floating parameter and buffer that libamp can hold."""
+    listed: list[tuple[torch.Tensor, str, bool]] = []
+    seen: set[int] = set()
+    for index, model in enumerate(models):
+        owner = f"model{index}." if index else ""
+        for path, module in model.named_modules():
+            tensors = [*module._parameters.items(), *module._buffers.items()]
+            for name, tensor in tensors:
+                if tensor is None or id(tensor) in seen or not is_plain(tensor):
+                    continue
+                seen.add(id(tensor))
+                listed.append((tensor, f"{owner}{path}.{name}" if path else owner + name, is_kept(module)))
+    return listed
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Dense, floating, with elements."""
+    plain = tensor.layout is torch.strided and tensor.is_floating_point() and tensor.numel() > 0
+    return plain and not isinstance(tensor, nn.parameter.UninitializedTensorMixin)
+
+
+def _set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    grad = tensor.grad
+    tensor.grad = None
+    tensor.data = tensor.data.to(dtype)
+    if grad is not None:
+        tensor.grad = grad.to(dtype)
+
+
+def to_fp32(models: Iterable[nn.Module], keep_batch_norm: bool) -> Callable[[], None]:
+    """Every floating tensor of the models in FP32, as the library wants them that will be re-typed. The way back."""
+    before: list[tuple[torch.Tensor, torch.dtype]] = []
+    for model in models:
+        for module in model.modules():
+            if keep_batch_norm and is_kept(module):
+                continue
+            for tensor in [*module._parameters.values(), *module._buffers.values()]:
+                if tensor is not None and is_plain(tensor) and tensor.dtype is not torch.float32:
+                    before.append((tensor, tensor.dtype))
+                    _set_type(tensor, torch.float32)
+
+    def undo() -> None:
+        for tensor, dtype in before:
+            _set_type(tensor, dtype)
+
+    return undo
+
+
+def check_incoming(models: Iterable[nn.Module], refuse: Callable[[str], Any]) -> None:
+    """Apex: models come in FP32. bf16 and FP64 pass."""
+    for model in models:
+        named: list[tuple[str, str, torch.Tensor]] = [("param", *entry) for entry in model.named_parameters()]
+        named += [("buffer", *entry) for entry in model.named_buffers()]
+        for what, name, tensor in named:
+            if tensor.dtype is torch.float16:
+                refuse(
+                    f"Found {what} {name} with type {tensor.type()}, expected torch.FloatTensor.\n"
+                    "When using amp.initialize, you do not need to call .half() on your model before passing it, no matter "
+                    "what optimization level you choose. A model that another initialize made half: amp.shutdown it first."
+                )
+
+
+def flatten_rnns(models: Iterable[nn.Module]) -> None:
+    """Recurrent modules want their weights in one piece: after their type has changed."""
+    for model in models:
+        for module in model.modules():
+            if isinstance(module, nn.RNNBase):
+                module.flatten_parameters()

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of initialize that is still in force: its context, models and optimizers, and the way back.
+
+Models and optimizers own their session and not the other way round, so that it ends with them.
+"""
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ._amp_state import maybe_print
+
+_EVENT_WARNING, _EVENT_SKIP = 2, 3
+
+
+class Session:
+    """context: _core.Context; resolved: the configuration with its defaults; undo: what shutdown calls, last first."""
+
+    def __init__(self, resolved: dict[str, Any], num_losses: int) -> None:
+        self.context: Any = None
+        self.resolved = resolved
+        self.num_losses = num_losses
+        self.undo: list[Callable[[], None]] = []
+        self.optimizers: list[weakref.ref[Any]] = []
+        self.models: list[weakref.ref[torch.nn.Module]] = []
+        self.masters: dict[int, torch.nn.Parameter] = {}  # id of a parameter that the context keeps -> its master
+        self._params: dict[int, torch.Tensor] = {}  # by the same id
+        self.skip_message: dict[int, str] = {}  # by loss_id: what the next skipped step prints
+        self.verbosity = 1
+        self.patches = False
+
+    @property
+    def dynamic(self) -> bool:
+        return bool(self.resolved["loss_scale"] == -1.0)
+
+    @property
+    def alive(self) -> bool:
+        return self.context is not None and bool(self.context.alive)
+
+    def remember(self, pairs: list[tuple[torch.Tensor, torch.nn.Parameter | None]]) -> None:
+        """Which parameters have which masters; None: no master."""
+        for param, master in pairs:
+            if master is not None:
+                self.masters[id(param)] = master
+                self._params[id(param)] = param
+
+    def params_and_masters(self) -> list[tuple[torch.Tensor, torch.nn.Parameter]]:
+        """Those with a master."""
+        return [(param, self.masters[key]) for key, param in self._params.items()]
+
+    def adopt(self, context: Any) -> None:
+        """From here on the session ends with its owners, or by shutdown."""
+        self.context = context
+        self._end_with_owners()
+        with _lock:
+            _sessions.append(weakref.ref(self))
+
+    def patch(self) -> None:
+        """The context was handed to patching.install."""
+        self.patches = True
+        self._finalizer.detach()
+        self._end_with_owners()
+
+    def _end_with_owners(self) -> None:
+        self._finalizer = weakref.finalize(self, _end_context, self.context, self.patches)
+        self._finalizer.atexit = False
+
+    def abandon(self) -> None:
+        """What an initialize that failed has done so far is undone."""
+        if self.context is not None:
+            self.shutdown()
+        while self.undo:
+            self.undo.pop()()
+
+    def event(self, kind: int, message: str, loss_id: int, before: float, after: float, first_nonfinite: str) -> None:
+        """Told by the library while a bracket ends. Skips come each time, with words only now and then."""
+        if kind == _EVENT_SKIP and message:
+            self.skip_message[loss_id] = (
+                f"Gradient overflow.  Skipping step, loss scaler {loss_id} reducing loss scale to {after}"
+            )
+        elif kind == _EVENT_WARNING and message and self.verbosity > 0:
+            maybe_print("Warning:  " + message, True)
+
+    def shutdown(self) -> None:
+        """Functions, models and optimizers as they were before initialize."""
+        if not self.alive:
+            return
+        if self.patches:
+            _uninstall(self.context)
+        self.context.shutdown()
+        self._finalizer.detach()
+        with _lock:
+            _sessions[:] = [ref for ref in _sessions if ref() not in (None, self)]
+        while self.undo:
+            self.undo.pop()()
+
+
+_lock = threading.RLock()
+_sessions: list[weakref.ref[Session]] = []
+
+
+def _uninstall(context: Any) -> None:
+    from . import patching
+
+    patching.uninstall(context)
+
+
+def _end_context(context: Any, patches: bool) -> None:
+    if patches:
+        _uninstall(context)
+    context.shutdown()
+
+
+def live() -> Iterator[Session]:
+    """Those in force, oldest first."""
+    with _lock:
+        found = [ref() for ref in _sessions]
+    yield from (session for session in found if session is not None and session.alive)
+
+
+def last() -> Session | None:
+    """The one that was initialised last."""
+    return next(iter(reversed(list(live()))), None)
