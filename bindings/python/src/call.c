@@ -58,10 +58,12 @@ static int place_results(amp_py_call *call)
     }
     float *numbers = call->numbers;
     if (numbers != NULL && call->device.type == AMP_PY_CUDA) {
-        call->scratch = amp_py_cuda_scratch(call->device, count, &numbers);
+        void *data = NULL;
+        call->scratch = amp_py_cuda_make("zeros", PyLong_FromSize_t(count), "float32", call->device, &data);
         if (call->scratch == NULL) {
             return -1;
         }
+        numbers = data;
     }
     call->to_norm = own_norm ? numbers + AT_NORM : call->norm.pointer;
     call->to_norms = own_norms ? numbers + AT_NORMS : call->norms.pointer;

@@ -61,8 +61,9 @@ PyObject *amp_py_call_all(amp_py_call *call, const amp_py_argument *arguments, s
 /* The stream and the list object of this place in the program: function, device, stream, and which tensors. */
 int amp_py_cuda_open(amp_py_call *call);
 
-/* torch.zeros(count) there; *data: its memory. */
-PyObject *amp_py_cuda_scratch(amp_device device, size_t count, float **data);
+/* A tensor of torch's there, by torch.zeros(argument) or torch.tensor(argument); *data: its memory. Takes the argument, which
+ * may be NULL with an exception. */
+PyObject *amp_py_cuda_make(const char *factory, PyObject *argument, const char *dtype, amp_device device, void **data);
 
 /* A torch tensor's numbers, which waits for the device. */
 int amp_py_cuda_read(PyObject *tensor, float *numbers, size_t count);

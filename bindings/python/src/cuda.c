@@ -103,32 +103,40 @@ int amp_py_cuda_open(amp_py_call *call)
     return 0;
 }
 
-PyObject *amp_py_cuda_scratch(amp_device device, size_t count, float **data)
+/* torch.FACTORY(argument, dtype=torch.DTYPE, device=...) */
+static PyObject *make(const char *factory, PyObject *argument, const char *dtype, amp_device device)
 {
     PyObject *torch = PyImport_ImportModule("torch");
+    PyObject *function = torch ? PyObject_GetAttrString(torch, factory) : NULL;
+    PyObject *type = torch ? PyObject_GetAttrString(torch, dtype) : NULL;
     PyObject *where = PyUnicode_FromFormat("cuda:%d", (int)device.id);
-    PyObject *args = torch ? Py_BuildValue("(n)", (Py_ssize_t)count) : NULL;
-    PyObject *type = torch ? PyObject_GetAttrString(torch, "float32") : NULL;
-    PyObject *keywords = where && type ? Py_BuildValue("{sOsO}", "device", where, "dtype", type) : NULL;
-    PyObject *zeros = torch ? PyObject_GetAttrString(torch, "zeros") : NULL;
-    PyObject *tensor = args && keywords && zeros ? PyObject_Call(zeros, args, keywords) : NULL;
-    PyObject *address = tensor ? PyObject_CallMethod(tensor, "data_ptr", NULL) : NULL;
-    if (torch == NULL) {
+    PyObject *keywords = type && where ? Py_BuildValue("{sOsO}", "dtype", type, "device", where) : NULL;
+    PyObject *arguments = PyTuple_Pack(1, argument);
+    PyObject *made = function && keywords && arguments ? PyObject_Call(function, arguments, keywords) : NULL;
+    if (torch == NULL && PyErr_ExceptionMatches(PyExc_ImportError)) {
         PyErr_Clear();
-        PyErr_SetString(amp_py_argument_error(), "give tensors for the results (found_inf=, norm=, norms=): without torch there "
-                                                 "is no memory on the GPU to take");
+        PyErr_SetString(amp_py_argument_error(), "numbers must be float32 tensors on the GPU (found_inf=, norm=, norms=, "
+                                                 "inv_scale=) and steps of int64: without torch there is no memory to take");
     }
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
+    Py_XDECREF(where);
+    Py_XDECREF(type);
+    Py_XDECREF(function);
+    Py_XDECREF(torch);
+    return made;
+}
+
+PyObject *amp_py_cuda_make(const char *factory, PyObject *argument, const char *dtype, amp_device device, void **data)
+{
+    PyObject *tensor = argument ? make(factory, argument, dtype, device) : NULL;
+    PyObject *address = tensor ? PyObject_CallMethod(tensor, "data_ptr", NULL) : NULL;
     *data = address ? PyLong_AsVoidPtr(address) : NULL;
     if (address == NULL) {
         Py_CLEAR(tensor);
     }
     Py_XDECREF(address);
-    Py_XDECREF(zeros);
-    Py_XDECREF(keywords);
-    Py_XDECREF(type);
-    Py_XDECREF(args);
-    Py_XDECREF(where);
-    Py_XDECREF(torch);
+    Py_XDECREF(argument);
     return tensor;
 }
 

@@ -130,12 +130,8 @@ int amp_py_view_dlpack(PyObject *tensor, amp_py_place place, amp_py_view *view, 
         }
         return refuse_export(place);
     }
-    if (read_capsule(capsule, place, view)) {
-        Py_DECREF(capsule);
-        return -1;
-    }
     *keep = capsule;
-    return 0;
+    return read_capsule(capsule, place, view);
 }
 
 int amp_py_add_dlpack(PyObject *module)

@@ -145,7 +145,7 @@ void amp_py_list_close(amp_py_list *list)
     PyMem_Free(list->spans);
     list->spans = NULL;
     Py_CLEAR(list->layouts);
-    Py_CLEAR(list->keep);
+    amp_py_let_go(&list->keep);
     Py_CLEAR(list->tensors);
 }
 

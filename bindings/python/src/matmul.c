@@ -189,7 +189,7 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *keywords)
         }
     }
     for (int which = 0; which < OPERANDS; which++) {
-        Py_XDECREF(call.keep[which]);
+        amp_py_let_go(&call.keep[which]);
     }
     return result;
 }

@@ -199,6 +199,11 @@ static int open_all(step_call *step)
     if (amp_py_call_open(call, lists, LISTS)) {
         return -1;
     }
+    if (call->b.tensor && call->b.device.type != AMP_PY_CPU) {
+        amp_py_refuse((amp_py_place){ "grad_factor", -1 }, "must be a number: put what the GPU knows into inv_scale");
+        amp_py_call_close(call);
+        return -1;
+    }
     if (amp_py_scalar_vector(&call->norms, "grad_norms", step->grad_norms, call->lists[PARAMS].n)) {
         amp_py_call_close(call);
         return -1;
@@ -287,17 +292,85 @@ static void describe(step_call *step)
     tensors->grad_norms = call->norms.pointer;
 }
 
+/* Of a number in Python's hands there is a copy on the device; of a tensor there is no need of one. */
+static int describe_cuda(step_call *step)
+{
+    amp_py_call *call = &step->call;
+    amp_optim_tensors *tensors = &step->tensors;
+    bool found_there = call->found_inf.tensor && call->found_inf.device.type == AMP_PY_CUDA;
+    bool scale_there = call->a.tensor && call->a.device.type == AMP_PY_CUDA;
+    bool norm_there = call->norm.tensor && call->norm.device.type == AMP_PY_CUDA;
+    if (step->counts != NULL && found_there) {
+        return amp_py_refuse((amp_py_place){ "steps", -1 }, "must be a tensor of int64 on the GPU, as found_inf is there: "
+                                                            "nobody here knows whether the step happens");
+    }
+    tensors->found_inf = found_there ? call->found_inf.pointer : NULL;
+    tensors->inv_scale = scale_there ? call->a.pointer : NULL;
+    tensors->grad_norm = norm_there ? call->norm.pointer : NULL;
+    bool copy_scale = !scale_there && call->a.value != 1.0f, copy_norm = step->grad_norm != Py_None && !norm_there;
+    if (copy_scale && tensors->grad_factor == 1.0f) { /* the same product */
+        tensors->grad_factor = call->a.value;
+        copy_scale = false;
+    }
+    if (copy_scale || copy_norm) {
+        void *data = NULL;
+        PyObject *pair = Py_BuildValue("[ff]", call->a.value, call->norm.value);
+        step->device_numbers = amp_py_cuda_make("tensor", pair, "float32", call->device, &data);
+        if (step->device_numbers == NULL) {
+            return -1;
+        }
+        tensors->inv_scale = copy_scale ? (float *)data : tensors->inv_scale;
+        tensors->grad_norm = copy_norm ? (float *)data + 1 : tensors->grad_norm;
+    }
+    if (step->counts != NULL) {
+        void *data = NULL;
+        PyObject *counts = PyList_New((Py_ssize_t)tensors->n);
+        for (size_t i = 0; counts && i < tensors->n; i++) {
+            PyList_SetItem(counts, (Py_ssize_t)i, PyLong_FromUnsignedLongLong(step->counts[i]++));
+        }
+        step->device_counts = amp_py_cuda_make("tensor", counts, "int64", call->device, &data);
+        tensors->steps = data;
+        return step->device_counts ? 0 : -1;
+    }
+    return 0;
+}
+
 static amp_status step_cpu(amp_py_call *call)
 {
     step_call *step = (step_call *)call;
     return amp_optim_list(&step->optim, &step->tensors);
 }
 
+static amp_status step_cuda(amp_py_call *call)
+{
+    step_call *step = (step_call *)call;
+    return amp_device_optim(call->list, call->stream, &step->optim, &step->tensors);
+}
+
+/* The result, or NULL. A flag that only the device knows decides there, and nobody here hears of it. */
+static PyObject *run_step(step_call *step)
+{
+    const amp_py_call *call = &step->call;
+    bool there = call->found_inf.tensor && call->found_inf.device.type == AMP_PY_CUDA;
+    if (open_steps(step)) {
+        return NULL;
+    }
+    describe(step);
+    if (!there && call->found_inf.value != 0.0f && call->device.type == AMP_PY_CUDA) {
+        return Py_NewRef(Py_False);
+    }
+    if ((call->device.type == AMP_PY_CUDA && describe_cuda(step)) || amp_py_call_run(&step->call, step_cpu, step_cuda)
+        || write_steps(step)) {
+        return NULL;
+    }
+    return there ? Py_NewRef(Py_None) : PyBool_FromLong(call->found_inf.value == 0.0f);
+}
+
 static void close_step(step_call *step)
 {
     amp_py_call_close(&step->call);
     PyMem_Free(step->counts);
-    Py_XDECREF(step->steps_keep);
+    amp_py_let_go(&step->steps_keep);
     Py_XDECREF(step->device_counts);
     Py_XDECREF(step->device_numbers);
 }
@@ -313,14 +386,7 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
     if (read_arguments(&step, args, keywords) || open_all(&step)) {
         return NULL;
     }
-    PyObject *result = NULL;
-    bool skip = step.call.found_inf.value != 0.0f; /* a NaN too */
-    if (open_steps(&step) == 0) {
-        describe(&step);
-        if (amp_py_call_run(&step.call, step_cpu, NULL) == 0 && write_steps(&step) == 0) {
-            result = PyBool_FromLong(!skip);
-        }
-    }
+    PyObject *result = run_step(&step);
     close_step(&step);
     return result;
 }
@@ -329,7 +395,8 @@ static PyMethodDef methods[] = {
     { "optimizer_step", (PyCFunction)(void (*)(void))optimizer_step, METH_VARARGS | METH_KEYWORDS,
       "optimizer_step(rule, params, grads, state, *, steps, model_params=None, inv_scale=1.0, grad_factor=1.0, found_inf=None,\n"
       "               grad_norm=None, grad_norms=None, stream=None, **hyper_parameters)\n--\n\n"
-      "One step of every tensor by a rule of amp_optim.h. Returns whether it happened; found_inf other than 0 prevents it." },
+      "One step of every tensor by a rule of amp_optim.h. Returns whether it happened; found_inf other than 0 prevents it.\n"
+      "None: found_inf is on the GPU, which alone knows." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -15,7 +15,7 @@ static int open_tensor(amp_py_scalar *scalar, PyObject *tensor, uint64_t count, 
         bad = amp_py_refuse(place, "is read-only and would be written");
     }
     if (bad) {
-        Py_CLEAR(scalar->keep);
+        amp_py_let_go(&scalar->keep);
         return -1;
     }
     Py_INCREF(tensor);
@@ -55,7 +55,7 @@ int amp_py_scalar_vector(amp_py_scalar *scalar, const char *name, PyObject *argu
 
 void amp_py_scalar_close(amp_py_scalar *scalar)
 {
-    Py_CLEAR(scalar->keep);
+    amp_py_let_go(&scalar->keep);
     Py_CLEAR(scalar->tensor);
 }
 

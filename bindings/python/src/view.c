@@ -57,6 +57,14 @@ int amp_py_view_measure(amp_py_view *view, amp_py_place place)
     return 0;
 }
 
+void amp_py_let_go(PyObject **keep)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_CLEAR(*keep);
+    PyErr_Restore(type, value, trace);
+}
+
 int amp_py_view_get(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view, PyObject **keep)
 {
     *keep = NULL;
@@ -78,7 +86,7 @@ int amp_py_view_get(PyObject *tensor, amp_py_place place, bool shape, amp_py_vie
         state = amp_py_refuse(place, "has no memory of its own (a meta or fake tensor?)");
     }
     if (state != 0) {
-        Py_CLEAR(*keep);
+        amp_py_let_go(keep);
     }
     return state;
 }

@@ -38,6 +38,9 @@ typedef struct amp_py_view {
  * live as long as the view, a new reference or NULL; `tensor` itself must live, too. 0, or -1 with an exception. */
 int amp_py_view_get(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view, PyObject **keep);
 
+/* Ends what was kept. A producer's clean-up may run Python, which must not meet the exception that we are about to raise. */
+void amp_py_let_go(PyObject **keep);
+
 /* The readers behind it. 1: `tensor` is nothing of theirs, and no exception is set. */
 int amp_py_view_torch(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view);
 int amp_py_view_dlpack(PyObject *tensor, amp_py_place place, amp_py_view *view, PyObject **keep);
