@@ -10,7 +10,9 @@ import sys
 from support import QUICK, Tap, compiler, expect, run, scratch, setup
 
 HERE = pathlib.Path(__file__).resolve().parent
-PUBLIC = {"amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h", "amp.hpp", "amp_result.hpp"}
+PUBLIC = {"amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h", "amp.hpp", "amp_result.hpp",
+          "amp_torch.hpp", "amp_torch/dispatch.hpp", "amp_torch/forward.hpp", "amp_torch/grad_scaler.hpp",
+          "amp_torch/host.hpp", "amp_torch/session.hpp"}
 
 
 def versions_of(source):
@@ -48,7 +50,8 @@ def main():
         pc_folder = next((file.parent for file in prefix.rglob("libamp.pc")), prefix)
 
         with tap.test("installs what is public and nothing else"):
-            headers = {file.name for file in (prefix / "include").rglob("*") if file.is_file()}
+            include = prefix / "include"
+            headers = {str(file.relative_to(include)) for file in include.rglob("*") if file.is_file()}
             expect(headers == PUBLIC, f"headers: {sorted(headers)}")
             libraries = {file.name for file in prefix.rglob("lib*") if file.is_file() and "libamp" in file.name}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", "libamp.pc"}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torch.amp.GradScaler for C++, tick by tick. The scale and its rule are libamp's (scaler mode torch), and so is the check:
+ * a gradient is not finite if it is not after the division. Source of the semantics: torch/amp/grad_scaler.py.
+ */
+#ifndef AMP_TORCH_GRAD_SCALER_HPP
+#define AMP_TORCH_GRAD_SCALER_HPP
+
+#include "host.hpp"
+
+#include <iomanip>
+#include <limits>
+#include <locale>
+#include <optional>
+#include <sstream>
+#include <unordered_map>
+#include <vector>
+
+namespace amp::torch {
+
+/* What torch's constructor takes, and libamp's limits. */
+struct GradScalerOptions {
+    double init_scale = 65536.0;
+    double growth_factor = 2.0;
+    double backoff_factor = 0.5;
+    std::int64_t growth_interval = 2000;
+    bool enabled = true;
+    double min_scale = 0.0;             /* 0: 2^-126, so that it never reaches 0 */
+    std::uint32_t max_skips = AMP_NEVER; /* skips in a row before update throws */
+};
+
+/* state_dict. */
+struct GradScalerState {
+    double scale = 0.0; /* 0: of a scaler that is not enabled */
+    double growth_factor = 0.0;
+    double backoff_factor = 0.0;
+    std::int64_t growth_interval = 0;
+    std::int64_t growth_tracker = 0;
+};
+
+/* One scale for any number of optimizers:
+ *
+ *     scaler.scale(loss).backward();
+ *     scaler.unscale_(optimizer);        optional: to clip
+ *     scaler.step(optimizer);            false: skipped
+ *     scaler.update();
+ *
+ * Gradients must be FP32 (a model of 16-bit parameters needs masters: see initialize). Not for several threads at once. */
+class GradScaler {
+public:
+    explicit GradScaler(const GradScalerOptions &options = {}) : options_(options) {
+        if (!options_.enabled) return;
+        require(options_.growth_factor > 1.0, "the growth factor must be > 1.0");
+        require(options_.backoff_factor < 1.0, "the backoff factor must be < 1.0");
+        flag_ = at::zeros({1}, at::kFloat);
+        handle_ = flag_.unsafeGetTensorImpl();
+        optimizer_.host = &host_;
+        optimizer_.params = &handle_;
+        optimizer_.n_params = 1;
+        build(options_.init_scale, 0);
+    }
+    GradScaler(const GradScaler &) = delete;
+    GradScaler &operator=(const GradScaler &) = delete;
+
+    /* outputs times the scale, on the tape. */
+    at::Tensor scale(const at::Tensor &outputs) const {
+        return enabled() ? detail::take(context_.scale(outputs.unsafeGetTensorImpl())) : outputs;
+    }
+    std::vector<at::Tensor> scale(const std::vector<at::Tensor> &outputs) const {
+        std::vector<at::Tensor> scaled;
+        for (const at::Tensor &output : outputs) scaled.push_back(scale(output));
+        return scaled;
+    }
+
+    /* Divides the optimizer's gradients by the scale, in place; once between two updates. */
+    void unscale_(::torch::optim::Optimizer &optimizer) {
+        if (!enabled()) return;
+        state &known = states_[&optimizer];
+        require_state(known.stage != stage::unscaled,
+                      "unscale_() has already been called on this optimizer since the last update().");
+        require_state(known.stage != stage::stepped, "unscale_() is being called after step().");
+        std::vector<at::Tensor> gradients = gradients_of(optimizer);
+        std::vector<void *> handles;
+        for (const at::Tensor &gradient : gradients) handles.push_back(gradient.unsafeGetTensorImpl());
+        known.checked = !handles.empty();
+        known.found_inf = !handles.empty() && context_.unscale(handles);
+        known.stage = stage::unscaled;
+    }
+
+    /* optimizer.step(), unless a gradient is not finite. Whether it stepped. */
+    bool step(::torch::optim::Optimizer &optimizer) {
+        if (!enabled()) {
+            optimizer.step();
+            return true;
+        }
+        require_state(states_[&optimizer].stage != stage::stepped,
+                      "step() has already been called since the last update().");
+        if (states_[&optimizer].stage == stage::ready) unscale_(optimizer);
+        state &known = states_[&optimizer];
+        require_state(known.checked, "No inf checks were recorded for this optimizer.");
+        if (!known.found_inf) optimizer.step();
+        known.stage = stage::stepped;
+        return !known.found_inf;
+    }
+    /* torch refuses closures, too: what they compute is not unscaled. */
+    bool step(::torch::optim::Optimizer &, ::torch::optim::Optimizer::LossClosure) = delete;
+
+    /* After all steps of an iteration: the next scale, or the one given. */
+    void update(std::optional<double> new_scale = std::nullopt) {
+        if (!enabled()) return;
+        if (new_scale) {
+            set_scale(*new_scale);
+        } else {
+            bool checked = false, found = false;
+            for (const auto &entry : states_) {
+                checked |= entry.second.checked;
+                found |= entry.second.found_inf;
+            }
+            require_state(checked, "No inf checks were recorded prior to update.");
+            states_.clear();
+            tick(found);
+        }
+        states_.clear();
+    }
+
+    /* The present scale; 1 where the scaler is not enabled. */
+    double get_scale() const {
+        return enabled() ? static_cast<double>(scale(at::ones({1}, at::kFloat)).item<float>()) : 1.0;
+    }
+    /* Sets the scale, between two iterations. */
+    void set_scale(double scale) {
+        if (enabled()) build(scale, growth_tracker());
+    }
+    double get_growth_factor() const { return options_.growth_factor; }
+    void set_growth_factor(double factor) {
+        require(factor > 1.0, "the growth factor must be > 1.0");
+        change([&] { options_.growth_factor = factor; });
+    }
+    double get_backoff_factor() const { return options_.backoff_factor; }
+    void set_backoff_factor(double factor) {
+        require(factor < 1.0, "the backoff factor must be < 1.0");
+        change([&] { options_.backoff_factor = factor; });
+    }
+    std::int64_t get_growth_interval() const { return options_.growth_interval; }
+    void set_growth_interval(std::int64_t interval) {
+        change([&] { options_.growth_interval = interval; });
+    }
+    bool is_enabled() const { return enabled(); }
+
+    /* After update, with the model's and the optimizer's. Nothing but zeros of a scaler that is not enabled. */
+    GradScalerState state_dict() const {
+        if (!enabled()) return {};
+        return {get_scale(), options_.growth_factor, options_.backoff_factor, options_.growth_interval, growth_tracker()};
+    }
+    void load_state_dict(const GradScalerState &state) {
+        if (!enabled()) return;
+        require(state.scale > 0.0, "the state is of a scaler that was not enabled");
+        options_.growth_factor = state.growth_factor;
+        options_.backoff_factor = state.backoff_factor;
+        options_.growth_interval = state.growth_interval;
+        build(state.scale, state.growth_tracker);
+    }
+    /* In an archive, under the names that Python's state_dict has. */
+    void save(::torch::serialize::OutputArchive &archive) const {
+        const GradScalerState state = state_dict();
+        archive.write("scale", c10::IValue(state.scale));
+        archive.write("growth_factor", c10::IValue(state.growth_factor));
+        archive.write("backoff_factor", c10::IValue(state.backoff_factor));
+        archive.write("growth_interval", c10::IValue(state.growth_interval));
+        archive.write("_growth_tracker", c10::IValue(state.growth_tracker));
+    }
+    void load(::torch::serialize::InputArchive &archive) {
+        const auto read = [&](const char *key) {
+            c10::IValue value;
+            archive.read(key, value);
+            return value;
+        };
+        load_state_dict({read("scale").toDouble(), read("growth_factor").toDouble(), read("backoff_factor").toDouble(),
+                         read("growth_interval").toInt(), read("_growth_tracker").toInt()});
+    }
+
+private:
+    enum class stage { ready, unscaled, stepped };
+    struct state {
+        amp::torch::GradScaler::stage stage = amp::torch::GradScaler::stage::ready;
+        bool checked = false, found_inf = false;
+    };
+
+    static void require(bool condition, const char *what) {
+        if (!condition) throw error(AMP_ERR_INVALID_ARGUMENT, what);
+    }
+    static void require_state(bool condition, const char *what) {
+        if (!condition) throw error(AMP_ERR_WRONG_STATE, what);
+    }
+
+    bool enabled() const { return options_.enabled; }
+    std::int64_t growth_tracker() const { return context_.record().unskipped; }
+
+    /* The elements that the division is for: of a sparse gradient its values, duplicates added up where fp16 could hide an
+     * overflow. */
+    static std::vector<at::Tensor> gradients_of(::torch::optim::Optimizer &optimizer) {
+        std::vector<at::Tensor> found;
+        for (const auto &group : optimizer.param_groups())
+            for (const at::Tensor &param : group.params()) {
+                at::Tensor &gradient = param.mutable_grad();
+                if (!gradient.defined()) continue;
+                require(gradient.scalar_type() != at::kHalf, "Attempting to unscale FP16 gradients.");
+                found.push_back(gradient.is_sparse() ? gradient._values() : gradient);
+            }
+        return found;
+    }
+
+    /* The scaler as libamp has it: a context without a model, and one optimizer whose gradient is found_inf. */
+    void build(double scale, std::int64_t tracker) {
+        amp_config config = amp::config(AMP_O0);
+        config.cast_model_type = AMP_DTYPE_UNCHANGED;
+        config.loss_scale = AMP_DYNAMIC;
+        config.scaler = AMP_SCALER_TORCH;
+        config.init_scale = static_cast<float>(scale);
+        config.min_scale = static_cast<float>(options_.min_scale);
+        config.growth = static_cast<float>(options_.growth_factor);
+        config.backoff = static_cast<float>(options_.backoff_factor);
+        config.window = static_cast<std::uint32_t>(options_.growth_interval);
+        config.max_skips = options_.max_skips;
+        context_.open({}, {&optimizer_}, config);
+        if (!tracker) return;
+        std::ostringstream state;
+        state.imbue(std::locale::classic());
+        state << std::setprecision(17) << "{\"loss_scaler0\": {\"loss_scale\": " << get_scale() << ", \"unskipped\": "
+              << tracker << "}}";
+        context_.state_load_memory(state.str());
+    }
+
+    template <class Change> void change(Change &&set) {
+        if (!enabled()) return;
+        const double scale = get_scale();
+        const std::int64_t tracker = growth_tracker();
+        set();
+        build(scale, tracker);
+    }
+
+    void tick(bool found_inf) {
+        basic_scaled_loss<detail::errors> bracket(optimizer_);
+        flag_.mutable_grad() = at::full({1}, found_inf ? std::numeric_limits<double>::infinity() : 0.0, at::kFloat);
+        bracket.end();
+        flag_.mutable_grad() = at::Tensor();
+    }
+
+    GradScalerOptions options_;
+    amp_host host_ = detail::hooks(nullptr);
+    at::Tensor flag_;
+    void *handle_ = nullptr;
+    amp_optimizer optimizer_ = AMP_OPTIMIZER_INIT;
+    std::unordered_map<const ::torch::optim::Optimizer *, state> states_;
+    basic_context<detail::errors> context_;
+};
+
+} // namespace amp::torch
+
+#endif /* AMP_TORCH_GRAD_SCALER_HPP */

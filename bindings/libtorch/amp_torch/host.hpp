@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libtorch's tensors as libamp's handles: a handle is a c10::TensorImpl *, and these are the hooks over it.
+ */
+#ifndef AMP_TORCH_HOST_HPP
+#define AMP_TORCH_HOST_HPP
+
+#include <amp.hpp>
+#include <torch/torch.h>
+
+#include <exception>
+#include <functional>
+
+namespace amp::torch::detail {
+
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+
+/* What a hook of this thread threw last. libamp passes statuses on, and here the exception is found again. */
+inline std::exception_ptr &thrown() {
+    static thread_local std::exception_ptr pointer;
+    return pointer;
+}
+
+/* The error policy of amp.hpp for libtorch: torch's own exception where a hook had one, else amp::error. */
+struct errors : throwing {
+    static void done(amp_status status) {
+        const std::exception_ptr pending = std::exchange(thrown(), nullptr);
+        if (status == AMP_ERR_HOST_FAILED && pending) std::rethrow_exception(pending);
+        throwing::done(status);
+    }
+    template <class T> static T give(amp_status status, T got) {
+        done(status);
+        return got;
+    }
+};
+
+/* A hook's work; no exception goes through C. */
+template <class Work> amp_status guarded(Work &&work) noexcept {
+    try {
+        work();
+        return AMP_OK;
+    } catch (...) {
+        thrown() = std::current_exception();
+        return AMP_ERR_HOST_FAILED;
+    }
+}
+
+/* ---- Handles ----------------------------------------------------------------------------------------------------- */
+
+/* Another reference to the handle's tensor. */
+inline at::Tensor borrow(void *handle) {
+    return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
+        static_cast<c10::TensorImpl *>(handle)));
+}
+
+/* The handle's own reference: as libamp's word "moves" has it. */
+inline at::Tensor take(void *handle) {
+    return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(
+        static_cast<c10::TensorImpl *>(handle)));
+}
+
+/* The reference moves to whoever gets the handle. */
+inline void *give(at::Tensor tensor) { return tensor.defined() ? tensor.unsafeReleaseTensorImpl() : nullptr; }
+
+inline amp_dtype to_amp(at::ScalarType type) {
+    switch (type) {
+    case at::kFloat: return AMP_FLOAT32;
+    case at::kHalf: return AMP_FLOAT16;
+    case at::kBFloat16: return AMP_BFLOAT16;
+    case at::kDouble: return AMP_FLOAT64;
+    default: return AMP_DTYPE_OTHER;
+    }
+}
+
+inline at::ScalarType to_torch(amp_dtype type) {
+    switch (type) {
+    case AMP_FLOAT32: return at::kFloat;
+    case AMP_FLOAT16: return at::kHalf;
+    case AMP_BFLOAT16: return at::kBFloat16;
+    case AMP_FLOAT64: return at::kDouble;
+    default: throw error(AMP_ERR_UNSUPPORTED, "a type that libtorch and libamp do not share");
+    }
+}
+
+/* DLPack's numbers. */
+inline amp_device to_amp(at::Device device) {
+    if (device.is_cpu()) return {1, 0};
+    if (device.is_cuda()) return {2, device.has_index() ? device.index() : 0};
+    throw error(AMP_ERR_UNSUPPORTED, "libamp works on tensors of CPUs and CUDA devices, not on " + device.str());
+}
+
+inline at::Device to_torch(amp_device device) {
+    return device.type == 2 ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.id)) : at::Device(at::kCPU);
+}
+
+/* ---- Hooks ------------------------------------------------------------------------------------------------------- */
+
+inline amp_status view(void *, void *handle, amp_tensor_view *view) {
+    return guarded([&] {
+        auto *tensor = static_cast<c10::TensorImpl *>(handle);
+        if (tensor->layout() != at::kStrided)
+            throw error(AMP_ERR_UNSUPPORTED, "a sparse tensor has no plain elements: make it dense");
+        const at::ScalarType type = c10::typeMetaToScalarType(tensor->dtype());
+        view->data = tensor->mutable_data();
+        view->device = to_amp(tensor->device());
+        view->ndim = static_cast<std::int32_t>(tensor->dim());
+        view->dtype.code = to_amp(type) == AMP_DTYPE_OTHER ? 0 : type == at::kBFloat16 ? 4 : 2;
+        view->dtype.bits = static_cast<std::uint8_t>(8 * tensor->itemsize());
+        view->dtype.lanes = 1;
+        view->shape = const_cast<std::int64_t *>(tensor->sizes().data());
+        view->strides = const_cast<std::int64_t *>(tensor->strides().data());
+    });
+}
+
+inline amp_dtype dtype(void *, void *handle) {
+    return to_amp(c10::typeMetaToScalarType(static_cast<c10::TensorImpl *>(handle)->dtype()));
+}
+
+/* On autograd's tape: backward returns a gradient in the source's type. */
+inline amp_status cast(void *, void *handle, amp_dtype to, void **out) {
+    return guarded([&] { *out = give(borrow(handle).to(to_torch(to))); });
+}
+
+inline void release(void *, void *handle) { take(handle); }
+
+/* A cast that was made while the weight was frozen has no path to it: so requires_grad is part of the version. */
+inline std::uint64_t version(void *, void *handle) {
+    auto *tensor = static_cast<c10::TensorImpl *>(handle);
+    if (tensor->is_inference()) return 0;
+    return 2 * static_cast<std::uint64_t>(tensor->version_counter().current_version()) + tensor->requires_grad();
+}
+
+inline std::int32_t grad_enabled(void *) { return c10::GradMode::is_enabled(); }
+
+inline amp_status grad(void *, void *handle, void **out) {
+    return guarded([&] {
+        const at::Tensor &found = borrow(handle).mutable_grad();
+        *out = found.defined() ? found.unsafeGetTensorImpl() : nullptr;
+    });
+}
+
+/* Both references move. */
+inline amp_status set_grad(void *, void *handle, void *fresh) {
+    return guarded([&] {
+        at::Tensor &slot = borrow(handle).mutable_grad();
+        at::Tensor old = std::exchange(slot, fresh ? take(fresh) : at::Tensor());
+        give(std::move(old));
+    });
+}
+
+/* A block is a c10::StorageImpl, one reference of which is libamp's. */
+inline amp_status swap_data(void *, void *handle, amp_storage *storage) {
+    return guarded([&] {
+        const ::torch::NoGradGuard no_grad;
+        at::Tensor tensor = borrow(handle);
+        c10::Storage old = tensor.storage();
+        const amp_storage shown = {tensor.mutable_data_ptr(), nullptr, tensor.storage().nbytes(),
+                                   to_amp(tensor.scalar_type()), 0};
+        c10::Storage fresh(c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl *>(storage->owner)));
+        at::Tensor filled = at::empty({0}, tensor.options().dtype(to_torch(storage->dtype)).requires_grad(false));
+        const auto offset = static_cast<const char *>(storage->data) - static_cast<const char *>(fresh.data());
+        filled.set_(fresh, offset / static_cast<std::int64_t>(filled.itemsize()), tensor.sizes(), tensor.strides());
+        tensor.set_data(filled);
+        *storage = shown;
+        storage->owner = old.unsafeReleaseStorageImpl();
+    });
+}
+
+inline amp_status scale(void *, void *loss, float factor, void **out) {
+    return guarded([&] { *out = give(borrow(loss).mul(static_cast<double>(factor))); });
+}
+
+inline amp_status alloc(void *, std::uint64_t bytes, amp_device device, amp_purpose, amp_storage *storage) {
+    return guarded([&] {
+        const auto options = at::TensorOptions().dtype(at::kByte).device(to_torch(device));
+        c10::Storage block = at::empty({static_cast<std::int64_t>(bytes)}, options).storage();
+        storage->data = block.mutable_data();
+        storage->bytes = block.nbytes();
+        storage->owner = block.unsafeReleaseStorageImpl();
+    });
+}
+
+inline void free(void *, amp_storage *storage) {
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl *>(storage->owner));
+}
+
+/* Told of skips, scale changes and warnings; must not call libamp. */
+using listener = std::function<void(const amp_event &)>;
+
+inline void event(void *self, const amp_event *what) {
+    const auto *listening = static_cast<const listener *>(self);
+    if (listening && *listening) (void)guarded([&] { (*listening)(*what); });
+}
+
+/* All of them. `listening` must live as long as the context. */
+inline amp_host hooks(const listener *listening) {
+    amp_host host = AMP_HOST_INIT;
+    host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
+    host.self = const_cast<listener *>(listening);
+    host.view = view;
+    host.dtype = dtype;
+    host.cast = cast;
+    host.release = release;
+    host.version = version;
+    host.grad_enabled = grad_enabled;
+    host.grad = grad;
+    host.set_grad = set_grad;
+    host.swap_data = swap_data;
+    host.scale = scale;
+    host.alloc = alloc;
+    host.free = free;
+    host.event = event;
+    return host;
+}
+
+} // namespace amp::torch::detail
+
+#endif /* AMP_TORCH_HOST_HPP */
