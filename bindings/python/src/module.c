@@ -9,6 +9,7 @@ static int (*const parts[])(PyObject *) = {
     amp_py_add_dlpack,
     amp_py_add_kernels,
     amp_py_add_context,
+    amp_py_add_patch,
 };
 
 static struct PyModuleDef definition = {

@@ -23,6 +23,7 @@ int amp_py_add_dlpack(PyObject *module);
 int amp_py_add_kernels(PyObject *module);
 
 int amp_py_add_context(PyObject *module);
+int amp_py_add_patch(PyObject *module);
 
 /* libamp.Error and its kin for a status that is not AMP_OK, with amp_last_error's words. Returns NULL. */
 PyObject *amp_py_raise(amp_status status);

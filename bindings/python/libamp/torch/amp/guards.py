@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places where torch itself must know that casts go on: its own checks of types, its compilers, its autocast.
+
+Each guard replaces one attribute while a context patches."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ... import _core
+
+
+class Guard:
+    """`make(original)` stands in the place of owner.name."""
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        self.owner, self.name, self.make = owner, name, make
+        self.own: Any = None
+        self.new: Any = None
+
+    def put(self) -> None:
+        self.own = vars(self.owner)[self.name]
+        self.new = functools.wraps(self.own)(self.make(self.own))
+        setattr(self.owner, self.name, self.new)
+
+    def put_back(self) -> None:
+        if vars(self.owner).get(self.name) is self.new:
+            setattr(self.owner, self.name, self.own)
+
+
+def _check_input(original: Any) -> Any:
+    """torch refuses inputs of another type than the weights'; here both become the 16-bit type in the call."""
+
+    def check_input(self: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None) -> None:
+        weight = self._flat_weights[0]
+        if weight is not None and input.dtype != weight.dtype and input.is_floating_point() and _core.policy_active():
+            input = torch.empty(input.shape, dtype=weight.dtype, device="meta")
+        original(self, input, batch_sizes)
+
+    return check_input
+
+
+def _script(original: Any) -> Any:
+    """Scripted code is compiled from torch's own functions: it runs in the types that arrive."""
+
+    def script(*args: Any, **kwargs: Any) -> Any:
+        from .patching import originals
+
+        with originals():
+            return original(*args, **kwargs)
+
+    return script
+
+
+def _autocast_enter(original: Any) -> Any:
+    """A model's `with autocast(enabled=False)` means no casts: neither torch's nor these. Outside a forward it says
+    nothing about them: there it is a switch of a script that knows both."""
+
+    def __enter__(self: Any) -> Any:
+        entered = original(self)
+        disables = not self._enabled and _core.policy_active() and _core.scope_entered()
+        if disables:
+            _core.enter_none()
+        self.__dict__.setdefault("_libamp_scopes", []).append(disables)
+        return entered
+
+    return __enter__
+
+
+def _autocast_exit(original: Any) -> Any:
+    def __exit__(self: Any, *error: Any) -> Any:
+        scopes = self.__dict__.get("_libamp_scopes")
+        if scopes and scopes.pop():
+            _core.leave()
+        return original(self, *error)
+
+    return __exit__
+
+
+GUARDS = [
+    Guard(torch.nn.RNNBase, "check_input", _check_input),
+    Guard(torch.jit, "script", _script),
+    Guard(torch.autocast, "__enter__", _autocast_enter),
+    Guard(torch.autocast, "__exit__", _autocast_exit),
+]

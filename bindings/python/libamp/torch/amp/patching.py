@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What O1 and O4 do to torch's functions: which are replaced, where they are found, and how all is put back.
+
+The lists, the classes and the decisions are the C library's. Here is only where PyTorch keeps what they name. A patched
+function asks, at each call, whose policy holds on its thread; without one it is its original with 30 ns more. What is
+replaced belongs to all contexts together: the first that patches puts it there, the last one's end takes it away.
+"""
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ... import _core
+from . import registry
+from .guards import GUARDS
+from .sweep import Sweep
+
+LISTS = {"apex": 1, "torch": 2}
+_BY_LIST = 0
+_TYPES = {1: "Float", 2: "Half", 3: "BFloat16", 4: "Double"}
+
+# Bits of amp_list_op.modules, and the place each stands for.
+_FUNCTIONAL, _TORCH, _TENSOR, _VF, _LINALG, _NN = 1, 2, 4, 8, 16, 32
+_PLACES = {
+    _FUNCTIONAL: "torch.nn.functional",
+    _TORCH: "torch",
+    _TENSOR: "torch:Tensor",
+    _VF: "torch:_VF",
+    _LINALG: "torch.linalg",
+    _NN: "torch._C._nn",
+}
+_ABSENT = object()
+
+
+class Site:
+    """An attribute of a module or class, and what stood there."""
+
+    def __init__(self, owner: Any, name: str, patched: Any) -> None:
+        self.owner, self.name, self.patched = owner, name, patched
+        self.own = vars(owner).get(name, _ABSENT)  # a class may have it from its base
+
+    def put(self) -> None:
+        setattr(self.owner, self.name, self.patched)
+
+    def put_back(self) -> None:
+        if vars(self.owner).get(self.name) is not self.patched:
+            return  # somebody wrapped on top: his wrapper stays, over a function that passes calls through
+        if self.own is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.own)
+
+
+_lock = threading.RLock()
+_contexts: list[Any] = []
+_models: weakref.WeakSet[Any] = weakref.WeakSet()
+_sites: dict[tuple[str, str], Site] = {}
+_known: dict[tuple[str, str, int], Any] = {}  # patched functions live for ever: one for each place and class
+
+
+def _owner(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    owner = importlib.import_module(module)
+    return getattr(owner, attribute) if attribute else owner
+
+
+def _original(owner: Any, name: str) -> Any:
+    """What `owner` has under this name, unbound; None if it has nothing that torch made."""
+    if isinstance(owner, type):
+        for cls in owner.__mro__[:-1]:  # without object
+            if name in vars(cls):
+                return vars(cls)[name]
+        return None
+    return getattr(owner, name, None)
+
+
+def patched(original: Any, place: str, name: str, op: str, op_class: int = _BY_LIST, flags: int = 0) -> Any:
+    """The function that stands for `original`, which is found under `place` and `name`."""
+    known = _known.get((place, name, op_class))
+    if known is not None and known.__wrapped__ is original:
+        return known
+    path = f"{place}.{name}" if ":" in place else f"{place}:{name}"
+    if op_class == _BY_LIST and isinstance(original, types.FunctionType):
+        flags |= _core.WHOLE
+    made = _core.patched(original, path, op, op_class, flags, hasattr(type(original), "__get__"))
+    _known[place, name, op_class] = made
+    return made
+
+
+def _names(owner_bit: int, name: str) -> Iterator[tuple[str, int]]:
+    """A listed name and its in-place twin, as this place spells them."""
+    in_place = name.startswith("__i") and name.endswith("__")
+    if owner_bit == _LINALG:
+        name = name.removeprefix("linalg_")
+    yield name, _core.WIDENS if name == "cpu" else _core.IN_PLACE if in_place else 0
+    if owner_bit in (_TENSOR, _TORCH) and not name.endswith("__"):
+        yield name + "_", _core.IN_PLACE
+
+
+def _listed(lists: str) -> Iterator[Site]:
+    for op, modules, _fp16, _bf16 in _core.list_ops(LISTS[lists]):
+        for bit, place in _PLACES.items():
+            if not modules & bit:
+                continue
+            owner = _owner(place)
+            for name, flags in _names(bit, op):
+                original = _original(owner, name)
+                if original is not None and callable(original) and (place, name) not in _sites:
+                    spelt = name if flags == _core.IN_PLACE else op
+                    site = Site(owner, name, patched(original, place, name, spelt, _BY_LIST, flags))
+                    yield _sites.setdefault((place, name), site)
+
+
+def _registered(taken: Iterable[registry.Registration]) -> Iterator[Site]:
+    """The user's own, over what a list says of them."""
+    for module, name, op_class in taken:
+        place = _place_of(module)
+        before = _sites.get((place, name))
+        original = before.patched.__wrapped__ if before else _original(module, name)
+        site = Site(module, name, patched(original, place, name, name, op_class))
+        if before:
+            site.own = before.own
+        _sites[place, name] = site
+        yield site
+
+
+def _place_of(module: Any) -> str:
+    for place in _PLACES.values():
+        if _owner(place) is module:
+            return place
+    if isinstance(module, type):
+        return f"{module.__module__}:{module.__qualname__}"
+    return str(getattr(module, "__name__", type(module).__name__))
+
+
+def _forward_map() -> dict[int, tuple[Any, Any]]:
+    """Original -> patched. One function under several names (F.conv2d is torch.conv2d): the first list that has it."""
+    swap: dict[int, tuple[Any, Any]] = {}
+    for site in _sites.values():
+        original = site.patched.__wrapped__
+        swap.setdefault(id(original), (original, site.patched))
+    return swap
+
+
+def _backward_map() -> dict[int, tuple[Any, Any]]:
+    return {id(site.patched): (site.patched, site.patched.__wrapped__) for site in _sites.values()}
+
+
+def _report(op: str, before: int, after: int) -> None:
+    print(f"{_TYPES[before]}->{_TYPES[after]} ({op})", file=sys.stdout)
+
+
+def install(
+    context: Any,
+    verbosity: int = 1,
+    lists: str | None = "apex",
+    models: Iterable[Any] = (),
+    allow_banned: bool = False,
+) -> None:
+    """From now on torch's functions obey this context where its scope, or none, is entered. `models`: their attributes
+    may hold torch's functions. verbosity 2 prints every cast."""
+    with _lock:
+        first = not _contexts
+        taken = registry.take()
+        for site in [*_listed(lists or "apex"), *_registered(taken)]:
+            site.put()
+        if first:
+            for guard in GUARDS:
+                guard.put()
+        sweep = Sweep(_forward_map())
+        sweep.modules()
+        _models.update(models)
+        sweep.torch_modules(_models)
+        _core.add_policy(context, _report if verbosity >= 2 else None, allow_banned)
+        _contexts.append(context)
+
+
+def uninstall(context: Any) -> None:
+    """No longer. The last context's end restores every function where it stood."""
+    with _lock:
+        if not _core.remove_policy(context):
+            return
+        _contexts.remove(context)
+        if not _contexts:
+            _restore()
+
+
+def _restore() -> None:
+    for site in reversed(_sites.values()):
+        site.put_back()
+    for guard in GUARDS:
+        guard.put_back()
+    sweep = Sweep(_backward_map())
+    sweep.modules()
+    sweep.torch_modules(_models)
+    _models.clear()
+    _sites.clear()
+
+
+def installed() -> bool:
+    """Does any context patch?"""
+    return bool(_contexts)
+
+
+@contextlib.contextmanager
+def originals() -> Iterator[None]:
+    """torch's own functions in their places for a while, for compilers that read them: for the whole process."""
+    with _lock:
+        present = [site for site in _sites.values() if vars(site.owner).get(site.name) is site.patched]
+        for site in reversed(present):
+            site.put_back()
+        try:
+            yield
+        finally:
+            for site in present:
+                site.put()
+
+
+def original(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's own function behind a patched one."""
+    if isinstance(function, (_core.PatchedFunction, _core.PatchedMethod)):
+        return inspect.unwrap(function)
+    return function

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The call of a patched function: whose policy holds, what it says, the original with what it says. */
+#include "patch.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "context.h"
+
+enum { NOTHING = 5, STACK = 12 };
+
+static amp_py_policy *newest; /* the contexts that patch; the first is the one for threads without a scope */
+static PyObject *name_out, *name_tensors;
+
+/* ---- whose policy ---- */
+
+/* The policy that holds on this thread, or NULL; *scoped: because a scope was entered. */
+static amp_py_policy *policy_now(bool *scoped)
+{
+    amp_context *context;
+    if (newest == NULL) {
+        return NULL;
+    }
+    *scoped = amp_scope_current(&context) != 0;
+    for (amp_py_policy *policy = newest; policy; policy = policy->older) {
+        const bool alive = ((const amp_py_Context *)policy->context)->amp != NULL;
+        if (alive && (!*scoped || policy->amp == context)) {
+            return policy;
+        }
+    }
+    return NULL;
+}
+
+static int class_of(amp_py_policy *policy, const amp_py_patched *function)
+{
+    if (function->fixed != AMP_BY_LIST) {
+        return function->fixed;
+    }
+    if (function->number >= policy->n_classes) {
+        const uint32_t n = function->number + 256;
+        uint8_t *classes = realloc(policy->classes, n);
+        if (classes == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        memset(classes + policy->n_classes, 0, n - policy->n_classes);
+        policy->classes = classes;
+        policy->n_classes = n;
+    }
+    uint8_t *known = &policy->classes[function->number];
+    if (*known == 0) {
+        amp_class op_class;
+        const amp_status status = amp_op_class(policy->amp, function->op_text, &op_class);
+        if (status != AMP_OK) {
+            amp_py_raise(status);
+            return -1;
+        }
+        *known = op_class == AMP_BANNED && policy->allow_banned ? AMP_FP32 : (uint8_t)op_class;
+    }
+    return *known;
+}
+
+/* Asks the library. What it refuses it says again at every call. */
+static int ask(const struct amp_py_call *call, uint32_t set, uint8_t *known)
+{
+    amp_dtype types[AMP_PY_TYPES], target;
+    size_t n = 0;
+    for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
+        if (set & amp_py_bit(dtype)) {
+            types[n++] = dtype;
+        }
+    }
+    const amp_status status =
+        amp_class_target(call->policy->amp, call->function->op_text, call->op_class, call->into, types, n, &target);
+    if (status == AMP_ERR_BANNED || status == AMP_ERR_UNSUPPORTED) {
+        PyErr_SetString(PyExc_NotImplementedError, amp_last_error());
+        return -1;
+    }
+    if (status != AMP_OK) {
+        amp_py_raise(status);
+        return -1;
+    }
+    *known = target == AMP_DTYPE_DEFAULT ? NOTHING : (uint8_t)target;
+    return target;
+}
+
+int amp_py_target(const struct amp_py_call *call, uint32_t set)
+{
+    uint8_t *known = &call->policy->targets[call->op_class][call->into][set];
+    return *known == NOTHING ? AMP_DTYPE_DEFAULT : *known ? *known : ask(call, set, known);
+}
+
+/* ---- the call ---- */
+
+/* Arguments by position and by keyword lie in one array. */
+struct arguments {
+    PyObject *const *values;
+    Py_ssize_t n, total;
+    PyObject *names;     /* of the last total - n, or NULL */
+    Py_ssize_t first;    /* where what may be cast begins, */
+    Py_ssize_t end;      /* and ends */
+    Py_ssize_t written;  /* keyword argument that is never replaced, or -1 */
+};
+
+static Py_ssize_t find_name(const struct arguments *arguments, PyObject *name)
+{
+    for (Py_ssize_t i = arguments->n; i < arguments->total; i++) {
+        PyObject *given = PyTuple_GetItem(arguments->names, i - arguments->n);
+        if (given == name || PyUnicode_Compare(given, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* What the call writes, and what is left to cast. False: it runs as it comes. */
+static bool split(struct amp_py_call *call, struct arguments *arguments)
+{
+    arguments->written = arguments->names ? find_name(arguments, name_out) : -1;
+    if (arguments->written >= 0 && arguments->values[arguments->written] != Py_None) {
+        call->into = amp_py_tensor_type(arguments->values[arguments->written]);
+        if (!amp_py_bit(call->into) || (call->op_class == AMP_FP32 && amp_py_bit(call->into) & AMP_PY_LOW)) {
+            return false; /* several, integers, or a result that torch itself narrows */
+        }
+    }
+    if (call->function->flags & AMP_PY_IN_PLACE) {
+        if (arguments->n == 0) {
+            return false;
+        }
+        call->into = amp_py_tensor_type(arguments->values[0]);
+        arguments->first = 1;
+        return amp_py_bit(call->into) != 0;
+    }
+    if (call->op_class == AMP_PROMOTE_SEQUENCE) {
+        arguments->first = arguments->n > 0 ? 0 : arguments->names ? find_name(arguments, name_tensors) : -1;
+        arguments->end = arguments->first + 1;
+        return arguments->first >= 0;
+    }
+    return true;
+}
+
+static PyObject *call_original(const amp_py_patched *function, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (!(function->flags & AMP_PY_WHOLE)) {
+        return amp_py_call_vector(function->original, args, nargsf, kwnames);
+    }
+    amp_scope scope;
+    amp_status status = amp_scope_enter(NULL, &scope);
+    if (status != AMP_OK) {
+        return amp_py_raise(status);
+    }
+    PyObject *result = amp_py_call_vector(function->original, args, nargsf, kwnames);
+    status = amp_scope_leave(&scope);
+    if (status != AMP_OK && result != NULL) {
+        Py_DECREF(result);
+        return amp_py_raise(status);
+    }
+    return result;
+}
+
+static PyObject *call_with_casts(const struct amp_py_call *call, const struct arguments *arguments)
+{
+    PyObject *stack[STACK], **values = stack;
+    PyObject *result = NULL;
+    Py_ssize_t done = 0;
+    if (arguments->total > STACK && (values = malloc((size_t)arguments->total * sizeof *values)) == NULL) {
+        return PyErr_NoMemory();
+    }
+    for (; done < arguments->total; done++) {
+        PyObject *value = arguments->values[done];
+        const bool as_it_is = done < arguments->first || done >= arguments->end || done == arguments->written;
+        values[done] = as_it_is ? Py_NewRef(value) : amp_py_cast_value(call, value);
+        if (values[done] == NULL) {
+            break;
+        }
+    }
+    if (done == arguments->total) {
+        result = call_original(call->function, values, (size_t)arguments->n, arguments->names);
+    }
+    while (done-- > 0) {
+        Py_DECREF(values[done]);
+    }
+    if (values != stack) {
+        free(values);
+    }
+    return result;
+}
+
+PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    const amp_py_patched *function = (const amp_py_patched *)self;
+    struct amp_py_call call = { .function = function };
+    call.policy = policy_now(&call.scoped);
+    const int op_class = call.policy ? class_of(call.policy, function) : AMP_LEAVE;
+    if (op_class < 0) {
+        return NULL;
+    }
+    call.op_class = op_class;
+    struct arguments arguments = { .values = args, .n = (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1))),
+                                   .names = kwnames, .written = -1 };
+    arguments.end = arguments.total = arguments.n + (kwnames ? PyTuple_Size(kwnames) : 0);
+    if (op_class == AMP_LEAVE || !split(&call, &arguments)) {
+        return amp_py_call_vector(function->original, args, nargsf, kwnames);
+    }
+    uint32_t set = 0;
+    for (Py_ssize_t i = arguments.first; i < arguments.end; i++) {
+        if (i != arguments.written) {
+            amp_py_collect(args[i], &set);
+        }
+    }
+    if (function->flags & AMP_PY_WIDENS) {
+        set &= AMP_PY_LOW;
+    }
+    const int target = set || call.into ? amp_py_target(&call, set) : AMP_DTYPE_DEFAULT;
+    if (target <= AMP_DTYPE_DEFAULT) {
+        return target < 0 ? NULL : call_original(function, args, nargsf, kwnames);
+    }
+    call.target = target;
+    return call_with_casts(&call, &arguments);
+}
+
+/* ---- from Python ---- */
+
+static PyObject *add_policy(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *context, *report;
+    int allow_banned;
+    if (!PyArg_ParseTuple(args, "OOp", &context, &report, &allow_banned)) {
+        return NULL;
+    }
+    amp_context *amp = amp_py_context(context);
+    if (amp == NULL || amp_py_cast_init() < 0) {
+        return NULL;
+    }
+    amp_py_policy *policy = calloc(1, sizeof *policy);
+    if (policy == NULL) {
+        return PyErr_NoMemory();
+    }
+    policy->context = Py_NewRef(context);
+    policy->report = report == Py_None ? NULL : Py_NewRef(report);
+    policy->amp = amp;
+    policy->allow_banned = allow_banned != 0;
+    policy->older = newest;
+    newest = policy;
+    Py_RETURN_NONE;
+}
+
+static PyObject *remove_policy(PyObject *module, PyObject *context)
+{
+    (void)module;
+    for (amp_py_policy **at = &newest; *at; at = &(*at)->older) {
+        amp_py_policy *policy = *at;
+        if (policy->context != context) {
+            continue;
+        }
+        *at = policy->older;
+        Py_DECREF(policy->context);
+        Py_XDECREF(policy->report);
+        free(policy->classes);
+        free(policy);
+        Py_RETURN_TRUE;
+    }
+    Py_RETURN_FALSE;
+}
+
+static PyObject *policy_active(PyObject *module, PyObject *unused)
+{
+    bool scoped;
+    (void)module, (void)unused;
+    return PyBool_FromLong(policy_now(&scoped) != NULL);
+}
+
+static PyObject *scope_entered(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyBool_FromLong(amp_scope_current(NULL));
+}
+
+static PyObject *list_ops(PyObject *module, PyObject *lists)
+{
+    (void)module;
+    enum { MOST = 1024 };
+    const long number = PyLong_AsLong(lists);
+    amp_list_op *ops = PyErr_Occurred() ? NULL : calloc(MOST, sizeof *ops);
+    size_t n = 0;
+    PyObject *made = NULL;
+    if (ops == NULL) {
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    ops[0].struct_size = sizeof *ops;
+    const amp_status status = amp_get_list_ops((int32_t)number, ops, MOST, &n);
+    made = status == AMP_OK ? PyList_New(0) : amp_py_raise(status);
+    for (size_t i = 0; made && i < n && i < MOST; i++) {
+        PyObject *op = Py_BuildValue("(sIii)", ops[i].name, ops[i].modules, ops[i].fp16, ops[i].bf16);
+        const int bad = op ? PyList_Append(made, op) : -1;
+        Py_XDECREF(op);
+        if (bad) {
+            Py_CLEAR(made);
+        }
+    }
+    free(ops);
+    return made;
+}
+
+static PyMethodDef functions[] = {
+    { "add_policy", add_policy, METH_VARARGS, "add_policy(context, report, allow_banned): the newest of the contexts that patched functions obey." },
+    { "remove_policy", remove_policy, METH_O, "remove_policy(context): no longer. Says whether they did." },
+    { "policy_active", policy_active, METH_NOARGS, "policy_active(): does a policy hold on this thread?" },
+    { "scope_entered", scope_entered, METH_NOARGS, "scope_entered(): was a scope entered on this thread?" },
+    { "list_ops", list_ops, METH_O, "list_ops(lists): the cast list's (name, modules, class for fp16, class for bf16)." },
+    { NULL, NULL, 0, NULL },
+};
+
+/* Python 3.10 has it as an inline function only. */
+static PyObject *call_by_tuple(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    const Py_ssize_t n = (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
+    const Py_ssize_t n_names = kwnames ? PyTuple_Size(kwnames) : 0;
+    PyObject *tuple = PyTuple_New(n), *result = NULL;
+    PyObject *keywords = n_names ? PyDict_New() : NULL;
+    for (Py_ssize_t i = 0; tuple && i < n; i++) {
+        PyTuple_SetItem(tuple, i, Py_NewRef(args[i]));
+    }
+    int bad = tuple == NULL || (n_names && keywords == NULL);
+    for (Py_ssize_t i = 0; !bad && i < n_names; i++) {
+        bad = PyDict_SetItem(keywords, PyTuple_GetItem(kwnames, i), args[n + i]);
+    }
+    if (!bad) {
+        result = PyObject_Call(callable, tuple, keywords);
+    }
+    Py_XDECREF(tuple);
+    Py_XDECREF(keywords);
+    return result;
+}
+
+amp_py_vectorcall amp_py_call_vector = call_by_tuple;
+
+int amp_py_add_patch(PyObject *module)
+{
+    void *symbol = dlsym(RTLD_DEFAULT, "PyObject_Vectorcall");
+    if (symbol != NULL) {
+        memcpy(&amp_py_call_vector, &symbol, sizeof symbol);
+    }
+    name_out = PyUnicode_InternFromString("out");
+    name_tensors = PyUnicode_InternFromString("tensors");
+    if (name_out == NULL || name_tensors == NULL || PyModule_AddFunctions(module, functions) < 0) {
+        return -1;
+    }
+    return amp_py_add_patched(module);
+}

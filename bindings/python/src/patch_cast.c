@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arguments: which of them are floating tensors, and their casts. */
+#include "patch.h"
+
+#include "context.h"
+
+enum { DEEPEST = 16 }; /* lists in lists */
+
+static PyTypeObject *tensor_class, *parameter_class;
+static PyObject *strided, *name_layout, *name_make;
+static PyObject *to_type[AMP_FLOAT64 + 1]; /* Tensor.float and its kin: half the time of Tensor.to */
+
+static PyObject *attribute(PyObject *of, const char *name)
+{
+    return of ? PyObject_GetAttrString(of, name) : NULL;
+}
+
+int amp_py_cast_init(void)
+{
+    static const char *const methods[] = { NULL, "float", "half", "bfloat16", "double" };
+    if (tensor_class != NULL) {
+        return 0;
+    }
+    PyObject *torch = amp_py_torch() < 0 ? NULL : PyImport_ImportModule("torch");
+    PyObject *nn = attribute(torch, "nn"), *tensor = attribute(torch, "Tensor"), *parameter = attribute(nn, "Parameter");
+    strided = attribute(torch, "strided");
+    name_layout = PyUnicode_InternFromString("layout");
+    name_make = PyUnicode_InternFromString("_make");
+    for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
+        to_type[dtype] = attribute(tensor, methods[dtype]);
+    }
+    Py_XDECREF(torch);
+    Py_XDECREF(nn);
+    if (PyErr_Occurred() || parameter == NULL || name_layout == NULL || name_make == NULL) {
+        return -1;
+    }
+    parameter_class = (PyTypeObject *)parameter;
+    tensor_class = (PyTypeObject *)tensor;
+    return 0;
+}
+
+static inline bool is_tensor(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    return type == tensor_class || type == parameter_class || PyType_IsSubtype(type, tensor_class);
+}
+
+static inline bool is_plain(PyTypeObject *type)
+{
+    return type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || type == &PyUnicode_Type;
+}
+
+amp_dtype amp_py_tensor_type(PyObject *object)
+{
+    return is_tensor(object) ? amp_py_dtype(object) : AMP_DTYPE_OTHER;
+}
+
+static void collect(PyObject *value, uint32_t *set, int depth)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == tensor_class || type == parameter_class) {
+        *set |= amp_py_bit(amp_py_dtype(value));
+        return;
+    }
+    if (value == Py_None || is_plain(type)) {
+        return;
+    }
+    const bool tuple = PyTuple_Check(value);
+    if ((tuple || PyList_Check(value)) && depth < DEEPEST) {
+        const Py_ssize_t n = tuple ? PyTuple_Size(value) : PyList_Size(value);
+        for (Py_ssize_t i = 0; i < n; i++) {
+            collect(tuple ? PyTuple_GetItem(value, i) : PyList_GetItem(value, i), set, depth + 1);
+        }
+        return;
+    }
+    *set |= amp_py_bit(amp_py_tensor_type(value));
+}
+
+void amp_py_collect(PyObject *value, uint32_t *set)
+{
+    collect(value, set, 0);
+}
+
+/* Sparse and other layouts are left as they are: few ops know them in 16 bits. */
+static bool is_strided(PyObject *tensor)
+{
+    PyObject *layout = PyObject_GetAttr(tensor, name_layout);
+    const bool yes = layout == strided;
+    Py_XDECREF(layout);
+    PyErr_Clear();
+    return yes;
+}
+
+static PyObject *cast_fresh(PyObject *tensor, amp_dtype to)
+{
+    return amp_py_call_vector(to_type[to], &tensor, 1, NULL);
+}
+
+/* A weight's cast, made once an iteration: the library keeps it. It may only where a scope ends: an edit through .data
+ * leaves no trace, and only the end of a forward clears the cache behind it. */
+static PyObject *cast_weight(const struct amp_py_call *call, PyObject *tensor)
+{
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    void *handle = tensor;
+    const amp_status status = amp_cast_to(call->policy->amp, call->target, &handle, 1, &frame);
+    if (status != AMP_OK) {
+        return amp_py_context_raise((amp_py_Context *)call->policy->context, status);
+    }
+    PyObject *cast = Py_NewRef((PyObject *)handle);
+    (void)amp_cast_done(&frame);
+    return cast;
+}
+
+static int tell(const struct amp_py_call *call, amp_dtype from)
+{
+    PyObject *told = PyObject_CallFunction(call->policy->report, "Oii", call->function->op, from, call->target);
+    Py_XDECREF(told);
+    return told ? 0 : -1;
+}
+
+static PyObject *cast_tensor(const struct amp_py_call *call, PyObject *tensor)
+{
+    const amp_dtype from = amp_py_dtype(tensor);
+    const uint32_t bit = amp_py_bit(from);
+    if (bit == 0 || from == call->target || (call->function->flags & AMP_PY_WIDENS && !(bit & AMP_PY_LOW))) {
+        return Py_NewRef(tensor);
+    }
+    /* Together with what is there already: does this one have to change? */
+    const int target = amp_py_target(call, call->into ? bit : bit | amp_py_bit(call->target));
+    if (target < 0) {
+        return NULL;
+    }
+    if (target != (int)call->target || !is_strided(tensor)) {
+        return Py_NewRef(tensor);
+    }
+    if (call->policy->report != NULL && tell(call, from) < 0) {
+        return NULL;
+    }
+    if (call->scoped && call->op_class == AMP_LOWER && Py_TYPE(tensor) == parameter_class) {
+        return cast_weight(call, tensor);
+    }
+    return cast_fresh(tensor, call->target);
+}
+
+/* A list or tuple of the same class with these items; steals `items`. */
+static PyObject *rebuilt(PyObject *value, PyObject *items)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    PyObject *made = NULL;
+    if (type == &PyList_Type) {
+        return items;
+    }
+    if (type == &PyTuple_Type) {
+        made = PyList_AsTuple(items);
+    } else {
+        PyObject *make = PyObject_GetAttr((PyObject *)type, name_make); /* a namedtuple's */
+        if (make == NULL) {
+            PyErr_Clear();
+            make = Py_NewRef((PyObject *)type);
+        }
+        made = PyObject_CallFunctionObjArgs(make, items, NULL);
+        Py_DECREF(make);
+    }
+    Py_DECREF(items);
+    return made;
+}
+
+static PyObject *cast_value(const struct amp_py_call *call, PyObject *value, int depth)
+{
+    if (value == Py_None || is_plain(Py_TYPE(value))) {
+        return Py_NewRef(value);
+    }
+    if (is_tensor(value)) {
+        return cast_tensor(call, value);
+    }
+    const bool tuple = PyTuple_Check(value);
+    if ((!tuple && !PyList_Check(value)) || depth >= DEEPEST) {
+        return Py_NewRef(value);
+    }
+    const Py_ssize_t n = tuple ? PyTuple_Size(value) : PyList_Size(value);
+    PyObject *items = PyList_New(0);
+    bool changed = false;
+    for (Py_ssize_t i = 0; items && i < n; i++) {
+        PyObject *item = tuple ? PyTuple_GetItem(value, i) : PyList_GetItem(value, i);
+        PyObject *cast = item ? cast_value(call, item, depth + 1) : NULL;
+        const int bad = cast ? PyList_Append(items, cast) : -1;
+        changed |= cast != item;
+        Py_XDECREF(cast);
+        if (bad) {
+            Py_CLEAR(items);
+        }
+    }
+    if (items == NULL || changed) {
+        return items ? rebuilt(value, items) : NULL;
+    }
+    Py_DECREF(items);
+    return Py_NewRef(value);
+}
+
+PyObject *amp_py_cast_value(const struct amp_py_call *call, PyObject *value)
+{
+    return cast_value(call, value, 0);
+}
