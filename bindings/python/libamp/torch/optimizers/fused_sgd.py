@@ -59,10 +59,12 @@ class FusedSGD(FusedOptimizer):
         moments = {}
         steps: list[int] | int = 1
         if group["momentum"] != 0:
-            steps = [0 if state.get("momentum_buffer") is None else 1 for state in states]
-            for param, state, had in zip(params, states, steps, strict=True):
-                if not had:
-                    state["momentum_buffer"] = torch.zeros_like(param, dtype=torch.float32)
+            new = [i for i, state in enumerate(states) if state.get("momentum_buffer") is None]
+            if new:
+                steps = [1] * len(states)
+            for i in new:
+                steps[i] = 0  # type: ignore[index]
+                states[i]["momentum_buffer"] = torch.zeros_like(params[i], dtype=torch.float32)
             moments = of_each(states, "momentum_buffer")
         fused_step(
             "sgd",

@@ -37,27 +37,21 @@ def _along(vector: torch.Tensor, ndim: int, channel: int) -> torch.Tensor:
     return vector.view(shape)
 
 
-def _joint_statistics(
-    x: torch.Tensor, dims: list[int], channels: int, group: Any
+def _join(
+    count: int, mean: torch.Tensor, squares: torch.Tensor, group: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Count, mean and biased variance over all ranks; on each rank with the same bits."""
-    count = x.numel() // channels
-    if count:
-        variance, mean = torch.var_mean(x, dims, unbiased=False)
-    else:
-        variance = mean = x.new_zeros(channels)
-    world = _world_size(group)
-    if world == 1:
-        return x.new_full((1,), count), mean, variance
-    own = torch.cat([mean, variance * count, x.new_full((1,), count)])
-    parts = [torch.empty_like(own) for _ in range(world)]
-    dist.all_gather(parts, own, group=group)
+    """Count, mean and biased variance over all ranks, from each one's squared deviations; everywhere the same bits."""
+    own = torch.cat([mean, squares, mean.new_full((1,), count)])
+    parts = [own]
+    if _world_size(group) > 1:
+        parts = [torch.empty_like(own) for _ in range(_world_size(group))]
+        dist.all_gather(parts, own, group=group)
     table = torch.stack(parts)
-    means, squares, counts = table[:, :channels], table[:, channels:-1], table[:, -1:]
+    means, squares_of, counts = table[:, : mean.numel()], table[:, mean.numel() : -1], table[:, -1:]
     total = counts.sum(0)
     joint = (means * (counts / total)).sum(0)
-    squares = squares.sum(0) + ((means - joint).square() * counts).sum(0)
-    return total, joint, squares / total
+    between = ((means - joint).square() * counts).sum(0)
+    return total, joint, (squares_of.sum(0) + between) / total
 
 
 class _SyncBatchNorm(torch.autograd.Function):
@@ -75,35 +69,38 @@ class _SyncBatchNorm(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         x = _wide(input)
         dims = [dim for dim in range(x.dim()) if dim != channel]
-        count, mean, variance = _joint_statistics(x, dims, x.shape[channel], group)
-        scale = torch.rsqrt(variance + eps)
-        y = (x - _along(mean, x.dim(), channel)) * _along(scale, x.dim(), channel)
-        if weight is not None:
-            y = y * _along(weight.to(y.dtype), x.dim(), channel)
-        if bias is not None:
-            y = y + _along(bias.to(y.dtype), x.dim(), channel)
+        size = x.numel() // x.shape[channel]
+        own = x.mean(dims) if size else x.new_zeros(x.shape[channel])
+        y = x - _along(own, x.dim(), channel)
+        count, mean, variance = _join(size, own, y.square().sum(dims), group)
+        # y is centred at this rank's mean: what is left to the joint one goes into the shift.
+        factor = torch.rsqrt(variance + eps) if weight is None else torch.rsqrt(variance + eps) * weight.to(y.dtype)
+        shift = (own - mean) * factor if bias is None else (own - mean) * factor + bias.to(y.dtype)
+        y = y.mul_(_along(factor, x.dim(), channel)).add_(_along(shift, x.dim(), channel))
         if z is not None:
-            y = y + z.to(y.dtype)
+            y += z.to(y.dtype)
         positive = y > 0 if relu else None
         if relu:
-            y = y.clamp_min(0)
-        ctx.save_for_backward(input, weight, mean, scale, count, positive)
+            y.clamp_min_(0)
+        ctx.save_for_backward(input, weight, mean, variance, count, positive)
         ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.z_dtype = None if z is None else z.dtype
-        ctx.channel, ctx.dims, ctx.group = channel, dims, group
+        ctx.channel, ctx.dims, ctx.group, ctx.eps = channel, dims, group, eps
         ctx.mark_non_differentiable(count, mean, variance)
         return y.to(input.dtype), count, mean, variance
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        input, weight, mean, scale, count, positive = ctx.saved_tensors
+        input, weight, mean, variance, count, positive = ctx.saved_tensors
         dy = _wide(grad)
         if positive is not None:
             dy = dy * positive
         grad_z = dy.to(ctx.z_dtype) if ctx.z_dtype is not None and ctx.needs_input_grad[1] else None
-        x_hat = (_wide(input) - _along(mean, dy.dim(), ctx.channel)) * _along(scale, dy.dim(), ctx.channel)
-        sums = torch.cat([dy.sum(ctx.dims), (dy * x_hat).sum(ctx.dims)])
+        x, channel, dims = _wide(input), ctx.channel, ctx.dims
+        centred = x - _along(mean, x.dim(), channel)
+        scale = torch.rsqrt(variance + ctx.eps)
+        sums = torch.cat([dy.sum(dims), (dy * centred).sum(dims) * scale])
         sum_dy, sum_dy_x_hat = sums.chunk(2)
         # What follows is this rank's own: keep it before the sums become everybody's.
         grad_weight = sum_dy_x_hat.to(weight.dtype, copy=True) if weight is not None else None
@@ -113,9 +110,10 @@ class _SyncBatchNorm(torch.autograd.Function):
         grad_input = None
         if ctx.needs_input_grad[0]:
             sums /= count
-            dx = dy - _along(sum_dy, dy.dim(), ctx.channel) - x_hat * _along(sum_dy_x_hat, dy.dim(), ctx.channel)
             factor = scale if weight is None else scale * weight.to(scale.dtype)
-            grad_input = (dx * _along(factor, dy.dim(), ctx.channel)).to(input.dtype)
+            grad_input = centred.mul_(_along(-sum_dy_x_hat * scale, x.dim(), channel)).add_(dy)
+            grad_input = grad_input.sub_(_along(sum_dy, x.dim(), channel)).mul_(_along(factor, x.dim(), channel))
+            grad_input = grad_input.to(input.dtype)
         return grad_input, grad_z, grad_weight, grad_bias, None, None, None, None
 
 
