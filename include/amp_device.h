@@ -90,6 +90,65 @@ AMP_API AMP_MUST_CHECK amp_status amp_device_check(amp_device_list *list, void *
 AMP_API AMP_MUST_CHECK amp_status amp_device_optim(amp_device_list *list, void *stream, const amp_optim *rule,
                                                    const amp_optim_tensors *tensors);
 
+/*
+ * Products on a device, by cuBLASLt, which is looked for when the first one is asked for (docs/backends.md). Sums are FP32;
+ * fp32 operands are multiplied as they are, unless AMP_MATMUL_TF32 allows tf32.
+ */
+
+/* amp_device_epilogue.bias_grad_of: what is summed, in double, and rounded once. */
+enum {
+    AMP_BIAS_GRAD_NONE = 0, /* nothing */
+    AMP_BIAS_GRAD_D = 1,    /* the columns of d, [n]: the gradient of the bias before the activation; with `backward` */
+    AMP_BIAS_GRAD_A = 2,    /* the rows of op(a), [m]: where a product for a weight's gradient has the outputs' in a */
+    AMP_BIAS_GRAD_B = 3     /* the columns of op(b), [n]: where it has them in b */
+};
+
+/* What a product does beyond amp_matmul_args, for training. NULL in its place: nothing. */
+typedef struct amp_device_epilogue {
+    uint32_t struct_size;
+    int32_t backward; /* 1: d = f'(aux) * (alpha * op(a) * op(b) + beta * c), f being the activation; bias is NULL */
+    /* What the activation's backward form needs: written forward (NULL: not needed), read backward. GELUs: their argument,
+     * [m, n] of d's type. ReLU: bit j % 8 of byte (i * ld_aux + j) / 8 is 1 where element [i][j] was above 0. Aligned to 16
+     * bytes. */
+    void *aux;
+    int64_t ld_aux, stride_aux; /* elements, ReLU: bits, from row to row and product to product; multiples of 8, ReLU: 128.
+                                   0: n rounded up to it; m rows of it */
+    int32_t bias_grad_of;       /* AMP_BIAS_GRAD_... */
+    amp_dtype bias_grad_dtype;  /* fp32, fp16 or bf16 */
+    void *bias_grad;            /* written */
+    int64_t stride_bias_grad;   /* elements from product to product; 0: compact */
+    void *workspace;            /* memory of the device's that may be used until the work is done, aligned to 256 bytes;
+                                   NULL: the list's own */
+    uint64_t workspace_size;    /* its bytes: 32 MiB let cuBLASLt do its best */
+} amp_device_epilogue;
+
+#define AMP_DEVICE_EPILOGUE_INIT \
+    { (uint32_t)sizeof(amp_device_epilogue), 0, NULL, 0, 0, 0, 0, NULL, 0, NULL, 0 }
+
+/*
+ * The product that `args` describes, in the device's memory; its device, stream, b_id and b_version are not looked at. a and b
+ * are of one type; c, bias and d of any of fp32, fp16 and bf16. Where cuBLASLt has not all of it at once, it leaves its sums in
+ * FP32 and a kernel of libamp's does the rest: amp_device_matmul_explain tells. Which algorithm is remembered by shape, for the
+ * last 512 shapes of a device.
+ * AMP_ERR_INVALID_ARGUMENT: as amp_matmul's; addresses or distances that are not aligned; a workspace that is too small, with
+ * the size that is needed. AMP_ERR_UNSUPPORTED: a and b of different types, or what cuBLASLt has no algorithm for.
+ * AMP_ERR_BACKEND: there is no cuBLASLt, or it failed. Otherwise on an error nothing was started.
+ */
+AMP_API AMP_MUST_CHECK amp_status amp_device_matmul(amp_device_list *list, void *stream, const amp_matmul_args *args,
+                                                    const amp_device_epilogue *epilogue);
+
+/* Tries the algorithms that cuBLASLt proposes for this shape, by the stream's own events, and remembers the fastest for all
+ * products of this shape on the device, until 512 others have come. d, aux and bias_grad are written many times; c must not be
+ * d. Waits for the stream. AMP_ERR_WRONG_STATE: the stream is being captured. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_matmul_measure(amp_device_list *list, void *stream, const amp_matmul_args *args,
+                                                            const amp_device_epilogue *epilogue);
+
+/* How it would be done, and what would make it faster, in words; computes nothing. text, capacity and length as in
+ * amp_explain. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_matmul_explain(amp_device_list *list, const amp_matmul_args *args,
+                                                            const amp_device_epilogue *epilogue, char *text, size_t capacity,
+                                                            size_t *length);
+
 #ifdef __cplusplus
 }
 #endif

@@ -87,6 +87,12 @@ enum {
     AMP_MATMUL_ONEDNN = 2   /* libamp_onednn.so; an error where it cannot be had, or cannot do it */
 };
 
+/* amp_matmul_args.flags: what a product on a device may do for the sake of speed. CPUs do neither. */
+enum {
+    AMP_MATMUL_TF32 = 1 << 0,     /* fp32 operands are rounded to tf32, 11 significant bits, where there are units for it */
+    AMP_MATMUL_FAST_RELU = 1 << 1 /* ReLU is cuBLASLt's, which does not promise to keep a NaN: an overflow may stay unseen */
+};
+
 /*
  * d = activation(alpha * op(a) * op(b) + beta * c + bias), row-major: op(a) is [m, k], op(b) [k, n], c and d [m, n], bias
  * [n] or NULL. op transposes where transpose_x is 1: then a is stored [k, m] and b [n, k]. ld_x is the distance between
@@ -102,11 +108,15 @@ enum {
  * changes whenever they do. Equal pairs promise equal op(b), at whatever address; packs of the id's other versions are
  * dropped. Backends that do not pack ignore it.
  *
+ * device: where all operands are, as an amp_tensor_view says it: type 0 or 1 the CPU, 2 CUDA. On CUDA the product is started
+ * on `stream`, which is the host's, and nothing waits for it: so one implementation of an op serves tensors on either. The
+ * rules are those of amp_device_matmul (amp_device.h), which has backward forms, workspaces and measuring beyond this.
+ *
  * AMP_ERR_INVALID_ARGUMENT: negative dimensions, rows longer than their ld, other types, transpose_x other than 0 and 1,
  * pointers that are needed and NULL, c == d with another type, ld or stride, overlapping d, unknown activation or backend.
  * AMP_ERR_ABI_MISMATCH: struct_size. AMP_ERR_NO_MEMORY: at most 1.1 MiB of scratch a thread (a backend that needs more
  * falls back to the built-in code). AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE, AMP_ERR_UNSUPPORTED: only where a backend is asked
- * for by name. Nothing is written on an error.
+ * for by name, or on a device. Nothing is written on an error.
  */
 typedef struct amp_matmul_args {
     uint32_t struct_size;
@@ -122,11 +132,15 @@ typedef struct amp_matmul_args {
     int32_t activation; /* AMP_ACTIVATION_... */
     int32_t backend; /* AMP_MATMUL_... */
     uint64_t b_id, b_version; /* weights that may be kept packed; b_id 0: none */
+    amp_device device; /* where the operands are; type 0 or 1: the CPU */
+    void *stream;      /* on a device: the stream, never NULL; else ignored */
+    uint32_t flags;    /* AMP_MATMUL_TF32, AMP_MATMUL_FAST_RELU */
+    int32_t reserved;  /* 0 */
 } amp_matmul_args;
 
 #define AMP_MATMUL_ARGS_INIT                                                                                           \
     { (uint32_t)sizeof(amp_matmul_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 1.0f, \
-      0.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+      0.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0, 0 }, NULL, 0, 0 }
 
 /* The product that amp_matmul_args describes. */
 AMP_API AMP_MUST_CHECK amp_status amp_matmul(const amp_matmul_args *args);

@@ -14,7 +14,7 @@
 #include "amp_device.h"
 #include "scaler/rules.h"
 
-#define AMP__BACKEND_ABI 4
+#define AMP__BACKEND_ABI 5
 #define AMP__BACKEND_ABI_OLDEST 1
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
@@ -88,6 +88,15 @@ struct amp__memory_call {
     size_t n;
 };
 
+/* A product in a device's memory, checked; amp_device.h has the words. */
+enum { AMP__PRODUCT_RUN, AMP__PRODUCT_MEASURE };
+struct amp__device_product {
+    int32_t kind;                        /* AMP__PRODUCT_... */
+    void *list;                          /* what list_open made, or NULL: memory in the stream's order */
+    const amp_matmul_args *args;         /* as for matmul, but alpha and k may be 0; device and stream are filled in */
+    const amp_device_epilogue *epilogue; /* of libamp's size, distances filled in; never NULL */
+};
+
 /* What a plugin gives to libamp. Constant, and there for the life of the process. */
 struct amp__backend {
     /* The head: the same in all versions. */
@@ -120,6 +129,13 @@ struct amp__backend {
     amp_status (*memory_open)(int32_t id, void **memory);
     void (*memory_close)(void *memory);
     amp_status (*memory_run)(void *memory, struct amp__memory_call *call);
+    /* 5, may be NULL, and then all three are: products in a device's memory. Any thread, but one at a time for a list. */
+    amp_status (*product)(const struct amp__device_product *call);
+    /* 5: how it would be done, or its error. Computes nothing; the call has no stream. */
+    amp_status (*product_explain)(const struct amp__device_product *call, char *text, size_t size);
+    /* 5: 1 if the device multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability, where it is
+     * known: 10 * major + minor. */
+    int32_t (*tensor_cores)(int32_t id, amp_dtype type, int32_t *capability);
 };
 
 #define AMP__BACKEND_LOCKS 4

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_device.h but for the optimizers: arguments are checked here, as for the CPU, and the backend does the rest. */
 #include "kernels/device.h"
+#include "kernels/matmul.h"
 #include "kernels/spans.h"
-
-enum { CUDA = 2 /* kDLCUDA */ };
-
-struct amp_device_list {
-    const struct amp__backend *backend;
-    void *list; /* the backend's */
-};
 
 AMP_API amp_status amp_device_list_open(amp_device device, amp_device_list **list) {
     amp_status status = AMP_OK;
     AMP_RETURN_IF(!list, AMP_ERR_INVALID_ARGUMENT, "amp_device_list_open: list is NULL");
-    AMP_RETURN_IF(device.type != CUDA, AMP_ERR_UNSUPPORTED,
+    AMP_RETURN_IF(device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
                   "amp_device_list_open: device type %d: 2, CUDA, is the only one; amp_kernels.h has the CPU's functions",
                   (int)device.type);
     const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, &status);
@@ -23,7 +17,7 @@ AMP_API amp_status amp_device_list_open(amp_device device, amp_device_list **lis
                   amp_version());
     amp_device_list *made = amp__alloc(1, sizeof *made);
     if (!made) return amp__fail_memory();
-    made->backend = backend;
+    made->backend = backend, made->device = device;
     status = backend->list_open(device.id, &made->list);
     if (status == AMP_OK) *list = made;
     else amp__free(made);

@@ -6,6 +6,12 @@
 #include "common/common.h"
 #include "kernels/backend.h"
 
+struct amp_device_list {
+    const struct amp__backend *backend;
+    void *list; /* the backend's */
+    amp_device device;
+};
+
 /* Runs a call whose lists were checked; checks list, stream and factors. `function` is the public one, for messages. */
 amp_status amp__device_run(amp_device_list *list, const struct amp__list_call *call, const char *function);
 

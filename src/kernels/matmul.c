@@ -85,6 +85,12 @@ static amp_status check_choices(const amp_matmul_args *g) {
                   AMP_ERR_INVALID_ARGUMENT, "matmul: activation is %d: use AMP_ACTIVATION_...", (int)g->activation);
     AMP_RETURN_IF(g->backend < AMP_MATMUL_AUTO || g->backend > AMP_MATMUL_ONEDNN, AMP_ERR_INVALID_ARGUMENT,
                   "matmul: backend is %d: use AMP_MATMUL_...", (int)g->backend);
+    AMP_RETURN_IF(g->flags & ~(uint32_t)(AMP_MATMUL_TF32 | AMP_MATMUL_FAST_RELU) || g->reserved, AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: flags is 0x%x: use AMP_MATMUL_TF32 and AMP_MATMUL_FAST_RELU; reserved is 0", (unsigned)g->flags);
+    AMP_RETURN_IF(g->device.type < 0 || g->device.type > AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
+                  "matmul: device type %d: 1 is the CPU and 2 CUDA", (int)g->device.type);
+    AMP_RETURN_IF(g->device.type == AMP__DEVICE_CUDA && g->backend != AMP_MATMUL_AUTO, AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: backend is %d, which is for CPUs: the operands are on a device", (int)g->backend);
     return AMP_OK;
 }
 
@@ -272,6 +278,7 @@ static amp_status matmul(const amp_matmul_args *args) {
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
     amp_status status = AMP_OK;
     AMP_TRY(amp__matmul_read(&g, args));
+    if (g.device.type == AMP__DEVICE_CUDA) return amp__device_matmul(&g, NULL);
     if (g.m == 0 || g.n == 0 || amp__matmul_offload(&g, &status)) return status;
     struct product x = { .k = amp__kernels_get(), .g = &g };
     const int32_t threads = amp__matmul_threads(&g);

@@ -4,8 +4,11 @@
 #define AMP_KERNELS_MATMUL_H
 
 #include "amp_kernels.h"
+#include "common/common.h"
 
 #include <stdbool.h>
+
+enum { AMP__DEVICE_CPU = 1, AMP__DEVICE_CUDA = 2 }; /* kDLCPU, kDLCUDA */
 
 /* The first release's amp_matmul_args. */
 #define AMP__MATMUL_OLDEST offsetof(amp_matmul_args, batch)
@@ -25,6 +28,10 @@ amp_matmul_args amp__matmul_item(const amp_matmul_args *g, int64_t i);
 /* Computes *g by a backend, if one is wanted. True: done, or failed, as *status says. False: the built-in code is to do it,
  * and nothing was written. g is as amp__matmul_read leaves it, m and n not 0. */
 bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status);
+
+/* amp_matmul for operands on a device: *g is as amp__matmul_read leaves it. explained NULL: the work is started on g->stream;
+ * else how it would be done is added there. */
+amp_status amp__device_matmul(const amp_matmul_args *g, amp__text *explained);
 
 /* Who multiplies large products of this type here, "onednn" or "built-in", and by what: a name that the backend has for its
  * instructions, "" for a conversion to fp32, NULL where it does not say; libamp's own instruction set. Static. May load a

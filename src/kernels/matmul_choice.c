@@ -111,6 +111,7 @@ static amp_status explain(const amp_matmul_args *args, amp__text *text) {
     struct choice choice;
     char how[256] = "";
     AMP_TRY(amp__matmul_read(&g, args));
+    if (g.device.type == AMP__DEVICE_CUDA) return amp__device_matmul(&g, text);
     decide(&g, &choice);
     AMP_TRY(choice.status);
     if (choice.backend && AMP__BACKEND_HAS(choice.backend, matmul_explain)) {

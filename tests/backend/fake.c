@@ -70,8 +70,8 @@ VISIBLE const struct amp__backend *FAKE_SYMBOL(void);
 
 VISIBLE const struct amp__backend *FAKE_SYMBOL(void) {
     static const struct table table = {
-        { FAKE_MAGIC, (uint32_t)(FAKE_SIZE), FAKE_ABI, FAKE_OLDEST, FAKE_NAME, init, matmul, explain, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL },
-        { NULL },
+        .known = { .magic = FAKE_MAGIC, .struct_size = (uint32_t)(FAKE_SIZE), .abi = FAKE_ABI, .abi_oldest = FAKE_OLDEST,
+                   .name = FAKE_NAME, .init = init, .matmul = matmul, .matmul_explain = explain },
     };
 #ifdef FAKE_UNDEFINED
     if (a_function_that_nobody_has()) return NULL;

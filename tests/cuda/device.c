@@ -47,7 +47,11 @@ static const char *start_fake(void) {
     device.fake = library ? dlsym(library, FAKE_SYMBOL_NAME) : NULL;
     device.tools = library ? dlsym(library, FAKE_TOOLS_NAME) : NULL;
     device.stream = &stream;
-    return device.fake && device.tools ? NULL : "the plugin is not the fake one";
+    if (!device.fake || !device.tools) return "the plugin is not the fake one";
+    void *blas = getenv("AMP_CUBLASLT") ? dlopen(getenv("AMP_CUBLASLT"), RTLD_NOW) : NULL;
+    device.blas = blas ? dlsym(blas, FAKE_BLAS_SYMBOL_NAME) : NULL;
+    if (device.blas) device.blas->work = device.tools->work;
+    return device.blas ? NULL : "AMP_CUBLASLT is not the fake cuBLASLt";
 }
 
 const char *device_start(int real) { return real ? start_gpu() : start_fake(); }

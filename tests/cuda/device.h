@@ -5,6 +5,7 @@
 
 #include "amp_device.h"
 #include "fake.h"
+#include "fake_blas.h"
 
 #include <check.h>
 
@@ -12,6 +13,7 @@ extern struct device {
     void *stream;
     struct fake *fake;  /* NULL: a GPU */
     const struct fake_tools *tools; /* with it */
+    struct fake_blas *blas; /* of the fake device */
 } device;
 
 /* NULL, or why there is none. */
@@ -26,5 +28,7 @@ void device_wait(void);
 Suite *suite_calls(void);
 Suite *suite_faults(void);
 Suite *suite_device_scaler(void);
+Suite *suite_products(void);
+Suite *suite_product_calls(void);
 
 #endif

@@ -22,7 +22,9 @@ int main(int argc, char **argv) {
     fflush(stdout);
     SRunner *runner = srunner_create(suite_calls());
     srunner_add_suite(runner, suite_device_scaler());
+    srunner_add_suite(runner, suite_products());
     if (!real) srunner_add_suite(runner, suite_faults());
+    if (!real) srunner_add_suite(runner, suite_product_calls());
     srunner_set_fork_status(runner, CK_NOFORK); /* a child could not use CUDA */
     srunner_run_all(runner, CK_ENV);
     const int failed = srunner_ntests_failed(runner);

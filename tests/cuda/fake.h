@@ -18,6 +18,8 @@ struct fake {
     int capturing, relaxed;       /* the stream is being captured; this thread may allocate nevertheless */
     int broke_capture;            /* what a capture does not allow was called */
     int pools;                    /* the device allocates in a stream's order */
+    int capability;               /* 10 * major + minor; 0: 9.0 */
+    float clock;                  /* what events record */
     int lazy;                     /* work runs when somebody waits for it, as late as CUDA allows */
 };
 
@@ -30,6 +32,7 @@ struct fake_tools {
     void (*capture_begin)(void), (*capture_end)(void); /* work becomes a graph instead of being run */
     void (*replay)(void);
     void (*end)(void); /* all of it is gone */
+    void (*work)(void (*run)(const void *arguments), const void *arguments, size_t bytes); /* in the stream's order */
 };
 
 /* Of the plugin that was built with it; by dlsym. */

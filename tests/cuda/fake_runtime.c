@@ -50,9 +50,13 @@ cudaError_t cudaSetDevice(int device) {
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    const int capability = F.capability ? F.capability : 90;
     (void)device;
     CALLED();
-    *value = attribute == cudaDevAttrMemoryPoolsSupported ? F.pools : 0;
+    *value = attribute == cudaDevAttrMemoryPoolsSupported           ? F.pools
+             : attribute == cudaDevAttrComputeCapabilityMajor ? capability / 10
+             : attribute == cudaDevAttrComputeCapabilityMinor ? capability % 10
+                                                              : 0;
     return cudaSuccess;
 }
 cudaError_t cudaGetLastError(void) {
@@ -184,19 +188,27 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     (void)flags;
     CALLED();
-    *event = (cudaEvent_t)(void *)&thing;
+    float *time = calloc(1, sizeof *time);
+    if (!time) return cudaErrorMemoryAllocation;
+    *event = (cudaEvent_t)(void *)time;
     F.streams++;
     return cudaSuccess;
 }
+cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    (void)event;
+    free(event);
     F.streams--;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    (void)event;
     on_stream(stream);
     CALLED();
+    *(float *)(void *)event = F.clock;
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+    CALLED();
+    *milliseconds = *(float *)(void *)end - *(float *)(void *)begin;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -143,5 +143,5 @@ static void end(void) {
 }
 
 __attribute__((visibility("default"))) const struct fake_tools amp_fake_cuda_tools = {
-    fake_device_alloc, fake_device_free, fake_copy, fake_flush, capture_begin, capture_end, replay, end,
+    fake_device_alloc, fake_device_free, fake_copy, fake_flush, capture_begin, capture_end, replay, end, fake_work,
 };

@@ -5,6 +5,7 @@
 
 int main(void) {
     SRunner *runner = srunner_create(suite_machine());
+    srunner_add_suite(runner, suite_blas());
     srunner_add_suite(runner, suite_plan());
     srunner_add_suite(runner, suite_lists_cuda());
     srunner_add_suite(runner, suite_steps());

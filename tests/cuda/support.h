@@ -5,6 +5,7 @@
 
 #include <check.h>
 
+Suite *suite_blas(void);
 Suite *suite_machine(void);
 Suite *suite_plan(void);
 Suite *suite_lists_cuda(void);

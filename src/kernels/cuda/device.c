@@ -88,6 +88,7 @@ void cuda_list_close(void *given) {
         cuda_room_close(&list->tables[i]);
     }
     cuda_room_close(&list->scratch);
+    cuda_room_close(&list->product);
     cuda_memory_close(&list->memory);
     if (known) (void)cudaSetDevice(before);
     free(list);

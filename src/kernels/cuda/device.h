@@ -13,7 +13,7 @@ struct cuda_list {
     int device;
     struct cuda_memory memory;
     struct cuda_plan plans[CUDA_PLANS];
-    struct cuda_room tables[CUDA_PLANS], scratch;
+    struct cuda_room tables[CUDA_PLANS], scratch, product; /* product: scratch and workspace of blas.c's */
 };
 
 /* A call under way. */

@@ -4,6 +4,9 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/machine.h"
+#ifdef AMP__CUDA_BLAS
+#include "kernels/cuda/blas.h"
+#endif
 
 #include <cuda_runtime_api.h>
 
@@ -28,12 +31,18 @@ static amp_status init(const struct amp__backend_host *host, char *version, size
     if (status != AMP_OK) return host->fail(status, text);
     (void)cuda_judge(&machine, version, size);
     cuda_device_init(host);
+#ifdef AMP__CUDA_BLAS
+    cuda_blas_init(host);
+#endif
     return AMP_OK;
 }
 
 __attribute__((visibility("default"))) const struct amp__backend *amp_backend(void);
 
 __attribute__((visibility("default"))) const struct amp__backend *amp_backend(void) {
+#ifdef AMP__CUDA_BLAS
+    static void *const locks[] = { &cuda_blas_lock, NULL };
+#endif
     static const struct amp__backend table = {
         .magic = AMP__BACKEND_MAGIC,
         .struct_size = sizeof table,
@@ -47,6 +56,12 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
         .memory_open = cuda_block_open,
         .memory_close = cuda_block_close,
         .memory_run = cuda_block_run,
+#ifdef AMP__CUDA_BLAS
+        .locks = locks,
+        .product = cuda_product,
+        .product_explain = cuda_product_explain,
+        .tensor_cores = cuda_tensor_cores,
+#endif
     };
     return &table;
 }
