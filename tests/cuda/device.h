@@ -30,5 +30,6 @@ Suite *suite_faults(void);
 Suite *suite_device_scaler(void);
 Suite *suite_products(void);
 Suite *suite_product_calls(void);
+Suite *suite_product_faults(void);
 
 #endif

@@ -25,6 +25,7 @@ int main(int argc, char **argv) {
     srunner_add_suite(runner, suite_products());
     if (!real) srunner_add_suite(runner, suite_faults());
     if (!real) srunner_add_suite(runner, suite_product_calls());
+    if (!real) srunner_add_suite(runner, suite_product_faults());
     srunner_set_fork_status(runner, CK_NOFORK); /* a child could not use CUDA */
     srunner_run_all(runner, CK_ENV);
     const int failed = srunner_ntests_failed(runner);
