@@ -238,12 +238,26 @@ static void restore_fixed(const struct amp__plan *plan) {
     }
 }
 
+/* Was it not finite before this backward, which added nothing that is not? Then an earlier bracket has decided on it, and
+ * this one's other gradients are judged without it, as Apex looks at what comes in alone. */
+static amp_status was_before(const struct amp__plan *plan, size_t i, bool *before) {
+    int64_t at = -1;
+    *before = false;
+    if (!(plan->what[i] & ADDS) || (plan->what[i] & (TO_MASTER | HELD)) == TO_MASTER) return AMP_OK;
+    const bool held = plan->what[i] & HELD; /* there what backward made is untouched, elsewhere what was set aside */
+    AMP_TRY(amp_first_nonfinite(held ? &plan->fresh[i] : &plan->stash[i], 1, &at));
+    *before = held ? at < 0 : at >= 0;
+    return AMP_OK;
+}
+
 static amp_status find_nonfinite(const struct amp__plan *plan, const struct amp__param **first) {
     for (size_t i = 0; i < plan->n && !*first; i++) {
         int64_t at = -1;
+        bool before = false;
         const amp_span *result = plan->what[i] & TO_MASTER ? &plan->dst[i] : &plan->fresh[i];
         if (!(plan->what[i] & WAITS)) AMP_TRY(amp_first_nonfinite(result, 1, &at));
-        if (plan->what[i] & NONFINITE || at >= 0) *first = plan->entries[i].param;
+        if (at >= 0) AMP_TRY(was_before(plan, i, &before));
+        if (plan->what[i] & NONFINITE || (at >= 0 && !before)) *first = plan->entries[i].param;
     }
     return AMP_OK;
 }
@@ -256,6 +270,7 @@ static amp_status unscale(struct amp__plan *plan, float inverse, struct amp__gra
     *result = (struct amp__grads_result){ found_inf != 0.0f, NULL };
     if (!result->found_inf) return AMP_OK;
     const amp_status status = find_nonfinite(plan, &result->first_nonfinite);
+    if (!result->first_nonfinite && status == AMP_OK && !(plan->all & ROUNDS)) result->found_inf = false;
     if (plan->skips) restore_fixed(plan);
     return status;
 }

@@ -284,14 +284,14 @@ def _nothing(self: Any, *args: Any, **kwargs: Any) -> None:
 def _put_masters(optimizer: Any, session: Session) -> Callable[[], None]:
     """Masters in the place of their parameters in groups and state. The way back."""
     for group in optimizer.param_groups:
-        group["params"] = [session.masters.get(id(param), param) for param in group["params"]]
+        group["params"][:] = [session.masters.get(id(param), param) for param in group["params"]]
     _re_key(optimizer, session.params_and_masters())
 
     def undo() -> None:
         pairs = [(master, param) for param, master in session.params_and_masters()]
         back = {id(master): param for master, param in pairs}
         for group in optimizer.param_groups:
-            group["params"] = [back.get(id(param), param) for param in group["params"]]
+            group["params"][:] = [back.get(id(param), param) for param in group["params"]]
         _re_key(optimizer, pairs)
 
     return undo
