@@ -13,17 +13,14 @@ from .frontend import init, initialize, initialized, load_state_dict, shutdown, 
 from .handle import disable_casts, scale, scale_loss, unscale
 from .process import stepped
 
-try:
-    from .registry import (
-        float_function,
-        half_function,
-        promote_function,
-        register_float_function,
-        register_half_function,
-        register_promote_function,
-    )
-except ImportError:
-    pass
+from .registry import (
+    float_function,
+    half_function,
+    promote_function,
+    register_float_function,
+    register_half_function,
+    register_promote_function,
+)
 
 __version__ = "0.1.0"
 __all__ = [

@@ -279,7 +279,7 @@ def init(
     current.verbosity = 2 if verbose else _amp_state.verbosity
     current.adopt(_make_context(current, "O1", settings, [], []))
     _patch(current, [], "apex", allow_banned)
-    _amp_state.handle = handle.AmpHandle(current, enable_caching, verbose)
+    _amp_state.handle = handle.AmpHandle(current, enable_caching, verbose, owns=True)
     return _amp_state.handle
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -142,17 +143,20 @@ def unscale(tensors: Any, loss_id: int = 0, optimizer: Any = None) -> Any:
 
 
 class AmpHandle:
-    """What amp.init returns, and _amp_state.handle: the context that patches torch's functions."""
+    """What amp.init returns, and _amp_state.handle: the context that patches torch's functions. owns: it lives as long as the
+    handle, and not as long as models and optimizers."""
 
-    def __init__(self, session: Session, enable_caching: bool = True, verbose: bool = False) -> None:
-        self._session = session
+    def __init__(self, session: Session, enable_caching: bool = True, verbose: bool = False, owns: bool = False) -> None:
+        self._ref = weakref.ref(session)
+        self._owned = session if owns else None
         self._enable_caching = enable_caching
         self._verbose = verbose
         self._active = True
 
     def is_active(self) -> bool:
         """Are casts made?"""
-        return self._active and self._session.alive
+        session = self._ref()
+        return self._active and session is not None and session.alive
 
     @contextlib.contextmanager
     def _disable_casts(self) -> Iterator[None]:
@@ -177,8 +181,9 @@ class AmpHandle:
         return OptimWrapper(optimizer, self, num_loss)
 
     def _clear_cache(self) -> None:
-        if self._session.alive:
-            self._session.context.cache_clear()
+        session = self._ref()
+        if session is not None and session.alive:
+            session.context.cache_clear()
 
     def remove_cache(self, param: Any) -> None:
         """Forget a parameter's cast: with all others."""
@@ -200,7 +205,9 @@ class AmpHandle:
         return self._verbose
 
     def _deactivate(self) -> None:
-        self._session.shutdown()
+        session = self._ref()
+        if session is not None:
+            session.shutdown()
         self._active = False
 
 
