@@ -8,7 +8,8 @@ int amp_py_call_open(amp_py_call *call, const amp_py_argument *arguments, size_t
 {
     for (call->count = 0; call->count < count; call->count++) {
         const amp_py_argument *argument = &arguments[call->count];
-        if (amp_py_list_open(&call->lists[call->count], argument->name, argument->value, argument->how)) {
+        if (amp_py_list_open(&call->lists[call->count], argument->name, argument->value, argument->how,
+                             call->count ? &call->lists[0] : NULL)) {
             amp_py_call_close(call);
             return -1;
         }

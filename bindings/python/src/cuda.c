@@ -41,6 +41,10 @@ static place *find_place(const place *wanted)
 /* torch.cuda.current_stream(device).cuda_stream */
 static int current_stream(amp_device device, void **stream)
 {
+    if (amp_py_torch_stream(device, stream)) {
+        return 0;
+    }
+    PyErr_Clear();
     PyObject *torch = PyImport_ImportModule("torch.cuda");
     PyObject *object = torch ? PyObject_CallMethod(torch, "current_stream", "i", (int)device.id) : NULL;
     PyObject *address = object ? PyObject_GetAttrString(object, "cuda_stream") : NULL;
@@ -58,7 +62,7 @@ static int read_stream(amp_py_call *call)
     if (argument == NULL || argument == Py_None) {
         bool torch = false;
         for (size_t k = 0; k < call->count; k++) {
-            torch = torch || call->lists[k].has_torch;
+            torch = torch || call->lists[k].n_torch > 0;
         }
         if (torch) {
             return current_stream(call->device, &call->stream);

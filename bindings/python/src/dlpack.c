@@ -1,28 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory by __dlpack__. The capsule stays unconsumed, and with it the producer's ownership: when we let go of it, its
  * destructor ends the export. So there is no path on which anything could be freed twice, or never. */
-#include "view.h"
-
-/* The part of DLPack's ABI that is read here, by its specification; the same up to its next major version. */
-typedef struct dl_tensor {
-    void *data;
-    int32_t device_type, device_id;
-    int32_t dims;
-    uint8_t code, bits; /* code: 2 IEEE float, 4 bfloat */
-    uint16_t lanes;
-    int64_t *shape, *strides; /* strides may be NULL: row-major */
-    uint64_t byte_offset;
-} dl_tensor;
-
-typedef struct dl_versioned {
-    uint32_t major, minor;
-    void *manager;
-    void (*deleter)(struct dl_versioned *self);
-    uint64_t flags;
-    dl_tensor tensor;
-} dl_versioned;
-
-enum { DL_MAJOR = 1, DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
+#include "dlpack.h"
 
 static PyObject *n_dlpack, *newest; /* "__dlpack__"; { "max_version": (1, 0) } */
 
@@ -41,7 +20,7 @@ static amp_dtype type_of(const dl_tensor *tensor)
                                                                                                      : AMP_DTYPE_OTHER;
 }
 
-static int read_tensor(const dl_tensor *tensor, amp_py_place place, amp_py_view *view)
+int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_place place, amp_py_view *view)
 {
     view->device = (amp_device){ tensor->device_type, tensor->device_id };
     if (view->device.type == 3) { /* kDLCUDAHost: pinned, the processor's own */
@@ -66,7 +45,7 @@ static int read_capsule(PyObject *capsule, amp_py_place place, amp_py_view *view
 {
     if (PyCapsule_IsValid(capsule, "dltensor")) {
         /* managed: the tensor is its first member */
-        return read_tensor(PyCapsule_GetPointer(capsule, "dltensor"), place, view);
+        return amp_py_dlpack_read(PyCapsule_GetPointer(capsule, "dltensor"), place, view);
     }
     if (!PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         return amp_py_refuse(place, "its __dlpack__ gave no fresh DLPack capsule");
@@ -77,7 +56,7 @@ static int read_capsule(PyObject *capsule, amp_py_place place, amp_py_view *view
     }
     /* what is written into a copy is lost */
     view->read_only = (managed->flags & (DL_READ_ONLY | DL_IS_COPIED)) != 0;
-    return read_tensor(&managed->tensor, place, view);
+    return amp_py_dlpack_read(&managed->tensor, place, view);
 }
 
 /* A capsule, or NULL with an exception. NumPy answers fastest without arguments; others are asked for the newest form first,
@@ -132,6 +111,21 @@ int amp_py_view_dlpack(PyObject *tensor, amp_py_place place, amp_py_view *view, 
     }
     *keep = capsule;
     return read_capsule(capsule, place, view);
+}
+
+const dl_exchange *amp_py_dlpack_exchange(PyObject *type)
+{
+    PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
+    const dl_exchange *table = NULL;
+    if (capsule != NULL && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+        table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    }
+    Py_XDECREF(capsule);
+    PyErr_Clear();
+    while (table != NULL && table->major > DL_MAJOR) {
+        table = table->older;
+    }
+    return table != NULL && table->major == DL_MAJOR ? table : NULL;
 }
 
 int amp_py_add_dlpack(PyObject *module)

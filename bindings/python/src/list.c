@@ -96,7 +96,7 @@ static int read_one(amp_py_list *list, PyObject *tensor, amp_py_place place, amp
         return amp_py_refuse(place, "is on another device than those before it: one call works on one device");
     }
     list->device = view->device;
-    list->has_torch = list->has_torch || view->is_torch;
+    list->n_torch += view->is_torch;
     return view->compact ? 0 : keep_layout(list, view, place);
 }
 
@@ -117,10 +117,40 @@ static int read_all(amp_py_list *list)
     return 0;
 }
 
-int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, int how)
+/* What a twin knows holds here too. */
+static void share(amp_py_list *list, const amp_py_list *twin)
 {
-    *list = (amp_py_list){ .name = name, .how = how };
+    list->single = twin->single;
+    list->n_torch = twin->n_torch;
+    list->device = twin->device;
+    list->n = twin->n;
+    list->tensors = Py_NewRef(twin->tensors);
+    list->keep = Py_XNewRef(twin->keep);
+    list->layouts = Py_XNewRef(twin->layouts);
+    memcpy(list->spans, twin->spans, twin->n * sizeof(amp_span));
+}
+
+static int allocate(amp_py_list *list, size_t n)
+{
+    list->spans = PyMem_Malloc((n ? n : 1) * sizeof(amp_span));
+    if (list->spans == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, int how, const amp_py_list *twin)
+{
+    *list = (amp_py_list){ .name = name, .how = how, .source = argument };
     if (argument == Py_None && (how & AMP_PY_OPTIONAL)) {
+        return 0;
+    }
+    if (twin != NULL && twin->source == argument && twin->tensors != NULL && (twin->how | how) == twin->how) {
+        if (allocate(list, twin->n)) {
+            return -1;
+        }
+        share(list, twin);
         return 0;
     }
     list->single = !is_list(argument);
@@ -129,11 +159,7 @@ int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, in
         return -1;
     }
     list->n = (size_t)PyTuple_Size(list->tensors);
-    list->spans = PyMem_Malloc((list->n ? list->n : 1) * sizeof(amp_span));
-    if (list->spans == NULL) {
-        PyErr_NoMemory();
-    }
-    if (list->spans == NULL || read_all(list)) {
+    if (allocate(list, list->n) || read_all(list)) {
         amp_py_list_close(list);
         return -1;
     }
@@ -235,10 +261,11 @@ static PyObject *torch_only(PyObject *tensors)
 int amp_py_lists_touch(amp_py_list *lists, size_t count)
 {
     for (size_t k = 0; k < count; k++) {
-        if (!lists[k].has_torch || !(lists[k].how & AMP_PY_WRITE)) {
+        if (lists[k].n_torch == 0 || !(lists[k].how & AMP_PY_WRITE)) {
             continue;
         }
-        PyObject *written = torch_only(lists[k].tensors);
+        bool all = lists[k].n_torch == lists[k].n;
+        PyObject *written = all ? Py_NewRef(lists[k].tensors) : torch_only(lists[k].tensors);
         int bad = written ? amp_py_touch_torch(written) : -1;
         Py_XDECREF(written);
         if (bad) {

@@ -16,7 +16,8 @@ typedef struct amp_py_list {
     const char *name; /* of the argument */
     int how;          /* AMP_PY_* */
     bool single;      /* it is a tensor, not a list */
-    bool has_torch;
+    size_t n_torch;   /* how many are torch's */
+    PyObject *source; /* the argument, borrowed */
     PyObject *tensors; /* tuple, so that nobody takes one away while the kernel runs; NULL: the argument is None */
     PyObject *keep;    /* list of capsules, or NULL */
     PyObject *layouts; /* dict: index -> bytes, of those dense but not row-major; NULL: there is none */
@@ -25,8 +26,9 @@ typedef struct amp_py_list {
     amp_device device; /* of all; type 0: the list is empty */
 } amp_py_list;
 
-/* Reads an argument. On error nothing is to be closed. */
-int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, int how);
+/* Reads an argument; twin: a list that was read before, or NULL: where the argument is the same object it is not read again.
+ * On error nothing is to be closed. */
+int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, int how, const amp_py_list *twin);
 
 /* Lets go of everything; a list of zeros is none. */
 void amp_py_list_close(amp_py_list *list);

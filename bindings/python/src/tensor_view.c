@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of torch, by their attributes: a tenth of what __dlpack__ costs, and tensors that require gradients are memory like
- * any other. torch is never imported here, only found. */
-#include "view.h"
+/* Tensors of torch: by DLPack's table of C functions where torch has one, else by their attributes. Either costs a part of
+ * what __dlpack__ does, and tensors that require gradients are memory like any other. torch is never imported, only found. */
+#include "dlpack.h"
 
 static PyObject *tensor_class; /* torch.Tensor, once it was seen */
+static const dl_exchange *exchange; /* torch's, from 2.10 on, or NULL */
 static PyObject *increment_version; /* torch.autograd.graph's, or NULL: an old torch has none */
 
 /* torch's types that libamp computes in */
@@ -38,6 +39,7 @@ static bool find_torch(void)
     if (graph != NULL) {
         increment_version = PyObject_GetAttrString(graph, "increment_version");
     }
+    exchange = found ? amp_py_dlpack_exchange(found) : NULL;
     PyErr_Clear();
     Py_XDECREF(graph);
     Py_XDECREF(autograd);
@@ -115,12 +117,8 @@ static int read_shape(PyObject *tensor, amp_py_place place, amp_py_view *view)
     return amp_py_view_measure(view, place);
 }
 
-int amp_py_view_torch(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view)
+static int read_attributes(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view)
 {
-    if (!amp_py_is_torch(tensor)) {
-        return 1;
-    }
-    view->is_torch = true;
     PyObject *dtype = PyObject_GetAttr(tensor, names[N_DTYPE]);
     if (dtype == NULL) {
         return -1;
@@ -149,6 +147,31 @@ int amp_py_view_torch(PyObject *tensor, amp_py_place place, bool shape, amp_py_v
     int64_t size = call_integer(tensor, N_NUMEL);
     view->span.size = (uint64_t)size;
     return size < 0 ? -1 : 0;
+}
+
+/* What DLPack cannot say (a sparse tensor, one of another device), the attributes do, and the messages are theirs. */
+int amp_py_view_torch(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view)
+{
+    if (!amp_py_is_torch(tensor)) {
+        return 1;
+    }
+    view->is_torch = true;
+    dl_tensor borrowed;
+    if (exchange != NULL && exchange->borrow != NULL) {
+        if (exchange->borrow(tensor, &borrowed) == 0) {
+            if (borrowed.device_type == AMP_PY_CPU || borrowed.device_type == AMP_PY_CUDA) {
+                return amp_py_dlpack_read(&borrowed, place, view);
+            }
+        } else {
+            PyErr_Clear();
+        }
+    }
+    return read_attributes(tensor, place, shape, view);
+}
+
+bool amp_py_torch_stream(amp_device device, void **stream)
+{
+    return find_torch() && exchange != NULL && exchange->current_stream(device.type, device.id, stream) == 0;
 }
 
 /* All at once where torch can; a torch that takes one at a time, or a tensor made in inference mode, which has no version, is

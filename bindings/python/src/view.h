@@ -52,6 +52,9 @@ int amp_py_view_measure(amp_py_view *view, amp_py_place place);
 /* Is it a torch.Tensor? false where torch is not imported: this never does. */
 bool amp_py_is_torch(PyObject *object);
 
+/* torch's current stream on a device, as DLPack's table tells it; false: it does not, and an exception may be set. */
+bool amp_py_torch_stream(amp_device device, void **stream);
+
 /* Tells autograd that these tensors (a tuple or list, all of torch) were written. */
 int amp_py_touch_torch(PyObject *tensors);
 

@@ -33,7 +33,8 @@ def test_read_and_write_in_place(how):
 
 def test_a_list_of_all_kinds():
     torch = pytest.importorskip("torch")
-    source = [torch.randn(4), sample(5), Producer(sample(6)), torch.randn(2, 2, requires_grad=True), np.asarray(sample())]
+    source = [torch.randn(4), sample(5), Producer(sample(6)), torch.randn(2, 2, requires_grad=True),
+              np.asarray(sample())]
     target = [Producer(np.zeros(4, np.float16)), torch.zeros(5), np.zeros(6), np.zeros((2, 2), np.float32),
               torch.zeros(())]
     kernels.cast(target, source)

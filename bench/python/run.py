@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures libamp in Python beside PyTorch: run.py [--quick] [--group NAME] [--json FILE] [--check]
+
+A group is a file beside this one with a function measure(bench); harness.py says what bench can do.
+"""
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import platform
+import sys
+
+from harness import HEADER, Bench
+
+HERE = pathlib.Path(__file__).resolve().parent
+NOT_GROUPS = {"harness", "run"}
+
+
+def groups():
+    return sorted(path.stem for path in HERE.glob("*.py") if path.stem not in NOT_GROUPS)
+
+
+def processor():
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def describe_machine():
+    import libamp
+    import torch
+
+    print(f"processor: {processor()}, {os.cpu_count()} cores")
+    print(f"GPU: {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none: its lines are left out'}")
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, libamp {libamp.__version__} "
+          f"{os.environ.get('AMP_BENCH_COMMIT', '')}".rstrip())
+    print(f"load: {' '.join(f'{load:.2f}' for load in os.getloadavg())}\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="what libamp claims about speed in Python, measured")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--rounds", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--group", choices=groups(), help="only this group")
+    parser.add_argument("--json", metavar="FILE", help="write the lines to FILE too")
+    parser.add_argument("--check", action="store_true", help="status 1 if a ratio is below its goal")
+    arguments = parser.parse_args()
+
+    import torch
+
+    torch.set_num_threads(1)
+    describe_machine()
+    print(HEADER)
+    lines = []
+    for name in [arguments.group] if arguments.group else groups():
+        bench = Bench(name, arguments.quick, arguments.rounds)
+        importlib.import_module(name).measure(bench)
+        lines += bench.lines
+    missed = [line for line in lines if line["ratio"] < line["goal"]]
+    print(f"\n{len(lines)} lines, {len(missed)} below their goal")
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+    return 1 if arguments.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of DLPack's ABI that are read here, by its specification; the same up to its next major version. */
+#ifndef AMP_PY_DLPACK_H
+#define AMP_PY_DLPACK_H
+
+#include "view.h"
+
+enum { DL_MAJOR = 1, DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
+
+typedef struct dl_tensor {
+    void *data;
+    int32_t device_type, device_id;
+    int32_t dims;
+    uint8_t code, bits; /* code: 2 IEEE float, 4 bfloat */
+    uint16_t lanes;
+    int64_t *shape, *strides; /* strides may be NULL: row-major */
+    uint64_t byte_offset;
+} dl_tensor;
+
+typedef struct dl_versioned {
+    uint32_t major, minor;
+    void *manager;
+    void (*deleter)(struct dl_versioned *self);
+    uint64_t flags;
+    dl_tensor tensor;
+} dl_versioned;
+
+/* A type's own table of C functions, in the capsule "dlpack_exchange_api" at its __dlpack_c_exchange_api__. */
+typedef struct dl_exchange {
+    uint32_t major, minor;
+    struct dl_exchange *older;
+    void (*unused[3])(void); /* what makes managed tensors, and objects of them */
+    int (*borrow)(void *object, dl_tensor *out); /* may be NULL; valid while the object lives */
+    int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
+} dl_exchange;
+
+/* The table of a type, or NULL without an exception. */
+const dl_exchange *amp_py_dlpack_exchange(PyObject *type);
+
+int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_place place, amp_py_view *view);
+
+#endif /* AMP_PY_DLPACK_H */

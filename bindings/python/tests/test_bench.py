@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The harness of tools/bench --python writes what it promises. No time is judged."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+FOLDER = pathlib.Path(__file__).parents[3] / "bench" / "python"
+
+
+@pytest.fixture
+def harness(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import harness
+
+    yield harness
+    del sys.modules["harness"]
+
+
+class FakeClock:
+    """Says that a call takes what its function returns, in microseconds."""
+
+    def __init__(self, device):
+        pass
+
+    def seconds(self, work, times):
+        return work() * times * 1e-6
+
+
+def test_ratios_above_1_are_ours(harness, monkeypatch, capsys):
+    monkeypatch.setattr(harness, "Clock", FakeClock)
+    bench = harness.Bench("made-up", rounds=5)
+    bench.pair("a pair", "1", lambda: 2, lambda: 5, "theirs", goal=3.0)
+    bench.pair("its bytes", "1", lambda: 2, lambda: 5, "theirs", moved=4000)
+    bench.overhead("beyond", "1", lambda: 3, lambda: 1, lambda: 9, lambda: 1, "theirs", goal=2.0)
+    bench.allowance("allowed", "1", lambda: 3.04, lambda: 3, 50)
+    values = [value for line in bench.lines for value in (line["ours"], line["reference"], line["ratio"])]
+    assert values == pytest.approx([2.0, 5.0, 2.5, 2.0, 0.8, 2.5, 2000.0, 8000.0, 4.0, 40.0, 50.0, 1.25])
+    assert [line["unit"] for line in bench.lines] == ["us", "GB/s", "ns", "ns"]
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4 and "3.00 !" in said[0] and "!" not in "".join(said[1:])
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, FOLDER / "run.py", *arguments], capture_output=True, text=True, check=False)
+
+
+GROUPS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("run", "harness"))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_group_runs(group, tmp_path):
+    done = run("--group", group, "--rounds", "1", "--json", tmp_path / "lines.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = json.loads((tmp_path / "lines.json").read_text())
+    assert lines and all(line["group"] == group and line["ours"] > 0 and line["reference"] > 0 for line in lines)
+    assert f"{len(lines)} lines, " in done.stdout.splitlines()[-1]
+
+
+def test_an_unknown_group_is_refused():
+    assert run("--group", "nonesuch").returncode == 2
