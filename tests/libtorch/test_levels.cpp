@@ -280,6 +280,9 @@ static void test_masters() {
     }
     CHECK(late.scalar_type() == at::kHalf && amp.step(optimizer));
     CHECK(tap::same(amp.master_params(optimizer).back().detach(), ::torch::full({3}, 1.0f - 0.1f * 2.0f)));
+    const at::Tensor base = ::torch::ones({2, 2}), gaps = base.slice(1, 0, 1).detach().set_requires_grad(true);
+    CHECK(tap::status_of([&] { amp.add_param_group(optimizer, ::torch::optim::OptimizerParamGroup({gaps})); }) != AMP_OK);
+    CHECK(optimizer.param_groups().size() == 2); /* all or nothing */
 }
 
 static void test_shutdown() {
@@ -287,6 +290,7 @@ static void test_shutdown() {
     Net net;
     std::vector<at::Tensor> masters;
     ::torch::optim::Adam optimizer(net->parameters());
+    const auto references = net->fc->weight.use_count(), buffers = net->norm->running_mean.use_count();
     {
         auto amp = amp::torch::initialize(net, optimizer, AMP_O2);
         iterate(amp, net, optimizer, d);
@@ -296,6 +300,9 @@ static void test_shutdown() {
         CHECK(moved.get() && !amp.get());
     }
     CHECK(all_same(masters, copies(net->parameters())));
+    CHECK(net->fc->weight.use_count() == references && net->norm->running_mean.use_count() == buffers); /* nothing is kept */
+    CHECK(net->fc->weight.storage().use_count() == 1);
+    CHECK(net->fc->weight.grad().use_count() == 1);
     CHECK(net->norm->running_mean.scalar_type() == at::kFloat);
     auto again = amp::torch::initialize(net, optimizer, AMP_O1);
     iterate(again, net, optimizer, d);
@@ -367,6 +374,12 @@ static void test_forward() {
     CHECK(tap::same(more[0], (x.to(at::kHalf) + 1).to(at::kFloat)) && x.scalar_type() == at::kFloat);
     out.sum().backward();
     CHECK(net->fc->weight.grad().scalar_type() == at::kHalf);
+    CHECK(tap::status_of([&] { amp.forward(net->fc, x); }) == AMP_ERR_INVALID_ARGUMENT);
+
+    nn::Sequential sequence(nn::Linear(4, 4), nn::ReLU(), nn::Linear(4, 2));
+    auto other = amp::torch::initialize(sequence, AMP_O5);
+    CHECK(other.forward(sequence, x).scalar_type() == at::kFloat);
+    CHECK(sequence[0]->as<nn::LinearImpl>()->weight.scalar_type() == at::kBFloat16);
 }
 
 int main() {

@@ -85,16 +85,10 @@ inline void *call_slot(forward_call &call, void *self, std::vector<void *> &hand
     return output;
 }
 
-/* A NULL is an exception of forward's, or an error that libamp kept. */
-inline void check_forward(amp_context *context, forward_call &call) {
-    if (call.thrown) std::rethrow_exception(call.thrown);
-    errors::done(amp_check(context));
-}
-
-/* forward(inputs...) with everything cast that the level casts. */
+/* forward(inputs...) with everything cast that the level casts. Forward gets copies of what is not a tensor. */
 template <class Forward, class... Inputs> auto run_forward(amp_context *context, void *self, Forward forward, Inputs &&...inputs) {
     std::tuple<std::decay_t<Inputs>...> args(std::forward<Inputs>(inputs)...);
-    using result_type = decltype(std::apply(forward, args));
+    using result_type = std::decay_t<decltype(std::apply(forward, args))>;
     std::optional<result_type> result;
     forward_call call;
     std::vector<void *> handles;
@@ -117,11 +111,11 @@ template <class Forward, class... Inputs> auto run_forward(amp_context *context,
     do {
         call.asked = i;
         void *output = call_slot(call, self, handles);
-        if (!output) check_forward(context, call);
         if (output) *call.outputs[i] = take(output);
+        if (call.thrown) std::rethrow_exception(call.thrown);
+        errors::done(amp_check(context)); /* a cast that failed */
         handles.clear();
     } while (++i < call.outputs.size());
-    if (call.run) throw error(AMP_ERR_HOST_FAILED, "forward was not called");
     return std::move(*result);
 }
 

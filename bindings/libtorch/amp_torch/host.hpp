@@ -189,7 +189,11 @@ using listener = std::function<void(const amp_event &)>;
 
 inline void event(void *self, const amp_event *what) {
     const auto *listening = static_cast<const listener *>(self);
-    if (listening && *listening) (void)guarded([&] { (*listening)(*what); });
+    if (!listening || !*listening) return;
+    try {
+        (*listening)(*what);
+    } catch (...) { /* what a listener throws is nobody's error */
+    }
 }
 
 /* All of them. `listening` must live as long as the context. */

@@ -180,6 +180,7 @@ public:
     /* model->forward(inputs...) as the level has it: inputs and outputs cast at O0, O2, O3 and O5, ops at O1 and O4. */
     template <class M, class... Inputs> auto forward(M &&model, Inputs &&...inputs) {
         auto &module = detail::module_of(model);
+        check_module(module);
         const detail::policy_guard guard(policy());
         return detail::run_forward(context_.get(), &static_cast<::torch::nn::Module &>(module),
                                    [&](auto &...args) { return module.forward(args...); }, std::forward<Inputs>(inputs)...);
@@ -237,7 +238,12 @@ public:
             params.back().tensor = tensor.unsafeGetTensorImpl();
             entry.tensors.push_back(tensor);
         }
-        amp::add_params<detail::errors>(entry.described, params);
+        try {
+            amp::add_params<detail::errors>(entry.described, params);
+        } catch (...) {
+            optimizer.param_groups().pop_back();
+            throw;
+        }
     }
 
     /* Scales and masters, for a checkpoint beside the model's and the optimizer's: one tensor of bytes, which an archive takes.
@@ -273,6 +279,13 @@ private:
         for (const auto &entry : options_->ops) registered.push_back(entry.first);
         known_ = std::make_unique<detail::known_ops>(std::move(registered));
         detail::register_fallback();
+    }
+
+    void check_module(const ::torch::nn::Module &module) const {
+        for (const auto &entry : modules_)
+            if (entry->module == &module) return;
+        throw error(AMP_ERR_INVALID_ARGUMENT, "this module was not given to amp::torch::initialize: inside a model, or beside "
+                                              "one, use autocast()");
     }
 
     detail::described_optimizer &find(::torch::optim::Optimizer &optimizer) {
