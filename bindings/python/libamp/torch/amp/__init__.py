@@ -9,10 +9,10 @@
 Importing it patches nothing.
 """
 from ._amp_state import _amp_state, master_params
+from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
 from .handle import disable_casts, scale, scale_loss, unscale
 from .process import stepped
-
 from .registry import (
     float_function,
     half_function,
@@ -26,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "_amp_state",
     "disable_casts",
+    "exempt",
     "float_function",
     "half_function",
     "init",

@@ -104,6 +104,15 @@ def _names(owner_bit: int, name: str) -> Iterator[tuple[str, int]]:
         yield name + "_", _core.IN_PLACE
 
 
+def _homes(place: str, name: str, original: Any) -> Iterator[str]:
+    """Where a function is to be replaced. Generated code (torch.compile, torch.fx) calls torch's builtin functions by
+    their own address, torch._C._nn.linear, whatever name they were found under."""
+    if original is not None and callable(original):
+        yield place
+        if place == _PLACES[_FUNCTIONAL] and vars(_owner(_PLACES[_NN])).get(name) is original:
+            yield _PLACES[_NN]
+
+
 def _listed(lists: str) -> Iterator[Site]:
     for op, modules, _fp16, _bf16 in _core.list_ops(LISTS[lists]):
         for bit, place in _PLACES.items():
@@ -112,10 +121,11 @@ def _listed(lists: str) -> Iterator[Site]:
             owner = _owner(place)
             for name, flags in _names(bit, op):
                 original = _original(owner, name)
-                if original is not None and callable(original) and (place, name) not in _sites:
-                    spelt = name if flags == _core.IN_PLACE else op
-                    site = Site(owner, name, patched(original, place, name, spelt, _BY_LIST, flags))
-                    yield _sites.setdefault((place, name), site)
+                spelt = name if flags == _core.IN_PLACE else op
+                for where in _homes(place, name, original):
+                    if (where, name) not in _sites:
+                        made = patched(original, place, name, spelt, _BY_LIST, flags)
+                        yield _sites.setdefault((where, name), Site(_owner(where), name, made))
 
 
 def _registered(taken: Iterable[registry.Registration]) -> Iterator[Site]:
@@ -180,6 +190,7 @@ def install(
         sweep.torch_modules(_models)
         _core.add_policy(context, _report if verbosity >= 2 else None, allow_banned)
         _contexts.append(context)
+        _forget_compiled()
 
 
 def uninstall(context: Any) -> None:
@@ -190,6 +201,14 @@ def uninstall(context: Any) -> None:
         _contexts.remove(context)
         if not _contexts:
             _restore()
+        _forget_compiled()
+
+
+def _forget_compiled() -> None:
+    """What torch.compile has made knows the policy that held when it was traced."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
 
 
 def _restore() -> None:
