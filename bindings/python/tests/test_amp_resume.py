@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is resumed from state_dicts is the uninterrupted one, bit for bit, whatever is loaded first."""
+import copy
+import io
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from libamp.torch import amp  # noqa: E402
+
+LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
+
+
+@pytest.fixture(autouse=True)
+def _ends():
+    yield
+    amp.shutdown()
+
+
+def _model():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)
+    )
+
+
+def _optimizer(model):
+    return torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-4)
+
+
+def _train(model, optimizer, steps):
+    for i in steps:
+        generator = torch.Generator().manual_seed(i)
+        x, y = torch.randn(16, 6, generator=generator), torch.randn(16, 2, generator=generator)
+        optimizer.zero_grad()
+        with amp.scale_loss((model(x).float() - y).pow(2).mean(), optimizer) as scaled:
+            (scaled * float("inf") if i == 2 and amp._amp_state.loss_scalers[0].dynamic else scaled).backward()
+        optimizer.step()
+
+
+def _values(model, optimizer):
+    state = optimizer.state_dict()["state"]
+    moments = [value for key in sorted(state) for _, value in sorted(state[key].items())]
+    return [t.detach().clone() for t in [*amp.master_params(optimizer), *model.state_dict().values(), *moments]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "order", [*itertools.permutations(("model", "optimizer", "amp")), ("before initialize",), ("model before", "optimizer", "amp")]
+)
+def test_resume_is_bit_exact(level, order):
+    model, optimizer = _model(), None
+    optimizer = _optimizer(model)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    _train(model, optimizer, range(6))
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "amp": amp.state_dict()}, file)
+    _train(model, optimizer, range(6, 10))
+    expected, scales = _values(model, optimizer), amp.state_dict()
+    amp.shutdown()
+
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    assert all(t.dtype is not torch.float16 for t in saved["model"].values())
+    model = _model()
+    with torch.no_grad():
+        for param in model.parameters():
+            param.add_(1.0)
+    optimizer = _optimizer(model)
+    if order[0].startswith(("model before", "before")):
+        model.load_state_dict(saved["model"])
+    if order == ("before initialize",):
+        optimizer.load_state_dict(saved["optimizer"])
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    for what in order if order != ("before initialize",) else ("amp",):
+        if what == "model":
+            model.load_state_dict(saved["model"])
+        elif what == "optimizer":
+            optimizer.load_state_dict(saved["optimizer"])
+        elif what == "amp":
+            amp.load_state_dict(saved["amp"])
+    _train(model, optimizer, range(6, 10))
+    if level in ("O1", "O2"):
+        assert amp.state_dict() == scales
+    for found, wanted in zip(_values(model, optimizer), expected, strict=True):
+        assert found.dtype is wanted.dtype
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("level", ("O2", "O5"))
+def test_a_model_loaded_mid_run_reaches_the_masters(level):
+    """In Apex the next step writes the old masters over it."""
+    model = _model()
+    optimizer = _optimizer(model)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    _train(model, optimizer, range(3))
+    fresh = {name: torch.randn_like(value) if value.is_floating_point() else value for name, value in _model().state_dict().items()}
+    model.load_state_dict(fresh)
+    names = [name for name, _ in model.named_parameters()]
+    for name, master in zip(names, amp.master_params(optimizer), strict=True):
+        assert torch.equal(master, fresh[name])
+    with torch.no_grad():  # and what is written into a parameter is the master's at the next step
+        model[0].bias.fill_(2.0)
+    _train(model, optimizer, range(1))
+    assert torch.allclose(model[0].bias.float(), torch.full((8,), 2.0), atol=0.01)
+
+
+@pytest.mark.parametrize("level", ("O0", "O1", "O2", "O3"))
+@pytest.mark.parametrize("other", ("O0", "O1", "O2", "O3"))
+def test_states_fit_every_level(level, other):
+    model = _model()
+    optimizer = _optimizer(model)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    _train(model, optimizer, range(4))
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), amp.state_dict()))
+    amp.shutdown()
+    model = _model()
+    optimizer = _optimizer(model)
+    amp.initialize(model, optimizer, opt_level=other, verbosity=0)
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    amp.load_state_dict(saved[2])
+    _train(model, optimizer, range(4, 6))
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_apexs_form_and_its_errors(capsys):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert amp.state_dict() == {}  # Apex: AttributeError
+    amp.load_state_dict({})
+    amp.initialize(model, optimizer, opt_level="O2", num_losses=2, verbosity=1)
+    capsys.readouterr()
+    state = amp.state_dict()
+    assert dict(state) == {f"loss_scaler{i}": {"loss_scale": 65536.0, "unskipped": 0} for i in range(2)}
+    state["loss_scaler0"] = {"loss_scale": 8.0, "unskipped": 3}
+    state["loss_scaler1"] = {"loss_scale": 16.0, "unskipped": 4}
+    amp.load_state_dict(state)
+    assert amp.state_dict() == state
+    with pytest.raises(RuntimeError, match="another"):
+        amp.load_state_dict({"loss_scaler7": {"loss_scale": 4.0, "unskipped": 1}, "another": 1})
+    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 4.0, "unskipped": 1}  # by position, and applied all the same
+    assert "1 entries" in capsys.readouterr().out
