@@ -32,6 +32,7 @@ def test_read_and_write_in_place(how):
 
 
 def test_a_list_of_all_kinds():
+    kernels.l2norm(Producer(sample(2)))
     torch = pytest.importorskip("torch")
     source = [torch.randn(4), sample(5), Producer(sample(6)), torch.randn(2, 2, requires_grad=True),
               np.asarray(sample())]
@@ -117,12 +118,16 @@ def test_a_thousand_calls_leave_nothing_behind():
         for call in (lambda: kernels.cast([y, y], [x, bad]), lambda: kernels.cast([y], [x, x]),
                      lambda: kernels.zero([y, 3]),
                      lambda: kernels.optimizer_step("adam", [y], [x], {"exp_avg": [y, y]}, steps=[0])):
-            with pytest.raises((ValueError, TypeError)):
+            try:
                 call()
+            except (ValueError, TypeError):
+                continue
+            raise AssertionError("it was not refused")
         for producer in (x, y, bad):
             producer.kept.clear()
 
-    round_of_calls()
+    for _ in range(100):  # what is cached is cached by then
+        round_of_calls()
     gc.collect()
     counts = [sys.getrefcount(argument) for argument in arguments]
     blocks = sys.getallocatedblocks()
