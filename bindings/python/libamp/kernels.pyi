@@ -77,6 +77,8 @@ def matmul(
     transpose_b: bool = False,
     activation: Literal["none", "relu", "gelu", "gelu_tanh"] | None = None,
     backend: Literal["auto", "builtin", "onednn"] | None = None,
+    tf32: bool = False,
+    stream: Any = None,
 ) -> None: ...
 def optimizer_step(
     rule: Rule,

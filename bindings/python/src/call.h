@@ -58,6 +58,9 @@ PyObject *amp_py_call_all(amp_py_call *call, const amp_py_argument *arguments, s
 
 /* ---- cuda.c --------------------------------------------------------------------------------------------------------- */
 
+/* The stream that an argument names; None: torch's current one, or the legacy default stream where nothing is torch's. */
+int amp_py_cuda_stream(PyObject *argument, bool torch, amp_device device, void **stream);
+
 /* The stream and the list object of this place in the program: function, device, stream, and which tensors. */
 int amp_py_cuda_open(amp_py_call *call);
 

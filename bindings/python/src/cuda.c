@@ -55,21 +55,9 @@ static int current_stream(amp_device device, void **stream)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* stream=: an address, or an object that has it as cuda_stream (torch) or ptr (CuPy); None: torch's current one. */
-static int read_stream(amp_py_call *call)
+/* stream=: an address, or an object that has it as cuda_stream (torch) or ptr (CuPy). */
+static int read_stream(PyObject *argument, void **stream)
 {
-    PyObject *argument = call->stream_argument;
-    if (argument == NULL || argument == Py_None) {
-        bool torch = false;
-        for (size_t k = 0; k < call->count; k++) {
-            torch = torch || call->lists[k].n_torch > 0;
-        }
-        if (torch) {
-            return current_stream(call->device, &call->stream);
-        }
-        call->stream = NULL;
-        return 0;
-    }
     static const char *const attributes[] = { "cuda_stream", "ptr" };
     PyObject *address = PyLong_Check(argument) ? Py_NewRef(argument) : NULL;
     for (int i = 0; i < 2 && address == NULL; i++) {
@@ -79,18 +67,27 @@ static int read_stream(amp_py_call *call)
     if (address == NULL) {
         return amp_py_refuse((amp_py_place){ "stream", -1 }, "is neither an address nor a stream of torch's or CuPy's");
     }
-    call->stream = PyLong_AsVoidPtr(address);
+    *stream = PyLong_AsVoidPtr(address);
     Py_DECREF(address);
     return PyErr_Occurred() ? -1 : 0;
 }
 
+int amp_py_cuda_stream(PyObject *argument, bool torch, amp_device device, void **stream)
+{
+    *stream = NULL;
+    int bad = argument && argument != Py_None ? read_stream(argument, stream) : torch ? current_stream(device, stream) : 0;
+    *stream = *stream ? *stream : LEGACY_STREAM;
+    return bad;
+}
+
 int amp_py_cuda_open(amp_py_call *call)
 {
-    if (read_stream(call)) {
-        return -1;
+    bool torch = false;
+    for (size_t k = 0; k < call->count; k++) {
+        torch = torch || call->lists[k].n_torch > 0;
     }
-    if (call->stream == NULL) {
-        call->stream = LEGACY_STREAM;
+    if (amp_py_cuda_stream(call->stream_argument, torch, call->device, &call->stream)) {
+        return -1;
     }
     const amp_py_list *first = &call->lists[0];
     place wanted = { call->function, call->device, call->stream, first->n ? first->spans[0].data : NULL, first->n, 0, NULL };

@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-#include "amp_kernels.h"
-#include "view.h"
+#include "call.h"
 
 enum { D, A, B, C, BIAS, OPERANDS };
 
@@ -14,6 +13,7 @@ typedef struct product {
     PyObject *objects[OPERANDS]; /* borrowed */
     PyObject *keep[OPERANDS];
     amp_py_view views[OPERANDS];
+    PyObject *stream; /* borrowed */
 } product;
 
 /* A matrix or a stack of them as amp_matmul has it. */
@@ -32,8 +32,13 @@ static int open_operand(product *call, int which)
     if (amp_py_view_get(call->objects[which], place, true, view, &call->keep[which])) {
         return -1;
     }
-    if (view->device.type != AMP_PY_CPU) {
-        return amp_py_refuse(place, "is not in the CPU's memory: matmul works on the CPU alone");
+    const amp_device *where = &call->views[D].device; /* d is the first to be opened */
+    if (view->device.type != AMP_PY_CPU && view->device.type != AMP_PY_CUDA) {
+        return amp_py_refuse(place, "is on a device of DLPack's type %d: libamp multiplies on the CPU and on CUDA",
+                             (int)view->device.type);
+    }
+    if (view->device.type != where->type || view->device.id != where->id) {
+        return amp_py_refuse(place, "is on another device than d");
     }
     if (view->span.dtype != AMP_FLOAT32 && view->span.dtype != AMP_FLOAT16 && view->span.dtype != AMP_BFLOAT16) {
         return amp_py_refuse(place, "has a type that libamp does not multiply: use float32, float16 or bfloat16");
@@ -152,20 +157,30 @@ static int read_arguments(product *call, PyObject *args, PyObject *keywords)
     static const char *const activations[] = { "none", "relu", "gelu", "gelu_tanh" }; /* AMP_ACTIVATION_... */
     static const char *const backends[] = { "auto", "builtin", "onednn" };            /* AMP_MATMUL_... */
     static char *names[] = { "d", "a", "b", "c", "bias", "alpha", "beta", "transpose_a", "transpose_b", "activation",
-                             "backend", NULL };
+                             "backend", "tf32", "stream", NULL };
     amp_matmul_args *to = &call->args;
     const char *activation = NULL, *backend = NULL;
-    int transpose_a = 0, transpose_b = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|$OOffppzz:matmul", names, &call->objects[D], &call->objects[A],
+    int transpose_a = 0, transpose_b = 0, tf32 = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|$OOffppzzpO:matmul", names, &call->objects[D], &call->objects[A],
                                      &call->objects[B], &call->objects[C], &call->objects[BIAS], &to->alpha, &to->beta,
-                                     &transpose_a, &transpose_b, &activation, &backend)) {
+                                     &transpose_a, &transpose_b, &activation, &backend, &tf32, &call->stream)) {
         return -1;
     }
     to->transpose_a = transpose_a, to->transpose_b = transpose_b;
+    to->flags = tf32 ? AMP_MATMUL_TF32 : 0;
     return choose("activation", activation, activations, 4, &to->activation)
                 || choose("backend", backend, backends, 3, &to->backend)
             ? -1
             : 0;
+}
+
+/* On a GPU the product is only started. */
+static int place_product(product *call)
+{
+    call->args.device = call->views[D].device;
+    return call->args.device.type == AMP_PY_CUDA
+             ? amp_py_cuda_stream(call->stream, call->views[D].is_torch, call->args.device, &call->args.stream)
+             : 0;
 }
 
 static PyObject *matmul(PyObject *self, PyObject *args, PyObject *keywords)
@@ -174,7 +189,7 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *keywords)
     product call = { .args = AMP_MATMUL_ARGS_INIT, .objects = { [C] = Py_None, [BIAS] = Py_None } };
     PyObject *result = NULL;
     if (read_arguments(&call, args, keywords) == 0 && open_operand(&call, D) == 0 && open_operand(&call, A) == 0
-        && open_operand(&call, B) == 0 && describe(&call) == 0 && describe_rest(&call) == 0) {
+        && open_operand(&call, B) == 0 && describe(&call) == 0 && describe_rest(&call) == 0 && place_product(&call) == 0) {
         amp_status status;
         Py_BEGIN_ALLOW_THREADS
         status = call.args.batch ? amp_matmul(&call.args) : AMP_OK; /* libamp's 0 is one product, and here it is none */
@@ -197,7 +212,7 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *keywords)
 static PyMethodDef methods[] = {
     { "matmul", (PyCFunction)(void (*)(void))matmul, METH_VARARGS | METH_KEYWORDS,
       "matmul(d, a, b, *, c=None, bias=None, alpha=1.0, beta=0.0, transpose_a=False, transpose_b=False, activation=None,\n"
-      "       backend=None)\n--\n\n"
+      "       backend=None, tf32=False, stream=None)\n--\n\n"
       "d = activation(alpha * a @ b + beta * c + bias); fp32, fp16 and bf16 in any mixture, summed in float. Three dimensions\n"
       "are a stack of products. activation: 'relu', 'gelu', 'gelu_tanh'; backend: 'builtin', 'onednn'." },
     { NULL, NULL, 0, NULL },

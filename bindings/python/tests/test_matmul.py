@@ -90,3 +90,16 @@ def test_torch_linear_with_gelu():
     kernels.matmul(d, x, w.t(), bias=bias, activation="gelu")
     torch.testing.assert_close(d, torch.nn.functional.gelu(torch.nn.functional.linear(x, w.detach(), bias)))
     assert d._version > version
+
+
+def test_products_on_a_gpu():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    x, w, bias = torch.randn(64, 32).half(), torch.randn(48, 32).half(), torch.randn(48)
+    want = torch.nn.functional.gelu(x.float() @ w.float().t() + bias)
+    d = torch.zeros(64, 48, device="cuda")
+    kernels.matmul(d, x.cuda(), w.cuda().t(), bias=bias.cuda(), activation="gelu")
+    torch.testing.assert_close(d.cpu(), want, rtol=1e-3, atol=1e-3)
+    with pytest.raises(libamp.ArgumentError, match="a: is on another device than d"):
+        kernels.matmul(d, x, w.cuda().t())
