@@ -265,8 +265,11 @@ AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **te
     struct direct *direct = NULL;
     if (target != AMP_DTYPE_DEFAULT) {
         const struct named any = { NULL, AMP_PROMOTE }; /* whatever floats, fp64 too: the decision was made */
-        AMP_CLEANUP(free_types) amp_dtype *types = types_of(host, tensors, n);
+        amp_dtype few[8];
+        AMP_CLEANUP(free_types) amp_dtype *many = n > AMP_COUNT(few) ? amp__alloc(n, sizeof *many) : NULL;
+        amp_dtype *types = n > AMP_COUNT(few) ? many : few;
         if (!types) return amp__fail_memory();
+        for (size_t i = 0; i < n; i++) types[i] = tensors[i] ? amp__host_dtype(host, tensors[i]) : AMP_DTYPE_OTHER;
         AMP_TRY(cast_args(context, "(decided)", &any, host, types, target, tensors, n, &direct));
     }
     frame->target = target;

@@ -101,6 +101,7 @@ struct arguments {
     Py_ssize_t first;    /* where what may be cast begins, */
     Py_ssize_t end;      /* and ends */
     Py_ssize_t written;  /* keyword argument that is never replaced, or -1 */
+    uint8_t types[STACK]; /* what amp_py_collect said of the first of them */
 };
 
 static Py_ssize_t find_name(const struct arguments *arguments, PyObject *name)
@@ -170,7 +171,10 @@ static PyObject *call_with_casts(const struct amp_py_call *call, const struct ar
     for (; done < arguments->total; done++) {
         PyObject *value = arguments->values[done];
         const bool as_it_is = done < arguments->first || done >= arguments->end || done == arguments->written;
-        values[done] = as_it_is ? Py_NewRef(value) : amp_py_cast_value(call, value);
+        uint32_t unused;
+        values[done] = as_it_is ? Py_NewRef(value)
+                                : amp_py_cast_value(call, value, done < STACK ? arguments->types[done]
+                                                                              : amp_py_collect(value, &unused));
         if (values[done] == NULL) {
             break;
         }
@@ -197,16 +201,23 @@ PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t narg
         return NULL;
     }
     call.op_class = op_class;
-    struct arguments arguments = { .values = args, .n = (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1))),
-                                   .names = kwnames, .written = -1 };
+    struct arguments arguments;
+    arguments.values = args;
+    arguments.n = (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
+    arguments.names = kwnames;
+    arguments.first = 0;
     arguments.end = arguments.total = arguments.n + (kwnames ? PyTuple_Size(kwnames) : 0);
     if (op_class == AMP_LEAVE || !split(&call, &arguments)) {
         return amp_py_call_vector(function->original, args, nargsf, kwnames);
     }
     uint32_t set = 0;
     for (Py_ssize_t i = arguments.first; i < arguments.end; i++) {
-        if (i != arguments.written) {
-            amp_py_collect(args[i], &set);
+        if (i == arguments.written) {
+            continue;
+        }
+        const amp_dtype type = amp_py_collect(args[i], &set);
+        if (i < STACK) {
+            arguments.types[i] = (uint8_t)type;
         }
     }
     if (function->flags & AMP_PY_WIDENS) {

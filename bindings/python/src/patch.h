@@ -69,10 +69,12 @@ int amp_py_target(const struct amp_py_call *call, uint32_t set);
 int amp_py_cast_init(void);
 /* The type if it is a floating tensor that may be cast, else AMP_DTYPE_OTHER; for lists and tuples use amp_py_collect. */
 amp_dtype amp_py_tensor_type(PyObject *object);
-/* Adds the types of the floating tensors in `value` to the set. */
-void amp_py_collect(PyObject *value, uint32_t *set);
-/* `value` with its tensors cast: a new reference, often to `value` itself; NULL with an exception. */
-PyObject *amp_py_cast_value(const struct amp_py_call *call, PyObject *value);
+/* Adds the types of the floating tensors in `value` to the set. Returns the type if it is a tensor by itself,
+ * AMP_DTYPE_OTHER if nothing in it can be cast, AMP_DTYPE_DEFAULT for a list or tuple. */
+amp_dtype amp_py_collect(PyObject *value, uint32_t *set);
+/* `value`, of which amp_py_collect said `type`, with its tensors cast: a new reference, often to `value` itself; NULL with
+ * an exception. */
+PyObject *amp_py_cast_value(const struct amp_py_call *call, PyObject *value, amp_dtype type);
 
 /* patch_type.c */
 int amp_py_add_patched(PyObject *module);

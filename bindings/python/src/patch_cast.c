@@ -55,30 +55,34 @@ amp_dtype amp_py_tensor_type(PyObject *object)
     return is_tensor(object) ? amp_py_dtype(object) : AMP_DTYPE_OTHER;
 }
 
-static void collect(PyObject *value, uint32_t *set, int depth)
+static amp_dtype collect(PyObject *value, uint32_t *set, int depth)
 {
     PyTypeObject *type = Py_TYPE(value);
+    amp_dtype dtype = AMP_DTYPE_OTHER;
     if (type == tensor_class || type == parameter_class) {
-        *set |= amp_py_bit(amp_py_dtype(value));
-        return;
+        dtype = amp_py_dtype(value);
+        *set |= amp_py_bit(dtype);
+        return dtype;
     }
     if (value == Py_None || is_plain(type)) {
-        return;
+        return AMP_DTYPE_OTHER;
     }
     const bool tuple = PyTuple_Check(value);
     if ((tuple || PyList_Check(value)) && depth < DEEPEST) {
         const Py_ssize_t n = tuple ? PyTuple_Size(value) : PyList_Size(value);
         for (Py_ssize_t i = 0; i < n; i++) {
-            collect(tuple ? PyTuple_GetItem(value, i) : PyList_GetItem(value, i), set, depth + 1);
+            (void)collect(tuple ? PyTuple_GetItem(value, i) : PyList_GetItem(value, i), set, depth + 1);
         }
-        return;
+        return AMP_DTYPE_DEFAULT;
     }
-    *set |= amp_py_bit(amp_py_tensor_type(value));
+    dtype = amp_py_tensor_type(value);
+    *set |= amp_py_bit(dtype);
+    return dtype;
 }
 
-void amp_py_collect(PyObject *value, uint32_t *set)
+amp_dtype amp_py_collect(PyObject *value, uint32_t *set)
 {
-    collect(value, set, 0);
+    return collect(value, set, 0);
 }
 
 /* Sparse and other layouts are left as they are: few ops know them in 16 bits. */
@@ -118,9 +122,8 @@ static int tell(const struct amp_py_call *call, amp_dtype from)
     return told ? 0 : -1;
 }
 
-static PyObject *cast_tensor(const struct amp_py_call *call, PyObject *tensor)
+static PyObject *cast_tensor(const struct amp_py_call *call, PyObject *tensor, amp_dtype from)
 {
-    const amp_dtype from = amp_py_dtype(tensor);
     const uint32_t bit = amp_py_bit(from);
     if (bit == 0 || from == call->target || (call->function->flags & AMP_PY_WIDENS && !(bit & AMP_PY_LOW))) {
         return Py_NewRef(tensor);
@@ -130,13 +133,14 @@ static PyObject *cast_tensor(const struct amp_py_call *call, PyObject *tensor)
     if (target < 0) {
         return NULL;
     }
-    if (target != (int)call->target || !is_strided(tensor)) {
+    const bool weight = call->scoped && call->op_class == AMP_LOWER && Py_TYPE(tensor) == parameter_class;
+    if (target != (int)call->target || (!weight && !is_strided(tensor))) {
         return Py_NewRef(tensor);
     }
     if (call->policy->report != NULL && tell(call, from) < 0) {
         return NULL;
     }
-    if (call->scoped && call->op_class == AMP_LOWER && Py_TYPE(tensor) == parameter_class) {
+    if (weight) {
         return cast_weight(call, tensor);
     }
     return cast_fresh(tensor, call->target);
@@ -171,7 +175,7 @@ static PyObject *cast_value(const struct amp_py_call *call, PyObject *value, int
         return Py_NewRef(value);
     }
     if (is_tensor(value)) {
-        return cast_tensor(call, value);
+        return cast_tensor(call, value, amp_py_dtype(value));
     }
     const bool tuple = PyTuple_Check(value);
     if ((!tuple && !PyList_Check(value)) || depth >= DEEPEST) {
@@ -197,7 +201,10 @@ static PyObject *cast_value(const struct amp_py_call *call, PyObject *value, int
     return Py_NewRef(value);
 }
 
-PyObject *amp_py_cast_value(const struct amp_py_call *call, PyObject *value)
+PyObject *amp_py_cast_value(const struct amp_py_call *call, PyObject *value, amp_dtype type)
 {
-    return cast_value(call, value, 0);
+    if (type == AMP_DTYPE_DEFAULT) {
+        return cast_value(call, value, 0);
+    }
+    return type == AMP_DTYPE_OTHER ? Py_NewRef(value) : cast_tensor(call, value, type);
 }

@@ -20,6 +20,10 @@ static struct {
     PyTypeObject *tensor;
     PyObject *dtypes[AMP_DTYPE_OTHER]; /* by amp_dtype */
     PyObject *to, *is_grad_enabled;
+    struct getter {
+        PyObject *property; /* torch.Tensor's own, */
+        descrgetfunc get;   /* and how it is read: without a search through the classes */
+    } dtype, version;
     const struct exchange *exchange;   /* NULL: an older torch */
 } torch;
 
@@ -55,6 +59,26 @@ static const struct exchange *find_exchange(PyObject *tensor_class)
     return found && found->major == 1 && found->view ? found : NULL;
 }
 
+static PyObject *read_property(const struct getter *of, PyObject *name, PyObject *tensor)
+{
+    PyTypeObject *type = Py_TYPE(tensor);
+    if (type == torch.tensor && of->get) {
+        return of->get(of->property, tensor, (PyObject *)type);
+    }
+    return PyObject_GetAttr(tensor, name); /* a subclass may have its own */
+}
+
+static struct getter find_getter(PyObject *tensor_class, PyObject *name)
+{
+    struct getter found = { PyObject_GetAttr(tensor_class, name), NULL };
+    if (found.property) {
+        void *slot = PyType_GetSlot(Py_TYPE(found.property), Py_tp_descr_get);
+        memcpy(&found.get, &slot, sizeof(slot));
+    }
+    PyErr_Clear();
+    return found;
+}
+
 static int look_up(PyObject *module)
 {
     static const char *const names[AMP_DTYPE_OTHER] = {
@@ -74,6 +98,8 @@ static int look_up(PyObject *module)
         return -1;
     }
     torch.exchange = find_exchange(tensor);
+    torch.dtype = find_getter(tensor, amp_py_names.dtype);
+    torch.version = find_getter(tensor, amp_py_names.version);
     torch.tensor = (PyTypeObject *)tensor; /* last: says that all is there */
     return 0;
 }
@@ -96,7 +122,7 @@ bool amp_py_is_tensor(PyObject *object)
 
 amp_dtype amp_py_dtype(PyObject *tensor)
 {
-    PyObject *dtype = PyObject_GetAttr(tensor, amp_py_names.dtype);
+    PyObject *dtype = read_property(&torch.dtype, amp_py_names.dtype, tensor);
     if (dtype == NULL) {
         PyErr_Clear();
         return AMP_DTYPE_OTHER;
@@ -131,7 +157,7 @@ bool amp_py_grad_enabled(void)
 
 uint64_t amp_py_version(PyObject *tensor)
 {
-    PyObject *version = PyObject_GetAttr(tensor, amp_py_names.version);
+    PyObject *version = read_property(&torch.version, amp_py_names.version, tensor);
     const uint64_t number = version ? PyLong_AsUnsignedLongLong(version) : 0;
     Py_XDECREF(version);
     if (PyErr_Occurred()) {

@@ -101,12 +101,14 @@ def test_names_bound_before_are_found():
         assert CLOSURE(half).dtype == SINGLE
         assert Holder.act(half).dtype == SINGLE and Holder().builtin(half).dtype == SINGLE
         assert Holder.Inner.total(half).dtype == SINGLE and Holder().method(half).dtype == SINGLE
-        late = types.ModuleType("late_module")
-        sys.modules["late_module"] = late
-        exec("from torch.nn.functional import softmax", vars(late))
-        assert late.softmax(half, 0).dtype == SINGLE
-    assert late.softmax is F.softmax and type(late.softmax) is types.FunctionType
-    del sys.modules["late_module"]
+        late = {name: types.ModuleType(name) for name in ("late_module", "torch.late_module")}
+        sys.modules.update(late)
+        for module in late.values():
+            exec("from torch.nn.functional import softmax", vars(module))
+            assert module.softmax(half, 0).dtype == SINGLE
+    for name, module in late.items():
+        assert module.softmax is F.softmax and type(module.softmax) is types.FunctionType
+        del sys.modules[name]
     for out in (softmax(half, 0), PARTIAL(half), CLOSURE(half), with_default(half)[1], Holder().builtin(half)):
         assert out.dtype == HALF
 

@@ -217,7 +217,7 @@ def _restore() -> None:
     for guard in GUARDS:
         guard.put_back()
     sweep = Sweep(_backward_map())
-    sweep.modules()
+    sweep.modules(everywhere=True)
     sweep.torch_modules(_models)
     _models.clear()
     _sites.clear()

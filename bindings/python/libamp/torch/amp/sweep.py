@@ -30,11 +30,12 @@ class Sweep:
         found = self.swap.get(id(value))
         return found[1] if found is not None and found[0] is value else _MISSING
 
-    def modules(self) -> None:
+    def modules(self, everywhere: bool = False) -> None:
+        """`everywhere`: torch's own too, some of which it imports late."""
         for name, module in list(sys.modules.items()):
-            if name.split(".", 1)[0] in _LEFT_ALONE or not isinstance(module, types.ModuleType):
-                continue
-            self.namespace(vars(module), owner=name)
+            left_alone = not everywhere and name.split(".", 1)[0] in _LEFT_ALONE
+            if not left_alone and isinstance(module, types.ModuleType):
+                self.namespace(vars(module), owner=name)
 
     def namespace(self, names: dict[str, Any], owner: str | None = None) -> None:
         """A module's or an instance's dict; `owner`: the module whose classes are looked into."""
