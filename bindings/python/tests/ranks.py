@@ -15,7 +15,7 @@ LIMIT = 60  # seconds; they take one or two
 
 # Ranks are forked from a process that has imported torch and done nothing: no threads of autograd, no CUDA.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed"])
+_context.set_forkserver_preload(["torch.distributed", "libamp.torch.amp", "libamp.torch.parallel"])
 
 
 def _run(rank, world, store, answer, function, args):

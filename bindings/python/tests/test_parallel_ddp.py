@@ -274,12 +274,19 @@ def _freeze(rank, world):
     for _ in range(2):
         model.zero_grad()
         loss_of(model, batch(rank, world)).backward()
-    return grads(model)
+    back = grads(model)
+    torch.manual_seed(0)
+    model.module.append(nn.Linear(3, 2))
+    for _ in range(2):
+        model.zero_grad()
+        loss_of(model, batch(rank, world)).backward()
+    return back, grads(model)
 
 
 def test_the_list_of_parameters_may_change():
-    for found in on_ranks(_freeze):
-        assert_close(found, expected(2), torch.float32, adds=4)
+    (back, grown), (_, other) = on_ranks(_freeze)
+    assert_close(back, expected(2), torch.float32, adds=4)
+    assert len(grown) == 8 and all(torch.equal(a, b) for a, b in zip(grown, other, strict=True))
 
 
 def _checkpointed(rank, world, reentrant):
@@ -310,10 +317,10 @@ def test_backward_nested_in_backward(reentrant):
 def _penalty(rank, world):
     model = DDP(net(), message_size=1)
     x = batch(rank, world).requires_grad_()
-    for _ in range(2):
+    for step in range(2):
         model.zero_grad()
         (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
-        assert all(p.grad is None for p in model.parameters())
+        assert all(p.grad is None for p in model.parameters()) and model.needs_refresh == (step == 0)
         slope.square().sum().backward()
     return grads(model.module[0:3])
 
