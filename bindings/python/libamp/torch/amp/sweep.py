@@ -33,8 +33,8 @@ class Sweep:
     def modules(self, everywhere: bool = False) -> None:
         """`everywhere`: torch's own too, some of which it imports late."""
         for name, module in list(sys.modules.items()):
-            left_alone = not everywhere and name.split(".", 1)[0] in _LEFT_ALONE
-            if not left_alone and isinstance(module, types.ModuleType):
+            left_alone = ("libamp",) if everywhere else _LEFT_ALONE
+            if name.split(".", 1)[0] not in left_alone and isinstance(module, types.ModuleType):
                 self.namespace(vars(module), owner=name)
 
     def namespace(self, names: dict[str, Any], owner: str | None = None) -> None:
