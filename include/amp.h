@@ -291,7 +291,10 @@ enum {
     /* The host's tape holds its own references to what its ops received, so that temporaries may be released as soon
      * as the op has returned. Without it they live until amp_tape_done or until every optimizer of the context has
      * stepped or skipped. */
-    AMP_HOST_TAPE_RETAINS_INPUTS = 1u << 0
+    AMP_HOST_TAPE_RETAINS_INPUTS = 1u << 0,
+    /* A host that seeds backward itself reads the scale where it lives, from *amp_scaled_loss.scale in the memory of a device,
+     * and not from seed_factor. Without it libamp waits until it knows the scale. */
+    AMP_HOST_SEEDS_ON_DEVICE = 1u << 1
 };
 
 /*
@@ -349,11 +352,18 @@ typedef struct amp_host {
      * args[i] is the address of argument i's value; where that is a struct by value, of the copy that
      * the op will get. Roles may differ from call to call. A failing emit's status is returned. */
     amp_status (*visit)(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self);
+    /* The stream (cudaStream_t) on which the host works on `device` on this thread now: all that libamp does there is put
+     * on it, so that it comes after what the host has started and before what it starts next. Not NULL, CUDA's legacy
+     * default stream. Needed where parameters are in a device's memory. */
+    amp_status (*current_stream)(void *self, amp_device device, void **stream);
+    /* loss * *factor as `scale` does, with the factor in the memory of the loss's device, to be read in the order of its
+     * stream. Without it a bracket whose scale lives on a device waits for the scale. */
+    amp_status (*scale_by)(void *self, void *loss, const float *factor, void **out);
 } amp_host;
 
 #define AMP_HOST_INIT                                                                                                  \
     { (uint32_t)sizeof(amp_host), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,     \
-      NULL, NULL, NULL, NULL }
+      NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* ---- Raw buffers -------------------------------------------------------------------------------------------------- */
 
@@ -510,7 +520,10 @@ enum {
      * bracket has ended, as of a gradient of the parameter: a handle whose view is the block, or NULL where the host has
      * cleared it. The 16-bit gradient that backward made is left as it is, scaled: while amp_scale_loss_end runs, the hook
      * grad tells of it. Needs set_grad, which takes either kind, and NULL for both. */
-    AMP_OPTIMIZER_HOLDS_MASTERS = 1u << 1
+    AMP_OPTIMIZER_HOLDS_MASTERS = 1u << 1,
+    /* The host's step reads on the device whether to update: amp_step_info.found_inf, in the memory of the parameters' device
+     * (as torch's fused optimizers take found_inf). Then no one waits for the bracket's decision. */
+    AMP_OPTIMIZER_SKIPS_ON_DEVICE = 1u << 2
 };
 
 struct amp_fused; /* amp_optim.h */

@@ -30,6 +30,7 @@ void amp__context_destroy(amp_context *context) {
         amp__free(context->brackets[i].unchecked);
         amp__free(context->brackets[i].optimizers);
     }
+    amp__places_end(context);
     amp__cache_destroy(&context->cache);
     amp__plan_free(&context->plan);
     amp__spares_clear(&context->spares);

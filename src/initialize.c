@@ -160,7 +160,8 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_optimizer"));
     AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
-    AMP_RETURN_IF(given.flags & ~(uint32_t)(AMP_OPTIMIZER_SHARDED | AMP_OPTIMIZER_HOLDS_MASTERS), AMP_ERR_INVALID_ARGUMENT,
+    const uint32_t known = AMP_OPTIMIZER_SHARDED | AMP_OPTIMIZER_HOLDS_MASTERS | AMP_OPTIMIZER_SKIPS_ON_DEVICE;
+    AMP_RETURN_IF(given.flags & ~known, AMP_ERR_INVALID_ARGUMENT,
                   "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     for (size_t i = 0; i < index; i++)
         AMP_RETURN_IF(context->optimizers[i].user == user, AMP_ERR_INVALID_ARGUMENT, "optimizers %zu and %zu are the same",
@@ -169,6 +170,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     optimizer->context = context;
     optimizer->sharded = (given.flags & AMP_OPTIMIZER_SHARDED) != 0;
     optimizer->holds = (given.flags & AMP_OPTIMIZER_HOLDS_MASTERS) != 0;
+    optimizer->skips_there = given.fused || (given.flags & AMP_OPTIMIZER_SKIPS_ON_DEVICE);
     const amp_host *host = given.host ? given.host : context->n_models ? &context->models[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
     AMP_TRY(build_fused(optimizer, &given, what));
@@ -318,6 +320,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
     AMP_TRY(amp__ranges_build(context));
     AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP_FLOAT64));
     AMP_TRY(make_brackets(context));
+    AMP_TRY(amp__places_start(context));
     AMP_TRY(wire_all(context));
     AMP_TRY(amp__live_add(context));
     return amp__retype_all(context); /* the last thing that can fail */

@@ -6,6 +6,7 @@
 #include "common/thread.h"
 #include "top.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,15 +32,19 @@ static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void 
     *scaled = loss;
     bracket->seeded = bracket->context->seeds;
     *seed_factor = bracket->seeded ? 1.0f : bracket->scale;
-    if (!loss || !host || !host->scale) return AMP_OK;
+    const bool by_device = loss && host && amp__there_scales(bracket);
+    if (bracket->blind && bracket->context->properties.scaler.dynamic && !bracket->seeded) *seed_factor = NAN;
+    if (!loss || !host || (!host->scale && !by_device)) return AMP_OK;
     bracket->seeded = false;
     if (amp__is_low(amp__host_dtype(host, loss)) && host->cast) {
         AMP_TRY(amp__host_cast(host, loss, AMP_FLOAT32, &bracket->temporary[0]));
         *scaled = bracket->temporary[0];
     }
     *seed_factor = 1.0f;
-    if (bracket->scale == 1.0f) return AMP_OK;
-    AMP_TRY(amp__host_scale(host, *scaled, bracket->scale, &bracket->temporary[1]));
+    if (bracket->scale == 1.0f && !by_device) return AMP_OK;
+    if (by_device)
+        AMP_TRY(amp__host_scale_by(host, *scaled, &bracket->there->state.scale, &bracket->temporary[1]));
+    else AMP_TRY(amp__host_scale(host, *scaled, bracket->scale, &bracket->temporary[1]));
     *scaled = bracket->temporary[1];
     return AMP_OK;
 }
@@ -59,11 +64,15 @@ static amp_status begin_gradients(const struct amp__bracket *bracket) {
         if (optimizer->steps_called) amp__grads_stepped(optimizer->params, optimizer->n_params, false);
         const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params, &bracket->context->plan);
         if (status == AMP_OK) continue;
+        amp__places_drop(bracket->context);
         while (i--)
             (void)amp__grads_cancel(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params, false);
         return status;
     }
-    return AMP_OK;
+    const amp_status status = amp__places_flush(bracket->context);
+    for (size_t i = 0; i < bracket->n_optimizers && status != AMP_OK; i++)
+        (void)amp__grads_cancel(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params, false);
+    return status;
 }
 
 /* An overflow in backward is the scaler's business, not a reason to trap. */
@@ -103,7 +112,8 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     if (bracket->record.brackets) amp__report_unused_steps(context);
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
-    amp_status status = scale_the_loss(bracket, loss, &filled->loss, &filled->seed_factor);
+    amp_status status = amp__there_begin(bracket, loss != NULL);
+    if (status == AMP_OK) status = scale_the_loss(bracket, loss, &filled->loss, &filled->seed_factor);
     if (status == AMP_OK) status = begin_gradients(bracket);
     if (status != AMP_OK) {
         drop_temporaries(bracket);
@@ -115,6 +125,11 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     filled->scale = &bracket->scale;
     filled->found_inf = &bracket->found_inf;
     filled->device = cpu;
+    if (bracket->there) {
+        filled->scale = &bracket->there->state.scale;
+        filled->found_inf = &bracket->there->found_inf;
+        filled->device = context->places[0]->device;
+    }
     filled->priv[0] = bracket;
     filled->priv[1] = context;
     filled->priv[2] = (void *)bracket->serial;
@@ -183,18 +198,6 @@ static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled)
     scaled->scale = NULL;
 }
 
-/* all: also what brackets before this one delayed. */
-static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all) {
-    amp_status status = AMP_OK;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) {
-        struct amp__optimizer *optimizer = bracket->optimizers[i];
-        const amp_status one_status = amp__grads_cancel(optimizer->params, optimizer->n_params, all);
-        if (one_status != AMP_OK) status = one_status;
-        optimizer->delayed &= !all;
-    }
-    return status;
-}
-
 /* The parameters of all optimizers as one list, so that an error leaves the gradients of none of them unscaled. */
 static amp_status list_params(const struct amp__bracket *bracket, struct amp__param *const **out, size_t *out_n) {
     amp_context *context = bracket->context;
@@ -234,134 +237,21 @@ static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__gr
 /* With what the brackets before it found whose check was delayed. */
 static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_result *result) {
     struct amp__grads_result now = { false, NULL };
-    if (!amp__scaling_is_trivial(&bracket->context->properties)) AMP_TRY(unscale_all(bracket, &now));
+    if (!amp__scaling_is_trivial(&bracket->context->properties)) {
+        AMP_TRY(amp__there_arm(bracket));
+        AMP_TRY(unscale_all(bracket, &now));
+        AMP_TRY(amp__there_find(bracket, &now));
+    }
     result->found_inf = now.found_inf || bracket->unchecked_inf;
     result->first_nonfinite = bracket->unchecked_first ? bracket->unchecked_first : now.first_nonfinite;
     return AMP_OK;
 }
 
-/* ---- delayed checks ---- */
-
-/* Ends without a decision, and without a word to other ranks. */
-static bool puts_off(const struct amp__bracket *bracket) { return bracket->delay || bracket->delay_check; }
-
-static void delay_check(struct amp__bracket *bracket, const struct amp__grads_result *result) {
-    amp_context *context = bracket->context;
-    bracket->unchecked_inf = result->found_inf;
-    bracket->unchecked_first = result->first_nonfinite;
-    bracket->found_inf = result->found_inf ? 1.0f : 0.0f;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) {
-        struct amp__optimizer *optimizer = bracket->optimizers[i];
-        bool *unchecked = &bracket->unchecked[optimizer - context->optimizers];
-        optimizer->unchecked += !*unchecked;
-        optimizer->delayed = false;
-        *unchecked = true;
-    }
-}
-
-/* What was decided holds for all the optimizers whose check waited for it. */
-static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
-    amp_context *context = bracket->context;
-    for (size_t i = 0; bracket->unchecked && i < context->n_optimizers; i++) {
-        struct amp__optimizer *optimizer = &context->optimizers[i];
-        if (!bracket->unchecked[i]) continue;
-        bracket->unchecked[i] = false;
-        optimizer->unchecked--;
-        optimizer->skip |= skip;
-    }
-    bracket->unchecked_inf = false;
-    bracket->unchecked_first = NULL;
-}
-
-/* ---- several ranks ---- */
-
-/*
- * What the ranks tell one another at the end of a bracket, by maximum. Every rank comes here once for every bracket that
- * does not put it off, whatever happened on it: a rank that stayed away would leave the others waiting.
- */
-struct agreement {
-    bool overflow;
-    bool gave_up; /* an error, or amp_scale_loss_cancel: nobody steps, no scale moves */
-    bool ended;   /* false everywhere: all cancelled, so there was no bracket */
-};
-
-static bool has_ranks(const struct amp__bracket *bracket) {
-    return !puts_off(bracket) && bracket->host && bracket->host->reduce;
-}
-
-static amp_status agree(const struct amp__bracket *bracket, struct agreement *agreement) {
-    if (!has_ranks(bracket)) return AMP_OK;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) /* what the others have not heard of yet */
-        agreement->gave_up |= bracket->optimizers[i]->failed;
-    double values[] = { agreement->overflow, agreement->gave_up, agreement->ended };
-    AMP_TRY(amp__host_reduce(bracket->host, AMP_REDUCE_MAX, values, AMP_COUNT(values)));
-    *agreement = (struct agreement){ !(values[0] <= 0.0), !(values[1] <= 0.0), !(values[2] <= 0.0) };
-    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed &= !agreement->ended;
-    return AMP_OK;
-}
-
-static void skip_all(const struct amp__bracket *bracket) {
-    for (size_t i = 0; i < bracket->n_optimizers; i++) {
-        bracket->optimizers[i]->skip = true;
-        bracket->optimizers[i]->delayed = false;
-    }
-}
-
-static amp_action decide(struct amp__bracket *bracket, const struct amp__grads_result *result) {
-    const struct amp__properties *properties = &bracket->context->properties;
-    amp_record *record = &bracket->record;
-    const amp_action action = amp__scaler_update(&bracket->scaler, &properties->scaler, result->found_inf);
-    record->action = action;
-    record->scale_before = bracket->scale;
-    record->scale_after = bracket->scaler.scale;
-    record->brackets++;
-    record->skipped += action == AMP_SKIP;
-    record->skips_in_row = bracket->scaler.skips_in_row;
-    record->unskipped = bracket->scaler.unskipped;
-    if (result->found_inf) record->first_nonfinite = result->first_nonfinite ? result->first_nonfinite->name : NULL;
-    bracket->found_inf = result->found_inf ? 1.0f : 0.0f;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) {
-        bracket->optimizers[i]->skip |= action == AMP_SKIP;
-        bracket->optimizers[i]->delayed = false;
-    }
-    end_delayed_check(bracket, action == AMP_SKIP);
-    return action;
-}
-
-/* The end of a bracket that went well here: with the other ranks, if there are any. */
-static amp_status conclude(struct amp__bracket *bracket, struct amp__grads_result *result, amp_action *action) {
-    struct agreement agreement = { result->found_inf, false, true };
-    AMP_TRY(agree(bracket, &agreement));
-    if (agreement.gave_up) {
-        amp_event event = { .kind = AMP_EVENT_BRACKET, .action = AMP_SKIP, .loss_id = bracket->loss_id, .scale_before = bracket->scale,
-                                  .scale_after = bracket->scale,
-                                  .message = "another rank had an error or cancelled: the step is skipped on every rank" };
-        skip_all(bracket);
-        end_delayed_check(bracket, true);
-        *action = AMP_SKIP;
-        amp__event(bracket->context, bracket->host, &event);
-        event.kind = AMP_EVENT_SKIP;
-        amp__event(bracket->context, bracket->host, &event);
-        return AMP_OK;
-    }
-    const bool overflow_here = result->found_inf;
-    result->found_inf = agreement.overflow;
-    *action = decide(bracket, result);
-    amp__bracket_tell(bracket, *action, overflow_here);
-    return AMP_OK;
-}
-
-/* An error in the bracket: gradients as at begin, and the step that follows skips. What the end of a delayed bracket
- * cannot tell the other ranks is told at the end of the one that unscales. */
+/* An error in the bracket: the error is told, and everything else is as amp__bracket_give_up has it. */
 static amp_status fail_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled, amp_status status, bool agreed) {
     char text[AMP__ERROR_SIZE];
-    struct agreement agreement = { false, true, true };
     snprintf(text, sizeof text, "%s", amp_last_error());
-    if (!agreed) (void)agree(bracket, &agreement);
-    (void)cancel_gradients(bracket, true);
-    skip_all(bracket);
-    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed |= puts_off(bracket);
-    if (!puts_off(bracket)) end_delayed_check(bracket, true);
+    amp__bracket_give_up(bracket, agreed);
     close_bracket(bracket, scaled);
     scaled->action = AMP_SKIP;
     return amp__fail(status, "%s", text);
@@ -395,26 +285,14 @@ static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, stru
 static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
-        const amp_status status = amp__grads_delay(optimizer->params, optimizer->n_params);
+        amp_status status = amp__grads_delay(optimizer->params, optimizer->n_params);
+        if (status == AMP_OK) status = amp__places_flush(bracket->context);
         if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
         optimizer->delayed = true;
         optimizer->delayed_loss = bracket->loss_id;
     }
     scaled->action = AMP_STEP;
     close_bracket(bracket, scaled);
-    return AMP_OK;
-}
-
-static amp_status check_skips(const struct amp__bracket *bracket, bool overflow_here) {
-    const amp_record *record = &bracket->record;
-    const uint32_t limit = bracket->context->properties.max_skips;
-    AMP_RETURN_IF(record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER,
-                  AMP_ERR_TOO_MANY_SKIPS,
-                  "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient that was "
-                  "not finite is %s's: look for NaN or infinity in its op, its input or the loss (amp_config.max_skips "
-                  "sets this limit)", (unsigned)bracket->loss_id, (unsigned)record->skips_in_row,
-                  (double)record->scale_after, !overflow_here && has_ranks(bracket) ? "another rank" :
-                  record->first_nonfinite ? record->first_nonfinite : "an unknown parameter");
     return AMP_OK;
 }
 
@@ -435,17 +313,18 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     status = unscale(bracket, &result);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
     if (bracket->delay_check) {
-        delay_check(bracket, &result);
+        status = amp__bracket_delay_check(bracket, &result);
+        if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
         scaled->action = AMP_STEP;
         close_bracket(bracket, scaled);
         return AMP_OK;
     }
     const bool overflow_here = result.found_inf;
-    status = conclude(bracket, &result, &scaled->action);
+    status = amp__bracket_conclude(bracket, &result, &scaled->action);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
     close_bracket(bracket, scaled);
     amp__report_unused_ops(context);
-    return check_skips(bracket, overflow_here);
+    return amp__bracket_check_skips(bracket, overflow_here);
 }
 
 AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled) {
@@ -455,12 +334,7 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled) {
         memset(scaled->priv, 0, sizeof scaled->priv);
         return AMP_OK;
     }
-    struct agreement agreement = { false, true, false };
-    const amp_status told = agree(bracket, &agreement);
-    const bool alone = agreement.ended || told != AMP_OK; /* others wanted to step: nobody does */
-    const amp_status status = cancel_gradients(bracket, alone);
-    if (alone) skip_all(bracket);
-    if (alone) end_delayed_check(bracket, true);
+    const amp_status status = amp__bracket_cancel(bracket);
     close_bracket(bracket, scaled);
-    return told != AMP_OK ? told : status;
+    return status;
 }

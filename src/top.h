@@ -15,7 +15,23 @@ amp_status amp__bracket_optimizers(struct amp__bracket *bracket, amp_optimizer *
 /* Ends an open bracket's hold on its optimizers, temporaries and thread. The gradients are the caller's business. */
 void amp__bracket_close(struct amp__bracket *bracket);
 
-/* record.c: what a decided bracket has to tell, by the record it left. overflow_here: or on another rank. */
-void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);
+/* ---- decide.c: from what a bracket found to what it decides ---- */
+
+/* Ends without a decision, and without a word to other ranks. */
+static inline bool amp__bracket_puts_off(const struct amp__bracket *bracket) { return bracket->delay || bracket->delay_check; }
+static inline bool amp__bracket_has_ranks(const struct amp__bracket *bracket) {
+    return !amp__bracket_puts_off(bracket) && bracket->host && bracket->host->reduce;
+}
+/* The end of a bracket that leaves its check to a later one. */
+amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct amp__grads_result *result);
+/* The end of a bracket that went well here: with the other ranks, if there are any. */
+amp_status amp__bracket_conclude(struct amp__bracket *bracket, struct amp__grads_result *result, amp_action *action);
+/* The end of one that did not, for the optimizers: gradients are as at begin, and the step that follows skips. agreed: the
+ * other ranks know. */
+void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed);
+/* amp_scale_loss_cancel, but for the closing. */
+amp_status amp__bracket_cancel(struct amp__bracket *bracket);
+/* AMP_ERR_TOO_MANY_SKIPS, in words, or AMP_OK. */
+amp_status amp__bracket_check_skips(const struct amp__bracket *bracket, bool overflow_here);
 
 #endif

@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-enum { DL_CPU = 1, DL_OPAQUE = 3, DL_COMPLEX = 5, DL_FIRST_FP8 = 7, DL_CUDA_HOST = 3 };
+enum { DL_CPU = 1, DL_CUDA = 2, DL_OPAQUE = 3, DL_COMPLEX = 5, DL_FIRST_FP8 = 7, DL_CUDA_HOST = 3 };
 
 amp_status amp__host_copy(amp_host *host, const amp_host *given, const char *what) {
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "%s.host is NULL: describe the host's hooks with an amp_host", what);
     memset(host, 0, sizeof *host);
     amp_status status = amp__copy_struct(host, sizeof *host, sizeof(amp_host), given, given->struct_size, "amp_host");
     if (status != AMP_OK) return amp__fail_prefix(status, "%s.host", what);
-    AMP_RETURN_IF(host->flags & ~(uint32_t)AMP_HOST_TAPE_RETAINS_INPUTS, AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(host->flags & ~(uint32_t)(AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE), AMP_ERR_INVALID_ARGUMENT,
                   "%s.host.flags has bits that this libamp does not know: 0x%x", what, (unsigned)host->flags);
     AMP_RETURN_IF(!host->alloc != !host->free, AMP_ERR_INVALID_ARGUMENT,
                   "%s.host has only one of the hooks alloc and free: give both or neither", what);
@@ -61,8 +61,8 @@ static amp_status check_view(const amp_tensor_view *view, const char *name) {
                   "%s has no element type that libamp knows (DLPack code %u, %u bits): the view hook must fill dtype", name,
                   code, bits);
     const int32_t device = view->device.type; /* 0: a host that left it out means its only memory, the CPU's */
-    AMP_RETURN_IF(device != 0 && device != DL_CPU && device != DL_CUDA_HOST, AMP_ERR_BACKEND,
-                  "%s lies on device type %d; this libamp works on CPU memory only", name, (int)device);
+    AMP_RETURN_IF(device != 0 && device != DL_CPU && device != DL_CUDA_HOST && device != DL_CUDA, AMP_ERR_BACKEND,
+                  "%s lies on device type %d; this libamp works on the CPU's memory and on CUDA's", name, (int)device);
     return AMP_OK;
 }
 
@@ -121,11 +121,27 @@ amp_status amp__host_view(const amp_host *host, void *tensor, const char *name, 
                                                  : amp__hook_failed(status, "view", name);
 }
 
+amp_status amp__host_find(const amp_host *host, void *tensor, const char *name, struct amp__elements *out) {
+    amp_tensor_view view;
+    AMP_TRY(amp__host_view(host, tensor, name, &view));
+    return amp__host_judge(&view, name, out);
+}
+
+/* What lies on a device is handled by those who know that it may. */
+static amp_status judge_here(const amp_tensor_view *view, const char *name, struct amp__elements *out) {
+    struct amp__elements now;
+    AMP_TRY(amp__host_judge(view, name, &now));
+    AMP_RETURN_IF(now.device.type == DL_CUDA, AMP_ERR_UNSUPPORTED,
+                  "%s lies in the memory of CUDA device %d, and must be in the CPU's here", name, (int)now.device.id);
+    *out = now;
+    return AMP_OK;
+}
+
 amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name, struct amp__elements *out) {
     amp_tensor_view view;
     amp_span plain;
     AMP_TRY(amp__host_view(host, tensor, name, &view));
-    if (!amp__view_is_plain(&view, &plain)) return amp__host_judge(&view, name, out);
+    if (!amp__view_is_plain(&view, &plain)) return judge_here(&view, name, out);
     *out = (struct amp__elements){ plain.data, plain.size, plain.dtype, { DL_CPU, view.device.id }, view.ndim, view.shape,
                                    NULL };
     return AMP_OK;
@@ -174,6 +190,16 @@ amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, 
     const amp_status status = host->grad(host->self, tensor, &result);
     if (status != AMP_OK) return amp__hook_failed(status, "grad", name);
     *grad = result;
+    return AMP_OK;
+}
+
+amp_status amp__host_scale_by(const amp_host *host, void *loss, const float *factor, void **out) {
+    void *result = NULL;
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
+    const amp_status status = host->scale_by(host->self, loss, factor, &result);
+    if (status != AMP_OK) return amp__hook_failed(status, "scale_by", "the loss");
+    AMP_RETURN_IF(!result, AMP_ERR_HOST_FAILED, "the host's hook scale_by said AMP_OK but returned no tensor");
+    *out = result;
     return AMP_OK;
 }
 

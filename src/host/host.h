@@ -15,7 +15,7 @@ amp_status amp__host_copy(amp_host *host, const amp_host *given, const char *wha
 /* AMP_ERR_MISSING_HOOK "<who> needs the hook <hook>: <advice>" unless present. */
 amp_status amp__host_need(bool present, const char *hook, const char *who, const char *advice);
 
-/* A tensor's elements, checked: `size` elements on the CPU. dtype from the view. */
+/* A tensor's elements, checked. dtype from the view. */
 struct amp__elements {
     void *data;
     uint64_t size;
@@ -32,9 +32,11 @@ amp_status amp__host_judge(const amp_tensor_view *view, const char *name, struct
 /* What nearly all views are: a compact, aligned block of 16- or 32-bit floats in the CPU's memory, not empty. False: it
  * takes a judge. */
 bool amp__view_is_plain(const amp_tensor_view *view, amp_span *span);
-/* Fails on what no level can train: sparse, complex, fp8, other devices, elements that overlap. */
+/* Fails on what no level can train: sparse, complex, fp8, devices but CUDA's, elements that overlap. */
+amp_status amp__host_find(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
+/* Fails on what lies on a device too, */
 amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
-/* Fails on blocks with gaps too. */
+/* and on blocks with gaps. */
 amp_status amp__host_elements(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
 
 amp_dtype amp__host_viewed_dtype(const amp_host *host, void *tensor);
@@ -44,6 +46,7 @@ static inline amp_dtype amp__host_dtype(const amp_host *host, void *tensor) {
 }
 amp_status amp__host_cast(const amp_host *host, void *tensor, amp_dtype to, void **out);
 amp_status amp__host_scale(const amp_host *host, void *loss, float factor, void **out);
+amp_status amp__host_scale_by(const amp_host *host, void *loss, const float *factor, void **out);
 amp_status amp__host_grad(const amp_host *host, void *tensor, const char *name, void **grad);
 /* For many tensors in a row: the thread counts as inside an op until hooks_leave, which an exception calls too. */
 struct amp__hooks {

@@ -39,6 +39,8 @@ struct amp__backend_host {
 enum {
     AMP__LIST_CAST, AMP__LIST_ZERO, AMP__LIST_SCALE, AMP__LIST_AXPBY, AMP__LIST_CHECK, AMP__LIST_OPTIM,
     AMP__LIST_RECONCILE, /* dst, FP32, becomes src, 16-bit, where dst rounded is not src; all of it where norms[i] is 0 */
+    AMP__LIST_ADD,       /* AXPBY that reports only what was finite in its last list */
+    AMP__LIST_CLAMP,     /* dst = src, within factors[0].value of 0 */
 };
 struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */

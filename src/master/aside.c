@@ -21,14 +21,13 @@ static amp_status check(const struct amp__param *param, amp_status status, const
 }
 
 static amp_status look(const struct amp__param *param, void *grad, struct amp__elements *now) {
-    return check(param, amp__host_layout(param->host, grad, "gradient", now), now);
+    return check(param, amp__param_layout(param, grad, "gradient", now), now);
 }
 
 /* Not the compact block that it nearly always is. */
-__attribute__((noinline)) static amp_status look_closely(struct amp__param *param, const amp_tensor_view *view,
-                                                         amp_span *span) {
+__attribute__((noinline)) static amp_status look_closely(struct amp__param *param, void *grad, amp_span *span) {
     struct amp__elements now;
-    AMP_TRY(check(param, amp__host_judge(view, "gradient", &now), &now));
+    AMP_TRY(look(param, grad, &now));
     if (now.strides) {
         if (param->flat && param->flat_dtype != now.dtype) {
             amp__free(param->flat);
@@ -48,7 +47,8 @@ amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *sp
     amp_tensor_view view;
     const amp_status status = amp__host_view(param->host, grad, "gradient", &view);
     if (__builtin_expect(status != AMP_OK, 0)) return amp__fail_prefix(status, "%s", param->name);
-    if (!amp__view_is_plain(&view, span) || span->size != param->size) return look_closely(param, &view, span);
+    if (param->on_device || !amp__view_is_plain(&view, span) || span->size != param->size)
+        return look_closely(param, grad, span);
     param->gaps = false;
     return AMP_OK;
 }
@@ -68,7 +68,7 @@ amp_span amp__grad_master(const struct amp__param *param) {
 }
 
 amp_status amp__grad_make_master(struct amp__param *param) {
-    return amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &param->grad);
+    return amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_GRADIENT, &param->grad);
 }
 
 bool amp__span_is_zero(const amp_span *span) {
@@ -95,7 +95,11 @@ amp_status amp__grad_follow(struct amp__param *param, void *grad, const amp_span
     const uint64_t version = amp__grad_version(param, grad);
     const amp_span master = amp__grad_master(param);
     const bool another = grad != param->grad_handle || !amp__is_low(shown->dtype);
-    if (another || ((look || version != param->grad_version) && amp__span_is_zero(shown)))
+    if (param->on_device) {
+        if (another) AMP_TRY(amp__param_add(param, AMP__WORK_FOLLOW, &master, shown));
+        else if (look || version != param->grad_version)
+            AMP_TRY(amp__param_add(param, AMP__WORK_RECONCILE_GRAD, &master, shown));
+    } else if (another || ((look || version != param->grad_version) && amp__span_is_zero(shown)))
         AMP_TRY(amp_cast_list(&master, shown, 1));
     else if (look || version != param->grad_version)
         AMP_TRY(amp__reconcile(param->grad.data, shown->data, shown->size, shown->dtype));
@@ -129,8 +133,10 @@ amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
 
 /* ---- setting aside ---- */
 
-amp_status amp__span_copy(const struct amp__param *param, const amp_span *span, amp_storage *out) {
-    AMP_TRY(amp__host_alloc(param->host, span->size, span->dtype, param->device, AMP_FOR_GRADIENT, out));
+amp_status amp__span_copy(struct amp__param *param, enum amp__work work, const amp_span *span, amp_storage *out) {
+    AMP_TRY(amp__param_borrow(param, span->dtype, out));
+    const amp_span copy = { out->data, span->size, span->dtype, 0 };
+    if (param->on_device) return amp__param_add(param, work, &copy, span);
     memcpy(out->data, span->data, amp__span_bytes(span));
     return AMP_OK;
 }
@@ -141,9 +147,9 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
         AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
         aside->handle = grad;
     } else if (!zero) {
-        AMP_TRY(amp__span_copy(param, shown, &aside->copy));
-        memset(shown->data, 0, amp__span_bytes(shown));
-        const amp_status status = amp__grad_store(param, grad, shown);
+        AMP_TRY(amp__span_copy(param, AMP__WORK_ASIDE, shown, &aside->copy));
+        amp_status status = amp__param_zero(param, shown);
+        if (status == AMP_OK) status = amp__grad_store(param, grad, shown);
         if (status != AMP_OK) {
             amp__aside_drop(param, aside);
             return status;
@@ -164,8 +170,10 @@ static amp_status take_back(struct amp__param *param, const struct amp__aside *a
     }
     if (!grad) return AMP_OK;
     AMP_TRY(amp__grad_elements(param, grad, &shown));
-    if (aside->copy.data && aside->copy.dtype == shown.dtype) memcpy(shown.data, aside->copy.data, amp__span_bytes(&shown));
-    else if (amp__span_bytes(&shown)) memset(shown.data, 0, amp__span_bytes(&shown));
+    const amp_span copy = { aside->copy.data, shown.size, shown.dtype, 0 };
+    if (!copy.data || aside->copy.dtype != shown.dtype) AMP_TRY(amp__param_zero(param, &shown));
+    else if (param->on_device) AMP_TRY(amp__param_add(param, AMP__WORK_TAKE_BACK, &shown, &copy));
+    else memcpy(shown.data, copy.data, amp__span_bytes(&shown));
     AMP_TRY(amp__grad_store(param, grad, &shown));
     param->grad_version = amp__grad_version(param, grad);
     return AMP_OK;
@@ -182,7 +190,7 @@ amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *asi
 
 void amp__aside_drop(struct amp__param *param, struct amp__aside *aside) {
     amp__host_release(param->host, aside->handle);
-    amp__host_free(param->host, &aside->copy);
+    amp__param_give_back(param, &aside->copy);
     *aside = (struct amp__aside){ 0 };
     if (aside == &param->stash) param->stashed = false;
 }

@@ -18,7 +18,7 @@ static amp_status multiply(const amp_span *grads, size_t n, float factor) {
 static amp_status show(struct amp__param *param, const amp_span *exact, const amp_span *shown) {
     void *grad;
     if (exact->data != shown->data) {
-        AMP_TRY(amp_cast_list(shown, exact, 1));
+        AMP_TRY(amp__param_copy(param, AMP__WORK_SHOW, shown, exact));
         param->grad_version = amp__grad_version(param, param->grad_handle);
     }
     if (shown->data != param->flat) return AMP_OK;
@@ -26,8 +26,21 @@ static amp_status show(struct amp__param *param, const amp_span *exact, const am
     return amp__grad_store(param, grad, shown);
 }
 
+/* What lies on a device is taken off the list here, and changed with the next flush by the factor of its place. */
+static amp_status send_away(struct amp__param *param, amp_span *exact, bool clamps) {
+    if (!param->on_device || !exact->data) return AMP_OK;
+    const amp_span grad = *exact;
+    *exact = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
+    return amp__param_add(param, clamps ? AMP__WORK_CLAMP : AMP__WORK_MULTIPLY, &grad, &grad);
+}
+
+static amp_status show_there(struct amp__param *param, const amp_span *shown) {
+    const amp_span master = amp__grad_master(param);
+    return amp__has_master_grad(param) ? show(param, &master, shown) : AMP_OK;
+}
+
 static amp_status change_all(struct amp__param *const *params, size_t n, change_fn *change, float value) {
-    amp_span *exact = amp__alloc(2 * n, sizeof *exact);
+    amp_span *exact = amp__alloc(2 * n, sizeof *exact); /* zeros */
     if (!exact) return amp__fail_memory();
     amp_span *shown = exact + n;
     amp_status status = AMP_OK;
@@ -36,9 +49,11 @@ static amp_status change_all(struct amp__param *const *params, size_t n, change_
         if (change != multiply || !amp__grads_takes_factor(params[i]))
             status = amp__grads_look(params[i], &exact[i], &shown[i]);
     }
+    for (size_t i = 0; i < n && status == AMP_OK; i++) status = send_away(params[i], &exact[i], change == clamp);
     if (status == AMP_OK) status = change(exact, n, value);
     for (size_t i = 0; i < n && status == AMP_OK; i++)
-        if (exact[i].data) status = show(params[i], &exact[i], &shown[i]);
+        if (params[i]->on_device) status = shown[i].data ? show_there(params[i], &shown[i]) : AMP_OK;
+        else if (exact[i].data) status = show(params[i], &exact[i], &shown[i]);
         else if (change == multiply && amp__grads_takes_factor(params[i])) params[i]->pending.factor = value;
     amp__free(exact);
     return status;
@@ -65,7 +80,7 @@ static amp_status clear_one(struct amp__param *param) {
         return AMP_OK;
     }
     AMP_TRY(amp__grad_elements(param, grad, &shown));
-    if (amp__span_bytes(&shown)) memset(shown.data, 0, amp__span_bytes(&shown));
+    AMP_TRY(amp__param_zero(param, &shown));
     return amp__grad_store(param, grad, &shown);
 }
 

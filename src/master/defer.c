@@ -27,6 +27,19 @@ static amp_status find_pending(struct amp__param *param, void **out) {
     return AMP_OK;
 }
 
+static amp_status unscale_there(struct amp__param *param, void *grad, const amp_span *dst, const amp_span *shown) {
+    const amp_factor by = { param->pending.inverse_there, param->pending.inverse, AMP_FACTOR_AS_IT_IS };
+    AMP_TRY(amp__place_waiting(param->place, &by));
+    AMP_TRY(amp__param_add(param, AMP__WORK_UNSCALE, dst, shown));
+    if (dst->data != shown->data) {
+        AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, shown, dst));
+        param->grad_handle = grad;
+        param->grad_version = amp__grad_version(param, grad);
+    }
+    param->pending.handle = NULL;
+    return AMP_OK;
+}
+
 amp_status amp__grads_unscale_now(struct amp__param *param) {
     const struct amp__pending *pending = &param->pending;
     void *grad;
@@ -38,6 +51,7 @@ amp_status amp__grads_unscale_now(struct amp__param *param) {
     const bool master = amp__has_master_grad(param);
     const amp_span dst = master ? amp__grad_master(param) : shown;
     param->grad_zero = false; /* all of it is written here */
+    if (param->on_device) return unscale_there(param, grad, &dst, &shown);
     AMP_TRY(amp_scale_list(&dst, &shown, 1, pending->inverse, NULL));
     if (pending->factor != 1.0f) AMP_TRY(amp_scale_list(&dst, &dst, 1, pending->factor, NULL));
     if (master) AMP_TRY(amp_cast_list(&shown, &dst, 1));
@@ -58,6 +72,7 @@ amp_status amp__grads_deferred(struct amp__param *param, struct amp__deferred *o
     if (!grad) return amp__grads_view(param, &out->span);
     AMP_TRY(amp__grad_elements(param, grad, &out->span));
     out->inverse = pending->inverse;
+    out->inverse_there = pending->inverse_there;
     out->factor = pending->factor;
     out->squares = pending->squares;
     out->has_squares =

@@ -30,7 +30,7 @@ amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool ke
     AMP_TRY(amp__param_elements(param, &now));
     AMP_TRY(amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_MASTER, &param->fp32));
     copy(param, param->fp32.data, now.data);
-    param->emulated = dtype;
+    param->emulated = (uint8_t)dtype;
     param->re_typed = true;
     param->has_master = keep_master;
     round_block(param, now.data, &counts);

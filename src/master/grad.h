@@ -26,7 +26,7 @@ amp_status amp__grads_look(struct amp__param *param, amp_span *exact, amp_span *
 
 bool amp__span_is_zero(const amp_span *span);
 static inline uint64_t amp__span_bytes(const amp_span *span) { return span->size * amp__dtype_size(span->dtype); }
-amp_status amp__span_copy(const struct amp__param *param, const amp_span *span, amp_storage *out);
+amp_status amp__span_copy(struct amp__param *param, enum amp__work work, const amp_span *span, amp_storage *out);
 
 /* Afterwards the parameter has no gradient, or a fixed buffer of zeros. zero: it is one already. */
 amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero,

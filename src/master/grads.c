@@ -15,8 +15,8 @@ static amp_status save_first(struct amp__param *param, const amp_span *shown, bo
     if (param->host->set_grad || param->first_saved) return AMP_OK;
     const bool master = amp__has_master_grad(param);
     const amp_span exact = master ? amp__grad_master(param) : *shown;
-    const bool nothing = master ? param->grad_zero || amp__span_is_zero(&exact) : zero;
-    if (!nothing) AMP_TRY(amp__span_copy(param, &exact, &param->first));
+    const bool nothing = !master ? zero : param->grad_zero || (!param->on_device && amp__span_is_zero(&exact));
+    if (!nothing) AMP_TRY(amp__span_copy(param, AMP__WORK_SAVE, &exact, &param->first));
     param->first_copied = !nothing;
     param->first_saved = true;
     return AMP_OK;
@@ -48,7 +48,8 @@ static amp_status begin_one(struct amp__param *param, const struct amp__hooks *h
         return AMP_OK;
     }
     AMP_TRY(amp__grad_elements(param, grad, &shown));
-    const bool zero = (param->defers || !param->host->set_grad) && amp__span_is_zero(&shown);
+    /* whether it is zero is not asked of a device: that would be to wait for it */
+    const bool zero = !param->on_device && (param->defers || !param->host->set_grad) && amp__span_is_zero(&shown);
     if (param->in_bracket) return amp__aside_put(param, grad, &shown, zero, &param->delayed);
     const bool cleared = param->defers && !param->grad_handle && zero; /* no need of a master gradient */
     if (amp__has_master_grad(param) && !cleared) AMP_TRY(follow(param, grad, &shown, zero));
@@ -112,7 +113,12 @@ static amp_status merge_delayed(struct amp__param *param) {
     if (!grad) return amp__aside_take_back(param, delayed);
     AMP_TRY(amp__grad_elements(param, grad, &fresh));
     AMP_TRY(amp__aside_elements(param, delayed, &old));
-    AMP_TRY(amp_axpby_list(&fresh, 1.0f, &fresh, 1.0f, &old, 1, NULL));
+    if (param->on_device) {
+        AMP_TRY(amp__param_add(param, AMP__WORK_MERGE, &fresh, &old));
+        AMP_TRY(amp__place_flush(param->place)); /* before the other one goes */
+    } else {
+        AMP_TRY(amp_axpby_list(&fresh, 1.0f, &fresh, 1.0f, &old, 1, NULL));
+    }
     AMP_TRY(amp__grad_store(param, grad, &fresh));
     amp__aside_drop(param, delayed);
     return AMP_OK;
@@ -133,6 +139,16 @@ amp_status amp__grads_delay(struct amp__param *const *params, size_t n) {
 
 /* ---- between brackets ---- */
 
+/* Whether the step was skipped is known there. */
+static void restore_first_there(struct amp__param *param, void *grad, const amp_span *shown) {
+    const amp_span first = { param->first.data, param->size, param->first.dtype, 0 };
+    const amp_span master = amp__grad_master(param);
+    if (!first.data) return;
+    if (amp__has_master_grad(param)) (void)amp__param_add(param, AMP__WORK_RESTORE, &master, &first);
+    (void)amp__param_add(param, AMP__WORK_RESTORE, shown, &first);
+    if (amp__has_master_grad(param)) param->grad_handle = grad;
+}
+
 static void restore_first(struct amp__param *param) {
     void *grad;
     amp_span shown;
@@ -140,6 +156,10 @@ static void restore_first(struct amp__param *param) {
     if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return;
     if (amp__grad_elements(param, grad, &shown) != AMP_OK) return;
     param->pending.handle = NULL;
+    if (param->on_device) {
+        restore_first_there(param, grad, &shown);
+        return;
+    }
     const amp_span exact = amp__has_master_grad(param) ? amp__grad_master(param) : shown;
     param->grad_zero = false; /* all of it is written here */
     if (param->first.data && param->first.dtype == exact.dtype) memcpy(exact.data, param->first.data, amp__span_bytes(&exact));
@@ -157,7 +177,7 @@ void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped
         if (i + AMP__PREFETCH < n) amp__param_prefetch(params[i + AMP__PREFETCH]);
         if (!param->first_saved) continue;
         if (skipped) restore_first(param);
-        if (param->first_copied) amp__host_free(param->host, &param->first);
+        if (param->first_copied) amp__param_give_back(param, &param->first);
         param->first_saved = param->first_copied = false;
     }
 }
@@ -171,7 +191,7 @@ amp_status amp__grads_show(struct amp__param *param, bool always) {
     amp__grad_write_zero(param);
     const amp_span master = amp__grad_master(param);
     AMP_TRY(amp__grad_elements(param, grad, &shown));
-    AMP_TRY(amp_cast_list(&shown, &master, 1));
+    AMP_TRY(amp__param_copy(param, AMP__WORK_SHOW, &shown, &master));
     AMP_TRY(amp__grad_store(param, grad, &shown));
     param->grad_version = version;
     return AMP_OK;

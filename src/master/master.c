@@ -41,7 +41,7 @@ amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp
 }
 
 amp_status amp__param_elements(const struct amp__param *param, struct amp__elements *now) {
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, now));
+    AMP_TRY(amp__param_block(param, param->tensor, param->name, now));
     return amp__param_check(param, now);
 }
 
@@ -69,7 +69,9 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
         amp__emulated_reconcile(param, now.data);
         return AMP_OK;
     }
-    AMP_TRY(amp__reconcile(param->fp32.data, now.data, param->size, param->dtype));
+    const amp_span master = { param->fp32.data, param->size, AMP_FLOAT32, 0 }, low = { now.data, param->size, param->dtype, 0 };
+    if (param->on_device) AMP_TRY(amp__param_add(param, AMP__WORK_RECONCILE, &master, &low));
+    else AMP_TRY(amp__reconcile(param->fp32.data, now.data, param->size, param->dtype));
     param->version = version;
     return AMP_OK;
 }
@@ -88,8 +90,8 @@ void amp__master_round(struct amp__param *param, void *elements) {
     }
     const amp_span dst = { elements, param->size, param->dtype, 0 };
     const amp_span src = { param->fp32.data, param->size, AMP_FLOAT32, 0 };
-    const amp_status status = amp_cast_list(&dst, &src, 1);
-    (void)status; /* it fails only on spans that are none */
+    const amp_status status = amp__param_copy(param, AMP__WORK_WRITE_BACK, &dst, &src);
+    (void)status; /* it fails only on spans that are none, and on a device where there is no room to add it */
     param->version = version_of(param);
 }
 
@@ -191,7 +193,7 @@ static amp_status take_grad_back(struct amp__param *param) {
     param->step_grad = NULL;
     /* `grad` is the 16-bit block that had been there. A host with free has freed the lent one with its handle; without
      * it each side keeps the blocks it made: the lent one comes back to us, the other is the host's. */
-    if (amp__host_owns_memory(param->host)) amp__host_free(param->host, &param->grad);
+    if (amp__host_owns_memory(param->host)) amp__param_free(param, &param->grad);
     else param->grad = param->lent;
     param->grad_handle = NULL;
     return AMP_OK;
@@ -241,7 +243,7 @@ amp_status amp__master_settle_now(struct amp__param *param) {
         return AMP_OK;
     }
     struct amp__elements lent; /* the master, unless the host put something else there */
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, &lent));
+    AMP_TRY(amp__param_block(param, param->tensor, param->name, &lent));
     AMP_TRY(check_as(param, &lent, AMP_FLOAT32));
     AMP_TRY(exchange(param, AMP_FLOAT32));
     const amp_status status = amp__master_write_back(param);

@@ -8,6 +8,7 @@
 
 #include "amp_kernels.h"
 #include "host/host.h"
+#include "kernels/place.h"
 
 /* A gradient that makes room for another: its handle, or for hosts with fixed buffers a copy of its elements. */
 struct amp__aside {
@@ -23,8 +24,9 @@ struct amp__param {
     uint64_t size;
     void *grad_handle; /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
     void *step_grad;   /* handle whose storage is swapped for `grad` during a step, */
-    amp_dtype emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
+    uint8_t emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
 
+    bool on_device;  /* its elements are in `place`'s memory, and only work that is put there touches them */
     bool has_master; /* `fp32` is one */
     bool stuck;      /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
     bool defers;     /* its gradient may wait for the step: only an optimizer of libamp's own lists it */
@@ -44,8 +46,11 @@ struct amp__param {
         void *handle;
         uint64_t version;      /* of the handle at the bracket's end */
         float inverse, factor; /* the gradient is that times inverse, times factor (clipping; 1) */
+        const float *inverse_there; /* on a device: that times this; NULL: inverse */
         double squares;        /* their sum of squares, before factor */
     } pending;
+    struct amp__place *place; /* with on_device */
+    amp_storage spare[3];     /* on a device: blocks of gradients, kept for the next bracket */
     const char *name;      /* behind the structure, in its block */
     amp_dtype dtype;       /* present type */
     uint32_t swapped;      /* steps that are running on the master */
@@ -92,10 +97,35 @@ static inline void amp__param_prefetch_ahead(struct amp__param *const *params, s
     if (i + AMP__PREFETCH < n) amp__param_prefetch_all(params[i + AMP__PREFETCH]);
 }
 
+/* ---- remote.c: elements and blocks, here or on a device ---- */
+
+/* The parameter's elements, or those of its gradient, on the device that they were on at initialize. */
+amp_status amp__param_layout(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out);
+/* The same as one compact block. */
+amp_status amp__param_block(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out);
+/* How many weights became infinite when its type changed, which is read piece by piece; waits. */
+amp_status amp__param_count_unfit(struct amp__param *param);
+/* Memory beside the parameter: the host's where it has alloc and free, else libamp's. */
+amp_status amp__param_alloc(const struct amp__param *param, amp_dtype dtype, amp_purpose purpose, amp_storage *out);
+void amp__param_free(const struct amp__param *param, amp_storage *storage); /* and clears it; empty is a no-op */
+/* For gradients of a bracket: on a device from the blocks that are kept, and back to them. */
+amp_status amp__param_borrow(struct amp__param *param, amp_dtype dtype, amp_storage *out);
+void amp__param_give_back(struct amp__param *param, amp_storage *storage);
+/* dst := src in dst's type; on a device with the next flush, as work of this kind. */
+amp_status amp__param_copy(const struct amp__param *param, enum amp__work work, const amp_span *dst, const amp_span *src);
+static inline amp_status amp__param_add(const struct amp__param *param, enum amp__work work, const amp_span *dst,
+                                        const amp_span *src) {
+    return amp__place_add(param->place, work, param, dst, src, NULL);
+}
+/* dst := 0, now or as above. */
+amp_status amp__param_zero(const struct amp__param *param, const amp_span *dst);
+
 /* ---- retype.c: another type under the same handles ---- */
 
 /* Gives the parameter `dtype`. keep_master: the FP32 elements stay beside it as its master. All or nothing. */
 amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool keep_master);
+/* Finite in FP32, infinite in the 16-bit type: such weights do not fit it. */
+uint64_t amp__count_unfit(const float *exact, const uint16_t *low, uint64_t size, amp_dtype dtype);
 /* A 16-bit parameter without a master gets one, widened from it. */
 amp_status amp__param_make_master(struct amp__param *param);
 /* The way back: FP32 again, from the master where there is one. */
@@ -165,13 +195,18 @@ struct amp__grads_result {
  * once. */
 struct amp__plan {
     struct amp__plan_entry *entries;
-    uint8_t *what;
+    uint16_t *what;
     amp_span *fresh, *dst, *stash; /* one block, from fresh on; dst and stash hold what their entries need */
     size_t n, capacity;
     unsigned all;      /* what any entry wants */
     uint64_t mastered; /* elements of those that have master gradients */
     bool skips;        /* no gradient that is not finite will be stepped on */
+    struct amp__place *const *places; /* of the context: what is added to them is launched before an end is over */
+    size_t n_places;
 };
+/* Launches what was added to places; the first error of them. And forgets it. */
+amp_status amp__places_launch(struct amp__place *const *places, size_t n);
+void amp__places_forget(struct amp__place *const *places, size_t n);
 void amp__plan_free(struct amp__plan *plan);
 /* Fetches into the cache what a look at params[i + a few] will need, if it is where the last plan found it. */
 void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t i, bool data);
@@ -209,12 +244,13 @@ static inline amp_status amp__grads_unscale(struct amp__param *param) {
 }
 /* Can a clipping factor be left beside it? One can. */
 static inline bool amp__grads_takes_factor(const struct amp__param *param) {
-    return param->pending.handle && param->pending.factor == 1.0f;
+    return !param->on_device && param->pending.handle && param->pending.factor == 1.0f;
 }
 /* What the step reads: span times inverse times factor; data NULL: no gradient. */
 struct amp__deferred {
     amp_span span;
     float inverse, factor;
+    const float *inverse_there; /* on a device, in place of inverse; NULL: inverse */
     double squares; /* of the products, */
     bool has_squares; /* where they are known */
 };

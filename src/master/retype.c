@@ -9,9 +9,9 @@ static amp_span span_of(const amp_storage *storage, uint64_t size) {
     return (amp_span){ storage->data, size, storage->dtype, 0 };
 }
 
-static amp_status cast_storage(const amp_storage *dst, const amp_storage *src, uint64_t size) {
-    const amp_span to = span_of(dst, size), from = span_of(src, size);
-    return amp_cast_list(&to, &from, 1);
+static amp_status cast_storage(const struct amp__param *param, const amp_storage *dst, const amp_storage *src) {
+    const amp_span to = span_of(dst, param->size), from = span_of(src, param->size);
+    return amp__param_copy(param, AMP__WORK_WRITE_BACK, &to, &from);
 }
 
 /* Tied handles get the same block and return the same block. If one refuses, those before it are put back. */
@@ -35,16 +35,13 @@ amp_status amp__param_swap(const struct amp__param *param, amp_storage *storage)
     return AMP_OK;
 }
 
-/* Finite in FP32, infinite in the low type: these weights do not fit it. */
-static uint64_t count_unfit(const amp_storage *fp32, const amp_storage *low, uint64_t size) {
-    const uint16_t infinity = low->dtype == AMP_FLOAT16 ? 0x7c00 : 0x7f80;
-    const uint16_t *rounded = low->data;
-    const char *exact = fp32->data;
+uint64_t amp__count_unfit(const float *exact, const uint16_t *low, uint64_t size, amp_dtype dtype) {
+    const uint16_t infinity = dtype == AMP_FLOAT16 ? 0x7c00 : 0x7f80;
     uint64_t count = 0;
     for (uint64_t i = 0; i < size; i++) {
         uint32_t bits;
-        memcpy(&bits, exact + 4 * i, sizeof bits);
-        count += (rounded[i] & 0x7fff) == infinity && (bits & 0x7f800000u) != 0x7f800000u;
+        memcpy(&bits, exact + i, sizeof bits);
+        count += (low[i] & 0x7fff) == infinity && (bits & 0x7f800000u) != 0x7f800000u;
     }
     return count;
 }
@@ -53,11 +50,11 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool kee
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
     amp_storage storage;
-    AMP_TRY(amp__host_alloc(param->host, param->size, dtype, param->device, AMP_FOR_PARAMETER, &storage));
+    AMP_TRY(amp__param_alloc(param, dtype, AMP_FOR_PARAMETER, &storage));
     const amp_storage old = { now.data, NULL, 0, now.dtype, 0 };
-    amp_status status = cast_storage(&storage, &old, param->size);
+    amp_status status = cast_storage(param, &storage, &old);
     if (status == AMP_OK) {
-        param->unfit = count_unfit(&old, &storage, param->size);
+        if (!param->on_device) param->unfit = amp__count_unfit(old.data, storage.data, param->size, dtype);
         amp_storage swap = storage;
         status = amp__param_swap(param, &swap);
         if (status == AMP_OK) {
@@ -66,7 +63,8 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool kee
         }
     }
     if (status != AMP_OK) {
-        amp__host_free(param->host, &storage);
+        if (param->on_device) amp__place_drop(param->place);
+        amp__param_free(param, &storage);
         return status;
     }
     param->dtype = dtype;
@@ -80,9 +78,9 @@ amp_status amp__param_make_master(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
     if (!param->fp32.data)
-        AMP_TRY(amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_MASTER, &param->fp32));
+        AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_MASTER, &param->fp32));
     const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
-    AMP_TRY(cast_storage(&param->fp32, &low, param->size));
+    AMP_TRY(cast_storage(param, &param->fp32, &low));
     param->has_master = true;
     param->version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
     return AMP_OK;
@@ -90,7 +88,7 @@ amp_status amp__param_make_master(struct amp__param *param) {
 
 /* Of a parameter that came in 16 bits, and stays so. */
 static void drop_master(struct amp__param *param) {
-    amp__host_free(param->host, &param->fp32);
+    amp__param_free(param, &param->fp32);
     param->has_master = false;
 }
 
@@ -102,7 +100,7 @@ amp_status amp__param_undo_retype(struct amp__param *param) {
     }
     if (param->emulated) return amp__emulated_undo(param) == AMP_OK ? AMP_OK : amp__emulated_undo(param);
     if (amp__param_swap(param, &param->fp32) != AMP_OK) AMP_TRY(amp__param_swap(param, &param->fp32));
-    amp__host_free(param->host, &param->fp32);
+    amp__param_free(param, &param->fp32);
     param->dtype = AMP_FLOAT32;
     param->re_typed = param->has_master = false;
     return AMP_OK;
@@ -110,7 +108,7 @@ amp_status amp__param_undo_retype(struct amp__param *param) {
 
 void amp__param_commit_retype(struct amp__param *param) {
     if (param->re_typed && !param->has_master && (param->emulated || amp__host_owns_memory(param->host)))
-        amp__host_free(param->host, &param->fp32);
+        amp__param_free(param, &param->fp32);
 }
 
 /* Without masters the FP32 block may be gone (freed at the commit): then a new one is made and widened into. */
@@ -128,27 +126,28 @@ amp_status amp__param_restore(struct amp__param *param) {
         return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
     }
     if (param->stuck) { /* the host holds its FP32 block already, and refuses another */
-        amp__host_free(param->host, &param->fp32);
+        amp__param_free(param, &param->fp32);
         return seen;
     }
     amp_storage storage = param->fp32;
     const bool fresh = !storage.data;
     if (fresh)
-        AMP_TRY(amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_PARAMETER, &storage));
+        AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_PARAMETER, &storage));
     amp_status status = AMP_OK;
     if (!param->has_master) {
         struct amp__elements now;
         status = amp__param_elements(param, &now);
         const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
-        if (status == AMP_OK) status = cast_storage(&storage, &low, param->size);
+        if (status == AMP_OK) status = cast_storage(param, &storage, &low);
     }
+    if (status == AMP_OK && param->on_device) status = amp__place_flush(param->place); /* before a block of it goes */
     amp_storage swap = storage;
     if (status == AMP_OK) status = amp__param_swap(param, &swap);
     if (status != AMP_OK) {
-        if (fresh || amp__host_owns_memory(param->host)) amp__host_free(param->host, &storage);
+        if (fresh || amp__host_owns_memory(param->host)) amp__param_free(param, &storage);
         return status;
     }
-    amp__host_free(param->host, &swap);
+    amp__param_free(param, &swap);
     memset(&param->fp32, 0, sizeof param->fp32);
     param->dtype = AMP_FLOAT32;
     param->re_typed = param->has_master = false;
@@ -159,9 +158,10 @@ void amp__param_destroy(struct amp__param *param) {
     if (!param) return;
     if (param->host) {
         if (param->emulated) amp__host_free(param->host, &param->fp32); /* ours: a restore that failed left it */
-        amp__host_free(param->host, &param->grad);
-        amp__host_free(param->host, &param->first);
+        amp__param_free(param, &param->grad);
+        amp__param_free(param, &param->first);
         amp__host_free(param->host, &param->spread);
+        for (int i = 0; i < 3; i++) amp__param_free(param, &param->spare[i]);
     }
     amp__free(param->flat);
     amp__free(param->layout);

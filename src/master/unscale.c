@@ -18,7 +18,8 @@ enum {
     ADDS_ZERO = 1 << 2, /* which was zeros: a sum that is zero is +0 then */
     WAITS = 1 << 3,     /* only checked here, for the step unscales */
     HELD = 1 << 7,      /* the host has the master gradient as it is: nothing is shown rounded */
-    WORK = TO_MASTER | ADDS | ADDS_ZERO | WAITS | HELD,
+    AWAY = 1 << 8,      /* on a device: the work is added to its place, which launches it */
+    WORK = TO_MASTER | ADDS | ADDS_ZERO | WAITS | HELD | AWAY,
     NONFINITE = 1 << 4, /* what the check found */
     GAPS = 1 << 5,      /* the host's elements are no compact block: they are written from our copy */
     ROUNDS = 1 << 6,    /* emulated, and no master takes the exact value */
@@ -35,7 +36,7 @@ void amp__plan_free(struct amp__plan *plan) {
     amp__free(plan->entries);
     amp__free(plan->what);
     amp__free(plan->fresh);
-    *plan = (struct amp__plan){ 0 };
+    *plan = (struct amp__plan){ .places = plan->places, .n_places = plan->n_places };
 }
 
 static amp_status plan_room(struct amp__plan *plan, size_t n) {
@@ -72,7 +73,7 @@ void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *
 
 /* What was set aside, as elements; *what: whether anything was. The way that zeros are added without being read makes a NaN
  * of an infinity: where an infinity would be kept they are written. */
-static amp_status plan_stash(const struct amp__plan *plan, struct amp__param *param, amp_span *stash, uint8_t *what) {
+static amp_status plan_stash(const struct amp__plan *plan, struct amp__param *param, amp_span *stash, uint16_t *what) {
     stash->data = NULL;
     if (!amp__has_master_grad(param)) AMP_TRY(amp__aside_elements(param, &param->stash, stash));
     else if (param->grad_handle) {
@@ -84,10 +85,27 @@ static amp_status plan_stash(const struct amp__plan *plan, struct amp__param *pa
     return AMP_OK;
 }
 
+/* The gradient's part of the launches to come. */
+static amp_status add_away(const struct amp__plan *plan, size_t i) {
+    struct amp__param *param = plan->entries[i].param;
+    const uint16_t what = plan->what[i];
+    const amp_span *fresh = &plan->fresh[i], *dst = what & TO_MASTER ? &plan->dst[i] : fresh;
+    if (what & WAITS) return amp__place_add(param->place, AMP__WORK_CHECK, param, fresh, NULL, NULL);
+    const enum amp__work adds = (what & (TO_MASTER | HELD)) == TO_MASTER ? AMP__WORK_ADD : AMP__WORK_ADD_FRESH; /* was_before */
+    if (what & ADDS) AMP_TRY(amp__place_add(param->place, adds, param, dst, fresh, &plan->stash[i]));
+    else AMP_TRY(amp__place_add(param->place, AMP__WORK_SCALE, param, dst, fresh, NULL));
+    if ((what & (TO_MASTER | HELD)) == TO_MASTER) AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, fresh, dst));
+    if (param->host->set_grad || !plan->skips || !param->stash.copy.data) return AMP_OK;
+    /* a fixed buffer cannot be dropped: after an overflow it holds again what stood there at begin */
+    const amp_span before = { param->stash.copy.data, fresh->size, param->stash.copy.dtype, 0 };
+    AMP_TRY(amp__param_add(param, AMP__WORK_RESTORE, fresh, &before));
+    return what & TO_MASTER ? amp__param_add(param, AMP__WORK_RESTORE, dst, &before) : AMP_OK;
+}
+
 static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hooks, struct amp__param *param) {
     const size_t i = plan->n;
     amp_span *fresh = &plan->fresh[i];
-    uint8_t what = 0;
+    uint16_t what = 0;
     void *grad;
     AMP_TRY(amp__grad_of(param, hooks, &grad));
     if (!grad) return AMP_OK;
@@ -97,6 +115,7 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     else AMP_TRY(amp__grad_need_master(param));
     if (amp__has_master_grad(param)) what |= TO_MASTER;
     if (what & TO_MASTER && param->held) what |= HELD;
+    if (param->on_device) what |= AWAY;
     if (param->gaps) what |= GAPS;
     if (param->emulated && !param->has_master && fresh->dtype == AMP_FLOAT32) what |= ROUNDS;
     if (what & TO_MASTER) {
@@ -108,7 +127,7 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     plan->entries[i] = (struct amp__plan_entry){ param, grad };
     plan->n++;
     param->planned = true;
-    return AMP_OK;
+    return what & AWAY ? add_away(plan, i) : AMP_OK;
 }
 
 /* *left_out: backward made nothing for so many. A parameter that two optimizers share is unscaled once. */
@@ -142,7 +161,7 @@ static void check(struct amp__plan *plan, size_t begin, size_t end, float invers
 
 /* Neighbours of one kind; the host's handles show the results, master gradients rounded. */
 static amp_status run_list(struct amp__plan *plan, size_t i, size_t n, float inverse, float *found_inf) {
-    const uint8_t what = plan->what[i];
+    const uint16_t what = plan->what[i];
     const amp_span *fresh = plan->fresh + i, *dst = what & TO_MASTER ? plan->dst + i : fresh;
     if (what & WAITS) check(plan, i, i + n, inverse, found_inf);
     else if (what & ADDS_ZERO) /* (-0) * x is the zero that makes inverse * x + 0 of the sum, for each finite x */
@@ -163,7 +182,7 @@ static amp_status run(struct amp__plan *plan, float inverse, float *found_inf) {
             elements += plan->fresh[end].size;
             if (together && plan->what[i] & TO_MASTER && elements > TOGETHER) break;
         }
-        AMP_TRY(run_list(plan, i, end - i, inverse, found_inf));
+        if (!(plan->what[i] & AWAY)) AMP_TRY(run_list(plan, i, end - i, inverse, found_inf));
     }
     return AMP_OK;
 }
@@ -184,6 +203,7 @@ static void leave_waiting(struct amp__param *param, void *grad, float inverse) {
     param->pending.handle = grad;
     param->pending.version = amp__grad_version(param, grad);
     param->pending.inverse = inverse;
+    param->pending.inverse_there = param->on_device ? param->place->args.waiting.pointer : NULL;
     param->pending.factor = 1.0f;
     param->grad_handle = NULL;
 }
@@ -231,7 +251,7 @@ static amp_status give_back(struct amp__param *const *params, size_t n) {
 static void restore_fixed(const struct amp__plan *plan) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->entries[i].param;
-        if (param->host->set_grad) continue;
+        if (param->host->set_grad || param->on_device) continue;
         (void)amp__aside_take_back(param, &param->stash);
         param->grad_handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
         param->pending.handle = NULL;
@@ -255,7 +275,7 @@ static amp_status find_nonfinite(const struct amp__plan *plan, const struct amp_
         int64_t at = -1;
         bool before = false;
         const amp_span *result = plan->what[i] & TO_MASTER ? &plan->dst[i] : &plan->fresh[i];
-        if (!(plan->what[i] & WAITS)) AMP_TRY(amp_first_nonfinite(result, 1, &at));
+        if (!(plan->what[i] & (WAITS | AWAY))) AMP_TRY(amp_first_nonfinite(result, 1, &at));
         if (at >= 0) AMP_TRY(was_before(plan, i, &before));
         if (plan->what[i] & NONFINITE || (at >= 0 && !before)) *first = plan->entries[i].param;
     }
@@ -283,6 +303,8 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
     amp_status status = plan_all(plan, params, n, &left_out);
     if (status == AMP_OK && left_out) status = give_back(params, n);
     if (status == AMP_OK) status = unscale(plan, (float)(1.0 / (double)scale), result);
+    if (status == AMP_OK) status = amp__places_launch(plan->places, plan->n_places);
+    else amp__places_forget(plan->places, plan->n_places);
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->entries[i].param;
         if (i + AMP__PREFETCH < plan->n) amp__param_prefetch(plan->entries[i + AMP__PREFETCH].param);

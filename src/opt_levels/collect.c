@@ -14,13 +14,13 @@ static bool libamp_must_see(const amp_context *context, bool in_optimizer) {
 }
 
 /* Fills what the elements say. Hosts without `view` may list parameters where only their handles matter (O1's cache). */
-static amp_status inspect(const amp_context *context, struct amp__param *param, bool in_optimizer) {
+static amp_status inspect(amp_context *context, struct amp__param *param, bool in_optimizer) {
     if (!param->host->view && !libamp_must_see(context, in_optimizer)) {
         param->dtype = amp__host_dtype(param->host, param->tensor);
         return AMP_OK;
     }
     struct amp__elements now;
-    AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
+    AMP_TRY(amp__host_find(param->host, param->tensor, param->name, &now));
     AMP_RETURN_IF(amp__is_low(now.dtype) && context->properties.enabled && !context->properties.low_params,
                   AMP_ERR_INVALID_ARGUMENT,
                   "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself", param->name,
@@ -28,6 +28,9 @@ static amp_status inspect(const amp_context *context, struct amp__param *param, 
     param->size = now.size;
     param->dtype = now.dtype;
     param->device = now.device;
+    AMP_TRY(amp__place_param(context, param));
+    AMP_RETURN_IF(param->on_device && now.strides, AMP_ERR_UNSUPPORTED,
+                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous", param->name);
     param->address = now.strides ? NULL : now.data; /* slices may lie between each other: no range, no ties */
     return AMP_OK;
 }
@@ -247,7 +250,7 @@ static amp_status find_block(const struct amp__param *param, bool is_new, struct
     *block = (struct block){ 0, 0, param };
     if (!param->size || !param->host->view) return AMP_OK;
     if (is_new) now = (struct amp__elements){ .data = param->address, .size = param->size, .dtype = param->dtype };
-    else AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
+    else AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
     if (now.strides || !now.data) return AMP_OK;
     block->begin = (uintptr_t)now.data;
     block->end = block->begin + (uintptr_t)now.size * amp__dtype_size(now.dtype);
@@ -307,7 +310,7 @@ amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimi
     if (first_new < context->n_params) AMP_TRY(check_new(context, first_new));
     AMP_TRY(amp__params_index(context, first_new));
     for (size_t i = first_new; i < context->n_params; i++) AMP_TRY(retype_if_low(context, context->params[i], true));
-    return AMP_OK;
+    return amp__places_flush(context);
 }
 
 /* A master that a frozen parameter was given stays: it is the parameter widened, and no harm. */
@@ -350,12 +353,16 @@ amp_status amp__retype_all(amp_context *context) {
             return status;
         }
     }
-    return AMP_OK;
+    amp_status status = amp__places_flush(context);
+    if (status == AMP_OK) status = amp__places_count_unfit(context);
+    if (status != AMP_OK) amp__retype_undo(context);
+    return status;
 }
 
 void amp__retype_undo(amp_context *context) {
     char text[512];
     snprintf(text, sizeof text, "%s", amp_last_error()); /* the first error is the one to report */
+    amp__places_drop(context);
     for (size_t i = context->n_params; i--;) (void)amp__param_undo_retype(context->params[i]);
     (void)amp__fail(AMP_OK, "%s", text);
 }

@@ -104,6 +104,7 @@ struct amp__optimizer {
 
     bool sharded; /* AMP_OPTIMIZER_SHARDED */
     bool holds;   /* AMP_OPTIMIZER_HOLDS_MASTERS */
+    bool skips_there;        /* its step reads the flag on the device: the host need not know what was decided */
     bool in_bracket;
     bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
     uint32_t delayed_loss;
@@ -139,6 +140,18 @@ struct amp__bracket {
     bool unchecked_inf; /* what those brackets found */
     const struct amp__param *unchecked_first;
     uint64_t changes; /* of the scale, so far */
+
+    /* Where the scaler lives on a device (there.c). */
+    struct amp__device_scaler *there; /* in its memory; NULL: on the host */
+    bool blind;    /* nobody on the host needs to know: not even the scale, where it moves */
+    bool posted;   /* the last end's decision is on its way here, */
+    void *letter;  /* in this */
+    bool unheard;  /* or the device alone knows it */
+    bool *told;    /* by optimizer: its next step waits for it */
+    uint32_t *which; /* room for numbers of optimizers */
+    const void **looked; /* the parameters whose gradients the last end looked at, as they were numbered there */
+    size_t n_looked, looked_capacity;
+    bool looked_changed; /* since the record was read: numbers of before mean nothing */
 };
 
 /* A cast that a tape which does not retain its inputs still needs. */
@@ -191,6 +204,10 @@ struct amp_context {
     struct amp__plan plan;         /* of the bracket that is ending; brackets and steps are one thread's business */
     struct amp__param **listed;    /* the parameters of its optimizers, where there are several */
     size_t listed_capacity;
+    struct amp__place **places; /* devices that have parameters */
+    size_t n_places;
+    struct amp__device_scaler *scalers; /* on places[0], by loss, with */
+    float *skips;               /* on places[0], by optimizer; NULL: the scalers live on the host */
     struct amp__cache cache;
     struct amp__spares spares; /* memory of calls, and packed weights */
 
@@ -234,6 +251,54 @@ void amp__op_tabulate(struct amp__op *op);
 void amp__op_handler(void *user, struct amp__call *call);
 void amp__forward_handler(void *user, struct amp__call *call);
 
+/* ---- places.c: parameters in the memory of devices ---- */
+
+/* Says where the parameter is, once its device is known; a place is opened for the first one there. */
+amp_status amp__place_param(amp_context *context, struct amp__param *param);
+/* Once all parameters are known: where the scalers live. All on one device: there; else on the host. */
+amp_status amp__places_start(amp_context *context);
+void amp__places_end(amp_context *context);
+static inline amp_status amp__places_flush(const amp_context *context) {
+    return context->n_places ? amp__places_launch(context->places, context->n_places) : AMP_OK;
+}
+/* Once parameters were re-typed: those whose weights became infinite, counted, which takes a copy of them. */
+amp_status amp__places_count_unfit(amp_context *context);
+static inline void amp__places_drop(const amp_context *context) { amp__places_forget(context->places, context->n_places); }
+
+/* ---- there.c: brackets whose gradients are on devices, and scalers that live there ---- */
+
+/* Before anything changes: who will know what is decided, and the scale where the host must have it. */
+amp_status amp__there_begin(struct amp__bracket *bracket, bool with_loss);
+/* Is the loss scaled by a number that only the device knows? */
+static inline bool amp__there_scales(const struct amp__bracket *bracket) {
+    return bracket->blind && bracket->host->scale_by && bracket->context->properties.scaler.dynamic;
+}
+/* Before gradients are looked at: what the launches work with. */
+amp_status amp__there_arm(const struct amp__bracket *bracket);
+/* After it: what devices found, where the scaler lives on the host and so must wait for it. */
+amp_status amp__there_find(const struct amp__bracket *bracket, struct amp__grads_result *result);
+/* Has the device found something? For what the ranks tell one another; waits. */
+amp_status amp__there_ask(const struct amp__bracket *bracket, bool *found_inf);
+/* The end on the device. found_elsewhere: on another rank. */
+amp_status amp__there_decide(struct amp__bracket *bracket, bool decides, bool found_elsewhere);
+/* What was found is forgotten: the bracket did not end. */
+void amp__there_forget(struct amp__bracket *bracket);
+
+/* What the host may not yet know of brackets that have ended: their decisions, for the optimizers whose steps wait for
+ * them. Waits for letters alone. */
+amp_status amp__there_hear(amp_context *context);
+/* The same for one loss, and asks the device where no letter was sent. Not while its stream is being captured. */
+amp_status amp__there_learn(struct amp__bracket *bracket);
+/* The flag of an optimizer on the device, and the end of a step that read it. */
+const float *amp__there_skip(const struct amp__optimizer *optimizer);
+amp_status amp__there_stepped(struct amp__optimizer *optimizer);
+/* The scaler on the device := the host's. */
+amp_status amp__there_set(struct amp__bracket *bracket);
+/* ---- tell.c: what a decided bracket has to tell, by the record that it left ---- */
+
+/* overflow_here: or on another rank. */
+void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);
+
 /* ---- step.c ---- */
 
 /* The context's record of a caller's optimizer. */
@@ -243,6 +308,8 @@ bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer);
 /* The decision of the brackets holds for one call of each of the optimizer's step slots (some hosts have one per layer).
  * Called after the last of them, or when the next bracket begins. */
 void amp__decision_used(struct amp__optimizer *optimizer);
+/* The end of a step, or of one that was skipped, for gradients and flags. */
+amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action);
 /* May it step now? */
 amp_status amp__step_check(const struct amp__optimizer *optimizer);
 void amp__step_handler(void *user, struct amp__call *call);
@@ -254,6 +321,16 @@ void amp__zero_grad_handler(void *user, struct amp__call *call);
 amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from);
 /* Which gradients may stay scaled until the step: after every change of the optimizers' lists. */
 void amp__fused_mark(amp_context *context);
+
+/* ---- fused_there.c: their parameters on a device ---- */
+
+/* After the list of parameters has changed. */
+amp_status amp__fused_there_attach(struct amp__optimizer *optimizer);
+/* What the step will work on, as far as the host can refuse it; and the step. */
+amp_status amp__fused_there_find(const struct amp__optimizer *optimizer);
+amp_status amp__fused_there_step(const struct amp__optimizer *optimizer);
+/* states[i].steps := the device's; and the way back. */
+amp_status amp__fused_there_steps(const struct amp__optimizer *optimizer, bool to_device);
 
 /* ---- report.c: errors kept for the bracket's end, events, warnings ---- */
 

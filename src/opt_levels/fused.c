@@ -19,9 +19,9 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
         AMP_RETURN_IF(param->dtype != AMP_FLOAT32 && !amp__is_low(param->dtype), AMP_ERR_UNSUPPORTED,
                       "%s is %s: libamp's own optimizers update fp32 and 16-bit parameters; leave it to an optimizer of the "
                       "host's", param->name, amp__dtype_name(param->dtype));
-        AMP_TRY(amp__optim_attach(optimizer->optim, i, param->size));
+        AMP_TRY(amp__optim_attach(optimizer->optim, i, param->size, param->place));
     }
-    return AMP_OK;
+    return amp__fused_there_attach(optimizer);
 }
 
 /* The bracket's end may leave to the step what only the step looks at. */
@@ -82,6 +82,7 @@ static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, 
     struct amp__optim_state *state = &optimizer->optim->states[i];
     struct amp__deferred grad;
     *tensor = (struct amp__optim_tensor){ .steps = &state->steps };
+    if (param->on_device) return AMP_OK; /* fused_there.c */
     memcpy(tensor->moments, state->moments, sizeof tensor->moments);
     AMP_TRY(amp__grads_deferred(param, &grad));
     if (!grad.span.data) return AMP_OK;
@@ -165,6 +166,8 @@ static amp_status step(const struct amp__optimizer *optimizer) {
         status = find_tensor(optimizer, found, &optim->work[found]);
         found++;
     }
+    if (status == AMP_OK) status = amp__fused_there_find(optimizer);
+    if (status == AMP_OK) status = amp__fused_there_step(optimizer); /* it may fail, what follows cannot */
     if (status == AMP_OK) update_all(optimizer);
     for (size_t i = 0; i < found; i++) {
         struct spread *spread = optim->work[i].spread;
@@ -188,18 +191,21 @@ AMP_API amp_status amp_fused_step(amp_optimizer *user, amp_action *action) {
     AMP_TRY(find_fused(user, "amp_fused_step", &optimizer));
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(amp__step_check(optimizer));
+    if (!optimizer->skips_there) AMP_TRY(amp__there_hear(optimizer->context));
     const bool skip = optimizer->skip || amp__has_error(optimizer->context);
+    const amp_action taken = skip ? AMP_SKIP : amp__there_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
     if (!skip) AMP_TRY(step(optimizer));
-    amp__grads_stepped(optimizer->params, optimizer->n_params, skip);
+    const amp_status status = amp__step_over(optimizer, taken);
     amp__decision_used(optimizer);
-    if (action) *action = skip ? AMP_SKIP : AMP_STEP;
-    return AMP_OK;
+    if (action) *action = taken;
+    return status;
 }
 
 AMP_API amp_status amp_fused_zero_grad(amp_optimizer *user) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(find_fused(user, "amp_fused_zero_grad", &optimizer));
     AMP_TRY(amp__grads_clear(optimizer->params, optimizer->n_params));
+    AMP_TRY(amp__places_flush(optimizer->context));
     amp__grads_forget(optimizer->params, optimizer->n_params, optimizer->in_bracket);
     optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
     return AMP_OK;

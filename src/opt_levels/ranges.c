@@ -36,12 +36,13 @@ static amp_status add_gradient(amp_context *context, struct amp__param *param) {
     if (!param->in_optimizer || !param->host->grad || param->host->set_grad || !param->host->view) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) return AMP_OK;
-    const amp_status status = amp__host_layout(param->host, grad, "gradient", &now);
+    const amp_status status = amp__host_find(param->host, grad, "gradient", &now);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     const uintptr_t at = (uintptr_t)now.data, own = (uintptr_t)param->address;
     AMP_RETURN_IF(own && now.size && now.dtype == AMP_FLOAT32 && at < own + 4 * param->size && own < at + 4 * now.size,
                   AMP_ERR_CONFLICT, "%s: its gradient lies in its own elements: give it memory of its own", param->name);
-    if (now.dtype != AMP_FLOAT32 || !now.size || now.strides) return AMP_OK; /* raw buffers are compact */
+    /* raw buffers are compact, and in the CPU's memory */
+    if (now.dtype != AMP_FLOAT32 || !now.size || now.strides || param->on_device) return AMP_OK;
     context->grad_ranges[context->n_grad_ranges++] =
         (struct amp__range){ (uintptr_t)now.data, (uintptr_t)now.data + 4 * now.size, param };
     return AMP_OK;
@@ -55,7 +56,7 @@ amp_status amp__ranges_build(amp_context *context) {
         struct amp__param *param = context->params[i];
         amp__param_prefetch_ahead(context->params, context->n_params, i);
         const uintptr_t begin = (uintptr_t)param->address;
-        if (begin && param->size && param->dtype == AMP_FLOAT32)
+        if (begin && param->size && param->dtype == AMP_FLOAT32 && !param->on_device)
             context->ranges[context->n_ranges++] = (struct amp__range){ begin, begin + 4 * param->size, param };
         AMP_TRY(add_gradient(context, param));
     }

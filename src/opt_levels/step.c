@@ -20,17 +20,21 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
         const amp_status one = amp__master_swap_out(optimizer->params[i]);
         if (one != AMP_OK) status = one;
     }
-    return status;
+    const amp_status launched = amp__places_flush(optimizer->context);
+    return status == AMP_OK ? launched : status;
 }
 
 static amp_status swap_in(struct amp__optimizer *optimizer) {
     for (size_t i = 0; i < optimizer->n_params && has_masters(optimizer); i++) {
         const amp_status status = amp__master_swap_in(optimizer->params[i]);
         if (status == AMP_OK) continue;
+        amp__places_drop(optimizer->context);
         (void)swap_out(optimizer, i);
         return status;
     }
-    return AMP_OK;
+    const amp_status launched = amp__places_flush(optimizer->context);
+    if (launched != AMP_OK) (void)swap_out(optimizer, optimizer->n_params);
+    return launched;
 }
 
 /* ---- what the brackets decided ---- */
@@ -72,18 +76,31 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
 
 static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
     AMP_TRY(amp__step_check(optimizer));
+    if (!optimizer->skips_there) AMP_TRY(amp__there_hear(optimizer->context));
     const bool skip = optimizer->skip || amp__has_error(optimizer->context);
     if (!skip) AMP_TRY(swap_in(optimizer));
     optimizer->stepping++;
-    *action = skip ? AMP_SKIP : AMP_STEP;
+    *action = skip ? AMP_SKIP : amp__there_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
     return AMP_OK;
+}
+
+amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
+    const amp_context *context = optimizer->context;
+    for (size_t i = 0; i < context->n_places; i++)
+        context->places[i]->args.restore_if = action == AMP_STEP_ON_DEVICE ? amp__there_skip(optimizer) : NULL;
+    amp__grads_stepped(optimizer->params, optimizer->n_params, action != AMP_STEP);
+    AMP_TRY(amp__places_flush(context));
+    return amp__there_stepped(optimizer);
 }
 
 static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
     optimizer->stepping--;
-    const amp_status status = action == AMP_STEP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
-    if (action == AMP_SKIP || optimizer->steps_called + 1 >= optimizer->steps_expected)
-        amp__grads_stepped(optimizer->params, optimizer->n_params, action == AMP_SKIP);
+    amp_status status = action != AMP_SKIP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
+    const bool is_last = optimizer->steps_called + 1 >= optimizer->steps_expected;
+    if (action == AMP_SKIP || is_last) {
+        const amp_status stepped = amp__step_over(optimizer, action);
+        if (status == AMP_OK) status = stepped;
+    }
     if (++optimizer->steps_called >= optimizer->steps_expected) amp__decision_used(optimizer);
     return status;
 }
@@ -91,7 +108,7 @@ static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
 /* ---- the wired slots ---- */
 
 /* A longjmp out of the host's step: the parameters get their own storage back, as if the step had ended there. */
-static void step_abandoned(void *user) { (void)end(user, AMP_STEP); }
+static void step_abandoned(void *user) { (void)end(user, amp__there_skip(user) ? AMP_STEP_ON_DEVICE : AMP_STEP); }
 
 void amp__step_handler(void *user, struct amp__call *call) {
     struct amp__op *op = user;
@@ -110,9 +127,9 @@ void amp__step_handler(void *user, struct amp__call *call) {
     const struct amp__scope_state none = { NULL, true, false };
     amp__anchor anchor;
     const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, none,
-                                       action == AMP_STEP ? step_abandoned : NULL, optimizer);
+                                       action != AMP_SKIP ? step_abandoned : NULL, optimizer);
     if (marked) amp__mark_own(thread, op->context);
-    if (action == AMP_STEP) amp__call_run(call, call->original, call->args);
+    if (action != AMP_SKIP) amp__call_run(call, call->original, call->args);
     else amp__call_return(call, op->on_skip);
     if (marked) amp__mark_pop(thread, &anchor);
     status = end(optimizer, action);
@@ -161,7 +178,7 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     const amp_status status = amp_scope_enter(NULL, &optimizer->scope);
     if (status != AMP_OK) {
         optimizer->stepping--;
-        if (action == AMP_STEP) (void)swap_out(optimizer, optimizer->n_params);
+        if (action != AMP_SKIP) (void)swap_out(optimizer, optimizer->n_params);
         return status;
     }
     optimizer->running = action;
@@ -170,6 +187,10 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     filled.found_inf = &optimizer->context->brackets[optimizer->last_loss].found_inf;
     filled.grad_scale = 1.0f;
     filled.device = (amp_device){ 1, 0 };
+    if (action == AMP_STEP_ON_DEVICE) {
+        filled.found_inf = amp__there_skip(optimizer);
+        filled.device = optimizer->context->places[0]->device;
+    }
     return amp__fill_struct(info, info->struct_size, sizeof filled, &filled, sizeof filled, "amp_step_info");
 }
 

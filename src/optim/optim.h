@@ -8,6 +8,7 @@
 
 #include "amp_optim.h"
 #include "common/common.h"
+#include "kernels/place.h"
 
 #define AMP__MOMENTS 3
 
@@ -79,8 +80,21 @@ double amp__power(double base, uint64_t n);
 struct amp__optim_state {
     float *moments[AMP__MOMENTS];
     uint64_t size; /* elements of the parameter */
-    uint64_t steps;
+    uint64_t steps; /* where `place` is set, those of the last look at the device */
     uint32_t group;
+    struct amp__place *place; /* whose memory the moments are in; NULL: the CPU's */
+};
+
+/* Parameters on a device (opt_levels/fused_there.c): they are stepped there, group by group. */
+struct amp__optim_there {
+    struct amp__place *place; /* NULL: there are none */
+    size_t n;
+    uint32_t *which;          /* their indices, group by group */
+    size_t *first;            /* group k has which[first[k]] to which[first[k + 1]] */
+    uint64_t *steps;          /* on the device, in the order of which */
+    amp_span *spans;          /* room for a step: SPANS lists of n */
+    void **elements;
+    amp_device_list **lists;  /* one a group, and one for the norm of all */
 };
 
 struct amp__optim {
@@ -90,6 +104,7 @@ struct amp__optim {
     struct amp__optim_state *states; /* one a parameter, in the optimizer's order */
     struct amp__optim_tensor *work;  /* room for a step */
     size_t n;
+    struct amp__optim_there there;
 };
 
 /* From the caller's description; *out is ended with amp__optim_destroy. */
@@ -97,8 +112,9 @@ amp_status amp__optim_new(const amp_fused *given, size_t n_params, const char *w
 void amp__optim_destroy(struct amp__optim *optim);
 /* Room for `n` parameters; those beyond the present ones join group 0 and have no moments yet. */
 amp_status amp__optim_grow(struct amp__optim *optim, size_t n);
-/* Zero moments for parameter i of `size` elements. */
-amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size);
+/* Zero moments for parameter i of `size` elements, in the memory of `place` or, NULL, here. */
+amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, struct amp__place *place);
+void amp__optim_there_clear(struct amp__optim_there *there, size_t n_groups);
 /* Forgets parameters from `n` on. */
 void amp__optim_shrink(struct amp__optim *optim, size_t n);
 static inline const amp_optim *amp__optim_rule(const struct amp__optim *optim, size_t i) {

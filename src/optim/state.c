@@ -61,30 +61,54 @@ amp_status amp__optim_grow(struct amp__optim *optim, size_t n) {
     return AMP_OK;
 }
 
-amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size) {
+static amp_status make_moment(struct amp__place *place, size_t bytes, float **out) {
+    void *made = NULL;
+    if (place) {
+        AMP_TRY(amp__place_alloc(place, bytes, &made));
+        *out = made;
+        return amp__place_zero(place, made, bytes);
+    }
+    *out = amp__alloc_aligned(bytes);
+    if (!*out) return amp__fail_memory();
+    memset(*out, 0, bytes);
+    return AMP_OK;
+}
+
+amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, struct amp__place *place) {
     struct amp__optim_state *state = &optim->states[i];
     const amp_optim *rule = amp__optim_rule(optim, i);
+    state->place = place;
     for (int k = 0; k < AMP__MOMENTS; k++) {
         if (!amp__optim_moment(rule, k)) continue;
         const size_t bytes = (size_t)amp__optim_moment_size(rule, k, size) * sizeof(float);
-        state->moments[k] = amp__alloc_aligned(bytes);
-        if (!state->moments[k]) return amp__fail_memory();
-        memset(state->moments[k], 0, bytes);
+        AMP_TRY(make_moment(place, bytes, &state->moments[k]));
     }
     state->size = size;
     return AMP_OK;
 }
 
+void amp__optim_there_clear(struct amp__optim_there *there, size_t n_groups) {
+    if (!there->place) return;
+    amp__place_free(there->place, there->steps);
+    for (size_t k = 0; there->lists && k <= n_groups; k++) amp_device_list_close(there->lists[k]);
+    void *blocks[] = { there->which, there->first, there->spans, there->elements, there->lists };
+    for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
+    *there = (struct amp__optim_there){ 0 };
+}
+
 void amp__optim_shrink(struct amp__optim *optim, size_t n) {
     for (; optim->n > n; optim->n--) {
         struct amp__optim_state *state = &optim->states[optim->n - 1];
-        for (int k = 0; k < AMP__MOMENTS; k++) amp__free(state->moments[k]);
+        for (int k = 0; k < AMP__MOMENTS; k++)
+            if (state->place) amp__place_free(state->place, state->moments[k]);
+            else amp__free(state->moments[k]);
         memset(state, 0, sizeof *state);
     }
 }
 
 void amp__optim_destroy(struct amp__optim *optim) {
     if (!optim) return;
+    amp__optim_there_clear(&optim->there, optim->n_groups);
     amp__optim_shrink(optim, 0);
     amp__free(optim->groups);
     amp__free(optim->powers);

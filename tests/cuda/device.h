@@ -31,5 +31,6 @@ Suite *suite_device_scaler(void);
 Suite *suite_products(void);
 Suite *suite_product_calls(void);
 Suite *suite_product_faults(void);
+Suite *suite_host(void);
 
 #endif

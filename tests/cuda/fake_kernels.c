@@ -49,6 +49,15 @@ static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_place *a
 static uint32_t check_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *f, double sums[2]) {
     return cuda_check_group(t, at, ((const struct factors *)f)->a, ((const struct factors *)f)->b, &sums[0]);
 }
+static uint32_t add_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *f, double sums[2]) {
+    (void)sums;
+    return cuda_add_group(t, at, ((const struct factors *)f)->a, ((const struct factors *)f)->b);
+}
+static uint32_t clamp_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *limit, double sums[2]) {
+    (void)sums;
+    cuda_clamp_group(t, at, *(const float *)limit);
+    return 0;
+}
 static uint32_t reconcile_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *norms, double sums[2]) {
     (void)sums;
     cuda_reconcile_group(t, at, norms && ((const float *)norms)[emulated_tensor] == 0.0f);
@@ -80,6 +89,10 @@ static void run_reconcile(const void *given) {
     const struct call *c = given;
     (void)emulate_table(&c->table, 2, reconcile_fn, c->flag, NULL);
 }
+static void run_clamp(const void *given) {
+    const struct call *c = given;
+    (void)emulate_table(&c->table, 2, clamp_fn, &c->a.value, NULL);
+}
 static void run_zero(const void *given) { (void)emulate_table(&((const struct call *)given)->table, 1, zero_fn, NULL, NULL); }
 static void run_scale(const void *given) {
     const struct call *c = given;
@@ -90,6 +103,11 @@ static void run_axpby(const void *given) {
     const struct call *c = given;
     const struct factors f = { cuda_factor_of(&c->a), cuda_factor_of(&c->b) };
     report(&c->found, emulate_table(&c->table, 3, axpby_fn, &f, NULL));
+}
+static void run_add(const void *given) {
+    const struct call *c = given;
+    const struct factors f = { cuda_factor_of(&c->a), cuda_factor_of(&c->b) };
+    report(&c->found, emulate_table(&c->table, 3, add_fn, &f, NULL));
 }
 static void run_check(const void *given) {
     const struct call *c = given;
@@ -118,6 +136,10 @@ cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *n
     const struct call c = { .table = *table, .flag = norms };
     return launch(table->n_chunks, stream, run_reconcile, &c, sizeof c);
 }
+cudaError_t cuda_launch_clamp(const struct cuda_table *table, float limit, cudaStream_t stream) {
+    const struct call c = { .table = *table, .a = { NULL, limit, CUDA_AS_IT_IS } };
+    return launch(table->n_chunks, stream, run_clamp, &c, sizeof c);
+}
 cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream) {
     const struct call c = { .table = *table };
     return launch(table->n_chunks, stream, run_zero, &c, sizeof c);
@@ -131,6 +153,11 @@ cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_
                               const struct cuda_found *found, cudaStream_t stream) {
     const struct call c = { .table = *table, .a = *a, .b = *b, .found = *found };
     return launch(table->n_chunks, stream, run_axpby, &c, sizeof c);
+}
+cudaError_t cuda_launch_add(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
+                            const struct cuda_found *found, cudaStream_t stream) {
+    const struct call c = { .table = *table, .a = *a, .b = *b, .found = *found };
+    return launch(table->n_chunks, stream, run_add, &c, sizeof c);
 }
 cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,
                               const struct cuda_factor *factor, double *sums, const struct cuda_found *found,

@@ -225,7 +225,7 @@ static const struct mistake {
     { overlap, AMP_ERR_CONFLICT, "weight and bias overlap in memory without being the same" },
     { strided, AMP_ERR_UNSUPPORTED, "weight is not one compact block" },
     { expanded, AMP_ERR_UNSUPPORTED, "weight has elements that overlap in memory" },
-    { on_a_gpu, AMP_ERR_BACKEND, "weight lies on device type 2; this libamp works on CPU memory only" },
+    { on_a_gpu, AMP_ERR_MISSING_HOOK, "weight is in the memory of CUDA device 0, which needs the hook current_stream" },
     { initialized_twice, AMP_ERR_WRONG_STATE, "model 0 is initialised already: amp_shutdown its context first" },
     { before_initialize, AMP_ERR_WRONG_STATE, "the optimizer is not initialised: call amp_initialize with it first" },
     { end_without_begin, AMP_ERR_WRONG_STATE, "amp_scale_loss_end without amp_scale_loss_begin" },

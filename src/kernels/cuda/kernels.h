@@ -18,6 +18,8 @@ extern "C" {
 
 /* Spans: dst, src. only_if may be NULL: nothing happens where it shows 0. */
 cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_if, cudaStream_t stream);
+/* dst, src. */
+cudaError_t cuda_launch_clamp(const struct cuda_table *table, float limit, cudaStream_t stream);
 /* master, parameter. norms may be NULL: where a tensor's is 0, all of it is taken from the parameter. */
 cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, cudaStream_t stream);
 /* dst */
@@ -28,6 +30,9 @@ cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_
 /* dst, x, y. */
 cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
                               const struct cuda_found *found, cudaStream_t stream);
+/* The same; what is not finite in y is not reported. */
+cudaError_t cuda_launch_add(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
+                            const struct cuda_found *found, cudaStream_t stream);
 /* src. sums: a double a chunk. */
 cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,
                               const struct cuda_factor *factor, double *sums, const struct cuda_found *found,

@@ -35,6 +35,13 @@ KERNEL(kernel_reconcile)(const struct cuda_table table, const float *norms) {
     }
 }
 
+KERNEL(kernel_clamp)(const struct cuda_table table, float limit) {
+    FOR_GROUPS(2) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        cuda_clamp_group(&t, &at, limit);
+    }
+}
+
 KERNEL(kernel_zero)(const struct cuda_table table) {
     FOR_GROUPS(1) {
         const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
@@ -60,6 +67,17 @@ KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_factor a, 
     FOR_GROUPS(3) {
         const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
         nonfinite |= cuda_axpby_group(&t, &at, by_a, by_b);
+    }
+    report(found, chunk.tensor, nonfinite);
+}
+
+KERNEL(kernel_add)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
+                   const struct cuda_found found) {
+    const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
+    uint32_t nonfinite = 0;
+    FOR_GROUPS(3) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        nonfinite |= cuda_add_group(&t, &at, by_a, by_b);
     }
     report(found, chunk.tensor, nonfinite);
 }
@@ -119,6 +137,10 @@ cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *n
     return launch(kernel_reconcile, table->n_chunks, stream, *table, norms);
 }
 
+cudaError_t cuda_launch_clamp(const struct cuda_table *table, float limit, cudaStream_t stream) {
+    return launch(kernel_clamp, table->n_chunks, stream, *table, limit);
+}
+
 cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream) {
     return launch(kernel_zero, table->n_chunks, stream, *table);
 }
@@ -131,6 +153,11 @@ cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_
 cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
                               const struct cuda_found *found, cudaStream_t stream) {
     return launch(kernel_axpby, table->n_chunks, stream, *table, *a, *b, *found);
+}
+
+cudaError_t cuda_launch_add(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
+                            const struct cuda_found *found, cudaStream_t stream) {
+    return launch(kernel_add, table->n_chunks, stream, *table, *a, *b, *found);
 }
 
 cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,

@@ -101,6 +101,42 @@ CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cu
     return cuda_store_f32(x, t, 0, at);
 }
 
+/* The same, in place of x, and only that is reported of which y was finite: what y brought was reported before. Not for fp64. */
+CUDA_BOTH uint32_t cuda_add_group(const struct cuda_tensor *t, const struct cuda_place *at, float a, float b) {
+    const uint32_t type = CUDA_TYPE(t->shape, 0);
+    uint32_t nonfinite = 0;
+    float x[CUDA_GROUP], y[CUDA_GROUP];
+    if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64 || CUDA_TYPE(t->shape, 2) == AMP_FLOAT64) return cuda_axpby_group(t, at, a, b);
+    cuda_load_f32(x, t, 1, at);
+    cuda_load_f32(y, t, 2, at);
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_GROUP; i++) {
+        x[i] = a * x[i] + b * y[i];
+        const int here = i < at->count && !cuda_nonfinite_f32(y[i]);
+        if (here && type == AMP_FLOAT32) nonfinite |= cuda_nonfinite_f32(x[i]);
+        else if (here) nonfinite |= cuda_nonfinite_low(type, cuda_f32_to_low(type, x[i]));
+    }
+    (void)cuda_store_f32(x, t, 0, at);
+    return nonfinite;
+}
+
+/* As kernels/ref/clamp.c: a NaN compares false and stays. */
+CUDA_BOTH void cuda_clamp_group(const struct cuda_tensor *t, const struct cuda_place *at, float limit) {
+    if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64) {
+        double v[CUDA_GROUP];
+        cuda_load_f64(v, t, 1, at);
+        CUDA_UNROLL
+        for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] > (double)limit ? (double)limit : v[i] < -(double)limit ? -(double)limit : v[i];
+        (void)cuda_store_f64(v, t, 0, at);
+        return;
+    }
+    float v[CUDA_GROUP];
+    cuda_load_f32(v, t, 1, at);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] > limit ? limit : v[i] < -limit ? -limit : v[i];
+    (void)cuda_store_f32(v, t, 0, at);
+}
+
 /* Span 0, FP32, keeps what is rounded to span 1, of 16 bits, and takes the rest from there; all of it if `all`. Any NaN is
  * any other. */
 CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cuda_place *at, int all) {

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/place.h"
+#include "kernels/device.h"
+
+#include <string.h>
+
+/* ---- memory ---- */
+
+amp_status amp__place_stream(const struct amp__place *place, void **stream) {
+    void *now = NULL;
+    const amp_status status = place->current_stream(place->self, place->device, &now);
+    AMP_RETURN_IF(status != AMP_OK, status < 0 ? status : AMP_ERR_HOST_FAILED,
+                  "the host's hook current_stream failed (status %d)", (int)status);
+    AMP_RETURN_IF(!now, AMP_ERR_UNSUPPORTED,
+                  "the host's hook current_stream returned NULL, CUDA's legacy default stream: make one "
+                  "(cudaStreamNonBlocking), or return cudaStreamPerThread");
+    *stream = now;
+    return AMP_OK;
+}
+
+static amp_status run(const struct amp__place *place, struct amp__memory_call *call) {
+    AMP_TRY(amp__place_stream(place, &call->stream));
+    return place->backend->memory_run(place->memory, call);
+}
+
+amp_status amp__place_alloc(const struct amp__place *place, uint64_t bytes, void **out) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_ALLOC, .bytes = bytes ? (size_t)bytes : 1 };
+    AMP_TRY(run(place, &call));
+    *out = call.made;
+    return AMP_OK;
+}
+
+void amp__place_free(const struct amp__place *place, void *memory) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_FREE, .dst = memory };
+    if (memory && run(place, &call) != AMP_OK) return; /* the device is lost, and its memory with it */
+}
+
+amp_status amp__place_zero(const struct amp__place *place, void *dst, uint64_t bytes) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_ZERO, .dst = dst, .bytes = (size_t)bytes };
+    return bytes ? run(place, &call) : AMP_OK;
+}
+
+amp_status amp__place_in(const struct amp__place *place, void *dst, const void *src, uint64_t bytes) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_IN, .dst = dst, .src = src, .bytes = (size_t)bytes };
+    return bytes ? run(place, &call) : AMP_OK;
+}
+
+amp_status amp__place_out(const struct amp__place *place, void *dst, const void *src, uint64_t bytes) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_OUT, .dst = dst, .src = src, .bytes = (size_t)bytes };
+    return bytes ? run(place, &call) : AMP_OK;
+}
+
+amp_status amp__place_post(const struct amp__place *place, void **letter, const void *src, size_t bytes) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_POST, .src = src, .bytes = bytes, .made = *letter };
+    AMP_TRY(run(place, &call));
+    *letter = call.made;
+    return AMP_OK;
+}
+
+amp_status amp__place_take(const struct amp__place *place, void *letter, void *dst, size_t bytes) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_TAKE, .dst = dst, .bytes = bytes, .made = letter };
+    return run(place, &call);
+}
+
+void amp__place_letter_free(const struct amp__place *place, void *letter) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_POST_FREE, .made = letter };
+    if (letter) (void)place->backend->memory_run(place->memory, &call);
+}
+
+amp_status amp__place_capturing(const struct amp__place *place, bool *capturing) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_CAPTURING };
+    AMP_TRY(run(place, &call));
+    *capturing = call.capturing;
+    return AMP_OK;
+}
+
+amp_status amp__place_end_bracket(const struct amp__place *place, struct amp__memory_call *call) {
+    call->kind = AMP__MEMORY_SCALER;
+    return run(place, call);
+}
+
+amp_status amp__place_norms(struct amp__place *place, size_t n, float **out) {
+    const size_t bytes = 2 * n * sizeof **out;
+    if (n * sizeof **out > place->norms_bytes) {
+        void *made = NULL;
+        AMP_TRY(amp__place_alloc(place, bytes, &made));
+        place->outgrown[place->n_outgrown++] = place->norms;
+        place->norms = made;
+        place->norms_bytes = bytes;
+    }
+    *out = place->norms;
+    return AMP_OK;
+}
+
+/* ---- collecting ---- */
+
+static amp_status grow(struct amp__place_queue *queue) {
+    const size_t capacity = 2 * queue->capacity + 16;
+    amp_span *spans = amp__alloc(3 * capacity, sizeof *spans);
+    const void **owners = amp__alloc(capacity, sizeof *owners);
+    if (!spans || !owners) {
+        amp__free(spans);
+        amp__free(owners);
+        return amp__fail_memory();
+    }
+    for (size_t k = 0; k < 3 && queue->n; k++)
+        memcpy(spans + k * capacity, queue->dst + k * queue->capacity, queue->n * sizeof *spans);
+    if (queue->n) memcpy(owners, queue->owners, queue->n * sizeof *owners);
+    amp__free(queue->dst);
+    amp__free(queue->owners);
+    queue->dst = spans, queue->src = spans + capacity, queue->third = spans + 2 * capacity;
+    queue->owners = owners;
+    queue->capacity = capacity;
+    return AMP_OK;
+}
+
+static bool is_looked_at(enum amp__work work) {
+    return work >= AMP__WORK_CHECK && work <= AMP__WORK_ADD_FRESH;
+}
+
+amp_status amp__place_add(struct amp__place *place, enum amp__work work, const void *owner, const amp_span *dst,
+                          const amp_span *src, const amp_span *third) {
+    struct amp__place_queue *queue = &place->queues[work];
+    if (queue->n == queue->capacity) AMP_TRY(grow(queue));
+    queue->dst[queue->n] = *dst;
+    queue->src[queue->n] = src ? *src : *dst;
+    queue->third[queue->n] = third ? *third : *dst;
+    queue->owners[queue->n++] = owner;
+    return AMP_OK;
+}
+
+void amp__place_drop(struct amp__place *place) {
+    for (int work = 0; work < AMP__WORKS; work++) place->queues[work].n = 0;
+}
+
+amp_status amp__place_waiting(struct amp__place *place, const amp_factor *waiting) {
+    const amp_factor *now = &place->args.waiting;
+    const bool same = now->pointer == waiting->pointer && (now->pointer || now->value == waiting->value);
+    if (!same && place->queues[AMP__WORK_UNSCALE].n) AMP_TRY(amp__place_flush(place));
+    place->args.waiting = *waiting;
+    return AMP_OK;
+}
+
+/* ---- launching ---- */
+
+static const amp_factor one = { NULL, 1.0f, AMP_FACTOR_AS_IT_IS };
+
+static void describe(const struct amp__place *place, enum amp__work work, struct amp__list_call *call) {
+    static const uint8_t kinds[AMP__WORKS] = {
+        [AMP__WORK_UNSCALE] = AMP__LIST_SCALE,          [AMP__WORK_FOLLOW] = AMP__LIST_CAST,
+        [AMP__WORK_RECONCILE_GRAD] = AMP__LIST_RECONCILE, [AMP__WORK_RECONCILE] = AMP__LIST_RECONCILE,
+        [AMP__WORK_SAVE] = AMP__LIST_CAST,              [AMP__WORK_ASIDE] = AMP__LIST_CAST,
+        [AMP__WORK_MERGE] = AMP__LIST_AXPBY,            [AMP__WORK_TAKE_BACK] = AMP__LIST_CAST,
+        [AMP__WORK_ZERO] = AMP__LIST_ZERO,              [AMP__WORK_CHECK] = AMP__LIST_CHECK,
+        [AMP__WORK_SCALE] = AMP__LIST_SCALE,            [AMP__WORK_ADD] = AMP__LIST_AXPBY,
+        [AMP__WORK_ADD_FRESH] = AMP__LIST_ADD,
+        [AMP__WORK_MULTIPLY] = AMP__LIST_SCALE,         [AMP__WORK_CLAMP] = AMP__LIST_CLAMP,
+        [AMP__WORK_RESTORE] = AMP__LIST_CAST,           [AMP__WORK_SHOW] = AMP__LIST_CAST,
+        [AMP__WORK_WRITE_BACK] = AMP__LIST_CAST,
+    };
+    const struct amp__place_queue *queue = &place->queues[work];
+    call->kind = kinds[work];
+    call->n = queue->n;
+    call->spans[0] = queue->dst;
+    call->spans[1] = queue->src;
+    call->spans[2] = queue->third;
+    call->factors[0] = work == AMP__WORK_UNSCALE ? place->args.waiting : is_looked_at(work) ? place->args.inverse
+                       : work == AMP__WORK_MULTIPLY || work == AMP__WORK_CLAMP ? place->args.factor : one;
+    call->factors[1] = one;
+    if (work == AMP__WORK_MERGE) call->spans[1] = queue->dst, call->spans[2] = queue->src;
+    if (work == AMP__WORK_RESTORE) call->only_if = place->args.restore_if;
+    if (!is_looked_at(work)) return;
+    call->found_inf = place->args.found;
+    call->first = place->args.first;
+    call->base = (uint32_t)place->n_looked;
+}
+
+static amp_status remember_looked(struct amp__place *place, const struct amp__place_queue *queue) {
+    if (place->n_looked + queue->n > place->looked_capacity) {
+        const size_t capacity = 2 * (place->n_looked + queue->n);
+        void *grown = amp__grow(place->looked, place->looked_capacity, capacity, sizeof *place->looked);
+        if (!grown) return amp__fail_memory();
+        place->looked = grown;
+        place->looked_capacity = capacity;
+    }
+    memcpy(place->looked + place->n_looked, queue->owners, queue->n * sizeof *queue->owners);
+    place->n_looked += queue->n;
+    return AMP_OK;
+}
+
+/* A gradient of zeros is known by its norm, which the device finds itself. */
+static amp_status measure(struct amp__place *place, struct amp__place_queue *queue, struct amp__list_call *call) {
+    struct amp__list_call norms = *call;
+    AMP_TRY(amp__place_norms(place, queue->n, &norms.norms));
+    norms.kind = AMP__LIST_CHECK;
+    norms.spans[0] = queue->src;
+    call->norms = norms.norms;
+    if (!queue->measured) AMP_TRY(amp_device_list_open(place->device, &queue->measured));
+    return amp__device_run(queue->measured, &norms, "norms of gradients");
+}
+
+static amp_status launch(struct amp__place *place, enum amp__work work, void *stream) {
+    struct amp__place_queue *queue = &place->queues[work];
+    struct amp__list_call call = { .stream = stream };
+    if (!queue->list) AMP_TRY(amp_device_list_open(place->device, &queue->list));
+    describe(place, work, &call);
+    if (is_looked_at(work)) AMP_TRY(remember_looked(place, queue));
+    if (work == AMP__WORK_RECONCILE_GRAD) AMP_TRY(measure(place, queue, &call));
+    return amp__device_run(queue->list, &call, "a list on the device");
+}
+
+amp_status amp__place_flush(struct amp__place *place) {
+    void *stream = NULL;
+    amp_status status = AMP_OK;
+    for (int work = 0; work < AMP__WORKS && status == AMP_OK; work++) {
+        if (!place->queues[work].n) continue;
+        if (!stream) status = amp__place_stream(place, &stream);
+        if (status == AMP_OK) status = launch(place, (enum amp__work)work, stream);
+    }
+    amp__place_drop(place);
+    return status;
+}
+
+/* ---- opening and closing ---- */
+
+amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void *, amp_device, void **), void *self,
+                           struct amp__place **out) {
+    amp_status status = AMP_OK;
+    const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, &status);
+    if (!backend) return status;
+    AMP_RETURN_IF(!AMP__BACKEND_HAS(backend, memory_run) || !AMP__BACKEND_HAS(backend, list_run), AMP_ERR_BACKEND,
+                  "libamp_cuda.so is older than its functions for parameters in a device's memory. Install the one of libamp %s.",
+                  amp_version());
+    struct amp__place *place = amp__alloc(1, sizeof *place);
+    if (!place) return amp__fail_memory();
+    *place = (struct amp__place){ .device = device, .backend = backend, .current_stream = current_stream, .self = self };
+    place->args.inverse = place->args.waiting = place->args.factor = one;
+    status = backend->memory_open(device.id, &place->memory);
+    if (status == AMP_OK) *out = place;
+    else amp__free(place);
+    return status;
+}
+
+void amp__place_close(struct amp__place *place) {
+    if (!place) return;
+    amp__place_free(place, place->words);
+    amp__place_free(place, place->norms);
+    while (place->n_outgrown) amp__place_free(place, place->outgrown[--place->n_outgrown]);
+    for (int work = 0; work < AMP__WORKS; work++) {
+        amp_device_list_close(place->queues[work].list);
+        amp_device_list_close(place->queues[work].measured);
+        amp__free(place->queues[work].dst);
+        amp__free(place->queues[work].owners);
+    }
+    place->backend->memory_close(place->memory);
+    amp__free(place->looked);
+    amp__free(place);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A place: one device's memory as a context works with it. What is to be done to tensors there is collected tensor by tensor
+ * and launched as lists, one launch for each kind of work, whatever the number of tensors. Everything is put on the stream
+ * that the host works on; nothing waits but amp__place_out, amp__place_take and amp__place_close.
+ */
+#ifndef AMP_KERNELS_PLACE_H
+#define AMP_KERNELS_PLACE_H
+
+#include "common/common.h"
+#include "kernels/backend.h"
+
+/* Kinds of work, in the order in which amp__place_flush launches them: what one writes a later one may read. */
+enum amp__work {
+    AMP__WORK_UNSCALE,      /* dst = src * args.waiting: gradients that waited for the step */
+    AMP__WORK_FOLLOW,       /* dst = src */
+    AMP__WORK_RECONCILE_GRAD, /* dst = src where dst rounded is not src, and where all of src is 0 */
+    AMP__WORK_RECONCILE,    /* dst = src where dst rounded is not src */
+    AMP__WORK_SAVE,         /* dst = src */
+    AMP__WORK_ASIDE,        /* dst = src */
+    AMP__WORK_MERGE,        /* dst = dst + src */
+    AMP__WORK_TAKE_BACK,    /* dst = src */
+    AMP__WORK_ZERO,         /* dst = 0 */
+    AMP__WORK_CHECK,        /* dst * args.inverse is looked at */
+    AMP__WORK_SCALE,        /* dst = src * args.inverse, looked at */
+    AMP__WORK_ADD,          /* dst = src * args.inverse + third, looked at */
+    AMP__WORK_ADD_FRESH,    /* the same; what was not finite in third already is not found again */
+    AMP__WORK_MULTIPLY,     /* dst = src * args.factor */
+    AMP__WORK_CLAMP,        /* dst = src, within args.factor.value of 0 */
+    AMP__WORK_RESTORE,      /* dst = src, if args.restore_if shows something */
+    AMP__WORK_SHOW,         /* dst = src */
+    AMP__WORK_WRITE_BACK,   /* dst = src */
+    AMP__WORKS
+};
+
+struct amp__place_queue {
+    amp_device_list *list, *measured; /* NULL: not needed yet */
+    amp_span *dst, *src, *third; /* one block, from dst on */
+    const void **owners;
+    size_t n, capacity;
+};
+
+struct amp__place {
+    amp_device device;
+    const struct amp__backend *backend;
+    void *memory; /* the backend's */
+    amp_status (*current_stream)(void *self, amp_device device, void **stream);
+    void *self;
+    struct amp__place_queue queues[AMP__WORKS];
+    /* What the next flush works with. */
+    struct amp__place_args {
+        amp_factor inverse, waiting, factor;
+        float *found;
+        uint32_t *first;
+        const float *restore_if;
+    } args;
+    /* The owners of what was looked at since amp__place_looked_forget, in the order in which tensors are numbered. */
+    const void **looked;
+    size_t n_looked, looked_capacity;
+    struct amp__device_scaler *words; /* found and first of contexts whose scalers live on the host */
+    float *norms; /* room for norms, on the device */
+    size_t norms_bytes, n_outgrown;
+    void *outgrown[64]; /* rooms before it, twice as large each time: a graph may know them */
+};
+
+amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void *, amp_device, void **), void *self,
+                           struct amp__place **out);
+/* Blocks that the caller made are his to free before. */
+void amp__place_close(struct amp__place *place);
+
+/* Adds one tensor to the next flush; src and third as the kind has them. */
+amp_status amp__place_add(struct amp__place *place, enum amp__work work, const void *owner, const amp_span *dst,
+                          const amp_span *src, const amp_span *third);
+/* Launches what was added. On an error nothing is left to be launched. */
+amp_status amp__place_flush(struct amp__place *place);
+/* Forgets what was added. */
+void amp__place_drop(struct amp__place *place);
+/* The scale that waiting gradients have; launches first what was added with another. */
+amp_status amp__place_waiting(struct amp__place *place, const amp_factor *waiting);
+
+amp_status amp__place_stream(const struct amp__place *place, void **stream);
+amp_status amp__place_alloc(const struct amp__place *place, uint64_t bytes, void **out);
+void amp__place_free(const struct amp__place *place, void *memory); /* NULL is a no-op */
+amp_status amp__place_zero(const struct amp__place *place, void *dst, uint64_t bytes);
+amp_status amp__place_in(const struct amp__place *place, void *dst, const void *src, uint64_t bytes);
+amp_status amp__place_out(const struct amp__place *place, void *dst, const void *src, uint64_t bytes);
+/* *letter NULL: a new one. Ended with amp__place_letter_free. */
+amp_status amp__place_post(const struct amp__place *place, void **letter, const void *src, size_t bytes);
+amp_status amp__place_take(const struct amp__place *place, void *letter, void *dst, size_t bytes);
+void amp__place_letter_free(const struct amp__place *place, void *letter);
+amp_status amp__place_capturing(const struct amp__place *place, bool *capturing);
+/* call: scaler and what belongs to it. */
+amp_status amp__place_end_bracket(const struct amp__place *place, struct amp__memory_call *call);
+/* Room for `n` norms, kept; what was there is lost. */
+amp_status amp__place_norms(struct amp__place *place, size_t n, float **out);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parameters whose elements are in a device's memory. Nothing here reads or writes them: work is added to the parameter's
+ * place, and whoever went through all parameters launches it. Blocks are freed in the order of the host's stream, by the
+ * host's hook or by libamp, so that work which was put there before still finds them.
+ */
+#include "master/master.h"
+
+#include <string.h>
+
+amp_status amp__param_layout(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out) {
+    if (!param->on_device) return amp__host_layout(param->host, tensor, name, out);
+    AMP_TRY(amp__host_find(param->host, tensor, name, out));
+    AMP_RETURN_IF(out->device.type != param->device.type || out->device.id != param->device.id, AMP_ERR_WRONG_STATE,
+                  "%s is on device type %d, number %d, and its parameter was on type %d, number %d at amp_initialize: "
+                  "initialise again after moving a model", name, (int)out->device.type, (int)out->device.id,
+                  (int)param->device.type, (int)param->device.id);
+    AMP_RETURN_IF(out->strides, AMP_ERR_UNSUPPORTED,
+                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous", name);
+    return AMP_OK;
+}
+
+amp_status amp__param_block(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out) {
+    return param->on_device ? amp__param_layout(param, tensor, name, out) : amp__host_elements(param->host, tensor, name, out);
+}
+
+amp_status amp__param_alloc(const struct amp__param *param, amp_dtype dtype, amp_purpose purpose, amp_storage *out) {
+    if (!param->on_device || amp__host_owns_memory(param->host))
+        return amp__host_alloc(param->host, param->size, dtype, param->device, purpose, out);
+    const size_t width = amp__dtype_size(dtype);
+    amp_storage storage = { NULL, NULL, param->size ? param->size * width : width, dtype, 0 };
+    AMP_TRY(amp__place_alloc(param->place, storage.bytes, &storage.data));
+    *out = storage;
+    return AMP_OK;
+}
+
+void amp__param_free(const struct amp__param *param, amp_storage *storage) {
+    if (param->on_device && !amp__host_owns_memory(param->host)) {
+        amp__place_free(param->place, storage->data);
+        memset(storage, 0, sizeof *storage);
+        return;
+    }
+    amp__host_free(param->host, storage);
+}
+
+amp_status amp__param_borrow(struct amp__param *param, amp_dtype dtype, amp_storage *out) {
+    for (int i = 0; i < 3 && param->on_device; i++) {
+        amp_storage *spare = &param->spare[i];
+        if (!spare->data || spare->dtype != dtype) continue;
+        *out = *spare;
+        memset(spare, 0, sizeof *spare);
+        return AMP_OK;
+    }
+    return amp__param_alloc(param, dtype, AMP_FOR_GRADIENT, out);
+}
+
+void amp__param_give_back(struct amp__param *param, amp_storage *storage) {
+    for (int i = 0; i < 3 && param->on_device && storage->data; i++) {
+        if (param->spare[i].data) continue;
+        param->spare[i] = *storage;
+        memset(storage, 0, sizeof *storage);
+        return;
+    }
+    amp__param_free(param, storage);
+}
+
+amp_status amp__param_copy(const struct amp__param *param, enum amp__work work, const amp_span *dst, const amp_span *src) {
+    return param->on_device ? amp__place_add(param->place, work, param, dst, src, NULL) : amp_cast_list(dst, src, 1);
+}
+
+amp_status amp__param_zero(const struct amp__param *param, const amp_span *dst) {
+    if (param->on_device) return amp__param_add(param, AMP__WORK_ZERO, dst, NULL);
+    if (dst->size) memset(dst->data, 0, (size_t)dst->size * amp__dtype_size(dst->dtype));
+    return AMP_OK;
+}
+
+amp_status amp__places_launch(struct amp__place *const *places, size_t n) {
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n; i++) {
+        const amp_status one = status == AMP_OK ? amp__place_flush(places[i]) : AMP_OK;
+        if (status != AMP_OK) amp__place_drop(places[i]);
+        if (one != AMP_OK) status = one;
+    }
+    return status;
+}
+
+void amp__places_forget(struct amp__place *const *places, size_t n) {
+    for (size_t i = 0; i < n; i++) amp__place_drop(places[i]);
+}
+
+amp_status amp__param_count_unfit(struct amp__param *param) {
+    enum { PIECE = 1 << 16 };
+    struct amp__elements now;
+    AMP_TRY(amp__param_elements(param, &now));
+    float *exact = amp__alloc(PIECE, sizeof *exact);
+    uint16_t *low = amp__alloc(PIECE, sizeof *low);
+    amp_status status = exact && low ? AMP_OK : amp__fail_memory();
+    param->unfit = 0;
+    for (uint64_t at = 0; at < param->size && status == AMP_OK; at += PIECE) {
+        const uint64_t n = param->size - at < PIECE ? param->size - at : PIECE;
+        status = amp__place_out(param->place, exact, (const float *)param->fp32.data + at, n * sizeof *exact);
+        if (status == AMP_OK) status = amp__place_out(param->place, low, (const uint16_t *)now.data + at, n * sizeof *low);
+        if (status == AMP_OK) param->unfit += amp__count_unfit(exact, low, n, param->dtype);
+    }
+    amp__free(exact);
+    amp__free(low);
+    return status;
+}
