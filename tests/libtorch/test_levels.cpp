@@ -221,6 +221,14 @@ static void test_accumulation(amp_level level) {
     net->norm->eval(); /* each batch by itself */
     const auto first = gradients_of({&a}), second = gradients_of({&b}), both = gradients_of({&a, &b});
     for (std::size_t i = 0; i < both.size(); i++) CHECK(tap::same(both[i], first[i] + second[i]));
+    at::Tensor weight = net->fc->weight, mine = ::torch::zeros_like(weight).detach();
+    weight.mutable_grad() = mine;
+    for (int i = 0; i < 2; i++) { /* set aside, put back or added, and let go */
+        auto scaled = amp.scale_loss(amp.forward(net, a.x).sum());
+        if (i) scaled.backward();
+    }
+    weight.mutable_grad() = at::Tensor();
+    CHECK(mine.use_count() == 1);
 }
 
 /* ---- several models, optimizers, losses ---- */
