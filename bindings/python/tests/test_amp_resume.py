@@ -48,7 +48,8 @@ def _values(model, optimizer):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
-    "order", [*itertools.permutations(("model", "optimizer", "amp")), ("before initialize",), ("model before", "optimizer", "amp")]
+    "order",
+    [*itertools.permutations(("model", "optimizer", "amp")), ("before initialize",), ("model before", "optimizer", "amp")],
 )
 def test_resume_is_bit_exact(level, order):
     model, optimizer = _model(), None
@@ -96,7 +97,7 @@ def test_a_model_loaded_mid_run_reaches_the_masters(level):
     optimizer = _optimizer(model)
     amp.initialize(model, optimizer, opt_level=level, verbosity=0)
     _train(model, optimizer, range(3))
-    fresh = {name: torch.randn_like(value) if value.is_floating_point() else value for name, value in _model().state_dict().items()}
+    fresh = {name: torch.randn_like(t) if t.is_floating_point() else t for name, t in _model().state_dict().items()}
     model.load_state_dict(fresh)
     names = [name for name, _ in model.named_parameters()]
     for name, master in zip(names, amp.master_params(optimizer), strict=True):

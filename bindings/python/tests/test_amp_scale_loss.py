@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""amp.scale_loss: gradients against FP32 by hand, whatever the level, the number of models, optimizers and losses, and where an
-overflow strikes."""
+"""amp.scale_loss: gradients against FP32 by hand, whatever the level, the number of models, optimizers and losses, and
+where an overflow strikes."""
 import itertools
 import warnings
 
@@ -45,7 +45,8 @@ def _initialize_mixed(models, optimizers, level, **kwargs):
 def _reference(device, iterations, skip):
     """The gradients of each iteration, and the parameters at the end."""
     models = [Mixed(1, device), Mixed(2, device)]
-    optimizer = torch.optim.SGD([{"params": m.parameters(), "lr": 0.25 * (i + 1)} for i, m in enumerate(models)], momentum=0.125)
+    groups = [{"params": m.parameters(), "lr": 0.25 * (i + 1)} for i, m in enumerate(models)]
+    optimizer = torch.optim.SGD(groups, momentum=0.125)
     grads = []
     x = torch.ones(2, device=device)
     for i in range(iterations):
@@ -71,7 +72,8 @@ def test_two_models_two_losses_one_optimizer(device, level, inject, where, how, 
         pytest.skip("a static scale does not skip")
     grads, params = _reference(device, 3, skips)
     models = [Mixed(1, device), Mixed(2, device)]
-    optimizer = torch.optim.SGD([{"params": m.parameters(), "lr": 0.25 * (i + 1)} for i, m in enumerate(models)], momentum=0.125)
+    groups = [{"params": m.parameters(), "lr": 0.25 * (i + 1)} for i, m in enumerate(models)]
+    optimizer = torch.optim.SGD(groups, momentum=0.125)
     models, optimizer = _initialize_mixed(models, optimizer, level, num_losses=scalers)
     for scaler in _amp_state.loss_scalers:
         if scaler.dynamic:
@@ -222,7 +224,8 @@ def test_schedulers_never_warn(level, when):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def schedulers():
-        return [torch.optim.lr_scheduler.StepLR(optimizer, 1), torch.optim.lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=20)]
+        one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=20)
+        return [torch.optim.lr_scheduler.StepLR(optimizer, 1), one_cycle]
 
     made = schedulers() if when == "before" else []
     model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
@@ -316,7 +319,8 @@ def test_add_param_group(level, how):
                     scaled.backward()
             optimizer.step()
         result = [p.detach().clone() for p in amp.master_params(optimizer)]
-        for master, param in zip(amp.master_params(optimizer), itertools.chain(*(m.parameters() for m in models)), strict=True):
+        found = itertools.chain(*(m.parameters() for m in models))
+        for master, param in zip(amp.master_params(optimizer), found, strict=True):
             assert torch.equal(master.to(param.dtype), param)
         amp.shutdown()
         return result

@@ -11,7 +11,7 @@ from torch import nn
 from ... import _core
 from . import checkpoint, handle, model, process, retype, session, storage
 from ._amp_state import _amp_state, maybe_print, warn_or_err
-from .properties import Properties, dtype_name, fill, resolve, show, torch_type
+from .properties import Properties, dtype_name, fill, resolve, settings_of, show, torch_type
 from .scaler import LossScaler
 from .session import Session
 
@@ -101,29 +101,7 @@ def _list_params(optimizers: list[Any]) -> list[list[torch.Tensor]]:
     return listed
 
 
-def _level_settings(properties: Properties, given: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    settings = {key: value for key, value in extra.items() if value is not None}
-    if properties.options["cast_model_type"] is False:
-        settings["cast_model_type"] = "unchanged"
-    for theirs, ours in (
-        ("cast_model_type", "cast_model_type"),
-        ("patch_torch_functions", "patch_ops"),
-        ("keep_batchnorm_fp32", "keep_batchnorm_fp32"),
-        ("master_weights", "master_weights"),
-        ("loss_scale", "loss_scale"),
-    ):
-        if given.get(theirs) is None:
-            continue
-        value = properties.options[theirs]
-        if ours == "cast_model_type":
-            value = dtype_name(value)
-        if ours == "loss_scale" and value == "dynamic":
-            value = -1.0
-        settings[ours] = value
-    return settings
-
-
-def _prepare_models(current: Session, models: list[nn.Module], optimizers: list[Any]) -> None:
+def _prepare_models(current: Session, models: list[nn.Module]) -> None:
     """Everything about the models but what the library re-types."""
     cast = current.resolved["cast_model_type"]
     if cast == "unchanged":
@@ -144,7 +122,9 @@ def _wire_models(current: Session, models: list[nn.Module]) -> None:
         retype.flatten_rnns(models)
 
 
-def _make_context(current: Session, level: str, settings: dict[str, Any], models: list[nn.Module], optimizers: list[Any]) -> Any:
+def _make_context(
+    current: Session, level: str, settings: dict[str, Any], models: list[nn.Module], optimizers: list[Any]
+) -> Any:
     watcher = weakref.ref(current)
 
     def event(*what: Any) -> None:
@@ -162,15 +142,18 @@ def _recast_state(optimizers: list[Any]) -> None:
             optimizer.load_state_dict(optimizer.state_dict())
 
 
-def _build(current: Session, level: str, settings: dict[str, Any], models: list[nn.Module], optimizers: list[Any]) -> None:
+def _build(
+    current: Session, level: str, settings: dict[str, Any], models: list[nn.Module], optimizers: list[Any]
+) -> None:
     try:
-        _prepare_models(current, models, optimizers)
+        _prepare_models(current, models)
         current.adopt(_make_context(current, level, settings, models, optimizers))
         _wire_models(current, models)
         for index, optimizer in enumerate(optimizers):
             process.wire(optimizer, current, index)
         if current.resolved["cast_model_type"] != "unchanged":
             _recast_state(optimizers)
+            current.undo.insert(0, lambda: _recast_state(optimizers))  # the last thing, when parameters have their types
         if current.resolved["patch_ops"]:
             _patch(current, models, current.resolved["lists"])
     except BaseException:
@@ -231,7 +214,7 @@ def initialize(
     maybe_print("Defaults for this optimization level are:", True)
     show(properties)
     _amp_state.min_loss_scale, _amp_state.max_loss_scale = min_loss_scale, max_loss_scale
-    given = {
+    given: dict[str, Any] = {
         "cast_model_type": cast_model_type,
         "patch_torch_functions": patch_torch_functions,
         "keep_batchnorm_fp32": keep_batchnorm_fp32,
@@ -239,11 +222,12 @@ def initialize(
         "loss_scale": loss_scale,
     }
     maybe_print("Processing user overrides (additional kwargs that are not None)...", True)
-    fill(properties, level, resolve(level, given), given)
+    overrides = settings_of(given)
+    fill(properties, level, resolve(level, overrides), given)
     maybe_print("After processing overrides, optimization options are:", True)
     show(properties)
-    settings = _level_settings(properties, given, settings)
     settings.update(
+        overrides,
         num_losses=num_losses,
         cast_model_outputs=dtype_name(cast_model_outputs),
         min_scale=min_loss_scale or None,

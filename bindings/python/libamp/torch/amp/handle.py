@@ -32,9 +32,11 @@ def _session_of(optimizers: list[Any]) -> Session:
         sessions.append(stash.session)
     session = sessions[0] if sessions else last()
     if session is None or not session.alive:
-        raise RuntimeError("Invoked `with amp.scale_loss`, but internal Amp state has not been initialized: call amp.initialize")
+        raise RuntimeError("Invoked `with amp.scale_loss`, but amp is not initialized, or was shut down: call amp.initialize")
     if any(other is not session for other in sessions):
-        raise RuntimeError("scale_loss: these optimizers were initialised by different calls of amp.initialize; a loss has one scale")
+        raise RuntimeError(
+            "scale_loss: these optimizers were initialised by different calls of amp.initialize, but a loss has one scale"
+        )
     return session
 
 
@@ -143,8 +145,8 @@ def unscale(tensors: Any, loss_id: int = 0, optimizer: Any = None) -> Any:
 
 
 class AmpHandle:
-    """What amp.init returns, and _amp_state.handle: the context that patches torch's functions. owns: it lives as long as the
-    handle, and not as long as models and optimizers."""
+    """What amp.init returns, and _amp_state.handle: the context that patches torch's functions. owns: it lives as long as
+    the handle, and not as long as models and optimizers."""
 
     def __init__(self, session: Session, enable_caching: bool = True, verbose: bool = False, owns: bool = False) -> None:
         self._ref = weakref.ref(session)

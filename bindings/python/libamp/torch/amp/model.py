@@ -55,7 +55,8 @@ class Wired:
         return spec.run(spec.own or super().forward, args, kwargs)  # type: ignore[misc]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        function, args, *rest = super().__reduce_ex__(protocol)
+        reduced: Any = super().__reduce_ex__(protocol)
+        function, args, *rest = reduced
         plain = tuple(_own_class(arg) if isinstance(arg, type) else arg for arg in args)
         return (_rebuild, (function, plain), *rest)
 
@@ -70,7 +71,9 @@ def _own_class(cls: type) -> type:
 def _wired_class(cls: type) -> type:
     if cls not in _wired:
         _wired[cls] = type(
-            cls.__name__, (Wired, cls), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+            cls.__name__,
+            (Wired, cls),
+            {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__},
         )
     return _wired[cls]
 

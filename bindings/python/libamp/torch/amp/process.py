@@ -135,10 +135,8 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
                 maybe_print(message, True)
             return None
         try:
-            if closure is None:
-                result = old(*args, **kwargs)
-            else:
-                result = old(_guard_closure(stash, closure), *args, **kwargs)
+            guarded = () if closure is None else (_guard_closure(stash, closure),)
+            result = old(*guarded, *args, **kwargs)
         finally:
             context.step_end(stash.index)
         stash.stepped = True

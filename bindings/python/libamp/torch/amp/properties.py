@@ -87,21 +87,20 @@ def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def resolve(level: str, overrides: dict[str, Any]) -> dict[str, Any]:
-    """The library's answer; what it refuses is left out under _amp_state.hard_override, with a warning."""
-    settings = settings_of(overrides)
+def resolve(level: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The library's answer. Under _amp_state.hard_override what a level refuses is taken out of `settings`, with a warning."""
     try:
         return _core.resolve(level, settings)
     except _core.ArgumentError as error:
         if "level" not in str(error) or not settings:
             raise
         warn_or_err(str(error))
-        for name in list(settings):
-            try:
-                _core.resolve(level, {name: settings[name]})
-            except _core.ArgumentError:
-                del settings[name]
-        return _core.resolve(level, settings)
+    for name in list(settings):
+        try:
+            _core.resolve(level, {name: settings[name]})
+        except _core.ArgumentError:
+            del settings[name]
+    return _core.resolve(level, settings)
 
 
 def fill(properties: Properties, level: str, resolved: dict[str, Any], given: dict[str, Any]) -> None:
