@@ -682,7 +682,10 @@ AMP_API AMP_MUST_CHECK amp_status amp_wrap_table(amp_context *context, const voi
  * Each op has one number, the least size of a call that runs low, decided once. It is, in this order: what amp_gate_set
  * said; with AMP_OP_MATMUL what amp_gate_measure found, else what libamp's table knows of amp_matmul on the instruction set
  * and the backend that are in use at amp_initialize (docs/gate.md has it); else nothing is known. All but amp_gate_set speak
- * of CPUs: calls on other devices keep the policy's type.
+ * of CPUs. Calls on an NVIDIA GPU keep the policy's type, but where amp_gate_set has said nothing and the GPU has no tensor
+ * cores for it: there ops with AMP_OP_MATMUL run in FP32. Such calls, and those with a dimension that is no multiple of 8,
+ * which tensor cores multiply more slowly, are counted (amp_op_stats), and amp_explain says what to do. Calls on other devices
+ * keep the policy's type.
  *
  * The size of a call with AMP_OP_MATMUL is the edge of the square product that does as many multiplications for each element
  * of its matrices: 3 / (1/m + 1/n + 1/k), rounded down. The shapes of handles tell m, n and k (matmul, linear, convolution),
@@ -997,9 +1000,11 @@ typedef struct amp_op_stats {
     uint64_t zeroed;     /* values other than zero that became zero, */
     uint64_t subnormal;  /* and values that are subnormal in it; weights packed once are not counted */
     uint64_t gated;      /* calls that ran in FP32 because the gate found the 16-bit type slower */
+    uint64_t no_tensor_cores; /* AMP_OP_MATMUL: calls on GPUs without tensor cores for the 16-bit type, */
+    uint64_t unaligned;       /* and calls on others with a dimension that is no multiple of 8; 0 with the gate off */
 } amp_op_stats;
 
-#define AMP_OP_STATS_INIT { (uint32_t)sizeof(amp_op_stats), 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define AMP_OP_STATS_INIT { (uint32_t)sizeof(amp_op_stats), 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* One entry per op of the context, in the order given to initialize; capacity and count as in amp_master_params. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, size_t capacity,

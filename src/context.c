@@ -118,6 +118,8 @@ static void read_stats(const struct amp__op *listed, amp_op_stats *stats) {
         .zeroed = op->zeroed,
         .subnormal = op->subnormal,
         .gated = op->gated,
+        .no_tensor_cores = op->no_tensor_cores,
+        .unaligned = op->unaligned,
     };
 }
 

@@ -236,6 +236,7 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     bool gated;
     struct direct *direct = NULL;
     amp_status status = decide(context, op, &named, types, n, &target, &gated);
+    if (status == AMP_OK && named.op && named.op->gate_watches) amp__gate_watch_handles(named.op, tensors, n);
     gated = status == AMP_OK && gated && amp__gate_holds_handles(named.op, tensors, n);
     if (gated) {
         atomic_fetch_add(&named.op->gated, 1);

@@ -102,6 +102,11 @@ static amp_status call_backend(const struct amp__backend *backend, const struct 
     return AMP_OK;
 }
 
+int32_t amp__device_tensor_cores(int32_t id, amp_dtype type, int32_t *capability) {
+    const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, NULL);
+    return backend && AMP__BACKEND_HAS(backend, tensor_cores) ? backend->tensor_cores(id, type, capability) : -1;
+}
+
 static bool is_empty(const amp_matmul_args *g) { return g->m == 0 || g->n == 0; }
 
 amp_status amp__device_matmul(const amp_matmul_args *g, amp__text *explained) {

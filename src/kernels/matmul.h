@@ -33,6 +33,10 @@ bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status);
  * else how it would be done is added there. */
 amp_status amp__device_matmul(const amp_matmul_args *g, amp__text *explained);
 
+/* 1 if GPU `id` multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability: 10 * major + minor, where
+ * it is known. Loads the backend. */
+int32_t amp__device_tensor_cores(int32_t id, amp_dtype type, int32_t *capability);
+
 /* Who multiplies large products of this type here, "onednn" or "built-in", and by what: a name that the backend has for its
  * instructions, "" for a conversion to fp32, NULL where it does not say; libamp's own instruction set. Static. May load a
  * backend. */

@@ -402,6 +402,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
     }
     amp__mark_own(thread, op->context);
     amp__op_count(op, thread, &op->first_calls, &op->calls, 1);
+    if (op->gate_watches && obeys) amp__gate_watch(op, call);
     if (!op->by_types || !run_by_types(op, call)) decide_and_run(op, call, obeys, mode, seed);
     amp__mark_pop(thread, &anchor);
 }

@@ -49,13 +49,17 @@ struct amp__op {
     _Atomic(uint64_t) gate_least; /* the least size of a call that runs low */
     _Atomic(uint8_t) gate_source; /* enum amp__gate_source */
     bool gate_looks;
+    bool gate_watches; /* its products on GPUs are looked at */
+    _Atomic(int32_t) gate_capability; /* of the last GPU that multiplied for it: 10 * major + minor */
+    _Atomic(uint64_t) gate_misfit;    /* the last dimension that was no multiple of 8: 4 times it, and which: m, n, k */
     const char *gate_who, *gate_unit; /* AMP_OP_MATMUL: what the table was asked for */
 
     /* The first thread that called counts without locked instructions, in first_*; the others in the rest. Whoever lives
      * at its address after it goes on. */
     _Atomic(const struct amp__thread *) first;
     _Atomic(uint64_t) first_calls, first_hits;
-    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal, gated;
+    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal, gated, no_tensor_cores,
+        unaligned;
     _Atomic(int32_t) last_target;
 };
 

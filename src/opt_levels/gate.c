@@ -38,9 +38,17 @@ static bool looks(const struct amp__op *op) {
     return carries(op, properties->low) || (properties->gate == AMP_ON && has_handles(op));
 }
 
+/* Only views tell where handles are. */
+static bool watches(const struct amp__op *op) {
+    const struct amp__properties *properties = &op->context->properties;
+    return properties->gate != AMP_OFF && properties->patch_ops && !properties->emulate && op->op_class == AMP_LOWER &&
+           op->flags & AMP_OP_MATMUL && op->host && op->host->view && has_handles(op);
+}
+
 void amp__gate_init(struct amp__op *op) {
     const amp_dtype low = op->context->properties.low;
     op->gate_looks = looks(op);
+    op->gate_watches = watches(op);
     if (!op->gate_looks) return;
     /* by default what nobody knows of stays as the level has it; whoever asks for the gate asks for FP32 */
     amp__gate_decide(op, op->context->properties.gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
@@ -77,23 +85,30 @@ struct shape {
 struct look {
     const struct amp__op *op;
     struct shape before; /* the handle before this one */
-    uint64_t edge;       /* of the first two neighbours that can be multiplied */
+    double product[3];   /* m, n and k of the first two neighbours that can be multiplied; 0: none yet */
     double elements;     /* floating ones, of all arguments */
     double read[2], written; /* raw buffers: the two largest that are read, the largest that is written */
     bool elsewhere;      /* not on a CPU */
+    bool on_gpu;         /* on an NVIDIA one, */
+    int32_t gpu;         /* number so much */
+    bool gpus_alone;     /* what is on a CPU does not matter: after its first handle nothing is looked at, */
+    bool done;           /* and so it is now */
 };
 
 /* m, n and k of a times b: batches of matrices, a times b transposed (linear), images and filters. What is beside the
  * dimensions that must agree may be anything: this is about time. */
-static uint64_t product_edge(const struct shape *a, const struct shape *b) {
-    if (a->ndim < 2 || b->ndim < 2) return 0;
+static void set_product(struct look *look, double m, double n, double k) {
+    look->product[0] = m, look->product[1] = n, look->product[2] = k;
+}
+
+static void look_for_product(struct look *look, const struct shape *a, const struct shape *b) {
+    if (a->ndim < 2 || b->ndim < 2 || look->product[0] > 0.0) return;
     const double *x = a->extents, *y = b->extents;
     const double x_last = x[a->ndim - 1], y_last = y[b->ndim - 1], y_before = y[b->ndim - 2];
     if (b->ndim > 2 && a->ndim == b->ndim && x[1] == y[1] && !(x[0] == y[0] && x_last == y_before))
-        return amp__gate_edge(a->size / x[1], y[0], b->size / y[0]);
-    if (x_last == y_before) return amp__gate_edge(b->ndim > 2 ? x[a->ndim - 2] : a->size / x_last, y_last, x_last);
-    if (x_last == y_last) return amp__gate_edge(a->size / x_last, b->size / y_last, x_last);
-    return 0;
+        set_product(look, a->size / x[1], y[0], b->size / y[0]);
+    else if (x_last == y_before) set_product(look, b->ndim > 2 ? x[a->ndim - 2] : a->size / x_last, y_last, x_last);
+    else if (x_last == y_last) set_product(look, a->size / x_last, b->size / y_last, x_last);
 }
 
 static void look_at_handle(struct look *look, void *tensor) {
@@ -101,14 +116,17 @@ static void look_at_handle(struct look *look, void *tensor) {
     amp_tensor_view view;
     struct shape shape = { .size = 1.0 };
     memset(&view, 0, sizeof view);
+    if (look->done) return;
     if (!tensor || !host->view || host->view(host->self, tensor, &view) != AMP_OK) return;
     if (!amp__is_floating(amp__view_dtype(&view)) || view.ndim < 0 || (view.ndim && !view.shape)) return;
-    look->elsewhere |= view.device.type > 1;
+    look->elsewhere |= view.device.type > AMP__DEVICE_CPU;
+    look->done = look->gpus_alone && view.device.type != AMP__DEVICE_CUDA;
+    if (view.device.type == AMP__DEVICE_CUDA) look->on_gpu = true, look->gpu = view.device.id;
     for (int32_t i = 0; i < view.ndim; i++) shape.size *= (double)view.shape[i];
     look->elements += shape.size;
     shape.ndim = view.ndim <= DIMS ? view.ndim : 0;
     for (int32_t i = 0; i < shape.ndim; i++) shape.extents[i] = (double)view.shape[i];
-    if (!look->edge) look->edge = product_edge(&look->before, &shape);
+    look_for_product(look, &look->before, &shape);
     look->before = shape;
 }
 
@@ -160,7 +178,8 @@ static void look_at_call(struct look *look, const struct amp__call *call) {
 /* Three matrices of mk, kn and mn elements say m n k: the root of their product. */
 static uint64_t size_of(const struct look *look) {
     if (!(look->op->flags & AMP_OP_MATMUL)) return (uint64_t)fmin(look->elements, 0x1p63);
-    if (look->edge || !(look->written > 0.0)) return look->edge;
+    const uint64_t edge = amp__gate_edge(look->product[0], look->product[1], look->product[2]);
+    if (edge || !(look->written > 0.0)) return edge;
     const double mk = look->read[0], kn = look->read[1], mn = look->written, mnk = sqrt(mk * kn * mn);
     return mnk > 0.0 ? amp__gate_edge(mnk / kn, mnk / mk, mnk / mn) : 0;
 }
@@ -169,12 +188,13 @@ static uint64_t size_of(const struct look *look) {
 
 static bool holds(const struct look *look, uint64_t least) {
     const bool told = atomic_load_explicit(&look->op->gate_source, memory_order_relaxed) == AMP__GATE_SET;
-    return (told || !look->elsewhere) && size_of(look) < least;
+    if (!told && look->elsewhere) return look->on_gpu && look->op->gate_watches && amp__gate_lacks_cores(look->op, look->gpu);
+    return size_of(look) < least;
 }
 
 bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call) {
     const uint64_t least = atomic_load_explicit(&op->gate_least, memory_order_relaxed);
-    struct look look = { .op = op };
+    struct look look = { .op = op, .gpus_alone = least == 0 };
     if (least != AMP_GATE_NEVER || has_handles(op)) look_at_call(&look, call);
     return holds(&look, least);
 }
@@ -183,6 +203,25 @@ bool amp__gate_holds_handles(const struct amp__op *op, void *const *handles, siz
     struct look look = { .op = op };
     for (size_t i = 0; i < n; i++) look_at_handle(&look, handles[i]);
     return holds(&look, atomic_load_explicit(&op->gate_least, memory_order_relaxed));
+}
+
+/* ---- on GPUs ---- */
+
+static void count(struct amp__op *op, const struct look *look) {
+    const struct amp__gate_product product = { { look->product[0], look->product[1], look->product[2] }, look->gpu };
+    if (look->on_gpu) amp__gate_count(op, &product);
+}
+
+void amp__gate_watch(struct amp__op *op, const struct amp__call *call) {
+    struct look look = { .op = op, .gpus_alone = true };
+    look_at_call(&look, call);
+    count(op, &look);
+}
+
+void amp__gate_watch_handles(struct amp__op *op, void *const *handles, size_t n) {
+    struct look look = { .op = op, .gpus_alone = true };
+    for (size_t i = 0; i < n; i++) look_at_handle(&look, handles[i]);
+    count(op, &look);
 }
 
 /* ---- in words ---- */
@@ -212,7 +251,10 @@ static void explain_product(const struct amp__op *op, amp__text *text) {
 void amp__gate_explain(const struct amp__op *op, amp__text *text) {
     const uint64_t least = atomic_load(&op->gate_least);
     const char *low = amp__dtype_name(op->context->properties.low);
-    if (!op->gate_looks) return;
+    if (!op->gate_looks) {
+        amp__gate_explain_device(op, text);
+        return;
+    }
     if (least == AMP_GATE_ALWAYS) amp__text_add(text, "; gate: always %s", low);
     else if (least == AMP_GATE_NEVER) amp__text_add(text, "; gate: always fp32");
     else
@@ -220,4 +262,5 @@ void amp__gate_explain(const struct amp__op *op, amp__text *text) {
                       op->flags & AMP_OP_MATMUL ? "(edge)" : "elements");
     explain_source(op, text);
     if (op->flags & AMP_OP_MATMUL) explain_product(op, text);
+    amp__gate_explain_device(op, text);
 }

@@ -18,12 +18,29 @@ void amp__gate_decide(struct amp__op *op, uint64_t least, enum amp__gate_source 
 
 /* May calls of this op be held back? The one question where the answer is no. */
 static inline bool amp__gate_is_open(const struct amp__op *op) {
-    return !op->gate_looks || atomic_load_explicit(&op->gate_least, memory_order_relaxed) == 0;
+    return !op->gate_looks || (!op->gate_watches && atomic_load_explicit(&op->gate_least, memory_order_relaxed) == 0);
 }
 /* Is this call too small for the low type? Only asked where its floating arguments are all FP32. */
 bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call);
 /* The same of handles alone, NULL entries included. */
 bool amp__gate_holds_handles(const struct amp__op *op, void *const *handles, size_t n);
+
+/* A call of an op with gate_watches, in whatever types: counted if it is a product on a GPU that is not at its best there. */
+void amp__gate_watch(struct amp__op *op, const struct amp__call *call);
+void amp__gate_watch_handles(struct amp__op *op, void *const *handles, size_t n);
+
+/* ---- gate_device.c ---- */
+
+/* m, n and k of a product, 0 where they are not known, on GPU `device`. */
+struct amp__gate_product {
+    double extents[3];
+    int32_t device;
+};
+void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product);
+/* Has this GPU no tensor cores for the op's 16-bit type? No, where that is not known. */
+bool amp__gate_lacks_cores(const struct amp__op *op, int32_t device);
+/* What was counted, and what to do, for amp_explain. */
+void amp__gate_explain_device(const struct amp__op *op, amp__text *text);
 
 /* "; gate: ..." for amp_explain; nothing where the gate does not look. */
 void amp__gate_explain(const struct amp__op *op, amp__text *text);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device.h"
+#include "capability.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -78,6 +79,8 @@ void *device_alloc(size_t bytes) {
     ck_assert_ptr_nonnull(memory);
     return memset(memory, 0, bytes);
 }
+
+void device_set_capability(int capability) { device.fake->capability = capability; }
 
 void device_wait(void) {
     if (!device.fake) ck_assert_int_eq(driver.stream_wait(device.stream), 0);

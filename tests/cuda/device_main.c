@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_device fake|gpu [REASON TO SKIP]: amp_device.h on the fake device or on the first GPU. */
+#include "capability.h"
 #include "device.h"
 
 #include "../kernels/support.h"
@@ -26,6 +27,7 @@ int main(int argc, char **argv) {
     if (!real) srunner_add_suite(runner, suite_faults());
     if (!real) srunner_add_suite(runner, suite_product_calls());
     if (!real) srunner_add_suite(runner, suite_product_faults());
+    if (!real) srunner_add_suite(runner, suite_gate());
     srunner_set_fork_status(runner, CK_NOFORK); /* a child could not use CUDA */
     srunner_run_all(runner, CK_ENV);
     const int failed = srunner_ntests_failed(runner);
