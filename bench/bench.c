@@ -5,6 +5,7 @@
  * (others' use of the memory, the clock's frequency) drops out.
  */
 #include "bench.h"
+#include "cuda.h"
 
 #include <amp.h>
 
@@ -19,7 +20,8 @@ static const double most_seconds = 60, quick_seconds = 6; /* for one line, where
 
 static struct {
     bool quick, check;
-    const char *json, *only, *python;
+    const char *json, *only, *python, *device;
+    bool cuda;
 } options;
 
 static struct result {
@@ -211,20 +213,21 @@ void bench_release(void *memory, size_t bytes) { munmap(memory, bytes); }
 /* ---- the program ---- */
 
 static const char usage[] =
-    "usage: bench [--quick] [--check] [--json FILE] [--group NAME] [--peers PYTHON]\n"
+    "usage: bench [--quick] [--check] [--json FILE] [--group NAME] [--peers PYTHON] [--device cpu|cuda]\n"
     "  --check  status 1 if a ratio is below its goal\n";
 
 /* Before anything is measured. */
 static void check_group(void) {
 #define GROUP_NAME(name) #name,
-    static const char *const names[] = { BENCH_GROUPS(GROUP_NAME) };
-    enum { N = sizeof names / sizeof *names };
+    static const char *const of_cpu[] = { BENCH_GROUPS(GROUP_NAME) }, *const of_cuda[] = { BENCH_CUDA_GROUPS(GROUP_NAME) };
+    const char *const *names = options.cuda ? of_cuda : of_cpu;
+    const size_t n = options.cuda ? sizeof of_cuda / sizeof *of_cuda : sizeof of_cpu / sizeof *of_cpu;
     size_t i = 0;
     if (!options.only) return;
-    while (i < N && strcmp(options.only, names[i])) i++;
-    if (i < N) return;
+    while (i < n && strcmp(options.only, names[i])) i++;
+    if (i < n) return;
     fprintf(stderr, "bench: no group is named %s; there are", options.only);
-    for (i = 0; i < N; i++) fprintf(stderr, " %s", names[i]);
+    for (i = 0; i < n; i++) fprintf(stderr, " %s", names[i]);
     fputc('\n', stderr);
     exit(2);
 }
@@ -236,7 +239,7 @@ static void read_options(int argc, char **argv) {
         const char **value;
     } table[] = { { "--quick", &options.quick, NULL }, { "--check", &options.check, NULL },
                   { "--json", NULL, &options.json }, { "--group", NULL, &options.only },
-                  { "--peers", NULL, &options.python } };
+                  { "--peers", NULL, &options.python }, { "--device", NULL, &options.device } };
     enum { N = sizeof table / sizeof *table };
     for (int i = 1; i < argc; i++) {
         size_t o = 0;
@@ -248,6 +251,11 @@ static void read_options(int argc, char **argv) {
         if (table[o].flag) *table[o].flag = true;
         else *table[o].value = argv[++i];
     }
+    options.cuda = options.device && !strcmp(options.device, "cuda");
+    if (options.device && !options.cuda && strcmp(options.device, "cpu")) {
+        fputs(usage, stderr);
+        exit(2);
+    }
     check_group();
 }
 
@@ -258,14 +266,34 @@ static void run_group(const char *name, void (*group)(void)) {
     if (n_results == before) bench_must(1, name);
 }
 
+/* Without a GPU there is nothing to measure, and no line is written. */
+static void start_cuda(void) {
+    const char *why = bench_cuda_start();
+    if (why) {
+        printf("bench: skipped: %s\n", why);
+        exit(EXIT_SUCCESS);
+    }
+    printf("GPU: %s\n", bench_cuda_name());
+}
+
+static void run_groups(void) {
+#define RUN_GROUP(name) run_group(#name, bench_##name);
+#define RUN_CUDA_GROUP(name) run_group(#name, bench_cuda_##name);
+    if (options.cuda) {
+        BENCH_CUDA_GROUPS(RUN_CUDA_GROUP)
+    } else {
+        BENCH_GROUPS(RUN_GROUP)
+    }
+}
+
 int main(int argc, char **argv) {
     read_options(argc, argv);
     bench_print_machine();
+    if (options.cuda) start_cuda();
     if (options.python) bench_peers_start(options.python);
     printf("rounds: %d\n\n", options.quick ? QUICK_ROUNDS : ROUNDS);
     print_head();
-#define RUN_GROUP(name) run_group(#name, bench_##name);
-    BENCH_GROUPS(RUN_GROUP)
+    run_groups();
     bench_peers(options.only);
     if (options.json) write_json(options.json);
     size_t missed = 0;

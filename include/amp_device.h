@@ -128,8 +128,8 @@ typedef struct amp_device_epilogue {
 /*
  * The product that `args` describes, in the device's memory; its device, stream, b_id and b_version are not looked at. a and b
  * are of one type; c, bias and d of any of fp32, fp16 and bf16. Where cuBLASLt has not all of it at once, it leaves its sums in
- * FP32 and a kernel of libamp's does the rest: amp_device_matmul_explain tells. Which algorithm is remembered by shape, for the
- * last 512 shapes of a device.
+ * FP32 and a kernel of libamp's does the rest: amp_device_matmul_explain tells. Which algorithm is remembered by shape, for
+ * 512 shapes of a device at most.
  * AMP_ERR_INVALID_ARGUMENT: as amp_matmul's; addresses or distances that are not aligned; a workspace that is too small, with
  * the size that is needed. AMP_ERR_UNSUPPORTED: a and b of different types, or what cuBLASLt has no algorithm for.
  * AMP_ERR_BACKEND: there is no cuBLASLt, or it failed. Otherwise on an error nothing was started.
@@ -138,7 +138,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_device_matmul(amp_device_list *list, void 
                                                     const amp_device_epilogue *epilogue);
 
 /* Tries the algorithms that cuBLASLt proposes for this shape, by the stream's own events, and remembers the fastest for all
- * products of this shape on the device, until 512 others have come. d, aux and bias_grad are written many times; c must not be
+ * products of this shape on the device, until many others have come. d, aux and bias_grad are written many times; c must not be
  * d. Waits for the stream. AMP_ERR_WRONG_STATE: the stream is being captured. */
 AMP_API AMP_MUST_CHECK amp_status amp_device_matmul_measure(amp_device_list *list, void *stream, const amp_matmul_args *args,
                                                             const amp_device_epilogue *epilogue);

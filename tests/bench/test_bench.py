@@ -104,9 +104,15 @@ def test_arguments(point, bench):
     with point("a group that does not exist is refused with the list of groups"):
         said = run(bench, "--group", "nonesuch", status=2)
         expect("nonesuch" in said and "casts" in said and "demo" in said, said)
-    for arguments in (["--bogus"], ["stray"], ["--group"], ["--json"], ["--peers"]):
+    for arguments in (["--bogus"], ["stray"], ["--group"], ["--json"], ["--peers"], ["--device"], ["--device", "tpu"]):
         with point(f"{' '.join(arguments)} is refused with the list of options"):
             expect("usage: bench" in run(bench, *arguments, status=2), "no list")
+    with point("a GPU has groups of its own"):
+        said = run(bench, "--device", "cuda", "--group", "growth", status=2)
+        expect("growth" in said and "matmul" in said and "casts" not in said, said)
+    with point("where there is no GPU that is said, and no line is written"):
+        said = run(bench, "--device", "cuda", "--group", "matmul", CUDA_VISIBLE_DEVICES="")
+        expect("bench: skipped: there is no NVIDIA" in said and "ratio" not in said, said)
     with point("a Python that does not exist is refused by name"):
         expect("/no/such/python" in run(bench, "--peers", "/no/such/python", status=2), "it is not named")
 

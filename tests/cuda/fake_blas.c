@@ -158,7 +158,11 @@ static bool takes(const struct operation *op, const struct layout *a, const stru
     if (op->epilogue & AUX && (!op->aux || op->ld_aux % (mask ? 128 : 8) || op->ld_aux < (int64_t)m)) return false;
     if (op->epilogue & (CUBLASLT_EPILOGUE_BIAS | BGRAD | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB) && !op->bias)
         return false;
-    return !F.refuses_all && !(F.refused == UINT32_MAX && op->epilogue != CUBLASLT_EPILOGUE_DEFAULT) && F.refused != op->epilogue;
+    return true;
+}
+
+static bool refuses(const struct operation *op) {
+    return F.refuses_all || F.refused == op->epilogue || (F.refused == UINT32_MAX && op->epilogue != CUBLASLT_EPILOGUE_DEFAULT);
 }
 
 /* What an algorithm was made for. */
@@ -179,7 +183,8 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
     F.asked++;
     CALLED();
     *n = 0;
-    if (!takes(op, a, (void *)b_layout, (void *)c_layout, d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!takes(op, a, (void *)b_layout, (void *)c_layout, d) || (!F.refuses_late && refuses(op)))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     for (; *n < most && *n < F.candidates; ++*n) {
         struct algorithm made = { (uint64_t)*n + 40, F.workspace <= p->limit ? F.workspace : 0, d->rows, d->cols,
                                   op->transpose_a ? a->rows : a->cols, 0, p->schemes, p->limit };
@@ -333,6 +338,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     p.aux = p.op.aux, p.bytes = made.workspace;
     if (handle != (cublasLtHandle_t)(void *)&amp_fake_blas || !stream || !is_fit(&p, &made) || bytes < made.workspace)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (refuses(&p.op)) return CUBLAS_STATUS_NOT_SUPPORTED;
     note(&p, &made, workspace, bytes);
     if (F.work) F.work(run_product, &p, sizeof p);
     else run_product(&p);

@@ -13,6 +13,7 @@ struct fake_blas {
     int asked, products;         /* heuristics, matmuls */
     uint32_t refused;            /* an epilogue that there is no algorithm for; UINT32_MAX: any but the default */
     int refuses_all;             /* there is no algorithm for anything */
+    int refuses_late;            /* what is refused is proposed, and not run */
     int candidates, fastest;     /* how many algorithms there are, and which one takes half the others' time */
     uint64_t workspace;          /* that each algorithm needs, if it may */
     float *clock;                /* a product's time is added here */

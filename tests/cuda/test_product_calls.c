@@ -36,6 +36,20 @@ START_TEST(test_refused_epilogue) {
 }
 END_TEST
 
+/* The same where it proposes an algorithm and then does not run it. */
+START_TEST(test_refused_late) {
+    const struct share *s = &shares[_i];
+    struct device_product p = shared(s);
+    device.blas->refused = UINT32_MAX, device.blas->refuses_late = 1;
+    run_right(&p);
+    ck_assert_uint_eq(device.blas->epilogue, PLAIN);
+    const int calls = device.blas->calls;
+    run_right(&p);
+    ck_assert_int_eq(device.blas->products, 2);
+    if (s->epilogue != PLAIN) ck_assert_int_lt(device.blas->calls - calls, calls); /* it is not tried again */
+}
+END_TEST
+
 /* ---- what is remembered, and what is promised ---- */
 
 START_TEST(test_remembered) {
@@ -248,6 +262,7 @@ Suite *suite_product_calls(void) {
     tcase_add_checked_fixture(tests, start_products, stop_products);
     tcase_add_loop_test(tests, test_share, 0, n_shares);
     tcase_add_loop_test(tests, test_refused_epilogue, 0, n_shares);
+    tcase_add_loop_test(tests, test_refused_late, 0, n_shares);
     tcase_add_test(tests, test_remembered);
     tcase_add_test(tests, test_bounded);
     tcase_add_test(tests, test_alignment);

@@ -143,12 +143,24 @@ static amp_status run(struct product *p) {
     return AMP_OK;
 }
 
+static amp_status run_planned(struct product *p) {
+    TRY(take_memory(p));
+    const amp_status status = run(p);
+    give_memory(p);
+    return status;
+}
+
+/* cuBLASLt may refuse what its own heuristics proposed. It has started nothing then: again without its epilogue, now and for
+ * this shape from now on. */
 static amp_status start(struct product *p) {
     TRY(plan(p));
-    amp_status status = take_memory(p);
-    if (status == AMP_OK) {
-        status = run(p);
-        give_memory(p);
+    amp_status status = run_planned(p);
+    if (status == AMP_ERR_UNSUPPORTED && p->plan.fused & ~(uint32_t)BLAS_C) {
+        p->choice = (struct blas_choice){ .status = CUBLAS_STATUS_NOT_SUPPORTED };
+        cuda_blas_remember(p->blas, &p->call, &p->choice);
+        forget(p);
+        TRY(plan(p));
+        status = run_planned(p);
     }
     forget(p);
     return status;
