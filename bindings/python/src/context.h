@@ -13,6 +13,7 @@ struct amp_py_param {
     PyObject *master;   /* the torch.nn.Parameter that the optimizer has in its place; NULL: none */
     PyObject *gradient; /* over the block of the master's gradient; NULL: not made yet */
     PyObject *held;     /* what the hook grad told of last, so that it lives until it is looked at */
+    const void *aside;  /* the gradient that libamp has taken out last; to compare with alone */
     void *data;         /* the master's elements */
     int32_t ndim;       /* with `permuted`: dimensions, */
     bool permuted;

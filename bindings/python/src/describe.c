@@ -10,7 +10,7 @@
 static int read_order(struct amp_py_param *param)
 {
     amp_tensor_view view = { 0 };
-    if (amp_py_view(param->tensor, &view)) {
+    if (amp_py_look(param->tensor, &view)) {
         return -1;
     }
     if (view.ndim > AMP_PY_MAX_DIMS || !view.strides) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libamp's hooks over torch tensors: a handle is a PyObject *. All of them run with the GIL. */
+#include "call.h"
 #include "context.h"
 
 #include <string.h>
@@ -67,14 +68,12 @@ static void permute(const struct amp_py_param *param, amp_tensor_view *view)
 static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
 {
     amp_py_Context *context = self;
-    if (amp_py_view(tensor, view)) {
+    if (amp_py_look(tensor, view)) {
         return fail(context);
     }
     const struct amp_py_param *param = context->looked_at;
-    if (param == NULL || param->held != tensor) {
+    if (param == NULL || (param->held != tensor && param->aside != tensor)) {
         param = amp_py_find(context, tensor);
-    } else if (param->master == NULL) { /* only what goes into a master has to lie as the parameter does */
-        return AMP_OK;
     }
     if (param && param->permuted) {
         permute(param, view);
@@ -145,7 +144,7 @@ static amp_status hook_grad(void *self, void *tensor, void **grad)
 static amp_status hook_set_grad(void *self, void *tensor, void *grad)
 {
     amp_py_Context *context = self;
-    const struct amp_py_param *param = amp_py_find(context, tensor);
+    struct amp_py_param *param = amp_py_find(context, tensor);
     PyObject *holder = gradient_holder(context, param, tensor);
     PyObject *new = grad ? grad : Py_None;
     PyObject *old = PyObject_GetAttr(holder, amp_py_names.grad); /* libamp's from here on */
@@ -159,6 +158,9 @@ static amp_status hook_set_grad(void *self, void *tensor, void *grad)
     if (bad) {
         Py_XDECREF(old);
         return fail(context);
+    }
+    if (param) {
+        param->aside = old == Py_None ? NULL : old;
     }
     if (old == Py_None) {
         Py_DECREF(old);
@@ -241,7 +243,7 @@ static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
         return fail(context);
     }
     amp_tensor_view view = { 0 };
-    if (amp_py_view(old, &view)) {
+    if (amp_py_look(old, &view)) {
         return fail(context);
     }
     out.bytes = view.dtype.bits / 8;
@@ -252,6 +254,11 @@ static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
     forget(context, &in); /* it lies under the tensor now, which keeps it */
     Py_DECREF(fresh);
     return AMP_OK;
+}
+
+static amp_status hook_current_stream(void *self, amp_device device, void **stream)
+{
+    return amp_py_cuda_stream(NULL, true, device, stream) ? fail(self) : AMP_OK;
 }
 
 /* ---- events ---- */
@@ -291,4 +298,5 @@ void amp_py_host(amp_py_Context *context, amp_host *host)
     host->alloc = hook_alloc;
     host->free = hook_free;
     host->event = hook_event;
+    host->current_stream = hook_current_stream;
 }

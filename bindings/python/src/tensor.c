@@ -13,7 +13,6 @@ struct exchange {
     int (*from_object)(void);
     int (*to_object)(void);
     int (*view)(void *object, amp_tensor_view *out);
-    int (*stream)(int32_t device_type, int32_t device_id, void **out);
 };
 
 static struct {
@@ -175,17 +174,6 @@ void *amp_py_data(PyObject *tensor)
     return data;
 }
 
-void *amp_py_stream(int32_t id)
-{
-    enum { CUDA = 2 };
-    void *stream = NULL;
-    if (torch.exchange && torch.exchange->stream && torch.exchange->stream(CUDA, id, &stream)) {
-        PyErr_Clear();
-        return NULL;
-    }
-    return stream;
-}
-
 /* ---- the view without DLPack's table ---- */
 
 enum { MAX_DIMS = 64 };
@@ -242,7 +230,7 @@ static int view_by_attributes(PyObject *tensor, amp_tensor_view *view)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-int amp_py_view(PyObject *tensor, amp_tensor_view *view)
+int amp_py_look(PyObject *tensor, amp_tensor_view *view)
 {
     return torch.exchange ? torch.exchange->view(tensor, view) : view_by_attributes(tensor, view);
 }

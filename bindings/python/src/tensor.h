@@ -26,12 +26,10 @@ PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype);
 /* Does autograd record on this thread? */
 bool amp_py_grad_enabled(void);
 /* Elements, for amp_host.view; shape and strides hold until the thread's next view. -1 with an exception. */
-int amp_py_view(PyObject *tensor, amp_tensor_view *view);
+int amp_py_look(PyObject *tensor, amp_tensor_view *view);
 /* `_version`; 0 for tensors without one (inference mode). No exception. */
 uint64_t amp_py_version(PyObject *tensor);
 /* The address of the first element, or NULL with an exception. */
 void *amp_py_data(PyObject *tensor);
-/* CUDA's stream that torch works on now, on device `id`; NULL: the default stream, or unknown. */
-void *amp_py_stream(int32_t id);
 
 #endif /* AMP_PY_TENSOR_H */

@@ -248,19 +248,21 @@ def test_wrapped_models_are_refused(wrapper):
         amp.initialize(model, verbosity=0)
 
 
-def test_channels_last_weights_keep_their_layout():
+@pytest.mark.parametrize("level", ("O0", "O1", "O2", "O3"))
+def test_channels_last_weights_keep_their_layout(level):
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).to(memory_format=torch.channels_last)
     reference = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    amp.initialize(model, optimizer, opt_level="O2", verbosity=0, init_scale=64.0)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=64.0)
     x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
-    reference(x).pow(2).mean().backward()
-    with amp.scale_loss(model(x).pow(2).mean(), optimizer) as scaled:
-        scaled.backward()
+    for batch in (x, x + 1.0):
+        reference(batch).pow(2).mean().backward()
+        with amp.scale_loss(model(batch).float().pow(2).mean(), optimizer) as scaled:
+            scaled.backward()
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     for master, param in zip(amp.master_params(optimizer), reference.parameters(), strict=True):
         assert master.stride() == param.stride()
-        torch.testing.assert_close(master.grad, param.grad, rtol=2e-2, atol=2e-3)
+        torch.testing.assert_close(master.grad.float(), param.grad, rtol=3e-2, atol=5e-3)
 
 
 def test_state_dicts_need_no_second_model():

@@ -47,7 +47,7 @@ class Sweep:
             kind = type(value)
             if kind in _LOOKED_INTO:
                 _LOOKED_INTO[kind](self, value)
-            elif owner is not None and isinstance(value, type) and value.__module__ == owner:
+            elif owner is not None and issubclass(kind, type) and value.__module__ == owner:
                 self.cls(value)
 
     def cls(self, cls: type) -> None:
