@@ -434,6 +434,8 @@ def test_own_masters_do_not_lose_small_updates(dtype):
         master = optimizer.state[p]["master_param"]
         assert torch.allclose(master, torch.full((4,), 1 - 2e-3), atol=2e-5)
         assert torch.equal(p.detach(), master.to(dtype))
+        if isinstance(optimizer, fused.FusedAdam):
+            assert optimizer.param_groups_master[0]["params"][0] is master
 
 
 def test_mixed_precision_lamb_is_lamb_on_masters():

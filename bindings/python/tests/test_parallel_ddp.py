@@ -33,12 +33,12 @@ def grads(model):
     return [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
 
 
-def expected(world, steps=1, dtype=torch.float32):
+def expected(world, steps=1, dtype=torch.float32, first=0):
     """Gradients of the mean loss of all ranks: each rank's computed alone, and averaged in FP64."""
     total = None
     for rank in range(world):
         model = net(dtype)
-        for step in range(steps):
+        for step in range(first, first + steps):
             loss_of(model, batch(rank, world, step)).backward()
         own = [g.double() for g in grads(model)]
         total = own if total is None else [a + b for a, b in zip(total, own, strict=True)]
@@ -87,13 +87,20 @@ CASES = [(o, torch.float32) for o in OPTIONS] + [(OPTIONS[i], dtype) for i in (0
 def test_gradients_are_the_mean_of_all_ranks(options, dtype):
     for results in on_ranks(_train, options, dtype):
         for step, found in enumerate(results):
-            total = None
-            for rank in range(2):
-                model = net(dtype)
-                loss_of(model, batch(rank, 2, step)).backward()
-                own = [g.double() for g in grads(model)]
-                total = own if total is None else [a + b for a, b in zip(total, own, strict=True)]
-            assert_close(found, [g / 2 for g in total], dtype, adds=4)
+            assert_close(found, expected(2, dtype=dtype, first=step), dtype, adds=4)
+
+
+def _as_torch_2_0(rank, world, options):
+    del torch.Tensor.register_post_accumulate_grad_hook
+    torch._C._current_graph_task_id = None
+    return _train(rank, world, options, torch.float32)
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="this torch has none")
+def test_without_hooks_after_accumulation():
+    for results in on_ranks(_as_torch_2_0, {"message_size": 1}):
+        for step, found in enumerate(results):
+            assert_close(found, expected(2, first=step), torch.float32, adds=4)
 
 
 def _sum(rank, world, factor):

@@ -62,6 +62,15 @@ class FusedAdam(FusedOptimizer):
         if self.master_weights and param.dtype != torch.float32:
             state["master_param"] = param.detach().clone().float()
 
+    @property
+    def param_groups_master(self) -> list[dict[str, Any]]:
+        """The groups with masters in them, from the first step on; FP32 parameters are their own."""
+        groups = []
+        for group in self.param_groups:
+            masters = [self.state.get(param, {}).get("master_param", param) for param in group["params"]]
+            groups.append({"params": masters})
+        return groups
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *old: Any, **options: Any) -> Any:
         """grad_scaler=: a torch.cuda.amp.GradScaler whose gradients are scaled still; capturable alone."""

@@ -33,7 +33,7 @@ def _on_gradient(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) 
 
 def _inside_backward() -> bool:
     ask = getattr(torch._C, "_current_graph_task_id", None)  # not in torch 2.0
-    return ask is not None and ask() != -1
+    return ask is not None and bool(ask() != -1)
 
 
 class _Bucket:
