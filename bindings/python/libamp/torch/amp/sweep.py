@@ -55,15 +55,16 @@ class Sweep:
             return
         self.seen.add(id(cls))
         for key, value in list(vars(cls).items()):
-            wrapped = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+            kind = type(value)  # asking the value itself may run code of its own
+            wrapped = value.__func__ if kind in (staticmethod, classmethod) else value
             new = self.new(wrapped)
             if new is not _MISSING:
-                setattr(cls, key, type(value)(new) if wrapped is not value else new)
-            elif isinstance(wrapped, types.FunctionType):
+                setattr(cls, key, kind(new) if wrapped is not value else new)
+            elif type(wrapped) is types.FunctionType:
                 self.function(wrapped)
-            elif type(value) in (dict, list):
-                _LOOKED_INTO[type(value)](self, value)
-            elif isinstance(value, type) and value.__module__ == cls.__module__:
+            elif kind in (dict, list):
+                _LOOKED_INTO[kind](self, value)
+            elif issubclass(kind, type) and value.__module__ == cls.__module__:
                 self.cls(value)
 
     def function(self, function: types.FunctionType) -> None:

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""O1 as scripts meet it: weights used twice and changed in every way, recurrent layers, checkpoints, compilers, workers."""
+import casting
+import pytest
+
+torch = casting.torch
+F = torch.nn.functional
+from libamp.torch import amp  # noqa: E402
+
+HALF, SINGLE = torch.float16, torch.float32
+
+
+@pytest.fixture(autouse=True)
+def end():
+    yield
+    amp.shutdown()
+    assert type(F.linear).__name__ == "builtin_function_or_method"
+
+
+class Twice(torch.nn.Module):
+    """One weight, used twice in a forward."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.weight = torch.nn.Parameter(torch.randn(4, 4) * 0.3)
+        self.seen = []
+
+    def forward(self, x):
+        out = F.linear(x, self.weight)
+        self.seen.append(out.dtype)
+        return F.linear(out, self.weight)
+
+
+def by_hand(weight, x, once=True):
+    """The same with casts written out; the gradient of the weight. `once`: one cast of the weight for both uses."""
+    leaf = weight.detach().clone().requires_grad_()
+    half = leaf.half()
+    out = F.linear(F.linear(x.half(), half), half if once else leaf.half())
+    out.float().sum().backward()
+    return out.detach(), leaf.grad
+
+
+def start(model, level="O1", **settings):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=1.0, **settings)
+
+
+def check(model, x):
+    """Output and gradient against casting by hand with the weight as it is now."""
+    model.weight.grad = None
+    out = model(x)
+    out.float().sum().backward()
+    with amp.disable_casts():
+        expected, gradient = by_hand(model.weight, x)
+    assert out.dtype == HALF and torch.equal(out, expected)
+    assert model.weight.grad.dtype == SINGLE and torch.equal(model.weight.grad, gradient)
+
+
+EDITS = {
+    "in place": lambda model: model.weight.mul_(0.5),
+    "data": lambda model: model.weight.data.mul_(0.5),
+    "another data": lambda model: setattr(model.weight, "data", torch.full((4, 4), 0.25)),
+    "copy_": lambda model: model.weight.copy_(torch.eye(4)),
+    "load_state_dict": lambda model: model.load_state_dict({"weight": torch.eye(4) * 0.75}),
+    "another parameter": lambda model: setattr(model, "weight", torch.nn.Parameter(torch.eye(4) * 1.5)),
+}
+
+
+class TestWeights:
+    x = torch.linspace(-1, 1, 8).view(2, 4)
+
+    def test_used_twice_in_every_iteration(self):
+        model, optimizer = start(Twice())
+        for _ in range(3):
+            check(model, self.x)
+            with amp.scale_loss(model(self.x).float().sum(), optimizer) as loss:
+                loss.backward()
+            optimizer.step()
+
+    def test_under_no_grad_and_then_with_grad(self):
+        model, _ = start(Twice())
+        with torch.no_grad():
+            assert not model(self.x).requires_grad
+        check(model, self.x)
+        with torch.inference_mode():
+            model(self.x)
+        check(model, self.x)
+
+    @pytest.mark.parametrize("edit", EDITS)
+    @pytest.mark.parametrize("evaluating", [False, True], ids=["train", "eval"])
+    def test_edited_between_forwards(self, edit, evaluating):
+        model, _ = start(Twice())
+        before = model(self.x).detach().clone()
+        if evaluating:
+            model.eval()
+            with torch.no_grad():
+                model(self.x)
+        with torch.no_grad():
+            EDITS[edit](model)
+            if evaluating:
+                assert not torch.equal(model(self.x), before)
+        check(model, self.x)
+
+    @pytest.mark.parametrize("edit", ["in place", "data", "another data", "copy_"])
+    def test_edited_outside_any_forward(self, edit):
+        """Calls outside a forward see an edit at once, even one that no version tells of."""
+        model, _ = start(Twice())
+        with torch.no_grad():
+            F.linear(self.x, model.weight)
+            EDITS[edit](model)
+            got = F.linear(self.x, model.weight)
+            with amp.disable_casts():
+                assert torch.equal(got, F.linear(self.x.half(), model.weight.half()))
+
+    def test_each_weight_is_cast_once_a_forward(self):
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Count(TorchDispatchMode):
+            casts = 0
+
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                Count.casts += func is torch.ops.aten._to_copy.default
+                return func(*args, **(kwargs or {}))
+
+        model, _ = start(Twice())
+        with Count():
+            model(self.x)
+        assert Count.casts == 2  # the input and the weight
+
+    def test_double_backward_and_autograd_grad(self):
+        model, _ = start(Twice())
+        x = self.x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).float().sum(), x, create_graph=True)
+        assert gradient.dtype == SINGLE
+        (gradient**2).sum().backward()
+        assert model.weight.grad is not None and model.weight.grad.dtype == SINGLE
+
+
+RECURRENT = {"RNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
+CELLS = {"RNNCell": torch.nn.RNNCell, "LSTMCell": torch.nn.LSTMCell, "GRUCell": torch.nn.GRUCell}
+
+
+class TestRecurrent:
+    @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+    @pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=str)
+    @pytest.mark.parametrize("name", RECURRENT)
+    def test_layers(self, name, dtype, packed):
+        torch.manual_seed(1)
+        layer = RECURRENT[name](3, 4, num_layers=2, batch_first=True, bidirectional=True)
+        by_hand = RECURRENT[name](3, 4, num_layers=2, batch_first=True, bidirectional=True)
+        by_hand.load_state_dict(layer.state_dict())
+        by_hand.half()
+        x = torch.randn(2, 5, 3).to(dtype)
+
+        def inputs(value):
+            if not packed:
+                return value
+            return torch.nn.utils.rnn.pack_padded_sequence(value, [5, 3], batch_first=True)
+
+        expected, _ = by_hand(inputs(x.half()))
+        layer, _ = start(layer)
+        out, _ = layer(inputs(x))
+        out, expected = (value.data if packed else value for value in (out, expected))
+        assert out.dtype == HALF and torch.equal(out, expected)
+        out.float().sum().backward()
+        assert all(param.grad is not None and param.grad.dtype == SINGLE for param in layer.parameters())
+
+    @pytest.mark.parametrize("name", CELLS)
+    def test_cells(self, name):
+        cell = CELLS[name](3, 4)
+        cell, _ = start(cell)
+        out = cell(torch.randn(2, 3, dtype=HALF))
+        out = out[0] if isinstance(out, tuple) else out
+        assert out.dtype == HALF
+        out.float().sum().backward()
+        assert all(param.grad.dtype == SINGLE for param in cell.parameters())
+
+    def test_a_wrong_input_is_still_refused(self):
+        layer, _ = start(torch.nn.LSTM(3, 4))
+        with pytest.raises(RuntimeError):
+            layer(torch.randn(5, 2, 7))
+        amp.shutdown()
+        with pytest.raises(ValueError):
+            layer(torch.randn(5, 2, 3, dtype=HALF))
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["saved tensors", "reentrant"])
+def test_checkpoints_recompute_with_the_same_casts(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(Twice):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=reentrant)
+
+    model, optimizer = start(Checkpointed())
+    x = torch.linspace(-1, 1, 8).view(2, 4).requires_grad_()
+    out = model(x)
+    with amp.scale_loss(out.float().sum(), optimizer) as loss:
+        loss.backward()
+    assert model.seen == [HALF, HALF]
+    with amp.disable_casts():
+        # What reentrant checkpoints run again, they run in backward: outside forwards, where no cast is kept.
+        expected, gradient = by_hand(model.weight, x.detach(), once=not reentrant)
+    assert torch.equal(out, expected) and torch.equal(model.weight.grad, gradient)
+
+
+def small():
+    torch.manual_seed(5)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 4))
+
+
+class TestCompilers:
+    x = torch.linspace(-1, 1, 8).view(2, 4)
+
+    @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+    def test_compile(self, backend):
+        model, _ = start(small())
+        compiled = torch.compile(model, backend=backend)
+        out = compiled(self.x)
+        assert out.dtype == HALF and torch.equal(out, model(self.x))
+        out.float().sum().backward()
+        assert all(param.grad.dtype == SINGLE for param in model.parameters())
+
+        def loss(a, b):
+            return F.softmax(torch.mm(a, b) + a, -1)
+
+        compiled_loss = torch.compile(loss, backend=backend)
+        assert torch.equal(compiled_loss(self.x @ self.x.T, torch.eye(2)), loss(self.x @ self.x.T, torch.eye(2)))
+        product = torch.compile(lambda a: a @ a.T, backend=backend)
+        assert product(self.x).dtype == HALF
+        amp.shutdown()
+        assert compiled(self.x).dtype == SINGLE and product(self.x).dtype == SINGLE
+
+    def test_trace_records_the_casts(self):
+        traced_under_o1 = None
+        model, _ = start(small())
+        traced_under_o1 = torch.jit.trace(model, self.x, check_trace=False)
+        expected = model(self.x)
+        amp.shutdown()
+        out = traced_under_o1(self.x)
+        assert out.dtype == HALF and torch.equal(out, expected)
+
+    def test_script_compiles_and_runs_as_it_comes(self):
+        start(torch.nn.Linear(2, 2))
+        patched = F.softmax
+
+        @torch.jit.script
+        def scripted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return F.softmax(torch.mm(a, b), -1)
+
+        assert F.softmax is patched
+        assert scripted(self.x, self.x.T).dtype == SINGLE
+
+    def test_fx_traces_and_finds_the_functions_by_name(self):
+        start(torch.nn.Linear(2, 2))
+
+        class Module(torch.nn.Module):
+            def forward(self, x):
+                return F.softmax(F.linear(x, x) + 1, -1)
+
+        graph = torch.fx.symbolic_trace(Module())
+        assert graph(self.x).dtype == SINGLE and torch.equal(graph(self.x), Module()(self.x))
+
+
+def product_of(_):
+    return torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+
+
+class Products(torch.utils.data.Dataset):
+    """Items that a listed function makes, and its type as the worker saw it."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        out = product_of(index)
+        return out.float(), str(out.dtype)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_dataloader_workers(method):
+    """A forked worker has the process's policy, as in Apex; a spawned one starts without any."""
+    start(torch.nn.Linear(2, 2))
+    loader = torch.utils.data.DataLoader(Products(), num_workers=1, multiprocessing_context=method)
+    seen = [kind[0] for _, kind in loader]
+    assert seen == ["torch.float16" if method == "fork" else "torch.float32"] * 2
+
+
+def test_optimizers_step_without_casts():
+    seen = []
+
+    class Looks(torch.optim.SGD):
+        def step(self, closure=None):
+            seen.append(torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype)
+            return super().step(closure)
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = Looks(model.parameters(), lr=0.1)
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O1", verbosity=0, loss_scale=2.0)
+    with amp.scale_loss(model(torch.ones(1, 2)).float().sum(), optimizer) as loss:
+        loss.backward()
+    optimizer.step()
+    assert seen == [SINGLE]
+
+
+def test_models_of_several_levels_in_one_process():
+    first, _ = start(torch.nn.Linear(4, 4), "O1")
+    second, _ = start(torch.nn.Linear(4, 4), "O4")
+    third, _ = start(torch.nn.Linear(4, 4), "O2")
+    x = torch.ones(1, 4)
+    assert first(x).dtype == HALF and second(x).dtype == torch.bfloat16 and third(x).dtype == SINGLE
+    assert F.linear(x, first.weight).dtype == torch.bfloat16  # outside: the last that patches
+
+
+def test_dataparallel_without_devices_runs_the_module():
+    model, _ = start(Twice())
+    parallel = torch.nn.DataParallel(model)
+    assert parallel(torch.ones(2, 4)).dtype == HALF
