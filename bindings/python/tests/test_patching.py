@@ -262,6 +262,29 @@ def test_a_context_that_was_shut_down_has_no_policy():
     assert not patching.installed()
 
 
+def test_a_context_that_is_collected_in_the_middle_of_an_install():
+    """The garbage collector may end a context anywhere; the functions of the one that comes stay in place."""
+    old, new = _core.Context("O1", [], [], {}), _core.Context("O4", [], [], {})
+    original = torch.mm
+    patching.install(old)
+    put = patching.Site.put
+
+    def collected(site):
+        put(site)
+        patching.uninstall(old, collected=True)
+
+    patching.Site.put = collected
+    try:
+        patching.install(new, lists="torch")  # puts what the other list has not
+    finally:
+        patching.Site.put = put
+    assert mm() == torch.bfloat16 and torch.mm is not original
+    patching.uninstall(new)
+    assert torch.mm is original and not patching.installed()
+    for context in (old, new):
+        context.shutdown()
+
+
 def test_disable_casts_nests_and_survives_exceptions():
     net = Net()
     amp.initialize(net, verbosity=0)

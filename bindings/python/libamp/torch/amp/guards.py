@@ -22,6 +22,8 @@ class Guard:
         self.new: Any = None
 
     def put(self) -> None:
+        if self.new is not None:
+            return
         self.own = vars(self.owner)[self.name]
         self.new = functools.wraps(self.own)(self.make(self.own))
         setattr(self.owner, self.name, self.new)
@@ -29,6 +31,7 @@ class Guard:
     def put_back(self) -> None:
         if vars(self.owner).get(self.name) is self.new:
             setattr(self.owner, self.name, self.own)
+        self.new = None
 
 
 def _check_input(original: Any) -> Any:

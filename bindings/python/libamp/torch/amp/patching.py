@@ -59,6 +59,8 @@ class Site:
 
 
 _lock = threading.RLock()
+_busy = False  # this thread, which has the lock, is in the middle of something
+_ended: list[Any] = []  # contexts that no longer patch, not yet taken note of
 _contexts: list[Any] = []
 _models: weakref.WeakSet[Any] = weakref.WeakSet()
 _sites: dict[tuple[str, str], Site] = {}
@@ -167,6 +169,29 @@ def _report(op: str, before: int, after: int) -> None:
     print(f"{_TYPES[before]}->{_TYPES[after]} ({op})", file=sys.stdout)
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One change at a time. Contexts may end in the garbage collector, in the middle of anything: see uninstall."""
+    global _busy
+    with _lock:
+        outer, _busy = _busy, True
+        try:
+            yield
+        finally:
+            _busy = outer
+            if not outer:
+                _settle()
+
+
+def _settle() -> None:
+    while _ended:
+        context = _ended.pop()
+        if context in _contexts:
+            _contexts.remove(context)
+    if _sites and not _contexts:
+        _restore()
+
+
 def install(
     context: Any,
     verbosity: int = 1,
@@ -176,31 +201,34 @@ def install(
 ) -> None:
     """From now on torch's functions obey this context where its scope, or none, is entered. `models`: their attributes
     may hold torch's functions. verbosity 2 prints every cast."""
-    with _lock:
-        first = not _contexts
-        taken = registry.take()
-        for site in [*_listed(lists or "apex"), *_registered(taken)]:
+    with _alone():
+        for site in [*_listed(lists or "apex"), *_registered(registry.take())]:
             site.put()
-        if first:
-            for guard in GUARDS:
-                guard.put()
+        for guard in GUARDS:
+            guard.put()
+        _models.update(models)
         sweep = Sweep(_forward_map())
         sweep.modules()
-        _models.update(models)
         sweep.torch_modules(_models)
         _core.add_policy(context, _report if verbosity >= 2 else None, allow_banned)
         _contexts.append(context)
-        _forget_compiled()
+    _forget_compiled()
 
 
-def uninstall(context: Any) -> None:
-    """No longer. The last context's end restores every function where it stood."""
-    with _lock:
-        if not _core.remove_policy(context):
-            return
-        _contexts.remove(context)
-        if not _contexts:
-            _restore()
+def uninstall(context: Any, collected: bool = False) -> None:
+    """No longer. The last context's end restores every function where it stood. `collected`: called by the garbage
+    collector, which may have come in the middle of another change: that one takes note at its end."""
+    if not _core.remove_policy(context):
+        return
+    _ended.append(context)
+    if not _lock.acquire(blocking=not collected):
+        return
+    try:
+        if not _busy:
+            _settle()
+    finally:
+        _lock.release()
+    if not collected:
         _forget_compiled()
 
 
@@ -231,7 +259,7 @@ def installed() -> bool:
 @contextlib.contextmanager
 def originals() -> Iterator[None]:
     """torch's own functions in their places for a while, for compilers that read them: for the whole process."""
-    with _lock:
+    with _alone():
         present = [site for site in _sites.values() if vars(site.owner).get(site.name) is site.patched]
         for site in reversed(present):
             site.put_back()

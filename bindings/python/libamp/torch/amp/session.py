@@ -103,15 +103,15 @@ _lock = threading.RLock()
 _sessions: list[weakref.ref[Session]] = []
 
 
-def _uninstall(context: Any) -> None:
+def _uninstall(context: Any, collected: bool = False) -> None:
     from . import patching
 
-    patching.uninstall(context)
+    patching.uninstall(context, collected)
 
 
 def _end_context(context: Any, patches: bool) -> None:
     if patches:
-        _uninstall(context)
+        _uninstall(context, collected=True)
     context.shutdown()
 
 
