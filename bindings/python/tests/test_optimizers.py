@@ -400,6 +400,42 @@ def test_grad_scaler_leaves_unscaling_and_skipping_to_the_step(dtype):
         assert not hasattr(optimizer, "found_inf")
 
 
+@pytest.mark.parametrize("make", [lambda p: fused.FusedAdam(p, capturable=True), fused.FusedMixedPrecisionLamb])
+def test_the_count_of_steps_stays_one_tensor(make):
+    """A captured graph knows it by its address."""
+    params = [nn.Parameter(v) for v in values(torch.float32)]
+    optimizer = run(make, params, 1)
+    step = optimizer.param_groups[0]["step"]
+    address = step.data_ptr()
+    train(optimizer, params, range(1, 4))
+    assert optimizer.param_groups[0]["step"].data_ptr() == address and int(step) == 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("make", [lambda p: fused.FusedAdam(p, LR, capturable=True), fused.FusedMixedPrecisionLamb])
+def test_steps_in_a_cuda_graph(make):
+    sets = [[nn.Parameter(v.cuda()) for v in values(torch.float32)] for _ in range(2)]
+    for params in sets:
+        for p, g in zip(params, gradient(0, params), strict=True):
+            p.grad = g.cuda()
+    eager, captured = make(sets[0]), make(sets[1])
+    for _ in range(5):
+        eager.step()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        captured.step()
+        captured.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured.step()
+    for _ in range(3):
+        graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(*sets, strict=True))
+    assert int(captured.param_groups[0]["step"]) == 5
+
+
 def test_a_scaler_may_be_handed_to_step():
     params = [nn.Parameter(torch.ones(4))]
     optimizer = fused.FusedAdam(params, lr=0.5, capturable=True)

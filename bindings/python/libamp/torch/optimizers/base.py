@@ -14,7 +14,6 @@ from ... import ArgumentError, kernels
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-
 _known: Any = WeakIdKeyDictionary()  # tensor -> its version and its number
 
 
@@ -49,9 +48,13 @@ def fused_step(
             raise
         for device in devices:
             which = [i for i, param in enumerate(params) if param.device == device]
-            lists = {"params": params, "grads": grads, "model_params": model_params, "steps": steps, **state}
+            own = steps[which].to(device) if isinstance(steps, torch.Tensor) else steps
+            lists = {"params": params, "grads": grads, "model_params": model_params, "steps": own, **state}
             part = {n: [v[i] for i in which] if isinstance(v, list) else v for n, v in lists.items()}
-            _step_of_copies(rule, part, numbers)
+            there = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in numbers.items()}
+            _step_of_copies(rule, part, there)
+            if isinstance(steps, torch.Tensor):
+                steps[which] = own.to(steps.device)
 
 
 def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -> None:
@@ -115,6 +118,14 @@ class FusedOptimizer(torch.optim.Optimizer):
         before = int(group.get("step", 0))
         group["step"] = before + 1
         return before
+
+    @staticmethod
+    def _step_tensor(group: dict[str, Any], device: torch.device) -> torch.Tensor:
+        """group["step"] as a tensor on the device, which stays the same one: a captured graph reads and writes it."""
+        step = torch.as_tensor(group.get("step", 0), dtype=torch.int64, device=device).reshape(1)
+        if step is not group.get("step"):
+            group["step"] = step
+        return step
 
     def _lists(self, group: dict[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, Any]]]:
         """Parameters that have gradients, these, and their states."""

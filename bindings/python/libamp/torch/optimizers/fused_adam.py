@@ -109,7 +109,7 @@ class FusedAdam(FusedOptimizer):
         if not params:
             return
         device = params[0].device
-        step = torch.as_tensor(group.get("step", 0), dtype=torch.int64, device=device).reshape(1)
+        step = self._step_tensor(group, device)
         counts = step.expand(len(params)).contiguous()  # each tensor's, which the kernel advances unless it skips
         moments = of_each(states, *self._moments)
         masters = [state.get("master_param", param) for param, state in zip(params, states, strict=True)]
@@ -124,4 +124,4 @@ class FusedAdam(FusedOptimizer):
             **scaling.arguments(device),
             **self._numbers(group),
         )
-        group["step"] = counts[:1]
+        step.copy_(counts[:1])

@@ -17,7 +17,8 @@ def global_norm(grads: list[torch.Tensor], scale: Any = 1.0) -> Any:
     norms = []
     for device, own in by_device.items():
         norm = torch.zeros(1, dtype=torch.float32, device=device)
-        kernels.check([g.contiguous() for g in own], scale, norm=norm, found_inf=torch.zeros_like(norm))
+        there = scale.to(device) if isinstance(scale, torch.Tensor) else scale
+        kernels.check([g.contiguous() for g in own], there, norm=norm, found_inf=torch.zeros_like(norm))
         norms.append(norm)
     if len(norms) == 1:
         return norms[0]
