@@ -60,6 +60,7 @@ static void cancel_brackets(amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++) /* also what delayed brackets set aside */
         (void)amp__grads_cancel(context->optimizers[i].params, context->optimizers[i].n_params, true);
     for (size_t i = 0; i < context->n_params; i++) (void)amp__grads_unscale(context->params[i]);
+    (void)amp__places_flush(context);
     for (uint32_t i = 0; i < context->properties.num_losses; i++)
         if (context->brackets[i].open) amp__bracket_close(&context->brackets[i]);
 }

@@ -49,7 +49,7 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
         out->data = param->fp32.data;
         out->dtype = AMP_FLOAT32;
     } else {
-        AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
+        AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
         AMP_TRY(amp__param_check(param, &now));
         out->data = now.data;
         out->dtype = now.dtype;
@@ -79,6 +79,7 @@ AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, s
         entry->struct_size = stride;
         AMP_TRY(amp__fill_struct(entry, stride, sizeof filled, &filled, sizeof filled, "amp_master"));
     }
+    AMP_TRY(amp__places_flush(optimizer->context));
     *count = optimizer->n_params;
     return AMP_OK;
 }
@@ -120,6 +121,7 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
                   (double)max_norm);
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
+    if (optimizer->context->n_places) return amp__clip_there(optimizer, max_norm, norm);
     AMP_TRY(norm_of_all(optimizer, total_norm(optimizer, &total), &total));
     const float factor = amp__clip_factor(total, max_norm);
     if (factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
@@ -134,11 +136,15 @@ AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
                   (double)max_value);
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_value", "it clips gradients"));
-    return amp__grads_clamp(optimizer->params, optimizer->n_params, max_value);
+    const amp_context *context = optimizer->context;
+    for (size_t i = 0; i < context->n_places; i++)
+        context->places[i]->args.factor = (amp_factor){ NULL, max_value, AMP_FACTOR_AS_IT_IS };
+    AMP_TRY(amp__grads_clamp(optimizer->params, optimizer->n_params, max_value));
+    return amp__places_flush(context);
 }
 
 AMP_API amp_status amp_masters_reconcile(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
     for (size_t i = 0; i < context->n_params; i++) AMP_TRY(amp__master_reconcile(context->params[i], true));
-    return AMP_OK;
+    return amp__places_flush(context);
 }

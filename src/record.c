@@ -11,3 +11,12 @@ AMP_API amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_re
     return amp__fill_struct(record, record->struct_size, sizeof *record, &context->brackets[loss_id].record,
                             sizeof *record, "amp_record");
 }
+
+AMP_API amp_status amp_check(amp_context *context) {
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_check: context is NULL");
+    AMP_TRY(amp__take_error(context));
+    AMP_TRY(amp__there_learn_all(context));
+    for (uint32_t i = 0; context->skips && i < context->properties.num_losses; i++)
+        AMP_TRY(amp__bracket_check_skips(&context->brackets[i], true));
+    return AMP_OK;
+}

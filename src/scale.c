@@ -11,7 +11,9 @@ static amp_status find_scale(amp_context *context, uint32_t loss_id, const char 
                   (unsigned)context->properties.num_losses);
     *host = context->n_optimizers ? &context->optimizers[0].host : context->n_models ? &context->models[0].host : NULL;
     AMP_RETURN_IF(!*host, AMP_ERR_WRONG_STATE, "%s: the context has no model and no optimizer, so no host", who);
-    const struct amp__bracket *bracket = &context->brackets[loss_id];
+    struct amp__bracket *bracket = &context->brackets[loss_id];
+    if (!bracket->open || bracket->blind) AMP_TRY(amp__there_learn(bracket));
+    if (bracket->there) bracket->scale = bracket->scaler.scale;
     *scale = bracket->open ? bracket->scale : bracket->scaler.scale;
     return AMP_OK;
 }

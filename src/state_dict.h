@@ -55,6 +55,7 @@ struct amp__image {
         const void *data;
         uint64_t size;
         amp_dtype dtype; /* fp32, or 16 bits that are widened on the way */
+        const struct amp__place *place; /* in whose memory it is; NULL: the CPU's */
     } *tensors;
     size_t n_tensors;
     uint64_t bytes; /* all */

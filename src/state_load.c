@@ -13,6 +13,7 @@ struct target {
     void *elements; /* the host's */
     float *moment;  /* NULL: the parameter itself */
     uint64_t size;  /* of the moment */
+    struct amp__place *place; /* in whose memory all that is; NULL: the CPU's */
 };
 
 struct load {
@@ -64,7 +65,7 @@ static amp_status list_moments(struct load *load, size_t i) {
         if (!name) return amp__fail_memory();
         load->targets[load->n_targets++] =
             (struct target){ .name = name, .param = own->param, .moment = own->state->moments[k],
-                             .size = amp__optim_moment_size(own->rule, k, own->state->size) };
+                             .size = amp__optim_moment_size(own->rule, k, own->state->size), .place = own->state->place };
     }
     return AMP_OK;
 }
@@ -77,7 +78,7 @@ static amp_status list_candidates(struct load *load) {
     if (!load->targets || !load->steps) return amp__fail_memory();
     for (size_t i = 0; i < load->context->n_params; i++) {
         struct amp__param *param = load->context->params[i];
-        if (amp__state_holds(param)) load->targets[load->n_targets++] = (struct target){ .name = param->name, .param = param };
+        if (amp__state_holds(param)) load->targets[load->n_targets++] = (struct target){ .name = param->name, .param = param, .place = param->place };
     }
     for (size_t i = 0; i < load->n_owns; i++) AMP_TRY(list_moments(load, i));
     qsort(load->targets, load->n_targets, sizeof *load->targets, by_name);
@@ -196,6 +197,39 @@ static void round_into(const struct target *target, const char *src) {
     }
 }
 
+/* The same for what is in a device's memory; what is rounded there follows with the next flush. */
+static amp_status set_there(const struct target *target, const char *src) {
+    struct amp__param *param = target->param;
+    const uint64_t bytes = param->size * sizeof(float);
+    uint16_t low[1024];
+    if (target->moment) return amp__place_in(target->place, target->moment, src, target->size * sizeof(float));
+    if (param->has_master) {
+        AMP_TRY(amp__place_in(target->place, param->fp32.data, src, bytes));
+        amp__master_round(param, target->elements);
+        return AMP_OK;
+    }
+    if (param->dtype == AMP_FLOAT32) return amp__place_in(target->place, target->elements, src, bytes);
+    for (uint64_t at = 0; at < param->size; at += AMP_COUNT(low)) {
+        float wide[AMP_COUNT(low)];
+        const uint64_t left = param->size - at, n = left < AMP_COUNT(low) ? left : AMP_COUNT(low);
+        const amp_span dst = { low, n, param->dtype, 0 }, from = { wide, n, AMP_FLOAT32, 0 };
+        memcpy(wide, src + 4 * at, (size_t)n * sizeof *wide);
+        AMP_TRY(amp_cast_list(&dst, &from, 1));
+        AMP_TRY(amp__place_in(target->place, (uint16_t *)target->elements + at, low, n * sizeof *low));
+    }
+    return AMP_OK;
+}
+
+/* After a load: devices take over what was set. Nothing but a device that is lost can make this fail. */
+static amp_status tell_devices(amp_context *context) {
+    AMP_TRY(amp__places_flush(context));
+    for (size_t i = 0; i < context->n_optimizers; i++)
+        if (context->optimizers[i].optim) AMP_TRY(amp__fused_there_steps(&context->optimizers[i], true));
+    for (uint32_t i = 0; context->skips && i < context->properties.num_losses; i++)
+        AMP_TRY(amp__there_set(&context->brackets[i]));
+    return AMP_OK;
+}
+
 static void set_parameter(const struct target *target, const char *data) {
     const char *src = data + target->tensor->begin;
     struct amp__param *param = target->param;
@@ -228,10 +262,15 @@ static void report(struct load *load, bool same_mode) {
     if (text.length) (void)amp__warn(load->context, "the loaded state was saved under another configuration: %s", line);
 }
 
-static void apply(struct load *load) {
+static amp_status apply(struct load *load) {
     const bool same_mode = amp__state_same_mode(load->context, &load->header);
-    for (size_t i = 0; i < load->n_targets; i++)
-        if (load->targets[i].tensor) set_parameter(&load->targets[i], load->data);
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < load->n_targets; i++) {
+        const struct target *target = &load->targets[i];
+        if (!target->tensor) continue;
+        if (!target->place) set_parameter(target, load->data);
+        else if (status == AMP_OK) status = set_there(target, load->data + target->tensor->begin);
+    }
     for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
     /* the elements changed and the host's versions did not */
     amp__cache_retire(&load->context->cache, false);
@@ -239,6 +278,7 @@ static void apply(struct load *load) {
     report(load, same_mode);
     for (uint32_t i = 0; same_mode && i < load->n_scalers; i++)
         amp__state_set_scaler(load->context, i, &load->scalers[i]);
+    return status == AMP_OK ? tell_devices(load->context) : status;
 }
 
 static amp_status load_safetensors(struct load *load, const struct amp__source *source) {
@@ -246,8 +286,7 @@ static amp_status load_safetensors(struct load *load, const struct amp__source *
     AMP_TRY(amp__state_get_scalers(load->context, &load->header, &load->scalers, &load->n_scalers, &load->file_scalers));
     AMP_TRY(match(load));
     AMP_TRY(read_data(load, source));
-    apply(load);
-    return AMP_OK;
+    return apply(load);
 }
 
 /* ---- Apex's form ---- */
@@ -286,7 +325,7 @@ static amp_status load_apex(amp_context *context, const struct amp__source *sour
     if (status != AMP_OK) return status;
     apply_apex(context, scalers, n);
     amp__free(scalers);
-    return AMP_OK;
+    return tell_devices(context);
 }
 
 /* Text begins with a brace or a blank and has no zero byte; the length of any header below 2^56 bytes has one. */
@@ -302,6 +341,7 @@ static amp_status is_text(const struct amp__source *source, bool *text) {
 
 amp_status amp__state_apply(amp_context *context, const struct amp__source *source) {
     bool text;
+    AMP_TRY(amp__there_learn_all(context));
     AMP_TRY(is_text(source, &text));
     if (text) return load_apex(context, source);
     struct load load = { .context = context };

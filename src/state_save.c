@@ -11,7 +11,7 @@ bool amp__state_holds(const struct amp__param *param) {
 }
 
 amp_status amp__state_elements(const struct amp__param *param, struct amp__elements *now) {
-    AMP_TRY(amp__host_elements(param->host, param->tensor, param->name, now));
+    AMP_TRY(amp__param_block(param, param->tensor, param->name, now));
     AMP_RETURN_IF(now->size != param->size || now->dtype != param->dtype, AMP_ERR_WRONG_STATE,
                   "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its storage",
                   param->name, (unsigned long long)param->size, amp__dtype_name(param->dtype),
@@ -54,8 +54,8 @@ static amp_status add_tensor(struct amp__param *param, struct amp__header *heade
     const amp_status status = amp__header_add(header, param->name, now.shape, now.ndim, now.size);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     image->tensors[image->n_tensors++] =
-        param->has_master ? (struct amp__image_tensor){ param->fp32.data, param->size, AMP_FLOAT32 }
-                          : (struct amp__image_tensor){ now.data, now.size, now.dtype };
+        param->has_master ? (struct amp__image_tensor){ param->fp32.data, param->size, AMP_FLOAT32, param->place }
+                          : (struct amp__image_tensor){ now.data, now.size, now.dtype, param->place };
     return AMP_OK;
 }
 
@@ -69,12 +69,13 @@ static amp_status add_moments(const struct amp__state_own *own, struct amp__head
         if (!own->state->moments[k]) continue;
         char *name = amp__state_moment_name(own, k);
         if (!name) return amp__fail_memory();
-        amp_status status = amp__host_layout(own->param->host, own->param->tensor, own->param->name, &now);
+        amp_status status = amp__param_layout(own->param, own->param->tensor, own->param->name, &now);
         if (status == AMP_OK && size == now.size) status = amp__header_add(header, name, now.shape, now.ndim, size);
         else if (status == AMP_OK) status = amp__header_add(header, name, &one, 1, size);
         amp__free(name);
         AMP_TRY(status);
-        image->tensors[image->n_tensors++] = (struct amp__image_tensor){ own->state->moments[k], size, AMP_FLOAT32 };
+        image->tensors[image->n_tensors++] = (struct amp__image_tensor){ own->state->moments[k], size, AMP_FLOAT32,
+                                                                          own->state->place };
     }
     return AMP_OK;
 }
@@ -83,6 +84,8 @@ static amp_status add_tensors(amp_context *context, struct amp__header *header, 
     struct amp__state_own *owns;
     size_t n;
     AMP_TRY(check_names(context));
+    for (size_t i = 0; i < context->n_optimizers; i++)
+        if (context->optimizers[i].optim) AMP_TRY(amp__fused_there_steps(&context->optimizers[i], false));
     AMP_TRY(amp__state_owns(context, &owns, &n));
     image->tensors = amp__alloc(context->n_params + AMP__MOMENTS * n, sizeof *image->tensors);
     amp_status status = image->tensors ? AMP_OK : amp__fail_memory();
@@ -90,10 +93,12 @@ static amp_status add_tensors(amp_context *context, struct amp__header *header, 
         if (is_saved(context->params[i])) status = add_tensor(context->params[i], header, image);
     for (size_t i = 0; i < n && status == AMP_OK; i++) status = add_moments(&owns[i], header, image);
     amp__state_owns_free(owns, n);
+    if (status == AMP_OK) return amp__places_flush(context); /* what was reconciled */
+    amp__places_drop(context);
     return status;
 }
 
-enum { BLOCK = 2048 };
+enum { BLOCK = 2048, PIECE = 1 << 20 };
 
 static amp_status write_widened(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
     float wide[BLOCK];
@@ -107,10 +112,27 @@ static amp_status write_widened(const struct amp__image_tensor *tensor, amp__wri
     return AMP_OK;
 }
 
+/* What is in a device's memory comes through a block of ours, piece by piece. */
+static amp_status write_from(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
+    const size_t width = amp__dtype_size(tensor->dtype);
+    void *piece = amp__alloc(PIECE, width);
+    amp_status status = piece ? AMP_OK : amp__fail_memory();
+    for (uint64_t at = 0; at < tensor->size && status == AMP_OK; at += PIECE) {
+        const uint64_t n = tensor->size - at < PIECE ? tensor->size - at : PIECE;
+        const struct amp__image_tensor part = { piece, n, tensor->dtype, NULL };
+        status = amp__place_out(tensor->place, piece, (const char *)tensor->data + at * width, n * width);
+        if (status != AMP_OK) break;
+        status = part.dtype == AMP_FLOAT32 ? write(to, piece, (size_t)n * width) : write_widened(&part, write, to);
+    }
+    amp__free(piece);
+    return status;
+}
+
 static amp_status write_tensors(const struct amp__image *image, amp__write_fn *write, void *to) {
     for (size_t i = 0; i < image->n_tensors; i++) {
         const struct amp__image_tensor *tensor = &image->tensors[i];
-        if (tensor->dtype != AMP_FLOAT32) AMP_TRY(write_widened(tensor, write, to));
+        if (tensor->place) AMP_TRY(write_from(tensor, write, to));
+        else if (tensor->dtype != AMP_FLOAT32) AMP_TRY(write_widened(tensor, write, to));
         else if (tensor->size) AMP_TRY(write(to, tensor->data, (size_t)tensor->size * sizeof(float)));
     }
     return AMP_OK;
@@ -162,6 +184,7 @@ static amp_status make_apex(const amp_context *context, struct amp__image *image
 
 amp_status amp__image_make(amp_context *context, amp_state_format format, bool without_data, struct amp__image *out) {
     struct amp__image image = { .block = NULL };
+    AMP_TRY(amp__there_learn_all(context));
     const amp_status status = format == AMP_STATE_APEX ? make_apex(context, &image)
                                                        : make_safetensors(context, without_data, &image);
     if (status != AMP_OK) {

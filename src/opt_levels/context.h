@@ -293,6 +293,8 @@ void amp__there_forget(struct amp__bracket *bracket);
 amp_status amp__there_hear(amp_context *context);
 /* The same for one loss, and asks the device where no letter was sent. Not while its stream is being captured. */
 amp_status amp__there_learn(struct amp__bracket *bracket);
+/* Of all losses. */
+amp_status amp__there_learn_all(amp_context *context);
 /* The flag of an optimizer on the device, and the end of a step that read it. */
 const float *amp__there_skip(const struct amp__optimizer *optimizer);
 amp_status amp__there_stepped(struct amp__optimizer *optimizer);
@@ -302,6 +304,11 @@ amp_status amp__there_set(struct amp__bracket *bracket);
 
 /* overflow_here: or on another rank. */
 void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);
+
+/* ---- clip_there.c ---- */
+
+/* amp_clip_grad_norm where parameters are on devices. Waits only if the norm is wanted here, or is more than one device's. */
+amp_status amp__clip_there(struct amp__optimizer *optimizer, float max_norm, float *norm);
 
 /* ---- step.c ---- */
 

@@ -57,11 +57,6 @@ amp_status amp__take_error(amp_context *context) {
     return status == AMP_OK ? AMP_OK : amp__fail(status, "%s", text);
 }
 
-AMP_API amp_status amp_check(amp_context *context) {
-    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_check: context is NULL");
-    return amp__take_error(context);
-}
-
 amp_status amp__warn(amp_context *context, const char *format, ...) {
     char line[1024];
     va_list arguments;

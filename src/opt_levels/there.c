@@ -194,6 +194,12 @@ amp_status amp__there_learn(struct amp__bracket *bracket) {
     return AMP_OK;
 }
 
+amp_status amp__there_learn_all(amp_context *context) {
+    for (uint32_t i = 0; context->skips && i < context->properties.num_losses; i++)
+        AMP_TRY(amp__there_learn(&context->brackets[i]));
+    return AMP_OK;
+}
+
 amp_status amp__there_set(struct amp__bracket *bracket) {
     struct amp__device_scaler now;
     if (!bracket->there) return AMP_OK;

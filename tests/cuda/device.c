@@ -13,6 +13,8 @@ struct device device;
 static struct {
     int (*init)(unsigned), (*device_get)(int *, int), (*retain)(void **, int), (*set_current)(void *);
     int (*managed)(uint64_t *, size_t, unsigned), (*stream_create)(void **, unsigned), (*stream_wait)(void *);
+    int (*capture_begin)(void *, int), (*capture_end)(void *, void **), (*instantiate)(void **, void *, unsigned long long);
+    int (*graph_launch)(void *, void *);
 } driver;
 
 static void *library;
@@ -32,7 +34,9 @@ static const char *start_gpu(void) {
     if (!take(&driver.init, "cuInit") || !take(&driver.device_get, "cuDeviceGet") ||
         !take(&driver.retain, "cuDevicePrimaryCtxRetain") || !take(&driver.set_current, "cuCtxSetCurrent") ||
         !take(&driver.managed, "cuMemAllocManaged") || !take(&driver.stream_create, "cuStreamCreate") ||
-        !take(&driver.stream_wait, "cuStreamSynchronize"))
+        !take(&driver.stream_wait, "cuStreamSynchronize") || !take(&driver.capture_begin, "cuStreamBeginCapture_v2") ||
+        !take(&driver.capture_end, "cuStreamEndCapture") || !take(&driver.instantiate, "cuGraphInstantiateWithFlags") ||
+        !take(&driver.graph_launch, "cuGraphLaunch"))
         return "the NVIDIA driver is too old";
     if (driver.init(0) || driver.device_get(&first, 0)) return "there is no NVIDIA GPU";
     if (driver.retain(&context, first) || driver.set_current(context)) return "the GPU gives no context";
@@ -84,4 +88,27 @@ void device_set_capability(int capability) { device.fake->capability = capabilit
 
 void device_wait(void) {
     if (!device.fake) ck_assert_int_eq(driver.stream_wait(device.stream), 0);
+}
+
+static void *executable;
+
+void device_capture_begin(void) {
+    enum { THREAD_LOCAL = 1 };
+    if (device.fake) device.tools->capture_begin();
+    else ck_assert_int_eq(driver.capture_begin(device.stream, THREAD_LOCAL), 0);
+}
+
+void device_capture_end(void) {
+    void *graph = NULL;
+    if (device.fake) {
+        device.tools->capture_end();
+        return;
+    }
+    ck_assert_int_eq(driver.capture_end(device.stream, &graph), 0);
+    ck_assert_int_eq(driver.instantiate(&executable, graph, 0), 0);
+}
+
+void device_replay(void) {
+    if (device.fake) device.tools->replay();
+    else ck_assert_int_eq(driver.graph_launch(executable, device.stream), 0);
 }

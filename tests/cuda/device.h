@@ -22,6 +22,10 @@ const char *device_start(int real);
 /* Memory that device and host see, zeroed, until device_end; a GPU's goes with the process. */
 void *device_alloc(size_t bytes);
 void device_end(void);
+/* Work becomes a graph instead of being run, and the graph runs; one at a time. */
+void device_capture_begin(void);
+void device_capture_end(void);
+void device_replay(void);
 /* The stream's work is done. */
 void device_wait(void);
 

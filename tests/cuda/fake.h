@@ -20,6 +20,7 @@ struct fake {
     int pools;                    /* the device allocates in a stream's order */
     int capability;               /* 10 * major + minor; 0: 9.0 */
     float clock;                  /* what events record */
+    int event_waits;              /* for an event */
     int lazy;                     /* work runs when somebody waits for it, as late as CUDA allows */
 };
 

@@ -215,6 +215,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     (void)event;
     CALLED();
     forbidden_in_capture();
+    F.event_waits++;
     fake_flush();
     return cudaSuccess;
 }

@@ -105,6 +105,217 @@ START_TEST(test_trainings) {
 }
 END_TEST
 
+/* ---- graphs ---- */
+
+struct run {
+    struct host *host;
+    amp_context *context;
+};
+
+static struct run start(const struct kind *kind) {
+    struct run run = { host_new(false, kind->mixed, kind->fixed, kind->stepping), NULL };
+    amp_model *model = &run.host->model;
+    amp_optimizer *optimizer = &run.host->optimizer;
+    amp_config config = AMP_CONFIG_INIT;
+    config.level = kind->level;
+    config.window = 4;
+    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &run.context) == AMP_OK, "%s", amp_last_error());
+    return run;
+}
+
+static void stop(struct run *run, float *weights, amp_record *record) {
+    *record = (amp_record)AMP_RECORD_INIT;
+    ck_assert_int_eq(amp_get_record(run->context, 0, record), AMP_OK);
+    host_read(run->host, weights, ELEMENTS);
+    ck_assert_msg(amp_shutdown(run->context) == AMP_OK, "%s", amp_last_error());
+    host_read(run->host, weights + ELEMENTS, ELEMENTS);
+    host_free(run->host);
+}
+
+static void bracket_and_step(struct host *host, const struct kind *kind) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_assert_msg(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) == AMP_OK, "%s", amp_last_error());
+    host_backward(host, scaled.loss, 1.0f);
+    ck_assert_msg(amp_scale_loss_end(&scaled) == AMP_OK, "%s", amp_last_error());
+    ck_assert_int_eq(scaled.action, AMP_STEP_ON_DEVICE);
+    host_step(host, kind->stepping);
+}
+
+enum { REPLAYS = 1000, WARM_UP = 3 };
+
+static const struct kind graphs[] = {
+    { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
+    { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
+    { "O1 there", AMP_O1, STEP_THERE, false, false, 1, 0.0f },
+    { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
+};
+
+/* begin, backward, end and step once, and then as a graph: the same weights and the same record as without. */
+START_TEST(test_graph) {
+    const struct kind *kind = &graphs[_i];
+    static float expected[2 * ELEMENTS], weights[2 * ELEMENTS];
+    amp_record plain, replayed;
+    struct run run = start(kind);
+    for (int i = 0; i < WARM_UP + REPLAYS; i++) {
+        host_clear(run.host);
+        host_set_targets(run.host, target_of(i));
+        bracket_and_step(run.host, kind);
+    }
+    stop(&run, expected, &plain);
+    run = start(kind);
+    for (int i = 0; i < WARM_UP + REPLAYS; i++) {
+        if (i <= WARM_UP) host_clear(run.host);
+        host_set_targets(run.host, target_of(i));
+        if (i == WARM_UP) device_capture_begin();
+        if (i <= WARM_UP) bracket_and_step(run.host, kind);
+        if (i == WARM_UP) device_capture_end();
+        if (i >= WARM_UP) device_replay();
+    }
+    if (device.fake) ck_assert_int_eq(device.fake->broke_capture, 0);
+    stop(&run, weights, &replayed);
+    for (size_t i = 0; i < 2 * ELEMENTS; i++)
+        ck_assert_msg(expected[i] == weights[i], "%s, element %zu: %a replayed, %a without a graph", kind->name, i,
+                      (double)weights[i], (double)expected[i]);
+    ck_assert_uint_gt(plain.skipped, 100);
+    ck_assert(plain.brackets == replayed.brackets && plain.skipped == replayed.skipped);
+    ck_assert(plain.scale_after == replayed.scale_after && plain.unskipped == replayed.unskipped);
+    ck_assert_pstr_eq(replayed.first_nonfinite, "c");
+}
+END_TEST
+
+/* A graph cannot ask the host: what would is refused, and leaves nothing behind. */
+START_TEST(test_graph_refused) {
+    const struct kind kind = { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f };
+    static float weights[2 * ELEMENTS];
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_record record = AMP_RECORD_INIT;
+    struct run run = start(&kind);
+    iterate(run.host, &kind, 0);
+    device_capture_begin();
+    ck_assert_int_eq(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled), AMP_ERR_WRONG_STATE);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "while the stream is being captured"));
+    device_capture_end();
+    iterate(run.host, &kind, 1);
+    stop(&run, weights, &record);
+    ck_assert_uint_eq(record.brackets, 2);
+}
+END_TEST
+
+/* ---- what it costs ---- */
+
+START_TEST(test_waits) {
+    static const struct {
+        struct kind kind;
+        int waits, launches;
+    } rows[] = {
+        /* backward 2; a check and the scaler; two of the step */
+        { { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f }, 0, 6 },
+        { { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f }, 0, 6 },
+        { { "O1 there", AMP_O1, STEP_THERE, false, false, 1, 0.0f }, 0, 6 },
+        /* the gradients are shown rounded once, and the masters */
+        { { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f }, 0, 8 },
+        { { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f }, 1, 6 },
+    };
+    static float weights[2 * ELEMENTS];
+    amp_record record;
+    struct run run = start(&rows[_i].kind);
+    struct fake *fake = device.fake;
+    if (!fake) return;
+    host_clear(run.host);
+    fake->lazy = 0; /* blocks that are freed come back at once, at the same addresses */
+    for (int i = 0; i < 8; i++) {
+        host_clear(run.host);
+        host_set_targets(run.host, 0.25f);
+        const int waits = fake->waits, events = fake->event_waits, launches = fake->launches, uploads = fake->uploads;
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        ck_assert_int_eq(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled), AMP_OK);
+        host_backward(run.host, scaled.loss, 1.0f);
+        ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+        const int until_end = fake->event_waits - events;
+        host_step(run.host, rows[_i].kind.stepping);
+        if (i < 4) continue;
+        ck_assert_int_eq(fake->waits, waits);
+        ck_assert_int_eq(fake->uploads, uploads);
+        ck_assert_int_eq(until_end, rows[_i].waits); /* of a post that was taken: it has come long ago */
+        ck_assert_int_eq(fake->event_waits - events, 2 * rows[_i].waits);
+        ck_assert_int_eq(fake->launches - launches, rows[_i].launches);
+    }
+    stop(&run, weights, &record);
+}
+END_TEST
+
+/* ---- clipping, masters, checkpoints ---- */
+
+static void clipped(const struct kind *kind, bool on_cpu, float *weights, float *norms) {
+    struct host *host = host_new(on_cpu, kind->mixed && !on_cpu, kind->fixed, kind->stepping);
+    ck_assert_int_eq(amp_initialize(&host->model, &host->optimizer, kind->level), AMP_OK);
+    for (int i = 0; i < 10; i++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        host_clear(host);
+        host_set_targets(host, i == 4 ? INFINITY : 0.25f);
+        ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled), AMP_OK);
+        host_backward(host, scaled.loss, 1.0f);
+        ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+        norms[i] = -1.0f;
+        if (i % 3 == 0) ck_assert_msg(amp_clip_grad_norm(&host->optimizer, 1.5f, &norms[i]) == AMP_OK, "%s", amp_last_error());
+        if (i % 3 == 1) ck_assert_int_eq(amp_clip_grad_norm(&host->optimizer, 1.5f, NULL), AMP_OK);
+        if (i % 3 == 2) ck_assert_int_eq(amp_clip_grad_value(&host->optimizer, 0.01f), AMP_OK);
+        host_step(host, kind->stepping);
+    }
+    host_read(host, weights, ELEMENTS);
+    ck_assert_int_eq(amp_shutdown(host->model.amp), AMP_OK);
+    host_free(host);
+}
+
+START_TEST(test_clipping) {
+    static const struct kind clipping[] = {
+        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f }, { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
+        { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f }, { "O1 mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
+        { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f },
+    };
+    static float here[ELEMENTS], there[ELEMENTS];
+    float norms[10], norms_there[10];
+    clipped(&clipping[_i], true, here, norms);
+    clipped(&clipping[_i], false, there, norms_there);
+    for (int i = 0; i < 10; i++)
+        ck_assert_msg(fabsf(norms[i] - norms_there[i]) <= 1e-6f * fabsf(norms[i]) || !isfinite(norms[i]), "norm %d: %g, not %g", i,
+                      (double)norms_there[i], (double)norms[i]);
+    for (size_t i = 0; i < host_elements(); i++) /* a norm may differ in its last bit, and weights of 16 bits by one of theirs */
+        ck_assert_msg(fabsf(here[i] - there[i]) <= 0x1p-10f * fabsf(here[i]) + 1e-6f, "%s, element %zu: %a, not %a",
+                      clipping[_i].name, i, (double)there[i], (double)here[i]);
+}
+END_TEST
+
+/* Saved in the middle, loaded into another: both end alike, and the file is the CPU's. */
+START_TEST(test_checkpoints) {
+    static const struct kind saved[] = {
+        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f }, { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
+        { "O3 fused", AMP_O3, STEP_FUSED, false, false, 1, 0.0f }, { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
+        { "O2 mixed", AMP_O2, STEP_FUSED, true, false, 1, 0.0f },
+    };
+    const struct kind *kind = &saved[_i];
+    static float first[2 * ELEMENTS], second[2 * ELEMENTS];
+    static char state[1 << 18], again[sizeof state];
+    size_t size = 0, size_again = 0;
+    amp_record of_first, of_second;
+    struct run run = start(kind), other = start(kind);
+    for (int i = 0; i < 9; i++) iterate(run.host, kind, i);
+    host_clear(run.host);
+    if (amp_state_save_memory(run.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size) == AMP_ERR_UNSUPPORTED) return;
+    ck_assert_msg(size > 0, "%s", amp_last_error());
+    ck_assert_msg(amp_state_load_memory(other.context, state, size) == AMP_OK, "%s", amp_last_error());
+    ck_assert_int_eq(amp_state_save_memory(other.context, AMP_STATE_SAFETENSORS, again, sizeof again, &size_again), AMP_OK);
+    ck_assert_uint_eq(size, size_again);
+    ck_assert(!memcmp(state, again, size));
+    for (int i = 9; i < 20; i++) iterate(run.host, kind, i), iterate(other.host, kind, i);
+    host_clear(run.host), host_clear(other.host);
+    stop(&run, first, &of_first), stop(&other, second, &of_second);
+    ck_assert(!memcmp(first, second, sizeof first));
+    ck_assert(of_first.scale_after == of_second.scale_after && of_first.brackets == of_second.brackets);
+    ck_assert_uint_eq(of_second.brackets, 20);
+}
+END_TEST
+
 static void lazily(void) {
     if (device.fake) *device.fake = (struct fake){ .devices = 2, .pools = 1, .lazy = 1, .blocks = device.fake->blocks,
                                                    .streams = device.fake->streams };
@@ -122,6 +333,11 @@ Suite *suite_host(void) {
     tcase_set_timeout(tcase, 120);
     tcase_add_checked_fixture(tcase, lazily, at_once);
     tcase_add_loop_test(tcase, test_trainings, 0, sizeof kinds / sizeof *kinds);
+    tcase_add_loop_test(tcase, test_graph, 0, sizeof graphs / sizeof *graphs);
+    tcase_add_test(tcase, test_graph_refused);
+    tcase_add_loop_test(tcase, test_waits, 0, 5);
+    tcase_add_loop_test(tcase, test_clipping, 0, 5);
+    tcase_add_loop_test(tcase, test_checkpoints, 0, 5);
     suite_add_tcase(suite, tcase);
     return suite;
 }
