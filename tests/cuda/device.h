@@ -33,6 +33,7 @@ Suite *suite_calls(void);
 Suite *suite_faults(void);
 Suite *suite_device_scaler(void);
 Suite *suite_products(void);
+Suite *suite_ops(void);
 Suite *suite_product_calls(void);
 Suite *suite_product_faults(void);
 Suite *suite_host(void);

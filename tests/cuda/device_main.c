@@ -24,6 +24,7 @@ int main(int argc, char **argv) {
     SRunner *runner = srunner_create(suite_calls());
     srunner_add_suite(runner, suite_device_scaler());
     srunner_add_suite(runner, suite_products());
+    srunner_add_suite(runner, suite_ops());
     if (!real) srunner_add_suite(runner, suite_faults());
     if (!real) srunner_add_suite(runner, suite_product_calls());
     if (!real) srunner_add_suite(runner, suite_product_faults());

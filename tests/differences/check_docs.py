@@ -75,7 +75,7 @@ def statuses(root):
 
 def structures(root):
     sized = set()
-    for header in ("amp.h", "amp_kernels.h", "amp_optim.h"):
+    for header in ("amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h"):
         code = COMMENT.sub("", read(root, f"include/{header}"))
         sized |= {name for body, name in re.findall(r"typedef struct \w+ \{((?:[^{}]|\{[^{}]*\})*)\} (\w+);", code)
                   if "uint32_t struct_size" in body}
