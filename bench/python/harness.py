@@ -42,6 +42,11 @@ class Bench:
 
     def pair(self, name, size, ours, reference, against, *, goal=0.0, moved=None, device="cpu"):
         """Two functions that do the same work. moved: bytes that one call reads and writes, for GB/s instead of us."""
+        try:
+            reference()
+        except NotImplementedError as error:
+            print(f"{self.group:<8} {name:<34} {size:<15} left out: {str(error).splitlines()[0][:80]}")
+            return
         first, second = self._measure([ours, reference], device)
         unit, scale = ("GB/s", lambda t: moved / t * 1e-9) if moved else ("us", lambda t: t * 1e6)
         self._add(name, size, unit, [scale(t) for t in first], [scale(t) for t in second],

@@ -5,7 +5,7 @@
 
 static PyObject *tensor_class; /* torch.Tensor, once it was seen */
 static const dl_exchange *exchange; /* torch's, from 2.10 on, or NULL */
-static PyObject *increment_version; /* torch.autograd.graph's, or NULL: an old torch has none */
+static PyObject *increment_version; /* torch.autograd.graph's, or NULL: torch 2.0 has none */
 
 /* torch's types that libamp computes in */
 static struct { const char *name; amp_dtype dtype; PyObject *object; } types[] = {
@@ -174,14 +174,22 @@ bool amp_py_torch_stream(amp_device device, void **stream)
     return find_torch() && exchange != NULL && exchange->current_stream(device.type, device.id, stream) == 0;
 }
 
+/* tensor.detach().as_strided((0,), (1,)).zero_(): no element is written, and the counter that views share goes on. */
+static PyObject *write_nothing(PyObject *tensor)
+{
+    PyObject *detached = PyObject_CallMethod(tensor, "detach", NULL);
+    PyObject *nothing = detached ? PyObject_CallMethod(detached, "as_strided", "((i)(i))", 0, 1) : NULL;
+    PyObject *done = nothing ? PyObject_CallMethod(nothing, "zero_", NULL) : NULL;
+    Py_XDECREF(nothing);
+    Py_XDECREF(detached);
+    return done;
+}
+
 /* All at once where torch can; a torch that takes one at a time, or a tensor made in inference mode, which has no version, is
  * no reason to fail. */
 int amp_py_touch_torch(PyObject *tensors)
 {
-    if (increment_version == NULL) {
-        return 0;
-    }
-    PyObject *done = PyObject_CallFunctionObjArgs(increment_version, tensors, NULL);
+    PyObject *done = increment_version ? PyObject_CallFunctionObjArgs(increment_version, tensors, NULL) : NULL;
     if (done != NULL) {
         Py_DECREF(done);
         return 0;
@@ -190,7 +198,9 @@ int amp_py_touch_torch(PyObject *tensors)
     Py_ssize_t n = PySequence_Size(tensors);
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *tensor = PySequence_GetItem(tensors, i);
-        done = tensor ? PyObject_CallFunctionObjArgs(increment_version, tensor, NULL) : NULL;
+        done = tensor == NULL ? NULL
+             : increment_version ? PyObject_CallFunctionObjArgs(increment_version, tensor, NULL)
+                                 : write_nothing(tensor);
         if (done == NULL) {
             PyErr_Clear();
         }

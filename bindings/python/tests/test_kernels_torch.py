@@ -30,7 +30,10 @@ def test_unscale_is_torchs():
     grads = [torch.randn(shape) for shape in ((100,), (3, 7), (), (0,))]
     want = [g.clone() for g in grads]
     found = torch.zeros(1)
-    torch._amp_foreach_non_finite_check_and_unscale_(want, found, torch.full((1,), 1 / 1024))
+    try:
+        torch._amp_foreach_non_finite_check_and_unscale_(want, found, torch.full((1,), 1 / 1024))
+    except NotImplementedError:  # torch 2.0 has it on GPUs alone
+        want = [g * (1 / 1024) for g in grads]
     assert kernels.scale(grads, grads, 1 / 1024) is False
     assert [bits(g) for g in grads] == [bits(w) for w in want]
     grads[1][2, 3] = float("inf")
