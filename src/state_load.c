@@ -293,15 +293,18 @@ static amp_status load_safetensors(struct load *load, const struct amp__source *
 
 static void apply_apex(amp_context *context, const struct amp__apex_scaler *scalers, size_t n) {
     const struct amp__properties *properties = &context->properties;
-    size_t used = 0;
-    for (size_t i = 0; i < n; i++) used += scalers[i].index < properties->num_losses;
-    if (!properties->scaler.dynamic)
-        (void)amp__warn(context, "the loaded state has loss scales, but level %s has a static one: nothing was loaded",
-                        amp__level_name(properties->level));
+    size_t used = 0, others = 0;
+    for (size_t i = 0; i < n; i++) {
+        used += scalers[i].index < properties->num_losses;
+        others += scalers[i].loss_scale != properties->scaler.init_scale;
+    }
+    if (!properties->scaler.dynamic && others)
+        (void)amp__warn(context, "the loaded state has other loss scales than the static one, %g, which stays",
+                        (double)properties->scaler.init_scale);
     else if (used != n || n != properties->num_losses)
         (void)amp__warn(context, "the loaded state has %zu loss scalers and the context %u: %zu were loaded, by the index in "
                         "their keys", n, (unsigned)properties->num_losses, used);
-    for (size_t i = 0; i < n && properties->scaler.dynamic; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (scalers[i].index >= properties->num_losses) continue;
         struct amp__state_scaler scaler = { .brackets = context->brackets[scalers[i].index].record.brackets,
                                             .skipped = context->brackets[scalers[i].index].record.skipped };

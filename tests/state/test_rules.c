@@ -153,13 +153,18 @@ START_TEST(apex_goes_by_the_keys_index) {
 }
 END_TEST
 
-START_TEST(apex_at_a_static_scale_is_a_warning) {
-    static const char given[] = "{\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":0}}";
+START_TEST(apex_keeps_a_static_scale) {
+    static const char other[] = "{\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":7}}";
+    static const char same[] = "{\"loss_scaler0\":{\"loss_scale\":1,\"unskipped\":5}}";
     struct rig rig;
     start(&rig, AMP_O5);
-    ck_ok(amp_state_load_memory(rig.context, given, sizeof given - 1));
+    ck_ok(amp_state_load_memory(rig.context, same, sizeof same - 1));
+    ck_assert_uint_eq(snap(&rig).unskipped, 5);
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
+    ck_ok(amp_state_load_memory(rig.context, other, sizeof other - 1));
     const struct snapshot after = snap(&rig);
     ck_assert_float_eq(after.scale, 1.0f);
+    ck_assert_uint_eq(after.unskipped, 7);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
     rig_end(&rig);
 }
@@ -263,7 +268,7 @@ int main(void) {
         { inference_takes_what_it_has, 1 },
         { apex_text_both_ways, 1 },
         { apex_goes_by_the_keys_index, 1 },
-        { apex_at_a_static_scale_is_a_warning, 1 },
+        { apex_keeps_a_static_scale, 1 },
         { not_inside_brackets_or_steps, 1 },
         { arguments, 1 },
         { failing_hooks_change_nothing, 1 },

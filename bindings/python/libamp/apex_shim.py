@@ -124,6 +124,11 @@ class PartLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self.target)
+        # Submodules that came with it: an import of theirs by the other name would set the parent's attribute again,
+        # over one that the package has given another meaning (amp._amp_state is a module, and an object in it).
+        for name, loaded in list(sys.modules.items()):
+            if name.startswith(self.target + "."):
+                sys.modules.setdefault(module.__name__ + name[len(self.target) :], loaded)
 
     def get_code(self, fullname: str) -> CodeType | None:
         """For `python -m apex.parallel.multiproc`."""

@@ -210,3 +210,45 @@ def test_remove_takes_everything_back(python):
     """
     for packages in ({}, NVIDIA):
         assert python(code, packages)[0] == ["True", "[]", "gone"]
+
+
+def test_alone_every_part_is_libamps(python):
+    out, said = python("""
+        import libamp
+        libamp.install_apex()
+        import apex
+        for part in libamp.apex_shim.PARTS:
+            print(__import__(part, fromlist=["x"]).__name__)
+    """)
+    assert len(out) == 8 and all(name.startswith("libamp.torch.") for name in out)
+    assert said == ""
+
+
+
+def test_an_amp_of_nvidias_own_is_kept_and_said(python):
+    code = """
+        import libamp
+        libamp.install_apex({})
+        import apex.amp.scaler
+        from apex.contrib import xentropy
+        print(getattr(apex.amp, "origin", "libamp"), xentropy.origin)
+    """
+    out, said = python(code.format(""), OLD_NVIDIA)
+    assert out == ["nvidia", "nvidia"]
+    assert said.count("--replace") == 1
+    out, said = python(code.format("replace=True"), OLD_NVIDIA)
+    assert out == ["libamp", "nvidia"]
+    assert said == ""
+
+
+def test_a_name_that_is_a_module_and_an_object(python):
+    out, _ = python("""
+        import libamp
+        libamp.install_apex()
+        from apex import amp
+        from apex.amp import _amp_state as one
+        from apex.amp._amp_state import _amp_state as two
+        import apex.amp._amp_state
+        print(one is two, amp._amp_state is one, apex.amp._amp_state is one, hasattr(one, "hard_override"))
+    """)
+    assert out == ["True", "True", "True", "True"]

@@ -34,7 +34,10 @@ class Sweep:
         """`everywhere`: torch's own too, some of which it imports late."""
         for name, module in list(sys.modules.items()):
             left_alone = ("libamp",) if everywhere else _LEFT_ALONE
-            if name.split(".", 1)[0] not in left_alone and isinstance(module, types.ModuleType):
+            if not isinstance(module, types.ModuleType):
+                continue
+            names = {name, str(vars(module).get("__name__", name))}  # apex.amp is a second name of libamp.torch.amp
+            if not any(each.split(".", 1)[0] in left_alone for each in names):
                 self.namespace(vars(module), owner=name)
 
     def namespace(self, names: dict[str, Any], owner: str | None = None) -> None:
