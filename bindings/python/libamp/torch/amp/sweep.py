@@ -50,11 +50,7 @@ class Sweep:
             kind = type(value)
             if kind in _LOOKED_INTO:
                 _LOOKED_INTO[kind](self, value)
-<<<<<<< HEAD
-            elif owner is not None and issubclass(kind, type) and value.__module__ == owner:
-=======
             elif owner is not None and issubclass(kind, type) and value.__module__ == owner:  # isinstance would ask value
->>>>>>> b8c37f3 (wip7)
                 self.cls(value)
 
     def cls(self, cls: type) -> None:
