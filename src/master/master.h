@@ -201,6 +201,7 @@ struct amp__plan {
     unsigned all;      /* what any entry wants */
     uint64_t mastered; /* elements of those that have master gradients */
     bool skips;        /* no gradient that is not finite will be stepped on */
+    bool tainted;      /* an overflow was found since the last step: what is set aside may not be finite */
     struct amp__place *const *places; /* of the context: what is added to them is launched before an end is over */
     size_t n_places;
 };

@@ -23,6 +23,7 @@ enum {
     NONFINITE = 1 << 4, /* what the check found */
     GAPS = 1 << 5,      /* the host's elements are no compact block: they are written from our copy */
     ROUNDS = 1 << 6,    /* emulated, and no master takes the exact value */
+    STALE = 1 << 9,     /* what was set aside is not finite: an earlier bracket has decided on it */
 };
 
 _Static_assert(offsetof(struct amp__param, pending) + sizeof(void *) <= 64, "see struct amp__param");
@@ -91,7 +92,7 @@ static amp_status add_away(const struct amp__plan *plan, size_t i) {
     const uint16_t what = plan->what[i];
     const amp_span *fresh = &plan->fresh[i], *dst = what & TO_MASTER ? &plan->dst[i] : fresh;
     if (what & WAITS) return amp__place_add(param->place, AMP__WORK_CHECK, param, fresh, NULL, NULL);
-    const enum amp__work adds = (what & (TO_MASTER | HELD)) == TO_MASTER ? AMP__WORK_ADD : AMP__WORK_ADD_FRESH; /* was_before */
+    const enum amp__work adds = (what & (TO_MASTER | HELD)) == TO_MASTER ? AMP__WORK_ADD : AMP__WORK_ADD_FRESH; /* see look_before */
     if (what & ADDS) AMP_TRY(amp__place_add(param->place, adds, param, dst, fresh, &plan->stash[i]));
     else AMP_TRY(amp__place_add(param->place, AMP__WORK_SCALE, param, dst, fresh, NULL));
     if ((what & (TO_MASTER | HELD)) == TO_MASTER) AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, fresh, dst));
@@ -258,40 +259,41 @@ static void restore_fixed(const struct amp__plan *plan) {
     }
 }
 
-/* Was it not finite before this backward, which added nothing that is not? Then an earlier bracket has decided on it, and
- * this one's other gradients are judged without it, as Apex looks at what comes in alone. */
-static amp_status was_before(const struct amp__plan *plan, size_t i, bool *before) {
-    int64_t at = -1;
-    *before = false;
-    if (!(plan->what[i] & ADDS) || (plan->what[i] & (TO_MASTER | HELD)) == TO_MASTER) return AMP_OK;
-    const bool held = plan->what[i] & HELD; /* there what backward made is untouched, elsewhere what was set aside */
-    AMP_TRY(amp_first_nonfinite(held ? &plan->fresh[i] : &plan->stash[i], 1, &at));
-    *before = held ? at < 0 : at >= 0;
-    return AMP_OK;
+/* After an overflow that no step has followed yet, sums may be infinite for what an earlier bracket found. This one decides on
+ * what its own backward made, as Apex looks at what comes in alone; so that is looked at before it is added. */
+static void look_before(struct amp__plan *plan, float inverse) {
+    const amp__fpenv saved = amp__fpenv_enter();
+    for (size_t i = 0; i < plan->n; i++) {
+        uint32_t fresh = 0, stash = 0;
+        if (!(plan->what[i] & ADDS) || plan->what[i] & AWAY) continue;
+        (void)amp__check_span(&plan->fresh[i], inverse, 1.0f, &fresh);
+        (void)amp__check_span(&plan->stash[i], 1.0f, 1.0f, &stash);
+        plan->what[i] |= (uint16_t)((fresh ? NONFINITE : 0) | (stash ? STALE : 0));
+    }
+    amp__fpenv_leave(saved);
 }
 
 static amp_status find_nonfinite(const struct amp__plan *plan, const struct amp__param **first) {
     for (size_t i = 0; i < plan->n && !*first; i++) {
         int64_t at = -1;
-        bool before = false;
         const amp_span *result = plan->what[i] & TO_MASTER ? &plan->dst[i] : &plan->fresh[i];
-        if (!(plan->what[i] & (WAITS | AWAY))) AMP_TRY(amp_first_nonfinite(result, 1, &at));
-        if (at >= 0) AMP_TRY(was_before(plan, i, &before));
-        if (plan->what[i] & NONFINITE || (at >= 0 && !before)) *first = plan->entries[i].param;
+        if (!(plan->what[i] & (WAITS | AWAY | STALE))) AMP_TRY(amp_first_nonfinite(result, 1, &at));
+        if (plan->what[i] & NONFINITE || at >= 0) *first = plan->entries[i].param;
     }
     return AMP_OK;
 }
 
 static amp_status unscale(struct amp__plan *plan, float inverse, struct amp__grads_result *result) {
     float found_inf = 0.0f;
+    if (plan->tainted) look_before(plan, inverse);
     AMP_TRY(run(plan, inverse, &found_inf));
     if (plan->all & ROUNDS) round_emulated(plan, &found_inf);
     if (plan->all & (TO_MASTER | WAITS | GAPS)) AMP_TRY(remember(plan, inverse));
     *result = (struct amp__grads_result){ found_inf != 0.0f, NULL };
     if (!result->found_inf) return AMP_OK;
     const amp_status status = find_nonfinite(plan, &result->first_nonfinite);
-    if (!result->first_nonfinite && status == AMP_OK && !(plan->all & ROUNDS)) result->found_inf = false;
-    if (plan->skips) restore_fixed(plan);
+    if (plan->tainted && !result->first_nonfinite && status == AMP_OK && !(plan->all & ROUNDS)) result->found_inf = false;
+    if (plan->skips && result->found_inf) restore_fixed(plan);
     return status;
 }
 

@@ -111,6 +111,21 @@ START_TEST(an_overflow_in_either_loss_skips) {
 }
 END_TEST
 
+/* What the first loss found is in the gradient that the second adds to; the second decides on its own part. */
+START_TEST(each_loss_decides_on_what_it_made) {
+    static const double second[] = { 0.5, INF, NAN };
+    struct two two;
+    two_start(&two, _i % 2 ? AMP_O2 : AMP_O1, 2);
+    const double made = second[_i / 2];
+    ck_assert_int_eq(run(&two, 1, 0, INF, 0), AMP_SKIP);
+    (void)run(&two, 1, 1, made, 0);
+    ck_assert_float_eq(scale_now(&two.rig, 0), 32768.0f);
+    ck_assert_float_eq(scale_now(&two.rig, 1), made == 0.5 ? 65536.0f : 32768.0f);
+    ck_assert_int_eq(net_step(&two.rig.net), 0);
+    rig_end(&two.rig);
+}
+END_TEST
+
 START_TEST(brackets_of_different_losses_may_overlap) {
     struct two two;
     amp_scaled_loss a = AMP_SCALED_LOSS_INIT, b = AMP_SCALED_LOSS_INIT;
@@ -187,7 +202,8 @@ int main(void) {
     const struct test tests[] = {
         { only_the_optimizers_of_the_bracket_skip, 1 }, { all_the_optimizers_of_the_bracket_skip, 1 },
         { each_loss_has_its_scaler, 1 }, { losses_of_different_scales_mix_unscaled, 2 },
-        { an_overflow_in_either_loss_skips, 2 }, { brackets_of_different_losses_may_overlap, 1 },
+        { an_overflow_in_either_loss_skips, 2 }, { each_loss_decides_on_what_it_made, 6 },
+        { brackets_of_different_losses_may_overlap, 1 },
         { a_bracket_without_optimizers_only_counts, 1 }, { a_parameter_of_two_optimizers_is_unscaled_once, 2 },
         { one_decision_for_all_step_slots_of_an_optimizer, 1 },
     };
