@@ -161,7 +161,9 @@ def zeros(like, dtype=torch.float32):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adagrad", "novograd", "novograd-inf", "lamb"])
+@pytest.mark.parametrize(
+    "name", ["sgd", "adam", "adamw", "adagrad", "novograd", "novograd-inf", "novograd-zero", "lamb"]
+)
 def test_optimizers(name, dtype, device):
     p = tensors(dtype, 2, device)
     m, v = zeros(p), zeros(p)
@@ -179,7 +181,7 @@ def test_optimizers(name, dtype, device):
             multi_tensor_applier(amp_C.multi_tensor_adagrad, flag(device), [g, p, m], 0.1, 1e-10, 0, 0.1)
         elif name.startswith("novograd"):
             kind = 0 if name.endswith("inf") else 2
-            if step == 0:
+            if step == 0 and name != "novograd-zero":
                 norms = torch.stack([(t.float().abs().max() if kind == 0 else t.double().norm()).float() for t in g])
             args = (norms, 0.1, *betas, 1e-8, step + 1, 1, 0.1, 1, 1, kind)
             multi_tensor_applier(amp_C.multi_tensor_novograd, flag(device), [g, p, m], *args)
@@ -193,6 +195,7 @@ def test_optimizers(name, dtype, device):
         "adamw": lambda q: fused.FusedAdam(q, 0.1, weight_decay=0.1),
         "adagrad": lambda q: fused.FusedAdagrad(q, 0.1, weight_decay=0.1),
         "novograd": lambda q: fused.FusedNovoGrad(q, 0.1, weight_decay=0.1),
+        "novograd-zero": lambda q: fused.FusedNovoGrad(q, 0.1, weight_decay=0.1, init_zero=True),
         "novograd-inf": lambda q: fused.FusedNovoGrad(q, 0.1, weight_decay=0.1, norm_type=0),
         "lamb": lambda q: fused.FusedLAMB(q, 0.1),
     }[name]
