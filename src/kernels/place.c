@@ -115,7 +115,7 @@ static amp_status grow(struct amp__place_queue *queue) {
 }
 
 static bool is_looked_at(enum amp__work work) {
-    return work >= AMP__WORK_CHECK && work <= AMP__WORK_ADD_FRESH;
+    return work >= AMP__WORK_CHECK && work <= AMP__WORK_ADD;
 }
 
 amp_status amp__place_add(struct amp__place *place, enum amp__work work, const void *owner, const amp_span *dst,
@@ -152,8 +152,7 @@ static void describe(const struct amp__place *place, enum amp__work work, struct
         [AMP__WORK_SAVE] = AMP__LIST_CAST,              [AMP__WORK_ASIDE] = AMP__LIST_CAST,
         [AMP__WORK_MERGE] = AMP__LIST_AXPBY,            [AMP__WORK_TAKE_BACK] = AMP__LIST_CAST,
         [AMP__WORK_ZERO] = AMP__LIST_ZERO,              [AMP__WORK_CHECK] = AMP__LIST_CHECK,
-        [AMP__WORK_SCALE] = AMP__LIST_SCALE,            [AMP__WORK_ADD] = AMP__LIST_AXPBY,
-        [AMP__WORK_ADD_FRESH] = AMP__LIST_ADD,
+        [AMP__WORK_SCALE] = AMP__LIST_SCALE,            [AMP__WORK_ADD] = AMP__LIST_ADD,
         [AMP__WORK_MULTIPLY] = AMP__LIST_SCALE,         [AMP__WORK_CLAMP] = AMP__LIST_CLAMP,
         [AMP__WORK_RESTORE] = AMP__LIST_CAST,           [AMP__WORK_SHOW] = AMP__LIST_CAST,
         [AMP__WORK_WRITE_BACK] = AMP__LIST_CAST,

@@ -23,8 +23,7 @@ enum amp__work {
     AMP__WORK_ZERO,         /* dst = 0 */
     AMP__WORK_CHECK,        /* dst * args.inverse is looked at */
     AMP__WORK_SCALE,        /* dst = src * args.inverse, looked at */
-    AMP__WORK_ADD,          /* dst = src * args.inverse + third, looked at */
-    AMP__WORK_ADD_FRESH,    /* the same; what was not finite in third already is not found again */
+    AMP__WORK_ADD,          /* dst = src * args.inverse + third, looked at; what was not finite in third is not found again */
     AMP__WORK_MULTIPLY,     /* dst = src * args.factor */
     AMP__WORK_CLAMP,        /* dst = src, within args.factor.value of 0 */
     AMP__WORK_RESTORE,      /* dst = src, if args.restore_if shows something */

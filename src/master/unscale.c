@@ -92,8 +92,7 @@ static amp_status add_away(const struct amp__plan *plan, size_t i) {
     const uint16_t what = plan->what[i];
     const amp_span *fresh = &plan->fresh[i], *dst = what & TO_MASTER ? &plan->dst[i] : fresh;
     if (what & WAITS) return amp__place_add(param->place, AMP__WORK_CHECK, param, fresh, NULL, NULL);
-    const enum amp__work adds = (what & (TO_MASTER | HELD)) == TO_MASTER ? AMP__WORK_ADD : AMP__WORK_ADD_FRESH; /* see look_before */
-    if (what & ADDS) AMP_TRY(amp__place_add(param->place, adds, param, dst, fresh, &plan->stash[i]));
+    if (what & ADDS) AMP_TRY(amp__place_add(param->place, AMP__WORK_ADD, param, dst, fresh, &plan->stash[i]));
     else AMP_TRY(amp__place_add(param->place, AMP__WORK_SCALE, param, dst, fresh, NULL));
     if ((what & (TO_MASTER | HELD)) == TO_MASTER) AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, fresh, dst));
     if (param->host->set_grad || !plan->skips || !param->stash.copy.data) return AMP_OK;

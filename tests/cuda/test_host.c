@@ -316,6 +316,140 @@ START_TEST(test_checkpoints) {
 }
 END_TEST
 
+/* ---- faults: on the fake device alone ---- */
+
+enum { OUT_OF_MEMORY = 2, LAUNCH_FAILURE = 719 };
+
+static struct run try_start(struct host *host, amp_level level, amp_status *status) {
+    struct run run = { host, NULL };
+    amp_model *model = &host->model;
+    amp_optimizer *optimizer = &host->optimizer;
+    amp_config config = AMP_CONFIG_INIT;
+    config.level = level;
+    *status = amp_initialize_many(&model, 1, &optimizer, 1, &config, &run.context);
+    return run;
+}
+
+/* Each call of CUDA's in amp_initialize fails once: an error in words, no parameter has changed, and nothing leaks. */
+START_TEST(test_faults_of_initialize) {
+    static float before[ELEMENTS], after[ELEMENTS];
+    struct fake *fake = device.fake;
+    int failures = 0;
+    if (!fake) return;
+    for (int at = 1; ; at++) {
+        struct host *host = host_new(false, _i / 3, false, (enum stepping)(_i % 3));
+        const int blocks = fake->blocks, streams = fake->streams;
+        amp_status status;
+        host_read(host, before, ELEMENTS);
+        fake->calls = 0, fake->fail_at = at, fake->fail_with = at % 2 ? OUT_OF_MEMORY : LAUNCH_FAILURE;
+        struct run run = try_start(host, AMP_O2, &status);
+        const bool failed = fake->calls >= at;
+        fake->fail_at = 0;
+        if (status != AMP_OK) {
+            failures++;
+            ck_assert_int_eq(status, at % 2 ? AMP_ERR_NO_MEMORY : AMP_ERR_BACKEND);
+            ck_assert_ptr_null(run.context);
+            device.tools->flush();
+            ck_assert_int_eq(fake->blocks, blocks);
+            ck_assert_int_eq(fake->streams, streams);
+            for (int i = 0; i < HOST_PARAMS; i++) ck_assert_int_eq(host->params[i].dtype, AMP_FLOAT32);
+        } else {
+            ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+        }
+        host_read(host, after, ELEMENTS);
+        ck_assert(!memcmp(before, after, sizeof before));
+        host_free(host);
+        if (!failed) break;
+    }
+    ck_assert_int_gt(failures, 10);
+}
+END_TEST
+
+/* One iteration that may fail anywhere; what it returns is the first error. */
+static amp_status fragile(struct host *host, enum stepping stepping) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    amp_status status = amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled);
+    if (status != AMP_OK) return status;
+    const int at = device.fake->fail_at;
+    if (device.fake->calls < at) device.fake->fail_at = 0;
+    const int calls = device.fake->calls;
+    host_backward(host, scaled.loss, 1.0f); /* the host's own calls do not fail */
+    device.fake->calls = calls, device.fake->fail_at = at;
+    status = amp_scale_loss_end(&scaled);
+    if (stepping == STEP_FUSED) {
+        const amp_status stepped = amp_fused_step(&host->optimizer, NULL);
+        return status == AMP_OK ? stepped : status;
+    }
+    const amp_status begun = amp_step_begin(&host->optimizer, &info);
+    const amp_status ended = begun == AMP_OK ? amp_step_end(&host->optimizer) : begun;
+    return status == AMP_OK ? ended : status;
+}
+
+/* Each call of CUDA's in an iteration fails once. The error comes back, the bracket is closed, the context works on, no block
+ * is lost, and the weights stay finite. */
+START_TEST(test_faults_of_an_iteration) {
+    static float weights[2 * ELEMENTS];
+    static const struct kind fragile_kinds[] = {
+        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f }, { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
+        { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f }, { "O2 fused, mixed", AMP_O2, STEP_FUSED, true, false, 1, 0.0f },
+        { "O1 fixed", AMP_O1, STEP_FUSED, false, true, 1, 0.0f },
+    };
+    const struct kind *kind = &fragile_kinds[_i];
+    struct fake *fake = device.fake;
+    int failures = 0;
+    if (!fake) return;
+    for (int at = 1; ; at++) {
+        struct host *host = host_new(false, kind->mixed, kind->fixed, kind->stepping);
+        const int blocks = fake->blocks, streams = fake->streams;
+        amp_record record;
+        amp_status status;
+        struct run run = try_start(host, kind->level, &status);
+        ck_assert_int_eq(status, AMP_OK);
+        if (at % 2) iterate(host, kind, 0); /* else the first one, which allocates */
+        host_clear(host);
+        host_set_targets(host, 0.25f);
+        fake->calls = 0, fake->fail_at = at, fake->fail_with = at % 3 ? LAUNCH_FAILURE : OUT_OF_MEMORY;
+        status = fragile(host, kind->stepping);
+        const bool failed = fake->calls >= at;
+        fake->fail_at = 0;
+        failures += status != AMP_OK;
+        if (status != AMP_OK) ck_assert_int_eq(status, at % 3 ? AMP_ERR_BACKEND : AMP_ERR_NO_MEMORY);
+        for (int i = 1; i < 4; i++) iterate(host, kind, 0);
+        host_clear(host);
+        stop(&run, weights, &record);
+        for (size_t i = 0; i < host_elements(); i++) ck_assert(isfinite(weights[i]));
+        device.tools->flush();
+        /* the host's lists came back too */
+        ck_assert_int_le(fake->blocks, blocks);
+        ck_assert_int_le(fake->streams, streams);
+        if (!failed) break;
+    }
+    ck_assert_int_gt(failures, 5);
+}
+END_TEST
+
+/* An error that the host's own launch left behind is said to be no one's in particular. */
+START_TEST(test_error_of_the_host) {
+    struct fake *fake = device.fake;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_status status;
+    if (!fake) return;
+    struct host *host = host_new(false, false, false, STEP_FUSED);
+    struct run run = try_start(host, AMP_O1, &status);
+    ck_assert_int_eq(status, AMP_OK);
+    ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled), AMP_OK);
+    host_backward(host, scaled.loss, 1.0f);
+    fake->calls = 0, fake->fail_at = 1, fake->fail_with = LAUNCH_FAILURE;
+    ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_ERR_BACKEND);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "It may come from earlier work on this device"));
+    ck_assert_int_eq(scaled.action, AMP_SKIP);
+    fake->fail_at = 0;
+    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+    host_free(host);
+}
+END_TEST
+
 static void lazily(void) {
     if (device.fake) *device.fake = (struct fake){ .devices = 2, .pools = 1, .lazy = 1, .blocks = device.fake->blocks,
                                                    .streams = device.fake->streams };
@@ -338,6 +472,9 @@ Suite *suite_host(void) {
     tcase_add_loop_test(tcase, test_waits, 0, 5);
     tcase_add_loop_test(tcase, test_clipping, 0, 5);
     tcase_add_loop_test(tcase, test_checkpoints, 0, 5);
+    tcase_add_loop_test(tcase, test_faults_of_initialize, 0, 6);
+    tcase_add_loop_test(tcase, test_faults_of_an_iteration, 0, 5);
+    tcase_add_test(tcase, test_error_of_the_host);
     suite_add_tcase(suite, tcase);
     return suite;
 }

@@ -101,7 +101,8 @@ CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cu
     return cuda_store_f32(x, t, 0, at);
 }
 
-/* The same, in place of x, and only that is reported of which y was finite: what y brought was reported before. Not for fp64. */
+/* The same, but what y brought is not reported, for it was before: where x times a is not finite, and where the sum of finite
+ * ones is not. Not for fp64. */
 CUDA_BOTH uint32_t cuda_add_group(const struct cuda_tensor *t, const struct cuda_place *at, float a, float b) {
     const uint32_t type = CUDA_TYPE(t->shape, 0);
     uint32_t nonfinite = 0;
@@ -111,8 +112,9 @@ CUDA_BOTH uint32_t cuda_add_group(const struct cuda_tensor *t, const struct cuda
     cuda_load_f32(y, t, 2, at);
     CUDA_UNROLL
     for (uint32_t i = 0; i < CUDA_GROUP; i++) {
-        x[i] = a * x[i] + b * y[i];
-        const int here = i < at->count && !cuda_nonfinite_f32(y[i]);
+        const float added = a * x[i];
+        const int here = i < at->count && (cuda_nonfinite_f32(added) || !cuda_nonfinite_f32(y[i]));
+        x[i] = added + b * y[i];
         if (here && type == AMP_FLOAT32) nonfinite |= cuda_nonfinite_f32(x[i]);
         else if (here) nonfinite |= cuda_nonfinite_low(type, cuda_f32_to_low(type, x[i]));
     }
