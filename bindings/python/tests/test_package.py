@@ -1,20 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as it is installed: its version, and what importing it does not do."""
+"""The package as it is installed: its version, its files, and what importing it does not do."""
+import ast
+import importlib.metadata
+import inspect
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
 import libamp
+import pytest
+from libamp import kernels
+
+FOLDER = pathlib.Path(libamp.__file__).parent
+SYSTEM = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+
+
+@pytest.fixture
+def installed():
+    if not (FOLDER / "libamp.so.0").exists():
+        pytest.skip("an editable install: its libraries lie in the build folder")
+    return FOLDER
 
 
 def test_version_is_the_librarys():
     header = pathlib.Path(__file__).parents[3] / "include" / "amp.h"
     parts = [line.split()[2] for line in header.read_text().splitlines() if line.startswith("#define AMP_VERSION_")]
     assert libamp.__version__ == ".".join(parts)
+    assert importlib.metadata.version("libamp") == libamp.__version__
 
 
 def test_import_brings_no_torch_and_no_numpy():
-    code = "import sys, libamp; sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))"
+    code = "import sys, libamp, libamp.kernels; sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -22,3 +40,44 @@ def test_errors_are_what_python_users_catch():
     assert issubclass(libamp.Error, RuntimeError)
     assert issubclass(libamp.ArgumentError, (libamp.Error, ValueError))
     assert issubclass(libamp.FileError, libamp.Error) and issubclass(libamp.FileError, OSError)
+    with pytest.raises(libamp.Error) as raised:
+        kernels.set_num_threads(-1)
+    assert (raised.value.status, raised.value.status_name) == (-1, "AMP_ERR_INVALID_ARGUMENT")
+
+
+def test_one_wheel_for_every_python(installed):
+    text = importlib.metadata.distribution("libamp").read_text("WHEEL")
+    assert re.search(r"^Tag: cp310-abi3-\w+$", text, re.MULTILINE), text
+    assert (installed / "_core.abi3.so").exists() and (installed / "py.typed").exists()
+    licenses = [str(file) for file in importlib.metadata.files("libamp") if "licenses" in str(file)]
+    assert any(name.endswith("LICENSE") for name in licenses) and any("third-party" in name for name in licenses)
+
+
+def dynamic(path):
+    return subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf")
+def test_nothing_is_needed_of_the_users_machine(installed):
+    """Plugins may need more: they are loaded where that is there."""
+    for name in ("_core.abi3.so", "libamp.so.0"):
+        text = dynamic(installed / name)
+        for library in re.findall(r"\(NEEDED\).*\[(.*)\]", text):
+            if library not in SYSTEM and not library.startswith("ld-linux"):
+                assert (installed / library).exists(), f"{name} needs {library}"
+                assert "[$ORIGIN]" in text, f"{name} does not look for {library} beside itself"
+    assert "[libamp.so.0]" in dynamic(installed / "libamp.so.0"), "it has no soname"
+    sections = subprocess.run(["readelf", "-S", "-W", installed / "libamp.so.0"], capture_output=True, text=True, check=True)
+    assert ".debug_info" not in sections.stdout and ".symtab" not in sections.stdout
+
+
+def test_stubs_and_functions_have_the_same_arguments():
+    stub = ast.parse((pathlib.Path(__file__).parents[1] / "libamp" / "kernels.pyi").read_text())
+    declared = {node.name: node.args for node in stub.body if isinstance(node, ast.FunctionDef)}  # the last overload
+    assert set(declared) == set(kernels.__all__)
+    for name, arguments in declared.items():
+        real = inspect.signature(getattr(kernels, name)).parameters.values()
+        told = [a.arg for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs]
+        fixed = [p.name for p in real if p.kind is not p.VAR_KEYWORD]
+        assert told == fixed or (len(fixed) < len(told) and told[: len(fixed)] == fixed and name == "optimizer_step"), name
+        assert getattr(kernels, name).__doc__
