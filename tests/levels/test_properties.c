@@ -218,6 +218,28 @@ START_TEST(levels_outside_the_table_are_refused) {
 }
 END_TEST
 
+START_TEST(a_resolved_configuration_has_no_defaults_left) {
+    amp_config config = config_of(AMP_O2), resolved = AMP_CONFIG_INIT;
+    config.master_weights = AMP_OFF;
+    ck_ok(amp_config_resolve(&config, &resolved));
+    ck_assert_int_eq(resolved.level, AMP_O2);
+    ck_assert_int_eq(resolved.cast_model_type, AMP_FLOAT16);
+    ck_assert_int_eq(resolved.keep_batchnorm_fp32, AMP_ON);
+    ck_assert_int_eq(resolved.master_weights, AMP_OFF);
+    ck_assert_int_eq(resolved.patch_ops, AMP_OFF);
+    ck_assert_float_eq(resolved.loss_scale, AMP_DYNAMIC);
+    ck_assert_float_eq(resolved.init_scale, 65536.0f);
+    ck_assert_uint_eq(resolved.window, 2000);
+    ck_assert_uint_eq(resolved.num_losses, 1);
+    amp_config again = AMP_CONFIG_INIT;
+    ck_ok(amp_config_resolve(&resolved, &again)); /* and comes to itself */
+    ck_assert_mem_eq(&again, &resolved, sizeof again);
+    config.patch_ops = AMP_ON;
+    ck_fails(AMP_ERR_CONFLICT, amp_config_resolve(&config, &resolved));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_config_resolve(&config, NULL));
+}
+END_TEST
+
 int main(void) {
     const struct test tests[] = { { cast_model_type, N_LEVELS }, { patch_ops, N_LEVELS }, { keep_batchnorm_fp32, N_LEVELS },
                   { master_weights, N_LEVELS }, { scaling_is_dynamic, N_LEVELS }, { initial_scale, N_LEVELS },
@@ -227,6 +249,7 @@ int main(void) {
                   { outputs_default_to_fp32_where_the_model_has_a_type, N_LEVELS },
                   { a_wrong_value_is_named, sizeof wrong / sizeof wrong[0] }, { names, N_LEVELS },
                   { a_zero_for_an_o_is_explained, 1 }, { unknown_names_are_refused, 6 },
-                  { levels_outside_the_table_are_refused, 4 } };
+                  { levels_outside_the_table_are_refused, 4 },
+                  { a_resolved_configuration_has_no_defaults_left, 1 } };
     return RUN_TESTS("properties", tests);
 }
