@@ -720,8 +720,9 @@ AMP_API AMP_MUST_CHECK amp_status amp_gate_measure(amp_context *context, amp_clo
 
 /* `loss`: run backward from it. `scale`: the factor that the gradients carry, for hosts that seed backward
  * themselves. `seed_factor`: what the host must multiply its seed with: 1 if `loss` carries the scale already, or if an
- * op has a seed (AMP_OP_SEEDS), else *scale. Exactly one thing carries the scale. `action` is the decision, written by
- * end. priv is libamp's. */
+ * op has a seed (AMP_OP_SEEDS), else *scale, or NaN where only a device knows that (AMP_HOST_SEEDS_ON_DEVICE). Exactly one
+ * thing carries the scale. `action` is the decision, written by end: AMP_STEP_ON_DEVICE where it was made in the memory of
+ * the parameters' device, see docs/hosts-device.md. priv is libamp's. */
 typedef struct amp_scaled_loss {
     uint32_t struct_size;
     amp_action action;      /* the decision, written by end */
@@ -783,8 +784,9 @@ AMP_API AMP_MUST_CHECK amp_status amp_unscale(amp_context *context, uint32_t los
 /* What amp_step_begin tells. */
 typedef struct amp_step_info {
     uint32_t struct_size;
-    amp_action action;      /* AMP_STEP, or AMP_SKIP: do not update */
-    const float *found_inf; /* != 0: an overflow was found */
+    amp_action action;      /* AMP_STEP, or AMP_SKIP: do not update; AMP_STEP_ON_DEVICE with AMP_OPTIMIZER_SKIPS_ON_DEVICE:
+                               update if *found_inf is 0, which only the device knows */
+    const float *found_inf; /* != 0: an overflow was found; with AMP_STEP_ON_DEVICE, since the last step of this optimizer */
     float grad_scale;       /* what the gradients still carry: 1 */
     amp_device device;      /* where found_inf is */
     int32_t reserved;
@@ -1026,7 +1028,8 @@ typedef struct amp_record {
 
 #define AMP_RECORD_INIT { (uint32_t)sizeof(amp_record), 0, 0.0f, 0.0f, 0, 0, 0, 0, NULL }
 
-/* The record of loss_id, from 0 to num_losses - 1. */
+/* The record of loss_id, from 0 to num_losses - 1. Where the scaler lives on a device, waits for that, and counts what graphs
+ * did that were replayed; AMP_ERR_WRONG_STATE while its stream is being captured. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record);
 
 /* Text for people: the level and its properties, warnings, and op -> class, which list, why, the gate's decision and who
@@ -1035,7 +1038,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_get_record(amp_context *context, uint32_t 
 AMP_API AMP_MUST_CHECK amp_status amp_explain(amp_context *context, const char *op, char *text, size_t capacity,
                                               size_t *length);
 
-/* The error that a wrapped call kept since the last check or end, now forgotten; AMP_OK if none. */
+/* The error that a wrapped call kept since the last check or end, now forgotten; AMP_OK if none. Where scalers live on a
+ * device, waits for that, and AMP_ERR_TOO_MANY_SKIPS comes from here. */
 AMP_API AMP_MUST_CHECK amp_status amp_check(amp_context *context);
 
 /* ---- For hosts that dlopen ----------------------------------------------------------------------------------------- */

@@ -173,7 +173,7 @@ typedef struct amp_fused {
 
 #define AMP_FUSED_INIT { (uint32_t)sizeof(amp_fused), 0, NULL, 0, NULL }
 
-/* Step, or skip where the brackets decided so; *action (may be NULL) says which. Parameters without a gradient are passed
+/* Step, or skip where the brackets decided so; *action (may be NULL) says which: AMP_STEP_ON_DEVICE where only the device knows. Parameters without a gradient are passed
  * over and their steps do not advance. Where brackets apply; AMP_ERR_WRONG_STATE inside one. On an error no parameter has
  * changed and the decision still stands. */
 AMP_API AMP_MUST_CHECK amp_status amp_fused_step(amp_optimizer *optimizer, amp_action *action);
