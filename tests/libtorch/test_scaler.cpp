@@ -159,6 +159,14 @@ static void test_state() {
     run(first, b, infinity);
     CHECK(first.get_scale() == scale && first.get_growth_factor() == 4.0);
     CHECK(tap::status_of([&] { second.load_state_dict({}); }) == AMP_ERR_INVALID_ARGUMENT);
+    const double kept = second.get_scale();
+    for (double bad : {0.0, -1.0, 1e300})
+        CHECK(tap::status_of([&] { second.set_scale(bad); }) == AMP_ERR_INVALID_ARGUMENT);
+    CHECK(tap::status_of([&] { second.set_growth_interval(0); }) == AMP_ERR_INVALID_ARGUMENT);
+    CHECK(tap::status_of([&] { second.set_growth_factor(1.0); }) == AMP_ERR_INVALID_ARGUMENT);
+    CHECK(tap::status_of([&] { second.set_backoff_factor(1.0); }) == AMP_ERR_INVALID_ARGUMENT);
+    run(second, b, 1.0f);
+    CHECK(second.get_scale() == kept && second.get_growth_interval() == 5); /* as if nothing had been asked */
 }
 
 /* What torch's gets wrong. */

@@ -116,6 +116,7 @@ template <class Forward, class... Inputs> auto run_forward(amp_context *context,
         errors::done(amp_check(context)); /* a cast that failed */
         handles.clear();
     } while (++i < call.outputs.size());
+    if (!result) throw error(AMP_ERR_WRONG_STATE, "forward was not called");
     return std::move(*result);
 }
 

@@ -8,6 +8,8 @@
 
 #include "host.hpp"
 
+#include <cmath>
+#include <cstdint>
 #include <iomanip>
 #include <limits>
 #include <locale>
@@ -50,14 +52,12 @@ class GradScaler {
 public:
     explicit GradScaler(const GradScalerOptions &options = {}) : options_(options) {
         if (!options_.enabled) return;
-        require(options_.growth_factor > 1.0, "the growth factor must be > 1.0");
-        require(options_.backoff_factor < 1.0, "the backoff factor must be < 1.0");
         flag_ = at::zeros({1}, at::kFloat);
         handle_ = flag_.unsafeGetTensorImpl();
         optimizer_.host = &host_;
         optimizer_.params = &handle_;
         optimizer_.n_params = 1;
-        build(options_.init_scale, 0);
+        rebuild(options_, options_.init_scale, 0);
     }
     GradScaler(const GradScaler &) = delete;
     GradScaler &operator=(const GradScaler &) = delete;
@@ -108,19 +108,15 @@ public:
     /* After all steps of an iteration: the next scale, or the one given. */
     void update(std::optional<double> new_scale = std::nullopt) {
         if (!enabled()) return;
-        if (new_scale) {
-            set_scale(*new_scale);
-        } else {
-            bool checked = false, found = false;
-            for (const auto &entry : states_) {
-                checked |= entry.second.checked;
-                found |= entry.second.found_inf;
-            }
-            require_state(checked, "No inf checks were recorded prior to update.");
-            states_.clear();
-            tick(found);
+        bool checked = false, found = false;
+        for (const auto &entry : states_) {
+            checked |= entry.second.checked;
+            found |= entry.second.found_inf;
         }
+        require_state(checked || new_scale, "No inf checks were recorded prior to update.");
         states_.clear();
+        if (new_scale) set_scale(*new_scale);
+        else tick(found);
     }
 
     /* The present scale; 1 where the scaler is not enabled. */
@@ -129,21 +125,19 @@ public:
     }
     /* Sets the scale, between two iterations. */
     void set_scale(double scale) {
-        if (enabled()) build(scale, growth_tracker());
+        if (enabled()) rebuild(options_, scale, growth_tracker());
     }
     double get_growth_factor() const { return options_.growth_factor; }
     void set_growth_factor(double factor) {
-        require(factor > 1.0, "the growth factor must be > 1.0");
-        change([&] { options_.growth_factor = factor; });
+        change(&GradScalerOptions::growth_factor, factor);
     }
     double get_backoff_factor() const { return options_.backoff_factor; }
     void set_backoff_factor(double factor) {
-        require(factor < 1.0, "the backoff factor must be < 1.0");
-        change([&] { options_.backoff_factor = factor; });
+        change(&GradScalerOptions::backoff_factor, factor);
     }
     std::int64_t get_growth_interval() const { return options_.growth_interval; }
     void set_growth_interval(std::int64_t interval) {
-        change([&] { options_.growth_interval = interval; });
+        change(&GradScalerOptions::growth_interval, interval);
     }
     bool is_enabled() const { return enabled(); }
 
@@ -155,10 +149,11 @@ public:
     void load_state_dict(const GradScalerState &state) {
         if (!enabled()) return;
         require(state.scale > 0.0, "the state is of a scaler that was not enabled");
-        options_.growth_factor = state.growth_factor;
-        options_.backoff_factor = state.backoff_factor;
-        options_.growth_interval = state.growth_interval;
-        build(state.scale, state.growth_tracker);
+        GradScalerOptions next = options_;
+        next.growth_factor = state.growth_factor;
+        next.backoff_factor = state.backoff_factor;
+        next.growth_interval = state.growth_interval;
+        rebuild(next, state.scale, state.growth_tracker);
     }
     /* In an archive, under the names that Python's state_dict has. */
     void save(::torch::serialize::OutputArchive &archive) const {
@@ -196,8 +191,7 @@ private:
     bool enabled() const { return options_.enabled; }
     std::int64_t growth_tracker() const { return context_.record().unskipped; }
 
-    /* The elements that the division is for: of a sparse gradient its values, duplicates added up where fp16 could hide an
-     * overflow. */
+    /* The elements that the division is for: of a sparse gradient its values. */
     static std::vector<at::Tensor> gradients_of(::torch::optim::Optimizer &optimizer) {
         std::vector<at::Tensor> found;
         for (const auto &group : optimizer.param_groups())
@@ -208,6 +202,22 @@ private:
                 found.push_back(gradient.is_sparse() ? gradient._values() : gradient);
             }
         return found;
+    }
+
+    /* Refused before anything changes. */
+    static void check(const GradScalerOptions &options, double scale) {
+        const auto growth = static_cast<float>(options.growth_factor), backoff = static_cast<float>(options.backoff_factor);
+        require(growth > 1.0f && std::isfinite(growth), "the growth factor must be > 1.0");
+        require(backoff > 0.0f && backoff < 1.0f, "the backoff factor must be < 1.0, and above 0");
+        require(options.growth_interval > 0 && options.growth_interval < std::int64_t{UINT32_MAX},
+                "the growth interval must be at least 1, and have 32 bits");
+        require(scale > 0.0 && std::isfinite(static_cast<float>(scale)), "the scale must be above 0 and finite in FP32");
+    }
+
+    void rebuild(const GradScalerOptions &options, double scale, std::int64_t tracker) {
+        check(options, scale);
+        options_ = options;
+        build(scale, tracker);
     }
 
     /* The scaler as libamp has it: a context without a model, and one optimizer whose gradient is found_inf. */
@@ -231,12 +241,10 @@ private:
         context_.state_load_memory(state.str());
     }
 
-    template <class Change> void change(Change &&set) {
-        if (!enabled()) return;
-        const double scale = get_scale();
-        const std::int64_t tracker = growth_tracker();
-        set();
-        build(scale, tracker);
+    template <class T> void change(T GradScalerOptions::*member, T value) {
+        GradScalerOptions next = options_;
+        next.*member = value;
+        if (enabled()) rebuild(next, get_scale(), growth_tracker());
     }
 
     void tick(bool found_inf) {
