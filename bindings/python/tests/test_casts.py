@@ -232,6 +232,15 @@ class TestBanned:
             torch.nn.functional.binary_cross_entropy(self.half, self.half)
 
 
+def test_operators_written_in_python_are_one_op():
+    """torch writes 2 / x as x.reciprocal() * 2; reciprocal is in the FP32 list, / is not."""
+    half, double = torch.full((2,), 0.3, dtype=torch.float16), torch.full((2,), 0.3, dtype=torch.float64)
+    with policy():
+        assert (2 / half).dtype == torch.float16 and (2 - half).dtype == torch.float16
+        quotient = 2 / double
+    assert same(quotient, 2 / double)
+
+
 UNLISTED = "sub rsub true_divide softmax log_softmax layer_norm sigmoid tanh mean logsumexp sin cos erf log1p einsum"
 UNLISTED_FUNCTIONAL = "dropout embedding batch_norm instance_norm relu silu huber_loss scaled_dot_product_attention"
 
@@ -265,26 +274,22 @@ def test_keyword_arguments_are_cast_and_the_callers_dict_is_not():
     assert keywords == {"input": single, "weight": single, "bias": None} and keywords["input"] is single
 
 
-class TestOut:
-    def test_the_result_lands_in_out_in_its_type(self):
-        single = torch.full((2, 2), 0.3)
-        for dtype in (torch.float32, torch.float16):
-            out = torch.empty(2, 2, dtype=dtype)
-            with policy():
-                with by_hand():
-                    expected = torch.mm(single.to(dtype), single.to(dtype))
-                got = torch.mm(single, single, out=out)
-            assert got is out and same(out, expected)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_the_result_lands_in_out_in_its_type(dtype):
+    single, out = torch.full((2, 2), 0.3), torch.empty(2, 2, dtype=dtype)
+    with policy():
+        with by_hand():
+            expected = torch.mm(single.to(dtype), single.to(dtype))
+        got = torch.mm(single, single, out=out)
+    assert got is out and same(out, expected)
 
-    def test_torch_narrows_where_it_does(self):
-        out = torch.empty(2, dtype=torch.float16)
-        with policy():
-            assert torch.exp(torch.zeros(2), out=out) is out
-        assert out.tolist() == [1.0, 1.0]
 
-    def test_none_is_no_out(self):
-        with policy():
-            assert torch.mm(torch.ones(2, 2), torch.ones(2, 2), out=None).dtype == torch.float16
+def test_out_of_fp32_functions():
+    out = torch.empty(2, dtype=torch.float16)
+    with policy():
+        assert torch.exp(torch.zeros(2), out=out) is out  # torch narrows by itself
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2), out=None).dtype == torch.float16
+    assert out.tolist() == [1.0, 1.0]
 
 
 def test_containers_keep_their_class_and_what_is_in_them():

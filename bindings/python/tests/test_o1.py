@@ -67,122 +67,128 @@ EDITS = {
 }
 
 
-class TestWeights:
-    x = torch.linspace(-1, 1, 8).view(2, 4)
+X = torch.linspace(-1, 1, 8).view(2, 4)
 
-    def test_used_twice_in_every_iteration(self):
-        model, optimizer = start(Twice())
-        for _ in range(3):
-            check(model, self.x)
-            with amp.scale_loss(model(self.x).float().sum(), optimizer) as loss:
-                loss.backward()
-            optimizer.step()
 
-    def test_under_no_grad_and_then_with_grad(self):
-        model, _ = start(Twice())
+def test_used_twice_in_every_iteration():
+    model, optimizer = start(Twice())
+    for _ in range(3):
+        check(model, X)
+        with amp.scale_loss(model(X).float().sum(), optimizer) as loss:
+            loss.backward()
+        optimizer.step()
+
+
+def test_under_no_grad_and_then_with_grad():
+    model, _ = start(Twice())
+    with torch.no_grad():
+        assert not model(X).requires_grad
+    check(model, X)
+    with torch.inference_mode():
+        model(X)
+    check(model, X)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("evaluating", [False, True], ids=["train", "eval"])
+def test_edited_between_forwards(edit, evaluating):
+    model, _ = start(Twice())
+    before = model(X).detach().clone()
+    if evaluating:
+        model.eval()
         with torch.no_grad():
-            assert not model(self.x).requires_grad
-        check(model, self.x)
-        with torch.inference_mode():
-            model(self.x)
-        check(model, self.x)
-
-    @pytest.mark.parametrize("edit", EDITS)
-    @pytest.mark.parametrize("evaluating", [False, True], ids=["train", "eval"])
-    def test_edited_between_forwards(self, edit, evaluating):
-        model, _ = start(Twice())
-        before = model(self.x).detach().clone()
+            model(X)
+    with torch.no_grad():
+        EDITS[edit](model)
         if evaluating:
-            model.eval()
-            with torch.no_grad():
-                model(self.x)
-        with torch.no_grad():
-            EDITS[edit](model)
-            if evaluating:
-                assert not torch.equal(model(self.x), before)
-        check(model, self.x)
+            assert not torch.equal(model(X), before)
+    check(model, X)
 
-    @pytest.mark.parametrize("edit", ["in place", "data", "another data", "copy_"])
-    def test_edited_outside_any_forward(self, edit):
-        """Calls outside a forward see an edit at once, even one that no version tells of."""
-        model, _ = start(Twice())
-        with torch.no_grad():
-            F.linear(self.x, model.weight)
-            EDITS[edit](model)
-            got = F.linear(self.x, model.weight)
-            with amp.disable_casts():
-                assert torch.equal(got, F.linear(self.x.half(), model.weight.half()))
 
-    def test_each_weight_is_cast_once_a_forward(self):
-        from torch.utils._python_dispatch import TorchDispatchMode
+@pytest.mark.parametrize("edit", ["in place", "data", "another data", "copy_"])
+def test_edited_outside_any_forward(edit):
+    """Calls outside a forward see an edit at once, even one that no version tells of."""
+    model, _ = start(Twice())
+    with torch.no_grad():
+        F.linear(X, model.weight)
+        EDITS[edit](model)
+        got = F.linear(X, model.weight)
+        with amp.disable_casts():
+            assert torch.equal(got, F.linear(X.half(), model.weight.half()))
 
-        class Count(TorchDispatchMode):
-            casts = 0
 
-            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-                Count.casts += func is torch.ops.aten._to_copy.default
-                return func(*args, **(kwargs or {}))
+def test_each_weight_is_cast_once_a_forward():
+    from torch.utils._python_dispatch import TorchDispatchMode
 
-        model, _ = start(Twice())
-        with Count():
-            model(self.x)
-        assert Count.casts == 2  # the input and the weight
+    class Count(TorchDispatchMode):
+        casts = 0
 
-    def test_double_backward_and_autograd_grad(self):
-        model, _ = start(Twice())
-        x = self.x.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(model(x).float().sum(), x, create_graph=True)
-        assert gradient.dtype == SINGLE
-        (gradient**2).sum().backward()
-        assert model.weight.grad is not None and model.weight.grad.dtype == SINGLE
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            Count.casts += func is torch.ops.aten._to_copy.default
+            return func(*args, **(kwargs or {}))
+
+    model, _ = start(Twice())
+    with Count():
+        model(X)
+    assert Count.casts == 2  # the input and the weight
+
+
+def test_double_backward_and_autograd_grad():
+    model, _ = start(Twice())
+    x = X.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(x).float().sum(), x, create_graph=True)
+    assert gradient.dtype == SINGLE
+    (gradient**2).sum().backward()
+    assert model.weight.grad is not None and model.weight.grad.dtype == SINGLE
 
 
 RECURRENT = {"RNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
 CELLS = {"RNNCell": torch.nn.RNNCell, "LSTMCell": torch.nn.LSTMCell, "GRUCell": torch.nn.GRUCell}
 
 
-class TestRecurrent:
-    @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-    @pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=str)
-    @pytest.mark.parametrize("name", RECURRENT)
-    def test_layers(self, name, dtype, packed):
-        torch.manual_seed(1)
-        layer = RECURRENT[name](3, 4, num_layers=2, batch_first=True, bidirectional=True)
-        by_hand = RECURRENT[name](3, 4, num_layers=2, batch_first=True, bidirectional=True)
-        by_hand.load_state_dict(layer.state_dict())
-        by_hand.half()
-        x = torch.randn(2, 5, 3).to(dtype)
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=str)
+@pytest.mark.parametrize("name", RECURRENT)
+def test_layers(name, dtype, packed):
+    torch.manual_seed(1)
+    layer = RECURRENT[name](3, 4, num_layers=2, batch_first=True, bidirectional=True)
+    by_hand = RECURRENT[name](3, 4, num_layers=2, batch_first=True, bidirectional=True)
+    by_hand.load_state_dict(layer.state_dict())
+    by_hand.half()
+    x = torch.randn(2, 5, 3).to(dtype)
 
-        def inputs(value):
-            if not packed:
-                return value
-            return torch.nn.utils.rnn.pack_padded_sequence(value, [5, 3], batch_first=True)
+    def inputs(value):
+        if not packed:
+            return value
+        return torch.nn.utils.rnn.pack_padded_sequence(value, [5, 3], batch_first=True)
 
-        expected, _ = by_hand(inputs(x.half()))
-        layer, _ = start(layer)
-        out, _ = layer(inputs(x))
-        out, expected = (value.data if packed else value for value in (out, expected))
-        assert out.dtype == HALF and torch.equal(out, expected)
-        out.float().sum().backward()
-        assert all(param.grad is not None and param.grad.dtype == SINGLE for param in layer.parameters())
+    expected, _ = by_hand(inputs(x.half()))
+    layer, _ = start(layer)
+    out, _ = layer(inputs(x))
+    out, expected = (value.data if packed else value for value in (out, expected))
+    assert out.dtype == HALF and torch.equal(out, expected)
+    out.float().sum().backward()
+    assert all(param.grad is not None and param.grad.dtype == SINGLE for param in layer.parameters())
 
-    @pytest.mark.parametrize("name", CELLS)
-    def test_cells(self, name):
-        cell = CELLS[name](3, 4)
-        cell, _ = start(cell)
-        out = cell(torch.randn(2, 3, dtype=HALF))
-        out = out[0] if isinstance(out, tuple) else out
-        assert out.dtype == HALF
-        out.float().sum().backward()
-        assert all(param.grad.dtype == SINGLE for param in cell.parameters())
 
-    def test_a_wrong_input_is_still_refused(self):
-        layer, _ = start(torch.nn.LSTM(3, 4))
-        with pytest.raises(RuntimeError):
-            layer(torch.randn(5, 2, 7))
-        amp.shutdown()
-        with pytest.raises(ValueError):
-            layer(torch.randn(5, 2, 3, dtype=HALF))
+@pytest.mark.parametrize("name", CELLS)
+def test_cells(name):
+    cell = CELLS[name](3, 4)
+    cell, _ = start(cell)
+    out = cell(torch.randn(2, 3, dtype=HALF))
+    out = out[0] if isinstance(out, tuple) else out
+    assert out.dtype == HALF
+    out.float().sum().backward()
+    assert all(param.grad.dtype == SINGLE for param in cell.parameters())
+
+
+def test_a_wrong_input_is_still_refused():
+    layer, _ = start(torch.nn.LSTM(3, 4))
+    with pytest.raises(RuntimeError):
+        layer(torch.randn(5, 2, 7))
+    amp.shutdown()
+    with pytest.raises(ValueError):
+        layer(torch.randn(5, 2, 3, dtype=HALF))
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["saved tensors", "reentrant"])
@@ -210,57 +216,57 @@ def small():
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 4))
 
 
-class TestCompilers:
-    x = torch.linspace(-1, 1, 8).view(2, 4)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile(backend):
+    model, _ = start(small())
+    compiled = torch.compile(model, backend=backend)
+    out = compiled(X)
+    assert out.dtype == HALF and torch.equal(out, model(X))
+    out.float().sum().backward()
+    assert all(param.grad.dtype == SINGLE for param in model.parameters())
 
-    @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-    def test_compile(self, backend):
-        model, _ = start(small())
-        compiled = torch.compile(model, backend=backend)
-        out = compiled(self.x)
-        assert out.dtype == HALF and torch.equal(out, model(self.x))
-        out.float().sum().backward()
-        assert all(param.grad.dtype == SINGLE for param in model.parameters())
+    def loss(a, b):
+        return F.softmax(torch.mm(a, b) + a, -1)
 
-        def loss(a, b):
-            return F.softmax(torch.mm(a, b) + a, -1)
+    compiled_loss = torch.compile(loss, backend=backend)
+    assert torch.equal(compiled_loss(X @ X.T, torch.eye(2)), loss(X @ X.T, torch.eye(2)))
+    product = torch.compile(lambda a: a @ a.T, backend=backend)
+    assert product(X).dtype == HALF
+    amp.shutdown()
+    assert compiled(X).dtype == SINGLE and product(X).dtype == SINGLE
 
-        compiled_loss = torch.compile(loss, backend=backend)
-        assert torch.equal(compiled_loss(self.x @ self.x.T, torch.eye(2)), loss(self.x @ self.x.T, torch.eye(2)))
-        product = torch.compile(lambda a: a @ a.T, backend=backend)
-        assert product(self.x).dtype == HALF
-        amp.shutdown()
-        assert compiled(self.x).dtype == SINGLE and product(self.x).dtype == SINGLE
 
-    def test_trace_records_the_casts(self):
-        traced_under_o1 = None
-        model, _ = start(small())
-        traced_under_o1 = torch.jit.trace(model, self.x, check_trace=False)
-        expected = model(self.x)
-        amp.shutdown()
-        out = traced_under_o1(self.x)
-        assert out.dtype == HALF and torch.equal(out, expected)
+def test_trace_records_the_casts():
+    traced_under_o1 = None
+    model, _ = start(small())
+    traced_under_o1 = torch.jit.trace(model, X, check_trace=False)
+    expected = model(X)
+    amp.shutdown()
+    out = traced_under_o1(X)
+    assert out.dtype == HALF and torch.equal(out, expected)
 
-    def test_script_compiles_and_runs_as_it_comes(self):
-        start(torch.nn.Linear(2, 2))
-        patched = F.softmax
 
-        @torch.jit.script
-        def scripted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            return F.softmax(torch.mm(a, b), -1)
+def test_script_compiles_and_runs_as_it_comes():
+    start(torch.nn.Linear(2, 2))
+    patched = F.softmax
 
-        assert F.softmax is patched
-        assert scripted(self.x, self.x.T).dtype == SINGLE
+    @torch.jit.script
+    def scripted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.softmax(torch.mm(a, b), -1)
 
-    def test_fx_traces_and_finds_the_functions_by_name(self):
-        start(torch.nn.Linear(2, 2))
+    assert F.softmax is patched
+    assert scripted(X, X.T).dtype == SINGLE
 
-        class Module(torch.nn.Module):
-            def forward(self, x):
-                return F.softmax(F.linear(x, x) + 1, -1)
 
-        graph = torch.fx.symbolic_trace(Module())
-        assert graph(self.x).dtype == SINGLE and torch.equal(graph(self.x), Module()(self.x))
+def test_fx_traces_and_finds_the_functions_by_name():
+    start(torch.nn.Linear(2, 2))
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return F.softmax(F.linear(x, x) + 1, -1)
+
+    graph = torch.fx.symbolic_trace(Module())
+    assert graph(X).dtype == SINGLE and torch.equal(graph(X), Module()(X))
 
 
 def product_of(_):
