@@ -258,6 +258,18 @@ def test_many_skips_in_a_row_are_an_error_that_names_the_parameter():
 # ---- the old API ----
 
 
+def test_init_patches_for_bfloat16_too():
+    handle = amp.init(patch_type=torch.bfloat16)
+    x = torch.ones(2, 2)
+    assert torch.mm(x, x).dtype is torch.bfloat16
+    with pytest.raises(NotImplementedError):
+        torch.ones(2, dtype=torch.bfloat16).exp_()
+    handle._deactivate()
+    assert torch.mm(x, x).dtype is torch.float32
+    with pytest.raises(ValueError, match="patch_type"):
+        amp.init(patch_type=torch.float64)
+
+
 def test_init_and_its_handle():
     handle = amp.init(loss_scale=128.0)
     assert handle.is_active()

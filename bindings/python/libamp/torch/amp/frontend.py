@@ -245,23 +245,31 @@ def initialize(
     return models if optimizers is None else (models, optimizers)
 
 
+_PATCH_LEVELS = {torch.float16: "O1", torch.bfloat16: "O4"}
+
+
 def init(
     enabled: bool = True,
     loss_scale: float | str = "dynamic",
     enable_caching: bool = True,
     verbose: bool = False,
     allow_banned: bool = False,
+    patch_type: torch.dtype = torch.float16,
 ) -> Any:
-    """Apex's oldest API: patches torch's functions as O1 does, without models, and returns a handle."""
+    """Apex's oldest API: patches torch's functions as O1 does, without models, and returns a handle. patch_type
+    torch.bfloat16 (ROCm's fork): as O4 does."""
+    if patch_type not in _PATCH_LEVELS:
+        raise ValueError(f"init: patch_type must be torch.float16 or torch.bfloat16, not {patch_type}")
+    level = _PATCH_LEVELS[patch_type]
     if not enabled:
         _amp_state.handle = handle.NoOpHandle()
         return _amp_state.handle
     if not hasattr(_amp_state, "opt_properties"):
         _amp_state.opt_properties = Properties()
     settings = {"cache": enable_caching, "loss_scale": -1.0 if loss_scale == "dynamic" else float(loss_scale)}
-    current = Session(_core.resolve("O1", settings), 1)
+    current = Session(_core.resolve(level, settings), 1)
     current.verbosity = 2 if verbose else _amp_state.verbosity
-    current.adopt(_make_context(current, "O1", settings, [], []))
+    current.adopt(_make_context(current, level, settings, [], []))
     _patch(current, [], "apex", allow_banned)
     _amp_state.handle = handle.AmpHandle(current, enable_caching, verbose, owns=True)
     return _amp_state.handle
