@@ -31,8 +31,9 @@ static void explain_cores(const struct amp__op *op, amp__text *text) {
     const int32_t capability = atomic_load(&op->gate_capability);
     const amp_dtype low = op->context->properties.low;
     if (!calls) return;
-    amp__text_add(text, "; %llu call%s on a GPU without tensor cores for %s (compute capability %d.%d): ", (unsigned long long)calls,
-                  calls == 1 ? "" : "s", amp__dtype_name(low), (int)capability / 10, (int)capability % 10);
+    amp__text_add(text, "; %llu call%s on a GPU without tensor cores for %s (compute capability %d.%d): ",
+                  (unsigned long long)calls, calls == 1 ? "" : "s", amp__dtype_name(low), (int)capability / 10,
+                  (int)capability % 10);
     if (low == AMP_BFLOAT16 && capability >= 70) amp__text_add(text, "it has them for fp16, O1");
     else if (op->gate_looks) amp__text_add(text, "nothing to do, what comes in fp32 runs in fp32");
     else amp__text_add(text, "amp_config.gate AMP_ON runs them in fp32");
@@ -41,8 +42,8 @@ static void explain_cores(const struct amp__op *op, amp__text *text) {
 static void explain_misfit(const struct amp__op *op, amp__text *text) {
     const uint64_t calls = atomic_load(&op->unaligned), misfit = atomic_load(&op->gate_misfit), extent = misfit / 4;
     if (!calls) return;
-    amp__text_add(text, "; %llu call%s on a GPU had a dimension that is no multiple of 8, the last %c = %llu: pad it to %llu for the "
-                  "speed of tensor cores", (unsigned long long)calls, calls == 1 ? "" : "s", "mnk"[misfit % 4],
+    amp__text_add(text, "; %llu call%s on a GPU had a dimension that is no multiple of 8, the last %c = %llu: pad it to %llu "
+                  "for the speed of tensor cores", (unsigned long long)calls, calls == 1 ? "" : "s", "mnk"[misfit % 4],
                   (unsigned long long)extent, (unsigned long long)((extent + 7) / 8 * 8));
 }
 

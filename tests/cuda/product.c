@@ -2,8 +2,8 @@
 /*
  * The bound is that of docs/numerics.md, as in tests/backend/product.c: before the activation an element is off by at most
  * E = g(k + 4) * M, M = |alpha| sum |a||b| + |beta c| + |bias|, and 2^-10 of M more where tf32 rounds both operands to 11
- * bits. The slopes of the GELUs are below 1.13, and those slopes' own slopes too: evaluating them adds 2^-20 of x, and
- * cuBLASLt's tanh 2^-10.
+ * bits; tensor cores cut sums off where others round, so that u is 2^-23 there. The slopes of the GELUs are below 1.13, and
+ * those slopes' own slopes too: evaluating them adds 2^-20 of x, and cuBLASLt's tanh 2^-10.
  */
 #include "product.h"
 
@@ -30,7 +30,8 @@ static void *block(int which, amp_dtype type) {
 }
 
 /* Returns the stride. */
-static int64_t lie(int64_t *ld, int64_t rows, int64_t cols, int64_t batch, int64_t gap, enum product_layout layout, bool shared) {
+static int64_t lie(int64_t *ld, int64_t rows, int64_t cols, int64_t batch, int64_t gap, enum product_layout layout,
+                   bool shared) {
     *ld = cols + gap;
     if (shared) return 0;
     if (layout != SIDE_BY_SIDE) return rows * *ld + gap;
@@ -44,8 +45,10 @@ void product_place(struct device_product *p) {
     const int64_t batch = g->batch ? g->batch : 1, gap = p->gaps ? 3 : 0;
     if (p->in_place) g->c_dtype = g->d_dtype;
     g->a = block(A, g->a_dtype), g->b = block(B, g->b_dtype), g->d = block(D, g->d_dtype);
-    g->stride_a = lie(&g->ld_a, g->transpose_a ? g->k : g->m, g->transpose_a ? g->m : g->k, batch, gap, p->layout, p->layout == SHARED_A);
-    g->stride_b = lie(&g->ld_b, g->transpose_b ? g->n : g->k, g->transpose_b ? g->k : g->n, batch, gap, p->layout, p->layout == SHARED_B);
+    g->stride_a = lie(&g->ld_a, g->transpose_a ? g->k : g->m, g->transpose_a ? g->m : g->k, batch, gap, p->layout,
+                      p->layout == SHARED_A);
+    g->stride_b = lie(&g->ld_b, g->transpose_b ? g->n : g->k, g->transpose_b ? g->k : g->n, batch, gap, p->layout,
+                      p->layout == SHARED_B);
     g->stride_d = lie(&g->ld_d, g->m, g->n, batch, 2 * gap, p->layout, false);
     g->stride_c = p->in_place ? g->stride_d : lie(&g->ld_c, g->m, g->n, batch, gap, p->layout, p->layout == SHARED_A);
     if (p->in_place) g->ld_c = g->ld_d;
@@ -110,15 +113,18 @@ static double rounding(amp_dtype type, double magnitude) {
 /* An element before its activation, and how far it may be off. */
 static double before(const struct device_product *p, int64_t item, int64_t i, int64_t j, double *bound) {
     const amp_matmul_args *g = &p->args;
-    const double roundings = (double)(g->k + 4) * 0x1p-24;
+    const bool by_tensor_cores = !device.fake && (g->a_dtype != AMP_FLOAT32 || g->flags & AMP_MATMUL_TF32); /* they truncate */
+    const double roundings = (double)(g->k + 4) * (by_tensor_cores ? 0x1p-23 : 0x1p-24);
     double x = 0.0, products = 0.0;
     for (int64_t q = 0; q < g->k && g->alpha != 0.0f; q++) {
         const double product = (double)g->alpha * a_at(g, item, i, q) * b_at(g, item, q, j);
         x += product, products += fabs(product);
     }
-    const double c = g->c && g->beta != 0.0f ? (double)g->beta * at(g->c_dtype, blocks[C_BEFORE], item * g->stride_c + i * g->ld_c + j) : 0.0;
+    const bool adds_c = g->c && g->beta != 0.0f;
+    const double c = adds_c ? (double)g->beta * at(g->c_dtype, blocks[C_BEFORE], item * g->stride_c + i * g->ld_c + j) : 0.0;
     const double bias = g->bias ? at(g->bias_dtype, g->bias, j) : 0.0;
-    *bound = roundings / (1 - roundings) * (products + fabs(c) + fabs(bias)) + (g->flags & AMP_MATMUL_TF32 ? 0x1p-10 * products : 0.0);
+    *bound = roundings / (1 - roundings) * (products + fabs(c) + fabs(bias));
+    if (g->flags & AMP_MATMUL_TF32) *bound += 0x1p-10 * products;
     return x + c + bias;
 }
 
@@ -137,7 +143,8 @@ static amp_device_epilogue distances(const struct device_product *p) {
 }
 
 /* d's element, and its bound before the last rounding. */
-static double wanted(const struct device_product *p, const amp_device_epilogue *e, int64_t item, int64_t i, int64_t j, double *bound) {
+static double wanted(const struct device_product *p, const amp_device_epilogue *e, int64_t item, int64_t i, int64_t j,
+                     double *bound) {
     const amp_matmul_args *g = &p->args;
     const double x = before(p, item, i, j, bound), tanh_error = p->fused_gelu ? 0x1p-10 : 0x1p-20;
     if (g->activation == AMP_ACTIVATION_NONE) return x;
@@ -160,7 +167,8 @@ static void check_aux(const struct device_product *p, const amp_device_epilogue 
     }
     const double got = at(g->d_dtype, e->aux, item * e->stride_aux + i * e->ld_aux + j);
     bound += rounding(g->d_dtype, fabs(x) + bound);
-    CHECK_THAT(fabs(got - x) <= bound, "%s: aux [%lld][%lld] is %g, want %g", product_words(p), (long long)i, (long long)j, got, x);
+    CHECK_THAT(fabs(got - x) <= bound, "%s: aux [%lld][%lld] is %g, want %g", product_words(p), (long long)i, (long long)j, got,
+               x);
 }
 
 /* Sums of what is there: of d as it was stored, or as it was before its last rounding. */

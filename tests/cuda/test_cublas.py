@@ -23,7 +23,8 @@ def must(condition, message):
 
 class Rig:
     def __init__(self, probe, plugin, fake, old, loaded):
-        self.probe, self.plugin, self.fake, self.old, self.loaded = (os.path.abspath(path) for path in (probe, plugin, fake, old, loaded))
+        paths = (probe, plugin, fake, old, loaded)
+        self.probe, self.plugin, self.fake, self.old, self.loaded = (os.path.abspath(path) for path in paths)
 
     def run(self, named=None, before=None, beside=None, environment=None):
         """named: AMP_CUBLASLT; before: a library that the process has loaded; beside: {path from the plugin's folder: file}."""
