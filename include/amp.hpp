@@ -9,12 +9,12 @@
  *     });
  *     step(optimizer);                                                         the wired slot: steps or skips
  *
- * Names are those of amp.h without amp_, and mean what amp.h says: structures, constants and hooks are C's. Nothing here
- * decides anything.
+ * Names are those of amp.h without amp_, and mean what amp.h says: structures, constants and hooks are C's. Nothing
+ * here decides anything.
  *
  * Errors by choice. amp::context and its like throw amp::error. Their twins in amp::nothrow return an amp_status, or an
- * amp::outcome where there is a value too; so does a function given amp::statuses, as amp::clip_grad_norm<amp::statuses>.
- * Compiled without exceptions, all of them do.
+ * amp::outcome where there is a value too; so does a function given amp::statuses, as
+ * amp::clip_grad_norm<amp::statuses>. Compiled without exceptions, all of them do.
  *
  * Threads: as in amp.h.
  */
@@ -69,8 +69,8 @@ public:
     result open(models all_models, optimizers all_optimizers, const amp_config &settings) {
         amp_status status = end();
         if (status == AMP_OK)
-            status = amp_initialize_many(all_models.data(), all_models.size(), all_optimizers.data(), all_optimizers.size(),
-                                         &settings, &handle_);
+            status = amp_initialize_many(all_models.data(), all_models.size(), all_optimizers.data(),
+                                         all_optimizers.size(), &settings, &handle_);
         return Errors::done(status);
     }
     /* amp_shutdown. */
@@ -115,7 +115,9 @@ public:
     }
 
     /* amp_gate_set. */
-    result gate_set(const char *op, std::uint64_t least) const { return Errors::done(amp_gate_set(handle_, op, least)); }
+    result gate_set(const char *op, std::uint64_t least) const {
+        return Errors::done(amp_gate_set(handle_, op, least));
+    }
     /* amp_gate_measure with any callable as the clock; what it returns becomes a uint64_t. */
     template <class Clock> result gate_measure(Clock clock) const {
         const amp_clock call = [](void *self) { return static_cast<std::uint64_t>((*static_cast<Clock *>(self))()); };
@@ -199,8 +201,8 @@ private:
 
 /* ---- The bracket ------------------------------------------------------------------------------------------------- */
 
-/* The bracket around backward. It ends with its block, unless end or cancel was called; where an exception leaves the block,
- * it is cancelled, and gradients are as they were. Stays where it is made. */
+/* The bracket around backward. It ends with its block, unless end or cancel was called; where an exception leaves the
+ * block, it is cancelled, and gradients are as they were. Stays where it is made. */
 template <class Errors> class basic_scaled_loss {
 public:
     /* What calls without a value return. */
@@ -215,7 +217,8 @@ public:
     }
     /* amp_scale_loss_begin_many; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
-    basic_scaled_loss(amp_context *context, optimizers some, void *loss, std::uint32_t loss_id = 0, std::uint32_t flags = 0) {
+    basic_scaled_loss(amp_context *context, optimizers some, void *loss, std::uint32_t loss_id = 0,
+                      std::uint32_t flags = 0) {
         begin(context, some, loss, loss_id, flags);
     }
     basic_scaled_loss(const basic_scaled_loss &) = delete;
@@ -232,7 +235,8 @@ public:
         return begun(amp_scale_loss_begin(&optimizer, loss, &scaled_));
     }
     /* amp_scale_loss_begin_many; flags: AMP_DELAY_UNSCALE, AMP_DELAY_OVERFLOW_CHECK. */
-    result begin(amp_context *context, optimizers some, void *loss, std::uint32_t loss_id = 0, std::uint32_t flags = 0) {
+    result begin(amp_context *context, optimizers some, void *loss, std::uint32_t loss_id = 0,
+                 std::uint32_t flags = 0) {
         return begun(amp_scale_loss_begin_many(context, some.data(), some.size(), loss_id, flags, loss, &scaled_));
     }
     /* amp_scale_loss_end: what was decided. The bracket is closed whatever comes of it. */
@@ -273,7 +277,8 @@ private:
     bool open_ = false;
 };
 
-/* A step of a host without a step slot: amp_step_begin here, amp_step_end at the end. True if the optimizer is to update:
+/* A step of a host without a step slot: amp_step_begin here, amp_step_end at the end. True if the optimizer is to
+ * update:
  *
  *     amp::step step(optimizer);
  *     if (step) update(...);

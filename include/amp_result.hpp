@@ -105,7 +105,9 @@ public:
     /* A C array. */
     template <std::size_t N> constexpr span(T (&array)[N]) noexcept : data_(array), size_(N) {}
     /* A braced list, which lives as long as the call. */
-    constexpr span(std::initializer_list<std::remove_const_t<T>> list) noexcept : size_(list.size()) { data_ = list.begin(); }
+    constexpr span(std::initializer_list<std::remove_const_t<T>> list) noexcept : size_(list.size()) {
+        data_ = list.begin();
+    }
     /* Whatever has data() and size(). */
     template <class C, class = std::enable_if_t<std::is_convertible_v<decltype(std::declval<C &>().data()), T *>>>
     constexpr span(C &&container) noexcept : data_(container.data()), size_(container.size()) {}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Where the libtorch of this interpreter's torch is: version, folder of its libraries, whether it was built with the C++11
-ABI (1 or 0), then its folders of headers; one a line."""
+"""Where the libtorch of this interpreter's torch is: version, folder of its libraries, whether it was built with the
+C++11 ABI (1 or 0), then its folders of headers; one a line."""
 import pathlib
 
 import torch

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The handwritten digits of examples/data, trained with PyTorch's C++ front end under each opt level, and a table of what
- * came of it. usage: libtorch_digits [--epochs N] [--level O2]... [FILE]
+ * The handwritten digits of examples/data, trained with PyTorch's C++ front end under each opt level, and a table of
+ * what came of it. usage: libtorch_digits [--epochs N] [--level O2]... [FILE]
  */
 #include <amp_torch.hpp>
 #include <zlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp.hpp on two small hosts: raw buffers for brackets, steps, masters and states, and handles with a cast for scopes and
- * direct calls. Everything twice: by exceptions and by statuses. Prints TAP.
+ * amp.hpp on two small hosts: raw buffers for brackets, steps, masters and states, and handles with a cast for scopes
+ * and direct calls. Everything twice: by exceptions and by statuses. Prints TAP.
  */
 #include <amp.hpp>
 
@@ -80,7 +80,8 @@ static void test_brackets() {
     const float infinity = std::numeric_limits<float>::infinity();
     CHECK(context && context.get() == host.optimizer.amp);
 
-    CHECK(amp::scale_loss(host.optimizer, nullptr, [&](const amp::scaled_loss &s) { host.backward(s, 0.5f); }) == AMP_STEP);
+    CHECK(amp::scale_loss(host.optimizer, nullptr, [&](const amp::scaled_loss &s) { host.backward(s, 0.5f); }) ==
+          AMP_STEP);
     CHECK(host.gradient[0] == 0.5f && host.gradient[1] == 0.5f);
     {
         amp::step step(host.optimizer);
@@ -115,7 +116,8 @@ static void test_brackets() {
     CHECK(quiet.begin(host.optimizer) == AMP_OK && quiet.begin(host.optimizer) == AMP_ERR_WRONG_STATE);
     const amp::outcome<amp_action> ended = quiet.end();
     CHECK(ended && ended.value == AMP_STEP && quiet.end().status == AMP_ERR_WRONG_STATE);
-    CHECK(status_of([&] { amp::scaled_loss bad(context.get(), {&host.optimizer}, nullptr, 3); }) == AMP_ERR_INVALID_ARGUMENT);
+    CHECK(status_of([&] { amp::scaled_loss bad(context.get(), {&host.optimizer}, nullptr, 3); }) ==
+          AMP_ERR_INVALID_ARGUMENT);
 
     CHECK(amp::clip_grad_norm(host.optimizer, 0.1f) > 0.35f && std::fabs(host.gradient[0]) < 0.1f);
     CHECK(amp::clip_grad_value<amp::statuses>(host.optimizer, 0.01f) == AMP_OK && host.gradient[0] == 0.01f);
@@ -162,7 +164,8 @@ static void test_masters() {
     config.init_scale = 2.0f;
     amp::context context({&host.model}, {&host.optimizer}, config);
     const std::vector<amp_master> masters = amp::master_params(host.optimizer);
-    CHECK(masters.size() == 1 && masters[0].is_master && masters[0].size == 2 && !std::strcmp(masters[0].name, "weight"));
+    CHECK(masters.size() == 1 && masters[0].is_master && masters[0].size == 2 &&
+          !std::strcmp(masters[0].name, "weight"));
     CHECK(*static_cast<float *>(masters[0].data) == 1.0f / 3.0f && host.weight[0] != 1.0f / 3.0f);
     amp::scale_loss(host.optimizer, nullptr, [&](const amp::scaled_loss &s) { host.backward(s, 0.125f); });
     {

@@ -107,7 +107,8 @@ static void test_recipe(const recipe &r, bool adam) {
     Net ours, theirs;
     {
         const ::torch::NoGradGuard no_grad;
-        for (std::size_t i = 0; i < ours->parameters().size(); i++) theirs->parameters()[i].copy_(ours->parameters()[i]);
+        for (std::size_t i = 0; i < ours->parameters().size(); i++)
+            theirs->parameters()[i].copy_(ours->parameters()[i]);
     }
     const std::vector<at::Tensor> expected = train_by_hand(*theirs, d, r, adam, 4);
     const auto optimizer = optimizer_for(ours->parameters(), adam);
@@ -164,7 +165,8 @@ static void test_overflow(amp_level level) {
 
 struct Thrower : ::torch::autograd::Function<Thrower> {
     static at::Tensor forward(::torch::autograd::AutogradContext *, const at::Tensor &x) { return x.clone(); }
-    static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext *, ::torch::autograd::variable_list) {
+    static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext *,
+                                                     ::torch::autograd::variable_list) {
         throw std::runtime_error("backward broke");
     }
 };
@@ -289,7 +291,8 @@ static void test_masters() {
     CHECK(late.scalar_type() == at::kHalf && amp.step(optimizer));
     CHECK(tap::same(amp.master_params(optimizer).back().detach(), ::torch::full({3}, 1.0f - 0.1f * 2.0f)));
     const at::Tensor base = ::torch::ones({2, 2}), gaps = base.slice(1, 0, 1).detach().set_requires_grad(true);
-    CHECK(tap::status_of([&] { amp.add_param_group(optimizer, ::torch::optim::OptimizerParamGroup({gaps})); }) != AMP_OK);
+    CHECK(tap::status_of([&] { amp.add_param_group(optimizer, ::torch::optim::OptimizerParamGroup({gaps})); }) !=
+          AMP_OK);
     CHECK(optimizer.param_groups().size() == 2); /* all or nothing */
 }
 
@@ -308,7 +311,8 @@ static void test_shutdown() {
         CHECK(moved.get() && !amp.get());
     }
     CHECK(all_same(masters, copies(net->parameters())));
-    CHECK(net->fc->weight.use_count() == references && net->norm->running_mean.use_count() == buffers); /* nothing is kept */
+    CHECK(net->fc->weight.use_count() == references &&
+          net->norm->running_mean.use_count() == buffers); /* nothing is kept */
     CHECK(net->fc->weight.storage().use_count() == 1);
     CHECK(net->fc->weight.grad().use_count() == 1);
     CHECK(net->norm->running_mean.scalar_type() == at::kFloat);
@@ -361,8 +365,8 @@ struct ManyImpl : nn::Module {
     nn::Linear fc{nullptr};
     at::ScalarType seen = at::kByte, listed = at::kByte, indices = at::kByte;
     ManyImpl() { fc = register_module("fc", nn::Linear(4, 4)); }
-    std::tuple<at::Tensor, std::vector<at::Tensor>, int> forward(const at::Tensor &x, const std::vector<at::Tensor> &more,
-                                                                 const at::Tensor &labels, int number) {
+    std::tuple<at::Tensor, std::vector<at::Tensor>, int>
+    forward(const at::Tensor &x, const std::vector<at::Tensor> &more, const at::Tensor &labels, int number) {
         seen = x.scalar_type();
         listed = more[0].scalar_type();
         indices = labels.scalar_type();

@@ -22,7 +22,8 @@ struct bench {
     Linear net{4, 4};
     amp::torch::session amp;
 
-    explicit bench(amp_level level, options options = {}) : amp(amp::torch::initialize(net, level, std::move(options))) {}
+    explicit bench(amp_level level, options options = {})
+        : amp(amp::torch::initialize(net, level, std::move(options))) {}
 };
 
 static options with_lists(int lists) {
@@ -46,7 +47,8 @@ static void test_classes() {
     CHECK((h + x).scalar_type() == at::kFloat && (h + h).scalar_type() == at::kHalf);
     CHECK(::torch::cat({h, x}).scalar_type() == at::kFloat && ::torch::stack({h, h}).scalar_type() == at::kHalf);
     CHECK(h.relu().scalar_type() == at::kHalf && x.tanh().scalar_type() == at::kFloat);
-    CHECK(::torch::batch_norm(image.to(at::kHalf), fp32({3}), {}, {}, {}, true, 0.1, 1e-5, false).scalar_type() == at::kHalf);
+    CHECK(::torch::batch_norm(image.to(at::kHalf), fp32({3}), {}, {}, {}, true, 0.1, 1e-5, false).scalar_type() ==
+          at::kHalf);
     CHECK(tap::status_of([&] { F::binary_cross_entropy(h.sigmoid(), x.sigmoid()); }) == AMP_ERR_BANNED);
 }
 
@@ -100,7 +102,8 @@ static void test_scopes() {
         } catch (int) {
         }
         CHECK(::torch::mm(x, x).scalar_type() == at::kHalf);
-        CHECK(b.amp.forward(b.net, x).scalar_type() == at::kHalf && c.amp.forward(c.net, x).scalar_type() == at::kBFloat16);
+        CHECK(b.amp.forward(b.net, x).scalar_type() == at::kHalf &&
+              c.amp.forward(c.net, x).scalar_type() == at::kBFloat16);
     }
     CHECK(::torch::mm(x, x).scalar_type() == at::kFloat && b.net(x).scalar_type() == at::kFloat);
 }
@@ -117,7 +120,8 @@ static void test_registered() {
 /* The list "torch" beside torch's own autocast, where the devices' lists agree: types and bits. */
 static void test_like_autocast() {
     bench b(AMP_O4, with_lists(AMP_LISTS_TORCH));
-    const at::Tensor x = fp32({3, 4, 4}), m = fp32({4, 4}), v = fp32({4}), image = fp32({1, 3, 8, 8}), w = fp32({2, 3, 3, 3});
+    const at::Tensor x = fp32({3, 4, 4}), m = fp32({4, 4}), v = fp32({4}), image = fp32({1, 3, 8, 8}),
+                     w = fp32({2, 3, 3, 3});
     const at::Tensor h = m.to(at::kBFloat16), d = m.to(at::kDouble);
     const std::vector<std::pair<const char *, std::function<at::Tensor()>>> calls = {
         {"mm", [&] { return ::torch::mm(m, m); }},
@@ -172,7 +176,8 @@ static void test_cache() {
     const auto [casts, hits] = casts_and_hits(b.amp);
     CHECK(hits >= 2 && casts <= 4);
     (first.sum() + second.sum()).backward();
-    CHECK(b.net->weight.grad().defined() && b.net->weight.grad().abs().sum().item<float>() > 0); /* no_grad first, then grad */
+    CHECK(b.net->weight.grad().defined() &&
+          b.net->weight.grad().abs().sum().item<float>() > 0); /* no_grad first, then grad */
     {
         const ::torch::NoGradGuard no_grad;
         b.net->weight.zero_();

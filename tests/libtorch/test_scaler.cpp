@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GradScaler: its own promises and, given the file of a trace that trace.py made with torch.amp.GradScaler, the same trace.
+ * GradScaler: its own promises and, given the file of a trace that trace.py made with torch.amp.GradScaler, the same
+ * trace.
  */
 #include "tap.hpp"
 
@@ -202,7 +203,8 @@ static void test_sparse() {
     scaler.scale(::torch::embedding(weight, rows, -1, false, true).sum()).backward();
     CHECK(weight.grad().is_sparse());
     scaler.unscale_(optimizer);
-    CHECK(tap::same(weight.grad().to_dense(), ::torch::tensor({0.0f, 0.0f, 2.0f, 2.0f, 0.0f, 0.0f, 1.0f, 1.0f}).view({4, 2})));
+    CHECK(tap::same(weight.grad().to_dense(),
+                    ::torch::tensor({0.0f, 0.0f, 2.0f, 2.0f, 0.0f, 0.0f, 1.0f, 1.0f}).view({4, 2})));
     CHECK(scaler.step(optimizer));
     scaler.update();
 }

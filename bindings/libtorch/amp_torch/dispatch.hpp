@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * O1 and O4: libtorch's dispatcher asks libamp's policy at each op. The fallback below stands on a dispatch key in the place
- * where torch's own autocast has its keys, above autograd, so that casts are recorded; on AutocastIPU, for which libtorch
- * itself has no kernels. It sees every op by its schema, asks amp_op_class,
- * amp_class_target and amp_cast_to, and knows no list.
+ * O1 and O4: libtorch's dispatcher asks libamp's policy at each op. The fallback below stands on a dispatch key in the
+ * place where torch's own autocast has its keys, above autograd, so that casts are recorded; on AutocastIPU, for which
+ * libtorch itself has no kernels. It sees every op by its schema, asks amp_op_class, amp_class_target and amp_cast_to,
+ * and knows no list.
  */
 #ifndef AMP_TORCH_DISPATCH_HPP
 #define AMP_TORCH_DISPATCH_HPP
@@ -70,7 +70,7 @@ inline std::vector<amp_op> describe_ops(const std::vector<std::pair<std::string,
     return ops;
 }
 
-/* ---- Which ops the policy knows ----------------------------------------------------------------------------------- */
+/* ---- Which ops the policy knows --------------------------------------------------------------------------------- */
 
 /* What the policy does with each op, asked once for the life of the context. Any thread. */
 class known_ops {
@@ -139,7 +139,8 @@ struct operands {
 };
 
 /* The tensors of lists alone, where the class is about those. */
-inline operands operands_of(const c10::FunctionSchema &schema, amp_class op_class, const std::vector<c10::IValue> &stack) {
+inline operands operands_of(const c10::FunctionSchema &schema, amp_class op_class,
+                            const std::vector<c10::IValue> &stack) {
     const std::size_t n = schema.arguments().size(), first = stack.size() - n;
     operands found;
     for (std::size_t i = first; i < stack.size(); i++) {

@@ -86,7 +86,8 @@ inline void *call_slot(forward_call &call, void *self, std::vector<void *> &hand
 }
 
 /* forward(inputs...) with everything cast that the level casts. Forward gets copies of what is not a tensor. */
-template <class Forward, class... Inputs> auto run_forward(amp_context *context, void *self, Forward forward, Inputs &&...inputs) {
+template <class Forward, class... Inputs>
+auto run_forward(amp_context *context, void *self, Forward forward, Inputs &&...inputs) {
     std::tuple<std::decay_t<Inputs>...> args(std::forward<Inputs>(inputs)...);
     using result_type = std::decay_t<decltype(std::apply(forward, args))>;
     std::optional<result_type> result;

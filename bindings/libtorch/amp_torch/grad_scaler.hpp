@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch.amp.GradScaler for C++, tick by tick. The scale and its rule are libamp's (scaler mode torch), and so is the check:
- * a gradient is not finite if it is not after the division. Source of the semantics: torch/amp/grad_scaler.py.
+ * torch.amp.GradScaler for C++, tick by tick. The scale and its rule are libamp's (scaler mode torch), and so is the
+ * check: a gradient is not finite if it is not after the division. Source of the semantics: torch/amp/grad_scaler.py.
  */
 #ifndef AMP_TORCH_GRAD_SCALER_HPP
 #define AMP_TORCH_GRAD_SCALER_HPP
@@ -47,7 +47,8 @@ struct GradScalerState {
  *     scaler.step(optimizer);            false: skipped
  *     scaler.update();
  *
- * Gradients must be FP32 (a model of 16-bit parameters needs masters: see initialize). Not for several threads at once. */
+ * Gradients must be FP32 (a model of 16-bit parameters needs masters: see initialize). Not for several threads at once.
+ */
 class GradScaler {
 public:
     explicit GradScaler(const GradScalerOptions &options = {}) : options_(options) {
@@ -144,7 +145,8 @@ public:
     /* After update, with the model's and the optimizer's. Nothing but zeros of a scaler that is not enabled. */
     GradScalerState state_dict() const {
         if (!enabled()) return {};
-        return {get_scale(), options_.growth_factor, options_.backoff_factor, options_.growth_interval, growth_tracker()};
+        return {get_scale(), options_.growth_factor, options_.backoff_factor, options_.growth_interval,
+                growth_tracker()};
     }
     void load_state_dict(const GradScalerState &state) {
         if (!enabled()) return;
@@ -206,12 +208,14 @@ private:
 
     /* Refused before anything changes. */
     static void check(const GradScalerOptions &options, double scale) {
-        const auto growth = static_cast<float>(options.growth_factor), backoff = static_cast<float>(options.backoff_factor);
+        const auto growth = static_cast<float>(options.growth_factor),
+                   backoff = static_cast<float>(options.backoff_factor);
         require(growth > 1.0f && std::isfinite(growth), "the growth factor must be > 1.0");
         require(backoff > 0.0f && backoff < 1.0f, "the backoff factor must be < 1.0, and above 0");
         require(options.growth_interval > 0 && options.growth_interval < std::int64_t{UINT32_MAX},
                 "the growth interval must be at least 1, and have 32 bits");
-        require(scale > 0.0 && std::isfinite(static_cast<float>(scale)), "the scale must be above 0 and finite in FP32");
+        require(scale > 0.0 && std::isfinite(static_cast<float>(scale)),
+                "the scale must be above 0 and finite in FP32");
     }
 
     void rebuild(const GradScalerOptions &options, double scale, std::int64_t tracker) {

@@ -156,7 +156,8 @@ inline amp_status swap_data(void *, void *handle, amp_storage *storage) {
         c10::Storage old = tensor.storage();
         const amp_storage shown = {tensor.mutable_data_ptr(), nullptr, tensor.storage().nbytes(),
                                    to_amp(tensor.scalar_type()), 0};
-        c10::Storage fresh(c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl *>(storage->owner)));
+        c10::Storage fresh(
+            c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl *>(storage->owner)));
         at::Tensor filled = at::empty({0}, tensor.options().dtype(to_torch(storage->dtype)).requires_grad(false));
         const auto offset = static_cast<const char *>(storage->data) - static_cast<const char *>(fresh.data());
         filled.set_(fresh, offset / static_cast<std::int64_t>(filled.itemsize()), tensor.sizes(), tensor.strides());

@@ -110,7 +110,8 @@ inline at::Tensor show(const amp_master &master, void *data, const std::int64_t 
 /* The bracket around backward: ends with its block, cancels where an exception leaves it. */
 class scaled_loss {
 public:
-    scaled_loss(amp_context *context, optimizers some, const at::Tensor &loss, std::uint32_t loss_id, std::uint32_t flags)
+    scaled_loss(amp_context *context, optimizers some, const at::Tensor &loss, std::uint32_t loss_id,
+                std::uint32_t flags)
         : loss_(loss), bracket_(context, some, loss.unsafeGetTensorImpl(), loss_id, flags) {}
     /* Where backward starts from. */
     at::Tensor loss() const { return detail::borrow(bracket_.loss()); }
@@ -144,8 +145,8 @@ private:
  * optimizers must live longer. */
 class session {
 public:
-    session(std::vector<::torch::nn::Module *> modules, std::vector<::torch::optim::Optimizer *> optimizers, amp_level level,
-            options options = {})
+    session(std::vector<::torch::nn::Module *> modules, std::vector<::torch::optim::Optimizer *> optimizers,
+            amp_level level, options options = {})
         : options_(std::make_unique<torch::options>(std::move(options))) {
         host_ = std::make_unique<amp_host>(detail::hooks(&options_->event));
         amp_config &config = options_->config;
@@ -182,8 +183,9 @@ public:
         auto &module = detail::module_of(model);
         check_module(module);
         const detail::policy_guard guard(policy());
-        return detail::run_forward(context_.get(), &static_cast<::torch::nn::Module &>(module),
-                                   [&](auto &...args) { return module.forward(args...); }, std::forward<Inputs>(inputs)...);
+        return detail::run_forward(
+            context_.get(), &static_cast<::torch::nn::Module &>(module),
+            [&](auto &...args) { return module.forward(args...); }, std::forward<Inputs>(inputs)...);
     }
 
     /* A bracket for the gradients of `some` (all, if none are named). */
@@ -210,12 +212,13 @@ public:
     /* The level's ops for code outside of a forward: losses, metrics, blocks of one's own. */
     scope_guard autocast() { return scope_guard(context_.get(), policy()); }
 
-    /* What the optimizer updates: masters with their gradients where there are masters, else the parameters. Valid until the
-     * next bracket or step. */
+    /* What the optimizer updates: masters with their gradients where there are masters, else the parameters. Valid
+     * until the next bracket or step. */
     std::vector<at::Tensor> master_params(::torch::optim::Optimizer &optimizer) {
         std::vector<at::Tensor> shown;
         for (const amp_master &master : amp::master_params<detail::errors>(find(optimizer).described)) {
-            shown.push_back(master.is_master ? detail::show(master, master.data, master.strides) : detail::borrow(master.param));
+            shown.push_back(master.is_master ? detail::show(master, master.data, master.strides)
+                                             : detail::borrow(master.param));
             if (!master.is_master) continue;
             shown.back().set_requires_grad(true);
             if (master.grad) shown.back().mutable_grad() = detail::show(master, master.grad, master.grad_strides);
@@ -246,8 +249,8 @@ public:
         }
     }
 
-    /* Scales and masters, for a checkpoint beside the model's and the optimizer's: one tensor of bytes, which an archive takes.
-     * Load them in any order. */
+    /* Scales and masters, for a checkpoint beside the model's and the optimizer's: one tensor of bytes, which an
+     * archive takes. Load them in any order. */
     at::Tensor state() const {
         const std::vector<unsigned char> bytes = context_.state_save_memory();
         at::Tensor copy = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
@@ -272,7 +275,9 @@ public:
     amp_context *get() const { return context_.get(); }
 
 private:
-    detail::policy policy() const { return casts_ops_ ? detail::policy{context_.get(), known_.get()} : detail::policy{}; }
+    detail::policy policy() const {
+        return casts_ops_ ? detail::policy{context_.get(), known_.get()} : detail::policy{};
+    }
 
     void watch_ops() {
         std::vector<std::string> registered;
@@ -284,8 +289,9 @@ private:
     void check_module(const ::torch::nn::Module &module) const {
         for (const auto &entry : modules_)
             if (entry->module == &module) return;
-        throw error(AMP_ERR_INVALID_ARGUMENT, "this module was not given to amp::torch::initialize: inside a model, or beside "
-                                              "one, use autocast()");
+        throw error(AMP_ERR_INVALID_ARGUMENT,
+                    "this module was not given to amp::torch::initialize: inside a model, or beside "
+                    "one, use autocast()");
     }
 
     detail::described_optimizer &find(::torch::optim::Optimizer &optimizer) {
@@ -305,7 +311,8 @@ private:
 };
 
 /* A module, a holder of one or a pointer to one, and its optimizer; `level` as AMP_O1. */
-template <class M> session initialize(M &&model, ::torch::optim::Optimizer &optimizer, amp_level level, options options = {}) {
+template <class M>
+session initialize(M &&model, ::torch::optim::Optimizer &optimizer, amp_level level, options options = {}) {
     return session({&detail::module_of(model)}, {&optimizer}, level, std::move(options));
 }
 
@@ -315,8 +322,8 @@ template <class M> session initialize(M &&model, amp_level level, options option
 }
 
 /* Several under one context. */
-inline session initialize(std::vector<::torch::nn::Module *> modules, std::vector<::torch::optim::Optimizer *> optimizers,
-                          amp_level level, options options = {}) {
+inline session initialize(std::vector<::torch::nn::Module *> modules,
+                          std::vector<::torch::optim::Optimizer *> optimizers, amp_level level, options options = {}) {
     return session(std::move(modules), std::move(optimizers), level, std::move(options));
 }
 
