@@ -191,6 +191,8 @@ def hook_states(model: nn.Module) -> Callable[[], None]:
     """state_dict of the model and of each module inside is FP32, and loading one reaches the masters."""
     handles: list[Any] = []
     for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # these take no hooks
         if any(hook is widen_state for hook in module._state_dict_hooks.values()):
             continue
         handles.append(module._register_state_dict_hook(widen_state))

@@ -39,6 +39,10 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return plain and not isinstance(tensor, nn.parameter.UninitializedTensorMixin)
 
 
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    return torch.empty_like(tensor, device="meta").stride() != tensor.stride()
+
+
 def _set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
     grad = tensor.grad
     tensor.grad = None
@@ -48,16 +52,21 @@ def _set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def to_fp32(models: Iterable[nn.Module], keep_batch_norm: bool) -> Callable[[], None]:
-    """Every floating tensor of the models in FP32, as the library wants them that will be re-typed. The way back."""
+    """Every floating tensor of the models in FP32 and without gaps in memory, as the library wants them that will be
+    re-typed. The way back."""
     before: list[tuple[torch.Tensor, torch.dtype]] = []
     for model in models:
         for module in model.modules():
             if keep_batch_norm and is_kept(module):
                 continue
             for tensor in [*module._parameters.values(), *module._buffers.values()]:
-                if tensor is not None and is_plain(tensor) and tensor.dtype is not torch.float32:
+                if tensor is None or not is_plain(tensor):
+                    continue
+                if tensor.dtype is not torch.float32:
                     before.append((tensor, tensor.dtype))
                     _set_type(tensor, torch.float32)
+                if _has_gaps(tensor):
+                    tensor.data = tensor.data.contiguous()
 
     def undo() -> None:
         for tensor, dtype in before:
