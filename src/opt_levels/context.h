@@ -275,7 +275,7 @@ static inline void amp__places_drop(const amp_context *context) { amp__places_fo
 amp_status amp__there_begin(struct amp__bracket *bracket, bool with_loss);
 /* Is the loss scaled by a number that only the device knows? */
 static inline bool amp__there_scales(const struct amp__bracket *bracket) {
-    return bracket->blind && bracket->host->scale_by && bracket->context->properties.scaler.dynamic;
+    return bracket->blind && bracket->host && bracket->host->scale_by && bracket->context->properties.scaler.dynamic;
 }
 /* Before gradients are looked at: what the launches work with. */
 amp_status amp__there_arm(const struct amp__bracket *bracket);

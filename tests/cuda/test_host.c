@@ -185,7 +185,9 @@ END_TEST
 
 /* A graph cannot ask the host: what would is refused, and leaves nothing behind. */
 START_TEST(test_graph_refused) {
-    const struct kind kind = { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f };
+    const struct kind kinds_refused[] = {
+        { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f }, { "O1 mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
+    }, kind = kinds_refused[_i];
     static float weights[2 * ELEMENTS];
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_record record = AMP_RECORD_INIT;
@@ -468,7 +470,7 @@ Suite *suite_host(void) {
     tcase_add_checked_fixture(tcase, lazily, at_once);
     tcase_add_loop_test(tcase, test_trainings, 0, sizeof kinds / sizeof *kinds);
     tcase_add_loop_test(tcase, test_graph, 0, sizeof graphs / sizeof *graphs);
-    tcase_add_test(tcase, test_graph_refused);
+    tcase_add_loop_test(tcase, test_graph_refused, 0, 2);
     tcase_add_loop_test(tcase, test_waits, 0, 5);
     tcase_add_loop_test(tcase, test_clipping, 0, 5);
     tcase_add_loop_test(tcase, test_checkpoints, 0, 5);
