@@ -5,6 +5,7 @@ import pytest
 
 torch = casting.torch
 F = torch.nn.functional
+from libamp import _core  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
 HALF, SINGLE = torch.float16, torch.float32
@@ -246,6 +247,15 @@ def test_trace_records_the_casts():
     assert out.dtype == HALF and torch.equal(out, expected)
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.LSTM(4, 4)
+
+    def forward(self, x: torch.Tensor):
+        return self.inner(x)[0]
+
+
 def test_script_compiles_and_runs_as_it_comes():
     start(torch.nn.Linear(2, 2))
     patched = F.softmax
@@ -254,7 +264,8 @@ def test_script_compiles_and_runs_as_it_comes():
     def scripted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.softmax(torch.mm(a, b), -1)
 
-    assert F.softmax is patched
+    assert F.softmax is patched and _core.policy_active()
+    assert torch.jit.script(Recurrent())(X[:, None]).dtype == SINGLE
     assert scripted(X, X.T).dtype == SINGLE
 
 

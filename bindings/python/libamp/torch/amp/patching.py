@@ -19,7 +19,7 @@ from typing import Any
 
 from ... import _core
 from . import registry
-from .guards import GUARDS
+from .guards import GUARDS, Guard
 from .sweep import Sweep
 
 LISTS = {"apex": 1, "torch": 2}
@@ -260,7 +260,8 @@ def installed() -> bool:
 def originals() -> Iterator[None]:
     """torch's own functions in their places for a while, for compilers that read them: for the whole process."""
     with _alone():
-        present = [site for site in _sites.values() if vars(site.owner).get(site.name) is site.patched]
+        present: list[Site | Guard] = [guard for guard in GUARDS if guard.new is not None]
+        present += [site for site in _sites.values() if vars(site.owner).get(site.name) is site.patched]
         for site in reversed(present):
             site.put_back()
         try:
