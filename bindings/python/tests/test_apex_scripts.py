@@ -86,7 +86,7 @@ def test_imagenet_resumed_is_imagenet_uninterrupted(tmp_path):
 
 def test_imagenet_on_two_ranks_with_synchronized_batch_norm(tmp_path):
     saved = tmp_path / "ranks.pt"
-    out = run("imagenet.py", "--opt-level", "O1", "--sync_bn", "--epochs", 2, "--checkpoint", saved, ranks=2)
+    out = run("imagenet.py", "--opt-level", "O1", "--sync_bn", "-b", 32, "--epochs", 2, "--checkpoint", saved, ranks=2)
     losses = numbers(r"Loss ([\d.]+) \(", out)
     assert losses[-1] < 0.8 * losses[0]
     assert all(name.startswith("module.") for name in load(saved)["state_dict"])

@@ -36,7 +36,6 @@ amp.register_float_function(Boxes, "iou")
 
 @amp.float_function
 def focal_loss(logits, targets, alpha=0.25, gamma=2.0):
-    assert logits.dtype == torch.float32
     p = torch.sigmoid(logits)
     ce = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
     p_t = p * targets + (1 - p) * (1 - targets)
