@@ -196,7 +196,8 @@ START_TEST(low_parameters_keep_their_type) {
 END_TEST
 
 int main(void) {
-    const struct test tests[] = { { gradients_add_up_in_one_block, 1 }, { the_step_rounds_the_masters_into_the_parameters, 1 },
+    const struct test tests[] = { { gradients_add_up_in_one_block, 1 },
+                  { the_step_rounds_the_masters_into_the_parameters, 1 },
                   { a_cancelled_bracket_gives_the_gradient_back, 1 }, { an_overflow_is_the_brackets_that_made_it, 1 },
                   { set_grad_is_needed, 1 }, { low_parameters_keep_their_type, 2 } };
     return RUN_TESTS("held", tests);

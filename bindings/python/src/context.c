@@ -290,14 +290,19 @@ int amp_py_add_context(PyObject *module)
     };
     static PyType_Slot slots[] = {
         { Py_tp_doc, "An amp_context over torch tensors: models' parameters, optimizers and a level." },
-        { Py_tp_new, AMP_PY_SLOT(context_new) },           { Py_tp_dealloc, AMP_PY_SLOT(context_dealloc) }, { Py_tp_traverse, AMP_PY_SLOT(context_traverse) },
-        { Py_tp_clear, AMP_PY_SLOT(context_clear) },       { Py_tp_finalize, AMP_PY_SLOT(context_finalize) }, { Py_tp_methods, methods },
+        { Py_tp_new, AMP_PY_SLOT(context_new) },
+        { Py_tp_dealloc, AMP_PY_SLOT(context_dealloc) },
+        { Py_tp_traverse, AMP_PY_SLOT(context_traverse) },
+        { Py_tp_clear, AMP_PY_SLOT(context_clear) },
+        { Py_tp_finalize, AMP_PY_SLOT(context_finalize) },
+        { Py_tp_methods, methods },
         { Py_tp_getset, getters },            { Py_tp_members, members },         { 0, NULL },
     };
     static PyType_Spec spec = { "libamp._core.Context", sizeof(amp_py_Context), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots };
     context_type = (PyTypeObject *)PyType_FromSpec(&spec);
-    if (context_type == NULL || amp_py_add_bracket(module) || amp_py_add_scopes(module) || amp_py_add_config(module)) {
+    if (context_type == NULL || amp_py_add_bracket(module) || amp_py_add_scopes(module)
+        || amp_py_add_config(module)) {
         return -1;
     }
     return PyModule_AddObjectRef(module, "Context", (PyObject *)context_type);

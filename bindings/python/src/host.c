@@ -70,8 +70,9 @@ static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
     amp_py_Context *context = self;
     if (amp_py_look(tensor, view)) {
         PyErr_Clear();
-        PyErr_SetString(PyExc_RuntimeError, "a gradient or parameter has no plain elements (it is sparse, or of another kind): "
-                                            "loss scaling works on dense ones; nn.Embedding(sparse=False) makes those");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "a gradient or parameter has no plain elements (it is sparse, or of another kind): loss scaling "
+                        "works on dense ones; nn.Embedding(sparse=False) makes those");
         return fail(context);
     }
     const struct amp_py_param *param = context->looked_at;

@@ -276,8 +276,9 @@ def init(
 
 
 def shutdown(what: Any = None) -> None:
-    """Everything as before initialize: functions, forward, step, param_groups, types. `what`: a model or an optimizer, for the
-    initialize that it went through; None: all of them. Without one, nothing."""
+    """Everything as before initialize: functions, forward, step, param_groups, types.
+
+    what: a model or an optimizer, for the initialize that it went through; None: all of them."""
     if what is None:
         chosen = list(session.live())
     else:

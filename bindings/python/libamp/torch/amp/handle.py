@@ -134,7 +134,7 @@ def scale(tensor: torch.Tensor, loss_id: int = 0, optimizer: Any = None) -> torc
 
 
 def unscale(tensors: Any, loss_id: int = 0, optimizer: Any = None) -> Any:
-    """The same tensors divided by the present loss scale, on the tape: what torch.autograd.grad returned for a scaled loss."""
+    """The same tensors divided by the present loss scale, on the tape: what autograd.grad gave for a scaled loss."""
     factor = 1.0 / _session_of(_optimizers_of(optimizer)).context.scale(loss_id)
     if isinstance(tensors, torch.Tensor):
         return tensors * factor

@@ -88,7 +88,7 @@ def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolve(level: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The library's answer. Under _amp_state.hard_override what a level refuses is taken out of `settings`, with a warning."""
+    """The library's answer. Under hard_override what a level refuses is taken out of `settings`, with a warning."""
     try:
         return _core.resolve(level, settings)
     except _core.ArgumentError as error:
