@@ -231,9 +231,9 @@ static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__gr
         AMP_TRY(list_params(bracket, &params, &n));
     }
     const bool skips = amp__scaler_skips(&context->properties.scaler);
-    context->plan.tainted = false;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) context->plan.tainted |= bracket->optimizers[i]->skip;
-    return amp__grads_end(params, n, bracket->scale, skips, &context->plan, result);
+    bool tainted = false;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) tainted |= bracket->optimizers[i]->skip;
+    return amp__grads_end(params, n, bracket->scale, skips, tainted, &context->plan, result);
 }
 
 /* With what the brackets before it found whose check was delayed. */

@@ -218,8 +218,8 @@ amp_status amp__grads_begin(struct amp__param *const *params, size_t n, const st
 /* The end of a bracket that delays: the scaled gradients of those before it are added to the new ones. */
 amp_status amp__grads_delay(struct amp__param *const *params, size_t n);
 /* unscale.c: new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */
-amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, struct amp__plan *plan,
-                          struct amp__grads_result *result);
+amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, bool tainted,
+                          struct amp__plan *plan, struct amp__grads_result *result);
 /* New gradients are dropped, those set aside are put back: with `all` those that stood before the first delayed bracket,
  * else those that stood before this one. */
 amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool all);

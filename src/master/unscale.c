@@ -296,11 +296,12 @@ static amp_status unscale(struct amp__plan *plan, float inverse, struct amp__gra
     return status;
 }
 
-amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, struct amp__plan *plan,
-                          struct amp__grads_result *result) {
+amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, bool tainted,
+                          struct amp__plan *plan, struct amp__grads_result *result) {
     size_t left_out = 0;
     AMP_TRY(plan_room(plan, n));
     plan->skips = skips;
+    plan->tainted = tainted;
     amp_status status = plan_all(plan, params, n, &left_out);
     if (status == AMP_OK && left_out) status = give_back(params, n);
     if (status == AMP_OK) status = unscale(plan, (float)(1.0 / (double)scale), result);

@@ -87,14 +87,17 @@ static void merge_delayed(const struct model *model, struct param_model *p) {
     p->scaled = true;
 }
 
-/* new / scale + what was set aside: into the master gradient, or in place. True: a result is not finite. */
-static bool unscale(struct param_model *p, float scale) {
+/* new / scale + what was set aside: into the master gradient, or in place. True: a result is not finite. tainted: an earlier
+ * bracket found an overflow that no step has followed; then what was set aside and is not finite counts no second time. */
+static bool unscale(struct param_model *p, float scale, bool tainted) {
     const double inverse = (double)(float)(1.0 / (double)scale);
     const bool adds = p->stash_is && (!p->mastered || p->exact_of);
-    bool found = false;
+    bool found = false, made = false, stale = false;
     for (int i = 0; i < p->n; i++) {
         const double old = p->mastered ? p->exact[i] : p->stash.v[i];
         double value = model_product(p->grad.type, p->grad.v[i], inverse);
+        made |= !isfinite(value);
+        stale |= adds && !isfinite(old);
         if (adds) value = model_sum(p->grad.type, value, old);
         value = model_round(p->mastered ? AMP_FLOAT32 : p->grad.type, value);
         found |= !isfinite(value);
@@ -102,7 +105,7 @@ static bool unscale(struct param_model *p, float scale) {
         else p->grad.v[i] = value;
     }
     if (p->mastered) model_show_grad(p);
-    return found;
+    return tainted && stale ? made : found;
 }
 
 /* The parameter whose gradient was the first that is not finite, over all optimizers of the bracket. Fixed buffers hold
@@ -110,11 +113,12 @@ static bool unscale(struct param_model *p, float scale) {
 static const char *unscale_all(struct model *model, const struct loss_model *loss) {
     const bool skips = model->dynamic || loss->bracket_scale != 1.0f;
     const char *first = NULL;
-    bool has_new[PARAMS] = { false };
+    bool has_new[PARAMS] = { false }, tainted = false;
+    EACH_OPTIMIZER(loss->optimizers, k) tainted |= model->optimizers[k].skip;
     EACH_OPTIMIZER(loss->optimizers, k) EACH_PARAM(model, k, p) {
         merge_delayed(model, p);
         has_new[p - model->params] = p->in_bracket && p->grad.handle;
-        if (has_new[p - model->params] && unscale(p, loss->bracket_scale) && !first) first = p->name;
+        if (has_new[p - model->params] && unscale(p, loss->bracket_scale, tainted) && !first) first = p->name;
     }
     EACH_OPTIMIZER(loss->optimizers, k) EACH_PARAM(model, k, p) {
         if (first && skips && model->fixed && has_new[p - model->params]) {
