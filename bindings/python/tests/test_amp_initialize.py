@@ -181,8 +181,8 @@ def test_disabled_is_neutral_everywhere():
 def test_the_banner(capsys):
     amp.initialize(*_pair(), opt_level="O2", loss_scale=128.0)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Selected optimization level O2:  ")
-    assert "Defaults for this optimization level are:" in lines
+    assert lines[0].startswith("Selected optimization level O2: ")
+    assert "Its properties:" in lines
     assert "loss_scale             : dynamic" in lines
     assert "loss_scale             : 128.0" in lines
     amp.shutdown()

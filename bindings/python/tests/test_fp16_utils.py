@@ -104,7 +104,7 @@ def test_an_overflow_skips_and_lowers_the_scale(capsys):
     assert optimizer.overflow and optimizer.clip_master_grads(1.0) == -1
     assert optimizer.inspect_master_grad_data() is None
     assert optimizer.step() is None
-    assert "OVERFLOW! Skipping step. Attempted loss scale: 32768.0, reducing to 16384.0" in capsys.readouterr().out
+    assert "Overflow: this step is skipped, the loss scale 32768.0 becomes 16384.0" in capsys.readouterr().out
     assert_same([p.detach() for p in model.parameters()], before)
     for expected in (2.0**14, 2.0**15, 2.0**15, 2.0**16):  # one growth each window, counted from the overflow
         optimizer.zero_grad()

@@ -32,14 +32,14 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
     if session is not None:
         states = read_states(session.context)
         if len(scalers) != len(states):
-            maybe_print(f"Warning: state_dict contains {len(scalers)} entries, while {len(states)} loss_scalers are used")
+            maybe_print(f"Warning: the state has {len(scalers)} loss scalers, and {len(states)} are in use")
         for index, (_, value) in enumerate(scalers):
             if index >= len(states):
-                maybe_print(f"Skipping loss_scaler[{index}], since num_losses was set to {len(states)}")
+                maybe_print(f"loss_scaler{index} and those behind it are passed over: num_losses is {len(states)}")
                 break
             states[f"loss_scaler{index}"] = {"loss_scale": float(value["loss_scale"]), "unskipped": int(value["unskipped"])}
         write_states(session.context, states)
     if unexpected:
         raise RuntimeError(
-            "Error(s) in loading state_dict. Unexpected key(s) in state_dict: " + ", ".join(f'"{key}"' for key in unexpected)
+            "keys that are no loss scaler's, after the scalers were loaded: " + ", ".join(f'"{key}"' for key in unexpected)
         )

@@ -19,12 +19,12 @@ state_dict = checkpoint.state_dict
 load_state_dict = checkpoint.load_state_dict
 _LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 _ADVICE = {
-    "O0": "Pure FP32 training.",
-    "O1": "Insert automatic casts around Pytorch functions and Tensor methods.",
-    "O2": "FP16 training with FP32 batchnorm and FP32 master weights.",
-    "O3": "Pure FP16 training.",
-    "O4": "Insert automatic casts to bfloat16 around Pytorch functions and Tensor methods.",
-    "O5": "BF16 training with FP32 batchnorm and FP32 master weights.",
+    "O0": "everything in FP32",
+    "O1": "calls cast by the lists, to FP16 or FP32; parameters in FP32",
+    "O2": "model in FP16, batch norm and masters in FP32",
+    "O3": "everything in FP16",
+    "O4": "calls cast by the lists, to bfloat16 or FP32; parameters in FP32",
+    "O5": "model in bfloat16, batch norm and masters in FP32",
 }
 _SETTINGS = ("scaler", "lists", "window", "hysteresis", "max_skips", "init_scale", "growth", "backoff", "cache", "gate")
 
@@ -209,9 +209,9 @@ def initialize(
     if not enabled:
         return models if optimizers is None else (models, optimizers)
     level = _check_level(opt_level)
-    maybe_print(f"Selected optimization level {level}:  {_ADVICE[level]}", True)
+    maybe_print(f"Selected optimization level {level}: {_ADVICE[level]}", True)
     fill(properties, level, resolve(level, {}), {})
-    maybe_print("Defaults for this optimization level are:", True)
+    maybe_print("Its properties:", True)
     show(properties)
     _amp_state.min_loss_scale, _amp_state.max_loss_scale = min_loss_scale, max_loss_scale
     given: dict[str, Any] = {
@@ -221,10 +221,10 @@ def initialize(
         "master_weights": master_weights,
         "loss_scale": loss_scale,
     }
-    maybe_print("Processing user overrides (additional kwargs that are not None)...", True)
+    maybe_print("Overrides are applied.", True)
     overrides = settings_of(given)
     fill(properties, level, resolve(level, overrides), given)
-    maybe_print("After processing overrides, optimization options are:", True)
+    maybe_print("The properties in use:", True)
     show(properties)
     settings.update(
         overrides,

@@ -46,14 +46,14 @@ class OptimWrapper:
     def step(self, closure: Any = None) -> Any:
         """Steps, unless a gradient of one of the losses was not finite."""
         if closure is not None:
-            raise NotImplementedError("The `closure` argument is unsupported by the amp optimizer wrapper.")
+            raise NotImplementedError("OptimWrapper.step takes no closure: its losses are scaled one by one")
         if self._context is None:
             return self._optimizer.step()
         self._loss_idx = 0
         skip = self._context.step_begin(0) == _SKIP
         try:
             if skip:
-                print("Gradient overflow, skipping update")
+                print("Gradient overflow: this step is skipped")
                 return None
             with disable_casts():
                 return self._optimizer.step()

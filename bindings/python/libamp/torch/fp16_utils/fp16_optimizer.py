@@ -150,7 +150,7 @@ class FP16_Optimizer:
         self.loss_scaler.update_scale(self.overflow)
         if self.overflow:
             self._say(
-                f"OVERFLOW! Skipping step. Attempted loss scale: {scale}, reducing to {self.loss_scaler.loss_scale}"
+                f"Overflow: this step is skipped, the loss scale {scale} becomes {self.loss_scaler.loss_scale}"
             )
         return self.overflow
 
