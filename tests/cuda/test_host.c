@@ -34,6 +34,14 @@ static void iterate(struct host *host, const struct kind *kind, int iteration) {
     host_step(host, kind->stepping);
 }
 
+/* The record of a context that is about to end, with a name that does not end with it. */
+static void keep_record(amp_context *context, amp_record *record) {
+    *record = (amp_record)AMP_RECORD_INIT;
+    ck_assert_int_eq(amp_get_record(context, 0, record), AMP_OK);
+    const char *name = record->first_nonfinite;
+    record->first_nonfinite = !name ? NULL : strcmp(name, "c") ? "another" : "c";
+}
+
 static void train(const struct kind *kind, bool on_cpu, float *weights, amp_record *record, int64_t *events) {
     struct host *host = host_new(on_cpu, kind->mixed && !on_cpu, kind->fixed, kind->stepping);
     amp_model *model = &host->model;
@@ -45,8 +53,7 @@ static void train(const struct kind *kind, bool on_cpu, float *weights, amp_reco
     config.window = 4;
     ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context) == AMP_OK, "%s", amp_last_error());
     for (int i = 0; i < ITERATIONS; i++) iterate(host, kind, i);
-    *record = (amp_record)AMP_RECORD_INIT;
-    ck_assert_int_eq(amp_get_record(context, 0, record), AMP_OK);
+    keep_record(context, record);
     host_clear(host);
     host_read(host, weights, ELEMENTS);
     *events = host->event_skips;
@@ -100,7 +107,7 @@ START_TEST(test_trainings) {
     ck_assert_int_eq(record.action, expected.action);
     ck_assert_uint_eq(record.unskipped, expected.unskipped);
     ck_assert_uint_eq(record.skips_in_row, expected.skips_in_row);
-    if (expected.skipped) ck_assert_pstr_eq(record.first_nonfinite ? "c" : NULL, "c");
+    ck_assert_pstr_eq(record.first_nonfinite, expected.first_nonfinite);
     if (kind->stepping == STEP_KNOWS) ck_assert_int_eq(events_there, events);
 }
 END_TEST
@@ -124,8 +131,7 @@ static struct run start(const struct kind *kind) {
 }
 
 static void stop(struct run *run, float *weights, amp_record *record) {
-    *record = (amp_record)AMP_RECORD_INIT;
-    ck_assert_int_eq(amp_get_record(run->context, 0, record), AMP_OK);
+    keep_record(run->context, record);
     host_read(run->host, weights, ELEMENTS);
     ck_assert_msg(amp_shutdown(run->context) == AMP_OK, "%s", amp_last_error());
     host_read(run->host, weights + ELEMENTS, ELEMENTS);
