@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A whole training step of a ResNet block and of a transformer block, against torch.amp. On the CPU in bfloat16 (its FP16 convolutions
-take many times as long as FP32's), on a GPU in FP16. The reference runs in disable_casts: of libamp it has 0.1 us a call, of a
-step of milliseconds.
+A whole training step of a ResNet block and of a transformer block, against torch.amp. On the CPU in bfloat16 (its FP16
+convolutions take many times as long as FP32's), on a GPU in FP16. The reference runs in disable_casts: of libamp it has
+0.1 us a call, of a step of milliseconds.
 """
 import torch
 from libamp.torch import amp
