@@ -143,4 +143,4 @@ def test_apexs_form_and_its_errors(capsys):
     with pytest.raises(RuntimeError, match="another"):
         amp.load_state_dict({"loss_scaler7": {"loss_scale": 4.0, "unskipped": 1}, "another": 1})
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 4.0, "unskipped": 1}  # by position, and applied all the same
-    assert "1 entries" in capsys.readouterr().out
+    assert "has 1 loss scalers, and 2 are in use" in capsys.readouterr().out
