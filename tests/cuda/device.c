@@ -2,6 +2,8 @@
 #include "device.h"
 #include "capability.h"
 
+#include "../kernels/support.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,4 +113,38 @@ void device_capture_end(void) {
 void device_replay(void) {
     if (device.fake) device.tools->replay();
     else ck_assert_int_eq(driver.graph_launch(executable, device.stream), 0);
+}
+
+void device_lazily(void) {
+    if (device.fake) *device.fake = (struct fake){ .devices = 2, .pools = 1, .lazy = 1, .blocks = device.fake->blocks,
+                                                   .streams = device.fake->streams };
+}
+
+void device_at_once(void) {
+    if (!device.fake) return;
+    device.tools->flush();
+    ck_assert_int_eq(device.fake->on_null_stream, 0);
+    device.fake->lazy = 0;
+}
+
+int device_main(int argc, char **argv, SRunner *(*suites)(int real)) {
+    const int real = argc > 1 && argv[1][0] == 'g';
+    const char *why = argc > 2 ? argv[2] : device_start(real);
+    if (why && (real || argc > 2)) {
+        printf("1..0 # SKIP %s\n", why);
+        return 0;
+    }
+    if (why) {
+        fprintf(stderr, "%s\n", why);
+        return EXIT_FAILURE;
+    }
+    printf("# AMP_TEST_SEED=%llu\n", (unsigned long long)test_seed());
+    fflush(stdout);
+    SRunner *runner = suites(real);
+    srunner_set_fork_status(runner, CK_NOFORK); /* a child could not use CUDA */
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    device_end();
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

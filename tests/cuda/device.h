@@ -28,6 +28,12 @@ void device_capture_end(void);
 void device_replay(void);
 /* The stream's work is done. */
 void device_wait(void);
+/* Fixtures: the fake device does work late, in its streams' order, until at_once; nothing may be on the default stream. */
+void device_lazily(void);
+void device_at_once(void);
+
+/* A program's main. argv: "fake" or "gpu", and perhaps a reason to skip. `suites` makes a runner of its suites. */
+int device_main(int argc, char **argv, SRunner *(*suites)(int real));
 
 Suite *suite_calls(void);
 Suite *suite_faults(void);

@@ -2,29 +2,6 @@
 /* test_cuda_host fake|gpu: amp_initialize over parameters in a device's memory, on the fake device or on the first GPU. */
 #include "host.h"
 
-#include "../kernels/support.h"
+static SRunner *suites(int real) { return (void)real, srunner_create(suite_host()); }
 
-#include <stdio.h>
-#include <stdlib.h>
-
-int main(int argc, char **argv) {
-    const int real = argc > 1 && argv[1][0] == 'g';
-    const char *why = device_start(real);
-    if (why && real) {
-        printf("1..0 # SKIP %s\n", why);
-        return 0;
-    }
-    if (why) {
-        fprintf(stderr, "%s\n", why);
-        return EXIT_FAILURE;
-    }
-    printf("# AMP_TEST_SEED=%llu\n", (unsigned long long)test_seed());
-    fflush(stdout);
-    SRunner *runner = srunner_create(suite_host());
-    srunner_set_fork_status(runner, CK_NOFORK); /* a child could not use CUDA */
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    device_end();
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+int main(int argc, char **argv) { return device_main(argc, argv, suites); }

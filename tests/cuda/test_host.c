@@ -458,22 +458,11 @@ START_TEST(test_error_of_the_host) {
 }
 END_TEST
 
-static void lazily(void) {
-    if (device.fake) *device.fake = (struct fake){ .devices = 2, .pools = 1, .lazy = 1, .blocks = device.fake->blocks,
-                                                   .streams = device.fake->streams };
-}
-static void at_once(void) {
-    if (!device.fake) return;
-    device.tools->flush();
-    ck_assert_int_eq(device.fake->on_null_stream, 0);
-    device.fake->lazy = 0;
-}
-
 Suite *suite_host(void) {
     Suite *suite = suite_create("hosts");
     TCase *tcase = tcase_create("trainings");
     tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, lazily, at_once);
+    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
     tcase_add_loop_test(tcase, test_trainings, 0, sizeof kinds / sizeof *kinds);
     tcase_add_loop_test(tcase, test_graph, 0, sizeof graphs / sizeof *graphs);
     tcase_add_loop_test(tcase, test_graph_refused, 0, 2);

@@ -164,21 +164,11 @@ START_TEST(test_posts) {
 }
 END_TEST
 
-static void lazily(void) {
-    if (device.fake) *device.fake = (struct fake){ .devices = 2, .pools = 1, .lazy = 1, .blocks = device.fake->blocks,
-                                                   .streams = device.fake->streams };
-}
-static void at_once(void) {
-    if (!device.fake) return;
-    device.tools->flush();
-    device.fake->lazy = 0;
-}
-
 Suite *suite_device_scaler(void) {
     Suite *suite = suite_create("device scaler");
     TCase *tcase = tcase_create("ticks");
     tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, lazily, at_once);
+    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
     tcase_add_loop_test(tcase, test_ticks, 0, sizeof modes / sizeof *modes);
     tcase_add_test(tcase, test_copies);
     tcase_add_test(tcase, test_posts);
