@@ -36,8 +36,8 @@ def _check_level(level: Any) -> str:
     if level in _LEVELS:
         return str(level)
     raise RuntimeError(
-        f"Unexpected optimization level {level}. Options are 'O0', 'O1', 'O2', 'O3', 'O4', 'O5'. Note that in `O0`, `O1`, "
-        "etc., the prefix O is the letter O, not the number zero."
+        f"opt_level is {level!r}, and must be 'O0', 'O1', 'O2', 'O3', 'O4' or 'O5': a letter O and a digit, "
+        "not a zero and a digit"
     )
 
 
@@ -46,7 +46,7 @@ def _list_models(models: Any) -> list[nn.Module]:
         return [models]
     if isinstance(models, list):
         return models
-    raise TypeError("models must be either a single model or a list of models.")
+    raise TypeError(f"models must be one model or a list of them, not a {type(models).__name__}")
 
 
 def _is_optimizer(value: Any) -> bool:
@@ -60,7 +60,7 @@ def _list_optimizers(optimizers: Any) -> list[Any]:
         return optimizers
     if _is_optimizer(optimizers):
         return [optimizers]
-    raise TypeError("optimizers must be either a single optimizer or a list of optimizers.")
+    raise TypeError(f"optimizers must be one optimizer or a list of them, not a {type(optimizers).__name__}")
 
 
 def _check_models(models: list[nn.Module]) -> None:

@@ -81,7 +81,10 @@ def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
         elif name == "keep_batchnorm_fp32":
             settings[name] = _bool_of(value)
         elif name == "loss_scale":
-            settings[name] = _DYNAMIC if value == "dynamic" else float(value)
+            try:
+                settings[name] = _DYNAMIC if value == "dynamic" else float(value)
+            except ValueError:
+                raise ValueError(f'loss_scale is "dynamic" or a number, not {value!r}') from None
         else:
             settings[name] = value
     return settings
