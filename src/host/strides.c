@@ -57,18 +57,23 @@ static void copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_s
     }
 }
 
+/* In bytes. The stride of a dimension of one element is never taken, and may be any number. */
+static int64_t step_of(const struct amp__elements *at, int32_t d) {
+    return at->shape[d] > 1 ? at->strides[d] * (int64_t)amp__dtype_size(at->dtype) : 0;
+}
+
 /* Row by row of the last dimension; the others count like an odometer. */
 static void copy_all(const struct amp__elements *at, char *compact, bool gather) {
     const size_t width = amp__dtype_size(at->dtype);
     const int32_t last = at->ndim - 1;
-    const int64_t n = at->shape[last], step = at->strides[last] * (int64_t)width, rows = (int64_t)at->size / n;
+    const int64_t n = at->shape[last], step = step_of(at, last), rows = (int64_t)at->size / n;
     int64_t index[MOST_DIMS] = { 0 };
     char *row = at->data;
     for (int64_t r = 0; r < rows; r++, compact += n * (int64_t)width) {
         if (gather) copy_row(compact, (int64_t)width, row, step, n, width);
         else copy_row(row, step, compact, (int64_t)width, n, width);
         for (int32_t d = last - 1; d >= 0; d--) {
-            const int64_t stride = at->strides[d] * (int64_t)width;
+            const int64_t stride = step_of(at, d);
             if (++index[d] < at->shape[d]) {
                 row += stride;
                 break;
