@@ -8,15 +8,18 @@
 
 Importing it patches nothing.
 """
+from . import _initialize, amp, compat, lists, opt, rnn_compat, utils
 from ._amp_state import _amp_state, master_params
 from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
 from .handle import disable_casts, scale, scale_loss, unscale
 from .process import stepped
 from .registry import (
+    bfloat16_function,
     float_function,
     half_function,
     promote_function,
+    register_bfloat16_function,
     register_float_function,
     register_half_function,
     register_promote_function,
@@ -25,6 +28,10 @@ from .registry import (
 __version__ = "0.1.0"
 __all__ = [
     "_amp_state",
+    "_initialize",
+    "amp",
+    "bfloat16_function",
+    "compat",
     "disable_casts",
     "exempt",
     "float_function",
@@ -32,16 +39,21 @@ __all__ = [
     "init",
     "initialize",
     "initialized",
+    "lists",
     "load_state_dict",
     "master_params",
+    "opt",
     "promote_function",
+    "register_bfloat16_function",
     "register_float_function",
     "register_half_function",
     "register_promote_function",
+    "rnn_compat",
     "scale",
     "scale_loss",
     "shutdown",
     "state_dict",
     "stepped",
     "unscale",
+    "utils",
 ]

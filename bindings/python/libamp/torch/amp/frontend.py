@@ -11,21 +11,32 @@ from torch import nn
 from ... import _core
 from . import checkpoint, handle, model, process, retype, session, storage
 from ._amp_state import _amp_state, maybe_print, warn_or_err
+from .levels import O0, O1, O2, O3, O4, O5, opt_levels
 from .properties import Properties, dtype_name, fill, resolve, settings_of, show, torch_type
 from .scaler import LossScaler
 from .session import Session
 
+__all__ = [
+    "O0",
+    "O1",
+    "O2",
+    "O3",
+    "O4",
+    "O5",
+    "Properties",
+    "check_models",
+    "check_optimizers",
+    "init",
+    "initialize",
+    "initialized",
+    "load_state_dict",
+    "opt_levels",
+    "shutdown",
+    "state_dict",
+]
+
 state_dict = checkpoint.state_dict
 load_state_dict = checkpoint.load_state_dict
-_LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
-_ADVICE = {
-    "O0": "everything in FP32",
-    "O1": "calls cast by the lists, to FP16 or FP32; parameters in FP32",
-    "O2": "model in FP16, batch norm and masters in FP32",
-    "O3": "everything in FP16",
-    "O4": "calls cast by the lists, to bfloat16 or FP32; parameters in FP32",
-    "O5": "model in bfloat16, batch norm and masters in FP32",
-}
 _SETTINGS = ("scaler", "lists", "window", "hysteresis", "max_skips", "init_scale", "growth", "backoff", "cache", "gate")
 
 
@@ -33,8 +44,8 @@ _SETTINGS = ("scaler", "lists", "window", "hysteresis", "max_skips", "init_scale
 
 
 def _check_level(level: Any) -> str:
-    if level in _LEVELS:
-        return str(level)
+    if isinstance(level, str) and level in opt_levels:
+        return level
     raise RuntimeError(
         f"opt_level is {level!r}, and must be 'O0', 'O1', 'O2', 'O3', 'O4' or 'O5': a letter O and a digit, "
         "not a zero and a digit"
@@ -63,7 +74,7 @@ def _list_optimizers(optimizers: Any) -> list[Any]:
     raise TypeError(f"optimizers must be one optimizer or a list of them, not a {type(optimizers).__name__}")
 
 
-def _check_models(models: list[nn.Module]) -> None:
+def check_models(models: list[nn.Module]) -> None:
     for item in models:
         if not isinstance(item, nn.Module):
             raise TypeError(f"models must be torch.nn.Modules, not {type(item).__name__}")
@@ -74,7 +85,7 @@ def _check_models(models: list[nn.Module]) -> None:
             )
 
 
-def _check_optimizers(optimizers: list[Any]) -> None:
+def check_optimizers(optimizers: list[Any]) -> None:
     for optimizer in optimizers:
         if type(optimizer).__name__ == "FP16_Optimizer":
             raise RuntimeError("An incoming optimizer is an FP16_Optimizer: amp.initialize wants the bare optimizer.")
@@ -171,7 +182,7 @@ def _patch(current: Session, models: list[nn.Module], lists: str, allow_banned: 
 
 
 def _publish(current: Session, enabled_handle: bool = True) -> None:
-    _amp_state.loss_scalers = [LossScaler(current.context, i, current.dynamic) for i in range(current.num_losses)]
+    _amp_state.loss_scalers = [LossScaler.of(current, loss_id) for loss_id in range(current.num_losses)]
     _amp_state.handle = handle.AmpHandle(current, bool(current.resolved["cache"])) if enabled_handle else handle.NoOpHandle()
 
 
@@ -209,7 +220,7 @@ def initialize(
     if not enabled:
         return models if optimizers is None else (models, optimizers)
     level = _check_level(opt_level)
-    maybe_print(f"Selected optimization level {level}: {_ADVICE[level]}", True)
+    maybe_print(f"Selected optimization level {level}: {opt_levels[level].brief}", True)
     fill(properties, level, resolve(level, {}), {})
     maybe_print("Its properties:", True)
     show(properties)
@@ -234,8 +245,8 @@ def initialize(
         max_scale=max_loss_scale,
     )
     model_list, optimizer_list = _list_models(models), _list_optimizers(optimizers)
-    _check_models(model_list)
-    _check_optimizers(optimizer_list)
+    check_models(model_list)
+    check_optimizers(optimizer_list)
     if not _amp_state.allow_incoming_model_not_fp32:
         retype.check_incoming(model_list, warn_or_err)
     current = Session(_core.resolve(level, settings), num_losses)

@@ -202,7 +202,8 @@ def install(
     """From now on torch's functions obey this context where its scope, or none, is entered. `models`: their attributes
     may hold torch's functions. verbosity 2 prints every cast."""
     with _alone():
-        for site in [*_listed(lists or "apex"), *_registered(registry.take())]:
+        lists = lists or "apex"
+        for site in [*_listed(lists), *_registered(registry.take(lists))]:
             site.put()
         for guard in GUARDS:
             guard.put()

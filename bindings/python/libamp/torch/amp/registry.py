@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from ... import _core
+from .lists import changes
 
 LOWER, FP32, PROMOTE = 1, 2, 3
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,6 +44,9 @@ def half_function(function: F) -> F:
     return decorated
 
 
+bfloat16_function = half_function  # ROCm's name; the level says which of the two types
+
+
 def float_function(function: F) -> F:
     """Floating tensors among the arguments become FP32."""
     decorated: F = _decorate(function, FP32)
@@ -66,6 +70,9 @@ def register_half_function(module: Any, name: str) -> None:
     _register(module, name, LOWER)
 
 
+register_bfloat16_function = register_half_function
+
+
 def register_float_function(module: Any, name: str) -> None:
     """float_function for `module.name`, from the next initialize on."""
     _register(module, name, FP32)
@@ -76,8 +83,9 @@ def register_promote_function(module: Any, name: str) -> None:
     _register(module, name, PROMOTE)
 
 
-def take() -> list[Registration]:
-    """What is waiting, which is then forgotten: initialize asks once."""
-    taken = list(_waiting)
+def take(lists: str) -> list[Registration]:
+    """What is waiting, which is then forgotten: initialize asks once. Before it what a script changed in amp.lists."""
+    edited = [Registration(*change) for change in changes()] if lists == "apex" else []
+    taken = [*edited, *_waiting]
     _waiting.clear()
     return taken

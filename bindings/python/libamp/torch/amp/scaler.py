@@ -1,21 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp.scaler.LossScaler as a view: the scale and its counters are the library's."""
+"""apex.amp.scaler. The scale and its counters are the library's: a LossScaler shows those of a context, one of its own where
+a script makes one."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from .session import live
+from ... import _core, kernels
+from .. import amp_C
+from . import storage
+from .session import Session, live
+
+_CHUNK = 65536
+_NEVER = 2**32 - 1
+
+
+@torch.no_grad()
+def scale_check_overflow_python(
+    model_grad: torch.Tensor, master_grad: torch.Tensor, scale: float, check_overflow: bool = False
+) -> bool:
+    """master_grad = model_grad * scale. True, if asked for, where a result is not finite."""
+    return bool(kernels.scale([master_grad], [model_grad], scale)) and check_overflow
+
+
+@torch.no_grad()
+def axpby_check_overflow_python(
+    model_grad: torch.Tensor,
+    stashed_grad: torch.Tensor,
+    master_grad: torch.Tensor,
+    a: float,
+    b: float,
+    check_overflow: bool = False,
+) -> bool:
+    """master_grad = a * model_grad + b * stashed_grad. True, if asked for, where model_grad is not finite."""
+    finite = not check_overflow or bool(torch.isfinite(model_grad).all())
+    kernels.axpby([master_grad], a, [model_grad], b, [stashed_grad])
+    return not finite
 
 
 class LossScaler:
-    """One of _amp_state.loss_scalers."""
+    """LossScaler("dynamic") or LossScaler(128.0): Apex's, for loops that scale by hand. scale_factor is 2 whatever it says.
+    _amp_state.loss_scalers has one for each loss, which shows the scale that scale_loss uses."""
 
-    def __init__(self, context: Any, loss_id: int, dynamic: bool) -> None:
+    warned_no_fused_kernel = False
+    warned_unscaling_non_fp32_grad = False
+    has_fused_kernel = True
+
+    def __init__(
+        self,
+        loss_scale: float | str,
+        init_scale: float = 2.0**16,
+        scale_factor: float = 2.0,
+        scale_window: int = 2000,
+        min_loss_scale: float | None = None,
+        max_loss_scale: float = 2.0**24,
+    ) -> None:
+        dynamic = loss_scale == "dynamic"
+        settings: dict[str, Any] = {"loss_scale": -1.0 if dynamic else float(loss_scale), "max_skips": _NEVER}
+        if dynamic:
+            settings.update(
+                init_scale=min(init_scale, max_loss_scale), window=scale_window, min_scale=min_loss_scale or None,
+                max_scale=max_loss_scale,
+            )
+        probe = torch.nn.Parameter(torch.zeros(1))
+        self._show(_core.Context("O0", [], [[probe]], settings, None, [], storage), 0, dynamic, settings)
+        self._probe: torch.nn.Parameter | None = probe
+
+    @classmethod
+    def of(cls, session: Session, loss_id: int) -> LossScaler:
+        """The one of a session."""
+        scaler = cls.__new__(cls)
+        scaler._show(session.context, loss_id, session.dynamic, session.resolved)
+        scaler._probe = None
+        return scaler
+
+    def _show(self, context: Any, loss_id: int, dynamic: bool, settings: dict[str, Any]) -> None:
         self._context, self._id, self.dynamic = context, loss_id, dynamic
+        self._scale_seq_len = settings.get("window", 2000)
+        self._min_loss_scale, self._max_loss_scale = settings.get("min_scale"), settings.get("max_scale", 2.0**24)
         self._told = False
+        self._cleared = 0  # skips that clear_overflow_state has seen
         self._overflow_buf = torch.zeros(1, dtype=torch.int32)
 
     def loss_scale(self) -> float:
@@ -40,18 +107,61 @@ class LossScaler:
 
     @property
     def _has_overflow(self) -> bool:
-        return self._told or bool(self._context.record(self._id)["skips_in_row"])
+        record = self._context.record(self._id)
+        return self._told or bool(record["skips_in_row"] and record["skipped"] > self._cleared)
 
     @_has_overflow.setter
     def _has_overflow(self, value: bool) -> None:
+        self.clear_overflow_state()
         self._told = bool(value)
 
+    def clear_overflow_state(self) -> None:
+        """Forget what was found."""
+        self._told = False
+        self._cleared = self._context.record(self._id)["skipped"]
+        self._overflow_buf.zero_()
+
+    def unscale(
+        self,
+        model_grads: Sequence[torch.Tensor],
+        master_grads: Sequence[torch.Tensor],
+        unused_scale: Any = None,
+        models_are_masters: bool = False,
+        scale_override: float | None = None,
+    ) -> None:
+        """master = model / scale; a result that is not finite is noted for update_scale."""
+        scale = self.loss_scale() if scale_override is None else scale_override
+        if self._has_overflow or (scale == 1.0 and models_are_masters and not self.dynamic):
+            return
+        self._note([model_grads, master_grads], amp_C.multi_tensor_scale, 1.0 / scale)
+
+    def unscale_with_stashed(
+        self,
+        model_grads: Sequence[torch.Tensor],
+        stashed_master_grads: Sequence[torch.Tensor],
+        master_grads: Sequence[torch.Tensor],
+        scale_override: tuple[float, float, float] | None = None,
+    ) -> None:
+        """master = model / scale + stashed. scale_override: the scales of model, of stashed, and of the result."""
+        if self._has_overflow:
+            return
+        model, stashed, out = scale_override or (self.loss_scale(), 1.0, 1.0)
+        lists = [model_grads, stashed_master_grads, master_grads]
+        self._note(lists, amp_C.multi_tensor_axpby, out / model, out / stashed, 0)
+
+    def _note(self, lists: list[Sequence[torch.Tensor]], kernel: Any, *args: Any) -> None:
+        if lists[0]:
+            self._overflow_buf = self._overflow_buf.to(lists[0][0].device)
+            kernel(_CHUNK, self._overflow_buf, [list(tensors) for tensors in lists], *args)
+
     def update_scale(self) -> bool:
-        """For recipes that reduce and check gradients themselves, after blocks with delay_overflow_check: decides over those
-        blocks and over what the caller found and left in _has_overflow or _overflow_buf. True: he should not step."""
-        session = next(session for session in live() if session.context is self._context)
+        """The caller has unscaled by himself, by unscale or in blocks with delay_overflow_check: decides over what those found
+        and what he left in _has_overflow or _overflow_buf. True: he should not step."""
         overflow = self._told or bool(torch.as_tensor(self._overflow_buf).any())
         self._told = False
+        if self._probe is not None:
+            return self._update_own(self._probe, overflow)
+        session = next(session for session in live() if session.context is self._context)
         stashes = [optimizer._amp_stash for optimizer in (ref() for ref in session.optimizers) if optimizer is not None]
         armed = [stash for stash in stashes if stash.already_patched]
         bracket = self._context.begin([stash.index for stash in stashes], self._id, False, False)
@@ -64,6 +174,15 @@ class LossScaler:
                 self._context.step_begin(stash.index)
                 self._context.step_end(stash.index)
         return skip
+
+    def _update_own(self, probe: torch.nn.Parameter, overflow: bool) -> bool:
+        bracket = self._context.begin([0], 0, False, False)
+        probe.grad = torch.full_like(probe, float("inf") if overflow else 0.0)
+        bracket.end()
+        self._context.step_begin(0)
+        self._context.step_end(0)
+        probe.grad = None
+        return overflow and self.dynamic
 
     def _load(self, **changes: Any) -> None:
         states = read_states(self._context)

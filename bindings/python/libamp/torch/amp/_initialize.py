@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apex.amp._initialize: the pieces of initialize that frameworks call by themselves."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import retype
+from ._amp_state import warn_or_err
+from .frontend import check_models, check_optimizers
+
+__all__ = ["applier", "check_models", "check_optimizers", "check_params_fp32", "to_type"]
+
+
+def to_type(dtype: torch.dtype, t: Any) -> Any:
+    """A tensor that floats, or any object with `to`, in this type."""
+    return t if isinstance(t, torch.Tensor) and not t.is_floating_point() else t.to(dtype)
+
+
+def applier(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """fn on every tensor, and every object with `to`, in tuples, lists and sets, which keep their kinds, and in mappings,
+    which become dicts."""
+    if isinstance(value, torch.Tensor) or hasattr(value, "to"):
+        return fn(value)
+    if isinstance(value, Mapping):
+        return {applier(key, fn): applier(item, fn) for key, item in value.items()}
+    if hasattr(value, "_fields"):
+        return type(value)(*(applier(item, fn) for item in value))
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return type(value)(applier(item, fn) for item in value)
+    return value
+
+
+def check_params_fp32(models: Iterable[nn.Module]) -> None:
+    """Parameters and buffers that are 16 bits wide already are refused."""
+    retype.check_incoming(models, warn_or_err)

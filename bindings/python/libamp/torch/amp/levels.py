@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The opt levels as callables that fill in Properties, as Apex had them in its frontend."""
+from __future__ import annotations
+
+from .properties import Properties, fill, resolve
+
+
+class Level:
+    """O1()(properties): properties as the level sets them."""
+
+    brief = ""
+
+    def __call__(self, properties: Properties) -> Properties:
+        level = type(self).__name__
+        fill(properties, level, resolve(level, {}), {})
+        return properties
+
+
+class O0(Level):
+    brief = "everything in FP32"
+
+
+class O1(Level):
+    brief = "calls cast by the lists, to FP16 or FP32; parameters in FP32"
+
+
+class O2(Level):
+    brief = "model in FP16, batch norm and masters in FP32"
+
+
+class O3(Level):
+    brief = "everything in FP16"
+
+
+class O4(Level):
+    brief = "calls cast by the lists, to bfloat16 or FP32; parameters in FP32"
+
+
+class O5(Level):
+    brief = "model in bfloat16, batch norm and masters in FP32"
+
+
+opt_levels: dict[str, Level] = {level.__name__: level() for level in (O0, O1, O2, O3, O4, O5)}

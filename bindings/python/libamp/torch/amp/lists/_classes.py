@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of Apex's lists, and what the library's list says of the functions of one module."""
+from __future__ import annotations
+
+from .... import _core
+
+FUNCTIONAL, TORCH, TENSOR = 1, 2, 4  # bits of amp_list_op.modules
+LOWER, FP32, PROMOTE, SEQUENCE, BANNED, LEAVE = 1, 2, 3, 4, 5, 6
+CLASSES = {
+    "FP16_FUNCS": LOWER,
+    "BFLOAT16_FUNCS": LOWER,
+    "FP32_FUNCS": FP32,
+    "CASTS": PROMOTE,
+    "SEQUENCE_CASTS": SEQUENCE,
+    "BANNED_FUNCS": BANNED,
+}
+_APEX = 1
+
+
+def names(module: int, op_class: int) -> list[str]:
+    """The functions of this class that a module has, in the order of the list."""
+    return [name for name, modules, fp16, _ in _core.list_ops(_APEX) if modules & module and fp16 == op_class]

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.nn.functional's. BFLOAT16_FUNCS (ROCm's fork) is FP16_FUNCS: the level says which of the two types."""
+import torch
+
+from ._classes import BANNED, FP32, FUNCTIONAL, LOWER, names
+
+MODULE = torch.nn.functional
+FP16_FUNCS = BFLOAT16_FUNCS = names(FUNCTIONAL, LOWER)
+FP32_FUNCS = names(FUNCTIONAL, FP32)
+BANNED_FUNCS = [(name, f"{name} refuses 16-bit arguments at O1 and O4") for name in names(FUNCTIONAL, BANNED)]
