@@ -18,13 +18,26 @@ static amp_status find_idle(amp_optimizer *user, const char *who, struct amp__op
     return AMP_OK;
 }
 
+/* Whatever of it could be refused, before any master changes. */
+static amp_status check(struct amp__param *param) {
+    struct amp__elements now, grad = { .data = NULL };
+    AMP_TRY(amp__master_settle(param));
+    AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
+    const bool gaps = !param->has_master && now.strides;
+    const int32_t ndim = now.ndim; /* the host's shape holds until its next view */
+    AMP_TRY(amp__param_check(param, &now));
+    if (!param->host->grad || (param->held && param->has_master)) return AMP_OK;
+    AMP_TRY(amp__grads_check(param, &grad));
+    AMP_RETURN_IF(gaps && grad.data && grad.strides && grad.ndim != ndim, AMP_ERR_INVALID_ARGUMENT,
+                  "%s has %d dimensions but its gradient has %d", param->name, (int)ndim, (int)grad.ndim);
+    return AMP_OK;
+}
+
 /* Copies of the host's shape and strides, which hold until its next view only. part: 1 of data, 2 of grad. */
 static amp_status tell_layout(struct amp__param *param, const struct amp__elements *now, amp_master *out,
                               const int64_t **strides, size_t part) {
     const size_t n = (size_t)now->ndim;
     if (!now->strides) return AMP_OK;
-    AMP_RETURN_IF(part == 2 && out->shape && now->ndim != out->ndim, AMP_ERR_INVALID_ARGUMENT,
-                  "%s has %d dimensions but its gradient has %d", param->name, (int)out->ndim, (int)now->ndim);
     if (!out->shape) {
         int64_t *grown = amp__alloc(3 * n, sizeof *grown);
         if (!grown) return amp__fail_memory();
@@ -72,7 +85,9 @@ AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, s
     AMP_RETURN_IF(!count || (capacity && !masters), AMP_ERR_INVALID_ARGUMENT, "amp_master_params: an argument is NULL");
     if (capacity) AMP_TRY(amp__check_struct(masters->struct_size, sizeof *masters, "amp_master"));
     const uint32_t stride = capacity ? masters->struct_size : 0;
-    for (size_t i = 0; i < optimizer->n_params && i < capacity; i++) {
+    const size_t n = optimizer->n_params < capacity ? optimizer->n_params : capacity;
+    for (size_t i = 0; i < n; i++) AMP_TRY(check(optimizer->params[i]));
+    for (size_t i = 0; i < n; i++) {
         amp_master filled;
         AMP_TRY(describe(optimizer->params[i], &filled));
         amp_master *entry = (amp_master *)(void *)((char *)masters + i * stride);
@@ -145,6 +160,12 @@ AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
 
 AMP_API amp_status amp_masters_reconcile(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__elements now;
+        struct amp__param *param = context->params[i];
+        AMP_TRY(amp__master_settle(param));
+        if (param->has_master && !param->swapped) AMP_TRY(amp__param_elements(param, &now));
+    }
     for (size_t i = 0; i < context->n_params; i++) AMP_TRY(amp__master_reconcile(context->params[i], true));
     return amp__places_flush(context);
 }

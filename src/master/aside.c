@@ -126,6 +126,16 @@ amp_status amp__grads_look(struct amp__param *param, amp_span *exact, amp_span *
     return AMP_OK;
 }
 
+amp_status amp__grads_check(struct amp__param *param, struct amp__elements *now) {
+    void *grad;
+    *now = (struct amp__elements){ .dtype = AMP_FLOAT32 };
+    AMP_TRY(amp__master_settle(param));
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) return AMP_OK;
+    AMP_TRY(look(param, grad, now));
+    return amp__grad_need_master(param);
+}
+
 amp_status amp__grads_view(struct amp__param *param, amp_span *span) {
     amp_span shown;
     return amp__grads_look(param, span, &shown);

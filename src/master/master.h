@@ -230,6 +230,8 @@ void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped
 void amp__grads_forget(struct amp__param *const *params, size_t n, bool open);
 /* The gradient that the optimizer will see: data NULL if none. Follows what the host did to its handle since. */
 amp_status amp__grads_view(struct amp__param *param, amp_span *span);
+/* What a look at its gradient would find, or why it would be refused; nothing changes. now->data NULL: no gradient. */
+amp_status amp__grads_check(struct amp__param *param, struct amp__elements *now);
 /* The handle shows the master gradient rounded, after the host's optimizer (always: or we) wrote into it. */
 amp_status amp__grads_show(struct amp__param *param, bool always);
 /* Multiplies all gradients, the masters' and the rounded ones that the host sees. */

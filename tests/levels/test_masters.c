@@ -216,6 +216,51 @@ START_TEST(a_changed_storage_is_refused) {
 }
 END_TEST
 
+/* Because of the last parameter: the master of the first, which the host has changed, is as it was. */
+START_TEST(refused_nothing_has_changed) {
+    struct rig rig;
+    amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
+    size_t count = 0;
+    start_at_a_tenth(&rig, 0);
+    float *master = master_of(&rig, 0).data;
+    struct fake_tensor *of_integers = rig_tensor(&rig, AMP_FLOAT32, 1.0), *weight = rig.net.weight;
+    of_integers->bits = 32;
+    of_integers->code = 1; /* unsigned */
+    fake_put_grad(rig.net.gamma, of_integers);
+    fake_set(weight, 2, 3.0);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_master_params(&rig.net.optimizer, masters, 3, &count));
+    ck_says("gamma");
+    ck_assert_float_eq(master[2], 0.1f);
+    ck_assert_ptr_null(masters[0].data);
+    ck_assert_uint_eq(count, 0);
+    of_integers->code = 2;
+    ck_ok(amp_master_params(&rig.net.optimizer, masters, 3, &count));
+    ck_assert_float_eq(master[2], 3.0f);
+    rig_end(&rig);
+}
+END_TEST
+
+/* The same where it is asked for by name. */
+START_TEST(a_refused_reconciliation_changes_nothing) {
+    struct rig rig;
+    start_at_a_tenth(&rig, 0);
+    float *master = master_of(&rig, 0).data;
+    struct fake_tensor *bias = rig.net.bias;
+    const amp_storage own = bias->storage;
+    struct fake_tensor *other = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    bias->storage = other->storage;
+    bias->version++;
+    fake_set(rig.net.weight, 2, 3.0);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_masters_reconcile(rig.context));
+    ck_assert_float_eq(master[2], 0.1f);
+    bias->storage = own;
+    fake_release(other);
+    ck_ok(amp_masters_reconcile(rig.context));
+    ck_assert_float_eq(master[2], 3.0f);
+    rig_end(&rig);
+}
+END_TEST
+
 START_TEST(master_params_measures) {
     struct rig rig;
     size_t count = 0;
@@ -240,7 +285,8 @@ int main(void) {
         { a_step_without_gradients_changes_nothing, 1 }, { a_loaded_value_reaches_the_master, 1 },
         { writing_the_same_value_loses_no_bit, 1 }, { without_versions_reconcile_is_asked_for, 1 },
         { a_value_loaded_before_shutdown_survives_it, 2 }, { a_written_master_reaches_the_parameter, 1 },
-        { a_changed_storage_is_refused, 1 }, { master_params_measures, 1 },
+        { a_changed_storage_is_refused, 1 }, { refused_nothing_has_changed, 1 },
+        { a_refused_reconciliation_changes_nothing, 1 }, { master_params_measures, 1 },
     };
     return RUN_TESTS("masters", tests);
 }
