@@ -776,7 +776,9 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 /* The scale on tensors of the host's choice, for gradient penalties and several backward passes. amp_scale multiplies on
  * the tape (*out moves to the caller, who ends it as any tensor of the host's); amp_unscale divides the elements in
  * place, unseen by any tape, and sets *found_inf (may be NULL) to 1.0f if one is not finite afterwards. Both use the
- * present scale of loss_id; inside a bracket that is the bracket's. */
+ * present scale of loss_id; inside a bracket that is the bracket's. On a device: the tensors of a call of amp_unscale are in one
+ * memory, of a device that has parameters; nothing waits if found_inf is NULL or in that memory too (else it does, for that one
+ * word), and amp_scale does not if the host has scale_by. AMP_ERR_CONFLICT: tensors in two memories. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tensor, void **out);
 AMP_API AMP_MUST_CHECK amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n,
                                               float *found_inf);

@@ -277,6 +277,17 @@ const struct amp__backend *amp__backend_get(int index, amp_status *status) {
     return state == AMP_BACKEND_READY ? b->table : NULL;
 }
 
+const struct amp__backend *amp__backend_in_use(int index) {
+    static const char *const drivers[AMP__BACKENDS] = { [AMP__BACKEND_cuda] = "libcuda.so.1" };
+    struct backend *b = &backends[index];
+    if (atomic_load_explicit(&b->state, memory_order_acquire) == AMP_BACKEND_NOT_TRIED) {
+        void *driver = drivers[index] ? dlopen(drivers[index], RTLD_LAZY | RTLD_NOLOAD) : NULL;
+        if (!driver) return NULL;
+        dlclose(driver);
+    }
+    return amp__backend_get(index, NULL);
+}
+
 /* ---- for everybody ---- */
 
 AMP_API amp_status amp_backend_load(const char *name) {

@@ -14,7 +14,7 @@
 #include "amp_device.h"
 #include "scaler/rules.h"
 
-#define AMP__BACKEND_ABI 5
+#define AMP__BACKEND_ABI 6
 #define AMP__BACKEND_ABI_OLDEST 1
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
@@ -22,6 +22,8 @@
 #define AMP__BACKEND_MAP(X)                                                                                            \
     X(onednn)                                                                                                          \
     X(cuda)
+
+enum { AMP__DEVICE_CPU = 1, AMP__DEVICE_CUDA = 2 }; /* kDLCPU, kDLCUDA */
 
 /* What libamp gives to a plugin, for the life of the process. A plugin links to nothing of libamp's. */
 struct amp__backend_host {
@@ -138,6 +140,9 @@ struct amp__backend {
     /* 5: 1 if the device multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability, where it is
      * known: 10 * major + minor. */
     int32_t (*tensor_cores)(int32_t id, amp_dtype type, int32_t *capability);
+    /* 6, may be NULL: whose memory an address is in: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }. Any
+     * thread, also while a stream is being captured. Waits for nothing. */
+    amp_status (*where)(const void *address, amp_device *device);
 };
 
 #define AMP__BACKEND_LOCKS 4
@@ -161,5 +166,8 @@ enum {
 /* The backend's table, loading it at the first call; NULL: it cannot be had, *status says why (may be NULL; the last error
  * is set only if it is not). Any thread; without a lock once it was tried. */
 const struct amp__backend *amp__backend_get(int index, amp_status *status);
+/* The same, but only where it was loaded before, or where the process has loaded the driver of its devices: who has not may
+ * hold no address of theirs. NULL otherwise; the last error stays. */
+const struct amp__backend *amp__backend_in_use(int index);
 
 #endif

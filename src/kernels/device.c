@@ -40,7 +40,7 @@ amp_status amp__device_run(amp_device_list *list, const struct amp__list_call *c
         AMP_RETURN_IF(call->factors[i].how < AMP_FACTOR_AS_IT_IS || call->factors[i].how > AMP_FACTOR_CLIP,
                       AMP_ERR_INVALID_ARGUMENT, "%s: how is %d in a factor", function, (int)call->factors[i].how);
     const amp_status status = list->backend->list_run(list->list, call);
-    return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s: ", function);
+    return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s", function);
 }
 
 /* ---- calls ---- */

@@ -5,10 +5,9 @@
 
 #include "amp_kernels.h"
 #include "common/common.h"
+#include "kernels/backend.h"
 
 #include <stdbool.h>
-
-enum { AMP__DEVICE_CPU = 1, AMP__DEVICE_CUDA = 2 }; /* kDLCPU, kDLCUDA */
 
 /* The first release's amp_matmul_args. */
 #define AMP__MATMUL_OLDEST offsetof(amp_matmul_args, batch)

@@ -13,6 +13,17 @@ static bool libamp_must_see(const amp_context *context, bool in_optimizer) {
            (in_optimizer && !amp__scaling_is_trivial(&context->properties));
 }
 
+/* A look at a device's memory would end the process. */
+static amp_status check_view(const amp_context *context, const struct amp__param *param, const struct amp__elements *now) {
+    amp_device where;
+    if (now->device.type == AMP__DEVICE_CUDA || !now->size) return AMP_OK;
+    AMP_TRY(amp__places_where(context, now->data, &where));
+    AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_INVALID_ARGUMENT,
+                  "%s is in the memory of CUDA device %d, and its view says that it is in the CPU's: the hook view must set "
+                  "device to { 2, %d } (amp_buffer is for the CPU's memory)", param->name, (int)where.id, (int)where.id);
+    return AMP_OK;
+}
+
 /* Fills what the elements say. Hosts without `view` may list parameters where only their handles matter (O1's cache). */
 static amp_status inspect(amp_context *context, struct amp__param *param, bool in_optimizer) {
     if (!param->host->view && !libamp_must_see(context, in_optimizer)) {
@@ -21,6 +32,7 @@ static amp_status inspect(amp_context *context, struct amp__param *param, bool i
     }
     struct amp__elements now;
     AMP_TRY(amp__host_find(param->host, param->tensor, param->name, &now));
+    AMP_TRY(check_view(context, param, &now));
     AMP_RETURN_IF(amp__is_low(now.dtype) && context->properties.enabled && !context->properties.low_params,
                   AMP_ERR_INVALID_ARGUMENT,
                   "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself", param->name,

@@ -210,6 +210,7 @@ struct amp_context {
     size_t listed_capacity;
     struct amp__place **places; /* devices that have parameters */
     size_t n_places;
+    const struct amp__backend *cuda; /* it knows whose memory an address is in; NULL: this process has the CPU's alone */
     struct amp__device_scaler *scalers; /* on places[0], by loss, with */
     float *skips;               /* on places[0], by optimizer; NULL: the scalers live on the host */
     struct amp__cache cache;
@@ -265,6 +266,8 @@ void amp__places_end(amp_context *context);
 static inline amp_status amp__places_flush(const amp_context *context) {
     return context->n_places ? amp__places_launch(context->places, context->n_places) : AMP_OK;
 }
+/* Whose memory it is: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }. */
+amp_status amp__places_where(const amp_context *context, const void *address, amp_device *where);
 /* Once parameters were re-typed: those whose weights became infinite, counted, which takes a copy of them. */
 amp_status amp__places_count_unfit(amp_context *context);
 static inline void amp__places_drop(const amp_context *context) { amp__places_forget(context->places, context->n_places); }
@@ -309,6 +312,12 @@ void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool ove
 
 /* amp_clip_grad_norm where parameters are on devices. Waits only if the norm is wanted here, or is more than one device's. */
 amp_status amp__clip_there(struct amp__optimizer *optimizer, float max_norm, float *norm);
+
+/* ---- unscale_there.c ---- */
+
+/* amp_unscale of compact tensors in one device's memory. found_inf may be NULL, in that memory, or in the CPU's: then it waits. */
+amp_status amp__unscale_there(const struct amp__bracket *bracket, amp_device device, const amp_span *spans, size_t n,
+                              float *found_inf);
 
 /* ---- step.c ---- */
 

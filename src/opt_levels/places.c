@@ -8,8 +8,6 @@
 
 #include <math.h>
 
-enum { DL_CUDA = 2 };
-
 static amp_status open_place(amp_context *context, const struct amp__param *param, struct amp__place **out) {
     AMP_RETURN_IF(!param->host->current_stream, AMP_ERR_MISSING_HOOK,
                   "%s is in the memory of CUDA device %d, which needs the hook current_stream of amp_host: libamp works on the "
@@ -23,8 +21,9 @@ static amp_status open_place(amp_context *context, const struct amp__param *para
     if (!grown) return amp__fail_memory();
     context->places = grown;
     const amp_status status = amp__place_open(param->device, param->host->current_stream, param->host->self, out);
-    if (status != AMP_OK) return amp__fail_prefix(status, "%s: ", param->name);
+    if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     context->places[context->n_places++] = *out;
+    if (AMP__BACKEND_HAS((*out)->backend, where)) context->cuda = (*out)->backend;
     context->plan.places = context->places;
     context->plan.n_places = context->n_places;
     return AMP_OK;
@@ -32,16 +31,21 @@ static amp_status open_place(amp_context *context, const struct amp__param *para
 
 amp_status amp__place_param(amp_context *context, struct amp__param *param) {
     struct amp__place *place = NULL;
-    AMP_RETURN_IF(context->skips && param->device.type != DL_CUDA, AMP_ERR_UNSUPPORTED,
+    AMP_RETURN_IF(context->skips && param->device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
                   "%s is in the CPU's memory, and all parameters so far are on a device, where the loss scalers are too: "
                   "initialise again with all of them", param->name);
-    if (param->device.type != DL_CUDA || !context->properties.enabled) return AMP_OK;
+    if (param->device.type != AMP__DEVICE_CUDA || !context->properties.enabled) return AMP_OK;
     for (size_t i = 0; i < context->n_places; i++)
         if (context->places[i]->device.id == param->device.id) place = context->places[i];
     if (!place) AMP_TRY(open_place(context, param, &place));
     param->place = place;
     param->on_device = true;
     return AMP_OK;
+}
+
+amp_status amp__places_where(const amp_context *context, const void *address, amp_device *where) {
+    *where = (amp_device){ 1, 0 };
+    return context->cuda && address ? context->cuda->where(address, where) : AMP_OK;
 }
 
 /* Those that have an infinity in 16 bits are looked at closely; norms[i] are of params[i]. */

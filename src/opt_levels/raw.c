@@ -190,8 +190,13 @@ static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_place *pl
     return AMP_OK;
 }
 
-/* Room for one more place; it counts once raw->n does. */
+/* Room for one more place; it counts once raw->n does. What is in a device's memory is not for the CPU to read. */
 static amp_status new_place(struct amp__raw *raw, float *host, struct amp__raw_place **out) {
+    amp_device where;
+    AMP_TRY(amp__places_where(raw->casting->context, host, &where));
+    AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
+                  "it is in the memory of CUDA device %d, and libamp converts raw buffers in the CPU's alone: give the op Tensor "
+                  "arguments (hooks view and cast), or the class AMP_LEAVE", (int)where.id);
     if (raw->n == raw->capacity) {
         const size_t capacity = raw->capacity ? 2 * raw->capacity : 16;
         struct amp__raw_place *grown = amp__casting_memory(raw->casting, capacity * sizeof *grown);
@@ -256,7 +261,8 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     const bool seed = (arg->flags & AMP__SEED) != 0;
     if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host || stays_fp32(raw, host)) return AMP_OK;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
-    AMP_TRY(new_place(raw, host, &place));
+    const amp_status status = new_place(raw, host, &place);
+    if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);
     place->flags = arg->flags;
     AMP_TRY(extents_of(raw, raw->casting, call, i, place));
     if (!place->extents.count) return AMP_OK;

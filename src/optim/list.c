@@ -124,7 +124,7 @@ static amp_status check_call(const amp_optim *given, const amp_optim_tensors *te
     AMP_TRY(amp__copy_struct(t, sizeof *t, sizeof *t, tensors, tensors->struct_size, "amp_optim_tensors"));
     AMP_TRY(amp__optim_check(given, function, rule));
     const amp_status status = check_all(rule, t);
-    return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s: ", function);
+    return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s", function);
 }
 
 AMP_API amp_status amp_optim_list(const amp_optim *given, const amp_optim_tensors *tensors) {

@@ -46,15 +46,15 @@ static const char *start_gpu(void) {
 }
 
 static const char *start_fake(void) {
-    static int stream;
     char path[1024];
     if (amp_backend_load("cuda") != AMP_OK) return amp_last_error();
     snprintf(path, sizeof path, "%s/libamp_cuda.so", getenv("AMP_BACKEND_PATH"));
     library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     device.fake = library ? dlsym(library, FAKE_SYMBOL_NAME) : NULL;
     device.tools = library ? dlsym(library, FAKE_TOOLS_NAME) : NULL;
-    device.stream = &stream;
     if (!device.fake || !device.tools) return "the plugin is not the fake one";
+    device.stream = device.tools->stream(0);
+    device.second_stream = device.tools->stream(1);
     void *blas = getenv("AMP_CUBLASLT") ? dlopen(getenv("AMP_CUBLASLT"), RTLD_NOW) : NULL;
     device.blas = blas ? dlsym(blas, FAKE_BLAS_SYMBOL_NAME) : NULL;
     if (device.blas) device.blas->work = device.tools->work;
@@ -124,6 +124,7 @@ void device_at_once(void) {
     if (!device.fake) return;
     device.tools->flush();
     ck_assert_int_eq(device.fake->on_null_stream, 0);
+    ck_assert_int_eq(device.fake->on_wrong_device, 0);
     device.fake->lazy = 0;
 }
 

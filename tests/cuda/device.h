@@ -11,6 +11,7 @@
 
 extern struct device {
     void *stream;
+    void *second_stream; /* of another device; NULL: there is none */
     struct fake *fake;  /* NULL: a GPU */
     const struct fake_tools *tools; /* with it */
     struct fake_blas *blas; /* of the fake device */
@@ -43,5 +44,6 @@ Suite *suite_ops(void);
 Suite *suite_product_calls(void);
 Suite *suite_product_faults(void);
 Suite *suite_host(void);
+Suite *suite_host_calls(void);
 
 #endif

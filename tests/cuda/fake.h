@@ -12,6 +12,7 @@ struct fake {
     int blocks, streams;          /* allocated and not freed; and events */
     int waits;                    /* for a stream or for the device */
     int on_null_stream;           /* work on the legacy default stream */
+    int on_wrong_device;          /* work on a stream of another device than the current one */
     int fail_at;                  /* this call fails; 0: none */
     int fail_with;                /* its cudaError_t */
     int last_error;               /* what cudaGetLastError gives */
@@ -26,7 +27,7 @@ struct fake {
 
 /* What a test does in the place of a host framework. */
 struct fake_tools {
-    void *(*alloc)(size_t bytes); /* the device's: the host may not touch it */
+    void *(*alloc)(size_t bytes); /* the current device's: the host may not touch it */
     void (*free)(void *memory);
     void (*copy)(void *dst, const void *src, size_t bytes);
     void (*flush)(void); /* what waits runs */
@@ -34,6 +35,7 @@ struct fake_tools {
     void (*replay)(void);
     void (*end)(void); /* all of it is gone */
     void (*work)(void (*run)(const void *arguments), const void *arguments, size_t bytes); /* in the stream's order */
+    void *(*stream)(int device);
 };
 
 /* Of the plugin that was built with it; by dlsym. */

@@ -12,7 +12,7 @@
 
 static cudaError_t launch(uint32_t blocks, cudaStream_t stream, fake_work_fn *run, const void *arguments, size_t bytes) {
     if (blocks == 0) return cudaSuccess;
-    amp_fake_cuda.on_null_stream += stream == NULL;
+    fake_on_stream(stream);
     amp_fake_cuda.launches++;
     if (++amp_fake_cuda.calls == amp_fake_cuda.fail_at) {
         amp_fake_cuda.last_error = amp_fake_cuda.fail_with;

@@ -10,7 +10,7 @@ __attribute__((visibility("default"))) struct fake amp_fake_cuda = { .devices = 
 
 #define F amp_fake_cuda
 
-static int thing; /* whatever a handle points to */
+static int streams[2], own[2]; /* whatever a handle points to: of hosts, and of libamp, by device */
 
 static cudaError_t called(void) {
     if (++F.calls != F.fail_at) return cudaSuccess;
@@ -26,7 +26,14 @@ static cudaError_t called(void) {
 
 /* What a capture forbids, but to a thread that said it knows. */
 static void forbidden_in_capture(void) { F.broke_capture += F.capturing && !F.relaxed; }
-static void on_stream(cudaStream_t stream) { F.on_null_stream += stream == NULL; }
+static void on_stream(cudaStream_t stream) { fake_on_stream(stream); }
+
+void *fake_stream(int device) { return &streams[device]; }
+void fake_on_stream(const void *stream) {
+    const int other = !F.current;
+    F.on_null_stream += stream == NULL;
+    F.on_wrong_device += stream == &streams[other] || stream == &own[other];
+}
 
 /* ---- devices, errors ---- */
 
@@ -68,6 +75,14 @@ const char *cudaGetErrorString(cudaError_t error) { return error == cudaSuccess 
 const char *cudaGetErrorName(cudaError_t error) { return error == cudaSuccess ? "cudaSuccess" : "cudaErrorOfTheFake"; }
 
 /* ---- memory ---- */
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address) {
+    const int device = fake_device_of(address);
+    CALLED();
+    *attributes = (struct cudaPointerAttributes){ .type = device < 0 ? cudaMemoryTypeUnregistered : cudaMemoryTypeDevice,
+                                                  .device = device < 0 ? F.current : device };
+    return cudaSuccess;
+}
 
 static cudaError_t allocate(void **memory, size_t bytes) {
     CALLED();
@@ -138,7 +153,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
     const struct copy copy = { dst, src, bytes, 0 };
     on_stream(stream);
     CALLED();
-    if (stream == (cudaStream_t)(void *)&thing) fake_copy(dst, src, bytes); /* libamp's own: no part of a graph */
+    if (stream == (cudaStream_t)(void *)&own[F.current]) fake_copy(dst, src, bytes); /* libamp's own: no part of a graph */
     else fake_work(run_copy, &copy, sizeof copy);
     F.uploads += kind == cudaMemcpyHostToDevice;
     return cudaSuccess;
@@ -156,7 +171,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t str
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     (void)flags;
     CALLED();
-    *stream = (cudaStream_t)(void *)&thing;
+    *stream = (cudaStream_t)(void *)&own[F.current];
     F.streams++;
     return cudaSuccess;
 }
@@ -185,17 +200,29 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
     *mode = before ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeGlobal;
     return cudaSuccess;
 }
+/* What an event points to. */
+struct moment {
+    float time;
+    int awaited; /* so many records that the stream has not come to */
+};
+static void reach(const void *given) {
+    struct moment *moment;
+    memcpy(&moment, given, sizeof(void *));
+    moment->awaited--;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     (void)flags;
     CALLED();
-    float *time = calloc(1, sizeof *time);
-    if (!time) return cudaErrorMemoryAllocation;
-    *event = (cudaEvent_t)(void *)time;
+    struct moment *moment = calloc(1, sizeof *moment);
+    if (!moment) return cudaErrorMemoryAllocation;
+    *event = (cudaEvent_t)(void *)moment;
     F.streams++;
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    fake_flush();
     free(event);
     F.streams--;
     return cudaSuccess;
@@ -203,13 +230,23 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     on_stream(stream);
     CALLED();
-    *(float *)(void *)event = F.clock;
+    struct moment *moment = (void *)event;
+    moment->time = F.clock;
+    moment->awaited++;
+    fake_work(reach, &moment, sizeof(void *));
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end) {
     CALLED();
-    *milliseconds = *(float *)(void *)end - *(float *)(void *)begin;
+    *milliseconds = ((struct moment *)(void *)end)->time - ((struct moment *)(void *)begin)->time;
     return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    CALLED();
+    forbidden_in_capture();
+    if (!((struct moment *)(void *)event)->awaited) return cudaSuccess;
+    F.last_error = cudaErrorNotReady;
+    return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     (void)event;

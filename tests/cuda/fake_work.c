@@ -7,61 +7,78 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* ---- the device's memory ----
- * One range, of which pages can be touched only between enter and leave. */
+/* ---- the devices' memory ----
+ * A range each, of which pages can be touched only between enter and leave of that device's work. */
 
 #define ARENA ((size_t)256 << 20)
-enum { BLOCKS = 65536, ALIGNMENT = 256 };
+enum { DEVICES = 2, BLOCKS = 65536, ALIGNMENT = 256 };
 
-static unsigned char *arena;
-static struct block {
-    size_t begin, end;
-} blocks[BLOCKS]; /* sorted */
-static size_t n_blocks;
-static int inside;
+static struct arena {
+    unsigned char *memory;
+    struct block {
+        size_t begin, end;
+    } blocks[BLOCKS]; /* sorted */
+    size_t n_blocks;
+    int inside;
+} arenas[DEVICES];
 
-static void enter(void) {
-    if (inside++ == 0 && arena && mprotect(arena, ARENA, PROT_READ | PROT_WRITE)) abort();
+static void protect(struct arena *arena, int how) {
+    if (arena->memory && mprotect(arena->memory, ARENA, how)) abort();
 }
-static void leave(void) {
-    if (--inside == 0 && arena && mprotect(arena, ARENA, PROT_NONE)) abort();
+static void enter(struct arena *arena) {
+    if (arena->inside++ == 0) protect(arena, PROT_READ | PROT_WRITE);
+}
+static void leave(struct arena *arena) {
+    if (--arena->inside == 0) protect(arena, PROT_NONE);
 }
 
 void fake_copy(void *dst, const void *src, size_t bytes) {
-    enter();
+    for (int i = 0; i < DEVICES; i++) enter(&arenas[i]);
     memcpy(dst, src, bytes);
-    leave();
+    for (int i = 0; i < DEVICES; i++) leave(&arenas[i]);
+}
+
+int fake_device_of(const void *address) {
+    for (int i = 0; i < DEVICES; i++) {
+        const uintptr_t begin = (uintptr_t)arenas[i].memory;
+        if (begin && (uintptr_t)address >= begin && (uintptr_t)address - begin < ARENA) return i;
+    }
+    return -1;
 }
 
 void *fake_device_alloc(size_t bytes) {
+    struct arena *arena = &arenas[amp_fake_cuda.current];
     size_t at = 0, i = 0;
-    if (!arena) {
-        arena = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (arena == MAP_FAILED) abort();
+    if (!arena->memory) {
+        arena->memory = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (arena->memory == MAP_FAILED) abort();
     }
+    struct block *blocks = arena->blocks;
     const size_t needed = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
-    for (; i < n_blocks && blocks[i].begin - at < needed; i++) at = blocks[i].end;
-    if (at + needed > ARENA || n_blocks == BLOCKS) return NULL;
-    memmove(blocks + i + 1, blocks + i, (n_blocks - i) * sizeof *blocks);
+    for (; i < arena->n_blocks && blocks[i].begin - at < needed; i++) at = blocks[i].end;
+    if (at + needed > ARENA || arena->n_blocks == BLOCKS) return NULL;
+    memmove(blocks + i + 1, blocks + i, (arena->n_blocks - i) * sizeof *blocks);
     blocks[i] = (struct block){ at, at + needed };
-    n_blocks++;
-    enter();
-    memset(arena + at, 0xa5, needed);
-    leave();
-    return arena + at;
+    arena->n_blocks++;
+    enter(arena);
+    memset(arena->memory + at, 0xa5, needed);
+    leave(arena);
+    return arena->memory + at;
 }
 
 void fake_device_free(void *memory) {
-    const size_t at = (size_t)((unsigned char *)memory - arena);
+    const int device = fake_device_of(memory);
+    struct arena *arena = &arenas[device < 0 ? 0 : device];
+    const size_t at = (size_t)((unsigned char *)memory - arena->memory);
     size_t i = 0;
     if (!memory) return;
-    while (i < n_blocks && blocks[i].begin != at) i++;
-    if (i == n_blocks) {
+    while (i < arena->n_blocks && arena->blocks[i].begin != at) i++;
+    if (i == arena->n_blocks) {
         fprintf(stderr, "fake CUDA: freed what was not allocated\n");
         abort();
     }
-    memmove(blocks + i, blocks + i + 1, (n_blocks - i - 1) * sizeof *blocks);
-    n_blocks--;
+    memmove(arena->blocks + i, arena->blocks + i + 1, (arena->n_blocks - i - 1) * sizeof *arena->blocks);
+    arena->n_blocks--;
 }
 
 /* ---- work ---- */
@@ -69,6 +86,7 @@ void fake_device_free(void *memory) {
 struct work {
     struct work *next;
     fake_work_fn *run;
+    int device;
     unsigned char arguments[];
 };
 
@@ -83,6 +101,7 @@ static void add(struct line *line, fake_work_fn *run, const void *arguments, siz
     if (!work) abort();
     work->next = NULL;
     work->run = run;
+    work->device = amp_fake_cuda.current;
     memcpy(work->arguments, arguments, bytes);
     *line->end = work;
     line->end = &work->next;
@@ -98,9 +117,11 @@ static void clear(struct line *line) {
 }
 
 static void run_all(const struct line *line) {
-    enter();
-    for (const struct work *work = line->first; work; work = work->next) work->run(work->arguments);
-    leave();
+    for (const struct work *work = line->first; work; work = work->next) {
+        enter(&arenas[work->device]);
+        work->run(work->arguments);
+        leave(&arenas[work->device]);
+    }
 }
 
 void fake_flush(void) {
@@ -114,9 +135,10 @@ void fake_work(fake_work_fn *run, const void *arguments, size_t bytes) {
     } else if (amp_fake_cuda.lazy) {
         add(&waiting, run, arguments, bytes);
     } else {
-        enter();
+        struct arena *arena = &arenas[amp_fake_cuda.current];
+        enter(arena);
         run(arguments);
-        leave();
+        leave(arena);
     }
 }
 
@@ -137,11 +159,14 @@ static void replay(void) {
 static void end(void) {
     clear(&graph);
     clear(&waiting);
-    if (arena) munmap(arena, ARENA);
-    arena = NULL;
-    n_blocks = 0;
+    for (int i = 0; i < DEVICES; i++) {
+        if (arenas[i].memory) munmap(arenas[i].memory, ARENA);
+        arenas[i].memory = NULL;
+        arenas[i].n_blocks = 0;
+    }
 }
 
 __attribute__((visibility("default"))) const struct fake_tools amp_fake_cuda_tools = {
     fake_device_alloc, fake_device_free, fake_copy, fake_flush, capture_begin, capture_end, replay, end, fake_work,
+    fake_stream,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device's stream and its memory: work runs at once, when somebody waits, or as often as a graph is replayed. */
+/* The fake devices' streams and their memory: work runs at once, when somebody waits, or as often as a graph is replayed. */
 #ifndef AMP_TESTS_CUDA_FAKE_WORK_H
 #define AMP_TESTS_CUDA_FAKE_WORK_H
 
@@ -14,9 +14,15 @@ void fake_work(fake_work_fn *run, const void *arguments, size_t bytes);
 /* What waits is done. */
 void fake_flush(void);
 
-/* Memory that nobody but work on the stream may touch: the host dies of a look at it. NULL: there is no more. */
+/* Memory of the current device that nobody but its work may touch: who else looks at it dies. NULL: there is no more. */
 void *fake_device_alloc(size_t bytes);
 void fake_device_free(void *memory);
+/* Whose memory it is; -1: the host's. */
+int fake_device_of(const void *address);
+
+/* A stream of a device, for a host; and a look at whether work may go to it. */
+void *fake_stream(int device);
+void fake_on_stream(const void *stream);
 /* From anywhere to anywhere, as the device would. */
 void fake_copy(void *dst, const void *src, size_t bytes);
 

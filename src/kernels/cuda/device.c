@@ -57,6 +57,13 @@ amp_status cuda_check_device(int device) {
     return amp->fail(AMP_ERR_NO_DEVICE, text);
 }
 
+amp_status cuda_where(const void *address, amp_device *device) {
+    struct cudaPointerAttributes attributes;
+    TRY(cuda_explain(cudaPointerGetAttributes(&attributes, address)));
+    *device = attributes.type == cudaMemoryTypeDevice ? (amp_device){ 2, attributes.device } : (amp_device){ 1, 0 };
+    return AMP_OK;
+}
+
 static amp_status open_list(struct cuda_list *list, int device) {
     TRY(cuda_check_device(device));
     TRY(cuda_explain(cudaSetDevice(device)));

@@ -28,6 +28,7 @@ void cuda_device_init(const struct amp__backend_host *host);
 amp_status cuda_list_open(int32_t id, void **list);
 void cuda_list_close(void *list);
 amp_status cuda_list_run(void *list, const struct amp__list_call *call);
+amp_status cuda_where(const void *address, amp_device *device);
 
 /* ---- for optim.c and block.c ---- */
 

@@ -15,10 +15,7 @@ cudaError_t cuda_memory_open(struct cuda_memory *m, int device) {
     *m = (struct cuda_memory){ 0 };
     CUDA_TRY(cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device));
     m->pools = pools != 0;
-    CUDA_TRY(cudaStreamCreateWithFlags(&m->own, cudaStreamNonBlocking));
-    const cudaError_t error = cudaEventCreateWithFlags(&m->copied, cudaEventDisableTiming);
-    if (error != cudaSuccess) (void)cudaStreamDestroy(m->own);
-    return error;
+    return cudaStreamCreateWithFlags(&m->own, cudaStreamNonBlocking);
 }
 
 void cuda_memory_close(struct cuda_memory *m) {
@@ -28,8 +25,10 @@ void cuda_memory_close(struct cuda_memory *m) {
         free(m->retired);
         m->retired = next;
     }
-    if (m->pinned) (void)cudaFreeHost(m->pinned);
-    (void)cudaEventDestroy(m->copied);
+    for (int i = 0; i < CUDA_STAGES; i++) {
+        if (m->stages[i].memory) (void)cudaFreeHost(m->stages[i].memory);
+        if (m->stages[i].copied) (void)cudaEventDestroy(m->stages[i].copied);
+    }
     (void)cudaStreamDestroy(m->own);
 }
 
@@ -95,22 +94,37 @@ static cudaError_t write_aside(struct cuda_memory *m, struct cuda_room *room, co
     return error;
 }
 
-/* The copy before this one has read the pinned memory once its event is reached, which it was long ago in most cases. */
-static cudaError_t fit_pinned(struct cuda_memory *m, size_t bytes) {
-    CUDA_TRY(cudaEventSynchronize(m->copied));
-    if (bytes <= m->pinned_bytes) return cudaSuccess;
-    if (m->pinned) (void)cudaFreeHost(m->pinned);
-    m->pinned = NULL, m->pinned_bytes = 0;
-    CUDA_TRY(cudaMallocHost(&m->pinned, bytes + bytes / 4));
-    m->pinned_bytes = bytes + bytes / 4;
+/* A stage that no copy reads any more: the one before, if its copy is over, else another one. Only where all of them are under
+ * way is the oldest waited for. */
+static cudaError_t find_stage(struct cuda_memory *m, struct cuda_stage **out) {
+    struct cuda_stage *last = &m->stages[(m->next + CUDA_STAGES - 1) % CUDA_STAGES], *oldest = &m->stages[m->next];
+    const cudaError_t state = last->copied ? cudaEventQuery(last->copied) : cudaErrorNotReady;
+    if (state != cudaSuccess && state != cudaErrorNotReady) return state;
+    if (state == cudaErrorNotReady && last->copied) (void)cudaGetLastError(); /* an answer, not an error */
+    *out = state == cudaSuccess ? last : oldest;
+    if (state == cudaSuccess) return cudaSuccess;
+    if (oldest->copied) CUDA_TRY(cudaEventSynchronize(oldest->copied));
+    else CUDA_TRY(cudaEventCreateWithFlags(&oldest->copied, cudaEventDisableTiming));
+    m->next = (m->next + 1) % CUDA_STAGES;
+    return cudaSuccess;
+}
+
+static cudaError_t fit_stage(struct cuda_stage *stage, size_t bytes) {
+    if (bytes <= stage->bytes) return cudaSuccess;
+    if (stage->memory) (void)cudaFreeHost(stage->memory);
+    stage->memory = NULL, stage->bytes = 0;
+    CUDA_TRY(cudaMallocHost(&stage->memory, bytes + bytes / 4));
+    stage->bytes = bytes + bytes / 4;
     return cudaSuccess;
 }
 
 cudaError_t cuda_room_write(struct cuda_memory *m, struct cuda_room *room, const void *from, size_t bytes, bool capturing,
                             cudaStream_t stream) {
     if (capturing) return write_aside(m, room, from, bytes);
-    CUDA_TRY(fit_pinned(m, bytes));
-    memcpy(m->pinned, from, bytes);
-    CUDA_TRY(cudaMemcpyAsync(room->memory, m->pinned, bytes, cudaMemcpyHostToDevice, stream));
-    return cudaEventRecord(m->copied, stream);
+    struct cuda_stage *stage = NULL;
+    CUDA_TRY(find_stage(m, &stage));
+    CUDA_TRY(fit_stage(stage, bytes));
+    memcpy(stage->memory, from, bytes);
+    CUDA_TRY(cudaMemcpyAsync(room->memory, stage->memory, bytes, cudaMemcpyHostToDevice, stream));
+    return cudaEventRecord(stage->copied, stream);
 }

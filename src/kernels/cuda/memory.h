@@ -21,12 +21,19 @@ struct cuda_retired {
     void *memory;
 };
 
+/* Pinned memory that tables are copied from, and the event after which it may be written again. */
+struct cuda_stage {
+    void *memory;
+    size_t bytes;
+    cudaEvent_t copied;
+};
+enum { CUDA_STAGES = 8 }; /* so many tables may be under way before one has to be waited for */
+
 struct cuda_memory {
-    bool pools;         /* the device allocates in a stream's order */
-    cudaStream_t own;   /* for what is written while the caller's stream is being captured */
-    cudaEvent_t copied; /* the last copy out of `pinned` */
-    void *pinned;       /* host memory that tables are copied from */
-    size_t pinned_bytes;
+    bool pools;       /* the device allocates in a stream's order */
+    cudaStream_t own; /* for what is written while the caller's stream is being captured */
+    struct cuda_stage stages[CUDA_STAGES];
+    unsigned next; /* the stage whose copy is the oldest */
     struct cuda_retired *retired;
 };
 

@@ -56,6 +56,7 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
         .memory_open = cuda_block_open,
         .memory_close = cuda_block_close,
         .memory_run = cuda_block_run,
+        .where = cuda_where,
 #ifdef AMP__CUDA_BLAS
         .locks = locks,
         .product = cuda_product,

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a host on a device calls beside its training, and what it gets wrong. */
+#include "host.h"
+
+#include "../kernels/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ELEMENTS = 8192 };
+
+struct run {
+    struct host *host;
+    amp_context *context;
+    amp_scaled_loss scaled;
+};
+
+/* Up to the middle of a bracket, whose gradients carry the scale. */
+static struct run start(bool on_cpu, bool mixed, enum stepping stepping, float target) {
+    struct run run = { host_new(on_cpu, mixed, false, stepping), NULL, AMP_SCALED_LOSS_INIT };
+    ck_assert_msg(amp_initialize(&run.host->model, &run.host->optimizer, AMP_O1) == AMP_OK, "%s", amp_last_error());
+    run.context = run.host->model.amp;
+    host_set_targets(run.host, target);
+    ck_assert_msg(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &run.scaled) == AMP_OK, "%s", amp_last_error());
+    host_backward(run.host, run.scaled.loss, 1.0f);
+    return run;
+}
+
+static void stop(struct run *run) {
+    ck_assert_int_eq(amp_scale_loss_cancel(&run->scaled), AMP_OK);
+    host_clear(run->host);
+    ck_assert_int_eq(amp_shutdown(run->context), AMP_OK);
+    host_free(run->host);
+}
+
+static size_t read_grads(const struct run *run, float *out) {
+    size_t at = 0;
+    for (int i = 0; i < HOST_PARAMS; i++) {
+        const struct tensor *grad = run->host->params[i].grad;
+        memory_out(grad->device.type == 1, out + at, grad->data, (size_t)grad->size * sizeof *out);
+        at += (size_t)grad->size;
+    }
+    return at;
+}
+
+/* ---- amp_unscale and amp_scale ---- */
+
+static void list_grads(const struct run *run, void **tensors) {
+    for (int i = 0; i < HOST_PARAMS; i++) tensors[i] = run->host->params[i].grad;
+}
+
+/* By the scale on the device, and by one that the host has, which it has where a parameter is in the CPU's memory. */
+START_TEST(test_unscale) {
+    const bool mixed = _i % 2, overflows = _i / 2 % 2, tells_here = _i / 4;
+    static float here[ELEMENTS], there[ELEMENTS];
+    const float zero = 0.0f;
+    float found_here = 0.0f, found = 0.0f, *word = memory_alloc(false, sizeof *word);
+    void *tensors[HOST_PARAMS];
+    struct run cpu = start(true, false, STEP_FUSED, overflows ? INFINITY : 0.25f);
+    struct run run = start(false, mixed, STEP_FUSED, overflows ? INFINITY : 0.25f);
+    const size_t n = HOST_PARAMS - mixed;
+    memory_in(false, word, &zero, sizeof zero);
+    list_grads(&cpu, tensors);
+    ck_assert_int_eq(amp_unscale(cpu.context, 0, tensors, n, &found_here), AMP_OK);
+    ck_assert(found_here == (overflows ? 1.0f : 0.0f));
+    list_grads(&run, tensors);
+    const struct fake before = device.fake ? *device.fake : (struct fake){ 0 };
+    ck_assert_msg(amp_unscale(run.context, 0, tensors, n, tells_here ? &found : word) == AMP_OK, "%s", amp_last_error());
+    if (device.fake) {
+        ck_assert_int_eq(device.fake->launches, before.launches + 1);
+        ck_assert_int_eq(device.fake->waits, before.waits);
+        ck_assert_int_eq(device.fake->event_waits > before.event_waits, tells_here);
+    }
+    if (!tells_here) memory_out(false, &found, word, sizeof found);
+    ck_assert(found == found_here);
+    const size_t elements = read_grads(&cpu, here);
+    ck_assert_uint_eq(read_grads(&run, there), elements);
+    for (size_t i = 0; i < elements; i++)
+        ck_assert_msg(here[i] == there[i] || (isnan(here[i]) && isnan(there[i])), "element %zu: %a on the device, %a here", i,
+                      (double)there[i], (double)here[i]);
+    memory_free(false, word);
+    stop(&cpu), stop(&run);
+}
+END_TEST
+
+/* List after list, faster than the device takes them: their tables do not wait for one another. */
+START_TEST(test_unscale_in_a_row) {
+    static float here[ELEMENTS], there[ELEMENTS];
+    void *tensors[HOST_PARAMS];
+    struct run cpu = start(true, false, STEP_FUSED, 0.25f), run = start(false, false, STEP_FUSED, 0.25f);
+    list_grads(&cpu, tensors);
+    for (int i = 0; i < HOST_PARAMS; i++) ck_assert_int_eq(amp_unscale(cpu.context, 0, &tensors[i], 1, NULL), AMP_OK);
+    list_grads(&run, tensors);
+    if (device.fake) device.tools->flush();
+    const struct fake before = device.fake ? *device.fake : (struct fake){ 0 };
+    for (int i = 0; i < HOST_PARAMS; i++) ck_assert_int_eq(amp_unscale(run.context, 0, &tensors[i], 1, NULL), AMP_OK);
+    if (device.fake) ck_assert_int_eq(device.fake->event_waits + device.fake->waits, before.event_waits + before.waits);
+    const size_t elements = read_grads(&cpu, here);
+    ck_assert_uint_eq(read_grads(&run, there), elements);
+    ck_assert(!memcmp(here, there, elements * sizeof *here));
+    stop(&cpu), stop(&run);
+}
+END_TEST
+
+START_TEST(test_unscale_refused) {
+    static float before[ELEMENTS], after[ELEMENTS];
+    struct run run = start(false, true, STEP_FUSED, 0.25f);
+    struct tensor elsewhere = { .kind = 1, .device = { 2, 1 }, .dtype = AMP_FLOAT32, .data = before, .size = 4 };
+    void *tensors[HOST_PARAMS], *other = &elsewhere;
+    list_grads(&run, tensors);
+    const size_t n = read_grads(&run, before);
+    ck_assert_int_eq(amp_unscale(run.context, 0, tensors, HOST_PARAMS, NULL), AMP_ERR_CONFLICT);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "one call for each"));
+    ck_assert_int_eq(amp_unscale(run.context, 0, &other, 1, NULL), AMP_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "amp_device_scale"));
+    ck_assert_uint_eq(read_grads(&run, after), n);
+    ck_assert(!memcmp(before, after, n * sizeof *before));
+    stop(&run);
+}
+END_TEST
+
+/* With scale_by the factor is read where it lives, and nobody waits. */
+START_TEST(test_scale) {
+    struct run run = start(false, false, _i ? STEP_KNOWS : STEP_FUSED, 0.25f);
+    void *scaled = NULL;
+    const int waits = device.fake ? device.fake->event_waits : 0;
+    ck_assert_int_eq(amp_scale(run.context, 0, &run.host->loss, &scaled), AMP_OK);
+    const struct loss *loss = scaled;
+    if (_i) ck_assert(!loss->factor_there && loss->factor == 65536.0f);
+    else ck_assert_ptr_eq(loss->factor_there, run.scaled.scale);
+    if (device.fake && !_i) ck_assert_int_eq(device.fake->event_waits, waits);
+    free(scaled);
+    stop(&run);
+}
+END_TEST
+
+/* ---- addresses that are not what the host says ---- */
+
+static void (*product_slot)(float *, const float *, int32_t);
+static int product_calls;
+
+static void product(float *y, const float *x, int32_t n) {
+    (void)y, (void)x, (void)n;
+    product_calls++;
+}
+static void low_product(uint16_t *y, const uint16_t *x, int32_t n) {
+    (void)n;
+    y[0] = x[0];
+    product_calls++;
+}
+
+/* Raw buffers on a device: the op runs as it would without libamp, and the error is told. Those in the CPU's memory are converted
+ * as ever. */
+START_TEST(test_raw_buffers) {
+    static float x[64], y[64];
+    float *there = memory_alloc(false, sizeof x);
+    amp_op op = AMP_OP_INIT;
+    amp_model model = AMP_MODEL_INIT, *models = &model;
+    amp_config config = AMP_CONFIG_INIT;
+    amp_context *context = NULL;
+    config.level = AMP_O1;
+    if (_i) config.emulate = AMP_ON;
+    product_slot = product, product_calls = 0;
+    op.name = "linear", op.schema = "linear(float(out a!) y[n], float x[n], int32 n) -> void";
+    op.slot = (amp_fn *)(void *)&product_slot, op.op_class = AMP_LOWER;
+    if (!_i) op.fp16 = (amp_fn)low_product;
+    model.host = amp_buffer_host(), model.ops = &op, model.n_ops = 1;
+    ck_assert_msg(amp_initialize_many(&models, 1, NULL, 0, &config, &context) == AMP_OK, "%s", amp_last_error());
+    x[0] = 3.0f;
+    product_slot(y, x, 64);
+    ck_assert_int_eq(product_calls, 1);
+    ck_assert_int_eq(amp_check(context), AMP_OK);
+    ck_assert(_i || y[0] == 3.0f);
+    product_slot(there, x, 64);
+    ck_assert_int_eq(product_calls, 2);
+    ck_assert_int_eq(amp_check(context), AMP_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "op linear: y: it is in the memory of CUDA device 0"));
+    product_slot(y, there, 64);
+    ck_assert_int_eq(amp_check(context), AMP_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "op linear: x: it is in the memory of CUDA device 0"));
+    ck_assert_int_eq(amp_shutdown(context), AMP_OK);
+    memory_free(false, there);
+}
+END_TEST
+
+/* A parameter whose view forgot its device. */
+START_TEST(test_forgotten_device) {
+    amp_buffer buffer = AMP_BUFFER_INIT;
+    amp_param param = AMP_PARAM_INIT;
+    amp_model model = AMP_MODEL_INIT;
+    void *there = memory_alloc(false, 256);
+    buffer.data = there, buffer.size = 64, buffer.dtype = AMP_FLOAT32;
+    param.tensor = &buffer, param.name = "weight";
+    model.host = amp_buffer_host(), model.params = &param, model.n_params = 1;
+    ck_assert_int_eq(amp_initialize(&model, NULL, AMP_O1), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "weight is in the memory of CUDA device 0"));
+    ck_assert_ptr_null(model.amp);
+    memory_free(false, there);
+}
+END_TEST
+
+Suite *suite_host_calls(void) {
+    Suite *suite = suite_create("calls of hosts");
+    TCase *tcase = tcase_create("calls");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
+    tcase_add_loop_test(tcase, test_unscale, 0, 8);
+    tcase_add_test(tcase, test_unscale_in_a_row);
+    tcase_add_test(tcase, test_unscale_refused);
+    tcase_add_loop_test(tcase, test_scale, 0, 2);
+    tcase_add_loop_test(tcase, test_raw_buffers, 0, 2);
+    tcase_add_test(tcase, test_forgotten_device);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
