@@ -28,7 +28,6 @@ static void run_ours(void *data) {
     const struct ours *x = data;
     for (int i = 0; i < RUNS; i++)
         bench_must(amp_device_matmul(x->list, bench_cuda_stream, &x->args, &x->epilogue), "amp_device_matmul");
-    bench_cuda_wait();
 }
 
 /* ---- cuBLASLt by itself ---- */
@@ -52,7 +51,6 @@ static void run_direct(void *data) {
         must(x->lt->cublasLtMatmul(x->handle, x->operation, &alpha, g->b, x->layout, g->a, x->layout, &beta, g->d, x->layout, g->d,
                                    x->layout, &x->algorithm, x->ours->epilogue.workspace, WORKSPACE, bench_cuda_stream),
              "cublasLtMatmul");
-    bench_cuda_wait();
 }
 
 /* Each of these runs another proposal, for bench_best. */
@@ -104,7 +102,7 @@ static void forget(struct direct *x) {
 /* ---- the lines ---- */
 
 static void compare(const char *name, const char *size, struct ours *ours, struct direct *direct, double goal) {
-    bench_run(&(struct bench_case){ .group = "matmul", .name = name, .size = size, .unit = "ms", .calls = RUNS, .wall = true,
+    bench_run(&(struct bench_case){ .group = "matmul", .name = name, .size = size, .unit = "ms", .calls = RUNS, .gpu = true,
                                     .ours = run_ours, .ours_data = ours, .reference = run_direct, .reference_data = direct,
                                     .reference_name = "cuBLASLt, best of its heuristics", .goal = goal });
 }
@@ -120,21 +118,29 @@ static void run_size(const struct blas_library *lt, struct ours *ours, bool is_b
     forget(&direct);
 }
 
+/* 8192, unless the tensors' bytes are few. */
+static int64_t largest_size(void) {
+    const int64_t bytes = (int64_t)bench_cuda_arena().bytes;
+    int64_t n = 8192;
+    while (n > 8 && 6 * n * n > bytes / 2) n /= 2;
+    return n;
+}
+
 void bench_cuda_matmul(void) {
-    enum { LARGEST = 8192 };
     const char *why;
     const struct blas_library *lt = cuda_blas_library(&why);
-    const size_t bytes = sizeof(uint16_t) * LARGEST * LARGEST;
+    const int64_t largest = largest_size();
+    const size_t bytes = sizeof(uint16_t) * (size_t)(largest * largest);
     struct ours ours = { .args = AMP_MATMUL_ARGS_INIT, .epilogue = AMP_DEVICE_EPILOGUE_INIT };
     if (!lt) {
-        printf("matmul cannot be measured: %s\n", why);
+        bench_left_out("matmul", why);
         return;
     }
     bench_must(amp_device_list_open((amp_device){ 2, 0 }, &ours.list), "amp_device_list_open");
     ours.args.a = bench_cuda_memory(bytes, 0x38), ours.args.b = bench_cuda_memory(bytes, 0x38); /* ordinary numbers */
     ours.args.d = bench_cuda_memory(bytes, 0);
     ours.epilogue.workspace = bench_cuda_memory(WORKSPACE, 0), ours.epilogue.workspace_size = WORKSPACE;
-    for (int64_t n = 1024; n <= LARGEST; n *= 2)
+    for (int64_t n = largest / 8; n <= largest; n *= 2)
         for (int type = 0; type < 2; type++) {
             ours.args.m = ours.args.n = ours.args.k = n;
             ours.args.a_dtype = ours.args.b_dtype = ours.args.d_dtype = type ? AMP_FLOAT16 : AMP_BFLOAT16;
@@ -143,5 +149,5 @@ void bench_cuda_matmul(void) {
     amp_device_list_close(ours.list);
 }
 #else
-void bench_cuda_matmul(void) { printf("matmul cannot be measured: built without the CUDA toolkit's headers (cublasLt.h)\n"); }
+void bench_cuda_matmul(void) { bench_left_out("matmul", "built without the CUDA toolkit's headers (cublasLt.h)"); }
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__clang__)
@@ -96,6 +97,9 @@ void bench_print_machine(void) {
     printf("kernels:%s%s%s%s%s\n", sets & AMP_CPU_SSE2 ? " SSE2" : "", sets & AMP_CPU_AVX2 ? " AVX2" : "",
            sets & AMP_CPU_AVX512 ? " AVX-512" : "", sets & AMP_CPU_NEON ? " NEON" : "", sets ? "" : " scalar");
     print_onednn();
+    const time_t now = time(NULL);
+    strftime(text, sizeof text, "%Y-%m-%d", gmtime(&now));
+    printf("date: %s\n", text);
     read_line("/proc/loadavg", "", text, sizeof text);
     printf("load: %s\n", text);
     const char *commit = getenv("AMP_BENCH_COMMIT");

@@ -53,9 +53,9 @@ __attribute__((format(printf, 1, 2))) static const char *askf(const char *format
 }
 
 /* Its standard input and output are pipes to us; it ends when ours are closed. */
-static void spawn(const char *python) {
+static void spawn(const char *python, const char *device) {
     int in[2], out[2];
-    char *const argv[] = { (char *)(uintptr_t)python, (char *)(uintptr_t)BENCH_PEERS, NULL };
+    char *const argv[] = { (char *)(uintptr_t)python, (char *)(uintptr_t)BENCH_PEERS, (char *)(uintptr_t)device, NULL };
     posix_spawn_file_actions_t actions;
     pid_t child;
     signal(SIGPIPE, SIG_IGN); /* a write to a process that ended is an error like others */
@@ -73,25 +73,26 @@ static void spawn(const char *python) {
     if (!peers.to || !peers.from) fail(strerror(errno));
 }
 
-void bench_peers_start(const char *python) {
-    spawn(python);
+void bench_peers_start(const char *python, const char *device) {
+    spawn(python, device);
     const char *answer = read_answer();
     if (!strncmp(answer, "none ", 5)) {
         printf("peers: left out: %s: %s; --peers takes any Python that has torch\n", python, answer + 5);
         return;
     }
     snprintf(peers.name, sizeof peers.name, "%s", expect_ok(answer));
-    printf("peers: %s, one thread\n", peers.name);
+    printf("peers: %s, %s\n", peers.name, strcmp(device, "cpu") ? device : "one thread");
 }
 
 const char *bench_peers_name(void) { return *peers.name ? peers.name : NULL; }
 
 int bench_peer_make(const char *work, ...) {
-    char request[256];
+    char request[4096];
     va_list args;
     va_start(args, work);
-    vsnprintf(request, sizeof request, work, args);
+    const int length = vsnprintf(request, sizeof request, work, args);
     va_end(args);
+    if (length < 0 || (size_t)length >= sizeof request) fail("work that takes too long to say");
     const int peer = atoi(askf("make %s", request));
     if (peer <= 0) fail("work without a number");
     return peer;

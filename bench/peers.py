@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The same work as bench's, in torch, one thread: a process that bench starts and takes turns with.
+"""The same work as bench's, in torch: a process that bench starts and takes turns with: peers.py [cpu|cuda]
 
 Says "ok torch VERSION" first, or "none WHY". Then a line in, a line out:
 
     make WORK ARGUMENT...   ok NUMBER     WORK is a function below; what it returns is run
-    run NUMBER TIMES        ok SECONDS    of this thread's processor time, for one of TIMES in a row
+    run NUMBER TIMES        ok SECONDS    of this thread's processor time, or the GPU's, for one of TIMES in a row
     drop NUMBER             ok
 
-What fails answers "error WHY". Memory that a work keeps is what bench's own is: written, in huge pages, the same numbers;
-what torch allocates on its way comes from where torch has it.
+What fails answers "error WHY". On the CPU, one thread, memory that a work keeps is what bench's own is: written, in huge
+pages, the same numbers; what torch allocates on its way, and all of a GPU's, comes from where torch has it.
 """
 import mmap
 import os
@@ -30,12 +30,19 @@ except Exception as error:  # pylint: disable=broad-except # a broken torch is n
     answer(f"none {error or type(error).__name__}")
     sys.exit(0)
 
+DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+if DEVICE != "cpu" and not torch.cuda.is_available():
+    answer(f"none torch {torch.__version__} has no GPU here")
+    sys.exit(0)
+
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 
 
 def memory(size, dtype="fp32"):
     """`size` elements of i % 1000 + 1 in units of 2^-10."""
     dtype = TYPES[dtype]
+    if DEVICE != "cpu":
+        return torch.full((size,), 2.0**-10, dtype=dtype, device=DEVICE)
     block = mmap.mmap(-1, size * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)
@@ -48,7 +55,10 @@ def memory(size, dtype="fp32"):
 
 
 def tensors(count, size, dtype="fp32", value=None):
-    """`count` tensors of `size` elements, one after the other."""
+    """`count` tensors of `size` elements, one after the other; apart on a GPU, as a model has them."""
+    if DEVICE != "cpu":
+        return [torch.full((size,), 2.0**-10 if value is None else value, dtype=TYPES[dtype], device=DEVICE)
+                for _ in range(count)]
     block = memory(count * size, dtype)
     if value is not None:
         block.fill_(value)
@@ -57,7 +67,7 @@ def tensors(count, size, dtype="fp32", value=None):
 
 def unscaler(gradients):
     """By 1/2 and by 2 in turns, so that they stay what they are."""
-    factors, found = [torch.tensor(0.5), torch.tensor(2.0)], torch.zeros(())
+    factors, found = [torch.tensor(f, device=DEVICE) for f in (0.5, 2.0)], torch.zeros((), device=DEVICE)
 
     def run():
         factors.reverse()
@@ -67,7 +77,7 @@ def unscaler(gradients):
 
 def fused_adam(params, gradients, found=None):
     moments = [tensors(len(params), params[0].numel(), value=0.0) for _ in range(2)]
-    steps = [torch.zeros(()) for _ in params]
+    steps = [torch.zeros((), device=DEVICE) for _ in params]
 
     def run():
         torch._foreach_add_(steps, 1)
@@ -105,6 +115,26 @@ def unscale(count, size):
     return unscaler(tensors(int(count), int(size)))[0]
 
 
+def unscale_sizes(*sizes):
+    return unscaler([memory(int(size)) for size in sizes])[0]
+
+
+def adam(low, count, size):
+    """FP32; or with 16-bit gradients, which torch's step takes as FP32, and 16-bit parameters, which it does not write."""
+    count, size = int(count), int(size)
+    params, gradients = tensors(count, size), tensors(count, size, value=1e-3)
+    update = fused_adam(params, gradients)
+    if low == "fp32":
+        return update
+    low_gradients, low_params = (tensors(count, size, low) for _ in range(2))
+
+    def run():
+        torch._foreach_copy_(gradients, low_gradients)
+        update()
+        torch._foreach_copy_(low_params, params)
+    return run
+
+
 def step(rule, kind, count, size):
     count, size = int(count), int(size)
     params, gradients = tensors(count, size), tensors(count, size, value=1e-3)
@@ -133,12 +163,21 @@ def matmul(dtype, size):
     return lambda: torch.mm(a, b, out=d)
 
 
-WORKS = {work.__name__: work for work in (cast, unscale, step, unscale_step_write, matmul)}
+WORKS = {work.__name__: work for work in (cast, unscale, unscale_sizes, adam, step, unscale_step_write, matmul)}
 
 
 # ---- the conversation ------------------------------------------------------------------------------------------------
 
 def run_work(work, times):
+    if DEVICE != "cpu":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        for _ in range(times):
+            work()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) * 1e-3 / times
     begin = time.thread_time_ns()
     for _ in range(times):
         work()

@@ -104,12 +104,13 @@ def test_arguments(point, bench):
     with point("a group that does not exist is refused with the list of groups"):
         said = run(bench, "--group", "nonesuch", status=2)
         expect("nonesuch" in said and "casts" in said and "demo" in said, said)
-    for arguments in (["--bogus"], ["stray"], ["--group"], ["--json"], ["--peers"], ["--device"], ["--device", "tpu"]):
+    for arguments in (["--bogus"], ["stray"], ["--group"], ["--json"], ["--peers"], ["--device"], ["--device", "tpu"],
+                      ["--bytes"], ["--bytes", "few"]):
         with point(f"{' '.join(arguments)} is refused with the list of options"):
             expect("usage: bench" in run(bench, *arguments, status=2), "no list")
     with point("a GPU has groups of its own"):
         said = run(bench, "--device", "cuda", "--group", "growth", status=2)
-        expect("growth" in said and "matmul" in said and "casts" not in said, said)
+        expect("growth" in said and "matmul" in said and "demo" not in said, said)
     with point("where there is no GPU that is said, and no line is written"):
         said = run(bench, "--device", "cuda", "--group", "matmul", CUDA_VISIBLE_DEVICES="")
         expect("bench: skipped: there is no NVIDIA" in said and "ratio" not in said, said)
@@ -174,7 +175,8 @@ def test_no_torch(point, bench, folder):
 def test_torch(point, peers):
     """Every work of peers.py, small; and what it refuses."""
     what = "peers.py does what it is asked"
-    works = ["cast fp16 fp32 5000", "cast fp64 bf16 1", "unscale 3 70", "step adam fused 3 70", "step adam foreach 3 70",
+    works = ["cast fp16 fp32 5000", "cast fp64 bf16 1", "unscale 3 70", "unscale_sizes 3 70 1", "adam fp32 3 70",
+             "adam fp16 3 70", "step adam fused 3 70", "step adam foreach 3 70",
              "step sgd fused 3 70", "step sgd foreach 3 70", "unscale_step_write fp16 3 70", "unscale_step_write bf16 3 70",
              "matmul fp32 20", "matmul fp16 20", "matmul bf16 20"]
     if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode:

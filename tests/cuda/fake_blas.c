@@ -121,8 +121,12 @@ EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t gi
 }
 
 EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
+    enum { DEFAULT = 256 };
     CALLED();
-    return make(preference, sizeof(struct preference));
+    const cublasStatus_t status = make(preference, sizeof(struct preference));
+    struct preference *made = status == CUBLAS_STATUS_SUCCESS ? (void *)*preference : NULL;
+    for (int i = 0; made && i < 4; i++) made->alignments[i] = DEFAULT;
+    return status;
 }
 EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) { return destroy(preference); }
 EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t given,
