@@ -5,6 +5,7 @@
 #   setup_need THING...   check each thing; install what is missing; exit 2, printing the command, where that fails
 #   setup_want THING...   the same for things without which a check is merely skipped: a note instead of the exit
 #   setup_cuda            says so if there is no CUDA compiler
+#   setup_disassembler    cuobjdump on PATH, where there is a CUDA compiler: the toolkit's, or NVIDIA's own package on PyPI
 #   configure DIR ARG...  meson setup, anew only when something about it changed
 #   logged LOG CMD...     run quietly; show the log's end if it fails
 #
@@ -325,6 +326,33 @@ setup_cuda() {
     fi
 }
 
+# Toolkits are installed without it where space is scarce. NVIDIA's package on PyPI has it, and reads what older toolkits made.
+setup_disassembler() {
+    tools=$root/build/cuda-tools log=$root/build/cuda-tools.log
+    if ! present cuda || { have cuobjdump && have nvdisasm; } || [ -x /usr/local/cuda/bin/cuobjdump ]; then return; fi
+    if ! disassembler_there; then
+        say "installing: nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm (in build/cuda-tools)"
+        mkdir -p "$root/build"
+        rm -rf "$tools"
+        { python3 -m venv "$tools" && "$tools/bin/python" -m pip install --disable-pip-version-check --no-input \
+            nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm; } >"$log" 2>&1 || rm -rf "$tools"
+    fi
+    if disassembler_there; then
+        PATH=$disassembler:$PATH
+        export PATH
+    else
+        say "going on without cuobjdump: of the kernels PTX is tested, and not the instructions (the installation's log is $log)"
+    fi
+}
+
+# Its folder in `disassembler`.
+disassembler_there() {
+    for disassembler in "$tools"/lib/python3*/site-packages/nvidia/*/bin; do
+        if [ -x "$disassembler/cuobjdump" ] && [ -x "$disassembler/nvdisasm" ]; then return; fi
+    done
+    return 1
+}
+
 # ---- building ---------------------------------------------------------------------------------------------------------
 
 logged() {
@@ -342,7 +370,7 @@ logged() {
 configure() {
     dir=$1
     shift
-    stamp="$root|${CC:-}|${CXX:-}|${CFLAGS:-}|${LDFLAGS:-}|${PKG_CONFIG_PATH:-}|$(meson --version)|$*"
+    stamp="$root|${CC:-}|${CXX:-}|${CFLAGS:-}|${LDFLAGS:-}|${PKG_CONFIG_PATH:-}|$(meson --version)|$(command -v cuobjdump || true)|$*"
     if [ -f "$dir/build.ninja" ] && [ "$(cat "$dir/.configured-with" 2>/dev/null)" = "$stamp" ]; then return; fi
     rm -rf "$dir"
     mkdir -p "$dir"

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What nvcc made of the kernels: test_sass.py PLUGIN CUOBJDUMP. Prints TAP.
+"""What nvcc made of the kernels: test_sass.py PLUGIN CUOBJDUMP FOLDER NVCC FLAG... Prints TAP.
 
 For each kernel and each GPU that the plugin has code for: tensors are read and written 16 bytes at a time, nothing lies in
 local memory (no spill, no array that is indexed at run time), and floats are multiplied and added apart. "-REASON" in place
-of a file: skipped.
+of a file: skipped. Where there is no cuobjdump, the kernels of FOLDER are compiled again for the newest of the GPUs, and the
+same is read from their PTX and from what ptxas says of registers: all but the instructions themselves.
 """
 import collections
 import os
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 # What reads tensors, what writes them, and in which the elementwise arithmetic may have no fused operation.
 READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "check", "update", "lamb_moments", "finish"}
@@ -21,7 +24,13 @@ RULES = 5  # kernel_update<rule>
 
 
 def tool(*command):
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
+    """Both outputs. nvdisasm, which cuobjdump calls, lies beside it."""
+    path = os.path.dirname(os.path.realpath(command[0])) + ":" + os.environ.get("PATH", "")
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env={**os.environ, "LC_ALL": "C", "PATH": path})
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: {done.stdout}")
+    return done.stdout
 
 
 def kernel_of(symbol):
@@ -73,43 +82,90 @@ INEXACT = re.compile(r"\b(fma\.\w+\.f32|mad\.\w+\.f32|(?:mul|add|sub)\.f(?:32|64
                      r"rcp\.approx\S*|\w+(?:\.\w+)*\.ftz\S*)")
 
 
-def exact_ptx(plugin, cuobjdump):
+def entries(ptx):
+    """[(kernel, its text)]"""
+    return [(kernel_of(part.split("(")[0]), part) for part in re.split(r"(?=\.entry )", ptx)[1:]]
+
+
+def exact_ptx(ptx):
     """All kernels' but those of BOUNDED."""
-    parts = re.split(r"(?=\.entry )", tool(cuobjdump, "-ptx", plugin))
-    return "".join(part for part in parts if kernel_of(part.split("(")[0]) not in BOUNDED)
+    return "".join(text for kernel, text in entries(ptx) if kernel not in BOUNDED)
+
+
+# ---- without cuobjdump
+
+WIDE = r"\.global\S*\.(?:v4\.[a-z]32|v2\.[a-z]64)\b"
+
+
+def compile_again(folder, nvcc, flags):
+    """The PTX of all kernels, and what ptxas says of each."""
+    ptx, said = "", ""
+    with tempfile.TemporaryDirectory() as scratch:
+        for source in sorted(pathlib.Path(folder).glob("*.cu")):
+            out = os.path.join(scratch, source.stem + ".ptx")
+            tool(nvcc, "-ptx", str(source), "-o", out, *flags)
+            ptx += pathlib.Path(out).read_text(encoding="utf-8")
+            said += tool(nvcc, "-cubin", out, "-o", out + ".cubin", "-Xptxas", "-v", *[f for f in flags if "arch" in f])
+    return ptx, said
+
+
+def stacks_of(said):
+    return [(name, int(stack), int(stores) + int(loads)) for name, stack, stores, loads in
+            re.findall(r"Function properties for (\S+)\n\s*(\d+) bytes stack frame, (\d+) bytes spill stores, "
+                       r"(\d+) bytes spill loads", said)]
+
+
+def ptx_problems(ptx):
+    for kernel, text in entries(ptx):
+        if kernel is None:
+            yield f"a kernel that this test does not know: {text[:80]}"
+        if kernel in READS and not re.search(r"\bld" + WIDE, text):
+            yield f"{kernel}: no load of 16 bytes"
+        if kernel in WRITES and not re.search(r"\bst" + WIDE, text):
+            yield f"{kernel}: no store of 16 bytes"
+        if re.search(r"\b(ld|st)\.local\b|^\s*\.local\b", text, re.M):
+            yield f"{kernel}: memory of its own, outside registers"
+
+
+# ---- what is reported
+
+def report(number, good, what, complaints=()):
+    print(f"{'ok' if good else 'not ok'} {number} - {what}")
+    for line in () if good else complaints:
+        print(f"# {line}")
+
+
+def judge(how, kernels, archs, found, used, ptx):
+    """kernels: Counter of (arch, kernel); found: what is wrong with code; used: of stacks()."""
+    missing = [f"{arch} {kernel}: not as many as there should be" for arch in archs for kernel in sorted(READS | WRITES | SMALL)
+               if kernels[arch, kernel] != (RULES if kernel == "update" else 1)]
+    print("1..4")
+    report(1, archs and not missing, "every kernel is there, for each GPU" + how, missing or ([] if archs else ["no code at all"]))
+    report(2, archs and not found, "16 bytes at a time, nothing in local memory" + how, found)
+    bad = [entry for entry in used if entry[1] or entry[2]]
+    total = sum(kernels.values())
+    report(3, len(used) == total and not bad, "no stack, no spill" + how,
+           bad or [f"{len(used)} kernels in the list of resources, {total} in the code"])
+    rounded, inexact = len(re.findall(r"\bmul\.rn\.f32\b", ptx)), INEXACT.findall(ptx)
+    report(4, rounded and not inexact, "every operation rounds once, as IEEE 754 says",
+           [f"{times} of {name}" for name, times in collections.Counter(inexact).items()])
 
 
 def main():
-    plugin, cuobjdump = sys.argv[1:]
-    for given in (plugin, cuobjdump):
-        if given.startswith("-"):
-            print(f"1..0 # SKIP {given[1:]}")
-            return
-    code = instructions(os.path.abspath(plugin), cuobjdump)
-    kernels = collections.Counter((arch, kernel_of(symbol)) for arch, symbol in code)
-    print("1..4")
-    wanted = READS | WRITES | SMALL
-    missing = [f"{arch} {kernel}" for arch in sorted({arch for arch, _ in code}) for kernel in sorted(wanted)
-               if kernels[arch, kernel] != (RULES if kernel == "update" else 1)]
-    print(f"{'ok' if code and not missing else 'not ok'} 1 - every kernel is there, for each GPU")
-    for name in missing or ([] if code else ["no code at all"]):
-        print(f"# {name}: not as many as there should be")
-    found = list(problems(code))
-    print(f"{'not ok' if found or not code else 'ok'} 2 - 16 bytes at a time, nothing in local memory")
-    for line in found:
-        print(f"# {line}")
-    used = stacks(plugin, cuobjdump)
-    bad = [entry for entry in used if entry[1] or entry[2]]
-    print(f"{'ok' if len(used) == len(code) and not bad else 'not ok'} 3 - no stack, no spill")
-    if len(used) != len(code):
-        print(f"# {len(used)} kernels in the list of resources, {len(code)} in the code")
-    for entry in bad:
-        print(f"# {entry}")
-    ptx = exact_ptx(plugin, cuobjdump)
-    rounded, inexact = len(re.findall(r"\bmul\.rn\.f32\b", ptx)), INEXACT.findall(ptx)
-    print(f"{'not ok' if inexact or not rounded else 'ok'} 4 - every operation rounds once, as IEEE 754 says")
-    for name, times in collections.Counter(inexact).items():
-        print(f"# {times} of {name}")
+    plugin, cuobjdump, folder, nvcc, *flags = sys.argv[1:]
+    if plugin.startswith("-"):
+        print(f"1..0 # SKIP {plugin[1:]}")
+    elif cuobjdump.startswith("-"):
+        print(f"# {cuobjdump[1:]}: PTX and ptxas are asked")
+        ptx, said = compile_again(folder, nvcc, flags)
+        kernels = collections.Counter(("PTX", kernel) for kernel, _ in entries(ptx))
+        judge(", as PTX has it", kernels, ["PTX"], list(ptx_problems(ptx)), stacks_of(said), exact_ptx(ptx))
+    else:
+        plugin = os.path.abspath(plugin)
+        code = instructions(plugin, cuobjdump)
+        kernels = collections.Counter((arch, kernel_of(symbol)) for arch, symbol in code)
+        judge("", kernels, sorted({arch for arch, _ in code}), list(problems(code)), stacks(plugin, cuobjdump),
+              exact_ptx(tool(cuobjdump, "-ptx", plugin)))
 
 
 if __name__ == "__main__":
