@@ -34,6 +34,28 @@ PARTS = {
 MOVED = {
     "apex.parallel.optimized_sync_batchnorm": "libamp.torch.parallel.sync_batchnorm",
 }
+# Of these an installed Apex has more, and keeps it even where its other parts are replaced.
+LAST = {
+    "apex.contrib.optimizers": "libamp.torch.contrib.optimizers",
+}
+# What was in Apex and is not here: what does the same today.
+INSTEAD = {
+    "apex.contrib.clip_grad": "torch.nn.utils.clip_grad_norm_, or libamp.kernels.clip_norm",
+    "apex.contrib.fmha": "torch.nn.functional.scaled_dot_product_attention",
+    "apex.contrib.group_norm": "torch.nn.GroupNorm",
+    "apex.contrib.groupbn": "apex.parallel.SyncBatchNorm, which has channel_last and fuse_relu",
+    "apex.contrib.layer_norm": "apex.normalization.FusedLayerNorm",
+    "apex.contrib.multihead_attn": "torch.nn.MultiheadAttention",
+    "apex.contrib.sparsity": "torch.sparse.to_sparse_semi_structured",
+    "apex.contrib.xentropy": "torch.nn.functional.cross_entropy, which has label_smoothing",
+    "apex.contrib": "Apex's own, built from https://github.com/NVIDIA/apex: libamp.run completes it",
+    "apex.fused_dense": "torch.nn.Linear",
+    "apex.mlp": "torch.nn.Linear and an activation",
+    "apex.pyprof": "torch.profiler",
+    "apex.reparameterization": "torch.nn.utils.parametrizations.weight_norm",
+    "apex.RNN": "torch.nn.LSTM, GRU and RNN, which amp casts",
+    "apex.transformer": "Megatron Core, which has continued it",
+}
 
 # One of these makes a package named apex NVIDIA's; one of those makes it the Pyramid toolkit of PyPI.
 NVIDIA_HAS = (
@@ -99,6 +121,13 @@ class PackageLoader(Loader):
         complete(module)
 
 
+class FolderLoader(Loader):
+    """A package with nothing in it but what the finder finds under its name."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__libamp__ = True  # type: ignore[attr-defined]
+
+
 class BesideLoader(Loader):
     """Runs the installed package's own loader, then adds what the package lacks."""
 
@@ -148,17 +177,26 @@ class Finder(MetaPathFinder):
         if fullname not in PARTS and not fullname.startswith("apex."):
             return None
         ours_first = self.replace or is_ours(sys.modules.get(fullname.rpartition(".")[0]))
-        if ours_first:
-            return self.part(fullname) or self.installed(fullname, path)
-        installed = self.installed(fullname, path)
-        if installed is None:
-            return self.part(fullname)
-        tell_kept(fullname, installed)
-        return installed
+        found = self.part(fullname) if ours_first else None
+        if found is None:
+            found = self.installed(fullname, path)
+            if found is not None and not ours_first:
+                tell_kept(fullname, found)
+        if found is None:
+            found = self.part(fullname) or self.last(fullname)
+        # importlib.util.find_spec asks whether there is one, and wants None; an import wants to know what to do.
+        if found is None and sys._getframe(2).f_globals.get("__name__") == "importlib._bootstrap":
+            tell_missing(fullname)
+        return found
 
     def part(self, fullname: str) -> ModuleSpec | None:
         module = target_of(fullname)
         return None if module is None else ModuleSpec(fullname, PartLoader(module), origin=module)
+
+    def last(self, fullname: str) -> ModuleSpec | None:
+        if fullname == "apex.contrib":
+            return ModuleSpec(fullname, FolderLoader(), origin=__file__, is_package=True)
+        return ModuleSpec(fullname, PartLoader(LAST[fullname]), origin=LAST[fullname]) if fullname in LAST else None
 
     def package(self) -> ModuleSpec:
         installed = self.installed("apex", None)
@@ -239,6 +277,19 @@ def tell_kept(fullname: str, spec: ModuleSpec) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def tell_missing(fullname: str) -> None:
+    """The error of an import of what was in Apex once, and neither is installed nor here. `from apex import pyprof` would
+    lose the words of an error whose name is apex.pyprof."""
+    parts = [fullname.rsplit(".", dots)[0] for dots in range(fullname.count("."))]
+    for part in parts:
+        if part in INSTEAD:
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r}: {part} was a part of NVIDIA's Apex that libamp does not have. "
+                f"In its place: {INSTEAD[part]}",
+                name="apex",
+            )
 
 
 def distribution() -> Any:

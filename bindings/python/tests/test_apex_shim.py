@@ -91,7 +91,55 @@ def test_what_nobody_has_is_named(python):
             print("'transformer'" in str(error), "fp16_utils" in str(error))
         print(importlib.util.find_spec("apex.transformer"))
     """)
-    assert out == ["apex.contrib", "True", "True", "None"]
+    assert out == ["apex", "True", "True", "None"]
+
+
+def test_what_was_in_apex_says_what_to_use_instead(python):
+    code = """
+        import importlib, importlib.util, libamp
+        libamp.install_apex()
+        for name in ("apex.contrib.sparsity", "apex.contrib.bottleneck", "apex.transformer", "apex.transformer.functional"):
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                print(error.name, repr(name) in str(error) and "In its place: " in str(error), file=sys.stderr)
+        try:
+            from apex import pyprof
+        except ImportError as error:
+            print("torch.profiler" in str(error))
+        try:
+            from apex.contrib import xentropy
+        except ImportError as error:
+            print("label_smoothing" in str(error))
+        for name in ("apex.pyprof", "apex.contrib.xentropy", "apex.nothing"):
+            print(importlib.util.find_spec(name))
+        try:
+            import apex.nothing
+        except ModuleNotFoundError as error:
+            print(str(error) == "No module named 'apex.nothing'")
+        from apex.contrib.optimizers import FP16_Optimizer
+        from apex.optimizers import FP16_Optimizer as first
+        from apex.fp16_utils import FP16_Optimizer as now
+        print(FP16_Optimizer is now, first is now)
+    """
+    out, said = python(code)
+    assert out == ["True", "True", "None", "None", "None", "True", "True", "True"]
+    assert said.splitlines() == ["apex True"] * 3 + ["apex False"]  # of the last one the parent is missing
+
+
+@pytest.mark.parametrize("replace", ["", "replace=True"])
+def test_contrib_stays_nvidias_where_it_is_installed(python, replace):
+    out, _ = python(
+        f"""
+        import libamp
+        libamp.install_apex({replace})
+        from apex.contrib import xentropy
+        from apex import contrib
+        print(xentropy.origin, contrib.__name__)
+        """,
+        NVIDIA,
+    )
+    assert out == ["nvidia", "apex.contrib"]
 
 
 def test_inside_nvidias_what_it_has_stays(python):

@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 from libamp.torch import optimizers as fused
+from libamp.torch.multi_tensor_apply import multi_tensor_applier
 from torch import nn
 
 SHAPES = [(33, 7), (129,), (3, 2, 5, 4), (1,), (0,)]
@@ -371,3 +372,34 @@ def test_steps_on_cuda_are_those_on_the_cpu(name, dtype):
             p.grad = g.cuda()
         optimizer.step()
     assert_close([p.detach().cpu() for p in its], [p.detach().double() for p in mine], dtype, LR)
+
+
+def test_a_class_of_fairseqs_calls_the_kernels_by_the_optimizers_names():
+    """It derives from FusedAdam, and its step hands its own lists to self.multi_tensor_adam."""
+    param, twin = (torch.nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
+    ours, plain = fused.FusedAdam([param], lr=0.1), fused.FusedAdam([twin], lr=0.1)
+    twin.grad = grad = torch.linspace(1, 2, 5)
+    plain.step()
+    assert ours._dummy_overflow_buf is ours._dummy_overflow_buf and ours._dummy_overflow_buf.dtype == torch.int32
+    lists = [[grad], [param.data], [torch.zeros(5)], [torch.zeros(5)]]
+    rates = (0.1, 0.9, 0.999, 1e-8, 1, ours.adam_w_mode, 1, 0.0)
+    multi_tensor_applier(ours.multi_tensor_adam, ours._dummy_overflow_buf, lists, *rates)
+    assert torch.equal(param, twin)
+    assert not hasattr(ours, "multi_tensor_sgd") and not hasattr(ours, "_of_no_optimizer")
+
+
+def test_max_grad_norm_of_the_first_fused_adam():
+    """Each group is clipped by its own norm; below it nothing changes."""
+    params = [torch.nn.Parameter(torch.ones(4)) for _ in range(4)]
+    clipped = fused.FusedAdam([{"params": params[:1]}, {"params": params[1:2]}], eps=1.0, max_grad_norm=1.0)
+    plain = fused.FusedAdam([{"params": params[2:3]}, {"params": params[3:]}], eps=1.0)
+    small, large = torch.full((4,), 0.1), torch.full((4,), 30.0)
+    params[0].grad = params[2].grad = small
+    params[1].grad, params[3].grad = large, large / (float(large.norm()) + 1e-6)
+    clipped.step()
+    plain.step()
+    assert torch.equal(params[0], params[2])
+    torch.testing.assert_close(params[1], params[3], rtol=1e-6, atol=0)
+    assert float(large[0]) == 30.0
+    with pytest.raises(RuntimeError, match="max_grad_norm"):
+        fused.FusedAdam(params, capturable=True, max_grad_norm=1.0)

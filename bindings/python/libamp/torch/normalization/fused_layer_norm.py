@@ -75,6 +75,25 @@ def mixed_dtype_fused_rms_norm_affine(
     return manual_rms_norm(input, normalized_shape, weight, eps).to(weight.dtype)
 
 
+# Apex's autograd functions, which scripts call by their `apply`.
+
+
+class FusedLayerNormFunction:
+    apply = staticmethod(fused_layer_norm)
+
+
+class FusedLayerNormAffineFunction:
+    apply = staticmethod(fused_layer_norm_affine)
+
+
+class FusedRMSNormFunction:
+    apply = staticmethod(fused_rms_norm)
+
+
+class FusedRMSNormAffineFunction:
+    apply = staticmethod(fused_rms_norm_affine)
+
+
 class _Norm(torch.nn.Module):
     has_bias = True
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.optimizers on libamp's kernels: on the CPU too, for FP32, FP16 and BF16."""
+"""apex.optimizers on libamp's kernels: on the CPU too, for FP32, FP16 and BF16. FP16_Optimizer, which was here before it was
+in fp16_utils, is the one of there."""
 
+from ..fp16_utils.fp16_optimizer import FP16_Optimizer
 from .fused_adagrad import FusedAdagrad
 from .fused_adam import FusedAdam
 from .fused_lamb import FusedLAMB
@@ -9,6 +11,7 @@ from .fused_novograd import FusedNovoGrad
 from .fused_sgd import FusedSGD
 
 __all__ = [
+    "FP16_Optimizer",
     "FusedAdagrad",
     "FusedAdam",
     "FusedLAMB",

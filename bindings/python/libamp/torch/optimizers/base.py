@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -83,12 +84,22 @@ class FusedOptimizer(torch.optim.Optimizer):
     and on CUDA. Moments are FP32. Gradients are only read.
     """
 
+    _kernels: tuple[str, ...] = ()  # amp_C's, which classes derived from Apex's call by these names
     _moments: tuple[str, ...] = ()  # of one element for each of the parameter's
     _attributes: tuple[str, ...] = ("set_grad_none",)  # that a pickle keeps
 
     def __init__(self, params: Any, defaults: dict[str, Any], set_grad_none: bool) -> None:
         self.set_grad_none = set_grad_none
         super().__init__(params, defaults)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._kernels:
+            return getattr(importlib.import_module("libamp.torch.amp_C"), name)
+        if name == "_dummy_overflow_buf":
+            device = self.param_groups[0]["params"][0].device
+            self._dummy_overflow_buf = torch.zeros(1, dtype=torch.int32, device=device)
+            return self._dummy_overflow_buf
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), **{name: getattr(self, name) for name in self._attributes}}

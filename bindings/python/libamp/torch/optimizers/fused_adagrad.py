@@ -9,6 +9,7 @@ from .base import FusedOptimizer, fused_step, number, of_each
 class FusedAdagrad(FusedOptimizer):
     """Adagrad in one pass. adagrad_w_mode: the weight decay is apart from the gradient, as in AdamW."""
 
+    _kernels = ("multi_tensor_adagrad",)
     _moments = ("sum",)
     _attributes = ("set_grad_none", "adagrad_w_mode")
 

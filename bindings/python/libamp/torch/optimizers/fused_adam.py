@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .base import FusedOptimizer, fused_step, number, of_each
+from .fused_lamb import global_norm
 from .scaling import Scaling
 
 
@@ -17,8 +18,11 @@ class FusedAdam(FusedOptimizer):
     capturable: the number of steps is a tensor, so that a step can be part of a CUDA graph (lr is what it was when the
     graph was captured), and torch's GradScaler leaves unscaling and skipping to the step. master_weights, for which
     capturable is needed: 16-bit parameters have FP32 masters, state["master_param"], which are stepped and rounded.
+
+    max_grad_norm, of Apex's older FusedAdam: the gradients of a group whose norm is larger are brought down to it; 0: never.
     """
 
+    _kernels = ("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_adam_capturable_master")
     _moments = ("exp_avg", "exp_avg_sq")
     _attributes = ("set_grad_none", "adam_w_mode", "capturable", "master_weights")
 
@@ -35,11 +39,14 @@ class FusedAdam(FusedOptimizer):
         set_grad_none: bool = True,
         capturable: bool = False,
         master_weights: bool = False,
+        max_grad_norm: float = 0.0,
     ) -> None:
         if amsgrad:
             raise RuntimeError("FusedAdam has no AMSGrad variant")
         if master_weights and not capturable:
             raise RuntimeError("FusedAdam: master_weights needs capturable=True")
+        if max_grad_norm and capturable:
+            raise RuntimeError("FusedAdam: max_grad_norm is not for capturable=True, which must not wait for a norm")
         self.adam_w_mode = 1 if adam_w_mode else 0
         self.capturable = capturable
         self.master_weights = master_weights
@@ -51,6 +58,8 @@ class FusedAdam(FusedOptimizer):
             "eps": eps,
             "weight_decay": weight_decay,
         }
+        if max_grad_norm:
+            defaults["max_grad_norm"] = max_grad_norm
         super().__init__(params, defaults, set_grad_none)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -102,7 +111,10 @@ class FusedAdam(FusedOptimizer):
         params, grads, states = self._lists(group)
         rule = "adamw" if self.adam_w_mode else "adam"
         steps = self._count(group)
-        fused_step(rule, params, grads, of_each(states, *self._moments), steps, **self._numbers(group))
+        numbers = self._numbers(group)
+        if group.get("max_grad_norm") and grads:
+            numbers["grad_factor"] = min(1.0, group["max_grad_norm"] / (float(global_norm(grads)) + 1e-6))
+        fused_step(rule, params, grads, of_each(states, *self._moments), steps, **numbers)
 
     def _step_on_device(self, group: dict[str, Any], scaling: Scaling) -> None:
         params, grads, states = self._lists(group)

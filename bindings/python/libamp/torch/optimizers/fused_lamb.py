@@ -31,6 +31,7 @@ class FusedLAMB(FusedOptimizer):
     together are brought down to it first (0: never). use_nvlamb: also without weight decay.
     """
 
+    _kernels = ("multi_tensor_l2norm", "multi_tensor_lamb")
     _moments = ("exp_avg", "exp_avg_sq")
     _attributes: tuple[str, ...] = ("set_grad_none", "adam_w_mode", "use_nvlamb")
 

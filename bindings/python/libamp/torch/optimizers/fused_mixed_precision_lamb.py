@@ -18,6 +18,7 @@ class FusedMixedPrecisionLamb(FusedLAMB):
     number of steps are tensors in the groups.
     """
 
+    _kernels = ("multi_tensor_l2norm", "multi_tensor_lamb_mp")
     _attributes = (*FusedLAMB._attributes, "reduced_precision_dtype")
     _step_supports_amp_scaling = True
 

@@ -15,6 +15,7 @@ class FusedNovoGrad(FusedOptimizer):
     gradient's.
     """
 
+    _kernels = ("multi_tensor_novograd",)
     _moments = ("exp_avg",)
     _attributes = ("set_grad_none", "moment_mode")
 

@@ -15,6 +15,7 @@ class FusedSGD(FusedOptimizer):
     master gradients are always there.
     """
 
+    _kernels = ("multi_tensor_sgd",)
     _attributes = ("set_grad_none", "wd_after_momentum", "materialize_master_grads")
 
     def __init__(

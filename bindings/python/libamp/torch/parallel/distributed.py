@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .flat import flat_dist_call, flatten, split_by_type, tensors_of, unflatten
+from .flat import apply_flat_dist_call, extract_tensors, flat_dist_call, flatten, split_by_type, tensors_of, unflatten
 
 
 def _on_gradient(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> tuple[Any, Any]:
@@ -324,4 +324,13 @@ class Reducer:
         flat_dist_call(grads, dist.all_reduce)
 
 
-__all__ = ["DistributedDataParallel", "Reducer", "flat_dist_call", "flatten", "unflatten"]
+__all__ = [
+    "DistributedDataParallel",
+    "Reducer",
+    "apply_flat_dist_call",
+    "extract_tensors",
+    "flat_dist_call",
+    "flatten",
+    "split_by_type",
+    "unflatten",
+]
