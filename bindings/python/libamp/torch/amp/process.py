@@ -15,13 +15,6 @@ from ._amp_state import maybe_print
 from .session import Session
 
 _SKIP = 1
-PRIVATE = (
-    "_lazy_init_maybe_master_weights",
-    "_master_params_to_model_params",
-    "_prepare_amp_backward",
-    "_post_amp_backward",
-    "_amp_lazy_init",
-)
 
 
 class AmpStash:
@@ -35,6 +28,8 @@ class AmpStash:
         self.already_patched = False  # will the next step be skipped?
         self.params_have_scaled_gradients = False
         self.loss_id = 0
+        self.by_hand: Any = None  # the bracket of a script that has a scale_loss of its own
+        self.undecided: Any = None  # the scaler of such a bracket, until its update_scale
 
     def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         pairs: list[tuple[torch.Tensor, torch.Tensor | None]] = self.session.context.masters(self.index)
@@ -126,9 +121,11 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
             )
         context = session.context
         stash.stepped = False
+        skips = stash.undecided is not None and stash.undecided.update_scale()
         stash.already_patched = False
-        if context.step_begin(stash.index) == _SKIP:
-            context.step_end(stash.index)
+        if skips or context.step_begin(stash.index) == _SKIP:
+            if not skips:
+                context.step_end(stash.index)
             _count_skip(self)
             message = session.skip_message.pop(stash.loss_id, None)
             if message is not None and session.verbosity > 0:
@@ -276,7 +273,46 @@ def _copy_masters(self: Any) -> None:
 
 
 def _nothing(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Masters are there from the start, and the bracket does the rest."""
+    """Masters are there from the start."""
+
+
+def _prepare(self: Any) -> None:
+    """The first half of a scale_loss of the script's own: gradients that are there are set aside."""
+    stash: AmpStash = self._amp_stash
+    if stash.by_hand is not None:
+        stash.by_hand.cancel()  # its backward failed
+    stash.by_hand = stash.session.context.begin([stash.index], 0, False, True)
+
+
+def _post(self: Any, loss_scaler: Any) -> None:
+    """The second half: what backward made is unscaled. loss_scaler.update_scale() decides, or else the next step."""
+    stash: AmpStash = self._amp_stash
+    context = stash.session.context
+    if getattr(loss_scaler, "_context", None) is not context:
+        raise RuntimeError("_post_amp_backward takes one of amp._amp_state.loss_scalers, of the initialize of this optimizer")
+    bracket, stash.by_hand = stash.by_hand, None
+    if bracket is None or loss_scaler._id != 0:  # begun too late, or for another loss: begin again
+        params = [param for param, _ in stash._pairs()]
+        made = [param.grad for param in params]
+        for param in params:
+            param.grad = None
+        if bracket is not None:
+            bracket.cancel()
+        bracket = context.begin([stash.index], loss_scaler._id, False, True)
+        for param, grad in zip(params, made, strict=True):
+            param.grad = grad
+    bracket.end()
+    stash.undecided = loss_scaler
+
+
+_PRIVATE_METHODS = {
+    "_lazy_init_maybe_master_weights": _nothing,
+    "_amp_lazy_init": _nothing,
+    "_master_params_to_model_params": _copy_masters,
+    "_prepare_amp_backward": _prepare,
+    "_post_amp_backward": _post,
+}
+PRIVATE = tuple(_PRIVATE_METHODS)
 
 
 def _put_masters(optimizer: Any, session: Session) -> Callable[[], None]:
@@ -316,8 +352,7 @@ def wire(optimizer: Any, session: Session, index: int) -> None:
         way_back = _replace(optimizer, name, make)
         if way_back is not None:
             undo.append(way_back)
-    for name in PRIVATE:
-        function = _copy_masters if name == "_master_params_to_model_params" else _nothing
+    for name, function in _PRIVATE_METHODS.items():
         setattr(optimizer, name, types.MethodType(function, optimizer))
 
     def unwire() -> None:

@@ -164,6 +164,8 @@ class LossScaler:
         session = next(session for session in live() if session.context is self._context)
         stashes = [optimizer._amp_stash for optimizer in (ref() for ref in session.optimizers) if optimizer is not None]
         armed = [stash for stash in stashes if stash.already_patched]
+        for stash in stashes:
+            stash.undecided = None
         bracket = self._context.begin([stash.index for stash in stashes], self._id, False, False)
         if overflow:  # told the way that the library hears of all others: by a gradient that is not finite
             param = min((param for param, _ in stashes[0]._pairs()), key=torch.Tensor.numel)
