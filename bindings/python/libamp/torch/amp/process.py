@@ -287,8 +287,7 @@ def _prepare(self: Any) -> None:
 def _post(self: Any, loss_scaler: Any) -> None:
     """The second half: what backward made is unscaled. loss_scaler.update_scale() decides, or else the next step."""
     stash: AmpStash = self._amp_stash
-    context = stash.session.context
-    if getattr(loss_scaler, "_context", None) is not context:
+    if getattr(loss_scaler, "_context", None) is not stash.session.context:
         raise RuntimeError("_post_amp_backward takes one of amp._amp_state.loss_scalers, of the initialize of this optimizer")
     bracket, stash.by_hand = stash.by_hand, None
     if bracket is None or loss_scaler._id != 0:  # begun too late, or for another loss: begin again
@@ -298,14 +297,14 @@ def _post(self: Any, loss_scaler: Any) -> None:
             param.grad = None
         if bracket is not None:
             bracket.cancel()
-        bracket = context.begin([stash.index], loss_scaler._id, False, True)
+        bracket = stash.session.context.begin([stash.index], loss_scaler._id, False, True)
         for param, grad in zip(params, made, strict=True):
             param.grad = grad
     bracket.end()
     stash.undecided = loss_scaler
 
 
-_PRIVATE_METHODS = {
+_PRIVATE_METHODS: dict[str, Callable[..., Any]] = {
     "_lazy_init_maybe_master_weights": _nothing,
     "_amp_lazy_init": _nothing,
     "_master_params_to_model_params": _copy_masters,
