@@ -359,11 +359,14 @@ typedef struct amp_host {
     /* loss * *factor as `scale` does, with the factor in the memory of the loss's device, to be read in the order of its
      * stream. Without it a bracket whose scale lives on a device waits for the scale. */
     amp_status (*scale_by)(void *self, void *loss, const float *factor, void **out);
+    /* Are there other ranks to ask now? 0: `reduce` is left out, and what ends is decided here. Asked where `reduce` would be
+     * called; every rank must answer alike. Without it: yes, where there is `reduce`. */
+    int32_t (*has_ranks)(void *self);
 } amp_host;
 
 #define AMP_HOST_INIT                                                                                                  \
     { (uint32_t)sizeof(amp_host), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,     \
-      NULL, NULL, NULL, NULL, NULL, NULL }
+      NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* ---- Raw buffers -------------------------------------------------------------------------------------------------- */
 

@@ -117,7 +117,7 @@ static amp_status total_norm(struct amp__optimizer *optimizer, float *norm) {
 /* The parts of a sharded gradient together. A rank that could not look at its own part takes part all the same, or the
  * others would wait for it: its infinity keeps them from clipping by a norm that is not the whole one. */
 static amp_status norm_of_all(const struct amp__optimizer *optimizer, amp_status here, float *norm) {
-    const bool sharded = optimizer->sharded && optimizer->host.reduce;
+    const bool sharded = optimizer->sharded && amp__host_has_ranks(&optimizer->host);
     char text[AMP__ERROR_SIZE];
     double squared = here == AMP_OK ? (double)*norm * (double)*norm : (double)INFINITY;
     if (!sharded) return here;

@@ -20,7 +20,7 @@ void amp__bracket_close(struct amp__bracket *bracket);
 /* Ends without a decision, and without a word to other ranks. */
 static inline bool amp__bracket_puts_off(const struct amp__bracket *bracket) { return bracket->delay || bracket->delay_check; }
 static inline bool amp__bracket_has_ranks(const struct amp__bracket *bracket) {
-    return !amp__bracket_puts_off(bracket) && bracket->host && bracket->host->reduce;
+    return !amp__bracket_puts_off(bracket) && bracket->host && amp__host_has_ranks(bracket->host);
 }
 /* The end of a bracket that leaves its check to a later one. */
 amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct amp__grads_result *result);

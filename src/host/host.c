@@ -215,8 +215,14 @@ amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, 
     return status == AMP_OK ? AMP_OK : amp__hook_failed(status, "swap_data", name);
 }
 
+bool amp__host_has_ranks(const amp_host *host) {
+    if (!host->reduce || !host->has_ranks) return host->reduce != NULL;
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
+    return host->has_ranks(host->self) != 0;
+}
+
 amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n) {
-    if (!host->reduce) return AMP_OK;
+    if (!amp__host_has_ranks(host)) return AMP_OK;
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->reduce(host->self, reduction, values, n);
     return status == AMP_OK ? AMP_OK : amp__hook_failed(status, "reduce", NULL);

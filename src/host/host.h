@@ -63,7 +63,9 @@ static inline amp_status amp__hooks_grad(const struct amp__hooks *hooks, const a
 }
 amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *name, void *grad);
 amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage);
-/* `n` values over all ranks, in place; unchanged where the host has no `reduce`. After an error they are anything. */
+/* Are there ranks to ask now? */
+bool amp__host_has_ranks(const amp_host *host);
+/* `n` values over all ranks, in place; unchanged where there are none. After an error they are anything. */
 amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n);
 amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self);
 static inline bool amp__host_grad_enabled(const amp_host *host) {

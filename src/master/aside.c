@@ -24,9 +24,31 @@ static amp_status look(const struct amp__param *param, void *grad, struct amp__e
     return check(param, amp__param_layout(param, grad, "gradient", now), now);
 }
 
+/* Nothing of the parameter's size is kept: no type to go back to, no master, no moments, no copy of a gradient. */
+static bool follows_its_size(const struct amp__param *param) {
+    return !param->re_typed && !param->fp32.data && !param->emulated && !param->defers && param->host->set_grad &&
+           !param->stash.present && !param->delayed.present;
+}
+
+/* The host may have cut or joined such a parameter since (sharding): its size is what it has now. */
+static amp_status follow_size(struct amp__param *param, void *grad) {
+    struct amp__elements now, own;
+    if (!follows_its_size(param)) return AMP_OK;
+    AMP_TRY(amp__param_layout(param, grad, "gradient", &now));
+    if (now.size == param->size) return AMP_OK;
+    AMP_TRY(amp__param_layout(param, param->tensor, param->name, &own));
+    if (own.size != now.size) return AMP_OK;
+    for (int i = 0; i < 3; i++) amp__param_free(param, &param->spare[i]);
+    amp__free(param->flat);
+    param->flat = NULL;
+    param->size = own.size;
+    return AMP_OK;
+}
+
 /* Not the compact block that it nearly always is. */
 __attribute__((noinline)) static amp_status look_closely(struct amp__param *param, void *grad, amp_span *span) {
     struct amp__elements now;
+    AMP_TRY(follow_size(param, grad));
     AMP_TRY(look(param, grad, &now));
     if (now.strides) {
         if (param->flat && param->flat_dtype != now.dtype) {

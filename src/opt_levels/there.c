@@ -16,7 +16,7 @@ static bool never_skips(const amp_context *context) { return !amp__scaler_skips(
 static bool is_blind(const struct amp__bracket *bracket, bool with_loss) {
     const amp_host *host = bracket->host;
     if (never_skips(bracket->context)) return true;
-    if (!host || host->reduce) return false;
+    if (!host || amp__host_has_ranks(host)) return false;
     for (size_t i = 0; i < bracket->n_optimizers; i++)
         if (!bracket->optimizers[i]->skips_there) return false;
     if (!bracket->context->properties.scaler.dynamic) return true;
@@ -32,7 +32,7 @@ amp_status amp__there_begin(struct amp__bracket *bracket, bool with_loss) {
     AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin while the stream is being captured: a graph cannot ask the host. It needs optimizers that "
                   "skip on the device (amp_optimizer.fused or AMP_OPTIMIZER_SKIPS_ON_DEVICE) with all parameters there, the hook "
-                  "scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no hook reduce");
+                  "scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no ranks to agree with (the hook reduce)");
     if (!bracket->there) return AMP_OK;
     AMP_TRY(bracket->unheard ? amp__there_learn(bracket) : amp__there_hear(bracket->context));
     bracket->scale = bracket->scaler.scale;

@@ -208,13 +208,72 @@ START_TEST(a_failing_reduce_is_an_error_and_not_repeated) {
 }
 END_TEST
 
-/* ---- clipping ---- */
+/* ---- ranks that come and go ---- */
 
 static void clean_gradients(struct rig *rig) {
     amp_scaled_loss scaled;
     begin(rig, 0, &scaled);
     ck_ok(amp_scale_loss_end(&scaled));
 }
+
+static int32_t there_are_ranks;
+static int32_t has_ranks(void *self) {
+    (void)self;
+    return there_are_ranks;
+}
+
+START_TEST(a_host_may_say_that_there_is_nobody_to_ask) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O1);
+    config.init_scale = 1024.0f;
+    ranks = (struct ranks){ .other = { 1.0, 0.0, 1.0 } }; /* whoever asks hears of an overflow */
+    rig_init(&rig, FAKE_RETAINS);
+    rig.host.hooks.reduce = reduce;
+    rig.host.hooks.has_ranks = has_ranks;
+    rig.net.optimizer.flags = AMP_OPTIMIZER_SHARDED;
+    ck_ok(rig_config(&rig, &config));
+    for (there_are_ranks = 0; there_are_ranks < 2; there_are_ranks++) {
+        clean_gradients(&rig);
+        ck_assert_uint_eq(ranks.maxima, (unsigned)there_are_ranks);
+        ck_assert_float_eq(scale_of(&rig), there_are_ranks ? 512.0f : 1024.0f);
+        ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL));
+        ck_assert_uint_eq(ranks.sums, (unsigned)there_are_ranks);
+        (void)net_step(&rig.net);
+        net_zero_grad(&rig.net);
+    }
+    rig_end(&rig);
+}
+END_TEST
+
+/* A parameter that libamp keeps nothing of may be cut between two brackets; one with a master may not. */
+START_TEST(a_parameter_may_be_sharded_between_brackets) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_optimizer *optimizer = &rig.net.optimizer;
+    start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS, 0);
+    ck_ok(net_train_step(&rig.net, 1.0));
+    net_zero_grad(&rig.net);
+    struct fake_tensor *weight = rig.net.weight;
+    const int64_t whole = weight->shape[0];
+    weight->shape[0] = 1;
+    ck_ok(amp_scale_loss_begin_many(rig.context, &optimizer, 1, 0, 0, NULL, &scaled));
+    fake_put_grad(weight, fake_new(&rig.host, fake_dtype(weight), 1, 1024.0));
+    if (_i) {
+        ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_scale_loss_end(&scaled));
+        ck_says("elements but its gradient has");
+    } else {
+        ck_ok(amp_scale_loss_end(&scaled));
+        ck_assert_double_eq(fake_get(weight->grad, 0), 1.0);
+    }
+    net_zero_grad(&rig.net);
+    weight->shape[0] = whole; /* and whole again */
+    ck_ok(net_train_step(&rig.net, 1.0));
+    net_zero_grad(&rig.net);
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- clipping ---- */
 
 START_TEST(only_a_sharded_norm_is_summed) {
     struct rig rig;
@@ -272,6 +331,8 @@ int main(void) {
         { a_cancel_here_skips_unless_all_cancel, 2 },
         { an_error_of_a_delayed_bracket_is_said_by_the_last, 1 },
         { a_failing_reduce_is_an_error_and_not_repeated, 2 },
+        { a_host_may_say_that_there_is_nobody_to_ask, 1 },
+        { a_parameter_may_be_sharded_between_brackets, 2 },
         { only_a_sharded_norm_is_summed, 2 },
         { a_rank_that_cannot_look_takes_part_in_the_norm, 1 },
     };

@@ -27,6 +27,23 @@ static PyObject *bracket_scale(PyObject *self, void *unused)
     return PyFloat_FromDouble((double)bracket->scaled.seed_factor); /* *scale may be in a device's memory */
 }
 
+/* ---- ranks ---- */
+
+PyObject *amp_py_Context_set_ranks(PyObject *self, PyObject *args)
+{
+    amp_py_Context *context = (amp_py_Context *)self;
+    PyObject *reduce;
+    int tells_of_cancels = 0;
+    if (!PyArg_ParseTuple(args, "Op:set_ranks", &reduce, &tells_of_cancels)) {
+        return NULL;
+    }
+    PyObject *before = context->reduce;
+    context->reduce = reduce == Py_None ? NULL : Py_NewRef(reduce);
+    context->tells_of_cancels = tells_of_cancels;
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
 /* ---- begin ---- */
 
 /* Apex: gradients of 16-bit parameters that a bracket finds are dropped, for the masters' gradients have them. */
@@ -141,8 +158,9 @@ static PyObject *finish(Bracket *bracket, bool cancel)
         return NULL;
     }
     context->ending = true;
+    context->alone = cancel && !context->tells_of_cancels;
     const amp_status status = cancel ? amp_scale_loss_cancel(&bracket->scaled) : amp_scale_loss_end(&bracket->scaled);
-    context->ending = false;
+    context->ending = context->alone = false;
     amp_py_drop_held(context);
     const bool delays = !cancel && status == AMP_OK && (bracket->flags & AMP_DELAY_UNSCALE);
     const bool unscaled = !cancel && !delays && (status == AMP_OK || status == AMP_ERR_TOO_MANY_SKIPS);

@@ -127,9 +127,9 @@ static amp_status end(amp_py_Context *context)
 {
     amp_status status = AMP_OK;
     if (context->amp) {
-        context->ending = true; /* open brackets are cancelled: gradients are backward's */
+        context->ending = context->alone = true; /* open brackets are cancelled: gradients are backward's */
         status = amp_shutdown(context->amp);
-        context->ending = false;
+        context->ending = context->alone = false;
         if (status != AMP_ERR_WRONG_STATE) {
             context->amp = NULL;
         }
@@ -165,6 +165,7 @@ static int context_traverse(PyObject *self, visitproc visit, void *arg)
     amp_py_Context *context = (amp_py_Context *)self;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(context->event);
+    Py_VISIT(context->reduce);
     Py_VISIT(context->storage);
     for (size_t i = 0; i < context->n_params; i++) {
         Py_VISIT(context->params[i]->tensor);
@@ -182,6 +183,7 @@ static int context_clear(PyObject *self)
         return 0;
     }
     Py_CLEAR(context->event);
+    Py_CLEAR(context->reduce);
     Py_CLEAR(context->storage);
     for (size_t i = 0; i < context->n_params; i++) {
         Py_CLEAR(context->params[i]->master);
@@ -259,6 +261,8 @@ static PyMethodDef methods[] = {
     { "enter", context_enter, METH_NOARGS, "enter()\n--\n\nThis context's policy holds on this thread from here on." },
     { "leave", context_leave, METH_NOARGS, "leave()\n--\n\nLeave the scope that was entered last on this thread." },
     { "begin", amp_py_Context_begin, METH_VARARGS, "begin(optimizers, loss_id, delay_unscale, delay_overflow_check)" },
+    { "set_ranks", amp_py_Context_set_ranks, METH_VARARGS,
+      "set_ranks(reduce, tells_of_cancels): reduce(reduction, values) is asked at each end; None: this rank decides alone." },
     { "step_begin", amp_py_Context_step_begin, METH_O, "step_begin(optimizer): 0 step, 1 skip." },
     { "step_end", amp_py_Context_step_end, METH_O, "step_end(optimizer): the masters go into the parameters." },
     { "zero_grad", amp_py_Context_zero_grad, METH_O, "zero_grad(optimizer): no gradients where there are masters." },

@@ -42,6 +42,9 @@ typedef struct {
     PyObject *storage;  /* libamp.torch.amp's object with alloc, swap, master, gradient */
     PyObject *blocks;   /* dict: address -> tensor that owns it */
     PyObject *weakrefs;
+    PyObject *reduce;   /* callable(reduction, values): the same values over all ranks; NULL: there are none to ask */
+    bool tells_of_cancels; /* ranks may be asked by a cancel, too */
+    bool alone;         /* a cancel, or the end of the context: nobody is asked */
     struct amp_py_param *looked_at; /* whose gradient the hook grad told of last */
     bool ending;  /* an end or cancel is running: gradients are what backward made */
     bool dying;   /* being collected: the tensors are left as they are */
@@ -82,6 +85,7 @@ int amp_py_add_scopes(PyObject *module);
 extern PyTypeObject *amp_py_bracket_type;
 int amp_py_add_bracket(PyObject *module);
 PyObject *amp_py_Context_begin(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_set_ranks(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *index);
 PyObject *amp_py_Context_step_end(PyObject *self, PyObject *index);
 PyObject *amp_py_Context_zero_grad(PyObject *self, PyObject *index);

@@ -265,6 +265,39 @@ static amp_status hook_current_stream(void *self, amp_device device, void **stre
     return amp_py_cuda_stream(NULL, true, device, stream) ? fail(self) : AMP_OK;
 }
 
+/* ---- ranks ---- */
+
+static int32_t hook_has_ranks(void *self)
+{
+    const amp_py_Context *context = self;
+    return context->reduce != NULL && !context->alone;
+}
+
+static amp_status hook_reduce(void *self, amp_reduction reduction, double *values, size_t n)
+{
+    amp_py_Context *context = self;
+    PyObject *list = PyList_New(0);
+    int bad = list == NULL;
+    for (size_t i = 0; i < n && !bad; i++) {
+        PyObject *value = PyFloat_FromDouble(values[i]);
+        bad = value == NULL || PyList_Append(list, value);
+        Py_XDECREF(value);
+    }
+    PyObject *result = bad ? NULL : PyObject_CallFunction(context->reduce, "iO", (int)reduction, list);
+    for (size_t i = 0; i < n && result; i++) {
+        PyObject *value = PySequence_GetItem(result, (Py_ssize_t)i);
+        values[i] = value ? PyFloat_AsDouble(value) : 0.0;
+        Py_XDECREF(value);
+        if (PyErr_Occurred()) {
+            Py_CLEAR(result);
+        }
+    }
+    bad = result == NULL;
+    Py_XDECREF(result);
+    Py_XDECREF(list);
+    return bad ? fail(context) : AMP_OK;
+}
+
 /* ---- events ---- */
 
 static void hook_event(void *self, const amp_event *event)
@@ -302,5 +335,7 @@ void amp_py_host(amp_py_Context *context, amp_host *host)
     host->alloc = hook_alloc;
     host->free = hook_free;
     host->event = hook_event;
+    host->reduce = hook_reduce;
+    host->has_ranks = hook_has_ranks;
     host->current_stream = hook_current_stream;
 }

@@ -16,7 +16,7 @@ struct exchange {
 };
 
 static struct {
-    PyTypeObject *tensor;
+    PyTypeObject *tensor, *parameter;
     PyObject *dtypes[AMP_DTYPE_OTHER]; /* by amp_dtype */
     PyObject *to, *is_grad_enabled;
     struct getter {
@@ -36,6 +36,7 @@ static int intern_names(void)
         { &amp_py_names.version, "_version" },  { &amp_py_names.shape, "shape" },
         { &amp_py_names.stride, "stride" },     { &amp_py_names.data_ptr, "data_ptr" },
         { &amp_py_names.device, "device" },     { &amp_py_names.requires_grad, "requires_grad" },
+        { &amp_py_names.local_tensor, "_local_tensor" },
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         *names[i].name = PyUnicode_InternFromString(names[i].text);
@@ -94,6 +95,13 @@ static int look_up(PyObject *module)
     torch.is_grad_enabled = PyObject_GetAttrString(module, "is_grad_enabled");
     if (torch.to == NULL || torch.is_grad_enabled == NULL || intern_names()) {
         Py_XDECREF(tensor);
+        return -1;
+    }
+    PyObject *nn = PyObject_GetAttrString(module, "nn");
+    torch.parameter = nn ? (PyTypeObject *)PyObject_GetAttrString(nn, "Parameter") : NULL;
+    Py_XDECREF(nn);
+    if (torch.parameter == NULL) {
+        Py_DECREF(tensor);
         return -1;
     }
     torch.exchange = find_exchange(tensor);
@@ -230,7 +238,33 @@ static int view_by_attributes(PyObject *tensor, amp_tensor_view *view)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-int amp_py_look(PyObject *tensor, amp_tensor_view *view)
+static int look(PyObject *tensor, amp_tensor_view *view)
 {
     return torch.exchange ? torch.exchange->view(tensor, view) : view_by_attributes(tensor, view);
+}
+
+/* A DTensor has no elements of its own: those of this rank are in the tensor that it keeps. */
+static PyObject *local_of(PyObject *tensor)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *local = PyObject_GetAttr(tensor, amp_py_names.local_tensor);
+    if (local && local != tensor && amp_py_is_tensor(local)) {
+        Py_DECREF(local); /* the tensor's */
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        return local;
+    }
+    Py_XDECREF(local);
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+    return NULL;
+}
+
+int amp_py_look(PyObject *tensor, amp_tensor_view *view)
+{
+    PyTypeObject *type = Py_TYPE(tensor);
+    PyObject *local = type == torch.tensor || type == torch.parameter ? NULL : local_of(tensor);
+    return look(local ? local : tensor, view);
 }

@@ -10,7 +10,7 @@
 
 /* Names that are looked up often. */
 extern struct amp_py_names {
-    PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad;
+    PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad, *local_tensor;
 } amp_py_names;
 
 /* Imports torch and looks up what is needed of it; again: nothing. -1 with an exception: there is no torch. */
@@ -25,7 +25,7 @@ PyObject *amp_py_torch_dtype(amp_dtype dtype);
 PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype);
 /* Does autograd record on this thread? */
 bool amp_py_grad_enabled(void);
-/* Elements, for amp_host.view; shape and strides hold until the thread's next view. -1 with an exception. */
+/* Elements, for amp_host.view, of a DTensor those of this rank; shape and strides hold until the thread's next view. -1 with an exception. */
 int amp_py_look(PyObject *tensor, amp_tensor_view *view);
 /* `_version`; 0 for tensors without one (inference mode). No exception. */
 uint64_t amp_py_version(PyObject *tensor);

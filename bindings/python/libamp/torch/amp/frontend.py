@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ... import _core
-from . import checkpoint, handle, model, process, retype, session, storage
+from . import checkpoint, handle, model, process, retype, session, sharding, storage
 from ._amp_state import _amp_state, maybe_print, warn_or_err
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
 from .properties import Properties, dtype_name, fill, resolve, settings_of, show, torch_type
@@ -78,7 +78,7 @@ def check_models(models: list[nn.Module]) -> None:
     for item in models:
         if not isinstance(item, nn.Module):
             raise TypeError(f"models must be torch.nn.Modules, not {type(item).__name__}")
-        if type(item).__name__ in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
+        if type(item).__name__ in ("DistributedDataParallel", "DataParallel"):
             raise RuntimeError(
                 f"Incoming model is an instance of {type(item).__module__}.{type(item).__name__}. Parallel wrappers should "
                 "only be applied to the model(s) AFTER \nthe model(s) have been returned from amp.initialize."
@@ -204,6 +204,7 @@ def initialize(
     verbosity: int = 1,
     min_loss_scale: float | None = None,
     max_loss_scale: float | None = 2.0**24,
+    process_group: Any = None,
     **settings: Any,
 ) -> Any:
     """Wires models and optimizers for an opt level, in place, and returns them in the shape they came in.
@@ -211,6 +212,8 @@ def initialize(
     Arguments, order and defaults are apex.amp's; models on CPUs are welcome, and opt_level may be O4 or O5 (bfloat16) too.
     settings: further members of amp_config by name: scaler ("apex", "torch", "megatron", ...), lists ("apex", "torch"),
     window, hysteresis, max_skips, init_scale, growth, backoff, cache, gate.
+    process_group: the ranks that skip a step together and keep equal scales: a group of torch.distributed, True for the default
+    one, False for none. None: those among which parameters or an optimizer are sharded (FSDP, fully_shard, ZeRO).
     """
     for name in settings:
         if name not in _SETTINGS:
@@ -250,7 +253,8 @@ def initialize(
     if not _amp_state.allow_incoming_model_not_fp32:
         retype.check_incoming(model_list, warn_or_err)
     current = Session(_core.resolve(level, settings), num_losses)
-    current.verbosity = verbosity
+    sharding.check(model_list, optimizer_list, current.resolved)
+    current.verbosity, current.process_group = verbosity, process_group
     _build(current, level, settings, model_list, optimizer_list)
     _publish(current, bool(current.resolved["patch_ops"]))
     return models if optimizers is None else (models, optimizers)

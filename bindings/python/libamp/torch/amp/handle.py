@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ... import _core
+from . import sharding
 from ._amp_state import _amp_state
 from .session import Session, last
 
@@ -67,6 +68,8 @@ class ScaledLoss:
             return self._loss
         indices = [optimizer._amp_stash.index for optimizer in self._optimizers]
         loss_id, delay_unscale, delay_check = self._arguments
+        if not self._session.ranks_known and torch.distributed.is_initialized():
+            sharding.join(self._session)
         self._bracket = self._session.context.begin(indices, loss_id, delay_unscale, delay_check)
         try:
             return scaled(self._loss, self._bracket.scale)

@@ -211,6 +211,7 @@ def add_params(stash: AmpStash, params: list[torch.Tensor]) -> None:
     new = [(param, f"added.{len(known) + i}", id(param) not in ours) for i, param in enumerate(params)]
     session.context.add_params(stash.index, [entry for entry in new if id(entry[0]) not in known])
     session.remember(stash._pairs())
+    session.ranks_known = not torch.distributed.is_available()
 
 
 def _replace(optimizer: Any, name: str, make: Callable[..., Callable[..., Any]]) -> Callable[[], None] | None:

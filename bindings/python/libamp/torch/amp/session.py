@@ -32,6 +32,8 @@ class Session:
         self.skip_message: dict[int, str] = {}  # by loss_id: what the next skipped step prints
         self.verbosity = 1
         self.patches = False
+        self.process_group: Any = None  # a group whose ranks agree, True: the default one, False: none, None: what is sharded
+        self.ranks_known = not torch.distributed.is_available()
 
     @property
     def dynamic(self) -> bool:

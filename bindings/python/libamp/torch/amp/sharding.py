@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and optimizers that are cut up between ranks: which process groups must agree on a skip, and what cannot work."""
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .session import Session
+
+_ADVICE = (
+    "use opt_level O1 or O4, or O0 with loss_scale='dynamic' and MixedPrecision(param_dtype=torch.float16) of FSDP's own: its "
+    "shards are FP32 masters already"
+)
+
+
+# ---- what is sharded ----
+
+
+def _fsdp() -> Any:
+    """FullyShardedDataParallel; None: nobody has imported it."""
+    return getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+
+
+def is_dtensor(tensor: Any) -> bool:
+    """As fully_shard and tensor parallelism make them: torch keeps this rank's part in _local_tensor."""
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "_local_tensor")
+
+
+def _is_flattened(tensor: Any) -> bool:
+    """A parameter of FullyShardedDataParallel, or the flat one that it keeps them in."""
+    return bool(getattr(tensor, "_fsdp_flattened", False))
+
+
+def _is_sharded(model: torch.nn.Module) -> bool:
+    """By FSDP of either kind, or with DTensors in it; between forward and backward fully_shard shows whole parameters."""
+    kind = _fsdp()
+    wrapped = any(
+        (kind and isinstance(module, kind)) or any(cls.__name__ == "FSDPModule" for cls in type(module).__mro__)
+        for module in model.modules()
+    )
+    return wrapped or any(map(is_dtensor, model.parameters()))
+
+
+def _is_zero(optimizer: Any) -> bool:
+    return any(cls.__name__ == "ZeroRedundancyOptimizer" for cls in type(optimizer).__mro__)
+
+
+# ---- which groups ----
+
+
+def _mesh_groups(tensor: Any) -> Iterator[Any]:
+    """The groups along which the ranks hold different elements."""
+    for dim, placement in enumerate(tensor.placements):
+        if not placement.is_replicate():
+            yield tensor.device_mesh.get_group(dim)
+
+
+def _fsdp_groups() -> dict[int, Any]:
+    """By id of a parameter of FullyShardedDataParallel. A model does not know who wraps it, so all objects are looked at."""
+    found: dict[int, Any] = {}
+    kind = _fsdp()
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)] if kind else []
+    for module in modules:
+        handle = getattr(module, "_handle", None)
+        if handle is not None:
+            for param in (handle.flat_param, *(handle.flat_param._params or ())):
+                found[id(param)] = module.process_group
+    return found
+
+
+def _groups_of(optimizers: Iterable[Any], params: list[torch.Tensor]) -> list[Any]:
+    """In an order that is the same on every rank: that of optimizers and parameters."""
+    groups: list[Any] = [optimizer.process_group for optimizer in optimizers if _is_zero(optimizer)]
+    wrapped = _fsdp_groups() if any(map(_is_flattened, params)) else {}
+    for param in params:
+        if is_dtensor(param):
+            groups.extend(_mesh_groups(param))
+        elif _is_flattened(param):
+            groups.append(wrapped.get(id(param), dist.group.WORLD))
+    return [group for i, group in enumerate(groups) if not any(group is other for other in groups[:i])]
+
+
+class Ranks:
+    """What the library calls where ranks must agree: `reduction` of the values over the groups, one after the other."""
+
+    _OPS = {1: dist.ReduceOp.MAX, 2: dist.ReduceOp.SUM} if dist.is_available() else {}
+
+    def __init__(self, groups: list[Any], device: torch.device) -> None:
+        self.groups, self._device = groups, device
+
+    def __call__(self, reduction: int, values: list[float]) -> list[float]:
+        for group in self.groups:
+            device = "cpu" if dist.get_backend(group) == "gloo" else self._device
+            tensor = torch.tensor(values, dtype=torch.float64, device=device)
+            dist.all_reduce(tensor, op=self._OPS[reduction], group=group)
+            values = tensor.tolist()
+        return values
+
+
+# ---- what cannot work ----
+
+
+def _makes_low(resolved: dict[str, Any]) -> bool:
+    return resolved["cast_model_type"] in ("float16", "bfloat16")
+
+
+def check(models: Iterable[torch.nn.Module], optimizers: Iterable[Any], resolved: dict[str, Any]) -> None:
+    """Before initialize changes anything: levels that re-type want whole parameters."""
+    if _makes_low(resolved):
+        for model in models:
+            if _is_sharded(model):
+                raise RuntimeError(
+                    "This opt_level makes parameters 16-bit, and those of the incoming model are sharded (FSDP, fully_shard or "
+                    f"another DTensor), whose storage is not its own to change: {_ADVICE}."
+                )
+    if resolved["master_weights"]:
+        for optimizer in optimizers:
+            if _is_zero(optimizer):
+                raise RuntimeError(
+                    "ZeroRedundancyOptimizer keeps parameters in an optimizer of its own, where FP32 masters cannot take their "
+                    "place: use opt_level O1 or O4, or master_weights=False."
+                )
+
+
+def _check_later(session: Session, params: list[torch.Tensor]) -> None:
+    """At a bracket: what was done to the model after initialize."""
+    sharded = any(_is_flattened(param) or is_dtensor(param) for param in params)
+    if sharded and _makes_low(session.resolved):
+        raise RuntimeError(
+            f"Parameters were sharded after amp.initialize, which had made the whole of each 16-bit: {_ADVICE}."
+        )
+    models = [model for model in (ref() for ref in session.models) if model is not None]
+    if params and not sharded and any(map(_is_sharded, models)):
+        raise RuntimeError(
+            "The model's parameters are not the optimizer's any more: fully_shard puts others in their place, and comes before "
+            "the optimizer is made and amp.initialize is called."
+        )
+
+
+# ---- at a bracket ----
+
+
+def join(session: Session) -> None:
+    """Before the session's first bracket, and the first after its parameters have changed: whom to ask."""
+    optimizers = [optimizer for optimizer in (ref() for ref in session.optimizers) if optimizer is not None]
+    params = [param for i in range(len(session.optimizers)) for param, _ in session.context.masters(i)]
+    _check_later(session, params)
+    named = session.process_group
+    if named is None:
+        groups = _groups_of(optimizers, params)
+    else:
+        groups = [] if named is False else [dist.group.WORLD if named is True else named]
+    groups = [group for group in groups if dist.get_world_size(group) > 1]
+    device = next((param.device for param in params), torch.device("cpu"))
+    session.context.set_ranks(Ranks(groups, device) if groups else None, named is not None)
+    session.ranks_known = True
