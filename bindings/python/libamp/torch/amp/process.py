@@ -288,7 +288,9 @@ def _prepare(self: Any) -> None:
 def _post(self: Any, loss_scaler: Any) -> None:
     """The second half: what backward made is unscaled. loss_scaler.update_scale() decides, or else the next step."""
     stash: AmpStash = self._amp_stash
-    if getattr(loss_scaler, "_context", None) is not stash.session.context:
+    context: Any = stash.session.context
+    its: Any = getattr(loss_scaler, "_context", None)
+    if its is not context:
         raise RuntimeError("_post_amp_backward takes one of amp._amp_state.loss_scalers, of the initialize of this optimizer")
     bracket, stash.by_hand = stash.by_hand, None
     if bracket is None or loss_scaler._id != 0:  # begun too late, or for another loss: begin again
@@ -298,7 +300,7 @@ def _post(self: Any, loss_scaler: Any) -> None:
             param.grad = None
         if bracket is not None:
             bracket.cancel()
-        bracket = stash.session.context.begin([stash.index], loss_scaler._id, False, True)
+        bracket = context.begin([stash.index], loss_scaler._id, False, True)
         for param, grad in zip(params, made, strict=True):
             param.grad = grad
     bracket.end()
