@@ -175,7 +175,8 @@ typedef struct amp_fused {
 
 /* Step, or skip where the brackets decided so; *action (may be NULL) says which: AMP_STEP_ON_DEVICE where only the device knows. Parameters without a gradient are passed
  * over and their steps do not advance. Where brackets apply; AMP_ERR_WRONG_STATE inside one. On an error no parameter has
- * changed and the decision still stands. */
+ * changed and the decision still stands, but for errors of CUDA (AMP_ERR_BACKEND) among several groups or devices: those that
+ * were launched before it step. */
 AMP_API AMP_MUST_CHECK amp_status amp_fused_step(amp_optimizer *optimizer, amp_action *action);
 
 /* Clear the gradients: none where the host has set_grad, zeros in fixed buffers; masters' gradients too. */

@@ -31,6 +31,7 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     AMP_RETURN_IF(n > SIZE_MAX / sizeof(void *) / 2, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: n cannot be %zu", n);
     if (n) AMP_TRY(check_hooks(optimizer));
     amp_context *context = optimizer->context;
+    AMP_TRY(amp__there_learn_all(context)); /* what devices know goes by the numbers that parameters have now */
     const size_t context_params = context->n_params, optimizer_params = optimizer->n_params;
     void *grown = amp__grow(optimizer->params, optimizer->n_params, optimizer->n_params + n, sizeof *optimizer->params);
     if (!grown) return amp__fail_memory();

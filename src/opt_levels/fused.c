@@ -131,22 +131,37 @@ static void update_one(void *update, size_t i) {
     if (tensor->grad.data) amp__optim_update(rule, tensor, amp__optim_limit(rule, u->norm));
 }
 
-/* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
-__attribute__((noinline)) static void update(struct amp__optim *optim) {
-    double squares = 0.0;
+/* Two that are apart, so that no arithmetic is moved out of the environment that the caller sets. */
+__attribute__((noinline)) static void update(struct amp__optim *optim, float norm) {
     share(optim);
-    bool needs_norm = false;
-    for (size_t k = 0; k < optim->n_groups; k++) needs_norm |= amp__optim_needs_norm(&optim->groups[k]);
-    for (size_t i = 0; i < optim->n && needs_norm; i++)
-        if (optim->work[i].grad.data) squares += amp__optim_squares(&optim->work[i]);
-    struct update u = { optim, (float)sqrt(squares) };
+    struct update u = { optim, norm };
     amp__optim_update_all(optim->n, size_of, update_one, &u);
 }
 
-static void update_all(const struct amp__optimizer *optimizer) {
+__attribute__((noinline)) static double squares_here(const struct amp__optim *optim) {
+    double squares = 0.0;
+    for (size_t i = 0; i < optim->n; i++)
+        if (optim->work[i].grad.data) squares += amp__optim_squares(&optim->work[i]);
+    return squares;
+}
+
+/* Of all gradients, if a rule asks for it, but for those of a device that needs nobody for it. */
+static amp_status norm_of_all(const struct amp__optimizer *optimizer, float *norm) {
+    const struct amp__optim *optim = optimizer->optim;
+    double squares = 0.0;
+    if (!amp__optim_needs_norm_of_all(optim)) return AMP_OK;
+    const amp__fpenv saved = amp__fpenv_enter();
+    squares = squares_here(optim);
+    amp__fpenv_leave(saved);
+    if (amp__fused_adds_norms(optimizer)) AMP_TRY(amp__fused_there_squares(optimizer, &squares));
+    *norm = (float)sqrt(squares);
+    return AMP_OK;
+}
+
+static void update_all(const struct amp__optimizer *optimizer, float norm) {
     struct amp__optim *optim = optimizer->optim;
     const amp__fpenv saved = amp__fpenv_enter();
-    update(optim);
+    update(optim, norm);
     amp__fpenv_leave(saved);
     for (size_t i = 0; i < optim->n; i++) {
         const struct spread *spread = optim->work[i].spread;
@@ -161,14 +176,17 @@ static void update_all(const struct amp__optimizer *optimizer) {
 static amp_status step(const struct amp__optimizer *optimizer) {
     struct amp__optim *optim = optimizer->optim;
     amp_status status = AMP_OK;
+    float norm = 0.0f;
     size_t found = 0;
     while (found < optim->n && status == AMP_OK) {
         status = find_tensor(optimizer, found, &optim->work[found]);
         found++;
     }
     if (status == AMP_OK) status = amp__fused_there_find(optimizer);
-    if (status == AMP_OK) status = amp__fused_there_step(optimizer); /* it may fail, what follows cannot */
-    if (status == AMP_OK) update_all(optimizer);
+    if (status == AMP_OK) status = norm_of_all(optimizer, &norm);
+    if (status == AMP_OK) /* it may fail, what follows cannot */
+        status = amp__fused_there_step(optimizer, amp__fused_adds_norms(optimizer) ? &norm : NULL);
+    if (status == AMP_OK) update_all(optimizer, norm);
     for (size_t i = 0; i < found; i++) {
         struct spread *spread = optim->work[i].spread;
         if (spread) amp__free(spread->flat);

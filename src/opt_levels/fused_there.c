@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizers of libamp's own over parameters in a device's memory: one call a group, with moments and step counts there, and
- * whether it happens decided there. The lists are those of all parameters, whether they have a gradient or not, so that a
+ * Optimizers of libamp's own over parameters in devices' memory: one call a group and device, with moments and step counts there,
+ * and whether it happens decided there where all is on one device. The lists are those of all parameters, whether they have a gradient or not, so that a
  * parameter's step count stays where it is; without a gradient the entry is empty and passed over.
  */
 #include "kernels/device.h"
@@ -15,23 +15,10 @@ static amp_span *spans_of(const struct amp__optim_there *there, int k) { return 
 
 /* ---- which are there ---- */
 
-static amp_status check_place(const struct amp__optimizer *optimizer, struct amp__place **place, size_t *n) {
-    const struct amp__optim *optim = optimizer->optim;
-    *place = NULL;
-    *n = 0;
-    for (size_t i = 0; i < optim->n; i++) {
-        struct amp__param *param = optimizer->params[i];
-        if (!param->on_device) continue;
-        AMP_RETURN_IF(*place && *place != param->place, AMP_ERR_UNSUPPORTED,
-                      "%s is on another device than parameters before it: make one amp_optimizer.fused for each device",
-                      param->name);
-        *place = param->place;
-        ++*n;
-    }
-    AMP_RETURN_IF(*n && *n < optim->n && amp__optim_needs_norm(&optim->groups[0]), AMP_ERR_UNSUPPORTED,
-                  "LAMB with max_grad_norm needs the norm of all gradients, and some are on a device and some are not: make "
-                  "them two optimizers");
-    return AMP_OK;
+static size_t count_at(const struct amp__optimizer *optimizer, const struct amp__place *place) {
+    size_t n = 0;
+    for (size_t i = 0; i < optimizer->optim->n; i++) n += optimizer->params[i]->place == place;
+    return n;
 }
 
 static void sort_by_group(const struct amp__optimizer *optimizer, struct amp__optim_there *there) {
@@ -40,7 +27,7 @@ static void sort_by_group(const struct amp__optimizer *optimizer, struct amp__op
     for (size_t k = 0; k < optim->n_groups; k++) {
         there->first[k] = at;
         for (size_t i = 0; i < optim->n; i++)
-            if (optimizer->params[i]->on_device && optim->states[i].group == k) there->which[at++] = (uint32_t)i;
+            if (optimizer->params[i]->place == there->place && optim->states[i].group == k) there->which[at++] = (uint32_t)i;
     }
     there->first[optim->n_groups] = at;
 }
@@ -65,27 +52,31 @@ static amp_status make_there(const struct amp__optimizer *optimizer, struct amp_
 }
 
 amp_status amp__fused_there_attach(struct amp__optimizer *optimizer) {
+    const amp_context *context = optimizer->context;
     struct amp__optim *optim = optimizer->optim;
-    struct amp__optim_there made = { 0 }, old = optim->there;
-    struct amp__place *place;
-    size_t n;
-    AMP_TRY(check_place(optimizer, &place, &n));
-    if (!n) return AMP_OK;
-    if (old.place) AMP_TRY(amp__fused_there_steps(optimizer, false));
-    amp_status status = make_there(optimizer, place, n, &made);
-    if (status == AMP_OK) {
-        optim->there = made;
-        status = amp__fused_there_steps(optimizer, true);
-        optim->there = status == AMP_OK ? made : old;
+    struct amp__optim_there *old = optim->there, *made;
+    const size_t n_old = optim->n_there;
+    size_t n_made = 0;
+    if (!context->n_places) return AMP_OK;
+    AMP_TRY(amp__fused_there_steps(optimizer, false));
+    made = amp__alloc(context->n_places, sizeof *made);
+    if (!made) return amp__fail_memory();
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < context->n_places && status == AMP_OK; i++) {
+        const size_t n = count_at(optimizer, context->places[i]);
+        if (n) status = make_there(optimizer, context->places[i], n, &made[n_made++]);
     }
-    amp__optim_there_clear(status == AMP_OK ? &old : &made, optim->n_groups);
+    if (status == AMP_OK) {
+        optim->there = made, optim->n_there = n_made;
+        status = amp__fused_there_steps(optimizer, true);
+    }
+    if (status != AMP_OK) optim->there = old, optim->n_there = n_old;
+    if (status == AMP_OK) amp__optim_there_free(old, n_old, optim->n_groups);
+    else amp__optim_there_free(made, n_made, optim->n_groups);
     return status;
 }
 
-amp_status amp__fused_there_steps(const struct amp__optimizer *optimizer, bool to_device) {
-    const struct amp__optim *optim = optimizer->optim;
-    const struct amp__optim_there *there = &optim->there;
-    if (!there->place) return AMP_OK;
+static amp_status move_steps(const struct amp__optim *optim, const struct amp__optim_there *there, bool to_device) {
     uint64_t *steps = amp__alloc(there->n, sizeof *steps);
     if (!steps) return amp__fail_memory();
     const size_t bytes = there->n * sizeof *steps;
@@ -97,10 +88,16 @@ amp_status amp__fused_there_steps(const struct amp__optimizer *optimizer, bool t
     return status;
 }
 
+amp_status amp__fused_there_steps(const struct amp__optimizer *optimizer, bool to_device) {
+    const struct amp__optim *optim = optimizer->optim;
+    for (size_t d = 0; d < optim->n_there; d++) AMP_TRY(move_steps(optim, &optim->there[d], to_device));
+    return AMP_OK;
+}
+
 /* ---- before the step ---- */
 
-static amp_status find_one(const struct amp__optimizer *optimizer, size_t at, struct amp__deferred *grad) {
-    const struct amp__optim_there *there = &optimizer->optim->there;
+static amp_status find_one(const struct amp__optimizer *optimizer, const struct amp__optim_there *there, size_t at,
+                           struct amp__deferred *grad) {
     const size_t i = there->which[at];
     const struct amp__optim_state *state = &optimizer->optim->states[i];
     const amp_optim *rule = amp__optim_rule(optimizer->optim, i);
@@ -128,15 +125,14 @@ static amp_status find_one(const struct amp__optimizer *optimizer, size_t at, st
 static bool waits(const struct amp__deferred *grad) { return grad->inverse_there || grad->inverse != 1.0f; }
 
 /* All gradients carry one scale, or none: where they do not, those that wait are unscaled. */
-static amp_status find_all(const struct amp__optimizer *optimizer, bool *again) {
-    const struct amp__optim_there *there = &optimizer->optim->there;
+static amp_status find_all(const struct amp__optimizer *optimizer, const struct amp__optim_there *there, bool *again) {
     amp_factor *by = &there->place->args.factor;
     bool first = true;
     *again = false;
     *by = (amp_factor){ NULL, 1.0f, AMP_FACTOR_AS_IT_IS };
     for (size_t at = 0; at < there->n; at++) {
         struct amp__deferred grad;
-        AMP_TRY(find_one(optimizer, at, &grad));
+        AMP_TRY(find_one(optimizer, there, at, &grad));
         if (!grad.span.data) continue;
         const amp_factor its = { grad.inverse_there, waits(&grad) ? grad.inverse : 1.0f, AMP_FACTOR_AS_IT_IS };
         *again |= !first && (its.pointer != by->pointer || (!its.pointer && its.value != by->value));
@@ -146,14 +142,17 @@ static amp_status find_all(const struct amp__optimizer *optimizer, bool *again) 
     return AMP_OK;
 }
 
+static amp_status find(const struct amp__optimizer *optimizer, const struct amp__optim_there *there) {
+    bool again = false;
+    AMP_TRY(find_all(optimizer, there, &again));
+    for (size_t at = 0; at < there->n && again; at++) AMP_TRY(amp__grads_unscale(optimizer->params[there->which[at]]));
+    return again ? find_all(optimizer, there, &again) : AMP_OK;
+}
+
 amp_status amp__fused_there_find(const struct amp__optimizer *optimizer) {
-    const struct amp__optim_there *there = &optimizer->optim->there;
-    bool again;
-    if (!there->place) return AMP_OK;
-    amp_status status = find_all(optimizer, &again);
-    for (size_t at = 0; at < there->n && again && status == AMP_OK; at++)
-        status = amp__grads_unscale(optimizer->params[there->which[at]]);
-    if (again && status == AMP_OK) status = find_all(optimizer, &again);
+    const struct amp__optim *optim = optimizer->optim;
+    amp_status status = AMP_OK;
+    for (size_t d = 0; d < optim->n_there && status == AMP_OK; d++) status = find(optimizer, &optim->there[d]);
     if (status == AMP_OK) return amp__places_flush(optimizer->context);
     amp__places_drop(optimizer->context);
     return status;
@@ -161,9 +160,9 @@ amp_status amp__fused_there_find(const struct amp__optimizer *optimizer) {
 
 /* ---- the step ---- */
 
-static amp_status step_group(const struct amp__optimizer *optimizer, size_t k, void *stream, const float *norm) {
+static amp_status step_group(const struct amp__optimizer *optimizer, const struct amp__optim_there *there, size_t k,
+                             void *stream, const float *norm) {
     const struct amp__optim *optim = optimizer->optim;
-    const struct amp__optim_there *there = &optim->there;
     const amp_optim *rule = &optim->groups[k];
     const amp_factor *by = &there->place->args.factor;
     const size_t first = there->first[k];
@@ -184,31 +183,54 @@ static amp_status step_group(const struct amp__optimizer *optimizer, size_t k, v
     return tensors.n ? amp__device_run(there->lists[k], &call, "amp_fused_step") : AMP_OK;
 }
 
-/* LAMB's norm is that of the gradients of all groups. */
-static amp_status measure_all(const struct amp__optimizer *optimizer, void *stream, const float **out) {
+/* LAMB's norm is that of the gradients of all groups, in all memories. */
+static amp_status measure(const struct amp__optimizer *optimizer, const struct amp__optim_there *there, void *stream,
+                          float **norm) {
+    AMP_TRY(amp__place_norms(there->place, 1, norm));
+    return amp_device_check(there->lists[optimizer->optim->n_groups], stream, spans_of(there, GRAD), there->n,
+                            &there->place->args.factor, NULL, *norm, NULL, NULL);
+}
+
+bool amp__fused_adds_norms(const struct amp__optimizer *optimizer) {
     const struct amp__optim *optim = optimizer->optim;
-    const struct amp__optim_there *there = &optim->there;
-    float *norm = NULL;
-    bool needed = false;
-    for (size_t k = 0; k < optim->n_groups && optim->n_groups > 1; k++) needed |= amp__optim_needs_norm(&optim->groups[k]);
-    if (!needed) return AMP_OK;
-    AMP_TRY(amp__place_norms(there->place, 1, &norm));
-    AMP_TRY(amp_device_check(there->lists[optim->n_groups], stream, spans_of(there, GRAD), there->n, &there->place->args.factor,
-                             NULL, norm, NULL, NULL));
-    *out = norm;
+    return optim->n_there && amp__optim_needs_norm_of_all(optim) && (optim->n_there > 1 || optim->there[0].n < optim->n);
+}
+
+amp_status amp__fused_there_squares(const struct amp__optimizer *optimizer, double *squares) {
+    const struct amp__optim *optim = optimizer->optim;
+    for (size_t d = 0; d < optim->n_there; d++) {
+        const struct amp__optim_there *there = &optim->there[d];
+        float *norm = NULL, part = 0.0f;
+        void *stream = NULL;
+        AMP_TRY(amp__place_stream(there->place, &stream));
+        AMP_TRY(measure(optimizer, there, stream, &norm));
+        AMP_TRY(amp__place_out(there->place, &part, norm, sizeof part));
+        *squares += (double)part * (double)part;
+    }
     return AMP_OK;
 }
 
-amp_status amp__fused_there_step(const struct amp__optimizer *optimizer) {
-    const struct amp__optim_there *there = &optimizer->optim->there;
-    const float *norm = NULL;
+/* of_all: known here; NULL: all is on this device, which finds it. */
+static amp_status step_there(const struct amp__optimizer *optimizer, const struct amp__optim_there *there, const float *of_all) {
+    const struct amp__optim *optim = optimizer->optim;
+    float *norm = NULL;
     void *stream = NULL;
-    if (!there->place) return AMP_OK;
     AMP_TRY(amp__place_stream(there->place, &stream));
-    AMP_TRY(measure_all(optimizer, stream, &norm));
-    for (size_t k = 0; k < optimizer->optim->n_groups; k++) AMP_TRY(step_group(optimizer, k, stream, norm));
+    if (of_all) {
+        AMP_TRY(amp__place_norms(there->place, 1, &norm));
+        AMP_TRY(amp__place_in(there->place, norm, of_all, sizeof *norm));
+    } else if (optim->n_groups > 1 && amp__optim_needs_norm_of_all(optim)) {
+        AMP_TRY(measure(optimizer, there, stream, &norm));
+    }
+    for (size_t k = 0; k < optim->n_groups; k++) AMP_TRY(step_group(optimizer, there, k, stream, norm));
     for (size_t at = 0; at < there->n; at++)
         if (spans_of(there, GRAD)[at].data)
             amp__master_stepped(optimizer->params[there->which[at]], there->elements[at]);
+    return AMP_OK;
+}
+
+amp_status amp__fused_there_step(const struct amp__optimizer *optimizer, const float *of_all) {
+    const struct amp__optim *optim = optimizer->optim;
+    for (size_t d = 0; d < optim->n_there; d++) AMP_TRY(step_there(optimizer, &optim->there[d], of_all));
     return AMP_OK;
 }

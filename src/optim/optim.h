@@ -85,9 +85,9 @@ struct amp__optim_state {
     struct amp__place *place; /* whose memory the moments are in; NULL: the CPU's */
 };
 
-/* Parameters on a device (opt_levels/fused_there.c): they are stepped there, group by group. */
+/* Parameters on one device (opt_levels/fused_there.c): they are stepped there, group by group. */
 struct amp__optim_there {
-    struct amp__place *place; /* NULL: there are none */
+    struct amp__place *place;
     size_t n;
     uint32_t *which;          /* their indices, group by group */
     size_t *first;            /* group k has which[first[k]] to which[first[k + 1]] */
@@ -104,7 +104,8 @@ struct amp__optim {
     struct amp__optim_state *states; /* one a parameter, in the optimizer's order */
     struct amp__optim_tensor *work;  /* room for a step */
     size_t n;
-    struct amp__optim_there there;
+    struct amp__optim_there *there; /* one for each device that has some of them */
+    size_t n_there;
 };
 
 /* From the caller's description; *out is ended with amp__optim_destroy. */
@@ -114,9 +115,15 @@ void amp__optim_destroy(struct amp__optim *optim);
 amp_status amp__optim_grow(struct amp__optim *optim, size_t n);
 /* Zero moments for parameter i of `size` elements, in the memory of `place` or, NULL, here. */
 amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, struct amp__place *place);
-void amp__optim_there_clear(struct amp__optim_there *there, size_t n_groups);
+/* Ends `n` of them, also those that were not finished, and their block. */
+void amp__optim_there_free(struct amp__optim_there *there, size_t n, size_t n_groups);
 /* Forgets parameters from `n` on. */
 void amp__optim_shrink(struct amp__optim *optim, size_t n);
+static inline bool amp__optim_needs_norm_of_all(const struct amp__optim *optim) {
+    bool needed = false;
+    for (size_t k = 0; k < optim->n_groups; k++) needed |= amp__optim_needs_norm(&optim->groups[k]);
+    return needed;
+}
 static inline const amp_optim *amp__optim_rule(const struct amp__optim *optim, size_t i) {
     return &optim->groups[optim->states[i].group];
 }

@@ -87,13 +87,16 @@ amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, 
     return AMP_OK;
 }
 
-void amp__optim_there_clear(struct amp__optim_there *there, size_t n_groups) {
-    if (!there->place) return;
+static void clear_there(struct amp__optim_there *there, size_t n_groups) {
     amp__place_free(there->place, there->steps);
     for (size_t k = 0; there->lists && k <= n_groups; k++) amp_device_list_close(there->lists[k]);
     void *blocks[] = { there->which, there->first, there->spans, there->elements, there->lists };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
-    *there = (struct amp__optim_there){ 0 };
+}
+
+void amp__optim_there_free(struct amp__optim_there *there, size_t n, size_t n_groups) {
+    while (n--) clear_there(&there[n], n_groups);
+    amp__free(there);
 }
 
 void amp__optim_shrink(struct amp__optim *optim, size_t n) {
@@ -108,7 +111,7 @@ void amp__optim_shrink(struct amp__optim *optim, size_t n) {
 
 void amp__optim_destroy(struct amp__optim *optim) {
     if (!optim) return;
-    amp__optim_there_clear(&optim->there, optim->n_groups);
+    amp__optim_there_free(optim->there, optim->n_there, optim->n_groups);
     amp__optim_shrink(optim, 0);
     amp__free(optim->groups);
     amp__free(optim->powers);

@@ -19,37 +19,51 @@ size_t host_elements(void) {
 
 /* ---- memory ---- */
 
-static void run(int32_t kind, void **made, void *dst, const void *src, size_t bytes) {
-    static void *memory; /* for the life of the process */
+static void *stream_of(int32_t id) { return id ? device.second_stream : device.stream; }
+
+static void run(int32_t id, int32_t kind, void **made, void *dst, const void *src, size_t bytes) {
+    static void *memories[2]; /* for the life of the process */
     const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, NULL);
-    struct amp__memory_call call = { .kind = kind, .stream = device.stream, .dst = dst, .src = src, .bytes = bytes };
-    if (!memory) ck_assert_int_eq(backend->memory_open(0, &memory), AMP_OK);
-    ck_assert_int_eq(backend->memory_run(memory, &call), AMP_OK);
+    struct amp__memory_call call = { .kind = kind, .stream = stream_of(id), .dst = dst, .src = src, .bytes = bytes };
+    if (!memories[id]) ck_assert_int_eq(backend->memory_open(id, &memories[id]), AMP_OK);
+    ck_assert_int_eq(backend->memory_run(memories[id], &call), AMP_OK);
     if (made) *made = call.made;
 }
 
-void *memory_alloc(bool on_cpu, size_t bytes) {
+static void *alloc_at(amp_device where, size_t bytes) {
     void *made = NULL;
-    if (on_cpu) made = aligned_alloc(64, (bytes + 64) / 64 * 64);
-    else if (device.fake) made = device.tools->alloc(bytes);
-    else run(AMP__MEMORY_ALLOC, &made, NULL, NULL, bytes);
+    if (where.type == CPU) made = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    else if (device.fake) {
+        const int before = device.fake->current;
+        device.fake->current = where.id;
+        made = device.tools->alloc(bytes);
+        device.fake->current = before;
+    } else run(where.id, AMP__MEMORY_ALLOC, &made, NULL, NULL, bytes);
     ck_assert_ptr_nonnull(made);
     return made;
 }
-void memory_free(bool on_cpu, void *memory) {
-    if (on_cpu) free(memory);
+static void free_at(amp_device where, void *memory) {
+    if (where.type == CPU) free(memory);
     else if (device.fake) device.tools->flush(), device.tools->free(memory);
-    else run(AMP__MEMORY_FREE, NULL, memory, NULL, 0);
+    else run(where.id, AMP__MEMORY_FREE, NULL, memory, NULL, 0);
 }
-void memory_in(bool on_cpu, void *dst, const void *src, size_t bytes) {
-    if (on_cpu) memcpy(dst, src, bytes);
+static void copy_at(amp_device where, int32_t kind, void *dst, const void *src, size_t bytes) {
+    if (where.type == CPU) memcpy(dst, src, bytes);
     else if (device.fake) device.tools->flush(), device.tools->copy(dst, src, bytes);
-    else run(AMP__MEMORY_IN, NULL, dst, src, bytes);
+    else run(where.id, kind, NULL, dst, src, bytes);
+}
+static amp_device first(bool on_cpu) { return (amp_device){ on_cpu ? CPU : CUDA, 0 }; }
+
+void *memory_alloc(bool on_cpu, size_t bytes) { return alloc_at(first(on_cpu), bytes); }
+void memory_free(bool on_cpu, void *memory) { free_at(first(on_cpu), memory); }
+void memory_in(bool on_cpu, void *dst, const void *src, size_t bytes) {
+    copy_at(first(on_cpu), AMP__MEMORY_IN, dst, src, bytes);
 }
 void memory_out(bool on_cpu, void *dst, const void *src, size_t bytes) {
-    if (on_cpu) memcpy(dst, src, bytes);
-    else if (device.fake) device.tools->flush(), device.tools->copy(dst, src, bytes);
-    else run(AMP__MEMORY_OUT, NULL, dst, src, bytes);
+    copy_at(first(on_cpu), AMP__MEMORY_OUT, dst, src, bytes);
+}
+static void tensor_in(const struct tensor *to, const void *src, size_t bytes) {
+    copy_at(to->device, AMP__MEMORY_IN, to->data, src, bytes);
 }
 
 static bool is_here(const struct tensor *tensor) { return tensor->device.type == CPU; }
@@ -58,7 +72,7 @@ static amp_span span_of(const struct tensor *t) { return (amp_span){ t->data, (u
 
 static void make(struct tensor *tensor, amp_device where, int64_t size, amp_dtype dtype) {
     *tensor = (struct tensor){ TENSOR, where, dtype, NULL, size, NULL, 1 };
-    tensor->data = memory_alloc(where.type == CPU, (size_t)size * width(dtype));
+    tensor->data = alloc_at(where, (size_t)size * width(dtype));
 }
 
 static struct tensor *new_like(struct host *host, const struct tensor *like) {
@@ -71,7 +85,7 @@ static struct tensor *new_like(struct host *host, const struct tensor *like) {
 
 static void drop(struct host *host, struct tensor *tensor) {
     if (!tensor) return;
-    memory_free(is_here(tensor), tensor->data);
+    free_at(tensor->device, tensor->data);
     free(tensor);
     host->tensors--;
 }
@@ -138,7 +152,7 @@ static amp_status scale_by(void *self, void *handle, const float *factor, void *
 static amp_status alloc_hook(void *self, uint64_t bytes, amp_device where, amp_purpose purpose, amp_storage *storage) {
     struct host *host = self;
     (void)purpose;
-    storage->data = memory_alloc(where.type == CPU, bytes);
+    storage->data = alloc_at(where, bytes);
     storage->owner = where.type == CPU ? host : NULL;
     host->tensors++;
     return AMP_OK;
@@ -154,7 +168,7 @@ static void event(void *self, const amp_event *told) {
 static amp_status current_stream(void *self, amp_device where, void **stream) {
     ((struct host *)self)->streams_asked++;
     ck_assert_int_eq(where.type, CUDA);
-    *stream = device.stream;
+    *stream = stream_of(where.id);
     return AMP_OK;
 }
 
@@ -174,7 +188,7 @@ static void describe(struct host *host, enum stepping stepping) {
     host->hooks.current_stream = current_stream;
     if (stepping != STEP_KNOWS) host->hooks.scale_by = scale_by;
     if (!host->fixed) host->hooks.set_grad = set_grad;
-    if (!host->mixed) host->hooks.alloc = alloc_hook, host->hooks.free = free_hook;
+    if (!host->mixed && !host->two) host->hooks.alloc = alloc_hook, host->hooks.free = free_hook;
     host->model = (amp_model)AMP_MODEL_INIT;
     host->model.host = &host->hooks;
     host->model.params = host->listed;
@@ -193,47 +207,64 @@ static void describe(struct host *host, enum stepping stepping) {
     if (stepping == STEP_THERE) host->optimizer.flags = AMP_OPTIMIZER_SKIPS_ON_DEVICE;
 }
 
-struct host *host_new(bool on_cpu, bool mixed, bool fixed, enum stepping stepping) {
-    struct host *host = calloc(1, sizeof *host);
-    ck_assert_ptr_nonnull(host);
-    host->on_cpu = on_cpu, host->mixed = mixed, host->fixed = fixed;
-    host->loss = (struct loss){ LOSS, 1.0f, NULL };
-    for (int i = 0; i < HOST_PARAMS; i++) {
-        static float values[4096];
-        const bool here = on_cpu || (mixed && i == HOST_PARAMS - 1);
-        const amp_device where = { here ? CPU : CUDA, 0 };
-        make(&host->params[i], where, sizes[i], AMP_FLOAT32);
-        make(&host->targets[i], where, sizes[i], AMP_FLOAT32);
-        make(&host->scratch[i], where, sizes[i], AMP_FLOAT32);
-        for (int64_t e = 0; e < sizes[i]; e++) values[e] = (float)((e * 37 + i) % 101 - 50) / 53.0f;
-        memory_in(here, host->params[i].data, values, (size_t)sizes[i] * sizeof(float));
-        host->listed[i] = (amp_param)AMP_PARAM_INIT;
-        host->listed[i].tensor = host->handles[i] = &host->params[i];
-        static const char *const names[] = { "a", "b", "c", "d", "e" };
-        host->listed[i].name = names[i];
-        if (!fixed) continue;
-        host->params[i].grad = new_like(host, &host->params[i]);
-        memset(values, 0, sizeof values);
-        memory_in(here, host->params[i].grad->data, values, (size_t)sizes[i] * sizeof(float));
-    }
-    for (int i = 0; i < 4 && !on_cpu; i++) ck_assert_int_eq(amp_device_list_open((amp_device){ CUDA, 0 }, &host->lists[i]), AMP_OK);
-    make(&host->step_room, (amp_device){ on_cpu ? CPU : CUDA, 0 }, 4 * HOST_PARAMS, AMP_FLOAT32);
+static amp_device place_of(const struct host *host, int i) {
+    if (host->on_cpu || (host->mixed && i == HOST_PARAMS - 1)) return (amp_device){ CPU, 0 };
+    return (amp_device){ CUDA, host->two && i % 2 };
+}
+
+static void make_param(struct host *host, int i) {
+    static const char *const names[] = { "a", "b", "c", "d", "e" };
+    static float values[4096];
+    const amp_device where = place_of(host, i);
+    make(&host->params[i], where, sizes[i], AMP_FLOAT32);
+    make(&host->targets[i], where, sizes[i], AMP_FLOAT32);
+    make(&host->scratch[i], where, sizes[i], AMP_FLOAT32);
+    for (int64_t e = 0; e < sizes[i]; e++) values[e] = (float)((e * 37 + i) % 101 - 50) / 53.0f;
+    tensor_in(&host->params[i], values, (size_t)sizes[i] * sizeof(float));
+    host->listed[i] = (amp_param)AMP_PARAM_INIT;
+    host->listed[i].tensor = host->handles[i] = &host->params[i];
+    host->listed[i].name = names[i];
+    if (!host->fixed) return;
+    host->params[i].grad = new_like(host, &host->params[i]);
+    memset(values, 0, sizeof values);
+    tensor_in(host->params[i].grad, values, (size_t)sizes[i] * sizeof(float));
+}
+
+static struct host *build(const struct host *like, enum stepping stepping) {
     const uint64_t zeros[2 * HOST_PARAMS] = { 0 };
-    memory_in(on_cpu, host->step_room.data, zeros, sizeof zeros);
-    host->steps = host->step_room.data;
+    struct host *host = malloc(sizeof *host);
+    ck_assert_ptr_nonnull(host);
+    *host = *like;
+    host->loss = (struct loss){ LOSS, 1.0f, NULL };
+    for (int i = 0; i < HOST_PARAMS; i++) make_param(host, i);
+    for (int id = 0; id < 1 + host->two && !host->on_cpu; id++)
+        for (int i = 0; i < 4; i++) ck_assert_int_eq(amp_device_list_open((amp_device){ CUDA, id }, &host->lists[id][i]), AMP_OK);
+    for (int m = 0; m < 3; m++) {
+        const amp_device where = { m && !host->on_cpu ? CUDA : CPU, m == 2 && host->two };
+        make(&host->step_rooms[m], where, 4 * HOST_PARAMS, AMP_FLOAT32);
+        tensor_in(&host->step_rooms[m], zeros, sizeof zeros);
+    }
     describe(host, stepping);
     return host;
 }
 
+struct host *host_new(bool on_cpu, bool mixed, bool fixed, enum stepping stepping) {
+    return build(&(struct host){ .on_cpu = on_cpu, .mixed = mixed, .fixed = fixed }, stepping);
+}
+
+struct host *host_new_on_two(bool mixed, bool fixed, enum stepping stepping) {
+    return device.second_stream ? build(&(struct host){ .two = true, .mixed = mixed, .fixed = fixed }, stepping) : NULL;
+}
+
 void host_free(struct host *host) {
-    for (int i = 0; i < 4; i++) amp_device_list_close(host->lists[i]);
+    for (int i = 0; i < 8; i++) amp_device_list_close(host->lists[i / 4][i % 4]);
     for (int i = 0; i < HOST_PARAMS; i++) {
         drop(host, host->params[i].grad);
-        memory_free(is_here(&host->params[i]), host->params[i].data);
-        memory_free(is_here(&host->params[i]), host->targets[i].data);
-        memory_free(is_here(&host->params[i]), host->scratch[i].data);
+        free_at(host->params[i].device, host->params[i].data);
+        free_at(host->params[i].device, host->targets[i].data);
+        free_at(host->params[i].device, host->scratch[i].data);
     }
-    memory_free(host->on_cpu, host->step_room.data);
+    for (int m = 0; m < 3; m++) free_at(host->step_rooms[m].device, host->step_rooms[m].data);
     ck_assert_int_eq(host->tensors, 0); /* libamp gave back all that it was given */
     free(host);
 }
@@ -244,42 +275,49 @@ void host_set_targets(struct host *host, float value) {
         struct tensor *target = &host->targets[i];
         /* one parameter overflows, and not the first */
         for (int64_t e = 0; e < sizes[i]; e++) values[e] = i == 2 || value < 1e30f ? -value / (float)(1 + e % 3) : 0.5f;
-        memory_in(is_here(target), target->data, values, (size_t)sizes[i] * sizeof(float));
+        tensor_in(target, values, (size_t)sizes[i] * sizeof(float));
     }
 }
 
-/* ---- its kernels: on the device or here, by lists of those that are there ---- */
+/* ---- its kernels: here (0), on the first device (1), on the second (2), by lists of those that are there ---- */
 
-static size_t gather(struct host *host, bool here, amp_span *spans, struct tensor *tensors, size_t stride) {
+enum { MEMORIES = 3 };
+
+static bool is_at(const struct tensor *tensor, int memory) {
+    return is_here(tensor) ? memory == 0 : memory == 1 + tensor->device.id;
+}
+
+static size_t gather(struct host *host, int memory, amp_span *spans, struct tensor *tensors, size_t stride) {
     size_t n = 0;
     for (int i = 0; i < HOST_PARAMS; i++) {
         const struct tensor *tensor = (struct tensor *)(void *)((char *)tensors + (size_t)i * stride);
-        if (is_here(&host->params[i]) == here) spans[n++] = span_of(tensor);
+        if (is_at(&host->params[i], memory)) spans[n++] = span_of(tensor);
     }
     return n;
 }
 
-static void axpby(struct host *host, bool here, int list, const amp_span *dst, amp_factor a, const amp_span *x, const amp_span *y,
+static void axpby(struct host *host, int memory, int list, const amp_span *dst, amp_factor a, const amp_span *x, const amp_span *y,
                   size_t n) {
-    if (here) ck_assert_int_eq(amp_axpby_list(dst, a.value, x, a.value, y, n, NULL), AMP_OK);
-    else ck_assert_int_eq(amp_device_axpby(host->lists[list], device.stream, dst, &a, x, &a, y, n, NULL), AMP_OK);
+    const int id = memory - 1;
+    if (!memory) ck_assert_int_eq(amp_axpby_list(dst, a.value, x, a.value, y, n, NULL), AMP_OK);
+    else ck_assert_int_eq(amp_device_axpby(host->lists[id][list], stream_of(id), dst, &a, x, &a, y, n, NULL), AMP_OK);
 }
 
-static void backward_on(struct host *host, bool here, const struct loss *loss, float times) {
+static void backward_on(struct host *host, int memory, const struct loss *loss, float times) {
     amp_span params[HOST_PARAMS], targets[HOST_PARAMS], scratch[HOST_PARAMS], fresh[HOST_PARAMS], old[HOST_PARAMS], parts[HOST_PARAMS];
     const amp_factor one = { NULL, 1.0f, AMP_FACTOR_AS_IT_IS };
     amp_factor by = { loss->factor_there, loss->factor * times, AMP_FACTOR_AS_IT_IS };
     size_t n_fresh = 0, n_old = 0, at = 0;
-    const size_t n = gather(host, here, params, host->params, sizeof *host->params);
-    (void)gather(host, here, targets, host->targets, sizeof *host->targets);
-    (void)gather(host, here, scratch, host->scratch, sizeof *host->scratch);
+    const size_t n = gather(host, memory, params, host->params, sizeof *host->params);
+    (void)gather(host, memory, targets, host->targets, sizeof *host->targets);
+    (void)gather(host, memory, scratch, host->scratch, sizeof *host->scratch);
     for (size_t i = 0; i < n; i++) scratch[i].dtype = params[i].dtype; /* gradients have the parameter's type */
     if (!n) return;
-    ck_assert(!here || !loss->factor_there);
-    axpby(host, here, 0, scratch, by, params, targets, n);
+    ck_assert(memory || !loss->factor_there);
+    axpby(host, memory, 0, scratch, by, params, targets, n);
     for (int i = 0; i < HOST_PARAMS; i++) {
         struct tensor *param = &host->params[i];
-        if (is_here(param) != here) continue;
+        if (!is_at(param, memory)) continue;
         amp_span *to = param->grad ? &old[n_old] : &fresh[n_fresh];
         if (param->grad) parts[n_old++] = scratch[at];
         else {
@@ -291,14 +329,14 @@ static void backward_on(struct host *host, bool here, const struct loss *loss, f
         if (n_fresh && to == &fresh[n_fresh - 1]) params[n_fresh - 1] = scratch[at];
         at++;
     }
-    if (n_fresh && here) ck_assert_int_eq(amp_cast_list(fresh, params, n_fresh), AMP_OK);
-    else if (n_fresh) ck_assert_int_eq(amp_device_cast(host->lists[1], device.stream, fresh, params, n_fresh), AMP_OK);
-    if (n_old) axpby(host, here, 2, old, one, old, parts, n_old);
+    const int id = memory - 1;
+    if (n_fresh && !memory) ck_assert_int_eq(amp_cast_list(fresh, params, n_fresh), AMP_OK);
+    else if (n_fresh) ck_assert_int_eq(amp_device_cast(host->lists[id][1], stream_of(id), fresh, params, n_fresh), AMP_OK);
+    if (n_old) axpby(host, memory, 2, old, one, old, parts, n_old);
 }
 
 void host_backward(struct host *host, const struct loss *loss, float times) {
-    backward_on(host, false, loss, times);
-    backward_on(host, true, loss, times);
+    for (int memory = MEMORIES; memory--;) backward_on(host, memory, loss, times);
 }
 
 void host_clear(struct host *host) {
@@ -309,7 +347,10 @@ void host_clear(struct host *host) {
         if (host->fixed) {
             const amp_span one = span_of(param->grad);
             if (is_here(param)) memcpy(param->grad->data, zeros, (size_t)param->size * width(param->grad->dtype));
-            else ck_assert_int_eq(amp_device_zero(host->lists[3], device.stream, &one, 1), AMP_OK);
+            else {
+                const int id = param->device.id;
+                ck_assert_int_eq(amp_device_zero(host->lists[id][3], stream_of(id), &one, 1), AMP_OK);
+            }
             param->grad->version++;
         } else {
             drop(host, param->grad);
@@ -318,22 +359,22 @@ void host_clear(struct host *host) {
     }
 }
 
-static void own_step(struct host *host, bool here, const float *found_inf) {
+static void own_step(struct host *host, int memory, const float *found_inf) {
     amp_span params[HOST_PARAMS], grads[HOST_PARAMS];
-    uint64_t steps[HOST_PARAMS] = { 0 };
     amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
-    t.n = gather(host, here, params, host->params, sizeof *host->params);
+    t.n = gather(host, memory, params, host->params, sizeof *host->params);
     size_t at = 0;
     for (int i = 0; i < HOST_PARAMS; i++)
-        if (is_here(&host->params[i]) == here) grads[at++] = span_of(host->params[i].grad);
+        if (is_at(&host->params[i], memory)) grads[at++] = span_of(host->params[i].grad);
     t.grad = grads, t.param = params;
-    t.steps = here ? steps : host->steps;
+    t.steps = host->step_rooms[memory].data;
     t.found_inf = found_inf;
     if (!t.n) return;
-    if (here) ck_assert_int_eq(amp_optim_list(&host->rule, &t), AMP_OK);
-    else ck_assert_int_eq(amp_device_optim(host->lists[3], device.stream, &host->rule, &t), AMP_OK);
+    const int id = memory - 1;
+    if (!memory) ck_assert_int_eq(amp_optim_list(&host->rule, &t), AMP_OK);
+    else ck_assert_int_eq(amp_device_optim(host->lists[id][3], stream_of(id), &host->rule, &t), AMP_OK);
     for (int i = 0; i < HOST_PARAMS; i++)
-        if (is_here(&host->params[i]) == here) host->params[i].version++;
+        if (is_at(&host->params[i], memory)) host->params[i].version++;
 }
 
 void host_step(struct host *host, enum stepping stepping) {
@@ -346,8 +387,7 @@ void host_step(struct host *host, enum stepping stepping) {
     if (stepping == STEP_KNOWS) ck_assert_int_ne(info.action, AMP_STEP_ON_DEVICE);
     if (info.action != AMP_SKIP) {
         const bool there = info.action == AMP_STEP_ON_DEVICE;
-        own_step(host, false, there ? info.found_inf : NULL);
-        own_step(host, true, NULL);
+        for (int memory = MEMORIES; memory--;) own_step(host, memory, there && memory ? info.found_inf : NULL);
     }
     ck_assert_msg(amp_step_end(&host->optimizer) == AMP_OK, "%s", amp_last_error());
 }
@@ -359,7 +399,7 @@ void host_read(struct host *host, float *out, size_t n) {
         const struct tensor *param = &host->params[i];
         ck_assert_uint_le(at + (size_t)sizes[i], n);
         void *to = param->dtype == AMP_FLOAT32 ? (void *)(out + at) : (void *)low;
-        memory_out(is_here(param), to, param->data, (size_t)sizes[i] * width(param->dtype));
+        copy_at(param->device, AMP__MEMORY_OUT, to, param->data, (size_t)sizes[i] * width(param->dtype));
         const amp_span wide = { out + at, (uint64_t)sizes[i], AMP_FLOAT32, 0 }, from = { low, (uint64_t)sizes[i], param->dtype, 0 };
         if (param->dtype != AMP_FLOAT32) ck_assert_int_eq(amp_cast_list(&wide, &from, 1), AMP_OK);
         at += (size_t)sizes[i];

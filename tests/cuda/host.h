@@ -37,14 +37,14 @@ struct host {
     amp_fused fused;
     bool fixed;   /* gradients are buffers that stay */
     bool mixed;   /* the last parameter is in the CPU's memory */
+    bool two;     /* every other one is on the second device */
     bool on_cpu;
     struct tensor params[HOST_PARAMS], targets[HOST_PARAMS], scratch[HOST_PARAMS];
     amp_param listed[HOST_PARAMS];
     void *handles[HOST_PARAMS];
-    uint64_t *steps; /* of the host's own optimizer */
-    struct tensor step_room;
+    struct tensor step_rooms[3]; /* of the host's own optimizer: here, on the first device, on the second */
     struct loss loss;
-    amp_device_list *lists[4];
+    amp_device_list *lists[2][4];
     int tensors, streams_asked; /* alive; asked for */
     int64_t event_skips;
 };
@@ -53,6 +53,8 @@ struct host {
 enum stepping { STEP_FUSED, STEP_KNOWS, STEP_THERE };
 
 struct host *host_new(bool on_cpu, bool mixed, bool fixed, enum stepping stepping);
+/* The same over two devices; NULL: there is one. */
+struct host *host_new_on_two(bool mixed, bool fixed, enum stepping stepping);
 void host_free(struct host *host);
 /* The target of every element of every parameter; not finite: the gradients are not either. */
 void host_set_targets(struct host *host, float value);
