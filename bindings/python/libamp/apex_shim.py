@@ -20,6 +20,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
 from typing import Any
 
+from ._leave import at_exit
+
 # Where each part of Apex is found here; a submodule has the same name here as there, or a line of MOVED.
 PARTS = {
     "apex.amp": "libamp.torch.amp",
@@ -314,6 +316,7 @@ _finder: Finder | None = None
 def install(replace: bool = False) -> None:
     """Makes `import apex` work from here on. replace: libamp's parts also where the installed Apex has its own."""
     global _finder
+    at_exit()
     loaded = sys.modules.get("apex")
     if loaded is not None and not is_ours(loaded):
         kind = kind_of(loaded.__spec__)

@@ -184,3 +184,32 @@ def test_the_pth_is_put_there_and_taken_back(tmp_path):
     assert python(*RUN, "--remove-pth", executable=executable).returncode == 0
     assert python(*apex, executable=executable).returncode == 1
     assert python(*RUN, "--remove-pth", executable=executable).returncode == 0
+
+
+GROUP = """
+    import sys
+    import torch.distributed as dist
+    if sys.argv[1] == "parallel":
+        import libamp.torch.parallel
+    destroy = dist.destroy_process_group
+    dist.destroy_process_group = lambda *group: (print("destroyed", *group), destroy(*group))
+    dist.init_process_group(sys.argv[2], init_method="file://" + sys.argv[3], rank=0, world_size=1)
+    dist.new_group([0])
+    if sys.argv[4:]:
+        destroy()
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("way", ["run", "parallel"])
+def test_process_groups_that_a_script_leaves_behind_are_destroyed(tmp_path, way):
+    """torch's own exit ends in an abort now and then where threads of gloo's are still there."""
+    script = write(tmp_path / "group.py", GROUP)
+    cases = [(["gloo"], "done\ndestroyed\n"), (["gloo", "again"], "done\n"), (["fake"], "done\n")]
+    cases = cases[:1] if way == "parallel" else cases
+    for i, (arguments, printed) in enumerate(cases):
+        before = "import torch.testing._internal.distributed.fake_pg\n" if arguments == ["fake"] else ""
+        script.write_text(before + textwrap.dedent(GROUP))
+        command = [*(RUN if way == "run" else []), str(script), way, arguments[0], str(tmp_path / f"store{i}"), *arguments[1:]]
+        result = python(*command)
+        assert (result.returncode, result.stdout) == (0, printed), result.stderr
