@@ -78,10 +78,23 @@ static PyObject *leave(PyObject *module, PyObject *unused)
     return amp_py_leave() ? NULL : Py_NewRef(Py_None);
 }
 
+static PyObject *current_scope(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    if (stack.n == 0) {
+        return PyTuple_New(0);
+    }
+    PyObject *context = (PyObject *)stack.entered[stack.n - 1].context;
+    return PyTuple_Pack(1, context ? context : Py_None);
+}
+
 int amp_py_add_scopes(PyObject *module)
 {
     static PyMethodDef functions[] = {
         { "enter_none", enter_none, METH_NOARGS, "enter_none()\n--\n\nNobody's policy holds on this thread from here on." },
+        { "current_scope", current_scope, METH_NOARGS,
+          "current_scope()\n--\n\nThe context whose scope was entered last on this thread, in a tuple: (None,) is nobody's, and () "
+          "means that no scope was entered." },
         { "leave", leave, METH_NOARGS, "leave()\n--\n\nLeave the scope that was entered last on this thread." },
         { NULL, NULL, 0, NULL },
     };

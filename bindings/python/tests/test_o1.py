@@ -33,11 +33,11 @@ class Twice(torch.nn.Module):
         return F.linear(out, self.weight)
 
 
-def by_hand(weight, x, once=True):
-    """The same with casts written out; the gradient of the weight. `once`: one cast of the weight for both uses."""
+def by_hand(weight, x):
+    """The same with casts written out, one of the weight for both uses; the gradient of the weight."""
     leaf = weight.detach().clone().requires_grad_()
     half = leaf.half()
-    out = F.linear(F.linear(x.half(), half), half if once else leaf.half())
+    out = F.linear(F.linear(x.half(), half), half)
     out.float().sum().backward()
     return out.detach(), leaf.grad
 
@@ -201,15 +201,31 @@ def test_checkpoints_recompute_with_the_same_casts(reentrant):
             return checkpoint(super().forward, x, use_reentrant=reentrant)
 
     model, optimizer = start(Checkpointed())
+    other = amp.initialize(torch.nn.Linear(4, 4), opt_level="O4", verbosity=0)  # what runs outside any forward obeys this one
     x = torch.linspace(-1, 1, 8).view(2, 4).requires_grad_()
     out = model(x)
     with amp.scale_loss(out.float().sum(), optimizer) as loss:
         loss.backward()
-    assert model.seen == [HALF, HALF]
+    assert model.seen == [HALF, HALF] and other is not None
     with amp.disable_casts():
-        # What reentrant checkpoints run again, they run in backward: outside forwards, where no cast is kept.
-        expected, gradient = by_hand(model.weight, x.detach(), once=not reentrant)
+        expected, gradient = by_hand(model.weight, x.detach())
     assert torch.equal(out, expected) and torch.equal(model.weight.grad, gradient)
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["saved tensors", "reentrant"])
+def test_checkpoints_in_a_block_without_casts_recompute_without(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    class Exempt(Twice):
+        def forward(self, x):
+            with amp.disable_casts():
+                return checkpoint(super().forward, x, use_reentrant=reentrant)
+
+    model, optimizer = start(Exempt())
+    x = torch.linspace(-1, 1, 8).view(2, 4).requires_grad_()
+    with amp.scale_loss(model(x).sum(), optimizer) as loss:
+        loss.backward()
+    assert model.seen == [SINGLE, SINGLE]
 
 
 def small():

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
 from ... import _core
 
@@ -83,9 +84,55 @@ def _autocast_exit(original: Any) -> Any:
     return __exit__
 
 
+def _keep_scope(function: Any) -> Any:
+    """What checkpointing will call again, in backward and perhaps on another thread, with the policy of this moment."""
+    scope = _core.current_scope()
+    if not scope:
+        return function
+
+    def again(*args: Any, **kwargs: Any) -> Any:
+        (context,) = scope
+        if context is None:
+            _core.enter_none()
+        elif context.alive:
+            context.enter()
+        else:
+            return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _core.leave()
+
+    return again
+
+
+def _checkpoint_reentrant(original: Any) -> Any:
+    def forward(ctx: Any, run_function: Any, *rest: Any) -> Any:
+        return original.__func__(ctx, _keep_scope(run_function), *rest)
+
+    return forward
+
+
+def _checkpoint_saved(original: Any) -> Any:
+    def generator(fn: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(_keep_scope(fn), *args, **kwargs)
+
+    return generator
+
+
+def _recomputation() -> list[Guard]:
+    """Both kinds of torch.utils.checkpoint; the name of what runs the kind without reentrance differs by version."""
+    kinds = ("_generator_impl", "_generator", "")
+    names = ["_checkpoint_without_reentrant" + kind for kind in kinds]
+    found = [name for name in names if hasattr(torch.utils.checkpoint, name)]
+    guards = [Guard(torch.utils.checkpoint.CheckpointFunction, "forward", _checkpoint_reentrant)]
+    return guards + [Guard(torch.utils.checkpoint, name, _checkpoint_saved) for name in found[:1]]
+
+
 GUARDS = [
     Guard(torch.nn.RNNBase, "check_input", _check_input),
     Guard(torch.jit, "script", _script),
     Guard(torch.autocast, "__enter__", _autocast_enter),
     Guard(torch.autocast, "__exit__", _autocast_exit),
+    *_recomputation(),
 ]
