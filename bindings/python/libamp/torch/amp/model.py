@@ -3,6 +3,8 @@
 on the module, so it can be copied, pickled, replicated and wrapped."""
 from __future__ import annotations
 
+import functools
+import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,14 +47,18 @@ class Forward:
 
 
 class Wired:
-    """Goes before a model's own class."""
+    """Goes before a model's own class, behind one with a forward that looks like the model's own."""
 
-    _amp_forward: Forward
+    _amp_forward: Any  # a Forward, of which torch.jit need not know
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own, in the types of its opt level."""
-        spec = self._amp_forward
-        return spec.run(spec.own or super().forward, args, kwargs)  # type: ignore[misc]
+    def __prepare_scriptable__(self) -> Any:
+        """torch.jit.script compiles the model's own forward, which runs in the types that arrive."""
+        plain: Any = object.__new__(_own_class(type(self)))
+        plain.__dict__.update(self.__dict__, _modules=self.__dict__["_modules"].copy())
+        own = plain.__dict__.pop("_amp_forward").own
+        if own is not None:
+            plain.__dict__["forward"] = own
+        return plain
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
@@ -70,11 +76,16 @@ def _own_class(cls: type) -> type:
 
 def _wired_class(cls: type) -> type:
     if cls not in _wired:
-        _wired[cls] = type(
-            cls.__name__,
-            (Wired, cls),
-            {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__},
-        )
+
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            spec = self._amp_forward
+            return spec.run(spec.own or super(Wired, self).forward, args, kwargs)
+
+        own = inspect.getattr_static(cls, "forward", None)
+        if callable(own):  # a scripted module's is not
+            functools.update_wrapper(forward, own)
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, "forward": forward}
+        _wired[cls] = type(cls.__name__, (Wired, cls), names)
     return _wired[cls]
 
 
