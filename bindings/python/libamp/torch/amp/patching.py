@@ -64,6 +64,7 @@ _ended: list[Any] = []  # contexts that no longer patch, not yet taken note of
 _contexts: list[Any] = []
 _models: weakref.WeakSet[Any] = weakref.WeakSet()
 _sites: dict[tuple[str, str], Site] = {}
+_present: frozenset[str] = frozenset()  # modules that were there before anything was patched
 _known: dict[tuple[str, str, int], Any] = {}  # patched functions live for ever: one for each place and class
 
 
@@ -201,7 +202,10 @@ def install(
 ) -> None:
     """From now on torch's functions obey this context where its scope, or none, is entered. `models`: their attributes
     may hold torch's functions. verbosity 2 prints every cast."""
+    global _present
     with _alone():
+        if not _sites:
+            _present = frozenset(sys.modules)
         lists = lists or "apex"
         for site in [*_listed(lists), *_registered(registry.take(lists))]:
             site.put()
@@ -246,7 +250,7 @@ def _restore() -> None:
     for guard in GUARDS:
         guard.put_back()
     sweep = Sweep(_backward_map())
-    sweep.modules(everywhere=True)
+    sweep.modules(back=True, present=_present)
     sweep.torch_modules(_models)
     _models.clear()
     _sites.clear()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 _LEFT_ALONE = ("torch", "libamp", "numpy", "builtins", "sys")
@@ -24,72 +24,98 @@ class Sweep:
     def __init__(self, swap: dict[int, tuple[Any, Any]]) -> None:
         self.swap = swap
         self.seen: set[int] = set()
+        # A program keeps half a million values, and few of them are of a type that can be meant.
+        self.kinds = frozenset(type(old) for old, _new in swap.values())
+        self.kinds_within = self.kinds | {functools.partial}  # of values in dicts and lists
+        self.plain = {str, int, float, bool, type(None), tuple, types.ModuleType}  # no class, nothing inside; grows
 
     def new(self, value: Any) -> Any:
         """What goes in the place of `value`, or _MISSING."""
         found = self.swap.get(id(value))
         return found[1] if found is not None and found[0] is value else _MISSING
 
-    def modules(self, everywhere: bool = False) -> None:
-        """`everywhere`: torch's own too, some of which it imports late."""
+    def modules(self, back: bool = False, present: Container[str] = ()) -> None:
+        """`back`: in the modules that are left alone too, which may have been imported meanwhile; of those that were
+        `present` only the names are looked at: their classes have nothing new."""
         for name, module in list(sys.modules.items()):
-            left_alone = ("libamp",) if everywhere else _LEFT_ALONE
             if not isinstance(module, types.ModuleType):
                 continue
             names = {name, str(vars(module).get("__name__", name))}  # apex.amp is a second name of libamp.torch.amp
-            if not any(each.split(".", 1)[0] in left_alone for each in names):
-                self.namespace(vars(module), owner=name)
+            roots = {each.split(".", 1)[0] for each in names}
+            left_alone = not roots.isdisjoint(_LEFT_ALONE)
+            if "libamp" not in roots and (back or not left_alone):
+                self.namespace(vars(module), owner=None if left_alone and name in present else name)
 
     def namespace(self, names: dict[str, Any], owner: str | None = None) -> None:
         """A module's or an instance's dict; `owner`: the module whose classes are looked into."""
+        kinds, plain = self.kinds, self.plain
         for key, value in list(names.items()):
-            new = self.new(value)
-            if new is not _MISSING:
-                names[key] = new
-                continue
             kind = type(value)
+            if kind in kinds:
+                new = self.new(value)
+                if new is not _MISSING:
+                    names[key] = new
+                    continue
+            if kind in plain:
+                continue
             if kind in _LOOKED_INTO:
                 _LOOKED_INTO[kind](self, value)
-            elif owner is not None and issubclass(kind, type) and value.__module__ == owner:  # isinstance would ask value
+            elif owner is not None and self.is_class(kind) and value.__module__ == owner:
                 self.cls(value)
+
+    def is_class(self, kind: type) -> bool:
+        """By a value's type: isinstance would ask the value, which may run code of its own."""
+        if issubclass(kind, type):
+            return True
+        if kind not in self.kinds and kind not in _LOOKED_INTO and kind not in (staticmethod, classmethod):
+            self.plain.add(kind)
+        return False
 
     def cls(self, cls: type) -> None:
         if id(cls) in self.seen:
             return
         self.seen.add(id(cls))
+        kinds, plain = self.kinds, self.plain
         for key, value in list(vars(cls).items()):
-            kind = type(value)  # asking the value itself may run code of its own
-            wrapped = value.__func__ if kind in (staticmethod, classmethod) else value
-            new = self.new(wrapped)
+            kind = type(value)
+            if kind in plain:
+                continue
+            method = kind is staticmethod or kind is classmethod
+            wrapped = value.__func__ if method else value
+            inner = type(wrapped) if method else kind
+            new = self.new(wrapped) if inner in kinds else _MISSING
             if new is not _MISSING:
-                setattr(cls, key, kind(new) if wrapped is not value else new)
-            elif type(wrapped) is types.FunctionType:
+                setattr(cls, key, kind(new) if method else new)
+            elif inner is types.FunctionType:
                 self.function(wrapped)
-            elif kind in (dict, list):
+            elif kind is dict or kind is list:
                 _LOOKED_INTO[kind](self, value)
-            elif issubclass(kind, type) and value.__module__ == cls.__module__:
+            elif not method and self.is_class(kind) and value.__module__ == cls.__module__:
                 self.cls(value)
 
     def function(self, function: types.FunctionType) -> None:
         """Its default arguments, and what it closes over."""
-        if id(function) in self.seen:
+        defaults, keywords, closure = function.__defaults__, function.__kwdefaults__, function.__closure__
+        if not (defaults or keywords or closure) or id(function) in self.seen:
             return
         self.seen.add(id(function))
-        defaults = function.__defaults__
-        if defaults and any(self.new(value) is not _MISSING for value in defaults):
-            function.__defaults__ = tuple(self._or_same(value) for value in defaults)
-        keywords = function.__kwdefaults__ or {}
-        for key, value in keywords.items():
-            keywords[key] = self._or_same(value)
-        for cell in function.__closure__ or ():
+        if defaults and not self.kinds.isdisjoint(map(type, defaults)):
+            fresh = tuple(self._or_same(value) for value in defaults)
+            if any(new is not old for new, old in zip(fresh, defaults)):
+                function.__defaults__ = fresh
+        if keywords:
+            for key, value in keywords.items():
+                keywords[key] = self._or_same(value)
+        for cell in closure or ():
             try:
                 value = cell.cell_contents
             except ValueError:  # empty
                 continue
-            new = self.new(value)
+            kind = type(value)
+            new = self.new(value) if kind in self.kinds else _MISSING
             if new is not _MISSING:
                 cell.cell_contents = new
-            elif type(value) is types.FunctionType:
+            elif kind is types.FunctionType:
                 self.function(value)
 
     def partial(self, partial: functools.partial[Any]) -> None:
@@ -100,6 +126,8 @@ class Sweep:
             partial.__setstate__((self._or_same(partial.func), args, keywords, vars(partial) or None))  # type: ignore[attr-defined]
 
     def mapping(self, mapping: dict[Any, Any]) -> None:
+        if self.kinds_within.isdisjoint(map(type, mapping.copy().values())):
+            return
         for key, value in list(mapping.items()):
             new = self.new(value)
             if new is not _MISSING:
@@ -108,6 +136,8 @@ class Sweep:
                 self.partial(value)
 
     def sequence(self, sequence: list[Any]) -> None:
+        if self.kinds_within.isdisjoint(map(type, sequence)):
+            return
         for i, value in enumerate(sequence):
             new = self.new(value)
             if new is not _MISSING:
