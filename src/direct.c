@@ -252,6 +252,19 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     return AMP_OK;
 }
 
+/* In a frame's first word: one tensor, whose cast the cache has. The other words: where its handle lies, the handle, the
+ * context. Weights are cast once an iteration and used often, so that this is the way of most calls. */
+static const char from_cache;
+
+static bool cast_from_cache(amp_context *context, const amp_host *host, amp_dtype target, void **tensor,
+                            amp_cast_frame *frame) {
+    void *cast = *tensor ? amp__cached_enter_one(context, host, *tensor, target) : NULL;
+    if (!cast) return false;
+    *frame = (amp_cast_frame){ frame->struct_size, target, { (void *)(uintptr_t)&from_cache, tensor, *tensor, context } };
+    *tensor = cast;
+    return true;
+}
+
 AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n, amp_cast_frame *frame) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: context is NULL");
     AMP_RETURN_IF(!amp__is_floating(target), AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: %d is no floating type", (int)target);
@@ -263,6 +276,7 @@ AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **te
     const amp_host *host = host_of(context, NULL);
     AMP_RETURN_IF(!host, AMP_ERR_WRONG_STATE, "amp_cast_to: the context has no model and no optimizer, so no host");
     if (!obeys(context, thread, NULL)) target = AMP_DTYPE_DEFAULT;
+    else if (n == 1 && cast_from_cache(context, host, target, tensors, frame)) return AMP_OK;
     struct direct *direct = NULL;
     if (target != AMP_DTYPE_DEFAULT) {
         const struct named any = { NULL, AMP_PROMOTE }; /* whatever floats, fp64 too: the decision was made */
@@ -281,6 +295,12 @@ AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **te
 AMP_API amp_status amp_cast_done(amp_cast_frame *frame) {
     AMP_RETURN_IF(!frame, AMP_ERR_INVALID_ARGUMENT, "amp_cast_done: frame is NULL");
     AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
+    if (frame->priv[0] == (void *)(uintptr_t)&from_cache) {
+        *(void **)frame->priv[1] = frame->priv[2];
+        amp__cached_leave_one(frame->priv[3]);
+        frame->priv[0] = NULL;
+        return AMP_OK;
+    }
     struct direct *direct = frame->priv[0];
     if (!direct) return AMP_OK;
     memcpy(direct->tensors, direct->originals, direct->n * sizeof *direct->tensors);

@@ -59,6 +59,10 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
 bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to, void **argv,
                        void **handles);
 void amp__cached_leave(struct amp__op *op, const struct amp__call *call);
+/* The same for one handle outside a wrapped call: its cast, valid until amp__cached_leave_one; NULL: the cache has none,
+ * nothing has happened. */
+void *amp__cached_enter_one(amp_context *context, const amp_host *host, void *tensor, amp_dtype to);
+void amp__cached_leave_one(amp_context *context);
 /* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
 void *amp__casting_memory(struct amp__casting *casting, size_t bytes);
 /* What stood in a field of the host's before it was replaced; what stands there, if it was not. */

@@ -161,6 +161,19 @@ static void *find_cached(amp_context *context, const amp_host *host, void *tenso
     return amp__cache_find(&context->cache, key_of(param, to), version, recording);
 }
 
+void *amp__cached_enter_one(amp_context *context, const amp_host *host, void *tensor, amp_dtype to) {
+    if (!may_keep(context, host, amp__thread_state())) return NULL;
+    amp__cache_enter(&context->cache);
+    void *hit = find_cached(context, host, tensor, to, amp__host_grad_enabled(host));
+    if (!hit || amp__host_dtype(host, tensor) == to) {
+        amp__cached_leave_one(context);
+        return NULL;
+    }
+    return hit;
+}
+
+void amp__cached_leave_one(amp_context *context) { leave_cache(context); }
+
 bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to, void **argv,
                        void **handles) {
     amp_context *context = op->context;

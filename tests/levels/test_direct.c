@@ -319,6 +319,19 @@ START_TEST(cast_to_casts_what_differs_and_takes_weights_from_the_cache) {
         ck_ok(amp_cast_done(&frame));
         ck_assert_ptr_eq(tensors[3], d);
     }
+    void *one[] = { rig.net.weight }; /* alone it needs no memory, and is used all the same */
+    ck_ok(amp_cast_to(rig.context, AMP_FLOAT16, one, 1, &frame));
+    ck_assert_ptr_eq(one[0], first);
+    ck_assert_int_eq(frame.target, AMP_FLOAT16);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_cast_to(rig.context, AMP_FLOAT16, one, 1, &frame));
+    ck_ok(amp_cache_clear(rig.context));
+    ck_dtype((struct fake_tensor *)one[0], AMP_FLOAT16); /* in use: not released yet */
+    ck_ok(amp_cast_done(&frame));
+    ck_assert_ptr_eq(one[0], rig.net.weight);
+    ck_ok(amp_cast_done(&frame)); /* ended already */
+    ck_ok(amp_cast_to(rig.context, AMP_FLOAT32, one, 1, &frame));
+    ck_assert_ptr_eq(one[0], rig.net.weight); /* its own type */
+    ck_ok(amp_cast_done(&frame));
     ck_ok(amp_scope_enter(NULL, &none));
     void *tensors[] = { rig.net.weight };
     ck_ok(amp_cast_to(rig.context, AMP_FLOAT16, tensors, 1, &frame));

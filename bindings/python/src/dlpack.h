@@ -29,7 +29,8 @@ typedef struct dl_versioned {
 typedef struct dl_exchange {
     uint32_t major, minor;
     struct dl_exchange *older;
-    void (*unused[3])(void); /* what makes managed tensors, and objects of them */
+    void (*unused[2])(void); /* what makes managed tensors */
+    int (*adopt)(dl_versioned *tensor, void **object); /* an object of the type over a tensor that is its own from then on */
     int (*borrow)(void *object, dl_tensor *out); /* may be NULL; valid while the object lives */
     int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
 } dl_exchange;

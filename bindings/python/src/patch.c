@@ -160,7 +160,7 @@ static PyObject *call_original(const amp_py_patched *function, PyObject *const *
     return result;
 }
 
-static PyObject *call_with_casts(const struct amp_py_call *call, const struct arguments *arguments)
+static PyObject *call_with_casts(struct amp_py_call *call, const struct arguments *arguments)
 {
     PyObject *stack[STACK], **values = stack;
     PyObject *result = NULL;

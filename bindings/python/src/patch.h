@@ -3,7 +3,7 @@
  * Patched functions: what O1 and O4 put in the place of torch's functions and methods. Each knows its original and its op;
  * the class of an op and the type for its arguments are the library's answers, remembered per context.
  *
- * patch.c: whose policy, the answers, the call. patch_cast.c: arguments. patch_type.c: the objects.
+ * patch.c: whose policy, the answers, the call. patch_cast.c: arguments. patch_quick.c: small casts. patch_type.c: the objects.
  */
 #ifndef AMP_PY_PATCH_H
 #define AMP_PY_PATCH_H
@@ -60,6 +60,7 @@ struct amp_py_call {
     amp_dtype into;   /* type of what the call writes; AMP_DTYPE_DEFAULT: nothing */
     amp_dtype target; /* what the others become */
     bool scoped;      /* a scope of the context is entered: its cache may be used */
+    int8_t plain;     /* does torch run without modes on this thread? 0: not asked, -1: no */
 };
 
 /* The type that a set of types gets: AMP_DTYPE_DEFAULT for none; -1 with an exception. */
@@ -74,7 +75,12 @@ amp_dtype amp_py_tensor_type(PyObject *object);
 amp_dtype amp_py_collect(PyObject *value, uint32_t *set);
 /* `value`, of which amp_py_collect said `type`, with its tensors cast: a new reference, often to `value` itself; NULL with
  * an exception. */
-PyObject *amp_py_cast_value(const struct amp_py_call *call, PyObject *value, amp_dtype type);
+PyObject *amp_py_cast_value(struct amp_py_call *call, PyObject *value, amp_dtype type);
+
+/* patch_quick.c: a cast past torch, where nobody can tell: a new reference, or NULL without an exception: torch is to make
+ * it. For tensors of torch's own classes. */
+void amp_py_quick_init(PyObject *torch);
+PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtype from, amp_dtype to);
 
 /* patch_type.c */
 int amp_py_add_patched(PyObject *module);

@@ -2,13 +2,17 @@
 /* Arguments: which of them are floating tensors, and their casts. */
 #include "patch.h"
 
+#include <string.h>
+
 #include "context.h"
 
 enum { DEEPEST = 16 }; /* lists in lists */
 
 static PyTypeObject *tensor_class, *parameter_class;
 static PyObject *strided, *name_layout, *name_make;
-static PyObject *to_type[AMP_FLOAT64 + 1]; /* Tensor.float and its kin: half the time of Tensor.to */
+/* Tensor.float and its kin: half the time of Tensor.to; and as the C functions that they are. */
+static PyObject *to_type[AMP_FLOAT64 + 1], *no_arguments;
+static PyCFunctionWithKeywords to_type_directly[AMP_FLOAT64 + 1];
 
 static PyObject *attribute(PyObject *of, const char *name)
 {
@@ -28,10 +32,16 @@ int amp_py_cast_init(void)
     name_make = PyUnicode_InternFromString("_make");
     for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
         to_type[dtype] = attribute(tensor, methods[dtype]);
+        const PyCFunction found = torch ? amp_py_method(methods[dtype], METH_VARARGS | METH_KEYWORDS) : NULL;
+        memcpy(&to_type_directly[dtype], &found, sizeof found);
+    }
+    no_arguments = PyTuple_New(0);
+    if (torch) {
+        amp_py_quick_init(torch);
     }
     Py_XDECREF(torch);
     Py_XDECREF(nn);
-    if (PyErr_Occurred() || parameter == NULL || name_layout == NULL || name_make == NULL) {
+    if (PyErr_Occurred() || parameter == NULL || no_arguments == NULL || name_layout == NULL || name_make == NULL) {
         return -1;
     }
     parameter_class = (PyTypeObject *)parameter;
@@ -95,8 +105,20 @@ static bool is_strided(PyObject *tensor)
     return yes;
 }
 
-static PyObject *cast_fresh(PyObject *tensor, amp_dtype to)
+static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtype from)
 {
+    const amp_dtype to = call->target;
+    const bool exact = Py_TYPE(tensor) == tensor_class || Py_TYPE(tensor) == parameter_class;
+    PyObject *cast = exact ? amp_py_cast_quick(call, tensor, from, to) : NULL;
+    if (cast != NULL) {
+        return cast;
+    }
+    if (!is_strided(tensor)) {
+        return Py_NewRef(tensor);
+    }
+    if (exact && to_type_directly[to]) {
+        return to_type_directly[to](tensor, no_arguments, NULL);
+    }
     return amp_py_call_vector(to_type[to], &tensor, 1, NULL);
 }
 
@@ -122,7 +144,7 @@ static int tell(const struct amp_py_call *call, amp_dtype from)
     return told ? 0 : -1;
 }
 
-static PyObject *cast_tensor(const struct amp_py_call *call, PyObject *tensor, amp_dtype from)
+static PyObject *cast_tensor(struct amp_py_call *call, PyObject *tensor, amp_dtype from)
 {
     const uint32_t bit = amp_py_bit(from);
     if (bit == 0 || from == call->target || (call->function->flags & AMP_PY_WIDENS && !(bit & AMP_PY_LOW))) {
@@ -134,16 +156,13 @@ static PyObject *cast_tensor(const struct amp_py_call *call, PyObject *tensor, a
         return NULL;
     }
     const bool weight = call->scoped && call->op_class == AMP_LOWER && Py_TYPE(tensor) == parameter_class;
-    if (target != (int)call->target || (!weight && !is_strided(tensor))) {
+    if (target != (int)call->target) {
         return Py_NewRef(tensor);
     }
-    if (call->policy->report != NULL && tell(call, from) < 0) {
+    if (call->policy->report != NULL && (weight || is_strided(tensor)) && tell(call, from) < 0) {
         return NULL;
     }
-    if (weight) {
-        return cast_weight(call, tensor);
-    }
-    return cast_fresh(tensor, call->target);
+    return weight ? cast_weight(call, tensor) : cast_fresh(call, tensor, from);
 }
 
 /* A list or tuple of the same class with these items; steals `items`. */
@@ -169,7 +188,7 @@ static PyObject *rebuilt(PyObject *value, PyObject *items)
     return made;
 }
 
-static PyObject *cast_value(const struct amp_py_call *call, PyObject *value, int depth)
+static PyObject *cast_value(struct amp_py_call *call, PyObject *value, int depth)
 {
     if (value == Py_None || is_plain(Py_TYPE(value))) {
         return Py_NewRef(value);
@@ -201,7 +220,7 @@ static PyObject *cast_value(const struct amp_py_call *call, PyObject *value, int
     return Py_NewRef(value);
 }
 
-PyObject *amp_py_cast_value(const struct amp_py_call *call, PyObject *value, amp_dtype type)
+PyObject *amp_py_cast_value(struct amp_py_call *call, PyObject *value, amp_dtype type)
 {
     if (type == AMP_DTYPE_DEFAULT) {
         return cast_value(call, value, 0);

@@ -18,11 +18,16 @@ struct exchange {
 static struct {
     PyTypeObject *tensor, *parameter;
     PyObject *dtypes[AMP_DTYPE_OTHER]; /* by amp_dtype */
-    PyObject *to, *is_grad_enabled;
-    struct getter {
-        PyObject *property; /* torch.Tensor's own, */
-        descrgetfunc get;   /* and how it is read: without a search through the classes */
-    } dtype, version;
+    PyObject *to;
+    struct reader {
+        getter get; /* NULL: by name */
+        void *closure;
+    } dtype, version, requires_grad;
+    struct function {
+        PyObject *object;
+        PyCFunction call; /* NULL: by PyObject_CallNoArgs */
+        PyObject *self;
+    } is_grad_enabled;
     const struct exchange *exchange;   /* NULL: an older torch */
 } torch;
 
@@ -59,24 +64,52 @@ static const struct exchange *find_exchange(PyObject *tensor_class)
     return found && found->major == 1 && found->view ? found : NULL;
 }
 
-static PyObject *read_property(const struct getter *of, PyObject *name, PyObject *tensor)
+/* torch.Tensor's properties and methods are C functions in the tables of a type without a Python part. They are called as
+ * such: what stands between costs as much as they do. Only where nothing in Python has taken their place. */
+static void *find_entry(PyObject *tensor_class, const char *name, int table, size_t size)
+{
+    PyObject *found = PyObject_GetAttrString(tensor_class, name);
+    PyObject *owner = found ? PyObject_GetAttrString(found, "__objclass__") : NULL;
+    const bool is_type = owner && PyType_Check(owner);
+    char *entry = is_type ? PyType_GetSlot((PyTypeObject *)owner, table) : NULL;
+    while (entry && *(const char *const *)entry && strcmp(*(const char *const *)entry, name) != 0) {
+        entry += size; /* the name is the first member of both */
+    }
+    PyErr_Clear();
+    Py_XDECREF(owner); /* the class's base */
+    Py_XDECREF(found);
+    return entry && *(const char *const *)entry ? entry : NULL;
+}
+
+static struct reader find_reader(PyObject *tensor_class, const char *name)
+{
+    const PyGetSetDef *entry = find_entry(tensor_class, name, Py_tp_getset, sizeof *entry);
+    return entry ? (struct reader){ entry->get, entry->closure } : (struct reader){ NULL, NULL };
+}
+
+PyCFunction amp_py_method(const char *name, int flags)
+{
+    const PyMethodDef *entry = find_entry((PyObject *)torch.tensor, name, Py_tp_methods, sizeof *entry);
+    return entry && entry->ml_flags == flags ? entry->ml_meth : NULL;
+}
+
+static PyObject *read_property(const struct reader *of, PyObject *name, PyObject *tensor)
 {
     PyTypeObject *type = Py_TYPE(tensor);
-    if (type == torch.tensor && of->get) {
-        return of->get(of->property, tensor, (PyObject *)type);
+    if ((type == torch.tensor || type == torch.parameter) && of->get) {
+        return of->get(tensor, of->closure);
     }
     return PyObject_GetAttr(tensor, name); /* a subclass may have its own */
 }
 
-static struct getter find_getter(PyObject *tensor_class, PyObject *name)
+static struct function find_function(PyObject *object)
 {
-    struct getter found = { PyObject_GetAttr(tensor_class, name), NULL };
-    if (found.property) {
-        void *slot = PyType_GetSlot(Py_TYPE(found.property), Py_tp_descr_get);
-        memcpy(&found.get, &slot, sizeof(slot));
+    struct function function = { object, NULL, NULL };
+    if (object && PyCFunction_CheckExact(object) && PyCFunction_GetFlags(object) == METH_NOARGS) {
+        function.call = PyCFunction_GetFunction(object);
+        function.self = PyCFunction_GetSelf(object);
     }
-    PyErr_Clear();
-    return found;
+    return function;
 }
 
 static int look_up(PyObject *module)
@@ -92,8 +125,8 @@ static int look_up(PyObject *module)
     }
     PyObject *tensor = PyObject_GetAttrString(module, "Tensor");
     torch.to = tensor ? PyObject_GetAttrString(tensor, "to") : NULL;
-    torch.is_grad_enabled = PyObject_GetAttrString(module, "is_grad_enabled");
-    if (torch.to == NULL || torch.is_grad_enabled == NULL || intern_names()) {
+    torch.is_grad_enabled = find_function(PyObject_GetAttrString(module, "is_grad_enabled"));
+    if (torch.to == NULL || torch.is_grad_enabled.object == NULL || intern_names()) {
         Py_XDECREF(tensor);
         return -1;
     }
@@ -105,8 +138,9 @@ static int look_up(PyObject *module)
         return -1;
     }
     torch.exchange = find_exchange(tensor);
-    torch.dtype = find_getter(tensor, amp_py_names.dtype);
-    torch.version = find_getter(tensor, amp_py_names.version);
+    torch.dtype = find_reader(tensor, "dtype");
+    torch.version = find_reader(tensor, "_version");
+    torch.requires_grad = find_reader(tensor, "requires_grad");
     torch.tensor = (PyTypeObject *)tensor; /* last: says that all is there */
     return 0;
 }
@@ -155,9 +189,19 @@ PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype)
 
 bool amp_py_grad_enabled(void)
 {
-    PyObject *enabled = PyObject_CallNoArgs(torch.is_grad_enabled);
+    const struct function *is = &torch.is_grad_enabled;
+    PyObject *enabled = is->call ? is->call(is->self, NULL) : PyObject_CallNoArgs(is->object);
     const bool result = enabled != Py_False;
     Py_XDECREF(enabled);
+    PyErr_Clear();
+    return result;
+}
+
+bool amp_py_requires_grad(PyObject *tensor)
+{
+    PyObject *requires = read_property(&torch.requires_grad, amp_py_names.requires_grad, tensor);
+    const bool result = requires != Py_False;
+    Py_XDECREF(requires);
     PyErr_Clear();
     return result;
 }

@@ -23,6 +23,10 @@ amp_dtype amp_py_dtype(PyObject *tensor);
 PyObject *amp_py_torch_dtype(amp_dtype dtype);
 /* tensor.to(dtype), on the tape: a new reference, or NULL with an exception. */
 PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype);
+/* Does autograd record what is done with it, where it records? No exception. */
+bool amp_py_requires_grad(PyObject *tensor);
+/* A method of torch.Tensor that is a C function with these METH_ flags, or NULL; after amp_py_torch. */
+PyCFunction amp_py_method(const char *name, int flags);
 /* Does autograd record on this thread? */
 bool amp_py_grad_enabled(void);
 /* Elements, for amp_host.view, of a DTensor those of this rank; shape and strides hold until the thread's next view. -1 with an exception. */
