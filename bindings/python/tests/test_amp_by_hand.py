@@ -113,3 +113,32 @@ def test_a_scaler_of_somewhere_else_is_refused():
     _, optimizer, _ = make("O1")
     with pytest.raises(RuntimeError, match="loss_scalers"):
         optimizer._post_amp_backward(object())
+
+
+@pytest.mark.parametrize("recipe", ["scale_loss", "by hand"])
+def test_a_window_that_is_shortened_after_initialize(recipe):
+    """As translators' trainers do, with a scale of their own too; an overflow begins it anew."""
+    model, optimizer, (scaler, other) = make("O1")
+    scaler._loss_scale, scaler._scale_seq_len = 64.0, 3
+    scales = []
+    for step in range(8):
+        optimizer.zero_grad()
+        loss = loss_of(model) * (math.inf if step == 4 else 1.0)
+        if recipe == "by hand":
+            backward(optimizer, scaler, loss)
+            if not scaler.update_scale():
+                optimizer.step()
+        else:
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+        scales.append(scaler.loss_scale())
+    assert scales == [64.0, 64.0, 128.0, 128.0, 64.0, 64.0, 64.0, 128.0]
+    assert scaler._scale_seq_len == 3 and other._scale_seq_len == 2000 and other.loss_scale() == 65536.0
+    scaler._scale_seq_len = 1
+    for wanted in (256.0, 512.0):
+        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        assert scaler.loss_scale() == wanted
+    with pytest.raises(ValueError, match="window=3000"):
+        scaler._scale_seq_len = 3000

@@ -89,6 +89,8 @@ class ScaledLoss:
             return
         skip = bracket.end() == 1
         loss_id, delay_unscale, _ = self._arguments
+        if self._session is not None and self._session.scalers:
+            self._session.scalers[loss_id]._hasten()
         for optimizer in self._optimizers:
             stash = optimizer._amp_stash
             stash.params_have_scaled_gradients = delay_unscale

@@ -75,11 +75,12 @@ class LossScaler:
         scaler = cls.__new__(cls)
         scaler._show(session.context, loss_id, session.dynamic, session.resolved)
         scaler._probe = None
+        session.scalers.append(scaler)
         return scaler
 
     def _show(self, context: Any, loss_id: int, dynamic: bool, settings: dict[str, Any]) -> None:
         self._context, self._id, self.dynamic = context, loss_id, dynamic
-        self._scale_seq_len = settings.get("window", 2000)
+        self._window = self._own_window = int(settings.get("window", 2000))
         self._min_loss_scale, self._max_loss_scale = settings.get("min_scale"), settings.get("max_scale", 2.0**24)
         self._told = False
         self._cleared = 0  # skips that clear_overflow_state has seen
@@ -114,6 +115,23 @@ class LossScaler:
     def _has_overflow(self, value: bool) -> None:
         self.clear_overflow_state()
         self._told = bool(value)
+
+    @property
+    def _scale_seq_len(self) -> int:
+        return self._own_window
+
+    @_scale_seq_len.setter
+    def _scale_seq_len(self, value: int) -> None:
+        """Clean blocks until the scale grows, as recipes shorten them after initialize."""
+        if not 1 <= value <= self._window:
+            raise ValueError(f"_scale_seq_len is 1 to {self._window} here: amp.initialize(..., window={value}) makes it larger")
+        self._own_window = int(value)
+        self._hasten()
+
+    def _hasten(self) -> None:
+        """One clean block before a window that was shortened is full the library is told that its own is."""
+        if self._own_window < self._window and self.dynamic and self._unskipped >= self._own_window - 1:
+            self._unskipped = self._window - 1
 
     def clear_overflow_state(self) -> None:
         """Forget what was found."""
@@ -175,6 +193,7 @@ class LossScaler:
             if skip and stash not in armed:  # the caller leaves the step out; the one after it is another matter
                 self._context.step_begin(stash.index)
                 self._context.step_end(stash.index)
+        self._hasten()
         return skip
 
     def _update_own(self, probe: torch.nn.Parameter, overflow: bool) -> bool:
@@ -184,6 +203,7 @@ class LossScaler:
         self._context.step_begin(0)
         self._context.step_end(0)
         probe.grad = None
+        self._hasten()
         return overflow and self.dynamic
 
     def _load(self, **changes: Any) -> None:

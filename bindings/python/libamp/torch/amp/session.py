@@ -30,6 +30,7 @@ class Session:
         self.masters: dict[int, torch.nn.Parameter] = {}  # id of a parameter that the context keeps -> its master
         self._params: dict[int, torch.Tensor] = {}  # by the same id
         self.skip_message: dict[int, str] = {}  # by loss_id: what the next skipped step prints
+        self.scalers: list[Any] = []  # _amp_state.loss_scalers' views
         self.verbosity = 1
         self.patches = False
         self.process_group: Any = None  # a group whose ranks agree, True: the default one, False: none, None: what is sharded
