@@ -208,7 +208,11 @@ static amp_status set_there(const struct target *target, const char *src) {
         amp__master_round(param, target->elements);
         return AMP_OK;
     }
-    if (param->dtype == AMP_FLOAT32) return amp__place_in(target->place, target->elements, src, bytes);
+    if (param->dtype == AMP_FLOAT32) {
+        AMP_TRY(amp__place_in(target->place, target->elements, src, bytes));
+        if (param->emulated) amp__emulated_show(param, target->elements);
+        return AMP_OK;
+    }
     for (uint64_t at = 0; at < param->size; at += AMP_COUNT(low)) {
         float wide[AMP_COUNT(low)];
         const uint64_t left = param->size - at, n = left < AMP_COUNT(low) ? left : AMP_COUNT(low);

@@ -40,9 +40,11 @@ struct amp__backend_host {
 /* A call over lists in a device's memory, checked; amp_device.h has the words. */
 enum {
     AMP__LIST_CAST, AMP__LIST_ZERO, AMP__LIST_SCALE, AMP__LIST_AXPBY, AMP__LIST_CHECK, AMP__LIST_OPTIM,
-    AMP__LIST_RECONCILE, /* dst, FP32, becomes src, 16-bit, where dst rounded is not src; all of it where norms[i] is 0 */
+    AMP__LIST_RECONCILE, /* dst, FP32, becomes src where dst rounded is not src; all of it where norms[i] is 0. src: 16-bit, or
+                            since 6 FP32 that holds what `low` would */
     AMP__LIST_ADD,       /* AXPBY that reports only what was finite in its last list */
     AMP__LIST_CLAMP,     /* dst = src, within factors[0].value of 0 */
+    AMP__LIST_ROUND,     /* since 6: dst = src rounded through `low`, both FP32; reports what was finite and is not */
 };
 struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */
@@ -58,6 +60,8 @@ struct amp__list_call {
     uint32_t base;
     const float *only_if; /* CAST: nothing happens unless it is not 0; NULL: it happens */
     bool passes_over;     /* OPTIM: a tensor whose gradient has no data is left alone, and its step too */
+    /* Since 6. */
+    amp_dtype low; /* ROUND, RECONCILE: fp16 or bf16 */
 };
 
 /* Other work on a device, and its memory. */

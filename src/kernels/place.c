@@ -115,7 +115,7 @@ static amp_status grow(struct amp__place_queue *queue) {
 }
 
 static bool is_looked_at(enum amp__work work) {
-    return work >= AMP__WORK_CHECK && work <= AMP__WORK_ADD;
+    return work >= AMP__WORK_CHECK && work <= AMP__WORK_ROUND_GRAD;
 }
 
 amp_status amp__place_add(struct amp__place *place, enum amp__work work, const void *owner, const amp_span *dst,
@@ -155,7 +155,8 @@ static void describe(const struct amp__place *place, enum amp__work work, struct
         [AMP__WORK_SCALE] = AMP__LIST_SCALE,            [AMP__WORK_ADD] = AMP__LIST_ADD,
         [AMP__WORK_MULTIPLY] = AMP__LIST_SCALE,         [AMP__WORK_CLAMP] = AMP__LIST_CLAMP,
         [AMP__WORK_RESTORE] = AMP__LIST_CAST,           [AMP__WORK_SHOW] = AMP__LIST_CAST,
-        [AMP__WORK_WRITE_BACK] = AMP__LIST_CAST,
+        [AMP__WORK_WRITE_BACK] = AMP__LIST_CAST,        [AMP__WORK_ROUND_GRAD] = AMP__LIST_ROUND,
+        [AMP__WORK_ROUND_FIRST] = AMP__LIST_ROUND,      [AMP__WORK_ROUND] = AMP__LIST_ROUND,
     };
     const struct amp__place_queue *queue = &place->queues[work];
     call->kind = kinds[work];
@@ -166,6 +167,7 @@ static void describe(const struct amp__place *place, enum amp__work work, struct
     call->factors[0] = work == AMP__WORK_UNSCALE ? place->args.waiting : is_looked_at(work) ? place->args.inverse
                        : work == AMP__WORK_MULTIPLY || work == AMP__WORK_CLAMP ? place->args.factor : one;
     call->factors[1] = one;
+    call->low = place->args.low;
     if (work == AMP__WORK_MERGE) call->spans[1] = queue->dst, call->spans[2] = queue->src;
     if (work == AMP__WORK_RESTORE) call->only_if = place->args.restore_if;
     if (!is_looked_at(work)) return;

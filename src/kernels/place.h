@@ -16,6 +16,7 @@ enum amp__work {
     AMP__WORK_FOLLOW,       /* dst = src */
     AMP__WORK_RECONCILE_GRAD, /* dst = src where dst rounded is not src, and where all of src is 0 */
     AMP__WORK_RECONCILE,    /* dst = src where dst rounded is not src */
+    AMP__WORK_ROUND_FIRST,  /* dst = src rounded through args.low; emulated: what was reconciled */
     AMP__WORK_SAVE,         /* dst = src */
     AMP__WORK_ASIDE,        /* dst = src */
     AMP__WORK_MERGE,        /* dst = dst + src */
@@ -24,11 +25,13 @@ enum amp__work {
     AMP__WORK_CHECK,        /* dst * args.inverse is looked at */
     AMP__WORK_SCALE,        /* dst = src * args.inverse, looked at */
     AMP__WORK_ADD,          /* dst = src * args.inverse + third, looked at; what was not finite in third is not found again */
+    AMP__WORK_ROUND_GRAD,   /* dst = src rounded through args.low, looked at; emulated */
     AMP__WORK_MULTIPLY,     /* dst = src * args.factor */
     AMP__WORK_CLAMP,        /* dst = src, within args.factor.value of 0 */
     AMP__WORK_RESTORE,      /* dst = src, if args.restore_if shows something */
     AMP__WORK_SHOW,         /* dst = src */
     AMP__WORK_WRITE_BACK,   /* dst = src */
+    AMP__WORK_ROUND,        /* dst = src rounded through args.low; emulated */
     AMP__WORKS
 };
 
@@ -52,6 +55,7 @@ struct amp__place {
         float *found;
         uint32_t *first;
         const float *restore_if;
+        amp_dtype low; /* that FP32 parameters are rounded through; for all flushes */
     } args;
     /* The owners of what was looked at since amp__place_looked_forget, in the order in which tensors are numbered. */
     const void **looked;

@@ -15,25 +15,46 @@ static uint64_t version_of(const struct amp__param *param) {
 
 static size_t bytes_of(const struct amp__param *param) { return (size_t)param->size * sizeof(float); }
 
-static void copy(const struct amp__param *param, void *dst, const void *src) {
-    if (param->size) memcpy(dst, src, bytes_of(param));
+static amp_span span_of(const struct amp__param *param, void *elements) {
+    return (amp_span){ elements, param->size, AMP_FLOAT32, 0 };
 }
 
-static void round_block(struct amp__param *param, float *block, struct amp__counts *counts) {
-    amp__round(block, block, param->size, param->emulated, counts);
+/* On a device with the next flush, as work of this kind; where there is no room to add it, it is left out. */
+static void copy(const struct amp__param *param, enum amp__work work, void *dst, const void *src) {
+    const amp_span to = span_of(param, dst), from = span_of(param, (void *)(uintptr_t)src);
+    if (param->on_device) (void)amp__param_add(param, work, &to, &from);
+    else if (param->size) memcpy(dst, src, bytes_of(param));
+}
+
+/* block := the rounded values of `from`. */
+static void round_block(struct amp__param *param, enum amp__work work, float *block, const float *from,
+                        struct amp__counts *counts) {
+    if (!param->on_device) amp__round(block, from, param->size, param->emulated, counts);
+    else copy(param, work, block, from);
     param->version = version_of(param);
+}
+
+/* On a device it is launched at once: whatever else fails, the exact values are there to go back to. */
+static amp_status set_apart(struct amp__param *param, float *block, struct amp__counts *counts) {
+    copy(param, AMP__WORK_FOLLOW, param->fp32.data, block);
+    round_block(param, AMP__WORK_ROUND, block, block, counts);
+    return param->on_device ? amp__place_flush(param->place) : AMP_OK;
 }
 
 amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool keep_master) {
     struct amp__elements now;
     struct amp__counts counts = { 0 };
     AMP_TRY(amp__param_elements(param, &now));
-    AMP_TRY(amp__host_alloc(param->host, param->size, AMP_FLOAT32, param->device, AMP_FOR_MASTER, &param->fp32));
-    copy(param, param->fp32.data, now.data);
+    AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_MASTER, &param->fp32));
     param->emulated = (uint8_t)dtype;
+    const amp_status status = set_apart(param, now.data, &counts);
+    if (status != AMP_OK) {
+        amp__param_free(param, &param->fp32);
+        param->emulated = AMP_DTYPE_DEFAULT;
+        return status;
+    }
     param->re_typed = true;
     param->has_master = keep_master;
-    round_block(param, now.data, &counts);
     param->unfit = counts.overflowed;
     return AMP_OK;
 }
@@ -41,14 +62,16 @@ amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool ke
 amp_status amp__emulated_undo(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
-    if (param->fp32.data && !param->stuck) copy(param, now.data, param->fp32.data); /* stuck: a step's values are newer */
-    amp__host_free(param->host, &param->fp32);
+    if (param->fp32.data && !param->stuck) /* stuck: a step's values are newer */
+        copy(param, AMP__WORK_WRITE_BACK, now.data, param->fp32.data);
+    if (param->on_device) AMP_TRY(amp__place_flush(param->place));
+    amp__param_free(param, &param->fp32);
     param->emulated = AMP_DTYPE_DEFAULT;
     param->re_typed = param->has_master = false;
     return AMP_OK;
 }
 
-void amp__emulated_reconcile(struct amp__param *param, float *block) {
+static void reconcile_here(const struct amp__param *param, const float *block) {
     float *master = param->fp32.data;
     enum { BLOCK = 512 };
     float rounded[BLOCK];
@@ -60,26 +83,30 @@ void amp__emulated_reconcile(struct amp__param *param, float *block) {
             if (memcmp(&rounded[i], &block[at + i], sizeof rounded[i]) && !nan) master[at + i] = block[at + i];
         }
     }
-    round_block(param, block, NULL);
+}
+
+void amp__emulated_reconcile(struct amp__param *param, float *block) {
+    if (param->on_device) copy(param, AMP__WORK_RECONCILE, param->fp32.data, block);
+    else reconcile_here(param, block);
+    round_block(param, AMP__WORK_ROUND_FIRST, block, block, NULL);
 }
 
 amp_status amp__emulated_lend(const struct amp__param *param) {
     struct amp__elements now;
     if (!param->has_master) return AMP_OK;
     AMP_TRY(amp__param_elements(param, &now));
-    copy(param, now.data, param->fp32.data);
+    copy(param, AMP__WORK_WRITE_BACK, now.data, param->fp32.data);
     return AMP_OK;
 }
 
 amp_status amp__emulated_take_back(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
-    if (param->has_master) copy(param, param->fp32.data, now.data);
-    round_block(param, now.data, NULL);
+    if (param->has_master) copy(param, AMP__WORK_FOLLOW, param->fp32.data, now.data);
+    round_block(param, AMP__WORK_ROUND, now.data, now.data, NULL);
     return AMP_OK;
 }
 
 void amp__emulated_show(struct amp__param *param, void *elements) {
-    if (param->has_master) copy(param, elements, param->fp32.data);
-    round_block(param, elements, NULL);
+    round_block(param, AMP__WORK_ROUND, elements, param->has_master ? param->fp32.data : elements, NULL);
 }

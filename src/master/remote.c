@@ -4,6 +4,7 @@
  * place, and whoever went through all parameters launches it. Blocks are freed in the order of the host's stream, by the
  * host's hook or by libamp, so that work which was put there before still finds them.
  */
+#include "kernels/round.h"
 #include "master/master.h"
 
 #include <string.h>
@@ -88,21 +89,30 @@ void amp__places_forget(struct amp__place *const *places, size_t n) {
     for (size_t i = 0; i < n; i++) amp__place_drop(places[i]);
 }
 
+/* of: the piece of the parameter, in its type; emulated ones are FP32. */
+static uint64_t unfit_of(const struct amp__param *param, const float *exact, const void *of, uint64_t n) {
+    struct amp__counts counts = { 0 };
+    if (!param->emulated) return amp__count_unfit(exact, of, n, param->dtype);
+    amp__count_widened(&counts, exact, of, n, param->emulated);
+    return counts.overflowed;
+}
+
 amp_status amp__param_count_unfit(struct amp__param *param) {
     enum { PIECE = 1 << 16 };
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
+    const size_t width = amp__dtype_size(now.dtype);
     float *exact = amp__alloc(PIECE, sizeof *exact);
-    uint16_t *low = amp__alloc(PIECE, sizeof *low);
-    amp_status status = exact && low ? AMP_OK : amp__fail_memory();
+    void *shown = amp__alloc(PIECE, width);
+    amp_status status = exact && shown ? AMP_OK : amp__fail_memory();
     param->unfit = 0;
     for (uint64_t at = 0; at < param->size && status == AMP_OK; at += PIECE) {
         const uint64_t n = param->size - at < PIECE ? param->size - at : PIECE;
         status = amp__place_out(param->place, exact, (const float *)param->fp32.data + at, n * sizeof *exact);
-        if (status == AMP_OK) status = amp__place_out(param->place, low, (const uint16_t *)now.data + at, n * sizeof *low);
-        if (status == AMP_OK) param->unfit += amp__count_unfit(exact, low, n, param->dtype);
+        if (status == AMP_OK) status = amp__place_out(param->place, shown, (const char *)now.data + at * width, n * width);
+        if (status == AMP_OK) param->unfit += unfit_of(param, exact, shown, n);
     }
     amp__free(exact);
-    amp__free(low);
+    amp__free(shown);
     return status;
 }

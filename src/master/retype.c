@@ -157,7 +157,7 @@ amp_status amp__param_restore(struct amp__param *param) {
 void amp__param_destroy(struct amp__param *param) {
     if (!param) return;
     if (param->host) {
-        if (param->emulated) amp__host_free(param->host, &param->fp32); /* ours: a restore that failed left it */
+        if (param->emulated) amp__param_free(param, &param->fp32); /* ours: a restore that failed left it */
         amp__param_free(param, &param->grad);
         amp__param_free(param, &param->first);
         amp__host_free(param->host, &param->spread);

@@ -95,6 +95,7 @@ static amp_status add_away(const struct amp__plan *plan, size_t i) {
     if (what & ADDS) AMP_TRY(amp__place_add(param->place, AMP__WORK_ADD, param, dst, fresh, &plan->stash[i]));
     else AMP_TRY(amp__place_add(param->place, AMP__WORK_SCALE, param, dst, fresh, NULL));
     if ((what & (TO_MASTER | HELD)) == TO_MASTER) AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, fresh, dst));
+    if (what & ROUNDS) AMP_TRY(amp__param_add(param, AMP__WORK_ROUND_GRAD, fresh, fresh));
     if (param->host->set_grad || !plan->skips || !param->stash.copy.data) return AMP_OK;
     /* a fixed buffer cannot be dropped: after an overflow it holds again what stood there at begin */
     const amp_span before = { param->stash.copy.data, fresh->size, param->stash.copy.dtype, 0 };
@@ -188,12 +189,14 @@ static amp_status run(struct amp__plan *plan, float inverse, float *found_inf) {
 }
 
 /* A gradient that the 16-bit type would hold, where it is emulated and no master takes the exact one. */
-static void round_emulated(const struct amp__plan *plan, float *found_inf) {
+static void round_emulated(struct amp__plan *plan, float *found_inf) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__counts counts = { 0 };
-        if (!(plan->what[i] & ROUNDS)) continue;
+        if (!(plan->what[i] & ROUNDS) || plan->what[i] & AWAY) continue;
         amp__round(plan->fresh[i].data, plan->fresh[i].data, plan->fresh[i].size, plan->entries[i].param->emulated, &counts);
-        if (counts.overflowed) *found_inf = 1.0f;
+        if (!counts.overflowed) continue;
+        plan->what[i] |= NONFINITE;
+        *found_inf = 1.0f;
     }
 }
 
@@ -291,7 +294,7 @@ static amp_status unscale(struct amp__plan *plan, float inverse, struct amp__gra
     *result = (struct amp__grads_result){ found_inf != 0.0f, NULL };
     if (!result->found_inf) return AMP_OK;
     const amp_status status = find_nonfinite(plan, &result->first_nonfinite);
-    if (plan->tainted && !result->first_nonfinite && status == AMP_OK && !(plan->all & ROUNDS)) result->found_inf = false;
+    if (plan->tainted && !result->first_nonfinite && status == AMP_OK) result->found_inf = false;
     if (plan->skips && result->found_inf) restore_fixed(plan);
     return status;
 }

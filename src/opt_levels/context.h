@@ -266,6 +266,8 @@ void amp__places_end(amp_context *context);
 static inline amp_status amp__places_flush(const amp_context *context) {
     return context->n_places ? amp__places_launch(context->places, context->n_places) : AMP_OK;
 }
+/* The place of a device; NULL: it had no parameter at amp_initialize. */
+struct amp__place *amp__place_on(const amp_context *context, amp_device device);
 /* Whose memory it is: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }. */
 amp_status amp__places_where(const amp_context *context, const void *address, amp_device *where);
 /* Once parameters were re-typed: those whose weights became infinite, counted, which takes a copy of them. */

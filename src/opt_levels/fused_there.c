@@ -113,7 +113,7 @@ static amp_status find_one(const struct amp__optimizer *optimizer, const struct 
     const amp_span elements = { now.data, now.size, now.dtype, 0 };
     spans_of(there, GRAD)[at] = grad->span;
     spans_of(there, PARAM)[at] = param->has_master ? (amp_span){ param->fp32.data, now.size, AMP_FLOAT32, 0 } : elements;
-    if (param->has_master) spans_of(there, LOW)[at] = elements;
+    if (param->has_master && !param->emulated) spans_of(there, LOW)[at] = elements;
     for (int k = 0; k < AMP__MOMENTS; k++)
         if (state->moments[k])
             spans_of(there, MOMENT + k)[at] =

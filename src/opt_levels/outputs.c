@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an op returned or wrote, brought to the type that the policy wants. */
+#include "kernels/device.h"
 #include "kernels/round.h"
 #include "opt_levels/call.h"
 
@@ -114,11 +115,41 @@ void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low
     amp__op_add_counts(op, &counts);
 }
 
+/* The same on a device: one launch, and nothing is counted, for that would be to wait. Ops may run on several threads. */
+static amp_status round_there(amp_context *context, amp_device device, const amp_span *span, amp_dtype low) {
+    struct amp__place *place = amp__place_on(context, device);
+    void *stream = NULL;
+    if (!place) return AMP_OK;
+    AMP_TRY(amp__place_stream(place, &stream));
+    const struct amp__list_call call = { .kind = AMP__LIST_ROUND, .stream = stream, .n = 1, .spans = { span, span }, .low = low };
+    amp_device_list **list = &place->queues[AMP__WORK_ROUND].measured; /* not needed otherwise */
+    pthread_mutex_lock(&context->lock);
+    amp_status status = *list ? AMP_OK : amp_device_list_open(place->device, list);
+    if (status == AMP_OK) status = amp__device_run(*list, &call, "rounding what an op wrote");
+    pthread_mutex_unlock(&context->lock);
+    return status;
+}
+
+static bool is_there(const amp_host *host, void *tensor, amp_device *device, amp_span *span) {
+    struct amp__elements now;
+    if (!host->view || amp__host_find(host, tensor, "an output", &now) != AMP_OK) return false;
+    *device = now.device;
+    *span = (amp_span){ now.data, now.size, now.dtype, 0 };
+    return now.device.type == AMP__DEVICE_CUDA && now.dtype == AMP_FLOAT32 && !now.strides;
+}
+
 /* An output under a handle of the caller's keeps that handle: its elements are rounded where they are. */
 void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low) {
     struct amp__counts counts = { 0 };
+    amp_device device;
+    amp_span span;
     uint64_t size;
     float *elements = tensor ? fp32_elements(op->host, tensor, &size) : NULL;
+    if (!elements && tensor && op->context->n_places && is_there(op->host, tensor, &device, &span)) {
+        const amp_status status = round_there(op->context, device, &span, low);
+        if (status != AMP_OK) amp__keep_error(op->context, amp__fail_prefix(status, "op %s: its result", op->name));
+        return;
+    }
     if (!elements) return;
     amp__round(elements, elements, size, low, &counts);
     amp__op_add_counts(op, &counts);

@@ -12,9 +12,6 @@ static amp_status open_place(amp_context *context, const struct amp__param *para
     AMP_RETURN_IF(!param->host->current_stream, AMP_ERR_MISSING_HOOK,
                   "%s is in the memory of CUDA device %d, which needs the hook current_stream of amp_host: libamp works on the "
                   "stream that the host works on", param->name, (int)param->device.id);
-    AMP_RETURN_IF(context->properties.emulate, AMP_ERR_UNSUPPORTED,
-                  "%s is in the memory of CUDA device %d, and emulate rounds in the CPU's: a GPU has the types themselves",
-                  param->name, (int)param->device.id);
     AMP_RETURN_IF(context->brackets, AMP_ERR_UNSUPPORTED,
                   "%s is on a device that had no parameter at amp_initialize: initialise again with all of them", param->name);
     void *grown = amp__grow(context->places, context->n_places, context->n_places + 1, sizeof(struct amp__place *));
@@ -22,6 +19,12 @@ static amp_status open_place(amp_context *context, const struct amp__param *para
     context->places = grown;
     const amp_status status = amp__place_open(param->device, param->host->current_stream, param->host->self, out);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
+    (*out)->args.low = context->properties.cast_model_type;
+    if (context->properties.emulate && !AMP__BACKEND_HAS((*out)->backend, where)) { /* it came with the kernel that rounds */
+        amp__place_close(*out);
+        return amp__fail(AMP_ERR_BACKEND, "libamp_cuda.so is older than emulation on a device. Install the one of libamp %s.",
+                         amp_version());
+    }
     context->places[context->n_places++] = *out;
     if (AMP__BACKEND_HAS((*out)->backend, where)) context->cuda = (*out)->backend;
     context->plan.places = context->places;
@@ -29,14 +32,18 @@ static amp_status open_place(amp_context *context, const struct amp__param *para
     return AMP_OK;
 }
 
+struct amp__place *amp__place_on(const amp_context *context, amp_device device) {
+    for (size_t i = 0; i < context->n_places; i++)
+        if (context->places[i]->device.id == device.id) return context->places[i];
+    return NULL;
+}
+
 amp_status amp__place_param(amp_context *context, struct amp__param *param) {
-    struct amp__place *place = NULL;
+    struct amp__place *place = amp__place_on(context, param->device);
     AMP_RETURN_IF(context->skips && param->device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
                   "%s is in the CPU's memory, and all parameters so far are on a device, where the loss scalers are too: "
                   "initialise again with all of them", param->name);
     if (param->device.type != AMP__DEVICE_CUDA || !context->properties.enabled) return AMP_OK;
-    for (size_t i = 0; i < context->n_places; i++)
-        if (context->places[i]->device.id == param->device.id) place = context->places[i];
     if (!place) AMP_TRY(open_place(context, param, &place));
     param->place = place;
     param->on_device = true;

@@ -14,8 +14,7 @@ static amp_factor inverse_of(const struct amp__bracket *bracket) {
 }
 
 static amp_status find_place(const amp_context *context, amp_device device, struct amp__place **out) {
-    for (size_t i = 0; i < context->n_places; i++)
-        if (context->places[i]->device.id == device.id) *out = context->places[i];
+    *out = amp__place_on(context, device);
     AMP_RETURN_IF(!*out, AMP_ERR_UNSUPPORTED,
                   "amp_unscale: the tensors are in the memory of CUDA device %d, where no parameter was at amp_initialize: use "
                   "amp_device_scale, with AMP_FACTOR_INVERSE of the scale that amp_scale_loss_begin tells", (int)device.id);

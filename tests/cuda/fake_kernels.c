@@ -58,10 +58,19 @@ static uint32_t clamp_fn(const struct cuda_tensor *t, const struct cuda_place *a
     cuda_clamp_group(t, at, *(const float *)limit);
     return 0;
 }
-static uint32_t reconcile_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *norms, double sums[2]) {
+struct reconciliation {
+    const float *norms;
+    uint32_t low;
+};
+static uint32_t reconcile_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given, double sums[2]) {
+    const struct reconciliation *r = given;
     (void)sums;
-    cuda_reconcile_group(t, at, norms && ((const float *)norms)[emulated_tensor] == 0.0f);
+    cuda_reconcile_group(t, at, r->norms && r->norms[emulated_tensor] == 0.0f, r->low);
     return 0;
+}
+static uint32_t round_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *low, double sums[2]) {
+    (void)sums;
+    return cuda_round_group(t, at, *(const uint32_t *)low);
 }
 
 /* What a launch was given, kept until it runs. */
@@ -73,6 +82,7 @@ struct call {
     double *sums, *tensor_sums;
     float *norms, *norm;
     uint32_t *ticket;
+    uint32_t low;
 };
 
 static void report(const struct cuda_found *found, uint32_t nonfinite) {
@@ -87,7 +97,12 @@ static void run_cast(const void *given) {
 }
 static void run_reconcile(const void *given) {
     const struct call *c = given;
-    (void)emulate_table(&c->table, 2, reconcile_fn, c->flag, NULL);
+    const struct reconciliation r = { c->flag, c->low };
+    (void)emulate_table(&c->table, 2, reconcile_fn, &r, NULL);
+}
+static void run_round(const void *given) {
+    const struct call *c = given;
+    report(&c->found, emulate_table(&c->table, 2, round_fn, &c->low, NULL));
 }
 static void run_clamp(const void *given) {
     const struct call *c = given;
@@ -132,9 +147,14 @@ cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_i
     const struct call c = { .table = *table, .flag = only_if };
     return launch(table->n_chunks, stream, run_cast, &c, sizeof c);
 }
-cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, cudaStream_t stream) {
-    const struct call c = { .table = *table, .flag = norms };
+cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, uint32_t low, cudaStream_t stream) {
+    const struct call c = { .table = *table, .flag = norms, .low = low };
     return launch(table->n_chunks, stream, run_reconcile, &c, sizeof c);
+}
+cudaError_t cuda_launch_round(const struct cuda_table *table, uint32_t low, const struct cuda_found *found,
+                              cudaStream_t stream) {
+    const struct call c = { .table = *table, .found = *found, .low = low };
+    return launch(table->n_chunks, stream, run_round, &c, sizeof c);
 }
 cudaError_t cuda_launch_clamp(const struct cuda_table *table, float limit, cudaStream_t stream) {
     const struct call c = { .table = *table, .a = { NULL, limit, CUDA_AS_IT_IS } };

@@ -135,6 +135,51 @@ START_TEST(test_scale) {
 }
 END_TEST
 
+/* ---- emulation of ops ---- */
+
+static void (*touch_slot)(void *);
+static void touch(void *x) { ((struct tensor *)x)->version++; }
+
+static amp_status no_cast(void *self, void *tensor, amp_dtype to, void **out) {
+    (void)self, (void)tensor, (void)to, (void)out;
+    return AMP_ERR_HOST_FAILED;
+}
+
+/* What an op wrote into a tensor on a device is rounded there, in one launch. */
+START_TEST(test_emulated_op) {
+    const int i = 3;
+    static float expected[ELEMENTS], found[ELEMENTS];
+    static uint16_t low[ELEMENTS];
+    struct host *host = host_new(false, false, false, STEP_FUSED);
+    struct tensor *tensor = &host->params[i];
+    amp_model *model = &host->model;
+    amp_config config = AMP_CONFIG_INIT;
+    amp_context *context = NULL;
+    amp_op op = AMP_OP_INIT;
+    config.level = _i ? AMP_O4 : AMP_O1, config.emulate = AMP_ON;
+    host->hooks.dtype = NULL, host->hooks.cast = no_cast, host->hooks.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
+    touch_slot = touch;
+    op.name = "touch_", op.schema = "touch_(Tensor(a!) x) -> void", op.slot = (amp_fn *)(void *)&touch_slot, op.op_class = AMP_LOWER;
+    model->ops = &op, model->n_ops = 1;
+    ck_assert_msg(amp_initialize_many(&model, 1, NULL, 0, &config, &context) == AMP_OK, "%s", amp_last_error());
+    const amp_dtype type = _i ? AMP_BFLOAT16 : AMP_FLOAT16;
+    const size_t n = (size_t)tensor->size;
+    memory_out(false, expected, tensor->data, n * sizeof *expected);
+    const amp_span wide = { expected, n, AMP_FLOAT32, 0 }, narrow = { low, n, type, 0 };
+    ck_assert_int_eq(amp_cast_list(&narrow, &wide, 1), AMP_OK);
+    ck_assert_int_eq(amp_cast_list(&wide, &narrow, 1), AMP_OK);
+    const int launches = device.fake ? device.fake->launches : 0;
+    touch_slot(tensor);
+    if (device.fake) ck_assert_int_eq(device.fake->launches, launches + 1);
+    ck_assert_msg(amp_check(context) == AMP_OK, "%s", amp_last_error());
+    memory_out(false, found, tensor->data, n * sizeof *found);
+    ck_assert(!memcmp(found, expected, n * sizeof *found));
+    ck_assert_int_eq(amp_shutdown(context), AMP_OK);
+    ck_assert(touch_slot == touch);
+    host_free(host);
+}
+END_TEST
+
 /* ---- addresses that are not what the host says ---- */
 
 static void (*product_slot)(float *, const float *, int32_t);
@@ -209,6 +254,7 @@ Suite *suite_host_calls(void) {
     tcase_add_test(tcase, test_unscale_in_a_row);
     tcase_add_test(tcase, test_unscale_refused);
     tcase_add_loop_test(tcase, test_scale, 0, 2);
+    tcase_add_loop_test(tcase, test_emulated_op, 0, 2);
     tcase_add_loop_test(tcase, test_raw_buffers, 0, 2);
     tcase_add_test(tcase, test_forgotten_device);
     suite_add_tcase(suite, tcase);

@@ -14,7 +14,8 @@
 
 enum { ITERATIONS = 24, ELEMENTS = 8192, LOSSES = 2 };
 enum memories { ON_CPU, ONE, MIXED, TWO, TWO_MIXED };
-enum { DELAYS = 1, CANCELS = 2, RANKS = 4, LATE = 8, CLIPS = 16, TWO_GROUPS = 32, FIXED = 64, UNCHECKED = 128 };
+enum { DELAYS = 1, CANCELS = 2, RANKS = 4, LATE = 8, CLIPS = 16, TWO_GROUPS = 32, FIXED = 64, UNCHECKED = 128,
+       EMULATES = 256, KNOWS = 512, DYNAMIC = 1024 };
 
 struct kind {
     amp_optim_kind rule;
@@ -65,6 +66,8 @@ static amp_context *initialize(struct host *host, const struct kind *kind) {
     config.level = kind->level;
     config.num_losses = (uint32_t)kind->losses;
     config.window = 4;
+    if (kind->how & DYNAMIC) config.loss_scale = AMP_DYNAMIC;
+    if (kind->how & EMULATES) config.emulate = AMP_ON, host->hooks.swap_data = NULL;
     choose_rules(host, kind);
     if (kind->how & RANKS) host->hooks.reduce = reduce, optimizer->flags |= AMP_OPTIMIZER_SHARDED;
     if (kind->how & LATE) model->n_params = optimizer->n_params = HOST_PARAMS - 1;
@@ -77,7 +80,9 @@ static void bracket(struct host *host, amp_context *context, const struct kind *
     amp_optimizer *optimizer = &host->optimizer;
     const bool last = k + 1 >= kind->brackets;
     const uint32_t flags = last ? 0 : kind->how & DELAYS ? AMP_DELAY_UNSCALE : kind->how & UNCHECKED ? AMP_DELAY_OVERFLOW_CHECK : 0;
-    host_set_targets(host, (iteration + k) % 7 == 3 ? INFINITY : (iteration + 2 * k) % 11 == 5 ? 1e36f : 0.25f);
+    /* 1e36: the scale makes it infinite; 1e5: fp16 does */
+    host_set_targets(host, (iteration + k) % 7 == 3 ? INFINITY : (iteration + 2 * k) % 11 == 5 ? 1e36f :
+                     (iteration + k) % 13 == 6 ? 1e5f : 0.25f);
     ck_assert_msg(amp_scale_loss_begin_many(context, &optimizer, 1, (uint32_t)(k % kind->losses), flags, &host->loss, &scaled) == AMP_OK,
                   "%s", amp_last_error());
     host_backward(host, scaled.loss, 1.0f);
@@ -93,7 +98,7 @@ static void iterate(struct host *host, amp_context *context, const struct kind *
     for (int k = 0; k < kind->brackets; k++) bracket(host, context, kind, k);
     if (kind->how & CLIPS && i % 4 == 1) ck_assert_int_eq(amp_clip_grad_norm(&host->optimizer, 2.0f, NULL), AMP_OK);
     if (kind->how & CLIPS && i % 4 == 3) ck_assert_int_eq(amp_clip_grad_value(&host->optimizer, 0.0625f), AMP_OK);
-    ck_assert_msg(amp_fused_step(&host->optimizer, NULL) == AMP_OK, "%s", amp_last_error());
+    host_step(host, kind->how & KNOWS ? STEP_KNOWS : STEP_FUSED);
 }
 
 struct result {
@@ -102,7 +107,7 @@ struct result {
 };
 
 static void train(const struct kind *kind, enum memories memories, struct result *result) {
-    struct host *host = make(kind, memories, STEP_FUSED);
+    struct host *host = make(kind, memories, kind->how & KNOWS ? STEP_KNOWS : STEP_FUSED);
     amp_context *context = initialize(host, kind);
     for (int i = 0; i < ITERATIONS; i++) iterate(host, context, kind, i);
     host_clear(host);
@@ -203,6 +208,30 @@ static const struct kind late[] = {
 START_TEST(test_late_parameters) { (void)here_and_there(&late[_i % 3], _i / 3 ? TWO : ONE, 0.0f); }
 END_TEST
 
+/* Emulation: the parameters stay FP32 and hold what 16 bits would; nothing is put under the host's handles. */
+static const struct kind emulated[] = {
+    { AMP_OPTIM_ADAM, 0, AMP_O1, 1, 1, EMULATES },
+    { AMP_OPTIM_ADAM, 0, AMP_O2, 1, 2, EMULATES },
+    { AMP_OPTIM_SGD, 0, AMP_O2, 2, 2, EMULATES | FIXED },
+    { AMP_OPTIM_SGD, 0, AMP_O3, 1, 1, EMULATES },
+    { AMP_OPTIM_SGD, 0, AMP_O5, 1, 1, EMULATES | TWO_GROUPS },
+    { AMP_OPTIM_SGD, 0, AMP_O2, 1, 1, EMULATES | KNOWS },
+    { AMP_OPTIM_SGD, 0, AMP_O3, 1, 2, EMULATES | KNOWS },
+    { AMP_OPTIM_ADAM, 0, AMP_O3, 1, 1, EMULATES | DYNAMIC },
+    { AMP_OPTIM_SGD, 0, AMP_O3, 1, 3, EMULATES | KNOWS | DYNAMIC },
+    { AMP_OPTIM_SGD, 0, AMP_O3, 2, 2, EMULATES | DYNAMIC | FIXED },
+    { AMP_OPTIM_ADAM, 0, AMP_O2, 1, 1, EMULATES | LATE },
+};
+enum { N_EMULATED = sizeof emulated / sizeof *emulated };
+
+START_TEST(test_emulated) {
+    const enum memories memories = (enum memories)(ONE + _i / N_EMULATED);
+    const struct kind *kind = &emulated[_i % N_EMULATED];
+    if (kind->how & LATE && memories != ONE && memories != TWO) return; /* it would come to another memory */
+    (void)here_and_there(kind, memories, 0.0f);
+}
+END_TEST
+
 /* One that lies elsewhere than all before it is refused, and nothing of it stays. */
 START_TEST(test_late_parameter_elsewhere) {
     const struct kind kind = { AMP_OPTIM_ADAM, 0, AMP_O2, 1, 1, LATE };
@@ -223,7 +252,9 @@ END_TEST
 
 /* Saved in any memory, the file is the CPU's, to the last byte; it loads into any other, and both go on alike. */
 START_TEST(test_checkpoints_anywhere) {
-    const struct kind kind = { AMP_OPTIM_ADAM, 0, _i / 4 ? AMP_O2 : AMP_O1, 2, 2, TWO_GROUPS };
+    const struct kind kinds[] = { { AMP_OPTIM_ADAM, 0, AMP_O1, 2, 2, TWO_GROUPS }, { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, TWO_GROUPS },
+                                  { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, EMULATES }, { AMP_OPTIM_SGD, 0, AMP_O3, 1, 1, EMULATES } };
+    const struct kind kind = kinds[_i / 4];
     const enum memories memories = (enum memories)(ONE + _i % 4);
     static char of_cpu[1 << 18], state[sizeof of_cpu];
     static float first[ELEMENTS], second[ELEMENTS];
@@ -264,7 +295,8 @@ Suite *suite_host_rules(void) {
     tcase_add_loop_test(tcase, test_brackets, 0, 4 * N_BRACKETS);
     tcase_add_loop_test(tcase, test_late_parameters, 0, 6);
     tcase_add_test(tcase, test_late_parameter_elsewhere);
-    tcase_add_loop_test(tcase, test_checkpoints_anywhere, 0, 8);
+    tcase_add_loop_test(tcase, test_emulated, 0, 4 * N_EMULATED);
+    tcase_add_loop_test(tcase, test_checkpoints_anywhere, 0, 16);
     suite_add_tcase(suite, tcase);
     return suite;
 }

@@ -157,7 +157,7 @@ static amp_status run_elementwise(const struct cuda_run *run, const struct amp__
     static const uint8_t n_spans[] = {
         [AMP__LIST_CAST] = 2, [AMP__LIST_ZERO] = 1, [AMP__LIST_SCALE] = 2, [AMP__LIST_AXPBY] = 3, [AMP__LIST_RECONCILE] = 2,
         [AMP__LIST_ADD] = 3,
-        [AMP__LIST_CLAMP] = 2,
+        [AMP__LIST_CLAMP] = 2, [AMP__LIST_ROUND] = 2,
     };
     const struct cuda_found found = found_of(call);
     const struct cuda_factor a = factor_of(&call->factors[0]), b = factor_of(&call->factors[1]);
@@ -165,7 +165,8 @@ static amp_status run_elementwise(const struct cuda_run *run, const struct amp__
     TRY(cuda_use_plan(run, CUDA_PLAN_CALL, call->spans, n_spans[call->kind], call->n, &table));
     switch (call->kind) {
     case AMP__LIST_CAST: return cuda_explain(cuda_launch_cast(&table, call->only_if, run->stream));
-    case AMP__LIST_RECONCILE: return cuda_explain(cuda_launch_reconcile(&table, call->norms, run->stream));
+    case AMP__LIST_RECONCILE: return cuda_explain(cuda_launch_reconcile(&table, call->norms, (uint32_t)call->low, run->stream));
+    case AMP__LIST_ROUND: return cuda_explain(cuda_launch_round(&table, (uint32_t)call->low, &found, run->stream));
     case AMP__LIST_ADD: return cuda_explain(cuda_launch_add(&table, &a, &b, &found, run->stream));
     case AMP__LIST_CLAMP: return cuda_explain(cuda_launch_clamp(&table, call->factors[0].value, run->stream));
     case AMP__LIST_ZERO: return cuda_explain(cuda_launch_zero(&table, run->stream));

@@ -20,8 +20,12 @@ extern "C" {
 cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_if, cudaStream_t stream);
 /* dst, src. */
 cudaError_t cuda_launch_clamp(const struct cuda_table *table, float limit, cudaStream_t stream);
-/* master, parameter. norms may be NULL: where a tensor's is 0, all of it is taken from the parameter. */
-cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, cudaStream_t stream);
+/* master, parameter. norms may be NULL: where a tensor's is 0, all of it is taken from the parameter. low: where the parameter is
+ * FP32, the type that it is rounded to. */
+cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, uint32_t low, cudaStream_t stream);
+/* dst, src, both FP32. low: fp16 or bf16. */
+cudaError_t cuda_launch_round(const struct cuda_table *table, uint32_t low, const struct cuda_found *found,
+                              cudaStream_t stream);
 /* dst */
 cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream);
 /* dst, src. */

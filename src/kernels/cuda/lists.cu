@@ -28,11 +28,20 @@ KERNEL(kernel_cast)(const struct cuda_table table, const float *only_if) {
     }
 }
 
-KERNEL(kernel_reconcile)(const struct cuda_table table, const float *norms) {
+KERNEL(kernel_reconcile)(const struct cuda_table table, const float *norms, uint32_t low) {
     FOR_GROUPS(2) {
         const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
-        cuda_reconcile_group(&t, &at, norms && norms[chunk.tensor] == 0.0f);
+        cuda_reconcile_group(&t, &at, norms && norms[chunk.tensor] == 0.0f, low);
     }
+}
+
+KERNEL(kernel_round)(const struct cuda_table table, uint32_t low, const struct cuda_found found) {
+    uint32_t nonfinite = 0;
+    FOR_GROUPS(2) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        nonfinite |= cuda_round_group(&t, &at, low);
+    }
+    report(found, chunk.tensor, nonfinite);
 }
 
 KERNEL(kernel_clamp)(const struct cuda_table table, float limit) {
@@ -133,8 +142,13 @@ cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_i
     return launch(kernel_cast, table->n_chunks, stream, *table, only_if);
 }
 
-cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, cudaStream_t stream) {
-    return launch(kernel_reconcile, table->n_chunks, stream, *table, norms);
+cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, uint32_t low, cudaStream_t stream) {
+    return launch(kernel_reconcile, table->n_chunks, stream, *table, norms, low);
+}
+
+cudaError_t cuda_launch_round(const struct cuda_table *table, uint32_t low, const struct cuda_found *found,
+                              cudaStream_t stream) {
+    return launch(kernel_round, table->n_chunks, stream, *table, low, *found);
 }
 
 cudaError_t cuda_launch_clamp(const struct cuda_table *table, float limit, cudaStream_t stream) {

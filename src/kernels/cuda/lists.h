@@ -139,21 +139,37 @@ CUDA_BOTH void cuda_clamp_group(const struct cuda_tensor *t, const struct cuda_p
     (void)cuda_store_f32(v, t, 0, at);
 }
 
-/* Span 0, FP32, keeps what is rounded to span 1, of 16 bits, and takes the rest from there; all of it if `all`. Any NaN is
- * any other. */
-CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cuda_place *at, int all) {
-    const uint32_t type = CUDA_TYPE(t->shape, 1);
-    const uint16_t infinity = type == AMP_FLOAT16 ? 0x7c00 : 0x7f80;
+CUDA_BOTH float cuda_rounded(uint32_t low, float value) { return cuda_low_to_f32(low, cuda_f32_to_low(low, value)); }
+CUDA_BOTH int cuda_same(float a, float b) {
+    return amp__f32_bits(a) == amp__f32_bits(b) || (a != a && b != b);
+}
+
+/* Span 0, FP32, keeps what is rounded to span 1 and takes the rest from there; all of it if `all`. Any NaN is any other. Span 1
+ * is of 16 bits, or holds in FP32 what the type `low` would. */
+CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cuda_place *at, int all, uint32_t low) {
+    const uint32_t type = CUDA_TYPE(t->shape, 1) == AMP_FLOAT32 ? low : CUDA_TYPE(t->shape, 1);
     float exact[CUDA_GROUP], shown[CUDA_GROUP];
     cuda_load_f32(exact, t, 0, at);
     cuda_load_f32(shown, t, 1, at);
     CUDA_UNROLL
-    for (int i = 0; i < CUDA_GROUP; i++) {
-        const uint16_t a = cuda_f32_to_low(type, exact[i]), b = cuda_f32_to_low(type, shown[i]);
-        const int same = a == b || ((a & 0x7fff) > infinity && (b & 0x7fff) > infinity);
-        if (all || !same) exact[i] = shown[i];
-    }
+    for (int i = 0; i < CUDA_GROUP; i++)
+        if (all || !cuda_same(cuda_rounded(type, exact[i]), shown[i])) exact[i] = shown[i];
     (void)cuda_store_f32(exact, t, 0, at);
+}
+
+/* dst := src rounded through the 16-bit type `low`; both FP32. Reports what was finite and is not. */
+CUDA_BOTH uint32_t cuda_round_group(const struct cuda_tensor *t, const struct cuda_place *at, uint32_t low) {
+    uint32_t nonfinite = 0;
+    float v[CUDA_GROUP];
+    cuda_load_f32(v, t, 1, at);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) {
+        const float exact = v[i];
+        v[i] = cuda_rounded(low, exact);
+        nonfinite |= cuda_nonfinite_f32(v[i]) & ~cuda_nonfinite_f32(exact);
+    }
+    (void)cuda_store_f32(v, t, 0, at);
+    return nonfinite;
 }
 
 /* +0 has no bit set in any type. */
