@@ -88,7 +88,7 @@ python_make() {
         torch=''
     fi
     # shellcheck disable=SC2086 # lists
-    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input \
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-compile \
         $python_needs $numpy $torch >>"$log" 2>&1; then
         python_failed "packages could not be installed; is there a network?"
     fi

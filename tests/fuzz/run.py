@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one fuzzer for AMP_FUZZ_SECONDS (default 30) on its corpus: run.py FUZZER CORPUS FOLDER
+"""Runs one fuzzer for AMP_FUZZ_SECONDS (default 20) on its corpus: run.py FUZZER CORPUS FOLDER
 
 New inputs stay in FOLDER/new, where the next run goes on; what fails is FOLDER/crash-... and fails this test."""
 
@@ -12,7 +12,7 @@ import sys
 
 def main():
     fuzzer, corpus, folder = sys.argv[1:]
-    seconds = os.environ.get("AMP_FUZZ_SECONDS") or "30"
+    seconds = os.environ.get("AMP_FUZZ_SECONDS") or "20"
     if not seconds.isdecimal():
         print(f"1..1\nnot ok 1 - AMP_FUZZ_SECONDS is '{seconds}', which is no number of seconds")
         return 1

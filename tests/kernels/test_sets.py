@@ -58,20 +58,20 @@ class Tap:
 
 def main():
     program, tap = sys.argv[1], Tap()
+    instrumented = len(sys.argv) > 3
     for name in ["none", *(name for name in sys.argv[2].split(",") if name != "none")]:
         why = missing(name)
         if why:
             tap.skip(f"set {name}", why)
             continue
-        for suite in ["lists", "matmul", "threads"]:
+        for suite in ["lists", "threads"] if instrumented else ["lists", "matmul", "threads"]: # a minute for each matmul
             tap.point(f"set {name}: {suite}", *run([program], suite, AMP_CPU_MASK=name))
     emulator = shutil.which("qemu-x86_64")
-    instrumented = len(sys.argv) > 3  # a sanitizer's shadow memory and an emulator are gigabytes and minutes
     for cpu in PROCESSORS if platform.machine() == "x86_64" else []:
         if not emulator:
             tap.skip(f"processor {cpu}", "there is no qemu-x86_64")
             continue
-        if instrumented:
+        if instrumented: # shadow memory and an emulator are gigabytes and minutes
             tap.skip(f"processor {cpu}", "a build with " + sys.argv[3] + " does not run under an emulator")
             continue
         for suite in ["lists", "cpu"]:

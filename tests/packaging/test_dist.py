@@ -47,10 +47,10 @@ def main():
             for name in ("README.md", "LICENSE", "include/amp.h", "examples/data", "tools/demo", "tools/test"):
                 expect((tree / name).exists(), f"{name} is missing")
             expect(os.access(tree / "tools" / "demo", os.X_OK), "tools/demo is not executable")
-        with tap.test("the tarball configures and builds"):
-            setup(folder / "again", tree, *QUICK, "-Dtests=enabled", "-Dexamples=disabled", "-Dgpu_archs=90")
-            run("meson", "compile", "-C", folder / "again")
-        with tap.test("suites lint and abi pass from the tarball"):
+        with tap.test("the tarball configures: Meson misses no file"):
+            setup(folder / "again", tree, *QUICK, "-Dtests=enabled", "-Dexamples=enabled", "-Dgpu_archs=90")
+        with tap.test("the library and the suites lint and abi build and pass from the tarball"): # what they need, no more
+            run("meson", "compile", "-C", folder / "again", "amp:shared_library")
             run("meson", "test", "-C", folder / "again", "--suite", "lint", "--suite", "abi", "--print-errorlogs")
     tap.done()
 
