@@ -18,6 +18,11 @@ static amp_dtype from_host(mt_dtype dtype) {
     }
 }
 
+/* DLPack's numbers. minitape uses the first GPU. */
+enum { CPU = 1, CUDA = 2 };
+
+static amp_device to_device(mt_device device) { return (amp_device){ device == MT_CUDA ? CUDA : CPU, 0 }; }
+
 /* ---- hooks: what libamp asks of a tensor ---- */
 
 /* DLPack's codes; shape as int64, which minitape keeps as int. One thread trains here, so a static copy will do. */
@@ -27,7 +32,7 @@ static amp_status view(void *self, void *handle, amp_tensor_view *out) {
     (void)self;
     for (int i = 0; i < tensor->ndim; i++) shape[i] = tensor->shape[i];
     out->data = tensor->storage->data;
-    out->device.type = 1; /* CPU */
+    out->device = to_device(tensor->storage->device);
     out->ndim = tensor->ndim;
     out->dtype.code = tensor->dtype == MT_I32 ? 0 : tensor->dtype == MT_BF16 ? 4 : 2;
     out->dtype.bits = (uint8_t)(8 * mt_dtype_size(tensor->dtype));
@@ -101,13 +106,26 @@ static amp_status scale(void *self, void *loss, float factor, void **out) {
     return *out ? AMP_OK : AMP_ERR_HOST_FAILED;
 }
 
+/* The factor is on the device; nobody waits for it. */
+static amp_status scale_by(void *self, void *loss, const float *factor, void **out) {
+    (void)self;
+    *out = mt_scale_by(loss, factor);
+    return *out ? AMP_OK : AMP_ERR_HOST_FAILED;
+}
+
+/* minitape has one stream, and frees memory in its order. */
+static amp_status current_stream(void *self, amp_device device, void **stream) {
+    (void)self;
+    *stream = device.type == CUDA ? mt_device_stream(MT_CUDA) : NULL;
+    return *stream ? AMP_OK : AMP_ERR_HOST_FAILED;
+}
+
 static amp_status alloc_block(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *out) {
     static const mt_category categories[] = { [AMP_FOR_PARAMETER] = MT_MEM_PARAMETER,
                                               [AMP_FOR_MASTER] = MT_MEM_OTHER,
                                               [AMP_FOR_GRADIENT] = MT_MEM_GRADIENT };
-    mt_storage *block = mt_storage_new((size_t)bytes, categories[purpose]);
+    mt_storage *block = mt_storage_new_on(device.type == CUDA ? MT_CUDA : MT_CPU, (size_t)bytes, categories[purpose]);
     (void)self;
-    (void)device;
     if (!block) return AMP_ERR_NO_MEMORY;
     out->data = block->data;
     out->owner = block;
@@ -187,9 +205,19 @@ static void describe_host(amp_host *host, struct adapter *adapter) {
     host->set_grad = set_grad;
     host->swap_data = swap_data;
     host->scale = scale;
+    host->scale_by = scale_by;
+    host->current_stream = current_stream;
     host->alloc = alloc_block;
     host->free = free_block;
     host->event = event;
+}
+
+/* On a device minitape's step takes a pointer to found_inf and skips there: its slot stays as it is, and adapter_step gets
+ * the pointer. So no step waits for the device. */
+static void skip_there(struct adapter *adapter) {
+    adapter->optimizer.flags |= AMP_OPTIMIZER_SKIPS_ON_DEVICE;
+    adapter->optimizer.steps = NULL;
+    adapter->optimizer.n_steps = 0;
 }
 
 void adapter_init(struct adapter *adapter, struct net *net, mt_optimizer *optimizer,
@@ -223,4 +251,17 @@ void adapter_init(struct adapter *adapter, struct net *net, mt_optimizer *optimi
     adapter->zero_grad = op("zero_grad", "zero_grad(pointer self) -> void", &optimizer->zero_grad);
     adapter->optimizer.zero_grads = &adapter->zero_grad;
     adapter->optimizer.n_zero_grads = 1;
+    if (adapter->trained[0]->storage->device != MT_CPU) skip_there(adapter);
+}
+
+amp_status adapter_step(struct adapter *adapter, mt_optimizer *optimizer) {
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    const amp_status status = amp_step_begin(&adapter->optimizer, &info);
+    int steps = 0;
+    if (status != AMP_OK) return status;
+    optimizer->found_inf = info.action == AMP_STEP_ON_DEVICE ? info.found_inf : NULL;
+    if (info.action != AMP_SKIP) steps = optimizer->step(optimizer);
+    optimizer->found_inf = NULL;
+    const amp_status ended = amp_step_end(&adapter->optimizer);
+    return steps < 0 ? AMP_ERR_HOST_FAILED : ended;
 }

@@ -17,6 +17,7 @@ static int multiply(const mt_product *p) {
     g.a_dtype = g.b_dtype = g.c_dtype = g.d_dtype = type_of(p->dtype);
     g.a = p->a, g.b = p->b, g.d = p->d;
     if (p->add) g.c = p->d, g.beta = 1.0F;
+    if (p->device == MT_CUDA) g.device.type = 2, g.stream = p->stream; /* kDLCUDA, the first one */
     return amp_matmul(&g) == AMP_OK ? 0 : -1;
 }
 

@@ -26,6 +26,7 @@ static int read_number(const struct spec *spec, const char *text, void *field);
 static int read_loss_scale(const struct spec *spec, const char *text, void *field);
 static int read_switch(const struct spec *spec, const char *text, void *field);
 static int read_optimizer(const struct spec *spec, const char *text, void *field);
+static int read_device(const struct spec *spec, const char *text, void *field);
 static int read_text(const struct spec *spec, const char *text, void *field);
 
 #define FIELD(name) offsetof(struct options, name)
@@ -56,6 +57,8 @@ static const struct spec specs[] = {
     { "--keep-batchnorm-fp32", "on|off", read_switch, FIELD(keep_batchnorm_fp32), 0, 0, "on or off",
       "default: the level's", 1 },
     { "--master-weights", "on|off", read_switch, FIELD(master_weights), 0, 0, "on or off", "default: the level's", 1 },
+    { "--device", "NAME", read_device, FIELD(device), 0, 0, "cpu or cuda",
+      "cpu (default), or cuda: the first NVIDIA GPU, by the framework's own kernels and cuBLASLt", 0 },
     { "--gate", NULL, NULL, FIELD(gate), 0, 0, NULL,
       "measure what 16 bits gain here, and run in FP32 what would be slower", 1 },
     { "--host-kernels", NULL, NULL, FIELD(host_kernels), 0, 0, NULL,
@@ -159,6 +162,15 @@ static int read_optimizer(const struct spec *spec, const char *text, void *field
     return read_choice(text, names, RUN_SGD, field);
 }
 
+static int read_device(const struct spec *spec, const char *text, void *field) {
+    static const char *const names[2] = { "cpu", "cuda" };
+    int value = MT_CPU;
+    (void)spec;
+    if (!read_choice(text, names, MT_CPU, &value)) return 0;
+    *(mt_device *)field = (mt_device)value;
+    return 1;
+}
+
 static int read_text(const struct spec *spec, const char *text, void *field) {
     (void)spec;
     *(const char **)field = text;
@@ -244,6 +256,7 @@ struct run_setup options_setup(const struct options *options, int level, int see
                                .seed = (uint64_t)(options->seed + seed),
                                .loss_multiplier = options->loss_multiplier,
                                .host_kernels = options->host_kernels,
+                               .device = options->device,
                                .gate = options->gate };
     setup.config.level = options->levels[level];
     setup.config.keep_batchnorm_fp32 = options->keep_batchnorm_fp32;

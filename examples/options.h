@@ -16,6 +16,7 @@ struct options {
     double lr, loss_multiplier;
     double loss_scale, init_scale, max_scale;
     int keep_batchnorm_fp32, master_weights; /* amp_switch */
+    mt_device device;
     int ops, json, quiet, sweep, help, gate, host_kernels;
     const char *output, *data;
 };

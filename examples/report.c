@@ -111,7 +111,8 @@ void report_table(FILE *out, const struct run_result *results, size_t n) {
         skipped += s.skipped > 0.0;
         if (strcmp(s.runs->label, "FP32") == 0) plain = s;
     }
-    fprintf(out, "Means of %zu seed%s.", report_group(results, n), report_group(results, n) == 1 ? "" : "s");
+    fprintf(out, "Means of %zu seed%s", report_group(results, n), report_group(results, n) == 1 ? "" : "s");
+    fprintf(out, results->device == MT_CPU ? "." : " on %s.", mt_device_name(results->device));
     if (skipped) fprintf(out, " Skipped: the gradients overflowed, the loss scale was halved, no step was taken.");
     fprintf(out, "\n");
     for (size_t i = 0; i < n && plain.n > 0; i += group) {
@@ -139,6 +140,7 @@ void report_json(FILE *out, const struct run_result *results, size_t n, int swee
             print_number(out, "batch", r->batch);
             print_number(out, "lr", r->lr);
         }
+        fprintf(out, ", \"device\": \"%s\"", r->device == MT_CPU ? "cpu" : "cuda");
         print_number(out, "test_accuracy", r->test_accuracy);
         print_number(out, "train_loss", r->train_loss);
         print_number(out, "steps", r->steps);

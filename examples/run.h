@@ -16,6 +16,8 @@ struct run_setup {
     const char *label; /* "FP32", "O1", ...; kept */
     amp_config config; /* config.level 0: plain FP32, without any call of libamp */
     int epochs, batch;
+    int steps;  /* at most so many, then it ends; 0: all of the epochs */
+    int tested; /* on so many images; 0: all that are for the test */
     double lr; /* at the start; it decays as a cosine over the epochs */
     enum run_optimizer optimizer;
     uint64_t seed; /* of the weights and of the order of the images */
@@ -23,6 +25,7 @@ struct run_setup {
      * the size of the gradients. 1: nothing is done. */
     double loss_multiplier;
     int host_kernels; /* 16-bit ops and the optimizer of O2 and O5 by the host's own code, not by libamp's */
+    mt_device device; /* MT_CUDA: mt_cuda_open has been called. Then no step waits for the device */
     int gate;         /* measure from which sizes on 16 bits are faster, and let libamp's gate keep the rest in FP32 */
 };
 
@@ -49,6 +52,7 @@ struct run_result {
     float *losses, *scales; /* at each step; scales: the one that the step was taken with */
     float *weights;         /* all parameters and statistics after shutdown, in FP32 */
     size_t n_weights;
+    mt_device device;
     char error[1024]; /* after a failure: what was wrong */
 };
 

@@ -9,6 +9,9 @@
 #include "report.h"
 #include "sweep.h"
 
+#include <amp_kernels.h>
+#include <minitape_cuda.h>
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,6 +172,14 @@ static int write_files(const struct program *program) {
 
 /* ---- from beginning to end ---- */
 
+/* The framework's part of a GPU, and libamp's: without either there is nothing to train on. */
+static int open_device(struct program *program) {
+    if (program->options.device == MT_CPU) return 0;
+    if (mt_cuda_open() != 0) return complain(program, "--device cuda", mt_error());
+    if (amp_backend_load("cuda") != AMP_OK) return complain(program, "--device cuda", amp_last_error());
+    return 0;
+}
+
 static int prepare(struct program *program) {
     const struct options *options = &program->options;
     char error[256];
@@ -199,6 +210,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     progress_start(&program.progress, program.options.quiet, n_runs(&program));
+    if (open_device(&program) != 0) return 2;
     status = prepare(&program);
     if (status == 0) status = run_all(&program);
     if (status == 0) status = print_results(&program);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Concatenation. */
-#include "internal.h"
+#include "device.h"
 
 #include <string.h>
 
@@ -26,7 +26,14 @@ static size_t copy_part(const mt_tensor *whole, int dim, size_t offset,
 	char *in_whole = (char *)whole->storage->data + offset;
 	char *in_part = part->storage->data;
 	size_t bytes = bytes_from(part->shape, 0, part->dtype);
+	size_t size = mt_dtype_size(part->dtype);
 
+	if (mti_there(whole)) {
+		MTI_RUN(part, bytes / size, .whole = in_whole, .part = in_part,
+		        .step = step / size, .width = width / size,
+		        .size = size, .to_whole = to_whole);
+		return width;
+	}
 	for (size_t at = 0; at < bytes; at += width) {
 		if (to_whole)
 			memcpy(in_whole, in_part + at, width);
@@ -90,7 +97,8 @@ mt_tensor *mti_cat(mt_tensor **tensors, int n, int dim)
 
 	if (!check(tensors, n, dim, shape))
 		return NULL;
-	out = mti_activation(tensors[0]->dtype, tensors[0]->ndim, shape);
+	out = mti_activation(tensors[0]->storage->device, tensors[0]->dtype,
+	                     tensors[0]->ndim, shape);
 	for (int i = 0; out && i < n; i++)
 		offset += copy_part(out, dim, offset, tensors[i], 1);
 	return mti_finish(out, &rec, n, tensors);

@@ -8,6 +8,7 @@
  *   weight grad   = transposed patches x output grad
  *   input grad    = patches of the output grad x turned weights
  */
+#include "device.h"
 #include "window.h"
 
 #include <string.h>
@@ -212,6 +213,12 @@ static int weight_grads(mt_tensor *weight_grad, mt_tensor *bias_grad,
 
 /* ---- the operators ----------------------------------------------------- */
 
+/* On a device everything is a product. */
+static mt_product_fn product_for(const mt_tensor *input, mt_product_fn given)
+{
+	return given || !mti_there(input) ? given : mti_device()->multiply;
+}
+
 static int conv_backward(const mt_node *node, mt_tensor *grad,
                          mt_tensor **grads)
 {
@@ -220,7 +227,7 @@ static int conv_backward(const mt_node *node, mt_tensor *grad,
 	struct geometry g = geometry_of(input, weight, node->rec.arg[0],
 	                                node->rec.arg[1]);
 	struct geometry r = reversed(&g);
-	mt_product_fn multiply = node->rec.multiply;
+	mt_product_fn multiply = product_for(input, node->rec.multiply);
 
 	for (int i = 0; i < node->n_edges; i++) {
 		if (!mti_wants(node, i))
@@ -258,11 +265,12 @@ static mt_tensor *run(const char *name, mt_product_fn multiply,
 	                         .saved = {input, weight},
 	                         .arg = {stride, padding},
 	                         .multiply = multiply};
-	mt_tensor *out = mti_activation(input->dtype, input->ndim, shape);
+	mt_product_fn product = product_for(input, multiply);
+	mt_tensor *out = mti_activation(input->storage->device, input->dtype,
+	                                input->ndim, shape);
 
-	if (multiply)
-		out = mti_product_output(multiply, out, input, weight, bias,
-		                         &g);
+	if (product)
+		out = mti_product_output(product, out, input, weight, bias, &g);
 	else
 		out = convolve(out, input, weight, bias, &g, 0);
 	return mti_finish(out, &rec, 3, in);

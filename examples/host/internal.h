@@ -16,7 +16,13 @@ void mti_fail(const char *format, ...);
 /* ---- tensors ----------------------------------------------------------- */
 
 /* As mt_tensor_new, but an activation and not zeroed. */
-mt_tensor *mti_activation(mt_dtype dtype, int ndim, const int *shape);
+mt_tensor *mti_activation(mt_device device, mt_dtype dtype, int ndim,
+                          const int *shape);
+/* Takes over the storage, in any case. */
+mt_tensor *mti_tensor_of(mt_storage *storage, mt_dtype dtype, int ndim,
+                         const int *shape);
+/* An activation's storage where the tensor is. */
+mt_storage *mti_beside(const mt_tensor *tensor, size_t bytes);
 mt_tensor *mti_like(const mt_tensor *tensor);
 
 /*
@@ -57,6 +63,7 @@ typedef int (*mti_backward)(const mt_node *node, mt_tensor *grad,
 struct mti_edge {
 	mt_node *node;   /* owned; the operator that made the input ... */
 	mt_tensor *leaf; /* ... or the leaf itself, retained; or neither */
+	mt_device device;
 	mt_dtype dtype;
 	int ndim;
 	int shape[MT_MAX_DIMS];
@@ -70,6 +77,7 @@ struct mti_record {
 	mt_storage *aux;             /* owned: masks, indices, statistics */
 	int arg[2];
 	float factor;
+	const float *by;        /* the factor's place, or NULL */
 	mt_product_fn multiply; /* NULL: minitape's own */
 };
 
@@ -111,8 +119,10 @@ mt_tensor *mti_grad_for(const mt_node *node, int i);
 
 /* ---- argument checks: 1 if all is well, else 0 with a message ---------- */
 
-/* All present and floating, all of the first one's type. */
+/* All present and floating, all of the first one's type and device. */
 int mti_check(const char *op, int n, mt_tensor *const *inputs);
+int mti_check_device(const char *op, int i, const mt_tensor *input,
+                     const mt_tensor *first);
 int mti_check_ndim(const char *op, const char *what, const mt_tensor *tensor,
                    int ndim);
 int mti_check_vector(const char *op, const char *what,

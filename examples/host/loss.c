@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log_softmax and the negative log-likelihood. */
-#include "internal.h"
+#include "device.h"
 
 #include <math.h>
+#include <string.h>
 
 /* The logarithm of the sum of the exponentials of one row of n numbers.  The
  * largest is taken out first, so that nothing overflows. */
@@ -27,6 +28,13 @@ static int log_softmax_backward(const mt_node *node, mt_tensor *grad,
 	grads[0] = mti_grad_for(node, 0);
 	if (!grads[0])
 		return -1;
+	if (mti_there(grad)) {
+		MTI_RUN(log_softmax_grad, (size_t)grad->shape[0],
+		        .x = mti_ref(input), .out = mti_ref(grads[0]),
+		        .grad = mti_ref(grad), .norm = node->rec.aux->data,
+		        .classes = classes);
+		return 0;
+	}
 	for (size_t row = 0; row < (size_t)grad->shape[0]; row++) {
 		size_t at = row * classes;
 		double sum = 0.0;
@@ -56,9 +64,14 @@ mt_tensor *mti_log_softmax(mt_tensor *input)
 		return NULL;
 	rows = (size_t)input->shape[0];
 	classes = (size_t)input->shape[1];
-	rec.aux = mt_storage_new(rows * sizeof(float), MT_MEM_ACTIVATION);
+	rec.aux = mti_beside(input, rows * sizeof(float));
 	out = rec.aux ? mti_like(input) : NULL;
 	norm = rec.aux ? rec.aux->data : NULL;
+	if (out && mti_there(out)) {
+		MTI_RUN(log_softmax, rows, .x = mti_ref(input),
+		        .out = mti_ref(out), .norm = norm, .classes = classes);
+		return mti_finish(out, &rec, 1, &input);
+	}
 	for (size_t row = 0; out && row < rows; row++) {
 		size_t at = row * classes;
 
@@ -76,11 +89,18 @@ static int nll_backward(const mt_node *node, mt_tensor *grad,
 {
 	const int32_t *target = node->rec.aux->data;
 	const int *shape = node->edges[0].shape;
-	double share = -mt_get(grad, 0) / shape[0];
+	double share;
 
 	grads[0] = mti_grad_for(node, 0);
 	if (!grads[0])
 		return -1;
+	if (mti_there(grad)) {
+		MTI_RUN(nll_grad, mt_numel(grads[0]), .grad = mti_ref(grad),
+		        .out = mti_ref(grads[0]), .target = target,
+		        .rows = (size_t)shape[0], .classes = (size_t)shape[1]);
+		return 0;
+	}
+	share = -mt_get(grad, 0) / shape[0];
 	mt_fill(grads[0], 0.0);
 	for (int row = 0; row < shape[0]; row++)
 		mt_set(grads[0], (size_t)(row * shape[1] + target[row]),
@@ -101,6 +121,11 @@ static int check(mt_tensor *logp, mt_tensor *target)
 		         mt_dtype_name(target->dtype));
 		return 0;
 	}
+	if (!mti_check_device(op, 1, target, logp))
+		return 0;
+	/* On a device nobody looks: the loss will be a nan. */
+	if (mti_there(target))
+		return 1;
 	for (size_t i = 0; i < (size_t)target->shape[0]; i++) {
 		double class = mt_get(target, i);
 
@@ -113,27 +138,50 @@ static int check(mt_tensor *logp, mt_tensor *target)
 	return 1;
 }
 
+/* A copy of the targets, or NULL. */
+static mt_storage *keep(const mt_tensor *target)
+{
+	mt_storage *kept = mti_beside(target, mt_numel(target) *
+	                                              sizeof(int32_t));
+
+	if (!kept)
+		return NULL;
+	if (!mti_there(target))
+		memcpy(kept->data, target->storage->data, kept->bytes);
+	else /* four bytes are four bytes */
+		MTI_RUN(part, mt_numel(target), .whole = kept->data,
+		        .part = target->storage->data, .width = 1, .step = 1,
+		        .size = sizeof(int32_t), .to_whole = 1);
+	return kept;
+}
+
 mt_tensor *mti_nll_loss(mt_tensor *logp, mt_tensor *target)
 {
 	struct mti_record rec = {.name = "nll_loss",
 	                         .backward = nll_backward};
 	mt_tensor *out;
 	double sum = 0.0;
-	int32_t *kept;
+	const int32_t *kept;
+	int classes;
 
 	if (!check(logp, target))
 		return NULL;
-	rec.aux = mt_storage_new(mt_numel(target) * sizeof(int32_t),
-	                         MT_MEM_ACTIVATION);
-	out = rec.aux ? mti_activation(logp->dtype, 0, NULL) : NULL;
+	rec.aux = keep(target);
+	out = rec.aux ? mti_activation(logp->storage->device, logp->dtype, 0,
+	                               NULL)
+	              : NULL;
 	if (!out)
 		return mti_finish(NULL, &rec, 1, &logp);
 	kept = rec.aux->data;
-	for (int row = 0; row < logp->shape[0]; row++) {
-		kept[row] = ((const int32_t *)target->storage->data)[row];
-		sum -= mt_get(logp,
-		              (size_t)(row * logp->shape[1] + kept[row]));
+	classes = logp->shape[1];
+	if (mti_there(out)) {
+		MTI_RUN(nll, 1, .logp = mti_ref(logp), .out = mti_ref(out),
+		        .target = kept, .rows = (size_t)logp->shape[0],
+		        .classes = (size_t)classes);
+		return mti_finish(out, &rec, 1, &logp);
 	}
+	for (int row = 0; row < logp->shape[0]; row++)
+		sum -= mt_get(logp, (size_t)(row * classes + kept[row]));
 	mt_set(out, 0, sum / logp->shape[0]);
 	return mti_finish(out, &rec, 1, &logp);
 }

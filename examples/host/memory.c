@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Storages, and the account of the bytes they hold. */
-#include "internal.h"
+#include "device.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -42,18 +42,47 @@ void mt_mem_reset_peak(void)
 		atomic_store(&account[i].peak, atomic_load(&account[i].now));
 }
 
+/* NULL with a message. */
+static void *new_data(mt_device device, size_t bytes)
+{
+	void *data;
+
+	if (device != MT_CPU && mti_device())
+		return mti_device()->alloc(bytes ? bytes : 1);
+	data = device == MT_CPU ? malloc(bytes ? bytes : 1) : NULL;
+	if (device != MT_CPU)
+		mti_fail("the device has not been opened");
+	else if (!data)
+		mti_fail("out of memory: %zu bytes", bytes);
+	return data;
+}
+
+static void free_data(mt_device device, void *data)
+{
+	if (device == MT_CPU)
+		free(data);
+	else if (data)
+		mti_device()->free(data);
+}
+
 mt_storage *mt_storage_new(size_t bytes, mt_category category)
 {
-	mt_storage *s = malloc(sizeof(*s));
-	void *data = malloc(bytes ? bytes : 1);
+	return mt_storage_new_on(MT_CPU, bytes, category);
+}
 
-	if (!s || !data) {
-		free(s);
-		free(data);
-		mti_fail("out of memory: %zu bytes", bytes);
+mt_storage *mt_storage_new_on(mt_device device, size_t bytes,
+                              mt_category category)
+{
+	void *data = new_data(device, bytes);
+	mt_storage *s = data ? malloc(sizeof(*s)) : NULL;
+
+	if (!s) {
+		if (data)
+			mti_fail("out of memory: a storage");
+		free_data(device, data);
 		return NULL;
 	}
-	*s = (mt_storage){data, bytes, category};
+	*s = (mt_storage){data, bytes, category, device};
 	charge(category, bytes);
 	return s;
 }
@@ -63,7 +92,7 @@ void mt_storage_free(mt_storage *storage)
 	if (!storage)
 		return;
 	refund(storage->category, storage->bytes);
-	free(storage->data);
+	free_data(storage->device, storage->data);
 	free(storage);
 }
 

@@ -33,6 +33,18 @@ int mt_dtype_is_float(mt_dtype dtype);
 const char *mt_error(void);
 void mt_clear_error(void);
 
+/* ---- devices ------------------------------------------------------------ */
+
+/* MT_CUDA works once mt_cuda_open() of minitape_cuda.h has opened it. */
+typedef enum mt_device { MT_CPU, MT_CUDA } mt_device;
+
+const char *mt_device_name(mt_device device); /* of the hardware */
+/* The stream on which all work on the device is done; NULL for the CPU. */
+void *mt_device_stream(mt_device device);
+/* Until all work is done: 0, or -1 if some of it failed.  Reading elements
+ * waits too; nothing else does. */
+int mt_device_wait(mt_device device);
+
 /* ---- memory: bytes held by storages, by category ---------------------- */
 
 typedef enum mt_category {
@@ -52,9 +64,13 @@ typedef struct mt_storage {
 	void *data;
 	size_t bytes;
 	mt_category category;
+	mt_device device;
 } mt_storage;
 
-mt_storage *mt_storage_new(size_t bytes, mt_category category); /* not zeroed */
+/* Not zeroed; the first one on the CPU. */
+mt_storage *mt_storage_new(size_t bytes, mt_category category);
+mt_storage *mt_storage_new_on(mt_device device, size_t bytes,
+                              mt_category category);
 void mt_storage_free(mt_storage *storage);
 void mt_storage_retag(mt_storage *storage, mt_category category);
 
@@ -73,7 +89,8 @@ typedef struct mt_tensor {
 	struct mt_node *node;   /* the operator that made it; NULL: a leaf */
 } mt_tensor;
 
-/* A zero-filled leaf that requires no gradient.  ndim may be 0: a scalar. */
+/* A zero-filled leaf that requires no gradient, on the CPU.  ndim may be 0: a
+ * scalar. */
 mt_tensor *mt_tensor_new(mt_dtype dtype, int ndim, const int *shape,
                          mt_category category);
 mt_tensor *mt_retain(mt_tensor *tensor); /* both accept NULL */
@@ -93,6 +110,11 @@ int mt_same_shape(const mt_tensor *a, const mt_tensor *b);
 mt_storage *mt_tensor_swap_storage(mt_tensor *tensor, mt_storage *storage,
                                    mt_dtype dtype);
 
+/* A copy on another device, a leaf; on the same one the tensor itself. */
+mt_tensor *mt_to(mt_tensor *tensor, mt_device device);
+/* The tensor itself moves; not between its use and backward.  0, or -1. */
+int mt_move(mt_tensor *tensor, mt_device device);
+
 /* Takes a new reference to grad (NULL: none) and drops the old one. */
 void mt_set_grad(mt_tensor *tensor, mt_tensor *grad);
 
@@ -102,10 +124,15 @@ void mt_set(mt_tensor *tensor, size_t index, double value);
 void mt_fill(mt_tensor *tensor, double value);
 void mt_read(const mt_tensor *tensor, float *values);
 void mt_write(mt_tensor *tensor, const float *values);
-/* Copies values between tensors of equal size and any floating types. */
+/* Copies values between tensors of equal size and any floating types, on one
+ * device. */
 int mt_copy(mt_tensor *to, const mt_tensor *from);
 
-/* Converts n floating-point numbers, rounding to nearest even. */
+/* log[index] = *value, which is where the log is: nobody waits for it.  The
+ * log is f32.  0, or -1. */
+int mt_note(mt_tensor *log, size_t index, mt_dtype dtype, const void *value);
+
+/* Converts n floating-point numbers, rounding to nearest even; on the CPU. */
 void mt_convert(mt_dtype to_dtype, void *to, mt_dtype from_dtype,
                 const void *from, size_t n);
 
@@ -129,9 +156,10 @@ void mt_discard_graph(mt_tensor *tensor);
 /* ---- operators --------------------------------------------------------- */
 
 /*
- * Images are NCHW.  Floating inputs of one operator have one type, which is
- * that of its result; only batch_norm takes f32 parameters and statistics
- * with a 16-bit input.  Sums are made in float and rounded once.
+ * Images are NCHW.  The inputs of one operator are on one device, where its
+ * result is too.  Floating inputs have one type, which is that of the result;
+ * only batch_norm takes f32 parameters and statistics with a 16-bit input.
+ * Sums are made in float or better and rounded once.
  */
 typedef struct mt_ops {
 	/* weight [out, in, kh, kw], bias [out] or NULL */
@@ -167,6 +195,10 @@ typedef struct mt_ops {
 /* The process's table; what a user writes into it is what models call. */
 mt_ops *mt_ops_default(void);
 
+/* As scale, by a factor that is where the input is, and is read when the work
+ * is done; backward reads it again. */
+mt_tensor *mt_scale_by(mt_tensor *input, const float *factor);
+
 /* ---- operators by somebody else's matrix product ----------------------- */
 
 /*
@@ -181,6 +213,8 @@ typedef struct mt_product {
 	const void *a, *b;
 	void *d;
 	int add;
+	mt_device device; /* where they are, and the stream to use there */
+	void *stream;
 } mt_product;
 
 typedef int (*mt_product_fn)(const mt_product *product); /* 0, or -1 */
@@ -203,6 +237,9 @@ struct mt_optimizer {
 	float weight_decay;
 	float momentum;           /* SGD */
 	float beta1, beta2, eps;  /* Adam */
+	/* Where the parameters are: if it is not 0 when the step is done,
+	 * nothing is updated.  NULL: it is 0. */
+	const float *found_inf;
 	int steps;
 	/* Updates the parameters that have a gradient; returns the number of
 	 * steps taken so far, or -1 on an error. */
@@ -220,7 +257,7 @@ int mt_optimizer_add_params(mt_optimizer *opt, mt_tensor **params, size_t n);
 void mt_optimizer_free(mt_optimizer *opt);
 
 /* The f32 state of a parameter (0: momentum or first moment, 1: second
- * moment), NULL before its first step. */
+ * moment) on its device, NULL before its first step. */
 const float *mt_optimizer_state(const mt_optimizer *opt,
                                 const mt_tensor *param, int slot);
 

@@ -3,7 +3,7 @@
  * Batch normalisation.  For its gradient it keeps the input, which the
  * convolution before it made anyway, and two floats per channel.
  */
-#include "internal.h"
+#include "device.h"
 
 #include <math.h>
 
@@ -156,6 +156,44 @@ static void channel_backward(const mt_node *node, mt_tensor *grad,
 	each_piece(&ch, channel, grad_input_piece, &p);
 }
 
+static struct mtk_bn there(const mt_tensor *x, const mt_tensor *weight,
+                           float *stats, int training)
+{
+	const struct channels ch = channels_of(x);
+	struct mtk_bn bn = {.x = mti_ref(x),
+	                    .weight = mti_ref(weight),
+	                    .stats = stats,
+	                    .images = ch.images,
+	                    .channels = ch.count,
+	                    .plane = ch.plane,
+	                    .training = training};
+
+	return bn;
+}
+
+/* The gradients of all channels on a device. */
+static int backward_there(const mt_node *node, mt_tensor *grad,
+                          mt_tensor **grads)
+{
+	struct mtk_bn bn = there(node->rec.saved[0], node->rec.saved[1],
+	                         node->rec.aux->data, node->rec.arg[0]);
+	mt_storage *shares = mt_storage_new_on(
+		MT_CUDA, 3 * bn.channels * sizeof(float), MT_MEM_OTHER);
+
+	if (!shares)
+		return -1;
+	bn.shares = shares->data;
+	bn.grad = mti_ref(grad);
+	bn.out = mti_ref(grads[0]);
+	bn.weight_grad = mti_ref(grads[1]);
+	bn.bias_grad = mti_ref(grads[2]);
+	mti_run(MTK_bn_sums, &bn, bn.channels);
+	if (grads[0])
+		mti_run(MTK_bn_input_grad, &bn, mt_numel(grad));
+	mt_storage_free(shares);
+	return 0;
+}
+
 static int batch_norm_backward(const mt_node *node, mt_tensor *grad,
                                mt_tensor **grads)
 {
@@ -166,6 +204,8 @@ static int batch_norm_backward(const mt_node *node, mt_tensor *grad,
 		if (!grads[i])
 			return -1;
 	}
+	if (mti_there(grad))
+		return backward_there(node, grad, grads);
 	for (size_t c = 0; c < (size_t)grad->shape[1]; c++)
 		channel_backward(node, grad, c, grads);
 	return 0;
@@ -202,12 +242,30 @@ static void measure(struct pass *p, const struct channels *ch, size_t channel,
 	             momentum);
 }
 
+static void forward_there(struct mtk_bn *bn, mt_tensor *out, mt_tensor *mean,
+                          mt_tensor *var)
+{
+	bn->out = mti_ref(out);
+	bn->mean = mti_ref(mean);
+	bn->var = mti_ref(var);
+	if (bn->training) {
+		mti_run(MTK_bn_mean, bn, bn->channels);
+		mti_run(MTK_bn_variance, bn, bn->channels);
+		mean->version++;
+		var->version++;
+	} else {
+		mti_run(MTK_bn_running, bn, bn->channels);
+	}
+	mti_run(MTK_bn_output, bn, mt_numel(out));
+}
+
 static int check(mt_tensor *const in[5])
 {
 	int channels;
 
 	if (!mti_check("batch_norm", 1, in) ||
-	    !mti_check("batch_norm parameters", 4, in + 1))
+	    !mti_check("batch_norm parameters", 4, in + 1) ||
+	    !mti_check_device("batch_norm", 1, in[1], in[0]))
 		return 0;
 	if (in[1]->dtype != in[0]->dtype && in[1]->dtype != MT_F32) {
 		mti_fail("batch_norm: the input is %s but the parameters "
@@ -245,12 +303,20 @@ mt_tensor *mti_batch_norm(mt_tensor *input, mt_tensor *weight,
 	if (!check(in))
 		return NULL;
 	ch = channels_of(input);
-	rec.aux = mt_storage_new(2 * ch.count * sizeof(float),
-	                         MT_MEM_ACTIVATION);
+	rec.aux = mti_beside(input, 2 * ch.count * sizeof(float));
 	p.out = rec.aux ? mti_like(input) : NULL;
 	if (!p.out)
 		return mti_finish(NULL, &rec, 3, in);
 	stats = rec.aux->data;
+	if (mti_there(input)) {
+		struct mtk_bn bn = there(input, weight, stats, training);
+
+		bn.bias = mti_ref(bias);
+		bn.momentum = momentum;
+		bn.eps = eps;
+		forward_there(&bn, p.out, running_mean, running_var);
+		return mti_finish(p.out, &rec, 3, in);
+	}
 	for (size_t c = 0; c < ch.count; c++) {
 		double variance = mt_get(running_var, c);
 

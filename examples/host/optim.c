@@ -4,7 +4,7 @@
  * and gradients of 16 bits are converted on the way in and rounded on the
  * way out.
  */
-#include "internal.h"
+#include "device.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,10 @@ struct mt_opt_state {
 	uint64_t id; /* of the parameter */
 	int steps;   /* this parameter's own: it may have sat some out */
 	mt_storage *slot[2];
+	mt_storage *there; /* on a device: the steps, and what follows */
 };
+
+enum { STEPS, RATES, WORDS = 3 }; /* in `there` */
 
 /* Updates n numbers of a parameter p with gradient g; a and b are its two
  * slots of state (NULL where the optimizer has none). */
@@ -31,19 +34,31 @@ static struct mt_opt_state *find_state(const mt_optimizer *opt, uint64_t id)
 	return NULL;
 }
 
-static mt_storage *new_slot(size_t n)
+static mt_storage *new_slot(mt_device device, size_t n)
 {
-	mt_storage *s = mt_storage_new(n * sizeof(float), MT_MEM_OPTIMIZER);
+	mt_storage *s = mt_storage_new_on(device, n * sizeof(float),
+	                                  MT_MEM_OPTIMIZER);
 
-	if (s)
+	if (s && device == MT_CPU)
 		memset(s->data, 0, s->bytes);
+	else if (s && mti_device()->zero(s->data, s->bytes) != 0)
+		mti_device_fail();
 	return s;
+}
+
+static void free_state(const struct mt_opt_state *state)
+{
+	mt_storage_free(state->slot[0]);
+	mt_storage_free(state->slot[1]);
+	mt_storage_free(state->there);
 }
 
 static struct mt_opt_state *new_state(mt_optimizer *opt,
                                       const mt_tensor *param, int slots)
 {
+	const mt_device device = param->storage->device;
 	struct mt_opt_state fresh = {.id = param->id};
+	int whole = 1;
 	struct mt_opt_state *grown = realloc(
 		opt->states, (opt->n_states + 1) * sizeof(*opt->states));
 
@@ -53,11 +68,16 @@ static struct mt_opt_state *new_state(mt_optimizer *opt,
 	}
 	opt->states = grown;
 	for (int i = 0; i < slots; i++) {
-		fresh.slot[i] = new_slot(mt_numel(param));
-		if (!fresh.slot[i]) {
-			mt_storage_free(fresh.slot[0]);
-			return NULL;
-		}
+		fresh.slot[i] = new_slot(device, mt_numel(param));
+		whole = whole && fresh.slot[i];
+	}
+	if (device != MT_CPU) {
+		fresh.there = new_slot(device, WORDS);
+		whole = whole && fresh.there;
+	}
+	if (!whole) {
+		free_state(&fresh);
+		return NULL;
 	}
 	grown[opt->n_states] = fresh;
 	return &grown[opt->n_states++];
@@ -72,6 +92,32 @@ const float *mt_optimizer_state(const mt_optimizer *opt,
 }
 
 /* ---- stepping ----------------------------------------------------------- */
+
+/* The same on a device, which may find that it is not to be done. */
+static void update_there(const mt_optimizer *opt, mt_tensor *param,
+                         const struct mt_opt_state *state)
+{
+	mt_storage *const *slot = state->slot;
+	const struct mtk_update args = {
+		.param = mti_ref(param),
+		.grad = mti_ref(param->grad),
+		.a = slot[0] ? slot[0]->data : NULL,
+		.b = slot[1] ? slot[1]->data : NULL,
+		.count = (int32_t *)state->there->data + STEPS,
+		.rates = (float *)state->there->data + RATES,
+		.found_inf = opt->found_inf,
+		.lr = opt->lr,
+		.weight_decay = opt->weight_decay,
+		.momentum = opt->momentum,
+		.beta1 = opt->beta1,
+		.beta2 = opt->beta2,
+		.eps = opt->eps};
+
+	if (slot[1])
+		mti_run(MTK_adam_begin, &args, 1);
+	mti_run(slot[1] ? MTK_adam : MTK_sgd, &args, mt_numel(param));
+	param->version++;
+}
 
 static void update_param(const mt_optimizer *opt, mt_tensor *param,
                          struct mt_opt_state *state, update_fn update)
@@ -97,6 +143,10 @@ static void update_param(const mt_optimizer *opt, mt_tensor *param,
 
 static int step(mt_optimizer *opt, int slots, update_fn update)
 {
+	int there = opt->n && mti_there(opt->params[0]);
+
+	if (!there && opt->found_inf && *opt->found_inf != 0.0F)
+		return opt->steps;
 	for (size_t i = 0; i < opt->n; i++) {
 		mt_tensor *param = opt->params[i];
 		struct mt_opt_state *state;
@@ -114,8 +164,13 @@ static int step(mt_optimizer *opt, int slots, update_fn update)
 			state = new_state(opt, param, slots);
 		if (!state)
 			return -1;
-		update_param(opt, param, state, update);
+		if (mti_there(param))
+			update_there(opt, param, state);
+		else
+			update_param(opt, param, state, update);
 	}
+	if (there && mti_device_failed())
+		return -1;
 	return ++opt->steps;
 }
 
@@ -232,10 +287,8 @@ void mt_optimizer_free(mt_optimizer *opt)
 		return;
 	for (size_t i = 0; i < opt->n; i++)
 		mt_release(opt->params[i]);
-	for (size_t i = 0; i < opt->n_states; i++) {
-		mt_storage_free(opt->states[i].slot[0]);
-		mt_storage_free(opt->states[i].slot[1]);
-	}
+	for (size_t i = 0; i < opt->n_states; i++)
+		free_state(&opt->states[i]);
 	free(opt->params);
 	free(opt->states);
 	free(opt);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators that work element by element. */
-#include "internal.h"
+#include "device.h"
 
 #include <limits.h>
 
@@ -11,6 +11,11 @@ static void combine(mt_tensor *out, const mt_tensor *x, float fx,
 	float bx[MTI_TILE], by[MTI_TILE], bo[MTI_TILE];
 	size_t total = mt_numel(out);
 
+	if (mti_there(out)) {
+		MTI_RUN(combine, total, .out = mti_ref(out), .x = mti_ref(x),
+		        .y = mti_ref(y), .fx = fx, .fy = fy);
+		return;
+	}
 	for (size_t at = 0; at < total; at += MTI_TILE) {
 		size_t n = mti_min(total - at, MTI_TILE);
 		const float *a = mti_read(x, at, n, bx);
@@ -38,6 +43,11 @@ static mt_tensor *multiply(mt_tensor *out, const mt_tensor *x,
 	float bx[MTI_TILE], by[MTI_TILE], bo[MTI_TILE];
 	size_t total = out ? mt_numel(out) : 0;
 
+	if (out && mti_there(out)) {
+		MTI_RUN(multiply, total, .out = mti_ref(out), .x = mti_ref(x),
+		        .y = mti_ref(y));
+		return out;
+	}
 	for (size_t at = 0; at < total; at += MTI_TILE) {
 		size_t n = mti_min(total - at, MTI_TILE);
 		const float *a = mti_read(x, at, n, bx);
@@ -113,28 +123,50 @@ mt_tensor *mti_mul(mt_tensor *a, mt_tensor *b)
 	return mti_finish(multiply(mti_like(a), a, b), &rec, 2, in);
 }
 
+/* By the record's factor, wherever that is.  Takes NULL for out. */
+static void scale(mt_tensor *out, const mt_tensor *x,
+                  const struct mti_record *rec)
+{
+	if (out && rec->by && mti_there(out))
+		MTI_RUN(combine, mt_numel(out), .out = mti_ref(out),
+		        .x = mti_ref(x), .by = rec->by);
+	else if (out)
+		combine(out, x, rec->by ? *rec->by : rec->factor, NULL, 0.0F);
+}
+
 static int scale_backward(const mt_node *node, mt_tensor *grad,
                           mt_tensor **grads)
 {
 	grads[0] = mti_like(grad);
-	if (!grads[0])
-		return -1;
-	combine(grads[0], grad, node->rec.factor, NULL, 0.0F);
-	return 0;
+	scale(grads[0], grad, &node->rec);
+	return grads[0] ? 0 : -1;
+}
+
+static mt_tensor *record_scale(mt_tensor *input, const struct mti_record *rec)
+{
+	mt_tensor *out;
+
+	if (!mti_check(rec->name, 1, &input))
+		return NULL;
+	out = mti_like(input);
+	scale(out, input, rec);
+	return mti_finish(out, rec, 1, &input);
 }
 
 mt_tensor *mti_scale(mt_tensor *input, float factor)
 {
 	struct mti_record rec = {
 		.name = "scale", .backward = scale_backward, .factor = factor};
-	mt_tensor *out;
 
-	if (!mti_check(rec.name, 1, &input))
-		return NULL;
-	out = mti_like(input);
-	if (out)
-		combine(out, input, factor, NULL, 0.0F);
-	return mti_finish(out, &rec, 1, &input);
+	return record_scale(input, &rec);
+}
+
+mt_tensor *mt_scale_by(mt_tensor *input, const float *factor)
+{
+	struct mti_record rec = {
+		.name = "scale", .backward = scale_backward, .by = factor};
+
+	return record_scale(input, &rec);
 }
 
 int mti_add_(mt_tensor *self, mt_tensor *other, float alpha)
@@ -173,10 +205,10 @@ mt_tensor *mti_cast(mt_tensor *input, mt_dtype dtype)
 	}
 	if (input->dtype == dtype)
 		return mt_retain(input);
-	out = mti_activation(dtype, input->ndim, input->shape);
+	out = mti_activation(input->storage->device, dtype, input->ndim,
+	                     input->shape);
 	if (out)
-		mt_convert(dtype, out->storage->data, input->dtype,
-		           input->storage->data, mt_numel(input));
+		mt_copy(out, input);
 	return mti_finish(out, &rec, 1, &input);
 }
 
@@ -186,8 +218,7 @@ _Static_assert(MTI_TILE % CHAR_BIT == 0, "tiles begin at whole mask bytes");
 
 static mt_storage *new_mask(const mt_tensor *input)
 {
-	return mt_storage_new((mt_numel(input) + CHAR_BIT - 1) / CHAR_BIT,
-	                      MT_MEM_ACTIVATION);
+	return mti_beside(input, (mt_numel(input) + CHAR_BIT - 1) / CHAR_BIT);
 }
 
 /* Packs n flags (0 or 1) from the element `at`, a multiple of 8, on. */
@@ -214,6 +245,11 @@ static void apply_mask(mt_tensor *out, const mt_tensor *x,
 	float bx[MTI_TILE], bo[MTI_TILE];
 	size_t total = mt_numel(out);
 
+	if (mti_there(out)) {
+		MTI_RUN(mask, total, .out = mti_ref(out), .x = mti_ref(x),
+		        .bits = bits, .factor = factor);
+		return;
+	}
 	for (size_t at = 0; at < total; at += MTI_TILE) {
 		size_t n = mti_min(total - at, MTI_TILE);
 		const float *a = mti_read(x, at, n, bx);
@@ -247,6 +283,12 @@ static void relu_forward(mt_tensor *out, const mt_tensor *input,
 	float bx[MTI_TILE], bo[MTI_TILE];
 	size_t total = mt_numel(out);
 
+	if (mti_there(out)) {
+		MTI_RUN(relu, (total + CHAR_BIT - 1) / CHAR_BIT,
+		        .out = mti_ref(out), .x = mti_ref(input),
+		        .bits = mask ? mask->data : NULL, .total = total);
+		return;
+	}
 	for (size_t at = 0; at < total; at += MTI_TILE) {
 		size_t n = mti_min(total - at, MTI_TILE);
 		const float *a = mti_read(input, at, n, bx);
@@ -286,6 +328,12 @@ static void draw_mask(mt_storage *mask, size_t total, float p, uint64_t seed)
 	unsigned char flags[MTI_TILE];
 	mt_rng rng = {seed};
 
+	if (mask->device != MT_CPU) {
+		MTI_RUN(draw, (total + CHAR_BIT - 1) / CHAR_BIT,
+		        .bits = mask->data, .total = total, .p = p,
+		        .seed = seed);
+		return;
+	}
 	for (size_t at = 0; at < total; at += MTI_TILE) {
 		size_t n = mti_min(total - at, MTI_TILE);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pooling over images. */
-#include "internal.h"
+#include "device.h"
 
 /* An image plane in float, as scratch memory. */
 static mt_storage *new_plane(const int *shape)
@@ -70,6 +70,24 @@ static void pool_plane(const struct pool *p, const float *plane, mt_tensor *out,
 	}
 }
 
+/* x, out: the input and the output, or the gradients of both. */
+static void run_there(enum mtk_kernel kernel, const struct pool *p,
+                      const mt_tensor *x, const mt_tensor *out,
+                      unsigned char *index, size_t n)
+{
+	const struct mtk_pool args = {.x = mti_ref(x),
+	                              .out = mti_ref(out),
+	                              .index = index,
+	                              .kernel = p->kernel,
+	                              .stride = p->stride,
+	                              .height = p->height,
+	                              .width = p->width,
+	                              .out_h = p->out_h,
+	                              .out_w = p->out_w};
+
+	mti_run(kernel, &args, n);
+}
+
 static int max_pool_backward(const mt_node *node, mt_tensor *grad,
                              mt_tensor **grads)
 {
@@ -77,8 +95,16 @@ static int max_pool_backward(const mt_node *node, mt_tensor *grad,
 	struct pool p = pool_of(shape, node->rec.arg[0], node->rec.arg[1]);
 	const unsigned char *index = node->rec.aux->data;
 	size_t size = (size_t)p.height * (size_t)p.width, at = 0;
-	mt_storage *scratch = new_plane(shape);
+	mt_storage *scratch;
 
+	if (mti_there(grad)) {
+		grads[0] = mti_grad_for(node, 0);
+		if (grads[0])
+			run_there(MTK_max_pool_grad, &p, grads[0], grad,
+			          node->rec.aux->data, mt_numel(grads[0]));
+		return grads[0] ? 0 : -1;
+	}
+	scratch = new_plane(shape);
 	grads[0] = scratch ? mti_grad_for(node, 0) : NULL;
 	for (int c = 0; grads[0] && c < shape[0] * shape[1]; c++) {
 		float *plane = scratch->data;
@@ -112,38 +138,47 @@ static int check(const mt_tensor *input, int kernel, int stride)
 	return 0;
 }
 
+/* All planes on the CPU; 0, or -1. */
+static int pool_planes(const struct pool *p, const mt_tensor *input,
+                       mt_tensor *out, unsigned char *index)
+{
+	size_t size = (size_t)p->height * (size_t)p->width;
+	mt_storage *scratch = new_plane(input->shape);
+
+	if (!scratch)
+		return -1;
+	for (int c = 0; c < input->shape[0] * input->shape[1]; c++) {
+		mti_load(input, (size_t)c * size, size, scratch->data);
+		pool_plane(p, scratch->data, out,
+		           (size_t)c * (size_t)(p->out_h * p->out_w), index);
+	}
+	mt_storage_free(scratch);
+	return 0;
+}
+
 mt_tensor *mti_max_pool2d(mt_tensor *input, int kernel, int stride)
 {
 	struct mti_record rec = {.name = "max_pool2d",
 	                         .backward = max_pool_backward,
 	                         .arg = {kernel, stride}};
-	mt_storage *scratch;
-	mt_tensor *out = NULL;
+	mt_tensor *out;
 	struct pool p;
-	size_t size;
 
 	if (!mti_check(rec.name, 1, &input) || !check(input, kernel, stride))
 		return NULL;
 	p = pool_of(input->shape, kernel, stride);
-	size = (size_t)p.height * (size_t)p.width;
-	scratch = new_plane(input->shape);
-	if (scratch)
-		out = mti_activation(input->dtype, 4,
-		                     (int[]){input->shape[0], input->shape[1],
-		                             p.out_h, p.out_w});
+	out = mti_activation(input->storage->device, input->dtype, 4,
+	                     (int[]){input->shape[0], input->shape[1], p.out_h,
+	                             p.out_w});
 	if (out)
-		rec.aux = mt_storage_new(mt_numel(out), MT_MEM_ACTIVATION);
-	if (!rec.aux) {
-		mt_storage_free(scratch);
+		rec.aux = mti_beside(out, mt_numel(out));
+	if (!rec.aux)
 		return mt_then(out, NULL);
-	}
-	for (int c = 0; c < input->shape[0] * input->shape[1]; c++) {
-		mti_load(input, (size_t)c * size, size, scratch->data);
-		pool_plane(&p, scratch->data, out,
-		           (size_t)c * (size_t)(p.out_h * p.out_w),
-		           rec.aux->data);
-	}
-	mt_storage_free(scratch);
+	if (mti_there(out))
+		run_there(MTK_max_pool, &p, input, out, rec.aux->data,
+		          mt_numel(out));
+	else if (pool_planes(&p, input, out, rec.aux->data) != 0)
+		out = mt_then(out, NULL);
 	return mti_finish(out, &rec, 1, &input);
 }
 
@@ -159,6 +194,13 @@ static int avg_backward(const mt_node *node, mt_tensor *grad,
 	grads[0] = mti_grad_for(node, 0);
 	if (!grads[0])
 		return -1;
+	if (mti_there(grad)) {
+		const struct pool p = {.height = shape[2], .width = shape[3]};
+
+		run_there(MTK_avg_pool_grad, &p, grads[0], grad, NULL,
+		          mt_numel(grads[0]));
+		return 0;
+	}
 	for (size_t c = 0; c < mt_numel(grad); c++) {
 		float share = (float)mt_get(grad, c) / (float)size;
 
@@ -186,7 +228,15 @@ mt_tensor *mti_global_avg_pool(mt_tensor *input)
 	    !mti_check_ndim(rec.name, "input", input, 4))
 		return NULL;
 	size = (size_t)input->shape[2] * (size_t)input->shape[3];
-	out = mti_activation(input->dtype, 2, input->shape);
+	out = mti_activation(input->storage->device, input->dtype, 2,
+	                     input->shape);
+	if (out && mti_there(out)) {
+		const struct pool p = {.height = input->shape[2],
+		                       .width = input->shape[3]};
+
+		run_there(MTK_avg_pool, &p, input, out, NULL, mt_numel(out));
+		return mti_finish(out, &rec, 1, &input);
+	}
 	for (size_t c = 0; out && c < mt_numel(out); c++) {
 		double sum = 0.0;
 

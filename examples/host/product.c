@@ -9,6 +9,7 @@
  *   weight grad [filters][depth]  = output grad x transposed patches
  *   input grad  = the output of turned weights and the output's gradient
  */
+#include "device.h"
 #include "window.h"
 
 #include <string.h>
@@ -18,9 +19,10 @@ struct layout {
 	int depth, pixels, plane; /* plane: pixels of one image */
 	int height, width;        /* of an image with its padding */
 	size_t size;              /* of an element */
+	mt_device device;
 };
 
-static struct layout layout_of(const struct geometry *g, mt_dtype dtype)
+static struct layout layout_of(const struct geometry *g, const mt_tensor *from)
 {
 	struct layout l = {
 		.g = g,
@@ -28,7 +30,8 @@ static struct layout layout_of(const struct geometry *g, mt_dtype dtype)
 		.plane = g->out_h * g->out_w,
 		.height = (g->out_h - 1) * g->stride + g->kernel_h,
 		.width = (g->out_w - 1) * g->stride + g->kernel_w,
-		.size = mt_dtype_size(dtype),
+		.size = mt_dtype_size(from->dtype),
+		.device = from->storage->device,
 	};
 
 	l.pixels = g->images * l.plane;
@@ -37,8 +40,22 @@ static struct layout layout_of(const struct geometry *g, mt_dtype dtype)
 
 static mt_storage *new_block(const struct layout *l, int rows, int cols)
 {
-	return mt_storage_new((size_t)rows * (size_t)cols * l->size,
-	                      MT_MEM_OTHER);
+	return mt_storage_new_on(l->device,
+	                         (size_t)rows * (size_t)cols * l->size,
+	                         MT_MEM_OTHER);
+}
+
+/* One of the copies below by a device's kernel. */
+static void copy_there(enum mtk_kernel kernel, const struct layout *l, void *to,
+                       const void *from, int to_nchw, int n)
+{
+	const struct mtk_layout args = {.to = to,
+	                                .from = from,
+	                                .size = (int)l->size,
+	                                .to_nchw = to_nchw,
+	                                .g = *l->g};
+
+	mti_run(kernel, &args, (size_t)n);
 }
 
 /* ---- patches ----------------------------------------------------------- */
@@ -116,10 +133,17 @@ static mt_storage *new_patches(const struct layout *l, const mt_tensor *images)
 {
 	const struct geometry *g = l->g;
 	int area = g->kernel_h * g->kernel_w;
-	mt_storage *padded = pad(l, images);
-	mt_storage *patches = padded ? new_block(l, l->depth, l->pixels) : NULL;
+	mt_storage *padded = l->device == MT_CPU ? pad(l, images) : NULL;
+	mt_storage *patches = padded || l->device != MT_CPU
+	                              ? new_block(l, l->depth, l->pixels)
+	                              : NULL;
 	char *to = patches ? patches->data : NULL;
 
+	if (patches && l->device != MT_CPU) {
+		copy_there(MTK_patches, l, to, images->storage->data, 0,
+		           l->depth * l->pixels);
+		return patches;
+	}
 	for (int d = 0; patches && d < l->depth; d++)
 		for (int i = 0; i < g->images; i++) {
 			int plane = i * g->channels + d / area;
@@ -143,6 +167,12 @@ static void exchange(const struct layout *l, char *product, char *nchw,
 	size_t run = (size_t)l->plane * l->size;
 	int images = l->g->images, filters = l->g->filters;
 
+	if (l->device != MT_CPU) {
+		copy_there(MTK_exchange, l, to_nchw ? nchw : product,
+		           to_nchw ? product : nchw, to_nchw,
+		           filters * l->pixels);
+		return;
+	}
 	for (int f = 0; f < filters; f++)
 		for (int i = 0; i < images; i++) {
 			char *here = product + (size_t)(f * images + i) * run;
@@ -160,6 +190,12 @@ static void fill_rows(const struct layout *l, char *to, const mt_tensor *bias)
 {
 	const char *from = bias->storage->data;
 
+	if (mti_there(bias)) {
+		MTI_RUN(bias_rows, (size_t)(l->g->filters * l->pixels),
+		        .to = {to, (int)bias->dtype}, .from = mti_ref(bias),
+		        .g = *l->g);
+		return;
+	}
 	for (int f = 0; f < l->g->filters; f++, from += l->size)
 		for (int p = 0; p < l->pixels; p++, to += l->size)
 			memcpy(to, from, l->size);
@@ -173,6 +209,18 @@ static mt_storage *turn(const struct layout *l, const mt_tensor *weight)
 	mt_storage *turned = new_block(l, filters, channels * area);
 	const char *from = weight->storage->data;
 
+	if (turned && l->device != MT_CPU) {
+		struct geometry g = {.filters = filters,
+		                     .channels = channels,
+		                     .kernel_h = weight->shape[2],
+		                     .kernel_w = weight->shape[3]};
+		struct layout of_weight = *l;
+
+		of_weight.g = &g;
+		copy_there(MTK_turn, &of_weight, turned->data, from, 0,
+		           filters * channels * area);
+		return turned;
+	}
 	for (int i = 0; turned && i < filters * channels * area; i++) {
 		int f = i / (channels * area), c = i / area % channels;
 		int at = (c * filters + f) * area + area - 1 - i % area;
@@ -185,11 +233,15 @@ static mt_storage *turn(const struct layout *l, const mt_tensor *weight)
 
 /* ---- the products ------------------------------------------------------ */
 
-static int multiply(mt_product_fn fn, const mt_product *product)
+static int multiply(mt_product_fn fn, const struct layout *l,
+                    mt_product *product)
 {
+	product->device = l->device;
+	product->stream = mt_device_stream(l->device);
 	if (fn(product) == 0)
 		return 0;
-	mti_fail("the matrix product failed");
+	if (l->device == MT_CPU || fn != mti_device()->multiply)
+		mti_fail("the matrix product failed");
 	return -1;
 }
 
@@ -214,7 +266,7 @@ static int output(mt_product_fn fn, mt_tensor *to, const mt_tensor *input,
 
 		if (bias)
 			fill_rows(l, sums->data, bias);
-		status = multiply(fn, &product);
+		status = multiply(fn, l, &product);
 		exchange(l, sums->data, to->storage->data, 1);
 	}
 	mt_storage_free(sums);
@@ -226,7 +278,7 @@ mt_tensor *mti_product_output(mt_product_fn fn, mt_tensor *to,
                               const mt_tensor *input, const mt_tensor *weight,
                               const mt_tensor *bias, const struct geometry *g)
 {
-	struct layout l = layout_of(g, input->dtype);
+	struct layout l = layout_of(g, input);
 
 	if (to && output(fn, to, input, weight->storage->data, bias, &l) == 0)
 		return to;
@@ -237,7 +289,7 @@ int mti_product_input_grad(mt_product_fn fn, mt_tensor *to,
                            const mt_tensor *weight, const mt_tensor *grad,
                            const struct geometry *reversed)
 {
-	struct layout l = layout_of(reversed, grad->dtype);
+	struct layout l = layout_of(reversed, grad);
 	mt_storage *turned = turn(&l, weight);
 	int status = turned ? output(fn, to, grad, turned->data, NULL, &l) : -1;
 
@@ -250,6 +302,11 @@ static void sum_bias(mt_tensor *to, const mt_tensor *grad,
 {
 	int filters = l->g->filters;
 
+	if (mti_there(to)) {
+		MTI_RUN(bias_sums, (size_t)filters, .to = mti_ref(to),
+		        .from = mti_ref(grad), .g = *l->g);
+		return;
+	}
 	for (int f = 0; f < filters; f++) {
 		double sum = 0.0;
 
@@ -267,7 +324,7 @@ int mti_product_weight_grads(mt_product_fn fn, mt_tensor *weight_grad,
                              mt_tensor *bias_grad, const mt_tensor *input,
                              const mt_tensor *grad, const struct geometry *g)
 {
-	struct layout l = layout_of(g, input->dtype);
+	struct layout l = layout_of(g, input);
 	mt_storage *patches = weight_grad ? new_patches(&l, input) : NULL;
 	mt_storage *rows = patches ? new_block(&l, g->filters, l.pixels) : NULL;
 	int status = weight_grad ? -1 : 0;
@@ -283,7 +340,7 @@ int mti_product_weight_grads(mt_product_fn fn, mt_tensor *weight_grad,
 		                      .d = weight_grad->storage->data};
 
 		exchange(&l, rows->data, grad->storage->data, 0);
-		status = multiply(fn, &product);
+		status = multiply(fn, &l, &product);
 	}
 	if (bias_grad)
 		sum_bias(bias_grad, grad, &l);

@@ -5,7 +5,7 @@
  * never keeps its own output (operators save inputs, masks and statistics
  * instead), so there are no cycles: a graph nobody uses goes away by itself.
  */
-#include "internal.h"
+#include "device.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -26,6 +26,7 @@ static void link_input(struct mti_edge *edge, mt_tensor *input)
 {
 	if (!input)
 		return;
+	edge->device = input->storage->device;
 	edge->dtype = input->dtype;
 	edge->ndim = input->ndim;
 	for (int i = 0; i < MT_MAX_DIMS; i++)
@@ -67,6 +68,10 @@ static mt_node *new_node(const struct mti_record *rec, int n,
 mt_tensor *mti_finish(mt_tensor *out, const struct mti_record *rec, int n,
                       mt_tensor *const *inputs)
 {
+	if (out && mti_there(out) && mti_device_failed()) {
+		mt_release(out);
+		out = NULL;
+	}
 	if (!out || !mti_wants_grad(n, inputs)) {
 		mt_storage_free(rec->aux);
 		return out;
@@ -85,7 +90,7 @@ mt_tensor *mti_grad_for(const mt_node *node, int i)
 {
 	const struct mti_edge *e = &node->edges[i];
 
-	return mti_activation(e->dtype, e->ndim, e->shape);
+	return mti_activation(e->device, e->dtype, e->ndim, e->shape);
 }
 
 /* ---- freeing ----------------------------------------------------------- */
@@ -202,7 +207,8 @@ static void walk_strip(struct walk *w)
 /* A copy in another type, or NULL. */
 static mt_tensor *copy_as(const mt_tensor *from, mt_dtype dtype)
 {
-	mt_tensor *t = mti_activation(dtype, from->ndim, from->shape);
+	mt_tensor *t = mti_activation(from->storage->device, dtype, from->ndim,
+	                              from->shape);
 
 	if (t)
 		mt_copy(t, from);
@@ -276,6 +282,8 @@ static int run_node(mt_node *node)
 		return -1;
 	}
 	status = node->rec.backward(node, node->grad, grads);
+	if (mti_there(node->grad) && mti_device_failed())
+		status = -1;
 	mt_release(node->grad);
 	node->grad = NULL;
 	for (size_t i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors, their element access, errors and argument checks. */
-#include "internal.h"
+#include "device.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -84,23 +84,18 @@ static size_t count_elements(int ndim, const int *shape)
 	return n;
 }
 
-static mt_tensor *new_tensor(mt_dtype dtype, int ndim, const int *shape,
-                             mt_category category)
+mt_tensor *mti_tensor_of(mt_storage *storage, mt_dtype dtype, int ndim,
+                         const int *shape)
 {
 	static _Atomic uint64_t last_id;
-	size_t n = count_elements(ndim, shape);
-	mt_tensor *t = n ? calloc(1, sizeof(*t)) : NULL;
+	mt_tensor *t = calloc(1, sizeof(*t));
 
 	if (!t) {
-		if (n)
-			mti_fail("out of memory: a tensor");
+		mti_fail("out of memory: a tensor");
+		mt_storage_free(storage);
 		return NULL;
 	}
-	t->storage = mt_storage_new(n * mt_dtype_size(dtype), category);
-	if (!t->storage) {
-		free(t);
-		return NULL;
-	}
+	t->storage = storage;
 	t->id = atomic_fetch_add(&last_id, 1) + 1;
 	t->refs = 1;
 	t->dtype = dtype;
@@ -110,24 +105,44 @@ static mt_tensor *new_tensor(mt_dtype dtype, int ndim, const int *shape,
 	return t;
 }
 
+static mt_tensor *new_tensor(mt_device device, mt_dtype dtype, int ndim,
+                             const int *shape, mt_category category)
+{
+	size_t n = count_elements(ndim, shape);
+	mt_storage *storage =
+		n ? mt_storage_new_on(device, n * mt_dtype_size(dtype),
+	                              category)
+		  : NULL;
+
+	return storage ? mti_tensor_of(storage, dtype, ndim, shape) : NULL;
+}
+
 mt_tensor *mt_tensor_new(mt_dtype dtype, int ndim, const int *shape,
                          mt_category category)
 {
-	mt_tensor *t = new_tensor(dtype, ndim, shape, category);
+	mt_tensor *t = new_tensor(MT_CPU, dtype, ndim, shape, category);
 
 	if (t)
 		memset(t->storage->data, 0, t->storage->bytes);
 	return t;
 }
 
-mt_tensor *mti_activation(mt_dtype dtype, int ndim, const int *shape)
+mt_tensor *mti_activation(mt_device device, mt_dtype dtype, int ndim,
+                          const int *shape)
 {
-	return new_tensor(dtype, ndim, shape, MT_MEM_ACTIVATION);
+	return new_tensor(device, dtype, ndim, shape, MT_MEM_ACTIVATION);
 }
 
 mt_tensor *mti_like(const mt_tensor *tensor)
 {
-	return mti_activation(tensor->dtype, tensor->ndim, tensor->shape);
+	return mti_activation(tensor->storage->device, tensor->dtype,
+	                      tensor->ndim, tensor->shape);
+}
+
+mt_storage *mti_beside(const mt_tensor *tensor, size_t bytes)
+{
+	return mt_storage_new_on(tensor->storage->device, bytes,
+	                         MT_MEM_ACTIVATION);
 }
 
 mt_tensor *mt_retain(mt_tensor *tensor)
@@ -193,10 +208,51 @@ void mt_set_grad(mt_tensor *tensor, mt_tensor *grad)
 
 /* ---- element access ---------------------------------------------------- */
 
+/* Elements of a device are read and written by a copy of theirs here. */
+static int fetch(const mt_tensor *tensor, size_t at, size_t n, void *to)
+{
+	size_t size = mt_dtype_size(tensor->dtype);
+
+	if (!mti_device_failed() &&
+	    mti_device()->out(to, (char *)tensor->storage->data + at * size,
+	                      n * size) == 0)
+		return 0;
+	mti_device_fail();
+	memset(to, 0xff, n * size); /* nans */
+	return -1;
+}
+
+static void put(mt_tensor *tensor, size_t at, size_t n, const void *from)
+{
+	size_t size = mt_dtype_size(tensor->dtype);
+
+	if (mti_device_failed() ||
+	    mti_device()->in((char *)tensor->storage->data + at * size, from,
+	                     n * size) != 0)
+		mti_device_fail();
+}
+
+/* A tensor of the host's with these elements for a moment. */
+static mt_tensor here(const mt_tensor *tensor, mt_storage *storage, void *data)
+{
+	mt_tensor copy = *tensor;
+
+	*storage = (mt_storage){.data = data, .device = MT_CPU};
+	copy.storage = storage;
+	return copy;
+}
+
 double mt_get(const mt_tensor *tensor, size_t index)
 {
 	float buffer;
 
+	if (mti_there(tensor)) {
+		mt_storage storage;
+		mt_tensor copy = here(tensor, &storage, &buffer);
+
+		fetch(tensor, index, 1, &buffer);
+		return mt_get(&copy, 0);
+	}
 	if (tensor->dtype == MT_I32)
 		return ((const int32_t *)tensor->storage->data)[index];
 	return (double)*mti_read(tensor, index, 1, &buffer);
@@ -205,6 +261,15 @@ double mt_get(const mt_tensor *tensor, size_t index)
 static void set(mt_tensor *tensor, size_t index, double value)
 {
 	float buffer;
+
+	if (mti_there(tensor)) {
+		mt_storage storage;
+		mt_tensor copy = here(tensor, &storage, &buffer);
+
+		set(&copy, 0, value);
+		put(tensor, index, 1, &buffer);
+		return;
+	}
 
 	if (tensor->dtype == MT_I32) {
 		((int32_t *)tensor->storage->data)[index] = (int32_t)value;
@@ -224,16 +289,57 @@ void mt_fill(mt_tensor *tensor, double value)
 {
 	size_t n = mt_numel(tensor);
 
-	for (size_t i = 0; i < n; i++)
-		set(tensor, i, value);
+	if (mti_there(tensor) && mt_dtype_is_float(tensor->dtype))
+		MTI_RUN(fill, n, .to = mti_ref(tensor), .value = (float)value);
+	else
+		for (size_t i = 0; i < n; i++)
+			set(tensor, i, value);
 	tensor->version++;
+}
+
+/* Room for a copy of all elements in the host's memory, freed by the caller. */
+static mt_tensor copy_here(const mt_tensor *tensor, mt_storage *storage)
+{
+	void *data = malloc(mt_numel(tensor) * mt_dtype_size(tensor->dtype));
+
+	if (!data) {
+		mti_fail("out of memory: a tensor's elements");
+		mti_device_fail();
+	}
+	return here(tensor, storage, data);
+}
+
+static void read_there(const mt_tensor *tensor, float *values)
+{
+	mt_storage storage;
+	mt_tensor copy = copy_here(tensor, &storage);
+
+	if (storage.data) {
+		fetch(tensor, 0, mt_numel(tensor), storage.data);
+		mt_read(&copy, values);
+	}
+	free(storage.data);
+}
+
+static void write_there(mt_tensor *tensor, const float *values)
+{
+	mt_storage storage;
+	mt_tensor copy = copy_here(tensor, &storage);
+
+	if (storage.data) {
+		mt_write(&copy, values);
+		put(tensor, 0, mt_numel(tensor), storage.data);
+	}
+	free(storage.data);
 }
 
 void mt_read(const mt_tensor *tensor, float *values)
 {
 	size_t n = mt_numel(tensor);
 
-	if (mt_dtype_is_float(tensor->dtype))
+	if (mti_there(tensor))
+		read_there(tensor, values);
+	else if (mt_dtype_is_float(tensor->dtype))
 		mt_convert(MT_F32, values, tensor->dtype,
 		           tensor->storage->data, n);
 	else
@@ -245,7 +351,9 @@ void mt_write(mt_tensor *tensor, const float *values)
 {
 	size_t n = mt_numel(tensor);
 
-	if (mt_dtype_is_float(tensor->dtype))
+	if (mti_there(tensor))
+		write_there(tensor, values);
+	else if (mt_dtype_is_float(tensor->dtype))
 		mt_convert(tensor->dtype, tensor->storage->data, MT_F32,
 		           values, n);
 	else
@@ -263,13 +371,33 @@ int mt_copy(mt_tensor *to, const mt_tensor *from)
 		mti_fail("copy: sizes or types do not fit");
 		return -1;
 	}
-	mt_convert(to->dtype, to->storage->data, from->dtype,
-	           from->storage->data, n);
+	if (to->storage->device != from->storage->device) {
+		mti_fail("copy: the tensors are on two devices");
+		return -1;
+	}
+	if (mti_there(to))
+		MTI_RUN(convert, n, .to = mti_ref(to), .from = mti_ref(from));
+	else
+		mt_convert(to->dtype, to->storage->data, from->dtype,
+		           from->storage->data, n);
 	to->version++;
 	return 0;
 }
 
 /* ---- argument checks --------------------------------------------------- */
+
+int mti_check_device(const char *op, int i, const mt_tensor *input,
+                     const mt_tensor *first)
+{
+	static const char *const names[] = {"cpu", "cuda"};
+
+	if (input->storage->device == first->storage->device)
+		return 1;
+	mti_fail("%s: input 0 is on %s but input %d on %s", op,
+	         names[first->storage->device], i,
+	         names[input->storage->device]);
+	return 0;
+}
 
 int mti_check(const char *op, int n, mt_tensor *const *inputs)
 {
@@ -290,6 +418,8 @@ int mti_check(const char *op, int n, mt_tensor *const *inputs)
 			         mt_dtype_name(inputs[i]->dtype));
 			return 0;
 		}
+		if (!mti_check_device(op, i, inputs[i], inputs[0]))
+			return 0;
 	}
 	return 1;
 }

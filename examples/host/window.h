@@ -12,16 +12,7 @@
 #define MINITAPE_WINDOW_H
 
 #include "internal.h"
-
-struct geometry {
-	int images, channels, height, width; /* what is read */
-	int kernel_h, kernel_w;
-	int stride;
-	int pad_y, pad_x;
-	int dilation; /* of what is read: dilation - 1 zeros between pixels */
-	int out_h, out_w;
-	int filters; /* channels of the output */
-};
+#include "launch.h"
 
 struct tile {
 	int image, images;

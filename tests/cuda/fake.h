@@ -36,6 +36,7 @@ struct fake_tools {
     void (*end)(void); /* all of it is gone */
     void (*work)(void (*run)(const void *arguments), const void *arguments, size_t bytes); /* in the stream's order */
     void *(*stream)(int device);
+    void *(*take)(size_t bytes); /* alloc without a pattern written there, which would be at once */
 };
 
 /* Of the plugin that was built with it; by dlsym. */

@@ -245,17 +245,20 @@ struct product {
 
 static int64_t width(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
 
-static float sum_of(const struct product *p, int64_t i, int64_t j) {
-    const struct operation *op = &p->op;
-    const int64_t k = (int64_t)(op->transpose_a ? p->a.rows : p->a.cols);
-    double sum = 0.0;
+/* op(x)[i][j], as it is multiplied. */
+static float factor(const struct product *p, const struct layout *x, const char *data, int32_t transpose, int64_t i, int64_t j) {
+    const float value = get(x->type, data, transpose ? i * x->ld + j : j * x->ld + i);
+    return p->op.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? tf32(value) : value;
+}
+
+/* A column of sums, each in the order of k. packed: op(a) column by column. */
+static void sum_column(const struct product *p, const float *packed, int64_t j, double *sums) {
+    const int64_t m = (int64_t)p->d.rows, k = (int64_t)(p->op.transpose_a ? p->a.rows : p->a.cols);
+    for (int64_t i = 0; i < m; i++) sums[i] = 0.0;
     for (int64_t q = 0; q < k; q++) {
-        float a = get(p->a.type, p->a_data, op->transpose_a ? i * p->a.ld + q : q * p->a.ld + i);
-        float b = get(p->b.type, p->b_data, op->transpose_b ? q * p->b.ld + j : j * p->b.ld + q);
-        if (op->compute == CUBLAS_COMPUTE_32F_FAST_TF32) a = tf32(a), b = tf32(b);
-        sum += (double)a * (double)b;
+        const double b = (double)factor(p, &p->b, p->b_data, p->op.transpose_b, q, j);
+        for (int64_t i = 0; i < m; i++) sums[i] += (double)packed[q * m + i] * b;
     }
-    return (float)sum;
 }
 
 /* What becomes of an element. A NaN is no maximum, as on many GPUs. */
@@ -289,12 +292,21 @@ static void sum_bias_grad(const struct product *p) {
 }
 
 static void multiply(const struct product *p, char *aux) {
-    for (int64_t j = 0; j < (int64_t)p->d.cols; j++)
+    const int64_t m = (int64_t)p->d.rows, k = (int64_t)(p->op.transpose_a ? p->a.rows : p->a.cols);
+    float *packed = malloc((size_t)(m * k + 1) * sizeof *packed);
+    double *sums = malloc((size_t)m * sizeof *sums);
+    if (!packed || !sums) abort();
+    for (int64_t q = 0; q < k; q++)
+        for (int64_t i = 0; i < m; i++) packed[q * m + i] = factor(p, &p->a, p->a_data, p->op.transpose_a, i, q);
+    for (int64_t j = 0; j < (int64_t)p->d.cols; j++) {
+        sum_column(p, packed, j, sums);
         for (int64_t i = 0; i < (int64_t)p->d.rows; i++) {
-            float x = p->alpha * sum_of(p, i, j);
+            float x = p->alpha * (float)sums[i];
             if (p->beta != 0.0f) x += p->beta * get(p->c.type, p->c_data, j * p->c.ld + i);
             put(p->d.type, p->d_data, j * p->d.ld + i, epilogue(p, x, i, j, aux));
         }
+    }
+    free(packed), free(sums);
 }
 
 static bool is_fit(const struct product *p, const struct algorithm *made) {

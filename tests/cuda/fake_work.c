@@ -46,7 +46,7 @@ int fake_device_of(const void *address) {
     return -1;
 }
 
-void *fake_device_alloc(size_t bytes) {
+void *fake_device_take(size_t bytes) {
     struct arena *arena = &arenas[amp_fake_cuda.current];
     size_t at = 0, i = 0;
     if (!arena->memory) {
@@ -60,10 +60,17 @@ void *fake_device_alloc(size_t bytes) {
     memmove(blocks + i + 1, blocks + i, (arena->n_blocks - i) * sizeof *blocks);
     blocks[i] = (struct block){ at, at + needed };
     arena->n_blocks++;
-    enter(arena);
-    memset(arena->memory + at, 0xa5, needed);
-    leave(arena);
     return arena->memory + at;
+}
+
+void *fake_device_alloc(size_t bytes) {
+    void *memory = fake_device_take(bytes);
+    struct arena *arena = &arenas[amp_fake_cuda.current];
+    if (!memory) return NULL;
+    enter(arena);
+    memset(memory, 0xa5, bytes);
+    leave(arena);
+    return memory;
 }
 
 void fake_device_free(void *memory) {
@@ -168,5 +175,5 @@ static void end(void) {
 
 __attribute__((visibility("default"))) const struct fake_tools amp_fake_cuda_tools = {
     fake_device_alloc, fake_device_free, fake_copy, fake_flush, capture_begin, capture_end, replay, end, fake_work,
-    fake_stream,
+    fake_stream, fake_device_take,
 };

@@ -16,6 +16,8 @@ void fake_flush(void);
 
 /* Memory of the current device that nobody but its work may touch: who else looks at it dies. NULL: there is no more. */
 void *fake_device_alloc(size_t bytes);
+/* The same, and nothing is written there: for those who do that in the stream's order. */
+void *fake_device_take(size_t bytes);
 void fake_device_free(void *memory);
 /* Whose memory it is; -1: the host's. */
 int fake_device_of(const void *address);

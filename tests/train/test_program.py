@@ -16,7 +16,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
-KEYS = ["level", "low_dtype", "seed", "test_accuracy", "train_loss", "steps", "skipped", "loss_scale", "param_bytes",
+KEYS = ["level", "low_dtype", "seed", "device", "test_accuracy", "train_loss", "steps", "skipped", "loss_scale", "param_bytes",
         "master_bytes", "grad_bytes", "activation_peak_bytes", "seconds", "samples_per_second"]
 LOW = {"FP32": "none", "O0": "none", "O1": "fp16", "O2": "fp16", "O3": "fp16", "O4": "bf16", "O5": "bf16"}
 FIVE_STEPS = ["--epochs", "1", "--batch", "240", "--seeds", "1"]
@@ -190,7 +190,7 @@ def help_writes_nothing(folder):
     out, err = train(folder, "--help")
     for option in ("--level", "--epochs", "--batch", "--lr", "--optimizer", "--seed", "--seeds", "--loss-scale",
                    "--loss-multiplier", "--keep-batchnorm-fp32", "--master-weights", "--ops", "--json", "--quiet",
-                   "--sweep", "--output", "--data", "--help", "--gate", "--host-kernels"):
+                   "--sweep", "--output", "--data", "--help", "--gate", "--host-kernels", "--device"):
         expect(re.search(rf"^  {option} ", out, re.M), f"{option}: {out}")
     expect(err == "" and files_in(folder) == [], err)
 
@@ -205,7 +205,7 @@ def refusals(folder):
             (["--lr", "inf"], "greater than 0"), (["--optimizer", "lion"], "sgd or adam"),
             (["--loss-scale", "automatic"], "dynamic"), (["--loss-multiplier", "2^0.5"], "2^-16"),
             (["--loss-multiplier", "2^"], "2^-16"), (["--master-weights", "yes"], "on or off"),
-            (["--level", "O6"], "O6"), (["--level", "O1,"], "--level"), (["--level", ""], "--level"),
+            (["--device", "gpu"], "cpu or cuda"), (["--level", "O6"], "O6"), (["--level", "O1,"], "--level"), (["--level", ""], "--level"),
             (["--output", "--json"], "a folder"), (["--sweep", "--level", "O1"], "does not go with --sweep")]:
         out, err = train(folder, *options, status=2)
         expect(out == "" and words in err and "--help" in err, f"{options}: {out}{err}")
@@ -228,6 +228,33 @@ def errors(folder):
     expect(files_in(folder) == [], files_in(folder))
     _, err = train(folder / "no" / "such", status=1)
     expect("no/such" in err, err)
+
+
+# ---- a GPU
+
+@test
+def no_gpu(folder):
+    """--device cuda where there is none: status 2, what is missing, no file"""
+    result = subprocess.run([TRAIN, "--output", str(folder), *FIVE_STEPS, "--device", "cuda"], capture_output=True, text=True,
+                            stdin=subprocess.DEVNULL, check=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    expect(result.returncode == 2 and result.stdout == "", f"{result.returncode}: {result.stdout}{result.stderr}")
+    expect(re.fullmatch(r"train: --device cuda: (.*NVIDIA.*driver.*|.*built without CUDA.*nvcc.*)\n", result.stderr), result.stderr)
+    expect(files_in(folder) == [], files_in(folder))
+
+
+@test
+def gpu(folder):
+    """--device cuda: the same table, every level"""
+    result = subprocess.run([TRAIN, "--output", str(folder), *FIVE_STEPS, "--device", "cuda"], capture_output=True, text=True,
+                            stdin=subprocess.DEVNULL, check=False)
+    if result.returncode == 2:
+        raise Skip(result.stderr.strip())
+    expect(result.returncode == 0, result.stderr)
+    for r in results_of(folder):
+        expect(list(r) == KEYS and r["device"] == "cuda" and r["steps"] == 5 and r["skipped"] == 0, r)
+        expect(0 <= r["test_accuracy"] <= 100 and math.isfinite(r["train_loss"]) and r["samples_per_second"] > 0, r)
+    expect(" on " in result.stdout, result.stdout)
+    check_svg(folder / "curves.svg", list(LOW))
 
 
 # ---- the other program

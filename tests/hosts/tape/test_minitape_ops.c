@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every operator, by a table of cases: its f32 gradient against finite
- * differences, and its 16-bit results against the f32 ones, rounded.
+ * differences, and its 16-bit results against the f32 ones, rounded.  With
+ * TEST_ON_DEVICE (tests/cuda) the same on a device, a fake one, and its
+ * results beside the processor's.
  */
 #include "minitape.h"
 #include "product.h"
 
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +20,27 @@
  * to zero, where relu and max have kinks. */
 #define STEP 0.04
 
+#ifdef TEST_ON_DEVICE
+#include "minitape_cuda_fake.h"
+#define DEVICE MT_CUDA
+#define product NULL /* the device's own */
+#define NAME "minitape operators on a device"
+#else
+#define DEVICE MT_CPU
+#define NAME "minitape operators"
+#endif
+
 static mt_ops *ops;
+static mt_device device = DEVICE; /* where inputs are made */
+
+static mt_tensor *new_tensor(mt_dtype dtype, int ndim, const int *shape)
+{
+	mt_tensor *t = mt_tensor_new(dtype, ndim, shape, MT_MEM_OTHER);
+
+	ck_assert_ptr_nonnull(t);
+	ck_assert_int_eq(mt_move(t, device), 0);
+	return t;
+}
 
 struct op_case {
 	const char *name;
@@ -64,8 +87,8 @@ static mt_tensor *linear_by(mt_tensor **in)
 static mt_tensor *bn(mt_tensor **in, int training)
 {
 	/* Fresh statistics each time: the operator moves them. */
-	mt_tensor *mean = mt_tensor_new(MT_F32, 1, in[1]->shape, MT_MEM_OTHER);
-	mt_tensor *var = mt_tensor_new(MT_F32, 1, in[1]->shape, MT_MEM_OTHER);
+	mt_tensor *mean = new_tensor(MT_F32, 1, in[1]->shape);
+	mt_tensor *var = new_tensor(MT_F32, 1, in[1]->shape);
 	mt_tensor *out = NULL;
 
 	mt_fill(mean, 0.25);
@@ -135,8 +158,7 @@ static mt_tensor *log_softmax(mt_tensor **in)
 
 static mt_tensor *nll(mt_tensor **in)
 {
-	mt_tensor *target =
-		mt_tensor_new(MT_I32, 1, in[0]->shape, MT_MEM_OTHER);
+	mt_tensor *target = new_tensor(MT_I32, 1, in[0]->shape);
 
 	for (int i = 0; i < in[0]->shape[0]; i++)
 		mt_set(target, (size_t)i, (i * 2 + 1) % in[0]->shape[1]);
@@ -232,8 +254,7 @@ static mt_tensor *make_input(const int *shape, mt_rng *rng)
 
 	while (ndim < MT_MAX_DIMS && shape[ndim])
 		ndim++;
-	t = mt_tensor_new(MT_F32, ndim, shape, MT_MEM_OTHER);
-	ck_assert_ptr_nonnull(t);
+	t = new_tensor(MT_F32, ndim, shape);
 	n = (int)mt_numel(t);
 	ck_assert_int_le(n, MAX_VALUES);
 	for (int i = 0; i < n; i++) { /* a shuffle, built up */
@@ -320,7 +341,7 @@ START_TEST(gradients_match_finite_differences)
 	out = c->apply(in);
 	ck_assert_msg(out != NULL, "%s: %s", c->name, mt_error());
 	ck_assert_int_eq(out->requires_grad, c->n_grad > 0);
-	weights = mt_tensor_new(MT_F32, out->ndim, out->shape, MT_MEM_OTHER);
+	weights = new_tensor(MT_F32, out->ndim, out->shape);
 	for (size_t i = 0; i < mt_numel(weights); i++)
 		mt_set(weights, i, (double)mt_rng_normal(&rng));
 	loss = mt_then(out, ops->mul(out, weights));
@@ -341,25 +362,21 @@ END_TEST
 /* ---- 16 bits ------------------------------------------------------------ */
 
 /* t is exactly what `reference`, an f32 tensor, rounds to. */
-static void check_rounded(const char *name, const mt_tensor *t,
-                          const mt_tensor *reference)
+static void check_rounded(const char *name, mt_tensor *t, mt_tensor *reference)
 {
-	uint16_t expected[MAX_VALUES];
+	mt_tensor *got = mt_to(t, MT_CPU), *wide = mt_to(reference, MT_CPU);
+	uint16_t expected[2 * MAX_VALUES];
 	size_t n = mt_numel(t);
 
 	ck_assert_uint_eq(n, mt_numel(reference));
 	ck_assert_int_eq(reference->dtype, MT_F32);
-	if (t->dtype == MT_F32) { /* a parameter that stayed f32 */
-		ck_assert_msg(memcmp(t->storage->data,
-		                     reference->storage->data,
-		                     n * sizeof(float)) == 0,
-		              "%s: an f32 result differs", name);
-		return;
-	}
-	mt_convert(t->dtype, expected, MT_F32, reference->storage->data, n);
-	ck_assert_msg(memcmp(t->storage->data, expected, 2 * n) == 0,
+	mt_convert(t->dtype, expected, MT_F32, wide->storage->data, n);
+	ck_assert_msg(memcmp(got->storage->data, expected,
+	                     n * mt_dtype_size(t->dtype)) == 0,
 	              "%s: the %s result is not the f32 one, rounded", name,
 	              mt_dtype_name(t->dtype));
+	mt_release(got);
+	mt_release(wide);
 }
 
 /* low[i] in 16 bits, and in[i] with the same, rounded, values. */
@@ -369,8 +386,7 @@ static void lower_inputs(const struct op_case *c, mt_tensor **in,
 	for (int i = 0; i < c->n; i++) {
 		mt_dtype d = c->n_16 && i >= c->n_16 ? MT_F32 : dtype;
 
-		low[i] = mt_tensor_new(d, in[i]->ndim, in[i]->shape,
-		                       MT_MEM_OTHER);
+		low[i] = new_tensor(d, in[i]->ndim, in[i]->shape);
 		mt_copy(low[i], in[i]);
 		mt_copy(in[i], low[i]);
 		low[i]->requires_grad = in[i]->requires_grad;
@@ -412,12 +428,12 @@ END_TEST
 
 START_TEST(batch_norm_moves_running_statistics)
 {
-	mt_tensor *x = mt_tensor_new(MT_F32, 2, (int[]){4, 1}, MT_MEM_OTHER);
+	mt_tensor *x = new_tensor(MT_F32, 2, (int[]){4, 1});
 	mt_tensor *p[4], *y;
 
 	mt_write(x, (float[]){1, 2, 3, 6});
 	for (int i = 0; i < 4; i++) {
-		p[i] = mt_tensor_new(MT_F32, 1, (int[]){1}, MT_MEM_OTHER);
+		p[i] = new_tensor(MT_F32, 1, (int[]){1});
 		mt_fill(p[i], i % 3 == 0); /* gain 1, variance 1 */
 	}
 	y = ops->batch_norm(x, p[0], p[1], p[2], p[3], 1, 0.5F, 0.0F);
@@ -434,8 +450,7 @@ END_TEST
 
 START_TEST(relu_and_pool_let_nan_and_inf_through)
 {
-	mt_tensor *x =
-		mt_tensor_new(MT_F16, 4, (int[]){1, 2, 2, 2}, MT_MEM_OTHER);
+	mt_tensor *x = new_tensor(MT_F16, 4, (int[]){1, 2, 2, 2});
 	float inf = INFINITY, nan = NAN;
 	mt_tensor *y;
 
@@ -453,7 +468,7 @@ END_TEST
 
 START_TEST(log_softmax_survives_large_scores)
 {
-	mt_tensor *x = mt_tensor_new(MT_F16, 2, (int[]){1, 2}, MT_MEM_OTHER);
+	mt_tensor *x = new_tensor(MT_F16, 2, (int[]){1, 2});
 	mt_tensor *y;
 
 	mt_write(x, (float[]){60000, -60000});
@@ -465,15 +480,150 @@ START_TEST(log_softmax_survives_large_scores)
 }
 END_TEST
 
+#ifdef TEST_ON_DEVICE
+/*
+ * The processor's results and the device's, for the same inputs.  They differ
+ * in the order of sums alone, and each sum is rounded to float at least: of n
+ * terms below 1 in size, in float, by at most n * n * 2^-24.  The largest n
+ * here is 360 (the pixels of "many tiles"), and gradients are sums of such
+ * results: batch norm's, the deepest, of 18 terms divided by a deviation of
+ * about 1.  So 2^-7 of the largest element is never reached; what is made
+ * element by element has the same bits, and is asked for them.
+ */
+static int is_sum(const char *name)
+{
+	static const char *const sums[] = {"conv2d", "linear", "batch_norm",
+	                                   "global_avg_pool", "nll_loss"};
+
+	for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++)
+		if (strncmp(name, sums[i], strlen(sums[i])) == 0)
+			return 1;
+	return 0;
+}
+
+static void check_same(const char *name, mt_tensor *there, mt_tensor *here)
+{
+	float values[MAX_VALUES], got[MAX_VALUES];
+	double largest = 0.0;
+
+	ck_assert_int_eq(there->storage->device, MT_CUDA);
+	ck_assert_int_eq(there->dtype, here->dtype);
+	ck_assert_int_eq(mt_same_shape(there, here), 1);
+	ck_assert_uint_le(mt_numel(here), MAX_VALUES);
+	mt_read(here, values);
+	mt_read(there, got);
+	for (size_t i = 0; i < mt_numel(here); i++)
+		largest = fmax(largest, fabs((double)values[i]));
+	for (size_t i = 0; i < mt_numel(here); i++) {
+		double a = (double)got[i], b = (double)values[i];
+		double granted = is_sum(name) ? 0x1p-7 * largest : 0.0;
+
+		ck_assert_msg(fabs(a - b) <= granted, "%s [%zu]: %g, not %g",
+		              name, i, a, b);
+	}
+}
+
+static void run_on(mt_device where, const struct op_case *c, mt_tensor **in,
+                   mt_dtype dtype, mt_tensor **out)
+{
+	mt_tensor *wide[MAX_INPUTS];
+
+	device = where;
+	make_inputs(c, wide);
+	lower_inputs(c, wide, in, dtype);
+	*out = c->apply(in);
+	ck_assert_msg(*out != NULL, "%s: %s", c->name, mt_error());
+	if (c->n_grad > 0)
+		ck_assert_int_eq(mt_backward_seed(*out, 0.5F), 0);
+	release_all(wide, c->n);
+	device = DEVICE;
+}
+
+START_TEST(results_are_the_processors)
+{
+	const struct op_case *c = &cases[_i / 2];
+	mt_dtype dtype = _i % 2 ? MT_BF16 : MT_F32;
+	mt_tensor *here[MAX_INPUTS], *there[MAX_INPUTS], *a, *b;
+
+	run_on(MT_CPU, c, here, dtype, &a);
+	run_on(MT_CUDA, c, there, dtype, &b);
+	check_same(c->name, b, a);
+	for (int i = 0; i < c->n_grad; i++)
+		check_same(c->name, there[i]->grad, here[i]->grad);
+	mt_release(a);
+	mt_release(b);
+	release_all(here, c->n);
+	release_all(there, c->n);
+	check_nothing_held(c->name);
+}
+END_TEST
+
+START_TEST(two_devices_are_refused)
+{
+	mt_tensor *x = new_tensor(MT_F32, 1, (int[]){3}), *y;
+
+	device = MT_CPU;
+	y = new_tensor(MT_F32, 1, (int[]){3});
+	device = DEVICE;
+	ck_assert_ptr_null(ops->add(x, y));
+	ck_assert_ptr_nonnull(strstr(mt_error(), "on cuda"));
+	ck_assert_int_eq(mt_copy(x, y), -1);
+	ck_assert_ptr_nonnull(strstr(mt_error(), "two devices"));
+	mt_release(x);
+	mt_release(y);
+}
+END_TEST
+
+START_TEST(a_target_that_is_no_class_gives_a_nan)
+{
+	mt_tensor *x = new_tensor(MT_F32, 2, (int[]){2, 3});
+	mt_tensor *target = new_tensor(MT_I32, 1, (int[]){2}), *loss;
+
+	mt_set(target, 1, 3);
+	loss = ops->nll_loss(x, target);
+	ck_assert_double_nan(mt_get(loss, 0));
+	mt_release(loss);
+	mt_release(target);
+	mt_release(x);
+}
+END_TEST
+
+static int open_device(TCase *tc, int n)
+{
+	const char *why = minitape_fake_open();
+
+	if (why)
+		fprintf(stderr, "%s\n", why);
+	else
+		minitape_fake.amp->lazy = 1;
+	tcase_add_loop_test(tc, results_are_the_processors, 0, 2 * n);
+	tcase_add_test(tc, two_devices_are_refused);
+	tcase_add_test(tc, a_target_that_is_no_class_gives_a_nan);
+	return why ? -1 : 0;
+}
+#else
+static int open_device(TCase *tc, int n)
+{
+	(void)tc, (void)n;
+	return 0;
+}
+#endif
+
 int main(void)
 {
-	Suite *suite = suite_create("minitape operators");
+	Suite *suite = suite_create(NAME);
 	TCase *tc = tcase_create("operators");
 	int n = (int)(sizeof(cases) / sizeof(cases[0])), failed;
 	SRunner *runner;
 
 	ops = mt_ops_default();
-	tcase_add_loop_test(tc, gradients_match_finite_differences, 0, n);
+	if (open_device(tc, n) != 0)
+		return EXIT_FAILURE;
+	/* One by one, elements of a device take long: what they are on the
+	 * processor is asked for instead. */
+	if (device == MT_CPU)
+		tcase_add_loop_test(tc, gradients_match_finite_differences, 0,
+		                    n);
 	tcase_add_loop_test(tc, sixteen_bit_results_are_rounded_once, 0, n);
 	tcase_add_test(tc, batch_norm_moves_running_statistics);
 	tcase_add_test(tc, relu_and_pool_let_nan_and_inf_through);
