@@ -123,11 +123,15 @@ static void clear(struct line *line) {
     line->end = &line->first;
 }
 
+/* A device stays open for work in a row that is its own: opening is what costs. */
 static void run_all(const struct line *line) {
     for (const struct work *work = line->first; work; work = work->next) {
-        enter(&arenas[work->device]);
+        const struct work *next = work->next;
+        if (work == line->first) enter(&arenas[work->device]);
         work->run(work->arguments);
+        if (next && next->device == work->device) continue;
         leave(&arenas[work->device]);
+        if (next) enter(&arenas[next->device]);
     }
 }
 

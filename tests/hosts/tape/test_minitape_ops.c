@@ -187,31 +187,15 @@ static mt_tensor *scale(mt_tensor **in)
 
 static const struct op_case cases[] = {
 	{"conv2d", conv_pad1, 3, 3, 0, {{2, 3, 5, 4}, {4, 3, 3, 3}, {4}}},
-	{"conv2d, many tiles",
-	 conv_pad1,
-	 3,
-	 3,
-	 0,
+	{"conv2d, many tiles", conv_pad1, 3, 3, 0,
 	 {{2, 2, 9, 20}, {3, 2, 3, 3}, {3}}},
-	{"conv2d, images share tiles",
-	 conv_pad1,
-	 3,
-	 3,
-	 0,
+	{"conv2d, images share tiles", conv_pad1, 3, 3, 0,
 	 {{7, 2, 4, 4}, {9, 2, 3, 3}, {9}}},
 	{"conv2d 3x1", conv_pad1, 3, 3, 0, {{2, 2, 4, 4}, {2, 2, 3, 1}, {2}}},
 	{"conv2d 1x1", conv_pad1, 3, 3, 0, {{2, 2, 3, 3}, {2, 2, 1, 1}, {2}}},
-	{"conv2d, stride 2, a row left over",
-	 conv_stride2,
-	 2,
-	 2,
-	 0,
+	{"conv2d, stride 2, a row left over", conv_stride2, 2, 2, 0,
 	 {{2, 2, 6, 8}, {3, 2, 3, 3}}},
-	{"conv2d, stride 2, padding",
-	 conv_stride2_pad1,
-	 3,
-	 3,
-	 0,
+	{"conv2d, stride 2, padding", conv_stride2_pad1, 3, 3, 0,
 	 {{2, 2, 7, 5}, {3, 2, 3, 3}, {3}}},
 	{"conv2d, input fixed", conv_pad1, 3, 0, 0,
 	 {{2, 2, 4, 4}, {2, 2, 3, 3}, {2}}},
@@ -220,11 +204,7 @@ static const struct op_case cases[] = {
 	{"conv2d by, 1x1", by_pad1, 3, 3, 0, {{2, 2, 3, 3}, {2, 2, 1, 1}, {2}}},
 	{"conv2d by, stride 2", by_stride2_pad1, 2, 2, 0, {{2, 2, 7, 5}, {3, 2, 3, 3}}},
 	{"linear by", linear_by, 3, 3, 0, {{5, 7}, {3, 7}, {3}}},
-	{"batch_norm, training",
-	 bn_training,
-	 3,
-	 3,
-	 1,
+	{"batch_norm, training", bn_training, 3, 3, 1,
 	 {{3, 4, 3, 2}, {4}, {4}}},
 	{"batch_norm, eval", bn_eval, 3, 3, 1, {{3, 4, 3, 2}, {4}, {4}}},
 	{"batch_norm, 2-d", bn_training, 3, 3, 1, {{9, 4}, {4}, {4}}},
@@ -481,132 +461,9 @@ START_TEST(log_softmax_survives_large_scores)
 END_TEST
 
 #ifdef TEST_ON_DEVICE
-/*
- * The processor's results and the device's, for the same inputs.  They differ
- * in the order of sums alone, and each sum is rounded to float at least: of n
- * terms below 1 in size, in float, by at most n * n * 2^-24.  The largest n
- * here is 360 (the pixels of "many tiles"), and gradients are sums of such
- * results: batch norm's, the deepest, of 18 terms divided by a deviation of
- * about 1.  So 2^-7 of the largest element is never reached; what is made
- * element by element has the same bits, and is asked for them.
- */
-static int is_sum(const char *name)
-{
-	static const char *const sums[] = {"conv2d", "linear", "batch_norm",
-	                                   "global_avg_pool", "nll_loss"};
-
-	for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++)
-		if (strncmp(name, sums[i], strlen(sums[i])) == 0)
-			return 1;
-	return 0;
-}
-
-static void check_same(const char *name, mt_tensor *there, mt_tensor *here)
-{
-	float values[MAX_VALUES], got[MAX_VALUES];
-	double largest = 0.0;
-
-	ck_assert_int_eq(there->storage->device, MT_CUDA);
-	ck_assert_int_eq(there->dtype, here->dtype);
-	ck_assert_int_eq(mt_same_shape(there, here), 1);
-	ck_assert_uint_le(mt_numel(here), MAX_VALUES);
-	mt_read(here, values);
-	mt_read(there, got);
-	for (size_t i = 0; i < mt_numel(here); i++)
-		largest = fmax(largest, fabs((double)values[i]));
-	for (size_t i = 0; i < mt_numel(here); i++) {
-		double a = (double)got[i], b = (double)values[i];
-		double granted = is_sum(name) ? 0x1p-7 * largest : 0.0;
-
-		ck_assert_msg(fabs(a - b) <= granted, "%s [%zu]: %g, not %g",
-		              name, i, a, b);
-	}
-}
-
-static void run_on(mt_device where, const struct op_case *c, mt_tensor **in,
-                   mt_dtype dtype, mt_tensor **out)
-{
-	mt_tensor *wide[MAX_INPUTS];
-
-	device = where;
-	make_inputs(c, wide);
-	lower_inputs(c, wide, in, dtype);
-	*out = c->apply(in);
-	ck_assert_msg(*out != NULL, "%s: %s", c->name, mt_error());
-	if (c->n_grad > 0)
-		ck_assert_int_eq(mt_backward_seed(*out, 0.5F), 0);
-	release_all(wide, c->n);
-	device = DEVICE;
-}
-
-START_TEST(results_are_the_processors)
-{
-	const struct op_case *c = &cases[_i / 2];
-	mt_dtype dtype = _i % 2 ? MT_BF16 : MT_F32;
-	mt_tensor *here[MAX_INPUTS], *there[MAX_INPUTS], *a, *b;
-
-	run_on(MT_CPU, c, here, dtype, &a);
-	run_on(MT_CUDA, c, there, dtype, &b);
-	check_same(c->name, b, a);
-	for (int i = 0; i < c->n_grad; i++)
-		check_same(c->name, there[i]->grad, here[i]->grad);
-	mt_release(a);
-	mt_release(b);
-	release_all(here, c->n);
-	release_all(there, c->n);
-	check_nothing_held(c->name);
-}
-END_TEST
-
-START_TEST(two_devices_are_refused)
-{
-	mt_tensor *x = new_tensor(MT_F32, 1, (int[]){3}), *y;
-
-	device = MT_CPU;
-	y = new_tensor(MT_F32, 1, (int[]){3});
-	device = DEVICE;
-	ck_assert_ptr_null(ops->add(x, y));
-	ck_assert_ptr_nonnull(strstr(mt_error(), "on cuda"));
-	ck_assert_int_eq(mt_copy(x, y), -1);
-	ck_assert_ptr_nonnull(strstr(mt_error(), "two devices"));
-	mt_release(x);
-	mt_release(y);
-}
-END_TEST
-
-START_TEST(a_target_that_is_no_class_gives_a_nan)
-{
-	mt_tensor *x = new_tensor(MT_F32, 2, (int[]){2, 3});
-	mt_tensor *target = new_tensor(MT_I32, 1, (int[]){2}), *loss;
-
-	mt_set(target, 1, 3);
-	loss = ops->nll_loss(x, target);
-	ck_assert_double_nan(mt_get(loss, 0));
-	mt_release(loss);
-	mt_release(target);
-	mt_release(x);
-}
-END_TEST
-
-static int open_device(TCase *tc, int n)
-{
-	const char *why = minitape_fake_open();
-
-	if (why)
-		fprintf(stderr, "%s\n", why);
-	else
-		minitape_fake.amp->lazy = 1;
-	tcase_add_loop_test(tc, results_are_the_processors, 0, 2 * n);
-	tcase_add_test(tc, two_devices_are_refused);
-	tcase_add_test(tc, a_target_that_is_no_class_gives_a_nan);
-	return why ? -1 : 0;
-}
+#include "minitape_ops_device.h"
 #else
-static int open_device(TCase *tc, int n)
-{
-	(void)tc, (void)n;
-	return 0;
-}
+#define open_device(tc, n) 0
 #endif
 
 int main(void)
