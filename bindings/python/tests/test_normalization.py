@@ -91,3 +91,24 @@ def test_flatten_and_unflatten():
     flat.add_(1)
     assert [view.shape for view in views] == [tensor.shape for tensor in tensors]
     assert views[0][1, 2] == 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_the_functions_by_apply(dtype):
+    torch.manual_seed(4)
+    x, w, b = (torch.randn(*shape, requires_grad=True) for shape in ((5, 3, 4), (3, 4), (3, 4)))
+    x16 = x.to(dtype)
+    for name, given, mixed in (
+        ("fused_layer_norm", (), False),
+        ("fused_layer_norm_affine", (w, b), False),
+        ("mixed_dtype_fused_layer_norm_affine", (w, b), True),
+        ("fused_rms_norm", (), False),
+        ("fused_rms_norm_affine", (w,), False),
+        ("mixed_dtype_fused_rms_norm_affine", (w,), True),
+    ):
+        kind = "RMSNorm" if "rms" in name else "LayerNorm"
+        cls = f"Fused{kind}{'Affine' if given else ''}{'MixedDtypes' if mixed else ''}Function"
+        y = getattr(functions, cls).apply(x16, *given, (3, 4), 1e-3)
+        assert y.dtype == (torch.float32 if mixed else dtype)
+        assert torch.equal(y, getattr(functions, name)(x16, *given, (3, 4), 1e-3))
+        assert all(grad is not None for grad in torch.autograd.grad(y.sum(), [x, *given]))

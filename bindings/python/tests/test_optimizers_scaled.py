@@ -43,6 +43,8 @@ def test_grad_scaler_leaves_unscaling_and_skipping_to_the_step(dtype):
                 p.grad = (g * 2.0**-6).to(dtype)
             peer.step()
         assert all(torch.equal(a, b) for a, b in zip(params, clean, strict=True))
+        if isinstance(optimizer, fused.FusedAdam):
+            assert all(torch.equal(a.grad, b.grad) for a, b in zip(params, clean, strict=True))
         assert int(optimizer.param_groups[0]["step"]) == 4
         assert not hasattr(optimizer, "found_inf")
 
@@ -135,3 +137,14 @@ def test_mixed_precision_lamb_is_lamb_on_masters():
     for p, master in zip(params, plain, strict=True):
         assert torch.equal(optimizer.state[p]["master_param"], master.detach())
         assert torch.equal(p.detach(), master.detach().half())
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this torch has no GradScaler for the CPU")
+def test_a_step_that_skips_leaves_gradients_as_they_are():
+    param = nn.Parameter(torch.ones(2))
+    optimizer = fused.FusedAdam([param], capturable=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.zeros(()))
+    param.grad = torch.tensor([8.0, float("inf")])
+    scaler.step(optimizer)
+    assert param.grad.tolist() == [8.0, float("inf")] and param.tolist() == [1.0, 1.0]

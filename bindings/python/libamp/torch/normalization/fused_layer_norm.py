@@ -86,12 +86,20 @@ class FusedLayerNormAffineFunction:
     apply = staticmethod(fused_layer_norm_affine)
 
 
+class FusedLayerNormAffineMixedDtypesFunction:
+    apply = staticmethod(mixed_dtype_fused_layer_norm_affine)
+
+
 class FusedRMSNormFunction:
     apply = staticmethod(fused_rms_norm)
 
 
 class FusedRMSNormAffineFunction:
     apply = staticmethod(fused_rms_norm_affine)
+
+
+class FusedRMSNormAffineMixedDtypesFunction:
+    apply = staticmethod(mixed_dtype_fused_rms_norm_affine)
 
 
 class _Norm(torch.nn.Module):

@@ -81,7 +81,7 @@ def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -
 class FusedOptimizer(torch.optim.Optimizer):
     """
     An optimizer whose step is one call of a C kernel a group: FP32, FP16 and BF16 parameters in any mixture, on the CPU
-    and on CUDA. Moments are FP32. Gradients are only read.
+    and on CUDA. Moments are FP32. Gradients are only read (FusedAdam: scaling.py).
     """
 
     _kernels: tuple[str, ...] = ()  # amp_C's, which classes derived from Apex's call by these names

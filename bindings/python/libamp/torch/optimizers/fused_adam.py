@@ -16,8 +16,9 @@ class FusedAdam(FusedOptimizer):
     Adam in one pass; with adam_w_mode, the default, AdamW. The number of steps is the group's.
 
     capturable: the number of steps is a tensor, so that a step can be part of a CUDA graph (lr is what it was when the
-    graph was captured), and torch's GradScaler leaves unscaling and skipping to the step. master_weights, for which
-    capturable is needed: 16-bit parameters have FP32 masters, state["master_param"], which are stepped and rounded.
+    graph was captured), and torch's GradScaler leaves unscaling and skipping to the step, after which gradients are
+    unscaled. master_weights, for which capturable is needed: 16-bit parameters have FP32 masters,
+    state["master_param"], which are stepped and rounded.
 
     max_grad_norm, of Apex's older FusedAdam: the gradients of a group whose norm is larger are brought down to it; 0: never.
     """
@@ -137,3 +138,4 @@ class FusedAdam(FusedOptimizer):
             **self._numbers(group),
         )
         step.copy_(counts[:1])
+        scaling.unscale(grads)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ... import kernels
+
 
 class Scaling:
     """
@@ -30,3 +32,12 @@ class Scaling:
         if self.found_inf is not None:
             arguments["found_inf"] = self.found_inf.to(device).float().reshape(1)
         return arguments
+
+    def unscale(self, grads: list[torch.Tensor]) -> None:
+        """Gradients as they were before scaling, for who looks at them after the step; as they are where it skipped."""
+        factors = self.arguments(grads[0].device)
+        if "inv_scale" in factors:
+            factor = factors["inv_scale"]
+            if "found_inf" in factors:
+                factor = torch.where(factors["found_inf"] != 0, torch.ones_like(factor), factor)
+            kernels.scale(grads, grads, factor, found_inf=torch.zeros_like(factor))
