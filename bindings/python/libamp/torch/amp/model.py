@@ -38,6 +38,8 @@ class Forward:
         if session is None or not session.alive:
             out = forward(*args, **kwargs)
         else:
+            if not session.forward_seen:
+                session.before_first_forward()
             session.context.enter()
             try:
                 out = forward(*args, **kwargs)
@@ -138,12 +140,9 @@ def wire(model: nn.Module, spec: Forward) -> Callable[[], None]:
 # ---- state dicts in FP32 ----
 
 
-def _master_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    for session in live():
-        found = session.masters.get(id(tensor))
-        if found is not None:
-            return found
-    return None
+def _keeper_of(tensor: torch.Tensor) -> Session | None:
+    """The session that has this parameter's master."""
+    return next((session for session in live() if id(tensor) in session.masters), None)
 
 
 def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -160,8 +159,8 @@ def widen_state(module: nn.Module, destination: Any, prefix: str, local_metadata
     for name, tensor in _own_tensors(module):
         value = destination.get(prefix + name)
         if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
-            master = _master_of(tensor)
-            destination[prefix + name] = value.float() if master is None else master.detach()
+            keeper = _keeper_of(tensor)
+            destination[prefix + name] = value.float() if keeper is None else keeper.masters[id(tensor)].detach()
     return destination
 
 
@@ -169,10 +168,11 @@ def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) ->
     """Before a module loads: masters take the values as they are in the file, the 16-bit parameters are rounded after."""
     for name, param in module._parameters.items():
         value = state_dict.get(prefix + name)
-        master = _master_of(param) if param is not None else None
-        if master is not None and isinstance(value, torch.Tensor) and value.shape == master.shape:
+        keeper = _keeper_of(param) if param is not None else None
+        if keeper is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
             with torch.no_grad():
-                master.copy_(value)
+                keeper.masters[id(param)].copy_(value)
+            keeper.agree(param, loads=True)
 
 
 class LoadHook:

@@ -29,6 +29,8 @@ class Session:
         self.models: list[weakref.ref[torch.nn.Module]] = []
         self.masters: dict[int, torch.nn.Parameter] = {}  # id of a parameter that the context keeps -> its master
         self._params: dict[int, torch.Tensor] = {}  # by the same id
+        self._agreed: dict[int, tuple[int | None, torch.Tensor]] = {}  # a parameter's version and sum when it was its master's
+        self.forward_seen = self.backward_seen = False
         self.skip_message: dict[int, str] = {}  # by loss_id: what the next skipped step prints
         self.scalers: list[Any] = []  # _amp_state.loss_scalers' views
         self.verbosity = 1
@@ -50,6 +52,43 @@ class Session:
             if master is not None:
                 self.masters[id(param)] = master
                 self._params[id(param)] = param
+                self.agree(param)
+
+    @torch.no_grad()
+    def agree(self, param: torch.Tensor, loads: bool = False) -> None:
+        """A parameter is its master, rounded; loads: will be, when torch has loaded it."""
+        value = self.masters[id(param)].to(param.dtype) if loads else param
+        self._agreed[id(param)] = None if loads else param._version, _sum_of_bits(value)
+
+    def _disagreeing(self) -> Iterator[tuple[torch.Tensor, torch.nn.Parameter, bool]]:
+        """(parameter, master, was it the parameter that somebody wrote?). Collectives and `.data` bump no version."""
+        for param, master in self.params_and_masters():
+            alike = param.shape == master.shape and param.device == master.device
+            if alike and not torch.equal(master.to(param.dtype), param):
+                yield param, master, not torch.equal(_sum_of_bits(param), self._agreed[id(param)][1])
+
+    @torch.no_grad()
+    def before_first_forward(self) -> None:
+        """Who wrote masters until here (a broadcast of model.state_dict()) meant the parameters too."""
+        self.forward_seen = True
+        for param, master, param_written in self._disagreeing():
+            if not param_written:
+                param.copy_(master)
+                self.agree(param)
+
+    @torch.no_grad()
+    def before_first_backward(self) -> None:
+        """Apex made its masters now: who wrote parameters until here meant them. A parameter that was written as torch counts
+        it (DistributedDataParallel's broadcast does, on every rank) is its master's value; behind others a master keeps the
+        bits that round to its parameter."""
+        self.backward_seen = True
+        for param, master, param_written in self._disagreeing():
+            if param_written:
+                master.copy_(torch.where(master.to(param.dtype) == param, master, param.to(master.dtype)))
+        for param, master in self.params_and_masters():
+            version = self._agreed[id(param)][0]
+            if version is not None and version != param._version and param.shape == master.shape:
+                master.copy_(param)
 
     def params_and_masters(self) -> list[tuple[torch.Tensor, torch.nn.Parameter]]:
         """Those with a master."""
@@ -104,6 +143,10 @@ class Session:
 
 _lock = threading.RLock()
 _sessions: list[weakref.ref[Session]] = []
+
+
+def _sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().view(torch.int16).sum(dtype=torch.int64)
 
 
 def _uninstall(context: Any, collected: bool = False) -> None:

@@ -153,7 +153,7 @@ class DistributedDataParallel(nn.Module):
         self._triggers = list(allreduce_trigger_params or ())
         self._groups = list(allreduce_communicators[0]) if allreduce_communicators else []
         self._begin_from_nothing()
-        flat_dist_call([param.data for param in module.parameters()], dist.broadcast, (0,))
+        flat_dist_call([param.detach() for param in module.parameters()], dist.broadcast, (0,))
 
     def _begin_from_nothing(self) -> None:
         self._params: list[nn.Parameter] = []
@@ -313,7 +313,7 @@ class Reducer:
         self.grads: list[torch.Tensor] = []
         if isinstance(module_or_grads_list, nn.Module):
             self.module = module_or_grads_list
-            flat_dist_call([param.data for param in self.module.parameters()], dist.broadcast, (0,))
+            flat_dist_call([param.detach() for param in self.module.parameters()], dist.broadcast, (0,))
         else:
             self.grads = tensors_of(list(module_or_grads_list))
 

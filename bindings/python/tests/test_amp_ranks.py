@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masters and what writes parameters between initialize and the first backward: a broadcast of data parallel wrappers, first
+of all. Every rank then has the same masters, as Apex's, which were made later, had."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from libamp.torch import amp, parallel  # noqa: E402
+from ranks import on_ranks  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _ends():
+    yield
+    amp.shutdown()
+
+
+def start(level="O2", seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    return amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), opt_level=level, verbosity=0)
+
+
+def step(model, optimizer, x):
+    optimizer.zero_grad()
+    with amp.scale_loss(model(x).float().square().mean(), optimizer) as scaled:
+        scaled.backward()
+    optimizer.step()
+
+
+def wrap_apex(model):
+    return parallel.DistributedDataParallel(model)
+
+
+def wrap_torch(model):
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def wrap_reducer(model):
+    parallel.Reducer(model)
+    return model
+
+
+def wrap_state_dict(model):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, 0)
+    return model
+
+
+def _masters(rank, world, wrap, level):
+    model, optimizer = start(level, seed=rank)  # every rank draws its own weights
+    wrapped = wrap(model)
+    x = torch.ones(3, 4) * (rank + 1)
+    before = [p.detach().clone() for p in model.parameters()]
+    if wrap in (wrap_apex, wrap_torch):
+        step(wrapped, optimizer, x)
+    else:  # no gradients are exchanged: equal ones leave equal masters
+        step(model, optimizer, torch.ones(3, 4))
+    masters = [p.detach().clone() for p in amp.master_params(optimizer)]
+    rounded = all(torch.equal(p, m.to(p.dtype)) for p, m in zip(model.parameters(), masters, strict=True))
+    moved = any(not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    amp.shutdown()
+    return masters, rounded, moved
+
+
+@pytest.mark.parametrize("level", ("O2", "O5"))
+@pytest.mark.parametrize("wrap", (wrap_apex, wrap_torch, wrap_reducer, wrap_state_dict))
+def test_masters_are_the_same_on_every_rank(wrap, level):
+    (first, *states), (second, *others) = on_ranks(_masters, wrap, level)
+    assert states == others == [True, True]
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_is_written_through_data_before_the_first_backward_counts():
+    model, optimizer = start()
+    values = [torch.randn(p.shape) for p in model.parameters()]
+    for param, value in zip(model.parameters(), values, strict=True):
+        param.data.copy_(value)
+    peer, _ = start(seed=1)
+    with torch.no_grad():
+        for param, value in zip(peer.parameters(), values, strict=True):
+            param.copy_(value)
+    step(model, optimizer, torch.zeros(1, 4))
+    step(model, optimizer, torch.zeros(1, 4))
+    assert torch.equal(model[0].weight, peer[0].weight)  # zeros in: no gradient
+    assert torch.equal(next(amp.master_params(optimizer)), values[0].half().float())
+
+
+def test_masters_that_nobody_touched_keep_the_bits_that_fp16_has_not():
+    torch.manual_seed(0)
+    wanted = nn.Linear(4, 8).weight.detach().clone()
+    model, optimizer = start()
+    step(model, optimizer, torch.zeros(1, 4))
+    assert torch.equal(next(amp.master_params(optimizer)), wanted)
+    assert not torch.equal(wanted, wanted.half().float())
+
+
+def test_a_model_that_is_loaded_keeps_its_bits_and_takes_edits_after_it():
+    model, optimizer = start()
+    saved = {name: torch.randn(value.shape) for name, value in model.state_dict().items()}
+    model.load_state_dict(saved)
+    with torch.no_grad():
+        model[2].bias.data.fill_(0.5)
+    step(model, optimizer, torch.zeros(1, 4))
+    masters = dict(zip(saved, amp.master_params(optimizer), strict=True))
+    assert torch.equal(masters["0.weight"], saved["0.weight"])
+    assert torch.equal(model[0].weight, saved["0.weight"].half())
+    assert not torch.equal(masters["2.bias"], saved["2.bias"])
+    assert torch.equal(model[2].bias, masters["2.bias"].half())
+
+
+def test_masters_written_before_the_first_forward_are_what_it_computes_with():
+    model, optimizer = start()
+    with torch.no_grad():
+        for master in amp.master_params(optimizer):
+            master.fill_(0.25)
+    assert model(torch.ones(1, 4)).tolist() == [[0.25 + 8 * 0.25 * 1.25] * 2]
+    assert all(bool((p == 0.25).all()) for p in model.parameters())
+    with amp.scale_loss(model(torch.ones(1, 4)).sum(), optimizer) as scaled:
+        scaled.backward()
+    assert all(bool((m == 0.25).all()) for m in amp.master_params(optimizer))
