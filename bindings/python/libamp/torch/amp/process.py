@@ -282,6 +282,8 @@ def _prepare(self: Any) -> None:
     stash: AmpStash = self._amp_stash
     if stash.by_hand is not None:
         stash.by_hand.cancel()  # its backward failed
+    if not stash.session.backward_seen:
+        stash.session.before_first_backward()
     stash.by_hand = stash.session.context.begin([stash.index], 0, False, True)
 
 
