@@ -71,3 +71,13 @@ def test_an_initialized_model_stays_one_after_script():
         warnings.simplefilter("ignore")
         torch.jit.script(outer[0])
     assert outer[0](X).dtype == torch.float16
+
+
+@pytest.mark.parametrize("lists", ["apex", "torch"])
+def test_a_spectral_norm(lists):
+    """It has torch.vdot of an FP32 and an FP16 vector, which Apex's lists do not know and torch's do."""
+    if lists == "apex":
+        amp.register_promote_function(torch, "vdot")
+    model = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 4))
+    model = amp.initialize(model, opt_level="O1", verbosity=0, lists=lists)
+    assert model(X).dtype == torch.float16
