@@ -5,7 +5,8 @@
 #   python_setup WHICH       an environment with PyTorch and what the tests need; leaves its folder in `venv`. WHICH: "newest",
 #                            or "oldest": Python 3.10 and PyTorch 2.0. It is used again as long as its versions fit; what
 #                            cannot be had ends the script with status 2
-#   python_wheel DIR ARG...  builds the wheel in DIR with these options of Meson's and installs it into that environment
+#   python_build DIR ARG...  builds the wheel in DIR with these options of Meson's
+#   python_wheel DIR ARG...  the same, and installs it into that environment
 #
 # Environments lie outside the repository, in AMP_PYTHON_CACHE (default: the user's cache folder), which may be deleted at
 # any time. AMP_PYTHON is the Python they are made from; if it has PyTorch, that is used and none is installed.
@@ -101,7 +102,7 @@ python_failed() {
     python_missing "$1 (all of it in $log)"
 }
 
-python_wheel() {
+python_build() {
     wheel_dir=$1
     shift
     mkdir -p "$wheel_dir"
@@ -112,7 +113,11 @@ python_wheel() {
     done
     PATH=$venv/bin:$PATH logged "$wheel_dir/wheel.log" "$venv/bin/python" -m pip wheel "$root" \
         --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$wheel_dir" \
-        "-Cbuild-dir=$wheel_dir/build" "$@" &&
+        "-Cbuild-dir=$wheel_dir/build" "$@"
+}
+
+python_wheel() {
+    python_build "$@" &&
         logged "$wheel_dir/install.log" "$venv/bin/python" -m pip install \
             --disable-pip-version-check --no-deps --no-index --force-reinstall "$wheel_dir"/libamp-*.whl
 }
