@@ -81,3 +81,13 @@ def test_a_spectral_norm(lists):
     model = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 4))
     model = amp.initialize(model, opt_level="O1", verbosity=0, lists=lists)
     assert model(X).dtype == torch.float16
+
+
+def test_moving_a_model_to_the_cpu_keeps_its_types():
+    """Beside one at O1, whose policy holds outside forwards and makes what Tensor.cpu gives FP32."""
+    model, other = initialized("O2"), initialized("O1")
+    assert X.half().cpu().dtype == torch.float32
+    assert model.cpu() is model and model.fc.weight.dtype == torch.float16
+    assert model(X).dtype == torch.float32 and other.cpu()(X).dtype == torch.float16
+    amp.shutdown()
+    assert not hasattr(torch.nn.Module.cpu, "__wrapped__")

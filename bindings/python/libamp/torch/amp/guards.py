@@ -47,6 +47,19 @@ def _check_input(original: Any) -> Any:
     return check_input
 
 
+def _module_cpu(original: Any) -> Any:
+    """Tensor.cpu makes tensors FP32; a model that is moved keeps its types, which another context may have given it."""
+
+    def cpu(self: Any) -> Any:
+        _core.enter_none()
+        try:
+            return original(self)
+        finally:
+            _core.leave()
+
+    return cpu
+
+
 def _script(original: Any) -> Any:
     """Scripted code is compiled from torch's own functions: it runs in the types that arrive."""
 
@@ -131,6 +144,7 @@ def _recomputation() -> list[Guard]:
 
 GUARDS = [
     Guard(torch.nn.RNNBase, "check_input", _check_input),
+    Guard(torch.nn.Module, "cpu", _module_cpu),
     Guard(torch.jit, "script", _script),
     Guard(torch.autocast, "__enter__", _autocast_enter),
     Guard(torch.autocast, "__exit__", _autocast_exit),
