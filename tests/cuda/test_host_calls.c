@@ -135,6 +135,54 @@ START_TEST(test_scale) {
 }
 END_TEST
 
+/* ---- what the device knows ---- */
+
+static void iterate(struct host *host) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled), AMP_OK);
+    host_backward(host, scaled.loss, 1.0f);
+    ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK); /* it does not know what is decided */
+    host_step(host, STEP_FUSED);
+}
+
+/* Skips are counted there, in a graph that is replayed too, and amp_check says when they are too many, and whose gradient it was. */
+START_TEST(test_too_many_skips) {
+    enum { ITERATIONS = 12, CLEAN = 3 };
+    struct host *host = host_new(false, false, false, STEP_FUSED);
+    amp_model *model = &host->model;
+    amp_optimizer *optimizer = &host->optimizer;
+    amp_config config = AMP_CONFIG_INIT;
+    amp_context *context = NULL;
+    amp_record record = AMP_RECORD_INIT;
+    config.level = AMP_O2, config.max_skips = 5;
+    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context) == AMP_OK, "%s", amp_last_error());
+    for (int i = 0; i < CLEAN + ITERATIONS; i++) {
+        const bool captures = _i && i == CLEAN, replays = _i && i >= CLEAN;
+        if (!replays || captures) host_clear(host);
+        host_set_targets(host, i < CLEAN ? 0.25f : INFINITY);
+        if (captures) device_capture_begin();
+        if (!replays || captures) iterate(host);
+        if (captures) device_capture_end();
+        if (replays) device_replay();
+        if (i == CLEAN) ck_assert_int_eq(amp_check(context), AMP_OK);
+    }
+    ck_assert_int_eq(amp_check(context), AMP_ERR_TOO_MANY_SKIPS);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "12 steps in a row"));
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "c's"));
+    ck_assert_int_eq(amp_get_record(context, 0, &record), AMP_OK);
+    ck_assert_uint_eq(record.skips_in_row, ITERATIONS);
+    ck_assert_uint_eq(record.brackets, CLEAN + ITERATIONS);
+    ck_assert_int_eq(record.action, AMP_SKIP);
+    host_set_targets(host, 0.25f);
+    if (_i) device_replay();
+    else host_clear(host), iterate(host);
+    ck_assert_int_eq(amp_check(context), AMP_OK);
+    host_clear(host);
+    ck_assert_int_eq(amp_shutdown(context), AMP_OK);
+    host_free(host);
+}
+END_TEST
+
 /* ---- emulation of ops ---- */
 
 static void (*touch_slot)(void *);
@@ -254,6 +302,7 @@ Suite *suite_host_calls(void) {
     tcase_add_test(tcase, test_unscale_in_a_row);
     tcase_add_test(tcase, test_unscale_refused);
     tcase_add_loop_test(tcase, test_scale, 0, 2);
+    tcase_add_loop_test(tcase, test_too_many_skips, 0, 2);
     tcase_add_loop_test(tcase, test_emulated_op, 0, 2);
     tcase_add_loop_test(tcase, test_raw_buffers, 0, 2);
     tcase_add_test(tcase, test_forgotten_device);
