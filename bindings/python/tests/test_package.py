@@ -36,6 +36,30 @@ def test_import_brings_no_torch_and_no_numpy():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_an_environment_with_neither_torch_nor_numpy():
+    script = pathlib.Path(__file__).with_name("without_torch.py")
+    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"torch/__init__.py": "__version__ = '1.13.1'"}, "PyTorch 2.0 or later, and this is 1.13.1"),
+        ({"torch/data.txt": ""}, "the `torch` that was found is another one: "),
+        ({"torch/__init__.py": "import nothing_of_the_kind"}, "No module named 'nothing_of_the_kind'"),
+    ],
+)
+def test_a_torch_that_will_not_do(tmp_path, files, words):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "libamp").symlink_to(FOLDER)  # without its neighbours, of which torch may be one
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import libamp.torch"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and words in done.stderr, done.stderr
+
+
 def test_errors_are_what_python_users_catch():
     assert issubclass(libamp.Error, RuntimeError)
     assert issubclass(libamp.ArgumentError, (libamp.Error, ValueError))

@@ -1,2 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Apex had for PyTorch. Importing this patches nothing."""
+"""What Apex had for PyTorch. Importing this imports PyTorch, and patches nothing."""
+
+
+def _check_torch() -> None:
+    """An error that can be acted on, before a module of libamp's misses something of torch's."""
+    wanted = "libamp.torch needs PyTorch 2.0 or later"
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise  # torch is there, and lacks something itself
+        raise ModuleNotFoundError(f"{wanted}, and this Python has none: pip install torch", name="torch") from None
+    version = str(getattr(torch, "__version__", ""))
+    if not version:
+        where = list(getattr(torch, "__path__", ())) or torch.__file__
+        raise ImportError(f"{wanted}; the `torch` that was found is another one: {where}", name="torch")
+    if int(version.split(".")[0]) < 2:
+        raise ImportError(f"{wanted}, and this is {version}", name="torch")
+
+
+_check_torch()

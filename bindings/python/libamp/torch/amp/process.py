@@ -88,10 +88,12 @@ class AmpStash:
 
 
 def _count_skip(optimizer: Any) -> None:
-    """lr_scheduler asks whether step was called: it was."""
-    optimizer._opt_called = True
-    if hasattr(optimizer, "_step_count"):  # torch before 2.4
-        optimizer._step_count += 1
+    """lr_scheduler asks whether step was called: it was. Of LARC it knows the optimizer inside."""
+    while optimizer is not None:
+        optimizer._opt_called = True
+        if "_step_count" in vars(optimizer):  # torch before 2.4
+            optimizer._step_count += 1
+        optimizer = vars(optimizer).get("optim")
 
 
 def _guard_closure(stash: AmpStash, closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch before 2.1 has few operators in half on the CPU. With this mode each one that it lacks is computed in FP32 and
+rounded, so that the FP16 levels are tested there too. What libamp's own code calls is not: that must work as it comes."""
+import contextlib
+import pathlib
+import sys
+
+import libamp
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+MISSING = "not implemented for 'Half'"
+LACKS_HALF = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 1)
+_LIBAMP = str(pathlib.Path(libamp.__file__).parent)
+_THROUGH = ("half.py", "_ops.py", "_tensor.py", "functional.py", "_contextlib.py")  # frames that call for another
+
+
+def _caller():
+    """The file of the code that asked for an operator."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and pathlib.Path(frame.f_code.co_filename).name in _THROUGH:
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
+def _takes_half(*values):
+    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float16 for value in tree_flatten(values)[0])
+
+
+def _in_fp32(func, args, kwargs):
+    """Outputs are half again; beside the first those that are FP32 by an FP32 argument stay (batch norm's statistics)."""
+    wide, mixed = {}, False
+
+    def widen(value):
+        nonlocal mixed
+        if isinstance(value, torch.Tensor) and value.dtype is torch.float16:
+            return wide.setdefault(id(value), (value, value.float()))[1]
+        mixed = mixed or (isinstance(value, torch.Tensor) and value.dtype is torch.float32)
+        return value
+
+    out = func(*tree_map(widen, args), **tree_map(widen, kwargs))
+    back = {id(computed): half for half, computed in wide.values()}
+    for argument, value in zip(func._schema.arguments, args, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write and id(value) in wide:
+            value.copy_(wide[id(value)][1])
+    if kwargs.get("dtype") is not None:
+        return out
+
+    def narrow(value):
+        if isinstance(value, torch.Tensor) and id(value) in back:
+            return back[id(value)]
+        return value.half() if isinstance(value, torch.Tensor) and value.dtype is torch.float32 else value
+
+    if isinstance(out, tuple) and mixed:
+        return (narrow(out[0]), *out[1:])
+    return tree_map(narrow, out)
+
+
+class HalfOnCPU(TorchDispatchMode):
+    lacking = set()  # what was refused once: an error of torch's takes milliseconds
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func not in self.lacking or not _takes_half(args, kwargs):
+            try:
+                return func(*args, **kwargs)
+            except RuntimeError as error:
+                if MISSING not in str(error):
+                    raise
+                self.lacking.add(func)
+        assert not _caller().startswith(_LIBAMP), f"libamp itself calls {func}, which torch {torch.__version__} lacks in half"
+        return _in_fp32(func, args, kwargs)
+
+
+def half_on_cpu():
+    """The mode, where this torch needs it."""
+    return HalfOnCPU() if LACKS_HALF else contextlib.nullcontext()
