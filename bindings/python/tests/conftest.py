@@ -11,13 +11,13 @@ except ModuleNotFoundError:  # no torch
 
 
 @pytest.fixture(autouse=True)
-def _half_on_cpu():
-    with half_on_cpu():
+def _half_on_cpu(request):
+    with contextlib.nullcontext() if request.node.get_closest_marker("plain_half") else half_on_cpu():
         yield
 
 
 def pytest_runtest_makereport(item, call):
-    """Where HalfOnCPU does not reach (threads, other processes) what torch refuses says nothing about libamp."""
+    """Where HalfOnCPU is not (other processes, `plain_half`) what torch refuses says nothing about libamp."""
     if LACKS_HALF and call.excinfo is not None and MISSING in str(call.excinfo.value):
         try:
             pytest.skip(next(line for line in str(call.excinfo.value).splitlines() if MISSING in line))

@@ -4,6 +4,8 @@ rounded, so that the FP16 levels are tested there too. What libamp's own code ca
 import contextlib
 import pathlib
 import sys
+import threading
+from unittest import mock
 
 import libamp
 import torch
@@ -29,19 +31,22 @@ def _takes_half(*values):
 
 
 def _in_fp32(func, args, kwargs):
-    """Outputs are half again; beside the first those that are FP32 by an FP32 argument stay (batch norm's statistics)."""
-    wide, mixed = {}, False
+    """Outputs are half again, and what is written too. Only a batch norm takes FP32 beside half: its weights and statistics."""
+    wide = {}
+    mixed = any(isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.dim() > 0
+                for value in tree_flatten((args, kwargs))[0])
+    if mixed and "batch_norm" not in str(func):
+        raise RuntimeError(f"{func} gets half and FP32")
 
     def widen(value):
-        nonlocal mixed
         if isinstance(value, torch.Tensor) and value.dtype is torch.float16:
             return wide.setdefault(id(value), (value, value.float()))[1]
-        mixed = mixed or (isinstance(value, torch.Tensor) and value.dtype is torch.float32)
         return value
 
     out = func(*tree_map(widen, args), **tree_map(widen, kwargs))
     back = {id(computed): half for half, computed in wide.values()}
-    for argument, value in zip(func._schema.arguments, args, strict=False):
+    for index, argument in enumerate(func._schema.arguments):
+        value = args[index] if index < len(args) else kwargs.get(argument.name)
         if argument.alias_info is not None and argument.alias_info.is_write and id(value) in wide:
             value.copy_(wide[id(value)][1])
     if kwargs.get("dtype") is not None:
@@ -73,6 +78,16 @@ class HalfOnCPU(TorchDispatchMode):
         return _in_fp32(func, args, kwargs)
 
 
+def _run(thread, run=threading.Thread.run):
+    with HalfOnCPU():
+        run(thread)
+
+
+@contextlib.contextmanager
 def half_on_cpu():
-    """The mode, where this torch needs it."""
-    return HalfOnCPU() if LACKS_HALF else contextlib.nullcontext()
+    """The mode, where this torch needs it, on this thread and on those that begin meanwhile."""
+    if not LACKS_HALF:
+        yield
+        return
+    with HalfOnCPU(), mock.patch.object(threading.Thread, "run", _run):
+        yield

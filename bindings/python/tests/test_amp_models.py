@@ -278,10 +278,12 @@ def test_parameters_with_gaps_are_packed():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_script_modules():
+@pytest.mark.plain_half
+@pytest.mark.parametrize("level", ["O2", "O5"])
+def test_script_modules(level):
     model = torch.jit.script(nn.Linear(2, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    amp.initialize(model, optimizer, opt_level="O2", verbosity=0, init_scale=16.0)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, init_scale=16.0)
     assert model(torch.ones(1, 2)).dtype is torch.float32
     with amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizer) as scaled:
         scaled.backward()

@@ -21,6 +21,7 @@ def _overflows(seed, n, rate):
     return [random.random() < rate for _ in range(n)]
 
 
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this torch has no GradScaler for the CPU")
 @pytest.mark.parametrize("growth_interval", (1, 2, 5))
 @pytest.mark.parametrize("seed", range(3))
 def test_mode_torch_is_grad_scalers_trace(growth_interval, seed):

@@ -12,6 +12,7 @@ from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import _amp_state  # noqa: E402
 from libamp.torch.amp.session import live  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint as run_checkpointed  # noqa: E402
 
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 
@@ -202,7 +203,7 @@ def test_checkpointing_recomputes_with_the_same_casts(level, reentrant):
             def inner(t):
                 return self.two(torch.relu(self.one(t)))
 
-            return torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=reentrant)
+            return run_checkpointed(inner, x, use_reentrant=reentrant)
 
     results = []
     for checkpoint in (False, True):

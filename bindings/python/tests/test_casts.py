@@ -348,13 +348,15 @@ class Logged(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def test_subclasses_see_the_cast_and_the_op():
+@pytest.mark.plain_half
+@pytest.mark.parametrize(("level", "cast"), [("O1", "half"), ("O4", "bfloat16")])
+def test_subclasses_see_the_cast_and_the_op(level, cast):
     value = torch.ones(2, 2).as_subclass(Logged)
-    with policy():
+    with policy(level):
         Logged.calls.clear()
         got = torch.mm(value, value)
-        assert type(got) is Logged and got.dtype == torch.float16
-        assert Logged.calls == ["dtype", "half", "half", "mm"] or {"half", "mm"} <= set(Logged.calls)
+        assert type(got) is Logged and got.dtype == casting.LOW[level]
+        assert Logged.calls == ["dtype", cast, cast, "mm"] or {cast, "mm"} <= set(Logged.calls)
         assert (value + value.half()).dtype == torch.float32
 
 

@@ -299,6 +299,11 @@ def test_disable_casts_nests_and_survives_exceptions():
 
 
 class TestExempt:
+    @pytest.fixture(autouse=True, params=["as it is", "without hooks after errors"])
+    def _torch(self, request, monkeypatch):
+        if request.param != "as it is":  # as torch 2.0
+            monkeypatch.setattr(sys.modules["libamp.torch.amp.exempt"], "_AFTER_ERRORS", False)
+
     def test_a_block(self):
         with policy():
             with amp.exempt():

@@ -10,12 +10,16 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import torch
 
 from ... import _core
 from ._casting import cast_tree
+
+
+_AFTER_ERRORS = "always_call" in inspect.signature(torch.nn.Module.register_forward_hook).parameters
 
 
 def _enter(dtype: torch.dtype | None, module: Any, args: Any, kwargs: Any) -> Any:
@@ -25,6 +29,35 @@ def _enter(dtype: torch.dtype | None, module: Any, args: Any, kwargs: Any) -> An
 
 def _leave(module: Any, args: Any, output: Any) -> None:
     _core.leave()
+
+
+class _Forward:
+    """Of an exempted module, where torch has no hooks that run after an error too (before 2.1). It lies on the module and
+    not in its class, so that copies and files have their own."""
+
+    def __init__(self, module: torch.nn.Module, dtype: torch.dtype | None) -> None:
+        self.module, self.dtype, self.removed = module, dtype, False
+        self.own = module.__dict__.get("forward")
+        module.__dict__["forward"] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        forward = self.own or functools.partial(type(self.module).forward, self.module)
+        if self.removed:
+            return forward(*args, **kwargs)
+        if self.dtype is not None:
+            args, kwargs = cast_tree(args, self.dtype), cast_tree(kwargs, self.dtype)
+        _core.enter_none()
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            _core.leave()
+
+    def remove(self) -> None:
+        self.removed = True  # somebody may have wrapped it
+        if self.module.__dict__.get("forward") is self:
+            del self.module.__dict__["forward"]
+            if self.own is not None:
+                self.module.__dict__["forward"] = self.own
 
 
 class exempt:
@@ -40,14 +73,13 @@ class exempt:
             return
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"exempt: a torch.nn.Module is wanted, not {type(module).__name__}")
+        if not _AFTER_ERRORS:
+            self._hooks.append(_Forward(module, cast_inputs))
+            return
         # Functions of this file, so that the module can be copied and pickled as ever.
-        self._hooks.append(
-            module.register_forward_pre_hook(functools.partial(_enter, cast_inputs), prepend=True, with_kwargs=True)
-        )
-        try:
-            self._hooks.append(module.register_forward_hook(_leave, always_call=True))
-        except TypeError:  # torch 2.0
-            self._hooks.append(module.register_forward_hook(_leave))
+        enter = functools.partial(_enter, cast_inputs)
+        self._hooks.append(module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
+        self._hooks.append(module.register_forward_hook(_leave, always_call=True))
 
     def remove(self) -> None:
         """The module obeys the policy again."""

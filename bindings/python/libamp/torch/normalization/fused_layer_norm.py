@@ -31,6 +31,8 @@ def _common(input: Any, *others: Any) -> list[Any]:
 
 def _layer_norm(input: Any, weight: Any, bias: Any, shape: Shape, eps: float) -> Any:
     x, w, b = _common(input, weight, bias)
+    if x.dtype == torch.float16 and x.device.type == "cpu":  # torch 2.0 has none
+        x, w, b = (None if tensor is None else tensor.float() for tensor in (x, w, b))
     return F.layer_norm(x, _shape(shape), w, b, eps)
 
 

@@ -19,7 +19,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .flat import apply_flat_dist_call, extract_tensors, flat_dist_call, flatten, split_by_type, tensors_of, unflatten
+from .flat import (
+    apply_flat_dist_call,
+    extract_tensors,
+    flat_dist_call,
+    flatten,
+    for_the_wire,
+    split_by_type,
+    tensors_of,
+    unflatten,
+)
 
 
 def _on_gradient(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> tuple[Any, Any]:
@@ -64,10 +73,7 @@ class _Bucket:
         flags = grads[0].new_ones(len(self.params))
         for position in self.missing:
             flags[position] = 0
-        flat = flatten([*grads, flags])
-        # gloo of older releases does not add bfloat16
-        if as_fp32 or (flat.dtype == torch.bfloat16 and dist.get_backend(group) == "gloo"):
-            flat = flat.float()
+        flat = for_the_wire(flatten([*grads, flags]), group, as_fp32)
         if predivide != 1.0:
             flat[: flat.numel() - flags.numel()] /= predivide
         self.flat = flat

@@ -38,11 +38,18 @@ def split_by_type(tensors: Iterable[torch.Tensor]) -> dict[tuple[torch.dtype, to
     return groups
 
 
+def for_the_wire(flat: torch.Tensor, group: Any = None, as_fp32: bool = False) -> torch.Tensor:
+    """gloo of older releases knows no bfloat16."""
+    if as_fp32 or (flat.dtype == torch.bfloat16 and dist.get_backend(group) == "gloo"):
+        return flat.float()
+    return flat
+
+
 def apply_flat_dist_call(
     bucket: Sequence[torch.Tensor], call: Callable[..., Any], extra_args: Sequence[Any] | None = None
 ) -> None:
     """`call` of torch.distributed on one flat copy of `bucket`, then back; an all_reduce is averaged."""
-    flat = flatten(bucket)
+    flat = for_the_wire(flatten(bucket))
     call(flat, *(extra_args or ()))
     if call is dist.all_reduce:
         flat /= dist.get_world_size()
