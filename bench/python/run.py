@@ -52,8 +52,8 @@ def main():
 
     import torch
 
-    if not hasattr(torch.amp, "GradScaler"):
-        parser.error(f"PyTorch 2.3 or later is what libamp is measured beside, and this is {torch.__version__}")
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
+        parser.error(f"PyTorch 2.4 or later is what libamp is measured beside, and this is {torch.__version__}")
     torch.set_num_threads(1)
     describe_machine()
     print(HEADER)

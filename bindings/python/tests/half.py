@@ -62,18 +62,19 @@ def _in_fp32(func, args, kwargs):
     return tree_map(narrow, out)
 
 
-class HalfOnCPU(TorchDispatchMode):
-    lacking = set()  # what was refused once: an error of torch's takes milliseconds
+_lacking = set()  # what was refused once: an error of torch's takes milliseconds
 
+
+class HalfOnCPU(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func not in self.lacking or not _takes_half(args, kwargs):
+        if func not in _lacking or not _takes_half(args, kwargs):
             try:
                 return func(*args, **kwargs)
             except RuntimeError as error:
                 if MISSING not in str(error):
                     raise
-                self.lacking.add(func)
+                _lacking.add(func)
         assert not _caller().startswith(_LIBAMP), f"libamp itself calls {func}, which torch {torch.__version__} lacks in half"
         return _in_fp32(func, args, kwargs)
 

@@ -72,7 +72,7 @@ def _train(rank, world, options, dtype):
         seen.append(grads(model))
     if options.get("retain_allreduce_buffers"):
         inside = [
-            any(b.data_ptr() <= p.grad.data_ptr() < b.data_ptr() + b.numel() * b.element_size() for b in model.allreduce_buffers)
+            any(0 <= p.grad.data_ptr() - b.data_ptr() < b.numel() * b.element_size() for b in model.allreduce_buffers)
             for p in model.parameters()
         ]
         assert all(inside)

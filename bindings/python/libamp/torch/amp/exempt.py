@@ -18,7 +18,6 @@ import torch
 from ... import _core
 from ._casting import cast_tree
 
-
 _AFTER_ERRORS = "always_call" in inspect.signature(torch.nn.Module.register_forward_hook).parameters
 
 

@@ -89,11 +89,11 @@ class AmpStash:
 
 def _count_skip(optimizer: Any) -> None:
     """lr_scheduler asks whether step was called: it was. Of LARC it knows the optimizer inside."""
-    while optimizer is not None:
-        optimizer._opt_called = True
-        if "_step_count" in vars(optimizer):  # torch before 2.4
-            optimizer._step_count += 1
-        optimizer = vars(optimizer).get("optim")
+    for each in (optimizer, vars(optimizer).get("optim")):
+        if hasattr(each, "param_groups"):
+            each._opt_called = True
+            if "_step_count" in vars(each):  # torch before 2.4
+                each._step_count += 1
 
 
 def _guard_closure(stash: AmpStash, closure: Callable[[], Any]) -> Callable[[], Any]:
