@@ -37,15 +37,26 @@ def under_autocast(work):
     return scoped
 
 
+def in_low(value):
+    """What a call would be given by hand: FP32 tensors in 16 bits, leaves as they were."""
+    if not isinstance(value, torch.Tensor) or value.dtype is LOW:
+        return value
+    return value.detach().to(LOW).requires_grad_(value.requires_grad)
+
+
 def measure(bench):
     single, other = torch.randn(4, 4), torch.randn(4, 4)
     low, low_other = single.to(LOW), other.to(LOW)
+    recorded = torch.randn(4, 4, requires_grad=True) * 2
     weight = torch.nn.Parameter(torch.randn(4, 4))
     bias = torch.nn.Parameter(torch.randn(4))
     listed = [  # ours is found by name, the bare one is torch's own
         ("mm, both inputs cast", "mm", torch, (single, other)),
+        ("mm, both inputs cast and recorded", "mm", torch, (recorded, recorded)),
         ("mm, an input cast, a weight kept", "mm", torch, (single, weight)),
         ("linear, an input cast, two weights kept", "linear", F, (single, weight, bias)),
+        ("linear, recorded input, two weights kept", "linear", F, (recorded, weight, bias)),
+        ("mse_loss, both inputs cast to FP32", "mse_loss", F, (low, low_other)),
         ("mm, nothing to cast", "mm", torch, (low, low_other)),
         ("cat, nothing to cast", "cat", torch, ([single, other],)),
     ]
@@ -55,7 +66,8 @@ def measure(bench):
     patching.install(context, verbosity=0)
     try:
         for label, name, owner, args in listed:
-            bare = calls(originals[name], *args)
+            by_hand = {"cat": lambda value: value, "mse_loss": torch.Tensor.float}.get(name, in_low)
+            bare = calls(originals[name], *map(by_hand, args))
             ours = within(context, calls(getattr(owner, name), *args))
             reference = under_autocast(calls(originals[name], *args))
             bench.overhead(f"{label}, {CALLS} calls", "4 x 4", ours, bare, reference, bare, "torch.autocast", goal=2.0)

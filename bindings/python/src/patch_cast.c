@@ -9,7 +9,7 @@
 enum { DEEPEST = 16 }; /* lists in lists */
 
 static PyTypeObject *tensor_class, *parameter_class;
-static PyObject *strided, *name_layout, *name_make;
+static PyObject *name_make;
 /* Tensor.float and its kin: half the time of Tensor.to; and as the C functions that they are. */
 static PyObject *to_type[AMP_FLOAT64 + 1], *no_arguments;
 static PyCFunctionWithKeywords to_type_directly[AMP_FLOAT64 + 1];
@@ -27,8 +27,6 @@ int amp_py_cast_init(void)
     }
     PyObject *torch = amp_py_torch() < 0 ? NULL : PyImport_ImportModule("torch");
     PyObject *nn = attribute(torch, "nn"), *tensor = attribute(torch, "Tensor"), *parameter = attribute(nn, "Parameter");
-    strided = attribute(torch, "strided");
-    name_layout = PyUnicode_InternFromString("layout");
     name_make = PyUnicode_InternFromString("_make");
     for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
         to_type[dtype] = attribute(tensor, methods[dtype]);
@@ -41,7 +39,7 @@ int amp_py_cast_init(void)
     }
     Py_XDECREF(torch);
     Py_XDECREF(nn);
-    if (PyErr_Occurred() || parameter == NULL || no_arguments == NULL || name_layout == NULL || name_make == NULL) {
+    if (PyErr_Occurred() || parameter == NULL || no_arguments == NULL || name_make == NULL) {
         return -1;
     }
     parameter_class = (PyTypeObject *)parameter;
@@ -95,16 +93,6 @@ amp_dtype amp_py_collect(PyObject *value, uint32_t *set)
     return collect(value, set, 0);
 }
 
-/* Sparse and other layouts are left as they are: few ops know them in 16 bits. */
-static bool is_strided(PyObject *tensor)
-{
-    PyObject *layout = PyObject_GetAttr(tensor, name_layout);
-    const bool yes = layout == strided;
-    Py_XDECREF(layout);
-    PyErr_Clear();
-    return yes;
-}
-
 static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtype from)
 {
     const amp_dtype to = call->target;
@@ -113,7 +101,7 @@ static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtyp
     if (cast != NULL) {
         return cast;
     }
-    if (!is_strided(tensor)) {
+    if (!amp_py_is_strided(tensor)) { /* few ops know other layouts in 16 bits */
         return Py_NewRef(tensor);
     }
     if (exact && to_type_directly[to]) {
@@ -159,7 +147,7 @@ static PyObject *cast_tensor(struct amp_py_call *call, PyObject *tensor, amp_dty
     if (target != (int)call->target) {
         return Py_NewRef(tensor);
     }
-    if (call->policy->report != NULL && (weight || is_strided(tensor)) && tell(call, from) < 0) {
+    if (call->policy->report != NULL && (weight || amp_py_is_strided(tensor)) && tell(call, from) < 0) {
         return NULL;
     }
     return weight ? cast_weight(call, tensor) : cast_fresh(call, tensor, from);

@@ -18,11 +18,11 @@ struct exchange {
 static struct {
     PyTypeObject *tensor, *parameter;
     PyObject *dtypes[AMP_DTYPE_OTHER]; /* by amp_dtype */
-    PyObject *to;
+    PyObject *to, *strided;
     struct reader {
         getter get; /* NULL: by name */
         void *closure;
-    } dtype, version, requires_grad;
+    } dtype, version, requires_grad, layout;
     struct function {
         PyObject *object;
         PyCFunction call; /* NULL: by PyObject_CallNoArgs */
@@ -41,6 +41,7 @@ static int intern_names(void)
         { &amp_py_names.version, "_version" },  { &amp_py_names.shape, "shape" },
         { &amp_py_names.stride, "stride" },     { &amp_py_names.data_ptr, "data_ptr" },
         { &amp_py_names.device, "device" },     { &amp_py_names.requires_grad, "requires_grad" },
+        { &amp_py_names.layout, "layout" },
         { &amp_py_names.local_tensor, "_local_tensor" },
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -124,9 +125,10 @@ static int look_up(PyObject *module)
         }
     }
     PyObject *tensor = PyObject_GetAttrString(module, "Tensor");
+    torch.strided = PyObject_GetAttrString(module, "strided");
     torch.to = tensor ? PyObject_GetAttrString(tensor, "to") : NULL;
     torch.is_grad_enabled = find_function(PyObject_GetAttrString(module, "is_grad_enabled"));
-    if (torch.to == NULL || torch.is_grad_enabled.object == NULL || intern_names()) {
+    if (torch.strided == NULL || torch.to == NULL || torch.is_grad_enabled.object == NULL || intern_names()) {
         Py_XDECREF(tensor);
         return -1;
     }
@@ -141,6 +143,7 @@ static int look_up(PyObject *module)
     torch.dtype = find_reader(tensor, "dtype");
     torch.version = find_reader(tensor, "_version");
     torch.requires_grad = find_reader(tensor, "requires_grad");
+    torch.layout = find_reader(tensor, "layout");
     torch.tensor = (PyTypeObject *)tensor; /* last: says that all is there */
     return 0;
 }
@@ -204,6 +207,15 @@ bool amp_py_requires_grad(PyObject *tensor)
     Py_XDECREF(requires);
     PyErr_Clear();
     return result;
+}
+
+bool amp_py_is_strided(PyObject *tensor)
+{
+    PyObject *layout = read_property(&torch.layout, amp_py_names.layout, tensor);
+    const bool strided = layout == torch.strided;
+    Py_XDECREF(layout);
+    PyErr_Clear();
+    return strided;
 }
 
 uint64_t amp_py_version(PyObject *tensor)

@@ -10,7 +10,7 @@
 
 /* Names that are looked up often. */
 extern struct amp_py_names {
-    PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad, *local_tensor;
+    PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad, *layout, *local_tensor;
 } amp_py_names;
 
 /* Imports torch and looks up what is needed of it; again: nothing. -1 with an exception: there is no torch. */
@@ -25,6 +25,8 @@ PyObject *amp_py_torch_dtype(amp_dtype dtype);
 PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype);
 /* Does autograd record what is done with it, where it records? No exception. */
 bool amp_py_requires_grad(PyObject *tensor);
+/* Is it laid out by strides, not sparse or of another kind? No exception. */
+bool amp_py_is_strided(PyObject *tensor);
 /* A method of torch.Tensor that is a C function with these METH_ flags, or NULL; after amp_py_torch. */
 PyCFunction amp_py_method(const char *name, int flags);
 /* Does autograd record on this thread? */
