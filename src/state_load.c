@@ -197,31 +197,47 @@ static void round_into(const struct target *target, const char *src) {
     }
 }
 
-/* The same for what is in a device's memory; what is rounded there follows with the next flush. */
-static amp_status set_there(const struct target *target, const char *src) {
-    struct amp__param *param = target->param;
-    const uint64_t bytes = param->size * sizeof(float);
-    uint16_t low[1024];
-    if (target->moment) return amp__place_in(target->place, target->moment, src, target->size * sizeof(float));
-    if (param->has_master) {
-        AMP_TRY(amp__place_in(target->place, param->fp32.data, src, bytes));
-        amp__master_round(param, target->elements);
-        return AMP_OK;
-    }
-    if (param->dtype == AMP_FLOAT32) {
-        AMP_TRY(amp__place_in(target->place, target->elements, src, bytes));
-        if (param->emulated) amp__emulated_show(param, target->elements);
-        return AMP_OK;
-    }
-    for (uint64_t at = 0; at < param->size; at += AMP_COUNT(low)) {
-        float wide[AMP_COUNT(low)];
-        const uint64_t left = param->size - at, n = left < AMP_COUNT(low) ? left : AMP_COUNT(low);
-        const amp_span dst = { low, n, param->dtype, 0 }, from = { wide, n, AMP_FLOAT32, 0 };
-        memcpy(wide, src + 4 * at, (size_t)n * sizeof *wide);
+/* Room for a piece that is rounded on its way to a device. */
+enum { PIECE = 1 << 18 };
+struct piece {
+    float wide[PIECE];
+    uint16_t low[PIECE];
+};
+
+static amp_status put_there(const struct target *target, const char *src, struct piece *piece) {
+    const struct amp__param *param = target->param;
+    if (param->dtype == AMP_FLOAT32) return amp__place_in(target->place, target->elements, src, param->size * sizeof(float));
+    for (uint64_t at = 0; at < param->size; at += PIECE) {
+        const uint64_t left = param->size - at, n = left < PIECE ? left : PIECE;
+        const amp_span dst = { piece->low, n, param->dtype, 0 }, from = { piece->wide, n, AMP_FLOAT32, 0 };
+        memcpy(piece->wide, src + 4 * at, (size_t)n * sizeof *piece->wide);
         AMP_TRY(amp_cast_list(&dst, &from, 1));
-        AMP_TRY(amp__place_in(target->place, (uint16_t *)target->elements + at, low, n * sizeof *low));
+        AMP_TRY(amp__place_in(target->place, (uint16_t *)target->elements + at, piece->low, n * sizeof *piece->low));
     }
     return AMP_OK;
+}
+
+/* The same for what is in a device's memory, by copies, which need no memory there: it cannot run out half-way. */
+static amp_status set_there(const struct target *target, const char *src, struct piece *piece) {
+    struct amp__param *param = target->param;
+    if (target->moment) return amp__place_in(target->place, target->moment, src, target->size * sizeof(float));
+    if (param->has_master) AMP_TRY(amp__place_in(target->place, param->fp32.data, src, param->size * sizeof(float)));
+    if (!param->has_master || !param->emulated) AMP_TRY(put_there(target, src, piece));
+    if (param->emulated) amp__emulated_show(param, target->elements); /* with the flush */
+    else if (param->has_master) amp__master_stepped(param, target->elements);
+    return AMP_OK;
+}
+
+/* First, so that what a device refuses leaves the rest as it is. */
+static amp_status set_all_there(const struct load *load) {
+    struct piece *piece = load->context->n_places ? amp__alloc(1, sizeof *piece) : NULL;
+    amp_status status = piece || !load->context->n_places ? AMP_OK : amp__fail_memory();
+    for (size_t i = 0; i < load->n_targets && status == AMP_OK; i++) {
+        const struct target *target = &load->targets[i];
+        if (target->place && target->tensor) status = set_there(target, load->data + target->tensor->begin, piece);
+    }
+    amp__free(piece);
+    return status;
 }
 
 /* After a load: devices take over what was set. Nothing but a device that is lost can make this fail. */
@@ -268,13 +284,9 @@ static void report(struct load *load, bool same_mode) {
 
 static amp_status apply(struct load *load) {
     const bool same_mode = amp__state_same_mode(load->context, &load->header);
-    amp_status status = AMP_OK;
-    for (size_t i = 0; i < load->n_targets; i++) {
-        const struct target *target = &load->targets[i];
-        if (!target->tensor) continue;
-        if (!target->place) set_parameter(target, load->data);
-        else if (status == AMP_OK) status = set_there(target, load->data + target->tensor->begin);
-    }
+    AMP_TRY(set_all_there(load));
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i], load->data);
     for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
     /* the elements changed and the host's versions did not */
     amp__cache_retire(&load->context->cache, false);
@@ -282,7 +294,7 @@ static amp_status apply(struct load *load) {
     report(load, same_mode);
     for (uint32_t i = 0; same_mode && i < load->n_scalers; i++)
         amp__state_set_scaler(load->context, i, &load->scalers[i]);
-    return status == AMP_OK ? tell_devices(load->context) : status;
+    return tell_devices(load->context);
 }
 
 static amp_status load_safetensors(struct load *load, const struct amp__source *source) {

@@ -46,5 +46,6 @@ Suite *suite_product_faults(void);
 Suite *suite_host(void);
 Suite *suite_host_calls(void);
 Suite *suite_host_rules(void);
+Suite *suite_host_faults(void);
 
 #endif

@@ -23,6 +23,8 @@ struct fake {
     float clock;                  /* what events record */
     int event_waits;              /* for an event */
     int lazy;                     /* work runs when somebody waits for it, as late as CUDA allows */
+    int allocations, fail_allocation; /* so far, of any memory or event; this one fails; 0: none */
+    int sticky;                   /* from fail_at on all calls fail: the device is lost */
 };
 
 /* What a test does in the place of a host framework. */

@@ -7,10 +7,8 @@
 static cudaError_t launch(cudaStream_t stream, fake_work_fn *run, const void *arguments, size_t bytes) {
     amp_fake_cuda.on_null_stream += stream == NULL;
     amp_fake_cuda.launches++;
-    if (++amp_fake_cuda.calls == amp_fake_cuda.fail_at) {
-        amp_fake_cuda.last_error = amp_fake_cuda.fail_with;
-        return (cudaError_t)amp_fake_cuda.fail_with;
-    }
+    const cudaError_t error = fake_called();
+    if (error != cudaSuccess) return error;
     fake_work(run, arguments, bytes);
     return cudaSuccess;
 }

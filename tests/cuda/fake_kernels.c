@@ -14,10 +14,8 @@ static cudaError_t launch(uint32_t blocks, cudaStream_t stream, fake_work_fn *ru
     if (blocks == 0) return cudaSuccess;
     fake_on_stream(stream);
     amp_fake_cuda.launches++;
-    if (++amp_fake_cuda.calls == amp_fake_cuda.fail_at) {
-        amp_fake_cuda.last_error = amp_fake_cuda.fail_with;
-        return (cudaError_t)amp_fake_cuda.fail_with;
-    }
+    const cudaError_t error = fake_called();
+    if (error != cudaSuccess) return error;
     fake_work(run, arguments, bytes);
     return cudaSuccess;
 }

@@ -12,15 +12,19 @@ __attribute__((visibility("default"))) struct fake amp_fake_cuda = { .devices = 
 
 static int streams[2], own[2]; /* whatever a handle points to: of hosts, and of libamp, by device */
 
-static cudaError_t called(void) {
-    if (++F.calls != F.fail_at) return cudaSuccess;
+cudaError_t fake_called(void) {
+    F.calls++;
+    if (!F.fail_at || (F.sticky ? F.calls < F.fail_at : F.calls != F.fail_at)) return cudaSuccess;
     F.last_error = F.fail_with;
     return (cudaError_t)F.fail_with;
 }
+int fake_is_lost(void) { return F.sticky && F.fail_at && F.calls >= F.fail_at; }
+/* Of what ends things: it counts as no call, and what it ends is gone even where the device is lost. */
+static cudaError_t ended(void) { return fake_is_lost() ? (cudaError_t)F.fail_with : cudaSuccess; }
 
 #define CALLED()                                                                                                       \
     do {                                                                                                               \
-        const cudaError_t called_error_ = called();                                                                    \
+        const cudaError_t called_error_ = fake_called();                                                                    \
         if (called_error_ != cudaSuccess) return called_error_;                                                        \
     } while (0)
 
@@ -68,7 +72,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 cudaError_t cudaGetLastError(void) {
     const cudaError_t error = (cudaError_t)F.last_error;
-    F.last_error = cudaSuccess;
+    if (!fake_is_lost()) F.last_error = cudaSuccess;
     return error;
 }
 const char *cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "a fake error"; }
@@ -84,8 +88,15 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     return cudaSuccess;
 }
 
+static int out_of_memory(void) {
+    if (++F.allocations != F.fail_allocation) return 0;
+    F.last_error = cudaErrorMemoryAllocation;
+    return 1;
+}
+
 static cudaError_t allocate(void **memory, size_t bytes) {
     CALLED();
+    if (out_of_memory()) return cudaErrorMemoryAllocation;
     *memory = fake_device_alloc(bytes);
     if (!*memory) return cudaErrorMemoryAllocation;
     F.blocks++;
@@ -110,6 +121,7 @@ cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream) {
 cudaError_t cudaMallocHost(void **memory, size_t bytes) {
     forbidden_in_capture();
     CALLED();
+    if (out_of_memory()) return cudaErrorMemoryAllocation;
     *memory = malloc(bytes);
     if (!*memory) return cudaErrorMemoryAllocation;
     memset(*memory, 0xa5, bytes);
@@ -120,18 +132,18 @@ cudaError_t cudaFree(void *memory) {
     forbidden_in_capture();
     fake_flush();
     release(&memory);
-    return cudaSuccess;
+    return ended();
 }
 cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream) {
     on_stream(stream);
     fake_work(release, &memory, sizeof memory);
-    return cudaSuccess;
+    return ended();
 }
 cudaError_t cudaFreeHost(void *memory) {
     fake_flush();
     F.blocks -= memory != NULL;
     free(memory);
-    return cudaSuccess;
+    return ended();
 }
 
 struct copy {
@@ -178,7 +190,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     (void)stream;
     F.streams--;
-    return cudaSuccess;
+    return ended();
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     (void)stream;
@@ -235,7 +247,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     fake_flush();
     free(event);
     F.streams--;
-    return cudaSuccess;
+    return ended();
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     on_stream(stream);

@@ -5,7 +5,12 @@
 
 #include "fake.h"
 
+#include <cuda_runtime_api.h>
 #include <stddef.h>
+
+/* Counts a call of CUDA's: it may be the one that fails, or the device may be lost. */
+cudaError_t fake_called(void);
+int fake_is_lost(void);
 
 typedef void fake_work_fn(const void *arguments);
 

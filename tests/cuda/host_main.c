@@ -4,9 +4,9 @@
 
 static SRunner *suites(int real) {
     SRunner *runner = srunner_create(suite_host());
-    (void)real;
     srunner_add_suite(runner, suite_host_calls());
     srunner_add_suite(runner, suite_host_rules());
+    if (!real) srunner_add_suite(runner, suite_host_faults());
     return runner;
 }
 

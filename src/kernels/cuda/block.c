@@ -54,6 +54,7 @@ static void letter_close(struct letter *letter) {
 
 static amp_status copy_in(struct block *block, const struct amp__memory_call *call) {
     for (size_t at = 0, turn = 0; at < call->bytes; at += STAGE_BYTES, turn ^= 1) {
+        if (turn == 1 && letter_open(&block->stages[1], STAGE_BYTES) != AMP_OK) turn = 0; /* one does, and takes longer */
         struct letter *stage = &block->stages[turn];
         const size_t bytes = call->bytes - at < STAGE_BYTES ? call->bytes - at : STAGE_BYTES;
         TRY(letter_open(stage, STAGE_BYTES));
@@ -139,35 +140,47 @@ static amp_status run_scaler(const struct amp__memory_call *call) {
     return AMP_OK;
 }
 
+/* Of a device that is lost too: CUDA refuses all else, but what is freed is off its books. */
+static amp_status free_there(const struct block *block, const struct amp__memory_call *call) {
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    (void)cudaSetDevice(block->device);
+    (void)cudaStreamIsCapturing(call->stream, &capture);
+    return cuda_explain(block->pools && capture == cudaStreamCaptureStatusNone ? cudaFreeAsync(call->dst, call->stream)
+                                                                               : cudaFree(call->dst));
+}
+
+/* Whatever CUDA says, the host's part of a letter is given back. */
+static amp_status end_letter(const struct amp__memory_call *call) {
+    if (call->made) letter_close(call->made);
+    free(call->made);
+    return AMP_OK;
+}
+
 static amp_status run_here(struct block *block, struct amp__memory_call *call) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_TRY(cudaSetDevice(block->device));
-    if (call->kind == AMP__MEMORY_ALLOC || call->kind == AMP__MEMORY_CAPTURING || call->kind == AMP__MEMORY_FREE)
+    if (call->kind == AMP__MEMORY_ALLOC || call->kind == AMP__MEMORY_CAPTURING)
         CUDA_TRY(cudaStreamIsCapturing(call->stream, &capture));
     const bool capturing = capture != cudaStreamCaptureStatusNone;
     switch (call->kind) {
     case AMP__MEMORY_ALLOC: return allocate(block, call, capturing);
-    case AMP__MEMORY_FREE:
-        return cuda_explain(block->pools && !capturing ? cudaFreeAsync(call->dst, call->stream) : cudaFree(call->dst));
     case AMP__MEMORY_ZERO: return cuda_explain(cudaMemsetAsync(call->dst, 0, call->bytes, call->stream));
     case AMP__MEMORY_IN: return copy_in(block, call);
     case AMP__MEMORY_OUT: return copy_out(block, call);
     case AMP__MEMORY_POST: return post(call);
     case AMP__MEMORY_TAKE: return take(call);
     case AMP__MEMORY_SCALER: return run_scaler(call);
-    case AMP__MEMORY_POST_FREE:
-        if (call->made) letter_close(call->made);
-        free(call->made);
-        return AMP_OK;
     default: call->capturing = capturing; return AMP_OK;
     }
 }
 
 amp_status cuda_block_run(void *memory, struct amp__memory_call *call) {
     int before = 0;
-    CUDA_TRY(cudaGetDevice(&before));
-    const amp_status status = run_here(memory, call);
-    (void)cudaSetDevice(before);
+    const cudaError_t error = cudaGetDevice(&before);
+    if (call->kind == AMP__MEMORY_POST_FREE) return end_letter(call);
+    if (call->kind != AMP__MEMORY_FREE) CUDA_TRY(error);
+    const amp_status status = call->kind == AMP__MEMORY_FREE ? free_there(memory, call) : run_here(memory, call);
+    if (error == cudaSuccess) (void)cudaSetDevice(before);
     return status;
 }
 

@@ -58,8 +58,11 @@ amp_status cuda_check_device(int device) {
 }
 
 amp_status cuda_where(const void *address, amp_device *device) {
-    struct cudaPointerAttributes attributes;
-    TRY(cuda_explain(cudaPointerGetAttributes(&attributes, address)));
+    struct cudaPointerAttributes attributes = { .type = cudaMemoryTypeUnregistered };
+    if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) { /* a device is lost: the CPU's memory works on */
+        (void)cudaGetLastError();
+        attributes.type = cudaMemoryTypeUnregistered;
+    }
     *device = attributes.type == cudaMemoryTypeDevice ? (amp_device){ 2, attributes.device } : (amp_device){ 1, 0 };
     return AMP_OK;
 }

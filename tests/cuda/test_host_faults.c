@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A host on a device whose calls fail: each one once, as where memory is short; what the host's own work left behind; and a
+ * device that is lost in the middle of a bracket, a step, a save, a load. On the fake device alone.
+ */
+#include "host.h"
+
+#include "../kernels/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ELEMENTS = 8192, OUT_OF_MEMORY = 2, INVALID_CONFIGURATION = 9, LAUNCH_FAILURE = 719 };
+
+struct kind {
+    const char *name;
+    amp_level level;
+    enum stepping stepping;
+    bool mixed, fixed;
+};
+
+struct run {
+    struct host *host;
+    amp_context *context;
+};
+
+static struct run try_start(struct host *host, amp_level level, amp_status *status) {
+    struct run run = { host, NULL };
+    amp_model *model = &host->model;
+    amp_optimizer *optimizer = &host->optimizer;
+    amp_config config = AMP_CONFIG_INIT;
+    config.level = level;
+    *status = amp_initialize_many(&model, 1, &optimizer, 1, &config, &run.context);
+    return run;
+}
+
+static struct run start(const struct kind *kind) {
+    amp_status status;
+    struct run run = try_start(host_new(false, kind->mixed, kind->fixed, kind->stepping), kind->level, &status);
+    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
+    return run;
+}
+
+static void iterate(struct host *host, const struct kind *kind, float target) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    host_clear(host);
+    host_set_targets(host, target);
+    ck_assert_msg(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) == AMP_OK, "%s", amp_last_error());
+    host_backward(host, scaled.loss, 1.0f);
+    ck_assert_msg(amp_scale_loss_end(&scaled) == AMP_OK, "%s", amp_last_error());
+    host_step(host, kind->stepping);
+}
+
+/* The CPU's contexts do not notice: a training there, from its beginning to its end. */
+static void train_here(float out[2 * ELEMENTS]) {
+    static const struct kind here = { "here", AMP_O2, STEP_FUSED, false, false };
+    amp_status status;
+    struct run run = try_start(host_new(true, false, false, here.stepping), here.level, &status);
+    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
+    for (int i = 0; i < 5; i++) iterate(run.host, &here, 0.25f);
+    host_clear(run.host);
+    host_read(run.host, out, ELEMENTS);
+    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+    host_read(run.host, out + ELEMENTS, ELEMENTS);
+    host_free(run.host);
+}
+
+/* ---- one call fails ---- */
+
+/* Each call of CUDA's in amp_initialize fails once: an error in words, no parameter has changed, and nothing leaks. */
+START_TEST(test_faults_of_initialize) {
+    static float before[ELEMENTS], after[ELEMENTS];
+    struct fake *fake = device.fake;
+    int failures = 0;
+    for (int at = 1; ; at++) {
+        struct host *host = host_new(false, _i / 3, false, (enum stepping)(_i % 3));
+        const int blocks = fake->blocks, streams = fake->streams;
+        amp_status status;
+        host_read(host, before, ELEMENTS);
+        fake->calls = 0, fake->fail_at = at, fake->fail_with = at % 2 ? OUT_OF_MEMORY : LAUNCH_FAILURE;
+        struct run run = try_start(host, AMP_O2, &status);
+        const bool failed = fake->calls >= at;
+        fake->fail_at = 0;
+        if (status != AMP_OK) {
+            failures++;
+            ck_assert_int_eq(status, at % 2 ? AMP_ERR_NO_MEMORY : AMP_ERR_BACKEND);
+            ck_assert_ptr_null(run.context);
+            device.tools->flush();
+            ck_assert_int_eq(fake->blocks, blocks);
+            ck_assert_int_eq(fake->streams, streams);
+            for (int i = 0; i < HOST_PARAMS; i++) ck_assert_int_eq(host->params[i].dtype, AMP_FLOAT32);
+        } else {
+            ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+        }
+        host_read(host, after, ELEMENTS);
+        ck_assert(!memcmp(before, after, sizeof before));
+        host_free(host);
+        if (!failed) break;
+    }
+    ck_assert_int_gt(failures, 10);
+}
+END_TEST
+
+/* One iteration that may fail anywhere; what it returns is the first error. */
+static amp_status fragile(struct host *host, enum stepping stepping) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    amp_status status = amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled);
+    if (status != AMP_OK) return status;
+    const int at = device.fake->fail_at, calls = device.fake->calls;
+    device.fake->fail_at = 0;
+    host_backward(host, scaled.loss, 1.0f); /* the host's own calls do not fail */
+    device.fake->calls = calls, device.fake->fail_at = at;
+    status = amp_scale_loss_end(&scaled);
+    if (stepping == STEP_FUSED) {
+        const amp_status stepped = amp_fused_step(&host->optimizer, NULL);
+        return status == AMP_OK ? stepped : status;
+    }
+    const amp_status begun = amp_step_begin(&host->optimizer, &info);
+    const amp_status ended = begun == AMP_OK ? amp_step_end(&host->optimizer) : begun;
+    return status == AMP_OK ? ended : status;
+}
+
+/* Each call of CUDA's in an iteration fails once. The error comes back, the bracket is closed, the context works on, no block
+ * is lost, and the weights stay finite. */
+START_TEST(test_faults_of_an_iteration) {
+    static float weights[2 * ELEMENTS];
+    static const struct kind fragile_kinds[] = {
+        { "O1 fused", AMP_O1, STEP_FUSED, false, false }, { "O2 fused", AMP_O2, STEP_FUSED, false, false },
+        { "O2 knows", AMP_O2, STEP_KNOWS, false, false }, { "O2 fused, mixed", AMP_O2, STEP_FUSED, true, false },
+        { "O1 fixed", AMP_O1, STEP_FUSED, false, true },
+    };
+    const struct kind *kind = &fragile_kinds[_i];
+    struct fake *fake = device.fake;
+    int failures = 0;
+    for (int at = 1; ; at++) {
+        struct host *host = host_new(false, kind->mixed, kind->fixed, kind->stepping);
+        const int blocks = fake->blocks, streams = fake->streams;
+        amp_status status;
+        struct run run = try_start(host, kind->level, &status);
+        ck_assert_int_eq(status, AMP_OK);
+        if (at % 2) iterate(host, kind, 0.25f); /* else the first one, which allocates */
+        host_clear(host);
+        host_set_targets(host, 0.25f);
+        fake->calls = 0, fake->fail_at = at, fake->fail_with = at % 3 ? LAUNCH_FAILURE : OUT_OF_MEMORY;
+        status = fragile(host, kind->stepping);
+        const bool failed = fake->calls >= at;
+        fake->fail_at = 0;
+        failures += status != AMP_OK;
+        if (status != AMP_OK) ck_assert_int_eq(status, at % 3 ? AMP_ERR_BACKEND : AMP_ERR_NO_MEMORY);
+        for (int i = 1; i < 4; i++) iterate(host, kind, 0.25f);
+        host_clear(host);
+        host_read(host, weights, ELEMENTS);
+        ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+        host_free(host);
+        for (size_t i = 0; i < host_elements(); i++) ck_assert(isfinite(weights[i]));
+        device.tools->flush();
+        /* the host's lists came back too */
+        ck_assert_int_le(fake->blocks, blocks);
+        ck_assert_int_le(fake->streams, streams);
+        if (!failed) break;
+    }
+    ck_assert_int_gt(failures, 5);
+}
+END_TEST
+
+/* An error that the host's own launch left behind is said to be no one's in particular. */
+START_TEST(test_error_of_the_host) {
+    struct fake *fake = device.fake;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_status status;
+    struct host *host = host_new(false, false, false, STEP_FUSED);
+    struct run run = try_start(host, AMP_O1, &status);
+    ck_assert_int_eq(status, AMP_OK);
+    ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled), AMP_OK);
+    host_backward(host, scaled.loss, 1.0f);
+    fake->calls = 0, fake->fail_at = 1, fake->fail_with = LAUNCH_FAILURE;
+    ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_ERR_BACKEND);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "It may come from earlier work on this device"));
+    ck_assert_int_eq(scaled.action, AMP_SKIP);
+    fake->fail_at = 0;
+    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+    host_free(host);
+}
+END_TEST
+
+/* What the host's own launch left behind, and does not stick, is neither libamp's error nor taken from the host. */
+START_TEST(test_pending_error) {
+    static const struct kind pending = { "O2 fused", AMP_O2, STEP_FUSED, false, false };
+    static char state[1 << 18];
+    size_t size;
+    struct fake *fake = device.fake;
+    struct run run = start(&pending);
+    fake->last_error = INVALID_CONFIGURATION;
+    for (int i = 0; i < 3; i++) iterate(run.host, &pending, 0.25f);
+    ck_assert_int_eq(amp_state_save_memory(run.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size), AMP_OK);
+    ck_assert_int_eq(amp_state_load_memory(run.context, state, size), AMP_OK);
+    host_clear(run.host);
+    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+    ck_assert_int_eq(fake->last_error, INVALID_CONFIGURATION);
+    fake->last_error = 0;
+    host_free(run.host);
+}
+END_TEST
+
+/* ---- checkpoints ---- */
+
+static const struct kind saved[] = {
+    { "O1 fused", AMP_O1, STEP_FUSED, false, false },   { "O2 fused", AMP_O2, STEP_FUSED, false, false },
+    { "O3 fused", AMP_O3, STEP_FUSED, false, false },   { "O2 there", AMP_O2, STEP_THERE, false, false },
+    { "O2 mixed", AMP_O2, STEP_FUSED, true, false },
+};
+enum { SAVED = sizeof saved / sizeof *saved, STATE_BYTES = 1 << 18 };
+
+static size_t save(const struct run *run, char *state) {
+    size_t size = 0;
+    ck_assert_msg(amp_state_save_memory(run->context, AMP_STATE_SAFETENSORS, state, STATE_BYTES, &size) == AMP_OK, "%s",
+                  amp_last_error());
+    return size;
+}
+
+/* One call of CUDA's fails while a state is saved: that is said, no size is given, and it can be saved again. */
+START_TEST(test_faults_of_saving) {
+    static char expected[STATE_BYTES], again[STATE_BYTES];
+    struct fake *fake = device.fake;
+    struct run run = start(&saved[_i]);
+    for (int i = 0; i < 5; i++) iterate(run.host, &saved[_i], 0.25f);
+    host_clear(run.host);
+    const size_t bytes = save(&run, expected);
+    for (int at = 1;; at++) {
+        size_t size = 12345;
+        fake->calls = 0, fake->fail_at = at, fake->fail_with = at % 2 ? OUT_OF_MEMORY : LAUNCH_FAILURE;
+        const amp_status status = amp_state_save_memory(run.context, AMP_STATE_SAFETENSORS, again, sizeof again, &size);
+        const bool reached = fake->calls >= at;
+        fake->fail_at = 0;
+        if (status != AMP_OK) {
+            ck_assert_int_eq(status, at % 2 ? AMP_ERR_NO_MEMORY : AMP_ERR_BACKEND);
+            ck_assert_ptr_nonnull(strstr(amp_last_error(), "amp_state_save_memory: "));
+            ck_assert_ptr_nonnull(strstr(amp_last_error(), "CUDA: "));
+            ck_assert_uint_eq(size, 12345);
+        }
+        ck_assert_uint_eq(save(&run, again), bytes);
+        ck_assert(!memcmp(expected, again, bytes));
+        if (!reached) {
+            ck_assert_int_gt(at, 5);
+            break;
+        }
+    }
+    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+    host_free(run.host);
+}
+END_TEST
+
+/* A context after two iterations, of which nothing was saved yet. */
+static struct run fresh(const struct kind *kind) {
+    struct run run = start(kind);
+    for (int i = 0; i < 2; i++) iterate(run.host, kind, 0.25f);
+    host_clear(run.host);
+    return run;
+}
+
+static void end(struct run *run) {
+    ck_assert_int_eq(amp_shutdown(run->context), AMP_OK);
+    host_free(run->host);
+}
+
+/* There is no memory, wherever a load asks for some (it should not): all is as it was, and it can be loaded again. */
+START_TEST(test_faults_of_loading) {
+    static char wanted[STATE_BYTES], before[STATE_BYTES], after[STATE_BYTES];
+    static float weights[ELEMENTS], weights_after[ELEMENTS];
+    struct fake *fake = device.fake;
+    const struct kind *kind = &saved[_i];
+    struct run source = start(kind), twin = fresh(kind);
+    for (int i = 0; i < 7; i++) iterate(source.host, kind, i == 3 ? INFINITY : 0.5f);
+    host_clear(source.host);
+    const size_t bytes = save(&source, wanted), old = save(&twin, before);
+    host_read(twin.host, weights, ELEMENTS);
+    for (int at = 1;; at++) {
+        struct run run = fresh(kind);
+        fake->allocations = 0, fake->fail_allocation = at;
+        const amp_status status = amp_state_load_memory(run.context, wanted, bytes);
+        const bool reached = fake->allocations >= at;
+        fake->fail_allocation = 0;
+        ck_assert_int_eq(status, reached ? AMP_ERR_NO_MEMORY : AMP_OK);
+        if (status != AMP_OK) {
+            ck_assert_ptr_nonnull(strstr(amp_last_error(), "amp_state_load_memory: CUDA: out of memory"));
+            host_read(run.host, weights_after, ELEMENTS);
+            ck_assert_msg(!memcmp(weights, weights_after, sizeof weights), "%s: half loaded, allocation %d", kind->name, at);
+            ck_assert_uint_eq(save(&run, after), old);
+            ck_assert_msg(!memcmp(before, after, old), "%s: half loaded, allocation %d", kind->name, at);
+        }
+        ck_assert_int_eq(amp_state_load_memory(run.context, wanted, bytes), AMP_OK);
+        ck_assert_uint_eq(save(&run, after), bytes);
+        ck_assert(!memcmp(wanted, after, bytes));
+        end(&run);
+        if (!reached) break;
+    }
+    end(&source), end(&twin);
+}
+END_TEST
+
+/* ---- a device that is lost ---- */
+
+enum phase { BRACKET_AND_STEP, SAVING, LOADING, PHASES };
+
+static amp_status run_phase(const struct run *run, const struct kind *kind, enum phase phase, const char *wanted,
+                            size_t bytes) {
+    static char state[STATE_BYTES];
+    size_t size;
+    if (phase == BRACKET_AND_STEP) return fragile(run->host, kind->stepping);
+    if (phase == SAVING) return amp_state_save_memory(run->context, AMP_STATE_SAFETENSORS, state, sizeof state, &size);
+    return amp_state_load_memory(run->context, wanted, bytes);
+}
+
+/* What a host may do next, not knowing: errors that say what happened, and what to do. */
+static void expect_lost(const struct run *run, const struct kind *kind) {
+    ck_assert_int_eq(run_phase(run, kind, SAVING, NULL, 0), AMP_ERR_BACKEND);
+    ck_assert_msg(strstr(amp_last_error(), "CUDA: ") && strstr(amp_last_error(), "compute-sanitizer"), "%s",
+                  amp_last_error());
+    ck_assert_int_ne(fragile(run->host, kind->stepping), AMP_OK);
+}
+
+/* From some call on all calls fail. The error says so, contexts on the CPU go on, and amp_shutdown gives everything back. */
+START_TEST(test_lost_device) {
+    static float expected[2 * ELEMENTS], here[2 * ELEMENTS];
+    static char wanted[STATE_BYTES];
+    static uint16_t kept[ELEMENTS];
+    const struct kind *kind = &saved[_i % SAVED];
+    const enum phase phase = (enum phase)(_i / SAVED);
+    struct fake *fake = device.fake;
+    int unchanged = 0;
+    train_here(expected);
+    for (int at = 1;; at++) {
+        struct host *host = host_new(false, kind->mixed, kind->fixed, kind->stepping);
+        const int blocks = fake->blocks, streams = fake->streams;
+        amp_status status;
+        struct run run = try_start(host, kind->level, &status);
+        ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
+        iterate(host, kind, 0.25f);
+        const size_t bytes = save(&run, wanted);
+        iterate(host, kind, 0.5f); /* what is loaded is another state */
+        host_clear(host);
+        host_set_targets(host, 0.25f);
+        const struct tensor *last = &host->params[HOST_PARAMS - 1]; /* in the CPU's memory, where kind->mixed */
+        if (kind->mixed) memcpy(kept, last->data, (size_t)last->size * sizeof *kept);
+        fake->calls = 0, fake->fail_at = at, fake->fail_with = LAUNCH_FAILURE, fake->sticky = 1;
+        status = run_phase(&run, kind, phase, wanted, bytes);
+        const bool reached = fake->calls >= at;
+        if (!reached) fake->fail_at = 0, fake->sticky = 0;
+        if (reached && status != AMP_OK) {
+            ck_assert_int_eq(status, AMP_ERR_BACKEND);
+            ck_assert_ptr_nonnull(strstr(amp_last_error(), "CUDA: "));
+            unchanged += kind->mixed && !memcmp(kept, last->data, (size_t)last->size * sizeof *kept);
+            expect_lost(&run, kind);
+        }
+        train_here(here);
+        ck_assert(!memcmp(expected, here, sizeof here));
+        host_clear(host);
+        const bool widens = kind->level == AMP_O3; /* on the device, for want of masters: its parameters stay as they are */
+        ck_assert_int_eq(amp_shutdown(run.context), reached && widens ? AMP_ERR_BACKEND : AMP_OK);
+        fake->fail_at = 0, fake->sticky = 0, fake->last_error = 0;
+        device.tools->flush();
+        for (int i = 0; i < HOST_PARAMS && !widens; i++) ck_assert_int_eq(host->params[i].dtype, AMP_FLOAT32);
+        host_free(host);
+        device.tools->flush();
+        ck_assert_msg(fake->blocks <= blocks && fake->streams <= streams, "%s, phase %d, call %d: %d blocks, %d streams left",
+                      kind->name, (int)phase, at, fake->blocks - blocks, fake->streams - streams);
+        if (!reached) {
+            ck_assert_int_gt(at, 5);
+            /* what is loaded into a device's memory comes first: the CPU's is left alone where one of those copies fails */
+            if (phase == LOADING && kind->mixed) ck_assert_int_gt(unchanged, 3 * HOST_PARAMS);
+            break;
+        }
+    }
+}
+END_TEST
+
+Suite *suite_host_faults(void) {
+    Suite *suite = suite_create("faults of hosts");
+    TCase *tcase = tcase_create("faults");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
+    tcase_add_loop_test(tcase, test_faults_of_initialize, 0, 6);
+    tcase_add_loop_test(tcase, test_faults_of_an_iteration, 0, 5);
+    tcase_add_test(tcase, test_error_of_the_host);
+    tcase_add_test(tcase, test_pending_error);
+    tcase_add_loop_test(tcase, test_faults_of_saving, 0, SAVED);
+    tcase_add_loop_test(tcase, test_faults_of_loading, 0, SAVED);
+    tcase_add_loop_test(tcase, test_lost_device, 0, PHASES * SAVED);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
