@@ -243,3 +243,13 @@ def test_scalers_of_initialize_can_be_cleared():
     assert scaler._has_overflow
     scaler.clear_overflow_state()
     assert not scaler._has_overflow
+
+
+def test_a_handle_puts_back_what_a_script_saved_in_it():
+    table = {"f": 1}
+    handle = amp.init()
+    for value in (2, 3):
+        handle._save_func(table, "f", table["f"])
+        table["f"] = value
+    handle._deactivate()
+    assert table == {"f": 1}

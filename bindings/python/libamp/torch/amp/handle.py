@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ... import _core
-from . import sharding
+from . import sharding, utils
 from ._amp_state import _amp_state
 from .session import Session, last
 
@@ -161,6 +161,7 @@ class AmpHandle:
         self._enable_caching = enable_caching
         self._verbose = verbose
         self._active = True
+        self._saved: list[tuple[Any, str, Any]] = []
 
     def is_active(self) -> bool:
         """Are casts made?"""
@@ -213,7 +214,13 @@ class AmpHandle:
         """Was it asked to print casts?"""
         return self._verbose
 
+    def _save_func(self, mod: Any, fn: str, func: Any) -> None:
+        """What a script is about to replace by itself, for _deactivate to put back."""
+        self._saved.append((mod, fn, func))
+
     def _deactivate(self) -> None:
+        while self._saved:
+            utils.set_func(*self._saved.pop())
         session = self._ref()
         if session is not None:
             session.shutdown()
