@@ -94,7 +94,7 @@ struct work {
     struct work *next;
     fake_work_fn *run;
     int device;
-    unsigned char arguments[];
+    _Alignas(16) unsigned char arguments[]; /* structures */
 };
 
 struct line {
