@@ -50,6 +50,7 @@ def _counts():
     return len(things), sum(issubclass(type(thing), torch.Tensor) for thing in things), sys.getallocatedblocks()
 
 
+@pytest.mark.plain_half  # which leaves blocks of its own behind
 @pytest.mark.parametrize("level", LEVELS)
 def test_iterations_leave_nothing_behind(level):
     """Objects that the collector knows, tensors among them, and the interpreter's blocks, which see lost references of others:
