@@ -69,6 +69,8 @@ def _masters(rank, world, wrap, level):
 @pytest.mark.parametrize("level", ("O2", "O5"))
 @pytest.mark.parametrize("wrap", (wrap_apex, wrap_torch, wrap_reducer, wrap_state_dict))
 def test_masters_are_the_same_on_every_rank(wrap, level):
+    if wrap is wrap_torch and level == "O5" and torch.__version__.startswith("2.0."):
+        pytest.skip("this torch's gloo has no bfloat16, and its DDP sends parameters as they are")
     (first, *states), (second, *others) = on_ranks(_masters, wrap, level)
     assert states == others == [True, True]
     for a, b in zip(first, second, strict=True):
