@@ -13,6 +13,14 @@ __attribute__((format(printf, 1, 2)))
 #endif
 void mti_fail(const char *format, ...);
 
+/* What an optimizer keeps for a parameter. */
+struct mt_opt_state {
+	uint64_t id; /* of the parameter */
+	int steps;   /* this parameter's own: it may have sat some out */
+	mt_storage *slot[2];
+	mt_storage *there; /* on a device: the steps, and what follows */
+};
+
 /* ---- tensors ----------------------------------------------------------- */
 
 /* As mt_tensor_new, but an activation and not zeroed. */

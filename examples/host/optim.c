@@ -10,13 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct mt_opt_state {
-	uint64_t id; /* of the parameter */
-	int steps;   /* this parameter's own: it may have sat some out */
-	mt_storage *slot[2];
-	mt_storage *there; /* on a device: the steps, and what follows */
-};
-
 enum { STEPS, RATES, WORDS = 3 }; /* in `there` */
 
 /* Updates n numbers of a parameter p with gradient g; a and b are its two

@@ -4,10 +4,10 @@
 /* The mutex of the list is locked first and unlocked last: neither the list nor what is on it changes in between. */
 static struct {
     pthread_once_t once; /* which a child repeats, if it was interrupted in the parent */
-    bool handled;
+    bool handled, child;
     pthread_mutex_t mutex;
     struct amp__forkable *first;
-} all = { PTHREAD_ONCE_INIT, false, PTHREAD_MUTEX_INITIALIZER, NULL };
+} all = { PTHREAD_ONCE_INIT, false, false, PTHREAD_MUTEX_INITIALIZER, NULL };
 
 static void before(void) {
     pthread_mutex_lock(&all.mutex);
@@ -20,6 +20,7 @@ static void after(void) {
 }
 
 static void in_child(void) {
+    all.child = true;
     for (struct amp__forkable *f = all.first; f; f = f->next)
         if (f->in_child) f->in_child();
     after();
@@ -50,3 +51,5 @@ void amp__fork_remove(struct amp__forkable *forkable) {
     pthread_mutex_unlock(&all.mutex);
     *forkable = (struct amp__forkable){ NULL, forkable->in_child, NULL, NULL };
 }
+
+bool amp__fork_is_child(void) { return all.child; }

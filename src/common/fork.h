@@ -22,5 +22,8 @@ struct amp__forkable {
 amp_status amp__fork_add(struct amp__forkable *forkable, pthread_mutex_t *mutex);
 /* No-op for what is not there. */
 void amp__fork_remove(struct amp__forkable *forkable);
+/* Was this process forked since the first add? Then what the locks of others guarded may lie half done: the loader's lists,
+ * if a thread of the parent was in dlopen. */
+bool amp__fork_is_child(void);
 
 #endif

@@ -281,7 +281,7 @@ const struct amp__backend *amp__backend_in_use(int index) {
     static const char *const drivers[AMP__BACKENDS] = { [AMP__BACKEND_cuda] = "libcuda.so.1" };
     struct backend *b = &backends[index];
     if (atomic_load_explicit(&b->state, memory_order_acquire) == AMP_BACKEND_NOT_TRIED) {
-        void *driver = drivers[index] ? dlopen(drivers[index], RTLD_LAZY | RTLD_NOLOAD) : NULL;
+        void *driver = drivers[index] && !amp__fork_is_child() ? dlopen(drivers[index], RTLD_LAZY | RTLD_NOLOAD) : NULL;
         if (!driver) return NULL;
         dlclose(driver);
     }

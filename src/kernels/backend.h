@@ -171,7 +171,7 @@ enum {
  * is set only if it is not). Any thread; without a lock once it was tried. */
 const struct amp__backend *amp__backend_get(int index, amp_status *status);
 /* The same, but only where it was loaded before, or where the process has loaded the driver of its devices: who has not may
- * hold no address of theirs. NULL otherwise; the last error stays. */
+ * hold no address of theirs. NULL otherwise, and in a forked child, where the loader cannot be asked; the last error stays. */
 const struct amp__backend *amp__backend_in_use(int index);
 
 #endif

@@ -34,7 +34,7 @@ static bool follows_its_size(const struct amp__param *param) {
 static amp_status follow_size(struct amp__param *param, void *grad) {
     struct amp__elements now, own;
     if (!follows_its_size(param)) return AMP_OK;
-    AMP_TRY(amp__param_layout(param, grad, "gradient", &now));
+    if (amp__param_layout(param, grad, "gradient", &now) != AMP_OK) return AMP_OK; /* look() tells it by name */
     if (now.size == param->size) return AMP_OK;
     AMP_TRY(amp__param_layout(param, param->tensor, param->name, &own));
     if (own.size != now.size) return AMP_OK;

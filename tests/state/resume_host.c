@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "resume_host.h"
 
+#include "host/internal.h" /* minitape has no function that sets an optimizer's state */
+
 #include <string.h>
 
 enum { BATCH = 8 };
-
-/* minitape's own, which has no function to set it: examples/host/optim.c. */
-struct mt_opt_state {
-    uint64_t id;
-    int steps;
-    mt_storage *slot[2];
-};
 
 static int fail(const char *what, const char *why) {
     fprintf(stderr, "# %s: %s\n", what, why);
