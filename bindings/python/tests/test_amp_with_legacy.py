@@ -176,9 +176,9 @@ def _skipping(rank, world):
     model = net()
     model, optimizer = amp.initialize(model, fused.FusedSGD(model.parameters(), 0.1), opt_level="O2", verbosity=0)
     model = parallel.DistributedDataParallel(model)
-    before = [p.detach().clone() for p in amp.master_params(optimizer)]
     loss = model(batch(rank, world)).float().square().mean() * (float("inf") if rank == 1 else 1.0)
     with amp.scale_loss(loss, optimizer) as scaled:
+        before = [p.detach().clone() for p in amp.master_params(optimizer)]
         scaled.backward()
     optimizer.step()
     same = all(torch.equal(a, b) for a, b in zip(before, amp.master_params(optimizer), strict=True))
