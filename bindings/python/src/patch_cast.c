@@ -30,18 +30,19 @@ int amp_py_cast_init(void)
     name_make = PyUnicode_InternFromString("_make");
     for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
         to_type[dtype] = attribute(tensor, methods[dtype]);
-        const PyCFunction found = torch ? amp_py_method(methods[dtype], METH_VARARGS | METH_KEYWORDS) : NULL;
-        memcpy(&to_type_directly[dtype], &found, sizeof found);
     }
     no_arguments = PyTuple_New(0);
-    if (torch) {
-        amp_py_quick_init(torch);
-    }
-    Py_XDECREF(torch);
     Py_XDECREF(nn);
-    if (PyErr_Occurred() || parameter == NULL || no_arguments == NULL || name_make == NULL) {
+    if (PyErr_Occurred() || torch == NULL) {
+        Py_XDECREF(torch);
         return -1;
     }
+    for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
+        const PyCFunction found = amp_py_method(methods[dtype], METH_VARARGS | METH_KEYWORDS);
+        memcpy(&to_type_directly[dtype], &found, sizeof found);
+    }
+    amp_py_quick_init(torch);
+    Py_DECREF(torch);
     parameter_class = (PyTypeObject *)parameter;
     tensor_class = (PyTypeObject *)tensor;
     return 0;

@@ -305,17 +305,11 @@ static PyObject *local_of(PyObject *tensor)
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyObject *local = PyObject_GetAttr(tensor, amp_py_names.local_tensor);
-    if (local && local != tensor && amp_py_is_tensor(local)) {
-        Py_DECREF(local); /* the tensor's */
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
-        return local;
-    }
-    Py_XDECREF(local);
+    const bool found = local && local != tensor && amp_py_is_tensor(local);
+    Py_XDECREF(local); /* the tensor's */
     PyErr_Clear();
     PyErr_Restore(type, value, trace);
-    return NULL;
+    return found ? local : NULL;
 }
 
 int amp_py_look(PyObject *tensor, amp_tensor_view *view)

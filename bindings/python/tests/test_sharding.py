@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from libamp.torch import amp
+from libamp.torch.amp import sharding
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -88,6 +89,41 @@ def _shard(rank, world, way, level):
 def test_ranks_of_a_sharded_model_skip_together(way, level):
     """With the weights of DistributedDataParallel: halves of powers of two and sums of two numbers are exact."""
     assert on_ranks(_shard, way, level) == [(EXPECTED, True)] * 2
+
+
+# ---- a script with a scale_loss of its own ----
+
+
+def _by_hand(rank, world, way):
+    """The overflows are those of rank 0, which has no elements of some parameters."""
+    model, optimizer = _start(way, "O1")
+    scaler, told = amp._amp_state.loss_scalers[0], []
+    for i in range(3):
+        loss = model(torch.ones(4, 8)).float().pow(2).mean()
+        optimizer.zero_grad()
+        optimizer._prepare_amp_backward()
+        (loss * scaler.loss_scale()).backward()
+        if i == 0 and rank == 0:
+            _spoil(optimizer)
+        optimizer._post_amp_backward(scaler)
+        if i == 1 and rank == 0:
+            scaler._has_overflow = True
+        told.append((scaler.update_scale(), scaler.loss_scale()))
+        scaler.clear_overflow_state()
+    return told
+
+
+@pytest.mark.parametrize("way", WAYS[-1:] + WAYS[:1])
+def test_halves_by_hand_skip_together(way):
+    assert on_ranks(_by_hand, way) == [[(True, 2.0**15), (True, 2.0**14), (False, 2.0**14)]] * 2
+
+
+@pytest.mark.parametrize(("backend", "device", "wire"), [
+    ("gloo", "cuda:1", "cpu"), ("gloo", "cpu", "cpu"), ("nccl", "cuda:1", "cuda:1"), ("nccl", "cpu", "cuda"),
+    ("cpu:gloo,cuda:nccl", "cpu", "cpu"),
+])
+def test_flags_are_sent_from_where_the_backend_takes_them(backend, device, wire):
+    assert sharding.wire_device(backend, torch.device(device)) == torch.device(wire)
 
 
 # ---- groups that the user names ----

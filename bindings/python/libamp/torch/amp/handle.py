@@ -68,11 +68,7 @@ class ScaledLoss:
             return self._loss
         indices = [optimizer._amp_stash.index for optimizer in self._optimizers]
         loss_id, delay_unscale, delay_check = self._arguments
-        if not self._session.ranks_known and torch.distributed.is_initialized():
-            sharding.join(self._session)
-        if not self._session.backward_seen:
-            self._session.before_first_backward()
-        self._bracket = self._session.context.begin(indices, loss_id, delay_unscale, delay_check)
+        self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)
         try:
             return scaled(self._loss, self._bracket.scale)
         except BaseException:

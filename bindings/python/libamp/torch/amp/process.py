@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from . import sharding
 from ._amp_state import maybe_print
 from .session import Session
 
@@ -284,9 +285,7 @@ def _prepare(self: Any) -> None:
     stash: AmpStash = self._amp_stash
     if stash.by_hand is not None:
         stash.by_hand.cancel()  # its backward failed
-    if not stash.session.backward_seen:
-        stash.session.before_first_backward()
-    stash.by_hand = stash.session.context.begin([stash.index], 0, False, True)
+    stash.by_hand = sharding.begin(stash.session, [stash.index], 0, delay_check=True)
 
 
 def _post(self: Any, loss_scaler: Any) -> None:
@@ -304,7 +303,7 @@ def _post(self: Any, loss_scaler: Any) -> None:
             param.grad = None
         if bracket is not None:
             bracket.cancel()
-        bracket = context.begin([stash.index], loss_scaler._id, False, True)
+        bracket = sharding.begin(stash.session, [stash.index], loss_scaler._id, delay_check=True)
         for param, grad in zip(params, made, strict=True):
             param.grad = grad
     bracket.end()

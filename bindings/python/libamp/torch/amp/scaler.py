@@ -11,7 +11,7 @@ import torch
 
 from ... import _core, kernels
 from .. import amp_C
-from . import storage
+from . import sharding, storage
 from .session import Session, live
 
 _CHUNK = 65536
@@ -184,10 +184,11 @@ class LossScaler:
         armed = [stash for stash in stashes if stash.already_patched]
         for stash in stashes:
             stash.undecided = None
-        bracket = self._context.begin([stash.index for stash in stashes], self._id, False, False)
+        bracket = sharding.begin(session, [stash.index for stash in stashes], self._id)
         if overflow:  # told the way that the library hears of all others: by a gradient that is not finite
-            param = min((param for param, _ in stashes[0]._pairs()), key=torch.Tensor.numel)
-            param.grad = torch.full_like(param, float("inf"))
+            params = [param for stash in stashes for param, _ in stash._pairs() if sharding.local_part(param).numel()]
+            for param in sorted(params, key=torch.Tensor.numel)[:1]:
+                param.grad = torch.full_like(param, float("inf"))
         skip = bool(bracket.end() == 1)
         for stash in stashes:
             if skip and stash not in armed:  # the caller leaves the step out; the one after it is another matter

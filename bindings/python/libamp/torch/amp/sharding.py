@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models and optimizers that are cut up between ranks: which process groups must agree on a skip, and what cannot work."""
+"""Models and optimizers that are cut up between ranks: who must agree on a skip, and what cannot work."""
 from __future__ import annotations
 
 import gc
@@ -29,6 +29,11 @@ def _fsdp() -> Any:
 def is_dtensor(tensor: Any) -> bool:
     """As fully_shard and tensor parallelism make them: torch keeps this rank's part in _local_tensor."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "_local_tensor")
+
+
+def local_part(tensor: Any) -> Any:
+    """This rank's elements; there may be none."""
+    return tensor._local_tensor if is_dtensor(tensor) else tensor
 
 
 def _is_flattened(tensor: Any) -> bool:
@@ -85,6 +90,13 @@ def _groups_of(optimizers: Iterable[Any], params: list[torch.Tensor]) -> list[An
     return [group for i, group in enumerate(groups) if not any(group is other for other in groups[:i])]
 
 
+def wire_device(backend: str, device: torch.device) -> torch.device:
+    """Where a tensor lies that this backend sends. device: the parameters', which may be kept from the GPU (offloading)."""
+    if backend == "gloo":
+        return torch.device("cpu")
+    return torch.device("cuda") if backend == "nccl" and device.type == "cpu" else device
+
+
 class Ranks:
     """What the library calls where ranks must agree: `reduction` of the values over the groups, one after the other."""
 
@@ -95,7 +107,7 @@ class Ranks:
 
     def __call__(self, reduction: int, values: list[float]) -> list[float]:
         for group in self.groups:
-            device = "cpu" if dist.get_backend(group) == "gloo" else self._device
+            device = wire_device(dist.get_backend(group), self._device)
             tensor = torch.tensor(values, dtype=torch.float64, device=device)
             dist.all_reduce(tensor, op=self._OPS[reduction], group=group)
             values = tensor.tolist()
@@ -145,7 +157,7 @@ def _check_later(session: Session, params: list[torch.Tensor]) -> None:
 # ---- at a bracket ----
 
 
-def join(session: Session) -> None:
+def _join(session: Session) -> None:
     """Before the session's first bracket, and the first after its parameters have changed: whom to ask."""
     optimizers = [optimizer for optimizer in (ref() for ref in session.optimizers) if optimizer is not None]
     params = [param for i in range(len(session.optimizers)) for param, _ in session.context.masters(i)]
@@ -159,3 +171,12 @@ def join(session: Session) -> None:
     device = next((param.device for param in params), torch.device("cpu"))
     session.context.set_ranks(Ranks(groups, device) if groups else None, named is not None)
     session.ranks_known = True
+
+
+def begin(session: Session, indices: list[int], loss_id: int, delay_unscale: bool = False, delay_check: bool = False) -> Any:
+    """A bracket of a session, scale_loss's or a script's own; before the first one ranks and masters are seen to."""
+    if not session.ranks_known and dist.is_initialized():
+        _join(session)
+    if not session.backward_seen:
+        session.before_first_backward()
+    return session.context.begin(indices, loss_id, delay_unscale, delay_check)
