@@ -121,10 +121,9 @@ def test_bert_steps_down_from_a_scale_that_is_too_large():
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "lamb"])
-def test_bert_resumed_is_bert_uninterrupted(optimizer, tmp_path):
+def test_bert_resumed_is_bert_uninterrupted(tmp_path):
     whole, parts = tmp_path / "whole.pt", tmp_path / "parts.pt"
-    common = ["--optimizer", optimizer, "--max_steps", 8, "--train_batch_size", 8]
+    common = ["--optimizer", "adam", "--max_steps", 8, "--train_batch_size", 8]
     run("bert_pretrain.py", *common, "--checkpoint", whole)
     run("bert_pretrain.py", *common, "--checkpoint", parts, "--stop_after", 4)
     assert load(parts)["step"] == 4
