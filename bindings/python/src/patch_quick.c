@@ -2,9 +2,9 @@
 /*
  * Casts of small tensors that autograd does not record. Of the microsecond that torch takes for one, the elements are a
  * hundredth; here libamp's kernel casts into a block that torch then adopts, which takes half of it. The result is what
- * Tensor.half() gives, but for its storage, which cannot grow: so for torch's own functions alone. Whoever else could
- * tell the difference has torch cast: a mode or a tracer that wants to see the call, a tangent, a tensor that is more than
- * its elements.
+ * Tensor.half() gives, but for its storage, which cannot grow: so for torch's own functions alone, without Tensor.cpu, which
+ * returns it. Whoever else could tell the difference has torch cast: a mode or a tracer that wants to see the call, a tangent,
+ * a tensor that is more than its elements.
  */
 #include "patch.h"
 
@@ -156,8 +156,8 @@ PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtyp
     uint64_t size;
     void *made = NULL;
     /* Doubles torch rounds twice. */
-    if (torch.exchange == NULL || call->function->fixed != AMP_BY_LIST || from == AMP_FLOAT64 || to == AMP_FLOAT64
-        || (amp_py_requires_grad(tensor) && amp_py_grad_enabled())) {
+    if (torch.exchange == NULL || call->function->fixed != AMP_BY_LIST || (call->function->flags & AMP_PY_WIDENS)
+        || from == AMP_FLOAT64 || to == AMP_FLOAT64 || (amp_py_requires_grad(tensor) && amp_py_grad_enabled())) {
         return NULL;
     }
     if (call->plain == 0) {

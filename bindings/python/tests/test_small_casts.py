@@ -111,6 +111,12 @@ def test_the_source_may_go(level):
     assert all(torch.equal(out, torch.full((3, 5), float(i), dtype=LOW[level])) for i, out in enumerate(kept))
 
 
+def test_what_is_given_to_the_user_can_grow(level):
+    """Tensor.cpu returns its argument."""
+    out = torch.ones(2, 3, dtype=LOW[level]).cpu()
+    assert out.dtype is torch.float32 and out.resize_(4, 5).shape == (4, 5)
+
+
 def test_a_dispatch_mode_sees_them(level):
     from torch.utils._python_dispatch import TorchDispatchMode
 
