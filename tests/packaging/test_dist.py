@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`meson dist`: a tarball that builds and passes its own tests: test_dist.py SOURCE [--full]
 
-Works on a scratch repository that holds the working tree as it is. Without --full the tarball is built, and the suites
-lint and abi run from it; with it `meson dist` runs everything itself."""
+Works on a scratch repository that holds the working tree as it is. Without --full the tarball is configured, and the suite
+lint runs from it; with it `meson dist` runs everything itself."""
 import os
 import pathlib
 import shutil
@@ -49,9 +49,8 @@ def main():
             expect(os.access(tree / "tools" / "demo", os.X_OK), "tools/demo is not executable")
         with tap.test("the tarball configures: Meson misses no file"):
             setup(folder / "again", tree, *QUICK, "-Dtests=enabled", "-Dexamples=enabled", "-Dgpu_archs=90")
-        with tap.test("the library and the suites lint and abi build and pass from the tarball"): # what they need, no more
-            run("meson", "compile", "-C", folder / "again", "amp:shared_library")
-            run("meson", "test", "-C", folder / "again", "--suite", "lint", "--suite", "abi", "--print-errorlogs")
+        with tap.test("suite lint passes from the tarball"):
+            run("meson", "test", "-C", folder / "again", "--suite", "lint", "--print-errorlogs")
     tap.done()
 
 
