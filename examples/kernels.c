@@ -13,7 +13,7 @@ static amp_dtype type_of(mt_dtype dtype) {
 static int multiply(const mt_product *p) {
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
     g.m = p->m, g.n = p->n, g.k = p->k;
-    g.transpose_b = p->transpose_b;
+    g.transpose_a = p->transpose_a, g.transpose_b = p->transpose_b;
     g.a_dtype = g.b_dtype = g.c_dtype = g.d_dtype = type_of(p->dtype);
     g.a = p->a, g.b = p->b, g.d = p->d;
     if (p->add) g.c = p->d, g.beta = 1.0F;

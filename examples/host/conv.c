@@ -236,6 +236,12 @@ static int conv_backward(const mt_node *node, mt_tensor *grad,
 		if (!grads[i])
 			return -1;
 	}
+	if (multiply && input->ndim == 2) {
+		if (grads[2])
+			mti_sum_bias(grads[2], grad, &g);
+		return mti_linear_grads(multiply, grads[0], grads[1], input,
+		                        weight, grad);
+	}
 	if (multiply && mti_wants(node, 0) &&
 	    mti_product_input_grad(multiply, grads[0], weight, grad, &r) != 0)
 		return -1;
@@ -269,7 +275,9 @@ static mt_tensor *run(const char *name, mt_product_fn multiply,
 	mt_tensor *out = mti_activation(input->storage->device, input->dtype,
 	                                input->ndim, shape);
 
-	if (product)
+	if (product && input->ndim == 2)
+		out = mti_linear_output(product, out, input, weight, bias);
+	else if (product)
 		out = mti_product_output(product, out, input, weight, bias, &g);
 	else
 		out = convolve(out, input, weight, bias, &g, 0);

@@ -19,7 +19,7 @@
 	ROWS(bn_sums) EACH(bn_input_grad)                                      \
 	EACH(max_pool) EACH(max_pool_grad) EACH(avg_pool) EACH(avg_pool_grad)  \
 	EACH(log_softmax) EACH(log_softmax_grad) ROWS(nll) EACH(nll_grad)      \
-	EACH(patches) EACH(exchange) EACH(turn) EACH(bias_rows) ROWS(bias_sums)\
+	EACH(patches) EACH(exchange) EACH(turn) EACH(spread) ROWS(bias_sums)   \
 	EACH(sgd) EACH(adam_begin) EACH(adam)
 
 #define MTK_NUMBER(name) MTK_##name,
@@ -129,6 +129,12 @@ struct mtk_layout {
 	struct geometry g;
 };
 
+/* to[i] = from[i / run % count] */
+struct mtk_spread {
+	struct mtk_ref to, from;
+	size_t run, count;
+};
+
 struct mtk_bias {
 	struct mtk_ref to, from;
 	struct geometry g;
@@ -162,7 +168,8 @@ typedef struct mtk_pool mtk_args_max_pool, mtk_args_max_pool_grad,
 typedef struct mtk_softmax mtk_args_log_softmax, mtk_args_log_softmax_grad;
 typedef struct mtk_nll mtk_args_nll, mtk_args_nll_grad;
 typedef struct mtk_layout mtk_args_patches, mtk_args_exchange, mtk_args_turn;
-typedef struct mtk_bias mtk_args_bias_rows, mtk_args_bias_sums;
+typedef struct mtk_spread mtk_args_spread;
+typedef struct mtk_bias mtk_args_bias_sums;
 typedef struct mtk_update mtk_args_sgd, mtk_args_adam_begin, mtk_args_adam;
 
 #endif

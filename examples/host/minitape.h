@@ -202,13 +202,14 @@ mt_tensor *mt_scale_by(mt_tensor *input, const float *factor);
 /* ---- operators by somebody else's matrix product ----------------------- */
 
 /*
- * d = a x op(b), row-major and compact, of one type: a is [m, k], d [m, n],
- * op(b) [k, n], stored [n, k] if it is transposed.  Sums in float, rounded
- * once.  With `add` the product is added to what d holds.
+ * d = op(a) x op(b), row-major and compact, of one type: op(a) is [m, k],
+ * stored [k, m] if it is transposed, op(b) [k, n], stored [n, k], d [m, n].
+ * Sums in float, rounded once.  With `add` the product is added to what d
+ * holds.
  */
 typedef struct mt_product {
 	int m, n, k;
-	int transpose_b;
+	int transpose_a, transpose_b;
 	mt_dtype dtype;
 	const void *a, *b;
 	void *d;

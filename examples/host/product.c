@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Convolution and linear layer by somebody else's matrix product.  All that
+ * Convolution by somebody else's matrix product.  All that
  * the pixels see is copied out, in the type it has, to
  *   patches [depth][pixels]: depth = channel x kernel row x kernel column,
  *                            pixels = image x output row x output column
@@ -185,20 +185,19 @@ static void exchange(const struct layout *l, char *product, char *nchw,
 		}
 }
 
-/* The sums begin with the bias. */
-static void fill_rows(const struct layout *l, char *to, const mt_tensor *bias)
+void mti_fill_bias(void *to, size_t n, size_t run, const mt_tensor *bias)
 {
+	size_t count = mt_numel(bias), size = mt_dtype_size(bias->dtype);
 	const char *from = bias->storage->data;
+	char *at = to;
 
 	if (mti_there(bias)) {
-		MTI_RUN(bias_rows, (size_t)(l->g->filters * l->pixels),
-		        .to = {to, (int)bias->dtype}, .from = mti_ref(bias),
-		        .g = *l->g);
+		MTI_RUN(spread, n, .to = {to, (int)bias->dtype},
+		        .from = mti_ref(bias), .run = run, .count = count);
 		return;
 	}
-	for (int f = 0; f < l->g->filters; f++, from += l->size)
-		for (int p = 0; p < l->pixels; p++, to += l->size)
-			memcpy(to, from, l->size);
+	for (size_t i = 0; i < n; i++, at += size)
+		memcpy(at, from + i / run % count * size, size);
 }
 
 /* The kernel by half a turn, its input and output channels exchanged. */
@@ -233,14 +232,13 @@ static mt_storage *turn(const struct layout *l, const mt_tensor *weight)
 
 /* ---- the products ------------------------------------------------------ */
 
-static int multiply(mt_product_fn fn, const struct layout *l,
-                    mt_product *product)
+int mti_multiply(mt_product_fn fn, mt_device device, mt_product *product)
 {
-	product->device = l->device;
-	product->stream = mt_device_stream(l->device);
+	product->device = device;
+	product->stream = mt_device_stream(device);
 	if (fn(product) == 0)
 		return 0;
-	if (l->device == MT_CPU || fn != mti_device()->multiply)
+	if (device == MT_CPU || fn != mti_device()->multiply)
 		mti_fail("the matrix product failed");
 	return -1;
 }
@@ -265,8 +263,10 @@ static int output(mt_product_fn fn, mt_tensor *to, const mt_tensor *input,
 		                      .add = bias != NULL};
 
 		if (bias)
-			fill_rows(l, sums->data, bias);
-		status = multiply(fn, l, &product);
+			mti_fill_bias(sums->data,
+			              (size_t)l->g->filters * (size_t)l->pixels,
+			              (size_t)l->pixels, bias);
+		status = mti_multiply(fn, l->device, &product);
 		exchange(l, sums->data, to->storage->data, 1);
 	}
 	mt_storage_free(sums);
@@ -297,24 +297,23 @@ int mti_product_input_grad(mt_product_fn fn, mt_tensor *to,
 	return status;
 }
 
-static void sum_bias(mt_tensor *to, const mt_tensor *grad,
-                     const struct layout *l)
+void mti_sum_bias(mt_tensor *to, const mt_tensor *grad,
+                  const struct geometry *g)
 {
-	int filters = l->g->filters;
+	int filters = g->filters, plane = g->out_h * g->out_w;
 
 	if (mti_there(to)) {
 		MTI_RUN(bias_sums, (size_t)filters, .to = mti_ref(to),
-		        .from = mti_ref(grad), .g = *l->g);
+		        .from = mti_ref(grad), .g = *g);
 		return;
 	}
 	for (int f = 0; f < filters; f++) {
 		double sum = 0.0;
 
-		for (int p = 0; p < l->pixels; p++) {
-			int run = p / l->plane * filters + f;
+		for (int p = 0; p < g->images * plane; p++) {
+			int run = p / plane * filters + f;
 
-			sum += mt_get(grad, (size_t)(run * l->plane +
-			                             p % l->plane));
+			sum += mt_get(grad, (size_t)(run * plane + p % plane));
 		}
 		mt_set(to, (size_t)f, sum);
 	}
@@ -340,10 +339,10 @@ int mti_product_weight_grads(mt_product_fn fn, mt_tensor *weight_grad,
 		                      .d = weight_grad->storage->data};
 
 		exchange(&l, rows->data, grad->storage->data, 0);
-		status = multiply(fn, &l, &product);
+		status = mti_multiply(fn, l.device, &product);
 	}
 	if (bias_grad)
-		sum_bias(bias_grad, grad, &l);
+		mti_sum_bias(bias_grad, grad, g);
 	mt_storage_free(rows);
 	mt_storage_free(patches);
 	return status;

@@ -65,4 +65,22 @@ int mti_product_weight_grads(mt_product_fn fn, mt_tensor *weight_grad,
                              mt_tensor *bias_grad, const mt_tensor *input,
                              const mt_tensor *grad, const struct geometry *g);
 
+/* to[i] = bias[i / run % its length]: the sums begin with the bias. */
+void mti_fill_bias(void *to, size_t n, size_t run, const mt_tensor *bias);
+void mti_sum_bias(mt_tensor *to, const mt_tensor *grad,
+                  const struct geometry *g);
+/* 0, or -1 with a message. */
+int mti_multiply(mt_product_fn fn, mt_device device, mt_product *product);
+
+/* ---- linear.c: the linear layer so --------------------------------------- */
+
+/* Takes NULL for output and passes it on. */
+mt_tensor *mti_linear_output(mt_product_fn fn, mt_tensor *to,
+                             const mt_tensor *input, const mt_tensor *weight,
+                             const mt_tensor *bias);
+/* 0, or -1.  Either gradient may be NULL: not wanted. */
+int mti_linear_grads(mt_product_fn fn, mt_tensor *input_grad,
+                     mt_tensor *weight_grad, const mt_tensor *input,
+                     const mt_tensor *weight, const mt_tensor *grad);
+
 #endif

@@ -91,7 +91,7 @@ int mtc_blas_open(void)
 
 struct entry {
 	struct entry *next;
-	int m, n, k, transpose_b, add;
+	int m, n, k, transpose_a, transpose_b, add;
 	mt_dtype dtype;
 	cublasLtMatmulDesc_t operation;
 	cublasLtMatrixLayout_t a, b, d; /* as ours */
@@ -106,6 +106,7 @@ static struct entry *find(const mt_product *p)
 	struct entry *e = entries;
 
 	while (e && (e->m != p->m || e->n != p->n || e->k != p->k ||
+	             e->transpose_a != p->transpose_a ||
 	             e->transpose_b != p->transpose_b || e->add != p->add ||
 	             e->dtype != p->dtype))
 		e = e->next;
@@ -125,9 +126,11 @@ static cudaDataType type_of(mt_dtype dtype)
 
 static cublasStatus_t describe(struct entry *e)
 {
-	cublasOperation_t turned =
-		e->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+	cublasOperation_t turns_a = e->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+	cublasOperation_t turns_b = e->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
 	uint64_t m = (uint64_t)e->m, n = (uint64_t)e->n, k = (uint64_t)e->k;
+	uint64_t rows_a = e->transpose_a ? m : k;
+	uint64_t cols_a = e->transpose_a ? k : m;
 	uint64_t rows_b = e->transpose_b ? k : n;
 	uint64_t cols_b = e->transpose_b ? n : k;
 	cudaDataType type = type_of(e->dtype);
@@ -136,11 +139,15 @@ static cublasStatus_t describe(struct entry *e)
 	TRY(s, lt.cublasLtMatmulDescCreate(&e->operation, CUBLAS_COMPUTE_32F,
 	                                   CUDA_R_32F));
 	TRY(s, lt.cublasLtMatmulDescSetAttribute(
-		       e->operation, CUBLASLT_MATMUL_DESC_TRANSA, &turned,
-		       sizeof(turned)));
+		       e->operation, CUBLASLT_MATMUL_DESC_TRANSA, &turns_b,
+		       sizeof(turns_b)));
+	TRY(s, lt.cublasLtMatmulDescSetAttribute(
+		       e->operation, CUBLASLT_MATMUL_DESC_TRANSB, &turns_a,
+		       sizeof(turns_a)));
 	TRY(s, lt.cublasLtMatrixLayoutCreate(&e->b, type, rows_b, cols_b,
 	                                     (int64_t)rows_b));
-	TRY(s, lt.cublasLtMatrixLayoutCreate(&e->a, type, k, m, (int64_t)k));
+	TRY(s, lt.cublasLtMatrixLayoutCreate(&e->a, type, rows_a, cols_a,
+	                                     (int64_t)rows_a));
 	TRY(s, lt.cublasLtMatrixLayoutCreate(&e->d, type, n, m, (int64_t)n));
 	return s;
 }
@@ -190,6 +197,7 @@ static struct entry *make(const mt_product *p, cublasStatus_t *status)
 	e->m = p->m;
 	e->n = p->n;
 	e->k = p->k;
+	e->transpose_a = p->transpose_a;
 	e->transpose_b = p->transpose_b;
 	e->add = p->add;
 	e->dtype = p->dtype;

@@ -325,12 +325,9 @@ MTK_FN void mtk_each_turn(const struct mtk_layout *a, size_t i)
 	                 (const char *)a->from + i * size, size);
 }
 
-MTK_FN void mtk_each_bias_rows(const struct mtk_bias *a, size_t i)
+MTK_FN void mtk_each_spread(const struct mtk_spread *a, size_t i)
 {
-	size_t pixels = (size_t)a->g.images *
-	                (size_t)(a->g.out_h * a->g.out_w);
-
-	mtk_store(a->to, i, mtk_load(a->from, i / pixels));
+	mtk_store(a->to, i, mtk_load(a->from, i / a->run % a->count));
 }
 
 /* Rows are filters. */

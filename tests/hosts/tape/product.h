@@ -21,7 +21,9 @@ static inline int product(const mt_product *p)
 		float sum = p->add ? at(p, p->d, i) : 0.0F;
 
 		for (int k = 0; k < p->k; k++)
-			sum += at(p, p->a, i / p->n * p->k + k) *
+			sum += at(p, p->a,
+			          p->transpose_a ? k * p->m + i / p->n
+			                         : i / p->n * p->k + k) *
 			       at(p, p->b,
 			          p->transpose_b ? j * p->k + k : k * p->n + j);
 		mt_convert(p->dtype,
