@@ -85,9 +85,12 @@ static void run_fill(const void *given) {
     memset(fill->dst, fill->value, fill->bytes);
 }
 
+/* The one made here, or the examples' framework's; not the legacy default stream. */
+static int is_stream(const void *on) { return on == &stream || (on && on == tools->stream(0)); }
+
 static int work(void (*run)(const void *arguments), uint64_t dst, uint64_t src, size_t bytes, int value, const void *on) {
     const struct copy copy = { (void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes, value };
-    if (on != &stream) return INVALID; /* the legacy default stream too */
+    if (!is_stream(on)) return INVALID;
     tools->work(run, &copy, sizeof copy);
     return OK;
 }
@@ -104,7 +107,7 @@ EXPORT int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t bytes, voi
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t bytes, void *on) {
     tools->flush();
     tools->copy((void *)(uintptr_t)dst, src, bytes); /* of memory that is not pinned: it may change afterwards */
-    return on == &stream ? OK : INVALID;
+    return is_stream(on) ? OK : INVALID;
 }
 
 /* ---- streams and events ---- */
@@ -117,7 +120,7 @@ EXPORT int cuStreamCreate(void **made, unsigned flags) { return (void)flags, *ma
 EXPORT int cuStreamSynchronize(void *on);
 EXPORT int cuStreamSynchronize(void *on) {
     tools->flush();
-    return on == &stream ? OK : INVALID;
+    return is_stream(on) ? OK : INVALID;
 }
 EXPORT int cuEventCreate(void **event, unsigned flags);
 EXPORT int cuEventCreate(void **event, unsigned flags) {
@@ -134,7 +137,7 @@ static void run_event(const void *given) {
 EXPORT int cuEventRecord(void *event, void *on);
 EXPORT int cuEventRecord(void *event, void *on) {
     tools->work(run_event, &event, sizeof event);
-    return on == &stream ? OK : INVALID;
+    return is_stream(on) ? OK : INVALID;
 }
 EXPORT int cuEventSynchronize(void *event);
 EXPORT int cuEventSynchronize(void *event) {

@@ -24,14 +24,20 @@ static void *symbol(const char *file, const char *name) {
     return library ? dlsym(library, name) : NULL;
 }
 
-const char *minitape_fake_open(void) {
+static int find_plugin(void) {
     char plugin[1024];
-    snprintf(plugin, sizeof plugin, "%s/libamp_cuda.so", getenv("AMP_BACKEND_PATH"));
+    const char *folder = getenv("AMP_BACKEND_PATH");
+    if (FAKE.stream) return 1;
+    snprintf(plugin, sizeof plugin, "%s/libamp_cuda.so", folder ? folder : "");
     FAKE.tools = symbol(plugin, FAKE_TOOLS_NAME);
     FAKE.amp = symbol(plugin, FAKE_SYMBOL_NAME);
+    FAKE.stream = FAKE.tools && FAKE.amp ? FAKE.tools->stream(0) : NULL;
+    return FAKE.stream != NULL;
+}
+
+const char *minitape_fake_open(void) {
     struct fake_blas *blas = symbol(getenv("MINITAPE_CUBLASLT"), FAKE_BLAS_SYMBOL_NAME);
-    if (!FAKE.tools || !FAKE.amp || !blas) return "the plugin or cuBLASLt is not the fake one";
-    FAKE.stream = FAKE.tools->stream(0);
+    if (!find_plugin() || !blas) return "the plugin or cuBLASLt is not the fake one";
     blas->work = FAKE.tools->work;
     return mt_cuda_open() == 0 ? NULL : mt_error();
 }
@@ -39,8 +45,8 @@ const char *minitape_fake_open(void) {
 /* ---- devices, errors ---- */
 
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = 1;
-    return cudaSuccess;
+    *count = find_plugin(); /* by programs that know nothing of minitape_fake_open too */
+    return *count ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
 cudaError_t cudaDriverGetVersion(int *version) {

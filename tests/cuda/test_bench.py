@@ -27,6 +27,7 @@ GROUPS = {
               (2, "sloth 1.0, foreach copy, _fused_adam_, foreach copy", 1.1), (1, "sloth 1.0, _fused_adam_, fp32", 1.1)],
     "bracket": [(2, "0.1 ms of the host's time", 1), (2, "0.1 ms of the host's time", 0), (4, "none", 1)],
     "matmul": [(8, BLAS, 0), (8, BLAS, 0.98)],
+    "step": [(2, "the same host in FP32", 2), (1, "the same at O1", 1.1)],
 }
 
 # Says that it is torch, and answers; what it was told stands beside it.
@@ -44,7 +45,7 @@ class Rig:
         self.bench, self.folder = bench, folder
         self.environment = {**{k: v for k, v in os.environ.items() if not k.startswith("AMP_")},
                             "LD_LIBRARY_PATH": os.path.dirname(driver), "AMP_BACKEND_PATH": os.path.dirname(plugin),
-                            "AMP_CUBLASLT": products}
+                            "AMP_CUBLASLT": products, "MINITAPE_CUBLASLT": products}
         self.number, self.done = 0, {}
 
     def run(self, *arguments, status=0, **environment):
@@ -133,6 +134,11 @@ def no_products(rig):
     must("matmul   left out: " in said and "/no/such/file" in said and "\n0 lines, " in said, said)
 
 
+def no_host(rig):
+    said = rig.run("--group", "step", "--bytes", BYTES, MINITAPE_CUBLASLT="/no/such/file")
+    must("step     left out: cuBLASLt (" in said and "/no/such/file" in said and "\n0 lines, " in said, said)
+
+
 def no_gpu(rig):
     said = rig.run(LD_LIBRARY_PATH="", CUDA_VISIBLE_DEVICES="")
     must("bench: skipped: there is no NVIDIA" in said and "ratio" not in said, said)
@@ -159,6 +165,7 @@ def main():
         rig.point("torch's steps are asked for", steps)
         rig.point("without peers it says what is left out", no_peers)
         rig.point("without cuBLASLt it says what is left out", no_products)
+        rig.point("without the host's it says so too", no_host)
         rig.point("a plugin that cannot be loaded is said", no_plugin)
         rig.point("too few bytes are refused", lambda rig: rig.run("--bytes", 7, status=2))
         rig.point("where there is no GPU that is said, and no line is written", no_gpu)
