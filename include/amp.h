@@ -781,7 +781,8 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
  * place, unseen by any tape, and sets *found_inf (may be NULL) to 1.0f if one is not finite afterwards. Both use the
  * present scale of loss_id; inside a bracket that is the bracket's. On a device: the tensors of a call of amp_unscale are in one
  * memory, of a device that has parameters; nothing waits if found_inf is NULL or in that memory too (else it does, for that one
- * word), and amp_scale does not if the host has scale_by. AMP_ERR_CONFLICT: tensors in two memories. */
+ * word), and amp_scale does not if the host has scale_by: then its tensor is on the device of the parameters, as a loss is.
+ * AMP_ERR_CONFLICT: tensors in two memories. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tensor, void **out);
 AMP_API AMP_MUST_CHECK amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n,
                                               float *found_inf);

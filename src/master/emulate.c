@@ -19,25 +19,27 @@ static amp_span span_of(const struct amp__param *param, void *elements) {
     return (amp_span){ elements, param->size, AMP_FLOAT32, 0 };
 }
 
-/* On a device with the next flush, as work of this kind; where there is no room to add it, it is left out. */
-static void copy(const struct amp__param *param, enum amp__work work, void *dst, const void *src) {
+/* On a device with the next flush, as work of this kind; it fails where there is no room to add it. */
+static amp_status copy(const struct amp__param *param, enum amp__work work, void *dst, const void *src) {
     const amp_span to = span_of(param, dst), from = span_of(param, (void *)(uintptr_t)src);
-    if (param->on_device) (void)amp__param_add(param, work, &to, &from);
-    else if (param->size) memcpy(dst, src, bytes_of(param));
+    if (param->on_device) return amp__param_add(param, work, &to, &from);
+    if (param->size) memcpy(dst, src, bytes_of(param));
+    return AMP_OK;
 }
 
 /* block := the rounded values of `from`. */
-static void round_block(struct amp__param *param, enum amp__work work, float *block, const float *from,
-                        struct amp__counts *counts) {
-    if (!param->on_device) amp__round(block, from, param->size, param->emulated, counts);
-    else copy(param, work, block, from);
+static amp_status round_block(struct amp__param *param, enum amp__work work, float *block, const float *from,
+                              struct amp__counts *counts) {
+    if (param->on_device) AMP_TRY(copy(param, work, block, from));
+    else amp__round(block, from, param->size, param->emulated, counts);
     param->version = version_of(param);
+    return AMP_OK;
 }
 
 /* On a device it is launched at once: whatever else fails, the exact values are there to go back to. */
 static amp_status set_apart(struct amp__param *param, float *block, struct amp__counts *counts) {
-    copy(param, AMP__WORK_FOLLOW, param->fp32.data, block);
-    round_block(param, AMP__WORK_ROUND, block, block, counts);
+    AMP_TRY(copy(param, AMP__WORK_FOLLOW, param->fp32.data, block));
+    AMP_TRY(round_block(param, AMP__WORK_ROUND, block, block, counts));
     return param->on_device ? amp__place_flush(param->place) : AMP_OK;
 }
 
@@ -49,6 +51,7 @@ amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool ke
     param->emulated = (uint8_t)dtype;
     const amp_status status = set_apart(param, now.data, &counts);
     if (status != AMP_OK) {
+        if (param->on_device) amp__place_drop(param->place);
         amp__param_free(param, &param->fp32);
         param->emulated = AMP_DTYPE_DEFAULT;
         return status;
@@ -63,7 +66,7 @@ amp_status amp__emulated_undo(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
     if (param->fp32.data && !param->stuck) /* stuck: a step's values are newer */
-        copy(param, AMP__WORK_WRITE_BACK, now.data, param->fp32.data);
+        AMP_TRY(copy(param, AMP__WORK_WRITE_BACK, now.data, param->fp32.data));
     if (param->on_device) AMP_TRY(amp__place_flush(param->place));
     amp__param_free(param, &param->fp32);
     param->emulated = AMP_DTYPE_DEFAULT;
@@ -85,28 +88,26 @@ static void reconcile_here(const struct amp__param *param, const float *block) {
     }
 }
 
-void amp__emulated_reconcile(struct amp__param *param, float *block) {
-    if (param->on_device) copy(param, AMP__WORK_RECONCILE, param->fp32.data, block);
+amp_status amp__emulated_reconcile(struct amp__param *param, float *block) {
+    if (param->on_device) AMP_TRY(copy(param, AMP__WORK_RECONCILE, param->fp32.data, block));
     else reconcile_here(param, block);
-    round_block(param, AMP__WORK_ROUND_FIRST, block, block, NULL);
+    return round_block(param, AMP__WORK_ROUND_FIRST, block, block, NULL);
 }
 
 amp_status amp__emulated_lend(const struct amp__param *param) {
     struct amp__elements now;
     if (!param->has_master) return AMP_OK;
     AMP_TRY(amp__param_elements(param, &now));
-    copy(param, AMP__WORK_WRITE_BACK, now.data, param->fp32.data);
-    return AMP_OK;
+    return copy(param, AMP__WORK_WRITE_BACK, now.data, param->fp32.data);
 }
 
 amp_status amp__emulated_take_back(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
-    if (param->has_master) copy(param, AMP__WORK_FOLLOW, param->fp32.data, now.data);
-    round_block(param, AMP__WORK_ROUND, now.data, now.data, NULL);
-    return AMP_OK;
+    if (param->has_master) AMP_TRY(copy(param, AMP__WORK_FOLLOW, param->fp32.data, now.data));
+    return round_block(param, AMP__WORK_ROUND, now.data, now.data, NULL);
 }
 
 void amp__emulated_show(struct amp__param *param, void *elements) {
-    round_block(param, AMP__WORK_ROUND, elements, param->has_master ? param->fp32.data : elements, NULL);
+    (void)round_block(param, AMP__WORK_ROUND, elements, param->has_master ? param->fp32.data : elements, NULL);
 }

@@ -65,10 +65,7 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     if (!look && version == param->version) return AMP_OK;
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
-    if (param->emulated) {
-        amp__emulated_reconcile(param, now.data);
-        return AMP_OK;
-    }
+    if (param->emulated) return amp__emulated_reconcile(param, now.data);
     const amp_span master = { param->fp32.data, param->size, AMP_FLOAT32, 0 }, low = { now.data, param->size, param->dtype, 0 };
     if (param->on_device) AMP_TRY(amp__param_add(param, AMP__WORK_RECONCILE, &master, &low));
     else AMP_TRY(amp__reconcile(param->fp32.data, now.data, param->size, param->dtype));
@@ -231,6 +228,16 @@ amp_status amp__master_swap_out(struct amp__param *param) {
     const amp_status status = amp__master_settle(param);
     if (status != AMP_OK) (void)amp__master_settle(param); /* once more, before the host drops what is under its handles */
     return status;
+}
+
+void amp__master_swap_undo(struct amp__param *param) {
+    struct amp__elements now;
+    if (!param->emulated) {
+        (void)amp__master_swap_out(param);
+        return;
+    }
+    if (!param->swapped || --param->swapped) return;
+    if (amp__param_elements(param, &now) == AMP_OK) amp__emulated_show(param, now.data);
 }
 
 amp_status amp__master_settle_now(struct amp__param *param) {

@@ -146,11 +146,11 @@ amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool ke
 /* The exact values back into the host's block, and what is apart freed. */
 amp_status amp__emulated_undo(struct amp__param *param);
 /* master := parameter where the parameter is not the rounded master; then the block is rounded again. */
-void amp__emulated_reconcile(struct amp__param *param, float *block);
+amp_status amp__emulated_reconcile(struct amp__param *param, float *block);
 /* The master into the host's block for a step; and back, rounded. */
 amp_status amp__emulated_lend(const struct amp__param *param);
 amp_status amp__emulated_take_back(struct amp__param *param);
-/* The block becomes the rounded master, or is rounded itself where there is none. */
+/* The block becomes the rounded master, or is rounded itself where there is none; on a device unless there is no room to add it. */
 void amp__emulated_show(struct amp__param *param, void *elements);
 
 /* Is the truth of its gradient an FP32 master gradient, beside what the host's handle shows? */
@@ -169,6 +169,9 @@ amp_status amp__param_check(const struct amp__param *param, const struct amp__el
 amp_status amp__master_reconcile(struct amp__param *param, bool always);
 /* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
 amp_status amp__master_swap_in(struct amp__param *param);
+/* The same where no step has run. An emulated parameter may not have been lent yet on its device, so that its master is not taken
+ * from there. */
+void amp__master_swap_undo(struct amp__param *param);
 /* Finishes what the host refused at the end of an earlier step; everything that looks at the parameter starts with it. */
 amp_status amp__master_settle_now(struct amp__param *param);
 static inline amp_status amp__master_settle(struct amp__param *param) {

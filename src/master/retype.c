@@ -92,13 +92,17 @@ static void drop_master(struct amp__param *param) {
     param->has_master = false;
 }
 
-/* A hook that fails is asked once more: what is not undone now stays undone. */
+/* What fails is tried once more: what is not undone now stays undone. */
+static amp_status undo_emulation(struct amp__param *param) {
+    return amp__emulated_undo(param) == AMP_OK ? AMP_OK : amp__emulated_undo(param);
+}
+
 amp_status amp__param_undo_retype(struct amp__param *param) {
     if (!param->re_typed) {
         drop_master(param);
         return AMP_OK;
     }
-    if (param->emulated) return amp__emulated_undo(param) == AMP_OK ? AMP_OK : amp__emulated_undo(param);
+    if (param->emulated) return undo_emulation(param);
     if (amp__param_swap(param, &param->fp32) != AMP_OK) AMP_TRY(amp__param_swap(param, &param->fp32));
     amp__param_free(param, &param->fp32);
     param->dtype = AMP_FLOAT32;
@@ -122,7 +126,7 @@ amp_status amp__param_restore(struct amp__param *param) {
     char text[256];
     snprintf(text, sizeof text, "%s", amp_last_error());
     if (param->emulated) {
-        AMP_TRY(amp__emulated_undo(param));
+        AMP_TRY(undo_emulation(param));
         return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
     }
     if (param->stuck) { /* the host holds its FP32 block already, and refuses another */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizers of libamp's own over parameters in devices' memory: one call a group and device, with moments and step counts there,
- * and whether it happens decided there where all is on one device. The lists are those of all parameters, whether they have a gradient or not, so that a
- * parameter's step count stays where it is; without a gradient the entry is empty and passed over.
+ * Optimizers of libamp's own over parameters in devices' memory: one call a group and device, with moments and step counts
+ * there, and whether it happens decided there where all is on one device. The lists are those of all parameters, whether they
+ * have a gradient or not, so that a parameter's step count stays where it is; without a gradient the entry is empty and passed
+ * over.
  */
 #include "kernels/device.h"
 #include "opt_levels/context.h"

@@ -24,17 +24,23 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
     return status == AMP_OK ? launched : status;
 }
 
+/* No step has seen what was lent. What was reconciled is launched all the same, or a change of the host's would be forgotten. */
+static void undo_swap_in(struct amp__optimizer *optimizer, size_t n) {
+    (void)amp__places_flush(optimizer->context);
+    while (n--) amp__master_swap_undo(optimizer->params[n]);
+    (void)amp__places_flush(optimizer->context);
+}
+
 static amp_status swap_in(struct amp__optimizer *optimizer) {
-    for (size_t i = 0; i < optimizer->n_params && has_masters(optimizer); i++) {
-        const amp_status status = amp__master_swap_in(optimizer->params[i]);
-        if (status == AMP_OK) continue;
-        amp__places_drop(optimizer->context);
-        (void)swap_out(optimizer, i);
-        return status;
+    amp_status status = AMP_OK;
+    size_t n = 0;
+    while (n < optimizer->n_params && has_masters(optimizer) && status == AMP_OK) {
+        status = amp__master_swap_in(optimizer->params[n]);
+        n += status == AMP_OK;
     }
-    const amp_status launched = amp__places_flush(optimizer->context);
-    if (launched != AMP_OK) (void)swap_out(optimizer, optimizer->n_params);
-    return launched;
+    if (status == AMP_OK) status = amp__places_flush(optimizer->context);
+    if (status != AMP_OK) undo_swap_in(optimizer, n);
+    return status;
 }
 
 /* ---- what the brackets decided ---- */

@@ -204,6 +204,54 @@ START_TEST(test_pending_error) {
 }
 END_TEST
 
+/* ---- the CPU's memory is short ---- */
+
+static int allocations, fail_allocation; /* libamp's own, by --wrap */
+
+static bool is_refused(void) { return ++allocations == fail_allocation; }
+static void refuse(int at) { allocations = 0, fail_allocation = at; }
+
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *block, size_t bytes);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *block, size_t bytes);
+void *__wrap_calloc(size_t count, size_t size) { return is_refused() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *block, size_t bytes) { return is_refused() ? NULL : __real_realloc(block, bytes); }
+
+/* Emulation keeps the exact weights apart. Whichever allocation fails once, while they are set apart, lent to a step that changes
+ * nothing, or put back, they come back to the last bit. */
+START_TEST(test_memory_of_emulation) {
+    static float before[ELEMENTS], after[ELEMENTS];
+    int failures = 0;
+    for (int at = 1;; at++) {
+        struct host *host = host_new(false, false, false, STEP_KNOWS);
+        amp_model *model = &host->model;
+        amp_optimizer *optimizer = &host->optimizer;
+        amp_step_info info = AMP_STEP_INFO_INIT;
+        amp_config config = AMP_CONFIG_INIT;
+        amp_context *context = NULL;
+        config.level = AMP_O2, config.emulate = AMP_ON;
+        host->hooks.swap_data = NULL;
+        host_read(host, before, ELEMENTS);
+        refuse(at);
+        amp_status status = amp_initialize_many(&model, 1, &optimizer, 1, &config, &context);
+        if (status == AMP_OK) status = amp_step_begin(optimizer, &info);
+        if (status == AMP_OK) status = amp_step_end(optimizer);
+        const amp_status ended = context ? amp_shutdown(context) : AMP_OK;
+        const bool reached = allocations >= at;
+        refuse(0);
+        failures += status != AMP_OK;
+        if (status != AMP_OK) ck_assert_int_eq(status, AMP_ERR_NO_MEMORY);
+        ck_assert_int_eq(ended, AMP_OK);
+        host_read(host, after, ELEMENTS);
+        ck_assert_msg(!memcmp(before, after, host_elements() * sizeof *after), "allocation %d", at);
+        host_free(host);
+        if (!reached) break;
+    }
+    ck_assert_int_gt(failures, 20);
+}
+END_TEST
+
 /* ---- checkpoints ---- */
 
 static const struct kind saved[] = {
@@ -385,6 +433,7 @@ Suite *suite_host_faults(void) {
     tcase_add_loop_test(tcase, test_faults_of_an_iteration, 0, 5);
     tcase_add_test(tcase, test_error_of_the_host);
     tcase_add_test(tcase, test_pending_error);
+    tcase_add_test(tcase, test_memory_of_emulation);
     tcase_add_loop_test(tcase, test_faults_of_saving, 0, SAVED);
     tcase_add_loop_test(tcase, test_faults_of_loading, 0, SAVED);
     tcase_add_loop_test(tcase, test_lost_device, 0, PHASES * SAVED);
