@@ -105,7 +105,7 @@ static void test_brackets() {
             host.backward(s, 9.0f);
             throw 7;
         });
-        CHECK(!"the exception goes on");
+        CHECK(false && "the exception goes on");
     } catch (int thrown) {
         CHECK(thrown == 7 && host.gradient[0] == 0.25f); /* cancelled: as it was at begin */
     }
@@ -133,7 +133,7 @@ static void test_errors() {
     CHECK(amp::level("O2") == AMP_O2 && amp::level<amp::statuses>("02").status == AMP_ERR_INVALID_ARGUMENT);
     try {
         amp::level("02");
-        CHECK(!"an error");
+        CHECK(false && "an error");
     } catch (const std::runtime_error &error) {
         CHECK(std::strstr(error.what(), "AMP_ERR_INVALID_ARGUMENT") && std::strstr(error.what(), "letter O"));
     }
