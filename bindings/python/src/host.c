@@ -65,6 +65,30 @@ static void permute(const struct amp_py_param *param, amp_tensor_view *view)
     view->strides = strides;
 }
 
+enum { DL_FLOAT = 2, DL_COMPLEX = 5 };
+
+/* Complex elements as pairs of real ones, one more dimension: a gradient is unscaled and checked by its parts. The parameter
+ * itself, whose elements nobody reads, is said to be FP64, which no level re-types. */
+static void pair(bool is_param, amp_tensor_view *view)
+{
+    static _Thread_local int64_t shape[AMP_PY_MAX_DIMS + 1], strides[AMP_PY_MAX_DIMS + 1];
+    const int32_t n = view->ndim;
+    if (view->dtype.code != DL_COMPLEX || n < 0 || n > AMP_PY_MAX_DIMS) {
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        shape[i] = view->shape[i];
+        strides[i] = view->strides ? 2 * view->strides[i] : 0;
+    }
+    shape[n] = 2;
+    strides[n] = 1;
+    view->ndim = n + 1;
+    view->shape = shape;
+    view->strides = view->strides ? strides : NULL;
+    view->dtype.code = DL_FLOAT;
+    view->dtype.bits = is_param ? 64 : view->dtype.bits / 2;
+}
+
 static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
 {
     amp_py_Context *context = self;
@@ -82,6 +106,7 @@ static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
     if (param && param->permuted) {
         permute(param, view);
     }
+    pair(param && param->tensor == tensor, view);
     return AMP_OK;
 }
 

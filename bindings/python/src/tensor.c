@@ -275,6 +275,18 @@ static int read_device(PyObject *tensor, amp_device *device)
     return bad ? -1 : 0;
 }
 
+/* 0: its elements are not complex. */
+static uint8_t complex_bits(PyObject *tensor)
+{
+    PyObject *is = PyObject_CallMethod(tensor, "is_complex", NULL);
+    PyObject *size = is == Py_True ? PyObject_CallMethod(tensor, "element_size", NULL) : NULL;
+    const long bytes = size ? PyLong_AsLong(size) : 0;
+    Py_XDECREF(size);
+    Py_XDECREF(is);
+    PyErr_Clear();
+    return (uint8_t)(8 * bytes);
+}
+
 static int view_by_attributes(PyObject *tensor, amp_tensor_view *view)
 {
     static _Thread_local int64_t shape[MAX_DIMS], strides[MAX_DIMS];
@@ -283,6 +295,11 @@ static int view_by_attributes(PyObject *tensor, amp_tensor_view *view)
     view->dtype.code = dtype == AMP_BFLOAT16 ? 4 : dtype == AMP_DTYPE_OTHER ? 0 : 2;
     view->dtype.bits = dtype == AMP_FLOAT64 ? 64 : dtype == AMP_FLOAT32 ? 32 : dtype == AMP_DTYPE_OTHER ? 8 : 16;
     view->dtype.lanes = 1;
+    const uint8_t bits = dtype == AMP_DTYPE_OTHER ? complex_bits(tensor) : 0;
+    if (bits) {
+        view->dtype.code = 5; /* kDLComplex */
+        view->dtype.bits = bits;
+    }
     if (read_sizes(PyObject_GetAttr(tensor, amp_py_names.shape), shape, &view->ndim)
         || read_sizes(PyObject_CallMethodObjArgs(tensor, amp_py_names.stride, NULL), strides, &n)
         || read_device(tensor, &view->device)) {

@@ -12,7 +12,7 @@ from ... import _core
 from . import checkpoint, handle, model, process, retype, session, sharding, storage
 from ._amp_state import _amp_state, maybe_print, warn_or_err
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
-from .properties import Properties, dtype_name, fill, resolve, settings_of, show, torch_type
+from .properties import Properties, dtype_name, fill, loss_scale_of, resolve, settings_of, show, torch_type
 from .scaler import LossScaler
 from .session import Session
 
@@ -103,12 +103,18 @@ def check_optimizers(optimizers: list[Any]) -> None:
 # ---- building ----
 
 
-def _list_params(optimizers: list[Any]) -> list[list[torch.Tensor]]:
-    """Each tensor once; those without elements have nothing to scale."""
+def _list_params(optimizers: list[Any], scales: bool) -> list[list[torch.Tensor]]:
+    """Each tensor once; those without elements have nothing to scale. scales: gradients will be scaled, so that none may be
+    left out."""
     listed = []
     for optimizer in optimizers:
-        params = {id(param): param for group in optimizer.param_groups for param in group["params"]}
-        listed.append([param for param in params.values() if retype.is_plain(param)])
+        params = list({id(param): param for group in optimizer.param_groups for param in group["params"]}.values())
+        for param in params if scales else ():
+            if param.layout is not torch.strided:
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} has a parameter that is {param.layout}: loss scaling works on dense ones"
+                )
+        listed.append([param for param in params if retype.is_scaled(param)])
     return listed
 
 
@@ -143,7 +149,8 @@ def _make_context(
         if session is not None:
             session.event(*what)
 
-    return _core.Context(level, retype.describe(models), _list_params(optimizers), settings, event, [], storage)
+    params = _list_params(optimizers, current.resolved["loss_scale"] != 1.0)
+    return _core.Context(level, retype.describe(models), params, settings, event, [], storage)
 
 
 def _recast_state(optimizers: list[Any]) -> None:
@@ -281,7 +288,7 @@ def init(
         return _amp_state.handle
     if not hasattr(_amp_state, "opt_properties"):
         _amp_state.opt_properties = Properties()
-    settings = {"cache": enable_caching, "loss_scale": -1.0 if loss_scale == "dynamic" else float(loss_scale)}
+    settings = {"cache": enable_caching, "loss_scale": loss_scale_of(loss_scale)}
     current = Session(_core.resolve(level, settings), 1)
     current.verbosity = 2 if verbose else _amp_state.verbosity
     current.adopt(_make_context(current, level, settings, [], []))

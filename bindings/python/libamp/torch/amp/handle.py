@@ -58,6 +58,8 @@ class ScaledLoss:
         self._session: Session | None = None
         if not _amp_state.opt_properties.enabled and not any(hasattr(o, "_amp_stash") for o in self._optimizers):
             return
+        if optimizers is None:
+            raise TypeError("scale_loss: optimizers is None, and somebody has to unscale the gradients: name the optimizer")
         session = self._session = _session_of(self._optimizers)
         if not -session.num_losses <= loss_id < session.num_losses:
             raise IndexError(f"loss_id {loss_id} is out of range: amp.initialize was given num_losses={session.num_losses}")

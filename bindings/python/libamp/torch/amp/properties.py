@@ -68,6 +68,17 @@ def _bool_of(value: Any) -> Any:
     return value
 
 
+def loss_scale_of(value: Any) -> float:
+    """As amp_config has it; what would be its sign for "dynamic" is refused."""
+    try:
+        number = _DYNAMIC if value == "dynamic" else float(value)
+    except ValueError:
+        raise ValueError(f'loss_scale is "dynamic" or a number, not {value!r}') from None
+    if number < 0.0 and value != "dynamic":
+        raise ValueError(f'loss_scale is "dynamic" or a number above 0, not {value!r}')
+    return number
+
+
 def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
     """Apex's overrides as members of amp_config."""
     settings: dict[str, Any] = {}
@@ -81,10 +92,7 @@ def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
         elif name == "keep_batchnorm_fp32":
             settings[name] = _bool_of(value)
         elif name == "loss_scale":
-            try:
-                settings[name] = _DYNAMIC if value == "dynamic" else float(value)
-            except ValueError:
-                raise ValueError(f'loss_scale is "dynamic" or a number, not {value!r}') from None
+            settings[name] = loss_scale_of(value)
         else:
             settings[name] = value
     return settings

@@ -39,6 +39,13 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return plain and not isinstance(tensor, nn.parameter.UninitializedTensorMixin)
 
 
+def is_scaled(tensor: torch.Tensor) -> bool:
+    """Can the library unscale its gradient? Complex ones are pairs of real numbers."""
+    if tensor.is_complex() and tensor.layout is torch.strided:
+        return tensor.numel() > 0
+    return is_plain(tensor)
+
+
 def _has_gaps(tensor: torch.Tensor) -> bool:
     return torch.empty_like(tensor, device="meta").stride() != tensor.stride()
 

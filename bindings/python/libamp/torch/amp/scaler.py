@@ -12,6 +12,7 @@ import torch
 from ... import _core, kernels
 from .. import amp_C
 from . import sharding, storage
+from .properties import loss_scale_of
 from .session import Session, live
 
 _CHUNK = 65536
@@ -59,7 +60,7 @@ class LossScaler:
         max_loss_scale: float = 2.0**24,
     ) -> None:
         dynamic = loss_scale == "dynamic"
-        settings: dict[str, Any] = {"loss_scale": -1.0 if dynamic else float(loss_scale), "max_skips": _NEVER}
+        settings: dict[str, Any] = {"loss_scale": loss_scale_of(loss_scale), "max_skips": _NEVER}
         if dynamic:
             settings.update(
                 init_scale=min(init_scale, max_loss_scale), window=scale_window, min_scale=min_loss_scale or None,
