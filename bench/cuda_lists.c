@@ -92,9 +92,9 @@ void cuda_work_free(struct cuda_work *w) {
 
 /* ---- one tensor ---- */
 
-static const char *size_name(char text[32], size_t n, double bytes) {
-    if (n > 1) snprintf(text, 32, "%zu, %.4g MB", n, bytes * 1e-6);
-    else snprintf(text, 32, "%.4g MB", bytes * 1e-6);
+static const char *size_name(char text[40], size_t n, double bytes) {
+    if (n > 1) snprintf(text, 40, "%zu, %.4g MB", n, bytes * 1e-6);
+    else snprintf(text, 40, "%.4g MB", bytes * 1e-6);
     return text;
 }
 
@@ -106,7 +106,7 @@ static void against_copies(struct cuda_work *w, const struct bench_arena *arena,
 }
 
 static void run_one(const struct cuda_op *op) {
-    char size[32];
+    char size[40];
     const struct bench_arena arena = bench_cuda_arena();
     const uint64_t elements = arena.bytes / widths(op);
     struct cuda_work w = cuda_work_make(op, &arena, &elements, 1);
@@ -140,7 +140,7 @@ static uint64_t mixed_sizes(uint64_t *sizes, size_t n, uint64_t elements) {
 static void run_mixed(const struct cuda_op *op) {
     enum { MANY = 2000 };
     static uint64_t sizes[MANY];
-    char size[32], name[64];
+    char size[40], name[64];
     const struct bench_arena arena = bench_cuda_arena();
     const uint64_t elements = mixed_sizes(sizes, MANY, arena.bytes / widths(op));
     struct cuda_work many = cuda_work_make(op, &arena, sizes, MANY), one = cuda_work_make(op, &arena, &elements, 1);
@@ -202,7 +202,7 @@ static void against_torch(struct cuda_work *w, const uint64_t *sizes, const char
 
 void bench_cuda_unscale(void) {
     static uint64_t sizes[BERT_TENSORS];
-    char size[32];
+    char size[40];
     size_t i = 0;
     run_group("unscale");
     while (ops[i].work != unscale || !ops[i].in_place) i++;

@@ -6,6 +6,7 @@
  */
 #include "fake.h"
 #include "fake_blas.h"
+#include "transfer.h"
 
 #include <dlfcn.h>
 #include <stdint.h>
@@ -70,26 +71,11 @@ EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     return memory ? OK : NO_MEMORY;
 }
 
-struct copy {
-    void *dst;
-    const void *src;
-    size_t bytes;
-    int value;
-};
-static void run_copy(const void *given) {
-    const struct copy *copy = given;
-    memmove(copy->dst, copy->src, copy->bytes);
-}
-static void run_fill(const void *given) {
-    const struct copy *fill = given;
-    memset(fill->dst, fill->value, fill->bytes);
-}
-
 /* The one made here, or the examples' framework's; not the legacy default stream. */
 static int is_stream(const void *on) { return on == &stream || (on && on == tools->stream(0)); }
 
 static int work(void (*run)(const void *arguments), uint64_t dst, uint64_t src, size_t bytes, int value, const void *on) {
-    const struct copy copy = { (void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes, value };
+    const struct transfer copy = { (void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes, value };
     if (!is_stream(on)) return INVALID;
     tools->work(run, &copy, sizeof copy);
     return OK;
@@ -97,11 +83,11 @@ static int work(void (*run)(const void *arguments), uint64_t dst, uint64_t src, 
 
 EXPORT int cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, void *on);
 EXPORT int cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, void *on) {
-    return work(run_fill, address, 0, bytes, value, on);
+    return work(transfer_fill, address, 0, bytes, value, on);
 }
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t bytes, void *on);
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t bytes, void *on) {
-    return work(run_copy, dst, src, bytes, 0, on);
+    return work(transfer_copy, dst, src, bytes, 0, on);
 }
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t bytes, void *on);
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t bytes, void *on) {

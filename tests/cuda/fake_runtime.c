@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fake_work.h"
+#include "transfer.h"
 
 #include <cuda_runtime_api.h>
 
@@ -146,35 +147,20 @@ cudaError_t cudaFreeHost(void *memory) {
     return ended();
 }
 
-struct copy {
-    void *dst;
-    const void *src;
-    size_t bytes;
-    int value;
-};
-static void run_copy(const void *given) {
-    const struct copy *copy = given;
-    memcpy(copy->dst, copy->src, copy->bytes);
-}
-static void run_set(const void *given) {
-    const struct copy *set = given;
-    memset(set->dst, set->value, set->bytes);
-}
-
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
-    const struct copy copy = { dst, src, bytes, 0 };
+    const struct transfer copy = { dst, src, bytes, 0 };
     on_stream(stream);
     CALLED();
     if (stream == (cudaStream_t)(void *)&own[F.current]) fake_copy(dst, src, bytes); /* libamp's own: no part of a graph */
-    else fake_work(run_copy, &copy, sizeof copy);
+    else fake_work(transfer_copy, &copy, sizeof copy);
     F.uploads += kind == cudaMemcpyHostToDevice;
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream) {
     on_stream(stream);
     CALLED();
-    const struct copy set = { dst, NULL, bytes, value };
-    fake_work(run_set, &set, sizeof set);
+    const struct transfer set = { dst, NULL, bytes, value };
+    fake_work(transfer_fill, &set, sizeof set);
     return cudaSuccess;
 }
 

@@ -3,6 +3,7 @@
  * the fake device that libamp's plugin has, in the order of its one stream. The arithmetic of the kernels is the framework's. */
 #include "minitape_cuda_fake.h"
 #include "fake_blas.h"
+#include "transfer.h"
 
 #include "cuda.h"
 #include "layers.h"
@@ -82,21 +83,6 @@ static void on_stream(cudaStream_t stream) {
     if (stream != (cudaStream_t)FAKE.stream) abort(); /* the framework has one, which is libamp's too */
 }
 
-struct copy {
-    void *dst;
-    const void *src;
-    size_t bytes;
-    int value;
-};
-static void run_copy(const void *given) {
-    const struct copy *copy = given;
-    memcpy(copy->dst, copy->src, copy->bytes);
-}
-static void run_set(const void *given) {
-    const struct copy *copy = given;
-    memset(copy->dst, copy->value, copy->bytes);
-}
-
 /* CUDA's pool: what is freed on a stream is there again at once for what comes later on it, and for nobody else. */
 enum { POOL = 8192 };
 static struct {
@@ -122,10 +108,10 @@ static void *from_pool(size_t bytes) {
 /* With a pattern that is no number of anybody's. */
 static cudaError_t allocate(void **memory, size_t bytes) {
     *memory = from_pool(bytes);
-    const struct copy pattern = { *memory, NULL, bytes, 0xff };
+    const struct transfer pattern = { *memory, NULL, bytes, 0xff };
     if (!*memory) return cudaErrorMemoryAllocation;
     FAKE.blocks++;
-    FAKE.tools->work(run_set, &pattern, sizeof pattern);
+    FAKE.tools->work(transfer_fill, &pattern, sizeof pattern);
     return cudaSuccess;
 }
 
@@ -155,16 +141,16 @@ cudaError_t cudaFreeHost(void *memory) {
 }
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
-    const struct copy copy = { dst, src, bytes, 0 };
+    const struct transfer copy = { dst, src, bytes, 0 };
     (void)kind;
     on_stream(stream);
-    FAKE.tools->work(run_copy, &copy, sizeof copy);
+    FAKE.tools->work(transfer_copy, &copy, sizeof copy);
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream) {
-    const struct copy copy = { dst, NULL, bytes, value };
+    const struct transfer copy = { dst, NULL, bytes, value };
     on_stream(stream);
-    FAKE.tools->work(run_set, &copy, sizeof copy);
+    FAKE.tools->work(transfer_fill, &copy, sizeof copy);
     return cudaSuccess;
 }
 
