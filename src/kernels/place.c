@@ -94,8 +94,7 @@ amp_status amp__place_norms(struct amp__place *place, size_t n, float **out) {
 
 /* ---- collecting ---- */
 
-static amp_status grow(struct amp__place_queue *queue) {
-    const size_t capacity = 2 * queue->capacity + 16;
+static amp_status grow(struct amp__place_queue *queue, size_t capacity) {
     amp_span *spans = amp__alloc(3 * capacity, sizeof *spans);
     const void **owners = amp__alloc(capacity, sizeof *owners);
     if (!spans || !owners) {
@@ -114,6 +113,11 @@ static amp_status grow(struct amp__place_queue *queue) {
     return AMP_OK;
 }
 
+amp_status amp__place_reserve(struct amp__place *place, enum amp__work work, size_t n) {
+    struct amp__place_queue *queue = &place->queues[work];
+    return n > queue->capacity ? grow(queue, n + queue->capacity) : AMP_OK;
+}
+
 static bool is_looked_at(enum amp__work work) {
     return work >= AMP__WORK_CHECK && work <= AMP__WORK_ROUND_GRAD;
 }
@@ -121,7 +125,7 @@ static bool is_looked_at(enum amp__work work) {
 amp_status amp__place_add(struct amp__place *place, enum amp__work work, const void *owner, const amp_span *dst,
                           const amp_span *src, const amp_span *third) {
     struct amp__place_queue *queue = &place->queues[work];
-    if (queue->n == queue->capacity) AMP_TRY(grow(queue));
+    if (queue->n == queue->capacity) AMP_TRY(grow(queue, 2 * queue->capacity + 16));
     queue->dst[queue->n] = *dst;
     queue->src[queue->n] = src ? *src : *dst;
     queue->third[queue->n] = third ? *third : *dst;
@@ -130,7 +134,10 @@ amp_status amp__place_add(struct amp__place *place, enum amp__work work, const v
 }
 
 void amp__place_drop(struct amp__place *place) {
-    for (int work = 0; work < AMP__WORKS; work++) place->queues[work].n = 0;
+    for (int work = 0; work < AMP__WORKS; work++) {
+        struct amp__place_queue *queue = &place->queues[work];
+        while (queue->n) place->dropped(queue->owners[--queue->n], (enum amp__work)work);
+    }
 }
 
 amp_status amp__place_waiting(struct amp__place *place, const amp_factor *waiting) {
@@ -217,15 +224,16 @@ amp_status amp__place_flush(struct amp__place *place) {
         if (!place->queues[work].n) continue;
         if (!stream) status = amp__place_stream(place, &stream);
         if (status == AMP_OK) status = launch(place, (enum amp__work)work, stream);
+        if (status == AMP_OK) place->queues[work].n = 0;
     }
-    amp__place_drop(place);
+    if (status != AMP_OK) amp__place_drop(place);
     return status;
 }
 
 /* ---- opening and closing ---- */
 
 amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void *, amp_device, void **), void *self,
-                           struct amp__place **out) {
+                           void (*dropped)(const void *owner, enum amp__work work), struct amp__place **out) {
     amp_status status = AMP_OK;
     const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, &status);
     if (!backend) return status;
@@ -234,7 +242,8 @@ amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void 
                   amp_version());
     struct amp__place *place = amp__alloc(1, sizeof *place);
     if (!place) return amp__fail_memory();
-    *place = (struct amp__place){ .device = device, .backend = backend, .current_stream = current_stream, .self = self };
+    *place = (struct amp__place){
+        .device = device, .backend = backend, .current_stream = current_stream, .self = self, .dropped = dropped };
     place->args.inverse = place->args.waiting = place->args.factor = one;
     status = backend->memory_open(device.id, &place->memory);
     if (status == AMP_OK) *out = place;

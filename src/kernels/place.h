@@ -48,6 +48,7 @@ struct amp__place {
     void *memory; /* the backend's */
     amp_status (*current_stream)(void *self, amp_device device, void **stream);
     void *self;
+    void (*dropped)(const void *owner, enum amp__work work); /* told of what was added and is never launched */
     struct amp__place_queue queues[AMP__WORKS];
     /* What the next flush works with. */
     struct amp__place_args {
@@ -60,6 +61,7 @@ struct amp__place {
     /* The owners of what was looked at since amp__place_looked_forget, in the order in which tensors are numbered. */
     const void **looked;
     size_t n_looked, looked_capacity;
+    size_t n_params; /* that are there */
     struct amp__device_scaler *words; /* found and first of contexts whose scalers live on the host */
     float *norms; /* room for norms, on the device */
     size_t norms_bytes, n_outgrown;
@@ -67,16 +69,18 @@ struct amp__place {
 };
 
 amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void *, amp_device, void **), void *self,
-                           struct amp__place **out);
+                           void (*dropped)(const void *owner, enum amp__work work), struct amp__place **out);
 /* Blocks that the caller made are his to free before. */
 void amp__place_close(struct amp__place *place);
 
 /* Adds one tensor to the next flush; src and third as the kind has them. */
 amp_status amp__place_add(struct amp__place *place, enum amp__work work, const void *owner, const amp_span *dst,
                           const amp_span *src, const amp_span *third);
-/* Launches what was added. On an error nothing is left to be launched. */
+/* Room for `n` tensors: that many can be added without an error. */
+amp_status amp__place_reserve(struct amp__place *place, enum amp__work work, size_t n);
+/* Launches what was added. On an error nothing is left to be launched: what was not is dropped. */
 amp_status amp__place_flush(struct amp__place *place);
-/* Forgets what was added. */
+/* Forgets what was added, and tells each owner. */
 void amp__place_drop(struct amp__place *place);
 /* The scale that waiting gradients have; launches first what was added with another. */
 amp_status amp__place_waiting(struct amp__place *place, const amp_factor *waiting);

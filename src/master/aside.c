@@ -175,6 +175,7 @@ amp_status amp__span_copy(struct amp__param *param, enum amp__work work, const a
 
 amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero,
                           struct amp__aside *aside) {
+    aside->stayed = false;
     if (param->host->set_grad) {
         AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
         aside->handle = grad;
@@ -194,6 +195,7 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
 static amp_status take_back(struct amp__param *param, const struct amp__aside *aside) {
     void *grad;
     amp_span shown;
+    if (aside->stayed) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (param->host->set_grad) {
         if (grad || aside->handle) AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, aside->handle));

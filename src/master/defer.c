@@ -30,6 +30,7 @@ static amp_status find_pending(struct amp__param *param, void **out) {
 static amp_status unscale_there(struct amp__param *param, void *grad, const amp_span *dst, const amp_span *shown) {
     const amp_factor by = { param->pending.inverse_there, param->pending.inverse, AMP_FACTOR_AS_IT_IS };
     AMP_TRY(amp__place_waiting(param->place, &by));
+    param->pending.given = param->pending.handle;
     AMP_TRY(amp__param_add(param, AMP__WORK_UNSCALE, dst, shown));
     if (dst->data != shown->data) {
         AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, shown, dst));

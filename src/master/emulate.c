@@ -19,7 +19,7 @@ static amp_span span_of(const struct amp__param *param, void *elements) {
     return (amp_span){ elements, param->size, AMP_FLOAT32, 0 };
 }
 
-/* On a device with the next flush, as work of this kind; it fails where there is no room to add it. */
+/* On a device with the next flush, as work of this kind; it fails where there is no room to add it (there is for ROUND). */
 static amp_status copy(const struct amp__param *param, enum amp__work work, void *dst, const void *src) {
     const amp_span to = span_of(param, dst), from = span_of(param, (void *)(uintptr_t)src);
     if (param->on_device) return amp__param_add(param, work, &to, &from);

@@ -88,7 +88,7 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
         struct amp__param *param = params[i];
         if (!param->in_bracket) continue;
         const bool inner = param->delaying;
-        param->pending.handle = NULL;
+        if (param->pending.handle != param->pending.given) param->pending.handle = NULL; /* of this bracket */
         if (!inner && param->scaled && !all) continue; /* cancelled already, for another optimizer */
         amp_status one = inner ? amp__aside_take_back(param, &param->delayed) : AMP_OK;
         param->delaying = false;

@@ -61,20 +61,22 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     if (!param->has_master || param->swapped) return AMP_OK;
     AMP_TRY(amp__master_settle(param));
     const uint64_t version = version_of(param);
-    const bool look = always || (param->emulated && !param->host->version); /* it costs little beside emulation */
-    if (!look && version == param->version) return AMP_OK;
+    always |= param->look_again || (param->emulated && !param->host->version); /* it costs little beside emulation */
+    if (!always && version == param->version) return AMP_OK;
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
-    if (param->emulated) return amp__emulated_reconcile(param, now.data);
     const amp_span master = { param->fp32.data, param->size, AMP_FLOAT32, 0 }, low = { now.data, param->size, param->dtype, 0 };
-    if (param->on_device) AMP_TRY(amp__param_add(param, AMP__WORK_RECONCILE, &master, &low));
+    if (param->emulated) AMP_TRY(amp__emulated_reconcile(param, now.data));
+    else if (param->on_device) AMP_TRY(amp__param_add(param, AMP__WORK_RECONCILE, &master, &low));
     else AMP_TRY(amp__reconcile(param->fp32.data, now.data, param->size, param->dtype));
+    param->look_again = false;
     param->version = version;
     return AMP_OK;
 }
 
 amp_status amp__master_write_back(struct amp__param *param) {
     struct amp__elements now;
+    if (param->look_again) return AMP_OK; /* the parameter has what the master has not seen; there was no step */
     AMP_TRY(amp__param_elements(param, &now));
     amp__master_round(param, now.data);
     return AMP_OK;
@@ -88,7 +90,7 @@ void amp__master_round(struct amp__param *param, void *elements) {
     const amp_span dst = { elements, param->size, param->dtype, 0 };
     const amp_span src = { param->fp32.data, param->size, AMP_FLOAT32, 0 };
     const amp_status status = amp__param_copy(param, AMP__WORK_WRITE_BACK, &dst, &src);
-    (void)status; /* it fails only on spans that are none, and on a device where there is no room to add it */
+    (void)status; /* it fails only on spans that are none: on a device there is room */
     param->version = version_of(param);
 }
 
@@ -237,7 +239,7 @@ void amp__master_swap_undo(struct amp__param *param) {
         return;
     }
     if (!param->swapped || --param->swapped) return;
-    if (amp__param_elements(param, &now) == AMP_OK) amp__emulated_show(param, now.data);
+    if (!param->look_again && amp__param_elements(param, &now) == AMP_OK) amp__emulated_show(param, now.data);
 }
 
 amp_status amp__master_settle_now(struct amp__param *param) {

@@ -15,6 +15,7 @@ struct amp__aside {
     bool present;
     void *handle; /* ours while it is here */
     amp_storage copy; /* also of a handle's elements that are no compact block */
+    bool stayed; /* the work that was to copy and clear it was dropped: it is where it was */
 };
 
 /* What a bracket looks at comes first: one cache line where a parameter has nothing special. */
@@ -43,7 +44,7 @@ struct amp__param {
 
     /* The gradient that a bracket left scaled, for libamp's own optimizer unscales on its way: handle NULL: none. */
     struct amp__pending {
-        void *handle;
+        void *handle, *given;  /* given: the handle that was to be unscaled by work that was added to a place */
         uint64_t version;      /* of the handle at the bracket's end */
         float inverse, factor; /* the gradient is that times inverse, times factor (clipping; 1) */
         const float *inverse_there; /* on a device: that times this; NULL: inverse */
@@ -62,7 +63,8 @@ struct amp__param {
 
     amp_storage fp32;   /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
                            alloc) the host's own block kept for the way back; empty: neither */
-    uint64_t version;   /* of the tensor when master and parameter last agreed */
+    uint64_t version;   /* of the tensor when master and parameter last agreed, */
+    bool look_again;    /* unless what was to make them agree was dropped */
     amp_storage lent;   /* the block that lies under step_grad during a step */
     amp_storage spread; /* a step_grad with gaps: what is exchanged is not `grad` but a block with the same gaps */
     void *flat;            /* compact copy of a gradient that is no compact block, */
@@ -208,6 +210,8 @@ struct amp__plan {
     struct amp__place *const *places; /* of the context: what is added to them is launched before an end is over */
     size_t n_places;
 };
+/* For amp__place_open: what was to happen to the parameter will not; it is looked at again. */
+void amp__param_dropped(const void *owner, enum amp__work work);
 /* Launches what was added to places; the first error of them. And forgets it. */
 amp_status amp__places_launch(struct amp__place *const *places, size_t n);
 void amp__places_forget(struct amp__place *const *places, size_t n);

@@ -85,6 +85,22 @@ amp_status amp__places_launch(struct amp__place *const *places, size_t n) {
     return status;
 }
 
+static void forget_first(struct amp__param *param) {
+    amp__param_give_back(param, &param->first);
+    param->first_saved = param->first_copied = false;
+}
+
+/* What else would have been written is written by the next work of its kind, or goes with the bracket. */
+void amp__param_dropped(const void *owner, enum amp__work work) {
+    struct amp__param *param = (struct amp__param *)(uintptr_t)owner; /* ours: the queue only holds it */
+    if (work == AMP__WORK_UNSCALE) param->pending.handle = param->pending.given;
+    if (work == AMP__WORK_FOLLOW || work == AMP__WORK_RECONCILE_GRAD) param->grad_handle = NULL;
+    if (work == AMP__WORK_RECONCILE || (work == AMP__WORK_FOLLOW && param->emulated)) param->look_again = true;
+    if (work == AMP__WORK_SAVE) forget_first(param);
+    struct amp__aside *aside = param->delaying ? &param->delayed : &param->stash;
+    if (work == AMP__WORK_ASIDE) aside->stayed = aside->copy.data != NULL;
+}
+
 void amp__places_forget(struct amp__place *const *places, size_t n) {
     for (size_t i = 0; i < n; i++) amp__place_drop(places[i]);
 }

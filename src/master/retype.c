@@ -122,7 +122,8 @@ amp_status amp__param_restore(struct amp__param *param) {
         return AMP_OK;
     }
     /* what the host changed last is kept if it can be seen; the storage goes back in any case */
-    const amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
+    amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
+    if (seen == AMP_OK && param->on_device) seen = amp__place_flush(param->place);
     char text[256];
     snprintf(text, sizeof text, "%s", amp_last_error());
     if (param->emulated) {
@@ -143,8 +144,8 @@ amp_status amp__param_restore(struct amp__param *param) {
         status = amp__param_elements(param, &now);
         const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
         if (status == AMP_OK) status = cast_storage(param, &storage, &low);
+        if (status == AMP_OK && param->on_device) status = amp__place_flush(param->place); /* before a block of it goes */
     }
-    if (status == AMP_OK && param->on_device) status = amp__place_flush(param->place); /* before a block of it goes */
     amp_storage swap = storage;
     if (status == AMP_OK) status = amp__param_swap(param, &swap);
     if (status != AMP_OK) {

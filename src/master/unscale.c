@@ -204,6 +204,7 @@ static void round_emulated(struct amp__plan *plan, float *found_inf) {
 
 static void leave_waiting(struct amp__param *param, void *grad, float inverse) {
     param->pending.handle = grad;
+    param->pending.given = NULL;
     param->pending.version = amp__grad_version(param, grad);
     param->pending.inverse = inverse;
     param->pending.inverse_there = param->on_device ? param->place->args.waiting.pointer : NULL;

@@ -17,7 +17,8 @@ static amp_status open_place(amp_context *context, const struct amp__param *para
     void *grown = amp__grow(context->places, context->n_places, context->n_places + 1, sizeof(struct amp__place *));
     if (!grown) return amp__fail_memory();
     context->places = grown;
-    const amp_status status = amp__place_open(param->device, param->host->current_stream, param->host->self, out);
+    const amp_status status = amp__place_open(param->device, param->host->current_stream, param->host->self,
+                                              amp__param_dropped, out);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     (*out)->args.low = context->properties.cast_model_type;
     if (context->properties.emulate && !AMP__BACKEND_HAS((*out)->backend, where)) { /* it came with the kernel that rounds */
@@ -47,7 +48,8 @@ amp_status amp__place_param(amp_context *context, struct amp__param *param) {
     if (!place) AMP_TRY(open_place(context, param, &place));
     param->place = place;
     param->on_device = true;
-    return AMP_OK;
+    /* rounding back after a step has no way to fail */
+    return amp__place_reserve(place, context->properties.emulate ? AMP__WORK_ROUND : AMP__WORK_WRITE_BACK, ++place->n_params);
 }
 
 amp_status amp__places_where(const amp_context *context, const void *address, amp_device *where) {

@@ -47,5 +47,6 @@ Suite *suite_host(void);
 Suite *suite_host_calls(void);
 Suite *suite_host_rules(void);
 Suite *suite_host_faults(void);
+Suite *suite_host_memory(void);
 
 #endif

@@ -138,6 +138,7 @@ static amp_status swap_data(void *self, void *handle, amp_storage *storage) {
 static amp_status scale(void *self, void *handle, float factor, void **out) {
     struct loss *loss = calloc(1, sizeof *loss);
     (void)self, (void)handle;
+    if (!loss) return AMP_ERR_NO_MEMORY;
     *loss = (struct loss){ LOSS, factor, NULL };
     *out = loss;
     return AMP_OK;
@@ -145,6 +146,7 @@ static amp_status scale(void *self, void *handle, float factor, void **out) {
 static amp_status scale_by(void *self, void *handle, const float *factor, void **out) {
     struct loss *loss = calloc(1, sizeof *loss);
     (void)self, (void)handle;
+    if (!loss) return AMP_ERR_NO_MEMORY;
     *loss = (struct loss){ LOSS, 1.0f, factor };
     *out = loss;
     return AMP_OK;

@@ -6,7 +6,9 @@ static SRunner *suites(int real) {
     SRunner *runner = srunner_create(suite_host());
     srunner_add_suite(runner, suite_host_calls());
     srunner_add_suite(runner, suite_host_rules());
-    if (!real) srunner_add_suite(runner, suite_host_faults());
+    if (real) return runner;
+    srunner_add_suite(runner, suite_host_faults());
+    srunner_add_suite(runner, suite_host_memory());
     return runner;
 }
 

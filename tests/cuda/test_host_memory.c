@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nothing is lost where an allocation on the CPU or a call of CUDA's fails once: exact weights, weights that the host has just
+ * written, gradients of earlier brackets. On the fake device alone.
+ */
+#include "host_run.h"
+
+#include "../kernels/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int allocations, fail_allocation; /* libamp's own, by --wrap */
+
+static bool is_refused(void) { return ++allocations == fail_allocation; }
+static void refuse(int at) { allocations = 0, fail_allocation = at; }
+
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *block, size_t bytes);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *block, size_t bytes);
+void *__wrap_calloc(size_t count, size_t size) { return is_refused() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *block, size_t bytes) { return is_refused() ? NULL : __real_realloc(block, bytes); }
+
+/* Emulation keeps the exact weights apart. Whichever allocation fails once, while they are set apart, lent to a step that changes
+ * nothing, or put back, they come back to the last bit. */
+START_TEST(test_memory_of_emulation) {
+    static float before[ELEMENTS], after[ELEMENTS];
+    int failures = 0;
+    for (int at = 1;; at++) {
+        struct host *host = host_new(false, false, false, STEP_KNOWS);
+        amp_model *model = &host->model;
+        amp_optimizer *optimizer = &host->optimizer;
+        amp_step_info info = AMP_STEP_INFO_INIT;
+        amp_config config = AMP_CONFIG_INIT;
+        amp_context *context = NULL;
+        config.level = AMP_O2, config.emulate = AMP_ON;
+        host->hooks.swap_data = NULL;
+        host_read(host, before, ELEMENTS);
+        refuse(at);
+        amp_status status = amp_initialize_many(&model, 1, &optimizer, 1, &config, &context);
+        if (status == AMP_OK) status = amp_step_begin(optimizer, &info);
+        if (status == AMP_OK) status = amp_step_end(optimizer);
+        const amp_status ended = context ? amp_shutdown(context) : AMP_OK;
+        const bool reached = allocations >= at;
+        refuse(0);
+        failures += status != AMP_OK;
+        if (status != AMP_OK) ck_assert_int_eq(status, AMP_ERR_NO_MEMORY);
+        ck_assert_int_eq(ended, AMP_OK);
+        host_read(host, after, ELEMENTS);
+        ck_assert_msg(!memcmp(before, after, host_elements() * sizeof *after), "allocation %d", at);
+        host_free(host);
+        if (!reached) break;
+    }
+    ck_assert_int_gt(failures, 20);
+}
+END_TEST
+
+/* What fails next: an allocation of libamp's on the CPU, or a call of CUDA's. */
+static void fail_next(bool memory, int at) {
+    struct fake *fake = device.fake;
+    if (memory) refuse(at);
+    else fake->calls = 0, fake->fail_at = at, fake->fail_with = OUT_OF_MEMORY;
+}
+static bool failed_before(bool memory, int at) { return at && at <= (memory ? allocations : device.fake->calls); }
+
+enum { WROTE_HALF = 0x3800 };
+
+static void write_weights(struct host *host) {
+    static uint16_t halves[ELEMENTS];
+    for (int i = 0; i < ELEMENTS; i++) halves[i] = WROTE_HALF;
+    for (int i = 0; i < HOST_PARAMS; i++) {
+        struct tensor *param = &host->params[i];
+        ck_assert_int_eq(param->dtype, AMP_FLOAT16);
+        memory_in(false, param->data, halves, (size_t)param->size * sizeof *halves);
+        param->version++;
+    }
+}
+
+static const struct kind written[] = {
+    { "fused", AMP_O2, STEP_FUSED, false, false }, { "knows", AMP_O2, STEP_KNOWS, false, false },
+    { "fixed", AMP_O2, STEP_FUSED, false, true },  { "there", AMP_O2, STEP_THERE, false, false },
+};
+enum { WRITTEN = sizeof written / sizeof *written };
+
+/* The host writes its weights, and then something fails once, anywhere in an iteration: what it wrote is there at the end. The
+ * learning rate is 0. */
+START_TEST(test_written_weights_stay) {
+    static float weights[ELEMENTS];
+    const struct kind *kind = &written[_i / 2];
+    const bool memory = _i % 2;
+    int failures = 0;
+    bool failed = true;
+    for (int at = 1; failed; at++) {
+        struct host *host = host_new(false, kind->mixed, kind->fixed, kind->stepping);
+        amp_status status;
+        host->rule.lr = 0.0;
+        struct run run = run_try_start(host, kind->level, &status);
+        ck_assert_int_eq(status, AMP_OK);
+        if (at % 2) run_iterate(host, kind, 0.25f);
+        host_clear(host);
+        host_set_targets(host, 0.25f);
+        write_weights(host);
+        fail_next(memory, at);
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        status = amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled);
+        failed = failed_before(memory, at);
+        fail_next(memory, 0);
+        failures += status != AMP_OK;
+        if (status == AMP_OK) ck_assert_int_eq(amp_scale_loss_cancel(&scaled), AMP_OK);
+        fail_next(memory, at);
+        amp_step_info info = AMP_STEP_INFO_INIT;
+        if (kind->stepping == STEP_FUSED) status = amp_fused_step(&host->optimizer, NULL);
+        else status = amp_step_begin(&host->optimizer, &info);
+        failed |= failed_before(memory, at);
+        fail_next(memory, 0);
+        failures += status != AMP_OK;
+        if (status == AMP_OK && kind->stepping != STEP_FUSED) ck_assert_int_eq(amp_step_end(&host->optimizer), AMP_OK);
+        run_iterate(host, kind, 0.25f);
+        host_clear(host);
+        ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+        host_read(host, weights, ELEMENTS);
+        host_free(host);
+        for (size_t i = 0; i < host_elements(); i++)
+            ck_assert_msg(weights[i] == 0.5f, "%s, failure %d: weight %zu is %g", kind->name, at, i, (double)weights[i]);
+    }
+    ck_assert_int_gt(failures, 0);
+}
+END_TEST
+
+/* A gradient is there, and the next bracket's begin fails: the step is that of the gradient. */
+START_TEST(test_gradients_stay) {
+    static float expected[ELEMENTS], weights[ELEMENTS];
+    const struct kind *kind = &written[_i / 2];
+    const bool memory = _i % 2;
+    int failures = 0;
+    bool failed = true;
+    for (int at = 0; failed || at < 2; at++) {
+        struct run run = run_start(kind);
+        struct host *host = run.host;
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        if (!kind->fixed) run_iterate(host, kind, 0.5f);
+        else run_iterate(host, kind, INFINITY), host_clear(host); /* skipped */
+        host_clear(host);
+        host_set_targets(host, 0.25f);
+        ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled), AMP_OK);
+        host_backward(host, scaled.loss, 1.0f);
+        ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+        fail_next(memory, at);
+        const amp_status status = at ? amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) : AMP_ERR_BACKEND;
+        failed = failed_before(memory, at);
+        fail_next(memory, 0);
+        failures += at && status != AMP_OK;
+        if (status == AMP_OK) ck_assert_int_eq(amp_scale_loss_cancel(&scaled), AMP_OK);
+        host_step(host, kind->stepping);
+        host_clear(host);
+        ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+        host_read(host, at ? weights : expected, ELEMENTS);
+        host_free(host);
+        for (size_t i = 0; at && i < host_elements(); i++)
+            ck_assert_msg(weights[i] == expected[i], "%s, failure %d: weight %zu is %g, not %g", kind->name, at, i,
+                          (double)weights[i], (double)expected[i]);
+    }
+    if (kind->stepping == STEP_FUSED) ck_assert_int_gt(failures, 0); /* of others begin may ask nothing */
+}
+END_TEST
+
+Suite *suite_host_memory(void) {
+    Suite *suite = suite_create("memory of hosts");
+    TCase *tcase = tcase_create("memory");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
+    tcase_add_test(tcase, test_memory_of_emulation);
+    tcase_add_loop_test(tcase, test_written_weights_stay, 0, 2 * WRITTEN);
+    tcase_add_loop_test(tcase, test_gradients_stay, 0, 2 * WRITTEN);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
