@@ -182,7 +182,9 @@ static bool makes_sense(const struct run *run) {
     return !((options & STRIDED_PARAMS) && run->level->recipe.low_params); /* what is re-typed must be compact */
 }
 
+/* With AMP_TEST_SHORT=1 (other compilers, sanitizers) each plan has a third of its runs, in turns. */
 START_TEST(equal_weights) {
+    const unsigned of = getenv("AMP_TEST_SHORT") ? 3 : 1;
     unsigned runs = 0;
     for (size_t l = 0; l < sizeof levels / sizeof *levels; l++)
         for (size_t s = 0; s < sizeof scales / sizeof *scales; s++)
@@ -192,8 +194,7 @@ START_TEST(equal_weights) {
                 snprintf(run.name, sizeof run.name, "%s, %s, %s, %s, %s", run.plan->name, run.level->name,
                          run.scale->name, run.adam ? "Adam" : "SGD", run.fixed ? "fixed gradients" : "set_grad");
                 if (!makes_sense(&run)) continue;
-                train(&run);
-                runs++;
+                if ((runs++ + (unsigned)_i) % of == 0) train(&run);
             }
     ck_assert_uint_ge(runs, 6);
 }

@@ -118,7 +118,7 @@ static void check_casts(amp_fn kernel, const amp_dtype *types, const char *isa, 
                         bool never_over) {
     struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .call = call,
                              .longest = LONGEST, .kernel = kernel, .never_over = never_over };
-    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+    EACH_PATTERN(pattern, types) {
         fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
         for (size_t i = 0; i < LONGEST; i++)
             set_bits(e.to, expected, i, oracle_cast(e.to, e.x_type, get_bits(e.x_type, x_data, i)));
@@ -172,7 +172,7 @@ static void check_scales(amp_fn kernel, const amp_dtype *types, const char *isa,
     static const float scales[] = { 1.0f, 0.3f, 0x1p-24f, 65536.0f, -0x1p-133f };
     struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .sets_flag = true,
                              .longest = LONGEST, .call = call, .kernel = kernel, .never_over = never_over };
-    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+    EACH_PATTERN(pattern, types) {
         fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
         e.a = scales[pattern % (int)AMP_COUNT(scales)];
         for (size_t i = 0; i < LONGEST; i++)
@@ -209,7 +209,7 @@ static void check_clamp_list(amp_fn kernel, const amp_dtype *types, const char *
     static const float limits[] = { 1.0f, 0x1p-20f, 70000.0f, 0x1p-130f, 3e38f, INFINITY };
     struct elementwise e = { .to = types[0], .x_type = types[1], .x = x_data, .expected = expected, .any_nan = true,
                              .longest = LONGEST, .call = call_clamp_list, .kernel = kernel };
-    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+    EACH_PATTERN(pattern, types) {
         fill((enum pattern)pattern, e.x_type, x_data, LONGEST);
         e.a = limits[pattern % (int)AMP_COUNT(limits)];
         for (size_t i = 0; i < LONGEST; i++) set_bits(e.to, expected, i, expected_clamp(&e, i));
@@ -242,7 +242,7 @@ static void check_axpby(amp_fn kernel, const amp_dtype *types, const char *isa) 
     static const float factors[] = { 1.0f, -0.7f, 0x1p-20f, 3.0f };
     struct elementwise e = { .to = types[0], .x_type = types[1], .y_type = types[2], .x = x_data, .y = y_data,
                              .expected = expected, .sets_flag = true, .call = call_axpby, .kernel = kernel };
-    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+    EACH_PATTERN(pattern, types) {
         e.longest = pattern % 3 ? 1000 : LONGEST; /* most of the time, in an emulator too much of it */
         fill((enum pattern)pattern, e.x_type, x_data, e.longest);
         fill(pattern % 2 ? PATTERN_NORMAL : (enum pattern)pattern, e.y_type, y_data, e.longest);
@@ -268,7 +268,7 @@ static void check_sum_squares(amp_fn kernel, const amp_dtype *types, const char 
     const amp_dtype type = types[0];
     const size_t size = amp__dtype_size(type);
     struct guard guard = guard_new(LONGEST_SUM * size + 32 * size + GUARD_BORDER);
-    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+    EACH_PATTERN(pattern, types) {
         fill((enum pattern)pattern, type, sum_data, LONGEST_SUM);
         for (size_t l = 0; l < AMP_COUNT(sum_lengths); l++) {
             const size_t n = sum_lengths[l];
