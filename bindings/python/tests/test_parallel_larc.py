@@ -110,7 +110,7 @@ def test_a_step_that_fails_keeps_the_weight_decay():
 
 
 SCRIPT = """
-import argparse, os, torch, torch.distributed as dist
+import argparse, os, time, torch, torch.distributed as dist
 parser = argparse.ArgumentParser()
 parser.add_argument("--rank", type=int)
 parser.add_argument("--world-size", type=int)
@@ -122,9 +122,11 @@ assert int(os.environ["LOCAL_RANK"]) == args.rank
 total = torch.tensor(args.rank + 1)
 dist.all_reduce(total)
 print("total", int(total), flush=True)
-if args.fail and args.rank == 1:
-    raise SystemExit(7)
-dist.barrier()
+if args.fail and args.rank == 0:
+    time.sleep(100)  # until the launcher ends it
+if not args.fail:
+    dist.barrier()
+os._exit(7 if args.fail else 0)  # not through Python's end, where torch's own threads may end it otherwise
 """
 
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m libamp.run`: a script sees what it would see alone, and `import apex` besides, in all of its processes."""
 
+import hashlib
 import os
 import site
 import subprocess
 import sys
 import textwrap
+import threading
 import venv
 
 import pytest
+from libamp import _leave
 
 PROBE = """
     import sys, os
@@ -213,3 +216,20 @@ def test_process_groups_that_a_script_leaves_behind_are_destroyed(tmp_path, way)
         command = [*(RUN if way == "run" else []), str(script), way, arguments[0], str(tmp_path / f"store{i}"), *arguments[1:]]
         result = python(*command)
         assert (result.returncode, result.stdout) == (0, printed), result.stderr
+
+
+def test_the_end_waits_for_threads_that_run():
+    """Not for those that wait: a thread of gloo's that has to give up tensors needs Python for it."""
+    started, ended, done = threading.Event(), threading.Event(), []
+
+    def work():
+        started.set()
+        done.append(hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000))  # without Python's lock
+
+    threads = [threading.Thread(target=ended.wait), threading.Thread(target=work)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    _leave._wait_for_threads(limit=60)
+    ended.set()
+    assert done
