@@ -120,7 +120,7 @@ def test_overrides_that_a_level_takes(level, overrides):
     [
         (RuntimeError, {"opt_level": "02"}), (RuntimeError, {"opt_level": 1}), (AssertionError, {"keep_batchnorm_fp32": 1}),
         (AssertionError, {"opt_level": "O2", "keep_batchnorm_fp32": "yes"}), (ValueError, {"loss_scale": "big"}),
-        (TypeError, {"colour": 1}),
+        (TypeError, {"colour": 1}), (ValueError, {"num_losses": 0}), (ValueError, {"num_losses": -1}), (TypeError, {"num_losses": 1.5}),
     ],
 )
 def test_bad_values(error, kwargs):

@@ -212,6 +212,12 @@ def test_errors():
         pass
     with pytest.raises(AttributeError), amp.scale_loss(loss, stranger):
         pass
+    with pytest.raises(TypeError, match="loss_id must be an int, not '0'"):
+        amp.scale_loss(loss, optimizer, loss_id="0")
+    with (block := amp.scale_loss(loss, optimizer, loss_id=torch.tensor(-1))) as scaled:
+        scaled.backward()
+    with pytest.raises(RuntimeError, match="entered before"), block:
+        pass
 
 
 # ---- the step ----

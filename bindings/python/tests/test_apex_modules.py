@@ -10,6 +10,7 @@ F = torch.nn.functional
 import libamp  # noqa: E402
 from libamp import apex_shim  # noqa: E402
 from libamp.torch import amp  # noqa: E402
+from libamp.torch.amp import _amp_state  # noqa: E402
 from libamp.torch.amp.lists import functional_overrides, tensor_overrides, torch_overrides  # noqa: E402
 from libamp.torch.amp.scaler import LossScaler  # noqa: E402
 
@@ -57,6 +58,30 @@ def test_every_name_is_there_under_apex():
             for name in names.split():
                 assert hasattr(loaded, name), f"{module}.{name}"
         assert importlib.import_module("apex").amp._amp_state is amp._amp_state  # the object, whatever was imported since
+    finally:
+        apex_shim.remove()
+
+
+@pytest.mark.parametrize("by_name", (False, True))
+def test_initialize_restarts_all_scales_under_apexs_name(by_name):
+    libamp.install_apex()
+    try:
+        if by_name:
+            importlib.import_module("apex.amp")
+        model, optimizer = start(num_losses=2)
+        first = _amp_state.loss_scalers[1]
+        for _ in range(2):
+            with amp.scale_loss(model(torch.ones(2, 2)).mean() * float("inf"), optimizer, loss_id=1) as scaled:
+                scaled.backward()
+            optimizer.step()
+        assert first.loss_scale() == 2.0**14
+        with amp.scale_loss(model(torch.ones(2, 2)).mean(), optimizer, loss_id=0) as scaled:
+            scaled.backward()
+            start()  # within a block there is a scale in use
+        assert first.loss_scale() == 2.0**14
+        start()
+        assert first.loss_scale() == (2.0**16 if by_name else 2.0**14)
+        assert first._unskipped == 0
     finally:
         apex_shim.remove()
 

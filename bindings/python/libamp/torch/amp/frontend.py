@@ -2,6 +2,9 @@
 """initialize, init and shutdown."""
 from __future__ import annotations
 
+import contextlib
+import operator
+import sys
 import weakref
 from typing import Any
 
@@ -50,6 +53,16 @@ def _check_level(level: Any) -> str:
         f"opt_level is {level!r}, and must be 'O0', 'O1', 'O2', 'O3', 'O4' or 'O5': a letter O and a digit, "
         "not a zero and a digit"
     )
+
+
+def _check_num_losses(num_losses: Any) -> int:
+    try:
+        count = operator.index(num_losses)
+    except TypeError:
+        raise TypeError(f"num_losses must be an int, not {num_losses!r}") from None
+    if not 1 <= count < 2**31:
+        raise ValueError(f"num_losses is {count}, and must be the number of losses that are scaled one by one, 1 or more")
+    return count
 
 
 def _list_models(models: Any) -> list[nn.Module]:
@@ -188,6 +201,18 @@ def _patch(current: Session, models: list[nn.Module], lists: str, allow_banned: 
     current.patch()
 
 
+def _restart_others(current: Session) -> None:
+    """Apex's scalers were the process's, and each initialize began with new ones for all models. Scripts that import apex have
+    it so, its own tests of checkpoints among them; under libamp's name each initialize has scalers of its own."""
+    if sys.modules.get("apex.amp") is not sys.modules[__package__]:
+        return
+    for other in session.live():
+        if other is not current and other.dynamic:
+            with contextlib.suppress(_core.Error):  # a block of scale_loss around this call keeps its scale
+                for scaler in other.scalers:
+                    scaler._restart()
+
+
 def _publish(current: Session, enabled_handle: bool = True) -> None:
     _amp_state.loss_scalers = [LossScaler.of(current, loss_id) for loss_id in range(current.num_losses)]
     _amp_state.handle = handle.AmpHandle(current, bool(current.resolved["cache"])) if enabled_handle else handle.NoOpHandle()
@@ -229,7 +254,7 @@ def initialize(
     _amp_state.verbosity = verbosity
     if not enabled:
         return models if optimizers is None else (models, optimizers)
-    level = _check_level(opt_level)
+    level, num_losses = _check_level(opt_level), _check_num_losses(num_losses)
     maybe_print(f"Selected optimization level {level}: {opt_levels[level].brief}", True)
     fill(properties, level, resolve(level, {}), {})
     maybe_print("Its properties:", True)
@@ -263,6 +288,7 @@ def initialize(
     sharding.check(model_list, optimizer_list, current.resolved)
     current.verbosity, current.process_group = verbosity, process_group
     _build(current, level, settings, model_list, optimizer_list)
+    _restart_others(current)
     _publish(current, bool(current.resolved["patch_ops"]))
     return models if optimizers is None else (models, optimizers)
 

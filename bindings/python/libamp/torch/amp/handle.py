@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
@@ -44,11 +45,12 @@ def _session_of(optimizers: list[Any]) -> Session:
 class ScaledLoss:
     """What scale_loss returns: `with` it is the loss times the scale, and the gradients are unscaled when the block ends."""
 
-    __slots__ = ("_arguments", "_bracket", "_loss", "_optimizers", "_session")
+    __slots__ = ("_arguments", "_bracket", "_entered", "_loss", "_optimizers", "_session")
 
     def __init__(self, loss: Any, optimizers: Any, loss_id: int, delay_unscale: bool, delay_overflow_check: bool) -> None:
         self._loss = loss
         self._bracket: Any = None
+        self._entered = False
         if not hasattr(_amp_state, "opt_properties"):
             raise RuntimeError(
                 "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized.  model, optimizer = "
@@ -61,11 +63,18 @@ class ScaledLoss:
         if optimizers is None:
             raise TypeError("scale_loss: optimizers is None, and somebody has to unscale the gradients: name the optimizer")
         session = self._session = _session_of(self._optimizers)
+        try:
+            loss_id = operator.index(loss_id)
+        except TypeError:
+            raise TypeError(f"scale_loss: loss_id must be an int, not {loss_id!r}") from None
         if not -session.num_losses <= loss_id < session.num_losses:
             raise IndexError(f"loss_id {loss_id} is out of range: amp.initialize was given num_losses={session.num_losses}")
         self._arguments = (loss_id % session.num_losses, delay_unscale, delay_overflow_check)
 
     def __enter__(self) -> Any:
+        if self._entered:
+            raise RuntimeError("scale_loss: this block has been entered before: call amp.scale_loss anew for each backward")
+        self._entered = True
         if self._session is None:
             return self._loss
         indices = [optimizer._amp_stash.index for optimizer in self._optimizers]

@@ -83,6 +83,7 @@ class LossScaler:
         self._context, self._id, self.dynamic = context, loss_id, dynamic
         self._window = self._own_window = int(settings.get("window", 2000))
         self._min_loss_scale, self._max_loss_scale = settings.get("min_scale"), settings.get("max_scale", 2.0**24)
+        self._first = self.loss_scale()
         self._told = False
         self._cleared = 0  # skips that clear_overflow_state has seen
         self._overflow_buf = torch.zeros(1, dtype=torch.int32)
@@ -133,6 +134,10 @@ class LossScaler:
         """One clean block before a window that was shortened is full the library is told that its own is."""
         if self._own_window < self._window and self.dynamic and self._unskipped >= self._own_window - 1:
             self._unskipped = self._window - 1
+
+    def _restart(self) -> None:
+        """As initialize left it."""
+        self._load(loss_scale=self._first, unskipped=0)
 
     def clear_overflow_state(self) -> None:
         """Forget what was found."""
