@@ -17,6 +17,7 @@ struct fake {
     int fail_with;                /* its cudaError_t */
     int last_error;               /* what cudaGetLastError gives */
     int capturing, relaxed;       /* the stream is being captured; this thread may allocate nevertheless */
+    int capturing_elsewhere;      /* another thread's stream is */
     int broke_capture;            /* what a capture does not allow was called */
     int pools;                    /* the device allocates in a stream's order */
     int capability;               /* 10 * major + minor; 0: 9.0 */

@@ -30,7 +30,7 @@ static cudaError_t ended(void) { return fake_is_lost() ? (cudaError_t)F.fail_wit
     } while (0)
 
 /* What a capture forbids, but to a thread that said it knows. */
-static void forbidden_in_capture(void) { F.broke_capture += F.capturing && !F.relaxed; }
+static void forbidden_in_capture(void) { F.broke_capture += (F.capturing || F.capturing_elsewhere) && !F.relaxed; }
 static void on_stream(cudaStream_t stream) { fake_on_stream(stream); }
 
 void *fake_stream(int device) { return &streams[device]; }

@@ -183,6 +183,32 @@ START_TEST(test_too_many_skips) {
 }
 END_TEST
 
+/* Another thread of the process captures a graph, in the mode that forbids unsafe calls to all that do not know of it. */
+START_TEST(test_capture_elsewhere) {
+    struct fake *fake = device.fake;
+    static char state[1 << 18];
+    size_t size;
+    if (!fake) return;
+    const int broken = fake->broke_capture;
+    fake->capturing_elsewhere = 1;
+    struct host *host = host_new(false, _i, false, STEP_FUSED);
+    ck_assert_msg(amp_initialize(&host->model, &host->optimizer, AMP_O2) == AMP_OK, "%s", amp_last_error());
+    for (int i = 0; i < 3; i++) {
+        host_clear(host);
+        host_set_targets(host, 0.25f);
+        iterate(host);
+        ck_assert_int_eq(amp_state_save_memory(host->model.amp, AMP_STATE_SAFETENSORS, state, sizeof state, &size), AMP_OK);
+        ck_assert_int_eq(amp_state_load_memory(host->model.amp, state, size), AMP_OK);
+    }
+    host_clear(host);
+    ck_assert_int_eq(amp_shutdown(host->model.amp), AMP_OK);
+    host_free(host);
+    fake->capturing_elsewhere = 0;
+    ck_assert_int_eq(fake->broke_capture, broken);
+    ck_assert_int_eq(fake->relaxed, 0);
+}
+END_TEST
+
 /* ---- emulation of ops ---- */
 
 static void (*touch_slot)(void *);
@@ -303,6 +329,7 @@ Suite *suite_host_calls(void) {
     tcase_add_test(tcase, test_unscale_refused);
     tcase_add_loop_test(tcase, test_scale, 0, 2);
     tcase_add_loop_test(tcase, test_too_many_skips, 0, 2);
+    tcase_add_loop_test(tcase, test_capture_elsewhere, 0, 2);
     tcase_add_loop_test(tcase, test_emulated_op, 0, 2);
     tcase_add_loop_test(tcase, test_raw_buffers, 0, 2);
     tcase_add_test(tcase, test_forgotten_device);

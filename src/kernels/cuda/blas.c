@@ -341,10 +341,10 @@ static amp_status on_device(const struct amp__device_product *call, struct words
 }
 
 static amp_status enter(const struct amp__device_product *call, struct words *text) {
-    int before = 0;
-    TRY(cuda_explain(cudaGetDevice(&before)));
-    const amp_status status = on_device(call, text);
-    (void)cudaSetDevice(before);
+    struct cuda_visit visit;
+    amp_status status = cuda_visit_begin(&visit);
+    if (status == AMP_OK) status = on_device(call, text);
+    cuda_visit_end(&visit);
     return status;
 }
 

@@ -53,15 +53,6 @@ static cudaError_t ask_device(struct blas_device *d) {
     return error;
 }
 
-/* A handle allocates, which a capture allows to a thread that says it knows. */
-static cublasStatus_t create_handle(struct blas_device *d) {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
-    const cublasStatus_t status = d->lt->cublasLtCreate(&d->handle);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    return status;
-}
-
 amp_status cuda_blas_device(int id, struct blas_device **device) {
     const char *why;
     const struct blas_library *lt = cuda_blas_library(&why);
@@ -72,7 +63,7 @@ amp_status cuda_blas_device(int id, struct blas_device **device) {
     if (!made) return amp->fail(AMP_ERR_NO_MEMORY, "out of memory");
     made->device = id, made->lt = lt;
     amp_status status = cuda_explain(ask_device(made));
-    if (status == AMP_OK) status = cuda_blas_explain(made, create_handle(made), "cublasLtCreate");
+    if (status == AMP_OK) status = cuda_blas_explain(made, lt->cublasLtCreate(&made->handle), "cublasLtCreate");
     *device = status == AMP_OK ? add_device(made) : NULL;
     if (status == AMP_OK && *device != made) (void)lt->cublasLtDestroy(made->handle);
     if (*device != made) free(made);

@@ -117,12 +117,8 @@ static amp_status take(const struct amp__memory_call *call) {
 
 /* Freed as if outside the graph: what a captured launch knows must stay, which is the caller's business. */
 static amp_status allocate(const struct block *block, struct amp__memory_call *call, bool capturing) {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    if (capturing) CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&mode));
-    const cudaError_t error = block->pools && !capturing ? cudaMallocAsync(&call->made, call->bytes, call->stream)
-                                                         : cudaMalloc(&call->made, call->bytes);
-    if (capturing) (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    return cuda_explain(error);
+    return cuda_explain(block->pools && !capturing ? cudaMallocAsync(&call->made, call->bytes, call->stream)
+                                                   : cudaMalloc(&call->made, call->bytes));
 }
 
 static amp_status run_scaler(const struct amp__memory_call *call) {
@@ -175,12 +171,12 @@ static amp_status run_here(struct block *block, struct amp__memory_call *call) {
 }
 
 amp_status cuda_block_run(void *memory, struct amp__memory_call *call) {
-    int before = 0;
-    const cudaError_t error = cudaGetDevice(&before);
-    if (call->kind == AMP__MEMORY_POST_FREE) return end_letter(call);
-    if (call->kind != AMP__MEMORY_FREE) CUDA_TRY(error);
-    const amp_status status = call->kind == AMP__MEMORY_FREE ? free_there(memory, call) : run_here(memory, call);
-    if (error == cudaSuccess) (void)cudaSetDevice(before);
+    struct cuda_visit visit;
+    amp_status status = cuda_visit_begin(&visit);
+    if (call->kind == AMP__MEMORY_POST_FREE) status = end_letter(call);
+    else if (call->kind == AMP__MEMORY_FREE) status = free_there(memory, call);
+    else if (status == AMP_OK) status = run_here(memory, call);
+    cuda_visit_end(&visit);
     return status;
 }
 
@@ -201,10 +197,10 @@ amp_status cuda_block_open(int32_t id, void **memory) {
 
 void cuda_block_close(void *memory) {
     struct block *block = memory;
-    int before = 0;
-    const bool known = cudaGetDevice(&before) == cudaSuccess;
+    struct cuda_visit visit;
+    (void)cuda_visit_begin(&visit);
     (void)cudaSetDevice(block->device);
     for (int i = 0; i < 2; i++) letter_close(&block->stages[i]);
-    if (known) (void)cudaSetDevice(before);
+    cuda_visit_end(&visit);
     free(block);
 }

@@ -67,6 +67,19 @@ amp_status cuda_where(const void *address, amp_device *device) {
     return AMP_OK;
 }
 
+amp_status cuda_visit_begin(struct cuda_visit *visit) {
+    const cudaError_t error = cudaGetDevice(&visit->device);
+    visit->known = error == cudaSuccess;
+    visit->mode = cudaStreamCaptureModeRelaxed;
+    visit->relaxed = cudaThreadExchangeStreamCaptureMode(&visit->mode) == cudaSuccess;
+    return cuda_explain(error);
+}
+
+void cuda_visit_end(struct cuda_visit *visit) {
+    if (visit->relaxed) (void)cudaThreadExchangeStreamCaptureMode(&visit->mode);
+    if (visit->known) (void)cudaSetDevice(visit->device);
+}
+
 static amp_status open_list(struct cuda_list *list, int device) {
     TRY(cuda_check_device(device));
     TRY(cuda_explain(cudaSetDevice(device)));
@@ -75,14 +88,12 @@ static amp_status open_list(struct cuda_list *list, int device) {
 }
 
 amp_status cuda_list_open(int32_t id, void **out) {
-    int before = 0;
+    struct cuda_visit visit;
     struct cuda_list *list = calloc(1, sizeof *list);
     if (!list) return amp->fail(AMP_ERR_NO_MEMORY, "out of memory");
-    amp_status status = cuda_explain(cudaGetDevice(&before));
-    if (status == AMP_OK) {
-        status = open_list(list, id);
-        (void)cudaSetDevice(before);
-    }
+    amp_status status = cuda_visit_begin(&visit);
+    if (status == AMP_OK) status = open_list(list, id);
+    cuda_visit_end(&visit);
     if (status != AMP_OK) free(list);
     else *out = list;
     return status;
@@ -90,8 +101,8 @@ amp_status cuda_list_open(int32_t id, void **out) {
 
 void cuda_list_close(void *given) {
     struct cuda_list *list = given;
-    int before = 0;
-    const bool known = cudaGetDevice(&before) == cudaSuccess;
+    struct cuda_visit visit;
+    (void)cuda_visit_begin(&visit);
     (void)cudaSetDevice(list->device);
     for (int i = 0; i < CUDA_PLANS; i++) {
         cuda_plan_free(&list->plans[i]);
@@ -100,7 +111,7 @@ void cuda_list_close(void *given) {
     cuda_room_close(&list->scratch);
     cuda_room_close(&list->product);
     cuda_memory_close(&list->memory);
-    if (known) (void)cudaSetDevice(before);
+    cuda_visit_end(&visit);
     free(list);
 }
 
@@ -197,9 +208,9 @@ static amp_status run_here(struct cuda_list *list, const struct amp__list_call *
 }
 
 amp_status cuda_list_run(void *list, const struct amp__list_call *call) {
-    int before = 0;
-    TRY(cuda_explain(cudaGetDevice(&before)));
-    const amp_status status = run_here(list, call);
-    (void)cudaSetDevice(before);
+    struct cuda_visit visit;
+    amp_status status = cuda_visit_begin(&visit);
+    if (status == AMP_OK) status = run_here(list, call);
+    cuda_visit_end(&visit);
     return status;
 }

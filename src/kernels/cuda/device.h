@@ -30,7 +30,17 @@ void cuda_list_close(void *list);
 amp_status cuda_list_run(void *list, const struct amp__list_call *call);
 amp_status cuda_where(const void *address, amp_device *device);
 
-/* ---- for optim.c and block.c ---- */
+/* ---- for optim.c, block.c and blas.c ---- */
+
+/* A call's time in CUDA. The caller's current device comes back; and what a capture of a graph, on whatever thread, forbids to
+ * those who do not know of it (allocations, questions about events) is allowed: none of it goes to a stream that is captured. */
+struct cuda_visit {
+    int device;
+    enum cudaStreamCaptureMode mode; /* of the calling thread, before */
+    bool known, relaxed;
+};
+amp_status cuda_visit_begin(struct cuda_visit *visit);
+void cuda_visit_end(struct cuda_visit *visit); /* also where begin failed */
 
 /* Is there such a device? */
 amp_status cuda_check_device(int device);

@@ -34,16 +34,6 @@ void cuda_memory_close(struct cuda_memory *m) {
 
 /* ---- rooms ---- */
 
-/* While a stream is being captured an allocation in its order would become a part of the graph. This one is not: the calling
- * thread says that it knows what it does. */
-static cudaError_t allocate_aside(void **memory, size_t bytes) {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&mode));
-    const cudaError_t error = cudaMalloc(memory, bytes);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    return error;
-}
-
 static cudaError_t retire(struct cuda_memory *m, void *memory) {
     struct cuda_retired *retired = malloc(sizeof *retired);
     if (!retired) return cudaErrorMemoryAllocation;
@@ -61,8 +51,8 @@ cudaError_t cuda_room_fit(struct cuda_memory *m, struct cuda_room *room, size_t 
         room->captured = room->captured || capturing;
         return cudaSuccess;
     }
-    if (capturing) CUDA_TRY(allocate_aside(&made.memory, made.bytes));
-    else if (m->pools) CUDA_TRY(cudaMallocAsync(&made.memory, made.bytes, stream));
+    /* while a stream is being captured an allocation in its order would become a part of the graph */
+    if (m->pools && !capturing) CUDA_TRY(cudaMallocAsync(&made.memory, made.bytes, stream));
     else CUDA_TRY(cudaMalloc(&made.memory, made.bytes));
     if (room->memory && (room->captured || capturing)) {
         const cudaError_t error = retire(m, room->memory);
@@ -86,12 +76,8 @@ void cuda_room_close(struct cuda_room *room) {
 /* ---- copies ---- */
 
 static cudaError_t write_aside(struct cuda_memory *m, struct cuda_room *room, const void *from, size_t bytes) {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    CUDA_TRY(cudaThreadExchangeStreamCaptureMode(&mode));
-    cudaError_t error = cudaMemcpyAsync(room->memory, from, bytes, cudaMemcpyHostToDevice, m->own);
-    if (error == cudaSuccess) error = cudaStreamSynchronize(m->own);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    return error;
+    CUDA_TRY(cudaMemcpyAsync(room->memory, from, bytes, cudaMemcpyHostToDevice, m->own));
+    return cudaStreamSynchronize(m->own);
 }
 
 /* A stage that no copy reads any more: the one before, if its copy is over, else another one. Only where all of them are under
