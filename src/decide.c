@@ -81,7 +81,9 @@ static void skip_all(const struct amp__bracket *bracket) {
 static amp_action decide(struct amp__bracket *bracket, const struct amp__grads_result *result) {
     const struct amp__properties *properties = &bracket->context->properties;
     amp_record *record = &bracket->record;
-    const amp_action action = amp__scaler_update(&bracket->scaler, &properties->scaler, result->found_inf);
+    /* where nothing is scaled nothing is counted either: Apex's way out (apex/amp/handle.py) */
+    const amp_action action = amp__scaling_is_trivial(properties)
+                                  ? AMP_STEP : amp__scaler_update(&bracket->scaler, &properties->scaler, result->found_inf);
     record->action = action;
     record->scale_before = bracket->scale;
     record->scale_after = bracket->scaler.scale;

@@ -151,7 +151,8 @@ amp_status amp__host_elements(const amp_host *host, void *tensor, const char *na
     struct amp__elements now;
     AMP_TRY(amp__host_layout(host, tensor, name, &now));
     AMP_RETURN_IF(now.strides, AMP_ERR_UNSUPPORTED,
-                  "%s is not one compact block (its strides leave gaps or permute): make it contiguous", name);
+                  "%s is not one compact block (its strides leave gaps or permute): make it contiguous, or lay it out so before "
+                  "amp_initialize", name);
     *out = now;
     return AMP_OK;
 }

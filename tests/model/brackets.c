@@ -139,6 +139,7 @@ static float within(const amp_config *config, double scale) {
 /* apex/amp/scaler.py update_scale, with the hysteresis of update_scale_hysteresis. */
 static amp_action update_scale(const struct model *model, struct loss_model *loss, bool found) {
     const amp_config *config = &model->config;
+    if (model->trivial) return AMP_STEP; /* apex/amp/handle.py leaves before it comes to that */
     if (!model->dynamic) {
         const bool skip = found && loss->scale != 1.0f;
         loss->unskipped = skip ? 0 : loss->unskipped + 1;

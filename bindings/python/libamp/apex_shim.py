@@ -198,7 +198,12 @@ class Finder(MetaPathFinder):
     def last(self, fullname: str) -> ModuleSpec | None:
         if fullname == "apex.contrib":
             return ModuleSpec(fullname, FolderLoader(), origin=__file__, is_package=True)
-        return ModuleSpec(fullname, PartLoader(LAST[fullname]), origin=LAST[fullname]) if fullname in LAST else None
+        for name, module in LAST.items():
+            if fullname == name or fullname.startswith(name + "."):
+                found = module + fullname[len(name) :]
+                if fullname == name or importlib.util.find_spec(found) is not None:
+                    return ModuleSpec(fullname, PartLoader(found), origin=found)
+        return None
 
     def package(self) -> ModuleSpec:
         installed = self.installed("apex", None)

@@ -49,6 +49,7 @@ typedef struct {
     bool ending;  /* an end or cancel is running: gradients are what backward made */
     bool dying;   /* being collected: the tensors are left as they are */
     size_t inside;      /* scopes of this context, on all threads */
+    uint64_t looks;     /* at parameters that are not trained: see hook_version */
     PyObject *error[3]; /* what a hook raised first */
 } amp_py_Context;
 

@@ -23,6 +23,36 @@ static PyObject *class_of(amp_status status)
     }
 }
 
+/* The library's words for what has another name in Python; the longer one of two first. */
+static const char *const spoken[][2] = {
+    { "amp_config.", "" },
+    { "AMP_DYNAMIC", "\"dynamic\"" },
+    { "AMP_DEFAULT", "None" },
+    { "AMP_DELAY_UNSCALE", "delay_unscale=True" },
+    { "AMP_DELAY_OVERFLOW_CHECK", "delay_overflow_check=True" },
+    { "amp_scale_loss_begin", "amp.scale_loss" },
+    { "call amp_scale_loss_end", "leave the block of amp.scale_loss" },
+    { "amp_initialize_many", "amp.initialize" },
+    { "amp_initialize", "amp.initialize" },
+    { "amp_shutdown", "amp.shutdown" },
+    { "amp_state_save_memory", "amp.state_dict" },
+    { "amp_state_load_memory", "amp.load_state_dict" },
+    { "amp_step_begin", "optimizer.step" },
+    { "patch_ops", "patch_torch_functions" },
+    { "registering it as AMP_FP32", "register_float_function" },
+};
+
+static PyObject *in_python(const char *text)
+{
+    PyObject *words = PyUnicode_FromString(text);
+    for (size_t i = 0; words != NULL && i < sizeof spoken / sizeof *spoken; i++) {
+        PyObject *next = PyObject_CallMethod(words, "replace", "ss", spoken[i][0], spoken[i][1]);
+        Py_DECREF(words);
+        words = next;
+    }
+    return words;
+}
+
 PyObject *amp_py_raise(amp_status status)
 {
     if (PyErr_Occurred()) { /* a hook in Python failed: its own exception says more */
@@ -32,7 +62,9 @@ PyObject *amp_py_raise(amp_status status)
         return PyErr_NoMemory();
     }
     const char *text = amp_last_error();
-    PyObject *error = PyObject_CallFunction(class_of(status), "s", *text ? text : amp_status_text(status));
+    PyObject *words = in_python(*text ? text : amp_status_text(status));
+    PyObject *error = words ? PyObject_CallFunctionObjArgs(class_of(status), words, NULL) : NULL;
+    Py_XDECREF(words);
     if (error == NULL) {
         return NULL;
     }

@@ -116,9 +116,15 @@ static amp_dtype hook_dtype(void *self, void *tensor)
     return amp_py_dtype(tensor);
 }
 
+/* Writes through .data bump no version. A parameter with a master that is not trained is written so by the rule (a momentum
+ * encoder's): it has another version each time, so that it is looked at. */
 static uint64_t hook_version(void *self, void *tensor)
 {
-    (void)self;
+    amp_py_Context *context = self;
+    const struct amp_py_param *param = amp_py_find(context, tensor);
+    if (param && param->master && !amp_py_requires_grad(tensor)) {
+        return UINT64_MAX - context->looks++;
+    }
     return amp_py_version(tensor);
 }
 

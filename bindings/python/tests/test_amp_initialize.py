@@ -121,6 +121,7 @@ def test_overrides_that_a_level_takes(level, overrides):
         (RuntimeError, {"opt_level": "02"}), (RuntimeError, {"opt_level": 1}), (AssertionError, {"keep_batchnorm_fp32": 1}),
         (AssertionError, {"opt_level": "O2", "keep_batchnorm_fp32": "yes"}), (ValueError, {"loss_scale": "big"}),
         (TypeError, {"colour": 1}), (ValueError, {"num_losses": 0}), (ValueError, {"num_losses": -1}), (TypeError, {"num_losses": 1.5}),
+        (ValueError, {"loss_scale": 1e-50}), (ValueError, {"loss_scale": float("inf")}), (ValueError, {"loss_scale": float("nan")}),
     ],
 )
 def test_bad_values(error, kwargs):
@@ -136,6 +137,8 @@ def test_bad_models_and_optimizers():
         amp.initialize(model, (optimizer,), verbosity=0)
     with pytest.raises(TypeError):
         amp.initialize(model, "optimizer", verbosity=0)
+    with pytest.raises(RuntimeError, match="once"):
+        amp.initialize(model, [optimizer, optimizer], opt_level="O0", verbosity=0)
     amp.initialize(model, optimizer, opt_level="O0", verbosity=0)
     with pytest.raises(RuntimeError, match="once"):
         amp.initialize(model, optimizer, opt_level="O0", verbosity=0)
@@ -240,3 +243,27 @@ def test_state_that_an_optimizer_has_already_is_kept(level):
         found = optimizer.state[param]["momentum_buffer"]
         assert found.dtype is param.dtype
         torch.testing.assert_close(found.float(), buffer, rtol=1e-3, atol=1e-4)
+
+
+def test_errors_speak_of_what_python_has():
+    with pytest.raises(RuntimeError) as told:
+        amp.initialize(*_pair(), opt_level="O1", keep_batchnorm_fp32=True, verbosity=0)
+    assert "None" in str(told.value) and "AMP_" not in str(told.value)
+    with pytest.raises(RuntimeError) as told:
+        amp.initialize(*_pair(), opt_level="O2", patch_torch_functions=True, verbosity=0)
+    assert "patch_torch_functions" in str(told.value)
+    model, optimizer = amp.initialize(*_pair(), opt_level="O1", verbosity=0)
+    with amp.scale_loss(model(torch.randn(4, 2)).mean(), optimizer) as scaled:
+        scaled.backward()
+        for call in (optimizer.step, amp.state_dict):
+            with pytest.raises(RuntimeError) as told:
+                call()
+            assert "amp_" not in str(told.value)
+
+
+@pytest.mark.parametrize(("level", "scale"), (("O0", None), ("O3", None), ("O1", 1.0)))
+def test_nothing_is_counted_where_nothing_is_scaled(level, scale):
+    model, optimizer = amp.initialize(*_pair(), opt_level=level, loss_scale=scale, verbosity=0)
+    with amp.scale_loss(model(torch.randn(4, 2)).float().mean(), optimizer) as scaled:
+        scaled.backward()
+    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 1.0, "unskipped": 0}

@@ -336,3 +336,48 @@ def test_recurrent_and_tied_weights(level):
         optimizer.step()
     for param, master in zip(model.parameters(), amp.master_params(optimizer), strict=True):
         assert torch.equal(param, master.to(param.dtype))
+
+
+class Momentum(nn.Module):
+    """As in MoCo: `slow` is in the optimizer, is not trained, and is written by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.fast, self.slow = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.slow.requires_grad_(False)
+
+    def forward(self, x):
+        return self.fast(x) + self.slow(x).detach()
+
+
+@pytest.mark.parametrize("level", ("O0", "O1", "O2", "O3", "O5"))
+@pytest.mark.parametrize("how", ("data", "copy", "mul"))
+def test_what_is_written_to_parameters_that_are_not_trained_stays(level, how):
+    model = Momentum()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale=8.0, verbosity=0)
+    for i in range(1, 4):
+        for param in model.slow.parameters():
+            if how == "data":
+                param.data = param.data * 0 + i
+            elif how == "copy":
+                param.data.copy_(torch.full_like(param, i))
+            else:
+                param.data.mul_(0.0).add_(float(i))
+        with amp.scale_loss(model(torch.ones(2, 4)).float().mean(), optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+        assert {value.item() for param in model.slow.parameters() for value in param.flatten()} == {float(i)}
+    amp.shutdown()
+    assert {value.item() for param in model.slow.parameters() for value in param.flatten()} == {3.0}
+
+
+@pytest.mark.parametrize("level", ("O2", "O3", "O5"))
+def test_parameters_without_elements_have_the_models_type(level):
+    model = nn.Sequential(nn.Linear(4, 0, bias=False), nn.Linear(0, 3))
+    model = amp.initialize(model, opt_level=level, verbosity=0)
+    low = torch.bfloat16 if level == "O5" else torch.float16
+    assert {param.dtype for param in model.parameters()} == {low}
+    assert model(torch.ones(2, 4)).shape == (2, 3)
+    amp.shutdown()
+    assert {param.dtype for param in model.parameters()} == {torch.float32}

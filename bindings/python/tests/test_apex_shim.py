@@ -120,7 +120,9 @@ def test_what_was_in_apex_says_what_to_use_instead(python):
         from apex.contrib.optimizers import FP16_Optimizer
         from apex.optimizers import FP16_Optimizer as first
         from apex.fp16_utils import FP16_Optimizer as now
-        print(FP16_Optimizer is now, first is now)
+        from apex.contrib.optimizers.fp16_optimizer import FP16_Optimizer as then
+        from apex.contrib.optimizers.fused_adam import FusedAdam
+        print(FP16_Optimizer is now and then is now, first is now)
     """
     out, said = python(code)
     assert out == ["True", "True", "None", "None", "None", "True", "True", "True"]

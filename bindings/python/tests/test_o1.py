@@ -350,3 +350,34 @@ def test_dataparallel_without_devices_runs_the_module():
     model, _ = start(Twice())
     parallel = torch.nn.DataParallel(model)
     assert parallel(torch.ones(2, 4)).dtype == HALF
+
+
+@pytest.mark.parametrize("level", ("O1", "O4"))
+@pytest.mark.parametrize("lists", ("apex", "torch"))
+def test_functions_with_two_names_are_cast_by_both(level, lists):
+    low = torch.float16 if level == "O1" else torch.bfloat16
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.PReLU())
+    bilinear = torch.nn.Bilinear(4, 4, 2)
+    originals = torch.nn.functional.prelu, torch.nn.functional.bilinear
+    amp.initialize([model, bilinear], opt_level=level, lists=lists, verbosity=0)
+    x = torch.ones(1, 4)
+    assert model(x).dtype is low
+    assert bilinear(x, model(x)).dtype is (torch.float32 if lists == "apex" else low)
+    amp.shutdown()
+    assert (torch.nn.functional.prelu, torch.nn.functional.bilinear) == originals
+    assert model(x).dtype is torch.float32
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "mha"), reason="a torch without torch.backends.mha: its fast path cannot be left")
+@pytest.mark.parametrize("level", ("O1", "O4"))
+@pytest.mark.parametrize("lists", ("apex", "torch"))
+def test_transformers_in_eval_mode(level, lists):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.TransformerEncoder(layer, 2), layer).eval()
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad():
+        expected = model(x)
+        amp.initialize(model, opt_level=level, lists=lists, verbosity=0)
+        torch.testing.assert_close(model(x).float(), expected, rtol=0.05, atol=0.05)
+        amp.shutdown()
+        torch.testing.assert_close(model(x), expected)

@@ -99,12 +99,12 @@ def check_models(models: list[nn.Module]) -> None:
 
 
 def check_optimizers(optimizers: list[Any]) -> None:
-    for optimizer in optimizers:
+    for i, optimizer in enumerate(optimizers):
         if type(optimizer).__name__ == "FP16_Optimizer":
             raise RuntimeError("An incoming optimizer is an FP16_Optimizer: amp.initialize wants the bare optimizer.")
         if not _is_optimizer(optimizer):
             raise TypeError(f"an optimizer has param_groups, step and zero_grad; {type(optimizer).__name__} has not")
-        if hasattr(optimizer, "_amp_stash"):
+        if hasattr(optimizer, "_amp_stash") or any(optimizer is other for other in optimizers[:i]):
             raise RuntimeError(
                 "A given optimizer should only be passed through amp.initialize once: call amp.shutdown first to do so again."
             )
@@ -137,7 +137,7 @@ def _prepare_models(current: Session, models: list[nn.Module]) -> None:
     if cast == "unchanged":
         return
     keep = cast != "float32" and bool(current.resolved["keep_batchnorm_fp32"])
-    current.undo.append(retype.to_fp32(models, keep))
+    current.undo.append(retype.to_fp32(models, keep, torch_type(cast)))
 
 
 def _wire_models(current: Session, models: list[nn.Module]) -> None:

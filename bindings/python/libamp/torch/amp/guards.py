@@ -60,6 +60,15 @@ def _module_cpu(original: Any) -> Any:
     return cpu
 
 
+def _fast_path(original: Any) -> Any:
+    """Attention in eval mode would hand weights and inputs to one function of torch's, of types that nobody casts."""
+
+    def get_fastpath_enabled() -> bool:
+        return bool(original()) and not _core.policy_active()
+
+    return get_fastpath_enabled
+
+
 def _script(original: Any) -> Any:
     """Scripted code is compiled from torch's own functions: it runs in the types that arrive."""
 
@@ -142,6 +151,7 @@ def _recomputation() -> list[Guard]:
     return guards + [Guard(torch.utils.checkpoint, name, _checkpoint_saved) for name in found[:1]]
 
 
+_mha = getattr(torch.backends, "mha", None)  # from torch 2.3 on
 GUARDS = [
     Guard(torch.nn.RNNBase, "check_input", _check_input),
     Guard(torch.nn.Module, "cpu", _module_cpu),
@@ -149,4 +159,5 @@ GUARDS = [
     Guard(torch.autocast, "__enter__", _autocast_enter),
     Guard(torch.autocast, "__exit__", _autocast_exit),
     *_recomputation(),
+    *([Guard(_mha, "get_fastpath_enabled", _fast_path)] if _mha is not None else []),
 ]

@@ -131,6 +131,15 @@ def _listed(lists: str) -> Iterator[Site]:
                         yield _sites.setdefault((where, name), Site(_owner(where), name, made))
 
 
+def _aliases() -> Iterator[Site]:
+    """F.prelu is torch.prelu: what a list names in torch has a second home there, if the list has nothing else to say of it."""
+    home = _PLACES[_FUNCTIONAL]
+    for (place, name), site in list(_sites.items()):
+        original = site.patched.__wrapped__
+        if place == _PLACES[_TORCH] and (home, name) not in _sites and vars(_owner(home)).get(name) is original:
+            yield _sites.setdefault((home, name), Site(_owner(home), name, site.patched))
+
+
 def _registered(taken: Iterable[registry.Registration]) -> Iterator[Site]:
     """The user's own, over what a list says of them."""
     for module, name, op_class in taken:
@@ -207,8 +216,9 @@ def install(
         if not _sites:
             _present = frozenset(sys.modules)
         lists = lists or "apex"
-        for site in [*_listed(lists), *_registered(registry.take(lists))]:
-            site.put()
+        for sites in (_listed(lists), _registered(registry.take(lists)), _aliases()):
+            for site in list(sites):
+                site.put()
         for guard in GUARDS:
             guard.put()
         _models.update(models)

@@ -21,6 +21,7 @@ _NAMES = (
     "enabled", "opt_level", "cast_model_type", "patch_torch_functions", "keep_batchnorm_fp32", "master_weights", "loss_scale",
 )
 _DYNAMIC = -1.0
+_LEAST = 2.0**-149  # of what FP32 does not round to 0
 
 
 class Properties:
@@ -74,8 +75,9 @@ def loss_scale_of(value: Any) -> float:
         number = _DYNAMIC if value == "dynamic" else float(value)
     except ValueError:
         raise ValueError(f'loss_scale is "dynamic" or a number, not {value!r}') from None
-    if number < 0.0 and value != "dynamic":
-        raise ValueError(f'loss_scale is "dynamic" or a number above 0, not {value!r}')
+    usable = number == 0.0 or _LEAST <= number < float("inf")  # 0: as the level has it
+    if not usable and value != "dynamic":
+        raise ValueError(f'loss_scale is "dynamic" or a finite number above 0, not {value!r}')
     return number
 
 

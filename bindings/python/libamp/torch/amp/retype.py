@@ -46,6 +46,11 @@ def is_scaled(tensor: torch.Tensor) -> bool:
     return is_plain(tensor)
 
 
+def _is_empty(tensor: torch.Tensor) -> bool:
+    lazy = isinstance(tensor, nn.parameter.UninitializedTensorMixin)
+    return not lazy and tensor.layout is torch.strided and tensor.is_floating_point() and tensor.numel() == 0
+
+
 def _has_gaps(tensor: torch.Tensor) -> bool:
     return torch.empty_like(tensor, device="meta").stride() != tensor.stride()
 
@@ -58,15 +63,18 @@ def _set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
         tensor.grad = grad.to(dtype)
 
 
-def to_fp32(models: Iterable[nn.Module], keep_batch_norm: bool) -> Callable[[], None]:
+def to_fp32(models: Iterable[nn.Module], keep_batch_norm: bool, empty: torch.dtype) -> Callable[[], None]:
     """Every floating tensor of the models in FP32 and without gaps in memory, as the library wants them that will be
-    re-typed. The way back."""
+    re-typed; those without elements, which it does not know, in the type `empty`. The way back."""
     before: list[tuple[torch.Tensor, torch.dtype]] = []
     for model in models:
         for module in model.modules():
             if keep_batch_norm and is_kept(module):
                 continue
             for tensor in [*module._parameters.values(), *module._buffers.values()]:
+                if tensor is not None and _is_empty(tensor) and tensor.dtype is not empty:
+                    before.append((tensor, tensor.dtype))
+                    _set_type(tensor, empty)
                 if tensor is None or not is_plain(tensor):
                     continue
                 if tensor.dtype is not torch.float32:

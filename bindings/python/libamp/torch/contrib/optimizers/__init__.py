@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """apex.contrib.optimizers: Apex moved its first fused optimizers and their FP16_Optimizer there. These are those of today."""
 
-from ..fp16_utils import FP16_Optimizer
-from ..optimizers import FusedAdam, FusedLAMB, FusedSGD
+from ...fp16_utils import FP16_Optimizer
+from ...optimizers import FusedAdam, FusedLAMB, FusedSGD
 
 __all__ = ["FP16_Optimizer", "FusedAdam", "FusedLAMB", "FusedSGD"]
