@@ -32,6 +32,7 @@ static const char *const spoken[][2] = {
     { "AMP_DELAY_OVERFLOW_CHECK", "delay_overflow_check=True" },
     { "amp_scale_loss_begin", "amp.scale_loss" },
     { "call amp_scale_loss_end", "leave the block of amp.scale_loss" },
+    { "amp_scale_loss_end", "the block of amp.scale_loss" },
     { "amp_initialize_many", "amp.initialize" },
     { "amp_initialize", "amp.initialize" },
     { "amp_shutdown", "amp.shutdown" },

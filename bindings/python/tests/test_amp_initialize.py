@@ -97,7 +97,7 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("level", "overrides"), REFUSED)
 def test_overrides_that_a_level_refuses(level, overrides, capsys):
-    with pytest.raises(RuntimeError, match=next(iter(overrides)).replace("patch_torch_functions", "patch_ops")):
+    with pytest.raises(RuntimeError, match=next(iter(overrides))):
         amp.initialize(*_pair(), opt_level=level, verbosity=0, **overrides)
     _amp_state.hard_override = True
     amp.initialize(*_pair(), opt_level=level, verbosity=0, **overrides)
@@ -120,8 +120,9 @@ def test_overrides_that_a_level_takes(level, overrides):
     [
         (RuntimeError, {"opt_level": "02"}), (RuntimeError, {"opt_level": 1}), (AssertionError, {"keep_batchnorm_fp32": 1}),
         (AssertionError, {"opt_level": "O2", "keep_batchnorm_fp32": "yes"}), (ValueError, {"loss_scale": "big"}),
-        (TypeError, {"colour": 1}), (ValueError, {"num_losses": 0}), (ValueError, {"num_losses": -1}), (TypeError, {"num_losses": 1.5}),
-        (ValueError, {"loss_scale": 1e-50}), (ValueError, {"loss_scale": float("inf")}), (ValueError, {"loss_scale": float("nan")}),
+        (TypeError, {"colour": 1}), (TypeError, {"num_losses": 1.5}), (ValueError, {"num_losses": 0}),
+        (ValueError, {"num_losses": -1}), (ValueError, {"loss_scale": 1e-50}), (ValueError, {"loss_scale": float("inf")}),
+        (ValueError, {"loss_scale": float("nan")}),
     ],
 )
 def test_bad_values(error, kwargs):
