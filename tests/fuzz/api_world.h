@@ -97,7 +97,7 @@ static inline bool optimizer_holds(const struct world *world, size_t i, const vo
 }
 
 void snapshot_take(const struct world *world, struct snapshot *snapshot);
-void snapshot_same(const struct snapshot *before, const struct world *world, const char *who);
+void snapshot_same(const struct snapshot *taken, const struct world *world, const char *who);
 void snapshot_same_grads(const struct snapshot *before, const struct world *world, unsigned optimizers, const char *who);
 
 /* Fails the run with a message. */
