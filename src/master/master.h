@@ -152,7 +152,7 @@ amp_status amp__emulated_reconcile(struct amp__param *param, float *block);
 /* The master into the host's block for a step; and back, rounded. */
 amp_status amp__emulated_lend(const struct amp__param *param);
 amp_status amp__emulated_take_back(struct amp__param *param);
-/* The block becomes the rounded master, or is rounded itself where there is none; on a device unless there is no room to add it. */
+/* The block becomes the rounded master, or is rounded itself where there is none. */
 void amp__emulated_show(struct amp__param *param, void *elements);
 
 /* Is the truth of its gradient an FP32 master gradient, beside what the host's handle shows? */

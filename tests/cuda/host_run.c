@@ -21,11 +21,13 @@ struct run run_start(const struct kind *kind) {
 }
 
 void run_iterate(struct host *host, const struct kind *kind, float target) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     host_clear(host);
     host_set_targets(host, target);
-    ck_assert_msg(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) == AMP_OK, "%s", amp_last_error());
-    host_backward(host, scaled.loss, 1.0f);
-    ck_assert_msg(amp_scale_loss_end(&scaled) == AMP_OK, "%s", amp_last_error());
+    for (int k = 0; k < kind->accumulate; k++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        ck_assert_msg(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) == AMP_OK, "%s", amp_last_error());
+        host_backward(host, scaled.loss, 1.0f);
+        ck_assert_msg(amp_scale_loss_end(&scaled) == AMP_OK, "%s", amp_last_error());
+    }
     host_step(host, kind->stepping);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A host with a context at one level, for the tests in which something fails. */
+/* A host with a context at one level, and its iterations. */
 #ifndef AMP_TESTS_CUDA_HOST_RUN_H
 #define AMP_TESTS_CUDA_HOST_RUN_H
 
@@ -12,6 +12,8 @@ struct kind {
     amp_level level;
     enum stepping stepping;
     bool mixed, fixed;
+    int accumulate; /* brackets a step */
+    float static_scale;
 };
 
 struct run {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trainings over a device's memory against the same trainings on the CPU, bit for bit: every level, every kind of host. */
-#include "host.h"
+#include "host_run.h"
 
 #include "../kernels/support.h"
 
@@ -8,30 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ITERATIONS = 40, ELEMENTS = 8192 };
-
-struct kind {
-    const char *name;
-    amp_level level;
-    enum stepping stepping;
-    bool mixed, fixed;
-    int accumulate; /* brackets a step */
-    float static_scale;
-};
+enum { ITERATIONS = 40 };
 
 /* Some iterations overflow: by an infinite target, or one that the scale makes infinite. */
 static float target_of(int iteration) { return iteration % 7 == 3 ? INFINITY : iteration % 11 == 5 ? 1e36f : 0.25f; }
 
 static void iterate(struct host *host, const struct kind *kind, int iteration) {
-    host_clear(host);
-    host_set_targets(host, target_of(iteration));
-    for (int k = 0; k < kind->accumulate; k++) {
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_assert_msg(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) == AMP_OK, "%s", amp_last_error());
-        host_backward(host, scaled.loss, 1.0f);
-        ck_assert_msg(amp_scale_loss_end(&scaled) == AMP_OK, "%s", amp_last_error());
-    }
-    host_step(host, kind->stepping);
+    run_iterate(host, kind, target_of(iteration));
 }
 
 /* The record of a context that is about to end, with a name that does not end with it. */
@@ -113,11 +96,6 @@ START_TEST(test_trainings) {
 END_TEST
 
 /* ---- graphs ---- */
-
-struct run {
-    struct host *host;
-    amp_context *context;
-};
 
 static struct run start(const struct kind *kind) {
     struct run run = { host_new(false, kind->mixed, kind->fixed, kind->stepping), NULL };

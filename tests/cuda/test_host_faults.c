@@ -13,7 +13,7 @@ enum { INVALID_CONFIGURATION = 9, LAUNCH_FAILURE = 719 };
 
 /* The CPU's contexts do not notice: a training there, from its beginning to its end. */
 static void train_here(float out[2 * ELEMENTS]) {
-    static const struct kind here = { "here", AMP_O2, STEP_FUSED, false, false };
+    static const struct kind here = { "here", AMP_O2, STEP_FUSED, false, false, 1, 0 };
     amp_status status;
     struct run run = run_try_start(host_new(true, false, false, here.stepping), here.level, &status);
     ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
@@ -86,9 +86,9 @@ static amp_status fragile(struct host *host, enum stepping stepping) {
 START_TEST(test_faults_of_an_iteration) {
     static float weights[2 * ELEMENTS];
     static const struct kind fragile_kinds[] = {
-        { "O1 fused", AMP_O1, STEP_FUSED, false, false }, { "O2 fused", AMP_O2, STEP_FUSED, false, false },
-        { "O2 knows", AMP_O2, STEP_KNOWS, false, false }, { "O2 fused, mixed", AMP_O2, STEP_FUSED, true, false },
-        { "O1 fixed", AMP_O1, STEP_FUSED, false, true },
+        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0 }, { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0 },
+        { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0 }, { "O2 fused, mixed", AMP_O2, STEP_FUSED, true, false, 1, 0 },
+        { "O1 fixed", AMP_O1, STEP_FUSED, false, true, 1, 0 },
     };
     const struct kind *kind = &fragile_kinds[_i];
     struct fake *fake = device.fake;
@@ -146,7 +146,7 @@ END_TEST
 
 /* What the host's own launch left behind, and does not stick, is neither libamp's error nor taken from the host. */
 START_TEST(test_pending_error) {
-    static const struct kind pending = { "O2 fused", AMP_O2, STEP_FUSED, false, false };
+    static const struct kind pending = { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0 };
     static char state[1 << 18];
     size_t size;
     struct fake *fake = device.fake;
@@ -166,9 +166,9 @@ END_TEST
 /* ---- checkpoints ---- */
 
 static const struct kind saved[] = {
-    { "O1 fused", AMP_O1, STEP_FUSED, false, false },   { "O2 fused", AMP_O2, STEP_FUSED, false, false },
-    { "O3 fused", AMP_O3, STEP_FUSED, false, false },   { "O2 there", AMP_O2, STEP_THERE, false, false },
-    { "O2 mixed", AMP_O2, STEP_FUSED, true, false },
+    { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0 },   { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0 },
+    { "O3 fused", AMP_O3, STEP_FUSED, false, false, 1, 0 },   { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0 },
+    { "O2 mixed", AMP_O2, STEP_FUSED, true, false, 1, 0 },
 };
 enum { SAVED = sizeof saved / sizeof *saved, STATE_BYTES = 1 << 18 };
 

@@ -79,8 +79,8 @@ static void write_weights(struct host *host) {
 }
 
 static const struct kind written[] = {
-    { "fused", AMP_O2, STEP_FUSED, false, false }, { "knows", AMP_O2, STEP_KNOWS, false, false },
-    { "fixed", AMP_O2, STEP_FUSED, false, true },  { "there", AMP_O2, STEP_THERE, false, false },
+    { "fused", AMP_O2, STEP_FUSED, false, false, 1, 0 }, { "knows", AMP_O2, STEP_KNOWS, false, false, 1, 0 },
+    { "fixed", AMP_O2, STEP_FUSED, false, true, 1, 0 },  { "there", AMP_O2, STEP_THERE, false, false, 1, 0 },
 };
 enum { WRITTEN = sizeof written / sizeof *written };
 

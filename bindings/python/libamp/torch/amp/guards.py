@@ -151,7 +151,7 @@ def _recomputation() -> list[Guard]:
     return guards + [Guard(torch.utils.checkpoint, name, _checkpoint_saved) for name in found[:1]]
 
 
-_mha = getattr(torch.backends, "mha", None)  # from torch 2.3 on
+_mha = getattr(torch.backends, "mha", None)  # older torches have none
 GUARDS = [
     Guard(torch.nn.RNNBase, "check_input", _check_input),
     Guard(torch.nn.Module, "cpu", _module_cpu),
