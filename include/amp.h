@@ -944,6 +944,11 @@ AMP_API AMP_MUST_CHECK amp_status amp_add_params(amp_optimizer *optimizer, const
  * wherever the parameter is not the rounded master. With `version` this happens by itself before each step. */
 AMP_API AMP_MUST_CHECK amp_status amp_masters_reconcile(amp_context *context);
 
+/* The other way, for who wrote masters between steps (an average of weights swapped in, sharpness-aware minimisation):
+ * parameter := master, rounded, so that a forward before the next step computes with it. What changed in a parameter since
+ * they last agreed, as `version` tells, goes into its master first. Parameters whose step is running are left to it. */
+AMP_API AMP_MUST_CHECK amp_status amp_masters_write_back(amp_context *context);
+
 /* ---- Checkpoints -------------------------------------------------------------------------------------------------- */
 
 /*
@@ -1109,6 +1114,7 @@ typedef struct amp_api {
     amp_status (*get_list_ops)(int32_t, amp_list_op *, size_t, size_t *);
     int32_t (*scope_current)(amp_context **);
     amp_status (*config_resolve)(const amp_config *, amp_config *);
+    amp_status (*masters_write_back)(amp_context *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

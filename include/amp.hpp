@@ -108,6 +108,8 @@ public:
     result cache_clear() const { return Errors::done(amp_cache_clear(handle_)); }
     /* amp_masters_reconcile. */
     result masters_reconcile() const { return Errors::done(amp_masters_reconcile(handle_)); }
+    /* amp_masters_write_back. */
+    result masters_write_back() const { return Errors::done(amp_masters_write_back(handle_)); }
     /* amp_wrap_table: fills `copy` from `table`. */
     template <class T> result wrap_table(const T &table, T &copy) const {
         static_assert(std::is_trivially_copyable_v<T>, "a table of function pointers");

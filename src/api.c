@@ -59,6 +59,7 @@ static const amp_api table = {
     .get_list_ops = amp_get_list_ops,
     .scope_current = amp_scope_current,
     .config_resolve = amp_config_resolve,
+    .masters_write_back = amp_masters_write_back,
 };
 
 #define MEMBER_AT(member, slot) \

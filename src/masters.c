@@ -158,14 +158,32 @@ AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
     return amp__places_flush(context);
 }
 
-AMP_API amp_status amp_masters_reconcile(amp_context *context) {
-    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
+/* Every parameter that has a master is what it was at initialize, so that a pass over all of them cannot fail half way. */
+static amp_status check_all(const amp_context *context) {
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__elements now;
         struct amp__param *param = context->params[i];
         AMP_TRY(amp__master_settle(param));
         if (param->has_master && !param->swapped) AMP_TRY(amp__param_elements(param, &now));
     }
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_masters_reconcile(amp_context *context) {
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
+    AMP_TRY(check_all(context));
     for (size_t i = 0; i < context->n_params; i++) AMP_TRY(amp__master_reconcile(context->params[i], true));
+    return amp__places_flush(context);
+}
+
+AMP_API amp_status amp_masters_write_back(amp_context *context) {
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_write_back: context is NULL");
+    AMP_TRY(check_all(context));
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        if (!param->has_master || param->swapped) continue;
+        AMP_TRY(amp__master_reconcile(param, false));
+        AMP_TRY(amp__master_write_back(param));
+    }
     return amp__places_flush(context);
 }

@@ -85,7 +85,8 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(cast_to, "amp_cast_to")                                                                                          \
     X(get_list_ops, "amp_get_list_ops")                                                                                \
     X(scope_current, "amp_scope_current")                                                                              \
-    X(config_resolve, "amp_config_resolve")
+    X(config_resolve, "amp_config_resolve")                                                                            \
+    X(masters_write_back, "amp_masters_write_back")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

@@ -237,7 +237,8 @@ START_TEST(null_arguments_are_refused) {
         amp_cache_clear(NULL), amp_scope_enter(rig.context, NULL), amp_scope_leave(NULL), amp_scope_capture(NULL),
         amp_scope_adopt(NULL, &scope), amp_master_params(NULL, NULL, 0, &count),
         amp_master_params(&rig.net.optimizer, NULL, 1, &count), amp_master_params(&rig.net.optimizer, NULL, 0, NULL),
-        amp_clip_grad_norm(NULL, 1.0f, NULL), amp_masters_reconcile(NULL), amp_step_begin(&rig.net.optimizer, NULL),
+        amp_clip_grad_norm(NULL, 1.0f, NULL), amp_masters_reconcile(NULL), amp_masters_write_back(NULL),
+        amp_step_begin(&rig.net.optimizer, NULL),
         amp_register(NULL, "add", AMP_FP32), amp_level_from_name(NULL, NULL)
     };
     for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)

@@ -106,7 +106,10 @@ void call_ends(struct world *world) {
     switch (below(&world->input, 4)) {
     case 0: (void)checked(amp_cache_clear(context), "amp_cache_clear"); break;
     case 1: (void)checked(amp_tape_done(context), "amp_tape_done"); break;
-    case 2: (void)checked(amp_masters_reconcile(context), "amp_masters_reconcile"); break;
+    case 2:
+        (void)checked(amp_masters_reconcile(context), "amp_masters_reconcile");
+        (void)checked(amp_masters_write_back(context), "amp_masters_write_back");
+        break;
     default:
         (void)checked(amp_check(context), "amp_check");
         need(!context || amp_check(context) == AMP_OK, "an error was kept after amp_check");

@@ -201,6 +201,53 @@ START_TEST(a_written_master_reaches_the_parameter) {
 }
 END_TEST
 
+START_TEST(a_written_master_is_written_back_at_once) {
+    struct rig rig;
+    start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
+    ((float *)master_of(&rig, 0).data)[1] = 2.5f;
+    ck_ok(amp_masters_write_back(rig.context));
+    ck_assert_double_eq(fake_get(rig.net.weight, 1), 2.5);
+    ck_assert_float_eq(value_of(&rig), 0.1f); /* rounding is the parameter's alone */
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_float_eq(((float *)master_of(&rig, 0).data)[1], 2.5f);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(where_both_were_written_the_parameter_counts) {
+    struct rig rig;
+    start_at_a_tenth(&rig, 0);
+    float *master = master_of(&rig, 0).data;
+    master[1] = 2.5f;
+    fake_set(rig.net.weight, 2, 3.0);
+    ck_ok(amp_masters_write_back(rig.context));
+    ck_assert_double_eq(master[1], fake_get(rig.net.weight, 1));
+    ck_assert_float_eq(master[2], 3.0f);
+    ck_assert_float_eq(value_of(&rig), 0.1f);
+    ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_refused_write_back_changes_nothing) {
+    struct rig rig;
+    start_at_a_tenth(&rig, 0);
+    struct fake_tensor *bias = rig.net.bias;
+    const amp_storage own = bias->storage;
+    struct fake_tensor *other = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    const double before = fake_get(rig.net.weight, 1);
+    ((float *)master_of(&rig, 0).data)[1] = 2.5f;
+    bias->storage = other->storage;
+    ck_fails(AMP_ERR_WRONG_STATE, amp_masters_write_back(rig.context));
+    ck_assert_double_eq(fake_get(rig.net.weight, 1), before);
+    bias->storage = own;
+    fake_release(other);
+    ck_ok(amp_masters_write_back(rig.context));
+    ck_assert_double_eq(fake_get(rig.net.weight, 1), 2.5);
+    rig_end(&rig);
+}
+END_TEST
+
 START_TEST(a_changed_storage_is_refused) {
     struct rig rig;
     start_at_a_tenth(&rig, 0);
@@ -285,7 +332,8 @@ int main(void) {
         { a_step_without_gradients_changes_nothing, 1 }, { a_loaded_value_reaches_the_master, 1 },
         { writing_the_same_value_loses_no_bit, 1 }, { without_versions_reconcile_is_asked_for, 1 },
         { a_value_loaded_before_shutdown_survives_it, 2 }, { a_written_master_reaches_the_parameter, 1 },
-        { a_changed_storage_is_refused, 1 }, { refused_nothing_has_changed, 1 },
+        { a_written_master_is_written_back_at_once, 2 }, { where_both_were_written_the_parameter_counts, 1 },
+        { a_refused_write_back_changes_nothing, 1 }, { a_changed_storage_is_refused, 1 }, { refused_nothing_has_changed, 1 },
         { a_refused_reconciliation_changes_nothing, 1 }, { master_params_measures, 1 },
     };
     return RUN_TESTS("masters", tests);
