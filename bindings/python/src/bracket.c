@@ -241,8 +241,12 @@ PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *index)
     if (optimizer == NULL) {
         return NULL;
     }
+    if (optimizer->has_masters && amp_py_settle(context)) {
+        return NULL;
+    }
     const amp_status status = amp_step_begin(&optimizer->amp, &info);
     amp_py_drop_held(context);
+    optimizer->steps = status == AMP_OK && info.action == AMP_STEP;
     return status == AMP_OK ? PyLong_FromLong(info.action) : amp_py_context_raise(context, status);
 }
 
@@ -253,15 +257,19 @@ PyObject *amp_py_Context_step_end(PyObject *self, PyObject *index)
     if (optimizer == NULL) {
         return NULL;
     }
+    const int bad = optimizer->has_masters && amp_py_settle_masters(context, optimizer);
+    if (bad) {
+        amp_py_keep_error(context); /* the step ends first */
+    }
     const amp_status status = amp_step_end(&optimizer->amp);
     amp_py_drop_held(context);
-    if (status != AMP_OK) {
+    if (status != AMP_OK || bad) {
         return amp_py_context_raise(context, status);
     }
-    if (amp_py_clear_masters(optimizer, false)) {
-        return NULL;
+    if (optimizer->steps && optimizer->has_masters) {
+        amp_py_masters_seen(optimizer->params, optimizer->n);
     }
-    Py_RETURN_NONE;
+    return amp_py_clear_masters(optimizer, false) ? NULL : Py_NewRef(Py_None);
 }
 
 PyObject *amp_py_Context_zero_grad(PyObject *self, PyObject *index)

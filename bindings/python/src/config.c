@@ -3,6 +3,7 @@
 #include "context.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct choice {
@@ -62,7 +63,35 @@ static int read_choice(const struct member *member, PyObject *value, int32_t *ou
             return 0;
         }
     }
-    PyErr_Format(PyExc_ValueError, "%s cannot be %R", member->name, value);
+    char names[128] = "";
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+        if (!strcmp(choices[i].kind, member->kind)) {
+            const size_t used = strlen(names);
+            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", choices[i].name);
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "%s cannot be %R: it is one of %s", member->name, value, names);
+    return -1;
+}
+
+/* Apex's names for two of them. */
+static const char *spoken(const struct member *member)
+{
+    return !strcmp(member->name, "min_scale") ? "min_loss_scale"
+        : !strcmp(member->name, "max_scale")  ? "max_loss_scale"
+                                              : member->name;
+}
+
+/* What a conversion raised, in words. */
+static int refuse_number(const struct member *member, PyObject *value, const char *what)
+{
+    PyObject *raised = PyErr_Occurred();
+    if (raised == NULL) {
+        return 0;
+    }
+    const bool is_type = PyErr_GivenExceptionMatches(raised, PyExc_TypeError);
+    PyErr_Clear();
+    PyErr_Format(is_type ? PyExc_TypeError : PyExc_ValueError, "%s is %R, and must be %s", spoken(member), value, what);
     return -1;
 }
 
@@ -79,12 +108,12 @@ static int read_member(const struct member *member, PyObject *value, amp_config 
         const unsigned long number = PyLong_AsUnsignedLong(value);
         const uint32_t count = number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
         memcpy(at, &count, sizeof count);
-        return PyErr_Occurred() ? -1 : 0;
+        return refuse_number(member, value, "an integer, 0 or more");
     }
     if (!strcmp(member->kind, "float")) {
         const float number = (float)PyFloat_AsDouble(value);
         memcpy(at, &number, sizeof number);
-        return PyErr_Occurred() ? -1 : 0;
+        return refuse_number(member, value, "a number");
     }
     int32_t choice = 0;
     const int bad = read_choice(member, value, &choice);

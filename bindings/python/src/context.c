@@ -142,6 +142,9 @@ static PyObject *context_shutdown(PyObject *self, PyObject *unused)
 {
     amp_py_Context *context = (amp_py_Context *)self;
     (void)unused;
+    if (context->amp && (amp_py_settle_types(context) || amp_py_settle(context))) {
+        return NULL;
+    }
     const amp_status status = end(context);
     return status == AMP_OK ? Py_NewRef(Py_None) : amp_py_context_raise(context, status);
 }
@@ -271,6 +274,7 @@ static PyMethodDef methods[] = {
     { "scale", amp_py_Context_scale, METH_O, "scale(loss_id): the present loss scale." },
     { "record", amp_py_Context_record, METH_O, "record(loss_id): the last bracket, as a dict." },
     { "unscale", amp_py_Context_unscale, METH_VARARGS, "unscale(loss_id, tensors): in place; was one not finite?" },
+    { "follow", amp_py_Context_follow, METH_NOARGS, "follow(): parameters take what was written to their masters since the last step." },
     { "reconcile", amp_py_Context_reconcile, METH_NOARGS, "reconcile(): masters follow parameters that were changed." },
     { "save", amp_py_Context_save, METH_VARARGS, "save(path or None, format): bytes where path is None." },
     { "load", amp_py_Context_load, METH_O, "load(path or bytes)" },

@@ -7,6 +7,13 @@
 
 enum { AMP_PY_MAX_DIMS = 8 };
 
+/* How a tensor's elements lie in memory: dimensions by falling stride. */
+struct amp_py_order {
+    int32_t ndim;
+    bool permuted; /* not row-major: channels last */
+    int8_t of[AMP_PY_MAX_DIMS];
+};
+
 /* A parameter or buffer that the context knows. */
 struct amp_py_param {
     PyObject *tensor;
@@ -14,10 +21,12 @@ struct amp_py_param {
     PyObject *gradient; /* over the block of the master's gradient; NULL: not made yet */
     PyObject *held;     /* what the hook grad told of last, so that it lives until it is looked at */
     const void *aside;  /* the gradient that libamp has taken out last; to compare with alone */
-    void *data;         /* the master's elements */
-    int32_t ndim;       /* with `permuted`: dimensions, */
-    bool permuted;
-    int8_t order[AMP_PY_MAX_DIMS]; /* and in which order they lie in memory (channels last) */
+    void *data;         /* the master's elements, */
+    uint64_t seen;      /* and its version when the parameter had them */
+    amp_dtype dtype;    /* that libamp gave the tensor; DEFAULT: it has its own */
+    const void *address; /* where its elements were when they were looked at, and how often they had moved */
+    uint32_t moves;
+    struct amp_py_order order;
 };
 
 struct amp_py_optimizer {
@@ -25,6 +34,8 @@ struct amp_py_optimizer {
     struct amp_py_param **params;
     size_t n;
     bool delayed; /* gradients carry a scale: the last bracket left them scaled */
+    bool has_masters;
+    bool steps;   /* its step is running and was not skipped */
 };
 
 typedef struct {
@@ -69,8 +80,20 @@ void amp_py_drop_held(amp_py_Context *context);
 int amp_py_make_masters(amp_py_Context *context, struct amp_py_optimizer *optimizer, size_t from);
 int amp_py_show_gradients(amp_py_Context *context, struct amp_py_optimizer *optimizer);
 int amp_py_clear_masters(struct amp_py_optimizer *optimizer, bool params_too);
+/* After what a script may have done: masters that it gave other memory (`p.data = x`) go back to libamp's, with their values; */
+int amp_py_settle_masters(amp_py_Context *context, const struct amp_py_optimizer *optimizer);
+/* and parameters that it laid out in another order (channels last) take their masters along. */
+int amp_py_settle(amp_py_Context *context);
+/* Before shutdown: also types that it changed. */
+int amp_py_settle_types(const amp_py_Context *context);
+/* The parameters have the masters' values. */
+void amp_py_masters_seen(struct amp_py_param *const *params, size_t n);
+/* What was written to masters since goes into the parameters. */
+PyObject *amp_py_Context_follow(PyObject *self, PyObject *unused);
 
-/* describe.c: arrays that the caller frees, or NULL with an exception; names stay Python's. */
+/* describe.c: of a tensor with more dimensions than are kept nothing is told. */
+int amp_py_read_order(PyObject *tensor, struct amp_py_order *order);
+/* Arrays that the caller frees, or NULL with an exception; names stay Python's. */
 amp_param *amp_py_read_params(amp_py_Context *context, PyObject *list, size_t *n);
 amp_op *amp_py_read_ops(PyObject *list, size_t *n);
 int amp_py_read_optimizers(amp_py_Context *context, PyObject *list);

@@ -6,24 +6,24 @@
 
 /* ---- parameters ---- */
 
-/* How the elements lie: dimensions by falling stride. Only layouts that differ from row-major need to be known. */
-static int read_order(struct amp_py_param *param)
+int amp_py_read_order(PyObject *tensor, struct amp_py_order *order)
 {
     amp_tensor_view view = { 0 };
-    if (amp_py_look(param->tensor, &view)) {
+    *order = (struct amp_py_order){ 0 };
+    if (amp_py_look(tensor, &view)) {
         return -1;
     }
     if (view.ndim > AMP_PY_MAX_DIMS || !view.strides) {
         return 0;
     }
-    param->ndim = view.ndim;
+    order->ndim = view.ndim;
     for (int32_t i = 0; i < view.ndim; i++) {
         int32_t at = i;
-        for (; at > 0 && view.strides[param->order[at - 1]] < view.strides[i]; at--) {
-            param->order[at] = param->order[at - 1];
+        for (; at > 0 && view.strides[order->of[at - 1]] < view.strides[i]; at--) {
+            order->of[at] = order->of[at - 1];
         }
-        param->order[at] = (int8_t)i;
-        param->permuted |= at != i;
+        order->of[at] = (int8_t)i;
+        order->permuted |= at != i;
     }
     return 0;
 }
@@ -83,7 +83,7 @@ static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tens
         at = (at + 1) & (context->table_size - 1);
     }
     context->table[at] = param;
-    return read_order(param) ? NULL : param;
+    return amp_py_read_order(tensor, &param->order) ? NULL : param;
 }
 
 /* One (tensor, name, is_batch_norm). The name stays the tuple's. */

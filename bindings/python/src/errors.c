@@ -40,10 +40,13 @@ static const char *const spoken[][2] = {
     { "amp_state_load_memory", "amp.load_state_dict" },
     { "amp_step_begin", "optimizer.step" },
     { "patch_ops", "patch_torch_functions" },
-    { "registering it as AMP_FP32", "register_float_function" },
+    { "allow it by registering it as AMP_FP32 before initialize",
+      "allow it by amp.register_float_function(module, name) before amp.initialize" },
+    { "min_scale", "min_loss_scale" },
+    { "max_scale", "max_loss_scale" },
 };
 
-static PyObject *in_python(const char *text)
+PyObject *amp_py_words(const char *text)
 {
     PyObject *words = PyUnicode_FromString(text);
     for (size_t i = 0; words != NULL && i < sizeof spoken / sizeof *spoken; i++) {
@@ -63,7 +66,7 @@ PyObject *amp_py_raise(amp_status status)
         return PyErr_NoMemory();
     }
     const char *text = amp_last_error();
-    PyObject *words = in_python(*text ? text : amp_status_text(status));
+    PyObject *words = amp_py_words(*text ? text : amp_status_text(status));
     PyObject *error = words ? PyObject_CallFunctionObjArgs(class_of(status), words, NULL) : NULL;
     Py_XDECREF(words);
     if (error == NULL) {

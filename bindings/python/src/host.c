@@ -51,15 +51,15 @@ static amp_status fail(amp_py_Context *context)
 /* ---- looking ---- */
 
 /* The dimensions in the order in which the parameter's elements lie: so a dense block is compact, channels last too. */
-static void permute(const struct amp_py_param *param, amp_tensor_view *view)
+static void permute(const struct amp_py_order *order, amp_tensor_view *view)
 {
     static _Thread_local int64_t shape[AMP_PY_MAX_DIMS], strides[AMP_PY_MAX_DIMS];
-    if (view->ndim != param->ndim || !view->strides) {
+    if (view->ndim != order->ndim || !view->strides) {
         return;
     }
     for (int32_t i = 0; i < view->ndim; i++) {
-        shape[i] = view->shape[param->order[i]];
-        strides[i] = view->strides[param->order[i]];
+        shape[i] = view->shape[order->of[i]];
+        strides[i] = view->strides[order->of[i]];
     }
     view->shape = shape;
     view->strides = strides;
@@ -89,6 +89,17 @@ static void pair(bool is_param, amp_tensor_view *view)
     view->dtype.bits = is_param ? 64 : view->dtype.bits / 2;
 }
 
+/* The parameter whose gradient the hook grad told of before the last one; NULL: none. */
+static const struct amp_py_param *holder_of(const amp_py_Context *context, const void *grad)
+{
+    for (size_t i = 0; i < context->n_params; i++) {
+        if (context->params[i]->held == grad) {
+            return context->params[i];
+        }
+    }
+    return NULL;
+}
+
 static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
 {
     amp_py_Context *context = self;
@@ -102,9 +113,10 @@ static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
     const struct amp_py_param *param = context->looked_at;
     if (param == NULL || (param->held != tensor && param->aside != tensor)) {
         param = amp_py_find(context, tensor);
+        param = param ? param : holder_of(context, tensor);
     }
-    if (param && param->permuted) {
-        permute(param, view);
+    if (param && param->order.permuted) {
+        permute(&param->order, view);
     }
     pair(param && param->tensor == tensor, view);
     return AMP_OK;
@@ -117,15 +129,19 @@ static amp_dtype hook_dtype(void *self, void *tensor)
 }
 
 /* Writes through .data bump no version. A parameter with a master that is not trained is written so by the rule (a momentum
- * encoder's): it has another version each time, so that it is looked at. */
+ * encoder's): it has another version each time, so that it is looked at. One that got other memory (`p.data = x`), as a forward
+ * has found, was written. */
 static uint64_t hook_version(void *self, void *tensor)
 {
     amp_py_Context *context = self;
     const struct amp_py_param *param = amp_py_find(context, tensor);
-    if (param && param->master && !amp_py_requires_grad(tensor)) {
+    if (param == NULL) {
+        return amp_py_version(tensor);
+    }
+    if (param->master && !amp_py_requires_grad(tensor)) {
         return UINT64_MAX - context->looks++;
     }
-    return amp_py_version(tensor);
+    return amp_py_version(tensor) + ((uint64_t)param->moves << 40);
 }
 
 static int32_t hook_grad_enabled(void *self)
@@ -264,6 +280,10 @@ static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
     amp_py_Context *context = self;
     if (context->dying) {
         return AMP_ERR_HOST_FAILED;
+    }
+    struct amp_py_param *param = amp_py_find(context, tensor);
+    if (param) {
+        param->dtype = storage->dtype;
     }
     PyObject *fresh = storage->owner;
     PyObject *old = PyObject_CallMethod(context->storage, "swap", "OOO", (PyObject *)tensor, fresh,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The masters as tensors: the library's blocks get a torch.nn.Parameter and its gradient. */
+/* The masters as tensors: the library's blocks get a torch.nn.Parameter and its gradient, and what scripts do to them is
+ * followed. */
 #include "context.h"
 
 #include <stdlib.h>
@@ -42,6 +43,7 @@ int amp_py_make_masters(amp_py_Context *context, struct amp_py_optimizer *optimi
     int bad = masters == NULL;
     for (size_t i = from; i < optimizer->n && !bad; i++) {
         struct amp_py_param *param = optimizer->params[i];
+        optimizer->has_masters |= masters[i].is_master != 0;
         if (!masters[i].is_master || param->master) {
             continue;
         }
@@ -49,6 +51,8 @@ int amp_py_make_masters(amp_py_Context *context, struct amp_py_optimizer *optimi
         param->data = masters[i].data;
         param->master = owner ? PyObject_CallMethod(context->storage, "master", "OO", owner, param->tensor) : NULL;
         bad = param->master == NULL;
+        param->seen = bad ? 0 : amp_py_version(param->master);
+        param->address = amp_py_address(param->tensor);
     }
     free(masters);
     return bad ? -1 : 0;
@@ -113,4 +117,148 @@ int amp_py_clear_masters(struct amp_py_optimizer *optimizer, bool params_too)
         }
     }
     return 0;
+}
+
+/* ---- masters that scripts write to ---- */
+
+static int call_storage(const amp_py_Context *context, const char *name, PyObject *first, PyObject *second, PyObject *third)
+{
+    PyObject *done = PyObject_CallMethod(context->storage, name, "OOO", first, second, third);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+static int bring_home(amp_py_Context *context, const struct amp_py_param *param)
+{
+    PyObject *block = owner_of(context, param->data);
+    return block ? call_storage(context, "bring_home", block, param->master, param->tensor) : -1;
+}
+
+/* 1: it has a gradient, 0: it has none. */
+static int has_grad(PyObject *tensor)
+{
+    PyObject *grad = PyObject_GetAttr(tensor, amp_py_names.grad);
+    Py_XDECREF(grad);
+    return grad ? grad != Py_None : -1;
+}
+
+/* The master lies as its parameter does. Gradients in the old order are not moved: then the parameter goes back. */
+static int follow_order(amp_py_Context *context, struct amp_py_param *param, const struct amp_py_order *now)
+{
+    const int grads[] = { has_grad(param->master), has_grad(param->tensor) };
+    if (grads[0] < 0 || grads[1] < 0) {
+        return -1;
+    }
+    if (grads[0] || grads[1]) {
+        PyObject *dtype = amp_py_torch_dtype(amp_py_dtype(param->tensor));
+        return dtype ? call_storage(context, "lay_out", param->tensor, param->master, dtype) : -1;
+    }
+    if (bring_home(context, param)) {
+        return -1;
+    }
+    Py_CLEAR(param->gradient); /* a view of its block in the old order */
+    param->order = *now;
+    return 0;
+}
+
+static bool is_same_order(const struct amp_py_order *a, const struct amp_py_order *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->of, b->of, sizeof a->of);
+}
+
+static int settle_order(amp_py_Context *context, struct amp_py_param *param)
+{
+    struct amp_py_order now;
+    if (amp_py_read_order(param->tensor, &now)) {
+        return -1;
+    }
+    if (!is_same_order(&now, &param->order)) {
+        if (!param->master) {
+            param->order = now;
+        } else if (follow_order(context, param, &now)) {
+            return -1;
+        }
+    }
+    param->moves += param->address != NULL;
+    param->address = amp_py_address(param->tensor);
+    return 0;
+}
+
+int amp_py_settle_masters(amp_py_Context *context, const struct amp_py_optimizer *optimizer)
+{
+    for (size_t i = 0; i < optimizer->n; i++) {
+        const struct amp_py_param *param = optimizer->params[i];
+        if (param->master && amp_py_address(param->master) != param->data && bring_home(context, param)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int amp_py_settle(amp_py_Context *context)
+{
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp_py_param *param = context->params[i];
+        if (amp_py_address(param->tensor) != param->address && settle_order(context, param)) {
+            return -1;
+        }
+    }
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        if (amp_py_settle_masters(context, context->optimizers[i])) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int amp_py_settle_types(const amp_py_Context *context)
+{
+    for (size_t i = 0; i < context->n_params; i++) {
+        const struct amp_py_param *param = context->params[i];
+        if (param->dtype == AMP_DTYPE_DEFAULT || amp_py_dtype(param->tensor) == param->dtype) {
+            continue;
+        }
+        PyObject *dtype = amp_py_torch_dtype(param->dtype);
+        if (dtype == NULL || call_storage(context, "lay_out", param->tensor, param->master ? param->master : param->tensor, dtype)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+void amp_py_masters_seen(struct amp_py_param *const *params, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (params[i]->master) {
+            params[i]->seen = amp_py_version(params[i]->master);
+        }
+    }
+}
+
+static bool was_written(const amp_py_Context *context)
+{
+    for (size_t i = 0; i < context->n_params; i++) {
+        const struct amp_py_param *param = context->params[i];
+        if (param->master && amp_py_version(param->master) != param->seen) {
+            return true;
+        }
+    }
+    return false;
+}
+
+PyObject *amp_py_Context_follow(PyObject *self, PyObject *unused)
+{
+    amp_py_Context *context = amp_py_live(self);
+    (void)unused;
+    if (context == NULL || amp_py_settle(context)) {
+        return NULL;
+    }
+    if (was_written(context)) {
+        const amp_status status = amp_masters_write_back(context->amp);
+        if (status != AMP_OK) {
+            return amp_py_context_raise(context, status);
+        }
+        amp_py_masters_seen(context->params, context->n_params);
+    }
+    Py_RETURN_NONE;
 }

@@ -74,7 +74,9 @@ static int ask(const struct amp_py_call *call, uint32_t set, uint8_t *known)
     const amp_status status =
         amp_class_target(call->policy->amp, call->function->op_text, call->op_class, call->into, types, n, &target);
     if (status == AMP_ERR_BANNED || status == AMP_ERR_UNSUPPORTED) {
-        PyErr_SetString(PyExc_NotImplementedError, amp_last_error());
+        PyObject *words = amp_py_words(amp_last_error());
+        PyErr_SetObject(PyExc_NotImplementedError, words);
+        Py_XDECREF(words);
         return -1;
     }
     if (status != AMP_OK) {

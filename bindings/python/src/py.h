@@ -28,6 +28,9 @@ int amp_py_add_patch(PyObject *module);
 /* libamp.Error and its kin for a status that is not AMP_OK, with amp_last_error's words. Returns NULL. */
 PyObject *amp_py_raise(amp_status status);
 
+/* The library's words with Python's names for what they speak of; NULL with an exception. */
+PyObject *amp_py_words(const char *text);
+
 /* libamp.ArgumentError, borrowed, for words of one's own. */
 PyObject *amp_py_argument_error(void);
 

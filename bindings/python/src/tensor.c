@@ -335,3 +335,13 @@ int amp_py_look(PyObject *tensor, amp_tensor_view *view)
     PyObject *local = type == torch.tensor || type == torch.parameter ? NULL : local_of(tensor);
     return look(local ? local : tensor, view);
 }
+
+const void *amp_py_address(PyObject *tensor)
+{
+    amp_tensor_view view = { 0 };
+    if (amp_py_look(tensor, &view)) {
+        PyErr_Clear();
+        return NULL;
+    }
+    return (const char *)view.data + view.byte_offset;
+}

@@ -37,5 +37,7 @@ int amp_py_look(PyObject *tensor, amp_tensor_view *view);
 uint64_t amp_py_version(PyObject *tensor);
 /* The address of the first element, or NULL with an exception. */
 void *amp_py_data(PyObject *tensor);
+/* The same for comparing, faster; NULL: it has none. No exception. */
+const void *amp_py_address(PyObject *tensor);
 
 #endif /* AMP_PY_TENSOR_H */

@@ -4,6 +4,7 @@ the FP32 values (the masters' where there are masters), the optimizer's its FP32
 one, whatever is loaded first."""
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,8 @@ def state_dict(destination: Any = None) -> Any:
 
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
     """Takes scalers by their order. Other keys are a RuntimeError, after the rest was applied."""
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"load_state_dict: the state is a dict as amp.state_dict() gives it, not a {type(state_dict).__name__}")
     session = last()
     scalers = [(key, value) for key, value in state_dict.items() if "loss_scaler" in key]
     unexpected = [key for key in state_dict if "loss_scaler" not in key]
@@ -33,13 +36,24 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
         states = read_states(session.context)
         if len(scalers) != len(states):
             maybe_print(f"Warning: the state has {len(scalers)} loss scalers, and {len(states)} are in use")
-        for index, (_, value) in enumerate(scalers):
+        for index, (key, value) in enumerate(scalers):
             if index >= len(states):
                 maybe_print(f"loss_scaler{index} and those behind it are passed over: num_losses is {len(states)}")
                 break
-            states[f"loss_scaler{index}"] = {"loss_scale": float(value["loss_scale"]), "unskipped": int(value["unskipped"])}
+            states[f"loss_scaler{index}"] = _scaler_of(key, value)
         write_states(session.context, states)
     if unexpected:
         raise RuntimeError(
             "keys that are no loss scaler's, after the scalers were loaded: " + ", ".join(f'"{key}"' for key in unexpected)
         )
+
+
+def _scaler_of(key: str, value: Any) -> dict[str, Any]:
+    try:
+        scale, unskipped = float(value["loss_scale"]), int(value["unskipped"])
+    except (KeyError, TypeError, ValueError):
+        form = '{"loss_scale": a number, "unskipped": a count}'
+        raise ValueError(f"load_state_dict: {key} is {value!r}, and must be {form}") from None
+    if not math.isfinite(scale):
+        raise ValueError(f"load_state_dict: {key}: loss_scale is {scale}, and must be finite")
+    return {"loss_scale": scale, "unskipped": unskipped}

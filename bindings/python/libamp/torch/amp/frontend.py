@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ... import _core
-from . import checkpoint, handle, model, process, retype, session, sharding, storage
+from . import checkpoint, handle, model, process, retype, session, sharding, storage, wrapped
 from ._amp_state import _amp_state, maybe_print, warn_or_err
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
 from .properties import Properties, dtype_name, fill, loss_scale_of, resolve, settings_of, show, torch_type
@@ -65,6 +65,11 @@ def _check_num_losses(num_losses: Any) -> int:
     return count
 
 
+def _check_verbosity(verbosity: Any) -> None:
+    if not hasattr(verbosity, "__index__"):
+        raise TypeError(f"verbosity must be an int (0: silent, 1: what Apex prints), not {verbosity!r}")
+
+
 def _list_models(models: Any) -> list[nn.Module]:
     if isinstance(models, nn.Module):
         return [models]
@@ -73,16 +78,12 @@ def _list_models(models: Any) -> list[nn.Module]:
     raise TypeError(f"models must be one model or a list of them, not a {type(models).__name__}")
 
 
-def _is_optimizer(value: Any) -> bool:
-    return all(hasattr(value, name) for name in ("param_groups", "step", "zero_grad"))
-
-
 def _list_optimizers(optimizers: Any) -> list[Any]:
     if optimizers is None:
         return []
     if isinstance(optimizers, list):
         return optimizers
-    if _is_optimizer(optimizers):
+    if wrapped.is_optimizer(optimizers):
         return [optimizers]
     raise TypeError(f"optimizers must be one optimizer or a list of them, not a {type(optimizers).__name__}")
 
@@ -96,13 +97,19 @@ def check_models(models: list[nn.Module]) -> None:
                 f"Incoming model is an instance of {type(item).__module__}.{type(item).__name__}. Parallel wrappers should "
                 "only be applied to the model(s) AFTER \nthe model(s) have been returned from amp.initialize."
             )
+        for name, tensor in (*item.named_parameters(), *item.named_buffers()):
+            if tensor.is_meta:
+                raise RuntimeError(
+                    f"{name} is on the meta device and has no elements: give the model memory (to_empty, and its weights) "
+                    "before amp.initialize"
+                )
 
 
 def check_optimizers(optimizers: list[Any]) -> None:
     for i, optimizer in enumerate(optimizers):
         if type(optimizer).__name__ == "FP16_Optimizer":
             raise RuntimeError("An incoming optimizer is an FP16_Optimizer: amp.initialize wants the bare optimizer.")
-        if not _is_optimizer(optimizer):
+        if not wrapped.is_optimizer(optimizer):
             raise TypeError(f"an optimizer has param_groups, step and zero_grad; {type(optimizer).__name__} has not")
         if hasattr(optimizer, "_amp_stash") or any(optimizer is other for other in optimizers[:i]):
             raise RuntimeError(
@@ -166,13 +173,6 @@ def _make_context(
     return _core.Context(level, retype.describe(models), params, settings, event, [], storage)
 
 
-def _recast_state(optimizers: list[Any]) -> None:
-    """State that an optimizer has already, in its parameters' present type."""
-    for optimizer in optimizers:
-        if getattr(optimizer, "state", None) and hasattr(optimizer, "load_state_dict"):
-            optimizer.load_state_dict(optimizer.state_dict())
-
-
 def _build(
     current: Session, level: str, settings: dict[str, Any], models: list[nn.Module], optimizers: list[Any]
 ) -> None:
@@ -181,10 +181,10 @@ def _build(
         current.adopt(_make_context(current, level, settings, models, optimizers))
         _wire_models(current, models)
         for index, optimizer in enumerate(optimizers):
-            process.wire(optimizer, current, index)
+            process.wire(optimizer, current, index, optimizers)
         if current.resolved["cast_model_type"] != "unchanged":
-            _recast_state(optimizers)
-            current.undo.insert(0, lambda: _recast_state(optimizers))  # the last thing, when parameters have their types
+            wrapped.recast_states(optimizers)
+            current.undo.insert(0, lambda: wrapped.recast_states(optimizers))  # the last thing: parameters have their types
         if current.resolved["patch_ops"]:
             _patch(current, models, current.resolved["lists"])
     except BaseException:
@@ -250,6 +250,7 @@ def initialize(
     for name in settings:
         if name not in _SETTINGS:
             raise TypeError(f"initialize() got an unexpected keyword argument '{name}'")
+    _check_verbosity(verbosity)
     properties = _amp_state.opt_properties = Properties()
     _amp_state.verbosity = verbosity
     if not enabled:

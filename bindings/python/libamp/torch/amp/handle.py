@@ -110,6 +110,8 @@ class ScaledLoss:
 
 def scaled(loss: Any, scale: float) -> Any:
     """loss.float() * scale on the tape, and nothing done where nothing is to do."""
+    if not hasattr(loss, "float"):
+        raise TypeError(f"the loss is a tensor with a graph behind it, what backward is called on; not a {type(loss).__name__}")
     loss = loss.float()
     return loss if scale == 1.0 else loss * scale
 

@@ -40,6 +40,8 @@ class Forward:
         else:
             if not session.forward_seen:
                 session.before_first_forward()
+            if session.masters:
+                session.context.follow()
             session.context.enter()
             try:
                 out = forward(*args, **kwargs)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import sharding
+from . import sharding, wrapped
 from ._amp_state import maybe_print
 from .session import Session
 
@@ -25,6 +25,7 @@ class AmpStash:
         self.session, self.index = session, index
         self._optimizer = weakref.ref(optimizer)
         self.stepped: bool | None = None
+        self.running = False  # is a step?
         self.lazy_init_called = True
         self.already_patched = False  # will the next step be skipped?
         self.params_have_scaled_gradients = False
@@ -90,11 +91,10 @@ class AmpStash:
 
 def _count_skip(optimizer: Any) -> None:
     """lr_scheduler asks whether step was called: it was. Of LARC it knows the optimizer inside."""
-    for each in (optimizer, vars(optimizer).get("optim")):
-        if hasattr(each, "param_groups"):
-            each._opt_called = True
-            if "_step_count" in vars(each):  # torch before 2.4
-                each._step_count += 1
+    for each in (optimizer, *wrapped.inside(optimizer, [])):
+        each._opt_called = True
+        if "_step_count" in vars(each):  # torch before 2.4
+            each._step_count += 1
 
 
 def _guard_closure(stash: AmpStash, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -123,6 +123,8 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
                 "loss_scale=1.0 (or another number) in amp.initialize, or call step without a closure"
             )
         context = session.context
+        if stash.running:  # called by the step of the optimizer around it
+            return old(*(() if closure is None else (closure,)), *args, **kwargs)
         stash.stepped = False
         skips = stash.undecided is not None and stash.undecided.update_scale()
         stash.already_patched = False
@@ -134,10 +136,12 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
             if message is not None and session.verbosity > 0:
                 maybe_print(message, True)
             return None
+        stash.running = True
         try:
             guarded = () if closure is None else (_guard_closure(stash, closure),)
             result = old(*guarded, *args, **kwargs)
         finally:
+            stash.running = False
             context.step_end(stash.index)
         stash.stepped = True
         return result
@@ -211,6 +215,7 @@ def add_params(stash: AmpStash, params: list[torch.Tensor]) -> None:
     session = stash.session
     ours = {id(param) for ref in session.models for param in getattr(ref(), "parameters", list)()}
     known = {id(param) for param, _ in stash._pairs()}
+    known |= {id(master) for master in session.masters.values()}  # an optimizer around this one has asked already
     new = [(param, f"added.{len(known) + i}", id(param) not in ours) for i, param in enumerate(params)]
     session.context.add_params(stash.index, [entry for entry in new if id(entry[0]) not in known])
     session.remember(stash._pairs())
@@ -324,31 +329,31 @@ def _put_masters(optimizer: Any, session: Session) -> Callable[[], None]:
     """Masters in the place of their parameters in groups and state. The way back."""
     for group in optimizer.param_groups:
         group["params"][:] = [session.masters.get(id(param), param) for param in group["params"]]
-    _re_key(optimizer, session.params_and_masters())
+    wrapped.re_key(optimizer, session.params_and_masters())
 
     def undo() -> None:
         pairs = [(master, param) for param, master in session.params_and_masters()]
         back = {id(master): param for master, param in pairs}
         for group in optimizer.param_groups:
             group["params"][:] = [back.get(id(param), param) for param in group["params"]]
-        _re_key(optimizer, pairs)
+        wrapped.re_key(optimizer, pairs)
 
     return undo
 
 
-def _re_key(optimizer: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    state = getattr(optimizer, "state", None)
-    for old, new in pairs:
-        if state is not None and old in state:
-            state[new] = state.pop(old)
-
-
-def wire(optimizer: Any, session: Session, index: int) -> None:
-    """The optimizer becomes number `index` of the session's."""
+def wire(optimizer: Any, session: Session, index: int, others: list[Any]) -> None:
+    """The optimizer becomes number `index` of the session's, and those inside it with it: the step of one that is called by
+    itself is that optimizer's step. `others` are given to initialize too."""
     stash = AmpStash(session, index, optimizer)
     session.remember(stash._pairs())
+    for each in (optimizer, *wrapped.inside(optimizer, others)):
+        session.undo.append(_wire_one(each, stash))
+    session.optimizers.append(weakref.ref(optimizer))
+
+
+def _wire_one(optimizer: Any, stash: AmpStash) -> Callable[[], None]:
     optimizer._amp_stash = stash
-    undo = [_put_masters(optimizer, session)]
+    undo = [_put_masters(optimizer, stash.session)]
     for name, make in (
         ("step", _make_step),
         ("zero_grad", _make_zero_grad),
@@ -366,8 +371,7 @@ def wire(optimizer: Any, session: Session, index: int) -> None:
         for name in (*PRIVATE, "_amp_stash"):
             delattr(optimizer, name)
 
-    session.undo.append(unwire)
-    session.optimizers.append(weakref.ref(optimizer))
+    return unwire
 
 
 def stepped(optimizer: Any) -> bool | None:

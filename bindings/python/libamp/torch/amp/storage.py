@@ -41,3 +41,25 @@ def master(block: Tensor, param: Tensor) -> torch.nn.Parameter:
 def gradient(block: Tensor, of: Tensor) -> Tensor:
     """The FP32 gradient of a master."""
     return over(block, torch.float32, of)
+
+
+def bring_home(block: Tensor, master: Tensor, param: Tensor) -> None:
+    """A master that a script gave other memory (`p.data = x`) has the library's again, with the values of x, laid out as its
+    parameter is."""
+    if master.shape != param.shape:
+        raise RuntimeError(
+            f"the master of a parameter of shape {tuple(param.shape)} was given data of shape {tuple(master.shape)}"
+        )
+    with torch.no_grad():
+        values = master.clone()  # they may be in the block, in another order
+        if block.dtype is not torch.uint8:  # the parameter's own FP32 tensor: so it will be given back
+            block.as_strided_(param.shape, param.stride())
+        home = over(block, torch.float32, param) if block.dtype is torch.uint8 else block.detach()
+        master.data = home.copy_(values)
+
+
+def lay_out(tensor: Tensor, like: Tensor, dtype: torch.dtype) -> None:
+    """The tensor with its values in a type, its elements in the order of `like`'s."""
+    data = torch.empty_like(like, dtype=dtype, requires_grad=False)
+    data.copy_(tensor.detach())
+    tensor.data = data

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers and those inside them (Lookahead, SAM, LARC): what they have of parameters, groups and state."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def is_optimizer(value: Any) -> bool:
+    """Any object with these is one."""
+    return all(hasattr(value, name) for name in ("param_groups", "step", "zero_grad"))
+
+
+def _members(optimizer: Any) -> Iterator[Any]:
+    for value in getattr(optimizer, "__dict__", {}).values():
+        if isinstance(value, (list, tuple)):
+            yield from value
+        elif isinstance(value, dict):
+            yield from value.values()
+        else:
+            yield value
+
+
+def _params(optimizer: Any) -> set[int]:
+    return {id(param) for group in optimizer.param_groups for param in group["params"]}
+
+
+def inside(optimizer: Any, others: list[Any]) -> list[Any]:
+    """The optimizers that it keeps for parameters of its own, and theirs; not those of `others`, which stand for themselves."""
+    own = _params(optimizer)
+    found, look_at = [optimizer], [optimizer]
+    while look_at:
+        for value in _members(look_at.pop()):
+            known = any(value is other for other in (*found, *others))
+            if not known and not isinstance(value, type) and is_optimizer(value) and not own.isdisjoint(_params(value)):
+                found.append(value)
+                look_at.append(value)
+    return found[1:]
+
+
+def re_key(optimizer: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """The state of each first is the state of its second."""
+    state = getattr(optimizer, "state", None)
+    if not isinstance(state, dict):
+        return
+    keys = {id(key) for key in state if isinstance(key, torch.Tensor)}  # beside numbers, which tensors cannot be compared with
+    for old, new in pairs:
+        if id(old) in keys:
+            state[new] = state.pop(old)
+
+
+def recast_states(optimizers: list[Any]) -> None:
+    """State that optimizers have already, in their parameters' present type: as they do it themselves, where they load one.
+    Those around another load its state, too, and may lose their own: theirs is brought there as torch does it."""
+    for optimizer in optimizers:
+        for each in (optimizer, *inside(optimizer, optimizers)):
+            state, inner = getattr(each, "state", None), inside(each, [])
+            if inner and not any(getattr(other, "state", None) is state for other in inner):
+                _recast_own(state)
+            elif state and not inner and hasattr(each, "load_state_dict"):
+                each.load_state_dict(each.state_dict())
+
+
+def _recast_own(state: Any) -> None:
+    for param, value in list(state.items()) if isinstance(state, dict) else ():
+        if isinstance(param, torch.Tensor) and param.is_floating_point():
+            state[param] = _recast(param, value)
+
+
+def _recast(param: torch.Tensor, value: Any, key: Any = None) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value if key == "step" or not value.is_floating_point() else value.to(param.dtype)
+    if isinstance(value, dict):
+        for name in value:
+            value[name] = _recast(param, value[name], name)
+        return value
+    if isinstance(value, list):
+        value[:] = [_recast(param, item) for item in value]
+    return value
