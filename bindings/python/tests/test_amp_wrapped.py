@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers around optimizers, and scripts that write weights between steps: what FP32 training does, every level does."""
 import copy
+import inspect
+import io
 from collections import defaultdict
 
 import pytest
@@ -366,6 +368,92 @@ def test_copies_keep_to_themselves():
             p.zero_()
     assert torch.equal(average(x), before)
     assert model(x).abs().max() == 0
+
+
+# ---- averages of weights in a copy ----
+
+
+def _average_into(average, model, decay):
+    """As trainers have it, over state_dict."""
+    with torch.no_grad():
+        state = model.state_dict()
+        for name, value in average.state_dict().items():
+            if value.dtype.is_floating_point:
+                value *= decay
+                value += (1.0 - decay) * state[name].detach()
+
+
+def _train_with_average(level, steps, decay=0.999):
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=128.0)
+    average = copy.deepcopy(model)
+    for batch in _batches(steps):
+        _backward(model, optimizer, batch)
+        optimizer.step()
+        optimizer.zero_grad()
+        _average_into(average, model, decay)
+    return model, average
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_averages_over_the_state_of_a_copy(level):
+    """0.999 of a weight is the weight, where 16 bits hold it: the average is kept in FP32."""
+    _, exact = _train_with_average("O0", 20)
+    exact = _fp32_weights(exact)
+    amp.shutdown()
+    _, average = _train_with_average(level, 20)
+    ours, start = _fp32_weights(average), _fp32_weights(_net())
+    moved = _far(exact, start)
+    assert moved > 1e-3
+    if level in WITH_MASTERS:
+        assert _far(ours, exact) < (0.01 if level == "O5" else 0.002)  # a copy begins with its 16-bit values
+    if level == "O2":
+        changes = [(a - s).abs().sum() / (e - s).abs().sum() for a, e, s in zip(ours, exact, start)]
+        assert all(0.8 < change < 1.2 for change in changes[::2]), changes
+    low = next(average.parameters()).dtype
+    average(_batches(1)[0][0])  # computes with the average
+    expected = [value.to(low).float() for value in ours]
+    assert _far([p.detach().float() for p in average.parameters()], expected) == 0.0
+    for same in (copy.deepcopy(average), _through_a_file(average)):
+        assert _far([p.detach().float() for p in same.parameters()], expected) == 0.0
+
+
+def _through_a_file(model):
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    whole = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
+    return torch.load(buffer, **whole)
+
+
+@pytest.mark.parametrize("level", WITH_MASTERS)
+def test_a_copy_is_saved_and_copied_with_what_was_written_to_its_state(level):
+    model, _ = _train_with_average(level, 1)
+    for again in (copy.deepcopy, _through_a_file):
+        average = copy.deepcopy(model)
+        with torch.no_grad():
+            for value in average.state_dict().values():
+                value.fill_(0.3)
+        same = again(average)
+        assert _far(_fp32_weights(same), [torch.full_like(value, 0.3) for value in _fp32_weights(same)]) < 1e-3
+
+
+@pytest.mark.parametrize("level", WITH_MASTERS)
+def test_what_was_written_to_a_copy_last_counts(level):
+    model, _ = _train_with_average(level, 1)
+    average = copy.deepcopy(model)
+    exact = average.state_dict()["0.bias"]
+    with torch.no_grad():
+        exact.fill_(0.1)
+        assert average.state_dict()["0.bias"] is not None
+        average[0].bias[:2] = 3.0
+    again = average.state_dict()["0.bias"]
+    assert again[:2].tolist() == [3.0, 3.0]
+    assert torch.equal(again[2:], torch.full((14,), 0.1))  # to the last bit
+    average.load_state_dict({name: torch.zeros_like(value) for name, value in average.state_dict().items()})
+    assert all(value.abs().max() == 0 for value in average.state_dict().values())
+    assert average(_batches(1)[0][0]).abs().max() == 0
 
 
 # ---- models that change after initialize ----

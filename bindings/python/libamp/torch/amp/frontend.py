@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ... import _core
-from . import checkpoint, handle, model, process, retype, session, sharding, storage, wrapped
+from . import checkpoint, handle, model, process, retype, session, sharding, states, storage, wrapped
 from ._amp_state import _amp_state, maybe_print, warn_or_err
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
 from .properties import Properties, dtype_name, fill, loss_scale_of, resolve, settings_of, show, torch_type
@@ -153,7 +153,7 @@ def _wire_models(current: Session, models: list[nn.Module]) -> None:
     for item in models:
         current.undo.append(model.wire(item, model.Forward(inputs, outputs, current)))
         if cast != "unchanged":
-            current.undo.append(model.hook_states(item))
+            current.undo.append(states.hook(item))
         current.models.append(weakref.ref(item))
     if cast in ("float16", "bfloat16"):
         retype.flatten_rnns(models)

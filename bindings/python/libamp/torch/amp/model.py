@@ -6,14 +6,15 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from . import states
 from ._casting import cast_tree
-from .session import Session, live
+from .session import Session
 
 
 class Forward:
@@ -65,6 +66,7 @@ class Wired:
         return plain
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        states.settle_copy(self)
         reduced: Any = super().__reduce_ex__(protocol)
         function, args, *rest = reduced
         plain = tuple(_own_class(arg) if isinstance(arg, type) else arg for arg in args)
@@ -135,84 +137,5 @@ def wire(model: nn.Module, spec: Forward) -> Callable[[], None]:
         del model.__dict__["_amp_forward"]
         if not hooks:
             model.__class__ = cls
-
-    return undo
-
-
-# ---- state dicts in FP32 ----
-
-
-def _keeper_of(tensor: torch.Tensor) -> Session | None:
-    """The session that has this parameter's master."""
-    return next((session for session in live() if id(tensor) in session.masters), None)
-
-
-def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, param in module._parameters.items():
-        if param is not None:
-            yield name, param
-    for name, buffer in module._buffers.items():
-        if buffer is not None:
-            yield name, buffer
-
-
-def widen_state(module: nn.Module, destination: Any, prefix: str, local_metadata: Any) -> Any:
-    """A state_dict hook of every module: 16-bit entries of its own in FP32, the master's values where there is one."""
-    for name, tensor in _own_tensors(module):
-        value = destination.get(prefix + name)
-        if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
-            keeper = _keeper_of(tensor)
-            destination[prefix + name] = value.float() if keeper is None else keeper.masters[id(tensor)].detach()
-    return destination
-
-
-def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
-    """Before a module loads: masters take the values as they are in the file, the 16-bit parameters are rounded after."""
-    for name, param in module._parameters.items():
-        value = state_dict.get(prefix + name)
-        keeper = _keeper_of(param) if param is not None else None
-        if keeper is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
-            with torch.no_grad():
-                keeper.masters[id(param)].copy_(value)
-            keeper.agree(param, loads=True)
-
-
-class LoadHook:
-    """load_masters for one module. torch calls such hooks without their module in some versions: so it is kept, weakly."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = weakref.ref(module)
-
-    def __call__(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        module = self.module()
-        if module is not None:
-            load_masters(module, state_dict, prefix)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _nothing, ()  # copies and files have no masters
-
-
-def _nothing() -> Callable[..., None]:
-    return _do_nothing
-
-
-def _do_nothing(*args: Any) -> None:
-    """What a copied model has in the place of a LoadHook."""
-
-
-def hook_states(model: nn.Module) -> Callable[[], None]:
-    """state_dict of the model and of each module inside is FP32, and loading one reaches the masters."""
-    handles: list[Any] = []
-    for module in model.modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            continue  # these take no hooks
-        if any(hook is widen_state for hook in module._state_dict_hooks.values()):
-            continue
-        handles.append(module._register_state_dict_hook(widen_state))
-        handles.append(module._register_load_state_dict_pre_hook(LoadHook(module)))
-
-    def undo() -> None:
-        for handle in handles:
-            handle.remove()
 
     return undo

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state_dict of a model whose type amp has changed: FP32. The model's own shows masters; that of a copy shows FP32 values
+that the copy keeps beside its 16-bit ones, so that averages of weights can be written into it."""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from .session import Session, live
+
+_LOW = (torch.float16, torch.bfloat16)
+
+
+def _keeper_of(tensor: torch.Tensor) -> Session | None:
+    """The session that has this parameter's master."""
+    return next((session for session in live() if id(tensor) in session.masters), None)
+
+
+def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, param in module._parameters.items():
+        if param is not None:
+            yield name, param
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            yield name, buffer
+
+
+def _widen(module: nn.Module, destination: Any, prefix: str, wide_of: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
+    for name, tensor in _own_tensors(module):
+        value = destination.get(prefix + name)
+        if isinstance(value, torch.Tensor) and value.dtype in _LOW:
+            keeper = _keeper_of(tensor)
+            wide = wide_of(name, tensor) if keeper is None else keeper.masters[id(tensor)]
+            destination[prefix + name] = wide.detach()
+    return destination
+
+
+class SaveHook:
+    """A state_dict hook: 16-bit entries of the module's own in FP32, the master's values where there is one."""
+
+    def __call__(self, module: nn.Module, destination: Any, prefix: str, local_metadata: Any) -> Any:
+        return _widen(module, destination, prefix, lambda _, tensor: tensor.float())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _save_copy, ()
+
+
+def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
+    """Before a module loads: masters take the values as they are in the file, the 16-bit parameters are rounded after."""
+    for name, param in module._parameters.items():
+        value = state_dict.get(prefix + name)
+        keeper = _keeper_of(param) if param is not None else None
+        if keeper is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
+            with torch.no_grad():
+                keeper.masters[id(param)].copy_(value)
+            keeper.agree(param, loads=True)
+
+
+class LoadHook:
+    """load_masters for one module. torch calls such hooks without their module in some versions: so it is kept, weakly."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = weakref.ref(module)
+
+    def __call__(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        module = self.module()
+        if module is not None:
+            load_masters(module, state_dict, prefix)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()  # copies and files have no masters
+
+
+def _nothing() -> Callable[..., None]:
+    return _do_nothing
+
+
+def _do_nothing(*args: Any) -> None:
+    """What a copied model has in the place of a LoadHook."""
+
+
+def hook(model: nn.Module) -> Callable[[], None]:
+    """state_dict of the model and of each module inside is FP32, and loading one reaches the masters."""
+    handles: list[Any] = []
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # these take no hooks
+        if any(isinstance(each, SaveHook) or each is widen_copy for each in module._state_dict_hooks.values()):
+            continue
+        handles.append(module._register_state_dict_hook(SaveHook()))
+        handles.append(module._register_load_state_dict_pre_hook(LoadHook(module)))
+
+    def undo() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return undo
+
+
+# ---- copies ----
+
+
+class Wide:
+    """The FP32 values beside a 16-bit tensor of a copy. Who writes one of them means both."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.values = tensor, tensor.detach().float()
+        self._seen = (tensor._version, self.values._version)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """They agree again. Where the tensor was written it counts, but for elements that are the rounded values."""
+        tensor, values = self.tensor, self.values
+        if tensor._version != self._seen[0]:
+            values.copy_(torch.where(values.to(tensor.dtype) == tensor, values, tensor.float()))
+        elif values._version != self._seen[1]:
+            tensor.copy_(values)
+        self._seen = (tensor._version, values._version)
+
+
+class Wides(dict[str, Wide]):
+    """A module's, by name. A copy of the copy begins without."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Wides:
+        return Wides()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Wides, ()
+
+
+def _settle(module: nn.Module, args: Any = None) -> None:
+    for wide in module.__dict__.get("_amp_wides", {}).values():
+        wide.settle()
+
+
+def settle_copy(model: nn.Module) -> None:
+    """Before a model is copied or saved: what was written to its state_dict is in its tensors."""
+    for module in model.modules():
+        _settle(module)
+
+
+def _save_copy() -> Callable[..., Any]:
+    return widen_copy
+
+
+def widen_copy(module: nn.Module, destination: Any, prefix: str, local_metadata: Any) -> Any:
+    """What a copied model has in the place of a SaveHook: the entries can be written to, as a plain model's can."""
+
+    def wide_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        wides = module.__dict__.setdefault("_amp_wides", Wides())
+        if name not in wides or wides[name].tensor is not tensor or wides[name].values.shape != tensor.shape:
+            wides[name] = Wide(tensor)
+        wides[name].settle()
+        if not any(each is _settle for each in module._forward_pre_hooks.values()):
+            module.register_forward_pre_hook(_settle)
+        return wides[name].values
+
+    return _widen(module, destination, prefix, wide_of)
