@@ -44,6 +44,35 @@ static size_t read_grads(const struct run *run, float *out) {
     return at;
 }
 
+/* ---- masters that are written between steps ---- */
+
+START_TEST(test_masters_written_back) {
+    const bool on_cpu = _i % 2, mixed = _i / 2;
+    struct host *host = host_new(on_cpu, mixed, false, STEP_KNOWS);
+    amp_master masters[HOST_PARAMS] = { AMP_MASTER_INIT };
+    static float before[ELEMENTS], after[ELEMENTS];
+    const size_t n = host_elements();
+    size_t count = 0, at = 0;
+    ck_assert_msg(amp_initialize(&host->model, &host->optimizer, AMP_O2) == AMP_OK, "%s", amp_last_error());
+    ck_assert_int_eq(amp_master_params(&host->optimizer, masters, HOST_PARAMS, &count), AMP_OK);
+    host_read(host, before, n);
+    for (size_t i = 0; i < count; i++) { /* the first element of each */
+        const float value = 2.0f + (float)i;
+        memory_in(host->params[i].device.type == 1, masters[i].data, &value, sizeof value);
+    }
+    ck_assert_msg(amp_masters_write_back(host->model.amp) == AMP_OK, "%s", amp_last_error());
+    host_read(host, after, n);
+    for (size_t i = 0; i < count; i++) {
+        ck_assert_float_eq(after[at], 2.0f + (float)i);
+        for (size_t k = 1; k < masters[i].size; k++) ck_assert_float_eq(after[at + k], before[at + k]);
+        at += masters[i].size;
+    }
+    ck_assert_uint_eq(at, n);
+    ck_assert_int_eq(amp_shutdown(host->model.amp), AMP_OK);
+    host_free(host);
+}
+END_TEST
+
 /* ---- amp_unscale and amp_scale ---- */
 
 static void list_grads(const struct run *run, void **tensors) {
@@ -324,6 +353,7 @@ Suite *suite_host_calls(void) {
     TCase *tcase = tcase_create("calls");
     tcase_set_timeout(tcase, 120);
     tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
+    tcase_add_loop_test(tcase, test_masters_written_back, 0, 4);
     tcase_add_loop_test(tcase, test_unscale, 0, 8);
     tcase_add_test(tcase, test_unscale_in_a_row);
     tcase_add_test(tcase, test_unscale_refused);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers around optimizers: what they do in FP32 training, they do at every level."""
 from collections import defaultdict
+from unittest import mock
 
 import pytest
 
@@ -206,6 +207,17 @@ def test_a_group_joins_an_optimizer_around_another(level):
     backward(model, optimizer, batches(1)[0])
     optimizer.step()
     assert not torch.equal(late.weight.detach().float(), before)
+
+
+def test_members_that_only_look_like_optimizers():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.spy, optimizer.kinds, optimizer.model = mock.MagicMock(), [torch.optim.SGD, None], model
+    optimizer.other = torch.optim.SGD(net().parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    assert not hasattr(type(optimizer.spy), "_amp_stash") and not hasattr(optimizer.other, "_amp_stash")
+    backward(model, optimizer, batches(1)[0])
+    optimizer.step()
 
 
 def test_the_one_inside_may_be_given_too():

@@ -33,8 +33,9 @@ def inside(optimizer: Any, others: list[Any]) -> list[Any]:
     found, look_at = [optimizer], [optimizer]
     while look_at:
         for value in _members(look_at.pop()):
-            known = any(value is other for other in (*found, *others))
-            if not known and not isinstance(value, type) and is_optimizer(value) and not own.isdisjoint(_params(value)):
+            if any(value is other for other in (*found, *others)) or isinstance(value, type) or not is_optimizer(value):
+                continue
+            if isinstance(value.param_groups, (list, tuple)) and not own.isdisjoint(_params(value)):
                 found.append(value)
                 look_at.append(value)
     return found[1:]
