@@ -138,6 +138,9 @@ static amp_status lend_spread(struct amp__param *param, void *grad, const struct
     return AMP_OK;
 }
 
+/* The FP32 gradient is back; the optimizer may have written into it. */
+static amp_status show_grad(struct amp__param *param) { return param->untold ? AMP_OK : amp__grads_show(param, false); }
+
 static amp_status take_spread_back(struct amp__param *param, void *now) {
     struct amp__elements wide;
     if (now == param->step_grad) {
@@ -147,7 +150,7 @@ static amp_status take_spread_back(struct amp__param *param, void *now) {
         AMP_TRY(amp__host_swap(param->host, now, param->name, &param->spread));
         amp__host_free(param->host, &param->spread);
         param->step_grad = NULL;
-        return amp__grads_show(param, false);
+        return show_grad(param);
     }
     param->step_grad = NULL; /* the handle is gone: as below, but that `grad` never left */
     if (!amp__host_owns_memory(param->host)) param->spread = param->lent;
@@ -187,7 +190,7 @@ static amp_status take_grad_back(struct amp__param *param) {
         AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
         param->step_grad = NULL;
         param->grad.dtype = AMP_FLOAT32;
-        return amp__grads_show(param, false);
+        return show_grad(param);
     }
     param->step_grad = NULL;
     /* `grad` is the 16-bit block that had been there. A host with free has freed the lent one with its handle; without
@@ -215,7 +218,8 @@ amp_status amp__master_swap_in(struct amp__param *param) {
         AMP_TRY(lend_grad(param));
         const amp_status status = exchange(param, param->dtype);
         if (status != AMP_OK) {
-            (void)take_grad_back(param);
+            param->untold = !param->host->version;
+            (void)amp__master_settle_now(param);
             return status;
         }
     }
@@ -223,29 +227,30 @@ amp_status amp__master_swap_in(struct amp__param *param) {
     return AMP_OK;
 }
 
-amp_status amp__master_swap_out(struct amp__param *param) {
-    if (!param->swapped || --param->swapped) return AMP_OK;
-    if (param->held) return amp__master_write_back(param);
+static amp_status take_back(struct amp__param *param) {
     param->stuck = true;
     const amp_status status = amp__master_settle(param);
     if (status != AMP_OK) (void)amp__master_settle(param); /* once more, before the host drops what is under its handles */
     return status;
 }
 
-void amp__master_swap_undo(struct amp__param *param) {
-    struct amp__elements now;
-    if (!param->emulated) {
-        (void)amp__master_swap_out(param);
-        return;
-    }
-    if (!param->swapped || --param->swapped) return;
-    if (!param->look_again && amp__param_elements(param, &now) == AMP_OK) amp__emulated_show(param, now.data);
+amp_status amp__master_swap_out(struct amp__param *param) {
+    if (!param->swapped || --param->swapped) return AMP_OK;
+    return param->held ? amp__master_write_back(param) : take_back(param);
 }
 
-amp_status amp__master_settle_now(struct amp__param *param) {
-    if (param->swapped) return AMP_OK;
-    const amp_status grad_status = take_grad_back(param);
-    if (!param->stuck) return grad_status;
+void amp__master_swap_undo(struct amp__param *param) {
+    struct amp__elements now;
+    if (!param->swapped || --param->swapped || param->held) return;
+    if (!param->emulated) {
+        param->untold = !param->host->version;
+        (void)take_back(param);
+    } else if (!param->look_again && amp__param_elements(param, &now) == AMP_OK) {
+        amp__emulated_show(param, now.data);
+    }
+}
+
+static amp_status take_storage_back(struct amp__param *param) {
     if (param->emulated) {
         AMP_TRY(amp__emulated_take_back(param));
         param->stuck = false;
@@ -255,11 +260,18 @@ amp_status amp__master_settle_now(struct amp__param *param) {
     AMP_TRY(amp__param_block(param, param->tensor, param->name, &lent));
     AMP_TRY(check_as(param, &lent, AMP_FLOAT32));
     AMP_TRY(exchange(param, AMP_FLOAT32));
-    const amp_status status = amp__master_write_back(param);
+    const amp_status status = param->untold ? AMP_OK : amp__master_write_back(param);
     if (status != AMP_OK) { /* a stale 16-bit block would be taken for the host's own change: the step would be lost */
         param->stuck = exchange(param, param->dtype) == AMP_OK;
         return status;
     }
     param->stuck = false;
-    return grad_status;
+    return AMP_OK;
+}
+
+amp_status amp__master_settle_now(struct amp__param *param) {
+    if (param->swapped) return AMP_OK;
+    const amp_status grad_status = take_grad_back(param), status = param->stuck ? take_storage_back(param) : AMP_OK;
+    if (!param->stuck && !param->step_grad) param->untold = false;
+    return status == AMP_OK ? grad_status : status;
 }

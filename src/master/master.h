@@ -65,6 +65,8 @@ struct amp__param {
                            alloc) the host's own block kept for the way back; empty: neither */
     uint64_t version;   /* of the tensor when master and parameter last agreed, */
     bool look_again;    /* unless what was to make them agree was dropped */
+    bool untold;        /* no step has run on the master and the gradient that go back: what a host without versions may have
+                           written into the 16-bit blocks meanwhile stays there, until the host tells */
     amp_storage lent;   /* the block that lies under step_grad during a step */
     amp_storage spread; /* a step_grad with gaps: what is exchanged is not `grad` but a block with the same gaps */
     void *flat;            /* compact copy of a gradient that is no compact block, */
@@ -171,7 +173,7 @@ amp_status amp__param_check(const struct amp__param *param, const struct amp__el
 amp_status amp__master_reconcile(struct amp__param *param, bool always);
 /* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
 amp_status amp__master_swap_in(struct amp__param *param);
-/* The same where no step has run. An emulated parameter may not have been lent yet on its device, so that its master is not taken
+/* Back where no step has run, and nothing is written over. An emulated parameter may not have been lent yet on its device, so that its master is not taken
  * from there. */
 void amp__master_swap_undo(struct amp__param *param);
 /* Finishes what the host refused at the end of an earlier step; everything that looks at the parameter starts with it. */

@@ -308,6 +308,71 @@ START_TEST(a_refused_reconciliation_changes_nothing) {
 }
 END_TEST
 
+/* A step that cannot begin changes nothing: also not what a host without versions wrote and has not told. */
+START_TEST(a_step_that_cannot_begin_keeps_what_the_host_wrote) {
+    struct rig rig;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
+    fake_set(rig.net.weight, 2, 3.0);
+    rig.host.fail_hook = FAKE_SWAP;
+    rig.host.fail_at = rig.host.calls[FAKE_SWAP] + 2; /* the bias's master; the weight's is lent by then */
+    ck_fails(AMP_ERR_HOST_FAILED, amp_step_begin(&rig.net.optimizer, &info));
+    ck_says("bias");
+    ck_dtype(rig.net.weight, AMP_FLOAT16);
+    ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
+    ck_ok(amp_masters_reconcile(rig.context)); /* now it is told, and the hook works again */
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
+    ck_assert_float_eq(((float *)master_of(&rig, 0).data)[2], 3.0f);
+    ck_assert_float_eq(value_of(&rig), 0.1f);
+    rig_end(&rig);
+}
+END_TEST
+
+/* The same for a gradient, whose FP32 one was lent: the hook fails at the weight itself, or at the bias. */
+START_TEST(a_step_that_cannot_begin_keeps_what_backward_made) {
+    struct rig rig;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    start_at_a_tenth(&rig, _i % 2 ? FAKE_NO_VERSION : 0);
+    give_grad(&rig, AMP_FLOAT16, 1.0);
+    ck_assert_float_eq(((float *)master_of(&rig, 0).grad)[2], 1.0f);
+    fake_set(rig.net.weight->grad, 2, 3.0);
+    rig.host.fail_hook = FAKE_SWAP;
+    rig.host.fail_at = rig.host.calls[FAKE_SWAP] + 2 + (uint64_t)_i / 2;
+    ck_fails(AMP_ERR_HOST_FAILED, amp_step_begin(&rig.net.optimizer, &info));
+    ck_says(_i / 2 ? "bias" : "weight");
+    ck_dtype(rig.net.weight->grad, AMP_FLOAT16);
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 2), 3.0);
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 1.0);
+    rig_end(&rig);
+}
+END_TEST
+
+/* Inside a step of another optimizer it is that one's end which writes the parameters, and it does. */
+START_TEST(a_step_that_cannot_begin_inside_another_one) {
+    struct rig rig;
+    void *first[1];
+    amp_config config = config_of(AMP_O2);
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    rig_init(&rig, _i ? FAKE_NO_VERSION : 0);
+    first[0] = rig.net.weight;
+    amp_optimizer outer = { .struct_size = sizeof(amp_optimizer), .params = first, .n_params = 1 };
+    amp_model *models[] = { &rig.net.model };
+    amp_optimizer *optimizers[] = { &rig.net.optimizer, &outer };
+    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig.context));
+    ck_ok(amp_step_begin(&outer, &info));
+    fake_set(rig.net.weight, 2, 4.0);
+    rig.host.fail_hook = FAKE_SWAP;
+    rig.host.fail_at = rig.host.calls[FAKE_SWAP] + 1;
+    ck_fails(AMP_ERR_HOST_FAILED, amp_step_begin(&rig.net.optimizer, &info));
+    ck_dtype(rig.net.weight, AMP_FLOAT32);
+    ck_ok(amp_step_end(&outer));
+    ck_dtype(rig.net.weight, AMP_FLOAT16);
+    ck_assert_double_eq(fake_get(rig.net.weight, 2), 4.0);
+    rig_end(&rig);
+}
+END_TEST
+
 START_TEST(master_params_measures) {
     struct rig rig;
     size_t count = 0;
@@ -334,7 +399,10 @@ int main(void) {
         { a_value_loaded_before_shutdown_survives_it, 2 }, { a_written_master_reaches_the_parameter, 1 },
         { a_written_master_is_written_back_at_once, 2 }, { where_both_were_written_the_parameter_counts, 1 },
         { a_refused_write_back_changes_nothing, 1 }, { a_changed_storage_is_refused, 1 }, { refused_nothing_has_changed, 1 },
-        { a_refused_reconciliation_changes_nothing, 1 }, { master_params_measures, 1 },
+        { a_refused_reconciliation_changes_nothing, 1 },
+        { a_step_that_cannot_begin_keeps_what_the_host_wrote, 2 },
+        { a_step_that_cannot_begin_keeps_what_backward_made, 4 }, { a_step_that_cannot_begin_inside_another_one, 2 },
+        { master_params_measures, 1 },
     };
     return RUN_TESTS("masters", tests);
 }
