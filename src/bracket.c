@@ -32,9 +32,26 @@ static amp_status check_optimizer(const amp_context *context, const struct amp__
     return AMP_OK;
 }
 
+/* What it shares with optimizers of other brackets: a gradient carries the scale of one loss. */
+static amp_status check_shared(const struct amp__optimizer *optimizer, uint32_t loss_id) {
+    for (size_t i = 0; i < optimizer->n_params && optimizer->context->n_optimizers > 1; i++) {
+        const struct amp__param *param = optimizer->params[i];
+        if (!param->in_bracket) continue;
+        AMP_RETURN_IF(amp__in_open_bracket(param), AMP_ERR_WRONG_STATE,
+                      "amp_scale_loss_begin: the gradient of %s is in the open bracket of another optimizer that shares it: end "
+                      "that one first, or give both optimizers to one bracket", param->name);
+        AMP_RETURN_IF(param->scaled_by != loss_id, AMP_ERR_CONFLICT,
+                      "amp_scale_loss_begin: the gradient of %s, which another optimizer shares, still carries the scale of "
+                      "loss_id %u (AMP_DELAY_UNSCALE); loss_id %u would unscale it wrongly", param->name,
+                      (unsigned)param->scaled_by, (unsigned)loss_id);
+    }
+    return AMP_OK;
+}
+
 static amp_status find_optimizer(const struct amp__bracket *bracket, amp_optimizer *const *users, size_t i) {
     AMP_TRY(amp__optimizer_find(users[i], &bracket->optimizers[i]));
     AMP_TRY(check_optimizer(bracket->context, bracket->optimizers[i], bracket->loss_id));
+    AMP_TRY(check_shared(bracket->optimizers[i], bracket->loss_id));
     for (size_t j = 0; j < i; j++)
         AMP_RETURN_IF(bracket->optimizers[j] == bracket->optimizers[i], AMP_ERR_INVALID_ARGUMENT,
                       "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);

@@ -287,7 +287,7 @@ static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, stru
 static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
-        amp_status status = amp__grads_delay(optimizer->params, optimizer->n_params);
+        amp_status status = amp__grads_delay(optimizer->params, optimizer->n_params, bracket->loss_id);
         if (status == AMP_OK) status = amp__places_flush(bracket->context);
         if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
         optimizer->delayed = true;

@@ -67,7 +67,7 @@ amp_status amp__grads_begin(struct amp__param *const *params, size_t n, const st
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
         amp__plan_prefetch(last, params, n, i, true);
-        if (param->in_bracket && (!param->scaled || param->delaying)) continue; /* another optimizer's too */
+        if (amp__in_open_bracket(param)) continue; /* of another optimizer in this bracket */
         const amp_status status = begin_one(param, &hooks);
         if (status == AMP_OK) {
             param->delaying = param->in_bracket;
@@ -131,9 +131,12 @@ amp_status amp__grad_delay(struct amp__param *param) {
     return AMP_OK;
 }
 
-amp_status amp__grads_delay(struct amp__param *const *params, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (params[i]->in_bracket) AMP_TRY(amp__grad_delay(params[i]));
+amp_status amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id) {
+    for (size_t i = 0; i < n; i++) {
+        if (!params[i]->in_bracket) continue;
+        AMP_TRY(amp__grad_delay(params[i]));
+        params[i]->scaled_by = loss_id;
+    }
     return AMP_OK;
 }
 
@@ -197,13 +200,13 @@ amp_status amp__grads_show(struct amp__param *param, bool always) {
     return AMP_OK;
 }
 
-void amp__grads_forget(struct amp__param *const *params, size_t n, bool open) {
+void amp__grads_forget(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
+        param->in_bracket = amp__in_open_bracket(param); /* perhaps another optimizer's */
         param->grad_handle = param->pending.handle = NULL;
         amp__aside_drop(param, &param->stash);
         amp__aside_drop(param, &param->delayed);
         param->delaying = param->scaled = false;
-        param->in_bracket &= open;
     }
 }

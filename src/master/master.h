@@ -59,6 +59,7 @@ struct amp__param {
     amp_storage grad;      /* FP32 master gradient, allocated at the first bracket */
     uint64_t grad_version; /* of grad_handle when both last agreed */
     struct amp__aside delayed; /* the scaled gradient of earlier brackets that delayed, while another is open */
+    uint32_t scaled_by;        /* whose loss's scale it carries: loss_id, with `scaled` */
     amp_storage first;         /* with first_copied; FP32 where there is a master */
 
     amp_storage fp32;   /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
@@ -162,6 +163,11 @@ static inline bool amp__has_master_grad(const struct amp__param *param) {
     return param->has_master && !param->emulated;
 }
 
+/* Is a bracket open for it? in_bracket alone may be what those before have left, which delayed. */
+static inline bool amp__in_open_bracket(const struct amp__param *param) {
+    return param->in_bracket && (!param->scaled || param->delaying);
+}
+
 /* ---- master.c ---- */
 
 /* The parameter's elements, which must be as many as at initialize, of the present type. */
@@ -225,7 +231,7 @@ void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *
  * aside. On an error everything is as it was. */
 amp_status amp__grads_begin(struct amp__param *const *params, size_t n, const struct amp__plan *last);
 /* The end of a bracket that delays: the scaled gradients of those before it are added to the new ones. */
-amp_status amp__grads_delay(struct amp__param *const *params, size_t n);
+amp_status amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id);
 /* unscale.c: new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */
 amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, bool tainted,
                           struct amp__plan *plan, struct amp__grads_result *result);
@@ -235,8 +241,8 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
 /* The step that follows the brackets has been taken, or skipped: then fixed buffers hold again what stood there at the
  * first begin since the last step, for the host cannot drop what they hold. */
 void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped);
-/* After the host cleared its gradients: master gradients are gone too, and so is what was set aside. open: a bracket is. */
-void amp__grads_forget(struct amp__param *const *params, size_t n, bool open);
+/* After the host cleared its gradients: master gradients are gone too, and so is what was set aside. Open brackets stay open. */
+void amp__grads_forget(struct amp__param *const *params, size_t n);
 /* The gradient that the optimizer will see: data NULL if none. Follows what the host did to its handle since. */
 amp_status amp__grads_view(struct amp__param *param, amp_span *span);
 /* What a look at its gradient would find, or why it would be refused; nothing changes. now->data NULL: no gradient. */

@@ -224,7 +224,7 @@ AMP_API amp_status amp_fused_zero_grad(amp_optimizer *user) {
     AMP_TRY(find_fused(user, "amp_fused_zero_grad", &optimizer));
     AMP_TRY(amp__grads_clear(optimizer->params, optimizer->n_params));
     AMP_TRY(amp__places_flush(optimizer->context));
-    amp__grads_forget(optimizer->params, optimizer->n_params, optimizer->in_bracket);
+    amp__grads_forget(optimizer->params, optimizer->n_params);
     optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
     return AMP_OK;
 }

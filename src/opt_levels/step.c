@@ -55,6 +55,12 @@ bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer) {
     return false;
 }
 
+const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optimizer *optimizer) {
+    for (size_t i = 0; i < optimizer->n_params && shares(optimizer); i++)
+        if (optimizer->params[i]->in_bracket) return optimizer->params[i];
+    return NULL;
+}
+
 amp_status amp__step_check(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
                   "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
@@ -64,10 +70,10 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->unchecked, AMP_ERR_WRONG_STATE,
                   "step while it is not decided whether to: the last bracket of a loss_id before a step must not have "
                   "AMP_DELAY_OVERFLOW_CHECK");
-    for (size_t i = 0; i < optimizer->n_params && shares(optimizer); i++)
-        AMP_RETURN_IF(optimizer->params[i]->in_bracket, AMP_ERR_WRONG_STATE,
-                      "step while the gradient of %s is in the bracket of another optimizer that shares it, or is still scaled: "
-                      "call amp_scale_loss_end first", optimizer->params[i]->name);
+    const struct amp__param *scaled = amp__optimizer_scaled_elsewhere(optimizer);
+    AMP_RETURN_IF(scaled, AMP_ERR_WRONG_STATE,
+                  "step while the gradient of %s is in the bracket of another optimizer that shares it, or is still scaled: call "
+                  "amp_scale_loss_end first", scaled->name);
     return AMP_OK;
 }
 
@@ -152,7 +158,7 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
     if (marked) amp__mark_own(thread, op->context);
     amp__call_run(call, call->original, call->args);
     if (marked) amp__mark_pop(thread, &anchor);
-    amp__grads_forget(optimizer->params, optimizer->n_params, optimizer->in_bracket);
+    amp__grads_forget(optimizer->params, optimizer->n_params);
     optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
 }
 

@@ -109,6 +109,31 @@ START_TEST(brackets_of_one_optimizer_do_not_overlap) {
 }
 END_TEST
 
+START_TEST(brackets_that_share_a_parameter_do_not_overlap) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT, second = AMP_SCALED_LOSS_INIT;
+    amp_config config = config_of(AMP_O1);
+    config.num_losses = 2;
+    rig_init(&rig, 0);
+    void *shared[] = { rig.net.weight };
+    amp_optimizer other = { .struct_size = sizeof(amp_optimizer), .params = shared, .n_params = 1 }, *others[] = { &other };
+    amp_model *models[] = { &rig.net.model };
+    amp_optimizer *optimizers[] = { &rig.net.optimizer, &other };
+    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig.context));
+    ck_ok(amp_scale_loss_begin_many(NULL, optimizers, 1, 0, AMP_DELAY_UNSCALE, NULL, &scaled));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_begin_many(NULL, others, 1, 1, 0, NULL, &second));
+    ck_says("weight is in the open bracket of another optimizer");
+    net_backward(&rig.net, 1.0, (double)*scaled.scale);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_fails(AMP_ERR_CONFLICT, amp_scale_loss_begin_many(NULL, others, 1, 1, 0, NULL, &second));
+    ck_says("weight, which another optimizer shares, still carries the scale of loss_id 0");
+    net_zero_grad(&rig.net);
+    ck_ok(amp_scale_loss_begin_many(NULL, others, 1, 1, 0, NULL, &second));
+    ck_ok(amp_scale_loss_end(&second));
+    rig_end(&rig);
+}
+END_TEST
+
 START_TEST(host_may_seed_backward) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -149,5 +174,6 @@ void add_calls(TCase *tcase) {
     tcase_add_test(tcase, errors_wait_for_the_end_of_the_bracket);
     tcase_add_test(tcase, step_inside_the_bracket_is_refused);
     tcase_add_test(tcase, brackets_of_one_optimizer_do_not_overlap);
+    tcase_add_test(tcase, brackets_that_share_a_parameter_do_not_overlap);
     tcase_add_test(tcase, host_may_seed_backward);
 }

@@ -153,15 +153,22 @@ START_TEST(a_bracket_without_optimizers_only_counts) {
 }
 END_TEST
 
+/* Both have the weight now. */
+static void two_share(struct two *two, amp_level level, uint32_t num_losses) {
+    amp_config config = config_of(level);
+    config.num_losses = num_losses;
+    two_start(two, AMP_O1, 1);
+    ck_ok(amp_shutdown(two->rig.context));
+    two->second[0] = two->rig.net.weight;
+    amp_model *models[] = { &two->rig.net.model };
+    amp_optimizer *optimizers[] = { &two->rig.net.optimizer, &two->other };
+    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &two->rig.context));
+}
+
 START_TEST(a_parameter_of_two_optimizers_is_unscaled_once) {
     struct two two;
-    amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
-    two_start(&two, AMP_O1, 1);
-    ck_ok(amp_shutdown(two.rig.context));
-    two.second[0] = two.rig.net.weight;
-    amp_model *models[] = { &two.rig.net.model };
+    two_share(&two, _i ? AMP_O2 : AMP_O1, 1);
     amp_optimizer *optimizers[] = { &two.rig.net.optimizer, &two.other };
-    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &two.rig.context));
     for (int i = 0; i < 2; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         ck_ok(amp_scale_loss_begin_many(NULL, optimizers, 2, 0, 0, NULL, &scaled));
@@ -172,6 +179,68 @@ START_TEST(a_parameter_of_two_optimizers_is_unscaled_once) {
     size_t count;
     ck_ok(amp_master_params(&two.rig.net.optimizer, &master, 1, &count));
     ck_assert_float_eq(*(float *)master.grad, 1.0f);
+    rig_end(&two.rig);
+}
+END_TEST
+
+/* One gradient cannot carry the scales of two losses at once. */
+START_TEST(brackets_that_overlap_share_no_parameter) {
+    struct two two;
+    amp_scaled_loss a = AMP_SCALED_LOSS_INIT, b = AMP_SCALED_LOSS_INIT;
+    two_share(&two, _i ? AMP_O2 : AMP_O1, 2);
+    amp_optimizer *first[] = { &two.rig.net.optimizer }, *second[] = { &two.other };
+    ck_ok(amp_scale_loss_begin_many(NULL, first, 1, 0, 0, NULL, &a));
+    add_grad(two.rig.net.weight, 65536.0 / 2.0);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_begin_many(NULL, second, 1, 1, 0, NULL, &b));
+    ck_says("weight");
+    ck_ok(amp_scale_loss_end(&a));
+    ck_assert_double_eq(fake_get(two.rig.net.weight->grad, 0), 0.5);
+    ck_ok(amp_scale_loss_begin_many(NULL, second, 1, 1, 0, NULL, &b));
+    add_grad(two.rig.net.weight, 65536.0 / 4.0);
+    ck_ok(amp_scale_loss_end(&b));
+    ck_assert_double_eq(fake_get(two.rig.net.weight->grad, 0), 0.75);
+    rig_end(&two.rig);
+}
+END_TEST
+
+/* What one optimizer's bracket delayed, a bracket of the other unscales only if the loss is the same; nobody reads it before. */
+START_TEST(delayed_for_one_is_scaled_for_both) {
+    struct two two;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_master master = AMP_MASTER_INIT;
+    size_t count = 0;
+    two_share(&two, _i ? AMP_O2 : AMP_O1, 2);
+    amp_optimizer *first[] = { &two.rig.net.optimizer }, *second[] = { &two.other };
+    ck_ok(amp_scale_loss_begin_many(NULL, first, 1, 0, AMP_DELAY_UNSCALE, NULL, &scaled));
+    add_grad(two.rig.net.weight, 65536.0 / 4.0);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_fails(AMP_ERR_CONFLICT, amp_scale_loss_begin_many(NULL, second, 1, 1, 0, NULL, &scaled));
+    ck_says("loss_id 0");
+    ck_fails(AMP_ERR_WRONG_STATE, amp_master_params(&two.other, &master, 1, &count));
+    ck_says("weight");
+    ck_fails(AMP_ERR_WRONG_STATE, amp_clip_grad_norm(&two.other, 1.0f, NULL));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_clip_grad_value(&two.other, 1.0f));
+    ck_ok(amp_scale_loss_begin_many(NULL, second, 1, 0, 0, NULL, &scaled));
+    add_grad(two.rig.net.weight, 65536.0 / 2.0);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_ok(amp_master_params(&two.other, &master, 1, &count));
+    ck_assert_float_eq(*(float *)master.grad, 0.75f);
+    rig_end(&two.rig);
+}
+END_TEST
+
+/* The gradients go, the bracket of the other optimizer stays open for those that come. */
+START_TEST(zero_grad_of_one_in_a_bracket_of_the_other) {
+    struct two two;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    two_share(&two, _i ? AMP_O2 : AMP_O1, 1);
+    amp_optimizer *second[] = { &two.other };
+    ck_ok(amp_scale_loss_begin_many(NULL, second, 1, 0, 0, NULL, &scaled));
+    add_grad(two.rig.net.weight, 65536.0);
+    net_zero_grad(&two.rig.net);
+    add_grad(two.rig.net.weight, 65536.0 / 2.0);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_double_eq(fake_get(two.rig.net.weight->grad, 0), 0.5);
     rig_end(&two.rig);
 }
 END_TEST
@@ -205,6 +274,8 @@ int main(void) {
         { an_overflow_in_either_loss_skips, 2 }, { each_loss_decides_on_what_it_made, 6 },
         { brackets_of_different_losses_may_overlap, 1 },
         { a_bracket_without_optimizers_only_counts, 1 }, { a_parameter_of_two_optimizers_is_unscaled_once, 2 },
+        { brackets_that_overlap_share_no_parameter, 2 }, { delayed_for_one_is_scaled_for_both, 2 },
+        { zero_grad_of_one_in_a_bracket_of_the_other, 2 },
         { one_decision_for_all_step_slots_of_an_optimizer, 1 },
     };
     return RUN_TESTS("several", tests);
