@@ -220,6 +220,21 @@ static amp_status list_params(const struct amp__bracket *bracket, struct amp__pa
     return AMP_OK;
 }
 
+static void mark(const struct amp__optimizer *optimizer, bool overflowed) {
+    for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->overflowed = overflowed;
+}
+
+/* After an overflow that no step has followed: the parameters that nobody in the bracket will step on. */
+static bool mark_overflowed(const struct amp__bracket *bracket) {
+    bool any = false;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) any |= bracket->optimizers[i]->skip;
+    for (size_t i = 0; i < bracket->n_optimizers && any; i++)
+        if (bracket->optimizers[i]->skip) mark(bracket->optimizers[i], true);
+    for (size_t i = 0; i < bracket->n_optimizers && any; i++)
+        if (!bracket->optimizers[i]->skip) mark(bracket->optimizers[i], false);
+    return any;
+}
+
 static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__grads_result *result) {
     amp_context *context = bracket->context;
     struct amp__param *const *params = NULL;
@@ -231,8 +246,7 @@ static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__gr
         AMP_TRY(list_params(bracket, &params, &n));
     }
     const bool skips = amp__scaler_skips(&context->properties.scaler);
-    bool tainted = false;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) tainted |= bracket->optimizers[i]->skip;
+    const bool tainted = mark_overflowed(bracket);
     return amp__grads_end(params, n, bracket->scale, skips, tainted, &context->plan, result);
 }
 

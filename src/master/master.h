@@ -59,6 +59,7 @@ struct amp__param {
     amp_storage grad;      /* FP32 master gradient, allocated at the first bracket */
     uint64_t grad_version; /* of grad_handle when both last agreed */
     struct amp__aside delayed; /* the scaled gradient of earlier brackets that delayed, while another is open */
+    bool overflowed;           /* in an end that is tainted: the optimizers of its bracket that list this skip in any case */
     uint32_t scaled_by;        /* whose loss's scale it carries: loss_id, with `scaled` */
     amp_storage first;         /* with first_copied; FP32 where there is a master */
 
@@ -214,7 +215,7 @@ struct amp__plan {
     unsigned all;      /* what any entry wants */
     uint64_t mastered; /* elements of those that have master gradients */
     bool skips;        /* no gradient that is not finite will be stepped on */
-    bool tainted;      /* an overflow was found since the last step: what is set aside may not be finite */
+    bool tainted;      /* an overflow was found since the last step: what is set aside may not be finite (`overflowed`) */
     struct amp__place *const *places; /* of the context: what is added to them is launched before an end is over */
     size_t n_places;
 };

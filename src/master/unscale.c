@@ -263,14 +263,15 @@ static void restore_fixed(const struct amp__plan *plan) {
 }
 
 /* After an overflow that no step has followed yet, sums may be infinite for what an earlier bracket found. This one decides on
- * what its own backward made, as Apex looks at what comes in alone; so that is looked at before it is added. */
+ * what its own backward made, as Apex looks at what comes in alone; so that is looked at before it is added. What an optimizer
+ * would step on is not excused by the overflow of another one. */
 static void look_before(struct amp__plan *plan, float inverse) {
     const amp__fpenv saved = amp__fpenv_enter();
     for (size_t i = 0; i < plan->n; i++) {
         uint32_t fresh = 0, stash = 0;
         if (!(plan->what[i] & ADDS) || plan->what[i] & AWAY) continue;
         (void)amp__check_span(&plan->fresh[i], inverse, 1.0f, &fresh);
-        (void)amp__check_span(&plan->stash[i], 1.0f, 1.0f, &stash);
+        if (plan->entries[i].param->overflowed) (void)amp__check_span(&plan->stash[i], 1.0f, 1.0f, &stash);
         plan->what[i] |= (uint16_t)((fresh ? NONFINITE : 0) | (stash ? STALE : 0));
     }
     amp__fpenv_leave(saved);

@@ -88,7 +88,7 @@ static void merge_delayed(const struct model *model, struct param_model *p) {
 }
 
 /* new / scale + what was set aside: into the master gradient, or in place. True: a result is not finite. tainted: an earlier
- * bracket found an overflow that no step has followed; then what was set aside and is not finite counts no second time. */
+ * bracket found an overflow that no step of its optimizer has followed; then what was set aside and is not finite counts no second time. */
 static bool unscale(struct param_model *p, float scale, bool tainted) {
     const double inverse = (double)(float)(1.0 / (double)scale);
     const bool adds = p->stash_is && (!p->mastered || p->exact_of);
@@ -113,12 +113,11 @@ static bool unscale(struct param_model *p, float scale, bool tainted) {
 static const char *unscale_all(struct model *model, const struct loss_model *loss) {
     const bool skips = model->dynamic || loss->bracket_scale != 1.0f;
     const char *first = NULL;
-    bool has_new[PARAMS] = { false }, tainted = false;
-    EACH_OPTIMIZER(loss->optimizers, k) tainted |= model->optimizers[k].skip;
+    bool has_new[PARAMS] = { false };
     EACH_OPTIMIZER(loss->optimizers, k) EACH_PARAM(model, k, p) {
         merge_delayed(model, p);
         has_new[p - model->params] = p->in_bracket && p->grad.handle;
-        if (has_new[p - model->params] && unscale(p, loss->bracket_scale, tainted) && !first) first = p->name;
+        if (has_new[p - model->params] && unscale(p, loss->bracket_scale, model->optimizers[k].skip) && !first) first = p->name;
     }
     EACH_OPTIMIZER(loss->optimizers, k) EACH_PARAM(model, k, p) {
         if (first && skips && model->fixed && has_new[p - model->params]) {

@@ -38,6 +38,18 @@ static void two_start(struct two *two, amp_level level, uint32_t num_losses) {
     ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig->context));
 }
 
+/* Both have the weight now. */
+static void two_share(struct two *two, amp_level level, uint32_t num_losses) {
+    amp_config config = config_of(level);
+    config.num_losses = num_losses;
+    two_start(two, AMP_O1, 1);
+    ck_ok(amp_shutdown(two->rig.context));
+    two->second[0] = two->rig.net.weight;
+    amp_model *models[] = { &two->rig.net.model };
+    amp_optimizer *optimizers[] = { &two->rig.net.optimizer, &two->other };
+    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &two->rig.context));
+}
+
 /* A bracket of `loss_id` over the optimizers in `which` (bit 0: first, bit 1: second). */
 static amp_action run(struct two *two, unsigned which, uint32_t loss_id, double weight, double bias) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -126,6 +138,29 @@ START_TEST(each_loss_decides_on_what_it_made) {
 }
 END_TEST
 
+/* That an overflow of one awaits its step excuses no gradient of the other, which would step on it. */
+START_TEST(an_overflow_of_one_excuses_nothing_of_the_other) {
+    struct two two;
+    two_start(&two, _i ? AMP_O2 : AMP_O1, 1);
+    ck_assert_int_eq(run(&two, 1, 0, INF, 0), AMP_SKIP);
+    add_grad(two.rig.net.bias, NAN); /* outside brackets */
+    ck_assert_int_eq(run(&two, 3, 0, 0.5, 0.5), AMP_SKIP);
+    ck_assert_int_eq(call_other(&two), 0);
+    rig_end(&two.rig);
+}
+END_TEST
+
+/* Nor does it where both have the gradient, as long as one of them would step. */
+START_TEST(an_overflow_of_one_excuses_no_shared_gradient) {
+    struct two two;
+    two_share(&two, _i ? AMP_O2 : AMP_O1, 1);
+    ck_assert_int_eq(run(&two, 1, 0, INF, 0), AMP_SKIP);
+    ck_assert_int_eq(run(&two, 3, 0, 0.5, 0), AMP_SKIP);
+    ck_assert_int_eq(call_other(&two), 0);
+    rig_end(&two.rig);
+}
+END_TEST
+
 START_TEST(brackets_of_different_losses_may_overlap) {
     struct two two;
     amp_scaled_loss a = AMP_SCALED_LOSS_INIT, b = AMP_SCALED_LOSS_INIT;
@@ -152,18 +187,6 @@ START_TEST(a_bracket_without_optimizers_only_counts) {
     rig_end(&two.rig);
 }
 END_TEST
-
-/* Both have the weight now. */
-static void two_share(struct two *two, amp_level level, uint32_t num_losses) {
-    amp_config config = config_of(level);
-    config.num_losses = num_losses;
-    two_start(two, AMP_O1, 1);
-    ck_ok(amp_shutdown(two->rig.context));
-    two->second[0] = two->rig.net.weight;
-    amp_model *models[] = { &two->rig.net.model };
-    amp_optimizer *optimizers[] = { &two->rig.net.optimizer, &two->other };
-    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &two->rig.context));
-}
 
 START_TEST(a_parameter_of_two_optimizers_is_unscaled_once) {
     struct two two;
@@ -272,6 +295,7 @@ int main(void) {
         { only_the_optimizers_of_the_bracket_skip, 1 }, { all_the_optimizers_of_the_bracket_skip, 1 },
         { each_loss_has_its_scaler, 1 }, { losses_of_different_scales_mix_unscaled, 2 },
         { an_overflow_in_either_loss_skips, 2 }, { each_loss_decides_on_what_it_made, 6 },
+        { an_overflow_of_one_excuses_nothing_of_the_other, 2 }, { an_overflow_of_one_excuses_no_shared_gradient, 2 },
         { brackets_of_different_losses_may_overlap, 1 },
         { a_bracket_without_optimizers_only_counts, 1 }, { a_parameter_of_two_optimizers_is_unscaled_once, 2 },
         { brackets_that_overlap_share_no_parameter, 2 }, { delayed_for_one_is_scaled_for_both, 2 },
