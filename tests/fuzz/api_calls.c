@@ -61,6 +61,19 @@ static bool all_finite(const void *data, amp_dtype dtype, uint64_t size) {
     return true;
 }
 
+/* Was it not finite when the bracket began, after an overflow that no step has followed? A bracket decides on what its own
+ * backward made: what all its optimizers will skip in any case is no reason. */
+static bool is_excused(const struct world *world, const struct bracket *bracket, size_t param) {
+    for (unsigned k = 0; k < OPTIMIZERS; k++)
+        if (bracket->optimizers & 1u << k && optimizer_holds(world, k, world_param(world, param)) && !world->overflowed[k]) return false;
+    for (size_t j = 0; j < NET_SIZE; j++) {
+        double value;
+        memcpy(&value, &bracket->before.params[param].grads[j], sizeof value);
+        if (bracket->before.params[param].grads[j] == SNAPSHOT_NAN || isinf(value)) return true;
+    }
+    return bracket->over_delayed; /* what it began with was then something else */
+}
+
 /* The gradients that backward made in a bracket which said STEP. */
 static void check_finite(struct world *world, const struct bracket *bracket) {
     for (unsigned k = 0; k < OPTIMIZERS; k++) {
@@ -72,7 +85,8 @@ static void check_finite(struct world *world, const struct bracket *bracket) {
         for (size_t i = 0; i < count && i < 8; i++)
             for (size_t net = 0; net < NETS; net++)
                 for (size_t j = 0; j < 3 && bracket->fresh[net]; j++)
-                    if (world->nets[net].trained[j] == masters[i].param && masters[i].grad)
+                    if (world->nets[net].trained[j] == masters[i].param && masters[i].grad &&
+                        !is_excused(world, bracket, net * NET_PARAMS + j))
                         need(all_finite(masters[i].grad, masters[i].is_master ? AMP_FLOAT32 : masters[i].dtype, masters[i].size) ||
                                  fake_dtype(((struct fake_tensor *)masters[i].param)->grad) != masters[i].dtype,
                              "STEP with a gradient of %s that is not finite", masters[i].name);
@@ -101,11 +115,19 @@ static void check_decision(struct world *world, struct bracket *bracket) {
     if (!skip && skips(config) && bracket->whole) check_finite(world, bracket);
 }
 
+/* Whose next step will be skipped; more of them where checks were delayed, and a decision is theirs too. */
+static void note_overflow(struct world *world, const struct bracket *bracket, bool decided) {
+    for (unsigned k = 0; k < OPTIMIZERS; k++)
+        if (bracket->optimizers & 1u << k || (world->checks_delayed && world->optimizers[k]->amp == bracket->context))
+            world->overflowed[k] |= !decided || bracket->scaled.action == AMP_SKIP;
+}
+
 void bracket_closed(struct world *world, struct bracket *bracket, amp_status status, bool cancelled) {
     static const char *const names[] = { "amp_scale_loss_end", "amp_scale_loss_cancel" };
     const bool decided = !cancelled && (status == AMP_OK || status == AMP_ERR_TOO_MANY_SKIPS);
     if (decided) check_decision(world, bracket);
-    else if (bracket->whole && (status == AMP_OK || !cancelled))
+    note_overflow(world, bracket, decided);
+    if (!decided && bracket->whole && (status == AMP_OK || !cancelled))
         snapshot_same_grads(&bracket->before, world, bracket->optimizers, names[cancelled]);
     if (bracket->loss) fake_release(bracket->loss);
     const amp_scaled_loss scaled = bracket->scaled;

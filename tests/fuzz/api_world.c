@@ -64,7 +64,7 @@ struct fake_tensor *world_param(const struct world *world, size_t i) {
 static uint64_t bits(double value) {
     uint64_t result;
     memcpy(&result, &value, sizeof result);
-    return isnan(value) ? 1 : result; /* reading a float may quieten a NaN */
+    return isnan(value) ? SNAPSHOT_NAN : result; /* reading a float may quieten a NaN */
 }
 
 void snapshot_take(const struct world *world, struct snapshot *out) {

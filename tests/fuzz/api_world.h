@@ -31,6 +31,7 @@ struct snapshot {
         uint64_t values[NET_SIZE], grads[NET_SIZE];
     } params[ALL_PARAMS];
 };
+enum { SNAPSHOT_NAN = 1 }; /* stands for each of them */
 
 struct bracket {
     amp_scaled_loss scaled;
@@ -82,6 +83,8 @@ struct world {
     size_t state_size;
     uint64_t first_values[ALL_PARAMS][NET_SIZE];
     bool changed[ALL_PARAMS]; /* a step, a load, the host or a type without a master changed the values */
+    bool overflowed[OPTIMIZERS]; /* a bracket of it said SKIP or failed, and no step that is known of has followed */
+    bool checks_delayed;         /* of any bracket, at any time */
     bool refused_end;         /* a shutdown failed: what it left behind is the host's */
 };
 

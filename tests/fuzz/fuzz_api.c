@@ -92,6 +92,8 @@ static void call_initialize(struct world *world) {
     need(!twice || twice == 3 || (twice == 1 && !(which & 7)), "a model was taken twice, or an optimizer that is none");
     world->contexts[slot] = context;
     world->configs[slot] = config;
+    for (unsigned k = 0; k < OPTIMIZERS; k++)
+        if (which & 8u << k) world->overflowed[k] = false;
     note_rounding(world, &config, which & 7, which >> 3 & 7);
 }
 
@@ -136,6 +138,7 @@ static void call_begin(struct world *world) {
     }
     need(!was_open, "an open amp_scaled_loss was opened again");
     brackets_touched(world);
+    world->checks_delayed |= (flags & AMP_DELAY_OVERFLOW_CHECK) != 0;
     *bracket = (struct bracket){ .scaled = *scaled, .open = true, .delay = flags != 0, .whole = true,
                                  .context = context ? context : optimizers[0]->amp, .loss_id = loss_id,
                                  .optimizers = which & 7, .loss = loss, .before = before,
@@ -217,6 +220,7 @@ static void call_step_end(struct world *world) {
     const amp_status status = checked(amp_step_end(world->optimizers[k]), "amp_step_end");
     need(running || status != AMP_OK, "amp_step_end without begin passed");
     world->n_scopes -= running;
+    world->overflowed[k] &= status != AMP_OK;
     host_changed(world);
     brackets_touched(world);
 }
