@@ -113,7 +113,6 @@ CUDA_BOTH void cuda_finish_group(const struct cuda_finish *f, uint64_t group) {
     const uint64_t in_row = (f->cols + CUDA_GROUP - 1) / CUDA_GROUP, line = group / in_row;
     const uint64_t item = line / f->rows, row = line % f->rows, col = group % in_row * CUDA_GROUP, left = f->cols - col;
     const struct cuda_place at = { col, col + CUDA_GROUP / 2, left < CUDA_GROUP ? (uint32_t)left : CUDA_GROUP };
-    unsigned char *const masks = cuda_side_row(&f->mask, item, row), *mask = masks ? masks + col / 8 : 0;
     struct cuda_tensor t;
     float x[CUDA_GROUP] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f }, y[CUDA_GROUP];
     t.shape = f->shape;
@@ -131,10 +130,11 @@ CUDA_BOTH void cuda_finish_group(const struct cuda_finish *f, uint64_t group) {
         for (int i = 0; i < CUDA_GROUP; i++) x[i] = x[i] + y[i];
     }
     if (f->backward) {
-        cuda_finish_backward(x, f, &t, &at, mask ? *mask : 0u);
+        cuda_finish_backward(x, f, &t, &at, f->mask.data ? cuda_side_row(&f->mask, item, row)[col / 8] : 0u);
     } else {
         const uint32_t bits = cuda_finish_forward(x, f, &t, &at);
-        if (mask) *mask = (unsigned char)(at.count < CUDA_GROUP ? bits & ((1u << at.count) - 1) : bits);
+        if (f->mask.data)
+            cuda_side_row(&f->mask, item, row)[col / 8] = (unsigned char)(at.count < CUDA_GROUP ? bits & ((1u << at.count) - 1) : bits);
     }
     (void)cuda_store_f32(x, &t, CUDA_D, &at);
 }
