@@ -140,17 +140,17 @@ void fake_flush(void) {
     clear(&waiting);
 }
 
+void fake_at_once(fake_work_fn *run, const void *arguments) {
+    struct arena *arena = &arenas[amp_fake_cuda.current];
+    enter(arena);
+    run(arguments);
+    leave(arena);
+}
+
 void fake_work(fake_work_fn *run, const void *arguments, size_t bytes) {
-    if (recording) {
-        add(&graph, run, arguments, bytes);
-    } else if (amp_fake_cuda.lazy) {
-        add(&waiting, run, arguments, bytes);
-    } else {
-        struct arena *arena = &arenas[amp_fake_cuda.current];
-        enter(arena);
-        run(arguments);
-        leave(arena);
-    }
+    if (recording) add(&graph, run, arguments, bytes);
+    else if (amp_fake_cuda.lazy) add(&waiting, run, arguments, bytes);
+    else fake_at_once(run, arguments);
 }
 
 /* ---- for tests ---- */

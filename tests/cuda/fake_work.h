@@ -16,6 +16,8 @@ typedef void fake_work_fn(const void *arguments);
 
 /* Copies the arguments. */
 void fake_work(fake_work_fn *run, const void *arguments, size_t bytes);
+/* On libamp's own stream, which nobody captures. */
+void fake_at_once(fake_work_fn *run, const void *arguments);
 /* What waits is done. */
 void fake_flush(void);
 

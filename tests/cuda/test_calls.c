@@ -213,6 +213,34 @@ START_TEST(test_optimizers) {
 }
 END_TEST
 
+/* ---- a graph ---- */
+
+/* A list's first call of a kind may be a captured one. What it left in the list's memory is there for calls that come before
+ * the graph is launched for the first time. */
+START_TEST(test_between_capture_and_replay) {
+    enum { SIZE = 3 };
+    amp_device_list *list = open_list();
+    float *numbers = device_alloc(64 * sizeof *numbers), *in_graph = numbers + 32, *before = numbers + 33;
+    const amp_span x = { numbers, SIZE, AMP_FLOAT32, 0 };
+    for (int i = 0; i < SIZE; i++) numbers[i] = (float)i;
+    *in_graph = *before = -1.0f;
+    device_capture_begin();
+    OK(amp_device_check(list, device.stream, &x, 1, NULL, NULL, in_graph, NULL, NULL));
+    device_capture_end();
+    OK(amp_device_check(list, device.stream, &x, 1, NULL, NULL, before, NULL, NULL));
+    device_wait();
+    ck_assert_double_eq_tol((double)*before, sqrt(5.0), 1e-6);
+    ck_assert(*in_graph == -1.0f);
+    for (int i = 0; i < 2; i++) {
+        numbers[2] = (float)(2 + i);
+        device_replay();
+        device_wait();
+        ck_assert_double_eq_tol((double)*in_graph, i ? sqrt(10.0) : sqrt(5.0), 1e-6);
+    }
+    amp_device_list_close(list);
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 #define REFUSES(wanted, word, call)                                                                                    \
@@ -260,6 +288,7 @@ Suite *suite_calls(void) {
     tcase_add_test(tests, test_elementwise);
     tcase_add_test(tests, test_norms);
     tcase_add_loop_test(tests, test_optimizers, AMP_OPTIM_SGD, AMP_OPTIM_LARC + 1);
+    tcase_add_test(tests, test_between_capture_and_replay);
     tcase_add_test(tests, test_refusals);
     suite_add_tcase(suite, tests);
     return suite;

@@ -138,7 +138,7 @@ amp_status cuda_use_scratch(const struct cuda_run *run, size_t bytes, unsigned c
     TRY(cuda_explain(cuda_room_fit(&run->list->memory, room, bytes, false, run->capturing, run->stream, &fresh)));
     *scratch = room->memory;
     if (!fresh) return AMP_OK;
-    const cudaError_t error = cudaMemsetAsync(room->memory, 0, CUDA_TICKET_BYTES, run->stream);
+    const cudaError_t error = cuda_room_zero(&run->list->memory, room, CUDA_TICKET_BYTES, run->capturing, run->stream);
     if (error != cudaSuccess) cuda_room_close(room);
     return cuda_explain(error);
 }

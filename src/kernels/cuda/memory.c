@@ -80,6 +80,11 @@ static cudaError_t write_aside(struct cuda_memory *m, struct cuda_room *room, co
     return cudaStreamSynchronize(m->own);
 }
 
+cudaError_t cuda_room_zero(struct cuda_memory *m, struct cuda_room *room, size_t bytes, bool capturing, cudaStream_t stream) {
+    CUDA_TRY(cudaMemsetAsync(room->memory, 0, bytes, capturing ? m->own : stream));
+    return capturing ? cudaStreamSynchronize(m->own) : cudaSuccess;
+}
+
 /* A stage that no copy reads any more: the one before, if its copy is over, else another one. Only where all of them are under
  * way is the oldest waited for. */
 static cudaError_t find_stage(struct cuda_memory *m, struct cuda_stage **out) {

@@ -51,5 +51,7 @@ void cuda_room_close(struct cuda_room *room);
 /* Copies `bytes` of the host's into the room, which has them; they may change afterwards. */
 cudaError_t cuda_room_write(struct cuda_memory *m, struct cuda_room *room, const void *from, size_t bytes, bool capturing,
                             cudaStream_t stream);
+/* Its first `bytes` become 0. Like a write, at once while a stream is being captured: calls may come before the graph's launch. */
+cudaError_t cuda_room_zero(struct cuda_memory *m, struct cuda_room *room, size_t bytes, bool capturing, cudaStream_t stream);
 
 #endif
