@@ -113,7 +113,8 @@ void report_table(FILE *out, const struct run_result *results, size_t n) {
     }
     fprintf(out, "Means of %zu seed%s", report_group(results, n), report_group(results, n) == 1 ? "" : "s");
     fprintf(out, results->device == MT_CPU ? "." : " on %s.", mt_device_name(results->device));
-    if (skipped) fprintf(out, " Skipped: the gradients overflowed, the loss scale was halved, no step was taken.");
+    if (skipped) fprintf(out, " Skipped: the gradients overflowed, the loss scale was halved, no step was taken.\n"
+                              "Samples each s and speed count those of skipped steps too, whose forward and backward were run.");
     fprintf(out, "\n");
     for (size_t i = 0; i < n && plain.n > 0; i += group) {
         const struct summary s = summarize(results + i, group = report_group(results + i, n - i));

@@ -25,6 +25,7 @@ struct trainer {
     struct adapter adapter;
     amp_fused fused; /* of libamp's optimizer, where it steps */
     amp_optim rule;
+    double samples; /* so far, those of skipped steps included */
 };
 
 static double now(void) {
@@ -149,14 +150,15 @@ static int train_epoch(struct trainer *t, int number) {
     t->optimizer->lr = (float)(t->setup->lr * 0.5 * (1.0 + cos(PI * number / t->setup->epochs)));
     if (t->setup->optimizer == RUN_SGD) t->optimizer->lr /= (float)t->setup->loss_multiplier;
     digits_epoch_start(&epoch, t->data, t->setup->batch, t->setup->seed * 1000 + (uint64_t)number);
-    while (!is_done(t) && (more = digits_epoch_next(&epoch, &images, &labels)) == 1)
+    while (!is_done(t) && (more = digits_epoch_next(&epoch, &images, &labels)) == 1) {
+        t->samples += images->shape[0];
         if (move_batch(t, &images, &labels) != 0 || train_step(t, images, labels) != 0) return -1;
+    }
     return more < 0 ? fail(t, "batch", mt_error()) : 0;
 }
 
 static int train(struct trainer *t) {
     struct run_result *result = t->result;
-    const double samples = t->setup->steps ? (double)t->setup->steps * t->setup->batch : (double)DIGITS_TRAIN * t->setup->epochs;
     int first = 0;
     if (mt_device_wait(t->setup->device) != 0) return fail(t, "training", mt_error());
     const double begin = now();
@@ -168,7 +170,7 @@ static int train(struct trainer *t) {
     }
     if (read_curves(t, first) != 0) return -1;
     result->seconds = now() - begin;
-    result->samples_per_second = samples / result->seconds;
+    result->samples_per_second = t->samples / result->seconds;
     result->grad_bytes = mt_mem_peak(MT_MEM_GRADIENT);
     result->activation_peak_bytes = mt_mem_peak(MT_MEM_ACTIVATION);
     return 0;

@@ -48,7 +48,7 @@ struct run_result {
     double loss_scale;    /* at the end; 1 without libamp */
     /* What the host's allocator held: after initialize, by initialize, and at most while training. */
     size_t param_bytes, master_bytes, grad_bytes, activation_peak_bytes;
-    double seconds, samples_per_second; /* of the training alone */
+    double seconds, samples_per_second; /* of the training alone; those of skipped steps count: their work was done */
     float *losses, *scales; /* at each step; scales: the one that the step was taken with */
     float *weights;         /* all parameters and statistics after shutdown, in FP32 */
     size_t n_weights;

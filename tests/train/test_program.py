@@ -142,7 +142,8 @@ def skips(folder):
     result = results_of(folder)[0]
     expect(result["skipped"] == 5 and result["loss_scale"] == 2 ** 25, result)
     expect(err.count("gradient overflow") == 1, err)
-    expect("Skipped" in out, out)
+    expect("Skipped" in out and "speed count those of skipped steps" in out, out)
+    expect(round(result["samples_per_second"] * result["seconds"]) == 1197, result)  # those of an epoch
 
 
 @test
