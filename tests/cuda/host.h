@@ -6,6 +6,11 @@
 #ifndef AMP_TESTS_CUDA_HOST_H
 #define AMP_TESTS_CUDA_HOST_H
 
+/* Built with Jansson? Without it there are no state files. */
+#ifndef TEST_STATES
+#error "-DTEST_STATES=0 or 1"
+#endif
+
 #include "amp.h"
 #include "device.h"
 

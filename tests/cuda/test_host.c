@@ -287,8 +287,7 @@ START_TEST(test_checkpoints) {
     struct run run = start(kind), other = start(kind);
     for (int i = 0; i < 9; i++) iterate(run.host, kind, i);
     host_clear(run.host);
-    if (amp_state_save_memory(run.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size) == AMP_ERR_UNSUPPORTED) return;
-    ck_assert_msg(size > 0, "%s", amp_last_error());
+    ck_assert_msg(amp_state_save_memory(run.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size) == AMP_OK, "%s", amp_last_error());
     ck_assert_msg(amp_state_load_memory(other.context, state, size) == AMP_OK, "%s", amp_last_error());
     ck_assert_int_eq(amp_state_save_memory(other.context, AMP_STATE_SAFETENSORS, again, sizeof again, &size_again), AMP_OK);
     ck_assert_uint_eq(size, size_again);
@@ -312,7 +311,7 @@ Suite *suite_host(void) {
     tcase_add_loop_test(tcase, test_graph_refused, 0, 2);
     tcase_add_loop_test(tcase, test_waits, 0, 5);
     tcase_add_loop_test(tcase, test_clipping, 0, 5);
-    tcase_add_loop_test(tcase, test_checkpoints, 0, 5);
+    tcase_add_loop_test(tcase, test_checkpoints, 0, TEST_STATES * 5);
     suite_add_tcase(suite, tcase);
     return suite;
 }
