@@ -8,6 +8,7 @@
 
 struct fake {
     int devices, current;         /* how many there are; the caller's */
+    int switches;                 /* calls of cudaSetDevice, each of which makes a primary context current */
     int calls, launches, uploads; /* so far; launches: of kernels */
     int blocks, streams;          /* allocated and not freed; and events */
     int waits;                    /* for a stream or for the device */

@@ -63,7 +63,12 @@ START_TEST(test_costs) {
     ck_assert_int_eq(fake->waits, 0);
     ck_assert_int_eq(fake->on_null_stream, 0);
     ck_assert_int_eq(fake->current, 1); /* the caller's device */
+    fake->current = 0, fake->switches = 0; /* there already: a context that the host made on it stays current */
+    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_assert_int_eq(fake->switches, 0);
+    fake->current = 1;
     amp_device_list_close(list);
+    ck_assert_int_eq(fake->switches, 2);
     ck_assert_int_eq(fake->blocks, blocks);
     ck_assert_int_eq(fake->streams, streams);
     ck_assert_int_eq(fake->current, 1);
@@ -138,6 +143,26 @@ START_TEST(test_every_failure) {
 }
 END_TEST
 
+/* Built for other GPUs, or with a toolkit that is newer than the driver: what to do is said. */
+START_TEST(test_no_code) {
+    static const struct {
+        int error;
+        const char *words;
+    } errors[] = { { 209, "no code for this GPU" }, { 98, "no code for this GPU" }, { 222, "newer driver" },
+                   { 221, "newer driver" }, { 223, "newer driver" } };
+    struct fake *fake = reset();
+    amp_device_list *list = start();
+    ck_assert_int_eq(scale(list), AMP_OK);
+    fake->calls = 0, fake->fail_at = 1, fake->fail_with = errors[_i].error;
+    ck_assert_int_eq(scale(list), AMP_ERR_NO_DEVICE);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), errors[_i].words));
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "gpu_archs"));
+    fake->fail_at = 0;
+    ck_assert_int_eq(scale(list), AMP_OK);
+    amp_device_list_close(list);
+}
+END_TEST
+
 START_TEST(test_open_fails) {
     struct fake *fake = reset();
     const int blocks = fake->blocks, streams = fake->streams;
@@ -163,6 +188,7 @@ Suite *suite_faults(void) {
     tcase_add_test(tests, test_costs);
     tcase_add_loop_test(tests, test_capture, 0, 2);
     tcase_add_loop_test(tests, test_every_failure, 0, 4);
+    tcase_add_loop_test(tests, test_no_code, 0, 5);
     tcase_add_test(tests, test_open_fails);
     suite_add_tcase(suite, tests);
     return suite;

@@ -333,7 +333,7 @@ static amp_status on_device(const struct amp__device_product *call, struct words
     struct product p = { .g = call->args, .e = call->epilogue, .list = call->list, .stream = call->args->stream };
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     p.device = p.list ? p.list->device : call->args->device.id;
-    TRY(cuda_explain(cudaSetDevice(p.device)));
+    TRY(cuda_explain(cuda_make_current(p.device)));
     if (text) return explain(&p, text);
     TRY(cuda_explain(cudaStreamIsCapturing(p.stream, &capture)));
     p.capturing = capture == cudaStreamCaptureStatusActive;

@@ -139,7 +139,7 @@ static amp_status run_scaler(const struct amp__memory_call *call) {
 /* Of a device that is lost too: CUDA refuses all else, but what is freed is off its books. */
 static amp_status free_there(const struct block *block, const struct amp__memory_call *call) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    (void)cudaSetDevice(block->device);
+    (void)cuda_make_current(block->device);
     (void)cudaStreamIsCapturing(call->stream, &capture);
     return cuda_explain(block->pools && capture == cudaStreamCaptureStatusNone ? cudaFreeAsync(call->dst, call->stream)
                                                                                : cudaFree(call->dst));
@@ -154,7 +154,7 @@ static amp_status end_letter(const struct amp__memory_call *call) {
 
 static amp_status run_here(struct block *block, struct amp__memory_call *call) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    CUDA_TRY(cudaSetDevice(block->device));
+    CUDA_TRY(cuda_make_current(block->device));
     if (call->kind == AMP__MEMORY_ALLOC || call->kind == AMP__MEMORY_CAPTURING)
         CUDA_TRY(cudaStreamIsCapturing(call->stream, &capture));
     const bool capturing = capture != cudaStreamCaptureStatusNone;
@@ -181,15 +181,13 @@ amp_status cuda_block_run(void *memory, struct amp__memory_call *call) {
 }
 
 amp_status cuda_block_open(int32_t id, void **memory) {
-    int before = 0, pools = 0;
+    int pools = 0;
     TRY(cuda_check_device(id));
-    CUDA_TRY(cudaGetDevice(&before));
     struct block *block = calloc(1, sizeof *block);
     if (!block) return cuda_explain(cudaErrorMemoryAllocation);
     block->device = id;
     cudaError_t error = cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, id);
     block->pools = pools != 0;
-    (void)cudaSetDevice(before);
     if (error == cudaSuccess) *memory = block;
     else free(block);
     return cuda_explain(error);
@@ -199,7 +197,7 @@ void cuda_block_close(void *memory) {
     struct block *block = memory;
     struct cuda_visit visit;
     (void)cuda_visit_begin(&visit);
-    (void)cudaSetDevice(block->device);
+    (void)cuda_make_current(block->device);
     for (int i = 0; i < 2; i++) letter_close(&block->stages[i]);
     cuda_visit_end(&visit);
     free(block);

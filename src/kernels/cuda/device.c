@@ -30,6 +30,12 @@ amp_status cuda_explain(cudaError_t error) {
         return amp->fail(AMP_ERR_NO_DEVICE, "libamp_cuda.so has no code for this GPU: build it with the GPU's compute "
                                             "capability in Meson's option gpu_archs");
     }
+    if (error == cudaErrorUnsupportedPtxVersion || error == cudaErrorJitCompilerNotFound ||
+        error == cudaErrorJitCompilationDisabled) {
+        return amp->fail(AMP_ERR_NO_DEVICE, "libamp_cuda.so has only PTX for this GPU, which the driver does not compile: build it "
+                                            "with the GPU's compute capability in Meson's option gpu_archs, or install a newer "
+                                            "driver");
+    }
     snprintf(text, sizeof text,
              "CUDA: %s (%s). It may come from earlier work on this device: compute-sanitizer, or CUDA_LAUNCH_BLOCKING=1, shows "
              "which",
@@ -67,6 +73,12 @@ amp_status cuda_where(const void *address, amp_device *device) {
     return AMP_OK;
 }
 
+cudaError_t cuda_make_current(int device) {
+    int now = -1;
+    const cudaError_t error = cudaGetDevice(&now);
+    return error == cudaSuccess && now == device ? cudaSuccess : cudaSetDevice(device);
+}
+
 amp_status cuda_visit_begin(struct cuda_visit *visit) {
     const cudaError_t error = cudaGetDevice(&visit->device);
     visit->known = error == cudaSuccess;
@@ -77,12 +89,12 @@ amp_status cuda_visit_begin(struct cuda_visit *visit) {
 
 void cuda_visit_end(struct cuda_visit *visit) {
     if (visit->relaxed) (void)cudaThreadExchangeStreamCaptureMode(&visit->mode);
-    if (visit->known) (void)cudaSetDevice(visit->device);
+    if (visit->known) (void)cuda_make_current(visit->device);
 }
 
 static amp_status open_list(struct cuda_list *list, int device) {
     TRY(cuda_check_device(device));
-    TRY(cuda_explain(cudaSetDevice(device)));
+    TRY(cuda_explain(cuda_make_current(device)));
     list->device = device;
     return cuda_explain(cuda_memory_open(&list->memory, device));
 }
@@ -103,7 +115,7 @@ void cuda_list_close(void *given) {
     struct cuda_list *list = given;
     struct cuda_visit visit;
     (void)cuda_visit_begin(&visit);
-    (void)cudaSetDevice(list->device);
+    (void)cuda_make_current(list->device);
     for (int i = 0; i < CUDA_PLANS; i++) {
         cuda_plan_free(&list->plans[i]);
         cuda_room_close(&list->tables[i]);
@@ -198,7 +210,7 @@ static amp_status run_empty(const struct cuda_run *run, const struct amp__list_c
 static amp_status run_here(struct cuda_list *list, const struct amp__list_call *call) {
     struct cuda_run run = { list, call->stream, false };
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    TRY(cuda_explain(cudaSetDevice(list->device)));
+    TRY(cuda_explain(cuda_make_current(list->device)));
     TRY(cuda_explain(cudaStreamIsCapturing(run.stream, &capture)));
     run.capturing = capture == cudaStreamCaptureStatusActive;
     if (call->n == 0) return run_empty(&run, call);

@@ -42,6 +42,10 @@ struct cuda_visit {
 amp_status cuda_visit_begin(struct cuda_visit *visit);
 void cuda_visit_end(struct cuda_visit *visit); /* also where begin failed */
 
+/* Not set again where it is current: cudaSetDevice makes the primary context current, and a host may have another on the device,
+ * made by the driver's functions, that its streams are of. */
+cudaError_t cuda_make_current(int device);
+
 /* Is there such a device? */
 amp_status cuda_check_device(int device);
 
