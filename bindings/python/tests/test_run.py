@@ -2,6 +2,7 @@
 """`python -m libamp.run`: a script sees what it would see alone, and `import apex` besides, in all of its processes."""
 
 import hashlib
+import importlib.util
 import os
 import site
 import subprocess
@@ -210,6 +211,8 @@ def test_process_groups_that_a_script_leaves_behind_are_destroyed(tmp_path, way)
     script = write(tmp_path / "group.py", GROUP)
     cases = [(["gloo"], "done\ndestroyed\n"), (["gloo", "again"], "done\n"), (["fake"], "done\n")]
     cases = cases[:1] if way == "parallel" else cases
+    if importlib.util.find_spec("torch.testing._internal.distributed.fake_pg") is None:  # torch 2.0
+        cases = [case for case in cases if case[0] != ["fake"]]
     for i, (arguments, printed) in enumerate(cases):
         before = "import torch.testing._internal.distributed.fake_pg\n" if arguments == ["fake"] else ""
         script.write_text(before + textwrap.dedent(GROUP))

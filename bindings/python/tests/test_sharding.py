@@ -12,6 +12,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 fsdp = pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP")
+on_cpu = pytest.mark.skipif(torch.__version__.startswith("2.0"), reason="torch 2.0 has FSDP on CUDA alone")
 WAYS = ["fsdp after", "fsdp before", "flat parameters"] + ["fully_shard"] * hasattr(fsdp, "fully_shard")
 CPU = torch.device("cpu")
 
@@ -85,6 +86,7 @@ def _shard(rank, world, way, level):
     return told, torch.equal(out, _outputs(whole))
 
 
+@on_cpu
 @pytest.mark.parametrize(("way", "level"), [*((way, "O1") for way in WAYS), (WAYS[0], "O4"), (WAYS[-1], "O0")])
 def test_ranks_of_a_sharded_model_skip_together(way, level):
     """With the weights of DistributedDataParallel: halves of powers of two and sums of two numbers are exact."""
@@ -113,6 +115,7 @@ def _by_hand(rank, world, way):
     return told
 
 
+@on_cpu
 @pytest.mark.parametrize("way", WAYS[-1:] + WAYS[:1])
 def test_halves_by_hand_skip_together(way):
     assert on_ranks(_by_hand, way) == [[(True, 2.0**15), (True, 2.0**14), (False, 2.0**14)]] * 2
@@ -159,6 +162,7 @@ def _raises_on_one(rank, world):
     return told
 
 
+@on_cpu
 def test_a_rank_whose_block_raises_tells_a_named_group_alone():
     """Backward of a sharded model talks between ranks itself: an error in it is the end, and must be seen."""
     assert on_ranks(_raises_on_one) == [(False, 2.0**16)] * 2
@@ -210,6 +214,7 @@ REFUSED = {
 }
 
 
+@on_cpu
 def test_what_cannot_be_sharded_is_refused_in_words():
     cases = [case for case in REFUSED if "fully_shard" in WAYS or "fully_shard" not in case[0]]
     for messages in on_ranks(_refused, cases):
