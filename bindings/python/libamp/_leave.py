@@ -46,9 +46,10 @@ def leave() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return
+    wait = _wait_for_threads if os.path.isdir(_TASKS) else lambda: None
+    wait()  # torch 2.0 destroys with the lock held, and would wait for ever for a thread that asks for it
     _destroy_groups(distributed)
-    if os.path.isdir(_TASKS):
-        _wait_for_threads()
+    wait()
 
 
 def at_exit() -> None:

@@ -121,7 +121,7 @@ def test_processes_that_the_script_starts_have_it_too(tmp_path):
 
 
 RANK = """
-    import argparse, torch
+    import argparse, time, torch
     from apex.parallel import Reducer
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", "--local-rank", type=int, default=0)
@@ -130,6 +130,7 @@ RANK = """
     value = torch.tensor([float(torch.distributed.get_rank())])
     Reducer([value]).reduce()
     print(f"mean {value.item()}\\n", end="", flush=True)
+    time.sleep(0.05)  # torch 2.0 waits for ever where a thread still gives up tensors
     torch.distributed.destroy_process_group()
 """
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
