@@ -180,8 +180,8 @@ amp_status amp__param_check(const struct amp__param *param, const struct amp__el
 amp_status amp__master_reconcile(struct amp__param *param, bool always);
 /* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
 amp_status amp__master_swap_in(struct amp__param *param);
-/* Back where no step has run, and nothing is written over. An emulated parameter may not have been lent yet on its device, so that its master is not taken
- * from there. */
+/* Back where no step has run, and nothing is written over. An emulated parameter may not have been lent yet on its device, so
+ * that its master is not taken from there. */
 void amp__master_swap_undo(struct amp__param *param);
 /* Finishes what the host refused at the end of an earlier step; everything that looks at the parameter starts with it. */
 amp_status amp__master_settle_now(struct amp__param *param);
