@@ -36,6 +36,8 @@ def _is_running(task: str) -> bool:
 def _wait_for_threads(limit: float = 0.5) -> None:
     """Until the process's other threads all wait for something, Python's lock not among it: that is free meanwhile."""
     own, end, quiet = str(threading.get_native_id()), time.monotonic() + limit, 0
+    if not os.path.isdir(_TASKS):
+        return
     while quiet < 2 and time.monotonic() < end:
         time.sleep(0.002)
         quiet = 0 if any(task != own and _is_running(task) for task in os.listdir(_TASKS)) else quiet + 1
@@ -46,10 +48,9 @@ def leave() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return
-    wait = _wait_for_threads if os.path.isdir(_TASKS) else lambda: None
-    wait()  # torch 2.0 destroys with the lock held, and would wait for ever for a thread that asks for it
+    _wait_for_threads()  # torch 2.0 destroys with the lock held, and would wait for ever for a thread that asks for it
     _destroy_groups(distributed)
-    wait()
+    _wait_for_threads()
 
 
 def at_exit() -> None:

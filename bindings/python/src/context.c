@@ -233,6 +233,16 @@ static PyObject *context_enter(PyObject *self, PyObject *unused)
     return amp_py_enter(amp_py_live(self)) ? NULL : Py_NewRef(Py_None);
 }
 
+static PyObject *context_enter_forward(PyObject *self, PyObject *unused)
+{
+    amp_py_Context *context = amp_py_live(self);
+    (void)unused;
+    if (context == NULL) {
+        return NULL;
+    }
+    return amp_py_enter(amp_py_is_disabled() ? NULL : context) ? NULL : Py_NewRef(Py_None);
+}
+
 static PyObject *context_leave(PyObject *self, PyObject *unused)
 {
     (void)self, (void)unused;
@@ -262,6 +272,8 @@ static PyObject *context_alive(PyObject *self, void *unused)
 static PyMethodDef methods[] = {
     { "handle", context_handle, METH_NOARGS, "handle()\n--\n\nThe address of the amp_context." },
     { "enter", context_enter, METH_NOARGS, "enter()\n--\n\nThis context's policy holds on this thread from here on." },
+    { "enter_forward", context_enter_forward, METH_NOARGS,
+      "enter_forward()\n--\n\nenter() for a model's forward: where nobody's policy holds, nobody's holds in it, too." },
     { "leave", context_leave, METH_NOARGS, "leave()\n--\n\nLeave the scope that was entered last on this thread." },
     { "begin", amp_py_Context_begin, METH_VARARGS, "begin(optimizers, loss_id, delay_unscale, delay_overflow_check)" },
     { "set_ranks", amp_py_Context_set_ranks, METH_VARARGS,

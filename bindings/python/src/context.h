@@ -103,6 +103,8 @@ PyObject *amp_py_Context_add_params(PyObject *self, PyObject *args);
 /* scopes.c: enters or leaves a scope on this thread. */
 int amp_py_enter(amp_py_Context *context);
 int amp_py_leave(void);
+/* Was nobody's scope entered last on this thread? */
+bool amp_py_is_disabled(void);
 int amp_py_add_scopes(PyObject *module);
 
 /* Methods, in PyMethodDef's order; bracket.c */

@@ -42,6 +42,11 @@ static const char *const spoken[][2] = {
     { "patch_ops", "patch_torch_functions" },
     { "allow it by registering it as AMP_FP32 before initialize",
       "allow it by amp.register_float_function(module, name) before amp.initialize" },
+    { "moments[0] is NULL, and the rule keeps", "a list is missing in state: the rule keeps" },
+    { "moments[1] is NULL, and the rule keeps", "a list is missing in state: the rule keeps" },
+    { "moments[2] is NULL, and the rule keeps", "a list is missing in state: the rule keeps" },
+    { "amp_optim_list: ", "optimizer_step: " },
+    { "may only be FLOAT32 or UNCHANGED", "may only be torch.float32 or False" },
     { "min_scale", "min_loss_scale" },
     { "max_scale", "max_loss_scale" },
 };

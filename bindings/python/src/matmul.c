@@ -141,6 +141,56 @@ static int describe_rest(product *call)
     return 0;
 }
 
+/* Where an operand's elements lie, in bytes: from `first` to `end`, in runs of `run` bytes, each `step` bytes after the one
+ * before; step 0: said by first and end alone. */
+struct extent {
+    uintptr_t first, end, run, step;
+};
+
+static struct extent extent_of(const amp_py_view *view)
+{
+    const uintptr_t bytes = view->span.dtype == AMP_FLOAT32 ? 4 : 2, first = (uintptr_t)view->span.data;
+    int64_t last = 0;
+    for (int i = 0; i < view->dims; i++) {
+        last += (view->shape[i] - 1) * view->strides[i];
+    }
+    struct extent extent = { first, first + ((uintptr_t)last + 1) * bytes, 0, 0 };
+    if (view->dims == 2) {
+        const int along = view->strides[1] == 1 ? 1 : 0;
+        extent.run = (uintptr_t)view->shape[along] * bytes;
+        extent.step = (uintptr_t)view->strides[1 - along] * bytes;
+    }
+    return extent;
+}
+
+/* Parts of one matrix, side by side, do not overlap. */
+static bool overlap(struct extent a, struct extent b)
+{
+    if (a.first >= b.end || b.first >= a.end) {
+        return false;
+    }
+    if (a.step == 0 || a.step != b.step) {
+        return true;
+    }
+    const uintptr_t behind = a.first <= b.first ? (b.first - a.first) % a.step : (a.step - (a.first - b.first) % a.step) % a.step;
+    return behind < a.run || behind + b.run > a.step;
+}
+
+/* d is written while a, b and bias are still read. c, which is read element by element, the library judges. */
+static int refuse_overlap(const product *call)
+{
+    static const int read[] = { A, B, BIAS };
+    for (size_t i = 0; i < sizeof(read) / sizeof(read[0]); i++) {
+        const amp_py_view *view = &call->views[read[i]], *d = &call->views[D];
+        const bool given = call->objects[read[i]] != Py_None && view->span.size != 0 && d->span.size != 0;
+        if (given && overlap(extent_of(d), extent_of(view))) {
+            return amp_py_refuse((amp_py_place){ "d", -1 }, "shares memory with %s, which is read while it is written: give the "
+                                 "product memory of its own", operand_names[read[i]]);
+        }
+    }
+    return 0;
+}
+
 static int choose(const char *argument, const char *name, const char *const *choices, int count, int32_t *out)
 {
     for (int i = 0; name && i < count; i++) {
@@ -189,7 +239,8 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *keywords)
     product call = { .args = AMP_MATMUL_ARGS_INIT, .objects = { [C] = Py_None, [BIAS] = Py_None } };
     PyObject *result = NULL;
     if (read_arguments(&call, args, keywords) == 0 && open_operand(&call, D) == 0 && open_operand(&call, A) == 0
-        && open_operand(&call, B) == 0 && describe(&call) == 0 && describe_rest(&call) == 0 && place_product(&call) == 0) {
+        && open_operand(&call, B) == 0 && describe(&call) == 0 && describe_rest(&call) == 0 && refuse_overlap(&call) == 0
+        && place_product(&call) == 0) {
         amp_status status;
         Py_BEGIN_ALLOW_THREADS
         status = call.args.batch ? amp_matmul(&call.args) : AMP_OK; /* libamp's 0 is one product, and here it is none */

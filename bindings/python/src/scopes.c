@@ -41,6 +41,11 @@ int amp_py_enter(amp_py_Context *context)
     return 0;
 }
 
+bool amp_py_is_disabled(void)
+{
+    return stack.n > 0 && stack.entered[stack.n - 1].context == NULL;
+}
+
 int amp_py_leave(void)
 {
     if (stack.n == 0) {

@@ -302,6 +302,32 @@ def test_init_and_its_handle():
         assert same is x
 
 
+@pytest.mark.parametrize("level", ["O1", "O4"])
+def test_a_model_that_is_called_where_casts_are_disabled_casts_nothing(level):
+    """An evaluation or a teacher in FP32: whatever disables, and whoever calls."""
+    model, optimizer = _pair()
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    x = torch.ones(2, 4)
+    low, around = model(x).dtype, nn.Sequential(model)
+    assert low in (torch.float16, torch.bfloat16)
+    handle = _amp_state.handle
+    for block in (amp.disable_casts, amp.exempt, lambda: amp.exempt(model), lambda: amp.exempt(around), handle._disable_casts):
+        with block():
+            assert around(x).dtype is torch.float32
+            y = run_checkpointed(around, x.clone().requires_grad_(), use_reentrant=False)
+            assert y.dtype is torch.float32
+            y.sum().backward()
+        assert around(x).dtype is low
+    assert handle.is_active()
+    with amp.disable_casts():
+        assert not handle.is_active()
+        y = run_checkpointed(model, x.clone().requires_grad_(), use_reentrant=False)
+    y.sum().backward()  # what was computed without casts is so again
+    y = run_checkpointed(around, x.clone().requires_grad_(), use_reentrant=False)
+    with amp.disable_casts():  # and the other way
+        y.float().sum().backward()
+
+
 def test_disable_casts_nests_and_needs_no_handle():
     with amp.disable_casts():
         pass

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import libamp  # noqa: E402
+import libamp.kernels  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -35,6 +36,12 @@ def _start(level="O2", **settings):
         ({"verbosity": "loud"}, TypeError, "verbosity must be an int .* not 'loud'"),
         ({"loss_scale": "dyn"}, ValueError, "loss_scale is \"dynamic\" or a number, not 'dyn'"),
         ({"scaler": "nope"}, ValueError, "scaler cannot be 'nope': it is one of apex, torch, megatron, deepspeed, jmp, mxnet"),
+        ({"master_weights": "no"}, AssertionError, "master_weights must be a boolean, the string 'True' or 'False'"),
+        ({"patch_torch_functions": 1}, AssertionError, "patch_torch_functions must be a boolean"),
+        ({"enabled": "False"}, TypeError, "enabled must be a boolean, not 'False'"),
+        ({"process_group": 3}, TypeError, "process_group is a group of torch.distributed, True, False or None, not 3"),
+        ({"loss_scale": [1]}, ValueError, r"loss_scale is \"dynamic\" or a number, not \[1\]"),
+        ({"loss_scale": float("inf")}, ValueError, 'loss_scale is "dynamic" or a finite number above 0'),
         ({"lists": 3}, ValueError, "lists cannot be 3: it is one of apex, torch"),
     ],
 )
@@ -80,6 +87,30 @@ def test_states(state, error, words):
     with pytest.raises(error, match=words):
         amp.load_state_dict(state)
     assert amp.state_dict() == before
+
+
+def test_switches_may_be_strings_as_apexs_scripts_pass_them():
+    _, optimizer = _start("O2", master_weights="False", keep_batchnorm_fp32="True")
+    assert [p.dtype for p in amp.master_params(optimizer)] == [torch.float16] * 2
+
+
+def test_other_calls():
+    model, _ = _start()
+    with pytest.raises(TypeError, match="optimizers is an empty list"):
+        amp.scale_loss(model(torch.ones(2, 4)).sum(), [])
+    with pytest.raises(TypeError, match=r"amp\.shutdown takes a model or an optimizer, .* not a int"):
+        amp.shutdown(3)
+    assert amp.initialized(model)
+    with pytest.raises(ValueError, match=r"float32 in .* is a dtype, and no function"):
+        amp.register_half_function(torch, "float32")
+    params, grads = [torch.ones(3)], [torch.ones(3)]
+    with pytest.raises(libamp.ArgumentError, match="a list is missing in state: the rule keeps exp_avg"):
+        libamp.kernels.optimizer_step("adam", params, grads, {}, steps=[0])
+
+
+def test_levels_speak_of_types_as_python_does():
+    with pytest.raises(libamp.Error, match=r"cast_model_type may only be torch\.float32 or False"):
+        _start("O1", cast_model_type=torch.float16)
 
 
 def test_a_banned_function_names_what_to_do_in_python():

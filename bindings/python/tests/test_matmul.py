@@ -39,6 +39,28 @@ def test_parts_of_larger_matrices():
     assert not d[0].any() and not d[5:].any() and not d[:, :2].any() and not d[:, 7:].any()
 
 
+def test_a_product_is_not_written_over_its_factors():
+    big = sample(64, 192)
+    one, two, three = big[:, :64], big[:, 64:128], big[:, 128:]
+    want = one.astype(float) @ two.astype(float)
+    kernels.matmul(three, one, two)  # side by side in one matrix
+    near(three, want, 1e-4)
+    before = big.copy()
+    bad = [(one, one, two, "a"), (one, two, one, "b"), (two, big[:, 60:124], one, "a"), (one, two.T, big[:, 10:74], "b"),
+           (big[1:, :64], one[:63], two, "a")]
+    for d, a, b, name in bad:
+        with pytest.raises(libamp.ArgumentError, match=f"d: shares memory with {name}"):
+            kernels.matmul(d, a, b)
+    stack = sample(2, 3, 3)
+    with pytest.raises(libamp.ArgumentError, match="d: shares memory with b"):
+        kernels.matmul(stack, sample(2, 3, 3), stack)
+    d, bias = np.zeros((5, 4), np.float32), sample(5)
+    with pytest.raises(libamp.ArgumentError, match="d: shares memory with bias"):
+        kernels.matmul(d, sample(5, 3), sample(3, 4), bias=d[2])
+    kernels.matmul(d[:0], bias.reshape(5, 1)[:0], d[:1])  # of nothing, nothing is written
+    assert (big == before).all()
+
+
 @pytest.mark.parametrize("stacks", [(4, 4), (4, 1), (1, 4), (4, None), (None, 4)])
 def test_stacks(stacks):
     a = sample(*([stacks[0]] if stacks[0] else []), 2, 3)

@@ -251,6 +251,9 @@ def initialize(
         if name not in _SETTINGS:
             raise TypeError(f"initialize() got an unexpected keyword argument '{name}'")
     _check_verbosity(verbosity)
+    if isinstance(enabled, str):
+        raise TypeError(f"enabled must be a boolean, not {enabled!r}")
+    sharding.check_group(process_group)
     properties = _amp_state.opt_properties = Properties()
     _amp_state.verbosity = verbosity
     if not enabled:
@@ -331,6 +334,8 @@ def shutdown(what: Any = None) -> None:
     if what is None:
         chosen = list(session.live())
     else:
+        if not isinstance(what, nn.Module) and not wrapped.is_optimizer(what):
+            raise TypeError(f"amp.shutdown takes a model or an optimizer, or nothing for all, not a {type(what).__name__}")
         spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
         chosen = [spec.session] if spec is not None and spec.session is not None else []
     for current in reversed(chosen):

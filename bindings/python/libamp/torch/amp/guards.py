@@ -12,6 +12,7 @@ import torch
 import torch.utils.checkpoint
 
 from ... import _core
+from .session import live
 
 
 class Guard:
@@ -108,12 +109,12 @@ def _autocast_exit(original: Any) -> Any:
 
 def _keep_scope(function: Any) -> Any:
     """What checkpointing will call again, in backward and perhaps on another thread, with the policy of this moment."""
-    scope = _core.current_scope()
+    scope = _core.current_scope() or tuple(each.context for each in live() if each.patches)[-1:]
     if not scope:
         return function
+    (context,) = scope
 
     def again(*args: Any, **kwargs: Any) -> Any:
-        (context,) = scope
         if context is None:
             _core.enter_none()
         elif context.alive:

@@ -60,8 +60,9 @@ class ScaledLoss:
         self._session: Session | None = None
         if not _amp_state.opt_properties.enabled and not any(hasattr(o, "_amp_stash") for o in self._optimizers):
             return
-        if optimizers is None:
-            raise TypeError("scale_loss: optimizers is None, and somebody has to unscale the gradients: name the optimizer")
+        if not self._optimizers:
+            none = "None" if optimizers is None else "an empty list"
+            raise TypeError(f"scale_loss: optimizers is {none}, and somebody has to unscale the gradients: name the optimizer")
         session = self._session = _session_of(self._optimizers)
         try:
             loss_id = operator.index(loss_id)
@@ -175,7 +176,7 @@ class AmpHandle:
     def is_active(self) -> bool:
         """Are casts made?"""
         session = self._ref()
-        return self._active and session is not None and session.alive
+        return self._active and session is not None and session.alive and _core.current_scope() != (None,)
 
     @contextlib.contextmanager
     def _disable_casts(self) -> Iterator[None]:

@@ -43,7 +43,7 @@ class Forward:
                 session.before_first_forward()
             if session.masters:
                 session.context.follow()
-            session.context.enter()
+            session.context.enter_forward()
             try:
                 out = forward(*args, **kwargs)
             finally:

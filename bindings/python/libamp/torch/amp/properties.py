@@ -60,12 +60,10 @@ def dtype_name(dtype: Any) -> str | None:
     raise ValueError(f"{dtype!r} is no floating type that libamp knows")
 
 
-def _bool_of(value: Any) -> Any:
-    """keep_batchnorm_fp32 may be the strings "True" and "False"."""
+def _bool_of(name: str, value: Any) -> Any:
+    """keep_batchnorm_fp32 may be the strings "True" and "False"; so may the others."""
     value = {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
-    assert isinstance(value, bool), (
-        f"keep_batchnorm_fp32 must be a boolean, the string 'True' or 'False', or None; found keep_batchnorm_fp32={value}"
-    )
+    assert isinstance(value, bool), f"{name} must be a boolean, the string 'True' or 'False', or None; found {name}={value}"
     return value
 
 
@@ -73,7 +71,7 @@ def loss_scale_of(value: Any) -> float:
     """As amp_config has it; what would be its sign for "dynamic" is refused."""
     try:
         number = _DYNAMIC if value == "dynamic" else float(value)
-    except ValueError:
+    except (TypeError, ValueError):
         raise ValueError(f'loss_scale is "dynamic" or a number, not {value!r}') from None
     usable = number == 0.0 or _LEAST <= number < float("inf")  # 0: as the level has it
     if not usable and value != "dynamic":
@@ -90,9 +88,9 @@ def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
         if name == "cast_model_type":
             settings[name] = dtype_name(value)
         elif name == "patch_torch_functions":
-            settings["patch_ops"] = bool(value)
-        elif name == "keep_batchnorm_fp32":
-            settings[name] = _bool_of(value)
+            settings["patch_ops"] = _bool_of(name, value)
+        elif name in ("keep_batchnorm_fp32", "master_weights"):
+            settings[name] = _bool_of(name, value)
         elif name == "loss_scale":
             settings[name] = loss_scale_of(value)
         else:

@@ -62,6 +62,8 @@ def promote_function(function: F) -> F:
 def _register(module: Any, name: str, op_class: int) -> None:
     if not hasattr(module, name):
         raise ValueError(f"No function named {name} in module {module}.")
+    if not callable(getattr(module, name)):
+        raise ValueError(f"{name} in {module} is a {type(getattr(module, name)).__name__}, and no function.")
     _waiting.append(Registration(module, name, op_class))
 
 

@@ -90,6 +90,14 @@ def _groups_of(optimizers: Iterable[Any], params: list[torch.Tensor]) -> list[An
     return [group for i, group in enumerate(groups) if not any(group is other for other in groups[:i])]
 
 
+def check_group(group: Any) -> None:
+    """initialize's process_group."""
+    known = (dist.ProcessGroup, type(dist.GroupMember.NON_GROUP_MEMBER)) if dist.is_available() else ()
+    plain = isinstance(group, int) and not isinstance(group, bool) and group >= 0  # some torches have a number for non-members
+    if group is not None and not isinstance(group, bool) and (plain or not isinstance(group, known)):
+        raise TypeError(f"process_group is a group of torch.distributed, True, False or None, not {group!r}")
+
+
 def wire_device(backend: str, device: torch.device) -> torch.device:
     """Where a tensor lies that this backend sends. device: the parameters', which may be kept from the GPU (offloading)."""
     if backend == "gloo":

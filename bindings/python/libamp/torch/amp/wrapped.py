@@ -46,10 +46,10 @@ def re_key(optimizer: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> No
     state = getattr(optimizer, "state", None)
     if not isinstance(state, dict):
         return
-    keys = {id(key) for key in state if isinstance(key, torch.Tensor)}  # beside numbers, which tensors cannot be compared with
-    for old, new in pairs:
-        if id(old) in keys:
-            state[new] = state.pop(old)
+    new = {id(old): new for old, new in pairs}  # keys may be numbers too, which tensors cannot be compared with
+    items = [(new.get(id(key), key), value) for key, value in state.items()]
+    state.clear()
+    state.update(items)  # in the same order, which state_dict shows
 
 
 def recast_states(optimizers: list[Any]) -> None:
