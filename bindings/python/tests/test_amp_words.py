@@ -109,7 +109,7 @@ def test_other_calls():
 
 
 def test_levels_speak_of_types_as_python_does():
-    with pytest.raises(libamp.Error, match=r"cast_model_type may only be torch\.float32 or False"):
+    with pytest.raises(RuntimeError, match=r"cast_model_type may only be torch\.float32 or False"):
         _start("O1", cast_model_type=torch.float16)
 
 
