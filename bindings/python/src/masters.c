@@ -161,9 +161,10 @@ static int follow_order(amp_py_Context *context, struct amp_py_param *param, con
     return 0;
 }
 
-static bool is_same_order(const struct amp_py_order *a, const struct amp_py_order *b)
+/* Another number of dimensions is another thing (parameters that were sharded), which those who need its elements refuse. */
+static bool was_laid_out(const struct amp_py_order *before, const struct amp_py_order *now)
 {
-    return a->ndim == b->ndim && !memcmp(a->of, b->of, sizeof a->of);
+    return before->ndim == now->ndim && memcmp(before->of, now->of, sizeof now->of) != 0;
 }
 
 static int settle_order(amp_py_Context *context, struct amp_py_param *param)
@@ -172,7 +173,7 @@ static int settle_order(amp_py_Context *context, struct amp_py_param *param)
     if (amp_py_read_order(param->tensor, &now)) {
         return -1;
     }
-    if (!is_same_order(&now, &param->order)) {
+    if (was_laid_out(&param->order, &now)) {
         if (!param->master) {
             param->order = now;
         } else if (follow_order(context, param, &now)) {

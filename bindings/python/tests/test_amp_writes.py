@@ -211,6 +211,16 @@ def test_a_copy_is_saved_and_copied_with_what_was_written_to_its_state(level):
         assert far(fp32_weights(same), [torch.full_like(value, 0.3) for value in fp32_weights(same)]) < 1e-3
 
 
+def test_a_copy_that_is_initialised_has_masters_as_any_model():
+    model, _ = _train_with_average("O5", 1)
+    student = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    amp.initialize(student, optimizer, opt_level="O5", verbosity=0)
+    student.load_state_dict({name: torch.full_like(value, 0.1) for name, value in student.state_dict().items()})
+    assert all(torch.equal(p, torch.full_like(p, 0.1)) for p in amp.master_params(optimizer))
+    assert all(torch.equal(value, torch.full_like(value, 0.1)) for value in student.state_dict().values())
+
+
 @pytest.mark.parametrize("level", WITH_MASTERS)
 def test_what_was_written_to_a_copy_last_counts(level):
     model, _ = _train_with_average(level, 1)

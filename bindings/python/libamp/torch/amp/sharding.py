@@ -92,9 +92,9 @@ def _groups_of(optimizers: Iterable[Any], params: list[torch.Tensor]) -> list[An
 
 def check_group(group: Any) -> None:
     """initialize's process_group."""
-    known = (dist.ProcessGroup, type(dist.GroupMember.NON_GROUP_MEMBER)) if dist.is_available() else ()
-    plain = isinstance(group, int) and not isinstance(group, bool) and group >= 0  # some torches have a number for non-members
-    if group is not None and not isinstance(group, bool) and (plain or not isinstance(group, known)):
+    if group is None or isinstance(group, bool):
+        return
+    if not dist.is_available() or not (isinstance(group, dist.ProcessGroup) or group == dist.GroupMember.NON_GROUP_MEMBER):
         raise TypeError(f"process_group is a group of torch.distributed, True, False or None, not {group!r}")
 
 

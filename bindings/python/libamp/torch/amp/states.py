@@ -89,7 +89,7 @@ def hook(model: nn.Module) -> Callable[[], None]:
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue  # these take no hooks
-        if any(isinstance(each, SaveHook) or each is widen_copy for each in module._state_dict_hooks.values()):
+        if any(isinstance(each, SaveHook) for each in module._state_dict_hooks.values()):
             continue
         handles.append(module._register_state_dict_hook(SaveHook()))
         handles.append(module._register_load_state_dict_pre_hook(LoadHook(module)))
