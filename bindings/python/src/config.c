@@ -74,14 +74,6 @@ static int read_choice(const struct member *member, PyObject *value, int32_t *ou
     return -1;
 }
 
-/* Apex's names for two of them. */
-static const char *spoken(const struct member *member)
-{
-    return !strcmp(member->name, "min_scale") ? "min_loss_scale"
-        : !strcmp(member->name, "max_scale")  ? "max_loss_scale"
-                                              : member->name;
-}
-
 /* What a conversion raised, in words. */
 static int refuse_number(const struct member *member, PyObject *value, const char *what)
 {
@@ -91,7 +83,11 @@ static int refuse_number(const struct member *member, PyObject *value, const cha
     }
     const bool is_type = PyErr_GivenExceptionMatches(raised, PyExc_TypeError);
     PyErr_Clear();
-    PyErr_Format(is_type ? PyExc_TypeError : PyExc_ValueError, "%s is %R, and must be %s", spoken(member), value, what);
+    PyObject *name = amp_py_words(member->name);
+    if (name != NULL) {
+        PyErr_Format(is_type ? PyExc_TypeError : PyExc_ValueError, "%U is %R, and must be %s", name, value, what);
+        Py_DECREF(name);
+    }
     return -1;
 }
 

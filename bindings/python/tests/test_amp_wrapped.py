@@ -215,7 +215,7 @@ def test_members_that_only_look_like_optimizers():
     optimizer.spy, optimizer.kinds, optimizer.model = mock.MagicMock(), [torch.optim.SGD, None], model
     optimizer.other = torch.optim.SGD(net().parameters(), lr=0.1)
     amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
-    assert not hasattr(type(optimizer.spy), "_amp_stash") and not hasattr(optimizer.other, "_amp_stash")
+    assert "_amp_stash" not in vars(optimizer.spy) and not hasattr(optimizer.other, "_amp_stash")
     backward(model, optimizer, batches(1)[0])
     optimizer.step()
 

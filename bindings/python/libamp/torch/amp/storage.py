@@ -52,9 +52,10 @@ def bring_home(block: Tensor, master: Tensor, param: Tensor) -> None:
         )
     with torch.no_grad():
         values = master.clone()  # they may be in the block, in another order
-        if block.dtype is not torch.uint8:  # the parameter's own FP32 tensor: so it will be given back
-            block.as_strided_(param.shape, param.stride())
-        home = over(block, torch.float32, param) if block.dtype is torch.uint8 else block.detach()
+        if block.dtype is torch.uint8:
+            home = over(block, torch.float32, param)
+        else:  # the parameter's own FP32 tensor: so it will be given back
+            home = block.as_strided_(param.shape, param.stride()).detach()
         master.data = home.copy_(values)
 
 
