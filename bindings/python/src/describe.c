@@ -83,7 +83,9 @@ static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tens
         at = (at + 1) & (context->table_size - 1);
     }
     context->table[at] = param;
-    return amp_py_read_order(tensor, &param->order) ? NULL : param;
+    const int bad = amp_py_read_order(tensor, &param->order);
+    context->permutes |= param->order.permuted;
+    return bad ? NULL : param;
 }
 
 /* One (tensor, name, is_batch_norm). The name stays the tuple's. */

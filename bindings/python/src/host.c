@@ -89,10 +89,10 @@ static void pair(bool is_param, amp_tensor_view *view)
     view->dtype.bits = is_param ? 64 : view->dtype.bits / 2;
 }
 
-/* The parameter whose gradient the hook grad told of before the last one; NULL: none. */
+/* The parameter whose gradient the hook grad told of before the last one; NULL: none, or none is looked at in its own order. */
 static const struct amp_py_param *holder_of(const amp_py_Context *context, const void *grad)
 {
-    for (size_t i = 0; i < context->n_params; i++) {
+    for (size_t i = 0; i < context->n_params && context->permutes; i++) {
         if (context->params[i]->held == grad) {
             return context->params[i];
         }

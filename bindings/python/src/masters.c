@@ -180,6 +180,7 @@ static int settle_order(amp_py_Context *context, struct amp_py_param *param)
             return -1;
         }
     }
+    context->permutes |= param->order.permuted;
     param->moves += param->address != NULL;
     param->address = amp_py_address(param->tensor);
     return 0;
