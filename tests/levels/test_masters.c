@@ -308,16 +308,21 @@ START_TEST(a_refused_reconciliation_changes_nothing) {
 }
 END_TEST
 
+/* The `at`th block that is lent from here on is refused. */
+static void begin_fails(struct rig *rig, uint64_t at, const char *who) {
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    rig->host.fail_hook = FAKE_SWAP;
+    rig->host.fail_at = rig->host.calls[FAKE_SWAP] + at;
+    ck_fails(AMP_ERR_HOST_FAILED, amp_step_begin(&rig->net.optimizer, &info));
+    ck_says(who);
+}
+
 /* A step that cannot begin changes nothing: also not what a host without versions wrote and has not told. */
 START_TEST(a_step_that_cannot_begin_keeps_what_the_host_wrote) {
     struct rig rig;
-    amp_step_info info = AMP_STEP_INFO_INIT;
     start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
     fake_set(rig.net.weight, 2, 3.0);
-    rig.host.fail_hook = FAKE_SWAP;
-    rig.host.fail_at = rig.host.calls[FAKE_SWAP] + 2; /* the bias's master; the weight's is lent by then */
-    ck_fails(AMP_ERR_HOST_FAILED, amp_step_begin(&rig.net.optimizer, &info));
-    ck_says("bias");
+    begin_fails(&rig, 2, "bias"); /* its master; the weight's is lent by then */
     ck_dtype(rig.net.weight, AMP_FLOAT16);
     ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
     ck_ok(amp_masters_reconcile(rig.context)); /* now it is told, and the hook works again */
@@ -332,15 +337,11 @@ END_TEST
 /* The same for a gradient, whose FP32 one was lent: the hook fails at the weight itself, or at the bias. */
 START_TEST(a_step_that_cannot_begin_keeps_what_backward_made) {
     struct rig rig;
-    amp_step_info info = AMP_STEP_INFO_INIT;
     start_at_a_tenth(&rig, _i % 2 ? FAKE_NO_VERSION : 0);
     give_grad(&rig, AMP_FLOAT16, 1.0);
     ck_assert_float_eq(((float *)master_of(&rig, 0).grad)[2], 1.0f);
     fake_set(rig.net.weight->grad, 2, 3.0);
-    rig.host.fail_hook = FAKE_SWAP;
-    rig.host.fail_at = rig.host.calls[FAKE_SWAP] + 2 + (uint64_t)_i / 2;
-    ck_fails(AMP_ERR_HOST_FAILED, amp_step_begin(&rig.net.optimizer, &info));
-    ck_says(_i / 2 ? "bias" : "weight");
+    begin_fails(&rig, 2 + (uint64_t)_i / 2, _i / 2 ? "bias" : "weight");
     ck_dtype(rig.net.weight->grad, AMP_FLOAT16);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 2), 3.0);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 1.0);
