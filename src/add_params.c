@@ -46,6 +46,7 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
         return status;
     }
     amp__fused_mark(context);
+    amp__unseen_steps_forget(context);
     for (size_t i = context_params; i < context->n_params; i++) amp__param_commit_retype(context->params[i]);
     return AMP_OK;
 }

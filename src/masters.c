@@ -174,6 +174,7 @@ static amp_status check_all(const amp_context *context) {
 
 AMP_API amp_status amp_masters_reconcile(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
+    amp__unseen_steps_forget(context);
     AMP_TRY(check_all(context));
     for (size_t i = 0; i < context->n_params; i++) AMP_TRY(amp__master_reconcile(context->params[i], true));
     return amp__places_flush(context);
@@ -181,6 +182,7 @@ AMP_API amp_status amp_masters_reconcile(amp_context *context) {
 
 AMP_API amp_status amp_masters_write_back(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_write_back: context is NULL");
+    amp__unseen_steps_forget(context);
     AMP_TRY(check_all(context));
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];

@@ -109,7 +109,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     AMP_TRY(amp__bracket_find(context, loss_id, flags, &bracket));
     if (flags & AMP_DELAY_OVERFLOW_CHECK) AMP_TRY(need_unchecked(bracket));
     AMP_TRY(amp__bracket_optimizers(bracket, optimizers, n));
-    if (bracket->record.brackets) amp__report_unused_steps(context);
+    for (size_t i = 0; i < bracket->n_optimizers; i++) amp__report_unseen_steps(bracket->optimizers[i]);
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
     amp_status status = amp__there_begin(bracket, loss != NULL);
@@ -192,6 +192,7 @@ void amp__bracket_close(struct amp__bracket *bracket) {
 }
 
 static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
+    for (size_t i = 0; i < bracket->n_optimizers; i++) amp__unseen_steps_note(bracket->optimizers[i]);
     amp__bracket_close(bracket);
     memset(scaled->priv, 0, sizeof scaled->priv);
     scaled->loss = NULL;

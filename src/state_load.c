@@ -361,6 +361,7 @@ static amp_status is_text(const struct amp__source *source, bool *text) {
 amp_status amp__state_apply(amp_context *context, const struct amp__source *source) {
     bool text;
     AMP_TRY(amp__there_learn_all(context));
+    amp__unseen_steps_forget(context);
     AMP_TRY(is_text(source, &text));
     if (text) return load_apex(context, source);
     struct load load = { .context = context };

@@ -123,6 +123,9 @@ struct amp__optimizer {
     amp_scope scope;       /* held between amp_step_begin and amp_step_end */
     uint64_t last_step;    /* context->n_steps when it last stepped or skipped */
     uint32_t last_loss;    /* loss_id of its last bracket */
+    bool told_of_steps;    /* unseen.c: there is no more to say */
+    bool noted;            /* what its parameters were when a bracket ended, and no step was seen before or since: */
+    uint64_t noted_sum, noted_steps; /* their sum, and context->n_steps */
 };
 
 struct amp__bracket {
@@ -224,7 +227,7 @@ struct amp_context {
     amp_status kept;
     char kept_text[512];
     char *warnings; /* lines */
-    bool explained_skip, explained_growth, reported_ops, reported_steps;
+    bool explained_skip, explained_growth, reported_ops;
 };
 
 /* ---- live.c: the contexts there are ---- */
@@ -339,6 +342,15 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer);
 void amp__step_handler(void *user, struct amp__call *call);
 void amp__zero_grad_handler(void *user, struct amp__call *call);
 
+/* ---- unseen.c: steps that go past the wired slot ---- */
+
+/* When a bracket has ended: what its parameters are. */
+void amp__unseen_steps_note(struct amp__optimizer *optimizer);
+/* When the next one begins: a warning if they changed and no step was seen. Once for each optimizer. */
+void amp__report_unseen_steps(struct amp__optimizer *optimizer);
+/* Parameters change in another way: a state is loaded, masters are reconciled. */
+void amp__unseen_steps_forget(amp_context *context);
+
 /* ---- fused.c: optimizers of libamp's own ---- */
 
 /* Moments for the parameters from `from` on, once their sizes are known. */
@@ -375,7 +387,8 @@ amp_status amp__warn(amp_context *context, const char *format, ...) AMP_PRINTF(2
  * optimizers'. A host that copied its pointers before they were wired would otherwise train as if libamp were not there. */
 uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
 void amp__report_unused_ops(amp_context *context);
-void amp__report_unused_steps(amp_context *context);
+/* Those of `ops` that saw no call, by name; their number. */
+size_t amp__name_unused(char *names, size_t capacity, const struct amp__op *ops, size_t n);
 
 /* ---- tape.c: temporaries that outlive their call ---- */
 

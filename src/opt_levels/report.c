@@ -95,6 +95,11 @@ static size_t name_unused(amp__text *text, const struct amp__op *ops, size_t n, 
     return found;
 }
 
+size_t amp__name_unused(char *names, size_t capacity, const struct amp__op *ops, size_t n) {
+    amp__text text = { names, capacity, 0 };
+    return name_unused(&text, ops, n, 0);
+}
+
 static const char copied[] =
     "nothing is wrong where the host really does not call them, else it calls a copy of the pointer from before "
     "amp_initialize, or with AMP_OP_COPY the table itself";
@@ -116,17 +121,4 @@ void amp__report_unused_ops(amp_context *context) {
     snprintf(line, sizeof line, "%zu wrapped ops saw no call in the first bracket: %s%s; %s", found, names,
              text.length >= sizeof names ? "..." : "", copied);
     amp__event(context, any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
-}
-
-void amp__report_unused_steps(amp_context *context) {
-    if (context->reported_steps) return;
-    context->reported_steps = true;
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        const struct amp__optimizer *optimizer = &context->optimizers[i];
-        char names[256] = "";
-        amp__text text = { names, sizeof names, 0 };
-        if (name_unused(&text, optimizer->steps, optimizer->n_steps, 0))
-            (void)amp__warn(context, "optimizer %zu: its slot %s saw no call between the first two brackets: overflows are "
-                            "not skipped and masters not updated; %s", i, names, copied);
-    }
 }

@@ -241,7 +241,7 @@ END_TEST
 
 START_TEST(a_slot_that_no_call_reaches_is_named) {
     struct rig rig;
-    const amp_config config = config_of(AMP_O1);
+    const amp_config config = config_of((amp_level)(AMP_O0 + _i));
     rig_init(&rig, FAKE_RETAINS);
     const amp_fn copied_step = rig.net.step; /* a host that copied its pointer too early */
     ck_ok(rig_config(&rig, &config));
@@ -253,6 +253,67 @@ START_TEST(a_slot_that_no_call_reaches_is_named) {
     char text[4096];
     ck_ok(amp_explain(rig.context, NULL, text, sizeof text, NULL));
     ck_assert_msg(strstr(text, "optimizer 0: its slot step saw no call") != NULL, "%s", text);
+    rig_end(&rig);
+}
+END_TEST
+
+static amp_status bracket_without_step(struct rig *rig, double grad, uint32_t flags) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_optimizer *optimizer = &rig->net.optimizer;
+    const amp_status status = amp_scale_loss_begin_many(rig->context, &optimizer, 1, 0, flags, NULL, &scaled);
+    if (status != AMP_OK) return status;
+    net_backward(&rig->net, grad, 1.0);
+    return amp_scale_loss_end(&scaled);
+}
+
+static void expect_no_missed_step(const struct rig *rig) {
+    char text[4096];
+    ck_ok(amp_explain(rig->context, NULL, text, sizeof text, NULL));
+    ck_assert_msg(!strstr(text, "slot step"), "%s", text);
+}
+
+/* Brackets that accumulate, that overflow, and that are cancelled or thrown away: no step was due. */
+START_TEST(no_step_that_was_not_due_is_missed) {
+    const amp_level level = (amp_level)(AMP_O0 + _i);
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    const amp_config config = config_of(level);
+    rig_init(&rig, FAKE_RETAINS);
+    ck_ok(rig_config(&rig, &config));
+    ck_ok(bracket_without_step(&rig, 1.0, AMP_DELAY_UNSCALE));
+    for (int i = 0; i < 3; i++) ck_ok(bracket_without_step(&rig, 1.0, 0));
+    (void)bracket_without_step(&rig, (double)INFINITY, 0);
+    net_zero_grad(&rig.net);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    ck_ok(bracket_without_step(&rig, 1.0, 0));
+    ck_ok(bracket_without_step(&rig, 1.0, 0));
+    expect_no_missed_step(&rig);
+    (void)net_step(&rig.net);
+    net_zero_grad(&rig.net);
+    for (int i = 0; i < 2; i++) ck_ok(net_train_step(&rig.net, 1.0));
+    expect_no_missed_step(&rig);
+    rig_end(&rig);
+}
+END_TEST
+
+/* A host that has a slot for each layer, one of them frozen. */
+START_TEST(a_frozen_layers_slot_is_no_alarm) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    amp_fn frozen_step;
+    rig_init(&rig, FAKE_RETAINS);
+    frozen_step = rig.net.step;
+    amp_op steps[2] = { rig.net.optimizer.steps[0], rig.net.optimizer.steps[0] };
+    steps[1].name = "frozen";
+    steps[1].slot = &frozen_step;
+    rig.net.optimizer.steps = steps;
+    rig.net.optimizer.n_steps = 2;
+    ck_ok(rig_config(&rig, &config));
+    for (int i = 0; i < 3; i++) ck_ok(net_train_step(&rig.net, 1.0));
+    ck_assert_msg(!rig.host.events[AMP_EVENT_WARNING], "%s", rig.host.last_message[AMP_EVENT_WARNING]);
+    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], "1 of its 2 step slots saw no call in the first step: frozen") != NULL,
+                  "%s", rig.host.last_message[AMP_EVENT_LOG]);
     rig_end(&rig);
 }
 END_TEST
@@ -282,7 +343,9 @@ int main(void) {
         { a_host_with_traps_survives_an_overflow, traps_work() },
         { traps_come_back_after_a_longjmp, traps_work() },
 #endif
-        { a_slot_that_no_call_reaches_is_named, 1 },
+        { a_slot_that_no_call_reaches_is_named, 6 },
+        { no_step_that_was_not_due_is_missed, 6 },
+        { a_frozen_layers_slot_is_no_alarm, 1 },
         { unused_ops_are_told_of_once, 1 },
     };
     return RUN_TESTS("loop", tests);

@@ -45,7 +45,7 @@ class Place:
         self.write("libamp.pc", "Name: libamp\nDescription: the one just built\nVersion: 0\n"
                    f"Cflags: -I{source}/include\nLibs: -L{library.parent} -lamp\n")
         (folder / "bin").mkdir()
-        compiler = " ".join([shutil.which(compiler[0]) or compiler[0], *compiler[1:]])  # not this script, called cc
+        compiler = " ".join(shutil.which(word) or word for word in compiler)  # ccache's cc, too, would be this script
         self.write("bin/cc", f"#!/bin/sh\nexec {compiler} -ffp-contract=off \"$@\"\n")
         (folder / "bin" / "cc").chmod(0o755)
 
