@@ -9,6 +9,8 @@ from libamp.torch import apex_C, normalization  # noqa: E402
 from libamp.torch.normalization import fused_layer_norm as functions  # noqa: E402
 
 LOW = [torch.float16, torch.bfloat16]
+# torch.autocast on CPUs has fp16 since 2.4, which also asks for the type by the device.
+AUTOCASTS = LOW if hasattr(torch, "get_autocast_dtype") else LOW[1:]
 # A result is rounded once to its type, of values below 8; sums of 12 FP32 products are exact to a few 2^-22.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 8 * 2**-11, torch.bfloat16: 8 * 2**-8}
 
@@ -112,3 +114,45 @@ def test_the_functions_by_apply(dtype):
         assert y.dtype == (torch.float32 if mixed else dtype)
         assert torch.equal(y, getattr(functions, name)(x16, *given, (3, 4), 1e-3))
         assert all(grad is not None for grad in torch.autograd.grad(y.sum(), [x, *given]))
+
+
+@pytest.mark.parametrize("dtype", AUTOCASTS, ids=str)
+@pytest.mark.parametrize(("name", "by_hand", "mixed"), CASES, ids=[case[0] for case in CASES])
+def test_under_autocast_all_is_cast_to_its_type(name, by_hand, mixed, dtype):
+    """As in Apex, whose casts are on the tape: gradients return in the types of their leaves. FP64 stays."""
+    torch.manual_seed(5)
+    module = getattr(normalization, name)((3, 4), eps=1e-3)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(3, 4))
+    double = torch.randn(2, 3, 4, dtype=torch.float64)
+    for before in (torch.float32, *LOW):
+        x = torch.randn(5, 3, 4).to(before).requires_grad_()
+        leaves = [x, *module.parameters()]
+        with torch.autocast("cpu", dtype):
+            y = module(x)
+            assert module(double).dtype is (dtype if mixed else torch.float64)
+        assert y.dtype is dtype
+        cast = [leaf.detach().to(dtype).requires_grad_() for leaf in leaves]
+        shape = (3, 4)
+        function = ("mixed_dtype_" if mixed else "") + f"fused_{'rms' if 'RMS' in name else 'layer'}_norm_affine"
+        expected = getattr(functions, function)(*cast, shape, 1e-3)
+        assert torch.equal(y, expected)
+        mine = torch.autograd.grad(y.float().square().sum(), leaves)
+        right = torch.autograd.grad(expected.float().square().sum(), cast)
+        for leaf, grad, wanted in zip(leaves, mine, right, strict=True):
+            assert grad.dtype is leaf.dtype and torch.equal(grad, wanted.to(leaf.dtype))
+    with torch.autocast("cpu", dtype, enabled=False):
+        assert module(torch.ones(2, 3, 4)).dtype is torch.float32
+
+
+@pytest.mark.parametrize("dtype", AUTOCASTS, ids=str)
+def test_under_autocast_the_functions_too_and_by_keyword(dtype):
+    x, w = torch.randn(5, 3), torch.ones(3)
+    with torch.autocast("cpu", dtype):
+        assert functions.fused_layer_norm(x, 3).dtype is dtype
+        assert functions.fused_rms_norm_affine(x, weight=w, normalized_shape=3).dtype is dtype
+        assert functions.mixed_dtype_fused_rms_norm_affine(x, weight=w, normalized_shape=3).dtype is dtype
+        assert functions.FusedRMSNormAffineFunction.apply(x, w, 3).dtype is torch.float32  # the one below the casts
+        assert torch.mm(x, x.T).dtype is dtype  # autocast is as it was
+    assert functions.fused_layer_norm(input=x, normalized_shape=3).dtype is torch.float32

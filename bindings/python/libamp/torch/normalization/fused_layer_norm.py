@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layer norm and RMS norm with Apex's names and types: the plain ones return the input's type, the mixed ones the
-weight's. Sums are FP32 whatever the types. `memory_efficient` is accepted and means nothing: torch decides."""
+weight's; under torch.autocast all arguments are cast to its type first. Sums are FP32 whatever the types.
+`memory_efficient` is accepted and means nothing: torch decides."""
 
 from __future__ import annotations
 
+import functools
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+from .._autocast_utils import _autocast_dtype, _cast_if_autocast_enabled
 
 Shape = int | Sequence[int]
 
@@ -45,63 +49,74 @@ def manual_rms_norm(input: Any, normalized_shape: Shape, weight: Any, eps: float
     return x if w is None else x * w.to(x.dtype)
 
 
-def fused_layer_norm(input: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
-    return _layer_norm(input, None, None, normalized_shape, eps).to(input.dtype)
-
-
-def fused_layer_norm_affine(
-    input: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
-) -> Any:
-    return _layer_norm(input, weight, bias, normalized_shape, eps).to(input.dtype)
-
-
-def mixed_dtype_fused_layer_norm_affine(
-    input: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
-) -> Any:
-    return _layer_norm(input, weight, bias, normalized_shape, eps).to(weight.dtype)
-
-
-def fused_rms_norm(input: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
-    return manual_rms_norm(input, normalized_shape, None, eps).to(input.dtype)
-
-
-def fused_rms_norm_affine(
-    input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
-) -> Any:
-    return manual_rms_norm(input, normalized_shape, weight, eps).to(input.dtype)
-
-
-def mixed_dtype_fused_rms_norm_affine(
-    input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
-) -> Any:
-    return manual_rms_norm(input, normalized_shape, weight, eps).to(weight.dtype)
-
-
-# Apex's autograd functions, which scripts call by their `apply`.
+# Apex's autograd functions, whose `apply` scripts call: they run in the types that arrive.
 
 
 class FusedLayerNormFunction:
-    apply = staticmethod(fused_layer_norm)
+    @staticmethod
+    def apply(input: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
+        return _layer_norm(input, None, None, normalized_shape, eps).to(input.dtype)
 
 
 class FusedLayerNormAffineFunction:
-    apply = staticmethod(fused_layer_norm_affine)
+    @staticmethod
+    def apply(
+        input: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+    ) -> Any:
+        return _layer_norm(input, weight, bias, normalized_shape, eps).to(input.dtype)
 
 
 class FusedLayerNormAffineMixedDtypesFunction:
-    apply = staticmethod(mixed_dtype_fused_layer_norm_affine)
+    @staticmethod
+    def apply(
+        input: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+    ) -> Any:
+        return _layer_norm(input, weight, bias, normalized_shape, eps).to(weight.dtype)
 
 
 class FusedRMSNormFunction:
-    apply = staticmethod(fused_rms_norm)
+    @staticmethod
+    def apply(input: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
+        return manual_rms_norm(input, normalized_shape, None, eps).to(input.dtype)
 
 
 class FusedRMSNormAffineFunction:
-    apply = staticmethod(fused_rms_norm_affine)
+    @staticmethod
+    def apply(input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
+        return manual_rms_norm(input, normalized_shape, weight, eps).to(input.dtype)
 
 
 class FusedRMSNormAffineMixedDtypesFunction:
-    apply = staticmethod(mixed_dtype_fused_rms_norm_affine)
+    @staticmethod
+    def apply(input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
+        return manual_rms_norm(input, normalized_shape, weight, eps).to(weight.dtype)
+
+
+def _obeys_autocast(apply: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(apply)
+    def function(input: Any, *args: Any, **kwargs: Any) -> Any:
+        device = input.device.type
+        if _autocast_dtype(device) is None:
+            return apply(input, *args, **kwargs)
+        args = _cast_if_autocast_enabled(input, *args)
+        kwargs = dict(zip(kwargs, _cast_if_autocast_enabled(*kwargs.values()), strict=True))
+        with torch.autocast(device, enabled=False):
+            return apply(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+fused_layer_norm = _obeys_autocast(FusedLayerNormFunction.apply, "fused_layer_norm")
+fused_layer_norm_affine = _obeys_autocast(FusedLayerNormAffineFunction.apply, "fused_layer_norm_affine")
+mixed_dtype_fused_layer_norm_affine = _obeys_autocast(
+    FusedLayerNormAffineMixedDtypesFunction.apply, "mixed_dtype_fused_layer_norm_affine"
+)
+fused_rms_norm = _obeys_autocast(FusedRMSNormFunction.apply, "fused_rms_norm")
+fused_rms_norm_affine = _obeys_autocast(FusedRMSNormAffineFunction.apply, "fused_rms_norm_affine")
+mixed_dtype_fused_rms_norm_affine = _obeys_autocast(
+    FusedRMSNormAffineMixedDtypesFunction.apply, "mixed_dtype_fused_rms_norm_affine"
+)
 
 
 class _Norm(torch.nn.Module):
