@@ -120,7 +120,7 @@ def test_a_window_that_is_shortened_after_initialize(recipe):
     """As translators' trainers do, with a scale of their own too; an overflow begins it anew."""
     model, optimizer, (scaler, other) = make("O1")
     scaler._loss_scale, scaler._scale_seq_len = 64.0, 3
-    scales = []
+    scales, counts = [], []
     for step in range(8):
         optimizer.zero_grad()
         loss = loss_of(model) * (math.inf if step == 4 else 1.0)
@@ -133,6 +133,9 @@ def test_a_window_that_is_shortened_after_initialize(recipe):
                 scaled_loss.backward()
             optimizer.step()
         scales.append(scaler.loss_scale())
+        counts.append(amp.state_dict()["loss_scaler0"]["unskipped"])
+        assert scaler._unskipped == counts[-1] and amp.state_dict()["loss_scaler1"]["unskipped"] == 0
+    assert counts == [1, 2, 0, 1, 0, 1, 2, 0]
     assert scales == [64.0, 64.0, 128.0, 128.0, 64.0, 64.0, 64.0, 128.0]
     assert scaler._scale_seq_len == 3 and other._scale_seq_len == 2000 and other.loss_scale() == 65536.0
     scaler._scale_seq_len = 1
@@ -142,3 +145,24 @@ def test_a_window_that_is_shortened_after_initialize(recipe):
         assert scaler.loss_scale() == wanted
     with pytest.raises(ValueError, match="window=3000"):
         scaler._scale_seq_len = 3000
+
+
+def test_the_count_outlives_a_window_that_is_shortened_and_loaded():
+    model, optimizer, (scaler, _) = make("O1")
+    for _ in range(5):
+        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+            scaled_loss.backward()
+    for window in (8, 2000, 7):
+        scaler._scale_seq_len = window
+        assert scaler._unskipped == amp.state_dict()["loss_scaler0"]["unskipped"] == 5
+    state = amp.state_dict()
+    scaler._unskipped = 1
+    assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
+    amp.load_state_dict(state)
+    assert amp.state_dict() == state
+    scales = []
+    for _ in range(3):
+        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        scales.append((scaler.loss_scale(), amp.state_dict()["loss_scaler0"]["unskipped"]))
+    assert scales == [(1024.0, 6), (2048.0, 0), (2048.0, 1)]

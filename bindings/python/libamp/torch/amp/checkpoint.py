@@ -20,8 +20,9 @@ def state_dict(destination: Any = None) -> Any:
         destination = OrderedDict()
     session = last()
     if session is not None:
-        for name, state in read_states(session.context).items():
-            destination[name] = {"loss_scale": state["loss_scale"], "unskipped": state["unskipped"]}
+        states = read_states(session.context)
+        for scaler, (name, state) in zip(session.scalers, states.items(), strict=True):
+            destination[name] = {"loss_scale": state["loss_scale"], "unskipped": scaler.shown(state["unskipped"])}
     return destination
 
 
@@ -40,7 +41,8 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
             if index >= len(states):
                 maybe_print(f"loss_scaler{index} and those behind it are passed over: num_losses is {len(states)}")
                 break
-            states[f"loss_scaler{index}"] = _scaler_of(key, value)
+            state = states[f"loss_scaler{index}"] = _scaler_of(key, value)
+            state["unskipped"] += session.scalers[index]._ahead
         write_states(session.context, states)
     if unexpected:
         raise RuntimeError(

@@ -102,7 +102,7 @@ class LossScaler:
 
     @property
     def _unskipped(self) -> int:
-        return int(read_states(self._context)[f"loss_scaler{self._id}"]["unskipped"])
+        return self.shown(self._counted())
 
     @_unskipped.setter
     def _unskipped(self, value: int) -> None:
@@ -127,13 +127,26 @@ class LossScaler:
         """Clean blocks until the scale grows, as recipes shorten them after initialize."""
         if not 1 <= value <= self._window:
             raise ValueError(f"_scale_seq_len is 1 to {self._window} here: amp.initialize(..., window={value}) makes it larger")
+        unskipped = self._unskipped
         self._own_window = int(value)
-        self._hasten()
+        self._unskipped = unskipped
+
+    @property
+    def _ahead(self) -> int:
+        """The library counts to the window of initialize: where a shorter one was set, from this number on and not from 0."""
+        return self._window - self._own_window if self.dynamic else 0
+
+    def shown(self, counted: int) -> int:
+        """The library's count as a script means it."""
+        return max(counted - self._ahead, 0)
+
+    def _counted(self) -> int:
+        return int(read_states(self._context)[f"loss_scaler{self._id}"]["unskipped"])
 
     def _hasten(self) -> None:
-        """One clean block before a window that was shortened is full the library is told that its own is."""
-        if self._own_window < self._window and self.dynamic and self._unskipped >= self._own_window - 1:
-            self._unskipped = self._window - 1
+        """After a bracket, which may have begun to count anew."""
+        if self._ahead and (counted := self._counted()) < self._ahead:
+            self._unskipped = counted
 
     def _restart(self) -> None:
         """As initialize left it."""
@@ -215,6 +228,8 @@ class LossScaler:
 
     def _load(self, **changes: Any) -> None:
         states = read_states(self._context)
+        if "unskipped" in changes:
+            changes["unskipped"] += self._ahead
         states[f"loss_scaler{self._id}"].update(changes)
         write_states(self._context, states)
 
