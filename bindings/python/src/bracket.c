@@ -12,6 +12,8 @@ typedef struct {
     amp_py_Context *context; /* NULL: closed */
     struct amp_py_optimizer **optimizers;
     size_t n;
+    struct amp_py_param **bare; /* had no gradient when the bracket began */
+    size_t n_bare;
     uint32_t flags;
     amp_scaled_loss scaled;
 } Bracket;
@@ -88,6 +90,45 @@ static int list_optimizers(Bracket *bracket, amp_py_Context *context, PyObject *
     return 0;
 }
 
+/* At a static scale of 1 without masters the library sets no gradients aside, and has none to give back: those that there
+ * were keep what backward adds, as without amp. Those that there were not can be taken away again for nothing. */
+static int note_bare(Bracket *bracket)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < bracket->n; i++) {
+        n += bracket->optimizers[i]->has_masters ? 0 : bracket->optimizers[i]->n;
+    }
+    bracket->bare = malloc((n + 1) * sizeof(struct amp_py_param *));
+    if (bracket->bare == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < bracket->n; i++) {
+        const struct amp_py_optimizer *optimizer = bracket->optimizers[i];
+        for (size_t j = 0; j < optimizer->n && !optimizer->has_masters; j++) {
+            PyObject *grad = PyObject_GetAttr(optimizer->params[j]->tensor, amp_py_names.grad);
+            if (grad == NULL) {
+                return -1;
+            }
+            Py_DECREF(grad);
+            if (grad == Py_None) {
+                bracket->bare[bracket->n_bare++] = optimizer->params[j];
+            }
+        }
+    }
+    return 0;
+}
+
+static int strip_bare(const Bracket *bracket)
+{
+    for (size_t i = 0; i < bracket->n_bare; i++) {
+        if (PyObject_SetAttr(bracket->bare[i]->tensor, amp_py_names.grad, Py_None)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static amp_status open_bracket(Bracket *bracket, amp_py_Context *context, uint32_t loss_id)
 {
     amp_optimizer **optimizers = calloc(bracket->n + 1, sizeof *optimizers);
@@ -130,6 +171,10 @@ PyObject *amp_py_Context_begin(PyObject *self, PyObject *args)
             return NULL;
         }
     }
+    if (context->scales_by_one && note_bare(bracket)) {
+        Py_DECREF(bracket);
+        return NULL;
+    }
     const amp_status status = open_bracket(bracket, context, loss_id);
     if (status != AMP_OK) {
         Py_DECREF(bracket);
@@ -164,7 +209,7 @@ static PyObject *finish(Bracket *bracket, bool cancel)
     amp_py_drop_held(context);
     const bool delays = !cancel && status == AMP_OK && (bracket->flags & AMP_DELAY_UNSCALE);
     const bool unscaled = !cancel && !delays && (status == AMP_OK || status == AMP_ERR_TOO_MANY_SKIPS);
-    int bad = 0;
+    int bad = delays || unscaled ? 0 : strip_bare(bracket);
     for (size_t i = 0; i < bracket->n; i++) {
         bracket->optimizers[i]->delayed = delays;
         bad |= unscaled && !bad ? amp_py_show_gradients(context, bracket->optimizers[i]) : 0;
@@ -205,6 +250,7 @@ static void bracket_dealloc(PyObject *self)
     }
     Py_XDECREF((PyObject *)bracket->context);
     free(bracket->optimizers);
+    free(bracket->bare);
     PyObject_Free(self);
     Py_DECREF(type);
 }

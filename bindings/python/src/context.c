@@ -91,6 +91,8 @@ static int make_context(amp_py_Context *context, const char *level, PyObject *pa
     }
     free(given);
     free(described);
+    amp_config resolved = AMP_CONFIG_INIT;
+    context->scales_by_one = amp_config_resolve(&config, &resolved) == AMP_OK && resolved.loss_scale == 1;
     int bad = status != AMP_OK;
     for (size_t i = 0; i < context->n_optimizers && !bad; i++) {
         bad = amp_py_make_masters(context, context->optimizers[i], 0);

@@ -59,6 +59,7 @@ typedef struct {
     struct amp_py_param *looked_at; /* whose gradient the hook grad told of last */
     bool ending;  /* an end or cancel is running: gradients are what backward made */
     bool dying;   /* being collected: the tensors are left as they are */
+    bool scales_by_one; /* the scale is 1 and stays 1 */
     bool permutes; /* the elements of some parameter do not lie row-major */
     size_t inside;      /* scopes of this context, on all threads */
     uint64_t looks;     /* at parameters that are not trained: see hook_version */

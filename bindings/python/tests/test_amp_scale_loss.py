@@ -175,6 +175,29 @@ def test_an_exception_leaves_gradients_as_they_were(level):
         torch.testing.assert_close(param.grad, 2 * old)
 
 
+@pytest.mark.parametrize("level", ("O0", "O3", "O4"))
+@pytest.mark.parametrize("delay", (False, True))
+def test_an_exception_at_scale_one_leaves_none_where_none_was(level, delay):
+    """Nothing is set aside there: what had a gradient keeps what backward added to it, as without amp."""
+    body, head = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (body, head)]
+    (body, head), optimizers = amp.initialize([body, head], optimizers, opt_level=level, verbosity=0)
+    with amp.scale_loss(head(torch.ones(2, 3)).sum(), optimizers) as scaled:
+        scaled.backward()
+    before = [param.grad.clone() for param in head.parameters()]
+    loss = head(body(torch.ones(2, 3))).sum()
+    with pytest.raises(ZeroDivisionError), amp.scale_loss(loss, optimizers, delay_unscale=delay) as scaled:
+        scaled.backward()
+        assert all(param.grad is not None for param in body.parameters())
+        raise ZeroDivisionError
+    assert all(param.grad is None for param in body.parameters())
+    bias, old = list(head.parameters())[1], before[1]
+    assert torch.equal(bias.grad, 2 * old)  # the documented exception
+    with amp.scale_loss(head(body(torch.ones(2, 3))).sum(), optimizers) as scaled:
+        scaled.backward()
+    assert all(param.grad is not None for param in body.parameters())
+
+
 @pytest.mark.parametrize("level", ("O0", "O2"))
 def test_tuples_of_optimizers_are_lists(level):
     models = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]

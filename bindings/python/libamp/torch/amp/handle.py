@@ -128,7 +128,8 @@ def scale_loss(
     """`with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`
 
     Afterwards the gradients are unscaled (FP32, in the masters where there are masters) and the next step of each optimizer
-    steps or skips. If the block raises, gradients are as they were before it. optimizers: one, a list or a tuple.
+    steps or skips. If the block raises, gradients are as they were before it (at a static scale of 1 without masters: None
+    where they were None). optimizers: one, a list or a tuple.
     delay_unscale: leave the gradients scaled for a later block with the same loss_id. delay_overflow_check: unscale, and
     leave the decision to a later block. model is not used, as in Apex.
     """
