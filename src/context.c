@@ -65,17 +65,20 @@ static void cancel_brackets(amp_context *context) {
         if (context->brackets[i].open) amp__bracket_close(&context->brackets[i]);
 }
 
-/* Every parameter goes back to FP32. One that the host refuses to take keeps its type; the first error is reported. */
+/* Every parameter goes back to FP32. One that the host refuses to take keeps its type; the first error is reported, and all
+ * that was left. */
 static amp_status restore_params(amp_context *context) {
     amp_status status = AMP_OK;
-    char text[AMP__ERROR_SIZE] = "";
+    char text[AMP__ERROR_SIZE / 2] = "";
     for (size_t i = 0; i < context->n_params && amp__may_be_low(&context->properties); i++) {
         const amp_status one = amp__param_restore(context->params[i]);
         if (one == AMP_OK || status != AMP_OK) continue;
         status = one;
         snprintf(text, sizeof text, "%s", amp_last_error());
     }
-    return status == AMP_OK ? AMP_OK : amp__fail(status, "%s", text);
+    if (status == AMP_OK) return AMP_OK;
+    (void)amp__fail(status, "%s", text);
+    return amp__params_tell_left(context, 0, status);
 }
 
 AMP_API amp_status amp_shutdown(amp_context *context) {

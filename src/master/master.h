@@ -142,6 +142,8 @@ amp_status amp__param_undo_retype(struct amp__param *param);
 void amp__param_commit_retype(struct amp__param *param);
 /* Swaps *storage under all handles of the parameter; *storage becomes what was there. All or nothing. */
 amp_status amp__param_swap(const struct amp__param *param, amp_storage *storage);
+/* After a way back that the host refused: what its handles have instead of their own blocks, in words; else nothing. */
+void amp__param_tell_left(const struct amp__param *param, amp__text *text);
 /* Frees what is left (gradients); the tensor is not touched. */
 void amp__param_destroy(struct amp__param *param);
 

@@ -115,12 +115,34 @@ void amp__param_commit_retype(struct amp__param *param) {
         amp__param_free(param, &param->fp32);
 }
 
+void amp__param_tell_left(const struct amp__param *param, amp__text *text) {
+    const char *separator = text->length ? ", " : "";
+    if (param->step_grad) {
+        amp__text_add(text, "%sthe gradient of %s has libamp's FP32 block", separator, param->name);
+        separator = ", ";
+    }
+    if (param->re_typed && param->emulated)
+        amp__text_add(text, "%s%s has values rounded to %s", separator, param->name, amp__dtype_name(param->emulated));
+    else if (param->re_typed && !param->stuck && param->fp32.data)
+        amp__text_add(text, "%s%s has libamp's %s block (its own is at %p)", separator, param->name,
+                      amp__dtype_name(param->dtype), param->fp32.data);
+    else if (param->re_typed && !param->stuck)
+        amp__text_add(text, "%s%s has libamp's %s block", separator, param->name, amp__dtype_name(param->dtype));
+    else if (!param->re_typed && param->stuck)
+        amp__text_add(text, "%s%s has libamp's FP32 block", separator, param->name);
+}
+
+/* One that came in 16 bits. Where the host refuses to take its own block back it keeps the master, and what lies here is the
+ * host's. */
+static amp_status end_master(struct amp__param *param) {
+    const amp_status status = amp__master_settle(param);
+    if (!param->stuck || amp__host_owns_memory(param->host)) drop_master(param);
+    return status;
+}
+
 /* Without masters the FP32 block may be gone (freed at the commit): then a new one is made and widened into. */
 amp_status amp__param_restore(struct amp__param *param) {
-    if (!param->re_typed) {
-        drop_master(param);
-        return AMP_OK;
-    }
+    if (!param->re_typed) return end_master(param);
     /* what the host changed last is kept if it can be seen; the storage goes back in any case */
     amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
     if (seen == AMP_OK && param->on_device) seen = amp__place_flush(param->place);
@@ -149,7 +171,9 @@ amp_status amp__param_restore(struct amp__param *param) {
     amp_storage swap = storage;
     if (status == AMP_OK) status = amp__param_swap(param, &swap);
     if (status != AMP_OK) {
-        if (fresh || amp__host_owns_memory(param->host)) amp__param_free(param, &storage);
+        if (!fresh && !amp__host_owns_memory(param->host)) return status;
+        amp__param_free(param, &storage);
+        memset(&param->fp32, 0, sizeof param->fp32);
         return status;
     }
     amp__param_free(param, &swap);
@@ -159,9 +183,17 @@ amp_status amp__param_restore(struct amp__param *param) {
     return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
 }
 
+/* A gradient's handle that was never taken back keeps the block of ours that lies under it, and the host's own lies here. A
+ * host with free has made both and may have its own freed. */
+static void leave_to_host(struct amp__param *param) {
+    if (!param->step_grad || amp__host_owns_memory(param->host)) return;
+    memset(param->spread.data ? &param->spread : &param->grad, 0, sizeof param->grad);
+}
+
 void amp__param_destroy(struct amp__param *param) {
     if (!param) return;
     if (param->host) {
+        leave_to_host(param);
         if (param->emulated) amp__param_free(param, &param->fp32); /* ours: a restore that failed left it */
         amp__param_free(param, &param->grad);
         amp__param_free(param, &param->first);

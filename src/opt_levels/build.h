@@ -47,9 +47,10 @@ amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimi
 void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, size_t context_params,
                        size_t optimizer_params);
 
-/* Re-types what the level re-types, making masters; undone by amp__retype_undo until the commit. */
+/* Re-types what the level re-types, making masters: all or nothing, as far as the host takes it back. */
 amp_status amp__retype_all(amp_context *context);
-void amp__retype_undo(amp_context *context);
+/* `status`, and behind the last error what a refused way back left of the parameters from `first` on. */
+amp_status amp__params_tell_left(const amp_context *context, size_t first, amp_status status);
 amp_status amp__retype_commit(amp_context *context);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The context's parameters: one per storage, from the models' lists and the optimizers'. */
 #include "common/map.h"
+#include "common/thread.h"
 #include "opt_levels/build.h"
 
 #include <stdio.h>
@@ -332,12 +333,11 @@ void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, s
     snprintf(text, sizeof text, "%s", amp_last_error());
     optimizer->n_params = optimizer_params;
     amp__params_remove(context, context_params);
-    for (size_t i = context->n_params; i-- > context_params;) {
-        (void)amp__param_undo_retype(context->params[i]);
-        amp__param_destroy(context->params[i]);
-    }
-    context->n_params = context_params;
+    for (size_t i = context->n_params; i-- > context_params;) (void)amp__param_undo_retype(context->params[i]);
     (void)amp__fail(AMP_OK, "%s", text);
+    (void)amp__params_tell_left(context, context_params, AMP_OK);
+    for (size_t i = context->n_params; i-- > context_params;) amp__param_destroy(context->params[i]);
+    context->n_params = context_params;
 }
 
 /* ---- re-typing ---- */
@@ -356,27 +356,41 @@ static amp_status retype_if_low(const amp_context *context, struct amp__param *p
                                        : amp__param_retype(param, type, keep_master);
 }
 
+amp_status amp__params_tell_left(const amp_context *context, size_t first, amp_status status) {
+    char why[AMP__ERROR_SIZE / 2], list[AMP__ERROR_SIZE / 2 - 200] = "";
+    amp__text left = { list, sizeof list, 0 };
+    bool by_libc = false;
+    snprintf(why, sizeof why, "%s", amp_last_error());
+    for (size_t i = first; i < context->n_params; i++) {
+        const size_t before = left.length;
+        amp__param_tell_left(context->params[i], &left);
+        by_libc |= left.length > before && !amp__host_owns_memory(context->params[i]->host);
+    }
+    if (!left.length) return status;
+    return amp__fail(status, "%s; swap_data refused the way back too, so these stay as they are: %s%s%s", why, list,
+                     left.length >= sizeof list ? "..." : "",
+                     by_libc ? ". libamp's blocks are the host's now: free() them when it can" : "");
+}
+
+/* The first error is the one to report. */
+static amp_status undo_all(amp_context *context, amp_status status) {
+    char text[AMP__ERROR_SIZE];
+    snprintf(text, sizeof text, "%s", amp_last_error());
+    amp__places_drop(context);
+    for (size_t i = context->n_params; i--;) (void)amp__param_undo_retype(context->params[i]);
+    (void)amp__fail(status, "%s", text);
+    return amp__params_tell_left(context, 0, status);
+}
+
 amp_status amp__retype_all(amp_context *context) {
     for (size_t i = 0; i < context->n_params && amp__may_be_low(&context->properties); i++) {
         struct amp__param *param = context->params[i];
         const amp_status status = retype_if_low(context, param, param->in_optimizer);
-        if (status != AMP_OK) {
-            amp__retype_undo(context);
-            return status;
-        }
+        if (status != AMP_OK) return undo_all(context, status);
     }
     amp_status status = amp__places_flush(context);
     if (status == AMP_OK) status = amp__places_count_unfit(context);
-    if (status != AMP_OK) amp__retype_undo(context);
-    return status;
-}
-
-void amp__retype_undo(amp_context *context) {
-    char text[512];
-    snprintf(text, sizeof text, "%s", amp_last_error()); /* the first error is the one to report */
-    amp__places_drop(context);
-    for (size_t i = context->n_params; i--;) (void)amp__param_undo_retype(context->params[i]);
-    (void)amp__fail(AMP_OK, "%s", text);
+    return status == AMP_OK ? AMP_OK : undo_all(context, status);
 }
 
 amp_status amp__retype_commit(amp_context *context) {

@@ -71,6 +71,151 @@ START_TEST(a_hook_fails_once) {
 }
 END_TEST
 
+/* ---- swap_data refuses for good ---- */
+
+static struct {
+    struct rig *rig;
+    amp_status (*swap)(void *self, void *tensor, amp_storage *storage);
+    uint64_t calls, from; /* it refuses from this call on; 0: never */
+    bool grads_alone;
+} refusal;
+
+static bool is_grad(const void *tensor) {
+    for (size_t k = 0; k < 3; k++)
+        if (((struct fake_tensor *)refusal.rig->net.trained[k])->grad == tensor) return true;
+    return false;
+}
+
+static amp_status refusing_swap(void *self, void *tensor, amp_storage *storage) {
+    const bool counts = !refusal.grads_alone || is_grad(tensor);
+    if (counts && ++refusal.calls >= refusal.from && refusal.from) return AMP_ERR_HOST_FAILED;
+    return refusal.swap(self, tensor, storage);
+}
+
+/* Is each parameter of the type that it came in, and each gradient of the one that backward gave it? */
+static bool all_is_back(struct rig *rig, bool low) {
+    for (size_t k = 0; k < 2; k++) {
+        const struct fake_tensor *param = rig->net.trained[k];
+        if (fake_dtype(param) != (low && !k ? AMP_FLOAT16 : AMP_FLOAT32)) return false;
+        if (param->grad && fake_dtype(param->grad) != AMP_FLOAT16) return false;
+    }
+    return true;
+}
+
+/* What the host could not be given back lies under its handles: libamp's blocks, which are malloc's. */
+static void take_grads_that_stayed(struct rig *rig) {
+    for (size_t k = 0; k < 3; k++) {
+        struct fake_tensor *grad = ((struct fake_tensor *)rig->net.trained[k])->grad;
+        if (!grad || grad->storage.owner) continue;
+        free(grad->storage.data);
+        grad->owns = false;
+    }
+}
+
+static amp_status scaled_backward(struct rig *rig) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    struct fake_tensor *loss = rig_tensor(rig, AMP_FLOAT32, 1.0);
+    amp_status status = amp_scale_loss_begin(&rig->net.optimizer, loss, &scaled);
+    if (status == AMP_OK) {
+        net_backward(&rig->net, 0.5, (double)*scaled.scale);
+        status = amp_scale_loss_end(&scaled);
+    }
+    fake_release(loss);
+    return status;
+}
+
+/* Three steps and the end, or as far as it comes; `low`: parameters that come in 16 bits. True: it refused something. */
+static bool live_and_refuse(unsigned options, bool low, uint64_t from, bool grads_alone) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O2);
+    rig_init(&rig, options);
+    if (low) {
+        rig.net.model.flags |= AMP_MODEL_LOW_PARAMS;
+        fake_release(rig.net.weight);
+        rig.net.weight = rig_tensor(&rig, AMP_FLOAT16, 0.5);
+        rig.net.params[0].tensor = rig.net.trained[0] = rig.net.weight;
+    }
+    refusal.rig = &rig;
+    refusal.swap = rig.host.hooks.swap_data;
+    rig.host.hooks.swap_data = refusing_swap;
+    refusal.from = 0;
+    ck_ok(rig_config(&rig, &config));
+    refusal.calls = 0;
+    refusal.from = from;
+    refusal.grads_alone = grads_alone;
+    amp_status status = AMP_OK;
+    for (int step = 0; step < 3 && status == AMP_OK; step++) {
+        net_zero_grad(&rig.net);
+        status = scaled_backward(&rig);
+        (void)net_step(&rig.net);
+        first_error(&status, amp_check(rig.context));
+    }
+    const amp_status end = amp_shutdown(rig.context); /* while the gradients are there */
+    ck_assert_msg((end == AMP_OK) == all_is_back(&rig, low), "amp_shutdown: %s", amp_status_name(end));
+    if (end != AMP_OK) ck_says("stay as they are");
+    first_error(&status, end);
+    const bool refused = refusal.calls >= from;
+    ck_assert_msg(!refused || status != AMP_OK, "swap_data refused from call %d on, and nobody said so", (int)from);
+    if (refused) ck_says("swap_data");
+    fake_tape_clear(&rig.host);
+    take_grads_that_stayed(&rig);
+    net_zero_grad(&rig.net);
+    take_what_could_not_be_swapped(&rig);
+    net_destroy(&rig.net);
+    ck_assert_uint_eq(rig.host.over_released, 0);
+    ck_assert_uint_eq(rig.host.wrong_frees, 0);
+    fake_destroy(&rig.host); /* and with it the blocks that nobody could hand back */
+    return refused;
+}
+
+START_TEST(swap_data_refuses_for_good) {
+    const unsigned options = (_i & 1 ? FAKE_NO_ALLOC : 0) | (_i & 2 ? FAKE_NO_VERSION : 0);
+    const bool low = _i & 4, grads_alone = _i & 8;
+    uint64_t from = 1;
+    while (live_and_refuse(options, low, from, grads_alone)) from++;
+    ck_assert_uint_gt(from, 6);
+    ck_assert_uint_lt(from, 1000);
+}
+END_TEST
+
+/* An initialize that fails, and cannot be rolled back: the first error, and which parameters stay how. */
+START_TEST(a_refused_roll_back_is_told) {
+    static const char *const left[] = { "weight has libamp's fp16 block (its own is at ", "bias has libamp's fp16 block" };
+    struct rig rig;
+    amp_config config = config_of(AMP_O2);
+    rig_init(&rig, _i ? FAKE_NO_ALLOC : 0);
+    const float *own = rig.net.weight->storage.data;
+    const struct fake_tensor kept[] = { *rig.net.weight, *rig.net.bias };
+    refusal.rig = &rig;
+    refusal.swap = rig.host.hooks.swap_data;
+    rig.host.hooks.swap_data = refusing_swap;
+    rig.net.params[3].module_kind = AMP_MODULE_OTHER; /* `mean`: a third one to re-type */
+    refusal.calls = 0;
+    refusal.from = 3;
+    refusal.grads_alone = false;
+    ck_fails(AMP_ERR_HOST_FAILED, rig_config(&rig, &config));
+    ck_says("swap_data failed");
+    for (size_t k = 0; k < 2; k++) ck_says(left[k]);
+    ck_assert_ptr_null(rig.net.model.amp);
+    ck_assert_msg(net_slots_restored(&rig.net), "a slot is not what it was");
+    char address[40];
+    snprintf(address, sizeof address, "%p", (const void *)own);
+    ck_says(address);
+    ck_assert_float_eq(*own, 0.5f); /* and the values are there */
+    ck_assert_ptr_eq(strstr(amp_last_error(), "free()") ? NULL : &rig, _i ? NULL : &rig);
+    take_what_could_not_be_swapped(&rig);
+    for (size_t k = 0; k < 2; k++) { /* the host helps itself */
+        struct fake_tensor *param = rig.net.trained[k];
+        if (param->owns) fake_drop_block(param);
+        param->storage = kept[k].storage;
+        param->owns = true;
+    }
+    net_destroy(&rig.net);
+    ck_assert_int_eq(rig.host.live_blocks, 0);
+    fake_destroy(&rig.host);
+}
+END_TEST
+
 /* A test that breaks nothing proves nothing: each hook is reached in some life. */
 START_TEST(each_hook_is_reached) {
     bool reached = false;
@@ -129,7 +274,8 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { a_hook_fails_once, N_HOOKS * N_LIVES }, { each_hook_is_reached, N_HOOKS },
+        { a_hook_fails_once, N_HOOKS * N_LIVES }, { swap_data_refuses_for_good, 16 },
+        { a_refused_roll_back_is_told, 2 }, { each_hook_is_reached, N_HOOKS },
         { a_missing_hook_is_named, sizeof missing / sizeof missing[0] }, { what_needs_no_hook_asks_for_none, 1 },
     };
     return RUN_TESTS("hooks", tests);

@@ -91,6 +91,8 @@ void fake_release(struct fake_tensor *tensor) {
     tensor->host->live_tensors--;
 }
 
+void fake_drop_block(struct fake_tensor *tensor) { block_free(tensor->host, &tensor->storage); }
+
 double fake_get(const struct fake_tensor *tensor, int64_t i) {
     const char *at = (const char *)tensor->storage.data + (size_t)i * width_of(tensor->storage.dtype);
     uint16_t half;

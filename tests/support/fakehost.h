@@ -87,6 +87,8 @@ struct fake_tensor *fake_new(struct fake *host, amp_dtype dtype, int64_t n, doub
 /* Another handle on the same elements. */
 struct fake_tensor *fake_alias(struct fake_tensor *tensor);
 void fake_release(struct fake_tensor *tensor);
+/* Frees the host's block under a tensor that will get another. */
+void fake_drop_block(struct fake_tensor *tensor);
 
 /* Elements as double, whatever the type. fake_set counts as a change by the host (version). */
 double fake_get(const struct fake_tensor *tensor, int64_t i);
