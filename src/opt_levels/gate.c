@@ -149,13 +149,9 @@ static amp_status look_at_field(void *self, const amp_field *field) {
 
 static double buffer_size(const struct amp__op *op, const struct amp__call *call, uint32_t i) {
     const struct amp__arg *arg = &call->schema->args[i];
-    const amp_context *context = op->context;
     struct amp__extents extents;
-    uint64_t offset = 0;
-    if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, i, &extents) == AMP_OK ? (double)extents.count : 0.0;
-    const struct amp__param *param =
-        amp__range_find(context->ranges, context->n_ranges, amp__call_pointer(call, i), &offset);
-    return param ? (double)(param->size - offset) : 0.0;
+    if (arg->flags & AMP__EXTENT_UNKNOWN) return (double)amp__range_rest(op->context, amp__call_pointer(call, i));
+    return amp__buffer_extents(call, i, &extents) == AMP_OK ? (double)extents.count : 0.0;
 }
 
 static void look_at_call(struct look *look, const struct amp__call *call) {

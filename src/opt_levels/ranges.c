@@ -64,15 +64,26 @@ amp_status amp__ranges_build(amp_context *context) {
     return sort(&context->grad_ranges, context->n_grad_ranges);
 }
 
-struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset) {
-    const uintptr_t at = (uintptr_t)address;
+static const struct amp__range *find(const struct amp__range *ranges, size_t n, uintptr_t at) {
     size_t low = 0, high = n;
     while (low < high) { /* the first range that begins after `at` */
         const size_t middle = low + (high - low) / 2;
         if (ranges[middle].begin <= at) low = middle + 1;
         else high = middle;
     }
-    if (!low || at >= ranges[low - 1].end) return NULL;
-    *offset = (at - ranges[low - 1].begin) / sizeof(float);
-    return ranges[low - 1].param;
+    return low && at < ranges[low - 1].end ? &ranges[low - 1] : NULL;
+}
+
+struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset) {
+    const struct amp__range *range = find(ranges, n, (uintptr_t)address);
+    if (!range) return NULL;
+    *offset = ((uintptr_t)address - range->begin) / sizeof(float);
+    return range->param;
+}
+
+int64_t amp__range_rest(const amp_context *context, const void *address) {
+    const uintptr_t at = (uintptr_t)address;
+    const struct amp__range *range = find(context->ranges, context->n_ranges, at);
+    if (!range) range = find(context->grad_ranges, context->n_grad_ranges, at);
+    return range ? (int64_t)((range->end - at) / sizeof(float)) : 0;
 }

@@ -127,18 +127,14 @@ static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *ca
 
 /* ---- one buffer ---- */
 
-static amp_status extents_of(const struct amp__raw *raw, const struct amp__casting *casting, const struct amp__call *call,
-                             uint32_t i, struct amp__raw_place *place) {
+static amp_status extents_of(const struct amp__casting *casting, const struct amp__call *call, uint32_t i,
+                             struct amp__raw_place *place) {
     const struct amp__arg *arg = &call->schema->args[i];
-    uint64_t offset;
-    (void)raw;
     if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, i, &place->extents);
-    const amp_context *context = casting->context;
-    const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, place->host, &offset);
-    AMP_RETURN_IF(!param, AMP_ERR_NOT_FOUND,
-                  "op %s: %s[?] points into no registered parameter: register its buffer, or write its extents",
-                  call->schema->name, arg->name);
-    const int64_t rest = (int64_t)(param->size - offset);
+    const int64_t rest = amp__range_rest(casting->context, place->host);
+    AMP_RETURN_IF(!rest, AMP_ERR_NOT_FOUND,
+                  "op %s: %s[?] points into no registered parameter, and into no gradient of one that an optimizer lists: "
+                  "register its buffer, or write its extents", call->schema->name, arg->name);
     place->extents = (struct amp__extents){ .ndim = 1, .shape = { rest }, .row_stride = rest, .count = rest, .span = rest };
     return AMP_OK;
 }
@@ -264,7 +260,7 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     const amp_status status = new_place(raw, host, &place);
     if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);
     place->flags = arg->flags;
-    AMP_TRY(extents_of(raw, raw->casting, call, i, place));
+    AMP_TRY(extents_of(raw->casting, call, i, place));
     if (!place->extents.count) return AMP_OK;
     bool shared = false;
     AMP_TRY(share(raw, place, raw->casting->op->name, arg->name, &place->temporary, &shared));

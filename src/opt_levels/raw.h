@@ -66,5 +66,7 @@ amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw
 /* The sorted address ranges of FP32 parameters, and of gradients in fixed buffers. */
 amp_status amp__ranges_build(amp_context *context);
 struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset);
+/* Elements from there to the end of the parameter or gradient that it points into; 0: of none. */
+int64_t amp__range_rest(const amp_context *context, const void *address);
 
 #endif
