@@ -429,7 +429,8 @@ typedef struct amp_op {
     const char *schema;      /* NULL for AMP_OP_DIRECT only */
     const char *backward_of; /* name of the forward op whose class this backward op shares, or NULL */
     amp_fn *slot;            /* where the host keeps its pointer; an empty slot (*slot == NULL) is passed over */
-    amp_fn fp16;             /* implementations to call when all floating arguments have that type, or NULL */
+    amp_fn fp16;             /* implementations to call when all floating arguments have that type, or NULL. A call without
+                                Tensor and buffer arguments in which visit emits nothing to work on takes the original */
     amp_fn bf16;             /* the same for bfloat16 */
     const void *on_failure; /* value of the return type when a cast failed and the op was not called; NULL: zeros */
     const void *on_skip;    /* steps: value of the return type when the step was skipped; NULL: zeros */

@@ -254,6 +254,11 @@ static void keep(struct amp__op *op, amp_status status) {
     amp__keep_error(op->context, status);
 }
 
+/* A graph's call that infers shapes, for one: through the same pointer, but visit emitted nothing to compute with. */
+static bool works_on_nothing(const struct amp__op *op, const struct amp__raw *raw, const struct operands *operands) {
+    return raw->mode == AMP__RAW_REPLACE && amp__visits(op) && !raw->found && !operands->tensors;
+}
+
 /* handed_on: the type that the op's handles get after it; DEFAULT: as they come. */
 static void run_cast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
                      amp_dtype target, uint8_t mode, float seed, amp_dtype handed_on) {
@@ -264,7 +269,7 @@ static void run_cast(struct amp__op *op, const struct amp__call *call, const str
     amp_status status = substitute_all(&s, call, &raw);
     if (status == AMP_OK && (rounds || handed_on)) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
     if (status == AMP_OK) {
-        run_untrapped(call, implementation(op, call, target), s.argv);
+        run_untrapped(call, works_on_nothing(op, &raw, operands) ? call->original : implementation(op, call, target), s.argv);
         if (mode != AMP__RAW_NONE) amp__raw_leave(&raw, op);
         for (size_t i = 0; i < s.n_written; i++) amp__round_handle(op, *s.written[i], target);
         if (rounds) keep(op, amp__outputs_round(op, call, s.argv, target));

@@ -255,7 +255,9 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     struct amp__raw_place *place = NULL;
     float *host = amp__call_pointer(call, i);
     const bool seed = (arg->flags & AMP__SEED) != 0;
-    if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host || stays_fp32(raw, host)) return AMP_OK;
+    if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host) return AMP_OK;
+    raw->found |= !seed;
+    if (stays_fp32(raw, host)) return AMP_OK;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
     const amp_status status = new_place(raw, host, &place);
     if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);

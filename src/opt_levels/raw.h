@@ -31,6 +31,7 @@ struct amp__raw {
     amp_dtype low;
     bool low_sums; /* the model is 16-bit: gradient sums are rounded too, and batch norm's parameters are not touched */
     float seed; /* the factor for the constant that backward starts from */
+    bool found; /* a buffer or handle that the op works on: not one that is kept, or that is not there */
     size_t n;
     size_t capacity;
     struct amp__raw_place *places; /* of the call's memory */

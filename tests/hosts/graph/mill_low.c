@@ -60,12 +60,14 @@ static int backward(mill_node *p, struct wide *wide) {
     return x->g ? add_rounded(wide, x->g, dx, mill_size(x)) : MILL_OK;
 }
 
+/* Calls for sizes, in which visit emits nothing, do not come here. */
 static int run(mill_node *p, int action, amp_dtype dtype) {
-    if (action == MILL_SIZE) return mill_ops[MILL_LINEAR](p, action);
     const int n = 4 * (mill_size(p) + mill_size(p->in[0]) + mill_size(p->in[1]) + mill_size(p->in[2]));
     struct wide wide = { calloc((size_t)n, sizeof(float)), NULL, dtype };
     wide.next = wide.block;
-    const int result = !wide.block ? MILL_ERROR : action == MILL_FORWARD ? forward(p, &wide) : backward(p, &wide);
+    int result = MILL_ERROR;
+    if (wide.block && action == MILL_FORWARD) result = forward(p, &wide);
+    if (wide.block && action == MILL_BACKWARD) result = backward(p, &wide);
     free(wide.block);
     return result;
 }

@@ -126,6 +126,20 @@ START_TEST(momentum_in_16_bit_gradients_is_16_bit) {
 }
 END_TEST
 
+/* Through the wired slots: asking a node for its size is no work for a 16-bit implementation, which knows nothing of it. */
+START_TEST(a_wired_graph_can_be_asked_for_sizes) {
+    static struct run run;
+    const amp_config config = config_of(_i ? 4 : 1);
+    start(&run, LOW, &config);
+    for (int i = 0; i < run.net.graph->n; i++) {
+        mill_node *p = run.net.graph->nodes[i];
+        if (p->op) ck_assert_int_eq(mill_ops[p->op](p, MILL_SIZE), MILL_OK);
+    }
+    ck_ok(amp_check(run.context));
+    finish(&run, NULL);
+}
+END_TEST
+
 START_TEST(ops_inside_ops_run_as_they_come) {
     static struct run run;
     amp_op_stats stats[MILL_N_OPS];
@@ -215,6 +229,7 @@ int main(void) {
     tcase_add_loop_test(tcase, mill_alone_is_the_reference, 0, 2);
     tcase_add_loop_test(tcase, every_level_is_the_reference, 0, (int)(sizeof kinds / sizeof kinds[0]));
     tcase_add_test(tcase, momentum_in_16_bit_gradients_is_16_bit);
+    tcase_add_loop_test(tcase, a_wired_graph_can_be_asked_for_sizes, 0, 2);
     tcase_add_test(tcase, ops_inside_ops_run_as_they_come);
     tcase_add_loop_test(tcase, an_overflow_is_skipped_and_leaves_nothing_behind, 1, 3);
     tcase_add_loop_test(tcase, a_resumed_training_is_the_uninterrupted_one, 1, 6);
