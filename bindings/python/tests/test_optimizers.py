@@ -316,8 +316,6 @@ def test_errors_in_apexs_types():
         fused.FusedAdam(p, master_weights=True)
     with pytest.raises(RuntimeError, match="norm_type"):
         fused.FusedNovoGrad(p, norm_type=1)
-    with pytest.raises(TypeError):
-        fused.FusedSGD(p)
     for bad in ({"lr": -1.0}, {"momentum": -1.0}, {"weight_decay": -1.0}, {"nesterov": True}):
         with pytest.raises(ValueError):
             fused.FusedSGD(p, **{"lr": 0.1, **bad})

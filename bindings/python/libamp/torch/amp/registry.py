@@ -38,24 +38,24 @@ def _decorate(function: Any, op_class: int) -> Any:
     return _core.patched(function, place, getattr(function, "__name__", name), op_class, 0, binds)
 
 
-def half_function(function: F) -> F:
+def half_function(fn: F) -> F:
     """Floating tensors among the arguments become the level's 16-bit type."""
-    decorated: F = _decorate(function, LOWER)
+    decorated: F = _decorate(fn, LOWER)
     return decorated
 
 
 bfloat16_function = half_function  # ROCm's name; the level says which of the two types
 
 
-def float_function(function: F) -> F:
+def float_function(fn: F) -> F:
     """Floating tensors among the arguments become FP32."""
-    decorated: F = _decorate(function, FP32)
+    decorated: F = _decorate(fn, FP32)
     return decorated
 
 
-def promote_function(function: F) -> F:
+def promote_function(fn: F) -> F:
     """Floating tensors among the arguments become the widest type among them."""
-    decorated: F = _decorate(function, PROMOTE)
+    decorated: F = _decorate(fn, PROMOTE)
     return decorated
 
 

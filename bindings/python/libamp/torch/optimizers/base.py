@@ -28,6 +28,21 @@ def number(value: Any) -> float:
     return known[1]
 
 
+def apexs_arguments(
+    function: str, names: tuple[str, ...], given: tuple[Any, ...], named: dict[str, Any]
+) -> dict[str, Any]:
+    """Arguments of Apex's that no signature may show: torch's GradScaler hands itself to a step that has a grad_scaler,
+    instead of setting grad_scale and found_inf."""
+    if len(given) > len(names):
+        raise TypeError(f"{function}() takes at most {len(names) + 1} arguments, and {len(given) + 1} were given")
+    values = dict.fromkeys(names, None)
+    for name, value in (*zip(names, given, strict=False), *named.items()):
+        if name not in values:
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
+        values[name] = value
+    return values
+
+
 def fused_step(
     rule: Any,
     params: list[torch.Tensor],

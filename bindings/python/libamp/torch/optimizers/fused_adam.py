@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .base import FusedOptimizer, fused_step, number, of_each
+from .base import FusedOptimizer, apexs_arguments, fused_step, number, of_each
 from .fused_lamb import global_norm
 from .scaling import Scaling
 
@@ -82,10 +82,12 @@ class FusedAdam(FusedOptimizer):
         return groups
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *old: Any, **options: Any) -> Any:
-        """grad_scaler=: a torch.cuda.amp.GradScaler whose gradients are scaled still; capturable alone."""
-        grad_scaler = options.pop("grad_scaler", None)
-        if any(value is not None for value in (*old, *options.values())):
+    def step(self, closure: Callable[[], Any] | None = None, *apexs: Any, **named: Any) -> Any:
+        """grad_scaler, at Apex's place or by name: a torch.cuda.amp.GradScaler whose gradients are scaled still; capturable
+        alone. What Apex has between it and the closure was for its first FusedAdam."""
+        old = apexs_arguments("step", ("grads", "output_params", "scale", "grad_norms", "grad_scaler"), apexs, named)
+        grad_scaler = old.pop("grad_scaler")
+        if any(value is not None for value in old.values()):
             raise RuntimeError("FusedAdam.step takes a closure and grad_scaler alone: gradients are the parameters'")
         loss = None
         if closure is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .base import fused_step, of_each
+from .base import apexs_arguments, fused_step, of_each
 from .fused_lamb import FusedLAMB, global_norm
 from .scaling import Scaling
 
@@ -57,7 +57,7 @@ class FusedMixedPrecisionLamb(FusedLAMB):
         )
         for group in self.param_groups:
             device = group["params"][0].device if group["params"] else None
-            group["step"] = torch.tensor([step], dtype=torch.int64, device=device)
+            group["step"] = torch.as_tensor(group.get("step", step), dtype=torch.int64, device=device).reshape(1)
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device)
 
     def _begin(self, param: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
@@ -67,11 +67,9 @@ class FusedMixedPrecisionLamb(FusedLAMB):
             state["master_param"] = param.detach().clone().float()
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """grad_scaler=: a torch.cuda.amp.GradScaler whose gradients are scaled still."""
-        grad_scaler = options.pop("grad_scaler", None)
-        if options:
-            raise TypeError(f"step() got an unexpected keyword argument '{next(iter(options))}'")
+    def step(self, closure: Callable[[], Any] | None = None, *apexs: Any, **named: Any) -> Any:
+        """grad_scaler, behind the closure or by name: a torch.cuda.amp.GradScaler whose gradients are scaled still."""
+        grad_scaler = apexs_arguments("step", ("grad_scaler",), apexs, named)["grad_scaler"]
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.optim.optimizer import required
 
 from .base import FusedOptimizer, fused_step, number, of_each
 
@@ -12,7 +13,7 @@ class FusedSGD(FusedOptimizer):
     """
     torch.optim.SGD in one pass. wd_after_momentum: the weight decay joins after the momentum. A parameter's first step
     makes its gradient the momentum, without dampening. materialize_master_grads is taken and means nothing: amp's
-    master gradients are always there.
+    master gradients are always there. Without lr each group must have its own.
     """
 
     _kernels = ("multi_tensor_sgd",)
@@ -21,7 +22,7 @@ class FusedSGD(FusedOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Any,
+        lr: Any = required,
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
@@ -31,7 +32,7 @@ class FusedSGD(FusedOptimizer):
         set_grad_none: bool = False,
     ) -> None:
         for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-            if value < 0.0:
+            if value is not required and value < 0.0:
                 raise ValueError(f"FusedSGD: {name} is {value} and must not be below 0")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("FusedSGD: nesterov needs momentum above 0 and dampening 0")

@@ -2,6 +2,7 @@
 """apex.contrib.optimizers: Apex moved its first fused optimizers and their FP16_Optimizer there. These are those of today."""
 
 from ...fp16_utils import FP16_Optimizer
-from ...optimizers import FusedAdam, FusedLAMB, FusedSGD
+from ...optimizers import FusedLAMB, FusedSGD
+from .fused_adam import FusedAdam
 
 __all__ = ["FP16_Optimizer", "FusedAdam", "FusedLAMB", "FusedSGD"]
