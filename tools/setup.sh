@@ -53,12 +53,13 @@ present() {
     dlpack) compiles gcc c dlpack/dlpack.h ;;
     mpi) have mpirun && library ompi-c 3 ;;
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
+    pip) have python3 && python3 -c 'import pip' 2>/dev/null ;;
     python-venv) have python3 && python3 -c 'import venv, ensurepip' 2>/dev/null ;;
     python-dev) have python3 && [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
     cuda) at_least "$(cuda_version)" 12.4 ;;
-    git | doxygen | abidiff | valgrind) have "$1" ;;
+    git | doxygen | abidiff | valgrind | debootstrap) have "$1" ;;
     libfuzzer) links_libfuzzer ;;
     arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
     qemu-user) have qemu-x86_64 ;;
@@ -79,6 +80,7 @@ describe() {
     dlpack) echo "<dlpack/dlpack.h>" ;;
     mpi) echo "Open MPI with headers" ;;
     python3) echo "python3 >= 3.7" ;;
+    pip) echo "Python's pip" ;;
     python-venv) echo "Python's venv and ensurepip" ;;
     python-dev) echo "<Python.h>" ;;
     binutils) echo "nm, readelf and objcopy" ;;
@@ -101,6 +103,9 @@ packages() {
     apt-get:c++) echo g++ ;;
     apt-get:arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user ;;
     apt-get:ninja) echo ninja-build ;;
+    pacman:pip) echo python-pip ;;
+    apk:pip) echo py3-pip ;;
+    *:pip) echo python3-pip ;;
     apt-get:python-venv) echo python3-venv ;;
     apt-get:python-dev) echo python3-dev ;;
     dnf:python-dev | zypper:python-dev) echo python3-devel ;;
@@ -237,12 +242,16 @@ as_root() {
     fi
 }
 
+updated='' # the lists of packages are fetched once a run
 install_packages() { # MANAGER PACKAGE...
     manager=$1
     shift
     case $manager in
     apt-get)
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 update || true
+        if [ -z "$updated" ]; then
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 update || true
+            updated=true
+        fi
         as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 \
             install -y --no-install-recommends "$@"
         ;;
@@ -309,9 +318,13 @@ wants_cc() {
     case " $* " in *' cc '*) return 0 ;; *) return 1 ;; esac
 }
 
+# All at once, which is quicker; then, since one that cannot be had fails all, what is left one by one.
 setup_want() {
-    for thing; do
-        setup_install "$thing"
+    setup_install "$@"
+    if [ -z "$still" ]; then return; fi
+    left=$still
+    for thing in $left; do
+        if [ "$left" != "$thing" ]; then setup_install "$thing"; fi
         if [ -n "$still" ]; then
             say "going on without $(describe "$thing") (to have it: $hint)"
         fi

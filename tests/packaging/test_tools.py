@@ -41,8 +41,24 @@ option('gpu_archs', type: 'array')
 TRAIN = '#include <stdio.h>\nint main(int c, char **v) { for (int i = 1; i < c; i++) puts(v[i]); return c > 4 ? 3 : 0; }\n'
 
 
+def answers(program, *words):
+    """A fake of `program` that succeeds at once where an argument is one of `words`, and is the real one otherwise."""
+    real = shutil.which(program)
+    otherwise = f'exec {real} "$@"' if real else "exit 127"
+    return "".join(f'case " $* " in *" {word} "*) exit 0 ;; esac\n' for word in words) + otherwise
+
+
+# All that tools/test would like to have, whatever this machine has: nothing is left to be installed.
+EQUIPPED = {
+    **{program: "exit 0" for program in ("doxygen", "abidiff", "git", "valgrind", "mpirun", "qemu-x86_64", "qemu-aarch64",
+                                         "aarch64-linux-gnu-gcc", "g++")},
+    "gcc": answers("gcc", "-fsyntax-only"), "pkg-config": answers("pkg-config", "ompi-c"),
+    "python3": f"""case "$*" in "-c import pip") exit 0 ;; esac\nexec {sys.executable} "$@\"""",
+}
+
+
 class Machine:
-    """A PATH without `without`, where `fakes` (name: shell text) stand in."""
+    """A PATH without `without`, with all that tools/test would like to have, where `fakes` (name: shell text) stand in."""
 
     def __init__(self, folder, without=(), fakes=None, environment=None):
         self.folder = folder
@@ -54,7 +70,9 @@ class Machine:
                     link.symlink_to(program.resolve() if program.name.startswith("python3") else program)
         self.log = folder / "installed.log"
         self.log.touch()
-        for name, text in (fakes or {}).items():
+        for name, text in {**EQUIPPED, **(fakes or {})}.items():
+            if name in without:
+                continue
             (folder / name).unlink(missing_ok=True)
             (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >>"{self.log}"\n{text}\n', encoding="utf-8")
             (folder / name).chmod(0o755)
@@ -128,6 +146,20 @@ def test_installs(tap, folder, test):
         expect(machine.calls().count("install -y") == 1, machine.calls())
 
 
+def test_wants(tap, folder, test):
+    """What is optional is asked for together; where that fails one by one, and what cannot be had is named."""
+    without = ["doxygen", "abidiff"]
+    machine = Machine(folder / "wanting", without, {
+        **ROOT, "apt-get": f'case " $* " in *" doxygen "*) exit 100 ;; *" abigail-tools "*) '
+                           f'echo "#!/bin/sh" >"{folder}/wanting/abidiff"; chmod +x "{folder}/wanting/abidiff" ;; esac'})
+    with tap.test("tools/test goes on without what cannot be had, and names that alone"):
+        said = machine.run(test, "--suite", "unit")
+        expect("going on without doxygen" in said and "without abidiff" not in said, said)
+    with tap.test("the lists of packages are fetched once"):
+        expect(machine.calls().count(" update\n") == 1, machine.calls())
+        expect(machine.calls().count("install -y") == 3, machine.calls())
+
+
 def test_counts(tap, machine, test, elsewhere):
     for arguments, status, wanted in (
             (["--suite", "unit"], 0, "3 passed, 0 failed, 1 skipped"),
@@ -186,13 +218,18 @@ def test_python(tap, folder, root, test):
     disks = {name: f"echo Filesystem; echo disk 1 1 {gigabytes << 20} 1% /"
              for name, gigabytes in (("full", 7), ("free", 99))}
     old = {"oldpython": "case $* in *version_info*) echo 3.9 ;; *) exit 1 ;; esac"}
-    # A Python that has no PyTorch, whatever this machine's has.
-    bare = {"barepython": f"case $* in *torch*) exit 1 ;; esac\nexec {sys.executable} \"$@\""}
+    # Pythons that have no PyTorch and make environments without a network, or none at all, whatever this machine's does.
+    without = f"case $* in *torch*) exit 1 ;; '-m pip'*) echo no route; exit 1 ;; esac\nexec {sys.executable} \"$@\""
+    made = """mkdir -p "$3/bin"; ln -s "$0" "$3/bin/python"; exit"""
+    bare = {"barepython": f"case $* in '-m venv'*) {made} ;; esac\n{without}"}
+    novenv = {"barepython": f"case $* in '-m venv'*) echo ensurepip is not available; exit 1 ;; esac\n{without}"}
     for name, what, fakes, environment, wanted in (
             ("disk", "a full disk", {**bare, "df": disks["full"]}, {"AMP_PYTHON": "barepython"},
              "needs 8 GB and there are 7"),
             ("network", "no network", {**bare, "df": disks["free"]}, {"AMP_PYTHON": "barepython"},
              "is there a network?"),
+            ("venv", "a Python without venv", {**novenv, "df": disks["free"]}, {"AMP_PYTHON": "barepython"},
+             "no virtual environment could be made"),
             ("old", "an old Python", old, {"AMP_PYTHON": "oldpython"}, "3.10 or later is needed"),
             ("none", "a Python that is not there", {}, {"AMP_PYTHON": "no-such-python"}, "'no-such-python' does not run")):
         machine = Machine(folder / f"python-{name}", [], {**ROOT, **fakes}, {**cache, **environment})
@@ -236,6 +273,7 @@ def main():
         machine = Machine(folder / "complete", [], {**ROOT, "apt-get": FAILING})
         test_missing(tap, folder, (demo, test))
         test_installs(tap, folder, test)
+        test_wants(tap, folder, test)
         test_python(tap, folder, root, test)
         test_options(tap, machine, test)
         test_counts(tap, machine, test, elsewhere)
