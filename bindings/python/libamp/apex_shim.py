@@ -42,6 +42,8 @@ LAST = {
 }
 # What was in Apex and is not here: what does the same today.
 INSTEAD = {
+    "apex.amp._process_optimizer": "amp.initialize, which wires an optimizer's step, zero_grad and add_param_group",
+    "apex.amp.wrap": "amp.register_half_function, register_float_function and register_promote_function, before initialize",
     "apex.contrib.clip_grad": "torch.nn.utils.clip_grad_norm_, or libamp.kernels.clip_norm",
     "apex.contrib.fmha": "torch.nn.functional.scaled_dot_product_attention",
     "apex.contrib.group_norm": "torch.nn.GroupNorm",
@@ -57,6 +59,13 @@ INSTEAD = {
     "apex.reparameterization": "torch.nn.utils.parametrizations.weight_norm",
     "apex.RNN": "torch.nn.LSTM, GRU and RNN, which amp casts",
     "apex.transformer": "Megatron Core, which has continued it",
+    "fused_adam_cuda": "apex.optimizers.FusedAdam, or amp_C.multi_tensor_adam",
+    "fused_dense_cuda": "torch.nn.Linear",
+    "fused_lamb_cuda": "apex.optimizers.FusedLAMB, or amp_C.multi_tensor_lamb",
+    "fused_layer_norm_cuda": "apex.normalization.FusedLayerNorm, or torch.nn.functional.layer_norm",
+    "mlp_cuda": "torch.nn.Linear and an activation",
+    "syncbn": "apex.parallel.SyncBatchNorm",
+    "xentropy_cuda": "torch.nn.functional.cross_entropy, which has label_smoothing",
 }
 
 # One of these makes a package named apex NVIDIA's; one of those makes it the Pyramid toolkit of PyPI.
@@ -176,7 +185,7 @@ class Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname == "apex":
             return self.package()
-        if fullname not in PARTS and not fullname.startswith("apex."):
+        if fullname not in PARTS and fullname not in INSTEAD and not fullname.startswith("apex."):
             return None
         ours_first = self.replace or is_ours(sys.modules.get(fullname.rpartition(".")[0]))
         found = self.part(fullname) if ours_first else None
@@ -289,13 +298,13 @@ def tell_kept(fullname: str, spec: ModuleSpec) -> None:
 def tell_missing(fullname: str) -> None:
     """The error of an import of what was in Apex once, and neither is installed nor here. `from apex import pyprof` would
     lose the words of an error whose name is apex.pyprof."""
-    parts = [fullname.rsplit(".", dots)[0] for dots in range(fullname.count("."))]
+    parts = [fullname.rsplit(".", dots)[0] for dots in range(fullname.count(".") + 1)]
     for part in parts:
         if part in INSTEAD:
             raise ModuleNotFoundError(
                 f"No module named {fullname!r}: {part} was a part of NVIDIA's Apex that libamp does not have. "
                 f"In its place: {INSTEAD[part]}",
-                name="apex",
+                name=fullname.partition(".")[0],
             )
 
 

@@ -204,6 +204,49 @@ def test_optimizers(name, dtype, device):
         torch.testing.assert_close(found, wanted, rtol=2 * torch.finfo(dtype).eps if name == "novograd" else 0, atol=0)
 
 
+def lamb_by_hand(grads, params, m, v, decays, step, norm, limit, lr, adapts):
+    """One step of NVIDIA's two kernels in FP64; the weights and moments, which change, and the updates."""
+    factor = norm / limit if norm > limit else 1.0
+    updates = []
+    for i, (grad, decay) in enumerate(zip(grads, decays, strict=True)):
+        g, p = grad.double() / factor, params[i]
+        m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.99 * v[i] + 0.01 * g * g
+        update = (m[i] / (1 - 0.9 ** (step + 1))) / ((v[i] / (1 - 0.99 ** (step + 1))).sqrt() + 1e-6) + decay * p
+        rate = lr * p.norm() / update.norm() if adapts and float(p.norm()) and float(update.norm()) else lr
+        params[i] = p - rate * update
+        updates.append(update)
+    return updates
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    "limit, stage2, adapts", [(0.5, (), True), (1e9, (0.1,), True), (0.5, (0.0,), False), (1e9, (0.0, True), True)]
+)
+def test_lamb_in_two_stages(limit, stage2, adapts, dtype, device):
+    """As NVIDIA's BERT calls it: norms of its own between the stages, decays for each tensor, one of zeros among them."""
+    p = [*tensors(dtype, 2, device), torch.zeros(5, dtype=dtype, device=device)]
+    m, v, updates = zeros(p), zeros(p), zeros(p)
+    decays = torch.tensor([0.1, 0.0, 0.1, 0.0], device=device)
+    wide, wide_m, wide_v = [t.double() for t in p], [t.double() for t in m], [t.double() for t in v]
+    for step in range(3):
+        g = [*tensors(dtype, 10 + step, device), torch.full((5,), 0.25 * step, dtype=dtype, device=device)]
+        norm = multi_tensor_applier(amp_C.multi_tensor_l2norm, flag(device), [g], False)[0]
+        given = norm if step else float(norm)  # it was a number before it was a tensor
+        args = (decays, step, 0.9, 0.99, 1e-6, given, limit)
+        multi_tensor_applier(amp_C.multi_tensor_lamb_stage1_cuda, flag(device, 1), [g, p, m, v, updates], *args)
+        norms = [multi_tensor_applier(amp_C.multi_tensor_l2norm, flag(device), [t], True)[1] for t in (p, updates)]
+        multi_tensor_applier(amp_C.multi_tensor_lamb_stage2_cuda, flag(device, 1), [p, updates], *norms, 0.1, *stage2)
+        wanted = lamb_by_hand(g, wide, wide_m, wide_v, decays.tolist(), step, float(norm), limit, 0.1, adapts)
+        if dtype != torch.float32:
+            wide = [t.to(dtype).double() for t in wide]
+        for found, exact in ((updates, wanted), (m, wide_m), (v, wide_v)):
+            for a, b in zip(found, exact, strict=True):  # some 10 roundings of FP32 a step; in 16 bits one of the weights' too
+                torch.testing.assert_close(a.double(), b, rtol=64 * torch.finfo(dtype).eps, atol=1e-7)
+        for a, b in zip(p, wide, strict=True):
+            torch.testing.assert_close(a.double(), b, rtol=(step + 1) * 8 * torch.finfo(dtype).eps, atol=1e-7)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_sgd_writes_copies_scales_and_obeys_the_flag(device):
     g = tensors(torch.float16, 10, device)

@@ -10,7 +10,7 @@ F = torch.nn.functional
 import libamp  # noqa: E402
 from libamp import apex_shim  # noqa: E402
 from libamp.torch import amp  # noqa: E402
-from libamp.torch.amp import _amp_state  # noqa: E402
+from libamp.torch.amp import _amp_state, _initialize, frontend  # noqa: E402
 from libamp.torch.amp.lists import functional_overrides, tensor_overrides, torch_overrides  # noqa: E402
 from libamp.torch.amp.scaler import LossScaler  # noqa: E402
 
@@ -18,7 +18,7 @@ IMPORTED = {
     "apex.amp": "_amp_state _initialize amp bfloat16_function compat frontend handle lists opt register_bfloat16_function "
     "rnn_compat scaler utils",
     "apex.amp._amp_state": "_amp_state maybe_print warn_or_err master_params",
-    "apex.amp._initialize": "applier to_type check_models check_params_fp32 check_optimizers",
+    "apex.amp._initialize": "_initialize applier to_type check_models check_params_fp32 check_optimizers",
     "apex.amp.amp": "init half_function float_function promote_function register_half_function",
     "apex.amp.compat": "filter_attrs is_tensor_like is_floating_point scalar_python_val variable_is_tensor",
     "apex.amp.frontend": "Properties O0 O1 O2 O3 opt_levels initialize state_dict load_state_dict",
@@ -84,6 +84,27 @@ def test_initialize_restarts_all_scales_under_apexs_name(by_name):
         assert first._unskipped == 0
     finally:
         apex_shim.remove()
+
+
+@pytest.mark.parametrize(
+    "level, weight, scale", [("O1", torch.float32, 2.0**16), ("O2", torch.float16, 128.0), ("O5", torch.bfloat16, 1.0)]
+)
+def test_the_work_of_initialize_by_itself(level, weight, scale, capsys):
+    """A trainer that fills in the properties by hand."""
+    properties = frontend.opt_levels[level](frontend.Properties())
+    if level == "O2":
+        properties._update_options_dict({"loss_scale": 128.0, "keep_batchnorm_fp32": False})
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    models, same = _initialize._initialize([model], optimizer, properties, num_losses=2, cast_model_outputs=torch.float64)
+    assert models == [model] and same is optimizer and _amp_state.opt_properties is properties
+    assert [scaler.loss_scale() for scaler in _amp_state.loss_scalers] == [scale] * 2
+    norm = torch.float32 if level in ("O1", "O5") else torch.float16
+    assert model[0].weight.dtype == weight and model[1].weight.dtype == norm
+    assert model(torch.ones(3, 2)).dtype == torch.float64
+    assert "optimization level" not in capsys.readouterr().out
+    with pytest.raises(RuntimeError, match="opt_level"):
+        _initialize._initialize(torch.nn.Linear(2, 2), None, frontend.Properties())
 
 
 # ---- lists ----

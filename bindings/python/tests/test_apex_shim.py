@@ -122,11 +122,51 @@ def test_what_was_in_apex_says_what_to_use_instead(python):
         from apex.fp16_utils import FP16_Optimizer as now
         from apex.contrib.optimizers.fp16_optimizer import FP16_Optimizer as then
         from apex.contrib.optimizers.fused_adam import FusedAdam
-        print(FP16_Optimizer is now and then is now, first is now)
+        from apex.optimizers.fp16_optimizer import FP16_Optimizer as old
+        print(FP16_Optimizer is now and then is now, first is now and old is now)
     """
     out, said = python(code)
     assert out == ["True", "True", "None", "None", "None", "True", "True", "True"]
     assert said.splitlines() == ["apex True"] * 3 + ["apex False"]  # of the last one the parent is missing
+
+
+def test_compiled_and_private_modules_of_apex_say_what_to_use_instead(python):
+    """What a try around the import shall catch is an ImportError; who asks whether it is there hears that it is not."""
+    named = {
+        "fused_adam_cuda": "apex.optimizers.FusedAdam",
+        "fused_layer_norm_cuda": "apex.normalization.FusedLayerNorm",
+        "syncbn": "apex.parallel.SyncBatchNorm",
+        "apex.amp.wrap": "amp.register_half_function",
+        "apex.amp._process_optimizer": "amp.initialize",
+    }
+    out, _ = python(f"""
+        import importlib, importlib.util, libamp
+        libamp.install_apex()
+        for name, instead in {named!r}.items():
+            assert importlib.util.find_spec(name) is None, name
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                print(f"{{error.name}}:{{'In its place: ' in str(error) and instead in str(error)}}")
+        try:
+            from apex.amp import wrap
+        except ImportError as error:
+            print("amp.register_half_function" in str(error))
+        from apex._autocast_utils import _cast_if_autocast_enabled
+        print(*_cast_if_autocast_enabled(3))
+    """)
+    names = ["fused_adam_cuda", "fused_layer_norm_cuda", "syncbn", "apex", "apex"]
+    assert out == [*(f"{name}:True" for name in names), "True", "3"]
+
+
+def test_compiled_modules_that_are_installed_are_those(python):
+    code = """
+        import libamp
+        libamp.install_apex()
+        import syncbn
+        print(syncbn.origin)
+    """
+    assert python(code, {"syncbn.py": "origin = 'built'"})[0] == ["built"]
 
 
 @pytest.mark.parametrize("replace", ["", "replace=True"])

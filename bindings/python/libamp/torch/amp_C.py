@@ -383,6 +383,71 @@ def multi_tensor_lamb_mp(
     _copy_wide(low, checked[1])
 
 
+# ---- LAMB in two stages, as NVIDIA's BERT has it: the norms between them are the caller's ----
+
+
+@torch.no_grad()
+def multi_tensor_lamb_stage1_cuda(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    lists: _Lists,
+    per_tensor_decay: torch.Tensor,
+    step: int,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    global_grad_norm: Any,
+    max_global_grad_norm: float,
+) -> None:
+    """
+    Lists: gradients, weights, exp_avg, exp_avg_sq, updates. The moments follow the gradients, brought down to the limit of
+    their norm; update = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + decay * weight, where t = step + 1.
+    Does not look at the flag.
+    """
+    grads, params, exp_avg, exp_avg_sq, updates = _checked(lists, 5)
+    norm = torch.as_tensor(global_grad_norm, dtype=torch.float32, device=params[0].device).reshape(1)
+    factor = torch.where(norm > max_global_grad_norm, max_global_grad_norm / norm, torch.ones_like(norm))
+    clipped = [torch.empty_like(grad, dtype=torch.float32) for grad in grads]
+    kernels.scale(clipped, grads, factor, found_inf=_number(grads))
+    moments = _Moments(m=exp_avg, v=exp_avg_sq)
+    m, v = moments.wide["m"], moments.wide["v"]
+    torch._foreach_mul_(m, beta1)
+    torch._foreach_add_(m, clipped, alpha=1 - beta1)
+    torch._foreach_mul_(v, beta2)
+    torch._foreach_addcmul_(v, clipped, clipped, value=1 - beta2)
+    moments.store()
+    root = torch._foreach_sqrt(torch._foreach_div(v, 1 - beta2 ** (step + 1)))
+    torch._foreach_add_(root, epsilon)
+    ratio = torch._foreach_div(torch._foreach_div(m, 1 - beta1 ** (step + 1)), root)
+    for update, new, param, decay in zip(updates, ratio, params, per_tensor_decay.unbind(), strict=True):
+        update.copy_(new + decay * param.float())
+
+
+@torch.no_grad()
+def multi_tensor_lamb_stage2_cuda(
+    chunk_size: int,
+    noop_flag: torch.Tensor,
+    lists: _Lists,
+    per_tensor_param_norm: torch.Tensor,
+    per_tensor_update_norm: torch.Tensor,
+    lr: Any,
+    weight_decay: float | None = None,
+    use_nvlamb: bool | None = False,
+) -> None:
+    """
+    Lists: weights, updates. weight -= lr * |weight| / |update| * update; lr alone where a norm is 0, or where weight_decay is
+    0 without use_nvlamb (without weight_decay, as the kernel was until 2020, every weight has the ratio). Does not look at the
+    flag.
+    """
+    params, updates = _checked(lists, 2)
+    param_norm, update_norm = per_tensor_param_norm.float(), per_tensor_update_norm.float()
+    rates = torch.full_like(param_norm, number(lr))
+    if use_nvlamb or weight_decay != 0:
+        rates = torch.where((param_norm != 0) & (update_norm != 0), rates * (param_norm / update_norm), rates)
+    for param, update, rate in zip(params, updates, rates.unbind(), strict=True):
+        param.copy_(param.float() - rate * update.float())
+
+
 # ---- the loss scale ----
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from . import retype
-from ._amp_state import warn_or_err
-from .frontend import check_models, check_optimizers
+from ._amp_state import _amp_state, warn_or_err
+from .frontend import check_level, check_models, check_optimizers, start
+from .properties import Properties, resolve, settings_of
 
 __all__ = ["applier", "check_models", "check_optimizers", "check_params_fp32", "to_type"]
 
@@ -32,6 +33,20 @@ def applier(value: Any, fn: Callable[[Any], Any]) -> Any:
     if isinstance(value, (tuple, list, set, frozenset)):
         return type(value)(applier(item, fn) for item in value)
     return value
+
+
+def _initialize(
+    models: Any,
+    optimizers: Any,
+    properties: Properties,
+    num_losses: int = 1,
+    cast_model_outputs: torch.dtype | None = None,
+) -> Any:
+    """What initialize does once the properties stand: without its banner."""
+    level, settings = check_level(properties.opt_level), settings_of(properties.options)
+    resolve(level, settings)
+    _amp_state.opt_properties = properties
+    return start(models, optimizers, level, settings, num_losses, cast_model_outputs)
 
 
 def check_params_fp32(models: Iterable[nn.Module]) -> None:

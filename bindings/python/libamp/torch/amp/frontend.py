@@ -46,7 +46,7 @@ _SETTINGS = ("scaler", "lists", "window", "hysteresis", "max_skips", "init_scale
 # ---- arguments ----
 
 
-def _check_level(level: Any) -> str:
+def check_level(level: Any) -> str:
     if isinstance(level, str) and level in opt_levels:
         return level
     raise RuntimeError(
@@ -258,7 +258,7 @@ def initialize(
     _amp_state.verbosity = verbosity
     if not enabled:
         return models if optimizers is None else (models, optimizers)
-    level, num_losses = _check_level(opt_level), _check_num_losses(num_losses)
+    level, num_losses = check_level(opt_level), _check_num_losses(num_losses)
     maybe_print(f"Selected optimization level {level}: {opt_levels[level].brief}", True)
     fill(properties, level, resolve(level, {}), {})
     maybe_print("Its properties:", True)
@@ -276,12 +276,25 @@ def initialize(
     fill(properties, level, resolve(level, overrides), given)
     maybe_print("The properties in use:", True)
     show(properties)
+    settings.update(overrides)
+    return start(models, optimizers, level, settings, num_losses, cast_model_outputs, process_group)
+
+
+def start(
+    models: Any,
+    optimizers: Any,
+    level: str,
+    settings: dict[str, Any],
+    num_losses: int,
+    cast_model_outputs: torch.dtype | None,
+    process_group: Any = None,
+) -> Any:
+    """The work of initialize, once the properties stand."""
     settings.update(
-        overrides,
         num_losses=num_losses,
         cast_model_outputs=dtype_name(cast_model_outputs),
-        min_scale=min_loss_scale or None,
-        max_scale=max_loss_scale,
+        min_scale=_amp_state.min_loss_scale or None,
+        max_scale=_amp_state.max_loss_scale,
     )
     model_list, optimizer_list = _list_models(models), _list_optimizers(optimizers)
     check_models(model_list)
@@ -290,7 +303,7 @@ def initialize(
         retype.check_incoming(model_list, warn_or_err)
     current = Session(_core.resolve(level, settings), num_losses)
     sharding.check(model_list, optimizer_list, current.resolved)
-    current.verbosity, current.process_group = verbosity, process_group
+    current.verbosity, current.process_group = _amp_state.verbosity, process_group
     _build(current, level, settings, model_list, optimizer_list)
     _restart_others(current)
     _publish(current, bool(current.resolved["patch_ops"]))

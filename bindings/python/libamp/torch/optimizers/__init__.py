@@ -2,7 +2,7 @@
 """apex.optimizers on libamp's kernels: on the CPU too, for FP32, FP16 and BF16. FP16_Optimizer, which was here before it was
 in fp16_utils, is the one of there."""
 
-from ..fp16_utils.fp16_optimizer import FP16_Optimizer
+from .fp16_optimizer import FP16_Optimizer
 from .fused_adagrad import FusedAdagrad
 from .fused_adam import FusedAdam
 from .fused_lamb import FusedLAMB

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apex.optimizers.fp16_optimizer."""
+
+from ..fp16_utils.fp16_optimizer import FP16_Optimizer
+
+__all__ = ["FP16_Optimizer"]
