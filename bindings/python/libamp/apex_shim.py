@@ -34,6 +34,7 @@ PARTS = {
     "apex_C": "libamp.torch.apex_C",
 }
 MOVED = {
+    "apex._autocast_utils": "libamp.torch._autocast_utils",
     "apex.parallel.optimized_sync_batchnorm": "libamp.torch.parallel.sync_batchnorm",
 }
 # Of these an installed Apex has more, and keeps it even where its other parts are replaced.

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from typing import NoReturn
 
-from . import apex_shim
+from . import _launch, apex_shim
 
 USAGE = """\
 usage: python -m libamp.run [options] script.py args…
@@ -26,6 +26,7 @@ Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.p
   --remove-pth   takes that back
   --version      libamp's version
   --help         this text
+  --local-rank=N of torch.distributed.launch … -m libamp.run script.py: goes to the script, as --local_rank=N
 """
 
 STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_startup")
@@ -38,11 +39,13 @@ PTH_LINE = (
 
 
 def main(args: list[str]) -> int:
-    replace = False
+    replace, ranks = False, []
     while args and args[0].startswith("--"):
         option = args.pop(0)
         if option == "--replace":
             replace = True
+        elif _launch.is_rank(option):  # what a launcher puts before the script is the script's
+            ranks.append(_launch.as_before(option))
         elif option == "--install-pth":
             return install_pth()
         elif option == "--remove-pth":
@@ -64,6 +67,8 @@ def main(args: list[str]) -> int:
         return refuse("what is to be run?")
     if args[0].startswith("-") and args[0][:2] not in ("-m", "-c") and args[0] != "-":
         return refuse(f"unknown option {args[0]!r} (options of Python itself go before `-m libamp.run`)")
+    start = 2 if args[0] in ("-m", "-c") else 1
+    args[start:start] = ranks
     set_environment(replace)
     options = interpreter_options(args)
     if options is None:
@@ -115,6 +120,8 @@ def interpreter_options(args: list[str]) -> list[str] | None:
 
 def run_here(args: list[str], replace: bool) -> None:
     apex_shim.install(replace)
+    if "LOCAL_RANK" in os.environ:
+        _launch.prepare()
     if args[0][:2] == "-m":
         module = args[0][2:] or args.pop(1)
         sys.argv = [module, *args[1:]]

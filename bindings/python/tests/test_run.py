@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import os
 import site
+import socket
 import subprocess
 import sys
 import textwrap
@@ -26,7 +27,14 @@ PROBE = """
     if "exit" in sys.argv:
         sys.exit(int(sys.argv[-1]))
 """
+PROBE_ARGUMENTS = "import sys; print(sys.argv)"
 RUN = ["-m", "libamp.run"]
+
+
+def free_port():
+    with socket.socket() as probed:
+        probed.bind(("127.0.0.1", 0))
+        return probed.getsockname()[1]
 
 
 def python(*args, cwd=None, env=None, stdin=None, executable=sys.executable):
@@ -142,6 +150,62 @@ def test_launchers(tmp_path, order):
     args = [*TORCHRUN, *RUN, script] if order == "launcher-first" else [*RUN, *TORCHRUN, script]
     run = python(*args, env={"OMP_NUM_THREADS": "1"})
     assert run.stdout.split("\n").count("mean 0.5") == 2, run.stderr
+
+
+SCRIPT_OF_2020 = """
+    import argparse, sys, torch
+    from apex.parallel import DistributedDataParallel, Reducer
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--local_rank", default=0, type=int)
+    parser.add_argument("data")
+    args = parser.parse_args()
+    today = argparse.ArgumentParser()  # and a script of today
+    today.add_argument("--local-rank", default=7, type=int)
+    other, rest = today.parse_known_args()
+    torch.distributed.init_process_group(backend="gloo", init_method="env://")
+    assert args.local_rank == other.local_rank == torch.distributed.get_rank(), (args, other)
+    assert sys.argv[1:] == [f"--local_rank={args.local_rank}", "folder"] and rest == ["folder"], sys.argv
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    model(torch.tensor([[1.0 + args.local_rank]])).sum().backward()
+    print(f"mean {model.module.weight.grad.item()} {args.data}\\n", end="", flush=True)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+"""
+LAUNCH = ["-m", "torch.distributed.launch", "--nproc_per_node=2"]
+
+
+@pytest.mark.parametrize("order", ["launcher-first", "libamp-first"])
+def test_scripts_of_2020_under_their_launcher(tmp_path, order):
+    """torch.distributed.launch passes --local-rank today; it was --local_rank."""
+    script = [str(write(tmp_path / "train.py", SCRIPT_OF_2020)), "folder"]
+    args = [*LAUNCH, f"--master_port={free_port()}", *(RUN if order == "launcher-first" else []), *script]
+    run = python(*(RUN if order == "libamp-first" else []), *args, env={"OMP_NUM_THREADS": "1"})
+    assert run.stdout.split("\n").count("mean 1.5 folder") == 2, run.stderr
+
+
+def test_the_launchers_rank_is_the_first_argument_of_what_is_run(probe):
+    env = {"LOCAL_RANK": "1"}
+    ways = ((["probe.py"], []), (["-m", "package.inside"], []), (["-c", PROBE_ARGUMENTS], []), (["probe.py"], ["-E"]))
+    for args, before in ways:
+        run = python(*before, *RUN, "--local-rank=1", *args, "--lr", "2", cwd=probe.parent, env=env)
+        assert "'--local_rank=1', '--lr', '2']" in run.stdout, run.stderr
+    alone = python("probe.py", "--local-rank=1", cwd=probe.parent, env=env)
+    assert "'--local-rank=1']" in alone.stdout  # without libamp.run nothing changes
+    by_hand = python(*RUN, "probe.py", "--local-rank=1", cwd=probe.parent)
+    assert "'--local-rank=1']" in by_hand.stdout  # nor without a launcher
+
+
+def test_a_parser_gets_the_spelling_it_knows():
+    code = """
+        import argparse, sys
+        for known in (["--local_rank"], ["--local-rank"], ["--local-rank", "--local_rank"], ["--lr"]):
+            parser = argparse.ArgumentParser()
+            parser.add_argument(*known, type=int, dest="value")
+            for given in (["--local_rank=3"], ["--local-rank=3"]):
+                print(*parser.parse_known_args(given)[1], getattr(parser.parse_known_args(given)[0], "value"))
+    """
+    run = python(*RUN, "-c", textwrap.dedent(code), env={"LOCAL_RANK": "3"})
+    assert run.stdout.splitlines() == ["3"] * 6 + ["--local_rank=3 None", "--local-rank=3 None"], run.stderr
 
 
 def test_a_sitecustomize_of_the_users_runs_too(tmp_path):

@@ -16,6 +16,10 @@ except ImportError:
     pass  # the child is another Python, one without libamp: it runs as it would alone
 else:
     apex_shim.install(replace=os.environ.get("LIBAMP_APEX") == "replace")
+    if "LOCAL_RANK" in os.environ:  # a rank that a launcher has started
+        from libamp import _launch
+
+        _launch.prepare()
 
 # The sitecustomize that this one stands before.
 _spec = PathFinder.find_spec("sitecustomize", sys.path)

@@ -8,6 +8,10 @@
 
 Importing it patches nothing.
 """
+import sys
+from typing import Any
+
+from ... import apex_shim
 from . import _initialize, amp, compat, lists, opt, rnn_compat, utils
 from ._amp_state import _amp_state, master_params
 from .exempt import exempt
@@ -57,3 +61,9 @@ __all__ = [
     "unscale",
     "utils",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":  # from apex.amp import wrap
+        apex_shim.tell_missing(f"apex.amp.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
