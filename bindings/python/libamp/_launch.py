@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rank that torch.distributed.launch hands to a script as its first argument: --local_rank=0, and since 2023 --local-rank=0.
+"""The rank that torch.distributed.launch hands to a script as its first argument: --local_rank=0, since 2023 --local-rank=0.
 Under libamp.run a script finds the older spelling in sys.argv; a parser of argparse gets the one that it knows."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def prepare() -> None:
         given = sys.argv[1:] if args is None else args
         return own(self, [_as_known(self, argument) for argument in given], namespace)
 
-    argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign,assignment]
+    argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
 
 
 def _as_known(parser: argparse.ArgumentParser, argument: Any) -> Any:

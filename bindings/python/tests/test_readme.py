@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What README.md says about Python, tried: its snippets as they stand, its commands, its table of torch.amp."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -109,3 +110,17 @@ def test_every_command_has_its_option():
     ).stdout
     for option in set(re.findall(r"`(?:python -m libamp\.run )?(--[a-z-]+)`", PART)):
         assert option in usage, option
+
+
+def test_old_checkpoints_load_as_it_says(tmp_path):
+    """A file with an object in it, as scripts of 2020 saved them, in a script that says nothing of weights_only."""
+    setting = re.search(r"`(TORCH_\w+)=1 python -m libamp\.run train\.py`", PART).group(1)
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+import argparse, torch, apex
+torch.save({{"args": argparse.Namespace(lr=0.5)}}, {str(tmp_path / "old.pt")!r})
+print(torch.load({str(tmp_path / "old.pt")!r})["args"].lr)
+""")
+    run = [sys.executable, "-m", "libamp.run", str(script)]
+    result = subprocess.run(run, capture_output=True, text=True, check=False, env={**os.environ, setting: "1"})
+    assert result.stdout == "0.5\n", result.stderr
