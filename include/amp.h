@@ -320,7 +320,8 @@ typedef struct amp_host {
     void (*release)(void *self, void *tensor);
     /* A number that names the tensor's storage, the same for every handle on it. 0: none. */
     uint64_t (*id)(void *self, void *tensor);
-    /* A number that changes whenever the elements change in place. */
+    /* A number that changes whenever the elements change in place. Where it may stand still, leave the hook out or call
+     * amp_cache_clear and amp_masters_reconcile after such writes: docs/hosts.md. */
     uint64_t (*version)(void *self, void *tensor);
     /* Does the tape record on this thread now? Without it: yes. */
     int32_t (*grad_enabled)(void *self);

@@ -168,6 +168,18 @@ static bool explain_op(const struct amp__op *op, const char *wanted, amp__text *
     return true;
 }
 
+/* An op that no descriptor names, by its place in the list: hosts that see ops by name ask amp_op_class for such. */
+static bool explain_listed(const amp_context *context, const char *op, amp__text *text) {
+    const struct amp__properties *p = &context->properties;
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(op, base);
+    const amp_class listed = p->patch_ops ? amp__list_class(p->lists, p->low, base) : AMP_BY_LIST;
+    if (listed == AMP_BY_LIST) return false;
+    amp__text_add(text, "%s: %s (%s, in the %s lists), not described\n", op, amp__class_name(listed), base,
+                  amp__lists_name(p->lists));
+    return true;
+}
+
 AMP_API amp_status amp_explain(amp_context *context, const char *op, char *data, size_t capacity, size_t *length) {
     AMP_RETURN_IF(!context || (capacity && !data), AMP_ERR_INVALID_ARGUMENT, "amp_explain: an argument is NULL");
     amp__text text = { data, capacity, 0 };
@@ -181,7 +193,9 @@ AMP_API amp_status amp_explain(amp_context *context, const char *op, char *data,
     for (size_t i = 0; i < context->n_models; i++)
         for (size_t j = 0; j < context->models[i].n_ops; j++)
             found |= explain_op(&context->models[i].ops[j], op, &text);
-    AMP_RETURN_IF(op && !found, AMP_ERR_NOT_FOUND, "amp_explain: the context has no op named \"%.127s\"", op);
+    if (op && !found) found = explain_listed(context, op, &text);
+    AMP_RETURN_IF(op && !found, AMP_ERR_NOT_FOUND,
+                  "amp_explain: the context has no op named \"%.127s\", and its lists have none", op);
     if (length) *length = text.length;
     return AMP_OK;
 }

@@ -32,9 +32,9 @@ AMP_API amp_status amp_scope_enter(amp_context *context, amp_scope *scope) {
     return AMP_OK;
 }
 
-/* Casts that nothing but the scope keeps valid (hosts without versions) go with the outermost one. */
+/* Casts that nothing but the scope keeps valid (hosts without versions) go with the outermost one of their context. */
 static void leave_context(const struct amp__thread *thread, amp_context *left) {
-    if (!left || thread->scope.set) return;
+    if (!left || (thread->scope.set && thread->scope.context == left)) return;
     for (size_t i = 0; i < left->n_models; i++)
         if (!left->models[i].host.version) {
             amp__cache_retire(&left->cache, false);

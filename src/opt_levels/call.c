@@ -474,7 +474,8 @@ void amp__forward_handler(void *user, struct amp__call *call) {
     struct amp__op *op = user;
     struct amp__thread *thread = amp__thread_state();
     amp__anchor anchor;
-    const bool keeps_nothing = !thread->scope.set && !op->host->version;
+    const bool keeps_nothing =
+        !op->host->version && !(thread->scope.set && thread->scope.context == op->context);
     const bool marked = keeps_nothing && amp__mark_push(thread, __builtin_frame_address(0), &anchor, thread->scope,
                                                         drop_casts, op->context);
     if (marked) amp__mark_own(thread, op->context);

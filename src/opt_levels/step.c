@@ -82,7 +82,7 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
     optimizer->steps_called = 0;
     optimizer->skip = false;
     optimizer->last_step = ++context->n_steps;
-    if (!optimizer->host.version) amp__cache_retire(&context->cache, false); /* the weights moved, and nothing tells */
+    amp__cache_retire(&context->cache, false); /* the weights moved; not every host's version tells */
     amp__tape_release(context, false);
 }
 

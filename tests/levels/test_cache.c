@@ -212,6 +212,80 @@ START_TEST(without_versions_a_step_inside_a_scope_is_seen) {
 }
 END_TEST
 
+START_TEST(without_versions_the_end_of_a_scope_inside_anothers_clears) {
+    struct rig rig, other;
+    amp_scope outer, scope;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
+    rig_start(&other, AMP_O4, FAKE_RETAINS | FAKE_NO_VERSION);
+    ck_ok(amp_scope_enter(other.context, &outer));
+    for (int i = 0; i < 2; i++) {
+        fake_fill(rig.net.weight, 3.0 + i);
+        ck_ok(amp_scope_enter(rig.context, &scope));
+        run(&rig);
+        ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 3.0 + i);
+        ck_ok(amp_scope_leave(&scope));
+    }
+    ck_ok(amp_scope_leave(&outer));
+    rig_end(&other);
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(without_versions_a_write_inside_a_scope_needs_a_word) {
+    struct rig rig;
+    amp_scope scope;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
+    rig.host.no_grad = true;
+    ck_ok(amp_scope_enter(rig.context, &scope));
+    run(&rig);
+    fake_fill(rig.net.weight, 3.0);
+    ck_ok(amp_cache_clear(rig.context));
+    run(&rig);
+    ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 3.0);
+    ck_ok(amp_scope_leave(&scope));
+    rig_end(&rig);
+}
+END_TEST
+
+/* ---- hosts whose versions stand still: docs/hosts.md, Identity ---- */
+
+static uint64_t still(void *self, void *handle) { return (void)self, (void)handle, 7; }
+
+static void start_still(struct rig *rig) {
+    rig_init(rig, FAKE_RETAINS);
+    rig->host.hooks.version = still;
+    const amp_config config = config_of(AMP_O4);
+    ck_ok(rig_config(rig, &config));
+    rig->host.no_grad = true; /* what a tape has recorded goes with it */
+}
+
+START_TEST(a_step_moves_weights_whatever_their_versions_say) {
+    struct rig rig;
+    start_still(&rig);
+    for (int i = 0; i < 3; i++) {
+        const double now = 0.5 - 0.125 * i;
+        ck_assert_double_eq(fake_get(rig.net.weight, 0), now);
+        run(&rig);
+        ck_assert_double_eq(fake_get(weight_seen(&rig), 0), now);
+        fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT32, 1.0));
+        ck_assert_int_eq(net_step(&rig.net), 1);
+    }
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_write_that_no_version_counts_needs_a_word) {
+    struct rig rig;
+    start_still(&rig);
+    run(&rig);
+    fake_fill(rig.net.weight, 3.0);
+    ck_ok(amp_cache_clear(rig.context));
+    run(&rig);
+    ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 3.0);
+    rig_end(&rig);
+}
+END_TEST
+
 int main(void) {
     const struct test tests[] = {
         { a_weight_is_cast_once_an_iteration, 1 }, { it_is_cast_again_after_the_iteration, 1 },
@@ -223,6 +297,9 @@ int main(void) {
         { without_versions_a_scope_caches_and_its_end_clears, 1 },
         { without_versions_a_forward_caches_and_its_end_clears, 1 },
         { without_versions_a_step_inside_a_scope_is_seen, 1 },
+        { without_versions_the_end_of_a_scope_inside_anothers_clears, 1 },
+        { without_versions_a_write_inside_a_scope_needs_a_word, 1 },
+        { a_step_moves_weights_whatever_their_versions_say, 1 }, { a_write_that_no_version_counts_needs_a_word, 1 },
     };
     return RUN_TESTS("cache", tests);
 }
