@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad arguments are told by their names, with what they must be."""
+"""Bad arguments are told by their names, with what they must be; what goes wrong slowly is told once."""
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -119,3 +119,49 @@ def test_a_banned_function_names_what_to_do_in_python():
     with pytest.raises(NotImplementedError, match=words) as told:
         nn.functional.binary_cross_entropy(torch.sigmoid(model(torch.ones(2, 4))), torch.ones(2, 4))
     assert "AMP_" not in str(told.value)
+
+
+# ---- float16 where it is slow, or too small ----
+
+
+@pytest.mark.parametrize(("level", "instead"), [("O1", "O4"), ("O2", "O5"), ("O3", "O5"), ("O0", ""), ("O4", ""), ("O5", "")])
+def test_float16_on_a_cpu_is_advised_against_once(level, instead, capsys):
+    """At initialize, and not again in training; bfloat16 levels and FP32 hear nothing."""
+    model = torch.nn.Linear(2, 2)
+    for verbosity in (1, 0):
+        model, optimizer = amp.initialize(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=verbosity
+        )
+        with amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning:")]
+        assert len(said) == (1 if instead and verbosity else 0)
+        assert all(f'opt_level="{instead}"' in line and "CPU" in line for line in said)
+        amp.shutdown()
+
+
+def test_where_nothing_is_cast_nothing_is_said(capsys):
+    amp.initialize(torch.nn.Linear(2, 2), opt_level="O1", patch_torch_functions=False)
+    amp.initialize(torch.nn.Identity(), opt_level="O2")  # no parameter says which device
+    amp.initialize(torch.nn.Linear(2, 2), opt_level="O2", cast_model_type=torch.bfloat16)
+    assert "Warning:" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_loss_that_is_not_finite_is_told_once_at_a_static_scale_of_1(value, capsys):
+    def losses(level, verbosity=1, **kwargs):
+        """What is said in each of five steps, of which three have such a loss."""
+        model, optimizer = _start(level, verbosity=verbosity, **kwargs)
+        capsys.readouterr()
+        said = []
+        for factor in (1.0, value, value, 1.0, value):
+            with amp.scale_loss(model(torch.ones(1, 4)).float().sum() * 0 + factor, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+            said.append("the loss is infinite or NaN" in capsys.readouterr().out)
+        amp.shutdown()
+        return said
+
+    assert losses("O3") == losses("O1", loss_scale=1.0) == [False, True, False, False, False]
+    assert losses("O3", verbosity=0) == losses("O0") == losses("O5") == [False] * 5
+    assert losses("O2") == losses("O3", loss_scale=128.0) == [False] * 5  # their steps are skipped, or not, and that is told

@@ -82,6 +82,9 @@ class ScaledLoss:
         loss_id, delay_unscale, delay_check = self._arguments
         self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)
         try:
+            watch = self._session.watch
+            if watch is not None and not watch.told and isinstance(self._loss, torch.Tensor):
+                watch.look(self._loss)
             return scaled(self._loss, self._bracket.scale)
         except BaseException:
             self._bracket.cancel()

@@ -34,6 +34,7 @@ class Session:
         self.skip_message: dict[int, str] = {}  # by loss_id: what the next skipped step prints
         self.scalers: list[Any] = []  # _amp_state.loss_scalers' views
         self.verbosity = 1
+        self.watch: Any = None  # of losses that are not finite, where no step is skipped
         self.patches = False
         self.process_group: Any = None  # a group whose ranks agree, True: the default one, False: none, None: what is sharded
         self.ranks_known = not torch.distributed.is_available()

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said once of float16: that a CPU is slow in it, and that a loss at a static scale of 1 is not finite."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._amp_state import maybe_print
+
+
+def of_cpu(level: str, resolved: dict[str, Any], models: Iterable[nn.Module]) -> bool:
+    """Says it at initialize; whether casts are to float16 at all."""
+    half = resolved["cast_model_type"] == "float16" or (resolved["patch_ops"] and level != "O4")
+    devices = {param.device.type for model in models for param in model.parameters() if param.is_floating_point()}
+    if half and devices == {"cpu"}:
+        instead = "O4" if resolved["patch_ops"] else "O5"
+        maybe_print(
+            f"Warning:  {level} computes in float16, which torch does on most CPUs about 15 times slower than in float32. "
+            f'For a model that stays there, opt_level="{instead}" computes in bfloat16 (O4 is O1 in it, O5 is O2).',
+            True,
+        )
+    return bool(half)
+
+
+class NonFinite:
+    """Nothing skips a step at a static scale of 1, as FP32 training would not: a loss that is infinite or NaN is told once. One
+    on a GPU is looked at when it is there, in a later block: nobody waits for it."""
+
+    def __init__(self) -> None:
+        self.told = False
+        self._coming: tuple[Any, torch.Tensor] | None = None
+
+    def look(self, loss: torch.Tensor) -> None:
+        finite = self._arrived(loss)
+        if finite is not None and not bool(finite):
+            self.told = True
+            maybe_print(
+                "Warning:  the loss is infinite or NaN, and at a static loss scale of 1 every step is taken: the weights become "
+                "NaN. float16 ends at 65504. Levels that go on: O2, whose dynamic loss scale skips such steps, and O5, whose "
+                "bfloat16 has the range of FP32.",
+                True,
+            )
+
+    def _arrived(self, loss: torch.Tensor) -> torch.Tensor | None:
+        """Whether a loss was finite: this one on a CPU, the last one that was copied from a GPU."""
+        if loss.device.type == "cpu":
+            return torch.isfinite(loss.detach()).all()
+        if loss.device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return None
+        arrived = None
+        if self._coming is not None:
+            if not self._coming[0].query():
+                return None
+            arrived = self._coming[1]
+        copy = torch.empty((), dtype=torch.bool, pin_memory=True)
+        copy.copy_(torch.isfinite(loss.detach()).all(), non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self._coming = event, copy
+        return arrived
