@@ -131,7 +131,7 @@ static void start(struct training *t, int level) {
     must(t->optimizer);
     if (level) {
         adapter_init(&t->adapter, &t->net, t->optimizer, NULL, NULL);
-        kernels_add(&t->adapter);
+        kernels_add(&t->adapter, 0);
         if (level == AMP_O2) kernels_fuse(&t->adapter, &t->fused, &t->rule);
         bench_must(amp_initialize(&t->adapter.model, &t->adapter.optimizer, level), "amp_initialize");
     }

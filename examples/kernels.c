@@ -29,11 +29,12 @@ static mt_tensor *linear(mt_tensor *input, mt_tensor *weight, mt_tensor *bias) {
     return mt_linear_by(multiply, input, weight, bias);
 }
 
-void kernels_add(struct adapter *adapter) {
+void kernels_add(struct adapter *adapter, int fp32) {
     for (int i = 0; i < ADAPTER_OPS; i++) {
         amp_op *op = &adapter->ops[i];
         if (strcmp(op->name, "conv2d") == 0) op->fp16 = op->bf16 = (amp_fn)conv2d;
         if (strcmp(op->name, "linear") == 0) op->fp16 = op->bf16 = (amp_fn)linear;
+        if (fp32) op->fp32 = op->fp16;
     }
 }
 
@@ -90,6 +91,7 @@ static double now(void) {
 /* One convolution of the network and what lives on its result's type. */
 struct block {
     const mt_ops *ops;
+    int fp32; /* FP32 by libamp's products, too */
     mt_tensor *input, *weight, *gain, *shift, *mean, *var;
 };
 
@@ -101,9 +103,10 @@ static mt_tensor *filled(int ndim, const int *shape, double value, int trained) 
     return tensor;
 }
 
-static int block_init(struct block *b, const mt_ops *ops, int batch, int channels, int side) {
+static int block_init(struct block *b, const mt_ops *ops, int fp32, int batch, int channels, int side) {
     const int input[] = { batch, channels, side, side }, weight[] = { FILTERS, channels, 3, 3 }, each[] = { FILTERS };
     *b = (struct block){ .ops = ops,
+                         .fp32 = fp32,
                          .input = filled(4, input, 0.1, channels > 1),
                          .weight = filled(4, weight, 0.01, 1),
                          .gain = filled(1, each, 1.0, 1),
@@ -123,7 +126,7 @@ static double time_block(struct block *b, mt_dtype dtype) {
     mt_tensor *trained[] = { b->input, b->weight, b->gain, b->shift };
     const double begin = now();
     mt_tensor *x = b->ops->cast(b->input, dtype), *w = b->ops->cast(b->weight, dtype);
-    mt_tensor *y = dtype == MT_F32 ? b->ops->conv2d(x, w, NULL, 1, 1) : conv2d(x, w, NULL, 1, 1);
+    mt_tensor *y = dtype == MT_F32 && !b->fp32 ? b->ops->conv2d(x, w, NULL, 1, 1) : conv2d(x, w, NULL, 1, 1);
     y = mt_then(y, b->ops->batch_norm(y, b->gain, b->shift, b->mean, b->var, 1, 0.1F, 1e-5F));
     y = mt_then(y, b->ops->relu(y));
     const int status = y ? mt_backward(y) : -1;
@@ -134,9 +137,9 @@ static double time_block(struct block *b, mt_dtype dtype) {
 }
 
 /* times[0]: FP32, [1]: 16 bits; the least of some tries, in turns. 0, or -1 with mt_error(). */
-static int time_size(const mt_ops *ops, mt_dtype low, int batch, int size, double times[2]) {
+static int time_size(const struct net *net, mt_dtype low, int batch, int fp32, int size, double times[2]) {
     struct block block;
-    int status = block_init(&block, ops, batch, sizes[size].channels, sizes[size].side);
+    int status = block_init(&block, net->ops, fp32, batch, sizes[size].channels, sizes[size].side);
     times[0] = times[1] = 1e9;
     for (int i = 0; i < 2 * ROUNDS && status == 0; i++) {
         const double seconds = time_block(&block, i % 2 ? low : MT_F32);
@@ -151,13 +154,13 @@ static int is_faster(const double times[2]) { return times[0] >= 1.05 * times[1]
 
 /* A result's type is the next one's: if all convolutions together gain from 16 bits, all of them get these. Else those
  * from a size on that gain by themselves. */
-int kernels_measure(const struct net *net, mt_dtype low, int batch) {
+int kernels_measure(const struct net *net, mt_dtype low, int batch, int fp32) {
     double times[2], sums[2] = { 0.0, 0.0 };
     uint64_t least = AMP_GATE_NEVER;
     if ((low != MT_F16 && low != MT_BF16) || measured[low].batch == batch) return 0;
     for (int i = 0, wins = 1; i < SIZES; i++) {
         const int elements = batch * sizes[i].channels * sizes[i].side * sizes[i].side + FILTERS * sizes[i].channels * 9;
-        if (time_size(net->ops, low, batch, i, times) != 0) return -1;
+        if (time_size(net, low, batch, fp32, i, times) != 0) return -1;
         for (int type = 0; type < 2; type++) sums[type] += sizes[i].times * times[type];
         wins = wins && is_faster(times);
         if (wins) least = (uint64_t)elements * 3 / 4; /* an epoch's last batch is a little smaller */

@@ -13,8 +13,8 @@
 
 /* ---- before amp_initialize ---- */
 
-/* Gives conv2d and linear their fp16 and bf16 implementations. */
-void kernels_add(struct adapter *adapter);
+/* Gives conv2d and linear their fp16 and bf16 implementations; fp32: for FP32 calls as well, at O0 too. */
+void kernels_add(struct adapter *adapter, int fp32);
 
 /* libamp's optimizer in the place of the host's step, with the host's rule and numbers. *fused and *rule are kept until
  * amp_initialize. */
@@ -26,8 +26,8 @@ void kernels_fuse(struct adapter *adapter, amp_fused *fused, amp_optim *rule);
 amp_status kernels_step(struct adapter *adapter, const mt_optimizer *optimizer);
 
 /* For a context with amp_config.gate: conv2d and linear at the network's sizes in FP32 and in `low`, measured once in the
- * life of the process, before anything is wired. 0, or -1 with mt_error(). */
-int kernels_measure(const struct net *net, mt_dtype low, int batch);
+ * life of the process, before anything is wired. fp32: as in kernels_add. 0, or -1 with mt_error(). */
+int kernels_measure(const struct net *net, mt_dtype low, int batch, int fp32);
 /* Hands what was measured to libamp. */
 amp_status kernels_gate(amp_context *context, mt_dtype low, int batch);
 

@@ -63,6 +63,8 @@ static const struct spec specs[] = {
       "measure what 16 bits gain here, and run in FP32 what would be slower", 1 },
     { "--host-kernels", NULL, NULL, FIELD(host_kernels), 0, 0, NULL,
       "16-bit ops and optimizer by the host's own code, not by libamp's", 0 },
+    { "--fp32-kernels", NULL, NULL, FIELD(fp32_kernels), 0, 0, NULL,
+      "FP32 convolution and linear layer by libamp's code too: O0 is no longer the host's own bits", 0 },
     { "--sweep", NULL, NULL, FIELD(sweep), 0, 0, NULL,
       "batch sizes x rates x FP32, half the manual way, O1, O2, O3", 0 },
     { "--ops", NULL, NULL, FIELD(ops), 0, 0, NULL, "print what each level decided for each op, and its counters", 1 },
@@ -256,6 +258,7 @@ struct run_setup options_setup(const struct options *options, int level, int see
                                .seed = (uint64_t)(options->seed + seed),
                                .loss_multiplier = options->loss_multiplier,
                                .host_kernels = options->host_kernels,
+                               .fp32_kernels = options->fp32_kernels,
                                .device = options->device,
                                .gate = options->gate };
     setup.config.level = options->levels[level];

@@ -220,10 +220,12 @@ static int add_kernels(struct trainer *t) {
     const amp_config *config = &t->setup->config;
     const int masters = (config->level == AMP_O2 || config->level == AMP_O5) && config->master_weights != AMP_OFF;
     if (t->setup->host_kernels) return 0;
-    kernels_add(&t->adapter);
+    kernels_add(&t->adapter, t->setup->fp32_kernels);
     if (masters) kernels_fuse(&t->adapter, &t->fused, &t->rule);
     if (!t->setup->gate || t->setup->device != MT_CPU) return 0; /* of a device's tensor cores libamp knows enough */
-    return kernels_measure(&t->net, low_type(config->level), t->setup->batch) == 0 ? 0 : fail(t, "gate", mt_error());
+    const mt_dtype low = low_type(config->level);
+    const int status = kernels_measure(&t->net, low, t->setup->batch, t->setup->fp32_kernels);
+    return status == 0 ? 0 : fail(t, "gate", mt_error());
 }
 
 /* The one call that a level costs. Masters are what it made the host allocate besides parameters. */

@@ -25,6 +25,7 @@ struct run_setup {
      * the size of the gradients. 1: nothing is done. */
     double loss_multiplier;
     int host_kernels; /* 16-bit ops and the optimizer of O2 and O5 by the host's own code, not by libamp's */
+    int fp32_kernels; /* FP32 ops by libamp's */
     mt_device device; /* MT_CUDA: mt_cuda_open has been called. Then no step waits for the device */
     int gate;         /* measure from which sizes on 16 bits are faster, and let libamp's gate keep the rest in FP32 */
 };

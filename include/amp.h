@@ -401,7 +401,9 @@ enum {
                                          `float(seed) x[...]` in the schema. One bracket at a time then */
     AMP_OP_COPY = 1u << 3,            /* slot lies in a const table, which is never written: see amp_wrap_table */
     AMP_OP_MATMUL = 1u << 4,          /* what the op computes is amp_matmul's work in either type, or the host's own code that
-                                         gains as much from 16 bits: what is known of amp_matmul holds for it. See the gate */
+                                         gains as much from 16 bits: what is known of amp_matmul holds for it. In FP32 that is
+                                         `fp32`, or the original without one: where that is slower than amp_matmul, give the
+                                         op an fp32 by amp_matmul, or leave the flag out. See the gate */
     AMP_OP_REGISTERED = 1u << 30      /* set by amp_register */
 };
 
@@ -430,15 +432,30 @@ typedef struct amp_op {
     const char *schema;      /* NULL for AMP_OP_DIRECT only */
     const char *backward_of; /* name of the forward op whose class this backward op shares, or NULL */
     amp_fn *slot;            /* where the host keeps its pointer; an empty slot (*slot == NULL) is passed over */
-    amp_fn fp16;             /* implementations to call when all floating arguments have that type, or NULL. A call without
-                                Tensor and buffer arguments in which visit emits nothing to work on takes the original */
+    amp_fn fp16;             /* implementation to call when all floating arguments have that type, or NULL; see below */
     amp_fn bf16;             /* the same for bfloat16 */
+    amp_fn fp32;             /* the same for FP32, in the place of the host's own function */
     const void *on_failure; /* value of the return type when a cast failed and the op was not called; NULL: zeros */
     const void *on_skip;    /* steps: value of the return type when the step was skipped; NULL: zeros */
 } amp_op;
 
 #define AMP_OP_INIT                                                                                                    \
-    { (uint32_t)sizeof(amp_op), 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+    { (uint32_t)sizeof(amp_op), 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+
+/*
+ * Implementations: functions of the op's own type that the wrapper calls instead of the original, decided call by call by the
+ * type of the floating arguments once the policy is through with them. A call of more than one floating type, one in FP64, one
+ * that libamp passes on unseen (amp_op_stats.passed), one whose casts failed, and one that works on nothing (no Tensor or buffer
+ * argument, and visit emits nothing but what is KEEP, a seed or not there) take the original. AMP_OP_DIRECT: none is called.
+ *
+ *   fp16, bf16  all handles have that type, at any level and of any class; or the op has raw buffers, is of class AMP_LOWER,
+ *               and that is the level's 16-bit type: it gets copies (docs/hosts.md, raw buffers).
+ *   fp32        all handles and raw buffers are FP32, at any level and of any class: calls at O0 and others that no class casts;
+ *               of AMP_LOWER, those that the gate holds back, and raw buffers without an implementation for the low type; of
+ *               AMP_FP32, after the casts; AMP_PROMOTE, if FP32 is the widest. Under emulate it computes what the original
+ *               would, on the rounded FP32 values. So a context with fp32 is the program whose slot held fp32 from the start,
+ *               and at O0 it is bit-equal to that one. Leave it NULL where O0 shall be the host's own bits.
+ */
 
 /*
  * A struct that schemas name, `struct layer l` by value or `struct layer *l`. What a struct travels in depends on its
@@ -675,8 +692,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_wrap_table(amp_context *context, const voi
  * 16-bit argument keeps the policy's type. So there is work for it at O1 and O4 alone: at O2, O3 and O5 the values are 16-bit
  * before any op runs, at O0 nothing is lowered, and emulate is about values and not about speed. amp_config.gate says:
  *
- *   AMP_DEFAULT  the gate chooses between the implementations that an op carries: the original, and fp16 or bf16, for the
- *                level's type. No type depends on the machine: an op of handles returns the 16-bit type all the same (its FP32
+ *   AMP_DEFAULT  the gate chooses between the implementations that an op carries: fp32, or else the original, and fp16 or bf16,
+ *                for the level's type. No type depends on the machine: an op of handles returns the 16-bit type all the same (its FP32
  *                result is cast), one of raw buffers writes FP32 as ever, and amp_op_target answers alike everywhere. Values
  *                do: they were not rounded on the way in. What nothing is known of runs low.
  *   AMP_ON       the gate chooses the type: also of ops without an implementation, and of amp_cast_args. A call in FP32

@@ -163,6 +163,7 @@ static bool explain_op(const struct amp__op *op, const char *wanted, amp__text *
     if (op->index) snprintf(number, sizeof number, "#%u", (unsigned)op->index);
     amp__text_add(text, "%s%s: %s (%s)%s", op->name, number, amp__class_name(op->op_class), op->reason,
                   op->wrapped ? ", wrapped" : op->slot ? "" : ", called directly");
+    if (op->fp32 && op->wrapped) amp__text_add(text, "; fp32 by an implementation");
     amp__gate_explain(op, text);
     amp__text_add(text, "\n");
     return true;

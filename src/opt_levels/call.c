@@ -2,92 +2,12 @@
 /* What happens in a wrapped op and in a wrapped forward (design.md 5). */
 #include "opt_levels/call.h"
 #include "opt_levels/gate.h"
+#include "opt_levels/operands.h"
 #include "opt_levels/raw.h"
 
 #include <string.h>
 
 static void count(_Atomic(uint64_t) *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
-
-/* ---- operands ---- */
-
-/* The distinct operands of a call: what the decision depends on, whatever the length of its lists. */
-struct operands {
-    struct amp__operand distinct[5 * 4];
-    size_t n;       /* distinct */
-    size_t tensors; /* handles that could be cast */
-};
-
-static bool is_operand(const struct amp__arg *arg) {
-    return arg->kind == AMP__TENSOR && !(arg->flags & (AMP__WRITE | AMP__KEEP | AMP__SEED));
-}
-
-static struct amp__operand operand_of(const amp_host *host, void *tensor, uint16_t flags) {
-    return (struct amp__operand){ amp__host_dtype(host, tensor), (flags & AMP__LIST) != 0, (flags & AMP__READ_WRITE) != 0 };
-}
-
-static void add_operand(struct operands *operands, const amp_host *host, void *tensor, uint16_t flags) {
-    if (!tensor) return;
-    const struct amp__operand operand = operand_of(host, tensor, flags);
-    operands->tensors++;
-    for (size_t i = 0; i < operands->n; i++)
-        if (operands->distinct[i].dtype == operand.dtype && operands->distinct[i].in_list == operand.in_list &&
-            operands->distinct[i].read_write == operand.read_write)
-            return;
-    if (operands->n < AMP_COUNT(operands->distinct)) operands->distinct[operands->n++] = operand;
-}
-
-static void gather(struct operands *operands, const amp_host *host, const struct amp__call *call) {
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        const struct amp__arg *arg = &call->schema->args[i];
-        if (!is_operand(arg)) continue;
-        void *value = amp__call_pointer(call, i);
-        if (!(arg->flags & AMP__LIST)) {
-            add_operand(operands, host, value, arg->flags);
-            continue;
-        }
-        const size_t n = value ? amp__call_list_length(call, i) : 0;
-        for (size_t j = 0; j < n; j++) add_operand(operands, host, ((void **)value)[j], arg->flags);
-    }
-}
-
-/* Handles inside structs are operands too. Hosts of raw buffers alone have no cast, and no handles. */
-struct looker {
-    struct operands *operands;
-    const amp_host *host;
-};
-
-static bool looks_for_handles(const struct amp__op *op) { return op->host->cast && amp__visits(op); }
-
-static amp_status note_field(void *self, const amp_field *field) {
-    const struct looker *looker = self;
-    if (field->role != AMP_ROLE_WRITE)
-        add_operand(looker->operands, looker->host, *field->tensor, field->role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0);
-    return AMP_OK;
-}
-
-static amp_status gather_all(struct operands *operands, const struct amp__op *op, const struct amp__call *call) {
-    struct looker looker = { operands, op->host };
-    gather(operands, op->host, call);
-    return looks_for_handles(op) ? amp__visit_look(op, call, note_field, &looker) : AMP_OK;
-}
-
-/* The one floating type of all operands, DEFAULT if there are several or none. */
-static amp_dtype common_type(const struct operands *operands) {
-    amp_dtype type = AMP_DTYPE_DEFAULT;
-    for (size_t i = 0; i < operands->n; i++) {
-        const amp_dtype dtype = operands->distinct[i].dtype;
-        if (!amp__is_floating(dtype)) continue;
-        if (type != AMP_DTYPE_DEFAULT && type != dtype) return AMP_DTYPE_DEFAULT;
-        type = dtype;
-    }
-    return type;
-}
-
-static bool all_fp32(const struct operands *operands) {
-    for (size_t i = 0; i < operands->n; i++)
-        if (amp__is_floating(operands->distinct[i].dtype) && operands->distinct[i].dtype != AMP_FLOAT32) return false;
-    return true;
-}
 
 /* ---- substitution ---- */
 
@@ -149,7 +69,7 @@ static amp_status cast_handle(struct substitution *s, const char *name, amp_dtyp
 
 static inline amp_status substitute_handle(struct substitution *s, const char *name, uint16_t flags, void **handle) {
     if (!*handle) return AMP_OK;
-    const struct amp__operand operand = operand_of(s->op->host, *handle, flags);
+    const struct amp__operand operand = amp__operand_of(s->op->host, *handle, flags);
     if (!needs_cast(s, &operand) || is_fp32_param(s, *handle)) return AMP_OK;
     return cast_handle(s, name, operand.dtype, handle);
 }
@@ -171,7 +91,7 @@ static amp_status substitute_list(struct substitution *s, const struct amp__call
 static amp_status substitute(struct substitution *s, const struct amp__call *call) {
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const struct amp__arg *arg = &call->schema->args[i];
-        if (!is_operand(arg)) continue;
+        if (!amp__is_operand(arg)) continue;
         if (arg->flags & AMP__LIST) {
             AMP_TRY(substitute_list(s, call, i));
             continue;
@@ -207,16 +127,22 @@ static amp_status substitute_all(struct substitution *s, const struct amp__call 
     AMP_TRY(substitute(s, call));
     raw->casting = &s->casting;
     if (raw->mode != AMP__RAW_NONE) AMP_TRY(amp__raw_enter(raw, &s->casting, call, s->argv, s->handles));
-    if (amp__visits(s->op) && (raw->mode != AMP__RAW_NONE || looks_for_handles(s->op)))
+    if (amp__visits(s->op) && (raw->mode != AMP__RAW_NONE || amp__looks_for_handles(s->op)))
         AMP_TRY(amp__visit(call, s->argv, raw, substitute_field, s));
     return AMP_OK;
 }
 
 /* ---- ops ---- */
 
-static amp_fn implementation(const struct amp__op *op, const struct amp__call *call, amp_dtype dtype) {
-    if (dtype == AMP_FLOAT16 && op->fp16) return op->fp16;
-    if (dtype == AMP_BFLOAT16 && op->bf16) return op->bf16;
+/* Are raw buffers shown in another form? What visit emits is known then; a graph's call that infers shapes, for one, comes
+ * through the same pointer, and has nothing that an implementation could compute with. */
+static bool converts(uint8_t mode) { return mode == AMP__RAW_REPLACE || mode == AMP__RAW_EMULATE; }
+
+/* In emulation FP32 elements stand for the low type. */
+static amp_fn implementation(const struct amp__op *op, const struct amp__call *call, amp_dtype type) {
+    if (type == AMP_FLOAT16 && op->fp16) return op->fp16;
+    if (type == AMP_BFLOAT16 && op->bf16) return op->bf16;
+    if (op->fp32 && (type == AMP_FLOAT32 || rounds_outputs(op, type))) return op->fp32;
     return call->original;
 }
 
@@ -227,9 +153,9 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
 }
 
 /* The casts failed: the original may run only on arguments that all have one type, as without libamp. */
-static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
+static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands,
                        amp_status status) {
-    if (operands->n && common_type(operands) == AMP_DTYPE_DEFAULT) {
+    if (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT) {
         fail_call(op, call, status);
         return;
     }
@@ -254,49 +180,54 @@ static void keep(struct amp__op *op, amp_status status) {
     amp__keep_error(op->context, status);
 }
 
-/* A graph's call that infers shapes, for one: through the same pointer, but visit emitted nothing to compute with. */
-static bool works_on_nothing(const struct amp__op *op, const struct amp__raw *raw, const struct operands *operands) {
-    return raw->mode == AMP__RAW_REPLACE && amp__visits(op) && !raw->found && !operands->tensors;
-}
+/* What decide_and_run found out. */
+struct decided {
+    struct amp__operands operands;
+    amp_fn function;     /* that shall run */
+    amp_dtype target;    /* of the operands; DEFAULT: as they come */
+    amp_dtype handed_on; /* the type that the op's handles get after it; DEFAULT: as they come */
+    uint8_t mode;        /* enum amp__raw_mode */
+    float seed;
+};
 
-/* handed_on: the type that the op's handles get after it; DEFAULT: as they come. */
-static void run_cast(struct amp__op *op, const struct amp__call *call, const struct operands *operands,
-                     amp_dtype target, uint8_t mode, float seed, amp_dtype handed_on) {
+static void run_cast(struct amp__op *op, const struct amp__call *call, const struct decided *d) {
     struct substitution s;
-    begin_substitution(&s, op, call, target, operands->tensors);
-    const bool rounds = rounds_outputs(op, target);
-    struct amp__raw raw = { .mode = mode, .low = target, .seed = seed };
+    begin_substitution(&s, op, call, d->target, d->operands.tensors);
+    const bool rounds = rounds_outputs(op, d->target);
+    struct amp__raw raw = { .mode = d->mode, .low = d->target, .seed = d->seed };
     amp_status status = substitute_all(&s, call, &raw);
-    if (status == AMP_OK && (rounds || handed_on)) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
+    if (status == AMP_OK && (rounds || d->handed_on)) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
     if (status == AMP_OK) {
-        run_untrapped(call, works_on_nothing(op, &raw, operands) ? call->original : implementation(op, call, target), s.argv);
-        if (mode != AMP__RAW_NONE) amp__raw_leave(&raw, op);
-        for (size_t i = 0; i < s.n_written; i++) amp__round_handle(op, *s.written[i], target);
-        if (rounds) keep(op, amp__outputs_round(op, call, s.argv, target));
-        if (handed_on) keep(op, amp__outputs_leave(op, call, s.argv, handed_on));
+        const bool has_work = !converts(d->mode) || !amp__visits(op) || raw.found || d->operands.tensors;
+        run_untrapped(call, has_work ? d->function : call->original, s.argv);
+        if (d->mode != AMP__RAW_NONE) amp__raw_leave(&raw, op);
+        for (size_t i = 0; i < s.n_written; i++) amp__round_handle(op, *s.written[i], d->target);
+        if (rounds) keep(op, amp__outputs_round(op, call, s.argv, d->target));
+        if (d->handed_on) keep(op, amp__outputs_leave(op, call, s.argv, d->handed_on));
         amp__casting_end(&s.casting);
     } else {
         amp__casting_abandon(&s.casting);
-        run_uncast(op, call, operands, status);
+        run_uncast(op, call, &d->operands, status);
     }
 }
 
-/* The gate found 16 bits slower: the original on the arguments as they are. Where it was not asked for, no type depends on
- * it: handles return the low type all the same. */
-static void run_gated(struct amp__op *op, const struct amp__call *call, const struct operands *operands, float seed) {
+/* The gate found 16 bits slower: FP32 on the arguments as they are. Where it was not asked for, no type depends on it:
+ * handles return the low type all the same. */
+static void run_gated(struct amp__op *op, const struct amp__call *call, struct decided *d) {
     const struct amp__properties *properties = &op->context->properties;
-    const bool narrows = properties->gate != AMP_ON && (operands->tensors || call->schema->ret.kind == AMP__TENSOR);
+    const bool narrows = properties->gate != AMP_ON && (d->operands.tensors || call->schema->ret.kind == AMP__TENSOR);
     count(&op->gated);
-    if (!narrows && seed == 1.0f) amp__call_run(call, call->original, call->args);
-    else
-        run_cast(op, call, operands, AMP_DTYPE_DEFAULT, seed == 1.0f ? AMP__RAW_NONE : AMP__RAW_SEED, seed,
-                 narrows ? properties->low : AMP_DTYPE_DEFAULT);
+    if (narrows) d->handed_on = properties->low;
+    d->target = AMP_DTYPE_DEFAULT;
+    d->mode = d->seed == 1.0f ? AMP__RAW_NONE : AMP__RAW_SEED;
+    if (narrows || d->mode == AMP__RAW_SEED) run_cast(op, call, d);
+    else amp__call_run(call, d->function, call->args);
 }
 
 /* Where handles have no logical type, nothing says what is rounded already. */
 static bool always_rounds(const struct amp__op *op) {
     return op->context->properties.emulate && op->op_class == AMP_LOWER && !op->host->dtype &&
-           (op->schema->n_tensors || looks_for_handles(op));
+           (op->schema->n_tensors || amp__looks_for_handles(op));
 }
 
 static void note_type(struct amp__op *op, amp_dtype type) {
@@ -304,24 +235,34 @@ static void note_type(struct amp__op *op, amp_dtype type) {
         atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
 }
 
+/* The type of a call whose operands need no other. Raw buffers alone are FP32. */
+static amp_dtype present_type(const struct amp__op *op, const struct amp__operands *operands) {
+    const amp_dtype type = amp__operands_type(operands);
+    return type == AMP_DTYPE_DEFAULT && op->fp32 && amp__raw_takes(op) && amp__operands_all_fp32(operands) ? AMP_FLOAT32 : type;
+}
+
 static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct amp__call *call, bool obeys, uint8_t mode,
                                                      float seed) {
-    struct operands operands = { .n = 0 };
-    const amp_status looked = gather_all(&operands, op, call);
+    const amp_dtype low = op->context->properties.low;
+    struct decided d = { .mode = mode, .seed = seed };
+    const amp_status looked = amp__operands_gather(&d.operands, op, call);
     struct amp__decision decision =
-        amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, operands.distinct, operands.n);
-    if (mode == AMP__RAW_REPLACE || mode == AMP__RAW_EMULATE || (obeys && always_rounds(op)))
-        decision.target = op->context->properties.low;
-    const bool gated = !amp__gate_is_open(op) && obeys && looked == AMP_OK && all_fp32(&operands) &&
-                       decision.target == op->context->properties.low && amp__gate_holds(op, call);
-    const amp_dtype type = gated ? AMP_FLOAT32 : decision.target ? decision.target : common_type(&operands);
+        amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, d.operands.distinct, d.operands.n);
+    if (converts(mode) || (obeys && always_rounds(op))) decision.target = low;
+    const bool gated = !amp__gate_is_open(op) && obeys && looked == AMP_OK && amp__operands_all_fp32(&d.operands) &&
+                       decision.target == low && amp__gate_holds(op, call);
+    const amp_dtype type = gated ? AMP_FLOAT32 : decision.target ? decision.target : present_type(op, &d.operands);
     note_type(op, type);
-    if (gated) run_gated(op, call, &operands, seed);
-    else if (looked != AMP_OK) run_uncast(op, call, &operands, looked);
+    d.target = obeys ? type : decision.target;
+    d.function = implementation(op, call, d.target);
+    if ((gated || !converts(mode)) && d.function != call->original && amp__visits(op) &&
+        !amp__call_has_work(op, call, &d.operands))
+        d.function = call->original;
+    if (gated) run_gated(op, call, &d);
+    else if (looked != AMP_OK) run_uncast(op, call, &d.operands, looked);
     else if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
-    else if (decision.target || mode == AMP__RAW_SEED || (obeys && rounds_outputs(op, type)))
-        run_cast(op, call, &operands, obeys ? type : decision.target, mode, seed, AMP_DTYPE_DEFAULT);
-    else amp__call_run(call, implementation(op, call, type), call->args);
+    else if (decision.target || mode == AMP__RAW_SEED || (obeys && rounds_outputs(op, type))) run_cast(op, call, &d);
+    else amp__call_run(call, d.function, call->args);
 }
 
 /* ---- most ops: the set of the operands' types decides, and a table has the answer ---- */
@@ -332,11 +273,11 @@ _Static_assert(1 << N_TYPES == sizeof((struct amp__op *)NULL)->decided, "a place
 void amp__op_tabulate(struct amp__op *op) {
     const struct amp__properties *properties = &op->context->properties;
     op->by_types = op->schema && !properties->emulate && op->raw_mode == AMP__RAW_NONE && !op->seeds &&
-                   !looks_for_handles(op);
+                   !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op));
     for (uint32_t i = 0; op->by_types && i < op->schema->n_args; i++)
-        op->by_types = !is_operand(&op->schema->args[i]) || !(op->schema->args[i].flags & (AMP__LIST | AMP__READ_WRITE));
+        op->by_types = !amp__is_operand(&op->schema->args[i]) || !(op->schema->args[i].flags & (AMP__LIST | AMP__READ_WRITE));
     for (unsigned set = 0; op->by_types && set < sizeof op->decided; set++) {
-        struct operands operands = { .n = 0 };
+        struct amp__operands operands = { .n = 0 };
         for (unsigned type = 0; type < N_TYPES; type++)
             if (set & 1u << type) operands.distinct[operands.n++] = (struct amp__operand){ (amp_dtype)type, false, false };
         const struct amp__decision decision = amp__decide(properties, op->op_class, operands.distinct, operands.n);
@@ -348,7 +289,7 @@ void amp__op_tabulate(struct amp__op *op) {
 static inline size_t types_of(const struct amp__op *op, const struct amp__call *call, uint8_t *types) {
     size_t set = 0;
     for (uint32_t i = 0; i < op->schema->n_args; i++) {
-        void *tensor = is_operand(&op->schema->args[i]) ? amp__call_pointer(call, i) : NULL;
+        void *tensor = amp__is_operand(&op->schema->args[i]) ? amp__call_pointer(call, i) : NULL;
         types[i] = AMP_DTYPE_DEFAULT;
         if (!tensor) continue;
         const amp_dtype dtype = amp__host_dtype(op->host, tensor);
@@ -359,7 +300,7 @@ static inline size_t types_of(const struct amp__op *op, const struct amp__call *
     return set;
 }
 
-/* As common_type. */
+/* As amp__operands_type. */
 static inline amp_dtype single_type(size_t set) {
     const size_t floating = set & ((size_t)1 << AMP_FLOAT32 | 1 << AMP_FLOAT16 | 1 << AMP_BFLOAT16 | 1 << AMP_FLOAT64);
     return floating && !(floating & (floating - 1)) ? __builtin_ctzl(floating) : AMP_DTYPE_DEFAULT;
@@ -425,12 +366,12 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
     const bool casts = amp__is_floating(properties->cast_model_type);
     const bool casts_outputs = amp__is_floating(properties->cast_model_outputs);
     struct substitution s;
-    struct operands operands = { .n = 0 };
+    struct amp__operands operands = { .n = 0 };
     if (!casts && !casts_outputs) {
         amp__call_run(call, call->original, call->args);
         return;
     }
-    amp_status status = casts ? gather_all(&operands, op, call) : AMP_OK;
+    amp_status status = casts ? amp__operands_gather(&operands, op, call) : AMP_OK;
     begin_substitution(&s, op, call, properties->cast_model_type, operands.tensors);
     s.forward = true;
     struct amp__raw raw = { .mode = AMP__RAW_NONE };

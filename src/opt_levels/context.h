@@ -31,7 +31,7 @@ struct amp__op {
     const char *reason; /* why it has that class, for explain */
     bool is_backward;   /* backward_of: obeys its class inside backward too */
     amp_fn *slot;
-    amp_fn fp16, bf16;
+    amp_fn fp16, bf16, fp32;
     const void *on_failure, *on_skip;
     bool wrapped;
     const struct amp__op *shares; /* the op of an earlier model that takes this slot's calls; NULL: none */

@@ -38,6 +38,14 @@ static amp_status check_op(const amp_op *op, const char *what) {
     return AMP_OK;
 }
 
+/* Of floating types that are not FP32: then no call is one in FP32. */
+static bool has_other_buffers(const struct amp__schema *schema) {
+    for (uint32_t i = 0; i < schema->n_args; i++)
+        if (schema->args[i].kind == AMP__BUFFER && schema->args[i].dtype != AMP_FLOAT32 && !(schema->args[i].flags & AMP__KEEP))
+            return true;
+    return false;
+}
+
 amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_host *host,
                          struct amp__struct_table structs, const char *what, struct amp__op *out) {
     amp_op op;
@@ -60,7 +68,9 @@ amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_ho
     if (!out->name || (op.schema && !out->schema_text)) return amp__fail_memory();
     if (!op.schema) return AMP_OK;
     const amp_status parsed = amp__schema_parse(out->name, out->schema_text, structs.structs, structs.n, &out->schema);
-    return parsed == AMP_OK ? AMP_OK : amp__fail_prefix(parsed, "%s", what);
+    if (parsed != AMP_OK) return amp__fail_prefix(parsed, "%s", what);
+    if (!has_other_buffers(out->schema)) out->fp32 = op.fp32;
+    return AMP_OK;
 }
 
 void amp__op_clear(struct amp__op *op) {
@@ -254,5 +264,5 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
 
 bool amp__op_needs_wrapper(const struct amp__op *op) {
     if (!op->context->properties.enabled || !op->slot) return false;
-    return op->op_class != AMP_LEAVE || op->fp16 || op->bf16 || op->seeds || amp__op_may_round(op);
+    return op->op_class != AMP_LEAVE || op->fp16 || op->bf16 || op->fp32 || op->seeds || amp__op_may_round(op);
 }

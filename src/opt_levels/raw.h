@@ -56,6 +56,8 @@ void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
 /* ---- visit.c: what the host finds in the structs of a call ---- */
 
 bool amp__visits(const struct amp__op *op);
+/* Is this something to compute with? */
+bool amp__is_work(const amp_field *field);
 typedef amp_status amp__take_tensor(void *user, const amp_field *field);
 /* Asks for the handles alone: nothing is changed yet. */
 amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);

@@ -47,7 +47,7 @@ static amp_status check_field(const amp_field *field) {
 }
 
 /* What is kept may as well not be emitted, and a seed is no reason for an implementation: it stays FP32. */
-static bool is_worked_on(const amp_field *field) {
+bool amp__is_work(const amp_field *field) {
     const bool there = field->tensor ? *field->tensor != NULL : *field->address && field->size;
     return there && field->role != AMP_ROLE_KEEP && field->role != AMP_ROLE_SEED;
 }
@@ -57,7 +57,7 @@ static amp_status take_one(struct visitor *visitor, const amp_field *given) {
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "emit was given NULL instead of an amp_field");
     AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
     AMP_TRY(check_field(&field));
-    if (visitor->raw) visitor->raw->found |= is_worked_on(&field);
+    if (visitor->raw) visitor->raw->found |= amp__is_work(&field);
     if (!field.tensor && visitor->buffers) return visitor->take(visitor->user, &field);
     if (!field.tensor) return visitor->raw ? amp__raw_field(visitor->raw, &field) : AMP_OK;
     return field.role == AMP_ROLE_KEEP || !*field.tensor ? AMP_OK : visitor->take(visitor->user, &field);

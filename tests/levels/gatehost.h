@@ -67,7 +67,7 @@ static inline amp_status grad(void *self, void *tensor, void **out) { return (vo
 
 /* ---- ops: `original` takes every type ---- */
 
-enum ran { NOBODY, ORIGINAL, FP16, BF16 };
+enum ran { NOBODY, ORIGINAL, FP16, BF16, FP32 };
 
 static _Thread_local struct {
     enum ran who;
@@ -85,6 +85,7 @@ static inline void *run(enum ran who, void *a, void *b, void *c) {
 static inline void *original(void *a, void *b, void *c) { return run(ORIGINAL, a, b, c); }
 static inline void *in_fp16(void *a, void *b, void *c) { return run(FP16, a, b, c); }
 static inline void *in_bf16(void *a, void *b, void *c) { return run(BF16, a, b, c); }
+static inline void *in_fp32(void *a, void *b, void *c) { return run(FP32, a, b, c); }
 
 /* X(name, flags, has 16-bit implementations) */
 #define GATE_OPS(X)                                                                                                    \
@@ -110,7 +111,7 @@ struct world {
 };
 
 /* The world stays where it is: the slots are in it. */
-static inline void start(struct world *w, amp_level level, amp_switch gate) {
+static inline void start_with(struct world *w, amp_level level, amp_switch gate, amp_class op_class, bool has_fp32) {
     static const char *const names[] = {
 #define GATE_NAME(name, flags, low) #name,
         GATE_OPS(GATE_NAME)
@@ -140,11 +141,12 @@ static inline void start(struct world *w, amp_level level, amp_switch gate) {
         *op = (amp_op)AMP_OP_INIT;
         op->name = names[i];
         op->flags = flags[i];
-        op->op_class = AMP_LOWER;
+        op->op_class = op_class;
         if (flags[i] & AMP_OP_DIRECT) continue;
         op->schema = "op(Tensor a, Tensor b, Tensor? c) -> Tensor";
         op->slot = (amp_fn *)(void *)&w->table[i];
         if (has_low[i]) op->fp16 = (amp_fn)in_fp16, op->bf16 = (amp_fn)in_bf16;
+        if (has_fp32) op->fp32 = (amp_fn)in_fp32;
     }
     w->model = (amp_model)AMP_MODEL_INIT;
     w->model.host = &w->host;
@@ -155,6 +157,8 @@ static inline void start(struct world *w, amp_level level, amp_switch gate) {
     amp_model *model = &w->model;
     ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &w->context));
 }
+
+static inline void start(struct world *w, amp_level level, amp_switch gate) { start_with(w, level, gate, AMP_LOWER, false); }
 
 static inline void finish(struct world *w) {
     ck_ok(amp_check(w->context));

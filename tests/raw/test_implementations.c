@@ -15,7 +15,7 @@
 
 enum { N = 4 };
 enum action { SIZE, EMPTY, KEPT, FORWARD, N_ACTIONS };
-enum ran { NOBODY, ORIGINAL, FP16, BF16 };
+enum ran { NOBODY, ORIGINAL, FP16, BF16, FP32 };
 
 struct node {
     float *x, *y, *labels, *nothing;
@@ -33,6 +33,7 @@ static void run_node(struct node *p, int action, enum ran who) {
 static void node(struct node *p, int action) { run_node(p, action, ORIGINAL); }
 static void node_fp16(struct node *p, int action) { run_node(p, action, FP16); }
 static void node_bf16(struct node *p, int action) { run_node(p, action, BF16); }
+static void node_fp32(struct node *p, int action) { run_node(p, action, FP32); }
 static void (*node_slot)(struct node *, int);
 
 static amp_status emit_one(amp_emit emit, void *self, amp_role role, float **address) {
@@ -123,9 +124,139 @@ START_TEST(a_call_without_work_takes_the_original) {
 }
 END_TEST
 
+/* ---- FP32 ---- */
+
+static const struct {
+    amp_level level;
+    amp_switch emulate;
+    amp_class op_class;
+    bool has_low;
+    enum ran who;
+} fp32_rows[] = {
+    { AMP_O0, AMP_DEFAULT, AMP_BY_LIST, true, FP32 },
+    { AMP_O1, AMP_DEFAULT, AMP_BY_LIST, true, FP16 },
+    { AMP_O1, AMP_DEFAULT, AMP_BY_LIST, false, FP32 }, /* nothing for the low type */
+    { AMP_O4, AMP_DEFAULT, AMP_FP32, true, FP32 },
+    { AMP_O4, AMP_DEFAULT, AMP_LEAVE, true, FP32 },
+    { AMP_O4, AMP_ON, AMP_BY_LIST, false, FP32 }, /* in the original's place, on rounded values */
+    { AMP_O5, AMP_ON, AMP_BY_LIST, false, FP32 },
+    { AMP_O5, AMP_ON, AMP_BY_LIST, true, BF16 },
+    { AMP_O5, AMP_ON, AMP_LEAVE, true, FP32 },
+};
+
+START_TEST(buffers_are_fp32) {
+    struct host host;
+    set_up(&host);
+    host.op.op_class = fp32_rows[_i].op_class;
+    host.op.fp32 = (amp_fn)node_fp32;
+    if (!fp32_rows[_i].has_low) host.op.fp16 = host.op.bf16 = NULL;
+    start(&host, fp32_rows[_i].level, fp32_rows[_i].emulate);
+    for (int i = 0; i < N_ACTIONS; i++)
+        ck_assert_msg(call(&host, (enum action)i) == (i == FORWARD ? fp32_rows[_i].who : ORIGINAL), "action %d", i);
+    finish(&host);
+}
+END_TEST
+
+/* The gate holds a call back, and one that works on nothing stays the original's. */
+START_TEST(held_calls_take_it) {
+    struct host host;
+    set_up(&host);
+    host.op.fp32 = (amp_fn)node_fp32;
+    start(&host, AMP_O4, AMP_DEFAULT);
+    ck_ok(amp_gate_set(host.context, "linear", AMP_GATE_NEVER));
+    for (int i = 0; i < N_ACTIONS; i++)
+        ck_assert_msg(call(&host, (enum action)i) == (i == FORWARD ? FP32 : ORIGINAL), "action %d", i);
+    finish(&host);
+}
+END_TEST
+
+/* ---- a gemm of buffers: O0 with fp32 is the program whose slot held it ---- */
+
+static void slow_gemm(float *d, const float *a, const float *b, const float *one, int n) {
+    ran = ORIGINAL;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+            float sum = 0.0f;
+            for (int k = 0; k < n; k++) sum += a[i * n + k] * b[k * n + j];
+            d[i * n + j] = sum * one[0];
+        }
+}
+
+static void fast_gemm(float *d, const float *a, const float *b, const float *one, int n) {
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    ran = FP32;
+    g.a_dtype = g.b_dtype = g.d_dtype = AMP_FLOAT32;
+    g.m = g.n = g.k = n;
+    g.a = a, g.b = b, g.d = d, g.alpha = one[0];
+    ck_ok(amp_matmul(&g));
+}
+
+static void (*gemm_slot)(float *, const float *, const float *, const float *, int);
+
+START_TEST(a_seed_and_a_scale_of_fp32_calls) {
+    enum { EDGE = 40 };
+    static float a[EDGE * EDGE], b[EDGE * EDGE], d[EDGE * EDGE], expected[EDGE * EDGE];
+    const float one = 1.0f, eight = 8.0f;
+    amp_op op = AMP_OP_INIT;
+    amp_model model = AMP_MODEL_INIT, *models = &model;
+    amp_config config = AMP_CONFIG_INIT;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_context *context;
+    for (int i = 0; i < EDGE * EDGE; i++) a[i] = (float)(i % 13) / 7.0f, b[i] = (float)(i % 11) / 3.0f;
+    fast_gemm(expected, a, b, &one, EDGE);
+    gemm_slot = slow_gemm;
+    op.name = "gemm", op.op_class = _i ? AMP_FP32 : AMP_BY_LIST, op.slot = (amp_fn *)(void *)&gemm_slot;
+    op.schema = "gemm(float(out a!) d[N,N], float a[N,N], float b[N,N], float(seed) one[1], int N) -> void";
+    op.fp32 = (amp_fn)fast_gemm;
+    model.host = amp_buffer_host(), model.ops = &op, model.n_ops = 1;
+    config.level = _i ? AMP_O1 : AMP_O0;
+    config.loss_scale = 8.0f;
+    ck_ok(amp_initialize_many(&models, 1, NULL, 0, &config, &context));
+    gemm_slot(d, a, b, &one, EDGE);
+    ck_assert_int_eq(ran, FP32);
+    ck_assert_mem_eq(d, expected, sizeof d);
+    ck_ok(amp_scale_loss_begin_many(context, NULL, 0, 0, 0, NULL, &scaled));
+    gemm_slot(d, a, b, &one, EDGE); /* the seed carries the scale, whoever runs */
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_int_eq(ran, FP32);
+    fast_gemm(expected, a, b, &eight, EDGE);
+    ck_assert_mem_eq(d, expected, sizeof d);
+    ck_ok(amp_shutdown(context));
+    ck_assert(gemm_slot == slow_gemm);
+}
+END_TEST
+
+/* Buffers of another floating type: no call of it is one in FP32. */
+static void widen(float *y, const uint16_t *x, int n) { ran = ORIGINAL, y[0] = (float)x[0] * (float)n; }
+static void widen_fp32(float *y, const uint16_t *x, int n) { ran = FP32, y[0] = (float)x[0] * (float)n; }
+static void (*widen_slot)(float *, const uint16_t *, int);
+
+START_TEST(a_mixture_is_the_originals) {
+    float y[1];
+    const uint16_t x[1] = { 1 };
+    amp_op op = AMP_OP_INIT;
+    amp_model model = AMP_MODEL_INIT, *models = &model;
+    amp_config config = AMP_CONFIG_INIT;
+    amp_context *context;
+    widen_slot = widen;
+    op.name = "widen", op.slot = (amp_fn *)(void *)&widen_slot, op.fp32 = (amp_fn)widen_fp32;
+    op.schema = "widen(float(out a!) y[n], half x[n], int n) -> void";
+    model.host = amp_buffer_host(), model.ops = &op, model.n_ops = 1;
+    config.level = AMP_O0;
+    ck_ok(amp_initialize_many(&models, 1, NULL, 0, &config, &context));
+    widen_slot(y, x, 1);
+    ck_assert_int_eq(ran, ORIGINAL);
+    ck_ok(amp_shutdown(context));
+}
+END_TEST
+
 int main(void) {
     TCase *tcase = tcase_create("implementations");
     tcase_add_loop_test(tcase, a_call_without_work_takes_the_original, 0, 4);
+    tcase_add_loop_test(tcase, buffers_are_fp32, 0, (int)(sizeof fp32_rows / sizeof fp32_rows[0]));
+    tcase_add_test(tcase, held_calls_take_it);
+    tcase_add_loop_test(tcase, a_seed_and_a_scale_of_fp32_calls, 0, 2);
+    tcase_add_test(tcase, a_mixture_is_the_originals);
     Suite *suite = suite_create("implementations");
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

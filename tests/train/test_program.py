@@ -133,6 +133,9 @@ def gate(folder):
     out, _ = train(folder, *FIVE_STEPS, "--level", "O4", "--gate", "--host-kernels", "--ops")
     expect(re.search(r"^conv2d: lower .*; gate: always fp32 \(nothing is known", out, re.M), out)
     expect(re.search(r"^conv2d +lower +fp32 +30(?: +\d+){3} +30$", out, re.M), out)
+    out, _ = train(folder, *FIVE_STEPS, "--level", "O0,O4", "--gate", "--fp32-kernels", "--ops")
+    expect(len(re.findall(r"^conv2d: .*wrapped; fp32 by an implementation", out, re.M)) == 2, out)
+    expect(len(re.findall(r"^conv2d +(?:leave +fp32|lower +\w+) +30 ", out, re.M)) == 2, out)
 
 
 @test
@@ -191,7 +194,7 @@ def help_writes_nothing(folder):
     out, err = train(folder, "--help")
     for option in ("--level", "--epochs", "--batch", "--lr", "--optimizer", "--seed", "--seeds", "--loss-scale",
                    "--loss-multiplier", "--keep-batchnorm-fp32", "--master-weights", "--ops", "--json", "--quiet",
-                   "--sweep", "--output", "--data", "--help", "--gate", "--host-kernels", "--device"):
+                   "--sweep", "--output", "--data", "--help", "--gate", "--host-kernels", "--fp32-kernels", "--device"):
         expect(re.search(rf"^  {option} ", out, re.M), f"{option}: {out}")
     expect(err == "" and files_in(folder) == [], err)
 

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* amp_op.fp32: which calls of an op of handles it gets, at each level, of each class, and under the gate. */
+#include "gatehost.h"
+
+static struct tensor *square(amp_dtype type) { return TENSOR(type, 8, 8); }
+
+/* ---- by level and class ---- */
+
+/* X(level, class, types that come, who runs, types that it gets) */
+static const struct {
+    amp_level level;
+    amp_class op_class;
+    amp_dtype a, b;
+    enum ran who;
+    amp_dtype got;
+} rows[] = {
+    { AMP_O0, AMP_LOWER, AMP_FLOAT32, AMP_FLOAT32, FP32, AMP_FLOAT32 }, /* no class casts there */
+    { AMP_O0, AMP_LEAVE, AMP_FLOAT32, AMP_FLOAT32, FP32, AMP_FLOAT32 },
+    { AMP_O0, AMP_LEAVE, AMP_FLOAT16, AMP_FLOAT16, FP16, AMP_FLOAT16 },
+    { AMP_O1, AMP_LOWER, AMP_FLOAT32, AMP_FLOAT32, FP16, AMP_FLOAT16 },
+    { AMP_O4, AMP_LOWER, AMP_FLOAT32, AMP_FLOAT16, BF16, AMP_BFLOAT16 },
+    { AMP_O1, AMP_FP32, AMP_FLOAT32, AMP_FLOAT32, FP32, AMP_FLOAT32 },
+    { AMP_O1, AMP_FP32, AMP_FLOAT16, AMP_FLOAT32, FP32, AMP_FLOAT32 }, /* after the cast */
+    { AMP_O4, AMP_FP32, AMP_BFLOAT16, AMP_BFLOAT16, FP32, AMP_FLOAT32 },
+    { AMP_O1, AMP_PROMOTE, AMP_FLOAT16, AMP_FLOAT32, FP32, AMP_FLOAT32 },
+    { AMP_O1, AMP_PROMOTE, AMP_FLOAT16, AMP_FLOAT16, FP16, AMP_FLOAT16 },
+    { AMP_O1, AMP_LEAVE, AMP_FLOAT32, AMP_FLOAT32, FP32, AMP_FLOAT32 },
+    { AMP_O1, AMP_LEAVE, AMP_FLOAT32, AMP_DTYPE_OTHER, FP32, AMP_FLOAT32 },
+    { AMP_O1, AMP_LEAVE, AMP_DTYPE_OTHER, AMP_DTYPE_OTHER, ORIGINAL, AMP_DTYPE_OTHER },
+    { AMP_O1, AMP_LEAVE, AMP_FLOAT32, AMP_FLOAT16, ORIGINAL, AMP_FLOAT32 }, /* a mixture */
+    { AMP_O2, AMP_LOWER, AMP_FLOAT32, AMP_FLOAT32, FP32, AMP_FLOAT32 },
+    { AMP_O2, AMP_LOWER, AMP_FLOAT16, AMP_FLOAT16, FP16, AMP_FLOAT16 },
+    { AMP_O3, AMP_LOWER, AMP_FLOAT16, AMP_FLOAT32, ORIGINAL, AMP_FLOAT16 },
+    { AMP_O5, AMP_LOWER, AMP_BFLOAT16, AMP_BFLOAT16, BF16, AMP_BFLOAT16 },
+};
+
+START_TEST(all_arguments_have_that_type) {
+    struct world w;
+    start_with(&w, rows[_i].level, AMP_OFF, rows[_i].op_class, true);
+    drop(w.table[THE_own](square(rows[_i].a), square(rows[_i].b), NULL));
+    ck_assert_int_eq(last.who, rows[_i].who);
+    ck_assert_int_eq(last.got[0], rows[_i].got);
+    atomic_fetch_sub(&alive, 2); /* the arguments, which nobody needs again */
+    finish(&w);
+}
+END_TEST
+
+/* Without a low implementation, and with the other type's alone. */
+START_TEST(fp32_alone_is_an_implementation_too) {
+    struct world w;
+    start_with(&w, AMP_O0, AMP_DEFAULT, AMP_LOWER, true);
+    ck_assert(w.table[THE_other] != original); /* wired at O0 */
+    ck_assert_int_eq(call_square(&w, THE_other, 8), AMP_FLOAT32);
+    ck_assert_int_eq(last.who, FP32);
+    finish(&w);
+    start_with(&w, AMP_O1, AMP_DEFAULT, AMP_LOWER, true);
+    ck_assert_int_eq(call_square(&w, THE_other, 8), AMP_FLOAT16);
+    ck_assert_int_eq(last.who, ORIGINAL); /* on 16-bit arguments */
+    finish(&w);
+}
+END_TEST
+
+START_TEST(calls_that_are_passed_on_take_the_original) {
+    struct world w;
+    amp_scope scope;
+    start_with(&w, _i ? AMP_O1 : AMP_O0, AMP_DEFAULT, AMP_FP32, true);
+    ck_ok(amp_scope_enter(NULL, &scope));
+    ck_assert_int_eq(call_square(&w, THE_own, 8), AMP_FLOAT32);
+    ck_assert_int_eq(last.who, ORIGINAL);
+    ck_assert_uint_eq(stats_of(&w, THE_own).passed, 1);
+    ck_ok(amp_scope_leave(&scope));
+    finish(&w);
+}
+END_TEST
+
+START_TEST(switched_off_it_is_not_called) {
+    struct world w;
+    start_with(&w, AMP_O0, AMP_DEFAULT, AMP_LOWER, true);
+    ck_ok(amp_shutdown(w.context));
+    amp_config config = config_of(AMP_O0);
+    config.enabled = AMP_OFF;
+    amp_model *model = &w.model;
+    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &w.context));
+    call_square(&w, THE_own, 8);
+    ck_assert_int_eq(last.who, ORIGINAL);
+    finish(&w);
+}
+END_TEST
+
+/* ---- the gate: FP32 is its side of the comparison ---- */
+
+START_TEST(a_held_call_takes_it) {
+    struct world w;
+    const amp_switch gate = _i ? AMP_ON : AMP_DEFAULT;
+    start_with(&w, AMP_O4, gate, AMP_LOWER, true);
+    ck_assert_int_eq(call_square(&w, THE_linear, 256), _i ? AMP_FLOAT32 : AMP_BFLOAT16); /* types as without it */
+    ck_assert_int_eq(last.who, FP32);
+    ck_assert_int_eq(last.got[0], AMP_FLOAT32);
+    ck_assert_uint_eq(stats_of(&w, THE_linear).gated, 1);
+    ck_assert_int_eq(stats_of(&w, THE_linear).last_target, AMP_FLOAT32);
+    ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_ALWAYS));
+    ck_assert_int_eq(call_square(&w, THE_linear, 256), AMP_BFLOAT16);
+    ck_assert_int_eq(last.who, BF16);
+    finish(&w);
+}
+END_TEST
+
+START_TEST(explain_tells_of_it) {
+    char text[2048];
+    struct world w;
+    start_with(&w, AMP_O4, AMP_DEFAULT, AMP_LOWER, _i);
+    ck_ok(amp_explain(w.context, "own", text, sizeof text, NULL));
+    ck_assert_msg(!strstr(text, "fp32 by an implementation") == !_i, "%s", text);
+    finish(&w);
+}
+END_TEST
+
+/* An adapter that was compiled before amp_op had it is told, and not read past its end. */
+START_TEST(smaller_descriptors_are_refused) {
+    struct world w;
+    start_with(&w, AMP_O0, AMP_DEFAULT, AMP_LOWER, true);
+    ck_ok(amp_shutdown(w.context));
+    for (int i = 0; i < N_OPS; i++) w.ops[i].struct_size = (uint32_t)(sizeof(amp_op) - sizeof(amp_fn));
+    amp_model *model = &w.model;
+    const amp_config config = config_of(AMP_O1);
+    ck_fails(AMP_ERR_ABI_MISMATCH, amp_initialize_many(&model, 1, NULL, 0, &config, &w.context));
+    ck_says("amp_op.struct_size is ");
+    ck_assert(w.table[THE_linear] == original);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { all_arguments_have_that_type, (int)(sizeof rows / sizeof rows[0]) },
+        { fp32_alone_is_an_implementation_too, 1 },
+        { calls_that_are_passed_on_take_the_original, 2 },
+        { switched_off_it_is_not_called, 1 },
+        { a_held_call_takes_it, 2 },
+        { explain_tells_of_it, 2 },
+        { smaller_descriptors_are_refused, 1 },
+    };
+    amp_set_cpu_mask(0); /* a row of the gate's table that holds on every machine */
+    return RUN_TESTS("fp32", tests);
+}
