@@ -664,7 +664,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_initialize_many(amp_model *const *models, 
 
 /* Restore every slot bit for bit (the last context on it does), give the model its FP32 parameters back (the masters'
  * values) and free the context. NULL is a no-op. AMP_ERR_SLOT_TAKEN: somebody wrapped on top of a slot, named in the
- * message; that slot was left as it is and passes calls through; the context is gone all the same.
+ * message; that slot was left as it is and passes calls through; the context is gone all the same. AMP_ERR_READ_ONLY: the
+ * same of a slot whose memory became read-only.
  * AMP_ERR_WRONG_STATE: a step or a wrapped call of this context is running on this thread; nothing was done. Open
  * brackets are cancelled. */
 AMP_API amp_status amp_shutdown(amp_context *context);
@@ -994,6 +995,8 @@ enum {
 /* Replace the file at `path` as a whole: a reader, or a machine that loses power, finds the old file or the new one. On
  * an error the old file is as it was and no other is left. (One exception, said in the message: the new file is in place
  * but its folder could not be synced.) Takes in first what the host changed in its parameters (amp_masters_reconcile).
+ * Links are followed. A replaced file keeps its permissions (0777), and owner and group where this process may give files
+ * away; else a warning event says whose it is now. Nobody but its owner can read it before all is written.
  * AMP_ERR_IO, AMP_ERR_NOT_FOUND: the path; AMP_ERR_CONFLICT: two parameters have one name. */
 AMP_API AMP_MUST_CHECK amp_status amp_state_save(amp_context *context, const char *path, amp_state_format format);
 

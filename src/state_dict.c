@@ -46,11 +46,14 @@ AMP_API amp_status amp_state_save(amp_context *context, const char *path, amp_st
     AMP_RETURN_IF(!path, AMP_ERR_INVALID_ARGUMENT, "amp_state_save: path is NULL");
     struct amp__traps traps;
     struct amp__image image;
+    char line[600] = "";
+    amp__text lost = { line, sizeof line, 0 };
     amp__traps_mask(&traps);
     amp_status status = amp__image_make(context, format, false, &image);
     if (status == AMP_OK) {
-        status = amp__file_replace(path, produce, &image);
+        status = amp__file_replace(path, produce, &image, &lost);
         amp__image_clear(&image);
+        if (status == AMP_OK && lost.length) (void)amp__warn(context, "amp_state_save: %s", line);
     }
     return finish(&traps, "amp_state_save", NULL, status);
 }

@@ -9,7 +9,8 @@
 struct target {
     const char *name;
     struct amp__param *param;
-    const struct amp__state_tensor *tensor;
+    const struct amp__state_tensor *tensor; /* in the file; NULL: it is not there */
+    const char *src; /* its bytes */
     void *elements; /* the host's */
     float *moment;  /* NULL: the parameter itself */
     uint64_t size;  /* of the moment */
@@ -27,7 +28,6 @@ struct load {
     struct amp__state_scaler *scalers;
     size_t n_scalers;
     uint64_t file_scalers;
-    const char *data;
     void *owned_header, *owned_data;
 };
 
@@ -88,7 +88,7 @@ static amp_status list_candidates(struct load *load) {
 static amp_status match_tensors(struct load *load) {
     struct names unknown = { .n = 0 }, missing = { .n = 0 };
     for (size_t i = 0; i < load->header.n_tensors; i++) {
-        const struct amp__state_tensor *tensor = &load->header.tensors[i];
+        struct amp__state_tensor *tensor = &load->header.tensors[i];
         struct target *found = load->n_targets ? bsearch(tensor->name, load->targets, load->n_targets,
                                                          sizeof *load->targets, compare_name) : NULL;
         if (!found) {
@@ -102,6 +102,7 @@ static amp_status match_tensors(struct load *load) {
         AMP_RETURN_IF(twice, AMP_ERR_CONFLICT, "two parameters are named %s: whose the file's value is cannot be said",
                       found->name);
         found->tensor = tensor;
+        tensor->user = 1 + (size_t)(found - load->targets);
     }
     for (size_t i = 0; i < load->n_targets; i++)
         if (!load->targets[i].tensor && load->targets[i].param->in_optimizer)
@@ -169,17 +170,61 @@ static amp_status read_header(struct load *load, const struct amp__source *sourc
     return AMP_OK;
 }
 
-static amp_status read_data(struct load *load, const struct amp__source *source) {
-    struct amp__crc64 crc;
-    const void *data;
-    const uint64_t bytes = load->header.data_bytes;
-    AMP_TRY(amp__source_get(source, source->size - bytes, bytes, &load->owned_data, &data));
-    amp__crc64_init(&crc);
-    amp__crc64_add(&crc, data, (size_t)bytes);
-    AMP_RETURN_IF(amp__crc64_value(&crc) != load->header.data_crc, AMP_ERR_BAD_FILE,
-                  "the tensors' bytes are damaged: their checksum does not match");
-    load->data = data;
+/* What is nobody's here is summed piece by piece and never held: its size is the file's word. */
+static amp_status sum_foreign(const struct amp__source *source, uint64_t at, uint64_t bytes, struct amp__crc64 *crc) {
+    enum { PIECE_BYTES = 1 << 18 };
+    while (bytes) {
+        void *owned;
+        const void *data;
+        const uint64_t n = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+        AMP_TRY(amp__source_get(source, at, n, &owned, &data));
+        amp__crc64_add(crc, data, (size_t)n);
+        amp__free(owned);
+        at += n;
+        bytes -= n;
+    }
     return AMP_OK;
+}
+
+/* The others' sizes are those of what is here. In memory they are where they are. */
+static amp_status hold_ours(struct load *load, const struct amp__source *source) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor) bytes += load->targets[i].tensor->end - load->targets[i].tensor->begin;
+    if (source->memory || !bytes) return AMP_OK;
+    load->owned_data = amp__alloc_aligned(bytes);
+    return load->owned_data ? AMP_OK : amp__fail_memory();
+}
+
+static amp_status read_and_sum(struct load *load, const struct amp__source *source, struct amp__crc64 *crc) {
+    const uint64_t begin = source->size - load->header.data_bytes;
+    char *held = load->owned_data;
+    for (size_t i = 0; i < load->header.n_tensors; i++) {
+        const struct amp__state_tensor *tensor = &load->header.tensors[i];
+        const uint64_t at = begin + tensor->begin, bytes = tensor->end - tensor->begin;
+        struct target *target = tensor->user ? &load->targets[tensor->user - 1] : NULL;
+        if (!target) {
+            AMP_TRY(sum_foreign(source, at, bytes, crc));
+            continue;
+        }
+        if (!source->memory) AMP_TRY(amp__source_read(source, at, bytes, held));
+        target->src = source->memory ? source->memory + at : held;
+        held = source->memory ? NULL : held + bytes;
+        amp__crc64_add(crc, target->src, (size_t)bytes);
+    }
+    return AMP_OK;
+}
+
+static amp_status read_data(struct load *load, const struct amp__source *source) {
+    AMP_TRY(hold_ours(load, source));
+    struct amp__crc64 *crc = amp__alloc(1, sizeof *crc);
+    if (!crc) return amp__fail_memory();
+    amp__crc64_init(crc);
+    amp_status status = read_and_sum(load, source, crc);
+    if (status == AMP_OK && amp__crc64_value(crc) != load->header.data_crc)
+        status = amp__fail(AMP_ERR_BAD_FILE, "the tensors' bytes are damaged: their checksum does not match");
+    amp__free(crc);
+    return status;
 }
 
 /* ---- applying ---- */
@@ -234,7 +279,7 @@ static amp_status set_all_there(const struct load *load) {
     amp_status status = piece || !load->context->n_places ? AMP_OK : amp__fail_memory();
     for (size_t i = 0; i < load->n_targets && status == AMP_OK; i++) {
         const struct target *target = &load->targets[i];
-        if (target->place && target->tensor) status = set_there(target, load->data + target->tensor->begin, piece);
+        if (target->place && target->tensor) status = set_there(target, target->src, piece);
     }
     amp__free(piece);
     return status;
@@ -250,8 +295,8 @@ static amp_status tell_devices(amp_context *context) {
     return AMP_OK;
 }
 
-static void set_parameter(const struct target *target, const char *data) {
-    const char *src = data + target->tensor->begin;
+static void set_parameter(const struct target *target) {
+    const char *src = target->src;
     struct amp__param *param = target->param;
     const size_t bytes = (size_t)param->size * sizeof(float);
     if (target->moment) memcpy(target->moment, src, (size_t)target->size * sizeof(float));
@@ -286,7 +331,7 @@ static amp_status apply(struct load *load) {
     const bool same_mode = amp__state_same_mode(load->context, &load->header);
     AMP_TRY(set_all_there(load));
     for (size_t i = 0; i < load->n_targets; i++)
-        if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i], load->data);
+        if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
     for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
     /* the elements changed and the host's versions did not */
     amp__cache_retire(&load->context->cache, false);

@@ -98,7 +98,7 @@ static amp_status add_tensors(amp_context *context, struct amp__header *header, 
     return status;
 }
 
-enum { BLOCK = 2048, PIECE = 1 << 20 };
+enum { BLOCK = 512, PIECE = 1 << 20 }; /* on small stacks */
 
 static amp_status write_widened(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
     float wide[BLOCK];
@@ -147,15 +147,19 @@ static amp_status add_to_crc(void *user, const void *data, size_t bytes) {
 
 static amp_status fill_safetensors(amp_context *context, struct amp__header *header, bool without_data,
                                    struct amp__image *image) {
-    struct amp__crc64 crc;
     AMP_TRY(amp__header_put(header, "libamp.format", "1"));
     AMP_TRY(amp__header_put(header, "libamp.version", amp_version()));
     AMP_TRY(amp__state_put_config(context, header));
     AMP_TRY(amp__state_put_scalers(context, header));
     AMP_TRY(add_tensors(context, header, image));
-    amp__crc64_init(&crc);
-    if (!without_data) AMP_TRY(write_tensors(image, add_to_crc, &crc));
-    AMP_TRY(amp__header_bytes(header, amp__crc64_value(&crc), &image->block, &image->block_bytes));
+    struct amp__crc64 *crc = amp__alloc(1, sizeof *crc); /* too much for a small stack */
+    if (!crc) return amp__fail_memory();
+    amp__crc64_init(crc);
+    amp_status status = without_data ? AMP_OK : write_tensors(image, add_to_crc, crc);
+    const uint64_t sum = amp__crc64_value(crc);
+    amp__free(crc);
+    if (status == AMP_OK) status = amp__header_bytes(header, sum, &image->block, &image->block_bytes);
+    if (status != AMP_OK) return status;
     image->bytes = image->block_bytes + header->data_bytes;
     return AMP_OK;
 }

@@ -118,9 +118,9 @@ amp_status amp__patch_add(struct amp__patch *patch, const struct amp__wrap *wrap
 void amp__patch_commit(struct amp__patch *patch);
 /*
  * Before commit: forgets it. After commit: removes its clients; a slot without clients gets back what stood there, bit
- * for bit, unless somebody else has written there since or the memory is no longer writable: then it is left, and
- * AMP_ERR_SLOT_TAKEN with the slots' `what` is returned after everything else was undone. Frees the patch. NULL is a
- * no-op.
+ * for bit, unless somebody else has written there since (AMP_ERR_SLOT_TAKEN) or the memory is no longer writable
+ * (AMP_ERR_READ_ONLY): then it is left, and that, with the slots' `what`, is returned after everything else was undone.
+ * Frees the patch. NULL is a no-op.
  */
 amp_status amp__patch_undo(struct amp__patch *patch);
 

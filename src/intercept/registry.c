@@ -10,6 +10,7 @@
 #include "intercept/maps.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 struct entry {
@@ -216,23 +217,47 @@ void amp__patch_commit(struct amp__patch *patch) {
     pthread_mutex_unlock(&registry.mutex);
 }
 
-/* Puts back what stood in the slot. False: it holds something that is not ours, or cannot be written any more. Copies stay
+/* Slots that could not be put back, for the message. */
+struct left {
+    amp__text text;
+    char list[384];
+    size_t n;
+};
+
+static void add_left(struct left *left, const char *what) {
+    left->text.data = left->list;
+    left->text.capacity = sizeof left->list;
+    amp__text_add(&left->text, "%s%s", left->n++ ? ", " : "", what);
+}
+
+/* Puts back what stood in the slot, unless it holds something that is not ours, or cannot be written any more. Copies stay
  * as they are, and valid. */
-static bool restore(struct amp__closure *closure, struct amp__mapping *known) {
-    if (closure->in_copy) return true;
+static void restore(const struct entry *entry, struct amp__mapping *known, struct left *taken, struct left *sealed) {
+    struct amp__closure *closure = entry->closure;
+    if (closure->in_copy) return;
     const enum amp__access access = amp__access_of(closure->slot, known);
-    if (access == AMP__ACCESS_NONE || access == AMP__ACCESS_READ) return false;
     amp_fn expected = closure->code;
-    return __atomic_compare_exchange_n(closure->slot, &expected, closure->saved, false, __ATOMIC_ACQ_REL,
-                                       __ATOMIC_ACQUIRE);
+    if (access == AMP__ACCESS_NONE || access == AMP__ACCESS_READ) add_left(sealed, entry->what);
+    else if (!__atomic_compare_exchange_n(closure->slot, &expected, closure->saved, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        add_left(taken, entry->what);
+}
+
+static amp_status tell_left(const struct left *taken, const struct left *sealed) {
+    char text[512] = "";
+    if (!taken->n && !sealed->n) return AMP_OK;
+    if (sealed->n)
+        snprintf(text, sizeof text, "the memory of %zu wrapped slot%s is gone or became read-only: %s%s (make it writable "
+                 "before the end)", sealed->n, sealed->n == 1 ? "" : "s", sealed->list,
+                 sealed->text.length >= sizeof sealed->list ? "..." : "");
+    AMP_RETURN_IF(!taken->n, AMP_ERR_READ_ONLY, "%s; left as now: calls that still reach libamp run as they come", text);
+    return amp__fail(AMP_ERR_SLOT_TAKEN, "somebody else wrote over %zu wrapped slot%s, left as now: %s%s; calls that still "
+                     "reach libamp run as they come%s%s", taken->n, taken->n == 1 ? "" : "s", taken->list,
+                     taken->text.length >= sizeof taken->list ? "..." : "", sealed->n ? "; " : "", text);
 }
 
 amp_status amp__patch_undo(struct amp__patch *patch) {
     if (!patch) return AMP_OK;
-    char list[768] = "";
-    amp__text taken = { list, sizeof list, 0 };
-    size_t n_taken = 0;
-
+    struct left taken = { .n = 0 }, sealed = { .n = 0 };
     patch->known = (struct amp__mapping){ 0 }; /* mappings may have changed since */
     pthread_mutex_lock(&registry.mutex);
     for (size_t i = patch->n; i-- > 0;) {
@@ -243,18 +268,14 @@ amp_status amp__patch_undo(struct amp__patch *patch) {
         leave_idle(closure);
         if (closure->n_reserved || !closure->installed) continue;
         closure->installed = false;
-        if (!restore(closure, &patch->known)) amp__text_add(&taken, "%s%s", n_taken++ ? ", " : "", entry->what);
+        restore(entry, &patch->known, &taken, &sealed);
     }
     pthread_mutex_unlock(&registry.mutex);
 
     for (size_t i = 0; i < patch->n; i++) amp__free(patch->entries[i].what);
     amp__free(patch->entries);
     amp__free(patch);
-    AMP_RETURN_IF(n_taken, AMP_ERR_SLOT_TAKEN,
-                  "somebody else wrote over %zu wrapped slot%s, left as now: %s%s; calls that still reach libamp run "
-                  "as they come",
-                  n_taken, n_taken == 1 ? "" : "s", list, taken.length >= sizeof list ? "..." : "");
-    return AMP_OK;
+    return tell_left(&taken, &sealed);
 }
 
 /* ---- copies of tables ---- */

@@ -21,6 +21,7 @@
 #include <unistd.h>
 #ifdef __linux__
 #include <link.h>
+#include <sys/auxv.h>
 #endif
 
 enum { PATH_SIZE = 1024, TEXT_SIZE = 800, VERSION_SIZE = 64 };
@@ -94,34 +95,48 @@ static bool find_on_path(struct backend *b) {
     return false;
 }
 
-/* Where libamp.so was loaded from; for libamp.a, the program's own file. False: unknown, or not an absolute path. */
-static bool own_path(char *path, size_t size) {
+/* Who runs a program that has more rights than he has may have linked its file to a folder of his. */
+static bool is_privileged(void) {
+#ifdef __linux__
+    return getauxval(AT_SECURE) != 0;
+#else
+    return false;
+#endif
+}
+
+static const char *const relative = "libamp itself was loaded by a relative path, so that its folder is not searched. ";
+
+/* Where libamp.so was loaded from; for libamp.a, the program's own file. Why it is not known or not searched, or NULL. */
+static const char *own_path(char *path, size_t size) {
     Dl_info info;
 #ifdef __GLIBC__
     struct link_map *map = NULL;
-    if (!dladdr1(&host, &info, (void **)&map, RTLD_DL_LINKMAP)) return false;
+    if (!dladdr1(&host, &info, (void **)&map, RTLD_DL_LINKMAP)) return relative;
     const bool program = map && !*map->l_name; /* then the name is argv[0], which is anybody's word */
 #else
-    if (!dladdr(&host, &info)) return false;
+    if (!dladdr(&host, &info)) return relative;
     const bool program = false;
 #endif
+    if (program && is_privileged())
+        return "The program runs with more rights than its caller, so that its folder is not searched. ";
     if (program) {
         const ssize_t length = readlink("/proc/self/exe", path, size - 1);
-        if (length <= 0) return false;
+        if (length <= 0) return relative;
         path[length] = '\0';
     } else if (!info.dli_fname || strlen(info.dli_fname) >= size) {
-        return false;
+        return relative;
     } else {
         memcpy(path, info.dli_fname, strlen(info.dli_fname) + 1);
     }
-    return *path == '/';
+    return *path == '/' ? NULL : relative;
 }
 
 static bool find_file(struct backend *b) {
     char own[PATH_SIZE];
     if (find_on_path(b)) return true;
-    if (!own_path(own, sizeof own)) {
-        say(b, "libamp itself was loaded by a relative path, so that its folder is not searched. ");
+    const char *why_not = own_path(own, sizeof own);
+    if (why_not) {
+        say(b, "%s", why_not);
     } else {
         const size_t folder = (size_t)(strrchr(own, '/') - own);
         if (find_in(b, own, folder ? folder : 1)) return true;

@@ -91,6 +91,9 @@ amp_status amp__apex_text(const struct amp__apex_scaler *scalers, size_t n, char
 
 /* ---- file.c ---- */
 
+/* What errno says of `path`, as a status. */
+amp_status amp__fail_io(const char *what, const char *path);
+
 /* Where a state comes from: memory (borrowed) or an open file. */
 struct amp__source {
     const char *memory; /* NULL: fd */
@@ -101,16 +104,21 @@ struct amp__source {
 /* AMP_ERR_NOT_FOUND, AMP_ERR_IO. Regular files only. */
 amp_status amp__source_open(struct amp__source *source, const char *path);
 void amp__source_close(struct amp__source *source);
+/* The same into `dst`. */
+amp_status amp__source_read(const struct amp__source *source, uint64_t at, uint64_t bytes, void *dst);
 /* *data points to these bytes: into memory, or to a copy in *owned, which the caller frees. Within the size. */
 amp_status amp__source_get(const struct amp__source *source, uint64_t at, uint64_t bytes, void **owned,
                            const void **data);
 
+/* ---- replace.c ---- */
+
 typedef amp_status amp__write_fn(void *user, const void *data, size_t bytes);
-/* Produces the content by calling write(to, ...). */
+/* Produces the content by calling write(to, ...), once more if need be. */
 typedef amp_status amp__produce_fn(void *user, amp__write_fn *write, void *to);
 
-/* The file at `path` becomes what `produce` writes, or stays what it was: a temporary file beside it is written, synced
- * and renamed over it, then the directory is synced. Links are followed; an existing file's permissions are kept. */
-amp_status amp__file_replace(const char *path, amp__produce_fn *produce, void *user);
+/* The file at `path` becomes what `produce` writes, or stays what it was: a temporary file in its folder is written, synced
+ * and renamed over it, then the folder is synced. Links are followed, to files that are not there yet as well. Of a file
+ * that was there the permissions (0777) are kept, owner and group where that is allowed; *lost says what could not be. */
+amp_status amp__file_replace(const char *path, amp__produce_fn *produce, void *user, amp__text *lost);
 
 #endif

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The loader of backends: test_loader.py PROBE LIBAMP FAKE... Prints TAP.
+"""The loader of backends: test_loader.py PROBE LIBAMP STATIC FAKE... Prints TAP. STATIC is a program with libamp.a.
 
 Each case is a process of its own, since a backend is tried once in a process: a folder with a copy of libamp.so, fakes
 under the name of a backend in this folder or that, an environment, a working directory. The probe says what came of it.
@@ -21,8 +21,8 @@ PLUGIN = "libamp_onednn.so"
 
 
 class Rig:
-    def __init__(self, probe, library, fakes):
-        self.probe, self.library = probe, library
+    def __init__(self, probe, library, static, fakes):
+        self.probe, self.library, self.static = probe, library, static
         self.fakes = {re.fullmatch(r"libamp_fake_(\w+)\.so", pathlib.Path(fake).name).group(1): fake for fake in fakes}
 
     def __enter__(self):
@@ -194,6 +194,34 @@ def not_beside_a_relative_libamp(rig):
     expect_words(said, "load.error", "relative path")
 
 
+class Skip(Exception):
+    pass
+
+
+def run_static(path, **rights):
+    done = subprocess.run([path], env={}, cwd="/", stdout=subprocess.PIPE, check=True, text=True, **rights)
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+
+def not_beside_a_privileged_program(rig):
+    """A set-user-id program that somebody linked to a folder of his own, with a backend of his beside it."""
+    rig.put("good", "other")
+    program, link = rig.root / "lib" / "program", rig.root / "other" / "link"
+    shutil.copy(rig.static, program)
+    os.link(program, link)
+    expect(run_static(link), secure=0, load=OK)
+    if os.geteuid() != 0:
+        raise Skip("not root, who alone can make a program of root's and run it as another")
+    program.chmod(0o4755)
+    for folder in (rig.root, rig.root / "other"):
+        folder.chmod(0o755)
+    said = run_static(link, user=65534, group=65534, extra_groups=[])
+    if said["secure"] == "0":
+        raise Skip("the file system of temporary files honours no set-user-id bits")
+    expect(said, load=BACKEND)
+    expect_words(said, "load.error", "more rights than its caller", "not searched")
+
+
 def a_newer_one_that_can_serve_us(rig):
     rig.put("newer", "lib")
     expect_fake(rig.run(), rig.folder("lib"))
@@ -231,6 +259,7 @@ CASES = [
     beside_libamp, on_the_path, by_the_first_product, once_by_many_threads, nothing_there,
     a_missing_backend_is_no_error_of_the_product, first_file_decides, not_from_the_working_directory,
     not_from_relative_folders, a_relative_folder_is_a_warning, not_beside_a_relative_libamp,
+    not_beside_a_privileged_program,
     a_newer_one_that_can_serve_us, without_matmul, a_product_that_it_cannot_do, a_product_that_fails,
     the_environment_chooses,
 ]
@@ -256,7 +285,7 @@ SPECIAL = {"dangling": (NOT_FOUND, BACKEND), "no_device": (NO_DEVICE, NO_DEVICE_
 
 
 def main():
-    probe, library, *fakes = (os.path.abspath(path) for path in sys.argv[1:])
+    probe, library, static, *fakes = (os.path.abspath(path) for path in sys.argv[1:])
     cases = [(case.__name__, case) for case in CASES]
     for fake, *words in UNUSABLE:
         state, status = SPECIAL.get(fake, (CANNOT_LOAD, BACKEND))
@@ -265,9 +294,11 @@ def main():
     print(f"1..{len(cases)}")
     for number, (name, case) in enumerate(cases, 1):
         try:
-            with Rig(probe, library, fakes) as rig:
+            with Rig(probe, library, static, fakes) as rig:
                 case(rig)
             print(f"ok {number} - {name}")
+        except Skip as why:
+            print(f"ok {number} - {name} # SKIP {why}")
         except AssertionError as failure:
             print(f"not ok {number} - {name}")
             print("# " + str(failure).replace("\n", "\n# "))

@@ -66,6 +66,11 @@ def missing(rig):
     refused(rig.run(named="/there/is/no/libcublasLt.so"), "cuBLASLt", "libcublasLt.so.", "not there", "Install", "AMP_CUBLASLT")
 
 
+def relative(rig):
+    for named in ("libcublasLt.so.12", os.path.relpath(rig.fake)):
+        refused(rig.run(named=named), f"'{named[:100]}' is not an absolute path", "AMP_CUBLASLT")
+
+
 def foreign(rig):
     refused(rig.run(named=rig.plugin), "no function cublasLt", "Install")
 
@@ -100,7 +105,7 @@ def in_a_python_environment(rig):
 
 def main():
     rig = Rig(*sys.argv[1:])
-    cases = [named_by_the_environment, missing, foreign, too_old, what_the_process_has_loaded, what_the_loader_finds,
+    cases = [named_by_the_environment, missing, relative, foreign, too_old, what_the_process_has_loaded, what_the_loader_finds,
              in_a_python_environment]
     print(f"1..{len(cases)}")
     for number, case in enumerate(cases, 1):

@@ -231,7 +231,7 @@ START_TEST(read_only_memory_is_found_without_writing) {
 END_TEST
 
 START_TEST(memory_that_became_read_only_or_went_is_left) {
-    amp_fn *slots[2] = { map_slot(), map_slot() };
+    amp_fn *slots[3] = { map_slot(), map_slot(), map_slot() };
     struct watcher seen = { 0 };
     struct amp__patch *patch = new_patch();
     add(patch, wrap_of("op sealed", slots[0], BINARY, 0, &seen));
@@ -239,8 +239,19 @@ START_TEST(memory_that_became_read_only_or_went_is_left) {
     amp__patch_commit(patch);
     protect(slots[0], PROT_READ);
     ck_assert_int_eq(munmap(slots[1], (size_t)sysconf(_SC_PAGESIZE)), 0);
-    ck_fails(AMP_ERR_SLOT_TAKEN, amp__patch_undo(patch));
-    ck_says("2 wrapped slots, left as now: op gone, op sealed;");
+    ck_fails(AMP_ERR_READ_ONLY, amp__patch_undo(patch));
+    ck_says("2 wrapped slots is gone or became read-only: op gone, op sealed ");
+    ck_assert_ptr_null(strstr(amp_last_error(), "somebody else"));
+    struct amp__patch *second = new_patch();
+    add(second, wrap_of("op sealed", slots[2], BINARY, 0, &seen));
+    protect(slots[0], PROT_READ | PROT_WRITE);
+    add(second, wrap_of("op taken", slots[0], BINARY, 0, &seen));
+    amp__patch_commit(second);
+    *slots[0] = (amp_fn)host_add;
+    protect(slots[2], PROT_READ);
+    ck_fails(AMP_ERR_SLOT_TAKEN, amp__patch_undo(second)); /* both are told, each by its name */
+    ck_says("somebody else wrote over 1 wrapped slot, left as now: op taken;");
+    ck_says("1 wrapped slot is gone or became read-only: op sealed ");
     ck_assert_int_eq(call_binary(*slots[0], 1, 2), 3);
     ck_assert_uint_eq(seen.calls, 0);
 }

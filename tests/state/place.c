@@ -3,7 +3,9 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- memory: libamp's and the JSON library's ---- */
@@ -58,12 +60,13 @@ char *__wrap_realpath(const char *path, char *resolved) {
 static unsigned long calls[N_CALLS];
 unsigned long call_fails_at;
 int failing = -1, failure;
-bool interrupted, shortened;
+bool interrupted, shortened, no_nameless, always;
+unsigned readable_by_others;
 
 static bool fails(int call) {
     const unsigned long n = ++calls[call];
     if (interrupted && n % 2) return errno = EINTR, true;
-    if (failing != call || n != call_fails_at) return false;
+    if (failing != call || (always ? n < call_fails_at : n != call_fails_at)) return false;
     errno = failure;
     return true;
 }
@@ -73,6 +76,18 @@ int __wrap_open64(const char *path, int flags, mode_t mode);
 int __wrap_open64(const char *path, int flags, mode_t mode) {
     return fails(ON_OPEN) ? -1 : __real_open64(path, flags, mode);
 }
+/* A file that has a name is opened by who is quick, and read later: its mode counts from its birth on. */
+static mode_t born[1024];
+
+int __real_openat64(int folder, const char *path, int flags, ...);
+int __wrap_openat64(int folder, const char *path, int flags, mode_t mode);
+int __wrap_openat64(int folder, const char *path, int flags, mode_t mode) {
+    struct stat about;
+    if (no_nameless && (flags & O_TMPFILE) == O_TMPFILE) return errno = EOPNOTSUPP, -1;
+    const int fd = fails(ON_OPEN) ? -1 : __real_openat64(folder, path, flags, mode);
+    if (fd >= 0 && fd < 1024) born[fd] = flags & O_CREAT && fstat(fd, &about) == 0 ? about.st_mode & 077 : 0;
+    return fd;
+}
 ssize_t __real_pread64(int fd, void *data, size_t bytes, off_t at);
 ssize_t __wrap_pread64(int fd, void *data, size_t bytes, off_t at);
 ssize_t __wrap_pread64(int fd, void *data, size_t bytes, off_t at) {
@@ -81,21 +96,41 @@ ssize_t __wrap_pread64(int fd, void *data, size_t bytes, off_t at) {
 ssize_t __real_write(int fd, const void *data, size_t bytes);
 ssize_t __wrap_write(int fd, const void *data, size_t bytes);
 ssize_t __wrap_write(int fd, const void *data, size_t bytes) {
+    struct stat about;
+    readable_by_others += born[fd] || fstat(fd, &about) || about.st_mode & 077;
     return fails(ON_WRITE) ? -1 : __real_write(fd, data, shortened && bytes > 3 ? 3 : bytes);
 }
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd) { return fails(ON_FSYNC) ? -1 : __real_fsync(fd); }
-int __real_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to) {
-    return failing == ON_RENAME && fails(ON_RENAME) ? -1 : __real_rename(from, to);
+int __real_renameat(int from_folder, const char *from, int to_folder, const char *to);
+int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to);
+int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to) {
+    return failing == ON_RENAME && fails(ON_RENAME) ? -1 : __real_renameat(from_folder, from, to_folder, to);
 }
+int __real_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
+int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
+int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
+    return failing == ON_LINK && fails(ON_LINK) ? -1 : __real_linkat(from_folder, from, to_folder, to, flags);
+}
+int __real_fchown(int fd, uid_t user, gid_t group);
+int __wrap_fchown(int fd, uid_t user, gid_t group);
+int __wrap_fchown(int fd, uid_t user, gid_t group) {
+    return failing == ON_CHOWN && fails(ON_CHOWN) ? -1 : __real_fchown(fd, user, group);
+}
+ssize_t __real_getrandom(void *data, size_t bytes, unsigned flags);
+ssize_t __wrap_getrandom(void *data, size_t bytes, unsigned flags);
+ssize_t __wrap_getrandom(void *data, size_t bytes, unsigned flags) {
+    return failing == ON_RANDOM && fails(ON_RANDOM) ? -1 : __real_getrandom(data, bytes, flags);
+}
+
+bool one_failed(void) { return failing >= 0 && calls[failing] >= call_fails_at; }
 
 void fail_none(void) {
     failing = -1;
     allocation_fails_at = 0;
-    interrupted = shortened = false;
+    interrupted = shortened = no_nameless = always = false;
+    readable_by_others = 0;
     memset(calls, 0, sizeof calls);
     allocations = 0;
 }

@@ -10,13 +10,19 @@
 extern unsigned long allocations, allocation_fails_at; /* 0: none */
 extern size_t in_use, peak;
 
-enum { ON_OPEN, ON_PREAD, ON_WRITE, ON_FSYNC, ON_RENAME, N_CALLS };
+enum { ON_OPEN, ON_PREAD, ON_WRITE, ON_FSYNC, ON_LINK, ON_RENAME, ON_CHOWN, ON_RANDOM, N_CALLS };
 extern unsigned long call_fails_at; /* the n-th call of `failing`, with errno = failure */
 extern int failing, failure;
 extern bool interrupted, shortened; /* every other call fails with EINTR; writes and reads move a few bytes only */
 
+extern bool no_nameless;            /* O_TMPFILE is refused, as by file systems that have none */
+extern bool always;                 /* from the n-th on, all of them */
+extern unsigned readable_by_others; /* files that somebody else could open while they had content, or before they got some */
+
 /* Nothing fails any more, and counting begins anew. */
 void fail_none(void);
+/* Did a call fail since? */
+bool one_failed(void);
 
 struct place {
     struct rig rig;

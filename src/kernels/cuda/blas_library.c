@@ -53,6 +53,11 @@ static void *open_in(const char *place) {
 
 static void *open_library(char *why, size_t size) {
     const char *named = secure_getenv("AMP_CUBLASLT");
+    if (named && !*named) named = NULL;
+    if (named && *named != '/') { /* what a relative one names depends on where somebody started the program */
+        snprintf(why, size, "AMP_CUBLASLT: '%.100s' is not an absolute path", named);
+        return NULL;
+    }
     void *handle = named ? dlopen(named, RTLD_NOW | RTLD_LOCAL) : dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
     if (!handle && !named) handle = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A file that is replaced as a whole. Its new content is nobody else's to read before it has the old one's permissions: it is
+ * written into a file without a name where the system has such, else into one that is made 0600. What killed writers left
+ * is removed: the name says which process made it, and a lock that ends with it whether it lives.
+ */
+#include "state/state.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SUFFIX = sizeof ".tmp-2147483647-0123456789abcdef" - 1, NAME_LIMIT = 255, MOST_LINKS = 40 };
+
+struct target {
+    const char *path; /* as given, for messages */
+    char *file;       /* links followed */
+    const char *name; /* its end */
+    int folder, fd;
+    bool exists, named; /* the file at `file`; the temporary: */
+    struct stat old;    /* exists */
+    mode_t mode;        /* that it gets; before it is known, 0 */
+    size_t stem;        /* of the temporary's name: NAME.tmp- */
+    char temporary[NAME_LIMIT + 1];
+};
+
+static int open_again(int folder, const char *name, int flags, mode_t mode) {
+    int fd;
+    do fd = openat(folder, name, flags | O_CLOEXEC, mode);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+static int sync_again(int fd) {
+    int result;
+    do result = fsync(fd);
+    while (result < 0 && errno == EINTR);
+    return result;
+}
+
+static void close_temporary(struct target *target) {
+    if (target->fd >= 0) close(target->fd);
+    if (target->named) (void)unlinkat(target->folder, target->temporary, 0);
+    target->fd = -1;
+    target->named = false;
+}
+
+/* ---- where the file is ---- */
+
+/* The path that the link at `path` names, ours to free. NULL: no link, or no memory (errno ENOMEM). */
+static char *read_link(const char *path) {
+    char to[PATH_MAX];
+    const ssize_t length = readlink(path, to, sizeof to - 1);
+    const char *slash = strrchr(path, '/');
+    const size_t folder = length > 0 && *to != '/' && slash ? (size_t)(slash - path) + 1 : 0;
+    if (length <= 0) return NULL;
+    char *next = amp__alloc(folder + (size_t)length + 1, 1);
+    if (!next) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    memcpy(next, path, folder);
+    memcpy(next + folder, to, (size_t)length);
+    return next;
+}
+
+/* Links are followed, to where there is no file yet as well: it will be made there. */
+static amp_status follow_links(struct target *target) {
+    char *path = amp__strdup(target->path);
+    for (int i = 0; path && i < MOST_LINKS; i++) {
+        char *file = realpath(path, NULL);
+        const int error = errno;
+        char *next = file || error != ENOENT ? NULL : read_link(path);
+        if (!file && error == ENOENT && !next && errno != ENOMEM) { /* nothing there, or no folder: then its open says so */
+            target->file = path;
+            return AMP_OK;
+        }
+        amp__free(path);
+        path = next;
+        if (!file && error != ENOENT) {
+            errno = error;
+            return amp__fail_io("cannot resolve", target->path);
+        }
+        if (!file) continue;
+        target->file = amp__strdup(file);
+        free(file);
+        return target->file ? AMP_OK : amp__fail_memory();
+    }
+    if (!path) return amp__fail_memory();
+    amp__free(path);
+    errno = ELOOP;
+    return amp__fail_io("cannot resolve", target->path);
+}
+
+/* The name of what is written, in the file's folder: NAME.tmp-PID-..., with NAME cut where that would be too long. */
+static void begin_name(struct target *target) {
+    const long limit = fpathconf(target->folder, _PC_NAME_MAX);
+    const size_t most = (limit > SUFFIX && limit < NAME_LIMIT ? (size_t)limit : NAME_LIMIT) - SUFFIX;
+    size_t length = strlen(target->name);
+    if (length > most) {
+        length = most;
+        while (length && (target->name[length] & 0xc0) == 0x80) length--; /* not inside a character */
+    }
+    target->stem = (size_t)snprintf(target->temporary, sizeof target->temporary, "%.*s.tmp-", (int)length, target->name);
+}
+
+static amp_status find_target(struct target *target) {
+    AMP_TRY(follow_links(target));
+    char *slash = strrchr(target->file, '/');
+    target->name = slash ? slash + 1 : target->file;
+    char *folder = slash ? amp__strdup(target->file) : NULL;
+    if (slash && !folder) return amp__fail_memory();
+    if (folder) folder[slash == target->file ? 1 : slash - target->file] = '\0';
+    target->folder = open_again(AT_FDCWD, folder ? folder : ".", O_RDONLY | O_DIRECTORY, 0);
+    amp__free(folder);
+    if (target->folder < 0) return amp__fail_io("cannot open the folder of", target->path);
+    target->exists = fstatat(target->folder, target->name, &target->old, AT_SYMLINK_NOFOLLOW) == 0;
+    AMP_RETURN_IF(!*target->name || (target->exists && !S_ISREG(target->old.st_mode)), AMP_ERR_IO,
+                  "cannot write %.300s: it is not a regular file", target->path);
+    if (target->exists) target->mode = target->old.st_mode & 0777;
+    begin_name(target);
+    return AMP_OK;
+}
+
+/* ---- what killed writers left ---- */
+
+/* Of a process that is gone, or of one that had our number; who still writes holds the lock. */
+static bool is_left(const struct target *target, const char *name) {
+    char *end;
+    struct stat about;
+    const unsigned long pid = strtoul(name + target->stem, &end, 10);
+    if (*end != '-' || !pid || pid > INT_MAX) return false;
+    if ((pid_t)pid != getpid() && (kill((pid_t)pid, 0) == 0 || errno != ESRCH)) return false;
+    const int fd = open_again(target->folder, name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+    if (fd < 0) return false;
+    const bool left = fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
+                      flock(fd, LOCK_EX | LOCK_NB) == 0;
+    close(fd);
+    return left;
+}
+
+/* First, since they may be what fills the disk. Nothing of it can fail a save. */
+static void clean(const struct target *target) {
+    const int fd = open_again(target->folder, ".", O_RDONLY | O_DIRECTORY, 0);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!folder && fd >= 0) close(fd);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));)
+        if (!strncmp(entry->d_name, target->temporary, target->stem) && is_left(target, entry->d_name))
+            (void)unlinkat(target->folder, entry->d_name, 0);
+    if (folder) closedir(folder);
+}
+
+/* ---- the temporary ---- */
+
+/* Another name, which nobody can have planted. */
+static void next_name(struct target *target) {
+    uint64_t chance = (uintptr_t)target ^ (uintptr_t)target->file << 20;
+    (void)!getrandom(&chance, sizeof chance, GRND_NONBLOCK); /* without it names can be guessed, and are tried in turn */
+    snprintf(target->temporary + target->stem, sizeof target->temporary - target->stem, "%lu-%016llx",
+             (unsigned long)getpid(), (unsigned long long)chance);
+}
+
+static int make_named(struct target *target, mode_t mode) {
+    for (int i = 0; i < 100; i++) {
+        next_name(target);
+        const int fd = open_again(target->folder, target->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
+        if (fd >= 0 || errno != EEXIST) return fd;
+    }
+    return -1;
+}
+
+static mode_t mode_of(int fd) {
+    struct stat about;
+    return fstat(fd, &about) == 0 ? about.st_mode & 0777 : 0600;
+}
+
+/* The mode of a file that is new, which is the process's mask to say and the folder's lists: asked with an empty one. */
+static amp_status ask_mode(struct target *target) {
+    if (target->mode || target->exists) return AMP_OK;
+    const int fd = make_named(target, 0666);
+    if (fd < 0) return amp__fail_io("cannot create a file beside", target->path);
+    target->mode = mode_of(fd);
+    close(fd);
+    (void)unlinkat(target->folder, target->temporary, 0);
+    return AMP_OK;
+}
+
+static amp_status open_named(struct target *target) {
+    struct stat about;
+    AMP_TRY(ask_mode(target));
+    do { /* again where another cleaned it away before it was locked */
+        close_temporary(target);
+        target->fd = make_named(target, 0600);
+        if (target->fd < 0) return amp__fail_io("cannot create a file beside", target->path);
+        target->named = true;
+        (void)flock(target->fd, LOCK_EX | LOCK_NB);
+    } while (fstat(target->fd, &about) == 0 && !about.st_nlink);
+    return AMP_OK;
+}
+
+/* Without a name nobody opens it, whatever its mode is in the first moment. False: there are no such files here. */
+static bool open_nameless(struct target *target) {
+#ifdef O_TMPFILE
+    target->fd = open_again(target->folder, ".", O_WRONLY | O_TMPFILE, target->exists ? 0600 : 0666);
+    if (target->fd < 0) return false;
+    if (!target->exists) target->mode = mode_of(target->fd);
+    (void)fchmod(target->fd, 0600);
+    (void)flock(target->fd, LOCK_EX | LOCK_NB);
+    return true;
+#else
+    return (void)target, false;
+#endif
+}
+
+static bool give_name(struct target *target) {
+    char self[40];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", target->fd);
+    for (int i = 0; i < 100; i++) {
+        next_name(target);
+        if (linkat(AT_FDCWD, self, target->folder, target->temporary, AT_SYMLINK_FOLLOW) == 0) return target->named = true;
+        if (errno != EEXIST) return false;
+    }
+    return false;
+}
+
+static amp_status write_all(void *user, const void *data, size_t bytes) {
+    const struct target *target = user;
+    for (const char *p = data; bytes;) {
+        const ssize_t put = write(target->fd, p, bytes < (1u << 30) ? bytes : (size_t)1 << 30);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return amp__fail_io("cannot write", target->path);
+        p += put;
+        bytes -= (size_t)put;
+    }
+    return AMP_OK;
+}
+
+/* ---- the old file's place ---- */
+
+/* Its owner, group and permissions, as far as the system lets us. Another group gets no more than everybody. */
+static void keep(struct target *target, amp__text *lost) {
+    struct stat now;
+    mode_t mode = target->mode;
+    if (!target->exists || fstat(target->fd, &now)) {
+        (void)fchmod(target->fd, mode);
+        return;
+    }
+    const bool group = now.st_gid == target->old.st_gid || fchown(target->fd, (uid_t)-1, target->old.st_gid) == 0;
+    if (!group) mode &= (mode_t)~070 | (mode & 07) << 3;
+    (void)fchmod(target->fd, mode); /* before the file is another's */
+    const bool owner = now.st_uid == target->old.st_uid || fchown(target->fd, target->old.st_uid, (gid_t)-1) == 0;
+    if (owner && group) return;
+    amp__text_add(lost, "%.300s was of user %lu and group %lu and is now of %lu and %lu, with mode %03o: this process may not "
+                  "give files away", target->path, (unsigned long)target->old.st_uid, (unsigned long)target->old.st_gid,
+                  (unsigned long)(owner ? target->old.st_uid : now.st_uid),
+                  (unsigned long)(group ? target->old.st_gid : now.st_gid), (unsigned)mode);
+}
+
+static amp_status publish(struct target *target) {
+    if (renameat(target->folder, target->temporary, target->folder, target->name) < 0)
+        return amp__fail_io("cannot replace", target->path);
+    target->named = false;
+    /* some file systems have no sync for folders and say EINVAL */
+    AMP_RETURN_IF(sync_again(target->folder) < 0 && errno != EINVAL && errno != ENOTSUP, AMP_ERR_IO,
+                  "%.300s is written and in place, but its folder could not be synced: after a power failure the "
+                  "old file may be back", target->path);
+    return AMP_OK;
+}
+
+static amp_status fill(struct target *target, amp__produce_fn *produce, void *user, amp__text *lost) {
+    AMP_TRY(produce(user, write_all, target));
+    keep(target, lost);
+    return sync_again(target->fd) < 0 ? amp__fail_io("cannot sync", target->path) : AMP_OK;
+}
+
+/* Where a nameless file cannot be given a name, it is written once more. */
+static amp_status write_temporary(struct target *target, amp__produce_fn *produce, void *user, amp__text *lost) {
+    if (open_nameless(target)) {
+        AMP_TRY(fill(target, produce, user, lost));
+        if (give_name(target)) return AMP_OK;
+        close_temporary(target);
+        lost->length = 0;
+    }
+    AMP_TRY(open_named(target));
+    return fill(target, produce, user, lost);
+}
+
+/* The descriptor, and with it the lock, goes after the rename. What a late write error would say, fsync has said. */
+amp_status amp__file_replace(const char *path, amp__produce_fn *produce, void *user, amp__text *lost) {
+    struct target target = { .path = path, .fd = -1, .folder = -1 };
+    AMP_RETURN_IF(!*path, AMP_ERR_INVALID_ARGUMENT, "the path is empty");
+    amp_status status = find_target(&target);
+    if (status == AMP_OK) {
+        clean(&target);
+        status = write_temporary(&target, produce, user, lost);
+    }
+    if (status == AMP_OK) status = publish(&target);
+    close_temporary(&target);
+    if (target.folder >= 0) close(target.folder);
+    amp__free(target.file);
+    return status;
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who can read a state while it is written, what killed writers left, and what is kept of the file that was there: owner,
+ * permissions, links, and long names. */
+#include "place.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void save(struct place *place) { ck_ok(amp_state_save(place->rig.context, place->path, AMP_STATE_SAFETENSORS)); }
+
+static struct stat about(const char *path) {
+    struct stat result;
+    ck_assert_msg(lstat(path, &result) == 0, "%s: %s", path, strerror(errno));
+    return result;
+}
+
+/* ---- nobody else reads it ---- */
+
+START_TEST(private_from_its_birth) {
+    static const mode_t modes[] = { 0600, 0640, 0666 };
+    struct place place;
+    place_init(&place);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(chmod(place.path, modes[i]), 0);
+        fail_none();
+        no_nameless = _i;
+        save(&place);
+        ck_assert_uint_eq(readable_by_others, 0);
+        ck_assert_int_eq(about(place.path).st_mode & 07777, modes[i]);
+    }
+    place_end(&place);
+}
+END_TEST
+
+START_TEST(a_new_file_obeys_the_mask) {
+    static const mode_t masks[] = { 022, 077, 0 };
+    struct place place;
+    place_init(&place);
+    const mode_t before = umask(0);
+    for (size_t i = 0; i < 3; i++) {
+        unlink(place.path);
+        umask(masks[i]);
+        fail_none();
+        no_nameless = _i;
+        save(&place);
+        ck_assert_uint_eq(readable_by_others, 0);
+        ck_assert_int_eq(about(place.path).st_mode & 07777, 0666 & ~masks[i]);
+    }
+    umask(before);
+    ck_assert(holds(&place, &place.fresh));
+    place_end(&place);
+}
+END_TEST
+
+/* A file without a name that cannot be given one is written again, as one that has a name. */
+START_TEST(names_that_are_refused) {
+    struct place place;
+    place_init(&place);
+    failing = ON_LINK;
+    call_fails_at = 1;
+    failure = EPERM;
+    save(&place);
+    ck_assert(one_failed());
+    ck_assert_uint_eq(readable_by_others, 0);
+    ck_assert(holds(&place, &place.fresh));
+    place_end(&place);
+}
+END_TEST
+
+/* ---- what killed writers left ---- */
+
+static pid_t dead(void) {
+    const pid_t child = fork();
+    if (!child) _exit(0);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    return child;
+}
+
+START_TEST(leftovers_are_cleaned) {
+    struct place place;
+    char path[200];
+    place_init(&place);
+    const pid_t gone = dead(), numbers[] = { gone, getpid(), getppid() };
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 1000; i++) { /* of a dead process, of one that had our number, and of one that lives */
+            snprintf(path, sizeof path, "%s.tmp-%ld-%d", place.path, (long)numbers[k], i);
+            write_file(path, "x", 1);
+        }
+    snprintf(path, sizeof path, "%s.tmp-%ld-writing", place.path, (long)getpid());
+    const int writing = open(path, O_WRONLY | O_CREAT, 0600); /* another thread of ours */
+    ck_assert_int_eq(flock(writing, LOCK_EX), 0);
+    snprintf(path, sizeof path, "%s.tmp-%ld-pipe", place.path, (long)gone);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    snprintf(path, sizeof path, "%s/other.tmp-%ld-0", place.folder, (long)gone);
+    write_file(path, "x", 1);
+    fail_none();
+    no_nameless = _i;
+    save(&place);
+    ck_assert(holds(&place, &place.fresh));
+    close(writing);
+    ck_assert_int_eq(strangers(&place), 1000 + 3);
+    place_end(&place);
+}
+END_TEST
+
+/* Without chance names are tried in turn, and those that are there do no harm. */
+START_TEST(names_without_chance) {
+    struct place place;
+    place_init(&place);
+    failing = ON_RANDOM;
+    always = true;
+    call_fails_at = 1;
+    failure = ENOSYS;
+    no_nameless = _i;
+    save(&place);
+    ck_assert(one_failed());
+    ck_assert(holds(&place, &place.fresh));
+    place_end(&place);
+}
+END_TEST
+
+/* ---- what is kept ---- */
+
+START_TEST(no_more_than_permissions_is_kept) {
+    struct place place;
+    place_init(&place);
+    ck_assert_int_eq(chmod(place.path, 06755), 0);
+    no_nameless = _i;
+    save(&place);
+    ck_assert_int_eq(about(place.path).st_mode & 07777, 0755);
+    ck_assert_uint_eq(place.rig.host.events[AMP_EVENT_WARNING], 0);
+    place_end(&place);
+}
+END_TEST
+
+/* Root may give files away: their owner can read them afterwards. */
+START_TEST(the_owner_is_kept) {
+    struct place place;
+    place_init(&place);
+    ck_assert_int_eq(chown(place.path, 12345, 54321), 0);
+    ck_assert_int_eq(chmod(place.path, 0600), 0);
+    no_nameless = _i;
+    save(&place);
+    const struct stat now = about(place.path);
+    ck_assert_uint_eq(now.st_uid, 12345);
+    ck_assert_uint_eq(now.st_gid, 54321);
+    ck_assert_int_eq(now.st_mode & 07777, 0600);
+    ck_assert_uint_eq(place.rig.host.events[AMP_EVENT_WARNING], 0);
+    place_end(&place);
+}
+END_TEST
+
+START_TEST(what_is_not_kept_is_told) {
+    struct place place;
+    place_init(&place);
+    ck_assert_int_eq(chown(place.path, 12345, 54321), 0);
+    ck_assert_int_eq(chmod(place.path, 0664), 0);
+    failing = ON_CHOWN;
+    always = true;
+    call_fails_at = 1;
+    failure = EPERM;
+    save(&place);
+    const struct stat now = about(place.path);
+    ck_assert_uint_eq(now.st_uid, geteuid());
+    ck_assert_int_eq(now.st_mode & 07777, 0644); /* the new group gets what everybody has */
+    ck_assert_uint_eq(place.rig.host.events[AMP_EVENT_WARNING], 1);
+    ck_assert_ptr_nonnull(strstr(place.rig.host.last_message[AMP_EVENT_WARNING], "was of user 12345 and group 54321"));
+    place_end(&place);
+}
+END_TEST
+
+/* ---- links ---- */
+
+START_TEST(links_are_followed) {
+    struct place place;
+    char link[200];
+    place_init(&place);
+    snprintf(link, sizeof link, "%s/latest", place.folder);
+    ck_assert_int_eq(symlink("amp.safetensors", link), 0);
+    ck_ok(amp_state_save(place.rig.context, link, AMP_STATE_SAFETENSORS));
+    ck_assert(holds(&place, &place.fresh));
+    ck_assert(S_ISLNK(about(link).st_mode));
+    unlink(link);
+    place_end(&place);
+}
+END_TEST
+
+/* Two links, one absolute and one relative, to where there is no file yet: it is made there. */
+START_TEST(links_to_what_is_not_there_yet) {
+    struct place place;
+    char link[200], second[200], folder[4096], to[4300];
+    place_init(&place);
+    unlink(place.path);
+    ck_assert_ptr_nonnull(realpath(place.folder, folder));
+    snprintf(link, sizeof link, "%s/latest", place.folder);
+    snprintf(second, sizeof second, "%s/second", place.folder);
+    snprintf(to, sizeof to, "%s/second", folder);
+    ck_assert_int_eq(symlink(to, link), 0);
+    ck_assert_int_eq(symlink("./amp.safetensors", second), 0);
+    no_nameless = _i;
+    ck_ok(amp_state_save(place.rig.context, link, AMP_STATE_SAFETENSORS));
+    ck_assert(holds(&place, &place.fresh));
+    ck_assert(S_ISLNK(about(link).st_mode) && S_ISLNK(about(second).st_mode));
+    ck_assert(S_ISREG(about(place.path).st_mode));
+    ck_assert_int_eq(strangers(&place), 2);
+    snprintf(to, sizeof to, "%s/no/such/folder", folder);
+    ck_assert_int_eq(symlink(to, link), 0);
+    ck_fails(AMP_ERR_NOT_FOUND, amp_state_save(place.rig.context, link, AMP_STATE_SAFETENSORS));
+    unlink(link);
+    place_end(&place);
+}
+END_TEST
+
+START_TEST(loops_are_refused) {
+    struct place place;
+    char link[200], second[200];
+    place_init(&place);
+    snprintf(link, sizeof link, "%s/latest", place.folder);
+    snprintf(second, sizeof second, "%s/second", place.folder);
+    ck_assert_int_eq(symlink("second", link), 0);
+    ck_assert_int_eq(symlink("latest", second), 0);
+    ck_fails(AMP_ERR_IO, amp_state_save(place.rig.context, link, AMP_STATE_SAFETENSORS));
+    ck_says("link");
+    ck_assert(S_ISLNK(about(link).st_mode) && S_ISLNK(about(second).st_mode));
+    ck_assert_int_eq(strangers(&place), 2);
+    place_end(&place);
+}
+END_TEST
+
+/* ---- long names ---- */
+
+START_TEST(names_of_255_bytes) {
+    struct place place;
+    char path[400];
+    place_init(&place);
+    const int folder = snprintf(path, sizeof path, "%s/", place.folder);
+    for (int i = 0; i < 127; i++) memcpy(path + folder + 2 * i, "\xc3\xa9", 3); /* characters of two bytes */
+    strcat(path, "x");
+    no_nameless = _i;
+    for (int again = 0; again < 2; again++) {
+        ck_ok(amp_state_save(place.rig.context, path, AMP_STATE_SAFETENSORS));
+        ck_assert_uint_eq(place.fresh.size, (size_t)about(path).st_size);
+    }
+    strcat(path, "x");
+    ck_fails(AMP_ERR_IO, amp_state_save(place.rig.context, path, AMP_STATE_SAFETENSORS));
+    ck_assert_int_eq(strangers(&place), 1);
+    place_end(&place);
+}
+END_TEST
+
+static int has_nameless_files(void) {
+    const int fd = open(".", O_WRONLY | O_TMPFILE, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+/* ---- small stacks ---- */
+
+static void *save_to_memory(void *user) {
+    struct place *place = user;
+    size_t size = 0;
+    char *data = malloc(place->fresh.size);
+    amp_status status = amp_state_save_memory(place->rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size);
+    if (status == AMP_OK) status = amp_state_save_memory(place->rig.context, AMP_STATE_SAFETENSORS, data, size, &size);
+    const bool same_bytes = status == AMP_OK && size == place->fresh.size && !memcmp(data, place->fresh.data, size);
+    free(data);
+    return same_bytes ? place : NULL;
+}
+
+/* A thread of 32 KiB, most of which is its own block of libc's and libamp's; what lies below is no memory. */
+START_TEST(saved_on_a_stack_of_32_kib) {
+    struct place place;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    void *result = NULL;
+    place_init(&place);
+    ck_assert_int_eq(pthread_attr_init(&attributes), 0);
+    ck_assert_int_eq(pthread_attr_setstacksize(&attributes, 32 << 10), 0);
+    ck_assert_int_eq(pthread_create(&thread, &attributes, save_to_memory, &place), 0);
+    ck_assert_int_eq(pthread_join(thread, &result), 0);
+    ck_assert_ptr_eq(result, &place);
+    pthread_attr_destroy(&attributes);
+    place_end(&place);
+}
+END_TEST
+
+/* Sanitizers and builds without optimization have frames of their own size. */
+static int has_small_frames(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+    return 0;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+    return 0;
+#else
+    return 1;
+#endif
+#else
+    return 1;
+#endif
+}
+
+int main(void) {
+    const int root = geteuid() == 0, nameless = has_nameless_files();
+    const struct test tests[] = {
+        { private_from_its_birth, 2 }, { a_new_file_obeys_the_mask, 2 }, { names_that_are_refused, nameless },
+        { leftovers_are_cleaned, 2 }, { names_without_chance, 2 }, { no_more_than_permissions_is_kept, 2 },
+        { the_owner_is_kept, 2 * root }, { what_is_not_kept_is_told, root }, { links_are_followed, 1 },
+        { links_to_what_is_not_there_yet, 2 }, { loops_are_refused, 1 }, { names_of_255_bytes, 2 },
+        { saved_on_a_stack_of_32_kib, has_small_frames() },
+    };
+    if (!root) puts("# not root, who alone gives files away: the tests of owners are left out");
+    if (!nameless) puts("# no files without a name on this file system: the test of giving them one is left out");
+    if (!has_small_frames()) puts("# frames of a sanitizer, or of a build that is not optimized: the test of a small stack is left out");
+    return RUN_TESTS("state replace", tests);
+}
