@@ -112,7 +112,8 @@ static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtyp
 }
 
 /* A weight's cast, made once an iteration: the library keeps it. It may only where a scope ends: an edit through .data
- * leaves no trace, and only the end of a forward clears the cache behind it. */
+ * leaves no trace, and only the end of a forward clears the cache behind it. Weights that are not trained are cast anew, as
+ * torch does: a momentum encoder is edited so between two uses in one forward. */
 static PyObject *cast_weight(const struct amp_py_call *call, PyObject *tensor)
 {
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
@@ -144,7 +145,8 @@ static PyObject *cast_tensor(struct amp_py_call *call, PyObject *tensor, amp_dty
     if (target < 0) {
         return NULL;
     }
-    const bool weight = call->scoped && call->op_class == AMP_LOWER && Py_TYPE(tensor) == parameter_class;
+    const bool weight = call->scoped && call->op_class == AMP_LOWER && Py_TYPE(tensor) == parameter_class &&
+                        amp_py_requires_grad(tensor);
     if (target != (int)call->target) {
         return Py_NewRef(tensor);
     }

@@ -12,6 +12,17 @@ static _Thread_local struct {
     size_t n, capacity;
 } stack;
 
+/* Entered on this thread already? */
+static bool is_entered(const amp_py_Context *context)
+{
+    for (size_t i = 0; i < stack.n; i++) {
+        if (stack.entered[i].context == context) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int amp_py_enter(amp_py_Context *context)
 {
     if (PyErr_Occurred()) {
@@ -28,7 +39,13 @@ int amp_py_enter(amp_py_Context *context)
         stack.capacity = capacity;
     }
     struct scope *scope = &stack.entered[stack.n];
-    const amp_status status = amp_scope_enter(context ? context->amp : NULL, &scope->scope);
+    amp_status status = AMP_OK;
+    if (context && context->inside > 0 && !is_entered(context)) {
+        status = amp_cache_clear(context->amp); /* casts of another thread's forward: it may have begun before an edit */
+    }
+    if (status == AMP_OK) {
+        status = amp_scope_enter(context ? context->amp : NULL, &scope->scope);
+    }
     if (status != AMP_OK) {
         amp_py_raise(status);
         return -1;
