@@ -82,6 +82,12 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
     return tell_layout(param, &now, out, &out->grad_strides, 2);
 }
 
+/* Who asks for the elements may write them, and nothing else tells. */
+static void drop_casts(amp_context *context) {
+    amp__cache_retire(&context->cache, false);
+    amp__cache_collect(&context->cache);
+}
+
 AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, size_t capacity, size_t *count) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(find_idle(user, "amp_master_params", &optimizer));
@@ -98,6 +104,7 @@ AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, s
         AMP_TRY(amp__fill_struct(entry, stride, sizeof filled, &filled, sizeof filled, "amp_master"));
     }
     AMP_TRY(amp__places_flush(optimizer->context));
+    drop_casts(optimizer->context);
     *count = optimizer->n_params;
     return AMP_OK;
 }
@@ -175,6 +182,7 @@ static amp_status check_all(const amp_context *context) {
 AMP_API amp_status amp_masters_reconcile(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
     amp__unseen_steps_forget(context);
+    drop_casts(context);
     AMP_TRY(check_all(context));
     for (size_t i = 0; i < context->n_params; i++) AMP_TRY(amp__master_reconcile(context->params[i], true));
     return amp__places_flush(context);
@@ -183,6 +191,7 @@ AMP_API amp_status amp_masters_reconcile(amp_context *context) {
 AMP_API amp_status amp_masters_write_back(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_write_back: context is NULL");
     amp__unseen_steps_forget(context);
+    drop_casts(context);
     AMP_TRY(check_all(context));
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];

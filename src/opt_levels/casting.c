@@ -131,15 +131,26 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
     if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
 }
 
+static void *find_version(const struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
+                          uint64_t version, bool recording) {
+    void *hit = amp__cache_find(&casting->context->cache, key_of(param, form), version, recording);
+    if (hit && casting->op)
+        amp__op_count(casting->op, casting->thread, &casting->op->first_hits, &casting->op->cache_hits, 1);
+    return hit;
+}
+
 void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, amp_dtype form, uint64_t *version) {
     const amp_host *host = casting->host;
     enter_cache(casting);
     *version = host->version ? host->version(host->self, param->tensor) : 0;
     if (!amp__casting_may_keep(casting, param)) return NULL;
-    void *hit = amp__cache_find(&casting->context->cache, key_of(param, form), *version, casting->recording);
-    if (hit && casting->op)
-        amp__op_count(casting->op, casting->thread, &casting->op->first_hits, &casting->op->cache_hits, 1);
-    return hit;
+    return find_version(casting, param, form, *version, casting->recording);
+}
+
+void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
+                                uint64_t version) {
+    enter_cache(casting);
+    return find_version(casting, param, form, version, false);
 }
 
 amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out) {

@@ -89,9 +89,37 @@ static void add_out(const struct amp__raw *raw, const struct amp__raw_place *pla
 
 static void free_pack(void *context, void *pack) { amp__spare_give(&((amp_context *)context)->spares, pack); }
 
-/* The whole parameter in the mode's form: one pack serves every slice of it. NULL with a status on failure. */
+/* Outside of scopes, on a host that has no versions: do steps say when the weight changes? Not before libamp has seen one of
+ * each optimizer: whoever updates behind its back never has one. */
+static bool changes_in_steps(const struct amp__casting *casting, const struct amp__param *param) {
+    const amp_context *context = casting->context;
+    if (!context->properties.cache || casting->host->version || casting->thread->scope.set || !param->in_optimizer) return false;
+    for (size_t i = 0; i < context->n_optimizers; i++)
+        if (!context->optimizers[i].last_step) return false;
+    return context->n_optimizers != 0;
+}
+
+/* A version for the time between two steps: what the host writes itself there (a file that it loads, an average that it swaps
+ * in) is seen, as far as a sample of the elements sees it: all of them, where they are few. Never 0, which is that of scopes. */
+static uint64_t sampled_version(const struct amp__param *param) {
+    enum { SAMPLE = 1024 };
+    const float *elements = param->address;
+    const uint64_t n = param->size < SAMPLE ? param->size : SAMPLE;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (uint64_t i = 0; i <= n && param->size; i++) {
+        const uint64_t at = i < n ? i * param->size / n : param->size - 1; /* the first to the last */
+        uint32_t bits;
+        memcpy(&bits, &elements[at], sizeof bits);
+        hash = (hash ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
+    return hash | 1;
+}
+
+/* The whole parameter in the mode's form: one pack serves every slice of it. `taped`: it goes where a bracket ends. NULL with a
+ * status on failure. */
 static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casting, struct amp__param *param,
-                          uint64_t version, void **out) {
+                          uint64_t version, bool taped, void **out) {
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
     struct amp__raw_place whole = { .host = param->address, .extents = { .count = (int64_t)param->size } };
     struct amp__cache_entry *entry = amp__alloc(1, sizeof *entry);
@@ -102,7 +130,7 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
     }
     each_row(raw, &whole, raw->mode == AMP__RAW_REPLACE ? narrow_in : round_in, NULL);
     *entry = (struct amp__cache_entry){ .handle = whole.temporary, .release = free_pack, .user = casting->context,
-                                        .version = version, .recorded = true };
+                                        .version = version, .recorded = taped };
     amp__casting_keep(casting, param, raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32, entry);
     *out = whole.temporary;
     return AMP_OK;
@@ -111,15 +139,18 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
 /* *temporary stays NULL if the buffer is no slice of a parameter, or may not be kept. */
 static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *casting, struct amp__raw_place *place) {
     const amp_context *context = casting->context;
-    uint64_t offset, version;
+    uint64_t offset, version = 0;
     struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, place->host, &offset);
     if (!param || offset + (uint64_t)place->extents.span > param->size) return AMP_OK;
     const amp_dtype form = raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32;
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
-    void *pack = amp__casting_find(casting, param, form, &version);
+    const bool by_steps = changes_in_steps(casting, param);
+    if (by_steps) version = sampled_version(param);
+    void *pack = by_steps ? amp__casting_find_version(casting, param, form, version)
+                          : amp__casting_find(casting, param, form, &version);
     if (!pack) {
-        if (!amp__casting_may_keep(casting, param)) return AMP_OK;
-        AMP_TRY(pack_of(raw, casting, param, version, &pack));
+        if (!by_steps && !amp__casting_may_keep(casting, param)) return AMP_OK;
+        AMP_TRY(pack_of(raw, casting, param, version, !by_steps, &pack));
     }
     place->temporary = (char *)pack + offset * width;
     return AMP_OK;

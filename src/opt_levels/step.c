@@ -108,6 +108,7 @@ amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
 static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
     optimizer->stepping--;
     amp_status status = action != AMP_SKIP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
+    if (action != AMP_SKIP) amp__cache_retire(&optimizer->context->cache, false); /* not only the last of several slots moves */
     const bool is_last = optimizer->steps_called + 1 >= optimizer->steps_expected;
     if (action == AMP_SKIP || is_last) {
         const amp_status stepped = amp__step_over(optimizer, action);
