@@ -204,7 +204,7 @@ private:
 /* ---- The bracket ------------------------------------------------------------------------------------------------- */
 
 /* The bracket around backward. It ends with its block, unless end or cancel was called; where an exception leaves the
- * block, it is cancelled, and gradients are as they were. Stays where it is made. */
+ * block, it is cancelled, and gradients are as they were. Moves. */
 template <class Errors> class basic_scaled_loss {
 public:
     /* What calls without a value return. */
@@ -223,8 +223,11 @@ public:
                       std::uint32_t flags = 0) {
         begin(context, some, loss, loss_id, flags);
     }
-    basic_scaled_loss(const basic_scaled_loss &) = delete;
-    basic_scaled_loss &operator=(const basic_scaled_loss &) = delete;
+    /* The other is closed then. */
+    basic_scaled_loss(basic_scaled_loss &&other) noexcept
+        : scaled_(std::exchange(other.scaled_, AMP_SCALED_LOSS_INIT)), exceptions_(other.exceptions_),
+          open_(std::exchange(other.open_, false)) {}
+    basic_scaled_loss &operator=(basic_scaled_loss &&) = delete;
     /* What end or, on the way of an exception, cancel does. Throws what end throws; a status is lost: call end. */
     ~basic_scaled_loss() noexcept(!Errors::throws) {
         if (!open_) return;
@@ -254,10 +257,13 @@ public:
     }
     /* Whether it was begun and neither ended nor cancelled. */
     bool is_open() const noexcept { return open_; }
-    /* Where backward starts from; the host's handle. */
-    void *loss() const noexcept { return scaled_.loss; }
-    /* The factor that the gradients carry, where it is in host memory and the bracket is open. */
-    float scale() const noexcept { return *scaled_.scale; }
+    /* Where backward starts from, the host's handle; NULL in a bracket without a loss, and in one that is closed. */
+    void *loss() const noexcept { return open_ ? scaled_.loss : nullptr; }
+    /* The factor that the gradients carry, where it is in host memory. AMP_ERR_WRONG_STATE in a closed bracket. */
+    typename Errors::template value<float> scale() const {
+        if (open_) return Errors::give(AMP_OK, *scaled_.scale);
+        return Errors::refuse(AMP_ERR_WRONG_STATE, "scale() of a bracket that is closed: it ended, or never began", 0.0f);
+    }
     /* What the host must multiply its seed with. */
     float seed_factor() const noexcept { return scaled_.seed_factor; }
     /* What end decided. */
@@ -296,8 +302,10 @@ public:
     /* amp_step_begin; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     explicit basic_step(amp_optimizer &optimizer) { begin(optimizer); }
-    basic_step(const basic_step &) = delete;
-    basic_step &operator=(const basic_step &) = delete;
+    /* The other is over then. */
+    basic_step(basic_step &&other) noexcept
+        : info_(other.info_), optimizer_(std::exchange(other.optimizer_, nullptr)) {}
+    basic_step &operator=(basic_step &&) = delete;
     /* amp_step_end, unless end was called. */
     ~basic_step() { (void)finish(); }
 
@@ -340,8 +348,9 @@ public:
     /* amp_scope_adopt: another thread's scope; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     explicit basic_scope(const amp_scope &captured) { adopt(captured); }
-    basic_scope(const basic_scope &) = delete;
-    basic_scope &operator=(const basic_scope &) = delete;
+    /* The other has left then. On one thread. */
+    basic_scope(basic_scope &&other) noexcept : scope_(other.scope_), entered_(std::exchange(other.entered_, false)) {}
+    basic_scope &operator=(basic_scope &&) = delete;
     /* amp_scope_leave. */
     ~basic_scope() { (void)end(); }
 
@@ -385,8 +394,9 @@ public:
     /* amp_cast_args; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     basic_cast_frame(amp_context *context, const char *op, span<void *> tensors) { args(context, op, tensors); }
-    basic_cast_frame(const basic_cast_frame &) = delete;
-    basic_cast_frame &operator=(const basic_cast_frame &) = delete;
+    /* The other is done then. */
+    basic_cast_frame(basic_cast_frame &&other) noexcept : frame_(std::exchange(other.frame_, AMP_CAST_FRAME_INIT)) {}
+    basic_cast_frame &operator=(basic_cast_frame &&) = delete;
     /* amp_cast_done. */
     ~basic_cast_frame() { (void)amp_cast_done(&frame_); }
 

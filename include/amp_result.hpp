@@ -58,6 +58,8 @@ struct throwing {
         done(status);
         return got;
     }
+    /* What only the C++ side sees is refused in its words. */
+    template <class T> static T refuse(amp_status status, const char *what, T) { throw error(status, what); }
 };
 #endif
 
@@ -83,6 +85,10 @@ struct statuses {
     static amp_status done(amp_status status) noexcept { return status; }
     /* A call with a value is over. */
     template <class T> static outcome<T> give(amp_status status, T got) { return {status, std::move(got)}; }
+    /* What only the C++ side sees is refused. */
+    template <class T> static outcome<T> refuse(amp_status status, const char *, T got) {
+        return {status, std::move(got)};
+    }
 };
 
 #ifdef __cpp_exceptions

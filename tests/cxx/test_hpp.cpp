@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <thread>
 
 /* ---- TAP ---- */
@@ -84,8 +85,8 @@ static void test_brackets() {
           AMP_STEP);
     CHECK(host.gradient[0] == 0.5f && host.gradient[1] == 0.5f);
     {
-        amp::step step(host.optimizer);
-        CHECK(static_cast<bool>(step));
+        amp::step first(host.optimizer), step(std::move(first));
+        CHECK(static_cast<bool>(step) && !first);
         host.update();
         step.end();
     }
@@ -111,7 +112,20 @@ static void test_brackets() {
     }
     CHECK(context.record().brackets == 2);
 
+    std::optional<amp::scaled_loss> kept;
+    {
+        amp::scaled_loss scaled(host.optimizer);
+        kept.emplace(std::move(scaled));
+        CHECK(!scaled.is_open() && !scaled.loss());
+        CHECK(status_of([&] { (void)scaled.scale(); }) == AMP_ERR_WRONG_STATE);
+    } /* not its end any more */
+    CHECK(kept->is_open() && kept->scale() == 4.0f);
+    kept->cancel();
+    CHECK(status_of([&] { (void)kept->scale(); }) == AMP_ERR_WRONG_STATE && !kept->loss());
+    kept.reset();
+
     amp::nothrow::scaled_loss quiet;
+    CHECK(quiet.scale().status == AMP_ERR_WRONG_STATE);
     CHECK(quiet.begin(context.get(), {&host.optimizer}, nullptr, 3) == AMP_ERR_INVALID_ARGUMENT && !quiet.is_open());
     CHECK(quiet.begin(host.optimizer) == AMP_OK && quiet.begin(host.optimizer) == AMP_ERR_WRONG_STATE);
     const amp::outcome<amp_action> ended = quiet.end();
@@ -242,7 +256,10 @@ static void test_calls() {
         CHECK(linear_sees(context.get()) == AMP_FLOAT32);
         amp::scope inner(context.get());
         CHECK(linear_sees(context.get()) == AMP_FLOAT16);
-        inner.leave();
+        std::optional<amp::scope> moved(std::move(inner));
+        CHECK(linear_sees(context.get()) == AMP_FLOAT16);
+        moved.reset();
+        CHECK(linear_sees(context.get()) == AMP_FLOAT32);
         const amp_scope captured = amp::scope::capture();
         amp_dtype adopted = AMP_DTYPE_DEFAULT, other = AMP_DTYPE_DEFAULT;
         std::thread([&] {

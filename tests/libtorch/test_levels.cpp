@@ -333,7 +333,7 @@ static void test_resume(amp_level level, bool amp_first) {
         auto amp = amp::torch::initialize(net, optimizer, level);
         for (int i = 0; i < 6; i++) {
             if (i == 3) {
-                ::torch::save(net, model_file);
+                amp.save(net, model_file);
                 ::torch::save(optimizer, optimizer_file);
                 state = amp.state();
             }
@@ -348,7 +348,8 @@ static void test_resume(amp_level level, bool amp_first) {
     auto amp = amp::torch::initialize(net, optimizer, level);
     std::istringstream model_in(model_file.str()), optimizer_in(optimizer_file.str());
     if (amp_first) amp.load_state(state);
-    ::torch::load(net, model_in);
+    if (amp_first) amp.load(net, model_in);
+    else ::torch::load(net, model_in);
     ::torch::load(optimizer, optimizer_in);
     if (!amp_first) amp.load_state(state);
     for (int i = 3; i < 6; i++) {

@@ -172,6 +172,7 @@ static void test_cache() {
         const ::torch::NoGradGuard no_grad;
         run();
     }
+    const auto guard = b.amp.autocast();
     at::Tensor first = run(), second = run();
     const auto [casts, hits] = casts_and_hits(b.amp);
     CHECK(hits >= 2 && casts <= 4);

@@ -3,7 +3,7 @@
  * O1 and O4: libtorch's dispatcher asks libamp's policy at each op. The fallback below stands on a dispatch key in the
  * place where torch's own autocast has its keys, above autograd, so that casts are recorded; on AutocastIPU, for which
  * libtorch itself has no kernels. It sees every op by its schema, asks amp_op_class, amp_class_target and amp_cast_to,
- * and knows no list.
+ * and knows no list. Ops that no list has do not come here.
  */
 #ifndef AMP_TORCH_DISPATCH_HPP
 #define AMP_TORCH_DISPATCH_HPP
@@ -15,6 +15,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
@@ -50,10 +51,10 @@ inline amp_op direct_op(const char *name) {
     return op;
 }
 
-/* `registered` must outlive amp_initialize. */
-inline std::vector<amp_op> describe_ops(const std::vector<std::pair<std::string, amp_class>> &registered) {
+/* `classes` must outlive amp_initialize. */
+inline std::vector<amp_op> describe_ops(const std::vector<std::pair<std::string, amp_class>> &classes) {
     std::vector<amp_op> ops;
-    for (const auto &[name, op_class] : registered) {
+    for (const auto &[name, op_class] : classes) {
         ops.push_back(direct_op(name.c_str()));
         ops.back().op_class = op_class;
     }
@@ -72,17 +73,42 @@ inline std::vector<amp_op> describe_ops(const std::vector<std::pair<std::string,
 
 /* ---- Which ops the policy knows --------------------------------------------------------------------------------- */
 
-/* What the policy does with each op, asked once for the life of the context. Any thread. */
-class known_ops {
+/* What the policy does with an op. */
+struct rule {
+    amp_class op_class = AMP_LEAVE;
+    bool is_one = false;       /* one op, whatever it is made of; else it falls through to the ops that it is made of */
+    bool is_mutable = false;
+    std::uint64_t written = 0; /* which of its first 64 arguments it writes into */
+};
+
+/* What a session's ops obey. */
+class policy_state : public host_self {
 public:
-    explicit known_ops(std::vector<std::string> registered) : registered_(std::move(registered)) {}
+    amp_context *context = nullptr;
+    std::atomic<bool> ended{false};      /* the session is gone, and a guard of it is not */
+    std::vector<std::string> registered; /* names of ops that the user gave a class */
 
-    struct rule {
-        amp_class op_class = AMP_LEAVE;
-        bool is_one = false; /* one op, whatever it is made of; else it falls through to the ops that it is made of */
-    };
+    /* Asked once for the life of the context. Any thread. */
+    rule of(const c10::FunctionSchema &schema) {
+        struct remembered {
+            std::uint64_t state;
+            const c10::FunctionSchema *schema;
+            rule known;
+        };
+        static thread_local std::array<remembered, 64> recent{};
+        remembered &entry = recent[(reinterpret_cast<std::uintptr_t>(&schema) >> 6) % recent.size()];
+        if (entry.state != serial_ || entry.schema != &schema) entry = {serial_, &schema, look_up(schema)};
+        return entry.known;
+    }
 
-    rule of(amp_context *context, const c10::FunctionSchema &schema) {
+    /* Kept casts are let go: their weights may change unseen from here on, or did. Any thread. */
+    void drop_casts() noexcept {
+        forget_casts();
+        if (context) (void)amp_cache_clear(context);
+    }
+
+private:
+    rule look_up(const c10::FunctionSchema &schema) {
         {
             const std::shared_lock<std::shared_mutex> lock(mutex_);
             const auto found = rules_.find(&schema);
@@ -90,31 +116,33 @@ public:
         }
         rule asked;
         errors::done(amp_op_class(context, schema.name().c_str(), &asked.op_class));
-        asked.is_one = asked.op_class != AMP_LEAVE || writes_elsewhere(schema) || is_registered(schema.name());
-        if (writes_elsewhere(schema)) asked.op_class = AMP_LEAVE;
+        asked.is_mutable = schema.is_mutable();
+        for (std::size_t i = 0; i < schema.arguments().size() && i < 64; i++) {
+            const c10::AliasInfo *alias = schema.arguments()[i].alias_info();
+            if (alias && alias->isWrite()) asked.written |= std::uint64_t{1} << i;
+        }
+        /* An op that writes into a tensor given for its result (out=) is left alone, with all that it is made of; and
+         * so is one with AMP_LEAVE by the user's word. */
+        const bool elsewhere = asked.is_mutable && schema.name().back() != '_';
+        const bool left = std::find(registered.begin(), registered.end(), schema.name()) != registered.end();
+        asked.is_one = asked.op_class != AMP_LEAVE || elsewhere || left;
+        if (elsewhere) asked.op_class = AMP_LEAVE;
         const std::unique_lock<std::shared_mutex> lock(mutex_);
         return rules_[&schema] = asked;
     }
-
-private:
-    /* An op that writes into a tensor given for its result (out=) is left alone, with all that it is made of. */
-    static bool writes_elsewhere(const c10::FunctionSchema &schema) {
-        return schema.is_mutable() && schema.name().back() != '_';
-    }
-    /* AMP_LEAVE by the user's word holds for what the op is made of, too. */
-    bool is_registered(const std::string &name) const {
-        return std::find(registered_.begin(), registered_.end(), name) != registered_.end();
+    static std::uint64_t next_serial() {
+        static std::atomic<std::uint64_t> last{0};
+        return ++last;
     }
 
-    const std::vector<std::string> registered_;
+    const std::uint64_t serial_ = next_serial();
     mutable std::shared_mutex mutex_;
     std::unordered_map<const c10::FunctionSchema *, rule> rules_;
 };
 
 /* Whose policy this thread's ops obey. */
 struct policy {
-    amp_context *context = nullptr;
-    known_ops *known = nullptr;
+    policy_state *state = nullptr;
     int graph_task = -1; /* the backward pass in which it was entered; -1: in none */
 };
 
@@ -139,16 +167,16 @@ struct operands {
 };
 
 /* The tensors of lists alone, where the class is about those. */
-inline operands operands_of(const c10::FunctionSchema &schema, amp_class op_class,
+inline operands operands_of(const c10::FunctionSchema &schema, const rule &known,
                             const std::vector<c10::IValue> &stack) {
     const std::size_t n = schema.arguments().size(), first = stack.size() - n;
     operands found;
     for (std::size_t i = first; i < stack.size(); i++) {
         if (stack[i].isTensorList())
             for (const at::Tensor &tensor : stack[i].toTensorVector()) found.add(tensor);
-        else if (stack[i].isTensor() && op_class != AMP_PROMOTE_SEQUENCE) found.add(stack[i].toTensor());
+        else if (stack[i].isTensor() && known.op_class != AMP_PROMOTE_SEQUENCE) found.add(stack[i].toTensor());
     }
-    if (schema.is_mutable() && n && stack[first].isTensor() && stack[first].toTensor().is_floating_point())
+    if (known.is_mutable && n && stack[first].isTensor() && stack[first].toTensor().is_floating_point())
         found.into = dtype(nullptr, stack[first].toTensor().unsafeGetTensorImpl());
     return found;
 }
@@ -172,71 +200,141 @@ inline void substitute(std::vector<c10::IValue> &stack, std::size_t first, bool 
     }
 }
 
-inline void cast_arguments(const policy &policy, const c10::FunctionSchema &schema, amp_class op_class,
+inline void cast_arguments(amp_context *context, const c10::FunctionSchema &schema, const rule &known,
                            std::vector<c10::IValue> &stack) {
-    operands found = operands_of(schema, op_class, stack);
+    operands found = operands_of(schema, known, stack);
     amp_dtype target = AMP_DTYPE_DEFAULT;
-    errors::done(amp_class_target(policy.context, schema.name().c_str(), op_class, found.into, found.types.data(),
+    errors::done(amp_class_target(context, schema.name().c_str(), known.op_class, found.into, found.types.data(),
                                   found.types.size(), &target));
     if (target == AMP_DTYPE_DEFAULT) return;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     void **handles = found.handles.data();
     const std::size_t n = found.handles.size();
-    errors::done(schema.is_mutable() ? amp_cast_to(policy.context, target, handles, n, &frame)
-                                     : amp_cast_args(policy.context, schema.name().c_str(), handles, n, &frame));
-    substitute(stack, stack.size() - schema.arguments().size(), op_class == AMP_PROMOTE_SEQUENCE, found);
+    errors::done(known.is_mutable ? amp_cast_to(context, target, handles, n, &frame)
+                                  : amp_cast_args(context, schema.name().c_str(), handles, n, &frame));
+    substitute(stack, stack.size() - schema.arguments().size(), known.op_class == AMP_PROMOTE_SEQUENCE, found);
     errors::done(amp_cast_done(&frame)); /* the stack has references of its own */
+}
+
+/* Does the call write into memory of a weight whose cast is kept? */
+inline bool writes_to_weights(policy_state &state, const rule &known, const std::vector<c10::IValue> &stack,
+                              std::size_t n) {
+    const auto is_weight = [&](const at::Tensor &tensor) {
+        return tensor.defined() && state.was_cast(tensor.unsafeGetTensorImpl());
+    };
+    for (std::size_t i = 0; i < n && i < 64; i++) {
+        if (!(known.written >> i & 1)) continue;
+        const c10::IValue &value = stack[stack.size() - n + i];
+        if (value.isTensor() && is_weight(value.toTensor())) return true;
+        if (!value.isTensorList()) continue;
+        for (const at::Tensor &tensor : value.toTensorVector())
+            if (is_weight(tensor)) return true;
+    }
+    return false;
 }
 
 inline void fallback(const c10::OperatorHandle &op, c10::DispatchKeySet keys, std::vector<c10::IValue> *stack) {
     const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, policy_key);
-    const policy &policy = current_policy();
-    if (!policy.context || policy.graph_task != ::torch::autograd::get_current_graph_task_id()) {
+    const policy &current = current_policy();
+    if (!current.state || current.graph_task != ::torch::autograd::get_current_graph_task_id()) {
         op.redispatchBoxed(below, stack); /* backward: the casts are on the tape */
         return;
     }
-    const known_ops::rule rule = policy.known->of(policy.context, op.schema());
-    if (!rule.is_one) {
+    policy_state &state = *current.state;
+    if (state.ended)
+        throw error(AMP_ERR_WRONG_STATE, op.schema().name() + " under the autocast() of a session that has ended: end "
+                                         "the guard first, or keep the session");
+    const rule known = state.of(op.schema());
+    const bool drops = known.written && writes_to_weights(state, known, *stack, op.schema().arguments().size());
+    if (!known.is_one) {
         op.redispatchBoxed(below, stack);
-        return;
+    } else {
+        const c10::impl::ExcludeDispatchKeyGuard inside(policy_key);
+        if (known.op_class != AMP_LEAVE) cast_arguments(state.context, op.schema(), known, *stack);
+        op.redispatchBoxed(below, stack);
     }
-    const c10::impl::ExcludeDispatchKeyGuard inside(policy_key);
-    if (rule.op_class != AMP_LEAVE) cast_arguments(policy, op.schema(), rule.op_class, *stack);
-    op.redispatchBoxed(below, stack);
+    if (drops) state.drop_casts();
 }
 
+/* ---- Ops in no list ---------------------------------------------------------------------------------------------- */
+
+/* The fallback takes its arguments boxed, which costs an op that nobody casts more than all the rest. So ops in no list
+ * get no fallback but a kernel that falls through: dispatch does not see the key then. Those that write into tensors are
+ * left to it, which must see writes to weights. */
+class plain_ops {
+public:
+    plain_ops() {
+        std::unordered_set<std::string> listed;
+        for (std::int32_t lists : {AMP_LISTS_APEX, AMP_LISTS_TORCH}) {
+            std::size_t n = 0;
+            errors::done(amp_get_list_ops(lists, nullptr, 0, &n));
+            std::vector<amp_list_op> ops(n, AMP_LIST_OP_INIT);
+            errors::done(amp_get_list_ops(lists, ops.data(), n, &n));
+            for (const amp_list_op &op : ops) listed.insert(std::string("aten::") + op.name);
+        }
+        for (const renamed &entry : renamed_ops) listed.insert(entry.name);
+        c10::Dispatcher &dispatcher = c10::Dispatcher::singleton();
+        for (const c10::OperatorName &name : dispatcher.getAllOpNames()) {
+            if (name.name.compare(0, 6, "aten::") || listed.count(name.name)) continue;
+            const auto op = dispatcher.findSchema(name);
+            if (!op || op->schema().is_mutable() || op->hasKernelForDispatchKey(policy_key)) continue;
+            kept_[name.name].push_back(dispatcher.registerImpl(
+                name, policy_key, c10::KernelFunction::makeFallthrough(), std::nullopt, nullptr, "libamp: in no list"));
+        }
+    }
+    /* The fallback sees this one from here on. */
+    void watch(const std::string &name) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        kept_.erase(name);
+    }
+
+private:
+    std::mutex mutex_;
+    std::unordered_map<std::string, std::vector<c10::RegistrationHandleRAII>> kept_;
+};
+
 /* Once in a process. The library object must live as long as ops run. */
-inline void register_fallback() {
+inline void register_fallback(const std::vector<std::string> &watched) {
     static ::torch::Library *library = [] {
         auto *made = new ::torch::Library(::torch::Library::IMPL, "_", policy_key, __FILE__, __LINE__);
         made->fallback(::torch::CppFunction::makeFromBoxedFunction<&fallback>());
         return made;
     }();
+    static auto *const plain = new plain_ops;
     (void)library;
+    for (const std::string &name : watched) plain->watch(name);
 }
 
-/* The policy holds on this thread while the object lives; none: ops run as they come. */
+/* The policy holds on this thread while the object lives; none: ops run as they come. Weights are cast anew in the
+ * outermost: torch::optim writes through data(), which leaves no trace in versions. */
 class policy_guard {
 public:
     explicit policy_guard(policy entered) : previous_(current_policy()) {
         entered.graph_task = ::torch::autograd::get_current_graph_task_id();
-        current_policy() = entered;
+        if (entered.state && entered.state != previous_.state) outermost_ = entered.state;
+        if (outermost_) outermost_->drop_casts();
         included_ = c10::impl::tls_is_dispatch_key_included(policy_key);
         excluded_ = c10::impl::tls_is_dispatch_key_excluded(policy_key);
-        c10::impl::tls_set_dispatch_key_included(policy_key, entered.context != nullptr);
-        c10::impl::tls_set_dispatch_key_excluded(policy_key, entered.context == nullptr);
+        current_policy() = entered;
+        c10::impl::tls_set_dispatch_key_included(policy_key, entered.state != nullptr);
+        c10::impl::tls_set_dispatch_key_excluded(policy_key, entered.state == nullptr);
     }
-    policy_guard(const policy_guard &) = delete;
-    policy_guard &operator=(const policy_guard &) = delete;
+    policy_guard(policy_guard &&other) noexcept
+        : previous_(other.previous_), outermost_(std::exchange(other.outermost_, nullptr)), included_(other.included_),
+          excluded_(other.excluded_), holds_(std::exchange(other.holds_, false)) {}
+    policy_guard &operator=(policy_guard &&) = delete;
     ~policy_guard() {
+        if (!holds_) return;
         c10::impl::tls_set_dispatch_key_excluded(policy_key, excluded_);
         c10::impl::tls_set_dispatch_key_included(policy_key, included_);
         current_policy() = previous_;
+        if (outermost_) outermost_->drop_casts();
     }
 
 private:
     policy previous_;
-    bool included_, excluded_;
+    policy_state *outermost_ = nullptr;
+    bool included_ = false, excluded_ = false, holds_ = true;
 };
 
 } // namespace amp::torch::detail

@@ -8,8 +8,11 @@
 
 #include "host.hpp"
 
+#include <iterator>
 #include <optional>
 #include <tuple>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace amp::torch::detail {
@@ -18,29 +21,74 @@ inline constexpr const char *forward_schema = "forward(pointer self, Tensor[] in
 
 /* ---- Tensors among inputs and outputs ---------------------------------------------------------------------------- */
 
-template <class Visit> void visit_tensors(at::Tensor &tensor, Visit &visit) {
-    if (tensor.defined()) visit(tensor);
+/* What torch has of its own. The data of a PackedSequence is behind a reader; the object is ours and not const. */
+template <class Visit> void amp_visit_tensors(::torch::nn::utils::rnn::PackedSequence &packed, Visit &&visit) {
+    visit(const_cast<at::Tensor &>(packed.data()));
 }
-template <class T, class Visit> void visit_tensors(std::vector<T> &list, Visit &visit);
-template <class T, class Visit> void visit_tensors(std::optional<T> &value, Visit &visit);
-template <class A, class B, class Visit> void visit_tensors(std::pair<A, B> &pair, Visit &visit);
-template <class... T, class Visit> void visit_tensors(std::tuple<T...> &tuple, Visit &visit);
-/* Whatever else: numbers, sizes, structs of one's own. */
-template <class T, class Visit> void visit_tensors(T &, Visit &) {}
+template <class Visit> void amp_visit_tensors(::torch::nn::ASMoutput &out, Visit &&visit) {
+    visit(out.output);
+}
+template <class D, class Visit>
+void amp_visit_tensors(::torch::data::Example<D, ::torch::data::example::NoTarget> &example, Visit &&visit) {
+    visit(example.data);
+}
+template <class D, class T, class Visit>
+void amp_visit_tensors(::torch::data::Example<D, T> &example, Visit &&visit) {
+    visit(example.data);
+    visit(example.target);
+}
+template <class K, class V, class Visit>
+void amp_visit_tensors(::torch::OrderedDict<K, V> &dict, Visit &&visit) {
+    for (auto &item : dict) visit(item.value());
+}
 
-template <class T, class Visit> void visit_tensors(std::vector<T> &list, Visit &visit) {
-    if constexpr (!std::is_same_v<T, bool>)
-        for (T &entry : list) visit_tensors(entry, visit);
-}
-template <class T, class Visit> void visit_tensors(std::optional<T> &value, Visit &visit) {
-    if (value) visit_tensors(*value, visit);
-}
-template <class A, class B, class Visit> void visit_tensors(std::pair<A, B> &pair, Visit &visit) {
-    visit_tensors(pair.first, visit);
-    visit_tensors(pair.second, visit);
-}
-template <class... T, class Visit> void visit_tensors(std::tuple<T...> &tuple, Visit &visit) {
-    std::apply([&](T &...entries) { (visit_tensors(entries, visit), ...); }, tuple);
+struct any_visit {
+    template <class T> void operator()(T &) const {}
+};
+template <class T, class = void> constexpr bool has_visit = false;
+template <class T>
+constexpr bool
+    has_visit<T, std::void_t<decltype(amp_visit_tensors(std::declval<T &>(), std::declval<const any_visit &>()))>> =
+        true;
+template <class T, class = void> constexpr bool is_tuple = false;
+template <class T> constexpr bool is_tuple<T, std::void_t<decltype(std::tuple_size<T>::value)>> = true;
+template <class T, class = void> constexpr bool is_map = false;
+template <class T> constexpr bool is_map<T, std::void_t<typename T::mapped_type>> = true;
+template <class T, class = void> constexpr bool is_range = false;
+template <class T>
+constexpr bool is_range<T, std::void_t<decltype(*std::begin(std::declval<T &>()), std::end(std::declval<T &>()))>> =
+    std::is_lvalue_reference_v<decltype(*std::begin(std::declval<T &>()))>;
+template <class T> constexpr bool is_optional = false;
+template <class T> constexpr bool is_optional<std::optional<T>> = true;
+template <class T> constexpr bool is_variant = false;
+template <class... T> constexpr bool is_variant<std::variant<T...>> = true;
+
+/* Every tensor that is defined in `value`. A struct of one's own takes part by a function beside it:
+ *
+ *     template <class Visit> void amp_visit_tensors(Outputs &outputs, Visit &&visit) {
+ *         visit(outputs.logits);
+ *         visit(outputs.hidden);                 what is visited may be a list, a tuple, another such struct
+ *     }
+ *
+ * Whatever else stays as it is: numbers, sizes, tensors that are const. */
+template <class T, class Visit> void visit_tensors(T &value, Visit &visit) {
+    const auto each = [&](auto &part) { visit_tensors(part, visit); };
+    if constexpr (std::is_const_v<T>) return;
+    else if constexpr (std::is_same_v<T, at::Tensor>) {
+        if (value.defined()) visit(value);
+    } else if constexpr (has_visit<T>) {
+        amp_visit_tensors(value, each);
+    } else if constexpr (is_optional<T>) {
+        if (value) each(*value);
+    } else if constexpr (is_variant<T>) {
+        std::visit(each, value);
+    } else if constexpr (is_tuple<T>) {
+        std::apply([&](auto &...parts) { (each(parts), ...); }, value);
+    } else if constexpr (is_map<T>) {
+        for (auto &entry : value) each(entry.second);
+    } else if constexpr (is_range<T>) {
+        for (auto &entry : value) each(entry);
+    }
 }
 
 /* ---- The slot ---------------------------------------------------------------------------------------------------- */
@@ -85,40 +133,99 @@ inline void *call_slot(forward_call &call, void *self, std::vector<void *> &hand
     return output;
 }
 
-/* forward(inputs...) with everything cast that the level casts. Forward gets copies of what is not a tensor. */
-template <class Forward, class... Inputs>
-auto run_forward(amp_context *context, void *self, Forward forward, Inputs &&...inputs) {
-    std::tuple<std::decay_t<Inputs>...> args(std::forward<Inputs>(inputs)...);
-    using result_type = std::decay_t<decltype(std::apply(forward, args))>;
-    std::optional<result_type> result;
+template <class M, class... Args>
+auto calls_forward(int) -> decltype(std::declval<M &>().forward(std::declval<Args>()...), std::true_type());
+template <class, class...> std::false_type calls_forward(...);
+
+/* Does forward take its I-th argument to write into it, as `State &`? Templates take anything. */
+template <std::size_t I, class M, class... T, std::size_t... J>
+constexpr bool takes_reference(std::index_sequence<J...>) {
+    return decltype(calls_forward<M, T &...>(0))::value &&
+           !decltype(calls_forward<M, std::conditional_t<I == J, const T, T> &...>(0))::value;
+}
+
+/* Forward gets a copy of what it only reads, the caller's own where it writes. */
+template <bool Writes, class Input>
+using held = std::conditional_t<Writes && std::is_lvalue_reference_v<Input> &&
+                                    !std::is_const_v<std::remove_reference_t<Input>>,
+                                std::decay_t<Input> &, std::decay_t<Input>>;
+
+/* The caller's own tensors: what forward left alone is again what it was, not its cast; what it put there is an
+ * output. */
+class written_back {
+public:
+    explicit written_back(const std::vector<at::Tensor> &originals) : originals_(originals) {}
+    void casts_are(const forward_call &call) {
+        for (at::Tensor *tensor : call.inputs) casts_.push_back(*tensor);
+    }
+    /* Is it an output? */
+    bool restore(at::Tensor &tensor) const {
+        for (std::size_t i = 0; i < casts_.size(); i++)
+            if (tensor.is_same(casts_[i])) {
+                tensor = originals_[i];
+                return false;
+            }
+        return true;
+    }
+
+private:
+    const std::vector<at::Tensor> &originals_;
+    std::vector<at::Tensor> casts_;
+};
+
+/* module.forward(inputs...) with everything cast that the level casts. */
+template <class M, std::size_t... I, class... Inputs>
+auto run_forward(amp_context *context, void *self, M &module, std::index_sequence<I...>, Inputs &&...inputs) {
+    std::tuple<held<takes_reference<I, M, std::decay_t<Inputs>...>(std::index_sequence<I...>()), Inputs>...>
+        args(
+        std::forward<Inputs>(inputs)...);
+    const auto forward = [&](auto &...each) { return module.forward(each...); };
+    using returned = decltype(std::apply(forward, args));
+    constexpr bool is_void = std::is_void_v<returned>;
+    std::optional<std::conditional_t<is_void, bool, std::decay_t<returned>>> result;
     forward_call call;
     std::vector<void *> handles;
+    std::vector<at::Tensor> originals;
+    written_back own(originals);
     auto note_input = [&](at::Tensor &tensor) {
         call.inputs.push_back(&tensor);
         handles.push_back(tensor.unsafeGetTensorImpl());
+        originals.push_back(tensor);
     };
     auto note_output = [&](at::Tensor &tensor) { call.outputs.push_back(&tensor); };
-    std::apply([&](auto &...each) { (visit_tensors(each, note_input), ...); }, args);
-    const std::vector<at::Tensor> keep = [&] {
-        std::vector<at::Tensor> all;
-        for (at::Tensor *tensor : call.inputs) all.push_back(*tensor);
-        return all;
-    }();
+    auto note_own = [&](at::Tensor &tensor) {
+        if (own.restore(tensor)) note_output(tensor);
+    };
+    const auto visit_own = [&] {
+        (
+            [&] {
+                if constexpr (std::is_reference_v<std::tuple_element_t<I, decltype(args)>>)
+                    visit_tensors(std::get<I>(args), note_own);
+            }(),
+            ...);
+    };
+    (visit_tensors(std::get<I>(args), note_input), ...);
     call.run = [&] {
-        result.emplace(std::apply(forward, args));
-        visit_tensors(*result, note_output);
+        own.casts_are(call);
+        if constexpr (is_void) std::apply(forward, args), result.emplace();
+        else result.emplace(std::apply(forward, args));
+        if constexpr (!is_void) visit_tensors(*result, note_output);
+        visit_own();
     };
     std::size_t i = 0;
     do {
         call.asked = i;
         void *output = call_slot(call, self, handles);
         if (output) *call.outputs[i] = take(output);
-        if (call.thrown) std::rethrow_exception(call.thrown);
+        if (call.thrown) {
+            if (!result) visit_own();
+            std::rethrow_exception(call.thrown);
+        }
         errors::done(amp_check(context)); /* a cast that failed */
         handles.clear();
     } while (++i < call.outputs.size());
     if (!result) throw error(AMP_ERR_WRONG_STATE, "forward was not called");
-    return std::move(*result);
+    if constexpr (!is_void) return std::move(*result);
 }
 
 /* What initialize and forward take: a module, a holder, a shared_ptr. */

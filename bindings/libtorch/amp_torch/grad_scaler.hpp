@@ -6,7 +6,7 @@
 #ifndef AMP_TORCH_GRAD_SCALER_HPP
 #define AMP_TORCH_GRAD_SCALER_HPP
 
-#include "host.hpp"
+#include "state.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -76,7 +76,7 @@ public:
     /* Divides the optimizer's gradients by the scale, in place; once between two updates. */
     void unscale_(::torch::optim::Optimizer &optimizer) {
         if (!enabled()) return;
-        state &known = states_[&optimizer];
+        progress &known = states_[&optimizer];
         require_state(known.stage != stage::unscaled,
                       "unscale_() has already been called on this optimizer since the last update().");
         require_state(known.stage != stage::stepped, "unscale_() is being called after step().");
@@ -92,14 +92,18 @@ public:
     bool step(::torch::optim::Optimizer &optimizer) {
         if (!enabled()) {
             optimizer.step();
+            detail::weights_moved();
             return true;
         }
         require_state(states_[&optimizer].stage != stage::stepped,
                       "step() has already been called since the last update().");
         if (states_[&optimizer].stage == stage::ready) unscale_(optimizer);
-        state &known = states_[&optimizer];
+        progress &known = states_[&optimizer];
         require_state(known.checked, "No inf checks were recorded for this optimizer.");
-        if (!known.found_inf) optimizer.step();
+        if (!known.found_inf) {
+            optimizer.step();
+            detail::weights_moved();
+        }
         known.stage = stage::stepped;
         return !known.found_inf;
     }
@@ -178,7 +182,7 @@ public:
 
 private:
     enum class stage { ready, unscaled, stepped };
-    struct state {
+    struct progress {
         amp::torch::GradScaler::stage stage = amp::torch::GradScaler::stage::ready;
         bool checked = false, found_inf = false;
     };
@@ -263,7 +267,7 @@ private:
     at::Tensor flag_;
     void *handle_ = nullptr;
     amp_optimizer optimizer_ = AMP_OPTIMIZER_INIT;
-    std::unordered_map<const ::torch::optim::Optimizer *, state> states_;
+    std::unordered_map<const ::torch::optim::Optimizer *, progress> states_;
     basic_context<detail::errors> context_;
 };
 

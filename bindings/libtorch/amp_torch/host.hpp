@@ -8,8 +8,11 @@
 #include <amp.hpp>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <exception>
 #include <functional>
+#include <mutex>
+#include <unordered_set>
 
 namespace amp::torch::detail {
 
@@ -93,6 +96,50 @@ inline at::Device to_torch(amp_device device) {
     return device.type == 2 ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.id)) : at::Device(at::kCPU);
 }
 
+/* ---- Whose casts are kept ---------------------------------------------------------------------------------------- */
+
+/* Told of skips, scale changes and warnings; must not call libamp. */
+using listener = std::function<void(const amp_event &)>;
+
+inline const c10::StorageImpl *storage_of(const c10::TensorImpl *tensor) {
+    return tensor->has_storage() ? tensor->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+/* `self` of the hooks. A write through another tensor on a weight's memory (w.data()) leaves the weight's version as it
+ * is; so what memory was cast is known here, for those who see such a write. */
+class host_self {
+public:
+    const listener *listening = nullptr;
+
+    void watch(const at::Tensor &tensor) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        watched_.insert(tensor.unsafeGetTensorImpl());
+    }
+    void note_cast(const c10::TensorImpl *tensor) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (watched_.count(tensor)) memory_.insert(storage_of(tensor));
+        any_ = !memory_.empty();
+    }
+    /* Was a weight on this tensor's memory cast since the last forget? */
+    bool was_cast(const c10::TensorImpl *tensor) {
+        if (!any_) return false;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return memory_.count(storage_of(tensor)) != 0;
+    }
+    void forget_casts() {
+        if (!any_) return;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        memory_.clear();
+        any_ = false;
+    }
+
+private:
+    std::mutex mutex_;
+    std::unordered_set<const c10::TensorImpl *> watched_;
+    std::unordered_set<const c10::StorageImpl *> memory_;
+    std::atomic<bool> any_{false};
+};
+
 /* ---- Hooks ------------------------------------------------------------------------------------------------------- */
 
 inline amp_status view(void *, void *handle, amp_tensor_view *view) {
@@ -117,17 +164,23 @@ inline amp_dtype dtype(void *, void *handle) {
 }
 
 /* On autograd's tape: backward returns a gradient in the source's type. */
-inline amp_status cast(void *, void *handle, amp_dtype to, void **out) {
-    return guarded([&] { *out = give(borrow(handle).to(to_torch(to))); });
+inline amp_status cast(void *self, void *handle, amp_dtype to, void **out) {
+    return guarded([&] {
+        if (self) static_cast<host_self *>(self)->note_cast(static_cast<c10::TensorImpl *>(handle));
+        *out = give(borrow(handle).to(to_torch(to)));
+    });
 }
 
 inline void release(void *, void *handle) { take(handle); }
 
-/* A cast that was made while the weight was frozen has no path to it: so requires_grad is part of the version. */
+/* A cast that was made while the weight was frozen has no path to it: so requires_grad is part of the version. So is
+ * the memory, which set_data and torch::load replace without counting. */
 inline std::uint64_t version(void *, void *handle) {
     auto *tensor = static_cast<c10::TensorImpl *>(handle);
     if (tensor->is_inference()) return 0;
-    return 2 * static_cast<std::uint64_t>(tensor->version_counter().current_version()) + tensor->requires_grad();
+    const std::uint64_t memory = reinterpret_cast<std::uintptr_t>(storage_of(tensor)) * UINT64_C(0x9e3779b97f4a7c15);
+    return memory + 2 * static_cast<std::uint64_t>(tensor->version_counter().current_version()) +
+           tensor->requires_grad();
 }
 
 inline std::int32_t grad_enabled(void *) { return c10::GradMode::is_enabled(); }
@@ -185,23 +238,20 @@ inline void free(void *, amp_storage *storage) {
     c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl *>(storage->owner));
 }
 
-/* Told of skips, scale changes and warnings; must not call libamp. */
-using listener = std::function<void(const amp_event &)>;
-
 inline void event(void *self, const amp_event *what) {
-    const auto *listening = static_cast<const listener *>(self);
-    if (!listening || !*listening) return;
+    const listener *told = self ? static_cast<const host_self *>(self)->listening : nullptr;
+    if (!told || !*told) return;
     try {
-        (*listening)(*what);
+        (*told)(*what);
     } catch (...) { /* what a listener throws is nobody's error */
     }
 }
 
-/* All of them. `listening` must live as long as the context. */
-inline amp_host hooks(const listener *listening) {
+/* All of them. `self`, which may be none, must live as long as the context. */
+inline amp_host hooks(host_self *self) {
     amp_host host = AMP_HOST_INIT;
     host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
-    host.self = const_cast<listener *>(listening);
+    host.self = self;
     host.view = view;
     host.dtype = dtype;
     host.cast = cast;

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a session holds: the descriptions of modules and optimizers, the hooks, the context. The session, its brackets
+ * and its guards share it, so that none of them outlives what it points at. A list of those alive tells of one module
+ * or optimizer under two.
+ */
+#ifndef AMP_TORCH_STATE_HPP
+#define AMP_TORCH_STATE_HPP
+
+#include "dispatch.hpp"
+#include "forward.hpp"
+
+#include <cstring>
+#include <memory>
+
+namespace amp::torch {
+
+/* The libamp of a training script. Zero and empty mean the level's defaults. */
+struct options {
+    /* Overrides: loss_scale, num_losses, lists, scaler, cast_model_type, ... `level` is set by initialize. */
+    amp_config config = AMP_CONFIG_INIT;
+    /* Told of skips, scale changes and warnings. Must not call libamp. */
+    detail::listener event;
+    /* Ops whose class is not the lists': {"einsum", AMP_LOWER}; names without a namespace are aten's. */
+    std::vector<std::pair<std::string, amp_class>> ops;
+    /* Modules of one's own that count as batch norm. BatchNorm1d, 2d and 3d do anyway. */
+    std::function<bool(const ::torch::nn::Module &)> is_batch_norm;
+};
+
+namespace detail {
+
+/* Parameters and floating buffers of a module, in the order of named_modules. */
+struct described_module {
+    ::torch::nn::Module *module = nullptr;
+    std::vector<amp_param> params;
+    std::vector<std::string> names;
+    std::vector<at::Tensor> tensors; /* keeps the handles */
+    amp_op forward = AMP_OP_INIT;
+    amp_model model = AMP_MODEL_INIT;
+};
+
+struct described_optimizer {
+    ::torch::optim::Optimizer *optimizer = nullptr;
+    std::vector<void *> handles;
+    std::vector<at::Tensor> tensors;
+    amp_optimizer described = AMP_OPTIMIZER_INIT;
+    bool bracketed = false;         /* since its last step */
+    std::uint64_t others_seen = 0;  /* brackets of all sessions at that step */
+    std::vector<std::uint64_t> seen; /* of its gradients, when its last bracket ended; see follow_gradients */
+};
+
+inline bool is_batch_norm(const ::torch::nn::Module &module) {
+    return dynamic_cast<const ::torch::nn::BatchNorm1dImpl *>(&module) ||
+           dynamic_cast<const ::torch::nn::BatchNorm2dImpl *>(&module) ||
+           dynamic_cast<const ::torch::nn::BatchNorm3dImpl *>(&module);
+}
+
+inline void describe(described_module &to, ::torch::nn::Module &root, const options &settings, const amp_host *host,
+                     std::vector<amp_op> &ops) {
+    const auto add = [&](const ::torch::nn::Module &owner, const std::string &name, const at::Tensor &tensor) {
+        if (!tensor.defined() || !tensor.is_floating_point()) return;
+        amp_param param = AMP_PARAM_INIT;
+        param.module_kind = is_batch_norm(owner) || (settings.is_batch_norm && settings.is_batch_norm(owner))
+                                ? AMP_MODULE_BATCH_NORM
+                                : AMP_MODULE_OTHER;
+        param.tensor = tensor.unsafeGetTensorImpl();
+        to.params.push_back(param);
+        to.names.push_back(name);
+        to.tensors.push_back(tensor);
+    };
+    to.module = &root;
+    const auto walk = [&](const std::string &prefix, const ::torch::nn::Module &module) {
+        const std::string dot = prefix.empty() ? "" : prefix + ".";
+        for (const auto &entry : module.named_parameters(false)) add(module, dot + entry.key(), entry.value());
+        for (const auto &entry : module.named_buffers(false)) add(module, dot + entry.key(), entry.value());
+    };
+    walk("", root);
+    for (const auto &entry : root.named_modules("", false)) walk(entry.key(), *entry.value());
+    for (std::size_t i = 0; i < to.params.size(); i++) to.params[i].name = to.names[i].c_str();
+    to.forward.name = "forward";
+    to.forward.schema = forward_schema;
+    to.forward.slot = &forward_slot();
+    to.model.host = host;
+    to.model.self = &root;
+    to.model.params = to.params.data();
+    to.model.n_params = to.params.size();
+    to.model.forward = &to.forward;
+    to.model.ops = ops.data();
+    to.model.n_ops = ops.size();
+}
+
+inline void describe(described_optimizer &to, ::torch::optim::Optimizer &optimizer, const amp_host *host) {
+    to.optimizer = &optimizer;
+    for (const auto &group : optimizer.param_groups())
+        for (const at::Tensor &tensor : group.params()) {
+            to.handles.push_back(tensor.unsafeGetTensorImpl());
+            to.tensors.push_back(tensor);
+        }
+    to.described.host = host;
+    to.described.self = &optimizer;
+    to.described.params = to.handles.data();
+    to.described.n_params = to.handles.size();
+}
+
+/* A tensor that shows what libamp lends: valid as long as amp_master_params says. */
+inline at::Tensor show(const amp_master &master, void *data, const std::int64_t *strides) {
+    const at::Tensor param = borrow(master.param);
+    const auto settings = param.options().dtype(to_torch(master.dtype)).requires_grad(false);
+    if (!strides) return at::from_blob(data, param.sizes(), settings);
+    return at::from_blob(data, param.sizes(), at::IntArrayRef(strides, static_cast<std::size_t>(param.dim())),
+                         settings);
+}
+
+/* ---- One session ------------------------------------------------------------------------------------------------- */
+
+/* Brackets that multiplied a loss, of all sessions. */
+inline std::atomic<std::uint64_t> &all_brackets() {
+    static std::atomic<std::uint64_t> count{0};
+    return count;
+}
+
+struct session_state : policy_state {
+    torch::options settings;
+    amp_host host = AMP_HOST_INIT;
+    std::vector<std::unique_ptr<described_module>> modules;
+    std::vector<std::unique_ptr<described_optimizer>> optimizers;
+    bool casts_ops = false;
+    struct retyped {
+        at::Tensor tensor;
+        at::ScalarType type;
+        std::size_t bytes; /* of its storage */
+
+        explicit retyped(const at::Tensor &low_tensor)
+            : tensor(low_tensor), type(low_tensor.scalar_type()), bytes(low_tensor.storage().nbytes()) {}
+        /* torch::load puts the file's storage under the tensor as it is: with set_, which leaves it the type that it
+         * had, or where the file was on another device with set_data. Its values in FP32, if it is FP32. */
+        at::Tensor loaded() const {
+            const bool is_read_as_low = tensor.scalar_type() == type && tensor.storage().nbytes() != bytes &&
+                                        tensor.storage_offset() == 0 && tensor.numel() > 0 &&
+                                        tensor.storage().nbytes() == sizeof(float) * static_cast<std::size_t>(tensor.numel());
+            if (is_read_as_low)
+                return at::empty({0}, tensor.options().dtype(at::kFloat).requires_grad(false))
+                    .set_(tensor.storage(), 0, tensor.sizes(), tensor.strides());
+            return tensor.scalar_type() == type ? at::Tensor() : tensor.detach().to(at::kFloat);
+        }
+    };
+    std::vector<retyped> low;       /* parameters and buffers that are 16-bit while it lives */
+    basic_context<errors> owner;    /* ends first */
+
+    session_state() = default;
+    session_state(const session_state &) = delete;
+    session_state &operator=(const session_state &) = delete;
+    ~session_state();
+
+    void open(const std::vector<::torch::nn::Module *> &all_modules,
+              const std::vector<::torch::optim::Optimizer *> &all_optimizers, amp_level level);
+
+    described_optimizer &find(::torch::optim::Optimizer &optimizer) {
+        for (auto &entry : optimizers)
+            if (entry->optimizer == &optimizer) return *entry;
+        throw error(AMP_ERR_INVALID_ARGUMENT, "this optimizer was not given to amp::torch::initialize");
+    }
+    const described_module &find(const ::torch::nn::Module &module) const {
+        for (const auto &entry : modules)
+            if (entry->module == &module) return *entry;
+        throw error(AMP_ERR_INVALID_ARGUMENT,
+                    "this module was not given to amp::torch::initialize: inside a model, or beside "
+                    "one, use autocast()");
+    }
+    bool holds(const c10::TensorImpl *handle) const {
+        return std::any_of(low.begin(), low.end(),
+                           [&](const retyped &entry) { return entry.tensor.unsafeGetTensorImpl() == handle; });
+    }
+    void set_values(const at::Tensor &tensor, const at::Tensor &exact);
+    void adopt();
+    void follow_gradients(described_optimizer &optimizer);
+
+private:
+    void check(const std::vector<::torch::nn::Module *> &all_modules,
+               const std::vector<::torch::optim::Optimizer *> &all_optimizers) const;
+};
+
+/* ---- Those alive ------------------------------------------------------------------------------------------------- */
+
+struct sessions {
+    std::mutex mutex;
+    std::vector<session_state *> alive;
+};
+inline sessions &all_sessions() {
+    static auto *const all = new sessions; /* sessions of static lifetime end after it would */
+    return *all;
+}
+
+/* The casts of weights that somebody stepped on, of whichever session. */
+inline void weights_moved() {
+    sessions &all = all_sessions();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    for (session_state *state : all.alive) state->drop_casts();
+}
+
+/* Does a live session hold a tensor of this module in 16 bits? */
+inline bool is_retyped(const ::torch::nn::Module &module) {
+    sessions &all = all_sessions();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (std::all_of(all.alive.begin(), all.alive.end(), [](const auto *state) { return state->low.empty(); }))
+        return false;
+    const auto held = [&](const at::Tensor &tensor) {
+        return tensor.defined() && std::any_of(all.alive.begin(), all.alive.end(), [&](const auto *state) {
+                   return state->holds(tensor.unsafeGetTensorImpl());
+               });
+    };
+    const auto parameters = module.parameters(), buffers = module.buffers();
+    return std::any_of(parameters.begin(), parameters.end(), held) || std::any_of(buffers.begin(), buffers.end(), held);
+}
+
+inline session_state::~session_state() {
+    sessions &all = all_sessions();
+    {
+        const std::lock_guard<std::mutex> lock(all.mutex);
+        all.alive.erase(std::remove(all.alive.begin(), all.alive.end(), this), all.alive.end());
+    }
+    try {
+        if (owner) adopt();
+    } catch (...) { /* what was loaded last cannot be taken: the masters are given back as they are */
+    }
+}
+
+/* Before anything changes. */
+inline void session_state::check(const std::vector<::torch::nn::Module *> &all_modules,
+                                 const std::vector<::torch::optim::Optimizer *> &all_optimizers) const {
+    const auto described = [&](const at::Tensor &tensor) {
+        for (const auto &module : modules)
+            for (const at::Tensor &known : module->tensors)
+                if (known.is_same(tensor)) return true;
+        return false;
+    };
+    for (std::size_t i = 0; i < optimizers.size(); i++) {
+        const std::string which = "optimizer " + std::to_string(i);
+        if (dynamic_cast<::torch::optim::LBFGS *>(optimizers[i]->optimizer))
+            throw error(AMP_ERR_UNSUPPORTED,
+                        which + " is LBFGS, which evaluates the model inside of its step, where gradients are neither "
+                                "scaled nor checked: initialize(model, AMP_O4) without it, and step it with its closure");
+        const auto &tensors = optimizers[i]->tensors;
+        if (!modules.empty() && std::none_of(tensors.begin(), tensors.end(), described))
+            throw error(AMP_ERR_INVALID_ARGUMENT,
+                        which + " has no parameter of the models given: it was made for another model, or from copies "
+                                "of the parameters; make it from model->parameters() of these");
+    }
+    sessions &all = all_sessions();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    for (const session_state *other : all.alive) {
+        for (auto *optimizer : all_optimizers)
+            for (const auto &entry : other->optimizers)
+                if (entry->optimizer == optimizer)
+                    throw error(AMP_ERR_WRONG_STATE, "an optimizer is in another session already: end that one first, "
+                                                     "or give both models to one initialize");
+        for (auto *module : all_modules)
+            for (const auto &entry : other->modules)
+                if (entry->module == module && !other->low.empty())
+                    throw error(AMP_ERR_WRONG_STATE, "a model is 16-bit in another session already: end that one first");
+    }
+}
+
+inline void session_state::open(const std::vector<::torch::nn::Module *> &all_modules,
+                                const std::vector<::torch::optim::Optimizer *> &all_optimizers, amp_level level) {
+    host = hooks(static_cast<host_self *>(this));
+    listening = &settings.event;
+    amp_config &config = settings.config;
+    config.level = level;
+    for (auto &entry : settings.ops)
+        if (entry.first.find("::") == std::string::npos) entry.first = "aten::" + entry.first;
+    std::vector<amp_op> ops = describe_ops(settings.ops), none;
+    std::vector<amp_model *> models;
+    std::vector<amp_optimizer *> described;
+    for (auto *module : all_modules) {
+        modules.push_back(std::make_unique<described_module>());
+        describe(*modules.back(), *module, settings, &host, modules.size() == 1 ? ops : none);
+        models.push_back(&modules.back()->model);
+    }
+    for (auto *optimizer : all_optimizers) {
+        optimizers.push_back(std::make_unique<described_optimizer>());
+        describe(*optimizers.back(), *optimizer, &host);
+        optimizers.back()->others_seen = all_brackets();
+        described.push_back(&optimizers.back()->described);
+    }
+    check(all_modules, all_optimizers);
+    std::vector<at::ScalarType> before;
+    for (const auto &module : modules)
+        for (const at::Tensor &tensor : module->tensors) before.push_back(tensor.scalar_type());
+    owner.open(models, described, config);
+    context = owner.get();
+    std::size_t i = 0;
+    for (const auto &module : modules)
+        for (const at::Tensor &tensor : module->tensors) {
+            watch(tensor);
+            if (tensor.scalar_type() != before[i++]) low.emplace_back(tensor);
+        }
+    for (const auto &optimizer : optimizers)
+        for (const at::Tensor &tensor : optimizer->tensors) watch(tensor);
+    casts_ops = config.enabled != AMP_OFF && config.patch_ops != AMP_OFF && (level == AMP_O1 || level == AMP_O4);
+    if (casts_ops) {
+        for (const auto &entry : settings.ops) registered.push_back(entry.first);
+        register_fallback(registered);
+    }
+    sessions &all = all_sessions();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.alive.push_back(this);
+}
+
+/* ---- Gradients that were changed after the bracket --------------------------------------------------------------- */
+
+/* Under a master the optimizer steps on an FP32 gradient beside the 16-bit one that the parameter shows. libamp follows
+ * a change of that one by its version, but torch::nn::utils::clip_grad_norm_ writes through data(). So a few elements
+ * are remembered at the end of a bracket; where they were zero, all. */
+inline std::vector<std::uint64_t> look_at(const described_optimizer &optimizer) {
+    std::vector<std::uint64_t> seen(optimizer.tensors.size(), 0);
+    std::vector<at::Tensor> pieces;
+    std::vector<std::size_t> owners;
+    const ::torch::NoGradGuard no_grad;
+    const policy_guard off{policy{}};
+    for (std::size_t i = 0; i < optimizer.tensors.size(); i++) {
+        const at::Tensor &gradient = optimizer.tensors[i].grad();
+        if (!gradient.defined() || gradient.layout() != at::kStrided || gradient.element_size() != 2) continue;
+        const std::int64_t n = gradient.numel(), step = std::max<std::int64_t>(n / 16, 1);
+        if (!gradient.is_cpu() || !gradient.is_contiguous()) {
+            pieces.push_back(gradient.reshape({-1}).slice(0, 0, n, step).to(at::kFloat));
+            owners.insert(owners.end(), static_cast<std::size_t>(pieces.back().numel()), i);
+            continue;
+        }
+        const auto *bits = static_cast<const std::uint16_t *>(gradient.const_data_ptr());
+        const auto add = [&](std::int64_t by) {
+            for (std::int64_t j = 0; j < n; j += by)
+                if (bits[j] & 0x7fff) seen[i] = (seen[i] ^ bits[j]) * UINT64_C(0x100000001b3) + 1;
+        };
+        add(step);
+        if (!seen[i]) add(1);
+    }
+    if (pieces.empty()) return seen;
+    const at::Tensor all = at::cat(pieces).cpu(); /* on a device: one wait for all of them */
+    for (std::size_t j = 0; j < owners.size(); j++) {
+        std::uint32_t bits;
+        std::memcpy(&bits, all.const_data_ptr<float>() + j, sizeof bits);
+        seen[owners[j]] = (seen[owners[j]] ^ bits) * UINT64_C(0x100000001b3) + 1;
+    }
+    return seen;
+}
+
+inline void session_state::follow_gradients(described_optimizer &optimizer) {
+    if (low.empty() || !optimizer.bracketed) return;
+    std::vector<std::uint64_t> now = look_at(optimizer);
+    for (std::size_t i = 0; i < now.size() && i < optimizer.seen.size(); i++)
+        if (now[i] != optimizer.seen[i] && optimizer.tensors[i].grad().defined())
+            optimizer.tensors[i].grad().unsafeGetTensorImpl()->bump_version();
+    optimizer.seen = std::move(now);
+}
+
+/* ---- Values that came from outside ------------------------------------------------------------------------------- */
+
+/* `exact` goes to the master, where the tensor has one. */
+inline void session_state::set_values(const at::Tensor &tensor, const at::Tensor &exact) {
+    for (auto &entry : optimizers)
+        for (const amp_master &master : amp::master_params<errors>(entry->described))
+            if (master.is_master && master.param == tensor.unsafeGetTensorImpl())
+                show(master, master.data, master.strides).copy_(exact);
+}
+
+/* What is to be 16-bit becomes so again, and its master has what was loaded. */
+inline void session_state::adopt() {
+    std::vector<std::pair<at::Tensor, at::Tensor>> all;
+    const ::torch::NoGradGuard no_grad;
+    for (const retyped &entry : low) {
+        const at::Tensor exact = entry.loaded();
+        if (!exact.defined()) continue;
+        const policy_guard off{policy{}};
+        at::Tensor tensor = entry.tensor;
+        tensor.set_data(exact.to(entry.type));
+        all.emplace_back(tensor, exact);
+    }
+    if (all.empty()) return;
+    const policy_guard off{policy{}};
+    owner.masters_reconcile();
+    for (const auto &[tensor, exact] : all) set_values(tensor, exact);
+    owner.masters_write_back();
+}
+
+/* For the life of the object the 16-bit tensors of a session show FP32. */
+class shown_in_fp32 {
+public:
+    explicit shown_in_fp32(session_state &state) {
+        const ::torch::NoGradGuard no_grad;
+        const policy_guard off{policy{}};
+        state.owner.masters_reconcile();
+        std::unordered_map<void *, at::Tensor> masters;
+        for (auto &entry : state.optimizers)
+            for (const amp_master &master : amp::master_params<errors>(entry->described))
+                if (master.is_master) masters[master.param] = show(master, master.data, master.strides);
+        for (const session_state::retyped &entry : state.low) {
+            const auto master = masters.find(entry.tensor.unsafeGetTensorImpl());
+            low_.push_back(entry.tensor.detach());
+            at::Tensor tensor = entry.tensor;
+            shown_.push_back(tensor);
+            tensor.set_data((master != masters.end() ? master->second : tensor.detach()).to(at::kFloat, false, true));
+        }
+    }
+    shown_in_fp32(const shown_in_fp32 &) = delete;
+    shown_in_fp32 &operator=(const shown_in_fp32 &) = delete;
+    ~shown_in_fp32() {
+        for (std::size_t i = 0; i < shown_.size(); i++) shown_[i].set_data(low_[i]);
+    }
+
+private:
+    std::vector<at::Tensor> shown_, low_;
+};
+
+} // namespace detail
+} // namespace amp::torch
+
+/* torch::save(model, file) would write 16 bits, which no FP32 program reads. These are found before torch's own. */
+namespace torch::serialize {
+
+template <class H, std::enable_if_t<std::is_base_of_v<::torch::detail::ModuleHolderIndicator, H>, int> = 0>
+OutputArchive &operator<<(OutputArchive &archive, const H &holder) {
+    return archive << holder.ptr();
+}
+template <class M, std::enable_if_t<std::is_base_of_v<::torch::nn::Module, M>, int> = 0>
+OutputArchive &operator<<(OutputArchive &archive, const std::shared_ptr<M> &module) {
+    if (amp::torch::detail::is_retyped(*module))
+        throw amp::error(AMP_ERR_WRONG_STATE, "torch::save of a model that is 16-bit in a session of libamp: "
+                                              "session.save(model, file) writes it in FP32, session.load reads it");
+    return archive << std::static_pointer_cast<::torch::nn::Module>(module);
+}
+
+} // namespace torch::serialize
+
+#endif /* AMP_TORCH_STATE_HPP */
