@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +13,36 @@ from typing import Any
 import torch
 from torch import nn
 
+from ... import _core
 from . import states
 from ._casting import cast_tree
 from .session import Session
+
+# ---- torch.compile ----
+
+_frames: Any = torch._C._dynamo.eval_frame
+_set_compiler: Callable[[Any], Any] = _frames.set_eval_frame  # this thread's; None: none. Returns the one before
+
+
+def _run_as_it_is(code: types.CodeType) -> None:
+    """torch.compile leaves frames of this code alone and compiles what they call. torch._dynamo has it in Python, which takes
+    seconds to import."""
+    if hasattr(_frames, "skip_code"):  # until torch 2.6
+        _frames.skip_code(code)
+    else:
+        skip, default = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
+        _frames.set_code_exec_strategy(code, _frames._FrameExecStrategy(skip, default))
+
+
+def _call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return forward(*args, **kwargs)
+
+
+def _root() -> Callable[..., Any]:
+    """The first frame of a graph. torch keeps graphs with the frame's code, knows nothing of levels, and takes no forward of
+    torch.nn's own for it: with code of its own a model finds the graphs of its own level."""
+    code = _call.__code__
+    return types.FunctionType(code.replace(co_name="forward"), globals())
 
 
 class Forward:
@@ -23,6 +51,7 @@ class Forward:
     def __init__(self, inputs: torch.dtype | None, outputs: torch.dtype | None, session: Session | None = None) -> None:
         self.inputs, self.outputs, self.session = inputs, outputs, session
         self.own: Callable[..., Any] | None = None  # a forward that lay on the instance
+        self._roots = (_root(), _root())  # with casts, and where casts are disabled
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Forward:
         return self  # a copy of the model obeys the same context
@@ -31,24 +60,45 @@ class Forward:
         return Forward, (self.inputs, self.outputs)  # a file has no context
 
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The model's own forward between the casts."""
-        if self.inputs is not None:
-            args = tuple(cast_tree(arg, self.inputs) for arg in args)
-            kwargs = {name: cast_tree(arg, self.inputs) for name, arg in kwargs.items()}
-        session = self.session
-        if session is None or not session.alive:
-            out = forward(*args, **kwargs)
-        else:
-            if not session.forward_seen:
-                session.before_first_forward()
-            if session.masters:
-                session.context.follow()
-            session.context.enter_forward()
+        """The model's own forward between the casts. torch.compile sees the forward alone: what is around it reads masters and
+        enters scopes, and runs as it is."""
+        compiler = _set_compiler(None)
+        try:
+            args, kwargs = self._arriving(args, kwargs)
+            entered = self._enter()
             try:
+                if compiler is not None and entered is not None:
+                    forward = functools.partial(self._roots[_core.current_scope() == (None,)], forward)
+                _set_compiler(compiler)
                 out = forward(*args, **kwargs)
             finally:
-                session.context.leave()
-        return out if self.outputs is None else cast_tree(out, self.outputs)
+                _set_compiler(None)
+                if entered is not None:
+                    entered.leave()
+            return out if self.outputs is None else cast_tree(out, self.outputs)
+        finally:
+            _set_compiler(compiler)
+
+    def _arriving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self.inputs is None:
+            return args, kwargs
+        cast = tuple(cast_tree(arg, self.inputs) for arg in args)
+        return cast, {name: cast_tree(arg, self.inputs) for name, arg in kwargs.items()}
+
+    def _enter(self) -> Any:
+        """The context whose scope was entered; None: no session is in force."""
+        session = self.session
+        if session is None or not session.alive:
+            return None
+        if not session.forward_seen:
+            session.before_first_forward()
+        if session.masters:
+            session.context.follow()
+        session.context.enter_forward()
+        return session.context
+
+
+_run_as_it_is(Forward.run.__code__)
 
 
 class Wired:
@@ -87,6 +137,7 @@ def _wired_class(cls: type) -> type:
             spec = self._amp_forward
             return spec.run(spec.own or super(Wired, self).forward, args, kwargs)
 
+        _run_as_it_is(forward.__code__)
         own = inspect.getattr_static(cls, "forward", None)
         if callable(own):  # a scripted module's is not
             functools.update_wrapper(forward, own)

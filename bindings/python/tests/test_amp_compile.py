@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile(model, fullgraph=True) at every level: one graph of the model's own forward, with the casts in it."""
+
+import importlib
+import os
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from libamp.torch import amp  # noqa: E402
+
+F = torch.nn.functional
+if tuple(int(number) for number in torch.__version__.split(".")[:2]) < (2, 5):
+    pytest.skip("torch before 2.5 breaks more graphs by itself", allow_module_level=True)
+
+SLOW = os.environ.get("AMP_SLOW") == "true"  # tools/test --slow
+LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
+importlib.import_module("torch._dynamo")  # torch imports it when something is compiled
+importlib.import_module("torch._inductor.config")
+X = torch.linspace(-1, 1, 24).reshape(6, 4)
+
+
+@pytest.fixture(autouse=True)
+def _ends():
+    yield
+    amp.shutdown()
+    torch._dynamo.reset()
+
+
+class Net(torch.nn.Module):
+    """Functions that lists cast down, up and by what they get; methods and operators; batch norm, dropout in eval."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4)
+
+    def forward(self, x, scale=None):
+        h = torch.relu(self.norm(self.first(x)))
+        h = torch.cat([self.last(h), x], 1)
+        h = F.softmax(h, -1) + h.tanh().exp().mean(1, keepdim=True) * F.layer_norm(h, (8,))
+        out = (h @ h.transpose(0, 1)).mm(h) * 0.01 if scale is None else h * scale
+        return {"out": out, "norm": out.float().pow(2).mean()}
+
+
+def made(level, module=Net, **kwargs):
+    torch.manual_seed(0)
+    model = module()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, **kwargs)
+
+
+def trained(model, optimizer, forward):
+    """Losses and types of four steps; between two of them somebody halves the masters."""
+    seen = []
+    for step in range(4):
+        optimizer.zero_grad()
+        out = forward(X * (1 + step))
+        seen.append((out["norm"].item(), out["out"].dtype, out["norm"].dtype))
+        with amp.scale_loss(out["norm"] + out["out"].float().mean(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        if step == 1:
+            with torch.no_grad():
+                for master in amp.master_params(optimizer):
+                    master.mul_(0.5)
+    assert all(0 < loss < 1e9 for loss, *_ in seen)
+    return seen
+
+
+@pytest.mark.parametrize("level, backend", [*((level, "aot_eager") for level in LEVELS), ("O1", "eager"), ("O2", "eager")])
+def test_training_in_one_graph_is_training(level, backend):
+    model, optimizer = made(level)
+    wanted = trained(model, optimizer, model)
+    amp.shutdown()
+    model, optimizer = made(level)
+    torch._dynamo.utils.counters.clear()
+    found = trained(model, optimizer, torch.compile(model, backend=backend, fullgraph=True))
+    assert found == wanted
+    assert dict(torch._dynamo.utils.counters["graph_break"]) == {}
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
+@pytest.mark.parametrize("level", LEVELS if SLOW else ["O1"])
+def test_code_of_inductor(level, tmp_path, monkeypatch):
+    """It fuses, and rounds less often: within some units of the type. What is not slow is one forward."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model, optimizer = made(level, Inner)
+    low = {"O0": torch.float32, "O4": torch.bfloat16, "O5": torch.bfloat16}.get(level, torch.float16)
+    with torch.set_grad_enabled(SLOW), torch._inductor.config.patch(cpp_cache_precompile_headers=False):
+        found, wanted = torch.compile(model, fullgraph=True)(X), model(X)
+        assert found.dtype == wanted.dtype
+        torch.testing.assert_close(found, wanted, rtol=8 * torch.finfo(low).eps, atol=0)
+    grads = []
+    for out in (found, wanted) if SLOW else ():
+        optimizer.zero_grad()
+        with amp.scale_loss(out.float().pow(2).mean() * 0.125, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        grads.append([param.grad.clone() for param in amp.master_params(optimizer)])
+    for ours, eager in zip(*grads) if SLOW else ():
+        torch.testing.assert_close(ours, eager, rtol=32 * torch.finfo(low).eps, atol=32 * torch.finfo(low).eps)
+
+
+class Inner(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sigmoid())
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def of_torch():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sigmoid())
+
+
+@pytest.mark.parametrize("module", [of_torch, Inner, lambda: torch.nn.Linear(4, 4)], ids=["Sequential", "nested", "Linear"])
+def test_modules_of_torchs_own(module):
+    """Whose forward torch.compile does not take for the first frame of a graph. Several models, each with graphs of its own."""
+    for level in ("O1", "O2"):
+        model, _ = made(level, module)
+        torch._dynamo.utils.counters.clear()
+        assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(X), model(X))
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+        amp.shutdown()
+    models = [made("O2", module)[0] for _ in range(9)]  # of one code torch keeps eight graphs
+    for model in models:
+        assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(X), model(X))
+
+
+@pytest.mark.parametrize("module", [of_torch, Inner])
+def test_each_model_has_its_level_also_in_a_graph(module):
+    """All of one class, whose code torch would look for graphs by."""
+    (first, _), (second, _), (plain, _) = made("O4", module), made("O1", module), made("O0", module)
+    compiled = {model: torch.compile(model, backend="aot_eager", fullgraph=True) for model in (first, second, plain)}
+    for model, dtype in ((first, torch.bfloat16), (second, torch.float16), (plain, torch.float32), (first, torch.bfloat16)):
+        assert compiled[model](X).dtype == dtype
+    with amp.disable_casts():
+        assert compiled[first](X).dtype == torch.float32
+    assert compiled[first](X).dtype == torch.bfloat16
+
+
+def test_a_failing_forward_leaves_no_scope():
+    class Fails(Net):
+        def forward(self, x):
+            return super().forward(x)["out"].reshape(5, 5, 5)
+
+    model, _ = made("O1", Fails)
+    other, _ = made("O4", of_torch)
+    for call in (model, torch.compile(model, backend="eager")):
+        with pytest.raises((RuntimeError, torch._dynamo.exc.TorchRuntimeError), match="shape"):
+            call(X)
+        assert torch.mm(X, X.T).dtype == torch.bfloat16 and other(X).dtype == torch.bfloat16
+
+
+def test_a_graph_around_a_model_breaks_there():
+    """What is around the forward is not traced: torch says so, or goes on in pieces."""
+    model, _ = made("O1", of_torch)
+
+    def loss(x):
+        return model(x * 2).float().sum()
+
+    assert torch.equal(torch.compile(loss, backend="eager")(X), loss(X))
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(loss, backend="eager", fullgraph=True)(X)
+
+
