@@ -110,8 +110,9 @@ static uint64_t load_word(uint8_t kind, const void *value) {
     return word;
 }
 
-/* With an image of the arguments in `argv`. Those that are a stub's caller's own go on as they came. */
-static void run_in_registers(const struct amp__call *call, amp_fn function, void *const *argv) {
+/* With an image of the arguments in `argv`. Those that are a stub's caller's own go on as they came. Not
+ * inlined: its arrays would cost every call a canary. */
+static __attribute__((noinline)) void run_in_registers(const struct amp__call *call, amp_fn function, void *const *argv) {
     const struct amp__places *places = &call->signature->places;
     struct amp__registers image;
     for (uint32_t i = 0; i < call->schema->n_args; i++) {

@@ -72,6 +72,7 @@ amp__stub_enter:
 	.type amp__registers_call, %function
 amp__registers_call:
 	.cfi_startproc
+	hint #34 /* a far call comes by way of the linker's own indirect branch */
 	stp x29, x30, [sp, #-32]!
 	.cfi_def_cfa_offset 32
 	.cfi_offset x29, -32
@@ -103,16 +104,6 @@ amp__registers_call:
 	.cfi_endproc
 	.size amp__registers_call, . - amp__registers_call
 
-#ifdef __ARM_FEATURE_BTI_DEFAULT /* the linker keeps the promise for a library whose parts all make it */
-	.section .note.gnu.property, "a", %note
-	.p2align 3
-	.word 4, 16, 5
-	.asciz "GNU"
-	.word 0xc0000000, 4, 1, 0
 #endif
 
-#endif
-
-#ifdef __ELF__
-	.section .note.GNU-stack, "", %progbits
-#endif
+#include "intercept/marks.h"

@@ -6,10 +6,6 @@
 
 #define RESULT (8 * (AMP__GENERAL + AMP__VECTOR))
 
-#ifdef __CET__
-#include <cet.h>
-#endif
-
 	.text
 /* 16 bytes each: landing pad 4, load 7, jump 5. */
 	.p2align 4
@@ -110,6 +106,4 @@ amp__registers_call:
 
 #endif
 
-#ifdef __ELF__
-	.section .note.GNU-stack, "", %progbits
-#endif
+#include "intercept/marks.h"
