@@ -878,7 +878,8 @@ enum {
     AMP_IN_TENSOR = 1u << 2,     /* methods of torch.Tensor, in place ones (name_) too */
     AMP_IN_VF = 1u << 3,         /* torch._VF, which recurrent modules call */
     AMP_IN_LINALG = 1u << 4,     /* torch.linalg, without linalg_ */
-    AMP_IN_NN = 1u << 5          /* torch._C._nn */
+    AMP_IN_NN = 1u << 5,         /* torch._C._nn */
+    AMP_IN_FFT = 1u << 6         /* torch.fft, without fft_ */
 };
 
 /* A name of a cast list. */

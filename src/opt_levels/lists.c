@@ -8,23 +8,31 @@ struct entry {
     uint8_t modules, fp16, bf16;
 };
 
-enum { F = AMP_IN_FUNCTIONAL, T = AMP_IN_TORCH, M = AMP_IN_TENSOR, V = AMP_IN_VF, L = AMP_IN_LINALG, N = AMP_IN_NN };
+enum {
+    F = AMP_IN_FUNCTIONAL, T = AMP_IN_TORCH, M = AMP_IN_TENSOR, V = AMP_IN_VF, L = AMP_IN_LINALG, N = AMP_IN_NN, X = AMP_IN_FFT
+};
 
 #define AMP_LIST_OP(name, modules, fp16, bf16) { #name, modules, AMP_##fp16, AMP_##bf16 },
 static const struct entry apex_list[] = {
 #include "opt_levels/lists/apex.inc"
+#include "opt_levels/lists/today.inc"
+#include "opt_levels/lists/wide.inc"
 };
 static const struct entry torch_list[] = {
 #include "opt_levels/lists/torch.inc"
+#include "opt_levels/lists/wide.inc"
 };
 #undef AMP_LIST_OP
 
 #define AMP_LIST_OP(name, modules, fp16, bf16) #name,
 static const char *const apex_names[] = {
 #include "opt_levels/lists/apex.inc"
+#include "opt_levels/lists/today.inc"
+#include "opt_levels/lists/wide.inc"
 };
 static const char *const torch_names[] = {
 #include "opt_levels/lists/torch.inc"
+#include "opt_levels/lists/wide.inc"
 };
 #undef AMP_LIST_OP
 

@@ -76,6 +76,20 @@ START_TEST(sub_and_true_divide_promote) {
 }
 END_TEST
 
+START_TEST(later_ops_have_classes) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, 0);
+    ck_assert_int_eq(target_of(rig.context, "einsum", AMP_FLOAT16, AMP_FLOAT32), AMP_FLOAT16);
+    ck_assert_int_eq(target_of(rig.context, "scaled_dot_product_attention", AMP_FLOAT16, AMP_FLOAT32), AMP_FLOAT16);
+    ck_assert_int_eq(target_of(rig.context, "vdot", AMP_FLOAT16, AMP_FLOAT32), AMP_FLOAT32);
+    ck_assert_int_eq(target_of(rig.context, "index_copy", AMP_FLOAT16, AMP_FLOAT32), AMP_FLOAT32);
+    const char *const wide[] = { "cdist", "quantile", "linalg_svd", "linalg_qr", "fft_fft" };
+    for (size_t i = 0; i < 5; i++)
+        ck_assert_int_eq(target_of(rig.context, wide[i], AMP_FLOAT16, AMP_FLOAT16), AMP_FLOAT32);
+    rig_end(&rig);
+}
+END_TEST
+
 START_TEST(batched_products_are_lower_everywhere) {
     struct rig rig;
     rig_start(&rig, AMP_O1, 0);
@@ -175,6 +189,7 @@ void add_casts(TCase *tcase) {
     tcase_add_test(tcase, banned_op_can_be_allowed);
     tcase_add_test(tcase, lists_go_by_bare_names);
     tcase_add_test(tcase, sub_and_true_divide_promote);
+    tcase_add_test(tcase, later_ops_have_classes);
     tcase_add_test(tcase, batched_products_are_lower_everywhere);
     tcase_add_test(tcase, promotion_knows_every_pair);
     tcase_add_test(tcase, lists_of_tensors_promote_every_pair);

@@ -17,6 +17,7 @@ class FileError(Error, OSError): ...
 IN_PLACE: int
 WIDENS: int
 WHOLE: int
+NEVER_NARROWS: int
 
 class PatchedFunction:
     __wrapped__: Any

@@ -7,11 +7,12 @@
 #include <string.h>
 
 #include "context.h"
+#include "tensor.h"
 
 enum { NOTHING = 5, STACK = 12 };
 
 static amp_py_policy *newest; /* the contexts that patch; the first is the one for threads without a scope */
-static PyObject *name_out, *name_tensors;
+static PyObject *name_out, *name_tensors, *name_dtype;
 
 /* ---- whose policy ---- */
 
@@ -117,6 +118,11 @@ static Py_ssize_t find_name(const struct arguments *arguments, PyObject *name)
     return -1;
 }
 
+static bool is_low(PyObject *dtype)
+{
+    return dtype == amp_py_torch_dtype(AMP_FLOAT16) || dtype == amp_py_torch_dtype(AMP_BFLOAT16);
+}
+
 /* What the call writes, and what is left to cast. False: it runs as it comes. */
 static bool split(struct amp_py_call *call, struct arguments *arguments)
 {
@@ -125,6 +131,12 @@ static bool split(struct amp_py_call *call, struct arguments *arguments)
         call->into = amp_py_tensor_type(arguments->values[arguments->written]);
         if (!amp_py_bit(call->into) || (call->op_class == AMP_FP32 && amp_py_bit(call->into) & AMP_PY_LOW)) {
             return false; /* several, integers, or a result that torch itself narrows */
+        }
+    }
+    if (call->function->flags & AMP_PY_NEVER_NARROWS && arguments->names) {
+        const Py_ssize_t dtype = find_name(arguments, name_dtype);
+        if (dtype >= 0 && is_low(arguments->values[dtype])) {
+            return false;
         }
     }
     if (call->function->flags & AMP_PY_IN_PLACE) {
@@ -358,7 +370,8 @@ int amp_py_add_patch(PyObject *module)
     }
     name_out = PyUnicode_InternFromString("out");
     name_tensors = PyUnicode_InternFromString("tensors");
-    if (name_out == NULL || name_tensors == NULL || PyModule_AddFunctions(module, functions) < 0) {
+    name_dtype = PyUnicode_InternFromString("dtype");
+    if (name_out == NULL || name_tensors == NULL || name_dtype == NULL || PyModule_AddFunctions(module, functions) < 0) {
         return -1;
     }
     return amp_py_add_patched(module);

@@ -17,7 +17,8 @@ typedef PyObject *(*amp_py_vectorcall)(PyObject *, PyObject *const *, size_t, Py
 enum {
     AMP_PY_IN_PLACE = 1, /* writes its first argument, which keeps its type */
     AMP_PY_WIDENS = 2,   /* only makes types wider: fp64 stays */
-    AMP_PY_WHOLE = 4     /* one op though written in Python: what it calls runs as it comes */
+    AMP_PY_WHOLE = 4,    /* one op though written in Python: what it calls runs as it comes */
+    AMP_PY_NEVER_NARROWS = 8 /* refuses a dtype= that is narrower than its argument */
 };
 
 typedef struct {

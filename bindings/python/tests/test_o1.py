@@ -381,3 +381,101 @@ def test_transformers_in_eval_mode(level, lists):
         torch.testing.assert_close(model(x).float(), expected, rtol=0.05, atol=0.05)
         amp.shutdown()
         torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize("lists", ("apex", "torch"))
+@pytest.mark.parametrize("level", ("O1", "O4"))
+def test_ops_that_are_younger_than_the_lists(level, lists):
+    """Types, bits and the types of gradients."""
+    low = torch.float16 if level == "O1" else torch.bfloat16
+    amp.initialize(torch.nn.Linear(2, 2), opt_level=level, lists=lists, verbosity=0)
+    torch.manual_seed(1)
+    a, b = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4).to(low).requires_grad_()
+
+    def check(call, dtype, inside):
+        got = call(a, b)
+        with amp.disable_casts():
+            expected = call(a.to(inside), b.to(inside))
+        assert got.dtype is dtype and torch.equal(got, expected)
+        assert [grad.dtype for grad in torch.autograd.grad(got.abs().sum(), (a, b))] == [SINGLE, low]
+
+    for lower in (
+        lambda x, y: torch.einsum("ij,kj->ik", x, y),
+        lambda x, y: torch.linalg.matmul(x, y),
+        lambda x, y: torch.linalg.multi_dot([x, y, x]),
+        lambda x, y: torch.linalg.vecdot(x, y),
+        lambda x, y: F.scaled_dot_product_attention(x[None], y[None], y[None]),
+    ):
+        check(lower, low, low)
+    for single in (
+        lambda x, y: torch.cdist(x, y),
+        lambda x, y: torch.linalg.solve(x, y),
+        lambda x, y: F.huber_loss(x, y),
+        lambda x, y: torch.linalg.svdvals(x) + torch.quantile(y, 0.5),
+    ):
+        check(single, SINGLE, SINGLE)
+    for promoted in (
+        lambda x, y: torch.vdot(x[0], y[0]),
+        lambda x, y: torch.tensordot(x, y, 1),
+        lambda x, y: x.index_copy(0, torch.tensor([1]), y[:1]),
+        lambda x, y: torch.scatter_add(x, 0, torch.zeros(1, 4, dtype=torch.int64), y[:1]),
+    ):
+        check(promoted, SINGLE, SINGLE)
+    with torch.no_grad():
+        assert torch.vdot(b[0], b[0]).dtype is low and torch.fft.rfft(b).dtype is torch.complex64
+        q, r = torch.linalg.qr(b)
+        assert q.dtype is r.dtype is SINGLE
+
+
+@pytest.mark.parametrize("level", ("O1", "O4"))
+def test_spectral_norm(level):
+    """It multiplies a vector in FP32 with a product in 16 bits, by torch.vdot."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(3, 2)))
+    model, optimizer = start(model, level)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with amp.scale_loss(model(X).float().sum(), optimizer) as loss:
+            loss.backward()
+        optimizer.step()
+    assert all(param.grad is not None and param.grad.dtype is SINGLE for param in model.parameters())
+
+
+@pytest.mark.parametrize("lists", ("apex", "torch"))
+def test_a_norm_that_names_its_type_is_of_that_type(lists):
+    """torch refuses to narrow there, and the argument has become FP32."""
+    amp.initialize(torch.nn.Linear(2, 2), opt_level="O1", lists=lists, verbosity=0)
+    half = torch.ones(2, 2, dtype=HALF)
+    for norm in (torch.norm, torch.Tensor.norm, torch.linalg.norm, torch.linalg.vector_norm, torch.linalg.matrix_norm):
+        assert norm(half).dtype is norm(half, dtype=None).dtype is norm(half, dtype=SINGLE).dtype is SINGLE
+        assert norm(half, dtype=HALF).dtype is HALF
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_with_torchs_lists(name):
+    layer, _ = start(RECURRENT[name](3, 4), lists="torch")
+    for dtype in (SINGLE, HALF):
+        assert layer(torch.ones(2, 1, 3, dtype=dtype))[0].dtype is HALF
+
+
+def test_banned_with_16_bits_alone():
+    """torch.autocast on CPUs runs it in FP32: so does lists="torch" at O4."""
+    half = torch.full((2,), 0.5, dtype=HALF)
+    start(torch.nn.Linear(2, 2))
+    with pytest.raises(NotImplementedError, match="binary_cross_entropy_with_logits"):
+        F.binary_cross_entropy(half, half)
+    amp.shutdown()
+    start(torch.nn.Linear(2, 2), "O4", lists="torch")
+    assert F.binary_cross_entropy(half, half).dtype is SINGLE
+
+
+def test_what_apex_never_listed_and_runs_in_16_bits_runs_in_16_bits():
+    half = torch.full((2, 2), 0.5, dtype=HALF)
+    start(torch.nn.Linear(2, 2))
+    for call in (torch.softmax, torch.log_softmax, torch.logsumexp):
+        assert call(half, 0).dtype is HALF
+    assert torch.log1p(half).dtype is F.max_pool2d(half[None], 1).dtype is F.pad(half, (1, 1)).dtype is HALF
+    amp.shutdown()
+    start(torch.nn.Linear(2, 2), lists="torch")
+    for call in (torch.softmax, torch.log_softmax, torch.logsumexp):
+        assert call(half, 0).dtype is SINGLE
+    assert torch.log1p(half).dtype is SINGLE

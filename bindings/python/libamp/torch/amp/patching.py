@@ -27,7 +27,7 @@ _BY_LIST = 0
 _TYPES = {1: "Float", 2: "Half", 3: "BFloat16", 4: "Double"}
 
 # Bits of amp_list_op.modules, and the place each stands for.
-_FUNCTIONAL, _TORCH, _TENSOR, _VF, _LINALG, _NN = 1, 2, 4, 8, 16, 32
+_FUNCTIONAL, _TORCH, _TENSOR, _VF, _LINALG, _NN, _FFT = 1, 2, 4, 8, 16, 32, 64
 _PLACES = {
     _FUNCTIONAL: "torch.nn.functional",
     _TORCH: "torch",
@@ -35,7 +35,9 @@ _PLACES = {
     _VF: "torch:_VF",
     _LINALG: "torch.linalg",
     _NN: "torch._C._nn",
+    _FFT: "torch.fft",
 }
+_PREFIXES = {_LINALG: "linalg_", _FFT: "fft_"}
 _ABSENT = object()
 
 
@@ -100,9 +102,9 @@ def patched(original: Any, place: str, name: str, op: str, op_class: int = _BY_L
 def _names(owner_bit: int, name: str) -> Iterator[tuple[str, int]]:
     """A listed name and its in-place twin, as this place spells them."""
     in_place = name.startswith("__i") and name.endswith("__")
-    if owner_bit == _LINALG:
-        name = name.removeprefix("linalg_")
-    yield name, _core.WIDENS if name == "cpu" else _core.IN_PLACE if in_place else 0
+    name = name.removeprefix(_PREFIXES.get(owner_bit, ""))
+    norm = _core.NEVER_NARROWS if name in ("norm", "vector_norm", "matrix_norm") else 0
+    yield name, _core.WIDENS if name == "cpu" else _core.IN_PLACE if in_place else norm
     if owner_bit in (_TENSOR, _TORCH) and not name.endswith("__"):
         yield name + "_", _core.IN_PLACE
 
