@@ -768,7 +768,10 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer,
 
 /* Flags of a bracket. */
 enum {
-    /* Leave the gradients scaled for a later bracket with the same loss_id to unscale (Apex: delay_unscale). */
+    /* Leave the gradients scaled for a later bracket with the same loss_id to unscale (Apex: delay_unscale). There they stay where
+     * they are: backward adds to them, and what you do to gradients inside that bracket, as reducing them over ranks, is done to
+     * the sum. It has the scale that they carry, should the scale of the loss have changed since; AMP_ERR_CONFLICT: those of its
+     * optimizers carry different ones. (Where the scaler lives on a device the scale is the present one.) */
     AMP_DELAY_UNSCALE = 1u << 0,
     /* Unscale, but leave it to the next bracket with the same loss_id and without this flag to update the scale and to
      * decide (Apex: delay_overflow_check): over the gradients of all these brackets, for all their optimizers, over all
@@ -793,7 +796,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin_many(amp_context *context
  * another rank had an error or cancelled, the action is AMP_SKIP and no scale moves. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_end(amp_scaled_loss *scaled);
 
-/* Close the bracket as if backward had not happened: new gradients are dropped, those set aside are put back. With the hook
+/* Close the bracket as if backward had not happened: new gradients are dropped, those set aside are put back, and gradients that
+ * brackets before it left scaled hold again what they held at its begin. With the hook
  * reduce, unless every rank cancels: no rank steps, this one neither. At a static scale of 1 without masters begin
  * sets nothing aside, and gradients stay as backward left them. */
 AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);

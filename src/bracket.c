@@ -32,8 +32,21 @@ static amp_status check_optimizer(const amp_context *context, const struct amp__
     return AMP_OK;
 }
 
+/* Gradients that carry a scale keep it, so that backward adds like to like: this bracket's scale is theirs. (But that of a
+ * device's scaler is what it is there.) */
+static amp_status carry(struct amp__bracket *bracket, float scale, const char *whose) {
+    if (bracket->there) return AMP_OK;
+    AMP_RETURN_IF(bracket->carried != 0.0f && bracket->carried != scale, AMP_ERR_CONFLICT,
+                  "amp_scale_loss_begin: the gradients of %s still carry a scale of %g (AMP_DELAY_UNSCALE), others of this bracket one "
+                  "of %g: the scale of loss_id %u changed in between. Unscale them in a bracket each", whose, (double)scale,
+                  (double)bracket->carried, (unsigned)bracket->loss_id);
+    bracket->carried = scale;
+    return AMP_OK;
+}
+
 /* What it shares with optimizers of other brackets: a gradient carries the scale of one loss. */
-static amp_status check_shared(const struct amp__optimizer *optimizer, uint32_t loss_id) {
+static amp_status check_shared(struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
+    const uint32_t loss_id = bracket->loss_id;
     for (size_t i = 0; i < optimizer->n_params && optimizer->context->n_optimizers > 1; i++) {
         const struct amp__param *param = optimizer->params[i];
         if (!param->in_bracket) continue;
@@ -44,14 +57,16 @@ static amp_status check_shared(const struct amp__optimizer *optimizer, uint32_t 
                       "amp_scale_loss_begin: the gradient of %s, which another optimizer shares, still carries the scale of "
                       "loss_id %u (AMP_DELAY_UNSCALE); loss_id %u would unscale it wrongly", param->name,
                       (unsigned)param->scaled_by, (unsigned)loss_id);
+        AMP_TRY(carry(bracket, param->carries, param->name));
     }
     return AMP_OK;
 }
 
-static amp_status find_optimizer(const struct amp__bracket *bracket, amp_optimizer *const *users, size_t i) {
+static amp_status find_optimizer(struct amp__bracket *bracket, amp_optimizer *const *users, size_t i) {
     AMP_TRY(amp__optimizer_find(users[i], &bracket->optimizers[i]));
     AMP_TRY(check_optimizer(bracket->context, bracket->optimizers[i], bracket->loss_id));
-    AMP_TRY(check_shared(bracket->optimizers[i], bracket->loss_id));
+    AMP_TRY(check_shared(bracket, bracket->optimizers[i]));
+    if (bracket->optimizers[i]->delayed) AMP_TRY(carry(bracket, bracket->optimizers[i]->delayed_scale, "an optimizer"));
     for (size_t j = 0; j < i; j++)
         AMP_RETURN_IF(bracket->optimizers[j] == bracket->optimizers[i], AMP_ERR_INVALID_ARGUMENT,
                       "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);
@@ -66,6 +81,7 @@ amp_status amp__bracket_optimizers(struct amp__bracket *bracket, amp_optimizer *
         bracket->optimizers = grown;
         bracket->optimizers_capacity = n;
     }
+    bracket->carried = 0.0f;
     for (size_t i = 0; i < n; i++) AMP_TRY(find_optimizer(bracket, users, i));
     bracket->n_optimizers = n;
     return AMP_OK;

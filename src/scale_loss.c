@@ -113,6 +113,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
     amp_status status = amp__there_begin(bracket, loss != NULL);
+    if (bracket->carried != 0.0f) bracket->scale = bracket->carried;
     if (status == AMP_OK) status = scale_the_loss(bracket, loss, &filled->loss, &filled->seed_factor);
     if (status == AMP_OK) status = begin_gradients(bracket);
     if (status != AMP_OK) {
@@ -302,11 +303,10 @@ static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, stru
 static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
-        amp_status status = amp__grads_delay(optimizer->params, optimizer->n_params, bracket->loss_id);
-        if (status == AMP_OK) status = amp__places_flush(bracket->context);
-        if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
+        amp__grads_delay(optimizer->params, optimizer->n_params, bracket->loss_id, bracket->scale);
         optimizer->delayed = true;
         optimizer->delayed_loss = bracket->loss_id;
+        optimizer->delayed_scale = bracket->scale;
     }
     scaled->action = AMP_STEP;
     close_bracket(bracket, scaled);

@@ -157,8 +157,8 @@ static void describe(const struct amp__place *place, enum amp__work work, struct
         [AMP__WORK_UNSCALE] = AMP__LIST_SCALE,          [AMP__WORK_FOLLOW] = AMP__LIST_CAST,
         [AMP__WORK_RECONCILE_GRAD] = AMP__LIST_RECONCILE, [AMP__WORK_RECONCILE] = AMP__LIST_RECONCILE,
         [AMP__WORK_SAVE] = AMP__LIST_CAST,              [AMP__WORK_ASIDE] = AMP__LIST_CAST,
-        [AMP__WORK_MERGE] = AMP__LIST_AXPBY,            [AMP__WORK_TAKE_BACK] = AMP__LIST_CAST,
-        [AMP__WORK_ZERO] = AMP__LIST_ZERO,              [AMP__WORK_CHECK] = AMP__LIST_CHECK,
+        [AMP__WORK_TAKE_BACK] = AMP__LIST_CAST,         [AMP__WORK_ZERO] = AMP__LIST_ZERO,
+        [AMP__WORK_CHECK] = AMP__LIST_CHECK,
         [AMP__WORK_SCALE] = AMP__LIST_SCALE,            [AMP__WORK_ADD] = AMP__LIST_ADD,
         [AMP__WORK_MULTIPLY] = AMP__LIST_SCALE,         [AMP__WORK_CLAMP] = AMP__LIST_CLAMP,
         [AMP__WORK_RESTORE] = AMP__LIST_CAST,           [AMP__WORK_SHOW] = AMP__LIST_CAST,
@@ -175,7 +175,6 @@ static void describe(const struct amp__place *place, enum amp__work work, struct
                        : work == AMP__WORK_MULTIPLY || work == AMP__WORK_CLAMP ? place->args.factor : one;
     call->factors[1] = one;
     call->low = place->args.low;
-    if (work == AMP__WORK_MERGE) call->spans[1] = queue->dst, call->spans[2] = queue->src;
     if (work == AMP__WORK_RESTORE) call->only_if = place->args.restore_if;
     if (!is_looked_at(work)) return;
     call->found_inf = place->args.found;

@@ -19,7 +19,6 @@ enum amp__work {
     AMP__WORK_ROUND_FIRST,  /* dst = src rounded through args.low; emulated: what was reconciled */
     AMP__WORK_SAVE,         /* dst = src */
     AMP__WORK_ASIDE,        /* dst = src */
-    AMP__WORK_MERGE,        /* dst = dst + src */
     AMP__WORK_TAKE_BACK,    /* dst = src */
     AMP__WORK_ZERO,         /* dst = 0 */
     AMP__WORK_CHECK,        /* dst * args.inverse is looked at */

@@ -27,7 +27,7 @@ static amp_status look(const struct amp__param *param, void *grad, struct amp__e
 /* Nothing of the parameter's size is kept: no type to go back to, no master, no moments, no copy of a gradient. */
 static bool follows_its_size(const struct amp__param *param) {
     return !param->re_typed && !param->fp32.data && !param->emulated && !param->defers && param->host->set_grad &&
-           !param->stash.present && !param->delayed.present;
+           !param->stash.present && !param->delayed.beside;
 }
 
 /* The host may have cut or joined such a parameter since (sharding): its size is what it has now. */
@@ -192,17 +192,9 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
     return AMP_OK;
 }
 
-static amp_status take_back(struct amp__param *param, const struct amp__aside *aside) {
-    void *grad;
+/* The copy into the host's elements. */
+static amp_status write_copy(struct amp__param *param, void *grad, const struct amp__aside *aside) {
     amp_span shown;
-    if (aside->stayed) return AMP_OK;
-    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (param->host->set_grad) {
-        if (grad || aside->handle) AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, aside->handle));
-        amp__host_release(param->host, grad);
-        return AMP_OK;
-    }
-    if (!grad) return AMP_OK;
     AMP_TRY(amp__grad_elements(param, grad, &shown));
     const amp_span copy = { aside->copy.data, shown.size, shown.dtype, 0 };
     if (!copy.data || aside->copy.dtype != shown.dtype) AMP_TRY(amp__param_zero(param, &shown));
@@ -213,6 +205,16 @@ static amp_status take_back(struct amp__param *param, const struct amp__aside *a
     return AMP_OK;
 }
 
+static amp_status take_back(struct amp__param *param, const struct amp__aside *aside) {
+    void *grad;
+    if (aside->stayed) return AMP_OK;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!param->host->set_grad || aside->beside) return grad ? write_copy(param, grad, aside) : AMP_OK;
+    if (grad || aside->handle) AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, aside->handle));
+    amp__host_release(param->host, grad);
+    return AMP_OK;
+}
+
 /* A hook that fails is asked once more: there is no other place for what was set aside. */
 amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside) {
     amp_status status = take_back(param, aside);
@@ -220,6 +222,11 @@ amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *asi
     if (status == AMP_OK) aside->handle = NULL; /* the host's again */
     amp__aside_drop(param, aside);
     return status;
+}
+
+amp_status amp__aside_copy(struct amp__param *param, const amp_span *shown, bool zero, struct amp__aside *aside) {
+    aside->beside = true;
+    return zero ? AMP_OK : amp__span_copy(param, AMP__WORK_ASIDE, shown, &aside->copy);
 }
 
 void amp__aside_drop(struct amp__param *param, struct amp__aside *aside) {

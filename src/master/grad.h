@@ -33,6 +33,8 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
                           struct amp__aside *aside);
 /* What is there now is dropped for what was set aside. */
 amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside);
+/* A copy beside a gradient that stays: to be taken back into its elements. zero: it is one, and needs none. */
+amp_status amp__aside_copy(struct amp__param *param, const amp_span *shown, bool zero, struct amp__aside *aside);
 void amp__aside_drop(struct amp__param *param, struct amp__aside *aside);
 amp_status amp__aside_elements(const struct amp__param *param, struct amp__aside *aside, amp_span *span);
 
@@ -41,7 +43,5 @@ static inline amp_status amp__grad_of(const struct amp__param *param, const stru
     const amp_status status = amp__hooks_grad(hooks, param->host, param->tensor, grad);
     return __builtin_expect(status == AMP_OK, 1) ? AMP_OK : amp__hook_failed(status, "grad", param->name);
 }
-/* One gradient of amp__grads_delay. */
-amp_status amp__grad_delay(struct amp__param *param);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients through a bracket. begin sets aside what is there, so that backward starts from nothing; end (unscale.c)
- * unscales the new gradients, adds what was set aside, and checks. Outside a bracket no gradient carries the scale: a 16-bit
+ * unscales the new gradients, adds what was set aside, and checks. What brackets left that delayed is scaled already: it stays,
+ * for backward to add to, and for the host to reduce over its ranks. Outside a bracket no gradient carries the scale: a 16-bit
  * parameter's gradient is exact in its FP32 master gradient, and the host's handle shows it rounded.
  * Source of the semantics: apex/amp/_process_optimizer.py, without its losses (docs/apex-differences.md).
  */
@@ -50,7 +51,7 @@ static amp_status begin_one(struct amp__param *param, const struct amp__hooks *h
     AMP_TRY(amp__grad_elements(param, grad, &shown));
     /* whether it is zero is not asked of a device: that would be to wait for it */
     const bool zero = !param->on_device && (param->defers || !param->host->set_grad) && amp__span_is_zero(&shown);
-    if (param->in_bracket) return amp__aside_put(param, grad, &shown, zero, &param->delayed);
+    if (param->in_bracket) return amp__aside_copy(param, &shown, zero, &param->delayed);
     const bool cleared = param->defers && !param->grad_handle && zero; /* no need of a master gradient */
     if (amp__has_master_grad(param) && !cleared) AMP_TRY(follow(param, grad, &shown, zero));
     if (cleared) param->first_saved |= !param->host->set_grad;
@@ -90,7 +91,9 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
         const bool inner = param->delaying;
         if (param->pending.handle != param->pending.given) param->pending.handle = NULL; /* of this bracket */
         if (!inner && param->scaled && !all) continue; /* cancelled already, for another optimizer */
-        amp_status one = inner ? amp__aside_take_back(param, &param->delayed) : AMP_OK;
+        amp_status one = AMP_OK;
+        if (inner && !all) one = amp__aside_take_back(param, &param->delayed);
+        else amp__aside_drop(param, &param->delayed);
         param->delaying = false;
         if (!inner || all) {
             const amp_status outer = amp__aside_take_back(param, &param->stash);
@@ -104,40 +107,16 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
 
 /* ---- delay ---- */
 
-/* new += delayed, in the gradient's own type, as backward itself would have accumulated. */
-static amp_status merge_delayed(struct amp__param *param) {
-    struct amp__aside *delayed = &param->delayed;
-    void *grad;
-    amp_span fresh, old;
-    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (!grad) return amp__aside_take_back(param, delayed);
-    AMP_TRY(amp__grad_elements(param, grad, &fresh));
-    AMP_TRY(amp__aside_elements(param, delayed, &old));
-    if (param->on_device) {
-        AMP_TRY(amp__param_add(param, AMP__WORK_MERGE, &fresh, &old));
-        AMP_TRY(amp__place_flush(param->place)); /* before the other one goes */
-    } else {
-        AMP_TRY(amp_axpby_list(&fresh, 1.0f, &fresh, 1.0f, &old, 1, NULL));
-    }
-    AMP_TRY(amp__grad_store(param, grad, &fresh));
-    amp__aside_drop(param, delayed);
-    return AMP_OK;
-}
-
-amp_status amp__grad_delay(struct amp__param *param) {
-    if (param->delaying && param->delayed.present) AMP_TRY(merge_delayed(param));
-    param->delaying = false;
-    param->scaled = true;
-    return AMP_OK;
-}
-
-amp_status amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id) {
+void amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id, float scale) {
     for (size_t i = 0; i < n; i++) {
-        if (!params[i]->in_bracket) continue;
-        AMP_TRY(amp__grad_delay(params[i]));
-        params[i]->scaled_by = loss_id;
+        struct amp__param *param = params[i];
+        if (!param->in_bracket) continue;
+        amp__aside_drop(param, &param->delayed);
+        param->delaying = false;
+        param->scaled = true;
+        param->scaled_by = loss_id;
+        param->carries = scale;
     }
-    return AMP_OK;
 }
 
 /* ---- between brackets ---- */

@@ -15,6 +15,7 @@ struct amp__aside {
     bool present;
     void *handle; /* ours while it is here */
     amp_storage copy; /* also of a handle's elements that are no compact block */
+    bool beside; /* the gradient stayed with the host: `copy` is what it was, empty: zeros */
     bool stayed; /* the work that was to copy and clear it was dropped: it is where it was */
 };
 
@@ -34,7 +35,7 @@ struct amp__param {
     /* while a bracket is open, and between brackets that delay */
     bool in_bracket;
     bool scaled;    /* brackets that delayed have ended: the gradient still carries the scale, */
-    bool delaying;  /* and another bracket is open on top of them */
+    bool delaying;  /* and another bracket is open, whose backward adds to it */
     bool planned;   /* while an end computes: backward made a gradient */
     bool stashed;   /* there is something in `stash`, or in a master gradient that may be too small to show */
     bool grad_zero; /* `grad` stands for zeros that are not written there yet */
@@ -58,9 +59,10 @@ struct amp__param {
     struct amp__aside stash; /* what was there at begin */
     amp_storage grad;      /* FP32 master gradient, allocated at the first bracket */
     uint64_t grad_version; /* of grad_handle when both last agreed */
-    struct amp__aside delayed; /* the scaled gradient of earlier brackets that delayed, while another is open */
+    struct amp__aside delayed; /* while another is open: a copy of what those that delayed left, for a cancel */
     bool overflowed;           /* in an end that is tainted: the optimizers of its bracket that list this skip in any case */
-    uint32_t scaled_by;        /* whose loss's scale it carries: loss_id, with `scaled` */
+    uint32_t scaled_by;        /* whose loss's scale it carries: loss_id, with `scaled`, */
+    float carries;             /* and which one */
     amp_storage first;         /* with first_copied; FP32 where there is a master */
 
     amp_storage fp32;   /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
@@ -230,11 +232,11 @@ void amp__plan_free(struct amp__plan *plan);
 /* Fetches into the cache what a look at params[i + a few] will need, if it is where the last plan found it. */
 void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t i, bool data);
 
-/* Sets existing gradients aside. Where a bracket that delayed left scaled ones, those are set aside beside what it set
- * aside. On an error everything is as it was. */
+/* Sets existing gradients aside. Where a bracket that delayed left scaled ones, those stay: the host may reduce them, and its
+ * backward adds to them. On an error everything is as it was. */
 amp_status amp__grads_begin(struct amp__param *const *params, size_t n, const struct amp__plan *last);
-/* The end of a bracket that delays: the scaled gradients of those before it are added to the new ones. */
-amp_status amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id);
+/* The end of a bracket that delays: gradients stay as backward left them, with this loss's scale. */
+void amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id, float scale);
 /* unscale.c: new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */
 amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, bool tainted,
                           struct amp__plan *plan, struct amp__grads_result *result);

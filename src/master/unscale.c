@@ -138,7 +138,6 @@ static amp_status plan_all(struct amp__plan *plan, struct amp__param *const *par
         struct amp__param *param = params[i];
         amp__plan_prefetch(plan, params, n, i, false);
         if (!param->in_bracket || param->planned) continue;
-        AMP_TRY(amp__grad_delay(param));
         AMP_TRY(plan_one(plan, &hooks, param));
         *left_out += !param->planned;
     }
@@ -233,7 +232,8 @@ static amp_status remember(const struct amp__plan *plan, float inverse) {
 /* The bracket is over for one parameter, and what was set aside is merged. */
 static void settle(struct amp__param *param) {
     if (param->stashed && param->stash.present) amp__aside_drop(param, &param->stash);
-    param->stashed = false;
+    if (param->delaying) amp__aside_drop(param, &param->delayed);
+    param->stashed = param->delaying = false;
     param->in_bracket = param->scaled = false;
 }
 

@@ -112,6 +112,7 @@ struct amp__optimizer {
     bool in_bracket;
     bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
     uint32_t delayed_loss;
+    float delayed_scale; /* which that was */
     uint32_t unchecked;    /* losses that found nothing yet, or something, and have not decided (delayed check) */
     bool skip;             /* decided by the brackets since the last step */
     bool failed;           /* a delayed bracket ended with an error that the other ranks have not heard of */
@@ -138,6 +139,7 @@ struct amp__bracket {
     size_t n_optimizers, optimizers_capacity;
     struct amp__scaler scaler;
     float scale;     /* of this bracket, while open */
+    float carried;   /* the scale of gradients that delayed, which is this bracket's then; 0: none */
     float found_inf; /* of the last one closed */
     void *temporary[2]; /* scaled loss and its FP32 cast, ours until the end */
     const amp_host *host;

@@ -141,6 +141,23 @@ START_TEST(delayed_unscale_stays_with_its_loss) {
 }
 END_TEST
 
+/* A bracket without optimizers completes the window meanwhile. */
+START_TEST(delayed_unscale_keeps_its_scale) {
+    struct rig rig;
+    amp_scaled_loss scaled;
+    amp_config config = config_of(AMP_O1);
+    config.window = 1;
+    rig_start_config(&rig, &config, 0);
+    ck_ok(rig_bracket(&rig, 1.0, AMP_DELAY_UNSCALE, &scaled));
+    scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
+    ck_ok(amp_scale_loss_begin_many(rig.context, NULL, 0, 0, 0, NULL, &scaled));
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_ok(rig_bracket(&rig, 2.0, 0, &scaled));
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 3.0); /* Apex: 1 / 2 + 2 */
+    rig_end(&rig);
+}
+END_TEST
+
 START_TEST(step_on_scaled_gradients_is_refused) {
     struct rig rig;
     amp_scaled_loss scaled;
@@ -164,5 +181,6 @@ void add_gradients(TCase *tcase) {
     tcase_add_test(tcase, static_one_with_masters_accumulates);
     tcase_add_test(tcase, delayed_unscale_adds_older_gradients);
     tcase_add_test(tcase, delayed_unscale_stays_with_its_loss);
+    tcase_add_test(tcase, delayed_unscale_keeps_its_scale);
     tcase_add_test(tcase, step_on_scaled_gradients_is_refused);
 }

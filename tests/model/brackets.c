@@ -32,8 +32,9 @@ static void set_grad_aside(const struct model *model, struct param_model *p) {
     const bool inner = p->in_bracket;
     if (!p->grad.handle) {
         if (!inner) p->exact_of = 0;
-    } else if (inner) {
-        put_aside(model, p, &p->delayed, &p->delayed_is);
+    } else if (inner) { /* it stays, and backward adds to it */
+        p->delayed = p->grad;
+        p->delayed_is = true;
     } else {
         if (p->mastered) model_follow_grad(model, p, !model->versions);
         if (model->fixed && !p->first_saved) memcpy(p->first, p->mastered ? p->exact : p->grad.v, sizeof p->first);
@@ -45,11 +46,21 @@ static void set_grad_aside(const struct model *model, struct param_model *p) {
     p->in_bracket = true;
 }
 
+/* Its elements are what they were when the bracket that is cancelled began. What the host has dropped meanwhile is gone. */
+static void restore_delayed(const struct model *model, struct param_model *p) {
+    if (!p->delayed_is || model->fixed) {
+        take_back(model, p, &p->delayed, &p->delayed_is);
+        return;
+    }
+    memcpy(p->grad.v, p->delayed.v, sizeof p->grad.v);
+    p->exact_version = p->grad.version;
+}
+
 void model_cancel_grad(const struct model *model, struct param_model *p, bool all) {
     const bool inner = p->delaying;
     if (!p->in_bracket || (!inner && p->scaled && !all)) return;
-    if (inner) take_back(model, p, &p->delayed, &p->delayed_is);
-    p->delaying = false;
+    if (inner && !all) restore_delayed(model, p);
+    p->delayed_is = p->delaying = false;
     if (inner && !all) return;
     take_back(model, p, &p->stash, &p->stash_is);
     p->in_bracket = p->scaled = false;
@@ -59,12 +70,15 @@ void model_cancel_grad(const struct model *model, struct param_model *p, bool al
 
 amp_status model_begin(struct model *model, unsigned optimizers, uint32_t number, uint32_t flags) {
     struct loss_model *loss = &model->losses[number];
+    float carried = 0.0f; /* by gradients whose brackets delayed: such a bracket has their scale */
     if (number >= model->config.num_losses) return AMP_ERR_INVALID_ARGUMENT;
     if (loss->open) return AMP_ERR_WRONG_STATE;
     EACH_OPTIMIZER(optimizers, k) {
         const struct optimizer_model *optimizer = &model->optimizers[k];
         if (optimizer->in_bracket) return AMP_ERR_WRONG_STATE;
         if (optimizer->delayed && optimizer->delayed_loss != number) return AMP_ERR_CONFLICT;
+        if (optimizer->delayed && carried != 0.0f && optimizer->delayed_scale != carried) return AMP_ERR_CONFLICT;
+        if (optimizer->delayed) carried = optimizer->delayed_scale;
     }
     EACH_OPTIMIZER(optimizers, k) {
         model->optimizers[k].in_bracket = true;
@@ -74,17 +88,13 @@ amp_status model_begin(struct model *model, unsigned optimizers, uint32_t number
     loss->delay = flags & AMP_DELAY_UNSCALE;
     loss->delay_check = flags & AMP_DELAY_OVERFLOW_CHECK;
     loss->optimizers = optimizers;
-    loss->bracket_scale = loss->scale;
+    loss->bracket_scale = carried != 0.0f ? carried : loss->scale;
     return AMP_OK;
 }
 
-static void merge_delayed(const struct model *model, struct param_model *p) {
-    if (!p->in_bracket) return;
-    if (p->delayed_is && !p->grad.handle) take_back(model, p, &p->delayed, &p->delayed_is);
-    for (int i = 0; i < p->n && p->delayed_is; i++)
-        p->grad.v[i] = model_round(p->grad.type, model_sum(p->grad.type, p->grad.v[i], p->delayed.v[i]));
+static void keep_scaled(struct param_model *p) {
     p->delayed_is = p->delaying = false;
-    p->scaled = true;
+    p->scaled = p->in_bracket;
 }
 
 /* new / scale + what was set aside: into the master gradient, or in place. True: a result is not finite. tainted: an earlier
@@ -115,7 +125,7 @@ static const char *unscale_all(struct model *model, const struct loss_model *los
     const char *first = NULL;
     bool has_new[PARAMS] = { false };
     EACH_OPTIMIZER(loss->optimizers, k) EACH_PARAM(model, k, p) {
-        merge_delayed(model, p);
+        p->delayed_is = p->delaying = false;
         has_new[p - model->params] = p->in_bracket && p->grad.handle;
         if (has_new[p - model->params] && unscale(p, loss->bracket_scale, model->optimizers[k].skip) && !first) first = p->name;
     }
@@ -195,9 +205,10 @@ amp_status model_end(struct model *model, uint32_t number, amp_action *action) {
     *action = AMP_STEP;
     if (model->kept != AMP_OK) return fail_end(model, loss, action);
     EACH_OPTIMIZER(loss->optimizers, k) {
-        if (loss->delay) EACH_PARAM(model, k, p) merge_delayed(model, p);
+        if (loss->delay) EACH_PARAM(model, k, p) keep_scaled(p);
         model->optimizers[k].delayed = loss->delay;
         model->optimizers[k].delayed_loss = number;
+        model->optimizers[k].delayed_scale = loss->bracket_scale;
     }
     const char *found = loss->delay || model->trivial ? NULL : unscale_all(model, loss);
     if (!first) first = found;

@@ -42,6 +42,7 @@ struct param_model {
 struct optimizer_model {
     bool in_bracket, delayed, skip, has_late;
     uint32_t delayed_loss;
+    float delayed_scale;
 };
 
 struct loss_model {

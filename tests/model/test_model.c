@@ -38,8 +38,8 @@ static bool do_begin(struct program *program, const struct call *call) {
     const amp_status status = amp_scale_loss_begin_many(program->context, optimizers, n, loss, flags, NULL,
                                                         scaled);
     if (!program_same_status(program, status, expected)) return false;
-    if (status == AMP_OK && (*scaled->scale != program->m.losses[loss].scale || scaled->seed_factor != *scaled->scale))
-        return program_fails(program, "the bracket's scale is %a, not %a", (double)*scaled->scale, (double)program->m.losses[loss].scale);
+    if (status == AMP_OK && (*scaled->scale != program->m.losses[loss].bracket_scale || scaled->seed_factor != *scaled->scale))
+        return program_fails(program, "the bracket's scale is %a, not %a", (double)*scaled->scale, (double)program->m.losses[loss].bracket_scale);
     return true;
 }
 

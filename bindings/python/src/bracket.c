@@ -196,6 +196,21 @@ static amp_py_Context *open_context(Bracket *bracket)
     return bracket->context;
 }
 
+static void set_delayed(struct amp_py_optimizer *optimizer, bool delayed)
+{
+    optimizer->delayed = delayed;
+    for (size_t i = 0; i < optimizer->n; i++) {
+        optimizer->params[i]->scaled = delayed;
+    }
+}
+
+/* A cancel takes back its own bracket alone, unless other ranks wanted to step: then what was delayed is gone too. */
+static bool still_delayed(struct amp_py_optimizer *optimizer)
+{
+    size_t n;
+    return optimizer->delayed && amp_master_params(&optimizer->amp, NULL, 0, &n) != AMP_OK;
+}
+
 static PyObject *finish(Bracket *bracket, bool cancel)
 {
     amp_py_Context *context = open_context(bracket);
@@ -211,7 +226,9 @@ static PyObject *finish(Bracket *bracket, bool cancel)
     const bool unscaled = !cancel && !delays && (status == AMP_OK || status == AMP_ERR_TOO_MANY_SKIPS);
     int bad = delays || unscaled ? 0 : strip_bare(bracket);
     for (size_t i = 0; i < bracket->n; i++) {
-        bracket->optimizers[i]->delayed = delays;
+        if (!cancel) {
+            set_delayed(bracket->optimizers[i], delays);
+        }
         bad |= unscaled && !bad ? amp_py_show_gradients(context, bracket->optimizers[i]) : 0;
     }
     bracket->context = NULL;
@@ -220,6 +237,9 @@ static PyObject *finish(Bracket *bracket, bool cancel)
         result = PyLong_FromLong(bracket->scaled.action);
     } else if (!bad) {
         amp_py_context_raise(context, status);
+    }
+    for (size_t i = 0; i < bracket->n && cancel; i++) { /* last, for libamp's words are of its last call */
+        set_delayed(bracket->optimizers[i], still_delayed(bracket->optimizers[i]));
     }
     Py_DECREF(context);
     return result;

@@ -18,6 +18,7 @@ struct amp_py_order {
 struct amp_py_param {
     PyObject *tensor;
     PyObject *master;   /* the torch.nn.Parameter that the optimizer has in its place; NULL: none */
+    bool scaled;        /* a bracket has left its gradient scaled, where backward puts it */
     PyObject *gradient; /* over the block of the master's gradient; NULL: not made yet */
     PyObject *held;     /* what the hook grad told of last, so that it lives until it is looked at */
     const void *aside;  /* the gradient that libamp has taken out last; to compare with alone */

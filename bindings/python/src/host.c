@@ -166,10 +166,10 @@ static void hook_release(void *self, void *tensor)
 
 /* ---- gradients ---- */
 
-/* Where a parameter's gradient is: at its master, but for what backward has just made. */
+/* Where a parameter's gradient is: at its master, but for what backward has just made, or brackets that delayed have left. */
 static PyObject *gradient_holder(const amp_py_Context *context, const struct amp_py_param *param, void *tensor)
 {
-    return param && param->master && !context->ending ? param->master : tensor;
+    return param && param->master && !context->ending && !param->scaled ? param->master : tensor;
 }
 
 static amp_status hook_grad(void *self, void *tensor, void **grad)
