@@ -58,11 +58,12 @@ static amp_status need_unchecked(struct amp__bracket *bracket) {
 
 static amp_status begin_gradients(const struct amp__bracket *bracket) {
     if (amp__scaling_is_trivial(&bracket->context->properties)) return AMP_OK;
+    const float scale = bracket->blind ? 0.0f : bracket->scale; /* blind: the device alone knows it */
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = bracket->optimizers[i];
         /* a step that left out slots (frozen layers) is over now: no later skip goes back beyond it */
         if (optimizer->steps_called) amp__grads_stepped(optimizer->params, optimizer->n_params, false);
-        const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params, &bracket->context->plan);
+        const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params, scale, &bracket->context->plan);
         if (status == AMP_OK) continue;
         amp__places_drop(bracket->context);
         while (i--)

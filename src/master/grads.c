@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients through a bracket. begin sets aside what is there, so that backward starts from nothing; end (unscale.c)
- * unscales the new gradients, adds what was set aside, and checks. What brackets left that delayed is scaled already: it stays,
+ * unscales the new gradients, adds what was set aside, and checks. A fixed FP32 buffer is scaled instead, and unscaled with what
+ * backward made of it. What brackets left that delayed is scaled already: it stays,
  * for backward to add to, and for the host to reduce over its ranks. Outside a bracket no gradient carries the scale: a 16-bit
  * parameter's gradient is exact in its FP32 master gradient, and the host's handle shows it rounded.
  * Source of the semantics: apex/amp/_process_optimizer.py, without its losses (docs/apex-differences.md).
@@ -37,7 +38,7 @@ static amp_status follow(struct amp__param *param, void *grad, const amp_span *s
     return AMP_OK;
 }
 
-static amp_status begin_one(struct amp__param *param, const struct amp__hooks *hooks) {
+static amp_status begin_one(struct amp__param *param, const struct amp__hooks *hooks, float scale) {
     void *grad;
     amp_span shown;
     AMP_TRY(amp__master_settle(param));
@@ -58,18 +59,18 @@ static amp_status begin_one(struct amp__param *param, const struct amp__hooks *h
     else AMP_TRY(save_first(param, &shown, zero));
     param->stashed = amp__has_master_grad(param);
     if (zero && !param->host->set_grad) return AMP_OK;
-    AMP_TRY(amp__aside_put(param, grad, &shown, zero, &param->stash));
+    AMP_TRY(amp__aside_put(param, grad, &shown, zero, scale, &param->stash));
     param->stashed |= param->stash.present;
     return AMP_OK;
 }
 
-amp_status amp__grads_begin(struct amp__param *const *params, size_t n, const struct amp__plan *last) {
+amp_status amp__grads_begin(struct amp__param *const *params, size_t n, float scale, const struct amp__plan *last) {
     AMP_CLEANUP(amp__hooks_leave) const struct amp__hooks hooks = amp__hooks_enter();
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
         amp__plan_prefetch(last, params, n, i, true);
         if (amp__in_open_bracket(param)) continue; /* of another optimizer in this bracket */
-        const amp_status status = begin_one(param, &hooks);
+        const amp_status status = begin_one(param, &hooks, scale);
         if (status == AMP_OK) {
             param->delaying = param->in_bracket;
             param->in_bracket = true;

@@ -15,7 +15,7 @@ struct amp__aside {
     bool present;
     void *handle; /* ours while it is here */
     amp_storage copy; /* also of a handle's elements that are no compact block */
-    bool beside; /* the gradient stayed with the host: `copy` is what it was, empty: zeros */
+    bool beside; /* the gradient stayed with the host, scaled: `copy` is to go back to (empty: zeros), and not to be added */
     bool stayed; /* the work that was to copy and clear it was dropped: it is where it was */
 };
 
@@ -232,9 +232,10 @@ void amp__plan_free(struct amp__plan *plan);
 /* Fetches into the cache what a look at params[i + a few] will need, if it is where the last plan found it. */
 void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t i, bool data);
 
-/* Sets existing gradients aside. Where a bracket that delayed left scaled ones, those stay: the host may reduce them, and its
- * backward adds to them. On an error everything is as it was. */
-amp_status amp__grads_begin(struct amp__param *const *params, size_t n, const struct amp__plan *last);
+/* Sets existing gradients aside; those in fixed buffers are multiplied by the scale instead, where no bit is lost by that, so
+ * that backward may add to them, or clear them. scale 0: it is not known here. Where a bracket that delayed left scaled ones,
+ * those stay: the host may reduce them, and its backward adds to them. On an error everything is as it was. */
+amp_status amp__grads_begin(struct amp__param *const *params, size_t n, float scale, const struct amp__plan *last);
 /* The end of a bracket that delays: gradients stay as backward left them, with this loss's scale. */
 void amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id, float scale);
 /* unscale.c: new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */

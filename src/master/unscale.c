@@ -111,7 +111,7 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     AMP_TRY(amp__grad_of(param, hooks, &grad));
     if (!grad) return AMP_OK;
     AMP_TRY(amp__grad_elements(param, grad, fresh));
-    if (param->stashed) AMP_TRY(plan_stash(plan, param, &plan->stash[i], &what));
+    if (param->stashed && !param->stash.beside) AMP_TRY(plan_stash(plan, param, &plan->stash[i], &what));
     if (!(what & (ADDS | ADDS_ZERO)) && amp__grads_may_defer(param, fresh)) what |= WAITS;
     else AMP_TRY(amp__grad_need_master(param));
     if (amp__has_master_grad(param)) what |= TO_MASTER;

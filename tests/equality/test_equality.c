@@ -151,7 +151,7 @@ static void train(const struct run *run) {
     const amp_config config = config_of(run);
     ck_assert(reference && program);
     *reference = (struct reference){ .plan = run->plan, .recipe = run->level->recipe, .adam = run->adam,
-                                     .fixed = run->fixed, .grouped = (run->plan->options & DELAY) && scaled };
+                                     .fixed = run->fixed, .grouped = (run->plan->options & DELAY) && scaled && !run->fixed };
     *program = (struct program){ .plan = run->plan, .adam = run->adam };
     reference_init(reference);
     ck_assert_msg(program_init(program, &config, host_options(run)) == AMP_OK, "%s: %s", run->name, amp_last_error());

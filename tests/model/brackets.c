@@ -7,10 +7,26 @@
 
 /* ---- setting aside ---- */
 
-static void put_aside(const struct model *model, struct param_model *p, struct grad *aside, bool *is) {
+/* A fixed buffer of FP32 or FP64 takes the scale where that loses nothing: a power of two, and no overflow or subnormals. */
+static bool multiply(struct param_model *p, double scale) {
+    double values[ELEMENTS];
+    int exponent;
+    if (p->grad.type == AMP_FLOAT16 || p->grad.type == AMP_BFLOAT16 || frexp(scale, &exponent) != 0.5) return false;
+    for (int i = 0; i < p->n; i++) {
+        values[i] = model_product(p->grad.type, p->grad.v[i], scale);
+        if (!isfinite(values[i]) || values[i] / scale != p->grad.v[i]) return false;
+    }
+    memcpy(p->grad.v, values, (size_t)p->n * sizeof *values);
+    return true;
+}
+
+static void put_aside(const struct model *model, struct param_model *p, double scale) {
+    p->multiplied = false;
     if (model->fixed && model_is_zero(p, p->grad.v)) return;
-    *aside = p->grad;
-    *is = true;
+    p->stash = p->grad;
+    p->stash_is = true;
+    if (model->fixed) p->multiplied = multiply(p, scale);
+    if (p->multiplied) return;
     if (model->fixed) memset(p->grad.v, 0, sizeof p->grad.v);
     else p->grad.handle = 0;
 }
@@ -27,7 +43,7 @@ static void take_back(const struct model *model, struct param_model *p, struct g
     *is = false;
 }
 
-static void set_grad_aside(const struct model *model, struct param_model *p) {
+static void set_grad_aside(const struct model *model, struct param_model *p, double scale) {
     if (p->in_bracket && (!p->scaled || p->delaying)) return;
     const bool inner = p->in_bracket;
     if (!p->grad.handle) {
@@ -39,7 +55,7 @@ static void set_grad_aside(const struct model *model, struct param_model *p) {
         if (p->mastered) model_follow_grad(model, p, !model->versions);
         if (model->fixed && !p->first_saved) memcpy(p->first, p->mastered ? p->exact : p->grad.v, sizeof p->first);
         p->first_saved = model->fixed;
-        put_aside(model, p, &p->stash, &p->stash_is);
+        put_aside(model, p, scale);
         p->stash_is |= p->mastered;
     }
     p->delaying = inner;
@@ -80,15 +96,15 @@ amp_status model_begin(struct model *model, unsigned optimizers, uint32_t number
         if (optimizer->delayed && carried != 0.0f && optimizer->delayed_scale != carried) return AMP_ERR_CONFLICT;
         if (optimizer->delayed) carried = optimizer->delayed_scale;
     }
+    loss->bracket_scale = carried != 0.0f ? carried : loss->scale;
     EACH_OPTIMIZER(optimizers, k) {
         model->optimizers[k].in_bracket = true;
-        if (!model->trivial) EACH_PARAM(model, k, p) set_grad_aside(model, p);
+        if (!model->trivial) EACH_PARAM(model, k, p) set_grad_aside(model, p, (double)loss->bracket_scale);
     }
     loss->open = true;
     loss->delay = flags & AMP_DELAY_UNSCALE;
     loss->delay_check = flags & AMP_DELAY_OVERFLOW_CHECK;
     loss->optimizers = optimizers;
-    loss->bracket_scale = carried != 0.0f ? carried : loss->scale;
     return AMP_OK;
 }
 
@@ -101,7 +117,7 @@ static void keep_scaled(struct param_model *p) {
  * bracket found an overflow that no step of its optimizer has followed; then what was set aside and is not finite counts no second time. */
 static bool unscale(struct param_model *p, float scale, bool tainted) {
     const double inverse = (double)(float)(1.0 / (double)scale);
-    const bool adds = p->stash_is && (!p->mastered || p->exact_of);
+    const bool adds = p->stash_is && !p->multiplied && (!p->mastered || p->exact_of);
     bool found = false, made = false, stale = false;
     for (int i = 0; i < p->n; i++) {
         const double old = p->mastered ? p->exact[i] : p->stash.v[i];

@@ -35,6 +35,7 @@ struct param_model {
     unsigned exact_of, exact_version;
     struct grad stash, delayed; /* set aside; fixed buffers: copies */
     bool stash_is, delayed_is, in_bracket, scaled, delaying;
+    bool multiplied; /* the stash is also in the gradient, times the scale */
     bool first_saved;
     double first[ELEMENTS]; /* fixed buffers: what stood there at the first begin since the last step */
 };

@@ -72,7 +72,8 @@ START_TEST(a_second_bracket_unscales_first) {
     start(&rig, _i, &rule);
     ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
     ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
-    ck_assert(seen(&rig) == 2.0 * GRAD);
+    /* what was set aside is added; what was scaled in place waits with the rest */
+    ck_assert(seen(&rig) == (cases[_i].options & FAKE_NO_SET_GRAD ? 2.0 * GRAD * SCALE : 2.0 * GRAD));
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(master_value(&rig) == 0.5f - (float)GRAD);
     rig_end(&rig);

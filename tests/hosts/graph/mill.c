@@ -190,6 +190,7 @@ int mill_backward(mill_graph *g, mill_node *from) {
     int at = g->n - 1;
     while (at >= 0 && g->nodes[at] != from) at--;
     for (int i = 0; i < mill_size(from); i++) from->g[i] = 1.0f;
+    if (g->clears) memset(g->grads, 0, g->n_params * sizeof(float));
     for (; at >= 0; at--) {
         mill_node *p = g->nodes[at];
         if (!p->op) continue;
@@ -206,7 +207,7 @@ int mill_sgd_step(mill_sgd *self) {
     for (size_t i = 0; i < g->n_params; i++) {
         if (self->classic) self->classic[i] = self->momentum * self->classic[i] + g->grads[i];
         g->params[i] -= self->rate * (self->classic ? self->classic[i] : g->grads[i]);
-        g->grads[i] = self->classic ? 0.0f : self->momentum * g->grads[i];
+        if (!g->clears) g->grads[i] = self->classic ? 0.0f : self->momentum * g->grads[i];
     }
     return ++self->steps;
 }

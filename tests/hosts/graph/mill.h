@@ -11,7 +11,8 @@
  *     mill_plan(g);                       memory; parameters and gradients are one block each
  *     mill_forward(g); mill_backward(g, loss); sgd->step(sgd);
  *
- * Gradients of parameters are added to and never cleared by the graph; the optimizer decides what stays in them.
+ * Gradients of parameters are added to and never cleared by the graph; the optimizer decides what stays in them. But with
+ * `clears` backward begins with zeros, and what stays in them does not matter.
  */
 #ifndef MILL_H
 #define MILL_H
@@ -62,6 +63,7 @@ struct mill_graph {
     int n, capacity;
     float *params, *grads; /* all parameters, all gradients: one block each */
     size_t n_params;
+    int clears;
     float *arena, *work, *saved;
     size_t arena_floats, unshared_floats, n_work; /* what was planned, and what it would be without sharing */
 };

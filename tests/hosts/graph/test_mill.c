@@ -14,7 +14,7 @@
 
 #define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
 
-enum { CLASSIC = 1, LOW = 2 }; /* momentum in a block of its own; 16-bit implementations */
+enum { CLASSIC = 1, LOW = 2, CLEARS = 4 }; /* momentum in a block of its own; 16-bit implementations; backward zeroes */
 
 struct run {
     struct mill_net net;
@@ -35,6 +35,7 @@ static float scale_of(int level) { return level == 1 || level == 2 ? SCALE : 1.0
 
 static void start(struct run *run, int flags, const amp_config *config) {
     ck_assert(mill_net_init(&run->net, flags & CLASSIC));
+    run->net.graph->clears = flags & CLEARS;
     mill_adapter_init(&run->adapter, run->net.graph, &run->net.sgd, flags & LOW);
     memcpy(run->table, mill_ops, sizeof mill_ops);
     amp_model *model = &run->adapter.model;
@@ -66,13 +67,17 @@ static void finish(struct run *run, float *params) {
     mill_net_free(&run->net);
 }
 
-static void train(int level, int flags, struct curve *curve) {
+static void train_at(const amp_config *config, int flags, struct curve *curve) {
     static struct run run;
-    const amp_config config = config_of(level);
-    start(&run, flags, &config);
+    start(&run, flags, config);
     for (int step = 0; step < STEPS; step++) ck_assert_int_eq(iterate(&run, step, &curve->loss[step]), step + 1);
     ck_ok(amp_check(run.context));
     finish(&run, curve->params);
+}
+
+static void train(int level, int flags, struct curve *curve) {
+    const amp_config config = config_of(level);
+    train_at(&config, flags, curve);
 }
 
 /* ---- the framework by itself ---- */
@@ -104,6 +109,7 @@ static const struct kind {
     { 0, CLASSIC }, { 1, CLASSIC }, { 2, CLASSIC }, { 3, CLASSIC }, { 4, CLASSIC }, { 5, CLASSIC },
     { 0, 0 }, { 1, 0 }, { 2, 0 }, { 4, 0 }, { 5, 0 },
     { 1, LOW }, { 4, LOW },
+    { 1, CLASSIC | CLEARS }, { 4, CLASSIC | CLEARS },
 };
 
 START_TEST(every_level_is_the_reference) {
@@ -113,6 +119,19 @@ START_TEST(every_level_is_the_reference) {
     reference_train(kind->level, scale_of(kind->level), &reference);
     ck_same_curves(&curve, &reference);
     ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
+}
+END_TEST
+
+/* What the step left in the gradients is neither added to what backward makes nor seen at another scale. */
+START_TEST(a_power_of_two_changes_no_bit_at_o0) {
+    static const float scales[] = { 2.0f, 0x1p10f, 0x1p16f, 0x1p40f };
+    static const int flags[] = { 0, CLASSIC, CLASSIC | CLEARS };
+    struct curve reference, curve;
+    amp_config config = config_of(0);
+    config.loss_scale = scales[_i % 4];
+    train_at(&config, flags[_i / 4], &curve);
+    reference_train(0, 1.0f, &reference);
+    ck_same_curves(&curve, &reference);
 }
 END_TEST
 
@@ -228,6 +247,7 @@ int main(void) {
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, mill_alone_is_the_reference, 0, 2);
     tcase_add_loop_test(tcase, every_level_is_the_reference, 0, (int)(sizeof kinds / sizeof kinds[0]));
+    tcase_add_loop_test(tcase, a_power_of_two_changes_no_bit_at_o0, 0, 12);
     tcase_add_test(tcase, momentum_in_16_bit_gradients_is_16_bit);
     tcase_add_loop_test(tcase, a_wired_graph_can_be_asked_for_sizes, 0, 2);
     tcase_add_test(tcase, ops_inside_ops_run_as_they_come);

@@ -64,7 +64,41 @@ START_TEST(a_seed_in_backward_carries_the_scale_as_well) {
 }
 END_TEST
 
+/* Two batches a step, one after the other in one bracket, as frameworks of this kind subdivide a batch: what backward adds to is
+ * momentum, then momentum and the first half. scale 0: without libamp. */
+static void train_in_halves(float scale, struct curve *curve) {
+    struct trainer trainer;
+    amp_config config = trainer_config(AMP_O0);
+    config.loss_scale = scale;
+    trainer_new(&trainer);
+    if (scale != 0.0f) trainer_start(&trainer, config, 0);
+    for (int step = 0; step < STEPS; step++) {
+        if (scale != 0.0f) ck_ok(adapter_begin(&trainer.adapter));
+        for (int half = 0; half < 2; half++) {
+            trainer_feed(&trainer, 2 * step + half);
+            duet_forward(trainer.net);
+            duet_backward(trainer.net);
+        }
+        if (scale != 0.0f) ck_ok(adapter_end(&trainer.adapter));
+        trainer_update(&trainer, step);
+        curve->loss[step] = duet_cost(trainer.net);
+    }
+    if (scale != 0.0f) ck_ok(adapter_stop(&trainer.adapter));
+    memcpy(curve->params, trainer.net->params, sizeof curve->params);
+    trainer_free(&trainer);
+}
+
+START_TEST(a_power_of_two_changes_no_bit_at_o0) {
+    static const float scales[] = { 2.0f, 0x1p10f, 0x1p16f, 0x1p40f, AMP_DYNAMIC };
+    struct curve plain, curve;
+    train_in_halves(0.0f, &plain);
+    train_in_halves(scales[_i], &curve);
+    ck_same_curves(&curve, &plain);
+}
+END_TEST
+
 static void add(TCase *tcase) {
+    tcase_add_loop_test(tcase, a_power_of_two_changes_no_bit_at_o0, 0, 5);
     tcase_add_test(tcase, plain_duet_is_the_reference);
     tcase_add_loop_test(tcase, emulated_levels_are_the_reference_bit_for_bit, 0, N_LEVELS);
     tcase_add_loop_test(tcase, a_seed_in_backward_carries_the_scale_as_well, 0, N_LEVELS);

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fixed gradient buffers that hold something at begin: scaled in place where no bit is lost, set aside elsewhere. */
+#include "bracket.h"
+
+#include <float.h>
+
+static const struct {
+    amp_level level;
+    unsigned options;
+} hosts[] = {
+    { AMP_O0, FAKE_NO_SET_GRAD }, { AMP_O1, FAKE_NO_SET_GRAD }, { AMP_O4, FAKE_NO_SET_GRAD },
+    { AMP_O2, FAKE_NO_SET_GRAD | FAKE_FP32_GRADS }, { AMP_O1, FAKE_NO_SET_GRAD | FAKE_NO_VERSION },
+    { AMP_O5, FAKE_NO_SET_GRAD | FAKE_FP32_GRADS | FAKE_NO_VERSION },
+};
+enum { N_HOSTS = sizeof hosts / sizeof *hosts };
+
+struct fixed {
+    struct rig rig;
+    struct fake_tensor *grad;
+    amp_scaled_loss scaled;
+};
+
+/* The weight's buffer, of this type, holds `old` in all elements and `first` in the first. */
+static void fixed_start(struct fixed *f, amp_level level, unsigned options, float scale, amp_dtype type, double old, double first) {
+    amp_config config = config_of(level);
+    config.loss_scale = scale;
+    rig_init(&f->rig, options);
+    ck_ok(rig_config(&f->rig, &config));
+    f->scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
+    if (f->rig.net.weight->grad) fake_put_grad(f->rig.net.weight, NULL);
+    f->grad = fake_new(&f->rig.host, type, NET_SIZE, old);
+    fake_put_grad(f->rig.net.weight, f->grad);
+    fake_set(f->grad, 0, first);
+    ck_ok(amp_scale_loss_begin(&f->rig.net.optimizer, NULL, &f->scaled));
+}
+
+static void ck_grad(const struct fixed *f, double first, double others) {
+    ck_assert_double_eq(fake_get(f->grad, 0), first);
+    for (int i = 1; i < NET_SIZE; i++) ck_assert_double_eq(fake_get(f->grad, i), others);
+}
+
+static void add(const struct fixed *f, double value) {
+    for (int i = 0; i < NET_SIZE; i++) fake_set(f->grad, i, fake_get(f->grad, i) + value);
+}
+
+/* In FP32 it matters where 1 is added: 2^24 + 1 - 2^24 is 0. */
+START_TEST(backward_adds_to_what_was_there) {
+    struct fixed f;
+    fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0.75, 0x1p24);
+    ck_grad(&f, 0x1p34, 768.0);
+    add(&f, 1024.0);
+    add(&f, -0x1p34);
+    ck_ok(amp_scale_loss_end(&f.scaled));
+    ck_grad(&f, 0.0, (double)((0.75f + 1.0f) - 0x1p24f));
+    ck_assert_float_eq(seen_grad(&f.rig, 0), 0.0f);
+    rig_end(&f.rig);
+}
+END_TEST
+
+START_TEST(a_backward_that_clears_has_its_own_gradients_alone) {
+    struct fixed f;
+    fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0.75, 3.0);
+    fake_fill(f.grad, 0.0);
+    add(&f, 256.0);
+    ck_ok(amp_scale_loss_end(&f.scaled));
+    ck_grad(&f, 0.25, 0.25);
+    ck_assert_float_eq(seen_grad(&f.rig, 0), 0.25f);
+    rig_end(&f.rig);
+}
+END_TEST
+
+START_TEST(a_cancel_gives_back_what_was_there) {
+    struct fixed f;
+    fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0x1.234568p-3, 0x1p-149);
+    add(&f, 1.0);
+    ck_ok(amp_scale_loss_cancel(&f.scaled));
+    ck_grad(&f, 0x1p-149, 0x1.234568p-3);
+    rig_end(&f.rig);
+}
+END_TEST
+
+/* The end itself, or the skipped step after a bracket that was clean again. */
+START_TEST(a_skip_gives_back_what_was_there) {
+    struct fixed f;
+    fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0x1.234568p-3, 0x1p-149);
+    add(&f, INF);
+    ck_ok(amp_scale_loss_end(&f.scaled));
+    ck_assert_int_eq(f.scaled.action, AMP_SKIP);
+    ck_grad(&f, 0x1p-149, 0x1.234568p-3);
+    f.scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
+    ck_ok(amp_scale_loss_begin(&f.rig.net.optimizer, NULL, &f.scaled));
+    ck_grad(&f, 0x1p-139, 0x1.234568p7);
+    add(&f, 1024.0);
+    ck_ok(amp_scale_loss_end(&f.scaled));
+    ck_assert_int_eq(f.scaled.action, AMP_STEP);
+    ck_assert_int_eq(net_step(&f.rig.net), 0);
+    ck_grad(&f, 0x1p-149, 0x1.234568p-3);
+    rig_end(&f.rig);
+}
+END_TEST
+
+/* What was there at the first begin is scaled once, however many brackets delay. */
+START_TEST(brackets_that_delay_scale_once) {
+    struct fixed f;
+    fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0.75, 3.0);
+    amp_optimizer *optimizer = &f.rig.net.optimizer;
+    const bool cancels = _i % 2;
+    ck_ok(amp_scale_loss_cancel(&f.scaled));
+    for (int i = 0; i < 3; i++) {
+        f.scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
+        ck_ok(amp_scale_loss_begin_many(NULL, &optimizer, 1, 0, i < 2 ? AMP_DELAY_UNSCALE : 0, NULL, &f.scaled));
+        ck_grad(&f, 3072.0 + i * 512.0, 768.0 + i * 512.0);
+        add(&f, 512.0);
+        if (i == 2 && cancels) ck_ok(amp_scale_loss_cancel(&f.scaled));
+        else ck_ok(amp_scale_loss_end(&f.scaled));
+    }
+    if (cancels) ck_grad(&f, 3072.0 + 1024.0, 768.0 + 1024.0); /* still scaled */
+    else ck_grad(&f, 4.5, 2.25);
+    rig_end(&f.rig);
+}
+END_TEST
+
+/* What loses bits, and what is 16-bit, is zero for backward, and added at the end. */
+static const struct {
+    amp_level level;
+    amp_dtype type;
+    float scale;
+    double old, first;
+    bool in_place;
+} edges[] = {
+    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p87, true },    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p88, false },
+    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, INF, false },      { AMP_O1, AMP_FLOAT32, 0x1p16f, 1.0, (double)FLT_TRUE_MIN, true },
+    { AMP_O1, AMP_FLOAT32, 0x1p-10f, 1.0, 0x1p-139, true }, { AMP_O1, AMP_FLOAT32, 0x1p-10f, 1.0, 0x1p-140, false },
+    { AMP_O1, AMP_FLOAT32, 0x1p-10f, 1.0, 0x1.8p-139, false }, { AMP_O1, AMP_FLOAT32, 1000.0f, 1.0, 2.0, false },
+    { AMP_O1, AMP_FLOAT64, 0x1p40f, 1.0, 0x1p88, true },    { AMP_O1, AMP_FLOAT16, 2.0f, 1.0, 2.0, false },
+    { AMP_O2, AMP_FLOAT16, 2.0f, 1.0, 2.0, false },         { AMP_O5, AMP_BFLOAT16, 2.0f, 1.0, 2.0, false },
+};
+enum { N_EDGES = sizeof edges / sizeof *edges };
+
+START_TEST(no_bit_is_lost) {
+    struct fixed f;
+    const double scale = (double)edges[_i].scale, old = edges[_i].old, first = edges[_i].first;
+    fixed_start(&f, edges[_i].level, FAKE_NO_SET_GRAD, edges[_i].scale, edges[_i].type, old, first);
+    if (edges[_i].in_place) ck_grad(&f, first * scale, old * scale);
+    else ck_grad(&f, 0.0, 0.0);
+    add(&f, 0.0);
+    ck_ok(amp_scale_loss_end(&f.scaled));
+    ck_grad(&f, first, old);
+    rig_end(&f.rig);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { backward_adds_to_what_was_there, N_HOSTS }, { a_backward_that_clears_has_its_own_gradients_alone, N_HOSTS },
+        { a_cancel_gives_back_what_was_there, N_HOSTS }, { a_skip_gives_back_what_was_there, N_HOSTS },
+        { brackets_that_delay_scale_once, N_HOSTS }, { no_bit_is_lost, N_EDGES },
+    };
+    return RUN_TESTS("fixed_buffers", tests);
+}
