@@ -479,3 +479,17 @@ def test_what_apex_never_listed_and_runs_in_16_bits_runs_in_16_bits():
     for call in (torch.softmax, torch.log_softmax, torch.logsumexp):
         assert call(half, 0).dtype is SINGLE
     assert torch.log1p(half).dtype is SINGLE
+
+
+class Young(torch.nn.Module):
+    def forward(self, x):
+        y = torch.einsum("ij,kj->ik", F.linear(x, x), x)
+        return torch.linalg.matmul(y, x) + torch.linalg.vector_norm(y) + torch.fft.rfft(y).abs().sum()
+
+
+@pytest.mark.parametrize("level", ("O1", "O4"))
+def test_compiled_code_casts_what_it_calls_by_another_name(level):
+    """torch.functional.einsum, torch._C._linalg.linalg_matmul, torch._C._fft.fft_rfft."""
+    model = amp.initialize(Young(), opt_level=level, verbosity=0)
+    x = torch.randn(4, 4)
+    assert torch.equal(torch.compile(model, backend="eager")(x), model(x))

@@ -38,6 +38,12 @@ _PLACES = {
     _FFT: "torch.fft",
 }
 _PREFIXES = {_LINALG: "linalg_", _FFT: "fft_"}
+_BEHIND = {
+    _PLACES[_FUNCTIONAL]: (_PLACES[_NN], ""),
+    _PLACES[_TORCH]: ("torch.functional", ""),
+    _PLACES[_LINALG]: ("torch._C._linalg", _PREFIXES[_LINALG]),
+    _PLACES[_FFT]: ("torch._C._fft", _PREFIXES[_FFT]),
+}
 _ABSENT = object()
 
 
@@ -109,13 +115,14 @@ def _names(owner_bit: int, name: str) -> Iterator[tuple[str, int]]:
         yield name + "_", _core.IN_PLACE
 
 
-def _homes(place: str, name: str, original: Any) -> Iterator[str]:
-    """Where a function is to be replaced. Generated code (torch.compile, torch.fx) calls torch's builtin functions by
-    their own address, torch._C._nn.linear, whatever name they were found under."""
+def _homes(place: str, name: str, original: Any) -> Iterator[tuple[str, str]]:
+    """Where a function is to be replaced. Generated code (torch.compile, torch.fx) calls torch's functions by their own
+    address, torch._C._nn.linear or torch.functional.einsum, whatever name they were found under."""
     if original is not None and callable(original):
-        yield place
-        if place == _PLACES[_FUNCTIONAL] and vars(_owner(_PLACES[_NN])).get(name) is original:
-            yield _PLACES[_NN]
+        yield place, name
+        behind, prefix = _BEHIND.get(place, (None, ""))
+        if behind is not None and vars(_owner(behind)).get(prefix + name) is original:
+            yield behind, prefix + name
 
 
 def _listed(lists: str) -> Iterator[Site]:
@@ -127,10 +134,10 @@ def _listed(lists: str) -> Iterator[Site]:
             for name, flags in _names(bit, op):
                 original = _original(owner, name)
                 spelt = name if flags == _core.IN_PLACE else op
-                for where in _homes(place, name, original):
-                    if (where, name) not in _sites:
+                for where, home in _homes(place, name, original):
+                    if (where, home) not in _sites:
                         made = patched(original, place, name, spelt, _BY_LIST, flags)
-                        yield _sites.setdefault((where, name), Site(_owner(where), name, made))
+                        yield _sites.setdefault((where, home), Site(_owner(where), home, made))
 
 
 def _aliases() -> Iterator[Site]:
