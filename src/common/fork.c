@@ -44,12 +44,13 @@ amp_status amp__fork_add(struct amp__forkable *forkable, pthread_mutex_t *mutex)
 }
 
 void amp__fork_remove(struct amp__forkable *forkable) {
-    if (!forkable->link) return;
     pthread_mutex_lock(&all.mutex);
-    *forkable->link = forkable->next;
-    if (forkable->next) forkable->next->link = forkable->link;
+    if (forkable->link) { /* neighbours that are added and removed on other threads write it */
+        *forkable->link = forkable->next;
+        if (forkable->next) forkable->next->link = forkable->link;
+        *forkable = (struct amp__forkable){ NULL, forkable->in_child, NULL, NULL };
+    }
     pthread_mutex_unlock(&all.mutex);
-    *forkable = (struct amp__forkable){ NULL, forkable->in_child, NULL, NULL };
 }
 
 bool amp__fork_is_child(void) { return all.child; }

@@ -160,6 +160,43 @@ START_TEST(one_context_serves_many_threads) {
 }
 END_TEST
 
+/* ---- contexts that have nothing to do with each other ---- */
+
+enum { LIVES = 100, OWNERS = 8 };
+static pthread_barrier_t born;
+
+/* A slot of its own, and a context on it that is made, used and ended again and again. */
+static void *live_alone(void *argument) {
+    int32_t (*slot)(struct tensor *, struct tensor *) = linear;
+    struct tensor weight = { AMP_FLOAT32, 1000 + (uint64_t)*(int *)argument, 0 }, x = { AMP_FLOAT32, 0, 0 };
+    struct setup setup;
+    expected = AMP_FLOAT16;
+    for (int i = 0; i < LIVES; i++) {
+        pthread_barrier_wait(&born);
+        describe(&setup, &weight);
+        setup.op.slot = (amp_fn *)(void *)&slot;
+        if (amp_initialize(&setup.model, NULL, AMP_O1) != AMP_OK || slot(&x, &weight) != 1 ||
+            amp_shutdown(setup.model.amp) != AMP_OK || slot != linear)
+            wrong++;
+    }
+    return NULL;
+}
+
+START_TEST(independent_contexts_live_beside_each_other) {
+    pthread_t threads[OWNERS];
+    int numbers[OWNERS];
+    ck_assert_int_eq(pthread_barrier_init(&born, NULL, OWNERS), 0);
+    for (int i = 0; i < OWNERS; i++) {
+        numbers[i] = i;
+        pthread_create(&threads[i], NULL, live_alone, &numbers[i]);
+    }
+    for (int i = 0; i < OWNERS; i++) pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&born);
+    ck_assert_uint_eq(wrong, 0);
+    ck_assert_int_eq(live, 0);
+}
+END_TEST
+
 /* ---- counters ---- */
 
 enum { WAVES = 3, WIDTH = 4, HITS = 50000 };
@@ -230,6 +267,7 @@ int main(void) {
     TCase *tcase = tcase_create("threads");
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, one_context_serves_many_threads);
+    tcase_add_test(tcase, independent_contexts_live_beside_each_other);
     tcase_add_test(tcase, counters_miss_nothing);
     tcase_add_test(tcase, a_scope_is_handed_to_workers);
     suite_add_tcase(suite, tcase);
