@@ -622,10 +622,10 @@ typedef struct amp_config {
     float init_scale;             /* dynamic; default: the mode's (apex: 2^16), within min_scale and max_scale */
     float min_scale;              /* dynamic: the floor; default: the mode's (apex: 2^-126) */
     float max_scale;              /* dynamic: the ceiling; default: the mode's (apex: 2^24) */
-    float growth;                 /* default 2 */
-    float backoff;                /* default 0.5, or 1 / growth where the mode has one factor for both */
     amp_switch consecutive_hysteresis; /* ON: a clean iteration restores the hysteresis; OFF: only growth of the scale
                                           does; default: the mode's (apex: ON) */
+    double growth;                /* default 2; megatron and jmp multiply in FP32, by the nearest float */
+    double backoff;               /* default 0.5, or 1 / growth where the mode has one factor for both; 2^-149 at least */
     amp_switch emulate; /* ON, for hosts that know FP32 only: what the level would do to the model, in FP32 storage. Ops
                            without a 16-bit implementation run as they are, on inputs rounded through the level's
                            16-bit type, and what they return or write is rounded. At O1 and O4 those that the policy

@@ -13,7 +13,7 @@ static const char *mode_name(int32_t mode) {
     return mode > 0 && (size_t)mode < AMP_COUNT(names) ? names[mode] : "unknown";
 }
 
-enum kind { FLOAT, UINT32, UINT64, BOOLEAN, NAME };
+enum kind { FLOAT, DOUBLE, UINT32, UINT64, BOOLEAN, NAME };
 
 struct field {
     const char *key;
@@ -44,8 +44,8 @@ static const struct field config_fields[] = {
     SETTING(init_scale, FLOAT, NULL),
     SETTING(min_scale, FLOAT, NULL),
     SETTING(max_scale, FLOAT, NULL),
-    SETTING(growth, FLOAT, NULL),
-    SETTING(backoff, FLOAT, NULL),
+    SETTING(growth, DOUBLE, NULL),
+    SETTING(backoff, DOUBLE, NULL),
     SETTING(window, UINT32, NULL),
     SETTING(hysteresis, UINT32, NULL),
     SETTING(consecutive_hysteresis, BOOLEAN, NULL),
@@ -69,6 +69,7 @@ static const char *to_text(const struct field *field, const void *base, char tex
     const void *at = (const char *)base + field->at;
     switch (field->kind) {
     case FLOAT: amp__float_to_text(*(const float *)at, text); break;
+    case DOUBLE: amp__double_to_text(*(const double *)at, text); break;
     case UINT32: snprintf(text, AMP__NUMBER_SIZE, "%" PRIu32, *(const uint32_t *)at); break;
     case UINT64: snprintf(text, AMP__NUMBER_SIZE, "%" PRIu64, *(const uint64_t *)at); break;
     case BOOLEAN: return *(const unsigned char *)at ? "true" : "false"; /* gcc 12 misreads a bool here as unset */
@@ -160,7 +161,12 @@ amp_status amp__state_get_scalers(const amp_context *context, const struct amp__
 static bool same_text(const amp_context *context, const struct amp__header *header, const struct field *field) {
     char key[KEY_SIZE], text[AMP__NUMBER_SIZE];
     const char *theirs = amp__header_get(header, config_key(field, key));
-    return theirs && !strcmp(theirs, to_text(field, &context->properties, text));
+    if (!theirs) return false;
+    if (!strcmp(theirs, to_text(field, &context->properties, text))) return true;
+    if (field->kind != DOUBLE) return false;
+    /* a libamp whose factors were floats has written the nearest one */
+    amp__float_to_text((float)*(const double *)(const void *)((const char *)&context->properties + field->at), text);
+    return !strcmp(theirs, text);
 }
 
 bool amp__state_same_mode(const amp_context *context, const struct amp__header *header) {
@@ -171,8 +177,13 @@ bool amp__state_same_mode(const amp_context *context, const struct amp__header *
 /* People read 65536, not 0x1p+16; text of a file is shown as far as it is printable. */
 static void add_value(amp__text *out, const struct field *field, const char *text) {
     float number;
+    double factor;
     if (field->kind == FLOAT && amp__float_from_text(text, &number)) {
         amp__text_add(out, "%g", (double)number);
+        return;
+    }
+    if (field->kind == DOUBLE && amp__double_from_text(text, &factor)) {
+        amp__text_add(out, "%.9g", factor);
         return;
     }
     for (size_t i = 0; i < 40 && text[i]; i++) amp__text_add(out, "%c", text[i] >= ' ' && text[i] <= '~' ? text[i] : '?');

@@ -14,8 +14,8 @@
 #include "amp_device.h"
 #include "scaler/rules.h"
 
-#define AMP__BACKEND_ABI 6
-#define AMP__BACKEND_ABI_OLDEST 1
+#define AMP__BACKEND_ABI 7
+#define AMP__BACKEND_ABI_OLDEST 7 /* the scaler's factors have become doubles */
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
 /* Every backend that libamp knows, by name. */

@@ -118,48 +118,62 @@ static amp_status check_switches(const amp_config *config) {
 /* What a mode does where the configuration says 0, as the original's users have it. Sources: docs/scaler.md. A backoff
  * of 0 divides by `growth`. Megatron and DeepSpeed have no ceiling: 2^127 is the last power of two. */
 static const struct scaler_defaults {
-    float init_scale, min_scale, max_scale, growth, backoff;
+    float init_scale, min_scale, max_scale;
+    double growth, backoff;
     uint32_t window, hysteresis;
     bool consecutive_hysteresis;
+    bool fp32_factors; /* the original multiplies an FP32 scale in FP32, so that a factor is rounded first */
 } scaler_defaults[] = {
     /*                          init     min       max      growth backoff window hysteresis */
-    [AMP_SCALER_APEX] =      { 0x1p16f, SMALLEST, 0x1p24f,  2.0f, 0.5f,   2000,  1, true },
-    [AMP_SCALER_TORCH] =     { 0x1p16f, SMALLEST, LARGEST,  2.0f, 0.5f,   2000,  1, true },
-    [AMP_SCALER_MEGATRON] =  { 0x1p32f, 1.0f,     0x1p127f, 2.0f, 0.5f,   1000,  2, false },
-    [AMP_SCALER_DEEPSPEED] = { 0x1p16f, 1.0f,     0x1p127f, 2.0f, 0.0f,   1000,  2, false },
-    [AMP_SCALER_JMP] =       { 0x1p15f, 1.0f,     LARGEST,  2.0f, 0.0f,   2000,  1, true },
-    [AMP_SCALER_MXNET] =     { 0x1p16f, SMALLEST, 0x1p24f,  2.0f, 0.0f,   2000,  1, true },
+    [AMP_SCALER_APEX] =      { 0x1p16f, SMALLEST, 0x1p24f,  2.0,  0.5,    2000,  1, true, false },
+    [AMP_SCALER_TORCH] =     { 0x1p16f, SMALLEST, LARGEST,  2.0,  0.5,    2000,  1, true, false },
+    [AMP_SCALER_MEGATRON] =  { 0x1p32f, 1.0f,     0x1p127f, 2.0,  0.5,    1000,  2, false, true },
+    [AMP_SCALER_DEEPSPEED] = { 0x1p16f, 1.0f,     0x1p127f, 2.0,  0.0,    1000,  2, false, false },
+    [AMP_SCALER_JMP] =       { 0x1p15f, 1.0f,     LARGEST,  2.0,  0.0,    2000,  1, true, true },
+    [AMP_SCALER_MXNET] =     { 0x1p16f, SMALLEST, 0x1p24f,  2.0,  0.0,    2000,  1, true, false },
 };
 
-static bool is_positive(float value) { return value > 0.0f && value <= LARGEST; }
+static bool is_positive(double value) { return value > 0.0 && value <= (double)LARGEST; }
 
 static float or_default(float value, float fallback) { return value != 0.0f ? value : fallback; }
 
+static double factor(double value, double fallback, bool fp32) {
+    if (value == 0.0) value = fallback;
+    return fp32 ? (double)(float)value : value;
+}
+
+static amp_status check_factors(const amp_config *config, const struct amp__scaler_settings *s) {
+    AMP_RETURN_IF(s->growth <= 1.0, AMP_ERR_INVALID_ARGUMENT, "amp_config.growth is %.17g: a scale grows by a factor above 1%s",
+                  config->growth, config->growth > 1.0 ? ", and this mode's is the nearest float, which is 1" : "");
+    AMP_RETURN_IF(s->backoff >= 1.0, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_config.backoff is %.17g: a scale backs off by a factor below 1%s", config->backoff,
+                  config->backoff < 1.0 ? ", and this mode's is the nearest float, which is 1" : "");
+    AMP_RETURN_IF(config->backoff != 0.0 && config->backoff < 0x1p-149, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_config.backoff is %g, below 2^-149: no scale is left by it", config->backoff);
+    return AMP_OK;
+}
+
 static amp_status check_scaler(const amp_config *config) {
     const float scale = config->loss_scale;
-    AMP_RETURN_IF(scale != 0.0f && scale != AMP_DYNAMIC && !is_positive(scale), AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(scale != 0.0f && scale != AMP_DYNAMIC && !is_positive((double)scale), AMP_ERR_INVALID_ARGUMENT,
                   "amp_config.loss_scale is %g: use AMP_DYNAMIC, or a finite static scale above 0", (double)scale);
     const struct {
         const char *name;
-        float value;
-    } scales[] = { { "init_scale", config->init_scale },
-                   { "min_scale", config->min_scale },
-                   { "max_scale", config->max_scale },
+        double value;
+    } scales[] = { { "init_scale", (double)config->init_scale },
+                   { "min_scale", (double)config->min_scale },
+                   { "max_scale", (double)config->max_scale },
                    { "growth", config->growth },
                    { "backoff", config->backoff } };
     for (size_t i = 0; i < AMP_COUNT(scales); i++)
-        AMP_RETURN_IF(scales[i].value != 0.0f && !is_positive(scales[i].value), AMP_ERR_INVALID_ARGUMENT,
-                      "amp_config.%s is %g: it must be finite and above 0 (0: the default)", scales[i].name,
-                      (double)scales[i].value);
+        AMP_RETURN_IF(scales[i].value != 0.0 && !is_positive(scales[i].value), AMP_ERR_INVALID_ARGUMENT,
+                      "amp_config.%s is %g: it must be finite, in FP32 too, and above 0 (0: the default)", scales[i].name,
+                      scales[i].value);
     const float least[] = { scale > 0.0f ? scale : 0.0f, config->init_scale, config->min_scale };
     for (size_t i = 0; i < AMP_COUNT(least); i++)
         AMP_RETURN_IF(least[i] != 0.0f && least[i] < 0x1p-126f, AMP_ERR_INVALID_ARGUMENT,
                       "amp_config.%s is %g, below 2^-126, where its inverse is not a finite float",
                       i == 0 ? "loss_scale" : i == 1 ? "init_scale" : "min_scale", (double)least[i]);
-    AMP_RETURN_IF(config->growth != 0.0f && config->growth <= 1.0f, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_config.growth is %g: a scale grows by a factor above 1", (double)config->growth);
-    AMP_RETURN_IF(config->backoff >= 1.0f, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_config.backoff is %g: a scale backs off by a factor below 1", (double)config->backoff);
     return AMP_OK;
 }
 
@@ -172,13 +186,14 @@ static amp_status resolve_scaler(const amp_config *config, float loss_scale, str
         .dynamic = loss_scale == AMP_DYNAMIC,
         .min_scale = or_default(config->min_scale, defaults->min_scale),
         .max_scale = or_default(config->max_scale, defaults->max_scale),
-        .growth = or_default(config->growth, defaults->growth),
-        .backoff = or_default(config->backoff, defaults->backoff),
+        .growth = factor(config->growth, defaults->growth, defaults->fp32_factors),
+        .backoff = factor(config->backoff, defaults->backoff, defaults->fp32_factors),
         .window = config->window ? config->window : defaults->window,
         .hysteresis = config->hysteresis ? config->hysteresis : defaults->hysteresis,
         .consecutive_hysteresis = config->consecutive_hysteresis ? config->consecutive_hysteresis == AMP_ON
                                                                  : defaults->consecutive_hysteresis,
     };
+    AMP_TRY(check_factors(config, &s));
     AMP_RETURN_IF(s.min_scale > s.max_scale, AMP_ERR_CONFLICT, "amp_config: min_scale %g is above max_scale %g",
                   (double)s.min_scale, (double)s.max_scale);
     const float wanted = or_default(config->init_scale, defaults->init_scale);

@@ -3,8 +3,9 @@
  * The rules of the loss scale, tick by tick, in plain arithmetic: C compiles them for the host, nvcc for a device, and both
  * give the same bits. docs/scaler.md has each mode's rule, its defaults and its source; tests/parity replays the originals.
  *
- * Products and quotients are formed in double: two floats' product is exact there and neither overflows nor underflows,
- * so nothing is rounded twice (a float quotient is not either: 53 bits are more than 2 * 24 + 2) and nothing traps.
+ * Products and quotients are formed in double and rounded once more, to the FP32 scale: so does torch, whose scale is a
+ * float and whose factors are doubles. With factors that are floats that is one rounding (a product is exact in double; a
+ * quotient's 53 bits are more than 2 * 24 + 2). Nothing overflows or underflows, so nothing traps.
  */
 #ifndef AMP_SCALER_RULES_H
 #define AMP_SCALER_RULES_H
@@ -19,14 +20,15 @@
 #define AMP__RULE static inline
 #endif
 
-/* 0 < min_scale <= init_scale <= max_scale < infinity; growth > 1, backoff < 1; window and hysteresis at least 1. */
+/* 0 < min_scale <= init_scale <= max_scale < infinity; growth > 1, backoff < 1, of floats' range, and floats where the
+ * original multiplies in FP32; window and hysteresis at least 1. */
 struct amp__scaler_settings {
     int32_t mode; /* AMP_SCALER_APEX .. AMP_SCALER_MXNET */
     bool dynamic;
     float init_scale; /* static: the scale */
     float min_scale, max_scale;
-    float growth;
-    float backoff; /* 0: back off by dividing by `growth`, as originals with one factor for both do */
+    double growth;
+    double backoff; /* 0: back off by dividing by `growth`, as originals with one factor for both do */
     uint32_t window, hysteresis;
     bool consecutive_hysteresis; /* a clean bracket restores the hysteresis; else only growth does */
 };
@@ -51,19 +53,19 @@ AMP__RULE float amp__rule_bounded(double scale, const struct amp__scaler_setting
 }
 
 AMP__RULE float amp__rule_grown(float scale, const struct amp__scaler_settings *settings) {
-    return amp__rule_bounded((double)scale * (double)settings->growth, settings);
+    return amp__rule_bounded((double)scale * settings->growth, settings);
 }
 
 AMP__RULE float amp__rule_backed_off(float scale, const struct amp__scaler_settings *settings) {
-    const double by = settings->backoff != 0.0f ? (double)scale * (double)settings->backoff
-                                                : (double)scale / (double)settings->growth;
+    const double by = settings->backoff != 0.0 ? (double)scale * settings->backoff
+                                                : (double)scale / settings->growth;
     return amp__rule_bounded(by, settings);
 }
 
 /* torch and jmp: a scale that would round to infinity stays what it is, below whatever ceiling. */
 AMP__RULE float amp__rule_grown_if_finite(float scale, const struct amp__scaler_settings *settings) {
     const double first_infinite = 340282356779733661637539395458142568448.0; /* halfway from the largest float to 2^128 */
-    return (double)scale * (double)settings->growth < first_infinite ? amp__rule_grown(scale, settings) : scale;
+    return (double)scale * settings->growth < first_infinite ? amp__rule_grown(scale, settings) : scale;
 }
 
 /* ---- what the modes share ---- */

@@ -40,6 +40,9 @@ static inline uint64_t amp__crc64_value(const struct amp__crc64 *crc) { return ~
 void amp__float_to_text(float value, char text[AMP__NUMBER_SIZE]);
 /* Nothing else is read: false on any other text, also on numbers that no float has. */
 bool amp__float_from_text(const char *text, float *value);
+/* The same for a double; a float's value is spelt as amp__float_to_text spells it. */
+void amp__double_to_text(double value, char text[AMP__NUMBER_SIZE]);
+bool amp__double_from_text(const char *text, double *value);
 /* Decimal digits without sign or leading zeros, at most `max`. */
 bool amp__uint_from_text(const char *text, uint64_t max, uint64_t *value);
 

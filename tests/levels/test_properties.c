@@ -59,8 +59,8 @@ END_TEST
 
 START_TEST(scaler_defaults) {
     const struct amp__scaler_settings s = of_level(AMP_O1).scaler;
-    ck_assert_float_eq(s.growth, 2.0f);
-    ck_assert_float_eq(s.backoff, 0.5f);
+    ck_assert_double_eq(s.growth, 2.0);
+    ck_assert_double_eq(s.backoff, 0.5);
     ck_assert_float_eq(s.max_scale, 16777216.0f);
     ck_assert_float_eq(s.min_scale, 0x1p-126f);
     ck_assert_uint_eq(s.window, 2000);
@@ -165,8 +165,14 @@ static const struct {
     { "loss_scale", { .loss_scale = __builtin_inff() } },
     { "init_scale", { .init_scale = -1.0f } },
     { "min_scale", { .min_scale = __builtin_inff() } },
-    { "growth", { .growth = 1.0f } },
-    { "backoff", { .backoff = 1.0f } },
+    { "growth", { .growth = 1.0 } },
+    { "growth", { .growth = 1e39 } },
+    { "growth", { .growth = __builtin_nan("") } },
+    { "the nearest float, which is 1", { .growth = 1.00000001, .scaler = AMP_SCALER_MEGATRON } },
+    { "backoff", { .backoff = 1.0 } },
+    { "backoff", { .backoff = -0.5 } },
+    { "below 2^-149", { .backoff = 1e-46 } },
+    { "the nearest float, which is 1", { .backoff = 0.99999999, .scaler = AMP_SCALER_JMP } },
     { "num_losses", { .num_losses = 1000000 } },
     { "min_scale", { .min_scale = 16.0f, .max_scale = 8.0f } },
     { "init_scale", { .loss_scale = AMP_DYNAMIC, .init_scale = 64.0f, .max_scale = 8.0f } },

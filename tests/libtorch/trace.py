@@ -19,7 +19,7 @@ INF = float("inf")
 
 
 def settings(chance):
-    return (chance.choice([4.0, 65536.0, 3e4]), chance.choice([2.0, 1.5, 4.0]), chance.choice([0.5, 0.25, 0.75]),
+    return (chance.choice([4.0, 65536.0, 3e4]), chance.choice([2.0, 1.0001, 4.0]), chance.choice([0.5, 0.25, 0.9]),
             chance.choice([1, 2, 3, 5]))
 
 

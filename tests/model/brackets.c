@@ -173,12 +173,12 @@ static amp_action update_scale(const struct model *model, struct loss_model *los
     if (found) {
         loss->unskipped = 0;
         if (loss->hysteresis_left > 1) loss->hysteresis_left--;
-        else loss->scale = within(config, (double)loss->scale * (double)config->backoff);
+        else loss->scale = within(config, (double)loss->scale * config->backoff);
         return AMP_SKIP;
     }
     loss->hysteresis_left = config->hysteresis;
     if (++loss->unskipped == config->window) {
-        loss->scale = within(config, (double)loss->scale * (double)config->growth);
+        loss->scale = within(config, (double)loss->scale * config->growth);
         loss->unskipped = 0;
     }
     return AMP_STEP;

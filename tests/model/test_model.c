@@ -253,7 +253,7 @@ static void print(const struct sequence *sequence, int at) {
     const amp_config *c = &sequence->config;
     printf("# level %d, loss_scale %g from %g in [%g, %g], growth %g, backoff %g, window %u, hysteresis %u, max_skips %u, "
            "%u losses, masters %d, batch norm %d, host options 0x%x\n", (int)c->level - 1, (double)c->loss_scale,
-           (double)c->init_scale, (double)c->min_scale, (double)c->max_scale, (double)c->growth, (double)c->backoff, c->window,
+           (double)c->init_scale, (double)c->min_scale, (double)c->max_scale, c->growth, c->backoff, c->window,
            c->hysteresis, c->max_skips, c->num_losses, (int)c->master_weights, (int)c->keep_batchnorm_fp32, sequence->options);
     for (int i = 0; i < CALLS && i <= at; i++)
         if (!sequence->removed[i])
@@ -270,7 +270,8 @@ static unsigned pick(unsigned n) { /* xorshift64* */
     random_state ^= random_state >> 27;
     return (unsigned)((random_state * 0x2545f4914f6cdd1dull) >> 33) % n;
 }
-#define PICK(...) ((const float[]){ __VA_ARGS__ }[pick(sizeof((const float[]){ __VA_ARGS__ }) / sizeof(float))])
+#define PICK_OF(type, ...) ((const type[]){ __VA_ARGS__ }[pick(sizeof((const type[]){ __VA_ARGS__ }) / sizeof(type))])
+#define PICK(...) PICK_OF(float, __VA_ARGS__)
 
 static void make(struct sequence *sequence) {
     static const unsigned options[] = { 0, FAKE_NO_SET_GRAD, FAKE_NO_VERSION, FAKE_NO_ALLOC, FAKE_FP32_GRADS,
@@ -283,8 +284,8 @@ static void make(struct sequence *sequence) {
     config->init_scale = PICK(65536.0f, 1024.0f, 4.0f, 0.5f, 1000.0f);
     config->min_scale = PICK(0x1p-126f, 0.5f, 0.25f);
     config->max_scale = PICK(0x1p24f, 0x1p16f, 0x1p20f);
-    config->growth = PICK(2.0f, 2.0f, 3.0f);
-    config->backoff = PICK(0.5f, 0.5f, 0.3f);
+    config->growth = PICK_OF(double, 2.0, 1.0001, 3.0);
+    config->backoff = PICK_OF(double, 0.5, 0.9, 0.3);
     config->window = 1 + pick(4);
     config->hysteresis = 1 + pick(3);
     config->max_skips = pick(3) ? 100 : 2;

@@ -38,6 +38,13 @@ static float float_of(char **at) {
     return value;
 }
 
+static double double_of(char **at) {
+    const uint64_t bits = number(at, 16);
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 static void parse_run(char *at, struct run *run) {
     run->seed = number(&at, 10);
     run->enter = (unsigned)number(&at, 10);
@@ -47,8 +54,8 @@ static void parse_run(char *at, struct run *run) {
     run->config.init_scale = float_of(&at);
     run->config.min_scale = float_of(&at);
     run->config.max_scale = float_of(&at);
-    run->config.growth = float_of(&at);
-    run->config.backoff = float_of(&at);
+    run->config.growth = double_of(&at);
+    run->config.backoff = double_of(&at);
     run->config.window = (uint32_t)number(&at, 10);
     run->config.hysteresis = (uint32_t)number(&at, 10);
     run->config.consecutive_hysteresis = (amp_switch)number(&at, 10);

@@ -19,6 +19,7 @@ DEFAULTS = {  # init, min, max, growth, backoff (0: 1 / growth), window, hystere
     "jmp": (2.0**15, 1.0, LARGEST, 2.0, 0.0, 2000, 1, True),
     "mxnet": (2.0**16, SMALLEST, 2.0**24, 2.0, 0.0, 2000, 1, True),
 }
+FP32_FACTORS = {"megatron", "jmp"}  # an array in FP32 times a Python number: both round the number first
 
 
 def single(value):
@@ -34,6 +35,8 @@ class Rule:
         init, low, high, growth, backoff, window, hysteresis, consecutive = DEFAULTS[mode]
         self.min, self.max = s.min or low, s.max or high
         self.growth, self.backoff = s.growth or growth, s.backoff or backoff
+        if mode in FP32_FACTORS:
+            self.growth, self.backoff = f32(self.growth), f32(self.backoff)
         self.window, self.hysteresis = s.window or window, s.hysteresis or hysteresis
         self.consecutive = s.consecutive == ON if s.consecutive else consecutive
         self.scale = s.init or min(max(init, self.min), self.max)

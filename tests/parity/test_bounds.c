@@ -28,9 +28,9 @@ static struct amp__scaler_settings extreme_settings(int32_t mode) {
     s.max_scale = draw(2) ? extremes[draw(AMP_COUNT(extremes))] : power_of_two(-126, 127);
     if (s.max_scale < s.min_scale) s.max_scale = s.min_scale;
     s.init_scale = draw(2) ? s.max_scale : s.min_scale;
-    s.growth = draw(2) ? 0x1.fffffep127f : 1.0f + power_of_two(-23, 10);
-    s.backoff = draw(3) ? power_of_two(-149, -1) / 2 : 0.0f;
-    if (s.backoff == 0.0f && draw(2)) s.backoff = 0x1.fffffep-1f;
+    s.growth = draw(2) ? 0x1.fffffep127 : 1.0 + (double)power_of_two(draw(2) ? -52 : -23, 10);
+    s.backoff = draw(3) ? (double)power_of_two(-148, -1) / 2 : 0.0;
+    if (s.backoff == 0.0 && draw(2)) s.backoff = draw(2) ? 0x1.fffffep-1 : 0x1.fffffffffffffp-1;
     s.window = draw(4) ? 1 + (uint32_t)draw(3) : UINT32_MAX;
     s.hysteresis = draw(4) ? 1 + (uint32_t)draw(3) : UINT32_MAX;
     return s;
@@ -40,7 +40,7 @@ static struct amp__scaler_settings extreme_settings(int32_t mode) {
 static void check_bounded(float scale, const struct amp__scaler_settings *s) {
     if (isfinite(scale) && scale > 0.0f && scale >= s->min_scale && scale <= s->max_scale) return;
     ck_abort_msg("mode %d: scale %a, floor %a, ceiling %a, growth %a, backoff %a", (int)s->mode, (double)scale,
-                 (double)s->min_scale, (double)s->max_scale, (double)s->growth, (double)s->backoff);
+                 (double)s->min_scale, (double)s->max_scale, s->growth, s->backoff);
 }
 
 START_TEST(the_scale_stays_within_its_bounds) {

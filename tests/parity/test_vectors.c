@@ -10,13 +10,14 @@
 
 static const struct {
     const struct vector *vectors;
-    float init, min, max, growth, backoff;
+    float init, min, max;
+    double growth, backoff;
     uint32_t window, hysteresis;
     bool consecutive;
 } modes[] = {
-    [AMP_SCALER_APEX] = { vectors_apex, 0x1p16f, 0x1p-126f, 0x1p24f, 2, 0.5f, 2000, 1, true },
-    [AMP_SCALER_TORCH] = { vectors_torch, 0x1p16f, 0x1p-126f, 0x1.fffffep127f, 2, 0.5f, 2000, 1, true },
-    [AMP_SCALER_MEGATRON] = { vectors_megatron, 0x1p32f, 1, 0x1p127f, 2, 0.5f, 1000, 2, false },
+    [AMP_SCALER_APEX] = { vectors_apex, 0x1p16f, 0x1p-126f, 0x1p24f, 2, 0.5, 2000, 1, true },
+    [AMP_SCALER_TORCH] = { vectors_torch, 0x1p16f, 0x1p-126f, 0x1.fffffep127f, 2, 0.5, 2000, 1, true },
+    [AMP_SCALER_MEGATRON] = { vectors_megatron, 0x1p32f, 1, 0x1p127f, 2, 0.5, 1000, 2, false },
     [AMP_SCALER_DEEPSPEED] = { vectors_deepspeed, 0x1p16f, 1, 0x1p127f, 2, 0, 1000, 2, false },
     [AMP_SCALER_JMP] = { vectors_jmp, 0x1p15f, 1, 0x1.fffffep127f, 2, 0, 2000, 1, true },
     [AMP_SCALER_MXNET] = { vectors_mxnet, 0x1p16f, 0x1p-126f, 0x1p24f, 2, 0, 2000, 1, true },
@@ -50,8 +51,8 @@ START_TEST(defaults) {
     ck_assert_float_eq(s.init_scale, modes[_i].init);
     ck_assert_float_eq(s.min_scale, modes[_i].min);
     ck_assert_float_eq(s.max_scale, modes[_i].max);
-    ck_assert_float_eq(s.growth, modes[_i].growth);
-    ck_assert_float_eq(s.backoff, modes[_i].backoff);
+    ck_assert_double_eq(s.growth, modes[_i].growth);
+    ck_assert_double_eq(s.backoff, modes[_i].backoff);
     ck_assert_uint_eq(s.window, modes[_i].window);
     ck_assert_uint_eq(s.hysteresis, modes[_i].hysteresis);
     ck_assert_int_eq(s.consecutive_hysteresis, modes[_i].consecutive);

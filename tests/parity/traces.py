@@ -16,7 +16,7 @@ A file: comment lines, `mode N` (AMP_SCALER_*), then one line a run:
 
     run SEED ENTER STAY STEPS INIT MIN MAX GROWTH BACKOFF WINDOW HYSTERESIS CONSECUTIVE CHECKSUM SAMPLE...
 
-Floats are written as the eight hexadecimal digits of their bits; a setting of 0 is left at the default. The overflows of
+Floats are written as the eight hexadecimal digits of their bits, GROWTH and BACKOFF, which are doubles, as sixteen; a setting of 0 is left at the default. The overflows of
 a run come from a generator: x = x * 6364136223846793005 + 1442695040888963407 mod 2^64, from x = SEED; a step overflows
 if (x >> 33) % 1000 < p, where p is STAY after an overflow and ENTER otherwise. After each step the state is observed as
 three words, the scale's bits and two more (see `observe` in replay.c), and mixed into the checksum: for each word
@@ -56,6 +56,10 @@ def bits(value):
     return struct.unpack("<I", struct.pack("<f", value))[0]
 
 
+def double_bits(value):
+    return struct.unpack("<Q", struct.pack("<d", value))[0]
+
+
 def overflows(seed, enter, stay):
     x, overflow = seed, False
     while True:
@@ -74,9 +78,9 @@ def draw_settings(rng, vary):
     if "max" in vary:
         s.max = f32(min(2.0**127, s.init * 2.0 ** rng.randint(0, 30)))
     if "growth" in vary:
-        s.growth = f32(rng.choice([2, 2, 4, 1.5, 1.001, 3, rng.uniform(1.01, 20)]))
+        s.growth = float(rng.choice([2, 2, 4, 1.5, 1.0001, 3, rng.uniform(1.01, 20)]))
     if "backoff" in vary:
-        s.backoff = f32(rng.choice([0.5, 0.5, 0.25, 0.9, 0.1, rng.uniform(0.01, 0.99)]))
+        s.backoff = rng.choice([0.5, 0.5, 0.25, 0.9, 0.1, rng.uniform(0.01, 0.99)])
     if "window" in vary:
         s.window = rng.choice([1, 2, 3, 5, 10, 20, 50, 200, rng.randint(1, 100)])
     if "hysteresis" in vary:
@@ -102,7 +106,8 @@ def run_line(settings, seed, enter, stay, limit, make):
         if steps % 100 == 0:
             samples.append(f"{bits(scales[0]):08x}")
     s = settings
-    floats = " ".join(f"{bits(value):08x}" for value in (s.init, s.min, s.max, s.growth, s.backoff))
+    floats = " ".join(f"{bits(value):08x}" for value in (s.init, s.min, s.max))
+    floats += f" {double_bits(s.growth):016x} {double_bits(s.backoff):016x}"
     line = f"run {seed} {enter} {stay} {steps} {floats} {s.window} {s.hysteresis} {s.consecutive} {checksum:016x}"
     return steps, " ".join([line, *samples])
 

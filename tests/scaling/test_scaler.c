@@ -91,8 +91,8 @@ END_TEST
 START_TEST(other_factors) {
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
-    s.growth = 1.5f;
-    s.backoff = 0.25f;
+    s.growth = 1.5;
+    s.backoff = 0.25;
     s.window = 2;
     amp__scaler_init(&state, &s);
     (void)amp__scaler_update(&state, &s, true);

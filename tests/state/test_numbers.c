@@ -14,13 +14,26 @@ static float from_bits(uint32_t bits) {
     return value;
 }
 
-static void check_bits(uint32_t bits) {
+static void check_double(uint64_t bits) {
     char text[AMP__NUMBER_SIZE];
+    double value, back = -1.0;
+    memcpy(&value, &bits, sizeof value);
+    amp__double_to_text(value, text);
+    const double by_c = strtod(text, NULL);
+    ck_assert_msg(amp__double_from_text(text, &back), "%016llx: %s is not read", (unsigned long long)bits, text);
+    ck_assert_msg(!memcmp(&back, &value, sizeof back), "%016llx: %s", (unsigned long long)bits, text);
+    ck_assert_msg(!memcmp(&by_c, &value, sizeof by_c), "%016llx: C reads %s otherwise", (unsigned long long)bits, text);
+}
+
+static void check_bits(uint32_t bits) {
+    char text[AMP__NUMBER_SIZE], as_double[AMP__NUMBER_SIZE];
     float back = -1.0f;
     const float value = from_bits(bits), by_c = (amp__float_to_text(value, text), strtof(text, NULL));
     ck_assert_msg(amp__float_from_text(text, &back), "%08x: %s is not read", bits, text);
     ck_assert_msg(!memcmp(&back, &value, sizeof back), "%08x: %s", bits, text);
     ck_assert_msg(!memcmp(&by_c, &value, sizeof by_c), "%08x: C reads %s otherwise", bits, text);
+    amp__double_to_text((double)value, as_double);
+    ck_assert_str_eq(as_double, text); /* a factor that was written as a float is read */
 }
 
 START_TEST(every_float_goes_round) {
@@ -29,6 +42,19 @@ START_TEST(every_float_goes_round) {
         const uint32_t mantissas[] = { 0, 1, 2, 0x400000, 0x7ffffe, 0x7fffff };
         for (size_t i = 0; i < AMP_COUNT(mantissas); i++) check_bits(exponent << 23 | mantissas[i]);
     }
+}
+END_TEST
+
+START_TEST(every_double_goes_round) {
+    for (uint64_t bits = 0; bits < 0x7ff0000000000000u; bits += 40009000000007u) check_double(bits);
+    for (uint64_t exponent = 0; exponent < 2047; exponent += 31) {
+        const uint64_t mantissas[] = { 0, 1, 2, 0x8000000000000u, 0xffffffffffffeu, 0xfffffffffffffu };
+        for (size_t i = 0; i < AMP_COUNT(mantissas); i++) check_double(exponent << 52 | mantissas[i]);
+    }
+    double value = 5.0;
+    const char *const others[] = { "0x1p+1024", "0x20000000000001p+0", "0x1p-1075", "0x2p+0", "0x1fffffffffffffffp+0", "1.5" };
+    for (size_t i = 0; i < AMP_COUNT(others); i++) ck_assert_msg(!amp__double_from_text(others[i], &value), "%s", others[i]);
+    ck_assert_double_eq(value, 5.0);
 }
 END_TEST
 
@@ -107,6 +133,7 @@ int main(void) {
     TCase *tests = tcase_create("numbers");
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, every_float_goes_round);
+    tcase_add_test(tests, every_double_goes_round);
     tcase_add_test(tests, nothing_else_is_read);
     tcase_add_test(tests, whole_numbers);
     tcase_add_test(tests, the_environment_is_left_alone);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints over the fake host: names, Apex's form, and who may call when. */
-#include "staterig.h"
+#include "forge.h"
 
 static amp_config short_window(amp_level level) {
     amp_config config = config_of(level);
@@ -28,6 +28,43 @@ START_TEST(one_name_twice_is_refused_naming_both) {
     ck_says("weight");
     ck_assert_uint_eq(size, 77);
     rig_end(&rig);
+}
+END_TEST
+
+static void start_with_backoff(struct rig *rig, double backoff) {
+    amp_config config = config_of(AMP_O1);
+    config.backoff = backoff;
+    rig_init(rig, FAKE_RETAINS);
+    ck_ok(rig_config(rig, &config));
+}
+
+/* A libamp whose factors were floats has written 0.3's nearest one. */
+START_TEST(a_state_whose_factors_were_floats) {
+    static const char now[] = "\"0x13333333333333p-54\"", then[] = "\"0x4ccccdp-24\""; /* 8 less: no other padding */
+    enum { LESS = sizeof now - sizeof then };
+    uint64_t length;
+    struct rig rig;
+    start_with_backoff(&rig, 0.3);
+    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    char *at = memmem(state.data, state.size, now, sizeof now - 1);
+    ck_assert_ptr_nonnull(at);
+    memcpy(at, then, sizeof then - 1);
+    char *rest = at + sizeof then - 1;
+    memmove(rest, rest + LESS, state.size - LESS - (size_t)(rest - (char *)state.data));
+    memcpy(&length, state.data, sizeof length);
+    length -= LESS;
+    memcpy(state.data, &length, sizeof length);
+    state.size -= LESS;
+    forge_checksums(&state);
+    ck_ok(amp_state_load_memory(rig.context, state.data, state.size));
+    ck_assert_msg(!rig.host.events[AMP_EVENT_WARNING], "%s", rig.host.last_message[AMP_EVENT_WARNING]);
+    rig_end(&rig);
+    start_with_backoff(&rig, 0.31);
+    ck_ok(amp_state_load_memory(rig.context, state.data, state.size));
+    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_WARNING], "scaler.backoff 0.300000012 -> 0.31") != NULL, "%s",
+                  rig.host.last_message[AMP_EVENT_WARNING]);
+    rig_end(&rig);
+    free(state.data);
 }
 END_TEST
 
@@ -262,6 +299,7 @@ END_TEST
 int main(void) {
     const struct test tests[] = {
         { one_name_twice_is_refused_naming_both, 1 },
+        { a_state_whose_factors_were_floats, 1 },
         { names_that_no_header_can_hold, 1 },
         { unnamed_and_odd_names_go_round, 1 },
         { another_model_is_refused_by_name, 1 },

@@ -9,7 +9,7 @@ int main(int argc, char **argv) {
     struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.window = 3;
-    config.backoff = 0.3f;
+    config.backoff = 0.3;
     if (argc != 2) return EXIT_FAILURE;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.params[1].name = odd;

@@ -212,10 +212,9 @@ private:
 
     /* Refused before anything changes. */
     static void check(const GradScalerOptions &options, double scale) {
-        const auto growth = static_cast<float>(options.growth_factor),
-                   backoff = static_cast<float>(options.backoff_factor);
-        require(growth > 1.0f && std::isfinite(growth), "the growth factor must be > 1.0");
-        require(backoff > 0.0f && backoff < 1.0f, "the backoff factor must be < 1.0, and above 0");
+        const double growth = options.growth_factor, backoff = options.backoff_factor;
+        require(growth > 1.0 && std::isfinite(static_cast<float>(growth)), "the growth factor must be > 1.0, and finite in FP32");
+        require(static_cast<float>(backoff) > 0.0f && backoff < 1.0, "the backoff factor must be < 1.0, and above 0");
         require(options.growth_interval > 0 && options.growth_interval < std::int64_t{UINT32_MAX},
                 "the growth interval must be at least 1, and have 32 bits");
         require(scale > 0.0 && std::isfinite(static_cast<float>(scale)),
@@ -236,8 +235,8 @@ private:
         config.scaler = AMP_SCALER_TORCH;
         config.init_scale = static_cast<float>(scale);
         config.min_scale = static_cast<float>(options_.min_scale);
-        config.growth = static_cast<float>(options_.growth_factor);
-        config.backoff = static_cast<float>(options_.backoff_factor);
+        config.growth = options_.growth_factor;
+        config.backoff = options_.backoff_factor;
         config.window = static_cast<std::uint32_t>(options_.growth_interval);
         config.max_skips = options_.max_skips;
         context_.open({}, {&optimizer_}, config);

@@ -50,8 +50,8 @@ static const struct member {
     MEMBER(init_scale, "float"),
     MEMBER(min_scale, "float"),
     MEMBER(max_scale, "float"),
-    MEMBER(growth, "float"),
-    MEMBER(backoff, "float"),
+    MEMBER(growth, "double"),
+    MEMBER(backoff, "double"),
 #undef MEMBER
 };
 
@@ -111,6 +111,11 @@ static int read_member(const struct member *member, PyObject *value, amp_config 
         memcpy(at, &number, sizeof number);
         return refuse_number(member, value, "a number");
     }
+    if (!strcmp(member->kind, "double")) {
+        const double number = PyFloat_AsDouble(value);
+        memcpy(at, &number, sizeof number);
+        return refuse_number(member, value, "a number");
+    }
     int32_t choice = 0;
     const int bad = read_choice(member, value, &choice);
     memcpy(at, &choice, sizeof choice);
@@ -165,6 +170,11 @@ static PyObject *member_value(const struct member *member, const amp_config *con
         float number;
         memcpy(&number, at, sizeof number);
         return PyFloat_FromDouble((double)number);
+    }
+    if (!strcmp(member->kind, "double")) {
+        double number;
+        memcpy(&number, at, sizeof number);
+        return PyFloat_FromDouble(number);
     }
     uint32_t number;
     memcpy(&number, at, sizeof number);

@@ -2,6 +2,7 @@
 """amp_C's functions as Apex's callers call them, through multi_tensor_applier."""
 
 import itertools
+import struct
 
 import pytest
 import torch
@@ -317,19 +318,24 @@ def test_mixed_precision_lamb(device):
         assert torch.equal(c, a.bfloat16())
 
 
+def single(value):
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
 def by_hand(scale, growth, left, inf, factor, backoff, interval, hysteresis):
     if inf:
         left -= 1
-        return (scale, 0, left) if left > 0 else (scale * backoff, 0, left)
+        return (scale, 0, left) if left > 0 else (single(scale * backoff), 0, left)
     growth += 1
     if growth == interval:
-        scale, growth = (scale * factor if scale * factor < 3.4e38 else scale), 0
+        scale, growth = (single(scale * factor) if scale * factor < 3.4e38 else scale), 0
     return scale, growth, hysteresis
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("factor", "backoff"), [(2.0, 0.5), (1.0001, 0.9)])
 @pytest.mark.parametrize(("hysteresis", "first"), [(1, 8.0), (2, 8.0), (3, 2.0**127)])
-def test_loss_scale_with_hysteresis(hysteresis, first, device):
+def test_loss_scale_with_hysteresis(hysteresis, first, factor, backoff, device):
     torch.manual_seed(hysteresis)
     overflows = (torch.rand(200) < 0.3).tolist()
     scale = torch.tensor([first], device=device)
@@ -337,8 +343,8 @@ def test_loss_scale_with_hysteresis(hysteresis, first, device):
     state = (first, 0, hysteresis)
     for inf in overflows:
         found = torch.tensor([float(inf)], device=device)
-        result = amp_C.update_scale_hysteresis(scale, growth, left, found, 2.0, 0.5, 3, hysteresis)
-        state = by_hand(*state, inf, 2.0, 0.5, 3, hysteresis)
+        result = amp_C.update_scale_hysteresis(scale, growth, left, found, factor, backoff, 3, hysteresis)
+        state = by_hand(*state, inf, factor, backoff, 3, hysteresis)
         assert result is scale and (float(scale), int(growth), int(left)) == state
 
 

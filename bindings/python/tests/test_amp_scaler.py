@@ -23,19 +23,20 @@ def _overflows(seed, n, rate):
 
 @pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this torch has no GradScaler for the CPU")
 @pytest.mark.parametrize("growth_interval", (1, 2, 5))
+@pytest.mark.parametrize(("growth", "backoff"), ((4.0, 0.25), (1.0001, 0.9)))
 @pytest.mark.parametrize("seed", range(3))
-def test_mode_torch_is_grad_scalers_trace(growth_interval, seed):
+def test_mode_torch_is_grad_scalers_trace(growth_interval, growth, backoff, seed):
     theirs = torch.nn.Parameter(torch.ones(2))
     their_optimizer = torch.optim.SGD([theirs], lr=0.5)
     scaler = torch.amp.GradScaler(
-        "cpu", init_scale=2.0**8, growth_interval=growth_interval, growth_factor=4.0, backoff_factor=0.25
+        "cpu", init_scale=2.0**8, growth_interval=growth_interval, growth_factor=growth, backoff_factor=backoff
     )
     model = torch.nn.Module()
     model.weight = torch.nn.Parameter(torch.ones(2))
     model.forward = lambda: (model.weight * 0.25).sum()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     amp.initialize(model, optimizer, opt_level="O0", loss_scale="dynamic", scaler="torch", init_scale=2.0**8,
-                   window=growth_interval, growth=4.0, backoff=0.25, verbosity=0, max_loss_scale=None)
+                   window=growth_interval, growth=growth, backoff=backoff, verbosity=0, max_loss_scale=None)
     for overflow in _overflows(seed, 60, 0.3):
         factor = float("inf") if overflow else 1.0
         their_optimizer.zero_grad()

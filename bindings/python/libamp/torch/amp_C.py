@@ -470,9 +470,10 @@ def update_scale_hysteresis(
     left = hysteresis_tracker - inf.to(hysteresis_tracker.dtype)
     grown = growth_tracker + 1
     grows = ~inf & (grown == growth_interval)
-    larger = current_scale * growth_factor
+    # the factors are doubles, as the kernel's: times a tensor in FP32 torch would round them first
+    larger, smaller = ((current_scale.double() * factor).to(current_scale.dtype) for factor in (growth_factor, backoff_factor))
     kept = torch.where(grows & torch.isfinite(larger), larger, current_scale)
-    current_scale.copy_(torch.where(inf & (left <= 0), current_scale * backoff_factor, kept))
+    current_scale.copy_(torch.where(inf & (left <= 0), smaller, kept))
     growth_tracker.copy_(torch.where(inf | grows, torch.zeros_like(grown), grown))
     hysteresis_tracker.copy_(torch.where(inf, left, torch.full_like(left, hysteresis)))
     return current_scale
