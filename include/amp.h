@@ -527,9 +527,10 @@ typedef struct amp_model {
     amp_context *amp;     /* written by initialize and shutdown; NULL before */
     const amp_struct *structs; /* that the schemas of ops and forward may name */
     size_t n_structs;          /* entries of structs */
+    uint64_t registered;       /* amp_register's own; 0 */
 } amp_model;
 
-#define AMP_MODEL_INIT { (uint32_t)sizeof(amp_model), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0 }
+#define AMP_MODEL_INIT { (uint32_t)sizeof(amp_model), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0, 0 }
 
 /* Flags of amp_optimizer. */
 enum {
@@ -648,7 +649,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_config_resolve(const amp_config *config, a
 
 /* Write `op_class` into every op of the model whose name or alias is `op`, and into those whose backward_of names it.
  * Before initialize. "name#index" picks one of several ops of that name (from 0). AMP_ERR_NOT_FOUND lists the nearest
- * names; AMP_ERR_CONFLICT if the op has another registration already. Source: Apex register_half_function and kin. */
+ * names; AMP_ERR_CONFLICT if the op has another registration already. A large table is read once: names, aliases and
+ * backward_of stay from the first registration to initialize. Source: Apex register_half_function and kin. */
 AMP_API AMP_MUST_CHECK amp_status amp_register(amp_model *model, const char *op, amp_class op_class);
 
 /* Wire one model and one optimizer (either may be NULL) for a level with all its defaults. */

@@ -23,6 +23,18 @@ static amp_status check_hooks(const struct amp__optimizer *optimizer) {
                           "set_grad hands gradients to libamp");
 }
 
+/* Twice as much each time, for they may come one by one. */
+static amp_status need_room(struct amp__optimizer *optimizer, size_t n) {
+    const size_t wanted = optimizer->n_params + n;
+    if (wanted <= optimizer->params_capacity) return AMP_OK;
+    const size_t capacity = wanted < 2 * optimizer->n_params ? 2 * optimizer->n_params : wanted;
+    void *grown = amp__grow(optimizer->params, optimizer->n_params, capacity, sizeof *optimizer->params);
+    if (!grown) return amp__fail_memory();
+    optimizer->params = grown;
+    optimizer->params_capacity = capacity;
+    return AMP_OK;
+}
+
 AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, size_t n) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(amp__optimizer_find(user, &optimizer));
@@ -33,9 +45,7 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     amp_context *context = optimizer->context;
     AMP_TRY(amp__there_learn_all(context)); /* what devices know goes by the numbers that parameters have now */
     const size_t context_params = context->n_params, optimizer_params = optimizer->n_params;
-    void *grown = amp__grow(optimizer->params, optimizer->n_params, optimizer->n_params + n, sizeof *optimizer->params);
-    if (!grown) return amp__fail_memory();
-    optimizer->params = grown;
+    AMP_TRY(need_room(optimizer, n));
     if (optimizer->optim) AMP_TRY(amp__optim_grow(optimizer->optim, optimizer_params + n));
     amp_status status = amp__cache_grow(&context->cache, (context->n_params + n) * AMP_FLOAT64);
     if (status == AMP_OK) status = amp__collect_late(context, optimizer, params, n);
@@ -45,7 +55,7 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
         amp__collect_undo(context, optimizer, context_params, optimizer_params);
         return status;
     }
-    amp__fused_mark(context);
+    amp__fused_mark_late(optimizer, optimizer_params);
     amp__unseen_steps_forget(context);
     for (size_t i = context_params; i < context->n_params; i++) amp__param_commit_retype(context->params[i]);
     return AMP_OK;

@@ -38,6 +38,8 @@ void amp__context_destroy(amp_context *context) {
                        context->by_id,  context->brackets,   context->warnings, context->taped,
                        context->ranges, context->grad_ranges,  context->listed };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
+    amp__names_free(&context->op_names);
+    amp__apart_forget(&context->apart);
     amp__fork_remove(&context->forkable);
     pthread_mutex_destroy(&context->lock);
     amp__free(context);

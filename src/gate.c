@@ -16,26 +16,43 @@ static void each_op(amp_context *context, visit_fn *visit, void *user) {
 
 /* ---- the host's word ---- */
 
-struct wish {
-    const char *name;
-    uint64_t least;
-    size_t found;
-};
+static const char *numbered_name(const struct amp__op *op, char text[AMP__OP_NAME_MAX + 16]) {
+    snprintf(text, AMP__OP_NAME_MAX + 16, "%s#%u", op->name, (unsigned)op->index);
+    return text;
+}
 
-static void grant(struct amp__op *op, void *user) {
-    struct wish *wish = user;
-    char numbered[AMP__OP_NAME_MAX + 16];
-    snprintf(numbered, sizeof numbered, "%s#%u", op->name, (unsigned)op->index);
-    if (strcmp(wish->name, op->name) != 0 && strcmp(wish->name, numbered) != 0) return;
-    wish->found++;
-    amp__gate_decide(op, wish->least, AMP__GATE_SET);
+/* Once, for all that will be asked: a host may set thousands, one by one. */
+static amp_status need_names(amp_context *context) {
+    char text[AMP__OP_NAME_MAX + 16];
+    struct amp__names *names = &context->op_names;
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < context->n_models && !names->sorted && status == AMP_OK; i++)
+        for (size_t j = 0; j < context->models[i].n_ops && status == AMP_OK; j++) {
+            struct amp__op *op = &context->models[i].ops[j];
+            status = amp__names_add(names, 0, op->name, op);
+            if (status == AMP_OK) status = amp__names_add(names, 0, numbered_name(op, text), op);
+        }
+    if (status == AMP_OK && !names->sorted) status = amp__names_sort(names);
+    if (status != AMP_OK) amp__names_free(names);
+    return status;
 }
 
 AMP_API amp_status amp_gate_set(amp_context *context, const char *op, uint64_t least) {
-    struct wish wish = { op, least, 0 };
+    char text[AMP__OP_NAME_MAX + 16];
+    size_t n = 0, found = 0;
     AMP_RETURN_IF(!context || !op, AMP_ERR_INVALID_ARGUMENT, "amp_gate_set: %s is NULL", context ? "op" : "context");
-    each_op(context, grant, &wish);
-    AMP_RETURN_IF(!wish.found, AMP_ERR_NOT_FOUND, "amp_gate_set: the context has no op named \"%.140s\"", op);
+    pthread_mutex_lock(&context->lock);
+    const amp_status status = need_names(context);
+    pthread_mutex_unlock(&context->lock);
+    if (status != AMP_OK) return status;
+    const struct amp__keyed *entries = amp__names_find(&context->op_names, 0, op, &n);
+    for (size_t i = 0; i < n; i++) {
+        struct amp__op *one = entries[i].value;
+        if (strcmp(op, one->name) != 0 && strcmp(op, numbered_name(one, text)) != 0) continue;
+        found++;
+        amp__gate_decide(one, least, AMP__GATE_SET);
+    }
+    AMP_RETURN_IF(!found, AMP_ERR_NOT_FOUND, "amp_gate_set: the context has no op named \"%.140s\"", op);
     return AMP_OK;
 }
 

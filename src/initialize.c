@@ -328,7 +328,10 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
 
 static void commit(amp_context *context) {
     amp__patch_commit(context->patch);
-    for (size_t i = 0; i < context->n_models; i++) context->models[i].user->amp = context;
+    for (size_t i = 0; i < context->n_models; i++) {
+        context->models[i].user->amp = context;
+        amp__register_over(context->models[i].user);
+    }
     for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].user->amp = context;
     (void)amp__retype_commit(context); /* a warning that finds no memory is lost, no more */
 }

@@ -13,6 +13,7 @@ amp_status amp__cache_init(struct amp__cache *cache, size_t n_keys) {
 
 amp_status amp__cache_grow(struct amp__cache *cache, size_t n_keys) {
     if (n_keys <= cache->n) return AMP_OK;
+    if (n_keys < 2 * cache->n) n_keys = 2 * cache->n; /* parameters may come one by one */
     void *grown = amp__grow(cache->cells, cache->n, n_keys, sizeof *cache->cells);
     if (!grown) return amp__fail_memory();
     cache->cells = grown;

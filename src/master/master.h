@@ -86,7 +86,7 @@ struct amp__param {
     bool in_model, in_optimizer;
     bool re_typed;
     bool held; /* the host's optimizer has the master as a tensor of its own */
-    void *address;              /* at initialize, for finding ties */
+    void *address;              /* at initialize, or at the last look (apart.c) */
     size_t listed_by;           /* 1 + the last optimizer that lists it */
     struct amp__param *tied_to; /* while ties are being found */
     uint64_t unfit;             /* finite FP32 weights that became infinite */

@@ -43,6 +43,10 @@ amp_status amp__collect_ties(amp_context *context);
 /* More parameters for an optimizer of a running context, re-typed and mastered as at initialize. optimizer->params has
  * room for them. After an error: amp__collect_undo. */
 amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t n);
+/* apart.c: parameters that are new share no memory with any other, */
+amp_status amp__apart_check(amp_context *context, size_t first_new);
+/* and may lie elsewhere once they are re-typed. */
+amp_status amp__apart_moved(amp_context *context, struct amp__param *param);
 /* Forgets what amp__collect_late added since there were so many. */
 void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, size_t context_params,
                        size_t optimizer_params);

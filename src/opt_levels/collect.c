@@ -237,55 +237,6 @@ amp_status amp__collect_ties(amp_context *context) {
 
 /* ---- parameters that come later ---- */
 
-/* Where a parameter's elements lie now. */
-struct block {
-    uintptr_t begin, end;
-    const struct amp__param *param;
-};
-
-/* One that is new shares no memory with any other. Where the others lie now is looked at once for all that are new. */
-static amp_status check_apart(const struct amp__keyed *sorted, size_t n, size_t first_new) {
-    const struct block *last = NULL;
-    for (size_t i = 0; i < n; i++) {
-        const struct block *block = sorted[i].value;
-        const bool second_is_new = block->param->index >= first_new;
-        AMP_RETURN_IF(last && block->begin < last->end && (second_is_new || last->param->index >= first_new), AMP_ERR_CONFLICT,
-                      "amp_add_params: %s shares memory with %s: add that handle, or give it storage of its own",
-                      second_is_new ? block->param->name : last->param->name,
-                      second_is_new ? last->param->name : block->param->name);
-        if (!last || block->end > last->end) last = block;
-    }
-    return AMP_OK;
-}
-
-static amp_status find_block(const struct amp__param *param, bool is_new, struct block *block) {
-    struct amp__elements now;
-    *block = (struct block){ 0, 0, param };
-    if (!param->size || !param->host->view) return AMP_OK;
-    if (is_new) now = (struct amp__elements){ .data = param->address, .size = param->size, .dtype = param->dtype };
-    else AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
-    if (now.strides || !now.data) return AMP_OK;
-    block->begin = (uintptr_t)now.data;
-    block->end = block->begin + (uintptr_t)now.size * amp__dtype_size(now.dtype);
-    return AMP_OK;
-}
-
-static amp_status check_new(const amp_context *context, size_t first_new) {
-    struct block *blocks = amp__alloc(context->n_params, sizeof *blocks);
-    struct amp__keyed *sorted = amp__alloc(context->n_params, sizeof *sorted);
-    amp_status status = blocks && sorted ? AMP_OK : amp__fail_memory();
-    size_t n = 0;
-    for (size_t i = 0; i < context->n_params && status == AMP_OK; i++) {
-        status = find_block(context->params[i], i >= first_new, &blocks[i]);
-        if (status == AMP_OK && blocks[i].end) sorted[n++] = (struct amp__keyed){ blocks[i].begin, &blocks[i] };
-    }
-    if (status == AMP_OK) status = amp__sort_keyed(sorted, n);
-    if (status == AMP_OK) status = check_apart(sorted, n, first_new);
-    amp__free(blocks);
-    amp__free(sorted);
-    return status;
-}
-
 static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer);
 
 static amp_status add_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
@@ -314,15 +265,25 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
     return AMP_OK;
 }
 
+/* listed_by tells whether this optimizer has a parameter. It is right already where the last to grow was the same. */
+static void mark_listed(amp_context *context, const struct amp__optimizer *optimizer) {
+    const size_t number = (size_t)(optimizer - context->optimizers) + 1;
+    if (context->listed_for == number) return;
+    for (size_t i = 0; i < context->n_params; i++) context->params[i]->listed_by = 0;
+    for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->listed_by = number;
+    context->listed_for = number;
+}
+
 amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t n) {
     const size_t first_new = context->n_params;
-    for (size_t i = 0; i < context->n_params; i++) context->params[i]->listed_by = 0;
-    for (size_t i = 0; i < optimizer->n_params; i++)
-        optimizer->params[i]->listed_by = (size_t)(optimizer - context->optimizers) + 1;
+    mark_listed(context, optimizer);
     for (size_t i = 0; i < n; i++) AMP_TRY(add_late(context, optimizer, params, i));
-    if (first_new < context->n_params) AMP_TRY(check_new(context, first_new));
+    if (first_new < context->n_params) AMP_TRY(amp__apart_check(context, first_new));
     AMP_TRY(amp__params_index(context, first_new));
-    for (size_t i = first_new; i < context->n_params; i++) AMP_TRY(retype_if_low(context, context->params[i], true));
+    for (size_t i = first_new; i < context->n_params; i++) {
+        AMP_TRY(retype_if_low(context, context->params[i], true));
+        AMP_TRY(amp__apart_moved(context, context->params[i]));
+    }
     return amp__places_flush(context);
 }
 
@@ -332,6 +293,8 @@ void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, s
     char text[512];
     snprintf(text, sizeof text, "%s", amp_last_error());
     optimizer->n_params = optimizer_params;
+    context->listed_for = 0;
+    amp__apart_forget(&context->apart);
     amp__params_remove(context, context_params);
     for (size_t i = context->n_params; i-- > context_params;) (void)amp__param_undo_retype(context->params[i]);
     (void)amp__fail(AMP_OK, "%s", text);

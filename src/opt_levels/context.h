@@ -9,6 +9,7 @@
 #include "cache/cache.h"
 #include "common/spare.h"
 #include "common/fork.h"
+#include "common/names.h"
 #include "host/host.h"
 #include "intercept/intercept.h"
 #include "master/master.h"
@@ -101,7 +102,7 @@ struct amp__optimizer {
     amp_host host;
     struct amp__struct_table structs;
     struct amp__param **params;
-    size_t n_params;
+    size_t n_params, params_capacity; /* 0: n_params */
     struct amp__op *steps, *zero_grads;
     size_t n_steps, n_zero_grads;
     struct amp__optim *optim; /* libamp's own; NULL: the host steps */
@@ -186,6 +187,14 @@ struct amp__range {
     struct amp__param *param;
 };
 
+/* apart.c: where parameters lie, for those that come late. Zeros: nobody has looked. */
+struct amp__apart {
+    void *root;    /* of a tree of blocks */
+    size_t looked; /* 1 + the parameters at the last look at all of them */
+    size_t next;   /* of those that are looked at in turn */
+};
+void amp__apart_forget(struct amp__apart *apart);
+
 struct amp_context {
     amp_context *next_live; /* live.c */
     struct amp__properties properties;
@@ -200,8 +209,11 @@ struct amp_context {
     struct amp__id_entry *by_id;
     struct amp__range *ranges, *grad_ranges; /* sorted addresses of FP32 parameters, of fixed gradients */
     size_t n_ranges, n_grad_ranges;
+    struct amp__apart apart;
+    size_t listed_for; /* 1 + the optimizer whose parameters amp__param.listed_by tells; 0: of none */
     size_t table_mask, table_used; /* size - 1 of both tables; handles in them */
 
+    struct amp__names op_names; /* gate.c: the models' ops, by name; empty until somebody asks */
     struct amp__patch *patch;
     size_t n_wraps;
     bool seeds; /* an op does: not the host's seed_factor but its seed carries the scale */
@@ -240,6 +252,11 @@ void amp__live_remove(amp_context *context);
 bool amp__context_is_live(const amp_context *context);
 /* Never 0, never the same twice. */
 uintptr_t amp__new_serial(void);
+
+/* ---- register.c ---- */
+
+/* The model's ops are registered: what was kept for looking them up goes. */
+void amp__register_over(amp_model *model);
 
 /* ---- params.c: finding parameters by handle ---- */
 
@@ -359,6 +376,8 @@ void amp__unseen_steps_forget(amp_context *context);
 amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from);
 /* Which gradients may stay scaled until the step: after every change of the optimizers' lists. */
 void amp__fused_mark(amp_context *context);
+/* The same after the optimizer has grown, from its parameter `from` on. */
+void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from);
 
 /* ---- fused_there.c: their parameters on a device ---- */
 

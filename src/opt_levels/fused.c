@@ -38,6 +38,15 @@ void amp__fused_mark(amp_context *context) {
                 context->optimizers[k].optim && context->optimizers[k].params[i]->owners == 1;
 }
 
+/* What is not the only one's now was its only owner's before. */
+void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from) {
+    const amp_context *context = optimizer->context;
+    bool any = false;
+    for (size_t k = 0; k < context->n_optimizers; k++) any |= context->optimizers[k].optim != NULL;
+    for (size_t i = from; i < optimizer->n_params && any; i++)
+        optimizer->params[i]->defers = ++optimizer->params[i]->owners == 1 && optimizer->optim;
+}
+
 /* ---- before the update ---- */
 
 /* An FP32 parameter with gaps between its elements: a compact copy, and where to put it back. */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registration: the user's word on an op's class, written into the caller's own descriptors. No global state. */
+/* Registration: the user's word on an op's class, written into the caller's own descriptors. */
+#include "opt_levels/context.h"
 #include "opt_levels/lists.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,18 +15,24 @@ static bool name_is(const char *name, const char *wanted) {
     return !strcmp(a, b);
 }
 
-static bool has_alias(const char *aliases, const char *wanted) {
-    while (aliases && *aliases) {
-        char alias[AMP__OP_NAME_MAX + 1];
-        aliases += strspn(aliases, " ,");
-        const size_t length = strcspn(aliases, " ,");
-        if (length && length <= AMP__OP_NAME_MAX) {
-            memcpy(alias, aliases, length);
-            alias[length] = '\0';
-            if (name_is(alias, wanted)) return true;
-        }
-        aliases += length;
+static bool next_alias(const char **aliases, char alias[AMP__OP_NAME_MAX + 1]) {
+    while (*aliases && **aliases) {
+        *aliases += strspn(*aliases, " ,");
+        const size_t length = strcspn(*aliases, " ,");
+        const char *begin = *aliases;
+        *aliases += length;
+        if (!length || length > AMP__OP_NAME_MAX) continue;
+        memcpy(alias, begin, length);
+        alias[length] = '\0';
+        return true;
     }
+    return false;
+}
+
+static bool has_alias(const char *aliases, const char *wanted) {
+    char alias[AMP__OP_NAME_MAX + 1];
+    while (next_alias(&aliases, alias))
+        if (name_is(alias, wanted)) return true;
     return false;
 }
 
@@ -37,19 +45,128 @@ static bool matches(const amp_op *op, const char *wanted) {
                         (op->backward_of && name_is(op->backward_of, wanted)));
 }
 
-/* The next op from *from on that is meant; with `wanted` >= 0 the one of that index among the ops of this very name, as
- * amp_op_stats numbers them. */
-static bool next_match(const amp_model *model, const char *name, long wanted, size_t *from, size_t *match) {
+/* ---- large tables ---- */
+
+/*
+ * The ops of the model that was registered with last, by name, so that thousands of registrations take time in proportion to
+ * them. The names are the caller's, who may change them: a model that is asked about says by a number which table is its own,
+ * and who finds nothing there looks into a new one.
+ */
+enum { SMALL = 64, BASE = 0, EXACT = 1 };
+static struct {
+    pthread_mutex_t mutex;
+    struct amp__forkable forkable;
+    uint64_t serial;
+    const amp_op *ops;
+    size_t n_ops;
+    struct amp__names names;
+} last = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+static amp_status add_base(struct amp__names *names, const char *text, amp_op *op) {
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(text, base);
+    return amp__names_add(names, BASE, base, op);
+}
+
+static amp_status add_aliases(struct amp__names *names, amp_op *op) {
+    char alias[AMP__OP_NAME_MAX + 1];
+    for (const char *at = op->aliases; next_alias(&at, alias);) AMP_TRY(add_base(names, alias, op));
+    return AMP_OK;
+}
+
+static amp_status fill_names(struct amp__names *names, const amp_model *model) {
+    for (size_t i = 0; i < model->n_ops; i++) {
+        amp_op *op = nth(model, i);
+        if (!op->name) continue;
+        AMP_TRY(add_base(names, op->name, op));
+        AMP_TRY(amp__names_add(names, EXACT, op->name, op));
+        AMP_TRY(add_aliases(names, op));
+        if (op->backward_of) AMP_TRY(add_base(names, op->backward_of, op));
+    }
+    return amp__names_sort(names);
+}
+
+/* Under the mutex: the table of this model; *fresh: made now. */
+static amp_status need_names(amp_model *model, bool again, bool *fresh) {
+    *fresh = again || !model->registered || model->registered != last.serial || model->ops != last.ops ||
+             model->n_ops != last.n_ops;
+    if (!*fresh) return AMP_OK;
+    amp__names_free(&last.names);
+    last.ops = model->ops;
+    last.n_ops = model->n_ops;
+    last.serial = model->registered = amp__new_serial();
+    const amp_status status = fill_names(&last.names, model);
+    if (status != AMP_OK) model->registered = 0;
+    return status;
+}
+
+static bool may_be_indexed(const amp_model *model) { return model->struct_size >= sizeof *model; }
+
+void amp__register_over(amp_model *model) {
+    if (!may_be_indexed(model) || !model->registered) return;
+    pthread_mutex_lock(&last.mutex);
+    if (model->registered == last.serial) {
+        amp__names_free(&last.names);
+        last.serial = 0;
+    }
+    pthread_mutex_unlock(&last.mutex);
+    model->registered = 0;
+}
+
+/* ---- what is meant ---- */
+
+/* Those that are meant, in the model's order; an op may be there twice. */
+struct meant {
+    amp_op **ops;
+    size_t n;
+};
+
+static amp_status add_meant(struct meant *meant, amp_op *op) {
+    if (!(meant->n & (meant->n - 1))) { /* a power of two is full */
+        void *grown = amp__grow(meant->ops, meant->n, meant->n ? 2 * meant->n : 1, sizeof *meant->ops);
+        if (!grown) return amp__fail_memory();
+        meant->ops = grown;
+    }
+    meant->ops[meant->n++] = op;
+    return AMP_OK;
+}
+
+/* With `wanted` >= 0 the one of that index among the ops of this very name, as amp_op_stats numbers them. */
+static amp_status find_small(const amp_model *model, const char *name, long wanted, struct meant *meant) {
     long index = 0;
     for (size_t i = 0; i < model->n_ops; i++) {
-        const amp_op *op = nth(model, i);
-        if (wanted < 0 ? !matches(op, name) : !op->name || strcmp(op->name, name) != 0 || index++ != wanted) continue;
-        if (i < *from) continue;
-        *match = i;
-        *from = i + 1;
-        return true;
+        amp_op *op = nth(model, i);
+        if (wanted < 0 ? matches(op, name) : op->name && !strcmp(op->name, name) && index++ == wanted)
+            AMP_TRY(add_meant(meant, op));
     }
-    return false;
+    return AMP_OK;
+}
+
+static amp_status find_named(const struct amp__names *names, const char *name, long wanted, struct meant *meant) {
+    char base[AMP__OP_NAME_MAX + 1];
+    size_t n;
+    amp__op_base_name(name, base);
+    const struct amp__keyed *entries = amp__names_find(names, wanted < 0 ? BASE : EXACT, wanted < 0 ? base : name, &n);
+    if (wanted >= 0) {
+        amp_op *op = (size_t)wanted < n ? entries[wanted].value : NULL;
+        return op && !strcmp(op->name, name) ? add_meant(meant, op) : AMP_OK;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (matches(entries[i].value, name)) AMP_TRY(add_meant(meant, entries[i].value));
+    return AMP_OK;
+}
+
+static amp_status find_large(amp_model *model, const char *name, long wanted, struct meant *meant) {
+    bool fresh = false;
+    AMP_TRY(amp__fork_add(&last.forkable, &last.mutex));
+    pthread_mutex_lock(&last.mutex);
+    amp_status status = AMP_OK;
+    for (int i = 0; i < 2 && !meant->n && !fresh && status == AMP_OK; i++) {
+        status = need_names(model, i > 0, &fresh);
+        if (status == AMP_OK) status = find_named(&last.names, name, wanted, meant);
+    }
+    pthread_mutex_unlock(&last.mutex);
+    return status;
 }
 
 static size_t count_named(const amp_model *model, const char *name) {
@@ -89,6 +206,20 @@ static amp_status split_name(const char *text, char name[AMP__OP_NAME_MAX + 1], 
     return AMP_OK;
 }
 
+static amp_status write(const struct meant *meant, amp_class op_class) {
+    for (size_t i = 0; i < meant->n; i++) { /* look before writing */
+        const amp_op *op = meant->ops[i];
+        AMP_RETURN_IF((op->flags & AMP_OP_REGISTERED) && op->op_class != op_class, AMP_ERR_CONFLICT,
+                      "amp_register: op %s is registered as %s already and cannot also be %s", op->name,
+                      amp__class_name(op->op_class), amp__class_name(op_class));
+    }
+    for (size_t i = 0; i < meant->n; i++) {
+        meant->ops[i]->op_class = op_class;
+        meant->ops[i]->flags |= AMP_OP_REGISTERED;
+    }
+    return AMP_OK;
+}
+
 AMP_API amp_status amp_register(amp_model *model, const char *op, amp_class op_class) {
     char name[AMP__OP_NAME_MAX + 1];
     long wanted;
@@ -100,20 +231,14 @@ AMP_API amp_status amp_register(amp_model *model, const char *op, amp_class op_c
     AMP_RETURN_IF(model->n_ops && !model->ops, AMP_ERR_INVALID_ARGUMENT, "amp_register: model.ops is NULL");
     AMP_TRY(split_name(op, name, &wanted));
     if (model->n_ops) AMP_TRY(amp__check_struct(model->ops->struct_size, sizeof(amp_op), "amp_op"));
-    bool found = false;
-    for (size_t i = 0, from = 0; next_match(model, name, wanted, &from, &i); found = true) { /* look before writing */
-        const amp_op *match = nth(model, i);
-        AMP_RETURN_IF((match->flags & AMP_OP_REGISTERED) && match->op_class != op_class, AMP_ERR_CONFLICT,
-                      "amp_register: op %s is registered as %s already and cannot also be %s", match->name,
-                      amp__class_name(match->op_class), amp__class_name(op_class));
-    }
-    if (!found && wanted >= 0 && count_named(model, name))
-        return amp__fail(AMP_ERR_NOT_FOUND, "amp_register: \"%.140s\": the model has %zu ops named %s, numbered from 0", op,
-                         count_named(model, name), name);
-    if (!found) return not_found(model, op);
-    for (size_t i = 0, from = 0; next_match(model, name, wanted, &from, &i);) {
-        nth(model, i)->op_class = op_class;
-        nth(model, i)->flags |= AMP_OP_REGISTERED;
-    }
-    return AMP_OK;
+    struct meant meant = { NULL, 0 };
+    const bool indexed = model->n_ops > SMALL && may_be_indexed(model);
+    amp_status status = indexed ? find_large(model, name, wanted, &meant) : find_small(model, name, wanted, &meant);
+    if (status == AMP_OK && meant.n) status = write(&meant, op_class);
+    amp__free(meant.ops);
+    if (status != AMP_OK || meant.n) return status;
+    const size_t named = wanted >= 0 ? count_named(model, name) : 0;
+    AMP_RETURN_IF(named, AMP_ERR_NOT_FOUND, "amp_register: \"%.140s\": the model has %zu ops named %s, numbered from 0", op,
+                  named, name);
+    return not_found(model, op);
 }

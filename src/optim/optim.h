@@ -103,7 +103,7 @@ struct amp__optim {
     size_t n_groups;
     struct amp__optim_state *states; /* one a parameter, in the optimizer's order */
     struct amp__optim_tensor *work;  /* room for a step */
-    size_t n;
+    size_t n, capacity;
     struct amp__optim_there *there; /* one for each device that has some of them */
     size_t n_there;
 };

@@ -51,12 +51,16 @@ amp_status amp__optim_new(const amp_fused *given, size_t n_params, const char *w
 }
 
 amp_status amp__optim_grow(struct amp__optim *optim, size_t n) {
-    void *states = amp__grow(optim->states, optim->n, n, sizeof *optim->states);
-    if (!states) return amp__fail_memory();
-    optim->states = states;
-    void *work = amp__grow(optim->work, optim->n, n, sizeof *optim->work);
-    if (!work) return amp__fail_memory();
-    optim->work = work;
+    const size_t twice = 2 * optim->n, capacity = n < twice ? twice : n; /* parameters may come one by one */
+    if (n > optim->capacity) {
+        void *states = amp__grow(optim->states, optim->n, capacity, sizeof *optim->states);
+        if (!states) return amp__fail_memory();
+        optim->states = states;
+        void *work = amp__grow(optim->work, optim->n, capacity, sizeof *optim->work);
+        if (!work) return amp__fail_memory();
+        optim->work = work;
+        optim->capacity = capacity;
+    }
     optim->n = n;
     return AMP_OK;
 }

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Thousands of ops, and a word on each of them: what is looked at grows with their number, not with its square. The linker
+ * counts (--wrap): names that are taken apart, and names that are compared.
+ */
+#include "checks.h"
+#include "opt_levels/lists.h"
+
+enum { OPS = 4000, SAME = 1000 };
+
+static size_t bases, compares;
+
+void __real_amp__op_base_name(const char *name, char base[AMP__OP_NAME_MAX + 1]);
+void __wrap_amp__op_base_name(const char *name, char base[AMP__OP_NAME_MAX + 1]);
+void __wrap_amp__op_base_name(const char *name, char base[AMP__OP_NAME_MAX + 1]) {
+    bases++;
+    __real_amp__op_base_name(name, base);
+}
+int __real_strcmp(const char *a, const char *b);
+int __wrap_strcmp(const char *a, const char *b);
+int __wrap_strcmp(const char *a, const char *b) {
+    compares++;
+    return __real_strcmp(a, b);
+}
+
+/* ---- a large table: OPS names, and SAME ops of one more ---- */
+
+static int32_t nothing(int32_t x) { return x; }
+
+struct table {
+    amp_fn slots[OPS + SAME];
+    char names[OPS][24], aliases[OPS][24];
+    amp_op ops[OPS + SAME];
+    amp_host host;
+    amp_model model;
+};
+
+static struct table *new_table(void) {
+    struct table *t = calloc(1, sizeof *t);
+    ck_assert_ptr_nonnull(t);
+    for (size_t i = 0; i < OPS + SAME; i++) {
+        t->slots[i] = (amp_fn)nothing;
+        t->ops[i] = (amp_op)AMP_OP_INIT;
+        t->ops[i].name = "same";
+        t->ops[i].schema = "op(int32 x) -> int32";
+        t->ops[i].slot = &t->slots[i];
+        if (i >= OPS) continue;
+        snprintf(t->names[i], sizeof t->names[i], "mine::op%zu.out", i);
+        snprintf(t->aliases[i], sizeof t->aliases[i], "alias%zu, second%zu", i, i);
+        t->ops[i].name = t->names[i];
+        t->ops[i].aliases = t->aliases[i];
+    }
+    t->host = (amp_host)AMP_HOST_INIT;
+    t->model = (amp_model)AMP_MODEL_INIT;
+    t->model.host = &t->host;
+    t->model.ops = t->ops;
+    t->model.n_ops = OPS + SAME;
+    return t;
+}
+
+static void register_as(struct table *t, const char *format, size_t i) {
+    char name[32];
+    snprintf(name, sizeof name, format, i);
+    ck_assert_msg(amp_register(&t->model, name, AMP_LEAVE) == AMP_OK, "%s: %s", name, amp_last_error());
+}
+
+/* By name, by alias, by a name's base, by name and number. */
+START_TEST(registrations_are_not_counted_by_ops) {
+    struct table *t = new_table();
+    bases = compares = 0;
+    for (size_t i = 0; i < OPS; i++)
+        register_as(t, i % 3 == 0 ? "mine::op%zu.out" : i % 3 == 1 ? "op%zu" : i % 2 ? "alias%zu" : "second%zu", i);
+    for (size_t i = 0; i < SAME; i++) register_as(t, "same#%zu", i);
+    for (size_t i = 0; i < OPS + SAME; i++) {
+        ck_assert_msg(t->ops[i].op_class == AMP_LEAVE && t->ops[i].flags & AMP_OP_REGISTERED, "%zu: %s", i, t->ops[i].name);
+    }
+    ck_assert_uint_gt(bases, OPS);
+    ck_assert_uint_lt(bases + compares, 20 * (OPS + SAME)); /* 100,000; one after the other it was 75 million */
+    free(t);
+}
+END_TEST
+
+/* The table is the caller's: it may grow, and names may change where nothing was registered yet. */
+START_TEST(a_table_that_changes_is_read_again) {
+    struct table *t = new_table(), *other = new_table();
+    t->model.n_ops = 100;
+    register_as(t, "op%zu", 1);
+    ck_fails(AMP_ERR_NOT_FOUND, amp_register(&t->model, "op100", AMP_LEAVE));
+    t->model.n_ops = 200;
+    register_as(t, "op%zu", 100);
+    other->ops[7].name = "another";
+    register_as(other, "another", 0);
+    register_as(t, "op%zu", 7);
+    ck_assert_int_eq(other->ops[7].op_class, AMP_LEAVE);
+    ck_assert_int_eq(t->ops[7].op_class, AMP_LEAVE);
+    t->ops[8].name = "renamed";
+    register_as(t, "renamed", 0);
+    ck_assert_int_eq(t->ops[8].op_class, AMP_LEAVE);
+    free(other);
+    free(t);
+}
+END_TEST
+
+START_TEST(gates_are_not_counted_by_ops) {
+    struct table *t = new_table();
+    amp_config config = config_of(AMP_O1);
+    amp_context *context;
+    amp_model *models[] = { &t->model };
+    char name[32];
+    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &context));
+    bases = compares = 0;
+    for (size_t i = 0; i < OPS; i++) ck_ok(amp_gate_set(context, t->names[i], i));
+    for (size_t i = 0; i < SAME; i++) {
+        snprintf(name, sizeof name, "same#%zu", i);
+        ck_ok(amp_gate_set(context, name, i));
+    }
+    ck_assert_uint_ge(compares, OPS);
+    ck_assert_uint_lt(bases + compares, 20 * (OPS + SAME));
+    ck_fails(AMP_ERR_NOT_FOUND, amp_gate_set(context, "same#1000", 0));
+    ck_ok(amp_shutdown(context));
+    free(t);
+}
+END_TEST
+
+/* ---- parameters that come one by one ---- */
+
+enum { PARAMS = 2000 };
+
+struct param {
+    float *data;
+};
+static size_t views;
+
+static amp_status view(void *self, void *handle, amp_tensor_view *out) {
+    static int64_t shape[] = { 4 };
+    (void)self;
+    views++;
+    out->data = ((struct param *)handle)->data;
+    out->ndim = 1;
+    out->shape = shape;
+    out->device.type = 1;
+    out->dtype.code = 2;
+    out->dtype.bits = 32;
+    out->dtype.lanes = 1;
+    return AMP_OK;
+}
+
+struct optimizer {
+    amp_host host;
+    amp_optimizer optimizer;
+    struct param params[PARAMS + 3];
+    float data[PARAMS + 3][4];
+    amp_context *context;
+};
+
+static struct optimizer *start_optimizer(void) {
+    struct optimizer *o = calloc(1, sizeof *o);
+    amp_config config = config_of(AMP_O0);
+    ck_assert_ptr_nonnull(o);
+    amp_optimizer *optimizers[] = { &o->optimizer };
+    for (size_t i = 0; i < PARAMS + 3; i++) o->params[i].data = o->data[i];
+    o->host = (amp_host)AMP_HOST_INIT;
+    o->host.view = view;
+    o->optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
+    o->optimizer.host = &o->host;
+    ck_ok(amp_initialize_many(NULL, 0, optimizers, 1, &config, &o->context));
+    return o;
+}
+
+static amp_status add_param(struct optimizer *o, size_t i) {
+    amp_param param = AMP_PARAM_INIT;
+    param.tensor = &o->params[i];
+    return amp_add_params(&o->optimizer, &param, 1);
+}
+
+START_TEST(additions_are_not_counted_by_parameters) {
+    struct optimizer *o = start_optimizer();
+    views = 0;
+    for (size_t i = 0; i < PARAMS; i++) ck_ok(add_param(o, i));
+    ck_assert_uint_ge(views, PARAMS);
+    ck_assert_uint_lt(views, 20 * PARAMS); /* 40,000; all of them each time were 2 million */
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, add_param(o, PARAMS / 2)); /* it has that already */
+    o->params[PARAMS].data = o->data[PARAMS / 3] + 2;
+    ck_fails(AMP_ERR_CONFLICT, add_param(o, PARAMS));
+    ck_says("shares memory with");
+    o->params[PARAMS].data = o->data[PARAMS];
+    ck_ok(add_param(o, PARAMS));
+    ck_ok(amp_shutdown(o->context));
+    free(o);
+}
+END_TEST
+
+/* One moves: where it was is free, where it is is not. */
+START_TEST(parameters_that_moved_are_found) {
+    struct optimizer *o = start_optimizer();
+    for (size_t i = 0; i < 4; i++) ck_ok(add_param(o, i));
+    o->params[1].data = o->data[PARAMS];
+    o->params[4].data = o->data[1];
+    ck_ok(add_param(o, 4));
+    o->params[5].data = o->data[PARAMS] + 3;
+    ck_fails(AMP_ERR_CONFLICT, add_param(o, 5));
+    o->params[5].data = o->data[5];
+    ck_ok(add_param(o, 5));
+    for (size_t i = 6; i < PARAMS; i++) ck_ok(add_param(o, i));
+    o->params[PARAMS - 1].data = o->data[PARAMS + 1];
+    o->params[PARAMS].data = o->data[PARAMS - 1]; /* the one that is in the way is looked at, wherever it is */
+    ck_ok(add_param(o, PARAMS));
+    ck_ok(amp_shutdown(o->context));
+    free(o);
+}
+END_TEST
+
+int main(void) {
+    const struct test tests[] = {
+        { registrations_are_not_counted_by_ops, 1 },
+        { a_table_that_changes_is_read_again, 1 },
+        { gates_are_not_counted_by_ops, 1 },
+        { additions_are_not_counted_by_parameters, 1 },
+        { parameters_that_moved_are_found, 1 },
+    };
+    return RUN_TESTS("many", tests);
+}
