@@ -80,15 +80,24 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
 /* ---- models ---- */
 
 /* An op that should run low but has only FP32 buffers and no implementation for the low type: the user must hear of it. */
+static const struct amp__op *first_replaced(const struct amp__model *model) {
+    for (size_t i = 0; i < model->n_ops; i++)
+        if (amp__raw_mode_of(&model->ops[i]) == AMP__RAW_REPLACE) return &model->ops[i];
+    return NULL;
+}
+
 static amp_status choose_raw_modes(amp_context *context, struct amp__model *model) {
+    const struct amp__op *replaced = first_replaced(model);
     for (size_t i = 0; i < model->n_ops; i++) {
         struct amp__op *op = &model->ops[i];
         op->raw_mode = (uint8_t)amp__raw_mode_of(op);
         if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !amp__raw_takes(op)) continue;
         if (op->schema->n_tensors) continue;
         AMP_TRY(amp__warn(context, "op %s takes raw FP32 buffers and has no %s implementation, so it runs in FP32: give it "
-                          "one, or set amp_config.emulate to see what the level would do", op->name,
-                          amp__dtype_name(context->properties.low)));
+                          "one, or set amp_config.emulate to see what the level would do%s%s%s", op->name,
+                          amp__dtype_name(context->properties.low),
+                          replaced ? "; if it is a layer around " : "", replaced ? replaced->name : "",
+                          replaced ? ", which has one, give it the class AMP_LEAVE: nothing is wrong then" : ""));
     }
     return AMP_OK;
 }

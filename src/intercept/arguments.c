@@ -149,6 +149,23 @@ static amp_status check_plain(const struct amp__parser *p, const struct amp__arg
     return AMP_OK;
 }
 
+/* The name of a struct that is described, as a typedef would have it. */
+static amp_status lacks_struct(const struct amp__parser *p) {
+    char hint[192];
+    amp__text text = { hint, sizeof hint, 0 };
+    struct amp__lexer ahead = p->lexer;
+    amp__text_add(&text, "write struct %.*s", (int)ahead.token.length, ahead.token.at);
+    amp__lexer_advance(&ahead);
+    if (amp__token_is(&ahead.token, "*")) {
+        amp__text_add(&text, " *");
+        amp__lexer_advance(&ahead);
+        if (ahead.token.kind == AMP__TOKEN_WORD) amp__text_add(&text, "%.*s", (int)ahead.token.length, ahead.token.at);
+    } else if (ahead.token.kind == AMP__TOKEN_WORD) {
+        amp__text_add(&text, " %.*s", (int)ahead.token.length, ahead.token.at);
+    }
+    return fault(p, hint, "expected a type");
+}
+
 /* Everything before the name. */
 static amp_status take_type(struct amp__parser *p, struct amp__arg *arg, struct reading *reading) {
     struct amp__lexer *lexer = &p->lexer;
@@ -159,7 +176,8 @@ static amp_status take_type(struct amp__parser *p, struct amp__arg *arg, struct 
         AMP_TRY(take_struct(p, arg));
     } else {
         reading->type = amp__type_take(lexer);
-        if (!reading->type) return amp__type_unknown(lexer);
+        if (!reading->type)
+            return amp__struct_is_known(&lexer->token, p->known, p->n_known) ? lacks_struct(p) : amp__type_unknown(lexer);
         arg->kind = reading->type->kind;
     }
     if (arg->kind == AMP__TENSOR) return take_tensor(p, arg);

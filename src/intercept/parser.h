@@ -23,6 +23,8 @@ struct amp__parser {
 };
 
 amp_status amp__parser_take_argument(struct amp__parser *p);
+/* prototype.c: the text is a C prototype; the same as a schema. False: it is none, or too long. */
+bool amp__parser_rewrite_prototype(const struct amp__parser *p, amp__text *out);
 /* The type of a return. */
 amp_status amp__parser_take_return(struct amp__parser *p);
 /* The extents behind the name of an argument of `type` (NULL: no number), the lexer at '['. `const_at`: the word const

@@ -22,7 +22,11 @@ static const char *hint_behind_argument(const struct amp__token *token) {
 
 static amp_status take_arguments(struct amp__parser *p) {
     struct amp__lexer *lexer = &p->lexer;
-    if (!amp__lexer_take(lexer, "(")) return amp__lexer_fault(lexer, lexer->token.at, NULL, "expected '('");
+    if (!amp__lexer_take(lexer, "(")) {
+        char hint[384] = "C has the result first, a schema last: ";
+        amp__text text = { hint, sizeof hint, strlen(hint) };
+        return amp__lexer_fault(lexer, lexer->token.at, amp__parser_rewrite_prototype(p, &text) ? hint : NULL, "expected '('");
+    }
     if (amp__lexer_take(lexer, ")")) return AMP_OK;
     do {
         AMP_TRY(amp__parser_take_argument(p));

@@ -225,6 +225,12 @@ static amp_status check_descriptor(const struct amp__lexer *lexer, const amp_str
     return AMP_OK;
 }
 
+bool amp__struct_is_known(const struct amp__token *token, const amp_struct *structs, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (nth(structs, i)->name && amp__token_is(token, nth(structs, i)->name)) return true;
+    return false;
+}
+
 static amp_status no_such_struct(const struct amp__lexer *lexer, const amp_struct *structs, size_t n) {
     const struct amp__token *token = &lexer->token;
     const char *names[MAX_NAMES];

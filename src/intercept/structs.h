@@ -21,6 +21,8 @@
 /* Copies the descriptor that the lexer's token names; its strings stay the caller's. */
 amp_status amp__struct_find(const struct amp__lexer *lexer, const amp_struct *structs, size_t n_structs,
                             struct amp__struct *out);
+/* Does a descriptor have this name? */
+bool amp__struct_is_known(const struct amp__token *token, const amp_struct *structs, size_t n_structs);
 /* May it be passed by value? `at`: where the schema names it. */
 amp_status amp__struct_check_value(const struct amp__lexer *lexer, const char *at, const struct amp__struct *type);
 

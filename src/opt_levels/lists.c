@@ -36,6 +36,11 @@ static const char *const torch_names[] = {
 };
 #undef AMP_LIST_OP
 
+/* What hosts without PyTorch call an op of the lists. */
+static const struct {
+    const char *name, *listed;
+} synonyms[] = { { "gemm", "matmul" }, { "sgemm", "matmul" } };
+
 static const struct list {
     const char *name;
     const struct entry *entries;
@@ -68,6 +73,8 @@ void amp__op_base_name(const char *name, char base[AMP__OP_NAME_MAX + 1]) {
 
 amp_class amp__list_class(int32_t lists, amp_dtype low, const char *base_name) {
     const struct list *list = &lists_table[lists];
+    for (size_t i = 0; i < AMP_COUNT(synonyms); i++)
+        if (!strcmp(synonyms[i].name, base_name)) base_name = synonyms[i].listed;
     for (size_t i = 0; i < list->n; i++)
         if (!strcmp(list->entries[i].name, base_name))
             return low == AMP_BFLOAT16 ? list->entries[i].bf16 : list->entries[i].fp16;

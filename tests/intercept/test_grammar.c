@@ -120,6 +120,14 @@ static const struct {
       "a struct aligned to more than 16 bytes cannot be passed by value" "\n"
       "  linear(struct wide n) -> void" "\n"
       "         ^ pass a pointer to it" },
+    { "linear(const layer l, int n) -> void",
+      "expected a type" "\n"
+      "  linear(const layer l, int n) -> void" "\n"
+      "               ^ write struct layer l" },
+    { "linear(node *n) -> void",
+      "expected a type" "\n"
+      "  linear(node *n) -> void" "\n"
+      "         ^ write struct node *n" },
     { "linear(struct layr n) -> void",
       "structs does not describe it" "\n"
       "  linear(struct layr n) -> void" "\n"

@@ -73,6 +73,16 @@ static const struct group torch[] = {
     { AMP_BY_LIST, "gelu std var local_response_norm normalize batch_norm add mul relu dropout" },
 };
 
+/* What hosts without PyTorch call a product. */
+START_TEST(a_product_by_its_name_in_blas) {
+    for (int32_t lists = AMP_LISTS_APEX; lists <= AMP_LISTS_TORCH; lists++) {
+        ck_assert_int_eq(amp__list_class(lists, AMP_FLOAT16, "gemm"), AMP_LOWER);
+        ck_assert_int_eq(amp__list_class(lists, AMP_BFLOAT16, "sgemm"), AMP_LOWER);
+        ck_assert_int_eq(amp__list_class(lists, AMP_FLOAT16, "dgemm"), AMP_BY_LIST);
+    }
+}
+END_TEST
+
 static void check_groups(int32_t lists, amp_dtype low, const struct group *groups, size_t n) {
     for (size_t i = 0; i < n; i++) {
         char names[2048], *rest = NULL;
@@ -189,6 +199,7 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
+        { a_product_by_its_name_in_blas, 1 },
         { apex_for_fp16, 1 }, { apex_for_bf16, 1 }, { apex_with_what_came_later, 2 },
         { both_in_fp32_where_16_bits_have_no_kernels, 2 }, { torch_for_fp16, 1 }, { torch_on_bf16_runs_bce_in_fp32, 1 },
         { no_name_twice, 1 }, { base_names, sizeof names / sizeof names[0] }, { the_default_list_is_apex, 1 },

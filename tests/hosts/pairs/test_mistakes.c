@@ -156,7 +156,31 @@ START_TEST(forgetting_emulate_is_warned_of) {
 }
 END_TEST
 
+/* Where products are replaced, the layers around them run as they come: that, too, may be what was meant. */
+START_TEST(a_layer_around_a_replaced_product_may_be_left) {
+    struct trainer trainer;
+    char text[4096];
+    amp_context *context;
+    const amp_config config = trainer_config(AMP_O1);
+    trainer_new(&trainer);
+    amp_model *model = &trainer.adapter.model;
+    amp_optimizer *optimizer = &trainer.adapter.optimizer;
+    size_t products = 0;
+    for (size_t i = 0; i < model->n_ops; i++) {
+        products += model->ops[i].fp16 != NULL;
+        if (strcmp(model->ops[i].name, "linear") == 0) model->ops[i].op_class = AMP_BY_LIST;
+    }
+    ck_assert_uint_eq(products, 1);
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context));
+    ck_ok(amp_explain(context, NULL, text, sizeof text, NULL));
+    ck_assert_msg(strstr(text, "if it is a layer around gemm, which has one, give it the class AMP_LEAVE") != NULL, "%s", text);
+    ck_ok(amp_shutdown(context));
+    trainer_free(&trainer);
+}
+END_TEST
+
 static void add(TCase *tcase) {
+    tcase_add_test(tcase, a_layer_around_a_replaced_product_may_be_left);
     tcase_add_loop_test(tcase, mistakes_get_the_messages_of_the_guide, 0, sizeof mistakes / sizeof mistakes[0]);
     tcase_add_test(tcase, forgetting_emulate_is_warned_of);
 }
