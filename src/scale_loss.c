@@ -110,10 +110,12 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     AMP_TRY(amp__bracket_find(context, loss_id, flags, &bracket));
     if (flags & AMP_DELAY_OVERFLOW_CHECK) AMP_TRY(need_unchecked(bracket));
     AMP_TRY(amp__bracket_optimizers(bracket, optimizers, n));
-    for (size_t i = 0; i < bracket->n_optimizers; i++) amp__report_unseen_steps(bracket->optimizers[i]);
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
-    amp_status status = amp__there_begin(bracket, loss != NULL);
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++)
+        status = amp__report_unseen_steps(bracket->optimizers[i]);
+    if (status == AMP_OK) status = amp__there_begin(bracket, loss != NULL);
     if (bracket->carried != 0.0f) bracket->scale = bracket->carried;
     if (status == AMP_OK) status = scale_the_loss(bracket, loss, &filled->loss, &filled->seed_factor);
     if (status == AMP_OK) status = begin_gradients(bracket);
@@ -194,7 +196,6 @@ void amp__bracket_close(struct amp__bracket *bracket) {
 }
 
 static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
-    for (size_t i = 0; i < bracket->n_optimizers; i++) amp__unseen_steps_note(bracket->optimizers[i]);
     amp__bracket_close(bracket);
     memset(scaled->priv, 0, sizeof scaled->priv);
     scaled->loss = NULL;

@@ -126,7 +126,7 @@ struct amp__optimizer {
     uint64_t last_step;    /* context->n_steps when it last stepped or skipped */
     uint32_t last_loss;    /* loss_id of its last bracket */
     bool told_of_steps;    /* unseen.c: there is no more to say */
-    bool noted;            /* what its parameters were when a bracket ended, and no step was seen before or since: */
+    bool noted;            /* what its parameters were when a bracket began, while no step was seen: */
     uint64_t noted_sum, noted_steps; /* their sum, and context->n_steps */
 };
 
@@ -363,10 +363,8 @@ void amp__zero_grad_handler(void *user, struct amp__call *call);
 
 /* ---- unseen.c: steps that go past the wired slot ---- */
 
-/* When a bracket has ended: what its parameters are. */
-void amp__unseen_steps_note(struct amp__optimizer *optimizer);
-/* When the next one begins: a warning if they changed and no step was seen. Once for each optimizer. */
-void amp__report_unseen_steps(struct amp__optimizer *optimizer);
+/* When a bracket begins: a warning, once, if its parameters changed since the last began and no step was seen. */
+amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer);
 /* Parameters change in another way: a state is loaded, masters are reconciled. */
 void amp__unseen_steps_forget(amp_context *context);
 

@@ -31,57 +31,58 @@ static uint64_t add_block(uint64_t sum, const char *bytes, size_t n) {
 }
 
 /* By the elements where the CPU can read them, else by the version: one that moves may have moved for nothing. */
-static uint64_t sum_of(const struct amp__optimizer *optimizer) {
+static amp_status sum_of(const struct amp__optimizer *optimizer, uint64_t *out) {
     uint64_t sum = 0xcbf29ce484222325u;
     for (size_t i = 0; i < optimizer->n_params; i++) {
         const struct amp__param *param = optimizer->params[i];
-        struct amp__elements now;
-        if (!param->on_device && amp__param_layout(param, param->tensor, param->name, &now) == AMP_OK && !now.strides)
-            sum = add_block(sum, now.data, (size_t)now.size * amp__dtype_size(now.dtype));
+        struct amp__elements now = { .strides = NULL };
+        const bool readable = !param->on_device && param->host->view;
+        if (readable) AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
+        if (readable && !now.strides) sum = add_block(sum, now.data, (size_t)now.size * amp__dtype_size(now.dtype));
         else if (param->host->version) sum = add(sum, param->host->version(param->host->self, param->tensor));
     }
-    return sum;
-}
-
-static bool sees_no_step(const struct amp__optimizer *optimizer) {
-    return optimizer->n_steps && !optimizer->told_of_steps && !optimizer->last_step && !optimizer->steps_called;
-}
-
-/* Steps of other optimizers change what is shared. */
-void amp__unseen_steps_note(struct amp__optimizer *optimizer) {
-    optimizer->noted = sees_no_step(optimizer);
-    if (!optimizer->noted) return;
-    optimizer->noted_sum = sum_of(optimizer);
-    optimizer->noted_steps = optimizer->context->n_steps;
+    *out = sum;
+    return AMP_OK;
 }
 
 void amp__unseen_steps_forget(amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].noted = false;
 }
 
-static bool changed_unseen(const struct amp__optimizer *optimizer) {
-    return optimizer->noted && sees_no_step(optimizer) && optimizer->noted_steps == optimizer->context->n_steps &&
-           optimizer->noted_sum != sum_of(optimizer);
-}
-
-void amp__report_unseen_steps(struct amp__optimizer *optimizer) {
+/* Some of its slots were called, so that it steps. */
+static void tell_others(const struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char names[256] = "", line[640];
-    if (optimizer->told_of_steps) return;
-    if (changed_unseen(optimizer)) {
+    const size_t n = amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps);
+    if (!n || n == optimizer->n_steps) return;
+    snprintf(line, sizeof line, "optimizer %zu: %zu of its %zu step slots saw no call in the first step: %s; nothing is wrong "
+             "where those layers are frozen, else the host calls a copy of the pointer from before amp_initialize",
+             (size_t)(optimizer - context->optimizers), n, optimizer->n_steps, names);
+    amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
+}
+
+amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
+    amp_context *context = optimizer->context;
+    char names[256] = "";
+    uint64_t sum;
+    if (optimizer->told_of_steps || !optimizer->n_steps) return AMP_OK;
+    if (optimizer->last_step || optimizer->steps_called) {
         optimizer->told_of_steps = true;
-        if (amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps))
-            (void)amp__warn(context, "optimizer %zu: its slot %s saw no call, and yet its parameters changed after a bracket: "
-                            "overflows are not skipped and masters not updated; the host calls a copy of the pointer from before "
-                            "amp_initialize, or with AMP_OP_COPY the table itself",
-                            (size_t)(optimizer - context->optimizers), names);
-    } else if (optimizer->last_step || optimizer->steps_called) {
-        optimizer->told_of_steps = true;
-        const size_t n = amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps);
-        if (!n || n == optimizer->n_steps) return;
-        snprintf(line, sizeof line, "optimizer %zu: %zu of its %zu step slots saw no call in the first step: %s; nothing is wrong "
-                 "where those layers are frozen, else the host calls a copy of the pointer from before amp_initialize",
-                 (size_t)(optimizer - context->optimizers), n, optimizer->n_steps, names);
-        amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
+        tell_others(optimizer);
+        return AMP_OK;
     }
+    AMP_TRY(sum_of(optimizer, &sum));
+    /* steps of other optimizers change what is shared */
+    const bool changed = optimizer->noted && optimizer->noted_steps == context->n_steps && optimizer->noted_sum != sum;
+    optimizer->noted = true;
+    optimizer->noted_sum = sum;
+    optimizer->noted_steps = context->n_steps;
+    if (!changed) return AMP_OK;
+    optimizer->told_of_steps = true;
+    if (amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps))
+        (void)amp__warn(context, "optimizer %zu: its slot %s saw no call, and yet its parameters changed after a bracket: "
+                        "overflows are not skipped and masters not updated; the host calls a copy of the pointer from before "
+                        "amp_initialize, or with AMP_OP_COPY the table itself",
+                        (size_t)(optimizer - context->optimizers), names);
+    return AMP_OK;
 }
