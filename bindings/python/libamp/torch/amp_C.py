@@ -471,7 +471,8 @@ def update_scale_hysteresis(
     grown = growth_tracker + 1
     grows = ~inf & (grown == growth_interval)
     # the factors are doubles, as the kernel's: times a tensor in FP32 torch would round them first
-    larger, smaller = ((current_scale.double() * factor).to(current_scale.dtype) for factor in (growth_factor, backoff_factor))
+    exact = current_scale.double()
+    larger, smaller = ((exact * factor).to(current_scale.dtype) for factor in (growth_factor, backoff_factor))
     kept = torch.where(grows & torch.isfinite(larger), larger, current_scale)
     current_scale.copy_(torch.where(inf & (left <= 0), smaller, kept))
     growth_tracker.copy_(torch.where(inf | grows, torch.zeros_like(grown), grown))
