@@ -67,9 +67,13 @@ _Static_assert(sizeof(struct amp__scaler) == 32, "the scaler's state has another
 
 static const char *to_text(const struct field *field, const void *base, char text[AMP__NUMBER_SIZE]) {
     const void *at = (const char *)base + field->at;
+    double number;
     switch (field->kind) {
     case FLOAT: amp__float_to_text(*(const float *)at, text); break;
-    case DOUBLE: amp__double_to_text(*(const double *)at, text); break;
+    case DOUBLE: /* gcc 12 takes what it points at for unset here */
+        memcpy(&number, at, sizeof number);
+        amp__double_to_text(number, text);
+        break;
     case UINT32: snprintf(text, AMP__NUMBER_SIZE, "%" PRIu32, *(const uint32_t *)at); break;
     case UINT64: snprintf(text, AMP__NUMBER_SIZE, "%" PRIu64, *(const uint64_t *)at); break;
     case BOOLEAN: return *(const unsigned char *)at ? "true" : "false"; /* gcc 12 misreads a bool here as unset */
