@@ -100,20 +100,9 @@ static bool changes_in_steps(const struct amp__casting *casting, const struct am
 }
 
 /* A version for the time between two steps: what the host writes itself there (a file that it loads, an average that it swaps
- * in) is seen, as far as a sample of the elements sees it: all of them, where they are few. Never 0, which is that of scopes. */
-static uint64_t sampled_version(const struct amp__param *param) {
-    enum { SAMPLE = 1024 };
-    const float *elements = param->address;
-    const uint64_t n = param->size < SAMPLE ? param->size : SAMPLE;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (uint64_t i = 0; i <= n && param->size; i++) {
-        const uint64_t at = i < n ? i * param->size / n : param->size - 1; /* the first to the last */
-        uint32_t bits;
-        memcpy(&bits, &elements[at], sizeof bits);
-        hash = (hash ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
-        hash ^= hash >> 32;
-    }
-    return hash | 1;
+ * in) is seen, whichever element it is. To read is less than to pack. Never 0, which is that of scopes. */
+static uint64_t version_by_elements(const struct amp__param *param) {
+    return amp__sum64(0, param->address, (size_t)param->size * sizeof(float)) | 1;
 }
 
 /* The whole parameter in the mode's form: one pack serves every slice of it. `taped`: it goes where a bracket ends. NULL with a
@@ -144,8 +133,9 @@ static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *ca
     if (!param || offset + (uint64_t)place->extents.span > param->size) return AMP_OK;
     const amp_dtype form = raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32;
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
-    const bool by_steps = changes_in_steps(casting, param);
-    if (by_steps) version = sampled_version(param);
+    const bool whole = !offset && (uint64_t)place->extents.span == param->size; /* else a slice costs less than to look at all */
+    const bool by_steps = whole && changes_in_steps(casting, param);
+    if (by_steps) version = version_by_elements(param);
     void *pack = by_steps ? amp__casting_find_version(casting, param, form, version)
                           : amp__casting_find(casting, param, form, &version);
     if (!pack) {

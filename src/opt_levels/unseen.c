@@ -10,36 +10,26 @@
 
 enum { PIECE = 512, PIECES = 128 }; /* bytes of a parameter that are looked at in one place, and in how many at most */
 
-/* FNV-1a, by words. */
-static uint64_t add(uint64_t sum, uint64_t word) { return (sum ^ word) * 0x100000001b3u; }
-
-static uint64_t add_bytes(uint64_t sum, const char *bytes, size_t n) {
-    for (uint64_t word = 0; n; bytes += sizeof word) {
-        const size_t m = n < sizeof word ? n : sizeof word;
-        memcpy(&word, bytes, m);
-        sum = add(sum, word);
-        n -= m;
-    }
-    return sum;
-}
-
 /* An update changes about everything, so that a part of a large block will do. */
 static uint64_t add_block(uint64_t sum, const char *bytes, size_t n) {
-    if (n <= (size_t)PIECE * PIECES) return add_bytes(sum, bytes, n);
-    for (size_t i = 0; i < PIECES; i++) sum = add_bytes(sum, bytes + (n - PIECE) / (PIECES - 1) * i, PIECE);
+    if (n <= (size_t)PIECE * PIECES) return amp__sum64(sum, bytes, n);
+    for (size_t i = 0; i < PIECES; i++) sum = amp__sum64(sum, bytes + (n - PIECE) / (PIECES - 1) * i, PIECE);
     return sum;
 }
 
 /* By the elements where the CPU can read them, else by the version: one that moves may have moved for nothing. */
 static amp_status sum_of(const struct amp__optimizer *optimizer, uint64_t *out) {
-    uint64_t sum = 0xcbf29ce484222325u;
+    uint64_t sum = 0;
     for (size_t i = 0; i < optimizer->n_params; i++) {
         const struct amp__param *param = optimizer->params[i];
         struct amp__elements now = { .strides = NULL };
         const bool readable = !param->on_device && param->host->view;
         if (readable) AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
         if (readable && !now.strides) sum = add_block(sum, now.data, (size_t)now.size * amp__dtype_size(now.dtype));
-        else if (param->host->version) sum = add(sum, param->host->version(param->host->self, param->tensor));
+        else if (param->host->version) {
+            const uint64_t version = param->host->version(param->host->self, param->tensor);
+            sum = amp__sum64(sum, &version, sizeof version);
+        }
     }
     *out = sum;
     return AMP_OK;
