@@ -50,8 +50,9 @@ template <class Work> amp_status guarded(Work &&work) noexcept {
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
-/* Another reference to the handle's tensor. */
+/* Another reference to the handle's tensor; of none, an undefined one. */
 inline at::Tensor borrow(void *handle) {
+    if (handle == nullptr) return {};
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
         static_cast<c10::TensorImpl *>(handle)));
 }
