@@ -14,6 +14,11 @@ typedef struct {
     size_t n;
     struct amp_py_param **bare; /* had no gradient when the bracket began */
     size_t n_bare;
+    struct view {
+        struct amp_py_param *param;
+        PyObject *grad;
+    } *views; /* gradients that are parts of somebody's buffer, while the bracket is open */
+    size_t n_views;
     uint32_t flags;
     amp_scaled_loss scaled;
 } Bracket;
@@ -129,6 +134,72 @@ static int strip_bare(const Bracket *bracket)
     return 0;
 }
 
+static int set_view_apart(Bracket *bracket, const amp_py_Context *context, struct amp_py_param *param, PyObject *grad)
+{
+    struct view *grown = realloc(bracket->views, (bracket->n_views + 1) * sizeof *grown);
+    if (grown == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    bracket->views = grown;
+    PyObject *values = PyObject_CallMethod(context->storage, "values_of", "O", grad);
+    if (values == NULL || PyObject_SetAttr(param->tensor, amp_py_names.grad, values)) {
+        Py_XDECREF(values);
+        return -1;
+    }
+    Py_DECREF(values);
+    bracket->views[bracket->n_views++] = (struct view){ param, Py_NewRef(grad) };
+    return 0;
+}
+
+/* What libamp sets aside must not change meanwhile, and a view of a flat buffer, or of a bucket of DDP's, is written by others:
+ * its values go aside in memory of their own. */
+static int set_views_apart(Bracket *bracket, const amp_py_Context *context)
+{
+    for (size_t i = 0; i < bracket->n; i++) {
+        for (size_t j = 0; j < bracket->optimizers[i]->n; j++) {
+            struct amp_py_param *param = bracket->optimizers[i]->params[j];
+            if (param->master || param->scaled) {
+                continue;
+            }
+            PyObject *grad = PyObject_GetAttr(param->tensor, amp_py_names.grad);
+            PyObject *base = grad == NULL || grad == Py_None ? Py_XNewRef(grad) : PyObject_GetAttr(grad, amp_py_names.base);
+            const int bad = base == NULL || (base != Py_None && set_view_apart(bracket, context, param, grad));
+            Py_XDECREF(base);
+            Py_XDECREF(grad);
+            if (bad) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* The gradients that there are now, in the views' places. All of them, whatever fails. */
+static int join_views(Bracket *bracket, const amp_py_Context *context)
+{
+    int bad = 0;
+    while (bracket->n_views) {
+        const struct view view = bracket->views[--bracket->n_views];
+        PyObject *none = bad ? NULL : PyObject_CallMethod(context->storage, "join", "OO", view.param->tensor, view.grad);
+        bad |= none == NULL;
+        Py_XDECREF(none);
+        Py_DECREF(view.grad);
+    }
+    return bad ? -1 : 0;
+}
+
+/* The same on the way of an error, which stays the one that is told. */
+static void rejoin_views(Bracket *bracket, const amp_py_Context *context)
+{
+    PyObject *error[3];
+    PyErr_Fetch(&error[0], &error[1], &error[2]);
+    if (join_views(bracket, context)) {
+        PyErr_Clear();
+    }
+    PyErr_Restore(error[0], error[1], error[2]);
+}
+
 static amp_status open_bracket(Bracket *bracket, amp_py_Context *context, uint32_t loss_id)
 {
     amp_optimizer **optimizers = calloc(bracket->n + 1, sizeof *optimizers);
@@ -171,12 +242,14 @@ PyObject *amp_py_Context_begin(PyObject *self, PyObject *args)
             return NULL;
         }
     }
-    if (context->scales_by_one && note_bare(bracket)) {
+    if (context->scales_by_one ? note_bare(bracket) : set_views_apart(bracket, context)) {
+        rejoin_views(bracket, context);
         Py_DECREF(bracket);
         return NULL;
     }
     const amp_status status = open_bracket(bracket, context, loss_id);
     if (status != AMP_OK) {
+        rejoin_views(bracket, context);
         Py_DECREF(bracket);
         return amp_py_context_raise(context, status);
     }
@@ -225,6 +298,7 @@ static PyObject *finish(Bracket *bracket, bool cancel)
     const bool delays = !cancel && status == AMP_OK && (bracket->flags & AMP_DELAY_UNSCALE);
     const bool unscaled = !cancel && !delays && (status == AMP_OK || status == AMP_ERR_TOO_MANY_SKIPS);
     int bad = delays || unscaled ? 0 : strip_bare(bracket);
+    bad |= join_views(bracket, context);
     for (size_t i = 0; i < bracket->n; i++) {
         if (!cancel) {
             set_delayed(bracket->optimizers[i], delays);
@@ -271,6 +345,10 @@ static void bracket_dealloc(PyObject *self)
     Py_XDECREF((PyObject *)bracket->context);
     free(bracket->optimizers);
     free(bracket->bare);
+    while (bracket->n_views) { /* the context was shut down inside the bracket */
+        Py_DECREF(bracket->views[--bracket->n_views].grad);
+    }
+    free(bracket->views);
     PyObject_Free(self);
     Py_DECREF(type);
 }

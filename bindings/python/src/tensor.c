@@ -41,7 +41,7 @@ static int intern_names(void)
         { &amp_py_names.version, "_version" },  { &amp_py_names.shape, "shape" },
         { &amp_py_names.stride, "stride" },     { &amp_py_names.data_ptr, "data_ptr" },
         { &amp_py_names.device, "device" },     { &amp_py_names.requires_grad, "requires_grad" },
-        { &amp_py_names.layout, "layout" },
+        { &amp_py_names.layout, "layout" },     { &amp_py_names.base, "_base" },
         { &amp_py_names.local_tensor, "_local_tensor" },
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

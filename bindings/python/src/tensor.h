@@ -10,7 +10,7 @@
 
 /* Names that are looked up often. */
 extern struct amp_py_names {
-    PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad, *layout, *local_tensor;
+    PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad, *layout, *local_tensor, *base;
 } amp_py_names;
 
 /* Imports torch and looks up what is needed of it; again: nothing. -1 with an exception: there is no torch. */

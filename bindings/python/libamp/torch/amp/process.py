@@ -163,7 +163,10 @@ def _zero(stash: AmpStash) -> None:
             continue
         master.grad = None
         if param.grad is not None:
-            param.grad.detach_()
+            if param.grad.grad_fn is not None:  # as torch's own zero_grad: a view cannot be detached in place
+                param.grad.detach_()
+            else:
+                param.grad.requires_grad_(False)
             param.grad.zero_()
 
 

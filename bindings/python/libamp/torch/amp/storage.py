@@ -43,6 +43,22 @@ def gradient(block: Tensor, of: Tensor) -> Tensor:
     return over(block, torch.float32, of)
 
 
+def values_of(grad: Tensor) -> Tensor:
+    """A gradient that is a view: its values, in memory of their own, for as long as a bracket sets them aside."""
+    return grad.detach().clone()
+
+
+def join(param: Tensor, view: Tensor) -> None:
+    """The end of that: the parameter's gradient lies in the view again. One that backward put there itself (DDP with
+    gradient_as_bucket_view) stays."""
+    grad = param.grad
+    if grad is None or grad is view or grad.data_ptr() == view.data_ptr():
+        return
+    with torch.no_grad():
+        view.copy_(grad)
+    param.grad = view
+
+
 def bring_home(block: Tensor, master: Tensor, param: Tensor) -> None:
     """A master that a script gave other memory (`p.data = x`) has the library's again, with the values of x, laid out as its
     parameter is."""
