@@ -7,9 +7,8 @@ import contextlib
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
-
 from libamp.torch import amp
+from torch import nn
 
 LEVELS = ("O0", "O1", "O2", "O4", "O5")
 
