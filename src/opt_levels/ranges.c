@@ -29,6 +29,15 @@ static amp_status sort(struct amp__range **ranges, size_t n) {
     return AMP_OK;
 }
 
+/* Each gradient is multiplied and divided by itself. */
+static amp_status check_apart(const struct amp__range *ranges, size_t n) {
+    for (size_t i = 1; i < n; i++)
+        AMP_RETURN_IF(ranges[i].begin < ranges[i - 1].end, AMP_ERR_CONFLICT,
+                      "the gradients of %s and %s overlap in memory: give each parameter a gradient of its own",
+                      ranges[i - 1].param->name, ranges[i].param->name);
+    return AMP_OK;
+}
+
 /* An FP32 gradient in a buffer of the host's that stays where it is. */
 static amp_status add_gradient(amp_context *context, struct amp__param *param) {
     void *grad;
@@ -61,7 +70,8 @@ amp_status amp__ranges_build(amp_context *context) {
         AMP_TRY(add_gradient(context, param));
     }
     AMP_TRY(sort(&context->ranges, context->n_ranges));
-    return sort(&context->grad_ranges, context->n_grad_ranges);
+    AMP_TRY(sort(&context->grad_ranges, context->n_grad_ranges));
+    return check_apart(context->grad_ranges, context->n_grad_ranges);
 }
 
 static const struct amp__range *find(const struct amp__range *ranges, size_t n, uintptr_t at) {
