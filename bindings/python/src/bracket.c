@@ -175,7 +175,7 @@ static int set_views_apart(Bracket *bracket, const amp_py_Context *context)
     return 0;
 }
 
-/* The gradients that there are now, in the views' places. All of them, whatever fails. */
+/* The gradients that there are now, in the views' places. After a failure the others stay where they are. */
 static int join_views(Bracket *bracket, const amp_py_Context *context)
 {
     int bad = 0;

@@ -81,8 +81,8 @@ def test_a_reduction_in_the_last_block_has_all_micro_batches(how, level, scale):
             torch.testing.assert_close(a, c, rtol=0, atol=8 * (2**-11 if level in ("O1", "O2") else 2**-8))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_gradients_stay_visible_and_scaled(level):
+def delayed(level):
+    """Model, optimizer and batch after a block that delays, and the gradients that it left."""
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale=128.0, verbosity=0)
@@ -90,6 +90,12 @@ def test_gradients_stay_visible_and_scaled(level):
     with amp.scale_loss(model(x).float().square().mean(), optimizer, delay_unscale=True) as scaled:
         scaled.backward()
     before = [param.grad.clone() for param in model.parameters()]
+    return model, optimizer, x, before
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_stay_visible_and_scaled(level):
+    model, optimizer, x, before = delayed(level)
     with amp.scale_loss(model(x).float().square().mean(), optimizer) as scaled:
         assert all(torch.equal(param.grad, grad) for param, grad in zip(model.parameters(), before, strict=True))
         scaled.backward()  # the same batch again, but for batch norm's buffers
@@ -100,13 +106,7 @@ def test_gradients_stay_visible_and_scaled(level):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_an_exception_takes_back_its_own_block_alone(level):
-    model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale=128.0, verbosity=0)
-    x = torch.randn(16, 4)
-    with amp.scale_loss(model(x).float().square().mean(), optimizer, delay_unscale=True) as scaled:
-        scaled.backward()
-    before = [param.grad.clone() for param in model.parameters()]
+    model, optimizer, x, before = delayed(level)
     with pytest.raises(ZeroDivisionError), amp.scale_loss(model(x).float().sum(), optimizer) as scaled:
         scaled.backward()
         raise ZeroDivisionError
