@@ -764,7 +764,7 @@ typedef struct amp_scaled_loss {
     { (uint32_t)sizeof(amp_scaled_loss), 0, NULL, NULL, NULL, { 0, 0 }, 0.0f, 0, { NULL, NULL, NULL, NULL } }
 
 /* Open a bracket: gradients that exist are set aside (but at a static scale of 1 without masters, where backward may add to
- * them as they are; and fixed FP32 buffers are multiplied by the scale in place, where that loses no bit: see
+ * them as they are; and fixed FP32 buffers in the CPU's memory are multiplied by the scale in place: see
  * docs/numerics.md), the loss is scaled. loss NULL: the host seeds backward itself. Source of the semantics:
  * apex.amp.scale_loss. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);

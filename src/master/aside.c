@@ -3,7 +3,6 @@
 #include "host/strides.h"
 #include "master/grad.h"
 
-#include <math.h>
 #include <string.h>
 
 uint64_t amp__grad_version(const struct amp__param *param, void *handle) {
@@ -174,31 +173,10 @@ amp_status amp__span_copy(struct amp__param *param, enum amp__work work, const a
     return AMP_OK;
 }
 
-static bool is_power_of_two(float scale) {
-    int exponent;
-    return frexpf(scale, &exponent) == 0.5f;
-}
-
-/* Is every element what it was before, times the scale? Only small ones can have lost bits, and only by a scale below 1. */
-static bool is_undone(const amp_span *scaled, const char *before, float scale) {
-    enum { BLOCK = 512 };
-    const size_t width = amp__dtype_size(scaled->dtype);
-    double room[BLOCK];
-    for (uint64_t at = 0; at < scaled->size && scale < 1.0f; at += BLOCK) {
-        const uint64_t n = scaled->size - at < BLOCK ? scaled->size - at : BLOCK;
-        const amp_span piece = { (char *)scaled->data + at * width, n, scaled->dtype, 0 }, back = { room, n, scaled->dtype, 0 };
-        if (amp_scale_list(&back, &piece, 1, 1.0f / scale, NULL) != AMP_OK) return false;
-        if (memcmp(room, before + at * width, n * width)) return false;
-    }
-    return true;
-}
-
-/* The host's elements, which are copied, times the scale, where no bit is lost; where not, they are undefined. An emulated
- * parameter's are a 16-bit sum, which backward rounds; and whether bits are lost is not asked of a device. */
-static bool multiply(const struct amp__param *param, const amp_span *shown, const void *copy, float scale) {
-    float overflow = 0.0f;
-    if (param->on_device || param->emulated || amp__is_low(shown->dtype) || !is_power_of_two(scale)) return false;
-    return amp_scale_list(shown, shown, 1, scale, &overflow) == AMP_OK && overflow == 0.0f && is_undone(shown, copy, scale);
+/* May the host's elements carry the scale? An emulated parameter's are a 16-bit sum, which backward rounds; and a scale that
+ * lives on a device is not known here (0). */
+static bool may_multiply(const struct amp__param *param, const amp_span *shown, float scale) {
+    return !param->on_device && !param->emulated && !amp__is_low(shown->dtype) && scale != 0.0f;
 }
 
 amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero, float scale,
@@ -209,8 +187,8 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
         aside->handle = grad;
     } else if (!zero) {
         AMP_TRY(amp__span_copy(param, AMP__WORK_ASIDE, shown, &aside->copy));
-        aside->beside = multiply(param, shown, aside->copy.data, scale);
-        amp_status status = aside->beside ? AMP_OK : amp__param_zero(param, shown);
+        aside->beside = may_multiply(param, shown, scale);
+        amp_status status = aside->beside ? amp_scale_list(shown, shown, 1, scale, NULL) : amp__param_zero(param, shown);
         if (status == AMP_OK) status = amp__grad_store(param, grad, shown);
         if (status != AMP_OK) {
             amp__aside_drop(param, aside);

@@ -28,7 +28,7 @@ bool amp__span_is_zero(const amp_span *span);
 static inline uint64_t amp__span_bytes(const amp_span *span) { return span->size * amp__dtype_size(span->dtype); }
 amp_status amp__span_copy(struct amp__param *param, enum amp__work work, const amp_span *span, amp_storage *out);
 
-/* Afterwards the parameter has no gradient. Or a fixed buffer: of what it held times the scale where no bit is lost by that
+/* Afterwards the parameter has no gradient. Or a fixed buffer: of what it held times the scale where it can carry one
  * (beside), else of zeros. zero: it is one already. */
 amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero, float scale,
                           struct amp__aside *aside);

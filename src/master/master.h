@@ -232,8 +232,8 @@ void amp__plan_free(struct amp__plan *plan);
 /* Fetches into the cache what a look at params[i + a few] will need, if it is where the last plan found it. */
 void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t i, bool data);
 
-/* Sets existing gradients aside; those in fixed buffers are multiplied by the scale instead, where no bit is lost by that, so
- * that backward may add to them, or clear them. scale 0: it is not known here. Where a bracket that delayed left scaled ones,
+/* Sets existing gradients aside; those in fixed FP32 buffers are multiplied by the scale instead, whatever they hold, so that
+ * backward may add to them, or write over them. scale 0: it is not known here. Where a bracket that delayed left scaled ones,
  * those stay: the host may reduce them, and its backward adds to them. On an error everything is as it was. */
 amp_status amp__grads_begin(struct amp__param *const *params, size_t n, float scale, const struct amp__plan *last);
 /* The end of a bracket that delays: gradients stay as backward left them, with this loss's scale. */

@@ -7,16 +7,10 @@
 
 /* ---- setting aside ---- */
 
-/* A fixed buffer of FP32 or FP64 takes the scale where that loses nothing: a power of two, and no overflow or subnormals. */
+/* A fixed buffer of FP32 or FP64 takes the scale, whatever it holds. */
 static bool multiply(struct param_model *p, double scale) {
-    double values[ELEMENTS];
-    int exponent;
-    if (p->grad.type == AMP_FLOAT16 || p->grad.type == AMP_BFLOAT16 || frexp(scale, &exponent) != 0.5) return false;
-    for (int i = 0; i < p->n; i++) {
-        values[i] = model_product(p->grad.type, p->grad.v[i], scale);
-        if (!isfinite(values[i]) || values[i] / scale != p->grad.v[i]) return false;
-    }
-    memcpy(p->grad.v, values, (size_t)p->n * sizeof *values);
+    if (p->grad.type == AMP_FLOAT16 || p->grad.type == AMP_BFLOAT16) return false;
+    for (int i = 0; i < p->n; i++) p->grad.v[i] = model_product(p->grad.type, p->grad.v[i], scale);
     return true;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fixed gradient buffers that hold something at begin: scaled in place where no bit is lost, set aside elsewhere. */
+/* Fixed gradient buffers that hold something at begin: FP32 ones are scaled in place, 16-bit ones set aside. */
 #include "bracket.h"
 
 #include <float.h>
+#include <math.h>
 
 static const struct {
     amp_level level;
@@ -120,31 +121,57 @@ START_TEST(brackets_that_delay_scale_once) {
 }
 END_TEST
 
-/* What loses bits, and what is 16-bit, is zero for backward, and added at the end. */
+/* Whatever a buffer holds that nobody has written yet, and at whatever scale, a backward that assigns has what it assigned. */
+static const struct {
+    float scale;
+    double old;
+} garbage[] = {
+    { 65536.0f, (double)NAN }, { 65536.0f, INF }, { 65536.0f, 1e36 }, { 0x1p-10f, 0x1p-140 }, { 10.0f, 3.0 }, { 1000.0f, 1e36 },
+};
+enum { N_GARBAGE = sizeof garbage / sizeof *garbage };
+
+START_TEST(a_backward_that_assigns_has_its_own_gradients_alone) {
+    struct fixed f;
+    const int host = _i % N_HOSTS, hold = _i / N_HOSTS;
+    const float scale = garbage[hold].scale, made = 0.75f, unscaled = made * scale * (float)(1.0 / (double)scale);
+    fixed_start(&f, hosts[host].level, hosts[host].options, scale, AMP_FLOAT32, garbage[hold].old, garbage[hold].old);
+    fake_fill(f.grad, (double)(made * scale));
+    ck_ok(amp_scale_loss_end(&f.scaled));
+    ck_assert_int_eq(f.scaled.action, AMP_STEP);
+    ck_grad(&f, (double)unscaled, (double)unscaled);
+    ck_assert_float_eq(seen_grad(&f.rig, 0), unscaled);
+    rig_end(&f.rig);
+}
+END_TEST
+
+enum treatment { IN_PLACE, OVERFLOWS, ZEROED };
+
 static const struct {
     amp_level level;
     amp_dtype type;
     float scale;
     double old, first;
-    bool in_place;
+    enum treatment treatment;
 } edges[] = {
-    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p87, true },    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p88, false },
-    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, INF, false },      { AMP_O1, AMP_FLOAT32, 0x1p16f, 1.0, (double)FLT_TRUE_MIN, true },
-    { AMP_O1, AMP_FLOAT32, 0x1p-10f, 1.0, 0x1p-139, true }, { AMP_O1, AMP_FLOAT32, 0x1p-10f, 1.0, 0x1p-140, false },
-    { AMP_O1, AMP_FLOAT32, 0x1p-10f, 1.0, 0x1.8p-139, false }, { AMP_O1, AMP_FLOAT32, 1000.0f, 1.0, 2.0, false },
-    { AMP_O1, AMP_FLOAT64, 0x1p40f, 1.0, 0x1p88, true },    { AMP_O1, AMP_FLOAT16, 2.0f, 1.0, 2.0, false },
-    { AMP_O2, AMP_FLOAT16, 2.0f, 1.0, 2.0, false },         { AMP_O5, AMP_BFLOAT16, 2.0f, 1.0, 2.0, false },
+    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p87, IN_PLACE },    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p88, OVERFLOWS },
+    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, INF, OVERFLOWS },      { AMP_O1, AMP_FLOAT32, 0x1p16f, 1.0, (double)FLT_TRUE_MIN, IN_PLACE },
+    { AMP_O1, AMP_FLOAT32, 0x1p-10f, 1.0, 0x1p-139, IN_PLACE }, { AMP_O1, AMP_FLOAT32, 1000.0f, 1.0, 2.0, IN_PLACE },
+    { AMP_O1, AMP_FLOAT64, 0x1p40f, 1.0, 0x1p88, IN_PLACE },    { AMP_O1, AMP_FLOAT16, 2.0f, 1.0, 2.0, ZEROED },
+    { AMP_O2, AMP_FLOAT16, 2.0f, 1.0, 2.0, ZEROED },            { AMP_O5, AMP_BFLOAT16, 2.0f, 1.0, 2.0, ZEROED },
 };
 enum { N_EDGES = sizeof edges / sizeof *edges };
 
-START_TEST(no_bit_is_lost) {
+/* Also after an overflow: what stood there is what the buffer holds again. */
+START_TEST(what_was_there_comes_through_a_bracket) {
     struct fixed f;
     const double scale = (double)edges[_i].scale, old = edges[_i].old, first = edges[_i].first;
+    const enum treatment treatment = edges[_i].treatment;
     fixed_start(&f, edges[_i].level, FAKE_NO_SET_GRAD, edges[_i].scale, edges[_i].type, old, first);
-    if (edges[_i].in_place) ck_grad(&f, first * scale, old * scale);
-    else ck_grad(&f, 0.0, 0.0);
+    if (treatment == ZEROED) ck_grad(&f, 0.0, 0.0);
+    else ck_grad(&f, treatment == OVERFLOWS ? INF : first * scale, old * scale);
     add(&f, 0.0);
     ck_ok(amp_scale_loss_end(&f.scaled));
+    ck_assert_int_eq(f.scaled.action, treatment == OVERFLOWS ? AMP_SKIP : AMP_STEP);
     ck_grad(&f, first, old);
     rig_end(&f.rig);
 }
@@ -154,7 +181,9 @@ int main(void) {
     const struct test tests[] = {
         { backward_adds_to_what_was_there, N_HOSTS }, { a_backward_that_clears_has_its_own_gradients_alone, N_HOSTS },
         { a_cancel_gives_back_what_was_there, N_HOSTS }, { a_skip_gives_back_what_was_there, N_HOSTS },
-        { brackets_that_delay_scale_once, N_HOSTS }, { no_bit_is_lost, N_EDGES },
+        { brackets_that_delay_scale_once, N_HOSTS },
+        { a_backward_that_assigns_has_its_own_gradients_alone, N_HOSTS * N_GARBAGE },
+        { what_was_there_comes_through_a_bracket, N_EDGES },
     };
     return RUN_TESTS("fixed_buffers", tests);
 }
