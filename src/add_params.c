@@ -47,7 +47,7 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     const size_t context_params = context->n_params, optimizer_params = optimizer->n_params;
     AMP_TRY(need_room(optimizer, n));
     if (optimizer->optim) AMP_TRY(amp__optim_grow(optimizer->optim, optimizer_params + n));
-    amp_status status = amp__cache_grow(&context->cache, (context->n_params + n) * AMP_FLOAT64);
+    amp_status status = amp__cache_grow(&context->cache, (context->n_params + n) * AMP__FORMS);
     if (status == AMP_OK) status = amp__collect_late(context, optimizer, params, n);
     if (status == AMP_OK) status = amp__fused_attach(optimizer, optimizer_params);
     if (status != AMP_OK) {

@@ -327,7 +327,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
     for (size_t i = 0; i < n_optimizers; i++) AMP_TRY(amp__fused_attach(&context->optimizers[i], 0));
     amp__fused_mark(context);
     AMP_TRY(amp__ranges_build(context));
-    AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP_FLOAT64));
+    AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP__FORMS));
     AMP_TRY(make_brackets(context));
     AMP_TRY(amp__places_start(context));
     AMP_TRY(wire_all(context));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Casts kept for reuse: one cell per key (a parameter in one type). A lookup takes no lock and allocates
+ * Casts kept for reuse: one cell per key (a parameter in one form). A lookup takes no lock and allocates
  * nothing. An entry serves as long as the version it was made from is the present one and, if it was made without a
  * tape, only where no tape is wanted.
  *
@@ -14,6 +14,9 @@
 #include "common/common.h"
 
 #include <stdatomic.h>
+
+/* The forms of a parameter: a handle of a floating type, by the type's number from 1; or raw elements, which are no handle. */
+enum { AMP__FORM_NARROWED = AMP_FLOAT64 + 1, AMP__FORM_ROUNDED, AMP__FORMS = AMP__FORM_ROUNDED };
 
 struct amp__cache_entry {
     void *handle;

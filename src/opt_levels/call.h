@@ -48,13 +48,13 @@ void amp__casting_begin(struct amp__casting *casting, amp_context *context, cons
                         size_t capacity, struct amp__thread *thread, bool marked);
 /* A cast of `tensor`, from the cache or fresh; valid until amp__casting_end. */
 amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out);
-/* For what is kept in the cache and is no handle: the same cells, found and filled by parameter and form. */
+/* For what is kept in the cache and is no handle, found and filled by parameter and form (AMP__FORM_...). */
 bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param);
-void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, amp_dtype form, uint64_t *version);
+void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version);
 /* The same for what no tape knows, with a version of the caller's own. */
-void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
+void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, int form,
                                 uint64_t version);
-void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
+void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, int form,
                        struct amp__cache_entry *entry);
 /* The short way where each operand is a handle by itself, of these types (0: no operand), and the cache has the cast of
  * each that must be cast: argv gets the call's arguments, with those pointing into `handles`, until amp__cached_leave.

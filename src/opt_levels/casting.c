@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-enum { N_DTYPES = AMP_FLOAT64 }; /* floating types, numbered from 1 */
-
 void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
                         size_t capacity, struct amp__thread *thread, bool marked) {
     *casting = (struct amp__casting){ .context = context, .host = host, .op = op, .capacity = capacity, .thread = thread,
@@ -12,8 +10,8 @@ void amp__casting_begin(struct amp__casting *casting, amp_context *context, cons
                                       .recording = amp__host_grad_enabled(host) };
 }
 
-static inline size_t key_of(const struct amp__param *param, amp_dtype form) {
-    return param->index * N_DTYPES + (size_t)form - 1;
+static inline size_t key_of(const struct amp__param *param, int form) {
+    return param->index * AMP__FORMS + (size_t)form - 1;
 }
 
 /* ---- when a longjmp jumped over the call ---- */
@@ -125,13 +123,13 @@ static amp_status cast_fresh(struct amp__casting *casting, const struct amp__par
     return AMP_OK;
 }
 
-void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
+void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, int form,
                        struct amp__cache_entry *entry) {
     amp__cache_put(&casting->context->cache, key_of(param, form), entry);
     if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
 }
 
-static void *find_version(const struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
+static void *find_version(const struct amp__casting *casting, const struct amp__param *param, int form,
                           uint64_t version, bool recording) {
     void *hit = amp__cache_find(&casting->context->cache, key_of(param, form), version, recording);
     if (hit && casting->op)
@@ -139,7 +137,7 @@ static void *find_version(const struct amp__casting *casting, const struct amp__
     return hit;
 }
 
-void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, amp_dtype form, uint64_t *version) {
+void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version) {
     const amp_host *host = casting->host;
     enter_cache(casting);
     *version = host->version ? host->version(host->self, param->tensor) : 0;
@@ -147,7 +145,7 @@ void *amp__casting_find(struct amp__casting *casting, const struct amp__param *p
     return find_version(casting, param, form, *version, casting->recording);
 }
 
-void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, amp_dtype form,
+void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, int form,
                                 uint64_t version) {
     enter_cache(casting);
     return find_version(casting, param, form, version, false);

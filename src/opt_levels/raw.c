@@ -105,6 +105,10 @@ static uint64_t version_by_elements(const struct amp__param *param) {
     return amp__sum64(0, param->address, (size_t)param->size * sizeof(float)) | 1;
 }
 
+static int form_of(const struct amp__raw *raw) {
+    return raw->mode == AMP__RAW_REPLACE ? AMP__FORM_NARROWED : AMP__FORM_ROUNDED;
+}
+
 /* The whole parameter in the mode's form: one pack serves every slice of it. `taped`: it goes where a bracket ends. NULL with a
  * status on failure. */
 static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casting, struct amp__param *param,
@@ -120,7 +124,7 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
     each_row(raw, &whole, raw->mode == AMP__RAW_REPLACE ? narrow_in : round_in, NULL);
     *entry = (struct amp__cache_entry){ .handle = whole.temporary, .release = free_pack, .user = casting->context,
                                         .version = version, .recorded = taped };
-    amp__casting_keep(casting, param, raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32, entry);
+    amp__casting_keep(casting, param, form_of(raw), entry);
     *out = whole.temporary;
     return AMP_OK;
 }
@@ -131,7 +135,7 @@ static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *ca
     uint64_t offset, version = 0;
     struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, place->host, &offset);
     if (!param || offset + (uint64_t)place->extents.span > param->size) return AMP_OK;
-    const amp_dtype form = raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32;
+    const int form = form_of(raw);
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
     const bool whole = !offset && (uint64_t)place->extents.span == param->size; /* else a slice costs less than to look at all */
     const bool by_steps = whole && changes_in_steps(casting, param);

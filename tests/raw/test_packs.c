@@ -38,7 +38,7 @@ struct host {
     amp_param params[LAYERS];
     void *trained[LAYERS];
     void (*step[LAYERS])(struct host *, int); /* a slot for each layer */
-    amp_op op, steps[LAYERS];
+    amp_op ops[2], steps[LAYERS];
     amp_model model;
     amp_optimizer optimizer;
     amp_context *context;
@@ -48,9 +48,31 @@ static void step(struct host *host, int i) {
     for (int j = 0; j < SIZE; j++) host->weights[i * SIZE + j] += 1.0f;
 }
 
-enum { STEP_SLOTS = 1, EMULATES = 2, VERSIONS = 4 };
+enum { STEP_SLOTS = 1, EMULATES = 2, VERSIONS = 4, CASTS = 8 };
 
 static uint64_t version(void *self, void *tensor) { return (void)self, (void)tensor, 7; }
+
+/* ---- a parameter that one op takes as a handle, and another as a buffer ---- */
+
+static amp_buffer cast_buffer; /* the one cast, as a handle */
+static uint16_t cast_elements[SIZE];
+static int casts;
+static void *taken; /* the handle that the op got */
+
+static amp_status cast(void *self, void *tensor, amp_dtype dtype, void **out) {
+    const amp_buffer *from = tensor;
+    (void)self, casts++;
+    for (int i = 0; i < SIZE; i++) cast_elements[i] = amp_float_to_bfloat16(((const float *)from->data)[i]);
+    cast_buffer = *from;
+    cast_buffer.dtype = dtype, cast_buffer.data = cast_elements;
+    *out = &cast_buffer;
+    return AMP_OK;
+}
+
+static void release(void *self, void *tensor) { (void)self, (void)tensor; }
+
+static void product(amp_buffer *w) { taken = w; }
+static void (*product_slot)(amp_buffer *);
 
 static void start(struct host *host, int flags) {
     static amp_host hooks;
@@ -59,6 +81,7 @@ static void start(struct host *host, int flags) {
     layer_slot = layer;
     hooks = *amp_buffer_host();
     if (flags & VERSIONS) hooks.version = version;
+    if (flags & CASTS) hooks.cast = cast, hooks.release = release;
     for (int i = 0; i < LAYERS; i++) {
         host->gradients[i] = host->buffers[i] = (amp_buffer)AMP_BUFFER_INIT;
         host->buffers[i].data = host->weights + i * SIZE, host->gradients[i].data = host->grads + i * SIZE;
@@ -71,14 +94,18 @@ static void start(struct host *host, int flags) {
         host->steps[i].name = "step", host->steps[i].schema = "step(pointer self, int layer) -> void";
         host->steps[i].slot = (amp_fn *)(void *)&host->step[i];
     }
-    host->op = (amp_op)AMP_OP_INIT;
-    host->op.name = "linear";
-    host->op.schema = "layer(float(out a!) out[n], float w[n,n], int n) -> void";
-    host->op.slot = (amp_fn *)(void *)&layer_slot;
-    if (!(flags & EMULATES)) host->op.bf16 = (amp_fn)layer_bf16;
+    host->ops[0] = (amp_op)AMP_OP_INIT;
+    host->ops[0].name = "linear";
+    host->ops[0].schema = "layer(float(out a!) out[n], float w[n,n], int n) -> void";
+    host->ops[0].slot = (amp_fn *)(void *)&layer_slot;
+    if (!(flags & EMULATES)) host->ops[0].bf16 = (amp_fn)layer_bf16;
     host->model = (amp_model)AMP_MODEL_INIT;
     host->model.host = &hooks;
-    host->model.ops = &host->op, host->model.n_ops = 1;
+    product_slot = product;
+    host->ops[1] = (amp_op)AMP_OP_INIT;
+    host->ops[1].name = "matmul", host->ops[1].schema = "product(Tensor w) -> void";
+    host->ops[1].slot = (amp_fn *)(void *)&product_slot;
+    host->model.ops = host->ops, host->model.n_ops = flags & CASTS ? 2 : 1;
     host->model.params = host->params, host->model.n_params = LAYERS;
     host->optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
     host->optimizer.self = host;
@@ -93,10 +120,10 @@ static void start(struct host *host, int flags) {
 }
 
 static amp_op_stats stats(const struct host *host) {
-    amp_op_stats stats = AMP_OP_STATS_INIT;
+    amp_op_stats stats[2] = { AMP_OP_STATS_INIT, AMP_OP_STATS_INIT };
     size_t n;
-    ck_ok(amp_get_op_stats(host->context, &stats, 1, &n));
-    return stats;
+    ck_ok(amp_get_op_stats(host->context, stats, 2, &n));
+    return stats[0];
 }
 
 static void finish(struct host *host) {
@@ -263,6 +290,24 @@ START_TEST(scopes_and_none_do_not_mix) {
 }
 END_TEST
 
+START_TEST(a_handle_and_a_buffer_are_kept_apart) {
+    static struct host host;
+    start(&host, VERSIONS | CASTS);
+    casts = 0;
+    for (int i = 0; i < 4; i++) {
+        if (i != _i) {
+            product_slot(&host.buffers[0]);
+            ck_assert_ptr_eq(taken, &cast_buffer);
+        }
+        layer_slot(host.out, host.weights, WIDTH);
+        ck_assert_mem_eq(seen_all, host.weights, sizeof seen_all);
+    }
+    ck_assert_int_eq(casts, 1);
+    ck_assert_uint_eq(stats(&host).casts, 1);
+    finish(&host);
+}
+END_TEST
+
 int main(void) {
     TCase *tcase = tcase_create("packs");
     tcase_add_loop_test(tcase, they_are_kept_from_one_step_to_the_next, 0, 4);
@@ -272,6 +317,7 @@ int main(void) {
     tcase_add_test(tcase, without_steps_nothing_is_kept);
     tcase_add_test(tcase, versions_come_first);
     tcase_add_test(tcase, scopes_and_none_do_not_mix);
+    tcase_add_loop_test(tcase, a_handle_and_a_buffer_are_kept_apart, 0, 2); /* whichever comes first */
     Suite *suite = suite_create("packs");
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
