@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The version; and structures that cross the boundary carry their size, so that old callers and new libraries understand
- * each other. */
+/* The version; and structures that cross the boundary carry their size, so that old callers and new libraries
+ * understand each other. */
 #include "common/common.h"
 
 #include <string.h>
@@ -16,10 +16,10 @@ amp_status amp__check_struct(uint32_t given, size_t oldest, const char *what) {
     AMP_RETURN_IF(given == 0, AMP_ERR_ABI_MISMATCH,
                   "%s.struct_size is 0: start from its _INIT macro, which sets struct_size", what);
     AMP_RETURN_IF(given < oldest, AMP_ERR_ABI_MISMATCH,
-                  "%s.struct_size is %u, less than the %zu bytes of the first release: set it with the _INIT macro", what,
-                  (unsigned)given, oldest);
-    AMP_RETURN_IF(given > 65536, AMP_ERR_ABI_MISMATCH, "%s.struct_size is %u, which cannot be: set it with the _INIT macro",
-                  what, (unsigned)given);
+                  "%s.struct_size is %u, less than the %zu bytes of the first release: set it with the _INIT macro",
+                  what, (unsigned)given, oldest);
+    AMP_RETURN_IF(given > 65536, AMP_ERR_ABI_MISMATCH,
+                  "%s.struct_size is %u, which cannot be: set it with the _INIT macro", what, (unsigned)given);
     return AMP_OK;
 }
 

@@ -57,7 +57,8 @@ void *amp__alloc_aligned(size_t bytes); /* 64-byte aligned, not zeroed; bytes 0 
 void amp__free(void *block);            /* any of the above; NULL is a no-op */
 char *amp__strdup(const char *text);
 
-/* Goes on from `sum`; equal for equal bytes, and for others with probability 2^-64, whatever the pattern. At the speed of memory. */
+/* Goes on from `sum`; equal for equal bytes, and for others with probability 2^-64, whatever the pattern. At the speed
+ * of memory. */
 uint64_t amp__sum64(uint64_t sum, const void *data, size_t bytes);
 
 /* ---- growing text (text.c): for explain and messages ---- */

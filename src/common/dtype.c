@@ -41,15 +41,16 @@ amp_dtype amp__view_dtype(const amp_tensor_view *view) {
 }
 
 amp_status amp__view_size(const amp_tensor_view *view, uint64_t *size) {
-    AMP_RETURN_IF(view->ndim < 0 || view->ndim > 64, AMP_ERR_INVALID_ARGUMENT, "a view has %d dimensions; 0..64 are allowed",
-                  (int)view->ndim);
+    AMP_RETURN_IF(view->ndim < 0 || view->ndim > 64, AMP_ERR_INVALID_ARGUMENT,
+                  "a view has %d dimensions; 0..64 are allowed", (int)view->ndim);
     AMP_RETURN_IF(view->ndim && !view->shape, AMP_ERR_INVALID_ARGUMENT, "a view with %d dimensions has no shape",
                   (int)view->ndim);
     uint64_t product = 1;
     bool empty = false;
     for (int32_t i = 0; i < view->ndim; i++) {
         const int64_t extent = view->shape[i];
-        AMP_RETURN_IF(extent < 0, AMP_ERR_INVALID_ARGUMENT, "a view's extent %d is negative (%lld)", (int)i, (long long)extent);
+        AMP_RETURN_IF(extent < 0, AMP_ERR_INVALID_ARGUMENT, "a view's extent %d is negative (%lld)", (int)i,
+                      (long long)extent);
         if (extent == 0) { empty = true; continue; }
         AMP_RETURN_IF((uint64_t)extent > (uint64_t)INT64_MAX / 8 / product, AMP_ERR_INVALID_ARGUMENT,
                       "a view's extents do not fit 64 bits");

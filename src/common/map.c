@@ -56,7 +56,8 @@ void *amp__map_get_name(const struct amp__map *map, const char *text, const char
     return amp__map_get(map, key_of(map, text, name));
 }
 
-amp_status amp__map_put_name(struct amp__map *map, const char *text, void *value, const char *(*name)(const void *value)) {
+amp_status amp__map_put_name(struct amp__map *map, const char *text, void *value,
+                             const char *(*name)(const void *value)) {
     return amp__map_put(map, key_of(map, text, name), value);
 }
 

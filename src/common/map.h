@@ -22,7 +22,8 @@ void amp__map_free(struct amp__map *map);
 
 /* The same by a text that must live as long as the map: `name` says where a value has it. */
 void *amp__map_get_name(const struct amp__map *map, const char *text, const char *(*name)(const void *value));
-amp_status amp__map_put_name(struct amp__map *map, const char *text, void *value, const char *(*name)(const void *value));
+amp_status amp__map_put_name(struct amp__map *map, const char *text, void *value,
+                             const char *(*name)(const void *value));
 
 /* By rising key; equal keys keep their order. */
 amp_status amp__sort_keyed(struct amp__keyed *entries, size_t n);

@@ -25,8 +25,8 @@ static bool keep(struct amp__spares *spares, void *memory) {
     return false;
 }
 
-/* A block is out of its place while it is looked at, so that nobody else takes it. One that is twice as large as what is
- * wanted waits for who needs it. */
+/* A block is out of its place while it is looked at, so that nobody else takes it. One that is twice as large as what
+ * is wanted waits for who needs it. */
 void *amp__spare_take(struct amp__spares *spares, size_t bytes) {
     for (size_t i = 0; i < AMP__SPARES && bytes >= AMP__SPARE_LEAST; i++) {
         void *block = atomic_exchange(&spares->blocks[i], NULL);

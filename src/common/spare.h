@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of memory that are needed again and again, in every call of an op: large ones are kept when they are given back.
- * Allocators hand those to the system and take new ones, so that each page is faulted in and zeroed anew, which takes
- * longer than the cast that the block is for.
+ * Blocks of memory that are needed again and again, in every call of an op: large ones are kept when they are given
+ * back. Allocators hand those to the system and take new ones, so that each page is faulted in and zeroed anew, which
+ * takes longer than the cast that the block is for.
  */
 #ifndef AMP_SPARE_H
 #define AMP_SPARE_H

@@ -5,7 +5,8 @@
 
 enum { LANES = 8 }; /* chains of multiplications that the processor has under way at once */
 
-/* One to one in `sum` for each word, and rotated, so that no pattern of changes in a few bits, as signs, undoes itself. */
+/* One to one in `sum` for each word, and rotated, so that no pattern of changes in a few bits, as signs,
+ * undoes itself. */
 static inline uint64_t add(uint64_t sum, uint64_t word) {
     sum ^= word;
     return (sum << 29 | sum >> 35) * UINT64_C(0x9e3779b97f4a7c15);

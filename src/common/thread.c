@@ -7,7 +7,8 @@ struct amp__thread *amp__thread_state(void) { return &state; }
 
 /*
  * The anchor may lie in frames of others by now: what stands there is only looked at. A frame that is not below it is
- * none that the wrapper called. (An anchor that is not in its frame is AddressSanitizer's: it can keep locals elsewhere.)
+ * none that the wrapper called. (An anchor that is not in its frame is AddressSanitizer's: it can keep locals
+ * elsewhere.)
  */
 __attribute__((noinline, no_sanitize("address", "thread"))) static bool is_gone(const struct amp__mark *mark,
                                                                                const void *frame) {

@@ -9,12 +9,14 @@
 enum { DL_CPU = 1, DL_CUDA = 2, DL_OPAQUE = 3, DL_COMPLEX = 5, DL_FIRST_FP8 = 7, DL_CUDA_HOST = 3 };
 
 amp_status amp__host_copy(amp_host *host, const amp_host *given, const char *what) {
-    AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "%s.host is NULL: describe the host's hooks with an amp_host", what);
+    AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "%s.host is NULL: describe the host's hooks with an amp_host",
+                  what);
     memset(host, 0, sizeof *host);
     amp_status status = amp__copy_struct(host, sizeof *host, sizeof(amp_host), given, given->struct_size, "amp_host");
     if (status != AMP_OK) return amp__fail_prefix(status, "%s.host", what);
-    AMP_RETURN_IF(host->flags & ~(uint32_t)(AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE), AMP_ERR_INVALID_ARGUMENT,
-                  "%s.host.flags has bits that this libamp does not know: 0x%x", what, (unsigned)host->flags);
+    AMP_RETURN_IF(host->flags & ~(uint32_t)(AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE),
+                  AMP_ERR_INVALID_ARGUMENT, "%s.host.flags has bits that this libamp does not know: 0x%x", what,
+                  (unsigned)host->flags);
     AMP_RETURN_IF(!host->alloc != !host->free, AMP_ERR_INVALID_ARGUMENT,
                   "%s.host has only one of the hooks alloc and free: give both or neither", what);
     return AMP_OK;
@@ -58,8 +60,8 @@ static amp_status check_view(const amp_tensor_view *view, const char *name) {
     AMP_RETURN_IF(code >= DL_FIRST_FP8 || (code == 2 && bits == 8), AMP_ERR_UNSUPPORTED,
                   "%s has an 8-bit floating type or smaller, which no level handles", name);
     AMP_RETURN_IF(code == DL_OPAQUE || bits == 0, AMP_ERR_UNSUPPORTED,
-                  "%s has no element type that libamp knows (DLPack code %u, %u bits): the view hook must fill dtype", name,
-                  code, bits);
+                  "%s has no element type that libamp knows (DLPack code %u, %u bits): the view hook must fill dtype",
+                  name, code, bits);
     const int32_t device = view->device.type; /* 0: a host that left it out means its only memory, the CPU's */
     AMP_RETURN_IF(device != 0 && device != DL_CPU && device != DL_CUDA_HOST && device != DL_CUDA, AMP_ERR_BACKEND,
                   "%s lies on device type %d; this libamp works on the CPU's memory and on CUDA's", name, (int)device);
@@ -142,8 +144,8 @@ amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name
     amp_span plain;
     AMP_TRY(amp__host_view(host, tensor, name, &view));
     if (!amp__view_is_plain(&view, &plain)) return judge_here(&view, name, out);
-    *out = (struct amp__elements){ plain.data, plain.size, plain.dtype, { DL_CPU, view.device.id }, view.ndim, view.shape,
-                                   NULL };
+    *out = (struct amp__elements){ plain.data, plain.size, plain.dtype, { DL_CPU, view.device.id },
+                                   view.ndim,  view.shape, NULL };
     return AMP_OK;
 }
 
@@ -151,8 +153,8 @@ amp_status amp__host_elements(const amp_host *host, void *tensor, const char *na
     struct amp__elements now;
     AMP_TRY(amp__host_layout(host, tensor, name, &now));
     AMP_RETURN_IF(now.strides, AMP_ERR_UNSUPPORTED,
-                  "%s is not one compact block (its strides leave gaps or permute): make it contiguous, or lay it out so before "
-                  "amp_initialize", name);
+                  "%s is not one compact block (its strides leave gaps or permute): make it contiguous, or lay it out "
+                  "so before amp_initialize", name);
     *out = now;
     return AMP_OK;
 }

@@ -56,7 +56,8 @@ struct amp__hooks amp__hooks_enter(void);
 static inline void amp__hooks_leave(const struct amp__hooks *hooks) { *hooks->inside = hooks->was_inside; }
 amp_status amp__hook_failed(amp_status status, const char *hook, const char *name);
 /* The hook grad in such a row; what it fails with is the caller's to word. */
-static inline amp_status amp__hooks_grad(const struct amp__hooks *hooks, const amp_host *host, void *tensor, void **grad) {
+static inline amp_status amp__hooks_grad(const struct amp__hooks *hooks, const amp_host *host, void *tensor,
+                                         void **grad) {
     (void)hooks;
     *grad = NULL;
     return host->grad(host->self, tensor, grad);

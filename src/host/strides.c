@@ -85,4 +85,6 @@ static void copy_all(const struct amp__elements *at, char *compact, bool gather)
 }
 
 void amp__strides_gather(void *dst, const struct amp__elements *src) { copy_all(src, dst, true); }
-void amp__strides_scatter(const struct amp__elements *dst, const void *src) { copy_all(dst, (char *)(uintptr_t)src, false); }
+void amp__strides_scatter(const struct amp__elements *dst, const void *src) {
+    copy_all(dst, (char *)(uintptr_t)src, false);
+}

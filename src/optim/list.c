@@ -113,12 +113,13 @@ static void update(void *step, size_t i) {
 
 /* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
 __attribute__((noinline)) static void step(const amp_optim *rule, const amp_optim_tensors *t) {
-    struct step s = { rule, t, amp__optim_powers(rule, t->n ? t->steps[0] : 0), limit_of(rule, t), exceeds_caches(rule, t) };
+    struct step s = { rule, t, amp__optim_powers(rule, t->n ? t->steps[0] : 0), limit_of(rule, t),
+                      exceeds_caches(rule, t) };
     amp__optim_update_all(t->n, size_of, update, &s);
 }
 
-static amp_status check_call(const amp_optim *given, const amp_optim_tensors *tensors, const char *function, amp_optim *rule,
-                             amp_optim_tensors *t) {
+static amp_status check_call(const amp_optim *given, const amp_optim_tensors *tensors, const char *function,
+                             amp_optim *rule, amp_optim_tensors *t) {
     memset(t, 0, sizeof *t);
     AMP_RETURN_IF(!tensors, AMP_ERR_INVALID_ARGUMENT, "%s: tensors is NULL", function);
     AMP_TRY(amp__copy_struct(t, sizeof *t, sizeof *t, tensors, tensors->struct_size, "amp_optim_tensors"));
@@ -145,6 +146,8 @@ AMP_API amp_status amp_device_optim(amp_device_list *list, void *stream, const a
     AMP_TRY(check_call(given, tensors, "amp_device_optim", &rule, &t));
     for (int k = 0; k < AMP__MOMENTS; k++)
         if (!amp__optim_moment(&rule, k)) t.moments[k] = NULL;
-    const struct amp__list_call call = { .kind = AMP__LIST_OPTIM, .stream = stream, .n = t.n, .rule = &rule, .tensors = &t };
+    const struct amp__list_call call = {
+        .kind = AMP__LIST_OPTIM, .stream = stream, .n = t.n, .rule = &rule, .tensors = &t
+    };
     return amp__device_run(list, &call, "amp_device_optim");
 }

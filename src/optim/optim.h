@@ -65,8 +65,8 @@ float amp__optim_limit(const amp_optim *rule, float norm_of_all);
 /* The step. `limit` as above. */
 void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *tensor, float limit);
 
-/* Calls update(user, i), which steps tensor i of size(user, i) elements, for all of n: short ones beside each other and the
- * parts of long ones, on as many threads as there may be. */
+/* Calls update(user, i), which steps tensor i of size(user, i) elements, for all of n: short ones beside each other and
+ * the parts of long ones, on as many threads as there may be. */
 typedef uint64_t amp__optim_size_fn(void *user, size_t i);
 typedef void amp__optim_update_fn(void *user, size_t i);
 void amp__optim_update_all(size_t n, amp__optim_size_fn *size, amp__optim_update_fn *update, void *user);

@@ -50,8 +50,8 @@ static const struct kind *find_kind(amp_optim_kind kind) {
 AMP_API amp_status amp_optim_defaults(amp_optim_kind kind, amp_optim *rule) {
     const struct kind *found = find_kind(kind);
     AMP_RETURN_IF(!rule, AMP_ERR_INVALID_ARGUMENT, "amp_optim_defaults: rule is NULL");
-    AMP_RETURN_IF(!found, AMP_ERR_INVALID_ARGUMENT, "amp_optim_defaults: kind %d does not exist: use AMP_OPTIM_SGD (1) to "
-                  "AMP_OPTIM_LARC (%d)", (int)kind, (int)AMP_COUNT(kinds) - 1);
+    AMP_RETURN_IF(!found, AMP_ERR_INVALID_ARGUMENT, "amp_optim_defaults: kind %d does not exist: use AMP_OPTIM_SGD (1) "
+                  "to AMP_OPTIM_LARC (%d)", (int)kind, (int)AMP_COUNT(kinds) - 1);
     AMP_TRY(amp__check_struct(rule->struct_size, sizeof *rule, "amp_optim"));
     return amp__fill_struct(rule, rule->struct_size, sizeof *rule, &found->defaults, sizeof *rule, "amp_optim");
 }
@@ -69,8 +69,8 @@ static amp_status check_flags(const amp_optim *rule, const struct kind *kind, co
         return amp__fail(AMP_ERR_INVALID_ARGUMENT, "%s: %s has no AMP_OPTIM_%s", what, kind->name, flag_names[i]);
     }
     AMP_RETURN_IF((rule->flags & AMP_OPTIM_NESTEROV) && !(rule->momentum > 0.0 && rule->dampening == 0.0),
-                  AMP_ERR_INVALID_ARGUMENT, "%s: AMP_OPTIM_NESTEROV needs momentum above 0 and dampening 0; they are %g and "
-                  "%g", what, rule->momentum, rule->dampening);
+                  AMP_ERR_INVALID_ARGUMENT, "%s: AMP_OPTIM_NESTEROV needs momentum above 0 and dampening 0; they are "
+                  "%g and %g", what, rule->momentum, rule->dampening);
     return AMP_OK;
 }
 
@@ -90,13 +90,15 @@ static amp_status check_numbers(const amp_optim *rule, const struct kind *kind, 
     };
     for (size_t i = 0; i < AMP_COUNT(numbers); i++) {
         const double value = numbers[i].value, end = numbers[i].end;
-        AMP_RETURN_IF(!(value >= 0.0 && value <= 3.402823466e38) || (end > 0.0 && value >= end), AMP_ERR_INVALID_ARGUMENT,
-                      "%s: %s is %g; it must be at least 0%s", what, numbers[i].name, value,
+        AMP_RETURN_IF(!(value >= 0.0 && value <= 3.402823466e38) || (end > 0.0 && value >= end),
+                      AMP_ERR_INVALID_ARGUMENT, "%s: %s is %g; it must be at least 0%s", what, numbers[i].name, value,
                       end > 0.0 ? " and below 1" : " and finite");
     }
-    AMP_RETURN_IF(!(fabs(rule->dampening) <= 3.402823466e38), AMP_ERR_INVALID_ARGUMENT, "%s: dampening is not finite", what);
+    AMP_RETURN_IF(!(fabs(rule->dampening) <= 3.402823466e38), AMP_ERR_INVALID_ARGUMENT, "%s: dampening is not finite",
+                  what);
     AMP_RETURN_IF(trust && !(rule->trust_coefficient > 0.0 && rule->trust_coefficient <= 3.402823466e38),
-                  AMP_ERR_INVALID_ARGUMENT, "%s: trust_coefficient is %g; it must be above 0", what, rule->trust_coefficient);
+                  AMP_ERR_INVALID_ARGUMENT, "%s: trust_coefficient is %g; it must be above 0", what,
+                  rule->trust_coefficient);
     return AMP_OK;
 }
 

@@ -13,10 +13,11 @@ static amp_status read_scaler(const char *key, const json_t *value, struct amp__
     amp__json_quote(key, quoted);
     AMP_RETURN_IF(strncmp(key, prefix, sizeof prefix - 1) ||
                       !amp__uint_from_text(key + sizeof prefix - 1, UINT32_MAX, &index),
-                  AMP_ERR_BAD_FILE, "\"%s\" is no key of Apex's state: they are loss_scaler0, loss_scaler1, ...", quoted);
+                  AMP_ERR_BAD_FILE, "\"%s\" is no key of Apex's state: they are loss_scaler0, loss_scaler1, ...",
+                  quoted);
     const json_t *scale = json_object_get(value, "loss_scale"), *unskipped = json_object_get(value, "unskipped");
-    AMP_RETURN_IF(json_object_size(value) != 2 || !json_is_number(scale) || !json_is_integer(unskipped), AMP_ERR_BAD_FILE,
-                  "%s must be {\"loss_scale\": number, \"unskipped\": whole number}", quoted);
+    AMP_RETURN_IF(json_object_size(value) != 2 || !json_is_number(scale) || !json_is_integer(unskipped),
+                  AMP_ERR_BAD_FILE, "%s must be {\"loss_scale\": number, \"unskipped\": whole number}", quoted);
     const double number = json_number_value(scale);
     AMP_RETURN_IF(!(number >= 0x1p-149 && number <= 0x1.fffffep127), AMP_ERR_BAD_FILE,
                   "%s: loss_scale is %g; a scale is a finite float above 0", quoted, number);
@@ -35,8 +36,8 @@ static amp_status read_scalers(json_t *root, struct amp__apex_scaler *scalers, s
     return AMP_OK;
 }
 
-/* Read twice, because the library's reader may drop bytes where memory ends (see amp__json_is), and people write this form
- * by hand, so that there is no one spelling to compare with. */
+/* Read twice, because the library's reader may drop bytes where memory ends (see amp__json_is), and people write this
+ * form by hand, so that there is no one spelling to compare with. */
 static amp_status parse_twice(const char *text, size_t bytes, json_t **root) {
     json_t *again;
     AMP_TRY(amp__json_parse(text, bytes, "the text", root));

@@ -35,7 +35,8 @@ static bool read_hex(const char *digits, uint64_t *value) {
     return true;
 }
 
-/* libamp writes its checksums first, at one place: what does not begin so was not written by it, or not left as it was. */
+/* libamp writes its checksums first, at one place: what does not begin so was not written by it, or not left as
+ * it was. */
 static amp_status check_crc(const char *block, size_t bytes, uint64_t *data_crc) {
     static const char begin[] = AMP__HEADER_BEGIN;
     uint64_t header_crc;
@@ -79,12 +80,13 @@ static amp_status read_tensor(const char *name, const json_t *entry, int64_t *di
     const json_t *offsets = json_object_get(entry, "data_offsets");
     AMP_RETURN_IF(json_object_size(entry) != 3 || !json_is_string(dtype) || !json_is_array(shape) ||
                       json_array_size(offsets) != 2,
-                  AMP_ERR_BAD_FILE, "tensor %s: the header needs its dtype, shape and data_offsets and nothing else", quoted);
+                  AMP_ERR_BAD_FILE, "tensor %s: the header needs its dtype, shape and data_offsets and nothing else",
+                  quoted);
     char type[96];
     AMP_RETURN_IF(strcmp(json_string_value(dtype), "F32"), AMP_ERR_BAD_FILE, "tensor %s has type %s: masters are F32",
                   quoted, amp__json_quote(json_string_value(dtype), type));
-    AMP_RETURN_IF(json_array_size(shape) > AMP__STATE_MAX_DIMS, AMP_ERR_BAD_FILE, "tensor %s has %zu dimensions", quoted,
-                  json_array_size(shape));
+    AMP_RETURN_IF(json_array_size(shape) > AMP__STATE_MAX_DIMS, AMP_ERR_BAD_FILE, "tensor %s has %zu dimensions",
+                  quoted, json_array_size(shape));
     const uint64_t size = read_shape(shape, dims);
     AMP_RETURN_IF(!read_offset(json_array_get(offsets, 0), &tensor->begin) ||
                       !read_offset(json_array_get(offsets, 1), &tensor->end) || tensor->end < tensor->begin,
@@ -110,7 +112,8 @@ static amp_status check_layout(struct amp__header *header) {
     for (size_t i = 0; i < header->n_tensors; i++) {
         char quoted[96];
         const struct amp__state_tensor *tensor = &header->tensors[i];
-        AMP_RETURN_IF(tensor->begin != at, AMP_ERR_BAD_FILE, "tensor %s %s: tensors must follow each other without gaps",
+        AMP_RETURN_IF(tensor->begin != at, AMP_ERR_BAD_FILE,
+                      "tensor %s %s: tensors must follow each other without gaps",
                       amp__json_quote(tensor->name, quoted),
                       tensor->begin < at ? "overlaps the one before" : "leaves a gap before it");
         at = tensor->end;

@@ -38,7 +38,11 @@ static json_t *shape_of(const int64_t *shape, int32_t ndim) {
 /* Of the bytes that may follow each other in UTF-8: no overlong form, no surrogate, nothing above U+10FFFF. */
 static bool is_utf8(const char *text) {
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
-        const int more = *p < 0x80 ? 0 : *p >= 0xc2 && *p < 0xe0 ? 1 : (*p & 0xf0) == 0xe0 ? 2 : *p >= 0xf0 && *p < 0xf5 ? 3 : -1;
+        const int more = *p < 0x80    ? 0
+            : *p >= 0xc2 && *p < 0xe0 ? 1
+            : (*p & 0xf0) == 0xe0     ? 2
+            : *p >= 0xf0 && *p < 0xf5 ? 3
+                                      : -1;
         const unsigned char low = *p == 0xe0 ? 0xa0 : *p == 0xf0 ? 0x90 : 0x80;
         const unsigned char high = *p == 0xed ? 0x9f : *p == 0xf4 ? 0x8f : 0xbf;
         if (more < 0 || (more && (p[1] < low || p[1] > high))) return false;
@@ -52,8 +56,10 @@ static bool is_utf8(const char *text) {
 amp_status amp__header_add(struct amp__header *header, const char *name, const int64_t *shape, int32_t ndim,
                            uint64_t size) {
     AMP_RETURN_IF(!is_utf8(name) || !strcmp(name, "__metadata__"), AMP_ERR_INVALID_ARGUMENT,
-                  "a parameter's name cannot stand in a state: %s", is_utf8(name) ? "__metadata__ is reserved" : "not UTF-8");
-    AMP_RETURN_IF(json_object_get(header->json, name), AMP_ERR_CONFLICT, "two tensors of the state would be named %.200s", name);
+                  "a parameter's name cannot stand in a state: %s",
+                  is_utf8(name) ? "__metadata__ is reserved" : "not UTF-8");
+    AMP_RETURN_IF(json_object_get(header->json, name), AMP_ERR_CONFLICT,
+                  "two tensors of the state would be named %.200s", name);
     const uint64_t begin = header->data_bytes, end = begin + 4 * size;
     json_t *entry = json_object();
     json_t *offsets = json_pack("[I,I]", (json_int_t)begin, (json_int_t)end);

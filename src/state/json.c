@@ -28,7 +28,8 @@ static amp_status check_structure(const char *text, size_t bytes, const char *wh
         if (c == '"') in_string = true;
         else if (c == '{' || c == '[') depth++, containers++;
         else if ((c == '}' || c == ']') && depth) depth--;
-        AMP_RETURN_IF(depth > MAX_DEPTH, AMP_ERR_BAD_FILE, "%s is nested more than %d deep (byte %zu)", what, MAX_DEPTH, i);
+        AMP_RETURN_IF(depth > MAX_DEPTH, AMP_ERR_BAD_FILE, "%s is nested more than %d deep (byte %zu)", what, MAX_DEPTH,
+                      i);
     }
     AMP_RETURN_IF(containers > FREE_CONTAINERS + bytes / BYTES_PER_CONTAINER, AMP_ERR_BAD_FILE,
                   "%s has %zu objects and lists in %zu bytes, more than any state has", what, containers, bytes);

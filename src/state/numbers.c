@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A float is an integer of 24 bits times a power of two, a double one of 53; written so, it needs no decimal point and so no
- * locale. Bits alone are moved: no rounding mode, flush-to-zero or trap of the host's has a say. */
+/* A float is an integer of 24 bits times a power of two, a double one of 53; written so, it needs no decimal point and
+ * so no locale. Bits alone are moved: no rounding mode, flush-to-zero or trap of the host's has a say. */
 #include "state/state.h"
 
 #include <inttypes.h>
@@ -42,7 +42,8 @@ static bool from_text(const char *text, const struct format *format, uint64_t *b
     uint64_t mantissa;
     int exponent;
     char canonical[AMP__NUMBER_SIZE];
-    if (strlen(text) >= AMP__NUMBER_SIZE || sscanf(text, "0x%14" SCNx64 "p%6d", &mantissa, &exponent) != 2) return false;
+    if (strlen(text) >= AMP__NUMBER_SIZE || sscanf(text, "0x%14" SCNx64 "p%6d", &mantissa, &exponent) != 2)
+        return false;
     if (!assemble(mantissa, mantissa ? exponent : format->lowest_exponent, format, bits)) return false;
     to_text(*bits, format, canonical);
     return !strcmp(canonical, text);

@@ -36,7 +36,8 @@ static inline uint64_t amp__crc64_value(const struct amp__crc64 *crc) { return ~
 
 #define AMP__NUMBER_SIZE 32
 
-/* "0x1p+16": an integer times a power of two, which C's strtod and Python's float.fromhex read. Finite, not negative. */
+/* "0x1p+16": an integer times a power of two, which C's strtod and Python's float.fromhex read. Finite,
+ * not negative. */
 void amp__float_to_text(float value, char text[AMP__NUMBER_SIZE]);
 /* Nothing else is read: false on any other text, also on numbers that no float has. */
 bool amp__float_from_text(const char *text, float *value);
@@ -119,9 +120,10 @@ typedef amp_status amp__write_fn(void *user, const void *data, size_t bytes);
 /* Produces the content by calling write(to, ...), once more if need be. */
 typedef amp_status amp__produce_fn(void *user, amp__write_fn *write, void *to);
 
-/* The file at `path` becomes what `produce` writes, or stays what it was: a temporary file in its folder is written, synced
- * and renamed over it, then the folder is synced. Links are followed, to files that are not there yet as well. Of a file
- * that was there the permissions (0777) are kept, owner and group where that is allowed; *lost says what could not be. */
+/* The file at `path` becomes what `produce` writes, or stays what it was: a temporary file in its folder is written,
+ * synced and renamed over it, then the folder is synced. Links are followed, to files that are not there yet as well.
+ * Of a file that was there the permissions (0777) are kept, owner and group where that is allowed; *lost says what
+ * could not be. */
 amp_status amp__file_replace(const char *path, amp__produce_fn *produce, void *user, amp__text *lost);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A product: planned, given an algorithm and memory, started on the caller's stream, and finished there. Nothing waits, but
- * for measuring. The caller's current device stays what it was.
+ * A product: planned, given an algorithm and memory, started on the caller's stream, and finished there. Nothing waits,
+ * but for measuring. The caller's current device stays what it was.
  */
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/blas_device.h"
@@ -64,8 +64,8 @@ static amp_status use_workspace(struct product *p, uint64_t bytes) {
 static amp_status allocate(struct product *p, uint64_t bytes) {
     void *memory = NULL;
     if (!p->blas->pools && p->capturing)
-        return amp->fail(AMP_ERR_UNSUPPORTED, "this device allocates nothing while a stream is captured: use amp_device_matmul "
-                                              "with a list, or a workspace");
+        return amp->fail(AMP_ERR_UNSUPPORTED, "this device allocates nothing while a stream is captured: use "
+                                              "amp_device_matmul with a list, or a workspace");
     TRY(cuda_explain(p->blas->pools ? cudaMallocAsync(&memory, bytes, p->stream) : cudaMalloc(&memory, bytes)));
     p->memory = memory, p->owned = true;
     return AMP_OK;
@@ -121,13 +121,14 @@ static amp_status plan(struct product *p) {
 
 /* ---- the work ---- */
 
-static cublasStatus_t multiply(const struct product *p, const cublasLtMatmulAlgo_t *algorithm, void *memory, uint64_t workspace) {
+static cublasStatus_t multiply(const struct product *p, const cublasLtMatmulAlgo_t *algorithm, void *memory,
+                               uint64_t workspace) {
     const struct blas_plan *x = &p->plan;
     unsigned char *const scratch = memory;
     void *const d = x->scratch ? (void *)scratch : p->g->d;
     const void *const c = x->fused & BLAS_C ? x->c.data : d;
-    return p->blas->lt->cublasLtMatmul(p->blas->handle, p->call.operation, &x->alpha, x->a.data, p->call.a, x->b.data, p->call.b,
-                                       &x->beta, c, p->call.c, d, p->call.d, algorithm,
+    return p->blas->lt->cublasLtMatmul(p->blas->handle, p->call.operation, &x->alpha, x->a.data, p->call.a, x->b.data,
+                                       p->call.b, &x->beta, c, p->call.c, d, p->call.d, algorithm,
                                        workspace ? scratch + scratch_bytes(x) : NULL, workspace, p->stream);
 }
 
@@ -138,7 +139,8 @@ static amp_status run(struct product *p) {
     memcpy(&algorithm, p->choice.algorithm, sizeof algorithm);
     if (p->plan.multiplies)
         TRY(cuda_blas_explain(p->blas, multiply(p, &algorithm, p->memory, p->choice.workspace), "multiplying"));
-    if (cuda_blas_finish(p->g, p->e, &p->plan, p->memory, &finish)) TRY(cuda_explain(cuda_launch_finish(&finish, p->stream)));
+    if (cuda_blas_finish(p->g, p->e, &p->plan, p->memory, &finish))
+        TRY(cuda_explain(cuda_launch_finish(&finish, p->stream)));
     if (cuda_blas_sums(p->g, p->e, &p->plan, &sums)) TRY(cuda_explain(cuda_launch_sums(&sums, p->stream)));
     return AMP_OK;
 }
@@ -150,8 +152,8 @@ static amp_status run_planned(struct product *p) {
     return status;
 }
 
-/* cuBLASLt may refuse what its own heuristics proposed. It has started nothing then: again without its epilogue, now and for
- * this shape from now on. */
+/* cuBLASLt may refuse what its own heuristics proposed. It has started nothing then: again without its epilogue, now
+ * and for this shape from now on. */
 static amp_status start(struct product *p) {
     TRY(plan(p));
     amp_status status = run_planned(p);
@@ -280,7 +282,8 @@ static void say_advice(struct words *w, const struct product *p) {
     const struct {
         const char *name;
         int64_t value;
-    } extents[] = { { "m", g->m }, { "n", g->n }, { "k", g->k }, { "ld_a", g->ld_a }, { "ld_b", g->ld_b }, { "ld_d", g->ld_d } };
+    } extents[] = { { "m", g->m },       { "n", g->n },       { "k", g->k },
+                    { "ld_a", g->ld_a }, { "ld_b", g->ld_b }, { "ld_d", g->ld_d } };
     for (size_t i = 0; i < sizeof extents / sizeof *extents; i++)
         if (extents[i].value % unit) {
             say(w, "; %s = %lld is no multiple of %d: padded to %lld it may be faster", extents[i].name,
@@ -313,9 +316,12 @@ static amp_status explain(struct product *p, struct words *w) {
         const bool narrow = p->g->a_dtype != AMP_FLOAT32;
         const amp_dtype type = p->g->a_dtype;
         const size_t version = p->blas->lt->version;
-        say(w, "cuda (cuBLASLt %zu.%zu.%zu, compute capability %d.%d): %s, sums fp32", version / 10000, version / 100 % 100,
-            version % 100, p->blas->capability / 10, p->blas->capability % 10,
-            p->plan.tf32 ? "tf32" : type == AMP_FLOAT16 ? "fp16" : narrow ? "bf16" : "fp32");
+        say(w, "cuda (cuBLASLt %zu.%zu.%zu, compute capability %d.%d): %s, sums fp32", version / 10000,
+            version / 100 % 100, version % 100, p->blas->capability / 10, p->blas->capability % 10,
+            p->plan.tf32              ? "tf32"
+                : type == AMP_FLOAT16 ? "fp16"
+                : narrow              ? "bf16"
+                                      : "fp32");
         if (cuda_tensor_cores(p->device, type, &capability) == 0 && narrow) say(w, ", no tensor cores for it");
         say_choice(w, p);
     }

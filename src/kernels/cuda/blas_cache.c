@@ -6,7 +6,8 @@
 /* FNV-1a over words, its upper half folded in: sizes differ in few bits, and those must reach the set's number. */
 static struct blas_entry *set_of(struct blas_cache *cache, const struct blas_key *key) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (int i = 0; i < BLAS_KEY_WORDS; i++) hash = (hash ^ key->words[i]) * UINT64_C(0x100000001b3), hash ^= hash >> 29;
+    for (int i = 0; i < BLAS_KEY_WORDS; i++)
+        hash = (hash ^ key->words[i]) * UINT64_C(0x100000001b3), hash ^= hash >> 29;
     return cache->entries[hash % BLAS_SETS];
 }
 

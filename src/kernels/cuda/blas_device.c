@@ -19,8 +19,9 @@ amp_status cuda_blas_explain(const struct blas_device *device, cublasStatus_t st
     if (status == CUBLAS_STATUS_ALLOC_FAILED) return amp->fail(AMP_ERR_NO_MEMORY, "cuBLASLt: out of memory");
     const char *name = device->lt->cublasLtGetStatusName(status);
     const bool unsupported = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
-    snprintf(text, sizeof text, "cuBLASLt %zu.%zu.%zu%s: %s (%s)", device->lt->version / 10000, device->lt->version / 100 % 100,
-             device->lt->version % 100, unsupported ? " has no algorithm for this product" : " failed", name ? name : "?", what);
+    snprintf(text, sizeof text, "cuBLASLt %zu.%zu.%zu%s: %s (%s)", device->lt->version / 10000,
+             device->lt->version / 100 % 100, device->lt->version % 100,
+             unsupported ? " has no algorithm for this product" : " failed", name ? name : "?", what);
     return amp->fail(unsupported ? AMP_ERR_UNSUPPORTED : AMP_ERR_BACKEND, text);
 }
 
@@ -102,9 +103,11 @@ static uint32_t epilogue_of(const struct blas_plan *plan, const amp_matmul_args 
 #define SET(call, attribute, value)                                                                                    \
     BLAS_TRY((call)->device->lt->cublasLtMatmulDescSetAttribute((call)->operation, attribute, &(value), sizeof(value)))
 
-static cublasStatus_t describe_operation(struct blas_call *call, const amp_matmul_args *g, const amp_device_epilogue *e) {
+static cublasStatus_t describe_operation(struct blas_call *call, const amp_matmul_args *g,
+                                         const amp_device_epilogue *e) {
     const struct blas_plan *plan = call->plan;
-    const cublasOperation_t a = plan->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, b = plan->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t a = plan->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            b = plan->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int32_t transpose_a = (int32_t)a, transpose_b = (int32_t)b;
     const uint32_t epilogue = epilogue_of(plan, g, e);
     /* FAST_TF32 is the only one that may round fp32 operands. */
@@ -123,7 +126,8 @@ static cublasStatus_t describe_operation(struct blas_call *call, const amp_matmu
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t describe_matrix(const struct blas_call *call, const struct blas_matrix *x, cublasLtMatrixLayout_t *layout) {
+static cublasStatus_t describe_matrix(const struct blas_call *call, const struct blas_matrix *x,
+                                      cublasLtMatrixLayout_t *layout) {
     const struct blas_library *lt = call->device->lt;
     const int32_t batch = call->plan->batch;
     BLAS_TRY(lt->cublasLtMatrixLayoutCreate(layout, type_of(x->type), x->rows, x->cols, x->ld));
@@ -208,7 +212,8 @@ static cublasStatus_t set_preference(const struct blas_call *call, cublasLtMatmu
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasLtMatmulHeuristicResult_t *results, int *n) {
+cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasLtMatmulHeuristicResult_t *results,
+                                 int *n) {
     const struct blas_library *lt = call->device->lt;
     cublasLtMatmulPreference_t preference = NULL;
     int good = 0;
@@ -216,8 +221,8 @@ cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasL
     BLAS_TRY(lt->cublasLtMatmulPreferenceCreate(&preference));
     cublasStatus_t status = set_preference(call, preference);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = lt->cublasLtMatmulAlgoGetHeuristic(call->device->handle, call->operation, call->a, call->b, call->c, call->d,
-                                                    preference, most, results, n);
+        status = lt->cublasLtMatmulAlgoGetHeuristic(call->device->handle, call->operation, call->a, call->b, call->c,
+                                                    call->d, preference, most, results, n);
     (void)lt->cublasLtMatmulPreferenceDestroy(preference);
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < *n; i++)
         if (results[i].state == CUBLAS_STATUS_SUCCESS) results[good++] = results[i];

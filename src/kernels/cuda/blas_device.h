@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuBLASLt on a device: its handle, and which algorithm a shape is computed with. For the life of the process; any thread.
+ * cuBLASLt on a device: its handle, and which algorithm a shape is computed with. For the life of the process; any
+ * thread.
  */
 #ifndef AMP_KERNELS_CUDA_BLAS_DEVICE_H
 #define AMP_KERNELS_CUDA_BLAS_DEVICE_H
@@ -38,15 +39,18 @@ amp_status cuda_blas_explain(const struct blas_device *device, cublasStatus_t st
 /* The current device's. */
 amp_status cuda_blas_device(int id, struct blas_device **device);
 
-/* On an error nothing is held. limit: of the workspace's bytes. scratch: where d will be, if in scratch; of explain NULL. */
+/* On an error nothing is held. limit: of the workspace's bytes. scratch: where d will be, if in scratch; of explain
+ * NULL. */
 amp_status cuda_blas_describe(struct blas_device *device, const amp_matmul_args *g, const amp_device_epilogue *e,
                               const struct blas_plan *plan, uint64_t limit, struct blas_call *call);
 void cuda_blas_forget(struct blas_call *call);
 
 /* What cuBLASLt proposes, best first; *n of at most `most`. A status of cuBLASLt's own if there is nothing. */
-cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasLtMatmulHeuristicResult_t *results, int *n);
+cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasLtMatmulHeuristicResult_t *results,
+                                 int *n);
 
-/* What is remembered of this shape, else the first proposal, which is remembered. choice->status says whether there is one. */
+/* What is remembered of this shape, else the first proposal, which is remembered. choice->status says whether there is
+ * one. */
 void cuda_blas_choose(struct blas_device *device, const struct blas_call *call, struct blas_choice *choice);
 void cuda_blas_remember(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice);
 

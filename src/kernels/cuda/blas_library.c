@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where cuBLASLt is: what AMP_CUBLASLT names, and nothing else if it is set; else the one that the process has loaded already
- * (a host's own, PyTorch's for one); else what the system's loader finds; else beside this file and where pip and NVIDIA's
- * installers put it. Of the major version that this file was built with: others have another ABI.
+ * Where cuBLASLt is: what AMP_CUBLASLT names, and nothing else if it is set; else the one that the process has loaded
+ * already (a host's own, PyTorch's for one); else what the system's loader finds; else beside this file and where pip
+ * and NVIDIA's installers put it. Of the major version that this file was built with: others have another ABI.
  */
 #include "kernels/cuda/blas_library.h"
 
@@ -58,7 +58,8 @@ static void *open_library(char *why, size_t size) {
         snprintf(why, size, "AMP_CUBLASLT: '%.100s' is not an absolute path", named);
         return NULL;
     }
-    void *handle = named ? dlopen(named, RTLD_NOW | RTLD_LOCAL) : dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    void *handle = named ? dlopen(named, RTLD_NOW | RTLD_LOCAL)
+                         : dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
     if (!handle && !named) handle = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         const char *error = dlerror();
@@ -94,15 +95,15 @@ static void load(void) {
     if (!handle) {
         snprintf(text, sizeof text,
                  "products on a GPU need cuBLASLt " MAJOR " (" FILE_NAME "), which is not there: %s. Install NVIDIA's "
-                 "CUDA " MAJOR " libraries (the package libcublas of the CUDA toolkit, or of pip nvidia-cublas), or name the "
-                 "file in AMP_CUBLASLT",
+                 "CUDA " MAJOR " libraries (the package libcublas of the CUDA toolkit, or of pip nvidia-cublas), or "
+                 "name the file in AMP_CUBLASLT",
                  why);
         return;
     }
     const char *missing = take_functions(handle);
     if (missing) {
-        snprintf(text, sizeof text, FILE_NAME " has no function %s: it is no cuBLASLt, or too old. Install that of CUDA " MAJOR,
-                 missing);
+        snprintf(text, sizeof text,
+                 FILE_NAME " has no function %s: it is no cuBLASLt, or too old. Install that of CUDA " MAJOR, missing);
         return;
     }
     library.version = library.cublasLtGetVersion();

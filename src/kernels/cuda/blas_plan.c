@@ -8,14 +8,17 @@ static uint64_t width_of(amp_dtype type) { return type == AMP_FLOAT32 ? 4 : 2; }
 /* ---- the matrices ---- */
 
 /* Stored as rows of `cols` elements: columns, to cuBLASLt. */
-static struct blas_matrix matrix_of(const void *data, amp_dtype type, int64_t rows, int64_t cols, int64_t ld, int64_t stride) {
+static struct blas_matrix matrix_of(const void *data, amp_dtype type, int64_t rows, int64_t cols, int64_t ld,
+                                    int64_t stride) {
     return (struct blas_matrix){ type, (uint64_t)cols, (uint64_t)rows, ld, stride, data };
 }
 
 static void place_operands(const amp_matmul_args *g, struct blas_plan *plan) {
     plan->transpose_a = g->transpose_b != 0, plan->transpose_b = g->transpose_a != 0;
-    plan->a = matrix_of(g->b, g->b_dtype, g->transpose_b ? g->n : g->k, g->transpose_b ? g->k : g->n, g->ld_b, g->stride_b);
-    plan->b = matrix_of(g->a, g->a_dtype, g->transpose_a ? g->k : g->m, g->transpose_a ? g->m : g->k, g->ld_a, g->stride_a);
+    plan->a = matrix_of(g->b, g->b_dtype, g->transpose_b ? g->n : g->k, g->transpose_b ? g->k : g->n, g->ld_b,
+                        g->stride_b);
+    plan->b = matrix_of(g->a, g->a_dtype, g->transpose_a ? g->k : g->m, g->transpose_a ? g->m : g->k, g->ld_a,
+                        g->stride_a);
     plan->d = matrix_of(g->d, g->d_dtype, g->m, g->n, g->ld_d, g->stride_d);
     plan->batch = (int32_t)g->batch, plan->alpha = g->alpha;
     plan->tf32 = g->flags & AMP_MATMUL_TF32 && g->a_dtype == AMP_FLOAT32;
@@ -29,8 +32,8 @@ static uint32_t parts_of(const amp_matmul_args *g, const amp_device_epilogue *e)
            (e->bias_grad_of != AMP_BIAS_GRAD_NONE ? BLAS_BIAS_GRAD : 0u);
 }
 
-/* cuBLASLt's ReLU does not say what it makes of a NaN; its tanh may be the processor's fast one, which is off by more than an
- * fp32 result may be. There is no erf. Backward ReLU copies or clears. */
+/* cuBLASLt's ReLU does not say what it makes of a NaN; its tanh may be the processor's fast one, which is off by more
+ * than an fp32 result may be. There is no erf. Backward ReLU copies or clears. */
 static bool has_activation(const amp_matmul_args *g, const amp_device_epilogue *e, amp_dtype type) {
     if (g->activation == AMP_ACTIVATION_RELU) return e->backward || g->flags & AMP_MATMUL_FAST_RELU;
     return g->activation == AMP_ACTIVATION_GELU_TANH && type != AMP_FLOAT32;
@@ -43,8 +46,10 @@ static bool has_bias_grad(const amp_matmul_args *g, const amp_device_epilogue *e
     return g->alpha == 1.0f && !(fused & (BLAS_BIAS | BLAS_ACTIVATION));
 }
 
-/* What cuBLASLt does on the way to a result of `type`, in the order in which it does it: nothing after what it leaves. */
-static uint32_t fused_parts(const amp_matmul_args *g, const amp_device_epilogue *e, uint32_t parts, amp_dtype type, bool fuses) {
+/* What cuBLASLt does on the way to a result of `type`, in the order in which it does it: nothing after what
+ * it leaves. */
+static uint32_t fused_parts(const amp_matmul_args *g, const amp_device_epilogue *e, uint32_t parts, amp_dtype type,
+                            bool fuses) {
     uint32_t fused = 0, left;
     if (parts & BLAS_C && g->c_dtype == type && !(g->batch > 1 && g->stride_c == 0)) fused |= BLAS_C;
     if (!fuses) return fused;
@@ -56,8 +61,8 @@ static uint32_t fused_parts(const amp_matmul_args *g, const amp_device_epilogue 
     return fused;
 }
 
-/* May what is left begin from d in 16 bits? ReLU keeps or clears what is rounded already; what else there is would be the
- * second rounding. */
+/* May what is left begin from d in 16 bits? ReLU keeps or clears what is rounded already; what else there is would be
+ * the second rounding. */
 static bool is_exact_after(const amp_matmul_args *g, uint32_t left) {
     return !(left & (BLAS_C | BLAS_BIAS)) && (!(left & BLAS_ACTIVATION) || g->activation == AMP_ACTIVATION_RELU);
 }
@@ -105,8 +110,8 @@ static void set_side(struct cuda_finish *f, int k, const void *data, amp_dtype t
     f->shape |= (uint32_t)type << (4 * k) | (uint32_t)wide << (4 * k + 3);
 }
 
-bool cuda_blas_finish(const amp_matmul_args *g, const amp_device_epilogue *e, const struct blas_plan *plan, void *scratch,
-                      struct cuda_finish *finish) {
+bool cuda_blas_finish(const amp_matmul_args *g, const amp_device_epilogue *e, const struct blas_plan *plan,
+                      void *scratch, struct cuda_finish *finish) {
     if (plan->multiplies && !(plan->left & ~(uint32_t)BLAS_BIAS_GRAD)) return false;
     struct cuda_finish f = { .rows = (uint64_t)g->m, .cols = (uint64_t)g->n, .batch = (uint64_t)g->batch,
                              .beta = g->beta, .backward = e->backward };
@@ -117,8 +122,10 @@ bool cuda_blas_finish(const amp_matmul_args *g, const amp_device_epilogue *e, co
     if (plan->left & BLAS_BIAS) set_side(&f, CUDA_ROW_BIAS, g->bias, g->bias_dtype, 0, 0);
     if (plan->left & BLAS_ACTIVATION) {
         f.activation = g->activation;
-        if (g->activation != AMP_ACTIVATION_RELU && e->aux) set_side(&f, CUDA_AUX, e->aux, g->d_dtype, e->ld_aux, e->stride_aux);
-        if (g->activation == AMP_ACTIVATION_RELU) f.mask = (struct cuda_side){ e->aux, e->ld_aux / 8, e->stride_aux / 8 };
+        if (g->activation != AMP_ACTIVATION_RELU && e->aux)
+            set_side(&f, CUDA_AUX, e->aux, g->d_dtype, e->ld_aux, e->stride_aux);
+        if (g->activation == AMP_ACTIVATION_RELU)
+            f.mask = (struct cuda_side){ e->aux, e->ld_aux / 8, e->stride_aux / 8 };
     }
     *finish = f;
     return true;
@@ -130,13 +137,16 @@ bool cuda_blas_sums(const amp_matmul_args *g, const amp_device_epilogue *e, cons
     struct cuda_sums s = { .out = e->bias_grad, .out_type = (uint32_t)e->bias_grad_dtype, .batch = (uint64_t)g->batch,
                            .stride_out = e->stride_bias_grad };
     if (e->bias_grad_of == AMP_BIAS_GRAD_A) {
-        s.x = g->a, s.type = (uint32_t)g->a_dtype, s.n_p = (uint64_t)g->m, s.n_q = (uint64_t)g->k, s.stride_x = g->stride_a;
+        s.x = g->a, s.type = (uint32_t)g->a_dtype, s.n_p = (uint64_t)g->m, s.n_q = (uint64_t)g->k,
+        s.stride_x = g->stride_a;
         s.step_p = g->transpose_a ? 1 : g->ld_a, s.step_q = g->transpose_a ? g->ld_a : 1;
     } else if (e->bias_grad_of == AMP_BIAS_GRAD_B) {
-        s.x = g->b, s.type = (uint32_t)g->b_dtype, s.n_p = (uint64_t)g->n, s.n_q = (uint64_t)g->k, s.stride_x = g->stride_b;
+        s.x = g->b, s.type = (uint32_t)g->b_dtype, s.n_p = (uint64_t)g->n, s.n_q = (uint64_t)g->k,
+        s.stride_x = g->stride_b;
         s.step_p = g->transpose_b ? g->ld_b : 1, s.step_q = g->transpose_b ? 1 : g->ld_b;
     } else {
-        s.x = g->d, s.type = (uint32_t)g->d_dtype, s.n_p = (uint64_t)g->n, s.n_q = (uint64_t)g->m, s.stride_x = g->stride_d;
+        s.x = g->d, s.type = (uint32_t)g->d_dtype, s.n_p = (uint64_t)g->n, s.n_q = (uint64_t)g->m,
+        s.stride_x = g->stride_d;
         s.step_p = 1, s.step_q = g->ld_d;
     }
     *sums = s;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A product as cuBLASLt sees it, and who does what of it. cuBLASLt's matrices lie column by column: what is row-major [m, n]
- * is [n, m] there, so that it is asked for the transpose of d, which is that of op(b) times that of op(a). Its a is the
- * caller's b, its rows are the caller's columns, and a bias as long as d's rows is one as long as its columns.
+ * A product as cuBLASLt sees it, and who does what of it. cuBLASLt's matrices lie column by column: what is row-major
+ * [m, n] is [n, m] there, so that it is asked for the transpose of d, which is that of op(b) times that of op(a). Its a
+ * is the caller's b, its rows are the caller's columns, and a bias as long as d's rows is one as long as its columns.
  *
  * cuBLASLt does as much as it can: one launch. What it cannot do without rounding to 16 bits on the way is left to
- * finish.h's kernel, over sums that it leaves in fp32: in d, if that is fp32, else in scratch. Plain C, tested without CUDA.
+ * finish.h's kernel, over sums that it leaves in fp32: in d, if that is fp32, else in scratch. Plain C, tested without
+ * CUDA.
  */
 #ifndef AMP_KERNELS_CUDA_BLAS_PLAN_H
 #define AMP_KERNELS_CUDA_BLAS_PLAN_H
@@ -36,13 +37,13 @@ struct blas_plan {
     uint64_t scratch;     /* bytes that d needs; 0: it is the caller's */
 };
 
-/* NULL, or why cuBLASLt cannot do it. `fuses`: cuBLASLt may do parts in its epilogue; where it has no algorithm for that, the
- * plan without. */
+/* NULL, or why cuBLASLt cannot do it. `fuses`: cuBLASLt may do parts in its epilogue; where it has no algorithm for
+ * that, the plan without. */
 const char *cuda_blas_plan(const amp_matmul_args *g, const amp_device_epilogue *e, bool fuses, struct blas_plan *plan);
 
 /* What is left for cuda_launch_finish; false: nothing. scratch: where d lies, if in scratch. */
-bool cuda_blas_finish(const amp_matmul_args *g, const amp_device_epilogue *e, const struct blas_plan *plan, void *scratch,
-                      struct cuda_finish *finish);
+bool cuda_blas_finish(const amp_matmul_args *g, const amp_device_epilogue *e, const struct blas_plan *plan,
+                      void *scratch, struct cuda_finish *finish);
 
 /* What is left for cuda_launch_sums; false: nothing. */
 bool cuda_blas_sums(const amp_matmul_args *g, const amp_device_epilogue *e, const struct blas_plan *plan,

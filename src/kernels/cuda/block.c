@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of a device's memory, copies to and from the host, and the end of a bracket. Copies of any length pass through two
- * small blocks of pinned memory in turn: one is filled while the device reads the other. A post is the one copy that a
- * bracket may need: nobody waits for it before its handle is taken.
+ * Blocks of a device's memory, copies to and from the host, and the end of a bracket. Copies of any length pass through
+ * two small blocks of pinned memory in turn: one is filled while the device reads the other. A post is the one copy
+ * that a bracket may need: nobody waits for it before its handle is taken.
  */
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/device.h"
@@ -54,7 +54,8 @@ static void letter_close(struct letter *letter) {
 
 static amp_status copy_in(struct block *block, const struct amp__memory_call *call) {
     for (size_t at = 0, turn = 0; at < call->bytes; at += STAGE_BYTES, turn ^= 1) {
-        if (turn == 1 && letter_open(&block->stages[1], STAGE_BYTES) != AMP_OK) turn = 0; /* one does, and takes longer */
+        /* one does, and takes longer */
+        if (turn == 1 && letter_open(&block->stages[1], STAGE_BYTES) != AMP_OK) turn = 0;
         struct letter *stage = &block->stages[turn];
         const size_t bytes = call->bytes - at < STAGE_BYTES ? call->bytes - at : STAGE_BYTES;
         TRY(letter_open(stage, STAGE_BYTES));
@@ -74,7 +75,8 @@ static amp_status fetch(struct block *block, const struct amp__memory_call *call
     return cuda_explain(cudaEventRecord(stage->event, call->stream));
 }
 
-/* One piece is on its way while the one before it is taken. The first waits for what copy_in may have left under way. */
+/* One piece is on its way while the one before it is taken. The first waits for what copy_in may have left
+ * under way. */
 static amp_status copy_out(struct block *block, const struct amp__memory_call *call) {
     for (int i = 0; i < 2; i++)
         if (block->stages[i].memory) CUDA_TRY(cudaEventSynchronize(block->stages[i].event));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a device and the small work around it: what libamp's table of a backend calls memory_open, _close and _run. */
+/* Memory of a device and the small work around it: what libamp's table of a backend calls memory_open, _close
+ * and _run. */
 #ifndef AMP_KERNELS_CUDA_BLOCK_H
 #define AMP_KERNELS_CUDA_BLOCK_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call: its plan is made or found to be the one on the device, then kernels are launched on the caller's stream. Nothing
- * waits. The caller's current device and its last error of CUDA stay what they were.
+ * A call: its plan is made or found to be the one on the device, then kernels are launched on the caller's stream.
+ * Nothing waits. The caller's current device and its last error of CUDA stay what they were.
  */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kernels.h"
@@ -32,13 +32,13 @@ amp_status cuda_explain(cudaError_t error) {
     }
     if (error == cudaErrorUnsupportedPtxVersion || error == cudaErrorJitCompilerNotFound ||
         error == cudaErrorJitCompilationDisabled) {
-        return amp->fail(AMP_ERR_NO_DEVICE, "libamp_cuda.so has only PTX for this GPU, which the driver does not compile: build it "
-                                            "with the GPU's compute capability in Meson's option gpu_archs, or install a newer "
-                                            "driver");
+        return amp->fail(AMP_ERR_NO_DEVICE, "libamp_cuda.so has only PTX for this GPU, which the driver does not "
+                                            "compile: build it with the GPU's compute capability in Meson's option "
+                                            "gpu_archs, or install a newer driver");
     }
     snprintf(text, sizeof text,
-             "CUDA: %s (%s). It may come from earlier work on this device: compute-sanitizer, or CUDA_LAUNCH_BLOCKING=1, shows "
-             "which",
+             "CUDA: %s (%s). It may come from earlier work on this device: compute-sanitizer, or "
+             "CUDA_LAUNCH_BLOCKING=1, shows which",
              cudaGetErrorString(error), cudaGetErrorName(error));
     return amp->fail(AMP_ERR_BACKEND, text);
 }
@@ -46,8 +46,8 @@ amp_status cuda_explain(cudaError_t error) {
 static amp_status explain_plan(const struct cuda_plan_error *error) {
     char text[200];
     if (error->status == AMP_ERR_INVALID_ARGUMENT)
-        snprintf(text, sizeof text, "tensor %zu of list %zu (in the order of the arguments) %s", error->tensor, error->span,
-                 error->text);
+        snprintf(text, sizeof text, "tensor %zu of list %zu (in the order of the arguments) %s", error->tensor,
+                 error->span, error->text);
     else snprintf(text, sizeof text, "%s", error->text);
     return amp->fail(error->status, text);
 }
@@ -65,7 +65,8 @@ amp_status cuda_check_device(int device) {
 
 amp_status cuda_where(const void *address, amp_device *device) {
     struct cudaPointerAttributes attributes = { .type = cudaMemoryTypeUnregistered };
-    if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) { /* a device is lost: the CPU's memory works on */
+    /* a device is lost: the CPU's memory works on */
+    if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
         (void)cudaGetLastError();
         attributes.type = cudaMemoryTypeUnregistered;
     }
@@ -128,8 +129,8 @@ void cuda_list_close(void *given) {
 }
 
 /* A plan that did not reach the device is none. */
-amp_status cuda_use_plan(const struct cuda_run *run, int index, const amp_span *const spans[], uint32_t n_spans, size_t n,
-                         struct cuda_table *table) {
+amp_status cuda_use_plan(const struct cuda_run *run, int index, const amp_span *const spans[], uint32_t n_spans,
+                         size_t n, struct cuda_table *table) {
     struct cuda_list *list = run->list;
     struct cuda_plan *plan = &list->plans[index];
     struct cuda_room *room = &list->tables[index];
@@ -175,15 +176,14 @@ static amp_status run_check(const struct cuda_run *run, const struct amp__list_c
     TRY(cuda_use_scratch(run, tensor_sums + call->n * sizeof(double), &scratch));
     TRY(cuda_explain(cuda_launch_check(&table, &scale, &factor, (void *)(scratch + sums), &found, run->stream)));
     if (!call->norm && !call->norms) return AMP_OK;
-    return cuda_explain(cuda_launch_norms(&table, (void *)(scratch + sums), (void *)(scratch + tensor_sums), call->norms,
-                                          call->norm, (void *)scratch, run->stream));
+    return cuda_explain(cuda_launch_norms(&table, (void *)(scratch + sums), (void *)(scratch + tensor_sums),
+                                          call->norms, call->norm, (void *)scratch, run->stream));
 }
 
 static amp_status run_elementwise(const struct cuda_run *run, const struct amp__list_call *call) {
     static const uint8_t n_spans[] = {
-        [AMP__LIST_CAST] = 2, [AMP__LIST_ZERO] = 1, [AMP__LIST_SCALE] = 2, [AMP__LIST_AXPBY] = 3, [AMP__LIST_RECONCILE] = 2,
-        [AMP__LIST_ADD] = 3,
-        [AMP__LIST_CLAMP] = 2, [AMP__LIST_ROUND] = 2,
+        [AMP__LIST_CAST] = 2,      [AMP__LIST_ZERO] = 1, [AMP__LIST_SCALE] = 2, [AMP__LIST_AXPBY] = 3,
+        [AMP__LIST_RECONCILE] = 2, [AMP__LIST_ADD] = 3,  [AMP__LIST_CLAMP] = 2, [AMP__LIST_ROUND] = 2,
     };
     const struct cuda_found found = found_of(call);
     const struct cuda_factor a = factor_of(&call->factors[0]), b = factor_of(&call->factors[1]);
@@ -191,7 +191,8 @@ static amp_status run_elementwise(const struct cuda_run *run, const struct amp__
     TRY(cuda_use_plan(run, CUDA_PLAN_CALL, call->spans, n_spans[call->kind], call->n, &table));
     switch (call->kind) {
     case AMP__LIST_CAST: return cuda_explain(cuda_launch_cast(&table, call->only_if, run->stream));
-    case AMP__LIST_RECONCILE: return cuda_explain(cuda_launch_reconcile(&table, call->norms, (uint32_t)call->low, run->stream));
+    case AMP__LIST_RECONCILE:
+        return cuda_explain(cuda_launch_reconcile(&table, call->norms, (uint32_t)call->low, run->stream));
     case AMP__LIST_ROUND: return cuda_explain(cuda_launch_round(&table, (uint32_t)call->low, &found, run->stream));
     case AMP__LIST_ADD: return cuda_explain(cuda_launch_add(&table, &a, &b, &found, run->stream));
     case AMP__LIST_CLAMP: return cuda_explain(cuda_launch_clamp(&table, call->factors[0].value, run->stream));

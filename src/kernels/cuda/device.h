@@ -32,8 +32,9 @@ amp_status cuda_where(const void *address, amp_device *device);
 
 /* ---- for optim.c, block.c and blas.c ---- */
 
-/* A call's time in CUDA. The caller's current device comes back; and what a capture of a graph, on whatever thread, forbids to
- * those who do not know of it (allocations, questions about events) is allowed: none of it goes to a stream that is captured. */
+/* A call's time in CUDA. The caller's current device comes back; and what a capture of a graph, on whatever thread,
+ * forbids to those who do not know of it (allocations, questions about events) is allowed: none of it goes to a stream
+ * that is captured. */
 struct cuda_visit {
     int device;
     enum cudaStreamCaptureMode mode; /* of the calling thread, before */
@@ -42,8 +43,8 @@ struct cuda_visit {
 amp_status cuda_visit_begin(struct cuda_visit *visit);
 void cuda_visit_end(struct cuda_visit *visit); /* also where begin failed */
 
-/* Not set again where it is current: cudaSetDevice makes the primary context current, and a host may have another on the device,
- * made by the driver's functions, that its streams are of. */
+/* Not set again where it is current: cudaSetDevice makes the primary context current, and a host may have another on
+ * the device, made by the driver's functions, that its streams are of. */
 cudaError_t cuda_make_current(int device);
 
 /* Is there such a device? */
@@ -53,8 +54,8 @@ amp_status cuda_check_device(int device);
 amp_status cuda_explain(cudaError_t error);
 
 /* The table of these spans, on the device. */
-amp_status cuda_use_plan(const struct cuda_run *run, int plan, const amp_span *const spans[], uint32_t n_spans, size_t n,
-                         struct cuda_table *table);
+amp_status cuda_use_plan(const struct cuda_run *run, int plan, const amp_span *const spans[], uint32_t n_spans,
+                         size_t n, struct cuda_table *table);
 
 /* Scratch of `bytes`, of which the first CUDA_TICKET_BYTES hold a ticket and are 0. */
 #define CUDA_TICKET_BYTES 16

@@ -10,7 +10,8 @@ enum { COLUMNS = 32, LINES = CUDA_THREADS / COLUMNS, MOST_BLOCKS = 1 << 16 };
 
 KERNEL(kernel_finish)(const struct cuda_finish f) {
     const uint64_t groups = cuda_finish_groups(&f), step = (uint64_t)gridDim.x * CUDA_THREADS;
-    for (uint64_t g = (uint64_t)blockIdx.x * CUDA_THREADS + threadIdx.x; g < groups; g += step) cuda_finish_group(&f, g);
+    for (uint64_t g = (uint64_t)blockIdx.x * CUDA_THREADS + threadIdx.x; g < groups; g += step)
+        cuda_finish_group(&f, g);
 }
 
 // Neighbours in q lie side by side: a block a sum.
@@ -24,7 +25,8 @@ KERNEL(kernel_sum_rows)(const struct cuda_sums s) {
             sum = sum + (double)cuda_load_one_f32(s.x, s.type, (uint64_t)(at + (int64_t)q * s.step_q));
         sum_block(values, sum);
         if (threadIdx.x == 0)
-            (void)cuda_store_one_f32(s.out, s.out_type, (uint64_t)((int64_t)item * s.stride_out) + line, (float)values[0]);
+            (void)cuda_store_one_f32(s.out, s.out_type, (uint64_t)((int64_t)item * s.stride_out) + line,
+                                     (float)values[0]);
         __syncthreads();
     }
 }
@@ -58,6 +60,7 @@ cudaError_t cuda_launch_finish(const struct cuda_finish *finish, cudaStream_t st
 }
 
 cudaError_t cuda_launch_sums(const struct cuda_sums *sums, cudaStream_t stream) {
-    if (sums->step_p != 1 || sums->step_q == 1) return launch(kernel_sum_rows, blocks_for(sums->n_p * sums->batch), stream, *sums);
+    if (sums->step_p != 1 || sums->step_q == 1)
+        return launch(kernel_sum_rows, blocks_for(sums->n_p * sums->batch), stream, *sums);
     return launch(kernel_sum_columns, blocks_for((sums->n_p + COLUMNS - 1) / COLUMNS * sums->batch), stream, *sums);
 }

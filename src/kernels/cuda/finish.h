@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is left of a product when cuBLASLt is done: d = f(x + beta * c + bias), or backward d = f'(aux) * (x + beta * c), of
- * sums x, which may be d itself. A group is eight elements of a row, moved 16 bytes at a time where the addresses allow it.
- * The words and the order of roundings are those of matmul_finish.c. For nvcc and for C.
+ * What is left of a product when cuBLASLt is done: d = f(x + beta * c + bias), or backward d = f'(aux) * (x + beta *
+ * c), of sums x, which may be d itself. A group is eight elements of a row, moved 16 bytes at a time where the
+ * addresses allow it. The words and the order of roundings are those of matmul_finish.c. For nvcc and for C.
  */
 #ifndef AMP_KERNELS_CUDA_FINISH_H
 #define AMP_KERNELS_CUDA_FINISH_H
@@ -92,7 +92,8 @@ CUDA_BOTH void cuda_finish_backward(float x[CUDA_GROUP], const struct cuda_finis
         cuda_load_f32(aux, t, CUDA_AUX, at);
         CUDA_UNROLL
         for (uint32_t i = 0; i < CUDA_GROUP; i++)
-            x[i] = x[i] * (f->activation == AMP_ACTIVATION_GELU ? cuda_gelu_slope(aux[i]) : cuda_gelu_tanh_slope(aux[i]));
+            x[i] = x[i] *
+                (f->activation == AMP_ACTIVATION_GELU ? cuda_gelu_slope(aux[i]) : cuda_gelu_tanh_slope(aux[i]));
     }
 }
 
@@ -133,8 +134,8 @@ CUDA_BOTH void cuda_finish_group(const struct cuda_finish *f, uint64_t group) {
         cuda_finish_backward(x, f, &t, &at, f->mask.data ? cuda_side_row(&f->mask, item, row)[col / 8] : 0u);
     } else {
         const uint32_t bits = cuda_finish_forward(x, f, &t, &at);
-        if (f->mask.data)
-            cuda_side_row(&f->mask, item, row)[col / 8] = (unsigned char)(at.count < CUDA_GROUP ? bits & ((1u << at.count) - 1) : bits);
+        const uint32_t kept = at.count < CUDA_GROUP ? bits & ((1u << at.count) - 1) : bits;
+        if (f->mask.data) cuda_side_row(&f->mask, item, row)[col / 8] = (unsigned char)kept;
     }
     (void)cuda_store_f32(x, &t, CUDA_D, &at);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one thread of a kernel does to one group of elements: which elements those are, and how they come from memory and
- * go there. For nvcc and for C: the tests walk through groups on the processor, with the very functions that a GPU runs.
+ * What one thread of a kernel does to one group of elements: which elements those are, and how they come from memory
+ * and go there. For nvcc and for C: the tests walk through groups on the processor, with the very functions that a GPU
+ * runs.
  *
- * Conversions have the bits of ref/convert.h. For fp16, where that is slow, a GPU uses its own instructions, which round to
- * nearest even and keep subnormals as well; only what they make of a NaN is put right.
+ * Conversions have the bits of ref/convert.h. For fp16, where that is slow, a GPU uses its own instructions, which
+ * round to nearest even and keep subnormals as well; only what they make of a NaN is put right.
  */
 #ifndef AMP_KERNELS_CUDA_GROUP_H
 #define AMP_KERNELS_CUDA_GROUP_H
@@ -25,7 +26,8 @@
 
 /* ---- which elements ---- */
 
-/* CUDA_GROUP elements: four from `first` on and four from `second` on; or, if count is less, so many from `first` on. */
+/* CUDA_GROUP elements: four from `first` on and four from `second` on; or, if count is less, so many from
+ * `first` on. */
 struct cuda_place {
     uint64_t first, second;
     uint32_t count;
@@ -42,8 +44,8 @@ CUDA_BOTH uint32_t cuda_groups(const struct cuda_chunk *chunk, uint32_t shape) {
     return body / CUDA_GROUP + (body % CUDA_GROUP != 0) + (head != 0);
 }
 
-/* Group `index`. In a whole tile, thread after thread reads 16 bytes where 32 a thread would leave gaps between them: without
- * 16-bit spans, a thread's two quarters lie half a tile apart. */
+/* Group `index`. In a whole tile, thread after thread reads 16 bytes where 32 a thread would leave gaps between them:
+ * without 16-bit spans, a thread's two quarters lie half a tile apart. */
 CUDA_BOTH struct cuda_place cuda_place_of(const struct cuda_chunk *chunk, uint32_t shape, uint32_t index) {
     const uint32_t head = cuda_head(chunk, shape), body = chunk->count - head, whole = body / CUDA_GROUP;
     const uint64_t begin = chunk->begin + head;
@@ -83,7 +85,8 @@ CUDA_BOTH struct cuda_tensor cuda_tensor_of(const struct cuda_table *table, uint
     t.shape = table->shapes[tensor];
     CUDA_UNROLL
     for (int k = 0; k < CUDA_SPANS; k++) {
-        t.data[k] = k < n_spans ? (unsigned char *)(uintptr_t)table->addresses[(uint64_t)k * table->n_tensors + tensor] : 0;
+        t.data[k] = k < n_spans ? (unsigned char *)(uintptr_t)table->addresses[(uint64_t)k * table->n_tensors + tensor]
+                                : 0;
 #ifdef __CUDA_ARCH__
         if (k < n_spans) __builtin_assume(__isGlobal(t.data[k])); /* no other memory is tried at each access */
 #endif
@@ -144,8 +147,8 @@ CUDA_BOTH uint32_t cuda_nonfinite_f64(double value) {
 
 /* ---- memory ---- */
 
-/* 16 bytes at once; the address of memory is a multiple of 16. In PTX's words: the compiler takes a store apart whose bytes
- * come from several values. */
+/* 16 bytes at once; the address of memory is a multiple of 16. In PTX's words: the compiler takes a store apart whose
+ * bytes come from several values. */
 CUDA_BOTH void cuda_load16(void *to, const void *from) {
 #ifdef __CUDA_ARCH__
     uint32_t w[4];
@@ -174,8 +177,8 @@ CUDA_BOTH int cuda_is_wide(const struct cuda_tensor *t, int k, const struct cuda
     return CUDA_WIDE(t->shape, k) && at->count == CUDA_GROUP;
 }
 
-/* Span k's elements as floats or doubles; 0 behind the last one. The loops have constant lengths, so that a group stays in
- * registers. No float is asked of a span of doubles. */
+/* Span k's elements as floats or doubles; 0 behind the last one. The loops have constant lengths, so that a group stays
+ * in registers. No float is asked of a span of doubles. */
 CUDA_BOTH float cuda_load_one_f32(const unsigned char *data, uint32_t type, uint64_t i) {
     return type == AMP_FLOAT32 ? ((const float *)data)[i] : cuda_low_to_f32(type, ((const uint16_t *)data)[i]);
 }
@@ -229,7 +232,8 @@ CUDA_BOTH uint32_t cuda_store_one_f32(unsigned char *data, uint32_t type, uint64
     return cuda_nonfinite_f32(value);
 }
 
-CUDA_BOTH uint32_t cuda_store_f32(const float v[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_place *at) {
+CUDA_BOTH uint32_t cuda_store_f32(const float v[CUDA_GROUP], const struct cuda_tensor *t, int k,
+                                  const struct cuda_place *at) {
     const uint32_t type = CUDA_TYPE(t->shape, k);
     unsigned char *data = t->data[k];
     uint32_t nonfinite = 0;
@@ -265,7 +269,8 @@ CUDA_BOTH uint32_t cuda_store_one_f64(unsigned char *data, uint32_t type, uint64
     return cuda_nonfinite_low(type, low);
 }
 
-CUDA_BOTH uint32_t cuda_store_f64(const double v[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_place *at) {
+CUDA_BOTH uint32_t cuda_store_f64(const double v[CUDA_GROUP], const struct cuda_tensor *t, int k,
+                                  const struct cuda_place *at) {
     const uint32_t type = CUDA_TYPE(t->shape, k);
     unsigned char *data = t->data[k];
     uint32_t nonfinite = 0;

@@ -115,8 +115,8 @@ KERNEL(kernel_check)(const struct cuda_table table, const struct cuda_factor sca
     if (threadIdx.x == 0) sums[blockIdx.x] = values[0];
 }
 
-// A block a tensor; the last one to finish, whichever that is, adds the tensors' sums in their order. *ticket is 0 before
-// and after.
+// A block a tensor; the last one to finish, whichever that is, adds the tensors' sums in their order. *ticket is 0
+// before and after.
 KERNEL(kernel_norms)(const struct cuda_table table, const double *sums, double *tensor_sums, float *norms, float *norm,
                           uint32_t *ticket) {
     __shared__ double values[CUDA_THREADS];
@@ -142,7 +142,8 @@ cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_i
     return launch(kernel_cast, table->n_chunks, stream, *table, only_if);
 }
 
-cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, uint32_t low, cudaStream_t stream) {
+cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, uint32_t low,
+                                  cudaStream_t stream) {
     return launch(kernel_reconcile, table->n_chunks, stream, *table, norms, low);
 }
 
@@ -159,8 +160,8 @@ cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream
     return launch(kernel_zero, table->n_chunks, stream, *table);
 }
 
-cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, const struct cuda_found *found,
-                              cudaStream_t stream) {
+cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale,
+                              const struct cuda_found *found, cudaStream_t stream) {
     return launch(kernel_scale, table->n_chunks, stream, *table, *scale, *found);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list functions, a group at a time: dst is span 0, what is read are the spans after it. Words and results are those of
- * kernels.h; *_group returns 1 if an element became infinite or NaN.
+ * The list functions, a group at a time: dst is span 0, what is read are the spans after it. Words and results are
+ * those of kernels.h; *_group returns 1 if an element became infinite or NaN.
  */
 #ifndef AMP_KERNELS_CUDA_LISTS_H
 #define AMP_KERNELS_CUDA_LISTS_H
@@ -15,7 +15,8 @@ enum { CUDA_AS_IT_IS, CUDA_INVERSE, CUDA_CLIP };
 struct cuda_factor {
     const float *pointer; /* in device memory, or 0: value */
     float value;
-    uint32_t how; /* CUDA_INVERSE: one over it; CUDA_CLIP: it is a norm; what brings it to `value` (amp_clip_grad_norm) */
+    /* CUDA_INVERSE: one over it; CUDA_CLIP: it is a norm; what brings it to `value` (amp_clip_grad_norm) */
+    uint32_t how;
 };
 
 CUDA_BOTH float cuda_factor_of(const struct cuda_factor *factor) {
@@ -101,13 +102,14 @@ CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cu
     return cuda_store_f32(x, t, 0, at);
 }
 
-/* The same, but what y brought is not reported, for it was before: where x times a is not finite, and where the sum of finite
- * ones is not. Not for fp64. */
+/* The same, but what y brought is not reported, for it was before: where x times a is not finite, and where the sum of
+ * finite ones is not. Not for fp64. */
 CUDA_BOTH uint32_t cuda_add_group(const struct cuda_tensor *t, const struct cuda_place *at, float a, float b) {
     const uint32_t type = CUDA_TYPE(t->shape, 0);
     uint32_t nonfinite = 0;
     float x[CUDA_GROUP], y[CUDA_GROUP];
-    if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64 || CUDA_TYPE(t->shape, 2) == AMP_FLOAT64) return cuda_axpby_group(t, at, a, b);
+    if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64 || CUDA_TYPE(t->shape, 2) == AMP_FLOAT64)
+        return cuda_axpby_group(t, at, a, b);
     cuda_load_f32(x, t, 1, at);
     cuda_load_f32(y, t, 2, at);
     CUDA_UNROLL
@@ -128,7 +130,8 @@ CUDA_BOTH void cuda_clamp_group(const struct cuda_tensor *t, const struct cuda_p
         double v[CUDA_GROUP];
         cuda_load_f64(v, t, 1, at);
         CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] > (double)limit ? (double)limit : v[i] < -(double)limit ? -(double)limit : v[i];
+        for (int i = 0; i < CUDA_GROUP; i++)
+            v[i] = v[i] > (double)limit ? (double)limit : v[i] < -(double)limit ? -(double)limit : v[i];
         (void)cuda_store_f64(v, t, 0, at);
         return;
     }
@@ -144,8 +147,8 @@ CUDA_BOTH int cuda_same(float a, float b) {
     return amp__f32_bits(a) == amp__f32_bits(b) || (a != a && b != b);
 }
 
-/* Span 0, FP32, keeps what is rounded to span 1 and takes the rest from there; all of it if `all`. Any NaN is any other. Span 1
- * is of 16 bits, or holds in FP32 what the type `low` would. */
+/* Span 0, FP32, keeps what is rounded to span 1 and takes the rest from there; all of it if `all`. Any NaN is any
+ * other. Span 1 is of 16 bits, or holds in FP32 what the type `low` would. */
 CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cuda_place *at, int all, uint32_t low) {
     const uint32_t type = CUDA_TYPE(t->shape, 1) == AMP_FLOAT32 ? low : CUDA_TYPE(t->shape, 1);
     float exact[CUDA_GROUP], shown[CUDA_GROUP];

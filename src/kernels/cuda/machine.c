@@ -23,8 +23,8 @@ static int minor(int version) { return version % 1000 / 10; }
 static void say_old(const struct cuda_machine *m, char *text, size_t size) {
     const char *release = driver_for(m->runtime);
     snprintf(text, size,
-             "the NVIDIA driver is too old: it speaks CUDA %d.%d, and libamp_cuda.so was built with %d.%d. Install a driver "
-             "for CUDA %d%s%s, or a libamp_cuda.so that was built with CUDA %d.",
+             "the NVIDIA driver is too old: it speaks CUDA %d.%d, and libamp_cuda.so was built with %d.%d. Install a "
+             "driver for CUDA %d%s%s, or a libamp_cuda.so that was built with CUDA %d.",
              m->driver / 1000, minor(m->driver), m->runtime / 1000, minor(m->runtime), m->runtime / 1000,
              release ? ", release " : "", release ? release : "", m->driver / 1000);
 }
@@ -32,8 +32,8 @@ static void say_old(const struct cuda_machine *m, char *text, size_t size) {
 static void say_no_driver(const struct cuda_machine *m, char *text, size_t size) {
     const char *release = driver_for(m->runtime);
     snprintf(text, size,
-             "loads, no device: there is no NVIDIA driver (libcuda.so.1). On a machine with an NVIDIA GPU install one for "
-             "CUDA %d%s%s%s.",
+             "loads, no device: there is no NVIDIA driver (libcuda.so.1). On a machine with an NVIDIA GPU install one "
+             "for CUDA %d%s%s%s.",
              m->runtime / 1000, release ? ", release " : "", release ? release : "", release ? " or newer" : "");
 }
 
@@ -53,8 +53,8 @@ amp_status cuda_judge(const struct cuda_machine *m, char *text, size_t size) {
     }
     if (m->answer == CUDA_SAW_NO_DEVICE || m->devices < 1) {
         snprintf(text, size,
-                 "loads, no device: the driver sees no GPU. Look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and in a container "
-                 "at its access to the GPU.");
+                 "loads, no device: the driver sees no GPU. Look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and in a "
+                 "container at its access to the GPU.");
         return AMP_ERR_NO_DEVICE;
     }
     snprintf(text, size, "CUDA %d.%d, driver for %d.%d, %d device%s", m->runtime / 1000, minor(m->runtime),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What CUDA said of this machine, in libamp's words. Without CUDA's headers, so that every case has its test anywhere. */
+/* What CUDA said of this machine, in libamp's words. Without CUDA's headers, so that every case has its
+ * test anywhere. */
 #ifndef AMP_KERNELS_CUDA_MACHINE_H
 #define AMP_KERNELS_CUDA_MACHINE_H
 

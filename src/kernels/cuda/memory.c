@@ -80,13 +80,14 @@ static cudaError_t write_aside(struct cuda_memory *m, struct cuda_room *room, co
     return cudaStreamSynchronize(m->own);
 }
 
-cudaError_t cuda_room_zero(struct cuda_memory *m, struct cuda_room *room, size_t bytes, bool capturing, cudaStream_t stream) {
+cudaError_t cuda_room_zero(struct cuda_memory *m, struct cuda_room *room, size_t bytes, bool capturing,
+                           cudaStream_t stream) {
     CUDA_TRY(cudaMemsetAsync(room->memory, 0, bytes, capturing ? m->own : stream));
     return capturing ? cudaStreamSynchronize(m->own) : cudaSuccess;
 }
 
-/* A stage that no copy reads any more: the one before, if its copy is over, else another one. Only where all of them are under
- * way is the oldest waited for. */
+/* A stage that no copy reads any more: the one before, if its copy is over, else another one. Only where all of them
+ * are under way is the oldest waited for. */
 static cudaError_t find_stage(struct cuda_memory *m, struct cuda_stage **out) {
     struct cuda_stage *last = &m->stages[(m->next + CUDA_STAGES - 1) % CUDA_STAGES], *oldest = &m->stages[m->next];
     const cudaError_t state = last->copied ? cudaEventQuery(last->copied) : cudaErrorNotReady;
@@ -109,8 +110,8 @@ static cudaError_t fit_stage(struct cuda_stage *stage, size_t bytes) {
     return cudaSuccess;
 }
 
-cudaError_t cuda_room_write(struct cuda_memory *m, struct cuda_room *room, const void *from, size_t bytes, bool capturing,
-                            cudaStream_t stream) {
+cudaError_t cuda_room_write(struct cuda_memory *m, struct cuda_room *room, const void *from, size_t bytes,
+                            bool capturing, cudaStream_t stream) {
     if (capturing) return write_aside(m, room, from, bytes);
     struct cuda_stage *stage = NULL;
     CUDA_TRY(find_stage(m, &stage));

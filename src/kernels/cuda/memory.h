@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory of a list of calls: tables of plans, and scratch. It grows and stays. What a captured call uses is never
- * written or freed again before the list is closed: a graph may be replayed at any time.
+ * Device memory of a list of calls: tables of plans, and scratch. It grows and stays. What a captured call uses is
+ * never written or freed again before the list is closed: a graph may be replayed at any time.
  */
 #ifndef AMP_KERNELS_CUDA_MEMORY_H
 #define AMP_KERNELS_CUDA_MEMORY_H
@@ -42,16 +42,18 @@ cudaError_t cuda_memory_open(struct cuda_memory *m, int device);
 /* Rooms first, by cuda_room_close. */
 void cuda_memory_close(struct cuda_memory *m);
 
-/* Makes room for `bytes`, in the order of `stream`; `renew`: of which nobody may know yet, since it will be written. What was
- * in it is lost if its address changes, and *fresh is set then. */
+/* Makes room for `bytes`, in the order of `stream`; `renew`: of which nobody may know yet, since it will be written.
+ * What was in it is lost if its address changes, and *fresh is set then. */
 cudaError_t cuda_room_fit(struct cuda_memory *m, struct cuda_room *room, size_t bytes, bool renew, bool capturing,
                           cudaStream_t stream, bool *fresh);
 void cuda_room_close(struct cuda_room *room);
 
 /* Copies `bytes` of the host's into the room, which has them; they may change afterwards. */
-cudaError_t cuda_room_write(struct cuda_memory *m, struct cuda_room *room, const void *from, size_t bytes, bool capturing,
-                            cudaStream_t stream);
-/* Its first `bytes` become 0. Like a write, at once while a stream is being captured: calls may come before the graph's launch. */
-cudaError_t cuda_room_zero(struct cuda_memory *m, struct cuda_room *room, size_t bytes, bool capturing, cudaStream_t stream);
+cudaError_t cuda_room_write(struct cuda_memory *m, struct cuda_room *room, const void *from, size_t bytes,
+                            bool capturing, cudaStream_t stream);
+/* Its first `bytes` become 0. Like a write, at once while a stream is being captured: calls may come before the graph's
+ * launch. */
+cudaError_t cuda_room_zero(struct cuda_memory *m, struct cuda_room *room, size_t bytes, bool capturing,
+                           cudaStream_t stream);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step of a fused optimizer: norms where the rule asks for some that the caller has not, each tensor's numbers, the step. */
+/* A step of a fused optimizer: norms where the rule asks for some that the caller has not, each tensor's numbers, the
+ * step. */
 #include "kernels/cuda/optim.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kernels.h"
@@ -42,7 +43,9 @@ struct step {
 };
 
 static bool asks_norm(const amp_optim *rule) { return rule->kind == AMP_OPTIM_LAMB && rule->max_grad_norm > 0.0; }
-static bool asks_norms(const amp_optim *rule) { return rule->kind == AMP_OPTIM_NOVOGRAD || rule->kind == AMP_OPTIM_LARC; }
+static bool asks_norms(const amp_optim *rule) {
+    return rule->kind == AMP_OPTIM_NOVOGRAD || rule->kind == AMP_OPTIM_LARC;
+}
 
 static uint32_t max_chunks(const struct step *s) {
     uint32_t most = s->all.n_chunks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused optimizers: a launch that prepares each tensor's numbers, then one that steps all tensors. LAMB takes two more,
-// since its learning rates follow from norms of what it computed.
+// The fused optimizers: a launch that prepares each tensor's numbers, then one that steps all tensors. LAMB takes two
+// more, since its learning rates follow from norms of what it computed.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/optim.h"
 #include "kernels/cuda/launch.cuh"
@@ -22,8 +22,8 @@ KERNEL(kernel_prepare)(const struct cuda_step step) {
         step.param_norms ? step.param_norms[i] : 0.0f,
     };
     float *kept = step.kept ? (float *)(uintptr_t)step.kept[i] : NULL;
-    step.updates[i] =
-        cuda_prepare(&step.rule, step.steps[i], cuda_factor_of(&step.inv_scale), cuda_factor_of(&step.factor), &norms, kept);
+    step.updates[i] = cuda_prepare(&step.rule, step.steps[i], cuda_factor_of(&step.inv_scale),
+                                   cuda_factor_of(&step.factor), &norms, kept);
     step.steps[i]++;
 }
 
@@ -61,7 +61,8 @@ KERNEL(kernel_lamb_moments)(const struct cuda_table table, const struct cuda_upd
 }
 
 // A block a tensor.
-KERNEL(kernel_lamb_lr)(const struct cuda_table table, const amp_optim rule, const double *sums, struct cuda_update *updates) {
+KERNEL(kernel_lamb_lr)(const struct cuda_table table, const amp_optim rule, const double *sums,
+                       struct cuda_update *updates) {
     __shared__ double values[CUDA_THREADS];
     const uint32_t i = blockIdx.x, begin = table.first_chunks[i], end = table.first_chunks[i + 1];
     double squares[2];
@@ -72,7 +73,8 @@ KERNEL(kernel_lamb_lr)(const struct cuda_table table, const amp_optim rule, cons
         squares[k] = values[0];
         __syncthreads();
     }
-    if (threadIdx.x == 0 && !(updates[i].flags & CUDA_SKIPPED)) updates[i].lr = cuda_lamb_lr(&rule, squares[0], squares[1]);
+    if (threadIdx.x == 0 && !(updates[i].flags & CUDA_SKIPPED))
+        updates[i].lr = cuda_lamb_lr(&rule, squares[0], squares[1]);
 }
 
 // ---- launches
@@ -92,8 +94,8 @@ cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *tab
     return launch(kernel, table->n_chunks, stream, *table, updates);
 }
 
-cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates, double *sums,
-                             cudaStream_t stream) {
+cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates,
+                             double *sums, cudaStream_t stream) {
     const struct cuda_update *read = updates;
     const double *squares = sums;
     const cudaError_t error = launch(kernel_lamb_moments, table->n_chunks, stream, *table, read, sums);

@@ -31,8 +31,8 @@ cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t strea
 cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
                                cudaStream_t stream);
 /* LAMB's moments and learning rates, before CUDA_LAMB_APPLY. sums: two doubles a chunk. */
-cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates, double *sums,
-                             cudaStream_t stream);
+cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates,
+                             double *sums, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

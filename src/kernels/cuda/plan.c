@@ -80,7 +80,8 @@ struct cuda_table cuda_plan_table(const struct cuda_plan *plan, const void *base
     return table;
 }
 
-static bool same_tensor(const struct cuda_plan *plan, const struct cuda_table *t, const amp_span *const lists[], size_t i) {
+static bool same_tensor(const struct cuda_plan *plan, const struct cuda_table *t, const amp_span *const lists[],
+                        size_t i) {
     if (plan->sizes[i] != lists[0][i].size) return false;
     for (uint32_t k = 0; k < plan->n_spans; k++) {
         const uint64_t address = address_of(lists, k, i);

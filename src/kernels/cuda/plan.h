@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan of a launch: from lists of tensors to the table of table.h. Host memory and integers alone, so that all of it is
- * tested without a GPU. How tensors are cut depends on their sizes, types and addresses modulo 16, on nothing else: what is
- * summed chunk by chunk has the same bits on every device and in every run.
+ * The plan of a launch: from lists of tensors to the table of table.h. Host memory and integers alone, so that all of
+ * it is tested without a GPU. How tensors are cut depends on their sizes, types and addresses modulo 16, on nothing
+ * else: what is summed chunk by chunk has the same bits on every device and in every run.
  */
 #ifndef AMP_KERNELS_CUDA_PLAN_H
 #define AMP_KERNELS_CUDA_PLAN_H
@@ -29,9 +29,9 @@ struct cuda_plan_error {
 };
 
 /*
- * Makes *plan that of these lists: lists[0..n_spans), n entries each; lists[k] NULL, or an entry's data NULL: the tensor has
- * no such span. Sizes are those of lists[0]. *changed: the table is another than before. Where nothing changed, which costs
- * one look at each entry, nothing is written. false with *error: the plan is as it was.
+ * Makes *plan that of these lists: lists[0..n_spans), n entries each; lists[k] NULL, or an entry's data NULL: the
+ * tensor has no such span. Sizes are those of lists[0]. *changed: the table is another than before. Where nothing
+ * changed, which costs one look at each entry, nothing is written. false with *error: the plan is as it was.
  */
 bool cuda_plan_update(struct cuda_plan *plan, const amp_span *const lists[], uint32_t n_spans, size_t n, bool *changed,
                       struct cuda_plan_error *error);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step of one tensor is computed with: from the rule, the step's number and norms, in double and rounded once, as
- * optim/step.c does it for the processor, with equal bits. On a device it is done there: whether a step is skipped, and so
- * its number, may be known nowhere else.
+ * What a step of one tensor is computed with: from the rule, the step's number and norms, in double and rounded once,
+ * as optim/step.c does it for the processor, with equal bits. On a device it is done there: whether a step is skipped,
+ * and so its number, may be known nowhere else.
  */
 #ifndef AMP_KERNELS_CUDA_PREPARE_H
 #define AMP_KERNELS_CUDA_PREPARE_H
@@ -23,7 +23,8 @@ CUDA_BOTH int cuda_flag(const amp_optim *rule, uint32_t flag) { return (rule->fl
 
 /* LAMB: what brings the norm of all gradients to the rule's limit. */
 CUDA_BOTH float cuda_limit(const amp_optim *rule, float norm) {
-    if (rule->kind != AMP_OPTIM_LAMB || !(rule->max_grad_norm > 0.0) || !((double)norm > rule->max_grad_norm)) return 1.0f;
+    if (rule->kind != AMP_OPTIM_LAMB || !(rule->max_grad_norm > 0.0) || !((double)norm > rule->max_grad_norm))
+        return 1.0f;
     return (float)(rule->max_grad_norm / (double)norm);
 }
 

@@ -6,8 +6,8 @@
  * threads; no chunk holds elements of two tensors, and a tensor's chunks stand in order, one after the other.
  *
  * A thread moves CUDA_GROUP elements at a time. Where a tensor's addresses allow it, its elements from `head` on lie on
- * 16-byte boundaries in the spans that are `wide`, and are moved 16 bytes at a time; the head before them, what is left at
- * the end, and other spans are moved element by element.
+ * 16-byte boundaries in the spans that are `wide`, and are moved 16 bytes at a time; the head before them, what is left
+ * at the end, and other spans are moved element by element.
  */
 #ifndef AMP_KERNELS_CUDA_TABLE_H
 #define AMP_KERNELS_CUDA_TABLE_H
@@ -28,8 +28,8 @@ struct cuda_chunk {
     uint32_t tensor;
 };
 
-/* A tensor's shape word: for span k, bits 4k to 4k + 2 the amp_dtype (0: this tensor has no such span), bit 4k + 3 wide;
- * bits 24 to 26 the head; bit 27: no span has 16-bit elements. */
+/* A tensor's shape word: for span k, bits 4k to 4k + 2 the amp_dtype (0: this tensor has no such span), bit 4k + 3
+ * wide; bits 24 to 26 the head; bit 27: no span has 16-bit elements. */
 #define CUDA_TYPE(shape, k) ((shape) >> (4 * (k)) & 7u)
 #define CUDA_WIDE(shape, k) ((shape) >> (4 * (k) + 3) & 1u)
 #define CUDA_HEAD(shape) ((shape) >> 24 & 7u)

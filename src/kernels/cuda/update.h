@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fused optimizers, a group at a time: the words of struct amp__update in kernels.h, and its results to the bit. Spans:
- * gradient, parameter, 16-bit copy, three moments; a tensor may lack any but the gradient.
+ * The fused optimizers, a group at a time: the words of struct amp__update in kernels.h, and its results to the bit.
+ * Spans: gradient, parameter, 16-bit copy, three moments; a tensor may lack any but the gradient.
  */
 #ifndef AMP_KERNELS_CUDA_UPDATE_H
 #define AMP_KERNELS_CUDA_UPDATE_H
@@ -99,7 +99,8 @@ CUDA_BOTH void cuda_load_state(struct cuda_state *s, const struct cuda_tensor *t
     for (int i = 0; i < CUDA_GROUP; i++) s->g[i] = s->g[i] * u->inv_scale * u->factor;
 }
 
-CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_place *at) {
+CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, const struct cuda_tensor *t,
+                                  const struct cuda_place *at) {
     CUDA_UNROLL
     for (int k = 0; k < 3; k++)
         if (cuda_has(t, CUDA_MOMENTS + k)) (void)cuda_store_f32(s->m[k], t, CUDA_MOMENTS + k, at);

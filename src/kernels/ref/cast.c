@@ -47,4 +47,6 @@ static AMP__CAST_LIST(cast_list) {
 }
 
 #define LIST_ROW { NULL, cast_list, cast_list, cast_list, cast_list }
-amp__cast_list_fn *const amp__ref_cast_list[AMP__TYPES][AMP__TYPES] = { { NULL }, LIST_ROW, LIST_ROW, LIST_ROW, LIST_ROW };
+amp__cast_list_fn *const amp__ref_cast_list[AMP__TYPES][AMP__TYPES] = {
+    { NULL }, LIST_ROW, LIST_ROW, LIST_ROW, LIST_ROW
+};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fused optimizers, as struct amp__update's comment writes them. A block at a time is widened to float, computed and
- * stored. The last block is computed whole, behind its end on zeros or on the block before, and stored as far as it goes.
+ * The fused optimizers, as struct amp__update's comment writes them. A block at a time is widened to float, computed
+ * and stored. The last block is computed whole, behind its end on zeros or on the block before, and stored as far as it
+ * goes.
  */
 #include "kernels/ref/ref.h"
 

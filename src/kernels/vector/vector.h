@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of cast.inc, scale.inc, clamp.inc, axpby.inc, norm.inc, check.inc and update.inc are written once, in words
- * that each instruction set spells in a header of its own (x86/sse2.h, x86/avx2.h, x86/avx512.h, arm/neon.h), which is
- * included before this:
+ * The kernels of cast.inc, scale.inc, clamp.inc, axpby.inc, norm.inc, check.inc and update.inc are written once, in
+ * words that each instruction set spells in a header of its own (x86/sse2.h, x86/avx2.h, x86/avx512.h, arm/neon.h),
+ * which is included before this:
  *
  *     ISA, LANES              its name; elements that go together, 16 at most
  *     EACH_SUM(X, type)       X(0, type) ... X(16 / LANES - 1, type)
@@ -39,9 +39,11 @@ enum { ROUND = 4 * LANES, PAIR = 2 * LANES };
 
 /* ---- doubles in and out of the other types ---- */
 
-#define WIDENING_LOAD(type)                                                                                            \
-    static inline vd vd_load_##type(const amp__##type *src) { return widen(vf_load_##type(src)); }                     \
-    static inline vd vd_load_part_##type(const amp__##type *src, size_t n) { return widen(vf_load_part_##type(src, n)); }
+#define WIDENING_LOAD(type) \
+    static inline vd vd_load_##type(const amp__##type *src) { return widen(vf_load_##type(src)); } \
+    static inline vd vd_load_part_##type(const amp__##type *src, size_t n) { \
+        return widen(vf_load_part_##type(src, n)); \
+    }
 #define NARROWING_STORE(type, narrow)                                                                                  \
     static inline void vd_store_##type(amp__##type *dst, vd x) { vf_store_##type(dst, narrow(x)); }                    \
     static inline void vd_stream_##type(amp__##type *dst, vd x) { vf_stream_##type(dst, narrow(x)); }                  \
@@ -60,8 +62,8 @@ static inline void vf_store_part_f64(amp__f64 *dst, vf x, size_t n) { vd_store_p
 
 /* ---- non-finite ---- */
 
-/* The bits of the least magnitude, computed in float or in double, that is infinite in the type it is rounded to: half a
- * unit above the type's largest, which has an odd last bit. NaNs are above. */
+/* The bits of the least magnitude, computed in float or in double, that is infinite in the type it is rounded to: half
+ * a unit above the type's largest, which has an odd last bit. NaNs are above. */
 #define LIMIT_vf_f32 UINT32_C(0x7f800000)
 #define LIMIT_vf_f64 UINT32_C(0x7f800000)
 #define LIMIT_vf_f16 UINT32_C(0x477ff000)
@@ -97,7 +99,8 @@ static inline void env_leave(int needed, amp__fpenv saved) {
 /* Elements of `size` bytes up to the next cache line. */
 static inline size_t up_to_line(const void *dst, size_t size) { return (64 - (uintptr_t)dst % 64) % 64 / size; }
 
-/* Elements up to the next vector of them, LANES at most and 1 at least: stores that cross cache lines take twice as long. */
+/* Elements up to the next vector of them, LANES at most and 1 at least: stores that cross cache lines take twice as
+ * long. */
 static inline size_t up_to_vector(const void *dst, size_t size) {
     const size_t bytes = LANES * size < 64 ? LANES * size : 64;
     return (bytes - (uintptr_t)dst % bytes) / size;
@@ -106,10 +109,10 @@ static inline size_t up_to_vector(const void *dst, size_t size) {
 /* ---- one entry ---- */
 
 /*
- * d[i] = make(s[i]) for n elements of f32, f16, bf16 or f64, which are v while they are looked at (look). Vectors are stored
- * where they do not cross cache lines, but for the first and the last: these overlap their neighbours, which costs less than
- * a loop over single elements that ends at a different count in each entry. In place nothing is made twice all the same: the
- * second vector and the last are loaded before the first is stored.
+ * d[i] = make(s[i]) for n elements of f32, f16, bf16 or f64, which are v while they are looked at (look). Vectors are
+ * stored where they do not cross cache lines, but for the first and the last: these overlap their neighbours, which
+ * costs less than a loop over single elements that ends at a different count in each entry. In place nothing is made
+ * twice all the same: the second vector and the last are loaded before the first is stored.
  */
 #define SWEEP(v, to, from, d, s, n, make, look)                                                                        \
     if ((n) >= 2 * LANES) {                                                                                            \

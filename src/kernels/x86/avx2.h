@@ -29,7 +29,9 @@ static inline __m256i first(size_t n) {
     return _mm256_loadu_si256((const __m256i *)(const void *)(ones_zeros + 8 - n));
 }
 
-static inline __m256i magnitude(vf x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
+static inline __m256i magnitude(vf x) {
+    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+}
 
 /* All ones where x is a NaN, without looking at it as a float. */
 static inline __m256i is_nan(vf x) { return _mm256_cmpgt_epi32(magnitude(x), _mm256_set1_epi32(0x7f800000)); }
@@ -115,8 +117,8 @@ static inline vd widen(vf x) {
 
 static inline vf join(__m128 low, __m128 high) { return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1); }
 
-/* To the float on the side of zero, and odd if that is not exact: what a second rounding to fewer bits, by at least two,
- * makes of it is what one rounding would have made. From the nearest float, one back if it is the further one. */
+/* To the float on the side of zero, and odd if that is not exact: what a second rounding to fewer bits, by at least
+ * two, makes of it is what one rounding would have made. From the nearest float, one back if it is the further one. */
 static inline __m128 narrow_odd(__m256d x) {
     const __m128 nearest = _mm256_cvtpd_ps(x);
     const __m256d back = _mm256_cvtps_pd(nearest), minus = _mm256_set1_pd(-0.0);
@@ -134,8 +136,12 @@ static inline vf vd_to_odd(vd x) { return join(narrow_odd(x.low), narrow_odd(x.h
 static inline vf vd_to_f32(vd x) { return join(_mm256_cvtpd_ps(x.low), _mm256_cvtpd_ps(x.high)); }
 
 static inline vd vd_load_f64(const amp__f64 *src) { return (vd){ _mm256_loadu_pd(src), _mm256_loadu_pd(src + 4) }; }
-static inline void vd_store_f64(amp__f64 *dst, vd x) { _mm256_storeu_pd(dst, x.low), _mm256_storeu_pd(dst + 4, x.high); }
-static inline void vd_stream_f64(amp__f64 *dst, vd x) { _mm256_stream_pd(dst, x.low), _mm256_stream_pd(dst + 4, x.high); }
+static inline void vd_store_f64(amp__f64 *dst, vd x) {
+    _mm256_storeu_pd(dst, x.low), _mm256_storeu_pd(dst + 4, x.high);
+}
+static inline void vd_stream_f64(amp__f64 *dst, vd x) {
+    _mm256_stream_pd(dst, x.low), _mm256_stream_pd(dst + 4, x.high);
+}
 static inline vd vd_load_part_f64(const amp__f64 *src, size_t n) {
     amp__f64 words[LANES] = { 0 };
     memcpy(words, src, n * sizeof *src);

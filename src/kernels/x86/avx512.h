@@ -26,7 +26,9 @@ typedef struct {
 
 static inline __mmask16 first(size_t n) { return (__mmask16)((1u << n) - 1); }
 
-static inline __m512i magnitude(vf x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
+static inline __m512i magnitude(vf x) {
+    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+}
 
 /* The one question about floats that raises no flag. */
 static inline __mmask16 is_nan(vf x) {
@@ -130,8 +132,12 @@ static inline __mmask8 first_low(size_t n) { return (__mmask8)first(n); }
 static inline __mmask8 first_high(size_t n) { return (__mmask8)(first(n) >> 8); }
 
 static inline vd vd_load_f64(const amp__f64 *src) { return (vd){ _mm512_loadu_pd(src), _mm512_loadu_pd(src + 8) }; }
-static inline void vd_store_f64(amp__f64 *dst, vd x) { _mm512_storeu_pd(dst, x.low), _mm512_storeu_pd(dst + 8, x.high); }
-static inline void vd_stream_f64(amp__f64 *dst, vd x) { _mm512_stream_pd(dst, x.low), _mm512_stream_pd(dst + 8, x.high); }
+static inline void vd_store_f64(amp__f64 *dst, vd x) {
+    _mm512_storeu_pd(dst, x.low), _mm512_storeu_pd(dst + 8, x.high);
+}
+static inline void vd_stream_f64(amp__f64 *dst, vd x) {
+    _mm512_stream_pd(dst, x.low), _mm512_stream_pd(dst + 8, x.high);
+}
 static inline vd vd_load_part_f64(const amp__f64 *src, size_t n) {
     return (vd){ _mm512_maskz_loadu_pd(first_low(n), src), _mm512_maskz_loadu_pd(first_high(n), src + 8) };
 }
