@@ -127,7 +127,8 @@ struct amp__optimizer {
     uint32_t last_loss;    /* loss_id of its last bracket */
     bool told_of_steps;    /* unseen.c: there is no more to say */
     bool noted;            /* what its parameters were when a bracket began, while no step was seen: */
-    uint64_t noted_sum, noted_steps; /* their sum, and context->n_steps */
+    uint64_t noted_sum, noted_steps; /* their sum, and context->n_steps; */
+    uint32_t unseen_changes;         /* how often it was another one since */
 };
 
 struct amp__bracket {

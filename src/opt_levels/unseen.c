@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps that go past the wired slot: the host copied the pointer too early. That no step came between two brackets proves
- * nothing (it accumulates, or skips by itself, or a state was loaded); parameters that changed between them do.
+ * nothing (it accumulates, or skips by itself, or a state was loaded), nor do parameters that changed between them once: the host
+ * may have loaded or averaged them itself. A second change with no step seen is told, with both reasons that it may have.
  */
 #include "opt_levels/context.h"
 
@@ -36,7 +37,10 @@ static amp_status sum_of(const struct amp__optimizer *optimizer, uint64_t *out) 
 }
 
 void amp__unseen_steps_forget(amp_context *context) {
-    for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].noted = false;
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        context->optimizers[i].noted = false;
+        context->optimizers[i].unseen_changes = 0;
+    }
 }
 
 /* Some of its slots were called, so that it steps. */
@@ -63,16 +67,18 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     }
     AMP_TRY(sum_of(optimizer, &sum));
     /* steps of other optimizers change what is shared */
-    const bool changed = optimizer->noted && optimizer->noted_steps == context->n_steps && optimizer->noted_sum != sum;
+    if (optimizer->noted && optimizer->noted_steps == context->n_steps && optimizer->noted_sum != sum)
+        optimizer->unseen_changes++;
     optimizer->noted = true;
     optimizer->noted_sum = sum;
     optimizer->noted_steps = context->n_steps;
-    if (!changed) return AMP_OK;
+    if (optimizer->unseen_changes < 2) return AMP_OK;
     optimizer->told_of_steps = true;
     if (amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps))
-        (void)amp__warn(context, "optimizer %zu: its slot %s saw no call, and yet its parameters changed after a bracket: "
-                        "overflows are not skipped and masters not updated; the host calls a copy of the pointer from before "
-                        "amp_initialize, or with AMP_OP_COPY the table itself",
+        (void)amp__warn(context, "optimizer %zu: its slot %s saw no call, and yet its parameters changed after two brackets. "
+                        "If those were steps, overflows are not skipped and masters not updated: the host calls a copy of the "
+                        "pointer from before amp_initialize, or with AMP_OP_COPY the table itself. If the host wrote the "
+                        "parameters otherwise (loaded, clamped, averaged), nothing is wrong",
                         (size_t)(optimizer - context->optimizers), names);
     return AMP_OK;
 }

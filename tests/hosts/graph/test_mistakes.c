@@ -132,7 +132,7 @@ static void open_two_brackets(void) {
 static void update_by_itself(void) {
     make_mill();
     ck_ok(start_mill(AMP_O1, AMP_ON));
-    for (int step = 0; step < 2; step++) {
+    for (int step = 0; step < 3; step++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         mill_forward(mill.graph);
         ck_ok(amp_scale_loss_begin(&adapter.optimizer, NULL, &scaled));
@@ -188,7 +188,7 @@ static const struct {
     { tell_a_part, "y: it overlaps another buffer of the call without being the same" },
     { forget_the_flag, "it is a seed, but the op lacks the flag AMP_OP_SEEDS" },
     { open_two_brackets, "a seed in an op's arguments cannot tell whose it is" },
-    { update_by_itself, "its slot step saw no call, and yet its parameters changed after a bracket" },
+    { update_by_itself, "its slot step saw no call, and yet its parameters changed after two brackets" },
     { use_own_names, "0 of 1 ops got a class from the apex lists, so nothing is cast" },
     { build_before_wiring, "the forward slot of model 0 saw no call in the first bracket" },
     { wire_the_const_table, "lies in read-only memory (a const table?)" },
