@@ -785,7 +785,7 @@ enum {
 
 /* The same for several optimizers and several losses. context may be NULL if n_optimizers > 0. Brackets may overlap if no
  * optimizer is in two of them and none shares a parameter with one in another: AMP_ERR_WRONG_STATE. AMP_ERR_CONFLICT: a gradient
- * still carries the scale of another loss (AMP_DELAY_UNSCALE). */
+ * still carries the scale of another loss (AMP_DELAY_UNSCALE), and it is not one static scale for both. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin_many(amp_context *context, amp_optimizer *const *optimizers,
                                                             size_t n_optimizers, uint32_t loss_id, uint32_t flags,
                                                             void *loss, amp_scaled_loss *scaled);

@@ -19,16 +19,26 @@ amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t fl
     return AMP_OK;
 }
 
-static amp_status check_optimizer(const amp_context *context, const struct amp__optimizer *optimizer, uint32_t loss_id) {
+/* Another loss's gradients still carry its scale. One scale that never moves is both losses'. A dynamic one is not, though it
+ * be equal now: the overflow that those gradients hide would be decided on by the wrong scaler. */
+static bool is_foreign(const struct amp__bracket *bracket, uint32_t loss_id, float scale) {
+    return loss_id != bracket->loss_id &&
+           (bracket->context->properties.scaler.dynamic || scale != bracket->scaler.scale);
+}
+
+#define WAY_OUT "end the last bracket of that loss without the flag, or give both losses one loss_id"
+
+static amp_status check_optimizer(const struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
+    const amp_context *context = bracket->context;
     AMP_RETURN_IF(optimizer->context != context, AMP_ERR_CONFLICT,
                   "amp_scale_loss_begin: the optimizers belong to different contexts: initialise them together");
     AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin: an optimizer is in an open bracket already: end that one first");
     AMP_RETURN_IF(optimizer->stepping || amp__optimizer_is_lent(optimizer), AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin inside a step of the same optimizer, or of one that shares a parameter with it");
-    AMP_RETURN_IF(optimizer->delayed && optimizer->delayed_loss != loss_id, AMP_ERR_CONFLICT,
+    AMP_RETURN_IF(optimizer->delayed && is_foreign(bracket, optimizer->delayed_loss, optimizer->delayed_scale), AMP_ERR_CONFLICT,
                   "amp_scale_loss_begin: gradients still carry the scale of loss_id %u (AMP_DELAY_UNSCALE); loss_id %u "
-                  "would unscale them wrongly", (unsigned)optimizer->delayed_loss, (unsigned)loss_id);
+                  "would unscale them wrongly: " WAY_OUT, (unsigned)optimizer->delayed_loss, (unsigned)bracket->loss_id);
     return AMP_OK;
 }
 
@@ -46,17 +56,16 @@ static amp_status carry(struct amp__bracket *bracket, float scale, const char *w
 
 /* What it shares with optimizers of other brackets: a gradient carries the scale of one loss. */
 static amp_status check_shared(struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
-    const uint32_t loss_id = bracket->loss_id;
     for (size_t i = 0; i < optimizer->n_params && optimizer->context->n_optimizers > 1; i++) {
         const struct amp__param *param = optimizer->params[i];
         if (!param->in_bracket) continue;
         AMP_RETURN_IF(amp__in_open_bracket(param), AMP_ERR_WRONG_STATE,
                       "amp_scale_loss_begin: the gradient of %s is in the open bracket of another optimizer that shares it: end "
                       "that one first, or give both optimizers to one bracket", param->name);
-        AMP_RETURN_IF(param->scaled_by != loss_id, AMP_ERR_CONFLICT,
+        AMP_RETURN_IF(is_foreign(bracket, param->scaled_by, param->carries), AMP_ERR_CONFLICT,
                       "amp_scale_loss_begin: the gradient of %s, which another optimizer shares, still carries the scale of "
-                      "loss_id %u (AMP_DELAY_UNSCALE); loss_id %u would unscale it wrongly", param->name,
-                      (unsigned)param->scaled_by, (unsigned)loss_id);
+                      "loss_id %u (AMP_DELAY_UNSCALE); loss_id %u would unscale it wrongly: " WAY_OUT, param->name,
+                      (unsigned)param->scaled_by, (unsigned)bracket->loss_id);
         AMP_TRY(carry(bracket, param->carries, param->name));
     }
     return AMP_OK;
@@ -64,7 +73,7 @@ static amp_status check_shared(struct amp__bracket *bracket, const struct amp__o
 
 static amp_status find_optimizer(struct amp__bracket *bracket, amp_optimizer *const *users, size_t i) {
     AMP_TRY(amp__optimizer_find(users[i], &bracket->optimizers[i]));
-    AMP_TRY(check_optimizer(bracket->context, bracket->optimizers[i], bracket->loss_id));
+    AMP_TRY(check_optimizer(bracket, bracket->optimizers[i]));
     AMP_TRY(check_shared(bracket, bracket->optimizers[i]));
     if (bracket->optimizers[i]->delayed) AMP_TRY(carry(bracket, bracket->optimizers[i]->delayed_scale, "an optimizer"));
     for (size_t j = 0; j < i; j++)

@@ -137,6 +137,17 @@ START_TEST(delayed_unscale_stays_with_its_loss) {
     scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
     ck_fails(AMP_ERR_CONFLICT, amp_scale_loss_begin_many(NULL, &optimizer, 1, 1, 0, NULL, &scaled));
     ck_says("gradients still carry the scale of loss_id 0");
+    ck_says("end the last bracket of that loss without the flag, or give both losses one loss_id");
+    rig_end(&rig);
+    config.loss_scale = 1024.0f; /* one scale, for ever */
+    rig_start_config(&rig, &config, 0);
+    optimizer = &rig.net.optimizer;
+    ck_ok(rig_bracket(&rig, 1.0, AMP_DELAY_UNSCALE, &scaled));
+    scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
+    ck_ok(amp_scale_loss_begin_many(NULL, &optimizer, 1, 1, 0, NULL, &scaled));
+    net_backward(&rig.net, 2.0, (double)*scaled.scale);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 3.0);
     rig_end(&rig);
 }
 END_TEST

@@ -86,7 +86,8 @@ amp_status model_begin(struct model *model, unsigned optimizers, uint32_t number
     EACH_OPTIMIZER(optimizers, k) {
         const struct optimizer_model *optimizer = &model->optimizers[k];
         if (optimizer->in_bracket) return AMP_ERR_WRONG_STATE;
-        if (optimizer->delayed && optimizer->delayed_loss != number) return AMP_ERR_CONFLICT;
+        if (optimizer->delayed && optimizer->delayed_loss != number && /* one scale that never moves is both losses' */
+            (model->dynamic || optimizer->delayed_scale != loss->scale)) return AMP_ERR_CONFLICT;
         if (optimizer->delayed && carried != 0.0f && optimizer->delayed_scale != carried) return AMP_ERR_CONFLICT;
         if (optimizer->delayed) carried = optimizer->delayed_scale;
     }
