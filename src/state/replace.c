@@ -133,19 +133,19 @@ static amp_status find_target(struct target *target) {
 
 /* ---- what killed writers left ---- */
 
-/* Of a process that is gone, or of one that had our number; who still writes holds the lock. */
-static bool is_left(const struct target *target, const char *name) {
+/* Of a process that is gone, or of one that had our number; who still writes holds the lock. Removed under that lock: in
+ * another PID namespace its number says nothing, and its file may be locked by its writer the moment after. */
+static void remove_left(const struct target *target, const char *name) {
     char *end;
     struct stat about;
     const unsigned long pid = strtoul(name + target->stem, &end, 10);
-    if (*end != '-' || !pid || pid > INT_MAX) return false;
-    if ((pid_t)pid != getpid() && (kill((pid_t)pid, 0) == 0 || errno != ESRCH)) return false;
+    if (*end != '-' || !pid || pid > INT_MAX) return;
+    if ((pid_t)pid != getpid() && (kill((pid_t)pid, 0) == 0 || errno != ESRCH)) return;
     const int fd = open_again(target->folder, name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK, 0);
-    if (fd < 0) return false;
-    const bool left = fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
-                      flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd < 0) return;
+    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        (void)unlinkat(target->folder, name, 0);
     close(fd);
-    return left;
 }
 
 /* First, since they may be what fills the disk. Nothing of it can fail a save. */
@@ -154,8 +154,7 @@ static void clean(const struct target *target) {
     DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
     if (!folder && fd >= 0) close(fd);
     for (const struct dirent *entry; folder && (entry = readdir(folder));)
-        if (!strncmp(entry->d_name, target->temporary, target->stem) && is_left(target, entry->d_name))
-            (void)unlinkat(target->folder, entry->d_name, 0);
+        if (!strncmp(entry->d_name, target->temporary, target->stem)) remove_left(target, entry->d_name);
     if (folder) closedir(folder);
 }
 
@@ -196,14 +195,15 @@ static amp_status ask_mode(struct target *target) {
 
 static amp_status open_named(struct target *target) {
     struct stat about;
+    bool taken; /* by who cleans, in another PID namespace: it is removed before it was locked, or soon after */
     AMP_TRY(ask_mode(target));
-    do { /* again where another cleaned it away before it was locked */
+    do {
         close_temporary(target);
         target->fd = make_named(target, 0600);
         if (target->fd < 0) return amp__fail_io("cannot create a file beside", target->path);
         target->named = true;
-        (void)flock(target->fd, LOCK_EX | LOCK_NB);
-    } while (fstat(target->fd, &about) == 0 && !about.st_nlink);
+        taken = flock(target->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+    } while (taken || (fstat(target->fd, &about) == 0 && !about.st_nlink));
     return AMP_OK;
 }
 

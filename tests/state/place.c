@@ -4,7 +4,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <malloc.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -103,9 +105,44 @@ ssize_t __wrap_write(int fd, const void *data, size_t bytes) {
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd) { return fails(ON_FSYNC) ? -1 : __real_fsync(fd); }
+/* Who cleans in another PID namespace: locks what he finds before its writer does, and removes it before it is published. */
+bool cleaner_comes;
+unsigned removed_unlocked;
+static int cleaner = -1;
+static char cleaned[PATH_MAX];
+
+static void clean_away(void) {
+    if (cleaner < 0) return;
+    unlink(cleaned);
+    close(cleaner);
+    cleaner = -1;
+}
+int __real_flock(int fd, int operation);
+int __wrap_flock(int fd, int operation);
+int __wrap_flock(int fd, int operation) {
+    char self[40];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    const ssize_t length = cleaner_comes ? readlink(self, cleaned, sizeof cleaned - 1) : 0;
+    if (length > 0) {
+        cleaned[length] = '\0';
+        cleaner_comes = false;
+        cleaner = __real_open64(cleaned, O_WRONLY);
+        ck_assert_int_eq(__real_flock(cleaner, LOCK_EX | LOCK_NB), 0);
+    }
+    return __real_flock(fd, operation);
+}
+int __real_unlinkat(int folder, const char *path, int flags);
+int __wrap_unlinkat(int folder, const char *path, int flags);
+int __wrap_unlinkat(int folder, const char *path, int flags) {
+    const int fd = __real_openat64(folder, path, O_WRONLY | O_NONBLOCK);
+    removed_unlocked += fd >= 0 && __real_flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0) close(fd);
+    return __real_unlinkat(folder, path, flags);
+}
 int __real_renameat(int from_folder, const char *from, int to_folder, const char *to);
 int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to);
 int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to) {
+    clean_away();
     return failing == ON_RENAME && fails(ON_RENAME) ? -1 : __real_renameat(from_folder, from, to_folder, to);
 }
 int __real_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
@@ -129,8 +166,8 @@ bool one_failed(void) { return failing >= 0 && calls[failing] >= call_fails_at; 
 void fail_none(void) {
     failing = -1;
     allocation_fails_at = 0;
-    interrupted = shortened = no_nameless = always = false;
-    readable_by_others = 0;
+    interrupted = shortened = no_nameless = always = cleaner_comes = false;
+    readable_by_others = removed_unlocked = 0;
     memset(calls, 0, sizeof calls);
     allocations = 0;
 }

@@ -18,6 +18,8 @@ extern bool interrupted, shortened; /* every other call fails with EINTR; writes
 extern bool no_nameless;            /* O_TMPFILE is refused, as by file systems that have none */
 extern bool always;                 /* from the n-th on, all of them */
 extern unsigned readable_by_others; /* files that somebody else could open while they had content, or before they got some */
+extern bool cleaner_comes; /* one who cannot see our process locks the next file before we do, and removes it */
+extern unsigned removed_unlocked; /* files that were removed while nobody held their lock */
 
 /* Nothing fails any more, and counting begins anew. */
 void fail_none(void);

@@ -103,7 +103,22 @@ START_TEST(leftovers_are_cleaned) {
     save(&place);
     ck_assert(holds(&place, &place.fresh));
     close(writing);
+    ck_assert_uint_eq(removed_unlocked, 0); /* its writer could come between */
     ck_assert_int_eq(strangers(&place), 1000 + 3);
+    place_end(&place);
+}
+END_TEST
+
+/* Two savers in two PID namespaces, for each of which the other's process is not there. */
+START_TEST(a_saver_in_another_namespace_cleans) {
+    struct place place;
+    place_init(&place);
+    fail_none();
+    no_nameless = cleaner_comes = true;
+    save(&place);
+    ck_assert(!cleaner_comes);
+    ck_assert(holds(&place, &place.fresh));
+    ck_assert_int_eq(strangers(&place), 0);
     place_end(&place);
 }
 END_TEST
@@ -308,7 +323,7 @@ int main(void) {
     const int root = geteuid() == 0, nameless = has_nameless_files();
     const struct test tests[] = {
         { private_from_its_birth, 2 }, { a_new_file_obeys_the_mask, 2 }, { names_that_are_refused, nameless },
-        { leftovers_are_cleaned, 2 }, { names_without_chance, 2 }, { no_more_than_permissions_is_kept, 2 },
+        { leftovers_are_cleaned, 2 }, { a_saver_in_another_namespace_cleans, 1 }, { names_without_chance, 2 }, { no_more_than_permissions_is_kept, 2 },
         { the_owner_is_kept, 2 * root }, { what_is_not_kept_is_told, root }, { links_are_followed, 1 },
         { links_to_what_is_not_there_yet, 2 }, { loops_are_refused, 1 }, { names_of_255_bytes, 2 },
         { saved_on_a_stack_of_32_kib, has_small_frames() },
