@@ -11,17 +11,23 @@ struct named {
     amp_class op_class;
 };
 
-static struct named find_op(const amp_context *context, const char *name) {
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++)
-            if (!strcmp(context->models[i].ops[j].name, name))
-                return (struct named){ &context->models[i].ops[j], context->models[i].ops[j].op_class };
+static amp_status find_op(amp_context *context, const char *name, struct named *out) {
+    const struct amp__keyed *entries;
+    size_t n;
+    AMP_TRY(amp__ops_named(context, name, &entries, &n));
+    for (size_t i = 0; i < n; i++) {
+        struct amp__op *op = entries[i].value;
+        if (strcmp(op->name, name) != 0) continue;
+        *out = (struct named){ op, op->op_class };
+        return AMP_OK;
+    }
     char base[AMP__OP_NAME_MAX + 1];
     amp__op_base_name(name, base);
     const amp_class listed = context->properties.patch_ops
                                  ? amp__list_class(context->properties.lists, context->properties.low, base)
                                  : AMP_BY_LIST;
-    return (struct named){ NULL, listed == AMP_BY_LIST ? AMP_LEAVE : listed };
+    *out = (struct named){ NULL, listed == AMP_BY_LIST ? AMP_LEAVE : listed };
+    return AMP_OK;
 }
 
 static amp_status check_op_name(const amp_context *context, const char *op, const char *who) {
@@ -90,9 +96,10 @@ AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp
                                  amp_dtype *target) {
     AMP_TRY(check_op_name(context, op, "amp_op_target"));
     AMP_RETURN_IF((n && !dtypes) || !target, AMP_ERR_INVALID_ARGUMENT, "amp_op_target: an argument is NULL");
-    const struct named named = find_op(context, op);
+    struct named named;
     amp_dtype decided;
     bool gated;
+    AMP_TRY(find_op(context, op, &named));
     AMP_TRY(decide(context, op, &named, dtypes, n, &decided, &gated));
     *target = gated && atomic_load(&named.op->gate_least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : decided;
     return AMP_OK;
@@ -101,7 +108,9 @@ AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp
 AMP_API amp_status amp_op_class(amp_context *context, const char *op, amp_class *op_class) {
     AMP_TRY(check_op_name(context, op, "amp_op_class"));
     AMP_RETURN_IF(!op_class, AMP_ERR_INVALID_ARGUMENT, "amp_op_class: an argument is NULL");
-    *op_class = find_op(context, op).op_class;
+    struct named named;
+    AMP_TRY(find_op(context, op, &named));
+    *op_class = named.op_class;
     return AMP_OK;
 }
 
@@ -221,7 +230,8 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     AMP_RETURN_IF(frame->priv[0], AMP_ERR_WRONG_STATE, "amp_cast_args: this frame is in use: call amp_cast_done first");
     struct amp__thread *thread = amp__thread_state();
     amp__thread_recover(thread, __builtin_frame_address(0));
-    const struct named named = find_op(context, op);
+    struct named named;
+    AMP_TRY(find_op(context, op, &named));
     const amp_host *host = host_of(context, named.op);
     AMP_RETURN_IF(!host, AMP_ERR_WRONG_STATE, "amp_cast_args: the context has no model and no optimizer, so no host");
     if (!obeys(context, thread, named.op)) {

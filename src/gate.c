@@ -3,7 +3,6 @@
 #include "opt_levels/gate.h"
 #include "amp_kernels.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,39 +15,14 @@ static void each_op(amp_context *context, visit_fn *visit, void *user) {
 
 /* ---- the host's word ---- */
 
-static const char *numbered_name(const struct amp__op *op, char text[AMP__OP_NAME_MAX + 16]) {
-    snprintf(text, AMP__OP_NAME_MAX + 16, "%s#%u", op->name, (unsigned)op->index);
-    return text;
-}
-
-/* Once, for all that will be asked: a host may set thousands, one by one. */
-static amp_status need_names(amp_context *context) {
-    char text[AMP__OP_NAME_MAX + 16];
-    struct amp__names *names = &context->op_names;
-    amp_status status = AMP_OK;
-    for (size_t i = 0; i < context->n_models && !names->sorted && status == AMP_OK; i++)
-        for (size_t j = 0; j < context->models[i].n_ops && status == AMP_OK; j++) {
-            struct amp__op *op = &context->models[i].ops[j];
-            status = amp__names_add(names, 0, op->name, op);
-            if (status == AMP_OK) status = amp__names_add(names, 0, numbered_name(op, text), op);
-        }
-    if (status == AMP_OK && !names->sorted) status = amp__names_sort(names);
-    if (status != AMP_OK) amp__names_free(names);
-    return status;
-}
-
 AMP_API amp_status amp_gate_set(amp_context *context, const char *op, uint64_t least) {
-    char text[AMP__OP_NAME_MAX + 16];
-    size_t n = 0, found = 0;
+    const struct amp__keyed *entries;
+    size_t n, found = 0;
     AMP_RETURN_IF(!context || !op, AMP_ERR_INVALID_ARGUMENT, "amp_gate_set: %s is NULL", context ? "op" : "context");
-    pthread_mutex_lock(&context->lock);
-    const amp_status status = need_names(context);
-    pthread_mutex_unlock(&context->lock);
-    if (status != AMP_OK) return status;
-    const struct amp__keyed *entries = amp__names_find(&context->op_names, 0, op, &n);
+    AMP_TRY(amp__ops_named(context, op, &entries, &n));
     for (size_t i = 0; i < n; i++) {
         struct amp__op *one = entries[i].value;
-        if (strcmp(op, one->name) != 0 && strcmp(op, numbered_name(one, text)) != 0) continue;
+        if (strcmp(op, one->name) != 0 && !amp__op_is_numbered(one, op)) continue;
         found++;
         amp__gate_decide(one, least, AMP__GATE_SET);
     }

@@ -21,7 +21,7 @@ amp_status amp__names_add(struct amp__names *names, int tag, const char *text, v
 
 amp_status amp__names_sort(struct amp__names *names) {
     AMP_TRY(amp__sort_keyed(names->entries, names->n));
-    names->sorted = true;
+    atomic_store_explicit(&names->sorted, true, memory_order_release);
     return AMP_OK;
 }
 
@@ -46,5 +46,7 @@ const struct amp__keyed *amp__names_find(const struct amp__names *names, int tag
 
 void amp__names_free(struct amp__names *names) {
     amp__free(names->entries);
-    *names = (struct amp__names){ 0 };
+    names->entries = NULL;
+    names->n = names->capacity = 0;
+    atomic_store_explicit(&names->sorted, false, memory_order_relaxed);
 }

@@ -5,11 +5,13 @@
 
 #include "common/map.h"
 
+#include <stdatomic.h>
+
 /* Zeros are an empty one. */
 struct amp__names {
     struct amp__keyed *entries;
     size_t n, capacity;
-    bool sorted;
+    _Atomic(bool) sorted; /* also read by who fills it on another thread */
 };
 
 /* `tag` tells kinds of texts apart. Several values of one text stay in the order that they were added in. */

@@ -214,7 +214,7 @@ struct amp_context {
     size_t listed_for; /* 1 + the optimizer whose parameters amp__param.listed_by tells; 0: of none */
     size_t table_mask, table_used; /* size - 1 of both tables; handles in them */
 
-    struct amp__names op_names; /* gate.c: the models' ops, by name; empty until somebody asks */
+    struct amp__names op_names; /* named.c: the models' ops; empty until somebody asks */
     struct amp__patch *patch;
     size_t n_wraps;
     bool seeds; /* an op does: not the host's seed_factor but its seed carries the scale */
@@ -421,5 +421,9 @@ void amp__tape_release(amp_context *context, bool everything);
 static inline bool amp__tape_retains(const amp_host *host) {
     return (host->flags & AMP_HOST_TAPE_RETAINS_INPUTS) != 0;
 }
+
+/* named.c: the ops whose name, or name#index, may be this one: the caller compares. */
+amp_status amp__ops_named(amp_context *context, const char *name, const struct amp__keyed **entries, size_t *n);
+bool amp__op_is_numbered(const struct amp__op *op, const char *name); /* name#index */
 
 #endif

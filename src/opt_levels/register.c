@@ -49,16 +49,15 @@ static bool matches(const amp_op *op, const char *wanted) {
 
 /*
  * The ops of the model that was registered with last, by name, so that thousands of registrations take time in proportion to
- * them. The names are the caller's, who may change them: a model that is asked about says by a number which table is its own,
- * and who finds nothing there looks into a new one.
+ * them. A model says by a number which table is its own. A table that grew is read again.
  */
-enum { SMALL = 64, BASE = 0, EXACT = 1 };
+enum { SMALL = 64, MISSES = 16, BASE = 0, EXACT = 1 };
 static struct {
     pthread_mutex_t mutex;
     struct amp__forkable forkable;
     uint64_t serial;
     const amp_op *ops;
-    size_t n_ops;
+    size_t n_ops, missed; /* names that it does not have: the nearest are looked for a few times */
     struct amp__names names;
 } last = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
@@ -86,14 +85,14 @@ static amp_status fill_names(struct amp__names *names, const amp_model *model) {
     return amp__names_sort(names);
 }
 
-/* Under the mutex: the table of this model; *fresh: made now. */
-static amp_status need_names(amp_model *model, bool again, bool *fresh) {
-    *fresh = again || !model->registered || model->registered != last.serial || model->ops != last.ops ||
-             model->n_ops != last.n_ops;
-    if (!*fresh) return AMP_OK;
+/* Under the mutex: the table of this model. */
+static amp_status need_names(amp_model *model) {
+    if (model->registered && model->registered == last.serial && model->ops == last.ops && model->n_ops == last.n_ops)
+        return AMP_OK;
     amp__names_free(&last.names);
     last.ops = model->ops;
     last.n_ops = model->n_ops;
+    last.missed = 0;
     last.serial = model->registered = amp__new_serial();
     const amp_status status = fill_names(&last.names, model);
     if (status != AMP_OK) model->registered = 0;
@@ -118,7 +117,8 @@ void amp__register_over(amp_model *model) {
 /* Those that are meant, in the model's order; an op may be there twice. */
 struct meant {
     amp_op **ops;
-    size_t n;
+    size_t n, named; /* named: how many have the very name, where one was asked for by its number */
+    bool misses;     /* too many names were not there: no more guessing at what was meant */
 };
 
 static amp_status add_meant(struct meant *meant, amp_op *op) {
@@ -139,6 +139,7 @@ static amp_status find_small(const amp_model *model, const char *name, long want
         if (wanted < 0 ? matches(op, name) : op->name && !strcmp(op->name, name) && index++ == wanted)
             AMP_TRY(add_meant(meant, op));
     }
+    meant->named = (size_t)index;
     return AMP_OK;
 }
 
@@ -148,8 +149,9 @@ static amp_status find_named(const struct amp__names *names, const char *name, l
     amp__op_base_name(name, base);
     const struct amp__keyed *entries = amp__names_find(names, wanted < 0 ? BASE : EXACT, wanted < 0 ? base : name, &n);
     if (wanted >= 0) {
-        amp_op *op = (size_t)wanted < n ? entries[wanted].value : NULL;
-        return op && !strcmp(op->name, name) ? add_meant(meant, op) : AMP_OK;
+        const amp_op *first = n ? entries->value : NULL;
+        meant->named = first && !strcmp(first->name, name) ? n : 0;
+        return (size_t)wanted < meant->named ? add_meant(meant, entries[wanted].value) : AMP_OK;
     }
     for (size_t i = 0; i < n; i++)
         if (matches(entries[i].value, name)) AMP_TRY(add_meant(meant, entries[i].value));
@@ -157,31 +159,23 @@ static amp_status find_named(const struct amp__names *names, const char *name, l
 }
 
 static amp_status find_large(amp_model *model, const char *name, long wanted, struct meant *meant) {
-    bool fresh = false;
     AMP_TRY(amp__fork_add(&last.forkable, &last.mutex));
     pthread_mutex_lock(&last.mutex);
-    amp_status status = AMP_OK;
-    for (int i = 0; i < 2 && !meant->n && !fresh && status == AMP_OK; i++) {
-        status = need_names(model, i > 0, &fresh);
-        if (status == AMP_OK) status = find_named(&last.names, name, wanted, meant);
-    }
+    amp_status status = need_names(model);
+    if (status == AMP_OK) status = find_named(&last.names, name, wanted, meant);
+    meant->misses = status == AMP_OK && !meant->n && last.missed++ >= MISSES;
     pthread_mutex_unlock(&last.mutex);
     return status;
 }
 
-static size_t count_named(const amp_model *model, const char *name) {
-    size_t n = 0;
-    for (size_t i = 0; i < model->n_ops; i++) n += nth(model, i)->name && !strcmp(nth(model, i)->name, name);
-    return n;
-}
-
-static amp_status not_found(const amp_model *model, const char *wanted) {
+static amp_status not_found(const amp_model *model, const struct meant *meant, const char *wanted) {
     char data[256] = "";
     amp__text text = { data, sizeof data, 0 };
-    const char **names = amp__alloc(model->n_ops, sizeof *names);
+    const size_t n_ops = meant->misses ? 0 : model->n_ops;
+    const char **names = amp__alloc(n_ops, sizeof *names);
     if (!names) return amp__fail_memory();
     size_t n = 0;
-    for (size_t i = 0; i < model->n_ops; i++)
+    for (size_t i = 0; i < n_ops; i++)
         if (nth(model, i)->name) names[n++] = nth(model, i)->name;
     amp__nearest_names(&text, wanted, names, n);
     amp__free(names);
@@ -231,14 +225,13 @@ AMP_API amp_status amp_register(amp_model *model, const char *op, amp_class op_c
     AMP_RETURN_IF(model->n_ops && !model->ops, AMP_ERR_INVALID_ARGUMENT, "amp_register: model.ops is NULL");
     AMP_TRY(split_name(op, name, &wanted));
     if (model->n_ops) AMP_TRY(amp__check_struct(model->ops->struct_size, sizeof(amp_op), "amp_op"));
-    struct meant meant = { NULL, 0 };
+    struct meant meant = { NULL, 0, 0, false };
     const bool indexed = model->n_ops > SMALL && may_be_indexed(model);
     amp_status status = indexed ? find_large(model, name, wanted, &meant) : find_small(model, name, wanted, &meant);
     if (status == AMP_OK && meant.n) status = write(&meant, op_class);
     amp__free(meant.ops);
     if (status != AMP_OK || meant.n) return status;
-    const size_t named = wanted >= 0 ? count_named(model, name) : 0;
-    AMP_RETURN_IF(named, AMP_ERR_NOT_FOUND, "amp_register: \"%.140s\": the model has %zu ops named %s, numbered from 0", op,
-                  named, name);
-    return not_found(model, op);
+    AMP_RETURN_IF(wanted >= 0 && meant.named, AMP_ERR_NOT_FOUND,
+                  "amp_register: \"%.140s\": the model has %zu ops named %s, numbered from 0", op, meant.named, name);
+    return not_found(model, &meant, op);
 }
