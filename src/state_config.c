@@ -6,13 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *mode_name(int32_t mode) {
-    static const char *const names[] = { [AMP_SCALER_APEX] = "apex",           [AMP_SCALER_TORCH] = "torch",
-                                         [AMP_SCALER_MEGATRON] = "megatron",   [AMP_SCALER_DEEPSPEED] = "deepspeed",
-                                         [AMP_SCALER_JMP] = "jmp",             [AMP_SCALER_MXNET] = "mxnet" };
-    return mode > 0 && (size_t)mode < AMP_COUNT(names) ? names[mode] : "unknown";
-}
-
 enum kind { FLOAT, DOUBLE, UINT32, UINT64, BOOLEAN, NAME };
 
 struct field {
@@ -39,7 +32,7 @@ static const struct field config_fields[] = {
     PROPERTY(lists, NAME, amp__lists_name),
     PROPERTY(num_losses, UINT32, NULL),
     PROPERTY(max_skips, UINT32, NULL),
-    SETTING(mode, NAME, mode_name),
+    SETTING(mode, NAME, amp__scaler_name),
     SETTING(dynamic, BOOLEAN, NULL),
     SETTING(init_scale, FLOAT, NULL),
     SETTING(min_scale, FLOAT, NULL),
@@ -174,7 +167,7 @@ static bool same_text(const amp_context *context, const struct amp__header *head
 }
 
 bool amp__state_same_mode(const amp_context *context, const struct amp__header *header) {
-    static const struct field rule[] = { SETTING(mode, NAME, mode_name), SETTING(dynamic, BOOLEAN, NULL) };
+    static const struct field rule[] = { SETTING(mode, NAME, amp__scaler_name), SETTING(dynamic, BOOLEAN, NULL) };
     return same_text(context, header, &rule[0]) && same_text(context, header, &rule[1]);
 }
 

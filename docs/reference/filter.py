@@ -32,7 +32,7 @@ SPDX = re.compile(r"/\* SPDX-License-Identifier: [^*]*\*/\n")
 SECTION = re.compile(r"/\* -{4} (.*?) -+ \*/$")
 GUARD = re.compile(r"#ifndef (\w+_H)\n#define \1\n(.*)#endif /\* \1 \*/\n$", re.DOTALL)
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-ENTRY = re.compile(r'X\((\w+), (-?\w+), "([^"]*)"\)')
+ENTRY = re.compile(r'X\((\w+), (-?\w+), "([^"]*)"[,)]')
 
 
 def plain(text):
@@ -159,13 +159,13 @@ class Header:
 
 
 def enumerators(text):
-    """An enum made from a list of X(name, value, "text") becomes one that Doxygen can read."""
+    """An enum made from a list of X(name, value, "text", ...) becomes one that Doxygen can read."""
     def expand(match):
         map_name = match.group(2)
         entries = re.search(r"#define " + map_name + r"\(X\)(.*?[^\\])\n", text, re.DOTALL).group(1)
         return "".join(f"    {name} = {value}, /* {words}. */\n" for name, value, words in ENTRY.findall(entries))
 
-    return re.sub(r"#define (\w+)\(name, value, text\) [^\n]*\n\s*(\w+)\(\1\)\n#undef \1\n", expand, text)
+    return re.sub(r"#define (\w+)\(name, value, text(?:, \.\.\.)?\) [^\n]*\n\s*(\w+)\(\1\)\n#undef \1\n", expand, text)
 
 
 def filtered(path):

@@ -20,6 +20,7 @@
  * else need look at the variable. */
 #define AMP_CLEANUP(function) __attribute__((unused, cleanup(function)))
 #define AMP_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define AMP__ONE_MORE(...) +1 /* enum { N = 0 A_LIST(AMP__ONE_MORE) }: how many lines a list X(...) has */
 
 /* ---- errors (error.c) ---- */
 

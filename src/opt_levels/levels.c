@@ -97,7 +97,7 @@ static amp_status check_switches(const amp_config *config) {
         { "master_weights", config->master_weights, AMP_ON },
         { "cache", config->cache, AMP_ON },
         { "lists", config->lists, AMP_LISTS_TORCH },
-        { "scaler", config->scaler, AMP_SCALER_MXNET },
+        { "scaler", config->scaler, AMP__SCALER_MODES },
         { "emulate", config->emulate, AMP_ON },
         { "consecutive_hysteresis", config->consecutive_hysteresis, AMP_ON },
         { "gate", config->gate, AMP_ON },
@@ -113,25 +113,6 @@ static amp_status check_switches(const amp_config *config) {
 /* ---- the scaler's settings ---- */
 
 #define LARGEST 0x1.fffffep127f /* finite float */
-#define SMALLEST 0x1p-126f      /* normal float */
-
-/* What a mode does where the configuration says 0, as the original's users have it. Sources: docs/scaler.md. A backoff
- * of 0 divides by `growth`. Megatron and DeepSpeed have no ceiling: 2^127 is the last power of two. */
-static const struct scaler_defaults {
-    float init_scale, min_scale, max_scale;
-    double growth, backoff;
-    uint32_t window, hysteresis;
-    bool consecutive_hysteresis;
-    bool fp32_factors; /* the original multiplies an FP32 scale in FP32, so that a factor is rounded first */
-} scaler_defaults[] = {
-    /*                          init     min       max      growth backoff window hysteresis */
-    [AMP_SCALER_APEX] =      { 0x1p16f, SMALLEST, 0x1p24f,  2.0,  0.5,    2000,  1, true, false },
-    [AMP_SCALER_TORCH] =     { 0x1p16f, SMALLEST, LARGEST,  2.0,  0.5,    2000,  1, true, false },
-    [AMP_SCALER_MEGATRON] =  { 0x1p32f, 1.0f,     0x1p127f, 2.0,  0.5,    1000,  2, false, true },
-    [AMP_SCALER_DEEPSPEED] = { 0x1p16f, 1.0f,     0x1p127f, 2.0,  0.0,    1000,  2, false, false },
-    [AMP_SCALER_JMP] =       { 0x1p15f, 1.0f,     LARGEST,  2.0,  0.0,    2000,  1, true, true },
-    [AMP_SCALER_MXNET] =     { 0x1p16f, SMALLEST, 0x1p24f,  2.0,  0.0,    2000,  1, true, false },
-};
 
 static bool is_positive(double value) { return value > 0.0 && value <= (double)LARGEST; }
 
@@ -180,7 +161,7 @@ static amp_status check_scaler(const amp_config *config) {
 static amp_status resolve_scaler(const amp_config *config, float loss_scale, struct amp__scaler_settings *out) {
     AMP_TRY(check_scaler(config));
     const int32_t mode = config->scaler ? config->scaler : AMP_SCALER_APEX;
-    const struct scaler_defaults *defaults = &scaler_defaults[mode];
+    const struct amp__scaler_mode *defaults = amp__scaler_mode(mode);
     struct amp__scaler_settings s = {
         .mode = mode,
         .dynamic = loss_scale == AMP_DYNAMIC,

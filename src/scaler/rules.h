@@ -23,7 +23,7 @@
 /* 0 < min_scale <= init_scale <= max_scale < infinity; growth > 1, backoff < 1, of floats' range, and floats where the
  * original multiplies in FP32; window and hysteresis at least 1. */
 struct amp__scaler_settings {
-    int32_t mode; /* AMP_SCALER_APEX .. AMP_SCALER_MXNET */
+    int32_t mode; /* AMP_SCALER_MAP */
     bool dynamic;
     float init_scale; /* static: the scale */
     float min_scale, max_scale;
@@ -100,7 +100,7 @@ AMP__RULE bool amp__rule_completes_window(struct amp__scaler *state, const struc
 
 /* apex.amp.scaler LossScaler.update_scale; megatron.core.optimizer.grad_scaler DynamicGradScaler.update. One rule: they
  * differ in consecutive_hysteresis and in their defaults. */
-AMP__RULE void amp__rule_apex_megatron(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
+AMP__RULE void amp__rule_apex(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
     if (found_inf) {
         if (amp__rule_exceeds_hysteresis(state)) state->scale = amp__rule_backed_off(state->scale, settings);
     } else if (amp__rule_completes_window(state, settings)) {
@@ -110,7 +110,7 @@ AMP__RULE void amp__rule_apex_megatron(struct amp__scaler *state, const struct a
 }
 
 /* torch.amp.GradScaler (_amp_update_scale_); jmp DynamicLossScale.adjust. */
-AMP__RULE void amp__rule_torch_jmp(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
+AMP__RULE void amp__rule_torch(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
     if (found_inf) {
         if (amp__rule_exceeds_hysteresis(state)) state->scale = amp__rule_backed_off(state->scale, settings);
     } else if (amp__rule_completes_window(state, settings)) {
@@ -149,11 +149,9 @@ AMP__RULE void amp__rule_mxnet(struct amp__scaler *state, const struct amp__scal
 
 AMP__RULE void amp__rule_dynamic(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
     switch (settings->mode) {
-    case AMP_SCALER_TORCH:
-    case AMP_SCALER_JMP: amp__rule_torch_jmp(state, settings, found_inf); break;
-    case AMP_SCALER_DEEPSPEED: amp__rule_deepspeed(state, settings, found_inf); break;
-    case AMP_SCALER_MXNET: amp__rule_mxnet(state, settings, found_inf); break;
-    default: amp__rule_apex_megatron(state, settings, found_inf); break;
+#define AMP__CASE(constant, value, text, name, rule, ...) case constant: amp__rule_##rule(state, settings, found_inf); break;
+        AMP_SCALER_MAP(AMP__CASE)
+#undef AMP__CASE
     }
 }
 

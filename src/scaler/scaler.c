@@ -1,6 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "scaler/scaler.h"
 
+static const struct amp__scaler_mode modes[] = {
+#define ROW(constant, value, text, name, rule, ...) [constant] = { #name, __VA_ARGS__ },
+    AMP_SCALER_MAP(ROW)
+#undef ROW
+};
+_Static_assert(AMP_COUNT(modes) == AMP__SCALER_MODES + 1, "the values of AMP_SCALER_MAP are 1, 2, 3, ...");
+
+const struct amp__scaler_mode *amp__scaler_mode(int32_t mode) { return &modes[mode]; }
+
+const char *amp__scaler_name(int32_t mode) { return modes[mode].name; }
+
 void amp__scaler_init(struct amp__scaler *state, const struct amp__scaler_settings *settings) {
     *state = (struct amp__scaler){
         .scale = settings->init_scale,

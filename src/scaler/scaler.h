@@ -9,6 +9,21 @@
 #include "common/common.h"
 #include "scaler/rules.h"
 
+/* What AMP_SCALER_MAP says of a mode. */
+struct amp__scaler_mode {
+    const char *name;
+    float init_scale, min_scale, max_scale;
+    double growth, backoff;
+    uint32_t window, hysteresis;
+    bool consecutive_hysteresis;
+    bool fp32_factors; /* the original multiplies an FP32 scale in FP32, so that a factor is rounded first */
+};
+
+enum { AMP__SCALER_MODES = 0 AMP_SCALER_MAP(AMP__ONE_MORE) };
+
+const struct amp__scaler_mode *amp__scaler_mode(int32_t mode); /* 1 .. AMP__SCALER_MODES */
+const char *amp__scaler_name(int32_t mode);                    /* "apex" */
+
 void amp__scaler_init(struct amp__scaler *state, const struct amp__scaler_settings *settings);
 
 /* Is an overflow a reason to skip? A static scale of 1 cannot have caused it. */

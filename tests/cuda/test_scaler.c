@@ -42,6 +42,11 @@ static const struct amp__scaler_settings modes[] = {
     { AMP_SCALER_MXNET, true, 65536.0f, 0x1p-126f, 0x1p24f, 2.0, 0.0, 5, 1, true },
     { AMP_SCALER_APEX, false, 128.0f, 128.0f, 128.0f, 2.0, 0.5, 7, 1, true },
     { AMP_SCALER_APEX, false, 1.0f, 1.0f, 1.0f, 2.0, 0.5, 7, 1, true },
+/* every mode as it is where nothing is set, but for the window */
+#define MODE(constant, value, text, name, rule, init, min, max, growth, backoff, window, hysteresis, consecutive, fp32) \
+    { constant, true, init, min, max, growth, backoff, 5, hysteresis, consecutive },
+    AMP_SCALER_MAP(MODE)
+#undef MODE
 };
 
 struct rig {

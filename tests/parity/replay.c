@@ -66,6 +66,21 @@ static void parse_run(char *at, struct run *run) {
     ck_assert_str_eq(at, "\n");
 }
 
+/* What the mode has where nothing is set. */
+static void check_defaults(char *at, int32_t mode) {
+    const struct amp__scaler_settings s = settings_of((amp_config)AMP_CONFIG_INIT, mode);
+    ck_assert_int_eq(s.mode, mode);
+    ck_assert_float_eq(s.init_scale, float_of(&at));
+    ck_assert_float_eq(s.min_scale, float_of(&at));
+    ck_assert_float_eq(s.max_scale, float_of(&at));
+    ck_assert_double_eq(s.growth, double_of(&at));
+    ck_assert_double_eq(s.backoff, double_of(&at));
+    ck_assert_uint_eq(s.window, number(&at, 10));
+    ck_assert_uint_eq(s.hysteresis, number(&at, 10));
+    ck_assert_uint_eq(s.consecutive_hysteresis, number(&at, 10));
+    ck_assert_str_eq(at, "\n");
+}
+
 bool read_run(FILE *file, int32_t *mode, struct run *run) {
     char line[1024];
     while (fgets(line, sizeof line, file)) {
@@ -73,6 +88,8 @@ bool read_run(FILE *file, int32_t *mode, struct run *run) {
         if (!strncmp(line, "mode ", 5)) {
             at += 5;
             *mode = (int32_t)number(&at, 10);
+        } else if (!strncmp(line, "defaults ", 9)) {
+            check_defaults(line + 9, *mode);
         } else if (!strncmp(line, "run ", 4)) {
             parse_run(line + 4, run);
             run->mode = *mode;
@@ -98,11 +115,10 @@ struct amp__scaler_settings settings_of(amp_config config, int32_t mode) {
 static void observe(int32_t mode, const struct amp__scaler *state, uint32_t words[2]) {
     words[0] = mode == AMP_SCALER_DEEPSPEED ? (uint32_t)state->clean_run : state->unskipped;
     switch (mode) {
-    case AMP_SCALER_APEX:
-    case AMP_SCALER_MEGATRON:
-    case AMP_SCALER_DEEPSPEED: words[1] = state->hysteresis_left; return;
+    case AMP_SCALER_TORCH:
+    case AMP_SCALER_JMP: words[1] = 0; return;
     case AMP_SCALER_MXNET: words[1] = bits_of(state->next_scale); return;
-    default: words[1] = 0;
+    default: words[1] = state->hysteresis_left;
     }
 }
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """rules.py MODE OUTPUT: traces of a literal transcription of each mode's published rule, written at build time.
+rules.py --modes: the modes, as include/amp.h has them.
 
 Independent of src/scaler/: written from the originals' documentation and from docs/scaler.md, with the originals' own
 variables. What an original does not have (a floor, a ceiling, hysteresis) is libamp's option, marked "option".
@@ -168,8 +169,12 @@ class Mxnet(Rule):
         return self.tracker, traces.bits(self.coming)
 
 
-RULES = {"apex": Apex, "torch": Torch, "megatron": Megatron, "deepspeed": DeepSpeed, "jmp": Jmp, "mxnet": Mxnet}
+RULES = {rule.__name__.lower(): rule for rule in Rule.__subclasses__()}
 
+if sys.argv[1:] == ["--modes"]:
+    print(*traces.MODES)
+    sys.exit()
 name, output = sys.argv[1:]
 OPTIONS = {"min", "max", "growth", "backoff", "window", "hysteresis", "consecutive"}
-traces.record(output, name, f"the transcription in rules.py, mode {name}", OPTIONS, lambda s: RULES[name](name, s))
+traces.record(output, name, f"the transcription in rules.py, mode {name}", OPTIONS, lambda s: RULES[name](name, s),
+              traces.Settings(*DEFAULTS[name]))

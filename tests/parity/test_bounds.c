@@ -66,6 +66,6 @@ END_TEST
 int main(void) {
     TCase *tcase = tcase_create("bounds");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, the_scale_stays_within_its_bounds, AMP_SCALER_APEX, AMP_SCALER_MXNET + 1);
+    tcase_add_loop_test(tcase, the_scale_stays_within_its_bounds, 1, AMP__SCALER_MODES + 1);
     return run_case("bounds", tcase);
 }

@@ -12,24 +12,29 @@ To record again, run the recorder in an environment outside the tree; the same v
 
 megatron-core and deepspeed need torch; mxnet and jax want environments of their own (mxnet's numpy is old).
 
-A file: comment lines, `mode N` (AMP_SCALER_*), then one line a run:
+A file: comment lines, `mode N` (AMP_SCALER_*), where known `defaults INIT MIN MAX GROWTH BACKOFF WINDOW HYSTERESIS CONSECUTIVE`
+(what libamp has where nothing is set, CONSECUTIVE 0 or 1), then one line a run:
 
     run SEED ENTER STAY STEPS INIT MIN MAX GROWTH BACKOFF WINDOW HYSTERESIS CONSECUTIVE CHECKSUM SAMPLE...
 
-Floats are written as the eight hexadecimal digits of their bits, GROWTH and BACKOFF, which are doubles, as sixteen; a setting of 0 is left at the default. The overflows of
-a run come from a generator: x = x * 6364136223846793005 + 1442695040888963407 mod 2^64, from x = SEED; a step overflows
-if (x >> 33) % 1000 < p, where p is STAY after an overflow and ENTER otherwise. After each step the state is observed as
-three words, the scale's bits and two more (see `observe` in replay.c), and mixed into the checksum: for each word
-h = (h ^ word) * 0x100000001b3 mod 2^64, from h = 0xcbf29ce484222325. A SAMPLE is the scale after every 100th step.
+Floats are written as the eight hexadecimal digits of their bits, GROWTH and BACKOFF, which are doubles, as sixteen; a setting
+of 0 is left at the default. The overflows of a run come from a generator: x = x * 6364136223846793005 + 1442695040888963407
+mod 2^64, from x = SEED; a step overflows if (x >> 33) % 1000 < p, where p is STAY after an overflow and ENTER otherwise. After
+each step the state is observed as three words, the scale's bits and two more (see `observe` in replay.c), and mixed into the
+checksum: for each word h = (h ^ word) * 0x100000001b3 mod 2^64, from h = 0xcbf29ce484222325. A SAMPLE is the scale after every
+100th step.
 
 A run ends before the step at which a scale of the original leaves [2^-126, 2^127]: there the parity ends.
 """
 import dataclasses
+import pathlib
 import random
+import re
 import struct
 
 STEPS = 100_000
-MODES = {"apex": 1, "torch": 2, "megatron": 3, "deepspeed": 4, "jmp": 5, "mxnet": 6}
+HEADER = (pathlib.Path(__file__).resolve().parents[2] / "include" / "amp.h").read_text(encoding="utf-8")
+MODES = {name: int(value) for value, name in re.findall(r'X\(AMP_SCALER_\w+, (\d+), "[^"]*",\s*\\?\s*(\w+)', HEADER)}
 ON, OFF = 2, 1
 
 
@@ -90,6 +95,12 @@ def draw_settings(rng, vary):
     return s
 
 
+def written(s):
+    """Settings as a line has them."""
+    floats = " ".join(f"{bits(value):08x}" for value in (s.init, s.min, s.max))
+    return f"{floats} {double_bits(s.growth):016x} {double_bits(s.backoff):016x} {s.window} {s.hysteresis} {s.consecutive:d}"
+
+
 def run_line(settings, seed, enter, stay, limit, make):
     """One run of the original: (steps, line)."""
     original = make(settings)
@@ -105,14 +116,11 @@ def run_line(settings, seed, enter, stay, limit, make):
             checksum = (checksum ^ word) * 0x100000001B3 % 2**64
         if steps % 100 == 0:
             samples.append(f"{bits(scales[0]):08x}")
-    s = settings
-    floats = " ".join(f"{bits(value):08x}" for value in (s.init, s.min, s.max))
-    floats += f" {double_bits(s.growth):016x} {double_bits(s.backoff):016x}"
-    line = f"run {seed} {enter} {stay} {steps} {floats} {s.window} {s.hysteresis} {s.consecutive} {checksum:016x}"
+    line = f"run {seed} {enter} {stay} {steps} {written(settings)} {checksum:016x}"
     return steps, " ".join([line, *samples])
 
 
-def record(path, mode, source, vary, make):
+def record(path, mode, source, vary, make, defaults=None):
     """Writes STEPS steps of make(settings) to path.
 
     make(settings).tick(overflow) makes a step and returns (the two further words, the scales); scales[0] is the scale
@@ -136,4 +144,6 @@ def record(path, mode, source, vary, make):
         out.write("# SPDX-License-Identifier: Apache-2.0\n")
         out.write(f"# Format: tests/parity/traces.py. Recorded from: {source}\n")
         out.write(f"# {total} steps in {len(lines)} runs\nmode {MODES[mode]}\n")
+        if defaults:
+            out.write(f"defaults {written(defaults)}\n")
         out.write("\n".join(lines) + "\n")

@@ -14,7 +14,8 @@ struct vector {
     float scales[MAX_TICKS]; /* after each tick */
 };
 
-extern const struct vector vectors_apex[VECTORS], vectors_torch[VECTORS], vectors_megatron[VECTORS],
-    vectors_deepspeed[VECTORS], vectors_jmp[VECTORS], vectors_mxnet[VECTORS];
+#define VECTORS_OF(constant, value, text, name, ...) extern const struct vector vectors_##name[VECTORS];
+AMP_SCALER_MAP(VECTORS_OF)
+#undef VECTORS_OF
 
 #endif

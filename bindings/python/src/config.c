@@ -17,12 +17,9 @@ static const struct choice {
     { "type", "unchanged", AMP_DTYPE_UNCHANGED },
     { "lists", "apex", AMP_LISTS_APEX },
     { "lists", "torch", AMP_LISTS_TORCH },
-    { "scaler", "apex", AMP_SCALER_APEX },
-    { "scaler", "torch", AMP_SCALER_TORCH },
-    { "scaler", "megatron", AMP_SCALER_MEGATRON },
-    { "scaler", "deepspeed", AMP_SCALER_DEEPSPEED },
-    { "scaler", "jmp", AMP_SCALER_JMP },
-    { "scaler", "mxnet", AMP_SCALER_MXNET },
+#define MODE(constant, value, text, name, ...) { "scaler", #name, constant },
+    AMP_SCALER_MAP(MODE)
+#undef MODE
 };
 
 /* "switch": a bool. "count": an integer. "float": a number. Else one of `choices`. */

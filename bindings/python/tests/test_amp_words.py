@@ -35,7 +35,7 @@ def _start(level="O2", **settings):
         ({"max_loss_scale": -1.0}, libamp.Error, "max_loss_scale"),
         ({"verbosity": "loud"}, TypeError, "verbosity must be an int .* not 'loud'"),
         ({"loss_scale": "dyn"}, ValueError, "loss_scale is \"dynamic\" or a number, not 'dyn'"),
-        ({"scaler": "nope"}, ValueError, "scaler cannot be 'nope': it is one of apex, torch, megatron, deepspeed, jmp, mxnet"),
+        ({"scaler": "nope"}, ValueError, "scaler cannot be 'nope': it is one of apex, torch, megatron"),
         ({"master_weights": "no"}, AssertionError, "master_weights must be a boolean, the string 'True' or 'False'"),
         ({"patch_torch_functions": 1}, AssertionError, "patch_torch_functions must be a boolean"),
         ({"enabled": "False"}, TypeError, "enabled must be a boolean, not 'False'"),
