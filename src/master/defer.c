@@ -23,7 +23,10 @@ static amp_status find_pending(struct amp__param *param, void **out) {
     if (!param->pending.handle) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (grad == param->pending.handle) *out = grad;
-    else param->pending.handle = NULL;
+    else {
+        param->pending.handle = NULL;
+        amp__grad_goes(param, AMP__GRAD_UNSCALED);
+    }
     return AMP_OK;
 }
 
@@ -38,6 +41,7 @@ static amp_status unscale_there(struct amp__param *param, void *grad, const amp_
         param->grad_version = amp__grad_version(param, grad);
     }
     param->pending.handle = NULL;
+    amp__grad_goes(param, AMP__GRAD_UNSCALED);
     return AMP_OK;
 }
 
@@ -57,6 +61,7 @@ amp_status amp__grads_unscale_now(struct amp__param *param) {
     if (pending->factor != 1.0f) AMP_TRY(amp_scale_list(&dst, &dst, 1, pending->factor, NULL));
     if (master) AMP_TRY(amp_cast_list(&shown, &dst, 1));
     param->pending.handle = NULL;
+    amp__grad_goes(param, AMP__GRAD_UNSCALED);
     AMP_TRY(amp__grad_store(param, grad, &shown));
     if (!master) return AMP_OK;
     param->grad_handle = grad;

@@ -72,8 +72,10 @@ amp_status amp__grads_begin(struct amp__param *const *params, size_t n, float sc
         if (amp__in_open_bracket(param)) continue; /* of another optimizer in this bracket */
         const amp_status status = begin_one(param, &hooks, scale);
         if (status == AMP_OK) {
+            amp__grad_goes(param, param->grad_state == AMP__GRAD_DELAYED ? AMP__GRAD_REOPENED : AMP__GRAD_OPEN);
             param->delaying = param->in_bracket;
             param->in_bracket = true;
+            assert(amp__grad_state_agrees(param));
             continue;
         }
         (void)amp__grads_cancel(params, i, false);
@@ -101,6 +103,8 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
             if (one == AMP_OK) one = outer;
             param->in_bracket = param->scaled = false;
         }
+        amp__grad_goes(param, inner && !all ? AMP__GRAD_DELAYED : amp__grad_state_alone(param));
+        assert(amp__grad_state_agrees(param));
         if (one != AMP_OK) status = one;
     }
     return status;
@@ -112,11 +116,13 @@ void amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
         if (!param->in_bracket) continue;
+        if (param->grad_state != AMP__GRAD_DELAYED) amp__grad_goes(param, AMP__GRAD_DELAYED);
         amp__aside_drop(param, &param->delayed);
         param->delaying = false;
         param->scaled = true;
         param->scaled_by = loss_id;
         param->carries = scale;
+        assert(amp__grad_state_agrees(param));
     }
 }
 
@@ -138,6 +144,7 @@ static void restore_first(struct amp__param *param) {
     if (amp__grad_need_master(param) != AMP_OK) return;
     if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return;
     if (amp__grad_elements(param, grad, &shown) != AMP_OK) return;
+    if (param->pending.handle) amp__grad_goes(param, AMP__GRAD_UNSCALED);
     param->pending.handle = NULL;
     if (param->on_device) {
         restore_first_there(param, grad, &shown);
@@ -188,5 +195,18 @@ void amp__grads_forget(struct amp__param *const *params, size_t n) {
         amp__aside_drop(param, &param->stash);
         amp__aside_drop(param, &param->delayed);
         param->delaying = param->scaled = false;
+        const enum amp__grad_state to = param->in_bracket ? AMP__GRAD_OPEN : AMP__GRAD_UNSCALED;
+        if (param->grad_state != to) amp__grad_goes(param, to);
+        assert(amp__grad_state_agrees(param));
     }
+}
+
+bool amp__grad_state_agrees(const struct amp__param *p) {
+    const enum amp__grad_state state = p->grad_state;
+    const bool reopened = p->in_bracket && p->scaled && p->delaying;
+    if (p->planned) return state == AMP__GRAD_ENDING && p->in_bracket;
+    if (reopened) return state == AMP__GRAD_REOPENED;
+    if (p->in_bracket && p->scaled) return state == AMP__GRAD_DELAYED && !p->pending.handle;
+    if (p->in_bracket) return state == AMP__GRAD_OPEN && !p->delaying;
+    return state == amp__grad_state_alone(p) && !p->scaled && !p->delaying;
 }

@@ -9,6 +9,9 @@
 #include "amp_kernels.h"
 #include "host/host.h"
 #include "kernels/place.h"
+#include "master/grad_state.h"
+
+#include <assert.h>
 
 /* A gradient that makes room for another: its handle, or for hosts with fixed buffers a copy of its elements. */
 struct amp__aside {
@@ -26,6 +29,7 @@ struct amp__param {
     uint64_t size;
     void *grad_handle; /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
     void *step_grad;   /* handle whose storage is swapped for `grad` during a step, */
+    uint8_t grad_state; /* enum amp__grad_state */
     uint8_t emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
 
     bool on_device;  /* its elements are in `place`'s memory, and only work that is put there touches them */
@@ -171,6 +175,16 @@ static inline bool amp__has_master_grad(const struct amp__param *param) {
 /* Is a bracket open for it? in_bracket alone may be what those before have left, which delayed. */
 static inline bool amp__in_open_bracket(const struct amp__param *param) {
     return param->in_bracket && (!param->scaled || param->delaying);
+}
+
+bool amp__grad_state_agrees(const struct amp__param *param);
+static inline void amp__grad_goes(struct amp__param *param, enum amp__grad_state to) {
+    assert(amp__grad_may_go(param->grad_state, to));
+    param->grad_state = (uint8_t)to;
+}
+/* Where a gradient is that no bracket concerns, or concerns any more. */
+static inline enum amp__grad_state amp__grad_state_alone(const struct amp__param *param) {
+    return param->pending.handle ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED;
 }
 
 /* ---- master.c ---- */

@@ -93,7 +93,10 @@ static void forget_first(struct amp__param *param) {
 /* What else would have been written is written by the next work of its kind, or goes with the bracket. */
 void amp__param_dropped(const void *owner, enum amp__work work) {
     struct amp__param *param = (struct amp__param *)(uintptr_t)owner; /* ours: the queue only holds it */
-    if (work == AMP__WORK_UNSCALE) param->pending.handle = param->pending.given;
+    if (work == AMP__WORK_UNSCALE) {
+        param->pending.handle = param->pending.given;
+        if (param->grad_state == AMP__GRAD_UNSCALED) amp__grad_goes(param, AMP__GRAD_LEFT);
+    }
     if (work == AMP__WORK_FOLLOW || work == AMP__WORK_RECONCILE_GRAD) param->grad_handle = NULL;
     if (work == AMP__WORK_RECONCILE || (work == AMP__WORK_FOLLOW && param->emulated)) param->look_again = true;
     if (work == AMP__WORK_SAVE) forget_first(param);

@@ -128,6 +128,7 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     plan->entries[i] = (struct amp__plan_entry){ param, grad };
     plan->n++;
     param->planned = true;
+    amp__grad_goes(param, AMP__GRAD_ENDING);
     return what & AWAY ? add_away(plan, i) : AMP_OK;
 }
 
@@ -235,6 +236,7 @@ static void settle(struct amp__param *param) {
     if (param->delaying) amp__aside_drop(param, &param->delayed);
     param->stashed = param->delaying = false;
     param->in_bracket = param->scaled = false;
+    amp__grad_goes(param, amp__grad_state_alone(param));
 }
 
 /* Where backward made nothing, what was set aside goes back. The last thing that can fail, and the bracket is over for
@@ -317,6 +319,7 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
         if (i + AMP__PREFETCH < plan->n) amp__param_prefetch(plan->entries[i + AMP__PREFETCH].param);
         param->planned = false;
         if (status == AMP_OK) settle(param);
+        else amp__grad_goes(param, AMP__GRAD_OPEN);
     }
     return status;
 }
