@@ -31,6 +31,7 @@ static amp_status take_annotation(struct amp__parser *p, struct amp__arg *arg) {
     } else if (amp__lexer_take(lexer, "seed")) {
         arg->flags |= AMP__SEED;
     } else {
+        if (amp__token_is(&lexer->token, "*")) return fault(p, "write fn for a function pointer", "expected an annotation");
         const bool out = amp__lexer_take(lexer, "out");
         if (lexer->token.kind != AMP__TOKEN_WORD) return fault(p, forms, "expected an annotation");
         amp__lexer_advance(lexer);
@@ -126,12 +127,12 @@ static amp_status take_struct(struct amp__parser *p, struct amp__arg *arg) {
     return AMP_OK;
 }
 
-/* { '*' { 'const' | 'restrict' } } */
+/* { '*' { 'const' | 'restrict' | '__restrict' | '__restrict__' } } */
 static uint32_t take_stars(struct amp__lexer *lexer) {
     uint32_t n = 0;
     for (; amp__lexer_take(lexer, "*"); n++)
         while (amp__lexer_take(lexer, "const") || amp__lexer_take(lexer, "restrict")
-               || amp__lexer_take(lexer, "__restrict")) {}
+               || amp__lexer_take(lexer, "__restrict") || amp__lexer_take(lexer, "__restrict__")) {}
     return n;
 }
 

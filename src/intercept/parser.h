@@ -23,8 +23,10 @@ struct amp__parser {
 };
 
 amp_status amp__parser_take_argument(struct amp__parser *p);
-/* prototype.c: the text is a C prototype; the same as a schema. False: it is none, or too long. */
-bool amp__parser_rewrite_prototype(const struct amp__parser *p, amp__text *out);
+/* The whole: p->lexer at its beginning. */
+amp_status amp__parser_take_schema(struct amp__parser *p);
+/* prototype.c: `status`, which the schema failed with; if its text is a C prototype, with the schema for that as the message. */
+amp_status amp__parser_fail_prototype(const struct amp__parser *p, amp_status status);
 /* The type of a return. */
 amp_status amp__parser_take_return(struct amp__parser *p);
 /* The extents behind the name of an argument of `type` (NULL: no number), the lexer at '['. `const_at`: the word const

@@ -22,11 +22,7 @@ static const char *hint_behind_argument(const struct amp__token *token) {
 
 static amp_status take_arguments(struct amp__parser *p) {
     struct amp__lexer *lexer = &p->lexer;
-    if (!amp__lexer_take(lexer, "(")) {
-        char hint[384] = "C has the result first, a schema last: ";
-        amp__text text = { hint, sizeof hint, strlen(hint) };
-        return amp__lexer_fault(lexer, lexer->token.at, amp__parser_rewrite_prototype(p, &text) ? hint : NULL, "expected '('");
-    }
+    if (!amp__lexer_take(lexer, "(")) return amp__lexer_fault(lexer, lexer->token.at, NULL, "expected '('");
     if (amp__lexer_take(lexer, ")")) return AMP_OK;
     do {
         AMP_TRY(amp__parser_take_argument(p));
@@ -83,7 +79,7 @@ static amp_status find_count(struct amp__parser *p, uint32_t list) {
 
 /* ---- the whole ---- */
 
-static amp_status take_schema(struct amp__parser *p) {
+amp_status amp__parser_take_schema(struct amp__parser *p) {
     struct amp__lexer *lexer = &p->lexer;
     if (lexer->token.kind != AMP__TOKEN_WORD)
         return amp__lexer_fault(lexer, lexer->token.at, "as in linear(Tensor input, Tensor weight) -> Tensor",
@@ -211,8 +207,8 @@ amp_status amp__schema_parse(const char *op, const char *text, const amp_struct 
     AMP_RETURN_IF(n_structs && !structs, AMP_ERR_INVALID_ARGUMENT, "%.128s: structs is NULL, but n_structs is %zu", op,
                   n_structs);
     amp__lexer_start(&p.lexer, op, text);
-    AMP_TRY(take_schema(&p));
-    return build(&p, out);
+    const amp_status status = amp__parser_take_schema(&p);
+    return status == AMP_OK ? build(&p, out) : amp__parser_fail_prototype(&p, status);
 }
 
 static bool same_string(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }

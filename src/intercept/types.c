@@ -20,6 +20,7 @@ static const struct amp__type types[] = {
     { "half", AMP__BUFFER, false, AMP_FLOAT16, true },
     { "bfloat16", AMP__BUFFER, false, AMP_BFLOAT16, true },
     { "bool", AMP__UINT8, false, 0, false },
+    { "_Bool", AMP__UINT8, false, 0, false },
     { "int8", AMP__INT8, true, 0, false },
     { "int16", AMP__INT16, true, 0, false },
     { "int32", AMP__INT32, true, 0, false },

@@ -72,48 +72,6 @@ START_TEST(good_schemas_are_understood) {
 }
 END_TEST
 
-/* ---- C prototypes: the schema that the message gives is one ---- */
-
-static const amp_struct described[] = { { sizeof(amp_struct), 0, "layer", 1184, 8, 0, NULL } };
-
-static const struct {
-    const char *prototype, *schema;
-} prototypes[] = {
-    { "void gemm(int TA, int M, float ALPHA, float *A, const float *B, int ldb);",
-      "gemm(int TA, int M, float ALPHA, float *A, const float *B, int ldb) -> void" },
-    { "tensor *linear(tensor *x, at_Tensor *w, tensor **out)", "linear(Tensor x, Tensor w, pointer out) -> Tensor" },
-    { "static inline unsigned long count( void )", "count() -> unsigned long" },
-    { "float forward(layer l, const struct layer *of, network *net, char const *name)",
-      "forward(struct layer l, struct layer *of, pointer net, char const *name) -> float" },
-    { "struct tensor *neg(struct tensor * const restrict)", "neg(Tensor) -> Tensor" },
-    { "context_t *start(void);", "start() -> pointer" },
-};
-
-START_TEST(prototypes_come_back_as_schemas) {
-    for (size_t i = 0; i < AMP_COUNT(prototypes); i++) {
-        struct amp__schema *schema = NULL;
-        char hint[256];
-        ck_assert_int_eq(amp__schema_parse("op", prototypes[i].prototype, described, 1, &schema), AMP_ERR_SCHEMA);
-        snprintf(hint, sizeof hint, "^ C has the result first, a schema last: %s", prototypes[i].schema);
-        const char *found = strstr(amp_last_error(), hint);
-        ck_assert_msg(found && !found[strlen(hint)], "%s", amp_last_error());
-        ck_ok(amp__schema_parse("op", prototypes[i].schema, described, 1, &schema));
-        amp__free(schema);
-    }
-}
-END_TEST
-
-/* What is no prototype either gets no such hint. */
-START_TEST(other_texts_are_not_rewritten) {
-    static const char *const texts[] = { "void f", "void f(int", "void (*f)(int)", "f g(int a) -> void", "a b(,)", "* f()", "int f(int) x" };
-    for (size_t i = 0; i < AMP_COUNT(texts); i++) {
-        struct amp__schema *schema = NULL;
-        ck_assert_int_eq(amp__schema_parse("op", texts[i], described, 1, &schema), AMP_ERR_SCHEMA);
-        ck_assert_msg(!strstr(amp_last_error(), "a schema last"), "%s", amp_last_error());
-    }
-}
-END_TEST
-
 /* ---- bad schemas: the message behind "linear: " ---- */
 
 static const struct {
@@ -472,8 +430,6 @@ int main(void) {
         long_schemas_are_shown_around_the_fault,
         hostile_texts_are_read_to_their_end_or_refused,
         damaged_schemas_get_an_answer,
-        prototypes_come_back_as_schemas,
-        other_texts_are_not_rewritten,
     };
     return run_tests("schema", tests, AMP_COUNT(tests));
 }
