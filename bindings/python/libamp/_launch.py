@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rank that torch.distributed.launch hands to a script as its first argument: --local_rank=0, since 2023 --local-rank=0.
-Under libamp.run a script finds the older spelling in sys.argv; a parser of argparse gets the one that it knows."""
+Under libamp.run sys.argv has the newer spelling for a script whose text has that one alone, else the older; a parser of
+argparse gets the one that it knows."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import argparse
 import functools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 OLD, NEW = "--local_rank", "--local-rank"
@@ -18,15 +19,41 @@ def is_rank(argument: str) -> bool:
     return argument.startswith((OLD + "=", NEW + "="))
 
 
-def as_before(argument: str) -> str:
-    """With the spelling of 2020."""
-    return OLD + argument[len(NEW) :] if is_rank(argument) else argument
+def for_script(argument: str, text: str) -> str:
+    """The rank in the spelling for a script with this text."""
+    newer = NEW in text and OLD not in text
+    return (NEW if newer else OLD) + argument[len(OLD) :]
+
+
+def text_of(command: Sequence[str]) -> str:
+    """The text of what Python is told to run: [script, …], ["-m", module, …] or ["-c", code, …]. Empty: it has none."""
+    how, name = command[0][:2], command[0][2:] or "".join(command[1:2])
+    if how == "-c":
+        return name
+    files = [command[0]]
+    if how == "-m":
+        folders = [os.getcwd(), *sys.path]  # importing it here would run its packages
+        stems = [os.path.join(folder, *name.split(".")) for folder in folders]
+        files = [file for stem in stems for file in (stem + ".py", os.path.join(stem, "__main__.py"))]
+    for file in files:
+        if os.path.isfile(file):
+            with open(file, encoding="utf-8", errors="replace") as opened:
+                return opened.read()
+    return ""
 
 
 def prepare() -> None:
     """In the process of a rank, before its script runs."""
-    if sys.argv[1:2] == [f"{NEW}={os.environ.get('LOCAL_RANK')}"]:
-        sys.argv[1] = as_before(sys.argv[1])
+    given = [f"{spelling}={os.environ.get('LOCAL_RANK')}" for spelling in (OLD, NEW)]
+    if len(sys.argv) > 1 and sys.argv[1] in given:
+        start = len(sys.orig_argv) - len(sys.argv)  # at start-up sys.argv has no module and no code
+        start -= sys.orig_argv[start - 1] in ("-m", "-c")
+        sys.argv[1] = for_script(sys.argv[1], text_of(sys.orig_argv[start:]))
+    parse_what_is_known()
+
+
+def parse_what_is_known() -> None:
+    """argparse takes either spelling for the one that a parser has."""
     own = argparse.ArgumentParser.parse_known_args
     if hasattr(own, "__wrapped__"):
         return

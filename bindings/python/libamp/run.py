@@ -26,7 +26,8 @@ Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.p
   --remove-pth   takes that back
   --version      libamp's version
   --help         this text
-  --local-rank=N of torch.distributed.launch … -m libamp.run script.py: goes to the script, as --local_rank=N
+  --local-rank=N of torch.distributed.launch … -m libamp.run script.py: goes to the script, as --local_rank=N unless
+                 its text has --local-rank alone
 """
 
 STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_startup")
@@ -45,7 +46,7 @@ def main(args: list[str]) -> int:
         if option == "--replace":
             replace = True
         elif _launch.is_rank(option):  # what a launcher puts before the script is the script's
-            ranks.append(_launch.as_before(option))
+            ranks.append(option)
         elif option == "--install-pth":
             return install_pth()
         elif option == "--remove-pth":
@@ -68,7 +69,8 @@ def main(args: list[str]) -> int:
     if args[0].startswith("-") and args[0][:2] not in ("-m", "-c") and args[0] != "-":
         return refuse(f"unknown option {args[0]!r} (options of Python itself go before `-m libamp.run`)")
     start = 2 if args[0] in ("-m", "-c") else 1
-    args[start:start] = ranks
+    if ranks:
+        args[start:start] = [_launch.for_script(rank, _launch.text_of(args)) for rank in ranks]
     set_environment(replace)
     options = interpreter_options(args)
     if options is None:
@@ -121,7 +123,7 @@ def interpreter_options(args: list[str]) -> list[str] | None:
 def run_here(args: list[str], replace: bool) -> None:
     apex_shim.install(replace)
     if "LOCAL_RANK" in os.environ:
-        _launch.prepare()
+        _launch.parse_what_is_known()
     if args[0][:2] == "-m":
         module = args[0][2:] or args.pop(1)
         sys.argv = [module, *args[1:]]

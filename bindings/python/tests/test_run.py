@@ -183,6 +183,30 @@ def test_scripts_of_2020_under_their_launcher(tmp_path, order):
     assert run.stdout.split("\n").count("mean 1.5 folder") == 2, run.stderr
 
 
+SCRIPT_OF_TODAY = """
+    import sys, torch, apex
+    rank = [int(argument.split("=")[1]) for argument in sys.argv if argument.startswith("--local-rank=")]
+    torch.distributed.init_process_group(backend="gloo", init_method="env://")
+    assert rank == [torch.distributed.get_rank()], sys.argv
+    print(f"{apex.__name__} of today\\n", end="", flush=True)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "module"])
+@pytest.mark.parametrize("order", ["launcher-first", "libamp-first"])
+def test_scripts_of_today_that_read_the_rank_by_hand(tmp_path, order, how):
+    script = write(tmp_path / "work" / "train.py", SCRIPT_OF_TODAY)
+    args = [*LAUNCH, f"--master_port={free_port()}", *(RUN if order == "launcher-first" else [])]
+    if how == "module":
+        args += ["-m", "work.train"]
+    else:
+        args += [str(script)]
+    run = python(*(RUN if order == "libamp-first" else []), *args, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
+    assert run.stdout.split("\n").count("apex of today") == 2, run.stderr
+
+
 def test_the_launchers_rank_is_the_first_argument_of_what_is_run(probe):
     env = {"LOCAL_RANK": "1"}
     ways = ((["probe.py"], []), (["-m", "package.inside"], []), (["-c", PROBE_ARGUMENTS], []), (["probe.py"], ["-E"]))
