@@ -222,6 +222,31 @@ def test_a_copy_that_is_initialised_has_masters_as_any_model():
 
 
 @pytest.mark.parametrize("level", WITH_MASTERS)
+def test_a_copy_follows_writes_that_no_version_tells_of(level):
+    """`.data.copy_` on a copy's parameters, or on what its state_dict shows."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=128.0)
+    average = copy.deepcopy(model)
+    average.state_dict()
+    for batch in batches(3):
+        backward(model, optimizer, batch)
+        optimizer.step()
+        optimizer.zero_grad()
+        for mine, theirs in zip(average.parameters(), model.parameters()):
+            mine.data.copy_(theirs.data)
+        for name, value in average.state_dict().items():
+            param = dict(model.named_parameters()).get(name, value)
+            assert torch.equal(value, param.detach().float()), name
+    exact = average.state_dict()["0.bias"]
+    exact.data.fill_(0.1)
+    average[0].bias.data[:2] = 3.0
+    again = average.state_dict()["0.bias"]
+    assert again[:2].tolist() == [3.0, 3.0]
+    assert torch.equal(again[2:], torch.full((14,), 0.1))
+
+
+@pytest.mark.parametrize("level", WITH_MASTERS)
 def test_what_was_written_to_a_copy_last_counts(level):
     model, _ = _train_with_average(level, 1)
     average = copy.deepcopy(model)

@@ -109,16 +109,27 @@ class Wide:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor, self.values = tensor, tensor.detach().float()
+        self._agreed = tensor.detach().clone()
         self._seen = (tensor._version, self.values._version)
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        mine = self._agreed
+        return self.tensor is tensor and (mine.shape, mine.dtype, mine.device) == (tensor.shape, tensor.dtype, tensor.device)
+
+    def moved(self) -> bool:
+        """Does a version tell of a write? Those through `.data` have none."""
+        return self._seen != (self.tensor._version, self.values._version)
 
     @torch.no_grad()
     def settle(self) -> None:
-        """They agree again. Where the tensor was written it counts, but for elements that are the rounded values."""
-        tensor, values = self.tensor, self.values
-        if tensor._version != self._seen[0]:
-            values.copy_(torch.where(values.to(tensor.dtype) == tensor, values, tensor.float()))
-        elif values._version != self._seen[1]:
+        """They agree again: elements of the tensor that were written count, by whatever way, and elsewhere the values."""
+        tensor, values, agreed = self.tensor, self.values, self._agreed
+        written = tensor.detach().view(torch.int16) != agreed.view(torch.int16)
+        follow = values._version != self._seen[1]
+        values.copy_(torch.where(written, tensor.float(), values))
+        if follow:
             tensor.copy_(values)
+        agreed.copy_(tensor)
         self._seen = (tensor._version, values._version)
 
 
@@ -133,8 +144,10 @@ class Wides(dict[str, Wide]):
 
 
 def _settle(module: nn.Module, args: Any = None) -> None:
+    """Before a forward."""
     for wide in module.__dict__.get("_amp_wides", {}).values():
-        wide.settle()
+        if wide.moved():
+            wide.settle()
 
 
 def settle_copy(model: nn.Module) -> None:
@@ -152,7 +165,7 @@ def widen_copy(module: nn.Module, destination: Any, prefix: str, local_metadata:
 
     def wide_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
         wides = module.__dict__.setdefault("_amp_wides", Wides())
-        if name not in wides or wides[name].tensor is not tensor or wides[name].values.shape != tensor.shape:
+        if name not in wides or not wides[name].fits(tensor):
             wides[name] = Wide(tensor)
         wides[name].settle()
         if not any(each is _settle for each in module._forward_pre_hooks.values()):
