@@ -464,6 +464,8 @@ def test_banned_with_16_bits_alone():
     with pytest.raises(NotImplementedError, match="binary_cross_entropy_with_logits"):
         F.binary_cross_entropy(half, half)
     amp.shutdown()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert F.binary_cross_entropy(half, half).dtype is SINGLE
     start(torch.nn.Linear(2, 2), "O4", lists="torch")
     assert F.binary_cross_entropy(half, half).dtype is SINGLE
 

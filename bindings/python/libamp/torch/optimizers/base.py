@@ -107,6 +107,10 @@ class FusedOptimizer(torch.optim.Optimizer):
         self.set_grad_none = set_grad_none
         super().__init__(params, defaults)
 
+    def _refuse_amsgrad(self, amsgrad: bool) -> None:
+        if amsgrad:
+            raise RuntimeError(f"{type(self).__name__} has no AMSGrad variant")
+
     def __getattr__(self, name: str) -> Any:
         if name in self._kernels:
             return getattr(importlib.import_module("libamp.torch.amp_C"), name)

@@ -42,8 +42,7 @@ class FusedAdam(FusedOptimizer):
         master_weights: bool = False,
         max_grad_norm: float = 0.0,
     ) -> None:
-        if amsgrad:
-            raise RuntimeError("FusedAdam has no AMSGrad variant")
+        self._refuse_amsgrad(amsgrad)
         if master_weights and not capturable:
             raise RuntimeError("FusedAdam: master_weights needs capturable=True")
         if max_grad_norm and capturable:

@@ -50,8 +50,7 @@ class FusedLAMB(FusedOptimizer):
         max_grad_norm: float = 1.0,
         use_nvlamb: bool = False,
     ) -> None:
-        if amsgrad:
-            raise RuntimeError("FusedLAMB has no AMSGrad variant")
+        self._refuse_amsgrad(amsgrad)
         self.adam_w_mode = 1 if adam_w_mode else 0
         self.use_nvlamb = use_nvlamb
         defaults = {

@@ -38,8 +38,6 @@ class FusedMixedPrecisionLamb(FusedLAMB):
         use_nvlamb: bool = False,
         reduced_precision_dtype: torch.dtype | None = None,
     ) -> None:
-        if amsgrad:
-            raise RuntimeError("FusedMixedPrecisionLamb has no AMSGrad variant")
         self.reduced_precision_dtype = reduced_precision_dtype
         super().__init__(
             params,

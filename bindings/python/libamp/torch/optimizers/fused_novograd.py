@@ -34,8 +34,7 @@ class FusedNovoGrad(FusedOptimizer):
         init_zero: bool = False,
         set_grad_none: bool = True,
     ) -> None:
-        if amsgrad:
-            raise RuntimeError("FusedNovoGrad has no AMSGrad variant")
+        self._refuse_amsgrad(amsgrad)
         if norm_type not in (0, 2):
             raise RuntimeError("FusedNovoGrad: norm_type is 2, the L2 norm, or 0, the largest element")
         self.moment_mode = 0 if reg_inside_moment else 1
