@@ -321,16 +321,19 @@ static void test_shutdown() {
     CHECK(again.step(optimizer));
 }
 
-/* Three steps, saved, three more: beside six. The parts are loaded in either order. */
+/* Three steps of which one is skipped, saved, three more: beside six. The parts are loaded in either order. */
 static void test_resume(amp_level level, bool amp_first) {
     const data d;
+    amp::torch::options dynamic;
+    dynamic.config.loss_scale = AMP_DYNAMIC;
+    dynamic.config.init_scale = 1024.0f;
     std::ostringstream model_file, optimizer_file;
     std::vector<at::Tensor> expected;
     at::Tensor state;
     {
         Net net;
         ::torch::optim::Adam optimizer(net->parameters(), ::torch::optim::AdamOptions(1e-2));
-        auto amp = amp::torch::initialize(net, optimizer, level);
+        auto amp = amp::torch::initialize(net, optimizer, level, dynamic);
         for (int i = 0; i < 6; i++) {
             if (i == 3) {
                 amp.save(net, model_file);
@@ -338,24 +341,27 @@ static void test_resume(amp_level level, bool amp_first) {
                 state = amp.state();
             }
             iterate(amp, net, optimizer, d, i == 1 ? std::numeric_limits<float>::infinity() : 1.0f);
-            amp.step(optimizer);
+            CHECK(amp.step(optimizer) == (i != 1));
         }
         expected = copies(amp.master_params(optimizer));
     }
     ::torch::manual_seed(77);
     Net net;
     ::torch::optim::Adam optimizer(net->parameters(), ::torch::optim::AdamOptions(1e-2));
-    auto amp = amp::torch::initialize(net, optimizer, level);
+    auto amp = amp::torch::initialize(net, optimizer, level, dynamic);
     std::istringstream model_in(model_file.str()), optimizer_in(optimizer_file.str());
     if (amp_first) amp.load_state(state);
     if (amp_first) amp.load(net, model_in);
     else ::torch::load(net, model_in);
     ::torch::load(optimizer, optimizer_in);
     if (!amp_first) amp.load_state(state);
+    const auto resumed = copies(amp.master_params(optimizer));
+    CHECK(!all_same(expected, resumed) && amp.loss_scale() == 512.0f);
     for (int i = 3; i < 6; i++) {
         iterate(amp, net, optimizer, d);
-        amp.step(optimizer);
+        CHECK(amp.step(optimizer));
     }
+    for (const at::Tensor &param : expected) CHECK(param.isfinite().all().item<bool>());
     CHECK(all_same(expected, copies(amp.master_params(optimizer))));
     CHECK(tap::status_of([&] { amp.load_state(::torch::zeros({9}, at::kByte)); }) == AMP_ERR_BAD_FILE);
 }

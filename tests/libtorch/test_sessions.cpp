@@ -76,6 +76,52 @@ static void test_load(amp_level level, bool own) {
                                     saved->parameters()[0].detach().to(masters[0].scalar_type())));
 }
 
+/* A file of 16 bits or of 64, read into the types that the session has by now. */
+static void test_load_typed(amp_level level, at::ScalarType type, bool own) {
+    nn::Sequential saved = net_of(), net = net_of();
+    saved->to(type);
+    std::stringstream file;
+    ::torch::save(saved, file);
+    optim::SGD optimizer(net->parameters(), 0.01);
+    auto amp = amp::torch::initialize(net, optimizer, level);
+    const at::Tensor x = ::torch::randn({6, 4});
+    (void)amp.forward(net, x);
+    std::vector<at::ScalarType> types;
+    for (const at::Tensor &param : net->parameters()) types.push_back(param.scalar_type());
+    if (own) amp.load(net, file);
+    else ::torch::load(net, file);
+    const auto masters = amp.master_params(optimizer);
+    for (std::size_t i = 0; i < masters.size(); i++) {
+        const at::Tensor exact = saved->parameters()[i].detach().to(at::kFloat), now = net->parameters()[i].detach();
+        CHECK(now.scalar_type() == types[i] && tap::same(now, exact.to(types[i])));
+        CHECK(tap::same(masters[i].detach(), exact.to(masters[i].scalar_type())));
+    }
+    iterate(amp, net, optimizer, x);
+    CHECK(amp.step(optimizer) && finite(net));
+}
+
+/* A file that ends too early, or is another model's, changes nothing that is 16-bit. */
+static void test_load_refused(amp_level level) {
+    nn::Sequential other(nn::Linear(4, 8)), net = net_of();
+    std::stringstream file;
+    ::torch::save(other, file);
+    optim::SGD optimizer(net->parameters(), 0.01);
+    auto amp = amp::torch::initialize(net, optimizer, level);
+    std::vector<at::Tensor> before;
+    for (const at::Tensor &param : net->parameters()) before.push_back(param.detach().clone());
+    bool thrown = false;
+    try {
+        ::torch::load(net, file);
+    } catch (const c10::Error &) {
+        thrown = true;
+    }
+    CHECK(thrown);
+    for (std::size_t i = 0; i < before.size(); i++)
+        if (before[i].element_size() == 2) CHECK(tap::same(before[i], net->parameters()[i].detach()));
+    iterate(amp, net, optimizer, ::torch::randn({6, 4}));
+    CHECK(amp.step(optimizer) && finite(net));
+}
+
 /* A file of the session's is FP32, and holds the masters. */
 static void test_save(amp_level level) {
     nn::Sequential net = net_of(), plain = net_of(), again = net_of();
@@ -466,6 +512,10 @@ int main(int argc, char **argv) {
     for (amp_level level : all_levels) {
         for (bool own : {false, true})
             tap::test(named(own ? "session.load" : "torch::load", level), [&] { test_load(level, own); });
+        for (at::ScalarType type : {at::kHalf, at::kBFloat16, at::kDouble})
+            for (bool own : {false, true})
+                tap::test(named(own ? "session.load" : "torch::load", level) + ", of " + c10::toString(type),
+                          [&] { test_load_typed(level, type, own); });
         tap::test(named("files hold FP32", level), [&] { test_save(level); });
         tap::test(named("a bracket that is closed", level), [&] { test_closed(level); });
         tap::test(named("a session that dies first", level), [&] { test_session_dies_first(level); });
@@ -473,10 +523,12 @@ int main(int argc, char **argv) {
         tap::test(named("another session's bracket", level), [&] { test_foreign_bracket(level); });
         tap::test(named("arguments that forward writes", level), [&] { test_state(level); });
     }
-    for (amp_level level : low_levels)
+    for (amp_level level : low_levels) {
+        tap::test(named("a file of another model", level), [&] { test_load_refused(level); });
         for (bool by_value : {false, true})
             tap::test(named(by_value ? "clipping the model's gradients by value" : "clipping the model's gradients", level),
                       [&] { test_clipping(level, by_value); });
+    }
     tap::test("sessions and guards move", test_moves);
     tap::test("arrays, maps, sequences and structs, O2", [] { test_kinds(AMP_O2, at::kHalf); });
     tap::test("arrays, maps, sequences and structs, O5", [] { test_kinds(AMP_O5, at::kBFloat16); });

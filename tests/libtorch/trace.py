@@ -13,7 +13,7 @@ import tempfile
 
 import torch
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2, 5)  # 5: factors that have no exact product, 1.0001 and 0.9
 ITERATIONS = 150
 INF = float("inf")
 

@@ -11,8 +11,8 @@ from support import QUICK, Tap, compiler, expect, run, scratch, setup
 
 HERE = pathlib.Path(__file__).resolve().parent
 PUBLIC = {"amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h", "amp_symbol.h", "amp.hpp", "amp_result.hpp",
-          "amp_torch.hpp", "amp_torch/dispatch.hpp", "amp_torch/forward.hpp", "amp_torch/grad_scaler.hpp",
-          "amp_torch/host.hpp", "amp_torch/session.hpp", "amp_torch/state.hpp"}
+          "amp_torch.hpp", "amp_torch/dispatch.hpp", "amp_torch/files.hpp", "amp_torch/forward.hpp",
+          "amp_torch/grad_scaler.hpp", "amp_torch/host.hpp", "amp_torch/session.hpp", "amp_torch/state.hpp"}
 
 
 def versions_of(source):

@@ -5,7 +5,7 @@
 #ifndef AMP_TORCH_SESSION_HPP
 #define AMP_TORCH_SESSION_HPP
 
-#include "state.hpp"
+#include "files.hpp"
 
 #include <initializer_list>
 #include <memory>
@@ -242,9 +242,7 @@ public:
         auto &module = detail::module_of(model);
         state->find(module);
         archive.load_from(std::forward<Arguments>(arguments)...);
-        module.load(archive);
-        state->drop_casts();
-        state->adopt();
+        detail::load(*state, module, archive);
     }
 
     /* Scales and masters, for a checkpoint beside the model's and the optimizer's: one tensor of bytes, which an

@@ -167,9 +167,14 @@ struct session_state : policy_state {
                     "this module was not given to amp::torch::initialize: inside a model, or beside "
                     "one, use autocast()");
     }
-    bool holds(const c10::TensorImpl *handle) const {
-        return std::any_of(low.begin(), low.end(),
-                           [&](const retyped &entry) { return entry.tensor.unsafeGetTensorImpl() == handle; });
+    bool made_low(const at::Tensor &tensor) const {
+        return std::any_of(low.begin(), low.end(), [&](const retyped &entry) { return entry.tensor.is_same(tensor); });
+    }
+    bool has(const at::Tensor &tensor) const {
+        return std::any_of(modules.begin(), modules.end(), [&](const auto &module) {
+            return std::any_of(module->tensors.begin(), module->tensors.end(),
+                               [&](const at::Tensor &known) { return known.is_same(tensor); });
+        });
     }
     void set_values(const at::Tensor &tensor, const at::Tensor &exact);
     void adopt();
@@ -198,19 +203,17 @@ inline void weights_moved() {
     for (session_state *state : all.alive) state->drop_casts();
 }
 
-/* Does a live session hold a tensor of this module in 16 bits? */
-inline bool is_retyped(const ::torch::nn::Module &module) {
+/* The live session that has a tensor of this module; if `low`, that made one 16-bit. NULL: none. */
+inline session_state *session_of(const ::torch::nn::Module &module, bool low) {
     sessions &all = all_sessions();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    if (std::all_of(all.alive.begin(), all.alive.end(), [](const auto *state) { return state->low.empty(); }))
-        return false;
-    const auto held = [&](const at::Tensor &tensor) {
-        return tensor.defined() && std::any_of(all.alive.begin(), all.alive.end(), [&](const auto *state) {
-                   return state->holds(tensor.unsafeGetTensorImpl());
-               });
-    };
-    const auto parameters = module.parameters(), buffers = module.buffers();
-    return std::any_of(parameters.begin(), parameters.end(), held) || std::any_of(buffers.begin(), buffers.end(), held);
+    if (all.alive.empty()) return nullptr;
+    std::vector<at::Tensor> tensors = module.parameters();
+    for (at::Tensor &buffer : module.buffers()) tensors.push_back(std::move(buffer));
+    for (session_state *state : all.alive)
+        for (const at::Tensor &tensor : tensors)
+            if (tensor.defined() && (low ? state->made_low(tensor) : state->has(tensor))) return state;
+    return nullptr;
 }
 
 inline session_state::~session_state() {
@@ -383,53 +386,7 @@ inline void session_state::adopt() {
     owner.masters_write_back();
 }
 
-/* For the life of the object the 16-bit tensors of a session show FP32. */
-class shown_in_fp32 {
-public:
-    explicit shown_in_fp32(session_state &state) {
-        const ::torch::NoGradGuard no_grad;
-        const policy_guard off{policy{}};
-        state.owner.masters_reconcile();
-        std::unordered_map<void *, at::Tensor> masters;
-        for (auto &entry : state.optimizers)
-            for (const amp_master &master : amp::master_params<errors>(entry->described))
-                if (master.is_master) masters[master.param] = show(master, master.data, master.strides);
-        for (const session_state::retyped &entry : state.low) {
-            const auto master = masters.find(entry.tensor.unsafeGetTensorImpl());
-            low_.push_back(entry.tensor.detach());
-            at::Tensor tensor = entry.tensor;
-            shown_.push_back(tensor);
-            tensor.set_data((master != masters.end() ? master->second : tensor.detach()).to(at::kFloat, false, true));
-        }
-    }
-    shown_in_fp32(const shown_in_fp32 &) = delete;
-    shown_in_fp32 &operator=(const shown_in_fp32 &) = delete;
-    ~shown_in_fp32() {
-        for (std::size_t i = 0; i < shown_.size(); i++) shown_[i].set_data(low_[i]);
-    }
-
-private:
-    std::vector<at::Tensor> shown_, low_;
-};
-
 } // namespace detail
 } // namespace amp::torch
-
-/* torch::save(model, file) would write 16 bits, which no FP32 program reads. These are found before torch's own. */
-namespace torch::serialize {
-
-template <class H, std::enable_if_t<std::is_base_of_v<::torch::detail::ModuleHolderIndicator, H>, int> = 0>
-OutputArchive &operator<<(OutputArchive &archive, const H &holder) {
-    return archive << holder.ptr();
-}
-template <class M, std::enable_if_t<std::is_base_of_v<::torch::nn::Module, M>, int> = 0>
-OutputArchive &operator<<(OutputArchive &archive, const std::shared_ptr<M> &module) {
-    if (amp::torch::detail::is_retyped(*module))
-        throw amp::error(AMP_ERR_WRONG_STATE, "torch::save of a model that is 16-bit in a session of libamp: "
-                                              "session.save(model, file) writes it in FP32, session.load reads it");
-    return archive << std::static_pointer_cast<::torch::nn::Module>(module);
-}
-
-} // namespace torch::serialize
 
 #endif /* AMP_TORCH_STATE_HPP */
