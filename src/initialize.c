@@ -361,7 +361,6 @@ AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models
     pthread_mutex_init(&context->lock, NULL);
     amp_status status = amp__fork_add(&context->forkable, &context->lock);
     context->cuda = amp__backend_in_use(AMP__BACKEND_cuda);
-    if (context->cuda && !AMP__BACKEND_HAS(context->cuda, where)) context->cuda = NULL;
     if (status == AMP_OK) status = build(context, models, n_models, optimizers, n_optimizers);
     if (status != AMP_OK) {
         amp__context_destroy(context);

@@ -53,7 +53,7 @@ static void host_cast(amp_dtype dst_type, void *dst, amp_dtype src_type, const v
 }
 
 static const struct amp__backend_host host = {
-    sizeof(struct amp__backend_host), AMP__BACKEND_ABI, host_fail, host_cast, amp__matmul_finish,
+    host_fail, host_cast, amp__matmul_finish,
 };
 
 /* ---- where to look ---- */
@@ -160,17 +160,11 @@ static amp__backend_entry_fn *entry_of(void *library) {
 static bool negotiate(struct backend *b, const struct amp__backend *table) {
     if (!table || table->magic != AMP__BACKEND_MAGIC) {
         say(b, "%s is no backend of libamp: its table has another mark. Remove it.", b->file);
-    } else if (table->abi < AMP__BACKEND_ABI_OLDEST) {
-        say(b, "%s is too old: it speaks version %u of the interface, this libamp %u to %u. Install the one of libamp %s.",
-            b->file, (unsigned)table->abi, AMP__BACKEND_ABI_OLDEST, AMP__BACKEND_ABI, amp_version());
-    } else if (table->abi_oldest > AMP__BACKEND_ABI) {
-        say(b, "%s is too new: it needs version %u of the interface, this libamp speaks %u to %u. Install the one of libamp "
-            "%s.",
-            b->file, (unsigned)table->abi_oldest, AMP__BACKEND_ABI_OLDEST, AMP__BACKEND_ABI, amp_version());
-    } else if (!AMP__BACKEND_HAS(table, name) || strcmp(table->name, b->name)) {
+    } else if (table->abi != AMP__BACKEND_ABI) {
+        say(b, "%s is of another libamp: it speaks version %u of the interface, this libamp %u. Install the one of libamp %s.",
+            b->file, (unsigned)table->abi, AMP__BACKEND_ABI, amp_version());
+    } else if (strcmp(table->name, b->name)) {
         say(b, "%s is another backend under this name. Remove it.", b->file);
-    } else if (!AMP__BACKEND_HAS(table, init)) {
-        say(b, "%s is damaged: its table has no init. Install the one of libamp %s.", b->file, amp_version());
     } else {
         return true;
     }
@@ -190,21 +184,12 @@ static amp_backend_state start(struct backend *b, const struct amp__backend *tab
 }
 
 #ifdef __linux__
-/* dlopen maps a file whose end is missing, and the process dies of SIGBUS at the first look there: so every segment
- * must end within the file. What cannot be read, or is no ELF file of our kind, is dlopen's to refuse, in its words. */
+/* dlopen maps a file whose end is missing, and the process dies of SIGBUS at the first look there. Linkers write the
+ * sections' headers last. What is no ELF file is dlopen's to refuse, in its words. */
 static bool is_cut_off(int fd, uint64_t bytes) {
     ElfW(Ehdr) head;
-    const unsigned char kind = sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32;
-    if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) return false;
-    if (memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return false;
-    if (head.e_ident[EI_CLASS] != kind || head.e_phentsize != sizeof(ElfW(Phdr))) return false;
-    for (unsigned i = 0; i < head.e_phnum; i++) {
-        ElfW(Phdr) part;
-        const off_t at = (off_t)(head.e_phoff + i * sizeof part);
-        if (pread(fd, &part, sizeof part, at) != (ssize_t)sizeof part) return true;
-        if (part.p_offset > bytes || part.p_filesz > bytes - part.p_offset) return true;
-    }
-    return false;
+    const bool is_elf = pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head && !memcmp(head.e_ident, ELFMAG, SELFMAG);
+    return is_elf && head.e_shoff + (uint64_t)head.e_shnum * head.e_shentsize > bytes;
 }
 #else
 static bool is_cut_off(int fd, uint64_t bytes) { return (void)fd, (void)bytes, false; }
@@ -257,7 +242,7 @@ static amp_status status_of(const struct backend *b, amp_backend_state state) {
 
 /* Fork must know a plugin's locks before anybody takes them. Not under our own: fork takes its list's first, then ours. */
 static bool add_locks(struct backend *b) {
-    if (!b->table || !AMP__BACKEND_HAS(b->table, locks)) return true;
+    if (!b->table || !b->table->locks) return true;
     for (int i = 0; i < AMP__BACKEND_LOCKS && b->table->locks[i]; i++)
         if (amp__fork_add(&b->locks[i], b->table->locks[i]) != AMP_OK) return false;
     return true;

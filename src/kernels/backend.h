@@ -2,11 +2,7 @@
 /*
  * Backends: what libamp.so and a plugin, libamp_<name>.so, know of each other. A plugin exports one function,
  * AMP__BACKEND_SYMBOL, which returns a constant table and does nothing else. The loader reads the table's head, which never
- * changes, compares versions, and only then calls init. Tables on both sides grow at their end alone; a member that the
- * other side's version does not have is not touched.
- *
- * To grow: add the member at the end, raise AMP__BACKEND_ABI, note the version beside the member, and ask for it with
- * AMP__BACKEND_HAS. Raise AMP__BACKEND_ABI_OLDEST only if older plugins cannot work any more.
+ * changes, and calls init only if both were built of the same version: whoever changes anything here raises AMP__BACKEND_ABI.
  */
 #ifndef AMP_KERNELS_BACKEND_H
 #define AMP_KERNELS_BACKEND_H
@@ -14,8 +10,7 @@
 #include "amp_device.h"
 #include "scaler/rules.h"
 
-#define AMP__BACKEND_ABI 7
-#define AMP__BACKEND_ABI_OLDEST 7 /* the scaler's factors have become doubles */
+#define AMP__BACKEND_ABI 8
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
 /* Every backend that libamp knows, by name. */
@@ -27,7 +22,6 @@ enum { AMP__DEVICE_CPU = 1, AMP__DEVICE_CUDA = 2 }; /* kDLCPU, kDLCUDA */
 
 /* What libamp gives to a plugin, for the life of the process. A plugin links to nothing of libamp's. */
 struct amp__backend_host {
-    uint32_t struct_size, abi;
     /* Sets the thread's last error; returns `status`. */
     amp_status (*fail)(amp_status status, const char *text);
     /* libamp's own conversion; floating types; dst and src do not overlap. */
@@ -41,10 +35,10 @@ struct amp__backend_host {
 enum {
     AMP__LIST_CAST, AMP__LIST_ZERO, AMP__LIST_SCALE, AMP__LIST_AXPBY, AMP__LIST_CHECK, AMP__LIST_OPTIM,
     AMP__LIST_RECONCILE, /* dst, FP32, becomes src where dst rounded is not src; all of it where norms[i] is 0. src: 16-bit, or
-                            since 6 FP32 that holds what `low` would */
+                            FP32 that holds what `low` would */
     AMP__LIST_ADD,       /* AXPBY that reports only what was finite in its last list */
     AMP__LIST_CLAMP,     /* dst = src, within factors[0].value of 0 */
-    AMP__LIST_ROUND,     /* since 6: dst = src rounded through `low`, both FP32; reports what was finite and is not */
+    AMP__LIST_ROUND,     /* dst = src rounded through `low`, both FP32; reports what was finite and is not */
 };
 struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */
@@ -55,12 +49,10 @@ struct amp__list_call {
     float *found_inf, *norm, *norms;     /* on the device */
     const amp_optim *rule;               /* OPTIM: of libamp's size */
     const amp_optim_tensors *tensors;    /* likewise; moments that the rule has not are NULL */
-    /* Since 4. */
     uint32_t *first;      /* with found_inf: lowered to the least base + i of a tensor that was not finite; or NULL */
     uint32_t base;
     const float *only_if; /* CAST: nothing happens unless it is not 0; NULL: it happens */
     bool passes_over;     /* OPTIM: a tensor whose gradient has no data is left alone, and its step too */
-    /* Since 6. */
     amp_dtype low; /* ROUND, RECONCILE: fp16 or bf16 */
 };
 
@@ -108,51 +100,46 @@ struct amp__device_product {
 /* What a plugin gives to libamp. Constant, and there for the life of the process. */
 struct amp__backend {
     /* The head: the same in all versions. */
-    uint32_t magic, struct_size;
-    uint32_t abi;        /* AMP__BACKEND_ABI of its build */
-    uint32_t abi_oldest; /* the oldest AMP__BACKEND_ABI of a libamp that it can work with */
+    uint32_t magic, abi; /* AMP__BACKEND_ABI of its build */
     const char *name;
-    /* 1: once, before any other call and from one thread. Writes the version of what is behind it, ending 0 included.
+    /* Once, before any other call and from one thread. Writes the version of what is behind it, ending 0 included.
      * AMP_ERR_NO_DEVICE: it loads, but there is nothing to work with. Any failure sets the last error, and nothing of it
      * is called again. */
     amp_status (*init)(const struct amp__backend_host *host, char *version, size_t size);
-    /* 1, may be NULL: checked arguments with every ld filled in, batch at least 1, m, n, k and alpha not 0; in the default
+    /* May be NULL: checked arguments with every ld filled in, batch at least 1, m, n, k and alpha not 0; in the default
      * floating-point environment; `threads`: at most so many. Any thread. AMP_ERR_UNSUPPORTED and AMP_ERR_NO_MEMORY
      * promise that nothing was written. */
     amp_status (*matmul)(const amp_matmul_args *args, int32_t threads);
-    /* 1, may be NULL: how matmul would do it, "bf16, brg:avx512_core_bf16", or its error. Computes nothing. */
+    /* May be NULL: how matmul would do it, "bf16, brg:avx512_core_bf16", or its error. Computes nothing. */
     amp_status (*matmul_explain)(const amp_matmul_args *args, int32_t threads, char *text, size_t size);
-    /* 1, may be NULL: its mutexes (pthread_mutex_t), ended by NULL, which fork waits for so that a child finds them free; at
+    /* May be NULL: its mutexes (pthread_mutex_t), ended by NULL, which fork waits for so that a child finds them free; at
      * most AMP__BACKEND_LOCKS. They are held for short stretches, never two, never while libamp is called. */
     void *const *locks;
-    /* 2, may be NULL: by what a product of this type is computed, as the gate's table (opt_levels/gate_table.inc) names it:
+    /* May be NULL: by what a product of this type is computed, as the gate's table (opt_levels/gate_table.inc) names it:
      * "avx512_core_bf16"; "" where operands are converted to fp32. Static. */
     const char *(*matmul_unit)(amp_dtype type);
-    /* 3, may be NULL, and then all three are: lists on device `id`. What list_open makes, list_close ends. list_run starts the
+    /* May be NULL, and then all six and `where` are: lists on device `id`. What list_open makes, list_close ends. list_run starts the
      * work on call->stream. */
     amp_status (*list_open)(int32_t id, void **list);
     void (*list_close)(void *list);
     amp_status (*list_run)(void *list, const struct amp__list_call *call);
-    /* 4, may be NULL, and then all three are: memory of device `id`, and the small work around it. memory_close waits. */
+    /* Memory of device `id`, and the small work around it. memory_close waits. */
     amp_status (*memory_open)(int32_t id, void **memory);
     void (*memory_close)(void *memory);
     amp_status (*memory_run)(void *memory, struct amp__memory_call *call);
-    /* 5, may be NULL, and then all three are: products in a device's memory. Any thread, but one at a time for a list. */
+    /* May be NULL, and then all three are: products in a device's memory. Any thread, but one at a time for a list. */
     amp_status (*product)(const struct amp__device_product *call);
-    /* 5: how it would be done, or its error. Computes nothing; the call has no stream. */
+    /* How it would be done, or its error. Computes nothing; the call has no stream. */
     amp_status (*product_explain)(const struct amp__device_product *call, char *text, size_t size);
-    /* 5: 1 if the device multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability, where it is
+    /* 1 if the device multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability, where it is
      * known: 10 * major + minor. */
     int32_t (*tensor_cores)(int32_t id, amp_dtype type, int32_t *capability);
-    /* 6, may be NULL: whose memory an address is in: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }. Any
+    /* Whose memory an address is in: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }. Any
      * thread, also while a stream is being captured. Waits for nothing. */
     amp_status (*where)(const void *address, amp_device *device);
 };
 
 #define AMP__BACKEND_LOCKS 4
-
-#define AMP__BACKEND_HAS(table, member)                                                                                \
-    ((table)->struct_size >= offsetof(struct amp__backend, member) + sizeof((table)->member) && (table)->member)
 
 #define AMP__BACKEND_SYMBOL "amp_backend"
 typedef const struct amp__backend *amp__backend_entry_fn(void);

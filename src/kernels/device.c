@@ -12,9 +12,6 @@ AMP_API amp_status amp_device_list_open(amp_device device, amp_device_list **lis
                   (int)device.type);
     const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, &status);
     if (!backend) return status;
-    AMP_RETURN_IF(!AMP__BACKEND_HAS(backend, list_run), AMP_ERR_BACKEND,
-                  "amp_device_list_open: libamp_cuda.so is older than its functions for lists. Install the one of libamp %s.",
-                  amp_version());
     amp_device_list *made = amp__alloc(1, sizeof *made);
     if (!made) return amp__fail_memory();
     made->backend = backend, made->device = device;

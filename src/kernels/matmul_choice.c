@@ -59,7 +59,7 @@ static void decide(const amp_matmul_args *g, struct choice *choice) {
                       LEAST_PRODUCTS);
     } else {
         choice->backend = amp__backend_get(AMP__BACKEND_onednn, choice->required ? &choice->status : NULL);
-        if (choice->backend && !AMP__BACKEND_HAS(choice->backend, matmul)) {
+        if (choice->backend && !choice->backend->matmul) {
             choice->backend = NULL;
             if (choice->required)
                 choice->status = amp__fail(AMP_ERR_UNSUPPORTED, "matmul: this backend onednn has no matmul");
@@ -101,7 +101,7 @@ void amp__matmul_unit(amp_dtype type, const char **who, const char **unit) {
     decide(&large, &choice);
     *who = choice.backend ? choice.backend->name : "built-in";
     if (!choice.backend) *unit = own_unit();
-    else *unit = AMP__BACKEND_HAS(choice.backend, matmul_unit) ? choice.backend->matmul_unit(type) : NULL;
+    else *unit = choice.backend->matmul_unit ? choice.backend->matmul_unit(type) : NULL;
 }
 
 /* ---- in words ---- */
@@ -114,7 +114,7 @@ static amp_status explain(const amp_matmul_args *args, amp__text *text) {
     if (g.device.type == AMP__DEVICE_CUDA) return amp__device_matmul(&g, text);
     decide(&g, &choice);
     AMP_TRY(choice.status);
-    if (choice.backend && AMP__BACKEND_HAS(choice.backend, matmul_explain)) {
+    if (choice.backend && choice.backend->matmul_explain) {
         const amp_status status = choice.backend->matmul_explain(&g, amp__matmul_threads(&g), how, sizeof how);
         if (status == AMP_OK) {
             amp__text_add(text, "%s", how);

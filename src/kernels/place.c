@@ -236,9 +236,6 @@ amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void 
     amp_status status = AMP_OK;
     const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, &status);
     if (!backend) return status;
-    AMP_RETURN_IF(!AMP__BACKEND_HAS(backend, memory_run) || !AMP__BACKEND_HAS(backend, list_run), AMP_ERR_BACKEND,
-                  "libamp_cuda.so is older than its functions for parameters in a device's memory. Install the one of libamp %s.",
-                  amp_version());
     struct amp__place *place = amp__alloc(1, sizeof *place);
     if (!place) return amp__fail_memory();
     *place = (struct amp__place){

@@ -21,13 +21,8 @@ static amp_status open_place(amp_context *context, const struct amp__param *para
                                               amp__param_dropped, out);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     (*out)->args.low = context->properties.cast_model_type;
-    if (context->properties.emulate && !AMP__BACKEND_HAS((*out)->backend, where)) { /* it came with the kernel that rounds */
-        amp__place_close(*out);
-        return amp__fail(AMP_ERR_BACKEND, "libamp_cuda.so is older than emulation on a device. Install the one of libamp %s.",
-                         amp_version());
-    }
     context->places[context->n_places++] = *out;
-    if (AMP__BACKEND_HAS((*out)->backend, where)) context->cuda = (*out)->backend;
+    context->cuda = (*out)->backend;
     context->plan.places = context->places;
     context->plan.n_places = context->n_places;
     return AMP_OK;

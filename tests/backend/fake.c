@@ -11,9 +11,6 @@
 #ifndef FAKE_ABI
 #define FAKE_ABI AMP__BACKEND_ABI
 #endif
-#ifndef FAKE_OLDEST
-#define FAKE_OLDEST AMP__BACKEND_ABI_OLDEST
-#endif
 #ifndef FAKE_NAME
 #define FAKE_NAME "onednn"
 #endif
@@ -22,9 +19,6 @@
 #endif
 #ifndef FAKE_MATMUL
 #define FAKE_MATMUL AMP_OK
-#endif
-#ifndef FAKE_SIZE
-#define FAKE_SIZE sizeof(struct table)
 #endif
 #ifndef FAKE_SYMBOL
 #define FAKE_SYMBOL amp_backend
@@ -44,12 +38,14 @@ static amp_status init(const struct amp__backend_host *given, char *version, siz
 }
 
 /* Leaves a mark that no product has: 1000 and how often init ran. */
+#ifndef FAKE_NO_PRODUCT
 static amp_status matmul(const amp_matmul_args *args, int32_t threads) {
     (void)threads;
     if (FAKE_MATMUL != AMP_OK) return host->fail(FAKE_MATMUL, "the fake was told not to multiply");
     *(float *)args->d = (float)(1000 + inits);
     return AMP_OK;
 }
+#endif
 
 static amp_status explain(const amp_matmul_args *args, int32_t threads, char *text, size_t size) {
     (void)args, (void)threads;
@@ -61,17 +57,14 @@ static amp_status explain(const amp_matmul_args *args, int32_t threads, char *te
 extern int a_function_that_nobody_has(void);
 #endif
 
-struct table {
-    struct amp__backend known;
-    void *later[4]; /* members of a version to come */
-};
-
 VISIBLE const struct amp__backend *FAKE_SYMBOL(void);
 
 VISIBLE const struct amp__backend *FAKE_SYMBOL(void) {
-    static const struct table table = {
-        .known = { .magic = FAKE_MAGIC, .struct_size = (uint32_t)(FAKE_SIZE), .abi = FAKE_ABI, .abi_oldest = FAKE_OLDEST,
-                   .name = FAKE_NAME, .init = init, .matmul = matmul, .matmul_explain = explain },
+    static const struct amp__backend table = {
+        .magic = FAKE_MAGIC, .abi = FAKE_ABI, .name = FAKE_NAME, .init = init, .matmul_explain = explain,
+#ifndef FAKE_NO_PRODUCT
+        .matmul = matmul,
+#endif
     };
 #ifdef FAKE_UNDEFINED
     if (a_function_that_nobody_has()) return NULL;
@@ -79,5 +72,5 @@ VISIBLE const struct amp__backend *FAKE_SYMBOL(void) {
 #ifdef FAKE_NO_TABLE
     return NULL;
 #endif
-    return &table.known;
+    return &table;
 }

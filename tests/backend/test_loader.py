@@ -42,8 +42,6 @@ class Rig:
             shutil.copy(self.fakes[fake], target)
         elif isinstance(fake, bytes):
             target.write_bytes(fake)
-        elif fake == "cut_off":
-            target.write_bytes(pathlib.Path(self.fakes["good"]).read_bytes()[:3000])
         elif fake == "folder":
             target.mkdir()
         elif fake == "pipe":
@@ -162,6 +160,16 @@ def unusable(fake, *words, state=CANNOT_LOAD, status=BACKEND):
     return case
 
 
+def its_end_is_missing(rig):
+    """However much of it: dlopen would die of SIGBUS at most of these lengths (glibc 2.36), and load the longest."""
+    whole = pathlib.Path(rig.fakes["good"]).read_bytes()
+    for length in (64, 1000, *range(4096, len(whole), 4096), len(whole) - 1):
+        rig.put(whole[:length], "lib")
+        said = rig.run()
+        expect_builtin(said, CANNOT_LOAD, BACKEND)
+        expect_words(said, "load.error", "cannot be loaded", "its end is missing")
+
+
 def not_from_the_working_directory(rig):
     rig.put("good", "cwd")
     said = rig.run(path="")
@@ -222,13 +230,8 @@ def not_beside_a_privileged_program(rig):
     expect_words(said, "load.error", "more rights than its caller", "not searched")
 
 
-def a_newer_one_that_can_serve_us(rig):
-    rig.put("newer", "lib")
-    expect_fake(rig.run(), rig.folder("lib"))
-
-
 def without_matmul(rig):
-    rig.put("short", "lib")
+    rig.put("without", "lib")
     said = rig.run()
     expect(said, load=OK, after__onednn__state=READY, auto__d=PRODUCT, named__status=UNSUPPORTED, named__d=-1)
 
@@ -260,13 +263,12 @@ CASES = [
     a_missing_backend_is_no_error_of_the_product, first_file_decides, not_from_the_working_directory,
     not_from_relative_folders, a_relative_folder_is_a_warning, not_beside_a_relative_libamp,
     not_beside_a_privileged_program,
-    a_newer_one_that_can_serve_us, without_matmul, a_product_that_it_cannot_do, a_product_that_fails,
+    its_end_is_missing, without_matmul, a_product_that_it_cannot_do, a_product_that_fails,
     the_environment_chooses,
 ]
 UNUSABLE = [
     (b"", "cannot be loaded"),
     (b"this is no library\n" * 100, "cannot be loaded", "ELF"),
-    ("cut_off", "cannot be loaded", "its end is missing"),
     ("folder", "cannot be loaded", "no plain file"),
     ("pipe", "cannot be loaded", "no plain file"),
     ("dangling", "no libamp_onednn.so beside"),
@@ -274,10 +276,9 @@ UNUSABLE = [
     ("no_symbol", "no backend of libamp", "no function amp_backend"),
     ("no_table", "no backend of libamp"),
     ("foreign", "no backend of libamp", "mark"),
-    ("too_old", "too old", "version 0"),
-    ("too_new", "too new", "version 1000"),
+    ("too_old", "of another libamp", "speaks version"),
+    ("too_new", "of another libamp", "speaks version"),
     ("not_the_one", "another backend"),
-    ("no_init", "no init"),
     ("init_fails", "the fake was told to fail"),
     ("no_device", "the fake was told to fail"),
 ]

@@ -99,11 +99,11 @@ def not_there(rig, *unused):
 
 
 def too_old(rig, old, new):
-    expect(rig.run(old), CANNOT_LOAD, BACKEND, "backend cuda", "too old")
+    expect(rig.run(old), CANNOT_LOAD, BACKEND, "backend cuda", "of another libamp")
 
 
 def too_new(rig, old, new):
-    expect(rig.run(new), CANNOT_LOAD, BACKEND, "backend cuda", "too new")
+    expect(rig.run(new), CANNOT_LOAD, BACKEND, "backend cuda", "of another libamp")
 
 
 def no_library(rig, *unused):

@@ -45,9 +45,7 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
 #endif
     static const struct amp__backend table = {
         .magic = AMP__BACKEND_MAGIC,
-        .struct_size = sizeof table,
         .abi = AMP__BACKEND_ABI,
-        .abi_oldest = AMP__BACKEND_ABI_OLDEST,
         .name = "cuda",
         .init = init,
         .list_open = cuda_list_open,

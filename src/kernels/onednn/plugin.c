@@ -28,9 +28,7 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
     static void *const locks[] = { &product_lock, &pack_lock, &scratch_lock, NULL };
     static const struct amp__backend table = {
         .magic = AMP__BACKEND_MAGIC,
-        .struct_size = sizeof table,
         .abi = AMP__BACKEND_ABI,
-        .abi_oldest = AMP__BACKEND_ABI_OLDEST,
         .name = "onednn",
         .init = init,
         .matmul = onednn_matmul,
