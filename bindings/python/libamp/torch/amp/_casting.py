@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts of whatever a model takes or returns: every floating tensor inside, in containers of the same kind."""
+"""Casts of whatever a model takes or returns: every floating tensor inside, in containers of the same kind. A scaled loss, and
+a stretch without casts."""
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+
+from ... import _core
 
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 
@@ -64,3 +68,21 @@ def cast_tree(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, _SEQUENCES):
         return _cast_sequence(value, dtype)
     return _cast_dataclass(value, dtype) if dataclasses.is_dataclass(value) else value
+
+
+def scaled(loss: Any, scale: float) -> Any:
+    """loss.float() * scale on the tape, and nothing done where nothing is to do."""
+    if not hasattr(loss, "float"):
+        raise TypeError(f"the loss is a tensor with a graph behind it, what backward is called on; not a {type(loss).__name__}")
+    loss = loss.float()
+    return loss if scale == 1.0 else loss * scale
+
+
+@contextlib.contextmanager
+def disable_casts() -> Iterator[None]:
+    """Torch's functions run as they come inside, on this thread, at every level. It nests."""
+    _core.enter_none()
+    try:
+        yield
+    finally:
+        _core.leave()

@@ -198,7 +198,7 @@ def _patch(current: Session, models: list[nn.Module], lists: str, allow_banned: 
     patching.install(
         current.context, verbosity=current.verbosity, lists=lists, models=models, allow_banned=allow_banned
     )
-    current.patch()
+    current.patch(patching.uninstall)
 
 
 def _restart_others(current: Session) -> None:

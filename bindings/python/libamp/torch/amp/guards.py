@@ -70,18 +70,6 @@ def _fast_path(original: Any) -> Any:
     return get_fastpath_enabled
 
 
-def _script(original: Any) -> Any:
-    """Scripted code is compiled from torch's own functions: it runs in the types that arrive."""
-
-    def script(*args: Any, **kwargs: Any) -> Any:
-        from .patching import originals
-
-        with originals():
-            return original(*args, **kwargs)
-
-    return script
-
-
 def _autocast_enter(original: Any) -> Any:
     """A model's `with autocast(enabled=False)` means no casts: neither torch's nor these. Outside a forward it says
     nothing about them: there it is a switch of a script that knows both."""
@@ -156,7 +144,6 @@ _mha = getattr(torch.backends, "mha", None)  # older torches have none
 GUARDS = [
     Guard(torch.nn.RNNBase, "check_input", _check_input),
     Guard(torch.nn.Module, "cpu", _module_cpu),
-    Guard(torch.jit, "script", _script),
     Guard(torch.autocast, "__enter__", _autocast_enter),
     Guard(torch.autocast, "__exit__", _autocast_exit),
     *_recomputation(),

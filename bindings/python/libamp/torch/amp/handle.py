@@ -14,6 +14,8 @@ import torch
 from ... import _core
 from . import sharding, utils
 from ._amp_state import _amp_state
+from ._casting import disable_casts, scaled
+from .opt import OptimWrapper
 from .session import Session, last
 
 
@@ -112,14 +114,6 @@ class ScaledLoss:
                 stash.loss_id = loss_id
 
 
-def scaled(loss: Any, scale: float) -> Any:
-    """loss.float() * scale on the tape, and nothing done where nothing is to do."""
-    if not hasattr(loss, "float"):
-        raise TypeError(f"the loss is a tensor with a graph behind it, what backward is called on; not a {type(loss).__name__}")
-    loss = loss.float()
-    return loss if scale == 1.0 else loss * scale
-
-
 def scale_loss(
     loss: Any,
     optimizers: Any,
@@ -138,16 +132,6 @@ def scale_loss(
     Apex.
     """
     return ScaledLoss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
-
-
-@contextlib.contextmanager
-def disable_casts() -> Iterator[None]:
-    """Torch's functions run as they come inside, on this thread, at every level. It nests."""
-    _core.enter_none()
-    try:
-        yield
-    finally:
-        _core.leave()
 
 
 def scale(tensor: torch.Tensor, loss_id: int = 0, optimizer: Any = None) -> torch.Tensor:
@@ -201,8 +185,6 @@ class AmpHandle:
 
     def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:
         """The old API's optimizer: scale_loss is its method."""
-        from .opt import OptimWrapper
-
         return OptimWrapper(optimizer, self, num_loss)
 
     def _clear_cache(self) -> None:
@@ -263,8 +245,6 @@ class NoOpHandle:
 
     def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:
         """An optimizer whose losses are not scaled."""
-        from .opt import OptimWrapper
-
         return OptimWrapper(optimizer, self, num_loss)
 
     def _clear_cache(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import _core
 from . import storage
-from .handle import disable_casts, scaled
+from ._casting import disable_casts, scaled
 
 _SKIP = 1
 

@@ -17,9 +17,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from ... import _core
-from . import registry
-from .guards import GUARDS, Guard
+from . import guards, registry
 from .sweep import Sweep
 
 LISTS = {"apex": 1, "torch": 2}
@@ -228,7 +229,7 @@ def install(
         for sites in (_listed(lists), _registered(registry.take(lists)), _aliases()):
             for site in list(sites):
                 site.put()
-        for guard in GUARDS:
+        for guard in _guards:
             guard.put()
         _models.update(models)
         sweep = Sweep(_forward_map())
@@ -266,7 +267,7 @@ def _forget_compiled() -> None:
 def _restore() -> None:
     for site in reversed(_sites.values()):
         site.put_back()
-    for guard in GUARDS:
+    for guard in _guards:
         guard.put_back()
     sweep = Sweep(_backward_map())
     sweep.modules(back=True, present=_present)
@@ -284,7 +285,7 @@ def installed() -> bool:
 def originals() -> Iterator[None]:
     """torch's own functions in their places for a while, for compilers that read them: for the whole process."""
     with _alone():
-        present: list[Site | Guard] = [guard for guard in GUARDS if guard.new is not None]
+        present: list[Site | guards.Guard] = [guard for guard in _guards if guard.new is not None]
         present += [site for site in _sites.values() if vars(site.owner).get(site.name) is site.patched]
         for site in reversed(present):
             site.put_back()
@@ -293,6 +294,19 @@ def originals() -> Iterator[None]:
         finally:
             for site in present:
                 site.put()
+
+
+def _script(original: Any) -> Any:
+    """Scripted code is compiled from torch's own functions: it runs in the types that arrive."""
+
+    def script(*args: Any, **kwargs: Any) -> Any:
+        with originals():
+            return original(*args, **kwargs)
+
+    return script
+
+
+_guards = [*guards.GUARDS, guards.Guard(torch.jit, "script", _script)]
 
 
 def original(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,9 +35,14 @@ class Session:
         self.scalers: list[Any] = []  # _amp_state.loss_scalers' views
         self.verbosity = 1
         self.watch: Any = None  # of losses that are not finite, where no step is skipped
-        self.patches = False
+        self._uninstall: Callable[[Any, bool], None] | None = None
         self.process_group: Any = None  # a group whose ranks agree, True: the default one, False: none, None: what is sharded
         self.ranks_known = not torch.distributed.is_available()
+
+    @property
+    def patches(self) -> bool:
+        """Does the context replace functions of torch's?"""
+        return self._uninstall is not None
 
     @property
     def dynamic(self) -> bool:
@@ -102,14 +107,14 @@ class Session:
         with _lock:
             _sessions.append(weakref.ref(self))
 
-    def patch(self) -> None:
-        """The context was handed to patching.install."""
-        self.patches = True
+    def patch(self, uninstall: Callable[[Any, bool], None]) -> None:
+        """The context replaces functions of torch's; the way back, which is told whether the context was collected."""
+        self._uninstall = uninstall
         self._finalizer.detach()
         self._end_with_owners()
 
     def _end_with_owners(self) -> None:
-        self._finalizer = weakref.finalize(self, _end_context, self.context, self.patches)
+        self._finalizer = weakref.finalize(self, _end_context, self.context, self._uninstall)
         self._finalizer.atexit = False
 
     def abandon(self) -> None:
@@ -132,8 +137,8 @@ class Session:
         """Functions, models and optimizers as they were before initialize."""
         if not self.alive:
             return
-        if self.patches:
-            _uninstall(self.context)
+        if self._uninstall is not None:
+            self._uninstall(self.context, False)
         self.context.shutdown()
         self._finalizer.detach()
         with _lock:
@@ -150,15 +155,9 @@ def _sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().view(torch.int16).sum(dtype=torch.int64)
 
 
-def _uninstall(context: Any, collected: bool = False) -> None:
-    from . import patching
-
-    patching.uninstall(context, collected)
-
-
-def _end_context(context: Any, patches: bool) -> None:
-    if patches:
-        _uninstall(context, collected=True)
+def _end_context(context: Any, uninstall: Callable[[Any, bool], None] | None) -> None:
+    if uninstall is not None:
+        uninstall(context, True)
     context.shutdown()
 
 
