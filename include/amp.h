@@ -137,16 +137,25 @@ enum {
     AMP_ON = 2       /* on */
 };
 
-/* Opt levels. O0..O3 as in Apex; O4 and O5 are O1 and O2 with bfloat16 and no loss scaling, as in ROCm's fork.
- * 1..6, so that a zeroed structure is not a level. */
+/* Opt levels. O0..O3 as in Apex; O4 and O5 are O1 and O2 with bfloat16 and no loss scaling, as in ROCm's fork. One list: the
+ * constant, its value (from 1: a zeroed structure is no level), words; the level's 16-bit type and its properties, which
+ * amp_config can override: cast_model_type, patch_ops, keep_batchnorm_fp32, master_weights (1: on) and loss_scale. */
+#define AMP_LEVEL_MAP(X)                                                                                               \
+    X(AMP_O0, 1, "everything in FP32: the reference", AMP_FLOAT16, AMP_FLOAT32, 0, 0, 0, 1.0f)                         \
+    X(AMP_O1, 2, "ops cast by the lists, fp16, dynamic scaling; the model stays FP32",                                 \
+      AMP_FLOAT16, AMP_DTYPE_UNCHANGED, 1, 0, 0, AMP_DYNAMIC)                                                          \
+    X(AMP_O2, 3, "the model in fp16 but for batch norm, FP32 masters, dynamic scaling",                                \
+      AMP_FLOAT16, AMP_FLOAT16, 0, 1, 1, AMP_DYNAMIC)                                                                  \
+    X(AMP_O3, 4, "all in fp16", AMP_FLOAT16, AMP_FLOAT16, 0, 0, 0, 1.0f)                                               \
+    X(AMP_O4, 5, "O1 in bfloat16, without scaling", AMP_BFLOAT16, AMP_DTYPE_UNCHANGED, 1, 0, 0, 1.0f)                  \
+    X(AMP_O5, 6, "O2 in bfloat16, without scaling", AMP_BFLOAT16, AMP_BFLOAT16, 0, 1, 1, 1.0f)
+
+/* The levels. */
 typedef int32_t amp_level;
 enum {
-    AMP_O0 = 1, /* everything in FP32: the reference */
-    AMP_O1 = 2, /* ops cast by the lists, fp16, dynamic scaling; the model stays FP32 */
-    AMP_O2 = 3, /* the model in fp16 but for batch norm, FP32 masters, dynamic scaling */
-    AMP_O3 = 4, /* all in fp16 */
-    AMP_O4 = 5, /* O1 in bfloat16, without scaling */
-    AMP_O5 = 6  /* O2 in bfloat16, without scaling */
+#define AMP_LEVEL_CONSTANT(name, value, text, ...) name = value,
+    AMP_LEVEL_MAP(AMP_LEVEL_CONSTANT)
+#undef AMP_LEVEL_CONSTANT
 };
 
 /* "O1" -> AMP_O1. The letter O, not the digit zero. */
@@ -615,12 +624,12 @@ enum {
 
 /*
  * Zero means default everywhere: the level's property, or the value stated here. Which property a level lets you
- * override follows Apex (frontend.py): O1 and O4 take no cast_model_type but FP32 or UNCHANGED, no
- * keep_batchnorm_fp32 and no master_weights; patch_ops = ON belongs to O1 and O4 alone.
+ * override follows Apex (frontend.py): those with patch_ops (O1, O4) take no cast_model_type but FP32 or UNCHANGED, no
+ * keep_batchnorm_fp32 and no master_weights; patch_ops = ON belongs to them alone.
  */
 typedef struct amp_config {
     uint32_t struct_size;
-    amp_level level;                /* AMP_O0 to AMP_O5; required */
+    amp_level level;                /* AMP_O0, ...; required */
     amp_switch enabled;             /* OFF: everything becomes a pass-through */
     amp_switch patch_ops;           /* Apex: patch_torch_functions */
     amp_switch keep_batchnorm_fp32; /* parameters and statistics of batch norm stay FP32 */

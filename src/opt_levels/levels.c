@@ -8,67 +8,67 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DYNAMIC AMP_DYNAMIC
-#define UNCHANGED AMP_DTYPE_UNCHANGED
-
 static const struct level {
     const char *name;
     amp_dtype low, cast_model_type;
     bool patch_ops, keep_batchnorm_fp32, master_weights;
     float loss_scale;
 } levels[] = {
-    /*           name   low           model type    patch  fp32 bn masters scale */
-    [AMP_O0] = { "O0", AMP_FLOAT16,  AMP_FLOAT32,  false, false, false, 1.0f },
-    [AMP_O1] = { "O1", AMP_FLOAT16,  UNCHANGED,    true,  false, false, DYNAMIC },
-    [AMP_O2] = { "O2", AMP_FLOAT16,  AMP_FLOAT16,  false, true,  true,  DYNAMIC },
-    [AMP_O3] = { "O3", AMP_FLOAT16,  AMP_FLOAT16,  false, false, false, 1.0f },
-    [AMP_O4] = { "O4", AMP_BFLOAT16, UNCHANGED,    true,  false, false, 1.0f },
-    [AMP_O5] = { "O5", AMP_BFLOAT16, AMP_BFLOAT16, false, true,  true,  1.0f },
+#define ROW(constant, value, text, ...) [constant] = { &#constant[4], __VA_ARGS__ }, /* "O1" of AMP_O1 */
+    AMP_LEVEL_MAP(ROW)
+#undef ROW
 };
+enum { FIRST = 1, LAST = 0 AMP_LEVEL_MAP(AMP__ONE_MORE) };
+_Static_assert(AMP_COUNT(levels) == LAST + 1, "the values of AMP_LEVEL_MAP are 1, 2, 3, ...");
 
-const char *amp__level_name(amp_level level) {
-    return level >= AMP_O0 && level <= AMP_O5 ? levels[level].name : "unknown level";
-}
+#define NAME(constant, ...) " " #constant
+#define NAMES AMP_LEVEL_MAP(NAME)
+
+const char *amp__level_name(amp_level level) { return level >= FIRST && level <= LAST ? levels[level].name : "unknown level"; }
 
 AMP_API amp_status amp_level_from_name(const char *name, amp_level *level) {
     AMP_RETURN_IF(!name || !level, AMP_ERR_INVALID_ARGUMENT, "amp_level_from_name: an argument is NULL");
-    for (amp_level i = AMP_O0; i <= AMP_O5; i++)
+    for (amp_level i = FIRST; i <= LAST; i++)
         if (!strcmp(name, levels[i].name)) {
             *level = i;
             return AMP_OK;
         }
     const bool zero = name[0] == '0';
-    return amp__fail(AMP_ERR_INVALID_ARGUMENT, "opt level \"%.20s\" does not exist: the levels are O0, O1, O2, O3, O4, O5%s",
-                     name, zero ? "; they are written with the letter O, not the digit zero" : "");
+    return amp__fail(AMP_ERR_INVALID_ARGUMENT, "opt level \"%.20s\" does not exist: use one of" NAMES " without AMP_%s", name,
+                     zero ? "; they are written with the letter O, not the digit zero" : "");
 }
 
 /* ---- overrides ---- */
 
 #define BIT(level) (1u << (level))
-enum { O1_LIKE = BIT(AMP_O1) | BIT(AMP_O4), ALL_LEVELS = 0x7e };
-
 enum field { PATCH_OPS, KEEP_BATCHNORM_FP32, MASTER_WEIGHTS, CAST_MODEL_TYPE, N_FIELDS };
+
+enum levels_of_rule { CASTING, OTHERS, ALL };
 
 /* What a level refuses: a field may take only values with a bit in `allowed`. Values are small for all four fields. */
 static const struct rule {
-    unsigned levels;
+    enum levels_of_rule levels; /* that cast ops, that do not, all */
     enum field field;
     unsigned allowed;
     const char *text;
 } rules[] = {
-    { O1_LIKE, CAST_MODEL_TYPE, BIT(AMP_DTYPE_DEFAULT) | BIT(AMP_FLOAT32) | BIT(UNCHANGED),
+    { CASTING, CAST_MODEL_TYPE, BIT(AMP_DTYPE_DEFAULT) | BIT(AMP_FLOAT32) | BIT(AMP_DTYPE_UNCHANGED),
       "cast_model_type may only be FLOAT32 or UNCHANGED: this level keeps the weights FP32 and casts around ops; for a "
-      "16-bit model use O2, O3 or O5" },
-    { O1_LIKE, KEEP_BATCHNORM_FP32, BIT(AMP_DEFAULT),
+      "16-bit model use a level that re-types it, as O2, O3 and O5 do" },
+    { CASTING, KEEP_BATCHNORM_FP32, BIT(AMP_DEFAULT),
       "keep_batchnorm_fp32 cannot be set: this level never re-types batch norm; leave it AMP_DEFAULT" },
-    { O1_LIKE, MASTER_WEIGHTS, BIT(AMP_DEFAULT),
+    { CASTING, MASTER_WEIGHTS, BIT(AMP_DEFAULT),
       "master_weights cannot be set: this level's weights are FP32 themselves; leave it AMP_DEFAULT" },
-    { ALL_LEVELS & ~O1_LIKE, PATCH_OPS, BIT(AMP_DEFAULT) | BIT(AMP_OFF),
-      "patch_ops cannot be ON: casting around ops is what O1 and O4 do; use one of them" },
-    { ALL_LEVELS, CAST_MODEL_TYPE,
-      BIT(AMP_DTYPE_DEFAULT) | BIT(AMP_FLOAT32) | BIT(AMP_FLOAT16) | BIT(AMP_BFLOAT16) | BIT(UNCHANGED),
+    { OTHERS, PATCH_OPS, BIT(AMP_DEFAULT) | BIT(AMP_OFF),
+      "patch_ops cannot be ON: use a level that casts around ops, as O1 and O4 do" },
+    { ALL, CAST_MODEL_TYPE,
+      BIT(AMP_DTYPE_DEFAULT) | BIT(AMP_FLOAT32) | BIT(AMP_FLOAT16) | BIT(AMP_BFLOAT16) | BIT(AMP_DTYPE_UNCHANGED),
       "cast_model_type must be FLOAT32, FLOAT16, BFLOAT16 or UNCHANGED" },
 };
+
+static bool holds_for(const struct rule *rule, const struct level *level) {
+    return rule->levels == ALL || level->patch_ops == (rule->levels == CASTING);
+}
 
 static amp_status check_overrides(const amp_config *config) {
     const int32_t values[N_FIELDS] = {
@@ -77,11 +77,12 @@ static amp_status check_overrides(const amp_config *config) {
         [MASTER_WEIGHTS] = config->master_weights,
         [CAST_MODEL_TYPE] = config->cast_model_type,
     };
+    const struct level *level = &levels[config->level];
     for (size_t i = 0; i < AMP_COUNT(rules); i++) {
         const int32_t value = values[rules[i].field];
         const bool allowed = value >= 0 && value < 32 && (rules[i].allowed & BIT(value));
-        AMP_RETURN_IF((rules[i].levels & BIT(config->level)) && !allowed, AMP_ERR_CONFLICT, "level %s: %s",
-                      levels[config->level].name, rules[i].text);
+        AMP_RETURN_IF(holds_for(&rules[i], level) && !allowed, AMP_ERR_CONFLICT, "level %s: %s", level->name,
+                      rules[i].text);
     }
     return AMP_OK;
 }
@@ -208,9 +209,9 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
     memset(&config, 0, sizeof config);
     AMP_TRY(amp__copy_struct(&config, sizeof config, sizeof(amp_config), given, given->struct_size, "amp_config"));
     if (config.enabled == AMP_OFF && !config.level) config.level = AMP_O0; /* no level is meant, and none is needed */
-    AMP_RETURN_IF(config.level < AMP_O0 || config.level > AMP_O5, AMP_ERR_INVALID_ARGUMENT,
-                  "opt level %d does not exist: use AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4 or AMP_O5 (values 1 to 6), or "
-                  "amp_level_from_name with the letter O", (int)config.level);
+    AMP_RETURN_IF(config.level < FIRST || config.level > LAST, AMP_ERR_INVALID_ARGUMENT,
+                  "opt level %d does not exist: use" NAMES " (values 1 to %d), or amp_level_from_name with the letter O",
+                  (int)config.level, LAST);
     AMP_TRY(check_switches(&config));
     AMP_TRY(check_overrides(&config));
     const struct level *level = &levels[config.level];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is refused whatever the level is, also where nothing would be wrapped; and what needs no level. */
+#include "../support/levels.h"
 #include "world.h"
 
-static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
+static const amp_level levels[] = { EACH_LEVEL };
 
 START_TEST(a_slot_is_described_once) {
     struct rig rig;
@@ -91,10 +92,10 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { a_slot_is_described_once, 6 },
-        { a_slot_is_aligned, 6 },
-        { reserved_is_zero, 6 },
-        { a_schema_says_which_model_and_op, 6 },
+        { a_slot_is_described_once, N_EACH_LEVEL },
+        { a_slot_is_aligned, N_EACH_LEVEL },
+        { reserved_is_zero, N_EACH_LEVEL },
+        { a_schema_says_which_model_and_op, N_EACH_LEVEL },
         { disabled_needs_no_level, 1 },
         { an_index_too_large_says_how_many_there_are, 1 },
         { a_direct_call_says_what_it_could_not_cast, 1 },

@@ -3,6 +3,7 @@
 #include "capability.h"
 
 #include "../levels/gatehost.h"
+#include "../support/levels.h"
 
 static struct tensor *on_gpu(struct tensor *x) {
     x->device = 2;
@@ -34,7 +35,7 @@ START_TEST(test_no_tensor_cores) {
         { AMP_O4, 80, 1, NULL },
         { AMP_O4, 120, 1, NULL },
     };
-    const amp_dtype low = cases[_i].level == AMP_O1 ? AMP_FLOAT16 : AMP_BFLOAT16;
+    const amp_dtype low = level_low(cases[_i].level);
     const enum ran ran = low == AMP_FLOAT16 ? FP16 : BF16;
     struct world w;
     device_set_capability(cases[_i].capability);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold between any two calls, and when a bracket has ended. */
 #include "api_world.h"
+#include "../support/levels.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,7 +18,7 @@ bool world_enabled(const struct world *world, const amp_context *context) {
 
 /* Does found_inf mean a skip? Not with a static scale of 1, which steps as FP32 training would. */
 static bool skips(const amp_config *config) {
-    const bool dynamic_level = config->level == AMP_O1 || config->level == AMP_O2;
+    const bool dynamic_level = level_is_dynamic(config->level);
     const float scale = config->loss_scale != 0.0f ? config->loss_scale : dynamic_level ? AMP_DYNAMIC : 1.0f;
     return config->enabled != AMP_OFF && scale != 1.0f;
 }

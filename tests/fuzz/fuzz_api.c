@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "fuzz.h"
+#include "../support/levels.h"
 
 static amp_optimizer *any_optimizer(struct world *world) {
     const unsigned i = below(&world->input, OPTIMIZERS + 1);
@@ -54,7 +55,7 @@ static amp_config any_config(struct world *world) {
 
 /* Parameters that come back rounded: re-typed without a master. */
 static void note_rounding(struct world *world, const amp_config *config, unsigned models, unsigned optimizers) {
-    const bool o2 = config->level == AMP_O2 || config->level == AMP_O5, low = o2 || config->level == AMP_O3;
+    const bool o2 = level_has_masters(config->level), low = level_retypes(config->level);
     const amp_dtype type = config->cast_model_type;
     if (config->enabled == AMP_OFF || (type ? type != AMP_FLOAT16 && type != AMP_BFLOAT16 : !low)) return;
     const bool masters = config->master_weights ? config->master_weights == AMP_ON : o2;
@@ -153,7 +154,7 @@ static bool may_restore(const struct world *world, const struct bracket *bracket
     for (size_t k = 0; k < CONTEXTS; k++) {
         const amp_config *config = &world->configs[k];
         if (world->contexts[k] != bracket->context) continue;
-        return !bracket->over_delayed && config->enabled != AMP_OFF && (config->level == AMP_O1 || config->level == AMP_O2) &&
+        return !bracket->over_delayed && config->enabled != AMP_OFF && level_is_dynamic(config->level) &&
                config->loss_scale != 1.0f;
     }
     return false;

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 
 #include "fuzz.h"
+#include "../support/levels.h"
 #include "view_looks.h"
 
 enum { PARAMS = 3, TENSORS = 2 * PARAMS + 2, FREE = 2 * PARAMS, LATE = 2 * PARAMS + 1 }; /* params, their gradients, ... */
@@ -208,7 +209,7 @@ static void open_world(void) {
     config.init_scale = 4.0f;
     const amp_status status = REFUSED_UNCHANGED(amp_initialize_many(&model, 1, &optimizer, 1, &config, &world.context));
     const bool kept = options & 64 && config.level != AMP_O3; /* batch norm */
-    const bool retypes = config.level == AMP_O2 || config.level == AMP_O3 || config.level == AMP_O5;
+    const bool retypes = level_retypes(config.level);
     bool well = all_well(world.tensors, kept, false, false) && all_well(world.tensors + kept, PARAMS - kept, false, retypes);
     for (size_t i = 0; i < PARAMS - 1 && !world.hooks.set_grad; i++) /* gradients that stay where they are */
         well &= !world.tensors[i].grad || all_well(world.tensors[i].grad, 1, true, false);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pure decision, for every class and every pair of types, against a rule written from the contract in amp.h. */
 #include "checks.h"
+#include "../support/levels.h"
 #include "opt_levels/policy.h"
 
 static const amp_dtype types[] = { AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16, AMP_FLOAT64, AMP_DTYPE_OTHER };
@@ -48,7 +49,7 @@ START_TEST(lower_wants_the_low_type) {
     const amp_level level = _i / (N_TYPES * N_TYPES) ? AMP_O4 : AMP_O1;
     const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES % N_TYPES];
     const struct amp__properties p = properties_of(level, AMP_LISTS_APEX);
-    const amp_dtype low = level == AMP_O4 ? AMP_BFLOAT16 : AMP_FLOAT16;
+    const amp_dtype low = level_low(level);
     ck_assert_int_eq(decide_two(&p, AMP_LOWER, a, b, false), expected_fixed(low, a, b));
 }
 END_TEST

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gate: which calls of a lowered op run in FP32, what that does to types, and who decides it. */
 #include "gatehost.h"
+#include "../support/levels.h"
 
 #include "opt_levels/gate.h"
 
@@ -217,7 +218,7 @@ static void ck_measured(struct fake_clock clock, amp_level level, uint64_t expec
     struct world w;
     start(&w, level, AMP_ON);
     ck_ok(amp_gate_measure(w.context, tell, &clock));
-    const amp_dtype low = level == AMP_O1 ? AMP_FLOAT16 : AMP_BFLOAT16;
+    const amp_dtype low = level_low(level);
     if (expected != AMP_GATE_NEVER) {
         ck_assert_int_eq(call_square(&w, THE_linear, (int64_t)expected), low);
         ck_assert_int_eq(call_square(&w, THE_linear, (int64_t)expected - 1), AMP_FLOAT32);

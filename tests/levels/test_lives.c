@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many contexts: ten at once with different levels on one table, ended in any order; a thousand after one another. */
 #include "checks.h"
+#include "../support/levels.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -53,7 +54,7 @@ static amp_dtype type_of_call(struct crowd *crowd, enum net_op op, amp_dtype giv
 }
 
 static amp_dtype low_of(amp_level level) {
-    return level == AMP_O1 ? AMP_FLOAT16 : level == AMP_O4 ? AMP_BFLOAT16 : AMP_DTYPE_DEFAULT;
+    return level_casts_ops(level) ? level_low(level) : AMP_DTYPE_DEFAULT;
 }
 
 /* A product is low and softmax FP32 at the levels that cast ops; elsewhere both run as they come. */

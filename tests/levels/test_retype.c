@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* O2, O3, O5: which parameters change their type, and that they get everything back. */
 #include "checks.h"
+#include "../support/levels.h"
 
-static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
+static const amp_level levels[] = { EACH_LEVEL };
 
 START_TEST(weights) {
     static const amp_dtype expected[] = { AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT32, AMP_BFLOAT16 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trainings under each level, bit by bit beside the same training with casts, scale and masters by hand. */
+#include "../support/levels.h"
 #include "tap.hpp"
 
 #include <limits>
@@ -408,7 +409,7 @@ int main() {
         for (bool adam : {false, true})
             tap::test(std::string(r.name) + (adam ? ", Adam" : ", SGD") + ": the bits of casting by hand",
                       [&] { test_recipe(r, adam); });
-    for (amp_level level : {AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5}) {
+    for (amp_level level : {EACH_LEVEL}) {
         const std::string name = ", O" + std::to_string(level - AMP_O0);
         tap::test("an overflow skips" + name, [&] { test_overflow(level); });
         tap::test("an exception cancels" + name, [&] { test_exceptions(level); });

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How sessions, brackets and guards begin, end, move and refuse; files; what goes into a forward and comes out. */
+#include "../support/levels.h"
 #include "tap.hpp"
 
 #include <array>
@@ -11,7 +12,7 @@
 namespace nn = ::torch::nn;
 namespace optim = ::torch::optim;
 
-static const amp_level all_levels[] = {AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5};
+static const amp_level all_levels[] = {EACH_LEVEL};
 static const amp_level low_levels[] = {AMP_O2, AMP_O3, AMP_O5};
 
 static std::string named(const char *what, amp_level level) {
@@ -194,7 +195,7 @@ static void test_session_dies_first(amp_level level) {
             scaled.emplace(amp.scale_loss(amp.forward(net, x).sum()));
         }
         CHECK(refused(AMP_ERR_WRONG_STATE, "session has ended", [&] { scaled->backward(); }));
-        if (level == AMP_O1 || level == AMP_O4)
+        if (level_casts_ops(level))
             CHECK(refused(AMP_ERR_WRONG_STATE, "session that has ended", [&] { ::torch::mm(m, m); }));
         else CHECK(::torch::mm(m, m).scalar_type() == at::kFloat);
     }
@@ -419,7 +420,7 @@ static void test_state(amp_level level) {
     const at::Tensor x = ::torch::randn({2, 4}), start = ::torch::zeros({2, 4}), untouched = ::torch::ones({2, 4});
     std::pair<at::Tensor, at::Tensor> state{start, untouched};
     int calls = 0;
-    const bool low = level == AMP_O2 || level == AMP_O3 || level == AMP_O5;
+    const bool low = level_retypes(level);
     const at::Tensor out = amp.forward(net, x, state, calls);
     CHECK(calls == 1 && net->seen == (level == AMP_O5 ? at::kBFloat16 : low ? at::kHalf : at::kFloat));
     CHECK(!state.first.is_same(start) && state.second.is_same(untouched) && start.abs().sum().item<float>() == 0);

@@ -5,6 +5,7 @@
  * counts how often the hook was called.
  */
 #include "checks.h"
+#include "../support/levels.h"
 
 #include <math.h>
 
@@ -32,7 +33,7 @@ static amp_status reduce(void *self, amp_reduction reduction, double *values, si
 
 static void start(struct rig *rig, amp_level level, unsigned options, uint32_t flags) {
     amp_config config = config_of(level);
-    if (level == AMP_O1 || level == AMP_O2) config.init_scale = 1024.0f; /* no overflow of fp16 here */
+    if (level_is_dynamic(level)) config.init_scale = 1024.0f; /* no overflow of fp16 here */
     ranks = (struct ranks){ .other = { 0.0, 0.0, 1.0 } }; /* ended, clean */
     rig_init(rig, options);
     rig->host.hooks.reduce = reduce;

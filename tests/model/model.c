@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "../support/levels.h"
 #include "rules.h"
 
 #include "../support/fakehost.h"
@@ -58,14 +59,14 @@ static void init_loss(struct loss_model *loss, const amp_config *config) {
 
 void model_init(struct model *model, const amp_config *config, unsigned options) {
     const amp_level level = config->level;
-    const bool o2 = level == AMP_O2 || level == AMP_O5;
-    const float scale = config->loss_scale != 0.0f ? config->loss_scale : level == AMP_O1 || level == AMP_O2 ? AMP_DYNAMIC : 1.0f;
+    const bool o2 = level_has_masters(level);
+    const float scale = config->loss_scale != 0.0f ? config->loss_scale : level_is_dynamic(level) ? AMP_DYNAMIC : 1.0f;
     model->config = *config;
     model->dynamic = scale == AMP_DYNAMIC;
     if (!model->dynamic) model->config.init_scale = scale;
     model->masters = config->master_weights ? config->master_weights == AMP_ON : o2;
     model->keep_batch_norm = config->keep_batchnorm_fp32 ? config->keep_batchnorm_fp32 == AMP_ON : o2;
-    model->low = level == AMP_O2 || level == AMP_O3 ? AMP_FLOAT16 : level == AMP_O5 ? AMP_BFLOAT16 : AMP_DTYPE_DEFAULT;
+    model->low = level_retypes(level) ? level_low(level) : AMP_DTYPE_DEFAULT;
     model->trivial = scale == 1.0f && !model->masters;
     model->fixed = options & FAKE_NO_SET_GRAD;
     model->versions = !(options & FAKE_NO_VERSION);

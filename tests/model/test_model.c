@@ -4,6 +4,7 @@
  * and a late parameter, at every level; after each call libamp is compared with the model, bit for bit. What fails is
  * printed with its seed, shrunk to the calls that matter. AMP_MODEL_SEED and AMP_MODEL_SEQUENCES choose others.
  */
+#include "../support/levels.h"
 #include "program.h"
 
 #include <inttypes.h>
@@ -290,7 +291,7 @@ static void make(struct sequence *sequence) {
     config->hysteresis = 1 + pick(3);
     config->max_skips = pick(3) ? 100 : 2;
     config->num_losses = LOSSES - pick(2);
-    const bool retypes = config->level == AMP_O2 || config->level == AMP_O3 || config->level == AMP_O5;
+    const bool retypes = level_retypes(config->level);
     if (retypes && !pick(4)) config->master_weights = (amp_switch)pick(3);
     if (retypes && !pick(4)) config->keep_batchnorm_fp32 = (amp_switch)pick(3);
     for (int i = 0; i < 2; i++) sequence->options |= options[pick(6)];

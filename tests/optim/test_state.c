@@ -2,12 +2,13 @@
 /* Checkpoints of libamp's own optimizers: a resumed run is the uninterrupted one, bit for bit, for each rule at each level;
  * what a file of another optimizer does. */
 #include "fused.h"
+#include "../support/levels.h"
 #include "rules.h"
 
 enum { BEFORE = 5, AFTER = 6, STATE_BYTES = 1 << 16 };
 
-static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
-enum { N_LEVELS = 6 };
+static const amp_level levels[] = { EACH_LEVEL };
+enum { N_LEVELS = N_EACH_LEVEL };
 
 static amp_config config_at(amp_level level) {
     amp_config config = config_of(level);

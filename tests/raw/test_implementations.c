@@ -3,6 +3,7 @@
  * Which function runs: the host's own, or an implementation that the op's descriptor gives. A static graph calls its nodes
  * through one pointer to infer sizes, and to compute; only the second is work for an implementation.
  */
+#include "../support/levels.h"
 #include <amp.h>
 #include <amp_kernels.h>
 
@@ -117,7 +118,7 @@ static enum ran call(struct host *host, enum action action) {
 START_TEST(a_call_without_work_takes_the_original) {
     struct host host;
     set_up(&host);
-    start(&host, levels[_i].level, levels[_i].level == AMP_O2 || levels[_i].level == AMP_O5 ? AMP_ON : AMP_DEFAULT);
+    start(&host, levels[_i].level, level_has_masters(levels[_i].level) ? AMP_ON : AMP_DEFAULT);
     for (int i = 0; i < N_ACTIONS; i++)
         ck_assert_msg(call(&host, (enum action)i) == (i == FORWARD ? levels[_i].low : ORIGINAL), "action %d", i);
     finish(&host);

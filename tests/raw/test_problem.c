@@ -3,6 +3,7 @@
  * The hosts' common problem on a table of functions over raw FP32 buffers, emulated at every level: weights and losses
  * must be, bit for bit, those of the training whose casts are written out by hand (tests/hosts/common/reference.c).
  */
+#include "../support/levels.h"
 #include "problem.h"
 
 #include <amp.h>
@@ -18,7 +19,7 @@
         ck_assert_msg(status_ == AMP_OK, "%s: %s", amp_status_name(status_), amp_last_error());                        \
     } while (0)
 
-static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
+static const amp_level levels[] = { EACH_LEVEL };
 
 static struct {
     void (*linear)(float *, const float *, const float *, const float *, int, int, int);
@@ -109,7 +110,7 @@ static void start(struct host *host, amp_level level, bool dynamic) {
     amp_model *model = &host->model;
     amp_optimizer *optimizer = &host->optimizer;
     amp_config config = AMP_CONFIG_INIT;
-    const bool model_is_low = level == AMP_O2 || level == AMP_O3 || level == AMP_O5;
+    const bool model_is_low = level_retypes(level);
     describe_ops(host, model_is_low);
     host->model = (amp_model)AMP_MODEL_INIT;
     host->model.host = amp_buffer_host();
@@ -123,7 +124,7 @@ static void start(struct host *host, amp_level level, bool dynamic) {
     config.level = level;
     config.emulate = AMP_ON;
     if (dynamic) config.init_scale = SCALE;
-    else if (level == AMP_O1 || level == AMP_O2) config.loss_scale = SCALE;
+    else if (level_is_dynamic(level)) config.loss_scale = SCALE;
     ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &host->context));
 }
 
@@ -178,7 +179,7 @@ START_TEST(it_is_the_training_with_casts_by_hand) {
     static struct curve wanted, got;
     const amp_level level = levels[_i];
     struct host *host = new_host();
-    reference_train(_i, level == AMP_O1 || level == AMP_O2 ? SCALE : 1.0f, &wanted);
+    reference_train(_i, level_is_dynamic(level) ? SCALE : 1.0f, &wanted);
     start(host, level, false);
     train(host, 0, STEPS, &got);
     ck_ok(amp_shutdown(host->context)); /* the masters' values are the parameters again */
@@ -429,7 +430,7 @@ int main(void) {
     tcase_add_loop_test(tcase, the_hosts_block_holds_what_16_bits_hold, 0, 3);
     tcase_add_loop_test(tcase, what_never_trained_comes_back_bit_for_bit, 0, 3);
     tcase_add_test(tcase, what_the_host_loads_becomes_the_master);
-    tcase_add_loop_test(tcase, resume_is_bit_exact, 0, 6);
+    tcase_add_loop_test(tcase, resume_is_bit_exact, 0, N_EACH_LEVEL);
     tcase_add_test(tcase, with_a_forward_what_runs_outside_is_not_the_model);
     tcase_add_test(tcase, an_op_that_is_left_is_not_the_model);
     tcase_add_test(tcase, without_masters_unscaled_gradients_are_rounded);

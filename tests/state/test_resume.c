@@ -4,6 +4,7 @@
  * on the digits, every level, SGD with momentum and Adam, the model loaded before and after libamp's state. The host
  * keeps its model and its optimizer in a file of its own, as hosts do. Arguments: the digits.
  */
+#include "../support/levels.h"
 #include "resume_host.h"
 
 #include <check.h>
@@ -101,7 +102,7 @@ START_TEST(resume_is_bit_exact) {
     ck_assert_int_eq(run_save_host(&run, model), 0);
     const float scale = run_scale(&run);
     ck_assert_int_eq(run_train(&run, STEPS_BEFORE, STEPS_AFTER), 0);
-    const bool dynamic = level == AMP_O1 || level == AMP_O2;
+    const bool dynamic = level_is_dynamic(level);
     if (dynamic && !high) ck_assert_float_gt(run_scale(&run), scale);
     if (dynamic && high) ck_assert_uint_gt(run_skipped(&run), 0);
     ck_assert_int_eq(run_dump(&run, straight), 0);

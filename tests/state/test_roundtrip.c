@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints over the fake host: round trips, orders, other levels, other scalers. */
+#include "../support/levels.h"
 #include "staterig.h"
 
 #include <unistd.h>
 
-static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
+static const amp_level levels[] = { EACH_LEVEL };
 
 static amp_config short_window(amp_level level) {
     amp_config config = config_of(level);
@@ -156,7 +157,7 @@ END_TEST
 
 /* FP32 values survive every pair of levels, and a warning says what changed. */
 START_TEST(another_level_keeps_the_masters) {
-    const amp_level from = levels[_i / 6], to = levels[_i % 6];
+    const amp_level from = levels[_i / N_EACH_LEVEL], to = levels[_i % N_EACH_LEVEL];
     struct rig rig, other;
     start(&rig, from);
     train_some(&rig, 4);
@@ -241,9 +242,9 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { round_trip_restores_everything, 6 }, { a_resume_misses_no_step, 6 },
-        { every_order_keeps_every_bit, 6 * 2 * N_ORDERS },
-        { another_level_keeps_the_masters, 36 },
+        { round_trip_restores_everything, N_EACH_LEVEL }, { a_resume_misses_no_step, N_EACH_LEVEL },
+        { every_order_keeps_every_bit, N_EACH_LEVEL * 2 * N_ORDERS },
+        { another_level_keeps_the_masters, N_EACH_LEVEL * N_EACH_LEVEL },
         { file_is_the_same_as_memory, 1 },
         { another_model_wins_where_it_differs, 1 },
         { scalers_go_by_mode_and_stay_in_bounds, 1 },

@@ -300,7 +300,8 @@ inline void session_state::open(const std::vector<::torch::nn::Module *> &all_mo
         }
     for (const auto &optimizer : optimizers)
         for (const at::Tensor &tensor : optimizer->tensors) watch(tensor);
-    casts_ops = config.enabled != AMP_OFF && config.patch_ops != AMP_OFF && (level == AMP_O1 || level == AMP_O4);
+    amp_config resolved = AMP_CONFIG_INIT;
+    casts_ops = amp_config_resolve(&config, &resolved) == AMP_OK && resolved.patch_ops == AMP_ON;
     if (casts_ops) {
         for (const auto &entry : settings.ops) registered.push_back(entry.first);
         register_fallback(registered);

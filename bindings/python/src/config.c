@@ -202,10 +202,35 @@ static PyObject *resolve(PyObject *module, PyObject *args)
     return dict;
 }
 
+/* {"O1": ("float16", words), ...} */
+static PyObject *levels(PyObject *module, PyObject *args)
+{
+    static const struct {
+        const char *name, *words;
+        int32_t low;
+    } rows[] = {
+#define LEVEL(constant, value, text, low, ...) { &#constant[4], text, low },
+        AMP_LEVEL_MAP(LEVEL)
+#undef LEVEL
+    };
+    static const struct member type = { "low", "type", 0 };
+    (void)module, (void)args;
+    PyObject *dict = PyDict_New();
+    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
+        PyObject *row = Py_BuildValue("(Ns)", choice_name(&type, rows[i].low), rows[i].words);
+        if (row == NULL || PyDict_SetItemString(dict, rows[i].name, row)) {
+            Py_CLEAR(dict);
+        }
+        Py_XDECREF(row);
+    }
+    return dict;
+}
+
 int amp_py_add_config(PyObject *module)
 {
     static PyMethodDef functions[] = {
         { "resolve", resolve, METH_VARARGS, "resolve(level, settings): what they come to, every default filled in." },
+        { "levels", levels, METH_NOARGS, "levels(): a level's name -> its 16-bit type and what it is, in words." },
         { NULL, NULL, 0, NULL },
     };
     return PyModule_AddFunctions(module, functions);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What happens to duet besides training: shutdown, copied layers, overflows, checkpoints, jumps, traps, threads. */
+#include "../../support/levels.h"
 #include "trainer.h"
 
 #include <fenv.h> /* feenableexcept: the project defines _GNU_SOURCE */
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
+static const amp_level levels[] = { EACH_LEVEL };
 enum { N_LEVELS = sizeof levels / sizeof levels[0], BAD_STEP = 20 };
 
 static bool is_linear(const network *net, int i) { return net->layers[i].kind == DUET_LINEAR; }
@@ -216,7 +217,7 @@ END_TEST
 static amp_config moving_scale(amp_level level) {
     amp_config config = AMP_CONFIG_INIT;
     config.level = level;
-    if (level == AMP_O1 || level == AMP_O2) config.init_scale = 256.0f, config.window = 7; /* saved in mid-window */
+    if (level_is_dynamic(level)) config.init_scale = 256.0f, config.window = 7; /* saved in mid-window */
     return config;
 }
 

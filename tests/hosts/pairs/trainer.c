@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "../../support/levels.h"
 #include "trainer.h"
 
 void trainer_new(struct trainer *trainer) {
@@ -23,7 +24,7 @@ void trainer_free(struct trainer *trainer) { duet_free(trainer->net); }
 amp_config trainer_config(amp_level level) {
     amp_config config = AMP_CONFIG_INIT;
     config.level = level;
-    if (level == AMP_O1 || level == AMP_O2) config.loss_scale = SCALE;
+    if (level_is_dynamic(level)) config.loss_scale = SCALE;
     return config;
 }
 

@@ -9,6 +9,7 @@
  *
  * With AMP_TEST_SHORT=1 (sanitizers) the trainings without the hook are done at O1 alone.
  */
+#include "../../support/levels.h"
 #include "ranks.h"
 
 #include <amp_kernels.h>
@@ -283,7 +284,7 @@ int main(int argc, char **argv) {
     }
     const char *given = getenv("AMP_TEST_SHORT");
     const bool brief = given && *given;
-    for (amp_level level = AMP_O0; level <= AMP_O5; level++)
+    for (amp_level level = 1; level <= N_EACH_LEVEL; level++)
         for (int variant = 0; variant < N_VARIANTS; variant++)
             for (int hooked = 1; hooked >= 0; hooked--)
                 if (hooked || !brief || level == AMP_O1)

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from ... import _core
 from ._amp_state import maybe_print
 
 
 def of_cpu(level: str, resolved: dict[str, Any], models: Iterable[nn.Module]) -> bool:
     """Says it at initialize; whether casts are to float16 at all."""
-    half = resolved["cast_model_type"] == "float16" or (resolved["patch_ops"] and level != "O4")
+    half = resolved["cast_model_type"] == "float16" or (resolved["patch_ops"] and _core.levels()[level][0] == "float16")
     devices = {param.device.type for model in models for param in model.parameters() if param.is_floating_point()}
     if half and devices == {"cpu"}:
         instead = "O4" if resolved["patch_ops"] else "O5"

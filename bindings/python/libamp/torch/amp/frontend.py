@@ -50,7 +50,7 @@ def check_level(level: Any) -> str:
     if isinstance(level, str) and level in opt_levels:
         return level
     raise RuntimeError(
-        f"opt_level is {level!r}, and must be 'O0', 'O1', 'O2', 'O3', 'O4' or 'O5': a letter O and a digit, "
+        f"opt_level is {level!r}, and must be one of {', '.join(map(repr, opt_levels))}: a letter O and a digit, "
         "not a zero and a digit"
     )
 

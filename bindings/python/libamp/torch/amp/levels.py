@@ -2,6 +2,7 @@
 """The opt levels as callables that fill in Properties, as Apex had them in its frontend."""
 from __future__ import annotations
 
+from ... import _core
 from .properties import Properties, fill, resolve
 
 
@@ -41,3 +42,5 @@ class O5(Level):
 
 
 opt_levels: dict[str, Level] = {level.__name__: level() for level in (O0, O1, O2, O3, O4, O5)}
+for _name, (_, _words) in _core.levels().items():  # those that the library has besides
+    opt_levels.setdefault(_name, type(_name, (Level,), {"brief": _words})())

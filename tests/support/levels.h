@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The levels and what they do by default, from AMP_LEVEL_MAP: a test of every level is one of those to come too. What the list
+ * itself must say is in tests/levels/test_properties.c. */
+#ifndef TEST_LEVELS_H
+#define TEST_LEVELS_H
+
+#include "amp.h"
+
+#include <stdbool.h>
+
+#define LEVEL_OF_LIST(level, ...) level,
+#define EACH_LEVEL AMP_LEVEL_MAP(LEVEL_OF_LIST) /* static const amp_level levels[] = { EACH_LEVEL }; */
+#define LEVEL_OF_COUNT(...) +1
+enum { N_EACH_LEVEL = 0 AMP_LEVEL_MAP(LEVEL_OF_COUNT) }; /* from 1 to N_EACH_LEVEL */
+
+/* One row of the list. */
+struct level_row {
+    amp_dtype low, model_type; /* its 16-bit type; AMP_DTYPE_UNCHANGED: does not touch the model */
+    int casts_ops, keeps_batch_norm, has_masters;
+    float loss_scale;
+};
+
+static inline struct level_row level_row(amp_level level) {
+    static const struct level_row none = { 0, 0, 0, 0, 0, 0.0f }, rows[] = {
+#define LEVEL_OF_ROW(level, value, text, ...) { __VA_ARGS__ },
+        AMP_LEVEL_MAP(LEVEL_OF_ROW)
+#undef LEVEL_OF_ROW
+    };
+    return level >= 1 && level <= N_EACH_LEVEL ? rows[level - 1] : none;
+}
+
+static inline bool level_casts_ops(amp_level level) { return level_row(level).casts_ops; }
+static inline bool level_has_masters(amp_level level) { return level_row(level).has_masters; }
+static inline bool level_is_dynamic(amp_level level) { return level_row(level).loss_scale == AMP_DYNAMIC; }
+
+static inline bool level_retypes(amp_level level) {
+    const amp_dtype type = level_row(level).model_type;
+    return type == AMP_FLOAT16 || type == AMP_BFLOAT16;
+}
+
+/* The type that its ops or its model get: AMP_DTYPE_DEFAULT at O0, where there is none. */
+static inline amp_dtype level_low(amp_level level) {
+    return level_casts_ops(level) || level_retypes(level) ? level_row(level).low : (amp_dtype)AMP_DTYPE_DEFAULT;
+}
+
+#endif
