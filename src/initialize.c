@@ -106,7 +106,8 @@ static amp_status build_forward(amp_context *context, struct amp__model *model, 
     char what[64];
     if (!given->forward) return AMP_OK;
     snprintf(what, sizeof what, "model %zu forward", index);
-    AMP_TRY(amp__op_build(context, given->forward, &model->host, model->structs, what, &model->forward));
+    const struct amp__struct_table structs = { given->structs, given->n_structs };
+    AMP_TRY(amp__op_build(context, given->forward, &model->host, structs, what, &model->forward));
     model->forward.self = given->self;
     model->forward.target = model;
     model->has_forward = context->has_forward = true;
@@ -130,13 +131,16 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     model->user = user;
     AMP_TRY(amp__host_copy(&model->host, given.host, what));
     snprintf(what, sizeof what, "model %zu ops", index);
-    model->structs = (struct amp__struct_table){ given.structs, given.n_structs };
-    AMP_TRY(amp__ops_build(context, given.ops, given.n_ops, &model->host, model->structs, what, &model->ops));
+    const struct amp__struct_table structs = { given.structs, given.n_structs };
+    AMP_TRY(amp__ops_build(context, given.ops, given.n_ops, &model->host, structs, what, &model->ops));
     model->n_ops = given.n_ops;
     AMP_TRY(amp__ops_check_slots(model->ops, model->n_ops, what));
     AMP_TRY(amp__ops_classify(context, model->ops, given.ops, model->n_ops));
     AMP_TRY(choose_raw_modes(context, model));
-    for (size_t i = 0; i < model->n_ops; i++) amp__op_tabulate(&model->ops[i]), amp__gate_init(&model->ops[i]);
+    for (size_t i = 0; i < model->n_ops; i++) {
+        amp__op_tabulate(&model->ops[i]);
+        amp__gate_init(&model->ops[i]);
+    }
     AMP_TRY(build_forward(context, model, &given, index));
     AMP_TRY(check_model_hooks(context, model, given.n_params, index));
     return amp__collect_model(context, &given, &model->host, index);
@@ -184,12 +188,12 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
     AMP_TRY(build_fused(optimizer, &given, what));
     snprintf(what, sizeof what, "optimizer %zu steps", index);
-    optimizer->structs = (struct amp__struct_table){ given.structs, given.n_structs };
-    AMP_TRY(amp__ops_build(context, given.steps, given.n_steps, &optimizer->host, optimizer->structs, what,
+    const struct amp__struct_table structs = { given.structs, given.n_structs };
+    AMP_TRY(amp__ops_build(context, given.steps, given.n_steps, &optimizer->host, structs, what,
                            &optimizer->steps));
     optimizer->n_steps = given.n_steps;
     snprintf(what, sizeof what, "optimizer %zu zero_grads", index);
-    AMP_TRY(amp__ops_build(context, given.zero_grads, given.n_zero_grads, &optimizer->host, optimizer->structs, what,
+    AMP_TRY(amp__ops_build(context, given.zero_grads, given.n_zero_grads, &optimizer->host, structs, what,
                            &optimizer->zero_grads));
     optimizer->n_zero_grads = given.n_zero_grads;
     adopt(optimizer->steps, optimizer->n_steps, optimizer, given.self);
@@ -200,15 +204,13 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
 
 /* ---- wiring ---- */
 
-static amp_status wire(amp_context *context, struct amp__op *op, const char *kind, amp__handler handler, bool by_self,
-                       struct amp__struct_table structs) {
+static amp_status wire(amp_context *context, struct amp__op *op, const char *kind, amp__handler handler, bool by_self) {
     char what[192];
     if (!op->slot) return AMP_OK;
     if (op->index) snprintf(what, sizeof what, "%s %s#%u", kind, op->name, (unsigned)op->index);
     else snprintf(what, sizeof what, "%s %s", kind, op->name);
-    const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema_text,
-                                    .structs = structs.structs, .n_structs = structs.n, .handler = handler,
-                                    .user = op, .owner = context, .self = op->self,
+    const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema, .handler = handler, .user = op,
+                                    .owner = context, .self = op->self,
                                     .match_self = by_self && op->schema->self_arg >= 0,
                                     .in_copy = (op->flags & AMP_OP_COPY) != 0 };
     AMP_TRY(amp__patch_add(context->patch, &wrap, &op->wrapped));
@@ -224,7 +226,7 @@ static amp_status check_shared(const amp_context *context, size_t model_index, c
     while (other < context->models[other_index].ops ||
            other >= context->models[other_index].ops + context->models[other_index].n_ops)
         other_index++;
-    AMP_RETURN_IF(strcmp(other->schema_text, op->schema_text) != 0 || other->op_class != op->op_class ||
+    AMP_RETURN_IF(strcmp(other->schema->text, op->schema->text) != 0 || other->op_class != op->op_class ||
                       ((other->flags ^ op->flags) & AMP_OP_COPY) ||
                       other->host->self != op->host->self || other->host->cast != op->host->cast,
                   AMP_ERR_CONFLICT,
@@ -237,7 +239,7 @@ static amp_status check_shared(const amp_context *context, size_t model_index, c
 static amp_status wire_op(amp_context *context, struct amp__map *by_slot, size_t model_index, struct amp__op *op) {
     const struct amp__op *other = amp__map_get(by_slot, (uintptr_t)op->slot);
     if (!other) {
-        AMP_TRY(wire(context, op, "op", amp__op_handler, false, context->models[model_index].structs));
+        AMP_TRY(wire(context, op, "op", amp__op_handler, false));
         return amp__map_put(by_slot, (uintptr_t)op->slot, op);
     }
     AMP_TRY(check_shared(context, model_index, op, other));
@@ -254,7 +256,7 @@ static amp_status wire_ops(amp_context *context) {
         for (size_t j = 0; j < model->n_ops && status == AMP_OK; j++)
             if (amp__op_needs_wrapper(&model->ops[j])) status = wire_op(context, &by_slot, i, &model->ops[j]);
         if (model->has_forward && status == AMP_OK)
-            status = wire(context, &model->forward, "model", amp__forward_handler, true, model->structs);
+            status = wire(context, &model->forward, "model", amp__forward_handler, true);
     }
     amp__map_free(&by_slot);
     return status;
@@ -263,11 +265,11 @@ static amp_status wire_ops(amp_context *context) {
 static amp_status wire_optimizer(amp_context *context, struct amp__optimizer *optimizer) {
     size_t wrapped = 0;
     for (size_t i = 0; i < optimizer->n_steps; i++) {
-        AMP_TRY(wire(context, &optimizer->steps[i], "step", amp__step_handler, true, optimizer->structs));
+        AMP_TRY(wire(context, &optimizer->steps[i], "step", amp__step_handler, true));
         wrapped += optimizer->steps[i].wrapped;
     }
     for (size_t i = 0; i < optimizer->n_zero_grads; i++)
-        AMP_TRY(wire(context, &optimizer->zero_grads[i], "zero_grad", amp__zero_grad_handler, true, optimizer->structs));
+        AMP_TRY(wire(context, &optimizer->zero_grads[i], "zero_grad", amp__zero_grad_handler, true));
     optimizer->steps_expected = wrapped ? wrapped : 1;
     return AMP_OK;
 }

@@ -120,11 +120,12 @@ amp_status amp__closure_new(amp_fn original, struct amp__schema *schema, struct 
     if (!closure) return amp__fail_memory();
     amp_status status;
     closure->original = original;
-    closure->schema = schema;
     AMP_TRY_GOTO(amp__signature_new(schema, &closure->signature), fail);
+    closure->schema = schema;
     closure->n_vector = closure->signature->places.n_vector;
     if (closure->signature->places.fit) closure->code = amp__stub_take(closure);
     if (!closure->code) AMP_TRY_GOTO(make_code(closure), fail);
+    (void)amp__schema_hold(schema);
     *out = closure;
     return AMP_OK;
 fail:

@@ -46,7 +46,7 @@ struct amp__closure {
     bool in_copy;   /* nothing is written into the slot: its wrapper lives in copies of the table */
 };
 
-/* Takes schema over on success. AMP_ERR_CLOSURE_DENIED, AMP_ERR_NO_MEMORY. */
+/* Holds schema on success. AMP_ERR_CLOSURE_DENIED, AMP_ERR_NO_MEMORY. */
 amp_status amp__closure_new(amp_fn original, struct amp__schema *schema, struct amp__closure **out);
 
 /* Fills a free client of the closure for `wrap`, not active yet; NULL without memory. `what` must live until

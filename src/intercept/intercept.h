@@ -89,9 +89,7 @@ amp_status amp__buffer_extents(const struct amp__call *call, uint32_t arg, struc
 struct amp__wrap {
     const char *what; /* "op linear#2", "optimizer 0 step" */
     amp_fn *slot;
-    const char *schema;
-    const amp_struct *structs; /* what the schema may name, as amp__schema_parse takes it */
-    size_t n_structs;
+    struct amp__schema *schema; /* a closure that has to be made holds it, too */
     amp__handler handler;
     void *user;
     const amp_context *owner; /* not NULL; whose scope it is, never looked into */
@@ -107,7 +105,7 @@ amp_status amp__patch_new(struct amp__patch **out);
  * Validates one wrap and prepares its closure; nothing visible changes. *wrapped = false: the slot is empty
  * (*slot == NULL, also in read-only memory) and was passed over. Strings are copied. After an error the patch is as
  * before and may go on. The host must not write to the slot between add and commit. Errors:
- *   AMP_ERR_SCHEMA            the schema; match_self with a schema without self
+ *   AMP_ERR_SCHEMA            match_self with a schema without self
  *   AMP_ERR_INVALID_ARGUMENT  slot NULL, misaligned, without memory; handler or owner NULL
  *   AMP_ERR_READ_ONLY         the slot's memory is not writable (found without writing), and the wrap not in_copy
  *   AMP_ERR_CONFLICT          the owner has the slot already, naming both (but not if both have match_self and the

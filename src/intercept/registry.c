@@ -73,9 +73,10 @@ static void leave_idle(struct amp__closure *closure) {
 
 /* ---- adding ---- */
 
-static amp_status check_wrap(const struct amp__wrap *wrap, const char *what, const struct amp__schema *schema) {
-    AMP_RETURN_IF(wrap->match_self && schema->self_arg < 0, AMP_ERR_SCHEMA,
-                  "%s: the schema has no Tensor or pointer argument named self: %.300s", what, schema->text);
+static amp_status check_wrap(const struct amp__wrap *wrap, const char *what) {
+    AMP_RETURN_IF(!wrap->schema, AMP_ERR_INVALID_ARGUMENT, "%s: it has no schema", what);
+    AMP_RETURN_IF(wrap->match_self && wrap->schema->self_arg < 0, AMP_ERR_SCHEMA,
+                  "%s: the schema has no Tensor or pointer argument named self: %.300s", what, wrap->schema->text);
     AMP_RETURN_IF(!wrap->handler || !wrap->owner, AMP_ERR_INVALID_ARGUMENT, "%s: a handler and an owner are needed",
                   what);
     AMP_RETURN_IF(!wrap->slot, AMP_ERR_INVALID_ARGUMENT,
@@ -101,8 +102,8 @@ static amp_status check_slot(struct amp__patch *patch, const struct amp__wrap *w
 }
 
 /* May `wrap` join the clients that are on the slot? */
-static amp_status check_shared(const struct amp__closure *closure, const struct amp__wrap *wrap, const char *what,
-                               const struct amp__schema *schema) {
+static amp_status check_shared(const struct amp__closure *closure, const struct amp__wrap *wrap, const char *what) {
+    const struct amp__schema *schema = wrap->schema;
     const struct amp__client *client = &closure->clients;
     for (; client; client = atomic_load(&client->next)) {
         if (!client->reserved_for) continue;
@@ -119,15 +120,13 @@ static amp_status check_shared(const struct amp__closure *closure, const struct 
     return AMP_OK;
 }
 
-/* *schema is taken over, and NULL then, if a closure had to be made. */
 static amp_status take_closure(const struct amp__wrap *wrap, const char *what, amp_fn value,
-                               struct amp__schema **schema, struct amp__closure **out) {
+                               struct amp__closure **out) {
     const amp_fn original = find_original(value);
-    struct amp__closure *closure = find_idle(wrap->slot, original, *schema);
+    struct amp__closure *closure = find_idle(wrap->slot, original, wrap->schema);
     if (!closure) {
-        const amp_status status = amp__closure_new(original, *schema, &closure);
+        const amp_status status = amp__closure_new(original, wrap->schema, &closure);
         if (status != AMP_OK) return amp__fail_prefix(status, "%s", what);
-        *schema = NULL;
         amp__closures_add(closure, wrap->slot);
     }
     amp__closures_take_idle(closure);
@@ -139,14 +138,13 @@ static amp_status take_closure(const struct amp__wrap *wrap, const char *what, a
 }
 
 /* Under the mutex from the look into the slot on: another thread's commit or undo must not come between. */
-static amp_status reserve(struct amp__patch *patch, const struct amp__wrap *wrap, struct amp__schema **schema,
-                          struct entry *entry) {
+static amp_status reserve(struct amp__patch *patch, const struct amp__wrap *wrap, struct entry *entry) {
     amp_fn value = NULL;
     AMP_TRY(check_slot(patch, wrap, entry->what, &value));
     if (!value) return AMP_OK;
     struct amp__closure *closure = find_wrapped(wrap, value);
-    if (closure) AMP_TRY(check_shared(closure, wrap, entry->what, *schema));
-    else AMP_TRY(take_closure(wrap, entry->what, value, schema, &closure));
+    if (closure) AMP_TRY(check_shared(closure, wrap, entry->what));
+    else AMP_TRY(take_closure(wrap, entry->what, value, &closure));
     entry->client = amp__client_reserve(closure, wrap, entry->what);
     if (!entry->client) {
         leave_idle(closure);
@@ -170,26 +168,21 @@ amp_status amp__patch_add(struct amp__patch *patch, const struct amp__wrap *wrap
     AMP_RETURN_IF(!patch || !wrap || !wrapped, AMP_ERR_INVALID_ARGUMENT, "patch, wrap and wrapped must not be NULL");
     AMP_RETURN_IF(patch->committed, AMP_ERR_WRONG_STATE, "the patch is committed already");
     const char *what = wrap->what ? wrap->what : "slot";
-    struct amp__schema *schema;
     struct entry entry = { NULL, NULL, NULL, 0 };
-
+    AMP_TRY(check_wrap(wrap, what));
     AMP_TRY(grow(patch));
-    AMP_TRY(amp__schema_parse(what, wrap->schema, wrap->structs, wrap->n_structs, &schema));
-    amp_status status;
-    AMP_TRY_GOTO(check_wrap(wrap, what, schema), done);
     entry.what = amp__strdup(what);
-    if (!entry.what) AMP_TRY_GOTO(amp__fail_memory(), done);
+    if (!entry.what) return amp__fail_memory();
     pthread_mutex_lock(&registry.mutex);
-    status = reserve(patch, wrap, &schema, &entry);
+    const amp_status status = reserve(patch, wrap, &entry);
     pthread_mutex_unlock(&registry.mutex);
-    if (status == AMP_OK) {
-        patch->entries[patch->n++] = entry;
-        *wrapped = entry.closure != NULL;
+    if (status != AMP_OK) {
+        amp__free(entry.what);
+        return status;
     }
-done:
-    if (status != AMP_OK) amp__free(entry.what);
-    amp__free(schema);
-    return status;
+    patch->entries[patch->n++] = entry;
+    *wrapped = entry.closure != NULL;
+    return AMP_OK;
 }
 
 /* ---- the life of a transaction ---- */

@@ -189,6 +189,7 @@ static amp_status build(const struct amp__parser *p, struct amp__schema **out) {
         amp__free(schema);
         return status;
     }
+    atomic_init(&schema->holders, 1);
     schema->text = base + parts.text;
     schema->n_structs = p->n_structs;
     schema->structs = structs;
@@ -209,6 +210,15 @@ amp_status amp__schema_parse(const char *op, const char *text, const amp_struct 
     amp__lexer_start(&p.lexer, op, text);
     const amp_status status = amp__parser_take_schema(&p);
     return status == AMP_OK ? build(&p, out) : amp__parser_fail_prototype(&p, status);
+}
+
+struct amp__schema *amp__schema_hold(struct amp__schema *schema) {
+    atomic_fetch_add_explicit(&schema->holders, 1, memory_order_relaxed);
+    return schema;
+}
+
+void amp__schema_release(struct amp__schema *schema) {
+    if (schema && atomic_fetch_sub_explicit(&schema->holders, 1, memory_order_acq_rel) == 1) amp__free(schema);
 }
 
 static bool same_string(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }

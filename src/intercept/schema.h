@@ -7,6 +7,8 @@
 #include "common/common.h"
 #include "intercept/expression.h"
 
+#include <stdatomic.h>
+
 enum amp__kind {
     AMP__VOID, /* returns only */
     AMP__INT8, AMP__UINT8, AMP__INT16, AMP__UINT16, AMP__INT32, AMP__UINT32, AMP__INT64, AMP__UINT64,
@@ -55,6 +57,7 @@ struct amp__struct {
 
 /* Immutable once parsed; one allocation. */
 struct amp__schema {
+    _Atomic(uint32_t) holders; /* an op, and the closure that its slot got, which outlives it */
     const char *text; /* as given, for messages and for comparing */
     const char *name; /* of the op inside the schema text, e.g. "linear" */
     uint32_t n_args;
@@ -75,10 +78,14 @@ struct amp__schema {
  *       linear(Tensro input) -> Tensor
  *              ^ did you mean Tensor?
  * where `op` is the op's name, for the first line. Long schemas are shown around the fault, so that the message always
- * fits amp_last_error. AMP_ERR_ABI_MISMATCH for a struct_size. *out is freed with amp__free.
+ * fits amp_last_error. AMP_ERR_ABI_MISMATCH for a struct_size. *out is held once.
  */
 amp_status amp__schema_parse(const char *op, const char *text, const amp_struct *structs, size_t n_structs,
                              struct amp__schema **out);
+
+/* One more holder; each lets go of it in the end. NULL is let go of without effect. */
+struct amp__schema *amp__schema_hold(struct amp__schema *schema);
+void amp__schema_release(struct amp__schema *schema);
 
 /* The same text over the same structs: may both describe one function? */
 bool amp__schema_same(const struct amp__schema *a, const struct amp__schema *b);

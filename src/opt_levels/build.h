@@ -5,6 +5,12 @@
 
 #include "opt_levels/context.h"
 
+/* What the caller's schemas may name; his memory, during initialize only. */
+struct amp__struct_table {
+    const amp_struct *structs;
+    size_t n;
+};
+
 /* ---- ops.c ---- */
 
 /* Copies and checks `n` descriptors; `*out` has `n` entries, to be ended with amp__ops_destroy. */

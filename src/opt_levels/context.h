@@ -25,7 +25,6 @@ struct amp__op {
     const amp_host *host;
     void *self; /* of its model or optimizer */
     char *name;
-    char *schema_text;
     struct amp__schema *schema; /* NULL: AMP_OP_DIRECT without one */
     uint32_t index, flags;      /* index among ops of the same name */
     amp_class op_class;
@@ -80,16 +79,9 @@ static inline void amp__op_count(struct amp__op *op, const struct amp__thread *t
 static inline uint64_t amp__op_calls(const struct amp__op *op) { return op->first_calls + op->calls; }
 static inline uint64_t amp__op_hits(const struct amp__op *op) { return op->first_hits + op->cache_hits; }
 
-/* What the caller's schemas may name; his memory, during initialize only. */
-struct amp__struct_table {
-    const amp_struct *structs;
-    size_t n;
-};
-
 struct amp__model {
     amp_model *user;
     amp_host host;
-    struct amp__struct_table structs;
     struct amp__op *ops;
     size_t n_ops;
     struct amp__op forward;
@@ -100,7 +92,6 @@ struct amp__optimizer {
     amp_optimizer *user;
     amp_context *context;
     amp_host host;
-    struct amp__struct_table structs;
     struct amp__param **params;
     size_t n_params, params_capacity; /* 0: n_params */
     struct amp__op *steps, *zero_grads;

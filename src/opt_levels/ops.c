@@ -64,10 +64,9 @@ amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_ho
     out->on_failure = op.on_failure;
     out->on_skip = op.on_skip;
     out->name = amp__strdup(op.name);
-    out->schema_text = op.schema ? amp__strdup(op.schema) : NULL;
-    if (!out->name || (op.schema && !out->schema_text)) return amp__fail_memory();
+    if (!out->name) return amp__fail_memory();
     if (!op.schema) return AMP_OK;
-    const amp_status parsed = amp__schema_parse(out->name, out->schema_text, structs.structs, structs.n, &out->schema);
+    const amp_status parsed = amp__schema_parse(out->name, op.schema, structs.structs, structs.n, &out->schema);
     if (parsed != AMP_OK) return amp__fail_prefix(parsed, "%s", what);
     if (!has_other_buffers(out->schema)) out->fp32 = op.fp32;
     return AMP_OK;
@@ -75,8 +74,7 @@ amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_ho
 
 void amp__op_clear(struct amp__op *op) {
     amp__free(op->name);
-    amp__free(op->schema_text);
-    amp__free(op->schema);
+    amp__schema_release(op->schema);
 }
 
 void amp__ops_destroy(struct amp__op *ops, size_t n) {

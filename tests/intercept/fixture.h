@@ -50,9 +50,33 @@ static inline void watch(void *user, struct amp__call *call) {
     if (marked) amp__mark_pop(thread, &anchor);
 }
 
-static inline struct amp__wrap wrap_of(const char *what, amp_fn *slot, const char *schema, int owner_index,
+/* An amp__wrap whose schema is a text yet. */
+struct wrap {
+    const char *what;
+    amp_fn *slot;
+    const char *schema;
+    const amp_struct *structs;
+    size_t n_structs;
+    amp__handler handler;
+    void *user;
+    const amp_context *owner;
+    const void *self;
+    bool match_self, in_copy;
+};
+
+static inline amp_status patch_add(struct amp__patch *patch, const struct wrap *wrap, bool *wrapped) {
+    struct amp__schema *schema = NULL;
+    AMP_TRY(amp__schema_parse(wrap->what, wrap->schema, wrap->structs, wrap->n_structs, &schema));
+    const struct amp__wrap parsed = { wrap->what, wrap->slot, schema, wrap->handler, wrap->user, wrap->owner, wrap->self,
+                                      wrap->match_self, wrap->in_copy };
+    const amp_status status = amp__patch_add(patch, &parsed, wrapped);
+    amp__schema_release(schema);
+    return status;
+}
+
+static inline struct wrap wrap_of(const char *what, amp_fn *slot, const char *schema, int owner_index,
                                        struct watcher *watcher) {
-    return (struct amp__wrap){ .what = what,
+    return (struct wrap){ .what = what,
                                .slot = slot,
                                .schema = schema,
                                .handler = watch,
@@ -60,17 +84,17 @@ static inline struct amp__wrap wrap_of(const char *what, amp_fn *slot, const cha
                                .owner = owner(owner_index) };
 }
 
-static inline struct amp__wrap wrap_of_self(const char *what, amp_fn *slot, int owner_index, const void *self,
+static inline struct wrap wrap_of_self(const char *what, amp_fn *slot, int owner_index, const void *self,
                                             struct watcher *watcher) {
-    struct amp__wrap wrap = wrap_of(what, slot, METHOD, owner_index, watcher);
+    struct wrap wrap = wrap_of(what, slot, METHOD, owner_index, watcher);
     wrap.match_self = true;
     wrap.self = self;
     return wrap;
 }
 
-static inline void add(struct amp__patch *patch, struct amp__wrap wrap) {
+static inline void add(struct amp__patch *patch, struct wrap wrap) {
     bool wrapped = false;
-    ck_ok(amp__patch_add(patch, &wrap, &wrapped));
+    ck_ok(patch_add(patch, &wrap, &wrapped));
     ck_assert(wrapped);
 }
 
@@ -81,7 +105,7 @@ static inline struct amp__patch *new_patch(void) {
 }
 
 /* A transaction of one wrap, committed. */
-static inline struct amp__patch *wire(struct amp__wrap wrap) {
+static inline struct amp__patch *wire(struct wrap wrap) {
     struct amp__patch *patch = new_patch();
     add(patch, wrap);
     amp__patch_commit(patch);

@@ -37,9 +37,9 @@ static amp_status attempt(const char *schema, amp_fn *slots, struct watcher *see
     struct amp__patch *patch = NULL;
     amp_status status = amp__patch_new(&patch);
     for (int i = 0; i < 2 && status == AMP_OK; i++) {
-        const struct amp__wrap wrap = wrap_of("op add", &slots[i], schema, 1, seen);
+        const struct wrap wrap = wrap_of("op add", &slots[i], schema, 1, seen);
         bool wrapped = false;
-        status = amp__patch_add(patch, &wrap, &wrapped);
+        status = patch_add(patch, &wrap, &wrapped);
         ck_assert(wrapped == (status == AMP_OK));
     }
     if (status == AMP_OK) {
@@ -119,9 +119,9 @@ END_TEST
 
 /* ---- refusals ---- */
 
-static void refuse(struct amp__patch *patch, struct amp__wrap wrap, amp_status status, const char *message) {
+static void refuse(struct amp__patch *patch, struct wrap wrap, amp_status status, const char *message) {
     bool wrapped = true;
-    ck_assert_int_eq(amp__patch_add(patch, &wrap, &wrapped), status);
+    ck_assert_int_eq(patch_add(patch, &wrap, &wrapped), status);
     ck_says(message);
     ck_assert(wrapped); /* untouched */
 }
@@ -130,11 +130,14 @@ START_TEST(bad_wraps_are_refused_by_name) {
     amp_fn slot = (amp_fn)host_add, slots[2] = { (amp_fn)host_add, (amp_fn)host_add };
     struct watcher seen = { 0 };
     struct amp__patch *patch = new_patch();
-    struct amp__wrap wrap = wrap_of("op add", &slot, BINARY, 0, &seen);
+    struct wrap wrap = wrap_of("op add", &slot, BINARY, 0, &seen);
     bool wrapped;
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp__patch_add(NULL, &wrap, &wrapped));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, patch_add(NULL, &wrap, &wrapped));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp__patch_add(patch, NULL, &wrapped));
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp__patch_add(patch, &wrap, NULL));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, patch_add(patch, &wrap, NULL));
+    const struct amp__wrap without = { .what = "op add", .slot = &slot, .handler = watch, .owner = owner(0) };
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp__patch_add(patch, &without, &wrapped));
+    ck_says("op add: it has no schema");
     wrap.slot = NULL;
     refuse(patch, wrap, AMP_ERR_INVALID_ARGUMENT, "op add: the slot is NULL; give the address");
     wrap.slot = (amp_fn *)((uintptr_t)slots + 1);

@@ -211,8 +211,8 @@ static void *wire_own(void *index) {
         bool wrapped;
         mistakes += amp__patch_new(&patch) != AMP_OK;
         for (int i = 0; i < 16; i++) {
-            const struct amp__wrap wrap = wrap_of("op add", &table[i], BINARY, me, &seen);
-            mistakes += amp__patch_add(patch, &wrap, &wrapped) != AMP_OK;
+            const struct wrap wrap = wrap_of("op add", &table[i], BINARY, me, &seen);
+            mistakes += patch_add(patch, &wrap, &wrapped) != AMP_OK;
         }
         amp__patch_commit(patch);
         for (int i = 0; i < 16; i++)

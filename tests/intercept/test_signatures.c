@@ -30,8 +30,8 @@ void intact(const void *value, size_t bytes, uint64_t seed) {
     ck_assert_msg(memcmp(value, expected, bytes) == 0, "the caller's struct of %zu bytes has changed", bytes);
 }
 
-static struct amp__wrap wrap_signature(size_t i, amp_fn *slot, struct watcher *watcher) {
-    struct amp__wrap wrap = wrap_of("op", slot, signatures[i].schema, 0, watcher);
+static struct wrap wrap_signature(size_t i, amp_fn *slot, struct watcher *watcher) {
+    struct wrap wrap = wrap_of("op", slot, signatures[i].schema, 0, watcher);
     wrap.structs = signature_structs;
     wrap.n_structs = n_signature_structs;
     return wrap;
@@ -130,7 +130,7 @@ static void check_copies(void) {
         expected.n = result.n = seen.n = 0;
         signatures[i].call(slot, &expected);
         received = seen;
-        struct amp__wrap wrap = wrap_signature(i, &slot, NULL);
+        struct wrap wrap = wrap_signature(i, &slot, NULL);
         wrap.handler = copy_all;
         struct amp__patch *patch = wire(wrap);
         seen.n = 0;
@@ -160,7 +160,7 @@ static void check_answers(void) {
         seen.n = 0;
         signatures[i].call(slot, &expected);
         for (int zeros = 0; zeros < 2; zeros++) {
-            struct amp__wrap wrap = wrap_signature(i, &slot, NULL);
+            struct wrap wrap = wrap_signature(i, &slot, NULL);
             wrap.handler = answer;
             wrap.user = zeros ? NULL : expected.bytes;
             struct amp__patch *patch = wire(wrap);
@@ -248,7 +248,7 @@ static void swap_tensor(void *user, struct amp__call *call) {
 START_TEST(a_handler_substitutes_tensors) {
     amp_fn slot = (amp_fn)pick;
     int a, b;
-    struct amp__wrap wrap = wrap_of("op pick", &slot, "pick(Tensor a, Tensor b, int which) -> Tensor", 0, NULL);
+    struct wrap wrap = wrap_of("op pick", &slot, "pick(Tensor a, Tensor b, int which) -> Tensor", 0, NULL);
     wrap.handler = swap_tensor;
     wrap.user = &a;
     struct amp__patch *patch = wire(wrap);
@@ -302,7 +302,7 @@ START_TEST(structs_by_value_are_patched_in_a_copy) {
     float weights[] = { 1.0f };
     struct layer l = { .kind = 7, .weights = weights }, before;
     amp_fn slot = (amp_fn)forward;
-    struct amp__wrap wrap =
+    struct wrap wrap =
         wrap_of("op forward", &slot, "forward(struct layer l, struct layer *same, int n) -> struct pair", 0, NULL);
     wrap.structs = structs;
     wrap.n_structs = AMP_COUNT(structs);
@@ -322,7 +322,7 @@ END_TEST
 START_TEST(a_slot_has_one_idea_of_its_structs) {
     amp_struct pair = { sizeof(amp_struct), 0, "pair", 16, 8, 0, "float, double" };
     amp_fn slot = (amp_fn)forward;
-    struct amp__wrap wrap = wrap_of("op a", &slot, "f(struct pair x) -> void", 0, NULL);
+    struct wrap wrap = wrap_of("op a", &slot, "f(struct pair x) -> void", 0, NULL);
     bool wrapped;
     wrap.handler = answer;
     wrap.structs = &pair;
@@ -331,7 +331,7 @@ START_TEST(a_slot_has_one_idea_of_its_structs) {
     pair.members = "double, float";
     wrap.owner = owner(1);
     wrap.what = "op b";
-    ck_fails(AMP_ERR_CONFLICT, amp__patch_add(other, &wrap, &wrapped));
+    ck_fails(AMP_ERR_CONFLICT, patch_add(other, &wrap, &wrapped));
     ck_says("op b: its slot is wrapped already for op a under other structs");
     ck_ok(amp__patch_undo(other));
     ck_ok(amp__patch_undo(patch));

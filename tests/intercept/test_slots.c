@@ -56,9 +56,9 @@ START_TEST(a_committed_patch_takes_no_more) {
     amp_fn slot = (amp_fn)host_add, other = (amp_fn)host_add;
     struct watcher seen = { 0 };
     struct amp__patch *patch = wire(wrap_of("op add", &slot, BINARY, 0, &seen));
-    const struct amp__wrap wrap = wrap_of("op other", &other, BINARY, 0, &seen);
+    const struct wrap wrap = wrap_of("op other", &other, BINARY, 0, &seen);
     bool wrapped;
-    ck_fails(AMP_ERR_WRONG_STATE, amp__patch_add(patch, &wrap, &wrapped));
+    ck_fails(AMP_ERR_WRONG_STATE, patch_add(patch, &wrap, &wrapped));
     ck_ok(amp__patch_undo(patch));
 }
 END_TEST
@@ -110,13 +110,13 @@ START_TEST(empty_slots_are_passed_over) {
     amp_fn empty = NULL, slot = (amp_fn)host_add;
     struct watcher seen = { 0 };
     struct amp__patch *patch = new_patch();
-    struct amp__wrap wrap = wrap_of("op none", &empty, BINARY, 0, &seen);
+    struct wrap wrap = wrap_of("op none", &empty, BINARY, 0, &seen);
     bool wrapped = true;
-    ck_ok(amp__patch_add(patch, &wrap, &wrapped));
+    ck_ok(patch_add(patch, &wrap, &wrapped));
     ck_assert(!wrapped);
     wrapped = true;
     memcpy(&wrap.slot, &(const amp_fn *){ &constant }, sizeof wrap.slot);
-    ck_ok(amp__patch_add(patch, &wrap, &wrapped));
+    ck_ok(patch_add(patch, &wrap, &wrapped));
     ck_assert(!wrapped);
     add(patch, wrap_of("op add", &slot, BINARY, 0, &seen));
     amp__patch_commit(patch);

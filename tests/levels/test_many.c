@@ -4,6 +4,7 @@
  * counts (--wrap): names that are taken apart, names that are compared, and names among which the nearest are looked for.
  */
 #include "checks.h"
+#include "intercept/schema.h"
 #include "opt_levels/lists.h"
 
 enum { OPS = 4000, SAME = 1000 };
@@ -28,6 +29,17 @@ void __wrap_amp__nearest_names(amp__text *text, const char *wanted, const char *
 void __wrap_amp__nearest_names(amp__text *text, const char *wanted, const char *const *names, size_t n) {
     guesses += n;
     __real_amp__nearest_names(text, wanted, names, n);
+}
+
+static size_t parsed;
+amp_status __real_amp__schema_parse(const char *op, const char *text, const amp_struct *structs, size_t n_structs,
+                                    struct amp__schema **out);
+amp_status __wrap_amp__schema_parse(const char *op, const char *text, const amp_struct *structs, size_t n_structs,
+                                    struct amp__schema **out);
+amp_status __wrap_amp__schema_parse(const char *op, const char *text, const amp_struct *structs, size_t n_structs,
+                                    struct amp__schema **out) {
+    parsed++;
+    return __real_amp__schema_parse(op, text, structs, n_structs, out);
 }
 
 /* ---- a large table: OPS names, and SAME ops of one more ---- */
@@ -141,6 +153,26 @@ START_TEST(gates_are_not_counted_by_ops) {
     ck_assert_uint_lt(bases + compares, 20 * (OPS + SAME));
     ck_fails(AMP_ERR_NOT_FOUND, amp_gate_set(context, "same#1000", 0));
     ck_ok(amp_shutdown(context));
+    free(t);
+}
+END_TEST
+
+/* A wrapped op's schema is its slot's, too. */
+START_TEST(each_schema_is_read_once) {
+    struct table *t = new_table();
+    amp_config config = config_of(AMP_O1);
+    amp_context *context;
+    amp_model *models[] = { &t->model };
+    for (size_t i = 0; i < OPS; i++) t->ops[i].op_class = AMP_LOWER;
+    for (int round = 1; round <= 2; round++) {
+        parsed = 0;
+        ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &context));
+        ck_assert_uint_eq(parsed, OPS + SAME);
+        ck_assert(t->slots[0] != (amp_fn)nothing);
+        ck_assert_int_eq(((int32_t(*)(int32_t))t->slots[0])(7), 7);
+        ck_ok(amp_shutdown(context));
+        ck_assert(t->slots[0] == (amp_fn)nothing);
+    }
     free(t);
 }
 END_TEST
@@ -267,6 +299,7 @@ int main(void) {
         { a_table_that_changes_is_read_again, 1 },
         { gates_are_not_counted_by_ops, 1 },
         { questions_by_name_are_not_counted_by_ops, 1 },
+        { each_schema_is_read_once, 1 },
         { additions_are_not_counted_by_parameters, 1 },
         { parameters_that_moved_are_found, 1 },
     };

@@ -64,11 +64,15 @@ static struct amp__patch *wire(const char *schema, amp_fn *slot, amp__handler ha
     static char owner;
     struct amp__patch *patch = NULL;
     bool wrapped = false;
-    const struct amp__wrap wrap = { .what = "op", .slot = slot, .schema = schema, .structs = signature_structs,
-                                    .n_structs = n_signature_structs, .handler = handler, .user = user,
+    struct amp__schema *parsed = NULL;
+    const amp_status read = amp__schema_parse("op", schema, signature_structs, n_signature_structs, &parsed);
+    if (read == AMP_ERR_SCHEMA) return NULL;
+    must(read == AMP_OK, amp_last_error(), SIZE_MAX);
+    const struct amp__wrap wrap = { .what = "op", .slot = slot, .schema = parsed, .handler = handler, .user = user,
                                     .owner = (const amp_context *)(const void *)&owner };
     must(amp__patch_new(&patch) == AMP_OK, "amp__patch_new", SIZE_MAX);
     const amp_status status = amp__patch_add(patch, &wrap, &wrapped);
+    amp__schema_release(parsed);
     must(status == AMP_OK || status == AMP_ERR_CLOSURE_DENIED || status == AMP_ERR_SCHEMA, amp_last_error(), SIZE_MAX);
     if (status == AMP_OK) {
         amp__patch_commit(patch);
