@@ -4,10 +4,10 @@
  * then touches the host: parameters are re-typed (and put back if one refuses), slots are swapped. All or nothing.
  */
 #include "common/map.h"
-#include "opt_levels/build.h"
-#include "opt_levels/gate.h"
-#include "opt_levels/raw.h"
-#include "top.h"
+#include "context/build.h"
+#include "call/gate.h"
+#include "raw/raw.h"
+#include "bracket/bracket.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * the scale and decides; cancel leaves things as if backward had not happened.
  */
 #include "common/thread.h"
-#include "top.h"
+#include "bracket/bracket.h"
 
 #include <math.h>
 #include <stdio.h>

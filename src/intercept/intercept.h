@@ -28,7 +28,7 @@
 #ifndef AMP_INTERCEPT_H
 #define AMP_INTERCEPT_H
 
-#include "intercept/schema.h"
+#include "schema/schema.h"
 
 #include <string.h>
 

@@ -22,7 +22,7 @@
 
 #ifndef __ASSEMBLER__
 
-#include "intercept/schema.h"
+#include "schema/schema.h"
 
 /* The low 8 bytes of each register. Result: of the first general and of the first vector register. */
 struct amp__registers {

@@ -5,21 +5,9 @@
  * closure's return slot takes it, so a result passes from the original to the caller without being looked at.
  */
 #include "intercept/signature.h"
-#include "intercept/structs.h"
+#include "schema/structs.h"
 
 #include <string.h>
-
-ffi_type *amp__ffi_type(uint8_t kind) {
-    static ffi_type *const types[] = {
-        [AMP__VOID] = &ffi_type_void,     [AMP__INT8] = &ffi_type_sint8,      [AMP__UINT8] = &ffi_type_uint8,
-        [AMP__INT16] = &ffi_type_sint16,  [AMP__UINT16] = &ffi_type_uint16,   [AMP__INT32] = &ffi_type_sint32,
-        [AMP__UINT32] = &ffi_type_uint32, [AMP__INT64] = &ffi_type_sint64,    [AMP__UINT64] = &ffi_type_uint64,
-        [AMP__FLOAT] = &ffi_type_float,   [AMP__DOUBLE] = &ffi_type_double,   [AMP__POINTER] = &ffi_type_pointer,
-        [AMP__TENSOR] = &ffi_type_pointer, [AMP__BUFFER] = &ffi_type_pointer,
-        [AMP__STRUCT_POINTER] = &ffi_type_pointer,
-    };
-    return types[kind];
-}
 
 size_t amp__arg_size(const struct amp__schema *schema, const struct amp__arg *arg) {
     if (arg->kind == AMP__VOID) return 0; /* libffi says 1 */

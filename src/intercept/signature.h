@@ -5,6 +5,7 @@
 
 #include "intercept/intercept.h"
 #include "intercept/registers.h"
+#include "schema/structs.h"
 
 #include <ffi.h>
 
@@ -16,9 +17,6 @@ struct amp__signature {
     uint32_t split;    /* cif.nargs: none */
     ffi_type *types[]; /* of the arguments; behind them what the structs and split_cif need */
 };
-
-/* Of any kind but AMP__STRUCT. */
-ffi_type *amp__ffi_type(uint8_t kind);
 
 /* *out is freed with amp__free. */
 amp_status amp__signature_new(const struct amp__schema *schema, struct amp__signature **out);

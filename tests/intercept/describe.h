@@ -3,7 +3,7 @@
 #ifndef TEST_INTERCEPT_DESCRIBE_H
 #define TEST_INTERCEPT_DESCRIBE_H
 
-#include "intercept/schema.h"
+#include "schema/schema.h"
 #include "suite.h"
 
 static inline void describe_type(amp__text *text, const struct amp__arg *arg) {

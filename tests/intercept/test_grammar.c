@@ -4,7 +4,7 @@
 #include "describe.h"
 
 #include "common/common.h"
-#include "intercept/schema.h"
+#include "schema/schema.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A C prototype where a schema is wanted: the schema that the message gives is one, or it says what cannot be. */
-#include "intercept/schema.h"
+#include "schema/schema.h"
 #include "suite.h"
 
 #include <stdio.h>

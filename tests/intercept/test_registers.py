@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls in registers, without libffi: test_registers.py ROOT CC... Prints TAP.
 
-noffi/registers.c with src/intercept/, on this machine and, where a cross compiler and qemu are installed, on arm64; and
+noffi/registers.c with src/intercept/ and src/schema/, on this machine and, where a cross compiler and qemu are installed, on arm64; and
 whether the stubs are what branch protection and linkers want.
 """
 import os
@@ -23,7 +23,8 @@ PROMISE = {"x86_64": "x86 feature: IBT, SHSTK", "aarch64": "AArch64 feature: BTI
 def check(folder, root, compiler, arguments, runner=()):
     source, program = folder / "signatures.c", folder / "registers"
     run(sys.executable, HERE / "gen_signatures.py", source, COUNT, SEED)
-    parts = [*(root / "src/intercept").glob("*.[cS]"), *(root / "src/common").glob("*.c")]
+    rooms = ("src/intercept", "src/schema", "src/common")
+    parts = [file for room in rooms for file in (root / room).glob("*.[cS]")] + [root / "src/raw/extents.c"]
     run(*compiler, "-std=c11", "-D_GNU_SOURCE", "-w", "-fexceptions", *arguments, f"-I{HERE}/noffi", f"-I{HERE}",
         f"-I{root}/src", f"-I{root}/include", source, HERE / "noffi/registers.c", *parts, "-o", program, "-pthread")
     said = run(*runner, program)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The schema parser: what it reads, and what it says of what it cannot read. */
 #include "common/common.h"
-#include "intercept/schema.h"
+#include "schema/schema.h"
 #include "describe.h"
 
 #include <stdio.h>

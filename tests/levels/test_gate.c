@@ -3,7 +3,7 @@
 #include "gatehost.h"
 #include "../support/levels.h"
 
-#include "opt_levels/gate.h"
+#include "call/gate.h"
 
 #include <pthread.h>
 

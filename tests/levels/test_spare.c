@@ -2,7 +2,7 @@
 /* Memory of calls that is kept for the next ones: what comes back, what is freed, and that nobody else gets it. */
 #include "checks.h"
 
-#include "opt_levels/context.h"
+#include "context/context.h"
 
 #include <pthread.h>
 #include <stdlib.h>

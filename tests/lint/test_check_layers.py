@@ -15,11 +15,15 @@ CLEAN = {
     "src/host/host.h": '#include "common/common.h"\n',
     "src/scaler/scaler.h": "",
     "src/master/master.c": '#include "scaler/scaler.h"\n#include "host/host.h"\n',
-    "src/intercept/closure.c": "#include <ffi.h>\n",
+    "src/schema/structs.h": "#include <ffi.h>\n",
+    "src/intercept/closure.c": '#include <ffi.h>\n#include "schema/structs.h"\n',
     "src/opt_levels/policy.h": "",
     "src/opt_levels/policy.c": '#include "policy.h"\n#include "master/../scaler/scaler.h"\n',
-    "src/context.h": "",
-    "src/initialize.c": '#include "context.h"\n#include "opt_levels/policy.h"\n'
+    "src/context/context.h": '#include "call/cache.h"\n',
+    "src/call/cache.h": "",
+    "src/call/call.h": '#include "context/context.h"\n',
+    "src/raw/raw.h": '#include "call/call.h"\n',
+    "src/initialize.c": '#include "context/context.h"\n#include "opt_levels/policy.h"\n'
     '/* never printf(x) or abort() */\nint f(void) { host->abort(1); snprintf("exit(1)"); assert(a == b && c <= d); }\n',
     "examples/host/tape.h": "",
     "examples/host/tape.c": '#include "tape.h"\n#include <stdio.h>\nint main(void) { printf("x"); exit(1); }\n',
@@ -30,34 +34,35 @@ CLEAN = {
 PLANTED = [  # what, rule, file, text
     ("common includes a higher room", "layers", "src/common/a.c", '#include "host/host.h"\n'),
     ("a room includes one of its own row", "layers", "src/kernels/a.c", '#include "host/host.h"\n'),
-    ("a room includes the top row", "layers", "src/opt_levels/a.c", '#include "context.h"\n'),
-    ("a room of row 2 other than master and optim reads the scaler", "layers", "src/cache/a.c",
-     '#include "scaler/scaler.h"\n'),
+    ("a room includes a higher one", "layers", "src/opt_levels/a.c", '#include "context/context.h"\n'),
+    ("context includes of call what is not the cache", "layers", "src/context/a.c", '#include "call/call.h"\n'),
+    ("bracket includes raw", "layers", "src/bracket/a.c", '#include "raw/raw.h"\n'),
+    ("a loose file", "loose", "src/loose.c", "int x;\n"),
     ("an include through ..", "layers", "src/common/a.c", '#include "../host/host.h"\n'),
     ("an include in angle brackets", "layers", "src/common/a.c", "#  include <host/host.h>\n"),
     ("a room without a row", "layers", "src/attic/a.c", '#include "common/common.h"\n'),
-    ("src includes an example", "layers", "src/a.c", '#include "../examples/host/tape.h"\n'),
-    ("an include of nothing", "unknown", "src/a.c", '#include "gone.h"\n'),
+    ("src includes an example", "layers", "src/api/a.c", '#include "../../examples/host/tape.h"\n'),
+    ("an include of nothing", "unknown", "src/api/a.c", '#include "gone.h"\n'),
     ("ffi.h outside intercept", "foreign", "src/master/a.c", "#include <ffi.h>\n"),
     ("a CUDA header outside cuda", "foreign", "src/kernels/a.c", "#include <cuda_runtime.h>\n"),
     ("a oneDNN header outside onednn", "foreign", "src/kernels/a.c", "#include <oneapi/dnnl/dnnl.h>\n"),
     ("dlfcn.h twice", "foreign", "src/kernels/a.c", "#include <dlfcn.h>\n"),
-    ("a call of printf", "call", "src/a.c", "void f(void) { printf (x); }\n"),
-    ("a call of abort", "call", "src/a.c", "void f(void) { if (x) abort(); }\n"),
-    ("a call of clock_gettime", "call", "src/a.c", "void f(void) { clock_gettime(0, &t); }\n"),
-    ("a call of time", "call", "src/a.c", "void f(void) { seed = time(NULL); }\n"),
-    ("a call of sigaction", "call", "src/a.c", "void f(void) { sigaction(1, &a, NULL); }\n"),
-    ("a call of atexit", "call", "src/a.c", "void f(void) { atexit(g); }\n"),
-    ("a call of setlocale", "call", "src/a.c", 'void f(void) { setlocale(LC_ALL, ""); }\n'),
-    ("stderr", "call", "src/a.c", "void f(void) { log_to(stderr); }\n"),
-    ("an assert that assigns", "assert", "src/a.c", "void f(void) { assert((x = g(1)) != 0); }\n"),
-    ("an assert that counts", "assert", "src/a.c", "void f(void) { assert(n++ < 3); }\n"),
-    ("an example with a private header", "private", "examples/a.c", '#include "../src/context.h"\n'),
+    ("a call of printf", "call", "src/api/a.c", "void f(void) { printf (x); }\n"),
+    ("a call of abort", "call", "src/api/a.c", "void f(void) { if (x) abort(); }\n"),
+    ("a call of clock_gettime", "call", "src/api/a.c", "void f(void) { clock_gettime(0, &t); }\n"),
+    ("a call of time", "call", "src/api/a.c", "void f(void) { seed = time(NULL); }\n"),
+    ("a call of sigaction", "call", "src/api/a.c", "void f(void) { sigaction(1, &a, NULL); }\n"),
+    ("a call of atexit", "call", "src/api/a.c", "void f(void) { atexit(g); }\n"),
+    ("a call of setlocale", "call", "src/api/a.c", 'void f(void) { setlocale(LC_ALL, ""); }\n'),
+    ("stderr", "call", "src/api/a.c", "void f(void) { log_to(stderr); }\n"),
+    ("an assert that assigns", "assert", "src/api/a.c", "void f(void) { assert((x = g(1)) != 0); }\n"),
+    ("an assert that counts", "assert", "src/api/a.c", "void f(void) { assert(n++ < 3); }\n"),
+    ("an example with a private header", "private", "examples/a.c", '#include "../src/context/context.h"\n'),
     ("a binding with a private header", "private", "bindings/a.c", '#include "common/common.h"\n'),
     ("the example's framework knows libamp", "private", "examples/host/a.c", "#include <amp.h>\n"),
     ("a public header with stdbool.h", "public", "include/amp_more.h", "#include <stdbool.h>\n"),
-    ("a long file", "length", "src/a.c", "int x;\n" * 501),
-    ("a C file without SPDX", "spdx", "src/a.c", None),
+    ("a long file", "length", "src/api/a.c", "int x;\n" * 501),
+    ("a C file without SPDX", "spdx", "src/api/a.c", None),
     ("a script without SPDX", "spdx", "tools/a", None),
     ("a build file without SPDX", "spdx", "tests/meson.build", None),
 ]
@@ -74,14 +79,14 @@ def violations(files):
 
 def planted(path, text):
     files = {name: SPDX + content for name, content in CLEAN.items()}
-    files["src/api.c"] = SPDX + "#include <dlfcn.h>\n"
+    files["src/api/api.c"] = SPDX + "#include <dlfcn.h>\n"
     files[path] = "#!/bin/sh\n" if text is None else SPDX + text
     return violations(files)
 
 
 def main():
     results = [
-        ("a clean tree has no violation", planted("src/clean.c", "") == []),
+        ("a clean tree has no violation", planted("src/api/clean.c", "") == []),
         ("an empty tree fails", [found[0] for found in violations({})] == ["nothing"]),
         ("a tree without src fails",
          [found[0] for found in violations({"examples/a.c": SPDX})] == ["nothing"]),

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loss scale on tensors of the host's choice. */
+#include "host/strides.h"
+#include "context/context.h"
+
+static amp_status find_bracket(amp_context *context, uint32_t loss_id, const char *who, const amp_host **host,
+                               struct amp__bracket **bracket) {
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "%s: context is NULL", who);
+    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+                  "%s: loss_id %u is out of range: amp_config.num_losses is %u", who, (unsigned)loss_id,
+                  (unsigned)context->properties.num_losses);
+    *host = context->n_optimizers ? &context->optimizers[0].host : context->n_models ? &context->models[0].host : NULL;
+    AMP_RETURN_IF(!*host, AMP_ERR_WRONG_STATE, "%s: the context has no model and no optimizer, so no host", who);
+    *bracket = &context->brackets[loss_id];
+    return AMP_OK;
+}
+
+/* The present scale. Where only a device knows it, that is asked. */
+static amp_status learn_scale(struct amp__bracket *bracket, float *scale) {
+    if (!bracket->open || bracket->blind) AMP_TRY(amp__there_learn(bracket));
+    if (bracket->there) bracket->scale = bracket->scaler.scale;
+    *scale = bracket->open ? bracket->scale : bracket->scaler.scale;
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tensor, void **out) {
+    const amp_host *host = NULL;
+    struct amp__bracket *bracket = NULL;
+    float scale = 1.0f;
+    AMP_TRY(find_bracket(context, loss_id, "amp_scale", &host, &bracket));
+    AMP_RETURN_IF(!tensor || !out, AMP_ERR_INVALID_ARGUMENT, "amp_scale: %s is NULL", tensor ? "out" : "tensor");
+    if (bracket->there && host->scale_by) return amp__host_scale_by(host, tensor, &bracket->there->state.scale, out);
+    AMP_TRY(amp__host_need(host->scale != NULL, "scale", "amp_scale", "it multiplies on the host's tape"));
+    AMP_TRY(learn_scale(bracket, &scale));
+    return amp__host_scale(host, tensor, scale, out);
+}
+
+/* The tensors as compact blocks: their own, or copies of those that have gaps. */
+struct work {
+    amp_span *spans;
+    void **flat;
+    amp_device device; /* of all of them */
+};
+
+static const char unscaled[] = "amp_unscale: a tensor";
+
+static amp_status gather(struct work *work, size_t i, const struct amp__elements *now) {
+    if (now->strides) {
+        AMP_RETURN_IF(!amp__is_floating(now->dtype), AMP_ERR_INVALID_ARGUMENT, "%s is not floating", unscaled);
+        work->flat[i] = amp__alloc_aligned((size_t)now->size * amp__dtype_size(now->dtype));
+        if (!work->flat[i]) return amp__fail_memory();
+        amp__strides_gather(work->flat[i], now);
+    }
+    work->spans[i] = (amp_span){ now->strides ? work->flat[i] : now->data, now->size, now->dtype, 0 };
+    return AMP_OK;
+}
+
+static bool is_there(amp_device device) { return device.type == AMP__DEVICE_CUDA; }
+
+static amp_status look(const amp_host *host, void *const *tensors, struct work *work, size_t i) {
+    struct amp__elements now;
+    AMP_TRY(amp__host_find(host, tensors[i], unscaled, &now));
+    if (!i) work->device = now.device;
+    const amp_device first = work->device;
+    AMP_RETURN_IF(is_there(first) != is_there(now.device) || (is_there(first) && first.id != now.device.id), AMP_ERR_CONFLICT,
+                  "amp_unscale: tensors 0 and %zu are in two memories (device types %d and %d, numbers %d and %d): one call for "
+                  "each", i, (int)first.type, (int)now.device.type, (int)first.id, (int)now.device.id);
+    if (!is_there(first)) return gather(work, i, &now);
+    AMP_RETURN_IF(now.strides, AMP_ERR_UNSUPPORTED,
+                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous", unscaled);
+    work->spans[i] = (amp_span){ now.data, now.size, now.dtype, 0 };
+    return AMP_OK;
+}
+
+static amp_status scatter(const amp_host *host, void *tensor, const struct work *work, size_t i) {
+    struct amp__elements now;
+    if (!work->flat[i]) return AMP_OK;
+    AMP_TRY(amp__host_layout(host, tensor, unscaled, &now));
+    amp__strides_scatter(&now, work->flat[i]);
+    return AMP_OK;
+}
+
+static amp_status unscale(struct amp__bracket *bracket, const amp_host *host, void *const *tensors, size_t n,
+                          struct work *work, float *found_inf) {
+    float scale = 1.0f;
+    for (size_t i = 0; i < n; i++) AMP_TRY(look(host, tensors, work, i));
+    if (is_there(work->device)) return amp__unscale_there(bracket, work->device, work->spans, n, found_inf);
+    AMP_TRY(learn_scale(bracket, &scale));
+    AMP_TRY(amp_scale_list(work->spans, work->spans, n, amp__rule_inverse(scale), found_inf));
+    for (size_t i = 0; i < n; i++) AMP_TRY(scatter(host, tensors[i], work, i));
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n, float *found_inf) {
+    const amp_host *host = NULL;
+    struct amp__bracket *bracket = NULL;
+    AMP_TRY(find_bracket(context, loss_id, "amp_unscale", &host, &bracket));
+    AMP_RETURN_IF(n && !tensors, AMP_ERR_INVALID_ARGUMENT, "amp_unscale: tensors is NULL, but n is %zu", n);
+    struct work work = { amp__alloc(n, sizeof *work.spans), amp__alloc(n, sizeof *work.flat), { 1, 0 } };
+    const amp_status status = work.spans && work.flat ? unscale(bracket, host, tensors, n, &work, found_inf) : amp__fail_memory();
+    for (size_t i = 0; work.flat && i < n; i++) amp__free(work.flat[i]);
+    amp__free(work.flat);
+    amp__free(work.spans);
+    return status;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scopes: whose policy holds on this thread. Values that save and restore, so that they nest and survive error paths. */
+#include "common/thread.h"
+#include "context/context.h"
+
+enum { SAVED = 0x5c0be, CAPTURED = 0xca97 }; /* tells a used or unset amp_scope from a good one */
+enum { SET = 1, INSIDE = 2 };
+
+static void store(amp_scope *scope, const struct amp__scope_state *state, uintptr_t kind) {
+    scope->v[0] = (uintptr_t)state->context;
+    scope->v[1] = (state->set ? SET : 0u) | (state->inside ? INSIDE : 0u);
+    scope->v[2] = kind;
+    scope->v[3] = 0;
+}
+
+static struct amp__scope_state load(const amp_scope *scope) {
+    return (struct amp__scope_state){ (amp_context *)scope->v[0], (scope->v[1] & SET) != 0, (scope->v[1] & INSIDE) != 0 };
+}
+
+static struct amp__thread *present_thread(const void *frame) {
+    struct amp__thread *thread = amp__thread_state();
+    amp__thread_recover(thread, frame);
+    return thread;
+}
+
+AMP_API amp_status amp_scope_enter(amp_context *context, amp_scope *scope) {
+    AMP_RETURN_IF(!scope, AMP_ERR_INVALID_ARGUMENT, "amp_scope_enter: scope is NULL");
+    struct amp__thread *thread = present_thread(__builtin_frame_address(0));
+    store(scope, &thread->scope, SAVED);
+    scope->v[3] = ++thread->scopes;
+    thread->scope = (struct amp__scope_state){ context, true, false };
+    return AMP_OK;
+}
+
+/* Casts that nothing but the scope keeps valid (hosts without versions) go with the outermost one of their context. */
+static void leave_context(const struct amp__thread *thread, amp_context *left) {
+    if (!left || (thread->scope.set && thread->scope.context == left)) return;
+    for (size_t i = 0; i < left->n_models; i++)
+        if (!left->models[i].host.version) {
+            amp__cache_retire(&left->cache, false);
+            amp__cache_collect(&left->cache);
+            return;
+        }
+}
+
+AMP_API amp_status amp_scope_leave(amp_scope *scope) {
+    AMP_RETURN_IF(!scope, AMP_ERR_INVALID_ARGUMENT, "amp_scope_leave: scope is NULL");
+    AMP_RETURN_IF(scope->v[2] != SAVED, AMP_ERR_WRONG_STATE,
+                  "amp_scope_leave: this scope was not entered, or was left already");
+    struct amp__thread *thread = present_thread(__builtin_frame_address(0));
+    scope->v[2] = 0;
+    AMP_RETURN_IF(scope->v[3] > thread->scopes, AMP_ERR_WRONG_STATE,
+                  "amp_scope_leave: a scope around this one was left before it: leave the innermost first, on the thread "
+                  "that entered it");
+    thread->scopes = (uint32_t)scope->v[3] - 1; /* those inside that an error path did not leave are gone with it */
+    amp_context *left = thread->scope.set ? thread->scope.context : NULL;
+    thread->scope = load(scope);
+    leave_context(thread, left);
+    return AMP_OK;
+}
+
+AMP_API int32_t amp_scope_current(amp_context **context) {
+    const struct amp__thread *thread = present_thread(__builtin_frame_address(0));
+    if (context) *context = thread->scope.set && !thread->scope.inside ? thread->scope.context : NULL;
+    return thread->scope.set || thread->scope.inside;
+}
+
+AMP_API amp_status amp_scope_capture(amp_scope *scope) {
+    AMP_RETURN_IF(!scope, AMP_ERR_INVALID_ARGUMENT, "amp_scope_capture: scope is NULL");
+    store(scope, &present_thread(__builtin_frame_address(0))->scope, CAPTURED);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_scope_adopt(const amp_scope *captured, amp_scope *previous) {
+    AMP_RETURN_IF(!captured || !previous, AMP_ERR_INVALID_ARGUMENT, "amp_scope_adopt: an argument is NULL");
+    AMP_RETURN_IF(captured->v[2] != CAPTURED, AMP_ERR_WRONG_STATE,
+                  "amp_scope_adopt: the first argument does not come from amp_scope_capture");
+    struct amp__thread *thread = present_thread(__builtin_frame_address(0));
+    const struct amp__scope_state adopted = load(captured);
+    store(previous, &thread->scope, SAVED);
+    previous->v[3] = ++thread->scopes;
+    thread->scope = adopted;
+    return AMP_OK;
+}

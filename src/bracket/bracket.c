@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* May this bracket be opened? Everything is asked before anything changes. */
+#include "bracket/bracket.h"
+
+amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out) {
+    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_scale_loss_begin: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
+                  (unsigned)context->properties.num_losses);
+    AMP_RETURN_IF(flags & ~(uint32_t)(AMP_DELAY_UNSCALE | AMP_DELAY_OVERFLOW_CHECK), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
+    AMP_RETURN_IF(context->brackets[loss_id].open, AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss its "
+                  "own loss_id (amp_config.num_losses)", (unsigned)loss_id);
+    for (uint32_t i = 0; context->seeds && i < context->properties.num_losses; i++)
+        AMP_RETURN_IF(context->brackets[i].open, AMP_ERR_WRONG_STATE,
+                      "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot tell "
+                      "whose it is: end that one first", (unsigned)i);
+    *out = &context->brackets[loss_id];
+    return AMP_OK;
+}
+
+/* Another loss's gradients still carry its scale. One scale that never moves is both losses'. A dynamic one is not, though it
+ * be equal now: the overflow that those gradients hide would be decided on by the wrong scaler. */
+static bool is_foreign(const struct amp__bracket *bracket, uint32_t loss_id, float scale) {
+    return loss_id != bracket->loss_id &&
+           (bracket->context->properties.scaler.dynamic || scale != bracket->scaler.scale);
+}
+
+#define WAY_OUT "end the last bracket of that loss without the flag, or give both losses one loss_id"
+
+static amp_status check_optimizer(const struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
+    const amp_context *context = bracket->context;
+    AMP_RETURN_IF(optimizer->context != context, AMP_ERR_CONFLICT,
+                  "amp_scale_loss_begin: the optimizers belong to different contexts: initialise them together");
+    AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin: an optimizer is in an open bracket already: end that one first");
+    AMP_RETURN_IF(optimizer->stepping || amp__optimizer_is_lent(optimizer), AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin inside a step of the same optimizer, or of one that shares a parameter with it");
+    AMP_RETURN_IF(optimizer->delayed && is_foreign(bracket, optimizer->delayed_loss, optimizer->delayed_scale), AMP_ERR_CONFLICT,
+                  "amp_scale_loss_begin: gradients still carry the scale of loss_id %u (AMP_DELAY_UNSCALE); loss_id %u "
+                  "would unscale them wrongly: " WAY_OUT, (unsigned)optimizer->delayed_loss, (unsigned)bracket->loss_id);
+    return AMP_OK;
+}
+
+/* Gradients that carry a scale keep it, so that backward adds like to like: this bracket's scale is theirs. (But that of a
+ * device's scaler is what it is there.) */
+static amp_status carry(struct amp__bracket *bracket, float scale, const char *whose) {
+    if (bracket->there) return AMP_OK;
+    AMP_RETURN_IF(bracket->carried != 0.0f && bracket->carried != scale, AMP_ERR_CONFLICT,
+                  "amp_scale_loss_begin: the gradients of %s still carry a scale of %g (AMP_DELAY_UNSCALE), others of this bracket one "
+                  "of %g: the scale of loss_id %u changed in between. Unscale them in a bracket each", whose, (double)scale,
+                  (double)bracket->carried, (unsigned)bracket->loss_id);
+    bracket->carried = scale;
+    return AMP_OK;
+}
+
+/* What it shares with optimizers of other brackets: a gradient carries the scale of one loss. */
+static amp_status check_shared(struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
+    for (size_t i = 0; i < optimizer->n_params && optimizer->context->n_optimizers > 1; i++) {
+        const struct amp__param *param = optimizer->params[i];
+        if (!param->in_bracket) continue;
+        AMP_RETURN_IF(amp__in_open_bracket(param), AMP_ERR_WRONG_STATE,
+                      "amp_scale_loss_begin: the gradient of %s is in the open bracket of another optimizer that shares it: end "
+                      "that one first, or give both optimizers to one bracket", param->name);
+        AMP_RETURN_IF(is_foreign(bracket, param->scaled_by, param->carries), AMP_ERR_CONFLICT,
+                      "amp_scale_loss_begin: the gradient of %s, which another optimizer shares, still carries the scale of "
+                      "loss_id %u (AMP_DELAY_UNSCALE); loss_id %u would unscale it wrongly: " WAY_OUT, param->name,
+                      (unsigned)param->scaled_by, (unsigned)bracket->loss_id);
+        AMP_TRY(carry(bracket, param->carries, param->name));
+    }
+    return AMP_OK;
+}
+
+static amp_status find_optimizer(struct amp__bracket *bracket, amp_optimizer *const *users, size_t i) {
+    AMP_TRY(amp__optimizer_find(users[i], &bracket->optimizers[i]));
+    AMP_TRY(check_optimizer(bracket, bracket->optimizers[i]));
+    AMP_TRY(check_shared(bracket, bracket->optimizers[i]));
+    if (bracket->optimizers[i]->delayed) AMP_TRY(carry(bracket, bracket->optimizers[i]->delayed_scale, "an optimizer"));
+    for (size_t j = 0; j < i; j++)
+        AMP_RETURN_IF(bracket->optimizers[j] == bracket->optimizers[i], AMP_ERR_INVALID_ARGUMENT,
+                      "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);
+    return AMP_OK;
+}
+
+/* The list is kept from bracket to bracket. */
+amp_status amp__bracket_optimizers(struct amp__bracket *bracket, amp_optimizer *const *users, size_t n) {
+    if (n > bracket->optimizers_capacity) {
+        void *grown = amp__grow(bracket->optimizers, bracket->optimizers_capacity, n, sizeof *bracket->optimizers);
+        if (!grown) return amp__fail_memory();
+        bracket->optimizers = grown;
+        bracket->optimizers_capacity = n;
+    }
+    bracket->carried = 0.0f;
+    for (size_t i = 0; i < n; i++) AMP_TRY(find_optimizer(bracket, users, i));
+    bracket->n_optimizers = n;
+    return AMP_OK;
+}

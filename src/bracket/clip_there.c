@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clipping by norm where gradients are on devices. If all of them are on one, the norm stays there and the factor follows
+ * from it there. Otherwise each device tells its own, and the host knows the whole.
+ */
+#include "kernels/kernels.h"
+#include "context/context.h"
+
+#include <math.h>
+
+/* Every gradient unscaled, as the step will see it; those of `place` (NULL: the CPU's) are listed. */
+static amp_status list_grads(const struct amp__optimizer *optimizer, const struct amp__place *place, amp_span *spans, size_t *n) {
+    *n = 0;
+    for (size_t i = 0; i < optimizer->n_params; i++) {
+        if (optimizer->params[i]->place != place) continue;
+        AMP_TRY(amp__grads_view(optimizer->params[i], &spans[*n]));
+        *n += spans[*n].data != NULL;
+    }
+    return amp__places_flush(optimizer->context);
+}
+
+static amp_status norm_there(const struct amp__optimizer *optimizer, struct amp__place *place, amp_span *spans, float **norm) {
+    amp_device_list **list = &place->queues[AMP__WORK_MULTIPLY].measured;
+    void *stream = NULL;
+    size_t n = 0;
+    AMP_TRY(list_grads(optimizer, place, spans, &n));
+    AMP_TRY(amp__place_norms(place, 1, norm));
+    AMP_TRY(amp__place_stream(place, &stream));
+    if (!*list) AMP_TRY(amp_device_list_open(place->device, list));
+    return amp_device_check(*list, stream, spans, n, NULL, NULL, *norm, NULL, NULL);
+}
+
+/* Of everything, on the host. */
+static amp_status norm_here(const struct amp__optimizer *optimizer, amp_span *spans, float *norm) {
+    const amp_context *context = optimizer->context;
+    double squares = 0.0;
+    float part = 0.0f, *there = NULL;
+    size_t n = 0;
+    AMP_TRY(list_grads(optimizer, NULL, spans, &n));
+    AMP_TRY(amp_l2norm_list(spans, n, &part, NULL));
+    squares = (double)part * (double)part;
+    for (size_t i = 0; i < context->n_places; i++) {
+        AMP_TRY(norm_there(optimizer, context->places[i], spans, &there));
+        AMP_TRY(amp__place_out(context->places[i], &part, there, sizeof part));
+        squares += (double)part * (double)part;
+    }
+    if (optimizer->sharded) AMP_TRY(amp__host_reduce(&optimizer->host, AMP_REDUCE_SUM, &squares, 1));
+    *norm = isgreater(sqrt(squares), 3.402823466e38) ? INFINITY : (float)sqrt(squares);
+    return AMP_OK;
+}
+
+static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_span *spans, float *norm) {
+    const amp_context *context = optimizer->context;
+    bool one = context->n_places == 1 && !optimizer->sharded;
+    float total = 0.0f, factor = 1.0f, *there = NULL;
+    for (size_t i = 0; i < optimizer->n_params; i++) one &= optimizer->params[i]->on_device;
+    if (one) {
+        AMP_TRY(norm_there(optimizer, context->places[0], spans, &there));
+        context->places[0]->args.factor = (amp_factor){ there, max_norm, AMP_FACTOR_CLIP };
+        if (norm) AMP_TRY(amp__place_out(context->places[0], &total, there, sizeof total));
+    } else {
+        AMP_TRY(norm_here(optimizer, spans, &total));
+        factor = amp__clip_factor(total, max_norm);
+        for (size_t i = 0; i < context->n_places; i++)
+            context->places[i]->args.factor = (amp_factor){ NULL, factor, AMP_FACTOR_AS_IT_IS };
+    }
+    if (one || factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
+    AMP_TRY(amp__places_flush(context));
+    if (norm) *norm = total;
+    return AMP_OK;
+}
+
+amp_status amp__clip_there(struct amp__optimizer *optimizer, float max_norm, float *norm) {
+    amp_span *spans = amp__alloc(optimizer->n_params + 1, sizeof *spans);
+    if (!spans) return amp__fail_memory();
+    const amp_status status = clip(optimizer, max_norm, spans, norm);
+    if (status != AMP_OK) amp__places_drop(optimizer->context);
+    amp__free(spans);
+    return status;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From what a bracket found to what it decides: with the checks that earlier brackets delayed, and with other ranks. */
+#include "bracket/bracket.h"
+
+#include <stdio.h>
+
+/* all: also what brackets before this one delayed. */
+static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all) {
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        struct amp__optimizer *optimizer = bracket->optimizers[i];
+        const amp_status one_status = amp__grads_cancel(optimizer->params, optimizer->n_params, all);
+        if (one_status != AMP_OK) status = one_status;
+        optimizer->delayed &= !all;
+    }
+    const amp_status launched = amp__places_flush(bracket->context);
+    return status == AMP_OK ? launched : status;
+}
+
+/* ---- delayed checks ---- */
+
+amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct amp__grads_result *result) {
+    amp_context *context = bracket->context;
+    bracket->unchecked_inf = result->found_inf;
+    bracket->unchecked_first = result->first_nonfinite;
+    bracket->found_inf = result->found_inf ? 1.0f : 0.0f;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        struct amp__optimizer *optimizer = bracket->optimizers[i];
+        bool *unchecked = &bracket->unchecked[optimizer - context->optimizers];
+        optimizer->unchecked += !*unchecked;
+        optimizer->delayed = false;
+        *unchecked = true;
+    }
+    return bracket->there ? amp__there_decide(bracket, false, false) : AMP_OK;
+}
+
+/* What was decided holds for all the optimizers whose check waited for it. */
+static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
+    amp_context *context = bracket->context;
+    for (size_t i = 0; bracket->unchecked && i < context->n_optimizers; i++) {
+        struct amp__optimizer *optimizer = &context->optimizers[i];
+        if (!bracket->unchecked[i]) continue;
+        bracket->unchecked[i] = false;
+        optimizer->unchecked--;
+        optimizer->skip |= skip;
+    }
+    bracket->unchecked_inf = false;
+    bracket->unchecked_first = NULL;
+}
+
+/* ---- several ranks ---- */
+
+/*
+ * What the ranks tell one another at the end of a bracket, by maximum. Every rank comes here once for every bracket that
+ * does not put it off, whatever happened on it: a rank that stayed away would leave the others waiting.
+ */
+struct agreement {
+    bool overflow;
+    bool gave_up; /* an error, or amp_scale_loss_cancel: nobody steps, no scale moves */
+    bool ended;   /* false everywhere: all cancelled, so there was no bracket */
+};
+
+static amp_status agree(const struct amp__bracket *bracket, struct agreement *agreement) {
+    if (!amp__bracket_has_ranks(bracket)) return AMP_OK;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) /* what the others have not heard of yet */
+        agreement->gave_up |= bracket->optimizers[i]->failed;
+    double values[] = { agreement->overflow, agreement->gave_up, agreement->ended };
+    AMP_TRY(amp__host_reduce(bracket->host, AMP_REDUCE_MAX, values, AMP_COUNT(values)));
+    *agreement = (struct agreement){ !(values[0] <= 0.0), !(values[1] <= 0.0), !(values[2] <= 0.0) };
+    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed &= !agreement->ended;
+    return AMP_OK;
+}
+
+static void skip_all(const struct amp__bracket *bracket) {
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        bracket->optimizers[i]->skip = true;
+        bracket->optimizers[i]->delayed = false;
+    }
+}
+
+static amp_action decide(struct amp__bracket *bracket, const struct amp__grads_result *result) {
+    const struct amp__properties *properties = &bracket->context->properties;
+    amp_record *record = &bracket->record;
+    /* where nothing is scaled nothing is counted either: Apex's way out (apex/amp/handle.py) */
+    const amp_action action = amp__scaling_is_trivial(properties)
+                                  ? AMP_STEP : amp__scaler_update(&bracket->scaler, &properties->scaler, result->found_inf);
+    record->action = action;
+    record->scale_before = bracket->scale;
+    record->scale_after = bracket->scaler.scale;
+    record->brackets++;
+    record->skipped += action == AMP_SKIP;
+    record->skips_in_row = bracket->scaler.skips_in_row;
+    record->unskipped = bracket->scaler.unskipped;
+    if (result->found_inf) record->first_nonfinite = result->first_nonfinite ? result->first_nonfinite->name : NULL;
+    bracket->found_inf = result->found_inf ? 1.0f : 0.0f;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        bracket->optimizers[i]->skip |= action == AMP_SKIP;
+        bracket->optimizers[i]->delayed = false;
+    }
+    end_delayed_check(bracket, action == AMP_SKIP);
+    return action;
+}
+
+/* Where the scaler is on the device, it decides; the host hears of it later, if it needs to. */
+static amp_status decide_there(struct amp__bracket *bracket, bool found_elsewhere, amp_action *action) {
+    AMP_TRY(amp__there_decide(bracket, true, found_elsewhere));
+    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->delayed = false;
+    end_delayed_check(bracket, false);
+    *action = AMP_STEP_ON_DEVICE;
+    return AMP_OK;
+}
+
+amp_status amp__bracket_conclude(struct amp__bracket *bracket, struct amp__grads_result *result, amp_action *action) {
+    struct agreement agreement = { result->found_inf, false, true };
+    if (bracket->there && amp__bracket_has_ranks(bracket)) AMP_TRY(amp__there_ask(bracket, &agreement.overflow));
+    AMP_TRY(agree(bracket, &agreement));
+    if (agreement.gave_up) {
+        amp_event event = { .kind = AMP_EVENT_BRACKET, .action = AMP_SKIP, .loss_id = bracket->loss_id, .scale_before = bracket->scale,
+                                  .scale_after = bracket->scale,
+                                  .message = "another rank had an error or cancelled: the step is skipped on every rank" };
+        skip_all(bracket);
+        end_delayed_check(bracket, true);
+        amp__there_forget(bracket);
+        *action = AMP_SKIP;
+        amp__event(bracket->context, bracket->host, &event);
+        event.kind = AMP_EVENT_SKIP;
+        amp__event(bracket->context, bracket->host, &event);
+        return AMP_OK;
+    }
+    if (bracket->there) return decide_there(bracket, agreement.overflow, action);
+    const bool overflow_here = result->found_inf;
+    result->found_inf = agreement.overflow;
+    *action = decide(bracket, result);
+    amp__bracket_tell(bracket, *action, overflow_here);
+    return AMP_OK;
+}
+
+/* What the end of a delayed bracket cannot tell the other ranks is told at the end of the one that unscales. */
+void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed) {
+    struct agreement agreement = { false, true, true };
+    amp__places_drop(bracket->context);
+    if (!agreed) (void)agree(bracket, &agreement);
+    (void)cancel_gradients(bracket, true);
+    amp__there_forget(bracket);
+    skip_all(bracket);
+    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed |= amp__bracket_puts_off(bracket);
+    if (!amp__bracket_puts_off(bracket)) end_delayed_check(bracket, true);
+}
+
+amp_status amp__bracket_cancel(struct amp__bracket *bracket) {
+    struct agreement agreement = { false, true, false };
+    const amp_status told = agree(bracket, &agreement);
+    const bool alone = agreement.ended || told != AMP_OK; /* others wanted to step: nobody does */
+    const amp_status status = cancel_gradients(bracket, alone);
+    if (alone) skip_all(bracket);
+    if (alone) end_delayed_check(bracket, true);
+    if (alone) amp__there_forget(bracket);
+    return told != AMP_OK ? told : status;
+}
+
+amp_status amp__bracket_check_skips(const struct amp__bracket *bracket, bool overflow_here) {
+    const amp_record *record = &bracket->record;
+    const uint32_t limit = bracket->context->properties.max_skips;
+    AMP_RETURN_IF(record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER,
+                  AMP_ERR_TOO_MANY_SKIPS,
+                  "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient that was "
+                  "not finite is %s's: look for NaN or infinity in its op, its input or the loss (amp_config.max_skips "
+                  "sets this limit)", (unsigned)bracket->loss_id, (unsigned)record->skips_in_row,
+                  (double)record->scale_after, !overflow_here && amp__bracket_has_ranks(bracket) ? "another rank" :
+                  record->first_nonfinite ? record->first_nonfinite : "an unknown parameter");
+    return AMP_OK;
+}

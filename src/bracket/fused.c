@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizers of libamp's own: the step over parameters and masters as the bracket left them. Everything that the host can
+ * refuse comes first; then the update, which cannot fail.
+ */
+#include "common/thread.h"
+#include "host/strides.h"
+#include "kernels/fpenv.h"
+#include "kernels/kernels.h"
+#include "context/context.h"
+
+#include <math.h>
+#include <string.h>
+
+amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
+    if (!optimizer->optim) return AMP_OK;
+    for (size_t i = from; i < optimizer->n_params; i++) {
+        const struct amp__param *param = optimizer->params[i];
+        AMP_RETURN_IF(param->dtype != AMP_FLOAT32 && !amp__is_low(param->dtype), AMP_ERR_UNSUPPORTED,
+                      "%s is %s: libamp's own optimizers update fp32 and 16-bit parameters; leave it to an optimizer of the "
+                      "host's", param->name, amp__dtype_name(param->dtype));
+        AMP_TRY(amp__optim_attach(optimizer->optim, i, param->size, param->place));
+    }
+    return amp__fused_there_attach(optimizer);
+}
+
+/* The bracket's end may leave to the step what only the step looks at. */
+void amp__fused_mark(amp_context *context) {
+    bool any = false;
+    for (size_t k = 0; k < context->n_optimizers; k++) any |= context->optimizers[k].optim != NULL;
+    if (!any) return;
+    for (size_t i = 0; i < context->n_params; i++) context->params[i]->owners = 0;
+    for (size_t k = 0; k < context->n_optimizers; k++)
+        for (size_t i = 0; i < context->optimizers[k].n_params; i++) context->optimizers[k].params[i]->owners++;
+    for (size_t k = 0; k < context->n_optimizers; k++)
+        for (size_t i = 0; i < context->optimizers[k].n_params; i++)
+            context->optimizers[k].params[i]->defers =
+                context->optimizers[k].optim && context->optimizers[k].params[i]->owners == 1;
+}
+
+/* What is not the only one's now was its only owner's before. */
+void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from) {
+    const amp_context *context = optimizer->context;
+    bool any = false;
+    for (size_t k = 0; k < context->n_optimizers; k++) any |= context->optimizers[k].optim != NULL;
+    for (size_t i = from; i < optimizer->n_params && any; i++)
+        optimizer->params[i]->defers = ++optimizer->params[i]->owners == 1 && optimizer->optim;
+}
+
+/* ---- before the update ---- */
+
+/* An FP32 parameter with gaps between its elements: a compact copy, and where to put it back. */
+struct spread {
+    struct amp__elements place;
+    float *flat;
+    int64_t dims[]; /* shape, strides: the host's own hold until its next view */
+};
+
+static amp_status gather_spread(const struct amp__elements *now, struct amp__optim_tensor *tensor) {
+    const size_t n = (size_t)now->ndim;
+    struct spread *spread = amp__alloc(1, sizeof *spread + 2 * n * sizeof(int64_t));
+    if (!spread) return amp__fail_memory();
+    tensor->spread = spread;
+    spread->flat = amp__alloc_aligned((size_t)now->size * sizeof(float));
+    if (!spread->flat) return amp__fail_memory();
+    spread->place = *now;
+    spread->place.shape = memcpy(spread->dims, now->shape, n * sizeof *now->shape);
+    spread->place.strides = memcpy(spread->dims + n, now->strides, n * sizeof *now->strides);
+    amp__strides_gather(spread->flat, now);
+    tensor->param.data = spread->flat;
+    return AMP_OK;
+}
+
+static amp_status find_param(struct amp__param *param, struct amp__optim_tensor *tensor) {
+    struct amp__elements now;
+    AMP_TRY(amp__master_reconcile(param, false));
+    AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
+    AMP_RETURN_IF(now.size != param->size || now.dtype != param->dtype || (now.strides && now.dtype != AMP_FLOAT32),
+                  AMP_ERR_WRONG_STATE, "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, "
+                  "not its storage", param->name, (unsigned long long)param->size, amp__dtype_name(param->dtype),
+                  (unsigned long long)now.size, amp__dtype_name(now.dtype));
+    const amp_span elements = { now.data, now.size, now.dtype, 0 };
+    tensor->elements = now.data;
+    tensor->param = param->has_master ? (amp_span){ param->fp32.data, param->size, AMP_FLOAT32, 0 } : elements;
+    if (param->has_master && !param->emulated) tensor->low = elements;
+    return now.strides ? gather_spread(&now, tensor) : AMP_OK;
+}
+
+static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, struct amp__optim_tensor *tensor) {
+    struct amp__param *param = optimizer->params[i];
+    struct amp__optim_state *state = &optimizer->optim->states[i];
+    struct amp__deferred grad;
+    *tensor = (struct amp__optim_tensor){ .steps = &state->steps };
+    if (param->on_device) return AMP_OK; /* fused_there.c */
+    memcpy(tensor->moments, state->moments, sizeof tensor->moments);
+    AMP_TRY(amp__grads_deferred(param, &grad));
+    if (!grad.span.data) return AMP_OK;
+    tensor->grad = grad.span;
+    tensor->inv_scale = grad.inverse;
+    tensor->factor = grad.factor;
+    tensor->squares = grad.squares;
+    tensor->has_squares = grad.has_squares;
+    AMP_RETURN_IF(tensor->grad.dtype == AMP_FLOAT64, AMP_ERR_UNSUPPORTED,
+                  "%s: its gradient is fp64: libamp's own optimizers take fp32 and 16-bit gradients", param->name);
+    return find_param(param, tensor);
+}
+
+/* ---- the update ---- */
+
+/* What tensors share: the powers of their group, from its first one, and whether the caches hold the step. */
+static void share(struct amp__optim *optim) {
+    uint64_t bytes = 0;
+    for (size_t k = 0; k < optim->n_groups; k++) optim->powers[k].step = 0;
+    for (size_t i = 0; i < optim->n; i++) {
+        struct amp__optim_tensor *tensor = &optim->work[i];
+        struct amp__powers *powers = &optim->powers[optim->states[i].group];
+        const amp_optim *rule = amp__optim_rule(optim, i);
+        if (!tensor->grad.data) continue;
+        if (!powers->step) *powers = amp__optim_powers(rule, *tensor->steps);
+        tensor->powers = powers;
+        if (tensor->low.data) bytes += amp__optim_bytes(rule, tensor->grad.dtype, tensor->param.size);
+    }
+    for (size_t i = 0; i < optim->n; i++) optim->work[i].stream = bytes > amp__cache_bytes();
+}
+
+struct update {
+    struct amp__optim *optim;
+    float norm;
+};
+
+static uint64_t size_of(void *update, size_t i) {
+    const struct amp__optim_tensor *tensor = &((const struct update *)update)->optim->work[i];
+    return tensor->grad.data ? tensor->param.size : 0;
+}
+
+static void update_one(void *update, size_t i) {
+    const struct update *u = update;
+    const amp_optim *rule = amp__optim_rule(u->optim, i);
+    const struct amp__optim_tensor *tensor = &u->optim->work[i];
+    if (tensor->grad.data) amp__optim_update(rule, tensor, amp__optim_limit(rule, u->norm));
+}
+
+/* Two that are apart, so that no arithmetic is moved out of the environment that the caller sets. */
+__attribute__((noinline)) static void update(struct amp__optim *optim, float norm) {
+    share(optim);
+    struct update u = { optim, norm };
+    amp__optim_update_all(optim->n, size_of, update_one, &u);
+}
+
+__attribute__((noinline)) static double squares_here(const struct amp__optim *optim) {
+    double squares = 0.0;
+    for (size_t i = 0; i < optim->n; i++)
+        if (optim->work[i].grad.data) squares += amp__optim_squares(&optim->work[i]);
+    return squares;
+}
+
+/* Of all gradients, if a rule asks for it, but for those of a device that needs nobody for it. */
+static amp_status norm_of_all(const struct amp__optimizer *optimizer, float *norm) {
+    const struct amp__optim *optim = optimizer->optim;
+    double squares = 0.0;
+    if (!amp__optim_needs_norm_of_all(optim)) return AMP_OK;
+    const amp__fpenv saved = amp__fpenv_enter();
+    squares = squares_here(optim);
+    amp__fpenv_leave(saved);
+    if (amp__fused_adds_norms(optimizer)) AMP_TRY(amp__fused_there_squares(optimizer, &squares));
+    *norm = (float)sqrt(squares);
+    return AMP_OK;
+}
+
+static void update_all(const struct amp__optimizer *optimizer, float norm) {
+    struct amp__optim *optim = optimizer->optim;
+    const amp__fpenv saved = amp__fpenv_enter();
+    update(optim, norm);
+    amp__fpenv_leave(saved);
+    for (size_t i = 0; i < optim->n; i++) {
+        const struct spread *spread = optim->work[i].spread;
+        if (spread) amp__strides_scatter(&spread->place, spread->flat);
+        if (optim->work[i].grad.data) amp__master_stepped(optimizer->params[i], optim->work[i].elements);
+    }
+    /* the elements changed, and the host's versions did not */
+    amp__cache_retire(&optimizer->context->cache, false);
+    amp__cache_collect(&optimizer->context->cache);
+}
+
+static amp_status step(const struct amp__optimizer *optimizer) {
+    struct amp__optim *optim = optimizer->optim;
+    amp_status status = AMP_OK;
+    float norm = 0.0f;
+    size_t found = 0;
+    while (found < optim->n && status == AMP_OK) {
+        status = find_tensor(optimizer, found, &optim->work[found]);
+        found++;
+    }
+    if (status == AMP_OK) status = amp__fused_there_find(optimizer);
+    if (status == AMP_OK) status = norm_of_all(optimizer, &norm);
+    if (status == AMP_OK) /* it may fail, what follows cannot */
+        status = amp__fused_there_step(optimizer, amp__fused_adds_norms(optimizer) ? &norm : NULL);
+    if (status == AMP_OK) update_all(optimizer, norm);
+    for (size_t i = 0; i < found; i++) {
+        struct spread *spread = optim->work[i].spread;
+        if (spread) amp__free(spread->flat);
+        amp__free(spread);
+    }
+    return status;
+}
+
+/* ---- the public functions ---- */
+
+static amp_status find_fused(amp_optimizer *user, const char *who, struct amp__optimizer **out) {
+    AMP_TRY(amp__optimizer_find(user, out));
+    AMP_RETURN_IF(!(*out)->optim, AMP_ERR_WRONG_STATE,
+                  "%s: the optimizer is the host's own (amp_optimizer.fused was NULL at amp_initialize)", who);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_fused_step(amp_optimizer *user, amp_action *action) {
+    struct amp__optimizer *optimizer = NULL;
+    AMP_TRY(find_fused(user, "amp_fused_step", &optimizer));
+    amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
+    AMP_TRY(amp__step_check(optimizer));
+    if (!optimizer->skips_there) AMP_TRY(amp__there_hear(optimizer->context));
+    const bool skip = optimizer->skip || amp__has_error(optimizer->context);
+    const amp_action taken = skip ? AMP_SKIP : amp__there_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
+    if (!skip) AMP_TRY(step(optimizer));
+    const amp_status status = amp__step_over(optimizer, taken);
+    amp__decision_used(optimizer);
+    if (action) *action = taken;
+    return status;
+}
+
+AMP_API amp_status amp_fused_zero_grad(amp_optimizer *user) {
+    struct amp__optimizer *optimizer = NULL;
+    AMP_TRY(find_fused(user, "amp_fused_zero_grad", &optimizer));
+    AMP_TRY(amp__grads_clear(optimizer->params, optimizer->n_params));
+    AMP_TRY(amp__places_flush(optimizer->context));
+    amp__grads_forget(optimizer->params, optimizer->n_params);
+    optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
+    return AMP_OK;
+}
+
+static amp_status find_group(amp_optimizer *user, size_t group, const char *who, amp_optim **out) {
+    struct amp__optimizer *optimizer = NULL;
+    AMP_TRY(find_fused(user, who, &optimizer));
+    AMP_RETURN_IF(group >= optimizer->optim->n_groups, AMP_ERR_INVALID_ARGUMENT, "%s: group %zu of %zu", who, group,
+                  optimizer->optim->n_groups);
+    *out = &optimizer->optim->groups[group];
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_fused_get(amp_optimizer *user, size_t group, amp_optim *rule) {
+    amp_optim *present = NULL;
+    AMP_TRY(find_group(user, group, "amp_fused_get", &present));
+    AMP_RETURN_IF(!rule, AMP_ERR_INVALID_ARGUMENT, "amp_fused_get: rule is NULL");
+    return amp__fill_struct(rule, rule->struct_size, sizeof *present, present, sizeof *present, "amp_optim");
+}
+
+AMP_API amp_status amp_fused_set(amp_optimizer *user, size_t group, const amp_optim *rule) {
+    amp_optim *present = NULL, checked;
+    AMP_TRY(find_group(user, group, "amp_fused_set", &present));
+    AMP_TRY(amp__optim_check(rule, "amp_fused_set", &checked));
+    AMP_RETURN_IF(!amp__optim_same_moments(present, &checked), AMP_ERR_CONFLICT,
+                  "amp_fused_set: the kind, AMP_OPTIM_AMSGRAD and whether momentum is 0 decide on the moments and cannot "
+                  "change: make another optimizer");
+    *present = checked;
+    return AMP_OK;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The optimizer's step: honours what the brackets decided, and shows the host's optimizer FP32 masters under the
+ * parameters' own handles while it runs. zero_grad: the masters' gradients go with the host's.
+ */
+#include "common/thread.h"
+#include "context/context.h"
+
+/* ---- masters in and out ---- */
+
+/* At some levels no parameter is anything but FP32. */
+static bool has_masters(const struct amp__optimizer *optimizer) {
+    return amp__may_be_low(&optimizer->context->properties);
+}
+
+static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
+    amp_status status = AMP_OK;
+    if (!has_masters(optimizer)) return AMP_OK;
+    for (size_t i = n; i--;) {
+        const amp_status one = amp__master_swap_out(optimizer->params[i]);
+        if (one != AMP_OK) status = one;
+    }
+    const amp_status launched = amp__places_flush(optimizer->context);
+    return status == AMP_OK ? launched : status;
+}
+
+/* No step has seen what was lent. What was reconciled is launched all the same, or a change of the host's would be forgotten. */
+static void undo_swap_in(struct amp__optimizer *optimizer, size_t n) {
+    (void)amp__places_flush(optimizer->context);
+    while (n--) amp__master_swap_undo(optimizer->params[n]);
+    (void)amp__places_flush(optimizer->context);
+}
+
+static amp_status swap_in(struct amp__optimizer *optimizer) {
+    amp_status status = AMP_OK;
+    size_t n = 0;
+    while (n < optimizer->n_params && has_masters(optimizer) && status == AMP_OK) {
+        status = amp__master_swap_in(optimizer->params[n]);
+        n += status == AMP_OK;
+    }
+    if (status == AMP_OK) status = amp__places_flush(optimizer->context);
+    if (status != AMP_OK) undo_swap_in(optimizer, n);
+    return status;
+}
+
+/* ---- what the brackets decided ---- */
+
+/* An optimizer on its own need not look at each parameter: what the others could have done to them, it has not. */
+static bool shares(const struct amp__optimizer *optimizer) { return optimizer->context->n_optimizers > 1; }
+
+bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer) {
+    if (!shares(optimizer)) return optimizer->stepping;
+    for (size_t i = 0; i < optimizer->n_params; i++)
+        if (optimizer->params[i]->swapped) return true;
+    return false;
+}
+
+const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optimizer *optimizer) {
+    for (size_t i = 0; i < optimizer->n_params && shares(optimizer); i++)
+        if (optimizer->params[i]->in_bracket) return optimizer->params[i];
+    return NULL;
+}
+
+amp_status amp__step_check(const struct amp__optimizer *optimizer) {
+    AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
+                  "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
+    AMP_RETURN_IF(optimizer->delayed, AMP_ERR_WRONG_STATE,
+                  "step while gradients are still scaled: the last bracket before a step must not have "
+                  "AMP_DELAY_UNSCALE");
+    AMP_RETURN_IF(optimizer->unchecked, AMP_ERR_WRONG_STATE,
+                  "step while it is not decided whether to: the last bracket of a loss_id before a step must not have "
+                  "AMP_DELAY_OVERFLOW_CHECK");
+    const struct amp__param *scaled = amp__optimizer_scaled_elsewhere(optimizer);
+    AMP_RETURN_IF(scaled, AMP_ERR_WRONG_STATE,
+                  "step while the gradient of %s is in the bracket of another optimizer that shares it, or is still scaled: call "
+                  "amp_scale_loss_end first", scaled->name);
+    return AMP_OK;
+}
+
+void amp__decision_used(struct amp__optimizer *optimizer) {
+    amp_context *context = optimizer->context;
+    optimizer->steps_called = 0;
+    optimizer->skip = false;
+    optimizer->last_step = ++context->n_steps;
+    amp__cache_retire(&context->cache, false); /* the weights moved; not every host's version tells */
+    amp__tape_release(context, false);
+}
+
+static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
+    AMP_TRY(amp__step_check(optimizer));
+    if (!optimizer->skips_there) AMP_TRY(amp__there_hear(optimizer->context));
+    const bool skip = optimizer->skip || amp__has_error(optimizer->context);
+    if (!skip) AMP_TRY(swap_in(optimizer));
+    optimizer->stepping++;
+    *action = skip ? AMP_SKIP : amp__there_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
+    return AMP_OK;
+}
+
+amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
+    const amp_context *context = optimizer->context;
+    for (size_t i = 0; i < context->n_places; i++)
+        context->places[i]->args.restore_if = action == AMP_STEP_ON_DEVICE ? amp__there_skip(optimizer) : NULL;
+    amp__grads_stepped(optimizer->params, optimizer->n_params, action != AMP_STEP);
+    AMP_TRY(amp__places_flush(context));
+    return amp__there_stepped(optimizer);
+}
+
+static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
+    optimizer->stepping--;
+    amp_status status = action != AMP_SKIP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
+    if (action != AMP_SKIP) amp__cache_retire(&optimizer->context->cache, false); /* not only the last of several slots moves */
+    const bool is_last = optimizer->steps_called + 1 >= optimizer->steps_expected;
+    if (action == AMP_SKIP || is_last) {
+        const amp_status stepped = amp__step_over(optimizer, action);
+        if (status == AMP_OK) status = stepped;
+    }
+    if (++optimizer->steps_called >= optimizer->steps_expected) amp__decision_used(optimizer);
+    return status;
+}
+
+/* ---- the wired slots ---- */
+
+/* A longjmp out of the host's step: the parameters get their own storage back, as if the step had ended there. */
+static void step_abandoned(void *user) { (void)end(user, amp__there_skip(user) ? AMP_STEP_ON_DEVICE : AMP_STEP); }
+
+void amp__step_handler(void *user, struct amp__call *call) {
+    struct amp__op *op = user;
+    struct amp__optimizer *optimizer = op->target;
+    struct amp__thread *thread = amp__thread_state();
+    amp_action action = AMP_SKIP;
+    atomic_fetch_add_explicit(&op->calls, 1, memory_order_relaxed);
+    amp_status status = begin(optimizer, &action);
+    if (status != AMP_OK) {
+        atomic_fetch_add_explicit(&op->failures, 1, memory_order_relaxed);
+        amp__keep_error(op->context, status);
+        amp__call_return(call, op->on_skip);
+        return;
+    }
+    /* the optimizer's own arithmetic is nobody's business: Apex runs step with casts disabled */
+    const struct amp__scope_state none = { NULL, true, false };
+    amp__anchor anchor;
+    const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, none,
+                                       action != AMP_SKIP ? step_abandoned : NULL, optimizer);
+    if (marked) amp__mark_own(thread, op->context);
+    if (action != AMP_SKIP) amp__call_run(call, call->original, call->args);
+    else amp__call_return(call, op->on_skip);
+    if (marked) amp__mark_pop(thread, &anchor);
+    status = end(optimizer, action);
+    if (status != AMP_OK) amp__keep_error(op->context, status);
+}
+
+void amp__zero_grad_handler(void *user, struct amp__call *call) {
+    struct amp__op *op = user;
+    struct amp__optimizer *optimizer = op->target;
+    struct amp__thread *thread = amp__thread_state();
+    amp__anchor anchor;
+    atomic_fetch_add_explicit(&op->calls, 1, memory_order_relaxed);
+    const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, thread->scope, NULL, NULL);
+    if (marked) amp__mark_own(thread, op->context);
+    amp__call_run(call, call->original, call->args);
+    if (marked) amp__mark_pop(thread, &anchor);
+    amp__grads_forget(optimizer->params, optimizer->n_params);
+    optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
+}
+
+/* ---- hosts without a step slot ---- */
+
+amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out) {
+    AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "optimizer is NULL");
+    AMP_RETURN_IF(!user->amp, AMP_ERR_WRONG_STATE, "the optimizer is not initialised: call amp_initialize with it first");
+    for (size_t i = 0; i < user->amp->n_optimizers; i++)
+        if (user->amp->optimizers[i].user == user) {
+            *out = &user->amp->optimizers[i];
+            return AMP_OK;
+        }
+    return amp__fail(AMP_ERR_WRONG_STATE, "the optimizer's amp field names a context that it is no part of");
+}
+
+AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
+    struct amp__optimizer *optimizer = NULL;
+    amp_step_info filled = AMP_STEP_INFO_INIT;
+    AMP_TRY(amp__optimizer_find(user, &optimizer));
+    AMP_RETURN_IF(!info, AMP_ERR_INVALID_ARGUMENT, "amp_step_begin: info is NULL");
+    AMP_RETURN_IF(optimizer->optim, AMP_ERR_CONFLICT,
+                  "amp_step_begin: the optimizer is libamp's own (amp_optimizer.fused): call amp_fused_step");
+    AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE,
+                  "amp_step_begin: a step of this optimizer is running; call amp_step_end first");
+    AMP_TRY(amp__check_struct(info->struct_size, sizeof filled, "amp_step_info"));
+    amp_action action;
+    AMP_TRY(begin(optimizer, &action));
+    const amp_status status = amp_scope_enter(NULL, &optimizer->scope);
+    if (status != AMP_OK) {
+        optimizer->stepping--;
+        if (action != AMP_SKIP) (void)swap_out(optimizer, optimizer->n_params);
+        return status;
+    }
+    optimizer->running = action;
+    optimizer->begun = true;
+    filled.action = action;
+    filled.found_inf = &optimizer->context->brackets[optimizer->last_loss].found_inf;
+    filled.grad_scale = 1.0f;
+    filled.device = (amp_device){ 1, 0 };
+    if (action == AMP_STEP_ON_DEVICE) {
+        filled.found_inf = amp__there_skip(optimizer);
+        filled.device = optimizer->context->places[0]->device;
+    }
+    return amp__fill_struct(info, info->struct_size, sizeof filled, &filled, sizeof filled, "amp_step_info");
+}
+
+AMP_API amp_status amp_step_end(amp_optimizer *user) {
+    struct amp__optimizer *optimizer = NULL;
+    AMP_TRY(amp__optimizer_find(user, &optimizer));
+    AMP_RETURN_IF(!optimizer->begun, AMP_ERR_WRONG_STATE, "amp_step_end without amp_step_begin");
+    optimizer->begun = false;
+    (void)amp_scope_leave(&optimizer->scope);
+    optimizer->steps_called = optimizer->steps_expected; /* one begin and end is a whole step */
+    return end(optimizer, optimizer->running);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_unscale of tensors on a device: one launch, by the scale that lies there. Nothing waits, unless the caller wants to read
+ * in the CPU's memory what was found.
+ */
+#include "kernels/device.h"
+#include "context/context.h"
+
+/* By the bracket's scale while it is open, else by the present one. */
+static amp_factor inverse_of(const struct amp__bracket *bracket) {
+    const float scale = bracket->open ? bracket->scale : bracket->scaler.scale;
+    if (bracket->there) return (amp_factor){ &bracket->there->inverse, 0.0f, AMP_FACTOR_AS_IT_IS };
+    return (amp_factor){ NULL, amp__rule_inverse(scale), AMP_FACTOR_AS_IT_IS };
+}
+
+static amp_status find_place(const amp_context *context, amp_device device, struct amp__place **out) {
+    *out = amp__place_on(context, device);
+    AMP_RETURN_IF(!*out, AMP_ERR_UNSUPPORTED,
+                  "amp_unscale: the tensors are in the memory of CUDA device %d, where no parameter was at amp_initialize: use "
+                  "amp_device_scale, with AMP_FACTOR_INVERSE of the scale that amp_scale_loss_begin tells", (int)device.id);
+    return AMP_OK;
+}
+
+/* The flag where the CPU can read it: by way of a word there. */
+static amp_status unscale_and_tell(struct amp__place *place, const amp_factor *by, amp_device_list *list, void *stream,
+                                   const amp_span *spans, size_t n, float *found_inf) {
+    float found = 0.0f, *there = NULL;
+    bool capturing = false;
+    AMP_TRY(amp__place_capturing(place, &capturing));
+    AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
+                  "amp_unscale while the stream is being captured: found_inf must be NULL or in the device's memory");
+    AMP_TRY(amp__place_norms(place, 1, &there));
+    AMP_TRY(amp__place_zero(place, there, sizeof *there));
+    AMP_TRY(amp_device_scale(list, stream, spans, spans, n, by, there));
+    AMP_TRY(amp__place_out(place, &found, there, sizeof found));
+    if (found != 0.0f) *found_inf = 1.0f;
+    return AMP_OK;
+}
+
+amp_status amp__unscale_there(const struct amp__bracket *bracket, amp_device device, const amp_span *spans, size_t n,
+                              float *found_inf) {
+    const amp_factor by = inverse_of(bracket);
+    struct amp__place *place = NULL;
+    amp_device where;
+    void *stream = NULL;
+    AMP_TRY(find_place(bracket->context, device, &place));
+    AMP_TRY(amp__places_where(bracket->context, found_inf, &where));
+    AMP_TRY(amp__place_stream(place, &stream));
+    amp_device_list **list = &place->queues[AMP__WORK_SCALE].measured; /* not needed otherwise */
+    if (!*list) AMP_TRY(amp_device_list_open(place->device, list));
+    if (found_inf && where.type != AMP__DEVICE_CUDA)
+        return unscale_and_tell(place, &by, *list, stream, spans, n, found_inf);
+    return amp_device_scale(*list, stream, spans, spans, n, &by, found_inf);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps that go past the wired slot: the host copied the pointer too early. That no step came between two brackets proves
+ * nothing (it accumulates, or skips by itself, or a state was loaded), nor do parameters that changed between them once: the host
+ * may have loaded or averaged them itself. A second change with no step seen is told, with both reasons that it may have.
+ */
+#include "context/context.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PIECE = 512, PIECES = 128 }; /* bytes of a parameter that are looked at in one place, and in how many at most */
+
+/* An update changes about everything, so that a part of a large block will do. */
+static uint64_t add_block(uint64_t sum, const char *bytes, size_t n) {
+    if (n <= (size_t)PIECE * PIECES) return amp__sum64(sum, bytes, n);
+    for (size_t i = 0; i < PIECES; i++) sum = amp__sum64(sum, bytes + (n - PIECE) / (PIECES - 1) * i, PIECE);
+    return sum;
+}
+
+/* By the elements where the CPU can read them, else by the version: one that moves may have moved for nothing. */
+static amp_status sum_of(const struct amp__optimizer *optimizer, uint64_t *out) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < optimizer->n_params; i++) {
+        const struct amp__param *param = optimizer->params[i];
+        struct amp__elements now = { .strides = NULL };
+        const bool readable = !param->on_device && param->host->view;
+        if (readable) AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
+        if (readable && !now.strides) sum = add_block(sum, now.data, (size_t)now.size * amp__dtype_size(now.dtype));
+        else if (param->host->version) {
+            const uint64_t version = param->host->version(param->host->self, param->tensor);
+            sum = amp__sum64(sum, &version, sizeof version);
+        }
+    }
+    *out = sum;
+    return AMP_OK;
+}
+
+void amp__unseen_steps_forget(amp_context *context) {
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        context->optimizers[i].noted = false;
+        context->optimizers[i].unseen_changes = 0;
+    }
+}
+
+/* Some of its slots were called, so that it steps. */
+static void tell_others(const struct amp__optimizer *optimizer) {
+    amp_context *context = optimizer->context;
+    char names[256] = "", line[640];
+    const size_t n = amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps);
+    if (!n || n == optimizer->n_steps) return;
+    snprintf(line, sizeof line, "optimizer %zu: %zu of its %zu step slots saw no call in the first step: %s; nothing is wrong "
+             "where those layers are frozen, else the host calls a copy of the pointer from before amp_initialize",
+             (size_t)(optimizer - context->optimizers), n, optimizer->n_steps, names);
+    amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
+}
+
+amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
+    amp_context *context = optimizer->context;
+    char names[256] = "";
+    uint64_t sum;
+    if (optimizer->told_of_steps || !optimizer->n_steps) return AMP_OK;
+    if (optimizer->last_step || optimizer->steps_called) {
+        optimizer->told_of_steps = true;
+        tell_others(optimizer);
+        return AMP_OK;
+    }
+    AMP_TRY(sum_of(optimizer, &sum));
+    /* steps of other optimizers change what is shared */
+    if (optimizer->noted && optimizer->noted_steps == context->n_steps && optimizer->noted_sum != sum)
+        optimizer->unseen_changes++;
+    optimizer->noted = true;
+    optimizer->noted_sum = sum;
+    optimizer->noted_steps = context->n_steps;
+    if (optimizer->unseen_changes < 2) return AMP_OK;
+    optimizer->told_of_steps = true;
+    if (amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps))
+        (void)amp__warn(context, "optimizer %zu: its slot %s saw no call, and yet its parameters changed after two brackets. "
+                        "If those were steps, overflows are not skipped and masters not updated: the host calls a copy of the "
+                        "pointer from before amp_initialize, or with AMP_OP_COPY the table itself. If the host wrote the "
+                        "parameters otherwise (loaded, clamped, averaged), nothing is wrong",
+                        (size_t)(optimizer - context->optimizers), names);
+    return AMP_OK;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Casting for the time of one call. Temporaries live in one heap block that a mark on the thread knows, so that a
+ * longjmp out of the host's op leaks nothing; calls whose casts all come from the cache allocate nothing.
+ */
+#ifndef AMP_CALL_H
+#define AMP_CALL_H
+
+#include "common/thread.h"
+#include "context/context.h"
+#include "opt_levels/policy.h"
+
+struct amp__block {
+    struct amp__block *next;
+    void *data[];
+};
+
+struct amp__patched {
+    struct amp__patched *next;
+    float **field, *value;
+};
+
+struct amp__temporaries {
+    amp_context *context;
+    const amp_host *host;
+    struct amp__block *blocks; /* memory of this call */
+    struct amp__patched *patched; /* the host's pointers that were replaced for it, last first */
+    bool taped;                /* a place on the tape is reserved for each */
+    size_t n, capacity;
+    void *handles[];
+};
+
+/* One call's casting under way; on the handler's stack. */
+struct amp__casting {
+    amp_context *context;
+    const amp_host *host;
+    struct amp__op *op; /* for the counters; may be NULL */
+    struct amp__thread *thread;
+    struct amp__temporaries *temporaries;
+    size_t capacity; /* temporaries this call can need at most */
+    bool recording;  /* the tape records */
+    bool entered;    /* the cache knows of us */
+    struct amp__mark *mark; /* the call's, or NULL */
+};
+
+/* `thread`: this one. `marked`: the mark on top of it is the call's. */
+void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
+                        size_t capacity, struct amp__thread *thread, bool marked);
+/* A cast of `tensor`, from the cache or fresh; valid until amp__casting_end. */
+amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out);
+/* For what is kept in the cache and is no handle, found and filled by parameter and form (AMP__FORM_...). */
+bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param);
+void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version);
+/* The same for what no tape knows, with a version of the caller's own. */
+void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, int form,
+                                uint64_t version);
+void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, int form,
+                       struct amp__cache_entry *entry);
+/* The short way where each operand is a handle by itself, of these types (0: no operand), and the cache has the cast of
+ * each that must be cast: argv gets the call's arguments, with those pointing into `handles`, until amp__cached_leave.
+ * Under the call's mark. False: nothing has happened. */
+bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to, void **argv,
+                       void **handles);
+void amp__cached_leave(struct amp__op *op, const struct amp__call *call);
+/* The same for one handle outside a wrapped call: its cast, valid until amp__cached_leave_one; NULL: the cache has none,
+ * nothing has happened. */
+void *amp__cached_enter_one(amp_context *context, const amp_host *host, void *tensor, amp_dtype to);
+void amp__cached_leave_one(amp_context *context);
+/* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
+void *amp__casting_memory(struct amp__casting *casting, size_t bytes);
+/* What stood in a field of the host's before it was replaced; what stands there, if it was not. */
+float *amp__casting_original(const struct amp__casting *casting, float **field);
+/* Replaces a pointer of the host's until the call's end, however it ends. */
+amp_status amp__casting_patch(struct amp__casting *casting, float **field, void *value);
+/* Room for `n` handles until the call's end; NULL when out of memory. */
+void **amp__casting_array(struct amp__casting *casting, size_t n);
+/* Ends the temporaries, or hands them to the tape. */
+void amp__casting_end(struct amp__casting *casting);
+/* The same without the op having seen them: all are released. */
+void amp__casting_abandon(struct amp__casting *casting);
+
+/* ---- outputs.c: what an op returns or writes ---- */
+
+/* The handles that an op makes, returned or in out-parameters: enter has it write into slots of the call's, leave hands
+ * them on in the type `wanted`. Casts take the places of the op's own, which are released or left to the tape. */
+amp_status amp__outputs_enter(struct amp__casting *casting, const struct amp__call *call, void **argv, void **pointers);
+amp_status amp__outputs_leave(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype wanted);
+/* Emulate: the same through the low type, and what the op wrote under its handles is rounded. */
+amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low);
+/* One handle whose elements the op wrote. */
+void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low);
+struct amp__counts;
+void amp__op_add_counts(struct amp__op *op, const struct amp__counts *counts);
+/* Adds to the op's counters what `cast` lost of `source`, where both are FP32 elements that can be seen. */
+void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low);
+
+/* Do ops of this context obey their class on this thread now? No, where backward runs and no scope is entered: the casts
+ * are on the tape. An emulated 16-bit model is the other way round: what runs in forward and in backward is rounded, what
+ * runs outside is not the model; and where no forward is described, everything is. */
+static inline bool amp__ops_obey(const amp_context *context, const struct amp__thread *thread) {
+    if (thread->scope.set) return true;
+    if (amp__emulates_model(&context->properties))
+        return !context->has_forward || atomic_load_explicit(&context->open, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&context->backward, memory_order_relaxed) == 0;
+}
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "call/call.h"
+
+#include <string.h>
+
+void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
+                        size_t capacity, struct amp__thread *thread, bool marked) {
+    *casting = (struct amp__casting){ .context = context, .host = host, .op = op, .capacity = capacity, .thread = thread,
+                                      .mark = marked ? amp__mark_top(thread) : NULL,
+                                      .recording = amp__host_grad_enabled(host) };
+}
+
+static inline size_t key_of(const struct amp__param *param, int form) {
+    return param->index * AMP__FORMS + (size_t)form - 1;
+}
+
+/* ---- when a longjmp jumped over the call ---- */
+
+static void leave_cache(void *context) { amp__cache_leave(&((amp_context *)context)->cache); }
+
+static void release_all(struct amp__temporaries *temporaries) {
+    if (temporaries->taped && temporaries->n) amp__tape_unreserve(temporaries->context, temporaries->n);
+    for (const struct amp__patched *patched = temporaries->patched; patched; patched = patched->next)
+        *patched->field = patched->value;
+    for (size_t i = temporaries->n; i--;) amp__host_release(temporaries->host, temporaries->handles[i]);
+    for (struct amp__block *block = temporaries->blocks, *next; block; block = next) {
+        next = block->next;
+        amp__spare_give(&temporaries->context->spares, block);
+    }
+    amp__free(temporaries);
+}
+
+static void release_abandoned(void *user) {
+    struct amp__temporaries *temporaries = user;
+    leave_cache(temporaries->context);
+    release_all(temporaries);
+}
+
+static void tell_mark(struct amp__casting *casting) {
+    struct amp__mark *mark = casting->mark;
+    if (!mark) return;
+    mark->abandoned = casting->temporaries ? release_abandoned : leave_cache;
+    mark->user = casting->temporaries ? (void *)casting->temporaries : (void *)casting->context;
+}
+
+static void enter_cache(struct amp__casting *casting) {
+    if (casting->entered) return;
+    amp__cache_enter(&casting->context->cache);
+    casting->entered = true;
+    tell_mark(casting);
+}
+
+/* ---- one cast ---- */
+
+static bool goes_to_tape(const struct amp__casting *casting) {
+    return casting->recording && !amp__tape_retains(casting->host);
+}
+
+static amp_status need_temporaries(struct amp__casting *casting) {
+    if (casting->temporaries) return AMP_OK;
+    struct amp__temporaries *fresh =
+        amp__alloc(1, sizeof *fresh + casting->capacity * sizeof fresh->handles[0]);
+    if (!fresh) return amp__fail_memory();
+    fresh->context = casting->context;
+    fresh->host = casting->host;
+    fresh->capacity = casting->capacity;
+    fresh->taped = goes_to_tape(casting);
+    casting->temporaries = fresh;
+    tell_mark(casting);
+    return AMP_OK;
+}
+
+/* What a cast needs before it is made, taken back unless it was made: the hook may fail, or throw. */
+struct preparation {
+    struct amp__cache_entry *entry;
+    amp_context *reserved; /* whose tape has a place for it */
+};
+
+static void take_back(const struct preparation *preparation) {
+    amp__free(preparation->entry);
+    if (preparation->reserved) amp__tape_unreserve(preparation->reserved, 1);
+}
+
+static void cached_release(void *host, void *handle) { amp__host_release(host, handle); }
+
+/* Without versions nothing tells that a weight changed, so a cast is kept only where a scope's end clears it. */
+static inline bool may_keep(const amp_context *context, const amp_host *host, const struct amp__thread *thread) {
+    return context->properties.cache && (host->version || thread->scope.set);
+}
+
+bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param) {
+    return param && may_keep(casting->context, casting->host, casting->thread);
+}
+
+/*
+ * A fresh cast has one owner: the cache (weights), the tape (recorded, and the tape does not retain its inputs), or this
+ * call's temporaries. A cached cast that a tape needs is the tape's, and borrowed by the cache.
+ */
+static amp_status cast_fresh(struct amp__casting *casting, const struct amp__param *param, void *tensor, amp_dtype to,
+                             uint64_t version, void **out) {
+    const bool taped = goes_to_tape(casting);
+    const bool cached = amp__casting_may_keep(casting, param);
+    struct amp__cache_entry *entry = cached ? amp__alloc(1, sizeof *entry) : NULL;
+    if (cached && !entry) return amp__fail_memory();
+    AMP_CLEANUP(take_back) struct preparation preparation = { entry, NULL };
+    if (!cached) AMP_TRY(need_temporaries(casting));
+    if (taped) {
+        AMP_TRY(amp__tape_reserve(casting->context));
+        preparation.reserved = casting->context;
+    }
+    AMP_TRY(amp__host_cast(casting->host, tensor, to, out));
+    preparation = (struct preparation){ NULL, NULL };
+    if (!cached) {
+        casting->temporaries->handles[casting->temporaries->n++] = *out;
+        if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
+        return AMP_OK;
+    }
+    *entry = (struct amp__cache_entry){ .handle = *out, .version = version, .recorded = casting->recording,
+                                        .release = taped ? NULL : cached_release,
+                                        .user = (void *)(uintptr_t)casting->host };
+    if (taped) amp__tape_add(casting->context, casting->host, *out);
+    amp__casting_keep(casting, param, to, entry);
+    return AMP_OK;
+}
+
+void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, int form,
+                       struct amp__cache_entry *entry) {
+    amp__cache_put(&casting->context->cache, key_of(param, form), entry);
+    if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
+}
+
+static void *find_version(const struct amp__casting *casting, const struct amp__param *param, int form,
+                          uint64_t version, bool recording) {
+    void *hit = amp__cache_find(&casting->context->cache, key_of(param, form), version, recording);
+    if (hit && casting->op)
+        amp__op_count(casting->op, casting->thread, &casting->op->first_hits, &casting->op->cache_hits, 1);
+    return hit;
+}
+
+void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version) {
+    const amp_host *host = casting->host;
+    enter_cache(casting);
+    *version = host->version ? host->version(host->self, param->tensor) : 0;
+    if (!amp__casting_may_keep(casting, param)) return NULL;
+    return find_version(casting, param, form, *version, casting->recording);
+}
+
+void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, int form,
+                                uint64_t version) {
+    enter_cache(casting);
+    return find_version(casting, param, form, version, false);
+}
+
+amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out) {
+    enter_cache(casting);
+    const struct amp__param *param = amp__param_find(casting->context, casting->host, tensor);
+    uint64_t version = 0;
+    void *hit = param ? amp__casting_find(casting, param, to, &version) : NULL;
+    if (!hit) return cast_fresh(casting, param, tensor, to, version, out);
+    *out = hit;
+    return AMP_OK;
+}
+
+/* ---- everything in the cache ---- */
+
+static void *find_cached(amp_context *context, const amp_host *host, void *tensor, amp_dtype to, bool recording) {
+    const struct amp__param *param = amp__param_find(context, host, tensor);
+    if (!param) return NULL;
+    const uint64_t version = host->version ? host->version(host->self, param->tensor) : 0;
+    return amp__cache_find(&context->cache, key_of(param, to), version, recording);
+}
+
+void *amp__cached_enter_one(amp_context *context, const amp_host *host, void *tensor, amp_dtype to) {
+    if (!may_keep(context, host, amp__thread_state())) return NULL;
+    amp__cache_enter(&context->cache);
+    void *hit = find_cached(context, host, tensor, to, amp__host_grad_enabled(host));
+    if (!hit || amp__host_dtype(host, tensor) == to) {
+        amp__cached_leave_one(context);
+        return NULL;
+    }
+    return hit;
+}
+
+void amp__cached_leave_one(amp_context *context) { leave_cache(context); }
+
+bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to, void **argv,
+                       void **handles) {
+    amp_context *context = op->context;
+    if (!may_keep(context, op->host, call->thread)) return false;
+    const bool recording = amp__host_grad_enabled(op->host);
+    struct amp__mark *mark = amp__mark_top(call->thread);
+    uint64_t hits = 0;
+    amp__cache_enter(&context->cache);
+    mark->abandoned = leave_cache;
+    mark->user = context;
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const struct amp__operand operand = { types[i], false, false };
+        argv[i] = call->args[i];
+        if (!amp__operand_needs_cast(&context->properties, op->op_class, &operand, to)) continue;
+        handles[i] = find_cached(context, op->host, amp__call_pointer(call, i), to, recording);
+        if (!handles[i]) {
+            amp__cached_leave(op, call);
+            return false;
+        }
+        argv[i] = &handles[i];
+        hits++;
+    }
+    amp__op_count(op, call->thread, &op->first_hits, &op->cache_hits, hits);
+    return true;
+}
+
+void amp__cached_leave(struct amp__op *op, const struct amp__call *call) {
+    amp__mark_top(call->thread)->abandoned = NULL;
+    leave_cache(op->context);
+}
+
+/* ---- memory ---- */
+
+void *amp__casting_memory(struct amp__casting *casting, size_t bytes) {
+    enum { HEAD = 64 };
+    enter_cache(casting);
+    if (bytes > SIZE_MAX - HEAD || need_temporaries(casting) != AMP_OK) return NULL;
+    struct amp__block *block = amp__spare_take(&casting->context->spares, HEAD + bytes);
+    if (!block) return NULL;
+    block->next = casting->temporaries->blocks;
+    casting->temporaries->blocks = block;
+    return (char *)block + HEAD;
+}
+
+float *amp__casting_original(const struct amp__casting *casting, float **field) {
+    const struct amp__patched *patched = casting->temporaries ? casting->temporaries->patched : NULL;
+    while (patched && patched->field != field) patched = patched->next;
+    return patched ? patched->value : *field;
+}
+
+amp_status amp__casting_patch(struct amp__casting *casting, float **field, void *value) {
+    struct amp__patched *patched = amp__casting_memory(casting, sizeof *patched);
+    if (!patched) return amp__fail_memory();
+    *patched = (struct amp__patched){ casting->temporaries->patched, field, *field };
+    casting->temporaries->patched = patched;
+    *field = value;
+    return AMP_OK;
+}
+
+void **amp__casting_array(struct amp__casting *casting, size_t n) {
+    enter_cache(casting);
+    if (need_temporaries(casting) != AMP_OK) return NULL;
+    const size_t bytes = sizeof(struct amp__block) + n * sizeof(void *);
+    struct amp__block *block = amp__spare_take(&casting->context->spares, bytes);
+    if (!block) return NULL;
+    memset(block, 0, bytes);
+    block->next = casting->temporaries->blocks;
+    casting->temporaries->blocks = block;
+    return block->data;
+}
+
+/* ---- the end ---- */
+
+void amp__casting_abandon(struct amp__casting *casting) {
+    if (casting->mark) casting->mark->abandoned = NULL;
+    if (casting->temporaries) release_all(casting->temporaries);
+    if (casting->entered) amp__cache_leave(&casting->context->cache);
+    casting->temporaries = NULL;
+    casting->entered = false;
+}
+
+void amp__casting_end(struct amp__casting *casting) {
+    struct amp__temporaries *temporaries = casting->temporaries;
+    if (temporaries && temporaries->taped) {
+        for (size_t i = 0; i < temporaries->n; i++)
+            amp__tape_add(casting->context, casting->host, temporaries->handles[i]);
+        temporaries->n = 0;
+    }
+    amp__casting_abandon(casting);
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "call/gate.h"
+#include "kernels/matmul.h"
+#include "raw/raw.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- what is known ---- */
+
+static const struct row {
+    const char *who, *unit;
+    amp_dtype type;
+    uint64_t least;
+} table[] = {
+#define AMP__GATE_ROW(who, unit, type, least) { who, unit, type, least },
+#include "call/gate_table.inc"
+#undef AMP__GATE_ROW
+};
+
+static const struct row *find_row(const char *who, const char *unit, amp_dtype type) {
+    for (size_t i = 0; unit && i < AMP_COUNT(table); i++)
+        if (table[i].type == type && !strcmp(table[i].who, who) && !strcmp(table[i].unit, unit)) return &table[i];
+    return NULL;
+}
+
+/* ---- an op ---- */
+
+static bool has_handles(const struct amp__op *op) { return !op->schema || op->schema->n_tensors || amp__visits(op); }
+
+static bool carries(const struct amp__op *op, amp_dtype low) { return (low == AMP_FLOAT16 ? op->fp16 : op->bf16) != NULL; }
+
+static bool looks(const struct amp__op *op) {
+    const struct amp__properties *properties = &op->context->properties;
+    if (properties->gate == AMP_OFF || !properties->patch_ops || properties->emulate) return false;
+    if (op->op_class != AMP_LOWER) return false;
+    if (op->flags & AMP_OP_DIRECT) return properties->gate == AMP_ON;
+    return carries(op, properties->low) || (properties->gate == AMP_ON && has_handles(op));
+}
+
+/* Only views tell where handles are. */
+static bool watches(const struct amp__op *op) {
+    const struct amp__properties *properties = &op->context->properties;
+    return properties->gate != AMP_OFF && properties->patch_ops && !properties->emulate && op->op_class == AMP_LOWER &&
+           op->flags & AMP_OP_MATMUL && op->host && op->host->view && has_handles(op);
+}
+
+void amp__gate_init(struct amp__op *op) {
+    const amp_dtype low = op->context->properties.low;
+    op->gate_looks = looks(op);
+    op->gate_watches = watches(op);
+    if (!op->gate_looks) return;
+    /* by default what nobody knows of stays as the level has it; whoever asks for the gate asks for FP32 */
+    amp__gate_decide(op, op->context->properties.gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
+    if (!(op->flags & AMP_OP_MATMUL)) return;
+    amp__matmul_unit(low, &op->gate_who, &op->gate_unit);
+    const struct row *row = find_row(op->gate_who, op->gate_unit, low);
+    if (row) amp__gate_decide(op, row->least, AMP__GATE_TABLE);
+}
+
+void amp__gate_decide(struct amp__op *op, uint64_t least, enum amp__gate_source source) {
+    amp_context *context = op->context;
+    pthread_mutex_lock(&context->lock);
+    if ((int)source >= (int)op->gate_source) {
+        op->gate_source = (uint8_t)source;
+        op->gate_least = least;
+    }
+    pthread_mutex_unlock(&context->lock);
+}
+
+/* ---- a call's size ---- */
+
+uint64_t amp__gate_edge(double m, double n, double k) {
+    return m > 0.0 && n > 0.0 && k > 0.0 ? (uint64_t)(3.0 / (1.0 / m + 1.0 / n + 1.0 / k) + 1e-9) : 0;
+}
+
+enum { DIMS = 8 };
+
+struct shape {
+    int32_t ndim;
+    double extents[DIMS], size;
+};
+
+/* One look at a call's arguments. */
+struct look {
+    const struct amp__op *op;
+    struct shape before; /* the handle before this one */
+    double product[3];   /* m, n and k of the first two neighbours that can be multiplied; 0: none yet */
+    double elements;     /* floating ones, of all arguments */
+    double read[2], written; /* raw buffers: the two largest that are read, the largest that is written */
+    bool elsewhere;      /* not on a CPU */
+    bool on_gpu;         /* on an NVIDIA one, */
+    int32_t gpu;         /* number so much */
+    bool gpus_alone;     /* what is on a CPU does not matter: after its first handle nothing is looked at, */
+    bool done;           /* and so it is now */
+};
+
+/* m, n and k of a times b: batches of matrices, a times b transposed (linear), images and filters. What is beside the
+ * dimensions that must agree may be anything: this is about time. */
+static void set_product(struct look *look, double m, double n, double k) {
+    look->product[0] = m, look->product[1] = n, look->product[2] = k;
+}
+
+static void look_for_product(struct look *look, const struct shape *a, const struct shape *b) {
+    if (a->ndim < 2 || b->ndim < 2 || look->product[0] > 0.0) return;
+    const double *x = a->extents, *y = b->extents;
+    const double x_last = x[a->ndim - 1], y_last = y[b->ndim - 1], y_before = y[b->ndim - 2];
+    if (b->ndim > 2 && a->ndim == b->ndim && x[1] == y[1] && !(x[0] == y[0] && x_last == y_before))
+        set_product(look, a->size / x[1], y[0], b->size / y[0]);
+    else if (x_last == y_before) set_product(look, b->ndim > 2 ? x[a->ndim - 2] : a->size / x_last, y_last, x_last);
+    else if (x_last == y_last) set_product(look, a->size / x_last, b->size / y_last, x_last);
+}
+
+static void look_at_handle(struct look *look, void *tensor) {
+    const amp_host *host = look->op->host;
+    amp_tensor_view view;
+    struct shape shape = { .size = 1.0 };
+    memset(&view, 0, sizeof view);
+    if (look->done) return;
+    if (!tensor || !host->view || host->view(host->self, tensor, &view) != AMP_OK) return;
+    if (!amp__is_floating(amp__view_dtype(&view)) || view.ndim < 0 || (view.ndim && !view.shape)) return;
+    look->elsewhere |= view.device.type > AMP__DEVICE_CPU;
+    look->done = look->gpus_alone && view.device.type != AMP__DEVICE_CUDA;
+    if (view.device.type == AMP__DEVICE_CUDA) look->on_gpu = true, look->gpu = view.device.id;
+    for (int32_t i = 0; i < view.ndim; i++) shape.size *= (double)view.shape[i];
+    look->elements += shape.size;
+    shape.ndim = view.ndim <= DIMS ? view.ndim : 0;
+    for (int32_t i = 0; i < shape.ndim; i++) shape.extents[i] = (double)view.shape[i];
+    look_for_product(look, &look->before, &shape);
+    look->before = shape;
+}
+
+static void look_at_buffer(struct look *look, double size, bool reads, bool writes) {
+    look->elements += size;
+    if (writes && size > look->written) look->written = size;
+    if (!reads || writes) return;
+    const double least = fmin(look->read[0], size);
+    look->read[0] = fmax(look->read[0], size);
+    look->read[1] = fmax(look->read[1], least);
+}
+
+static amp_status look_at_field(void *self, const amp_field *field) {
+    const bool writes = field->role == AMP_ROLE_WRITE || field->role == AMP_ROLE_UPDATE;
+    if (field->tensor) look_at_handle(self, field->role == AMP_ROLE_READ ? *field->tensor : NULL);
+    else if (*field->address && field->role <= AMP_ROLE_WRITE)
+        look_at_buffer(self, (double)field->size, field->role == AMP_ROLE_READ, writes);
+    return AMP_OK;
+}
+
+static double buffer_size(const struct amp__op *op, const struct amp__call *call, uint32_t i) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    struct amp__extents extents;
+    if (arg->flags & AMP__EXTENT_UNKNOWN) return (double)amp__range_rest(op->context, amp__call_pointer(call, i));
+    return amp__buffer_extents(call, i, &extents) == AMP_OK ? (double)extents.count : 0.0;
+}
+
+static void look_at_call(struct look *look, const struct amp__call *call) {
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const struct amp__arg *arg = &call->schema->args[i];
+        void *value = arg->kind == AMP__TENSOR || arg->kind == AMP__BUFFER ? amp__call_pointer(call, i) : NULL;
+        if (!value || (arg->flags & (AMP__KEEP | AMP__SEED))) continue;
+        if (arg->kind == AMP__BUFFER) {
+            const bool writes = (arg->flags & (AMP__WRITE | AMP__READ_WRITE)) != 0;
+            if (arg->dtype == AMP_FLOAT32) look_at_buffer(look, buffer_size(look->op, call, i), !writes, writes);
+        } else if (!(arg->flags & AMP__WRITE)) {
+            const size_t n = arg->flags & AMP__LIST ? amp__call_list_length(call, i) : 0;
+            for (size_t j = 0; j < n; j++) look_at_handle(look, ((void **)value)[j]);
+            if (!(arg->flags & AMP__LIST)) look_at_handle(look, value);
+        }
+    }
+    if (amp__visits(look->op)) (void)amp__visit_all(look->op, call, look_at_field, look);
+}
+
+/* Three matrices of mk, kn and mn elements say m n k: the root of their product. */
+static uint64_t size_of(const struct look *look) {
+    if (!(look->op->flags & AMP_OP_MATMUL)) return (uint64_t)fmin(look->elements, 0x1p63);
+    const uint64_t edge = amp__gate_edge(look->product[0], look->product[1], look->product[2]);
+    if (edge || !(look->written > 0.0)) return edge;
+    const double mk = look->read[0], kn = look->read[1], mn = look->written, mnk = sqrt(mk * kn * mn);
+    return mnk > 0.0 ? amp__gate_edge(mnk / kn, mnk / mk, mnk / mn) : 0;
+}
+
+/* ---- the decision ---- */
+
+static bool holds(const struct look *look, uint64_t least) {
+    const bool told = atomic_load_explicit(&look->op->gate_source, memory_order_relaxed) == AMP__GATE_SET;
+    if (!told && look->elsewhere) return look->on_gpu && look->op->gate_watches && amp__gate_lacks_cores(look->op, look->gpu);
+    return size_of(look) < least;
+}
+
+bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call) {
+    const uint64_t least = atomic_load_explicit(&op->gate_least, memory_order_relaxed);
+    struct look look = { .op = op, .gpus_alone = least == 0 };
+    if (least != AMP_GATE_NEVER || has_handles(op)) look_at_call(&look, call);
+    return holds(&look, least);
+}
+
+bool amp__gate_holds_handles(const struct amp__op *op, void *const *handles, size_t n) {
+    struct look look = { .op = op };
+    for (size_t i = 0; i < n; i++) look_at_handle(&look, handles[i]);
+    return holds(&look, atomic_load_explicit(&op->gate_least, memory_order_relaxed));
+}
+
+/* ---- on GPUs ---- */
+
+static void count(struct amp__op *op, const struct look *look) {
+    const struct amp__gate_product product = { { look->product[0], look->product[1], look->product[2] }, look->gpu };
+    if (look->on_gpu) amp__gate_count(op, &product);
+}
+
+void amp__gate_watch(struct amp__op *op, const struct amp__call *call) {
+    struct look look = { .op = op, .gpus_alone = true };
+    look_at_call(&look, call);
+    count(op, &look);
+}
+
+void amp__gate_watch_handles(struct amp__op *op, void *const *handles, size_t n) {
+    struct look look = { .op = op, .gpus_alone = true };
+    for (size_t i = 0; i < n; i++) look_at_handle(&look, handles[i]);
+    count(op, &look);
+}
+
+/* ---- in words ---- */
+
+static void explain_source(const struct amp__op *op, amp__text *text) {
+    const uint8_t source = atomic_load(&op->gate_source);
+    static const char *const names[] = { [AMP__GATE_UNKNOWN] = "nothing is known of it: amp_gate_set",
+                                         [AMP__GATE_TABLE] = "table",
+                                         [AMP__GATE_MEASURED] = "amp_gate_measure",
+                                         [AMP__GATE_SET] = "amp_gate_set" };
+    amp__text_add(text, " (%s", names[source]);
+    if (source == AMP__GATE_TABLE)
+        amp__text_add(text, ": %s, %s", op->gate_who, op->gate_unit[0] ? op->gate_unit : "converted to fp32");
+    amp__text_add(text, ")");
+}
+
+/* A large product, of which nothing but its arguments exists. */
+static void explain_product(const struct amp__op *op, amp__text *text) {
+    static uint16_t nothing;
+    const amp_dtype low = op->context->properties.low;
+    const amp_matmul_args large = { .struct_size = sizeof large, .a_dtype = low, .b_dtype = low, .d_dtype = low, .m = 256,
+                                    .n = 256, .k = 256, .a = &nothing, .b = &nothing, .d = &nothing, .alpha = 1.0f };
+    char how[256] = "";
+    if (amp_matmul_explain(&large, how, sizeof how, NULL) == AMP_OK) amp__text_add(text, "; products by %s", how);
+}
+
+void amp__gate_explain(const struct amp__op *op, amp__text *text) {
+    const uint64_t least = atomic_load(&op->gate_least);
+    const char *low = amp__dtype_name(op->context->properties.low);
+    if (!op->gate_looks) {
+        amp__gate_explain_device(op, text);
+        return;
+    }
+    if (least == AMP_GATE_ALWAYS) amp__text_add(text, "; gate: always %s", low);
+    else if (least == AMP_GATE_NEVER) amp__text_add(text, "; gate: always fp32");
+    else
+        amp__text_add(text, "; gate: %s from %llu %s on, else fp32", low, (unsigned long long)least,
+                      op->flags & AMP_OP_MATMUL ? "(edge)" : "elements");
+    explain_source(op, text);
+    if (op->flags & AMP_OP_MATMUL) explain_product(op, text);
+    amp__gate_explain_device(op, text);
+}

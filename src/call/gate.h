@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gate: which calls of a lowered op run in FP32 all the same, because 16 bits would be slower (amp.h, "The gate"). Each
+ * op has one number, the least size of a call that runs low. Deciding is a comparison; 0 needs not even that.
+ */
+#ifndef AMP_GATE_H
+#define AMP_GATE_H
+
+#include "context/context.h"
+
+/* Where an op's number comes from. What is higher up is not replaced by what is lower. */
+enum amp__gate_source { AMP__GATE_UNKNOWN, AMP__GATE_TABLE, AMP__GATE_MEASURED, AMP__GATE_SET };
+
+/* Does the gate look at the op, and what is known of it? Once its class and raw mode are. May load a backend. */
+void amp__gate_init(struct amp__op *op);
+/* A new number, unless a better source has given one. */
+void amp__gate_decide(struct amp__op *op, uint64_t least, enum amp__gate_source source);
+
+/* May calls of this op be held back? The one question where the answer is no. */
+static inline bool amp__gate_is_open(const struct amp__op *op) {
+    return !op->gate_looks || (!op->gate_watches && atomic_load_explicit(&op->gate_least, memory_order_relaxed) == 0);
+}
+/* Is this call too small for the low type? Only asked where its floating arguments are all FP32. */
+bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call);
+/* The same of handles alone, NULL entries included. */
+bool amp__gate_holds_handles(const struct amp__op *op, void *const *handles, size_t n);
+
+/* A call of an op with gate_watches, in whatever types: counted if it is a product on a GPU that is not at its best there. */
+void amp__gate_watch(struct amp__op *op, const struct amp__call *call);
+void amp__gate_watch_handles(struct amp__op *op, void *const *handles, size_t n);
+
+/* ---- gate_device.c ---- */
+
+/* m, n and k of a product, 0 where they are not known, on GPU `device`. */
+struct amp__gate_product {
+    double extents[3];
+    int32_t device;
+};
+void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product);
+/* Has this GPU no tensor cores for the op's 16-bit type? No, where that is not known. */
+bool amp__gate_lacks_cores(const struct amp__op *op, int32_t device);
+/* What was counted, and what to do, for amp_explain. */
+void amp__gate_explain_device(const struct amp__op *op, amp__text *text);
+
+/* "; gate: ..." for amp_explain; nothing where the gate does not look. */
+void amp__gate_explain(const struct amp__op *op, amp__text *text);
+
+/* The edge of the square product with as many multiplications for each element of its matrices; 0 for an empty one. */
+uint64_t amp__gate_edge(double m, double n, double k);
+
+#endif

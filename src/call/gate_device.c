@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gate on GPUs: what keeps a product from tensor cores, or slows them, is counted for each op, with what to do. */
+#include "kernels/matmul.h"
+#include "call/gate.h"
+
+bool amp__gate_lacks_cores(const struct amp__op *op, int32_t device) {
+    int32_t capability = 0;
+    return amp__device_tensor_cores(device, op->context->properties.low, &capability) == 0;
+}
+
+/* 16 bytes of a 16-bit type. */
+static bool fits(double extent) { return (uint64_t)extent % 8 == 0; }
+
+void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product) {
+    int32_t capability = 0;
+    if (amp__device_tensor_cores(product->device, op->context->properties.low, &capability) == 0) {
+        atomic_store_explicit(&op->gate_capability, capability, memory_order_relaxed);
+        atomic_fetch_add_explicit(&op->no_tensor_cores, 1, memory_order_relaxed);
+        return;
+    }
+    for (unsigned i = 0; i < 3; i++)
+        if (!fits(product->extents[i])) {
+            atomic_store_explicit(&op->gate_misfit, 4 * (uint64_t)product->extents[i] + i, memory_order_relaxed);
+            atomic_fetch_add_explicit(&op->unaligned, 1, memory_order_relaxed);
+            return;
+        }
+}
+
+static void explain_cores(const struct amp__op *op, amp__text *text) {
+    const uint64_t calls = atomic_load(&op->no_tensor_cores);
+    const int32_t capability = atomic_load(&op->gate_capability);
+    const amp_dtype low = op->context->properties.low;
+    if (!calls) return;
+    amp__text_add(text, "; %llu call%s on a GPU without tensor cores for %s (compute capability %d.%d): ",
+                  (unsigned long long)calls, calls == 1 ? "" : "s", amp__dtype_name(low), (int)capability / 10,
+                  (int)capability % 10);
+    if (low == AMP_BFLOAT16 && capability >= 70) amp__text_add(text, "it has them for fp16, O1");
+    else if (op->gate_looks) amp__text_add(text, "nothing to do, what comes in fp32 runs in fp32");
+    else amp__text_add(text, "amp_config.gate AMP_ON runs them in fp32");
+}
+
+static void explain_misfit(const struct amp__op *op, amp__text *text) {
+    const uint64_t calls = atomic_load(&op->unaligned), misfit = atomic_load(&op->gate_misfit), extent = misfit / 4;
+    if (!calls) return;
+    amp__text_add(text, "; %llu call%s on a GPU had a dimension that is no multiple of 8, the last %c = %llu: pad it to %llu "
+                  "for the speed of tensor cores", (unsigned long long)calls, calls == 1 ? "" : "s", "mnk"[misfit % 4],
+                  (unsigned long long)extent, (unsigned long long)((extent + 7) / 8 * 8));
+}
+
+void amp__gate_explain_device(const struct amp__op *op, amp__text *text) {
+    explain_cores(op, text);
+    explain_misfit(op, text);
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operands of a call: the handles that the policy may cast, and their types. */
+#ifndef AMP_OPERANDS_H
+#define AMP_OPERANDS_H
+
+#include "raw/raw.h"
+
+/* The distinct ones: what the decision depends on, whatever the length of its lists. */
+struct amp__operands {
+    struct amp__operand distinct[5 * 4];
+    size_t n;       /* distinct */
+    size_t tensors; /* handles that could be cast */
+};
+
+static inline bool amp__is_operand(const struct amp__arg *arg) {
+    return arg->kind == AMP__TENSOR && !(arg->flags & (AMP__WRITE | AMP__KEEP | AMP__SEED));
+}
+
+static inline struct amp__operand amp__operand_of(const amp_host *host, void *tensor, uint16_t flags) {
+    return (struct amp__operand){ amp__host_dtype(host, tensor), (flags & AMP__LIST) != 0, (flags & AMP__READ_WRITE) != 0 };
+}
+
+/* Handles inside structs are operands too. Hosts of raw buffers alone have no cast, and no handles. */
+static inline bool amp__looks_for_handles(const struct amp__op *op) { return op->host->cast && amp__visits(op); }
+
+amp_status amp__operands_gather(struct amp__operands *operands, const struct amp__op *op, const struct amp__call *call);
+/* The one floating type of all operands, DEFAULT if there are several or none. */
+amp_dtype amp__operands_type(const struct amp__operands *operands);
+bool amp__operands_all_fp32(const struct amp__operands *operands);
+
+/* Is there anything to compute with: an operand, a buffer, or what the host's visit emits? */
+bool amp__call_has_work(const struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands);
+
+#endif

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The context's parameters: one per storage, from the models' lists and the optimizers'. */
+#include "common/map.h"
+#include "common/thread.h"
+#include "context/build.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- one parameter ---- */
+
+static bool libamp_must_see(const amp_context *context, bool in_optimizer) {
+    return amp__may_be_low(&context->properties) ||
+           (in_optimizer && !amp__scaling_is_trivial(&context->properties));
+}
+
+/* A look at a device's memory would end the process. */
+static amp_status check_view(const amp_context *context, const struct amp__param *param, const struct amp__elements *now) {
+    amp_device where;
+    if (now->device.type == AMP__DEVICE_CUDA || !now->size) return AMP_OK;
+    AMP_TRY(amp__places_where(context, now->data, &where));
+    AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_INVALID_ARGUMENT,
+                  "%s is in the memory of CUDA device %d, and its view says that it is in the CPU's: the hook view must set "
+                  "device to { 2, %d } (amp_buffer is for the CPU's memory)", param->name, (int)where.id, (int)where.id);
+    return AMP_OK;
+}
+
+/* Fills what the elements say. Hosts without `view` may list parameters where only their handles matter (O1's cache). */
+static amp_status inspect(amp_context *context, struct amp__param *param, bool in_optimizer) {
+    if (!param->host->view && !libamp_must_see(context, in_optimizer)) {
+        param->dtype = amp__host_dtype(param->host, param->tensor);
+        return AMP_OK;
+    }
+    struct amp__elements now;
+    AMP_TRY(amp__host_find(param->host, param->tensor, param->name, &now));
+    AMP_TRY(check_view(context, param, &now));
+    AMP_RETURN_IF(amp__is_low(now.dtype) && context->properties.enabled && !context->properties.low_params,
+                  AMP_ERR_INVALID_ARGUMENT,
+                  "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself", param->name,
+                  amp__dtype_name(now.dtype));
+    param->size = now.size;
+    param->dtype = now.dtype;
+    param->device = now.device;
+    AMP_TRY(amp__place_param(context, param));
+    AMP_RETURN_IF(param->on_device && now.strides, AMP_ERR_UNSUPPORTED,
+                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous", param->name);
+    param->address = now.strides ? NULL : now.data; /* slices may lie between each other: no range, no ties */
+    return AMP_OK;
+}
+
+static amp_status new_param(amp_context *context, const amp_host *host, void *tensor, const char *name,
+                            const char *owner, size_t index, struct amp__param **out) {
+    char numbered[64];
+    if (!name) snprintf(numbered, sizeof numbered, "%sparam.%zu", owner, index);
+    const char *text = name ? name : numbered;
+    const size_t length = strlen(text) + 1;
+    struct amp__param *param = amp__alloc_aligned(sizeof *param + length); /* aligned to cache lines */
+    if (!param) return amp__fail_memory();
+    memset(param, 0, sizeof *param);
+    param->host = host;
+    param->tensor = tensor;
+    param->name = memcpy(param + 1, text, length);
+    if (context->n_params == context->params_capacity) {
+        const size_t capacity = 2 * context->params_capacity + 16;
+        void *grown = amp__grow(context->params, context->params_capacity, capacity, sizeof *context->params);
+        if (!grown) {
+            amp__param_destroy(param);
+            return amp__fail_memory();
+        }
+        context->params = grown;
+        context->params_capacity = capacity;
+    }
+    param->index = (uint32_t)context->n_params;
+    context->params[context->n_params++] = param;
+    *out = param;
+    return amp__params_insert(context, tensor, param);
+}
+
+/* ---- models ---- */
+
+static const amp_param *nth(const amp_param *params, size_t i) {
+    return (const amp_param *)(const void *)((const char *)params + i * params->struct_size);
+}
+
+static amp_status add_model_param(amp_context *context, const amp_param *given, const amp_host *host, size_t i,
+                                  const char *owner) {
+    amp_param entry;
+    memset(&entry, 0, sizeof entry);
+    AMP_TRY(amp__copy_struct(&entry, sizeof entry, sizeof(amp_param), given, given->struct_size, "amp_param"));
+    AMP_RETURN_IF(!entry.tensor, AMP_ERR_INVALID_ARGUMENT, "parameter %zu (%s) has no tensor", i,
+                  entry.name ? entry.name : "unnamed");
+    AMP_RETURN_IF(entry.module_kind != AMP_MODULE_OTHER && entry.module_kind != AMP_MODULE_BATCH_NORM,
+                  AMP_ERR_INVALID_ARGUMENT, "parameter %zu (%s): module_kind %d does not exist", i,
+                  entry.name ? entry.name : "unnamed", (int)entry.module_kind);
+    struct amp__param *param = amp__param_of_handle(context, entry.tensor);
+    if (param) { /* listed twice: tied */
+        param->in_model = true;
+        if (entry.module_kind) param->module_kind = entry.module_kind;
+        return AMP_OK;
+    }
+    AMP_TRY(new_param(context, host, entry.tensor, entry.name, owner, i, &param));
+    param->module_kind = entry.module_kind;
+    param->in_model = true;
+    return inspect(context, param, false);
+}
+
+amp_status amp__collect_model(amp_context *context, const amp_model *model, const amp_host *host, size_t model_index) {
+    AMP_RETURN_IF(model->n_params && !model->params, AMP_ERR_INVALID_ARGUMENT,
+                  "model %zu: params is NULL, but it has %zu entries", model_index, model->n_params);
+    char owner[48] = "";
+    if (model_index) snprintf(owner, sizeof owner, "model%zu.", model_index);
+    for (size_t i = 0; i < model->n_params; i++) {
+        AMP_RETURN_IF(nth(model->params, i)->struct_size != model->params->struct_size, AMP_ERR_ABI_MISMATCH,
+                      "model %zu: params[%zu].struct_size is %u, but params[0].struct_size is %u: all elements of an array "
+                      "have one size", model_index, i, (unsigned)nth(model->params, i)->struct_size,
+                      (unsigned)model->params->struct_size);
+        if (i + AMP__PREFETCH < model->n_params)
+            amp__params_prefetch(context, nth(model->params, i + AMP__PREFETCH)->tensor);
+        AMP_TRY(add_model_param(context, nth(model->params, i), host, i, owner));
+    }
+    return AMP_OK;
+}
+
+/* ---- optimizers ---- */
+
+amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *optimizer,
+                                  const amp_optimizer *given, size_t optimizer_index) {
+    AMP_RETURN_IF(given->n_params && !given->params, AMP_ERR_INVALID_ARGUMENT,
+                  "optimizer %zu: params is NULL, but it has %zu entries", optimizer_index, given->n_params);
+    char owner[48];
+    snprintf(owner, sizeof owner, "optimizer%zu.", optimizer_index);
+    optimizer->params = amp__alloc(given->n_params, sizeof *optimizer->params);
+    if (!optimizer->params) return amp__fail_memory();
+    for (size_t i = 0; i < given->n_params; i++) {
+        void *tensor = given->params[i];
+        AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "optimizer %zu: params[%zu] is NULL", optimizer_index, i);
+        if (i + AMP__PREFETCH < given->n_params) amp__params_prefetch(context, given->params[i + AMP__PREFETCH]);
+        amp__param_prefetch_ahead(context->params, context->n_params, i); /* often in the model's order */
+        struct amp__param *param = amp__param_of_handle(context, tensor);
+        if (!param) AMP_TRY(new_param(context, &optimizer->host, tensor, NULL, owner, i, &param));
+        AMP_RETURN_IF(param->listed_by == optimizer_index + 1, AMP_ERR_INVALID_ARGUMENT,
+                      "optimizer %zu: %s is listed twice (the second time as params[%zu]): it would be updated twice a step",
+                      optimizer_index, param->name, i);
+        param->listed_by = optimizer_index + 1;
+        param->in_optimizer = true;
+        param->held |= optimizer->holds;
+        if (!param->address) AMP_TRY(inspect(context, param, true));
+        optimizer->params[optimizer->n_params++] = param;
+    }
+    return AMP_OK;
+}
+
+/* ---- ties and overlaps ---- */
+
+static amp_status tie(amp_context *context, struct amp__param *first, struct amp__param *second) {
+    void **grown = amp__grow(first->ties, first->n_ties, first->n_ties + 1, sizeof *grown);
+    if (!grown) return amp__fail_memory();
+    first->ties = grown;
+    first->ties[first->n_ties++] = second->tensor;
+    first->in_optimizer |= second->in_optimizer;
+    first->held |= second->held;
+    first->in_model |= second->in_model;
+    if (second->module_kind) first->module_kind = second->module_kind;
+    second->tied_to = first;
+    return amp__params_insert(context, second->tensor, first);
+}
+
+static amp_status compare_neighbours(amp_context *context, const struct amp__keyed *sorted, size_t n, size_t *tied) {
+    struct amp__param *last = NULL;
+    for (size_t i = 0; i < n; i++) {
+        struct amp__param *param = sorted[i].value;
+        if (i + AMP__PREFETCH < n) amp__param_prefetch_all(sorted[i + AMP__PREFETCH].value);
+        const char *end = last ? (const char *)last->address + last->size * amp__dtype_size(last->dtype) : NULL;
+        if (last && param->address == last->address && param->size == last->size && param->dtype == last->dtype) {
+            AMP_TRY(tie(context, last, param));
+            ++*tied;
+            continue;
+        }
+        AMP_RETURN_IF(last && (const char *)param->address < end, AMP_ERR_CONFLICT,
+                      "%s and %s overlap in memory without being the same: a parameter's storage must be its own",
+                      last->name, param->name);
+        last = param;
+    }
+    return AMP_OK;
+}
+
+/* Tied parameters leave the context's list; their handles find the first of them. */
+static void remove_tied(amp_context *context) {
+    size_t kept = 0;
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        if (param->tied_to) continue;
+        param->index = (uint32_t)kept;
+        context->params[kept++] = param;
+    }
+    context->n_params = kept;
+}
+
+static amp_status resolve_ties(amp_context *context) {
+    for (size_t k = 0; k < context->n_optimizers; k++) {
+        struct amp__optimizer *optimizer = &context->optimizers[k];
+        for (size_t i = 0; i < optimizer->n_params; i++) {
+            struct amp__param *param = optimizer->params[i];
+            if (!param->tied_to) continue;
+            AMP_RETURN_IF(param->tied_to->listed_by == k + 1, AMP_ERR_INVALID_ARGUMENT,
+                          "optimizer %zu: %s and %s are one tensor: list it once", k, param->tied_to->name, param->name);
+            param->tied_to->listed_by = k + 1;
+            optimizer->params[i] = param->tied_to;
+        }
+    }
+    return AMP_OK;
+}
+
+amp_status amp__collect_ties(amp_context *context) {
+    struct amp__keyed *sorted = amp__alloc(context->n_params, sizeof *sorted);
+    if (!sorted) return amp__fail_memory();
+    size_t n = 0;
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        amp__param_prefetch_ahead(context->params, context->n_params, i);
+        if (param->address && param->size) sorted[n++] = (struct amp__keyed){ (uintptr_t)param->address, param };
+    }
+    size_t tied = 0;
+    amp_status status = amp__sort_keyed(sorted, n);
+    if (status == AMP_OK) status = compare_neighbours(context, sorted, n, &tied);
+    if (status == AMP_OK && tied) status = resolve_ties(context);
+    if (status == AMP_OK && tied) {
+        tied = 0;
+        for (size_t i = 0; i < context->n_params; i++)
+            if (context->params[i]->tied_to) sorted[tied++].value = context->params[i];
+        remove_tied(context);
+        while (tied--) amp__param_destroy(sorted[tied].value);
+    }
+    amp__free(sorted);
+    return status;
+}
+
+/* ---- parameters that come later ---- */
+
+static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer);
+
+static amp_status add_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
+    const size_t number = (size_t)(optimizer - context->optimizers) + 1;
+    amp_param given;
+    memset(&given, 0, sizeof given);
+    AMP_RETURN_IF(nth(params, i)->struct_size != params->struct_size, AMP_ERR_ABI_MISMATCH,
+                  "amp_add_params: params[%zu].struct_size differs from params[0]'s", i);
+    AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof(amp_param), nth(params, i), params->struct_size, "amp_param"));
+    AMP_RETURN_IF(!given.tensor, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: params[%zu] has no tensor", i);
+    struct amp__param *param = amp__param_of_handle(context, given.tensor);
+    AMP_RETURN_IF(param && param->listed_by == number, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_add_params: the optimizer has %s already", param->name);
+    if (!param) {
+        AMP_TRY(new_param(context, &optimizer->host, given.tensor, given.name, "added.", context->n_params + i, &param));
+        param->module_kind = given.module_kind;
+        param->in_model = true;
+        AMP_TRY(inspect(context, param, true));
+    } else if (amp__is_low(param->dtype) && !param->has_master && context->properties.master_weights) {
+        AMP_TRY(amp__param_make_master(param));
+    }
+    param->listed_by = number;
+    param->in_optimizer = true;
+    param->held |= optimizer->holds;
+    optimizer->params[optimizer->n_params++] = param;
+    return AMP_OK;
+}
+
+/* listed_by tells whether this optimizer has a parameter. It is right already where the last to grow was the same. */
+static void mark_listed(amp_context *context, const struct amp__optimizer *optimizer) {
+    const size_t number = (size_t)(optimizer - context->optimizers) + 1;
+    if (context->listed_for == number) return;
+    for (size_t i = 0; i < context->n_params; i++) context->params[i]->listed_by = 0;
+    for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->listed_by = number;
+    context->listed_for = number;
+}
+
+amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t n) {
+    const size_t first_new = context->n_params;
+    mark_listed(context, optimizer);
+    for (size_t i = 0; i < n; i++) AMP_TRY(add_late(context, optimizer, params, i));
+    if (first_new < context->n_params) AMP_TRY(amp__apart_check(context, first_new));
+    AMP_TRY(amp__params_index(context, first_new));
+    for (size_t i = first_new; i < context->n_params; i++) {
+        AMP_TRY(retype_if_low(context, context->params[i], true));
+        AMP_TRY(amp__apart_moved(context, context->params[i]));
+    }
+    return amp__places_flush(context);
+}
+
+/* A master that a frozen parameter was given stays: it is the parameter widened, and no harm. */
+void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, size_t context_params,
+                       size_t optimizer_params) {
+    char text[512];
+    snprintf(text, sizeof text, "%s", amp_last_error());
+    optimizer->n_params = optimizer_params;
+    context->listed_for = 0;
+    amp__apart_forget(&context->apart);
+    amp__params_remove(context, context_params);
+    for (size_t i = context->n_params; i-- > context_params;) (void)amp__param_undo_retype(context->params[i]);
+    (void)amp__fail(AMP_OK, "%s", text);
+    (void)amp__params_tell_left(context, context_params, AMP_OK);
+    for (size_t i = context->n_params; i-- > context_params;) amp__param_destroy(context->params[i]);
+    context->n_params = context_params;
+}
+
+/* ---- re-typing ---- */
+
+static bool must_retype(const amp_context *context, const struct amp__param *param) {
+    return amp__retypes(&context->properties) && param->dtype == AMP_FLOAT32 && param->in_model &&
+           !(context->properties.keep_batchnorm_fp32 && param->module_kind == AMP_MODULE_BATCH_NORM);
+}
+
+static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer) {
+    const amp_dtype type = context->properties.cast_model_type;
+    const bool keep_master = context->properties.master_weights && in_optimizer;
+    if (keep_master && amp__is_low(param->dtype) && !param->has_master) return amp__param_make_master(param);
+    if (!must_retype(context, param)) return AMP_OK;
+    return context->properties.emulate ? amp__param_emulate(param, type, keep_master)
+                                       : amp__param_retype(param, type, keep_master);
+}
+
+amp_status amp__params_tell_left(const amp_context *context, size_t first, amp_status status) {
+    char why[AMP__ERROR_SIZE / 2], list[AMP__ERROR_SIZE / 2 - 200] = "";
+    amp__text left = { list, sizeof list, 0 };
+    bool by_libc = false;
+    snprintf(why, sizeof why, "%s", amp_last_error());
+    for (size_t i = first; i < context->n_params; i++) {
+        const size_t before = left.length;
+        amp__param_tell_left(context->params[i], &left);
+        by_libc |= left.length > before && !amp__host_owns_memory(context->params[i]->host);
+    }
+    if (!left.length) return status;
+    return amp__fail(status, "%s; swap_data refused the way back too, so these stay as they are: %s%s%s", why, list,
+                     left.length >= sizeof list ? "..." : "",
+                     by_libc ? ". libamp's blocks are the host's now: free() them when it can" : "");
+}
+
+/* The first error is the one to report. */
+static amp_status undo_all(amp_context *context, amp_status status) {
+    char text[AMP__ERROR_SIZE];
+    snprintf(text, sizeof text, "%s", amp_last_error());
+    amp__places_drop(context);
+    for (size_t i = context->n_params; i--;) (void)amp__param_undo_retype(context->params[i]);
+    (void)amp__fail(status, "%s", text);
+    return amp__params_tell_left(context, 0, status);
+}
+
+amp_status amp__retype_all(amp_context *context) {
+    for (size_t i = 0; i < context->n_params && amp__may_be_low(&context->properties); i++) {
+        struct amp__param *param = context->params[i];
+        const amp_status status = retype_if_low(context, param, param->in_optimizer);
+        if (status != AMP_OK) return undo_all(context, status);
+    }
+    amp_status status = amp__places_flush(context);
+    if (status == AMP_OK) status = amp__places_count_unfit(context);
+    return status == AMP_OK ? AMP_OK : undo_all(context, status);
+}
+
+amp_status amp__retype_commit(amp_context *context) {
+    uint64_t unfit = 0;
+    char names[512] = "";
+    amp__text text = { names, sizeof names, 0 };
+    for (size_t i = 0; i < context->n_params && amp__retypes(&context->properties); i++) {
+        struct amp__param *param = context->params[i];
+        amp__param_commit_retype(param);
+        if (param->unfit)
+            amp__text_add(&text, "%s%s (%llu)", unfit ? ", " : "", param->name, (unsigned long long)param->unfit);
+        unfit += param->unfit;
+    }
+    if (!unfit) return AMP_OK;
+    const amp_dtype low = context->properties.cast_model_type;
+    return amp__warn(context, "%llu weights are too large for %s and became infinite, in %s%s: %s",
+                     (unsigned long long)unfit, amp__dtype_name(low), names, text.length >= sizeof names ? "..." : "",
+                     low == AMP_FLOAT16 ? "use O5 (bfloat16) or O1, or rescale the layers" : "rescale the layers");
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Op descriptors: copied, checked, and given a class. */
+#include "common/map.h"
+#include "context/build.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- copying ---- */
+
+static amp_status check_op(const amp_op *op, const char *what) {
+    const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_SEEDS | AMP_OP_COPY | AMP_OP_MATMUL |
+                           AMP_OP_REGISTERED;
+    AMP_RETURN_IF(!op->name || !op->name[0], AMP_ERR_INVALID_ARGUMENT, "%s has no name", what);
+    AMP_RETURN_IF(strlen(op->name) > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT, "%s: its name is longer than %d characters",
+                  what, AMP__OP_NAME_MAX);
+    AMP_RETURN_IF(op->op_class < AMP_BY_LIST || op->op_class > AMP_LEAVE, AMP_ERR_INVALID_ARGUMENT,
+                  "%s (%s): op_class %d does not exist", what, op->name, (int)op->op_class);
+    AMP_RETURN_IF(op->reserved, AMP_ERR_INVALID_ARGUMENT, "%s (%s): reserved is %d, not 0", what, op->name,
+                  (int)op->reserved);
+    AMP_RETURN_IF(op->flags & ~known, AMP_ERR_INVALID_ARGUMENT, "%s (%s): unknown flags 0x%x", what, op->name,
+                  (unsigned)op->flags);
+    const bool direct = (op->flags & AMP_OP_DIRECT) != 0;
+    AMP_RETURN_IF((uintptr_t)op->slot % _Alignof(amp_fn), AMP_ERR_INVALID_ARGUMENT,
+                  "%s (%s): the slot %p is not aligned as a function pointer", what, op->name, (void *)op->slot);
+    AMP_RETURN_IF(direct && op->slot, AMP_ERR_CONFLICT, "%s (%s) has a slot and the flag AMP_OP_DIRECT: choose one", what,
+                  op->name);
+    AMP_RETURN_IF(direct && (op->flags & AMP_OP_SEEDS), AMP_ERR_CONFLICT,
+                  "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_SEEDS: only a wrapped op's seed can be scaled; multiply "
+                  "it with amp_scaled_loss.seed_factor instead", what, op->name);
+    AMP_RETURN_IF(direct && (op->flags & AMP_OP_COPY), AMP_ERR_CONFLICT,
+                  "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_COPY: choose one", what, op->name);
+    AMP_RETURN_IF(!direct && !op->slot, AMP_ERR_INVALID_ARGUMENT,
+                  "%s (%s): slot is NULL: give the address of the function pointer, or set AMP_OP_DIRECT if the host "
+                  "calls amp_cast_args around the function", what, op->name);
+    AMP_RETURN_IF(!direct && !op->schema, AMP_ERR_SCHEMA, "%s (%s): schema is NULL: a wrapped op must say its arguments",
+                  what, op->name);
+    return AMP_OK;
+}
+
+/* Of floating types that are not FP32: then no call is one in FP32. */
+static bool has_other_buffers(const struct amp__schema *schema) {
+    for (uint32_t i = 0; i < schema->n_args; i++)
+        if (schema->args[i].kind == AMP__BUFFER && schema->args[i].dtype != AMP_FLOAT32 && !(schema->args[i].flags & AMP__KEEP))
+            return true;
+    return false;
+}
+
+amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_host *host,
+                         struct amp__struct_table structs, const char *what, struct amp__op *out) {
+    amp_op op;
+    memset(&op, 0, sizeof op);
+    const amp_status copied = amp__copy_struct(&op, sizeof op, sizeof(amp_op), given, given->struct_size, "amp_op");
+    if (copied != AMP_OK) return amp__fail_prefix(copied, "%s", what);
+    AMP_TRY(check_op(&op, what));
+    out->context = context;
+    out->host = host;
+    out->flags = op.flags;
+    out->op_class = op.op_class;
+    out->reason = "";
+    out->slot = op.slot;
+    out->fp16 = op.fp16;
+    out->bf16 = op.bf16;
+    out->on_failure = op.on_failure;
+    out->on_skip = op.on_skip;
+    out->name = amp__strdup(op.name);
+    if (!out->name) return amp__fail_memory();
+    if (!op.schema) return AMP_OK;
+    const amp_status parsed = amp__schema_parse(out->name, op.schema, structs.structs, structs.n, &out->schema);
+    if (parsed != AMP_OK) return amp__fail_prefix(parsed, "%s", what);
+    if (!has_other_buffers(out->schema)) out->fp32 = op.fp32;
+    return AMP_OK;
+}
+
+void amp__op_clear(struct amp__op *op) {
+    amp__free(op->name);
+    amp__schema_release(op->schema);
+}
+
+void amp__ops_destroy(struct amp__op *ops, size_t n) {
+    for (size_t i = 0; ops && i < n; i++) amp__op_clear(&ops[i]);
+    amp__free(ops);
+}
+
+/* The caller's array has the stride of its first element's struct_size. */
+static const amp_op *nth(const amp_op *ops, size_t i) {
+    return (const amp_op *)(const void *)((const char *)ops + i * ops->struct_size);
+}
+
+static const char *name_of(const void *op) { return ((const struct amp__op *)op)->name; }
+
+/* The count goes on from the last op of that name. */
+static amp_status number(struct amp__map *last, struct amp__op *op) {
+    const struct amp__op *before = amp__map_get_name(last, op->name, name_of);
+    if (before) op->index = before->index + 1;
+    return amp__map_put_name(last, op->name, op, name_of);
+}
+
+amp_status amp__ops_check_slots(struct amp__op *ops, size_t n, const char *what) {
+    struct amp__map seen = { 0 };
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n && status == AMP_OK; i++) {
+        const uintptr_t slot = (uintptr_t)ops[i].slot;
+        const struct amp__op *other = slot ? amp__map_get(&seen, slot) : NULL;
+        if (other)
+            status = amp__fail(AMP_ERR_CONFLICT, "%s: entries %td (%s) and %zu (%s) are the same slot (%p)", what, other - ops,
+                               other->name, i, ops[i].name, (void *)ops[i].slot);
+        else if (slot) status = amp__map_put(&seen, slot, &ops[i]);
+    }
+    amp__map_free(&seen);
+    return status;
+}
+
+amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host,
+                          struct amp__struct_table structs, const char *what, struct amp__op **out) {
+    AMP_RETURN_IF(n && !ops, AMP_ERR_INVALID_ARGUMENT, "%s is NULL, but it has %zu entries", what, n);
+    AMP_RETURN_IF(n > 1000000, AMP_ERR_INVALID_ARGUMENT, "%s has %zu entries, which cannot be", what, n);
+    struct amp__op *built = amp__alloc(n, sizeof *built);
+    struct amp__map last = { 0 };
+    if (!built) return amp__fail_memory();
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < n && status == AMP_OK; i++) {
+        char label[96];
+        snprintf(label, sizeof label, "%s[%zu]", what, i);
+        if (nth(ops, i)->struct_size != ops->struct_size)
+            status = amp__fail(AMP_ERR_ABI_MISMATCH, "%s.struct_size is %u, but %s[0].struct_size is %u: all elements of an "
+                               "array have one size", label, (unsigned)nth(ops, i)->struct_size, what,
+                               (unsigned)ops->struct_size);
+        else status = amp__op_build(context, nth(ops, i), host, structs, label, &built[i]);
+        if (status == AMP_OK) status = number(&last, &built[i]);
+    }
+    amp__map_free(&last);
+    if (status != AMP_OK) {
+        amp__ops_destroy(built, n);
+        return status;
+    }
+    *out = built;
+    return AMP_OK;
+}
+
+/* ---- classes ---- */
+
+static amp_class class_by_name(const amp_context *context, const char *name) {
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(name, base);
+    return amp__list_class(context->properties.lists, context->properties.low, base);
+}
+
+static amp_class class_by_aliases(const amp_context *context, const char *aliases) {
+    while (aliases && *aliases) {
+        char alias[AMP__OP_NAME_MAX + 1];
+        const size_t blanks = strspn(aliases, " ,"), length = strcspn(aliases + blanks, " ,");
+        aliases += blanks;
+        if (length && length <= AMP__OP_NAME_MAX) {
+            memcpy(alias, aliases, length);
+            alias[length] = '\0';
+            const amp_class found = class_by_name(context, alias);
+            if (found != AMP_BY_LIST) return found;
+        }
+        aliases += length;
+    }
+    return AMP_BY_LIST;
+}
+
+static void classify_one(amp_context *context, struct amp__op *op, const char *aliases) {
+    if (amp__emulates_model(&context->properties)) {
+        const bool leave = op->op_class == AMP_LEAVE;
+        op->reason = !leave                             ? "emulated: every op of the model is rounded"
+                     : op->flags & AMP_OP_REGISTERED ? "registered"
+                                                        : "said by its descriptor";
+        if (!leave) op->op_class = AMP_LOWER;
+        return;
+    }
+    if (!context->properties.patch_ops) {
+        op->op_class = AMP_LEAVE;
+        op->reason = "this level casts no ops";
+        return;
+    }
+    if (op->op_class != AMP_BY_LIST) {
+        op->reason = op->flags & AMP_OP_REGISTERED ? "registered" : "said by its descriptor";
+        return;
+    }
+    op->op_class = class_by_name(context, op->name);
+    op->reason = "listed by name";
+    if (op->op_class != AMP_BY_LIST) return;
+    op->op_class = class_by_aliases(context, aliases);
+    op->reason = "listed by an alias";
+    if (op->op_class != AMP_BY_LIST) return;
+    op->op_class = AMP_LEAVE;
+    op->reason = "in no list: runs as it comes";
+}
+
+/* A class of its own, registered or in the descriptor, wins over the forward's. */
+static amp_status inherit(const struct amp__map *first, const struct amp__op *end, struct amp__op *op,
+                          const amp_op *descriptor) {
+    const struct amp__op *forward = amp__map_get_name(first, descriptor->backward_of, name_of);
+    op->is_backward = true;
+    if (forward == op) /* it has that name itself: another one is meant */
+        do forward++;
+        while (forward < end && strcmp(forward->name, op->name) != 0);
+    AMP_RETURN_IF(!forward || forward == end, AMP_ERR_NOT_FOUND, "op %s: backward_of names %s, which is no op of this model",
+                  op->name, descriptor->backward_of);
+    const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->properties);
+    if (unsaid && descriptor->op_class == AMP_BY_LIST && op->op_class != forward->op_class) {
+        op->op_class = forward->op_class;
+        op->reason = forward->op_class == AMP_LEAVE ? "backward of an op that is left" : "backward of a listed op";
+    }
+    return AMP_OK;
+}
+
+static amp_status inherit_all(struct amp__op *ops, const amp_op *descriptors, size_t n) {
+    struct amp__map first = { 0 };
+    amp_status status = AMP_OK;
+    size_t n_backward = 0;
+    for (size_t i = 0; i < n; i++) n_backward += nth(descriptors, i)->backward_of != NULL;
+    for (size_t i = n; n_backward && i-- && status == AMP_OK;)
+        status = amp__map_put_name(&first, ops[i].name, &ops[i], name_of);
+    for (size_t i = 0; n_backward && i < n && status == AMP_OK; i++)
+        if (nth(descriptors, i)->backward_of) status = inherit(&first, ops + n, &ops[i], nth(descriptors, i));
+    amp__map_free(&first);
+    return status;
+}
+
+/* A table none of whose names is known is nearly always a mistake: say so, with what the names may have meant. */
+static amp_status warn_if_nothing_matches(amp_context *context, const struct amp__op *ops, size_t n) {
+    size_t classed = 0, n_names, shown = 0;
+    for (size_t i = 0; i < n; i++) classed += ops[i].op_class != AMP_LEAVE || (ops[i].flags & AMP_OP_REGISTERED);
+    if (!n || classed || !context->properties.patch_ops) return AMP_OK;
+    const char *const *names = amp__list_names(context->properties.lists, &n_names);
+    char data[512] = "";
+    amp__text text = { data, sizeof data, 0 };
+    for (size_t i = 0; i < n && shown < 4; i++) {
+        char near[128] = "", base[AMP__OP_NAME_MAX + 1];
+        amp__text nearest = { near, sizeof near, 0 };
+        amp__op_base_name(ops[i].name, base);
+        amp__nearest_names(&nearest, base, names, n_names);
+        if (near[0]) amp__text_add(&text, "%s%s = %s", shown++ ? "; " : " Did you mean ", ops[i].name, near);
+    }
+    return amp__warn(context, "level %s: 0 of %zu ops got a class from the %s lists, so nothing is cast: name the ops as the "
+                     "lists do, declare aliases, or register them.%s%s", amp__level_name(context->properties.level), n,
+                     amp__lists_name(context->properties.lists), data, shown ? "?" : "");
+}
+
+/* With a loss scale that is always 1 a seed needs nothing; an empty slot will see no call. */
+static void find_seeds(amp_context *context, struct amp__op *op) {
+    const struct amp__scaler_settings *scaler = &context->properties.scaler;
+    bool declared = (op->flags & AMP_OP_SEEDS) != 0;
+    for (uint32_t i = 0; op->schema && i < op->schema->n_args; i++)
+        declared |= op->schema->args[i].kind == AMP__BUFFER && (op->schema->args[i].flags & AMP__SEED);
+    op->seeds = declared && op->slot && *op->slot && (scaler->dynamic || scaler->init_scale != 1.0f);
+    context->seeds |= op->seeds;
+}
+
+amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const amp_op *descriptors, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        classify_one(context, &ops[i], nth(descriptors, i)->aliases);
+        find_seeds(context, &ops[i]);
+    }
+    AMP_TRY(inherit_all(ops, descriptors, n));
+    return warn_if_nothing_matches(context, ops, n);
+}
+
+bool amp__op_needs_wrapper(const struct amp__op *op) {
+    if (!op->context->properties.enabled || !op->slot) return false;
+    return op->op_class != AMP_LEAVE || op->fp16 || op->bf16 || op->fp32 || op->seeds || amp__op_may_round(op);
+}

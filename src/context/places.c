@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where parameters are, and with them the loss scalers. If all that the optimizers update is in one device's memory, the
+ * scalers live there too and the host has no part in an iteration. If it is spread over devices, or over a device and the
+ * CPU's memory, they live on the host, and each bracket's end waits for one word from each device.
+ */
+#include "context/context.h"
+
+#include <math.h>
+
+static amp_status open_place(amp_context *context, const struct amp__param *param, struct amp__place **out) {
+    AMP_RETURN_IF(!param->host->current_stream, AMP_ERR_MISSING_HOOK,
+                  "%s is in the memory of CUDA device %d, which needs the hook current_stream of amp_host: libamp works on the "
+                  "stream that the host works on", param->name, (int)param->device.id);
+    AMP_RETURN_IF(context->brackets, AMP_ERR_UNSUPPORTED,
+                  "%s is on a device that had no parameter at amp_initialize: initialise again with all of them", param->name);
+    void *grown = amp__grow(context->places, context->n_places, context->n_places + 1, sizeof(struct amp__place *));
+    if (!grown) return amp__fail_memory();
+    context->places = grown;
+    const amp_status status = amp__place_open(param->device, param->host->current_stream, param->host->self,
+                                              amp__param_dropped, out);
+    if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
+    (*out)->args.low = context->properties.cast_model_type;
+    context->places[context->n_places++] = *out;
+    context->cuda = (*out)->backend;
+    context->plan.places = context->places;
+    context->plan.n_places = context->n_places;
+    return AMP_OK;
+}
+
+struct amp__place *amp__place_on(const amp_context *context, amp_device device) {
+    for (size_t i = 0; i < context->n_places; i++)
+        if (context->places[i]->device.id == device.id) return context->places[i];
+    return NULL;
+}
+
+amp_status amp__place_param(amp_context *context, struct amp__param *param) {
+    struct amp__place *place = amp__place_on(context, param->device);
+    AMP_RETURN_IF(context->skips && param->device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
+                  "%s is in the CPU's memory, and all parameters so far are on a device, where the loss scalers are too: "
+                  "initialise again with all of them", param->name);
+    if (param->device.type != AMP__DEVICE_CUDA || !context->properties.enabled) return AMP_OK;
+    if (!place) AMP_TRY(open_place(context, param, &place));
+    param->place = place;
+    param->on_device = true;
+    /* rounding back after a step has no way to fail */
+    return amp__place_reserve(place, context->properties.emulate ? AMP__WORK_ROUND : AMP__WORK_WRITE_BACK, ++place->n_params);
+}
+
+amp_status amp__places_where(const amp_context *context, const void *address, amp_device *where) {
+    *where = (amp_device){ 1, 0 };
+    return context->cuda && address ? context->cuda->where(address, where) : AMP_OK;
+}
+
+/* Those that have an infinity in 16 bits are looked at closely; norms[i] are of params[i]. */
+static amp_status count_unfit(const struct amp__place *place, struct amp__param *const *params, size_t n, const float *there) {
+    float *norms = amp__alloc(n, sizeof *norms);
+    if (!norms) return amp__fail_memory();
+    amp_status status = amp__place_out(place, norms, there, n * sizeof *norms);
+    for (size_t i = 0; i < n && status == AMP_OK; i++)
+        if (!isfinite(norms[i])) status = amp__param_count_unfit(params[i]);
+    amp__free(norms);
+    return status;
+}
+
+static amp_status look_for_unfit(const amp_context *context, struct amp__place *place, amp_span *spans,
+                                 struct amp__param **params) {
+    amp_device_list *list = NULL;
+    struct amp__elements now;
+    float *norms = NULL;
+    void *stream = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < context->n_params; i++) {
+        if (context->params[i]->place != place || !context->params[i]->re_typed) continue;
+        params[n] = context->params[i];
+        AMP_TRY(amp__param_elements(params[n], &now));
+        spans[n++] = (amp_span){ now.data, now.size, now.dtype, 0 };
+    }
+    if (!n) return AMP_OK;
+    AMP_TRY(amp__place_norms(place, n, &norms));
+    AMP_TRY(amp__place_stream(place, &stream));
+    AMP_TRY(amp_device_list_open(place->device, &list));
+    amp_status status = amp_device_check(list, stream, spans, n, NULL, NULL, NULL, norms, NULL);
+    if (status == AMP_OK) status = count_unfit(place, params, n, norms);
+    amp_device_list_close(list);
+    return status;
+}
+
+amp_status amp__places_count_unfit(amp_context *context) {
+    if (!context->n_places || !amp__retypes(&context->properties)) return AMP_OK;
+    amp_span *spans = amp__alloc(context->n_params, sizeof *spans);
+    struct amp__param **params = amp__alloc(context->n_params, sizeof(struct amp__param *));
+    amp_status status = spans && params ? AMP_OK : amp__fail_memory();
+    for (size_t i = 0; i < context->n_places && status == AMP_OK; i++)
+        status = look_for_unfit(context, context->places[i], spans, params);
+    amp__free(spans);
+    amp__free(params);
+    return status;
+}
+
+/* ---- where the scalers live ---- */
+
+static bool all_there(const amp_context *context) {
+    if (context->n_places != 1 || !context->n_optimizers || amp__scaling_is_trivial(&context->properties)) return false;
+    for (size_t i = 0; i < context->n_params; i++)
+        if (context->params[i]->in_optimizer && !context->params[i]->on_device) return false;
+    return true;
+}
+
+static amp_status start_bracket(amp_context *context, struct amp__bracket *bracket, struct amp__device_scaler *there) {
+    bracket->told = amp__alloc(context->n_optimizers, sizeof *bracket->told);
+    bracket->which = amp__alloc(context->n_optimizers, sizeof *bracket->which);
+    if (!bracket->told || !bracket->which) return amp__fail_memory();
+    bracket->there = there;
+    return amp__there_set(bracket);
+}
+
+amp_status amp__places_start(amp_context *context) {
+    const size_t losses = context->properties.num_losses;
+    const size_t scalers = losses * sizeof(struct amp__device_scaler), bytes = scalers + context->n_optimizers * sizeof(float);
+    void *block = NULL;
+    if (!all_there(context)) {
+        for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].skips_there = false;
+        for (size_t i = 0; i < context->n_places; i++) {
+            AMP_TRY(amp__place_alloc(context->places[i], sizeof(struct amp__device_scaler), &block));
+            context->places[i]->words = block;
+        }
+        return AMP_OK;
+    }
+    const struct amp__place *place = context->places[0];
+    AMP_TRY(amp__place_alloc(place, bytes, &block));
+    context->scalers = block;
+    context->skips = (float *)(void *)((char *)block + scalers);
+    AMP_TRY(amp__place_zero(place, context->skips, context->n_optimizers * sizeof(float)));
+    for (uint32_t i = 0; i < losses; i++) AMP_TRY(start_bracket(context, &context->brackets[i], &context->scalers[i]));
+    return AMP_OK;
+}
+
+void amp__places_end(amp_context *context) {
+    for (uint32_t i = 0; context->brackets && context->n_places && i < context->properties.num_losses; i++) {
+        struct amp__bracket *bracket = &context->brackets[i];
+        amp__place_letter_free(context->places[0], bracket->letter);
+        amp__free(bracket->told);
+        amp__free(bracket->which);
+        amp__free(bracket->looked);
+    }
+    if (context->scalers) amp__place_free(context->places[0], context->scalers);
+    for (size_t i = 0; i < context->n_places; i++) amp__place_close(context->places[i]);
+    amp__free(context->places);
+    context->places = NULL;
+    context->n_places = 0;
+}

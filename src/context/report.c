@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a context has to say: errors kept until the bracket ends, events, warnings. */
+#include "common/thread.h"
+#include "context/context.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The hook is the host's code: ops it calls run as they come. */
+void amp__event(amp_context *context, const amp_host *host, const amp_event *event) {
+    if (!host || !host->event) return;
+    struct amp__thread *thread = amp__thread_state();
+    const struct amp__scope_state saved = thread->scope;
+    amp_event copy = *event;
+    copy.struct_size = sizeof copy;
+    copy.context = context;
+    thread->scope.inside = true;
+    host->event(host->self, &copy);
+    thread->scope = saved;
+}
+
+static const amp_host *any_host(const amp_context *context) {
+    if (context->n_models) return &context->models[0].host;
+    return context->n_optimizers ? &context->optimizers[0].host : NULL;
+}
+
+void amp__keep_error(amp_context *context, amp_status status) {
+    bool first = false;
+    char text[sizeof context->kept_text];
+    snprintf(text, sizeof text, "%s", amp_last_error());
+    pthread_mutex_lock(&context->lock);
+    if (context->kept == AMP_OK) {
+        context->kept = status;
+        memcpy(context->kept_text, text, sizeof text);
+        first = true;
+    }
+    pthread_mutex_unlock(&context->lock);
+    if (first)
+        amp__event(context, any_host(context), &(amp_event){ .kind = AMP_EVENT_ERROR, .status = status, .message = text });
+}
+
+bool amp__has_error(amp_context *context) {
+    pthread_mutex_lock(&context->lock);
+    const bool kept = context->kept != AMP_OK;
+    pthread_mutex_unlock(&context->lock);
+    return kept;
+}
+
+amp_status amp__take_error(amp_context *context) {
+    char text[sizeof context->kept_text];
+    pthread_mutex_lock(&context->lock);
+    const amp_status status = context->kept;
+    memcpy(text, context->kept_text, sizeof text);
+    context->kept = AMP_OK;
+    pthread_mutex_unlock(&context->lock);
+    return status == AMP_OK ? AMP_OK : amp__fail(status, "%s", text);
+}
+
+amp_status amp__warn(amp_context *context, const char *format, ...) {
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    pthread_mutex_lock(&context->lock);
+    const size_t old = context->warnings ? strlen(context->warnings) : 0, bytes = old + strlen(line) + 2;
+    char *grown = amp__grow(context->warnings, old, bytes, 1);
+    if (grown) {
+        snprintf(grown + old, bytes - old, "%s\n", line);
+        context->warnings = grown;
+    }
+    pthread_mutex_unlock(&context->lock);
+    if (!grown) return amp__fail_memory();
+    amp__event(context, any_host(context), &(amp_event){ .kind = AMP_EVENT_WARNING, .message = line });
+    return AMP_OK;
+}
+
+/* ---- slots that saw no call ---- */
+
+uint64_t amp__op_passed(const struct amp__op *op) {
+    return op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0);
+}
+
+static bool unused(const struct amp__op *op) {
+    return op->wrapped && !op->shares && !amp__op_calls(op) && !amp__op_passed(op);
+}
+
+static size_t name_unused(amp__text *text, const struct amp__op *ops, size_t n, size_t found) {
+    for (size_t i = 0; i < n; i++)
+        if (unused(&ops[i])) {
+            amp__text_add(text, found++ ? ", %s" : "%s", ops[i].name);
+            if (ops[i].index) amp__text_add(text, "#%u", (unsigned)ops[i].index);
+        }
+    return found;
+}
+
+size_t amp__name_unused(char *names, size_t capacity, const struct amp__op *ops, size_t n) {
+    amp__text text = { names, capacity, 0 };
+    return name_unused(&text, ops, n, 0);
+}
+
+static const char copied[] =
+    "nothing is wrong where the host really does not call them, else it calls a copy of the pointer from before "
+    "amp_initialize, or with AMP_OP_COPY the table itself";
+
+void amp__report_unused_ops(amp_context *context) {
+    char names[512] = "", line[768];
+    amp__text text = { names, sizeof names, 0 };
+    size_t found = 0;
+    if (context->reported_ops) return;
+    context->reported_ops = true;
+    for (size_t i = 0; i < context->n_models; i++) {
+        const struct amp__model *model = &context->models[i];
+        found = name_unused(&text, model->ops, model->n_ops, found);
+        if (!model->has_forward || !unused(&model->forward)) continue;
+        (void)amp__warn(context, "the forward slot of model %zu saw no call in the first bracket: inputs are not cast and "
+                        "ops have no scope; %s", i, copied);
+    }
+    if (!found) return;
+    snprintf(line, sizeof line, "%zu wrapped ops saw no call in the first bracket: %s%s; %s", found, names,
+             text.length >= sizeof names ? "..." : "", copied);
+    amp__event(context, any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
+}

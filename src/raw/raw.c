@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "raw/raw.h"
+
+#include <string.h>
+
+bool amp__raw_takes(const struct amp__op *op) { return op->schema && (op->schema->n_buffers || amp__visits(op)); }
+
+enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op) {
+    const struct amp__properties *properties = &op->context->properties;
+    if (op->op_class != AMP_LOWER || !amp__raw_takes(op)) return AMP__RAW_NONE;
+    if (properties->low == AMP_FLOAT16 ? op->fp16 != NULL : op->bf16 != NULL) return AMP__RAW_REPLACE;
+    return properties->emulate ? AMP__RAW_EMULATE : AMP__RAW_NONE;
+}
+
+float amp__seed_factor(const struct amp__op *op) {
+    const amp_context *context = op->context;
+    for (uint32_t i = 0; op->seeds && i < context->properties.num_losses; i++)
+        if (context->brackets[i].open && context->brackets[i].seeded) return context->brackets[i].scale;
+    return 1.0f;
+}
+
+/* ---- rows: the elements of a buffer may leave gaps between them, which are nobody's to touch ---- */
+
+static int64_t row_length(const struct amp__extents *extents) {
+    return extents->ndim && extents->row_stride != extents->shape[extents->ndim - 1] ? extents->shape[extents->ndim - 1]
+                                                                                     : extents->count;
+}
+
+typedef void row_function(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t offset, int64_t n,
+                          struct amp__counts *counts);
+
+static void each_row(const struct amp__raw *raw, const struct amp__raw_place *place, row_function *function,
+                     struct amp__counts *counts) {
+    const int64_t length = row_length(&place->extents);
+    const int64_t rows = length ? place->extents.count / length : 0;
+    for (int64_t row = 0; row < rows; row++)
+        function(raw, place, rows > 1 ? row * place->extents.row_stride : 0, length, counts);
+}
+
+static void round_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                     struct amp__counts *counts) {
+    amp__round((float *)place->temporary + at, place->host + at, (uint64_t)n, raw->low, counts);
+}
+
+static void narrow_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                      struct amp__counts *counts) {
+    const amp_span dst = { (uint16_t *)place->temporary + at, (uint64_t)n, raw->low, 0 };
+    const amp_span src = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
+    if (amp_cast_list(&dst, &src, 1) == AMP_OK && counts)
+        amp__count_rounded(counts, place->host + at, (const uint16_t *)place->temporary + at, (uint64_t)n, raw->low);
+}
+
+static void round_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                      struct amp__counts *counts) {
+    amp__round(place->host + at, place->host + at, (uint64_t)n, raw->low, counts);
+}
+
+static void copy_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                     struct amp__counts *counts) {
+    amp__round(place->host + at, (const float *)place->temporary + at, (uint64_t)n, raw->low, counts);
+}
+
+static void scale_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                     struct amp__counts *counts) {
+    float *scaled = (float *)place->temporary + at;
+    (void)counts;
+    for (int64_t i = 0; i < n; i++) scaled[i] = place->host[at + i] * raw->seed;
+}
+
+static void widen_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                      struct amp__counts *counts) {
+    const amp_span src = { (uint16_t *)place->temporary + at, (uint64_t)n, raw->low, 0 };
+    const amp_span dst = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
+    const amp_status status = amp_cast_list(&dst, &src, 1);
+    (void)status, (void)counts;
+}
+
+static void add_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+                    struct amp__counts *counts) {
+    float *scratch = (float *)place->temporary + at;
+    const amp_span sum = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 }, addend = { scratch, (uint64_t)n, AMP_FLOAT32, 0 };
+    amp__round(scratch, scratch, (uint64_t)n, raw->low, counts);
+    const amp_status status = amp_axpby_list(&sum, 1.0f, &sum, 1.0f, &addend, 1, NULL);
+    (void)status;
+    if (raw->low_sums) amp__round(sum.data, sum.data, sum.size, raw->low, counts);
+}
+
+/* ---- weights: packed once per version ---- */
+
+static void free_pack(void *context, void *pack) { amp__spare_give(&((amp_context *)context)->spares, pack); }
+
+/* Outside of scopes, on a host that has no versions: do steps say when the weight changes? Not before libamp has seen one of
+ * each optimizer: whoever updates behind its back never has one. */
+static bool changes_in_steps(const struct amp__casting *casting, const struct amp__param *param) {
+    const amp_context *context = casting->context;
+    if (!context->properties.cache || casting->host->version || casting->thread->scope.set || !param->in_optimizer) return false;
+    for (size_t i = 0; i < context->n_optimizers; i++)
+        if (!context->optimizers[i].last_step) return false;
+    return context->n_optimizers != 0;
+}
+
+/* A version for the time between two steps: what the host writes itself there (a file that it loads, an average that it swaps
+ * in) is seen, whichever element it is. To read is less than to pack. Never 0, which is that of scopes. */
+static uint64_t version_by_elements(const struct amp__param *param) {
+    return amp__sum64(0, param->address, (size_t)param->size * sizeof(float)) | 1;
+}
+
+static int form_of(const struct amp__raw *raw) {
+    return raw->mode == AMP__RAW_REPLACE ? AMP__FORM_NARROWED : AMP__FORM_ROUNDED;
+}
+
+/* The whole parameter in the mode's form: one pack serves every slice of it. `taped`: it goes where a bracket ends. NULL with a
+ * status on failure. */
+static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casting, struct amp__param *param,
+                          uint64_t version, bool taped, void **out) {
+    const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
+    struct amp__raw_place whole = { .host = param->address, .extents = { .count = (int64_t)param->size } };
+    struct amp__cache_entry *entry = amp__alloc(1, sizeof *entry);
+    whole.temporary = entry ? amp__spare_take(&casting->context->spares, param->size * width) : NULL;
+    if (!whole.temporary) {
+        amp__free(entry);
+        return amp__fail_memory();
+    }
+    each_row(raw, &whole, raw->mode == AMP__RAW_REPLACE ? narrow_in : round_in, NULL);
+    *entry = (struct amp__cache_entry){ .handle = whole.temporary, .release = free_pack, .user = casting->context,
+                                        .version = version, .recorded = taped };
+    amp__casting_keep(casting, param, form_of(raw), entry);
+    *out = whole.temporary;
+    return AMP_OK;
+}
+
+/* *temporary stays NULL if the buffer is no slice of a parameter, or may not be kept. */
+static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *casting, struct amp__raw_place *place) {
+    const amp_context *context = casting->context;
+    uint64_t offset, version = 0;
+    struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, place->host, &offset);
+    if (!param || offset + (uint64_t)place->extents.span > param->size) return AMP_OK;
+    const int form = form_of(raw);
+    const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
+    const bool whole = !offset && (uint64_t)place->extents.span == param->size; /* else a slice costs less than to look at all */
+    const bool by_steps = whole && changes_in_steps(casting, param);
+    if (by_steps) version = version_by_elements(param);
+    void *pack = by_steps ? amp__casting_find_version(casting, param, form, version)
+                          : amp__casting_find(casting, param, form, &version);
+    if (!pack) {
+        if (!by_steps && !amp__casting_may_keep(casting, param)) return AMP_OK;
+        AMP_TRY(pack_of(raw, casting, param, version, !by_steps, &pack));
+    }
+    place->temporary = (char *)pack + offset * width;
+    return AMP_OK;
+}
+
+/* ---- one buffer ---- */
+
+static amp_status extents_of(const struct amp__casting *casting, const struct amp__call *call, uint32_t i,
+                             struct amp__raw_place *place) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, i, &place->extents);
+    const int64_t rest = amp__range_rest(casting->context, place->host);
+    AMP_RETURN_IF(!rest, AMP_ERR_NOT_FOUND,
+                  "op %s: %s[?] points into no registered parameter, and into no gradient of one that an optimizer lists: "
+                  "register its buffer, or write its extents", call->schema->name, arg->name);
+    place->extents = (struct amp__extents){ .ndim = 1, .shape = { rest }, .row_stride = rest, .count = rest, .span = rest };
+    return AMP_OK;
+}
+
+static amp_status take_temporary(struct amp__casting *casting, struct amp__raw_place *place, size_t width) {
+    place->temporary = amp__casting_memory(casting, (size_t)place->extents.span * width);
+    return place->temporary ? AMP_OK : amp__fail_memory();
+}
+
+static bool is_accumulator(const struct amp__casting *casting, const struct amp__raw_place *place) {
+    uint64_t offset;
+    const amp_context *context = casting->context;
+    return amp__range_find(context->grad_ranges, context->n_grad_ranges, place->host, &offset) != NULL;
+}
+
+static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_place *place) {
+    struct amp__casting *casting = raw->casting;
+    if (place->flags & AMP__WRITE) {
+        place->after = AMP__RAW_ROUND;
+        return AMP_OK;
+    }
+    if (!(place->flags & AMP__READ_WRITE)) {
+        AMP_TRY(from_cache(raw, casting, place));
+        if (place->temporary) return AMP_OK;
+        AMP_TRY(take_temporary(casting, place, sizeof(float)));
+        each_row(raw, place, round_in, &raw->counts);
+        return AMP_OK;
+    }
+    AMP_TRY(take_temporary(casting, place, sizeof(float)));
+    if (!is_accumulator(casting, place)) { /* in place, but on a copy: the host's stays as it is until the op is through */
+        each_row(raw, place, round_in, &raw->counts);
+        place->after = AMP__RAW_COPY;
+        return AMP_OK;
+    }
+    memset(place->temporary, 0, (size_t)place->extents.span * sizeof(float));
+    place->after = AMP__RAW_ADD;
+    return AMP_OK;
+}
+
+static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_place *place) {
+    struct amp__casting *casting = raw->casting;
+    /* FP32 sums stay FP32; and an implementation could not tell a registered one from another: all come as they are */
+    if (place->flags & AMP__READ_WRITE) return AMP_OK;
+    if (!(place->flags & AMP__WRITE)) AMP_TRY(from_cache(raw, casting, place));
+    if (place->temporary) return AMP_OK;
+    AMP_TRY(take_temporary(casting, place, sizeof(uint16_t)));
+    if (place->flags & AMP__WRITE) place->after = AMP__RAW_WIDEN;
+    else each_row(raw, place, narrow_in, &raw->counts);
+    return AMP_OK;
+}
+
+/* Room for one more place; it counts once raw->n does. What is in a device's memory is not for the CPU to read. */
+static amp_status new_place(struct amp__raw *raw, float *host, struct amp__raw_place **out) {
+    amp_device where;
+    AMP_TRY(amp__places_where(raw->casting->context, host, &where));
+    AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
+                  "it is in the memory of CUDA device %d, and libamp converts raw buffers in the CPU's alone: give the op Tensor "
+                  "arguments (hooks view and cast), or the class AMP_LEAVE", (int)where.id);
+    if (raw->n == raw->capacity) {
+        const size_t capacity = raw->capacity ? 2 * raw->capacity : 16;
+        struct amp__raw_place *grown = amp__casting_memory(raw->casting, capacity * sizeof *grown);
+        if (!grown) return amp__fail_memory();
+        if (raw->n) memcpy(grown, raw->places, raw->n * sizeof *grown);
+        raw->places = grown;
+        raw->capacity = capacity;
+    }
+    *out = &raw->places[raw->n];
+    **out = (struct amp__raw_place){ .host = host };
+    return AMP_OK;
+}
+
+/* Batch norm's parameters, statistics and their gradients stay FP32 in a 16-bit model. */
+static bool stays_fp32(const struct amp__raw *raw, const float *address) {
+    const amp_context *context = raw->casting->context;
+    uint64_t offset;
+    if (!raw->low_sums || !context->properties.keep_batchnorm_fp32) return false;
+    const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
+    if (!param) param = amp__range_find(context->grad_ranges, context->n_grad_ranges, address, &offset);
+    return param && param->module_kind == AMP_MODULE_BATCH_NORM;
+}
+
+static amp_status enter_place(struct amp__raw *raw, struct amp__raw_place *place) {
+    AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, place) : enter_replaced(raw, place));
+    raw->n++;
+    return AMP_OK;
+}
+
+/* The op sees the seed times the loss scale, in FP32 whatever the mode is. */
+static amp_status enter_seed(struct amp__raw *raw, struct amp__raw_place *place) {
+    AMP_TRY(take_temporary(raw->casting, place, sizeof(float)));
+    each_row(raw, place, scale_in, NULL);
+    raw->n++;
+    return AMP_OK;
+}
+
+/* Two arguments on one buffer that the op updates through both see each other's writes, as without libamp: one temporary.
+ * What would be lost is refused. */
+static amp_status share(struct amp__raw *raw, const struct amp__raw_place *place, const char *op, const char *name,
+                        void **temporary, bool *shared) {
+    const uint16_t written = AMP__WRITE | AMP__READ_WRITE;
+    for (size_t i = 0; i < raw->n && (place->flags & written); i++) {
+        const struct amp__raw_place *known = &raw->places[i];
+        const uintptr_t a = (uintptr_t)known->host, b = (uintptr_t)place->host;
+        const bool apart = a + (uintptr_t)known->extents.span * 4 <= b || b + (uintptr_t)place->extents.span * 4 <= a;
+        if (apart || !(known->flags & written)) continue;
+        AMP_RETURN_IF(a != b || known->extents.span != place->extents.span || (known->flags & written) != (place->flags & written),
+                      AMP_ERR_CONFLICT, "op %s: %s: what it writes overlaps what another argument writes, without being the "
+                      "same: give the op buffers of their own", op, name);
+        *temporary = known->temporary;
+        *shared = true;
+    }
+    return AMP_OK;
+}
+
+static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *call, uint32_t i, void **argv,
+                                 void **pointers) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    struct amp__raw_place *place = NULL;
+    float *host = amp__call_pointer(call, i);
+    const bool seed = (arg->flags & AMP__SEED) != 0;
+    if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host) return AMP_OK;
+    raw->found |= !seed;
+    if (stays_fp32(raw, host)) return AMP_OK;
+    if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
+    const amp_status status = new_place(raw, host, &place);
+    if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);
+    place->flags = arg->flags;
+    AMP_TRY(extents_of(raw->casting, call, i, place));
+    if (!place->extents.count) return AMP_OK;
+    bool shared = false;
+    AMP_TRY(share(raw, place, raw->casting->op->name, arg->name, &place->temporary, &shared));
+    if (!shared) AMP_TRY(seed ? enter_seed(raw, place) : enter_place(raw, place));
+    if (!place->temporary) return AMP_OK;
+    pointers[i] = place->temporary;
+    argv[i] = &pointers[i];
+    return AMP_OK;
+}
+
+/* ---- what structs point to ---- */
+
+/* The same buffer again in the same role: the pointer follows what the first one got. Two roles for one buffer, or an
+ * overlap in part, could not be kept whole. */
+static amp_status join(struct amp__raw *raw, const amp_field *field, float *host, uint16_t flags, bool *joined) {
+    for (size_t i = 0; i < raw->n; i++) {
+        const struct amp__raw_place known = raw->places[i];
+        const uintptr_t a = (uintptr_t)known.host, b = (uintptr_t)host;
+        if (a == b && known.extents.span == field->size) {
+            const uint16_t roles = known.flags & (AMP__WRITE | AMP__READ_WRITE);
+            AMP_RETURN_IF(roles != flags || known.scratch != (field->role == AMP_ROLE_SCRATCH), AMP_ERR_CONFLICT,
+                          "it is a buffer of the call already, in another role: one that is read and written is "
+                          "AMP_ROLE_UPDATE each time");
+            *joined = true;
+            return known.temporary && *field->address == host ? amp__casting_patch(raw->casting, field->address, known.temporary)
+                                                              : AMP_OK;
+        }
+        const uintptr_t a_end = a + (uintptr_t)known.extents.span * 4, b_end = b + (uintptr_t)field->size * 4;
+        AMP_RETURN_IF(a < b_end && b < a_end, AMP_ERR_CONFLICT,
+                      "it overlaps another buffer of the call without being the same");
+    }
+    return AMP_OK;
+}
+
+static amp_status scratch(struct amp__raw *raw, struct amp__raw_place *place) {
+    place->scratch = true;
+    AMP_TRY(take_temporary(raw->casting, place, sizeof(float)));
+    memcpy(place->temporary, place->host, (size_t)place->extents.span * sizeof(float));
+    raw->n++;
+    return AMP_OK;
+}
+
+amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
+    const amp_field field = *given;
+    struct amp__raw_place *place = NULL;
+    bool joined = false;
+    if (raw->mode == AMP__RAW_NONE) return AMP_OK;
+    const bool seed = field.role == AMP_ROLE_SEED;
+    const struct amp__op *op = raw->casting->op;
+    AMP_RETURN_IF(seed && !op->seeds && (op->context->properties.scaler.dynamic || op->context->properties.scaler.init_scale != 1.0f),
+                  AMP_ERR_CONFLICT, "it is a seed, but the op lacks the flag AMP_OP_SEEDS: without it the host must multiply "
+                  "its seed with amp_scaled_loss.seed_factor");
+    float *const host = amp__casting_original(raw->casting, field.address);
+    AMP_RETURN_IF(field.role == AMP_ROLE_KEEP && host != *field.address, AMP_ERR_CONFLICT,
+                  "it is a buffer of the call already, in another role: what is kept is AMP_ROLE_KEEP each time");
+    if (field.role == AMP_ROLE_KEEP || !host || !field.size || stays_fp32(raw, host)) return AMP_OK;
+    if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
+    const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE : field.role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0;
+    AMP_TRY(join(raw, &field, host, flags, &joined));
+    if (joined) return AMP_OK;
+    AMP_TRY(new_place(raw, host, &place));
+    place->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
+                                            .count = field.size, .span = field.size };
+    place->flags = flags;
+    AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, place) : seed ? enter_seed(raw, place) : enter_place(raw, place));
+    return place->temporary ? amp__casting_patch(raw->casting, field.address, place->temporary) : AMP_OK;
+}
+
+/* ---- the call ---- */
+
+amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
+                          void **pointers) {
+    raw->casting = casting;
+    raw->low_sums = amp__emulates_model(&casting->context->properties);
+    for (uint32_t i = 0; i < call->schema->n_args; i++)
+        if (call->schema->args[i].kind == AMP__BUFFER) AMP_TRY(enter_argument(raw, call, i, argv, pointers));
+    return AMP_OK;
+}
+
+void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
+    static row_function *const functions[] = { [AMP__RAW_ROUND] = round_out, [AMP__RAW_COPY] = copy_out,
+                                               [AMP__RAW_WIDEN] = widen_out, [AMP__RAW_ADD] = add_out };
+    struct amp__counts counts = raw->counts;
+    for (size_t i = 0; i < raw->n; i++)
+        if (raw->places[i].after != AMP__RAW_NOTHING) each_row(raw, &raw->places[i], functions[raw->places[i].after], &counts);
+    amp__op_add_counts(op, &counts);
+}

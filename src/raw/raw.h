@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Raw buffers: ops of hosts that pass `float *` and extents. Two ways. Replace: the op has an implementation for the
+ * 16-bit type, and gets 16-bit copies of its inputs (weights are packed once per version); what it writes is widened
+ * back. Emulate: the host's own FP32 op runs on inputs rounded through the 16-bit type, and what it writes is rounded, so
+ * that the result is, bit for bit, that of widening 16-bit inputs, computing in FP32 and rounding the outputs.
+ * Gradient accumulators, which the op adds to (registered gradients), stay FP32 sums: under emulate the op adds into
+ * zeros, which are rounded and then added. Under replace whatever the op updates is passed as it is.
+ */
+#ifndef AMP_RAW_H
+#define AMP_RAW_H
+
+#include "kernels/round.h"
+#include "call/call.h"
+
+/* SEED: only the seed is looked after. */
+enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE, AMP__RAW_SEED };
+
+/* One buffer of one call. */
+struct amp__raw_place {
+    float *host;
+    void *temporary; /* what the op gets instead; NULL: the host's own */
+    uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: what the op does with it */
+    bool scratch;    /* a workspace that nobody looks into afterwards */
+    struct amp__extents extents;
+    enum { AMP__RAW_NOTHING, AMP__RAW_ROUND, AMP__RAW_COPY, AMP__RAW_WIDEN, AMP__RAW_ADD } after;
+};
+
+struct amp__raw {
+    enum amp__raw_mode mode;
+    amp_dtype low;
+    bool low_sums; /* the model is 16-bit: gradient sums are rounded too, and batch norm's parameters are not touched */
+    float seed; /* the factor for the constant that backward starts from */
+    bool found; /* a buffer or handle that the op works on: not one that is kept, or that is not there */
+    size_t n;
+    size_t capacity;
+    struct amp__raw_place *places; /* of the call's memory */
+    struct amp__casting *casting;
+    struct amp__counts counts; /* of what came in */
+};
+
+enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op);
+/* What a seed in a call of this op is to be multiplied with now; 1: nothing. */
+float amp__seed_factor(const struct amp__op *op);
+/* Has the op raw buffers, of its own or behind structs that the host visits? */
+bool amp__raw_takes(const struct amp__op *op);
+
+/* Repoints the entries of `argv` for buffers, whose pointers then lie in `pointers`, until the casting's end. */
+amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
+                          void **pointers);
+/* The same for a buffer that the host's visit found in a struct. */
+amp_status amp__raw_field(struct amp__raw *raw, const amp_field *field);
+/* After the op: what it wrote goes where the host looks for it. */
+void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
+
+/* ---- visit.c: what the host finds in the structs of a call ---- */
+
+bool amp__visits(const struct amp__op *op);
+/* Is this something to compute with? */
+bool amp__is_work(const amp_field *field);
+typedef amp_status amp__take_tensor(void *user, const amp_field *field);
+/* Asks for the handles alone: nothing is changed yet. */
+amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);
+/* The same, for buffers too. */
+amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);
+/* Structs by value become copies in `argv`; buffers go to amp__raw_field, handles to `take`. */
+amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_tensor *take, void *user);
+
+/* The sorted address ranges of FP32 parameters, and of gradients in fixed buffers. */
+amp_status amp__ranges_build(amp_context *context);
+struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset);
+/* Elements from there to the end of the parameter or gradient that it points into; 0: of none. */
+int64_t amp__range_rest(const amp_context *context, const void *address);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers and handles inside the host's structs, which only the host's hook visit can find. */
+#include "raw/raw.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+bool amp__visits(const struct amp__op *op) {
+    if (!op->host->visit || !op->schema) return false;
+    for (uint32_t i = 0; i < op->schema->n_args; i++)
+        if (op->schema->args[i].kind == AMP__STRUCT || op->schema->args[i].kind == AMP__STRUCT_POINTER) return true;
+    return false;
+}
+
+/* One visit. The first fault is the one told, also where the hook does not hand it on. */
+struct visitor {
+    struct amp__raw *raw; /* NULL: handles only, */
+    bool buffers;         /* or whatever there is: to `take` */
+    amp__take_tensor *take;
+    void *user;
+    amp_status fault;
+    char text[512];
+};
+
+/* A buffer that memory cannot hold, wherever it lies. */
+static bool is_too_large(const amp_field *field) {
+    if (!field->address || !*field->address) return false;
+    const uintptr_t at = (uintptr_t)*field->address;
+    return at > PTRDIFF_MAX || (uint64_t)field->size > (PTRDIFF_MAX - at) / sizeof(float);
+}
+
+static amp_status check_field(const amp_field *field) {
+    AMP_RETURN_IF(field->role < AMP_ROLE_READ || field->role > AMP_ROLE_SEED, AMP_ERR_INVALID_ARGUMENT,
+                  "its role is %d, which is none of AMP_ROLE_*", (int)field->role);
+    AMP_RETURN_IF(!field->address && !field->tensor, AMP_ERR_INVALID_ARGUMENT,
+                  "it has neither an address nor a tensor: set one of them");
+    AMP_RETURN_IF(field->address && field->tensor, AMP_ERR_INVALID_ARGUMENT,
+                  "it is emitted as a buffer and as a tensor: set address or tensor, not both");
+    AMP_RETURN_IF(field->size < 0 || is_too_large(field), AMP_ERR_INVALID_ARGUMENT,
+                  "its size is %lld elements, which no buffer has", (long long)field->size);
+    AMP_RETURN_IF(field->tensor && (field->role == AMP_ROLE_SCRATCH || field->role == AMP_ROLE_SEED),
+                  AMP_ERR_UNSUPPORTED, "it is a tensor, which cannot be %s",
+                  field->role == AMP_ROLE_SEED ? "a seed: give the hook scale, and the loss to amp_scale_loss_begin"
+                                               : "scratch: only buffers can; do not emit it");
+    return AMP_OK;
+}
+
+/* What is kept may as well not be emitted, and a seed is no reason for an implementation: it stays FP32. */
+bool amp__is_work(const amp_field *field) {
+    const bool there = field->tensor ? *field->tensor != NULL : *field->address && field->size;
+    return there && field->role != AMP_ROLE_KEEP && field->role != AMP_ROLE_SEED;
+}
+
+static amp_status take_one(struct visitor *visitor, const amp_field *given) {
+    amp_field field = AMP_FIELD_INIT;
+    AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "emit was given NULL instead of an amp_field");
+    AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
+    AMP_TRY(check_field(&field));
+    if (visitor->raw) visitor->raw->found |= amp__is_work(&field);
+    if (!field.tensor && visitor->buffers) return visitor->take(visitor->user, &field);
+    if (!field.tensor) return visitor->raw ? amp__raw_field(visitor->raw, &field) : AMP_OK;
+    return field.role == AMP_ROLE_KEEP || !*field.tensor ? AMP_OK : visitor->take(visitor->user, &field);
+}
+
+static amp_status take(void *self, const amp_field *given) {
+    struct visitor *visitor = self;
+    const amp_status status = take_one(visitor, given);
+    if (status == AMP_OK) return AMP_OK;
+    const char *name = given && given->struct_size >= offsetof(amp_field, tensor) ? given->name : NULL;
+    if (visitor->fault == AMP_OK) {
+        (void)amp__fail_prefix(status, "visit: %s", name ? name : "a field without a name");
+        snprintf(visitor->text, sizeof visitor->text, "%s", amp_last_error());
+        visitor->fault = status;
+    }
+    return status;
+}
+
+/* "op conv#2: visit: weights: ..." */
+static amp_status run_hook(const struct amp__op *op, void *const *argv, struct visitor *visitor) {
+    char label[160];
+    if (op->index) snprintf(label, sizeof label, "op %s#%u", op->name, (unsigned)op->index);
+    else snprintf(label, sizeof label, "op %s", op->name);
+    const amp_status status = amp__host_visit(op->host, op->name, argv, take, visitor);
+    if (visitor->fault != AMP_OK) return amp__fail(visitor->fault, "%s: %s", label, visitor->text);
+    return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s", label);
+}
+
+amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take_tensor,
+                           void *user) {
+    struct visitor visitor = { .take = take_tensor, .user = user };
+    return run_hook(op, call->args, &visitor);
+}
+
+amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take_any, void *user) {
+    struct visitor visitor = { .buffers = true, .take = take_any, .user = user };
+    return run_hook(op, call->args, &visitor);
+}
+
+/* Structs by value are copied, so that the caller's own never changes; what they point to is the host's. */
+amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_tensor *take_tensor,
+                      void *user) {
+    struct visitor visitor = { .raw = raw, .take = take_tensor, .user = user };
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        if (call->schema->args[i].kind != AMP__STRUCT) continue;
+        const size_t size = amp__arg_size(call->schema, &call->schema->args[i]);
+        void *copy = amp__casting_memory(raw->casting, size);
+        if (!copy) return amp__fail_memory();
+        memcpy(copy, argv[i], size);
+        argv[i] = copy;
+    }
+    return run_hook(raw->casting->op, argv, &visitor);
+}

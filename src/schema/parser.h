@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The schema parser's state, and the part of it that reads arguments. Private to the schema parser. */
+#ifndef AMP_PARSER_H
+#define AMP_PARSER_H
+
+#include "schema/lexer.h"
+#include "schema/schema.h"
+
+/* Names are tokens of the caller's text. Extents are read over while arguments are read and compiled once all of these
+ * are known. */
+struct amp__parser {
+    struct amp__lexer lexer;
+    const amp_struct *known; /* the caller's */
+    size_t n_known;
+    struct amp__token name; /* the op's */
+    struct amp__token names[AMP__MAX_ARGS];
+    struct amp__arg args[AMP__MAX_ARGS], ret;
+    struct amp__token extents[AMP__MAX_ARGS]; /* the first token of the argument's extents; length 0: it has none */
+    struct amp__struct structs[AMP__MAX_ARGS + 1]; /* that the schema names; strings are the caller's */
+    uint32_t n_args, n_structs;
+    uint32_t n_expressions, n_operations; /* of all buffers */
+    uint64_t countable;                   /* bit i: argument i may count a list */
+};
+
+amp_status amp__parser_take_argument(struct amp__parser *p);
+/* The whole: p->lexer at its beginning. */
+amp_status amp__parser_take_schema(struct amp__parser *p);
+/* prototype.c: `status`, which the schema failed with; if its text is a C prototype, with the schema for that as the message. */
+amp_status amp__parser_fail_prototype(const struct amp__parser *p, amp_status status);
+/* The type of a return. */
+amp_status amp__parser_take_return(struct amp__parser *p);
+/* The extents behind the name of an argument of `type` (NULL: no number), the lexer at '['. `const_at`: the word const
+ * before it, or NULL. */
+struct amp__type;
+amp_status amp__parser_take_buffer(struct amp__parser *p, struct amp__arg *arg, const struct amp__type *type,
+                                   const char *const_at);
+/* Reads the extents of an argument once more, from p->extents[arg] on, this time looking names up. `expressions` and
+ * `operations` are moved on; NULL: only checks. */
+amp_status amp__parser_compile(const struct amp__parser *p, uint32_t arg, struct amp__expression **expressions,
+                               struct amp__operation **operations);
+
+#endif

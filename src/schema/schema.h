@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An op's schema: PyTorch operator-schema notation with C types, parsed into plain data. docs/schema.md has the
+ * grammar. */
+#ifndef AMP_SCHEMA_H
+#define AMP_SCHEMA_H
+
+#include "common/common.h"
+#include "schema/expression.h"
+
+#include <stdatomic.h>
+
+enum amp__kind {
+    AMP__VOID, /* returns only */
+    AMP__INT8, AMP__UINT8, AMP__INT16, AMP__UINT16, AMP__INT32, AMP__UINT32, AMP__INT64, AMP__UINT64,
+    AMP__FLOAT, AMP__DOUBLE,
+    AMP__POINTER,       /* anything that is passed on untouched: strings, contexts, callbacks, arrays of integers */
+    AMP__TENSOR,        /* a handle, or with AMP__LIST a pointer to an array of handles */
+    AMP__BUFFER,        /* a pointer to floating elements of type `dtype`, with extents */
+    AMP__STRUCT,        /* schema->structs[struct_index] by value */
+    AMP__STRUCT_POINTER /* a pointer to one */
+};
+
+enum {
+    AMP__OPTIONAL = 1u << 0,       /* Tensor?, float? x[N]: may be NULL; Tensor?[]: its entries may */
+    AMP__LIST = 1u << 1,           /* Tensor[] */
+    AMP__READ_WRITE = 1u << 2,     /* (a!); of a return: it is one of the written arguments, handed back */
+    AMP__WRITE = 1u << 3,          /* (out a!) */
+    AMP__KEEP = 1u << 4,           /* (keep): never cast */
+    AMP__SEED = 1u << 5,           /* (seed) */
+    AMP__OUT_PARAMETER = 1u << 6,  /* Tensor(out a!)*: points to a handle (with AMP__LIST: to handles) that the op
+                                      writes; AMP__WRITE is set too. AMP__OPTIONAL: the pointer may be NULL */
+    AMP__EXTENT_UNKNOWN = 1u << 7, /* float w[?]: as long as the registered buffer that it points into */
+    AMP__STRIDED = 1u << 8         /* a buffer with a row stride: x[M, N : ld] */
+};
+
+#define AMP__MAX_ARGS 64
+
+struct amp__arg {
+    const char *name; /* in the schema's own memory; "" for a return and for an argument without a name */
+    uint8_t kind;     /* enum amp__kind */
+    uint8_t dtype;    /* buffers: amp_dtype of an element */
+    uint16_t flags;
+    int16_t count_arg;     /* lists: index of the integer argument that counts them, or -1 */
+    int16_t struct_index;  /* structs and pointers to them: into schema->structs; else -1 */
+    uint32_t fixed_count;  /* lists: Tensor[3] */
+    uint16_t ndim;         /* buffers; 0 with AMP__EXTENT_UNKNOWN */
+    uint16_t first_extent; /* buffers: schema->expressions[first_extent + i] is extent i, then comes the row stride */
+};
+
+/* A copy of an amp_struct. */
+struct amp__struct {
+    const char *name;
+    const char *members; /* NULL: not told */
+    uint64_t size;       /* 0: not told, only ever seen behind a pointer */
+    uint32_t alignment;
+};
+
+/* Immutable once parsed; one allocation. */
+struct amp__schema {
+    _Atomic(uint32_t) holders; /* an op, and the closure that its slot got, which outlives it */
+    const char *text; /* as given, for messages and for comparing */
+    const char *name; /* of the op inside the schema text, e.g. "linear" */
+    uint32_t n_args;
+    int32_t self_arg;   /* index of the argument named self if it is a pointer or Tensor, else -1 */
+    uint32_t n_tensors; /* arguments of kind AMP__TENSOR; a list is one */
+    uint32_t n_buffers; /* arguments of kind AMP__BUFFER */
+    uint32_t n_structs; /* that the schema names */
+    const struct amp__struct *structs;
+    const struct amp__expression *expressions;
+    struct amp__arg ret;
+    struct amp__arg args[];
+};
+
+/*
+ * `structs`: what `struct x` may name (amp.h: amp_struct; the stride is structs[0].struct_size); NULL and 0: nothing.
+ * What the schema uses of it is copied. AMP_ERR_SCHEMA with a message of the form
+ *     linear: expected a type
+ *       linear(Tensro input) -> Tensor
+ *              ^ did you mean Tensor?
+ * where `op` is the op's name, for the first line. Long schemas are shown around the fault, so that the message always
+ * fits amp_last_error. AMP_ERR_ABI_MISMATCH for a struct_size. *out is held once.
+ */
+amp_status amp__schema_parse(const char *op, const char *text, const amp_struct *structs, size_t n_structs,
+                             struct amp__schema **out);
+
+/* One more holder; each lets go of it in the end. NULL is let go of without effect. */
+struct amp__schema *amp__schema_hold(struct amp__schema *schema);
+void amp__schema_release(struct amp__schema *schema);
+
+/* The same text over the same structs: may both describe one function? */
+bool amp__schema_same(const struct amp__schema *a, const struct amp__schema *b);
+
+/* Bytes of a value of the type: what the op is passed, so a pointer's for all kinds of pointers; 0 for void. */
+size_t amp__arg_size(const struct amp__schema *schema, const struct amp__arg *arg);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The names of types in a schema. Private to the schema parser. */
+#ifndef AMP_TYPES_H
+#define AMP_TYPES_H
+
+#include "schema/lexer.h"
+#include "schema/schema.h"
+
+struct amp__type {
+    const char *name; /* one or more words, single spaces between */
+    uint8_t kind;     /* enum amp__kind; AMP__BUFFER: a type of elements that is not passed by value */
+    bool counts;      /* a number that may count a list, as bool and char are not */
+    uint8_t dtype;    /* amp_dtype of a buffer of it; 0: no floating type */
+    bool soft;        /* a word that may be an argument's name as well */
+};
+
+/* Reads a type's name, the longest that fits; NULL, with the lexer where it was, if there is none. */
+const struct amp__type *amp__type_take(struct amp__lexer *lexer);
+
+/* The error for a token that is no type, with what was probably meant. */
+amp_status amp__type_unknown(const struct amp__lexer *lexer);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files about checkpoints share: a context as the content of a file, and back. */
+#ifndef AMP_STATE_DICT_H
+#define AMP_STATE_DICT_H
+
+#include "context/context.h"
+#include "state/state.h"
+
+/* ---- state_config.c: configuration and scalers as the header's metadata ---- */
+
+struct amp__state_scaler {
+    struct amp__scaler state;
+    uint64_t brackets, skipped; /* of the record */
+};
+
+amp_status amp__state_put_config(const amp_context *context, struct amp__header *header);
+amp_status amp__state_put_scalers(const amp_context *context, struct amp__header *header);
+
+/* The file's scalers, at most as many as the context has; *file_has is how many the file has. */
+amp_status amp__state_get_scalers(const amp_context *context, const struct amp__header *header,
+                                  struct amp__state_scaler **scalers, size_t *n, uint64_t *file_has);
+/* Does the file's scaler follow the same rule? */
+bool amp__state_same_mode(const amp_context *context, const struct amp__header *header);
+/* "level O2 -> O5, low fp16 -> bf16": nothing if nothing differs. */
+void amp__state_compare(const amp_context *context, const struct amp__header *header, amp__text *text);
+/* Scaler i := this, within the present limits; tells the host of a changed scale. Cannot fail. */
+void amp__state_set_scaler(amp_context *context, uint32_t i, const struct amp__state_scaler *scaler);
+
+/* ---- state_moments.c: what libamp's own optimizers keep ---- */
+
+/* One parameter of one of them. */
+struct amp__state_own {
+    char *name; /* the parameter's; with "optimizer<k>." before it where an earlier one has the parameter as well */
+    struct amp__param *param;
+    struct amp__optim_state *state;
+    const amp_optim *rule;
+};
+
+amp_status amp__state_owns(const amp_context *context, struct amp__state_own **owns, size_t *n);
+void amp__state_owns_free(struct amp__state_own *owns, size_t n);
+/* "<name>.<moment>", ours to free; NULL: no memory. */
+char *amp__state_moment_name(const struct amp__state_own *own, int k);
+/* Is this the name of a moment, of any rule's? */
+bool amp__state_is_moment(const char *name);
+amp_status amp__state_put_steps(struct amp__header *header, const struct amp__state_own *own);
+amp_status amp__state_get_steps(const struct amp__header *header, const struct amp__state_own *own, uint64_t *steps);
+
+/* ---- state_save.c ---- */
+
+/* The file's content, made up but for the tensors' bytes. */
+struct amp__image {
+    char *block; /* header, or all of Apex's form */
+    size_t block_bytes;
+    struct amp__image_tensor {
+        const void *data;
+        uint64_t size;
+        amp_dtype dtype; /* fp32, or 16 bits that are widened on the way */
+        const struct amp__place *place; /* in whose memory it is; NULL: the CPU's */
+    } *tensors;
+    size_t n_tensors;
+    uint64_t bytes; /* all */
+};
+
+/* Is this parameter's value libamp's to keep? Floats of up to 32 bits that the host lets it see. */
+bool amp__state_holds(const struct amp__param *param);
+/* Its elements, still of the type and size that libamp knows. */
+amp_status amp__state_elements(const struct amp__param *param, struct amp__elements *now);
+
+/* without_data: only for measuring; the data's checksum is left out. */
+amp_status amp__image_make(amp_context *context, amp_state_format format, bool without_data, struct amp__image *image);
+amp_status amp__image_write(const struct amp__image *image, amp__write_fn *write, void *to);
+void amp__image_clear(struct amp__image *image);
+
+/* ---- state_load.c ---- */
+
+/* Everything is checked first; then it is applied, which cannot fail. */
+amp_status amp__state_apply(amp_context *context, const struct amp__source *source);
+
+#endif

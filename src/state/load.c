@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A state file's content into a context: read, match, verify, and only then change anything. */
+#include "state/dict.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A parameter, or a moment of one, and where its new value lies in the data. */
+struct target {
+    const char *name;
+    struct amp__param *param;
+    const struct amp__state_tensor *tensor; /* in the file; NULL: it is not there */
+    const char *src; /* its bytes */
+    void *elements; /* the host's */
+    float *moment;  /* NULL: the parameter itself */
+    uint64_t size;  /* of the moment */
+    struct amp__place *place; /* in whose memory all that is; NULL: the CPU's */
+};
+
+struct load {
+    amp_context *context;
+    struct amp__header header;
+    struct target *targets;
+    size_t n_targets;
+    struct amp__state_own *owns; /* parameters of libamp's own optimizers, */
+    uint64_t *steps;             /* and their steps */
+    size_t n_owns, n_foreign;    /* moments that no optimizer here keeps */
+    struct amp__state_scaler *scalers;
+    size_t n_scalers;
+    uint64_t file_scalers;
+    void *owned_header, *owned_data;
+};
+
+/* ---- which tensor is whose ---- */
+
+static int by_name(const void *a, const void *b) {
+    const struct target *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static int compare_name(const void *name, const void *entry) {
+    return strcmp(name, ((const struct target *)entry)->name);
+}
+
+/* Names of what has no partner, for one message. */
+struct names {
+    amp__text text;
+    char buffer[400];
+    size_t n;
+};
+
+static void add_name(struct names *names, const char *name) {
+    names->text.data = names->buffer;
+    names->text.capacity = sizeof names->buffer;
+    if (names->n++ < 8) amp__text_add(&names->text, "%s%.60s", names->n > 1 ? ", " : "", name);
+    else if (names->n == 9) amp__text_add(&names->text, ", ...");
+}
+
+static amp_status list_moments(struct load *load, size_t i) {
+    const struct amp__state_own *own = &load->owns[i];
+    AMP_TRY(amp__state_get_steps(&load->header, own, &load->steps[i]));
+    for (int k = 0; k < AMP__MOMENTS; k++) {
+        if (!own->state->moments[k]) continue;
+        char *name = amp__state_moment_name(own, k);
+        if (!name) return amp__fail_memory();
+        load->targets[load->n_targets++] =
+            (struct target){ .name = name, .param = own->param, .moment = own->state->moments[k],
+                             .size = amp__optim_moment_size(own->rule, k, own->state->size), .place = own->state->place };
+    }
+    return AMP_OK;
+}
+
+/* All that could have a value here, by name: the file may hold more than is trained now (an inference context). */
+static amp_status list_candidates(struct load *load) {
+    AMP_TRY(amp__state_owns(load->context, &load->owns, &load->n_owns));
+    load->targets = amp__alloc(load->context->n_params + AMP__MOMENTS * load->n_owns, sizeof *load->targets);
+    load->steps = amp__alloc(load->n_owns, sizeof *load->steps);
+    if (!load->targets || !load->steps) return amp__fail_memory();
+    for (size_t i = 0; i < load->context->n_params; i++) {
+        struct amp__param *param = load->context->params[i];
+        if (amp__state_holds(param)) load->targets[load->n_targets++] = (struct target){ .name = param->name, .param = param, .place = param->place };
+    }
+    for (size_t i = 0; i < load->n_owns; i++) AMP_TRY(list_moments(load, i));
+    qsort(load->targets, load->n_targets, sizeof *load->targets, by_name);
+    return AMP_OK;
+}
+
+static amp_status match_tensors(struct load *load) {
+    struct names unknown = { .n = 0 }, missing = { .n = 0 };
+    for (size_t i = 0; i < load->header.n_tensors; i++) {
+        struct amp__state_tensor *tensor = &load->header.tensors[i];
+        struct target *found = load->n_targets ? bsearch(tensor->name, load->targets, load->n_targets,
+                                                         sizeof *load->targets, compare_name) : NULL;
+        if (!found) {
+            if (amp__state_is_moment(tensor->name)) load->n_foreign++;
+            else add_name(&unknown, tensor->name);
+            continue;
+        }
+        const struct target *end = load->targets + load->n_targets;
+        const bool twice = (found > load->targets && !by_name(found - 1, found)) ||
+                           (found + 1 < end && !by_name(found, found + 1));
+        AMP_RETURN_IF(twice, AMP_ERR_CONFLICT, "two parameters are named %s: whose the file's value is cannot be said",
+                      found->name);
+        found->tensor = tensor;
+        tensor->user = 1 + (size_t)(found - load->targets);
+    }
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (!load->targets[i].tensor && load->targets[i].param->in_optimizer)
+            add_name(&missing, load->targets[i].name);
+    AMP_RETURN_IF(unknown.n || missing.n, AMP_ERR_CONFLICT,
+                  "the state is of another model: %zu parameters are in the file but not here (%s), %zu are trained here "
+                  "but not in the file (%s)", unknown.n, unknown.buffer, missing.n, missing.buffer);
+    return AMP_OK;
+}
+
+static amp_status check_target(struct target *target) {
+    struct amp__elements now;
+    const struct amp__state_tensor *tensor = target->tensor;
+    if (target->moment) {
+        AMP_RETURN_IF(tensor->end - tensor->begin != 4 * target->size, AMP_ERR_CONFLICT,
+                      "%s has %llu elements in the file and %llu here: it is another optimizer's", target->name,
+                      (unsigned long long)((tensor->end - tensor->begin) / 4), (unsigned long long)target->size);
+        return AMP_OK;
+    }
+    AMP_TRY(amp__state_elements(target->param, &now));
+    bool same = tensor->ndim == now.ndim && tensor->end - tensor->begin == 4 * now.size;
+    for (int32_t i = 0; same && i < now.ndim; i++) same = tensor->shape[i] == now.shape[i];
+    char theirs[200] = "", ours[200] = "";
+    amp__text their_text = { theirs, sizeof theirs, 0 }, our_text = { ours, sizeof ours, 0 };
+    for (int32_t i = 0; !same && i < tensor->ndim; i++)
+        amp__text_add(&their_text, i ? ", %lld" : "%lld", (long long)tensor->shape[i]);
+    for (int32_t i = 0; !same && i < now.ndim; i++)
+        amp__text_add(&our_text, i ? ", %lld" : "%lld", (long long)now.shape[i]);
+    AMP_RETURN_IF(!same, AMP_ERR_CONFLICT, "%s has shape [%s] in the file and [%s] here", target->param->name, theirs, ours);
+    target->elements = now.data;
+    return AMP_OK;
+}
+
+static amp_status match(struct load *load) {
+    AMP_TRY(list_candidates(load));
+    AMP_TRY(match_tensors(load));
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor) AMP_TRY(check_target(&load->targets[i]));
+    return AMP_OK;
+}
+
+/* ---- reading ---- */
+
+static amp_status read_header(struct load *load, const struct amp__source *source) {
+    void *owned;
+    const void *bytes;
+    uint64_t length = 0;
+    AMP_RETURN_IF(source->size < 8, AMP_ERR_BAD_FILE, "a state of %llu bytes is cut off", (unsigned long long)source->size);
+    AMP_TRY(amp__source_get(source, 0, 8, &owned, &bytes));
+    for (int i = 8; i--;) length = length << 8 | ((const unsigned char *)bytes)[i];
+    amp__free(owned);
+    AMP_RETURN_IF(length > AMP__STATE_MAX_HEADER, AMP_ERR_BAD_FILE, "the header claims %llu bytes; %u are the limit",
+                  (unsigned long long)length, (unsigned)AMP__STATE_MAX_HEADER);
+    AMP_RETURN_IF(length > source->size - 8, AMP_ERR_BAD_FILE,
+                  "the header claims %llu bytes, but the whole state has %llu: it is cut off, or not a state",
+                  (unsigned long long)length, (unsigned long long)source->size);
+    AMP_TRY(amp__source_get(source, 0, 8 + length, &load->owned_header, &bytes));
+    AMP_TRY(amp__header_parse(bytes, (size_t)(8 + length), &load->header));
+    const char *format = amp__header_get(&load->header, "libamp.format");
+    AMP_RETURN_IF(!format || strcmp(format, "1"), AMP_ERR_BAD_FILE,
+                  "the state's format is not 1: a newer libamp wrote it, load it with that");
+    AMP_RETURN_IF(load->header.data_bytes != source->size - 8 - length, AMP_ERR_BAD_FILE,
+                  "the header describes %llu bytes of tensors and %llu follow: the state is cut off or something was added",
+                  (unsigned long long)load->header.data_bytes, (unsigned long long)(source->size - 8 - length));
+    return AMP_OK;
+}
+
+/* What is nobody's here is summed piece by piece and never held: its size is the file's word. */
+static amp_status sum_foreign(const struct amp__source *source, uint64_t at, uint64_t bytes, struct amp__crc64 *crc) {
+    enum { PIECE_BYTES = 1 << 18 };
+    while (bytes) {
+        void *owned;
+        const void *data;
+        const uint64_t n = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+        AMP_TRY(amp__source_get(source, at, n, &owned, &data));
+        amp__crc64_add(crc, data, (size_t)n);
+        amp__free(owned);
+        at += n;
+        bytes -= n;
+    }
+    return AMP_OK;
+}
+
+/* The others' sizes are those of what is here. In memory they are where they are. */
+static amp_status hold_ours(struct load *load, const struct amp__source *source) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor) bytes += load->targets[i].tensor->end - load->targets[i].tensor->begin;
+    if (source->memory || !bytes) return AMP_OK;
+    load->owned_data = amp__alloc_aligned(bytes);
+    return load->owned_data ? AMP_OK : amp__fail_memory();
+}
+
+static amp_status read_and_sum(struct load *load, const struct amp__source *source, struct amp__crc64 *crc) {
+    const uint64_t begin = source->size - load->header.data_bytes;
+    char *held = load->owned_data;
+    for (size_t i = 0; i < load->header.n_tensors; i++) {
+        const struct amp__state_tensor *tensor = &load->header.tensors[i];
+        const uint64_t at = begin + tensor->begin, bytes = tensor->end - tensor->begin;
+        struct target *target = tensor->user ? &load->targets[tensor->user - 1] : NULL;
+        if (!target) {
+            AMP_TRY(sum_foreign(source, at, bytes, crc));
+            continue;
+        }
+        if (!source->memory) AMP_TRY(amp__source_read(source, at, bytes, held));
+        target->src = source->memory ? source->memory + at : held;
+        held = source->memory ? NULL : held + bytes;
+        amp__crc64_add(crc, target->src, (size_t)bytes);
+    }
+    return AMP_OK;
+}
+
+static amp_status read_data(struct load *load, const struct amp__source *source) {
+    AMP_TRY(hold_ours(load, source));
+    struct amp__crc64 *crc = amp__alloc(1, sizeof *crc);
+    if (!crc) return amp__fail_memory();
+    amp__crc64_init(crc);
+    amp_status status = read_and_sum(load, source, crc);
+    if (status == AMP_OK && amp__crc64_value(crc) != load->header.data_crc)
+        status = amp__fail(AMP_ERR_BAD_FILE, "the tensors' bytes are damaged: their checksum does not match");
+    amp__free(crc);
+    return status;
+}
+
+/* ---- applying ---- */
+
+/* A caller's memory has no alignment, so values pass through a block of ours. */
+static void round_into(const struct target *target, const char *src) {
+    float wide[1024];
+    for (uint64_t at = 0; at < target->param->size; at += AMP_COUNT(wide)) {
+        const uint64_t left = target->param->size - at, n = left < AMP_COUNT(wide) ? left : AMP_COUNT(wide);
+        memcpy(wide, src + 4 * at, (size_t)n * sizeof *wide);
+        const amp_span dst = { (char *)target->elements + 2 * at, n, target->param->dtype, 0 };
+        const amp_span from = { wide, n, AMP_FLOAT32, 0 };
+        const amp_status status = amp_cast_list(&dst, &from, 1);
+        (void)status; /* it fails only on spans that are none */
+    }
+}
+
+/* Room for a piece that is rounded on its way to a device. */
+enum { PIECE = 1 << 18 };
+struct piece {
+    float wide[PIECE];
+    uint16_t low[PIECE];
+};
+
+static amp_status put_there(const struct target *target, const char *src, struct piece *piece) {
+    const struct amp__param *param = target->param;
+    if (param->dtype == AMP_FLOAT32) return amp__place_in(target->place, target->elements, src, param->size * sizeof(float));
+    for (uint64_t at = 0; at < param->size; at += PIECE) {
+        const uint64_t left = param->size - at, n = left < PIECE ? left : PIECE;
+        const amp_span dst = { piece->low, n, param->dtype, 0 }, from = { piece->wide, n, AMP_FLOAT32, 0 };
+        memcpy(piece->wide, src + 4 * at, (size_t)n * sizeof *piece->wide);
+        AMP_TRY(amp_cast_list(&dst, &from, 1));
+        AMP_TRY(amp__place_in(target->place, (uint16_t *)target->elements + at, piece->low, n * sizeof *piece->low));
+    }
+    return AMP_OK;
+}
+
+/* The same for what is in a device's memory, by copies, which need no memory there: it cannot run out half-way. */
+static amp_status set_there(const struct target *target, const char *src, struct piece *piece) {
+    struct amp__param *param = target->param;
+    if (target->moment) return amp__place_in(target->place, target->moment, src, target->size * sizeof(float));
+    if (param->has_master) AMP_TRY(amp__place_in(target->place, param->fp32.data, src, param->size * sizeof(float)));
+    if (!param->has_master || !param->emulated) AMP_TRY(put_there(target, src, piece));
+    if (param->emulated) amp__emulated_show(param, target->elements); /* with the flush */
+    else if (param->has_master) amp__master_stepped(param, target->elements);
+    return AMP_OK;
+}
+
+/* First, so that what a device refuses leaves the rest as it is. */
+static amp_status set_all_there(const struct load *load) {
+    struct piece *piece = load->context->n_places ? amp__alloc(1, sizeof *piece) : NULL;
+    amp_status status = piece || !load->context->n_places ? AMP_OK : amp__fail_memory();
+    for (size_t i = 0; i < load->n_targets && status == AMP_OK; i++) {
+        const struct target *target = &load->targets[i];
+        if (target->place && target->tensor) status = set_there(target, target->src, piece);
+    }
+    amp__free(piece);
+    return status;
+}
+
+/* After a load: devices take over what was set. Nothing but a device that is lost can make this fail. */
+static amp_status tell_devices(amp_context *context) {
+    AMP_TRY(amp__places_flush(context));
+    for (size_t i = 0; i < context->n_optimizers; i++)
+        if (context->optimizers[i].optim) AMP_TRY(amp__fused_there_steps(&context->optimizers[i], true));
+    for (uint32_t i = 0; context->skips && i < context->properties.num_losses; i++)
+        AMP_TRY(amp__there_set(&context->brackets[i]));
+    return AMP_OK;
+}
+
+static void set_parameter(const struct target *target) {
+    const char *src = target->src;
+    struct amp__param *param = target->param;
+    const size_t bytes = (size_t)param->size * sizeof(float);
+    if (target->moment) memcpy(target->moment, src, (size_t)target->size * sizeof(float));
+    if (target->moment || !bytes) return;
+    if (param->has_master) {
+        memcpy(param->fp32.data, src, bytes);
+        amp__master_round(param, target->elements);
+    } else if (param->dtype == AMP_FLOAT32) {
+        memcpy(target->elements, src, bytes);
+        if (param->emulated) amp__emulated_show(param, target->elements);
+    } else {
+        round_into(target, src);
+    }
+}
+
+static void report(struct load *load, bool same_mode) {
+    char line[800] = "";
+    amp__text text = { line, sizeof line, 0 };
+    amp__state_compare(load->context, &load->header, &text);
+    if (!same_mode)
+        amp__text_add(&text, "; the loss scalers keep their present state, because the file's follow another rule");
+    else if (load->file_scalers != load->context->properties.num_losses)
+        amp__text_add(&text, "; %zu of the file's %llu loss scalers were loaded", load->n_scalers,
+                      (unsigned long long)load->file_scalers);
+    if (load->n_foreign)
+        amp__text_add(&text, "%s%zu moments of optimizers that this context does not have were left out",
+                      text.length ? "; " : "", load->n_foreign);
+    if (text.length) (void)amp__warn(load->context, "the loaded state was saved under another configuration: %s", line);
+}
+
+static amp_status apply(struct load *load) {
+    const bool same_mode = amp__state_same_mode(load->context, &load->header);
+    AMP_TRY(set_all_there(load));
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
+    for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
+    /* the elements changed and the host's versions did not */
+    amp__cache_retire(&load->context->cache, false);
+    amp__cache_collect(&load->context->cache);
+    report(load, same_mode);
+    for (uint32_t i = 0; same_mode && i < load->n_scalers; i++)
+        amp__state_set_scaler(load->context, i, &load->scalers[i]);
+    return tell_devices(load->context);
+}
+
+static amp_status load_safetensors(struct load *load, const struct amp__source *source) {
+    AMP_TRY(read_header(load, source));
+    AMP_TRY(amp__state_get_scalers(load->context, &load->header, &load->scalers, &load->n_scalers, &load->file_scalers));
+    AMP_TRY(match(load));
+    AMP_TRY(read_data(load, source));
+    return apply(load);
+}
+
+/* ---- Apex's form ---- */
+
+static void apply_apex(amp_context *context, const struct amp__apex_scaler *scalers, size_t n) {
+    const struct amp__properties *properties = &context->properties;
+    size_t used = 0, others = 0;
+    for (size_t i = 0; i < n; i++) {
+        used += scalers[i].index < properties->num_losses;
+        others += scalers[i].loss_scale != properties->scaler.init_scale;
+    }
+    if (!properties->scaler.dynamic && others)
+        (void)amp__warn(context, "the loaded state has other loss scales than the static one, %g, which stays",
+                        (double)properties->scaler.init_scale);
+    else if (used != n || n != properties->num_losses)
+        (void)amp__warn(context, "the loaded state has %zu loss scalers and the context %u: %zu were loaded, by the index in "
+                        "their keys", n, (unsigned)properties->num_losses, used);
+    for (size_t i = 0; i < n; i++) {
+        if (scalers[i].index >= properties->num_losses) continue;
+        struct amp__state_scaler scaler = { .brackets = context->brackets[scalers[i].index].record.brackets,
+                                            .skipped = context->brackets[scalers[i].index].record.skipped };
+        amp__scaler_init(&scaler.state, &properties->scaler);
+        scaler.state.scale = scaler.state.next_scale = scalers[i].loss_scale;
+        scaler.state.unskipped = scalers[i].unskipped;
+        amp__state_set_scaler(context, scalers[i].index, &scaler);
+    }
+}
+
+static amp_status load_apex(amp_context *context, const struct amp__source *source) {
+    void *owned;
+    const void *text;
+    struct amp__apex_scaler *scalers;
+    size_t n;
+    AMP_RETURN_IF(source->size > AMP__STATE_MAX_TEXT, AMP_ERR_BAD_FILE, "a state in text has %u bytes at most, this has %llu",
+                  (unsigned)AMP__STATE_MAX_TEXT, (unsigned long long)source->size);
+    AMP_TRY(amp__source_get(source, 0, source->size, &owned, &text));
+    const amp_status status = amp__apex_parse(text, (size_t)source->size, &scalers, &n);
+    amp__free(owned);
+    if (status != AMP_OK) return status;
+    apply_apex(context, scalers, n);
+    amp__free(scalers);
+    return tell_devices(context);
+}
+
+/* Text begins with a brace or a blank and has no zero byte; the length of any header below 2^56 bytes has one. */
+static amp_status is_text(const struct amp__source *source, bool *text) {
+    void *owned;
+    const void *bytes;
+    const size_t n = source->size < 8 ? (size_t)source->size : 8;
+    AMP_TRY(amp__source_get(source, 0, n, &owned, &bytes));
+    *text = n && strchr("{ \t\r\n", *(const char *)bytes) && !memchr(bytes, 0, n);
+    amp__free(owned);
+    return AMP_OK;
+}
+
+amp_status amp__state_apply(amp_context *context, const struct amp__source *source) {
+    bool text;
+    AMP_TRY(amp__there_learn_all(context));
+    amp__unseen_steps_forget(context);
+    AMP_TRY(is_text(source, &text));
+    if (text) return load_apex(context, source);
+    struct load load = { .context = context };
+    const amp_status status = load_safetensors(&load, source);
+    amp__header_clear(&load.header);
+    for (size_t i = 0; i < load.n_targets; i++)
+        if (load.targets[i].moment) amp__free((void *)(uintptr_t)load.targets[i].name);
+    amp__free(load.targets);
+    amp__free(load.steps);
+    amp__state_owns_free(load.owns, load.n_owns);
+    amp__free(load.scalers);
+    amp__free(load.owned_header);
+    amp__free(load.owned_data);
+    return status;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What libamp's own optimizers keep, by the names it has in a state file: moments are tensors, steps are metadata. */
+#include "state/dict.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static char *join(const char *a, const char *b) {
+    const size_t bytes = strlen(a) + strlen(b) + 1;
+    char *text = amp__alloc(bytes, 1);
+    if (text) snprintf(text, bytes, "%s%s", a, b);
+    return text;
+}
+
+static size_t count(const amp_context *context) {
+    size_t n = 0;
+    for (size_t i = 0; i < context->n_params; i++) context->params[i]->owners = 0;
+    for (size_t i = 0; i < context->n_optimizers; i++)
+        if (context->optimizers[i].optim) n += context->optimizers[i].optim->n;
+    return n;
+}
+
+static char *name_of(const struct amp__param *param, size_t optimizer) {
+    char owner[48] = "";
+    if (param->owners) snprintf(owner, sizeof owner, "optimizer%zu.", optimizer);
+    return join(owner, param->name);
+}
+
+amp_status amp__state_owns(const amp_context *context, struct amp__state_own **out, size_t *out_n) {
+    const size_t capacity = count(context);
+    size_t n = 0;
+    struct amp__state_own *owns = amp__alloc(capacity, sizeof *owns);
+    if (!owns) return amp__fail_memory();
+    for (size_t k = 0; k < context->n_optimizers; k++) {
+        const struct amp__optimizer *optimizer = &context->optimizers[k];
+        for (size_t i = 0; optimizer->optim && i < optimizer->optim->n; i++) {
+            struct amp__param *param = optimizer->params[i];
+            struct amp__state_own own = { name_of(param, k), param, &optimizer->optim->states[i],
+                                          amp__optim_rule(optimizer->optim, i) };
+            param->owners++;
+            owns[n++] = own;
+            if (own.name) continue;
+            amp__state_owns_free(owns, n);
+            return amp__fail_memory();
+        }
+    }
+    *out = owns;
+    *out_n = n;
+    return AMP_OK;
+}
+
+void amp__state_owns_free(struct amp__state_own *owns, size_t n) {
+    for (size_t i = 0; i < n; i++) amp__free(owns[i].name);
+    amp__free(owns);
+}
+
+char *amp__state_moment_name(const struct amp__state_own *own, int k) {
+    char *prefix = join(own->name, ".");
+    char *name = prefix ? join(prefix, amp__optim_moment(own->rule, k)) : NULL;
+    amp__free(prefix);
+    return name;
+}
+
+bool amp__state_is_moment(const char *name) {
+    static const char *const moments[] = { "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "sum" };
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < AMP_COUNT(moments); i++)
+        if (!strcmp(dot + 1, moments[i])) return true;
+    return false;
+}
+
+/* ---- steps ---- */
+
+static const char prefix[] = "libamp.step.";
+
+amp_status amp__state_put_steps(struct amp__header *header, const struct amp__state_own *own) {
+    char digits[24];
+    char *key = join(prefix, own->name);
+    if (!key) return amp__fail_memory();
+    snprintf(digits, sizeof digits, "%" PRIu64, own->state->steps);
+    const amp_status status = amp__header_put(header, key, digits);
+    amp__free(key);
+    return status;
+}
+
+amp_status amp__state_get_steps(const struct amp__header *header, const struct amp__state_own *own, uint64_t *steps) {
+    char *key = join(prefix, own->name);
+    if (!key) return amp__fail_memory();
+    const char *digits = amp__header_get(header, key);
+    amp__free(key);
+    AMP_RETURN_IF(!digits, AMP_ERR_CONFLICT,
+                  "the state has no steps of %s: it was saved without libamp's own optimizer; load it into such a context, "
+                  "or make this optimizer without amp_optimizer.fused", own->name);
+    AMP_RETURN_IF(!amp__uint_from_text(digits, UINT64_MAX, steps), AMP_ERR_BAD_FILE, "%s: its steps are no number", own->name);
+    return AMP_OK;
+}
