@@ -85,7 +85,7 @@ struct amp__optim_state {
     struct amp__place *place; /* whose memory the moments are in; NULL: the CPU's */
 };
 
-/* Parameters on one device (opt_levels/fused_there.c): they are stepped there, group by group. */
+/* Parameters on one device (bracket/fused_there.c): they are stepped there, group by group. */
 struct amp__optim_there {
     struct amp__place *place;
     size_t n;

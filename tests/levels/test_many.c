@@ -4,7 +4,7 @@
  * counts (--wrap): names that are taken apart, names that are compared, and names among which the nearest are looked for.
  */
 #include "checks.h"
-#include "intercept/schema.h"
+#include "schema/schema.h"
 #include "opt_levels/lists.h"
 
 enum { OPS = 4000, SAME = 1000 };
