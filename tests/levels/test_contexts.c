@@ -58,6 +58,62 @@ START_TEST(contexts_end_in_any_order) {
 }
 END_TEST
 
+/* ---- a context's own calls ---- */
+
+static amp_context *to_end;
+static int32_t asked;
+
+static void try_to_end(void) {
+    asked++;
+    ck_fails(AMP_ERR_WRONG_STATE, amp_shutdown(to_end));
+    ck_says("amp_shutdown inside a wrapped call");
+}
+static struct fake_tensor *op_that_ends(struct fake_tensor *x) {
+    try_to_end();
+    return fake_new(x->host, AMP_FLOAT32, 1, 1.0);
+}
+static struct fake_tensor *forward_that_ends(struct net *self, struct fake_tensor *x) {
+    (void)self;
+    return op_that_ends(x);
+}
+static void zero_grad_that_ends(struct net *self) {
+    (void)self;
+    try_to_end();
+}
+
+/* Whatever scope the call is in: a program that calls its functions where the policy is off, for one. */
+START_TEST(no_context_ends_inside_its_own_call) {
+    struct rig rig;
+    amp_scope off;
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.table[OP_relu] = (amp_fn)op_that_ends;
+    rig.net.forward = (amp_fn)forward_that_ends;
+    rig.net.zero_grad = (amp_fn)zero_grad_that_ends;
+    rig.net.ops[OP_relu].op_class = AMP_LOWER;
+    const amp_config config = config_of(AMP_O1);
+    ck_ok(rig_config(&rig, &config));
+    to_end = rig.context;
+    asked = 0;
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    fake_release(net_unary(&rig.net, OP_relu, x));
+    net_zero_grad(&rig.net);
+    ck_assert_int_eq(asked, 2);
+    for (int i = 0; i < 2; i++) {
+        if (i) ck_ok(amp_scope_enter(NULL, &off));
+        fake_release(net_forward(&rig.net, x));
+        if (i) ck_ok(amp_scope_leave(&off));
+    }
+    ck_assert_int_eq(asked, 4);
+    fake_release(x);
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    rig.net.table[OP_relu] = rig.net.original[OP_relu];
+    rig.net.forward = rig.net.original_forward;
+    rig.net.zero_grad = rig.net.original_zero_grad;
+    rig_end(&rig);
+}
+END_TEST
+
 /* ---- jumps ---- */
 
 START_TEST(a_longjmp_out_of_an_op_leaves_no_trace) {
@@ -136,7 +192,7 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { the_scope_picks_the_context, 1 }, { contexts_end_in_any_order, 2 },
+        { the_scope_picks_the_context, 1 }, { contexts_end_in_any_order, 2 }, { no_context_ends_inside_its_own_call, 1 },
         { a_longjmp_out_of_an_op_leaves_no_trace, 2 }, { a_longjmp_out_of_forward_leaves_its_scope, 2 },
         { a_longjmp_out_of_the_step_gives_the_parameters_back, 1 }, { a_thousand_lives_leave_nothing, 2 },
     };

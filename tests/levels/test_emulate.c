@@ -152,6 +152,30 @@ START_TEST(a_forwards_out_parameter_has_the_outputs_type) {
 }
 END_TEST
 
+static int casts_left;
+static amp_status cast_some(void *self, void *handle, amp_dtype to, void **out) {
+    return casts_left-- ? cast(self, handle, to, out) : AMP_ERR_UNSUPPORTED;
+}
+
+/* The op has run: its caller gets what it made, and the error is kept. */
+START_TEST(a_result_that_is_not_rounded_is_told) {
+    struct world w = set_up(_i);
+    w.host.cast = cast_some;
+    casts_left = 2;
+    ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
+    struct tensor *x = filled(1.0f / 3.0f), *y = table.mul(x, w.weight);
+    ck_assert_float_eq(y->data[0], half(1.0f / 3.0f) * half(1.0f + 0x1p-12f));
+    ck_assert(!y->rounded_by_host);
+    ck_assert_uint_eq(stats_of(&w, 0).failures, 1);
+    ck_fails(AMP_ERR_UNSUPPORTED, amp_check(w.context));
+    ck_says("op mul: its result");
+    ck_ok(amp_check(w.context));
+    drop(x);
+    drop(y);
+    finish(&w);
+}
+END_TEST
+
 START_TEST(emulation_needs_the_cast_hook_for_handles) {
     struct world w = set_up(false);
     w.host.cast = NULL;
@@ -166,7 +190,7 @@ END_TEST
 int main(void) {
     const struct test tests[] = {
         { a_lower_op_is_round_compute_round, 2 }, { a_left_op_on_16_bit_tensors_returns_one, 2 },
-        { what_is_lost_is_counted, 2 }, { parameters_are_rounded_in_place_but_batch_norms, 2 },
+        { what_is_lost_is_counted, 2 }, { a_result_that_is_not_rounded_is_told, 2 }, { parameters_are_rounded_in_place_but_batch_norms, 2 },
         { what_an_op_writes_in_place_is_rounded_in_place, 2 }, { emulation_needs_the_cast_hook_for_handles, 1 },
         { handles_in_out_parameters_are_rounded, 2 }, { a_forwards_out_parameter_has_the_outputs_type, 1 },
     };

@@ -230,6 +230,7 @@ START_TEST(a_failed_cast_runs_an_fp32_op_on_what_it_was_written_for) {
     ck_fails(AMP_ERR_HOST_FAILED, amp_check(rig.context));
     ck_says("cast");
     ck_says("linear");
+    ck_assert_uint_eq(stats_of(&rig, OP_linear).failures, 1);
     fake_release(x);
     fake_release(y);
     rig_end(&rig);
@@ -245,6 +246,7 @@ START_TEST(a_failed_cast_of_mixed_arguments_does_not_call_the_op) {
     ck_assert_ptr_null(net_binary(&rig.net, OP_add, a, b));
     ck_assert_uint_eq(rig.host.n_log, 0);
     ck_fails(AMP_ERR_HOST_FAILED, amp_check(rig.context));
+    ck_assert_uint_eq(stats_of(&rig, OP_add).failures, 1);
     fake_release(a);
     fake_release(b);
     rig_end(&rig);
