@@ -260,20 +260,20 @@ static void try_under_lock(struct backend *b) {
     pthread_mutex_unlock(&loading);
 }
 
-/* NOT_TRIED: out of memory. */
-static amp_backend_state try_once(struct backend *b) {
-    if (amp__fork_add(&loading_forkable, &loading) != AMP_OK) return AMP_BACKEND_NOT_TRIED;
+static amp_status try_once(struct backend *b, amp_backend_state *state) {
+    AMP_TRY(amp__fork_add(&loading_forkable, &loading));
     try_under_lock(b);
-    if (!add_locks(b)) return AMP_BACKEND_NOT_TRIED;
+    if (!add_locks(b)) return amp__fail_memory();
+    *state = b->outcome;
     atomic_store_explicit(&b->state, b->outcome, memory_order_release); /* the same, whoever stores it */
-    return b->outcome;
+    return AMP_OK;
 }
 
 const struct amp__backend *amp__backend_get(int index, amp_status *status) {
     struct backend *b = &backends[index];
     amp_backend_state state = atomic_load_explicit(&b->state, memory_order_acquire);
-    if (state == AMP_BACKEND_NOT_TRIED) state = try_once(b);
-    if (status) *status = state == AMP_BACKEND_NOT_TRIED ? amp__fail_memory() : status_of(b, state);
+    const amp_status tried = state == AMP_BACKEND_NOT_TRIED ? try_once(b, &state) : AMP_OK;
+    if (status) *status = tried == AMP_OK ? status_of(b, state) : tried;
     return state == AMP_BACKEND_READY ? b->table : NULL;
 }
 
