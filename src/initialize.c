@@ -3,11 +3,21 @@
  * amp_initialize: builds a context from the caller's descriptors, checks everything, prepares every closure, and only
  * then touches the host: parameters are re-typed (and put back if one refuses), slots are swapped. All or nothing.
  */
+#include "api/api.h"
+#include "bracket/bracket.h"
+#include "bracket/fused.h"
+#include "bracket/there.h"
+#include "bracket/step.h"
+#include "call/cache.h"
+#include "call/call.h"
+#include "call/gate.h"
 #include "common/map.h"
 #include "context/build.h"
-#include "call/gate.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 #include "raw/raw.h"
-#include "bracket/bracket.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -286,6 +296,7 @@ static amp_status wire_all(amp_context *context) {
 
 static amp_status make_brackets(amp_context *context) {
     const struct amp__properties *properties = &context->properties;
+    context->seed_scale = 1.0f;
     context->brackets = amp__alloc(properties->num_losses, sizeof *context->brackets);
     if (!context->brackets) return amp__fail_memory();
     for (uint32_t i = 0; i < properties->num_losses; i++) {
@@ -331,7 +342,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
     AMP_TRY(amp__ranges_build(context));
     AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP__FORMS));
     AMP_TRY(make_brackets(context));
-    AMP_TRY(amp__places_start(context));
+    AMP_TRY(amp__there_start(context));
     AMP_TRY(wire_all(context));
     AMP_TRY(amp__live_add(context));
     return amp__retype_all(context); /* the last thing that can fail */

@@ -3,8 +3,15 @@
  * The bracket around backward. begin checks everything, sets gradients aside and scales the loss; end unscales, updates
  * the scale and decides; cancel leaves things as if backward had not happened.
  */
-#include "common/thread.h"
 #include "bracket/bracket.h"
+#include "bracket/step.h"
+#include "bracket/there.h"
+#include "call/cache.h"
+#include "common/thread.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,6 +24,13 @@ static const amp_device cpu = { 1, 0 };
 static const amp_host *loss_host(const amp_context *context, const struct amp__bracket *bracket) {
     if (bracket->n_optimizers) return &bracket->optimizers[0]->host;
     return context->n_models ? &context->models[0].host : NULL;
+}
+
+/* What ops multiply their seeds with: the scale of an open bracket whose seeds carry it. */
+static void tell_seeds(amp_context *context) {
+    context->seed_scale = 1.0f;
+    for (size_t i = context->properties.num_losses; i--;)
+        if (context->brackets[i].open && context->brackets[i].seeded) context->seed_scale = context->brackets[i].scale;
 }
 
 static void drop_temporaries(struct amp__bracket *bracket) {
@@ -102,6 +116,7 @@ static void open_bracket(struct amp__bracket *bracket, bool with_loss, uint32_t 
         optimizer->in_bracket = true;
         optimizer->last_loss = bracket->loss_id;
     }
+    tell_seeds(bracket->context);
 }
 
 static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, size_t n, uint32_t loss_id,
@@ -189,6 +204,7 @@ void amp__bracket_close(struct amp__bracket *bracket) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->in_bracket = false;
     bracket->n_optimizers = 0;
     bracket->open = false;
+    tell_seeds(bracket->context);
     restore_traps(bracket);
     /* backward has run: casts recorded before it are bound to a tape that is over */
     amp__cache_retire(&bracket->context->cache, true);

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters that join an optimizer mid-run. */
+#include "bracket/fused.h"
+#include "bracket/step.h"
+#include "bracket/there.h"
+#include "call/cache.h"
 #include "context/build.h"
+#include "context/context.h"
+#include "context/optimizer.h"
 
 static amp_status check_idle(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->in_bracket || optimizer->delayed, AMP_ERR_WRONG_STATE,

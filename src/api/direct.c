@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The policy for hosts that call their functions directly: the same decision and the same casts as in a wrapped call. */
+#include "call/cache.h"
 #include "call/call.h"
 #include "call/gate.h"
+#include "call/tape.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
 
 #include <string.h>
 

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the optimizer updates, for clipping and inspection: masters where there are masters, parameters elsewhere. */
+#include "bracket/step.h"
+#include "bracket/there.h"
+#include "call/cache.h"
 #include "common/thread.h"
-#include "kernels/kernels.h"
 #include "context/context.h"
+#include "context/optimizer.h"
+#include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registration: the user's word on an op's class, written into the caller's own descriptors. */
+#include "api/api.h"
 #include "context/context.h"
+#include "context/op.h"
 #include "opt_levels/lists.h"
 
 #include <pthread.h>

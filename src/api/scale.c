@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loss scale on tensors of the host's choice. */
-#include "host/strides.h"
+#include "bracket/bracket.h"
+#include "bracket/there.h"
 #include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "host/strides.h"
 
 static amp_status find_bracket(amp_context *context, uint32_t loss_id, const char *who, const amp_host **host,
                                struct amp__bracket **bracket) {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scopes: whose policy holds on this thread. Values that save and restore, so that they nest and survive error paths. */
+#include "call/cache.h"
 #include "common/thread.h"
 #include "context/context.h"
+#include "context/op.h"
 
 enum { SAVED = 0x5c0be, CAPTURED = 0xca97 }; /* tells a used or unset amp_scope from a good one */
 enum { SET = 1, INSIDE = 2 };

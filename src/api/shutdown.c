@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a context, and what it tells about itself. */
+#include "api/api.h"
+#include "bracket/bracket.h"
+#include "bracket/there.h"
+#include "call/cache.h"
+#include "call/gate.h"
+#include "call/tape.h"
 #include "common/thread.h"
 #include "context/build.h"
-#include "call/gate.h"
-#include "bracket/bracket.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -30,6 +38,7 @@ void amp__context_destroy(amp_context *context) {
         amp__free(context->brackets[i].unchecked);
         amp__free(context->brackets[i].optimizers);
     }
+    amp__there_end(context);
     amp__places_end(context);
     amp__cache_destroy(&context->cache);
     amp__plan_free(&context->plan);

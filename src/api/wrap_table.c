@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of const tables with wrappers in them. The slots are looked up by address in the process's registry, not in the
  * context, so that one copy serves every context on the table. */
-#include "intercept/maps.h"
 #include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "intercept/maps.h"
 
 static bool lies_in(const struct amp__op *op, const void *table, size_t bytes) {
     const uintptr_t at = (uintptr_t)op->slot, from = (uintptr_t)table;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* May this bracket be opened? Everything is asked before anything changes. */
 #include "bracket/bracket.h"
+#include "bracket/step.h"
+#include "context/context.h"
+#include "context/optimizer.h"
 
 amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out) {
     AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,

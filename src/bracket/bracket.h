@@ -1,12 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files at the top of src/ share with each other. */
-#ifndef AMP_TOP_H
-#define AMP_TOP_H
+/* A bracket: from its begin to what it decides and tells. */
+#ifndef AMP_BRACKET_H
+#define AMP_BRACKET_H
 
 #include "context/context.h"
+#include "context/optimizer.h"
 
-/* Frees a context whose slots and parameters are back, or one that was never finished. */
-void amp__context_destroy(amp_context *context);
+struct amp__bracket {
+    uintptr_t serial; /* of the opening: an amp_scaled_loss that outlived it is told from the present one */
+    bool open, with_loss, delay, delay_check;
+    bool seeded; /* the ops' seeds carry the scale */
+    uint32_t loss_id;
+    amp_context *context;
+    struct amp__optimizer **optimizers; /* n_optimizers of them while open */
+    size_t n_optimizers, optimizers_capacity;
+    struct amp__scaler scaler;
+    float scale;     /* of this bracket, while open */
+    float carried;   /* the scale of gradients that delayed, which is this bracket's then; 0: none */
+    float found_inf; /* of the last one closed */
+    void *temporary[2]; /* scaled loss and its FP32 cast, ours until the end */
+    const amp_host *host;
+    struct amp__thread *thread; /* that began it: its floating-point traps are masked */
+    amp_record record;
+    bool *unchecked; /* by optimizer: has its overflow check been delayed? NULL: none ever was */
+    bool unchecked_inf; /* what those brackets found */
+    const struct amp__param *unchecked_first;
+    uint64_t changes; /* of the scale, so far */
+
+    /* Where the scaler lives on a device (there.c). */
+    struct amp__device_scaler *there; /* in its memory; NULL: on the host */
+    bool blind;    /* nobody on the host needs to know: not even the scale, where it moves */
+    bool posted;   /* the last end's decision is on its way here, */
+    void *letter;  /* in this */
+    bool unheard;  /* or the device alone knows it */
+    bool *told;    /* by optimizer: its next step waits for it */
+    uint32_t *which; /* room for numbers of optimizers */
+    const void **looked; /* the parameters whose gradients the last end looked at, as they were numbered there */
+    size_t n_looked, looked_capacity;
+    bool looked_changed; /* since the record was read: numbers of before mean nothing */
+};
 
 /* bracket.c: the bracket of a loss_id, and its list of optimizers filled; or why not. */
 amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out);
@@ -33,5 +65,10 @@ void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed);
 amp_status amp__bracket_cancel(struct amp__bracket *bracket);
 /* AMP_ERR_TOO_MANY_SKIPS, in words, or AMP_OK. */
 amp_status amp__bracket_check_skips(const struct amp__bracket *bracket, bool overflow_here);
+
+/* ---- tell.c: what a decided bracket has to tell, by the record that it left ---- */
+
+/* overflow_here: or on another rank. */
+void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);
 
 #endif

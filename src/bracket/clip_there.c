@@ -3,8 +3,10 @@
  * Clipping by norm where gradients are on devices. If all of them are on one, the norm stays there and the factor follows
  * from it there. Otherwise each device tells its own, and the host knows the whole.
  */
-#include "kernels/kernels.h"
+#include "bracket/there.h"
 #include "context/context.h"
+#include "context/optimizer.h"
+#include "kernels/kernels.h"
 
 #include <math.h>
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From what a bracket found to what it decides: with the checks that earlier brackets delayed, and with other ranks. */
 #include "bracket/bracket.h"
+#include "bracket/there.h"
+#include "context/context.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 
 #include <stdio.h>
 

@@ -3,11 +3,17 @@
  * Optimizers of libamp's own: the step over parameters and masters as the bracket left them. Everything that the host can
  * refuse comes first; then the update, which cannot fail.
  */
+#include "bracket/fused.h"
+#include "bracket/step.h"
+#include "bracket/there.h"
+#include "call/cache.h"
 #include "common/thread.h"
+#include "context/context.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 #include "host/strides.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
-#include "context/context.h"
 
 #include <math.h>
 #include <string.h>

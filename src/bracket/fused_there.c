@@ -5,8 +5,11 @@
  * have a gradient or not, so that a parameter's step count stays where it is; without a gradient the entry is empty and passed
  * over.
  */
-#include "kernels/device.h"
+#include "bracket/fused.h"
+#include "bracket/there.h"
 #include "context/context.h"
+#include "context/optimizer.h"
+#include "kernels/device.h"
 
 #include <string.h>
 

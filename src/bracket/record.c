@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The record of a loss. Where its scaler lives on a device, that is asked. */
 #include "bracket/bracket.h"
+#include "bracket/there.h"
+#include "context/context.h"
+#include "context/report.h"
 
 AMP_API amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record) {
     AMP_RETURN_IF(!context || !record, AMP_ERR_INVALID_ARGUMENT, "amp_get_record: an argument is NULL");

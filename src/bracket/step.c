@@ -3,8 +3,16 @@
  * The optimizer's step: honours what the brackets decided, and shows the host's optimizer FP32 masters under the
  * parameters' own handles while it runs. zero_grad: the masters' gradients go with the host's.
  */
+#include "bracket/step.h"
+#include "bracket/bracket.h"
+#include "bracket/there.h"
+#include "call/cache.h"
+#include "call/tape.h"
 #include "common/thread.h"
 #include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 
 /* ---- masters in and out ---- */
 

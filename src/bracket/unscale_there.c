@@ -3,8 +3,10 @@
  * amp_unscale of tensors on a device: one launch, by the scale that lies there. Nothing waits, unless the caller wants to read
  * in the CPU's memory what was found.
  */
-#include "kernels/device.h"
+#include "bracket/bracket.h"
+#include "bracket/there.h"
 #include "context/context.h"
+#include "kernels/device.h"
 
 /* By the bracket's scale while it is open, else by the present one. */
 static amp_factor inverse_of(const struct amp__bracket *bracket) {

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What happens in a wrapped op and in a wrapped forward (design.md 5). */
 #include "call/call.h"
+#include "call/cache.h"
 #include "call/gate.h"
 #include "call/operands.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/report.h"
 #include "raw/raw.h"
 
 #include <string.h>

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "call/cache.h"
 #include "call/call.h"
+#include "call/tape.h"
+#include "context/context.h"
+#include "context/op.h"
 
 #include <string.h>
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "call/gate.h"
+#include "context/context.h"
+#include "context/op.h"
 #include "kernels/matmul.h"
 #include "raw/raw.h"
 

@@ -6,7 +6,7 @@
 #ifndef AMP_GATE_H
 #define AMP_GATE_H
 
-#include "context/context.h"
+#include "context/op.h"
 
 /* Where an op's number comes from. What is higher up is not replaced by what is lower. */
 enum amp__gate_source { AMP__GATE_UNKNOWN, AMP__GATE_TABLE, AMP__GATE_MEASURED, AMP__GATE_SET };

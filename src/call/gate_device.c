@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gate on GPUs: what keeps a product from tensor cores, or slows them, is counted for each op, with what to do. */
-#include "kernels/matmul.h"
 #include "call/gate.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "kernels/matmul.h"
 
 bool amp__gate_lacks_cores(const struct amp__op *op, int32_t device) {
     int32_t capability = 0;

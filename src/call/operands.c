@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "call/operands.h"
+#include "context/op.h"
 
 static void add_operand(struct amp__operands *operands, const amp_host *host, void *tensor, uint16_t flags) {
     if (!tensor) return;

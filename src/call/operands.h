@@ -3,6 +3,7 @@
 #ifndef AMP_OPERANDS_H
 #define AMP_OPERANDS_H
 
+#include "context/op.h"
 #include "raw/raw.h"
 
 /* The distinct ones: what the decision depends on, whatever the length of its lists. */

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an op returned or wrote, brought to the type that the policy wants. */
+#include "call/call.h"
+#include "call/tape.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/report.h"
 #include "kernels/device.h"
 #include "kernels/round.h"
-#include "call/call.h"
 
 #include <string.h>
 

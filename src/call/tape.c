@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Casts recorded on a tape that does not retain its inputs: kept until the tape is over. */
+#include "call/tape.h"
+#include "call/cache.h"
 #include "context/context.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 
 #include <string.h>
 

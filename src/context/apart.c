@@ -5,6 +5,7 @@
  * when there are twice as many as at the last look.
  */
 #include "context/build.h"
+#include "context/context.h"
 
 #include <search.h>
 

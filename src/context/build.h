@@ -3,6 +3,7 @@
 #ifndef AMP_BUILD_H
 #define AMP_BUILD_H
 
+#include "context/op.h"
 #include "context/context.h"
 
 /* What the caller's schemas may name; his memory, during initialize only. */

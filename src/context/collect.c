@@ -3,6 +3,9 @@
 #include "common/map.h"
 #include "common/thread.h"
 #include "context/build.h"
+#include "context/context.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 
 #include <stdio.h>
 #include <string.h>

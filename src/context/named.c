@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ops of a context by name: a host may ask about thousands, one by one. */
 #include "context/context.h"
+#include "context/op.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,6 +2,9 @@
 /* Op descriptors: copied, checked, and given a class. */
 #include "common/map.h"
 #include "context/build.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/report.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -98,53 +98,7 @@ amp_status amp__places_count_unfit(amp_context *context) {
     return status;
 }
 
-/* ---- where the scalers live ---- */
-
-static bool all_there(const amp_context *context) {
-    if (context->n_places != 1 || !context->n_optimizers || amp__scaling_is_trivial(&context->properties)) return false;
-    for (size_t i = 0; i < context->n_params; i++)
-        if (context->params[i]->in_optimizer && !context->params[i]->on_device) return false;
-    return true;
-}
-
-static amp_status start_bracket(amp_context *context, struct amp__bracket *bracket, struct amp__device_scaler *there) {
-    bracket->told = amp__alloc(context->n_optimizers, sizeof *bracket->told);
-    bracket->which = amp__alloc(context->n_optimizers, sizeof *bracket->which);
-    if (!bracket->told || !bracket->which) return amp__fail_memory();
-    bracket->there = there;
-    return amp__there_set(bracket);
-}
-
-amp_status amp__places_start(amp_context *context) {
-    const size_t losses = context->properties.num_losses;
-    const size_t scalers = losses * sizeof(struct amp__device_scaler), bytes = scalers + context->n_optimizers * sizeof(float);
-    void *block = NULL;
-    if (!all_there(context)) {
-        for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].skips_there = false;
-        for (size_t i = 0; i < context->n_places; i++) {
-            AMP_TRY(amp__place_alloc(context->places[i], sizeof(struct amp__device_scaler), &block));
-            context->places[i]->words = block;
-        }
-        return AMP_OK;
-    }
-    const struct amp__place *place = context->places[0];
-    AMP_TRY(amp__place_alloc(place, bytes, &block));
-    context->scalers = block;
-    context->skips = (float *)(void *)((char *)block + scalers);
-    AMP_TRY(amp__place_zero(place, context->skips, context->n_optimizers * sizeof(float)));
-    for (uint32_t i = 0; i < losses; i++) AMP_TRY(start_bracket(context, &context->brackets[i], &context->scalers[i]));
-    return AMP_OK;
-}
-
 void amp__places_end(amp_context *context) {
-    for (uint32_t i = 0; context->brackets && context->n_places && i < context->properties.num_losses; i++) {
-        struct amp__bracket *bracket = &context->brackets[i];
-        amp__place_letter_free(context->places[0], bracket->letter);
-        amp__free(bracket->told);
-        amp__free(bracket->which);
-        amp__free(bracket->looked);
-    }
-    if (context->scalers) amp__place_free(context->places[0], context->scalers);
     for (size_t i = 0; i < context->n_places; i++) amp__place_close(context->places[i]);
     amp__free(context->places);
     context->places = NULL;

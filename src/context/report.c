@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a context has to say: errors kept until the bracket ends, events, warnings. */
+#include "context/report.h"
 #include "common/thread.h"
 #include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Raw address -> registered buffer: weights and gradients are often slices of one allocation, so matching is by range. */
 #include "common/map.h"
+#include "context/context.h"
 #include "raw/raw.h"
 
 static bool is_sorted(const struct amp__range *ranges, size_t n) {

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "raw/raw.h"
+#include "call/call.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
 
 #include <string.h>
 
@@ -13,10 +17,7 @@ enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op) {
 }
 
 float amp__seed_factor(const struct amp__op *op) {
-    const amp_context *context = op->context;
-    for (uint32_t i = 0; op->seeds && i < context->properties.num_losses; i++)
-        if (context->brackets[i].open && context->brackets[i].seeded) return context->brackets[i].scale;
-    return 1.0f;
+    return op->seeds ? op->context->seed_scale : 1.0f;
 }
 
 /* ---- rows: the elements of a buffer may leave gaps between them, which are nobody's to touch ---- */

@@ -10,6 +10,7 @@
 #ifndef AMP_RAW_H
 #define AMP_RAW_H
 
+#include "context/op.h"
 #include "kernels/round.h"
 #include "call/call.h"
 
@@ -65,6 +66,12 @@ amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *cal
 amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);
 /* Structs by value become copies in `argv`; buffers go to amp__raw_field, handles to `take`. */
 amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_tensor *take, void *user);
+
+/* Addresses [begin, end) that belong to a parameter, or to its gradient. */
+struct amp__range {
+    uintptr_t begin, end;
+    struct amp__param *param;
+};
 
 /* The sorted address ranges of FP32 parameters, and of gradients in fixed buffers. */
 amp_status amp__ranges_build(amp_context *context);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers and handles inside the host's structs, which only the host's hook visit can find. */
+#include "call/call.h"
+#include "context/op.h"
 #include "raw/raw.h"
 
 #include <stddef.h>

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Configuration and scaler state as text, field by field from two tables: what is written is what is read and compared. */
+#include "bracket/bracket.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 #include "state/dict.h"
 
 #include <inttypes.h>

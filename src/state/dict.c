@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: amp_state_save, amp_state_load and the same in memory. */
 #include "state/dict.h"
+#include "bracket/bracket.h"
+#include "context/context.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 
 #include "common/thread.h"
 

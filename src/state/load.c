@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A state file's content into a context: read, match, verify, and only then change anything. */
+#include "bracket/bracket.h"
+#include "bracket/fused.h"
+#include "bracket/step.h"
+#include "bracket/there.h"
+#include "call/cache.h"
+#include "context/context.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 #include "state/dict.h"
 
 #include <stdlib.h>

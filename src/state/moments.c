@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What libamp's own optimizers keep, by the names it has in a state file: moments are tensors, steps are metadata. */
+#include "context/context.h"
+#include "context/optimizer.h"
 #include "state/dict.h"
 
 #include <inttypes.h>

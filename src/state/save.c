@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A context as the content of a state file. Tensors are streamed from where they lie, never gathered. */
+#include "bracket/bracket.h"
+#include "bracket/fused.h"
+#include "bracket/there.h"
+#include "context/context.h"
+#include "context/optimizer.h"
 #include "state/dict.h"
 
 #include <stdio.h>

@@ -22,6 +22,7 @@ CLEAN = {
     "src/context/context.h": '#include "call/cache.h"\n',
     "src/call/cache.h": "",
     "src/call/call.h": '#include "context/context.h"\n',
+    "src/bracket/bracket.h": '#include "raw/raw.h"\n',
     "src/raw/raw.h": '#include "call/call.h"\n',
     "src/initialize.c": '#include "context/context.h"\n#include "opt_levels/policy.h"\n'
     '/* never printf(x) or abort() */\nint f(void) { host->abort(1); snprintf("exit(1)"); assert(a == b && c <= d); }\n',
@@ -36,7 +37,7 @@ PLANTED = [  # what, rule, file, text
     ("a room includes one of its own row", "layers", "src/kernels/a.c", '#include "host/host.h"\n'),
     ("a room includes a higher one", "layers", "src/opt_levels/a.c", '#include "context/context.h"\n'),
     ("context includes of call what is not the cache", "layers", "src/context/a.c", '#include "call/call.h"\n'),
-    ("bracket includes raw", "layers", "src/bracket/a.c", '#include "raw/raw.h"\n'),
+    ("raw includes bracket", "layers", "src/raw/a.c", '#include "bracket/bracket.h"\n'),
     ("a loose file", "loose", "src/loose.c", "int x;\n"),
     ("an include through ..", "layers", "src/common/a.c", '#include "../host/host.h"\n'),
     ("an include in angle brackets", "layers", "src/common/a.c", "#  include <host/host.h>\n"),

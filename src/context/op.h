@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ops, and models that have them: what the host described, and what the policy made of it. */
+#ifndef AMP_OP_H
+#define AMP_OP_H
+
+#include "host/host.h"
+#include "intercept/intercept.h"
+#include "opt_levels/lists.h"
+
+/* An op, forward, step or zero_grad: the host's descriptor, copied, and what the policy made of it. */
+struct amp__op {
+    amp_context *context;
+    const amp_host *host;
+    void *self; /* of its model or optimizer */
+    char *name;
+    struct amp__schema *schema; /* NULL: AMP_OP_DIRECT without one */
+    uint32_t index, flags;      /* index among ops of the same name */
+    amp_class op_class;
+    const char *reason; /* why it has that class, for explain */
+    bool is_backward;   /* backward_of: obeys its class inside backward too */
+    amp_fn *slot;
+    amp_fn fp16, bf16, fp32;
+    const void *on_failure, *on_skip;
+    bool wrapped;
+    const struct amp__op *shares; /* the op of an earlier model that takes this slot's calls; NULL: none */
+    size_t wrap; /* its number in the context's patch, if it was added to it */
+    bool added;
+    void *target; /* struct amp__model or amp__optimizer it belongs to */
+
+    uint8_t raw_mode; /* enum amp__raw_mode: what is done to its raw buffers */
+    bool seeds;       /* backward starts from a buffer of its calls, which carries the loss scale */
+
+    bool by_types;        /* the set of its operands' types decides, by this table */
+    uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */
+
+    /* gate.c. 0: no call is held back, or the gate does not look at the op. */
+    _Atomic(uint64_t) gate_least; /* the least size of a call that runs low */
+    _Atomic(uint8_t) gate_source; /* enum amp__gate_source */
+    bool gate_looks;
+    bool gate_watches; /* its products on GPUs are looked at */
+    _Atomic(int32_t) gate_capability; /* of the last GPU that multiplied for it: 10 * major + minor */
+    _Atomic(uint64_t) gate_misfit;    /* the last dimension that was no multiple of 8: 4 times it, and which: m, n, k */
+    const char *gate_who, *gate_unit; /* AMP_OP_MATMUL: what the table was asked for */
+
+    /* The first thread that called counts without locked instructions, in first_*; the others in the rest. Whoever lives
+     * at its address after it goes on. */
+    _Atomic(const struct amp__thread *) first;
+    _Atomic(uint64_t) first_calls, first_hits;
+    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal, gated, no_tensor_cores,
+        unaligned;
+    _Atomic(int32_t) last_target;
+};
+
+/* Does this thread count in first_*? */
+static inline bool amp__op_is_first(struct amp__op *op, const struct amp__thread *thread) {
+    const struct amp__thread *first = atomic_load_explicit(&op->first, memory_order_relaxed);
+    return first == thread ||
+           (!first && atomic_compare_exchange_strong_explicit(&op->first, &first, thread, memory_order_relaxed,
+                                                              memory_order_relaxed));
+}
+static inline void amp__op_count(struct amp__op *op, const struct amp__thread *thread, _Atomic(uint64_t) *of_first,
+                                 _Atomic(uint64_t) *of_others, uint64_t n) {
+    if (amp__op_is_first(op, thread))
+        atomic_store_explicit(of_first, atomic_load_explicit(of_first, memory_order_relaxed) + n, memory_order_relaxed);
+    else atomic_fetch_add_explicit(of_others, n, memory_order_relaxed);
+}
+static inline uint64_t amp__op_calls(const struct amp__op *op) { return op->first_calls + op->calls; }
+static inline uint64_t amp__op_hits(const struct amp__op *op) { return op->first_hits + op->cache_hits; }
+
+struct amp__model {
+    amp_model *user;
+    amp_host host;
+    struct amp__op *ops;
+    size_t n_ops;
+    struct amp__op forward;
+    bool has_forward;
+};
+
+struct amp__keyed;
+/* named.c: the ops whose name, or name#index, may be this one: the caller compares. */
+amp_status amp__ops_named(amp_context *context, const char *name, const struct amp__keyed **entries, size_t *n);
+bool amp__op_is_numbered(const struct amp__op *op, const char *name); /* name#index */
+
+#endif

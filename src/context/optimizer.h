@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An optimizer, and how far its brackets and steps have come. */
+#ifndef AMP_OPTIMIZER_H
+#define AMP_OPTIMIZER_H
+
+#include "context/op.h"
+#include "master/master.h"
+#include "optim/optim.h"
+
+struct amp__optimizer {
+    amp_optimizer *user;
+    amp_context *context;
+    amp_host host;
+    struct amp__param **params;
+    size_t n_params, params_capacity; /* 0: n_params */
+    struct amp__op *steps, *zero_grads;
+    size_t n_steps, n_zero_grads;
+    struct amp__optim *optim; /* libamp's own; NULL: the host steps */
+
+    bool sharded; /* AMP_OPTIMIZER_SHARDED */
+    bool holds;   /* AMP_OPTIMIZER_HOLDS_MASTERS */
+    bool skips_there;        /* its step reads the flag on the device: the host need not know what was decided */
+    bool in_bracket;
+    bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
+    uint32_t delayed_loss;
+    float delayed_scale; /* which that was */
+    uint32_t unchecked;    /* losses that found nothing yet, or something, and have not decided (delayed check) */
+    bool skip;             /* decided by the brackets since the last step */
+    bool failed;           /* a delayed bracket ended with an error that the other ranks have not heard of */
+    size_t steps_called;   /* step slots called since the decision was new, */
+    size_t steps_expected; /* of so many */
+    uint32_t stepping;     /* steps running now */
+    amp_action running;    /* what amp_step_begin answered, for its end, */
+    bool begun;            /* which has not come yet */
+    amp_scope scope;       /* held between amp_step_begin and amp_step_end */
+    uint64_t last_step;    /* context->n_steps when it last stepped or skipped */
+    uint32_t last_loss;    /* loss_id of its last bracket */
+    bool told_of_steps;    /* unseen.c: there is no more to say */
+    bool noted;            /* what its parameters were when a bracket began, while no step was seen: */
+    uint64_t noted_sum, noted_steps; /* their sum, and context->n_steps; */
+    uint32_t unseen_changes;         /* how often it was another one since */
+};
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a context has to say: errors kept until the bracket ends, events, warnings. */
+#ifndef AMP_REPORT_H
+#define AMP_REPORT_H
+
+#include "context/op.h"
+
+/* Keeps the thread's last error as the context's, if it has none yet, and tells the host. */
+void amp__keep_error(amp_context *context, amp_status status);
+/* Takes the kept error away, leaving its text as the thread's last error. */
+amp_status amp__take_error(amp_context *context);
+bool amp__has_error(amp_context *context);
+void amp__event(amp_context *context, const amp_host *host, const amp_event *event);
+/* A line for the host's event hook and for amp_explain. */
+amp_status amp__warn(amp_context *context, const char *format, ...) AMP_PRINTF(2, 3);
+
+/* Names, once, the wired slots that no call has reached: after the first bracket the model's, before the second the
+ * optimizers'. A host that copied its pointers before they were wired would otherwise train as if libamp were not there. */
+uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
+void amp__report_unused_ops(amp_context *context);
+/* Those of `ops` that saw no call, by name; their number. */
+size_t amp__name_unused(char *names, size_t capacity, const struct amp__op *ops, size_t n);
+
+#endif
