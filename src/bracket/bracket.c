@@ -61,7 +61,7 @@ static amp_status carry(struct amp__bracket *bracket, float scale, const char *w
 static amp_status check_shared(struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
     for (size_t i = 0; i < optimizer->n_params && optimizer->context->n_optimizers > 1; i++) {
         const struct amp__param *param = optimizer->params[i];
-        if (!param->in_bracket) continue;
+        if (!amp__in_bracket(param)) continue;
         AMP_RETURN_IF(amp__in_open_bracket(param), AMP_ERR_WRONG_STATE,
                       "amp_scale_loss_begin: the gradient of %s is in the open bracket of another optimizer that shares it: end "
                       "that one first, or give both optimizers to one bracket", param->name);

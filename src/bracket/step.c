@@ -65,7 +65,7 @@ bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer) {
 
 const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optimizer *optimizer) {
     for (size_t i = 0; i < optimizer->n_params && shares(optimizer); i++)
-        if (optimizer->params[i]->in_bracket) return optimizer->params[i];
+        if (amp__in_bracket(optimizer->params[i])) return optimizer->params[i];
     return NULL;
 }
 

@@ -16,17 +16,20 @@ bool amp__grads_may_defer(const struct amp__param *param, const amp_span *fresh)
     return amp__has_master_grad(param) || (fresh->dtype == AMP_FLOAT32 && (!param->emulated || param->has_master));
 }
 
+void amp__grads_forget_left(struct amp__param *param) {
+    if (param->grad_state != AMP__GRAD_LEFT) return;
+    param->pending.handle = NULL;
+    amp__grad_goes(param, AMP__GRAD_UNSCALED);
+}
+
 /* The handle that waits, or NULL; forgets one that the host has replaced. */
 static amp_status find_pending(struct amp__param *param, void **out) {
     void *grad;
     *out = NULL;
-    if (!param->pending.handle) return AMP_OK;
+    if (param->grad_state != AMP__GRAD_LEFT) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (grad == param->pending.handle) *out = grad;
-    else {
-        param->pending.handle = NULL;
-        amp__grad_goes(param, AMP__GRAD_UNSCALED);
-    }
+    else amp__grads_forget_left(param);
     return AMP_OK;
 }
 
@@ -40,8 +43,7 @@ static amp_status unscale_there(struct amp__param *param, void *grad, const amp_
         param->grad_handle = grad;
         param->grad_version = amp__grad_version(param, grad);
     }
-    param->pending.handle = NULL;
-    amp__grad_goes(param, AMP__GRAD_UNSCALED);
+    amp__grads_forget_left(param);
     return AMP_OK;
 }
 
@@ -60,8 +62,7 @@ amp_status amp__grads_unscale_now(struct amp__param *param) {
     AMP_TRY(amp_scale_list(&dst, &shown, 1, pending->inverse, NULL));
     if (pending->factor != 1.0f) AMP_TRY(amp_scale_list(&dst, &dst, 1, pending->factor, NULL));
     if (master) AMP_TRY(amp_cast_list(&shown, &dst, 1));
-    param->pending.handle = NULL;
-    amp__grad_goes(param, AMP__GRAD_UNSCALED);
+    amp__grads_forget_left(param);
     AMP_TRY(amp__grad_store(param, grad, &shown));
     if (!master) return AMP_OK;
     param->grad_handle = grad;

@@ -46,13 +46,13 @@ static amp_status begin_one(struct amp__param *param, const struct amp__hooks *h
     if (!param->defers) AMP_TRY(amp__grad_need_master(param));
     AMP_TRY(amp__grad_of(param, hooks, &grad));
     if (!grad) {
-        if (!param->in_bracket) param->grad_handle = NULL;
+        if (param->grad_state != AMP__GRAD_DELAYED) param->grad_handle = NULL;
         return AMP_OK;
     }
     AMP_TRY(amp__grad_elements(param, grad, &shown));
     /* whether it is zero is not asked of a device: that would be to wait for it */
     const bool zero = !param->on_device && (param->defers || !param->host->set_grad) && amp__span_is_zero(&shown);
-    if (param->in_bracket) return amp__aside_copy(param, &shown, zero, &param->delayed);
+    if (param->grad_state == AMP__GRAD_DELAYED) return amp__aside_copy(param, &shown, zero, &param->delayed);
     const bool cleared = param->defers && !param->grad_handle && zero; /* no need of a master gradient */
     if (amp__has_master_grad(param) && !cleared) AMP_TRY(follow(param, grad, &shown, zero));
     if (cleared) param->first_saved |= !param->host->set_grad;
@@ -73,9 +73,6 @@ amp_status amp__grads_begin(struct amp__param *const *params, size_t n, float sc
         const amp_status status = begin_one(param, &hooks, scale);
         if (status == AMP_OK) {
             amp__grad_goes(param, param->grad_state == AMP__GRAD_DELAYED ? AMP__GRAD_REOPENED : AMP__GRAD_OPEN);
-            param->delaying = param->in_bracket;
-            param->in_bracket = true;
-            assert(amp__grad_state_agrees(param));
             continue;
         }
         (void)amp__grads_cancel(params, i, false);
@@ -90,21 +87,11 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
     amp_status status = AMP_OK;
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
-        if (!param->in_bracket) continue;
-        const bool inner = param->delaying;
-        if (param->pending.handle != param->pending.given) param->pending.handle = NULL; /* of this bracket */
-        if (!inner && param->scaled && !all) continue; /* cancelled already, for another optimizer */
-        amp_status one = AMP_OK;
-        if (inner && !all) one = amp__aside_take_back(param, &param->delayed);
-        else amp__aside_drop(param, &param->delayed);
-        param->delaying = false;
-        if (!inner || all) {
-            const amp_status outer = amp__aside_take_back(param, &param->stash);
-            if (one == AMP_OK) one = outer;
-            param->in_bracket = param->scaled = false;
-        }
-        amp__grad_goes(param, inner && !all ? AMP__GRAD_DELAYED : amp__grad_state_alone(param));
-        assert(amp__grad_state_agrees(param));
+        const bool inner = param->grad_state == AMP__GRAD_REOPENED && !all;
+        if (all ? !amp__in_bracket(param) : !amp__in_open_bracket(param)) continue; /* cancelled already, for another optimizer */
+        if (!inner) amp__aside_drop(param, &param->delayed);
+        const amp_status one = amp__aside_take_back(param, inner ? &param->delayed : &param->stash);
+        amp__grad_goes(param, inner ? AMP__GRAD_DELAYED : param->pending.handle ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED);
         if (one != AMP_OK) status = one;
     }
     return status;
@@ -115,14 +102,11 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
 void amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id, float scale) {
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
-        if (!param->in_bracket) continue;
-        if (param->grad_state != AMP__GRAD_DELAYED) amp__grad_goes(param, AMP__GRAD_DELAYED);
+        if (!amp__in_open_bracket(param)) continue;
         amp__aside_drop(param, &param->delayed);
-        param->delaying = false;
-        param->scaled = true;
+        amp__grad_goes(param, AMP__GRAD_DELAYED);
         param->scaled_by = loss_id;
         param->carries = scale;
-        assert(amp__grad_state_agrees(param));
     }
 }
 
@@ -144,8 +128,7 @@ static void restore_first(struct amp__param *param) {
     if (amp__grad_need_master(param) != AMP_OK) return;
     if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return;
     if (amp__grad_elements(param, grad, &shown) != AMP_OK) return;
-    if (param->pending.handle) amp__grad_goes(param, AMP__GRAD_UNSCALED);
-    param->pending.handle = NULL;
+    amp__grads_forget_left(param);
     if (param->on_device) {
         restore_first_there(param, grad, &shown);
         return;
@@ -190,23 +173,11 @@ amp_status amp__grads_show(struct amp__param *param, bool always) {
 void amp__grads_forget(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
-        param->in_bracket = amp__in_open_bracket(param); /* perhaps another optimizer's */
-        param->grad_handle = param->pending.handle = NULL;
+        amp__grads_forget_left(param);
+        param->grad_handle = NULL;
         amp__aside_drop(param, &param->stash);
         amp__aside_drop(param, &param->delayed);
-        param->delaying = param->scaled = false;
-        const enum amp__grad_state to = param->in_bracket ? AMP__GRAD_OPEN : AMP__GRAD_UNSCALED;
-        if (param->grad_state != to) amp__grad_goes(param, to);
-        assert(amp__grad_state_agrees(param));
+        if (param->grad_state == AMP__GRAD_DELAYED) amp__grad_goes(param, AMP__GRAD_UNSCALED);
+        if (param->grad_state == AMP__GRAD_REOPENED) amp__grad_goes(param, AMP__GRAD_OPEN); /* perhaps another optimizer's */
     }
-}
-
-bool amp__grad_state_agrees(const struct amp__param *p) {
-    const enum amp__grad_state state = p->grad_state;
-    const bool reopened = p->in_bracket && p->scaled && p->delaying;
-    if (p->planned) return state == AMP__GRAD_ENDING && p->in_bracket;
-    if (reopened) return state == AMP__GRAD_REOPENED;
-    if (p->in_bracket && p->scaled) return state == AMP__GRAD_DELAYED && !p->pending.handle;
-    if (p->in_bracket) return state == AMP__GRAD_OPEN && !p->delaying;
-    return state == amp__grad_state_alone(p) && !p->scaled && !p->delaying;
 }

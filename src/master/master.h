@@ -36,18 +36,14 @@ struct amp__param {
     bool has_master; /* `fp32` is one */
     bool stuck;      /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
     bool defers;     /* its gradient may wait for the step: only an optimizer of libamp's own lists it */
-    /* while a bracket is open, and between brackets that delay */
-    bool in_bracket;
-    bool scaled;    /* brackets that delayed have ended: the gradient still carries the scale, */
-    bool delaying;  /* and another bracket is open, whose backward adds to it */
-    bool planned;   /* while an end computes: backward made a gradient */
     bool stashed;   /* there is something in `stash`, or in a master gradient that may be too small to show */
     bool grad_zero; /* `grad` stands for zeros that are not written there yet */
     bool gaps;      /* the elements that were looked at last are in `flat` */
     /* hosts with fixed gradient buffers: what stood there at the first begin since the last step is in `first` */
     bool first_saved, first_copied; /* not copied: zeros */
 
-    /* The gradient that a bracket left scaled, for libamp's own optimizer unscales on its way: handle NULL: none. */
+    /* With AMP__GRAD_LEFT: what libamp's own optimizer unscales on its way. handle is NULL elsewhere, but in a bracket that is
+     * going to be cancelled, where the work that was to unscale it before was dropped. */
     struct amp__pending {
         void *handle, *given;  /* given: the handle that was to be unscaled by work that was added to a place */
         uint64_t version;      /* of the handle at the bracket's end */
@@ -65,7 +61,7 @@ struct amp__param {
     uint64_t grad_version; /* of grad_handle when both last agreed */
     struct amp__aside delayed; /* while another is open: a copy of what those that delayed left, for a cancel */
     bool overflowed;           /* in an end that is tainted: the optimizers of its bracket that list this skip in any case */
-    uint32_t scaled_by;        /* whose loss's scale it carries: loss_id, with `scaled`, */
+    uint32_t scaled_by;        /* whose loss's scale it carries while it is delayed: loss_id, */
     float carries;             /* and which one */
     amp_storage first;         /* with first_copied; FP32 where there is a master */
 
@@ -172,21 +168,15 @@ static inline bool amp__has_master_grad(const struct amp__param *param) {
     return param->has_master && !param->emulated;
 }
 
-/* Is a bracket open for it? in_bracket alone may be what those before have left, which delayed. */
-static inline bool amp__in_open_bracket(const struct amp__param *param) {
-    return param->in_bracket && (!param->scaled || param->delaying);
-}
+/* Is a bracket open for it? */
+static inline bool amp__in_open_bracket(const struct amp__param *param) { return param->grad_state >= AMP__GRAD_OPEN; }
+/* Or does its gradient still carry the scale of those before, which delayed? */
+static inline bool amp__in_bracket(const struct amp__param *param) { return param->grad_state >= AMP__GRAD_DELAYED; }
 
-bool amp__grad_state_agrees(const struct amp__param *param);
 static inline void amp__grad_goes(struct amp__param *param, enum amp__grad_state to) {
     assert(amp__grad_may_go(param->grad_state, to));
     param->grad_state = (uint8_t)to;
 }
-/* Where a gradient is that no bracket concerns, or concerns any more. */
-static inline enum amp__grad_state amp__grad_state_alone(const struct amp__param *param) {
-    return param->pending.handle ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED;
-}
-
 /* ---- master.c ---- */
 
 /* The parameter's elements, which must be as many as at initialize, of the present type. */
@@ -278,11 +268,13 @@ bool amp__grads_may_defer(const struct amp__param *param, const amp_span *fresh)
 /* Unscales what waits; whoever looks at a gradient begins with it. */
 amp_status amp__grads_unscale_now(struct amp__param *param);
 static inline amp_status amp__grads_unscale(struct amp__param *param) {
-    return param->pending.handle ? amp__grads_unscale_now(param) : AMP_OK;
+    return param->grad_state == AMP__GRAD_LEFT ? amp__grads_unscale_now(param) : AMP_OK;
 }
+/* It is none any more: unscaled, replaced, or gone. */
+void amp__grads_forget_left(struct amp__param *param);
 /* Can a clipping factor be left beside it? One can. */
 static inline bool amp__grads_takes_factor(const struct amp__param *param) {
-    return !param->on_device && param->pending.handle && param->pending.factor == 1.0f;
+    return !param->on_device && param->grad_state == AMP__GRAD_LEFT && param->pending.factor == 1.0f;
 }
 /* What the step reads: span times inverse times factor; data NULL: no gradient. */
 struct amp__deferred {

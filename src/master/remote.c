@@ -100,7 +100,7 @@ void amp__param_dropped(const void *owner, enum amp__work work) {
     if (work == AMP__WORK_FOLLOW || work == AMP__WORK_RECONCILE_GRAD) param->grad_handle = NULL;
     if (work == AMP__WORK_RECONCILE || (work == AMP__WORK_FOLLOW && param->emulated)) param->look_again = true;
     if (work == AMP__WORK_SAVE) forget_first(param);
-    struct amp__aside *aside = param->delaying ? &param->delayed : &param->stash;
+    struct amp__aside *aside = param->grad_state == AMP__GRAD_REOPENED ? &param->delayed : &param->stash;
     if (work == AMP__WORK_ASIDE) aside->stayed = aside->copy.data != NULL;
 }
 

@@ -23,6 +23,7 @@ enum {
     NONFINITE = 1 << 4, /* what the check found */
     GAPS = 1 << 5,      /* the host's elements are no compact block: they are written from our copy */
     ROUNDS = 1 << 6,    /* emulated, and no master takes the exact value */
+    REOPENED = 1 << 10, /* older ones that were delayed are part of it */
     STALE = 1 << 9,     /* what was set aside is not finite: an earlier bracket has decided on it */
 };
 
@@ -118,6 +119,7 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     if (what & TO_MASTER && param->held) what |= HELD;
     if (param->on_device) what |= AWAY;
     if (param->gaps) what |= GAPS;
+    if (param->grad_state == AMP__GRAD_REOPENED) what |= REOPENED;
     if (param->emulated && !param->has_master && fresh->dtype == AMP_FLOAT32) what |= ROUNDS;
     if (what & TO_MASTER) {
         plan->dst[i] = amp__grad_master(param);
@@ -127,9 +129,13 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     plan->all |= what;
     plan->entries[i] = (struct amp__plan_entry){ param, grad };
     plan->n++;
-    param->planned = true;
     amp__grad_goes(param, AMP__GRAD_ENDING);
     return what & AWAY ? add_away(plan, i) : AMP_OK;
+}
+
+/* And not found yet, by this end. */
+static bool is_open(const struct amp__param *param) {
+    return param->grad_state == AMP__GRAD_OPEN || param->grad_state == AMP__GRAD_REOPENED;
 }
 
 /* *left_out: backward made nothing for so many. A parameter that two optimizers share is unscaled once. */
@@ -138,9 +144,9 @@ static amp_status plan_all(struct amp__plan *plan, struct amp__param *const *par
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
         amp__plan_prefetch(plan, params, n, i, false);
-        if (!param->in_bracket || param->planned) continue;
+        if (!is_open(param)) continue;
         AMP_TRY(plan_one(plan, &hooks, param));
-        *left_out += !param->planned;
+        *left_out += is_open(param);
     }
     return AMP_OK;
 }
@@ -231,12 +237,11 @@ static amp_status remember(const struct amp__plan *plan, float inverse) {
 }
 
 /* The bracket is over for one parameter, and what was set aside is merged. */
-static void settle(struct amp__param *param) {
+static void settle(struct amp__param *param, uint16_t what) {
     if (param->stashed && param->stash.present) amp__aside_drop(param, &param->stash);
-    if (param->delaying) amp__aside_drop(param, &param->delayed);
-    param->stashed = param->delaying = false;
-    param->in_bracket = param->scaled = false;
-    amp__grad_goes(param, amp__grad_state_alone(param));
+    if (what & REOPENED) amp__aside_drop(param, &param->delayed);
+    param->stashed = false;
+    amp__grad_goes(param, what & WAITS ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED);
 }
 
 /* Where backward made nothing, what was set aside goes back. The last thing that can fail, and the bracket is over for
@@ -244,11 +249,11 @@ static void settle(struct amp__param *param) {
 static amp_status give_back(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
-        if (!param->in_bracket || param->planned) continue;
+        if (!is_open(param)) continue;
         if (param->stash.handle)
             AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, param->stash.handle));
         param->stash.handle = NULL; /* the host's again */
-        settle(param);
+        settle(param, param->grad_state == AMP__GRAD_REOPENED ? REOPENED : 0);
     }
     return AMP_OK;
 }
@@ -261,6 +266,7 @@ static void restore_fixed(const struct amp__plan *plan) {
         (void)amp__aside_take_back(param, &param->stash);
         param->grad_handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
         param->pending.handle = NULL;
+        plan->what[i] &= (uint16_t)~WAITS;
     }
 }
 
@@ -317,9 +323,12 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->entries[i].param;
         if (i + AMP__PREFETCH < plan->n) amp__param_prefetch(plan->entries[i + AMP__PREFETCH].param);
-        param->planned = false;
-        if (status == AMP_OK) settle(param);
-        else amp__grad_goes(param, AMP__GRAD_OPEN);
+        if (status == AMP_OK) {
+            settle(param, plan->what[i]);
+            continue;
+        }
+        param->pending.handle = NULL;
+        amp__grad_goes(param, AMP__GRAD_OPEN); /* to be cancelled */
     }
     return status;
 }
