@@ -7,12 +7,9 @@
 #include "bench.h"
 #include "cuda.h"
 
-#include <amp.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 enum { ROUNDS = 61, QUICK_ROUNDS = 15, LEAST_ROUNDS = 3, MOST_ROUNDS = 1001, MAX_RESULTS = 256, LEAST_BYTES = 4096 };
@@ -201,23 +198,6 @@ void bench_left_out(const char *group, const char *why) {
     n_left_out++;
 }
 
-void bench_must(int status, const char *what) {
-    if (!status) return;
-    fprintf(stderr, "bench: %s: failed%s%s\n", what, status < 0 ? ": " : "", status < 0 ? amp_last_error() : "");
-    exit(EXIT_FAILURE);
-}
-
-void *bench_memory(size_t bytes) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) bench_must(1, "memory");
-    madvise(memory, bytes, MADV_HUGEPAGE); /* page faults and address translation are not what is measured */
-    float *floats = memory;
-    for (size_t i = 0; i < bytes / sizeof *floats; i++) floats[i] = (float)(i % 1000 + 1) * 0x1p-10f;
-    return memory;
-}
-
-void bench_release(void *memory, size_t bytes) { munmap(memory, bytes); }
-
 /* ---- the program ---- */
 
 static const char usage[] =
@@ -228,7 +208,8 @@ static const char usage[] =
 /* Before anything is measured. */
 static void check_group(void) {
 #define GROUP_NAME(name) #name,
-    static const char *const of_cpu[] = { BENCH_GROUPS(GROUP_NAME) }, *const of_cuda[] = { BENCH_CUDA_GROUPS(GROUP_NAME) };
+    static const char *const of_cpu[] = { BENCH_GROUPS(GROUP_NAME) },
+        *const of_cuda[] = { BENCH_CUDA_GROUPS(GROUP_NAME) };
     const char *const *names = options.cuda ? of_cuda : of_cpu;
     const size_t n = options.cuda ? sizeof of_cuda / sizeof *of_cuda : sizeof of_cpu / sizeof *of_cpu;
     size_t i = 0;
@@ -240,8 +221,6 @@ static void check_group(void) {
     fputc('\n', stderr);
     exit(2);
 }
-
-size_t bench_bytes(void) { return options.bytes ? (size_t)strtoull(options.bytes, NULL, 10) : 1600000000; }
 
 static void read_options(int argc, char **argv) {
     const struct {
@@ -263,8 +242,9 @@ static void read_options(int argc, char **argv) {
         if (table[o].flag) *table[o].flag = true;
         else *table[o].value = argv[++i];
     }
+    if (options.bytes) bench_bytes = (size_t)strtoull(options.bytes, NULL, 10);
     options.cuda = options.device && !strcmp(options.device, "cuda");
-    if ((options.device && !options.cuda && strcmp(options.device, "cpu")) || bench_bytes() < LEAST_BYTES) {
+    if ((options.device && !options.cuda && strcmp(options.device, "cpu")) || bench_bytes < LEAST_BYTES) {
         fputs(usage, stderr);
         exit(2);
     }

@@ -6,6 +6,8 @@
 #ifndef AMP_BENCH_H
 #define AMP_BENCH_H
 
+#include "memory.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,10 +38,11 @@ struct bench_case {
     void *ours_data, *reference_data;
     int peer;                   /* in place of `reference`: a peer's piece of work, from bench_peer_make; 0: none */
     const char *reference_name;
-    double allowed;             /* not 0: what ours may take beyond the reference, in `unit`; the difference is shown, against
-                                   this. Both make `calls` calls */
+    double allowed;             /* not 0: what ours may take beyond the reference, in `unit`; the difference is shown,
+                                   against this. Both make `calls` calls */
     double goal;                /* least ratio; 0: none */
-    bool wall;                  /* by the clock on the wall, where other threads share the work; each time after a first call */
+    /* by the clock on the wall, where other threads share the work; each time after a first call */
+    bool wall;
     bool gpu;                   /* by events of the GPU's stream, from idle to idle */
     size_t rounds;              /* where the goal needs a finer median than the usual rounds give; 0: the usual */
 };
@@ -47,8 +50,8 @@ struct bench_case {
 /* Measures both, in turns, prints the line and keeps the result. */
 void bench_run(const struct bench_case *c);
 
-/* The same for what is counted (unit "count", fewer are better): group, name, size, reference_name and goal of *c. Where the
- * reference is 0, the ratio is 1 for none and 0 for any. */
+/* The same for what is counted (unit "count", fewer are better): group, name, size, reference_name and goal of *c.
+ * Where the reference is 0, the ratio is 1 for none and 0 for any. */
 void bench_count(const struct bench_case *c, double ours, double reference);
 
 /* The fastest of n ways to do the same work, by a short measurement; the one to compare with. */
@@ -57,26 +60,16 @@ size_t bench_best(bench_fn *const *ways, size_t n, void *data);
 /* A line of the group cannot be measured: says why, and the program goes on. */
 void bench_left_out(const char *group, const char *why);
 
-/* How many bytes of tensors a GPU's groups take: --bytes, or 1.6 GB. */
-size_t bench_bytes(void);
-
-/* Memory that has been written, aligned to a page; the program ends if there is none. Never freed by the groups: see
- * bench_release. */
-void *bench_memory(size_t bytes);
-void bench_release(void *memory, size_t bytes);
-
-/* Ends the program unless the call succeeded: `what` failed, and if status is negative what amp_last_error says. */
-void bench_must(int status, const char *what);
-
 /* Does the processor say that it has these instructions, by their name in /proc/cpuinfo ("avx512_bf16")? */
 bool bench_cpu_has(const char *name);
 void bench_print_machine(void);
 
 /*
- * Peers: the same work in torch, in a process that runs peers.py and takes turns with ours. Works are made, run and dropped
- * one line at a time; peers.py says which there are. What fails ends the program.
+ * Peers: the same work in torch, in a process that runs peers.py and takes turns with ours. Works are made, run and
+ * dropped one line at a time; peers.py says which there are. What fails ends the program.
  */
-void bench_peers_start(const char *python, const char *device); /* says in a line which peers there are, or why there are none */
+/* says in a line which peers there are, or why there are none */
+void bench_peers_start(const char *python, const char *device);
 const char *bench_peers_name(void);         /* "torch 2.15.0"; NULL: there are none */
 __attribute__((format(printf, 1, 2))) int bench_peer_make(const char *work, ...);
 double bench_peer_run(int peer, size_t times); /* as measured there: seconds of one piece of `times` in a row */

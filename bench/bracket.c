@@ -18,8 +18,8 @@ static void run(size_t n, size_t length, bool masters, const char *size, double 
     struct bench_world world;
     bench_world_make(&world, n, length, masters);
     bench_world_start(&world);
-    struct bench_case c = { .group = "bracket", .size = size, .unit = "ns", .calls = 1, .ours = bracket, .ours_data = &world,
-                            .reference = kernels, .reference_data = &world };
+    struct bench_case c = { .group = "bracket", .size = size, .unit = "ns", .calls = 1, .ours = bracket,
+                            .ours_data = &world, .reference = kernels, .reference_data = &world };
     if (allowed > 0) {
         c.name = masters ? "beyond its kernels, masters" : "beyond its kernels, fp32";
         c.reference_name = masters ? "20 us beyond scale and cast lists" : "20 us beyond amp_scale_list";

@@ -15,7 +15,8 @@ static const struct {
     const char *name;
     amp_dtype dtype;
     size_t size;
-} types[] = { { "fp32", AMP_FLOAT32, 4 }, { "fp16", AMP_FLOAT16, 2 }, { "bf16", AMP_BFLOAT16, 2 }, { "fp64", AMP_FLOAT64, 8 } };
+} types[] = { { "fp32", AMP_FLOAT32, 4 }, { "fp16", AMP_FLOAT16, 2 }, { "bf16", AMP_BFLOAT16, 2 },
+              { "fp64", AMP_FLOAT64, 8 } };
 enum { TYPES = sizeof types / sizeof *types };
 
 /* `bytes` are those of the longer side. */

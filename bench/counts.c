@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How often a list call plans, asks the kernel table, and calls a kernel: prints the most that any function needs for a list of
- * tensors. The linker puts counting functions before libamp's own (--wrap), so that the library itself counts nothing.
+ * How often a list call plans, asks the kernel table, and calls a kernel: prints the most that any function needs for a
+ * list of tensors. The linker puts counting functions before libamp's own (--wrap), so that the library itself counts
+ * nothing.
  */
 #include "kernels/kernels.h"
 #include "kernels/walk.h"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda.h"
-#include "bench.h"
+#include "memory.h"
 
 #include <amp_kernels.h>
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,8 +99,8 @@ void bench_cuda_print(void) {
     size_t available = 0, total = 0, n = 0;
     (void)driver.name(name, (int)sizeof name, 0), (void)driver.memory(&available, &total);
     for (int i = 0; i < 4; i++) (void)driver.attribute(&values[i], attributes[i], 0);
-    printf("GPU: %s, compute capability %d.%d, %d multiprocessors, L2 %d KiB, %.1f GiB, of which free %.1f\n", name, values[2],
-           values[3], values[0], values[1] / 1024, (double)total * 0x1p-30, (double)available * 0x1p-30);
+    printf("GPU: %s, compute capability %d.%d, %d multiprocessors, L2 %d KiB, %.1f GiB, of which free %.1f\n", name,
+           values[2], values[3], values[0], values[1] / 1024, (double)total * 0x1p-30, (double)available * 0x1p-30);
     print_driver();
     amp_backend_info infos[8] = { AMP_BACKEND_INFO_INIT };
     bench_must(amp_get_backends(infos, 8, &n), "amp_get_backends");
@@ -139,7 +140,7 @@ struct bench_arena bench_cuda_arena(void) {
     size_t available = 0, total = 0;
     if (!arena.memory) { /* products, a peer's process and its tensors want as much */
         bench_must(driver.memory(&available, &total), "the size of the GPU's memory");
-        arena.bytes = bench_bytes() < available / 4 ? bench_bytes() : available / 4;
+        arena.bytes = bench_bytes < available / 4 ? bench_bytes : available / 4;
         arena.memory = bench_cuda_memory(arena.bytes + gaps, ordinary);
     }
     fill(arena.memory, ordinary, arena.bytes + gaps);

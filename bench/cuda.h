@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A GPU for groups that measure on one: bench --device cuda. By the driver alone, so that the program starts anywhere. */
+/* A GPU for groups that measure on one: bench --device cuda. By the driver alone, so that the program starts
+ * anywhere. */
 #ifndef AMP_BENCH_CUDA_H
 #define AMP_BENCH_CUDA_H
 
@@ -28,8 +29,8 @@ void bench_cuda_wait(void);
 void bench_cuda_clock_start(void);
 double bench_cuda_clock_stop(void);
 
-/* One block for the tensors of all groups, one after the other, of `bytes` bytes (--bytes; less where the GPU has not so
- * much), and some for gaps between them. Filled anew: every two bytes are an ordinary number of any type. */
+/* One block for the tensors of all groups, one after the other, of `bytes` bytes (--bytes; less where the GPU has not
+ * so much), and some for gaps between them. Filled anew: every two bytes are an ordinary number of any type. */
 enum { BENCH_CUDA_GAP = 512, BENCH_CUDA_GAPS = 8192 }; /* tensors begin at multiples; how many there may be */
 struct bench_arena {
     char *memory;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a bracket costs the host whose 200 parameters are in a GPU's memory: the time of begin and end, the time with the step,
- * and how often an iteration waits for the device. The host makes its gradients anew in each iteration, at the same addresses,
- * as a caching allocator does.
+ * What a bracket costs the host whose 200 parameters are in a GPU's memory: the time of begin and end, the time with
+ * the step, and how often an iteration waits for the device. The host makes its gradients anew in each iteration, at
+ * the same addresses, as a caching allocator does.
  */
 #include "bench.h"
 #include "cuda.h"
@@ -65,11 +65,13 @@ static void make(amp_level level) {
     memset(&world, 0, sizeof world);
     world.host = *amp_buffer_host();
     world.host.flags |= AMP_HOST_SEEDS_ON_DEVICE;
-    world.host.view = view, world.host.set_grad = set_grad, world.host.swap_data = swap_data, world.host.release = release;
+    world.host.view = view, world.host.set_grad = set_grad, world.host.swap_data = swap_data,
+        world.host.release = release;
     world.host.current_stream = current_stream;
     for (size_t i = 0; i < TENSORS; i++) {
         world.params[i] = world.grads[i] = (amp_buffer)AMP_BUFFER_INIT;
-        world.params[i].data = params + i * LENGTH * sizeof(float), world.grads[i].data = grads + i * LENGTH * sizeof(float);
+        world.params[i].data = params + i * LENGTH * sizeof(float),
+            world.grads[i].data = grads + i * LENGTH * sizeof(float);
         world.params[i].size = world.grads[i].size = LENGTH;
         world.grads[i].dtype = level == AMP_O2 ? AMP_FLOAT16 : AMP_FLOAT32;
         world.listed[i] = (amp_param)AMP_PARAM_INIT;
@@ -102,9 +104,10 @@ static void nothing(void *data) { (void)data; }
 
 static void run_time(const char *name, double goal) {
     const double allowed = 0.1e6;
-    bench_run(&(struct bench_case){ .group = "bracket", .name = name, .size = "200 x 64", .unit = "ns", .calls = 1, .wall = true,
-                                    .ours = iterate, .reference = nothing, .reference_name = "0.1 ms of the host's time",
-                                    .allowed = allowed, .goal = goal });
+    bench_run(&(struct bench_case){ .group = "bracket", .name = name, .size = "200 x 64", .unit = "ns", .calls = 1,
+                                    .wall = true,
+                                    .ours = iterate, .reference = nothing,
+                                    .reference_name = "0.1 ms of the host's time", .allowed = allowed, .goal = goal });
 }
 
 /* ---- waits ---- */
@@ -133,8 +136,8 @@ static void count_waits(const char *level) {
     for (int i = 0; i < ITERATIONS; i++) iterate(NULL);
     for (int kind = 0; kind < 2; kind++) {
         snprintf(name, sizeof name, "waits for %s, %s", kind ? "events" : "streams", level);
-        bench_count(&(struct bench_case){ .group = "bracket", .name = name, .size = "1000 steps", .reference_name = "none",
-                                          .goal = 1 },
+        bench_count(&(struct bench_case){ .group = "bracket", .name = name, .size = "1000 steps",
+                                          .reference_name = "none", .goal = 1 },
                     waits[kind] - before[kind], 0);
     }
     bench_cuda_wait();

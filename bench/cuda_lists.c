@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Casts, unscaling with a check, axpby and norms on a GPU: one tensor against copying as many bytes; 2,000 tensors of mixed
- * size against one of as many elements; BERT-base's gradients against copying them and against torch.
+ * Casts, unscaling with a check, axpby and norms on a GPU: one tensor against copying as many bytes; 2,000 tensors of
+ * mixed size against one of as many elements; BERT-base's gradients against copying them and against torch.
  */
 #include "cuda_lists.h"
 
@@ -24,7 +24,8 @@ static void unscale(void *data) {
     const struct cuda_work *w = data;
     const amp_factor by = { &w->numbers[SCALE], 0.0f, AMP_FACTOR_INVERSE };
     const amp_span *src = w->spans[w->op->in_place ? 0 : 1];
-    bench_must(amp_device_scale(w->list, bench_cuda_stream, w->spans[0], src, w->n, &by, &w->numbers[FOUND]), "amp_device_scale");
+    bench_must(amp_device_scale(w->list, bench_cuda_stream, w->spans[0], src, w->n, &by, &w->numbers[FOUND]),
+               "amp_device_scale");
 }
 
 static void axpby(void *data) {
@@ -37,7 +38,8 @@ static void axpby(void *data) {
 
 static void norm(void *data) {
     const struct cuda_work *w = data;
-    bench_must(amp_device_check(w->list, bench_cuda_stream, w->spans[0], w->n, NULL, NULL, &w->numbers[NORM], NULL, NULL),
+    bench_must(amp_device_check(w->list, bench_cuda_stream, w->spans[0], w->n, NULL, NULL, &w->numbers[NORM], NULL,
+                                NULL),
                "amp_device_check");
 }
 
@@ -64,7 +66,8 @@ static size_t widths(const struct cuda_op *op) {
     return sum;
 }
 
-struct cuda_work cuda_work_make(const struct cuda_op *op, const struct bench_arena *arena, const uint64_t *sizes, size_t n) {
+struct cuda_work cuda_work_make(const struct cuda_op *op, const struct bench_arena *arena, const uint64_t *sizes,
+                                size_t n) {
     struct cuda_work w = { .op = op, .n = n, .numbers = bench_cuda_memory(NUMBERS * sizeof(float), 0) };
     const float one = 1.0f;
     char *at = arena->memory;
@@ -100,9 +103,11 @@ static const char *size_name(char text[40], size_t n, double bytes) {
 
 static void against_copies(struct cuda_work *w, const struct bench_arena *arena, const char *name, const char *size) {
     struct bench_copies copies = { *arena, w->moved };
-    bench_run(&(struct bench_case){ .group = w->op->group, .name = name, .size = size, .unit = "GB/s", .bytes = w->moved,
+    bench_run(&(struct bench_case){ .group = w->op->group, .name = name, .size = size, .unit = "GB/s",
+                                    .bytes = w->moved,
                                     .ours = w->op->work, .ours_data = w, .reference = bench_cuda_copies,
-                                    .reference_data = &copies, .reference_name = "copying as many bytes", .goal = 0.92, .gpu = true });
+                                    .reference_data = &copies, .reference_name = "copying as many bytes", .goal = 0.92,
+                                    .gpu = true });
 }
 
 static void run_one(const struct cuda_op *op) {
@@ -145,10 +150,11 @@ static void run_mixed(const struct cuda_op *op) {
     const uint64_t elements = mixed_sizes(sizes, MANY, arena.bytes / widths(op));
     struct cuda_work many = cuda_work_make(op, &arena, sizes, MANY), one = cuda_work_make(op, &arena, &elements, 1);
     snprintf(name, sizeof name, "%s, %s", op->group, op->name);
-    bench_run(&(struct bench_case){ .group = "lists", .name = name, .unit = "GB/s", .bytes = many.moved, .ours = op->work,
+    bench_run(&(struct bench_case){ .group = "lists", .name = name, .unit = "GB/s", .bytes = many.moved,
+                                    .ours = op->work,
                                     .size = size_name(size, MANY, (double)(elements * widths(op))), .ours_data = &many,
-                                    .reference = op->work, .reference_data = &one, .reference_name = "one tensor", .goal = 0.9,
-                                    .gpu = true });
+                                    .reference = op->work, .reference_data = &one, .reference_name = "one tensor",
+                                    .goal = 0.9, .gpu = true });
     cuda_work_free(&many), cuda_work_free(&one);
 }
 
@@ -161,8 +167,8 @@ void bench_cuda_lists(void) {
 
 enum { LAYERS = 12, LAYER_TENSORS = 16, BERT_TENSORS = 5 + LAYERS * LAYER_TENSORS + 2 };
 
-/* The parameters of the base model, uncased, in their order: embeddings of words, positions and kinds, and their norm; in each
- * layer queries, keys, values, output, norm, the two products of the feed-forward part, norm; the pooler. */
+/* The parameters of the base model, uncased, in their order: embeddings of words, positions and kinds, and their norm;
+ * in each layer queries, keys, values, output, norm, the two products of the feed-forward part, norm; the pooler. */
 static void bert_sizes(uint64_t sizes[BERT_TENSORS]) {
     enum { WIDTH = 768, INNER = 4 * WIDTH, WORDS = 30522, POSITIONS = 512, KINDS = 2 };
     static const uint64_t embeddings[] = { WORDS * WIDTH, POSITIONS * WIDTH, KINDS * WIDTH, WIDTH, WIDTH };
@@ -194,7 +200,8 @@ static void against_torch(struct cuda_work *w, const uint64_t *sizes, const char
     }
     snprintf(reference, sizeof reference, "%s, _amp_foreach_non_finite_check_and_unscale_", bench_peers_name());
     const int peer = bench_peer_make("%s", request);
-    bench_run(&(struct bench_case){ .group = "unscale", .name = "BERT-base, fp32 in place, checked", .size = size, .unit = "GB/s",
+    bench_run(&(struct bench_case){ .group = "unscale", .name = "BERT-base, fp32 in place, checked", .size = size,
+                                    .unit = "GB/s",
                                     .bytes = w->moved, .ours = w->op->work, .ours_data = w, .peer = peer,
                                     .reference_name = reference, .goal = 1, .gpu = true });
     bench_peer_drop(peer);

@@ -26,8 +26,10 @@ struct cuda_work {
     float *numbers; /* on the device: a scale of 1, found_inf, a norm */
 };
 
-/* The op over n tensors of these sizes, which lie one list behind the other in the arena, from multiples of BENCH_CUDA_GAP on. */
-struct cuda_work cuda_work_make(const struct cuda_op *op, const struct bench_arena *arena, const uint64_t *sizes, size_t n);
+/* The op over n tensors of these sizes, which lie one list behind the other in the arena, from multiples of
+ * BENCH_CUDA_GAP on. */
+struct cuda_work cuda_work_make(const struct cuda_op *op, const struct bench_arena *arena, const uint64_t *sizes,
+                                size_t n);
 void cuda_work_free(struct cuda_work *work);
 
 size_t cuda_width(amp_dtype type);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_device_matmul against cuBLASLt called directly: descriptors made once, the fastest of what its heuristics propose, the
- * same workspace. Square products; the time of RUNS of them and the wait for the last, on the wall's clock.
+ * amp_device_matmul against cuBLASLt called directly: descriptors made once, the fastest of what its heuristics
+ * propose, the same workspace. Square products; the time of RUNS of them and the wait for the last, on the wall's
+ * clock.
  */
 #include "bench.h"
 #include "cuda.h"
@@ -48,7 +49,8 @@ static void run_direct(void *data) {
     const amp_matmul_args *g = &x->ours->args;
     const float alpha = 1.0f, beta = 0.0f;
     for (int i = 0; i < RUNS; i++)
-        must(x->lt->cublasLtMatmul(x->handle, x->operation, &alpha, g->b, x->layout, g->a, x->layout, &beta, g->d, x->layout, g->d,
+        must(x->lt->cublasLtMatmul(x->handle, x->operation, &alpha, g->b, x->layout, g->a, x->layout, &beta, g->d,
+                                   x->layout, g->d,
                                    x->layout, &x->algorithm, x->ours->epilogue.workspace, WORKSPACE, bench_cuda_stream),
              "cublasLtMatmul");
 }
@@ -68,10 +70,11 @@ static size_t propose(const struct direct *x) {
     cublasLtMatmulPreference_t preference;
     int n = 0;
     must(x->lt->cublasLtMatmulPreferenceCreate(&preference), "a preference");
-    must(x->lt->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit),
+    must(x->lt->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit,
+                                                     sizeof limit),
          "a preference");
-    must(x->lt->cublasLtMatmulAlgoGetHeuristic(x->handle, x->operation, x->layout, x->layout, x->layout, x->layout, preference,
-                                               PROPOSALS, proposals, &n),
+    must(x->lt->cublasLtMatmulAlgoGetHeuristic(x->handle, x->operation, x->layout, x->layout, x->layout, x->layout,
+                                               preference, PROPOSALS, proposals, &n),
          "cuBLASLt's heuristics");
     must(x->lt->cublasLtMatmulPreferenceDestroy(preference), "a preference");
     return (size_t)n;
@@ -102,8 +105,10 @@ static void forget(struct direct *x) {
 /* ---- the lines ---- */
 
 static void compare(const char *name, const char *size, struct ours *ours, struct direct *direct, double goal) {
-    bench_run(&(struct bench_case){ .group = "matmul", .name = name, .size = size, .unit = "ms", .calls = RUNS, .gpu = true,
-                                    .ours = run_ours, .ours_data = ours, .reference = run_direct, .reference_data = direct,
+    bench_run(&(struct bench_case){ .group = "matmul", .name = name, .size = size, .unit = "ms", .calls = RUNS,
+                                    .gpu = true,
+                                    .ours = run_ours, .ours_data = ours, .reference = run_direct,
+                                    .reference_data = direct,
                                     .reference_name = "cuBLASLt, best of its heuristics", .goal = goal });
 }
 
@@ -113,7 +118,8 @@ static void run_size(const struct blas_library *lt, struct ours *ours, bool is_b
     snprintf(size, sizeof size, "%lld", (long long)g->n);
     struct direct direct = make_direct(lt, ours, is_bf16 ? CUDA_R_16BF : CUDA_R_16F);
     compare(is_bf16 ? "bf16, cuBLASLt's first" : "fp16, cuBLASLt's first", size, ours, &direct, 0.0);
-    bench_must(amp_device_matmul_measure(ours->list, bench_cuda_stream, g, &ours->epilogue), "amp_device_matmul_measure");
+    bench_must(amp_device_matmul_measure(ours->list, bench_cuda_stream, g, &ours->epilogue),
+               "amp_device_matmul_measure");
     compare(is_bf16 ? "bf16, measured" : "fp16, measured", size, ours, &direct, 0.98);
     forget(&direct);
 }

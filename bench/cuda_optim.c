@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_device_optim on a GPU: Adam over 200 tensors, its gradients unscaled on the way, against copying as many bytes and
- * against torch's fused Adam. */
+/* amp_device_optim on a GPU: Adam over 200 tensors, its gradients unscaled on the way, against copying as many bytes
+ * and against torch's fused Adam. */
 #include "cuda_lists.h"
 
 #include <amp_optim.h>

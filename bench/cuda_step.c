@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A training step of a network whose time is its products', in the examples' framework on a GPU: at O1 and O2, wired as
- * the demo is (the adapter, libamp's products for 16 bits, its optimizer where there are masters), against the same host
- * in FP32 without libamp, whose products are not tf32's; and O2 against O1.
+ * the demo is (the adapter, libamp's products for 16 bits, its optimizer where there are masters), against the same
+ * host in FP32 without libamp, whose products are not tf32's; and O2 against O1.
  */
 #include "bench.h"
 #include "cuda.h"

@@ -90,13 +90,15 @@ void bench_demo(void) {
     start(&wired), start(&plain);
     adapter_init(&wired.adapter, &wired.net, wired.optimizer, NULL, NULL);
     bench_must(amp_initialize(&wired.adapter.model, &wired.adapter.optimizer, AMP_O0), "amp_initialize");
-    bench_run(&(struct bench_case){ .group = "demo", .name = "the demo's training step, O0", .size = "batch 32", .unit = "ms",
+    bench_run(&(struct bench_case){ .group = "demo", .name = "the demo's training step, O0", .size = "batch 32",
+                                    .unit = "ms",
                                     .calls = 1, .ours = train_step, .ours_data = &wired, .reference = train_step,
                                     .reference_data = &plain, .reference_name = "without libamp", .goal = 0.99,
                                     .rounds = ROUNDS });
     while (wired.steps < plain.steps) train_step(&wired);
     while (plain.steps < wired.steps) train_step(&plain);
-    bench_must(memcmp(&wired.loss, &plain.loss, sizeof plain.loss) != 0, "the same loss, to the bit, after as many steps");
+    bench_must(memcmp(&wired.loss, &plain.loss, sizeof plain.loss) != 0,
+               "the same loss, to the bit, after as many steps");
     end(&wired), end(&plain);
     free(digits);
 }

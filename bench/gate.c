@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the gate's table is made from: a product of FP32 values in 16 bits, as a call has it (the activation is cast, the
- * weight was cast before, the result becomes FP32 again), against the same product in FP32. Square matrices, one thread,
- * whoever computes amp_matmul here. From which size on is the ratio 1.05?
+ * What the gate's table is made from: a product of FP32 values in 16 bits, as a call has it (the activation is cast,
+ * the weight was cast before, the result becomes FP32 again), against the same product in FP32. Square matrices, one
+ * thread, whoever computes amp_matmul here. From which size on is the ratio 1.05?
  */
 #include "bench.h"
 

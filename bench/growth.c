@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does the time per tensor, or slot, rise with their number? Both sides do the same work on as many tensors: ours in one
- * context, the reference in several smaller ones that live at the same time, so that the caches weigh on both alike.
- * "in the caches": the reference is one small context again and again, whose data never leave them.
+ * Does the time per tensor, or slot, rise with their number? Both sides do the same work on as many tensors: ours in
+ * one context, the reference in several smaller ones that live at the same time, so that the caches weigh on both
+ * alike. "in the caches": the reference is one small context again and again, whose data never leave them.
  */
 #include "world.h"
 
@@ -58,12 +58,13 @@ static void lives(void *data) {
     stop(data);
 }
 
-static void compare(const char *name, bench_fn *work, double calls, void *ours, void *reference, size_t least, double goal) {
+static void compare(const char *name, bench_fn *work, double calls, void *ours, void *reference, size_t least,
+                    double goal) {
     char size[32], what[64];
     snprintf(size, sizeof size, "%zu -> %.0f", least, calls);
     snprintf(what, sizeof what, strstr(name, "caches") ? "%zu, again and again" : "as many, %zu in a context", least);
-    bench_run(&(struct bench_case){ .group = "growth", .name = name, .size = size, .unit = "ns", .calls = calls, .ours = work,
-                                    .ours_data = ours, .reference = work, .reference_data = reference,
+    bench_run(&(struct bench_case){ .group = "growth", .name = name, .size = size, .unit = "ns", .calls = calls,
+                                    .ours = work, .ours_data = ours, .reference = work, .reference_data = reference,
                                     .reference_name = what, .goal = goal });
 }
 
@@ -114,7 +115,8 @@ static void no_release(void *self, void *tensor) { (void)self, (void)tensor; }
 static int32_t linear(void *input, void *weight) { return input == weight; }
 
 static struct tables make_tables(const amp_host *host, size_t n, size_t slots) {
-    struct tables t = { calloc(n, sizeof *t.models), n, calloc(n * slots, sizeof *t.ops), calloc(n * slots, sizeof *t.slots) };
+    struct tables t = { calloc(n, sizeof *t.models), n, calloc(n * slots, sizeof *t.ops),
+                        calloc(n * slots, sizeof *t.slots) };
     if (!t.models || !t.ops || !t.slots) bench_must(1, "memory");
     for (size_t i = 0; i < n * slots; i++) {
         t.slots[i] = (amp_fn)linear;
@@ -145,7 +147,8 @@ static void run_slots(size_t least) {
     free(parts.models), free(parts.ops), free(parts.slots);
 }
 
-/* A large context's memory goes back to the system when it ends, a small one's stays with libc: that is not what is asked. */
+/* A large context's memory goes back to the system when it ends, a small one's stays with libc: that is not what is
+ * asked. */
 static void keep_memory(void) {
 #ifdef M_MMAP_MAX
     (void)mallopt(M_MMAP_MAX, 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of tensors against one tensor of the same bytes; what a call of 2000 tensors asks for; and two threads against one. */
+/* Lists of tensors against one tensor of the same bytes; what a call of 2000 tensors asks for; and two threads against
+ * one. */
 #include "bench.h"
 
 #include <amp_kernels.h>
@@ -46,7 +47,8 @@ static void run(size_t n, size_t least, bool differ, const char *size, double go
         const char *name;
         bench_fn *work;
         size_t width;
-    } works[] = { { "unscale fp32 in place, checked", unscale, 8 }, { "cast fp32 to fp16", cast, 6 }, { "L2 norm, fp32", norm, 4 } };
+    } works[] = { { "unscale fp32 in place, checked", unscale, 8 }, { "cast fp32 to fp16", cast, 6 },
+                  { "L2 norm, fp32", norm, 4 } };
     for (size_t i = 0; i < sizeof works / sizeof *works; i++)
         bench_run(&(struct bench_case){ .group = "lists", .name = works[i].name, .size = size, .unit = "GB/s",
                                         .bytes = (double)(total * works[i].width), .ours = works[i].work,
@@ -102,8 +104,8 @@ static void run_threads(const char *name, bench_fn *work, size_t width, size_t b
     struct list one = { NULL, &whole, 1 };
     struct threaded two_threads = { work, &one, 2 }, one_thread = { work, &one, 1 };
     bench_run(&(struct bench_case){ .group = "lists", .name = name, .size = size, .unit = "GB/s",
-                                    .bytes = (double)(bytes / 4 * width), .ours = with_threads, .ours_data = &two_threads,
-                                    .reference = with_threads, .reference_data = &one_thread,
+                                    .bytes = (double)(bytes / 4 * width), .ours = with_threads,
+                                    .ours_data = &two_threads, .reference = with_threads, .reference_data = &one_thread,
                                     .reference_name = "one thread", .wall = true });
     bench_must(amp_set_num_threads(1), "amp_set_num_threads");
     bench_release(memory, bytes);

@@ -85,7 +85,8 @@ MOVE(stream_avx512, "avx512f", __m512i, 64, LOAD512, STREAM512, _mm512_xor_si512
         bench_sink = first;                                                                                            \
     }
 FLOATS("avx2", avx2, __m256, 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_max_ps, 0)
-FLOATS("avx512f", avx512, __m512, 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_max_ps, 0)
+FLOATS("avx512f", avx512, __m512, 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_max_ps,
+       0)
 
 #endif
 
@@ -93,7 +94,8 @@ static void move_plain(void *data) {
     const struct bench_move *m = data;
     const uint64_t *src = m->src;
     uint64_t *dst = m->dst;
-    const size_t n = m->to / 8, up = m->from > m->to ? m->from / m->to : 1, down = m->to > m->from ? m->to / m->from : 1;
+    const size_t n = m->to / 8, up = m->from > m->to ? m->from / m->to : 1, down = m->to > m->from ? m->to / m->from
+        : 1;
     for (size_t i = 0; i < n / down; i++)
         for (size_t j = 0; j < down; j++) {
             uint64_t word = 0;

@@ -51,7 +51,8 @@ bool bench_cpu_has(const char *name) {
 
 /* Those that decide what the kernels, ours or others', can do. */
 static void print_flags(void) {
-    static const char *const names[] = { "avx2", "f16c", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
+    static const char *const names[] = { "avx2", "f16c", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl",
+                                         "avx512_vnni",
                                          "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16", "asimd",
                                          "fphp", "asimdhp", "bf16", "i8mm", "sve", "sve2" };
     printf("flags:");
@@ -103,5 +104,6 @@ void bench_print_machine(void) {
     read_line("/proc/loadavg", "", text, sizeof text);
     printf("load: %s\n", text);
     const char *commit = getenv("AMP_BENCH_COMMIT");
-    printf("libamp: %s%s%s, compiler: %s\n", amp_version(), commit && *commit ? ", " : "", commit ? commit : "", COMPILER);
+    printf("libamp: %s%s%s, compiler: %s\n", amp_version(), commit && *commit ? ", " : "", commit ? commit : "",
+           COMPILER);
 }

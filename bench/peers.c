@@ -22,7 +22,8 @@ static const struct type {
     const char *name;
     amp_dtype dtype;
     size_t size;
-} types[] = { { "fp32", AMP_FLOAT32, 4 }, { "fp16", AMP_FLOAT16, 2 }, { "bf16", AMP_BFLOAT16, 2 }, { "fp64", AMP_FLOAT64, 8 } };
+} types[] = { { "fp32", AMP_FLOAT32, 4 }, { "fp16", AMP_FLOAT16, 2 }, { "bf16", AMP_BFLOAT16, 2 },
+              { "fp64", AMP_FLOAT64, 8 } };
 enum { TYPES = sizeof types / sizeof *types };
 
 /* n elements of a type, the peers' numbers. */
@@ -84,7 +85,8 @@ struct model {
 static const struct type *type_of(const struct model *m, int list) { return list == LOW ? m->low : &types[0]; }
 
 static struct model new_model(size_t n, size_t size, int lists, const struct type *low) {
-    struct model m = { .n = n, .size = size, .lists = lists, .low = low, .steps = calloc(n, sizeof *m.steps), .factor = 2.0f };
+    struct model m = { .n = n, .size = size, .lists = lists, .low = low, .steps = calloc(n, sizeof *m.steps),
+                       .factor = 2.0f };
     if (!m.steps) bench_must(1, "memory");
     for (int list = 0; list < lists; list++) {
         const struct type *type = type_of(&m, list);
@@ -167,10 +169,10 @@ static void optimizers(void) {
         { "Adam, fp32", "step adam foreach", "optim.Adam(foreach=True)", step, AMP_OPTIM_ADAM, 28, 4 },
         { "SGD with momentum, fp32", "step sgd fused", "_fused_sgd_", step, AMP_OPTIM_SGD, 20, 1 },
         { "SGD with momentum, fp32", "step sgd foreach", "optim.SGD(foreach=True)", step, AMP_OPTIM_SGD, 20, 0 },
-        { "unscale, check, Adam, fp16 written", "unscale_step_write fp16", "foreach unscale, _fused_adam_, foreach copy",
-          unscale_step_write, AMP_OPTIM_ADAM, 30, 1.3 },
-        { "unscale, check, Adam, bf16 written", "unscale_step_write bf16", "foreach unscale, _fused_adam_, foreach copy",
-          unscale_step_write, AMP_OPTIM_ADAM, 30, 1.3 },
+        { "unscale, check, Adam, fp16 written", "unscale_step_write fp16",
+          "foreach unscale, _fused_adam_, foreach copy", unscale_step_write, AMP_OPTIM_ADAM, 30, 1.3 },
+        { "unscale, check, Adam, bf16 written", "unscale_step_write bf16",
+          "foreach unscale, _fused_adam_, foreach copy", unscale_step_write, AMP_OPTIM_ADAM, 30, 1.3 },
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         struct model m = new_model(200, 50000, LISTS, strstr(lines[i].request, "bf16") ? &types[2] : &types[1]);

@@ -8,8 +8,8 @@ Says "ok torch VERSION" first, or "none WHY". Then a line in, a line out:
     run NUMBER TIMES        ok SECONDS    of this thread's processor time, or the GPU's, for one of TIMES in a row
     drop NUMBER             ok
 
-What fails answers "error WHY". On the CPU, one thread, memory that a work keeps is what bench's own is: written, in huge
-pages, the same numbers; what torch allocates on its way, and all of a GPU's, comes from where torch has it.
+What fails answers "error WHY". On the CPU, one thread, memory that a work keeps is what bench's own is: written, in
+huge pages, the same numbers; what torch allocates on its way, and all of a GPU's, comes from where torch has it.
 """
 import mmap
 import os
@@ -120,7 +120,8 @@ def unscale_sizes(*sizes):
 
 
 def adam(low, count, size):
-    """FP32; or with 16-bit gradients, which torch's step takes as FP32, and 16-bit parameters, which it does not write."""
+    """FP32; or with 16-bit gradients, which torch's step takes as FP32, and 16-bit parameters, which it does not
+    write."""
     count, size = int(count), int(size)
     params, gradients = tensors(count, size), tensors(count, size, value=1e-3)
     update = fused_adam(params, gradients)

@@ -68,7 +68,8 @@ static void run(const char *set, uint32_t flag) {
     void *dst = bench_memory(BYTES), *src = bench_memory(BYTES);
     const amp_span floats = { bench_memory(BYTES), ELEMENTS, AMP_FLOAT32, 0 };
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
-        struct job job = { kernels[i].work, { dst, ELEMENTS, kernels[i].to, 0 }, { src, ELEMENTS, kernels[i].from, 0 } };
+        struct job job = { kernels[i].work, { dst, ELEMENTS, kernels[i].to, 0 },
+                           { src, ELEMENTS, kernels[i].from, 0 } };
         struct masked ours = { &job, flag }, scalar = { &job, 0 };
         cast(&job.src, &floats);
         bench_run(&(struct bench_case){ .group = "sets", .name = kernels[i].name, .size = set, .unit = "GB/s",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A training step of a network that is nothing but matmuls, under O4 against O0: what a trainer of raw float buffers gains
- * whose linear ops carry bf16 implementations. Both nets stand in this process and take turns, a step each.
+ * A training step of a network that is nothing but matmuls, under O4 against O0: what a trainer of raw float buffers
+ * gains whose linear ops carry bf16 implementations. Both nets stand in this process and take turns, a step each.
  */
 #include "bench.h"
 
@@ -33,8 +33,8 @@ static void forward_in(amp_dtype type, void *y, const void *x, const void *w, in
 }
 
 /* The gradient of the weights is a sum in FP32 whatever the type. */
-static void backward_in(amp_dtype type, void *dx, float *dw, const void *dy, const void *x, const void *w, int batch, int in,
-                        int out) {
+static void backward_in(amp_dtype type, void *dx, float *dw, const void *dy, const void *x, const void *w, int batch,
+                        int in, int out) {
     amp_matmul_args g = product_args(type, type, dy, w, dx);
     g.m = batch, g.n = in, g.k = out;
     product(g);
@@ -48,7 +48,8 @@ static void forward(float *y, const float *x, const float *w, int batch, int in,
     forward_in(AMP_FLOAT32, y, x, w, batch, in, out);
 }
 
-static void backward(float *dx, float *dw, const float *dy, const float *x, const float *w, int batch, int in, int out) {
+static void backward(float *dx, float *dw, const float *dy, const float *x, const float *w, int batch, int in,
+                     int out) {
     backward_in(AMP_FLOAT32, dx, dw, dy, x, w, batch, in, out);
 }
 
@@ -60,8 +61,8 @@ static void forward_bf16(uint16_t *y, const uint16_t *x, const uint16_t *w, int 
     forward_in(AMP_BFLOAT16, y, x, w, batch, in, out);
 }
 
-static void backward_bf16(uint16_t *dx, float *dw, const uint16_t *dy, const uint16_t *x, const uint16_t *w, int batch, int in,
-                          int out) {
+static void backward_bf16(uint16_t *dx, float *dw, const uint16_t *dy, const uint16_t *x, const uint16_t *w, int batch,
+                          int in, int out) {
     low_calls++;
     backward_in(AMP_BFLOAT16, dx, dw, dy, x, w, batch, in, out);
 }
@@ -109,7 +110,8 @@ static void run_backward(struct net *net, float seed) {
     net->loss = squared_error(y, net->target, dy, seed);
     for (int i = LAYERS - 1; i >= 0; i--) {
         const float *x = layer(net->activations, i, ACTIVATIONS);
-        net->ops.backward(dx, layer(net->gradients, i, WEIGHTS), dy, x, layer(net->weights, i, WEIGHTS), BATCH, WIDTH, WIDTH);
+        net->ops.backward(dx, layer(net->gradients, i, WEIGHTS), dy, x, layer(net->weights, i, WEIGHTS), BATCH, WIDTH,
+                          WIDTH);
         if (i) relu_backward(dx, x);
         float *const swap = dy;
         dy = dx, dx = swap;
@@ -133,7 +135,8 @@ static void train_step(void *data) {
     memset(net->gradients, 0, sizeof(float) * LAYERS * WEIGHTS);
     for (int i = 0; i < LAYERS; i++) {
         float *y = layer(net->activations, i + 1, ACTIVATIONS);
-        net->ops.forward(y, layer(net->activations, i, ACTIVATIONS), layer(net->weights, i, WEIGHTS), BATCH, WIDTH, WIDTH);
+        net->ops.forward(y, layer(net->activations, i, ACTIVATIONS), layer(net->weights, i, WEIGHTS), BATCH, WIDTH,
+                         WIDTH);
         if (i < LAYERS - 1) relu(y);
     }
     bench_must(amp_scale_loss_begin(&net->optimizer, NULL, &scaled), "amp_scale_loss_begin");
@@ -158,7 +161,8 @@ static float *random_numbers(size_t n, float deviation) {
 
 static void build(struct net *net) {
     *net = (struct net){ .ops = { forward, backward } };
-    net->weights = random_numbers((size_t)LAYERS * WEIGHTS, sqrtf(6.0f / WIDTH)); /* He: the deviation of activations stays */
+    /* He: the deviation of activations stays */
+    net->weights = random_numbers((size_t)LAYERS * WEIGHTS, sqrtf(6.0f / WIDTH));
     net->gradients = bench_memory(sizeof(float) * LAYERS * WEIGHTS);
     net->activations = random_numbers((size_t)(LAYERS + 1) * ACTIVATIONS, 1.0f);
     net->target = random_numbers(ACTIVATIONS, 0.5f);
@@ -185,7 +189,8 @@ static void wire(struct net *net, amp_model *model, amp_level level) {
     amp_op ops[] = {
         describe("linear", "linear(float(out a!) y[B,N], float x[B,K], float w[N,K], int B, int K, int N) -> void",
                  &net->ops.forward, (amp_fn)forward_bf16),
-        describe("linear_backward", "linear_backward(float(out a!) dx[B,K], float(a!) dw[N,K], float dy[B,N], float x[B,K], "
+        describe("linear_backward",
+                 "linear_backward(float(out a!) dx[B,K], float(a!) dw[N,K], float dy[B,N], float x[B,K], "
                  "float w[N,K], int B, int K, int N) -> void", &net->ops.backward, (amp_fn)backward_bf16),
     };
     amp_param params[LAYERS];

@@ -14,10 +14,10 @@ static void run(size_t bytes, const char *size, double goal) {
     struct bench_floats floats = { bench_memory(bytes), bytes / 4, 1.0f };
     amp_span span = { floats.data, floats.n, AMP_FLOAT32, 0 };
     bench_run(&(struct bench_case){
-        .group = "unscale", .name = "fp32 in place, checked", .size = size, .unit = "GB/s", .bytes = 2.0 * (double)bytes,
-        .ours = unscale, .ours_data = &span,
-        .reference = bench_multiplies[bench_best(bench_multiplies, bench_n_floats(), &floats)], .reference_data = &floats,
-        .reference_name = "in place, unchecked", .goal = goal });
+        .group = "unscale", .name = "fp32 in place, checked", .size = size, .unit = "GB/s",
+        .bytes = 2.0 * (double)bytes, .ours = unscale, .ours_data = &span,
+        .reference = bench_multiplies[bench_best(bench_multiplies, bench_n_floats(), &floats)],
+        .reference_data = &floats, .reference_name = "in place, unchecked", .goal = goal });
     bench_release(floats.data, bytes);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libamp_cuda.so once more, for the bench: the same objects, linked so that what waits for the device passes here and is
- * counted (ld's --wrap). What costs time is untouched.
+ * libamp_cuda.so once more, for the bench: the same objects, linked so that what waits for the device passes here and
+ * is counted (ld's --wrap). What costs time is untouched.
  */
 #include <cuda_runtime_api.h>
 

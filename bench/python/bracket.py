@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scale_loss around a backward of no work, and the step, against GradScaler's unscale_, step and update; 200 tensors."""
+"""scale_loss around a backward of no work, and the step, against GradScaler's unscale_, step and update; 200
+tensors."""
 import torch
 from libamp.torch import amp
 from torch import nn

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What O4 adds to a call, beside what torch.autocast adds to the same call. A piece of work is 100 calls inside one forward
-or one `with torch.autocast`, which casts each weight once."""
+"""What O4 adds to a call, beside what torch.autocast adds to the same call. A piece of work is 100 calls inside one
+forward or one `with torch.autocast`, which casts each weight once."""
 import torch
 from libamp import _core
 from libamp.torch.amp import patching

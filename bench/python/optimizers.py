@@ -7,7 +7,10 @@ from torch import nn
 # many small tensors; the parameters of a ResNet's blocks; a few large ones
 SETS = {"200 x 1000": [1000] * 200, "50 blocks": [64 * 64 * 9, 64, 64] * 50, "4 x 2^20": [2**20] * 4}
 PAIRS = {
-    "SGD": (lambda p: fused.FusedSGD(p, 1e-3, momentum=0.9), lambda p, **k: torch.optim.SGD(p, 1e-3, momentum=0.9, **k)),
+    "SGD": (
+        lambda p: fused.FusedSGD(p, 1e-3, momentum=0.9),
+        lambda p, **k: torch.optim.SGD(p, 1e-3, momentum=0.9, **k),
+    ),
     "AdamW": (lambda p: fused.FusedAdam(p, 1e-3), lambda p, **k: torch.optim.AdamW(p, 1e-3, weight_decay=0.0, **k)),
     "Adagrad": (lambda p: fused.FusedAdagrad(p, 1e-3), lambda p, **k: torch.optim.Adagrad(p, 1e-3, **k)),
 }

@@ -5,6 +5,7 @@
 Who may include whom, which calls src/ never makes, what public headers and examples may see, SPDX lines, file sizes.
 The tables below are the rules; docs: CONTRIBUTING.md. test_check_layers.py plants a violation of each.
 """
+import ast
 import os
 import pathlib
 import re
@@ -42,6 +43,9 @@ EXCEPTIONS = {("pthread_atfork", "src/common/fork.c")}  # a mutex that a child i
 # <dlfcn.h>: one file of the library, one of each plugin.
 PLUGINS = ("src/kernels/cuda/", "src/kernels/onednn/")
 
+# Where no files include or import each other in a circle; x.c and x.h are one, and imports inside of functions count.
+NO_CIRCLES = ("bindings/", "bench/")
+
 PUBLIC_INCLUDES = {"stddef.h", "stdint.h"}
 GENERATED = {"config.h"}
 
@@ -62,6 +66,8 @@ ASSERT = re.compile(r"(?<!\w)assert\s*\(")
 SIDE_EFFECT = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
 
 MAX_LINES = 500
+MAX_COLUMNS = 120
+NARROW = ("bindings/", "bench/")  # where no line is longer
 LONG_FILES = {  # path: reason
     "include/amp.h": "the contract in one place, two thirds of it comment",
 }
@@ -99,6 +105,7 @@ class Lint:
         self.long_files = LONG_FILES if long_files is None else long_files
         self.found = []  # (rule, path, line, message)
         self.dlfcn = {}  # library or plugin -> files
+        self.needs = {}  # of NO_CIRCLES, without suffix -> what it includes or imports
         self.checked = 0
 
     def report(self, rule, path, line, message):
@@ -128,7 +135,10 @@ class Lint:
             if suffix in C_SUFFIXES:
                 self.check_c(path, text)
                 sources += path.startswith("src/")
+            if suffix == ".py" and path.startswith(NO_CIRCLES):
+                self.note_imports(path, text)
         self.check_dlfcn()
+        self.check_circles()
         self.check_long_files()
         if sources == 0:
             self.report("nothing", "src", 0, f"no source was found under {self.root}: a lint of nothing proves nothing")
@@ -145,6 +155,9 @@ class Lint:
         lines = text.count("\n")
         if lines > MAX_LINES and path not in self.long_files:
             self.report("length", path, lines, f"{lines} lines: split it, or add it to LONG_FILES with a reason")
+        for number, line in enumerate(text.splitlines() if path.startswith(NARROW) else (), 1):
+            if len(line) > MAX_COLUMNS:
+                self.report("width", path, number, f"{len(line)} columns, {MAX_COLUMNS} at most")
 
     def check_loose(self, path):
         if path.startswith("src/") and path.count("/") == 1 and path[4:] not in LOOSE:
@@ -155,6 +168,49 @@ class Lint:
             file = self.root / path
             if not file.exists() or file.read_text(encoding="utf-8").count("\n") <= MAX_LINES:
                 self.report("length", path, 0, "stands in LONG_FILES and need not")
+
+    # ---- circles
+
+    def note_need(self, path, other):
+        if other and path.startswith(NO_CIRCLES):
+            self.needs.setdefault(os.path.splitext(path)[0], set()).add(os.path.splitext(other)[0])
+
+    def note_imports(self, path, text):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names = [(0, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                module = node.module + "." if node.module else ""
+                names = [(node.level, module + alias.name) for alias in node.names]
+            else:
+                continue
+            for level, name in names:
+                self.note_need(path, self.module_file(path, level, name))
+
+    def module_file(self, path, level, name):
+        """Of a module, or of the one that has the name; None: it is none of ours."""
+        folders, parts = list(pathlib.PurePath(path).parents), name.split(".")
+        packages = [folder for folder in folders if (self.root / folder / "__init__.py").is_file()]
+        for folder in folders[level - 1 : level] if level else [f for f in folders if f not in packages]:
+            for n in range(len(parts), max(len(parts) - 2, -1 if level else 0), -1):
+                stem = folder.joinpath(*parts[:n])
+                for file in (f"{stem}.py", f"{stem}/__init__.py"):
+                    if (self.root / file).is_file():
+                        return file
+        return None
+
+    def check_circles(self):
+        reached = {}
+        for start in self.needs:
+            reached[start], left = set(), list(self.needs[start])
+            while left:
+                file = left.pop()
+                if file not in reached[start]:
+                    reached[start].add(file)
+                    left += self.needs.get(file, ())
+        for circle in {frozenset(y for y in reached[x] if x in reached.get(y, ())) for x in reached}:
+            if len(circle) > 1:
+                self.report("circle", min(circle), 0, "includes or imports in a circle: " + ", ".join(sorted(circle)))
 
     # ---- C
 
@@ -176,6 +232,7 @@ class Lint:
 
     def check_include(self, path, line, name, quoted):
         ours = self.resolve(path, name)
+        self.note_need(path, ours)
         if path.startswith("src/"):
             self.check_foreign(path, line, name)
             if ours and ours.startswith("src/"):

@@ -7,6 +7,7 @@ import tempfile
 from check_layers import Lint
 
 SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n"
+SCRIPT = "# SPDX-License-Identifier: Apache-2.0\n"
 CLEAN = {
     "include/amp.h": "#include <stddef.h>\n#include <stdint.h>\n",
     "include/amp_kernels.h": '#include "amp.h"\n',
@@ -29,6 +30,13 @@ CLEAN = {
     "examples/host/tape.h": "",
     "examples/host/tape.c": '#include "tape.h"\n#include <stdio.h>\nint main(void) { printf("x"); exit(1); }\n',
     "examples/adapter.c": "#include <amp.h>\n",
+    "bindings/p/__init__.py": "from .sub import inner\n",
+    "bindings/p/sub/__init__.py": "",
+    "bindings/p/sub/inner.py": "import os\nfrom ..other import x\n",
+    "bindings/p/other.py": "from typing import Any\n",
+    "bench/bench.h": '#include "memory.h"\n',
+    "bench/bench.c": '#include "bench.h"\n',
+    "bench/memory.h": "int " + "x" * 115 + ";\n",
     "build/generated.c": "#include <ffi.h>\n",
 }
 
@@ -62,7 +70,10 @@ PLANTED = [  # what, rule, file, text
     ("a binding with a private header", "private", "bindings/a.c", '#include "common/common.h"\n'),
     ("the example's framework knows libamp", "private", "examples/host/a.c", "#include <amp.h>\n"),
     ("a public header with stdbool.h", "public", "include/amp_more.h", "#include <stdbool.h>\n"),
+    ("a wide line", "width", "bench/wide.c", "int " + "x" * 116 + ";\n"),
     ("a long file", "length", "src/api/a.c", "int x;\n" * 501),
+    ("a circle of C files", "circle", "bench/memory.c", '#include "bench.h"\n'),
+    ("a circle of imports, one inside of a function", "circle", "bindings/p/other.py", "def f():\n    import p\n"),
     ("a C file without SPDX", "spdx", "src/api/a.c", None),
     ("a script without SPDX", "spdx", "tools/a", None),
     ("a build file without SPDX", "spdx", "tests/meson.build", None),
@@ -79,9 +90,9 @@ def violations(files):
 
 
 def planted(path, text):
-    files = {name: SPDX + content for name, content in CLEAN.items()}
+    files = {name: (SCRIPT if name.endswith(".py") else SPDX) + content for name, content in CLEAN.items()}
     files["src/api/api.c"] = SPDX + "#include <dlfcn.h>\n"
-    files[path] = "#!/bin/sh\n" if text is None else SPDX + text
+    files[path] = "#!/bin/sh\n" if text is None else (SCRIPT if path.endswith(".py") else SPDX) + text
     return violations(files)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from ... import apex_shim
 from . import _initialize, amp, compat, lists, opt, rnn_compat, utils
 from ._amp_state import _amp_state, master_params
+from ._casting import disable_casts
 from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
-from .handle import disable_casts, scale, scale_loss, unscale
+from .handle import scale, scale_loss, unscale
 from .process import stepped
 from .registry import (
     bfloat16_function,
