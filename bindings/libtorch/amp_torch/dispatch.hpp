@@ -259,8 +259,8 @@ inline void fallback(const c10::OperatorHandle &op, c10::DispatchKeySet keys, st
 /* ---- Ops in no list ---------------------------------------------------------------------------------------------- */
 
 /* The fallback takes its arguments boxed, which costs an op that nobody casts more than all the rest. So ops in no list
- * get no fallback but a kernel that falls through: dispatch does not see the key then. Those that write into tensors are
- * left to it, which must see writes to weights. */
+ * get no fallback but a kernel that falls through: dispatch does not see the key then. Those that write into tensors
+ * are left to it, which must see writes to weights. */
 class plain_ops {
 public:
     plain_ops() {

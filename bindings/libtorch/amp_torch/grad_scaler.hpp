@@ -213,7 +213,8 @@ private:
     /* Refused before anything changes. */
     static void check(const GradScalerOptions &options, double scale) {
         const double growth = options.growth_factor, backoff = options.backoff_factor;
-        require(growth > 1.0 && std::isfinite(static_cast<float>(growth)), "the growth factor must be > 1.0, and finite in FP32");
+        require(growth > 1.0 && std::isfinite(static_cast<float>(growth)),
+                "the growth factor must be > 1.0, and finite in FP32");
         require(static_cast<float>(backoff) > 0.0f && backoff < 1.0, "the backoff factor must be < 1.0, and above 0");
         require(options.growth_interval > 0 && options.growth_interval < std::int64_t{UINT32_MAX},
                 "the growth interval must be at least 1, and have 32 bits");

@@ -135,9 +135,10 @@ struct session_state : policy_state {
         /* torch::load puts the file's storage under the tensor as it is: with set_, which leaves it the type that it
          * had, or where the file was on another device with set_data. Its values in FP32, if it is FP32. */
         at::Tensor loaded() const {
-            const bool is_read_as_low = tensor.scalar_type() == type && tensor.storage().nbytes() != bytes &&
-                                        tensor.storage_offset() == 0 && tensor.numel() > 0 &&
-                                        tensor.storage().nbytes() == sizeof(float) * static_cast<std::size_t>(tensor.numel());
+            const std::size_t now = tensor.storage().nbytes();
+            const std::size_t as_fp32 = sizeof(float) * static_cast<std::size_t>(tensor.numel());
+            const bool is_read_as_low = tensor.scalar_type() == type && now != bytes && now == as_fp32 &&
+                                        tensor.storage_offset() == 0 && tensor.numel() > 0;
             if (is_read_as_low)
                 return at::empty({0}, tensor.options().dtype(at::kFloat).requires_grad(false))
                     .set_(tensor.storage(), 0, tensor.sizes(), tensor.strides());
@@ -242,7 +243,8 @@ inline void session_state::check(const std::vector<::torch::nn::Module *> &all_m
         if (dynamic_cast<::torch::optim::LBFGS *>(optimizers[i]->optimizer))
             throw error(AMP_ERR_UNSUPPORTED,
                         which + " is LBFGS, which evaluates the model inside of its step, where gradients are neither "
-                                "scaled nor checked: initialize(model, AMP_O4) without it, and step it with its closure");
+                                "scaled nor checked: initialize(model, AMP_O4) without it, and step it with its "
+                                "closure");
         const auto &tensors = optimizers[i]->tensors;
         if (!modules.empty() && std::none_of(tensors.begin(), tensors.end(), described))
             throw error(AMP_ERR_INVALID_ARGUMENT,
@@ -260,7 +262,8 @@ inline void session_state::check(const std::vector<::torch::nn::Module *> &all_m
         for (auto *module : all_modules)
             for (const auto &entry : other->modules)
                 if (entry->module == module && !other->low.empty())
-                    throw error(AMP_ERR_WRONG_STATE, "a model is 16-bit in another session already: end that one first");
+                    throw error(AMP_ERR_WRONG_STATE,
+                                "a model is 16-bit in another session already: end that one first");
     }
 }
 

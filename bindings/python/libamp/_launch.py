@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rank that torch.distributed.launch hands to a script as its first argument: --local_rank=0, since 2023 --local-rank=0.
-Under libamp.run sys.argv has the newer spelling for a script whose text has that one alone, else the older; a parser of
-argparse gets the one that it knows."""
+"""The rank that torch.distributed.launch hands to a script as its first argument: --local_rank=0, since 2023
+--local-rank=0. Under libamp.run sys.argv has the newer spelling for a script whose text has that one alone, else the
+older; a parser of argparse gets the one that it knows."""
 
 from __future__ import annotations
 

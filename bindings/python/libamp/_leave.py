@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a script written against Apex ends. It leaves its process groups as they are, and gloo's threads then live on while
-Python is torn down. One of them that still holds the tensors of the last collective gives them up under Python's lock, and
-who asks for that lock by then is ended by Python, which ends the process: "terminate called without an active exception",
-status 134, after all is done (torch alone does that in up to 1 of 10 runs). So groups of gloo are destroyed, and threads are
-waited for. NCCL's groups are left alone: to destroy one may wait for other ranks."""
+"""How a script written against Apex ends. It leaves its process groups as they are, and gloo's threads then live on
+while Python is torn down. One of them that still holds the tensors of the last collective gives them up under Python's
+lock, and who asks for that lock by then is ended by Python, which ends the process: "terminate called without an active
+exception", status 134, after all is done (torch alone does that in up to 1 of 10 runs). So groups of gloo are
+destroyed, and threads are waited for. NCCL's groups are left alone: to destroy one may wait for other ranks."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ LAST = {
 # What was in Apex and is not here: what does the same today.
 INSTEAD = {
     "apex.amp._process_optimizer": "amp.initialize, which wires an optimizer's step, zero_grad and add_param_group",
-    "apex.amp.wrap": "amp.register_half_function, register_float_function and register_promote_function, before initialize",
+    "apex.amp.wrap": "amp.register_half_function, register_float_function and register_promote_function, before "
+    "initialize",
     "apex.contrib.clip_grad": "torch.nn.utils.clip_grad_norm_, or libamp.kernels.clip_norm",
     "apex.contrib.fmha": "torch.nn.functional.scaled_dot_product_attention",
     "apex.contrib.group_norm": "torch.nn.GroupNorm",
@@ -297,8 +298,8 @@ def tell_kept(fullname: str, spec: ModuleSpec) -> None:
 
 
 def tell_missing(fullname: str) -> None:
-    """The error of an import of what was in Apex once, and neither is installed nor here. `from apex import pyprof` would
-    lose the words of an error whose name is apex.pyprof."""
+    """The error of an import of what was in Apex once, and neither is installed nor here. `from apex import pyprof`
+    would lose the words of an error whose name is apex.pyprof."""
     parts = [fullname.rsplit(".", dots)[0] for dots in range(fullname.count(".") + 1)]
     for part in parts:
         if part in INSTEAD:

@@ -95,8 +95,8 @@ static int list_optimizers(Bracket *bracket, amp_py_Context *context, PyObject *
     return 0;
 }
 
-/* At a static scale of 1 without masters the library sets no gradients aside, and has none to give back: those that there
- * were keep what backward adds, as without amp. Those that there were not can be taken away again for nothing. */
+/* At a static scale of 1 without masters the library sets no gradients aside, and has none to give back: those that
+ * there were keep what backward adds, as without amp. Those that there were not can be taken away again for nothing. */
 static int note_bare(Bracket *bracket)
 {
     size_t n = 0;
@@ -152,8 +152,8 @@ static int set_view_apart(Bracket *bracket, const amp_py_Context *context, struc
     return 0;
 }
 
-/* What libamp sets aside must not change meanwhile, and a view of a flat buffer, or of a bucket of DDP's, is written by others:
- * its values go aside in memory of their own. */
+/* What libamp sets aside must not change meanwhile, and a view of a flat buffer, or of a bucket of DDP's, is written by
+ * others: its values go aside in memory of their own. */
 static int set_views_apart(Bracket *bracket, const amp_py_Context *context)
 {
     for (size_t i = 0; i < bracket->n; i++) {
@@ -163,7 +163,8 @@ static int set_views_apart(Bracket *bracket, const amp_py_Context *context)
                 continue;
             }
             PyObject *grad = PyObject_GetAttr(param->tensor, amp_py_names.grad);
-            PyObject *base = grad == NULL || grad == Py_None ? Py_XNewRef(grad) : PyObject_GetAttr(grad, amp_py_names.base);
+            PyObject *base = grad == NULL || grad == Py_None ? Py_XNewRef(grad)
+                : PyObject_GetAttr(grad, amp_py_names.base);
             const int bad = base == NULL || (base != Py_None && set_view_apart(bracket, context, param, grad));
             Py_XDECREF(base);
             Py_XDECREF(grad);
@@ -181,7 +182,8 @@ static int join_views(Bracket *bracket, const amp_py_Context *context)
     int bad = 0;
     while (bracket->n_views) {
         const struct view view = bracket->views[--bracket->n_views];
-        PyObject *none = bad ? NULL : PyObject_CallMethod(context->storage, "join", "OO", view.param->tensor, view.grad);
+        PyObject *none = bad ? NULL : PyObject_CallMethod(context->storage, "join", "OO", view.param->tensor,
+                                                          view.grad);
         bad |= none == NULL;
         Py_XDECREF(none);
         Py_DECREF(view.grad);
@@ -210,7 +212,8 @@ static amp_status open_bracket(Bracket *bracket, amp_py_Context *context, uint32
         optimizers[i] = &bracket->optimizers[i]->amp;
     }
     const amp_status status =
-        amp_scale_loss_begin_many(context->amp, optimizers, bracket->n, loss_id, bracket->flags, NULL, &bracket->scaled);
+        amp_scale_loss_begin_many(context->amp, optimizers, bracket->n, loss_id, bracket->flags, NULL,
+                                  &bracket->scaled);
     amp_py_drop_held(context);
     free(optimizers);
     return status;

@@ -131,7 +131,8 @@ PyObject *amp_py_call_results(amp_py_call *call)
     PyObject *values[3];
     Py_ssize_t n = 0;
     for (int which = AMP_PY_NORM; which <= AMP_PY_FOUND; which *= 2) {
-        const amp_py_scalar *tensor = which == AMP_PY_NORM ? &call->norm : which == AMP_PY_NORMS ? &call->norms : &call->found_inf;
+        const amp_py_scalar *tensor = which == AMP_PY_NORM ? &call->norm
+            : which == AMP_PY_NORMS ? &call->norms : &call->found_inf;
         if (!(call->results & which)) {
             continue;
         }

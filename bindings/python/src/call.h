@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call of a kernel over lists, from arguments to results, on the CPU or on a GPU. What it found goes to tensors where the
- * caller gave some, and nothing waits; else it comes back as Python's numbers. */
+/* A call of a kernel over lists, from arguments to results, on the CPU or on a GPU. What it found goes to tensors where
+ * the caller gave some, and nothing waits; else it comes back as Python's numbers. */
 #ifndef AMP_PY_CALL_H
 #define AMP_PY_CALL_H
 
@@ -56,16 +56,17 @@ void amp_py_call_close(amp_py_call *call);
 PyObject *amp_py_call_all(amp_py_call *call, const amp_py_argument *arguments, size_t count, amp_py_kernel cpu,
                           amp_py_kernel cuda);
 
-/* ---- cuda.c --------------------------------------------------------------------------------------------------------- */
+/* ---- cuda.c ------------------------------------------------------------------------------------------------------ */
 
-/* The stream that an argument names; None: torch's current one, or the legacy default stream where nothing is torch's. */
+/* The stream that an argument names; None: torch's current one, or the legacy default stream where nothing is
+ * torch's. */
 int amp_py_cuda_stream(PyObject *argument, bool torch, amp_device device, void **stream);
 
 /* The stream and the list object of this place in the program: function, device, stream, and which tensors. */
 int amp_py_cuda_open(amp_py_call *call);
 
-/* A tensor of torch's there, by torch.zeros(argument) or torch.tensor(argument); *data: its memory. Takes the argument, which
- * may be NULL with an exception. */
+/* A tensor of torch's there, by torch.zeros(argument) or torch.tensor(argument); *data: its memory. Takes the argument,
+ * which may be NULL with an exception. */
 PyObject *amp_py_cuda_make(const char *factory, PyObject *argument, const char *dtype, amp_device device, void **data);
 
 /* A torch tensor's numbers, which waits for the device. */

@@ -187,7 +187,8 @@ static PyObject *resolve(PyObject *module, PyObject *args)
     PyObject *settings;
     amp_config given, resolved = AMP_CONFIG_INIT;
     (void)module;
-    if (!PyArg_ParseTuple(args, "sO!:resolve", &level, &PyDict_Type, &settings) || amp_py_config(level, settings, &given)) {
+    if (!PyArg_ParseTuple(args, "sO!:resolve", &level, &PyDict_Type, &settings)
+        || amp_py_config(level, settings, &given)) {
         return NULL;
     }
     const amp_status status = amp_config_resolve(&given, &resolved);

@@ -105,8 +105,8 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     static char *names[] = { "level", "params", "optimizers", "config", "event", "ops", "storage", NULL };
     const char *level;
     PyObject *params, *optimizers, *settings, *event = Py_None, *ops = NULL, *storage = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOOO|OOO", names, &level, &params, &optimizers, &settings, &event, &ops,
-                                     &storage)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOOO|OOO", names, &level, &params, &optimizers, &settings, &event,
+                                     &ops, &storage)) {
         return NULL;
     }
     amp_py_Context *context = (amp_py_Context *)PyType_GenericAlloc(type, 0);
@@ -279,7 +279,8 @@ static PyMethodDef methods[] = {
     { "leave", context_leave, METH_NOARGS, "leave()\n--\n\nLeave the scope that was entered last on this thread." },
     { "begin", amp_py_Context_begin, METH_VARARGS, "begin(optimizers, loss_id, delay_unscale, delay_overflow_check)" },
     { "set_ranks", amp_py_Context_set_ranks, METH_VARARGS,
-      "set_ranks(reduce, tells_of_cancels): reduce(reduction, values) is asked at each end; None: this rank decides alone." },
+      "set_ranks(reduce, tells_of_cancels): reduce(reduction, values) is asked at each end; None: this rank decides "
+      "alone." },
     { "step_begin", amp_py_Context_step_begin, METH_O, "step_begin(optimizer): 0 step, 1 skip." },
     { "step_end", amp_py_Context_step_end, METH_O, "step_end(optimizer): the masters go into the parameters." },
     { "zero_grad", amp_py_Context_zero_grad, METH_O, "zero_grad(optimizer): no gradients where there are masters." },
@@ -288,7 +289,8 @@ static PyMethodDef methods[] = {
     { "scale", amp_py_Context_scale, METH_O, "scale(loss_id): the present loss scale." },
     { "record", amp_py_Context_record, METH_O, "record(loss_id): the last bracket, as a dict." },
     { "unscale", amp_py_Context_unscale, METH_VARARGS, "unscale(loss_id, tensors): in place; was one not finite?" },
-    { "follow", amp_py_Context_follow, METH_NOARGS, "follow(): parameters take what was written to their masters since the last step." },
+    { "follow", amp_py_Context_follow, METH_NOARGS,
+      "follow(): parameters take what was written to their masters since the last step." },
     { "reconcile", amp_py_Context_reconcile, METH_NOARGS, "reconcile(): masters follow parameters that were changed." },
     { "save", amp_py_Context_save, METH_VARARGS, "save(path or None, format): bytes where path is None." },
     { "load", amp_py_Context_load, METH_O, "load(path or bytes)" },

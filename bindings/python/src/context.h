@@ -83,7 +83,8 @@ void amp_py_drop_held(amp_py_Context *context);
 int amp_py_make_masters(amp_py_Context *context, struct amp_py_optimizer *optimizer, size_t from);
 int amp_py_show_gradients(amp_py_Context *context, struct amp_py_optimizer *optimizer);
 int amp_py_clear_masters(struct amp_py_optimizer *optimizer, bool params_too);
-/* After what a script may have done: masters that it gave other memory (`p.data = x`) go back to libamp's, with their values; */
+/* After what a script may have done: masters that it gave other memory (`p.data = x`) go back to libamp's, with their
+ * values; */
 int amp_py_settle_masters(amp_py_Context *context, const struct amp_py_optimizer *optimizer);
 /* and parameters that it laid out in another order (channels last) take their masters along. */
 int amp_py_settle(amp_py_Context *context);

@@ -5,8 +5,8 @@
 /* cudaStreamLegacy: what torch's default stream is; libamp refuses NULL, which may be a mistake, and takes its name. */
 #define LEGACY_STREAM ((void *)1)
 
-/* One list object a place in the program: its table stays as it is while the same tensors come again. When there are more
- * places than this, the one longest unused is given up. */
+/* One list object a place in the program: its table stays as it is while the same tensors come again. When there are
+ * more places than this, the one longest unused is given up. */
 enum { PLACES = 64 };
 
 typedef struct place {
@@ -27,8 +27,8 @@ static place *find_place(const place *wanted)
     place *oldest = &places[0];
     for (int i = 0; i < PLACES; i++) {
         place *is = &places[i];
-        if (is->list && is->function == wanted->function && is->device.id == wanted->device.id && is->stream == wanted->stream
-            && is->first == wanted->first && is->n == wanted->n) {
+        if (is->list && is->function == wanted->function && is->device.id == wanted->device.id
+            && is->stream == wanted->stream && is->first == wanted->first && is->n == wanted->n) {
             return is;
         }
         oldest = is->used < oldest->used ? is : oldest;
@@ -75,7 +75,8 @@ static int read_stream(PyObject *argument, void **stream)
 int amp_py_cuda_stream(PyObject *argument, bool torch, amp_device device, void **stream)
 {
     *stream = NULL;
-    int bad = argument && argument != Py_None ? read_stream(argument, stream) : torch ? current_stream(device, stream) : 0;
+    int bad = argument && argument != Py_None ? read_stream(argument, stream) : torch
+        ? current_stream(device, stream) : 0;
     *stream = *stream ? *stream : LEGACY_STREAM;
     return bad;
 }
@@ -90,7 +91,8 @@ int amp_py_cuda_open(amp_py_call *call)
         return -1;
     }
     const amp_py_list *first = &call->lists[0];
-    place wanted = { call->function, call->device, call->stream, first->n ? first->spans[0].data : NULL, first->n, 0, NULL };
+    place wanted = { call->function, call->device, call->stream, first->n ? first->spans[0].data : NULL, first->n, 0,
+                     NULL };
     place *found = find_place(&wanted);
     if (found->list == NULL) {
         amp_status status = amp_device_list_open(call->device, &found->list);
@@ -116,8 +118,9 @@ static PyObject *make(const char *factory, PyObject *argument, const char *dtype
     PyObject *made = function && keywords && arguments ? PyObject_Call(function, arguments, keywords) : NULL;
     if (torch == NULL && PyErr_ExceptionMatches(PyExc_ImportError)) {
         PyErr_Clear();
-        PyErr_SetString(amp_py_argument_error(), "numbers must be float32 tensors on the GPU (found_inf=, norm=, norms=, "
-                                                 "inv_scale=) and steps of int64: without torch there is no memory to take");
+        PyErr_SetString(amp_py_argument_error(),
+                        "numbers must be float32 tensors on the GPU (found_inf=, norm=, norms=, inv_scale=) and steps "
+                        "of int64: without torch there is no memory to take");
     }
     Py_XDECREF(arguments);
     Py_XDECREF(keywords);

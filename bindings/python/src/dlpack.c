@@ -52,15 +52,16 @@ static int read_capsule(PyObject *capsule, amp_py_place place, amp_py_view *view
     }
     const dl_versioned *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
     if (managed->major != DL_MAJOR) {
-        return amp_py_refuse(place, "speaks DLPack %u.%u, libamp 1", (unsigned)managed->major, (unsigned)managed->minor);
+        return amp_py_refuse(place, "speaks DLPack %u.%u, libamp 1", (unsigned)managed->major,
+                             (unsigned)managed->minor);
     }
     /* what is written into a copy is lost */
     view->read_only = (managed->flags & (DL_READ_ONLY | DL_IS_COPIED)) != 0;
     return amp_py_dlpack_read(&managed->tensor, place, view);
 }
 
-/* A capsule, or NULL with an exception. NumPy answers fastest without arguments; others are asked for the newest form first,
- * which says whether the memory may be written. */
+/* A capsule, or NULL with an exception. NumPy answers fastest without arguments; others are asked for the newest form
+ * first, which says whether the memory may be written. */
 static PyObject *export_of(PyObject *method, bool plain)
 {
     PyObject *none = PyTuple_New(0);

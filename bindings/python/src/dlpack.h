@@ -30,7 +30,8 @@ typedef struct dl_exchange {
     uint32_t major, minor;
     struct dl_exchange *older;
     void (*unused[2])(void); /* what makes managed tensors */
-    int (*adopt)(dl_versioned *tensor, void **object); /* an object of the type over a tensor that is its own from then on */
+    /* an object of the type over a tensor that is its own from then on */
+    int (*adopt)(dl_versioned *tensor, void **object);
     int (*borrow)(void *object, dl_tensor *out); /* may be NULL; valid while the object lives */
     int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
 } dl_exchange;

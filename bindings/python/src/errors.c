@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statuses as exceptions. libamp.Error is a RuntimeError with `status` and its name; where Python has a class for what went
- * wrong the exception is of that class too. */
+/* Statuses as exceptions. libamp.Error is a RuntimeError with `status` and its name; where Python has a class for what
+ * went wrong the exception is of that class too. */
 #include "py.h"
 
 static PyObject *error_class;    /* libamp.Error */
@@ -119,8 +119,8 @@ int amp_py_add_errors(PyObject *module)
     }
     argument_class = new_class("libamp.ArgumentError", "An argument of a call into libamp is not what it can be.",
                                error_class, PyExc_ValueError);
-    io_class = new_class("libamp.FileError", "A file cannot be read or written, or is not what it should be.", error_class,
-                         PyExc_OSError);
+    io_class = new_class("libamp.FileError", "A file cannot be read or written, or is not what it should be.",
+                         error_class, PyExc_OSError);
     if (argument_class == NULL || io_class == NULL) {
         return -1;
     }

@@ -67,8 +67,8 @@ static void permute(const struct amp_py_order *order, amp_tensor_view *view)
 
 enum { DL_FLOAT = 2, DL_COMPLEX = 5 };
 
-/* Complex elements as pairs of real ones, one more dimension: a gradient is unscaled and checked by its parts. The parameter
- * itself, whose elements nobody reads, is said to be FP64, which no level re-types. */
+/* Complex elements as pairs of real ones, one more dimension: a gradient is unscaled and checked by its parts. The
+ * parameter itself, whose elements nobody reads, is said to be FP64, which no level re-types. */
 static void pair(bool is_param, amp_tensor_view *view)
 {
     static _Thread_local int64_t shape[AMP_PY_MAX_DIMS + 1], strides[AMP_PY_MAX_DIMS + 1];
@@ -89,7 +89,8 @@ static void pair(bool is_param, amp_tensor_view *view)
     view->dtype.bits = is_param ? 64 : view->dtype.bits / 2;
 }
 
-/* The parameter whose gradient the hook grad told of before the last one; NULL: none, or none is looked at in its own order. */
+/* The parameter whose gradient the hook grad told of before the last one; NULL: none, or none is looked at in its own
+ * order. */
 static const struct amp_py_param *holder_of(const amp_py_Context *context, const void *grad)
 {
     for (size_t i = 0; i < context->n_params && context->permutes; i++) {
@@ -106,8 +107,8 @@ static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
     if (amp_py_look(tensor, view)) {
         PyErr_Clear();
         PyErr_SetString(PyExc_RuntimeError,
-                        "a gradient or parameter has no plain elements (it is sparse, or of another kind): loss scaling "
-                        "works on dense ones; nn.Embedding(sparse=False) makes those");
+                        "a gradient or parameter has no plain elements (it is sparse, or of another kind): loss "
+                        "scaling works on dense ones; nn.Embedding(sparse=False) makes those");
         return fail(context);
     }
     const struct amp_py_param *param = context->looked_at;
@@ -128,9 +129,9 @@ static amp_dtype hook_dtype(void *self, void *tensor)
     return amp_py_dtype(tensor);
 }
 
-/* Writes through .data bump no version. A parameter with a master that is not trained is written so by the rule (a momentum
- * encoder's): it has another version each time, so that it is looked at. One that got other memory (`p.data = x`), as a forward
- * has found, was written. */
+/* Writes through .data bump no version. A parameter with a master that is not trained is written so by the rule (a
+ * momentum encoder's): it has another version each time, so that it is looked at. One that got other memory (`p.data =
+ * x`), as a forward has found, was written. */
 static uint64_t hook_version(void *self, void *tensor)
 {
     amp_py_Context *context = self;
@@ -166,7 +167,8 @@ static void hook_release(void *self, void *tensor)
 
 /* ---- gradients ---- */
 
-/* Where a parameter's gradient is: at its master, but for what backward has just made, or brackets that delayed have left. */
+/* Where a parameter's gradient is: at its master, but for what backward has just made, or brackets that delayed have
+ * left. */
 static PyObject *gradient_holder(const amp_py_Context *context, const struct amp_py_param *param, void *tensor)
 {
     return param && param->master && !context->ending && !param->scaled ? param->master : tensor;
@@ -255,8 +257,8 @@ static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_
 {
     amp_py_Context *context = self;
     (void)purpose;
-    PyObject *tensor = PyObject_CallMethod(context->storage, "alloc", "Kii", (unsigned long long)bytes, (int)device.type,
-                                           (int)device.id);
+    PyObject *tensor = PyObject_CallMethod(context->storage, "alloc", "Kii", (unsigned long long)bytes,
+                                           (int)device.type, (int)device.id);
     if (tensor == NULL || put(context, tensor, storage)) {
         Py_XDECREF(tensor);
         return fail(context);

@@ -8,7 +8,7 @@
 #define SPANS(k) call->lists[k].spans
 #define COUNT call->lists[0].n
 
-/* ---- cast, copy, zero ----------------------------------------------------------------------------------------------- */
+/* ---- cast, copy, zero -------------------------------------------------------------------------------------------- */
 
 static amp_status cast_cpu(amp_py_call *call) { return amp_cast_list(SPANS(0), SPANS(1), COUNT); }
 static amp_status cast_cuda(amp_py_call *call)
@@ -38,7 +38,8 @@ static PyObject *run_pair(amp_py_call *call, PyObject *args, PyObject *keywords,
     if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, &dst, &src, &call->stream_argument)) {
         return NULL;
     }
-    return amp_py_call_all(call, (amp_py_argument[]){ { "dst", dst, AMP_PY_WRITE }, { "src", src, AMP_PY_READ } }, 2, cpu, cuda);
+    return amp_py_call_all(call, (amp_py_argument[]){ { "dst", dst, AMP_PY_WRITE }, { "src", src, AMP_PY_READ } }, 2,
+                           cpu, cuda);
 }
 
 static PyObject *cast(PyObject *self, PyObject *args, PyObject *keywords)
@@ -67,7 +68,7 @@ static PyObject *zero(PyObject *self, PyObject *args, PyObject *keywords)
     return amp_py_call_all(&call, (amp_py_argument[]){ { "dst", dst, AMP_PY_WRITE } }, 1, zero_cpu, zero_cuda);
 }
 
-/* ---- scale, axpby --------------------------------------------------------------------------------------------------- */
+/* ---- scale, axpby ------------------------------------------------------------------------------------------------ */
 
 /* Of a number that the CPU knows, or that only the device does. */
 static amp_factor factor_of(const amp_py_scalar *scalar)
@@ -95,7 +96,8 @@ static PyObject *scale(PyObject *self, PyObject *args, PyObject *keywords)
     PyObject *dst, *src, *factor, *found_inf = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|$OO:scale", names, &dst, &src, &factor, &found_inf,
                                      &call.stream_argument)
-        || amp_py_scalar_in(&call.a, "scale", factor) || amp_py_scalar_out(&call.found_inf, "found_inf", found_inf, 1)) {
+        || amp_py_scalar_in(&call.a, "scale", factor)
+        || amp_py_scalar_out(&call.found_inf, "found_inf", found_inf, 1)) {
         amp_py_call_close(&call);
         return NULL;
     }
@@ -133,7 +135,7 @@ static PyObject *axpby(PyObject *self, PyObject *args, PyObject *keywords)
         axpby_cpu, axpby_cuda);
 }
 
-/* ---- norms and checks ----------------------------------------------------------------------------------------------- */
+/* ---- norms and checks -------------------------------------------------------------------------------------------- */
 
 static amp_status check_cpu(amp_py_call *call)
 {
@@ -153,7 +155,8 @@ static PyObject *run_check(amp_py_call *call, PyObject *src, PyObject *norms)
     if (amp_py_call_open(call, (amp_py_argument[]){ { "src", src, AMP_PY_READ } }, 1)) {
         return NULL;
     }
-    int bad = amp_py_scalar_out(&call->norms, "norms", norms, call->lists[0].n) || amp_py_call_run(call, check_cpu, check_cuda);
+    int bad = amp_py_scalar_out(&call->norms, "norms", norms, call->lists[0].n)
+        || amp_py_call_run(call, check_cpu, check_cuda);
     PyObject *results = bad ? NULL : amp_py_call_results(call);
     amp_py_call_close(call);
     return results;
@@ -194,7 +197,8 @@ static PyObject *l2norms(PyObject *self, PyObject *args, PyObject *keywords)
     static char *names[] = { "src", "norm", "norms", "stream", NULL };
     amp_py_call call = { .function = "l2norms", .results = AMP_PY_NORM | AMP_PY_NORMS, .a.value = 1.0f };
     PyObject *src, *norm = Py_None, *norms = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOO:l2norms", names, &src, &norm, &norms, &call.stream_argument)
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOO:l2norms", names, &src, &norm, &norms,
+                                     &call.stream_argument)
         || amp_py_scalar_out(&call.norm, "norm", norm, 1)) {
         return NULL;
     }
@@ -223,7 +227,7 @@ static PyObject *first_nonfinite(PyObject *self, PyObject *args, PyObject *keywo
     return done ? PyLong_FromLongLong(call.index) : NULL;
 }
 
-/* ---- clipping ------------------------------------------------------------------------------------------------------- */
+/* ---- clipping ---------------------------------------------------------------------------------------------------- */
 
 static amp_status clip_norm_cpu(amp_py_call *call)
 {
@@ -234,7 +238,8 @@ static amp_status clip_norm_cpu(amp_py_call *call)
 static amp_status clip_norm_cuda(amp_py_call *call)
 {
     const amp_factor clip = { call->to_norm, call->a.value, AMP_FACTOR_CLIP };
-    amp_status status = amp_device_check(call->list, call->stream, SPANS(1), COUNT, NULL, NULL, call->to_norm, NULL, NULL);
+    amp_status status = amp_device_check(call->list, call->stream, SPANS(1), COUNT, NULL, NULL, call->to_norm, NULL,
+                                         NULL);
     bool in_place = true;
     for (size_t i = 0; i < COUNT; i++) {
         in_place = in_place && SPANS(0)[i].data == SPANS(1)[i].data;
@@ -283,7 +288,7 @@ static PyObject *clip_value(PyObject *self, PyObject *args, PyObject *keywords)
                            clip_value_cpu, NULL);
 }
 
-/* ---- The process ---------------------------------------------------------------------------------------------------- */
+/* ---- The process ------------------------------------------------------------------------------------------------- */
 
 static PyObject *set_num_threads(PyObject *self, PyObject *argument)
 {
@@ -319,8 +324,8 @@ static PyMethodDef methods[] = {
     WITH_KEYWORDS(copy, "copy(dst, src, *, stream=None)\n--\n\ndst = src, bit for bit; pairs have one type."),
     WITH_KEYWORDS(zero, "zero(dst, *, stream=None)\n--\n\ndst = +0."),
     WITH_KEYWORDS(scale, "scale(dst, src, scale, *, found_inf=None, stream=None)\n--\n\n"
-                         "dst = src * scale. Returns whether an element of dst is not finite; found_inf, a float32 tensor, is "
-                         "set to 1 instead, and nothing waits."),
+                         "dst = src * scale. Returns whether an element of dst is not finite; found_inf, a float32 "
+                         "tensor, is set to 1 instead, and nothing waits."),
     WITH_KEYWORDS(axpby, "axpby(dst, a, x, b, y, *, found_inf=None, stream=None)\n--\n\n"
                          "dst = a * x + b * y. Returns what scale returns."),
     WITH_KEYWORDS(check, "check(src, scale=1.0, *, norm=None, norms=None, found_inf=None, stream=None)\n--\n\n"
@@ -328,15 +333,19 @@ static PyMethodDef methods[] = {
     WITH_KEYWORDS(l2norm, "l2norm(src, *, norm=None, stream=None)\n--\n\nThe L2 norm over all elements."),
     WITH_KEYWORDS(l2norms, "l2norms(src, *, norm=None, norms=None, stream=None)\n--\n\n"
                            "The L2 norm over all elements, and a list of each tensor's."),
-    WITH_KEYWORDS(first_nonfinite, "first_nonfinite(src)\n--\n\nThe first tensor with an element that is not finite, or -1."),
+    WITH_KEYWORDS(first_nonfinite,
+                  "first_nonfinite(src)\n--\n\nThe first tensor with an element that is not finite, or -1."),
     WITH_KEYWORDS(clip_norm, "clip_norm(dst, src, max_norm, *, norm=None, stream=None)\n--\n\n"
-                             "dst = src, scaled so that its norm is at most max_norm; the norm before. A norm that is not "
-                             "finite scales nothing."),
+                             "dst = src, scaled so that its norm is at most max_norm; the norm before. A norm that is "
+                             "not finite scales nothing."),
     WITH_KEYWORDS(clip_value, "clip_value(dst, src, max_value)\n--\n\ndst = src brought into [-max_value, max_value]."),
     { "set_num_threads", set_num_threads, METH_O,
-      "set_num_threads(n, /)\n--\n\nThreads that work on one call; 1 is the caller alone, 0 as many as there are processors." },
-    { "get_num_threads", get_num_threads, METH_NOARGS, "get_num_threads()\n--\n\nWhat set_num_threads, or AMP_NUM_THREADS, said." },
-    { "cpu_flags", cpu_flags, METH_NOARGS, "cpu_flags()\n--\n\nThe instruction sets in use, as AMP_CPU_* of amp_kernels.h." },
+      "set_num_threads(n, /)\n--\n\nThreads that work on one call; 1 is the caller alone, 0 as many as there are "
+      "processors." },
+    { "get_num_threads", get_num_threads, METH_NOARGS,
+      "get_num_threads()\n--\n\nWhat set_num_threads, or AMP_NUM_THREADS, said." },
+    { "cpu_flags", cpu_flags, METH_NOARGS,
+      "cpu_flags()\n--\n\nThe instruction sets in use, as AMP_CPU_* of amp_kernels.h." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Order in memory ------------------------------------------------------------------------------------------------ */
+/* ---- Order in memory --------------------------------------------------------------------------------------------- */
 
 typedef struct axis { int64_t stride, extent; } axis;
 
@@ -55,7 +55,7 @@ static int keep_layout(amp_py_list *list, const amp_py_view *view, amp_py_place 
     return bad;
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------------------------- */
+/* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
 static bool is_list(PyObject *argument)
 {
@@ -83,7 +83,8 @@ static int read_one(amp_py_list *list, PyObject *tensor, amp_py_place place, amp
         }
     }
     if (view->span.dtype == AMP_DTYPE_OTHER) {
-        return amp_py_refuse(place, "has a type that libamp does not compute in: use float32, float16, bfloat16 or float64");
+        return amp_py_refuse(place,
+                             "has a type that libamp does not compute in: use float32, float16, bfloat16 or float64");
     }
     if (view->read_only && (list->how & AMP_PY_WRITE)) {
         return amp_py_refuse(place, "is read-only and would be written");
@@ -175,10 +176,10 @@ void amp_py_list_close(amp_py_list *list)
     Py_CLEAR(list->tensors);
 }
 
-/* ---- Side by side --------------------------------------------------------------------------------------------------- */
+/* ---- Side by side ------------------------------------------------------------------------------------------------ */
 
-/* Entry i has the same order of elements in both. One element and fewer have only one; where an entry is not there it is
- * nobody's. */
+/* Entry i has the same order of elements in both. One element and fewer have only one; where an entry is not there it
+ * is nobody's. */
 static int same_layout(const amp_py_list *first, const amp_py_list *list, size_t i)
 {
     if (first->layouts == NULL && list->layouts == NULL) {

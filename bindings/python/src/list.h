@@ -26,15 +26,15 @@ typedef struct amp_py_list {
     amp_device device; /* of all; type 0: the list is empty */
 } amp_py_list;
 
-/* Reads an argument; twin: a list that was read before, or NULL: where the argument is the same object it is not read again.
- * On error nothing is to be closed. */
+/* Reads an argument; twin: a list that was read before, or NULL: where the argument is the same object it is not read
+ * again. On error nothing is to be closed. */
 int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, int how, const amp_py_list *twin);
 
 /* Lets go of everything; a list of zeros is none. */
 void amp_py_list_close(amp_py_list *list);
 
-/* Lists that one call walks side by side: of one length, on one device (*device; the CPU if all are empty), the elements of
- * each index in one order. Those that are None do not count. */
+/* Lists that one call walks side by side: of one length, on one device (*device; the CPU if all are empty), the
+ * elements of each index in one order. Those that are None do not count. */
 int amp_py_lists_agree(amp_py_list *lists, size_t count, amp_device *device);
 
 /* Afterwards: torch's counters of what was written. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The masters as tensors: the library's blocks get a torch.nn.Parameter and its gradient, and what scripts do to them is
- * followed. */
+/* The masters as tensors: the library's blocks get a torch.nn.Parameter and its gradient, and what scripts do to them
+ * is followed. */
 #include "context.h"
 
 #include <stdlib.h>
@@ -121,7 +121,8 @@ int amp_py_clear_masters(struct amp_py_optimizer *optimizer, bool params_too)
 
 /* ---- masters that scripts write to ---- */
 
-static int call_storage(const amp_py_Context *context, const char *name, PyObject *first, PyObject *second, PyObject *third)
+static int call_storage(const amp_py_Context *context, const char *name, PyObject *first, PyObject *second,
+                        PyObject *third)
 {
     PyObject *done = PyObject_CallMethod(context->storage, name, "OOO", first, second, third);
     Py_XDECREF(done);
@@ -161,7 +162,8 @@ static int follow_order(amp_py_Context *context, struct amp_py_param *param, con
     return 0;
 }
 
-/* Another number of dimensions is another thing (parameters that were sharded), which those who need its elements refuse. */
+/* Another number of dimensions is another thing (parameters that were sharded), which those who need its elements
+ * refuse. */
 static bool was_laid_out(const struct amp_py_order *before, const struct amp_py_order *now)
 {
     return before->ndim == now->ndim && memcmp(before->of, now->of, sizeof now->of) != 0;
@@ -221,7 +223,8 @@ int amp_py_settle_types(const amp_py_Context *context)
             continue;
         }
         PyObject *dtype = amp_py_torch_dtype(param->dtype);
-        if (dtype == NULL || call_storage(context, "lay_out", param->tensor, param->master ? param->master : param->tensor, dtype)) {
+        if (dtype == NULL
+            || call_storage(context, "lay_out", param->tensor, param->master ? param->master : param->tensor, dtype)) {
             return -1;
         }
     }

@@ -47,7 +47,10 @@ static int open_operand(product *call, int which)
 }
 
 /* May this be the distance between rows? Of a single row any may. */
-static bool walks(int64_t extent, int64_t stride, int64_t length) { return extent <= 1 || stride >= (length > 1 ? length : 1); }
+static bool walks(int64_t extent, int64_t stride, int64_t length)
+{
+    return extent <= 1 || stride >= (length > 1 ? length : 1);
+}
 
 static int read_matrix(const product *call, int which, matrix *out)
 {
@@ -141,8 +144,8 @@ static int describe_rest(product *call)
     return 0;
 }
 
-/* Where an operand's elements lie, in bytes: from `first` to `end`, in runs of `run` bytes, each `step` bytes after the one
- * before; step 0: said by first and end alone. */
+/* Where an operand's elements lie, in bytes: from `first` to `end`, in runs of `run` bytes, each `step` bytes after the
+ * one before; step 0: said by first and end alone. */
 struct extent {
     uintptr_t first, end, run, step;
 };
@@ -172,7 +175,8 @@ static bool overlap(struct extent a, struct extent b)
     if (a.step == 0 || a.step != b.step) {
         return true;
     }
-    const uintptr_t behind = a.first <= b.first ? (b.first - a.first) % a.step : (a.step - (a.first - b.first) % a.step) % a.step;
+    const uintptr_t behind = a.first <= b.first ? (b.first - a.first) % a.step
+        : (a.step - (a.first - b.first) % a.step) % a.step;
     return behind < a.run || behind + b.run > a.step;
 }
 
@@ -184,7 +188,8 @@ static int refuse_overlap(const product *call)
         const amp_py_view *view = &call->views[read[i]], *d = &call->views[D];
         const bool given = call->objects[read[i]] != Py_None && view->span.size != 0 && d->span.size != 0;
         if (given && overlap(extent_of(d), extent_of(view))) {
-            return amp_py_refuse((amp_py_place){ "d", -1 }, "shares memory with %s, which is read while it is written: give the "
+            return amp_py_refuse((amp_py_place){ "d", -1 },
+                                 "shares memory with %s, which is read while it is written: give the "
                                  "product memory of its own", operand_names[read[i]]);
         }
     }
@@ -211,7 +216,8 @@ static int read_arguments(product *call, PyObject *args, PyObject *keywords)
     amp_matmul_args *to = &call->args;
     const char *activation = NULL, *backend = NULL;
     int transpose_a = 0, transpose_b = 0, tf32 = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|$OOffppzzpO:matmul", names, &call->objects[D], &call->objects[A],
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|$OOffppzzpO:matmul", names, &call->objects[D],
+                                     &call->objects[A],
                                      &call->objects[B], &call->objects[C], &call->objects[BIAS], &to->alpha, &to->beta,
                                      &transpose_a, &transpose_b, &activation, &backend, &tf32, &call->stream)) {
         return -1;
@@ -239,8 +245,8 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *keywords)
     product call = { .args = AMP_MATMUL_ARGS_INIT, .objects = { [C] = Py_None, [BIAS] = Py_None } };
     PyObject *result = NULL;
     if (read_arguments(&call, args, keywords) == 0 && open_operand(&call, D) == 0 && open_operand(&call, A) == 0
-        && open_operand(&call, B) == 0 && describe(&call) == 0 && describe_rest(&call) == 0 && refuse_overlap(&call) == 0
-        && place_product(&call) == 0) {
+        && open_operand(&call, B) == 0 && describe(&call) == 0 && describe_rest(&call) == 0
+        && refuse_overlap(&call) == 0 && place_product(&call) == 0) {
         amp_status status;
         Py_BEGIN_ALLOW_THREADS
         status = call.args.batch ? amp_matmul(&call.args) : AMP_OK; /* libamp's 0 is one product, and here it is none */
@@ -262,9 +268,11 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *keywords)
 
 static PyMethodDef methods[] = {
     { "matmul", (PyCFunction)(void (*)(void))matmul, METH_VARARGS | METH_KEYWORDS,
-      "matmul(d, a, b, *, c=None, bias=None, alpha=1.0, beta=0.0, transpose_a=False, transpose_b=False, activation=None,\n"
+      "matmul(d, a, b, *, c=None, bias=None, alpha=1.0, beta=0.0, transpose_a=False, transpose_b=False, "
+      "activation=None,\n"
       "       backend=None, tf32=False, stream=None)\n--\n\n"
-      "d = activation(alpha * a @ b + beta * c + bias); fp32, fp16 and bf16 in any mixture, summed in float. Three dimensions\n"
+      "d = activation(alpha * a @ b + beta * c + bias); fp32, fp16 and bf16 in any mixture, summed in float. Three "
+      "dimensions\n"
       "are a stack of products. activation: 'relu', 'gelu', 'gelu_tanh'; backend: 'builtin', 'onednn'." },
     { NULL, NULL, 0, NULL },
 };

@@ -4,7 +4,7 @@
 
 #include "call.h"
 
-/* ---- Rules by name -------------------------------------------------------------------------------------------------- */
+/* ---- Rules by name ----------------------------------------------------------------------------------------------- */
 
 enum { MOMENTS = 3 };
 
@@ -58,7 +58,7 @@ static const struct rule_name *find_rule(PyObject *name)
     return NULL;
 }
 
-/* ---- Arguments ------------------------------------------------------------------------------------------------------ */
+/* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
 /* The lists of a call. */
 enum { PARAMS, GRADS, MODEL_PARAMS, FIRST_MOMENT, LISTS = FIRST_MOMENT + MOMENTS };
@@ -94,7 +94,8 @@ static int set_rule(step_call *step, PyObject *name, PyObject *value)
     }
     if (IS(name, "betas")) {
         PyObject *pair = PySequence_Tuple(value);
-        int good = pair && PyArg_ParseTuple(pair, "dd;betas must be a pair of numbers", &step->optim.beta1, &step->optim.beta2);
+        int good = pair && PyArg_ParseTuple(pair, "dd;betas must be a pair of numbers", &step->optim.beta1,
+                                            &step->optim.beta2);
         Py_XDECREF(pair);
         return good ? 0 : -1;
     }
@@ -142,7 +143,8 @@ static int read_state(step_call *step, PyObject *state)
     PyObject *name, *value;
     Py_ssize_t position = 0;
     if (state != Py_None && !PyDict_Check(state)) {
-        PyErr_SetString(PyExc_TypeError, "state: must be a dict of lists of tensors, as {'exp_avg': [...], 'exp_avg_sq': [...]}");
+        PyErr_SetString(PyExc_TypeError,
+                        "state: must be a dict of lists of tensors, as {'exp_avg': [...], 'exp_avg_sq': [...]}");
         return -1;
     }
     while (state != Py_None && PyDict_Next(state, &position, &name, &value)) {
@@ -162,7 +164,8 @@ static int read_state(step_call *step, PyObject *state)
 static int read_arguments(step_call *step, PyObject *args, PyObject *keywords)
 {
     PyObject *name, *state;
-    if (!PyArg_ParseTuple(args, "UOOO:optimizer_step", &name, &step->arguments[PARAMS], &step->arguments[GRADS], &state)) {
+    if (!PyArg_ParseTuple(args, "UOOO:optimizer_step", &name, &step->arguments[PARAMS], &step->arguments[GRADS],
+                          &state)) {
         return -1;
     }
     step->rule = find_rule(name);
@@ -186,11 +189,13 @@ static int open_all(step_call *step)
     };
     for (int k = 0; k < MOMENTS; k++) {
         const char *name = step->rule->moments[k] ? step->rule->moments[k] : "state";
-        lists[FIRST_MOMENT + k] = (amp_py_argument){ name, step->arguments[FIRST_MOMENT + k], AMP_PY_WRITE | AMP_PY_OPTIONAL };
+        lists[FIRST_MOMENT + k] = (amp_py_argument){ name, step->arguments[FIRST_MOMENT + k],
+                                                     AMP_PY_WRITE | AMP_PY_OPTIONAL };
     }
     amp_py_call *call = &step->call;
     call->a.value = 1.0f, call->b.value = 1.0f, call->found_inf.value = 0.0f;
-    if (amp_py_scalar_in(&call->a, "inv_scale", step->inv_scale) || amp_py_scalar_in(&call->b, "grad_factor", step->grad_factor)
+    if (amp_py_scalar_in(&call->a, "inv_scale", step->inv_scale)
+        || amp_py_scalar_in(&call->b, "grad_factor", step->grad_factor)
         || amp_py_scalar_in(&call->found_inf, "found_inf", step->found_inf)
         || amp_py_scalar_in(&call->norm, "grad_norm", step->grad_norm)) {
         amp_py_call_close(call);
@@ -211,7 +216,7 @@ static int open_all(step_call *step)
     return 0;
 }
 
-/* ---- Steps ---------------------------------------------------------------------------------------------------------- */
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
 /* Numbers of Python's own become an array; a tensor of int64 is used where it is. */
 static int open_steps(step_call *step)
@@ -223,7 +228,8 @@ static int open_steps(step_call *step)
     if (!number && !PyList_Check(steps)) {
         PyObject *type = PyObject_GetAttrString(steps, "dtype");
         PyObject *text = type ? PyObject_Str(type) : NULL;
-        bool fits = text && (IS(text, "torch.int64") || IS(text, "int64") || IS(text, "torch.uint64") || IS(text, "uint64"));
+        bool fits = text && (IS(text, "torch.int64") || IS(text, "int64") || IS(text, "torch.uint64")
+                             || IS(text, "uint64"));
         Py_XDECREF(text);
         Py_XDECREF(type);
         PyErr_Clear();
@@ -271,7 +277,7 @@ static int write_steps(step_call *step)
     return 0;
 }
 
-/* ---- The call ------------------------------------------------------------------------------------------------------- */
+/* ---- The call ---------------------------------------------------------------------------------------------------- */
 
 static void describe(step_call *step)
 {
@@ -301,7 +307,8 @@ static int describe_cuda(step_call *step)
     bool scale_there = call->a.tensor && call->a.device.type == AMP_PY_CUDA;
     bool norm_there = call->norm.tensor && call->norm.device.type == AMP_PY_CUDA;
     if (step->counts != NULL && found_there) {
-        return amp_py_refuse((amp_py_place){ "steps", -1 }, "must be a tensor of int64 on the GPU, as found_inf is there: "
+        return amp_py_refuse((amp_py_place){ "steps", -1 },
+                             "must be a tensor of int64 on the GPU, as found_inf is there: "
                                                             "nobody here knows whether the step happens");
     }
     tensors->found_inf = found_there ? call->found_inf.pointer : NULL;
@@ -378,7 +385,8 @@ static void close_step(step_call *step)
 static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywords)
 {
     (void)self;
-    step_call step = { .call = { .function = "optimizer_step" }, .optim = AMP_OPTIM_INIT, .tensors = AMP_OPTIM_TENSORS_INIT };
+    step_call step = { .call = { .function = "optimizer_step" }, .optim = AMP_OPTIM_INIT,
+                       .tensors = AMP_OPTIM_TENSORS_INIT };
     for (int k = MODEL_PARAMS; k < LISTS; k++) {
         step.arguments[k] = Py_None;
     }
@@ -393,9 +401,11 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
 
 static PyMethodDef methods[] = {
     { "optimizer_step", (PyCFunction)(void (*)(void))optimizer_step, METH_VARARGS | METH_KEYWORDS,
-      "optimizer_step(rule, params, grads, state, *, steps, model_params=None, inv_scale=1.0, grad_factor=1.0, found_inf=None,\n"
+      "optimizer_step(rule, params, grads, state, *, steps, model_params=None, inv_scale=1.0, grad_factor=1.0, "
+      "found_inf=None,\n"
       "               grad_norm=None, grad_norms=None, stream=None, **hyper_parameters)\n--\n\n"
-      "One step of every tensor by a rule of amp_optim.h. Returns whether it happened; found_inf other than 0 prevents it.\n"
+      "One step of every tensor by a rule of amp_optim.h. Returns whether it happened; found_inf other than 0 "
+      "prevents it.\n"
       "None: found_inf is on the GPU, which alone knows." },
     { NULL, NULL, 0, NULL },
 };

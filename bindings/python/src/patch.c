@@ -330,11 +330,13 @@ static PyObject *list_ops(PyObject *module, PyObject *lists)
 }
 
 static PyMethodDef functions[] = {
-    { "add_policy", add_policy, METH_VARARGS, "add_policy(context, report, allow_banned): the newest of the contexts that patched functions obey." },
+    { "add_policy", add_policy, METH_VARARGS,
+      "add_policy(context, report, allow_banned): the newest of the contexts that patched functions obey." },
     { "remove_policy", remove_policy, METH_O, "remove_policy(context): no longer. Says whether they did." },
     { "policy_active", policy_active, METH_NOARGS, "policy_active(): does a policy hold on this thread?" },
     { "scope_entered", scope_entered, METH_NOARGS, "scope_entered(): was a scope entered on this thread?" },
-    { "list_ops", list_ops, METH_O, "list_ops(lists): the cast list's (name, modules, class for fp16, class for bf16)." },
+    { "list_ops", list_ops, METH_O,
+      "list_ops(lists): the cast list's (name, modules, class for fp16, class for bf16)." },
     { NULL, NULL, 0, NULL },
 };
 
@@ -371,7 +373,8 @@ int amp_py_add_patch(PyObject *module)
     name_out = PyUnicode_InternFromString("out");
     name_tensors = PyUnicode_InternFromString("tensors");
     name_dtype = PyUnicode_InternFromString("dtype");
-    if (name_out == NULL || name_tensors == NULL || name_dtype == NULL || PyModule_AddFunctions(module, functions) < 0) {
+    if (name_out == NULL || name_tensors == NULL || name_dtype == NULL
+        || PyModule_AddFunctions(module, functions) < 0) {
         return -1;
     }
     return amp_py_add_patched(module);

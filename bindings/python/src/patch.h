@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Patched functions: what O1 and O4 put in the place of torch's functions and methods. Each knows its original and its op;
- * the class of an op and the type for its arguments are the library's answers, remembered per context.
+ * Patched functions: what O1 and O4 put in the place of torch's functions and methods. Each knows its original and its
+ * op; the class of an op and the type for its arguments are the library's answers, remembered per context.
  *
- * patch.c: whose policy, the answers, the call. patch_cast.c: arguments. patch_quick.c: small casts. patch_type.c: the objects.
+ * patch.c: whose policy, the answers, the call. patch_cast.c: arguments. patch_quick.c: small casts. patch_type.c: the
+ * objects.
  */
 #ifndef AMP_PY_PATCH_H
 #define AMP_PY_PATCH_H
@@ -35,7 +36,8 @@ typedef struct {
 } amp_py_patched;
 
 /* Sets of floating types: bit amp_dtype - 1. */
-enum { AMP_PY_TYPES = 4, AMP_PY_SETS = 1 << AMP_PY_TYPES, AMP_PY_LOW = 1 << (AMP_FLOAT16 - 1) | 1 << (AMP_BFLOAT16 - 1) };
+enum { AMP_PY_TYPES = 4, AMP_PY_SETS = 1 << AMP_PY_TYPES,
+       AMP_PY_LOW = 1 << (AMP_FLOAT16 - 1) | 1 << (AMP_BFLOAT16 - 1) };
 static inline uint32_t amp_py_bit(amp_dtype dtype)
 {
     return dtype >= AMP_FLOAT32 && dtype <= AMP_FLOAT64 ? 1u << (dtype - 1) : 0;
@@ -69,17 +71,18 @@ int amp_py_target(const struct amp_py_call *call, uint32_t set);
 
 /* patch_cast.c. Looks up what is needed of torch; -1 with an exception. */
 int amp_py_cast_init(void);
-/* The type if it is a floating tensor that may be cast, else AMP_DTYPE_OTHER; for lists and tuples use amp_py_collect. */
+/* The type if it is a floating tensor that may be cast, else AMP_DTYPE_OTHER; for lists and tuples use
+ * amp_py_collect. */
 amp_dtype amp_py_tensor_type(PyObject *object);
 /* Adds the types of the floating tensors in `value` to the set. Returns the type if it is a tensor by itself,
  * AMP_DTYPE_OTHER if nothing in it can be cast, AMP_DTYPE_DEFAULT for a list or tuple. */
 amp_dtype amp_py_collect(PyObject *value, uint32_t *set);
-/* `value`, of which amp_py_collect said `type`, with its tensors cast: a new reference, often to `value` itself; NULL with
- * an exception. */
+/* `value`, of which amp_py_collect said `type`, with its tensors cast: a new reference, often to `value` itself; NULL
+ * with an exception. */
 PyObject *amp_py_cast_value(struct amp_py_call *call, PyObject *value, amp_dtype type);
 
-/* patch_quick.c: a cast past torch, where nobody can tell: a new reference, or NULL without an exception: torch is to make
- * it. For tensors of torch's own classes. */
+/* patch_quick.c: a cast past torch, where nobody can tell: a new reference, or NULL without an exception: torch is to
+ * make it. For tensors of torch's own classes. */
 void amp_py_quick_init(PyObject *torch);
 PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtype from, amp_dtype to);
 

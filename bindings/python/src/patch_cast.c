@@ -26,7 +26,8 @@ int amp_py_cast_init(void)
         return 0;
     }
     PyObject *torch = amp_py_torch() < 0 ? NULL : PyImport_ImportModule("torch");
-    PyObject *nn = attribute(torch, "nn"), *tensor = attribute(torch, "Tensor"), *parameter = attribute(nn, "Parameter");
+    PyObject *nn = attribute(torch, "nn"), *tensor = attribute(torch, "Tensor"),
+        *parameter = attribute(nn, "Parameter");
     name_make = PyUnicode_InternFromString("_make");
     for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
         to_type[dtype] = attribute(tensor, methods[dtype]);
@@ -112,8 +113,8 @@ static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtyp
 }
 
 /* A weight's cast, made once an iteration: the library keeps it. It may only where a scope ends: an edit through .data
- * leaves no trace, and only the end of a forward clears the cache behind it. Weights that are not trained are cast anew, as
- * torch does: a momentum encoder is edited so between two uses in one forward. */
+ * leaves no trace, and only the end of a forward clears the cache behind it. Weights that are not trained are cast
+ * anew, as torch does: a momentum encoder is edited so between two uses in one forward. */
 static PyObject *cast_weight(const struct amp_py_call *call, PyObject *tensor)
 {
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;

@@ -2,9 +2,9 @@
 /*
  * Casts of small tensors that autograd does not record. Of the microsecond that torch takes for one, the elements are a
  * hundredth; here libamp's kernel casts into a block that torch then adopts, which takes half of it. The result is what
- * Tensor.half() gives, but for its storage, which cannot grow: so for torch's own functions alone, without Tensor.cpu, which
- * returns it. Whoever else could tell the difference has torch cast: a mode or a tracer that wants to see the call, a tangent,
- * a tensor that is more than its elements.
+ * Tensor.half() gives, but for its storage, which cannot grow: so for torch's own functions alone, without Tensor.cpu,
+ * which returns it. Whoever else could tell the difference has torch cast: a mode or a tracer that wants to see the
+ * call, a tangent, a tensor that is more than its elements.
  */
 #include "patch.h"
 
@@ -61,8 +61,8 @@ void amp_py_quick_init(PyObject *module)
     torch.level = PyUnicode_InternFromString("_current_level");
     torch.zero = PyLong_FromLong(0);
     const bool names = tensor && PyObject_HasAttrString(tensor, "names"); /* dimensions had names before torch 2.15 */
-    const bool complete = exchange && exchange->borrow && exchange->adopt && torch.dispatch_modes && torch.function_modes
-                       && torch.tracer && torch.forward_ad && torch.level && torch.zero;
+    const bool complete = exchange && exchange->borrow && exchange->adopt && torch.dispatch_modes
+                       && torch.function_modes && torch.tracer && torch.forward_ad && torch.level && torch.zero;
     PyErr_Clear();
     Py_XDECREF(forward);
     Py_XDECREF(tensor); /* torch keeps it */
@@ -87,9 +87,9 @@ static bool is_plain(void)
     return plain;
 }
 
-/* The elements of a row-major tensor; 0: one or none, too many, or another order. (The imaginary part of a conjugate has
- * its sign beside its elements, where DLPack does not look. Every other element of it is another's, so that only one of a
- * single element could be row-major.) */
+/* The elements of a row-major tensor; 0: one or none, too many, or another order. (The imaginary part of a conjugate
+ * has its sign beside its elements, where DLPack does not look. Every other element of it is another's, so that only
+ * one of a single element could be row-major.) */
 static uint64_t size_of(const dl_tensor *tensor)
 {
     int64_t size = 1;

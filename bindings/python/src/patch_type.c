@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The objects that stand in the place of torch's functions. They look like what they replace: name, documentation,
- * signature, class, hash and equality are the original's, so that tables keyed by torch's functions find them. Two types:
- * builtin functions do not bind to an instance; Python functions and methods do.
+ * signature, class, hash and equality are the original's, so that tables keyed by torch's functions find them. Two
+ * types: builtin functions do not bind to an instance; Python functions and methods do.
  */
 #include "patch.h"
 
@@ -110,7 +110,8 @@ static PyObject *compare(PyObject *self, PyObject *other, int op)
 /* What is not the stub's own is the original's. */
 static PyObject *getattro(PyObject *self, PyObject *name)
 {
-    static const char *const own[] = { "__wrapped__", "__call__", "__get__", "__reduce__", "__reduce_ex__", "__deepcopy__",
+    static const char *const own[] = { "__wrapped__", "__call__", "__get__", "__reduce__", "__reduce_ex__",
+                                       "__deepcopy__",
                                        "__copy__", "__eq__", "__ne__", "__hash__", "__repr__", "__str__" };
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
         if (PyUnicode_CompareWithASCIIString(name, own[i]) == 0) {

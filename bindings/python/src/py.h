@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all files of the extension share. One state a process: the extension is initialised once, and module-wide objects
- * are static pointers, made by amp_py_add_*. */
+/* What all files of the extension share. One state a process: the extension is initialised once, and module-wide
+ * objects are static pointers, made by amp_py_add_*. */
 #ifndef AMP_PY_H
 #define AMP_PY_H
 

@@ -40,7 +40,8 @@ PyObject *amp_py_Context_record(PyObject *self, PyObject *loss_id)
     }
     return Py_BuildValue("{s:i,s:d,s:d,s:K,s:K,s:I,s:I,s:z}", "action", (int)record.action, "scale_before",
                          (double)record.scale_before, "scale_after", (double)record.scale_after, "brackets",
-                         (unsigned long long)record.brackets, "skipped", (unsigned long long)record.skipped, "skips_in_row",
+                         (unsigned long long)record.brackets, "skipped", (unsigned long long)record.skipped,
+                         "skips_in_row",
                          (unsigned)record.skips_in_row, "unskipped", (unsigned)record.unskipped, "first_nonfinite",
                          record.first_nonfinite);
 }
@@ -189,8 +190,8 @@ PyObject *amp_py_Context_explain(PyObject *self, PyObject *args)
 
 static PyObject *stats_dict(const amp_op_stats *s)
 {
-    return Py_BuildValue("{s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K}", "name", s->name, "op_class", (int)s->op_class, "last_target",
-                         (int)s->last_target, "calls", (unsigned long long)s->calls, "passed",
+    return Py_BuildValue("{s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K}", "name", s->name, "op_class", (int)s->op_class,
+                         "last_target", (int)s->last_target, "calls", (unsigned long long)s->calls, "passed",
                          (unsigned long long)s->passed, "casts", (unsigned long long)s->casts, "cache_hits",
                          (unsigned long long)s->cache_hits, "failures", (unsigned long long)s->failures);
 }

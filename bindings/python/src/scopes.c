@@ -41,7 +41,8 @@ int amp_py_enter(amp_py_Context *context)
     struct scope *scope = &stack.entered[stack.n];
     amp_status status = AMP_OK;
     if (context && context->inside > 0 && !is_entered(context)) {
-        status = amp_cache_clear(context->amp); /* casts of another thread's forward: it may have begun before an edit */
+        /* casts of another thread's forward: it may have begun before an edit */
+        status = amp_cache_clear(context->amp);
     }
     if (status == AMP_OK) {
         status = amp_scope_enter(context ? context->amp : NULL, &scope->scope);
@@ -113,10 +114,14 @@ static PyObject *current_scope(PyObject *module, PyObject *unused)
 int amp_py_add_scopes(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        { "enter_none", enter_none, METH_NOARGS, "enter_none()\n--\n\nNobody's policy holds on this thread from here on." },
+        { "enter_none", enter_none, METH_NOARGS,
+          "enter_none()\n--\n\nNobody's policy holds on this thread from here on." },
         { "current_scope", current_scope, METH_NOARGS,
-          "current_scope()\n--\n\nThe context whose scope was entered last on this thread, in a tuple: (None,) is nobody's, and () "
-          "means that no scope was entered." },
+          "current_scope()\n"
+          "--\n"
+          "\n"
+          "The context whose scope was entered last on this thread, in a tuple: (None,) is nobody's, and () means that "
+          "no scope was entered." },
         { "leave", leave, METH_NOARGS, "leave()\n--\n\nLeave the scope that was entered last on this thread." },
         { NULL, NULL, 0, NULL },
     };

@@ -65,8 +65,8 @@ static const struct exchange *find_exchange(PyObject *tensor_class)
     return found && found->major == 1 && found->view ? found : NULL;
 }
 
-/* torch.Tensor's properties and methods are C functions in the tables of a type without a Python part. They are called as
- * such: what stands between costs as much as they do. Only where nothing in Python has taken their place. */
+/* torch.Tensor's properties and methods are C functions in the tables of a type without a Python part. They are called
+ * as such: what stands between costs as much as they do. Only where nothing in Python has taken their place. */
 static void *find_entry(PyObject *tensor_class, const char *name, int table, size_t size)
 {
     PyObject *found = PyObject_GetAttrString(tensor_class, name);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a torch.Tensor is, seen from C without torch's headers: attributes by interned names, and elements through DLPack's
- * table of C functions where torch has one (2.10 and later). torch is imported when the first context is made. */
+/* What a torch.Tensor is, seen from C without torch's headers: attributes by interned names, and elements through
+ * DLPack's table of C functions where torch has one (2.10 and later). torch is imported when the first context is
+ * made. */
 #ifndef AMP_PY_TENSOR_H
 #define AMP_PY_TENSOR_H
 
@@ -10,7 +11,8 @@
 
 /* Names that are looked up often. */
 extern struct amp_py_names {
-    PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad, *layout, *local_tensor, *base;
+    PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad, *layout, *local_tensor,
+        *base;
 } amp_py_names;
 
 /* Imports torch and looks up what is needed of it; again: nothing. -1 with an exception: there is no torch. */
@@ -31,7 +33,8 @@ bool amp_py_is_strided(PyObject *tensor);
 PyCFunction amp_py_method(const char *name, int flags);
 /* Does autograd record on this thread? */
 bool amp_py_grad_enabled(void);
-/* Elements, for amp_host.view, of a DTensor those of this rank; shape and strides hold until the thread's next view. -1 with an exception. */
+/* Elements, for amp_host.view, of a DTensor those of this rank; shape and strides hold until the thread's next view. -1
+ * with an exception. */
 int amp_py_look(PyObject *tensor, amp_tensor_view *view);
 /* `_version`; 0 for tensors without one (inference mode). No exception. */
 uint64_t amp_py_version(PyObject *tensor);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of torch: by DLPack's table of C functions where torch has one, else by their attributes. Either costs a part of
- * what __dlpack__ does, and tensors that require gradients are memory like any other. torch is never imported, only found. */
+/* Tensors of torch: by DLPack's table of C functions where torch has one, else by their attributes. Either costs a part
+ * of what __dlpack__ does, and tensors that require gradients are memory like any other. torch is never imported, only
+ * found. */
 #include "dlpack.h"
 
 static PyObject *tensor_class; /* torch.Tensor, once it was seen */
@@ -185,8 +186,8 @@ static PyObject *write_nothing(PyObject *tensor)
     return done;
 }
 
-/* All at once where torch can; a torch that takes one at a time, or a tensor made in inference mode, which has no version, is
- * no reason to fail. */
+/* All at once where torch can; a torch that takes one at a time, or a tensor made in inference mode, which has no
+ * version, is no reason to fail. */
 int amp_py_touch_torch(PyObject *tensors)
 {
     PyObject *done = increment_version ? PyObject_CallFunctionObjArgs(increment_version, tensors, NULL) : NULL;

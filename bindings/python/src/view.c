@@ -30,7 +30,8 @@ static int refuse_type(PyObject *object, amp_py_place place)
     if (type != NULL && place.index < 0) {
         PyErr_Format(PyExc_TypeError, "%s: '%U' is no tensor: it has no __dlpack__", place.name, type);
     } else if (type != NULL) {
-        PyErr_Format(PyExc_TypeError, "%s[%zd]: '%U' is no tensor: it has no __dlpack__", place.name, place.index, type);
+        PyErr_Format(PyExc_TypeError, "%s[%zd]: '%U' is no tensor: it has no __dlpack__", place.name, place.index,
+                     type);
     }
     Py_XDECREF(type);
     return -1;
@@ -91,7 +92,7 @@ int amp_py_view_get(PyObject *tensor, amp_py_place place, bool shape, amp_py_vie
     return state;
 }
 
-/* ---- __array_interface__ -------------------------------------------------------------------------------------------- */
+/* ---- __array_interface__ ----------------------------------------------------------------------------------------- */
 
 /* The type in libamp's words, from "<f4"; bfloat16 of ml_dtypes is "<V2", and only its dtype has the name. */
 static int array_type(PyObject *array, PyObject *interface, amp_py_place place, amp_dtype *dtype, int64_t *width)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What memory a Python object stands for: torch tensors by their attributes, everything else by __dlpack__, and NumPy arrays
- * that DLPack has no words for (read-only ones, bfloat16 of ml_dtypes) by __array_interface__. Nothing is copied. */
+/* What memory a Python object stands for: torch tensors by their attributes, everything else by __dlpack__, and NumPy
+ * arrays that DLPack has no words for (read-only ones, bfloat16 of ml_dtypes) by __array_interface__. Nothing is
+ * copied. */
 #ifndef AMP_PY_VIEW_H
 #define AMP_PY_VIEW_H
 
@@ -34,11 +35,13 @@ typedef struct amp_py_view {
     int64_t shape[AMP_PY_DIMS], strides[AMP_PY_DIMS]; /* strides in elements */
 } amp_py_view;
 
-/* Fills *view, with shape and strides if `shape`. Types that libamp does not compute in are AMP_DTYPE_OTHER. *keep: what must
- * live as long as the view, a new reference or NULL; `tensor` itself must live, too. 0, or -1 with an exception. */
+/* Fills *view, with shape and strides if `shape`. Types that libamp does not compute in are AMP_DTYPE_OTHER. *keep:
+ * what must live as long as the view, a new reference or NULL; `tensor` itself must live, too. 0, or -1 with an
+ * exception. */
 int amp_py_view_get(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view, PyObject **keep);
 
-/* Ends what was kept. A producer's clean-up may run Python, which must not meet the exception that we are about to raise. */
+/* Ends what was kept. A producer's clean-up may run Python, which must not meet the exception that we are about to
+ * raise. */
 void amp_py_let_go(PyObject **keep);
 
 /* The readers behind it. 1: `tensor` is nothing of theirs, and no exception is set. */

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch before 2.1 has few operators in half on the CPU. With this mode each one that it lacks is computed in FP32 and
-rounded, so that the FP16 levels are tested there too. What libamp's own code calls is not: that must work as it comes."""
+rounded, so that the FP16 levels are tested there too. What libamp's own code calls is not: that must work as it
+comes."""
 import contextlib
 import pathlib
 import sys
@@ -31,7 +32,8 @@ def _takes_half(*values):
 
 
 def _in_fp32(func, args, kwargs):
-    """Outputs are half again, and what is written too. Only a batch norm takes FP32 beside half: its weights and statistics."""
+    """Outputs are half again, and what is written too. Only a batch norm takes FP32 beside half: its weights and
+    statistics."""
     wide = {}
     mixed = any(isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.dim() > 0
                 for value in tree_flatten((args, kwargs))[0])
@@ -75,7 +77,9 @@ class HalfOnCPU(TorchDispatchMode):
                 if MISSING not in str(error):
                     raise
                 _lacking.add(func)
-        assert not _caller().startswith(_LIBAMP), f"libamp itself calls {func}, which torch {torch.__version__} lacks in half"
+        assert not _caller().startswith(_LIBAMP), (
+            f"libamp itself calls {func}, which torch {torch.__version__} lacks in half"
+        )
         return _in_fp32(func, args, kwargs)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments for every public function of torch, torch.linalg, torch.fft and torch.nn.functional that takes floating tensors."""
+"""Arguments for every public function of torch, torch.linalg, torch.fft and torch.nn.functional that takes floating
+tensors."""
 import casting
 from casting import words
 
@@ -47,13 +48,14 @@ TORCH = {
     **same(
         "abs absolute acos acosh all amax amin aminmax angle any arccos arccosh arcsin arcsinh arctan arctanh argmax "
         "argmin argsort argwhere asin asinh atan atanh atleast_1d atleast_2d atleast_3d bernoulli ceil clone conj "
-        "conj_physical corrcoef cos cosh count_nonzero cov deg2rad detach diag diag_embed diagflat diff digamma erf erfc "
-        "erfinv exp exp2 expm1 fix flatten fliplr flipud floor frac frexp i0 isfinite isinf isnan isneginf isposinf "
-        "isreal lgamma log log10 log1p log2 logical_not logit max mean median min mode msort nan_to_num nanmean nanmedian "
-        "nansum neg negative nonzero norm numel positive prod rad2deg ravel real reciprocal relu resolve_conj resolve_neg "
-        "round rsqrt selu sgn sigmoid sign signbit sin sinc sinh sort sqrt square squeeze squeeze_copy std std_mean sum t "
-        "t_copy tan tanh tril triu trunc var var_mean zeros_like ones_like empty_like rand_like randn_like celu rrelu "
-        "hardshrink nuclear_norm alias_copy adjoint diagonal diagonal_copy nonzero_static poisson",
+        "conj_physical corrcoef cos cosh count_nonzero cov deg2rad detach diag diag_embed diagflat diff digamma erf "
+        "erfc erfinv exp exp2 expm1 fix flatten fliplr flipud floor frac frexp i0 isfinite isinf isnan isneginf "
+        "isposinf isreal lgamma log log10 log1p log2 logical_not logit max mean median min mode msort nan_to_num "
+        "nanmean nanmedian nansum neg negative nonzero norm numel positive prod rad2deg ravel real reciprocal relu "
+        "resolve_conj resolve_neg round rsqrt selu sgn sigmoid sign signbit sin sinc sinh sort sqrt square squeeze "
+        "squeeze_copy std std_mean sum t t_copy tan tanh tril triu trunc var var_mean zeros_like ones_like empty_like "
+        "rand_like randn_like celu rrelu hardshrink nuclear_norm alias_copy adjoint diagonal diagonal_copy "
+        "nonzero_static poisson",
         lambda t: (t(3, 4),),
     ),
     **same("detach_copy unique unique_consecutive", lambda t: (t(3, 4, grad=False),)),
@@ -73,7 +75,9 @@ TORCH = {
     **same("narrow narrow_copy slice_copy", lambda t: (t(3, 4), 0, 1, 2)),
     **same("clamp clip clamp_max clamp_min", lambda t: (t(3, 4), 0.5)),
     **same("full_like fill", lambda t: (t(3, 4), 0.5)),
-    **same("dropout alpha_dropout feature_alpha_dropout feature_dropout native_dropout", lambda t: (t(3, 4, 2), 0.5, True)),
+    **same(
+        "dropout alpha_dropout feature_alpha_dropout feature_dropout native_dropout", lambda t: (t(3, 4, 2), 0.5, True)
+    ),
     "block_diag": lambda t: (t(2, 2), t(3, 3)),
     "cartesian_prod": lambda t: (t(2), t(3)),
     "combinations": lambda t: (t(4),),
@@ -115,8 +119,8 @@ TORCH = {
     # of several
     **same(
         "arctan2 complex copysign divide dist float_power fmax fmin fmod greater greater_equal hypot isclose isin kron "
-        "ldexp less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor maximum minimum multiply not_equal "
-        "polar remainder rsub sub subtract true_divide xlogy pairwise_distance cosine_similarity",
+        "ldexp less less_equal logaddexp logaddexp2 logical_and logical_or logical_xor maximum minimum multiply "
+        "not_equal polar remainder rsub sub subtract true_divide xlogy pairwise_distance cosine_similarity",
         lambda t: (t(3, 4), t(3, 4)),
     ),
     **same("inner vdot outer ger", lambda t: (t(3), t(3))),
@@ -199,8 +203,9 @@ TORCH = {
     "triplet_margin_loss": lambda t: (t(3, 4), t(3, 4), t(3, 4)),
 }
 LINALG = {
-    **same("cholesky cholesky_ex cond det eig eigh eigvals eigvalsh inv inv_ex lu lu_factor lu_factor_ex "
-           "matrix_exp matrix_norm matrix_rank matrix_sqrth norm pinv polar qr slogdet svd svdvals vector_norm diagonal",
+    **same(
+        "cholesky cholesky_ex cond det eig eigh eigvals eigvalsh inv inv_ex lu lu_factor lu_factor_ex matrix_exp "
+        "matrix_norm matrix_rank matrix_sqrth norm pinv polar qr slogdet svd svdvals vector_norm diagonal",
            lambda t: (t.matrix(3),)),
     "cross": lambda t: (t(2, 3), t(2, 3)),
     "householder_product": lambda t: (t(3, 2), t(2)),
@@ -218,23 +223,36 @@ LINALG = {
     "vecdot": lambda t: (t(2, 3), t(2, 3)),
 }
 FFT = {
-    **same("fft ifft rfft ihfft hfft irfft fftn ifftn rfftn ihfftn hfftn irfftn fft2 ifft2 rfft2 ihfft2 hfft2 irfft2 fftshift "
-           "ifftshift", lambda t: (t(4, 4),)),
+    **same(
+        "fft ifft rfft ihfft hfft irfft fftn ifftn rfftn ihfftn hfftn irfftn fft2 ifft2 rfft2 ihfft2 hfft2 irfft2 "
+        "fftshift ifftshift", lambda t: (t(4, 4),)),
 }
 FUNCTIONAL = {
     **casting.FUNCTIONAL_LOWER,
     **casting.FUNCTIONAL_FP32,
-    **same("celu elu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 rrelu selu sigmoid "
-           "silu softshrink softsign tanh tanhshrink gumbel_softmax", lambda t: (t(3, 4),)),
+    **same(
+        "celu elu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 rrelu selu "
+        "sigmoid silu softshrink softsign tanh tanhshrink gumbel_softmax",
+        lambda t: (t(3, 4),),
+    ),
     **same("dropout alpha_dropout feature_alpha_dropout dropout1d", lambda t: (t(3, 4, 2),)),
     "dropout2d": lambda t: (t(1, 2, 3, 3),),
     "dropout3d": lambda t: (t(1, 2, 3, 3, 3),),
-    **same("adaptive_avg_pool1d adaptive_max_pool1d adaptive_max_pool1d_with_indices avg_pool1d max_pool1d "
-           "max_pool1d_with_indices", lambda t: (t(1, 2, 4), 2)),
-    **same("adaptive_avg_pool2d adaptive_max_pool2d adaptive_max_pool2d_with_indices avg_pool2d max_pool2d "
-           "max_pool2d_with_indices", lambda t: (t(1, 2, 4, 4), 2)),
-    **same("adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices avg_pool3d max_pool3d "
-           "max_pool3d_with_indices", lambda t: (t(1, 2, 4, 4, 4), 2)),
+    **same(
+        "adaptive_avg_pool1d adaptive_max_pool1d adaptive_max_pool1d_with_indices avg_pool1d max_pool1d "
+        "max_pool1d_with_indices",
+        lambda t: (t(1, 2, 4), 2),
+    ),
+    **same(
+        "adaptive_avg_pool2d adaptive_max_pool2d adaptive_max_pool2d_with_indices avg_pool2d max_pool2d "
+        "max_pool2d_with_indices",
+        lambda t: (t(1, 2, 4, 4), 2),
+    ),
+    **same(
+        "adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices avg_pool3d max_pool3d "
+        "max_pool3d_with_indices",
+        lambda t: (t(1, 2, 4, 4, 4), 2),
+    ),
     **same("fractional_max_pool2d fractional_max_pool2d_with_indices", lambda t: (t(1, 2, 4, 4), 2, 2)),
     **same("fractional_max_pool3d fractional_max_pool3d_with_indices", lambda t: (t(1, 2, 4, 4, 4), 2, 2)),
     "lp_pool1d": lambda t: (t(1, 2, 4), 2, 2),
@@ -258,8 +276,21 @@ FUNCTIONAL = {
     "gaussian_nll_loss": lambda t: (t(3), t(3, grad=False), t(3)),
     "huber_loss": lambda t: (t(3), t(3, grad=False)),
     "linear_cross_entropy": lambda t: (t(3, 4), t(5, 4), _index(1, 0, 4)),
-    "multi_head_attention_forward": lambda t: (t(2, 1, 4), t(2, 1, 4), t(2, 1, 4), 4, 2, t(12, 4), t(12), None, None, False,
-                                               0.0, t(4, 4), t(4)),
+    "multi_head_attention_forward": lambda t: (
+        t(2, 1, 4),
+        t(2, 1, 4),
+        t(2, 1, 4),
+        4,
+        2,
+        t(12, 4),
+        t(12),
+        None,
+        None,
+        False,
+        0.0,
+        t(4, 4),
+        t(4),
+    ),
     "pad": lambda t: (t(1, 2, 4), (1, 1), "reflect"),
     "pairwise_distance": lambda t: (t(3, 4), t(3, 4)),
     "pdist": lambda t: (t(3, 4),),
@@ -282,9 +313,11 @@ OTHER = """
     are_deterministic_algorithms_enabled use_deterministic_algorithms handle_torch_function boolean_dispatch
     assert_int_or_pair arange as_tensor asarray bincount binomial broadcast_shapes can_cast classproperty compile
     compiled_with_cxx11_abi cond empty.* eye fork frombuffer from_.* full gcd lcm hash_tensor imag init_num_threads
-    initial_seed int_repr linspace logspace load save manual_seed seed merge_type_from_type_comment native_norm ones zeros
+    initial_seed int_repr linspace logspace load save manual_seed seed merge_type_from_type_comment native_norm ones
+    zeros
     prepare_multiprocessing_environment profiler_.* slice_inverse promote_types rand randn randint randint_like randperm
     range result_type scalar_tensor tensor thread_safe_generator to_dlpack typename unify_type_list unravel_index
-    view_as_real vmap wait while_loop fftfreq rfftfreq one_hot Optional dsmm hsmm hspmm saddmm smm spmm sspaddmm grouped_mm
+    view_as_real vmap wait while_loop fftfreq rfftfreq one_hot Optional dsmm hsmm hspmm saddmm smm spmm sspaddmm
+    grouped_mm
     lobpcg cholesky eig lstsq matrix_rank qr solve symeig
 """

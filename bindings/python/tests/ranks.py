@@ -14,12 +14,19 @@ from half import half_on_cpu
 
 LIMIT = 60  # seconds; they take one or two
 
-# Ranks are forked from a process that has imported torch and done nothing: no threads of autograd, no CUDA. What the tests
-# import, and torch's optimizers (_dynamo), is there too: it takes seconds, and each rank would do it anew.
+# Ranks are forked from a process that has imported torch and done nothing: no threads of autograd, no CUDA. What the
+# tests import, and torch's optimizers (_dynamo), is there too: it takes seconds, and each rank would do it anew.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([
-    "libamp.torch.amp", "libamp.torch.parallel", "pytest", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim",
-])
+_context.set_forkserver_preload(
+    [
+        "libamp.torch.amp",
+        "libamp.torch.parallel",
+        "pytest",
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "torch.distributed.optim",
+    ]
+)
 
 
 def _run(rank, world, store, answer, function, args):

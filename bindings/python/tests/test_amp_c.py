@@ -225,7 +225,8 @@ def lamb_by_hand(grads, params, m, v, decays, step, norm, limit, lr, adapts):
     "limit, stage2, adapts", [(0.5, (), True), (1e9, (0.1,), True), (0.5, (0.0,), False), (1e9, (0.0, True), True)]
 )
 def test_lamb_in_two_stages(limit, stage2, adapts, dtype, device):
-    """As NVIDIA's BERT calls it: norms of its own between the stages, decays for each tensor, one of zeros among them."""
+    """As NVIDIA's BERT calls it: norms of its own between the stages, decays for each tensor, one of zeros among
+    them."""
     p = [*tensors(dtype, 2, device), torch.zeros(5, dtype=dtype, device=device)]
     m, v, updates = zeros(p), zeros(p), zeros(p)
     decays = torch.tensor([0.1, 0.0, 0.1, 0.0], device=device)
@@ -242,7 +243,8 @@ def test_lamb_in_two_stages(limit, stage2, adapts, dtype, device):
         if dtype != torch.float32:
             wide = [t.to(dtype).double() for t in wide]
         for found, exact in ((updates, wanted), (m, wide_m), (v, wide_v)):
-            for a, b in zip(found, exact, strict=True):  # some 10 roundings of FP32 a step; in 16 bits one of the weights' too
+            # some 10 roundings of FP32 a step; in 16 bits one of the weights' too
+            for a, b in zip(found, exact, strict=True):
                 torch.testing.assert_close(a.double(), b, rtol=64 * torch.finfo(dtype).eps, atol=1e-7)
         for a, b in zip(p, wide, strict=True):
             torch.testing.assert_close(a.double(), b, rtol=(step + 1) * 8 * torch.finfo(dtype).eps, atol=1e-7)

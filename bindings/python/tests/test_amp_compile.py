@@ -121,9 +121,12 @@ def of_torch():
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sigmoid())
 
 
-@pytest.mark.parametrize("module", [of_torch, Inner, lambda: torch.nn.Linear(4, 4)], ids=["Sequential", "nested", "Linear"])
+@pytest.mark.parametrize(
+    "module", [of_torch, Inner, lambda: torch.nn.Linear(4, 4)], ids=["Sequential", "nested", "Linear"]
+)
 def test_modules_of_torchs_own(module):
-    """Whose forward torch.compile does not take for the first frame of a graph. Several models, each with graphs of its own."""
+    """Whose forward torch.compile does not take for the first frame of a graph. Several models, each with graphs of its
+    own."""
     for level in ("O1", "O2"):
         model, _ = made(level, module)
         torch._dynamo.utils.counters.clear()
@@ -140,7 +143,12 @@ def test_each_model_has_its_level_also_in_a_graph(module):
     """All of one class, whose code torch would look for graphs by."""
     (first, _), (second, _), (plain, _) = made("O4", module), made("O1", module), made("O0", module)
     compiled = {model: torch.compile(model, backend="aot_eager", fullgraph=True) for model in (first, second, plain)}
-    for model, dtype in ((first, torch.bfloat16), (second, torch.float16), (plain, torch.float32), (first, torch.bfloat16)):
+    for model, dtype in (
+        (first, torch.bfloat16),
+        (second, torch.float16),
+        (plain, torch.float32),
+        (first, torch.bfloat16),
+    ):
         assert compiled[model](X).dtype == dtype
     with amp.disable_casts():
         assert compiled[first](X).dtype == torch.float32

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scale_loss(delay_unscale=True): the gradients stay in .grad, scaled, while later blocks are open, as in Apex. So whatever
-reduces gradients over ranks in the last block reduces those of all micro-batches."""
+"""scale_loss(delay_unscale=True): the gradients stay in .grad, scaled, while later blocks are open, as in Apex. So
+whatever reduces gradients over ranks in the last block reduces those of all micro-batches."""
 
 import contextlib
 
@@ -39,7 +39,9 @@ def train(rank, world, how, level, scale):
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     if level is not None:
-        model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale=scale, verbosity=0, init_scale=256.0)
+        model, optimizer = amp.initialize(
+            model, optimizer, opt_level=level, loss_scale=scale, verbosity=0, init_scale=256.0
+        )
     wrapped = nn.parallel.DistributedDataParallel(model) if how == "DDP" else model
     generator = torch.Generator().manual_seed(rank)
     for _ in range(2):
@@ -58,7 +60,9 @@ def train(rank, world, how, level, scale):
                     if how == "by hand" and last:
                         reduce_by_hand(model)
         optimizer.step()
-    params = [param.detach().clone() for param in (model.parameters() if level is None else amp.master_params(optimizer))]
+    params = [
+        param.detach().clone() for param in (model.parameters() if level is None else amp.master_params(optimizer))
+    ]
     amp.shutdown()
     return params
 
@@ -67,8 +71,8 @@ def train(rank, world, how, level, scale):
 @pytest.mark.parametrize("how", ("DDP", "by hand"))
 @pytest.mark.parametrize("scale", (None, 128.0))
 def test_a_reduction_in_the_last_block_has_all_micro_batches(how, level, scale):
-    """At O0 with a power of two that is plain training, to the last bit. Else activations and gradients are rounded to 11 or 8
-    bits on the way: parameters moved by about 1, so that 8 units of the type's roundoff are plenty."""
+    """At O0 with a power of two that is plain training, to the last bit. Else activations and gradients are rounded to
+    11 or 8 bits on the way: parameters moved by about 1, so that 8 units of the type's roundoff are plenty."""
     if level == "O5" and torch.__version__.startswith("2.0."):
         pytest.skip("this torch's gloo has no bfloat16")
     ours, others = on_ranks(train, how, level, scale)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long runs leave nothing behind; threads with a level each, and forks in the middle of it, do not disturb each other."""
+"""Long runs leave nothing behind; threads with a level each, and forks in the middle of it, do not disturb each
+other."""
 
 import gc
 import os
@@ -53,8 +54,9 @@ def _counts():
 @pytest.mark.plain_half  # which leaves blocks of its own behind
 @pytest.mark.parametrize("level", LEVELS)
 def test_iterations_leave_nothing_behind(level):
-    """Objects that the collector knows, tensors among them, and the interpreter's blocks, which see lost references of others:
-    one in each iteration would be 200 at each look. Tables and kept integers grow too, ever slower: one good look will do."""
+    """Objects that the collector knows, tensors among them, and the interpreter's blocks, which see lost references of
+    others: one in each iteration would be 200 at each look. Tables and kept integers grow too, ever slower: one good
+    look will do."""
     model, optimizer = _start(level)
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -106,7 +108,8 @@ def test_threads_train_with_a_level_each(levels):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python warns of what is done here: of forks among threads
+# Python warns of what is done here: of forks among threads
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forks_in_the_middle_of_another_threads_training():
     model, optimizer = _start("O1")
     x, over, trained = torch.ones(6, 4), threading.Event(), []

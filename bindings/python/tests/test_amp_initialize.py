@@ -27,9 +27,19 @@ def _pair():
 
 def test_order_and_defaults_are_apexs():
     names = [
-        ("models", inspect.Parameter.empty), ("optimizers", None), ("enabled", True), ("opt_level", "O1"),
-        ("cast_model_type", None), ("patch_torch_functions", None), ("keep_batchnorm_fp32", None), ("master_weights", None),
-        ("loss_scale", None), ("cast_model_outputs", None), ("num_losses", 1), ("verbosity", 1), ("min_loss_scale", None),
+        ("models", inspect.Parameter.empty),
+        ("optimizers", None),
+        ("enabled", True),
+        ("opt_level", "O1"),
+        ("cast_model_type", None),
+        ("patch_torch_functions", None),
+        ("keep_batchnorm_fp32", None),
+        ("master_weights", None),
+        ("loss_scale", None),
+        ("cast_model_outputs", None),
+        ("num_losses", 1),
+        ("verbosity", 1),
+        ("min_loss_scale", None),
         ("max_loss_scale", 2.0**24),
     ]
     found = list(inspect.signature(amp.initialize).parameters.values())
@@ -64,7 +74,13 @@ TABLE = {
     "O5": (True, "O5", torch.bfloat16, False, True, True, 1.0),
 }
 NAMES = (
-    "enabled", "opt_level", "cast_model_type", "patch_torch_functions", "keep_batchnorm_fp32", "master_weights", "loss_scale",
+    "enabled",
+    "opt_level",
+    "cast_model_type",
+    "patch_torch_functions",
+    "keep_batchnorm_fp32",
+    "master_weights",
+    "loss_scale",
 )
 
 
@@ -76,21 +92,41 @@ def test_properties(level):
 
 def test_properties_without_amp():
     amp.initialize(*_pair(), enabled=False)
-    assert tuple(getattr(_amp_state.opt_properties, name) for name in NAMES) == (False, None, None, False, None, None, 1.0)
+    assert tuple(getattr(_amp_state.opt_properties, name) for name in NAMES) == (
+        False,
+        None,
+        None,
+        False,
+        None,
+        None,
+        1.0,
+    )
     with pytest.raises(ValueError):
         _amp_state.opt_properties._update_options_dict({"colour": 1})
 
 
 REFUSED = [
-    ("O1", {"cast_model_type": torch.float16}), ("O1", {"keep_batchnorm_fp32": True}), ("O1", {"keep_batchnorm_fp32": False}),
-    ("O1", {"master_weights": True}), ("O1", {"master_weights": False}), ("O0", {"patch_torch_functions": True}),
-    ("O2", {"patch_torch_functions": True}), ("O3", {"patch_torch_functions": True}),
+    ("O1", {"cast_model_type": torch.float16}),
+    ("O1", {"keep_batchnorm_fp32": True}),
+    ("O1", {"keep_batchnorm_fp32": False}),
+    ("O1", {"master_weights": True}),
+    ("O1", {"master_weights": False}),
+    ("O0", {"patch_torch_functions": True}),
+    ("O2", {"patch_torch_functions": True}),
+    ("O3", {"patch_torch_functions": True}),
 ]
 ALLOWED = [
-    ("O0", {"cast_model_type": torch.float16}), ("O1", {"cast_model_type": torch.float32}), ("O1", {"cast_model_type": False}),
-    ("O2", {"cast_model_type": False}), ("O3", {"cast_model_type": torch.bfloat16}), ("O1", {"patch_torch_functions": False}),
-    ("O0", {"keep_batchnorm_fp32": "True"}), ("O3", {"master_weights": True, "loss_scale": "dynamic"}),
-    ("O2", {"master_weights": False}), ("O2", {"loss_scale": "128.0"}), ("O0", {"loss_scale": 64}),
+    ("O0", {"cast_model_type": torch.float16}),
+    ("O1", {"cast_model_type": torch.float32}),
+    ("O1", {"cast_model_type": False}),
+    ("O2", {"cast_model_type": False}),
+    ("O3", {"cast_model_type": torch.bfloat16}),
+    ("O1", {"patch_torch_functions": False}),
+    ("O0", {"keep_batchnorm_fp32": "True"}),
+    ("O3", {"master_weights": True, "loss_scale": "dynamic"}),
+    ("O2", {"master_weights": False}),
+    ("O2", {"loss_scale": "128.0"}),
+    ("O0", {"loss_scale": 64}),
     ("O0", {"loss_scale": "dynamic"}),
 ]
 
@@ -118,10 +154,17 @@ def test_overrides_that_a_level_takes(level, overrides):
 @pytest.mark.parametrize(
     ("error", "kwargs"),
     [
-        (RuntimeError, {"opt_level": "02"}), (RuntimeError, {"opt_level": 1}), (AssertionError, {"keep_batchnorm_fp32": 1}),
-        (AssertionError, {"opt_level": "O2", "keep_batchnorm_fp32": "yes"}), (ValueError, {"loss_scale": "big"}),
-        (TypeError, {"colour": 1}), (TypeError, {"num_losses": 1.5}), (ValueError, {"num_losses": 0}),
-        (ValueError, {"num_losses": -1}), (ValueError, {"loss_scale": 1e-50}), (ValueError, {"loss_scale": float("inf")}),
+        (RuntimeError, {"opt_level": "02"}),
+        (RuntimeError, {"opt_level": 1}),
+        (AssertionError, {"keep_batchnorm_fp32": 1}),
+        (AssertionError, {"opt_level": "O2", "keep_batchnorm_fp32": "yes"}),
+        (ValueError, {"loss_scale": "big"}),
+        (TypeError, {"colour": 1}),
+        (TypeError, {"num_losses": 1.5}),
+        (ValueError, {"num_losses": 0}),
+        (ValueError, {"num_losses": -1}),
+        (ValueError, {"loss_scale": 1e-50}),
+        (ValueError, {"loss_scale": float("inf")}),
         (ValueError, {"loss_scale": float("nan")}),
     ],
 )
@@ -215,7 +258,9 @@ def test_private_names():
     assert [[p.dtype for p in group] for group in stash.fp16_groups] == [[torch.float16] * 2]
     assert [[p.dtype for p in group] for group in stash.fp32_from_fp16_groups] == [[torch.float32] * 2]
     assert [len(group) for group in stash.fp32_from_fp32_groups] == [2]
-    assert len(stash.all_fp16_params) == len(stash.all_fp32_from_fp16_params) == len(stash.all_fp32_from_fp32_params) == 2
+    assert (
+        len(stash.all_fp16_params) == len(stash.all_fp32_from_fp16_params) == len(stash.all_fp32_from_fp32_params) == 2
+    )
     assert stash.all_fp16_grad_stash == [None, None]
     assert stash.fp16_groups[0][0] is model[0].weight
     with torch.no_grad():
@@ -224,7 +269,12 @@ def test_private_names():
     optimizer._master_params_to_model_params()
     assert torch.equal(model[0].weight, torch.full((2, 2), 3.0).half())
     scaler = _amp_state.loss_scalers[1]
-    assert (scaler.loss_scale(), scaler._loss_scale, scaler._unskipped, scaler._has_overflow) == (65536.0, 65536.0, 0, False)
+    assert (scaler.loss_scale(), scaler._loss_scale, scaler._unskipped, scaler._has_overflow) == (
+        65536.0,
+        65536.0,
+        0,
+        False,
+    )
     scaler._loss_scale, scaler._unskipped = 4.0, 1999
     with amp.scale_loss(model(torch.randn(4, 2)).mean(), optimizer, loss_id=1) as scaled:
         scaled.backward()

@@ -40,8 +40,14 @@ KEPT = ("affine", "sync")
 
 @pytest.mark.parametrize(
     ("level", "low", "keeps"),
-    [("O0", torch.float32, True), ("O1", torch.float32, True), ("O2", torch.float16, True), ("O3", torch.float16, False),
-     ("O4", torch.float32, True), ("O5", torch.bfloat16, True)],
+    [
+        ("O0", torch.float32, True),
+        ("O1", torch.float32, True),
+        ("O2", torch.float16, True),
+        ("O3", torch.float16, False),
+        ("O4", torch.float32, True),
+        ("O5", torch.bfloat16, True),
+    ],
 )
 def test_types_of_parameters_and_buffers(level, low, keeps):
     model = _one_of_each()
@@ -131,8 +137,15 @@ def test_casts_reach_into_containers_and_keep_their_kinds():
     amp.initialize(model, opt_level="O2", verbosity=0)
     x, n = torch.ones(1), torch.ones(1, dtype=torch.int64)
     inputs = [
-        Pair(x, n), {"a": [x, (n, "text")]}, collections.OrderedDict(b=x), collections.defaultdict(list, c=[x]), Record(x, n),
-        Batch(x), [x, None, 3.5], (x,), collections.deque([x], maxlen=3),
+        Pair(x, n),
+        {"a": [x, (n, "text")]},
+        collections.OrderedDict(b=x),
+        collections.defaultdict(list, c=[x]),
+        Record(x, n),
+        Batch(x),
+        [x, None, 3.5],
+        (x,),
+        collections.deque([x], maxlen=3),
     ]
     for value in inputs:
         out = model(value, keyword=value)
@@ -263,7 +276,9 @@ def test_channels_last_weights_keep_their_layout(level):
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     for master, param in zip(amp.master_params(optimizer), reference.parameters(), strict=True):
         assert master.stride() == param.stride()
-        torch.testing.assert_close(master.grad.float(), param.grad, rtol=5e-2, atol=3e-2 * param.grad.abs().max().item())
+        torch.testing.assert_close(
+            master.grad.float(), param.grad, rtol=5e-2, atol=3e-2 * param.grad.abs().max().item()
+        )
 
 
 def test_parameters_with_gaps_are_packed():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters whose gradients are no plain real numbers, and arguments that would leave gradients scaled: right, or refused."""
+"""Parameters whose gradients are no plain real numbers, and arguments that would leave gradients scaled: right, or
+refused."""
 import copy
 
 import pytest

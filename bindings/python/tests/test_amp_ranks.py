@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masters and what writes parameters between initialize and the first backward: a broadcast of data parallel wrappers, first
-of all. Every rank then has the same masters, as Apex's, which were made later, had."""
+"""Masters and what writes parameters between initialize and the first backward: a broadcast of data parallel wrappers,
+first of all. Every rank then has the same masters, as Apex's, which were made later, had."""
 
 import pytest
 
@@ -21,7 +21,9 @@ def _ends():
 def start(level="O2", seed=0):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    return amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), opt_level=level, verbosity=0)
+    return amp.initialize(
+        model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), opt_level=level, verbosity=0
+    )
 
 
 def step(model, optimizer, x):

@@ -49,7 +49,11 @@ def _values(model, optimizer):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     "order",
-    [*itertools.permutations(("model", "optimizer", "amp")), ("before initialize",), ("model before", "optimizer", "amp")],
+    [
+        *itertools.permutations(("model", "optimizer", "amp")),
+        ("before initialize",),
+        ("model before", "optimizer", "amp"),
+    ],
 )
 def test_resume_is_bit_exact(level, order):
     model, optimizer = _model(), None
@@ -142,5 +146,6 @@ def test_apexs_form_and_its_errors(capsys):
     assert amp.state_dict() == state
     with pytest.raises(RuntimeError, match="another"):
         amp.load_state_dict({"loss_scaler7": {"loss_scale": 4.0, "unskipped": 1}, "another": 1})
-    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 4.0, "unskipped": 1}  # by position, and applied all the same
+    # by position, and applied all the same
+    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 4.0, "unskipped": 1}
     assert "has 1 loss scalers, and 2 are in use" in capsys.readouterr().out

@@ -153,7 +153,9 @@ def test_accumulation_sums_as_fp32_does(level, scale, kind):
             scaled.backward()
     low = level not in ("O0",)
     for master, param in zip(amp.master_params(optimizer), reference.parameters(), strict=True):
-        torch.testing.assert_close(master.grad.float(), param.grad, rtol=0.1 if low else 1e-5, atol=3e-2 if low else 1e-5)
+        torch.testing.assert_close(
+            master.grad.float(), param.grad, rtol=0.1 if low else 1e-5, atol=3e-2 if low else 1e-5
+        )
 
 
 @pytest.mark.parametrize("level", ("O1", "O2", "O5"))
@@ -414,7 +416,9 @@ def test_clipping_the_masters_clips_the_step(level):
     norm = torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.5)
     assert float(norm) == pytest.approx(20**0.5, rel=1e-3)
     optimizer.step()
-    moved = torch.cat([(old - p.detach()).flatten() for p, old in zip(amp.master_params(optimizer), before, strict=True)])
+    moved = torch.cat(
+        [(old - p.detach()).flatten() for p, old in zip(amp.master_params(optimizer), before, strict=True)]
+    )
     assert float(moved.norm()) == pytest.approx(0.5, rel=1e-3)
 
 

@@ -231,7 +231,9 @@ def test_a_gan_with_three_losses(level):
     ones, zeros = torch.ones(16, 1), torch.zeros(16, 1)
     for _ in range(20):
         discriminator.zero_grad()
-        with amp.scale_loss(loss(discriminator(torch.randn(16, 2) + 2).float(), ones), optimizers[0], loss_id=0) as scaled:
+        with amp.scale_loss(
+            loss(discriminator(torch.randn(16, 2) + 2).float(), ones), optimizers[0], loss_id=0
+        ) as scaled:
             scaled.backward()
         fake = generator(torch.randn(16, 2))
         with amp.scale_loss(loss(discriminator(fake.detach()).float(), zeros), optimizers[0], loss_id=1) as scaled:
@@ -311,7 +313,13 @@ def test_a_model_that_is_called_where_casts_are_disabled_casts_nothing(level):
     low, around = model(x).dtype, nn.Sequential(model)
     assert low in (torch.float16, torch.bfloat16)
     handle = _amp_state.handle
-    for block in (amp.disable_casts, amp.exempt, lambda: amp.exempt(model), lambda: amp.exempt(around), handle._disable_casts):
+    for block in (
+        amp.disable_casts,
+        amp.exempt,
+        lambda: amp.exempt(model),
+        lambda: amp.exempt(around),
+        handle._disable_casts,
+    ):
         with block():
             assert around(x).dtype is torch.float32
             y = run_checkpointed(around, x.clone().requires_grad_(), use_reentrant=False)

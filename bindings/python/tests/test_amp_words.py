@@ -124,7 +124,9 @@ def test_a_banned_function_names_what_to_do_in_python():
 # ---- float16 where it is slow, or too small ----
 
 
-@pytest.mark.parametrize(("level", "instead"), [("O1", "O4"), ("O2", "O5"), ("O3", "O5"), ("O0", ""), ("O4", ""), ("O5", "")])
+@pytest.mark.parametrize(
+    ("level", "instead"), [("O1", "O4"), ("O2", "O5"), ("O3", "O5"), ("O0", ""), ("O4", ""), ("O5", "")]
+)
 def test_float16_on_a_cpu_is_advised_against_once(level, instead, capsys):
     """At initialize, and not again in training; bfloat16 levels and FP32 hear nothing."""
     model = torch.nn.Linear(2, 2)
@@ -164,4 +166,5 @@ def test_a_loss_that_is_not_finite_is_told_once_at_a_static_scale_of_1(value, ca
 
     assert losses("O3") == losses("O1", loss_scale=1.0) == [False, True, False, False, False]
     assert losses("O3", verbosity=0) == losses("O0") == losses("O5") == [False] * 5
-    assert losses("O2") == losses("O3", loss_scale=128.0) == [False] * 5  # their steps are skipped, or not, and that is told
+    # their steps are skipped, or not, and that is told
+    assert losses("O2") == losses("O3", loss_scale=128.0) == [False] * 5

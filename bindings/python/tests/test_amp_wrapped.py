@@ -19,7 +19,8 @@ def _ends():
 
 
 class Sam(torch.optim.Optimizer):
-    """Sharpness-aware minimisation as scripts have it: weights climb, come back as `.data`, and the optimizer inside steps."""
+    """Sharpness-aware minimisation as scripts have it: weights climb, come back as `.data`, and the optimizer inside
+    steps."""
 
     def __init__(self, params, inner, rho=0.05, **defaults):
         super().__init__(params, dict(rho=rho, **defaults))

@@ -313,7 +313,9 @@ def test_a_layout_that_changes_under_gradients_goes_back(level):
     model.to(memory_format=torch.channels_last)
     optimizer.step()
     assert 0.0 < far(fp32_weights(model), before) < 0.5
-    assert far([p.detach().float() for p in model.parameters()], [p.detach() for p in amp.master_params(optimizer)]) < 0.01
+    assert (
+        far([p.detach().float() for p in model.parameters()], [p.detach() for p in amp.master_params(optimizer)]) < 0.01
+    )
     model(x)
 
 

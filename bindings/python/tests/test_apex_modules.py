@@ -15,8 +15,9 @@ from libamp.torch.amp.lists import functional_overrides, tensor_overrides, torch
 from libamp.torch.amp.scaler import LossScaler  # noqa: E402
 
 IMPORTED = {
-    "apex.amp": "_amp_state _initialize amp bfloat16_function compat frontend handle lists opt register_bfloat16_function "
-    "rnn_compat scaler utils",
+    "apex.amp":
+        "_amp_state _initialize amp bfloat16_function compat frontend handle lists opt register_bfloat16_function "
+        "rnn_compat scaler utils",
     "apex.amp._amp_state": "_amp_state maybe_print warn_or_err master_params",
     "apex.amp._initialize": "_initialize applier to_type check_models check_params_fp32 check_optimizers",
     "apex.amp.amp": "init half_function float_function promote_function register_half_function",
@@ -57,7 +58,8 @@ def test_every_name_is_there_under_apex():
             assert loaded is importlib.import_module(module.replace("apex", "libamp.torch"))
             for name in names.split():
                 assert hasattr(loaded, name), f"{module}.{name}"
-        assert importlib.import_module("apex").amp._amp_state is amp._amp_state  # the object, whatever was imported since
+        # the object, whatever was imported since
+        assert importlib.import_module("apex").amp._amp_state is amp._amp_state
     finally:
         apex_shim.remove()
 
@@ -96,7 +98,9 @@ def test_the_work_of_initialize_by_itself(level, weight, scale, capsys):
         properties._update_options_dict({"loss_scale": 128.0, "keep_batchnorm_fp32": False})
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    models, same = _initialize._initialize([model], optimizer, properties, num_losses=2, cast_model_outputs=torch.float64)
+    models, same = _initialize._initialize(
+        [model], optimizer, properties, num_losses=2, cast_model_outputs=torch.float64
+    )
     assert models == [model] and same is optimizer and _amp_state.opt_properties is properties
     assert [scaler.loss_scale() for scaler in _amp_state.loss_scalers] == [scale] * 2
     norm = torch.float32 if level in ("O1", "O5") else torch.float16
@@ -191,7 +195,9 @@ def test_applier_reaches_into_containers():
     def half(value):
         return to_type(torch.float16, value)
 
-    out = applier([torch.ones(1), {"a": (torch.ones(2), "text", 3, None)}, Batch(), torch.ones(1, dtype=torch.long)], half)
+    out = applier(
+        [torch.ones(1), {"a": (torch.ones(2), "text", 3, None)}, Batch(), torch.ones(1, dtype=torch.long)], half
+    )
     assert type(out) is list and type(out[1]["a"]) is tuple and out[1]["a"][1:] == ("text", 3, None)
     assert out[0].dtype is out[1]["a"][0].dtype is out[2] is torch.float16 and out[3].dtype is torch.long
 
@@ -219,7 +225,9 @@ def test_utils():
     assert utils.should_cache(torch.nn.Parameter(single)) and not utils.should_cache(single)
     table = {"f": 1}
     utils.set_func(table, "f", 2)
-    assert utils.has_func(table, "f") and utils.get_func(table, "f") == 2 and not utils.has_func(torch, "no_such_function")
+    assert (
+        utils.has_func(table, "f") and utils.get_func(table, "f") == 2 and not utils.has_func(torch, "no_such_function")
+    )
     assert list(utils.as_inplace(["exp"])) == ["exp_"]
     assert amp.compat.filter_attrs(torch, ["exp", "no_such_function"]) == ["exp"]
 

@@ -98,7 +98,8 @@ def test_what_was_in_apex_says_what_to_use_instead(python):
     code = """
         import importlib, importlib.util, libamp
         libamp.install_apex()
-        for name in ("apex.contrib.sparsity", "apex.contrib.bottleneck", "apex.transformer", "apex.transformer.functional"):
+        missing = "apex.contrib.sparsity apex.contrib.bottleneck apex.transformer apex.transformer.functional"
+        for name in missing.split():
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError as error:

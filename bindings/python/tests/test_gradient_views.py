@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that are views of somebody's buffer: the buckets of DDP, or a flat tensor of the script's own. They are written
-behind libamp's back, and the link between the two must hold."""
+"""Gradients that are views of somebody's buffer: the buckets of DDP, or a flat tensor of the script's own. They are
+written behind libamp's back, and the link between the two must hold."""
 
 import contextlib
 
@@ -15,7 +15,9 @@ LEVELS = ("O0", "O1", "O2", "O4", "O5")
 
 @pytest.fixture(scope="module", autouse=True)
 def group(tmp_path_factory):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path_factory.mktemp('group')}/store", rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{tmp_path_factory.mktemp('group')}/store", rank=0, world_size=1
+    )
     yield
     dist.destroy_process_group()
 

@@ -46,8 +46,13 @@ def test_a_product_is_not_written_over_its_factors():
     kernels.matmul(three, one, two)  # side by side in one matrix
     near(three, want, 1e-4)
     before = big.copy()
-    bad = [(one, one, two, "a"), (one, two, one, "b"), (two, big[:, 60:124], one, "a"), (one, two.T, big[:, 10:74], "b"),
-           (big[1:, :64], one[:63], two, "a")]
+    bad = [
+        (one, one, two, "a"),
+        (one, two, one, "b"),
+        (two, big[:, 60:124], one, "a"),
+        (one, two.T, big[:, 10:74], "b"),
+        (big[1:, :64], one[:63], two, "a"),
+    ]
     for d, a, b, name in bad:
         with pytest.raises(libamp.ArgumentError, match=f"d: shares memory with {name}"):
             kernels.matmul(d, a, b)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""O1 as scripts meet it: weights used twice and changed in every way, recurrent layers, checkpoints, compilers, workers."""
+"""O1 as scripts meet it: weights used twice, changed in every way, recurrent layers, checkpoints, compilers, workers."""
 import casting
 import pytest
 
@@ -201,7 +201,8 @@ def test_checkpoints_recompute_with_the_same_casts(reentrant):
             return checkpoint(super().forward, x, use_reentrant=reentrant)
 
     model, optimizer = start(Checkpointed())
-    other = amp.initialize(torch.nn.Linear(4, 4), opt_level="O4", verbosity=0)  # what runs outside any forward obeys this one
+    # what runs outside any forward obeys this one
+    other = amp.initialize(torch.nn.Linear(4, 4), opt_level="O4", verbosity=0)
     x = torch.linspace(-1, 1, 8).view(2, 4).requires_grad_()
     out = model(x)
     with amp.scale_loss(out.float().sum(), optimizer) as loss:
@@ -430,7 +431,9 @@ def test_ops_that_are_younger_than_the_lists(level, lists):
 @pytest.mark.parametrize("level", ("O1", "O4"))
 def test_spectral_norm(level):
     """It multiplies a vector in FP32 with a product in 16 bits, by torch.vdot."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(3, 2)))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 3), torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(3, 2))
+    )
     model, optimizer = start(model, level)
     for _ in range(2):
         optimizer.zero_grad()

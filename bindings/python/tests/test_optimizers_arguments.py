@@ -45,7 +45,8 @@ APEX = {
         "params": NEEDED, "lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0, "set_grad_none": True, "adagrad_w_mode": False,
     },
     contrib.FusedAdam: {
-        "params": NEEDED, "lr": 1e-3, "bias_correction": True, "betas": (0.9, 0.999), "eps": 1e-8, "eps_inside_sqrt": False,
+        "params": NEEDED, "lr": 1e-3, "bias_correction": True, "betas": (0.9, 0.999), "eps": 1e-8,
+        "eps_inside_sqrt": False,
         "weight_decay": 0.0, "max_grad_norm": 0.0, "amsgrad": False, "use_mt": False, "amp_scale_adjustment": 1.0,
     },
     contrib.FusedLAMB: LAMB,

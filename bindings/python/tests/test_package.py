@@ -91,7 +91,9 @@ def test_nothing_is_needed_of_the_users_machine(installed):
                 assert (installed / library).exists(), f"{name} needs {library}"
                 assert "[$ORIGIN]" in text, f"{name} does not look for {library} beside itself"
     assert "[libamp.so.0]" in dynamic(installed / "libamp.so.0"), "it has no soname"
-    sections = subprocess.run(["readelf", "-S", "-W", installed / "libamp.so.0"], capture_output=True, text=True, check=True)
+    sections = subprocess.run(
+        ["readelf", "-S", "-W", installed / "libamp.so.0"], capture_output=True, text=True, check=True
+    )
     assert ".debug_info" not in sections.stdout and ".symtab" not in sections.stdout
 
 
@@ -103,5 +105,7 @@ def test_stubs_and_functions_have_the_same_arguments():
         real = inspect.signature(getattr(kernels, name)).parameters.values()
         told = [a.arg for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs]
         fixed = [p.name for p in real if p.kind is not p.VAR_KEYWORD]
-        assert told == fixed or (len(fixed) < len(told) and told[: len(fixed)] == fixed and name == "optimizer_step"), name
+        assert told == fixed or (len(fixed) < len(told) and told[: len(fixed)] == fixed and name == "optimizer_step"), (
+            name
+        )
         assert getattr(kernels, name).__doc__

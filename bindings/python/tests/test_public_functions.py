@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public function of torch, torch.linalg, torch.fft and torch.nn.functional, and the methods of the same names: where
-it works on mixed or 16-bit arguments under torch.autocast, or plainly, it works at O1 and O4."""
+"""Every public function of torch, torch.linalg, torch.fft and torch.nn.functional, and the methods of the same names:
+where it works on mixed or 16-bit arguments under torch.autocast, or plainly, it works at O1 and O4."""
 import collections
 import re
 
@@ -19,17 +19,19 @@ LEVELS = ("O1", "O4") if VERSION >= (2, 4) else ("O4",)
 PREFIX = {"torch.linalg": "linalg_", "torch.fft": "fft_"}
 # The rows of docs/apex-differences.md, "beside torch.autocast", that fail here and not there.
 REFUSED = {("torch.nn.functional", "binary_cross_entropy")}
-# What torch.autocast names and the lists do not: the insides of functions that they have; what runs in 16 bits too, in the type
-# that arrives (the second row of that table).
+# What torch.autocast names and the lists do not: the insides of functions that they have; what runs in 16 bits too, in
+# the type that arrives (the second row of that table).
 INSIDE = set(words("""
     _addmm_activation _convolution _cudnn_rnn _grid_sampler_2d_cpu_fallback _lu_with_info _native_multi_head_attention
     _scaled_dot_product_flash_attention _thnn_fused_gru_cell _thnn_fused_lstm_cell _upsample_bicubic2d_aa
-    _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d cross_entropy_loss
+    _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    cross_entropy_loss
     mkldnn_rnn_layer multilabel_margin_loss_forward nll_loss2d upsample_bicubic2d upsample_bilinear2d upsample_linear1d
     upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d
 """))
 AS_IT_COMES = set(words("""
-    adaptive_avg_pool3d adaptive_max_pool3d fake_quantize_per_tensor_affine fractional_max_pool2d fractional_max_pool3d log1p
+    adaptive_avg_pool3d adaptive_max_pool3d fake_quantize_per_tensor_affine fractional_max_pool2d fractional_max_pool3d
+    log1p
     logsumexp max_pool3d max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d
     replication_pad3d trace
 """))

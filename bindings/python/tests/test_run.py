@@ -305,7 +305,14 @@ def test_process_groups_that_a_script_leaves_behind_are_destroyed(tmp_path, way)
     for i, (arguments, printed) in enumerate(cases):
         before = "import torch.testing._internal.distributed.fake_pg\n" if arguments == ["fake"] else ""
         script.write_text(before + textwrap.dedent(GROUP))
-        command = [*(RUN if way == "run" else []), str(script), way, arguments[0], str(tmp_path / f"store{i}"), *arguments[1:]]
+        command = [
+            *(RUN if way == "run" else []),
+            str(script),
+            way,
+            arguments[0],
+            str(tmp_path / f"store{i}"),
+            *arguments[1:],
+        ]
         result = python(*command)
         assert (result.returncode, result.stdout) == (0, printed), result.stderr
 

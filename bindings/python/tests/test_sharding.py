@@ -50,7 +50,9 @@ def _local(tensor):
 
 def _spoil(optimizer):
     """The last element of this rank's own gradients."""
-    grads = [_local(param.grad) for group in optimizer.param_groups for param in group["params"] if param.grad is not None]
+    grads = [
+        _local(param.grad) for group in optimizer.param_groups for param in group["params"] if param.grad is not None
+    ]
     [grad for grad in grads if grad.numel()][-1].view(-1)[-1] = float("inf")
 
 

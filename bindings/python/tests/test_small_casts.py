@@ -84,11 +84,20 @@ def test_double_is_rounded_as_torch_does(level):
         assert same_bits(out, torch.mm(x.to(LOW[level]), torch.eye(4).to(LOW[level])))
 
 
-@pytest.mark.parametrize("make", [
-    lambda: torch.randn(6, 4).t(), lambda: torch.randn(4, 1).expand(4, 6), lambda: torch.randn(8, 6)[::2],
-    lambda: torch.randn(4, 6, dtype=torch.complex64).conj().imag, lambda: torch.randn(1, 1, dtype=torch.complex64).conj().imag,
-    lambda: torch.empty(0, 6), lambda: torch.randn(200, 200), lambda: torch.randn(9, 6)[3:],
-], ids=["transposed", "expanded", "strided", "negated", "one, negated", "empty", "large", "offset"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(6, 4).t(),
+        lambda: torch.randn(4, 1).expand(4, 6),
+        lambda: torch.randn(8, 6)[::2],
+        lambda: torch.randn(4, 6, dtype=torch.complex64).conj().imag,
+        lambda: torch.randn(1, 1, dtype=torch.complex64).conj().imag,
+        lambda: torch.empty(0, 6),
+        lambda: torch.randn(200, 200),
+        lambda: torch.randn(9, 6)[3:],
+    ],
+    ids=["transposed", "expanded", "strided", "negated", "one, negated", "empty", "large", "offset"],
+)
 def test_any_layout(level, make):
     x = make()
     y = torch.randn(x.shape[1], 3)

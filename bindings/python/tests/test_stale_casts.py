@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts of weights are of the weights as they are, whoever wrote them and however: beside the same without kept casts, to the
-bit. A write through .data leaves a tensor's version as it is."""
+"""Casts of weights are of the weights as they are, whoever wrote them and however: beside the same without kept casts,
+to the bit. A write through .data leaves a tensor's version as it is."""
 import copy
 import threading
 

@@ -400,9 +400,9 @@ def multi_tensor_lamb_stage1_cuda(
     max_global_grad_norm: float,
 ) -> None:
     """
-    Lists: gradients, weights, exp_avg, exp_avg_sq, updates. The moments follow the gradients, brought down to the limit of
-    their norm; update = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + decay * weight, where t = step + 1.
-    Does not look at the flag.
+    Lists: gradients, weights, exp_avg, exp_avg_sq, updates. The moments follow the gradients, brought down to the limit
+    of their norm; update = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + decay * weight, where t = step +
+    1. Does not look at the flag.
     """
     grads, params, exp_avg, exp_avg_sq, updates = _checked(lists, 5)
     norm = torch.as_tensor(global_grad_norm, dtype=torch.float32, device=params[0].device).reshape(1)
@@ -435,9 +435,9 @@ def multi_tensor_lamb_stage2_cuda(
     use_nvlamb: bool | None = False,
 ) -> None:
     """
-    Lists: weights, updates. weight -= lr * |weight| / |update| * update; lr alone where a norm is 0, or where weight_decay is
-    0 without use_nvlamb (without weight_decay, as the kernel was until 2020, every weight has the ratio). Does not look at the
-    flag.
+    Lists: weights, updates. weight -= lr * |weight| / |update| * update; lr alone where a norm is 0, or where
+    weight_decay is 0 without use_nvlamb (without weight_decay, as the kernel was until 2020, every weight has the
+    ratio). Does not look at the flag.
     """
     params, updates = _checked(lists, 2)
     param_norm, update_norm = per_tensor_param_norm.float(), per_tensor_update_norm.float()

@@ -10,8 +10,8 @@ import torch
 
 
 class AmpState:
-    """opt_properties, loss_scalers and handle exist from the first initialize on; loss_scalers and handle are views of the
-    context that was initialised last."""
+    """opt_properties, loss_scalers and handle exist from the first initialize on; loss_scalers and handle are views of
+    the context that was initialised last."""
 
     def __init__(self) -> None:
         self.hard_override = False

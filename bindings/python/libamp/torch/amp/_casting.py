@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts of whatever a model takes or returns: every floating tensor inside, in containers of the same kind. A scaled loss, and
-a stretch without casts."""
+"""Casts of whatever a model takes or returns: every floating tensor inside, in containers of the same kind. A scaled
+loss, and a stretch without casts."""
 from __future__ import annotations
 
 import contextlib
@@ -73,7 +73,9 @@ def cast_tree(value: Any, dtype: torch.dtype) -> Any:
 def scaled(loss: Any, scale: float) -> Any:
     """loss.float() * scale on the tape, and nothing done where nothing is to do."""
     if not hasattr(loss, "float"):
-        raise TypeError(f"the loss is a tensor with a graph behind it, what backward is called on; not a {type(loss).__name__}")
+        raise TypeError(
+            f"the loss is a tensor with a graph behind it, what backward is called on; not a {type(loss).__name__}"
+        )
     loss = loss.float()
     return loss if scale == 1.0 else loss * scale
 

@@ -22,8 +22,8 @@ def to_type(dtype: torch.dtype, t: Any) -> Any:
 
 
 def applier(value: Any, fn: Callable[[Any], Any]) -> Any:
-    """fn on every tensor, and every object with `to`, in tuples, lists and sets, which keep their kinds, and in mappings,
-    which become dicts."""
+    """fn on every tensor, and every object with `to`, in tuples, lists and sets, which keep their kinds, and in
+    mappings, which become dicts."""
     if isinstance(value, torch.Tensor) or hasattr(value, "to"):
         return fn(value)
     if isinstance(value, Mapping):

@@ -19,7 +19,8 @@ def of_cpu(level: str, resolved: dict[str, Any], models: Iterable[nn.Module]) ->
     if half and devices == {"cpu"}:
         instead = "O4" if resolved["patch_ops"] else "O5"
         maybe_print(
-            f"Warning:  {level} computes in float16, which torch does on most CPUs about 15 times slower than in float32. "
+            f"Warning:  {level} computes in float16, which torch does on most CPUs about 15 times slower than in "
+            "float32. "
             f'For a model that stays there, opt_level="{instead}" computes in bfloat16 (O4 is O1 in it, O5 is O2).',
             True,
         )
@@ -27,8 +28,8 @@ def of_cpu(level: str, resolved: dict[str, Any], models: Iterable[nn.Module]) ->
 
 
 class NonFinite:
-    """Nothing skips a step at a static scale of 1, as FP32 training would not: a loss that is infinite or NaN is told once. One
-    on a GPU is looked at when it is there, in a later block: nobody waits for it."""
+    """Nothing skips a step at a static scale of 1, as FP32 training would not: a loss that is infinite or NaN is told
+    once. One on a GPU is looked at when it is there, in a later block: nobody waits for it."""
 
     def __init__(self) -> None:
         self.told = False
@@ -39,9 +40,9 @@ class NonFinite:
         if finite is not None and not bool(finite):
             self.told = True
             maybe_print(
-                "Warning:  the loss is infinite or NaN, and at a static loss scale of 1 every step is taken: weights become "
-                "NaN. float16 ends at 65504. Levels that go on: O2, whose dynamic loss scale skips such steps, and O5, whose "
-                "bfloat16 has the range of FP32.",
+                "Warning:  the loss is infinite or NaN, and at a static loss scale of 1 every step is taken: weights "
+                "become NaN. float16 ends at 65504. Levels that go on: O2, whose dynamic loss scale skips such steps, "
+                "and O5, whose bfloat16 has the range of FP32.",
                 True,
             )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""state_dict and load_state_dict: the scalers, in Apex's form. All else is where torch keeps it: the model's state_dict has
-the FP32 values (the masters' where there are masters), the optimizer's its FP32 state. So a resumed run is the uninterrupted
-one, whatever is loaded first."""
+"""state_dict and load_state_dict: the scalers, in Apex's form. All else is where torch keeps it: the model's state_dict
+has the FP32 values (the masters' where there are masters), the optimizer's its FP32 state. So a resumed run is the
+uninterrupted one, whatever is loaded first."""
 from __future__ import annotations
 
 import math
@@ -29,7 +29,9 @@ def state_dict(destination: Any = None) -> Any:
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
     """Takes scalers by their order. Other keys are a RuntimeError, after the rest was applied."""
     if not isinstance(state_dict, Mapping):
-        raise TypeError(f"load_state_dict: the state is a dict as amp.state_dict() gives it, not a {type(state_dict).__name__}")
+        raise TypeError(
+            f"load_state_dict: the state is a dict as amp.state_dict() gives it, not a {type(state_dict).__name__}"
+        )
     session = last()
     scalers = [(key, value) for key, value in state_dict.items() if "loss_scaler" in key]
     unexpected = [key for key in state_dict if "loss_scaler" not in key]
@@ -46,7 +48,8 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
         write_states(session.context, states)
     if unexpected:
         raise RuntimeError(
-            "keys that are no loss scaler's, after the scalers were loaded: " + ", ".join(f'"{key}"' for key in unexpected)
+            "keys that are no loss scaler's, after the scalers were "
+            "loaded: " + ", ".join(f'"{key}"' for key in unexpected)
         )
 
 

@@ -31,8 +31,8 @@ def _leave(module: Any, args: Any, output: Any) -> None:
 
 
 class _Forward:
-    """Of an exempted module, where torch has no hooks that run after an error too (before 2.1). It lies on the module and
-    not in its class, so that copies and files have their own."""
+    """Of an exempted module, where torch has no hooks that run after an error too (before 2.1). It lies on the module
+    and not in its class, so that copies and files have their own."""
 
     def __init__(self, module: torch.nn.Module, dtype: torch.dtype | None) -> None:
         self.module, self.dtype, self.removed = module, dtype, False

@@ -61,7 +61,9 @@ def _check_num_losses(num_losses: Any) -> int:
     except TypeError:
         raise TypeError(f"num_losses must be an int, not {num_losses!r}") from None
     if not 1 <= count < 2**31:
-        raise ValueError(f"num_losses is {count}, and must be the number of losses that are scaled one by one, 1 or more")
+        raise ValueError(
+            f"num_losses is {count}, and must be the number of losses that are scaled one by one, 1 or more"
+        )
     return count
 
 
@@ -94,14 +96,14 @@ def check_models(models: list[nn.Module]) -> None:
             raise TypeError(f"models must be torch.nn.Modules, not {type(item).__name__}")
         if type(item).__name__ in ("DistributedDataParallel", "DataParallel"):
             raise RuntimeError(
-                f"Incoming model is an instance of {type(item).__module__}.{type(item).__name__}. Parallel wrappers should "
-                "only be applied to the model(s) AFTER \nthe model(s) have been returned from amp.initialize."
+                f"Incoming model is an instance of {type(item).__module__}.{type(item).__name__}. Parallel wrappers "
+                "should only be applied to the model(s) AFTER \nthe model(s) have been returned from amp.initialize."
             )
         for name, tensor in (*item.named_parameters(), *item.named_buffers()):
             if tensor.is_meta:
                 raise RuntimeError(
-                    f"{name} is on the meta device and has no elements: give the model memory (to_empty, and its weights) "
-                    "before amp.initialize"
+                    f"{name} is on the meta device and has no elements: give the model memory (to_empty, and its "
+                    "weights) before amp.initialize"
                 )
 
 
@@ -113,7 +115,8 @@ def check_optimizers(optimizers: list[Any]) -> None:
             raise TypeError(f"an optimizer has param_groups, step and zero_grad; {type(optimizer).__name__} has not")
         if hasattr(optimizer, "_amp_stash") or any(optimizer is other for other in optimizers[:i]):
             raise RuntimeError(
-                "A given optimizer should only be passed through amp.initialize once: call amp.shutdown first to do so again."
+                "A given optimizer should only be passed through amp.initialize once: call amp.shutdown first to do so "
+                "again."
             )
         for name in process.PRIVATE:
             if hasattr(optimizer, name):
@@ -124,15 +127,16 @@ def check_optimizers(optimizers: list[Any]) -> None:
 
 
 def _list_params(optimizers: list[Any], scales: bool) -> list[list[torch.Tensor]]:
-    """Each tensor once; those without elements have nothing to scale. scales: gradients will be scaled, so that none may be
-    left out."""
+    """Each tensor once; those without elements have nothing to scale. scales: gradients will be scaled, so that none
+    may be left out."""
     listed = []
     for optimizer in optimizers:
         params = list({id(param): param for group in optimizer.param_groups for param in group["params"]}.values())
         for param in params if scales else ():
             if param.layout is not torch.strided:
                 raise RuntimeError(
-                    f"{type(optimizer).__name__} has a parameter that is {param.layout}: loss scaling works on dense ones"
+                    f"{type(optimizer).__name__} has a parameter that is {param.layout}: loss scaling works on dense "
+                    "ones"
                 )
         listed.append([param for param in params if retype.is_scaled(param)])
     return listed
@@ -184,7 +188,8 @@ def _build(
             process.wire(optimizer, current, index, optimizers)
         if current.resolved["cast_model_type"] != "unchanged":
             wrapped.recast_states(optimizers)
-            current.undo.insert(0, lambda: wrapped.recast_states(optimizers))  # the last thing: parameters have their types
+            # the last thing: parameters have their types
+            current.undo.insert(0, lambda: wrapped.recast_states(optimizers))
         if current.resolved["patch_ops"]:
             _patch(current, models, current.resolved["lists"])
     except BaseException:
@@ -202,8 +207,9 @@ def _patch(current: Session, models: list[nn.Module], lists: str, allow_banned: 
 
 
 def _restart_others(current: Session) -> None:
-    """Apex's scalers were the process's, and each initialize began with new ones for all models. Scripts that import apex have
-    it so, its own tests of checkpoints among them; under libamp's name each initialize has scalers of its own."""
+    """Apex's scalers were the process's, and each initialize began with new ones for all models. Scripts that import
+    apex have it so, its own tests of checkpoints among them; under libamp's name each initialize has scalers of its
+    own."""
     if sys.modules.get("apex.amp") is not sys.modules[__package__]:
         return
     for other in session.live():
@@ -215,7 +221,9 @@ def _restart_others(current: Session) -> None:
 
 def _publish(current: Session, enabled_handle: bool = True) -> None:
     _amp_state.loss_scalers = [LossScaler.of(current, loss_id) for loss_id in range(current.num_losses)]
-    _amp_state.handle = handle.AmpHandle(current, bool(current.resolved["cache"])) if enabled_handle else handle.NoOpHandle()
+    _amp_state.handle = (
+        handle.AmpHandle(current, bool(current.resolved["cache"])) if enabled_handle else handle.NoOpHandle()
+    )
 
 
 # ---- the public functions ----
@@ -241,11 +249,11 @@ def initialize(
 ) -> Any:
     """Wires models and optimizers for an opt level, in place, and returns them in the shape they came in.
 
-    Arguments, order and defaults are apex.amp's; models on CPUs are welcome, and opt_level may be O4 or O5 (bfloat16) too.
-    settings: further members of amp_config by name: scaler ("apex", "torch", "megatron", ...), lists ("apex", "torch"),
-    window, hysteresis, max_skips, init_scale, growth, backoff, cache, gate.
-    process_group: the ranks that skip a step together and keep equal scales: a group of torch.distributed, True for the default
-    one, False for none. None: those among which parameters or an optimizer are sharded (FSDP, fully_shard, ZeRO).
+    Arguments, order and defaults are apex.amp's; models on CPUs are welcome, and opt_level may be O4 or O5 (bfloat16)
+    too. settings: further members of amp_config by name: scaler ("apex", "torch", "megatron", ...), lists ("apex",
+    "torch"), window, hysteresis, max_skips, init_scale, growth, backoff, cache, gate. process_group: the ranks that
+    skip a step together and keep equal scales: a group of torch.distributed, True for the default one, False for none.
+    None: those among which parameters or an optimizer are sharded (FSDP, fully_shard, ZeRO).
     """
     for name in settings:
         if name not in _SETTINGS:
@@ -351,7 +359,9 @@ def shutdown(what: Any = None) -> None:
         chosen = list(session.live())
     else:
         if not isinstance(what, nn.Module) and not wrapped.is_optimizer(what):
-            raise TypeError(f"amp.shutdown takes a model or an optimizer, or nothing for all, not a {type(what).__name__}")
+            raise TypeError(
+                f"amp.shutdown takes a model or an optimizer, or nothing for all, not a {type(what).__name__}"
+            )
         spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
         chosen = [spec.session] if spec is not None and spec.session is not None else []
     for current in reversed(chosen):

@@ -31,25 +31,32 @@ def _session_of(optimizers: list[Any]) -> Session:
         stash = getattr(optimizer, "_amp_stash", None)
         if stash is None:
             raise AttributeError(
-                f"{type(optimizer).__name__} has no _amp_stash: an optimizer must go through amp.initialize before scale_loss"
+                f"{type(optimizer).__name__} has no _amp_stash: an optimizer must go through amp.initialize before "
+                "scale_loss"
             )
         sessions.append(stash.session)
     session = sessions[0] if sessions else last()
     if session is None or not session.alive:
-        raise RuntimeError("Invoked `with amp.scale_loss`, but amp is not initialized, or was shut down: call amp.initialize")
+        raise RuntimeError(
+            "Invoked `with amp.scale_loss`, but amp is not initialized, or was shut down: call amp.initialize"
+        )
     if any(other is not session for other in sessions):
         raise RuntimeError(
-            "scale_loss: these optimizers were initialised by different calls of amp.initialize, but a loss has one scale"
+            "scale_loss: these optimizers were initialised by different calls of amp.initialize, but a loss has one "
+            "scale"
         )
     return session
 
 
 class ScaledLoss:
-    """What scale_loss returns: `with` it is the loss times the scale, and the gradients are unscaled when the block ends."""
+    """What scale_loss returns: `with` it is the loss times the scale, and the gradients are unscaled when the block
+    ends."""
 
     __slots__ = ("_arguments", "_bracket", "_entered", "_loss", "_optimizers", "_session")
 
-    def __init__(self, loss: Any, optimizers: Any, loss_id: int, delay_unscale: bool, delay_overflow_check: bool) -> None:
+    def __init__(
+        self, loss: Any, optimizers: Any, loss_id: int, delay_unscale: bool, delay_overflow_check: bool
+    ) -> None:
         self._loss = loss
         self._bracket: Any = None
         self._entered = False
@@ -64,19 +71,25 @@ class ScaledLoss:
             return
         if not self._optimizers:
             none = "None" if optimizers is None else "an empty list"
-            raise TypeError(f"scale_loss: optimizers is {none}, and somebody has to unscale the gradients: name the optimizer")
+            raise TypeError(
+                f"scale_loss: optimizers is {none}, and somebody has to unscale the gradients: name the optimizer"
+            )
         session = self._session = _session_of(self._optimizers)
         try:
             loss_id = operator.index(loss_id)
         except TypeError:
             raise TypeError(f"scale_loss: loss_id must be an int, not {loss_id!r}") from None
         if not -session.num_losses <= loss_id < session.num_losses:
-            raise IndexError(f"loss_id {loss_id} is out of range: amp.initialize was given num_losses={session.num_losses}")
+            raise IndexError(
+                f"loss_id {loss_id} is out of range: amp.initialize was given num_losses={session.num_losses}"
+            )
         self._arguments = (loss_id % session.num_losses, delay_unscale, delay_overflow_check)
 
     def __enter__(self) -> Any:
         if self._entered:
-            raise RuntimeError("scale_loss: this block has been entered before: call amp.scale_loss anew for each backward")
+            raise RuntimeError(
+                "scale_loss: this block has been entered before: call amp.scale_loss anew for each backward"
+            )
         self._entered = True
         if self._session is None:
             return self._loss
@@ -124,12 +137,11 @@ def scale_loss(
 ) -> ScaledLoss:
     """`with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`
 
-    Afterwards the gradients are unscaled (FP32, in the masters where there are masters) and the next step of each optimizer
-    steps or skips. If the block raises, gradients are as they were before it (at a static scale of 1 without masters: None
-    where they were None). optimizers: one, a list or a tuple.
-    delay_unscale: leave the gradients scaled, in .grad, for a later block with the same loss_id, where backward adds to them
-    and DDP reduces the sum. delay_overflow_check: unscale, and leave the decision to a later block. model is not used, as in
-    Apex.
+    Afterwards the gradients are unscaled (FP32, in the masters where there are masters) and the next step of each
+    optimizer steps or skips. If the block raises, gradients are as they were before it (at a static scale of 1 without
+    masters: None where they were None). optimizers: one, a list or a tuple. delay_unscale: leave the gradients scaled,
+    in .grad, for a later block with the same loss_id, where backward adds to them and DDP reduces the sum.
+    delay_overflow_check: unscale, and leave the decision to a later block. model is not used, as in Apex.
     """
     return ScaledLoss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
 
@@ -151,10 +163,12 @@ def unscale(tensors: Any, loss_id: int = 0, optimizer: Any = None) -> Any:
 
 
 class AmpHandle:
-    """What amp.init returns, and _amp_state.handle: the context that patches torch's functions. owns: it lives as long as
-    the handle, and not as long as models and optimizers."""
+    """What amp.init returns, and _amp_state.handle: the context that patches torch's functions. owns: it lives as long
+    as the handle, and not as long as models and optimizers."""
 
-    def __init__(self, session: Session, enable_caching: bool = True, verbose: bool = False, owns: bool = False) -> None:
+    def __init__(
+        self, session: Session, enable_caching: bool = True, verbose: bool = False, owns: bool = False
+    ) -> None:
         self._ref = weakref.ref(session)
         self._owned = session if owns else None
         self._enable_caching = enable_caching
@@ -179,8 +193,8 @@ class AmpHandle:
     def scale_loss(self, loss: Any, optimizer: Any) -> Any:
         """Gone already in Apex."""
         raise RuntimeError(
-            "The old Amp API is no longer supported.  Please move to the new API: amp.initialize, and with amp.scale_loss("
-            "loss, optimizer) as scaled_loss."
+            "The old Amp API is no longer supported.  Please move to the new API: amp.initialize, and with "
+            "amp.scale_loss(loss, optimizer) as scaled_loss."
         )
 
     def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What initialize does to a model: its class becomes one whose forward casts and enters the context's scope. No closure lies
-on the module, so it can be copied, pickled, replicated and wrapped."""
+"""What initialize does to a model: its class becomes one whose forward casts and enters the context's scope. No closure
+lies on the module, so it can be copied, pickled, replicated and wrapped."""
 from __future__ import annotations
 
 import functools
@@ -25,8 +25,8 @@ _set_compiler: Callable[[Any], Any] = _frames.set_eval_frame  # this thread's; N
 
 
 def _run_as_it_is(code: types.CodeType) -> None:
-    """torch.compile leaves frames of this code alone and compiles what they call. torch._dynamo has it in Python, which takes
-    seconds to import."""
+    """torch.compile leaves frames of this code alone and compiles what they call. torch._dynamo has it in Python, which
+    takes seconds to import."""
     if hasattr(_frames, "skip_code"):  # until torch 2.6
         _frames.skip_code(code)
     else:
@@ -39,8 +39,8 @@ def _call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _root() -> Callable[..., Any]:
-    """The first frame of a graph. torch keeps graphs with the frame's code, knows nothing of levels, and takes no forward of
-    torch.nn's own for it: with code of its own a model finds the graphs of its own level."""
+    """The first frame of a graph. torch keeps graphs with the frame's code, knows nothing of levels, and takes no
+    forward of torch.nn's own for it: with code of its own a model finds the graphs of its own level."""
     code = _call.__code__
     return types.FunctionType(code.replace(co_name="forward"), globals())
 
@@ -60,8 +60,8 @@ class Forward:
         return Forward, (self.inputs, self.outputs)  # a file has no context
 
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The model's own forward between the casts. torch.compile sees the forward alone: what is around it reads masters and
-        enters scopes, and runs as it is."""
+        """The model's own forward between the casts. torch.compile sees the forward alone: what is around it reads
+        masters and enters scopes, and runs as it is."""
         compiler = _set_compiler(None)
         try:
             args, kwargs = self._arriving(args, kwargs)
@@ -141,7 +141,12 @@ def _wired_class(cls: type) -> type:
         own = inspect.getattr_static(cls, "forward", None)
         if callable(own):  # a scripted module's is not
             functools.update_wrapper(forward, own)
-        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, "forward": forward}
+        names = {
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "__doc__": cls.__doc__,
+            "forward": forward,
+        }
         _wired[cls] = type(cls.__name__, (Wired, cls), names)
     return _wired[cls]
 

@@ -142,7 +142,8 @@ def _listed(lists: str) -> Iterator[Site]:
 
 
 def _aliases() -> Iterator[Site]:
-    """F.prelu is torch.prelu: what a list names in torch has a second home there, if the list has nothing else to say of it."""
+    """F.prelu is torch.prelu: what a list names in torch has a second home there, if the list has nothing else to say
+    of it."""
     home = _PLACES[_FUNCTIONAL]
     for (place, name), site in list(_sites.items()):
         original = site.patched.__wrapped__

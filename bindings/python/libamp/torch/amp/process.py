@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What initialize does to an optimizer: masters in its groups, and step, zero_grad and add_param_group that know of them."""
+"""What initialize does to an optimizer: masters in its groups, and step, zero_grad and add_param_group that know of
+them."""
 from __future__ import annotations
 
 import functools
@@ -82,7 +83,9 @@ class AmpStash:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("all_") and name.endswith("_grad_stash"):  # the library keeps what a bracket sets aside
-            return [None] * len(getattr(self, name[: -len("_grad_stash")] + ("" if name.count("params") else "_params")))
+            return [None] * len(
+                getattr(self, name[: -len("_grad_stash")] + ("" if name.count("params") else "_params"))
+            )
         raise AttributeError(name)
 
 
@@ -206,7 +209,8 @@ def _make_add_param_group(old: Callable[..., Any], owner: Callable[..., Any]) ->
         add_params(stash, params)
         masters = stash.session.masters
         param_group["params"] = [
-            masters.get(id(param), param) if name is None else (name, masters.get(id(param), param)) for name, param in named
+            masters.get(id(param), param) if name is None else (name, masters.get(id(param), param))
+            for name, param in named
         ]
         return old(param_group)
 
@@ -302,7 +306,9 @@ def _post(self: Any, loss_scaler: Any) -> None:
     context: Any = stash.session.context
     its: Any = getattr(loss_scaler, "_context", None)
     if its is not context:
-        raise RuntimeError("_post_amp_backward takes one of amp._amp_state.loss_scalers, of the initialize of this optimizer")
+        raise RuntimeError(
+            "_post_amp_backward takes one of amp._amp_state.loss_scalers, of the initialize of this optimizer"
+        )
     bracket, stash.by_hand = stash.by_hand, None
     if bracket is None or loss_scaler._id != 0:  # begun too late, or for another loss: begin again
         params = [param for param, _ in stash._pairs()]
@@ -345,8 +351,8 @@ def _put_masters(optimizer: Any, session: Session) -> Callable[[], None]:
 
 
 def wire(optimizer: Any, session: Session, index: int, others: list[Any]) -> None:
-    """The optimizer becomes number `index` of the session's, and those inside it with it: the step of one that is called by
-    itself is that optimizer's step. `others` are given to initialize too."""
+    """The optimizer becomes number `index` of the session's, and those inside it with it: the step of one that is
+    called by itself is that optimizer's step. `others` are given to initialize too."""
     stash = AmpStash(session, index, optimizer)
     session.remember(stash._pairs())
     for each in (optimizer, *wrapped.inside(optimizer, others)):

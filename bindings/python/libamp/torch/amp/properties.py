@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An opt level's properties as Apex spelt them. What they are, and which a level lets one override, the library decides."""
+"""An opt level's properties as Apex spelt them. What they are, and which a level lets one override, the library
+decides."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +19,13 @@ _DTYPES = {
 }
 _TYPES = {name: dtype for dtype, name in _DTYPES.items() if dtype is not False}
 _NAMES = (
-    "enabled", "opt_level", "cast_model_type", "patch_torch_functions", "keep_batchnorm_fp32", "master_weights", "loss_scale",
+    "enabled",
+    "opt_level",
+    "cast_model_type",
+    "patch_torch_functions",
+    "keep_batchnorm_fp32",
+    "master_weights",
+    "loss_scale",
 )
 _DYNAMIC = -1.0
 _LEAST = 2.0**-149  # of what FP32 does not round to 0
@@ -63,7 +70,9 @@ def dtype_name(dtype: Any) -> str | None:
 def _bool_of(name: str, value: Any) -> Any:
     """keep_batchnorm_fp32 may be the strings "True" and "False"; so may the others."""
     value = {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
-    assert isinstance(value, bool), f"{name} must be a boolean, the string 'True' or 'False', or None; found {name}={value}"
+    assert isinstance(value, bool), (
+        f"{name} must be a boolean, the string 'True' or 'False', or None; found {name}={value}"
+    )
     return value
 
 
@@ -129,7 +138,9 @@ def fill(properties: Properties, level: str, resolved: dict[str, Any], given: di
                 bool(resolved["keep_batchnorm_fp32"]) if low or given.get("keep_batchnorm_fp32") is not None else None
             ),
             "master_weights": (
-                None if resolved["patch_ops"] and given.get("master_weights") is None else bool(resolved["master_weights"])
+                None
+                if resolved["patch_ops"] and given.get("master_weights") is None
+                else bool(resolved["master_weights"])
             ),
             "loss_scale": "dynamic" if resolved["loss_scale"] == _DYNAMIC else resolved["loss_scale"],
         }

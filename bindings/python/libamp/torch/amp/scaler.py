@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp.scaler. The scale and its counters are the library's: a LossScaler shows those of a context, one of its own where
-a script makes one."""
+"""apex.amp.scaler. The scale and its counters are the library's: a LossScaler shows those of a context, one of its own
+where a script makes one."""
 from __future__ import annotations
 
 import json
@@ -43,8 +43,8 @@ def axpby_check_overflow_python(
 
 
 class LossScaler:
-    """LossScaler("dynamic") or LossScaler(128.0): Apex's, for loops that scale by hand. scale_factor is 2 whatever it says.
-    _amp_state.loss_scalers has one for each loss, which shows the scale that scale_loss uses."""
+    """LossScaler("dynamic") or LossScaler(128.0): Apex's, for loops that scale by hand. scale_factor is 2 whatever it
+    says. _amp_state.loss_scalers has one for each loss, which shows the scale that scale_loss uses."""
 
     warned_no_fused_kernel = False
     warned_unscaling_non_fp32_grad = False
@@ -126,14 +126,17 @@ class LossScaler:
     def _scale_seq_len(self, value: int) -> None:
         """Clean blocks until the scale grows, as recipes shorten them after initialize."""
         if not 1 <= value <= self._window:
-            raise ValueError(f"_scale_seq_len is 1 to {self._window} here: amp.initialize(..., window={value}) makes it larger")
+            raise ValueError(
+                f"_scale_seq_len is 1 to {self._window} here: amp.initialize(..., window={value}) makes it larger"
+            )
         unskipped = self._unskipped
         self._own_window = int(value)
         self._unskipped = unskipped
 
     @property
     def _ahead(self) -> int:
-        """The library counts to the window of initialize: where a shorter one was set, from this number on and not from 0."""
+        """The library counts to the window of initialize: where a shorter one was set, from this number on and not from
+        0."""
         return self._window - self._own_window if self.dynamic else 0
 
     def shown(self, counted: int) -> int:
@@ -192,8 +195,8 @@ class LossScaler:
             kernel(_CHUNK, self._overflow_buf, [list(tensors) for tensors in lists], *args)
 
     def update_scale(self) -> bool:
-        """The caller has unscaled by himself, by unscale or in blocks with delay_overflow_check: decides over what those found
-        and what he left in _has_overflow or _overflow_buf. True: he should not step."""
+        """The caller has unscaled by himself, by unscale or in blocks with delay_overflow_check: decides over what
+        those found and what he left in _has_overflow or _overflow_buf. True: he should not step."""
         overflow = self._told or bool(torch.as_tensor(self._overflow_buf).any())
         self._told = False
         if self._probe is not None:

@@ -29,14 +29,16 @@ class Session:
         self.models: list[weakref.ref[torch.nn.Module]] = []
         self.masters: dict[int, torch.nn.Parameter] = {}  # id of a parameter that the context keeps -> its master
         self._params: dict[int, torch.Tensor] = {}  # by the same id
-        self._agreed: dict[int, tuple[int | None, torch.Tensor]] = {}  # a parameter's version and sum when it was its master's
+        # a parameter's version and sum when it was its master's
+        self._agreed: dict[int, tuple[int | None, torch.Tensor]] = {}
         self.forward_seen = self.backward_seen = False
         self.skip_message: dict[int, str] = {}  # by loss_id: what the next skipped step prints
         self.scalers: list[Any] = []  # _amp_state.loss_scalers' views
         self.verbosity = 1
         self.watch: Any = None  # of losses that are not finite, where no step is skipped
         self._uninstall: Callable[[Any, bool], None] | None = None
-        self.process_group: Any = None  # a group whose ranks agree, True: the default one, False: none, None: what is sharded
+        # a group whose ranks agree, True: the default one, False: none, None: what is sharded
+        self.process_group: Any = None
         self.ranks_known = not torch.distributed.is_available()
 
     @property
@@ -84,9 +86,9 @@ class Session:
 
     @torch.no_grad()
     def before_first_backward(self) -> None:
-        """Apex made its masters now: who wrote parameters until here meant them. A parameter that was written as torch counts
-        it (DistributedDataParallel's broadcast does, on every rank) is its master's value; behind others a master keeps the
-        bits that round to its parameter."""
+        """Apex made its masters now: who wrote parameters until here meant them. A parameter that was written as torch
+        counts it (DistributedDataParallel's broadcast does, on every rank) is its master's value; behind others a
+        master keeps the bits that round to its parameter."""
         self.backward_seen = True
         for param, master, param_written in self._disagreeing():
             if param_written:

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from .session import Session
 
 _ADVICE = (
-    "use opt_level O1 or O4, or O0 with loss_scale='dynamic' and MixedPrecision(param_dtype=torch.float16) of FSDP's own: its "
-    "shards are FP32 masters already"
+    "use opt_level O1 or O4, or O0 with loss_scale='dynamic' and MixedPrecision(param_dtype=torch.float16) of FSDP's "
+    "own: its shards are FP32 masters already"
 )
 
 
@@ -42,7 +42,8 @@ def _is_flattened(tensor: Any) -> bool:
 
 
 def _is_sharded(model: torch.nn.Module) -> bool:
-    """By FSDP of either kind, or with DTensors in it; between forward and backward fully_shard shows whole parameters."""
+    """By FSDP of either kind, or with DTensors in it; between forward and backward fully_shard shows whole
+    parameters."""
     kind = _fsdp()
     wrapped = any(
         (kind and isinstance(module, kind)) or any(cls.__name__ == "FSDPModule" for cls in type(module).__mro__)
@@ -66,7 +67,8 @@ def _mesh_groups(tensor: Any) -> Iterator[Any]:
 
 
 def _fsdp_groups() -> dict[int, Any]:
-    """By id of a parameter of FullyShardedDataParallel. A model does not know who wraps it, so all objects are looked at."""
+    """By id of a parameter of FullyShardedDataParallel. A model does not know who wraps it, so all objects are looked
+    at."""
     found: dict[int, Any] = {}
     kind = _fsdp()
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)] if kind else []
@@ -94,12 +96,15 @@ def check_group(group: Any) -> None:
     """initialize's process_group."""
     if group is None or isinstance(group, bool):
         return
-    if not dist.is_available() or not (isinstance(group, dist.ProcessGroup) or group == dist.GroupMember.NON_GROUP_MEMBER):
+    if not dist.is_available() or not (
+        isinstance(group, dist.ProcessGroup) or group == dist.GroupMember.NON_GROUP_MEMBER
+    ):
         raise TypeError(f"process_group is a group of torch.distributed, True, False or None, not {group!r}")
 
 
 def wire_device(backend: str, device: torch.device) -> torch.device:
-    """Where a tensor lies that this backend sends. device: the parameters', which may be kept from the GPU (offloading)."""
+    """Where a tensor lies that this backend sends. device: the parameters', which may be kept from the GPU
+    (offloading)."""
     if backend == "gloo":
         return torch.device("cpu")
     return torch.device("cuda") if backend == "nccl" and device.type == "cpu" else device
@@ -135,15 +140,15 @@ def check(models: Iterable[torch.nn.Module], optimizers: Iterable[Any], resolved
         for model in models:
             if _is_sharded(model):
                 raise RuntimeError(
-                    "This opt_level makes parameters 16-bit, and those of the incoming model are sharded (FSDP, fully_shard or "
-                    f"another DTensor), whose storage is not its own to change: {_ADVICE}."
+                    "This opt_level makes parameters 16-bit, and those of the incoming model are sharded (FSDP, "
+                    f"fully_shard or another DTensor), whose storage is not its own to change: {_ADVICE}."
                 )
     if resolved["master_weights"]:
         for optimizer in optimizers:
             if _is_zero(optimizer):
                 raise RuntimeError(
-                    "ZeroRedundancyOptimizer keeps parameters in an optimizer of its own, where FP32 masters cannot take their "
-                    "place: use opt_level O1 or O4, or master_weights=False."
+                    "ZeroRedundancyOptimizer keeps parameters in an optimizer of its own, where FP32 masters cannot "
+                    "take their place: use opt_level O1 or O4, or master_weights=False."
                 )
 
 
@@ -157,8 +162,8 @@ def _check_later(session: Session, params: list[torch.Tensor]) -> None:
     models = [model for model in (ref() for ref in session.models) if model is not None]
     if params and not sharded and any(map(_is_sharded, models)):
         raise RuntimeError(
-            "The model's parameters are not the optimizer's any more: fully_shard puts others in their place, and comes before "
-            "the optimizer is made and amp.initialize is called."
+            "The model's parameters are not the optimizer's any more: fully_shard puts others in their place, and "
+            "comes before the optimizer is made and amp.initialize is called."
         )
 
 
@@ -181,7 +186,9 @@ def _join(session: Session) -> None:
     session.ranks_known = True
 
 
-def begin(session: Session, indices: list[int], loss_id: int, delay_unscale: bool = False, delay_check: bool = False) -> Any:
+def begin(
+    session: Session, indices: list[int], loss_id: int, delay_unscale: bool = False, delay_check: bool = False
+) -> Any:
     """A bracket of a session, scale_loss's or a script's own; before the first one ranks and masters are seen to."""
     if not session.ranks_known and dist.is_initialized():
         _join(session)

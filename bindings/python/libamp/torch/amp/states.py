@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state_dict of a model whose type amp has changed: FP32. The model's own shows masters; that of a copy shows FP32 values
-that the copy keeps beside its 16-bit ones, so that averages of weights can be written into it."""
+"""The state_dict of a model whose type amp has changed: FP32. The model's own shows masters; that of a copy shows FP32
+values that the copy keeps beside its 16-bit ones, so that averages of weights can be written into it."""
 from __future__ import annotations
 
 import weakref
@@ -29,7 +29,9 @@ def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, buffer
 
 
-def _widen(module: nn.Module, destination: Any, prefix: str, wide_of: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
+def _widen(
+    module: nn.Module, destination: Any, prefix: str, wide_of: Callable[[str, torch.Tensor], torch.Tensor]
+) -> Any:
     for name, tensor in _own_tensors(module):
         value = destination.get(prefix + name)
         if isinstance(value, torch.Tensor) and value.dtype in _LOW:
@@ -50,7 +52,8 @@ class SaveHook:
 
 
 def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
-    """Before a module loads: masters take the values as they are in the file, the 16-bit parameters are rounded after."""
+    """Before a module loads: masters take the values as they are in the file, the 16-bit parameters are rounded
+    after."""
     for name, param in module._parameters.items():
         value = state_dict.get(prefix + name)
         keeper = _keeper_of(param) if param is not None else None
@@ -61,7 +64,8 @@ def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) ->
 
 
 class LoadHook:
-    """load_masters for one module. torch calls such hooks without their module in some versions: so it is kept, weakly."""
+    """load_masters for one module. torch calls such hooks without their module in some versions: so it is kept,
+    weakly."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
@@ -114,7 +118,11 @@ class Wide:
 
     def fits(self, tensor: torch.Tensor) -> bool:
         mine = self._agreed
-        return self.tensor is tensor and (mine.shape, mine.dtype, mine.device) == (tensor.shape, tensor.dtype, tensor.device)
+        return self.tensor is tensor and (mine.shape, mine.dtype, mine.device) == (
+            tensor.shape,
+            tensor.dtype,
+            tensor.device,
+        )
 
     def moved(self) -> bool:
         """Does a version tell of a write? Those through `.data` have none."""
@@ -122,7 +130,8 @@ class Wide:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """They agree again: elements of the tensor that were written count, by whatever way, and elsewhere the values."""
+        """They agree again: elements of the tensor that were written count, by whatever way, and elsewhere the
+        values."""
         tensor, values, agreed = self.tensor, self.values, self._agreed
         written = tensor.detach().view(torch.int16) != agreed.view(torch.int16)
         follow = values._version != self._seen[1]

@@ -60,8 +60,8 @@ def join(param: Tensor, view: Tensor) -> None:
 
 
 def bring_home(block: Tensor, master: Tensor, param: Tensor) -> None:
-    """A master that a script gave other memory (`p.data = x`) has the library's again, with the values of x, laid out as its
-    parameter is."""
+    """A master that a script gave other memory (`p.data = x`) has the library's again, with the values of x, laid out
+    as its parameter is."""
     if master.shape != param.shape:
         raise RuntimeError(
             f"the master of a parameter of shape {tuple(param.shape)} was given data of shape {tuple(master.shape)}"

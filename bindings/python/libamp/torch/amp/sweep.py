@@ -123,7 +123,8 @@ class Sweep:
         if any(self.new(part) is not _MISSING for part in parts):
             keywords = {key: self._or_same(value) for key, value in partial.keywords.items()}
             args = tuple(self._or_same(value) for value in partial.args)
-            partial.__setstate__((self._or_same(partial.func), args, keywords, vars(partial) or None))  # type: ignore[attr-defined]
+            state = (self._or_same(partial.func), args, keywords, vars(partial) or None)
+            partial.__setstate__(state)  # type: ignore[attr-defined]
 
     def mapping(self, mapping: dict[Any, Any]) -> None:
         if self.kinds_within.isdisjoint(map(type, mapping.copy().values())):

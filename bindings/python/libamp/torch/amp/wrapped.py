@@ -28,7 +28,8 @@ def _params(optimizer: Any) -> set[int]:
 
 
 def inside(optimizer: Any, others: list[Any]) -> list[Any]:
-    """The optimizers that it keeps for parameters of its own, and theirs; not those of `others`, which stand for themselves."""
+    """The optimizers that it keeps for parameters of its own, and theirs; not those of `others`, which stand for
+    themselves."""
     own = _params(optimizer)
     found, look_at = [optimizer], [optimizer]
     while look_at:
@@ -53,8 +54,8 @@ def re_key(optimizer: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> No
 
 
 def recast_states(optimizers: list[Any]) -> None:
-    """State that optimizers have already, in their parameters' present type: as they do it themselves, where they load one.
-    Those around another load its state, too, and may lose their own: theirs is brought there as torch does it."""
+    """State that optimizers have already, in their parameters' present type: as they do it themselves, where they load
+    one. Those around another load its state, too, and may lose their own: theirs is brought there as torch does it."""
     for optimizer in optimizers:
         for each in (optimizer, *inside(optimizer, optimizers)):
             state, inner = getattr(each, "state", None), inside(each, [])

@@ -82,13 +82,17 @@ class FusedRMSNormFunction:
 
 class FusedRMSNormAffineFunction:
     @staticmethod
-    def apply(input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
+    def apply(
+        input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+    ) -> Any:
         return manual_rms_norm(input, normalized_shape, weight, eps).to(input.dtype)
 
 
 class FusedRMSNormAffineMixedDtypesFunction:
     @staticmethod
-    def apply(input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
+    def apply(
+        input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+    ) -> Any:
         return manual_rms_norm(input, normalized_shape, weight, eps).to(weight.dtype)
 
 

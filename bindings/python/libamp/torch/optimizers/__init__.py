@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.optimizers on libamp's kernels: on the CPU too, for FP32, FP16 and BF16. FP16_Optimizer, which was here before it was
-in fp16_utils, is the one of there."""
+"""apex.optimizers on libamp's kernels: on the CPU too, for FP32, FP16 and BF16. FP16_Optimizer, which was here before
+it was in fp16_utils, is the one of there."""
 
 from .fp16_optimizer import FP16_Optimizer
 from .fused_adagrad import FusedAdagrad

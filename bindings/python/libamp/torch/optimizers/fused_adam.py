@@ -20,7 +20,8 @@ class FusedAdam(FusedOptimizer):
     unscaled. master_weights, for which capturable is needed: 16-bit parameters have FP32 masters,
     state["master_param"], which are stepped and rounded.
 
-    max_grad_norm, of Apex's older FusedAdam: the gradients of a group whose norm is larger are brought down to it; 0: never.
+    max_grad_norm, of Apex's older FusedAdam: the gradients of a group whose norm is larger are brought down to it; 0:
+    never.
     """
 
     _kernels = ("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_adam_capturable_master")
@@ -82,8 +83,8 @@ class FusedAdam(FusedOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *apexs: Any, **named: Any) -> Any:
-        """grad_scaler, at Apex's place or by name: a torch.cuda.amp.GradScaler whose gradients are scaled still; capturable
-        alone. What Apex has between it and the closure was for its first FusedAdam."""
+        """grad_scaler, at Apex's place or by name: a torch.cuda.amp.GradScaler whose gradients are scaled still;
+        capturable alone. What Apex has between it and the closure was for its first FusedAdam."""
         old = apexs_arguments("step", ("grads", "output_params", "scale", "grad_norms", "grad_scaler"), apexs, named)
         grad_scaler = old.pop("grad_scaler")
         if any(value is not None for value in old.values()):

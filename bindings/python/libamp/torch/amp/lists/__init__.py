@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp.lists: the cast lists by the names that scripts edit. They show the library's list; what a script adds, moves or
-takes out holds from the next initialize on, for its lists="apex"."""
+"""apex.amp.lists: the cast lists by the names that scripts edit. They show the library's list; what a script adds,
+moves or takes out holds from the next initialize on, for its lists="apex"."""
 from __future__ import annotations
 
 from collections.abc import Iterator

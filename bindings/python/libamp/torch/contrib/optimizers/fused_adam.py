@@ -11,8 +11,8 @@ __all__ = ["FusedAdam"]
 
 
 class FusedAdam(optimizers.FusedAdam):
-    """Today's FusedAdam with the arguments of Apex's first one, in their order. use_mt and amp_scale_adjustment mean nothing:
-    all tensors are stepped in one call, and amp hands over gradients that are unscaled."""
+    """Today's FusedAdam with the arguments of Apex's first one, in their order. use_mt and amp_scale_adjustment mean
+    nothing: all tensors are stepped in one call, and amp hands over gradients that are unscaled."""
 
     def __init__(
         self,
@@ -30,7 +30,9 @@ class FusedAdam(optimizers.FusedAdam):
         **today: Any,
     ) -> None:
         if eps_inside_sqrt:
-            raise RuntimeError("FusedAdam adds eps to the root: leave eps_inside_sqrt=True away, and take a smaller eps")
+            raise RuntimeError(
+                "FusedAdam adds eps to the root: leave eps_inside_sqrt=True away, and take a smaller eps"
+            )
         super().__init__(
             params,
             lr=lr,
