@@ -1,162 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How sessions, brackets and guards begin, end, move and refuse; files; what goes into a forward and comes out. */
-#include "../support/levels.h"
-#include "tap.hpp"
+/* How sessions, brackets and guards begin, end, move and refuse; what goes into a forward and comes out. */
+#include "nets.hpp"
 
 #include <array>
 #include <chrono>
 #include <map>
 #include <optional>
-#include <sstream>
-
-namespace nn = ::torch::nn;
-namespace optim = ::torch::optim;
-
-static const amp_level all_levels[] = {EACH_LEVEL};
-static const amp_level low_levels[] = {AMP_O2, AMP_O3, AMP_O5};
-
-static std::string named(const char *what, amp_level level) {
-    return std::string(what) + ", O" + std::to_string(level - AMP_O0);
-}
-
-static nn::Sequential net_of(std::int64_t width = 4) {
-    return nn::Sequential(nn::Linear(width, 8), nn::BatchNorm1d(8), nn::ReLU(), nn::Linear(8, 2));
-}
-
-static bool finite(const nn::Sequential &net) {
-    for (const at::Tensor &param : net->parameters())
-        if (!param.isfinite().all().item<bool>()) return false;
-    return true;
-}
-
-static void iterate(amp::torch::session &amp, nn::Sequential &net, optim::Optimizer &optimizer, const at::Tensor &x) {
-    optimizer.zero_grad();
-    auto scaled = amp.scale_loss(amp.forward(net, x).to(at::kFloat).pow(2).mean(), {&optimizer});
-    scaled.backward();
-}
-
-template <class Call> static bool refused(amp_status status, const char *words, Call &&call) {
-    try {
-        call();
-        std::printf("# nothing was thrown\n");
-        return false;
-    } catch (const amp::error &error) {
-        if (error.status() == status && std::string(error.what()).find(words) != std::string::npos) return true;
-        std::printf("# %s\n", error.what());
-        return false;
-    }
-}
-
-/* ---- files ---- */
-
-/* An FP32 file is taken by a live session, exactly, by torch::load and by its own. */
-static void test_load(amp_level level, bool own) {
-    nn::Sequential saved = net_of(), net = net_of();
-    std::stringstream file;
-    ::torch::save(saved, file);
-    optim::SGD optimizer(net->parameters(), 0.01);
-    auto amp = amp::torch::initialize(net, optimizer, level);
-    const at::Tensor x = ::torch::randn({6, 4});
-    iterate(amp, net, optimizer, x);
-    amp.step(optimizer);
-    const at::ScalarType type = net->parameters()[0].scalar_type();
-    if (own) amp.load(net, file);
-    else ::torch::load(net, file);
-    const auto masters = amp.master_params(optimizer);
-    for (std::size_t i = 0; i < masters.size(); i++) {
-        const at::Tensor exact = saved->parameters()[i].detach(), now = net->parameters()[i].detach();
-        CHECK(tap::same(masters[i].detach(), exact.to(masters[i].scalar_type())));
-        CHECK(tap::same(now, exact.to(now.scalar_type())));
-    }
-    CHECK(net->parameters()[0].scalar_type() == type);
-    for (int i = 0; i < 3; i++) {
-        iterate(amp, net, optimizer, x);
-        amp.step(optimizer);
-    }
-    CHECK(finite(net) && !tap::same(amp.master_params(optimizer)[0].detach(),
-                                    saved->parameters()[0].detach().to(masters[0].scalar_type())));
-}
-
-/* A file of 16 bits or of 64, read into the types that the session has by now. */
-static void test_load_typed(amp_level level, at::ScalarType type, bool own) {
-    nn::Sequential saved = net_of(), net = net_of();
-    saved->to(type);
-    std::stringstream file;
-    ::torch::save(saved, file);
-    optim::SGD optimizer(net->parameters(), 0.01);
-    auto amp = amp::torch::initialize(net, optimizer, level);
-    const at::Tensor x = ::torch::randn({6, 4});
-    (void)amp.forward(net, x);
-    std::vector<at::ScalarType> types;
-    for (const at::Tensor &param : net->parameters()) types.push_back(param.scalar_type());
-    if (own) amp.load(net, file);
-    else ::torch::load(net, file);
-    const auto masters = amp.master_params(optimizer);
-    for (std::size_t i = 0; i < masters.size(); i++) {
-        const at::Tensor exact = saved->parameters()[i].detach().to(at::kFloat), now = net->parameters()[i].detach();
-        CHECK(now.scalar_type() == types[i] && tap::same(now, exact.to(types[i])));
-        CHECK(tap::same(masters[i].detach(), exact.to(masters[i].scalar_type())));
-    }
-    iterate(amp, net, optimizer, x);
-    CHECK(amp.step(optimizer) && finite(net));
-}
-
-/* A file that ends too early, or is another model's, changes nothing that is 16-bit. */
-static void test_load_refused(amp_level level) {
-    nn::Sequential other(nn::Linear(4, 8)), net = net_of();
-    std::stringstream file;
-    ::torch::save(other, file);
-    optim::SGD optimizer(net->parameters(), 0.01);
-    auto amp = amp::torch::initialize(net, optimizer, level);
-    std::vector<at::Tensor> before;
-    for (const at::Tensor &param : net->parameters()) before.push_back(param.detach().clone());
-    bool thrown = false;
-    try {
-        ::torch::load(net, file);
-    } catch (const c10::Error &) {
-        thrown = true;
-    }
-    CHECK(thrown);
-    for (std::size_t i = 0; i < before.size(); i++)
-        if (before[i].element_size() == 2) CHECK(tap::same(before[i], net->parameters()[i].detach()));
-    iterate(amp, net, optimizer, ::torch::randn({6, 4}));
-    CHECK(amp.step(optimizer) && finite(net));
-}
-
-/* A file of the session's is FP32, and holds the masters. */
-static void test_save(amp_level level) {
-    nn::Sequential net = net_of(), plain = net_of(), again = net_of();
-    optim::SGD optimizer(net->parameters(), 0.01);
-    std::stringstream file, second;
-    const at::Tensor x = ::torch::randn({6, 4});
-    std::vector<at::Tensor> masters;
-    {
-        auto amp = amp::torch::initialize(net, optimizer, level);
-        for (int i = 0; i < 3; i++) {
-            iterate(amp, net, optimizer, x);
-            amp.step(optimizer);
-        }
-        for (const at::Tensor &master : amp.master_params(optimizer)) masters.push_back(master.detach().clone());
-        const at::Tensor before = net->parameters()[0].detach().clone();
-        amp.save(net, file);
-        CHECK(tap::same(before, net->parameters()[0].detach()));
-        const bool low = before.scalar_type() != at::kFloat;
-        if (low) {
-            CHECK(refused(AMP_ERR_WRONG_STATE, "session.save", [&] { ::torch::save(net, second); }));
-            CHECK(refused(AMP_ERR_WRONG_STATE, "session.save", [&] { ::torch::save(net.ptr(), second); }));
-        } else {
-            ::torch::save(net, second);
-        }
-        iterate(amp, net, optimizer, x);
-        CHECK(amp.step(optimizer));
-    }
-    ::torch::load(plain, file);
-    for (std::size_t i = 0; i < masters.size(); i++)
-        CHECK(tap::same(plain->parameters()[i].detach(), masters[i].to(at::kFloat)));
-    for (const at::Tensor &buffer : plain->buffers()) CHECK(buffer.scalar_type() != at::kHalf);
-    CHECK(plain->forward(x).isfinite().all().item<bool>());
-    ::torch::save(net, second); /* after its end */
-}
 
 /* ---- ended brackets, ended sessions ---- */
 
@@ -511,13 +360,6 @@ int main(int argc, char **argv) {
     if (argc > 1 && std::string(argv[1]) == "--time") return time_ops();
     ::torch::manual_seed(0);
     for (amp_level level : all_levels) {
-        for (bool own : {false, true})
-            tap::test(named(own ? "session.load" : "torch::load", level), [&] { test_load(level, own); });
-        for (at::ScalarType type : {at::kHalf, at::kBFloat16, at::kDouble})
-            for (bool own : {false, true})
-                tap::test(named(own ? "session.load" : "torch::load", level) + ", of " + c10::toString(type),
-                          [&] { test_load_typed(level, type, own); });
-        tap::test(named("files hold FP32", level), [&] { test_save(level); });
         tap::test(named("a bracket that is closed", level), [&] { test_closed(level); });
         tap::test(named("a session that dies first", level), [&] { test_session_dies_first(level); });
         tap::test(named("what initialize refuses", level), [&] { test_refusals(level); });
@@ -525,7 +367,6 @@ int main(int argc, char **argv) {
         tap::test(named("arguments that forward writes", level), [&] { test_state(level); });
     }
     for (amp_level level : low_levels) {
-        tap::test(named("a file of another model", level), [&] { test_load_refused(level); });
         for (bool by_value : {false, true})
             tap::test(named(by_value ? "clipping the model's gradients by value" : "clipping the model's gradients", level),
                       [&] { test_clipping(level, by_value); });

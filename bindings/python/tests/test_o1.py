@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""O1 as scripts meet it: weights used twice, changed in every way, recurrent layers, checkpoints, compilers, workers."""
+"""O1 as scripts meet it: weights used twice and changed in every way, recurrent layers, checkpoints, compilers."""
 import casting
 import pytest
 
