@@ -35,7 +35,7 @@ START_TEST(every_size) { /* one run per m */
     random_restart();
     for (size_t n = 0; n < AMP_COUNT(sizes); n++)
         for (size_t k = 0; k < AMP_COUNT(sizes); k++)
-            for (int i = 0; i < 3; i++) {
+            for (int i = 0; i < 3; i += sweep_step()) {
                 struct wish w = random_wish(sizes[_i], sizes[n], sizes[k]);
                 run_wish(&w, 50);
             }
@@ -45,7 +45,7 @@ END_TEST
 START_TEST(every_type) { /* one run per type of a */
     random_restart();
     for (int code = 0; code < 81; code++)
-        for (int flags = 0; flags < 16; flags++) {
+        for (int flags = code % sweep_step(); flags < 16; flags += sweep_step()) {
             struct wish w = random_wish(5, 19, 6);
             w.args.a_dtype = all_types[_i], w.args.b_dtype = all_types[code % 3], w.args.c_dtype = all_types[code / 3 % 3];
             w.args.d_dtype = all_types[code / 9 % 3], w.args.bias_dtype = all_types[code / 27];
@@ -61,7 +61,7 @@ END_TEST
 START_TEST(every_batch) {
     random_restart();
     for (int code = 0; code < LAYOUTS * 4 * 4; code++)
-        for (int type = 0; type < 3; type++) {
+        for (int type = code % sweep_step(); type < 3; type += sweep_step()) {
             struct wish w = random_wish(17, 24, 32);
             const bool plain = code / 16 & 1;
             w.layout = (enum layout)(code % LAYOUTS), w.args.batch = 3, w.args.activation = code / 4 % 4;

@@ -39,6 +39,8 @@ const char *const pattern_names[PATTERNS] = {
 #undef PATTERN_NAME
 };
 
+int sweep_step(void) { return getenv("AMP_TEST_SHORT") ? 3 : 1; }
+
 /* One of the types that have values between those of `type`, or `type` itself. */
 static amp_dtype narrower(amp_dtype type) {
     static const amp_dtype low[] = { AMP_FLOAT16, AMP_BFLOAT16, AMP_FLOAT32 };

@@ -50,9 +50,12 @@ static struct results {
 static uint64_t hash_of(const amp_span *list) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < ENTRIES; i++) {
-        const unsigned char *bytes = list[i].data;
-        for (size_t b = 0; b < list[i].size * amp__dtype_size(list[i].dtype); b++)
-            hash = (hash ^ bytes[b]) * UINT64_C(0x100000001b3);
+        const size_t bytes = list[i].size * amp__dtype_size(list[i].dtype);
+        for (size_t at = 0; at < bytes; at += sizeof hash) { /* a word at a time: 100 million bytes go through here */
+            uint64_t word = 0;
+            memcpy(&word, (const char *)list[i].data + at, bytes - at < sizeof word ? bytes - at : sizeof word);
+            hash = (hash ^ word) * UINT64_C(0x100000001b3);
+        }
     }
     return hash;
 }

@@ -227,7 +227,8 @@ static void check_one(struct run *run, amp_fn kernel, size_t n, size_t turn) {
 /* One setting with one place and type: every pattern with every length, those of thousands for one in seven. */
 static size_t check_patterns(struct run *run, amp_fn kernel, size_t combination, size_t turn) {
     const size_t first = turn;
-    for (size_t p = combination % PATTERN_STEP; p < PATTERNS; p += PATTERN_STEP) {
+    const size_t step = (size_t)sweep_step();
+    for (size_t p = combination % step; p < PATTERNS; p += step) {
         const size_t n_lengths = (combination * PATTERNS + p) % 7 ? COMMON_LENGTHS : N_LENGTHS;
         run->pattern = (enum pattern)p;
         make(run, length_at(n_lengths - 1));

@@ -6,7 +6,7 @@ import sys
 
 from support import Tap, expect, scratch, setup
 
-OFF = ["-Dtests=disabled", "-Dexamples=disabled"]
+OFF = ["-Dtests=disabled", "-Dexamples=disabled", "-Dcuda=disabled"]
 
 
 def main():
