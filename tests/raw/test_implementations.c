@@ -251,6 +251,41 @@ START_TEST(a_mixture_is_the_originals) {
 }
 END_TEST
 
+/* ---- who is warned ---- */
+
+static int warnings;
+
+static void count_warnings(void *self, const amp_event *event) {
+    (void)self;
+    warnings += event->kind == AMP_EVENT_WARNING && strstr(event->message, "so it runs in FP32");
+}
+
+/* An op that should run low and cannot is told of; one that can, or should not, is not. */
+static const struct {
+    amp_class op_class;
+    bool fp16, bf16;
+    amp_level level;
+    int warnings;
+} warned_rows[] = {
+    { AMP_LOWER, false, false, AMP_O1, 1 }, { AMP_LOWER, true, false, AMP_O1, 0 }, { AMP_LOWER, false, true, AMP_O1, 1 },
+    { AMP_LOWER, true, false, AMP_O4, 1 },  { AMP_LOWER, false, true, AMP_O4, 0 }, { AMP_FP32, false, false, AMP_O1, 0 },
+    { AMP_LEAVE, false, false, AMP_O1, 0 }, { AMP_FP32, true, true, AMP_O1, 0 },   { AMP_LOWER, false, false, AMP_O0, 0 },
+};
+
+START_TEST(what_cannot_run_low_is_told_of) {
+    struct host host;
+    set_up(&host);
+    host.hooks.event = count_warnings;
+    host.op.op_class = warned_rows[_i].op_class;
+    if (!warned_rows[_i].fp16) host.op.fp16 = NULL;
+    if (!warned_rows[_i].bf16) host.op.bf16 = NULL;
+    warnings = 0;
+    start(&host, warned_rows[_i].level, AMP_DEFAULT);
+    ck_assert_int_eq(warnings, warned_rows[_i].warnings);
+    finish(&host);
+}
+END_TEST
+
 int main(void) {
     TCase *tcase = tcase_create("implementations");
     tcase_add_loop_test(tcase, a_call_without_work_takes_the_original, 0, 4);
@@ -258,6 +293,7 @@ int main(void) {
     tcase_add_test(tcase, held_calls_take_it);
     tcase_add_loop_test(tcase, a_seed_and_a_scale_of_fp32_calls, 0, 2);
     tcase_add_test(tcase, a_mixture_is_the_originals);
+    tcase_add_loop_test(tcase, what_cannot_run_low_is_told_of, 0, (int)(sizeof warned_rows / sizeof warned_rows[0]));
     Suite *suite = suite_create("implementations");
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
