@@ -3,6 +3,7 @@
 #include "call/cache.h"
 #include "call/call.h"
 #include "call/gate.h"
+#include "call/operands.h"
 #include "call/tape.h"
 #include "context/context.h"
 #include "context/op.h"
@@ -62,30 +63,15 @@ static struct amp__operand operand_at(const struct named *named, size_t i, size_
     return operand;
 }
 
-/* Distinct operands: what a decision depends on. */
-struct operands {
-    struct amp__operand distinct[AMP_DTYPE_OTHER * 4];
-    size_t n;
-};
-
-static void add_operand(struct operands *operands, struct amp__operand operand) {
-    for (size_t i = 0; i < operands->n; i++) {
-        const struct amp__operand *known = &operands->distinct[i];
-        if (known->dtype == operand.dtype && known->in_list == operand.in_list && known->read_write == operand.read_write)
-            return;
-    }
-    operands->distinct[operands->n++] = operand;
-}
-
 /* gated: may the gate hold such a call back? */
-static amp_status decide(const amp_context *context, const char *op, const struct named *named, const amp_dtype *dtypes,
-                         size_t n, amp_dtype *target, bool *gated) {
-    struct operands operands = { .n = 0 };
+static amp_status target_of(const amp_context *context, const char *op, const struct named *named,
+                            const amp_dtype *dtypes, size_t n, amp_dtype *target, bool *gated) {
+    struct amp__operands operands = { .n = 0 };
     bool all_fp32 = true;
     for (size_t i = 0; i < n; i++) {
         AMP_RETURN_IF(dtypes[i] < AMP_FLOAT32 || dtypes[i] > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
                       "amp_op_target: dtypes[%zu] is %d, which is no type of a tensor", i, (int)dtypes[i]);
-        add_operand(&operands, operand_at(named, i, n, dtypes[i]));
+        amp__operands_add(&operands, operand_at(named, i, n, dtypes[i]));
         all_fp32 &= dtypes[i] == AMP_FLOAT32 || dtypes[i] == AMP_DTYPE_OTHER;
     }
     const struct amp__decision decision =
@@ -105,7 +91,7 @@ AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp
     amp_dtype decided;
     bool gated;
     AMP_TRY(find_op(context, op, &named));
-    AMP_TRY(decide(context, op, &named, dtypes, n, &decided, &gated));
+    AMP_TRY(target_of(context, op, &named, dtypes, n, &decided, &gated));
     *target = gated && atomic_load(&named.op->gate_least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : decided;
     return AMP_OK;
 }
@@ -127,12 +113,12 @@ AMP_API amp_status amp_class_target(amp_context *context, const char *op, amp_cl
                   "amp_class_target: %d is no class of an op", (int)op_class);
     AMP_RETURN_IF(into && !amp__is_floating(into), AMP_ERR_INVALID_ARGUMENT,
                   "amp_class_target: into is %d, which is no floating type", (int)into);
-    struct operands operands = { .n = 0 };
-    if (into) add_operand(&operands, (struct amp__operand){ into, false, true });
+    struct amp__operands operands = { .n = 0 };
+    if (into) amp__operands_add(&operands, (struct amp__operand){ into, false, true });
     for (size_t i = 0; i < n; i++) {
         AMP_RETURN_IF(dtypes[i] < AMP_FLOAT32 || dtypes[i] > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
                       "amp_class_target: dtypes[%zu] is %d, which is no type of a tensor", i, (int)dtypes[i]);
-        add_operand(&operands, (struct amp__operand){ dtypes[i], op_class == AMP_PROMOTE_SEQUENCE, false });
+        amp__operands_add(&operands, (struct amp__operand){ dtypes[i], op_class == AMP_PROMOTE_SEQUENCE, false });
     }
     const struct amp__decision decision =
         amp__decide(&context->properties, context->properties.patch_ops ? op_class : AMP_LEAVE, operands.distinct,
@@ -250,7 +236,7 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     amp_dtype target;
     bool gated;
     struct direct *direct = NULL;
-    amp_status status = decide(context, op, &named, types, n, &target, &gated);
+    amp_status status = target_of(context, op, &named, types, n, &target, &gated);
     if (status == AMP_OK && named.op && named.op->gate_watches) amp__gate_watch_handles(named.op, tensors, n);
     gated = status == AMP_OK && gated && amp__gate_holds_handles(named.op, tensors, n);
     if (gated) {

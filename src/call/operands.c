@@ -4,13 +4,8 @@
 
 static void add_operand(struct amp__operands *operands, const amp_host *host, void *tensor, uint16_t flags) {
     if (!tensor) return;
-    const struct amp__operand operand = amp__operand_of(host, tensor, flags);
     operands->tensors++;
-    for (size_t i = 0; i < operands->n; i++)
-        if (operands->distinct[i].dtype == operand.dtype && operands->distinct[i].in_list == operand.in_list &&
-            operands->distinct[i].read_write == operand.read_write)
-            return;
-    if (operands->n < AMP_COUNT(operands->distinct)) operands->distinct[operands->n++] = operand;
+    amp__operands_add(operands, amp__operand_of(host, tensor, flags));
 }
 
 static void gather(struct amp__operands *operands, const amp_host *host, const struct amp__call *call) {

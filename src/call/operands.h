@@ -13,6 +13,16 @@ struct amp__operands {
     size_t tensors; /* handles that could be cast */
 };
 
+/* One more, unless there is one like it. */
+static inline void amp__operands_add(struct amp__operands *operands, struct amp__operand operand) {
+    for (size_t i = 0; i < operands->n; i++) {
+        const struct amp__operand *known = &operands->distinct[i];
+        if (known->dtype == operand.dtype && known->in_list == operand.in_list && known->read_write == operand.read_write)
+            return;
+    }
+    if (operands->n < AMP_COUNT(operands->distinct)) operands->distinct[operands->n++] = operand;
+}
+
 static inline bool amp__is_operand(const struct amp__arg *arg) {
     return arg->kind == AMP__TENSOR && !(arg->flags & (AMP__WRITE | AMP__KEEP | AMP__SEED));
 }
