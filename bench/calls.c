@@ -3,6 +3,7 @@
 #include "bench.h"
 
 #include <amp.h>
+#include <amp_raw.h>
 #include <ffi.h>
 
 #include <stdlib.h>

@@ -8,6 +8,7 @@
 #include "cuda.h"
 
 #include <amp.h>
+#include <amp_raw.h>
 #include <amp_optim.h>
 
 #include <dlfcn.h>

@@ -4,6 +4,7 @@
  * the demo is (the adapter, libamp's products for 16 bits, its optimizer where there are masters), against the same
  * host in FP32 without libamp, whose products are not tf32's; and O2 against O1.
  */
+#include <amp_diagnostics.h>
 #include "bench.h"
 #include "cuda.h"
 

@@ -7,6 +7,7 @@
 #include "bench.h"
 
 #include <amp.h>
+#include <amp_diagnostics.h>
 #include <amp_kernels.h>
 
 #include <stdio.h>

@@ -6,6 +6,8 @@
 #include "bench.h"
 
 #include <amp.h>
+#include <amp_call.h>
+#include <amp_raw.h>
 #include <amp_kernels.h>
 
 #include <math.h>

@@ -6,6 +6,7 @@
 #include "bench.h"
 
 #include <amp.h>
+#include <amp_raw.h>
 #include <amp_kernels.h>
 
 struct bench_world {

@@ -138,7 +138,7 @@ static void free_block(void *self, amp_storage *storage) {
     mt_storage_free(storage->owner);
 }
 
-static void event(void *self, const amp_event *what) {
+static void event(void *self, const struct amp_event *what) {
     const struct adapter *adapter = self;
     if (adapter->event) adapter->event(adapter->event_self, what);
 }
@@ -221,7 +221,7 @@ static void skip_there(struct adapter *adapter) {
 }
 
 void adapter_init(struct adapter *adapter, struct net *net, mt_optimizer *optimizer,
-                  void (*on_event)(void *self, const amp_event *event), void *event_self) {
+                  void (*on_event)(void *self, const struct amp_event *event), void *event_self) {
     adapter->net = net;
     adapter->event = on_event;
     adapter->event_self = event_self;

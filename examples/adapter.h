@@ -14,7 +14,7 @@
 
 struct adapter {
     struct net *net;
-    void (*event)(void *self, const amp_event *event);
+    void (*event)(void *self, const struct amp_event *event);
     void *event_self;
     amp_model model;
     amp_optimizer optimizer;
@@ -28,7 +28,7 @@ struct adapter {
 /* Describes the network and its optimizer; libamp is not called yet. The adapter, the network and the optimizer stay
  * where they are until amp_shutdown. on_event may be NULL; event_self is passed to it. */
 void adapter_init(struct adapter *adapter, struct net *net, mt_optimizer *optimizer,
-                  void (*on_event)(void *self, const amp_event *event), void *event_self);
+                  void (*on_event)(void *self, const struct amp_event *event), void *event_self);
 
 /* A step of the host's optimizer where its parameters are on a device. On the CPU the slot `step` is wired: it is called. An
  * error that is the host's has its words in mt_error(). */

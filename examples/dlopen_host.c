@@ -8,6 +8,8 @@
  * scale. A tensor of type fp16 keeps floats that are rounded to fp16.
  */
 #include <amp.h>
+#include <amp_api.h>
+#include <amp_diagnostics.h>
 
 #include <dlfcn.h>
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <amp_gate.h>
 #include "kernels.h"
 
 #include <string.h>

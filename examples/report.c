@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <amp_diagnostics.h>
 #include "report.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <amp_diagnostics.h>
 #include "run.h"
 
 #include "kernels.h"

@@ -9,6 +9,7 @@
 #include "digits.h"
 
 #include <amp.h>
+#include <amp_diagnostics.h>
 
 enum run_optimizer { RUN_SGD, RUN_ADAM };
 

@@ -9,6 +9,7 @@
 #include "report.h"
 #include "sweep.h"
 
+#include <amp_diagnostics.h>
 #include <amp_kernels.h>
 #include <minitape_cuda.h>
 

@@ -21,7 +21,7 @@
 #ifndef AMP_HPP
 #define AMP_HPP
 
-#include "amp.h"
+#include "amp_all.h"
 #include "amp_result.hpp"
 
 #include <cstddef>

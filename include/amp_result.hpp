@@ -5,7 +5,7 @@
 #ifndef AMP_RESULT_HPP
 #define AMP_RESULT_HPP
 
-#include "amp.h"
+#include "amp_all.h"
 
 #include <cstddef>
 #include <initializer_list>

@@ -3,6 +3,7 @@
  * The bracket around backward. begin checks everything, sets gradients aside and scales the loss; end unscales, updates
  * the scale and decides; cancel leaves things as if backward had not happened.
  */
+#include "amp_train.h"
 #include "bracket/bracket.h"
 #include "bracket/step.h"
 #include "bracket/there.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters that join an optimizer mid-run. */
+#include "amp_train.h"
 #include "bracket/fused.h"
 #include "bracket/step.h"
 #include "bracket/there.h"

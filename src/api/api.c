@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table for hosts that dlopen. Append-only: the asserts below keep members where they were. */
+#include "amp_api.h"
 #include "amp_optim.h"
 #include "common/common.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_buffer: a ready-made handle for raw memory, so that hosts without tensors write no hooks. */
+#include "amp_raw.h"
 #include "common/common.h"
 
 enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The policy for hosts that call their functions directly: the same decision and the same casts as in a wrapped call. */
+#include "amp_call.h"
+#include "amp_gate.h"
 #include "call/cache.h"
 #include "call/call.h"
 #include "call/gate.h"

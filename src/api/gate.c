@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_gate_set and amp_gate_measure: what the host says of its ops, and what amp_matmul gains here by its clock. */
+#include "amp_gate.h"
 #include "amp_kernels.h"
 #include "call/gate.h"
 #include "context/context.h"

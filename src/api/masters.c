@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the optimizer updates, for clipping and inspection: masters where there are masters, parameters elsewhere. */
+#include "amp_train.h"
 #include "bracket/step.h"
 #include "bracket/there.h"
 #include "call/cache.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loss scale on tensors of the host's choice. */
+#include "amp_train.h"
 #include "bracket/bracket.h"
 #include "bracket/there.h"
 #include "context/context.h"

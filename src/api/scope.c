@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scopes: whose policy holds on this thread. Values that save and restore, so that they nest and survive error paths. */
+#include "amp_call.h"
 #include "call/cache.h"
 #include "common/thread.h"
 #include "context/context.h"

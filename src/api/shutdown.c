@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a context, and what it tells about itself. */
+#include "amp_diagnostics.h"
 #include "api/api.h"
 #include "bracket/bracket.h"
 #include "bracket/there.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of const tables with wrappers in them. The slots are looked up by address in the process's registry, not in the
  * context, so that one copy serves every context on the table. */
+#include "amp_call.h"
 #include "context/context.h"
 #include "context/op.h"
 #include "context/optimizer.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* May this bracket be opened? Everything is asked before anything changes. */
+#include "amp_train.h"
 #include "bracket/bracket.h"
 #include "bracket/step.h"
 #include "context/context.h"

@@ -3,6 +3,7 @@
 #ifndef AMP_BRACKET_H
 #define AMP_BRACKET_H
 
+#include "amp_diagnostics.h"
 #include "context/context.h"
 #include "context/optimizer.h"
 

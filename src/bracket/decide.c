@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From what a bracket found to what it decides: with the checks that earlier brackets delayed, and with other ranks. */
+#include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "bracket/there.h"
 #include "context/context.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The record of a loss. Where its scaler lives on a device, that is asked. */
+#include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "bracket/there.h"
 #include "context/context.h"

@@ -3,6 +3,7 @@
  * The optimizer's step: honours what the brackets decided, and shows the host's optimizer FP32 masters under the
  * parameters' own handles while it runs. zero_grad: the masters' gradients go with the host's.
  */
+#include "amp_call.h"
 #include "bracket/step.h"
 #include "bracket/bracket.h"
 #include "bracket/there.h"

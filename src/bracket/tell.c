@@ -3,6 +3,7 @@
  * What is told of a bracket: events, by the record that it left. Every skip and every change of the scale is an event, for schedulers
  * count on them; the text for people comes less and less often.
  */
+#include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "context/context.h"
 #include "context/report.h"

@@ -4,6 +4,7 @@
  * of the bracket reads the flag on the device and the loss is scaled there: such a bracket is blind, and costs no wait.
  * Otherwise its end posts the scaler to the host, one copy, and what needs it, a step or the next begin, waits for that.
  */
+#include "amp_diagnostics.h"
 #include "bracket/there.h"
 #include "bracket/bracket.h"
 #include "context/context.h"

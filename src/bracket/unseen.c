@@ -4,6 +4,7 @@
  * nothing (it accumulates, or skips by itself, or a state was loaded), nor do parameters that changed between them once: the host
  * may have loaded or averaged them itself. A second change with no step seen is told, with both reasons that it may have.
  */
+#include "amp_diagnostics.h"
 #include "bracket/step.h"
 #include "context/context.h"
 #include "context/optimizer.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What happens in a wrapped op and in a wrapped forward (design.md 5). */
+#include "amp_raw.h"
 #include "call/call.h"
 #include "call/cache.h"
 #include "call/gate.h"

@@ -3,8 +3,8 @@
  * Casting for the time of one call. Temporaries live in one heap block that a mark on the thread knows, so that a
  * longjmp out of the host's op leaks nothing; calls whose casts all come from the cache allocate nothing.
  */
-#ifndef AMP_CALL_H
-#define AMP_CALL_H
+#ifndef AMP_CALL_CALL_H
+#define AMP_CALL_CALL_H
 
 #include "common/thread.h"
 #include "context/context.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "amp_gate.h"
+#include "amp_raw.h"
 #include "call/gate.h"
 #include "context/context.h"
 #include "context/op.h"

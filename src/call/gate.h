@@ -3,8 +3,8 @@
  * The gate: which calls of a lowered op run in FP32 all the same, because 16 bits would be slower (amp.h, "The gate"). Each
  * op has one number, the least size of a call that runs low. Deciding is a comparison; 0 needs not even that.
  */
-#ifndef AMP_GATE_H
-#define AMP_GATE_H
+#ifndef AMP_CALL_GATE_H
+#define AMP_CALL_GATE_H
 
 #include "context/op.h"
 

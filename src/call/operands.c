@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "amp_raw.h"
 #include "call/operands.h"
 #include "context/op.h"
 

@@ -3,6 +3,7 @@
 #ifndef AMP_BUILD_H
 #define AMP_BUILD_H
 
+#include "amp_raw.h"
 #include "context/op.h"
 #include "context/context.h"
 

@@ -3,6 +3,7 @@
 #ifndef AMP_OPTIMIZER_H
 #define AMP_OPTIMIZER_H
 
+#include "amp_call.h"
 #include "context/op.h"
 #include "master/master.h"
 #include "optim/optim.h"

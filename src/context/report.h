@@ -3,6 +3,7 @@
 #ifndef AMP_REPORT_H
 #define AMP_REPORT_H
 
+#include "amp_diagnostics.h"
 #include "context/op.h"
 
 /* Keeps the thread's last error as the context's, if it has none yet, and tells the host. */

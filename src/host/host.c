@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "amp_raw.h"
 #include "host/host.h"
 
 #include "common/thread.h"

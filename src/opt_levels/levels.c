@@ -3,6 +3,7 @@
  * The property table of the levels and the rules for overriding it, as data. Sources: apex/amp/frontend.py for O0..O3;
  * ROCm's fork of Apex for O4 and O5.
  */
+#include "amp_diagnostics.h"
 #include "opt_levels/levels.h"
 
 #include <stdio.h>

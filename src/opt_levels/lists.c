@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "amp_call.h"
 #include "opt_levels/lists.h"
 
 #include <string.h>

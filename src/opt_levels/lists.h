@@ -3,6 +3,7 @@
 #ifndef AMP_LISTS_H
 #define AMP_LISTS_H
 
+#include "amp_call.h"
 #include "common/common.h"
 
 #define AMP__OP_NAME_MAX 127

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "amp_raw.h"
 #include "raw/raw.h"
 #include "call/call.h"
 #include "context/context.h"

@@ -7,9 +7,10 @@
  * Gradient accumulators, which the op adds to (registered gradients), stay FP32 sums: under emulate the op adds into
  * zeros, which are rounded and then added. Under replace whatever the op updates is passed as it is.
  */
-#ifndef AMP_RAW_H
-#define AMP_RAW_H
+#ifndef AMP_RAW_ROOM_H
+#define AMP_RAW_ROOM_H
 
+#include "amp_raw.h"
 #include "context/op.h"
 #include "kernels/round.h"
 #include "call/call.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers and handles inside the host's structs, which only the host's hook visit can find. */
+#include "amp_raw.h"
 #include "call/call.h"
 #include "context/op.h"
 #include "raw/raw.h"

@@ -3,8 +3,8 @@
  * The loss-scale state machine, pure: (settings, state, found_inf) -> (state, action). No tensors, no host, no
  * allocation, so that it can be replayed against recorded traces. rules.h has the rules, for devices too.
  */
-#ifndef AMP_SCALER_H
-#define AMP_SCALER_H
+#ifndef AMP_SCALER_ROOM_H
+#define AMP_SCALER_ROOM_H
 
 #include "common/common.h"
 #include "scaler/rules.h"

@@ -3,6 +3,7 @@
 #ifndef AMP_PARSER_H
 #define AMP_PARSER_H
 
+#include "amp_raw.h"
 #include "schema/lexer.h"
 #include "schema/schema.h"
 

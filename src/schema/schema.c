@@ -3,6 +3,7 @@
  * The schema as a whole. Recursive descent; only extents (expression.c) recurse. A schema is read into fixed arrays on
  * the stack first, and built in one allocation once its size is known.
  */
+#include "amp_raw.h"
 #include "schema/schema.h"
 #include "schema/parser.h"
 #include "schema/structs.h"

@@ -4,6 +4,7 @@
 #ifndef AMP_SCHEMA_H
 #define AMP_SCHEMA_H
 
+#include "amp_raw.h"
 #include "common/common.h"
 #include "schema/expression.h"
 

@@ -3,6 +3,7 @@
  * Structs. A list of members is read once for its layout, when the schema is checked, and again to build libffi's
  * types, when the closure is made: by the same code, which leaves out the building the first time.
  */
+#include "amp_raw.h"
 #include "schema/structs.h"
 #include "schema/types.h"
 

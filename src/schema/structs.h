@@ -10,6 +10,7 @@
 #ifndef AMP_STRUCTS_H
 #define AMP_STRUCTS_H
 
+#include "amp_raw.h"
 #include "schema/schema.h"
 
 #include <ffi.h>

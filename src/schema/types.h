@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The names of types in a schema. Private to the schema parser. */
-#ifndef AMP_TYPES_H
-#define AMP_TYPES_H
+#ifndef AMP_SCHEMA_TYPES_H
+#define AMP_SCHEMA_TYPES_H
 
 #include "schema/lexer.h"
 #include "schema/schema.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Configuration and scaler state as text, field by field from two tables: what is written is what is read and compared. */
+#include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "context/context.h"
 #include "context/op.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: amp_state_save, amp_state_load and the same in memory. */
+#include "amp_state.h"
 #include "state/dict.h"
 #include "bracket/bracket.h"
 #include "context/context.h"

@@ -3,6 +3,7 @@
 #ifndef AMP_STATE_DICT_H
 #define AMP_STATE_DICT_H
 
+#include "amp_state.h"
 #include "context/context.h"
 #include "state/state.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of a libamp that was built without a JSON library: the symbols are there and say so. */
+#include "amp_state.h"
 #include "common/common.h"
 
 static amp_status refuse(const char *who) {

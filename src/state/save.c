@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A context as the content of a state file. Tensors are streamed from where they lie, never gathered. */
+#include "amp_state.h"
 #include "bracket/bracket.h"
 #include "bracket/fused.h"
 #include "bracket/there.h"

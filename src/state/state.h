@@ -11,8 +11,8 @@
  *
  * Memory. Reading allocates at most AMP__STATE_MEMORY times the header's bytes (plus a page), whatever it says.
  */
-#ifndef AMP_STATE_H
-#define AMP_STATE_H
+#ifndef AMP_STATE_ROOM_H
+#define AMP_STATE_ROOM_H
 
 #include "common/common.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table for hosts that dlopen: one dlsym, every entry there and the right one, versions refused in words, and the
  * library still in place after dlclose. Argument: the shared library. */
-#include "amp.h"
+#include "amp_all.h"
 
 #include <check.h>
 #include <dlfcn.h>

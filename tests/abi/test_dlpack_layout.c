@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_tensor_view has DLTensor's layout and codes, so that a host may pass a DLTensor. Skipped (77) without DLPack. */
-#include "amp.h"
+#include "amp_all.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,7 @@
  * operands would be converted, on the same machine with fewer instructions too. Who multiplies is told by
  * amp_matmul_explain.
  */
-#include <amp.h>
+#include <amp_all.h>
 #include <amp_kernels.h>
 
 #include <check.h>

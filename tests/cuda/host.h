@@ -11,7 +11,7 @@
 #error "-DTEST_STATES=0 or 1"
 #endif
 
-#include "amp.h"
+#include "amp_all.h"
 #include "device.h"
 
 #include <stdbool.h>

@@ -68,15 +68,15 @@ def added(root):
 
 
 def statuses(root):
-    code = set(re.findall(r'X\((AMP_\w+), (-?\d+), "([^"]+)"\)', read(root, "include/amp.h")))
+    code = set(re.findall(r'X\((AMP_\w+), (-?\d+), "([^"]+)"\)', read(root, "include/amp_types.h")))
     docs = set(re.findall(r"^\| `(AMP_(?:OK|ERR_\w+))` \| (-?\d+) \| (.+?) \|$", read(root, "docs/abi.md"), re.MULTILINE))
-    return some(code, "statuses") + both(set(map(" ".join, code)), "in amp.h", set(map(" ".join, docs)), "in abi.md")
+    return some(code, "statuses") + both(set(map(" ".join, code)), "in amp_types.h", set(map(" ".join, docs)), "in abi.md")
 
 
 def structures(root):
     sized = set()
-    for header in ("amp.h", "amp_device.h", "amp_kernels.h", "amp_optim.h"):
-        code = COMMENT.sub("", read(root, f"include/{header}"))
+    for header in sorted((root / "include").glob("*.h")):
+        code = COMMENT.sub("", header.read_text(encoding="utf-8"))
         sized |= {name for body, name in re.findall(r"typedef struct \w+ \{((?:[^{}]|\{[^{}]*\})*)\} (\w+);", code)
                   if "uint32_t struct_size" in body}
     listed = {name for row in rows(read(root, "docs/abi.md"), "Structures") for name in re.findall(r"`(amp_\w+)`", row[0])}

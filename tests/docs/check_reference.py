@@ -20,7 +20,7 @@ DEFINED = {  # kind of entry: how the headers define it, comments blanked
         r"^(?:\}|typedef [^;{()]*?) ?\b(amp_\w+);|^typedef [^;{]*?\(\*(amp_\w+)\)", re.MULTILINE),
     "constant": re.compile(r"[{,\n]\s*(AMP_\w+) = |X\((AMP_\w+), "),
 }
-NOT_API = re.compile(r"^AMP_\w+_CONSTANT$|^AMP\w*_H$|^AMP_SYMBOL_\w*_$")  # scaffolding of the headers
+NOT_API = re.compile(r"^AMP_\w+_CONSTANT$|^AMP\w*_H$|^AMP_\w+_$")  # scaffolding of the headers
 # A header may be without what it must have: each must be found out.
 PLANTED = {
     "a function without a comment": ("\nAMP_API int32_t amp_planted(void);\n", "amp_planted"),

@@ -8,10 +8,10 @@ import sys
 LARGEST = float.fromhex("0x1.fffffep127")
 
 
-def rows_of_list(root, name):
+def rows_of_list(root, header, name):
     """The lines X(...) of a list, each as texts."""
-    header = (root / "include" / "amp.h").read_text(encoding="utf-8")
-    text = re.search(rf"#define {name}\(X\)(.*?[^\\])\n", header, re.DOTALL).group(1)
+    code = (root / "include" / header).read_text(encoding="utf-8")
+    text = re.search(rf"#define {name}\(X\)(.*?[^\\])\n", code, re.DOTALL).group(1)
     for entry in re.findall(r'X\(((?:"[^"]*"|[^")])*)\)', text.replace("\\\n", " ")):
         yield [field.strip().strip('"') for field in re.findall(r'"[^"]*"|[^",]+', entry) if field.strip()]
 
@@ -35,7 +35,7 @@ def number(text):
 def scaler_modes(root):
     """(what, complaints)"""
     listed = {}
-    for constant, value, _, name, _, *settings, _ in rows_of_list(root, "AMP_SCALER_MAP"):
+    for constant, value, _, name, _, *settings, _ in rows_of_list(root, "amp_scaler.h", "AMP_SCALER_MAP"):
         listed[name] = (f"`{constant.removeprefix('AMP_SCALER_')}` {value}", [number(text) for text in settings])
     shown = {name: (constant, [number(text) for text in settings])
              for name, constant, *settings in rows_of_table(root, "scaler.md", "Defaults")}

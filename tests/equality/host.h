@@ -6,7 +6,7 @@
 #ifndef EQUALITY_HOST_H
 #define EQUALITY_HOST_H
 
-#include "amp.h"
+#include "amp_all.h"
 
 #include <stdbool.h>
 

@@ -3,7 +3,7 @@
 #ifndef TEST_VIEW_LOOKS_H
 #define TEST_VIEW_LOOKS_H
 
-#include "amp.h"
+#include "amp_all.h"
 
 #include <stdbool.h>
 #include <stddef.h>

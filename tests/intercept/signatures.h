@@ -3,7 +3,7 @@
 #ifndef TEST_INTERCEPT_SIGNATURES_H
 #define TEST_INTERCEPT_SIGNATURES_H
 
-#include "amp.h"
+#include "amp_all.h"
 
 #include <string.h>
 

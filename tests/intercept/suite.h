@@ -3,7 +3,7 @@
 #ifndef TEST_INTERCEPT_SUITE_H
 #define TEST_INTERCEPT_SUITE_H
 
-#include "amp.h"
+#include "amp_all.h"
 
 #include <check.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #ifndef AMP_TESTS_ORACLE_H
 #define AMP_TESTS_ORACLE_H
 
-#include "amp.h"
+#include "amp_all.h"
 
 #include <stdbool.h>
 

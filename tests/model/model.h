@@ -7,7 +7,7 @@
 #ifndef TEST_MODEL_H
 #define TEST_MODEL_H
 
-#include "amp.h" /* for constants only */
+#include "amp_all.h" /* for constants only */
 
 #include <stdbool.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program outside the tree: installed headers and library alone. Prints the library's version. */
 #include <amp.h>
+#include <amp_call.h>
 #include <amp_kernels.h>
 
 #include <stdio.h>

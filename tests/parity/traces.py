@@ -33,7 +33,7 @@ import re
 import struct
 
 STEPS = 100_000
-HEADER = (pathlib.Path(__file__).resolve().parents[2] / "include" / "amp.h").read_text(encoding="utf-8")
+HEADER = (pathlib.Path(__file__).resolve().parents[2] / "include" / "amp_scaler.h").read_text(encoding="utf-8")
 MODES = {name: int(value) for value, name in re.findall(r'X\(AMP_SCALER_\w+, (\d+), "[^"]*",\s*\\?\s*(\w+)', HEADER)}
 ON, OFF = 2, 1
 

@@ -3,7 +3,7 @@
 #ifndef TEST_PARITY_VECTORS_H
 #define TEST_PARITY_VECTORS_H
 
-#include "amp.h"
+#include "amp_all.h"
 
 enum { VECTORS = 10, MAX_TICKS = 10 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `x[?]`: the extent is what is left of the registered parameter, or of the registered gradient, from the pointer on. */
-#include <amp.h>
+#include <amp_all.h>
 #include <amp_kernels.h>
 
 #include <check.h>

@@ -3,7 +3,7 @@
  * The gate on hosts of raw buffers: a call that 16 bits would slow down is the host's own FP32 function on the host's own
  * buffers, without a copy, and what the call carries besides (the seed) stays what it is.
  */
-#include <amp.h>
+#include <amp_all.h>
 #include <amp_kernels.h>
 
 #include <check.h>

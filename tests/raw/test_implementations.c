@@ -4,7 +4,7 @@
  * through one pointer to infer sizes, and to compute; only the second is work for an implementation.
  */
 #include "../support/levels.h"
-#include <amp.h>
+#include <amp_all.h>
 #include <amp_kernels.h>
 
 #include <check.h>

@@ -3,7 +3,7 @@
  * Packed weights of a host that has no versions and never enters a scope: kept from one step to the next, and never older than
  * the weights, whoever wrote them.
  */
-#include <amp.h>
+#include <amp_all.h>
 #include <amp_kernels.h>
 
 #include <check.h>

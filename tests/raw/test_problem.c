@@ -6,7 +6,7 @@
 #include "../support/levels.h"
 #include "problem.h"
 
-#include <amp.h>
+#include <amp_all.h>
 #include <amp_kernels.h>
 #include <check.h>
 #include <math.h>

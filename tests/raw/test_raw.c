@@ -3,7 +3,7 @@
  * A trainer without tensors: float pointers, extents as integers, all weights in one allocation, gradients that backward
  * adds into. It registers amp_buffers and writes no hook.
  */
-#include <amp_kernels.h>
+#include <amp_all.h>
 
 #include <check.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * The constant that a host's backward starts from carries the loss scale: as a raw argument (seed), or as a field that
  * visit emits with AMP_ROLE_SEED. The host's own buffer keeps its value, and nothing else carries the scale.
  */
-#include <amp.h>
+#include <amp_all.h>
 
 #include <check.h>
 #include <stdbool.h>

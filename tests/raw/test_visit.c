@@ -3,7 +3,7 @@
  * Layers by value, over a kilobyte each, with a function pointer per layer and buffers behind their members: libamp
  * reaches the buffers through the host's visit.
  */
-#include <amp_kernels.h>
+#include <amp_all.h>
 
 #include <check.h>
 #include <math.h>

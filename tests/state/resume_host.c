@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "amp_diagnostics.h"
 #include "resume_host.h"
 
 #include "host/internal.h" /* minitape has no function that sets an optimizer's state */

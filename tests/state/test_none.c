@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A libamp without a JSON library: the functions are there and say so; the suite's other tests have nothing to test. */
-#include "amp.h"
+#include "amp_all.h"
 
 #include <stdio.h>
 #include <string.h>

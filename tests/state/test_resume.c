@@ -4,6 +4,7 @@
  * on the digits, every level, SGD with momentum and Adam, the model loaded before and after libamp's state. The host
  * keeps its model and its optimizer in a file of its own, as hosts do. Arguments: the digits.
  */
+#include "amp_state.h"
 #include "../support/levels.h"
 #include "resume_host.h"
 

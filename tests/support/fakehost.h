@@ -9,7 +9,7 @@
 #ifndef TEST_FAKEHOST_H
 #define TEST_FAKEHOST_H
 
-#include "amp.h"
+#include "amp_all.h"
 
 #include <stdbool.h>
 

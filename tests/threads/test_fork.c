@@ -4,7 +4,7 @@
  * context's lock. Each child calls, trains, initialises and shuts down under an alarm: a lock that nobody will ever unlock
  * kills it.
  */
-#include <amp.h>
+#include <amp_all.h>
 
 #include <check.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
  * One context on many threads, over a host whose tensors are counted atomically: shared weights come out of the cache,
  * scopes belong to their thread, other contexts come and go meanwhile. Worth most under ThreadSanitizer.
  */
-#include <amp.h>
+#include <amp_all.h>
 
 #include <check.h>
 #include <pthread.h>

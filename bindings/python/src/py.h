@@ -7,7 +7,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "amp.h"
+#include "amp_all.h"
 
 #include <stdint.h>
 

@@ -6,6 +6,7 @@
 #include "mill.h"
 
 #include <amp.h>
+#include <amp_raw.h>
 
 enum { MILL_MAX_PARAMS = 32 };
 

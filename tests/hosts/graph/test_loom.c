@@ -3,6 +3,9 @@
  * A static graph whose table has constructors, with 16-bit storage: parameters are re-typed before the graph is built,
  * casts become nodes of it, and memory is planned afterwards. Every level is the reference bit for bit.
  */
+#include <amp_call.h>
+#include <amp_diagnostics.h>
+#include <amp_state.h>
 #include "loom_adapter.h"
 #include "same.h"
 

@@ -4,6 +4,8 @@
  * Its kernels do the problem's arithmetic in the problem's order, so every level is compared with the reference bit for
  * bit.
  */
+#include <amp_diagnostics.h>
+#include <amp_state.h>
 #include "mill_adapter.h"
 #include "mill_net.h"
 #include "same.h"

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What docs/hosts-graph.md says libamp says: each mistake is made here, and its message looked for. */
+#include <amp_diagnostics.h>
+#include <amp_raw.h>
+#include <amp_train.h>
 #include "loom_adapter.h"
 #include "mill_adapter.h"
 #include "mill_net.h"

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "adapter.h"
 
+#include <amp_call.h>
 #include <amp_kernels.h>
+#include <amp_raw.h>
 
 #include <stdbool.h>
 #include <stdio.h>

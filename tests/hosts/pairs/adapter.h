@@ -6,6 +6,7 @@
 #include "duet.h"
 
 #include <amp.h>
+#include <amp_raw.h>
 
 enum {
     ADAPTER_REPLACE = 1, /* 16-bit matrix products instead of emulated layers: O1 and O4 */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What happens to duet besides training: shutdown, copied layers, overflows, checkpoints, jumps, traps, threads. */
+#include <amp_diagnostics.h>
+#include <amp_state.h>
+#include <amp_train.h>
 #include "../../support/levels.h"
 #include "trainer.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The mistakes that docs/hosts-pairs.md lists, made, and the messages that it quotes. check_docs.py compares the texts. */
+#include <amp_raw.h>
 #include "trainer.h"
 
 static amp_status start(struct trainer *t, amp_level level) { return adapter_start(&t->adapter, trainer_config(level)); }

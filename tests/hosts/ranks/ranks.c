@@ -12,6 +12,7 @@
 #include "../../support/levels.h"
 #include "ranks.h"
 
+#include <amp_diagnostics.h>
 #include <amp_kernels.h>
 
 #include <math.h>

@@ -10,6 +10,8 @@
  * ADAPT_LEVEL=O1 in the environment switches it on; without it every call goes straight to the original.
  */
 #include <amp.h>
+#include <amp_diagnostics.h>
+#include <amp_raw.h>
 #include <amp_kernels.h>
 
 #include <stdio.h>

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happened, as data: events, counters of ops, the record of a loss, what a configuration came to. amp.h has amp_explain, the
+ * text for people.
+ */
+#ifndef AMP_DIAGNOSTICS_H
+#define AMP_DIAGNOSTICS_H
+
+#include "amp.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+/* What an event is about, and which members of amp_event speak of it. Later versions may have more kinds: ignore those
+ * that you do not know. */
+typedef int32_t amp_event_kind;
+enum {
+    AMP_EVENT_LOG = 1,          /* message */
+    AMP_EVENT_WARNING = 2,      /* message: something the user should look at */
+    AMP_EVENT_SKIP = 3,         /* a step was skipped: loss_id, scale_before, scale_after, message */
+    AMP_EVENT_SCALE_CHANGE = 4, /* the loss scale changed: loss_id, scale_before, scale_after */
+    AMP_EVENT_ERROR = 5,        /* an error was kept inside a wrapped call: status, message */
+    AMP_EVENT_BRACKET = 6       /* a bracket has decided, whatever it decided: loss_id, action, scale_before, scale_after,
+                                   first_nonfinite; before the events of its skip and its scale change */
+};
+
+/* What the hook `event` is told. Borrowed. Members that the kind does not name are 0. */
+typedef struct amp_event {
+    uint32_t struct_size;
+    amp_event_kind kind; /* AMP_EVENT_* */
+    amp_status status;   /* of an error */
+    uint32_t loss_id;    /* whose scale */
+    float scale_before;  /* that the gradients carried */
+    float scale_after;   /* that the next ones will carry */
+    const char *message; /* borrowed; never NULL. Skips and scale changes come each and every time, but with words only
+                            the first ten of a kind and loss, then every one whose number is a power of two; "" else */
+    amp_context *context; /* whose event it is */
+    amp_action action;    /* AMP_STEP or AMP_SKIP */
+    int32_t reserved;     /* 0 */
+    const char *first_nonfinite; /* parameter whose gradient was the first non-finite one in this bracket; NULL: all
+                                    were finite here. Valid until amp_shutdown */
+} amp_event;
+
+/* ---- Ops and losses ---------------------------------------------------------------------------------------------- */
+
+/* What became of an op. */
+typedef struct amp_op_stats {
+    uint32_t struct_size;
+    uint32_t index;        /* among ops of the same name */
+    const char *name;      /* valid until amp_shutdown */
+    amp_class op_class;    /* what the policy does with it */
+    amp_dtype last_target; /* type chosen at the last call, AMP_DTYPE_DEFAULT: none yet */
+    uint64_t calls;        /* calls that the policy saw */
+    uint64_t passed;       /* calls that ran as they came: no scope, another context's, inside an op, backward */
+    uint64_t casts;        /* tensors cast */
+    uint64_t cache_hits;   /* tensors taken from the cache */
+    uint64_t failures;     /* calls whose casts failed */
+    int32_t wrapped;       /* 1: the slot holds a wrapper */
+    int32_t reserved;
+    uint64_t overflowed; /* raw buffers: finite values that became infinite in the 16-bit type, */
+    uint64_t zeroed;     /* values other than zero that became zero, */
+    uint64_t subnormal;  /* and values that are subnormal in it; weights packed once are not counted */
+    uint64_t gated;      /* calls that ran in FP32 because the gate found the 16-bit type slower */
+    uint64_t no_tensor_cores; /* AMP_OP_MATMUL: calls on GPUs without tensor cores for the 16-bit type, */
+    uint64_t unaligned;       /* and calls on others with a dimension that is no multiple of 8; 0 with the gate off */
+} amp_op_stats;
+
+#define AMP_OP_STATS_INIT AMP_SIZED_(amp_op_stats)
+
+/* One entry per op of the context, in the order given to initialize; capacity and count as in amp_master_params. */
+AMP_API AMP_MUST_CHECK amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, size_t capacity,
+                                                   size_t *count);
+
+/* The last bracket of a loss. */
+typedef struct amp_record {
+    uint32_t struct_size;
+    amp_action action;     /* what it decided */
+    float scale_before;    /* that its gradients carried */
+    float scale_after;     /* that the next ones carry */
+    uint64_t brackets;     /* decided so far with this loss_id: not those that delayed, failed or were cancelled */
+    uint64_t skipped;      /* of them with an overflow */
+    uint32_t skips_in_row; /* now */
+    uint32_t unskipped;    /* clean brackets since the last overflow, or since the window was full */
+    const char *first_nonfinite; /* parameter whose gradient was the first non-finite one at the last overflow;
+                                    NULL: none yet. Valid until amp_shutdown */
+} amp_record;
+
+#define AMP_RECORD_INIT AMP_SIZED_(amp_record)
+
+/* The record of loss_id, from 0 to num_losses - 1. Where the scaler lives on a device, waits for that, and counts what graphs
+ * did that were replayed; AMP_ERR_WRONG_STATE while its stream is being captured. */
+AMP_API AMP_MUST_CHECK amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record);
+
+/* The error that a wrapped call kept since the last check or end, now forgotten; AMP_OK if none. Where scalers live on a
+ * device, waits for that, and AMP_ERR_TOO_MANY_SKIPS comes from here. */
+AMP_API AMP_MUST_CHECK amp_status amp_check(amp_context *context);
+
+/* ---- Configuration ----------------------------------------------------------------------------------------------- */
+
+/* What a configuration comes to at its level, checked as amp_initialize_many checks it: *resolved is the same with every
+ * member that has a default filled in. gate and emulate stay as they were given. */
+AMP_API AMP_MUST_CHECK amp_status amp_config_resolve(const amp_config *config, amp_config *resolved);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AMP_DIAGNOSTICS_H */
