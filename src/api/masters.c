@@ -116,7 +116,7 @@ AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, s
 
 static amp_status total_norm(struct amp__optimizer *optimizer, float *norm) {
     size_t n = 0;
-    if (optimizer->optim) return amp__grads_deferred_norm(optimizer->params, optimizer->n_params, norm);
+    if (optimizer->optim) return amp__grads_norm_for_step(optimizer->params, optimizer->n_params, norm);
     amp_span *spans = amp__alloc(optimizer->n_params, sizeof *spans);
     if (!spans) return amp__fail_memory();
     amp_status status = AMP_OK;

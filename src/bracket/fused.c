@@ -40,7 +40,7 @@ void amp__fused_mark(amp_context *context) {
         for (size_t i = 0; i < context->optimizers[k].n_params; i++) context->optimizers[k].params[i]->owners++;
     for (size_t k = 0; k < context->n_optimizers; k++)
         for (size_t i = 0; i < context->optimizers[k].n_params; i++)
-            context->optimizers[k].params[i]->defers =
+            context->optimizers[k].params[i]->may_be_left =
                 context->optimizers[k].optim && context->optimizers[k].params[i]->owners == 1;
 }
 
@@ -50,7 +50,7 @@ void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from) {
     bool any = false;
     for (size_t k = 0; k < context->n_optimizers; k++) any |= context->optimizers[k].optim != NULL;
     for (size_t i = from; i < optimizer->n_params && any; i++)
-        optimizer->params[i]->defers = ++optimizer->params[i]->owners == 1 && optimizer->optim;
+        optimizer->params[i]->may_be_left = ++optimizer->params[i]->owners == 1 && optimizer->optim;
 }
 
 /* ---- before the update ---- */
@@ -95,11 +95,11 @@ static amp_status find_param(struct amp__param *param, struct amp__optim_tensor 
 static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, struct amp__optim_tensor *tensor) {
     struct amp__param *param = optimizer->params[i];
     struct amp__optim_state *state = &optimizer->optim->states[i];
-    struct amp__deferred grad;
+    struct amp__grad_for_step grad;
     *tensor = (struct amp__optim_tensor){ .steps = &state->steps };
     if (param->on_device) return AMP_OK; /* fused_there.c */
     memcpy(tensor->moments, state->moments, sizeof tensor->moments);
-    AMP_TRY(amp__grads_deferred(param, &grad));
+    AMP_TRY(amp__grads_for_step(param, &grad));
     if (!grad.span.data) return AMP_OK;
     tensor->grad = grad.span;
     tensor->inv_scale = grad.inverse;

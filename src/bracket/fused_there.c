@@ -101,14 +101,14 @@ amp_status amp__fused_there_steps(const struct amp__optimizer *optimizer, bool t
 /* ---- before the step ---- */
 
 static amp_status find_one(const struct amp__optimizer *optimizer, const struct amp__optim_there *there, size_t at,
-                           struct amp__deferred *grad) {
+                           struct amp__grad_for_step *grad) {
     const size_t i = there->which[at];
     const struct amp__optim_state *state = &optimizer->optim->states[i];
     const amp_optim *rule = amp__optim_rule(optimizer->optim, i);
     struct amp__param *param = optimizer->params[i];
     struct amp__elements now;
     for (int k = 0; k < SPANS; k++) spans_of(there, k)[at] = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
-    AMP_TRY(amp__grads_deferred(param, grad));
+    AMP_TRY(amp__grads_for_step(param, grad));
     if (!grad->span.data) return AMP_OK;
     AMP_RETURN_IF(grad->span.dtype == AMP_FLOAT64, AMP_ERR_UNSUPPORTED,
                   "%s: its gradient is fp64: libamp's own optimizers take fp32 and 16-bit gradients", param->name);
@@ -126,7 +126,7 @@ static amp_status find_one(const struct amp__optimizer *optimizer, const struct 
     return AMP_OK;
 }
 
-static bool waits(const struct amp__deferred *grad) { return grad->inverse_there || grad->inverse != 1.0f; }
+static bool is_scaled(const struct amp__grad_for_step *grad) { return grad->inverse_there || grad->inverse != 1.0f; }
 
 /* All gradients carry one scale, or none: where they do not, those that wait are unscaled. */
 static amp_status find_all(const struct amp__optimizer *optimizer, const struct amp__optim_there *there, bool *again) {
@@ -135,10 +135,10 @@ static amp_status find_all(const struct amp__optimizer *optimizer, const struct 
     *again = false;
     *by = (amp_factor){ NULL, 1.0f, AMP_FACTOR_AS_IT_IS };
     for (size_t at = 0; at < there->n; at++) {
-        struct amp__deferred grad;
+        struct amp__grad_for_step grad;
         AMP_TRY(find_one(optimizer, there, at, &grad));
         if (!grad.span.data) continue;
-        const amp_factor its = { grad.inverse_there, waits(&grad) ? grad.inverse : 1.0f, AMP_FACTOR_AS_IT_IS };
+        const amp_factor its = { grad.inverse_there, is_scaled(&grad) ? grad.inverse : 1.0f, AMP_FACTOR_AS_IT_IS };
         *again |= !first && (its.pointer != by->pointer || (!its.pointer && its.value != by->value));
         *by = its;
         first = false;

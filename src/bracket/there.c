@@ -49,8 +49,8 @@ static amp_status arm_place(const struct amp__bracket *bracket, struct amp__plac
     struct amp__device_scaler *words = bracket->there ? bracket->there : place->words, fresh;
     struct amp__place_args *args = &place->args;
     const amp_factor inverse = { bracket->there ? &words->inverse : NULL, amp__rule_inverse(bracket->scale), AMP_FACTOR_AS_IT_IS };
-    args->inverse = args->waiting = inverse;
-    if (bracket->there) args->waiting.pointer = &words->waiting;
+    args->inverse = args->left = inverse;
+    if (bracket->there) args->left.pointer = &words->left;
     args->found = &words->found;
     args->first = &words->first;
     args->restore_if = &words->found;

@@ -140,11 +140,11 @@ void amp__place_drop(struct amp__place *place) {
     }
 }
 
-amp_status amp__place_waiting(struct amp__place *place, const amp_factor *waiting) {
-    const amp_factor *now = &place->args.waiting;
-    const bool same = now->pointer == waiting->pointer && (now->pointer || now->value == waiting->value);
+amp_status amp__place_left(struct amp__place *place, const amp_factor *left) {
+    const amp_factor *now = &place->args.left;
+    const bool same = now->pointer == left->pointer && (now->pointer || now->value == left->value);
     if (!same && place->queues[AMP__WORK_UNSCALE].n) AMP_TRY(amp__place_flush(place));
-    place->args.waiting = *waiting;
+    place->args.left = *left;
     return AMP_OK;
 }
 
@@ -171,7 +171,7 @@ static void describe(const struct amp__place *place, enum amp__work work, struct
     call->spans[0] = queue->dst;
     call->spans[1] = queue->src;
     call->spans[2] = queue->third;
-    call->factors[0] = work == AMP__WORK_UNSCALE ? place->args.waiting : is_looked_at(work) ? place->args.inverse
+    call->factors[0] = work == AMP__WORK_UNSCALE ? place->args.left : is_looked_at(work) ? place->args.inverse
                        : work == AMP__WORK_MULTIPLY || work == AMP__WORK_CLAMP ? place->args.factor : one;
     call->factors[1] = one;
     call->low = place->args.low;
@@ -240,7 +240,7 @@ amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void 
     if (!place) return amp__fail_memory();
     *place = (struct amp__place){
         .device = device, .backend = backend, .current_stream = current_stream, .self = self, .dropped = dropped };
-    place->args.inverse = place->args.waiting = place->args.factor = one;
+    place->args.inverse = place->args.left = place->args.factor = one;
     status = backend->memory_open(device.id, &place->memory);
     if (status == AMP_OK) *out = place;
     else amp__free(place);

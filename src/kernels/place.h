@@ -12,7 +12,7 @@
 
 /* Kinds of work, in the order in which amp__place_flush launches them: what one writes a later one may read. */
 enum amp__work {
-    AMP__WORK_UNSCALE,      /* dst = src * args.waiting: gradients that waited for the step */
+    AMP__WORK_UNSCALE,      /* dst = src * args.left: gradients that were left to the step */
     AMP__WORK_FOLLOW,       /* dst = src */
     AMP__WORK_RECONCILE_GRAD, /* dst = src where dst rounded is not src, and where all of src is 0 */
     AMP__WORK_RECONCILE,    /* dst = src where dst rounded is not src */
@@ -51,7 +51,7 @@ struct amp__place {
     struct amp__place_queue queues[AMP__WORKS];
     /* What the next flush works with. */
     struct amp__place_args {
-        amp_factor inverse, waiting, factor;
+        amp_factor inverse, left, factor;
         float *found;
         uint32_t *first;
         const float *restore_if;
@@ -81,8 +81,8 @@ amp_status amp__place_reserve(struct amp__place *place, enum amp__work work, siz
 amp_status amp__place_flush(struct amp__place *place);
 /* Forgets what was added, and tells each owner. */
 void amp__place_drop(struct amp__place *place);
-/* The scale that waiting gradients have; launches first what was added with another. */
-amp_status amp__place_waiting(struct amp__place *place, const amp_factor *waiting);
+/* The scale that gradients left to the step have; launches first what was added with another. */
+amp_status amp__place_left(struct amp__place *place, const amp_factor *left);
 
 amp_status amp__place_stream(const struct amp__place *place, void **stream);
 amp_status amp__place_alloc(const struct amp__place *place, uint64_t bytes, void **out);

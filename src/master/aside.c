@@ -26,7 +26,7 @@ static amp_status look(const struct amp__param *param, void *grad, struct amp__e
 
 /* Nothing of the parameter's size is kept: no type to go back to, no master, no moments, no copy of a gradient. */
 static bool follows_its_size(const struct amp__param *param) {
-    return !param->re_typed && !param->fp32.data && !param->emulated && !param->defers && param->host->set_grad &&
+    return !param->re_typed && !param->fp32.data && !param->emulated && !param->may_be_left && param->host->set_grad &&
            !param->stash.present && !param->delayed.beside;
 }
 

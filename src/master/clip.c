@@ -54,7 +54,7 @@ static amp_status change_all(struct amp__param *const *params, size_t n, change_
     for (size_t i = 0; i < n && status == AMP_OK; i++)
         if (params[i]->on_device) status = shown[i].data ? show_there(params[i], &shown[i]) : AMP_OK;
         else if (exact[i].data) status = show(params[i], &exact[i], &shown[i]);
-        else if (change == multiply && amp__grads_takes_factor(params[i])) params[i]->pending.factor = value;
+        else if (change == multiply && amp__grads_takes_factor(params[i])) params[i]->left.factor = value;
     amp__free(exact);
     return status;
 }

@@ -43,7 +43,7 @@ static amp_status begin_one(struct amp__param *param, const struct amp__hooks *h
     amp_span shown;
     AMP_TRY(amp__master_settle(param));
     AMP_TRY(amp__grads_unscale(param));
-    if (!param->defers) AMP_TRY(amp__grad_need_master(param));
+    if (!param->may_be_left) AMP_TRY(amp__grad_need_master(param));
     AMP_TRY(amp__grad_of(param, hooks, &grad));
     if (!grad) {
         if (param->grad_state != AMP__GRAD_DELAYED) param->grad_handle = NULL;
@@ -51,9 +51,9 @@ static amp_status begin_one(struct amp__param *param, const struct amp__hooks *h
     }
     AMP_TRY(amp__grad_elements(param, grad, &shown));
     /* whether it is zero is not asked of a device: that would be to wait for it */
-    const bool zero = !param->on_device && (param->defers || !param->host->set_grad) && amp__span_is_zero(&shown);
+    const bool zero = !param->on_device && (param->may_be_left || !param->host->set_grad) && amp__span_is_zero(&shown);
     if (param->grad_state == AMP__GRAD_DELAYED) return amp__aside_copy(param, &shown, zero, &param->delayed);
-    const bool cleared = param->defers && !param->grad_handle && zero; /* no need of a master gradient */
+    const bool cleared = param->may_be_left && !param->grad_handle && zero; /* no need of a master gradient */
     if (amp__has_master_grad(param) && !cleared) AMP_TRY(follow(param, grad, &shown, zero));
     if (cleared) param->first_saved |= !param->host->set_grad;
     else AMP_TRY(save_first(param, &shown, zero));
@@ -91,7 +91,7 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
         if (all ? !amp__in_bracket(param) : !amp__in_open_bracket(param)) continue; /* cancelled already, for another optimizer */
         if (!inner) amp__aside_drop(param, &param->delayed);
         const amp_status one = amp__aside_take_back(param, inner ? &param->delayed : &param->stash);
-        amp__grad_goes(param, inner ? AMP__GRAD_DELAYED : param->pending.handle ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED);
+        amp__grad_goes(param, inner ? AMP__GRAD_DELAYED : param->left.handle ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED);
         if (one != AMP_OK) status = one;
     }
     return status;

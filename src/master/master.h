@@ -35,7 +35,7 @@ struct amp__param {
     bool on_device;  /* its elements are in `place`'s memory, and only work that is put there touches them */
     bool has_master; /* `fp32` is one */
     bool stuck;      /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
-    bool defers;     /* its gradient may wait for the step: only an optimizer of libamp's own lists it */
+    bool may_be_left; /* its gradient may be left to the step: only an optimizer of libamp's own lists it */
     bool stashed;   /* there is something in `stash`, or in a master gradient that may be too small to show */
     bool grad_zero; /* `grad` stands for zeros that are not written there yet */
     bool gaps;      /* the elements that were looked at last are in `flat` */
@@ -44,13 +44,13 @@ struct amp__param {
 
     /* With AMP__GRAD_LEFT: what libamp's own optimizer unscales on its way. handle is NULL elsewhere, but in a bracket that is
      * going to be cancelled, where the work that was to unscale it before was dropped. */
-    struct amp__pending {
+    struct amp__left {
         void *handle, *given;  /* given: the handle that was to be unscaled by work that was added to a place */
         uint64_t version;      /* of the handle at the bracket's end */
         float inverse, factor; /* the gradient is that times inverse, times factor (clipping; 1) */
         const float *inverse_there; /* on a device: that times this; NULL: inverse */
         double squares;        /* their sum of squares, before factor */
-    } pending;
+    } left;
     struct amp__place *place; /* with on_device */
     amp_storage spare[3];     /* on a device: blocks of gradients, kept for the next bracket */
     const char *name;      /* behind the structure, in its block */
@@ -261,11 +261,11 @@ amp_status amp__grads_check(struct amp__param *param, struct amp__elements *now)
 amp_status amp__grads_show(struct amp__param *param, bool always);
 /* Multiplies all gradients, the masters' and the rounded ones that the host sees. */
 amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float factor);
-/* ---- defer.c: gradients that stay scaled until the step ---- */
+/* ---- left.c: gradients that a bracket leaves scaled to the step ---- */
 
-/* May this gradient wait for the step? */
-bool amp__grads_may_defer(const struct amp__param *param, const amp_span *fresh);
-/* Unscales what waits; whoever looks at a gradient begins with it. */
+/* May this gradient be left to the step? */
+bool amp__grad_may_be_left(const struct amp__param *param, const amp_span *fresh);
+/* Unscales what was left; whoever looks at a gradient begins with it. */
 amp_status amp__grads_unscale_now(struct amp__param *param);
 static inline amp_status amp__grads_unscale(struct amp__param *param) {
     return param->grad_state == AMP__GRAD_LEFT ? amp__grads_unscale_now(param) : AMP_OK;
@@ -274,19 +274,19 @@ static inline amp_status amp__grads_unscale(struct amp__param *param) {
 void amp__grads_forget_left(struct amp__param *param);
 /* Can a clipping factor be left beside it? One can. */
 static inline bool amp__grads_takes_factor(const struct amp__param *param) {
-    return !param->on_device && param->grad_state == AMP__GRAD_LEFT && param->pending.factor == 1.0f;
+    return !param->on_device && param->grad_state == AMP__GRAD_LEFT && param->left.factor == 1.0f;
 }
 /* What the step reads: span times inverse times factor; data NULL: no gradient. */
-struct amp__deferred {
+struct amp__grad_for_step {
     amp_span span;
     float inverse, factor;
     const float *inverse_there; /* on a device, in place of inverse; NULL: inverse */
     double squares; /* of the products, */
     bool has_squares; /* where they are known */
 };
-amp_status amp__grads_deferred(struct amp__param *param, struct amp__deferred *out);
+amp_status amp__grads_for_step(struct amp__param *param, struct amp__grad_for_step *out);
 /* The norm over what the step will read. */
-amp_status amp__grads_deferred_norm(struct amp__param *const *params, size_t n, float *norm);
+amp_status amp__grads_norm_for_step(struct amp__param *const *params, size_t n, float *norm);
 
 /* No gradients, or fixed buffers of zeros. clip.c */
 amp_status amp__grads_clear(struct amp__param *const *params, size_t n);

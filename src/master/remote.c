@@ -94,7 +94,7 @@ static void forget_first(struct amp__param *param) {
 void amp__param_dropped(const void *owner, enum amp__work work) {
     struct amp__param *param = (struct amp__param *)(uintptr_t)owner; /* ours: the queue only holds it */
     if (work == AMP__WORK_UNSCALE) {
-        param->pending.handle = param->pending.given;
+        param->left.handle = param->left.given;
         if (param->grad_state == AMP__GRAD_UNSCALED) amp__grad_goes(param, AMP__GRAD_LEFT);
     }
     if (work == AMP__WORK_FOLLOW || work == AMP__WORK_RECONCILE_GRAD) param->grad_handle = NULL;

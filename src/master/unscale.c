@@ -16,10 +16,10 @@ enum {
     TO_MASTER = 1 << 0, /* the result is the FP32 master gradient; else in place */
     ADDS = 1 << 1,      /* to what was set aside, */
     ADDS_ZERO = 1 << 2, /* which was zeros: a sum that is zero is +0 then */
-    WAITS = 1 << 3,     /* only checked here, for the step unscales */
+    LEFT = 1 << 3,      /* only checked here, for the step unscales */
     HELD = 1 << 7,      /* the host has the master gradient as it is: nothing is shown rounded */
     AWAY = 1 << 8,      /* on a device: the work is added to its place, which launches it */
-    WORK = TO_MASTER | ADDS | ADDS_ZERO | WAITS | HELD | AWAY,
+    WORK = TO_MASTER | ADDS | ADDS_ZERO | LEFT | HELD | AWAY,
     NONFINITE = 1 << 4, /* what the check found */
     GAPS = 1 << 5,      /* the host's elements are no compact block: they are written from our copy */
     ROUNDS = 1 << 6,    /* emulated, and no master takes the exact value */
@@ -27,7 +27,7 @@ enum {
     STALE = 1 << 9,     /* what was set aside is not finite: an earlier bracket has decided on it */
 };
 
-_Static_assert(offsetof(struct amp__param, pending) + sizeof(void *) <= 64, "see struct amp__param");
+_Static_assert(offsetof(struct amp__param, left) <= 64, "what a bracket looks at comes before");
 
 struct amp__plan_entry {
     struct amp__param *param;
@@ -92,7 +92,7 @@ static amp_status add_away(const struct amp__plan *plan, size_t i) {
     struct amp__param *param = plan->entries[i].param;
     const uint16_t what = plan->what[i];
     const amp_span *fresh = &plan->fresh[i], *dst = what & TO_MASTER ? &plan->dst[i] : fresh;
-    if (what & WAITS) return amp__place_add(param->place, AMP__WORK_CHECK, param, fresh, NULL, NULL);
+    if (what & LEFT) return amp__place_add(param->place, AMP__WORK_CHECK, param, fresh, NULL, NULL);
     if (what & ADDS) AMP_TRY(amp__place_add(param->place, AMP__WORK_ADD, param, dst, fresh, &plan->stash[i]));
     else AMP_TRY(amp__place_add(param->place, AMP__WORK_SCALE, param, dst, fresh, NULL));
     if ((what & (TO_MASTER | HELD)) == TO_MASTER) AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, fresh, dst));
@@ -113,7 +113,7 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     if (!grad) return AMP_OK;
     AMP_TRY(amp__grad_elements(param, grad, fresh));
     if (param->stashed && !param->stash.beside) AMP_TRY(plan_stash(plan, param, &plan->stash[i], &what));
-    if (!(what & (ADDS | ADDS_ZERO)) && amp__grads_may_defer(param, fresh)) what |= WAITS;
+    if (!(what & (ADDS | ADDS_ZERO)) && amp__grad_may_be_left(param, fresh)) what |= LEFT;
     else AMP_TRY(amp__grad_need_master(param));
     if (amp__has_master_grad(param)) what |= TO_MASTER;
     if (what & TO_MASTER && param->held) what |= HELD;
@@ -158,7 +158,7 @@ static void check(struct amp__plan *plan, size_t begin, size_t end, float invers
     const amp__fpenv saved = amp__fpenv_enter();
     for (size_t i = begin; i < end; i++) {
         uint32_t nonfinite = 0;
-        plan->entries[i].param->pending.squares = amp__check_span(&plan->fresh[i], inverse, 1.0f, &nonfinite);
+        plan->entries[i].param->left.squares = amp__check_span(&plan->fresh[i], inverse, 1.0f, &nonfinite);
         if (!nonfinite) continue;
         plan->what[i] |= NONFINITE;
         *found_inf = 1.0f;
@@ -170,12 +170,12 @@ static void check(struct amp__plan *plan, size_t begin, size_t end, float invers
 static amp_status run_list(struct amp__plan *plan, size_t i, size_t n, float inverse, float *found_inf) {
     const uint16_t what = plan->what[i];
     const amp_span *fresh = plan->fresh + i, *dst = what & TO_MASTER ? plan->dst + i : fresh;
-    if (what & WAITS) check(plan, i, i + n, inverse, found_inf);
+    if (what & LEFT) check(plan, i, i + n, inverse, found_inf);
     else if (what & ADDS_ZERO) /* (-0) * x is the zero that makes inverse * x + 0 of the sum, for each finite x */
         AMP_TRY(amp_axpby_list(dst, inverse, fresh, -0.0f, fresh, n, found_inf));
     else if (what & ADDS) AMP_TRY(amp_axpby_list(dst, inverse, fresh, 1.0f, plan->stash + i, n, found_inf));
     else AMP_TRY(amp_scale_list(dst, fresh, n, inverse, found_inf));
-    return (what & (WAITS | TO_MASTER | HELD)) == TO_MASTER ? amp_cast_list(fresh, dst, n) : AMP_OK;
+    return (what & (LEFT | TO_MASTER | HELD)) == TO_MASTER ? amp_cast_list(fresh, dst, n) : AMP_OK;
 }
 
 /* Master gradients are read again at once, to be shown. Where all of them fit the last cache, so many are done together that
@@ -208,13 +208,13 @@ static void round_emulated(struct amp__plan *plan, float *found_inf) {
 
 /* ---- closing ---- */
 
-static void leave_waiting(struct amp__param *param, void *grad, float inverse) {
-    param->pending.handle = grad;
-    param->pending.given = NULL;
-    param->pending.version = amp__grad_version(param, grad);
-    param->pending.inverse = inverse;
-    param->pending.inverse_there = param->on_device ? param->place->args.waiting.pointer : NULL;
-    param->pending.factor = 1.0f;
+static void leave(struct amp__param *param, void *grad, float inverse) {
+    param->left.handle = grad;
+    param->left.given = NULL;
+    param->left.version = amp__grad_version(param, grad);
+    param->left.inverse = inverse;
+    param->left.inverse_there = param->on_device ? param->place->args.left.pointer : NULL;
+    param->left.factor = 1.0f;
     param->grad_handle = NULL;
 }
 
@@ -223,8 +223,8 @@ static amp_status remember(const struct amp__plan *plan, float inverse) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->entries[i].param;
         void *grad = plan->entries[i].grad;
-        if (plan->what[i] & WAITS) {
-            leave_waiting(param, grad, inverse);
+        if (plan->what[i] & LEFT) {
+            leave(param, grad, inverse);
             continue;
         }
         if ((plan->what[i] & (GAPS | HELD)) == GAPS) AMP_TRY(amp__grad_store(param, grad, &plan->fresh[i]));
@@ -241,7 +241,7 @@ static void settle(struct amp__param *param, uint16_t what) {
     if (param->stashed && param->stash.present) amp__aside_drop(param, &param->stash);
     if (what & REOPENED) amp__aside_drop(param, &param->delayed);
     param->stashed = false;
-    amp__grad_goes(param, what & WAITS ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED);
+    amp__grad_goes(param, what & LEFT ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED);
 }
 
 /* Where backward made nothing, what was set aside goes back. The last thing that can fail, and the bracket is over for
@@ -265,8 +265,8 @@ static void restore_fixed(const struct amp__plan *plan) {
         if (param->host->set_grad || param->on_device) continue;
         (void)amp__aside_take_back(param, &param->stash);
         param->grad_handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
-        param->pending.handle = NULL;
-        plan->what[i] &= (uint16_t)~WAITS;
+        param->left.handle = NULL;
+        plan->what[i] &= (uint16_t)~LEFT;
     }
 }
 
@@ -289,7 +289,7 @@ static amp_status find_nonfinite(const struct amp__plan *plan, const struct amp_
     for (size_t i = 0; i < plan->n && !*first; i++) {
         int64_t at = -1;
         const amp_span *result = plan->what[i] & TO_MASTER ? &plan->dst[i] : &plan->fresh[i];
-        if (!(plan->what[i] & (WAITS | AWAY | STALE))) AMP_TRY(amp_first_nonfinite(result, 1, &at));
+        if (!(plan->what[i] & (LEFT | AWAY | STALE))) AMP_TRY(amp_first_nonfinite(result, 1, &at));
         if (plan->what[i] & NONFINITE || at >= 0) *first = plan->entries[i].param;
     }
     return AMP_OK;
@@ -300,7 +300,7 @@ static amp_status unscale(struct amp__plan *plan, float inverse, struct amp__gra
     if (plan->tainted) look_before(plan, inverse);
     AMP_TRY(run(plan, inverse, &found_inf));
     if (plan->all & ROUNDS) round_emulated(plan, &found_inf);
-    if (plan->all & (TO_MASTER | WAITS | GAPS)) AMP_TRY(remember(plan, inverse));
+    if (plan->all & (TO_MASTER | LEFT | GAPS)) AMP_TRY(remember(plan, inverse));
     *result = (struct amp__grads_result){ found_inf != 0.0f, NULL };
     if (!result->found_inf) return AMP_OK;
     const amp_status status = find_nonfinite(plan, &result->first_nonfinite);
@@ -327,7 +327,7 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
             settle(param, plan->what[i]);
             continue;
         }
-        param->pending.handle = NULL;
+        param->left.handle = NULL;
         amp__grad_goes(param, AMP__GRAD_OPEN); /* to be cancelled */
     }
     return status;

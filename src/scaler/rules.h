@@ -190,7 +190,7 @@ struct amp__device_scaler {
     float found;         /* by the kernels of the open bracket, and of those before it whose check was delayed; 0: nothing */
     uint32_t first;      /* least number of a tensor that was not finite, with `found`; else AMP__NO_TENSOR */
     float inverse;       /* of the scale that the open bracket has, or the next one will */
-    float waiting;       /* the same of the bracket that closed last: its gradients may wait for the step */
+    float left;          /* the same of the bracket that closed last: its gradients may be left to the step */
     float found_inf;     /* of that bracket */
     float scale_before;  /* the record of that bracket */
     int32_t action;      /* amp_action */
@@ -208,7 +208,7 @@ AMP__RULE amp_action amp__rule_end(struct amp__device_scaler *scaler, const stru
                                    bool found_elsewhere) {
     const bool found = scaler->found != 0.0f || found_elsewhere; /* a NaN is not 0 */
     scaler->found_inf = found ? 1.0f : 0.0f;
-    scaler->waiting = scaler->inverse;
+    scaler->left = scaler->inverse;
     if (!decides) {
         scaler->found = scaler->found_inf;
         return AMP_STEP;

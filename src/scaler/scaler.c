@@ -35,5 +35,5 @@ void amp__scaler_for_device(struct amp__device_scaler *out, const struct amp__sc
         .brackets = brackets,
         .skipped = skipped,
     };
-    out->waiting = out->inverse;
+    out->left = out->inverse;
 }

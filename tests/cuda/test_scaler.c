@@ -67,7 +67,7 @@ static void compare(const struct rig *rig, const struct amp__device_scaler *now,
     ck_assert(now->brackets == rig->brackets && now->skipped == rig->skipped);
     ck_assert(now->scale_before == scale_before);
     ck_assert(now->inverse == (float)(1.0 / (double)rig->host.scale));
-    ck_assert(now->waiting == (float)(1.0 / (double)scale_before));
+    ck_assert(now->left == (float)(1.0 / (double)scale_before));
     ck_assert(now->found == 0.0f && now->first == AMP__NO_TENSOR);
 }
 

@@ -11,32 +11,32 @@
 #include <math.h>
 
 /* Where it would be unscaled in FP32: what is stored in 16 bits is rounded, and that the step would not see. */
-bool amp__grads_may_defer(const struct amp__param *param, const amp_span *fresh) {
-    if (!param->defers || fresh->dtype == AMP_FLOAT64) return false;
+bool amp__grad_may_be_left(const struct amp__param *param, const amp_span *fresh) {
+    if (!param->may_be_left || fresh->dtype == AMP_FLOAT64) return false;
     return amp__has_master_grad(param) || (fresh->dtype == AMP_FLOAT32 && (!param->emulated || param->has_master));
 }
 
 void amp__grads_forget_left(struct amp__param *param) {
     if (param->grad_state != AMP__GRAD_LEFT) return;
-    param->pending.handle = NULL;
+    param->left.handle = NULL;
     amp__grad_goes(param, AMP__GRAD_UNSCALED);
 }
 
-/* The handle that waits, or NULL; forgets one that the host has replaced. */
-static amp_status find_pending(struct amp__param *param, void **out) {
+/* The handle that was left, or NULL; forgets one that the host has replaced. */
+static amp_status find_left(struct amp__param *param, void **out) {
     void *grad;
     *out = NULL;
     if (param->grad_state != AMP__GRAD_LEFT) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (grad == param->pending.handle) *out = grad;
+    if (grad == param->left.handle) *out = grad;
     else amp__grads_forget_left(param);
     return AMP_OK;
 }
 
 static amp_status unscale_there(struct amp__param *param, void *grad, const amp_span *dst, const amp_span *shown) {
-    const amp_factor by = { param->pending.inverse_there, param->pending.inverse, AMP_FACTOR_AS_IT_IS };
-    AMP_TRY(amp__place_waiting(param->place, &by));
-    param->pending.given = param->pending.handle;
+    const amp_factor by = { param->left.inverse_there, param->left.inverse, AMP_FACTOR_AS_IT_IS };
+    AMP_TRY(amp__place_left(param->place, &by));
+    param->left.given = param->left.handle;
     AMP_TRY(amp__param_add(param, AMP__WORK_UNSCALE, dst, shown));
     if (dst->data != shown->data) {
         AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, shown, dst));
@@ -48,10 +48,10 @@ static amp_status unscale_there(struct amp__param *param, void *grad, const amp_
 }
 
 amp_status amp__grads_unscale_now(struct amp__param *param) {
-    const struct amp__pending *pending = &param->pending;
+    const struct amp__left *left = &param->left;
     void *grad;
     amp_span shown;
-    AMP_TRY(find_pending(param, &grad));
+    AMP_TRY(find_left(param, &grad));
     if (!grad) return AMP_OK;
     AMP_TRY(amp__grad_elements(param, grad, &shown));
     AMP_TRY(amp__grad_need_master(param));
@@ -59,8 +59,8 @@ amp_status amp__grads_unscale_now(struct amp__param *param) {
     const amp_span dst = master ? amp__grad_master(param) : shown;
     param->grad_zero = false; /* all of it is written here */
     if (param->on_device) return unscale_there(param, grad, &dst, &shown);
-    AMP_TRY(amp_scale_list(&dst, &shown, 1, pending->inverse, NULL));
-    if (pending->factor != 1.0f) AMP_TRY(amp_scale_list(&dst, &dst, 1, pending->factor, NULL));
+    AMP_TRY(amp_scale_list(&dst, &shown, 1, left->inverse, NULL));
+    if (left->factor != 1.0f) AMP_TRY(amp_scale_list(&dst, &dst, 1, left->factor, NULL));
     if (master) AMP_TRY(amp_cast_list(&shown, &dst, 1));
     amp__grads_forget_left(param);
     AMP_TRY(amp__grad_store(param, grad, &shown));
@@ -70,40 +70,40 @@ amp_status amp__grads_unscale_now(struct amp__param *param) {
     return AMP_OK;
 }
 
-amp_status amp__grads_deferred(struct amp__param *param, struct amp__deferred *out) {
-    const struct amp__pending *pending = &param->pending;
+amp_status amp__grads_for_step(struct amp__param *param, struct amp__grad_for_step *out) {
+    const struct amp__left *left = &param->left;
     void *grad;
-    *out = (struct amp__deferred){ .inverse = 1.0f, .factor = 1.0f };
+    *out = (struct amp__grad_for_step){ .inverse = 1.0f, .factor = 1.0f };
     AMP_TRY(amp__master_settle(param));
-    AMP_TRY(find_pending(param, &grad));
+    AMP_TRY(find_left(param, &grad));
     if (!grad) return amp__grads_view(param, &out->span);
     AMP_TRY(amp__grad_elements(param, grad, &out->span));
-    out->inverse = pending->inverse;
-    out->inverse_there = pending->inverse_there;
-    out->factor = pending->factor;
-    out->squares = pending->squares;
+    out->inverse = left->inverse;
+    out->inverse_there = left->inverse_there;
+    out->factor = left->factor;
+    out->squares = left->squares;
     out->has_squares =
-        pending->factor == 1.0f && param->host->version && amp__grad_version(param, grad) == pending->version;
+        left->factor == 1.0f && param->host->version && amp__grad_version(param, grad) == left->version;
     return AMP_OK;
 }
 
 /* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
-__attribute__((noinline)) static void add_up(const struct amp__deferred *parts, size_t n, float *norm) {
+__attribute__((noinline)) static void add_up(const struct amp__grad_for_step *parts, size_t n, float *norm) {
     double squares = 0.0;
     uint32_t unused = 0;
     for (size_t i = 0; i < n; i++) {
-        const struct amp__deferred *part = &parts[i];
+        const struct amp__grad_for_step *part = &parts[i];
         if (!part->span.data) continue;
         squares += part->has_squares ? part->squares : amp__check_span(&part->span, part->inverse, part->factor, &unused);
     }
     *norm = (float)sqrt(squares);
 }
 
-amp_status amp__grads_deferred_norm(struct amp__param *const *params, size_t n, float *norm) {
-    struct amp__deferred *parts = amp__alloc(n, sizeof *parts);
+amp_status amp__grads_norm_for_step(struct amp__param *const *params, size_t n, float *norm) {
+    struct amp__grad_for_step *parts = amp__alloc(n, sizeof *parts);
     if (!parts) return amp__fail_memory();
     amp_status status = AMP_OK;
-    for (size_t i = 0; i < n && status == AMP_OK; i++) status = amp__grads_deferred(params[i], &parts[i]);
+    for (size_t i = 0; i < n && status == AMP_OK; i++) status = amp__grads_for_step(params[i], &parts[i]);
     if (status == AMP_OK) {
         const amp__fpenv saved = amp__fpenv_enter();
         add_up(parts, n, norm);

@@ -199,5 +199,5 @@ int main(void) {
         { an_overflow_is_found_by_reading, N_CASES },
         { norms_of_the_bracket_are_the_steps, N_CASES },
     };
-    return RUN_TESTS("optim defer", tests);
+    return RUN_TESTS("optim left", tests);
 }
