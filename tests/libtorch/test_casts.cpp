@@ -154,6 +154,11 @@ static void test_raw_edit(amp_level level) {
     std::fill_n(net->conv->bias.data_ptr<float>(), 3, 0.0f);
     CHECK(!tap::same(before, amp.forward(net, x)));
     CHECK(tap::same(amp.forward(net, x), amp.forward(net, ::torch::zeros_like(x))));
+    const auto guard = amp.autocast(); /* inside of one the script says so */
+    const at::Tensor zeroed = amp.forward(net, x);
+    std::fill_n(net->conv->weight.data_ptr<float>(), 27, 1.0f);
+    CHECK(amp_cache_clear(amp.get()) == AMP_OK);
+    CHECK(!tap::same(zeroed, amp.forward(net, x)));
 }
 
 /* A momentum encoder: trained by nobody, written after each step. */
