@@ -23,9 +23,9 @@ def tool(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
 
 
-def declared(root):
+def declared(root, headers=None):
     names = set()
-    for header in (root / "include").glob("*.h"):
+    for header in [root / "include" / name for name in headers] if headers else (root / "include").glob("*.h"):
         text = PREPROCESSOR.sub("", COMMENT.sub(" ", header.read_text(encoding="utf-8")))
         names.update(re.findall(r"\bAMP_API\b[^;()]*?\b([a-z]\w*)\s*\(", text))
     return names
@@ -37,6 +37,16 @@ def mapped(root):
     for block in re.findall(r"\bglobal:(.*?)(?:\blocal:|\})", text, re.DOTALL):
         names.update(name.strip() for name in block.split(";") if name.strip())
     return names, re.search(r"\blocal:\s*\*\s*;", text) is not None
+
+
+def tabled(root):
+    """(functions that amp_api must have: of amp_api.h and of the policy's headers that it includes; those that src/ puts into it)"""
+    page = (root / "include" / "amp_api.h").read_text(encoding="utf-8")
+    pages = ["amp.h", "amp_types.h", *re.findall(r'#include "(\w+\.h)"', page)]
+    wanted = declared(root, pages) | {name for name in declared(root, ["amp_optim.h"]) if name.startswith("amp_fused_")}
+    members = re.findall(r"\(\*(\w+)\)\(", page)
+    table = dict(re.findall(r"^    \.(\w+) = (amp_\w+),", (root / "src" / "api" / "api.c").read_text(encoding="utf-8"), re.MULTILINE))
+    return wanted, {table.get(member, f"{member} (a member, but not in the table)") for member in members}
 
 
 def defined(*arguments):
@@ -66,7 +76,7 @@ def program_header(headers, name):
 
 def checks(root, shared, static):
     """(what, complaints)"""
-    functions, (listed, hides_rest) = declared(root), mapped(root)
+    functions, (listed, hides_rest), (policy, table) = declared(root), mapped(root), tabled(root)
     exported = defined("-D", "--defined-only", shared)
     dynamic, headers = tool("readelf", "-dW", shared), tool("readelf", "-lW", shared)
     flags = " ".join(re.findall(r"\((?:FLAGS|FLAGS_1)\)\s*(.*)", dynamic))
@@ -76,6 +86,7 @@ def checks(root, shared, static):
     print(f"# needs {' '.join(needed)}")
     yield "the headers declare functions", [] if len(functions) > 10 else [f"only {sorted(functions)}"]
     yield "headers and libamp.map agree", difference(functions, "declared", listed, "in libamp.map")
+    yield "amp_api has the functions of the policy", difference(policy, "declared", table, "in amp_api")
     yield "libamp.map hides the rest", [] if hides_rest else ["no 'local: *;'"]
     yield "headers and exports agree", difference(functions, "declared", exported, "exported")
     yield f"soname is {wanted}", [] if f"soname: [{wanted}]" in dynamic else re.findall(r".*SONAME.*", dynamic) or ["none"]
