@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a level means and what may be overridden: apex.md 1.3 and 1.4, one test per cell. */
+#include "../support/levels.h"
 #include "checks.h"
 #include "opt_levels/levels.h"
 
@@ -207,7 +208,7 @@ START_TEST(a_zero_for_an_o_is_explained) {
 END_TEST
 
 START_TEST(unknown_names_are_refused) {
-    static const char *const texts[] = { "", "O6", "O", "o1", "O11", "fast" };
+    static const char *const texts[] = { "", "O9", "O", "o1", "O11", "fast" };
     amp_level level = 77;
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_level_from_name(texts[_i], &level));
     ck_says("O1");
@@ -216,7 +217,7 @@ START_TEST(unknown_names_are_refused) {
 END_TEST
 
 START_TEST(levels_outside_the_table_are_refused) {
-    static const amp_level bad[] = { 0, -1, 7, 48 };
+    static const amp_level bad[] = { 0, -1, N_EACH_LEVEL + 1, 48 };
     struct amp__properties properties;
     const amp_config config = config_of(bad[_i]);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp__properties_resolve(&config, &properties));

@@ -38,6 +38,9 @@ static inline bool level_retypes(amp_level level) {
     return type == AMP_FLOAT16 || type == AMP_BFLOAT16;
 }
 
+/* 16-bit parameters and nothing wider behind them, as at O3. */
+static inline bool level_loses_fp32(amp_level level) { return level_retypes(level) && !level_has_masters(level); }
+
 /* The type that its ops or its model get: AMP_DTYPE_DEFAULT at O0, where there is none. */
 static inline amp_dtype level_low(amp_level level) {
     return level_casts_ops(level) || level_retypes(level) ? level_row(level).low : (amp_dtype)AMP_DTYPE_DEFAULT;
