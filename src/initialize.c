@@ -6,7 +6,7 @@
 #include "api/api.h"
 #include "bracket/bracket.h"
 #include "bracket/fused.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "bracket/step.h"
 #include "call/cache.h"
 #include "call/call.h"
@@ -193,7 +193,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     optimizer->context = context;
     optimizer->sharded = (given.flags & AMP_OPTIMIZER_SHARDED) != 0;
     optimizer->holds = (given.flags & AMP_OPTIMIZER_HOLDS_MASTERS) != 0;
-    optimizer->skips_there = given.fused || (given.flags & AMP_OPTIMIZER_SKIPS_ON_DEVICE);
+    optimizer->skips_on_device = given.fused || (given.flags & AMP_OPTIMIZER_SKIPS_ON_DEVICE);
     const amp_host *host = given.host ? given.host : context->n_models ? &context->models[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
     AMP_TRY(build_fused(optimizer, &given, what));
@@ -303,6 +303,9 @@ static amp_status make_brackets(amp_context *context) {
         struct amp__bracket *bracket = &context->brackets[i];
         bracket->context = context;
         bracket->loss_id = i;
+        bracket->home = &amp__home_host;
+        bracket->shown_scale = &bracket->scale;
+        bracket->shown_found_inf = &bracket->found_inf;
         amp__scaler_init(&bracket->scaler, &properties->scaler);
         bracket->record.scale_before = bracket->record.scale_after = bracket->scaler.scale;
     }
@@ -342,7 +345,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
     AMP_TRY(amp__ranges_build(context));
     AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP__FORMS));
     AMP_TRY(make_brackets(context));
-    AMP_TRY(amp__there_start(context));
+    AMP_TRY(amp__home_start(context));
     AMP_TRY(wire_all(context));
     AMP_TRY(amp__live_add(context));
     return amp__retype_all(context); /* the last thing that can fail */

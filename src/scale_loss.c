@@ -6,7 +6,7 @@
 #include "amp_train.h"
 #include "bracket/bracket.h"
 #include "bracket/step.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "call/cache.h"
 #include "common/thread.h"
 #include "context/context.h"
@@ -47,18 +47,18 @@ static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void 
     *scaled = loss;
     bracket->seeded = bracket->context->seeds;
     *seed_factor = bracket->seeded ? 1.0f : bracket->scale;
-    const bool by_device = loss && host && amp__there_scales(bracket);
-    if (bracket->blind && bracket->context->properties.scaler.dynamic && !bracket->seeded) *seed_factor = NAN;
-    if (!loss || !host || (!host->scale && !by_device)) return AMP_OK;
+    const bool alone = bracket->device.decides_alone;
+    const float *on_device = loss ? amp__home_device_scale(bracket) : NULL;
+    if (alone && bracket->context->properties.scaler.dynamic && !bracket->seeded) *seed_factor = NAN;
+    if (!loss || !host || (!host->scale && !on_device)) return AMP_OK;
     bracket->seeded = false;
     if (amp__is_low(amp__host_dtype(host, loss)) && host->cast) {
         AMP_TRY(amp__host_cast(host, loss, AMP_FLOAT32, &bracket->temporary[0]));
         *scaled = bracket->temporary[0];
     }
     *seed_factor = 1.0f;
-    if (bracket->scale == 1.0f && !by_device) return AMP_OK;
-    if (by_device)
-        AMP_TRY(amp__host_scale_by(host, *scaled, &bracket->there->state.scale, &bracket->temporary[1]));
+    if (bracket->scale == 1.0f && !on_device) return AMP_OK;
+    if (on_device) AMP_TRY(amp__host_scale_by(host, *scaled, on_device, &bracket->temporary[1]));
     else AMP_TRY(amp__host_scale(host, *scaled, bracket->scale, &bracket->temporary[1]));
     *scaled = bracket->temporary[1];
     return AMP_OK;
@@ -73,7 +73,7 @@ static amp_status need_unchecked(struct amp__bracket *bracket) {
 
 static amp_status begin_gradients(const struct amp__bracket *bracket) {
     if (amp__scaling_is_trivial(&bracket->context->properties)) return AMP_OK;
-    const float scale = bracket->blind ? 0.0f : bracket->scale; /* blind: the device alone knows it */
+    const float scale = bracket->device.decides_alone ? 0.0f : bracket->scale; /* 0: the device alone knows it */
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = bracket->optimizers[i];
         /* a step that left out slots (frozen layers) is over now: no later skip goes back beyond it */
@@ -131,7 +131,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     amp_status status = AMP_OK;
     for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++)
         status = amp__report_unseen_steps(bracket->optimizers[i]);
-    if (status == AMP_OK) status = amp__there_begin(bracket, loss != NULL);
+    if (status == AMP_OK) status = bracket->home->begin(bracket, loss != NULL);
     if (bracket->carried != 0.0f) bracket->scale = bracket->carried;
     if (status == AMP_OK) status = scale_the_loss(bracket, loss, &filled->loss, &filled->seed_factor);
     if (status == AMP_OK) status = begin_gradients(bracket);
@@ -142,14 +142,9 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     }
     open_bracket(bracket, loss != NULL, flags);
     bracket->serial = amp__new_serial();
-    filled->scale = &bracket->scale;
-    filled->found_inf = &bracket->found_inf;
-    filled->device = cpu;
-    if (bracket->there) {
-        filled->scale = &bracket->there->state.scale;
-        filled->found_inf = &bracket->there->found_inf;
-        filled->device = context->places[0]->device;
-    }
+    filled->scale = bracket->shown_scale;
+    filled->found_inf = bracket->shown_found_inf;
+    filled->device = bracket->device.scaler ? context->places[0]->device : cpu;
     filled->priv[0] = bracket;
     filled->priv[1] = context;
     filled->priv[2] = (void *)bracket->serial;
@@ -275,9 +270,9 @@ static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__gr
 static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_result *result) {
     struct amp__grads_result now = { false, NULL };
     if (!amp__scaling_is_trivial(&bracket->context->properties)) {
-        AMP_TRY(amp__there_arm(bracket));
+        AMP_TRY(bracket->home->arm(bracket));
         AMP_TRY(unscale_all(bracket, &now));
-        AMP_TRY(amp__there_find(bracket, &now));
+        AMP_TRY(bracket->home->find(bracket, &now));
     }
     result->found_inf = now.found_inf || bracket->unchecked_inf;
     result->first_nonfinite = bracket->unchecked_first ? bracket->unchecked_first : now.first_nonfinite;
@@ -360,7 +355,7 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
     close_bracket(bracket, scaled);
     amp__report_unused_ops(context);
-    if (bracket->unheard) return AMP_OK; /* the device alone knows of this one: amp_check asks */
+    if (bracket->device.last == AMP__DECISION_ON_DEVICE) return AMP_OK; /* amp_check asks it */
     return amp__bracket_check_skips(bracket, overflow_here);
 }
 

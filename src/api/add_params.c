@@ -3,7 +3,7 @@
 #include "amp_train.h"
 #include "bracket/fused.h"
 #include "bracket/step.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "call/cache.h"
 #include "context/build.h"
 #include "context/context.h"
@@ -50,7 +50,7 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     AMP_RETURN_IF(n > SIZE_MAX / sizeof(void *) / 2, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: n cannot be %zu", n);
     if (n) AMP_TRY(check_hooks(optimizer));
     amp_context *context = optimizer->context;
-    AMP_TRY(amp__there_learn_all(context)); /* what devices know goes by the numbers that parameters have now */
+    AMP_TRY(amp__home_read_all(context)); /* what devices know goes by the numbers that parameters have now */
     const size_t context_params = context->n_params, optimizer_params = optimizer->n_params;
     AMP_TRY(need_room(optimizer, n));
     if (optimizer->optim) AMP_TRY(amp__optim_grow(optimizer->optim, optimizer_params + n));

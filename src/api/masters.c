@@ -2,7 +2,7 @@
 /* What the optimizer updates, for clipping and inspection: masters where there are masters, parameters elsewhere. */
 #include "amp_train.h"
 #include "bracket/step.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "call/cache.h"
 #include "common/thread.h"
 #include "context/context.h"
@@ -151,7 +151,7 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
                   (double)max_norm);
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
-    if (optimizer->context->n_places) return amp__clip_there(optimizer, max_norm, norm);
+    if (optimizer->context->n_places) return amp__clip_on_device(optimizer, max_norm, norm);
     AMP_TRY(norm_of_all(optimizer, total_norm(optimizer, &total), &total));
     const float factor = amp__clip_factor(total, max_norm);
     if (factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));

@@ -2,7 +2,7 @@
 /* The loss scale on tensors of the host's choice. */
 #include "amp_train.h"
 #include "bracket/bracket.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "context/context.h"
 #include "context/op.h"
 #include "context/optimizer.h"
@@ -22,8 +22,7 @@ static amp_status find_bracket(amp_context *context, uint32_t loss_id, const cha
 
 /* The present scale. Where only a device knows it, that is asked. */
 static amp_status learn_scale(struct amp__bracket *bracket, float *scale) {
-    if (!bracket->open || bracket->blind) AMP_TRY(amp__there_learn(bracket));
-    if (bracket->there) bracket->scale = bracket->scaler.scale;
+    if (!bracket->open || bracket->device.decides_alone) AMP_TRY(bracket->home->read(bracket));
     *scale = bracket->open ? bracket->scale : bracket->scaler.scale;
     return AMP_OK;
 }
@@ -34,7 +33,7 @@ AMP_API amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tenso
     float scale = 1.0f;
     AMP_TRY(find_bracket(context, loss_id, "amp_scale", &host, &bracket));
     AMP_RETURN_IF(!tensor || !out, AMP_ERR_INVALID_ARGUMENT, "amp_scale: %s is NULL", tensor ? "out" : "tensor");
-    if (bracket->there && host->scale_by) return amp__host_scale_by(host, tensor, &bracket->there->state.scale, out);
+    if (bracket->device.scaler && host->scale_by) return amp__host_scale_by(host, tensor, bracket->shown_scale, out);
     AMP_TRY(amp__host_need(host->scale != NULL, "scale", "amp_scale", "it multiplies on the host's tape"));
     AMP_TRY(learn_scale(bracket, &scale));
     return amp__host_scale(host, tensor, scale, out);
@@ -60,17 +59,17 @@ static amp_status gather(struct work *work, size_t i, const struct amp__elements
     return AMP_OK;
 }
 
-static bool is_there(amp_device device) { return device.type == AMP__DEVICE_CUDA; }
+static bool is_on_device(amp_device device) { return device.type == AMP__DEVICE_CUDA; }
 
 static amp_status look(const amp_host *host, void *const *tensors, struct work *work, size_t i) {
     struct amp__elements now;
     AMP_TRY(amp__host_find(host, tensors[i], unscaled, &now));
     if (!i) work->device = now.device;
     const amp_device first = work->device;
-    AMP_RETURN_IF(is_there(first) != is_there(now.device) || (is_there(first) && first.id != now.device.id), AMP_ERR_CONFLICT,
+    AMP_RETURN_IF(is_on_device(first) != is_on_device(now.device) || (is_on_device(first) && first.id != now.device.id), AMP_ERR_CONFLICT,
                   "amp_unscale: tensors 0 and %zu are in two memories (device types %d and %d, numbers %d and %d): one call for "
                   "each", i, (int)first.type, (int)now.device.type, (int)first.id, (int)now.device.id);
-    if (!is_there(first)) return gather(work, i, &now);
+    if (!is_on_device(first)) return gather(work, i, &now);
     AMP_RETURN_IF(now.strides, AMP_ERR_UNSUPPORTED,
                   "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous", unscaled);
     work->spans[i] = (amp_span){ now.data, now.size, now.dtype, 0 };
@@ -89,7 +88,7 @@ static amp_status unscale(struct amp__bracket *bracket, const amp_host *host, vo
                           struct work *work, float *found_inf) {
     float scale = 1.0f;
     for (size_t i = 0; i < n; i++) AMP_TRY(look(host, tensors, work, i));
-    if (is_there(work->device)) return amp__unscale_there(bracket, work->device, work->spans, n, found_inf);
+    if (is_on_device(work->device)) return amp__unscale_on_device(bracket, work->device, work->spans, n, found_inf);
     AMP_TRY(learn_scale(bracket, &scale));
     AMP_TRY(amp_scale_list(work->spans, work->spans, n, amp__rule_inverse(scale), found_inf));
     for (size_t i = 0; i < n; i++) AMP_TRY(scatter(host, tensors[i], work, i));

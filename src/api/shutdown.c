@@ -3,7 +3,7 @@
 #include "amp_diagnostics.h"
 #include "api/api.h"
 #include "bracket/bracket.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "call/cache.h"
 #include "call/gate.h"
 #include "call/tape.h"
@@ -39,7 +39,7 @@ void amp__context_destroy(amp_context *context) {
         amp__free(context->brackets[i].unchecked);
         amp__free(context->brackets[i].optimizers);
     }
-    amp__there_end(context);
+    amp__home_end(context);
     amp__places_end(context);
     amp__cache_destroy(&context->cache);
     amp__plan_free(&context->plan);

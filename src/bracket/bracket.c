@@ -49,7 +49,7 @@ static amp_status check_optimizer(const struct amp__bracket *bracket, const stru
 /* Gradients that carry a scale keep it, so that backward adds like to like: this bracket's scale is theirs. (But that of a
  * device's scaler is what it is there.) */
 static amp_status carry(struct amp__bracket *bracket, float scale, const char *whose) {
-    if (bracket->there) return AMP_OK;
+    if (bracket->device.scaler) return AMP_OK;
     AMP_RETURN_IF(bracket->carried != 0.0f && bracket->carried != scale, AMP_ERR_CONFLICT,
                   "amp_scale_loss_begin: the gradients of %s still carry a scale of %g (AMP_DELAY_UNSCALE), others of this bracket one "
                   "of %g: the scale of loss_id %u changed in between. Unscale them in a bracket each", whose, (double)scale,

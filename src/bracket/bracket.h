@@ -7,6 +7,10 @@
 #include "context/context.h"
 #include "context/optimizer.h"
 
+/* What the host knows of a decision that a device made. */
+enum amp__last_decision { AMP__DECISION_KNOWN, AMP__DECISION_COPYING, AMP__DECISION_ON_DEVICE };
+struct amp__scaler_home;
+
 struct amp__bracket {
     uintptr_t serial; /* of the opening: an amp_scaled_loss that outlived it is told from the present one */
     bool open, with_loss, delay, delay_check;
@@ -28,17 +32,20 @@ struct amp__bracket {
     const struct amp__param *unchecked_first;
     uint64_t changes; /* of the scale, so far */
 
-    /* Where the scaler lives on a device (there.c). */
-    struct amp__device_scaler *there; /* in its memory; NULL: on the host */
-    bool blind;    /* nobody on the host needs to know: not even the scale, where it moves */
-    bool posted;   /* the last end's decision is on its way here, */
-    void *letter;  /* in this */
-    bool unheard;  /* or the device alone knows it */
-    bool *told;    /* by optimizer: its next step waits for it */
-    uint32_t *which; /* room for numbers of optimizers */
-    const void **looked; /* the parameters whose gradients the last end looked at, as they were numbered there */
-    size_t n_looked, looked_capacity;
-    bool looked_changed; /* since the record was read: numbers of before mean nothing */
+    const struct amp__scaler_home *home;        /* home.h: where the scaler lives, */
+    const float *shown_scale, *shown_found_inf; /* and there what amp_scaled_loss points to */
+    struct amp__on_device {                     /* where it is a device */
+        struct amp__device_scaler *scaler;      /* in its memory; NULL: the scaler lives on the host */
+        bool decides_alone; /* nobody on the host needs this bracket's decision: not even the scale, where it moves */
+        enum amp__last_decision last; /* the last end's */
+        void *copy;              /* in the host's memory, of the scaler after it */
+        bool *waiting;           /* by optimizer: its next step waits for it */
+        uint32_t *which;         /* room for numbers of optimizers */
+        /* the parameters whose gradients that end looked at, as they were numbered there */
+        const struct amp__param **looked;
+        size_t n_looked, looked_capacity;
+        bool looked_changed; /* since the record was read: numbers of before mean nothing */
+    } device;
 };
 
 /* bracket.c: the bracket of a loss_id, and its list of optimizers filled; or why not. */
@@ -58,7 +65,7 @@ static inline bool amp__bracket_has_ranks(const struct amp__bracket *bracket) {
 /* The end of a bracket that leaves its check to a later one. */
 amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct amp__grads_result *result);
 /* The end of a bracket that went well here: with the other ranks, if there are any. */
-amp_status amp__bracket_conclude(struct amp__bracket *bracket, struct amp__grads_result *result, amp_action *action);
+amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp__grads_result *result, amp_action *action);
 /* The end of one that did not, for the optimizers: gradients are as at begin, and the step that follows skips. agreed: the
  * other ranks know. */
 void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed);

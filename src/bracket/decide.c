@@ -2,7 +2,7 @@
 /* From what a bracket found to what it decides: with the checks that earlier brackets delayed, and with other ranks. */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "context/context.h"
 #include "context/optimizer.h"
 #include "context/report.h"
@@ -36,7 +36,7 @@ amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct a
         optimizer->delayed = false;
         *unchecked = true;
     }
-    return bracket->there ? amp__there_decide(bracket, false, false) : AMP_OK;
+    return bracket->home->keep(bracket);
 }
 
 /* What was decided holds for all the optimizers whose check waited for it. */
@@ -83,41 +83,10 @@ static void skip_all(const struct amp__bracket *bracket) {
     }
 }
 
-static amp_action decide(struct amp__bracket *bracket, const struct amp__grads_result *result) {
-    const struct amp__properties *properties = &bracket->context->properties;
-    amp_record *record = &bracket->record;
-    /* where nothing is scaled nothing is counted either: Apex's way out (apex/amp/handle.py) */
-    const amp_action action = amp__scaling_is_trivial(properties)
-                                  ? AMP_STEP : amp__scaler_update(&bracket->scaler, &properties->scaler, result->found_inf);
-    record->action = action;
-    record->scale_before = bracket->scale;
-    record->scale_after = bracket->scaler.scale;
-    record->brackets++;
-    record->skipped += action == AMP_SKIP;
-    record->skips_in_row = bracket->scaler.skips_in_row;
-    record->unskipped = bracket->scaler.unskipped;
-    if (result->found_inf) record->first_nonfinite = result->first_nonfinite ? result->first_nonfinite->name : NULL;
-    bracket->found_inf = result->found_inf ? 1.0f : 0.0f;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) {
-        bracket->optimizers[i]->skip |= action == AMP_SKIP;
-        bracket->optimizers[i]->delayed = false;
-    }
-    end_delayed_check(bracket, action == AMP_SKIP);
-    return action;
-}
-
-/* Where the scaler is on the device, it decides; the host hears of it later, if it needs to. */
-static amp_status decide_there(struct amp__bracket *bracket, bool found_elsewhere, amp_action *action) {
-    AMP_TRY(amp__there_decide(bracket, true, found_elsewhere));
-    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->delayed = false;
-    end_delayed_check(bracket, false);
-    *action = AMP_STEP_ON_DEVICE;
-    return AMP_OK;
-}
-
-amp_status amp__bracket_conclude(struct amp__bracket *bracket, struct amp__grads_result *result, amp_action *action) {
+amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp__grads_result *result,
+                                 amp_action *action) {
     struct agreement agreement = { result->found_inf, false, true };
-    if (bracket->there && amp__bracket_has_ranks(bracket)) AMP_TRY(amp__there_ask(bracket, &agreement.overflow));
+    if (amp__bracket_has_ranks(bracket)) AMP_TRY(bracket->home->overflowed(bracket, &agreement.overflow));
     AMP_TRY(agree(bracket, &agreement));
     if (agreement.gave_up) {
         amp_event event = { .kind = AMP_EVENT_BRACKET, .action = AMP_SKIP, .loss_id = bracket->loss_id, .scale_before = bracket->scale,
@@ -125,18 +94,20 @@ amp_status amp__bracket_conclude(struct amp__bracket *bracket, struct amp__grads
                                   .message = "another rank had an error or cancelled: the step is skipped on every rank" };
         skip_all(bracket);
         end_delayed_check(bracket, true);
-        amp__there_forget(bracket);
+        bracket->home->forget(bracket);
         *action = AMP_SKIP;
         amp__event(bracket->context, bracket->host, &event);
         event.kind = AMP_EVENT_SKIP;
         amp__event(bracket->context, bracket->host, &event);
         return AMP_OK;
     }
-    if (bracket->there) return decide_there(bracket, agreement.overflow, action);
-    const bool overflow_here = result->found_inf;
-    result->found_inf = agreement.overflow;
-    *action = decide(bracket, result);
-    amp__bracket_tell(bracket, *action, overflow_here);
+    AMP_TRY(bracket->home->decide(bracket, result, agreement.overflow, action));
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        bracket->optimizers[i]->skip |= *action == AMP_SKIP;
+        bracket->optimizers[i]->delayed = false;
+    }
+    end_delayed_check(bracket, *action == AMP_SKIP);
+    if (*action != AMP_STEP_ON_DEVICE) amp__bracket_tell(bracket, *action, result->found_inf);
     return AMP_OK;
 }
 
@@ -146,7 +117,7 @@ void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed) {
     amp__places_drop(bracket->context);
     if (!agreed) (void)agree(bracket, &agreement);
     (void)cancel_gradients(bracket, true);
-    amp__there_forget(bracket);
+    bracket->home->forget(bracket);
     skip_all(bracket);
     for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed |= amp__bracket_puts_off(bracket);
     if (!amp__bracket_puts_off(bracket)) end_delayed_check(bracket, true);
@@ -159,7 +130,7 @@ amp_status amp__bracket_cancel(struct amp__bracket *bracket) {
     const amp_status status = cancel_gradients(bracket, alone);
     if (alone) skip_all(bracket);
     if (alone) end_delayed_check(bracket, true);
-    if (alone) amp__there_forget(bracket);
+    if (alone) bracket->home->forget(bracket);
     return told != AMP_OK ? told : status;
 }
 

@@ -5,7 +5,7 @@
  */
 #include "bracket/fused.h"
 #include "bracket/step.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "call/cache.h"
 #include "common/thread.h"
 #include "context/context.h"
@@ -27,7 +27,7 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
                       "host's", param->name, amp__dtype_name(param->dtype));
         AMP_TRY(amp__optim_attach(optimizer->optim, i, param->size, param->place));
     }
-    return amp__fused_there_attach(optimizer);
+    return amp__fused_device_attach(optimizer);
 }
 
 /* The bracket's end may leave to the step what only the step looks at. */
@@ -97,7 +97,7 @@ static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, 
     struct amp__optim_state *state = &optimizer->optim->states[i];
     struct amp__grad_for_step grad;
     *tensor = (struct amp__optim_tensor){ .steps = &state->steps };
-    if (param->on_device) return AMP_OK; /* fused_there.c */
+    if (param->on_device) return AMP_OK; /* fused_device.c */
     memcpy(tensor->moments, state->moments, sizeof tensor->moments);
     AMP_TRY(amp__grads_for_step(param, &grad));
     if (!grad.span.data) return AMP_OK;
@@ -168,7 +168,7 @@ static amp_status norm_of_all(const struct amp__optimizer *optimizer, float *nor
     const amp__fpenv saved = amp__fpenv_enter();
     squares = squares_here(optim);
     amp__fpenv_leave(saved);
-    if (amp__fused_adds_norms(optimizer)) AMP_TRY(amp__fused_there_squares(optimizer, &squares));
+    if (amp__fused_adds_norms(optimizer)) AMP_TRY(amp__fused_device_squares(optimizer, &squares));
     *norm = (float)sqrt(squares);
     return AMP_OK;
 }
@@ -197,10 +197,10 @@ static amp_status step(const struct amp__optimizer *optimizer) {
         status = find_tensor(optimizer, found, &optim->work[found]);
         found++;
     }
-    if (status == AMP_OK) status = amp__fused_there_find(optimizer);
+    if (status == AMP_OK) status = amp__fused_device_find(optimizer);
     if (status == AMP_OK) status = norm_of_all(optimizer, &norm);
     if (status == AMP_OK) /* it may fail, what follows cannot */
-        status = amp__fused_there_step(optimizer, amp__fused_adds_norms(optimizer) ? &norm : NULL);
+        status = amp__fused_device_step(optimizer, amp__fused_adds_norms(optimizer) ? &norm : NULL);
     if (status == AMP_OK) update_all(optimizer, norm);
     for (size_t i = 0; i < found; i++) {
         struct spread *spread = optim->work[i].spread;
@@ -224,9 +224,9 @@ AMP_API amp_status amp_fused_step(amp_optimizer *user, amp_action *action) {
     AMP_TRY(find_fused(user, "amp_fused_step", &optimizer));
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(amp__step_check(optimizer));
-    if (!optimizer->skips_there) AMP_TRY(amp__there_hear(optimizer->context));
+    if (!optimizer->skips_on_device) AMP_TRY(amp__home_wait(optimizer->context));
     const bool skip = optimizer->skip || amp__has_error(optimizer->context);
-    const amp_action taken = skip ? AMP_SKIP : amp__there_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
+    const amp_action taken = skip ? AMP_SKIP : amp__home_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
     if (!skip) AMP_TRY(step(optimizer));
     const amp_status status = amp__step_over(optimizer, taken);
     amp__decision_used(optimizer);

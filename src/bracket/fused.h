@@ -14,18 +14,18 @@ void amp__fused_mark(amp_context *context);
 /* The same after the optimizer has grown, from its parameter `from` on. */
 void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from);
 
-/* ---- fused_there.c: their parameters on a device ---- */
+/* ---- fused_device.c: their parameters on a device ---- */
 
 /* After the list of parameters has changed. */
-amp_status amp__fused_there_attach(struct amp__optimizer *optimizer);
+amp_status amp__fused_device_attach(struct amp__optimizer *optimizer);
 /* What the step will work on, as far as the host can refuse it; and the step. */
-amp_status amp__fused_there_find(const struct amp__optimizer *optimizer);
-amp_status amp__fused_there_step(const struct amp__optimizer *optimizer, const float *norm_of_all);
+amp_status amp__fused_device_find(const struct amp__optimizer *optimizer);
+amp_status amp__fused_device_step(const struct amp__optimizer *optimizer, const float *norm_of_all);
 /* LAMB's norm of all gradients where they are in several memories: is it to be added up here? Then norm_of_all is it, else NULL. */
 bool amp__fused_adds_norms(const struct amp__optimizer *optimizer);
 /* Adds the squares of what devices have; waits. After find. */
-amp_status amp__fused_there_squares(const struct amp__optimizer *optimizer, double *squares);
+amp_status amp__fused_device_squares(const struct amp__optimizer *optimizer, double *squares);
 /* states[i].steps := the device's; and the way back. */
-amp_status amp__fused_there_steps(const struct amp__optimizer *optimizer, bool to_device);
+amp_status amp__fused_device_steps(const struct amp__optimizer *optimizer, bool to_device);
 
 #endif

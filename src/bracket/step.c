@@ -6,7 +6,7 @@
 #include "amp_call.h"
 #include "bracket/step.h"
 #include "bracket/bracket.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "call/cache.h"
 #include "call/tape.h"
 #include "common/thread.h"
@@ -97,21 +97,21 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
 
 static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
     AMP_TRY(amp__step_check(optimizer));
-    if (!optimizer->skips_there) AMP_TRY(amp__there_hear(optimizer->context));
+    if (!optimizer->skips_on_device) AMP_TRY(amp__home_wait(optimizer->context));
     const bool skip = optimizer->skip || amp__has_error(optimizer->context);
     if (!skip) AMP_TRY(swap_in(optimizer));
     optimizer->stepping++;
-    *action = skip ? AMP_SKIP : amp__there_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
+    *action = skip ? AMP_SKIP : amp__home_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
     return AMP_OK;
 }
 
 amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
     const amp_context *context = optimizer->context;
     for (size_t i = 0; i < context->n_places; i++)
-        context->places[i]->args.restore_if = action == AMP_STEP_ON_DEVICE ? amp__there_skip(optimizer) : NULL;
+        context->places[i]->args.restore_if = action == AMP_STEP_ON_DEVICE ? amp__home_skip(optimizer) : NULL;
     amp__grads_stepped(optimizer->params, optimizer->n_params, action != AMP_STEP);
     AMP_TRY(amp__places_flush(context));
-    return amp__there_stepped(optimizer);
+    return amp__home_stepped(optimizer);
 }
 
 static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
@@ -130,7 +130,7 @@ static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
 /* ---- the wired slots ---- */
 
 /* A longjmp out of the host's step: the parameters get their own storage back, as if the step had ended there. */
-static void step_abandoned(void *user) { (void)end(user, amp__there_skip(user) ? AMP_STEP_ON_DEVICE : AMP_STEP); }
+static void step_abandoned(void *user) { (void)end(user, amp__home_skip(user) ? AMP_STEP_ON_DEVICE : AMP_STEP); }
 
 void amp__step_handler(void *user, struct amp__call *call) {
     struct amp__op *op = user;
@@ -210,7 +210,7 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     filled.grad_scale = 1.0f;
     filled.device = (amp_device){ 1, 0 };
     if (action == AMP_STEP_ON_DEVICE) {
-        filled.found_inf = amp__there_skip(optimizer);
+        filled.found_inf = amp__home_skip(optimizer);
         filled.device = optimizer->context->places[0]->device;
     }
     return amp__fill_struct(info, info->struct_size, sizeof filled, &filled, sizeof filled, "amp_step_info");

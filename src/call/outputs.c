@@ -120,7 +120,7 @@ void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low
 }
 
 /* The same on a device: one launch, and nothing is counted, for that would be to wait. Ops may run on several threads. */
-static amp_status round_there(amp_context *context, amp_device device, const amp_span *span, amp_dtype low) {
+static amp_status round_on_device(amp_context *context, amp_device device, const amp_span *span, amp_dtype low) {
     struct amp__place *place = amp__place_on(context, device);
     void *stream = NULL;
     if (!place) return AMP_OK;
@@ -134,7 +134,7 @@ static amp_status round_there(amp_context *context, amp_device device, const amp
     return status;
 }
 
-static bool is_there(const amp_host *host, void *tensor, amp_device *device, amp_span *span) {
+static bool is_on_device(const amp_host *host, void *tensor, amp_device *device, amp_span *span) {
     struct amp__elements now;
     if (!host->view || amp__host_find(host, tensor, "an output", &now) != AMP_OK) return false;
     *device = now.device;
@@ -149,8 +149,8 @@ void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low) {
     amp_span span;
     uint64_t size;
     float *elements = tensor ? fp32_elements(op->host, tensor, &size) : NULL;
-    if (!elements && tensor && op->context->n_places && is_there(op->host, tensor, &device, &span)) {
-        const amp_status status = round_there(op->context, device, &span, low);
+    if (!elements && tensor && op->context->n_places && is_on_device(op->host, tensor, &device, &span)) {
+        const amp_status status = round_on_device(op->context, device, &span, low);
         if (status != AMP_OK) amp__keep_error(op->context, amp__fail_prefix(status, "op %s: its result", op->name));
         return;
     }

@@ -71,8 +71,8 @@ struct amp_context {
     struct amp__place **places; /* devices that have parameters */
     size_t n_places;
     const struct amp__backend *cuda; /* it knows whose memory an address is in; NULL: this process has the CPU's alone */
-    struct amp__device_scaler *scalers; /* on places[0], by loss, with */
-    float *skips;               /* on places[0], by optimizer; NULL: the scalers live on the host */
+    struct amp__device_scaler *device_scalers; /* on places[0], by loss, with */
+    float *device_skips; /* on places[0], by optimizer; NULL: the scalers live on the host */
     struct amp__cache cache;
     struct amp__spares spares; /* memory of calls, and packed weights */
 

@@ -20,7 +20,7 @@ struct amp__optimizer {
 
     bool sharded; /* AMP_OPTIMIZER_SHARDED */
     bool holds;   /* AMP_OPTIMIZER_HOLDS_MASTERS */
-    bool skips_there;        /* its step reads the flag on the device: the host need not know what was decided */
+    bool skips_on_device;        /* its step reads the flag on the device: the host need not know what was decided */
     bool in_bracket;
     bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
     uint32_t delayed_loss;

@@ -36,7 +36,7 @@ struct amp__place *amp__place_on(const amp_context *context, amp_device device) 
 
 amp_status amp__place_param(amp_context *context, struct amp__param *param) {
     struct amp__place *place = amp__place_on(context, param->device);
-    AMP_RETURN_IF(context->skips && param->device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
+    AMP_RETURN_IF(context->device_skips && param->device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
                   "%s is in the CPU's memory, and all parameters so far are on a device, where the loss scalers are too: "
                   "initialise again with all of them", param->name);
     if (param->device.type != AMP__DEVICE_CUDA || !context->properties.enabled) return AMP_OK;

@@ -50,21 +50,21 @@ amp_status amp__place_out(const struct amp__place *place, void *dst, const void 
     return bytes ? run(place, &call) : AMP_OK;
 }
 
-amp_status amp__place_post(const struct amp__place *place, void **letter, const void *src, size_t bytes) {
-    struct amp__memory_call call = { .kind = AMP__MEMORY_POST, .src = src, .bytes = bytes, .made = *letter };
+amp_status amp__place_fetch(const struct amp__place *place, void **copy, const void *src, size_t bytes) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_FETCH, .src = src, .bytes = bytes, .made = *copy };
     AMP_TRY(run(place, &call));
-    *letter = call.made;
+    *copy = call.made;
     return AMP_OK;
 }
 
-amp_status amp__place_take(const struct amp__place *place, void *letter, void *dst, size_t bytes) {
-    struct amp__memory_call call = { .kind = AMP__MEMORY_TAKE, .dst = dst, .bytes = bytes, .made = letter };
+amp_status amp__place_fetched(const struct amp__place *place, void *copy, void *dst, size_t bytes) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_FETCHED, .dst = dst, .bytes = bytes, .made = copy };
     return run(place, &call);
 }
 
-void amp__place_letter_free(const struct amp__place *place, void *letter) {
-    struct amp__memory_call call = { .kind = AMP__MEMORY_POST_FREE, .made = letter };
-    if (letter) (void)place->backend->memory_run(place->memory, &call);
+void amp__place_fetch_free(const struct amp__place *place, void *copy) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_FETCH_FREE, .made = copy };
+    if (copy) (void)place->backend->memory_run(place->memory, &call);
 }
 
 amp_status amp__place_capturing(const struct amp__place *place, bool *capturing) {

@@ -2,7 +2,7 @@
 /*
  * A place: one device's memory as a context works with it. What is to be done to tensors there is collected tensor by tensor
  * and launched as lists, one launch for each kind of work, whatever the number of tensors. Everything is put on the stream
- * that the host works on; nothing waits but amp__place_out, amp__place_take and amp__place_close.
+ * that the host works on; nothing waits but amp__place_out, amp__place_fetched and amp__place_close.
  */
 #ifndef AMP_KERNELS_PLACE_H
 #define AMP_KERNELS_PLACE_H
@@ -90,10 +90,10 @@ void amp__place_free(const struct amp__place *place, void *memory); /* NULL is a
 amp_status amp__place_zero(const struct amp__place *place, void *dst, uint64_t bytes);
 amp_status amp__place_in(const struct amp__place *place, void *dst, const void *src, uint64_t bytes);
 amp_status amp__place_out(const struct amp__place *place, void *dst, const void *src, uint64_t bytes);
-/* *letter NULL: a new one. Ended with amp__place_letter_free. */
-amp_status amp__place_post(const struct amp__place *place, void **letter, const void *src, size_t bytes);
-amp_status amp__place_take(const struct amp__place *place, void *letter, void *dst, size_t bytes);
-void amp__place_letter_free(const struct amp__place *place, void *letter);
+/* *copy NULL: a new one. Ended with amp__place_fetch_free. */
+amp_status amp__place_fetch(const struct amp__place *place, void **copy, const void *src, size_t bytes);
+amp_status amp__place_fetched(const struct amp__place *place, void *copy, void *dst, size_t bytes);
+void amp__place_fetch_free(const struct amp__place *place, void *copy);
 amp_status amp__place_capturing(const struct amp__place *place, bool *capturing);
 /* call: scaler and what belongs to it. */
 amp_status amp__place_end_bracket(const struct amp__place *place, struct amp__memory_call *call);

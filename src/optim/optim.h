@@ -85,8 +85,8 @@ struct amp__optim_state {
     struct amp__place *place; /* whose memory the moments are in; NULL: the CPU's */
 };
 
-/* Parameters on one device (bracket/fused_there.c): they are stepped there, group by group. */
-struct amp__optim_there {
+/* Parameters on one device (bracket/fused_device.c): they are stepped there, group by group. */
+struct amp__optim_on_device {
     struct amp__place *place;
     size_t n;
     uint32_t *which;          /* their indices, group by group */
@@ -104,8 +104,8 @@ struct amp__optim {
     struct amp__optim_state *states; /* one a parameter, in the optimizer's order */
     struct amp__optim_tensor *work;  /* room for a step */
     size_t n, capacity;
-    struct amp__optim_there *there; /* one for each device that has some of them */
-    size_t n_there;
+    struct amp__optim_on_device *devices; /* one for each device that has some of them */
+    size_t n_devices;
 };
 
 /* From the caller's description; *out is ended with amp__optim_destroy. */
@@ -116,7 +116,7 @@ amp_status amp__optim_grow(struct amp__optim *optim, size_t n);
 /* Zero moments for parameter i of `size` elements, in the memory of `place` or, NULL, here. */
 amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, struct amp__place *place);
 /* Ends `n` of them, also those that were not finished, and their block. */
-void amp__optim_there_free(struct amp__optim_there *there, size_t n, size_t n_groups);
+void amp__optim_on_device_free(struct amp__optim_on_device *devices, size_t n, size_t n_groups);
 /* Forgets parameters from `n` on. */
 void amp__optim_shrink(struct amp__optim *optim, size_t n);
 static inline bool amp__optim_needs_norm_of_all(const struct amp__optim *optim) {

@@ -92,16 +92,16 @@ amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, 
     return AMP_OK;
 }
 
-static void clear_there(struct amp__optim_there *there, size_t n_groups) {
-    amp__place_free(there->place, there->steps);
-    for (size_t k = 0; there->lists && k <= n_groups; k++) amp_device_list_close(there->lists[k]);
-    void *blocks[] = { there->which, there->first, there->spans, there->elements, there->lists };
+static void clear_on_device(struct amp__optim_on_device *part, size_t n_groups) {
+    amp__place_free(part->place, part->steps);
+    for (size_t k = 0; part->lists && k <= n_groups; k++) amp_device_list_close(part->lists[k]);
+    void *blocks[] = { part->which, part->first, part->spans, part->elements, part->lists };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
 }
 
-void amp__optim_there_free(struct amp__optim_there *there, size_t n, size_t n_groups) {
-    while (n--) clear_there(&there[n], n_groups);
-    amp__free(there);
+void amp__optim_on_device_free(struct amp__optim_on_device *devices, size_t n, size_t n_groups) {
+    while (n--) clear_on_device(&devices[n], n_groups);
+    amp__free(devices);
 }
 
 void amp__optim_shrink(struct amp__optim *optim, size_t n) {
@@ -116,7 +116,7 @@ void amp__optim_shrink(struct amp__optim *optim, size_t n) {
 
 void amp__optim_destroy(struct amp__optim *optim) {
     if (!optim) return;
-    amp__optim_there_free(optim->there, optim->n_there, optim->n_groups);
+    amp__optim_on_device_free(optim->devices, optim->n_devices, optim->n_groups);
     amp__optim_shrink(optim, 0);
     amp__free(optim->groups);
     amp__free(optim->powers);

@@ -3,7 +3,7 @@
 #include "bracket/bracket.h"
 #include "bracket/fused.h"
 #include "bracket/step.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "call/cache.h"
 #include "context/context.h"
 #include "context/optimizer.h"
@@ -297,9 +297,9 @@ static amp_status set_all_there(const struct load *load) {
 static amp_status tell_devices(amp_context *context) {
     AMP_TRY(amp__places_flush(context));
     for (size_t i = 0; i < context->n_optimizers; i++)
-        if (context->optimizers[i].optim) AMP_TRY(amp__fused_there_steps(&context->optimizers[i], true));
-    for (uint32_t i = 0; context->skips && i < context->properties.num_losses; i++)
-        AMP_TRY(amp__there_set(&context->brackets[i]));
+        if (context->optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&context->optimizers[i], true));
+    for (uint32_t i = 0; context->device_skips && i < context->properties.num_losses; i++)
+        AMP_TRY(context->brackets[i].home->write(&context->brackets[i]));
     return AMP_OK;
 }
 
@@ -413,7 +413,7 @@ static amp_status is_text(const struct amp__source *source, bool *text) {
 
 amp_status amp__state_apply(amp_context *context, const struct amp__source *source) {
     bool text;
-    AMP_TRY(amp__there_learn_all(context));
+    AMP_TRY(amp__home_read_all(context));
     amp__unseen_steps_forget(context);
     AMP_TRY(is_text(source, &text));
     if (text) return load_apex(context, source);

@@ -3,7 +3,7 @@
 #include "amp_state.h"
 #include "bracket/bracket.h"
 #include "bracket/fused.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "context/context.h"
 #include "context/optimizer.h"
 #include "state/dict.h"
@@ -91,7 +91,7 @@ static amp_status add_tensors(amp_context *context, struct amp__header *header, 
     size_t n;
     AMP_TRY(check_names(context));
     for (size_t i = 0; i < context->n_optimizers; i++)
-        if (context->optimizers[i].optim) AMP_TRY(amp__fused_there_steps(&context->optimizers[i], false));
+        if (context->optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&context->optimizers[i], false));
     AMP_TRY(amp__state_owns(context, &owns, &n));
     image->tensors = amp__alloc(context->n_params + AMP__MOMENTS * n, sizeof *image->tensors);
     amp_status status = image->tensors ? AMP_OK : amp__fail_memory();
@@ -194,7 +194,7 @@ static amp_status make_apex(const amp_context *context, struct amp__image *image
 
 amp_status amp__image_make(amp_context *context, amp_state_format format, bool without_data, struct amp__image *out) {
     struct amp__image image = { .block = NULL };
-    AMP_TRY(amp__there_learn_all(context));
+    AMP_TRY(amp__home_read_all(context));
     const amp_status status = format == AMP_STATE_APEX ? make_apex(context, &image)
                                                        : make_safetensors(context, without_data, &image);
     if (status != AMP_OK) {

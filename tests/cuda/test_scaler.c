@@ -147,22 +147,22 @@ END_TEST
 
 /* A letter says what was there when it was posted. */
 START_TEST(test_posts) {
-    struct amp__memory_call post = { .kind = AMP__MEMORY_POST, .stream = device.stream, .bytes = sizeof(int) };
+    struct amp__memory_call post = { .kind = AMP__MEMORY_FETCH, .stream = device.stream, .bytes = sizeof(int) };
     open_memory();
     int *word = allocate(sizeof *word), value = 1, taken = 0;
     post.src = word;
     for (value = 1; value < 20; value++) {
         const int later = -value;
         run(AMP__MEMORY_IN, word, &value, sizeof value);
-        post.kind = AMP__MEMORY_POST;
+        post.kind = AMP__MEMORY_FETCH;
         ck_assert_int_eq(backend->memory_run(memory, &post), AMP_OK);
         run(AMP__MEMORY_IN, word, &later, sizeof later);
         if (value % 3 == 0) continue; /* nobody asks */
-        post.kind = AMP__MEMORY_TAKE, post.dst = &taken;
+        post.kind = AMP__MEMORY_FETCHED, post.dst = &taken;
         ck_assert_int_eq(backend->memory_run(memory, &post), AMP_OK);
         ck_assert_int_eq(taken, value);
     }
-    post.kind = AMP__MEMORY_POST_FREE;
+    post.kind = AMP__MEMORY_FETCH_FREE;
     ck_assert_int_eq(backend->memory_run(memory, &post), AMP_OK);
     run(AMP__MEMORY_FREE, word, NULL, 0);
     backend->memory_close(memory);

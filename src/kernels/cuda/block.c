@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Blocks of a device's memory, copies to and from the host, and the end of a bracket. Copies of any length pass through
- * two small blocks of pinned memory in turn: one is filled while the device reads the other. A post is the one copy
+ * two small blocks of pinned memory in turn: one is filled while the device reads the other. A fetch is the one copy
  * that a bracket may need: nobody waits for it before its handle is taken.
  */
 #include "kernels/cuda/block.h"
@@ -21,7 +21,7 @@
 #define CUDA_TRY(expression) TRY(cuda_explain(expression))
 
 /* Pinned memory and the event after which the device is done with it. */
-struct letter {
+struct pinned {
     void *memory;
     cudaEvent_t event;
 };
@@ -29,36 +29,36 @@ struct letter {
 struct block {
     int device;
     bool pools;
-    struct letter stages[2];
+    struct pinned stages[2];
 };
 
 /* ---- pinned memory ---- */
 
-static amp_status letter_open(struct letter *letter, size_t bytes) {
-    if (letter->memory) return AMP_OK;
-    CUDA_TRY(cudaEventCreateWithFlags(&letter->event, cudaEventDisableTiming));
-    const cudaError_t error = cudaMallocHost(&letter->memory, bytes);
+static amp_status pinned_open(struct pinned *pinned, size_t bytes) {
+    if (pinned->memory) return AMP_OK;
+    CUDA_TRY(cudaEventCreateWithFlags(&pinned->event, cudaEventDisableTiming));
+    const cudaError_t error = cudaMallocHost(&pinned->memory, bytes);
     if (error == cudaSuccess) return AMP_OK;
-    letter->memory = NULL;
-    (void)cudaEventDestroy(letter->event);
+    pinned->memory = NULL;
+    (void)cudaEventDestroy(pinned->event);
     return cuda_explain(error);
 }
 
-static void letter_close(struct letter *letter) {
-    if (!letter->memory) return;
-    (void)cudaEventSynchronize(letter->event);
-    (void)cudaFreeHost(letter->memory);
-    (void)cudaEventDestroy(letter->event);
-    letter->memory = NULL;
+static void pinned_close(struct pinned *pinned) {
+    if (!pinned->memory) return;
+    (void)cudaEventSynchronize(pinned->event);
+    (void)cudaFreeHost(pinned->memory);
+    (void)cudaEventDestroy(pinned->event);
+    pinned->memory = NULL;
 }
 
 static amp_status copy_in(struct block *block, const struct amp__memory_call *call) {
     for (size_t at = 0, turn = 0; at < call->bytes; at += STAGE_BYTES, turn ^= 1) {
         /* one does, and takes longer */
-        if (turn == 1 && letter_open(&block->stages[1], STAGE_BYTES) != AMP_OK) turn = 0;
-        struct letter *stage = &block->stages[turn];
+        if (turn == 1 && pinned_open(&block->stages[1], STAGE_BYTES) != AMP_OK) turn = 0;
+        struct pinned *stage = &block->stages[turn];
         const size_t bytes = call->bytes - at < STAGE_BYTES ? call->bytes - at : STAGE_BYTES;
-        TRY(letter_open(stage, STAGE_BYTES));
+        TRY(pinned_open(stage, STAGE_BYTES));
         CUDA_TRY(cudaEventSynchronize(stage->event));
         memcpy(stage->memory, (const char *)call->src + at, bytes);
         CUDA_TRY(cudaMemcpyAsync((char *)call->dst + at, stage->memory, bytes, cudaMemcpyHostToDevice, call->stream));
@@ -69,8 +69,8 @@ static amp_status copy_in(struct block *block, const struct amp__memory_call *ca
 
 static amp_status fetch(struct block *block, const struct amp__memory_call *call, size_t at, size_t turn) {
     const size_t bytes = call->bytes - at < STAGE_BYTES ? call->bytes - at : STAGE_BYTES;
-    struct letter *stage = &block->stages[turn];
-    TRY(letter_open(stage, STAGE_BYTES));
+    struct pinned *stage = &block->stages[turn];
+    TRY(pinned_open(stage, STAGE_BYTES));
     CUDA_TRY(cudaMemcpyAsync(stage->memory, (const char *)call->src + at, bytes, cudaMemcpyDeviceToHost, call->stream));
     return cuda_explain(cudaEventRecord(stage->event, call->stream));
 }
@@ -90,28 +90,28 @@ static amp_status copy_out(struct block *block, const struct amp__memory_call *c
     return AMP_OK;
 }
 
-/* ---- posts ---- */
+/* ---- fetches that nobody waits for yet ---- */
 
-static amp_status post(struct amp__memory_call *call) {
-    struct letter *letter = call->made ? call->made : calloc(1, sizeof *letter);
-    amp_status status = letter ? letter_open(letter, AMP__MEMORY_LETTER) : cuda_explain(cudaErrorMemoryAllocation);
-    if (status == AMP_OK && call->made) status = cuda_explain(cudaEventSynchronize(letter->event));
+static amp_status fetch_start(struct amp__memory_call *call) {
+    struct pinned *pinned = call->made ? call->made : calloc(1, sizeof *pinned);
+    amp_status status = pinned ? pinned_open(pinned, AMP__MEMORY_FETCH_MOST) : cuda_explain(cudaErrorMemoryAllocation);
+    if (status == AMP_OK && call->made) status = cuda_explain(cudaEventSynchronize(pinned->event));
     if (status == AMP_OK)
         status = cuda_explain(
-            cudaMemcpyAsync(letter->memory, call->src, call->bytes, cudaMemcpyDeviceToHost, call->stream));
-    if (status == AMP_OK) status = cuda_explain(cudaEventRecord(letter->event, call->stream));
-    if (status != AMP_OK && letter && !call->made) {
-        letter_close(letter);
-        free(letter);
+            cudaMemcpyAsync(pinned->memory, call->src, call->bytes, cudaMemcpyDeviceToHost, call->stream));
+    if (status == AMP_OK) status = cuda_explain(cudaEventRecord(pinned->event, call->stream));
+    if (status != AMP_OK && pinned && !call->made) {
+        pinned_close(pinned);
+        free(pinned);
     }
-    if (status == AMP_OK) call->made = letter;
+    if (status == AMP_OK) call->made = pinned;
     return status;
 }
 
-static amp_status take(const struct amp__memory_call *call) {
-    struct letter *letter = call->made;
-    CUDA_TRY(cudaEventSynchronize(letter->event));
-    memcpy(call->dst, letter->memory, call->bytes);
+static amp_status fetched(const struct amp__memory_call *call) {
+    struct pinned *pinned = call->made;
+    CUDA_TRY(cudaEventSynchronize(pinned->event));
+    memcpy(call->dst, pinned->memory, call->bytes);
     return AMP_OK;
 }
 
@@ -139,7 +139,7 @@ static amp_status run_scaler(const struct amp__memory_call *call) {
 }
 
 /* Of a device that is lost too: CUDA refuses all else, but what is freed is off its books. */
-static amp_status free_there(const struct block *block, const struct amp__memory_call *call) {
+static amp_status free_on_device(const struct block *block, const struct amp__memory_call *call) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     (void)cuda_make_current(block->device);
     (void)cudaStreamIsCapturing(call->stream, &capture);
@@ -147,9 +147,9 @@ static amp_status free_there(const struct block *block, const struct amp__memory
                                                                                : cudaFree(call->dst));
 }
 
-/* Whatever CUDA says, the host's part of a letter is given back. */
-static amp_status end_letter(const struct amp__memory_call *call) {
-    if (call->made) letter_close(call->made);
+/* Whatever CUDA says, the host's part of a pinned is given back. */
+static amp_status end_fetch(const struct amp__memory_call *call) {
+    if (call->made) pinned_close(call->made);
     free(call->made);
     return AMP_OK;
 }
@@ -165,8 +165,8 @@ static amp_status run_here(struct block *block, struct amp__memory_call *call) {
     case AMP__MEMORY_ZERO: return cuda_explain(cudaMemsetAsync(call->dst, 0, call->bytes, call->stream));
     case AMP__MEMORY_IN: return copy_in(block, call);
     case AMP__MEMORY_OUT: return copy_out(block, call);
-    case AMP__MEMORY_POST: return post(call);
-    case AMP__MEMORY_TAKE: return take(call);
+    case AMP__MEMORY_FETCH: return fetch_start(call);
+    case AMP__MEMORY_FETCHED: return fetched(call);
     case AMP__MEMORY_SCALER: return run_scaler(call);
     default: call->capturing = capturing; return AMP_OK;
     }
@@ -175,8 +175,8 @@ static amp_status run_here(struct block *block, struct amp__memory_call *call) {
 amp_status cuda_block_run(void *memory, struct amp__memory_call *call) {
     struct cuda_visit visit;
     amp_status status = cuda_visit_begin(&visit);
-    if (call->kind == AMP__MEMORY_POST_FREE) status = end_letter(call);
-    else if (call->kind == AMP__MEMORY_FREE) status = free_there(memory, call);
+    if (call->kind == AMP__MEMORY_FETCH_FREE) status = end_fetch(call);
+    else if (call->kind == AMP__MEMORY_FREE) status = free_on_device(memory, call);
     else if (status == AMP_OK) status = run_here(memory, call);
     cuda_visit_end(&visit);
     return status;
@@ -200,7 +200,7 @@ void cuda_block_close(void *memory) {
     struct cuda_visit visit;
     (void)cuda_visit_begin(&visit);
     (void)cuda_make_current(block->device);
-    for (int i = 0; i < 2; i++) letter_close(&block->stages[i]);
+    for (int i = 0; i < 2; i++) pinned_close(&block->stages[i]);
     cuda_visit_end(&visit);
     free(block);
 }

@@ -3,7 +3,7 @@
  * Clipping by norm where gradients are on devices. If all of them are on one, the norm stays there and the factor follows
  * from it there. Otherwise each device tells its own, and the host knows the whole.
  */
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "context/context.h"
 #include "context/optimizer.h"
 #include "kernels/kernels.h"
@@ -72,7 +72,7 @@ static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_spa
     return AMP_OK;
 }
 
-amp_status amp__clip_there(struct amp__optimizer *optimizer, float max_norm, float *norm) {
+amp_status amp__clip_on_device(struct amp__optimizer *optimizer, float max_norm, float *norm) {
     amp_span *spans = amp__alloc(optimizer->n_params + 1, sizeof *spans);
     if (!spans) return amp__fail_memory();
     const amp_status status = clip(optimizer, max_norm, spans, norm);

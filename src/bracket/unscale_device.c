@@ -4,16 +4,9 @@
  * in the CPU's memory what was found.
  */
 #include "bracket/bracket.h"
-#include "bracket/there.h"
+#include "bracket/home.h"
 #include "context/context.h"
 #include "kernels/device.h"
-
-/* By the bracket's scale while it is open, else by the present one. */
-static amp_factor inverse_of(const struct amp__bracket *bracket) {
-    const float scale = bracket->open ? bracket->scale : bracket->scaler.scale;
-    if (bracket->there) return (amp_factor){ &bracket->there->inverse, 0.0f, AMP_FACTOR_AS_IT_IS };
-    return (amp_factor){ NULL, amp__rule_inverse(scale), AMP_FACTOR_AS_IT_IS };
-}
 
 static amp_status find_place(const amp_context *context, amp_device device, struct amp__place **out) {
     *out = amp__place_on(context, device);
@@ -39,9 +32,9 @@ static amp_status unscale_and_tell(struct amp__place *place, const amp_factor *b
     return AMP_OK;
 }
 
-amp_status amp__unscale_there(const struct amp__bracket *bracket, amp_device device, const amp_span *spans, size_t n,
+amp_status amp__unscale_on_device(const struct amp__bracket *bracket, amp_device device, const amp_span *spans, size_t n,
                               float *found_inf) {
-    const amp_factor by = inverse_of(bracket);
+    const amp_factor by = amp__home_inverse(bracket);
     struct amp__place *place = NULL;
     amp_device where;
     void *stream = NULL;

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scaler in a device's memory, and which home a context's scalers have (home.h). */
+#include "bracket/home.h"
+#include "bracket/bracket.h"
+#include "context/context.h"
+#include "context/optimizer.h"
+
+#include <string.h>
+
+/* ---- who must know ---- */
+
+/* The decision is the same whatever is found. */
+static bool never_skips(const amp_context *context) { return !amp__scaler_skips(&context->properties.scaler); }
+
+static bool can_decide_alone(const struct amp__bracket *bracket, bool with_loss) {
+    const amp_host *host = bracket->host;
+    if (never_skips(bracket->context)) return true;
+    if (!host || amp__host_has_ranks(host)) return false;
+    for (size_t i = 0; i < bracket->n_optimizers; i++)
+        if (!bracket->optimizers[i]->skips_on_device) return false;
+    if (!bracket->context->properties.scaler.dynamic) return true;
+    return (with_loss && host->scale_by) || (host->flags & AMP_HOST_SEEDS_ON_DEVICE);
+}
+
+static amp_status begin(struct amp__bracket *bracket, bool with_loss) {
+    bracket->device.decides_alone = can_decide_alone(bracket, with_loss);
+    /* the copy of an earlier decision, which nobody waited for, must not pass for this one */
+    if (bracket->device.decides_alone)
+        return bracket->device.last == AMP__DECISION_COPYING ? amp__home_wait(bracket->context) : AMP_OK;
+    AMP_TRY(amp__home_refuse_capture(bracket->context));
+    return bracket->device.last == AMP__DECISION_ON_DEVICE ? amp__home_device.read(bracket) : amp__home_wait(bracket->context);
+}
+
+const float *amp__home_device_scale(const struct amp__bracket *bracket) {
+    if (!bracket->device.decides_alone || !bracket->host || !bracket->host->scale_by) return NULL;
+    return bracket->context->properties.scaler.dynamic ? &bracket->device.scaler->state.scale : NULL;
+}
+
+amp_factor amp__home_inverse(const struct amp__bracket *bracket) {
+    const float scale = bracket->open ? bracket->scale : bracket->scaler.scale;
+    if (bracket->device.scaler) return (amp_factor){ &bracket->device.scaler->inverse, 0.0f, AMP_FACTOR_AS_IT_IS };
+    return (amp_factor){ NULL, amp__rule_inverse(scale), AMP_FACTOR_AS_IT_IS };
+}
+
+/* ---- an end ---- */
+
+static amp_status arm(const struct amp__bracket *bracket) {
+    struct amp__device_scaler *scaler = bracket->device.scaler;
+    struct amp__place *place = bracket->context->places[0];
+    struct amp__place_args *args = &place->args;
+    const float inverse = amp__rule_inverse(bracket->scale);
+    args->inverse = (amp_factor){ &scaler->inverse, inverse, AMP_FACTOR_AS_IT_IS };
+    args->left = (amp_factor){ &scaler->left, inverse, AMP_FACTOR_AS_IT_IS };
+    args->found = &scaler->found;
+    args->first = &scaler->first;
+    args->restore_if = &scaler->found;
+    place->n_looked = 0;
+    return AMP_OK;
+}
+
+static amp_status find(const struct amp__bracket *bracket, struct amp__grads_result *result) {
+    (void)bracket, (void)result;
+    return AMP_OK;
+}
+
+static amp_status overflowed(const struct amp__bracket *bracket, bool *overflow) {
+    float found = 0.0f;
+    if (never_skips(bracket->context)) return AMP_OK;
+    AMP_TRY(amp__place_out(bracket->context->places[0], &found, &bracket->device.scaler->found, sizeof found));
+    *overflow = found != 0.0f;
+    return AMP_OK;
+}
+
+/* Names of what this end looked at, for whoever asks later which gradient was not finite. */
+static amp_status keep_looked(struct amp__bracket *bracket, const struct amp__place *place) {
+    const size_t n = place->n_looked;
+    if (n == bracket->device.n_looked && (!n || !memcmp(bracket->device.looked, place->looked, n * sizeof *place->looked))) return AMP_OK;
+    if (n > bracket->device.looked_capacity) {
+        void *grown = amp__grow(bracket->device.looked, bracket->device.looked_capacity, n, sizeof *bracket->device.looked);
+        if (!grown) return amp__fail_memory();
+        bracket->device.looked = grown;
+        bracket->device.looked_capacity = n;
+    }
+    if (n) memcpy(bracket->device.looked, place->looked, n * sizeof *place->looked);
+    bracket->device.looked_changed |= bracket->device.n_looked != 0 && bracket->device.last == AMP__DECISION_ON_DEVICE;
+    bracket->device.n_looked = n;
+    return AMP_OK;
+}
+
+/* Which optimizers it concerns: those of the bracket, and those of brackets that delayed their check. */
+static size_t concern(struct amp__bracket *bracket) {
+    const amp_context *context = bracket->context;
+    size_t n = 0;
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        const struct amp__optimizer *optimizer = &context->optimizers[i];
+        bool concerned = bracket->unchecked && bracket->unchecked[i];
+        for (size_t k = 0; k < bracket->n_optimizers; k++) concerned |= bracket->optimizers[k] == optimizer;
+        if (concerned && optimizer->skips_on_device) bracket->device.which[n++] = (uint32_t)i;
+        else if (concerned) bracket->device.waiting[i] = true;
+    }
+    return n;
+}
+
+/* decides: else what was found waits for a later end. overflow: on another rank too. */
+static amp_status end_on_device(struct amp__bracket *bracket, bool decides, bool overflow) {
+    const amp_context *context = bracket->context;
+    const struct amp__place *place = context->places[0];
+    struct amp__memory_call call = { .scaler = bracket->device.scaler, .settings = &context->properties.scaler,
+                                     .decides = decides, .found_elsewhere = overflow, .skips = context->device_skips,
+                                     .which = bracket->device.which };
+    AMP_TRY(keep_looked(bracket, place));
+    call.n = decides ? concern(bracket) : 0;
+    AMP_TRY(amp__place_end_bracket(place, &call));
+    if (!decides) return AMP_OK;
+    bracket->device.last = AMP__DECISION_ON_DEVICE;
+    if (bracket->device.decides_alone) return AMP_OK;
+    AMP_TRY(amp__place_fetch(place, &bracket->device.copy, bracket->device.scaler, sizeof *bracket->device.scaler));
+    bracket->device.last = AMP__DECISION_COPYING;
+    return AMP_OK;
+}
+
+static amp_status keep(struct amp__bracket *bracket) { return end_on_device(bracket, false, false); }
+
+static amp_status decide(struct amp__bracket *bracket, const struct amp__grads_result *result, bool overflow,
+                         amp_action *action) {
+    (void)result;
+    *action = AMP_STEP_ON_DEVICE;
+    return end_on_device(bracket, true, overflow);
+}
+
+static void forget(struct amp__bracket *bracket) {
+    static const struct amp__device_scaler nothing = { .found = 0.0f, .first = AMP__NO_TENSOR };
+    (void)amp__place_in(bracket->context->places[0], &bracket->device.scaler->found, &nothing.found,
+                        sizeof nothing.found + sizeof nothing.first);
+}
+
+/* ---- what the host learns of it ---- */
+
+static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler *now) {
+    amp_context *context = bracket->context;
+    amp_record *record = &bracket->record;
+    const uint32_t number = now->first_nonfinite;
+    const struct amp__param *first = number < bracket->device.n_looked ? bracket->device.looked[number] : NULL;
+    bracket->scaler = now->state;
+    bracket->scale = now->state.scale;
+    bracket->found_inf = now->found_inf;
+    if (now->skipped != record->skipped || now->found_inf != 0.0f)
+        record->first_nonfinite = first && !bracket->device.looked_changed ? first->name : NULL;
+    record->action = now->action;
+    record->scale_before = now->scale_before;
+    record->scale_after = now->state.scale;
+    record->brackets = now->brackets;
+    record->skipped = now->skipped;
+    record->skips_in_row = now->state.skips_in_row;
+    record->unskipped = now->state.unskipped;
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        context->optimizers[i].skip |= bracket->device.waiting[i] && now->action == AMP_SKIP;
+        bracket->device.waiting[i] = false;
+    }
+    bracket->device.looked_changed = false;
+    bracket->device.last = AMP__DECISION_KNOWN;
+}
+
+static amp_status take(struct amp__bracket *bracket) {
+    struct amp__device_scaler now;
+    AMP_TRY(amp__place_fetched(bracket->context->places[0], bracket->device.copy, &now, sizeof now));
+    absorb(bracket, &now);
+    amp__bracket_tell(bracket, now.action, now.first_nonfinite != AMP__NO_TENSOR);
+    return AMP_OK;
+}
+
+amp_status amp__home_wait(amp_context *context) {
+    for (uint32_t i = 0; context->device_skips && i < context->properties.num_losses; i++)
+        if (context->brackets[i].device.last == AMP__DECISION_COPYING) AMP_TRY(take(&context->brackets[i]));
+    return AMP_OK;
+}
+
+static amp_status read(struct amp__bracket *bracket) {
+    struct amp__device_scaler now;
+    bool capturing = false;
+    if (bracket->device.last == AMP__DECISION_COPYING) return take(bracket);
+    const struct amp__place *place = bracket->context->places[0];
+    AMP_TRY(amp__place_capturing(place, &capturing));
+    AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
+                  "the loss scale is on the device, which cannot be asked while its stream is being captured in a graph");
+    AMP_TRY(amp__place_out(place, &now, bracket->device.scaler, sizeof now));
+    absorb(bracket, &now);
+    return AMP_OK;
+}
+
+amp_status amp__home_read_all(amp_context *context) {
+    for (uint32_t i = 0; i < context->properties.num_losses; i++)
+        AMP_TRY(context->brackets[i].home->read(&context->brackets[i]));
+    return AMP_OK;
+}
+
+static amp_status write(struct amp__bracket *bracket) {
+    struct amp__device_scaler now;
+    amp__scaler_for_device(&now, &bracket->scaler, bracket->record.brackets, bracket->record.skipped);
+    return amp__place_in(bracket->context->places[0], bracket->device.scaler, &now, sizeof now);
+}
+
+const struct amp__scaler_home amp__home_device = {
+    .begin = begin, .arm = arm, .find = find, .overflowed = overflowed, .keep = keep, .decide = decide, .forget = forget,
+    .read = read, .write = write,
+};
+
+/* ---- a step ---- */
+
+const float *amp__home_skip(const struct amp__optimizer *optimizer) {
+    const amp_context *context = optimizer->context;
+    return context->device_skips && optimizer->skips_on_device ? context->device_skips + (optimizer - context->optimizers) : NULL;
+}
+
+amp_status amp__home_stepped(struct amp__optimizer *optimizer) {
+    const float *skip = amp__home_skip(optimizer);
+    if (!skip) return AMP_OK;
+    return amp__place_zero(optimizer->context->places[0], optimizer->context->device_skips + (skip - optimizer->context->device_skips),
+                           sizeof *skip);
+}
+
+/* ---- where the scalers live ---- */
+
+static bool all_on_one_device(const amp_context *context) {
+    if (context->n_places != 1 || !context->n_optimizers || amp__scaling_is_trivial(&context->properties)) return false;
+    for (size_t i = 0; i < context->n_params; i++)
+        if (context->params[i]->in_optimizer && !context->params[i]->on_device) return false;
+    return true;
+}
+
+static amp_status move_to_device(amp_context *context, struct amp__bracket *bracket, struct amp__device_scaler *scaler) {
+    bracket->device.waiting = amp__alloc(context->n_optimizers, sizeof *bracket->device.waiting);
+    bracket->device.which = amp__alloc(context->n_optimizers, sizeof *bracket->device.which);
+    if (!bracket->device.waiting || !bracket->device.which) return amp__fail_memory();
+    bracket->home = &amp__home_device;
+    bracket->device.scaler = scaler;
+    bracket->shown_scale = &scaler->state.scale;
+    bracket->shown_found_inf = &scaler->found_inf;
+    return write(bracket);
+}
+
+amp_status amp__home_start(amp_context *context) {
+    const size_t losses = context->properties.num_losses;
+    const size_t scalers = losses * sizeof(struct amp__device_scaler), bytes = scalers + context->n_optimizers * sizeof(float);
+    void *block = NULL;
+    if (!all_on_one_device(context)) {
+        for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].skips_on_device = false;
+        for (size_t i = 0; i < context->n_places; i++) {
+            AMP_TRY(amp__place_alloc(context->places[i], sizeof(struct amp__device_scaler), &block));
+            context->places[i]->words = block;
+        }
+        return AMP_OK;
+    }
+    const struct amp__place *place = context->places[0];
+    AMP_TRY(amp__place_alloc(place, bytes, &block));
+    context->device_scalers = block;
+    context->device_skips = (float *)(void *)((char *)block + scalers);
+    AMP_TRY(amp__place_zero(place, context->device_skips, context->n_optimizers * sizeof(float)));
+    for (uint32_t i = 0; i < losses; i++) AMP_TRY(move_to_device(context, &context->brackets[i], &context->device_scalers[i]));
+    return AMP_OK;
+}
+
+void amp__home_end(amp_context *context) {
+    for (uint32_t i = 0; context->brackets && context->n_places && i < context->properties.num_losses; i++) {
+        struct amp__bracket *bracket = &context->brackets[i];
+        amp__place_fetch_free(context->places[0], bracket->device.copy);
+        amp__free(bracket->device.waiting);
+        amp__free(bracket->device.which);
+        amp__free(bracket->device.looked);
+    }
+    if (context->device_scalers) amp__place_free(context->places[0], context->device_scalers);
+}

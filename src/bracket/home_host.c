@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scaler on the host. Gradients may be on devices all the same: then a bracket's end waits for one word from each. */
+#include "bracket/home.h"
+#include "kernels/place.h"
+
+#include <stddef.h>
+
+amp_status amp__home_refuse_capture(const amp_context *context) {
+    bool capturing = false;
+    for (size_t i = 0; i < context->n_places && !capturing; i++)
+        AMP_TRY(amp__place_capturing(context->places[i], &capturing));
+    AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin while the stream is being captured: a graph cannot ask the host. It needs optimizers "
+                  "that skip on the device (amp_optimizer.fused or AMP_OPTIMIZER_SKIPS_ON_DEVICE) with all parameters there, "
+                  "the hook scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no ranks to agree with (the hook reduce)");
+    return AMP_OK;
+}
+
+static amp_status begin(struct amp__bracket *bracket, bool with_loss) {
+    (void)with_loss;
+    return amp__scaling_is_trivial(&bracket->context->properties) ? AMP_OK : amp__home_refuse_capture(bracket->context);
+}
+
+static amp_status arm_place(const struct amp__bracket *bracket, struct amp__place *place) {
+    const amp_factor inverse = { NULL, amp__rule_inverse(bracket->scale), AMP_FACTOR_AS_IT_IS };
+    struct amp__device_scaler *words = place->words, fresh;
+    struct amp__place_args *args = &place->args;
+    args->inverse = args->left = inverse;
+    args->found = &words->found;
+    args->first = &words->first;
+    args->restore_if = &words->found;
+    place->n_looked = 0;
+    amp__rule_begin(&fresh);
+    _Static_assert(offsetof(struct amp__device_scaler, first) == offsetof(struct amp__device_scaler, found) + sizeof(float),
+                   "found and first are written together");
+    return amp__place_in(place, &words->found, &fresh.found, sizeof fresh.found + sizeof fresh.first);
+}
+
+static amp_status arm(const struct amp__bracket *bracket) {
+    const amp_context *context = bracket->context;
+    for (size_t i = 0; i < context->n_places; i++) AMP_TRY(arm_place(bracket, context->places[i]));
+    return AMP_OK;
+}
+
+static amp_status find(const struct amp__bracket *bracket, struct amp__grads_result *result) {
+    const amp_context *context = bracket->context;
+    for (size_t i = 0; i < context->n_places; i++) {
+        const struct amp__place *place = context->places[i];
+        struct amp__device_scaler words;
+        if (!place->n_looked) continue;
+        AMP_TRY(amp__place_out(place, &words, place->words, sizeof words));
+        if (words.found == 0.0f) continue;
+        result->found_inf = true;
+        if (!result->first_nonfinite && words.first < place->n_looked) result->first_nonfinite = place->looked[words.first];
+    }
+    return AMP_OK;
+}
+
+static amp_status decide(struct amp__bracket *bracket, const struct amp__grads_result *result, bool overflow,
+                         amp_action *action) {
+    const struct amp__properties *properties = &bracket->context->properties;
+    amp_record *record = &bracket->record;
+    /* where nothing is scaled nothing is counted either: Apex's way out (apex/amp/handle.py) */
+    *action = amp__scaling_is_trivial(properties) ? AMP_STEP
+                                                  : amp__scaler_update(&bracket->scaler, &properties->scaler, overflow);
+    record->action = *action;
+    record->scale_before = bracket->scale;
+    record->scale_after = bracket->scaler.scale;
+    record->brackets++;
+    record->skipped += *action == AMP_SKIP;
+    record->skips_in_row = bracket->scaler.skips_in_row;
+    record->unskipped = bracket->scaler.unskipped;
+    if (overflow) record->first_nonfinite = result->first_nonfinite ? result->first_nonfinite->name : NULL;
+    bracket->found_inf = overflow ? 1.0f : 0.0f;
+    return AMP_OK;
+}
+
+/* What it knows is what is true. */
+static amp_status overflowed(const struct amp__bracket *bracket, bool *overflow) {
+    (void)bracket, (void)overflow;
+    return AMP_OK;
+}
+static amp_status nothing(struct amp__bracket *bracket) {
+    (void)bracket;
+    return AMP_OK;
+}
+static void forget(struct amp__bracket *bracket) { (void)bracket; }
+
+const struct amp__scaler_home amp__home_host = {
+    .begin = begin, .arm = arm, .find = find, .overflowed = overflowed, .keep = nothing, .decide = decide, .forget = forget,
+    .read = nothing, .write = nothing,
+};
