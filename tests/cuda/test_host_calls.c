@@ -212,6 +212,37 @@ START_TEST(test_too_many_skips) {
 }
 END_TEST
 
+/* A bracket whose loss the host scales, one that the device decides alone, and the first kind again: it has the scale that the
+ * second left, not a copy that was on its way since the first. */
+START_TEST(test_decisions_in_turn) {
+    struct host *host = host_new(false, false, false, STEP_FUSED);
+    amp_model *model = &host->model;
+    amp_optimizer *optimizer = &host->optimizer;
+    amp_config config = AMP_CONFIG_INIT;
+    amp_context *context = NULL;
+    amp_record record = AMP_RECORD_INIT;
+    config.level = AMP_O2, config.init_scale = 1024.0f;
+    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context) == AMP_OK, "%s", amp_last_error());
+    for (int i = 0; i < 3; i++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        const bool alone = i == 1;
+        host_clear(host);
+        host_set_targets(host, alone ? INFINITY : 0.25f);
+        ck_assert_int_eq(amp_scale_loss_begin(optimizer, alone ? &host->loss : NULL, &scaled), AMP_OK);
+        if (!alone) ck_assert_float_eq(scaled.seed_factor, i ? 512.0f : 1024.0f);
+        host_backward(host, alone ? scaled.loss : &(struct loss){ .factor = scaled.seed_factor }, 1.0f);
+        ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+        host_step(host, STEP_FUSED);
+    }
+    ck_assert_int_eq(amp_get_record(context, 0, &record), AMP_OK);
+    ck_assert_uint_eq(record.skipped, 1);
+    ck_assert_uint_eq(record.brackets, 3);
+    host_clear(host);
+    ck_assert_int_eq(amp_shutdown(context), AMP_OK);
+    host_free(host);
+}
+END_TEST
+
 /* Another thread of the process captures a graph, in the mode that forbids unsafe calls to all that do not know of it. */
 START_TEST(test_capture_elsewhere) {
     struct fake *fake = device.fake;
@@ -360,6 +391,7 @@ Suite *suite_host_calls(void) {
     tcase_add_test(tcase, test_unscale_refused);
     tcase_add_loop_test(tcase, test_scale, 0, 2);
     tcase_add_loop_test(tcase, test_too_many_skips, 0, 2);
+    tcase_add_test(tcase, test_decisions_in_turn);
     tcase_add_loop_test(tcase, test_capture_elsewhere, 0, 2);
     tcase_add_loop_test(tcase, test_emulated_op, 0, 2);
     tcase_add_loop_test(tcase, test_raw_buffers, 0, 2);
