@@ -91,10 +91,10 @@ static void on_call(ffi_cif *cif, void *ret, void **args, void *user) {
 }
 
 void amp__stub_call(struct amp__closure *closure, struct amp__registers *registers) {
-    const struct amp__places *places = &closure->signature->places;
+    const struct amp__register_map *map = &closure->signature->map;
     void *args[AMP_COUNT(registers->argument)];
-    for (uint32_t i = 0; i < closure->schema->n_args; i++) args[i] = &registers->argument[places->argument[i]];
-    hand_on(closure, registers, &registers->result[places->result], args, __builtin_frame_address(0));
+    for (uint32_t i = 0; i < closure->schema->n_args; i++) args[i] = &registers->argument[map->argument[i]];
+    hand_on(closure, registers, &registers->result[map->result], args, __builtin_frame_address(0));
 }
 
 /* ---- closures ---- */
@@ -122,8 +122,8 @@ amp_status amp__closure_new(amp_fn original, struct amp__schema *schema, struct 
     closure->original = original;
     AMP_TRY_GOTO(amp__signature_new(schema, &closure->signature), fail);
     closure->schema = schema;
-    closure->n_vector = closure->signature->places.n_vector;
-    if (closure->signature->places.fit) closure->code = amp__stub_take(closure);
+    closure->n_vector = closure->signature->map.n_vector;
+    if (closure->signature->map.fit) closure->code = amp__stub_take(closure);
     if (!closure->code) AMP_TRY_GOTO(make_code(closure), fail);
     (void)amp__schema_hold(schema);
     *out = closure;

@@ -30,7 +30,7 @@ struct amp__client {
 };
 
 struct amp__closure {
-    uint32_t n_vector; /* of the signature's places, for the stubs: first */
+    uint32_t n_vector; /* of the signature's register map, for the stubs: first */
     amp_fn code;       /* what goes into the slot: a stub, or a libffi closure */
     amp_fn original;
     struct amp__schema *schema;

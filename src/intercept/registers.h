@@ -30,14 +30,14 @@ struct amp__registers {
 };
 
 /* Where the arguments of a signature lie in the image. */
-struct amp__places {
+struct amp__register_map {
     bool fit;          /* all in registers, and the result too */
     uint8_t n_vector;  /* 0: vector registers need not be looked at */
     uint8_t result;    /* which of the two */
     uint8_t argument[AMP__GENERAL + AMP__VECTOR];
 };
 
-void amp__places_find(const struct amp__schema *schema, struct amp__places *places);
+void amp__register_map_find(const struct amp__schema *schema, struct amp__register_map *map);
 
 /* Calls with the image, whose arguments stay as they are, and notes the result in it. n_vector 0: vector registers are
  * not loaded. In assembly. */

@@ -51,7 +51,7 @@ amp_status amp__signature_new(const struct amp__schema *schema, struct amp__sign
                          schema->structs[i].name);
     }
     for (uint32_t i = 0; i < schema->n_args; i++) signature->types[i] = type_of(&schema->args[i], structs);
-    amp__places_find(schema, &signature->places);
+    amp__register_map_find(schema, &signature->map);
     if (ffi_prep_cif(&signature->cif, FFI_DEFAULT_ABI, schema->n_args, type_of(&schema->ret, structs), signature->types)
             != FFI_OK
         || !amp__split_prepare(signature, split)) {
@@ -101,21 +101,21 @@ static uint64_t load_word(uint8_t kind, const void *value) {
 /* With an image of the arguments in `argv`. Those that are a stub's caller's own go on as they came. Not
  * inlined: its arrays would cost every call a canary. */
 static __attribute__((noinline)) void run_in_registers(const struct amp__call *call, amp_fn function, void *const *argv) {
-    const struct amp__places *places = &call->signature->places;
+    const struct amp__register_map *map = &call->signature->map;
     struct amp__registers image;
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        const uint8_t at = places->argument[i];
+        const uint8_t at = map->argument[i];
         image.argument[at] = call->registers && argv[i] == call->args[i] ? call->registers->argument[at]
                                                                          : load_word(call->schema->args[i].kind, argv[i]);
     }
-    amp__registers_call(&image, function, places->n_vector);
-    if (call->schema->ret.kind != AMP__VOID) memcpy(call->ret, &image.result[places->result], sizeof image.result[0]);
+    amp__registers_call(&image, function, map->n_vector);
+    if (call->schema->ret.kind != AMP__VOID) memcpy(call->ret, &image.result[map->result], sizeof image.result[0]);
 }
 
 void amp__call_run(const struct amp__call *call, amp_fn function, void *const *argv) {
-    const struct amp__places *places = &call->signature->places;
-    if (call->registers && argv == call->args) amp__registers_call(call->registers, function, places->n_vector);
-    else if (places->fit) run_in_registers(call, function, argv);
+    const struct amp__register_map *map = &call->signature->map;
+    if (call->registers && argv == call->args) amp__registers_call(call->registers, function, map->n_vector);
+    else if (map->fit) run_in_registers(call, function, argv);
     else amp__split_call(call->signature, function, call->ret, argv);
 }
 

@@ -11,7 +11,7 @@
 
 /* Must live as long as any closure made with it: the cif points into types, and they at each other. */
 struct amp__signature {
-    struct amp__places places;
+    struct amp__register_map map;
     ffi_cif cif;
     ffi_cif split_cif; /* for ffi_call, with this argument as two: split.c */
     uint32_t split;    /* cif.nargs: none */

@@ -8,17 +8,17 @@
 
 #if AMP__GENERAL
 
-void amp__places_find(const struct amp__schema *schema, struct amp__places *places) {
+void amp__register_map_find(const struct amp__schema *schema, struct amp__register_map *map) {
     uint32_t general = 0, vector = 0;
-    *places = (struct amp__places){ .fit = schema->ret.kind != AMP__STRUCT };
-    for (uint32_t i = 0; i < schema->n_args && places->fit; i++) {
+    *map = (struct amp__register_map){ .fit = schema->ret.kind != AMP__STRUCT };
+    for (uint32_t i = 0; i < schema->n_args && map->fit; i++) {
         const uint8_t kind = schema->args[i].kind;
         const bool floating = kind == AMP__FLOAT || kind == AMP__DOUBLE;
-        places->fit = kind != AMP__STRUCT && (floating ? vector < AMP__VECTOR : general < AMP__GENERAL);
-        if (places->fit) places->argument[i] = (uint8_t)(floating ? AMP__GENERAL + vector++ : general++);
+        map->fit = kind != AMP__STRUCT && (floating ? vector < AMP__VECTOR : general < AMP__GENERAL);
+        if (map->fit) map->argument[i] = (uint8_t)(floating ? AMP__GENERAL + vector++ : general++);
     }
-    places->n_vector = (uint8_t)vector;
-    places->result = schema->ret.kind == AMP__FLOAT || schema->ret.kind == AMP__DOUBLE;
+    map->n_vector = (uint8_t)vector;
+    map->result = schema->ret.kind == AMP__FLOAT || schema->ret.kind == AMP__DOUBLE;
 }
 
 /* Assembly knows these. */
@@ -43,9 +43,9 @@ amp_fn amp__stub_take(struct amp__closure *closure) {
 
 #else
 
-void amp__places_find(const struct amp__schema *schema, struct amp__places *places) {
+void amp__register_map_find(const struct amp__schema *schema, struct amp__register_map *map) {
     (void)schema;
-    *places = (struct amp__places){ .fit = false };
+    *map = (struct amp__register_map){ .fit = false };
 }
 amp_fn amp__stub_take(struct amp__closure *closure) {
     (void)closure;

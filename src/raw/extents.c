@@ -34,7 +34,7 @@ static const char *load(const struct amp__call *call, uint32_t arg, int64_t *res
 }
 
 /* Read when the extent is needed: the struct is the host's, or the copy that the op was passed. */
-static const char *load_field(const struct amp__call *call, struct amp__field field, int64_t *result) {
+static const char *load_field(const struct amp__call *call, struct amp__member field, int64_t *result) {
     const char *base = call->args[field.argument];
     if (call->schema->args[field.argument].kind == AMP__STRUCT_POINTER)
         memcpy(&base, (const void *)base, sizeof base);
@@ -53,7 +53,7 @@ static const char *run(const struct amp__call *call, const struct amp__expressio
         switch (op->code) {
         case AMP__OP_CONSTANT: *top++ = op->value; break;
         case AMP__OP_ARGUMENT: wrong = load(call, (uint32_t)op->value, top++); break;
-        case AMP__OP_FIELD: wrong = load_field(call, amp__field_unpack(op->value), top++); break;
+        case AMP__OP_FIELD: wrong = load_field(call, amp__member_unpack(op->value), top++); break;
         case AMP__OP_NEGATE: wrong = apply(AMP__OP_SUBTRACT, 0, top[-1], &top[-1]); break;
         case AMP__OP_NOT: top[-1] = !top[-1]; break;
         case AMP__OP_BOOLEAN: top[-1] = top[-1] != 0; break;

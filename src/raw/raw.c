@@ -28,59 +28,59 @@ static int64_t row_length(const struct amp__extents *extents) {
                                                                                      : extents->count;
 }
 
-typedef void row_function(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t offset, int64_t n,
+typedef void row_function(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t offset, int64_t n,
                           struct amp__counts *counts);
 
-static void each_row(const struct amp__raw *raw, const struct amp__raw_place *place, row_function *function,
+static void each_row(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, row_function *function,
                      struct amp__counts *counts) {
-    const int64_t length = row_length(&place->extents);
-    const int64_t rows = length ? place->extents.count / length : 0;
+    const int64_t length = row_length(&buffer->extents);
+    const int64_t rows = length ? buffer->extents.count / length : 0;
     for (int64_t row = 0; row < rows; row++)
-        function(raw, place, rows > 1 ? row * place->extents.row_stride : 0, length, counts);
+        function(raw, buffer, rows > 1 ? row * buffer->extents.row_stride : 0, length, counts);
 }
 
-static void round_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+static void round_in(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
                      struct amp__counts *counts) {
-    amp__round((float *)place->temporary + at, place->host + at, (uint64_t)n, raw->low, counts);
+    amp__round((float *)buffer->temporary + at, buffer->host + at, (uint64_t)n, raw->low, counts);
 }
 
-static void narrow_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+static void narrow_in(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
                       struct amp__counts *counts) {
-    const amp_span dst = { (uint16_t *)place->temporary + at, (uint64_t)n, raw->low, 0 };
-    const amp_span src = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
+    const amp_span dst = { (uint16_t *)buffer->temporary + at, (uint64_t)n, raw->low, 0 };
+    const amp_span src = { buffer->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
     if (amp_cast_list(&dst, &src, 1) == AMP_OK && counts)
-        amp__count_rounded(counts, place->host + at, (const uint16_t *)place->temporary + at, (uint64_t)n, raw->low);
+        amp__count_rounded(counts, buffer->host + at, (const uint16_t *)buffer->temporary + at, (uint64_t)n, raw->low);
 }
 
-static void round_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+static void round_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
                       struct amp__counts *counts) {
-    amp__round(place->host + at, place->host + at, (uint64_t)n, raw->low, counts);
+    amp__round(buffer->host + at, buffer->host + at, (uint64_t)n, raw->low, counts);
 }
 
-static void copy_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+static void copy_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
                      struct amp__counts *counts) {
-    amp__round(place->host + at, (const float *)place->temporary + at, (uint64_t)n, raw->low, counts);
+    amp__round(buffer->host + at, (const float *)buffer->temporary + at, (uint64_t)n, raw->low, counts);
 }
 
-static void scale_in(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+static void scale_in(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
                      struct amp__counts *counts) {
-    float *scaled = (float *)place->temporary + at;
+    float *scaled = (float *)buffer->temporary + at;
     (void)counts;
-    for (int64_t i = 0; i < n; i++) scaled[i] = place->host[at + i] * raw->seed;
+    for (int64_t i = 0; i < n; i++) scaled[i] = buffer->host[at + i] * raw->seed;
 }
 
-static void widen_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+static void widen_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
                       struct amp__counts *counts) {
-    const amp_span src = { (uint16_t *)place->temporary + at, (uint64_t)n, raw->low, 0 };
-    const amp_span dst = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
+    const amp_span src = { (uint16_t *)buffer->temporary + at, (uint64_t)n, raw->low, 0 };
+    const amp_span dst = { buffer->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
     const amp_status status = amp_cast_list(&dst, &src, 1);
     (void)status, (void)counts;
 }
 
-static void add_out(const struct amp__raw *raw, const struct amp__raw_place *place, int64_t at, int64_t n,
+static void add_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
                     struct amp__counts *counts) {
-    float *scratch = (float *)place->temporary + at;
-    const amp_span sum = { place->host + at, (uint64_t)n, AMP_FLOAT32, 0 }, addend = { scratch, (uint64_t)n, AMP_FLOAT32, 0 };
+    float *scratch = (float *)buffer->temporary + at;
+    const amp_span sum = { buffer->host + at, (uint64_t)n, AMP_FLOAT32, 0 }, addend = { scratch, (uint64_t)n, AMP_FLOAT32, 0 };
     amp__round(scratch, scratch, (uint64_t)n, raw->low, counts);
     const amp_status status = amp_axpby_list(&sum, 1.0f, &sum, 1.0f, &addend, 1, NULL);
     (void)status;
@@ -116,7 +116,7 @@ static int form_of(const struct amp__raw *raw) {
 static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casting, struct amp__param *param,
                           uint64_t version, bool taped, void **out) {
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
-    struct amp__raw_place whole = { .host = param->address, .extents = { .count = (int64_t)param->size } };
+    struct amp__raw_buffer whole = { .host = param->address, .extents = { .count = (int64_t)param->size } };
     struct amp__cache_entry *entry = amp__alloc(1, sizeof *entry);
     whole.temporary = entry ? amp__spare_take(&casting->context->spares, param->size * width) : NULL;
     if (!whole.temporary) {
@@ -132,14 +132,14 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
 }
 
 /* *temporary stays NULL if the buffer is no slice of a parameter, or may not be kept. */
-static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *casting, struct amp__raw_place *place) {
+static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *casting, struct amp__raw_buffer *buffer) {
     const amp_context *context = casting->context;
     uint64_t offset, version = 0;
-    struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, place->host, &offset);
-    if (!param || offset + (uint64_t)place->extents.span > param->size) return AMP_OK;
+    struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset);
+    if (!param || offset + (uint64_t)buffer->extents.span > param->size) return AMP_OK;
     const int form = form_of(raw);
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
-    const bool whole = !offset && (uint64_t)place->extents.span == param->size; /* else a slice costs less than to look at all */
+    const bool whole = !offset && (uint64_t)buffer->extents.span == param->size; /* else a slice costs less than to look at all */
     const bool by_steps = whole && changes_in_steps(casting, param);
     if (by_steps) version = version_by_elements(param);
     void *pack = by_steps ? amp__casting_find_version(casting, param, form, version)
@@ -148,73 +148,73 @@ static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *ca
         if (!by_steps && !amp__casting_may_keep(casting, param)) return AMP_OK;
         AMP_TRY(pack_of(raw, casting, param, version, !by_steps, &pack));
     }
-    place->temporary = (char *)pack + offset * width;
+    buffer->temporary = (char *)pack + offset * width;
     return AMP_OK;
 }
 
 /* ---- one buffer ---- */
 
 static amp_status extents_of(const struct amp__casting *casting, const struct amp__call *call, uint32_t i,
-                             struct amp__raw_place *place) {
+                             struct amp__raw_buffer *buffer) {
     const struct amp__arg *arg = &call->schema->args[i];
-    if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, i, &place->extents);
-    const int64_t rest = amp__range_rest(casting->context, place->host);
+    if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, i, &buffer->extents);
+    const int64_t rest = amp__range_rest(casting->context, buffer->host);
     AMP_RETURN_IF(!rest, AMP_ERR_NOT_FOUND,
                   "op %s: %s[?] points into no registered parameter, and into no gradient of one that an optimizer lists: "
                   "register its buffer, or write its extents", call->schema->name, arg->name);
-    place->extents = (struct amp__extents){ .ndim = 1, .shape = { rest }, .row_stride = rest, .count = rest, .span = rest };
+    buffer->extents = (struct amp__extents){ .ndim = 1, .shape = { rest }, .row_stride = rest, .count = rest, .span = rest };
     return AMP_OK;
 }
 
-static amp_status take_temporary(struct amp__casting *casting, struct amp__raw_place *place, size_t width) {
-    place->temporary = amp__casting_memory(casting, (size_t)place->extents.span * width);
-    return place->temporary ? AMP_OK : amp__fail_memory();
+static amp_status take_temporary(struct amp__casting *casting, struct amp__raw_buffer *buffer, size_t width) {
+    buffer->temporary = amp__casting_memory(casting, (size_t)buffer->extents.span * width);
+    return buffer->temporary ? AMP_OK : amp__fail_memory();
 }
 
-static bool is_accumulator(const struct amp__casting *casting, const struct amp__raw_place *place) {
+static bool is_accumulator(const struct amp__casting *casting, const struct amp__raw_buffer *buffer) {
     uint64_t offset;
     const amp_context *context = casting->context;
-    return amp__range_find(context->grad_ranges, context->n_grad_ranges, place->host, &offset) != NULL;
+    return amp__range_find(context->grad_ranges, context->n_grad_ranges, buffer->host, &offset) != NULL;
 }
 
-static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_place *place) {
+static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
     struct amp__casting *casting = raw->casting;
-    if (place->flags & AMP__WRITE) {
-        place->after = AMP__RAW_ROUND;
+    if (buffer->flags & AMP__WRITE) {
+        buffer->after = AMP__RAW_ROUND;
         return AMP_OK;
     }
-    if (!(place->flags & AMP__READ_WRITE)) {
-        AMP_TRY(from_cache(raw, casting, place));
-        if (place->temporary) return AMP_OK;
-        AMP_TRY(take_temporary(casting, place, sizeof(float)));
-        each_row(raw, place, round_in, &raw->counts);
+    if (!(buffer->flags & AMP__READ_WRITE)) {
+        AMP_TRY(from_cache(raw, casting, buffer));
+        if (buffer->temporary) return AMP_OK;
+        AMP_TRY(take_temporary(casting, buffer, sizeof(float)));
+        each_row(raw, buffer, round_in, &raw->counts);
         return AMP_OK;
     }
-    AMP_TRY(take_temporary(casting, place, sizeof(float)));
-    if (!is_accumulator(casting, place)) { /* in place, but on a copy: the host's stays as it is until the op is through */
-        each_row(raw, place, round_in, &raw->counts);
-        place->after = AMP__RAW_COPY;
+    AMP_TRY(take_temporary(casting, buffer, sizeof(float)));
+    if (!is_accumulator(casting, buffer)) { /* in place, but on a copy: the host's stays as it is until the op is through */
+        each_row(raw, buffer, round_in, &raw->counts);
+        buffer->after = AMP__RAW_COPY;
         return AMP_OK;
     }
-    memset(place->temporary, 0, (size_t)place->extents.span * sizeof(float));
-    place->after = AMP__RAW_ADD;
+    memset(buffer->temporary, 0, (size_t)buffer->extents.span * sizeof(float));
+    buffer->after = AMP__RAW_ADD;
     return AMP_OK;
 }
 
-static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_place *place) {
+static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
     struct amp__casting *casting = raw->casting;
     /* FP32 sums stay FP32; and an implementation could not tell a registered one from another: all come as they are */
-    if (place->flags & AMP__READ_WRITE) return AMP_OK;
-    if (!(place->flags & AMP__WRITE)) AMP_TRY(from_cache(raw, casting, place));
-    if (place->temporary) return AMP_OK;
-    AMP_TRY(take_temporary(casting, place, sizeof(uint16_t)));
-    if (place->flags & AMP__WRITE) place->after = AMP__RAW_WIDEN;
-    else each_row(raw, place, narrow_in, &raw->counts);
+    if (buffer->flags & AMP__READ_WRITE) return AMP_OK;
+    if (!(buffer->flags & AMP__WRITE)) AMP_TRY(from_cache(raw, casting, buffer));
+    if (buffer->temporary) return AMP_OK;
+    AMP_TRY(take_temporary(casting, buffer, sizeof(uint16_t)));
+    if (buffer->flags & AMP__WRITE) buffer->after = AMP__RAW_WIDEN;
+    else each_row(raw, buffer, narrow_in, &raw->counts);
     return AMP_OK;
 }
 
-/* Room for one more place; it counts once raw->n does. What is in a device's memory is not for the CPU to read. */
-static amp_status new_place(struct amp__raw *raw, float *host, struct amp__raw_place **out) {
+/* Room for one more buffer; it counts once raw->n does. What is in a device's memory is not for the CPU to read. */
+static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_buffer **out) {
     amp_device where;
     AMP_TRY(amp__places_where(raw->casting->context, host, &where));
     AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
@@ -222,14 +222,14 @@ static amp_status new_place(struct amp__raw *raw, float *host, struct amp__raw_p
                   "arguments (hooks view and cast), or the class AMP_LEAVE", (int)where.id);
     if (raw->n == raw->capacity) {
         const size_t capacity = raw->capacity ? 2 * raw->capacity : 16;
-        struct amp__raw_place *grown = amp__casting_memory(raw->casting, capacity * sizeof *grown);
+        struct amp__raw_buffer *grown = amp__casting_memory(raw->casting, capacity * sizeof *grown);
         if (!grown) return amp__fail_memory();
-        if (raw->n) memcpy(grown, raw->places, raw->n * sizeof *grown);
-        raw->places = grown;
+        if (raw->n) memcpy(grown, raw->buffers, raw->n * sizeof *grown);
+        raw->buffers = grown;
         raw->capacity = capacity;
     }
-    *out = &raw->places[raw->n];
-    **out = (struct amp__raw_place){ .host = host };
+    *out = &raw->buffers[raw->n];
+    **out = (struct amp__raw_buffer){ .host = host };
     return AMP_OK;
 }
 
@@ -243,31 +243,31 @@ static bool stays_fp32(const struct amp__raw *raw, const float *address) {
     return param && param->module_kind == AMP_MODULE_BATCH_NORM;
 }
 
-static amp_status enter_place(struct amp__raw *raw, struct amp__raw_place *place) {
-    AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, place) : enter_replaced(raw, place));
+static amp_status enter_buffer(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
+    AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, buffer) : enter_replaced(raw, buffer));
     raw->n++;
     return AMP_OK;
 }
 
 /* The op sees the seed times the loss scale, in FP32 whatever the mode is. */
-static amp_status enter_seed(struct amp__raw *raw, struct amp__raw_place *place) {
-    AMP_TRY(take_temporary(raw->casting, place, sizeof(float)));
-    each_row(raw, place, scale_in, NULL);
+static amp_status enter_seed(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
+    AMP_TRY(take_temporary(raw->casting, buffer, sizeof(float)));
+    each_row(raw, buffer, scale_in, NULL);
     raw->n++;
     return AMP_OK;
 }
 
 /* Two arguments on one buffer that the op updates through both see each other's writes, as without libamp: one temporary.
  * What would be lost is refused. */
-static amp_status share(struct amp__raw *raw, const struct amp__raw_place *place, const char *op, const char *name,
+static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buffer, const char *op, const char *name,
                         void **temporary, bool *shared) {
     const uint16_t written = AMP__WRITE | AMP__READ_WRITE;
-    for (size_t i = 0; i < raw->n && (place->flags & written); i++) {
-        const struct amp__raw_place *known = &raw->places[i];
-        const uintptr_t a = (uintptr_t)known->host, b = (uintptr_t)place->host;
-        const bool apart = a + (uintptr_t)known->extents.span * 4 <= b || b + (uintptr_t)place->extents.span * 4 <= a;
+    for (size_t i = 0; i < raw->n && (buffer->flags & written); i++) {
+        const struct amp__raw_buffer *known = &raw->buffers[i];
+        const uintptr_t a = (uintptr_t)known->host, b = (uintptr_t)buffer->host;
+        const bool apart = a + (uintptr_t)known->extents.span * 4 <= b || b + (uintptr_t)buffer->extents.span * 4 <= a;
         if (apart || !(known->flags & written)) continue;
-        AMP_RETURN_IF(a != b || known->extents.span != place->extents.span || (known->flags & written) != (place->flags & written),
+        AMP_RETURN_IF(a != b || known->extents.span != buffer->extents.span || (known->flags & written) != (buffer->flags & written),
                       AMP_ERR_CONFLICT, "op %s: %s: what it writes overlaps what another argument writes, without being the "
                       "same: give the op buffers of their own", op, name);
         *temporary = known->temporary;
@@ -279,23 +279,23 @@ static amp_status share(struct amp__raw *raw, const struct amp__raw_place *place
 static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *call, uint32_t i, void **argv,
                                  void **pointers) {
     const struct amp__arg *arg = &call->schema->args[i];
-    struct amp__raw_place *place = NULL;
+    struct amp__raw_buffer *buffer = NULL;
     float *host = amp__call_pointer(call, i);
     const bool seed = (arg->flags & AMP__SEED) != 0;
     if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host) return AMP_OK;
     raw->found |= !seed;
     if (stays_fp32(raw, host)) return AMP_OK;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
-    const amp_status status = new_place(raw, host, &place);
+    const amp_status status = new_buffer(raw, host, &buffer);
     if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);
-    place->flags = arg->flags;
-    AMP_TRY(extents_of(raw->casting, call, i, place));
-    if (!place->extents.count) return AMP_OK;
+    buffer->flags = arg->flags;
+    AMP_TRY(extents_of(raw->casting, call, i, buffer));
+    if (!buffer->extents.count) return AMP_OK;
     bool shared = false;
-    AMP_TRY(share(raw, place, raw->casting->op->name, arg->name, &place->temporary, &shared));
-    if (!shared) AMP_TRY(seed ? enter_seed(raw, place) : enter_place(raw, place));
-    if (!place->temporary) return AMP_OK;
-    pointers[i] = place->temporary;
+    AMP_TRY(share(raw, buffer, raw->casting->op->name, arg->name, &buffer->temporary, &shared));
+    if (!shared) AMP_TRY(seed ? enter_seed(raw, buffer) : enter_buffer(raw, buffer));
+    if (!buffer->temporary) return AMP_OK;
+    pointers[i] = buffer->temporary;
     argv[i] = &pointers[i];
     return AMP_OK;
 }
@@ -306,7 +306,7 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
  * overlap in part, could not be kept whole. */
 static amp_status join(struct amp__raw *raw, const amp_field *field, float *host, uint16_t flags, bool *joined) {
     for (size_t i = 0; i < raw->n; i++) {
-        const struct amp__raw_place known = raw->places[i];
+        const struct amp__raw_buffer known = raw->buffers[i];
         const uintptr_t a = (uintptr_t)known.host, b = (uintptr_t)host;
         if (a == b && known.extents.span == field->size) {
             const uint16_t roles = known.flags & (AMP__WRITE | AMP__READ_WRITE);
@@ -324,17 +324,17 @@ static amp_status join(struct amp__raw *raw, const amp_field *field, float *host
     return AMP_OK;
 }
 
-static amp_status scratch(struct amp__raw *raw, struct amp__raw_place *place) {
-    place->scratch = true;
-    AMP_TRY(take_temporary(raw->casting, place, sizeof(float)));
-    memcpy(place->temporary, place->host, (size_t)place->extents.span * sizeof(float));
+static amp_status scratch(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
+    buffer->scratch = true;
+    AMP_TRY(take_temporary(raw->casting, buffer, sizeof(float)));
+    memcpy(buffer->temporary, buffer->host, (size_t)buffer->extents.span * sizeof(float));
     raw->n++;
     return AMP_OK;
 }
 
 amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     const amp_field field = *given;
-    struct amp__raw_place *place = NULL;
+    struct amp__raw_buffer *buffer = NULL;
     bool joined = false;
     if (raw->mode == AMP__RAW_NONE) return AMP_OK;
     const bool seed = field.role == AMP_ROLE_SEED;
@@ -350,12 +350,12 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE : field.role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0;
     AMP_TRY(join(raw, &field, host, flags, &joined));
     if (joined) return AMP_OK;
-    AMP_TRY(new_place(raw, host, &place));
-    place->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
+    AMP_TRY(new_buffer(raw, host, &buffer));
+    buffer->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
                                             .count = field.size, .span = field.size };
-    place->flags = flags;
-    AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, place) : seed ? enter_seed(raw, place) : enter_place(raw, place));
-    return place->temporary ? amp__casting_patch(raw->casting, field.address, place->temporary) : AMP_OK;
+    buffer->flags = flags;
+    AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, buffer) : seed ? enter_seed(raw, buffer) : enter_buffer(raw, buffer));
+    return buffer->temporary ? amp__casting_patch(raw->casting, field.address, buffer->temporary) : AMP_OK;
 }
 
 /* ---- the call ---- */
@@ -374,6 +374,6 @@ void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
                                                [AMP__RAW_WIDEN] = widen_out, [AMP__RAW_ADD] = add_out };
     struct amp__counts counts = raw->counts;
     for (size_t i = 0; i < raw->n; i++)
-        if (raw->places[i].after != AMP__RAW_NOTHING) each_row(raw, &raw->places[i], functions[raw->places[i].after], &counts);
+        if (raw->buffers[i].after != AMP__RAW_NOTHING) each_row(raw, &raw->buffers[i], functions[raw->buffers[i].after], &counts);
     amp__op_add_counts(op, &counts);
 }

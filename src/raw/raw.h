@@ -19,7 +19,7 @@
 enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE, AMP__RAW_SEED };
 
 /* One buffer of one call. */
-struct amp__raw_place {
+struct amp__raw_buffer {
     float *host;
     void *temporary; /* what the op gets instead; NULL: the host's own */
     uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: what the op does with it */
@@ -36,7 +36,7 @@ struct amp__raw {
     bool found; /* a buffer or handle that the op works on: not one that is kept, or that is not there */
     size_t n;
     size_t capacity;
-    struct amp__raw_place *places; /* of the call's memory */
+    struct amp__raw_buffer *buffers; /* of the call's memory */
     struct amp__casting *casting;
     struct amp__counts counts; /* of what came in */
 };

@@ -80,7 +80,7 @@ static amp_status unknown_name(const struct compiler *c) {
 /* The lexer stands on the member's name, behind `arg` and '.' or '->'. */
 static amp_status take_member(struct compiler *c, uint32_t arg, bool by_pointer) {
     const struct amp__arg *owner = c->names ? &c->names->args[arg] : NULL;
-    struct amp__field field = { .argument = (uint8_t)arg };
+    struct amp__member field = { .argument = (uint8_t)arg };
     if (c->lexer->token.kind != AMP__TOKEN_WORD) return fault(c, "as in l.n or net->batch", "expected a member's name");
     if (owner) {
         if (owner->kind != AMP__STRUCT && owner->kind != AMP__STRUCT_POINTER)
@@ -90,7 +90,7 @@ static amp_status take_member(struct compiler *c, uint32_t arg, bool by_pointer)
                          "named with '.', one behind a pointer with '->'");
         AMP_TRY(amp__struct_member(c->lexer, &c->names->structs[owner->struct_index], &field.offset, &field.kind));
     }
-    AMP_TRY(emit(c, AMP__OP_FIELD, amp__field_pack(field)));
+    AMP_TRY(emit(c, AMP__OP_FIELD, amp__member_pack(field)));
     amp__lexer_advance(c->lexer);
     return AMP_OK;
 }

@@ -15,7 +15,7 @@
 enum amp__operation_code {
     AMP__OP_CONSTANT, /* push value */
     AMP__OP_ARGUMENT, /* push argument number `value` */
-    AMP__OP_FIELD,    /* push an integer of the struct that an argument is or points to; see amp__field */
+    AMP__OP_FIELD,    /* push an integer of the struct that an argument is or points to; see amp__member */
     AMP__OP_NEGATE, AMP__OP_NOT, AMP__OP_BOOLEAN, /* of the top; BOOLEAN: !!x */
     AMP__OP_MULTIPLY, AMP__OP_DIVIDE, AMP__OP_REMAINDER, AMP__OP_ADD, AMP__OP_SUBTRACT,
     AMP__OP_LESS, AMP__OP_LESS_EQUAL, AMP__OP_GREATER, AMP__OP_GREATER_EQUAL, AMP__OP_EQUAL, AMP__OP_NOT_EQUAL,
@@ -32,16 +32,16 @@ struct amp__operation {
 };
 
 /* The value of AMP__OP_FIELD. */
-struct amp__field {
+struct amp__member {
     uint32_t offset; /* bytes, in the struct */
     uint8_t kind;    /* enum amp__kind: an integer */
     uint8_t argument;
 };
-static inline int64_t amp__field_pack(struct amp__field f) {
+static inline int64_t amp__member_pack(struct amp__member f) {
     return (int64_t)((uint64_t)f.offset << 16 | (uint64_t)f.kind << 8 | f.argument);
 }
-static inline struct amp__field amp__field_unpack(int64_t value) {
-    return (struct amp__field){ (uint32_t)(value >> 16), (uint8_t)(value >> 8), (uint8_t)value };
+static inline struct amp__member amp__member_unpack(int64_t value) {
+    return (struct amp__member){ (uint32_t)(value >> 16), (uint8_t)(value >> 8), (uint8_t)value };
 }
 
 struct amp__expression {

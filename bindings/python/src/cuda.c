@@ -65,7 +65,7 @@ static int read_stream(PyObject *argument, void **stream)
         PyErr_Clear();
     }
     if (address == NULL) {
-        return amp_py_refuse((amp_py_place){ "stream", -1 }, "is neither an address nor a stream of torch's or CuPy's");
+        return amp_py_refuse((amp_py_where){ "stream", -1 }, "is neither an address nor a stream of torch's or CuPy's");
     }
     *stream = PyLong_AsVoidPtr(address);
     Py_DECREF(address);

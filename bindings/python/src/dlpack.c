@@ -20,7 +20,7 @@ static amp_dtype type_of(const dl_tensor *tensor)
                                                                                                      : AMP_DTYPE_OTHER;
 }
 
-int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_place place, amp_py_view *view)
+int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_where place, amp_py_view *view)
 {
     view->device = (amp_device){ tensor->device_type, tensor->device_id };
     if (view->device.type == 3) { /* kDLCUDAHost: pinned, the processor's own */
@@ -41,7 +41,7 @@ int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_place place, amp_py_view 
     return amp_py_view_measure(view, place);
 }
 
-static int read_capsule(PyObject *capsule, amp_py_place place, amp_py_view *view)
+static int read_capsule(PyObject *capsule, amp_py_where place, amp_py_view *view)
 {
     if (PyCapsule_IsValid(capsule, "dltensor")) {
         /* managed: the tensor is its first member */
@@ -75,7 +75,7 @@ static PyObject *export_of(PyObject *method, bool plain)
 }
 
 /* "__dlpack__ failed: " and the producer's words; only the kinds of exception that say "not this one" are reworded. */
-static int refuse_export(amp_py_place place)
+static int refuse_export(amp_py_where place)
 {
     if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError)
         && !PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
@@ -90,7 +90,7 @@ static int refuse_export(amp_py_place place)
     return -1;
 }
 
-int amp_py_view_dlpack(PyObject *tensor, amp_py_place place, amp_py_view *view, PyObject **keep)
+int amp_py_view_dlpack(PyObject *tensor, amp_py_where place, amp_py_view *view, PyObject **keep)
 {
     PyObject *method = PyObject_GetAttr(tensor, n_dlpack);
     if (method == NULL) {

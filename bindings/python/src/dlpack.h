@@ -39,6 +39,6 @@ typedef struct dl_exchange {
 /* The table of a type, or NULL without an exception. */
 const dl_exchange *amp_py_dlpack_exchange(PyObject *type);
 
-int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_place place, amp_py_view *view);
+int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_where place, amp_py_view *view);
 
 #endif /* AMP_PY_DLPACK_H */

@@ -39,7 +39,7 @@ static PyObject *layout_of(const amp_py_view *view)
     return PyBytes_FromStringAndSize((const char *)key, (Py_ssize_t)(2 * n * sizeof(key[0])));
 }
 
-static int keep_layout(amp_py_list *list, const amp_py_view *view, amp_py_place place)
+static int keep_layout(amp_py_list *list, const amp_py_view *view, amp_py_where place)
 {
     PyObject *key = PyLong_FromSsize_t(place.index < 0 ? 0 : place.index);
     PyObject *layout = layout_of(view);
@@ -69,7 +69,7 @@ static bool is_list(PyObject *argument)
     return PyObject_HasAttrString(argument, "__iter__");
 }
 
-static int read_one(amp_py_list *list, PyObject *tensor, amp_py_place place, amp_py_view *view)
+static int read_one(amp_py_list *list, PyObject *tensor, amp_py_where place, amp_py_view *view)
 {
     PyObject *keep = NULL;
     if (amp_py_view_get(tensor, place, false, view, &keep)) {
@@ -110,7 +110,7 @@ static int read_all(amp_py_list *list)
             list->spans[i] = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
             continue;
         }
-        if (read_one(list, tensor, (amp_py_place){ list->name, list->single ? -1 : (Py_ssize_t)i }, &view)) {
+        if (read_one(list, tensor, (amp_py_where){ list->name, list->single ? -1 : (Py_ssize_t)i }, &view)) {
             return -1;
         }
         list->spans[i] = view.span;
@@ -198,7 +198,7 @@ static int same_layout(const amp_py_list *first, const amp_py_list *list, size_t
     bool there = first->spans[i].size > 1 && list->spans[i].size > 1;
     int same = a == b ? 1 : a && b ? PyObject_RichCompareBool(a, b, Py_EQ) : 0;
     if (same == 0 && there && first->spans[i].size == list->spans[i].size) {
-        return amp_py_refuse((amp_py_place){ list->name, list->single ? -1 : (Py_ssize_t)i },
+        return amp_py_refuse((amp_py_where){ list->name, list->single ? -1 : (Py_ssize_t)i },
                              "its elements lie in another order than %s's: make both contiguous", first->name);
     }
     return same < 0 ? -1 : 0;

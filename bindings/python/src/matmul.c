@@ -27,7 +27,7 @@ static const char *const operand_names[OPERANDS] = { "d", "a", "b", "c", "bias" 
 
 static int open_operand(product *call, int which)
 {
-    amp_py_place place = { operand_names[which], -1 };
+    amp_py_where place = { operand_names[which], -1 };
     amp_py_view *view = &call->views[which];
     if (amp_py_view_get(call->objects[which], place, true, view, &call->keep[which])) {
         return -1;
@@ -55,7 +55,7 @@ static bool walks(int64_t extent, int64_t stride, int64_t length)
 static int read_matrix(const product *call, int which, matrix *out)
 {
     const amp_py_view *view = &call->views[which];
-    amp_py_place place = { operand_names[which], -1 };
+    amp_py_where place = { operand_names[which], -1 };
     if (view->dims != 2 && view->dims != 3) {
         return amp_py_refuse(place, "has %d dimensions: it must be a matrix, or a stack of them", view->dims);
     }
@@ -75,7 +75,7 @@ static int read_matrix(const product *call, int which, matrix *out)
 
 static int refuse_shape(int which, int64_t rows, int64_t columns, int64_t stack)
 {
-    return amp_py_refuse((amp_py_place){ operand_names[which], -1 },
+    return amp_py_refuse((amp_py_where){ operand_names[which], -1 },
                          "must be %lld x %lld%s, to go with the others", (long long)rows, (long long)columns,
                          stack != 1 ? ", as many as d has or one for all" : "");
 }
@@ -90,14 +90,14 @@ static int describe(product *call)
     int64_t a_rows = args->transpose_a ? a.columns : a.rows, a_columns = args->transpose_a ? a.rows : a.columns;
     int64_t b_rows = args->transpose_b ? b.columns : b.rows, b_columns = args->transpose_b ? b.rows : b.columns;
     if (a_columns != b_rows) {
-        return amp_py_refuse((amp_py_place){ "b", -1 }, "has %lld rows, and a %lld columns: they must be equal",
+        return amp_py_refuse((amp_py_where){ "b", -1 }, "has %lld rows, and a %lld columns: they must be equal",
                              (long long)b_rows, (long long)a_columns);
     }
     if (d.rows != a_rows || d.columns != b_columns) {
         return refuse_shape(D, a_rows, b_columns, 1);
     }
     if (d.transposed) {
-        return amp_py_refuse((amp_py_place){ "d", -1 }, "must have rows that lie together: it is written row by row");
+        return amp_py_refuse((amp_py_where){ "d", -1 }, "must have rows that lie together: it is written row by row");
     }
     const matrix *factors[] = { [A] = &a, [B] = &b };
     for (int which = A; which <= B; which++) {
@@ -136,7 +136,7 @@ static int describe_rest(product *call)
             return -1;
         }
         if (bias->dims != 1 || bias->shape[0] != args->n || !bias->compact) {
-            return amp_py_refuse((amp_py_place){ "bias", -1 }, "must be a contiguous vector of %lld elements",
+            return amp_py_refuse((amp_py_where){ "bias", -1 }, "must be a contiguous vector of %lld elements",
                                  (long long)args->n);
         }
         args->bias = bias->span.data, args->bias_dtype = bias->span.dtype;
@@ -188,7 +188,7 @@ static int refuse_overlap(const product *call)
         const amp_py_view *view = &call->views[read[i]], *d = &call->views[D];
         const bool given = call->objects[read[i]] != Py_None && view->span.size != 0 && d->span.size != 0;
         if (given && overlap(extent_of(d), extent_of(view))) {
-            return amp_py_refuse((amp_py_place){ "d", -1 },
+            return amp_py_refuse((amp_py_where){ "d", -1 },
                                  "shares memory with %s, which is read while it is written: give the "
                                  "product memory of its own", operand_names[read[i]]);
         }
@@ -204,7 +204,7 @@ static int choose(const char *argument, const char *name, const char *const *cho
             return 0;
         }
     }
-    return name ? amp_py_refuse((amp_py_place){ argument, -1 }, "there is no '%s'", name) : 0;
+    return name ? amp_py_refuse((amp_py_where){ argument, -1 }, "there is no '%s'", name) : 0;
 }
 
 static int read_arguments(product *call, PyObject *args, PyObject *keywords)

@@ -205,7 +205,7 @@ static int open_all(step_call *step)
         return -1;
     }
     if (call->b.tensor && call->b.device.type != AMP_PY_CPU) {
-        amp_py_refuse((amp_py_place){ "grad_factor", -1 }, "must be a number: put what the GPU knows into inv_scale");
+        amp_py_refuse((amp_py_where){ "grad_factor", -1 }, "must be a number: put what the GPU knows into inv_scale");
         amp_py_call_close(call);
         return -1;
     }
@@ -223,7 +223,7 @@ static int open_steps(step_call *step)
 {
     PyObject *steps = step->steps;
     size_t n = step->call.lists[PARAMS].n;
-    amp_py_place place = { "steps", -1 };
+    amp_py_where place = { "steps", -1 };
     bool number = PyLong_Check(steps) != 0;
     if (!number && !PyList_Check(steps)) {
         PyObject *type = PyObject_GetAttrString(steps, "dtype");
@@ -307,7 +307,7 @@ static int describe_cuda(step_call *step)
     bool scale_there = call->a.tensor && call->a.device.type == AMP_PY_CUDA;
     bool norm_there = call->norm.tensor && call->norm.device.type == AMP_PY_CUDA;
     if (step->counts != NULL && found_there) {
-        return amp_py_refuse((amp_py_place){ "steps", -1 },
+        return amp_py_refuse((amp_py_where){ "steps", -1 },
                              "must be a tensor of int64 on the GPU, as found_inf is there: "
                                                             "nobody here knows whether the step happens");
     }

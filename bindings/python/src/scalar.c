@@ -4,7 +4,7 @@
 static int open_tensor(amp_py_scalar *scalar, PyObject *tensor, uint64_t count, bool write)
 {
     amp_py_view view;
-    amp_py_place place = { scalar->name, -1 };
+    amp_py_where place = { scalar->name, -1 };
     if (amp_py_view_get(tensor, place, false, &view, &scalar->keep)) {
         return -1;
     }
@@ -62,7 +62,7 @@ void amp_py_scalar_close(amp_py_scalar *scalar)
 int amp_py_scalar_on(const amp_py_scalar *scalar, amp_device device)
 {
     if (scalar->tensor && (scalar->device.type != device.type || scalar->device.id != device.id)) {
-        return amp_py_refuse((amp_py_place){ scalar->name, -1 }, "is on another device than the tensors");
+        return amp_py_refuse((amp_py_where){ scalar->name, -1 }, "is on another device than the tensors");
     }
     return 0;
 }

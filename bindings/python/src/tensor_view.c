@@ -70,7 +70,7 @@ static int truth(PyObject *value)
     return is;
 }
 
-static int read_device(PyObject *tensor, amp_py_place place, amp_device *device)
+static int read_device(PyObject *tensor, amp_py_where place, amp_device *device)
 {
     int cpu = truth(PyObject_GetAttr(tensor, names[N_IS_CPU]));
     if (cpu != 0) {
@@ -105,7 +105,7 @@ static int read_tuple(PyObject *values, int64_t *out, int *count)
     return n < 0 || PyErr_Occurred() ? -1 : 0;
 }
 
-static int read_shape(PyObject *tensor, amp_py_place place, amp_py_view *view)
+static int read_shape(PyObject *tensor, amp_py_where place, amp_py_view *view)
 {
     int strides = 0;
     if (read_tuple(PyObject_GetAttr(tensor, names[N_SHAPE]), view->shape, &view->dims)
@@ -118,7 +118,7 @@ static int read_shape(PyObject *tensor, amp_py_place place, amp_py_view *view)
     return amp_py_view_measure(view, place);
 }
 
-static int read_attributes(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view)
+static int read_attributes(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view)
 {
     PyObject *dtype = PyObject_GetAttr(tensor, names[N_DTYPE]);
     if (dtype == NULL) {
@@ -151,7 +151,7 @@ static int read_attributes(PyObject *tensor, amp_py_place place, bool shape, amp
 }
 
 /* What DLPack cannot say (a sparse tensor, one of another device), the attributes do, and the messages are theirs. */
-int amp_py_view_torch(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view)
+int amp_py_view_torch(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view)
 {
     if (!amp_py_is_torch(tensor)) {
         return 1;

@@ -5,7 +5,7 @@
 
 static PyObject *n_array_interface; /* interned names */
 
-int amp_py_refuse(amp_py_place place, const char *format, ...)
+int amp_py_refuse(amp_py_where place, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -24,7 +24,7 @@ int amp_py_refuse(amp_py_place place, const char *format, ...)
 }
 
 /* A TypeError; returns -1. */
-static int refuse_type(PyObject *object, amp_py_place place)
+static int refuse_type(PyObject *object, amp_py_where place)
 {
     PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
     if (type != NULL && place.index < 0) {
@@ -37,7 +37,7 @@ static int refuse_type(PyObject *object, amp_py_place place)
     return -1;
 }
 
-int amp_py_view_measure(amp_py_view *view, amp_py_place place)
+int amp_py_view_measure(amp_py_view *view, amp_py_where place)
 {
     uint64_t size = 1;
     bool empty = false, compact = true;
@@ -66,7 +66,7 @@ void amp_py_let_go(PyObject **keep)
     PyErr_Restore(type, value, trace);
 }
 
-int amp_py_view_get(PyObject *tensor, amp_py_place place, bool shape, amp_py_view *view, PyObject **keep)
+int amp_py_view_get(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view, PyObject **keep)
 {
     *keep = NULL;
     view->span = (amp_span){ NULL, 0, AMP_DTYPE_OTHER, 0 };
@@ -95,7 +95,7 @@ int amp_py_view_get(PyObject *tensor, amp_py_place place, bool shape, amp_py_vie
 /* ---- __array_interface__ ----------------------------------------------------------------------------------------- */
 
 /* The type in libamp's words, from "<f4"; bfloat16 of ml_dtypes is "<V2", and only its dtype has the name. */
-static int array_type(PyObject *array, PyObject *interface, amp_py_place place, amp_dtype *dtype, int64_t *width)
+static int array_type(PyObject *array, PyObject *interface, amp_py_where place, amp_dtype *dtype, int64_t *width)
 {
     PyObject *text = PyDict_GetItemString(interface, "typestr"); /* borrowed */
     PyObject *bytes = text ? PyUnicode_AsASCIIString(text) : NULL;
@@ -129,7 +129,7 @@ static int array_type(PyObject *array, PyObject *interface, amp_py_place place, 
 }
 
 /* A tuple of integers, at most AMP_PY_DIMS. */
-static int read_extents(PyObject *tuple, int64_t *out, int *count, amp_py_place place)
+static int read_extents(PyObject *tuple, int64_t *out, int *count, amp_py_where place)
 {
     Py_ssize_t n = tuple && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
     if (n < 0 || n > AMP_PY_DIMS) {
@@ -145,7 +145,7 @@ static int read_extents(PyObject *tuple, int64_t *out, int *count, amp_py_place 
     return 0;
 }
 
-static int read_interface(PyObject *array, PyObject *interface, amp_py_place place, amp_py_view *view)
+static int read_interface(PyObject *array, PyObject *interface, amp_py_where place, amp_py_view *view)
 {
     int64_t width = 0;
     if (array_type(array, interface, place, &view->span.dtype, &width)) {
@@ -182,7 +182,7 @@ static int read_interface(PyObject *array, PyObject *interface, amp_py_place pla
     return dims == view->dims ? 0 : amp_py_refuse(place, "has a shape that cannot be read");
 }
 
-int amp_py_view_array(PyObject *tensor, amp_py_place place, amp_py_view *view)
+int amp_py_view_array(PyObject *tensor, amp_py_where place, amp_py_view *view)
 {
     PyObject *interface = PyObject_GetAttr(tensor, n_array_interface);
     if (interface == NULL) {
