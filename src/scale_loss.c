@@ -237,7 +237,7 @@ static amp_status list_params(const struct amp__bracket *bracket, struct amp__pa
 }
 
 static void mark(const struct amp__optimizer *optimizer, bool overflowed) {
-    for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->overflowed = overflowed;
+    for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->gradient.overflowed = overflowed;
 }
 
 /* After an overflow that no step has followed: the parameters that nobody in the bracket will step on. */

@@ -34,7 +34,7 @@ static amp_status check(struct amp__param *param) {
     const bool gaps = !param->has_master && now.strides;
     const int32_t ndim = now.ndim; /* the host's shape holds until its next view */
     AMP_TRY(amp__param_check(param, &now));
-    if (!param->host->grad || (param->held && param->has_master)) return AMP_OK;
+    if (!param->host->grad || (param->master.held_by_host && param->has_master)) return AMP_OK;
     AMP_TRY(amp__grads_check(param, &grad));
     AMP_RETURN_IF(gaps && grad.data && grad.strides && grad.ndim != ndim, AMP_ERR_INVALID_ARGUMENT,
                   "%s has %d dimensions but its gradient has %d", param->name, (int)ndim, (int)grad.ndim);
@@ -67,7 +67,7 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
                          .is_master = param->has_master };
     if (param->has_master) {
         AMP_TRY(amp__master_reconcile(param, false));
-        out->data = param->fp32.data;
+        out->data = param->master.fp32.data;
         out->dtype = AMP_FLOAT32;
     } else {
         AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
@@ -76,10 +76,10 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
         out->dtype = now.dtype;
         AMP_TRY(tell_layout(param, &now, out, &out->strides, 1));
     }
-    if (param->held && param->has_master) grad.data = param->grad.data;
+    if (param->master.held_by_host && param->has_master) grad.data = param->gradient.master.data;
     else if (param->host->grad) AMP_TRY(amp__grads_view(param, &grad));
     out->grad = grad.data;
-    if (!grad.data || grad.data != param->flat) return AMP_OK;
+    if (!grad.data || grad.data != param->gradient.flat) return AMP_OK;
     void *handle; /* the caller gets the host's own elements, not our compact copy of them */
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &handle));
     AMP_TRY(amp__host_layout(param->host, handle, param->name, &now));
@@ -179,7 +179,7 @@ static amp_status check_all(const amp_context *context) {
         struct amp__elements now;
         struct amp__param *param = context->params[i];
         AMP_TRY(amp__master_settle(param));
-        if (param->has_master && !param->swapped) AMP_TRY(amp__param_elements(param, &now));
+        if (param->has_master && !param->lent.steps) AMP_TRY(amp__param_elements(param, &now));
     }
     return AMP_OK;
 }
@@ -200,7 +200,7 @@ AMP_API amp_status amp_masters_write_back(amp_context *context) {
     AMP_TRY(check_all(context));
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];
-        if (!param->has_master || param->swapped) continue;
+        if (!param->has_master || param->lent.steps) continue;
         AMP_TRY(amp__master_reconcile(param, false));
         AMP_TRY(amp__master_write_back(param));
     }

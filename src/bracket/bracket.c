@@ -66,11 +66,12 @@ static amp_status check_shared(struct amp__bracket *bracket, const struct amp__o
         AMP_RETURN_IF(amp__in_open_bracket(param), AMP_ERR_WRONG_STATE,
                       "amp_scale_loss_begin: the gradient of %s is in the open bracket of another optimizer that shares it: end "
                       "that one first, or give both optimizers to one bracket", param->name);
-        AMP_RETURN_IF(is_foreign(bracket, param->scaled_by, param->carries), AMP_ERR_CONFLICT,
+        const struct amp__gradient *gradient = &param->gradient;
+        AMP_RETURN_IF(is_foreign(bracket, gradient->delayed_loss, gradient->delayed_scale), AMP_ERR_CONFLICT,
                       "amp_scale_loss_begin: the gradient of %s, which another optimizer shares, still carries the scale of "
                       "loss_id %u (AMP_DELAY_UNSCALE); loss_id %u would unscale it wrongly: " WAY_OUT, param->name,
-                      (unsigned)param->scaled_by, (unsigned)bracket->loss_id);
-        AMP_TRY(carry(bracket, param->carries, param->name));
+                      (unsigned)gradient->delayed_loss, (unsigned)bracket->loss_id);
+        AMP_TRY(carry(bracket, gradient->delayed_scale, param->name));
     }
     return AMP_OK;
 }

@@ -40,7 +40,7 @@ void amp__fused_mark(amp_context *context) {
         for (size_t i = 0; i < context->optimizers[k].n_params; i++) context->optimizers[k].params[i]->owners++;
     for (size_t k = 0; k < context->n_optimizers; k++)
         for (size_t i = 0; i < context->optimizers[k].n_params; i++)
-            context->optimizers[k].params[i]->may_be_left =
+            context->optimizers[k].params[i]->gradient.may_be_left =
                 context->optimizers[k].optim && context->optimizers[k].params[i]->owners == 1;
 }
 
@@ -50,7 +50,7 @@ void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from) {
     bool any = false;
     for (size_t k = 0; k < context->n_optimizers; k++) any |= context->optimizers[k].optim != NULL;
     for (size_t i = from; i < optimizer->n_params && any; i++)
-        optimizer->params[i]->may_be_left = ++optimizer->params[i]->owners == 1 && optimizer->optim;
+        optimizer->params[i]->gradient.may_be_left = ++optimizer->params[i]->owners == 1 && optimizer->optim;
 }
 
 /* ---- before the update ---- */
@@ -87,7 +87,7 @@ static amp_status find_param(struct amp__param *param, struct amp__optim_tensor 
                   (unsigned long long)now.size, amp__dtype_name(now.dtype));
     const amp_span elements = { now.data, now.size, now.dtype, 0 };
     tensor->elements = now.data;
-    tensor->param = param->has_master ? (amp_span){ param->fp32.data, param->size, AMP_FLOAT32, 0 } : elements;
+    tensor->param = param->has_master ? (amp_span){ param->master.fp32.data, param->size, AMP_FLOAT32, 0 } : elements;
     if (param->has_master && !param->emulated) tensor->low = elements;
     return now.strides ? gather_spread(&now, tensor) : AMP_OK;
 }

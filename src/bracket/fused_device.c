@@ -116,7 +116,8 @@ static amp_status find_one(const struct amp__optimizer *optimizer, const struct 
     AMP_TRY(amp__param_elements(param, &now));
     const amp_span elements = { now.data, now.size, now.dtype, 0 };
     spans_of(part, GRAD)[at] = grad->span;
-    spans_of(part, PARAM)[at] = param->has_master ? (amp_span){ param->fp32.data, now.size, AMP_FLOAT32, 0 } : elements;
+    spans_of(part, PARAM)[at] =
+        param->has_master ? (amp_span){ param->master.fp32.data, now.size, AMP_FLOAT32, 0 } : elements;
     if (param->has_master && !param->emulated) spans_of(part, LOW)[at] = elements;
     for (int k = 0; k < AMP__MOMENTS; k++)
         if (state->moments[k])
@@ -126,7 +127,7 @@ static amp_status find_one(const struct amp__optimizer *optimizer, const struct 
     return AMP_OK;
 }
 
-static bool is_scaled(const struct amp__grad_for_step *grad) { return grad->inverse_there || grad->inverse != 1.0f; }
+static bool is_scaled(const struct amp__grad_for_step *grad) { return grad->device_inverse || grad->inverse != 1.0f; }
 
 /* All gradients carry one scale, or none: where they do not, those that wait are unscaled. */
 static amp_status find_all(const struct amp__optimizer *optimizer, const struct amp__optim_on_device *part, bool *again) {
@@ -138,7 +139,7 @@ static amp_status find_all(const struct amp__optimizer *optimizer, const struct 
         struct amp__grad_for_step grad;
         AMP_TRY(find_one(optimizer, part, at, &grad));
         if (!grad.span.data) continue;
-        const amp_factor its = { grad.inverse_there, is_scaled(&grad) ? grad.inverse : 1.0f, AMP_FACTOR_AS_IT_IS };
+        const amp_factor its = { grad.device_inverse, is_scaled(&grad) ? grad.inverse : 1.0f, AMP_FACTOR_AS_IT_IS };
         *again |= !first && (its.pointer != by->pointer || (!its.pointer && its.value != by->value));
         *by = its;
         first = false;

@@ -60,7 +60,7 @@ static bool shares(const struct amp__optimizer *optimizer) { return optimizer->c
 bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer) {
     if (!shares(optimizer)) return optimizer->stepping;
     for (size_t i = 0; i < optimizer->n_params; i++)
-        if (optimizer->params[i]->swapped) return true;
+        if (optimizer->params[i]->lent.steps) return true;
     return false;
 }
 

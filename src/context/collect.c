@@ -146,7 +146,7 @@ amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *o
                       optimizer_index, param->name, i);
         param->listed_by = optimizer_index + 1;
         param->in_optimizer = true;
-        param->held |= optimizer->holds;
+        param->master.held_by_host |= optimizer->holds;
         if (!param->address) AMP_TRY(inspect(context, param, true));
         optimizer->params[optimizer->n_params++] = param;
     }
@@ -161,7 +161,7 @@ static amp_status tie(amp_context *context, struct amp__param *first, struct amp
     first->ties = grown;
     first->ties[first->n_ties++] = second->tensor;
     first->in_optimizer |= second->in_optimizer;
-    first->held |= second->held;
+    first->master.held_by_host |= second->master.held_by_host;
     first->in_model |= second->in_model;
     if (second->module_kind) first->module_kind = second->module_kind;
     second->tied_to = first;
@@ -263,7 +263,7 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
     }
     param->listed_by = number;
     param->in_optimizer = true;
-    param->held |= optimizer->holds;
+    param->master.held_by_host |= optimizer->holds;
     optimizer->params[optimizer->n_params++] = param;
     return AMP_OK;
 }

@@ -26,8 +26,10 @@ static amp_status look(const struct amp__param *param, void *grad, struct amp__e
 
 /* Nothing of the parameter's size is kept: no type to go back to, no master, no moments, no copy of a gradient. */
 static bool follows_its_size(const struct amp__param *param) {
-    return !param->re_typed && !param->fp32.data && !param->emulated && !param->may_be_left && param->host->set_grad &&
-           !param->stash.present && !param->delayed.beside;
+    const struct amp__gradient *gradient = &param->gradient;
+    return !param->re_typed && !param->master.fp32.data && !param->emulated && !gradient->may_be_left &&
+           param->host->set_grad && gradient->aside[AMP__AT_BEGIN] <= AMP__ASIDE_IN_MASTER &&
+           gradient->aside[AMP__AT_REOPENING] == AMP__ASIDE_NOTHING;
 }
 
 /* The host may have cut or joined such a parameter since (sharding): its size is what it has now. */
@@ -38,9 +40,9 @@ static amp_status follow_size(struct amp__param *param, void *grad) {
     if (now.size == param->size) return AMP_OK;
     AMP_TRY(amp__param_layout(param, param->tensor, param->name, &own));
     if (own.size != now.size) return AMP_OK;
-    for (int i = 0; i < 3; i++) amp__param_free(param, &param->spare[i]);
-    amp__free(param->flat);
-    param->flat = NULL;
+    for (int i = 0; i < 3; i++) amp__param_free(param, &param->gradient.spare[i]);
+    amp__free(param->gradient.flat);
+    param->gradient.flat = NULL;
     param->size = own.size;
     return AMP_OK;
 }
@@ -51,17 +53,18 @@ __attribute__((noinline)) static amp_status look_closely(struct amp__param *para
     AMP_TRY(follow_size(param, grad));
     AMP_TRY(look(param, grad, &now));
     if (now.strides) {
-        if (param->flat && param->flat_dtype != now.dtype) {
-            amp__free(param->flat);
-            param->flat = NULL;
+        if (param->gradient.flat && param->gradient.flat_dtype != now.dtype) {
+            amp__free(param->gradient.flat);
+            param->gradient.flat = NULL;
         }
-        if (!param->flat) param->flat = amp__alloc_aligned((size_t)now.size * amp__dtype_size(now.dtype));
-        if (!param->flat) return amp__fail_memory();
-        param->flat_dtype = now.dtype;
-        amp__strides_gather(param->flat, &now);
+        if (!param->gradient.flat)
+            param->gradient.flat = amp__alloc_aligned((size_t)now.size * amp__dtype_size(now.dtype));
+        if (!param->gradient.flat) return amp__fail_memory();
+        param->gradient.flat_dtype = now.dtype;
+        amp__strides_gather(param->gradient.flat, &now);
     }
-    param->gaps = now.strides != NULL;
-    *span = (amp_span){ now.strides ? param->flat : now.data, now.size, now.dtype, 0 };
+    param->gradient.gaps = now.strides != NULL;
+    *span = (amp_span){ now.strides ? param->gradient.flat : now.data, now.size, now.dtype, 0 };
     return AMP_OK;
 }
 
@@ -71,13 +74,13 @@ amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *sp
     if (__builtin_expect(status != AMP_OK, 0)) return amp__fail_prefix(status, "%s", param->name);
     if (param->on_device || !amp__view_is_plain(&view, span) || span->size != param->size)
         return look_closely(param, grad, span);
-    param->gaps = false;
+    param->gradient.gaps = false;
     return AMP_OK;
 }
 
 amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp_span *span) {
     struct amp__elements now;
-    if (!span->data || span->data != param->flat) return AMP_OK;
+    if (!span->data || span->data != param->gradient.flat) return AMP_OK;
     AMP_TRY(look(param, grad, &now));
     AMP_RETURN_IF(!now.strides || now.dtype != span->dtype, AMP_ERR_HOST_FAILED,
                   "%s: the layout of its gradient changed while libamp worked on it", param->name);
@@ -86,11 +89,11 @@ amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp
 }
 
 amp_span amp__grad_master(const struct amp__param *param) {
-    return (amp_span){ param->grad.data, param->size, AMP_FLOAT32, 0 };
+    return (amp_span){ param->gradient.master.data, param->size, AMP_FLOAT32, 0 };
 }
 
 amp_status amp__grad_make_master(struct amp__param *param) {
-    return amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_GRADIENT, &param->grad);
+    return amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_GRADIENT, &param->gradient.master);
 }
 
 bool amp__span_is_zero(const amp_span *span) {
@@ -103,30 +106,30 @@ bool amp__span_is_zero(const amp_span *span) {
 }
 
 void amp__grad_write_zero(struct amp__param *param) {
-    if (param->grad_zero) memset(param->grad.data, 0, (size_t)param->size * sizeof(float));
-    param->grad_zero = false;
+    if (param->gradient.zero) memset(param->gradient.master.data, 0, (size_t)param->size * sizeof(float));
+    param->gradient.zero = false;
 }
 
 amp_status amp__grad_follow(struct amp__param *param, void *grad, const amp_span *shown, bool look) {
     AMP_TRY(amp__grad_need_master(param));
     amp__grad_write_zero(param);
-    if (shown->data == param->grad.data) { /* the block itself: held */
-        param->grad_handle = grad;
+    if (shown->data == param->gradient.master.data) { /* the block itself: held */
+        param->gradient.handle = grad;
         return AMP_OK;
     }
     const uint64_t version = amp__grad_version(param, grad);
     const amp_span master = amp__grad_master(param);
-    const bool another = grad != param->grad_handle || !amp__is_low(shown->dtype);
+    const bool another = grad != param->gradient.handle || !amp__is_low(shown->dtype);
     if (param->on_device) {
         if (another) AMP_TRY(amp__param_add(param, AMP__WORK_FOLLOW, &master, shown));
-        else if (look || version != param->grad_version)
+        else if (look || version != param->gradient.version)
             AMP_TRY(amp__param_add(param, AMP__WORK_RECONCILE_GRAD, &master, shown));
-    } else if (another || ((look || version != param->grad_version) && amp__span_is_zero(shown)))
+    } else if (another || ((look || version != param->gradient.version) && amp__span_is_zero(shown)))
         AMP_TRY(amp_cast_list(&master, shown, 1));
-    else if (look || version != param->grad_version)
-        AMP_TRY(amp__reconcile(param->grad.data, shown->data, shown->size, shown->dtype));
-    param->grad_handle = grad;
-    param->grad_version = version;
+    else if (look || version != param->gradient.version)
+        AMP_TRY(amp__reconcile(param->gradient.master.data, shown->data, shown->size, shown->dtype));
+    param->gradient.handle = grad;
+    param->gradient.version = version;
     return AMP_OK;
 }
 
@@ -137,12 +140,12 @@ amp_status amp__grads_look(struct amp__param *param, amp_span *exact, amp_span *
     AMP_TRY(amp__grads_unscale(param));
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     if (!grad) {
-        param->grad_handle = NULL;
+        param->gradient.handle = NULL;
         return AMP_OK;
     }
     AMP_TRY(amp__grad_elements(param, grad, shown));
     *exact = *shown;
-    if (!amp__has_master_grad(param) || param->swapped) return AMP_OK;
+    if (!amp__has_master_grad(param) || param->lent.steps) return AMP_OK;
     AMP_TRY(amp__grad_follow(param, grad, shown, false));
     *exact = amp__grad_master(param);
     return AMP_OK;
@@ -179,79 +182,85 @@ static bool may_multiply(const struct amp__param *param, const amp_span *shown, 
     return !param->on_device && !param->emulated && !amp__is_low(shown->dtype) && scale != 0.0f;
 }
 
-amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero, float scale,
-                          struct amp__aside *aside) {
-    aside->stayed = false;
+amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero, float scale) {
+    struct amp__set_aside *kept = &param->gradient.kept[AMP__AT_BEGIN];
+    enum amp__aside aside = AMP__ASIDE_TAKEN;
     if (param->host->set_grad) {
         AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, NULL));
-        aside->handle = grad;
+        kept->handle = grad;
     } else if (!zero) {
-        AMP_TRY(amp__span_copy(param, AMP__WORK_ASIDE, shown, &aside->copy));
-        aside->beside = may_multiply(param, shown, scale);
-        amp_status status = aside->beside ? amp_scale_list(shown, shown, 1, scale, NULL) : amp__param_zero(param, shown);
+        AMP_TRY(amp__span_copy(param, AMP__WORK_ASIDE, shown, &kept->copy));
+        const bool scales = may_multiply(param, shown, scale);
+        if (scales) aside = AMP__ASIDE_COPIED;
+        amp_status status = scales ? amp_scale_list(shown, shown, 1, scale, NULL) : amp__param_zero(param, shown);
         if (status == AMP_OK) status = amp__grad_store(param, grad, shown);
         if (status != AMP_OK) {
-            amp__aside_drop(param, aside);
+            amp__aside_drop(param, AMP__AT_BEGIN);
             return status;
         }
     }
-    aside->present = aside->handle || aside->copy.data;
+    if (kept->handle || kept->copy.data) param->gradient.aside[AMP__AT_BEGIN] = aside;
     return AMP_OK;
 }
 
 /* The copy into the host's elements. */
-static amp_status write_copy(struct amp__param *param, void *grad, const struct amp__aside *aside) {
+static amp_status write_copy(struct amp__param *param, void *grad, const amp_storage *kept) {
     amp_span shown;
     AMP_TRY(amp__grad_elements(param, grad, &shown));
-    const amp_span copy = { aside->copy.data, shown.size, shown.dtype, 0 };
-    if (!copy.data || aside->copy.dtype != shown.dtype) AMP_TRY(amp__param_zero(param, &shown));
+    const amp_span copy = { kept->data, shown.size, shown.dtype, 0 };
+    if (!copy.data || kept->dtype != shown.dtype) AMP_TRY(amp__param_zero(param, &shown));
     else if (param->on_device) AMP_TRY(amp__param_add(param, AMP__WORK_TAKE_BACK, &shown, &copy));
     else memcpy(shown.data, copy.data, amp__span_bytes(&shown));
     AMP_TRY(amp__grad_store(param, grad, &shown));
-    param->grad_version = amp__grad_version(param, grad);
+    param->gradient.version = amp__grad_version(param, grad);
     return AMP_OK;
 }
 
-static amp_status take_back(struct amp__param *param, const struct amp__aside *aside) {
+static amp_status take_back(struct amp__param *param, enum amp__aside_at at) {
+    const struct amp__set_aside *kept = &param->gradient.kept[at];
+    const enum amp__aside aside = param->gradient.aside[at];
     void *grad;
-    if (aside->stayed) return AMP_OK;
+    if (aside == AMP__ASIDE_NOT_MOVED) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (!param->host->set_grad || aside->beside) return grad ? write_copy(param, grad, aside) : AMP_OK;
-    if (grad || aside->handle) AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, aside->handle));
+    if (!param->host->set_grad || aside == AMP__ASIDE_COPIED)
+        return grad ? write_copy(param, grad, &kept->copy) : AMP_OK;
+    if (grad || kept->handle) AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, kept->handle));
     amp__host_release(param->host, grad);
     return AMP_OK;
 }
 
 /* A hook that fails is asked once more: there is no other place for what was set aside. */
-amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside) {
-    amp_status status = take_back(param, aside);
-    if (status != AMP_OK) status = take_back(param, aside);
-    if (status == AMP_OK) aside->handle = NULL; /* the host's again */
-    amp__aside_drop(param, aside);
+amp_status amp__aside_take_back(struct amp__param *param, enum amp__aside_at at) {
+    amp_status status = take_back(param, at);
+    if (status != AMP_OK) status = take_back(param, at);
+    if (status == AMP_OK) param->gradient.kept[at].handle = NULL; /* the host's again */
+    amp__aside_drop(param, at);
     return status;
 }
 
-amp_status amp__aside_copy(struct amp__param *param, const amp_span *shown, bool zero, struct amp__aside *aside) {
-    aside->beside = true;
-    return zero ? AMP_OK : amp__span_copy(param, AMP__WORK_ASIDE, shown, &aside->copy);
+amp_status amp__aside_copy(struct amp__param *param, const amp_span *shown, bool zero) {
+    param->gradient.aside[AMP__AT_REOPENING] = AMP__ASIDE_COPIED;
+    return zero ? AMP_OK : amp__span_copy(param, AMP__WORK_ASIDE, shown, &param->gradient.kept[AMP__AT_REOPENING].copy);
 }
 
-void amp__aside_drop(struct amp__param *param, struct amp__aside *aside) {
-    amp__host_release(param->host, aside->handle);
-    amp__param_give_back(param, &aside->copy);
-    *aside = (struct amp__aside){ 0 };
-    if (aside == &param->stash) param->stashed = false;
+void amp__aside_drop(struct amp__param *param, enum amp__aside_at at) {
+    struct amp__set_aside *kept = &param->gradient.kept[at];
+    amp__host_release(param->host, kept->handle);
+    amp__param_give_back(param, &kept->copy);
+    *kept = (struct amp__set_aside){ 0 };
+    param->gradient.aside[at] = AMP__ASIDE_NOTHING;
 }
 
-amp_status amp__aside_elements(const struct amp__param *param, struct amp__aside *aside, amp_span *span) {
+amp_status amp__aside_elements(struct amp__param *param, amp_span *span) {
+    struct amp__set_aside *kept = &param->gradient.kept[AMP__AT_BEGIN];
     struct amp__elements now = { 0 };
-    if (aside->handle) AMP_TRY(look(param, aside->handle, &now));
+    if (kept->handle) AMP_TRY(look(param, kept->handle, &now));
     if (now.strides) {
-        if (!aside->copy.data)
-            AMP_TRY(amp__host_alloc(param->host, now.size, now.dtype, param->device, AMP_FOR_GRADIENT, &aside->copy));
-        amp__strides_gather(aside->copy.data, &now);
+        if (!kept->copy.data)
+            AMP_TRY(amp__host_alloc(param->host, now.size, now.dtype, param->device, AMP_FOR_GRADIENT, &kept->copy));
+        amp__strides_gather(kept->copy.data, &now);
     }
     *span = now.data && !now.strides ? (amp_span){ now.data, now.size, now.dtype, 0 }
-                                     : (amp_span){ aside->copy.data, param->size, aside->copy.dtype, 0 };
+                                     : (amp_span){ kept->copy.data, param->size, kept->copy.dtype, 0 };
     return AMP_OK;
 }

@@ -19,9 +19,9 @@ static amp_status show(struct amp__param *param, const amp_span *exact, const am
     void *grad;
     if (exact->data != shown->data) {
         AMP_TRY(amp__param_copy(param, AMP__WORK_SHOW, shown, exact));
-        param->grad_version = amp__grad_version(param, param->grad_handle);
+        param->gradient.version = amp__grad_version(param, param->gradient.handle);
     }
-    if (shown->data != param->flat) return AMP_OK;
+    if (shown->data != param->gradient.flat) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     return amp__grad_store(param, grad, shown);
 }
@@ -34,7 +34,7 @@ static amp_status send_away(struct amp__param *param, amp_span *exact, bool clam
     return amp__param_add(param, clamps ? AMP__WORK_CLAMP : AMP__WORK_MULTIPLY, &grad, &grad);
 }
 
-static amp_status show_there(struct amp__param *param, const amp_span *shown) {
+static amp_status show_on_device(struct amp__param *param, const amp_span *shown) {
     const amp_span master = amp__grad_master(param);
     return amp__has_master_grad(param) ? show(param, &master, shown) : AMP_OK;
 }
@@ -52,9 +52,9 @@ static amp_status change_all(struct amp__param *const *params, size_t n, change_
     for (size_t i = 0; i < n && status == AMP_OK; i++) status = send_away(params[i], &exact[i], change == clamp);
     if (status == AMP_OK) status = change(exact, n, value);
     for (size_t i = 0; i < n && status == AMP_OK; i++)
-        if (params[i]->on_device) status = shown[i].data ? show_there(params[i], &shown[i]) : AMP_OK;
+        if (params[i]->on_device) status = shown[i].data ? show_on_device(params[i], &shown[i]) : AMP_OK;
         else if (exact[i].data) status = show(params[i], &exact[i], &shown[i]);
-        else if (change == multiply && amp__grads_takes_factor(params[i])) params[i]->left.factor = value;
+        else if (change == multiply && amp__grads_takes_factor(params[i])) params[i]->gradient.left.factor = value;
     amp__free(exact);
     return status;
 }

@@ -32,13 +32,13 @@ static amp_status round_block(struct amp__param *param, enum amp__work work, flo
                               struct amp__counts *counts) {
     if (param->on_device) AMP_TRY(copy(param, work, block, from));
     else amp__round(block, from, param->size, param->emulated, counts);
-    param->version = version_of(param);
+    param->master.version = version_of(param);
     return AMP_OK;
 }
 
 /* On a device it is launched at once: whatever else fails, the exact values are there to go back to. */
 static amp_status set_apart(struct amp__param *param, float *block, struct amp__counts *counts) {
-    AMP_TRY(copy(param, AMP__WORK_FOLLOW, param->fp32.data, block));
+    AMP_TRY(copy(param, AMP__WORK_FOLLOW, param->master.fp32.data, block));
     AMP_TRY(round_block(param, AMP__WORK_ROUND, block, block, counts));
     return param->on_device ? amp__place_flush(param->place) : AMP_OK;
 }
@@ -47,12 +47,12 @@ amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool ke
     struct amp__elements now;
     struct amp__counts counts = { 0 };
     AMP_TRY(amp__param_elements(param, &now));
-    AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_MASTER, &param->fp32));
+    AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_MASTER, &param->master.fp32));
     param->emulated = (uint8_t)dtype;
     const amp_status status = set_apart(param, now.data, &counts);
     if (status != AMP_OK) {
         if (param->on_device) amp__place_drop(param->place);
-        amp__param_free(param, &param->fp32);
+        amp__param_free(param, &param->master.fp32);
         param->emulated = AMP_DTYPE_DEFAULT;
         return status;
     }
@@ -65,17 +65,17 @@ amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool ke
 amp_status amp__emulated_undo(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
-    if (param->fp32.data && !param->stuck) /* stuck: a step's values are newer */
-        AMP_TRY(copy(param, AMP__WORK_WRITE_BACK, now.data, param->fp32.data));
+    if (param->master.fp32.data && !param->lent.stuck) /* stuck: a step's values are newer */
+        AMP_TRY(copy(param, AMP__WORK_WRITE_BACK, now.data, param->master.fp32.data));
     if (param->on_device) AMP_TRY(amp__place_flush(param->place));
-    amp__param_free(param, &param->fp32);
+    amp__param_free(param, &param->master.fp32);
     param->emulated = AMP_DTYPE_DEFAULT;
     param->re_typed = param->has_master = false;
     return AMP_OK;
 }
 
 static void reconcile_here(const struct amp__param *param, const float *block) {
-    float *master = param->fp32.data;
+    float *master = param->master.fp32.data;
     enum { BLOCK = 512 };
     float rounded[BLOCK];
     for (uint64_t at = 0; at < param->size; at += BLOCK) {
@@ -89,7 +89,7 @@ static void reconcile_here(const struct amp__param *param, const float *block) {
 }
 
 amp_status amp__emulated_reconcile(struct amp__param *param, float *block) {
-    if (param->on_device) AMP_TRY(copy(param, AMP__WORK_RECONCILE, param->fp32.data, block));
+    if (param->on_device) AMP_TRY(copy(param, AMP__WORK_RECONCILE, param->master.fp32.data, block));
     else reconcile_here(param, block);
     return round_block(param, AMP__WORK_ROUND_FIRST, block, block, NULL);
 }
@@ -98,16 +98,16 @@ amp_status amp__emulated_lend(const struct amp__param *param) {
     struct amp__elements now;
     if (!param->has_master) return AMP_OK;
     AMP_TRY(amp__param_elements(param, &now));
-    return copy(param, AMP__WORK_WRITE_BACK, now.data, param->fp32.data);
+    return copy(param, AMP__WORK_WRITE_BACK, now.data, param->master.fp32.data);
 }
 
 amp_status amp__emulated_take_back(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
-    if (param->has_master) AMP_TRY(copy(param, AMP__WORK_FOLLOW, param->fp32.data, now.data));
+    if (param->has_master) AMP_TRY(copy(param, AMP__WORK_FOLLOW, param->master.fp32.data, now.data));
     return round_block(param, AMP__WORK_ROUND, now.data, now.data, NULL);
 }
 
 void amp__emulated_show(struct amp__param *param, void *elements) {
-    (void)round_block(param, AMP__WORK_ROUND, elements, param->has_master ? param->fp32.data : elements, NULL);
+    (void)round_block(param, AMP__WORK_ROUND, elements, param->has_master ? param->master.fp32.data : elements, NULL);
 }

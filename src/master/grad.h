@@ -13,9 +13,9 @@ amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp
 amp_span amp__grad_master(const struct amp__param *param);
 amp_status amp__grad_make_master(struct amp__param *param);
 static inline amp_status amp__grad_need_master(struct amp__param *param) {
-    return amp__has_master_grad(param) && !param->grad.data ? amp__grad_make_master(param) : AMP_OK;
+    return amp__has_master_grad(param) && !param->gradient.master.data ? amp__grad_make_master(param) : AMP_OK;
 }
-/* The zeros that grad_zero stands for; before anybody reads the master gradient. */
+/* The zeros that gradient.zero stands for; before anybody reads the master gradient. */
 void amp__grad_write_zero(struct amp__param *param);
 /* Brings the master gradient up to date with the host's handle: another one, or changed in place (look: or perhaps). A
  * gradient that the host zeroed is zero, also where the master gradient was too small to show. */
@@ -29,15 +29,15 @@ static inline uint64_t amp__span_bytes(const amp_span *span) { return span->size
 amp_status amp__span_copy(struct amp__param *param, enum amp__work work, const amp_span *span, amp_storage *out);
 
 /* Afterwards the parameter has no gradient. Or a fixed buffer: of what it held times the scale where it can carry one
- * (beside), else of zeros. zero: it is one already. */
-amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero, float scale,
-                          struct amp__aside *aside);
+ * (AMP__ASIDE_COPIED), else of zeros. zero: it is one already. */
+amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero, float scale);
 /* What is there now is dropped for what was set aside. */
-amp_status amp__aside_take_back(struct amp__param *param, struct amp__aside *aside);
-/* A copy beside a gradient that stays: to be taken back into its elements. zero: it is one, and needs none. */
-amp_status amp__aside_copy(struct amp__param *param, const amp_span *shown, bool zero, struct amp__aside *aside);
-void amp__aside_drop(struct amp__param *param, struct amp__aside *aside);
-amp_status amp__aside_elements(const struct amp__param *param, struct amp__aside *aside, amp_span *span);
+amp_status amp__aside_take_back(struct amp__param *param, enum amp__aside_at at);
+/* At a reopening: a copy of a gradient that stays, to go back into its elements. zero: it is one, and needs none. */
+amp_status amp__aside_copy(struct amp__param *param, const amp_span *shown, bool zero);
+void amp__aside_drop(struct amp__param *param, enum amp__aside_at at);
+/* What was set aside at begin. */
+amp_status amp__aside_elements(struct amp__param *param, amp_span *span);
 
 /* The host's gradient, in a row of hooks: amp__host_grad. */
 static inline amp_status amp__grad_of(const struct amp__param *param, const struct amp__hooks *hooks, void **grad) {

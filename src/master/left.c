@@ -12,13 +12,13 @@
 
 /* Where it would be unscaled in FP32: what is stored in 16 bits is rounded, and that the step would not see. */
 bool amp__grad_may_be_left(const struct amp__param *param, const amp_span *fresh) {
-    if (!param->may_be_left || fresh->dtype == AMP_FLOAT64) return false;
+    if (!param->gradient.may_be_left || fresh->dtype == AMP_FLOAT64) return false;
     return amp__has_master_grad(param) || (fresh->dtype == AMP_FLOAT32 && (!param->emulated || param->has_master));
 }
 
 void amp__grads_forget_left(struct amp__param *param) {
-    if (param->grad_state != AMP__GRAD_LEFT) return;
-    param->left.handle = NULL;
+    if (param->gradient.state != AMP__GRAD_LEFT) return;
+    param->gradient.left.handle = NULL;
     amp__grad_goes(param, AMP__GRAD_UNSCALED);
 }
 
@@ -26,29 +26,29 @@ void amp__grads_forget_left(struct amp__param *param) {
 static amp_status find_left(struct amp__param *param, void **out) {
     void *grad;
     *out = NULL;
-    if (param->grad_state != AMP__GRAD_LEFT) return AMP_OK;
+    if (param->gradient.state != AMP__GRAD_LEFT) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (grad == param->left.handle) *out = grad;
+    if (grad == param->gradient.left.handle) *out = grad;
     else amp__grads_forget_left(param);
     return AMP_OK;
 }
 
-static amp_status unscale_there(struct amp__param *param, void *grad, const amp_span *dst, const amp_span *shown) {
-    const amp_factor by = { param->left.inverse_there, param->left.inverse, AMP_FACTOR_AS_IT_IS };
+static amp_status unscale_on_device(struct amp__param *param, void *grad, const amp_span *dst, const amp_span *shown) {
+    const amp_factor by = { param->gradient.left.device_inverse, param->gradient.left.inverse, AMP_FACTOR_AS_IT_IS };
     AMP_TRY(amp__place_left(param->place, &by));
-    param->left.given = param->left.handle;
+    param->gradient.left.given = param->gradient.left.handle;
     AMP_TRY(amp__param_add(param, AMP__WORK_UNSCALE, dst, shown));
     if (dst->data != shown->data) {
         AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, shown, dst));
-        param->grad_handle = grad;
-        param->grad_version = amp__grad_version(param, grad);
+        param->gradient.handle = grad;
+        param->gradient.version = amp__grad_version(param, grad);
     }
     amp__grads_forget_left(param);
     return AMP_OK;
 }
 
 amp_status amp__grads_unscale_now(struct amp__param *param) {
-    const struct amp__left *left = &param->left;
+    const struct amp__left *left = &param->gradient.left;
     void *grad;
     amp_span shown;
     AMP_TRY(find_left(param, &grad));
@@ -57,21 +57,21 @@ amp_status amp__grads_unscale_now(struct amp__param *param) {
     AMP_TRY(amp__grad_need_master(param));
     const bool master = amp__has_master_grad(param);
     const amp_span dst = master ? amp__grad_master(param) : shown;
-    param->grad_zero = false; /* all of it is written here */
-    if (param->on_device) return unscale_there(param, grad, &dst, &shown);
+    param->gradient.zero = false; /* all of it is written here */
+    if (param->on_device) return unscale_on_device(param, grad, &dst, &shown);
     AMP_TRY(amp_scale_list(&dst, &shown, 1, left->inverse, NULL));
     if (left->factor != 1.0f) AMP_TRY(amp_scale_list(&dst, &dst, 1, left->factor, NULL));
     if (master) AMP_TRY(amp_cast_list(&shown, &dst, 1));
     amp__grads_forget_left(param);
     AMP_TRY(amp__grad_store(param, grad, &shown));
     if (!master) return AMP_OK;
-    param->grad_handle = grad;
-    param->grad_version = amp__grad_version(param, grad);
+    param->gradient.handle = grad;
+    param->gradient.version = amp__grad_version(param, grad);
     return AMP_OK;
 }
 
 amp_status amp__grads_for_step(struct amp__param *param, struct amp__grad_for_step *out) {
-    const struct amp__left *left = &param->left;
+    const struct amp__left *left = &param->gradient.left;
     void *grad;
     *out = (struct amp__grad_for_step){ .inverse = 1.0f, .factor = 1.0f };
     AMP_TRY(amp__master_settle(param));
@@ -79,7 +79,7 @@ amp_status amp__grads_for_step(struct amp__param *param, struct amp__grad_for_st
     if (!grad) return amp__grads_view(param, &out->span);
     AMP_TRY(amp__grad_elements(param, grad, &out->span));
     out->inverse = left->inverse;
-    out->inverse_there = left->inverse_there;
+    out->device_inverse = left->device_inverse;
     out->factor = left->factor;
     out->squares = left->squares;
     out->has_squares =

@@ -58,25 +58,27 @@ amp_status amp__param_check(const struct amp__param *param, const struct amp__el
 }
 
 amp_status amp__master_reconcile(struct amp__param *param, bool always) {
-    if (!param->has_master || param->swapped) return AMP_OK;
+    if (!param->has_master || param->lent.steps) return AMP_OK;
     AMP_TRY(amp__master_settle(param));
     const uint64_t version = version_of(param);
-    always |= param->look_again || (param->emulated && !param->host->version); /* it costs little beside emulation */
-    if (!always && version == param->version) return AMP_OK;
+    /* where it is emulated, a look costs little beside that */
+    always |= param->master.may_differ || (param->emulated && !param->host->version);
+    if (!always && version == param->master.version) return AMP_OK;
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
-    const amp_span master = { param->fp32.data, param->size, AMP_FLOAT32, 0 }, low = { now.data, param->size, param->dtype, 0 };
+    const amp_span master = { param->master.fp32.data, param->size, AMP_FLOAT32, 0 };
+    const amp_span low = { now.data, param->size, param->dtype, 0 };
     if (param->emulated) AMP_TRY(amp__emulated_reconcile(param, now.data));
     else if (param->on_device) AMP_TRY(amp__param_add(param, AMP__WORK_RECONCILE, &master, &low));
-    else AMP_TRY(amp__reconcile(param->fp32.data, now.data, param->size, param->dtype));
-    param->look_again = false;
-    param->version = version;
+    else AMP_TRY(amp__reconcile(param->master.fp32.data, now.data, param->size, param->dtype));
+    param->master.may_differ = false;
+    param->master.version = version;
     return AMP_OK;
 }
 
 amp_status amp__master_write_back(struct amp__param *param) {
     struct amp__elements now;
-    if (param->look_again) return AMP_OK; /* the parameter has what the master has not seen; there was no step */
+    if (param->master.may_differ) return AMP_OK; /* the parameter has what the master has not seen; there was no step */
     AMP_TRY(amp__param_elements(param, &now));
     amp__master_round(param, now.data);
     return AMP_OK;
@@ -88,30 +90,30 @@ void amp__master_round(struct amp__param *param, void *elements) {
         return;
     }
     const amp_span dst = { elements, param->size, param->dtype, 0 };
-    const amp_span src = { param->fp32.data, param->size, AMP_FLOAT32, 0 };
+    const amp_span src = { param->master.fp32.data, param->size, AMP_FLOAT32, 0 };
     const amp_status status = amp__param_copy(param, AMP__WORK_WRITE_BACK, &dst, &src);
     (void)status; /* it fails only on spans that are none: on a device there is room */
-    param->version = version_of(param);
+    param->master.version = version_of(param);
 }
 
 void amp__master_stepped(struct amp__param *param, void *elements) {
     if (param->emulated) amp__emulated_show(param, elements);
-    param->version = version_of(param);
+    param->master.version = version_of(param);
 }
 
 /* ---- lending ---- */
 
 /* Exchanges the parameter's storage with the one beside it. A block that cannot be it is given back. */
 static amp_status exchange(struct amp__param *param, amp_dtype now_beside) {
-    AMP_TRY(amp__param_swap(param, &param->fp32));
-    const uint64_t bytes = param->fp32.bytes, least = param->size * amp__dtype_size(now_beside);
+    AMP_TRY(amp__param_swap(param, &param->master.fp32));
+    const uint64_t bytes = param->master.fp32.bytes, least = param->size * amp__dtype_size(now_beside);
     if (bytes && bytes < least) {
-        (void)amp__param_swap(param, &param->fp32);
+        (void)amp__param_swap(param, &param->master.fp32);
         return amp__fail(AMP_ERR_WRONG_STATE, "%s: the host's hook swap_data returned a block of %llu bytes instead of the "
                          "%llu that were there: change a parameter's values, not its storage", param->name,
                          (unsigned long long)bytes, (unsigned long long)least);
     }
-    param->fp32.dtype = now_beside;
+    param->master.fp32.dtype = now_beside;
     return AMP_OK;
 }
 
@@ -123,39 +125,41 @@ static amp_status lend_spread(struct amp__param *param, void *grad, const struct
     wide.data = block.data;
     wide.dtype = AMP_FLOAT32;
     memset(block.data, 0, (size_t)amp__strides_reach(shown) * sizeof(float));
-    amp__strides_scatter(&wide, param->grad.data);
-    param->lent = block;
-    param->spread = block;
+    amp__strides_scatter(&wide, param->gradient.master.data);
+    param->gradient.lent = block;
+    param->gradient.with_gaps = block;
     const amp_dtype dtype = shown->dtype;
-    const amp_status status = amp__host_swap(param->host, grad, param->name, &param->spread);
+    const amp_status status = amp__host_swap(param->host, grad, param->name, &param->gradient.with_gaps);
     if (status != AMP_OK) {
-        param->spread = (amp_storage){ 0 };
+        param->gradient.with_gaps = (amp_storage){ 0 };
         amp__host_free(param->host, &block);
         return status;
     }
-    param->spread.dtype = dtype;
-    param->step_grad = grad;
+    param->gradient.with_gaps.dtype = dtype;
+    param->lent.grad = grad;
     return AMP_OK;
 }
 
 /* The FP32 gradient is back; the optimizer may have written into it. */
-static amp_status show_grad(struct amp__param *param) { return param->untold ? AMP_OK : amp__grads_show(param, false); }
+static amp_status show_grad(struct amp__param *param) {
+    return param->lent.unused ? AMP_OK : amp__grads_show(param, false);
+}
 
 static amp_status take_spread_back(struct amp__param *param, void *now) {
     struct amp__elements wide;
-    if (now == param->step_grad) {
+    if (now == param->lent.grad) {
         AMP_TRY(amp__host_layout(param->host, now, param->name, &wide));
         if (wide.strides && wide.size == param->size && wide.dtype == AMP_FLOAT32)
-            amp__strides_gather(param->grad.data, &wide);
-        AMP_TRY(amp__host_swap(param->host, now, param->name, &param->spread));
-        amp__host_free(param->host, &param->spread);
-        param->step_grad = NULL;
+            amp__strides_gather(param->gradient.master.data, &wide);
+        AMP_TRY(amp__host_swap(param->host, now, param->name, &param->gradient.with_gaps));
+        amp__host_free(param->host, &param->gradient.with_gaps);
+        param->lent.grad = NULL;
         return show_grad(param);
     }
-    param->step_grad = NULL; /* the handle is gone: as below, but that `grad` never left */
-    if (!amp__host_owns_memory(param->host)) param->spread = param->lent;
-    amp__host_free(param->host, &param->spread);
-    param->grad_handle = NULL;
+    param->lent.grad = NULL; /* the handle is gone: as below, but that `gradient.master` never left */
+    if (!amp__host_owns_memory(param->host)) param->gradient.with_gaps = param->gradient.lent;
+    amp__host_free(param->host, &param->gradient.with_gaps);
+    param->gradient.handle = NULL;
     return AMP_OK;
 }
 
@@ -164,52 +168,52 @@ static amp_status lend_grad(struct amp__param *param) {
     amp_span exact, shown;
     struct amp__elements spread;
     AMP_TRY(amp__grads_look(param, &exact, &shown));
-    if (!exact.data || exact.data != param->grad.data) return AMP_OK;
-    void *grad = param->grad_handle;
-    if (param->gaps) {
+    if (!exact.data || exact.data != param->gradient.master.data) return AMP_OK;
+    void *grad = param->gradient.handle;
+    if (param->gradient.gaps) {
         AMP_TRY(amp__host_layout(param->host, grad, param->name, &spread));
         return lend_spread(param, grad, &spread);
     }
-    const amp_storage lent = param->grad;
-    AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
-    param->lent = lent;
-    param->grad.dtype = shown.dtype;
-    param->step_grad = grad;
+    const amp_storage lent = param->gradient.master;
+    AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->gradient.master));
+    param->gradient.lent = lent;
+    param->gradient.master.dtype = shown.dtype;
+    param->lent.grad = grad;
     return AMP_OK;
 }
 
 /* The host may have dropped or replaced its gradient during the step; then the lent block went with the handle. Until
- * the block is back, step_grad says so. */
+ * the block is back, lent.grad says so. */
 static amp_status take_grad_back(struct amp__param *param) {
-    void *grad = param->step_grad;
+    void *grad = param->lent.grad;
     if (!grad) return AMP_OK;
     void *now;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &now));
-    if (param->spread.data) return take_spread_back(param, now);
+    if (param->gradient.with_gaps.data) return take_spread_back(param, now);
     if (now == grad) {
-        AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->grad));
-        param->step_grad = NULL;
-        param->grad.dtype = AMP_FLOAT32;
+        AMP_TRY(amp__host_swap(param->host, grad, param->name, &param->gradient.master));
+        param->lent.grad = NULL;
+        param->gradient.master.dtype = AMP_FLOAT32;
         return show_grad(param);
     }
-    param->step_grad = NULL;
-    /* `grad` is the 16-bit block that had been there. A host with free has freed the lent one with its handle; without
-     * it each side keeps the blocks it made: the lent one comes back to us, the other is the host's. */
-    if (amp__host_owns_memory(param->host)) amp__param_free(param, &param->grad);
-    else param->grad = param->lent;
-    param->grad_handle = NULL;
+    param->lent.grad = NULL;
+    /* `gradient.master` is the 16-bit block that was there. A host with free has freed the lent one with its handle;
+     * without it each side keeps the blocks it made: the lent one comes back to us, the other is the host's. */
+    if (amp__host_owns_memory(param->host)) amp__param_free(param, &param->gradient.master);
+    else param->gradient.master = param->gradient.lent;
+    param->gradient.handle = NULL;
     return AMP_OK;
 }
 
 amp_status amp__master_swap_in(struct amp__param *param) {
     if (!param->has_master && !param->emulated) return AMP_OK;
-    if (param->swapped) {
-        param->swapped++;
+    if (param->lent.steps) {
+        param->lent.steps++;
         return AMP_OK;
     }
     AMP_TRY(amp__master_reconcile(param, false));
-    if (param->held) {
-        param->swapped = 1;
+    if (param->master.held_by_host) {
+        param->lent.steps = 1;
         return AMP_OK;
     }
     if (param->emulated) {
@@ -218,34 +222,34 @@ amp_status amp__master_swap_in(struct amp__param *param) {
         AMP_TRY(lend_grad(param));
         const amp_status status = exchange(param, param->dtype);
         if (status != AMP_OK) {
-            param->untold = !param->host->version;
+            param->lent.unused = !param->host->version;
             (void)amp__master_settle_now(param);
             return status;
         }
     }
-    param->swapped = 1;
+    param->lent.steps = 1;
     return AMP_OK;
 }
 
 static amp_status take_back(struct amp__param *param) {
-    param->stuck = true;
+    param->lent.stuck = true;
     const amp_status status = amp__master_settle(param);
     if (status != AMP_OK) (void)amp__master_settle(param); /* once more, before the host drops what is under its handles */
     return status;
 }
 
 amp_status amp__master_swap_out(struct amp__param *param) {
-    if (!param->swapped || --param->swapped) return AMP_OK;
-    return param->held ? amp__master_write_back(param) : take_back(param);
+    if (!param->lent.steps || --param->lent.steps) return AMP_OK;
+    return param->master.held_by_host ? amp__master_write_back(param) : take_back(param);
 }
 
 void amp__master_swap_undo(struct amp__param *param) {
     struct amp__elements now;
-    if (!param->swapped || --param->swapped || param->held) return;
+    if (!param->lent.steps || --param->lent.steps || param->master.held_by_host) return;
     if (!param->emulated) {
-        param->untold = !param->host->version;
+        param->lent.unused = !param->host->version;
         (void)take_back(param);
-    } else if (!param->look_again && amp__param_elements(param, &now) == AMP_OK) {
+    } else if (!param->master.may_differ && amp__param_elements(param, &now) == AMP_OK) {
         amp__emulated_show(param, now.data);
     }
 }
@@ -253,25 +257,26 @@ void amp__master_swap_undo(struct amp__param *param) {
 static amp_status take_storage_back(struct amp__param *param) {
     if (param->emulated) {
         AMP_TRY(amp__emulated_take_back(param));
-        param->stuck = false;
+        param->lent.stuck = false;
         return AMP_OK;
     }
     struct amp__elements lent; /* the master, unless the host put something else there */
     AMP_TRY(amp__param_block(param, param->tensor, param->name, &lent));
     AMP_TRY(check_as(param, &lent, AMP_FLOAT32));
     AMP_TRY(exchange(param, AMP_FLOAT32));
-    const amp_status status = param->untold ? AMP_OK : amp__master_write_back(param);
+    const amp_status status = param->lent.unused ? AMP_OK : amp__master_write_back(param);
     if (status != AMP_OK) { /* a stale 16-bit block would be taken for the host's own change: the step would be lost */
-        param->stuck = exchange(param, param->dtype) == AMP_OK;
+        param->lent.stuck = exchange(param, param->dtype) == AMP_OK;
         return status;
     }
-    param->stuck = false;
+    param->lent.stuck = false;
     return AMP_OK;
 }
 
 amp_status amp__master_settle_now(struct amp__param *param) {
-    if (param->swapped) return AMP_OK;
-    const amp_status grad_status = take_grad_back(param), status = param->stuck ? take_storage_back(param) : AMP_OK;
-    if (!param->stuck && !param->step_grad) param->untold = false;
+    if (param->lent.steps) return AMP_OK;
+    const amp_status grad_status = take_grad_back(param);
+    const amp_status status = param->lent.stuck ? take_storage_back(param) : AMP_OK;
+    if (!param->lent.stuck && !param->lent.grad) param->lent.unused = false;
     return status == AMP_OK ? grad_status : status;
 }

@@ -13,34 +13,47 @@
 
 #include <assert.h>
 
-/* A gradient that makes room for another: its handle, or for hosts with fixed buffers a copy of its elements. */
-struct amp__aside {
-    bool present;
-    void *handle; /* ours while it is here */
+/* What a gradient that stood in the way of a bracket's backward has become. */
+enum amp__aside {
+    AMP__ASIDE_NOTHING,
+    AMP__ASIDE_IN_MASTER, /* no more than the master gradient has, which may be too small to show */
+    AMP__ASIDE_TAKEN,     /* moved away, to be added at the end */
+    AMP__ASIDE_COPIED,    /* with the host still, scaled: the copy is for going back (none: zeros), not to be added */
+    AMP__ASIDE_NOT_MOVED, /* the work that was to copy and clear it was dropped: it is where it was */
+};
+/* When it was set aside. */
+enum amp__aside_at {
+    AMP__AT_BEGIN,
+    AMP__AT_REOPENING, /* a copy of what those that delayed left, for a cancel */
+    AMP__ASIDE_TIMES
+};
+/* Its handle, or for hosts with fixed buffers a copy of its elements. */
+struct amp__set_aside {
+    void *handle;     /* ours while it is here */
     amp_storage copy; /* also of a handle's elements that are no compact block */
-    bool beside; /* the gradient stayed with the host, scaled: `copy` is to go back to (empty: zeros), and not to be added */
-    bool stayed; /* the work that was to copy and clear it was dropped: it is where it was */
 };
 
-/* What a bracket looks at comes first: one cache line where a parameter has nothing special. */
-struct amp__param {
-    const amp_host *host;
-    void *tensor; /* the first handle on this storage */
-    uint64_t size;
-    void *grad_handle; /* the host's gradient that `grad` is the exact value of; NULL: `grad` holds nothing */
-    void *step_grad;   /* handle whose storage is swapped for `grad` during a step, */
-    uint8_t grad_state; /* enum amp__grad_state */
-    uint8_t emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
+/* Hosts with fixed gradient buffers: what stood there at the first begin since the last step. */
+enum amp__first { AMP__FIRST_UNKNOWN, AMP__FIRST_ZEROS, AMP__FIRST_COPIED };
 
-    bool on_device;  /* its elements are in `place`'s memory, and only work that is put there touches them */
-    bool has_master; /* `fp32` is one */
-    bool stuck;      /* the host refused to take its 16-bit storage back after a step: `fp32` still holds it */
-    bool may_be_left; /* its gradient may be left to the step: only an optimizer of libamp's own lists it */
-    bool stashed;   /* there is something in `stash`, or in a master gradient that may be too small to show */
-    bool grad_zero; /* `grad` stands for zeros that are not written there yet */
-    bool gaps;      /* the elements that were looked at last are in `flat` */
-    /* hosts with fixed gradient buffers: what stood there at the first begin since the last step is in `first` */
-    bool first_saved, first_copied; /* not copied: zeros */
+/* What a step has under the host's handles, and what did not come back from it. */
+struct amp__lent {
+    void *grad;     /* handle whose storage is swapped for the master gradient */
+    uint32_t steps; /* that are running on the master */
+    bool stuck;     /* the host refused to take its 16-bit storage back: `master.fp32` still holds it */
+    bool unused;    /* no step has run on what goes back: what a host without versions may have written into the 16-bit
+                       blocks meanwhile stays there, until the host tells */
+};
+
+struct amp__gradient {
+    void *handle;  /* the host's gradient that `master` is the exact value of; NULL: `master` holds nothing */
+    uint8_t state; /* enum amp__grad_state */
+    uint8_t aside[AMP__ASIDE_TIMES]; /* enum amp__aside, of what is in `kept` */
+    uint8_t first;    /* enum amp__first */
+    bool may_be_left; /* to the step: only an optimizer of libamp's own lists the parameter */
+    bool zero;        /* `master` stands for zeros that are not written there yet */
+    bool gaps;        /* the elements that were looked at last are in `flat` */
+    bool overflowed;  /* in an end that is tainted: the optimizers of its bracket that list this skip in any case */
 
     /* With AMP__GRAD_LEFT: what libamp's own optimizer unscales on its way. handle is NULL elsewhere, but in a bracket that is
      * going to be cancelled, where the work that was to unscale it before was dropped. */
@@ -48,34 +61,47 @@ struct amp__param {
         void *handle, *given;  /* given: the handle that was to be unscaled by work that was added to a place */
         uint64_t version;      /* of the handle at the bracket's end */
         float inverse, factor; /* the gradient is that times inverse, times factor (clipping; 1) */
-        const float *inverse_there; /* on a device: that times this; NULL: inverse */
+        const float *device_inverse; /* on a device: that times this; NULL: inverse */
         double squares;        /* their sum of squares, before factor */
     } left;
-    struct amp__place *place; /* with on_device */
-    amp_storage spare[3];     /* on a device: blocks of gradients, kept for the next bracket */
-    const char *name;      /* behind the structure, in its block */
-    amp_dtype dtype;       /* present type */
-    uint32_t swapped;      /* steps that are running on the master */
-    struct amp__aside stash; /* what was there at begin */
-    amp_storage grad;      /* FP32 master gradient, allocated at the first bracket */
-    uint64_t grad_version; /* of grad_handle when both last agreed */
-    struct amp__aside delayed; /* while another is open: a copy of what those that delayed left, for a cancel */
-    bool overflowed;           /* in an end that is tainted: the optimizers of its bracket that list this skip in any case */
-    uint32_t scaled_by;        /* whose loss's scale it carries while it is delayed: loss_id, */
-    float carries;             /* and which one */
-    amp_storage first;         /* with first_copied; FP32 where there is a master */
+    struct amp__set_aside kept[AMP__ASIDE_TIMES];
+    amp_storage master;     /* FP32, allocated at the first bracket */
+    uint64_t version;       /* of the handle when it and `master` last agreed */
+    uint32_t delayed_loss;  /* whose scale it carries while it is delayed, */
+    float delayed_scale;    /* and which one */
+    amp_storage first_copy; /* with AMP__FIRST_COPIED; FP32 where there is a master */
+    amp_storage lent;       /* the block that lies under lent.grad during a step */
+    amp_storage with_gaps;  /* lent.grad has gaps: what is exchanged is not `master` but a block with the same gaps */
+    void *flat;             /* compact copy of a gradient that is no compact block, */
+    amp_dtype flat_dtype;   /* of this type; kept for the next time */
+    amp_storage spare[3];   /* on a device: blocks that are kept for the next bracket */
+};
 
-    amp_storage fp32;   /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
-                           alloc) the host's own block kept for the way back; empty: neither */
-    uint64_t version;   /* of the tensor when master and parameter last agreed, */
-    bool look_again;    /* unless what was to make them agree was dropped */
-    bool untold;        /* no step has run on the master and the gradient that go back: what a host without versions may have
-                           written into the 16-bit blocks meanwhile stays there, until the host tells */
-    amp_storage lent;   /* the block that lies under step_grad during a step */
-    amp_storage spread; /* a step_grad with gaps: what is exchanged is not `grad` but a block with the same gaps */
-    void *flat;            /* compact copy of a gradient that is no compact block, */
-    amp_dtype flat_dtype;  /* of this type; kept for the next time */
-    int64_t *layout;       /* what amp_master_params told of shape and strides */
+/* The FP32 master of the elements. */
+struct amp__master {
+    amp_storage fp32;  /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
+                          alloc) the host's own block kept for the way back; empty: neither */
+    uint64_t version;  /* of the tensor when master and parameter last agreed, */
+    bool may_differ;   /* unless what was to make them agree was dropped */
+    bool held_by_host; /* its optimizer has the master as a tensor of its own */
+};
+
+/* What a bracket looks at comes first: one cache line where a parameter has nothing special. */
+struct amp__param {
+    const amp_host *host;
+    void *tensor; /* the first handle on this storage */
+    uint64_t size;
+    struct amp__lent lent;
+    uint8_t emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
+    bool on_device;   /* its elements are in `place`'s memory, and only work that is put there touches them */
+    bool has_master;  /* `master.fp32` is one */
+    struct amp__gradient gradient;
+
+    struct amp__place *place; /* with on_device */
+    const char *name;         /* behind the structure, in its block */
+    amp_dtype dtype;          /* present type */
+    struct amp__master master;
+    int64_t *layout; /* what amp_master_params told of shape and strides */
 
     void **ties; /* further handles on the storage */
     size_t n_ties;
@@ -85,7 +111,6 @@ struct amp__param {
     uint32_t owners; /* while optimizers are being counted */
     bool in_model, in_optimizer;
     bool re_typed;
-    bool held; /* the host's optimizer has the master as a tensor of its own */
     void *address;              /* at initialize, or at the last look (apart.c) */
     size_t listed_by;           /* 1 + the last optimizer that lists it */
     struct amp__param *tied_to; /* while ties are being found */
@@ -169,13 +194,17 @@ static inline bool amp__has_master_grad(const struct amp__param *param) {
 }
 
 /* Is a bracket open for it? */
-static inline bool amp__in_open_bracket(const struct amp__param *param) { return param->grad_state >= AMP__GRAD_OPEN; }
+static inline bool amp__in_open_bracket(const struct amp__param *param) {
+    return param->gradient.state >= AMP__GRAD_OPEN;
+}
 /* Or does its gradient still carry the scale of those before, which delayed? */
-static inline bool amp__in_bracket(const struct amp__param *param) { return param->grad_state >= AMP__GRAD_DELAYED; }
+static inline bool amp__in_bracket(const struct amp__param *param) {
+    return param->gradient.state >= AMP__GRAD_DELAYED;
+}
 
 static inline void amp__grad_goes(struct amp__param *param, enum amp__grad_state to) {
-    assert(amp__grad_may_go(param->grad_state, to));
-    param->grad_state = (uint8_t)to;
+    assert(amp__grad_may_go(param->gradient.state, to));
+    param->gradient.state = (uint8_t)to;
 }
 /* ---- master.c ---- */
 
@@ -194,7 +223,7 @@ void amp__master_swap_undo(struct amp__param *param);
 /* Finishes what the host refused at the end of an earlier step; everything that looks at the parameter starts with it. */
 amp_status amp__master_settle_now(struct amp__param *param);
 static inline amp_status amp__master_settle(struct amp__param *param) {
-    return param->step_grad || param->stuck ? amp__master_settle_now(param) : AMP_OK;
+    return param->lent.grad || param->lent.stuck ? amp__master_settle_now(param) : AMP_OK;
 }
 amp_status amp__master_swap_out(struct amp__param *param);
 /* master[i] := low[i] wherever master[i] rounded is not low[i]; any NaN equals any NaN. */
@@ -218,7 +247,7 @@ struct amp__grads_result {
 struct amp__plan {
     struct amp__plan_entry *entries;
     uint16_t *what;
-    amp_span *fresh, *dst, *stash; /* one block, from fresh on; dst and stash hold what their entries need */
+    amp_span *fresh, *dst, *set_aside; /* one block, from fresh on; dst and set_aside hold what their entries need */
     size_t n, capacity;
     unsigned all;      /* what any entry wants */
     uint64_t mastered; /* elements of those that have master gradients */
@@ -268,19 +297,19 @@ bool amp__grad_may_be_left(const struct amp__param *param, const amp_span *fresh
 /* Unscales what was left; whoever looks at a gradient begins with it. */
 amp_status amp__grads_unscale_now(struct amp__param *param);
 static inline amp_status amp__grads_unscale(struct amp__param *param) {
-    return param->grad_state == AMP__GRAD_LEFT ? amp__grads_unscale_now(param) : AMP_OK;
+    return param->gradient.state == AMP__GRAD_LEFT ? amp__grads_unscale_now(param) : AMP_OK;
 }
 /* It is none any more: unscaled, replaced, or gone. */
 void amp__grads_forget_left(struct amp__param *param);
 /* Can a clipping factor be left beside it? One can. */
 static inline bool amp__grads_takes_factor(const struct amp__param *param) {
-    return !param->on_device && param->grad_state == AMP__GRAD_LEFT && param->left.factor == 1.0f;
+    return !param->on_device && param->gradient.state == AMP__GRAD_LEFT && param->gradient.left.factor == 1.0f;
 }
 /* What the step reads: span times inverse times factor; data NULL: no gradient. */
 struct amp__grad_for_step {
     amp_span span;
     float inverse, factor;
-    const float *inverse_there; /* on a device, in place of inverse; NULL: inverse */
+    const float *device_inverse; /* on a device, in place of inverse; NULL: inverse */
     double squares; /* of the products, */
     bool has_squares; /* where they are known */
 };

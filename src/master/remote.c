@@ -46,7 +46,7 @@ void amp__param_free(const struct amp__param *param, amp_storage *storage) {
 
 amp_status amp__param_borrow(struct amp__param *param, amp_dtype dtype, amp_storage *out) {
     for (int i = 0; i < 3 && param->on_device; i++) {
-        amp_storage *spare = &param->spare[i];
+        amp_storage *spare = &param->gradient.spare[i];
         if (!spare->data || spare->dtype != dtype) continue;
         *out = *spare;
         memset(spare, 0, sizeof *spare);
@@ -57,8 +57,8 @@ amp_status amp__param_borrow(struct amp__param *param, amp_dtype dtype, amp_stor
 
 void amp__param_give_back(struct amp__param *param, amp_storage *storage) {
     for (int i = 0; i < 3 && param->on_device && storage->data; i++) {
-        if (param->spare[i].data) continue;
-        param->spare[i] = *storage;
+        if (param->gradient.spare[i].data) continue;
+        param->gradient.spare[i] = *storage;
         memset(storage, 0, sizeof *storage);
         return;
     }
@@ -86,22 +86,22 @@ amp_status amp__places_launch(struct amp__place *const *places, size_t n) {
 }
 
 static void forget_first(struct amp__param *param) {
-    amp__param_give_back(param, &param->first);
-    param->first_saved = param->first_copied = false;
+    amp__param_give_back(param, &param->gradient.first_copy);
+    param->gradient.first = AMP__FIRST_UNKNOWN;
 }
 
 /* What else would have been written is written by the next work of its kind, or goes with the bracket. */
 void amp__param_dropped(const void *owner, enum amp__work work) {
     struct amp__param *param = (struct amp__param *)(uintptr_t)owner; /* ours: the queue only holds it */
     if (work == AMP__WORK_UNSCALE) {
-        param->left.handle = param->left.given;
-        if (param->grad_state == AMP__GRAD_UNSCALED) amp__grad_goes(param, AMP__GRAD_LEFT);
+        param->gradient.left.handle = param->gradient.left.given;
+        if (param->gradient.state == AMP__GRAD_UNSCALED) amp__grad_goes(param, AMP__GRAD_LEFT);
     }
-    if (work == AMP__WORK_FOLLOW || work == AMP__WORK_RECONCILE_GRAD) param->grad_handle = NULL;
-    if (work == AMP__WORK_RECONCILE || (work == AMP__WORK_FOLLOW && param->emulated)) param->look_again = true;
+    if (work == AMP__WORK_FOLLOW || work == AMP__WORK_RECONCILE_GRAD) param->gradient.handle = NULL;
+    if (work == AMP__WORK_RECONCILE || (work == AMP__WORK_FOLLOW && param->emulated)) param->master.may_differ = true;
     if (work == AMP__WORK_SAVE) forget_first(param);
-    struct amp__aside *aside = param->grad_state == AMP__GRAD_REOPENED ? &param->delayed : &param->stash;
-    if (work == AMP__WORK_ASIDE) aside->stayed = aside->copy.data != NULL;
+    const enum amp__aside_at at = param->gradient.state == AMP__GRAD_REOPENED ? AMP__AT_REOPENING : AMP__AT_BEGIN;
+    if (work == AMP__WORK_ASIDE && param->gradient.kept[at].copy.data) param->gradient.aside[at] = AMP__ASIDE_NOT_MOVED;
 }
 
 void amp__places_forget(struct amp__place *const *places, size_t n) {
@@ -127,7 +127,7 @@ amp_status amp__param_count_unfit(struct amp__param *param) {
     param->unfit = 0;
     for (uint64_t at = 0; at < param->size && status == AMP_OK; at += PIECE) {
         const uint64_t n = param->size - at < PIECE ? param->size - at : PIECE;
-        status = amp__place_out(param->place, exact, (const float *)param->fp32.data + at, n * sizeof *exact);
+        status = amp__place_out(param->place, exact, (const float *)param->master.fp32.data + at, n * sizeof *exact);
         if (status == AMP_OK) status = amp__place_out(param->place, shown, (const char *)now.data + at * width, n * width);
         if (status == AMP_OK) param->unfit += unfit_of(param, exact, shown, n);
     }

@@ -58,8 +58,8 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool kee
         amp_storage swap = storage;
         status = amp__param_swap(param, &swap);
         if (status == AMP_OK) {
-            param->fp32 = swap;
-            param->fp32.dtype = AMP_FLOAT32;
+            param->master.fp32 = swap;
+            param->master.fp32.dtype = AMP_FLOAT32;
         }
     }
     if (status != AMP_OK) {
@@ -70,25 +70,25 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool kee
     param->dtype = dtype;
     param->re_typed = true;
     param->has_master = keep_master;
-    param->version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
+    param->master.version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
     return AMP_OK;
 }
 
 amp_status amp__param_make_master(struct amp__param *param) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
-    if (!param->fp32.data)
-        AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_MASTER, &param->fp32));
+    if (!param->master.fp32.data)
+        AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_MASTER, &param->master.fp32));
     const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
-    AMP_TRY(cast_storage(param, &param->fp32, &low));
+    AMP_TRY(cast_storage(param, &param->master.fp32, &low));
     param->has_master = true;
-    param->version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
+    param->master.version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
     return AMP_OK;
 }
 
 /* Of a parameter that came in 16 bits, and stays so. */
 static void drop_master(struct amp__param *param) {
-    amp__param_free(param, &param->fp32);
+    amp__param_free(param, &param->master.fp32);
     param->has_master = false;
 }
 
@@ -103,8 +103,8 @@ amp_status amp__param_undo_retype(struct amp__param *param) {
         return AMP_OK;
     }
     if (param->emulated) return undo_emulation(param);
-    if (amp__param_swap(param, &param->fp32) != AMP_OK) AMP_TRY(amp__param_swap(param, &param->fp32));
-    amp__param_free(param, &param->fp32);
+    if (amp__param_swap(param, &param->master.fp32) != AMP_OK) AMP_TRY(amp__param_swap(param, &param->master.fp32));
+    amp__param_free(param, &param->master.fp32);
     param->dtype = AMP_FLOAT32;
     param->re_typed = param->has_master = false;
     return AMP_OK;
@@ -112,23 +112,23 @@ amp_status amp__param_undo_retype(struct amp__param *param) {
 
 void amp__param_commit_retype(struct amp__param *param) {
     if (param->re_typed && !param->has_master && (param->emulated || amp__host_owns_memory(param->host)))
-        amp__param_free(param, &param->fp32);
+        amp__param_free(param, &param->master.fp32);
 }
 
 void amp__param_tell_left(const struct amp__param *param, amp__text *text) {
     const char *separator = text->length ? ", " : "";
-    if (param->step_grad) {
+    if (param->lent.grad) {
         amp__text_add(text, "%sthe gradient of %s has libamp's FP32 block", separator, param->name);
         separator = ", ";
     }
     if (param->re_typed && param->emulated)
         amp__text_add(text, "%s%s has values rounded to %s", separator, param->name, amp__dtype_name(param->emulated));
-    else if (param->re_typed && !param->stuck && param->fp32.data)
+    else if (param->re_typed && !param->lent.stuck && param->master.fp32.data)
         amp__text_add(text, "%s%s has libamp's %s block (its own is at %p)", separator, param->name,
-                      amp__dtype_name(param->dtype), param->fp32.data);
-    else if (param->re_typed && !param->stuck)
+                      amp__dtype_name(param->dtype), param->master.fp32.data);
+    else if (param->re_typed && !param->lent.stuck)
         amp__text_add(text, "%s%s has libamp's %s block", separator, param->name, amp__dtype_name(param->dtype));
-    else if (!param->re_typed && param->stuck)
+    else if (!param->re_typed && param->lent.stuck)
         amp__text_add(text, "%s%s has libamp's FP32 block", separator, param->name);
 }
 
@@ -136,7 +136,7 @@ void amp__param_tell_left(const struct amp__param *param, amp__text *text) {
  * host's. */
 static amp_status end_master(struct amp__param *param) {
     const amp_status status = amp__master_settle(param);
-    if (!param->stuck || amp__host_owns_memory(param->host)) drop_master(param);
+    if (!param->lent.stuck || amp__host_owns_memory(param->host)) drop_master(param);
     return status;
 }
 
@@ -152,11 +152,11 @@ amp_status amp__param_restore(struct amp__param *param) {
         AMP_TRY(undo_emulation(param));
         return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
     }
-    if (param->stuck) { /* the host holds its FP32 block already, and refuses another */
-        amp__param_free(param, &param->fp32);
+    if (param->lent.stuck) { /* the host holds its FP32 block already, and refuses another */
+        amp__param_free(param, &param->master.fp32);
         return seen;
     }
-    amp_storage storage = param->fp32;
+    amp_storage storage = param->master.fp32;
     const bool fresh = !storage.data;
     if (fresh)
         AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_PARAMETER, &storage));
@@ -173,11 +173,11 @@ amp_status amp__param_restore(struct amp__param *param) {
     if (status != AMP_OK) {
         if (!fresh && !amp__host_owns_memory(param->host)) return status;
         amp__param_free(param, &storage);
-        memset(&param->fp32, 0, sizeof param->fp32);
+        memset(&param->master.fp32, 0, sizeof param->master.fp32);
         return status;
     }
     amp__param_free(param, &swap);
-    memset(&param->fp32, 0, sizeof param->fp32);
+    memset(&param->master.fp32, 0, sizeof param->master.fp32);
     param->dtype = AMP_FLOAT32;
     param->re_typed = param->has_master = false;
     return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
@@ -186,21 +186,22 @@ amp_status amp__param_restore(struct amp__param *param) {
 /* A gradient's handle that was never taken back keeps the block of ours that lies under it, and the host's own lies here. A
  * host with free has made both and may have its own freed. */
 static void leave_to_host(struct amp__param *param) {
-    if (!param->step_grad || amp__host_owns_memory(param->host)) return;
-    memset(param->spread.data ? &param->spread : &param->grad, 0, sizeof param->grad);
+    if (!param->lent.grad || amp__host_owns_memory(param->host)) return;
+    struct amp__gradient *gradient = &param->gradient;
+    *(gradient->with_gaps.data ? &gradient->with_gaps : &gradient->master) = (amp_storage){ 0 };
 }
 
 void amp__param_destroy(struct amp__param *param) {
     if (!param) return;
     if (param->host) {
         leave_to_host(param);
-        if (param->emulated) amp__param_free(param, &param->fp32); /* ours: a restore that failed left it */
-        amp__param_free(param, &param->grad);
-        amp__param_free(param, &param->first);
-        amp__host_free(param->host, &param->spread);
-        for (int i = 0; i < 3; i++) amp__param_free(param, &param->spare[i]);
+        if (param->emulated) amp__param_free(param, &param->master.fp32); /* ours: a restore that failed left it */
+        amp__param_free(param, &param->gradient.master);
+        amp__param_free(param, &param->gradient.first_copy);
+        amp__host_free(param->host, &param->gradient.with_gaps);
+        for (int i = 0; i < 3; i++) amp__param_free(param, &param->gradient.spare[i]);
     }
-    amp__free(param->flat);
+    amp__free(param->gradient.flat);
     amp__free(param->layout);
     amp__free(param->ties);
     amp__free(param);

@@ -27,7 +27,7 @@ enum {
     STALE = 1 << 9,     /* what was set aside is not finite: an earlier bracket has decided on it */
 };
 
-_Static_assert(offsetof(struct amp__param, left) <= 64, "what a bracket looks at comes before");
+_Static_assert(offsetof(struct amp__param, gradient.left) <= 64, "what a bracket looks at comes before");
 
 struct amp__plan_entry {
     struct amp__param *param;
@@ -52,7 +52,7 @@ static amp_status plan_room(struct amp__plan *plan, size_t n) {
             return amp__fail_memory();
         }
         plan->dst = plan->fresh + n;
-        plan->stash = plan->fresh + 2 * n;
+        plan->set_aside = plan->fresh + 2 * n;
         plan->capacity = n;
     }
     plan->n = 0;
@@ -75,15 +75,16 @@ void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *
 
 /* What was set aside, as elements; *what: whether anything was. The way that zeros are added without being read makes a NaN
  * of an infinity: where an infinity would be kept they are written. */
-static amp_status plan_stash(const struct amp__plan *plan, struct amp__param *param, amp_span *stash, uint16_t *what) {
-    stash->data = NULL;
-    if (!amp__has_master_grad(param)) AMP_TRY(amp__aside_elements(param, &param->stash, stash));
-    else if (param->grad_handle) {
+static amp_status plan_set_aside(const struct amp__plan *plan, struct amp__param *param, amp_span *set_aside,
+                                 uint16_t *what) {
+    set_aside->data = NULL;
+    if (!amp__has_master_grad(param)) AMP_TRY(amp__aside_elements(param, set_aside));
+    else if (param->gradient.handle) {
         if (!plan->skips || param->host->set_grad) amp__grad_write_zero(param);
-        if (param->grad_zero) *what |= ADDS_ZERO;
-        else *stash = amp__grad_master(param);
+        if (param->gradient.zero) *what |= ADDS_ZERO;
+        else *set_aside = amp__grad_master(param);
     }
-    if (stash->data) *what |= ADDS;
+    if (set_aside->data) *what |= ADDS;
     return AMP_OK;
 }
 
@@ -93,15 +94,21 @@ static amp_status add_away(const struct amp__plan *plan, size_t i) {
     const uint16_t what = plan->what[i];
     const amp_span *fresh = &plan->fresh[i], *dst = what & TO_MASTER ? &plan->dst[i] : fresh;
     if (what & LEFT) return amp__place_add(param->place, AMP__WORK_CHECK, param, fresh, NULL, NULL);
-    if (what & ADDS) AMP_TRY(amp__place_add(param->place, AMP__WORK_ADD, param, dst, fresh, &plan->stash[i]));
+    if (what & ADDS) AMP_TRY(amp__place_add(param->place, AMP__WORK_ADD, param, dst, fresh, &plan->set_aside[i]));
     else AMP_TRY(amp__place_add(param->place, AMP__WORK_SCALE, param, dst, fresh, NULL));
     if ((what & (TO_MASTER | HELD)) == TO_MASTER) AMP_TRY(amp__param_add(param, AMP__WORK_SHOW, fresh, dst));
     if (what & ROUNDS) AMP_TRY(amp__param_add(param, AMP__WORK_ROUND_GRAD, fresh, fresh));
-    if (param->host->set_grad || !plan->skips || !param->stash.copy.data) return AMP_OK;
+    const amp_storage *kept = &param->gradient.kept[AMP__AT_BEGIN].copy;
+    if (param->host->set_grad || !plan->skips || !kept->data) return AMP_OK;
     /* a fixed buffer cannot be dropped: after an overflow it holds again what stood there at begin */
-    const amp_span before = { param->stash.copy.data, fresh->size, param->stash.copy.dtype, 0 };
+    const amp_span before = { kept->data, fresh->size, kept->dtype, 0 };
     AMP_TRY(amp__param_add(param, AMP__WORK_RESTORE, fresh, &before));
     return what & TO_MASTER ? amp__param_add(param, AMP__WORK_RESTORE, dst, &before) : AMP_OK;
+}
+
+static bool adds_what_was_set_aside(const struct amp__param *param) {
+    const enum amp__aside aside = param->gradient.aside[AMP__AT_BEGIN];
+    return aside != AMP__ASIDE_NOTHING && aside != AMP__ASIDE_COPIED;
 }
 
 static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hooks, struct amp__param *param) {
@@ -112,14 +119,14 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
     AMP_TRY(amp__grad_of(param, hooks, &grad));
     if (!grad) return AMP_OK;
     AMP_TRY(amp__grad_elements(param, grad, fresh));
-    if (param->stashed && !param->stash.beside) AMP_TRY(plan_stash(plan, param, &plan->stash[i], &what));
+    if (adds_what_was_set_aside(param)) AMP_TRY(plan_set_aside(plan, param, &plan->set_aside[i], &what));
     if (!(what & (ADDS | ADDS_ZERO)) && amp__grad_may_be_left(param, fresh)) what |= LEFT;
     else AMP_TRY(amp__grad_need_master(param));
     if (amp__has_master_grad(param)) what |= TO_MASTER;
-    if (what & TO_MASTER && param->held) what |= HELD;
+    if (what & TO_MASTER && param->master.held_by_host) what |= HELD;
     if (param->on_device) what |= AWAY;
-    if (param->gaps) what |= GAPS;
-    if (param->grad_state == AMP__GRAD_REOPENED) what |= REOPENED;
+    if (param->gradient.gaps) what |= GAPS;
+    if (param->gradient.state == AMP__GRAD_REOPENED) what |= REOPENED;
     if (param->emulated && !param->has_master && fresh->dtype == AMP_FLOAT32) what |= ROUNDS;
     if (what & TO_MASTER) {
         plan->dst[i] = amp__grad_master(param);
@@ -135,7 +142,7 @@ static amp_status plan_one(struct amp__plan *plan, const struct amp__hooks *hook
 
 /* And not found yet, by this end. */
 static bool is_open(const struct amp__param *param) {
-    return param->grad_state == AMP__GRAD_OPEN || param->grad_state == AMP__GRAD_REOPENED;
+    return param->gradient.state == AMP__GRAD_OPEN || param->gradient.state == AMP__GRAD_REOPENED;
 }
 
 /* *left_out: backward made nothing for so many. A parameter that two optimizers share is unscaled once. */
@@ -158,7 +165,7 @@ static void check(struct amp__plan *plan, size_t begin, size_t end, float invers
     const amp__fpenv saved = amp__fpenv_enter();
     for (size_t i = begin; i < end; i++) {
         uint32_t nonfinite = 0;
-        plan->entries[i].param->left.squares = amp__check_span(&plan->fresh[i], inverse, 1.0f, &nonfinite);
+        plan->entries[i].param->gradient.left.squares = amp__check_span(&plan->fresh[i], inverse, 1.0f, &nonfinite);
         if (!nonfinite) continue;
         plan->what[i] |= NONFINITE;
         *found_inf = 1.0f;
@@ -173,7 +180,7 @@ static amp_status run_list(struct amp__plan *plan, size_t i, size_t n, float inv
     if (what & LEFT) check(plan, i, i + n, inverse, found_inf);
     else if (what & ADDS_ZERO) /* (-0) * x is the zero that makes inverse * x + 0 of the sum, for each finite x */
         AMP_TRY(amp_axpby_list(dst, inverse, fresh, -0.0f, fresh, n, found_inf));
-    else if (what & ADDS) AMP_TRY(amp_axpby_list(dst, inverse, fresh, 1.0f, plan->stash + i, n, found_inf));
+    else if (what & ADDS) AMP_TRY(amp_axpby_list(dst, inverse, fresh, 1.0f, plan->set_aside + i, n, found_inf));
     else AMP_TRY(amp_scale_list(dst, fresh, n, inverse, found_inf));
     return (what & (LEFT | TO_MASTER | HELD)) == TO_MASTER ? amp_cast_list(fresh, dst, n) : AMP_OK;
 }
@@ -209,13 +216,13 @@ static void round_emulated(struct amp__plan *plan, float *found_inf) {
 /* ---- closing ---- */
 
 static void leave(struct amp__param *param, void *grad, float inverse) {
-    param->left.handle = grad;
-    param->left.given = NULL;
-    param->left.version = amp__grad_version(param, grad);
-    param->left.inverse = inverse;
-    param->left.inverse_there = param->on_device ? param->place->args.left.pointer : NULL;
-    param->left.factor = 1.0f;
-    param->grad_handle = NULL;
+    param->gradient.left.handle = grad;
+    param->gradient.left.given = NULL;
+    param->gradient.left.version = amp__grad_version(param, grad);
+    param->gradient.left.inverse = inverse;
+    param->gradient.left.device_inverse = param->on_device ? param->place->args.left.pointer : NULL;
+    param->gradient.left.factor = 1.0f;
+    param->gradient.handle = NULL;
 }
 
 /* What a gradient with gaps or a master has to remember. */
@@ -229,18 +236,18 @@ static amp_status remember(const struct amp__plan *plan, float inverse) {
         }
         if ((plan->what[i] & (GAPS | HELD)) == GAPS) AMP_TRY(amp__grad_store(param, grad, &plan->fresh[i]));
         if (!(plan->what[i] & TO_MASTER)) continue;
-        param->grad_handle = grad;
-        param->grad_zero = false;
-        param->grad_version = amp__grad_version(param, grad);
+        param->gradient.handle = grad;
+        param->gradient.zero = false;
+        param->gradient.version = amp__grad_version(param, grad);
     }
     return AMP_OK;
 }
 
 /* The bracket is over for one parameter, and what was set aside is merged. */
 static void settle(struct amp__param *param, uint16_t what) {
-    if (param->stashed && param->stash.present) amp__aside_drop(param, &param->stash);
-    if (what & REOPENED) amp__aside_drop(param, &param->delayed);
-    param->stashed = false;
+    if (param->gradient.aside[AMP__AT_BEGIN] > AMP__ASIDE_IN_MASTER) amp__aside_drop(param, AMP__AT_BEGIN);
+    param->gradient.aside[AMP__AT_BEGIN] = AMP__ASIDE_NOTHING;
+    if (what & REOPENED) amp__aside_drop(param, AMP__AT_REOPENING);
     amp__grad_goes(param, what & LEFT ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED);
 }
 
@@ -250,10 +257,10 @@ static amp_status give_back(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
         if (!is_open(param)) continue;
-        if (param->stash.handle)
-            AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, param->stash.handle));
-        param->stash.handle = NULL; /* the host's again */
-        settle(param, param->grad_state == AMP__GRAD_REOPENED ? REOPENED : 0);
+        void **kept = &param->gradient.kept[AMP__AT_BEGIN].handle;
+        if (*kept) AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, *kept));
+        *kept = NULL; /* the host's again */
+        settle(param, param->gradient.state == AMP__GRAD_REOPENED ? REOPENED : 0);
     }
     return AMP_OK;
 }
@@ -263,9 +270,9 @@ static void restore_fixed(const struct amp__plan *plan) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->entries[i].param;
         if (param->host->set_grad || param->on_device) continue;
-        (void)amp__aside_take_back(param, &param->stash);
-        param->grad_handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
-        param->left.handle = NULL;
+        (void)amp__aside_take_back(param, AMP__AT_BEGIN);
+        param->gradient.handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
+        param->gradient.left.handle = NULL;
         plan->what[i] &= (uint16_t)~LEFT;
     }
 }
@@ -276,11 +283,11 @@ static void restore_fixed(const struct amp__plan *plan) {
 static void look_before(struct amp__plan *plan, float inverse) {
     const amp__fpenv saved = amp__fpenv_enter();
     for (size_t i = 0; i < plan->n; i++) {
-        uint32_t fresh = 0, stash = 0;
+        uint32_t fresh = 0, kept = 0;
         if (!(plan->what[i] & ADDS) || plan->what[i] & AWAY) continue;
         (void)amp__check_span(&plan->fresh[i], inverse, 1.0f, &fresh);
-        if (plan->entries[i].param->overflowed) (void)amp__check_span(&plan->stash[i], 1.0f, 1.0f, &stash);
-        plan->what[i] |= (uint16_t)((fresh ? NONFINITE : 0) | (stash ? STALE : 0));
+        if (plan->entries[i].param->gradient.overflowed) (void)amp__check_span(&plan->set_aside[i], 1.0f, 1.0f, &kept);
+        plan->what[i] |= (uint16_t)((fresh ? NONFINITE : 0) | (kept ? STALE : 0));
     }
     amp__fpenv_leave(saved);
 }
@@ -327,7 +334,7 @@ amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scal
             settle(param, plan->what[i]);
             continue;
         }
-        param->left.handle = NULL;
+        param->gradient.left.handle = NULL;
         amp__grad_goes(param, AMP__GRAD_OPEN); /* to be cancelled */
     }
     return status;

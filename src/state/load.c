@@ -274,7 +274,8 @@ static amp_status put_there(const struct target *target, const char *src, struct
 static amp_status set_there(const struct target *target, const char *src, struct piece *piece) {
     struct amp__param *param = target->param;
     if (target->moment) return amp__place_in(target->place, target->moment, src, target->size * sizeof(float));
-    if (param->has_master) AMP_TRY(amp__place_in(target->place, param->fp32.data, src, param->size * sizeof(float)));
+    if (param->has_master)
+        AMP_TRY(amp__place_in(target->place, param->master.fp32.data, src, param->size * sizeof(float)));
     if (!param->has_master || !param->emulated) AMP_TRY(put_there(target, src, piece));
     if (param->emulated) amp__emulated_show(param, target->elements); /* with the flush */
     else if (param->has_master) amp__master_stepped(param, target->elements);
@@ -310,7 +311,7 @@ static void set_parameter(const struct target *target) {
     if (target->moment) memcpy(target->moment, src, (size_t)target->size * sizeof(float));
     if (target->moment || !bytes) return;
     if (param->has_master) {
-        memcpy(param->fp32.data, src, bytes);
+        memcpy(param->master.fp32.data, src, bytes);
         amp__master_round(param, target->elements);
     } else if (param->dtype == AMP_FLOAT32) {
         memcpy(target->elements, src, bytes);

@@ -60,8 +60,9 @@ static amp_status add_tensor(struct amp__param *param, struct amp__header *heade
     const amp_status status = amp__header_add(header, param->name, now.shape, now.ndim, now.size);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     image->tensors[image->n_tensors++] =
-        param->has_master ? (struct amp__image_tensor){ param->fp32.data, param->size, AMP_FLOAT32, param->place }
-                          : (struct amp__image_tensor){ now.data, now.size, now.dtype, param->place };
+        param->has_master
+            ? (struct amp__image_tensor){ param->master.fp32.data, param->size, AMP_FLOAT32, param->place }
+            : (struct amp__image_tensor){ now.data, now.size, now.dtype, param->place };
     return AMP_OK;
 }
 
