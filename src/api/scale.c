@@ -6,7 +6,6 @@
 #include "context/context.h"
 #include "context/op.h"
 #include "context/optimizer.h"
-#include "host/strides.h"
 
 static amp_status find_bracket(amp_context *context, uint32_t loss_id, const char *who, const amp_host **host,
                                struct amp__bracket **bracket) {

@@ -48,7 +48,7 @@ struct amp__bracket {
     } device;
 };
 
-/* bracket.c: the bracket of a loss_id, and its list of optimizers filled; or why not. */
+/* open.c: the bracket of a loss_id, and its list of optimizers filled; or why not. */
 amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out);
 amp_status amp__bracket_optimizers(struct amp__bracket *bracket, amp_optimizer *const *users, size_t n);
 

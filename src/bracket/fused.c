@@ -11,7 +11,6 @@
 #include "context/context.h"
 #include "context/optimizer.h"
 #include "context/report.h"
-#include "host/strides.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
 

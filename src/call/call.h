@@ -104,7 +104,7 @@ static inline bool amp__ops_obey(const amp_context *context, const struct amp__t
     return atomic_load_explicit(&context->backward, memory_order_relaxed) == 0;
 }
 
-/* ---- call.c: the policy around one call ---- */
+/* ---- handler.c: the policy around one call ---- */
 
 /* Fills by_types and decided, once all else about the op stands. */
 void amp__op_tabulate(struct amp__op *op);

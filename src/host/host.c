@@ -3,7 +3,6 @@
 #include "host/host.h"
 
 #include "common/thread.h"
-#include "host/strides.h"
 
 #include <string.h>
 

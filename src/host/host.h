@@ -81,4 +81,16 @@ void amp__host_free(const amp_host *host, amp_storage *storage); /* and clears i
 void amp__host_release(const amp_host *host, void *tensor); /* NULL is a no-op */
 static inline bool amp__host_owns_memory(const amp_host *host) { return host->alloc && host->free; }
 
+/* ---- strides.c: elements that are no compact block, transposed, sliced, in padded rows, backwards ---- */
+/* They are gathered into a compact block in row-major order, worked on there, and scattered back. */
+
+/* Can no two elements be one? Exact for what views make of a tensor; refuses some other layouts that interleave. */
+bool amp__strides_apart(int32_t ndim, const int64_t *shape, const int64_t *strides);
+/* Do some strides run backwards? */
+bool amp__strides_negative(const struct amp__elements *at);
+/* Elements from the first in memory to the last, both counted; strides are not negative. */
+uint64_t amp__strides_reach(const struct amp__elements *at);
+void amp__strides_gather(void *dst, const struct amp__elements *src);
+void amp__strides_scatter(const struct amp__elements *dst, const void *src);
+
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "host/strides.h"
+#include "host/host.h"
 
 #include <string.h>
 

@@ -144,7 +144,7 @@ struct amp__backend {
 #define AMP__BACKEND_SYMBOL "amp_backend"
 typedef const struct amp__backend *amp__backend_entry_fn(void);
 
-/* ---- the loader (backend.c) ---- */
+/* ---- the loader (loader.c) ---- */
 
 /* In the order of AMP__BACKEND_MAP. */
 enum {

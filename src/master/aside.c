@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One gradient: its elements, the exact one beside a rounded one, and how it makes room for another. */
-#include "host/strides.h"
 #include "master/grad.h"
 
 #include <string.h>

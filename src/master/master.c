@@ -2,7 +2,6 @@
 /* FP32 masters: kept equal to the parameter up to rounding, and lent to the host's optimizer for the time of a step. */
 #include "master/grad.h"
 
-#include "host/strides.h"
 
 #include <string.h>
 

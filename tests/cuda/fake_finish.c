@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches of blas_kernels.h on the fake device: what finish.cu does, thread after thread. */
+/* Launches of blas_kernels.h on the fake device: what finish_kernels.cu does, thread after thread. */
 #include "fake_work.h"
 
 #include "kernels/cuda/blas_kernels.h"

@@ -20,7 +20,7 @@ static cudaError_t launch(uint32_t blocks, cudaStream_t stream, fake_work_fn *ru
     return cudaSuccess;
 }
 
-/* ---- lists.cu ---- */
+/* ---- list_kernels.cu ---- */
 
 struct factors {
     float a, b;

@@ -13,7 +13,7 @@ struct cuda_list {
     int device;
     struct cuda_memory memory;
     struct cuda_plan plans[CUDA_PLANS];
-    struct cuda_room tables[CUDA_PLANS], scratch, product; /* product: scratch and workspace of blas.c's */
+    struct cuda_room tables[CUDA_PLANS], scratch, product; /* product: scratch and workspace of product.c's */
 };
 
 /* A call under way. */
@@ -30,7 +30,7 @@ void cuda_list_close(void *list);
 amp_status cuda_list_run(void *list, const struct amp__list_call *call);
 amp_status cuda_where(const void *address, amp_device *device);
 
-/* ---- for optim.c, block.c and blas.c ---- */
+/* ---- for optim.c, block.c and product.c ---- */
 
 /* A call's time in CUDA. The caller's current device comes back; and what a capture of a graph, on whatever thread,
  * forbids to those who do not know of it (allocations, questions about events) is allowed: none of it goes to a stream

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* ---- lists.cu ---- */
+/* ---- list_kernels.cu ---- */
 
 /* Spans: dst, src. only_if may be NULL: nothing happens where it shows 0. */
 cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_if, cudaStream_t stream);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The schema as a whole. Recursive descent; only extents (expression.c) recurse. A schema is read into fixed arrays on
+ * The schema as a whole. Recursive descent; only extents (compiler.c) recurse. A schema is read into fixed arrays on
  * the stack first, and built in one allocation once its size is known.
  */
 #include "amp_raw.h"
