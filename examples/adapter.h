@@ -30,8 +30,8 @@ struct adapter {
 void adapter_init(struct adapter *adapter, struct net *net, mt_optimizer *optimizer,
                   void (*on_event)(void *self, const struct amp_event *event), void *event_self);
 
-/* A step of the host's optimizer where its parameters are on a device. On the CPU the slot `step` is wired: it is called. An
- * error that is the host's has its words in mt_error(). */
+/* A step of the host's optimizer where its parameters are on a device. On the CPU the slot `step` is wired: it is
+ * called. An error that is the host's has its words in mt_error(). */
 amp_status adapter_step(struct adapter *adapter, mt_optimizer *optimizer);
 
 #endif

@@ -273,7 +273,8 @@ int curves_write(FILE *out, const struct run_result *results, size_t n) {
                 WIDTH, HEIGHT, WIDTH, HEIGHT);
         fprintf(out, "<text x=\"%.1f\" y=\"30\" font-size=\"17\">Training under each opt level"
                      "<tspan font-size=\"13\" fill=\"#666\" dx=\"12\">", LEFT);
-        if (d.seeds > 1) fprintf(out, "loss: geometric mean of %d seeds over %d steps</tspan></text>\n", d.seeds, d.window);
+        if (d.seeds > 1)
+            fprintf(out, "loss: geometric mean of %d seeds over %d steps</tspan></text>\n", d.seeds, d.window);
         else fprintf(out, "loss: geometric mean over %d steps</tspan></text>\n", d.window);
         draw_loss(&d);
         draw_scale(&d);

@@ -102,7 +102,8 @@ static void backward(struct tensor *w, struct tensor *b, float seed) {
     const struct tensor *x = noted.x, *y = noted.prediction;
     const int64_t in = x->shape[1], out = y->shape[1];
     for (int64_t at = 0; at < size_of(y); at++) {
-        const float d = to_type(noted.w->type, seed * 2.0F * (y->data[at] - noted.target->data[at]) / (float)size_of(y));
+        const float d = to_type(noted.w->type,
+                                seed * 2.0F * (y->data[at] - noted.target->data[at]) / (float)size_of(y));
         for (int64_t k = 0; k < in; k++) w->grad->data[at % out * in + k] += d * x->data[at / out * in + k];
         b->grad->data[at % out] += d;
     }

@@ -160,7 +160,8 @@ int kernels_measure(const struct net *net, mt_dtype low, int batch, int fp32) {
     uint64_t least = AMP_GATE_NEVER;
     if ((low != MT_F16 && low != MT_BF16) || measured[low].batch == batch) return 0;
     for (int i = 0, wins = 1; i < SIZES; i++) {
-        const int elements = batch * sizes[i].channels * sizes[i].side * sizes[i].side + FILTERS * sizes[i].channels * 9;
+        const int elements = batch * sizes[i].channels * sizes[i].side * sizes[i].side +
+            FILTERS * sizes[i].channels * 9;
         if (time_size(net, low, batch, fp32, i, times) != 0) return -1;
         for (int type = 0; type < 2; type++) sums[type] += sizes[i].times * times[type];
         wins = wins && is_faster(times);

@@ -72,10 +72,11 @@ static void print_row(FILE *out, const struct summary *s, double o0) {
     char spread[24], scale[24], speed[24] = "-";
     if (o0 > 0.0) snprintf(speed, sizeof speed, "%.2f", s->samples_per_second / o0);
     snprintf(spread, sizeof spread, "%.2f-%.2f", s->least, s->most);
-    fprintf(out, "%-5s %6.2f  %-12s %8.4f %6.4g %7.3g %8s %8s %8s %9s %11s %6.2f %9.0f %6s\n", first->label, s->accuracy,
-            spread, s->loss, s->steps, s->skipped, scale_text(s->runs[s->n - 1].loss_scale, scale, sizeof scale),
-            grouped(first->param_bytes), grouped(first->master_bytes), grouped(first->grad_bytes), grouped(first->activation_peak_bytes),
-            s->seconds, s->samples_per_second, speed);
+    fprintf(out, "%-5s %6.2f  %-12s %8.4f %6.4g %7.3g %8s %8s %8s %9s %11s %6.2f %9.0f %6s\n", first->label,
+            s->accuracy, spread, s->loss, s->steps, s->skipped,
+            scale_text(s->runs[s->n - 1].loss_scale, scale, sizeof scale), grouped(first->param_bytes),
+            grouped(first->master_bytes), grouped(first->grad_bytes), grouped(first->activation_peak_bytes), s->seconds,
+            s->samples_per_second, speed);
 }
 
 static int same_weights(const struct run_result *a, const struct run_result *b, size_t n) {
@@ -114,8 +115,10 @@ void report_table(FILE *out, const struct run_result *results, size_t n) {
     }
     fprintf(out, "Means of %zu seed%s", report_group(results, n), report_group(results, n) == 1 ? "" : "s");
     fprintf(out, results->device == MT_CPU ? "." : " on %s.", mt_device_name(results->device));
-    if (skipped) fprintf(out, " Skipped: the gradients overflowed, the loss scale was halved, no step was taken.\n"
-                              "Samples each s and speed count those of skipped steps too, whose forward and backward were run.");
+    if (skipped)
+        fprintf(out,
+                " Skipped: the gradients overflowed, the loss scale was halved, no step was taken.\n"
+                "Samples each s and speed count those of skipped steps too, whose forward and backward were run.");
     fprintf(out, "\n");
     for (size_t i = 0; i < n && plain.n > 0; i += group) {
         const struct summary s = summarize(results + i, group = report_group(results + i, n - i));

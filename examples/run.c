@@ -68,7 +68,8 @@ static int note_scale(struct trainer *t, const float *scale, int there) {
 /* The bracket: the loss is scaled, the gradients that backward makes are unscaled and judged. */
 static int backward_scaled(struct trainer *t, mt_tensor *loss) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    if (amp_scale_loss_begin(&t->adapter.optimizer, loss, &scaled) != AMP_OK) return fail_amp(t, "amp_scale_loss_begin");
+    if (amp_scale_loss_begin(&t->adapter.optimizer, loss, &scaled) != AMP_OK)
+        return fail_amp(t, "amp_scale_loss_begin");
     if (note_scale(t, scaled.scale, scaled.device.type > 1) != 0 || mt_backward(scaled.loss) != 0) {
         amp_scale_loss_cancel(&scaled);
         return *t->result->error ? -1 : fail_op(t, "backward");
@@ -82,14 +83,16 @@ static int backward_plain(struct trainer *t, mt_tensor *loss) {
     return mt_backward(loss) == 0 ? 0 : fail_op(t, "backward");
 }
 
-/* Under a level the host's step is wired: libamp's wrapper steps or skips; on a device it gets a pointer. Or there is libamp's
- * own optimizer. */
+/* Under a level the host's step is wired: libamp's wrapper steps or skips; on a device it gets a pointer. Or there is
+ * libamp's own optimizer. */
 static int step(struct trainer *t) {
     if (t->adapter.optimizer.fused)
         return kernels_step(&t->adapter, t->optimizer) == AMP_OK ? 0 : fail_amp(t, "amp_fused_step");
     if (t->setup->config.level && t->setup->device != MT_CPU) {
         const amp_status status = adapter_step(&t->adapter, t->optimizer);
-        return status == AMP_OK ? 0 : status == AMP_ERR_HOST_FAILED ? fail_op(t, "step") : fail_amp(t, "amp_step_begin");
+        return status == AMP_OK             ? 0
+            : status == AMP_ERR_HOST_FAILED ? fail_op(t, "step")
+                                            : fail_amp(t, "amp_step_begin");
     }
     return t->optimizer->step(t->optimizer) < 0 ? fail_op(t, "step") : 0;
 }
@@ -215,8 +218,8 @@ static mt_dtype low_type(amp_level level) {
     return level == AMP_O1 || level == AMP_O2 || level == AMP_O3 ? MT_F16 : MT_F32;
 }
 
-/* libamp's kernels for what the level makes 16-bit. Where it keeps masters, its optimizer writes them and the parameters in
- * one pass; everywhere else the host's steps. */
+/* libamp's kernels for what the level makes 16-bit. Where it keeps masters, its optimizer writes them and the
+ * parameters in one pass; everywhere else the host's steps. */
 static int add_kernels(struct trainer *t) {
     const amp_config *config = &t->setup->config;
     const int masters = (config->level == AMP_O2 || config->level == AMP_O5) && config->master_weights != AMP_OFF;

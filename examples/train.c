@@ -184,7 +184,8 @@ static int open_device(struct program *program) {
 static int prepare(struct program *program) {
     const struct options *options = &program->options;
     char error[256];
-    if (mkdir(options->output, 0777) != 0 && errno != EEXIST) return complain(program, options->output, strerror(errno));
+    if (mkdir(options->output, 0777) != 0 && errno != EEXIST)
+        return complain(program, options->output, strerror(errno));
     if (access(options->output, W_OK | X_OK) != 0) return complain(program, options->output, strerror(errno));
     program->data = digits_load(options->data, error, sizeof error);
     if (!program->data) return complain(program, "", error);

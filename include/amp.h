@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libamp: automatic mixed precision behind one C ABI. The host, any training framework that can call C, keeps its tensors, autograd,
- * kernels and optimizer. It describes them once, and libamp wires the policy of a level into the host's own function pointers:
+ * libamp: automatic mixed precision behind one C ABI. The host, any training framework that can call C, keeps its
+ * tensors, autograd, kernels and optimizer. It describes them once, and libamp wires the policy of a level into the
+ * host's own function pointers:
  *
- *     static amp_dtype dtype_of(void *self, void *tensor) { return tensor_is_half(tensor) ? AMP_FLOAT16 : AMP_FLOAT32; }
+ *     static amp_dtype dtype_of(void *self, void *tensor) { return is_half(tensor) ? AMP_FLOAT16 : AMP_FLOAT32; }
  *     static amp_status cast(void *self, void *tensor, amp_dtype to, void **out) {
  *         *out = tensor_to(tensor, to == AMP_FLOAT16);                 a copy, on the tape
  *         return *out ? AMP_OK : AMP_ERR_HOST_FAILED;
  *     }
  *     static void release(void *self, void *tensor) { tensor_free(tensor); }
- *     ...                                                              view, grad, scale: examples/adapter.c has them all
+ *     ...                                                  view, grad, scale: examples/adapter.c has them all
  *
  *     amp_host host = AMP_HOST_INIT;
- *     host.dtype = dtype_of, host.cast = cast, host.release = release, host.view = view, host.grad = grad, host.scale = scale;
+ *     host.dtype = dtype_of, host.cast = cast, host.release = release;
+ *     host.view = view, host.grad = grad, host.scale = scale;
  *
  *     amp_op op = AMP_OP_INIT;                                         each function pointer that computes
  *     op.name = "linear", op.slot = (amp_fn *)&functions.linear;
@@ -37,21 +39,23 @@
  *     }
  *     return amp_shutdown(model.amp);                                  every slot and every parameter as before
  *
- * Further headers, each a page: amp_types.h (statuses, types; included here), amp_train.h (several losses, micro-batches, masters
- * written between steps), amp_call.h (calls without slots, scopes), amp_raw.h (float buffers, structs), amp_state.h (checkpoints),
- * amp_diagnostics.h (events, counters), amp_gate.h (implementations; what runs in FP32), amp_ranks.h (ranks, devices), amp_api.h
- * (the table for dlopen), amp_kernels.h, amp_optim.h, amp_device.h, amp_symbol.h. amp_all.h has all but the last.
+ * Further headers, each a page: amp_types.h (statuses, types; included here), amp_train.h (several losses,
+ * micro-batches, masters written between steps), amp_call.h (calls without slots, scopes), amp_raw.h (float buffers,
+ * structs), amp_state.h (checkpoints), amp_diagnostics.h (events, counters), amp_gate.h (implementations; what runs in
+ * FP32), amp_ranks.h (ranks, devices), amp_api.h (the table for dlopen), amp_kernels.h, amp_optim.h, amp_device.h,
+ * amp_symbol.h. amp_all.h has all but the last.
  *
- * Ownership. "Borrowed": valid during the call only, unless a longer time is stated. "Kept": the pointer must stay valid until
- * amp_shutdown. "Moves": the other side must now give it back or release it.
+ * Ownership. "Borrowed": valid during the call only, unless a longer time is stated. "Kept": the pointer must stay
+ * valid until amp_shutdown. "Moves": the other side must now give it back or release it.
  *
- * Errors. Every fallible function returns an amp_status; on anything but AMP_OK nothing has changed, nothing has leaked,
- * out-parameters are untouched and amp_last_error() says in words what was wrong, where, and what to do. The one exception is
- * amp_scale_loss_end, which closes its bracket whatever it returns.
+ * Errors. Every fallible function returns an amp_status; on anything but AMP_OK nothing has changed, nothing has
+ * leaked, out-parameters are untouched and amp_last_error() says in words what was wrong, where, and what to do. The
+ * one exception is amp_scale_loss_end, which closes its bracket whatever it returns.
  *
- * Threads. Different contexts are independent. Within one context, wrapped ops, amp_op_target, amp_cast_args, scopes and the
- * diagnostics may run on any number of threads at once; initialize, shutdown, brackets and steps of one context are the business of
- * one thread at a time, while no other thread runs that context's ops (brackets: while no other thread opens or closes one).
+ * Threads. Different contexts are independent. Within one context, wrapped ops, amp_op_target, amp_cast_args, scopes
+ * and the diagnostics may run on any number of threads at once; initialize, shutdown, brackets and steps of one context
+ * are the business of one thread at a time, while no other thread runs that context's ops (brackets: while no other
+ * thread opens or closes one).
  */
 #ifndef AMP_H
 #define AMP_H
@@ -71,9 +75,10 @@ extern "C" {
 
 /* ---- Levels ------------------------------------------------------------------------------------------------------ */
 
-/* Opt levels. O0..O3 as in Apex; O4 and O5 are O1 and O2 with bfloat16 and no loss scaling, as in ROCm's fork. One list: the
- * constant, its value (from 1: a zeroed structure is no level), words; the level's 16-bit type and its properties, which
- * amp_config can override: cast_model_type, patch_ops, keep_batchnorm_fp32, master_weights (1: on) and loss_scale. */
+/* Opt levels. O0..O3 as in Apex; O4 and O5 are O1 and O2 with bfloat16 and no loss scaling, as in ROCm's fork. One
+ * list: the constant, its value (from 1: a zeroed structure is no level), words; the level's 16-bit type and its
+ * properties, which amp_config can override: cast_model_type, patch_ops, keep_batchnorm_fp32, master_weights (1: on)
+ * and loss_scale. */
 #define AMP_LEVEL_MAP(X)                                                                                               \
     X(AMP_O0, 1, "everything in FP32: the reference", AMP_FLOAT16, AMP_FLOAT32, 0, 0, 0, 1.0f)                         \
     X(AMP_O1, 2, "ops cast by the lists, fp16, dynamic scaling; the model stays FP32",                                 \
@@ -95,7 +100,7 @@ enum {
 /* "O1" -> AMP_O1. The letter O, not the digit zero. */
 AMP_API AMP_MUST_CHECK amp_status amp_level_from_name(const char *name, amp_level *level);
 
-/* ---- The host's hooks --------------------------------------------------------------------------------------------- */
+/* ---- The host's hooks ------------------------------------------------------------------------------------------- */
 
 struct amp_field; /* amp_raw.h */
 struct amp_struct;
@@ -111,8 +116,8 @@ enum {
      * as the op has returned. Without it they live until amp_tape_done or until every optimizer of the context has
      * stepped or skipped. */
     AMP_HOST_TAPE_RETAINS_INPUTS = 1u << 0,
-    /* A host that seeds backward itself reads the scale where it lives, from *amp_scaled_loss.scale in the memory of a device,
-     * and not from seed_factor. Without it libamp waits until it knows the scale. */
+    /* A host that seeds backward itself reads the scale where it lives, from *amp_scaled_loss.scale in the memory of a
+     * device, and not from seed_factor. Without it libamp waits until it knows the scale. */
     AMP_HOST_SEEDS_ON_DEVICE = 1u << 1
 };
 
@@ -149,8 +154,8 @@ typedef struct amp_host {
     /* Put `grad` (NULL: none) in the gradient's place. The handle that was there moves to libamp, which gives it back
      * with another set_grad or ends it with `release`; the reference to `grad` moves to the host. */
     amp_status (*set_grad)(void *self, void *tensor, void *grad);
-    /* Put *storage under the handle and return in *storage what was there; shape, strides and handle stay, and element 0
-     * is the block's first. The type may change. Called for parameters and buffers, whose views are compact, and for
+    /* Put *storage under the handle and return in *storage what was there; shape, strides and handle stay, and element
+     * 0 is the block's first. The type may change. Called for parameters and buffers, whose views are compact, and for
      * gradients, whose strides may leave gaps: then the block is as long as they reach. */
     amp_status (*swap_data)(void *self, void *tensor, amp_storage *storage);
     /* loss * factor, recorded on the tape. *out moves to libamp. */
@@ -161,11 +166,11 @@ typedef struct amp_host {
     void (*free)(void *self, amp_storage *storage);
     /* Told of skips, scale changes, warnings and kept errors (amp_diagnostics.h). Must not call libamp. */
     void (*event)(void *self, const struct amp_event *event);
-    /* Combine `n` values over the ranks of a distributed host, in place, the same result on every rank: amp_ranks.h has when.
-     * Without the hook each rank decides alone. */
+    /* Combine `n` values over the ranks of a distributed host, in place, the same result on every rank: amp_ranks.h has
+     * when. Without the hook each rank decides alone. */
     amp_status (*reduce)(void *self, amp_reduction reduction, double *values, size_t n);
-    /* The FP32 buffers behind the structs of a call, and the handles in them: emit each that the op reads or writes (amp_raw.h).
-     * op is its descriptor's name; args[i] is the address of argument i's value. */
+    /* The FP32 buffers behind the structs of a call, and the handles in them: emit each that the op reads or writes
+     * (amp_raw.h). op is its descriptor's name; args[i] is the address of argument i's value. */
     amp_status (*visit)(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self);
     /* The stream (cudaStream_t) on which the host works on `device` on this thread now: amp_ranks.h. */
     amp_status (*current_stream)(void *self, amp_device device, void **stream);
@@ -177,18 +182,18 @@ typedef struct amp_host {
 
 #define AMP_HOST_INIT AMP_SIZED_(amp_host)
 
-/* ---- Ops ---------------------------------------------------------------------------------------------------------- */
+/* ---- Ops -------------------------------------------------------------------------------------------------------- */
 
 /* Flags of amp_op. */
 enum {
-    AMP_OP_DIRECT = 1u << 0,          /* slot is NULL: the host calls amp_cast_args around the function */
+    AMP_OP_DIRECT = 1u << 0, /* slot is NULL: the host calls amp_cast_args around the function */
     AMP_OP_RETURN_BORROWED = 1u << 1, /* the returned handle is not the caller's to release */
-    AMP_OP_SEEDS = 1u << 2,           /* visit emits AMP_ROLE_SEED in calls of this op: while a bracket is open that buffer
-                                         is shown times the loss scale, and seed_factor is 1. The same is said by a
-                                         `float(seed) x[...]` in the schema. One bracket at a time then */
-    AMP_OP_COPY = 1u << 3,            /* slot lies in a const table, which is never written: see amp_wrap_table */
-    AMP_OP_MATMUL = 1u << 4,          /* what the op computes is amp_matmul's work in either type: amp_gate.h */
-    AMP_OP_REGISTERED = 1u << 30      /* set by amp_register */
+    AMP_OP_SEEDS = 1u << 2, /* visit emits AMP_ROLE_SEED in calls of this op: while a bracket is open that buffer
+                               is shown times the loss scale, and seed_factor is 1. The same is said by a
+                               `float(seed) x[...]` in the schema. One bracket at a time then */
+    AMP_OP_COPY = 1u << 3, /* slot lies in a const table, which is never written: see amp_wrap_table */
+    AMP_OP_MATMUL = 1u << 4, /* what the op computes is amp_matmul's work in either type: amp_gate.h */
+    AMP_OP_REGISTERED = 1u << 30 /* set by amp_register */
 };
 
 /*
@@ -216,7 +221,8 @@ typedef struct amp_op {
     const char *schema;      /* NULL for AMP_OP_DIRECT only */
     const char *backward_of; /* name of the forward op whose class this backward op shares, or NULL */
     amp_fn *slot;            /* where the host keeps its pointer; an empty slot (*slot == NULL) is passed over */
-    amp_fn fp16;             /* implementation to call when all floating arguments have that type, or NULL: amp_gate.h */
+    /* implementation to call when all floating arguments have that type, or NULL: amp_gate.h */
+    amp_fn fp16;
     amp_fn bf16;             /* the same for bfloat16 */
     amp_fn fp32;             /* the same for FP32, in the place of the host's own function */
     const void *on_failure; /* value of the return type when a cast failed and the op was not called; NULL: zeros */
@@ -225,7 +231,7 @@ typedef struct amp_op {
 
 #define AMP_OP_INIT AMP_SIZED_(amp_op)
 
-/* ---- Model and optimizer ------------------------------------------------------------------------------------------ */
+/* ---- Model and optimizer ---------------------------------------------------------------------------------------- */
 
 /* The kind of module a parameter or buffer belongs to. */
 enum {
@@ -245,8 +251,9 @@ typedef struct amp_param {
 
 /* Flags of amp_model. */
 enum {
-    /* Parameters, the optimizers' too, may come in 16 bits and stay as they are; where the level has masters, those that an
-     * optimizer lists get one, widened from them. Without it such a parameter is refused: its FP32 value is lost. */
+    /* Parameters, the optimizers' too, may come in 16 bits and stay as they are; where the level has masters, those
+     * that an optimizer lists get one, widened from them. Without it such a parameter is refused: its FP32 value is
+     * lost. */
     AMP_MODEL_LOW_PARAMS = 1u << 0
 };
 
@@ -295,12 +302,13 @@ typedef struct amp_optimizer {
     amp_context *amp;     /* written by initialize and shutdown; NULL before */
     const struct amp_struct *structs; /* that the schemas of steps and zero_grads may name */
     size_t n_structs;          /* entries of structs */
-    const struct amp_fused *fused; /* libamp's own optimizer in place of steps (amp_optim.h); NULL: the host has its own */
+    /* libamp's own optimizer in place of steps (amp_optim.h); NULL: the host has its own */
+    const struct amp_fused *fused;
 } amp_optimizer;
 
 #define AMP_OPTIMIZER_INIT AMP_SIZED_(amp_optimizer)
 
-/* ---- Configuration ------------------------------------------------------------------------------------------------ */
+/* ---- Configuration ---------------------------------------------------------------------------------------------- */
 
 #define AMP_DYNAMIC (-1.0f) /* loss_scale */
 #define AMP_NEVER UINT32_MAX /* max_skips */
@@ -340,14 +348,16 @@ typedef struct amp_config {
     amp_switch consecutive_hysteresis; /* ON: a clean iteration restores the hysteresis; OFF: only growth of the scale
                                           does; default: the mode's (apex: ON) */
     double growth;                /* default 2; megatron and jmp multiply in FP32, by the nearest float */
-    double backoff;               /* default 0.5, or 1 / growth where the mode has one factor for both; 2^-149 at least */
-    amp_switch emulate; /* ON, for hosts that know FP32 only: 16-bit values in FP32 storage. amp_raw.h has what it does */
+    /* default 0.5, or 1 / growth where the mode has one factor for both; 2^-149 at least */
+    double backoff;
+    /* ON, for hosts that know FP32 only: 16-bit values in FP32 storage. amp_raw.h has what it does */
+    amp_switch emulate;
     amp_switch gate;    /* may a call run in FP32 where the 16-bit type would be slower? amp_gate.h */
 } amp_config;
 
 #define AMP_CONFIG_INIT AMP_SIZED_(amp_config)
 
-/* ---- Initialize and shutdown -------------------------------------------------------------------------------------- */
+/* ---- Initialize and shutdown ------------------------------------------------------------------------------------ */
 
 /* Write `op_class` into every op of the model whose name or alias is `op`, and into those whose backward_of names it.
  * Before initialize. "name#index" picks one of several ops of that name (from 0). AMP_ERR_NOT_FOUND lists the nearest
@@ -368,19 +378,18 @@ AMP_API AMP_MUST_CHECK amp_status amp_initialize_many(amp_model *const *models, 
 
 /* Restore every slot bit for bit (the last context on it does), give the model its FP32 parameters back (the masters'
  * values) and free the context. NULL is a no-op. AMP_ERR_SLOT_TAKEN: somebody wrapped on top of a slot, named in the
- * message; that slot was left as it is and passes calls through; the context is gone all the same. AMP_ERR_READ_ONLY: the
- * same of a slot whose memory became read-only.
- * AMP_ERR_WRONG_STATE: a step or a wrapped call of this context is running on this thread; nothing was done. Open
- * brackets are cancelled. */
+ * message; that slot was left as it is and passes calls through; the context is gone all the same. AMP_ERR_READ_ONLY:
+ * the same of a slot whose memory became read-only. AMP_ERR_WRONG_STATE: a step or a wrapped call of this context is
+ * running on this thread; nothing was done. Open brackets are cancelled. */
 AMP_API amp_status amp_shutdown(amp_context *context);
 
-/* ---- The bracket around backward ---------------------------------------------------------------------------------- */
+/* ---- The bracket around backward -------------------------------------------------------------------------------- */
 
 /* `loss`: run backward from it. `scale`: the factor that the gradients carry, for hosts that seed backward
  * themselves. `seed_factor`: what the host must multiply its seed with: 1 if `loss` carries the scale already, or if an
- * op has a seed (AMP_OP_SEEDS), else *scale, or NaN where only a device knows that (AMP_HOST_SEEDS_ON_DEVICE). Exactly one
- * thing carries the scale. `action` is the decision, written by end: AMP_STEP_ON_DEVICE where it was made in the memory of
- * the parameters' device, see docs/hosts-device.md. priv is libamp's. */
+ * op has a seed (AMP_OP_SEEDS), else *scale, or NaN where only a device knows that (AMP_HOST_SEEDS_ON_DEVICE). Exactly
+ * one thing carries the scale. `action` is the decision, written by end: AMP_STEP_ON_DEVICE where it was made in the
+ * memory of the parameters' device, see docs/hosts-device.md. priv is libamp's. */
 typedef struct amp_scaled_loss {
     uint32_t struct_size;
     amp_action action;      /* the decision, written by end */
@@ -395,8 +404,8 @@ typedef struct amp_scaled_loss {
 
 #define AMP_SCALED_LOSS_INIT AMP_SIZED_(amp_scaled_loss)
 
-/* Open a bracket: gradients that exist are set aside (but at a static scale of 1 without masters, where backward may add to
- * them as they are; and fixed FP32 buffers in the CPU's memory are multiplied by the scale in place: see
+/* Open a bracket: gradients that exist are set aside (but at a static scale of 1 without masters, where backward may
+ * add to them as they are; and fixed FP32 buffers in the CPU's memory are multiplied by the scale in place: see
  * docs/numerics.md), the loss is scaled. loss NULL: the host seeds backward itself. Source of the semantics:
  * apex.amp.scale_loss. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
@@ -410,10 +419,10 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer,
  * another rank had an error or cancelled, the action is AMP_SKIP and no scale moves. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_end(amp_scaled_loss *scaled);
 
-/* Close the bracket as if backward had not happened: new gradients are dropped, those set aside are put back, and gradients that
- * brackets before it left scaled hold again what they held at its begin. With the hook
- * reduce, unless every rank cancels: no rank steps, this one neither. At a static scale of 1 without masters begin
- * sets nothing aside, and gradients stay as backward left them. */
+/* Close the bracket as if backward had not happened: new gradients are dropped, those set aside are put back, and
+ * gradients that brackets before it left scaled hold again what they held at its begin. With the hook reduce, unless
+ * every rank cancels: no rank steps, this one neither. At a static scale of 1 without masters begin sets nothing aside,
+ * and gradients stay as backward left them. */
 AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 
 /* ---- The step ---------------------------------------------------------------------------------------------------- */
@@ -421,9 +430,10 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 /* What amp_step_begin tells. */
 typedef struct amp_step_info {
     uint32_t struct_size;
-    amp_action action;      /* AMP_STEP, or AMP_SKIP: do not update; AMP_STEP_ON_DEVICE with AMP_OPTIMIZER_SKIPS_ON_DEVICE:
-                               update if *found_inf is 0, which only the device knows */
-    const float *found_inf; /* != 0: an overflow was found; with AMP_STEP_ON_DEVICE, since the last step of this optimizer */
+    amp_action action; /* AMP_STEP, or AMP_SKIP: do not update; AMP_STEP_ON_DEVICE with AMP_OPTIMIZER_SKIPS_ON_DEVICE:
+                          update if *found_inf is 0, which only the device knows */
+    /* != 0: an overflow was found; with AMP_STEP_ON_DEVICE, since the last step of this optimizer */
+    const float *found_inf;
     float grad_scale;       /* what the gradients still carry: 1 */
     amp_device device;      /* where found_inf is */
     int32_t reserved;
@@ -445,7 +455,8 @@ typedef struct amp_master {
     void *param;      /* the host's handle */
     const char *name; /* valid until amp_shutdown */
     void *data;       /* the FP32 master, or the parameter's own elements where it has none */
-    void *grad;       /* unscaled gradient of the same type, or NULL; with AMP_OPTIMIZER_HOLDS_MASTERS the master's block */
+    /* unscaled gradient of the same type, or NULL; with AMP_OPTIMIZER_HOLDS_MASTERS the master's block */
+    void *grad;
     uint64_t size;    /* elements */
     int32_t is_master;           /* 1: data is a master */
     int32_t ndim;                /* dimensions of what has strides, else 0 */
@@ -474,9 +485,10 @@ AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_value(amp_optimizer *optimizer, 
 
 /* ---- Explained --------------------------------------------------------------------------------------------------- */
 
-/* Text for people: the level and its properties, warnings, and op -> class, which list, why, the gate's decision and who
- * multiplies (AMP_OP_MATMUL), one line each; for one op (by name) or all (NULL). Writes at most `capacity` bytes with a final
- * NUL; *length (may be NULL) is the full length without it. Call with text NULL and capacity 0 to measure. */
+/* Text for people: the level and its properties, warnings, and op -> class, which list, why, the gate's decision and
+ * who multiplies (AMP_OP_MATMUL), one line each; for one op (by name) or all (NULL). Writes at most `capacity` bytes
+ * with a final NUL; *length (may be NULL) is the full length without it. Call with text NULL and capacity 0 to measure.
+ */
 AMP_API AMP_MUST_CHECK amp_status amp_explain(amp_context *context, const char *op, char *text, size_t capacity,
                                               size_t *length);
 

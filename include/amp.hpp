@@ -262,7 +262,8 @@ public:
     /* The factor that the gradients carry, where it is in host memory. AMP_ERR_WRONG_STATE in a closed bracket. */
     typename Errors::template value<float> scale() const {
         if (open_) return Errors::give(AMP_OK, *scaled_.scale);
-        return Errors::refuse(AMP_ERR_WRONG_STATE, "scale() of a bracket that is closed: it ended, or never began", 0.0f);
+        return Errors::refuse(AMP_ERR_WRONG_STATE, "scale() of a bracket that is closed: it ended, or never began",
+                              0.0f);
     }
     /* What the host must multiply its seed with. */
     float seed_factor() const noexcept { return scaled_.seed_factor; }

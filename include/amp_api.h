@@ -75,7 +75,8 @@ typedef struct amp_api {
     amp_status (*gate_set)(amp_context *, const char *, uint64_t);
     amp_status (*gate_measure)(amp_context *, amp_clock, void *);
     amp_status (*op_class)(amp_context *, const char *, amp_class *);
-    amp_status (*class_target)(amp_context *, const char *, amp_class, amp_dtype, const amp_dtype *, size_t, amp_dtype *);
+    amp_status (*class_target)(amp_context *, const char *, amp_class, amp_dtype, const amp_dtype *, size_t,
+                               amp_dtype *);
     amp_status (*cast_to)(amp_context *, amp_dtype, void **, size_t, amp_cast_frame *);
     amp_status (*get_list_ops)(int32_t, amp_list_op *, size_t, size_t *);
     int32_t (*scope_current)(amp_context **);

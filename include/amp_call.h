@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls that go otherwise than through a slot: the policy applied by hand, casts whose life a tape decides, the scope of a thread,
- * the cast lists as data, tables that cannot be written.
+ * Calls that go otherwise than through a slot: the policy applied by hand, casts whose life a tape decides, the scope
+ * of a thread, the cast lists as data, tables that cannot be written.
  */
 #ifndef AMP_CALL_H
 #define AMP_CALL_H
@@ -14,9 +14,9 @@ extern "C" {
 
 /* ---- Direct calls: the policy without interception --------------------------------------------------------------- */
 
-/* The pure decision: the type that an op's floating arguments are to have, given the types they come in; the same on every
- * machine unless amp_config.gate is AMP_ON. *target = AMP_DTYPE_DEFAULT: leave them alone. `op` is an op of the context or any
- * name the lists know; names in neither are left alone. */
+/* The pure decision: the type that an op's floating arguments are to have, given the types they come in; the same on
+ * every machine unless amp_config.gate is AMP_ON. *target = AMP_DTYPE_DEFAULT: leave them alone. `op` is an op of the
+ * context or any name the lists know; names in neither are left alone. */
 AMP_API AMP_MUST_CHECK amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes,
                                                 size_t n, amp_dtype *target);
 
@@ -38,19 +38,21 @@ AMP_API AMP_MUST_CHECK amp_status amp_cast_args(amp_context *context, const char
 AMP_API amp_status amp_cast_done(amp_cast_frame *frame);
 
 /*
- * The same in parts, for hosts that know an op once and call it often (Python): the class by name, the decision by class
- * and types, which may both be remembered for the life of the context, and the casts for a decision that was made.
+ * The same in parts, for hosts that know an op once and call it often (Python): the class by name, the decision by
+ * class and types, which may both be remembered for the life of the context, and the casts for a decision that was
+ * made.
  */
 
-/* What the policy does with an op, by the name that amp_op_target takes. *op_class is AMP_LEAVE for names that neither the
- * context nor its lists know, and never AMP_BY_LIST. */
+/* What the policy does with an op, by the name that amp_op_target takes. *op_class is AMP_LEAVE for names that neither
+ * the context nor its lists know, and never AMP_BY_LIST. */
 AMP_API AMP_MUST_CHECK amp_status amp_op_class(amp_context *context, const char *op, amp_class *op_class);
 
-/* amp_op_target for an op of this class. `into`: the floating type of a tensor that the call writes under its handle (its
- * own tensor in place, or an argument out), which keeps that type, as an (a!) in a schema; AMP_DTYPE_DEFAULT: none. The
- * gate has no say. `op` is for messages. AMP_PROMOTE_SEQUENCE: `dtypes` are those of the list's tensors. */
+/* amp_op_target for an op of this class. `into`: the floating type of a tensor that the call writes under its handle
+ * (its own tensor in place, or an argument out), which keeps that type, as an (a!) in a schema; AMP_DTYPE_DEFAULT:
+ * none. The gate has no say. `op` is for messages. AMP_PROMOTE_SEQUENCE: `dtypes` are those of the list's tensors. */
 AMP_API AMP_MUST_CHECK amp_status amp_class_target(amp_context *context, const char *op, amp_class op_class,
-                                                   amp_dtype into, const amp_dtype *dtypes, size_t n, amp_dtype *target);
+                                                   amp_dtype into, const amp_dtype *dtypes, size_t n,
+                                                   amp_dtype *target);
 
 /* amp_cast_args with the type decided: every floating tensor of another type is replaced. */
 AMP_API AMP_MUST_CHECK amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n,
@@ -103,8 +105,8 @@ AMP_API amp_status amp_scope_leave(amp_scope *scope);
 AMP_API AMP_MUST_CHECK amp_status amp_scope_capture(amp_scope *scope);
 AMP_API AMP_MUST_CHECK amp_status amp_scope_adopt(const amp_scope *captured, amp_scope *previous);
 
-/* Whose policy holds on this thread: 1 if a scope was entered, with its context in *context (NULL: none); 0 if none was, with
- * NULL. Inside an op that is wrapped or runs its casts: 1 and NULL. */
+/* Whose policy holds on this thread: 1 if a scope was entered, with its context in *context (NULL: none); 0 if none
+ * was, with NULL. Inside an op that is wrapped or runs its casts: 1 and NULL. */
 AMP_API int32_t amp_scope_current(amp_context **context);
 
 /* ---- Tables that cannot be written ------------------------------------------------------------------------------- */
@@ -116,10 +118,11 @@ AMP_API int32_t amp_scope_current(amp_context **context);
  *     static struct ops wired;                                       in place of `table`, wherever calls are made
  *     amp_wrap_table(context, &table, sizeof table, &wired);
  *
- * Fills `copy` with the `bytes` at `table`, wrappers in the place of the slots that a context has wired; one pointer is a
- * table of sizeof(amp_fn). One copy serves all contexts on the table: call this after each amp_initialize, in any order,
- * also while other threads call through the copy. amp_shutdown leaves copies as they are: without a context they pass calls
- * through, for the life of the process. AMP_ERR_NOT_FOUND: no op of `context` with AMP_OP_COPY has its slot in these bytes.
+ * Fills `copy` with the `bytes` at `table`, wrappers in the place of the slots that a context has wired; one pointer is
+ * a table of sizeof(amp_fn). One copy serves all contexts on the table: call this after each amp_initialize, in any
+ * order, also while other threads call through the copy. amp_shutdown leaves copies as they are: without a context they
+ * pass calls through, for the life of the process. AMP_ERR_NOT_FOUND: no op of `context` with AMP_OP_COPY has its slot
+ * in these bytes.
  */
 AMP_API AMP_MUST_CHECK amp_status amp_wrap_table(amp_context *context, const void *table, size_t bytes, void *copy);
 

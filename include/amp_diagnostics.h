@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happened, as data: events, counters of ops, the record of a loss, what a configuration came to. amp.h has amp_explain, the
- * text for people.
+ * What happened, as data: events, counters of ops, the record of a loss, what a configuration came to. amp.h has
+ * amp_explain, the text for people.
  */
 #ifndef AMP_DIAGNOSTICS_H
 #define AMP_DIAGNOSTICS_H
@@ -18,13 +18,13 @@ extern "C" {
  * that you do not know. */
 typedef int32_t amp_event_kind;
 enum {
-    AMP_EVENT_LOG = 1,          /* message */
-    AMP_EVENT_WARNING = 2,      /* message: something the user should look at */
-    AMP_EVENT_SKIP = 3,         /* a step was skipped: loss_id, scale_before, scale_after, message */
+    AMP_EVENT_LOG = 1, /* message */
+    AMP_EVENT_WARNING = 2, /* message: something the user should look at */
+    AMP_EVENT_SKIP = 3, /* a step was skipped: loss_id, scale_before, scale_after, message */
     AMP_EVENT_SCALE_CHANGE = 4, /* the loss scale changed: loss_id, scale_before, scale_after */
-    AMP_EVENT_ERROR = 5,        /* an error was kept inside a wrapped call: status, message */
-    AMP_EVENT_BRACKET = 6       /* a bracket has decided, whatever it decided: loss_id, action, scale_before, scale_after,
-                                   first_nonfinite; before the events of its skip and its scale change */
+    AMP_EVENT_ERROR = 5, /* an error was kept inside a wrapped call: status, message */
+    AMP_EVENT_BRACKET = 6 /* a bracket has decided, whatever it decided: loss_id, action, scale_before, scale_after,
+                             first_nonfinite; before the events of its skip and its scale change */
 };
 
 /* What the hook `event` is told. Borrowed. Members that the kind does not name are 0. */
@@ -90,18 +90,18 @@ typedef struct amp_record {
 
 #define AMP_RECORD_INIT AMP_SIZED_(amp_record)
 
-/* The record of loss_id, from 0 to num_losses - 1. Where the scaler lives on a device, waits for that, and counts what graphs
- * did that were replayed; AMP_ERR_WRONG_STATE while its stream is being captured. */
+/* The record of loss_id, from 0 to num_losses - 1. Where the scaler lives on a device, waits for that, and counts what
+ * graphs did that were replayed; AMP_ERR_WRONG_STATE while its stream is being captured. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record);
 
-/* The error that a wrapped call kept since the last check or end, now forgotten; AMP_OK if none. Where scalers live on a
- * device, waits for that, and AMP_ERR_TOO_MANY_SKIPS comes from here. */
+/* The error that a wrapped call kept since the last check or end, now forgotten; AMP_OK if none. Where scalers live on
+ * a device, waits for that, and AMP_ERR_TOO_MANY_SKIPS comes from here. */
 AMP_API AMP_MUST_CHECK amp_status amp_check(amp_context *context);
 
 /* ---- Configuration ----------------------------------------------------------------------------------------------- */
 
-/* What a configuration comes to at its level, checked as amp_initialize_many checks it: *resolved is the same with every
- * member that has a default filled in. gate and emulate stay as they were given. */
+/* What a configuration comes to at its level, checked as amp_initialize_many checks it: *resolved is the same with
+ * every member that has a default filled in. gate and emulate stay as they were given. */
 AMP_API AMP_MUST_CHECK amp_status amp_config_resolve(const amp_config *config, amp_config *resolved);
 
 #ifdef __cplusplus

@@ -4,8 +4,8 @@
  * over 16-bit operands. Lists of tensors, any number and any sizes from 0 on, in one call. CPU memory.
  *
  * Numbers. Conversions round to nearest even and keep subnormals; out-of-range values become infinity; a NaN becomes a
- * quiet NaN of the same sign (a cast to the same type copies the bits). Arithmetic is IEEE float, without contraction of
- * multiply and add, in the default rounding mode whatever the caller's is; the caller's floating-point environment
+ * quiet NaN of the same sign (a cast to the same type copies the bits). Arithmetic is IEEE float, without contraction
+ * of multiply and add, in the default rounding mode whatever the caller's is; the caller's floating-point environment
  * (rounding mode, flush-to-zero, traps, flags) is as it was afterwards. Results do not depend on the instruction set or
  * on the number of threads; matmul's do, within the bound of docs/numerics.md.
  * Non-finite means: non-finite after the arithmetic and the conversion to the destination's type.
@@ -55,19 +55,22 @@ AMP_API AMP_MUST_CHECK amp_status amp_axpby_list(const amp_span *dst, float a, c
                                                  const amp_span *y, size_t n, float *found_inf);
 
 /* *norm (may be NULL) = L2 norm over all elements; norms[i] (norms may be NULL) = L2 norm of src[i]. Squares are summed
- * in double in a fixed order and rounded once, so that a finite fp32 list has a finite sum. Apex multi_tensor_l2norm. */
+ * in double in a fixed order and rounded once, so that a finite fp32 list has a finite sum. Apex multi_tensor_l2norm.
+ */
 AMP_API AMP_MUST_CHECK amp_status amp_l2norm_list(const amp_span *src, size_t n, float *norm, float *norms);
 
 /* dst = src, with all of it scaled so that its L2 norm is at most max_norm (above 0, infinity too): by
- * max_norm / (norm + 1e-6) where that is below 1. *norm (may be NULL) = the norm of src. Where that is not finite, nothing is
- * scaled: dst is src as it is, and *norm says so. In place nothing is written then, nor where nothing needs to be scaled.
- * Sources: torch.nn.utils.clip_grad_norm_ (which writes NaNs if the norm is not finite), Apex clip_grad_norm_. */
+ * max_norm / (norm + 1e-6) where that is below 1. *norm (may be NULL) = the norm of src. Where that is not finite,
+ * nothing is scaled: dst is src as it is, and *norm says so. In place nothing is written then, nor where nothing needs
+ * to be scaled. Sources: torch.nn.utils.clip_grad_norm_ (which writes NaNs if the norm is not finite), Apex
+ * clip_grad_norm_. */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_norm_list(const amp_span *dst, const amp_span *src, size_t n, float max_norm,
                                                      float *norm);
 
-/* dst = each element of src brought into [-max_value, max_value] (above 0, infinity too), in float (fp64: in double), then
- * in dst's type; an infinity becomes a limit, a NaN stays one. Source: torch.nn.utils.clip_grad_value_. */
-AMP_API AMP_MUST_CHECK amp_status amp_clip_value_list(const amp_span *dst, const amp_span *src, size_t n, float max_value);
+/* dst = each element of src brought into [-max_value, max_value] (above 0, infinity too), in float (fp64: in double),
+ * then in dst's type; an infinity becomes a limit, a NaN stays one. Source: torch.nn.utils.clip_grad_value_. */
+AMP_API AMP_MUST_CHECK amp_status amp_clip_value_list(const amp_span *dst, const amp_span *src, size_t n,
+                                                      float max_value);
 
 /* *index = first entry with a non-finite element, or -1. */
 AMP_API AMP_MUST_CHECK amp_status amp_first_nonfinite(const amp_span *src, size_t n, int64_t *index);
@@ -89,34 +92,37 @@ enum {
 
 /* amp_matmul_args.flags: what a product on a device may do for the sake of speed. CPUs do neither. */
 enum {
-    AMP_MATMUL_TF32 = 1 << 0,     /* fp32 operands are rounded to tf32, 11 significant bits, where there are units for it */
-    AMP_MATMUL_FAST_RELU = 1 << 1 /* ReLU is cuBLASLt's, which does not promise to keep a NaN: an overflow may stay unseen */
+    /* fp32 operands are rounded to tf32, 11 significant bits, where there are units for it */
+    AMP_MATMUL_TF32 = 1 << 0,
+    /* ReLU is cuBLASLt's, which does not promise to keep a NaN: an overflow may stay unseen */
+    AMP_MATMUL_FAST_RELU = 1 << 1
 };
 
 /*
- * d = activation(alpha * op(a) * op(b) + beta * c + bias), row-major: op(a) is [m, k], op(b) [k, n], c and d [m, n], bias
- * [n] or NULL. op transposes where transpose_x is 1: then a is stored [k, m] and b [n, k]. ld_x is the distance between
- * rows in elements, 0 for compact. c NULL: beta is ignored; c may be d. Operands are widened to float and accumulated in
- * float; the result is rounded once to d's type. fp32, fp16, bf16 in any mixture. beta 0 does not read c, alpha 0 does
- * not read a and b (BLAS). k = 0 gives beta * c + bias.
+ * d = activation(alpha * op(a) * op(b) + beta * c + bias), row-major: op(a) is [m, k], op(b) [k, n], c and d [m, n],
+ * bias [n] or NULL. op transposes where transpose_x is 1: then a is stored [k, m] and b [n, k]. ld_x is the distance
+ * between rows in elements, 0 for compact. c NULL: beta is ignored; c may be d. Operands are widened to float and
+ * accumulated in float; the result is rounded once to d's type. fp32, fp16, bf16 in any mixture. beta 0 does not read
+ * c, alpha 0 does not read a and b (BLAS). k = 0 gives beta * c + bias.
  *
  * batch: so many products with the same sizes; 0 is 1. stride_x is the distance between the operands of one product and
- * those of the next, in elements; 0 for a, b, c: one for all. d's must not overlap: one after the other, or side by side in
- * longer rows (stride_d >= n, ld_d >= batch of them). The bias is one for all.
+ * those of the next, in elements; 0 for a, b, c: one for all. d's must not overlap: one after the other, or side by
+ * side in longer rows (stride_d >= n, ld_d >= batch of them). The bias is one for all.
  *
- * b_id: weights that are used again may be kept packed. A name of the caller's for the numbers of b, 0 for none; b_version
- * changes whenever they do. Equal pairs promise equal op(b), at whatever address; packs of the id's other versions are
- * dropped. Backends that do not pack ignore it.
+ * b_id: weights that are used again may be kept packed. A name of the caller's for the numbers of b, 0 for none;
+ * b_version changes whenever they do. Equal pairs promise equal op(b), at whatever address; packs of the id's other
+ * versions are dropped. Backends that do not pack ignore it.
  *
- * device: where all operands are, as an amp_tensor_view says it: type 0 or 1 the CPU, 2 CUDA. On CUDA the product is started
- * on `stream`, which is the host's, and nothing waits for it: so one implementation of an op serves tensors on either. The
- * rules are those of amp_device_matmul (amp_device.h), which has backward forms, workspaces and measuring beyond this.
+ * device: where all operands are, as an amp_tensor_view says it: type 0 or 1 the CPU, 2 CUDA. On CUDA the product is
+ * started on `stream`, which is the host's, and nothing waits for it: so one implementation of an op serves tensors on
+ * either. The rules are those of amp_device_matmul (amp_device.h), which has backward forms, workspaces and measuring
+ * beyond this.
  *
- * AMP_ERR_INVALID_ARGUMENT: negative dimensions, rows longer than their ld, other types, transpose_x other than 0 and 1,
- * pointers that are needed and NULL, c == d with another type, ld or stride, overlapping d, unknown activation or backend.
- * AMP_ERR_ABI_MISMATCH: struct_size. AMP_ERR_NO_MEMORY: at most 1.1 MiB of scratch a thread (a backend that needs more
- * falls back to the built-in code). AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE, AMP_ERR_UNSUPPORTED: only where a backend is asked
- * for by name, or on a device. Nothing is written on an error.
+ * AMP_ERR_INVALID_ARGUMENT: negative dimensions, rows longer than their ld, other types, transpose_x other than 0 and
+ * 1, pointers that are needed and NULL, c == d with another type, ld or stride, overlapping d, unknown activation or
+ * backend. AMP_ERR_ABI_MISMATCH: struct_size. AMP_ERR_NO_MEMORY: at most 1.1 MiB of scratch a thread (a backend that
+ * needs more falls back to the built-in code). AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE, AMP_ERR_UNSUPPORTED: only where a
+ * backend is asked for by name, or on a device. Nothing is written on an error.
  */
 typedef struct amp_matmul_args {
     uint32_t struct_size;
@@ -145,24 +151,26 @@ typedef struct amp_matmul_args {
 /* The product that amp_matmul_args describes. */
 AMP_API AMP_MUST_CHECK amp_status amp_matmul(const amp_matmul_args *args);
 
-/* Who would compute this product, how, and why, in words: "onednn (oneDNN 2.6.3): bf16, brg:avx512_core_bf16, 1 thread".
- * Computes nothing, but loads what amp_matmul would load. text, capacity and length as in amp_explain; errors as
- * amp_matmul's. */
+/* Who would compute this product, how, and why, in words: "onednn (oneDNN 2.6.3): bf16, brg:avx512_core_bf16, 1
+ * thread". Computes nothing, but loads what amp_matmul would load. text, capacity and length as in amp_explain; errors
+ * as amp_matmul's. */
 AMP_API AMP_MUST_CHECK amp_status amp_matmul_explain(const amp_matmul_args *args, char *text, size_t capacity,
                                                      size_t *length);
 
 /*
- * Backends: libraries beside libamp that do some work faster or on other devices. One is loaded when it is first needed, or
- * by amp_backend_load, once in the life of the process, and never unloaded. The file libamp_<name>.so is looked for in the
- * folders of the environment variable AMP_BACKEND_PATH (absolute, separated by ':'), then beside libamp itself; the first
- * one that is there decides. What cannot be used leaves libamp as it is, and says why. See docs/backends.md.
+ * Backends: libraries beside libamp that do some work faster or on other devices. One is loaded when it is first
+ * needed, or by amp_backend_load, once in the life of the process, and never unloaded. The file libamp_<name>.so is
+ * looked for in the folders of the environment variable AMP_BACKEND_PATH (absolute, separated by ':'), then beside
+ * libamp itself; the first one that is there decides. What cannot be used leaves libamp as it is, and says why. See
+ * docs/backends.md.
  */
 typedef int32_t amp_backend_state;
 enum {
     AMP_BACKEND_NOT_TRIED = 0, /* nobody needed it yet */
     AMP_BACKEND_READY = 1,       /* loaded, and used where it is the better choice */
     AMP_BACKEND_NOT_FOUND = 2,   /* there is no such file where we look */
-    AMP_BACKEND_CANNOT_LOAD = 3, /* the file is broken, foreign, too old or too new, or needs a library that is missing */
+    /* the file is broken, foreign, too old or too new, or needs a library that is missing */
+    AMP_BACKEND_CANNOT_LOAD = 3,
     AMP_BACKEND_NO_DEVICE = 4    /* it loads, but has nothing to work with on this machine */
 };
 
@@ -183,8 +191,8 @@ typedef struct amp_backend_info {
  * this name. AMP_ERR_BACKEND: NOT_FOUND and CANNOT_LOAD. AMP_ERR_NO_DEVICE. Asking again gives the same answer. */
 AMP_API AMP_MUST_CHECK amp_status amp_backend_load(const char *name);
 
-/* Every backend that libamp knows, and what became of it. Fills at most `capacity` entries, whose first one's struct_size
- * holds for all; *count: how many there are. Loads nothing. */
+/* Every backend that libamp knows, and what became of it. Fills at most `capacity` entries, whose first one's
+ * struct_size holds for all; *count: how many there are. Loads nothing. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_backends(amp_backend_info *infos, size_t capacity, size_t *count);
 
 /* Single values, bit patterns in and out; usable to check a host's own conversions. */
@@ -206,26 +214,28 @@ AMP_API float amp_bfloat16_to_float(uint16_t bits);
 AMP_API uint32_t amp_cpu_flags(void);
 
 /*
- * Lowers the choice to sets within `mask`, for the whole process, from each thread's next call of a kernel on; UINT32_MAX
- * lifts it. For bug hunting and comparisons. Until it is called, the mask is what the environment variable AMP_CPU_MASK
- * says at libamp's first need: a number ("0x1") or names ("sse2", "sse2,avx2", "neon", "none"), in small letters and without
- * blanks; not set, or anything else: no limit. amp_cpu_flags says what came of it. Any thread.
+ * Lowers the choice to sets within `mask`, for the whole process, from each thread's next call of a kernel on;
+ * UINT32_MAX lifts it. For bug hunting and comparisons. Until it is called, the mask is what the environment variable
+ * AMP_CPU_MASK says at libamp's first need: a number ("0x1") or names ("sse2", "sse2,avx2", "neon", "none"), in small
+ * letters and without blanks; not set, or anything else: no limit. amp_cpu_flags says what came of it. Any thread.
  */
 AMP_API void amp_set_cpu_mask(uint32_t mask);
 
 /*
- * Threads that work on one call: the calling one and up to n - 1 of libamp's own; 1, the default, is the calling one alone.
- * For lists, matmul and fused optimizers, for the whole process, from each thread's next call on. 0: as many as there are
- * processors that the calling thread may run on now. At most 256. Until it is called, the number is what the environment
- * variable AMP_NUM_THREADS says at libamp's first need, by the same rules; not set, or not a number: 1.
+ * Threads that work on one call: the calling one and up to n - 1 of libamp's own; 1, the default, is the calling one
+ * alone. For lists, matmul and fused optimizers, for the whole process, from each thread's next call on. 0: as many as
+ * there are processors that the calling thread may run on now. At most 256. Until it is called, the number is what the
+ * environment variable AMP_NUM_THREADS says at libamp's first need, by the same rules; not set, or not a number: 1.
  *
- * Libamp starts a thread when a call first has use for it: a list of less than some 200,000 elements, or a small product, has
- * none. Its threads sleep between calls, run none of the host's code, take none of its signals and inherit the processors
- * that the thread may run on which made the call. One call at a time has them; one that comes meanwhile from another thread
- * does its work alone. Where threads cannot be started, calls do with fewer. A forked child starts its own.
+ * Libamp starts a thread when a call first has use for it: a list of less than some 200,000 elements, or a small
+ * product, has none. Its threads sleep between calls, run none of the host's code, take none of its signals and inherit
+ * the processors that the thread may run on which made the call. One call at a time has them; one that comes meanwhile
+ * from another thread does its work alone. Where threads cannot be started, calls do with fewer. A forked child starts
+ * its own.
  *
- * Threads beyond n - 1 have ended when amp_set_num_threads returns, which waits for a call that is using them: with 1 there
- * is none left. No result but oneDNN's matmul's depends on their number. Any thread. AMP_ERR_INVALID_ARGUMENT: n below 0.
+ * Threads beyond n - 1 have ended when amp_set_num_threads returns, which waits for a call that is using them: with 1
+ * there is none left. No result but oneDNN's matmul's depends on their number. Any thread. AMP_ERR_INVALID_ARGUMENT: n
+ * below 0.
  */
 AMP_API AMP_MUST_CHECK amp_status amp_set_num_threads(int32_t n);
 

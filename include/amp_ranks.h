@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For hosts with several ranks, and for those whose parameters are in a device's memory: what their hooks and flags owe. The
- * functions are amp.h's. docs/hosts-device.md leads through a host on a device; amp_device.h has lists of tensors there.
+ * For hosts with several ranks, and for those whose parameters are in a device's memory: what their hooks and flags
+ * owe. The functions are amp.h's. docs/hosts-device.md leads through a host on a device; amp_device.h has lists of
+ * tensors there.
  */
 #ifndef AMP_RANKS_H
 #define AMP_RANKS_H
@@ -15,31 +16,33 @@ extern "C" {
 /* ---- Ranks ------------------------------------------------------------------------------------------------------- */
 
 /*
- * amp_host.reduce combines `n` values over the ranks of a distributed host, in place, the same result on every rank. Called once by
- * every amp_scale_loss_end and amp_scale_loss_cancel of a bracket without AMP_DELAY_UNSCALE, with AMP_REDUCE_MAX, whatever happened
- * on the rank: an overflow, an error or a cancel on one makes all of them skip. Called once by every amp_clip_grad_norm of an
- * optimizer with AMP_OPTIMIZER_SHARDED, with AMP_REDUCE_SUM. Every rank must make these calls in the same order. Without the hook
- * each rank decides alone.
+ * amp_host.reduce combines `n` values over the ranks of a distributed host, in place, the same result on every rank.
+ * Called once by every amp_scale_loss_end and amp_scale_loss_cancel of a bracket without AMP_DELAY_UNSCALE, with
+ * AMP_REDUCE_MAX, whatever happened on the rank: an overflow, an error or a cancel on one makes all of them skip.
+ * Called once by every amp_clip_grad_norm of an optimizer with AMP_OPTIMIZER_SHARDED, with AMP_REDUCE_SUM. Every rank
+ * must make these calls in the same order. Without the hook each rank decides alone.
  *
- * amp_host.has_ranks: are there other ranks to ask now? 0: `reduce` is left out, and what ends is decided here. Asked where `reduce`
- * would be called; every rank must answer alike. Without it: yes, where there is `reduce`.
+ * amp_host.has_ranks: are there other ranks to ask now? 0: `reduce` is left out, and what ends is decided here. Asked
+ * where `reduce` would be called; every rank must answer alike. Without it: yes, where there is `reduce`.
  *
- * AMP_OPTIMIZER_SHARDED: each rank's optimizer lists a part of the parameters only; amp_clip_grad_norm adds the ranks' squared norms
- * up, by the hook reduce. Not where every rank has the whole averaged gradient: its norm is the whole one already.
+ * AMP_OPTIMIZER_SHARDED: each rank's optimizer lists a part of the parameters only; amp_clip_grad_norm adds the ranks'
+ * squared norms up, by the hook reduce. Not where every rank has the whole averaged gradient: its norm is the whole one
+ * already.
  */
 
 /* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
 /*
- * amp_host.current_stream: the stream (cudaStream_t) on which the host works on `device` on this thread now: all that libamp does
- * there is put on it, so that it comes after what the host has started and before what it starts next. Not NULL, CUDA's legacy
- * default stream. Needed where parameters are in a device's memory.
+ * amp_host.current_stream: the stream (cudaStream_t) on which the host works on `device` on this thread now: all that
+ * libamp does there is put on it, so that it comes after what the host has started and before what it starts next. Not
+ * NULL, CUDA's legacy default stream. Needed where parameters are in a device's memory.
  *
- * amp_host.scale_by: loss * *factor as `scale` does, with the factor in the memory of the loss's device, to be read in the order of
- * its stream. Without it a bracket whose scale lives on a device waits for the scale.
+ * amp_host.scale_by: loss * *factor as `scale` does, with the factor in the memory of the loss's device, to be read in
+ * the order of its stream. Without it a bracket whose scale lives on a device waits for the scale.
  *
- * AMP_OPTIMIZER_SKIPS_ON_DEVICE: the host's step reads on the device whether to update: amp_step_info.found_inf, in the memory of
- * the parameters' device (as torch's fused optimizers take found_inf). Then no one waits for the bracket's decision.
+ * AMP_OPTIMIZER_SKIPS_ON_DEVICE: the host's step reads on the device whether to update: amp_step_info.found_inf, in the
+ * memory of the parameters' device (as torch's fused optimizers take found_inf). Then no one waits for the bracket's
+ * decision.
  */
 
 #ifdef __cplusplus

@@ -47,10 +47,10 @@ AMP_API const amp_host *amp_buffer_host(void);
  *     vec.alignment = _Alignof(struct vec);
  *     vec.members = "float, float, int32";
  *
- * members: the types of the schema notation in the struct's order, separated by commas; the names behind them may be used
- * in extents (`float x[l.n]`). "float[4]" is an array, "{float, float}" a struct inside, "pointer" any pointer. What the
- * struct would then measure is compared with size and alignment. Of structs that are larger, or only passed by pointer,
- * some members will do, each with its offsetof: "@72 int64 batch, @80 uint16 width". Copied by amp_initialize.
+ * members: the types of the schema notation in the struct's order, separated by commas; the names behind them may be
+ * used in extents (`float x[l.n]`). "float[4]" is an array, "{float, float}" a struct inside, "pointer" any pointer.
+ * What the struct would then measure is compared with size and alignment. Of structs that are larger, or only passed by
+ * pointer, some members will do, each with its offsetof: "@72 int64 batch, @80 uint16 width". Copied by amp_initialize.
  */
 typedef struct amp_struct {
     uint32_t struct_size; /* sizeof(amp_struct); AMP_STRUCT_INIT sets it. In arrays, the stride: all must agree */
@@ -66,10 +66,10 @@ typedef struct amp_struct {
 
 /* ---- The hook visit ---------------------------------------------------------------------------------------------- */
 
-/* The hook visit emits the FP32 buffers behind the structs of a call, and the handles in them, each that the op reads or writes.
- * Hosts with the hook cast are asked twice a call, the first time for the handles' types. op is the descriptor's name. args[i] is
- * the address of argument i's value; where that is a struct by value, of the copy that the op will get. Roles may differ from
- * call to call. A failing emit's status is returned. */
+/* The hook visit emits the FP32 buffers behind the structs of a call, and the handles in them, each that the op reads
+ * or writes. Hosts with the hook cast are asked twice a call, the first time for the handles' types. op is the
+ * descriptor's name. args[i] is the address of argument i's value; where that is a struct by value, of the copy that
+ * the op will get. Roles may differ from call to call. A failing emit's status is returned. */
 
 /* What an op does with a buffer that `visit` found. */
 typedef int32_t amp_role;
@@ -82,17 +82,17 @@ enum {
     AMP_ROLE_SEED = 6     /* the constant that backward starts from, of an op with AMP_OP_SEEDS: times the loss scale */
 };
 
-/* A pointer to float inside a struct, with the extents of what it points to; or a tensor handle inside one. What is found
- * there is replaced for the time of the call and put back. A buffer that is emitted twice has the same role each time, and
- * gets one temporary. */
+/* A pointer to float inside a struct, with the extents of what it points to; or a tensor handle inside one. What is
+ * found there is replaced for the time of the call and put back. A buffer that is emitted twice has the same role each
+ * time, and gets one temporary. */
 typedef struct amp_field {
     uint32_t struct_size;
     amp_role role;   /* what the op does with the buffer */
     float **address; /* where the pointer is */
     int64_t size;    /* elements, compact; 0 or *address NULL: nothing there */
     const char *name; /* for messages; borrowed; NULL: none */
-    void **tensor; /* instead of address: where a handle lies; *tensor NULL: none. READ is what the policy may cast, UPDATE
-                      and WRITE keep their handles; neither SCRATCH nor SEED */
+    void **tensor; /* instead of address: where a handle lies; *tensor NULL: none. READ is what the policy may cast,
+                      UPDATE and WRITE keep their handles; neither SCRATCH nor SEED */
 } amp_field;
 
 #define AMP_FIELD_INIT AMP_SIZED_(amp_field)
@@ -100,12 +100,13 @@ typedef struct amp_field {
 /* ---- Emulation --------------------------------------------------------------------------------------------------- */
 
 /*
- * amp_config.emulate, for hosts that know FP32 only: what the level would do to the model, in FP32 storage. Ops without a 16-bit
- * implementation run as they are, on inputs rounded through the level's 16-bit type, and what they return or write is rounded. At
- * O1 and O4 those that the policy lowers; at O2, O3 and O5 every op that runs in a described forward, in an entered scope or while
- * a bracket is open (without a described forward: every op), except those of class AMP_LEAVE: parameters are rounded in the host's
- * own block, batch norm's kept, and masters stand apart; swap_data is not needed. Handles: `cast` rounds and keeps FP32 storage,
- * and `dtype` tells the logical type; without `dtype` lower always rounds.
+ * amp_config.emulate, for hosts that know FP32 only: what the level would do to the model, in FP32 storage. Ops without
+ * a 16-bit implementation run as they are, on inputs rounded through the level's 16-bit type, and what they return or
+ * write is rounded. At O1 and O4 those that the policy lowers; at O2, O3 and O5 every op that runs in a described
+ * forward, in an entered scope or while a bracket is open (without a described forward: every op), except those of
+ * class AMP_LEAVE: parameters are rounded in the host's own block, batch norm's kept, and masters stand apart;
+ * swap_data is not needed. Handles: `cast` rounds and keeps FP32 storage, and `dtype` tells the logical type; without
+ * `dtype` lower always rounds.
  */
 
 #ifdef __cplusplus

@@ -87,7 +87,7 @@ AMP_API const char *amp_last_error(void);
 /* The library's version: "0.1.0". */
 AMP_API const char *amp_version(void);
 
-/* ---- Types and settings -------------------------------------------------------------------------------------------------- */
+/* ---- Types and settings ------------------------------------------------------------------------------------------ */
 
 /* A function pointer of the host of whatever type; cast it back to its real type before calling. */
 typedef void (*amp_fn)(void);

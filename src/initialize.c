@@ -36,8 +36,8 @@ static amp_status need_for_casts(const amp_host *host, const char *who) {
 static amp_status need_for_retyping(const amp_host *host, const char *who, bool emulate) {
     AMP_TRY(amp__host_need(host->view != NULL, "view", who, "this level re-types parameters and must see them"));
     return amp__host_need(host->swap_data != NULL || emulate, "swap_data", who,
-                          "this level re-types parameters by putting other storage under their handles; without it use O1 "
-                          "or O4, or set amp_config.emulate, which rounds them in place");
+                          "this level re-types parameters by putting other storage under their handles; without it use "
+                          "O1 or O4, or set amp_config.emulate, which rounds them in place");
 }
 
 static amp_status need_for_scaling(const amp_host *host, const char *who) {
@@ -62,7 +62,7 @@ static amp_status check_model_hooks(const amp_context *context, const struct amp
         bans |= has_handles(op) && op->op_class == AMP_BANNED;
     }
     casts |= model->has_forward && has_handles(&model->forward) &&
-             (properties->cast_model_type != AMP_DTYPE_UNCHANGED || properties->cast_model_outputs != AMP_DTYPE_UNCHANGED);
+        (properties->cast_model_type != AMP_DTYPE_UNCHANGED || properties->cast_model_outputs != AMP_DTYPE_UNCHANGED);
     snprintf(who, sizeof who, "level %s, model %zu:", amp__level_name(properties->level), index);
     if (!properties->enabled) return AMP_OK;
     if (casts || bans) AMP_TRY(need_types(&model->host, who));
@@ -77,7 +77,8 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
     snprintf(who, sizeof who, "level %s, optimizer %zu:", amp__level_name(context->properties.level), index);
     if (optimizer->optim && n_params) {
         AMP_TRY(amp__host_need(optimizer->host.view != NULL, "view", who, "libamp's own optimizer updates through it"));
-        AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", who, "libamp's own optimizer reads the gradients"));
+        AMP_TRY(
+            amp__host_need(optimizer->host.grad != NULL, "grad", who, "libamp's own optimizer reads the gradients"));
         AMP_TRY(amp__host_need(!optimizer->host.set_grad || optimizer->host.release, "release", who,
                                "set_grad hands gradients to libamp"));
     }
@@ -89,7 +90,8 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
 
 /* ---- models ---- */
 
-/* An op that should run low but has only FP32 buffers and no implementation for the low type: the user must hear of it. */
+/* An op that should run low but has only FP32 buffers and no implementation for the low type: the user must hear
+ * of it. */
 static const struct amp__op *first_replaced(const struct amp__model *model) {
     for (size_t i = 0; i < model->n_ops; i++)
         if (amp__raw_mode_of(&model->ops[i]) == AMP__RAW_REPLACE) return &model->ops[i];
@@ -103,8 +105,8 @@ static amp_status choose_raw_modes(amp_context *context, struct amp__model *mode
         op->raw_mode = (uint8_t)amp__raw_mode_of(op);
         if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !amp__raw_takes(op)) continue;
         if (op->schema->n_tensors) continue;
-        AMP_TRY(amp__warn(context, "op %s takes raw FP32 buffers and has no %s implementation, so it runs in FP32: give it "
-                          "one, or set amp_config.emulate to see what the level would do%s%s%s", op->name,
+        AMP_TRY(amp__warn(context, "op %s takes raw FP32 buffers and has no %s implementation, so it runs in FP32: "
+                          "give it one, or set amp_config.emulate to see what the level would do%s%s%s", op->name,
                           amp__dtype_name(context->properties.low),
                           replaced ? "; if it is a layer around " : "", replaced ? replaced->name : "",
                           replaced ? ", which has one, give it the class AMP_LEAVE: nothing is wrong then" : ""));
@@ -133,11 +135,12 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_model"));
     AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
-    AMP_RETURN_IF(given.flags & ~(uint32_t)AMP_MODEL_LOW_PARAMS, AMP_ERR_INVALID_ARGUMENT, "%s.flags: unknown bits 0x%x", what,
-                  (unsigned)given.flags);
+    AMP_RETURN_IF(given.flags & ~(uint32_t)AMP_MODEL_LOW_PARAMS, AMP_ERR_INVALID_ARGUMENT,
+                  "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     context->properties.low_params |= (given.flags & AMP_MODEL_LOW_PARAMS) != 0;
     for (size_t i = 0; i < index; i++)
-        AMP_RETURN_IF(context->models[i].user == user, AMP_ERR_INVALID_ARGUMENT, "models %zu and %zu are the same", i, index);
+        AMP_RETURN_IF(context->models[i].user == user, AMP_ERR_INVALID_ARGUMENT, "models %zu and %zu are the same", i,
+                      index);
     model->user = user;
     AMP_TRY(amp__host_copy(&model->host, given.host, what));
     snprintf(what, sizeof what, "model %zu ops", index);
@@ -168,8 +171,8 @@ static void adopt(struct amp__op *ops, size_t n, struct amp__optimizer *optimize
 static amp_status build_fused(struct amp__optimizer *optimizer, const amp_optimizer *given, const char *what) {
     char fused[96];
     if (!given->fused) return AMP_OK;
-    AMP_RETURN_IF(given->n_steps, AMP_ERR_CONFLICT, "%s has steps of the host's and fused, libamp's own: give it one of them",
-                  what);
+    AMP_RETURN_IF(given->n_steps, AMP_ERR_CONFLICT,
+                  "%s has steps of the host's and fused, libamp's own: give it one of them", what);
     snprintf(fused, sizeof fused, "%s.fused", what);
     return amp__optim_new(given->fused, given->n_params, fused, &optimizer->optim);
 }
@@ -187,8 +190,8 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     AMP_RETURN_IF(given.flags & ~known, AMP_ERR_INVALID_ARGUMENT,
                   "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     for (size_t i = 0; i < index; i++)
-        AMP_RETURN_IF(context->optimizers[i].user == user, AMP_ERR_INVALID_ARGUMENT, "optimizers %zu and %zu are the same",
-                      i, index);
+        AMP_RETURN_IF(context->optimizers[i].user == user, AMP_ERR_INVALID_ARGUMENT,
+                      "optimizers %zu and %zu are the same", i, index);
     optimizer->user = user;
     optimizer->context = context;
     optimizer->sharded = (given.flags & AMP_OPTIMIZER_SHARDED) != 0;
@@ -219,8 +222,13 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
     if (!op->slot) return AMP_OK;
     if (op->index) snprintf(what, sizeof what, "%s %s#%u", kind, op->name, (unsigned)op->index);
     else snprintf(what, sizeof what, "%s %s", kind, op->name);
-    const struct amp__wrap wrap = { .what = what, .slot = op->slot, .schema = op->schema, .handler = handler, .user = op,
-                                    .owner = context, .self = op->self,
+    const struct amp__wrap wrap = { .what = what,
+                                    .slot = op->slot,
+                                    .schema = op->schema,
+                                    .handler = handler,
+                                    .user = op,
+                                    .owner = context,
+                                    .self = op->self,
                                     .match_self = by_self && op->schema->self_arg >= 0,
                                     .in_copy = (op->flags & AMP_OP_COPY) != 0 };
     AMP_TRY(amp__patch_add(context->patch, &wrap, &op->wrapped));
@@ -237,11 +245,12 @@ static amp_status check_shared(const amp_context *context, size_t model_index, c
            other >= context->models[other_index].ops + context->models[other_index].n_ops)
         other_index++;
     AMP_RETURN_IF(strcmp(other->schema->text, op->schema->text) != 0 || other->op_class != op->op_class ||
-                      ((other->flags ^ op->flags) & AMP_OP_COPY) ||
-                      other->host->self != op->host->self || other->host->cast != op->host->cast,
+                      ((other->flags ^ op->flags) & AMP_OP_COPY) || other->host->self != op->host->self ||
+                      other->host->cast != op->host->cast,
                   AMP_ERR_CONFLICT,
-                  "op %s of model %zu and op %s of model %zu share a slot but not schema, class, AMP_OP_COPY and host: give "
-                  "them the same, or initialise the models apart", other->name, other_index, op->name, model_index);
+                  "op %s of model %zu and op %s of model %zu share a slot but not schema, class, AMP_OP_COPY and host: "
+                  "give them the same, or initialise the models apart",
+                  other->name, other_index, op->name, model_index);
     return AMP_OK;
 }
 
@@ -313,11 +322,13 @@ static amp_status make_brackets(amp_context *context) {
 }
 
 /* How many parameters they say they have; nothing of it is checked yet. */
-static size_t expected(amp_model *const *models, size_t n_models, amp_optimizer *const *optimizers, size_t n_optimizers) {
+static size_t expected(amp_model *const *models, size_t n_models, amp_optimizer *const *optimizers,
+                       size_t n_optimizers) {
     enum { MOST = 1 << 20 };
     size_t listed = 0, trained = 0;
     for (size_t i = 0; i < n_models && listed < MOST; i++)
-        if (models[i] && models[i]->struct_size >= sizeof **models && models[i]->n_params < MOST) listed += models[i]->n_params;
+        if (models[i] && models[i]->struct_size >= sizeof **models && models[i]->n_params < MOST)
+            listed += models[i]->n_params;
     for (size_t i = 0; i < n_optimizers && trained < MOST; i++)
         if (optimizers[i] && optimizers[i]->struct_size >= sizeof **optimizers && optimizers[i]->n_params < MOST)
             trained += optimizers[i]->n_params;

@@ -78,7 +78,8 @@ static amp_status begin_gradients(const struct amp__bracket *bracket) {
         const struct amp__optimizer *optimizer = bracket->optimizers[i];
         /* a step that left out slots (frozen layers) is over now: no later skip goes back beyond it */
         if (optimizer->steps_called) amp__grads_stepped(optimizer->params, optimizer->n_params, false);
-        const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params, scale, &bracket->context->plan);
+        const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params, scale,
+                                                   &bracket->context->plan);
         if (status == AMP_OK) continue;
         amp__places_drop(bracket->context);
         while (i--)
@@ -168,8 +169,8 @@ AMP_API amp_status amp_scale_loss_begin_many(amp_context *context, amp_optimizer
     AMP_RETURN_IF(!scaled, AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: scaled is NULL");
     AMP_TRY(amp__check_struct(scaled->struct_size, sizeof filled, "amp_scaled_loss"));
     AMP_RETURN_IF(scaled->priv[1], AMP_ERR_WRONG_STATE,
-                  "amp_scale_loss_begin: this amp_scaled_loss is in use by an open bracket: end it first, or start from "
-                  "AMP_SCALED_LOSS_INIT");
+                  "amp_scale_loss_begin: this amp_scaled_loss is in use by an open bracket: end it first, or start "
+                  "from AMP_SCALED_LOSS_INIT");
     AMP_RETURN_IF(n && !optimizers, AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: optimizers is NULL");
     for (size_t i = 0; i < n; i++) {
         struct amp__optimizer *unused;
@@ -178,7 +179,8 @@ AMP_API amp_status amp_scale_loss_begin_many(amp_context *context, amp_optimizer
     }
     AMP_RETURN_IF(context && !amp__context_is_live(context), AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin: there is no such context: was it shut down?");
-    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_scale_loss_begin: neither a context nor an optimizer is given");
+    AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_scale_loss_begin: neither a context nor an optimizer is given");
     struct amp__thread *thread = amp__thread_state();
     amp__thread_recover(thread, __builtin_frame_address(0));
     if (!context->properties.enabled) begin_disabled(loss, context, &filled);
@@ -304,11 +306,13 @@ static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, stru
     const uintptr_t serial = (uintptr_t)scaled->priv[2];
     if (bracket && !amp__context_is_live(scaled->priv[1])) {
         memset(scaled->priv, 0, sizeof scaled->priv);
-        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the context was shut down meanwhile, which cancelled the bracket", who);
+        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the context was shut down meanwhile, which cancelled the bracket",
+                         who);
     }
     if (bracket && (!is_bracket_of(scaled->priv[1], bracket) || !bracket->open || bracket->serial != serial)) {
         memset(scaled->priv, 0, sizeof scaled->priv);
-        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the bracket is closed already; was this amp_scaled_loss copied?", who);
+        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the bracket is closed already; was this amp_scaled_loss copied?",
+                         who);
     }
     *out = bracket;
     return AMP_OK;

@@ -25,7 +25,8 @@ static amp_status check_hooks(const struct amp__optimizer *optimizer) {
                                "this level re-types parameters by putting other storage under their handles"));
     if (amp__scaling_is_trivial(properties)) return AMP_OK;
     AMP_TRY(amp__host_need(host->view != NULL, "view", "amp_add_params", "gradients are unscaled through it"));
-    AMP_TRY(amp__host_need(host->grad != NULL, "grad", "amp_add_params", "the scaler must see the parameters' gradients"));
+    AMP_TRY(
+        amp__host_need(host->grad != NULL, "grad", "amp_add_params", "the scaler must see the parameters' gradients"));
     return amp__host_need(!host->set_grad || host->release, "release", "amp_add_params",
                           "set_grad hands gradients to libamp");
 }

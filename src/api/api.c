@@ -75,8 +75,9 @@ MEMBER_AT(check, 30);
 AMP_API const amp_api *amp_get_api(uint32_t version) {
     if (version >= 1 && version <= AMP_API_VERSION) return &table;
     (void)amp__fail(AMP_ERR_ABI_MISMATCH,
-                    version ? "amp_get_api: this libamp (%s) is too old: it has version %d of the table, %u was asked for"
-                            : "amp_get_api: this libamp (%s) has version %d of the table; there is no version %u",
+                    version
+                        ? "amp_get_api: this libamp (%s) is too old: it has version %d of the table, %u was asked for"
+                        : "amp_get_api: this libamp (%s) has version %d of the table; there is no version %u",
                     amp_version(), AMP_API_VERSION, (unsigned)version);
     return NULL;
 }

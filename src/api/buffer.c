@@ -10,8 +10,8 @@ static amp_status view(void *self, void *tensor, amp_tensor_view *out) {
     (void)self;
     AMP_RETURN_IF(buffer->struct_size < sizeof *buffer, AMP_ERR_ABI_MISMATCH,
                   "amp_buffer.struct_size is %u: start from AMP_BUFFER_INIT", (unsigned)buffer->struct_size);
-    AMP_RETURN_IF(!amp__is_floating(buffer->dtype), AMP_ERR_INVALID_ARGUMENT, "amp_buffer.dtype is %d: use a floating type",
-                  (int)buffer->dtype);
+    AMP_RETURN_IF(!amp__is_floating(buffer->dtype), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_buffer.dtype is %d: use a floating type", (int)buffer->dtype);
     out->data = buffer->data;
     out->device.type = DL_CPU;
     out->ndim = 1;

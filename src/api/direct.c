@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy for hosts that call their functions directly: the same decision and the same casts as in a wrapped call. */
+/* The policy for hosts that call their functions directly: the same decision and the same casts as in a
+ * wrapped call. */
 #include "amp_call.h"
 #include "amp_gate.h"
 #include "call/cache.h"
@@ -216,7 +217,8 @@ static amp_status cast_args(amp_context *context, const char *op, const struct n
     return AMP_OK;
 }
 
-AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **tensors, size_t n, amp_cast_frame *frame) {
+AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **tensors, size_t n,
+                                 amp_cast_frame *frame) {
     AMP_TRY(check_op_name(context, op, "amp_cast_args"));
     AMP_RETURN_IF((n && !tensors) || !frame, AMP_ERR_INVALID_ARGUMENT, "amp_cast_args: an argument is NULL");
     AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
@@ -255,22 +257,26 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     return AMP_OK;
 }
 
-/* In a frame's first word: one tensor, whose cast the cache has. The other words: where its handle lies, the handle, the
- * context. Weights are cast once an iteration and used often, so that this is the way of most calls. */
+/* In a frame's first word: one tensor, whose cast the cache has. The other words: where its handle lies, the handle,
+ * the context. Weights are cast once an iteration and used often, so that this is the way of most calls. */
 static const char from_cache;
 
 static bool cast_from_cache(amp_context *context, const amp_host *host, amp_dtype target, void **tensor,
                             amp_cast_frame *frame) {
     void *cast = *tensor ? amp__cached_enter_one(context, host, *tensor, target) : NULL;
     if (!cast) return false;
-    *frame = (amp_cast_frame){ frame->struct_size, target, { (void *)(uintptr_t)&from_cache, tensor, *tensor, context } };
+    *frame = (amp_cast_frame){ frame->struct_size,
+                               target,
+                               { (void *)(uintptr_t)&from_cache, tensor, *tensor, context } };
     *tensor = cast;
     return true;
 }
 
-AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n, amp_cast_frame *frame) {
+AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n,
+                               amp_cast_frame *frame) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: context is NULL");
-    AMP_RETURN_IF(!amp__is_floating(target), AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: %d is no floating type", (int)target);
+    AMP_RETURN_IF(!amp__is_floating(target), AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: %d is no floating type",
+                  (int)target);
     AMP_RETURN_IF((n && !tensors) || !frame, AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: an argument is NULL");
     AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
     AMP_RETURN_IF(frame->priv[0], AMP_ERR_WRONG_STATE, "amp_cast_to: this frame is in use: call amp_cast_done first");

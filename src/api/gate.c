@@ -51,7 +51,8 @@ static void keep_status(struct measurement *m, amp_status status) {
 }
 
 static void multiply(struct measurement *m, amp_dtype type, void *base, int64_t edge) {
-    const size_t width = type == AMP_FLOAT32 ? sizeof(float) : sizeof(uint16_t), matrix = (size_t)LARGEST * LARGEST * width;
+    const size_t width = type == AMP_FLOAT32 ? sizeof(float) : sizeof(uint16_t),
+                 matrix = (size_t)LARGEST * LARGEST * width;
     amp_matmul_args args = AMP_MATMUL_ARGS_INIT;
     args.a_dtype = args.b_dtype = args.d_dtype = type;
     args.m = args.n = args.k = edge;
@@ -112,7 +113,8 @@ static void count_measured(struct amp__op *op, void *user) {
 }
 
 static void decide_measured(struct amp__op *op, void *user) {
-    if (op->gate_looks && (op->flags & AMP_OP_MATMUL)) amp__gate_decide(op, *(const uint64_t *)user, AMP__GATE_MEASURED);
+    if (op->gate_looks && (op->flags & AMP_OP_MATMUL))
+        amp__gate_decide(op, *(const uint64_t *)user, AMP__GATE_MEASURED);
 }
 
 static void free_floats(float *const *memory) { amp__free(*memory); }
@@ -120,7 +122,8 @@ static void free_floats(float *const *memory) { amp__free(*memory); }
 AMP_API amp_status amp_gate_measure(amp_context *context, amp_clock clock, void *self) {
     const size_t matrices = 3 * (size_t)LARGEST * LARGEST;
     size_t ops = 0;
-    AMP_RETURN_IF(!context || !clock, AMP_ERR_INVALID_ARGUMENT, "amp_gate_measure: %s is NULL", context ? "clock" : "context");
+    AMP_RETURN_IF(!context || !clock, AMP_ERR_INVALID_ARGUMENT, "amp_gate_measure: %s is NULL",
+                  context ? "clock" : "context");
     each_op(context, count_measured, &ops);
     if (!ops) return AMP_OK;
     AMP_CLEANUP(free_floats) float *memory = amp__alloc_aligned(matrices * (sizeof(float) + sizeof(uint16_t)));

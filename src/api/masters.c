@@ -15,14 +15,14 @@
 
 static amp_status find_idle(amp_optimizer *user, const char *who, struct amp__optimizer **out) {
     AMP_TRY(amp__optimizer_find(user, out));
-    AMP_RETURN_IF((*out)->in_bracket, AMP_ERR_WRONG_STATE, "%s inside a bracket: gradients are still scaled; call it after "
-                  "amp_scale_loss_end", who);
+    AMP_RETURN_IF((*out)->in_bracket, AMP_ERR_WRONG_STATE, "%s inside a bracket: gradients are still scaled; call it "
+                  "after amp_scale_loss_end", who);
     AMP_RETURN_IF((*out)->delayed, AMP_ERR_WRONG_STATE, "%s while gradients are still scaled (AMP_DELAY_UNSCALE)", who);
     AMP_RETURN_IF((*out)->stepping || amp__optimizer_is_lent(*out), AMP_ERR_WRONG_STATE,
                   "%s inside a step of this optimizer, or of one that shares a parameter with it", who);
     const struct amp__param *scaled = amp__optimizer_scaled_elsewhere(*out);
-    AMP_RETURN_IF(scaled, AMP_ERR_WRONG_STATE, "%s while the gradient of %s is in the bracket of another optimizer that shares it, "
-                  "or is still scaled: call it after amp_scale_loss_end", who, scaled->name);
+    AMP_RETURN_IF(scaled, AMP_ERR_WRONG_STATE, "%s while the gradient of %s is in the bracket of another optimizer "
+                  "that shares it, or is still scaled: call it after amp_scale_loss_end", who, scaled->name);
     return AMP_OK;
 }
 
@@ -147,8 +147,8 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
     struct amp__optimizer *optimizer = NULL;
     float total = 0.0f;
     AMP_TRY(find_idle(user, "amp_clip_grad_norm", &optimizer));
-    AMP_RETURN_IF(!(max_norm > 0.0f), AMP_ERR_INVALID_ARGUMENT, "amp_clip_grad_norm: max_norm is %g; it must be above 0",
-                  (double)max_norm);
+    AMP_RETURN_IF(!(max_norm > 0.0f), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_clip_grad_norm: max_norm is %g; it must be above 0", (double)max_norm);
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
     if (optimizer->context->n_places) return amp__clip_on_device(optimizer, max_norm, norm);
@@ -162,8 +162,8 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
 AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(find_idle(user, "amp_clip_grad_value", &optimizer));
-    AMP_RETURN_IF(!(max_value > 0.0f), AMP_ERR_INVALID_ARGUMENT, "amp_clip_grad_value: max_value is %g; it must be above 0",
-                  (double)max_value);
+    AMP_RETURN_IF(!(max_value > 0.0f), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_clip_grad_value: max_value is %g; it must be above 0", (double)max_value);
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_value", "it clips gradients"));
     const amp_context *context = optimizer->context;
@@ -173,7 +173,8 @@ AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
     return amp__places_flush(context);
 }
 
-/* Every parameter that has a master is what it was at initialize, so that a pass over all of them cannot fail half way. */
+/* Every parameter that has a master is what it was at initialize, so that a pass over all of them cannot fail
+ * half way. */
 static amp_status check_all(const amp_context *context) {
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__elements now;

@@ -50,8 +50,8 @@ static bool matches(const amp_op *op, const char *wanted) {
 /* ---- large tables ---- */
 
 /*
- * The ops of the model that was registered with last, by name, so that thousands of registrations take time in proportion to
- * them. A model says by a number which table is its own. A table that grew is read again.
+ * The ops of the model that was registered with last, by name, so that thousands of registrations take time in
+ * proportion to them. A model says by a number which table is its own. A table that grew is read again.
  */
 enum { SMALL = 64, MISSES = 16, BASE = 0, EXACT = 1 };
 static struct {
@@ -181,16 +181,16 @@ static amp_status not_found(const amp_model *model, const struct meant *meant, c
         if (nth(model, i)->name) names[n++] = nth(model, i)->name;
     amp__nearest_names(&text, wanted, names, n);
     amp__free(names);
-    return amp__fail(AMP_ERR_NOT_FOUND, "amp_register: the model's %zu ops have no name or alias \"%s\"%s%s%s", model->n_ops,
-                     wanted, data[0] ? "; did you mean " : "", data, data[0] ? "?" : "");
+    return amp__fail(AMP_ERR_NOT_FOUND, "amp_register: the model's %zu ops have no name or alias \"%s\"%s%s%s",
+                     model->n_ops, wanted, data[0] ? "; did you mean " : "", data, data[0] ? "?" : "");
 }
 
 /* "name#index" -> name, and the index or -1. */
 static amp_status split_name(const char *text, char name[AMP__OP_NAME_MAX + 1], long *index) {
     const char *mark = strrchr(text, '#');
     const size_t length = mark ? (size_t)(mark - text) : strlen(text);
-    AMP_RETURN_IF(!length || length > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT, "amp_register: \"%.140s\" is not an op name",
-                  text);
+    AMP_RETURN_IF(!length || length > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_register: \"%.140s\" is not an op name", text);
     memcpy(name, text, length);
     name[length] = '\0';
     *index = -1;

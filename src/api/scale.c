@@ -65,12 +65,15 @@ static amp_status look(const amp_host *host, void *const *tensors, struct work *
     AMP_TRY(amp__host_find(host, tensors[i], unscaled, &now));
     if (!i) work->device = now.device;
     const amp_device first = work->device;
-    AMP_RETURN_IF(is_on_device(first) != is_on_device(now.device) || (is_on_device(first) && first.id != now.device.id), AMP_ERR_CONFLICT,
-                  "amp_unscale: tensors 0 and %zu are in two memories (device types %d and %d, numbers %d and %d): one call for "
-                  "each", i, (int)first.type, (int)now.device.type, (int)first.id, (int)now.device.id);
+    AMP_RETURN_IF(is_on_device(first) != is_on_device(now.device) || (is_on_device(first) && first.id != now.device.id),
+                  AMP_ERR_CONFLICT,
+                  "amp_unscale: tensors 0 and %zu are in two memories (device types %d and %d, numbers %d and %d): one "
+                  "call for each",
+                  i, (int)first.type, (int)now.device.type, (int)first.id, (int)now.device.id);
     if (!is_on_device(first)) return gather(work, i, &now);
     AMP_RETURN_IF(now.strides, AMP_ERR_UNSUPPORTED,
-                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous", unscaled);
+                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous",
+                  unscaled);
     work->spans[i] = (amp_span){ now.data, now.size, now.dtype, 0 };
     return AMP_OK;
 }
@@ -94,13 +97,15 @@ static amp_status unscale(struct amp__bracket *bracket, const amp_host *host, vo
     return AMP_OK;
 }
 
-AMP_API amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n, float *found_inf) {
+AMP_API amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n,
+                               float *found_inf) {
     const amp_host *host = NULL;
     struct amp__bracket *bracket = NULL;
     AMP_TRY(find_bracket(context, loss_id, "amp_unscale", &host, &bracket));
     AMP_RETURN_IF(n && !tensors, AMP_ERR_INVALID_ARGUMENT, "amp_unscale: tensors is NULL, but n is %zu", n);
     struct work work = { amp__alloc(n, sizeof *work.spans), amp__alloc(n, sizeof *work.flat), { 1, 0 } };
-    const amp_status status = work.spans && work.flat ? unscale(bracket, host, tensors, n, &work, found_inf) : amp__fail_memory();
+    const amp_status status = work.spans && work.flat ? unscale(bracket, host, tensors, n, &work, found_inf)
+                                                      : amp__fail_memory();
     for (size_t i = 0; work.flat && i < n; i++) amp__free(work.flat[i]);
     amp__free(work.flat);
     amp__free(work.spans);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scopes: whose policy holds on this thread. Values that save and restore, so that they nest and survive error paths. */
+/* Scopes: whose policy holds on this thread. Values that save and restore, so that they nest and survive
+ * error paths. */
 #include "amp_call.h"
 #include "call/cache.h"
 #include "common/thread.h"
@@ -17,7 +18,8 @@ static void store(amp_scope *scope, const struct amp__scope_state *state, uintpt
 }
 
 static struct amp__scope_state load(const amp_scope *scope) {
-    return (struct amp__scope_state){ (amp_context *)scope->v[0], (scope->v[1] & SET) != 0, (scope->v[1] & INSIDE) != 0 };
+    return (struct amp__scope_state){ (amp_context *)scope->v[0], (scope->v[1] & SET) != 0,
+                                      (scope->v[1] & INSIDE) != 0 };
 }
 
 static struct amp__thread *present_thread(const void *frame) {
@@ -53,8 +55,8 @@ AMP_API amp_status amp_scope_leave(amp_scope *scope) {
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
     scope->v[2] = 0;
     AMP_RETURN_IF(scope->v[3] > thread->scopes, AMP_ERR_WRONG_STATE,
-                  "amp_scope_leave: a scope around this one was left before it: leave the innermost first, on the thread "
-                  "that entered it");
+                  "amp_scope_leave: a scope around this one was left before it: leave the innermost first, on the "
+                  "thread that entered it");
     thread->scopes = (uint32_t)scope->v[3] - 1; /* those inside that an error path did not leave are gone with it */
     amp_context *left = thread->scope.set ? thread->scope.context : NULL;
     thread->scope = load(scope);

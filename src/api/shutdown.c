@@ -77,8 +77,8 @@ static void cancel_brackets(amp_context *context) {
         if (context->brackets[i].open) amp__bracket_close(&context->brackets[i]);
 }
 
-/* Every parameter goes back to FP32. One that the host refuses to take keeps its type; the first error is reported, and all
- * that was left. */
+/* Every parameter goes back to FP32. One that the host refuses to take keeps its type; the first error is reported, and
+ * all that was left. */
 static amp_status restore_params(amp_context *context) {
     amp_status status = AMP_OK;
     char text[AMP__ERROR_SIZE / 2] = "";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of const tables with wrappers in them. The slots are looked up by address in the process's registry, not in the
- * context, so that one copy serves every context on the table. */
+/* Copies of const tables with wrappers in them. The slots are looked up by address in the process's registry, not in
+ * the context, so that one copy serves every context on the table. */
 #include "amp_call.h"
 #include "context/context.h"
 #include "context/op.h"
@@ -52,8 +52,8 @@ AMP_API amp_status amp_wrap_table(amp_context *context, const void *table, size_
     AMP_RETURN_IF(from < to + bytes && to < from + bytes, AMP_ERR_INVALID_ARGUMENT,
                   "amp_wrap_table: copy and table overlap: the copy needs %zu bytes of its own", bytes);
     AMP_RETURN_IF(!has_ops_in(context, table, bytes), AMP_ERR_NOT_FOUND,
-                  "amp_wrap_table: no op of this context with AMP_OP_COPY has its slot in the %zu bytes at %p: describe "
-                  "the ops with slots in the const table itself", bytes, (void *)(uintptr_t)table);
+                  "amp_wrap_table: no op of this context with AMP_OP_COPY has its slot in the %zu bytes at %p: "
+                  "describe the ops with slots in the const table itself", bytes, (void *)(uintptr_t)table);
     AMP_RETURN_IF(!is_writable(copy, bytes), AMP_ERR_READ_ONLY,
                   "amp_wrap_table: the copy at %p cannot be written: give %zu bytes of writable memory", copy, bytes);
     amp__table_copy(copy, table, bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clipping by norm where gradients are on devices. If all of them are on one, the norm stays there and the factor follows
- * from it there. Otherwise each device tells its own, and the host knows the whole.
+ * Clipping by norm where gradients are on devices. If all of them are on one, the norm stays there and the factor
+ * follows from it there. Otherwise each device tells its own, and the host knows the whole.
  */
 #include "bracket/home.h"
 #include "context/context.h"
@@ -11,7 +11,8 @@
 #include <math.h>
 
 /* Every gradient unscaled, as the step will see it; those of `place` (NULL: the CPU's) are listed. */
-static amp_status list_grads(const struct amp__optimizer *optimizer, const struct amp__place *place, amp_span *spans, size_t *n) {
+static amp_status list_grads(const struct amp__optimizer *optimizer, const struct amp__place *place, amp_span *spans,
+                             size_t *n) {
     *n = 0;
     for (size_t i = 0; i < optimizer->n_params; i++) {
         if (optimizer->params[i]->place != place) continue;
@@ -21,7 +22,8 @@ static amp_status list_grads(const struct amp__optimizer *optimizer, const struc
     return amp__places_flush(optimizer->context);
 }
 
-static amp_status norm_there(const struct amp__optimizer *optimizer, struct amp__place *place, amp_span *spans, float **norm) {
+static amp_status norm_there(const struct amp__optimizer *optimizer, struct amp__place *place, amp_span *spans,
+                             float **norm) {
     amp_device_list **list = &place->queues[AMP__WORK_MULTIPLY].measured;
     void *stream = NULL;
     size_t n = 0;

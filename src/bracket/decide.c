@@ -56,8 +56,8 @@ static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
 /* ---- several ranks ---- */
 
 /*
- * What the ranks tell one another at the end of a bracket, by maximum. Every rank comes here once for every bracket that
- * does not put it off, whatever happened on it: a rank that stayed away would leave the others waiting.
+ * What the ranks tell one another at the end of a bracket, by maximum. Every rank comes here once for every bracket
+ * that does not put it off, whatever happened on it: a rank that stayed away would leave the others waiting.
  */
 struct agreement {
     bool overflow;
@@ -89,9 +89,12 @@ amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp_
     if (amp__bracket_has_ranks(bracket)) AMP_TRY(bracket->home->overflowed(bracket, &agreement.overflow));
     AMP_TRY(agree(bracket, &agreement));
     if (agreement.gave_up) {
-        amp_event event = { .kind = AMP_EVENT_BRACKET, .action = AMP_SKIP, .loss_id = bracket->loss_id, .scale_before = bracket->scale,
-                                  .scale_after = bracket->scale,
-                                  .message = "another rank had an error or cancelled: the step is skipped on every rank" };
+        amp_event event = { .kind = AMP_EVENT_BRACKET,
+                            .action = AMP_SKIP,
+                            .loss_id = bracket->loss_id,
+                            .scale_before = bracket->scale,
+                            .scale_after = bracket->scale,
+                            .message = "another rank had an error or cancelled: the step is skipped on every rank" };
         skip_all(bracket);
         end_delayed_check(bracket, true);
         bracket->home->forget(bracket);
@@ -139,9 +142,9 @@ amp_status amp__bracket_check_skips(const struct amp__bracket *bracket, bool ove
     const uint32_t limit = bracket->context->properties.max_skips;
     AMP_RETURN_IF(record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER,
                   AMP_ERR_TOO_MANY_SKIPS,
-                  "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient that was "
-                  "not finite is %s's: look for NaN or infinity in its op, its input or the loss (amp_config.max_skips "
-                  "sets this limit)", (unsigned)bracket->loss_id, (unsigned)record->skips_in_row,
+                  "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient that "
+                  "was not finite is %s's: look for NaN or infinity in its op, its input or the loss "
+                  "(amp_config.max_skips sets this limit)", (unsigned)bracket->loss_id, (unsigned)record->skips_in_row,
                   (double)record->scale_after, !overflow_here && amp__bracket_has_ranks(bracket) ? "another rank" :
                   record->first_nonfinite ? record->first_nonfinite : "an unknown parameter");
     return AMP_OK;

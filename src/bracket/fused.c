@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizers of libamp's own: the step over parameters and masters as the bracket left them. Everything that the host can
- * refuse comes first; then the update, which cannot fail.
+ * Optimizers of libamp's own: the step over parameters and masters as the bracket left them. Everything that the host
+ * can refuse comes first; then the update, which cannot fail.
  */
 #include "bracket/fused.h"
 #include "bracket/step.h"
@@ -22,8 +22,8 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
     for (size_t i = from; i < optimizer->n_params; i++) {
         const struct amp__param *param = optimizer->params[i];
         AMP_RETURN_IF(param->dtype != AMP_FLOAT32 && !amp__is_low(param->dtype), AMP_ERR_UNSUPPORTED,
-                      "%s is %s: libamp's own optimizers update fp32 and 16-bit parameters; leave it to an optimizer of the "
-                      "host's", param->name, amp__dtype_name(param->dtype));
+                      "%s is %s: libamp's own optimizers update fp32 and 16-bit parameters; leave it to an optimizer "
+                      "of the host's", param->name, amp__dtype_name(param->dtype));
         AMP_TRY(amp__optim_attach(optimizer->optim, i, param->size, param->place));
     }
     return amp__fused_device_attach(optimizer);
@@ -81,8 +81,10 @@ static amp_status find_param(struct amp__param *param, struct amp__optim_tensor 
     AMP_TRY(amp__master_reconcile(param, false));
     AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
     AMP_RETURN_IF(now.size != param->size || now.dtype != param->dtype || (now.strides && now.dtype != AMP_FLOAT32),
-                  AMP_ERR_WRONG_STATE, "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, "
-                  "not its storage", param->name, (unsigned long long)param->size, amp__dtype_name(param->dtype),
+                  AMP_ERR_WRONG_STATE,
+                  "%s changed from %llu %s to %llu %s elements behind libamp's back: change its "
+                  "values, not its storage",
+                  param->name, (unsigned long long)param->size, amp__dtype_name(param->dtype),
                   (unsigned long long)now.size, amp__dtype_name(now.dtype));
     const amp_span elements = { now.data, now.size, now.dtype, 0 };
     tensor->elements = now.data;
@@ -264,8 +266,8 @@ AMP_API amp_status amp_fused_set(amp_optimizer *user, size_t group, const amp_op
     AMP_TRY(find_group(user, group, "amp_fused_set", &present));
     AMP_TRY(amp__optim_check(rule, "amp_fused_set", &checked));
     AMP_RETURN_IF(!amp__optim_same_moments(present, &checked), AMP_ERR_CONFLICT,
-                  "amp_fused_set: the kind, AMP_OPTIM_AMSGRAD and whether momentum is 0 decide on the moments and cannot "
-                  "change: make another optimizer");
+                  "amp_fused_set: the kind, AMP_OPTIM_AMSGRAD and whether momentum is 0 decide on the moments and "
+                  "cannot change: make another optimizer");
     *present = checked;
     return AMP_OK;
 }

@@ -21,7 +21,8 @@ amp_status amp__fused_device_attach(struct amp__optimizer *optimizer);
 /* What the step will work on, as far as the host can refuse it; and the step. */
 amp_status amp__fused_device_find(const struct amp__optimizer *optimizer);
 amp_status amp__fused_device_step(const struct amp__optimizer *optimizer, const float *norm_of_all);
-/* LAMB's norm of all gradients where they are in several memories: is it to be added up here? Then norm_of_all is it, else NULL. */
+/* LAMB's norm of all gradients where they are in several memories: is it to be added up here? Then norm_of_all is it,
+ * else NULL. */
 bool amp__fused_adds_norms(const struct amp__optimizer *optimizer);
 /* Adds the squares of what devices have; waits. After find. */
 amp_status amp__fused_device_squares(const struct amp__optimizer *optimizer, double *squares);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizers of libamp's own over parameters in devices' memory: one call a group and device, with moments and step counts
- * there, and whether it happens decided there where all is on one device. The lists are those of all parameters, whether they
- * have a gradient or not, so that a parameter's step count stays where it is; without a gradient the entry is empty and passed
- * over.
+ * Optimizers of libamp's own over parameters in devices' memory: one call a group and device, with moments and step
+ * counts there, and whether it happens decided there where all is on one device. The lists are those of all parameters,
+ * whether they have a gradient or not, so that a parameter's step count stays where it is; without a gradient the entry
+ * is empty and passed over.
  */
 #include "bracket/fused.h"
 #include "bracket/home.h"
@@ -31,7 +31,8 @@ static void sort_by_group(const struct amp__optimizer *optimizer, struct amp__op
     for (size_t k = 0; k < optim->n_groups; k++) {
         part->first[k] = at;
         for (size_t i = 0; i < optim->n; i++)
-            if (optimizer->params[i]->place == part->place && optim->states[i].group == k) part->which[at++] = (uint32_t)i;
+            if (optimizer->params[i]->place == part->place && optim->states[i].group == k)
+                part->which[at++] = (uint32_t)i;
     }
     part->first[optim->n_groups] = at;
 }
@@ -130,7 +131,8 @@ static amp_status find_one(const struct amp__optimizer *optimizer, const struct 
 static bool is_scaled(const struct amp__grad_for_step *grad) { return grad->device_inverse || grad->inverse != 1.0f; }
 
 /* All gradients carry one scale, or none: where they do not, those that wait are unscaled. */
-static amp_status find_all(const struct amp__optimizer *optimizer, const struct amp__optim_on_device *part, bool *again) {
+static amp_status find_all(const struct amp__optimizer *optimizer, const struct amp__optim_on_device *part,
+                           bool *again) {
     amp_factor *by = &part->place->args.factor;
     bool first = true;
     *again = false;
@@ -198,7 +200,8 @@ static amp_status measure(const struct amp__optimizer *optimizer, const struct a
 
 bool amp__fused_adds_norms(const struct amp__optimizer *optimizer) {
     const struct amp__optim *optim = optimizer->optim;
-    return optim->n_devices && amp__optim_needs_norm_of_all(optim) && (optim->n_devices > 1 || optim->devices[0].n < optim->n);
+    return optim->n_devices && amp__optim_needs_norm_of_all(optim) &&
+        (optim->n_devices > 1 || optim->devices[0].n < optim->n);
 }
 
 amp_status amp__fused_device_squares(const struct amp__optimizer *optimizer, double *squares) {
@@ -216,7 +219,8 @@ amp_status amp__fused_device_squares(const struct amp__optimizer *optimizer, dou
 }
 
 /* of_all: known here; NULL: all is on this device, which finds it. */
-static amp_status step_on_device(const struct amp__optimizer *optimizer, const struct amp__optim_on_device *part, const float *of_all) {
+static amp_status step_on_device(const struct amp__optimizer *optimizer, const struct amp__optim_on_device *part,
+                                 const float *of_all) {
     const struct amp__optim *optim = optimizer->optim;
     float *norm = NULL;
     void *stream = NULL;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the scaler of a loss lives: on the host, or in a device's memory, which then decides. The bracket asks its home and
- * does not know which it is.
+ * Where the scaler of a loss lives: on the host, or in a device's memory, which then decides. The bracket asks its home
+ * and does not know which it is.
  *
- * On a device nobody on the host need know a decision if every optimizer of the bracket reads its flag there and the loss is
- * scaled there: the device decides alone, and the bracket costs no wait. Otherwise the end starts one copy of the scaler to
- * the host, and what needs it, a step or the next begin, waits for that.
+ * On a device nobody on the host need know a decision if every optimizer of the bracket reads its flag there and the
+ * loss is scaled there: the device decides alone, and the bracket costs no wait. Otherwise the end starts one copy of
+ * the scaler to the host, and what needs it, a step or the next begin, waits for that.
  */
 #ifndef AMP_HOME_H
 #define AMP_HOME_H
@@ -57,14 +57,15 @@ amp_status amp__home_stepped(struct amp__optimizer *optimizer);
 
 /* ---- clip_device.c ---- */
 
-/* amp_clip_grad_norm where parameters are on devices. Waits only if the norm is wanted here, or is more than one device's. */
+/* amp_clip_grad_norm where parameters are on devices. Waits only if the norm is wanted here, or is more than one
+ * device's. */
 amp_status amp__clip_on_device(struct amp__optimizer *optimizer, float max_norm, float *norm);
 
 /* ---- unscale_device.c ---- */
 
-/* amp_unscale of compact tensors in one device's memory. found_inf may be NULL, in that memory, or in the CPU's: then it
- * waits. */
-amp_status amp__unscale_on_device(const struct amp__bracket *bracket, amp_device device, const amp_span *spans, size_t n,
-                                  float *found_inf);
+/* amp_unscale of compact tensors in one device's memory. found_inf may be NULL, in that memory, or in the CPU's: then
+ * it waits. */
+amp_status amp__unscale_on_device(const struct amp__bracket *bracket, amp_device device, const amp_span *spans,
+                                  size_t n, float *found_inf);
 
 #endif

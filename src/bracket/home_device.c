@@ -28,7 +28,8 @@ static amp_status begin(struct amp__bracket *bracket, bool with_loss) {
     if (bracket->device.decides_alone)
         return bracket->device.last == AMP__DECISION_COPYING ? amp__home_wait(bracket->context) : AMP_OK;
     AMP_TRY(amp__home_refuse_capture(bracket->context));
-    return bracket->device.last == AMP__DECISION_ON_DEVICE ? amp__home_device.read(bracket) : amp__home_wait(bracket->context);
+    return bracket->device.last == AMP__DECISION_ON_DEVICE ? amp__home_device.read(bracket)
+                                                           : amp__home_wait(bracket->context);
 }
 
 const float *amp__home_device_scale(const struct amp__bracket *bracket) {
@@ -74,9 +75,12 @@ static amp_status overflowed(const struct amp__bracket *bracket, bool *overflow)
 /* Names of what this end looked at, for whoever asks later which gradient was not finite. */
 static amp_status keep_looked(struct amp__bracket *bracket, const struct amp__place *place) {
     const size_t n = place->n_looked;
-    if (n == bracket->device.n_looked && (!n || !memcmp(bracket->device.looked, place->looked, n * sizeof *place->looked))) return AMP_OK;
+    if (n == bracket->device.n_looked &&
+        (!n || !memcmp(bracket->device.looked, place->looked, n * sizeof *place->looked)))
+        return AMP_OK;
     if (n > bracket->device.looked_capacity) {
-        void *grown = amp__grow(bracket->device.looked, bracket->device.looked_capacity, n, sizeof *bracket->device.looked);
+        void *grown = amp__grow(bracket->device.looked, bracket->device.looked_capacity, n,
+                                sizeof *bracket->device.looked);
         if (!grown) return amp__fail_memory();
         bracket->device.looked = grown;
         bracket->device.looked_capacity = n;
@@ -182,7 +186,8 @@ static amp_status read(struct amp__bracket *bracket) {
     const struct amp__place *place = bracket->context->places[0];
     AMP_TRY(amp__place_capturing(place, &capturing));
     AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
-                  "the loss scale is on the device, which cannot be asked while its stream is being captured in a graph");
+                  "the loss scale is on the device, which cannot be asked while its stream is being captured in a "
+                  "graph");
     AMP_TRY(amp__place_out(place, &now, bracket->device.scaler, sizeof now));
     absorb(bracket, &now);
     return AMP_OK;
@@ -201,22 +206,31 @@ static amp_status write(struct amp__bracket *bracket) {
 }
 
 const struct amp__scaler_home amp__home_device = {
-    .begin = begin, .arm = arm, .find = find, .overflowed = overflowed, .keep = keep, .decide = decide, .forget = forget,
-    .read = read, .write = write,
+    .begin = begin,
+    .arm = arm,
+    .find = find,
+    .overflowed = overflowed,
+    .keep = keep,
+    .decide = decide,
+    .forget = forget,
+    .read = read,
+    .write = write,
 };
 
 /* ---- a step ---- */
 
 const float *amp__home_skip(const struct amp__optimizer *optimizer) {
     const amp_context *context = optimizer->context;
-    return context->device_skips && optimizer->skips_on_device ? context->device_skips + (optimizer - context->optimizers) : NULL;
+    return context->device_skips && optimizer->skips_on_device
+        ? context->device_skips + (optimizer - context->optimizers)
+        : NULL;
 }
 
 amp_status amp__home_stepped(struct amp__optimizer *optimizer) {
     const float *skip = amp__home_skip(optimizer);
     if (!skip) return AMP_OK;
-    return amp__place_zero(optimizer->context->places[0], optimizer->context->device_skips + (skip - optimizer->context->device_skips),
-                           sizeof *skip);
+    return amp__place_zero(optimizer->context->places[0],
+                           optimizer->context->device_skips + (skip - optimizer->context->device_skips), sizeof *skip);
 }
 
 /* ---- where the scalers live ---- */
@@ -228,7 +242,8 @@ static bool all_on_one_device(const amp_context *context) {
     return true;
 }
 
-static amp_status move_to_device(amp_context *context, struct amp__bracket *bracket, struct amp__device_scaler *scaler) {
+static amp_status move_to_device(amp_context *context, struct amp__bracket *bracket,
+                                 struct amp__device_scaler *scaler) {
     bracket->device.waiting = amp__alloc(context->n_optimizers, sizeof *bracket->device.waiting);
     bracket->device.which = amp__alloc(context->n_optimizers, sizeof *bracket->device.which);
     if (!bracket->device.waiting || !bracket->device.which) return amp__fail_memory();
@@ -241,7 +256,8 @@ static amp_status move_to_device(amp_context *context, struct amp__bracket *brac
 
 amp_status amp__home_start(amp_context *context) {
     const size_t losses = context->properties.num_losses;
-    const size_t scalers = losses * sizeof(struct amp__device_scaler), bytes = scalers + context->n_optimizers * sizeof(float);
+    const size_t scalers = losses * sizeof(struct amp__device_scaler),
+                 bytes = scalers + context->n_optimizers * sizeof(float);
     void *block = NULL;
     if (!all_on_one_device(context)) {
         for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].skips_on_device = false;
@@ -256,7 +272,8 @@ amp_status amp__home_start(amp_context *context) {
     context->device_scalers = block;
     context->device_skips = (float *)(void *)((char *)block + scalers);
     AMP_TRY(amp__place_zero(place, context->device_skips, context->n_optimizers * sizeof(float)));
-    for (uint32_t i = 0; i < losses; i++) AMP_TRY(move_to_device(context, &context->brackets[i], &context->device_scalers[i]));
+    for (uint32_t i = 0; i < losses; i++)
+        AMP_TRY(move_to_device(context, &context->brackets[i], &context->device_scalers[i]));
     return AMP_OK;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scaler on the host. Gradients may be on devices all the same: then a bracket's end waits for one word from each. */
+/* The scaler on the host. Gradients may be on devices all the same: then a bracket's end waits for one word
+ * from each. */
 #include "bracket/home.h"
 #include "kernels/place.h"
 
@@ -10,9 +11,10 @@ amp_status amp__home_refuse_capture(const amp_context *context) {
     for (size_t i = 0; i < context->n_places && !capturing; i++)
         AMP_TRY(amp__place_capturing(context->places[i], &capturing));
     AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
-                  "amp_scale_loss_begin while the stream is being captured: a graph cannot ask the host. It needs optimizers "
-                  "that skip on the device (amp_optimizer.fused or AMP_OPTIMIZER_SKIPS_ON_DEVICE) with all parameters there, "
-                  "the hook scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no ranks to agree with (the hook reduce)");
+                  "amp_scale_loss_begin while the stream is being captured: a graph cannot ask the host. It needs "
+                  "optimizers that skip on the device (amp_optimizer.fused or AMP_OPTIMIZER_SKIPS_ON_DEVICE) with all "
+                  "parameters there, the hook scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no ranks to agree with (the "
+                  "hook reduce)");
     return AMP_OK;
 }
 
@@ -31,7 +33,8 @@ static amp_status arm_place(const struct amp__bracket *bracket, struct amp__plac
     args->restore_if = &words->found;
     place->n_looked = 0;
     amp__rule_begin(&fresh);
-    _Static_assert(offsetof(struct amp__device_scaler, first) == offsetof(struct amp__device_scaler, found) + sizeof(float),
+    _Static_assert(offsetof(struct amp__device_scaler, first) ==
+                       offsetof(struct amp__device_scaler, found) + sizeof(float),
                    "found and first are written together");
     return amp__place_in(place, &words->found, &fresh.found, sizeof fresh.found + sizeof fresh.first);
 }
@@ -51,7 +54,8 @@ static amp_status find(const struct amp__bracket *bracket, struct amp__grads_res
         AMP_TRY(amp__place_out(place, &words, place->words, sizeof words));
         if (words.found == 0.0f) continue;
         result->found_inf = true;
-        if (!result->first_nonfinite && words.first < place->n_looked) result->first_nonfinite = place->looked[words.first];
+        if (!result->first_nonfinite && words.first < place->n_looked)
+            result->first_nonfinite = place->looked[words.first];
     }
     return AMP_OK;
 }
@@ -87,6 +91,13 @@ static amp_status nothing(struct amp__bracket *bracket) {
 static void forget(struct amp__bracket *bracket) { (void)bracket; }
 
 const struct amp__scaler_home amp__home_host = {
-    .begin = begin, .arm = arm, .find = find, .overflowed = overflowed, .keep = nothing, .decide = decide, .forget = forget,
-    .read = nothing, .write = nothing,
+    .begin = begin,
+    .arm = arm,
+    .find = find,
+    .overflowed = overflowed,
+    .keep = nothing,
+    .decide = decide,
+    .forget = forget,
+    .read = nothing,
+    .write = nothing,
 };

@@ -13,18 +13,18 @@ amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t fl
     AMP_RETURN_IF(flags & ~(uint32_t)(AMP_DELAY_UNSCALE | AMP_DELAY_OVERFLOW_CHECK), AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
     AMP_RETURN_IF(context->brackets[loss_id].open, AMP_ERR_WRONG_STATE,
-                  "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss its "
-                  "own loss_id (amp_config.num_losses)", (unsigned)loss_id);
+                  "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss "
+                  "its own loss_id (amp_config.num_losses)", (unsigned)loss_id);
     for (uint32_t i = 0; context->seeds && i < context->properties.num_losses; i++)
         AMP_RETURN_IF(context->brackets[i].open, AMP_ERR_WRONG_STATE,
-                      "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot tell "
-                      "whose it is: end that one first", (unsigned)i);
+                      "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot "
+                      "tell whose it is: end that one first", (unsigned)i);
     *out = &context->brackets[loss_id];
     return AMP_OK;
 }
 
-/* Another loss's gradients still carry its scale. One scale that never moves is both losses'. A dynamic one is not, though it
- * be equal now: the overflow that those gradients hide would be decided on by the wrong scaler. */
+/* Another loss's gradients still carry its scale. One scale that never moves is both losses'. A dynamic one is not,
+ * though it be equal now: the overflow that those gradients hide would be decided on by the wrong scaler. */
 static bool is_foreign(const struct amp__bracket *bracket, uint32_t loss_id, float scale) {
     return loss_id != bracket->loss_id &&
            (bracket->context->properties.scaler.dynamic || scale != bracket->scaler.scale);
@@ -39,21 +39,24 @@ static amp_status check_optimizer(const struct amp__bracket *bracket, const stru
     AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin: an optimizer is in an open bracket already: end that one first");
     AMP_RETURN_IF(optimizer->stepping || amp__optimizer_is_lent(optimizer), AMP_ERR_WRONG_STATE,
-                  "amp_scale_loss_begin inside a step of the same optimizer, or of one that shares a parameter with it");
-    AMP_RETURN_IF(optimizer->delayed && is_foreign(bracket, optimizer->delayed_loss, optimizer->delayed_scale), AMP_ERR_CONFLICT,
+                  "amp_scale_loss_begin inside a step of the same optimizer, or of one that shares a parameter with "
+                  "it");
+    AMP_RETURN_IF(optimizer->delayed && is_foreign(bracket, optimizer->delayed_loss, optimizer->delayed_scale),
+                  AMP_ERR_CONFLICT,
                   "amp_scale_loss_begin: gradients still carry the scale of loss_id %u (AMP_DELAY_UNSCALE); loss_id %u "
-                  "would unscale them wrongly: " WAY_OUT, (unsigned)optimizer->delayed_loss, (unsigned)bracket->loss_id);
+                  "would unscale them wrongly: " WAY_OUT,
+                  (unsigned)optimizer->delayed_loss, (unsigned)bracket->loss_id);
     return AMP_OK;
 }
 
-/* Gradients that carry a scale keep it, so that backward adds like to like: this bracket's scale is theirs. (But that of a
- * device's scaler is what it is there.) */
+/* Gradients that carry a scale keep it, so that backward adds like to like: this bracket's scale is theirs. (But that
+ * of a device's scaler is what it is there.) */
 static amp_status carry(struct amp__bracket *bracket, float scale, const char *whose) {
     if (bracket->device.scaler) return AMP_OK;
     AMP_RETURN_IF(bracket->carried != 0.0f && bracket->carried != scale, AMP_ERR_CONFLICT,
-                  "amp_scale_loss_begin: the gradients of %s still carry a scale of %g (AMP_DELAY_UNSCALE), others of this bracket one "
-                  "of %g: the scale of loss_id %u changed in between. Unscale them in a bracket each", whose, (double)scale,
-                  (double)bracket->carried, (unsigned)bracket->loss_id);
+                  "amp_scale_loss_begin: the gradients of %s still carry a scale of %g (AMP_DELAY_UNSCALE), others of "
+                  "this bracket one of %g: the scale of loss_id %u changed in between. Unscale them in a bracket each",
+                  whose, (double)scale, (double)bracket->carried, (unsigned)bracket->loss_id);
     bracket->carried = scale;
     return AMP_OK;
 }
@@ -64,13 +67,13 @@ static amp_status check_shared(struct amp__bracket *bracket, const struct amp__o
         const struct amp__param *param = optimizer->params[i];
         if (!amp__in_bracket(param)) continue;
         AMP_RETURN_IF(amp__in_open_bracket(param), AMP_ERR_WRONG_STATE,
-                      "amp_scale_loss_begin: the gradient of %s is in the open bracket of another optimizer that shares it: end "
-                      "that one first, or give both optimizers to one bracket", param->name);
+                      "amp_scale_loss_begin: the gradient of %s is in the open bracket of another optimizer that "
+                      "shares it: end that one first, or give both optimizers to one bracket", param->name);
         const struct amp__gradient *gradient = &param->gradient;
         AMP_RETURN_IF(is_foreign(bracket, gradient->delayed_loss, gradient->delayed_scale), AMP_ERR_CONFLICT,
-                      "amp_scale_loss_begin: the gradient of %s, which another optimizer shares, still carries the scale of "
-                      "loss_id %u (AMP_DELAY_UNSCALE); loss_id %u would unscale it wrongly: " WAY_OUT, param->name,
-                      (unsigned)gradient->delayed_loss, (unsigned)bracket->loss_id);
+                      "amp_scale_loss_begin: the gradient of %s, which another optimizer shares, still carries the "
+                      "scale of loss_id %u (AMP_DELAY_UNSCALE); loss_id %u would unscale it wrongly: " WAY_OUT,
+                      param->name, (unsigned)gradient->delayed_loss, (unsigned)bracket->loss_id);
         AMP_TRY(carry(bracket, gradient->delayed_scale, param->name));
     }
     return AMP_OK;

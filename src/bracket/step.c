@@ -33,7 +33,8 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
     return status == AMP_OK ? launched : status;
 }
 
-/* No step has seen what was lent. What was reconciled is launched all the same, or a change of the host's would be forgotten. */
+/* No step has seen what was lent. What was reconciled is launched all the same, or a change of the host's would be
+ * forgotten. */
 static void undo_swap_in(struct amp__optimizer *optimizer, size_t n) {
     (void)amp__places_flush(optimizer->context);
     while (n--) amp__master_swap_undo(optimizer->params[n]);
@@ -81,8 +82,8 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
                   "AMP_DELAY_OVERFLOW_CHECK");
     const struct amp__param *scaled = amp__optimizer_scaled_elsewhere(optimizer);
     AMP_RETURN_IF(scaled, AMP_ERR_WRONG_STATE,
-                  "step while the gradient of %s is in the bracket of another optimizer that shares it, or is still scaled: call "
-                  "amp_scale_loss_end first", scaled->name);
+                  "step while the gradient of %s is in the bracket of another optimizer that shares it, or is still "
+                  "scaled: call amp_scale_loss_end first", scaled->name);
     return AMP_OK;
 }
 
@@ -117,7 +118,8 @@ amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
 static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
     optimizer->stepping--;
     amp_status status = action != AMP_SKIP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
-    if (action != AMP_SKIP) amp__cache_retire(&optimizer->context->cache, false); /* not only the last of several slots moves */
+    /* not only the last of several slots moves */
+    if (action != AMP_SKIP) amp__cache_retire(&optimizer->context->cache, false);
     const bool is_last = optimizer->steps_called + 1 >= optimizer->steps_expected;
     if (action == AMP_SKIP || is_last) {
         const amp_status stepped = amp__step_over(optimizer, action);
@@ -176,7 +178,8 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
 
 amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out) {
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "optimizer is NULL");
-    AMP_RETURN_IF(!user->amp, AMP_ERR_WRONG_STATE, "the optimizer is not initialised: call amp_initialize with it first");
+    AMP_RETURN_IF(!user->amp, AMP_ERR_WRONG_STATE,
+                  "the optimizer is not initialised: call amp_initialize with it first");
     for (size_t i = 0; i < user->amp->n_optimizers; i++)
         if (user->amp->optimizers[i].user == user) {
             *out = &user->amp->optimizers[i];

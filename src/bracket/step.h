@@ -11,10 +11,11 @@
 amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out);
 /* Is a step running on its parameters, of this optimizer or of another that shares one? */
 bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer);
-/* Once its own brackets are over: a parameter whose gradient the bracket of another optimizer has, or left scaled; NULL: none. */
+/* Once its own brackets are over: a parameter whose gradient the bracket of another optimizer has, or left scaled;
+ * NULL: none. */
 const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optimizer *optimizer);
-/* The decision of the brackets holds for one call of each of the optimizer's step slots (some hosts have one per layer).
- * Called after the last of them, or when the next bracket begins. */
+/* The decision of the brackets holds for one call of each of the optimizer's step slots (some hosts have one per
+ * layer). Called after the last of them, or when the next bracket begins. */
 void amp__decision_used(struct amp__optimizer *optimizer);
 /* The end of a step, or of one that was skipped, for gradients and flags. */
 amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is told of a bracket: events, by the record that it left. Every skip and every change of the scale is an event, for schedulers
- * count on them; the text for people comes less and less often.
+ * What is told of a bracket: events, by the record that it left. Every skip and every change of the scale is an event,
+ * for schedulers count on them; the text for people comes less and less often.
  */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
@@ -43,8 +43,8 @@ static void tell_skip(struct amp__bracket *bracket, amp_event *event, bool here)
                       "a gradient", (unsigned)bracket->loss_id,
                       (double)record->scale_before, (double)record->scale_after,
                       once(&bracket->context->explained_skip,
-                           " This is normal: dynamic loss scaling finds the largest scale that fits by trying; only many "
-                           "skips in a row are a problem."));
+                           " This is normal: dynamic loss scaling finds the largest scale that fits by trying; only "
+                           "many skips in a row are a problem."));
         left_out(&text, since, "more skips");
     }
     event->kind = AMP_EVENT_SKIP;
@@ -58,11 +58,12 @@ static void tell_change(struct amp__bracket *bracket, amp_event *event) {
     amp__text text = { line, sizeof line, 0 };
     uint64_t since;
     if (worth_a_line(++bracket->changes, &since)) {
-        amp__text_add(&text, "loss scale %u goes from %g to %g", (unsigned)bracket->loss_id, (double)record->scale_before,
-                      (double)record->scale_after);
+        amp__text_add(&text, "loss scale %u goes from %g to %g", (unsigned)bracket->loss_id,
+                      (double)record->scale_before, (double)record->scale_after);
         if (record->scale_after > record->scale_before)
-            amp__text_add(&text, "%s", once(&bracket->context->explained_growth,
-                                            ". This is normal: after a window of clean iterations a larger scale is tried"));
+            amp__text_add(&text, "%s",
+                          once(&bracket->context->explained_growth,
+                               ". This is normal: after a window of clean iterations a larger scale is tried"));
         left_out(&text, since, "more changes");
     }
     event->kind = AMP_EVENT_SCALE_CHANGE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_unscale of tensors on a device: one launch, by the scale that lies there. Nothing waits, unless the caller wants to read
- * in the CPU's memory what was found.
+ * amp_unscale of tensors on a device: one launch, by the scale that lies there. Nothing waits, unless the caller wants
+ * to read in the CPU's memory what was found.
  */
 #include "bracket/bracket.h"
 #include "bracket/home.h"
@@ -11,8 +11,10 @@
 static amp_status find_place(const amp_context *context, amp_device device, struct amp__place **out) {
     *out = amp__place_on(context, device);
     AMP_RETURN_IF(!*out, AMP_ERR_UNSUPPORTED,
-                  "amp_unscale: the tensors are in the memory of CUDA device %d, where no parameter was at amp_initialize: use "
-                  "amp_device_scale, with AMP_FACTOR_INVERSE of the scale that amp_scale_loss_begin tells", (int)device.id);
+                  "amp_unscale: the tensors are in the memory of CUDA device %d, where no parameter was at "
+                  "amp_initialize: use amp_device_scale, with AMP_FACTOR_INVERSE of the scale that "
+                  "amp_scale_loss_begin tells",
+                  (int)device.id);
     return AMP_OK;
 }
 
@@ -32,8 +34,8 @@ static amp_status unscale_and_tell(struct amp__place *place, const amp_factor *b
     return AMP_OK;
 }
 
-amp_status amp__unscale_on_device(const struct amp__bracket *bracket, amp_device device, const amp_span *spans, size_t n,
-                              float *found_inf) {
+amp_status amp__unscale_on_device(const struct amp__bracket *bracket, amp_device device, const amp_span *spans,
+                                  size_t n, float *found_inf) {
     const amp_factor by = amp__home_inverse(bracket);
     struct amp__place *place = NULL;
     amp_device where;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps that go past the wired slot: the host copied the pointer too early. That no step came between two brackets proves
- * nothing (it accumulates, or skips by itself, or a state was loaded), nor do parameters that changed between them once: the host
- * may have loaded or averaged them itself. A second change with no step seen is told, with both reasons that it may have.
+ * Steps that go past the wired slot: the host copied the pointer too early. That no step came between two brackets
+ * proves nothing (it accumulates, or skips by itself, or a state was loaded), nor do parameters that changed between
+ * them once: the host may have loaded or averaged them itself. A second change with no step seen is told, with both
+ * reasons that it may have.
  */
 #include "amp_diagnostics.h"
 #include "bracket/step.h"
@@ -53,8 +54,10 @@ static void tell_others(const struct amp__optimizer *optimizer) {
     char names[256] = "", line[640];
     const size_t n = amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps);
     if (!n || n == optimizer->n_steps) return;
-    snprintf(line, sizeof line, "optimizer %zu: %zu of its %zu step slots saw no call in the first step: %s; nothing is wrong "
-             "where those layers are frozen, else the host calls a copy of the pointer from before amp_initialize",
+    snprintf(line, sizeof line,
+             "optimizer %zu: %zu of its %zu step slots saw no call in the first step: %s; nothing "
+             "is wrong where those layers are frozen, else the host calls a copy of the pointer from before "
+             "amp_initialize",
              (size_t)(optimizer - context->optimizers), n, optimizer->n_steps, names);
     amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
@@ -79,10 +82,10 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     if (optimizer->unseen_changes < 2) return AMP_OK;
     optimizer->told_of_steps = true;
     if (amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps))
-        (void)amp__warn(context, "optimizer %zu: its slot %s saw no call, and yet its parameters changed after two brackets. "
-                        "If those were steps, overflows are not skipped and masters not updated: the host calls a copy of the "
-                        "pointer from before amp_initialize, or with AMP_OP_COPY the table itself. If the host wrote the "
-                        "parameters otherwise (loaded, clamped, averaged), nothing is wrong",
+        (void)amp__warn(context, "optimizer %zu: its slot %s saw no call, and yet its parameters changed after two "
+                        "brackets. If those were steps, overflows are not skipped and masters not updated: the host "
+                        "calls a copy of the pointer from before amp_initialize, or with AMP_OP_COPY the table itself. "
+                        "If the host wrote the parameters otherwise (loaded, clamped, averaged), nothing is wrong",
                         (size_t)(optimizer - context->optimizers), names);
     return AMP_OK;
 }

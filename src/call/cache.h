@@ -15,7 +15,8 @@
 
 #include <stdatomic.h>
 
-/* The forms of a parameter: a handle of a floating type, by the type's number from 1; or raw elements, which are no handle. */
+/* The forms of a parameter: a handle of a floating type, by the type's number from 1; or raw elements, which are no
+ * handle. */
 enum { AMP__FORM_NARROWED = AMP_FLOAT64 + 1, AMP__FORM_ROUNDED, AMP__FORMS = AMP__FORM_ROUNDED };
 
 struct amp__cache_entry {

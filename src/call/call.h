@@ -59,11 +59,11 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
 /* The short way where each operand is a handle by itself, of these types (0: no operand), and the cache has the cast of
  * each that must be cast: argv gets the call's arguments, with those pointing into `handles`, until amp__cached_leave.
  * Under the call's mark. False: nothing has happened. */
-bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to, void **argv,
-                       void **handles);
+bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to,
+                       void **argv, void **handles);
 void amp__cached_leave(struct amp__op *op, const struct amp__call *call);
-/* The same for one handle outside a wrapped call: its cast, valid until amp__cached_leave_one; NULL: the cache has none,
- * nothing has happened. */
+/* The same for one handle outside a wrapped call: its cast, valid until amp__cached_leave_one; NULL: the cache has
+ * none, nothing has happened. */
 void *amp__cached_enter_one(amp_context *context, const amp_host *host, void *tensor, amp_dtype to);
 void amp__cached_leave_one(amp_context *context);
 /* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
@@ -94,9 +94,9 @@ void amp__op_add_counts(struct amp__op *op, const struct amp__counts *counts);
 /* Adds to the op's counters what `cast` lost of `source`, where both are FP32 elements that can be seen. */
 void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low);
 
-/* Do ops of this context obey their class on this thread now? No, where backward runs and no scope is entered: the casts
- * are on the tape. An emulated 16-bit model is the other way round: what runs in forward and in backward is rounded, what
- * runs outside is not the model; and where no forward is described, everything is. */
+/* Do ops of this context obey their class on this thread now? No, where backward runs and no scope is entered: the
+ * casts are on the tape. An emulated 16-bit model is the other way round: what runs in forward and in backward is
+ * rounded, what runs outside is not the model; and where no forward is described, everything is. */
 static inline bool amp__ops_obey(const amp_context *context, const struct amp__thread *thread) {
     if (thread->scope.set) return true;
     if (amp__emulates_model(&context->properties))

@@ -9,7 +9,11 @@
 
 void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
                         size_t capacity, struct amp__thread *thread, bool marked) {
-    *casting = (struct amp__casting){ .context = context, .host = host, .op = op, .capacity = capacity, .thread = thread,
+    *casting = (struct amp__casting){ .context = context,
+                                      .host = host,
+                                      .op = op,
+                                      .capacity = capacity,
+                                      .thread = thread,
                                       .mark = marked ? amp__mark_top(thread) : NULL,
                                       .recording = amp__host_grad_enabled(host) };
 }
@@ -97,8 +101,8 @@ bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp_
 }
 
 /*
- * A fresh cast has one owner: the cache (weights), the tape (recorded, and the tape does not retain its inputs), or this
- * call's temporaries. A cached cast that a tape needs is the tape's, and borrowed by the cache.
+ * A fresh cast has one owner: the cache (weights), the tape (recorded, and the tape does not retain its inputs), or
+ * this call's temporaries. A cached cast that a tape needs is the tape's, and borrowed by the cache.
  */
 static amp_status cast_fresh(struct amp__casting *casting, const struct amp__param *param, void *tensor, amp_dtype to,
                              uint64_t version, void **out) {
@@ -187,8 +191,8 @@ void *amp__cached_enter_one(amp_context *context, const amp_host *host, void *te
 
 void amp__cached_leave_one(amp_context *context) { leave_cache(context); }
 
-bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to, void **argv,
-                       void **handles) {
+bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to,
+                       void **argv, void **handles) {
     amp_context *context = op->context;
     if (!may_keep(context, op->host, call->thread)) return false;
     const bool recording = amp__host_grad_enabled(op->host);

@@ -32,7 +32,9 @@ static const struct row *find_row(const char *who, const char *unit, amp_dtype t
 
 static bool has_handles(const struct amp__op *op) { return !op->schema || op->schema->n_tensors || amp__visits(op); }
 
-static bool carries(const struct amp__op *op, amp_dtype low) { return (low == AMP_FLOAT16 ? op->fp16 : op->bf16) != NULL; }
+static bool carries(const struct amp__op *op, amp_dtype low) {
+    return (low == AMP_FLOAT16 ? op->fp16 : op->bf16) != NULL;
+}
 
 static bool looks(const struct amp__op *op) {
     const struct amp__properties *properties = &op->context->properties;
@@ -188,7 +190,8 @@ static uint64_t size_of(const struct look *look) {
 
 static bool holds(const struct look *look, uint64_t least) {
     const bool told = atomic_load_explicit(&look->op->gate_source, memory_order_relaxed) == AMP__GATE_SET;
-    if (!told && look->elsewhere) return look->on_gpu && look->op->gate_watches && amp__gate_lacks_cores(look->op, look->gpu);
+    if (!told && look->elsewhere)
+        return look->on_gpu && look->op->gate_watches && amp__gate_lacks_cores(look->op, look->gpu);
     return size_of(look) < least;
 }
 
@@ -242,8 +245,17 @@ static void explain_source(const struct amp__op *op, amp__text *text) {
 static void explain_product(const struct amp__op *op, amp__text *text) {
     static uint16_t nothing;
     const amp_dtype low = op->context->properties.low;
-    const amp_matmul_args large = { .struct_size = sizeof large, .a_dtype = low, .b_dtype = low, .d_dtype = low, .m = 256,
-                                    .n = 256, .k = 256, .a = &nothing, .b = &nothing, .d = &nothing, .alpha = 1.0f };
+    const amp_matmul_args large = { .struct_size = sizeof large,
+                                    .a_dtype = low,
+                                    .b_dtype = low,
+                                    .d_dtype = low,
+                                    .m = 256,
+                                    .n = 256,
+                                    .k = 256,
+                                    .a = &nothing,
+                                    .b = &nothing,
+                                    .d = &nothing,
+                                    .alpha = 1.0f };
     char how[256] = "";
     if (amp_matmul_explain(&large, how, sizeof how, NULL) == AMP_OK) amp__text_add(text, "; products by %s", how);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate: which calls of a lowered op run in FP32 all the same, because 16 bits would be slower (amp.h, "The gate"). Each
- * op has one number, the least size of a call that runs low. Deciding is a comparison; 0 needs not even that.
+ * The gate: which calls of a lowered op run in FP32 all the same, because 16 bits would be slower (amp.h, "The gate").
+ * Each op has one number, the least size of a call that runs low. Deciding is a comparison; 0 needs not even that.
  */
 #ifndef AMP_CALL_GATE_H
 #define AMP_CALL_GATE_H
@@ -25,7 +25,8 @@ bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call);
 /* The same of handles alone, NULL entries included. */
 bool amp__gate_holds_handles(const struct amp__op *op, void *const *handles, size_t n);
 
-/* A call of an op with gate_watches, in whatever types: counted if it is a product on a GPU that is not at its best there. */
+/* A call of an op with gate_watches, in whatever types: counted if it is a product on a GPU that is not at its best
+ * there. */
 void amp__gate_watch(struct amp__op *op, const struct amp__call *call);
 void amp__gate_watch_handles(struct amp__op *op, void *const *handles, size_t n);
 

@@ -44,9 +44,11 @@ static void explain_cores(const struct amp__op *op, amp__text *text) {
 static void explain_misfit(const struct amp__op *op, amp__text *text) {
     const uint64_t calls = atomic_load(&op->unaligned), misfit = atomic_load(&op->gate_misfit), extent = misfit / 4;
     if (!calls) return;
-    amp__text_add(text, "; %llu call%s on a GPU had a dimension that is no multiple of 8, the last %c = %llu: pad it to %llu "
-                  "for the speed of tensor cores", (unsigned long long)calls, calls == 1 ? "" : "s", "mnk"[misfit % 4],
-                  (unsigned long long)extent, (unsigned long long)((extent + 7) / 8 * 8));
+    amp__text_add(text,
+                  "; %llu call%s on a GPU had a dimension that is no multiple of 8, the last %c = %llu: pad it "
+                  "to %llu for the speed of tensor cores",
+                  (unsigned long long)calls, calls == 1 ? "" : "s", "mnk"[misfit % 4], (unsigned long long)extent,
+                  (unsigned long long)((extent + 7) / 8 * 8));
 }
 
 void amp__gate_explain_device(const struct amp__op *op, amp__text *text) {

@@ -65,8 +65,9 @@ static amp_status cast_handle(struct substitution *s, const char *name, amp_dtyp
     void *cast;
     const amp_status status = amp__casting_cast(&s->casting, *handle, s->target, &cast);
     if (status != AMP_OK)
-        return amp__fail_prefix(status, "op %s: %s: cast from %s to %s", s->op->name, name && name[0] ? name : "argument",
-                                amp__dtype_name(dtype), amp__dtype_name(s->target));
+        return amp__fail_prefix(status, "op %s: %s: cast from %s to %s", s->op->name,
+                                name && name[0] ? name : "argument", amp__dtype_name(dtype),
+                                amp__dtype_name(s->target));
     if (s->op->context->properties.emulate) amp__count_cast(s->op, *handle, cast, s->target);
     *handle = cast;
     return AMP_OK;
@@ -117,7 +118,8 @@ static amp_status substitute_field(void *self, const amp_field *field) {
                   "it was emitted before as AMP_ROLE_READ: one that is read and written is AMP_ROLE_UPDATE each time");
     if (field->role == AMP_ROLE_READ) {
         AMP_TRY(substitute_handle(s, field->name, 0, &handle));
-        return handle == *field->tensor ? AMP_OK : amp__casting_patch(&s->casting, (float **)(void *)field->tensor, handle);
+        return handle == *field->tensor ? AMP_OK
+                                        : amp__casting_patch(&s->casting, (float **)(void *)field->tensor, handle);
     }
     if (!rounds_outputs(s->op, s->target)) return AMP_OK;
     void ***grown = (void ***)(void *)amp__casting_array(&s->casting, s->n_written + 1);
@@ -139,8 +141,8 @@ static amp_status substitute_all(struct substitution *s, const struct amp__call 
 
 /* ---- ops ---- */
 
-/* Are raw buffers shown in another form? What visit emits is known then; a graph's call that infers shapes, for one, comes
- * through the same pointer, and has nothing that an implementation could compute with. */
+/* Are raw buffers shown in another form? What visit emits is known then; a graph's call that infers shapes, for one,
+ * comes through the same pointer, and has nothing that an implementation could compute with. */
 static bool converts(uint8_t mode) { return mode == AMP__RAW_REPLACE || mode == AMP__RAW_EMULATE; }
 
 /* In emulation FP32 elements stand for the low type. */
@@ -243,11 +245,12 @@ static void note_type(struct amp__op *op, amp_dtype type) {
 /* The type of a call whose operands need no other. Raw buffers alone are FP32. */
 static amp_dtype present_type(const struct amp__op *op, const struct amp__operands *operands) {
     const amp_dtype type = amp__operands_type(operands);
-    return type == AMP_DTYPE_DEFAULT && op->fp32 && amp__raw_takes(op) && amp__operands_all_fp32(operands) ? AMP_FLOAT32 : type;
+    return type == AMP_DTYPE_DEFAULT && op->fp32 && amp__raw_takes(op) && amp__operands_all_fp32(operands) ? AMP_FLOAT32
+                                                                                                           : type;
 }
 
-static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct amp__call *call, bool obeys, uint8_t mode,
-                                                     float seed) {
+static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct amp__call *call, bool obeys,
+                                                     uint8_t mode, float seed) {
     const amp_dtype low = op->context->properties.low;
     struct decided d = { .mode = mode, .seed = seed };
     const amp_status looked = amp__operands_gather(&d.operands, op, call);
@@ -280,11 +283,13 @@ void amp__op_tabulate(struct amp__op *op) {
     op->by_types = op->schema && !properties->emulate && op->raw_mode == AMP__RAW_NONE && !op->seeds &&
                    !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op));
     for (uint32_t i = 0; op->by_types && i < op->schema->n_args; i++)
-        op->by_types = !amp__is_operand(&op->schema->args[i]) || !(op->schema->args[i].flags & (AMP__LIST | AMP__READ_WRITE));
+        op->by_types = !amp__is_operand(&op->schema->args[i]) ||
+            !(op->schema->args[i].flags & (AMP__LIST | AMP__READ_WRITE));
     for (unsigned set = 0; op->by_types && set < sizeof op->decided; set++) {
         struct amp__operands operands = { .n = 0 };
         for (unsigned type = 0; type < N_TYPES; type++)
-            if (set & 1u << type) operands.distinct[operands.n++] = (struct amp__operand){ (amp_dtype)type, false, false };
+            if (set & 1u << type)
+                operands.distinct[operands.n++] = (struct amp__operand){ (amp_dtype)type, false, false };
         const struct amp__decision decision = amp__decide(properties, op->op_class, operands.distinct, operands.n);
         op->decided[set] = decision.status == AMP_OK ? (uint8_t)decision.target : ASK;
     }
@@ -337,8 +342,8 @@ static __attribute__((noinline)) bool run_by_types(struct amp__op *op, struct am
     return true;
 }
 
-/* Every wrapped call goes through it, and no array of its frame is written by an index: a canary would cost a third of a
- * nanosecond and watch nothing. */
+/* Every wrapped call goes through it, and no array of its frame is written by an index: a canary would cost a third of
+ * a nanosecond and watch nothing. */
 #if defined(__has_attribute)
 #if __has_attribute(no_stack_protector)
 __attribute__((no_stack_protector))
@@ -349,7 +354,9 @@ void amp__op_handler(void *user, struct amp__call *call) {
     struct amp__thread *thread = call->thread;
     const bool obeys = op->is_backward || amp__ops_obey(op->context, thread);
     const float seed = op->by_types ? 1.0f : amp__seed_factor(op);
-    const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode : seed != 1.0f ? AMP__RAW_SEED : AMP__RAW_NONE;
+    const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode
+        : seed != 1.0f                                          ? AMP__RAW_SEED
+                                                                : AMP__RAW_NONE;
     const struct amp__scope_state inside = { thread->scope.context, thread->scope.set, true };
     amp__anchor anchor;
     if ((!obeys && mode == AMP__RAW_NONE) ||

@@ -32,11 +32,13 @@ struct looker {
 static amp_status note_field(void *self, const amp_field *field) {
     const struct looker *looker = self;
     if (field->role != AMP_ROLE_WRITE)
-        add_operand(looker->operands, looker->host, *field->tensor, field->role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0);
+        add_operand(looker->operands, looker->host, *field->tensor,
+                    field->role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0);
     return AMP_OK;
 }
 
-amp_status amp__operands_gather(struct amp__operands *operands, const struct amp__op *op, const struct amp__call *call) {
+amp_status amp__operands_gather(struct amp__operands *operands, const struct amp__op *op,
+                                const struct amp__call *call) {
     struct looker looker = { operands, op->host };
     gather(operands, op->host, call);
     return amp__looks_for_handles(op) ? amp__visit_look(op, call, note_field, &looker) : AMP_OK;

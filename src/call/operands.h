@@ -17,7 +17,8 @@ struct amp__operands {
 static inline void amp__operands_add(struct amp__operands *operands, struct amp__operand operand) {
     for (size_t i = 0; i < operands->n; i++) {
         const struct amp__operand *known = &operands->distinct[i];
-        if (known->dtype == operand.dtype && known->in_list == operand.in_list && known->read_write == operand.read_write)
+        if (known->dtype == operand.dtype && known->in_list == operand.in_list &&
+            known->read_write == operand.read_write)
             return;
     }
     if (operands->n < AMP_COUNT(operands->distinct)) operands->distinct[operands->n++] = operand;
@@ -28,7 +29,8 @@ static inline bool amp__is_operand(const struct amp__arg *arg) {
 }
 
 static inline struct amp__operand amp__operand_of(const amp_host *host, void *tensor, uint16_t flags) {
-    return (struct amp__operand){ amp__host_dtype(host, tensor), (flags & AMP__LIST) != 0, (flags & AMP__READ_WRITE) != 0 };
+    return (struct amp__operand){ amp__host_dtype(host, tensor), (flags & AMP__LIST) != 0,
+                                  (flags & AMP__READ_WRITE) != 0 };
 }
 
 /* Handles inside structs are operands too. Hosts of raw buffers alone have no cast, and no handles. */

@@ -45,8 +45,8 @@ static amp_status replace(struct amp__op *op, void **handle, amp_dtype wanted, b
     return AMP_OK;
 }
 
-/* An op that fails may leave its out-parameters unwritten, and the caller's variables are not to be read then. So the op
- * writes into slots of ours, which hold this address before. */
+/* An op that fails may leave its out-parameters unwritten, and the caller's variables are not to be read then. So the
+ * op writes into slots of ours, which hold this address before. */
 static char unwritten;
 
 static bool is_out_parameter(const struct amp__call *call, uint32_t i, size_t *n) {
@@ -56,7 +56,8 @@ static bool is_out_parameter(const struct amp__call *call, uint32_t i, size_t *n
     return *n != 0;
 }
 
-amp_status amp__outputs_enter(struct amp__casting *casting, const struct amp__call *call, void **argv, void **pointers) {
+amp_status amp__outputs_enter(struct amp__casting *casting, const struct amp__call *call, void **argv,
+                              void **pointers) {
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         size_t n;
         if (!is_out_parameter(call, i, &n)) continue;
@@ -98,7 +99,8 @@ static float *fp32_elements(const amp_host *host, void *tensor, uint64_t *size) 
     amp_tensor_view view;
     memset(&view, 0, sizeof view);
     if (!host->view || host->view(host->self, tensor, &view) != AMP_OK || !view.data) return NULL;
-    if (view.device.type > 1 || amp__view_dtype(&view) != AMP_FLOAT32 || amp__view_size(&view, size) != AMP_OK) return NULL;
+    if (view.device.type > 1 || amp__view_dtype(&view) != AMP_FLOAT32 || amp__view_size(&view, size) != AMP_OK)
+        return NULL;
     return amp__view_is_compact(&view) ? amp__view_data(&view) : NULL;
 }
 
@@ -119,13 +121,16 @@ void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low
     amp__op_add_counts(op, &counts);
 }
 
-/* The same on a device: one launch, and nothing is counted, for that would be to wait. Ops may run on several threads. */
+/* The same on a device: one launch, and nothing is counted, for that would be to wait. Ops may run on
+ * several threads. */
 static amp_status round_on_device(amp_context *context, amp_device device, const amp_span *span, amp_dtype low) {
     struct amp__place *place = amp__place_on(context, device);
     void *stream = NULL;
     if (!place) return AMP_OK;
     AMP_TRY(amp__place_stream(place, &stream));
-    const struct amp__list_call call = { .kind = AMP__LIST_ROUND, .stream = stream, .n = 1, .spans = { span, span }, .low = low };
+    const struct amp__list_call call = {
+        .kind = AMP__LIST_ROUND, .stream = stream, .n = 1, .spans = { span, span }, .low = low
+    };
     amp_device_list **list = &place->queues[AMP__WORK_ROUND].measured; /* not needed otherwise */
     pthread_mutex_lock(&context->lock);
     amp_status status = *list ? AMP_OK : amp_device_list_open(place->device, list);

@@ -29,8 +29,8 @@ typedef struct amp__anchor {
  * A wrapper that is running on this thread, by the address of its frame. Marks are how a longjmp out of the host is
  * noticed: the stack grows down, so a mark below the present frame belongs to a frame that is gone, and the scope it
  * saved is what must hold again. Where the next call comes from deeper in the stack the address says nothing, but the
- * anchor does: later frames have written over it (unless they left it out as a whole, in a large array that they did not
- * use; then the mark stays until a call from further up).
+ * anchor does: later frames have written over it (unless they left it out as a whole, in a large array that they did
+ * not use; then the mark stays until a call from further up).
  */
 struct amp__mark {
     uintptr_t frame;
@@ -65,7 +65,8 @@ static inline void amp__thread_recover(struct amp__thread *thread, const void *f
 /* Drops the marks above the first `n_marks`, whose frames an exception leaves, and goes back to `scope`. */
 void amp__thread_unwind(struct amp__thread *thread, uint32_t n_marks, struct amp__scope_state scope);
 
-/* Enters `scope` under a mark; false if the marks are exhausted (nothing changed). frame and anchor are the caller's. */
+/* Enters `scope` under a mark; false if the marks are exhausted (nothing changed). frame and anchor are
+ * the caller's. */
 static inline bool amp__mark_push(struct amp__thread *thread, const void *frame, amp__anchor *anchor,
                                   struct amp__scope_state scope, void (*abandoned)(void *), void *user) {
     if (thread->n_marks == AMP__MARKS) return false;
@@ -84,9 +85,13 @@ static inline bool amp__mark_push(struct amp__thread *thread, const void *frame,
     thread->scope = scope;
     return true;
 }
-static inline struct amp__mark *amp__mark_top(struct amp__thread *thread) { return &thread->marks[thread->n_marks - 1]; }
+static inline struct amp__mark *amp__mark_top(struct amp__thread *thread) {
+    return &thread->marks[thread->n_marks - 1];
+}
 /* Whose wrapper the mark on top is. */
-static inline void amp__mark_own(struct amp__thread *thread, const void *owner) { amp__mark_top(thread)->owner = owner; }
+static inline void amp__mark_own(struct amp__thread *thread, const void *owner) {
+    amp__mark_top(thread)->owner = owner;
+}
 /* Drops the marks above the one that was pushed with `anchor`: a longjmp jumped over them. */
 void amp__mark_drop_above(struct amp__thread *thread, const amp__anchor *anchor);
 /* Leaves the mark that was pushed with `anchor`, and any above it. */

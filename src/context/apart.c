@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does a parameter that comes late share memory with another? Where all lie is kept in a tree, so that parameters may come one
- * by one. The host may move the others: a few are looked at each time, the one that is in the way always, and all of them
- * when there are twice as many as at the last look.
+ * Does a parameter that comes late share memory with another? Where all lie is kept in a tree, so that parameters may
+ * come one by one. The host may move the others: a few are looked at each time, the one that is in the way always, and
+ * all of them when there are twice as many as at the last look.
  */
 #include "context/build.h"
 #include "context/context.h"
@@ -96,11 +96,12 @@ static amp_status check_one(amp_context *context, size_t n_old, struct amp__para
         *fresh = true;
         const size_t first = n_old;
         AMP_TRY(look_at_all(context, first));
-        for (size_t i = first; context->params[i] != param; i++) AMP_TRY(insert(&context->apart, block_at(context->params[i])));
+        for (size_t i = first; context->params[i] != param; i++)
+            AMP_TRY(insert(&context->apart, block_at(context->params[i])));
         there = find(&context->apart, &block);
     }
-    AMP_RETURN_IF(there, AMP_ERR_CONFLICT, "amp_add_params: %s shares memory with %s: add that handle, or give it storage of "
-                  "its own", param->name, there->param->name);
+    AMP_RETURN_IF(there, AMP_ERR_CONFLICT, "amp_add_params: %s shares memory with %s: add that handle, or give it "
+                  "storage of its own", param->name, there->param->name);
     return insert(&context->apart, block);
 }
 
@@ -108,7 +109,8 @@ amp_status amp__apart_check(amp_context *context, size_t first_new) {
     bool fresh = false;
     AMP_TRY(must_look(context, first_new, &fresh));
     if (fresh) AMP_TRY(look_at_all(context, first_new));
-    for (size_t i = first_new; i < context->n_params; i++) AMP_TRY(check_one(context, first_new, context->params[i], &fresh));
+    for (size_t i = first_new; i < context->n_params; i++)
+        AMP_TRY(check_one(context, first_new, context->params[i], &fresh));
     return AMP_OK;
 }
 

@@ -18,17 +18,20 @@ static bool libamp_must_see(const amp_context *context, bool in_optimizer) {
 }
 
 /* A look at a device's memory would end the process. */
-static amp_status check_view(const amp_context *context, const struct amp__param *param, const struct amp__elements *now) {
+static amp_status check_view(const amp_context *context, const struct amp__param *param,
+                             const struct amp__elements *now) {
     amp_device where;
     if (now->device.type == AMP__DEVICE_CUDA || !now->size) return AMP_OK;
     AMP_TRY(amp__places_where(context, now->data, &where));
     AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_INVALID_ARGUMENT,
-                  "%s is in the memory of CUDA device %d, and its view says that it is in the CPU's: the hook view must set "
-                  "device to { 2, %d } (amp_buffer is for the CPU's memory)", param->name, (int)where.id, (int)where.id);
+                  "%s is in the memory of CUDA device %d, and its view says that it is in the CPU's: the hook view "
+                  "must set device to { 2, %d } (amp_buffer is for the CPU's memory)",
+                  param->name, (int)where.id, (int)where.id);
     return AMP_OK;
 }
 
-/* Fills what the elements say. Hosts without `view` may list parameters where only their handles matter (O1's cache). */
+/* Fills what the elements say. Hosts without `view` may list parameters where only their handles matter
+ * (O1's cache). */
 static amp_status inspect(amp_context *context, struct amp__param *param, bool in_optimizer) {
     if (!param->host->view && !libamp_must_see(context, in_optimizer)) {
         param->dtype = amp__host_dtype(param->host, param->tensor);
@@ -46,7 +49,8 @@ static amp_status inspect(amp_context *context, struct amp__param *param, bool i
     param->device = now.device;
     AMP_TRY(amp__place_param(context, param));
     AMP_RETURN_IF(param->on_device && now.strides, AMP_ERR_UNSUPPORTED,
-                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous", param->name);
+                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous",
+                  param->name);
     param->address = now.strides ? NULL : now.data; /* slices may lie between each other: no range, no ties */
     return AMP_OK;
 }
@@ -114,8 +118,8 @@ amp_status amp__collect_model(amp_context *context, const amp_model *model, cons
     if (model_index) snprintf(owner, sizeof owner, "model%zu.", model_index);
     for (size_t i = 0; i < model->n_params; i++) {
         AMP_RETURN_IF(nth(model->params, i)->struct_size != model->params->struct_size, AMP_ERR_ABI_MISMATCH,
-                      "model %zu: params[%zu].struct_size is %u, but params[0].struct_size is %u: all elements of an array "
-                      "have one size", model_index, i, (unsigned)nth(model->params, i)->struct_size,
+                      "model %zu: params[%zu].struct_size is %u, but params[0].struct_size is %u: all elements of an "
+                      "array have one size", model_index, i, (unsigned)nth(model->params, i)->struct_size,
                       (unsigned)model->params->struct_size);
         if (i + AMP__PREFETCH < model->n_params)
             amp__params_prefetch(context, nth(model->params, i + AMP__PREFETCH)->tensor);
@@ -142,7 +146,8 @@ amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *o
         struct amp__param *param = amp__param_of_handle(context, tensor);
         if (!param) AMP_TRY(new_param(context, &optimizer->host, tensor, NULL, owner, i, &param));
         AMP_RETURN_IF(param->listed_by == optimizer_index + 1, AMP_ERR_INVALID_ARGUMENT,
-                      "optimizer %zu: %s is listed twice (the second time as params[%zu]): it would be updated twice a step",
+                      "optimizer %zu: %s is listed twice (the second time as params[%zu]): it would be updated twice a "
+                      "step",
                       optimizer_index, param->name, i);
         param->listed_by = optimizer_index + 1;
         param->in_optimizer = true;
@@ -206,7 +211,8 @@ static amp_status resolve_ties(amp_context *context) {
             struct amp__param *param = optimizer->params[i];
             if (!param->tied_to) continue;
             AMP_RETURN_IF(param->tied_to->listed_by == k + 1, AMP_ERR_INVALID_ARGUMENT,
-                          "optimizer %zu: %s and %s are one tensor: list it once", k, param->tied_to->name, param->name);
+                          "optimizer %zu: %s and %s are one tensor: list it once", k, param->tied_to->name,
+                          param->name);
             param->tied_to->listed_by = k + 1;
             optimizer->params[i] = param->tied_to;
         }
@@ -248,13 +254,15 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
     memset(&given, 0, sizeof given);
     AMP_RETURN_IF(nth(params, i)->struct_size != params->struct_size, AMP_ERR_ABI_MISMATCH,
                   "amp_add_params: params[%zu].struct_size differs from params[0]'s", i);
-    AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof(amp_param), nth(params, i), params->struct_size, "amp_param"));
+    AMP_TRY(
+        amp__copy_struct(&given, sizeof given, sizeof(amp_param), nth(params, i), params->struct_size, "amp_param"));
     AMP_RETURN_IF(!given.tensor, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: params[%zu] has no tensor", i);
     struct amp__param *param = amp__param_of_handle(context, given.tensor);
     AMP_RETURN_IF(param && param->listed_by == number, AMP_ERR_INVALID_ARGUMENT,
                   "amp_add_params: the optimizer has %s already", param->name);
     if (!param) {
-        AMP_TRY(new_param(context, &optimizer->host, given.tensor, given.name, "added.", context->n_params + i, &param));
+        AMP_TRY(
+            new_param(context, &optimizer->host, given.tensor, given.name, "added.", context->n_params + i, &param));
         param->module_kind = given.module_kind;
         param->in_model = true;
         AMP_TRY(inspect(context, param, true));
@@ -277,7 +285,8 @@ static void mark_listed(amp_context *context, const struct amp__optimizer *optim
     context->listed_for = number;
 }
 
-amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t n) {
+amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params,
+                             size_t n) {
     const size_t first_new = context->n_params;
     mark_listed(context, optimizer);
     for (size_t i = 0; i < n; i++) AMP_TRY(add_late(context, optimizer, params, i));

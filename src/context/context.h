@@ -12,7 +12,7 @@
 #include "common/names.h"
 #include "host/host.h"
 #include "intercept/intercept.h"
-#include "master/master.h"
+#include "master/param.h"
 #include "opt_levels/levels.h"
 #include "opt_levels/lists.h"
 #include "optim/optim.h"
@@ -70,7 +70,8 @@ struct amp_context {
     size_t listed_capacity;
     struct amp__place **places; /* devices that have parameters */
     size_t n_places;
-    const struct amp__backend *cuda; /* it knows whose memory an address is in; NULL: this process has the CPU's alone */
+    /* it knows whose memory an address is in; NULL: this process has the CPU's alone */
+    const struct amp__backend *cuda;
     struct amp__device_scaler *device_scalers; /* on places[0], by loss, with */
     float *device_skips; /* on places[0], by optimizer; NULL: the scalers live on the host */
     struct amp__cache cache;
@@ -123,6 +124,8 @@ struct amp__place *amp__place_on(const amp_context *context, amp_device device);
 amp_status amp__places_where(const amp_context *context, const void *address, amp_device *where);
 /* Once parameters were re-typed: those whose weights became infinite, counted, which takes a copy of them. */
 amp_status amp__places_count_unfit(amp_context *context);
-static inline void amp__places_drop(const amp_context *context) { amp__places_forget(context->places, context->n_places); }
+static inline void amp__places_drop(const amp_context *context) {
+    amp__places_forget(context->places, context->n_places);
+}
 
 #endif

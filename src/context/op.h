@@ -42,8 +42,8 @@ struct amp__op {
     _Atomic(uint64_t) gate_misfit;    /* the last dimension that was no multiple of 8: 4 times it, and which: m, n, k */
     const char *gate_who, *gate_unit; /* AMP_OP_MATMUL: what the table was asked for */
 
-    /* The first thread that called counts without locked instructions, in first_*; the others in the rest. Whoever lives
-     * at its address after it goes on. */
+    /* The first thread that called counts without locked instructions, in first_*; the others in the rest. Whoever
+     * lives at its address after it goes on. */
     _Atomic(const struct amp__thread *) first;
     _Atomic(uint64_t) first_calls, first_hits;
     _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal, gated, no_tensor_cores,

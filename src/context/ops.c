@@ -15,8 +15,8 @@ static amp_status check_op(const amp_op *op, const char *what) {
     const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_SEEDS | AMP_OP_COPY | AMP_OP_MATMUL |
                            AMP_OP_REGISTERED;
     AMP_RETURN_IF(!op->name || !op->name[0], AMP_ERR_INVALID_ARGUMENT, "%s has no name", what);
-    AMP_RETURN_IF(strlen(op->name) > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT, "%s: its name is longer than %d characters",
-                  what, AMP__OP_NAME_MAX);
+    AMP_RETURN_IF(strlen(op->name) > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT,
+                  "%s: its name is longer than %d characters", what, AMP__OP_NAME_MAX);
     AMP_RETURN_IF(op->op_class < AMP_BY_LIST || op->op_class > AMP_LEAVE, AMP_ERR_INVALID_ARGUMENT,
                   "%s (%s): op_class %d does not exist", what, op->name, (int)op->op_class);
     AMP_RETURN_IF(op->reserved, AMP_ERR_INVALID_ARGUMENT, "%s (%s): reserved is %d, not 0", what, op->name,
@@ -26,25 +26,26 @@ static amp_status check_op(const amp_op *op, const char *what) {
     const bool direct = (op->flags & AMP_OP_DIRECT) != 0;
     AMP_RETURN_IF((uintptr_t)op->slot % _Alignof(amp_fn), AMP_ERR_INVALID_ARGUMENT,
                   "%s (%s): the slot %p is not aligned as a function pointer", what, op->name, (void *)op->slot);
-    AMP_RETURN_IF(direct && op->slot, AMP_ERR_CONFLICT, "%s (%s) has a slot and the flag AMP_OP_DIRECT: choose one", what,
-                  op->name);
+    AMP_RETURN_IF(direct && op->slot, AMP_ERR_CONFLICT, "%s (%s) has a slot and the flag AMP_OP_DIRECT: choose one",
+                  what, op->name);
     AMP_RETURN_IF(direct && (op->flags & AMP_OP_SEEDS), AMP_ERR_CONFLICT,
-                  "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_SEEDS: only a wrapped op's seed can be scaled; multiply "
-                  "it with amp_scaled_loss.seed_factor instead", what, op->name);
+                  "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_SEEDS: only a wrapped op's seed can be scaled; "
+                  "multiply it with amp_scaled_loss.seed_factor instead", what, op->name);
     AMP_RETURN_IF(direct && (op->flags & AMP_OP_COPY), AMP_ERR_CONFLICT,
                   "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_COPY: choose one", what, op->name);
     AMP_RETURN_IF(!direct && !op->slot, AMP_ERR_INVALID_ARGUMENT,
                   "%s (%s): slot is NULL: give the address of the function pointer, or set AMP_OP_DIRECT if the host "
                   "calls amp_cast_args around the function", what, op->name);
-    AMP_RETURN_IF(!direct && !op->schema, AMP_ERR_SCHEMA, "%s (%s): schema is NULL: a wrapped op must say its arguments",
-                  what, op->name);
+    AMP_RETURN_IF(!direct && !op->schema, AMP_ERR_SCHEMA,
+                  "%s (%s): schema is NULL: a wrapped op must say its arguments", what, op->name);
     return AMP_OK;
 }
 
 /* Of floating types that are not FP32: then no call is one in FP32. */
 static bool has_other_buffers(const struct amp__schema *schema) {
     for (uint32_t i = 0; i < schema->n_args; i++)
-        if (schema->args[i].kind == AMP__BUFFER && schema->args[i].dtype != AMP_FLOAT32 && !(schema->args[i].flags & AMP__KEEP))
+        if (schema->args[i].kind == AMP__BUFFER && schema->args[i].dtype != AMP_FLOAT32 &&
+            !(schema->args[i].flags & AMP__KEEP))
             return true;
     return false;
 }
@@ -106,8 +107,8 @@ amp_status amp__ops_check_slots(struct amp__op *ops, size_t n, const char *what)
         const uintptr_t slot = (uintptr_t)ops[i].slot;
         const struct amp__op *other = slot ? amp__map_get(&seen, slot) : NULL;
         if (other)
-            status = amp__fail(AMP_ERR_CONFLICT, "%s: entries %td (%s) and %zu (%s) are the same slot (%p)", what, other - ops,
-                               other->name, i, ops[i].name, (void *)ops[i].slot);
+            status = amp__fail(AMP_ERR_CONFLICT, "%s: entries %td (%s) and %zu (%s) are the same slot (%p)", what,
+                               other - ops, other->name, i, ops[i].name, (void *)ops[i].slot);
         else if (slot) status = amp__map_put(&seen, slot, &ops[i]);
     }
     amp__map_free(&seen);
@@ -126,8 +127,8 @@ amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, con
         char label[96];
         snprintf(label, sizeof label, "%s[%zu]", what, i);
         if (nth(ops, i)->struct_size != ops->struct_size)
-            status = amp__fail(AMP_ERR_ABI_MISMATCH, "%s.struct_size is %u, but %s[0].struct_size is %u: all elements of an "
-                               "array have one size", label, (unsigned)nth(ops, i)->struct_size, what,
+            status = amp__fail(AMP_ERR_ABI_MISMATCH, "%s.struct_size is %u, but %s[0].struct_size is %u: all elements "
+                               "of an array have one size", label, (unsigned)nth(ops, i)->struct_size, what,
                                (unsigned)ops->struct_size);
         else status = amp__op_build(context, nth(ops, i), host, structs, label, &built[i]);
         if (status == AMP_OK) status = number(&last, &built[i]);
@@ -201,8 +202,8 @@ static amp_status inherit(const struct amp__map *first, const struct amp__op *en
     if (forward == op) /* it has that name itself: another one is meant */
         do forward++;
         while (forward < end && strcmp(forward->name, op->name) != 0);
-    AMP_RETURN_IF(!forward || forward == end, AMP_ERR_NOT_FOUND, "op %s: backward_of names %s, which is no op of this model",
-                  op->name, descriptor->backward_of);
+    AMP_RETURN_IF(!forward || forward == end, AMP_ERR_NOT_FOUND,
+                  "op %s: backward_of names %s, which is no op of this model", op->name, descriptor->backward_of);
     const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->properties);
     if (unsaid && descriptor->op_class == AMP_BY_LIST && op->op_class != forward->op_class) {
         op->op_class = forward->op_class;
@@ -239,9 +240,11 @@ static amp_status warn_if_nothing_matches(amp_context *context, const struct amp
         amp__nearest_names(&nearest, base, names, n_names);
         if (near[0]) amp__text_add(&text, "%s%s = %s", shown++ ? "; " : " Did you mean ", ops[i].name, near);
     }
-    return amp__warn(context, "level %s: 0 of %zu ops got a class from the %s lists, so nothing is cast: name the ops as the "
-                     "lists do, declare aliases, or register them.%s%s", amp__level_name(context->properties.level), n,
-                     amp__lists_name(context->properties.lists), data, shown ? "?" : "");
+    return amp__warn(context,
+                     "level %s: 0 of %zu ops got a class from the %s lists, so nothing is cast: name the ops "
+                     "as the lists do, declare aliases, or register them.%s%s",
+                     amp__level_name(context->properties.level), n, amp__lists_name(context->properties.lists), data,
+                     shown ? "?" : "");
 }
 
 /* With a loss scale that is always 1 a seed needs nothing; an empty slot will see no call. */

@@ -5,7 +5,7 @@
 
 #include "amp_call.h"
 #include "context/op.h"
-#include "master/master.h"
+#include "master/param.h"
 #include "optim/optim.h"
 
 struct amp__optimizer {

@@ -57,13 +57,16 @@ amp_status amp__params_init(amp_context *context, size_t expected) {
 /* A removed entry stays as a stone that lookups pass over, since open addressing may not leave holes. */
 static const struct amp__param removed;
 
-static bool goes(const struct amp__param *param, size_t from) { return param && param != &removed && param->index >= from; }
+static bool goes(const struct amp__param *param, size_t from) {
+    return param && param != &removed && param->index >= from;
+}
 
 void amp__params_remove(amp_context *context, size_t from) {
     struct amp__param *stone = (struct amp__param *)(uintptr_t)&removed; /* only its address is used */
     for (size_t i = 0; i <= context->table_mask; i++) {
         if (goes(context->by_handle[i].param, from)) context->by_handle[i] = (struct amp__handle_entry){ NULL, stone };
-        if (context->by_id && goes(context->by_id[i].param, from)) context->by_id[i] = (struct amp__id_entry){ 0, stone };
+        if (context->by_id && goes(context->by_id[i].param, from))
+            context->by_id[i] = (struct amp__id_entry){ 0, stone };
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where parameters are, and with them the loss scalers. If all that the optimizers update is in one device's memory, the
- * scalers live there too and the host has no part in an iteration. If it is spread over devices, or over a device and the
- * CPU's memory, they live on the host, and each bracket's end waits for one word from each device.
+ * Where parameters are, and with them the loss scalers. If all that the optimizers update is in one device's memory,
+ * the scalers live there too and the host has no part in an iteration. If it is spread over devices, or over a device
+ * and the CPU's memory, they live on the host, and each bracket's end waits for one word from each device.
  */
 #include "context/context.h"
 
@@ -10,10 +10,11 @@
 
 static amp_status open_place(amp_context *context, const struct amp__param *param, struct amp__place **out) {
     AMP_RETURN_IF(!param->host->current_stream, AMP_ERR_MISSING_HOOK,
-                  "%s is in the memory of CUDA device %d, which needs the hook current_stream of amp_host: libamp works on the "
-                  "stream that the host works on", param->name, (int)param->device.id);
+                  "%s is in the memory of CUDA device %d, which needs the hook current_stream of amp_host: libamp "
+                  "works on the stream that the host works on", param->name, (int)param->device.id);
     AMP_RETURN_IF(context->brackets, AMP_ERR_UNSUPPORTED,
-                  "%s is on a device that had no parameter at amp_initialize: initialise again with all of them", param->name);
+                  "%s is on a device that had no parameter at amp_initialize: initialise again with all of them",
+                  param->name);
     void *grown = amp__grow(context->places, context->n_places, context->n_places + 1, sizeof(struct amp__place *));
     if (!grown) return amp__fail_memory();
     context->places = grown;
@@ -37,14 +38,15 @@ struct amp__place *amp__place_on(const amp_context *context, amp_device device) 
 amp_status amp__place_param(amp_context *context, struct amp__param *param) {
     struct amp__place *place = amp__place_on(context, param->device);
     AMP_RETURN_IF(context->device_skips && param->device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
-                  "%s is in the CPU's memory, and all parameters so far are on a device, where the loss scalers are too: "
-                  "initialise again with all of them", param->name);
+                  "%s is in the CPU's memory, and all parameters so far are on a device, where the loss scalers are "
+                  "too: initialise again with all of them", param->name);
     if (param->device.type != AMP__DEVICE_CUDA || !context->properties.enabled) return AMP_OK;
     if (!place) AMP_TRY(open_place(context, param, &place));
     param->place = place;
     param->on_device = true;
     /* rounding back after a step has no way to fail */
-    return amp__place_reserve(place, context->properties.emulate ? AMP__WORK_ROUND : AMP__WORK_WRITE_BACK, ++place->n_params);
+    return amp__place_reserve(place, context->properties.emulate ? AMP__WORK_ROUND : AMP__WORK_WRITE_BACK,
+                              ++place->n_params);
 }
 
 amp_status amp__places_where(const amp_context *context, const void *address, amp_device *where) {
@@ -53,7 +55,8 @@ amp_status amp__places_where(const amp_context *context, const void *address, am
 }
 
 /* Those that have an infinity in 16 bits are looked at closely; norms[i] are of params[i]. */
-static amp_status count_unfit(const struct amp__place *place, struct amp__param *const *params, size_t n, const float *there) {
+static amp_status count_unfit(const struct amp__place *place, struct amp__param *const *params, size_t n,
+                              const float *there) {
     float *norms = amp__alloc(n, sizeof *norms);
     if (!norms) return amp__fail_memory();
     amp_status status = amp__place_out(place, norms, there, n * sizeof *norms);

@@ -41,7 +41,8 @@ void amp__keep_error(amp_context *context, amp_status status) {
     }
     pthread_mutex_unlock(&context->lock);
     if (first)
-        amp__event(context, any_host(context), &(amp_event){ .kind = AMP_EVENT_ERROR, .status = status, .message = text });
+        amp__event(context, any_host(context),
+                   &(amp_event){ .kind = AMP_EVENT_ERROR, .status = status, .message = text });
 }
 
 bool amp__has_error(amp_context *context) {
@@ -118,8 +119,8 @@ void amp__report_unused_ops(amp_context *context) {
         const struct amp__model *model = &context->models[i];
         found = name_unused(&text, model->ops, model->n_ops, found);
         if (!model->has_forward || !unused(&model->forward)) continue;
-        (void)amp__warn(context, "the forward slot of model %zu saw no call in the first bracket: inputs are not cast and "
-                        "ops have no scope; %s", i, copied);
+        (void)amp__warn(context, "the forward slot of model %zu saw no call in the first bracket: inputs are not cast "
+                        "and ops have no scope; %s", i, copied);
     }
     if (!found) return;
     snprintf(line, sizeof line, "%zu wrapped ops saw no call in the first bracket: %s%s; %s", found, names,

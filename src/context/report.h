@@ -16,7 +16,8 @@ void amp__event(amp_context *context, const amp_host *host, const amp_event *eve
 amp_status amp__warn(amp_context *context, const char *format, ...) AMP_PRINTF(2, 3);
 
 /* Names, once, the wired slots that no call has reached: after the first bracket the model's, before the second the
- * optimizers'. A host that copied its pointers before they were wired would otherwise train as if libamp were not there. */
+ * optimizers'. A host that copied its pointers before they were wired would otherwise train as if libamp were not
+ * there. */
 uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
 void amp__report_unused_ops(amp_context *context);
 /* Those of `ops` that saw no call, by name; their number. */

@@ -70,8 +70,9 @@ static void leave_call(const struct entry *entry) {
 }
 
 /* Either way in: registers NULL for libffi's. `frame`: of the caller, in which this is inlined. */
-static inline __attribute__((always_inline)) void hand_on(struct amp__closure *closure, struct amp__registers *registers,
-                                                          void *ret, void **args, const void *frame) {
+static inline __attribute__((always_inline)) void hand_on(struct amp__closure *closure,
+                                                          struct amp__registers *registers, void *ret, void **args,
+                                                          const void *frame) {
     struct amp__thread *thread = amp__thread_state();
     amp__thread_recover(thread, frame);
     AMP_CLEANUP(leave_call) struct entry entry = { thread, thread->scope, thread->n_marks, false };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Slots and closures. A slot is the address where the host keeps a function pointer. Wrapping puts code there
- * that calls handler(user, call); the handler sees the call's arguments as data, may substitute them in a copy, and runs
- * the original. This room knows nothing of policy, contexts are opaque owners to it.
+ * that calls handler(user, call); the handler sees the call's arguments as data, may substitute them in a copy, and
+ * runs the original. This room knows nothing of policy, contexts are opaque owners to it.
  *
  * That code is a stub of libamp's own where all arguments and the result travel in registers (registers.h), else a
  * libffi closure. The handler cannot tell them apart.
@@ -17,8 +17,8 @@
  * scope also decides between several clients with one self. A call that nobody takes runs the original untouched and
  * is counted.
  *
- * A wrap with `in_copy` writes nothing into its slot, which may lie in read-only memory: the wrapper's pointer goes into a
- * copy of the table (amp__table_copy), and the host calls through that. Everything else is the same.
+ * A wrap with `in_copy` writes nothing into its slot, which may lie in read-only memory: the wrapper's pointer goes
+ * into a copy of the table (amp__table_copy), and the host calls through that. Everything else is the same.
  *
  * Threads: calls take no lock and allocate nothing, and go on while other contexts come and go on the same slot. A
  * context's own clients are undone only while no other thread runs its ops (amp.h). Handlers are called without any
@@ -123,8 +123,8 @@ void amp__patch_commit(struct amp__patch *patch);
 amp_status amp__patch_undo(struct amp__patch *patch);
 
 /* Fills `copy` with the `bytes` at `table`, but for the slots in it that committed wraps hold with in_copy, whoever's:
- * there the wrapper's pointer. A slot goes from one pointer to another without an intermediate value, so that a copy may
- * be filled again while other threads call through it. */
+ * there the wrapper's pointer. A slot goes from one pointer to another without an intermediate value, so that a copy
+ * may be filled again while other threads call through it. */
 void amp__table_copy(void *copy, const void *table, size_t bytes);
 
 /* Calls through a committed wrap's slot that ran as they came because no client took them: no scope, a scope without a

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process's slots and the transactions over them. Closures are made and never given up (closures.c finds them); one is a
- * wrapped slot's state while it has clients and waits for reuse by its function while it has none.
+ * The process's slots and the transactions over them. Closures are made and never given up (closures.c finds them); one
+ * is a wrapped slot's state while it has clients and waits for reuse by its function while it has none.
  *
  * The mutex guards changes only. It is never held while the host's code runs, and a fork waits for it.
  */
@@ -38,8 +38,9 @@ static void store_slot(amp_fn *slot, amp_fn value) { __atomic_store_n(slot, valu
 
 /* ---- finding closures ---- */
 
-/* A slot is ours while it holds what we put there (in_copy: what stood there at first). Where somebody wrapped on top, what he wrote is wrapped anew: it may
- * or may not call our closure, which passes the call on if it comes from inside a wrapped one. */
+/* A slot is ours while it holds what we put there (in_copy: what stood there at first). Where somebody wrapped on top,
+ * what he wrote is wrapped anew: it may or may not call our closure, which passes the call on if it comes from inside a
+ * wrapped one. */
 static struct amp__closure *find_wrapped(const struct amp__wrap *wrap, amp_fn value) {
     struct amp__closure *c = NULL;
     while ((c = amp__closures_at(wrap->slot, c)))
@@ -55,8 +56,8 @@ static amp_fn find_original(amp_fn value) {
 }
 
 /* An idle closure of this function, best the one that stood in this slot before, so that old copies of the slot's
- * pointer go where the slot's calls go. One that lives in copies of a table serves no other slot: the host goes on calling
- * through them. */
+ * pointer go where the slot's calls go. One that lives in copies of a table serves no other slot: the host goes on
+ * calling through them. */
 static struct amp__closure *find_idle(amp_fn *slot, amp_fn original, const struct amp__schema *schema) {
     struct amp__closure *c = NULL;
     while ((c = amp__closures_at(slot, c)))
@@ -223,15 +224,16 @@ static void add_left(struct left *left, const char *what) {
     amp__text_add(&left->text, "%s%s", left->n++ ? ", " : "", what);
 }
 
-/* Puts back what stood in the slot, unless it holds something that is not ours, or cannot be written any more. Copies stay
- * as they are, and valid. */
+/* Puts back what stood in the slot, unless it holds something that is not ours, or cannot be written any more. Copies
+ * stay as they are, and valid. */
 static void restore(const struct entry *entry, struct amp__mapping *known, struct left *taken, struct left *sealed) {
     struct amp__closure *closure = entry->closure;
     if (closure->in_copy) return;
     const enum amp__access access = amp__access_of(closure->slot, known);
     amp_fn expected = closure->code;
     if (access == AMP__ACCESS_NONE || access == AMP__ACCESS_READ) add_left(sealed, entry->what);
-    else if (!__atomic_compare_exchange_n(closure->slot, &expected, closure->saved, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    else if (!__atomic_compare_exchange_n(closure->slot, &expected, closure->saved, false, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_ACQUIRE))
         add_left(taken, entry->what);
 }
 
@@ -239,12 +241,13 @@ static amp_status tell_left(const struct left *taken, const struct left *sealed)
     char text[512] = "";
     if (!taken->n && !sealed->n) return AMP_OK;
     if (sealed->n)
-        snprintf(text, sizeof text, "the memory of %zu wrapped slot%s is gone or became read-only: %s%s (make it writable "
-                 "before the end)", sealed->n, sealed->n == 1 ? "" : "s", sealed->list,
+        snprintf(text, sizeof text, "the memory of %zu wrapped slot%s is gone or became read-only: %s%s (make it "
+                 "writable before the end)", sealed->n, sealed->n == 1 ? "" : "s", sealed->list,
                  sealed->text.length >= sizeof sealed->list ? "..." : "");
-    AMP_RETURN_IF(!taken->n, AMP_ERR_READ_ONLY, "%s; left as now: calls that still reach libamp run as they come", text);
-    return amp__fail(AMP_ERR_SLOT_TAKEN, "somebody else wrote over %zu wrapped slot%s, left as now: %s%s; calls that still "
-                     "reach libamp run as they come%s%s", taken->n, taken->n == 1 ? "" : "s", taken->list,
+    AMP_RETURN_IF(!taken->n, AMP_ERR_READ_ONLY, "%s; left as now: calls that still reach libamp run as they come",
+                  text);
+    return amp__fail(AMP_ERR_SLOT_TAKEN, "somebody else wrote over %zu wrapped slot%s, left as now: %s%s; calls that "
+                     "still reach libamp run as they come%s%s", taken->n, taken->n == 1 ? "" : "s", taken->list,
                      taken->text.length >= sizeof taken->list ? "..." : "", sealed->n ? "; " : "", text);
 }
 
@@ -281,7 +284,8 @@ static const struct amp__closure *copied_at(uintptr_t address) {
 }
 
 void amp__table_copy(void *copy, const void *table, size_t bytes) {
-    const uintptr_t begin = (uintptr_t)table, aligned = (begin + _Alignof(amp_fn) - 1) / _Alignof(amp_fn) * _Alignof(amp_fn);
+    const uintptr_t begin = (uintptr_t)table,
+                    aligned = (begin + _Alignof(amp_fn) - 1) / _Alignof(amp_fn) * _Alignof(amp_fn);
     size_t done = 0;
     pthread_mutex_lock(&registry.mutex);
     for (size_t at = aligned - begin; at < bytes && bytes - at >= sizeof(amp_fn); at += _Alignof(amp_fn)) {

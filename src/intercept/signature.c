@@ -100,13 +100,15 @@ static uint64_t load_word(uint8_t kind, const void *value) {
 
 /* With an image of the arguments in `argv`. Those that are a stub's caller's own go on as they came. Not
  * inlined: its arrays would cost every call a canary. */
-static __attribute__((noinline)) void run_in_registers(const struct amp__call *call, amp_fn function, void *const *argv) {
+static __attribute__((noinline)) void run_in_registers(const struct amp__call *call, amp_fn function,
+                                                       void *const *argv) {
     const struct amp__register_map *map = &call->signature->map;
     struct amp__registers image;
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const uint8_t at = map->argument[i];
-        image.argument[at] = call->registers && argv[i] == call->args[i] ? call->registers->argument[at]
-                                                                         : load_word(call->schema->args[i].kind, argv[i]);
+        image.argument[at] = call->registers && argv[i] == call->args[i]
+            ? call->registers->argument[at]
+            : load_word(call->schema->args[i].kind, argv[i]);
     }
     amp__registers_call(&image, function, map->n_vector);
     if (call->schema->ret.kind != AMP__VOID) memcpy(call->ret, &image.result[map->result], sizeof image.result[0]);

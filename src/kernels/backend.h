@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Backends: what libamp.so and a plugin, libamp_<name>.so, know of each other. A plugin exports one function,
- * AMP__BACKEND_SYMBOL, which returns a constant table and does nothing else. The loader reads the table's head, which never
- * changes, and calls init only if both were built of the same version: whoever changes anything here raises AMP__BACKEND_ABI.
+ * AMP__BACKEND_SYMBOL, which returns a constant table and does nothing else. The loader reads the table's head, which
+ * never changes, and calls init only if both were built of the same version: whoever changes anything here raises
+ * AMP__BACKEND_ABI.
  */
 #ifndef AMP_KERNELS_BACKEND_H
 #define AMP_KERNELS_BACKEND_H
@@ -33,12 +34,17 @@ struct amp__backend_host {
 
 /* A call over lists in a device's memory, checked; amp_device.h has the words. */
 enum {
-    AMP__LIST_CAST, AMP__LIST_ZERO, AMP__LIST_SCALE, AMP__LIST_AXPBY, AMP__LIST_CHECK, AMP__LIST_OPTIM,
-    AMP__LIST_RECONCILE, /* dst, FP32, becomes src where dst rounded is not src; all of it where norms[i] is 0. src: 16-bit, or
-                            FP32 that holds what `low` would */
-    AMP__LIST_ADD,       /* AXPBY that reports only what was finite in its last list */
-    AMP__LIST_CLAMP,     /* dst = src, within factors[0].value of 0 */
-    AMP__LIST_ROUND,     /* dst = src rounded through `low`, both FP32; reports what was finite and is not */
+    AMP__LIST_CAST,
+    AMP__LIST_ZERO,
+    AMP__LIST_SCALE,
+    AMP__LIST_AXPBY,
+    AMP__LIST_CHECK,
+    AMP__LIST_OPTIM,
+    AMP__LIST_RECONCILE, /* dst, FP32, becomes src where dst rounded is not src; all of it where norms[i] is 0. src:
+                            16-bit, or FP32 that holds what `low` would */
+    AMP__LIST_ADD, /* AXPBY that reports only what was finite in its last list */
+    AMP__LIST_CLAMP, /* dst = src, within factors[0].value of 0 */
+    AMP__LIST_ROUND, /* dst = src rounded through `low`, both FP32; reports what was finite and is not */
 };
 struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */
@@ -103,8 +109,8 @@ struct amp__backend {
     uint32_t magic, abi; /* AMP__BACKEND_ABI of its build */
     const char *name;
     /* Once, before any other call and from one thread. Writes the version of what is behind it, ending 0 included.
-     * AMP_ERR_NO_DEVICE: it loads, but there is nothing to work with. Any failure sets the last error, and nothing of it
-     * is called again. */
+     * AMP_ERR_NO_DEVICE: it loads, but there is nothing to work with. Any failure sets the last error, and nothing of
+     * it is called again. */
     amp_status (*init)(const struct amp__backend_host *host, char *version, size_t size);
     /* May be NULL: checked arguments with every ld filled in, batch at least 1, m, n, k and alpha not 0; in the default
      * floating-point environment; `threads`: at most so many. Any thread. AMP_ERR_UNSUPPORTED and AMP_ERR_NO_MEMORY
@@ -112,14 +118,14 @@ struct amp__backend {
     amp_status (*matmul)(const amp_matmul_args *args, int32_t threads);
     /* May be NULL: how matmul would do it, "bf16, brg:avx512_core_bf16", or its error. Computes nothing. */
     amp_status (*matmul_explain)(const amp_matmul_args *args, int32_t threads, char *text, size_t size);
-    /* May be NULL: its mutexes (pthread_mutex_t), ended by NULL, which fork waits for so that a child finds them free; at
-     * most AMP__BACKEND_LOCKS. They are held for short stretches, never two, never while libamp is called. */
+    /* May be NULL: its mutexes (pthread_mutex_t), ended by NULL, which fork waits for so that a child finds them free;
+     * at most AMP__BACKEND_LOCKS. They are held for short stretches, never two, never while libamp is called. */
     void *const *locks;
-    /* May be NULL: by what a product of this type is computed, as the gate's table (opt_levels/gate_table.inc) names it:
-     * "avx512_core_bf16"; "" where operands are converted to fp32. Static. */
+    /* May be NULL: by what a product of this type is computed, as the gate's table (opt_levels/gate_table.inc) names
+     * it: "avx512_core_bf16"; "" where operands are converted to fp32. Static. */
     const char *(*matmul_unit)(amp_dtype type);
-    /* May be NULL, and then all six and `where` are: lists on device `id`. What list_open makes, list_close ends. list_run starts the
-     * work on call->stream. */
+    /* May be NULL, and then all six and `where` are: lists on device `id`. What list_open makes, list_close ends.
+     * list_run starts the work on call->stream. */
     amp_status (*list_open)(int32_t id, void **list);
     void (*list_close)(void *list);
     amp_status (*list_run)(void *list, const struct amp__list_call *call);
@@ -154,11 +160,12 @@ enum {
     AMP__BACKENDS
 };
 
-/* The backend's table, loading it at the first call; NULL: it cannot be had, *status says why (may be NULL; the last error
- * is set only if it is not). Any thread; without a lock once it was tried. */
+/* The backend's table, loading it at the first call; NULL: it cannot be had, *status says why (may be NULL; the last
+ * error is set only if it is not). Any thread; without a lock once it was tried. */
 const struct amp__backend *amp__backend_get(int index, amp_status *status);
-/* The same, but only where it was loaded before, or where the process has loaded the driver of its devices: who has not may
- * hold no address of theirs. NULL otherwise, and in a forked child, where the loader cannot be asked; the last error stays. */
+/* The same, but only where it was loaded before, or where the process has loaded the driver of its devices: who has not
+ * may hold no address of theirs. NULL otherwise, and in a forked child, where the loader cannot be asked; the last
+ * error stays. */
 const struct amp__backend *amp__backend_in_use(int index);
 
 #endif

@@ -8,7 +8,8 @@ AMP_API amp_status amp_device_list_open(amp_device device, amp_device_list **lis
     amp_status status = AMP_OK;
     AMP_RETURN_IF(!list, AMP_ERR_INVALID_ARGUMENT, "amp_device_list_open: list is NULL");
     AMP_RETURN_IF(device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
-                  "amp_device_list_open: device type %d: 2, CUDA, is the only one; amp_kernels.h has the CPU's functions",
+                  "amp_device_list_open: device type %d: 2, CUDA, is the only one; amp_kernels.h has the CPU's "
+                  "functions",
                   (int)device.type);
     const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, &status);
     if (!backend) return status;
@@ -47,7 +48,8 @@ static amp_factor factor_or_one(const amp_factor *factor) {
     return factor ? *factor : one;
 }
 
-AMP_API amp_status amp_device_cast(amp_device_list *list, void *stream, const amp_span *dst, const amp_span *src, size_t n) {
+AMP_API amp_status amp_device_cast(amp_device_list *list, void *stream, const amp_span *dst, const amp_span *src,
+                                   size_t n) {
     struct amp__facts facts = { 0 };
     const struct amp__list_call call = { .kind = AMP__LIST_CAST, .stream = stream, .n = n, .spans = { dst, src } };
     AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
@@ -68,8 +70,8 @@ static amp_status check_clip(const amp_span *dst, const amp_span *src, size_t n)
     return AMP_OK;
 }
 
-AMP_API amp_status amp_device_scale(amp_device_list *list, void *stream, const amp_span *dst, const amp_span *src, size_t n,
-                                    const amp_factor *scale, float *found_inf) {
+AMP_API amp_status amp_device_scale(amp_device_list *list, void *stream, const amp_span *dst, const amp_span *src,
+                                    size_t n, const amp_factor *scale, float *found_inf) {
     struct amp__facts facts = { 0 };
     const struct amp__list_call call = {
         .kind = AMP__LIST_SCALE, .stream = stream, .n = n, .spans = { dst, src },
@@ -82,7 +84,8 @@ AMP_API amp_status amp_device_scale(amp_device_list *list, void *stream, const a
 }
 
 AMP_API amp_status amp_device_axpby(amp_device_list *list, void *stream, const amp_span *dst, const amp_factor *a,
-                                    const amp_span *x, const amp_factor *b, const amp_span *y, size_t n, float *found_inf) {
+                                    const amp_span *x, const amp_factor *b, const amp_span *y, size_t n,
+                                    float *found_inf) {
     struct amp__facts facts = { 0 };
     const struct amp__list_call call = {
         .kind = AMP__LIST_AXPBY, .stream = stream, .n = n, .spans = { dst, x, y },
@@ -94,12 +97,19 @@ AMP_API amp_status amp_device_axpby(amp_device_list *list, void *stream, const a
     return amp__device_run(list, &call, "amp_device_axpby");
 }
 
-AMP_API amp_status amp_device_check(amp_device_list *list, void *stream, const amp_span *src, size_t n, const amp_factor *scale,
-                                    const amp_factor *factor, float *norm, float *norms, float *found_inf) {
+AMP_API amp_status amp_device_check(amp_device_list *list, void *stream, const amp_span *src, size_t n,
+                                    const amp_factor *scale, const amp_factor *factor, float *norm, float *norms,
+                                    float *found_inf) {
     struct amp__facts facts = { 0 };
     const struct amp__list_call call = {
-        .kind = AMP__LIST_CHECK, .stream = stream, .n = n, .spans = { src },
-        .factors = { factor_or_one(scale), factor_or_one(factor) }, .found_inf = found_inf, .norm = norm, .norms = norms,
+        .kind = AMP__LIST_CHECK,
+        .stream = stream,
+        .n = n,
+        .spans = { src },
+        .factors = { factor_or_one(scale), factor_or_one(factor) },
+        .found_inf = found_inf,
+        .norm = norm,
+        .norms = norms,
     };
     AMP_TRY(amp__spans_check(src, n, "src", &facts));
     return amp__device_run(list, &call, "amp_device_check");

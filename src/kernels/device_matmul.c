@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in a device's memory: arguments are checked here, beyond what matmul.c has checked, and the backend does the rest. */
+/* Products in a device's memory: arguments are checked here, beyond what matmul.c has checked, and the backend does the
+ * rest. */
 #include "kernels/device.h"
 #include "kernels/fpenv.h"
 #include "kernels/matmul.h"
@@ -9,8 +10,8 @@
 static bool is_type(amp_dtype dtype) { return dtype == AMP_FLOAT32 || dtype == AMP_FLOAT16 || dtype == AMP_BFLOAT16; }
 
 static amp_status check_aligned(const char *name, const void *data, size_t to) {
-    AMP_RETURN_IF((uintptr_t)data % to, AMP_ERR_INVALID_ARGUMENT, "matmul: the address of %s is no multiple of %zu bytes", name,
-                  to);
+    AMP_RETURN_IF((uintptr_t)data % to, AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: the address of %s is no multiple of %zu bytes", name, to);
     return AMP_OK;
 }
 
@@ -42,8 +43,8 @@ static amp_status check_aux(const amp_matmul_args *g, amp_device_epilogue *e) {
     if (e->stride_aux == 0) e->stride_aux = g->m * e->ld_aux;
     AMP_TRY(check_aligned("aux", e->aux, 16));
     AMP_RETURN_IF(e->ld_aux < g->n || e->ld_aux % unit || e->ld_aux > PTRDIFF_MAX / 8 / width / (g->m ? g->m : 1),
-                  AMP_ERR_INVALID_ARGUMENT, "matmul: ld_aux is %lld: use a multiple of %d from %lld on", (long long)e->ld_aux,
-                  (int)unit, (long long)g->n);
+                  AMP_ERR_INVALID_ARGUMENT, "matmul: ld_aux is %lld: use a multiple of %d from %lld on",
+                  (long long)e->ld_aux, (int)unit, (long long)g->n);
     AMP_RETURN_IF(g->batch > 1 && (e->stride_aux < g->m * e->ld_aux || e->stride_aux % unit ||
                                    e->stride_aux > PTRDIFF_MAX / 8 / g->batch),
                   AMP_ERR_INVALID_ARGUMENT, "matmul: stride_aux is %lld: use a multiple of %d from %lld on",
@@ -58,10 +59,11 @@ static amp_status check_bias_grad(const amp_matmul_args *g, amp_device_epilogue 
     if (e->bias_grad_of == AMP_BIAS_GRAD_NONE) return AMP_OK;
     AMP_RETURN_IF(e->bias_grad_of == AMP_BIAS_GRAD_D && !e->backward, AMP_ERR_INVALID_ARGUMENT,
                   "matmul: AMP_BIAS_GRAD_D is for backward");
-    AMP_RETURN_IF(!is_type(e->bias_grad_dtype), AMP_ERR_INVALID_ARGUMENT, "matmul: bias_grad is %s: use fp32, fp16 or bf16",
-                  amp__dtype_name(e->bias_grad_dtype));
+    AMP_RETURN_IF(!is_type(e->bias_grad_dtype), AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: bias_grad is %s: use fp32, fp16 or bf16", amp__dtype_name(e->bias_grad_dtype));
     AMP_RETURN_IF(!e->bias_grad, AMP_ERR_INVALID_ARGUMENT, "matmul: bias_grad is NULL");
-    AMP_RETURN_IF((e->bias_grad_of == AMP_BIAS_GRAD_A && g->k && !g->a) || (e->bias_grad_of == AMP_BIAS_GRAD_B && g->k && !g->b),
+    AMP_RETURN_IF((e->bias_grad_of == AMP_BIAS_GRAD_A && g->k && !g->a) ||
+                      (e->bias_grad_of == AMP_BIAS_GRAD_B && g->k && !g->b),
                   AMP_ERR_INVALID_ARGUMENT, "matmul: bias_grad is a sum of what is NULL");
     if (e->stride_bias_grad == 0) e->stride_bias_grad = length;
     AMP_RETURN_IF(g->batch > 1 && (e->stride_bias_grad < length || e->stride_bias_grad > PTRDIFF_MAX / 8 / g->batch),
@@ -93,7 +95,8 @@ static amp_status backend_of(const struct amp__backend **backend) {
 }
 
 /* explained NULL: the work is started. */
-static amp_status call_backend(const struct amp__backend *backend, const struct amp__device_product *call, amp__text *explained) {
+static amp_status call_backend(const struct amp__backend *backend, const struct amp__device_product *call,
+                               amp__text *explained) {
     char how[512] = "";
     if (!explained) return backend->product(call);
     AMP_TRY(backend->product_explain(call, how, sizeof how));
@@ -118,7 +121,8 @@ amp_status amp__device_matmul(const amp_matmul_args *g, amp__text *explained) {
     return is_empty(g) ? AMP_OK : call_backend(backend, &call, explained);
 }
 
-static amp_status product(const struct amp__device_product *asked, amp_device_list *list, void *stream, amp__text *explained) {
+static amp_status product(const struct amp__device_product *asked, amp_device_list *list, void *stream,
+                          amp__text *explained) {
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
     amp_device_epilogue epilogue = AMP_DEVICE_EPILOGUE_INIT;
     struct amp__device_product call = { asked->kind, NULL, &g, &epilogue };
@@ -137,8 +141,8 @@ static amp_status product(const struct amp__device_product *asked, amp_device_li
     return is_empty(&g) ? AMP_OK : call_backend(backend, &call, explained);
 }
 
-static amp_status product_in_default_environment(const struct amp__device_product *asked, amp_device_list *list, void *stream,
-                                                 amp__text *explained) {
+static amp_status product_in_default_environment(const struct amp__device_product *asked, amp_device_list *list,
+                                                 void *stream, amp__text *explained) {
     const amp__fpenv saved = amp__fpenv_enter(); /* checks compare alpha with 0 */
     const amp_status status = product(asked, list, stream, explained);
     amp__fpenv_leave(saved);
@@ -158,7 +162,8 @@ AMP_API amp_status amp_device_matmul_measure(amp_device_list *list, void *stream
 }
 
 AMP_API amp_status amp_device_matmul_explain(amp_device_list *list, const amp_matmul_args *args,
-                                             const amp_device_epilogue *epilogue, char *text, size_t capacity, size_t *length) {
+                                             const amp_device_epilogue *epilogue, char *text, size_t capacity,
+                                             size_t *length) {
     const struct amp__device_product asked = { AMP__PRODUCT_RUN, NULL, args, epilogue };
     amp__text words = { text, capacity, 0 };
     AMP_RETURN_IF(!text && capacity, AMP_ERR_INVALID_ARGUMENT, "amp_device_matmul_explain: text is NULL");

@@ -22,8 +22,8 @@
  * sign and the upper bits of its payload. The same type: a copy of the bits. */
 #define AMP__CAST(name) void name(void *dst, const void *src, size_t n)
 
-/* The same for n entries of the same two types: dst[i] and src[i] have equal sizes. So many short ones take no longer than
- * they have to. */
+/* The same for n entries of the same two types: dst[i] and src[i] have equal sizes. So many short ones take no longer
+ * than they have to. */
 #define AMP__CAST_LIST(name) void name(const amp_span *dst, const amp_span *src, size_t n)
 
 /* dst = src * scale in float (in double if src is fp64), then as cast. *nonfinite |= 1 if an element of dst is infinite
@@ -33,8 +33,8 @@
 #define AMP__SCALE_LIST(name)                                                                                          \
     void name(const amp_span *dst, const amp_span *src, size_t n, float scale, uint32_t *nonfinite)
 
-/* dst = src, but from -limit to limit, in float (in double if src is fp64), then as cast; a NaN stays one. For n entries, as
- * AMP__CAST_LIST. */
+/* dst = src, but from -limit to limit, in float (in double if src is fp64), then as cast; a NaN stays one. For n
+ * entries, as AMP__CAST_LIST. */
 #define AMP__CLAMP_LIST(name) void name(const amp_span *dst, const amp_span *src, size_t n, float limit)
 
 /* Zeros. */
@@ -71,23 +71,25 @@
 #define AMP__CHECK(name) double name(const void *src, size_t n, float scale, float factor, uint32_t *nonfinite)
 
 /*
- * The fused optimizers (amp_optim.h has the rules): one step of elements [begin, end) of one tensor. Everything is float
- * arithmetic in the order written here, one rounding an operation; terms with weight_decay 0 are left out.
+ * The fused optimizers (amp_optim.h has the rules): one step of elements [begin, end) of one tensor. Everything is
+ * float arithmetic in the order written here, one rounding an operation; terms with weight_decay 0 are left out.
  *
  *     g = (grad[i] * inv_scale) * factor                      p = param[i], or low[i] widened where param is NULL
  *     sgd       before (!decay_after): g = g + weight_decay * p;  g = g * ratio
  *               momentum != 0: m = first ? g : beta1 * m + rest1 * g;  g = nesterov ? g + beta1 * m : m
  *               decay_after: g = g + weight_decay * p;  u = g
  *     adam      !decoupled: g = g + weight_decay * p;  m = beta1 * m + rest1 * g;  v = beta2 * v + (rest2 * g) * g
- *               w = v, or where moments[2] is: w = !(v <= w) ? v : w;  u = (m / correction1) / (sqrt(w / correction2) + eps)
+ *               w = v, or where moments[2] is: w = !(v <= w) ? v : w;
+ *               u = (m / correction1) / (sqrt(w / correction2) + eps)
  *               decoupled: u = u + weight_decay * p
  *     adagrad   !decoupled: g = g + weight_decay * p;  h = h + g * g;  u = g / (sqrt(h) + eps);  decoupled: as adam
- *     novograd  !decoupled: g = g / denominator;  g = g + weight_decay * p;  m = beta1 * m + rest1 * g;  u = m / correction1
+ *     novograd  !decoupled: g = g / denominator;  g = g + weight_decay * p;  m = beta1 * m + rest1 * g;
+ *               u = m / correction1
  *               decoupled: m = beta1 * m + rest1 * g;  u = (m / correction1) / denominator;  u = u + weight_decay * p
  *     all       p = p - lr * u;  param[i] = p, low[i] = p rounded as cast
  *
- *     lamb_moments   g = g * ratio; m and v of adam, written; no p; squares[0] and [1]: the sums of squares of p and of adam's u over
- *                    at most AMP__SUM_BLOCK elements, in AMP__SUM_SQUARES's order
+ *     lamb_moments   g = g * ratio; m and v of adam, written; no p; squares[0] and [1]: the sums of squares of p and of
+ *                    adam's u over at most AMP__SUM_BLOCK elements, in AMP__SUM_SQUARES's order
  *     lamb_apply     u again from m, v and p; then as `all`
  */
 struct amp__update {
@@ -124,8 +126,8 @@ struct amp__tile {
     size_t rows, cols;
 };
 
-/* "Past the caches": the same, dst never src, for more than fits there. Stores need not read what they replace, and what
- * the caches hold stays; the caller must not want dst again soon. */
+/* "Past the caches": the same, dst never src, for more than fits there. Stores need not read what they replace, and
+ * what the caches hold stays; the caller must not want dst again soon. */
 struct amp__kernels {
     amp__cast_fn *cast[AMP__TYPES][AMP__TYPES];               /* [dst][src] */
     amp__cast_fn *cast_stream[AMP__TYPES][AMP__TYPES];        /* cast past the caches */
@@ -149,8 +151,8 @@ void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags);
 /* One tensor's sum of squares of src * scale * factor, as defined above. In the default environment. norms.c */
 double amp__check_span(const amp_span *span, float scale, float factor, uint32_t *nonfinite);
 
-/* What brings a list of this norm to max_norm: max_norm / (norm + 1e-6) where that is below 1, else 1; 1 too where the norm is
- * not finite. Source: torch.nn.utils.clip_grad_norm_. lists.c */
+/* What brings a list of this norm to max_norm: max_norm / (norm + 1e-6) where that is below 1, else 1; 1 too where the
+ * norm is not finite. Source: torch.nn.utils.clip_grad_norm_. lists.c */
 float amp__clip_factor(float norm, float max_norm);
 
 /* The process's table: for the sets of this machine within the mask (amp_set_cpu_mask). Never fails, never changes: a

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The elementwise list functions of amp_kernels.h, each as one planned call: everything is checked before anything is
- * written, the kernel table is asked once, the list is walked once (walk.h), and entries that follow each other with the same
- * types go to their kernel together. In the default floating-point environment, where that matters (see fpenv.h).
+ * written, the kernel table is asked once, the list is walked once (walk.h), and entries that follow each other with
+ * the same types go to their kernel together. In the default floating-point environment, where that matters (see
+ * fpenv.h).
  */
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
@@ -15,8 +16,8 @@
 struct call;
 
 /* n entries of the same types, and one if they go past the caches. */
-typedef void run_fn(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
-                    uint32_t *nonfinite);
+typedef void run_fn(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n,
+                    bool stream, uint32_t *nonfinite);
 
 struct call {
     run_fn *run;
@@ -36,8 +37,8 @@ static bool can_stream(const amp_span *dst, const amp_span *src) {
     return (dst == src || dst->data != src->data) && dst->size * amp__width(dst->dtype) >= SHORTEST_STREAM;
 }
 
-/* Does what a call reads and writes displace itself in the caches? Then what it wrote is not found there anyway. x == dst:
- * nothing is read. */
+/* Does what a call reads and writes displace itself in the caches? Then what it wrote is not found there anyway. x ==
+ * dst: nothing is read. */
 static bool exceeds_caches(const amp_span *dst, const amp_span *x, size_t n, uint64_t elements) {
     enum { MOST_BYTES = 16 }; /* read and written for an element */
     uint64_t bytes = 0;
@@ -99,8 +100,8 @@ static void run_arithmetic(struct call *c, size_t n, const struct amp__facts *fa
 
 /* ---- casts and copies: they do not see the environment ---- */
 
-static void run_cast(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
-                     uint32_t *nonfinite) {
+static void run_cast(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n,
+                     bool stream, uint32_t *nonfinite) {
     (void)y, (void)nonfinite;
     if (stream) c->k->cast_stream[dst->dtype][x->dtype](dst->data, x->data, (size_t)dst->size);
     else c->k->cast_list[dst->dtype][x->dtype](dst, x, n);
@@ -130,8 +131,8 @@ AMP_API amp_status amp_copy_list(const amp_span *dst, const amp_span *src, size_
     return AMP_OK;
 }
 
-static void run_zero(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
-                     uint32_t *nonfinite) {
+static void run_zero(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n,
+                     bool stream, uint32_t *nonfinite) {
     (void)x, (void)y, (void)nonfinite;
     if (stream) c->k->zero_stream(dst->data, (size_t)dst->size * amp__width(dst->dtype));
     else
@@ -150,8 +151,8 @@ AMP_API amp_status amp_zero_list(const amp_span *dst, size_t n) {
 
 /* ---- arithmetic ---- */
 
-static void run_scale(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
-                      uint32_t *nonfinite) {
+static void run_scale(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n,
+                      bool stream, uint32_t *nonfinite) {
     (void)y;
     if (stream) c->k->scale_stream[dst->dtype][x->dtype](dst->data, x->data, (size_t)dst->size, c->a, nonfinite);
     else c->k->scale_list[dst->dtype][x->dtype](dst, x, n, c->a, nonfinite);
@@ -166,11 +167,12 @@ AMP_API amp_status amp_scale_list(const amp_span *dst, const amp_span *src, size
     return AMP_OK;
 }
 
-static void run_axpby(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
-                      uint32_t *nonfinite) {
+static void run_axpby(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n,
+                      bool stream, uint32_t *nonfinite) {
     amp__axpby_fn *const kernel = c->k->axpby[dst->dtype][x->dtype][y->dtype];
     (void)stream;
-    for (size_t i = 0; i < n; i++) kernel(dst[i].data, c->a, x[i].data, c->b, y[i].data, (size_t)dst[i].size, nonfinite);
+    for (size_t i = 0; i < n; i++)
+        kernel(dst[i].data, c->a, x[i].data, c->b, y[i].data, (size_t)dst[i].size, nonfinite);
 }
 
 AMP_API amp_status amp_axpby_list(const amp_span *dst, float a, const amp_span *x, float b, const amp_span *y, size_t n,
@@ -185,8 +187,8 @@ AMP_API amp_status amp_axpby_list(const amp_span *dst, float a, const amp_span *
 
 /* ---- clipping ---- */
 
-static void run_clamp(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n, bool stream,
-                      uint32_t *nonfinite) {
+static void run_clamp(const struct call *c, const amp_span *dst, const amp_span *x, const amp_span *y, size_t n,
+                      bool stream, uint32_t *nonfinite) {
     (void)y, (void)stream, (void)nonfinite;
     c->k->clamp_list[dst->dtype][x->dtype](dst, x, n, c->a);
 }
@@ -200,7 +202,8 @@ float amp__clip_factor(float norm, float max_norm) {
 /* The bracket is around all of it: a limit that is not a number would raise a flag. */
 static amp_status clip_values(const amp_span *dst, const amp_span *src, size_t n, float max_value) {
     struct amp__facts facts = { 0, false };
-    AMP_RETURN_IF(!(max_value > 0.0f), AMP_ERR_INVALID_ARGUMENT, "max_value is %g; it must be above 0", (double)max_value);
+    AMP_RETURN_IF(!(max_value > 0.0f), AMP_ERR_INVALID_ARGUMENT, "max_value is %g; it must be above 0",
+                  (double)max_value);
     AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
     struct call c = { .run = run_clamp, .dst = dst, .x = src, .y = dst, .a = max_value };
     run(&c, n, &facts);

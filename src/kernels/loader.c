@@ -36,7 +36,8 @@ struct backend {
 };
 
 static struct backend backends[AMP__BACKENDS] = {
-#define BACKEND_ROW(name) { #name, AMP_BACKEND_NOT_TRIED, AMP_BACKEND_NOT_TRIED, NULL, { { NULL, NULL, NULL, NULL } }, "", "", "" },
+#define BACKEND_ROW(name) \
+    { #name, AMP_BACKEND_NOT_TRIED, AMP_BACKEND_NOT_TRIED, NULL, { { NULL, NULL, NULL, NULL } }, "", "", "" },
     AMP__BACKEND_MAP(BACKEND_ROW)
 #undef BACKEND_ROW
 };
@@ -106,7 +107,8 @@ static bool is_privileged(void) {
 
 static const char *const relative = "libamp itself was loaded by a relative path, so that its folder is not searched. ";
 
-/* Where libamp.so was loaded from; for libamp.a, the program's own file. Why it is not known or not searched, or NULL. */
+/* Where libamp.so was loaded from; for libamp.a, the program's own file. Why it is not known or not searched,
+ * or NULL. */
 static const char *own_path(char *path, size_t size) {
     Dl_info info;
 #ifdef __GLIBC__
@@ -161,7 +163,9 @@ static bool negotiate(struct backend *b, const struct amp__backend *table) {
     if (!table || table->magic != AMP__BACKEND_MAGIC) {
         say(b, "%s is no backend of libamp: its table has another mark. Remove it.", b->file);
     } else if (table->abi != AMP__BACKEND_ABI) {
-        say(b, "%s is of another libamp: it speaks version %u of the interface, this libamp %u. Install the one of libamp %s.",
+        say(b,
+            "%s is of another libamp: it speaks version %u of the interface, this libamp %u. Install the one of libamp "
+            "%s.",
             b->file, (unsigned)table->abi, AMP__BACKEND_ABI, amp_version());
     } else if (strcmp(table->name, b->name)) {
         say(b, "%s is another backend under this name. Remove it.", b->file);
@@ -188,7 +192,8 @@ static amp_backend_state start(struct backend *b, const struct amp__backend *tab
  * sections' headers last. What is no ELF file is dlopen's to refuse, in its words. */
 static bool is_cut_off(int fd, uint64_t bytes) {
     ElfW(Ehdr) head;
-    const bool is_elf = pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head && !memcmp(head.e_ident, ELFMAG, SELFMAG);
+    const bool is_elf = pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
+        !memcmp(head.e_ident, ELFMAG, SELFMAG);
     return is_elf && head.e_shoff + (uint64_t)head.e_shnum * head.e_shentsize > bytes;
 }
 #else
@@ -240,7 +245,8 @@ static amp_status status_of(const struct backend *b, amp_backend_state state) {
     return AMP_OK;
 }
 
-/* Fork must know a plugin's locks before anybody takes them. Not under our own: fork takes its list's first, then ours. */
+/* Fork must know a plugin's locks before anybody takes them. Not under our own: fork takes its list's first,
+ * then ours. */
 static bool add_locks(struct backend *b) {
     if (!b->table || !b->table->locks) return true;
     for (int i = 0; i < AMP__BACKEND_LOCKS && b->table->locks[i]; i++)

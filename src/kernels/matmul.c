@@ -15,9 +15,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* At most this much at a time, and whole tiles of it. A panel of b stays in the first-level cache while those of a pass by;
- * packed blocks and sums, 1.1 MiB at most, about in the second. Packing an element costs as much as a hundred of its
- * products or fewer, so that both sides must be long: measured in bench/README.md. */
+/* At most this much at a time, and whole tiles of it. A panel of b stays in the first-level cache while those of a pass
+ * by; packed blocks and sums, 1.1 MiB at most, about in the second. Packing an element costs as much as a hundred of
+ * its products or fewer, so that both sides must be long: measured in bench/README.md. */
 enum { BLOCK_M = 192, BLOCK_N = 512, BLOCK_K = 256 };
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
@@ -85,8 +85,10 @@ static amp_status check_choices(const amp_matmul_args *g) {
                   AMP_ERR_INVALID_ARGUMENT, "matmul: activation is %d: use AMP_ACTIVATION_...", (int)g->activation);
     AMP_RETURN_IF(g->backend < AMP_MATMUL_AUTO || g->backend > AMP_MATMUL_ONEDNN, AMP_ERR_INVALID_ARGUMENT,
                   "matmul: backend is %d: use AMP_MATMUL_...", (int)g->backend);
-    AMP_RETURN_IF(g->flags & ~(uint32_t)(AMP_MATMUL_TF32 | AMP_MATMUL_FAST_RELU) || g->reserved, AMP_ERR_INVALID_ARGUMENT,
-                  "matmul: flags is 0x%x: use AMP_MATMUL_TF32 and AMP_MATMUL_FAST_RELU; reserved is 0", (unsigned)g->flags);
+    AMP_RETURN_IF(g->flags & ~(uint32_t)(AMP_MATMUL_TF32 | AMP_MATMUL_FAST_RELU) || g->reserved,
+                  AMP_ERR_INVALID_ARGUMENT,
+                  "matmul: flags is 0x%x: use AMP_MATMUL_TF32 and AMP_MATMUL_FAST_RELU; reserved is 0",
+                  (unsigned)g->flags);
     AMP_RETURN_IF(g->device.type < 0 || g->device.type > AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
                   "matmul: device type %d: 1 is the CPU and 2 CUDA", (int)g->device.type);
     AMP_RETURN_IF(g->device.type == AMP__DEVICE_CUDA && g->backend != AMP_MATMUL_AUTO, AMP_ERR_INVALID_ARGUMENT,

@@ -13,7 +13,8 @@
 #define AMP__MATMUL_OLDEST offsetof(amp_matmul_args, batch)
 
 /* d = activation(alpha * sums + beta * c + bias) for a block: see amp__backend_host.finish. */
-void amp__matmul_finish(const amp_matmul_args *g, float *sums, size_t ld, size_t i0, size_t rows, size_t j0, size_t cols);
+void amp__matmul_finish(const amp_matmul_args *g, float *sums, size_t ld, size_t i0, size_t rows, size_t j0,
+                        size_t cols);
 
 /* Reads and checks the caller's arguments; *g gets every ld, and batch at least 1. */
 amp_status amp__matmul_read(amp_matmul_args *g, const amp_matmul_args *args);
@@ -24,21 +25,21 @@ int32_t amp__matmul_threads(const amp_matmul_args *g);
 /* Product i of a batch, alone. */
 amp_matmul_args amp__matmul_item(const amp_matmul_args *g, int64_t i);
 
-/* Computes *g by a backend, if one is wanted. True: done, or failed, as *status says. False: the built-in code is to do it,
- * and nothing was written. g is as amp__matmul_read leaves it, m and n not 0. */
+/* Computes *g by a backend, if one is wanted. True: done, or failed, as *status says. False: the built-in code is to do
+ * it, and nothing was written. g is as amp__matmul_read leaves it, m and n not 0. */
 bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status);
 
-/* amp_matmul for operands on a device: *g is as amp__matmul_read leaves it. explained NULL: the work is started on g->stream;
- * else how it would be done is added there. */
+/* amp_matmul for operands on a device: *g is as amp__matmul_read leaves it. explained NULL: the work is started on
+ * g->stream; else how it would be done is added there. */
 amp_status amp__device_matmul(const amp_matmul_args *g, amp__text *explained);
 
-/* 1 if GPU `id` multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability: 10 * major + minor, where
- * it is known. Loads the backend. */
+/* 1 if GPU `id` multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability: 10 * major +
+ * minor, where it is known. Loads the backend. */
 int32_t amp__device_tensor_cores(int32_t id, amp_dtype type, int32_t *capability);
 
-/* Who multiplies large products of this type here, "onednn" or "built-in", and by what: a name that the backend has for its
- * instructions, "" for a conversion to fp32, NULL where it does not say; libamp's own instruction set. Static. May load a
- * backend. */
+/* Who multiplies large products of this type here, "onednn" or "built-in", and by what: a name that the backend has for
+ * its instructions, "" for a conversion to fp32, NULL where it does not say; libamp's own instruction set. Static. May
+ * load a backend. */
 void amp__matmul_unit(amp_dtype type, const char **who, const char **unit);
 
 #endif

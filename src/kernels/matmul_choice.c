@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who computes a matmul. The caller's args->backend decides, else AMP_MATMUL_BACKEND in the environment, else the size: a
- * backend's call costs some microseconds before it computes anything, in which the built-in code has done a small product.
- * A backend is loaded by the first product that is large enough for it.
+ * Who computes a matmul. The caller's args->backend decides, else AMP_MATMUL_BACKEND in the environment, else the size:
+ * a backend's call costs some microseconds before it computes anything, in which the built-in code has done a small
+ * product. A backend is loaded by the first product that is large enough for it.
  */
 #include "kernels/matmul.h"
 #include "common/common.h"
@@ -31,8 +31,8 @@ static void read_environment(void) {
 /* ---- the decision ---- */
 
 /*
- * The least m * n * k * batch that goes to a backend. Measured: docs/backends.md. Below, the built-in code is as fast where the
- * shape was seen before; the first product of a shape takes oneDNN much longer.
+ * The least m * n * k * batch that goes to a backend. Measured: docs/backends.md. Below, the built-in code is as fast
+ * where the shape was seen before; the first product of a shape takes oneDNN much longer.
  */
 #define LEAST_PRODUCTS (32.0 * 32.0 * 32.0)
 
@@ -87,7 +87,9 @@ static const char *own_unit(void) {
     static const struct {
         uint32_t flag;
         const char *name;
-    } sets[] = { { AMP_CPU_AVX512, "avx512" }, { AMP_CPU_AVX2, "avx2" }, { AMP_CPU_SSE2, "sse2" }, { AMP_CPU_NEON, "neon" } };
+    } sets[] = {
+        { AMP_CPU_AVX512, "avx512" }, { AMP_CPU_AVX2, "avx2" }, { AMP_CPU_SSE2, "sse2" }, { AMP_CPU_NEON, "neon" }
+    };
     const uint32_t flags = amp_cpu_flags();
     for (size_t i = 0; i < AMP_COUNT(sets); i++)
         if (flags & sets[i].flag) return sets[i].name;

@@ -51,7 +51,8 @@ static void finish_run(const amp_matmul_args *g, float *sums, size_t i, size_t j
     k->cast[g->d_dtype][AMP_FLOAT32](to, sums, n);
 }
 
-void amp__matmul_finish(const amp_matmul_args *g, float *sums, size_t ld, size_t i0, size_t rows, size_t j0, size_t cols) {
+void amp__matmul_finish(const amp_matmul_args *g, float *sums, size_t ld, size_t i0, size_t rows, size_t j0,
+                        size_t cols) {
     float bias[RUN];
     for (size_t j = 0; j < cols; j += RUN) {
         const size_t n = cols - j < RUN ? cols - j : RUN;

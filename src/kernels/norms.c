@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums over lists, as kernels.h defines them: block by block, then the blocks in order. On one thread both go together; on
- * several the blocks' sums are kept until all are there. What is computed in floating point here lies in functions that take
- * and give it through memory (see fpenv.h).
+ * Sums over lists, as kernels.h defines them: block by block, then the blocks in order. On one thread both go together;
+ * on several the blocks' sums are kept until all are there. What is computed in floating point here lies in functions
+ * that take and give it through memory (see fpenv.h).
  */
 #include "amp_optim.h"
 #include "kernels/fpenv.h"

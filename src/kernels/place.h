@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A place: one device's memory as a context works with it. What is to be done to tensors there is collected tensor by tensor
- * and launched as lists, one launch for each kind of work, whatever the number of tensors. Everything is put on the stream
- * that the host works on; nothing waits but amp__place_out, amp__place_fetched and amp__place_close.
+ * A place: one device's memory as a context works with it. What is to be done to tensors there is collected tensor by
+ * tensor and launched as lists, one launch for each kind of work, whatever the number of tensors. Everything is put on
+ * the stream that the host works on; nothing waits but amp__place_out, amp__place_fetched and amp__place_close.
  */
 #ifndef AMP_KERNELS_PLACE_H
 #define AMP_KERNELS_PLACE_H
@@ -23,7 +23,8 @@ enum amp__work {
     AMP__WORK_ZERO,         /* dst = 0 */
     AMP__WORK_CHECK,        /* dst * args.inverse is looked at */
     AMP__WORK_SCALE,        /* dst = src * args.inverse, looked at */
-    AMP__WORK_ADD,          /* dst = src * args.inverse + third, looked at; what was not finite in third is not found again */
+    /* dst = src * args.inverse + third, looked at; what was not finite in third is not found again */
+    AMP__WORK_ADD,
     AMP__WORK_ROUND_GRAD,   /* dst = src rounded through args.low, looked at; emulated */
     AMP__WORK_MULTIPLY,     /* dst = src * args.factor */
     AMP__WORK_CLAMP,        /* dst = src, within args.factor.value of 0 */

@@ -7,8 +7,8 @@
 enum { BLOCK = 1024 };
 
 /*
- * Counting stands beside every cast of a buffer, and element by element took longer than the cast. So: no branches, blocks of
- * a fixed length, for compilers to make vectors of, and counts that are as wide as the elements.
+ * Counting stands beside every cast of a buffer, and element by element took longer than the cast. So: no branches,
+ * blocks of a fixed length, for compilers to make vectors of, and counts that are as wide as the elements.
  */
 struct block {
     uint32_t overflowed, zeroed, subnormal;
@@ -47,7 +47,8 @@ void amp__count_rounded(struct amp__counts *counts, const float *exact, const ui
     add_block(counts, &rest);
 }
 
-void amp__count_widened(struct amp__counts *counts, const float *exact, const float *rounded, uint64_t n, amp_dtype low) {
+void amp__count_widened(struct amp__counts *counts, const float *exact, const float *rounded, uint64_t n,
+                        amp_dtype low) {
     const uint32_t infinity = 0x7f800000u, least = low == AMP_FLOAT16 ? (127u - 14u) << 23 : 1u << 23;
     uint64_t at = 0;
     for (; at + BLOCK <= n; at += BLOCK) {

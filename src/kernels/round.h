@@ -16,6 +16,7 @@ void amp__round(float *dst, const float *src, uint64_t n, amp_dtype low, struct 
 void amp__count_rounded(struct amp__counts *counts, const float *exact, const uint16_t *rounded, uint64_t n,
                         amp_dtype low);
 /* The same where they were widened again already. */
-void amp__count_widened(struct amp__counts *counts, const float *exact, const float *rounded, uint64_t n, amp_dtype low);
+void amp__count_widened(struct amp__counts *counts, const float *exact, const float *rounded, uint64_t n,
+                        amp_dtype low);
 
 #endif

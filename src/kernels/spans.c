@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists of thousands of short tensors are checked in a fraction of the time that they take otherwise: a first pass without a
- * branch finds out whether all entries look like the first one, and only if not, or if that is wrong, each is looked at.
+ * Lists of thousands of short tensors are checked in a fraction of the time that they take otherwise: a first pass
+ * without a branch finds out whether all entries look like the first one, and only if not, or if that is wrong, each is
+ * looked at.
  */
 #include "kernels/spans.h"
 

@@ -71,8 +71,8 @@ AMP_API int32_t amp_get_num_threads(void) { return amp__threads(); }
 
 /* ---- a worker ---- */
 
-/* A worker inherits the environment of whoever started it, traps too, and keeps what one piece of work leaves: none of it
- * may be seen by the next. */
+/* A worker inherits the environment of whoever started it, traps too, and keeps what one piece of work leaves: none of
+ * it may be seen by the next. */
 static void work_once(void (*work)(void *job), void *job) {
     fesetenv(FE_DFL_ENV);
     (void)amp__fpenv_enter(); /* what the C library does not know of: subnormals */
@@ -97,8 +97,8 @@ static void *worker(void *number) {
     return NULL;
 }
 
-/* The host's signals are for the host's threads. Those that a thread brings on itself stay: a host may handle them, to make
- * memory appear where it is touched. */
+/* The host's signals are for the host's threads. Those that a thread brings on itself stay: a host may handle them, to
+ * make memory appear where it is touched. */
 static bool start_worker(int32_t number) {
     static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS };
     sigset_t blocked, before;
@@ -160,7 +160,8 @@ void amp__threads_run(int32_t threads, void (*work)(void *job), void *job) {
         work(job);
         return;
     }
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* to wait is a point of cancellation, and the job is on our stack */
+    /* to wait is a point of cancellation, and the job is on our stack */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     const bool mine = take_pool(threads - 1, work, job);
     work(job);
     if (mine) {
@@ -198,7 +199,8 @@ static void end_workers(int32_t keep) {
 }
 
 AMP_API amp_status amp_set_num_threads(int32_t n) {
-    AMP_RETURN_IF(n < 0, AMP_ERR_INVALID_ARGUMENT, "amp_set_num_threads: %d: use 1 or more, or 0 for all processors", (int)n);
+    AMP_RETURN_IF(n < 0, AMP_ERR_INVALID_ARGUMENT, "amp_set_num_threads: %d: use 1 or more, or 0 for all processors",
+                  (int)n);
     const int32_t threads = resolve(n);
     atomic_store(&wanted, threads);
     end_workers(threads - 1);

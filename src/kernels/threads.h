@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process's pool of threads (amp_set_num_threads). It starts a thread when a call first has use for it, and none before.
- * A forked child finds the pool empty, and fills it anew at its own first need.
+ * The process's pool of threads (amp_set_num_threads). It starts a thread when a call first has use for it, and none
+ * before. A forked child finds the pool empty, and fills it anew at its own first need.
  */
 #ifndef AMP_KERNELS_THREADS_H
 #define AMP_KERNELS_THREADS_H
@@ -15,10 +15,10 @@
 int32_t amp__threads(void);
 
 /*
- * Runs work(job) on the calling thread and meanwhile on up to `threads` - 1 of the pool's; returns when all have returned.
- * How many come is not promised: it may be none, as where another thread has the pool (the caller may be one of the pool
- * itself), or where no thread can be started. So the job is something from which each takes a piece until there is no more.
- * Each of the pool's begins in the default floating-point environment.
+ * Runs work(job) on the calling thread and meanwhile on up to `threads` - 1 of the pool's; returns when all have
+ * returned. How many come is not promised: it may be none, as where another thread has the pool (the caller may be one
+ * of the pool itself), or where no thread can be started. So the job is something from which each takes a piece until
+ * there is no more. Each of the pool's begins in the default floating-point environment.
  */
 void amp__threads_run(int32_t threads, void (*work)(void *job), void *job);
 

@@ -9,7 +9,8 @@
 int32_t amp__walk_threads(uint64_t elements) {
     if (elements < AMP__WALK_CUT) return 1;
     const int32_t threads = amp__threads();
-    const uint64_t worth = elements / (AMP__WALK_CUT / 2); /* a thread wakes in some microseconds: so many floats take longer */
+    /* a thread wakes in some microseconds: so many floats take longer */
+    const uint64_t worth = elements / (AMP__WALK_CUT / 2);
     return worth < (uint64_t)threads ? (int32_t)worth : threads;
 }
 
@@ -70,7 +71,8 @@ static void work_on_parts(void *walk) {
 }
 
 static size_t share_of(uint64_t elements, int32_t threads) {
-    enum { PARTS = 8, MOST_BLOCKS = 16 }; /* a thread's parts: the last to come in ends an eighth after the others at most */
+    /* a thread's parts: the last to come in ends an eighth after the others at most */
+    enum { PARTS = 8, MOST_BLOCKS = 16 };
     const uint64_t blocks = elements / (uint64_t)threads / PARTS / AMP__SUM_BLOCK;
     return AMP__SUM_BLOCK * (blocks < 1 ? 1 : blocks > MOST_BLOCKS ? MOST_BLOCKS : (size_t)blocks);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan of a list call: the list is gone through once, whole on the calling thread, or cut into parts that threads take
- * one after the other until there is none. Cuts lie between entries, and within them at multiples of AMP__SUM_BLOCK elements:
- * what is summed block by block, and the blocks in order, has the same bits however many threads there were.
+ * The plan of a list call: the list is gone through once, whole on the calling thread, or cut into parts that threads
+ * take one after the other until there is none. Cuts lie between entries, and within them at multiples of
+ * AMP__SUM_BLOCK elements: what is summed block by block, and the blocks in order, has the same bits however many
+ * threads there were.
  */
 #ifndef AMP_KERNELS_WALK_H
 #define AMP_KERNELS_WALK_H
@@ -16,8 +17,8 @@ struct amp__part {
     size_t block;      /* blocks of all entries before it: an entry has its own, so many as its elements begin */
 };
 
-/* Called in the caller's floating-point environment, which is the default one wherever that matters, or in a pool's thread
- * in the default one. */
+/* Called in the caller's floating-point environment, which is the default one wherever that matters, or in a pool's
+ * thread in the default one. */
 typedef void amp__part_fn(void *job, const struct amp__part *part);
 
 /* Fewer elements are the work of one thread. */
@@ -26,8 +27,8 @@ typedef void amp__part_fn(void *job, const struct amp__part *part);
 /* How many threads are worth their waking for so many elements. One if amp_set_num_threads says so. */
 int32_t amp__walk_threads(uint64_t elements);
 
-/* Calls work(job, part) for parts that are the list together, each once, on amp__walk_threads(elements) threads at most;
- * elements: the list's. On one thread it is one call for all. */
+/* Calls work(job, part) for parts that are the list together, each once, on amp__walk_threads(elements) threads at
+ * most; elements: the list's. On one thread it is one call for all. */
 void amp__walk(const amp_span *list, size_t n, uint64_t elements, amp__part_fn *work, void *job);
 
 /* Calls work(job, i) for i from 0 to n - 1, each once, on up to `threads` threads. */

@@ -175,8 +175,8 @@ amp_status amp__span_copy(struct amp__param *param, enum amp__work work, const a
     return AMP_OK;
 }
 
-/* May the host's elements carry the scale? An emulated parameter's are a 16-bit sum, which backward rounds; and a scale that
- * lives on a device is not known here (0). */
+/* May the host's elements carry the scale? An emulated parameter's are a 16-bit sum, which backward rounds; and a scale
+ * that lives on a device is not known here (0). */
 static bool may_multiply(const struct amp__param *param, const amp_span *shown, float scale) {
     return !param->on_device && !param->emulated && !amp__is_low(shown->dtype) && scale != 0.0f;
 }

@@ -7,7 +7,9 @@
 /* What is done to all gradients together, in place. */
 typedef amp_status change_fn(const amp_span *grads, size_t n, float value);
 
-static amp_status clamp(const amp_span *grads, size_t n, float limit) { return amp_clip_value_list(grads, grads, n, limit); }
+static amp_status clamp(const amp_span *grads, size_t n, float limit) {
+    return amp_clip_value_list(grads, grads, n, limit);
+}
 
 /* Of gradients that wait for the step, it remembers the first factor. */
 static amp_status multiply(const amp_span *grads, size_t n, float factor) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * 16-bit parameters on hosts that know FP32 only. The host's own block holds values that the 16-bit type could hold; the
- * master stands apart, is copied into the block before a step, and read out and rounded back after it. Gradients are
- * FP32 blocks as they are: what rounds them are the ops that made them.
+ * 16-bit parameters on hosts that know FP32 only. The host's own block holds values that the 16-bit type could hold;
+ * the master stands apart, is copied into the block before a step, and read out and rounded back after it. Gradients
+ * are FP32 blocks as they are: what rounds them are the ops that made them.
  */
 #include "kernels/round.h"
-#include "master/master.h"
+#include "master/param.h"
 
 #include <string.h>
 
@@ -19,7 +19,8 @@ static amp_span span_of(const struct amp__param *param, void *elements) {
     return (amp_span){ elements, param->size, AMP_FLOAT32, 0 };
 }
 
-/* On a device with the next flush, as work of this kind; it fails where there is no room to add it (there is for ROUND). */
+/* On a device with the next flush, as work of this kind; it fails where there is no room to add it (there is for
+ * ROUND). */
 static amp_status copy(const struct amp__param *param, enum amp__work work, void *dst, const void *src) {
     const amp_span to = span_of(param, dst), from = span_of(param, (void *)(uintptr_t)src);
     if (param->on_device) return amp__param_add(param, work, &to, &from);

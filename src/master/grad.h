@@ -3,7 +3,7 @@
 #ifndef AMP_GRAD_H
 #define AMP_GRAD_H
 
-#include "master/master.h"
+#include "master/param.h"
 
 uint64_t amp__grad_version(const struct amp__param *param, void *handle);
 /* A gradient's elements, checked against the parameter's. Where they are no compact block, a copy that is one:

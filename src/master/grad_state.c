@@ -18,7 +18,8 @@ static const unsigned char ways[] = {
                            | UNSCALED                 /* backward made nothing; cancelled with all that was delayed */
                            | OPEN,                    /* cleared by the host: nothing is delayed any more */
     [AMP__GRAD_ENDING] = UNSCALED | LEFT              /* end */
-                         | OPEN,                      /* it failed, and is going to be cancelled with all that was delayed */
+                         /* it failed, and is going to be cancelled with all that was delayed */
+                         | OPEN,
 };
 _Static_assert(sizeof ways == AMP__GRAD_STATES, "each state has its row");
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients through a bracket. begin sets aside what is there, so that backward starts from nothing; end (unscale.c)
- * unscales the new gradients, adds what was set aside, and checks. A fixed FP32 buffer is scaled instead, and unscaled with what
- * backward made of it. What brackets left that delayed is scaled already: it stays,
- * for backward to add to, and for the host to reduce over its ranks. Outside a bracket no gradient carries the scale: a 16-bit
- * parameter's gradient is exact in its FP32 master gradient, and the host's handle shows it rounded.
- * Source of the semantics: apex/amp/_process_optimizer.py, without its losses (docs/apex-differences.md).
+ * unscales the new gradients, adds what was set aside, and checks. A fixed FP32 buffer is scaled instead, and unscaled
+ * with what backward made of it. What brackets left that delayed is scaled already: it stays, for backward to add to,
+ * and for the host to reduce over its ranks. Outside a bracket no gradient carries the scale: a 16-bit parameter's
+ * gradient is exact in its FP32 master gradient, and the host's handle shows it rounded. Source of the semantics:
+ * apex/amp/_process_optimizer.py, without its losses (docs/apex-differences.md).
  */
 #include "master/grad.h"
 
@@ -23,8 +23,8 @@ static amp_status save_first(struct amp__param *param, const amp_span *shown, bo
     return AMP_OK;
 }
 
-/* The master gradient as the host's handle has it now. zero: the handle shows nothing but zeros, as far as it was looked
- * at. Where the master gradient becomes zero, that is only noted: the bracket's end will write it. */
+/* The master gradient as the host's handle has it now. zero: the handle shows nothing but zeros, as far as it was
+ * looked at. Where the master gradient becomes zero, that is only noted: the bracket's end will write it. */
 static amp_status follow(struct amp__param *param, void *grad, const amp_span *shown, bool zero) {
     /* a host without versions may have zeroed its gradient by hand: only a look tells */
     const bool look = !param->host->version;
@@ -88,7 +88,8 @@ amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool al
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
         const bool inner = param->gradient.state == AMP__GRAD_REOPENED && !all;
-        if (all ? !amp__in_bracket(param) : !amp__in_open_bracket(param)) continue; /* cancelled already, for another optimizer */
+        /* cancelled already, for another optimizer */
+        if (all ? !amp__in_bracket(param) : !amp__in_open_bracket(param)) continue;
         if (!inner) amp__aside_drop(param, AMP__AT_REOPENING);
         const amp_status one = amp__aside_take_back(param, inner ? AMP__AT_REOPENING : AMP__AT_BEGIN);
         const enum amp__grad_state outer = param->gradient.left.handle ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients that a bracket leaves scaled, because libamp's own optimizer unscales on its way: the bracket's end has only
- * checked them and summed their squares. Clipping by norm leaves a factor beside them. Who else wants to see such a gradient
- * finds it unscaled first. What the host puts in its place meanwhile is as the host says: not scaled.
+ * Gradients that a bracket leaves scaled, because libamp's own optimizer unscales on its way: the bracket's end has
+ * only checked them and summed their squares. Clipping by norm leaves a factor beside them. Who else wants to see such
+ * a gradient finds it unscaled first. What the host puts in its place meanwhile is as the host says: not scaled.
  */
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
@@ -94,7 +94,8 @@ __attribute__((noinline)) static void add_up(const struct amp__grad_for_step *pa
     for (size_t i = 0; i < n; i++) {
         const struct amp__grad_for_step *part = &parts[i];
         if (!part->span.data) continue;
-        squares += part->has_squares ? part->squares : amp__check_span(&part->span, part->inverse, part->factor, &unused);
+        squares += part->has_squares ? part->squares
+                                     : amp__check_span(&part->span, part->inverse, part->factor, &unused);
     }
     *norm = (float)sqrt(squares);
 }

@@ -46,7 +46,8 @@ amp_status amp__param_elements(const struct amp__param *param, struct amp__eleme
 
 static amp_status check_as(const struct amp__param *param, const struct amp__elements *now, amp_dtype dtype) {
     AMP_RETURN_IF(now->size != param->size || now->dtype != dtype, AMP_ERR_WRONG_STATE,
-                  "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its storage",
+                  "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its "
+                  "storage",
                   param->name, (unsigned long long)param->size, amp__dtype_name(dtype), (unsigned long long)now->size,
                   amp__dtype_name(now->dtype));
     return AMP_OK;
@@ -108,8 +109,8 @@ static amp_status exchange(struct amp__param *param, amp_dtype now_beside) {
     const uint64_t bytes = param->master.fp32.bytes, least = param->size * amp__dtype_size(now_beside);
     if (bytes && bytes < least) {
         (void)amp__param_swap(param, &param->master.fp32);
-        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the host's hook swap_data returned a block of %llu bytes instead of the "
-                         "%llu that were there: change a parameter's values, not its storage", param->name,
+        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the host's hook swap_data returned a block of %llu bytes instead of "
+                         "the %llu that were there: change a parameter's values, not its storage", param->name,
                          (unsigned long long)bytes, (unsigned long long)least);
     }
     param->master.fp32.dtype = now_beside;
@@ -119,7 +120,8 @@ static amp_status exchange(struct amp__param *param, amp_dtype now_beside) {
 /* A handle with gaps keeps its strides, so what is put under it has the same gaps. */
 static amp_status lend_spread(struct amp__param *param, void *grad, const struct amp__elements *shown) {
     amp_storage block;
-    AMP_TRY(amp__host_alloc(param->host, amp__strides_reach(shown), AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &block));
+    AMP_TRY(
+        amp__host_alloc(param->host, amp__strides_reach(shown), AMP_FLOAT32, param->device, AMP_FOR_GRADIENT, &block));
     struct amp__elements wide = *shown;
     wide.data = block.data;
     wide.dtype = AMP_FLOAT32;
@@ -233,7 +235,8 @@ amp_status amp__master_swap_in(struct amp__param *param) {
 static amp_status take_back(struct amp__param *param) {
     param->lent.stuck = true;
     const amp_status status = amp__master_settle(param);
-    if (status != AMP_OK) (void)amp__master_settle(param); /* once more, before the host drops what is under its handles */
+    /* once more, before the host drops what is under its handles */
+    if (status != AMP_OK) (void)amp__master_settle(param);
     return status;
 }
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters whose elements are in a device's memory. Nothing here reads or writes them: work is added to the parameter's
- * place, and whoever went through all parameters launches it. Blocks are freed in the order of the host's stream, by the
- * host's hook or by libamp, so that work which was put there before still finds them.
+ * Parameters whose elements are in a device's memory. Nothing here reads or writes them: work is added to the
+ * parameter's place, and whoever went through all parameters launches it. Blocks are freed in the order of the host's
+ * stream, by the host's hook or by libamp, so that work which was put there before still finds them.
  */
 #include "kernels/round.h"
-#include "master/master.h"
+#include "master/param.h"
 
 #include <string.h>
 
-amp_status amp__param_layout(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out) {
+amp_status amp__param_layout(const struct amp__param *param, void *tensor, const char *name,
+                             struct amp__elements *out) {
     if (!param->on_device) return amp__host_layout(param->host, tensor, name, out);
     AMP_TRY(amp__host_find(param->host, tensor, name, out));
     AMP_RETURN_IF(out->device.type != param->device.type || out->device.id != param->device.id, AMP_ERR_WRONG_STATE,
@@ -17,12 +18,14 @@ amp_status amp__param_layout(const struct amp__param *param, void *tensor, const
                   "initialise again after moving a model", name, (int)out->device.type, (int)out->device.id,
                   (int)param->device.type, (int)param->device.id);
     AMP_RETURN_IF(out->strides, AMP_ERR_UNSUPPORTED,
-                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous", name);
+                  "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous",
+                  name);
     return AMP_OK;
 }
 
 amp_status amp__param_block(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out) {
-    return param->on_device ? amp__param_layout(param, tensor, name, out) : amp__host_elements(param->host, tensor, name, out);
+    return param->on_device ? amp__param_layout(param, tensor, name, out)
+                            : amp__host_elements(param->host, tensor, name, out);
 }
 
 amp_status amp__param_alloc(const struct amp__param *param, amp_dtype dtype, amp_purpose purpose, amp_storage *out) {
@@ -65,7 +68,8 @@ void amp__param_give_back(struct amp__param *param, amp_storage *storage) {
     amp__param_free(param, storage);
 }
 
-amp_status amp__param_copy(const struct amp__param *param, enum amp__work work, const amp_span *dst, const amp_span *src) {
+amp_status amp__param_copy(const struct amp__param *param, enum amp__work work, const amp_span *dst,
+                           const amp_span *src) {
     return param->on_device ? amp__place_add(param->place, work, param, dst, src, NULL) : amp_cast_list(dst, src, 1);
 }
 
@@ -128,7 +132,8 @@ amp_status amp__param_count_unfit(struct amp__param *param) {
     for (uint64_t at = 0; at < param->size && status == AMP_OK; at += PIECE) {
         const uint64_t n = param->size - at < PIECE ? param->size - at : PIECE;
         status = amp__place_out(param->place, exact, (const float *)param->master.fp32.data + at, n * sizeof *exact);
-        if (status == AMP_OK) status = amp__place_out(param->place, shown, (const char *)now.data + at * width, n * width);
+        if (status == AMP_OK)
+            status = amp__place_out(param->place, shown, (const char *)now.data + at * width, n * width);
         if (status == AMP_OK) param->unfit += unfit_of(param, exact, shown, n);
     }
     amp__free(exact);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Re-typing: new storage under the same handles, the old one kept as master or for the way back. */
-#include "master/master.h"
+#include "master/param.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -132,8 +132,8 @@ void amp__param_tell_left(const struct amp__param *param, amp__text *text) {
         amp__text_add(text, "%s%s has libamp's FP32 block", separator, param->name);
 }
 
-/* One that came in 16 bits. Where the host refuses to take its own block back it keeps the master, and what lies here is the
- * host's. */
+/* One that came in 16 bits. Where the host refuses to take its own block back it keeps the master, and what lies here
+ * is the host's. */
 static amp_status end_master(struct amp__param *param) {
     const amp_status status = amp__master_settle(param);
     if (!param->lent.stuck || amp__host_owns_memory(param->host)) drop_master(param);
@@ -166,7 +166,8 @@ amp_status amp__param_restore(struct amp__param *param) {
         status = amp__param_elements(param, &now);
         const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
         if (status == AMP_OK) status = cast_storage(param, &storage, &low);
-        if (status == AMP_OK && param->on_device) status = amp__place_flush(param->place); /* before a block of it goes */
+        /* before a block of it goes */
+        if (status == AMP_OK && param->on_device) status = amp__place_flush(param->place);
     }
     amp_storage swap = storage;
     if (status == AMP_OK) status = amp__param_swap(param, &swap);
@@ -183,8 +184,8 @@ amp_status amp__param_restore(struct amp__param *param) {
     return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
 }
 
-/* A gradient's handle that was never taken back keeps the block of ours that lies under it, and the host's own lies here. A
- * host with free has made both and may have its own freed. */
+/* A gradient's handle that was never taken back keeps the block of ours that lies under it, and the host's own lies
+ * here. A host with free has made both and may have its own freed. */
 static void leave_to_host(struct amp__param *param) {
     if (!param->lent.grad || amp__host_owns_memory(param->host)) return;
     struct amp__gradient *gradient = &param->gradient;

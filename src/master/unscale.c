@@ -73,8 +73,8 @@ void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *
 
 /* ---- planning ---- */
 
-/* What was set aside, as elements; *what: whether anything was. The way that zeros are added without being read makes a NaN
- * of an infinity: where an infinity would be kept they are written. */
+/* What was set aside, as elements; *what: whether anything was. The way that zeros are added without being read makes a
+ * NaN of an infinity: where an infinity would be kept they are written. */
 static amp_status plan_set_aside(const struct amp__plan *plan, struct amp__param *param, amp_span *set_aside,
                                  uint16_t *what) {
     set_aside->data = NULL;
@@ -185,8 +185,9 @@ static amp_status run_list(struct amp__plan *plan, size_t i, size_t n, float inv
     return (what & (LEFT | TO_MASTER | HELD)) == TO_MASTER ? amp_cast_list(fresh, dst, n) : AMP_OK;
 }
 
-/* Master gradients are read again at once, to be shown. Where all of them fit the last cache, so many are done together that
- * they are still in the one before; where they do not, long lists are better: for streaming stores, and for threads. */
+/* Master gradients are read again at once, to be shown. Where all of them fit the last cache, so many are done together
+ * that they are still in the one before; where they do not, long lists are better: for streaming stores, and for
+ * threads. */
 static amp_status run(struct amp__plan *plan, float inverse, float *found_inf) {
     enum { FEW = 1 << 20, TOGETHER = 1 << 16 }; /* elements */
     const bool together = plan->mastered <= FEW;
@@ -206,7 +207,8 @@ static void round_emulated(struct amp__plan *plan, float *found_inf) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__counts counts = { 0 };
         if (!(plan->what[i] & ROUNDS) || plan->what[i] & AWAY) continue;
-        amp__round(plan->fresh[i].data, plan->fresh[i].data, plan->fresh[i].size, plan->entries[i].param->emulated, &counts);
+        amp__round(plan->fresh[i].data, plan->fresh[i].data, plan->fresh[i].size, plan->entries[i].param->emulated,
+                   &counts);
         if (!counts.overflowed) continue;
         plan->what[i] |= NONFINITE;
         *found_inf = 1.0f;
@@ -277,9 +279,9 @@ static void restore_fixed(const struct amp__plan *plan) {
     }
 }
 
-/* After an overflow that no step has followed yet, sums may be infinite for what an earlier bracket found. This one decides on
- * what its own backward made, as Apex looks at what comes in alone; so that is looked at before it is added. What an optimizer
- * would step on is not excused by the overflow of another one. */
+/* After an overflow that no step has followed yet, sums may be infinite for what an earlier bracket found. This one
+ * decides on what its own backward made, as Apex looks at what comes in alone; so that is looked at before it is added.
+ * What an optimizer would step on is not excused by the overflow of another one. */
 static void look_before(struct amp__plan *plan, float inverse) {
     const amp__fpenv saved = amp__fpenv_enter();
     for (size_t i = 0; i < plan->n; i++) {

@@ -25,7 +25,9 @@ _Static_assert(AMP_COUNT(levels) == LAST + 1, "the values of AMP_LEVEL_MAP are 1
 #define NAME(constant, ...) " " #constant
 #define NAMES AMP_LEVEL_MAP(NAME)
 
-const char *amp__level_name(amp_level level) { return level >= FIRST && level <= LAST ? levels[level].name : "unknown level"; }
+const char *amp__level_name(amp_level level) {
+    return level >= FIRST && level <= LAST ? levels[level].name : "unknown level";
+}
 
 AMP_API amp_status amp_level_from_name(const char *name, amp_level *level) {
     AMP_RETURN_IF(!name || !level, AMP_ERR_INVALID_ARGUMENT, "amp_level_from_name: an argument is NULL");
@@ -35,8 +37,8 @@ AMP_API amp_status amp_level_from_name(const char *name, amp_level *level) {
             return AMP_OK;
         }
     const bool zero = name[0] == '0';
-    return amp__fail(AMP_ERR_INVALID_ARGUMENT, "opt level \"%.20s\" does not exist: use one of" NAMES " without AMP_%s", name,
-                     zero ? "; they are written with the letter O, not the digit zero" : "");
+    return amp__fail(AMP_ERR_INVALID_ARGUMENT, "opt level \"%.20s\" does not exist: use one of" NAMES " without AMP_%s",
+                     name, zero ? "; they are written with the letter O, not the digit zero" : "");
 }
 
 /* ---- overrides ---- */
@@ -126,8 +128,9 @@ static double factor(double value, double fallback, bool fp32) {
 }
 
 static amp_status check_factors(const amp_config *config, const struct amp__scaler_settings *s) {
-    AMP_RETURN_IF(s->growth <= 1.0, AMP_ERR_INVALID_ARGUMENT, "amp_config.growth is %.17g: a scale grows by a factor above 1%s",
-                  config->growth, config->growth > 1.0 ? ", and this mode's is the nearest float, which is 1" : "");
+    AMP_RETURN_IF(s->growth <= 1.0, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_config.growth is %.17g: a scale grows by a factor above 1%s", config->growth,
+                  config->growth > 1.0 ? ", and this mode's is the nearest float, which is 1" : "");
     AMP_RETURN_IF(s->backoff >= 1.0, AMP_ERR_INVALID_ARGUMENT,
                   "amp_config.backoff is %.17g: a scale backs off by a factor below 1%s", config->backoff,
                   config->backoff < 1.0 ? ", and this mode's is the nearest float, which is 1" : "");
@@ -150,8 +153,8 @@ static amp_status check_scaler(const amp_config *config) {
                    { "backoff", config->backoff } };
     for (size_t i = 0; i < AMP_COUNT(scales); i++)
         AMP_RETURN_IF(scales[i].value != 0.0 && !is_positive(scales[i].value), AMP_ERR_INVALID_ARGUMENT,
-                      "amp_config.%s is %g: it must be finite, in FP32 too, and above 0 (0: the default)", scales[i].name,
-                      scales[i].value);
+                      "amp_config.%s is %g: it must be finite, in FP32 too, and above 0 (0: the default)",
+                      scales[i].name, scales[i].value);
     const float least[] = { scale > 0.0f ? scale : 0.0f, config->init_scale, config->min_scale };
     for (size_t i = 0; i < AMP_COUNT(least); i++)
         AMP_RETURN_IF(least[i] != 0.0f && least[i] < 0x1p-126f, AMP_ERR_INVALID_ARGUMENT,
@@ -211,7 +214,8 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
     AMP_TRY(amp__copy_struct(&config, sizeof config, sizeof(amp_config), given, given->struct_size, "amp_config"));
     if (config.enabled == AMP_OFF && !config.level) config.level = AMP_O0; /* no level is meant, and none is needed */
     AMP_RETURN_IF(config.level < FIRST || config.level > LAST, AMP_ERR_INVALID_ARGUMENT,
-                  "opt level %d does not exist: use" NAMES " (values 1 to %d), or amp_level_from_name with the letter O",
+                  "opt level %d does not exist: use" NAMES
+                  " (values 1 to %d), or amp_level_from_name with the letter O",
                   (int)config.level, LAST);
     AMP_TRY(check_switches(&config));
     AMP_TRY(check_overrides(&config));

@@ -10,7 +10,13 @@ struct entry {
 };
 
 enum {
-    F = AMP_IN_FUNCTIONAL, T = AMP_IN_TORCH, M = AMP_IN_TENSOR, V = AMP_IN_VF, L = AMP_IN_LINALG, N = AMP_IN_NN, X = AMP_IN_FFT
+    F = AMP_IN_FUNCTIONAL,
+    T = AMP_IN_TORCH,
+    M = AMP_IN_TENSOR,
+    V = AMP_IN_VF,
+    L = AMP_IN_LINALG,
+    N = AMP_IN_NN,
+    X = AMP_IN_FFT
 };
 
 #define AMP_LIST_OP(name, modules, fp16, bf16) { #name, modules, AMP_##fp16, AMP_##bf16 },

@@ -7,7 +7,9 @@
 #include "opt_levels/policy.h"
 #include "opt_levels/lists.h"
 
-bool amp__policy_casts_fp64(const struct amp__properties *properties) { return amp__lists_cast_fp64(properties->lists); }
+bool amp__policy_casts_fp64(const struct amp__properties *properties) {
+    return amp__lists_cast_fp64(properties->lists);
+}
 
 /* The type of what the op updates in place; DEFAULT if it updates nothing floating. */
 static amp_dtype in_place_type(const struct amp__operand *operands, size_t n) {

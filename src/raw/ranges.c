@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Raw address -> registered buffer: weights and gradients are often slices of one allocation, so matching is by range. */
+/* Raw address -> registered buffer: weights and gradients are often slices of one allocation, so matching is
+ * by range. */
 #include "common/map.h"
 #include "context/context.h"
 #include "raw/raw.h"
@@ -50,7 +51,8 @@ static amp_status add_gradient(amp_context *context, struct amp__param *param) {
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     const uintptr_t at = (uintptr_t)now.data, own = (uintptr_t)param->address;
     AMP_RETURN_IF(own && now.size && now.dtype == AMP_FLOAT32 && at < own + 4 * param->size && own < at + 4 * now.size,
-                  AMP_ERR_CONFLICT, "%s: its gradient lies in its own elements: give it memory of its own", param->name);
+                  AMP_ERR_CONFLICT, "%s: its gradient lies in its own elements: give it memory of its own",
+                  param->name);
     /* raw buffers are compact, and in the CPU's memory */
     if (now.dtype != AMP_FLOAT32 || !now.size || now.strides || param->on_device) return AMP_OK;
     context->grad_ranges[context->n_grad_ranges++] =

@@ -80,7 +80,8 @@ static void widen_out(const struct amp__raw *raw, const struct amp__raw_buffer *
 static void add_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
                     struct amp__counts *counts) {
     float *scratch = (float *)buffer->temporary + at;
-    const amp_span sum = { buffer->host + at, (uint64_t)n, AMP_FLOAT32, 0 }, addend = { scratch, (uint64_t)n, AMP_FLOAT32, 0 };
+    const amp_span sum = { buffer->host + at, (uint64_t)n, AMP_FLOAT32, 0 },
+                   addend = { scratch, (uint64_t)n, AMP_FLOAT32, 0 };
     amp__round(scratch, scratch, (uint64_t)n, raw->low, counts);
     const amp_status status = amp_axpby_list(&sum, 1.0f, &sum, 1.0f, &addend, 1, NULL);
     (void)status;
@@ -91,18 +92,19 @@ static void add_out(const struct amp__raw *raw, const struct amp__raw_buffer *bu
 
 static void free_pack(void *context, void *pack) { amp__spare_give(&((amp_context *)context)->spares, pack); }
 
-/* Outside of scopes, on a host that has no versions: do steps say when the weight changes? Not before libamp has seen one of
- * each optimizer: whoever updates behind its back never has one. */
+/* Outside of scopes, on a host that has no versions: do steps say when the weight changes? Not before libamp has seen
+ * one of each optimizer: whoever updates behind its back never has one. */
 static bool changes_in_steps(const struct amp__casting *casting, const struct amp__param *param) {
     const amp_context *context = casting->context;
-    if (!context->properties.cache || casting->host->version || casting->thread->scope.set || !param->in_optimizer) return false;
+    if (!context->properties.cache || casting->host->version || casting->thread->scope.set || !param->in_optimizer)
+        return false;
     for (size_t i = 0; i < context->n_optimizers; i++)
         if (!context->optimizers[i].last_step) return false;
     return context->n_optimizers != 0;
 }
 
-/* A version for the time between two steps: what the host writes itself there (a file that it loads, an average that it swaps
- * in) is seen, whichever element it is. To read is less than to pack. Never 0, which is that of scopes. */
+/* A version for the time between two steps: what the host writes itself there (a file that it loads, an average that it
+ * swaps in) is seen, whichever element it is. To read is less than to pack. Never 0, which is that of scopes. */
 static uint64_t version_by_elements(const struct amp__param *param) {
     return amp__sum64(0, param->address, (size_t)param->size * sizeof(float)) | 1;
 }
@@ -111,8 +113,8 @@ static int form_of(const struct amp__raw *raw) {
     return raw->mode == AMP__RAW_REPLACE ? AMP__FORM_NARROWED : AMP__FORM_ROUNDED;
 }
 
-/* The whole parameter in the mode's form: one pack serves every slice of it. `taped`: it goes where a bracket ends. NULL with a
- * status on failure. */
+/* The whole parameter in the mode's form: one pack serves every slice of it. `taped`: it goes where a bracket ends.
+ * NULL with a status on failure. */
 static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casting, struct amp__param *param,
                           uint64_t version, bool taped, void **out) {
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
@@ -139,7 +141,8 @@ static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *ca
     if (!param || offset + (uint64_t)buffer->extents.span > param->size) return AMP_OK;
     const int form = form_of(raw);
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);
-    const bool whole = !offset && (uint64_t)buffer->extents.span == param->size; /* else a slice costs less than to look at all */
+    /* else a slice costs less than to look at all */
+    const bool whole = !offset && (uint64_t)buffer->extents.span == param->size;
     const bool by_steps = whole && changes_in_steps(casting, param);
     if (by_steps) version = version_by_elements(param);
     void *pack = by_steps ? amp__casting_find_version(casting, param, form, version)
@@ -160,9 +163,11 @@ static amp_status extents_of(const struct amp__casting *casting, const struct am
     if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, i, &buffer->extents);
     const int64_t rest = amp__range_rest(casting->context, buffer->host);
     AMP_RETURN_IF(!rest, AMP_ERR_NOT_FOUND,
-                  "op %s: %s[?] points into no registered parameter, and into no gradient of one that an optimizer lists: "
-                  "register its buffer, or write its extents", call->schema->name, arg->name);
-    buffer->extents = (struct amp__extents){ .ndim = 1, .shape = { rest }, .row_stride = rest, .count = rest, .span = rest };
+                  "op %s: %s[?] points into no registered parameter, and into no gradient of one that an optimizer "
+                  "lists: register its buffer, or write its extents", call->schema->name, arg->name);
+    buffer->extents = (struct amp__extents){
+        .ndim = 1, .shape = { rest }, .row_stride = rest, .count = rest, .span = rest
+    };
     return AMP_OK;
 }
 
@@ -191,7 +196,8 @@ static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *b
         return AMP_OK;
     }
     AMP_TRY(take_temporary(casting, buffer, sizeof(float)));
-    if (!is_accumulator(casting, buffer)) { /* in place, but on a copy: the host's stays as it is until the op is through */
+    /* in place, but on a copy: the host's stays as it is until the op is through */
+    if (!is_accumulator(casting, buffer)) {
         each_row(raw, buffer, round_in, &raw->counts);
         buffer->after = AMP__RAW_COPY;
         return AMP_OK;
@@ -218,8 +224,8 @@ static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_
     amp_device where;
     AMP_TRY(amp__places_where(raw->casting->context, host, &where));
     AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
-                  "it is in the memory of CUDA device %d, and libamp converts raw buffers in the CPU's alone: give the op Tensor "
-                  "arguments (hooks view and cast), or the class AMP_LEAVE", (int)where.id);
+                  "it is in the memory of CUDA device %d, and libamp converts raw buffers in the CPU's alone: give the "
+                  "op Tensor arguments (hooks view and cast), or the class AMP_LEAVE", (int)where.id);
     if (raw->n == raw->capacity) {
         const size_t capacity = raw->capacity ? 2 * raw->capacity : 16;
         struct amp__raw_buffer *grown = amp__casting_memory(raw->casting, capacity * sizeof *grown);
@@ -257,8 +263,8 @@ static amp_status enter_seed(struct amp__raw *raw, struct amp__raw_buffer *buffe
     return AMP_OK;
 }
 
-/* Two arguments on one buffer that the op updates through both see each other's writes, as without libamp: one temporary.
- * What would be lost is refused. */
+/* Two arguments on one buffer that the op updates through both see each other's writes, as without libamp: one
+ * temporary. What would be lost is refused. */
 static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buffer, const char *op, const char *name,
                         void **temporary, bool *shared) {
     const uint16_t written = AMP__WRITE | AMP__READ_WRITE;
@@ -267,9 +273,12 @@ static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buff
         const uintptr_t a = (uintptr_t)known->host, b = (uintptr_t)buffer->host;
         const bool apart = a + (uintptr_t)known->extents.span * 4 <= b || b + (uintptr_t)buffer->extents.span * 4 <= a;
         if (apart || !(known->flags & written)) continue;
-        AMP_RETURN_IF(a != b || known->extents.span != buffer->extents.span || (known->flags & written) != (buffer->flags & written),
-                      AMP_ERR_CONFLICT, "op %s: %s: what it writes overlaps what another argument writes, without being the "
-                      "same: give the op buffers of their own", op, name);
+        AMP_RETURN_IF(a != b || known->extents.span != buffer->extents.span ||
+                          (known->flags & written) != (buffer->flags & written),
+                      AMP_ERR_CONFLICT,
+                      "op %s: %s: what it writes overlaps what another argument writes, without "
+                      "being the same: give the op buffers of their own",
+                      op, name);
         *temporary = known->temporary;
         *shared = true;
     }
@@ -314,8 +323,9 @@ static amp_status join(struct amp__raw *raw, const amp_field *field, float *host
                           "it is a buffer of the call already, in another role: one that is read and written is "
                           "AMP_ROLE_UPDATE each time");
             *joined = true;
-            return known.temporary && *field->address == host ? amp__casting_patch(raw->casting, field->address, known.temporary)
-                                                              : AMP_OK;
+            return known.temporary && *field->address == host
+                ? amp__casting_patch(raw->casting, field->address, known.temporary)
+                : AMP_OK;
         }
         const uintptr_t a_end = a + (uintptr_t)known.extents.span * 4, b_end = b + (uintptr_t)field->size * 4;
         AMP_RETURN_IF(a < b_end && b < a_end, AMP_ERR_CONFLICT,
@@ -339,22 +349,28 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     if (raw->mode == AMP__RAW_NONE) return AMP_OK;
     const bool seed = field.role == AMP_ROLE_SEED;
     const struct amp__op *op = raw->casting->op;
-    AMP_RETURN_IF(seed && !op->seeds && (op->context->properties.scaler.dynamic || op->context->properties.scaler.init_scale != 1.0f),
-                  AMP_ERR_CONFLICT, "it is a seed, but the op lacks the flag AMP_OP_SEEDS: without it the host must multiply "
-                  "its seed with amp_scaled_loss.seed_factor");
+    AMP_RETURN_IF(seed && !op->seeds &&
+                      (op->context->properties.scaler.dynamic || op->context->properties.scaler.init_scale != 1.0f),
+                  AMP_ERR_CONFLICT,
+                  "it is a seed, but the op lacks the flag AMP_OP_SEEDS: without it the host must "
+                  "multiply its seed with amp_scaled_loss.seed_factor");
     float *const host = amp__casting_original(raw->casting, field.address);
     AMP_RETURN_IF(field.role == AMP_ROLE_KEEP && host != *field.address, AMP_ERR_CONFLICT,
                   "it is a buffer of the call already, in another role: what is kept is AMP_ROLE_KEEP each time");
     if (field.role == AMP_ROLE_KEEP || !host || !field.size || stays_fp32(raw, host)) return AMP_OK;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
-    const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE : field.role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0;
+    const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE
+        : field.role == AMP_ROLE_UPDATE                 ? AMP__READ_WRITE
+                                                        : 0;
     AMP_TRY(join(raw, &field, host, flags, &joined));
     if (joined) return AMP_OK;
     AMP_TRY(new_buffer(raw, host, &buffer));
     buffer->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
                                             .count = field.size, .span = field.size };
     buffer->flags = flags;
-    AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, buffer) : seed ? enter_seed(raw, buffer) : enter_buffer(raw, buffer));
+    AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, buffer)
+                : seed                     ? enter_seed(raw, buffer)
+                                           : enter_buffer(raw, buffer));
     return buffer->temporary ? amp__casting_patch(raw->casting, field.address, buffer->temporary) : AMP_OK;
 }
 
@@ -374,6 +390,7 @@ void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
                                                [AMP__RAW_WIDEN] = widen_out, [AMP__RAW_ADD] = add_out };
     struct amp__counts counts = raw->counts;
     for (size_t i = 0; i < raw->n; i++)
-        if (raw->buffers[i].after != AMP__RAW_NOTHING) each_row(raw, &raw->buffers[i], functions[raw->buffers[i].after], &counts);
+        if (raw->buffers[i].after != AMP__RAW_NOTHING)
+            each_row(raw, &raw->buffers[i], functions[raw->buffers[i].after], &counts);
     amp__op_add_counts(op, &counts);
 }

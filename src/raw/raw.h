@@ -2,8 +2,8 @@
 /*
  * Raw buffers: ops of hosts that pass `float *` and extents. Two ways. Replace: the op has an implementation for the
  * 16-bit type, and gets 16-bit copies of its inputs (weights are packed once per version); what it writes is widened
- * back. Emulate: the host's own FP32 op runs on inputs rounded through the 16-bit type, and what it writes is rounded, so
- * that the result is, bit for bit, that of widening 16-bit inputs, computing in FP32 and rounding the outputs.
+ * back. Emulate: the host's own FP32 op runs on inputs rounded through the 16-bit type, and what it writes is rounded,
+ * so that the result is, bit for bit, that of widening 16-bit inputs, computing in FP32 and rounding the outputs.
  * Gradient accumulators, which the op adds to (registered gradients), stay FP32 sums: under emulate the op adds into
  * zeros, which are rounded and then added. Under replace whatever the op updates is passed as it is.
  */
@@ -66,7 +66,8 @@ amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *cal
 /* The same, for buffers too. */
 amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);
 /* Structs by value become copies in `argv`; buffers go to amp__raw_field, handles to `take`. */
-amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_tensor *take, void *user);
+amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_tensor *take,
+                      void *user);
 
 /* Addresses [begin, end) that belong to a parameter, or to its gradient. */
 struct amp__range {

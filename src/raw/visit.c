@@ -95,7 +95,8 @@ amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *cal
     return run_hook(op, call->args, &visitor);
 }
 
-amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take_any, void *user) {
+amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take_any,
+                          void *user) {
     struct visitor visitor = { .buffers = true, .take = take_any, .user = user };
     return run_hook(op, call->args, &visitor);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rules of the loss scale, tick by tick, in plain arithmetic: C compiles them for the host, nvcc for a device, and both
- * give the same bits. docs/scaler.md has each mode's rule, its defaults and its source; tests/parity replays the originals.
+ * The rules of the loss scale, tick by tick, in plain arithmetic: C compiles them for the host, nvcc for a device, and
+ * both give the same bits. docs/scaler.md has each mode's rule, its defaults and its source; tests/parity replays the
+ * originals.
  *
  * Products and quotients are formed in double and rounded once more, to the FP32 scale: so does torch, whose scale is a
- * float and whose factors are doubles. With factors that are floats that is one rounding (a product is exact in double; a
- * quotient's 53 bits are more than 2 * 24 + 2). Nothing overflows or underflows, so nothing traps.
+ * float and whose factors are doubles. With factors that are floats that is one rounding (a product is exact in double;
+ * a quotient's 53 bits are more than 2 * 24 + 2). Nothing overflows or underflows, so nothing traps.
  */
 #ifndef AMP_SCALER_RULES_H
 #define AMP_SCALER_RULES_H
@@ -64,7 +65,8 @@ AMP__RULE float amp__rule_backed_off(float scale, const struct amp__scaler_setti
 
 /* torch and jmp: a scale that would round to infinity stays what it is, below whatever ceiling. */
 AMP__RULE float amp__rule_grown_if_finite(float scale, const struct amp__scaler_settings *settings) {
-    const double first_infinite = 340282356779733661637539395458142568448.0; /* halfway from the largest float to 2^128 */
+    /* halfway from the largest float to 2^128 */
+    const double first_infinite = 340282356779733661637539395458142568448.0;
     return (double)scale * settings->growth < first_infinite ? amp__rule_grown(scale, settings) : scale;
 }
 
@@ -121,7 +123,8 @@ AMP__RULE void amp__rule_torch(struct amp__scaler *state, const struct amp__scal
 
 /* deepspeed.runtime.fp16.loss_scaler DynamicLossScaler.update_scale. Windows are counted from the last overflow, and
  * the first clean bracket after it is not counted: growth comes after window + 1 of them, then every window. */
-AMP__RULE void amp__rule_deepspeed(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
+AMP__RULE void amp__rule_deepspeed(struct amp__scaler *state, const struct amp__scaler_settings *settings,
+                                   bool found_inf) {
     if (found_inf) {
         state->clean_run = 0;
         if (amp__rule_exceeds_hysteresis(state)) state->scale = amp__rule_backed_off(state->scale, settings);
@@ -147,9 +150,11 @@ AMP__RULE void amp__rule_mxnet(struct amp__scaler *state, const struct amp__scal
     }
 }
 
-AMP__RULE void amp__rule_dynamic(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
+AMP__RULE void amp__rule_dynamic(struct amp__scaler *state, const struct amp__scaler_settings *settings,
+                                 bool found_inf) {
     switch (settings->mode) {
-#define AMP__CASE(constant, value, text, name, rule, ...) case constant: amp__rule_##rule(state, settings, found_inf); break;
+#define AMP__CASE(constant, value, text, name, rule, ...) \
+    case constant: amp__rule_##rule(state, settings, found_inf); break;
         AMP_SCALER_MAP(AMP__CASE)
 #undef AMP__CASE
     }
@@ -167,7 +172,8 @@ AMP__RULE amp_action amp__rule_static(struct amp__scaler *state, bool found_inf)
 }
 
 /* One closed bracket. */
-AMP__RULE amp_action amp__rule_update(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
+AMP__RULE amp_action amp__rule_update(struct amp__scaler *state, const struct amp__scaler_settings *settings,
+                                      bool found_inf) {
     amp_action action = found_inf ? AMP_SKIP : AMP_STEP;
     if (settings->dynamic) amp__rule_dynamic(state, settings, found_inf);
     else action = amp__rule_static(state, found_inf);
@@ -183,11 +189,12 @@ AMP__RULE float amp__rule_inverse(float scale) { return (float)(1.0 / (double)sc
 
 #define AMP__NO_TENSOR UINT32_MAX
 
-/* A loss's, in the device's memory: kernels raise `found` and lower `first`, and the end of a bracket is one small launch of
- * amp__rule_end. So the host has no part in an iteration, and a graph that is replayed counts by itself. */
+/* A loss's, in the device's memory: kernels raise `found` and lower `first`, and the end of a bracket is one small
+ * launch of amp__rule_end. So the host has no part in an iteration, and a graph that is replayed counts by itself. */
 struct amp__device_scaler {
     struct amp__scaler state;
-    float found;         /* by the kernels of the open bracket, and of those before it whose check was delayed; 0: nothing */
+    /* by the kernels of the open bracket, and of those before it whose check was delayed; 0: nothing */
+    float found;
     uint32_t first;      /* least number of a tensor that was not finite, with `found`; else AMP__NO_TENSOR */
     float inverse;       /* of the scale that the open bracket has, or the next one will */
     float left;          /* the same of the bracket that closed last: its gradients may be left to the step */
@@ -203,9 +210,10 @@ AMP__RULE void amp__rule_begin(struct amp__device_scaler *scaler) {
     scaler->first = AMP__NO_TENSOR;
 }
 
-/* The end of a bracket. decides: false where its check is delayed. found_elsewhere: by the host, in memory of its own. */
-AMP__RULE amp_action amp__rule_end(struct amp__device_scaler *scaler, const struct amp__scaler_settings *settings, bool decides,
-                                   bool found_elsewhere) {
+/* The end of a bracket. decides: false where its check is delayed. found_elsewhere: by the host, in memory of
+ * its own. */
+AMP__RULE amp_action amp__rule_end(struct amp__device_scaler *scaler, const struct amp__scaler_settings *settings,
+                                   bool decides, bool found_elsewhere) {
     const bool found = scaler->found != 0.0f || found_elsewhere; /* a NaN is not 0 */
     scaler->found_inf = found ? 1.0f : 0.0f;
     scaler->left = scaler->inverse;

@@ -31,7 +31,8 @@ static amp_status take_annotation(struct amp__parser *p, struct amp__arg *arg) {
     } else if (amp__lexer_take(lexer, "seed")) {
         arg->flags |= AMP__SEED;
     } else {
-        if (amp__token_is(&lexer->token, "*")) return fault(p, "write fn for a function pointer", "expected an annotation");
+        if (amp__token_is(&lexer->token, "*"))
+            return fault(p, "write fn for a function pointer", "expected an annotation");
         const bool out = amp__lexer_take(lexer, "out");
         if (lexer->token.kind != AMP__TOKEN_WORD) return fault(p, forms, "expected an annotation");
         amp__lexer_advance(lexer);
@@ -178,7 +179,8 @@ static amp_status take_type(struct amp__parser *p, struct amp__arg *arg, struct 
     } else {
         reading->type = amp__type_take(lexer);
         if (!reading->type)
-            return amp__struct_is_known(&lexer->token, p->known, p->n_known) ? lacks_struct(p) : amp__type_unknown(lexer);
+            return amp__struct_is_known(&lexer->token, p->known, p->n_known) ? lacks_struct(p)
+                                                                             : amp__type_unknown(lexer);
         arg->kind = reading->type->kind;
     }
     if (arg->kind == AMP__TENSOR) return take_tensor(p, arg);

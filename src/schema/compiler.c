@@ -86,8 +86,8 @@ static amp_status take_member(struct compiler *c, uint32_t arg, bool by_pointer)
         if (owner->kind != AMP__STRUCT && owner->kind != AMP__STRUCT_POINTER)
             return fault(c, "write struct layer l, and describe the struct", "only a struct has members");
         if (by_pointer != (owner->kind == AMP__STRUCT_POINTER))
-            return fault(c, by_pointer ? "write '.', as in C" : "write '->', as in C", "a member of a struct by value is "
-                         "named with '.', one behind a pointer with '->'");
+            return fault(c, by_pointer ? "write '.', as in C" : "write '->', as in C", "a member of a struct by value "
+                         "is named with '.', one behind a pointer with '->'");
         AMP_TRY(amp__struct_member(c->lexer, &c->names->structs[owner->struct_index], &field.offset, &field.kind));
     }
     AMP_TRY(emit(c, AMP__OP_FIELD, amp__member_pack(field)));

@@ -26,7 +26,8 @@ struct amp__parser {
 amp_status amp__parser_take_argument(struct amp__parser *p);
 /* The whole: p->lexer at its beginning. */
 amp_status amp__parser_take_schema(struct amp__parser *p);
-/* prototype.c: `status`, which the schema failed with; if its text is a C prototype, with the schema for that as the message. */
+/* prototype.c: `status`, which the schema failed with; if its text is a C prototype, with the schema for that as the
+ * message. */
 amp_status amp__parser_fail_prototype(const struct amp__parser *p, amp_status status);
 /* The type of a return. */
 amp_status amp__parser_take_return(struct amp__parser *p);

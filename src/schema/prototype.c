@@ -208,9 +208,11 @@ static amp_status refuse_value(const struct amp__parser *p, const char *at, uint
     if (d->is_number)
         return refuse(p, at, which, by_pointer, "long double and complex numbers have no type in a schema");
     if (d->tag == 'u') return refuse(p, at, which, by_pointer, "a union by value has no type in a schema");
-    amp__text_add(&text, d->tag ? "describe struct %.*s in structs, and write struct %.*s"
-                                : "if %.*s is a struct, describe it in structs and write struct %.*s; an enum is an int, "
-                                  "a handle a Tensor, any pointer a pointer", length, d->base.at, length, d->base.at);
+    amp__text_add(&text,
+                  d->tag ? "describe struct %.*s in structs, and write struct %.*s"
+                         : "if %.*s is a struct, describe it in structs and write struct %.*s; an enum is an "
+                           "int, a handle a Tensor, any pointer a pointer",
+                  length, d->base.at, length, d->base.at);
     return refuse(p, at, which, hint, "its type is not known here");
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Configuration and scaler state as text, field by field from two tables: what is written is what is read and compared. */
+/* Configuration and scaler state as text, field by field from two tables: what is written is what is read
+ * and compared. */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "context/context.h"
@@ -147,7 +148,8 @@ amp_status amp__state_get_scalers(const amp_context *context, const struct amp__
     const char *count = amp__header_get(header, "libamp.config.num_losses");
     AMP_RETURN_IF(!count || !amp__uint_from_text(count, 65536, file_has), AMP_ERR_BAD_FILE,
                   "libamp.config.num_losses is missing or not a number up to 65536");
-    const size_t wanted = *file_has < context->properties.num_losses ? (size_t)*file_has : context->properties.num_losses;
+    const size_t wanted = *file_has < context->properties.num_losses ? (size_t)*file_has
+                                                                     : context->properties.num_losses;
     struct amp__state_scaler *scalers = amp__alloc(wanted, sizeof *scalers);
     if (!scalers) return amp__fail_memory();
     for (uint32_t i = 0; i < wanted; i++) {
@@ -189,7 +191,8 @@ static void add_value(amp__text *out, const struct field *field, const char *tex
         amp__text_add(out, "%.9g", factor);
         return;
     }
-    for (size_t i = 0; i < 40 && text[i]; i++) amp__text_add(out, "%c", text[i] >= ' ' && text[i] <= '~' ? text[i] : '?');
+    for (size_t i = 0; i < 40 && text[i]; i++)
+        amp__text_add(out, "%c", text[i] >= ' ' && text[i] <= '~' ? text[i] : '?');
 }
 
 void amp__state_compare(const amp_context *context, const struct amp__header *header, amp__text *out) {
@@ -197,7 +200,8 @@ void amp__state_compare(const amp_context *context, const struct amp__header *he
         const struct field *field = &config_fields[i];
         char key[KEY_SIZE], text[AMP__NUMBER_SIZE];
         const char *theirs = amp__header_get(header, config_key(field, key));
-        if (!theirs || same_text(context, header, field)) continue; /* not there: from a libamp that had no such field */
+        /* not there: from a libamp that had no such field */
+        if (!theirs || same_text(context, header, field)) continue;
         amp__text_add(out, "%s%s ", out->length ? ", " : "", field->key);
         add_value(out, field, theirs);
         amp__text_add(out, " -> ");
@@ -209,7 +213,9 @@ void amp__state_compare(const amp_context *context, const struct amp__header *he
 
 static float bounded(float scale, const struct amp__scaler_settings *settings) {
     if (!settings->dynamic) return settings->init_scale;
-    return scale > settings->max_scale ? settings->max_scale : scale < settings->min_scale ? settings->min_scale : scale;
+    return scale > settings->max_scale ? settings->max_scale
+        : scale < settings->min_scale  ? settings->min_scale
+                                       : scale;
 }
 
 void amp__state_set_scaler(amp_context *context, uint32_t i, const struct amp__state_scaler *scaler) {

@@ -19,11 +19,13 @@ static amp_status check_idle(const amp_context *context, const char *who) {
                       "%s inside a bracket (loss_id %u): call it after amp_scale_loss_end, best after the step", who,
                       (unsigned)i);
     for (size_t i = 0; i < context->n_optimizers; i++) {
-        AMP_RETURN_IF(context->optimizers[i].stepping, AMP_ERR_WRONG_STATE, "%s inside a step of optimizer %zu", who, i);
+        AMP_RETURN_IF(context->optimizers[i].stepping, AMP_ERR_WRONG_STATE, "%s inside a step of optimizer %zu", who,
+                      i);
         AMP_RETURN_IF(context->optimizers[i].delayed, AMP_ERR_WRONG_STATE,
                       "%s while the gradients of optimizer %zu are still scaled (AMP_DELAY_UNSCALE)", who, i);
         AMP_RETURN_IF(context->optimizers[i].unchecked, AMP_ERR_WRONG_STATE,
-                      "%s while an overflow of optimizer %zu's gradients is not decided (AMP_DELAY_OVERFLOW_CHECK)", who, i);
+                      "%s while an overflow of optimizer %zu's gradients is not decided (AMP_DELAY_OVERFLOW_CHECK)",
+                      who, i);
     }
     return AMP_OK;
 }
@@ -70,7 +72,8 @@ static amp_status copy(void *user, const void *data, size_t bytes) {
     return AMP_OK;
 }
 
-static amp_status save_memory(amp_context *context, amp_state_format format, void *data, size_t capacity, size_t *size) {
+static amp_status save_memory(amp_context *context, amp_state_format format, void *data, size_t capacity,
+                              size_t *size) {
     struct amp__image image;
     AMP_TRY(amp__image_make(context, format, !data, &image));
     amp_status status = AMP_OK;
@@ -88,7 +91,8 @@ AMP_API amp_status amp_state_save_memory(amp_context *context, amp_state_format 
                                          size_t *size) {
     static const char who[] = "amp_state_save_memory";
     AMP_TRY(check_save(context, format, who));
-    AMP_RETURN_IF(!size || (capacity && !data), AMP_ERR_INVALID_ARGUMENT, "%s: %s is NULL", who, size ? "data" : "size");
+    AMP_RETURN_IF(!size || (capacity && !data), AMP_ERR_INVALID_ARGUMENT, "%s: %s is NULL", who,
+                  size ? "data" : "size");
     struct amp__traps traps;
     amp__traps_mask(&traps);
     return finish(&traps, who, NULL, save_memory(context, format, data, capacity, size));

@@ -71,9 +71,12 @@ static amp_status list_moments(struct load *load, size_t i) {
         if (!own->state->moments[k]) continue;
         char *name = amp__state_moment_name(own, k);
         if (!name) return amp__fail_memory();
-        load->targets[load->n_targets++] =
-            (struct target){ .name = name, .param = own->param, .moment = own->state->moments[k],
-                             .size = amp__optim_moment_size(own->rule, k, own->state->size), .place = own->state->place };
+        load->targets[load->n_targets++] = (struct target){ .name = name,
+                                                            .param = own->param,
+                                                            .moment = own->state->moments[k],
+                                                            .size = amp__optim_moment_size(own->rule, k,
+                                                                                           own->state->size),
+                                                            .place = own->state->place };
     }
     return AMP_OK;
 }
@@ -86,7 +89,10 @@ static amp_status list_candidates(struct load *load) {
     if (!load->targets || !load->steps) return amp__fail_memory();
     for (size_t i = 0; i < load->context->n_params; i++) {
         struct amp__param *param = load->context->params[i];
-        if (amp__state_holds(param)) load->targets[load->n_targets++] = (struct target){ .name = param->name, .param = param, .place = param->place };
+        if (amp__state_holds(param))
+            load->targets[load->n_targets++] = (struct target){ .name = param->name,
+                                                                .param = param,
+                                                                .place = param->place };
     }
     for (size_t i = 0; i < load->n_owns; i++) AMP_TRY(list_moments(load, i));
     qsort(load->targets, load->n_targets, sizeof *load->targets, by_name);
@@ -116,8 +122,8 @@ static amp_status match_tensors(struct load *load) {
         if (!load->targets[i].tensor && load->targets[i].param->in_optimizer)
             add_name(&missing, load->targets[i].name);
     AMP_RETURN_IF(unknown.n || missing.n, AMP_ERR_CONFLICT,
-                  "the state is of another model: %zu parameters are in the file but not here (%s), %zu are trained here "
-                  "but not in the file (%s)", unknown.n, unknown.buffer, missing.n, missing.buffer);
+                  "the state is of another model: %zu parameters are in the file but not here (%s), %zu are trained "
+                  "here but not in the file (%s)", unknown.n, unknown.buffer, missing.n, missing.buffer);
     return AMP_OK;
 }
 
@@ -139,7 +145,8 @@ static amp_status check_target(struct target *target) {
         amp__text_add(&their_text, i ? ", %lld" : "%lld", (long long)tensor->shape[i]);
     for (int32_t i = 0; !same && i < now.ndim; i++)
         amp__text_add(&our_text, i ? ", %lld" : "%lld", (long long)now.shape[i]);
-    AMP_RETURN_IF(!same, AMP_ERR_CONFLICT, "%s has shape [%s] in the file and [%s] here", target->param->name, theirs, ours);
+    AMP_RETURN_IF(!same, AMP_ERR_CONFLICT, "%s has shape [%s] in the file and [%s] here", target->param->name, theirs,
+                  ours);
     target->elements = now.data;
     return AMP_OK;
 }
@@ -158,7 +165,8 @@ static amp_status read_header(struct load *load, const struct amp__source *sourc
     void *owned;
     const void *bytes;
     uint64_t length = 0;
-    AMP_RETURN_IF(source->size < 8, AMP_ERR_BAD_FILE, "a state of %llu bytes is cut off", (unsigned long long)source->size);
+    AMP_RETURN_IF(source->size < 8, AMP_ERR_BAD_FILE, "a state of %llu bytes is cut off",
+                  (unsigned long long)source->size);
     AMP_TRY(amp__source_get(source, 0, 8, &owned, &bytes));
     for (int i = 8; i--;) length = length << 8 | ((const unsigned char *)bytes)[i];
     amp__free(owned);
@@ -173,7 +181,8 @@ static amp_status read_header(struct load *load, const struct amp__source *sourc
     AMP_RETURN_IF(!format || strcmp(format, "1"), AMP_ERR_BAD_FILE,
                   "the state's format is not 1: a newer libamp wrote it, load it with that");
     AMP_RETURN_IF(load->header.data_bytes != source->size - 8 - length, AMP_ERR_BAD_FILE,
-                  "the header describes %llu bytes of tensors and %llu follow: the state is cut off or something was added",
+                  "the header describes %llu bytes of tensors and %llu follow: the state is cut off or something was "
+                  "added",
                   (unsigned long long)load->header.data_bytes, (unsigned long long)(source->size - 8 - length));
     return AMP_OK;
 }
@@ -259,7 +268,8 @@ struct piece {
 
 static amp_status put_there(const struct target *target, const char *src, struct piece *piece) {
     const struct amp__param *param = target->param;
-    if (param->dtype == AMP_FLOAT32) return amp__place_in(target->place, target->elements, src, param->size * sizeof(float));
+    if (param->dtype == AMP_FLOAT32)
+        return amp__place_in(target->place, target->elements, src, param->size * sizeof(float));
     for (uint64_t at = 0; at < param->size; at += PIECE) {
         const uint64_t left = param->size - at, n = left < PIECE ? left : PIECE;
         const amp_span dst = { piece->low, n, param->dtype, 0 }, from = { piece->wide, n, AMP_FLOAT32, 0 };
@@ -353,7 +363,8 @@ static amp_status apply(struct load *load) {
 
 static amp_status load_safetensors(struct load *load, const struct amp__source *source) {
     AMP_TRY(read_header(load, source));
-    AMP_TRY(amp__state_get_scalers(load->context, &load->header, &load->scalers, &load->n_scalers, &load->file_scalers));
+    AMP_TRY(
+        amp__state_get_scalers(load->context, &load->header, &load->scalers, &load->n_scalers, &load->file_scalers));
     AMP_TRY(match(load));
     AMP_TRY(read_data(load, source));
     return apply(load);
@@ -372,8 +383,8 @@ static void apply_apex(amp_context *context, const struct amp__apex_scaler *scal
         (void)amp__warn(context, "the loaded state has other loss scales than the static one, %g, which stays",
                         (double)properties->scaler.init_scale);
     else if (used != n || n != properties->num_losses)
-        (void)amp__warn(context, "the loaded state has %zu loss scalers and the context %u: %zu were loaded, by the index in "
-                        "their keys", n, (unsigned)properties->num_losses, used);
+        (void)amp__warn(context, "the loaded state has %zu loss scalers and the context %u: %zu were loaded, by the "
+                        "index in their keys", n, (unsigned)properties->num_losses, used);
     for (size_t i = 0; i < n; i++) {
         if (scalers[i].index >= properties->num_losses) continue;
         struct amp__state_scaler scaler = { .brackets = context->brackets[scalers[i].index].record.brackets,
@@ -390,8 +401,9 @@ static amp_status load_apex(amp_context *context, const struct amp__source *sour
     const void *text;
     struct amp__apex_scaler *scalers;
     size_t n;
-    AMP_RETURN_IF(source->size > AMP__STATE_MAX_TEXT, AMP_ERR_BAD_FILE, "a state in text has %u bytes at most, this has %llu",
-                  (unsigned)AMP__STATE_MAX_TEXT, (unsigned long long)source->size);
+    AMP_RETURN_IF(source->size > AMP__STATE_MAX_TEXT, AMP_ERR_BAD_FILE,
+                  "a state in text has %u bytes at most, this has %llu", (unsigned)AMP__STATE_MAX_TEXT,
+                  (unsigned long long)source->size);
     AMP_TRY(amp__source_get(source, 0, source->size, &owned, &text));
     const amp_status status = amp__apex_parse(text, (size_t)source->size, &scalers, &n);
     amp__free(owned);

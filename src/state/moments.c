@@ -92,8 +92,9 @@ amp_status amp__state_get_steps(const struct amp__header *header, const struct a
     const char *digits = amp__header_get(header, key);
     amp__free(key);
     AMP_RETURN_IF(!digits, AMP_ERR_CONFLICT,
-                  "the state has no steps of %s: it was saved without libamp's own optimizer; load it into such a context, "
-                  "or make this optimizer without amp_optimizer.fused", own->name);
-    AMP_RETURN_IF(!amp__uint_from_text(digits, UINT64_MAX, steps), AMP_ERR_BAD_FILE, "%s: its steps are no number", own->name);
+                  "the state has no steps of %s: it was saved without libamp's own optimizer; load it into such a "
+                  "context, or make this optimizer without amp_optimizer.fused", own->name);
+    AMP_RETURN_IF(!amp__uint_from_text(digits, UINT64_MAX, steps), AMP_ERR_BAD_FILE, "%s: its steps are no number",
+                  own->name);
     return AMP_OK;
 }

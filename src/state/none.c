@@ -5,8 +5,8 @@
 
 static amp_status refuse(const char *who) {
     return amp__fail(AMP_ERR_UNSUPPORTED,
-                     "%s: this libamp was built without a JSON library, which state files need: build it with Jansson and "
-                     "-Djson=enabled", who);
+                     "%s: this libamp was built without a JSON library, which state files need: build it with Jansson "
+                     "and -Djson=enabled", who);
 }
 
 AMP_API amp_status amp_state_save(amp_context *context, const char *path, amp_state_format format) {

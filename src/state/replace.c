@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file that is replaced as a whole. Its new content is nobody else's to read before it has the old one's permissions: it is
- * written into a file without a name where the system has such, else into one that is made 0600. What killed writers left
- * is removed: the name says which process made it, and a lock that ends with it whether it lives.
+ * A file that is replaced as a whole. Its new content is nobody else's to read before it has the old one's permissions:
+ * it is written into a file without a name where the system has such, else into one that is made 0600. What killed
+ * writers left is removed: the name says which process made it, and a lock that ends with it whether it lives.
  */
 #include "state/state.h"
 
@@ -80,7 +80,8 @@ static amp_status follow_links(struct target *target) {
         char *file = realpath(path, NULL);
         const int error = errno;
         char *next = file || error != ENOENT ? NULL : read_link(path);
-        if (!file && error == ENOENT && !next && errno != ENOMEM) { /* nothing there, or no folder: then its open says so */
+        /* nothing there, or no folder: then its open says so */
+        if (!file && error == ENOENT && !next && errno != ENOMEM) {
             target->file = path;
             return AMP_OK;
         }
@@ -110,7 +111,8 @@ static void begin_name(struct target *target) {
         length = most;
         while (length && (target->name[length] & 0xc0) == 0x80) length--; /* not inside a character */
     }
-    target->stem = (size_t)snprintf(target->temporary, sizeof target->temporary, "%.*s.tmp-", (int)length, target->name);
+    target->stem = (size_t)snprintf(target->temporary, sizeof target->temporary, "%.*s.tmp-", (int)length,
+                                    target->name);
 }
 
 static amp_status find_target(struct target *target) {
@@ -133,8 +135,8 @@ static amp_status find_target(struct target *target) {
 
 /* ---- what killed writers left ---- */
 
-/* Of a process that is gone, or of one that had our number; who still writes holds the lock. Removed under that lock: in
- * another PID namespace its number says nothing, and its file may be locked by its writer the moment after. */
+/* Of a process that is gone, or of one that had our number; who still writes holds the lock. Removed under that lock:
+ * in another PID namespace its number says nothing, and its file may be locked by its writer the moment after. */
 static void remove_left(const struct target *target, const char *name) {
     char *end;
     struct stat about;
@@ -143,7 +145,8 @@ static void remove_left(const struct target *target, const char *name) {
     if ((pid_t)pid != getpid() && (kill((pid_t)pid, 0) == 0 || errno != ESRCH)) return;
     const int fd = open_again(target->folder, name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK, 0);
     if (fd < 0) return;
-    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0)
+    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
+        flock(fd, LOCK_EX | LOCK_NB) == 0)
         (void)unlinkat(target->folder, name, 0);
     close(fd);
 }
@@ -163,7 +166,8 @@ static void clean(const struct target *target) {
 /* Another name, which nobody can have planted. */
 static void next_name(struct target *target) {
     uint64_t chance = (uintptr_t)target ^ (uintptr_t)target->file << 20;
-    (void)!getrandom(&chance, sizeof chance, GRND_NONBLOCK); /* without it names can be guessed, and are tried in turn */
+    /* without it names can be guessed, and are tried in turn */
+    (void)!getrandom(&chance, sizeof chance, GRND_NONBLOCK);
     snprintf(target->temporary + target->stem, sizeof target->temporary - target->stem, "%lu-%016llx",
              (unsigned long)getpid(), (unsigned long long)chance);
 }
@@ -182,7 +186,8 @@ static mode_t mode_of(int fd) {
     return fstat(fd, &about) == 0 ? about.st_mode & 0777 : 0600;
 }
 
-/* The mode of a file that is new, which is the process's mask to say and the folder's lists: asked with an empty one. */
+/* The mode of a file that is new, which is the process's mask to say and the folder's lists: asked with an
+ * empty one. */
 static amp_status ask_mode(struct target *target) {
     if (target->mode || target->exists) return AMP_OK;
     const int fd = make_named(target, 0666);
@@ -226,7 +231,8 @@ static bool give_name(struct target *target) {
     snprintf(self, sizeof self, "/proc/self/fd/%d", target->fd);
     for (int i = 0; i < 100; i++) {
         next_name(target);
-        if (linkat(AT_FDCWD, self, target->folder, target->temporary, AT_SYMLINK_FOLLOW) == 0) return target->named = true;
+        if (linkat(AT_FDCWD, self, target->folder, target->temporary, AT_SYMLINK_FOLLOW) == 0)
+            return target->named = true;
         if (errno != EEXIST) return false;
     }
     return false;
@@ -259,8 +265,10 @@ static void keep(struct target *target, amp__text *lost) {
     (void)fchmod(target->fd, mode); /* before the file is another's */
     const bool owner = now.st_uid == target->old.st_uid || fchown(target->fd, target->old.st_uid, (gid_t)-1) == 0;
     if (owner && group) return;
-    amp__text_add(lost, "%.300s was of user %lu and group %lu and is now of %lu and %lu, with mode %03o: this process may not "
-                  "give files away", target->path, (unsigned long)target->old.st_uid, (unsigned long)target->old.st_gid,
+    amp__text_add(lost,
+                  "%.300s was of user %lu and group %lu and is now of %lu and %lu, with mode %03o: this process "
+                  "may not give files away",
+                  target->path, (unsigned long)target->old.st_uid, (unsigned long)target->old.st_gid,
                   (unsigned long)(owner ? target->old.st_uid : now.st_uid),
                   (unsigned long)(group ? target->old.st_gid : now.st_gid), (unsigned)mode);
 }

@@ -19,7 +19,8 @@ bool amp__state_holds(const struct amp__param *param) {
 amp_status amp__state_elements(const struct amp__param *param, struct amp__elements *now) {
     AMP_TRY(amp__param_block(param, param->tensor, param->name, now));
     AMP_RETURN_IF(now->size != param->size || now->dtype != param->dtype, AMP_ERR_WRONG_STATE,
-                  "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its storage",
+                  "%s changed from %llu %s to %llu %s elements behind libamp's back: change its values, not its "
+                  "storage",
                   param->name, (unsigned long long)param->size, amp__dtype_name(param->dtype),
                   (unsigned long long)now->size, amp__dtype_name(now->dtype));
     return AMP_OK;
@@ -46,8 +47,8 @@ static amp_status check_names(const amp_context *context) {
     for (size_t i = 1; i < n && status == AMP_OK; i++)
         if (!strcmp(sorted[i - 1]->name, sorted[i]->name))
             status = amp__fail(AMP_ERR_CONFLICT,
-                               "parameters %u and %u (handles %p and %p) are both named %s: a state needs names that tell "
-                               "them apart", (unsigned)sorted[i - 1]->index, (unsigned)sorted[i]->index,
+                               "parameters %u and %u (handles %p and %p) are both named %s: a state needs names that "
+                               "tell them apart", (unsigned)sorted[i - 1]->index, (unsigned)sorted[i]->index,
                                sorted[i - 1]->tensor, sorted[i]->tensor, sorted[i]->name);
     amp__free(sorted);
     return status;

@@ -3,9 +3,9 @@
  * The bound is that of docs/numerics.md. Before the activation and the last rounding an element is off by at most
  *     E = g(k + 4) * (|alpha| * sum |a||b| + |beta c| + |bias|),   g(n) = n u / (1 - n u),   u = 2^-24.
  * Activations: relu moves two numbers no further apart; both gelus' slopes are below 1.13. Evaluating gelu near x adds
- * at most 2^-20 * (|x| + E): half of x times an approximation of erf or tanh that is off by less than 2^-21 (oneDNN's erf:
- * 1.5e-7, Abramowitz and Stegun 7.1.26), and a few roundings.
- * A bf16 unit takes subnormal numbers for zero; the operands here are too large for that to matter.
+ * at most 2^-20 * (|x| + E): half of x times an approximation of erf or tanh that is off by less than 2^-21 (oneDNN's
+ * erf: 1.5e-7, Abramowitz and Stegun 7.1.26), and a few roundings. A bf16 unit takes subnormal numbers for zero; the
+ * operands here are too large for that to matter.
  */
 #include "product.h"
 
@@ -107,10 +107,10 @@ static double at(amp_dtype type, const void *data, int64_t index) {
 
 static double activated(int32_t activation, double x) {
     const double sqrt_2_over_pi = 0.79788456080286535588;
-    return activation == AMP_ACTIVATION_RELU        ? fmax(x, 0.0)
-           : activation == AMP_ACTIVATION_GELU      ? 0.5 * x * (1.0 + erf(x / sqrt(2.0)))
-           : activation == AMP_ACTIVATION_GELU_TANH ? 0.5 * x * (1.0 + tanh(sqrt_2_over_pi * (x + 0.044715 * x * x * x)))
-                                                    : x;
+    return activation == AMP_ACTIVATION_RELU     ? fmax(x, 0.0)
+        : activation == AMP_ACTIVATION_GELU      ? 0.5 * x * (1.0 + erf(x / sqrt(2.0)))
+        : activation == AMP_ACTIVATION_GELU_TANH ? 0.5 * x * (1.0 + tanh(sqrt_2_over_pi * (x + 0.044715 * x * x * x)))
+                                                 : x;
 }
 
 static int significant_bits(amp_dtype type) { return type == AMP_FLOAT32 ? 24 : type == AMP_FLOAT16 ? 11 : 8; }
@@ -138,8 +138,8 @@ static void check_element(const struct product *t, int64_t item, int64_t i, int6
     const double least = value_of_bits(g->d_dtype, 1);
     const double bound = before + fmax(ldexp(fabs(want) + before, -significant_bits(g->d_dtype)), least / 2);
     CHECK_THAT(fabs(got - want) <= bound,
-               "%lld x %lldx%lldx%lld types %d %d %d %d %d transposes %d %d alpha %g beta %g c %d bias %d activation %d "
-               "strides %lld %lld %lld: %lld [%lld][%lld] is %g, want %g, bound %g",
+               "%lld x %lldx%lldx%lld types %d %d %d %d %d transposes %d %d alpha %g beta %g c %d bias %d activation "
+               "%d strides %lld %lld %lld: %lld [%lld][%lld] is %g, want %g, bound %g",
                (long long)g->batch, (long long)g->m, (long long)g->n, (long long)g->k, g->a_dtype, g->b_dtype,
                g->c_dtype, g->d_dtype, g->bias_dtype, g->transpose_a, g->transpose_b, (double)g->alpha, (double)g->beta,
                g->c != NULL, g->bias != NULL, g->activation, (long long)g->stride_a, (long long)g->stride_b,

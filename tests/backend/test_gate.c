@@ -44,8 +44,8 @@ static int runs_low(amp_level level, amp_switch gate, int edge, const char *expe
     ck_ok(amp_initialize_many(&models, 1, NULL, 0, &config, &context));
     slot(out, matrix, matrix, edge);
     ck_ok(amp_explain(context, "matmul", words, sizeof words, NULL));
-    ck_assert_msg(strstr(words, expected_words) && strstr(words, "products by onednn"), "\"%s\" not in: %s", expected_words,
-                  words);
+    ck_assert_msg(strstr(words, expected_words) && strstr(words, "products by onednn"), "\"%s\" not in: %s",
+                  expected_words, words);
     ck_ok(amp_shutdown(context));
     return ran == 16;
 }

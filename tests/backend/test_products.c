@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_matmul by the code named in the argument, builtin or onednn: the same cases, within the same bound. What a backend
- * adds: packed weights, several threads of the caller's, one of its own.
+ * amp_matmul by the code named in the argument, builtin or onednn: the same cases, within the same bound. What a
+ * backend adds: packed weights, several threads of the caller's, one of its own.
  */
 #include "product.h"
 
@@ -47,7 +47,8 @@ START_TEST(every_type) { /* one run per type of a */
     for (int code = 0; code < 81; code++)
         for (int flags = code % sweep_step(); flags < 16; flags += sweep_step()) {
             struct wish w = random_wish(5, 19, 6);
-            w.args.a_dtype = all_types[_i], w.args.b_dtype = all_types[code % 3], w.args.c_dtype = all_types[code / 3 % 3];
+            w.args.a_dtype = all_types[_i], w.args.b_dtype = all_types[code % 3],
+            w.args.c_dtype = all_types[code / 3 % 3];
             w.args.d_dtype = all_types[code / 9 % 3], w.args.bias_dtype = all_types[code / 27];
             w.args.transpose_a = flags & 1, w.args.transpose_b = flags >> 1 & 1;
             w.with_c = flags & 4, w.with_bias = flags & 8, w.in_place = false;
@@ -229,7 +230,8 @@ START_TEST(threads_of_libamp) {
             ck_assert_int_eq(amp_set_num_threads(threads), AMP_OK);
             product_check(&p, 200);
             if (threads == 1) memcpy(alone, p.data[D], bytes);
-            ck_assert_msg(backend != AMP_MATMUL_BUILTIN || !memcmp(alone, p.data[D], bytes), "%d threads", (int)threads);
+            ck_assert_msg(backend != AMP_MATMUL_BUILTIN || !memcmp(alone, p.data[D], bytes), "%d threads",
+                          (int)threads);
         }
         free(alone);
         product_free(&p);
@@ -280,8 +282,8 @@ START_TEST(children_of_one_with_threads) {
 }
 END_TEST
 
-/* A lock that another thread held at the fork would never be free in the child, oneDNN's own among them: there the built-in
- * code must do it. The operands are zeros, so that both give the same bits. */
+/* A lock that another thread held at the fork would never be free in the child, oneDNN's own among them: there the
+ * built-in code must do it. The operands are zeros, so that both give the same bits. */
 START_TEST(children_of_many_threads) {
     static float a[LARGEST * LARGEST], b[LARGEST * LARGEST], want[LARGEST * LARGEST], d[LARGEST * LARGEST];
     struct worker workers[2];

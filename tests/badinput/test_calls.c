@@ -5,13 +5,13 @@
 
 #include <math.h>
 
-#define ck_refused(status, text, expression)                                                                           \
-    do {                                                                                                               \
-        struct world before_;                                                                                          \
-        world_take(&before_, &rig);                                                                                    \
-        ck_fails((status), (expression));                                                                              \
-        ck_says(text);                                                                                                 \
-        world_check(&before_, &rig);                                                                                    \
+#define ck_refused(status, text, expression) \
+    do { \
+        struct world before_; \
+        world_take(&before_, &rig); \
+        ck_fails((status), (expression)); \
+        ck_says(text); \
+        world_check(&before_, &rig); \
     } while (0)
 
 /* ---- refusals ---- */

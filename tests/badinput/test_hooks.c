@@ -5,7 +5,8 @@
  */
 #include "world.h"
 
-static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_CAST, FAKE_GRAD, FAKE_SET_GRAD, FAKE_SWAP, FAKE_SCALE, FAKE_ALLOC };
+static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_CAST,  FAKE_GRAD, FAKE_SET_GRAD,
+                                        FAKE_SWAP, FAKE_SCALE, FAKE_ALLOC };
 static const char *const names[] = { "view", "cast", "grad", "set_grad", "swap_data", "scale", "alloc" };
 enum { N_HOOKS = sizeof hooks / sizeof hooks[0] };
 
@@ -49,7 +50,8 @@ static bool live_and_break(const struct life *life, size_t hook, uint64_t at) {
     }
     const amp_status end = amp_shutdown(rig.context);
     first_error(&first, end);
-    ck_assert_msg(!fired(&rig) || first != AMP_OK, "hook %s failed at call %d, and nobody said so", names[hook], (int)at);
+    ck_assert_msg(!fired(&rig) || first != AMP_OK, "hook %s failed at call %d, and nobody said so", names[hook],
+                  (int)at);
     if (end == AMP_OK)
         for (size_t k = 0; k < 3; k++) ck_dtype((struct fake_tensor *)rig.net.trained[k], AMP_FLOAT32);
     fake_tape_clear(&rig.host);
@@ -124,7 +126,8 @@ static amp_status scaled_backward(struct rig *rig) {
     return status;
 }
 
-/* Three steps and the end, or as far as it comes; `low`: parameters that come in 16 bits. True: it refused something. */
+/* Three steps and the end, or as far as it comes; `low`: parameters that come in 16 bits. True: it
+ * refused something. */
 static bool live_and_refuse(unsigned options, bool low, uint64_t from, bool grads_alone) {
     struct rig rig;
     amp_config config = config_of(AMP_O2);
@@ -180,7 +183,8 @@ END_TEST
 
 /* An initialize that fails, and cannot be rolled back: the first error, and which parameters stay how. */
 START_TEST(a_refused_roll_back_is_told) {
-    static const char *const left[] = { "weight has libamp's fp16 block (its own is at ", "bias has libamp's fp16 block" };
+    static const char *const left[] = { "weight has libamp's fp16 block (its own is at ",
+                                        "bias has libamp's fp16 block" };
     struct rig rig;
     amp_config config = config_of(AMP_O2);
     rig_init(&rig, _i ? FAKE_NO_ALLOC : 0);

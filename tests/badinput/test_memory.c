@@ -20,7 +20,9 @@ void *__wrap_realloc(void *block, size_t bytes);
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
 void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
 void *__wrap_realloc(void *block, size_t bytes) { return fails() ? NULL : __real_realloc(block, bytes); }
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes) { return fails() ? NULL : __real_aligned_alloc(alignment, bytes); }
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes) {
+    return fails() ? NULL : __real_aligned_alloc(alignment, bytes);
+}
 
 int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);

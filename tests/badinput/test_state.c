@@ -273,12 +273,21 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { denied_closures_are_explained, 2 }, { denied_closures_are_not_missed, 2 }, { a_model_or_optimizer_is_initialised_once, 2 }, { nothing_to_initialise, 1 },
-        { null_arrays_and_entries_are_refused, 2 }, { shutdown_of_nothing_is_nothing, 1 },
-        { shutdown_leaves_a_slot_that_a_stranger_took, 1 }, { end_and_cancel_need_a_begin, 2 }, { end_happens_once, 1 },
-        { a_second_begin_is_refused, sizeof begins / sizeof begins[0] }, { a_foreign_optimizer_is_refused, 1 },
-        { a_step_inside_the_bracket_is_refused, 2 }, { begin_is_undone_when_a_hook_fails, 4 },
-        { null_arguments_are_refused, 1 }, { structures_without_a_size_are_refused, 1 },
+        { denied_closures_are_explained, 2 },
+        { denied_closures_are_not_missed, 2 },
+        { a_model_or_optimizer_is_initialised_once, 2 },
+        { nothing_to_initialise, 1 },
+        { null_arrays_and_entries_are_refused, 2 },
+        { shutdown_of_nothing_is_nothing, 1 },
+        { shutdown_leaves_a_slot_that_a_stranger_took, 1 },
+        { end_and_cancel_need_a_begin, 2 },
+        { end_happens_once, 1 },
+        { a_second_begin_is_refused, sizeof begins / sizeof begins[0] },
+        { a_foreign_optimizer_is_refused, 1 },
+        { a_step_inside_the_bracket_is_refused, 2 },
+        { begin_is_undone_when_a_hook_fails, 4 },
+        { null_arguments_are_refused, 1 },
+        { structures_without_a_size_are_refused, 1 },
     };
     return RUN_TESTS("state", tests);
 }

@@ -3,7 +3,8 @@
 #include "world.h"
 
 static void put_grads(struct rig *rig, double value) {
-    for (size_t k = 0; k < 3; k++) fake_put_grad(rig->net.trained[k], fake_new(&rig->host, AMP_FLOAT32, NET_SIZE, value));
+    for (size_t k = 0; k < 3; k++)
+        fake_put_grad(rig->net.trained[k], fake_new(&rig->host, AMP_FLOAT32, NET_SIZE, value));
 }
 
 /* The last gradient cannot be clipped: the first ones stay as they are. */
@@ -126,7 +127,8 @@ START_TEST(a_failing_end_puts_every_gradient_back) {
         ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig.context));
         put_grads(&rig, 3.0);
         ck_ok(amp_scale_loss_begin_many(NULL, optimizers, 2, 0, 0, NULL, &scaled));
-        fake_put_grad(rig.net.weight, fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 65536.0)); /* and none for the others */
+        /* and none for the others */
+        fake_put_grad(rig.net.weight, fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 65536.0));
         rig.host.fail_hook = hook;
         rig.host.fail_at = rig.host.calls[hook] + 1 + at;
         status = amp_scale_loss_end(&scaled);
@@ -222,9 +224,13 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { clipping_changes_all_gradients_or_none, 2 }, { clipping_survives_a_failing_hook, 2 },
-        { a_step_that_resizes_is_refused, 1 }, { masters_are_not_shown_of_what_shrank, 1 },
-        { a_hook_that_fails_at_the_steps_end_loses_nothing, 3 }, { a_failing_end_puts_every_gradient_back, 6 }, { late_parameters_need_their_hooks, 2 },
+        { clipping_changes_all_gradients_or_none, 2 },
+        { clipping_survives_a_failing_hook, 2 },
+        { a_step_that_resizes_is_refused, 1 },
+        { masters_are_not_shown_of_what_shrank, 1 },
+        { a_hook_that_fails_at_the_steps_end_loses_nothing, 3 },
+        { a_failing_end_puts_every_gradient_back, 6 },
+        { late_parameters_need_their_hooks, 2 },
         { undoing_is_tried_twice, 2 },
         { shared_parameters_are_busy_for_both, 1 },
     };

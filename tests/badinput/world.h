@@ -84,7 +84,8 @@ static inline void ck_consistent(struct rig *rig) {
     size_t count;
     ck_ok(amp_master_params(&rig->net.optimizer, masters, 3, &count));
     for (size_t k = 0; k < 3; k++) {
-        struct fake_tensor *rounded = fake_new(&rig->host, fake_dtype(rig->net.trained[k]), 1, *(float *)masters[k].data);
+        struct fake_tensor *rounded = fake_new(&rig->host, fake_dtype(rig->net.trained[k]), 1,
+                                               *(float *)masters[k].data);
         if (masters[k].is_master) ck_assert_double_eq(fake_get(rig->net.trained[k], 0), fake_get(rounded, 0));
         fake_release(rounded);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A product and a cast on the fake device, for test_cublas.py: blas_probe PLUGIN_FOLDER [LIBRARY TO HAVE LOADED BEFORE].
- * Prints name=value. */
+/* A product and a cast on the fake device, for test_cublas.py: blas_probe PLUGIN_FOLDER [LIBRARY TO HAVE LOADED
+ * BEFORE]. Prints name=value. */
 #include "amp_device.h"
 #include "fake_blas.h"
 
@@ -25,7 +25,8 @@ int main(int argc, char **argv) {
     void *before = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     struct fake_blas *blas = before ? dlsym(before, FAKE_BLAS_SYMBOL_NAME) : NULL;
     if (argc > 1 && !before) return fprintf(stderr, "%s\n", dlerror()), 2;
-    if (amp_device_list_open((amp_device){ 2, 0 }, &list) != AMP_OK) return fprintf(stderr, "%s\n", amp_last_error()), 3;
+    if (amp_device_list_open((amp_device){ 2, 0 }, &list) != AMP_OK)
+        return fprintf(stderr, "%s\n", amp_last_error()), 3;
     const amp_status status = multiply(list, &stream, d);
     printf("product=%d\nerror=%s\n", (int)status, status == AMP_OK ? "" : amp_last_error());
     printf("again=%d\n", (int)multiply(list, &stream, d));

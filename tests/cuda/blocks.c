@@ -22,8 +22,8 @@ double emulated_strided(const double *values, size_t begin, size_t end, size_t s
 uint32_t emulated_tensor, emulated_first;
 
 /* Threads in falling order: nothing may depend on it. */
-static uint32_t run_chunk(const struct cuda_table *table, uint32_t c, uint32_t n_spans, emulated_fn *fn, const void *arguments,
-                          double *sums) {
+static uint32_t run_chunk(const struct cuda_table *table, uint32_t c, uint32_t n_spans, emulated_fn *fn,
+                          const void *arguments, double *sums) {
     const struct cuda_chunk *chunk = &table->chunks[c];
     const struct cuda_tensor t = cuda_tensor_of(table, chunk->tensor, (int)n_spans);
     double of_thread[2][CUDA_THREADS];
@@ -46,7 +46,8 @@ uint32_t emulate_table(const struct cuda_table *table, uint32_t n_spans, emulate
     uint32_t any = 0;
     emulated_first = UINT32_MAX;
     for (uint32_t c = table->n_chunks; c-- > 0;) {
-        const uint32_t found = run_chunk(table, c, n_spans, fn, arguments, chunk_sums ? chunk_sums + 2 * (size_t)c : NULL);
+        const uint32_t found = run_chunk(table, c, n_spans, fn, arguments,
+                                         chunk_sums ? chunk_sums + 2 * (size_t)c : NULL);
         if (found) emulated_first = table->chunks[c].tensor; /* tensors in falling order too */
         any |= found;
     }

@@ -15,7 +15,8 @@ struct device device;
 static struct {
     int (*init)(unsigned), (*device_get)(int *, int), (*retain)(void **, int), (*set_current)(void *);
     int (*managed)(uint64_t *, size_t, unsigned), (*stream_create)(void **, unsigned), (*stream_wait)(void *);
-    int (*capture_begin)(void *, int), (*capture_end)(void *, void **), (*instantiate)(void **, void *, unsigned long long);
+    int (*capture_begin)(void *, int), (*capture_end)(void *, void **),
+        (*instantiate)(void **, void *, unsigned long long);
     int (*graph_launch)(void *, void *);
 } driver;
 

@@ -29,7 +29,8 @@ void device_capture_end(void);
 void device_replay(void);
 /* The stream's work is done. */
 void device_wait(void);
-/* Fixtures: the fake device does work late, in its streams' order, until at_once; nothing may be on the default stream. */
+/* Fixtures: the fake device does work late, in its streams' order, until at_once; nothing may be on the
+ * default stream. */
 void device_lazily(void);
 void device_at_once(void);
 

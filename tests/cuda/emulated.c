@@ -31,21 +31,25 @@ static uint32_t many(const amp_span *dst, const amp_span *src, size_t n, emulate
     return any;
 }
 
-static uint32_t cast_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]) {
+static uint32_t cast_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+                        double sums[2]) {
     (void)arguments, (void)sums;
     cuda_cast_group(t, at);
     return 0;
 }
-static uint32_t scale_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]) {
+static uint32_t scale_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+                         double sums[2]) {
     (void)sums;
     return cuda_scale_group(t, at, *(const float *)arguments);
 }
-static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]) {
+static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+                         double sums[2]) {
     const float *f = arguments;
     (void)sums;
     return cuda_axpby_group(t, at, f[0], f[1]);
 }
-static uint32_t nonfinite_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]) {
+static uint32_t nonfinite_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+                             double sums[2]) {
     (void)arguments;
     return cuda_check_group(t, at, 1.0f, 1.0f, &sums[0]);
 }
@@ -75,7 +79,8 @@ static uint32_t nonfinite_fn(const struct cuda_tensor *t, const struct cuda_plac
     X(AMP_BFLOAT16)                                                                                        \
     X(AMP_FLOAT64)
 #define CASTS_TO(to) CAST(to, AMP_FLOAT32) CAST(to, AMP_FLOAT16) CAST(to, AMP_BFLOAT16) CAST(to, AMP_FLOAT64)
-#define AXPBY_OF(to, x) AXPBY(to, x, AMP_FLOAT32) AXPBY(to, x, AMP_FLOAT16) AXPBY(to, x, AMP_BFLOAT16) AXPBY(to, x, AMP_FLOAT64)
+#define AXPBY_OF(to, x) \
+    AXPBY(to, x, AMP_FLOAT32) AXPBY(to, x, AMP_FLOAT16) AXPBY(to, x, AMP_BFLOAT16) AXPBY(to, x, AMP_FLOAT64)
 #define AXPBY_TO(to)                                                                                                   \
     AXPBY_OF(to, AMP_FLOAT32) AXPBY_OF(to, AMP_FLOAT16) AXPBY_OF(to, AMP_BFLOAT16) AXPBY_OF(to, AMP_FLOAT64)
 
@@ -108,11 +113,12 @@ static void step(const struct amp__update *u, size_t begin, size_t end, emulated
     (void)once(spans, CUDA_UPDATE_SPANS, fn, &update);
 }
 
-#define RULE(name, rule)                                                                                               \
-    static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *u, double sums[2]) { \
-        cuda_update_group(rule, t, u, at, sums);                                                                       \
-        return 0;                                                                                                      \
-    }                                                                                                                  \
+#define RULE(name, rule) \
+    static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *u, \
+                              double sums[2]) { \
+        cuda_update_group(rule, t, u, at, sums); \
+        return 0; \
+    } \
     static AMP__UPDATE(name) { step(u, begin, end, name##_fn); }
 RULE(sgd, CUDA_SGD)
 RULE(adam, CUDA_ADAM)
@@ -122,9 +128,13 @@ RULE(lamb_apply, CUDA_LAMB_APPLY)
 
 /* ---- the table ---- */
 
-#define ROW2(name, to)                                                                                                 \
-    { NULL, name##_##to##_AMP_FLOAT32, name##_##to##_AMP_FLOAT16, name##_##to##_AMP_BFLOAT16, name##_##to##_AMP_FLOAT64 }
-#define ROWS2(name) { { NULL }, ROW2(name, AMP_FLOAT32), ROW2(name, AMP_FLOAT16), ROW2(name, AMP_BFLOAT16), ROW2(name, AMP_FLOAT64) }
+#define ROW2(name, to) \
+    { \
+        NULL, name##_##to##_AMP_FLOAT32, name##_##to##_AMP_FLOAT16, name##_##to##_AMP_BFLOAT16, \
+            name##_##to##_AMP_FLOAT64 \
+    }
+#define ROWS2(name) \
+    { { NULL }, ROW2(name, AMP_FLOAT32), ROW2(name, AMP_FLOAT16), ROW2(name, AMP_BFLOAT16), ROW2(name, AMP_FLOAT64) }
 #define ROW3(to)                                                                                                       \
     { { NULL }, ROW2(axpby_##to, AMP_FLOAT32), ROW2(axpby_##to, AMP_FLOAT16), ROW2(axpby_##to, AMP_BFLOAT16),          \
       ROW2(axpby_##to, AMP_FLOAT64) }

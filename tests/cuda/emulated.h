@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of libamp_cuda.so on the processor: real plans, real group functions, threads one after the other. What is
- * left to a GPU is what nvcc makes of the same lines.
+ * The kernels of libamp_cuda.so on the processor: real plans, real group functions, threads one after the other. What
+ * is left to a GPU is what nvcc makes of the same lines.
  */
 #ifndef AMP_TESTS_CUDA_EMULATED_H
 #define AMP_TESTS_CUDA_EMULATED_H
@@ -12,15 +12,17 @@
 #include "kernels/kernels.h"
 
 /* What a thread does to a group, with `arguments` of the call's own; it adds to the sums of its own thread. */
-typedef uint32_t emulated_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]);
+typedef uint32_t emulated_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+                             double sums[2]);
 
 /* The tensor whose chunk is being run: what a kernel knows from its chunk. */
 extern uint32_t emulated_tensor;
 /* The first tensor of the last table for which a group gave something; UINT32_MAX: none. */
 extern uint32_t emulated_first;
 
-/* Plans the lists and runs every group of every chunk; returns the OR of what the groups gave. chunk_sums (may be NULL): two
- * sums a chunk in the order of the blocks' reduction, *chunk_sums for the caller to free. plan: kept for the caller. */
+/* Plans the lists and runs every group of every chunk; returns the OR of what the groups gave. chunk_sums (may be
+ * NULL): two sums a chunk in the order of the blocks' reduction, *chunk_sums for the caller to free. plan: kept for the
+ * caller. */
 uint32_t emulate(struct cuda_plan *plan, const amp_span *const lists[], uint32_t n_spans, size_t n, emulated_fn *fn,
                  const void *arguments, double **chunk_sums);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A CUDA of the tests: its device's memory is memory that the host may not touch, its kernels are the emulated ones, its calls
- * are counted and can be made to fail. libamp_cuda.so is built with it a second time, so that all of it but nvcc's code runs without a GPU. */
+/* A CUDA of the tests: its device's memory is memory that the host may not touch, its kernels are the emulated ones,
+ * its calls are counted and can be made to fail. libamp_cuda.so is built with it a second time, so that all of it but
+ * nvcc's code runs without a GPU. */
 #ifndef AMP_TESTS_CUDA_FAKE_H
 #define AMP_TESTS_CUDA_FAKE_H
 

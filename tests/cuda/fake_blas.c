@@ -56,7 +56,9 @@ static cublasStatus_t destroy(void *object) {
 }
 
 EXPORT size_t cublasLtGetVersion(void) { return FAKE_BLAS_VERSION; }
-EXPORT const char *cublasLtGetStatusName(cublasStatus_t status) { return status ? "CUBLAS_STATUS_OF_THE_FAKE" : "SUCCESS"; }
+EXPORT const char *cublasLtGetStatusName(cublasStatus_t status) {
+    return status ? "CUBLAS_STATUS_OF_THE_FAKE" : "SUCCESS";
+}
 EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     CALLED();
     F.handles++;
@@ -69,12 +71,14 @@ EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {
+EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
+                                               cudaDataType_t scale) {
     CALLED();
     if (scale != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
     const cublasStatus_t status = make(desc, sizeof(struct operation));
     if (status == CUBLAS_STATUS_SUCCESS)
-        *(struct operation *)(void *)*desc = (struct operation){ .compute = compute, .epilogue = CUBLASLT_EPILOGUE_DEFAULT };
+        *(struct operation *)(void *)*desc = (struct operation){ .compute = compute,
+                                                                 .epilogue = CUBLASLT_EPILOGUE_DEFAULT };
     return status;
 }
 EXPORT cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return destroy(desc); }
@@ -102,17 +106,19 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, 
     }
 }
 
-EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t cols,
-                                                 int64_t ld) {
+EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                                 uint64_t cols, int64_t ld) {
     CALLED();
     if (!rows || !cols || ld < (int64_t)rows) return CUBLAS_STATUS_INVALID_VALUE;
     const cublasStatus_t status = make(layout, sizeof(struct layout));
-    if (status == CUBLAS_STATUS_SUCCESS) *(struct layout *)(void *)*layout = (struct layout){ type, rows, cols, ld, 0, 1 };
+    if (status == CUBLAS_STATUS_SUCCESS)
+        *(struct layout *)(void *)*layout = (struct layout){ type, rows, cols, ld, 0, 1 };
     return status;
 }
 EXPORT cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy(layout); }
-EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t given, cublasLtMatrixLayoutAttribute_t which,
-                                                       const void *value, size_t size) {
+EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t given,
+                                                       cublasLtMatrixLayoutAttribute_t which, const void *value,
+                                                       size_t size) {
     struct layout *layout = (void *)given;
     CALLED();
     if (which == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) SET(layout->batch);
@@ -128,10 +134,12 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t 
     for (int i = 0; made && i < 4; i++) made->alignments[i] = DEFAULT;
     return status;
 }
-EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) { return destroy(preference); }
+EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+    return destroy(preference);
+}
 EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t given,
-                                                           cublasLtMatmulPreferenceAttributes_t which, const void *value,
-                                                           size_t size) {
+                                                           cublasLtMatmulPreferenceAttributes_t which,
+                                                           const void *value, size_t size) {
     struct preference *p = (void *)given;
     CALLED();
     switch ((int)which) {
@@ -160,13 +168,15 @@ static bool takes(const struct operation *op, const struct layout *a, const stru
     if (a->batch != d->batch || b->batch != d->batch || c->batch != d->batch) return false;
     const bool mask = op->epilogue & AUX && op->epilogue & (CUBLASLT_EPILOGUE_RELU | 8);
     if (op->epilogue & AUX && (!op->aux || op->ld_aux % (mask ? 128 : 8) || op->ld_aux < (int64_t)m)) return false;
-    if (op->epilogue & (CUBLASLT_EPILOGUE_BIAS | BGRAD | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB) && !op->bias)
+    if (op->epilogue & (CUBLASLT_EPILOGUE_BIAS | BGRAD | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB) &&
+        !op->bias)
         return false;
     return true;
 }
 
 static bool refuses(const struct operation *op) {
-    return F.refuses_all || F.refused == op->epilogue || (F.refused == UINT32_MAX && op->epilogue != CUBLASLT_EPILOGUE_DEFAULT);
+    return F.refuses_all || F.refused == op->epilogue ||
+        (F.refused == UINT32_MAX && op->epilogue != CUBLASLT_EPILOGUE_DEFAULT);
 }
 
 /* What an algorithm was made for. */
@@ -193,15 +203,16 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
         struct algorithm made = { (uint64_t)*n + 40, F.workspace <= p->limit ? F.workspace : 0, d->rows, d->cols,
                                   op->transpose_a ? a->rows : a->cols, 0, p->schemes, p->limit };
         for (int i = 0; i < 4; i++) made.alignments |= (uint64_t)p->alignments[i] << (16 * i);
-        results[*n] = (cublasLtMatmulHeuristicResult_t){ .workspaceSize = made.workspace, .state = CUBLAS_STATUS_SUCCESS };
+        results[*n] = (cublasLtMatmulHeuristicResult_t){ .workspaceSize = made.workspace,
+                                                         .state = CUBLAS_STATUS_SUCCESS };
         memcpy(&results[*n].algo, &made, sizeof made);
     }
     return CUBLAS_STATUS_SUCCESS;
 }
 
 EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
-                                                           cublasLtMatmulAlgoConfigAttributes_t which, void *value, size_t size,
-                                                           size_t *written) {
+                                                           cublasLtMatmulAlgoConfigAttributes_t which, void *value,
+                                                           size_t size, size_t *written) {
     struct algorithm made;
     if (which != CUBLASLT_ALGO_CONFIG_ID || size != sizeof(int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&made, algorithm, sizeof made);
@@ -246,7 +257,8 @@ struct product {
 static int64_t width(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
 
 /* op(x)[i][j], as it is multiplied. */
-static float factor(const struct product *p, const struct layout *x, const char *data, int32_t transpose, int64_t i, int64_t j) {
+static float factor(const struct product *p, const struct layout *x, const char *data, int32_t transpose, int64_t i,
+                    int64_t j) {
     const float value = get(x->type, data, transpose ? i * x->ld + j : j * x->ld + i);
     return p->op.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? tf32(value) : value;
 }
@@ -279,7 +291,8 @@ static float epilogue(const struct product *p, float x, int64_t i, int64_t j, ch
 static void sum_bias_grad(const struct product *p) {
     const uint32_t e = p->op.epilogue;
     const bool of_a = e & CUBLASLT_EPILOGUE_BGRADA, of_b = e & CUBLASLT_EPILOGUE_BGRADB;
-    const int64_t m = (int64_t)p->d.rows, n = (int64_t)p->d.cols, k = (int64_t)(p->op.transpose_a ? p->a.rows : p->a.cols);
+    const int64_t m = (int64_t)p->d.rows, n = (int64_t)p->d.cols,
+                  k = (int64_t)(p->op.transpose_a ? p->a.rows : p->a.cols);
     if (!of_a && !of_b && !(e & BGRAD)) return;
     for (int64_t i = 0; i < (of_b ? n : m); i++) {
         float sum = 0.0f;
@@ -338,11 +351,12 @@ static void run_product(const void *given) {
     sum_bias_grad(given);
 }
 
-EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
-                                     cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
-                                     const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
-                                     cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algorithm, void *workspace,
-                                     size_t bytes, cudaStream_t stream) {
+EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
+                                     const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                                     cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                                     cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+                                     const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t bytes,
+                                     cudaStream_t stream) {
     struct algorithm made;
     struct product p = {
         *(struct operation *)(void *)desc, *(struct layout *)(void *)a_layout, *(struct layout *)(void *)b_layout,

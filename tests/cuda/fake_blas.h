@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cuBLASLt of the tests: it multiplies on the processor what its descriptors say, column by column and with every epilogue,
- * and refuses what does not agree: an algorithm made for other sizes, an address less aligned than was promised. */
+/* A cuBLASLt of the tests: it multiplies on the processor what its descriptors say, column by column and with every
+ * epilogue, and refuses what does not agree: an algorithm made for other sizes, an address less aligned than was
+ * promised. */
 #ifndef AMP_TESTS_CUDA_FAKE_BLAS_H
 #define AMP_TESTS_CUDA_FAKE_BLAS_H
 
@@ -17,7 +18,8 @@ struct fake_blas {
     int candidates, fastest;     /* how many algorithms there are, and which one takes half the others' time */
     uint64_t workspace;          /* that each algorithm needs, if it may */
     float *clock;                /* a product's time is added here */
-    void (*work)(void (*run)(const void *arguments), const void *arguments, size_t bytes); /* the stream; NULL: at once */
+    /* the stream; NULL: at once */
+    void (*work)(void (*run)(const void *arguments), const void *arguments, size_t bytes);
     /* of the last product */
     uint32_t epilogue, schemes;
     int32_t compute, algorithm;

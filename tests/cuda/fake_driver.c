@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libcuda.so.1 of the tests, over the fake libamp_cuda.so in the last folder of AMP_BACKEND_PATH: as much of the driver as programs take that
- * have no CUDA of their own. Work runs when somebody waits for it, in its order, and an event reads the clock on the wall then: of a GPU it measures
- * nothing, of the host's own time all but launches.
+ * A libcuda.so.1 of the tests, over the fake libamp_cuda.so in the last folder of AMP_BACKEND_PATH: as much of the
+ * driver as programs take that have no CUDA of their own. Work runs when somebody waits for it, in its order, and an
+ * event reads the clock on the wall then: of a GPU it measures nothing, of the host's own time all but launches.
  */
 #include "fake.h"
 #include "fake_blas.h"
@@ -74,7 +74,8 @@ EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
 /* The one made here, or the examples' framework's; not the legacy default stream. */
 static int is_stream(const void *on) { return on == &stream || (on && on == tools->stream(0)); }
 
-static int work(void (*run)(const void *arguments), uint64_t dst, uint64_t src, size_t bytes, int value, const void *on) {
+static int work(void (*run)(const void *arguments), uint64_t dst, uint64_t src, size_t bytes, int value,
+                const void *on) {
     const struct transfer copy = { (void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes, value };
     if (!is_stream(on)) return INVALID;
     tools->work(run, &copy, sizeof copy);

@@ -10,7 +10,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-static cudaError_t launch(uint32_t blocks, cudaStream_t stream, fake_work_fn *run, const void *arguments, size_t bytes) {
+static cudaError_t launch(uint32_t blocks, cudaStream_t stream, fake_work_fn *run, const void *arguments,
+                          size_t bytes) {
     if (blocks == 0) return cudaSuccess;
     fake_on_stream(stream);
     amp_fake_cuda.launches++;
@@ -60,7 +61,8 @@ struct reconciliation {
     const float *norms;
     uint32_t low;
 };
-static uint32_t reconcile_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given, double sums[2]) {
+static uint32_t reconcile_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given,
+                             double sums[2]) {
     const struct reconciliation *r = given;
     (void)sums;
     cuda_reconcile_group(t, at, r->norms && r->norms[emulated_tensor] == 0.0f, r->low);
@@ -106,7 +108,9 @@ static void run_clamp(const void *given) {
     const struct call *c = given;
     (void)emulate_table(&c->table, 2, clamp_fn, &c->a.value, NULL);
 }
-static void run_zero(const void *given) { (void)emulate_table(&((const struct call *)given)->table, 1, zero_fn, NULL, NULL); }
+static void run_zero(const void *given) {
+    (void)emulate_table(&((const struct call *)given)->table, 1, zero_fn, NULL, NULL);
+}
 static void run_scale(const void *given) {
     const struct call *c = given;
     const struct factors f = { cuda_factor_of(&c->a), 0.0f };
@@ -145,7 +149,8 @@ cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_i
     const struct call c = { .table = *table, .flag = only_if };
     return launch(table->n_chunks, stream, run_cast, &c, sizeof c);
 }
-cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, uint32_t low, cudaStream_t stream) {
+cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, uint32_t low,
+                                  cudaStream_t stream) {
     const struct call c = { .table = *table, .flag = norms, .low = low };
     return launch(table->n_chunks, stream, run_reconcile, &c, sizeof c);
 }
@@ -162,8 +167,8 @@ cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream
     const struct call c = { .table = *table };
     return launch(table->n_chunks, stream, run_zero, &c, sizeof c);
 }
-cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale, const struct cuda_found *found,
-                              cudaStream_t stream) {
+cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale,
+                              const struct cuda_found *found, cudaStream_t stream) {
     const struct call c = { .table = *table, .a = *scale, .found = *found };
     return launch(table->n_chunks, stream, run_scale, &c, sizeof c);
 }
@@ -185,8 +190,12 @@ cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_
 }
 cudaError_t cuda_launch_norms(const struct cuda_table *table, const double *sums, double *tensor_sums, float *norms,
                               float *norm, uint32_t *ticket, cudaStream_t stream) {
-    const struct call c = { .table = *table, .sums = (double *)(uintptr_t)sums, .tensor_sums = tensor_sums, .norms = norms,
-                            .norm = norm, .ticket = ticket };
+    const struct call c = { .table = *table,
+                            .sums = (double *)(uintptr_t)sums,
+                            .tensor_sums = tensor_sums,
+                            .norms = norms,
+                            .norm = norm,
+                            .ticket = ticket };
     return launch(table->n_tensors, stream, run_norms, &c, sizeof c);
 }
 
@@ -248,7 +257,8 @@ static void run_lamb_lr(const void *given) {
     const struct update *update = given;
     const double *sums = update->sums;
     for (uint32_t i = 0; i < update->table.n_tensors; i++) {
-        const size_t begin = 2 * (size_t)update->table.first_chunks[i], end = 2 * (size_t)update->table.first_chunks[i + 1];
+        const size_t begin = 2 * (size_t)update->table.first_chunks[i],
+                     end = 2 * (size_t)update->table.first_chunks[i + 1];
         const double of_p = emulated_strided(sums, begin, end, 2), of_u = emulated_strided(sums + 1, begin, end, 2);
         struct cuda_update *u = &update->updates[i];
         if (!(u->flags & CUDA_SKIPPED)) u->lr = cuda_lamb_lr(&update->of_lamb, of_p, of_u);
@@ -261,8 +271,8 @@ cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *tab
     return launch(table->n_chunks, stream, run_update, &update, sizeof update);
 }
 
-cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates, double *sums,
-                             cudaStream_t stream) {
+cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates,
+                             double *sums, cudaStream_t stream) {
     const struct update update = { *table, CUDA_LAMB_MOMENTS, *rule, updates, sums };
     const cudaError_t error = launch(table->n_chunks, stream, run_update, &update, sizeof update);
     return error == cudaSuccess ? launch(table->n_tensors, stream, run_lamb_lr, &update, sizeof update) : error;

@@ -23,10 +23,10 @@ int fake_is_lost(void) { return F.sticky && F.fail_at && F.calls >= F.fail_at; }
 /* Of what ends things: it counts as no call, and what it ends is gone even where the device is lost. */
 static cudaError_t ended(void) { return fake_is_lost() ? (cudaError_t)F.fail_with : cudaSuccess; }
 
-#define CALLED()                                                                                                       \
-    do {                                                                                                               \
-        const cudaError_t called_error_ = fake_called();                                                                    \
-        if (called_error_ != cudaSuccess) return called_error_;                                                        \
+#define CALLED() \
+    do { \
+        const cudaError_t called_error_ = fake_called(); \
+        if (called_error_ != cudaSuccess) return called_error_; \
     } while (0)
 
 /* What a capture forbids, but to a thread that said it knows. */
@@ -85,7 +85,8 @@ const char *cudaGetErrorName(cudaError_t error) { return error == cudaSuccess ? 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address) {
     const int device = fake_device_of(address);
     CALLED();
-    *attributes = (struct cudaPointerAttributes){ .type = device < 0 ? cudaMemoryTypeUnregistered : cudaMemoryTypeDevice,
+    *attributes = (struct cudaPointerAttributes){ .type = device < 0 ? cudaMemoryTypeUnregistered
+                                                                     : cudaMemoryTypeDevice,
                                                   .device = device < 0 ? F.current : device };
     return cudaSuccess;
 }
@@ -152,7 +153,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
     const struct transfer copy = { dst, src, bytes, 0 };
     on_stream(stream);
     CALLED();
-    if (stream == (cudaStream_t)(void *)&own[F.current]) fake_copy(dst, src, bytes); /* libamp's own: no part of a graph */
+    /* libamp's own: no part of a graph */
+    if (stream == (cudaStream_t)(void *)&own[F.current]) fake_copy(dst, src, bytes);
     else fake_work(transfer_copy, &copy, sizeof copy);
     F.uploads += kind == cudaMemcpyHostToDevice;
     return cudaSuccess;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake devices' streams and their memory: work runs at once, when somebody waits, or as often as a graph is replayed. */
+/* The fake devices' streams and their memory: work runs at once, when somebody waits, or as often as a graph is
+ * replayed. */
 #ifndef AMP_TESTS_CUDA_FAKE_WORK_H
 #define AMP_TESTS_CUDA_FAKE_WORK_H
 
@@ -21,7 +22,8 @@ void fake_at_once(fake_work_fn *run, const void *arguments);
 /* What waits is done. */
 void fake_flush(void);
 
-/* Memory of the current device that nobody but its work may touch: who else looks at it dies. NULL: there is no more. */
+/* Memory of the current device that nobody but its work may touch: who else looks at it dies. NULL: there is
+ * no more. */
 void *fake_device_alloc(size_t bytes);
 /* The same, and nothing is written there: for those who do that in the stream's order. */
 void *fake_device_take(size_t bytes);

@@ -240,7 +240,8 @@ static struct host *build(const struct host *like, enum stepping stepping) {
     host->loss = (struct loss){ LOSS, 1.0f, NULL };
     for (int i = 0; i < HOST_PARAMS; i++) make_param(host, i);
     for (int id = 0; id < 1 + host->two && !host->on_cpu; id++)
-        for (int i = 0; i < 4; i++) ck_assert_int_eq(amp_device_list_open((amp_device){ CUDA, id }, &host->lists[id][i]), AMP_OK);
+        for (int i = 0; i < 4; i++)
+            ck_assert_int_eq(amp_device_list_open((amp_device){ CUDA, id }, &host->lists[id][i]), AMP_OK);
     for (int m = 0; m < 3; m++) {
         const amp_device where = { m && !host->on_cpu ? CUDA : CPU, m == 2 && host->two };
         make(&host->step_rooms[m], where, 4 * HOST_PARAMS, AMP_FLOAT32);
@@ -298,15 +299,16 @@ static size_t gather(struct host *host, int memory, amp_span *spans, struct tens
     return n;
 }
 
-static void axpby(struct host *host, int memory, int list, const amp_span *dst, amp_factor a, const amp_span *x, const amp_span *y,
-                  size_t n) {
+static void axpby(struct host *host, int memory, int list, const amp_span *dst, amp_factor a, const amp_span *x,
+                  const amp_span *y, size_t n) {
     const int id = memory - 1;
     if (!memory) ck_assert_int_eq(amp_axpby_list(dst, a.value, x, a.value, y, n, NULL), AMP_OK);
     else ck_assert_int_eq(amp_device_axpby(host->lists[id][list], stream_of(id), dst, &a, x, &a, y, n, NULL), AMP_OK);
 }
 
 static void backward_on(struct host *host, int memory, const struct loss *loss, float times) {
-    amp_span params[HOST_PARAMS], targets[HOST_PARAMS], scratch[HOST_PARAMS], fresh[HOST_PARAMS], old[HOST_PARAMS], parts[HOST_PARAMS];
+    amp_span params[HOST_PARAMS], targets[HOST_PARAMS], scratch[HOST_PARAMS], fresh[HOST_PARAMS], old[HOST_PARAMS],
+        parts[HOST_PARAMS];
     const amp_factor one = { NULL, 1.0f, AMP_FACTOR_AS_IT_IS };
     amp_factor by = { loss->factor_there, loss->factor * times, AMP_FACTOR_AS_IT_IS };
     size_t n_fresh = 0, n_old = 0, at = 0;
@@ -333,7 +335,8 @@ static void backward_on(struct host *host, int memory, const struct loss *loss, 
     }
     const int id = memory - 1;
     if (n_fresh && !memory) ck_assert_int_eq(amp_cast_list(fresh, params, n_fresh), AMP_OK);
-    else if (n_fresh) ck_assert_int_eq(amp_device_cast(host->lists[id][1], stream_of(id), fresh, params, n_fresh), AMP_OK);
+    else if (n_fresh)
+        ck_assert_int_eq(amp_device_cast(host->lists[id][1], stream_of(id), fresh, params, n_fresh), AMP_OK);
     if (n_old) axpby(host, memory, 2, old, one, old, parts, n_old);
 }
 
@@ -402,7 +405,8 @@ void host_read(struct host *host, float *out, size_t n) {
         ck_assert_uint_le(at + (size_t)sizes[i], n);
         void *to = param->dtype == AMP_FLOAT32 ? (void *)(out + at) : (void *)low;
         copy_at(param->device, AMP__MEMORY_OUT, to, param->data, (size_t)sizes[i] * width(param->dtype));
-        const amp_span wide = { out + at, (uint64_t)sizes[i], AMP_FLOAT32, 0 }, from = { low, (uint64_t)sizes[i], param->dtype, 0 };
+        const amp_span wide = { out + at, (uint64_t)sizes[i], AMP_FLOAT32, 0 },
+                       from = { low, (uint64_t)sizes[i], param->dtype, 0 };
         if (param->dtype != AMP_FLOAT32) ck_assert_int_eq(amp_cast_list(&wide, &from, 1), AMP_OK);
         at += (size_t)sizes[i];
     }

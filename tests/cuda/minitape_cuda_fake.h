@@ -19,7 +19,8 @@ struct minitape_fake {
 
 extern struct minitape_fake minitape_fake;
 
-/* mt_cuda_open over the plugin that AMP_BACKEND_PATH names and the cuBLASLt that MINITAPE_CUBLASLT does. NULL, or why not. */
+/* mt_cuda_open over the plugin that AMP_BACKEND_PATH names and the cuBLASLt that MINITAPE_CUBLASLT does. NULL, or why
+ * not. */
 const char *minitape_fake_open(void);
 
 #endif

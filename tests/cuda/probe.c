@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a libamp, loads its backend "cuda" and multiplies on the CPU, for test_plugin.py: probe LIBAMP. Prints name=value. */
+/* Opens a libamp, loads its backend "cuda" and multiplies on the CPU, for test_plugin.py: probe LIBAMP. Prints
+ * name=value. */
 #include "amp_kernels.h"
 
 #include <dlfcn.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bound is that of docs/numerics.md, as in tests/backend/product.c: before the activation an element is off by at most
- * E = g(k + 4) * M, M = |alpha| sum |a||b| + |beta c| + |bias|, and 2^-10 of M more where tf32 rounds both operands to 11
- * bits; tensor cores cut sums off where others round, so that u is 2^-23 there. The slopes of the GELUs are below 1.13, and
- * those slopes' own slopes too: evaluating them adds 2^-20 of x, and cuBLASLt's tanh 2^-10.
+ * The bound is that of docs/numerics.md, as in tests/backend/product.c: before the activation an element is off by at
+ * most E = g(k + 4) * M, M = |alpha| sum |a||b| + |beta c| + |bias|, and 2^-10 of M more where tf32 rounds both
+ * operands to 11 bits; tensor cores cut sums off where others round, so that u is 2^-23 there. The slopes of the GELUs
+ * are below 1.13, and those slopes' own slopes too: evaluating them adds 2^-20 of x, and cuBLASLt's tanh 2^-10.
  */
 #include "product.h"
 
@@ -23,9 +23,11 @@ static unsigned char *blocks[BLOCKS];
 
 static void *block(int which, amp_dtype type) {
     if (!blocks[which]) blocks[which] = device_alloc(ROOM);
-    const size_t own = 509 * amp__dtype_size(type); /* from a prime number of elements on they repeat: a thousandth of the time */
+    /* from a prime number of elements on they repeat: a thousandth of the time */
+    const size_t own = 509 * amp__dtype_size(type);
     fill(PATTERN_NORMAL, type, blocks[which], 509);
-    for (size_t at = own; at < ROOM; at += own) memcpy(blocks[which] + at, blocks[which], own < ROOM - at ? own : ROOM - at);
+    for (size_t at = own; at < ROOM; at += own)
+        memcpy(blocks[which] + at, blocks[which], own < ROOM - at ? own : ROOM - at);
     return blocks[which];
 }
 
@@ -71,18 +73,20 @@ const char *product_words(const struct device_product *p) {
     static char text[400];
     const amp_matmul_args *g = &p->args;
     snprintf(text, sizeof text,
-             "%lld x %lldx%lldx%lld types a %d b %d c %d d %d bias %d grad %d, T %d%d, alpha %g beta %g, c %d%s bias %d aux %d, "
-             "activation %d backward %d bias_grad %d layout %d gaps %d flags %u",
-             (long long)g->batch, (long long)g->m, (long long)g->n, (long long)g->k, g->a_dtype, g->b_dtype, g->c_dtype, g->d_dtype,
-             g->bias_dtype, p->epilogue.bias_grad_dtype, g->transpose_a, g->transpose_b, (double)g->alpha, (double)g->beta, p->with_c,
-             p->in_place ? " in place" : "", p->with_bias, p->with_aux, g->activation, p->epilogue.backward,
-             p->epilogue.bias_grad_of, p->layout, p->gaps, (unsigned)g->flags);
+             "%lld x %lldx%lldx%lld types a %d b %d c %d d %d bias %d grad %d, T %d%d, alpha %g beta %g, c %d%s bias "
+             "%d aux %d, activation %d backward %d bias_grad %d layout %d gaps %d flags %u",
+             (long long)g->batch, (long long)g->m, (long long)g->n, (long long)g->k, g->a_dtype, g->b_dtype, g->c_dtype,
+             g->d_dtype, g->bias_dtype, p->epilogue.bias_grad_dtype, g->transpose_a, g->transpose_b, (double)g->alpha,
+             (double)g->beta, p->with_c, p->in_place ? " in place" : "", p->with_bias, p->with_aux, g->activation,
+             p->epilogue.backward, p->epilogue.bias_grad_of, p->layout, p->gaps, (unsigned)g->flags);
     return text;
 }
 
 /* ---- what it should be ---- */
 
-static double at(amp_dtype type, const void *data, int64_t i) { return value_of_bits(type, get_bits(type, data, (size_t)i)); }
+static double at(amp_dtype type, const void *data, int64_t i) {
+    return value_of_bits(type, get_bits(type, data, (size_t)i));
+}
 
 static double a_at(const amp_matmul_args *g, int64_t item, int64_t i, int64_t q) {
     return at(g->a_dtype, g->a, item * g->stride_a + (g->transpose_a ? q * g->ld_a + i : i * g->ld_a + q));
@@ -113,7 +117,8 @@ static double rounding(amp_dtype type, double magnitude) {
 /* An element before its activation, and how far it may be off. */
 static double before(const struct device_product *p, int64_t item, int64_t i, int64_t j, double *bound) {
     const amp_matmul_args *g = &p->args;
-    const bool by_tensor_cores = !device.fake && (g->a_dtype != AMP_FLOAT32 || g->flags & AMP_MATMUL_TF32); /* they truncate */
+    /* they truncate */
+    const bool by_tensor_cores = !device.fake && (g->a_dtype != AMP_FLOAT32 || g->flags & AMP_MATMUL_TF32);
     const double roundings = (double)(g->k + 4) * (by_tensor_cores ? 0x1p-23 : 0x1p-24);
     double x = 0.0, products = 0.0;
     for (int64_t q = 0; q < g->k && g->alpha != 0.0f; q++) {
@@ -121,7 +126,8 @@ static double before(const struct device_product *p, int64_t item, int64_t i, in
         x += product, products += fabs(product);
     }
     const bool adds_c = g->c && g->beta != 0.0f;
-    const double c = adds_c ? (double)g->beta * at(g->c_dtype, blocks[C_BEFORE], item * g->stride_c + i * g->ld_c + j) : 0.0;
+    const double c = adds_c ? (double)g->beta * at(g->c_dtype, blocks[C_BEFORE], item * g->stride_c + i * g->ld_c + j)
+                            : 0.0;
     const double bias = g->bias ? at(g->bias_dtype, g->bias, j) : 0.0;
     *bound = roundings / (1 - roundings) * (products + fabs(c) + fabs(bias));
     if (g->flags & AMP_MATMUL_TF32) *bound += 0x1p-10 * products;
@@ -156,7 +162,8 @@ static double wanted(const struct device_product *p, const amp_device_epilogue *
     return x * slope(g->activation, aux);
 }
 
-static void check_aux(const struct device_product *p, const amp_device_epilogue *e, int64_t item, int64_t i, int64_t j) {
+static void check_aux(const struct device_product *p, const amp_device_epilogue *e, int64_t item, int64_t i,
+                      int64_t j) {
     const amp_matmul_args *g = &p->args;
     double bound;
     const double x = before(p, item, i, j, &bound);
@@ -167,8 +174,8 @@ static void check_aux(const struct device_product *p, const amp_device_epilogue 
     }
     const double got = at(g->d_dtype, e->aux, item * e->stride_aux + i * e->ld_aux + j);
     bound += rounding(g->d_dtype, fabs(x) + bound);
-    CHECK_THAT(fabs(got - x) <= bound, "%s: aux [%lld][%lld] is %g, want %g", product_words(p), (long long)i, (long long)j, got,
-               x);
+    CHECK_THAT(fabs(got - x) <= bound, "%s: aux [%lld][%lld] is %g, want %g", product_words(p), (long long)i,
+               (long long)j, got, x);
 }
 
 /* Sums of what is there: of d as it was stored, or as it was before its last rounding. */
@@ -187,9 +194,10 @@ static void check_bias_grad(const struct device_product *p, const amp_device_epi
         }
         bound += (double)(depth + 1) * 0x1p-24 * magnitude;
         bound += rounding(e->bias_grad_dtype, fabs(sum) + bound);
-        const double got = at(e->bias_grad_dtype, e->bias_grad, item * (e->stride_bias_grad ? e->stride_bias_grad : length) + i);
-        CHECK_THAT(fabs(got - sum) <= bound, "%s: bias_grad %lld of %lld is %g, want %g", product_words(p), (long long)i,
-                   (long long)item, got, sum);
+        const double got = at(e->bias_grad_dtype, e->bias_grad,
+                              item * (e->stride_bias_grad ? e->stride_bias_grad : length) + i);
+        CHECK_THAT(fabs(got - sum) <= bound, "%s: bias_grad %lld of %lld is %g, want %g", product_words(p),
+                   (long long)i, (long long)item, got, sum);
     }
 }
 
@@ -210,14 +218,16 @@ void product_compare(const struct device_product *p) {
     for (int64_t line = 0; line < batch * g->m * g->n; line++) {
         const int64_t item = line / (g->m * g->n), i = line / g->n % g->m, j = line % g->n;
         double bound;
-        const double want = wanted(p, &e, item, i, j, &bound), got = at(g->d_dtype, g->d, item * g->stride_d + i * g->ld_d + j);
+        const double want = wanted(p, &e, item, i, j, &bound),
+                     got = at(g->d_dtype, g->d, item * g->stride_d + i * g->ld_d + j);
         bound += rounding(g->d_dtype, fabs(want) + bound);
-        CHECK_THAT(fabs(got - want) <= bound, "%s: [%lld][%lld][%lld] is %g, want %g within %g", product_words(p), (long long)item,
-                   (long long)i, (long long)j, got, want, bound);
+        CHECK_THAT(fabs(got - want) <= bound, "%s: [%lld][%lld][%lld] is %g, want %g within %g", product_words(p),
+                   (long long)item, (long long)i, (long long)j, got, want, bound);
         if (e.aux && !e.backward && g->activation) check_aux(p, &e, item, i, j);
     }
     for (int64_t item = 0; e.bias_grad_of && item < batch; item++) check_bias_grad(p, &e, item);
     for (int64_t x = 0; x < (int64_t)(ROOM / amp__dtype_size(g->d_dtype)); x++)
-        CHECK_THAT(is_result(g, x) || get_bits(g->d_dtype, g->d, (size_t)x) == get_bits(g->d_dtype, blocks[D_BEFORE], (size_t)x),
+        CHECK_THAT(is_result(g, x) ||
+                       get_bits(g->d_dtype, g->d, (size_t)x) == get_bits(g->d_dtype, blocks[D_BEFORE], (size_t)x),
                    "%s: wrote outside d's rows, at %lld", product_words(p), (long long)x);
 }

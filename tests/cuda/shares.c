@@ -39,8 +39,9 @@ amp_device_list *list;
 static void reset(void) {
     struct fake *fake = device.fake;
     *fake = (struct fake){ .devices = 2, .pools = 1, .blocks = fake->blocks, .streams = fake->streams };
-    *device.blas = (struct fake_blas){ .candidates = 1, .objects = device.blas->objects, .handles = device.blas->handles,
-                                        .work = device.tools->work };
+    *device.blas = (struct fake_blas){
+        .candidates = 1, .objects = device.blas->objects, .handles = device.blas->handles, .work = device.tools->work
+    };
 }
 void start_products(void) {
     reset();

@@ -6,8 +6,18 @@
 #include "product.h"
 
 /* cublasLtEpilogue_t */
-enum { PLAIN = 1, RELU = 2, E_BIAS = 4, GELU = 32, AUX = 128, DRELU = 136, DGELU = 192, BGRAD = 16, BGRADA = 256, BGRADB = 512 };
-
+enum {
+    PLAIN = 1,
+    RELU = 2,
+    E_BIAS = 4,
+    GELU = 32,
+    AUX = 128,
+    DRELU = 136,
+    DGELU = 192,
+    BGRAD = 16,
+    BGRADA = 256,
+    BGRADB = 512
+};
 
 struct share {
     amp_dtype operands, d, c, bias, grad; /* c, bias 0: none */

@@ -20,7 +20,8 @@ static amp_matmul_args args_of(int64_t m, int64_t n, int64_t k) {
     return g;
 }
 
-static void expect_matrix(const struct blas_matrix *x, uint64_t rows, uint64_t cols, int64_t ld, int64_t stride, const void *data) {
+static void expect_matrix(const struct blas_matrix *x, uint64_t rows, uint64_t cols, int64_t ld, int64_t stride,
+                          const void *data) {
     ck_assert_uint_eq(x->rows, rows);
     ck_assert_uint_eq(x->cols, cols);
     ck_assert_int_eq(x->ld, ld);
@@ -28,7 +29,8 @@ static void expect_matrix(const struct blas_matrix *x, uint64_t rows, uint64_t c
     ck_assert_ptr_eq(x->data, data);
 }
 
-/* The transpose of d is that of op(b) times that of op(a): what lies row by row lies column by column, the other way round. */
+/* The transpose of d is that of op(b) times that of op(a): what lies row by row lies column by column, the other way
+ * round. */
 START_TEST(test_layouts) {
     const amp_device_epilogue e = AMP_DEVICE_EPILOGUE_INIT;
     amp_matmul_args g = args_of(3, 5, 7);
@@ -80,7 +82,9 @@ START_TEST(test_width) {
         int shift;
         int64_t ld, stride;
         bool wide;
-    } cases[] = { { 0, 16, 48, true }, { 2, 16, 48, false }, { 0, 20, 64, false }, { 0, 16, 50, false }, { 16, 24, 72, true } };
+    } cases[] = {
+        { 0, 16, 48, true }, { 2, 16, 48, false }, { 0, 20, 64, false }, { 0, 16, 50, false }, { 16, 24, 72, true }
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         g.c = NULL, g.d = room + cases[i].shift, g.ld_d = cases[i].ld, g.stride_d = cases[i].stride, g.batch = 2;
         g.activation = AMP_ACTIVATION_RELU;
@@ -109,7 +113,8 @@ START_TEST(test_cache) {
         choice = (struct blas_choice){ .workspace = i };
         cuda_blas_keep(&cache, &key, &choice);
         ck_assert(cuda_blas_find(&cache, &key, &choice) && choice.workspace == i);
-        ck_assert_msg(cuda_blas_find(&cache, &pinned, &choice) && choice.workspace == 0, "used often, and forgotten: %d", (int)i);
+        ck_assert_msg(cuda_blas_find(&cache, &pinned, &choice) && choice.workspace == 0,
+                      "used often, and forgotten: %d", (int)i);
     }
     size_t known = 0;
     for (uint64_t i = 0; i < MANY; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of amp_device.h give what those for the CPU give; on the fake device and, where there is one, on a GPU. */
+/* The functions of amp_device.h give what those for the CPU give; on the fake device and, where there is one, on
+ * a GPU. */
 #include "device.h"
 
 #include "../kernels/support.h"
@@ -66,7 +67,8 @@ START_TEST(test_elementwise) {
     compare(&w, "cast");
 
     w.numbers[0] = 3.0f;
-    const amp_factor inverse = { &w.numbers[0], 0.0f, AMP_FACTOR_INVERSE }, value = { NULL, -0.3f, AMP_FACTOR_AS_IT_IS };
+    const amp_factor inverse = { &w.numbers[0], 0.0f, AMP_FACTOR_INVERSE },
+                     value = { NULL, -0.3f, AMP_FACTOR_AS_IT_IS };
     OK(amp_device_scale(w.list, device.stream, w.dst, w.x, TENSORS, &inverse, &w.numbers[1]));
     OK(amp_scale_list(w.wanted, w.x, TENSORS, 1.0f / 3.0f, &found));
     compare(&w, "scale");
@@ -85,7 +87,8 @@ START_TEST(test_elementwise) {
 }
 END_TEST
 
-/* Both sums are within 5000 * 2^-53 of the exact one, as test_lists.c derives: in float, one unit in the last place apart. */
+/* Both sums are within 5000 * 2^-53 of the exact one, as test_lists.c derives: in float, one unit in the last place
+ * apart. */
 START_TEST(test_norms) {
     struct world w;
     float norm, norms[TENSORS], found = 0.0f;
@@ -215,8 +218,8 @@ END_TEST
 
 /* ---- a graph ---- */
 
-/* A list's first call of a kind may be a captured one. What it left in the list's memory is there for calls that come before
- * the graph is launched for the first time. */
+/* A list's first call of a kind may be a captured one. What it left in the list's memory is there for calls that come
+ * before the graph is launched for the first time. */
 START_TEST(test_between_capture_and_replay) {
     enum { SIZE = 3 };
     amp_device_list *list = open_list();
@@ -259,7 +262,8 @@ START_TEST(test_refusals) {
     list = open_list();
     void *s = device.stream;
     unsigned char *memory = device_alloc(1024);
-    const amp_span a = { memory, 8, AMP_FLOAT32, 0 }, b = { memory + 64, 8, AMP_FLOAT32, 0 }, odd = { memory + 2, 8, AMP_FLOAT32, 0 };
+    const amp_span a = { memory, 8, AMP_FLOAT32, 0 }, b = { memory + 64, 8, AMP_FLOAT32, 0 },
+                   odd = { memory + 2, 8, AMP_FLOAT32, 0 };
     const amp_span shorter = { memory, 7, AMP_FLOAT32, 0 };
     const amp_factor clip = { (float *)(void *)(memory + 512), 1.0f, AMP_FACTOR_CLIP }, strange = { NULL, 1.0f, 3 };
     amp_optim rule = AMP_OPTIM_INIT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The demo on a device: its network, its data and its program's training (examples/run.c), by the framework's kernels and its
- * products, under every level; beside the same training on the CPU. Argument: the digits.
+ * The demo on a device: its network, its data and its program's training (examples/run.c), by the framework's kernels
+ * and its products, under every level; beside the same training on the CPU. Argument: the digits.
  */
 #include "minitape_cuda_fake.h"
 #include "net.h"
@@ -62,12 +62,12 @@ static double way(const struct run_setup *setup, const struct run_result *result
 }
 
 /*
- * How far the two may come apart, as a part of the way that the weights go. They do the same arithmetic but for the order of
- * sums, so that a result of an op differs by at most one rounding on either side: 2 u, where u is half a unit in the last
- * place of the level's type: 2^-24, 2^-11, 2^-8. A gradient comes through 40 ops (20 forward, as many back); roundings are as
- * often up as down, so that what 40 of them make is sqrt 40 times what one does. In FP32 the sums themselves are rounded at
- * each of their terms, 1,024 at most: sqrt 1024 more. The steps after the first start from weights that differ already: twice
- * that, for so few.
+ * How far the two may come apart, as a part of the way that the weights go. They do the same arithmetic but for the
+ * order of sums, so that a result of an op differs by at most one rounding on either side: 2 u, where u is half a unit
+ * in the last place of the level's type: 2^-24, 2^-11, 2^-8. A gradient comes through 40 ops (20 forward, as many
+ * back); roundings are as often up as down, so that what 40 of them make is sqrt 40 times what one does. In FP32 the
+ * sums themselves are rounded at each of their terms, 1,024 at most: sqrt 1024 more. The steps after the first start
+ * from weights that differ already: twice that, for so few.
  */
 static double granted(amp_level level) {
     const double u = level <= AMP_O0 ? 0x1p-24 * sqrt(1024.0) : level >= AMP_O4 ? 0x1p-8 : 0x1p-11;
@@ -86,7 +86,8 @@ static void compare(const struct run_setup *there, struct run_result *on_cpu, st
                   apart / whole, bound);
     for (int i = 0; i < on_cpu->steps; i++) {
         const double a = (double)on_cpu->losses[i], b = (double)on_device->losses[i];
-        ck_assert_msg(fabs(a - b) <= bound * a, "level %d, step %d: loss %g, on the CPU %g", there->config.level, i, b, a);
+        ck_assert_msg(fabs(a - b) <= bound * a, "level %d, step %d: loss %g, on the CPU %g", there->config.level, i, b,
+                      a);
         ck_assert(on_cpu->scales[i] == on_device->scales[i]);
     }
 }
@@ -151,7 +152,8 @@ START_TEST(overflows_are_skipped_on_the_device) {
             ck_assert_int_eq(result.skipped, STEPS);
             for (int i = 0; i < STEPS; i++) ck_assert(result.scales[i] == 0x1p40F / (float)(1 << i));
             ck_assert(result.loss_scale == 0x1p40 / (1 << STEPS));
-            /* Running statistics move; weights and biases do not, but for their rounding to 16 bits: masters have 32. */
+            /* Running statistics move; weights and biases do not, but for their rounding to 16 bits: masters
+             * have 32. */
             struct net net;
             size_t at = 0;
             ck_assert_int_eq(net_init(&net, mt_ops_default(), setup.seed), 0);
@@ -186,7 +188,8 @@ START_TEST(no_step_waits_for_the_device) {
             run_result_done(&result);
         }
         ck_assert_int_gt(counts[0], 0);
-        ck_assert_msg(counts[0] == counts[1], "level %d: 2 steps wait %d times, 4 steps %d", levels[_i], counts[0], counts[1]);
+        ck_assert_msg(counts[0] == counts[1], "level %d: 2 steps wait %d times, 4 steps %d", levels[_i], counts[0],
+                      counts[1]);
     }
 }
 END_TEST
@@ -206,7 +209,8 @@ START_TEST(no_memory_is_an_error_in_words) {
         const int reached = minitape_fake.calls >= at;
         minitape_fake.fail_at = 0;
         minitape_fake.tools->flush();
-        if (reached) ck_assert_msg(status == -1 && *result.error, "allocation %d: status %d %s", at, status, result.error);
+        if (reached)
+            ck_assert_msg(status == -1 && *result.error, "allocation %d: status %d %s", at, status, result.error);
         failures += reached;
         run_result_done(&result);
         ck_assert_int_eq(minitape_fake.blocks, blocks);

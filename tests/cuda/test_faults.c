@@ -38,7 +38,8 @@ static amp_status scale(amp_device_list *list) {
 static void expect_scaled(void) {
     for (size_t i = 0; i < MANY; i++)
         for (size_t e = 0; e < SIZE; e++)
-            CHECK_THAT(((float *)dst[i].data)[e] == 0.5f * ((const float *)src[i].data)[e], "tensor %zu element %zu", i, e);
+            CHECK_THAT(((float *)dst[i].data)[e] == 0.5f * ((const float *)src[i].data)[e], "tensor %zu element %zu", i,
+                       e);
 }
 
 START_TEST(test_costs) {
@@ -105,7 +106,8 @@ START_TEST(test_capture) {
 }
 END_TEST
 
-/* Each call of CUDA's fails once, in every way to be called: a status with words, nothing kept, and the next try works. */
+/* Each call of CUDA's fails once, in every way to be called: a status with words, nothing kept, and the next
+ * try works. */
 START_TEST(test_every_failure) {
     static const struct {
         int error;

@@ -22,7 +22,8 @@ static void expect_words(struct world *w, const char *op, const char *words, int
     ck_assert_msg((strstr(text, words) != NULL) == there, "\"%s\" %s in: %s", words, there ? "not" : "is", text);
 }
 
-/* Without tensor cores for the type what comes in FP32 runs in FP32; what comes in 16 bits keeps its type. All are counted. */
+/* Without tensor cores for the type what comes in FP32 runs in FP32; what comes in 16 bits keeps its type. All are
+ * counted. */
 START_TEST(test_no_tensor_cores) {
     static const struct {
         amp_level level;
@@ -81,7 +82,8 @@ START_TEST(test_unaligned) {
     ck_assert_uint_eq(stats_of(&w, THE_linear).unaligned, 0);
     multiply(&w, THE_linear, AMP_FLOAT32, 8, 50257, 24);
     ck_assert_int_eq(last.who, BF16);
-    expect_words(&w, "linear", "1 call on a GPU had a dimension that is no multiple of 8, the last n = 50257: pad it to 50264", 1);
+    expect_words(&w, "linear",
+                 "1 call on a GPU had a dimension that is no multiple of 8, the last n = 50257: pad it to 50264", 1);
     multiply(&w, THE_linear, AMP_BFLOAT16, 8, 16, 12);
     multiply(&w, THE_linear, AMP_BFLOAT16, 7, 16, 24);
     ck_assert_uint_eq(stats_of(&w, THE_linear).unaligned, 3);

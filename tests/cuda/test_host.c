@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trainings over a device's memory against the same trainings on the CPU, bit for bit: every level, every kind of host. */
+/* Trainings over a device's memory against the same trainings on the CPU, bit for bit: every level, every kind
+ * of host. */
 #include "host_run.h"
 
 #include "../kernels/support.h"
@@ -82,10 +83,11 @@ START_TEST(test_trainings) {
     train(kind, true, here, &expected, &events);
     train(kind, false, there, &record, &events_there);
     for (size_t i = 0; i < 2 * ELEMENTS; i++)
-        ck_assert_msg(here[i] == there[i] || (isnan(here[i]) && isnan(there[i])), "%s, element %zu: %a on the device, %a here",
-                      kind->name, i, (double)there[i], (double)here[i]);
-    ck_assert_msg(record.brackets == expected.brackets && record.skipped == expected.skipped, "%s: %d of %d skipped, not %d of %d",
-                  kind->name, (int)record.skipped, (int)record.brackets, (int)expected.skipped, (int)expected.brackets);
+        ck_assert_msg(here[i] == there[i] || (isnan(here[i]) && isnan(there[i])),
+                      "%s, element %zu: %a on the device, %a here", kind->name, i, (double)there[i], (double)here[i]);
+    ck_assert_msg(record.brackets == expected.brackets && record.skipped == expected.skipped,
+                  "%s: %d of %d skipped, not %d of %d", kind->name, (int)record.skipped, (int)record.brackets,
+                  (int)expected.skipped, (int)expected.brackets);
     ck_assert(record.scale_after == expected.scale_after && record.scale_before == expected.scale_before);
     ck_assert_int_eq(record.action, expected.action);
     ck_assert_uint_eq(record.unskipped, expected.unskipped);
@@ -104,7 +106,8 @@ static struct run start(const struct kind *kind) {
     amp_config config = AMP_CONFIG_INIT;
     config.level = kind->level;
     config.window = 4;
-    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &run.context) == AMP_OK, "%s", amp_last_error());
+    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &run.context) == AMP_OK, "%s",
+                  amp_last_error());
     return run;
 }
 
@@ -171,7 +174,8 @@ END_TEST
 /* A graph cannot ask the host: what would is refused, and leaves nothing behind. */
 START_TEST(test_graph_refused) {
     const struct kind kinds_refused[] = {
-        { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f }, { "O1 mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
+        { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f },
+        { "O1 mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
     }, kind = kinds_refused[_i];
     static float weights[2 * ELEMENTS];
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -244,7 +248,8 @@ static void clipped(const struct kind *kind, bool on_cpu, float *weights, float 
         host_backward(host, scaled.loss, 1.0f);
         ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
         norms[i] = -1.0f;
-        if (i % 3 == 0) ck_assert_msg(amp_clip_grad_norm(&host->optimizer, 1.5f, &norms[i]) == AMP_OK, "%s", amp_last_error());
+        if (i % 3 == 0)
+            ck_assert_msg(amp_clip_grad_norm(&host->optimizer, 1.5f, &norms[i]) == AMP_OK, "%s", amp_last_error());
         if (i % 3 == 1) ck_assert_int_eq(amp_clip_grad_norm(&host->optimizer, 1.5f, NULL), AMP_OK);
         if (i % 3 == 2) ck_assert_int_eq(amp_clip_grad_value(&host->optimizer, 0.01f), AMP_OK);
         host_step(host, kind->stepping);
@@ -256,8 +261,10 @@ static void clipped(const struct kind *kind, bool on_cpu, float *weights, float 
 
 START_TEST(test_clipping) {
     static const struct kind clipping[] = {
-        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f }, { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
-        { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f }, { "O1 mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
+        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
+        { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
+        { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
+        { "O1 mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
         { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f },
     };
     static float here[ELEMENTS], there[ELEMENTS];
@@ -265,9 +272,10 @@ START_TEST(test_clipping) {
     clipped(&clipping[_i], true, here, norms);
     clipped(&clipping[_i], false, there, norms_there);
     for (int i = 0; i < 10; i++)
-        ck_assert_msg(fabsf(norms[i] - norms_there[i]) <= 1e-6f * fabsf(norms[i]) || !isfinite(norms[i]), "norm %d: %g, not %g", i,
-                      (double)norms_there[i], (double)norms[i]);
-    for (size_t i = 0; i < host_elements(); i++) /* a norm may differ in its last bit, and weights of 16 bits by one of theirs */
+        ck_assert_msg(fabsf(norms[i] - norms_there[i]) <= 1e-6f * fabsf(norms[i]) || !isfinite(norms[i]),
+                      "norm %d: %g, not %g", i, (double)norms_there[i], (double)norms[i]);
+    /* a norm may differ in its last bit, and weights of 16 bits by one of theirs */
+    for (size_t i = 0; i < host_elements(); i++)
         ck_assert_msg(fabsf(here[i] - there[i]) <= 0x1p-10f * fabsf(here[i]) + 1e-6f, "%s, element %zu: %a, not %a",
                       clipping[_i].name, i, (double)there[i], (double)here[i]);
 }
@@ -276,8 +284,10 @@ END_TEST
 /* Saved in the middle, loaded into another: both end alike, and the file is the CPU's. */
 START_TEST(test_checkpoints) {
     static const struct kind saved[] = {
-        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f }, { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
-        { "O3 fused", AMP_O3, STEP_FUSED, false, false, 1, 0.0f }, { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
+        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
+        { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
+        { "O3 fused", AMP_O3, STEP_FUSED, false, false, 1, 0.0f },
+        { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
         { "O2 mixed", AMP_O2, STEP_FUSED, true, false, 1, 0.0f },
     };
     const struct kind *kind = &saved[_i];
@@ -288,9 +298,11 @@ START_TEST(test_checkpoints) {
     struct run run = start(kind), other = start(kind);
     for (int i = 0; i < 9; i++) iterate(run.host, kind, i);
     host_clear(run.host);
-    ck_assert_msg(amp_state_save_memory(run.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size) == AMP_OK, "%s", amp_last_error());
+    ck_assert_msg(amp_state_save_memory(run.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size) == AMP_OK, "%s",
+                  amp_last_error());
     ck_assert_msg(amp_state_load_memory(other.context, state, size) == AMP_OK, "%s", amp_last_error());
-    ck_assert_int_eq(amp_state_save_memory(other.context, AMP_STATE_SAFETENSORS, again, sizeof again, &size_again), AMP_OK);
+    ck_assert_int_eq(amp_state_save_memory(other.context, AMP_STATE_SAFETENSORS, again, sizeof again, &size_again),
+                     AMP_OK);
     ck_assert_uint_eq(size, size_again);
     ck_assert(!memcmp(state, again, size));
     for (int i = 9; i < 20; i++) iterate(run.host, kind, i), iterate(other.host, kind, i);

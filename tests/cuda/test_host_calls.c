@@ -22,7 +22,8 @@ static struct run start(bool on_cpu, bool mixed, enum stepping stepping, float t
     ck_assert_msg(amp_initialize(&run.host->model, &run.host->optimizer, AMP_O1) == AMP_OK, "%s", amp_last_error());
     run.context = run.host->model.amp;
     host_set_targets(run.host, target);
-    ck_assert_msg(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &run.scaled) == AMP_OK, "%s", amp_last_error());
+    ck_assert_msg(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &run.scaled) == AMP_OK, "%s",
+                  amp_last_error());
     host_backward(run.host, run.scaled.loss, 1.0f);
     return run;
 }
@@ -95,7 +96,8 @@ START_TEST(test_unscale) {
     ck_assert(found_here == (overflows ? 1.0f : 0.0f));
     list_grads(&run, tensors);
     const struct fake before = device.fake ? *device.fake : (struct fake){ 0 };
-    ck_assert_msg(amp_unscale(run.context, 0, tensors, n, tells_here ? &found : word) == AMP_OK, "%s", amp_last_error());
+    ck_assert_msg(amp_unscale(run.context, 0, tensors, n, tells_here ? &found : word) == AMP_OK, "%s",
+                  amp_last_error());
     if (device.fake) {
         ck_assert_int_eq(device.fake->launches, before.launches + 1);
         ck_assert_int_eq(device.fake->waits, before.waits);
@@ -106,8 +108,8 @@ START_TEST(test_unscale) {
     const size_t elements = read_grads(&cpu, here);
     ck_assert_uint_eq(read_grads(&run, there), elements);
     for (size_t i = 0; i < elements; i++)
-        ck_assert_msg(here[i] == there[i] || (isnan(here[i]) && isnan(there[i])), "element %zu: %a on the device, %a here", i,
-                      (double)there[i], (double)here[i]);
+        ck_assert_msg(here[i] == there[i] || (isnan(here[i]) && isnan(there[i])),
+                      "element %zu: %a on the device, %a here", i, (double)there[i], (double)here[i]);
     memory_free(false, word);
     stop(&cpu), stop(&run);
 }
@@ -174,7 +176,8 @@ static void iterate(struct host *host) {
     host_step(host, STEP_FUSED);
 }
 
-/* Skips are counted there, in a graph that is replayed too, and amp_check says when they are too many, and whose gradient it was. */
+/* Skips are counted there, in a graph that is replayed too, and amp_check says when they are too many, and whose
+ * gradient it was. */
 START_TEST(test_too_many_skips) {
     enum { ITERATIONS = 12, CLEAN = 3 };
     struct host *host = host_new(false, false, false, STEP_FUSED);
@@ -212,8 +215,8 @@ START_TEST(test_too_many_skips) {
 }
 END_TEST
 
-/* A bracket whose loss the host scales, one that the device decides alone, and the first kind again: it has the scale that the
- * second left, not a copy that was on its way since the first. */
+/* A bracket whose loss the host scales, one that the device decides alone, and the first kind again: it has the scale
+ * that the second left, not a copy that was on its way since the first. */
 START_TEST(test_decisions_in_turn) {
     struct host *host = host_new(false, false, false, STEP_FUSED);
     amp_model *model = &host->model;
@@ -243,7 +246,8 @@ START_TEST(test_decisions_in_turn) {
 }
 END_TEST
 
-/* Another thread of the process captures a graph, in the mode that forbids unsafe calls to all that do not know of it. */
+/* Another thread of the process captures a graph, in the mode that forbids unsafe calls to all that do not know
+ * of it. */
 START_TEST(test_capture_elsewhere) {
     struct fake *fake = device.fake;
     static char state[1 << 18];
@@ -258,7 +262,8 @@ START_TEST(test_capture_elsewhere) {
         host_set_targets(host, 0.25f);
         iterate(host);
         if (!TEST_STATES) continue;
-        ck_assert_int_eq(amp_state_save_memory(host->model.amp, AMP_STATE_SAFETENSORS, state, sizeof state, &size), AMP_OK);
+        ck_assert_int_eq(amp_state_save_memory(host->model.amp, AMP_STATE_SAFETENSORS, state, sizeof state, &size),
+                         AMP_OK);
         ck_assert_int_eq(amp_state_load_memory(host->model.amp, state, size), AMP_OK);
     }
     host_clear(host);
@@ -294,7 +299,8 @@ START_TEST(test_emulated_op) {
     config.level = _i ? AMP_O4 : AMP_O1, config.emulate = AMP_ON;
     host->hooks.dtype = NULL, host->hooks.cast = no_cast, host->hooks.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
     touch_slot = touch;
-    op.name = "touch_", op.schema = "touch_(Tensor(a!) x) -> void", op.slot = (amp_fn *)(void *)&touch_slot, op.op_class = AMP_LOWER;
+    op.name = "touch_", op.schema = "touch_(Tensor(a!) x) -> void", op.slot = (amp_fn *)(void *)&touch_slot,
+    op.op_class = AMP_LOWER;
     model->ops = &op, model->n_ops = 1;
     ck_assert_msg(amp_initialize_many(&model, 1, NULL, 0, &config, &context) == AMP_OK, "%s", amp_last_error());
     const amp_dtype type = _i ? AMP_BFLOAT16 : AMP_FLOAT16;
@@ -330,8 +336,8 @@ static void low_product(uint16_t *y, const uint16_t *x, int32_t n) {
     product_calls++;
 }
 
-/* Raw buffers on a device: the op runs as it would without libamp, and the error is told. Those in the CPU's memory are converted
- * as ever. */
+/* Raw buffers on a device: the op runs as it would without libamp, and the error is told. Those in the CPU's memory are
+ * converted as ever. */
 START_TEST(test_raw_buffers) {
     static float x[64], y[64];
     float *there = memory_alloc(false, sizeof x);

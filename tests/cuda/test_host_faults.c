@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A host on a device whose calls fail: each one once, as where memory is short; what the host's own work left behind; and a
- * device that is lost in the middle of a bracket, a step, a save, a load. On the fake device alone.
+ * A host on a device whose calls fail: each one once, as where memory is short; what the host's own work left behind;
+ * and a device that is lost in the middle of a bracket, a step, a save, a load. On the fake device alone.
  */
 #include "host_run.h"
 
@@ -81,13 +81,15 @@ static amp_status fragile(struct host *host, enum stepping stepping) {
     return status == AMP_OK ? ended : status;
 }
 
-/* Each call of CUDA's in an iteration fails once. The error comes back, the bracket is closed, the context works on, no block
- * is lost, and the weights stay finite. */
+/* Each call of CUDA's in an iteration fails once. The error comes back, the bracket is closed, the context works on, no
+ * block is lost, and the weights stay finite. */
 START_TEST(test_faults_of_an_iteration) {
     static float weights[2 * ELEMENTS];
     static const struct kind fragile_kinds[] = {
-        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0 }, { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0 },
-        { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0 }, { "O2 fused, mixed", AMP_O2, STEP_FUSED, true, false, 1, 0 },
+        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0 },
+        { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0 },
+        { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0 },
+        { "O2 fused, mixed", AMP_O2, STEP_FUSED, true, false, 1, 0 },
         { "O1 fixed", AMP_O1, STEP_FUSED, false, true, 1, 0 },
     };
     const struct kind *kind = &fragile_kinds[_i];
@@ -247,7 +249,8 @@ START_TEST(test_faults_of_loading) {
         if (status != AMP_OK) {
             ck_assert_ptr_nonnull(strstr(amp_last_error(), "amp_state_load_memory: CUDA: out of memory"));
             host_read(run.host, weights_after, ELEMENTS);
-            ck_assert_msg(!memcmp(weights, weights_after, sizeof weights), "%s: half loaded, allocation %d", kind->name, at);
+            ck_assert_msg(!memcmp(weights, weights_after, sizeof weights), "%s: half loaded, allocation %d", kind->name,
+                          at);
             ck_assert_uint_eq(save(&run, after), old);
             ck_assert_msg(!memcmp(before, after, old), "%s: half loaded, allocation %d", kind->name, at);
         }
@@ -282,7 +285,8 @@ static void expect_lost(const struct run *run, const struct kind *kind) {
     ck_assert_int_ne(fragile(run->host, kind->stepping), AMP_OK);
 }
 
-/* From some call on all calls fail. The error says so, contexts on the CPU go on, and amp_shutdown gives everything back. */
+/* From some call on all calls fail. The error says so, contexts on the CPU go on, and amp_shutdown gives everything
+ * back. */
 START_TEST(test_lost_device) {
     static float expected[2 * ELEMENTS], here[2 * ELEMENTS];
     static char wanted[STATE_BYTES];
@@ -318,20 +322,24 @@ START_TEST(test_lost_device) {
         train_here(here);
         ck_assert(!memcmp(expected, here, sizeof here));
         host_clear(host);
-        const bool widens = kind->level == AMP_O3; /* on the device, for want of masters: its parameters stay as they are */
+        /* on the device, for want of masters: its parameters stay as they are */
+        const bool widens = kind->level == AMP_O3;
         const amp_status ended = amp_shutdown(run.context);
         if (!reached || widens) ck_assert_int_eq(ended, reached ? AMP_ERR_BACKEND : AMP_OK);
-        if (ended != AMP_OK) ck_assert_int_eq(ended, AMP_ERR_BACKEND); /* what the host wrote last cannot be seen any more */
+        /* what the host wrote last cannot be seen any more */
+        if (ended != AMP_OK) ck_assert_int_eq(ended, AMP_ERR_BACKEND);
         fake->fail_at = 0, fake->sticky = 0, fake->last_error = 0;
         device.tools->flush();
         for (int i = 0; i < HOST_PARAMS && !widens; i++) ck_assert_int_eq(host->params[i].dtype, AMP_FLOAT32);
         host_free(host);
         device.tools->flush();
-        ck_assert_msg(fake->blocks <= blocks && fake->streams <= streams, "%s, phase %d, call %d: %d blocks, %d streams left",
-                      kind->name, (int)phase, at, fake->blocks - blocks, fake->streams - streams);
+        ck_assert_msg(fake->blocks <= blocks && fake->streams <= streams,
+                      "%s, phase %d, call %d: %d blocks, %d streams left", kind->name, (int)phase, at,
+                      fake->blocks - blocks, fake->streams - streams);
         if (!reached) {
             ck_assert_int_gt(at, 5);
-            /* what is loaded into a device's memory comes first: the CPU's is left alone where one of those copies fails */
+            /* what is loaded into a device's memory comes first: the CPU's is left alone where one of those copies
+             * fails */
             if (phase == LOADING && kind->mixed) ck_assert_int_gt(unchanged, 3 * HOST_PARAMS);
             break;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nothing is lost where an allocation on the CPU or a call of CUDA's fails once: exact weights, weights that the host has just
- * written, gradients of earlier brackets. On the fake device alone.
+ * Nothing is lost where an allocation on the CPU or a call of CUDA's fails once: exact weights, weights that the host
+ * has just written, gradients of earlier brackets. On the fake device alone.
  */
 #include "host_run.h"
 
@@ -23,8 +23,8 @@ void *__wrap_realloc(void *block, size_t bytes);
 void *__wrap_calloc(size_t count, size_t size) { return is_refused() ? NULL : __real_calloc(count, size); }
 void *__wrap_realloc(void *block, size_t bytes) { return is_refused() ? NULL : __real_realloc(block, bytes); }
 
-/* Emulation keeps the exact weights apart. Whichever allocation fails once, while they are set apart, lent to a step that changes
- * nothing, or put back, they come back to the last bit. */
+/* Emulation keeps the exact weights apart. Whichever allocation fails once, while they are set apart, lent to a step
+ * that changes nothing, or put back, they come back to the last bit. */
 START_TEST(test_memory_of_emulation) {
     static float before[ELEMENTS], after[ELEMENTS];
     int failures = 0;
@@ -84,8 +84,8 @@ static const struct kind written[] = {
 };
 enum { WRITTEN = sizeof written / sizeof *written };
 
-/* The host writes its weights, and then something fails once, anywhere in an iteration: what it wrote is there at the end. The
- * learning rate is 0. */
+/* The host writes its weights, and then something fails once, anywhere in an iteration: what it wrote is there at the
+ * end. The learning rate is 0. */
 START_TEST(test_written_weights_stay) {
     static float weights[ELEMENTS];
     const struct kind *kind = &written[_i / 2];
@@ -123,7 +123,8 @@ START_TEST(test_written_weights_stay) {
         host_read(host, weights, ELEMENTS);
         host_free(host);
         for (size_t i = 0; i < host_elements(); i++)
-            ck_assert_msg(weights[i] == 0.5f, "%s, failure %d: weight %zu is %g", kind->name, at, i, (double)weights[i]);
+            ck_assert_msg(weights[i] == 0.5f, "%s, failure %d: weight %zu is %g", kind->name, at, i,
+                          (double)weights[i]);
     }
     ck_assert_int_gt(failures, 0);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What trainings may be made of, over one device's memory, a device's and the CPU's, and two devices': every rule of libamp's own
- * optimizers, several losses, delays, cancelled brackets, ranks, clipping, parameters that come later, checkpoints. Each against
- * the same on the CPU.
+ * What trainings may be made of, over one device's memory, a device's and the CPU's, and two devices': every rule of
+ * libamp's own optimizers, several losses, delays, cancelled brackets, ranks, clipping, parameters that come later,
+ * checkpoints. Each against the same on the CPU.
  */
 #include "host.h"
 
@@ -80,11 +80,15 @@ static void bracket(struct host *host, amp_context *context, const struct kind *
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_optimizer *optimizer = &host->optimizer;
     const bool last = k + 1 >= kind->brackets;
-    const uint32_t flags = last ? 0 : kind->how & DELAYS ? AMP_DELAY_UNSCALE : kind->how & UNCHECKED ? AMP_DELAY_OVERFLOW_CHECK : 0;
+    const uint32_t flags = last ? 0
+        : kind->how & DELAYS    ? AMP_DELAY_UNSCALE
+        : kind->how & UNCHECKED ? AMP_DELAY_OVERFLOW_CHECK
+                                : 0;
     /* 1e36: the scale makes it infinite; 1e5: fp16 does */
     host_set_targets(host, (iteration + k) % 7 == 3 ? INFINITY : (iteration + 2 * k) % 11 == 5 ? 1e36f :
                      (iteration + k) % 13 == 6 ? 1e5f : 0.25f);
-    ck_assert_msg(amp_scale_loss_begin_many(context, &optimizer, 1, (uint32_t)(k % kind->losses), flags, &host->loss, &scaled) == AMP_OK,
+    ck_assert_msg(amp_scale_loss_begin_many(context, &optimizer, 1, (uint32_t)(k % kind->losses), flags, &host->loss,
+                                            &scaled) == AMP_OK,
                   "%s", amp_last_error());
     host_backward(host, scaled.loss, 1.0f);
     if (kind->how & CANCELS && (iteration + k) % 5 == 2) ck_assert_int_eq(amp_scale_loss_cancel(&scaled), AMP_OK);
@@ -94,7 +98,8 @@ static void bracket(struct host *host, amp_context *context, const struct kind *
 static void iterate(struct host *host, amp_context *context, const struct kind *kind, int i) {
     iteration = i;
     if (kind->how & LATE && i == 5)
-        ck_assert_msg(amp_add_params(&host->optimizer, &host->listed[HOST_PARAMS - 1], 1) == AMP_OK, "%s", amp_last_error());
+        ck_assert_msg(amp_add_params(&host->optimizer, &host->listed[HOST_PARAMS - 1], 1) == AMP_OK, "%s",
+                      amp_last_error());
     host_clear(host);
     for (int k = 0; k < kind->brackets; k++) bracket(host, context, kind, k);
     if (kind->how & CLIPS && i % 4 == 1) ck_assert_int_eq(amp_clip_grad_norm(&host->optimizer, 2.0f, NULL), AMP_OK);
@@ -135,8 +140,8 @@ static void compare(const struct result *a, const struct result *b, const struct
         const amp_record *x = &a->records[k], *y = &b->records[k];
         ck_assert_msg(x->brackets == y->brackets && x->skipped == y->skipped && x->scale_after == y->scale_after &&
                           x->scale_before == y->scale_before && x->unskipped == y->unskipped && x->action == y->action,
-                      "loss %d: %d of %d brackets skipped, not %d of %d", k, (int)y->skipped, (int)y->brackets, (int)x->skipped,
-                      (int)x->brackets);
+                      "loss %d: %d of %d brackets skipped, not %d of %d", k, (int)y->skipped, (int)y->brackets,
+                      (int)x->skipped, (int)x->brackets);
         ck_assert_pstr_eq(x->first_nonfinite, y->first_nonfinite);
     }
 }
@@ -163,12 +168,15 @@ static const struct kind elementwise[] = {
 };
 enum { N_ELEMENTWISE = sizeof elementwise / sizeof *elementwise };
 
-START_TEST(test_elementwise_rules) { (void)here_and_there(&elementwise[_i % N_ELEMENTWISE], (enum memories)(ONE + _i / N_ELEMENTWISE), 0.0f); }
+START_TEST(test_elementwise_rules) {
+    (void)here_and_there(&elementwise[_i % N_ELEMENTWISE], (enum memories)(ONE + _i / N_ELEMENTWISE), 0.0f);
+}
 END_TEST
 
 /* Rules that look at norms, whose sums have another order on a device: a norm is right to a few units of its last place
- * (docs/numerics.md), so each step's length is within 2^-20 of itself, and 24 steps of at most lr = 2^-4 differ by no more than
- * 24 * 2^-24; a gradient that follows the weights doubles that at most with each step that adds to momentum: 2^-14 leaves room. */
+ * (docs/numerics.md), so each step's length is within 2^-20 of itself, and 24 steps of at most lr = 2^-4 differ by no
+ * more than 24 * 2^-24; a gradient that follows the weights doubles that at most with each step that adds to momentum:
+ * 2^-14 leaves room. */
 static const struct kind by_norms[] = {
     { AMP_OPTIM_LAMB, 0, AMP_O1, 1, 1, 0 },       { AMP_OPTIM_LAMB, 0, AMP_O1, 1, 1, TWO_GROUPS },
     { AMP_OPTIM_LAMB, 0, AMP_O1, 2, 2, CLIPS },   { AMP_OPTIM_NOVOGRAD, 0, AMP_O1, 1, 1, 0 },
@@ -177,7 +185,9 @@ static const struct kind by_norms[] = {
 };
 enum { N_BY_NORMS = sizeof by_norms / sizeof *by_norms };
 
-START_TEST(test_rules_by_norms) { (void)here_and_there(&by_norms[_i % N_BY_NORMS], (enum memories)(ONE + _i / N_BY_NORMS), 0x1p-14f); }
+START_TEST(test_rules_by_norms) {
+    (void)here_and_there(&by_norms[_i % N_BY_NORMS], (enum memories)(ONE + _i / N_BY_NORMS), 0x1p-14f);
+}
 END_TEST
 
 /* ---- brackets ---- */
@@ -196,7 +206,9 @@ static const struct kind brackets[] = {
 };
 enum { N_BRACKETS = sizeof brackets / sizeof *brackets };
 
-START_TEST(test_brackets) { (void)here_and_there(&brackets[_i % N_BRACKETS], (enum memories)(ONE + _i / N_BRACKETS), 0.0f); }
+START_TEST(test_brackets) {
+    (void)here_and_there(&brackets[_i % N_BRACKETS], (enum memories)(ONE + _i / N_BRACKETS), 0.0f);
+}
 END_TEST
 
 /* A parameter that comes in the sixth iteration, with its moments, its step count and its master. */
@@ -255,16 +267,19 @@ END_TEST
 static void refuse_state(amp_context *context) {
     char state[16] = "";
     size_t size = 0;
-    ck_assert_int_eq(amp_state_save_memory(context, AMP_STATE_SAFETENSORS, state, sizeof state, &size), AMP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(amp_state_save_memory(context, AMP_STATE_SAFETENSORS, state, sizeof state, &size),
+                     AMP_ERR_UNSUPPORTED);
     ck_assert_int_eq(amp_state_load_memory(context, state, sizeof state), AMP_ERR_UNSUPPORTED);
     ck_assert_uint_eq(size, 0);
 }
 
-/* Saved in any memory, the file is the CPU's, to the last byte; it loads into any other, and both go on alike. Without files
- * they go on alike all the same, each by itself. */
+/* Saved in any memory, the file is the CPU's, to the last byte; it loads into any other, and both go on alike. Without
+ * files they go on alike all the same, each by itself. */
 START_TEST(test_checkpoints_anywhere) {
-    const struct kind kinds[] = { { AMP_OPTIM_ADAM, 0, AMP_O1, 2, 2, TWO_GROUPS }, { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, TWO_GROUPS },
-                                  { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, EMULATES }, { AMP_OPTIM_SGD, 0, AMP_O3, 1, 1, EMULATES } };
+    const struct kind kinds[] = { { AMP_OPTIM_ADAM, 0, AMP_O1, 2, 2, TWO_GROUPS },
+                                  { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, TWO_GROUPS },
+                                  { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, EMULATES },
+                                  { AMP_OPTIM_SGD, 0, AMP_O3, 1, 1, EMULATES } };
     const struct kind kind = kinds[_i / 4];
     const enum memories memories = (enum memories)(ONE + _i % 4);
     static char of_cpu[1 << 18], state[sizeof of_cpu];
@@ -278,8 +293,11 @@ START_TEST(test_checkpoints_anywhere) {
     if (!TEST_STATES) {
         refuse_state(context), refuse_state(of_host);
     } else {
-        ck_assert_msg(amp_state_save_memory(context, AMP_STATE_SAFETENSORS, of_cpu, sizeof of_cpu, &size_of_cpu) == AMP_OK, "%s", amp_last_error());
-        ck_assert_msg(amp_state_save_memory(of_host, AMP_STATE_SAFETENSORS, state, sizeof state, &size) == AMP_OK, "%s", amp_last_error());
+        ck_assert_msg(amp_state_save_memory(context, AMP_STATE_SAFETENSORS, of_cpu, sizeof of_cpu, &size_of_cpu) ==
+                          AMP_OK,
+                      "%s", amp_last_error());
+        ck_assert_msg(amp_state_save_memory(of_host, AMP_STATE_SAFETENSORS, state, sizeof state, &size) == AMP_OK, "%s",
+                      amp_last_error());
         ck_assert_uint_eq(size, size_of_cpu);
         ck_assert(!memcmp(state, of_cpu, size));
         other = make(&kind, memories == ONE && device.second_stream ? TWO : ONE, STEP_FUSED);
@@ -288,7 +306,8 @@ START_TEST(test_checkpoints_anywhere) {
     }
     for (int i = 7; i < 14; i++) iterate(cpu, context, &kind, i), iterate(other, of_other, &kind, i);
     host_clear(cpu), host_clear(other);
-    ck_assert_int_eq(amp_shutdown(context) + amp_shutdown(of_host) + (other == host ? 0 : amp_shutdown(of_other)), AMP_OK);
+    ck_assert_int_eq(amp_shutdown(context) + amp_shutdown(of_host) + (other == host ? 0 : amp_shutdown(of_other)),
+                     AMP_OK);
     host_read(cpu, first, ELEMENTS), host_read(other, second, ELEMENTS);
     ck_assert(!memcmp(first, second, host_elements() * sizeof *first));
     if (other != host) host_free(other);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole lists through emulated launches: many tensors of any type and alignment at once change what ref/ changes and nothing
- * else; sums keep their bound; NaNs are put right as ref/ has them; numbers of a step are those of amp_optim_list.
+ * Whole lists through emulated launches: many tensors of any type and alignment at once change what ref/ changes and
+ * nothing else; sums keep their bound; NaNs are put right as ref/ has them; numbers of a step are those of
+ * amp_optim_list.
  */
 #include "emulated.h"
 #include "support.h"
@@ -77,9 +78,9 @@ static uint32_t check_fn(const struct cuda_tensor *t, const struct cuda_place *a
     return cuda_check_group(t, at, 0.3f, 3.7f, &sums[0]);
 }
 
-/* docs/numerics.md: with m additions in a row to the deepest term, the sum of squares is within m * 2^-53 of the exact one,
- * either way of adding. Here a thread adds at most 64 + 8 of a chunk, then 8 levels of a block; then the chunks of the tensor and
- * the tensors likewise. ref/ adds 4096 in a lane, 4 levels, then blocks and tensors one by one. */
+/* docs/numerics.md: with m additions in a row to the deepest term, the sum of squares is within m * 2^-53 of the exact
+ * one, either way of adding. Here a thread adds at most 64 + 8 of a chunk, then 8 levels of a block; then the chunks of
+ * the tensor and the tensors likewise. ref/ adds 4096 in a lane, 4 levels, then blocks and tensors one by one. */
 START_TEST(test_sums) {
     enum { N = 5 };
     static const uint64_t sizes[N] = { 1, 0, 70000, 300001, 17 };
@@ -103,8 +104,10 @@ START_TEST(test_sums) {
         const uint32_t begin = table.first_chunks[i], end = table.first_chunks[i + 1];
         const double of_ref = amp__check_span(&list[i], 0.3f, 3.7f, &unused);
         tensor_sums[i] = emulated_strided(sums, 2 * (size_t)begin, 2 * (size_t)end, 2);
-        const double bound = (72 + 8 + (end - begin + 255) / 256 + 8 + 4096 + 4 + (double)sizes[i] / 65536 + 1) * 0x1p-53;
-        ck_assert_msg(fabs(tensor_sums[i] - of_ref) <= bound * of_ref, "tensor %d: %a, ref %a", i, tensor_sums[i], of_ref);
+        const double bound = (72 + 8 + (end - begin + 255) / 256 + 8 + 4096 + 4 + (double)sizes[i] / 65536 + 1) *
+            0x1p-53;
+        ck_assert_msg(fabs(tensor_sums[i] - of_ref) <= bound * of_ref, "tensor %d: %a, ref %a", i, tensor_sums[i],
+                      of_ref);
         ck_assert_msg(fabsf((float)sqrt(tensor_sums[i]) - norms[i]) <= 0x1p-23f * norms[i], "tensor %d: norm", i);
         exact_total += of_ref;
     }
@@ -122,7 +125,8 @@ END_TEST
 START_TEST(test_nans) {
     for (uint32_t bits = 0; bits < 0x10000; bits++)
         if ((bits & 0x7fff) > 0x7c00)
-            CHECK_THAT(cuda_nan_f16_to_f32((uint16_t)bits) == amp__f32_bits(amp__f16_to_f32((uint16_t)bits)), "%#x", bits);
+            CHECK_THAT(cuda_nan_f16_to_f32((uint16_t)bits) == amp__f32_bits(amp__f16_to_f32((uint16_t)bits)), "%#x",
+                       bits);
     for (uint64_t at = 0x7f800001; at <= 0x7fffffff; at += 0x3ff)
         for (uint64_t sign = 0; sign <= 0x80000000; sign += 0x80000000) {
             const uint32_t bits = (uint32_t)(at | sign);

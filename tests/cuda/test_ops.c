@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A host whose tensors are on a device and whose op carries 16-bit implementations through amp_matmul: the same lines that
- * would serve it on the CPU, with the view's device and the host's stream. O1 and O4 pick them through the op's table.
+ * A host whose tensors are on a device and whose op carries 16-bit implementations through amp_matmul: the same lines
+ * that would serve it on the CPU, with the view's device and the host's stream. O1 and O4 pick them through the op's
+ * table.
  */
 #include "device.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans of launches: whatever the lists, each element stands in exactly one chunk, chunks keep to their tensor and are of
- * even size, and what is said about 16-byte boundaries is so. Addresses are numbers here; nobody goes there.
+ * Plans of launches: whatever the lists, each element stands in exactly one chunk, chunks keep to their tensor and are
+ * of even size, and what is said about 16-byte boundaries is so. Addresses are numbers here; nobody goes there.
  */
 #include "kernels/cuda/plan.h"
 #include "support.h"
@@ -38,17 +38,21 @@ static uint64_t check_tensor(const struct cuda_table *t, size_t i, const amp_spa
         CHECK_THAT(chunk->begin == next && chunk->count > 0, "tensor %zu: a gap, an overlap or nothing", i);
         next += chunk->count;
         const uint64_t whole = length + (chunk->begin ? 0 : head);
-        CHECK_THAT(chunk->count == whole || (chunk->count < whole && next == size), "chunk %u has %u elements", c, chunk->count);
+        CHECK_THAT(chunk->count == whole || (chunk->count < whole && next == size), "chunk %u has %u elements", c,
+                   chunk->count);
         CHECK_THAT(!chunk->begin || (chunk->begin - head) % CUDA_GROUP == 0, "chunk %u begins within a group", c);
     }
-    CHECK_THAT(next == size, "tensor %zu: %llu of %llu elements", i, (unsigned long long)next, (unsigned long long)size);
+    CHECK_THAT(next == size, "tensor %zu: %llu of %llu elements", i, (unsigned long long)next,
+               (unsigned long long)size);
     for (uint32_t k = 0; k < n_spans; k++) {
         const uint64_t address = lists[k] ? (uint64_t)(uintptr_t)lists[k][i].data : 0;
         CHECK_THAT(t->addresses[k * (size_t)t->n_tensors + i] == address, "address %u of tensor %zu", k, i);
-        CHECK_THAT(CUDA_TYPE(t->shapes[i], k) == (address ? (uint32_t)lists[k][i].dtype : 0), "type %u of tensor %zu", k, i);
+        CHECK_THAT(CUDA_TYPE(t->shapes[i], k) == (address ? (uint32_t)lists[k][i].dtype : 0), "type %u of tensor %zu",
+                   k, i);
         if (!address) continue;
         const unsigned width = width_of(lists[k][i].dtype);
-        CHECK_THAT(CUDA_WIDE(t->shapes[i], k) == ((address + head * width) % 16 == 0), "span %u of tensor %zu is wide", k, i);
+        CHECK_THAT(CUDA_WIDE(t->shapes[i], k) == ((address + head * width) % 16 == 0), "span %u of tensor %zu is wide",
+                   k, i);
         is_long = is_long && width > 2;
     }
     CHECK_THAT(CUDA_LONG(t->shapes[i]) == is_long, "tensor %zu is long", i);
@@ -71,7 +75,8 @@ static void check_plan(const struct cuda_plan *plan, const amp_span *const lists
 START_TEST(test_empty) {
     struct cuda_plan plan = { 0 };
     const amp_span empty[3] = { span_at(0, 0, AMP_FLOAT32), span_at(256, 0, AMP_FLOAT16), span_at(0, 0, AMP_FLOAT64) };
-    const amp_span mixed[5] = { empty[0], span_at(256, 1, AMP_FLOAT32), empty[1], span_at(512, 3, AMP_BFLOAT16), empty[2] };
+    const amp_span mixed[5] = { empty[0], span_at(256, 1, AMP_FLOAT32), empty[1], span_at(512, 3, AMP_BFLOAT16),
+                                empty[2] };
     const amp_span *lists[1] = { empty };
     ck_assert_uint_eq(planned(&plan, lists, 1, 0).n_chunks, 0);
     ck_assert_uint_eq(planned(&plan, lists, 1, 3).n_chunks, 0);
@@ -202,7 +207,8 @@ START_TEST(test_heads) {
             ck_assert_uint_eq(CUDA_WIDE(shape, 0), 1);
         } else {
             ck_assert_msg(CUDA_HEAD(shape) == cases[c].head, "case %zu: head %u", c, CUDA_HEAD(shape));
-            ck_assert_msg(CUDA_WIDE(shape, 0) == cases[c].x_wide && CUDA_WIDE(shape, 1) == cases[c].y_wide, "case %zu", c);
+            ck_assert_msg(CUDA_WIDE(shape, 0) == cases[c].x_wide && CUDA_WIDE(shape, 1) == cases[c].y_wide, "case %zu",
+                          c);
         }
         check_plan(&plan, lists, 2, 1);
         cuda_plan_free(&plan);
@@ -212,7 +218,9 @@ END_TEST
 
 /* Random lists: sizes around what chunks and groups turn on, any alignment, any types, spans missing. */
 START_TEST(test_random) {
-    static const uint64_t sizes[] = { 0, 1, 7, 8, 9, 15, 16, 2047, 2048, 2049, 2056, 16383, 16384, 16385, 16391, 40000 };
+    static const uint64_t sizes[] = {
+        0, 1, 7, 8, 9, 15, 16, 2047, 2048, 2049, 2056, 16383, 16384, 16385, 16391, 40000
+    };
     enum { N = 64, ROUNDS = 400 };
     static amp_span lists_of[CUDA_SPANS][N];
     struct cuda_plan plan = { 0 };
@@ -228,7 +236,8 @@ START_TEST(test_random) {
             for (size_t i = 0; i < n; i++) {
                 const amp_dtype type = all_types[random_below(TYPES)];
                 const uint64_t scale = random_below(50) == 0 ? 1000 : 1;
-                const uint64_t size = k ? lists_of[0][i].size : scale * sizes[random_below(sizeof sizes / sizeof *sizes)];
+                const uint64_t size = k ? lists_of[0][i].size
+                                        : scale * sizes[random_below(sizeof sizes / sizeof *sizes)];
                 const bool missing = size == 0 || (k && random_below(8) == 0);
                 lists_of[k][i] = span_at(missing ? 0 : 4096 + width_of(type) * random_below(16), size, type);
             }

@@ -13,7 +13,8 @@ START_TEST(test_share) {
     const struct share *s = &shares[_i];
     struct device_product p = shared(s);
     run_right(&p);
-    ck_assert_msg(device.blas->epilogue == s->epilogue, "%s: epilogue %u", product_words(&p), (unsigned)device.blas->epilogue);
+    ck_assert_msg(device.blas->epilogue == s->epilogue, "%s: epilogue %u", product_words(&p),
+                  (unsigned)device.blas->epilogue);
     ck_assert_msg(device.fake->launches == s->launches, "%s: %d launches", product_words(&p), device.fake->launches);
     ck_assert_msg((device.blas->d != p.args.d) == s->scratch, "%s: scratch", product_words(&p));
     ck_assert_int_eq(device.blas->products, 1);
@@ -116,7 +117,8 @@ START_TEST(test_measure) {
     device.blas->candidates = 5, device.blas->fastest = 3, device.blas->clock = &device.fake->clock;
     device.blas->workspace = 1000;
     product_place(&p);
-    ck_assert_msg(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue) == AMP_OK, "%s", amp_last_error());
+    ck_assert_msg(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue) == AMP_OK, "%s",
+                  amp_last_error());
     product_compare(&p);
     run_right(&p);
     ck_assert_int_eq(device.blas->algorithm, 43);
@@ -160,7 +162,8 @@ START_TEST(test_workspace) {
 }
 END_TEST
 
-/* Without a list memory comes and goes in the stream's order; where the device has no such memory, without a workspace. */
+/* Without a list memory comes and goes in the stream's order; where the device has no such memory, without
+ * a workspace. */
 START_TEST(test_no_list) {
     struct device_product p = shared(&shares[SHARE_SCRATCH]);
     device.blas->workspace = 3000;

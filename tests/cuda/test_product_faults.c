@@ -30,7 +30,8 @@ START_TEST(test_every_failure) {
     for (int at = 1;; at++) {
         struct device_product p = shared(&shares[SHARE_ALL]);
         product_place(&p);
-        if (!with_list) p.epilogue = (amp_device_epilogue)AMP_DEVICE_EPILOGUE_INIT, p.args.activation = AMP_ACTIVATION_NONE;
+        if (!with_list)
+            p.epilogue = (amp_device_epilogue)AMP_DEVICE_EPILOGUE_INIT, p.args.activation = AMP_ACTIVATION_NONE;
         p.args.device = (amp_device){ 2, 0 }, p.args.stream = device.stream;
         const int blocks = fake->blocks;
         fake->calls = blas->calls = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_device_matmul and amp_matmul on a device, every combination of what they can be asked for: on the fake cuBLASLt, which
- * multiplies what its descriptors say, and where there is a GPU on NVIDIA's. */
+/* amp_device_matmul and amp_matmul on a device, every combination of what they can be asked for: on the fake cuBLASLt,
+ * which multiplies what its descriptors say, and where there is a GPU on NVIDIA's. */
 #include "product.h"
 
 #include "../kernels/support.h"
@@ -32,12 +32,14 @@ static void run(struct device_product *p) {
     product_compare(p);
 }
 
-/* All types of operands, d, c and bias, all activations, both directions; what is left is drawn. One run per type of a. */
+/* All types of operands, d, c and bias, all activations, both directions; what is left is drawn. One run per type
+ * of a. */
 START_TEST(test_types) {
     random_restart();
     for (int code = 0; code < 3 * 4 * 4 * 4 * 2; code++) {
         const int c = code / 3 % 4, bias = code / 12 % 4;
-        struct device_product p = product_of(9, 8 + (int64_t)random_below(2) * 3, 7, all_types[_i], all_types[code % 3]);
+        struct device_product p = product_of(9, 8 + (int64_t)random_below(2) * 3, 7, all_types[_i],
+                                             all_types[code % 3]);
         p.with_c = c < 3, p.with_bias = bias < 3;
         if (p.with_c) p.args.c_dtype = all_types[c];
         if (p.with_bias) p.args.bias_dtype = all_types[bias];
@@ -49,7 +51,8 @@ START_TEST(test_types) {
         p.args.transpose_a = (int32_t)random_below(2), p.args.transpose_b = (int32_t)random_below(2);
         p.gaps = random_below(2), p.in_place = p.with_c && random_below(3) == 0;
         p.epilogue.bias_grad_of = (int32_t)random_below(4);
-        if (!p.epilogue.backward && p.epilogue.bias_grad_of == AMP_BIAS_GRAD_D) p.epilogue.bias_grad_of = AMP_BIAS_GRAD_NONE;
+        if (!p.epilogue.backward && p.epilogue.bias_grad_of == AMP_BIAS_GRAD_D)
+            p.epilogue.bias_grad_of = AMP_BIAS_GRAD_NONE;
         p.epilogue.bias_grad_dtype = random_below(2) ? p.args.d_dtype : all_types[random_below(3)];
         run(&p);
     }
@@ -61,8 +64,8 @@ START_TEST(test_shapes) {
     static const int64_t sizes[] = { 1, 2, 8, 13, 32 };
     random_restart();
     for (int code = 0; code < 5 * 5 * 5 * 4; code++) {
-        struct device_product p = product_of(sizes[code % 5], sizes[code / 5 % 5], sizes[code / 25 % 5], all_types[code % 3],
-                                             all_types[random_below(2) ? code % 3 : 0]);
+        struct device_product p = product_of(sizes[code % 5], sizes[code / 5 % 5], sizes[code / 25 % 5],
+                                             all_types[code % 3], all_types[random_below(2) ? code % 3 : 0]);
         p.args.transpose_a = code / 125 & 1, p.args.transpose_b = code / 250 & 1;
         p.with_bias = random_below(2), p.args.activation = (int32_t)random_below(4), p.gaps = random_below(2);
         run(&p);
@@ -111,7 +114,8 @@ START_TEST(test_nan) {
         struct device_product p = product_of(4, 8, 8, all_types[type], all_types[type]);
         p.args.activation = AMP_ACTIVATION_RELU;
         product_place(&p);
-        for (int q = 0; q < 8; q++) set_bits(all_types[type], product_a(&p), (size_t)q, infinity_bits(all_types[type]) + 1);
+        for (int q = 0; q < 8; q++)
+            set_bits(all_types[type], product_a(&p), (size_t)q, infinity_bits(all_types[type]) + 1);
         ck_assert_int_eq(amp_device_matmul(list, device.stream, &p.args, &p.epilogue), AMP_OK);
         device_wait();
         for (size_t j = 0; j < 8; j++) {
@@ -148,7 +152,8 @@ START_TEST(test_measured) {
     char words[400] = "";
     p.with_bias = true;
     product_place(&p);
-    ck_assert_msg(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue) == AMP_OK, "%s", amp_last_error());
+    ck_assert_msg(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue) == AMP_OK, "%s",
+                  amp_last_error());
     product_compare(&p);
     run(&p);
     ck_assert_int_eq(amp_device_matmul_explain(list, &p.args, &p.epilogue, words, sizeof words, NULL), AMP_OK);

@@ -43,7 +43,8 @@ static const struct amp__scaler_settings modes[] = {
     { AMP_SCALER_APEX, false, 128.0f, 128.0f, 128.0f, 2.0, 0.5, 7, 1, true },
     { AMP_SCALER_APEX, false, 1.0f, 1.0f, 1.0f, 2.0, 0.5, 7, 1, true },
 /* every mode as it is where nothing is set, but for the window */
-#define MODE(constant, value, text, name, rule, init, min, max, growth, backoff, window, hysteresis, consecutive, fp32) \
+#define MODE(constant, value, text, name, rule, init, min, max, growth, backoff, window, hysteresis, consecutive, \
+             fp32) \
     { constant, true, init, min, max, growth, backoff, 5, hysteresis, consecutive },
     AMP_SCALER_MAP(MODE)
 #undef MODE
@@ -58,8 +59,8 @@ struct rig {
 };
 
 static void compare(const struct rig *rig, const struct amp__device_scaler *now, float scale_before, int tick) {
-    ck_assert_msg(now->state.scale == rig->host.scale && now->state.next_scale == rig->host.next_scale, "tick %d: %a is not %a",
-                  tick, (double)now->state.scale, (double)rig->host.scale);
+    ck_assert_msg(now->state.scale == rig->host.scale && now->state.next_scale == rig->host.next_scale,
+                  "tick %d: %a is not %a", tick, (double)now->state.scale, (double)rig->host.scale);
     ck_assert_uint_eq(now->state.unskipped, rig->host.unskipped);
     ck_assert_uint_eq(now->state.hysteresis_left, rig->host.hysteresis_left);
     ck_assert_uint_eq(now->state.skips_in_row, rig->host.skips_in_row);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of the fused optimizers as the device takes them, numbers prepared there too, against amp_optim_list: equal to the
- * bit, given equal norms, for every rule and switch, over several steps of several tensors.
+ * Steps of the fused optimizers as the device takes them, numbers prepared there too, against amp_optim_list: equal to
+ * the bit, given equal norms, for every rule and switch, over several steps of several tensors.
  */
 #include "emulated.h"
 #include "support.h"
@@ -86,7 +86,8 @@ struct call {
     const struct cuda_update *updates;
 };
 
-static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments, double sums[2]) {
+static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+                          double sums[2]) {
     const struct call *call = arguments;
     cuda_update_group(call->rule, t, &call->updates[emulated_tensor], at, sums);
     return 0;
@@ -98,8 +99,8 @@ static int n_moments(const amp_optim *rule) {
     return rule->flags & AMP_OPTIM_AMSGRAD ? 3 : 2;
 }
 
-/* LAMB's learning rates from sums of the same order as libamp's own, so that they are the same to the bit; that the device's
- * sums are near those is test_sums' business, and is looked at here once more. */
+/* LAMB's learning rates from sums of the same order as libamp's own, so that they are the same to the bit; that the
+ * device's sums are near those is test_sums' business, and is looked at here once more. */
 static void lamb(const amp_optim *rule, struct cuda_update *updates, const struct spans *s, double *chunk_sums,
                  const struct cuda_table *table) {
     for (int i = 0; i < N; i++) {
@@ -107,7 +108,9 @@ static void lamb(const amp_optim *rule, struct cuda_update *updates, const struc
         double squares[2] = { 0.0, 0.0 };
         uint32_t unused = 0;
         for (size_t e = 0; e < sizes[i]; e++) {
-            struct cuda_values x = { 0.0f, ours.param[i][e], 0.0f, { ours.moments[0][i][e], ours.moments[1][i][e], 0.0f } };
+            struct cuda_values x = {
+                0.0f, ours.param[i][e], 0.0f, { ours.moments[0][i][e], ours.moments[1][i][e], 0.0f }
+            };
             cuda_adam_direction(&x, &updates[i], x.m[1]);
             u[e] = x.u;
         }

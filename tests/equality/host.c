@@ -256,7 +256,8 @@ static struct tensor *op_add(struct tensor *a, struct tensor *b) {
 }
 
 struct tensor *host_linear(struct tensor *x, struct tensor *w, struct tensor *bias) {
-    return ((struct tensor * (*)(struct tensor *, struct tensor *, struct tensor *)) x->host->table[OP_LINEAR])(x, w, bias);
+    return ((struct tensor * (*)(struct tensor *, struct tensor *, struct tensor *)) x->host->table[OP_LINEAR])(x, w,
+                                                                                                                bias);
 }
 struct tensor *host_mul(struct tensor *a, struct tensor *b) {
     return ((struct tensor * (*)(struct tensor *, struct tensor *)) a->host->table[OP_MUL])(a, b);

@@ -41,7 +41,8 @@ struct host {
     int n_tape;
     int64_t live_tensors, live_blocks;
     uint64_t next_id;
-    bool fixed_grads, strided_grads; /* fixed: FP32 buffers that backward adds into, transposed and with gaps if strided */
+    /* fixed: FP32 buffers that backward adds into, transposed and with gaps if strided */
+    bool fixed_grads, strided_grads;
     unsigned skips, changes;         /* events */
 };
 

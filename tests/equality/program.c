@@ -65,7 +65,8 @@ static struct tensor *new_param(struct program *program, int model, int param) {
     for (int i = 0; i < sizes[param]; i++) tensor_set(tensor, i, first_value(model, param, i));
     tensor->leaf = tensor->requires_grad = true;
     if (program->host.fixed_grads)
-        tensor->grad = tensor_new(&program->host, AMP_FLOAT32, tensor->ndim, tensor->shape, program->host.strided_grads);
+        tensor->grad = tensor_new(&program->host, AMP_FLOAT32, tensor->ndim, tensor->shape,
+                                  program->host.strided_grads);
     return tensor;
 }
 
@@ -156,7 +157,8 @@ static struct tensor *forward(struct net *net, const struct place *at) {
 
 static uint32_t flags_of(const struct plan *plan, const struct place *at) {
     if (at->micro == plan->micro - 1) return 0;
-    return (plan->options & DELAY ? AMP_DELAY_UNSCALE : 0u) | (plan->options & LATE_CHECK ? AMP_DELAY_OVERFLOW_CHECK : 0u);
+    return (plan->options & DELAY ? AMP_DELAY_UNSCALE : 0u) |
+        (plan->options & LATE_CHECK ? AMP_DELAY_OVERFLOW_CHECK : 0u);
 }
 
 /* spoil: an infinity among the gradients; then cancel: or so. */
@@ -173,8 +175,8 @@ static amp_status bracket(struct net *net, const struct place *at, bool spoil, b
         n = 1;
     }
     const uint32_t loss_id = plan->options & OWN_SCALERS ? (uint32_t)at->loss : 0;
-    const amp_status status = amp_scale_loss_begin_many(program->context, optimizers, n, loss_id, flags_of(plan, at), loss,
-                                                        &scaled);
+    const amp_status status = amp_scale_loss_begin_many(program->context, optimizers, n, loss_id, flags_of(plan, at),
+                                                        loss, &scaled);
     if (status == AMP_OK) host_backward(scaled.loss, scaled.seed_factor);
     else host_drop_tape(&program->host);
     tensor_release(loss);

@@ -10,7 +10,8 @@ struct reference {
     struct recipe recipe;
     bool adam;
     bool fixed;   /* gradients are FP32 buffers that are always there */
-    bool grouped; /* delayed brackets form a sum of their own: not where gradients are not scaled at all, or scaled in place */
+    /* delayed brackets form a sum of their own: not where gradients are not scaled at all, or scaled in place */
+    bool grouped;
     const char *unfit; /* a value that fp16 cannot hold at every scale: the plan's fault */
     struct reference_param {
         float value[MOST]; /* what the optimizer updates: the master, or the parameter */

@@ -124,7 +124,8 @@ static void compare(const struct run *run, struct program *program, const struct
     for (int m = 0; m < run->plan->models; m++)
         for (int p = 0; p < N_PARAMS; p++)
             for (int i = 0; i < sizes[p]; i++) {
-                const float shown[2] = { tensor_get(program->nets[m].params[p], i), reference_shown(reference, m, p, i) };
+                const float shown[2] = { tensor_get(program->nets[m].params[p], i),
+                                         reference_shown(reference, m, p, i) };
                 const float value[2] = { program_value(program, m, p, i), reference->params[m][p].value[i] };
                 if (p == L && !trained(run->plan, p, step)) continue; /* nobody's yet */
                 ck_assert_msg(!memcmp(&shown[0], &shown[1], sizeof(float)),
@@ -150,8 +151,11 @@ static void train(const struct run *run) {
     struct program *program = calloc(1, sizeof *program);
     const amp_config config = config_of(run);
     ck_assert(reference && program);
-    *reference = (struct reference){ .plan = run->plan, .recipe = run->level->recipe, .adam = run->adam,
-                                     .fixed = run->fixed, .grouped = (run->plan->options & DELAY) && scaled && !run->fixed };
+    *reference = (struct reference){ .plan = run->plan,
+                                     .recipe = run->level->recipe,
+                                     .adam = run->adam,
+                                     .fixed = run->fixed,
+                                     .grouped = (run->plan->options & DELAY) && scaled && !run->fixed };
     *program = (struct program){ .plan = run->plan, .adam = run->adam };
     reference_init(reference);
     ck_assert_msg(program_init(program, &config, host_options(run)) == AMP_OK, "%s: %s", run->name, amp_last_error());
@@ -165,10 +169,11 @@ static void train(const struct run *run) {
     ck_assert_msg(amp_shutdown(program->context) == AMP_OK, "%s: %s", run->name, amp_last_error());
     program->context = NULL;
     for (int m = 0; m < run->plan->models; m++) /* FP32 again: the masters' values where there were masters */
-        ck_assert_msg(program_value(program, m, W, 5) == reference->params[m][W].value[5], "%s: after the end", run->name);
+        ck_assert_msg(program_value(program, m, W, 5) == reference->params[m][W].value[5], "%s: after the end",
+                      run->name);
     program_end(program);
-    ck_assert_msg(program->host.live_tensors == 0 && program->host.live_blocks == 0, "%s: %lld tensors, %lld blocks are "
-                  "left", run->name, (long long)program->host.live_tensors, (long long)program->host.live_blocks);
+    ck_assert_msg(program->host.live_tensors == 0 && program->host.live_blocks == 0, "%s: %lld tensors, %lld blocks "
+                  "are left", run->name, (long long)program->host.live_tensors, (long long)program->host.live_blocks);
     free(program);
     free(reference);
 }

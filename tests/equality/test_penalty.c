@@ -84,13 +84,15 @@ static struct tensor *times(struct rig *rig, struct tensor *tensor, float factor
     return out;
 }
 
-/* |g|^2 on the tape. The first backward starts from the scaled loss, as a low-precision one must; 1 / scale is recorded. */
+/* |g|^2 on the tape. The first backward starts from the scaled loss, as a low-precision one must; 1 / scale is
+ * recorded. */
 static struct tensor *penalty(struct rig *rig, struct tensor *loss, float expected_scale) {
     void *scaled = NULL;
     ck_ok(amp_scale(rig->context, 0, loss, &scaled));
     const float scale = tensor_get(scaled, 0) / tensor_get(loss, 0);
     ck_assert_float_eq(scale, expected_scale);
-    struct tensor *dy = times(rig, rig->c, scale), *dx = host_linear_grad(dy, rig->w), *g = times(rig, dx, 1.0f / scale);
+    struct tensor *dy = times(rig, rig->c, scale), *dx = host_linear_grad(dy, rig->w),
+                  *g = times(rig, dx, 1.0f / scale);
     struct tensor *squares = host_mul(g, g), *sum = host_sum(squares);
     struct tensor *const unneeded[] = { scaled, dy, dx, g, squares };
     for (int i = 0; i < 5; i++) tensor_release(unneeded[i]);

@@ -154,7 +154,8 @@ START_TEST(the_same_bits_as_compact) {
 END_TEST
 
 START_TEST(overlaps_are_refused_by_name) {
-    static const struct layout bad[] = { { "expanded", { 0, 1 }, 0, false }, { "a scalar, expanded", { 0, 0 }, 0, false },
+    static const struct layout bad[] = { { "expanded", { 0, 1 }, 0, false },
+                                         { "a scalar, expanded", { 0, 0 }, 0, false },
                                          { "a window", { 1, 1 }, 0, false },
                                          { "beyond memory", { INT64_MAX, 1 }, 0, false } };
     struct rig rig;

@@ -25,7 +25,8 @@ static bool skips(const amp_config *config) {
 
 static void check_record(const amp_record *record) {
     need(record->scale_after > 0.0f && isfinite(record->scale_after), "the scale is %a", (double)record->scale_after);
-    need(record->scale_before > 0.0f && isfinite(record->scale_before), "the scale was %a", (double)record->scale_before);
+    need(record->scale_before > 0.0f && isfinite(record->scale_before), "the scale was %a",
+         (double)record->scale_before);
     need(record->skipped <= record->brackets, "%llu of %llu brackets skipped", (unsigned long long)record->skipped,
          (unsigned long long)record->brackets);
 }
@@ -62,11 +63,13 @@ static bool all_finite(const void *data, amp_dtype dtype, uint64_t size) {
     return true;
 }
 
-/* Was it not finite when the bracket began, after an overflow that no step has followed? A bracket decides on what its own
- * backward made: what all its optimizers will skip in any case is no reason. */
+/* Was it not finite when the bracket began, after an overflow that no step has followed? A bracket decides on what its
+ * own backward made: what all its optimizers will skip in any case is no reason. */
 static bool is_excused(const struct world *world, const struct bracket *bracket, size_t param) {
     for (unsigned k = 0; k < OPTIMIZERS; k++)
-        if (bracket->optimizers & 1u << k && optimizer_holds(world, k, world_param(world, param)) && !world->overflowed[k]) return false;
+        if (bracket->optimizers & 1u << k && optimizer_holds(world, k, world_param(world, param)) &&
+            !world->overflowed[k])
+            return false;
     for (size_t j = 0; j < NET_SIZE; j++) {
         double value;
         memcpy(&value, &bracket->before.params[param].grads[j], sizeof value);
@@ -88,7 +91,8 @@ static void check_finite(struct world *world, const struct bracket *bracket) {
                 for (size_t j = 0; j < 3 && bracket->fresh[net]; j++)
                     if (world->nets[net].trained[j] == masters[i].param && masters[i].grad &&
                         !is_excused(world, bracket, net * NET_PARAMS + j))
-                        need(all_finite(masters[i].grad, masters[i].is_master ? AMP_FLOAT32 : masters[i].dtype, masters[i].size) ||
+                        need(all_finite(masters[i].grad, masters[i].is_master ? AMP_FLOAT32 : masters[i].dtype,
+                                        masters[i].size) ||
                                  fake_dtype(((struct fake_tensor *)masters[i].param)->grad) != masters[i].dtype,
                              "STEP with a gradient of %s that is not finite", masters[i].name);
     }

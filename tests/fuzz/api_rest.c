@@ -64,7 +64,8 @@ void call_scope(struct world *world) {
 }
 
 static const char *any_name(struct world *world) {
-    static const char *const names[] = { "linear", "cat", "binary_cross_entropy", "exp_", "aten::mm.out", "no such op", "" };
+    static const char *const names[] = { "linear",     "cat", "binary_cross_entropy", "exp_", "aten::mm.out",
+                                         "no such op", "" };
     return names[below(&world->input, 7)];
 }
 
@@ -76,7 +77,8 @@ void call_direct(struct world *world) {
         struct fake_tensor *x = new_tensor(world), *weight = below(&world->input, 2) ? any_param(world) : NULL;
         tensors[0] = world->frame_owned[k] = x;
         tensors[1] = weight;
-        if (checked(amp_cast_args(context, any_name(world), tensors, 2, &world->frames[k]), "amp_cast_args") == AMP_OK) {
+        if (checked(amp_cast_args(context, any_name(world), tensors, 2, &world->frames[k]), "amp_cast_args") ==
+            AMP_OK) {
             world->frame_context[k] = context;
             return;
         }
@@ -96,9 +98,11 @@ void call_target(struct world *world) {
     amp_dtype dtypes[MAX_TENSORS], target = -7;
     for (size_t i = 0; i < MAX_TENSORS; i++) dtypes[i] = (amp_dtype)below(&world->input, 7);
     amp_context *context = any_context(world);
-    const amp_status status = checked(amp_op_target(context, any_name(world), dtypes, below(&world->input, 5), &target), "amp_op_target");
+    const amp_status status = checked(amp_op_target(context, any_name(world), dtypes, below(&world->input, 5), &target),
+                                      "amp_op_target");
     need((status == AMP_OK) == (target != -7), "amp_op_target failed and answered, or passed and did not");
-    need(status != AMP_OK || (target >= AMP_DTYPE_DEFAULT && target <= AMP_FLOAT64), "amp_op_target said %d", (int)target);
+    need(status != AMP_OK || (target >= AMP_DTYPE_DEFAULT && target <= AMP_FLOAT64), "amp_op_target said %d",
+         (int)target);
 }
 
 void call_ends(struct world *world) {
@@ -122,7 +126,8 @@ void call_save(struct world *world) {
     amp_context *context = any_context(world);
     const amp_state_format format = (amp_state_format)below(&world->input, 3);
     size_t size = 0;
-    if (checked(amp_state_save_memory(context, format, world->state, sizeof world->state, &size), "save") != AMP_OK) return;
+    if (checked(amp_state_save_memory(context, format, world->state, sizeof world->state, &size), "save") != AMP_OK)
+        return;
     need(size && size <= sizeof world->state, "a state of %zu bytes", size);
     world->state_size = size;
 }
@@ -135,8 +140,9 @@ void call_load(struct world *world) {
     const char was = world->state[at];
     if (how == 4) world->state[at] = (char)(was ^ 1 << below(&world->input, 8));
     snapshot_take(world, &before);
-    const amp_status status = unchanged(world, &before, amp_state_load_memory(context, world->state,
-                                                                              how == 5 ? at : world->state_size), "load");
+    const amp_status status = unchanged(world, &before,
+                                        amp_state_load_memory(context, world->state, how == 5 ? at : world->state_size),
+                                        "load");
     world->state[at] = was;
     if (status != AMP_OK) return;
     host_changed(world);

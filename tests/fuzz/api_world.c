@@ -50,7 +50,9 @@ void *__wrap_realloc(void *block, size_t bytes);
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
 void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
 void *__wrap_realloc(void *block, size_t bytes) { return fails() ? NULL : __real_realloc(block, bytes); }
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes) { return fails() ? NULL : __real_aligned_alloc(alignment, bytes); }
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes) {
+    return fails() ? NULL : __real_aligned_alloc(alignment, bytes);
+}
 
 /* ---- snapshots ---- */
 
@@ -88,8 +90,8 @@ void snapshot_take(const struct world *world, struct snapshot *out) {
     }
 }
 
-/* Where an earlier end of a step failed, the block of an emulated parameter still has the exact values. The next call rounds it,
- * whether it succeeds or not: its master has them then. */
+/* Where an earlier end of a step failed, the block of an emulated parameter still has the exact values. The next call
+ * rounds it, whether it succeeds or not: its master has them then. */
 static void settle(const struct snapshot *now, struct snapshot *before) {
     for (size_t i = 0; i < ALL_PARAMS; i++)
         for (size_t j = 0; j < NET_SIZE && before->params[i].dtype == AMP_FLOAT32; j++) {
@@ -118,7 +120,8 @@ void snapshot_same(const struct snapshot *taken, const struct world *world, cons
              (int)before->params[i].grad_dtype);
 }
 
-void snapshot_same_grads(const struct snapshot *before, const struct world *world, unsigned optimizers, const char *who) {
+void snapshot_same_grads(const struct snapshot *before, const struct world *world, unsigned optimizers,
+                         const char *who) {
     struct snapshot now;
     snapshot_take(world, &now);
     for (size_t i = 0; i < ALL_PARAMS; i++)
@@ -159,7 +162,9 @@ static void describe_extras(struct world *world) {
     world->model = (amp_model){ .struct_size = sizeof(amp_model), .host = &world->host.hooks, .self = &world->model,
                                 .ops = world->nets[0].ops, .n_ops = N_NET_OPS };
     world->extra_step = world->original_extra_step = (amp_fn)extra_step;
-    world->extra_step_op = (amp_op){ .struct_size = sizeof(amp_op), .name = "step", .schema = "step(pointer self) -> int32",
+    world->extra_step_op = (amp_op){ .struct_size = sizeof(amp_op),
+                                     .name = "step",
+                                     .schema = "step(pointer self) -> int32",
                                      .slot = &world->extra_step };
     world->extra_params[0] = world->nets[0].bias;
     world->extra_params[1] = world->nets[1].weight;
@@ -202,7 +207,8 @@ static bool all_ended(const struct world *world) {
 /* With no context left, the host is what it was. */
 static void check_restored(const struct world *world) {
     if (world->refused_end) return;
-    for (size_t k = 0; k < NETS; k++) need(net_slots_restored(&world->nets[k]), "a slot of net %zu is not what it was", k);
+    for (size_t k = 0; k < NETS; k++)
+        need(net_slots_restored(&world->nets[k]), "a slot of net %zu is not what it was", k);
     need(world->extra_step == world->original_extra_step, "the third optimizer's slot is not what it was");
     for (size_t i = 0; i < ALL_PARAMS; i++) {
         const struct fake_tensor *param = world_param(world, i);
@@ -211,7 +217,8 @@ static void check_restored(const struct world *world) {
                                                                                : AMP_FLOAT32;
         need(fake_dtype(param) == first, "parameter %zu came back as type %d", i, (int)fake_dtype(param));
         for (int64_t j = 0; j < param->shape[0] && !world->changed[i]; j++)
-            need(bits(fake_get(param, j)) == world->first_values[i][j], "parameter %zu came back as %a", i, fake_get(param, j));
+            need(bits(fake_get(param, j)) == world->first_values[i][j], "parameter %zu came back as %a", i,
+                 fake_get(param, j));
     }
 }
 
@@ -252,7 +259,8 @@ void world_shutdown(struct world *world, size_t i) {
         snapshot_same(&before, world, "amp_shutdown of a busy context");
         return;
     }
-    need(status != AMP_ERR_WRONG_STATE || world->host.fail_at, "amp_shutdown of an idle context: %s", amp_status_name(status));
+    need(status != AMP_ERR_WRONG_STATE || world->host.fail_at, "amp_shutdown of an idle context: %s",
+         amp_status_name(status));
     world->refused_end |= status != AMP_OK;
     world->contexts[i] = NULL;
     for (size_t k = 0; k < LOSSES; k++) {
@@ -277,7 +285,8 @@ void world_close(struct world *world) {
     world->host.fail_at = 0;
     while (world->n_scopes) {
         struct scope *scope = &world->scopes[--world->n_scopes];
-        if (scope->step_of >= 0) need(amp_step_end(world->optimizers[scope->step_of]) == AMP_OK, "the last amp_step_end failed");
+        if (scope->step_of >= 0)
+            need(amp_step_end(world->optimizers[scope->step_of]) == AMP_OK, "the last amp_step_end failed");
         else need(amp_scope_leave(&scope->saved) == AMP_OK, "the last amp_scope_leave failed");
     }
     world->has_captured = false;
@@ -288,7 +297,8 @@ void world_close(struct world *world) {
     fake_release(world->alias);
     for (size_t k = 0; k < LATE; k++) fake_release(world->late[k]);
     need(world->host.over_released == 0, "%u handles were released twice", world->host.over_released);
-    need(world->host.wrong_frees == 0 || world->refused_end, "%u blocks were freed by the wrong side", world->host.wrong_frees);
+    need(world->host.wrong_frees == 0 || world->refused_end, "%u blocks were freed by the wrong side",
+         world->host.wrong_frees);
     need(world->host.live_tensors == 0, "%lld tensors are left", (long long)world->host.live_tensors);
     /* a host without free that refuses its own block back has lost it */
     need(world->host.live_blocks == 0 || (world->refused_end && world->host.options & FAKE_NO_ALLOC),

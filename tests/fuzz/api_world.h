@@ -101,7 +101,8 @@ static inline bool optimizer_holds(const struct world *world, size_t i, const vo
 
 void snapshot_take(const struct world *world, struct snapshot *snapshot);
 void snapshot_same(const struct snapshot *taken, const struct world *world, const char *who);
-void snapshot_same_grads(const struct snapshot *before, const struct world *world, unsigned optimizers, const char *who);
+void snapshot_same_grads(const struct snapshot *before, const struct world *world, unsigned optimizers,
+                         const char *who);
 
 /* Fails the run with a message. */
 void need(bool condition, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -123,7 +124,9 @@ bool world_enabled(const struct world *world, const amp_context *context);
 /* ---- what the input chooses ---- */
 
 static inline amp_context *any_context(struct world *world) { return world->contexts[below(&world->input, CONTEXTS)]; }
-static inline struct fake_tensor *any_param(struct world *world) { return world_param(world, below(&world->input, ALL_PARAMS)); }
+static inline struct fake_tensor *any_param(struct world *world) {
+    return world_param(world, below(&world->input, ALL_PARAMS));
+}
 static inline void host_changed(struct world *world) { memset(world->changed, true, sizeof world->changed); }
 struct fake_tensor *new_tensor(struct world *world);
 

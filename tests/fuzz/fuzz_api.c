@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer target: programs of API calls over the fake host, in right and wrong orders, with hooks and allocations that
- * fail. Two bytes of options, then a byte for each call and bytes for its arguments. What amp.h makes the caller's duty
- * is kept: scopes and frames are left once and in order, and before their context ends. Invariants: api_calls.c.
+ * libFuzzer target: programs of API calls over the fake host, in right and wrong orders, with hooks and allocations
+ * that fail. Two bytes of options, then a byte for each call and bytes for its arguments. What amp.h makes the caller's
+ * duty is kept: scopes and frames are left once and in order, and before their context ends. Invariants: api_calls.c.
  */
 #include "api_world.h"
 
@@ -38,7 +38,8 @@ static amp_config any_config(struct world *world) {
     if (which & 2) config.num_losses = below(in, 5);
     if (which & 4) config.window = below(in, 4), config.hysteresis = below(in, 4), config.max_skips = below(in, 4);
     if (which & 8) config.scaler = (int32_t)below(in, 8), config.consecutive_hysteresis = (amp_switch)below(in, 4);
-    if (which & 16) config.init_scale = any_scale(world), config.min_scale = any_scale(world), config.max_scale = any_scale(world);
+    if (which & 16)
+        config.init_scale = any_scale(world), config.min_scale = any_scale(world), config.max_scale = any_scale(world);
     if (which & 32) config.growth = any_scale(world), config.backoff = any_scale(world);
     if (which & 64) {
         amp_switch *const switches[] = { &config.enabled, &config.patch_ops, &config.keep_batchnorm_fp32,
@@ -131,8 +132,9 @@ static void call_begin(struct world *world) {
     amp_record record = AMP_RECORD_INIT;
     snapshot_take(world, &before);
     amp_scaled_loss *scaled = &bracket->scaled;
-    const amp_status status = unchanged(world, &before, amp_scale_loss_begin_many(context, optimizers, n, loss_id, flags,
-                                                                                  loss, scaled), "begin");
+    const amp_status status = unchanged(world, &before,
+                                        amp_scale_loss_begin_many(context, optimizers, n, loss_id, flags, loss, scaled),
+                                        "begin");
     if (status != AMP_OK) {
         if (loss) fake_release(loss);
         return;
@@ -144,7 +146,8 @@ static void call_begin(struct world *world) {
                                  .context = context ? context : optimizers[0]->amp, .loss_id = loss_id,
                                  .optimizers = which & 7, .loss = loss, .before = before,
                                  .over_delayed = over_delayed };
-    need(scaled->seed_factor == 1.0f || scaled->seed_factor == *scaled->scale, "seed_factor is %g", (double)scaled->seed_factor);
+    need(scaled->seed_factor == 1.0f || scaled->seed_factor == *scaled->scale, "seed_factor is %g",
+         (double)scaled->seed_factor);
     if (amp_get_record(bracket->context, loss_id, &record) == AMP_OK) bracket->record = record;
     else bracket->whole = false; /* disabled contexts take any loss_id */
 }
@@ -228,7 +231,8 @@ static void call_step_end(struct world *world) {
 
 static void call_zero_grad(struct world *world) {
     const unsigned k = below(&world->input, NETS);
-    if (stepping(world) && world->host.options & FAKE_NO_ALLOC) return; /* such a host must not drop gradients in a step */
+    /* such a host must not drop gradients in a step */
+    if (stepping(world) && world->host.options & FAKE_NO_ALLOC) return;
     net_zero_grad(&world->nets[k]);
     brackets_touched(world);
 }
@@ -283,7 +287,8 @@ static void call_scale(struct world *world) {
     const amp_status status = unchanged(world, &before, amp_unscale(context, loss_id, both, 2, &found), "amp_unscale");
     const double values[] = { fake_get(tensor, 0), fake_get(other, 0) };
     if (status != AMP_OK)
-        need(!memcmp(&values[0], &was, 8) && !memcmp(&values[1], &other_was, 8) && found == 0.0f, "amp_unscale failed and wrote");
+        need(!memcmp(&values[0], &was, 8) && !memcmp(&values[1], &other_was, 8) && found == 0.0f,
+             "amp_unscale failed and wrote");
     else need((found != 0.0f) == (!isfinite(values[0]) || !isfinite(values[1])), "found_inf is wrong");
     fake_release(tensor);
     fake_release(other);
@@ -308,7 +313,8 @@ static void call_add_params(struct world *world) {
 /* ---- the program ---- */
 
 static void call_break(struct world *world) {
-    static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_CAST, FAKE_GRAD, FAKE_SET_GRAD, FAKE_SWAP, FAKE_SCALE, FAKE_ALLOC };
+    static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_CAST,  FAKE_GRAD, FAKE_SET_GRAD,
+                                            FAKE_SWAP, FAKE_SCALE, FAKE_ALLOC };
     const unsigned what = below(&world->input, 8);
     const uint64_t n = 1u + next_byte(&world->input) % 32;
     if (what == 7) {

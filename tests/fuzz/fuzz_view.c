@@ -17,7 +17,8 @@
 #include "../support/levels.h"
 #include "view_looks.h"
 
-enum { PARAMS = 3, TENSORS = 2 * PARAMS + 2, FREE = 2 * PARAMS, LATE = 2 * PARAMS + 1 }; /* params, their gradients, ... */
+/* params, their gradients, ... */
+enum { PARAMS = 3, TENSORS = 2 * PARAMS + 2, FREE = 2 * PARAMS, LATE = 2 * PARAMS + 1 };
 
 struct tensor {
     struct look looks[2];
@@ -151,9 +152,12 @@ static amp_status unchanged(const struct snapshot *before, amp_status status, co
     if (status == AMP_OK) return status;
     take(&now);
     for (size_t i = 0; i < TENSORS; i++) {
-        if (memcmp(now.bytes[i], before->bytes[i], sizeof now.bytes[i])) fprintf(stderr, "tensor %zu's block changed; ", i);
-        if (memcmp(now.stored[i], before->stored[i], sizeof now.stored[i])) fprintf(stderr, "what is under %zu changed; ", i);
-        if (memcmp(&now.tensors[i], &before->tensors[i], sizeof now.tensors[i])) fprintf(stderr, "tensor %zu changed; ", i);
+        if (memcmp(now.bytes[i], before->bytes[i], sizeof now.bytes[i]))
+            fprintf(stderr, "tensor %zu's block changed; ", i);
+        if (memcmp(now.stored[i], before->stored[i], sizeof now.stored[i]))
+            fprintf(stderr, "what is under %zu changed; ", i);
+        if (memcmp(&now.tensors[i], &before->tensors[i], sizeof now.tensors[i]))
+            fprintf(stderr, "tensor %zu changed; ", i);
     }
     need(!memcmp(&now, before, sizeof now), who);
     return status;
@@ -173,8 +177,8 @@ static bool all_well(const struct tensor *tensors, size_t n, bool with_low, bool
     return true;
 }
 
-/* Such a view is one for libamp_cuda.so, which is not here: what needs no work on it is accepted, all else refused. What is
- * done to it later is the business of tests/cuda. */
+/* Such a view is one for libamp_cuda.so, which is not here: what needs no work on it is accepted, all else refused.
+ * What is done to it later is the business of tests/cuda. */
 static bool is_on_cuda(const struct tensor *tensor) {
     return tensor && (tensor->looks[0].view.device.type == 2 || tensor->looks[1].view.device.type == 2);
 }
@@ -203,14 +207,17 @@ static void open_world(void) {
     }
     world.model = (amp_model){ .struct_size = sizeof(amp_model), .host = &world.hooks, .params = world.params,
                                .n_params = PARAMS };
-    world.optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .params = world.trained, .n_params = PARAMS - 1 };
+    world.optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer),
+                                       .params = world.trained,
+                                       .n_params = PARAMS - 1 };
     config.level = (amp_level)(1 + look_below(in, 6));
     config.loss_scale = options & 128 ? AMP_DYNAMIC : 0.0f;
     config.init_scale = 4.0f;
     const amp_status status = REFUSED_UNCHANGED(amp_initialize_many(&model, 1, &optimizer, 1, &config, &world.context));
     const bool kept = options & 64 && config.level != AMP_O3; /* batch norm */
     const bool retypes = level_retypes(config.level);
-    bool well = all_well(world.tensors, kept, false, false) && all_well(world.tensors + kept, PARAMS - kept, false, retypes);
+    bool well = all_well(world.tensors, kept, false, false) &&
+        all_well(world.tensors + kept, PARAMS - kept, false, retypes);
     for (size_t i = 0; i < PARAMS - 1 && !world.hooks.set_grad; i++) /* gradients that stay where they are */
         well &= !world.tensors[i].grad || all_well(world.tensors[i].grad, 1, true, false);
     bool cuda = false;
@@ -238,7 +245,8 @@ static void call_unscale(void) {
     if (tensor->storage.data) return; /* a parameter by now, and re-typed */
     const double was = look->good && look->size ? look_element(look, 0) : 0.0;
     const amp_status status = REFUSED_UNCHANGED(amp_unscale(world.context, 0, &handle, 1, &found));
-    need((status == AMP_OK) == (look->good && look->dtype != AMP_DTYPE_OTHER), "amp_unscale and the views' rules disagree");
+    need((status == AMP_OK) == (look->good && look->dtype != AMP_DTYPE_OTHER),
+         "amp_unscale and the views' rules disagree");
     if (status != AMP_OK || !look->size || fabs(was) < 0x1p-10) return;
     need(look_element(look, 0) == was / (double)present_scale(), "amp_unscale divided wrongly");
 }

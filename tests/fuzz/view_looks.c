@@ -61,7 +61,8 @@ static void fill(const struct look *look) {
         const double wide = (double)value;
         const uint16_t half = amp_float_to_half(value), brain = amp_float_to_bfloat16(value);
         unsigned char *at = element(look, i);
-        for (size_t j = 0; j < look->view.dtype.bits / 8u; j++) element_byte[look->number][at - look->block + (ptrdiff_t)j] = true;
+        for (size_t j = 0; j < look->view.dtype.bits / 8u; j++)
+            element_byte[look->number][at - look->block + (ptrdiff_t)j] = true;
         switch (look->dtype) {
         case AMP_FLOAT16: memcpy(at, &half, 2); break;
         case AMP_BFLOAT16: memcpy(at, &brain, 2); break;

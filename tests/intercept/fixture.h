@@ -67,8 +67,8 @@ struct wrap {
 static inline amp_status patch_add(struct amp__patch *patch, const struct wrap *wrap, bool *wrapped) {
     struct amp__schema *schema = NULL;
     AMP_TRY(amp__schema_parse(wrap->what, wrap->schema, wrap->structs, wrap->n_structs, &schema));
-    const struct amp__wrap parsed = { wrap->what, wrap->slot, schema, wrap->handler, wrap->user, wrap->owner, wrap->self,
-                                      wrap->match_self, wrap->in_copy };
+    const struct amp__wrap parsed = { wrap->what,  wrap->slot, schema,           wrap->handler, wrap->user,
+                                      wrap->owner, wrap->self, wrap->match_self, wrap->in_copy };
     const amp_status status = amp__patch_add(patch, &parsed, wrapped);
     amp__schema_release(schema);
     return status;

@@ -216,7 +216,8 @@ START_TEST(places_of_members_are_checked) {
         describe_structs(structs);
         structs[1].size = wrong[i].size;
         structs[1].members = wrong[i].members;
-        ck_assert_int_ne(amp__schema_parse("f", "f(float x[b->batch], struct big *b) -> void", structs, 3, &schema), AMP_OK);
+        ck_assert_int_ne(amp__schema_parse("f", "f(float x[b->batch], struct big *b) -> void", structs, 3, &schema),
+                         AMP_OK);
         ck_assert_msg(strstr(amp_last_error(), wrong[i].message) != NULL, "%s: %s", wrong[i].members, amp_last_error());
     }
 }

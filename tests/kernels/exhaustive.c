@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All 2^32 floats to fp16 and to bf16, or one stretch of them in as many as the argument says; and all 2^16 values of these
- * to every type: in every version of the kernels that this machine can run. The oracle needs no search here: as the
- * floats rise, so do the results, and each goes up where the float passes the next midpoint.
+ * All 2^32 floats to fp16 and to bf16, or one stretch of them in as many as the argument says; and all 2^16 values of
+ * these to every type: in every version of the kernels that this machine can run. The oracle needs no search here: as
+ * the floats rise, so do the results, and each goes up where the float passes the next midpoint.
  */
 #include "oracle.h"
 
@@ -66,8 +66,8 @@ static void find_versions(void) {
 
 /* ---- narrowing ---- */
 
-/* Chunks from one that is tested to the next: odd, or none of the floats halfway between two of fp16 is among them; and a
- * divisor of 0x7f800, so that infinity is. */
+/* Chunks from one that is tested to the next: odd, or none of the floats halfway between two of fp16 is among them; and
+ * a divisor of 0x7f800, so that infinity is. */
 static uint32_t stretch;
 
 static void compare(const struct version *v, amp_dtype to, uint32_t first, uint16_t sign, const uint16_t want[CHUNK]) {

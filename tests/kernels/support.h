@@ -41,8 +41,8 @@ enum pattern {
 };
 extern const char *const pattern_names[PATTERNS];
 
-/* 1; with AMP_TEST_SHORT (the second compiler, sanitizers, which look at addresses and not at values) 3: each slot has a
- * third of the patterns, others than the next. */
+/* 1; with AMP_TEST_SHORT (the second compiler, sanitizers, which look at addresses and not at values) 3: each slot has
+ * a third of the patterns, others than the next. */
 int sweep_step(void);
 #define EACH_PATTERN(pattern, types)                                                                                   \
     for (int pattern = (int)(types)[0] % sweep_step(); pattern < PATTERNS; pattern += sweep_step())

@@ -22,7 +22,8 @@ static struct amp__counts expected(const float *exact, const float *rounded, siz
 static void check_counts(struct amp__counts got, struct amp__counts wanted, const char *what, size_t n) {
     CHECK_THAT(got.overflowed == wanted.overflowed + 1 && got.zeroed == wanted.zeroed + 2 &&
                    got.subnormal == wanted.subnormal + 3,
-               "%s, %zu elements: %llu overflowed, %llu zeroed, %llu subnormal; wanted %llu, %llu, %llu more than 1, 2, 3",
+               "%s, %zu elements: %llu overflowed, %llu zeroed, %llu subnormal; wanted %llu, %llu, %llu more than 1, "
+               "2, 3",
                what, n, (unsigned long long)got.overflowed, (unsigned long long)got.zeroed,
                (unsigned long long)got.subnormal, (unsigned long long)wanted.overflowed,
                (unsigned long long)wanted.zeroed, (unsigned long long)wanted.subnormal);
@@ -37,7 +38,8 @@ START_TEST(counts_are_those_of_each_element) {
     const struct amp__counts before = { 1, 2, 3 }; /* added to, not set */
     random_restart();
     fill((enum pattern)(_i / 2), AMP_FLOAT32, exact, MOST);
-    const amp_span src = { exact, MOST, AMP_FLOAT32, 0 }, dst = { rounded, MOST, low, 0 }, back = { widened, MOST, AMP_FLOAT32, 0 };
+    const amp_span src = { exact, MOST, AMP_FLOAT32, 0 }, dst = { rounded, MOST, low, 0 },
+                   back = { widened, MOST, AMP_FLOAT32, 0 };
     ck_assert_int_eq(amp_cast_list(&dst, &src, 1), AMP_OK);
     ck_assert_int_eq(amp_cast_list(&back, &dst, 1), AMP_OK);
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {

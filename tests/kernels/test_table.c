@@ -106,7 +106,8 @@ static struct entries entries_of(const struct elementwise *e, void *dst, const v
     return entries;
 }
 
-static void call_cast_list(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
+static void call_cast_list(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n,
+                           uint32_t *flag) {
     const struct entries entries = entries_of(e, dst, x, n);
     (void)y, (void)flag;
     ((amp__cast_list_fn *)e->kernel)(entries.dst, entries.x, entries.n);
@@ -144,7 +145,8 @@ static void call_scale(const struct elementwise *e, void *dst, const void *x, co
     ((amp__scale_fn *)e->kernel)(dst, x, n, e->a, flag);
 }
 
-static void call_scale_list(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
+static void call_scale_list(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n,
+                            uint32_t *flag) {
     const struct entries entries = entries_of(e, dst, x, n);
     (void)y;
     ((amp__scale_list_fn *)e->kernel)(entries.dst, entries.x, entries.n, e->a, flag);
@@ -154,7 +156,8 @@ static void call_scale_list(const struct elementwise *e, void *dst, const void *
 static void check_edge(const struct elementwise *e) {
     const double edge = midpoint_above(e->to, infinity_bits(e->to) - 1);
     const uint64_t bits = round_to_bits(e->x_type, edge);
-    if (bits >= infinity_bits(e->x_type) || value_of_bits(e->x_type, bits) != edge) return; /* x's type has no such value */
+    /* x's type has no such value */
+    if (bits >= infinity_bits(e->x_type) || value_of_bits(e->x_type, bits) != edge) return;
     struct elementwise one = *e;
     one.a = 1.0f;
     for (size_t n = 1; n <= 70; n += n < 4 ? 1 : 11)
@@ -192,7 +195,8 @@ static void check_scale_stream(amp_fn kernel, const amp_dtype *types, const char
     check_scales(kernel, types, isa, "scale_stream", call_scale, true);
 }
 
-static void call_clamp_list(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n, uint32_t *flag) {
+static void call_clamp_list(const struct elementwise *e, void *dst, const void *x, const void *y, size_t n,
+                            uint32_t *flag) {
     const struct entries entries = entries_of(e, dst, x, n);
     (void)y, (void)flag;
     ((amp__clamp_list_fn *)e->kernel)(entries.dst, entries.x, entries.n, e->a);
@@ -228,8 +232,8 @@ static void check_zero_stream(amp_fn kernel, const amp_dtype *types, const char 
             void *dst = guard_place(&guard, bytes, gap);
             ((amp__zero_fn *)kernel)(dst, bytes);
             CHECK_THAT(!memcmp(dst, zeros, bytes), "%s zero_stream: %zu bytes at gap %zu: not all 0", isa, bytes, gap);
-            CHECK_THAT(guard_intact(&guard, bytes, gap), "%s zero_stream: %zu bytes at gap %zu: wrote outside", isa, bytes,
-                       gap);
+            CHECK_THAT(guard_intact(&guard, bytes, gap), "%s zero_stream: %zu bytes at gap %zu: wrote outside", isa,
+                       bytes, gap);
         }
     guard_free(&guard);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every function of lists, the optimizers and matmul on 1, 2, 3 and 7 threads: the same bits. In a list are entries of all
- * types, long ones that are cut and short and empty ones between them, and entries that end at a cut and beside it. */
+/* Every function of lists, the optimizers and matmul on 1, 2, 3 and 7 threads: the same bits. In a list are entries of
+ * all types, long ones that are cut and short and empty ones between them, and entries that end at a cut and
+ * beside it. */
 #include "support.h"
 
 #include "amp_kernels.h"
@@ -93,8 +94,10 @@ START_TEST(lists_have_the_same_bits) {
         run_elementwise(&results[t]);
         run_sums(&results[t]);
         for (int i = 0; i < OUTPUTS; i++)
-            ck_assert_msg(results[t].hashes[i] == results[0].hashes[i], "%d threads: function %d differs", (int)counts[t], i);
-        ck_assert_msg(!memcmp(&results[t], &results[0], sizeof *results), "%d threads: norms or flags differ", (int)counts[t]);
+            ck_assert_msg(results[t].hashes[i] == results[0].hashes[i], "%d threads: function %d differs",
+                          (int)counts[t], i);
+        ck_assert_msg(!memcmp(&results[t], &results[0], sizeof *results), "%d threads: norms or flags differ",
+                      (int)counts[t]);
     }
     ck_assert(results[0].hashes[0] != results[0].hashes[1] && results[0].found[0] == 1.0f);
     free_list(source), free_list(other), free_list(mixed), free_list(copies), free_list(same);
@@ -108,13 +111,15 @@ START_TEST(streams_have_the_same_bits) {
     uint16_t *low[2];
     ck_assert(src != NULL);
     fill(PATTERN_NORMAL, AMP_FLOAT32, src, 4096);
-    for (size_t at = 4096; at < LONG; at += 4096) memcpy(src + at, src, (LONG - at < 4096 ? LONG - at : 4096) * sizeof *src);
+    for (size_t at = 4096; at < LONG; at += 4096)
+        memcpy(src + at, src, (LONG - at < 4096 ? LONG - at : 4096) * sizeof *src);
     for (int t = 0; t < 2; t++) {
         dst[t] = amp__alloc(LONG + SMALL, sizeof *dst[t]), low[t] = amp__alloc(LONG + SMALL, sizeof *low[t]);
         ck_assert(dst[t] && low[t]);
         const amp_span from[] = { { src + 1, LONG - 1, AMP_FLOAT32, 0 }, { src, SMALL, AMP_FLOAT32, 0 } };
         const amp_span to[] = { { dst[t] + 1, LONG - 1, AMP_FLOAT32, 0 }, { dst[t] + LONG, SMALL, AMP_FLOAT32, 0 } };
-        const amp_span half[] = { { low[t] + 3, LONG - 1, AMP_FLOAT16, 0 }, { low[t] + LONG - 2 + 4, SMALL - 4, AMP_FLOAT16, 0 } };
+        const amp_span half[] = { { low[t] + 3, LONG - 1, AMP_FLOAT16, 0 },
+                                  { low[t] + LONG - 2 + 4, SMALL - 4, AMP_FLOAT16, 0 } };
         const amp_span short_from[] = { from[0], { src, SMALL - 4, AMP_FLOAT32, 0 } };
         DO(amp_set_num_threads(t ? 3 : 1));
         DO(amp_copy_list(to, from, 2));

@@ -27,8 +27,9 @@ static inline struct tensor *make(amp_dtype dtype, int32_t ndim, const int64_t *
     return tensor;
 }
 
-#define TENSOR(type, ...)                                                                                              \
-    make((type), (int32_t)(sizeof((const int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ })
+#define TENSOR(type, ...) \
+    make((type), (int32_t)(sizeof((const int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), \
+         (const int64_t[]){ __VA_ARGS__ })
 
 static inline void drop(void *tensor) {
     atomic_fetch_sub(&alive, 1);
@@ -63,7 +64,9 @@ static inline amp_status cast(void *self, void *tensor, amp_dtype to, void **out
 }
 
 static inline void release(void *self, void *tensor) { (void)self, drop(tensor); }
-static inline amp_status grad(void *self, void *tensor, void **out) { return (void)self, (void)tensor, *out = NULL, AMP_OK; }
+static inline amp_status grad(void *self, void *tensor, void **out) {
+    return (void)self, (void)tensor, *out = NULL, AMP_OK;
+}
 
 /* ---- ops: `original` takes every type ---- */
 
@@ -158,7 +161,9 @@ static inline void start_with(struct world *w, amp_level level, amp_switch gate,
     ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &w->context));
 }
 
-static inline void start(struct world *w, amp_level level, amp_switch gate) { start_with(w, level, gate, AMP_LOWER, false); }
+static inline void start(struct world *w, amp_level level, amp_switch gate) {
+    start_with(w, level, gate, AMP_LOWER, false);
+}
 
 static inline void finish(struct world *w) {
     ck_ok(amp_check(w->context));

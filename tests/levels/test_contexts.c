@@ -192,9 +192,13 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { the_scope_picks_the_context, 1 }, { contexts_end_in_any_order, 2 }, { no_context_ends_inside_its_own_call, 1 },
-        { a_longjmp_out_of_an_op_leaves_no_trace, 2 }, { a_longjmp_out_of_forward_leaves_its_scope, 2 },
-        { a_longjmp_out_of_the_step_gives_the_parameters_back, 1 }, { a_thousand_lives_leave_nothing, 2 },
+        { the_scope_picks_the_context, 1 },
+        { contexts_end_in_any_order, 2 },
+        { no_context_ends_inside_its_own_call, 1 },
+        { a_longjmp_out_of_an_op_leaves_no_trace, 2 },
+        { a_longjmp_out_of_forward_leaves_its_scope, 2 },
+        { a_longjmp_out_of_the_step_gives_the_parameters_back, 1 },
+        { a_thousand_lives_leave_nothing, 2 },
     };
     return RUN_TESTS("contexts", tests);
 }

@@ -15,7 +15,9 @@ static struct amp__properties properties_of(amp_level level, int32_t lists) {
     return properties;
 }
 
-static bool floating(amp_dtype t) { return t == AMP_FLOAT32 || t == AMP_FLOAT64 || t == AMP_FLOAT16 || t == AMP_BFLOAT16; }
+static bool floating(amp_dtype t) {
+    return t == AMP_FLOAT32 || t == AMP_FLOAT64 || t == AMP_FLOAT16 || t == AMP_BFLOAT16;
+}
 
 /* The lattice as a table: rows and columns in the order of `types`. */
 static amp_dtype wider(amp_dtype a, amp_dtype b) {

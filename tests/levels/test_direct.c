@@ -11,7 +11,8 @@ static amp_dtype wrapped(struct rig *rig, enum net_op op, amp_dtype a, amp_dtype
     fake_release(net_binary(&rig->net, op, x, y));
     const struct fake_call *call = fake_last(&rig->host);
     const bool cast = call->args[0] != x || call->args[1] != y;
-    const amp_dtype got = cast ? (call->dtypes[0] != AMP_DTYPE_OTHER ? call->dtypes[0] : call->dtypes[1]) : AMP_DTYPE_DEFAULT;
+    const amp_dtype got = cast ? (call->dtypes[0] != AMP_DTYPE_OTHER ? call->dtypes[0] : call->dtypes[1])
+                               : AMP_DTYPE_DEFAULT;
     fake_release(x);
     fake_release(y);
     return got;
@@ -350,10 +351,13 @@ START_TEST(the_lists_are_data_with_the_modules_of_pytorch) {
         uint32_t modules;
         amp_class fp16, bf16;
     } expected[] = { { "conv2d", AMP_IN_FUNCTIONAL | AMP_IN_TORCH, AMP_LOWER, AMP_LOWER },
-                     { "softmax", AMP_IN_FUNCTIONAL, AMP_FP32, AMP_FP32 }, { "sub", 0, AMP_PROMOTE, AMP_PROMOTE },
-                     { "__matmul__", AMP_IN_TENSOR, AMP_LOWER, AMP_LOWER }, { "lstm", AMP_IN_VF | AMP_IN_TORCH, AMP_LOWER, AMP_LOWER },
+                     { "softmax", AMP_IN_FUNCTIONAL, AMP_FP32, AMP_FP32 },
+                     { "sub", 0, AMP_PROMOTE, AMP_PROMOTE },
+                     { "__matmul__", AMP_IN_TENSOR, AMP_LOWER, AMP_LOWER },
+                     { "lstm", AMP_IN_VF | AMP_IN_TORCH, AMP_LOWER, AMP_LOWER },
                      { "sum", AMP_IN_TORCH | AMP_IN_TENSOR, AMP_FP32, AMP_FP32 },
-                     { "linalg_svd", AMP_IN_LINALG, AMP_FP32, AMP_FP32 }, { "fft_rfft", AMP_IN_FFT, AMP_FP32, AMP_FP32 } };
+                     { "linalg_svd", AMP_IN_LINALG, AMP_FP32, AMP_FP32 },
+                     { "fft_rfft", AMP_IN_FFT, AMP_FP32, AMP_FP32 } };
     amp_list_op ops[512] = { AMP_LIST_OP_INIT };
     size_t count, found = 0;
     ck_ok(amp_get_list_ops(AMP_LISTS_DEFAULT, ops, 512, &count));

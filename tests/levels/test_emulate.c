@@ -63,7 +63,8 @@ START_TEST(parameters_are_rounded_in_place_but_batch_norms) {
     ck_assert_int_eq(start(&w, AMP_O2), AMP_OK);
     ck_assert_float_eq(w.weight->data[0], 1.0f);
     ck_assert_float_eq(w.gamma->data[0], 1.0f + 0x1p-12f);
-    struct tensor *x = filled(1.0f / 3.0f), *y = table.activate(x, w.weight); /* left by its descriptor: not the model */
+    /* left by its descriptor: not the model */
+    struct tensor *x = filled(1.0f / 3.0f), *y = table.activate(x, w.weight);
     ck_assert_float_eq(y->data[0], 1.0f / 3.0f);
     struct tensor *z = table.mul(x, w.gamma); /* gamma as it is, the rest rounded */
     ck_assert_float_eq(z->data[0], half(half(1.0f / 3.0f) * (1.0f + 0x1p-12f)));
@@ -97,7 +98,8 @@ static int32_t split(void *a, void **sum, void **both) {
     if (split_fails) return -1;
     *sum = mul(a, a);
     both[0] = NULL;
-    if (both[1]) return -2; /* an op that reads what it only writes sees a slot of libamp's, and no garbage of the caller's */
+    /* an op that reads what it only writes sees a slot of libamp's, and no garbage of the caller's */
+    if (both[1]) return -2;
     both[1] = mul(a, a);
     return 0;
 }
@@ -108,7 +110,8 @@ START_TEST(handles_in_out_parameters_are_rounded) {
     struct world w = set_up(_i);
     struct tensor untouched = { .logical = AMP_FLOAT32 };
     void *sum = &untouched, *both[2] = { &untouched, NULL };
-    w.ops[2] = op("split", "split(Tensor a, Tensor(out a!)* sum, Tensor(out a!)*[2] both) -> int32", &split_slot, AMP_LOWER);
+    w.ops[2] = op("split", "split(Tensor a, Tensor(out a!)* sum, Tensor(out a!)*[2] both) -> int32", &split_slot,
+                  AMP_LOWER);
     ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
     struct tensor *x = filled(1.0f + 0x1p-10f);
     split_fails = true;
@@ -189,10 +192,15 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { a_lower_op_is_round_compute_round, 2 }, { a_left_op_on_16_bit_tensors_returns_one, 2 },
-        { what_is_lost_is_counted, 2 }, { a_result_that_is_not_rounded_is_told, 2 }, { parameters_are_rounded_in_place_but_batch_norms, 2 },
-        { what_an_op_writes_in_place_is_rounded_in_place, 2 }, { emulation_needs_the_cast_hook_for_handles, 1 },
-        { handles_in_out_parameters_are_rounded, 2 }, { a_forwards_out_parameter_has_the_outputs_type, 1 },
+        { a_lower_op_is_round_compute_round, 2 },
+        { a_left_op_on_16_bit_tensors_returns_one, 2 },
+        { what_is_lost_is_counted, 2 },
+        { a_result_that_is_not_rounded_is_told, 2 },
+        { parameters_are_rounded_in_place_but_batch_norms, 2 },
+        { what_an_op_writes_in_place_is_rounded_in_place, 2 },
+        { emulation_needs_the_cast_hook_for_handles, 1 },
+        { handles_in_out_parameters_are_rounded, 2 },
+        { a_forwards_out_parameter_has_the_outputs_type, 1 },
     };
     return RUN_TESTS("emulate", tests);
 }

@@ -123,7 +123,8 @@ START_TEST(other_levels_are_as_without_it) {
         struct world w;
         start(&w, cases[_i].level, gate);
         ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_NEVER));
-        ck_assert_int_eq(call(&w, THE_linear, TENSOR(cases[_i].comes, 8, 8), TENSOR(cases[_i].comes, 8, 8)), cases[_i].comes);
+        ck_assert_int_eq(call(&w, THE_linear, TENSOR(cases[_i].comes, 8, 8), TENSOR(cases[_i].comes, 8, 8)),
+                         cases[_i].comes);
         ck_assert_int_eq(last.who, cases[_i].who);
         ck_assert_int_eq(last.got[0], cases[_i].comes);
         ck_assert_uint_eq(stats_of(&w, THE_linear).gated, 0);
@@ -151,7 +152,8 @@ static void ck_size(struct world *w, int op, const char *name, struct tensor *a,
         x->ndim = a->ndim, y->ndim = b->ndim;
         memcpy(x->shape, a->shape, sizeof x->shape);
         memcpy(y->shape, b->shape, sizeof y->shape);
-        ck_assert_msg(call(w, op, x, y) == (extra ? AMP_FLOAT32 : AMP_BFLOAT16), "size %llu", (unsigned long long)(size + extra));
+        ck_assert_msg(call(w, op, x, y) == (extra ? AMP_FLOAT32 : AMP_BFLOAT16), "size %llu",
+                      (unsigned long long)(size + extra));
     }
     drop(a), drop(b);
 }
@@ -164,9 +166,12 @@ START_TEST(products_have_an_edge) {
     ck_size(&w, THE_linear, "linear", TENSOR(F, 64, 64), TENSOR(F, 64, 64), 64);
     ck_size(&w, THE_linear, "linear", TENSOR(F, 2048, 144), TENSOR(F, 16, 144), 42);         /* linear: b is [n, k] */
     ck_size(&w, THE_linear, "linear", TENSOR(F, 2048, 144), TENSOR(F, 144, 16), 42);         /* matmul */
-    ck_size(&w, THE_linear, "linear", TENSOR(F, 32, 64, 144), TENSOR(F, 144, 16), 42);       /* rows of a batch are rows */
-    ck_size(&w, THE_linear, "linear", TENSOR(F, 5, 8, 16), TENSOR(F, 5, 16, 32), 13);        /* each product of a batch */
-    ck_size(&w, THE_linear, "linear", TENSOR(F, 5, 16, 16), TENSOR(F, 5, 16, 32), 19);      /* which is no convolution */
+    /* rows of a batch are rows */
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 32, 64, 144), TENSOR(F, 144, 16), 42);
+    /* each product of a batch */
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 5, 8, 16), TENSOR(F, 5, 16, 32), 13);
+    /* which is no convolution */
+    ck_size(&w, THE_linear, "linear", TENSOR(F, 5, 16, 16), TENSOR(F, 5, 16, 32), 19);
     ck_size(&w, THE_linear, "linear", TENSOR(F, 32, 16, 8, 8), TENSOR(F, 16, 16, 3, 3), 42); /* images and filters */
     ck_size(&w, THE_linear, "linear", TENSOR(F, 32, 16, 20), TENSOR(F, 24, 16, 3), 46);      /* in one dimension */
     ck_assert_uint_eq(amp__gate_edge(0, 4, 4), 0);

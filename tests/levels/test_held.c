@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hosts whose optimizer has the masters as tensors of its own (AMP_OPTIMIZER_HOLDS_MASTERS), and parameters that come in 16
- * bits (AMP_MODEL_LOW_PARAMS). */
+/* Hosts whose optimizer has the masters as tensors of its own (AMP_OPTIMIZER_HOLDS_MASTERS), and parameters that come
+ * in 16 bits (AMP_MODEL_LOW_PARAMS). */
 #include "amp_kernels.h"
 #include "checks.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cast lists against apex.md 2.1 and peers.md A, transcribed here once more, and what both have of torch.amp's lists of
- * today; and the names they match. */
+/* The cast lists against apex.md 2.1 and peers.md A, transcribed here once more, and what both have of torch.amp's
+ * lists of today; and the names they match. */
 #include "checks.h"
 #include "opt_levels/lists.h"
 
@@ -10,19 +10,19 @@ struct group {
 };
 
 static const struct group apex[] = {
-    { AMP_LOWER, "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc linear prelu addmm addmv "
-                 "addr matmul mm mv addbmm baddbmm bmm __matmul__ rnn_relu rnn_tanh gru lstm rnn_relu_cell rnn_tanh_cell "
-                 "gru_cell lstm_cell" },
+    { AMP_LOWER, "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc linear prelu addmm "
+                 "addmv addr matmul mm mv addbmm baddbmm bmm __matmul__ rnn_relu rnn_tanh gru lstm rnn_relu_cell "
+                 "rnn_tanh_cell gru_cell lstm_cell" },
     { AMP_FP32, "interpolate grid_sample softplus softmin log_softmax softmax gelu layer_norm group_norm "
                 "local_response_norm normalize cosine_similarity poisson_nll_loss cosine_embedding_loss cross_entropy "
                 "hinge_embedding_loss kl_div l1_loss mse_loss margin_ranking_loss multilabel_margin_loss "
-                "multilabel_soft_margin_loss multi_margin_loss nll_loss binary_cross_entropy_with_logits smooth_l1_loss "
-                "soft_margin_loss triplet_margin_loss ctc_loss" },
-    { AMP_FP32, "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm prod "
-                "std sum var renorm __pow__ __rpow__ cpu" },
-    { AMP_PROMOTE, "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne __add__ __div__ __eq__ "
-                   "__ge__ __gt__ __ipow__ __iadd__ __idiv__ __imul__ __isub__ __itruediv__ __le__ __lt__ __mul__ __ne__ __radd__ "
-                   "__rdiv__ __rmul__ __rsub__ __rtruediv__ __sub__ __truediv__" },
+                "multilabel_soft_margin_loss multi_margin_loss nll_loss binary_cross_entropy_with_logits "
+                "smooth_l1_loss soft_margin_loss triplet_margin_loss ctc_loss" },
+    { AMP_FP32, "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm "
+                "prod std sum var renorm __pow__ __rpow__ cpu" },
+    { AMP_PROMOTE, "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne __add__ __div__ "
+                   "__eq__ __ge__ __gt__ __ipow__ __iadd__ __idiv__ __imul__ __isub__ __itruediv__ __le__ __lt__ "
+                   "__mul__ __ne__ __radd__ __rdiv__ __rmul__ __rsub__ __rtruediv__ __sub__ __truediv__" },
     { AMP_PROMOTE_SEQUENCE, "cat stack" },
     { AMP_BANNED, "binary_cross_entropy" },
     { AMP_BY_LIST, "batch_norm instance_norm dropout embedding sigmoid tanh relu mean log1p erf sin cos logsumexp" },
@@ -30,8 +30,8 @@ static const struct group apex[] = {
 
 /* Younger than Apex's lists. */
 static const struct group today[] = {
-    { AMP_LOWER, "chain_matmul convolution cudnn_convolution cudnn_convolution_transpose einsum linalg_matmul linalg_multi_dot "
-                 "linalg_vecdot scaled_dot_product_attention" },
+    { AMP_LOWER, "chain_matmul convolution cudnn_convolution cudnn_convolution_transpose einsum linalg_matmul "
+                 "linalg_multi_dot linalg_vecdot scaled_dot_product_attention" },
     { AMP_FP32, "huber_loss native_layer_norm rms_norm frobenius_norm nuclear_norm linalg_norm linalg_vector_norm "
                 "linalg_matrix_norm cdist pdist" },
     { AMP_PROMOTE, "inner linalg_cross vdot tensordot grid_sampler index_put scatter_add" },
@@ -39,33 +39,38 @@ static const struct group today[] = {
 
 /* Both lists: what has no kernels in 16 bits on processors. */
 static const struct group wide[] = {
-    { AMP_FP32, "cholesky cholesky_inverse cholesky_solve det geqrf inverse logdet lu lu_solve matrix_power orgqr ormqr pinverse "
-                "qr slogdet svd triangular_solve quantile nanquantile stft polar view_as_complex view_as_complex_copy avg_pool3d" },
-    { AMP_FP32, "linalg_cholesky linalg_cholesky_ex linalg_cond linalg_det linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh "
-                "linalg_householder_product linalg_inv linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve "
-                "linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linalg_matrix_power "
-                "linalg_matrix_rank linalg_matrix_sqrth linalg_pinv linalg_polar linalg_qr linalg_slogdet linalg_solve "
-                "linalg_solve_ex linalg_solve_triangular linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve" },
-    { AMP_FP32, "fft_fft fft_fft2 fft_fftn fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_ihfft2 "
-                "fft_ihfftn fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn" },
+    { AMP_FP32,
+      "cholesky cholesky_inverse cholesky_solve det geqrf inverse logdet lu lu_solve matrix_power orgqr "
+      "ormqr pinverse qr slogdet svd triangular_solve quantile nanquantile stft polar view_as_complex "
+      "view_as_complex_copy avg_pool3d" },
+    { AMP_FP32,
+      "linalg_cholesky linalg_cholesky_ex linalg_cond linalg_det linalg_eig linalg_eigh linalg_eigvals "
+      "linalg_eigvalsh linalg_householder_product linalg_inv linalg_inv_ex linalg_ldl_factor "
+      "linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_factor_ex "
+      "linalg_lu_solve linalg_matrix_power linalg_matrix_rank linalg_matrix_sqrth linalg_pinv linalg_polar "
+      "linalg_qr linalg_slogdet linalg_solve linalg_solve_ex linalg_solve_triangular linalg_svd linalg_svdvals "
+      "linalg_tensorinv linalg_tensorsolve" },
+    { AMP_FP32,
+      "fft_fft fft_fft2 fft_fftn fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ifft2 fft_ifftn fft_ihfft "
+      "fft_ihfft2 fft_ihfftn fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn" },
     { AMP_PROMOTE, "grid_sampler_2d grid_sampler_3d index_copy" },
     { AMP_BY_LIST, "linalg_diagonal linalg_matrix_exp fft_fftshift matrix_exp trace max_pool3d pad" },
 };
 
 static const struct group torch[] = {
-    { AMP_LOWER, "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution "
-                 "cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv linalg_vecdot "
-                 "linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell "
-                 "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell lstm gru rnn_tanh rnn_relu scaled_dot_product_attention "
-                 "_scaled_dot_product_flash_attention linalg_matmul" },
-    { AMP_FP32, "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm "
-                "native_layer_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss "
-                "cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss "
-                "mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss "
-                "multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp "
-                "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d rms_norm linalg_norm "
-                "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bilinear2d_aa "
-                "_upsample_bicubic2d_aa" },
+    { AMP_LOWER, "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d "
+                 "convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv "
+                 "linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell "
+                 "_thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell lstm gru rnn_tanh rnn_relu "
+                 "scaled_dot_product_attention _scaled_dot_product_flash_attention linalg_matmul" },
+    { AMP_FP32, "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus "
+                "layer_norm native_layer_norm group_norm frobenius_norm nuclear_norm cosine_similarity "
+                "poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss "
+                "smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss "
+                "triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm "
+                "logsumexp upsample_nearest2d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d rms_norm "
+                "linalg_norm _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d "
+                "_upsample_bilinear2d_aa _upsample_bicubic2d_aa" },
     { AMP_FP32, "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm" },
     { AMP_PROMOTE, "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add" },
     { AMP_PROMOTE_SEQUENCE, "cat stack" },

@@ -144,8 +144,8 @@ static void live(struct rig *rig, amp_level level) {
     ck_assert(net_slots_restored(&rig->net));
 }
 
-/* A whole life each time, with training. Counted is what malloc has handed out, and what the process has mapped. The host
- * keeps the structures of dead tensors, so the count is of lives whose host is new. */
+/* A whole life each time, with training. Counted is what malloc has handed out, and what the process has mapped. The
+ * host keeps the structures of dead tensors, so the count is of lives whose host is new. */
 static void lives(int n, amp_level level, unsigned options) {
     for (int i = 0; i < n; i++) {
         struct rig rig;

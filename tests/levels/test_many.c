@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Thousands of ops, and a word on each of them: what is looked at grows with their number, not with its square. The linker
- * counts (--wrap): names that are taken apart, names that are compared, and names among which the nearest are looked for.
+ * Thousands of ops, and a word on each of them: what is looked at grows with their number, not with its square. The
+ * linker counts (--wrap): names that are taken apart, names that are compared, and names among which the nearest are
+ * looked for.
  */
 #include "checks.h"
 #include "schema/schema.h"
@@ -91,7 +92,8 @@ START_TEST(registrations_are_not_counted_by_ops) {
         register_as(t, i % 3 == 0 ? "mine::op%zu.out" : i % 3 == 1 ? "op%zu" : i % 2 ? "alias%zu" : "second%zu", i);
     for (size_t i = 0; i < SAME; i++) register_as(t, "same#%zu", i);
     for (size_t i = 0; i < OPS + SAME; i++) {
-        ck_assert_msg(t->ops[i].op_class == AMP_LEAVE && t->ops[i].flags & AMP_OP_REGISTERED, "%zu: %s", i, t->ops[i].name);
+        ck_assert_msg(t->ops[i].op_class == AMP_LEAVE && t->ops[i].flags & AMP_OP_REGISTERED, "%zu: %s", i,
+                      t->ops[i].name);
     }
     ck_assert_uint_gt(bases, OPS);
     ck_assert_uint_lt(bases + compares, 20 * (OPS + SAME)); /* 100,000; one after the other it was 75 million */

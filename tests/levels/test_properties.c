@@ -52,7 +52,9 @@ START_TEST(initial_scale) {
 END_TEST
 
 START_TEST(low_type) {
-    static const amp_dtype expected[] = { AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT16, AMP_BFLOAT16, AMP_BFLOAT16 };
+    static const amp_dtype expected[] = {
+        AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT16, AMP_BFLOAT16, AMP_BFLOAT16
+    };
     if (levels[_i] != AMP_O0) ck_assert_int_eq(of_level(levels[_i]).low, expected[_i]);
     ck_assert_int_eq(of_level(levels[_i]).enabled, true);
 }
@@ -248,15 +250,24 @@ START_TEST(a_resolved_configuration_has_no_defaults_left) {
 END_TEST
 
 int main(void) {
-    const struct test tests[] = { { cast_model_type, N_LEVELS }, { patch_ops, N_LEVELS }, { keep_batchnorm_fp32, N_LEVELS },
-                  { master_weights, N_LEVELS }, { scaling_is_dynamic, N_LEVELS }, { initial_scale, N_LEVELS },
-                  { low_type, N_LEVELS }, { scaler_defaults, 1 }, { max_skips_is_100, 1 },
-                  { init_scale_follows_a_small_ceiling, 1 }, { override_rules, N_OVERRIDES * N_LEVELS },
-                  { an_override_replaces_the_default, 1 },
-                  { outputs_default_to_fp32_where_the_model_has_a_type, N_LEVELS },
-                  { a_wrong_value_is_named, sizeof wrong / sizeof wrong[0] }, { names, N_LEVELS },
-                  { a_zero_for_an_o_is_explained, 1 }, { unknown_names_are_refused, 6 },
-                  { levels_outside_the_table_are_refused, 4 },
-                  { a_resolved_configuration_has_no_defaults_left, 1 } };
+    const struct test tests[] = { { cast_model_type, N_LEVELS },
+                                  { patch_ops, N_LEVELS },
+                                  { keep_batchnorm_fp32, N_LEVELS },
+                                  { master_weights, N_LEVELS },
+                                  { scaling_is_dynamic, N_LEVELS },
+                                  { initial_scale, N_LEVELS },
+                                  { low_type, N_LEVELS },
+                                  { scaler_defaults, 1 },
+                                  { max_skips_is_100, 1 },
+                                  { init_scale_follows_a_small_ceiling, 1 },
+                                  { override_rules, N_OVERRIDES * N_LEVELS },
+                                  { an_override_replaces_the_default, 1 },
+                                  { outputs_default_to_fp32_where_the_model_has_a_type, N_LEVELS },
+                                  { a_wrong_value_is_named, sizeof wrong / sizeof wrong[0] },
+                                  { names, N_LEVELS },
+                                  { a_zero_for_an_o_is_explained, 1 },
+                                  { unknown_names_are_refused, 6 },
+                                  { levels_outside_the_table_are_refused, 4 },
+                                  { a_resolved_configuration_has_no_defaults_left, 1 } };
     return RUN_TESTS("properties", tests);
 }

@@ -233,14 +233,25 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { a_registration_wins_over_the_list, 1 }, { every_class_can_be_registered, 6 },
-        { a_class_in_the_descriptor_wins_over_the_list, 1 }, { a_banned_op_can_be_allowed, 1 }, { an_alias_is_found, 1 },
-        { all_ops_of_the_name_are_written, 1 }, { an_index_picks_one, 1 }, { an_index_counts_ops_of_that_name_only, 1 },
-        { an_index_beyond_the_last_is_not_found, 1 }, { backward_ops_follow_their_forward, 1 },
-        { backward_ops_share_a_listed_class, 1 }, { a_backward_op_that_says_leave_is_left, 1 },
-        { backward_of_must_name_an_op, 1 }, { two_different_registrations_conflict, 1 }, { a_conflict_writes_nothing, 1 },
-        { an_unknown_name_suggests_the_nearest, 1 }, { bad_arguments_are_refused, 10 },
-        { registering_after_initialize_is_refused, 1 }, { a_model_without_ops_has_no_such_name, 1 },
+        { a_registration_wins_over_the_list, 1 },
+        { every_class_can_be_registered, 6 },
+        { a_class_in_the_descriptor_wins_over_the_list, 1 },
+        { a_banned_op_can_be_allowed, 1 },
+        { an_alias_is_found, 1 },
+        { all_ops_of_the_name_are_written, 1 },
+        { an_index_picks_one, 1 },
+        { an_index_counts_ops_of_that_name_only, 1 },
+        { an_index_beyond_the_last_is_not_found, 1 },
+        { backward_ops_follow_their_forward, 1 },
+        { backward_ops_share_a_listed_class, 1 },
+        { a_backward_op_that_says_leave_is_left, 1 },
+        { backward_of_must_name_an_op, 1 },
+        { two_different_registrations_conflict, 1 },
+        { a_conflict_writes_nothing, 1 },
+        { an_unknown_name_suggests_the_nearest, 1 },
+        { bad_arguments_are_refused, 10 },
+        { registering_after_initialize_is_refused, 1 },
+        { a_model_without_ops_has_no_such_name, 1 },
     };
     return RUN_TESTS("register", tests);
 }

@@ -64,7 +64,8 @@ START_TEST(explain_says_class_list_and_why) {
     ck_assert_ptr_nonnull(strstr(all, "O1"));
     ck_assert_ptr_nonnull(strstr(all, "apex"));
     ck_assert_ptr_nonnull(strstr(all, "relu: leave"));
-    ck_ok(amp_explain(rig.context, "aten::addmv_.out", text, sizeof text, &length)); /* listed, and nobody's descriptor */
+    /* listed, and nobody's descriptor */
+    ck_ok(amp_explain(rig.context, "aten::addmv_.out", text, sizeof text, &length));
     ck_assert_ptr_nonnull(strstr(text, "aten::addmv_.out: lower (addmv, in the apex lists)"));
     ck_fails(AMP_ERR_NOT_FOUND, amp_explain(rig.context, "in_no_list", text, sizeof text, NULL));
     rig_end(&rig);

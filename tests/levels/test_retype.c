@@ -6,7 +6,9 @@
 static const amp_level levels[] = { EACH_LEVEL };
 
 START_TEST(weights) {
-    static const amp_dtype expected[] = { AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT32, AMP_BFLOAT16 };
+    static const amp_dtype expected[] = {
+        AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT32, AMP_BFLOAT16
+    };
     struct rig rig;
     rig_start(&rig, levels[_i], 0);
     ck_dtype(rig.net.weight, expected[_i]);
@@ -17,7 +19,9 @@ START_TEST(weights) {
 END_TEST
 
 START_TEST(batch_norm) { /* parameters and statistics */
-    static const amp_dtype expected[] = { AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT32 };
+    static const amp_dtype expected[] = {
+        AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT32
+    };
     struct rig rig;
     rig_start(&rig, levels[_i], 0);
     ck_dtype(rig.net.gamma, expected[_i]);

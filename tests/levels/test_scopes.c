@@ -209,11 +209,18 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { no_scope_means_casts_are_disabled, 1 }, { scopes_nest, 1 }, { a_scope_is_left_exactly_once, 1 },
-        { scopes_are_left_from_the_inside, 1 }, { a_captured_scope_can_be_adopted, 1 }, { passed_counts_calls_under_disabled_casts, 1 },
-        { ops_called_by_an_op_run_as_they_come, 1 }, { ops_in_backward_run_as_they_come, 1 },
-        { recomputation_in_backward_enters_a_scope, 1 }, { a_wrapped_forward_in_backward_obeys, 1 },
-        { ops_obey_in_a_bracket_without_a_loss, 1 }, { backward_of_obeys_its_class_in_backward, 1 },
+        { no_scope_means_casts_are_disabled, 1 },
+        { scopes_nest, 1 },
+        { a_scope_is_left_exactly_once, 1 },
+        { scopes_are_left_from_the_inside, 1 },
+        { a_captured_scope_can_be_adopted, 1 },
+        { passed_counts_calls_under_disabled_casts, 1 },
+        { ops_called_by_an_op_run_as_they_come, 1 },
+        { ops_in_backward_run_as_they_come, 1 },
+        { recomputation_in_backward_enters_a_scope, 1 },
+        { a_wrapped_forward_in_backward_obeys, 1 },
+        { ops_obey_in_a_bracket_without_a_loss, 1 },
+        { backward_of_obeys_its_class_in_backward, 1 },
         { the_present_scope_can_be_asked_for, 1 },
     };
     return RUN_TESTS("scopes", tests);

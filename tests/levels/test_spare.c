@@ -56,7 +56,8 @@ START_TEST(small_blocks_are_freed_and_large_ones_make_way) {
     amp__spare_give(&spares, NULL);
     ck_assert_uint_eq(kept(&spares), 0);
     ck_assert_ptr_null(amp__spare_take(&spares, SIZE_MAX));
-    for (size_t i = 0; i < AMP__SPARES + 3; i++) blocks[i] = amp__spare_take(&spares, (size_t)AMP__SPARE_LEAST << (i % 2));
+    for (size_t i = 0; i < AMP__SPARES + 3; i++)
+        blocks[i] = amp__spare_take(&spares, (size_t)AMP__SPARE_LEAST << (i % 2));
     for (size_t i = 0; i < AMP__SPARES + 3; i++) amp__spare_give(&spares, blocks[i]);
     ck_assert_uint_eq(kept(&spares), AMP__SPARES);
     ck_assert_ptr_eq(spares.blocks[2], blocks[AMP__SPARES + 2]); /* the last one given stays */
@@ -64,7 +65,8 @@ START_TEST(small_blocks_are_freed_and_large_ones_make_way) {
 }
 END_TEST
 
-enum { THREADS = 2, ROUNDS = 3000000, MARK = 0x5eed5eed }; /* two meet in a place seldom: a few times in so many rounds */
+/* two meet in a place seldom: a few times in so many rounds */
+enum { THREADS = 2, ROUNDS = 3000000, MARK = 0x5eed5eed };
 
 /* Whoever has a block marks it, and finds it unmarked. */
 static void *take_and_give(void *data) {

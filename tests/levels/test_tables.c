@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables in memory that really cannot be written: refused before anything is touched, or called through a wrapped copy. */
+/* Tables in memory that really cannot be written: refused before anything is touched, or called through a
+ * wrapped copy. */
 #include "checks.h"
 
 #include <sys/mman.h>

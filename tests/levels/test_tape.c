@@ -38,7 +38,8 @@ START_TEST(a_tape_that_does_not_retain_keeps_them_alive) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     rig_start(&rig, AMP_O1, 0);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0), *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0),
+                       *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
     ck_assert_uint_eq(fake_tape_dead(&rig.host), 0);
     ck_ok(amp_scale_loss_end(&scaled));

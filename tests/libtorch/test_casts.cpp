@@ -24,14 +24,18 @@ TORCH_MODULE(Net);
 
 using maker = std::function<std::unique_ptr<optim::Optimizer>(std::vector<at::Tensor>)>;
 static const std::vector<std::pair<std::string, maker>> makers = {
-    {"SGD", [](auto params) { return std::make_unique<optim::SGD>(params, optim::SGDOptions(0.05)); }},
-    {"SGD with momentum",
-     [](auto params) { return std::make_unique<optim::SGD>(params, optim::SGDOptions(0.02).momentum(0.9).nesterov(true)); }},
-    {"Adam", [](auto params) { return std::make_unique<optim::Adam>(params, optim::AdamOptions(0.01)); }},
-    {"AdamW", [](auto params) { return std::make_unique<optim::AdamW>(params, optim::AdamWOptions(0.01)); }},
-    {"Adagrad", [](auto params) { return std::make_unique<optim::Adagrad>(params, optim::AdagradOptions(0.05)); }},
-    {"RMSprop",
-     [](auto params) { return std::make_unique<optim::RMSprop>(params, optim::RMSpropOptions(0.005).momentum(0.5)); }},
+    { "SGD", [](auto params) { return std::make_unique<optim::SGD>(params, optim::SGDOptions(0.05)); } },
+    { "SGD with momentum",
+      [](auto params) {
+          return std::make_unique<optim::SGD>(params, optim::SGDOptions(0.02).momentum(0.9).nesterov(true));
+      } },
+    { "Adam", [](auto params) { return std::make_unique<optim::Adam>(params, optim::AdamOptions(0.01)); } },
+    { "AdamW", [](auto params) { return std::make_unique<optim::AdamW>(params, optim::AdamWOptions(0.01)); } },
+    { "Adagrad", [](auto params) { return std::make_unique<optim::Adagrad>(params, optim::AdagradOptions(0.05)); } },
+    { "RMSprop",
+      [](auto params) {
+          return std::make_unique<optim::RMSprop>(params, optim::RMSpropOptions(0.005).momentum(0.5));
+      } },
 };
 
 /* How a script steps. */

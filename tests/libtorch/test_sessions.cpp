@@ -194,7 +194,8 @@ struct KindsImpl : nn::Module {
     }
     outputs forward(const std::array<at::Tensor, 2> &pair, const std::map<std::string, at::Tensor> &by_name,
                     const outputs &own, const nn::utils::rnn::PackedSequence &packed,
-                    const std::variant<int, at::Tensor> &either, const ::torch::OrderedDict<std::string, at::Tensor> &dict) {
+                    const std::variant<int, at::Tensor> &either,
+                    const ::torch::OrderedDict<std::string, at::Tensor> &dict) {
         seen = {pair[0].scalar_type(),          pair[1].scalar_type(),    by_name.at("x").scalar_type(),
                 own.logits.scalar_type(),       own.hidden.at(0).scalar_type(), packed.data().scalar_type(),
                 std::get<1>(either).scalar_type(), dict["x"].scalar_type()};
@@ -223,8 +224,9 @@ static void test_kinds(amp_level level, at::ScalarType type) {
     ::torch::OrderedDict<std::string, at::Tensor> dict;
     dict.insert("x", x);
     const outputs own{x, {x}, 1};
-    const outputs out = amp.forward(net, std::array<at::Tensor, 2>{x, x}, std::map<std::string, at::Tensor>{{"x", x}}, own,
-                                    packed, std::variant<int, at::Tensor>(x), dict);
+    const outputs out = amp.forward(net, std::array<at::Tensor, 2>{ x, x },
+                                    std::map<std::string, at::Tensor>{ { "x", x } }, own, packed,
+                                    std::variant<int, at::Tensor>(x), dict);
     CHECK(net->seen.size() == 8);
     for (at::ScalarType each : net->seen) CHECK(each == type);
     CHECK(out.logits.scalar_type() == at::kFloat && out.hidden[0].scalar_type() == at::kFloat &&
@@ -306,7 +308,8 @@ static void test_plain_ops() {
     };
     for (const char *name : {"aten::relu", "aten::view", "aten::t", "aten::batch_norm", "aten::sigmoid"})
         CHECK(has_kernel(name)); /* falls through: dispatch does not come to libamp */
-    for (const char *name : {"aten::mm", "aten::linear", "aten::exp", "aten::relu_", "aten::erf", "aten::upsample_nearest2d"})
+    for (const char *name :
+         { "aten::mm", "aten::linear", "aten::exp", "aten::relu_", "aten::erf", "aten::upsample_nearest2d" })
         CHECK(!has_kernel(name)); /* the fallback's */
     const auto guard = amp.autocast();
     CHECK(::torch::ones({2}, at::kHalf).erf().scalar_type() == at::kFloat);
@@ -323,8 +326,8 @@ static void test_explain() {
     CHECK(tap::status_of([&] { (void)amp.context().explain("aten::relu"); }) == AMP_ERR_NOT_FOUND);
 }
 
-/* test_libtorch_sessions --time: nanoseconds of a call, the figures of docs/libtorch.md. The least of many short rounds,
- * which a busy machine leaves alone. */
+/* test_libtorch_sessions --time: nanoseconds of a call, the figures of docs/libtorch.md. The least of many short
+ * rounds, which a busy machine leaves alone. */
 static int time_ops() {
     const auto time = [](const std::function<void()> &call) {
         double least = 1e9;
@@ -337,8 +340,10 @@ static int time_ops() {
     };
     const ::torch::NoGradGuard no_grad;
     at::Tensor x = ::torch::ones({4}), m = ::torch::ones({2, 2}).to(at::kHalf);
-    const std::vector<std::pair<const char *, std::function<void()>>> calls = {
-        {"sigmoid", [&] { x.sigmoid(); }}, {"t", [&] { m.t(); }}, {"relu_", [&] { x.relu_(); }}, {"mm", [&] { m.mm(m); }}};
+    const std::vector<std::pair<const char *, std::function<void()>>> calls = { { "sigmoid", [&] { x.sigmoid(); } },
+                                                                                { "t", [&] { m.t(); } },
+                                                                                { "relu_", [&] { x.relu_(); } },
+                                                                                { "mm", [&] { m.mm(m); } } };
     std::printf("op        plain  autocast()  boxed\n");
     nn::Sequential net = net_of();
     for (const auto &[name, call] : calls) {
@@ -368,7 +373,8 @@ int main(int argc, char **argv) {
     }
     for (amp_level level : low_levels) {
         for (bool by_value : {false, true})
-            tap::test(named(by_value ? "clipping the model's gradients by value" : "clipping the model's gradients", level),
+            tap::test(named(by_value ? "clipping the model's gradients by value" : "clipping the model's gradients",
+                            level),
                       [&] { test_clipping(level, by_value); });
     }
     tap::test("sessions and guards move", test_moves);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a bracket asks of its host, counted, not timed: so many calls of each hook for each parameter, whatever their number
- * (docs/hosts.md, "How often"), and not one allocation after the first bracket. Linked with --wrap for the allocations; the
- * fake host makes its own with memalign.
+ * What a bracket asks of its host, counted, not timed: so many calls of each hook for each parameter, whatever their
+ * number (docs/hosts.md, "How often"), and not one allocation after the first bracket. Linked with --wrap for the
+ * allocations; the fake host makes its own with memalign.
  */
 #include "checks.h"
 
@@ -167,7 +167,8 @@ START_TEST(hooks_are_called_as_often_as_promised) {
 }
 END_TEST
 
-/* The first bracket makes what the others use. Two optimizers that share all their parameters: each is still unscaled once. */
+/* The first bracket makes what the others use. Two optimizers that share all their parameters: each is still unscaled
+ * once. */
 START_TEST(a_bracket_after_the_first_allocates_nothing) {
     static struct crowd crowd;
     const struct promise *promise = &promises[_i];

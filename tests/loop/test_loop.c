@@ -329,7 +329,8 @@ START_TEST(a_frozen_layers_slot_is_no_alarm) {
     ck_ok(rig_config(&rig, &config));
     for (int i = 0; i < 3; i++) ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_msg(!rig.host.events[AMP_EVENT_WARNING], "%s", rig.host.last_message[AMP_EVENT_WARNING]);
-    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], "1 of its 2 step slots saw no call in the first step: frozen") != NULL,
+    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG],
+                         "1 of its 2 step slots saw no call in the first step: frozen") != NULL,
                   "%s", rig.host.last_message[AMP_EVENT_LOG]);
     rig_end(&rig);
 }
@@ -340,8 +341,10 @@ START_TEST(unused_ops_are_told_of_once) {
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_LOG], 1);
-    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], "softmax") != NULL, "%s", rig.host.last_message[AMP_EVENT_LOG]);
-    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], "linear") == NULL, "%s", rig.host.last_message[AMP_EVENT_LOG]);
+    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], "softmax") != NULL, "%s",
+                  rig.host.last_message[AMP_EVENT_LOG]);
+    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], "linear") == NULL, "%s",
+                  rig.host.last_message[AMP_EVENT_LOG]);
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_LOG], 1);
     rig_end(&rig);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a rank says to the others, whatever happens on it, and what it makes of what they say. The other rank is played
- * here; tests/hosts/ranks/ has two real ones. A rank that says nothing leaves the others waiting for ever, so every test
- * counts how often the hook was called.
+ * here; tests/hosts/ranks/ has two real ones. A rank that says nothing leaves the others waiting for ever, so every
+ * test counts how often the hook was called.
  */
 #include "checks.h"
 #include "../support/levels.h"

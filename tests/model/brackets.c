@@ -56,7 +56,8 @@ static void set_grad_aside(const struct model *model, struct param_model *p, dou
     p->in_bracket = true;
 }
 
-/* Its elements are what they were when the bracket that is cancelled began. What the host has dropped meanwhile is gone. */
+/* Its elements are what they were when the bracket that is cancelled began. What the host has dropped meanwhile is
+ * gone. */
 static void restore_delayed(const struct model *model, struct param_model *p) {
     if (!p->delayed_is || model->fixed) {
         take_back(model, p, &p->delayed, &p->delayed_is);
@@ -108,8 +109,9 @@ static void keep_scaled(struct param_model *p) {
     p->scaled = p->in_bracket;
 }
 
-/* new / scale + what was set aside: into the master gradient, or in place. True: a result is not finite. tainted: an earlier
- * bracket found an overflow that no step of its optimizer has followed; then what was set aside and is not finite counts no second time. */
+/* new / scale + what was set aside: into the master gradient, or in place. True: a result is not finite. tainted: an
+ * earlier bracket found an overflow that no step of its optimizer has followed; then what was set aside and is not
+ * finite counts no second time. */
 static bool unscale(struct param_model *p, float scale, bool tainted) {
     const double inverse = (double)(float)(1.0 / (double)scale);
     const bool adds = p->stash_is && !p->multiplied && (!p->mastered || p->exact_of);
@@ -138,7 +140,8 @@ static const char *unscale_all(struct model *model, const struct loss_model *los
     EACH_OPTIMIZER(loss->optimizers, k) EACH_PARAM(model, k, p) {
         p->delayed_is = p->delaying = false;
         has_new[p - model->params] = p->in_bracket && p->grad.handle;
-        if (has_new[p - model->params] && unscale(p, loss->bracket_scale, model->optimizers[k].skip) && !first) first = p->name;
+        if (has_new[p - model->params] && unscale(p, loss->bracket_scale, model->optimizers[k].skip) && !first)
+            first = p->name;
     }
     EACH_OPTIMIZER(loss->optimizers, k) EACH_PARAM(model, k, p) {
         if (first && skips && model->fixed && has_new[p - model->params]) {
@@ -153,7 +156,9 @@ static const char *unscale_all(struct model *model, const struct loss_model *los
 }
 
 static float within(const amp_config *config, double scale) {
-    return scale > (double)config->max_scale ? config->max_scale : scale < (double)config->min_scale ? config->min_scale : (float)scale;
+    return scale > (double)config->max_scale ? config->max_scale
+        : scale < (double)config->min_scale  ? config->min_scale
+                                             : (float)scale;
 }
 
 /* apex/amp/scaler.py update_scale, with the hysteresis of update_scale_hysteresis. */

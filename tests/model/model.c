@@ -34,8 +34,12 @@ bool model_is_zero(const struct param_model *p, const double *v) {
     return true;
 }
 
-double model_product(amp_dtype type, double a, double b) { return type == AMP_FLOAT64 ? a * b : model_round(AMP_FLOAT32, a * b); }
-double model_sum(amp_dtype type, double a, double b) { return type == AMP_FLOAT64 ? a + b : model_round(AMP_FLOAT32, a + b); }
+double model_product(amp_dtype type, double a, double b) {
+    return type == AMP_FLOAT64 ? a * b : model_round(AMP_FLOAT32, a * b);
+}
+double model_sum(amp_dtype type, double a, double b) {
+    return type == AMP_FLOAT64 ? a + b : model_round(AMP_FLOAT32, a + b);
+}
 
 /* ---- the beginning ---- */
 
@@ -76,7 +80,8 @@ void model_init(struct model *model, const amp_config *config, unsigned options)
 }
 
 bool model_holds(const struct model *model, unsigned optimizer, enum param param) {
-    return optimizer == 0 ? param <= WIDE : param == BIAS || param == EMPTY || (param == LATE && model->optimizers[1].has_late);
+    return optimizer == 0 ? param <= WIDE
+                          : param == BIAS || param == EMPTY || (param == LATE && model->optimizers[1].has_late);
 }
 
 /* ---- masters follow what the host did ---- */
@@ -113,7 +118,9 @@ static double *look_at_grad(const struct model *model, struct param_model *p) {
 /* ---- what the host does ---- */
 
 static void new_grad(struct model *model, struct param_model *p) {
-    p->grad = (struct grad){ .handle = ++model->handles, .version = 1, .type = model->fp32_grads ? AMP_FLOAT32 : p->type };
+    p->grad = (struct grad){ .handle = ++model->handles,
+                             .version = 1,
+                             .type = model->fp32_grads ? AMP_FLOAT32 : p->type };
 }
 
 void model_backward(struct model *model, enum param param, double value) {
@@ -209,7 +216,8 @@ static amp_status idle(const struct model *model, unsigned k) {
     return model->optimizers[k].in_bracket || model->optimizers[k].delayed ? AMP_ERR_WRONG_STATE : AMP_OK;
 }
 
-static void change(struct model *model, unsigned k, double (*with)(amp_dtype type, double value, double by), double by) {
+static void change(struct model *model, unsigned k, double (*with)(amp_dtype type, double value, double by),
+                   double by) {
     EACH_PARAM(model, k, p) {
         double *grad = look_at_grad(model, p);
         const amp_dtype type = p->mastered ? AMP_FLOAT32 : p->grad.type;

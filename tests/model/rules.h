@@ -17,7 +17,8 @@ double model_product(amp_dtype type, double a, double b);
 double model_sum(amp_dtype type, double a, double b);
 bool model_is_zero(const struct param_model *p, const double *v); /* all bits */
 
-/* The master gradient takes what the host did to its gradient; the host's gradient shows the master gradient, rounded. */
+/* The master gradient takes what the host did to its gradient; the host's gradient shows the master
+ * gradient, rounded. */
 void model_follow_grad(const struct model *model, struct param_model *p, bool look);
 void model_show_grad(struct param_model *p);
 /* all: also what brackets before this one delayed */

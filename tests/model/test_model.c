@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random sequences of API calls on a host with two optimizers, three losses, tied weights, an FP64, a batch norm, an empty
- * and a late parameter, at every level; after each call libamp is compared with the model, bit for bit. What fails is
- * printed with its seed, shrunk to the calls that matter. AMP_MODEL_SEED and AMP_MODEL_SEQUENCES choose others.
+ * Random sequences of API calls on a host with two optimizers, three losses, tied weights, an FP64, a batch norm, an
+ * empty and a late parameter, at every level; after each call libamp is compared with the model, bit for bit. What
+ * fails is printed with its seed, shrunk to the calls that matter. AMP_MODEL_SEED and AMP_MODEL_SEQUENCES choose
+ * others.
  */
 #include "../support/levels.h"
 #include "program.h"
@@ -17,17 +18,20 @@
 static const char *const kind_names[] = { CALL_MAP(CALL_TEXT) };
 
 /* How often each comes, of 100. */
-static const unsigned char weights[N_KINDS] = { [CALL_BEGIN] = 17, [CALL_END] = 15, [CALL_CANCEL] = 4, [CALL_BACKWARD] = 21,
-    [CALL_STEP] = 10, [CALL_DIRECT_STEP] = 2, [CALL_ZERO_GRAD] = 5, [CALL_SET] = 2, [CALL_SET_GRAD] = 3,
-    [CALL_DROP_GRAD] = 2, [CALL_CLIP_NORM] = 2, [CALL_CLIP_VALUE] = 2, [CALL_MASTERS] = 6, [CALL_RECONCILE] = 1,
-    [CALL_CHECK] = 2, [CALL_ADD_LATE] = 1, [CALL_SAVE] = 2, [CALL_LOAD] = 2, [CALL_CLEAR] = 1 };
+static const unsigned char weights[N_KINDS] = {
+    [CALL_BEGIN] = 17,      [CALL_END] = 15,       [CALL_CANCEL] = 4,  [CALL_BACKWARD] = 21, [CALL_STEP] = 10,
+    [CALL_DIRECT_STEP] = 2, [CALL_ZERO_GRAD] = 5,  [CALL_SET] = 2,     [CALL_SET_GRAD] = 3,  [CALL_DROP_GRAD] = 2,
+    [CALL_CLIP_NORM] = 2,   [CALL_CLIP_VALUE] = 2, [CALL_MASTERS] = 6, [CALL_RECONCILE] = 1, [CALL_CHECK] = 2,
+    [CALL_ADD_LATE] = 1,    [CALL_SAVE] = 2,       [CALL_LOAD] = 2,    [CALL_CLEAR] = 1
+};
 
 /* ---- one call of each kind: to the model and to libamp ---- */
 
 static bool do_begin(struct program *program, const struct call *call) {
     amp_optimizer *optimizers[OPTIMIZERS];
     size_t n = 0;
-    const uint32_t loss = call->other % (LOSSES + (call->which >> 2 == 7 ? 1u : 0u)); /* now and then one that there is not */
+    /* now and then one that there is not */
+    const uint32_t loss = call->other % (LOSSES + (call->which >> 2 == 7 ? 1u : 0u));
     const unsigned how = call->which >> 2 & 15;
     const uint32_t flags = how < 3 ? AMP_DELAY_UNSCALE : how < 6 ? AMP_DELAY_OVERFLOW_CHECK : how == 6 ? 3 : 0;
     amp_scaled_loss *scaled = &program->scaled[loss % LOSSES];
@@ -35,22 +39,27 @@ static bool do_begin(struct program *program, const struct call *call) {
         if (call->which & 1u << k) optimizers[n++] = &program->optimizers[k].optimizer;
     amp_scaled_loss other = AMP_SCALED_LOSS_INIT;
     if (loss >= LOSSES || program->m.losses[loss].open) scaled = &other;
-    const amp_status expected = loss < LOSSES ? model_begin(&program->m, call->which & 3, loss, flags) : AMP_ERR_INVALID_ARGUMENT;
+    const amp_status expected = loss < LOSSES ? model_begin(&program->m, call->which & 3, loss, flags)
+                                              : AMP_ERR_INVALID_ARGUMENT;
     const amp_status status = amp_scale_loss_begin_many(program->context, optimizers, n, loss, flags, NULL,
                                                         scaled);
     if (!program_same_status(program, status, expected)) return false;
-    if (status == AMP_OK && (*scaled->scale != program->m.losses[loss].bracket_scale || scaled->seed_factor != *scaled->scale))
-        return program_fails(program, "the bracket's scale is %a, not %a", (double)*scaled->scale, (double)program->m.losses[loss].bracket_scale);
+    if (status == AMP_OK &&
+        (*scaled->scale != program->m.losses[loss].bracket_scale || scaled->seed_factor != *scaled->scale))
+        return program_fails(program, "the bracket's scale is %a, not %a", (double)*scaled->scale,
+                             (double)program->m.losses[loss].bracket_scale);
     return true;
 }
 
 static bool do_end(struct program *program, const struct call *call) {
     const uint32_t loss = call->other % LOSSES;
     amp_action action = AMP_STEP;
-    if (!program->m.losses[loss].open) return program_same_status(program, amp_scale_loss_end(&program->scaled[loss]), AMP_ERR_WRONG_STATE);
+    if (!program->m.losses[loss].open)
+        return program_same_status(program, amp_scale_loss_end(&program->scaled[loss]), AMP_ERR_WRONG_STATE);
     const amp_status expected = model_end(&program->m, loss, &action);
     const amp_status status = amp_scale_loss_end(&program->scaled[loss]);
-    if (program->scaled[loss].action != action) return program_fails(program, "end said %d", (int)program->scaled[loss].action);
+    if (program->scaled[loss].action != action)
+        return program_fails(program, "end said %d", (int)program->scaled[loss].action);
     return program_same_status(program, status, expected);
 }
 
@@ -75,7 +84,9 @@ static bool do_backward(struct program *program, const struct call *call) {
         const double value = call->value * (1.0 + 0.1 * k) * scale_for(program, (enum param)k);
         if (!(call->which & 1u << k)) continue;
         if (!param->grad)
-            fake_put_grad(param, fake_new(&program->host, program->m.fp32_grads ? AMP_FLOAT32 : fake_dtype(param), param->shape[0], 0.0));
+            fake_put_grad(param,
+                          fake_new(&program->host, program->m.fp32_grads ? AMP_FLOAT32 : fake_dtype(param),
+                                   param->shape[0], 0.0));
         for (int64_t i = 0; i < param->shape[0]; i++) fake_set(param->grad, i, fake_get(param->grad, i) + value);
         model_backward(&program->m, (enum param)k, value);
     }
@@ -88,7 +99,8 @@ static bool do_step(struct program *program, const struct call *call) {
     (void)model_step(&program->m, call->which % OPTIMIZERS, false, program_rate, &expected);
     program->ran = false;
     const int32_t result = ((int32_t (*)(struct optimizer *))optimizer->step)(optimizer);
-    if (program->ran != expected || result != expected) return program_fails(program, "the step %s", program->ran ? "ran" : "was skipped");
+    if (program->ran != expected || result != expected)
+        return program_fails(program, "the step %s", program->ran ? "ran" : "was skipped");
     return true;
 }
 
@@ -100,7 +112,8 @@ static bool do_direct_step(struct program *program, const struct call *call) {
     const amp_status status = amp_step_begin(&optimizer->optimizer, &info);
     if (!program_same_status(program, status, expected_status)) return false;
     if (status != AMP_OK) return true;
-    if ((info.action == AMP_STEP) != expected) return program_fails(program, "amp_step_begin said %d", (int)info.action);
+    if ((info.action == AMP_STEP) != expected)
+        return program_fails(program, "amp_step_begin said %d", (int)info.action);
     if (info.action == AMP_STEP) (void)program_host_step(optimizer);
     return program_same_status(program, amp_step_end(&optimizer->optimizer), AMP_OK);
 }
@@ -142,8 +155,10 @@ static bool do_clip_norm(struct program *program, const struct call *call) {
     float norm = -1.0f, expected = -1.0f;
     const unsigned k = call->which % OPTIMIZERS;
     const amp_status status = model_clip_norm(&program->m, k, 0.75f, &expected);
-    if (!program_same_status(program, amp_clip_grad_norm(&program->optimizers[k].optimizer, 0.75f, &norm), status)) return false;
-    return program_same((double)norm, (double)expected) || program_fails(program, "the norm is %a, not %a", (double)norm, (double)expected);
+    if (!program_same_status(program, amp_clip_grad_norm(&program->optimizers[k].optimizer, 0.75f, &norm), status))
+        return false;
+    return program_same((double)norm, (double)expected) ||
+        program_fails(program, "the norm is %a, not %a", (double)norm, (double)expected);
 }
 
 static bool do_clip_value(struct program *program, const struct call *call) {
@@ -185,7 +200,8 @@ static bool do_add_late(struct program *program, const struct call *call) {
 static bool do_save(struct program *program, const struct call *call) {
     size_t size = 0;
     (void)call;
-    const amp_status status = amp_state_save_memory(program->context, AMP_STATE_SAFETENSORS, program->state, sizeof program->state, &size);
+    const amp_status status = amp_state_save_memory(program->context, AMP_STATE_SAFETENSORS, program->state,
+                                                    sizeof program->state, &size);
     if (status == AMP_ERR_UNSUPPORTED) return true; /* built without a JSON library */
     if (status == AMP_OK) program->state_size = size;
     return program_same_status(program, status, model_save(&program->m));
@@ -195,7 +211,8 @@ static bool do_load(struct program *program, const struct call *call) {
     (void)call;
     if (!program->m.saved.is) return true;
     const amp_status expected = model_load(&program->m);
-    return program_same_status(program, amp_state_load_memory(program->context, program->state, program->state_size), expected);
+    return program_same_status(program, amp_state_load_memory(program->context, program->state, program->state_size),
+                               expected);
 }
 
 static bool do_clear(struct program *program, const struct call *call) { /* changes nothing that can be seen */
@@ -224,7 +241,8 @@ static int run(struct program *program, const struct sequence *sequence) {
     }
     for (int i = 0; i < CALLS && at < 0; i++)
         if (!sequence->removed[i] &&
-            !(dos[sequence->calls[i].kind](program, &sequence->calls[i]) && program_same_host(program) && program_same_records(program)))
+            !(dos[sequence->calls[i].kind](program, &sequence->calls[i]) && program_same_host(program) &&
+              program_same_records(program)))
             at = i;
     for (unsigned k = 0; k < OPTIMIZERS && at < 0; k++) /* once more, what cannot be seen from outside */
         if (!do_masters(program, &(struct call){ .which = k })) at = CALLS;
@@ -252,14 +270,15 @@ static void shrink(struct program *program, struct sequence *sequence) {
 
 static void print(const struct sequence *sequence, int at) {
     const amp_config *c = &sequence->config;
-    printf("# level %d, loss_scale %g from %g in [%g, %g], growth %g, backoff %g, window %u, hysteresis %u, max_skips %u, "
-           "%u losses, masters %d, batch norm %d, host options 0x%x\n", (int)c->level - 1, (double)c->loss_scale,
-           (double)c->init_scale, (double)c->min_scale, (double)c->max_scale, c->growth, c->backoff, c->window,
-           c->hysteresis, c->max_skips, c->num_losses, (int)c->master_weights, (int)c->keep_batchnorm_fp32, sequence->options);
+    printf("# level %d, loss_scale %g from %g in [%g, %g], growth %g, backoff %g, window %u, hysteresis %u, max_skips "
+           "%u, %u losses, masters %d, batch norm %d, host options 0x%x\n",
+           (int)c->level - 1, (double)c->loss_scale, (double)c->init_scale, (double)c->min_scale, (double)c->max_scale,
+           c->growth, c->backoff, c->window, c->hysteresis, c->max_skips, c->num_losses, (int)c->master_weights,
+           (int)c->keep_batchnorm_fp32, sequence->options);
     for (int i = 0; i < CALLS && i <= at; i++)
         if (!sequence->removed[i])
-            printf("#   %s %u %u %g\n", kind_names[sequence->calls[i].kind], sequence->calls[i].which, sequence->calls[i].other,
-                   sequence->calls[i].value);
+            printf("#   %s %u %u %g\n", kind_names[sequence->calls[i].kind], sequence->calls[i].which,
+                   sequence->calls[i].other, sequence->calls[i].value);
 }
 
 /* ---- making sequences ---- */
@@ -302,7 +321,9 @@ static void make(struct sequence *sequence) {
         while (at >= weights[call->kind]) at -= weights[call->kind++];
         call->which = pick(64);
         call->other = pick(pick(3) ? 1 : 16); /* mostly the first loss */
-        call->value = (double)size * (double)PICK(0.5f, -1.0f, 0.1f, 3.0f, 1e-4f, -1e-7f, 700.0f, 1e38f, -0.0f, INFINITY, NAN, 0.25f, 2.0f, 1.0f);
+        call->value = (double)size *
+            (double)PICK(0.5f, -1.0f, 0.1f, 3.0f, 1e-4f, -1e-7f, 700.0f, 1e38f, -0.0f, INFINITY, NAN, 0.25f, 2.0f,
+                         1.0f);
     }
 }
 
@@ -324,7 +345,8 @@ int main(void) {
         if (run(&program, &sequence) < 0) continue;
         shrink(&program, &sequence);
         const int at = run(&program, &sequence);
-        printf("not ok 1 - libamp and the model agree\n# AMP_MODEL_SEED=%" PRIu64 " AMP_MODEL_SEQUENCES=1, shrunk:\n", seed + k);
+        printf("not ok 1 - libamp and the model agree\n# AMP_MODEL_SEED=%" PRIu64 " AMP_MODEL_SEQUENCES=1, shrunk:\n",
+               seed + k);
         print(&sequence, at);
         printf("# %s: %s\n", at < CALLS ? kind_names[sequence.calls[at].kind] : "shutdown", program.why);
         return EXIT_FAILURE;

@@ -188,7 +188,8 @@ struct number reference_factor(const amp_optim *rule, const struct reference *te
     double squares = 0.0;
     for (size_t k = 0; k < n; k++)
         for (size_t i = 0; i < tensors[k].n; i++) squares += (double)tensors[k].grad[i] * (double)tensors[k].grad[i];
-    if (rule->kind != AMP_OPTIM_LAMB || rule->max_grad_norm == 0.0 || sqrt(squares) <= rule->max_grad_norm) return exact(1.0);
+    if (rule->kind != AMP_OPTIM_LAMB || rule->max_grad_norm == 0.0 || sqrt(squares) <= rule->max_grad_norm)
+        return exact(1.0);
     return rounded(rule->max_grad_norm / sqrt(squares), 0x1p-24);
 }
 

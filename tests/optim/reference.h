@@ -2,8 +2,8 @@
 /*
  * The rules in double, written from the papers' formulas, with a bound on how far a computation in float may be away. A
  * number carries its bound: an operation on floats adds half a unit in the last place of its result (2^-24 of it, or
- * 2^-150 where that is subnormal) to what its operands' bounds become. What libamp orders otherwise than the paper costs
- * some roundings more, so a result may be two bounds away.
+ * 2^-150 where that is subnormal) to what its operands' bounds become. What libamp orders otherwise than the paper
+ * costs some roundings more, so a result may be two bounds away.
  */
 #ifndef TEST_OPTIM_REFERENCE_H
 #define TEST_OPTIM_REFERENCE_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An optimizer of libamp's own beside a host's own that computes the same (SGD), through the same random program of
- * brackets, overflows, delays, clipping, steps, clearing and edits, at every level and on hosts of every kind: parameters,
- * masters, gradients, decisions and scales stay equal to the last bit.
+ * brackets, overflows, delays, clipping, steps, clearing and edits, at every level and on hosts of every kind:
+ * parameters, masters, gradients, decisions and scales stay equal to the last bit.
  */
 #include "fused.h"
 

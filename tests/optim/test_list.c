@@ -33,12 +33,14 @@ static void check_same(const struct tensors *a, const struct tensors *b, const c
         ck_assert_msg(!memcmp(a->param[i], b->param[i], bytes), "%s: parameter %zu differs", name, i);
         ck_assert_msg(!memcmp(a->low[i], b->low[i], bytes / 2), "%s: 16-bit copy %zu differs", name, i);
         for (int k = 0; k < 3; k++)
-            ck_assert_msg(!memcmp(a->moments[k][i], b->moments[k][i], bytes), "%s: moment %d of %zu differs", name, k, i);
+            ck_assert_msg(!memcmp(a->moments[k][i], b->moments[k][i], bytes), "%s: moment %d of %zu differs", name, k,
+                          i);
         ck_assert_uint_eq(a->steps[i], b->steps[i]);
     }
 }
 
-/* fp16 gradients, a scale that is no power of two, a clipping factor: as scaled, clipped, stepped and cast one by one. */
+/* fp16 gradients, a scale that is no power of two, a clipping factor: as scaled, clipped, stepped and cast one
+ * by one. */
 START_TEST(one_pass_is_what_four_would_be) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
@@ -233,8 +235,8 @@ START_TEST(zero_norms_leave_the_rate) {
 }
 END_TEST
 
-/* Apex's NovoGrad divides the norm's mean by sqrt(1 - beta2^t) even where it began with the first norm, not with 0, and so
- * begins with small steps. Everything here is exact. */
+/* Apex's NovoGrad divides the norm's mean by sqrt(1 - beta2^t) even where it began with the first norm, not with 0, and
+ * so begins with small steps. Everything here is exact. */
 START_TEST(novograd_corrects_both_means) {
     amp_optim rule = defaults(AMP_OPTIM_NOVOGRAD);
     rule.beta1 = 0.5, rule.beta2 = 0.75, rule.eps = 0.0;
@@ -257,7 +259,8 @@ START_TEST(nan_stays_with_its_element) {
     t.grad[1][3] = NAN;
     ck_ok(amp_optim_list(&rule, &t.list));
     for (size_t i = 0; i < 7; i++)
-        if (!norms) ck_assert_msg(isnan(t.param[1][i]) == (i == 3), "%s: element %zu is %g", name, i, (double)t.param[1][i]);
+        if (!norms)
+            ck_assert_msg(isnan(t.param[1][i]) == (i == 3), "%s: element %zu is %g", name, i, (double)t.param[1][i]);
     ck_assert(isnan(t.param[1][3]));
     for (size_t i = 0; i < 300 && rule.kind != AMP_OPTIM_LAMB; i++) ck_assert(!isnan(t.param[2][i]));
     tensors_free(&t);
@@ -272,7 +275,8 @@ START_TEST(powers) {
         for (uint64_t n = 0; n < 3000; n = n < 40 ? n + 1 : n * 2 + 1) {
             const long double want = powl((long double)bases[b], (long double)n);
             const long double error = fabsl((long double)amp__power(bases[b], n) - want);
-            ck_assert_msg(error <= want * (long double)(2 * n + 1) * 0x1p-53L + 0x1p-1022L, "%g^%llu", bases[b], (unsigned long long)n);
+            ck_assert_msg(error <= want * (long double)(2 * n + 1) * 0x1p-53L + 0x1p-1022L, "%g^%llu", bases[b],
+                          (unsigned long long)n);
         }
     ck_assert(amp__power(0.999, UINT64_MAX) == 0.0);
     ck_assert(amp__power(0.5, 3) == 0.125);
@@ -287,7 +291,8 @@ START_TEST(empty_lists_and_tensors) {
     float moment = 0.0f;
     amp_span scalar = { &moment, 1, AMP_FLOAT32, 0 };
     uint64_t steps = 4;
-    list.n = 1, list.param = list.grad = list.moments[0] = list.moments[1] = list.moments[2] = &none, list.steps = &steps;
+    list.n = 1, list.param = list.grad = list.moments[0] = list.moments[1] = list.moments[2] = &none,
+    list.steps = &steps;
     if (rule.kind == AMP_OPTIM_NOVOGRAD) list.moments[1] = &scalar;
     ck_ok(amp_optim_list(&rule, &list));
     ck_assert_uint_eq(steps, 5);

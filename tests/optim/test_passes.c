@@ -49,7 +49,9 @@ static AMP__UPDATE_SQUARES(count_lamb_moments) {
 /* These do nothing: the numbers would be wrong if they were wanted, but so is the count. */
 static AMP__CAST(count_cast) { (void)dst, (void)src, (void)n, count.others++; }
 static AMP__CAST_LIST(count_cast_list) { (void)dst, (void)src, (void)n, count.others++; }
-static AMP__SCALE_LIST(count_scale_list) { (void)dst, (void)src, (void)n, (void)scale, (void)nonfinite, count.others++; }
+static AMP__SCALE_LIST(count_scale_list) {
+    (void)dst, (void)src, (void)n, (void)scale, (void)nonfinite, count.others++;
+}
 static AMP__CLAMP_LIST(count_clamp_list) { (void)dst, (void)src, (void)n, (void)limit, count.others++; }
 static AMP__SCALE(count_scale) { (void)dst, (void)src, (void)n, (void)scale, (void)nonfinite, count.others++; }
 static AMP__AXPBY(count_axpby) {

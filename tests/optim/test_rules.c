@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each rule, with each switch, against the formulas in double, within the bounds of reference.h; step after step from the
- * floats that the step before left, so that every step is judged by itself. */
+/* Each rule, with each switch, against the formulas in double, within the bounds of reference.h; step after step from
+ * the floats that the step before left, so that every step is judged by itself. */
 #include "reference.h"
 #include "rules.h"
 
@@ -34,7 +34,8 @@ static struct reference snapshot(const struct tensors *t, size_t i, struct snaps
     for (int k = 0; k < 3; k++) {
         r.moments[k] = s->moments[k] = copy_of(t->moments[k][i], n);
         r.new_moments[k] = s->new_moments[k] = calloc(n, sizeof(struct number));
-        for (size_t j = 0; j < n; j++) r.new_moments[k][j].value = (double)r.moments[k][j]; /* unless the rule writes it */
+        /* unless the rule writes it */
+        for (size_t j = 0; j < n; j++) r.new_moments[k][j].value = (double)r.moments[k][j];
     }
     return r;
 }
@@ -55,7 +56,8 @@ static void step_and_compare(const char *name, const amp_optim *rule, struct ten
         compare(name, "param", i, t->param[i], snapshots[i].new_param, tensor_sizes[i]);
         for (int k = 0; k < 3; k++)
             compare(name, "moment", i, t->moments[k][i], snapshots[i].new_moments[k], tensor_sizes[i]);
-        ck_assert_msg(!memcmp(t->grad[i], snapshots[i].grad, tensor_sizes[i] * sizeof(float)), "%s wrote a gradient", name);
+        ck_assert_msg(!memcmp(t->grad[i], snapshots[i].grad, tensor_sizes[i] * sizeof(float)), "%s wrote a gradient",
+                      name);
         ck_assert_uint_eq(t->steps[i], references[i].steps + 1);
         snapshot_free(&snapshots[i]);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of libamp's own optimizers: a resumed run is the uninterrupted one, bit for bit, for each rule at each level;
- * what a file of another optimizer does. */
+/* Checkpoints of libamp's own optimizers: a resumed run is the uninterrupted one, bit for bit, for each rule at each
+ * level; what a file of another optimizer does. */
 #include "fused.h"
 #include "../support/levels.h"
 #include "rules.h"
@@ -143,7 +143,8 @@ START_TEST(shared_parameters) {
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_ok(amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size));
     ck_assert(holds(state, size, "\"optimizer1.weight.exp_avg\"") && holds(state, size, "\"weight.exp_avg\""));
-    ck_assert(holds(state, size, "\"libamp.step.weight\":\"1\"") && holds(state, size, "\"libamp.step.optimizer1.weight\":\"0\""));
+    ck_assert(holds(state, size, "\"libamp.step.weight\":\"1\"") &&
+              holds(state, size, "\"libamp.step.optimizer1.weight\":\"0\""));
     ck_ok(amp_fused_step(&second, NULL));
     ck_ok(amp_state_load_memory(rig.context, state, size));
     ck_ok(amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, again, sizeof again, &size_again));

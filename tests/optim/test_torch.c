@@ -2,11 +2,12 @@
 /*
  * torch's optimizers, replayed: test_torch FILE (data/torch.txt; its format and how it was made: record_torch.py).
  *
- * Tolerance. torch multiplies and divides in another order than libamp (AdamW scales the parameter first, Adam divides by
- * the root of a correction), so that each step is a handful of roundings away, of the parameter and of the update; and what
- * is away after one step stays. An update's own error is relative, but where momentum and gradient cancel: there it is that
- * of the larger terms. So after t steps |difference| <= t * (4 * 2^-24 * |p| + 16 * 2^-24 * largest update so far), p the
- * largest magnitude of the parameter: four and sixteen roundings where the formulas have two and eight.
+ * Tolerance. torch multiplies and divides in another order than libamp (AdamW scales the parameter first, Adam divides
+ * by the root of a correction), so that each step is a handful of roundings away, of the parameter and of the update;
+ * and what is away after one step stays. An update's own error is relative, but where momentum and gradient cancel:
+ * there it is that of the larger terms. So after t steps |difference| <= t * (4 * 2^-24 * |p| + 16 * 2^-24 * largest
+ * update so far), p the largest magnitude of the parameter: four and sixteen roundings where the formulas have two and
+ * eight.
  */
 #include "rules.h"
 
@@ -38,9 +39,9 @@ static bool read_words(FILE *file, const char *what, float *out, int n) {
 static bool read_run(FILE *file, struct run *run) {
     amp_optim *rule = &run->rule;
     *run = (struct run){ .rule = AMP_OPTIM_INIT };
-    if (fscanf(file, " run %63s %d %u %lf %lf %lf %lf %lf %lf %lf %d %d", run->name, &rule->kind, &rule->flags, &rule->lr,
-               &rule->weight_decay, &rule->momentum, &rule->dampening, &rule->beta1, &rule->beta2, &rule->eps, &run->size,
-               &run->steps) != 12)
+    if (fscanf(file, " run %63s %d %u %lf %lf %lf %lf %lf %lf %lf %d %d", run->name, &rule->kind, &rule->flags,
+               &rule->lr, &rule->weight_decay, &rule->momentum, &rule->dampening, &rule->beta1, &rule->beta2,
+               &rule->eps, &run->size, &run->steps) != 12)
         return false;
     ck_assert(run->size > 0 && run->size <= LONGEST && run->steps > 0);
     ck_assert_msg(read_words(file, "param", run->param, run->size), "%s: no parameter", run->name);
@@ -74,8 +75,8 @@ static void replay(FILE *file, struct run *run) {
         const double bound = t * (4.0 * largest + 16.0 * update) * 0x1p-24;
         for (int i = 0; i < run->size; i++) {
             const double error = fabs((double)run->param[i] - (double)run->want[i]);
-            ck_assert_msg(error <= bound, "%s: step %d: [%d] is %.9g, torch has %.9g: %g away, bound %g", run->name, t, i,
-                          (double)run->param[i], (double)run->want[i], error, bound);
+            ck_assert_msg(error <= bound, "%s: step %d: [%d] is %.9g, torch has %.9g: %g away, bound %g", run->name, t,
+                          i, (double)run->param[i], (double)run->want[i], error, bound);
         }
     }
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `x[?]`: the extent is what is left of the registered parameter, or of the registered gradient, from the pointer on. */
+/* `x[?]`: the extent is what is left of the registered parameter, or of the registered gradient, from the
+ * pointer on. */
 #include <amp_all.h>
 #include <amp_kernels.h>
 
@@ -53,7 +54,8 @@ static void start(struct host *host, amp_level level, amp_switch emulate, amp_sw
         host->params[i] = (amp_param)AMP_PARAM_INIT;
         host->params[i].tensor = host->trained[i] = &host->buffers[i];
     }
-    for (int i = 0; i < 2; i++) host->ops[i] = (amp_op)AMP_OP_INIT, host->ops[i].op_class = AMP_LOWER, host->ops[i].flags = flags;
+    for (int i = 0; i < 2; i++)
+        host->ops[i] = (amp_op)AMP_OP_INIT, host->ops[i].op_class = AMP_LOWER, host->ops[i].flags = flags;
     host->ops[0].name = "embedding";
     host->ops[0].schema = "embed(float(out a!) out[W], float table[?], int32 row[1], int W) -> void";
     host->ops[0].slot = (amp_fn *)(void *)&embed_slot;
@@ -111,7 +113,8 @@ START_TEST(what_is_neither_is_told_and_runs_as_it_comes) {
     backward_slot(host.grads + 2 * SIZE, dout, row, WIDTH);
     ck_assert_float_eq(host.grads[2 * SIZE], 2.0f * (1.0f + 0x1p-12f));
     ck_assert_int_eq(amp_check(host.context), AMP_ERR_NOT_FOUND);
-    ck_assert_ptr_nonnull(strstr(amp_last_error(), "dtable[?] points into no registered parameter, and into no gradient"));
+    ck_assert_ptr_nonnull(
+        strstr(amp_last_error(), "dtable[?] points into no registered parameter, and into no gradient"));
     ck_ok(amp_shutdown(host.context));
 }
 END_TEST

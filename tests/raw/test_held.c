@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate on hosts of raw buffers: a call that 16 bits would slow down is the host's own FP32 function on the host's own
- * buffers, without a copy, and what the call carries besides (the seed) stays what it is.
+ * The gate on hosts of raw buffers: a call that 16 bits would slow down is the host's own FP32 function on the host's
+ * own buffers, without a copy, and what the call carries besides (the seed) stays what it is.
  */
 #include <amp_all.h>
 #include <amp_kernels.h>
@@ -37,7 +37,8 @@ static void product_bf16(uint16_t *out, const uint16_t *a, const uint16_t *b, co
     for (int i = 0; i < m; i++)
         for (int j = 0; j < n; j++) {
             float sum = 0.0f;
-            for (int p = 0; p < k; p++) sum += amp_bfloat16_to_float(a[i * k + p]) * amp_bfloat16_to_float(b[p * n + j]);
+            for (int p = 0; p < k; p++)
+                sum += amp_bfloat16_to_float(a[i * k + p]) * amp_bfloat16_to_float(b[p * n + j]);
             out[i * n + j] = amp_float_to_bfloat16(sum * seed[0]);
         }
 }
@@ -90,10 +91,11 @@ static void set_up(struct host *host, amp_switch gate, uint32_t flags) {
     host->hooks.visit = visit;
     host->layer = (amp_struct)AMP_STRUCT_INIT;
     host->layer.name = "layer";
-    for (int i = 0; i < 2; i++) host->ops[i] = (amp_op)AMP_OP_INIT, host->ops[i].op_class = AMP_LOWER, host->ops[i].flags = flags;
+    for (int i = 0; i < 2; i++)
+        host->ops[i] = (amp_op)AMP_OP_INIT, host->ops[i].op_class = AMP_LOWER, host->ops[i].flags = flags;
     host->ops[0].name = "product";
-    host->ops[0].schema = "product(float(out a!) out[M,N], float a[M,K], float b[K,N], float(seed) one[1], int32 M, int32 N, "
-                          "int32 K) -> void";
+    host->ops[0].schema = "product(float(out a!) out[M,N], float a[M,K], float b[K,N], float(seed) one[1], int32 M, "
+                          "int32 N, int32 K) -> void";
     host->ops[0].slot = (amp_fn *)(void *)&table.product;
     host->ops[0].bf16 = (amp_fn)product_bf16;
     host->ops[1].name = "layer";
@@ -159,7 +161,8 @@ static void ck_least(struct host *host, const char *name, int m, int n, int k, u
         ck_ok(amp_gate_set(host->context, name, least + extra));
         if (name[0] == 'l') table.layer(&layer);
         else table.product(host->out, host->a, host->b, &host->one, m, n, k);
-        ck_assert_msg(ran == (extra ? 32 : 16), "%s %d %d %d: least %llu", name, m, n, k, (unsigned long long)(least + extra));
+        ck_assert_msg(ran == (extra ? 32 : 16), "%s %d %d %d: least %llu", name, m, n, k,
+                      (unsigned long long)(least + extra));
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which function runs: the host's own, or an implementation that the op's descriptor gives. A static graph calls its nodes
- * through one pointer to infer sizes, and to compute; only the second is work for an implementation.
+ * Which function runs: the host's own, or an implementation that the op's descriptor gives. A static graph calls its
+ * nodes through one pointer to infer sizes, and to compute; only the second is work for an implementation.
  */
 #include "../support/levels.h"
 #include <amp_all.h>
@@ -267,9 +267,11 @@ static const struct {
     amp_level level;
     int warnings;
 } warned_rows[] = {
-    { AMP_LOWER, false, false, AMP_O1, 1 }, { AMP_LOWER, true, false, AMP_O1, 0 }, { AMP_LOWER, false, true, AMP_O1, 1 },
-    { AMP_LOWER, true, false, AMP_O4, 1 },  { AMP_LOWER, false, true, AMP_O4, 0 }, { AMP_FP32, false, false, AMP_O1, 0 },
-    { AMP_LEAVE, false, false, AMP_O1, 0 }, { AMP_FP32, true, true, AMP_O1, 0 },   { AMP_LOWER, false, false, AMP_O0, 0 },
+    { AMP_LOWER, false, false, AMP_O1, 1 }, { AMP_LOWER, true, false, AMP_O1, 0 },
+    { AMP_LOWER, false, true, AMP_O1, 1 },  { AMP_LOWER, true, false, AMP_O4, 1 },
+    { AMP_LOWER, false, true, AMP_O4, 0 },  { AMP_FP32, false, false, AMP_O1, 0 },
+    { AMP_LEAVE, false, false, AMP_O1, 0 }, { AMP_FP32, true, true, AMP_O1, 0 },
+    { AMP_LOWER, false, false, AMP_O0, 0 },
 };
 
 START_TEST(what_cannot_run_low_is_told_of) {

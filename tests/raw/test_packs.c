@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packed weights of a host that has no versions and never enters a scope: kept from one step to the next, and never older than
- * the weights, whoever wrote them.
+ * Packed weights of a host that has no versions and never enters a scope: kept from one step to the next, and never
+ * older than the weights, whoever wrote them.
  */
 #include <amp_all.h>
 #include <amp_kernels.h>
@@ -187,7 +187,8 @@ START_TEST(each_step_slot_counts) {
 }
 END_TEST
 
-/* The host writes between steps and tells nobody: an average swapped in, weights loaded, a perturbation. `run` compares. */
+/* The host writes between steps and tells nobody: an average swapped in, weights loaded, a perturbation. `run`
+ * compares. */
 START_TEST(what_the_host_writes_is_seen) {
     static struct host host;
     static float other[LAYERS * SIZE], own[LAYERS * SIZE];

@@ -36,12 +36,25 @@ static const struct {
     amp_class op_class;
     size_t offset;
 } described[] = {
-    { "linear", "linear(float(out a!) y[n,outs], float x[n,ins], float w[outs,ins], float b[outs], int n, int ins, int outs) -> void", NULL, 0, 0 },
-    { "linear_backward", "linear_backward(float(out a!)? dx[n,ins], float(a!) dw[outs,ins], float(a!) db[outs], float dy[n,outs], float x[n,ins], float w[outs,ins], int n, int ins, int outs) -> void", "linear", 0, 1 },
-    { "batch_norm", "batch_norm(float(out a!) y[n,c], float(keep) mean[c], float(keep) rstd[c], float x[n,c], float gamma[c], float beta[c], int n, int c) -> void", NULL, AMP_FP32, 2 },
-    { "batch_norm_backward", "batch_norm_backward(float(out a!) dx[n,c], float(a!) dgamma[c], float(a!) dbeta[c], float dy[n,c], float x[n,c], float(keep) mean[c], float(keep) rstd[c], float gamma[c], int n, int c) -> void", "batch_norm", 0, 3 },
+    { "linear",
+      "linear(float(out a!) y[n,outs], float x[n,ins], float w[outs,ins], float b[outs], int n, int ins, int outs) -> "
+      "void",
+      NULL, 0, 0 },
+    { "linear_backward",
+      "linear_backward(float(out a!)? dx[n,ins], float(a!) dw[outs,ins], float(a!) db[outs], float dy[n,outs], float "
+      "x[n,ins], float w[outs,ins], int n, int ins, int outs) -> void",
+      "linear", 0, 1 },
+    { "batch_norm",
+      "batch_norm(float(out a!) y[n,c], float(keep) mean[c], float(keep) rstd[c], float x[n,c], float gamma[c], float "
+      "beta[c], int n, int c) -> void",
+      NULL, AMP_FP32, 2 },
+    { "batch_norm_backward",
+      "batch_norm_backward(float(out a!) dx[n,c], float(a!) dgamma[c], float(a!) dbeta[c], float dy[n,c], float "
+      "x[n,c], float(keep) mean[c], float(keep) rstd[c], float gamma[c], int n, int c) -> void",
+      "batch_norm", 0, 3 },
     { "relu", "relu(float(out a!) y[n], float x[n], int n) -> void", NULL, AMP_LEAVE, 4 },
-    { "relu_backward", "relu_backward(float(out a!) dx[n], float dy[n], float y[n], int n) -> void", NULL, AMP_LEAVE, 5 },
+    { "relu_backward", "relu_backward(float(out a!) dx[n], float dy[n], float y[n], int n) -> void", NULL, AMP_LEAVE,
+      5 },
 };
 enum { N_OPS = 6 };
 

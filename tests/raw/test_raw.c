@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A trainer without tensors: float pointers, extents as integers, all weights in one allocation, gradients that backward
- * adds into. It registers amp_buffers and writes no hook.
+ * A trainer without tensors: float pointers, extents as integers, all weights in one allocation, gradients that
+ * backward adds into. It registers amp_buffers and writes no hook.
  */
 #include <amp_all.h>
 
@@ -98,10 +98,10 @@ static void set_up(struct host *host) {
         host->params[i].tensor = host->trained[i] = &host->buffers[i];
         host->params[i].name = i ? "second" : "first";
     }
-    host->ops[0] = describe("matmul", "matmul(float(out a!) out[B,OC], float inp[B,C], float weight[OC,C], int B, int C, int OC)"
-                            " -> void", &table.forward);
-    host->ops[1] = describe("matmul_backward", "matmul_backward(float(a!) dweight[OC,C], float dout[B,OC], float inp[B,C], "
-                            "int B, int C, int OC) -> void", &table.backward);
+    host->ops[0] = describe("matmul", "matmul(float(out a!) out[B,OC], float inp[B,C], float weight[OC,C], int B, int "
+                            "C, int OC) -> void", &table.forward);
+    host->ops[1] = describe("matmul_backward", "matmul_backward(float(a!) dweight[OC,C], float dout[B,OC], float "
+                            "inp[B,C], int B, int C, int OC) -> void", &table.backward);
     host->ops[1].backward_of = "matmul";
     host->ops[2] = describe("rows", "rows(float(a!) x[R,N : ld], int R, int N, int ld) -> void", &table.rows);
     host->ops[2].op_class = AMP_LOWER;
@@ -259,7 +259,8 @@ START_TEST(an_unknown_extent_is_the_rest_of_the_parameter) {
     ck_ok(start(&host, AMP_O1, AMP_ON));
     table.forward(known, inp, host.weights, B, C, OC);
     ck_ok(amp_shutdown(host.context));
-    host.ops[0].schema = "matmul(float(out a!) out[B,OC], float inp[B,C], float weight[?], int B, int C, int OC) -> void";
+    host.ops[0].schema = "matmul(float(out a!) out[B,OC], float inp[B,C], float weight[?], int B, int C, int OC) -> "
+                         "void";
     ck_ok(start(&host, AMP_O1, AMP_ON));
     table.forward(out, inp, host.weights, B, C, OC);
     ck_assert_mem_eq(out, known, sizeof out);

@@ -261,14 +261,22 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { the_loss_carries_the_scale, 2 }, { the_seed_carries_it_without_a_scale_hook_or_loss, 2 },
-        { end_unscales_exactly, 4 }, { masters_get_gradients_below_the_low_types_range, 1 }, { micro_batches_add_up, 6 },
-        { micro_batches_add_up_below_the_low_types_range, 2 }, { static_scale_one_with_masters_keeps_the_sum, 1 },
+        { the_loss_carries_the_scale, 2 },
+        { the_seed_carries_it_without_a_scale_hook_or_loss, 2 },
+        { end_unscales_exactly, 4 },
+        { masters_get_gradients_below_the_low_types_range, 1 },
+        { micro_batches_add_up, 6 },
+        { micro_batches_add_up_below_the_low_types_range, 2 },
+        { static_scale_one_with_masters_keeps_the_sum, 1 },
         { a_bracket_whose_backward_made_nothing_puts_gradients_back, 1 },
-        { delayed_gradients_are_unscaled_by_the_last_bracket, 2 }, { delay_keeps_what_stood_there_apart, 1 },
-        { no_step_while_gradients_are_scaled, 1 }, { cancel_drops_the_new_and_puts_back_the_old, 4 },
-        { cancel_of_a_first_bracket_leaves_no_gradient, 1 }, { cancelling_a_bracket_keeps_delayed_gradients, 1 },
-        { shutdown_cancels_open_brackets, 1 }, { what_is_gone_is_told, 2 },
+        { delayed_gradients_are_unscaled_by_the_last_bracket, 2 },
+        { delay_keeps_what_stood_there_apart, 1 },
+        { no_step_while_gradients_are_scaled, 1 },
+        { cancel_drops_the_new_and_puts_back_the_old, 4 },
+        { cancel_of_a_first_bracket_leaves_no_gradient, 1 },
+        { cancelling_a_bracket_keeps_delayed_gradients, 1 },
+        { shutdown_cancels_open_brackets, 1 },
+        { what_is_gone_is_told, 2 },
         { at_a_static_scale_of_one_what_is_not_finite_reaches_the_step, 2 },
     };
     return RUN_TESTS("bracket", tests);

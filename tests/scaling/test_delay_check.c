@@ -33,7 +33,8 @@ static amp_status begin(struct pair *pair, unsigned which, uint32_t loss_id, uin
 }
 
 /* which: 1 the net's optimizer, 2 the other, 3 both; backward adds the values times the scale. */
-static amp_action run(struct pair *pair, unsigned which, uint32_t loss_id, uint32_t flags, double weight, double gamma) {
+static amp_action run(struct pair *pair, unsigned which, uint32_t loss_id, uint32_t flags, double weight,
+                      double gamma) {
     amp_scaled_loss scaled;
     ck_ok(begin(pair, which, loss_id, flags, &scaled));
     if (weight != 0.0) add_grad(pair->rig.net.weight, weight * (double)*scaled.scale);

@@ -34,9 +34,18 @@ static const struct {
     amp_level level;
     unsigned options;
 } hosts[] = {
-    { AMP_O0, 0 },                { AMP_O1, 0 }, { AMP_O2, 0 }, { AMP_O4, 0 }, { AMP_O5, 0 }, { AMP_O1, FAKE_FP32_GRADS },
-    { AMP_O0, FAKE_NO_SET_GRAD }, { AMP_O1, FAKE_NO_SET_GRAD }, { AMP_O2, FAKE_NO_SET_GRAD },
-    { AMP_O2, FAKE_NO_SET_GRAD | FAKE_FP32_GRADS }, { AMP_O2, FAKE_NO_ALLOC }, { AMP_O1, FAKE_NO_VERSION },
+    { AMP_O0, 0 },
+    { AMP_O1, 0 },
+    { AMP_O2, 0 },
+    { AMP_O4, 0 },
+    { AMP_O5, 0 },
+    { AMP_O1, FAKE_FP32_GRADS },
+    { AMP_O0, FAKE_NO_SET_GRAD },
+    { AMP_O1, FAKE_NO_SET_GRAD },
+    { AMP_O2, FAKE_NO_SET_GRAD },
+    { AMP_O2, FAKE_NO_SET_GRAD | FAKE_FP32_GRADS },
+    { AMP_O2, FAKE_NO_ALLOC },
+    { AMP_O1, FAKE_NO_VERSION },
 };
 enum { N_HOSTS = sizeof hosts / sizeof *hosts };
 
@@ -137,8 +146,10 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { a_reduction_in_the_closing_bracket_has_all, N_HOSTS }, { a_cancelled_bracket_leaves_what_was_delayed, N_HOSTS },
-        { a_scale_that_moved_is_not_mixed_with_the_old_one, 2 }, { an_overflow_waits_for_the_closing_bracket, N_HOSTS },
+        { a_reduction_in_the_closing_bracket_has_all, N_HOSTS },
+        { a_cancelled_bracket_leaves_what_was_delayed, N_HOSTS },
+        { a_scale_that_moved_is_not_mixed_with_the_old_one, 2 },
+        { an_overflow_waits_for_the_closing_bracket, N_HOSTS },
     };
     return RUN_TESTS("delay_unscale", tests);
 }

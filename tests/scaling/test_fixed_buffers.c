@@ -22,7 +22,8 @@ struct fixed {
 };
 
 /* The weight's buffer, of this type, holds `old` in all elements and `first` in the first. */
-static void fixed_start(struct fixed *f, amp_level level, unsigned options, float scale, amp_dtype type, double old, double first) {
+static void fixed_start(struct fixed *f, amp_level level, unsigned options, float scale, amp_dtype type, double old,
+                        double first) {
     amp_config config = config_of(level);
     config.loss_scale = scale;
     rig_init(&f->rig, options);
@@ -121,12 +122,14 @@ START_TEST(brackets_that_delay_scale_once) {
 }
 END_TEST
 
-/* Whatever a buffer holds that nobody has written yet, and at whatever scale, a backward that assigns has what it assigned. */
+/* Whatever a buffer holds that nobody has written yet, and at whatever scale, a backward that assigns has what it
+ * assigned. */
 static const struct {
     float scale;
     double old;
 } garbage[] = {
-    { 65536.0f, (double)NAN }, { 65536.0f, INF }, { 65536.0f, 1e36 }, { 0x1p-10f, 0x1p-140 }, { 10.0f, 3.0 }, { 1000.0f, 1e36 },
+    { 65536.0f, (double)NAN }, { 65536.0f, INF }, { 65536.0f, 1e36 },
+    { 0x1p-10f, 0x1p-140 },    { 10.0f, 3.0 },    { 1000.0f, 1e36 },
 };
 enum { N_GARBAGE = sizeof garbage / sizeof *garbage };
 
@@ -153,11 +156,16 @@ static const struct {
     double old, first;
     enum treatment treatment;
 } edges[] = {
-    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p87, IN_PLACE },    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p88, OVERFLOWS },
-    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, INF, OVERFLOWS },      { AMP_O1, AMP_FLOAT32, 0x1p16f, 1.0, (double)FLT_TRUE_MIN, IN_PLACE },
-    { AMP_O1, AMP_FLOAT32, 0x1p-10f, 1.0, 0x1p-139, IN_PLACE }, { AMP_O1, AMP_FLOAT32, 1000.0f, 1.0, 2.0, IN_PLACE },
-    { AMP_O1, AMP_FLOAT64, 0x1p40f, 1.0, 0x1p88, IN_PLACE },    { AMP_O1, AMP_FLOAT16, 2.0f, 1.0, 2.0, ZEROED },
-    { AMP_O2, AMP_FLOAT16, 2.0f, 1.0, 2.0, ZEROED },            { AMP_O5, AMP_BFLOAT16, 2.0f, 1.0, 2.0, ZEROED },
+    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p87, IN_PLACE },
+    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, 0x1p88, OVERFLOWS },
+    { AMP_O1, AMP_FLOAT32, 0x1p40f, 1.0, INF, OVERFLOWS },
+    { AMP_O1, AMP_FLOAT32, 0x1p16f, 1.0, (double)FLT_TRUE_MIN, IN_PLACE },
+    { AMP_O1, AMP_FLOAT32, 0x1p-10f, 1.0, 0x1p-139, IN_PLACE },
+    { AMP_O1, AMP_FLOAT32, 1000.0f, 1.0, 2.0, IN_PLACE },
+    { AMP_O1, AMP_FLOAT64, 0x1p40f, 1.0, 0x1p88, IN_PLACE },
+    { AMP_O1, AMP_FLOAT16, 2.0f, 1.0, 2.0, ZEROED },
+    { AMP_O2, AMP_FLOAT16, 2.0f, 1.0, 2.0, ZEROED },
+    { AMP_O5, AMP_BFLOAT16, 2.0f, 1.0, 2.0, ZEROED },
 };
 enum { N_EDGES = sizeof edges / sizeof *edges };
 

@@ -59,7 +59,8 @@ START_TEST(every_tick_is_apexs) {
         const bool overflow = next(&random) % traces[_i].one_in == 0;
         const bool skip = apex_update(&apex, overflow);
         const amp_action action = amp__scaler_update(&state, &s, overflow);
-        ck_assert_msg((action == AMP_SKIP) == skip && (double)state.scale == apex.scale && state.unskipped == apex.unskipped,
+        ck_assert_msg((action == AMP_SKIP) == skip && (double)state.scale == apex.scale &&
+                          state.unskipped == apex.unskipped,
                       "seed %d, step %d: scale %g, expected %g", _i, i, (double)state.scale, apex.scale);
     }
 }

@@ -226,7 +226,8 @@ START_TEST(brackets_that_overlap_share_no_parameter) {
 }
 END_TEST
 
-/* What one optimizer's bracket delayed, a bracket of the other unscales only if the loss is the same; nobody reads it before. */
+/* What one optimizer's bracket delayed, a bracket of the other unscales only if the loss is the same; nobody reads it
+ * before. */
 START_TEST(delayed_for_one_is_scaled_for_both) {
     struct two two;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;

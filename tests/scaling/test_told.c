@@ -37,9 +37,14 @@ static void start(struct rig *rig, float scale, uint32_t window) {
 }
 
 START_TEST(skips_in_words) {
-    static const struct { unsigned skips, words; const char *last; } at[] = {
-        { 1, 1, "problem." }, { 10, 10, "." }, { 15, 10, "." }, { 16, 11, "(5 more skips since" }, { 31, 11, "(5 more" },
-        { 32, 12, "(15 more skips since the last line)" }, { 100, 13, "(31 more skips" } };
+    static const struct { unsigned skips, words; const char *last;
+    } at[] = { { 1, 1, "problem." },
+               { 10, 10, "." },
+               { 15, 10, "." },
+               { 16, 11, "(5 more skips since" },
+               { 31, 11, "(5 more" },
+               { 32, 12, "(15 more skips since the last line)" },
+               { 100, 13, "(31 more skips" } };
     struct rig rig;
     unsigned skips = 0;
     start(&rig, 0x1p110f, 2000);
@@ -121,9 +126,10 @@ START_TEST(every_bracket_leaves_a_record) {
     struct rig rig;
     start(&rig, 128.0f, 3);
     static const double values[] = { 1.0, INF, 1.0, 1.0, 1.0, INF, INF, 1.0 };
-    static const struct { amp_action action; float before, after; unsigned in_row, unskipped; } expected[] = {
-        { AMP_STEP, 128, 128, 0, 1 }, { AMP_SKIP, 128, 64, 1, 0 }, { AMP_STEP, 64, 64, 0, 1 }, { AMP_STEP, 64, 64, 0, 2 },
-        { AMP_STEP, 64, 128, 0, 0 },  { AMP_SKIP, 128, 64, 1, 0 }, { AMP_SKIP, 64, 32, 2, 0 }, { AMP_STEP, 32, 32, 0, 1 } };
+    static const struct { amp_action action; float before, after; unsigned in_row, unskipped;
+    } expected[] = { { AMP_STEP, 128, 128, 0, 1 }, { AMP_SKIP, 128, 64, 1, 0 }, { AMP_STEP, 64, 64, 0, 1 },
+                     { AMP_STEP, 64, 64, 0, 2 },   { AMP_STEP, 64, 128, 0, 0 }, { AMP_SKIP, 128, 64, 1, 0 },
+                     { AMP_SKIP, 64, 32, 2, 0 },   { AMP_STEP, 32, 32, 0, 1 } };
     for (unsigned i = 0; i < 8; i++) {
         amp_record record = AMP_RECORD_INIT;
         ck_assert_int_eq(bracket(&rig, values[i]), expected[i].action);
@@ -144,7 +150,10 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { skips_in_words, 1 }, { each_bracket_is_told, 1 }, { growth_is_explained_once, 1 }, { each_loss_has_its_own_lines, 1 },
+        { skips_in_words, 1 },
+        { each_bracket_is_told, 1 },
+        { growth_is_explained_once, 1 },
+        { each_loss_has_its_own_lines, 1 },
         { every_bracket_leaves_a_record, 1 },
     };
     return RUN_TESTS("told", tests);

@@ -131,7 +131,8 @@ static void reference(bool bf16, float masters[3]) {
     masters[0] = 0.5f, masters[1] = 0.25f, masters[2] = 1.0f;
     for (int step = 0; step < STEPS; step++) {
         const double x = input_of(step);
-        const double weight = (double)low(masters[0], bf16), bias = (double)low(masters[1], bf16), gamma = (double)masters[2];
+        const double weight = (double)low(masters[0], bf16), bias = (double)low(masters[1], bf16),
+                     gamma = (double)masters[2];
         const float grads[] = { low((float)(x * gamma), bf16), low((float)gamma, bf16), (float)(x * weight + bias) };
         for (int k = 0; k < 3; k++) masters[k] -= rate * grads[k];
     }
@@ -202,10 +203,11 @@ END_TEST
 
 int main(void) {
     const struct test tests[] = {
-        { step_begin_lends_the_masters, 1 }, { step_begin_says_skip_once, 1 }, { step_begin_and_end_come_in_pairs, 1 },
-        { clipping_scales_masters_and_returns_the_norm, 2 }, { clipping_leaves_small_gradients, 1 },
-        { clipping_leaves_gradients_that_are_not_finite, 1 }, { clipping_inside_a_bracket_is_refused, 1 },
-        { max_norm_must_be_positive, 3 }, { training_equals_the_casts_by_hand, 2 }, { a_power_of_two_changes_nothing, 30 },
+        { step_begin_lends_the_masters, 1 },         { step_begin_says_skip_once, 1 },
+        { step_begin_and_end_come_in_pairs, 1 },     { clipping_scales_masters_and_returns_the_norm, 2 },
+        { clipping_leaves_small_gradients, 1 },      { clipping_leaves_gradients_that_are_not_finite, 1 },
+        { clipping_inside_a_bracket_is_refused, 1 }, { max_norm_must_be_positive, 3 },
+        { training_equals_the_casts_by_hand, 2 },    { a_power_of_two_changes_nothing, 30 },
         { o0_equals_no_libamp_at_all, 1 },
     };
     return RUN_TESTS("training", tests);

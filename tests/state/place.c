@@ -105,7 +105,8 @@ ssize_t __wrap_write(int fd, const void *data, size_t bytes) {
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd) { return fails(ON_FSYNC) ? -1 : __real_fsync(fd); }
-/* Who cleans in another PID namespace: locks what he finds before its writer does, and removes it before it is published. */
+/* Who cleans in another PID namespace: locks what he finds before its writer does, and removes it before it is
+ * published. */
 bool cleaner_comes;
 unsigned removed_unlocked;
 static int cleaner = -1;

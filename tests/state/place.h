@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A folder with one state in it, and a system whose calls fail, come up short or are interrupted when told to. For tests
- * linked with --wrap for the calls in place.c. */
+/* A folder with one state in it, and a system whose calls fail, come up short or are interrupted when told to. For
+ * tests linked with --wrap for the calls in place.c. */
 #ifndef TEST_PLACE_H
 #define TEST_PLACE_H
 
 #include "forge.h"
 
-/* Libamp's allocations and the JSON library's: the n-th from fail_none on fails. Bytes in use, and the most there were. */
+/* Libamp's allocations and the JSON library's: the n-th from fail_none on fails. Bytes in use, and the most
+ * there were. */
 extern unsigned long allocations, allocation_fails_at; /* 0: none */
 extern size_t in_use, peak;
 
@@ -17,7 +18,8 @@ extern bool interrupted, shortened; /* every other call fails with EINTR; writes
 
 extern bool no_nameless;            /* O_TMPFILE is refused, as by file systems that have none */
 extern bool always;                 /* from the n-th on, all of them */
-extern unsigned readable_by_others; /* files that somebody else could open while they had content, or before they got some */
+/* files that somebody else could open while they had content, or before they got some */
+extern unsigned readable_by_others;
 extern bool cleaner_comes; /* one who cannot see our process locks the next file before we do, and removes it */
 extern unsigned removed_unlocked; /* files that were removed while nobody held their lock */
 

@@ -31,7 +31,8 @@ int run_open(struct run *run, const char *digits, bool adam, uint64_t seed) {
 int run_initialize(struct run *run, const amp_config *config) {
     amp_model *model = &run->adapter.model;
     amp_optimizer *optimizer = &run->adapter.optimizer;
-    if (amp_initialize_many(&model, 1, &optimizer, 1, config, NULL) != AMP_OK) return fail("initialize", amp_last_error());
+    if (amp_initialize_many(&model, 1, &optimizer, 1, config, NULL) != AMP_OK)
+        return fail("initialize", amp_last_error());
     return 0;
 }
 

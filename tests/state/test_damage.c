@@ -108,7 +108,8 @@ END_TEST
 #define T(name, dtype, shape, offsets) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define META ",\"libamp.format\":\"1\",\"libamp.config.num_losses\":\"0\"}"
-#define GOOD3 T("weight", "F32", "[4]", "[0,16]") "," T("bias", "F32", "[4]", "[16,32]") "," T("gamma", "F32", "[4]", "[32,48]")
+#define GOOD3 \
+    T("weight", "F32", "[4]", "[0,16]") "," T("bias", "F32", "[4]", "[16,32]") "," T("gamma", "F32", "[4]", "[32,48]")
 #define GOOD2 T("bias", "F32", "[4]", "[16,32]") "," T("gamma", "F32", "[4]", "[32,48]") "}"
 
 static const struct {
@@ -122,7 +123,8 @@ static const struct {
     { ",\"libamp.format\":\"2\"}," GOOD3 "}", "newer libamp", AMP_ERR_BAD_FILE },
     { ",\"libamp.format\":\"1\"}," GOOD3 "}", "num_losses is missing", AMP_ERR_BAD_FILE },
     { ",\"libamp.format\":\"1\",\"libamp.config.num_losses\":\"-1\"}," GOOD3 "}", "num_losses", AMP_ERR_BAD_FILE },
-    { ",\"libamp.format\":\"1\",\"libamp.config.num_losses\":\"1\"}," GOOD3 "}", "loss_scaler0.scale", AMP_ERR_BAD_FILE },
+    { ",\"libamp.format\":\"1\",\"libamp.config.num_losses\":\"1\"}," GOOD3 "}", "loss_scaler0.scale",
+      AMP_ERR_BAD_FILE },
     { ",\"libamp.format\":\"1\",\"libamp.config.num_losses\":\"65537\"}," GOOD3 "}", "num_losses", AMP_ERR_BAD_FILE },
     { ",\"libamp.format\":1}," GOOD3 "}", "not a string", AMP_ERR_BAD_FILE },
     { ",\"libamp.format\":{\"a\":\"b\"}}," GOOD3 "}", "not a string", AMP_ERR_BAD_FILE },
@@ -159,12 +161,13 @@ static const struct {
     { META "," T("weight", "F32", "[8]", "[0,32]") "," GOOD2, "overlaps", AMP_ERR_BAD_FILE },
     { META "," T("weight", "F32", "[5]", "[48,68]") "," T("x", "F32", "[4]", "[0,16]") "," GOOD2, "48 follow",
       AMP_ERR_BAD_FILE },
-    { META "," T("weight", "F32", "[4]", "[9223372036854775791,9223372036854775807]") "," GOOD2, "gap", AMP_ERR_BAD_FILE },
+    { META "," T("weight", "F32", "[4]", "[9223372036854775791,9223372036854775807]") "," GOOD2, "gap",
+      AMP_ERR_BAD_FILE },
     { META "," T("weight", "F32", "[2,2]", "[0,16]") "," GOOD2, "[2, 2] in the file and [4] here", AMP_ERR_CONFLICT },
     { META "," T("mass", "F32", "[4]", "[0,16]") "," GOOD2, "not here (mass)", AMP_ERR_CONFLICT },
     { META "," GOOD3 "," T("wide", "F32", "[0]", "[48,48]") "}", "not here (wide)", AMP_ERR_CONFLICT },
-    { META "," T("weight", "F32", "[4]", "[0,16]") "," T("bias", "F32", "[8]", "[16,48]") "}", "not in the file (gamma)",
-      AMP_ERR_CONFLICT },
+    { META "," T("weight", "F32", "[4]", "[0,16]") "," T("bias", "F32", "[8]", "[16,48]") "}",
+      "not in the file (gamma)", AMP_ERR_CONFLICT },
 };
 
 START_TEST(forged_headers) {
@@ -173,7 +176,8 @@ START_TEST(forged_headers) {
     const struct snapshot before = snap(&rig);
     struct bytes state = forge(forged[_i].header, strlen(forged[_i].header), 48);
     const amp_status status = amp_state_load_memory(rig.context, state.data, state.size);
-    ck_assert_msg(status == forged[_i].status, "%s: %s: %s", forged[_i].header, amp_status_name(status), amp_last_error());
+    ck_assert_msg(status == forged[_i].status, "%s: %s: %s", forged[_i].header, amp_status_name(status),
+                  amp_last_error());
     const struct snapshot after = snap(&rig);
     if (status != AMP_OK) {
         ck_says(forged[_i].says);
@@ -185,7 +189,11 @@ START_TEST(forged_headers) {
 END_TEST
 
 static const char *const bad_texts[] = {
-    "{}", " ", "{", "{\"loss_scaler0\":{}}", "{\"loss_scaler0\":1}",
+    "{}",
+    " ",
+    "{",
+    "{\"loss_scaler0\":{}}",
+    "{\"loss_scaler0\":1}",
     "{\"loss_scaler0\":{\"loss_scale\":1.0,\"unskipped\":1,\"x\":1}}",
     "{\"loss_scaler0\":{\"loss_scale\":\"1.0\",\"unskipped\":1}}",
     "{\"loss_scaler0\":{\"loss_scale\":1.0,\"unskipped\":1.0}}",
@@ -198,10 +206,16 @@ static const char *const bad_texts[] = {
     "{\"loss_scaler0\":{\"loss_scale\":1e999,\"unskipped\":1}}",
     "{\"loss_scaler0\":{\"loss_scale\":NaN,\"unskipped\":1}}",
     "{\"loss_scaler0\":{\"loss_scale\":1.0,\"unskipped\":1},\"loss_scaler0\":{\"loss_scale\":2.0,\"unskipped\":1}}",
-    "{\"loss_scaler00\":{\"loss_scale\":1.0,\"unskipped\":1}}", "{\"loss_scaler\":{\"loss_scale\":1.0,\"unskipped\":1}}",
-    "{\"loss_scaler-1\":{\"loss_scale\":1.0,\"unskipped\":1}}", "{\"loss_scaler 1\":{\"loss_scale\":1.0,\"unskipped\":1}}",
-    "{\"loss_scaler4294967296\":{\"loss_scale\":1.0,\"unskipped\":1}}", "{\"scale\":{\"loss_scale\":1.0,\"unskipped\":1}}",
-    "{\"loss_scaler0\":{\"loss_scale\":1.0,\"unskipped\":1}} x", "[]", "\"loss_scaler0\"", "not a state at all",
+    "{\"loss_scaler00\":{\"loss_scale\":1.0,\"unskipped\":1}}",
+    "{\"loss_scaler\":{\"loss_scale\":1.0,\"unskipped\":1}}",
+    "{\"loss_scaler-1\":{\"loss_scale\":1.0,\"unskipped\":1}}",
+    "{\"loss_scaler 1\":{\"loss_scale\":1.0,\"unskipped\":1}}",
+    "{\"loss_scaler4294967296\":{\"loss_scale\":1.0,\"unskipped\":1}}",
+    "{\"scale\":{\"loss_scale\":1.0,\"unskipped\":1}}",
+    "{\"loss_scaler0\":{\"loss_scale\":1.0,\"unskipped\":1}} x",
+    "[]",
+    "\"loss_scaler0\"",
+    "not a state at all",
 };
 
 START_TEST(bad_texts_are_refused) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the system does to a save or a load: each allocation fails once, each call on the file fails once, writes come up
- * short or are interrupted. The old file stays, no other is left, nothing changes; and memory stays within its bound.
+ * What the system does to a save or a load: each allocation fails once, each call on the file fails once, writes come
+ * up short or are interrupted. The old file stays, no other is left, nothing changes; and memory stays within its
+ * bound.
  */
 #include "place.h"
 
@@ -16,7 +17,8 @@ static struct bytes with_foreign(const struct bytes *state, size_t bytes) {
     const size_t begin = AMP__CRC_AT + 34, data = state->size - 8 - (size_t)length;
     size_t end = 8 + (size_t)length;
     while (state->data[end - 1] == ' ') end--;
-    const int added = snprintf(entry, sizeof entry, ",\"x.exp_avg\":{\"dtype\":\"F32\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}}",
+    const int added = snprintf(entry, sizeof entry,
+                               ",\"x.exp_avg\":{\"dtype\":\"F32\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}}",
                                bytes / 4, data, data + bytes);
     char *rest = malloc(end + (size_t)added);
     memcpy(rest, state->data + begin, end - 1 - begin);
@@ -69,7 +71,8 @@ START_TEST(each_allocation_of_a_load) {
         ck_assert_msg(in_use == used, "allocation %lu: %zu bytes leaked", n, in_use - used);
         if (status == AMP_OK) break;
         /* the JSON library says "invalid token" where it has no memory for one */
-        ck_assert_msg(status == AMP_ERR_NO_MEMORY || status == AMP_ERR_BAD_FILE, "allocation %lu: %s", n, amp_last_error());
+        ck_assert_msg(status == AMP_ERR_NO_MEMORY || status == AMP_ERR_BAD_FILE, "allocation %lu: %s", n,
+                      amp_last_error());
         const struct snapshot after = snap(&place.rig);
         ck_assert(same(&before, &after));
     }
@@ -85,9 +88,14 @@ START_TEST(memory_is_bounded_by_the_header) {
         const char *before, *unit, *after;
         bool numbered;
     } rows[] = {
-        { "},\"x\":[", "1,", "1]}", false },   { "},\"x\":[", "\"\",", "1]}", false }, { "},\"x\":[", "1.5,", "1]}", false },
-        { "},\"x\":[", "{},", "1]}", false },  { "},\"x\":[", "[],", "1]}", false },   { "},\"x\":[", "null,", "1]}", false },
-        { "},\"x\":{", "\"%d\":1,", "\"y\":1}}", true }, { "},", "\"%d\":\"\",", "\"y\":1}", true },
+        { "},\"x\":[", "1,", "1]}", false },
+        { "},\"x\":[", "\"\",", "1]}", false },
+        { "},\"x\":[", "1.5,", "1]}", false },
+        { "},\"x\":[", "{},", "1]}", false },
+        { "},\"x\":[", "[],", "1]}", false },
+        { "},\"x\":[", "null,", "1]}", false },
+        { "},\"x\":{", "\"%d\":1,", "\"y\":1}}", true },
+        { "},", "\"%d\":\"\",", "\"y\":1}", true },
         { "", ",\"%d\":\"\"", "}}", true },
         { "},", "\"%d\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,0]},",
           "\"y\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", true },
@@ -109,11 +117,12 @@ START_TEST(memory_is_bounded_by_the_header) {
         const amp_status status = amp_state_load_memory(place.rig.context, state.data, state.size);
         const size_t left = in_use, most = peak; /* before the test framework's own */
         ck_assert_int_eq(status, AMP_ERR_BAD_FILE);
-        ck_assert_msg(most - used <= AMP__STATE_MEMORY * state.size + 4096, "row %zu: %zu bytes for a header of %zu: %s", i,
-                      most - used, state.size, amp_last_error());
+        ck_assert_msg(most - used <= AMP__STATE_MEMORY * state.size + 4096,
+                      "row %zu: %zu bytes for a header of %zu: %s", i, most - used, state.size, amp_last_error());
         ck_assert_msg(left == used, "row %zu: %zu, was %zu", i, left, used);
         if (getenv("AMP_TEST_FIGURES"))
-            printf("# row %zu: %.1f times the header: %s\n", i, (double)(most - used) / (double)state.size, amp_last_error());
+            printf("# row %zu: %.1f times the header: %s\n", i, (double)(most - used) / (double)state.size,
+                   amp_last_error());
         free(header);
         free(state.data);
     }
@@ -121,14 +130,16 @@ START_TEST(memory_is_bounded_by_the_header) {
 }
 END_TEST
 
-/* Names of moments that no optimizer here keeps, of any size: summed piece by piece, in a file with holes and in memory. */
+/* Names of moments that no optimizer here keeps, of any size: summed piece by piece, in a file with holes and in
+ * memory. */
 START_TEST(what_is_nobodys_is_never_held) {
     enum { HUGE_BYTES = 96 << 20 };
     struct place place;
     place_init(&place);
     char header[1024];
-    const size_t length = (size_t)snprintf(header, sizeof header, "%s", "},\"x.exp_avg\":{\"dtype\":\"F32\",\"shape\":[25165824],"
-                                                                      "\"data_offsets\":[0,100663296]}}");
+    const size_t length = (size_t)snprintf(header, sizeof header, "%s",
+                                           "},\"x.exp_avg\":{\"dtype\":\"F32\",\"shape\":[25165824],"
+                                           "\"data_offsets\":[0,100663296]}}");
     struct bytes state = forge(header, length, HUGE_BYTES);
     write_file(place.path, state.data, state.size - HUGE_BYTES);
     ck_assert_int_eq(truncate(place.path, (off_t)state.size), 0);
@@ -180,7 +191,8 @@ START_TEST(each_call_fails_once) {
             const bool reached = one_failed();
             fail_none();
             failed += status != AMP_OK;
-            if (status == AMP_OK || strstr(amp_last_error(), "in place")) { /* or too late to take it back, and it says so */
+            /* or too late to take it back, and it says so */
+            if (status == AMP_OK || strstr(amp_last_error(), "in place")) {
                 ck_assert(status == AMP_OK || call == ON_FSYNC);
                 ck_assert(holds(&place, &place.fresh));
                 ck_assert_int_eq(strangers(&place), 0);

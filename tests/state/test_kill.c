@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A writer on a full disk, in a read-only folder, and killed at each of its system calls: the old file or the new one is
- * there, whole. */
+/* A writer on a full disk, in a read-only folder, and killed at each of its system calls: the old file or the new one
+ * is there, whole. */
 #include "place.h"
 
 #include <signal.h>
@@ -110,7 +110,8 @@ END_TEST
 /* ---- what it opens ---- */
 
 static bool is_listed(const char *path) {
-    static const char *const begins[] = { "state-", ".", "/proc/self/maps", "/proc/self/fd/", "/dev/urandom" }; /* docs/abi.md */
+    /* docs/abi.md */
+    static const char *const begins[] = { "state-", ".", "/proc/self/maps", "/proc/self/fd/", "/dev/urandom" };
     for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++)
         if (!strncmp(path, begins[i], strlen(begins[i]))) return true;
     return false;
@@ -151,7 +152,8 @@ START_TEST(opens_what_the_docs_list) {
         ck_assert_int_eq((int)ptrace(PTRACE_SYSCALL, child, NULL, NULL), 0);
         ck_assert_int_eq(waitpid(child, &status, 0), child);
         if (WIFEXITED(status)) break;
-        ck_assert_msg(WIFSTOPPED(status) && WSTOPSIG(status) == (SIGTRAP | 0x80), "the child got signal %d", WSTOPSIG(status));
+        ck_assert_msg(WIFSTOPPED(status) && WSTOPSIG(status) == (SIGTRAP | 0x80), "the child got signal %d",
+                      WSTOPSIG(status));
         const long got = ptrace(PTRACE_GET_SYSCALL_INFO, child, (void *)sizeof call, &call);
         if (got <= 0 || call.op != PTRACE_SYSCALL_INFO_ENTRY || call.entry.nr != SYS_openat) continue;
         read_path(child, call.entry.args[1], path);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers as text: every float comes back with its bits, C and nobody else's locale reads it the same, nothing but the one
- * spelling is read. And the checksum's catalogue value. */
+/* Numbers as text: every float comes back with its bits, C and nobody else's locale reads it the same, nothing but the
+ * one spelling is read. And the checksum's catalogue value. */
 #include "state/state.h"
 
 #include <check.h>
@@ -52,18 +52,50 @@ START_TEST(every_double_goes_round) {
         for (size_t i = 0; i < AMP_COUNT(mantissas); i++) check_double(exponent << 52 | mantissas[i]);
     }
     double value = 5.0;
-    const char *const others[] = { "0x1p+1024", "0x20000000000001p+0", "0x1p-1075", "0x2p+0", "0x1fffffffffffffffp+0", "1.5" };
-    for (size_t i = 0; i < AMP_COUNT(others); i++) ck_assert_msg(!amp__double_from_text(others[i], &value), "%s", others[i]);
+    const char *const others[] = { "0x1p+1024", "0x20000000000001p+0",   "0x1p-1075",
+                                   "0x2p+0",    "0x1fffffffffffffffp+0", "1.5" };
+    for (size_t i = 0; i < AMP_COUNT(others); i++)
+        ck_assert_msg(!amp__double_from_text(others[i], &value), "%s", others[i]);
     ck_assert_double_eq(value, 5.0);
 }
 END_TEST
 
 START_TEST(nothing_else_is_read) {
     static const char *const rows[] = {
-        "", "0", "1", "65536", "0x1", "0x1p", "0x1p16", "0X1p+16", "0x1P+16", "0x1p+016", "0x01p+16", "0x2p+15", "0x1.0p+16",
-        " 0x1p+16", "0x1p+16 ", "0x1p+16x", "-0x1p+16", "+0x1p+16", "0x1p+128", "0x1000001p+0", "0xffffffp+105", "0x1p-150",
-        "0x0p-149", "0x0p+1", "-0x0p+0", "inf", "nan", "0x1p+99999999999", "0x1fffffffffffffffffp+0", "0x p+1", "0x-1p+1",
-        "0x1p+-1", "0x1p++1", "0xAp+0",
+        "",
+        "0",
+        "1",
+        "65536",
+        "0x1",
+        "0x1p",
+        "0x1p16",
+        "0X1p+16",
+        "0x1P+16",
+        "0x1p+016",
+        "0x01p+16",
+        "0x2p+15",
+        "0x1.0p+16",
+        " 0x1p+16",
+        "0x1p+16 ",
+        "0x1p+16x",
+        "-0x1p+16",
+        "+0x1p+16",
+        "0x1p+128",
+        "0x1000001p+0",
+        "0xffffffp+105",
+        "0x1p-150",
+        "0x0p-149",
+        "0x0p+1",
+        "-0x0p+0",
+        "inf",
+        "nan",
+        "0x1p+99999999999",
+        "0x1fffffffffffffffffp+0",
+        "0x p+1",
+        "0x-1p+1",
+        "0x1p+-1",
+        "0x1p++1",
+        "0xAp+0",
     };
     for (size_t i = 0; i < AMP_COUNT(rows); i++) {
         float value = 5.0f;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who can read a state while it is written, what killed writers left, and what is kept of the file that was there: owner,
- * permissions, links, and long names. */
+/* Who can read a state while it is written, what killed writers left, and what is kept of the file that was there:
+ * owner, permissions, links, and long names. */
 #include "place.h"
 
 #include <errno.h>
@@ -322,14 +322,24 @@ static int has_small_frames(void) {
 int main(void) {
     const int root = geteuid() == 0, nameless = has_nameless_files();
     const struct test tests[] = {
-        { private_from_its_birth, 2 }, { a_new_file_obeys_the_mask, 2 }, { names_that_are_refused, nameless },
-        { leftovers_are_cleaned, 2 }, { a_saver_in_another_namespace_cleans, 1 }, { names_without_chance, 2 }, { no_more_than_permissions_is_kept, 2 },
-        { the_owner_is_kept, 2 * root }, { what_is_not_kept_is_told, root }, { links_are_followed, 1 },
-        { links_to_what_is_not_there_yet, 2 }, { loops_are_refused, 1 }, { names_of_255_bytes, 2 },
+        { private_from_its_birth, 2 },
+        { a_new_file_obeys_the_mask, 2 },
+        { names_that_are_refused, nameless },
+        { leftovers_are_cleaned, 2 },
+        { a_saver_in_another_namespace_cleans, 1 },
+        { names_without_chance, 2 },
+        { no_more_than_permissions_is_kept, 2 },
+        { the_owner_is_kept, 2 * root },
+        { what_is_not_kept_is_told, root },
+        { links_are_followed, 1 },
+        { links_to_what_is_not_there_yet, 2 },
+        { loops_are_refused, 1 },
+        { names_of_255_bytes, 2 },
         { saved_on_a_stack_of_32_kib, has_small_frames() },
     };
     if (!root) puts("# not root, who alone gives files away: the tests of owners are left out");
     if (!nameless) puts("# no files without a name on this file system: the test of giving them one is left out");
-    if (!has_small_frames()) puts("# frames of a sanitizer, or of a build that is not optimized: the test of a small stack is left out");
+    if (!has_small_frames())
+        puts("# frames of a sanitizer, or of a build that is not optimized: the test of a small stack is left out");
     return RUN_TESTS("state replace", tests);
 }

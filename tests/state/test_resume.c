@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A run that is saved, ended, and gone on with in a new process is the run that was never interrupted: the demo's network
- * on the digits, every level, SGD with momentum and Adam, the model loaded before and after libamp's state. The host
- * keeps its model and its optimizer in a file of its own, as hosts do. Arguments: the digits.
+ * A run that is saved, ended, and gone on with in a new process is the run that was never interrupted: the demo's
+ * network on the digits, every level, SGD with momentum and Adam, the model loaded before and after libamp's state. The
+ * host keeps its model and its optimizer in a file of its own, as hosts do. Arguments: the digits.
  */
 #include "amp_state.h"
 #include "../support/levels.h"
@@ -99,7 +99,8 @@ START_TEST(resume_is_bit_exact) {
     ck_assert_int_eq(run_open(&run, digits_path, adam, 1), 0);
     ck_assert_int_eq(run_initialize(&run, &config), 0);
     ck_assert_int_eq(run_train(&run, 0, STEPS_BEFORE), 0);
-    ck_assert_msg(amp_state_save(run.adapter.model.amp, state, AMP_STATE_SAFETENSORS) == AMP_OK, "%s", amp_last_error());
+    ck_assert_msg(amp_state_save(run.adapter.model.amp, state, AMP_STATE_SAFETENSORS) == AMP_OK, "%s",
+                  amp_last_error());
     ck_assert_int_eq(run_save_host(&run, model), 0);
     const float scale = run_scale(&run);
     ck_assert_int_eq(run_train(&run, STEPS_BEFORE, STEPS_AFTER), 0);

@@ -168,13 +168,16 @@ START_TEST(another_level_keeps_the_masters) {
     ck_ok(amp_state_load_memory(other.context, state.data, state.size));
     const struct snapshot after = snap(&other);
     ck_assert_uint_eq(other.host.events[AMP_EVENT_WARNING], from != to);
-    if (from != to) ck_assert_msg(strstr(other.host.last_message[AMP_EVENT_WARNING], "level O") != NULL, "%s", other.host.last_message[AMP_EVENT_WARNING]);
+    if (from != to)
+        ck_assert_msg(strstr(other.host.last_message[AMP_EVENT_WARNING], "level O") != NULL, "%s",
+                      other.host.last_message[AMP_EVENT_WARNING]);
     struct bytes again = state_of(&other, AMP_STATE_SAFETENSORS);
     for (size_t k = 0; k < 3; k++)
         for (int i = 0; i < NET_SIZE; i++) {
             const float was = level_loses_fp32(from) ? (float)before.params[k][i] : before.masters[k][i];
             float is = (float)after.params[k][i];
-            if (other.net.trained[k] && after.dtypes[k] != AMP_FLOAT32) is = level_loses_fp32(to) ? is : after.masters[k][i];
+            if (other.net.trained[k] && after.dtypes[k] != AMP_FLOAT32)
+                is = level_loses_fp32(to) ? is : after.masters[k][i];
             if (!level_loses_fp32(to) || after.dtypes[k] == AMP_FLOAT32) ck_assert_float_eq(was, is);
             else ck_assert_float_eq_tol(was, is, 0.001f);
         }
@@ -212,7 +215,8 @@ START_TEST(scalers_go_by_mode_and_stay_in_bounds) {
     after = snap(&other);
     ck_assert_float_eq(after.scale, 65536.0f);
     ck_assert_msg(strstr(other.host.last_message[AMP_EVENT_WARNING], "scaler.mode apex -> torch") &&
-                      strstr(other.host.last_message[AMP_EVENT_WARNING], "keep their present state"), "%s", other.host.last_message[AMP_EVENT_WARNING]);
+                      strstr(other.host.last_message[AMP_EVENT_WARNING], "keep their present state"),
+                  "%s", other.host.last_message[AMP_EVENT_WARNING]);
     rig_end(&other);
     free(state.data);
 }
@@ -230,9 +234,11 @@ START_TEST(other_numbers_of_losses) {
     ck_ok(amp_state_load_memory(other.context, three.data, three.size));
     struct snapshot after = snap(&other);
     ck_assert_float_eq(after.scale, 131072.0f);
-    ck_assert_msg(strstr(other.host.last_message[AMP_EVENT_WARNING], "1 of the file's 3 loss scalers"), "%s", other.host.last_message[AMP_EVENT_WARNING]);
+    ck_assert_msg(strstr(other.host.last_message[AMP_EVENT_WARNING], "1 of the file's 3 loss scalers"), "%s",
+                  other.host.last_message[AMP_EVENT_WARNING]);
     ck_ok(amp_state_load_memory(other.context, text.data, text.size));
-    ck_assert_msg(strstr(other.host.last_message[AMP_EVENT_WARNING], "3 loss scalers and the context 1"), "%s", other.host.last_message[AMP_EVENT_WARNING]);
+    ck_assert_msg(strstr(other.host.last_message[AMP_EVENT_WARNING], "3 loss scalers and the context 1"), "%s",
+                  other.host.last_message[AMP_EVENT_WARNING]);
     rig_end(&other);
     rig_end(&rig);
     free(three.data);

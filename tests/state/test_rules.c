@@ -228,8 +228,8 @@ START_TEST(not_inside_brackets_or_steps) {
     ck_says("inside a step");
     ck_ok(amp_step_end(&rig.net.optimizer));
     ck_ok(amp_state_load_memory(rig.context, state.data, state.size));
-    ck_ok(amp_scale_loss_begin_many(rig.context, (amp_optimizer *[]){ &rig.net.optimizer }, 1, 0, AMP_DELAY_UNSCALE, NULL,
-                                    &scaled));
+    ck_ok(amp_scale_loss_begin_many(rig.context, (amp_optimizer *[]){ &rig.net.optimizer }, 1, 0, AMP_DELAY_UNSCALE,
+                                    NULL, &scaled));
     ck_ok(amp_scale_loss_end(&scaled));
     ck_fails(AMP_ERR_WRONG_STATE, amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size));
     ck_says("still scaled");

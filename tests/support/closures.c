@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program with this file runs on libffi's closures alone where AMP_TEST_CLOSURES is set: the same tests, the other way
- * into libamp. */
+/* A program with this file runs on libffi's closures alone where AMP_TEST_CLOSURES is set: the same tests, the other
+ * way into libamp. */
 #include "closures.h"
 
 #include <stdlib.h>

@@ -4,7 +4,8 @@
  * books about what is alive. It knows amp.h only to describe itself.
  *
  * A tensor's structure stays valid until fake_destroy, so that tests can look at handles that were released; `refs` is
- * 0 then. Nothing here calls malloc, calloc, realloc or aligned_alloc: tests break those to see libamp run out of memory.
+ * 0 then. Nothing here calls malloc, calloc, realloc or aligned_alloc: tests break those to see libamp run out of
+ * memory.
  */
 #ifndef TEST_FAKEHOST_H
 #define TEST_FAKEHOST_H

@@ -42,7 +42,9 @@ static struct fake_tensor *binary(const char *op, struct fake_tensor *a, struct 
     return out;
 }
 
-static struct fake_tensor *op_matmul(struct fake_tensor *a, struct fake_tensor *b) { return binary("matmul", a, b, true); }
+static struct fake_tensor *op_matmul(struct fake_tensor *a, struct fake_tensor *b) {
+    return binary("matmul", a, b, true);
+}
 static struct fake_tensor *op_mul(struct fake_tensor *a, struct fake_tensor *b) { return binary("mul", a, b, true); }
 static struct fake_tensor *op_add(struct fake_tensor *a, struct fake_tensor *b) { return binary("add", a, b, false); }
 

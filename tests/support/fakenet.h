@@ -75,8 +75,8 @@ void net_zero_grad(struct net *net);
 
 /* Adds `factor` times the gradients at input value x to the parameters' gradients, in the gradients' own type. */
 void net_backward(struct net *net, double x, double factor);
-/* forward, bracket, backward, end, step, zero_grad: the bracket's status. Where an op was refused there is no loss and no
- * bracket; amp_check has the error then. */
+/* forward, bracket, backward, end, step, zero_grad: the bracket's status. Where an op was refused there is no loss and
+ * no bracket; amp_check has the error then. */
 amp_status net_train_step(struct net *net, double x);
 
 /* Bit for bit: do all slots hold what the host put there? */

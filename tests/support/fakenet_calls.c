@@ -33,7 +33,7 @@ void net_exp_(struct net *net, struct fake_tensor *self) {
 }
 
 int32_t net_bce(struct net *net, struct fake_tensor *input, struct fake_tensor *target) {
-    return ((int32_t (*)(struct fake_tensor *, struct fake_tensor *))net->table[OP_binary_cross_entropy])(input, target);
+    return ((int32_t(*)(struct fake_tensor *, struct fake_tensor *))net->table[OP_binary_cross_entropy])(input, target);
 }
 
 struct fake_tensor *net_forward(struct net *net, struct fake_tensor *x) { return ((forward_fn)net->forward)(net, x); }
@@ -62,7 +62,8 @@ void net_backward(struct net *net, double x, double factor) {
 
 amp_status net_train_step(struct net *net, double x) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    struct fake_tensor *input = fake_new(net->host, AMP_FLOAT32, NET_SIZE, x), *out = net_forward(net, input), *loss = NULL;
+    struct fake_tensor *input = fake_new(net->host, AMP_FLOAT32, NET_SIZE, x), *out = net_forward(net, input),
+                       *loss = NULL;
     amp_status status = AMP_OK;
     if (out) loss = net_unary(net, OP_sum, out);
     if (loss) status = amp_scale_loss_begin(&net->optimizer, loss, &scaled);

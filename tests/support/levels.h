@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The levels and what they do by default, from AMP_LEVEL_MAP: a test of every level is one of those to come too. What the list
- * itself must say is in tests/levels/test_properties.c. */
+/* The levels and what they do by default, from AMP_LEVEL_MAP: a test of every level is one of those to come too. What
+ * the list itself must say is in tests/levels/test_properties.c. */
 #ifndef TEST_LEVELS_H
 #define TEST_LEVELS_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Children of a process whose other threads are anywhere in libamp: in wrapped ops, in initialize and shutdown, under a
- * context's lock. Each child calls, trains, initialises and shuts down under an alarm: a lock that nobody will ever unlock
- * kills it.
+ * context's lock. Each child calls, trains, initialises and shuts down under an alarm: a lock that nobody will ever
+ * unlock kills it.
  */
 #include <amp_all.h>
 
@@ -143,7 +143,8 @@ START_TEST(children_of_one_thread) {
 }
 END_TEST
 
-/* Not under sanitizers: the locks of their own allocators are not fork's business (before LLVM 18), and a child waits there. */
+/* Not under sanitizers: the locks of their own allocators are not fork's business (before LLVM 18), and a child waits
+ * there. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MANY_THREADS 1
 static atomic_bool stop;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libamp's own threads: that they come, how many, in which environment, and that nothing goes wrong where they cannot: denied,
- * taken by another call, gone in a child. Each test is a process of its own, so that each begins without any.
+ * libamp's own threads: that they come, how many, in which environment, and that nothing goes wrong where they cannot:
+ * denied, taken by another call, gone in a child. Each test is a process of its own, so that each begins without any.
  */
 #include "kernels/threads.h"
 
@@ -36,7 +36,8 @@ static int count_tasks(void) {
     return n;
 }
 
-/* ThreadSanitizer has threads of its own, which come when they like. A thread that was joined may be counted a moment longer. */
+/* ThreadSanitizer has threads of its own, which come when they like. A thread that was joined may be counted a moment
+ * longer. */
 static void expect_tasks(int n) {
 #if !defined(__SANITIZE_THREAD__)
     ck_assert_int_ge(count_tasks(), n);
@@ -87,9 +88,13 @@ START_TEST(numbers_are_read) {
     static const struct {
         const char *text;
         int32_t n;
-    } rows[] = { { NULL, 1 }, { "", 1 },    { "0", 0 },  { "1", 1 },   { "12", 12 },         { "-1", 1 },         { "+2", 1 },
-                 { "2x", 1 }, { " 2", 1 },  { "x", 1 },  { "0x2", 1 }, { "2147483647", INT32_MAX }, { "2147483648", 1 },
-                 { "99999999999999999999999", 1 } };
+    } rows[] = { { NULL, 1 },         { "", 1 },
+                 { "0", 0 },          { "1", 1 },
+                 { "12", 12 },        { "-1", 1 },
+                 { "+2", 1 },         { "2x", 1 },
+                 { " 2", 1 },         { "x", 1 },
+                 { "0x2", 1 },        { "2147483647", INT32_MAX },
+                 { "2147483648", 1 }, { "99999999999999999999999", 1 } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         ck_assert_msg(amp__threads_parse(rows[i].text) == rows[i].n, "'%s': %d", rows[i].text ? rows[i].text : "NULL",
                       (int)amp__threads_parse(rows[i].text));
@@ -271,8 +276,9 @@ static void look_at_signals(void *unused) {
     (void)unused;
     if (pthread_equal(pthread_self(), host_thread)) return;
     pthread_sigmask(SIG_SETMASK, NULL, &set);
-    seen_signals += sigismember(&set, SIGINT) == 1 && sigismember(&set, SIGUSR1) == 1 && sigismember(&set, SIGCHLD) == 1 &&
-                    sigismember(&set, SIGPROF) == 1 && !sigismember(&set, SIGSEGV) && !sigismember(&set, SIGBUS);
+    seen_signals += sigismember(&set, SIGINT) == 1 && sigismember(&set, SIGUSR1) == 1 &&
+        sigismember(&set, SIGCHLD) == 1 && sigismember(&set, SIGPROF) == 1 && !sigismember(&set, SIGSEGV) &&
+        !sigismember(&set, SIGBUS);
 }
 
 START_TEST(signals_are_the_hosts) {
@@ -295,7 +301,8 @@ static void look_at_environment(void *unused) {
     feraiseexcept(FE_INEXACT);
 }
 
-/* Threads that a host in a strange environment started compute as all others do, and what they raise is not the host's. */
+/* Threads that a host in a strange environment started compute as all others do, and what they raise is not
+ * the host's. */
 START_TEST(environments_do_not_leak) {
     static float one[N], three[N];
     host_thread = pthread_self();
@@ -324,7 +331,8 @@ START_TEST(environments_do_not_leak) {
 }
 END_TEST
 
-/* ---- not under sanitizers: their own locks and threads do not go with a fork, and they cannot be short of memory ---- */
+/* ---- not under sanitizers: their own locks and threads do not go with a fork, and they cannot be short of
+ * memory ---- */
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define PLAIN 1
@@ -428,7 +436,8 @@ int main(void) {
     tcase_add_test(tcase, children_start_their_own);
     tcase_add_test(tcase, children_of_a_busy_pool);
 #else
-    (void)printf("# denied threads and children are left out: a sanitizer needs memory, and does not go with a fork of several threads\n");
+    (void)printf("# denied threads and children are left out: a sanitizer needs memory, and does not go with a fork of "
+                 "several threads\n");
     (void)fflush(stdout);
 #endif
     suite_add_tcase(suite, tcase);

@@ -5,7 +5,8 @@
 #include "kernels/cuda/table.h"
 
 template <typename... Parameters>
-static cudaError_t launch(void (*kernel)(Parameters...), uint32_t blocks, cudaStream_t stream, Parameters... arguments) {
+static cudaError_t launch(void (*kernel)(Parameters...), uint32_t blocks, cudaStream_t stream,
+                          Parameters... arguments) {
     if (blocks == 0) return cudaSuccess;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);

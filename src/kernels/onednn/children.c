@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * oneDNN has locks of its own. A child that is forked while another thread multiplies may inherit one locked, and would wait
- * for it for ever. So products in flight are counted, and a child that finds some of its parent's uses oneDNN no more. A page
- * that fork empties tells a child that it is one.
+ * oneDNN has locks of its own. A child that is forked while another thread multiplies may inherit one locked, and would
+ * wait for it for ever. So products in flight are counted, and a child that finds some of its parent's uses oneDNN no
+ * more. A page that fork empties tells a child that it is one.
  */
 #include "kernels/onednn/product.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * oneDNN 2 and 3 under one set of names. Version 3 made memory descriptors opaque handles, took the operation descriptors
- * away, and dropped the scale of an eltwise post-op.
+ * oneDNN 2 and 3 under one set of names. Version 3 made memory descriptors opaque handles, took the operation
+ * descriptors away, and dropped the scale of an eltwise post-op.
  */
 #ifndef AMP_ONEDNN_COMPAT_H
 #define AMP_ONEDNN_COMPAT_H

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * amp_matmul by products of oneDNN's. What oneDNN can compute as it is goes to it whole. Else
- *   - operands that it has no fast code for (fp16 mostly, bf16 on older processors, mixtures) are converted to fp32 a panel
- *     at a time by libamp's kernels, and the product is fp32's: conversion costs n^2, the product n^3;
- *   - results that it cannot store (another type than the operands', alpha, beta c) are sums in fp32 that libamp finishes.
- * A panel is as large as a cache or two holds, and at least as large as the product needs to run at full speed.
+ *   - operands that it has no fast code for (fp16 mostly, bf16 on older processors, mixtures) are converted to fp32 a
+ * panel at a time by libamp's kernels, and the product is fp32's: conversion costs n^2, the product n^3;
+ *   - results that it cannot store (another type than the operands', alpha, beta c) are sums in fp32 that libamp
+ * finishes. A panel is as large as a cache or two holds, and at least as large as the product needs to run at full
+ * speed.
  */
 #include "kernels/onednn/matmul.h"
 #include "kernels/onednn/product.h"
@@ -39,7 +40,8 @@ static bool has_unit(amp_dtype type) {
 static const char *unit_name(amp_dtype type) {
     const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
     if (type == AMP_FLOAT16) return "avx512_core_fp16";
-    return (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx ? "avx512_core_amx" : "avx512_core_bf16";
+    return (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx ? "avx512_core_amx"
+                                                                                : "avx512_core_bf16";
 }
 
 #else
@@ -112,8 +114,8 @@ struct matrix {
 };
 
 /* lines x depth of op(a), or of op(b) transposed, from `first` on; stored rows are lines if along_depth. */
-static void convert(float *dst, const void *src, amp_dtype type, int64_t ld, int64_t first, int64_t lines, int64_t depth,
-                    bool along_depth) {
+static void convert(float *dst, const void *src, amp_dtype type, int64_t ld, int64_t first, int64_t lines,
+                    int64_t depth, bool along_depth) {
     const int64_t rows = along_depth ? lines : depth, cols = along_depth ? depth : lines;
     const char *from = (const char *)src + (along_depth ? first * ld : first) * size_of(type);
     if (cols == ld) /* the panel is one run */
@@ -122,7 +124,8 @@ static void convert(float *dst, const void *src, amp_dtype type, int64_t ld, int
         host->cast(AMP_FLOAT32, dst + i * cols, type, from + i * ld * size_of(type), (size_t)cols);
 }
 
-static struct matrix part_of_a(const amp_matmul_args *g, const struct plan *p, float *scratch, int64_t i, int64_t rows) {
+static struct matrix part_of_a(const amp_matmul_args *g, const struct plan *p, float *scratch, int64_t i,
+                               int64_t rows) {
     const bool along = !g->transpose_a;
     if (p->convert_a) {
         convert(scratch, g->a, g->a_dtype, g->ld_a, i, rows, g->k, along);
@@ -132,7 +135,8 @@ static struct matrix part_of_a(const amp_matmul_args *g, const struct plan *p, f
     return along ? (struct matrix){ data, { g->ld_a, 1 } } : (struct matrix){ data, { 1, g->ld_a } };
 }
 
-static struct matrix part_of_b(const amp_matmul_args *g, const struct plan *p, float *scratch, int64_t j, int64_t cols) {
+static struct matrix part_of_b(const amp_matmul_args *g, const struct plan *p, float *scratch, int64_t j,
+                               int64_t cols) {
     const bool along = g->transpose_b;
     if (p->convert_b) {
         convert(scratch, g->b, g->b_dtype, g->ld_b, j, cols, g->k, along);
@@ -322,8 +326,8 @@ static amp_status fail(dnnl_status_t status, bool written) {
 }
 
 static amp_status fail_in_child(void) {
-    return host->fail(AMP_ERR_UNSUPPORTED, "matmul: this process was forked while another thread used oneDNN, whose locks "
-                                           "nobody frees here. Fork before, or let the built-in code do it.");
+    return host->fail(AMP_ERR_UNSUPPORTED, "matmul: this process was forked while another thread used oneDNN, whose "
+                                           "locks nobody frees here. Fork before, or let the built-in code do it.");
 }
 
 static amp_status matmul(const amp_matmul_args *args, int32_t threads) {
@@ -377,8 +381,8 @@ static amp_status explain(const amp_matmul_args *args, int32_t threads, char *te
     if (!product) return fail(dnnl_unimplemented, false);
     const dnnl_version_t *v = dnnl_version();
     const int64_t panels = ((g.m + p.mb - 1) / p.mb) * ((g.n + p.nb - 1) / p.nb);
-    snprintf(text, size, "onednn (oneDNN %d.%d.%d): %s, %s, %d thread%s, %lld panel%s%s%s%s", v->major, v->minor, v->patch,
-             name_of(p.type), product_name(product), (int)threads, threads == 1 ? "" : "s", (long long)panels,
+    snprintf(text, size, "onednn (oneDNN %d.%d.%d): %s, %s, %d thread%s, %lld panel%s%s%s%s", v->major, v->minor,
+             v->patch, name_of(p.type), product_name(product), (int)threads, threads == 1 ? "" : "s", (long long)panels,
              panels == 1 ? "" : "s", p.convert_a || p.convert_b ? ", operands converted" : "",
              p.direct ? "" : ", finished by libamp", g.b_id ? ", weights packed" : "");
     product_put(product);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights in oneDNN's favourite order, by the caller's id and version. Those used longest ago go when room is short; other
- * versions of an id go at once, for the caller has said that they will not come back. */
+/* Weights in oneDNN's favourite order, by the caller's id and version. Those used longest ago go when room is short;
+ * other versions of an id go at once, for the caller has said that they will not come back. */
 #include "kernels/onednn/product.h"
 
 #include <stdatomic.h>

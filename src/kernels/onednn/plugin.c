@@ -5,15 +5,15 @@
 
 #include <stdio.h>
 
-/* What a plugin for another major version of oneDNN would do with our structures nobody knows; the linker should have seen
- * to it. */
+/* What a plugin for another major version of oneDNN would do with our structures nobody knows; the linker should have
+ * seen to it. */
 static amp_status init(const struct amp__backend_host *host, char *version, size_t size) {
     char text[160];
     const dnnl_version_t *v = dnnl_version();
     snprintf(version, size, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     if (v->major != DNNL_VERSION_MAJOR) {
-        snprintf(text, sizeof text, "it was built for oneDNN %d and found %d.%d. Install version %d.", DNNL_VERSION_MAJOR,
-                 v->major, v->minor, DNNL_VERSION_MAJOR);
+        snprintf(text, sizeof text, "it was built for oneDNN %d and found %d.%d. Install version %d.",
+                 DNNL_VERSION_MAJOR, v->major, v->minor, DNNL_VERSION_MAJOR);
         return host->fail(AMP_ERR_BACKEND, text);
     }
     if (product_init() != dnnl_success)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * To make a primitive takes oneDNN as long as a small product. So the last ones are kept, by shape, and counted: a thread
- * may still run one that another thread has just pushed out.
+ * To make a primitive takes oneDNN as long as a small product. So the last ones are kept, by shape, and counted: a
+ * thread may still run one that another thread has just pushed out.
  */
 #include "kernels/onednn/product.h"
 

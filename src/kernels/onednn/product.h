@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products: oneDNN's matmul primitives, made once for each shape and kept, and weights packed for them. The unit in which
- * matmul.c speaks to oneDNN.
+ * Products: oneDNN's matmul primitives, made once for each shape and kept, and weights packed for them. The unit in
+ * which matmul.c speaks to oneDNN.
  */
 #ifndef AMP_ONEDNN_PRODUCT_H
 #define AMP_ONEDNN_PRODUCT_H
@@ -80,17 +80,18 @@ extern pthread_mutex_t product_lock, pack_lock, scratch_lock;
 /* ---- children (children.c) ---- */
 
 void children_init(void);
-/* Around every use of oneDNN. False: it must not be used, for this process was forked while another thread was using it. */
+/* Around every use of oneDNN. False: it must not be used, for this process was forked while another thread was using
+ * it. */
 bool children_enter(void);
 void children_leave(void);
-/* Between them: how many of `threads` may be used. OpenMP's own do not go with a fork, and GNU's waits for them for ever: a
- * child whose parent had some keeps to one. */
+/* Between them: how many of `threads` may be used. OpenMP's own do not go with a fork, and GNU's waits for them for
+ * ever: a child whose parent had some keeps to one. */
 int32_t children_threads(int32_t threads);
 
 /* ---- threads (threads.c) ---- */
 
-/* oneDNN takes as many threads as OpenMP offers to the calling thread: this many from here on, until threads_leave gets what
- * threads_enter returned. Where oneDNN runs without OpenMP both do nothing. */
+/* oneDNN takes as many threads as OpenMP offers to the calling thread: this many from here on, until threads_leave gets
+ * what threads_enter returned. Where oneDNN runs without OpenMP both do nothing. */
 int32_t threads_enter(int32_t threads);
 void threads_leave(int32_t before);
 

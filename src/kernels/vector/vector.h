@@ -17,8 +17,8 @@
  *     seen_f, vf_unseen, vf_see, vf_seen     whether a magnitude, read as an integer, reached a limit
  *     vd_load_f64, ...        the same for doubles;  widen(vf): exact;  vd_to_f32: rounded;  vd_to_odd: see avx2.h
  *     vd_add_exact(s, x, y)   s + x * y where x * y is exact: in one operation or in two
- *     vw, vw_see_exponent_16, ...     words as they are: the larger magnitude of halves, or of whole ones, as far as its
- *                             exponent goes
+ *     vw, vw_see_exponent_16, ...     words as they are: the larger magnitude of halves, or of whole ones, as far as
+ *                             its exponent goes
  *     fence()                 after streams
  *
  * update.inc alone wants vf_sub, vf_div, vf_sqrt (rounded as in IEEE 754) and vf_larger(x, y): !(x <= y) ? x : y. Of

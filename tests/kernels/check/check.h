@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As much of Check as the kernels' tests use, in its own words, for machines that we compile for and that have no Check:
- * arm64 in an emulator. Each run of a test is a process of its own, as there. CK_RUN_SUITE is obeyed.
+ * As much of Check as the kernels' tests use, in its own words, for machines that we compile for and that have no
+ * Check: arm64 in an emulator. Each run of a test is a process of its own, as there. CK_RUN_SUITE is obeyed.
  */
 #ifndef AMP_TESTS_MINICHECK_H
 #define AMP_TESTS_MINICHECK_H

@@ -40,8 +40,8 @@ static void overlay(void *group, const void *set, size_t bytes) {
     }
 }
 
-/* Past the caches, one core waits for its reads: with AVX2's shorter ones, more of them are under way. Where the conversion
- * hides behind them, AVX-512 is up to 5 % behind (bench/README.md). */
+/* Past the caches, one core waits for its reads: with AVX2's shorter ones, more of them are under way. Where the
+ * conversion hides behind them, AVX-512 is up to 5 % behind (bench/README.md). */
 static void keep_narrow_streams(struct amp__kernels *k, uint32_t cpu_flags) {
     (void)k, (void)cpu_flags;
 #if defined(__x86_64__) && defined(AMP__X86_KERNELS)
@@ -82,8 +82,8 @@ static uint32_t machine, mask; /* mask: atomic */
 static size_t cache_bytes;
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
-/* Of the level furthest away; but at most what one core may hope for: others share that level, and virtual machines report
- * ten times what there is. Where the system does not say, a size that most have. */
+/* Of the level furthest away; but at most what one core may hope for: others share that level, and virtual machines
+ * report ten times what there is. Where the system does not say, a size that most have. */
 static size_t find_cache_bytes(void) {
     enum { USUAL = 16 << 20, MOST = 32 << 20 };
     long bytes = -1;

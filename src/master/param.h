@@ -3,8 +3,8 @@
  * Parameters and their FP32 masters: re-typing, swapping for a step, reconciling, and the gradients' way through a
  * bracket. One amp__param per storage, however many handles or optimizers hold it.
  */
-#ifndef AMP_MASTER_H
-#define AMP_MASTER_H
+#ifndef AMP_PARAM_H
+#define AMP_PARAM_H
 
 #include "amp_kernels.h"
 #include "host/host.h"
@@ -55,8 +55,8 @@ struct amp__gradient {
     bool gaps;        /* the elements that were looked at last are in `flat` */
     bool overflowed;  /* in an end that is tainted: the optimizers of its bracket that list this skip in any case */
 
-    /* With AMP__GRAD_LEFT: what libamp's own optimizer unscales on its way. handle is NULL elsewhere, but in a bracket that is
-     * going to be cancelled, where the work that was to unscale it before was dropped. */
+    /* With AMP__GRAD_LEFT: what libamp's own optimizer unscales on its way. handle is NULL elsewhere, but in a bracket
+     * that is going to be cancelled, where the work that was to unscale it before was dropped. */
     struct amp__left {
         void *handle, *given;  /* given: the handle that was to be unscaled by work that was added to a place */
         uint64_t version;      /* of the handle at the bracket's end */
@@ -145,7 +145,8 @@ void amp__param_free(const struct amp__param *param, amp_storage *storage); /* a
 amp_status amp__param_borrow(struct amp__param *param, amp_dtype dtype, amp_storage *out);
 void amp__param_give_back(struct amp__param *param, amp_storage *storage);
 /* dst := src in dst's type; on a device with the next flush, as work of this kind. */
-amp_status amp__param_copy(const struct amp__param *param, enum amp__work work, const amp_span *dst, const amp_span *src);
+amp_status amp__param_copy(const struct amp__param *param, enum amp__work work, const amp_span *dst,
+                           const amp_span *src);
 static inline amp_status amp__param_add(const struct amp__param *param, enum amp__work work, const amp_span *dst,
                                         const amp_span *src) {
     return amp__place_add(param->place, work, param, dst, src, NULL);
@@ -217,10 +218,11 @@ amp_status amp__param_check(const struct amp__param *param, const struct amp__el
 amp_status amp__master_reconcile(struct amp__param *param, bool always);
 /* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
 amp_status amp__master_swap_in(struct amp__param *param);
-/* Back where no step has run, and nothing is written over. An emulated parameter may not have been lent yet on its device, so
- * that its master is not taken from there. */
+/* Back where no step has run, and nothing is written over. An emulated parameter may not have been lent yet on its
+ * device, so that its master is not taken from there. */
 void amp__master_swap_undo(struct amp__param *param);
-/* Finishes what the host refused at the end of an earlier step; everything that looks at the parameter starts with it. */
+/* Finishes what the host refused at the end of an earlier step; everything that looks at the parameter starts
+ * with it. */
 amp_status amp__master_settle_now(struct amp__param *param);
 static inline amp_status amp__master_settle(struct amp__param *param) {
     return param->lent.grad || param->lent.stuck ? amp__master_settle_now(param) : AMP_OK;
@@ -242,8 +244,8 @@ struct amp__grads_result {
     const struct amp__param *first_nonfinite; /* with found_inf */
 };
 
-/* Room for what an end computes, kept from one to the next; zeros are an empty one. Ends that share it are not at work at
- * once. */
+/* Room for what an end computes, kept from one to the next; zeros are an empty one. Ends that share it are not at work
+ * at once. */
 struct amp__plan {
     struct amp__plan_entry *entries;
     uint16_t *what;
@@ -252,7 +254,8 @@ struct amp__plan {
     unsigned all;      /* what any entry wants */
     uint64_t mastered; /* elements of those that have master gradients */
     bool skips;        /* no gradient that is not finite will be stepped on */
-    bool tainted;      /* an overflow was found since the last step: what is set aside may not be finite (`overflowed`) */
+    /* an overflow was found since the last step: what is set aside may not be finite (`overflowed`) */
+    bool tainted;
     struct amp__place *const *places; /* of the context: what is added to them is launched before an end is over */
     size_t n_places;
 };
@@ -265,22 +268,24 @@ void amp__plan_free(struct amp__plan *plan);
 /* Fetches into the cache what a look at params[i + a few] will need, if it is where the last plan found it. */
 void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t i, bool data);
 
-/* Sets existing gradients aside; those in fixed FP32 buffers are multiplied by the scale instead, whatever they hold, so that
- * backward may add to them, or write over them. scale 0: it is not known here. Where a bracket that delayed left scaled ones,
- * those stay: the host may reduce them, and its backward adds to them. On an error everything is as it was. */
+/* Sets existing gradients aside; those in fixed FP32 buffers are multiplied by the scale instead, whatever they hold,
+ * so that backward may add to them, or write over them. scale 0: it is not known here. Where a bracket that delayed
+ * left scaled ones, those stay: the host may reduce them, and its backward adds to them. On an error everything is as
+ * it was. */
 amp_status amp__grads_begin(struct amp__param *const *params, size_t n, float scale, const struct amp__plan *last);
 /* The end of a bracket that delays: gradients stay as backward left them, with this loss's scale. */
 void amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id, float scale);
 /* unscale.c: new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */
 amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, bool tainted,
                           struct amp__plan *plan, struct amp__grads_result *result);
-/* New gradients are dropped, those set aside are put back: with `all` those that stood before the first delayed bracket,
- * else those that stood before this one. */
+/* New gradients are dropped, those set aside are put back: with `all` those that stood before the first delayed
+ * bracket, else those that stood before this one. */
 amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool all);
 /* The step that follows the brackets has been taken, or skipped: then fixed buffers hold again what stood there at the
  * first begin since the last step, for the host cannot drop what they hold. */
 void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped);
-/* After the host cleared its gradients: master gradients are gone too, and so is what was set aside. Open brackets stay open. */
+/* After the host cleared its gradients: master gradients are gone too, and so is what was set aside. Open brackets stay
+ * open. */
 void amp__grads_forget(struct amp__param *const *params, size_t n);
 /* The gradient that the optimizer will see: data NULL if none. Follows what the host did to its handle since. */
 amp_status amp__grads_view(struct amp__param *param, amp_span *span);
