@@ -264,7 +264,7 @@ typedef struct amp_model {
     uint32_t struct_size;
     uint32_t flags; /* AMP_MODEL_* */
     const amp_host *host; /* copied, but for self */
-    void *self;           /* what a `self` argument of forward is compared with */
+    void *self;           /* what a `self` argument of forward is compared with: not NULL then */
     amp_op *ops;          /* the host's function table; borrowed */
     size_t n_ops;         /* entries of ops */
     const amp_param *params; /* parameters and floating buffers; borrowed */
@@ -292,7 +292,7 @@ typedef struct amp_optimizer {
     uint32_t struct_size;
     uint32_t flags; /* AMP_OPTIMIZER_* */
     const amp_host *host; /* copied, but for self; NULL: the first model's */
-    void *self;           /* what a `self` argument of a step is compared with */
+    void *self;           /* what a `self` argument of a step is compared with: not NULL then */
     void *const *params;  /* handles of the parameters that it updates; borrowed */
     size_t n_params;      /* entries of params */
     amp_op *steps;        /* step slots; borrowed */

@@ -222,6 +222,11 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
     if (!op->slot) return AMP_OK;
     if (op->index) snprintf(what, sizeof what, "%s %s#%u", kind, op->name, (unsigned)op->index);
     else snprintf(what, sizeof what, "%s %s", kind, op->name);
+    const bool match_self = by_self && op->schema->self_arg >= 0;
+    AMP_RETURN_IF(match_self && !op->self, AMP_ERR_INVALID_ARGUMENT,
+                  "%s: its schema has an argument self, and the field self of its amp_model or amp_optimizer is NULL: "
+                  "set it to what the host passes as self, or give the argument another name, for any call to count",
+                  what);
     const struct amp__wrap wrap = { .what = what,
                                     .slot = op->slot,
                                     .schema = op->schema,
@@ -229,7 +234,7 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
                                     .user = op,
                                     .owner = context,
                                     .self = op->self,
-                                    .match_self = by_self && op->schema->self_arg >= 0,
+                                    .match_self = match_self,
                                     .in_copy = (op->flags & AMP_OP_COPY) != 0 };
     AMP_TRY(amp__patch_add(context->patch, &wrap, &op->wrapped));
     op->wrap = context->n_wraps++;

@@ -62,6 +62,13 @@ static void tell_others(const struct amp__optimizer *optimizer) {
     amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 
+/* Its slots' calls were for other objects. */
+static const struct amp__op *missed_self(const struct amp__optimizer *optimizer) {
+    for (size_t i = 0; i < optimizer->n_steps; i++)
+        if (amp__op_missed_self(&optimizer->steps[i])) return &optimizer->steps[i];
+    return NULL;
+}
+
 amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char names[256] = "";
@@ -81,7 +88,14 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     optimizer->noted_steps = context->n_steps;
     if (optimizer->unseen_changes < 2) return AMP_OK;
     optimizer->told_of_steps = true;
-    if (amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps))
+    const struct amp__op *missed = missed_self(optimizer);
+    if (missed)
+        (void)amp__warn(context, "optimizer %zu: its slot %s was called, but never for its amp_optimizer.self, and yet "
+                        "its parameters changed after two brackets. If those were steps, overflows are not skipped and "
+                        "masters not updated: set amp_optimizer.self to what the host passes as self, or give that "
+                        "argument another name, for any call to count",
+                        (size_t)(optimizer - context->optimizers), missed->name);
+    else if (amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps))
         (void)amp__warn(context, "optimizer %zu: its slot %s saw no call, and yet its parameters changed after two "
                         "brackets. If those were steps, overflows are not skipped and masters not updated: the host "
                         "calls a copy of the pointer from before amp_initialize, or with AMP_OP_COPY the table itself. "

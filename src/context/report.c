@@ -87,6 +87,10 @@ uint64_t amp__op_passed(const struct amp__op *op) {
     return op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0);
 }
 
+bool amp__op_missed_self(const struct amp__op *op) {
+    return op->wrapped && !amp__op_calls(op) && op->added && amp__patch_strangers(op->context->patch, op->wrap);
+}
+
 static bool unused(const struct amp__op *op) {
     return op->wrapped && !op->shares && !amp__op_calls(op) && !amp__op_passed(op);
 }
@@ -118,7 +122,12 @@ void amp__report_unused_ops(amp_context *context) {
     for (size_t i = 0; i < context->n_models; i++) {
         const struct amp__model *model = &context->models[i];
         found = name_unused(&text, model->ops, model->n_ops, found);
-        if (!model->has_forward || !unused(&model->forward)) continue;
+        if (!model->has_forward) continue;
+        if (amp__op_missed_self(&model->forward))
+            (void)amp__warn(context, "the forward slot of model %zu was called in the first bracket, but never for its "
+                            "amp_model.self: inputs are not cast and ops have no scope; set amp_model.self to what the "
+                            "host passes as self, or give that argument another name, for any call to count", i);
+        if (!unused(&model->forward)) continue;
         (void)amp__warn(context, "the forward slot of model %zu saw no call in the first bracket: inputs are not cast "
                         "and ops have no scope; %s", i, copied);
     }

@@ -19,6 +19,8 @@ amp_status amp__warn(amp_context *context, const char *format, ...) AMP_PRINTF(2
  * optimizers'. A host that copied its pointers before they were wired would otherwise train as if libamp were not
  * there. */
 uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
+/* Was its slot called, and only for objects that nobody described? */
+bool amp__op_missed_self(const struct amp__op *op);
 void amp__report_unused_ops(amp_context *context);
 /* Those of `ops` that saw no call, by name; their number. */
 size_t amp__name_unused(char *names, size_t capacity, const struct amp__op *ops, size_t n);

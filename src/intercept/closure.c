@@ -26,7 +26,7 @@ static const struct amp__client *by_scope(const struct candidates *candidates, c
 
 /* Clients that name a self have their own calls whatever the scope, which only decides between several for one self.
  * The others go by the scope. NULL: nobody's. */
-static const struct amp__client *choose_of_several(const struct amp__closure *closure,
+static const struct amp__client *choose_of_several(struct amp__closure *closure,
                                                    const struct amp__scope_state *scope, void *const *args) {
     struct candidates of_self = { 0 }, others = { 0 };
     const int32_t self_arg = closure->schema->self_arg;
@@ -42,12 +42,13 @@ static const struct amp__client *choose_of_several(const struct amp__closure *cl
         else if (atomic_load_explicit(&client->self, memory_order_relaxed) == self)
             add_candidate(&of_self, client, owner == scope->context);
     }
+    if (!of_self.n && !others.n) atomic_fetch_add_explicit(&closure->strangers, 1, memory_order_relaxed);
     return of_self.n == 1 ? of_self.first : by_scope(of_self.n ? &of_self : &others, scope);
 }
 
 /* Nearly always there is one, without a self. */
-static inline const struct amp__client *choose(const struct amp__closure *closure,
-                                               const struct amp__scope_state *scope, void *const *args) {
+static inline const struct amp__client *choose(struct amp__closure *closure, const struct amp__scope_state *scope,
+                                               void *const *args) {
     const struct amp__client *client = &closure->clients;
     const amp_context *owner = atomic_load_explicit(&client->owner, memory_order_acquire);
     if (!owner || atomic_load_explicit(&client->match_self, memory_order_relaxed) ||

@@ -37,6 +37,7 @@ struct amp__closure {
     struct amp__signature *signature;
     struct amp__client clients; /* the first of the chain */
     _Atomic uint64_t passed;    /* calls that no client took */
+    _Atomic uint64_t strangers; /* of those, with a self that is no client's */
     /* Under the mutex only. */
     struct amp__closure *next_at, *next_by_code, *next_idle, **idle_link; /* closures.c */
     amp_fn *slot;              /* where it stands, or stood last */

@@ -131,5 +131,7 @@ void amp__table_copy(void *copy, const void *table, size_t bytes);
  * client here, inside an op, another self. `wrap` counts the successful adds of the patch from 0, passed-over ones
  * included (they count 0). Any thread. */
 uint64_t amp__patch_passed(const struct amp__patch *patch, size_t wrap);
+/* Those of them whose self was that of no client. */
+uint64_t amp__patch_strangers(const struct amp__patch *patch, size_t wrap);
 
 #endif

@@ -17,7 +17,7 @@ struct entry {
     struct amp__closure *closure; /* NULL: the slot was empty and passed over */
     struct amp__client *client;
     char *what;
-    uint64_t passed_before; /* closure->passed at commit */
+    uint64_t passed_before, strangers_before; /* closure->passed and strangers at commit */
 };
 
 struct amp__patch {
@@ -203,6 +203,7 @@ void amp__patch_commit(struct amp__patch *patch) {
         struct amp__closure *closure = entry->closure;
         if (!closure) continue;
         entry->passed_before = atomic_load(&closure->passed);
+        entry->strangers_before = atomic_load(&closure->strangers);
         amp__client_activate(entry->client); /* before the slot: the first call through it finds its client */
         if (!closure->installed && !closure->in_copy) store_slot(closure->slot, closure->code);
         closure->installed = true;
@@ -304,4 +305,9 @@ void amp__table_copy(void *copy, const void *table, size_t bytes) {
 uint64_t amp__patch_passed(const struct amp__patch *patch, size_t wrap) {
     if (wrap >= patch->n || !patch->committed || !patch->entries[wrap].closure) return 0;
     return atomic_load(&patch->entries[wrap].closure->passed) - patch->entries[wrap].passed_before;
+}
+
+uint64_t amp__patch_strangers(const struct amp__patch *patch, size_t wrap) {
+    if (wrap >= patch->n || !patch->committed || !patch->entries[wrap].closure) return 0;
+    return atomic_load(&patch->entries[wrap].closure->strangers) - patch->entries[wrap].strangers_before;
 }

@@ -256,6 +256,56 @@ START_TEST(a_slot_that_no_call_reaches_is_named) {
 }
 END_TEST
 
+static void expect_told(struct rig *rig, const char *what) {
+    char text[4096];
+    for (int i = 0; i < 3; i++) ck_ok(net_train_step(&rig->net, 1.0));
+    ck_ok(amp_explain(rig->context, NULL, text, sizeof text, NULL));
+    ck_assert_msg(strstr(text, what) != NULL, "%s", text);
+}
+
+/* It is called, for an object that nobody described. */
+START_TEST(a_step_slot_whose_self_never_comes_is_named) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.optimizer.self = &rig;
+    ck_ok(rig_config(&rig, &config));
+    expect_told(&rig, "optimizer 0: its slot step was called, but never for its amp_optimizer.self");
+    rig_end(&rig);
+}
+END_TEST
+
+START_TEST(a_forward_slot_whose_self_never_comes_is_named) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    rig.net.model.self = &rig;
+    ck_ok(rig_config(&rig, &config));
+    expect_told(&rig, "forward slot of model 0 was called in the first bracket, but never for its amp_model.self");
+    rig_end(&rig);
+}
+END_TEST
+
+/* No call would ever be theirs. */
+START_TEST(a_self_that_was_forgotten_is_refused) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    void **fields[] = { &rig.net.model.self, &rig.net.optimizer.self };
+    static const char *const named[] = { "forward", "step" };
+    for (int i = 0; i < 2; i++) {
+        void *self = *fields[i];
+        *fields[i] = NULL;
+        ck_assert_int_eq(rig_config(&rig, &config), AMP_ERR_INVALID_ARGUMENT);
+        ck_assert_msg(strstr(amp_last_error(), named[i]) && strstr(amp_last_error(), "self of its"), "%s",
+                      amp_last_error());
+        *fields[i] = self;
+    }
+    ck_ok(rig_config(&rig, &config));
+    rig_end(&rig);
+}
+END_TEST
+
 static amp_status bracket_without_step(struct rig *rig, double grad, uint32_t flags) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_optimizer *optimizer = &rig->net.optimizer;
@@ -366,6 +416,9 @@ int main(void) {
         { a_slot_that_no_call_reaches_is_named, 6 },
         { no_step_that_was_not_due_is_missed, 6 },
         { what_the_host_writes_is_no_missed_step, 6 },
+        { a_step_slot_whose_self_never_comes_is_named, 1 },
+        { a_forward_slot_whose_self_never_comes_is_named, 1 },
+        { a_self_that_was_forgotten_is_refused, 1 },
         { a_frozen_layers_slot_is_no_alarm, 1 },
         { unused_ops_are_told_of_once, 1 },
     };
