@@ -253,7 +253,7 @@ static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct 
                                                      uint8_t mode, float seed) {
     const amp_dtype low = op->context->properties.low;
     struct decided d = { .mode = mode, .seed = seed };
-    const amp_status looked = amp__operands_gather(&d.operands, op, call);
+    amp_status looked = amp__operands_gather(&d.operands, op, call);
     struct amp__decision decision =
         amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, d.operands.distinct, d.operands.n);
     if (converts(mode) || (obeys && always_rounds(op))) decision.target = low;
@@ -263,11 +263,13 @@ static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct 
     note_type(op, type);
     d.target = obeys ? type : decision.target;
     d.function = implementation(op, call, d.target);
-    if ((gated || !converts(mode)) && d.function != call->original && amp__visits(op) &&
-        !amp__call_has_work(op, call, &d.operands))
-        d.function = call->original;
-    if (gated) run_gated(op, call, &d);
-    else if (looked != AMP_OK) run_uncast(op, call, &d.operands, looked);
+    if (looked == AMP_OK && (gated || !converts(mode)) && d.function != call->original && amp__visits(op)) {
+        bool has_work;
+        looked = amp__call_has_work(op, call, &d.operands, &has_work);
+        if (!has_work) d.function = call->original;
+    }
+    if (looked != AMP_OK) run_uncast(op, call, &d.operands, looked);
+    else if (gated) run_gated(op, call, &d);
     else if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
     else if (decision.target || mode == AMP__RAW_SEED || (obeys && rounds_outputs(op, type))) run_cast(op, call, &d);
     else amp__call_run(call, d.function, call->args);

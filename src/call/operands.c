@@ -68,12 +68,12 @@ static amp_status note_work(void *self, const amp_field *field) {
     return AMP_OK;
 }
 
-bool amp__call_has_work(const struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands) {
-    bool found = operands->tensors != 0;
-    for (uint32_t i = 0; i < call->schema->n_args && !found; i++) {
+amp_status amp__call_has_work(const struct amp__op *op, const struct amp__call *call,
+                              const struct amp__operands *operands, bool *found) {
+    *found = operands->tensors != 0;
+    for (uint32_t i = 0; i < call->schema->n_args && !*found; i++) {
         const struct amp__arg *arg = &call->schema->args[i];
-        found = arg->kind == AMP__BUFFER && !(arg->flags & (AMP__KEEP | AMP__SEED)) && amp__call_pointer(call, i);
+        *found = arg->kind == AMP__BUFFER && !(arg->flags & (AMP__KEEP | AMP__SEED)) && amp__call_pointer(call, i);
     }
-    if (!found && amp__visits(op)) (void)amp__visit_all(op, call, note_work, &found);
-    return found;
+    return *found || !amp__visits(op) ? AMP_OK : amp__visit_all(op, call, note_work, found);
 }

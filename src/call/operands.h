@@ -42,6 +42,7 @@ amp_dtype amp__operands_type(const struct amp__operands *operands);
 bool amp__operands_all_fp32(const struct amp__operands *operands);
 
 /* Is there anything to compute with: an operand, a buffer, or what the host's visit emits? */
-bool amp__call_has_work(const struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands);
+amp_status amp__call_has_work(const struct amp__op *op, const struct amp__call *call,
+                              const struct amp__operands *operands, bool *found);
 
 #endif

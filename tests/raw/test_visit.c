@@ -302,6 +302,30 @@ START_TEST(a_faulty_hook_is_told_and_harmless) {
 }
 END_TEST
 
+static void fp32_forward(struct layer l, struct network *net) { l.output[0] = net->input[0] + 1000.0f; }
+
+/* Where the hook is asked only whether there is work for the implementation. */
+START_TEST(a_faulty_hook_is_told_before_an_fp32_implementation) {
+    static const enum fault faults[] = { FAILS, SWALLOWS, NEGATIVE, NOWHERE };
+    struct host host;
+    set_up(&host);
+    host.op.fp32 = (amp_fn)fp32_forward;
+    float shared[N] = { 0 };
+    host.layer.shared = shared;
+    ck_ok(amp_initialize(&host.model, NULL, AMP_O0));
+    fault = faults[_i];
+    host.layer.forward(host.layer, &host.net);
+    ck_assert_float_eq(host.output[1], host.input[1] * host.weights[1]); /* the original's */
+    ck_assert_int_eq(amp_check(host.model.amp), fault == FAILS ? AMP_ERR_HOST_FAILED : AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_msg(strstr(amp_last_error(), "op scale_layer: ") != NULL, "%s", amp_last_error());
+    fault = SOUND;
+    host.layer.forward(host.layer, &host.net);
+    ck_assert_float_eq(host.output[0], host.input[0] + 1000.0f);
+    ck_ok(amp_check(host.model.amp));
+    ck_ok(amp_shutdown(host.model.amp));
+}
+END_TEST
+
 int main(void) {
     TCase *tcase = tcase_create("visit");
     tcase_add_test(tcase, what_structs_point_to_is_rounded);
@@ -311,6 +335,7 @@ int main(void) {
     tcase_add_test(tcase, a_longjmp_out_of_the_op_puts_pointers_back);
     tcase_add_test(tcase, one_address_may_be_emitted_twice);
     tcase_add_loop_test(tcase, a_faulty_hook_is_told_and_harmless, 0, 10);
+    tcase_add_loop_test(tcase, a_faulty_hook_is_told_before_an_fp32_implementation, 0, 4);
     Suite *suite = suite_create("visit");
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
