@@ -233,8 +233,8 @@ int main(int argc, char **argv) {
     amp_host host = { .struct_size = sizeof host, .view = view, .dtype = dtype, .release = release, .cast = cast,
                       .grad = grad };
     amp_model model = { .struct_size = sizeof model, .host = &host, .ops = ops, .n_ops = 2 };
-    amp_optimizer optimizer = { .struct_size = sizeof optimizer, .host = &host, .n_params = 2, .steps = steps,
-                                .params = (void *const *)descent.params, .n_steps = 1 };
+    amp_optimizer optimizer = { .struct_size = sizeof optimizer, .host = &host, .self = &descent, .n_params = 2,
+                                .params = (void *const *)descent.params, .steps = steps, .n_steps = 1 };
     float loss = INFINITY;
     if (!(amp = open_libamp(argc > 1 ? argv[1] : NULL))) return 1;
     for (int p = 0; p < 2; p++)

@@ -169,7 +169,7 @@ amp_status amp__patch_add(struct amp__patch *patch, const struct amp__wrap *wrap
     AMP_RETURN_IF(!patch || !wrap || !wrapped, AMP_ERR_INVALID_ARGUMENT, "patch, wrap and wrapped must not be NULL");
     AMP_RETURN_IF(patch->committed, AMP_ERR_WRONG_STATE, "the patch is committed already");
     const char *what = wrap->what ? wrap->what : "slot";
-    struct entry entry = { NULL, NULL, NULL, 0 };
+    struct entry entry = { .closure = NULL };
     AMP_TRY(check_wrap(wrap, what));
     AMP_TRY(grow(patch));
     entry.what = amp__strdup(what);
