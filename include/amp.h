@@ -442,7 +442,7 @@ typedef struct amp_step_info {
 #define AMP_STEP_INFO_INIT AMP_SIZED_(amp_step_info)
 
 /* For hosts without a step slot. begin hands the masters to the optimizer under the parameters' handles unless
- * info->action is AMP_SKIP; end writes them back. Both are called in either case. */
+ * info->action is AMP_SKIP; end writes them back. Both are called in either case: else the next step skips. */
 AMP_API AMP_MUST_CHECK amp_status amp_step_begin(amp_optimizer *optimizer, amp_step_info *info);
 AMP_API AMP_MUST_CHECK amp_status amp_step_end(amp_optimizer *optimizer);
 

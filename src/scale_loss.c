@@ -115,6 +115,7 @@ static void open_bracket(struct amp__bracket *bracket, bool with_loss, uint32_t 
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         if (optimizer->steps_called) amp__decision_used(optimizer);
+        optimizer->skip_is_old = optimizer->skip;
         optimizer->in_bracket = true;
         optimizer->last_loss = bracket->loss_id;
     }

@@ -15,6 +15,8 @@
 #include "context/optimizer.h"
 #include "context/report.h"
 
+#include <stdio.h>
+
 /* ---- masters in and out ---- */
 
 /* At some levels no parameter is anything but FP32. */
@@ -188,6 +190,20 @@ amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out)
     return amp__fail(AMP_ERR_WRONG_STATE, "the optimizer's amp field names a context that it is no part of");
 }
 
+/* Several brackets may make one step, and a host may skip by itself: who sees only the last bracket wonders. */
+static void tell_old_skip(struct amp__optimizer *optimizer) {
+    amp_context *context = optimizer->context;
+    char line[320];
+    if (!optimizer->skip || !optimizer->skip_is_old || optimizer->told_of_old_skip) return;
+    if (context->brackets[optimizer->last_loss].found_inf != 0.0f) return;
+    optimizer->told_of_old_skip = true;
+    snprintf(line, sizeof line,
+             "optimizer %zu: this step is skipped because of an overflow in an earlier bracket that no step followed. "
+             "Nothing is wrong where several brackets make one step; else call amp_step_begin and amp_step_end also "
+             "where the action is AMP_SKIP", (size_t)(optimizer - context->optimizers));
+    amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
+}
+
 AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     struct amp__optimizer *optimizer = NULL;
     amp_step_info filled = AMP_STEP_INFO_INIT;
@@ -200,6 +216,7 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     AMP_TRY(amp__check_struct(info->struct_size, sizeof filled, "amp_step_info"));
     amp_action action;
     AMP_TRY(begin(optimizer, &action));
+    tell_old_skip(optimizer);
     const amp_status status = amp_scope_enter(NULL, &optimizer->scope);
     if (status != AMP_OK) {
         optimizer->stepping--;

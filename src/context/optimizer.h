@@ -27,6 +27,8 @@ struct amp__optimizer {
     float delayed_scale; /* which that was */
     uint32_t unchecked;    /* losses that found nothing yet, or something, and have not decided (delayed check) */
     bool skip;             /* decided by the brackets since the last step */
+    bool skip_is_old;      /* it was decided before the last of them began */
+    bool told_of_old_skip;
     bool failed;           /* a delayed bracket ended with an error that the other ranks have not heard of */
     size_t steps_called;   /* step slots called since the decision was new, */
     size_t steps_expected; /* of so many */

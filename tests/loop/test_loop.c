@@ -256,6 +256,34 @@ START_TEST(a_slot_that_no_call_reaches_is_named) {
 }
 END_TEST
 
+/* It leaves the iteration where the action is AMP_SKIP, and does not tell libamp. */
+START_TEST(a_skip_that_the_host_kept_to_itself_is_told_once) {
+    struct rig rig;
+    amp_optimizer *optimizer = &rig.net.optimizer;
+    rig_init(&rig, FAKE_RETAINS);
+    optimizer->n_steps = 0;
+    const amp_config config = config_of(AMP_O1);
+    ck_ok(rig_config(&rig, &config));
+    for (int i = 0; i < 4; i++) {
+        const bool overflows = i == 0 || i == 2;
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        amp_step_info info = AMP_STEP_INFO_INIT;
+        ck_ok(amp_scale_loss_begin(optimizer, NULL, &scaled));
+        net_backward(&rig.net, overflows ? (double)INFINITY : 1.0, 1.0);
+        ck_ok(amp_scale_loss_end(&scaled));
+        ck_assert_int_eq(scaled.action, overflows ? AMP_SKIP : AMP_STEP);
+        if (overflows) continue;
+        const unsigned told = rig.host.events[AMP_EVENT_LOG];
+        ck_ok(amp_step_begin(optimizer, &info));
+        ck_assert_int_eq(info.action, AMP_SKIP); /* of the brackets since the last step */
+        ck_ok(amp_step_end(optimizer));
+        ck_assert_int_eq(rig.host.events[AMP_EVENT_LOG] - told, i == 1 ? 1 : 0);
+        if (i == 1) ck_assert(strstr(rig.host.last_message[AMP_EVENT_LOG], "an earlier bracket that no step followed"));
+    }
+    rig_end(&rig);
+}
+END_TEST
+
 static void expect_told(struct rig *rig, const char *what) {
     char text[4096];
     for (int i = 0; i < 3; i++) ck_ok(net_train_step(&rig->net, 1.0));
@@ -416,6 +444,7 @@ int main(void) {
         { a_slot_that_no_call_reaches_is_named, 6 },
         { no_step_that_was_not_due_is_missed, 6 },
         { what_the_host_writes_is_no_missed_step, 6 },
+        { a_skip_that_the_host_kept_to_itself_is_told_once, 1 },
         { a_step_slot_whose_self_never_comes_is_named, 1 },
         { a_forward_slot_whose_self_never_comes_is_named, 1 },
         { a_self_that_was_forgotten_is_refused, 1 },
