@@ -198,7 +198,7 @@ amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *
             return status;
         }
     }
-    if (kept->handle || kept->copy.data) param->gradient.aside[AMP__AT_BEGIN] = aside;
+    if (kept->handle || kept->copy.data) param->gradient.aside[AMP__AT_BEGIN] = (uint8_t)aside;
     return AMP_OK;
 }
 
