@@ -135,14 +135,21 @@ static amp_status find_target(struct target *target) {
 
 /* ---- what killed writers left ---- */
 
+/* The number of a process, and 16 digits as next_name writes them: any other file is the user's own. 0: it is one. */
+static pid_t writer_of(const char *written) {
+    const size_t digits = strspn(written, "0123456789");
+    const unsigned long pid = digits && digits <= 10 && *written != '0' ? strtoul(written, NULL, 10) : 0;
+    const char *chance = written + digits + 1;
+    if (pid > INT_MAX || written[digits] != '-') return 0;
+    return strspn(chance, "0123456789abcdef") == 16 && !chance[16] ? (pid_t)pid : 0;
+}
+
 /* Of a process that is gone, or of one that had our number; who still writes holds the lock. Removed under that lock:
  * in another PID namespace its number says nothing, and its file may be locked by its writer the moment after. */
 static void remove_left(const struct target *target, const char *name) {
-    char *end;
     struct stat about;
-    const unsigned long pid = strtoul(name + target->stem, &end, 10);
-    if (*end != '-' || !pid || pid > INT_MAX) return;
-    if ((pid_t)pid != getpid() && (kill((pid_t)pid, 0) == 0 || errno != ESRCH)) return;
+    const pid_t pid = writer_of(name + target->stem);
+    if (!pid || (pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH))) return;
     const int fd = open_again(target->folder, name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK, 0);
     if (fd < 0) return;
     if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&

@@ -88,23 +88,29 @@ START_TEST(leftovers_are_cleaned) {
     const pid_t gone = dead(), numbers[] = { gone, getpid(), getppid() };
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < 1000; i++) { /* of a dead process, of one that had our number, and of one that lives */
-            snprintf(path, sizeof path, "%s.tmp-%ld-%d", place.path, (long)numbers[k], i);
+            snprintf(path, sizeof path, "%s.tmp-%ld-%016x", place.path, (long)numbers[k], (unsigned)i);
             write_file(path, "x", 1);
         }
-    snprintf(path, sizeof path, "%s.tmp-%ld-writing", place.path, (long)getpid());
+    snprintf(path, sizeof path, "%s.tmp-%ld-ffffffffffffffff", place.path, (long)getpid());
     const int writing = open(path, O_WRONLY | O_CREAT, 0600); /* another thread of ours */
     ck_assert_int_eq(flock(writing, LOCK_EX), 0);
-    snprintf(path, sizeof path, "%s.tmp-%ld-pipe", place.path, (long)gone);
+    snprintf(path, sizeof path, "%s.tmp-%ld-fffffffffffffffe", place.path, (long)gone);
     ck_assert_int_eq(mkfifo(path, 0600), 0);
-    snprintf(path, sizeof path, "%s/other.tmp-%ld-0", place.folder, (long)gone);
+    snprintf(path, sizeof path, "%s/other.tmp-%ld-0000000000000000", place.folder, (long)gone);
     write_file(path, "x", 1);
+    static const char *const of_the_user[] = { "11-22", "best.pt", "000000000000000", "00000000000000000",
+                                               "00000000000000AA", "0000000000000000.pt" };
+    for (size_t i = 0; i < sizeof of_the_user / sizeof *of_the_user; i++) {
+        snprintf(path, sizeof path, "%s.tmp-%ld-%s", place.path, (long)gone, of_the_user[i]);
+        write_file(path, "x", 1);
+    }
     fail_none();
     no_nameless = _i;
     save(&place);
     ck_assert(holds(&place, &place.fresh));
     close(writing);
     ck_assert_uint_eq(removed_unlocked, 0); /* its writer could come between */
-    ck_assert_int_eq(strangers(&place), 1000 + 3);
+    ck_assert_int_eq(strangers(&place), 1000 + 3 + sizeof of_the_user / sizeof *of_the_user);
     place_end(&place);
 }
 END_TEST
