@@ -67,6 +67,22 @@ static bool take_pointed(struct amp__lexer *at, struct amp__token *name, bool *i
     return true;
 }
 
+/* Types that no schema has, by word; or an attribute that makes one of another. */
+static bool has_no_type(struct amp__lexer at) {
+    static const char *const types[] = { "_BitInt", "_Decimal32", "_Decimal64", "_Decimal128", "_Float16", "_Float128",
+                                         "_Imaginary", "__complex", "__complex__", "__float128", "__fp16", "__int128",
+                                         "__int128_t", "__uint128_t" };
+    static const char *const attributes[] = { "vector_size", "__vector_size__", "mode", "__mode__", "ext_vector_type" };
+    size_t index;
+    if (one_of(&at.token, types, AMP_COUNT(types), &index)) return true;
+    if (!amp__lexer_take(&at, "__attribute__") && !amp__lexer_take(&at, "__attribute")) return false;
+    struct amp__lexer behind = at;
+    if (!amp__token_is(&at.token, "(") || !skip_brackets(&behind)) return false;
+    for (; at.token.at < behind.token.at; amp__lexer_advance(&at))
+        if (one_of(&at.token, attributes, AMP_COUNT(attributes), &index)) return true;
+    return false;
+}
+
 static bool is_pointed(struct amp__lexer at) {
     amp__lexer_advance(&at);
     return amp__token_is(&at.token, "*");
@@ -90,6 +106,16 @@ static void settle(struct declared *d, const struct loose *loose, bool named) {
 static bool take_word(struct amp__lexer *at, struct declared *d, struct loose *loose) {
     size_t index;
     const char first = *at->token.at;
+    const bool none = has_no_type(*at);
+    const bool brackets = amp__token_is(&at->token, "__attribute__") || amp__token_is(&at->token, "_BitInt");
+    if (none || brackets) {
+        d->n[COMPLEX] += none;
+        d->is_number |= none;
+        if (none && loose->n) d->name = loose->last;
+        if (none) loose->n = 0;
+        amp__lexer_advance(at);
+        return !brackets || !amp__token_is(&at->token, "(") || skip_brackets(at);
+    }
     if (amp__lexer_take(at, "const")) {
         d->is_const |= !d->stars;
     } else if (plays_no_part(&at->token)) {
@@ -206,7 +232,7 @@ static amp_status refuse_value(const struct amp__parser *p, const char *at, uint
     amp__text text = { hint, sizeof hint, 0 };
     const int length = d->base.length < 64 ? (int)d->base.length : 64;
     if (d->is_number)
-        return refuse(p, at, which, by_pointer, "long double and complex numbers have no type in a schema");
+        return refuse(p, at, which, by_pointer, "long double, complex, 128-bit and vector types have no type in a schema");
     if (d->tag == 'u') return refuse(p, at, which, by_pointer, "a union by value has no type in a schema");
     amp__text_add(&text,
                   d->tag ? "describe struct %.*s in structs, and write struct %.*s"
@@ -250,7 +276,8 @@ static amp_status add_declared(const struct amp__parser *p, const struct declare
         add(p, &rest, d->base.at, (int)d->base.length, d->stars, out);
     } else if (!d->stars && d->tag == 'e') {
         add(p, d, "int", 3, 0, out);
-    } else if (type ? !d->stars : d->stars == 1 && !d->is_array && !d->is_number && names_tensors(&d->base)) {
+    } else if (type ? d->stars <= 1 && !d->is_array
+                    : d->stars == 1 && !d->is_array && !d->is_number && names_tensors(&d->base)) {
         add(p, d, "Tensor", 6, 0, out);
     } else if (d->stars) {
         add(p, d, "pointer", 7, 0, out);
