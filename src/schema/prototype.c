@@ -232,7 +232,8 @@ static amp_status refuse_value(const struct amp__parser *p, const char *at, uint
     amp__text text = { hint, sizeof hint, 0 };
     const int length = d->base.length < 64 ? (int)d->base.length : 64;
     if (d->is_number)
-        return refuse(p, at, which, by_pointer, "long double, complex, 128-bit and vector types have no type in a schema");
+        return refuse(p, at, which, by_pointer,
+                      "long double, complex, 128-bit and vector types have no type in a schema");
     if (d->tag == 'u') return refuse(p, at, which, by_pointer, "a union by value has no type in a schema");
     amp__text_add(&text,
                   d->tag ? "describe struct %.*s in structs, and write struct %.*s"
