@@ -20,7 +20,7 @@ struct level_row {
     float loss_scale;
 };
 
-static inline struct level_row level_row(amp_level level) {
+static inline struct level_row find_level_row(amp_level level) {
     static const struct level_row none = { 0, 0, 0, 0, 0, 0.0f }, rows[] = {
 #define LEVEL_OF_ROW(level, value, text, ...) { __VA_ARGS__ },
         AMP_LEVEL_MAP(LEVEL_OF_ROW)
@@ -29,12 +29,12 @@ static inline struct level_row level_row(amp_level level) {
     return level >= 1 && level <= N_EACH_LEVEL ? rows[level - 1] : none;
 }
 
-static inline bool level_casts_ops(amp_level level) { return level_row(level).casts_ops; }
-static inline bool level_has_masters(amp_level level) { return level_row(level).has_masters; }
-static inline bool level_is_dynamic(amp_level level) { return level_row(level).loss_scale == AMP_DYNAMIC; }
+static inline bool level_casts_ops(amp_level level) { return find_level_row(level).casts_ops; }
+static inline bool level_has_masters(amp_level level) { return find_level_row(level).has_masters; }
+static inline bool level_is_dynamic(amp_level level) { return find_level_row(level).loss_scale == AMP_DYNAMIC; }
 
 static inline bool level_retypes(amp_level level) {
-    const amp_dtype type = level_row(level).model_type;
+    const amp_dtype type = find_level_row(level).model_type;
     return type == AMP_FLOAT16 || type == AMP_BFLOAT16;
 }
 
@@ -43,7 +43,7 @@ static inline bool level_loses_fp32(amp_level level) { return level_retypes(leve
 
 /* The type that its ops or its model get: AMP_DTYPE_DEFAULT at O0, where there is none. */
 static inline amp_dtype level_low(amp_level level) {
-    return level_casts_ops(level) || level_retypes(level) ? level_row(level).low : (amp_dtype)AMP_DTYPE_DEFAULT;
+    return level_casts_ops(level) || level_retypes(level) ? find_level_row(level).low : (amp_dtype)AMP_DTYPE_DEFAULT;
 }
 
 #endif
