@@ -10,35 +10,16 @@
 
 /* ---- flags in, table out ---- */
 
-static void fill_reference(struct amp__kernels *k) {
-    memcpy(k->cast, amp__ref_cast, sizeof k->cast);
-    memcpy(k->cast_stream, amp__ref_cast, sizeof k->cast_stream);
-    memcpy(k->cast_list, amp__ref_cast_list, sizeof k->cast_list);
-    memcpy(k->scale_list, amp__ref_scale_list, sizeof k->scale_list);
-    memcpy(k->scale_stream, amp__ref_scale, sizeof k->scale_stream);
-    memcpy(k->clamp_list, amp__ref_clamp_list, sizeof k->clamp_list);
-    k->zero_stream = amp__ref_zero;
-    memcpy(k->axpby, amp__ref_axpby, sizeof k->axpby);
-    memcpy(k->sum_squares, amp__ref_sum_squares, sizeof k->sum_squares);
-    memcpy(k->nonfinite, amp__ref_nonfinite, sizeof k->nonfinite);
-    k->tile = amp__ref_tile;
-    memcpy(k->check, amp__ref_check, sizeof k->check);
-    k->sgd = amp__ref_sgd;
-    k->adam = amp__ref_adam;
-    k->adagrad = amp__ref_adagrad;
-    k->novograd = amp__ref_novograd;
-    k->lamb_moments = amp__ref_lamb_moments;
-    k->lamb_apply = amp__ref_lamb_apply;
-}
-
-/* The slots of a set's group that are not empty. */
-static void overlay(void *group, const void *set, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += sizeof(amp_fn)) {
-        amp_fn kernel;
-        memcpy(&kernel, (const char *)set + at, sizeof kernel);
-        if (kernel) memcpy((char *)group + at, &kernel, sizeof kernel);
+/* The slots of a set's table that are not empty, over the group's. A tile's rows and columns are slots as well. */
+static void lay(void *group, const void *table, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += sizeof(uintptr_t)) {
+        uintptr_t slot;
+        memcpy(&slot, (const char *)table + at, sizeof slot);
+        if (slot) memcpy((char *)group + at, &slot, sizeof slot);
     }
 }
+_Static_assert(sizeof(amp_fn) == sizeof(uintptr_t) && sizeof(struct amp__tile) == 3 * sizeof(uintptr_t),
+               "a slot is a word");
 
 /* Past the caches, one core waits for its reads: with AVX2's shorter ones, more of them are under way. Where the
  * conversion hides behind them, AVX-512 is up to 5 % behind (bench/README.md). */
@@ -52,23 +33,16 @@ static void keep_narrow_streams(struct amp__kernels *k, uint32_t cpu_flags) {
 }
 
 void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
-    (void)overlay, (void)cpu_flags; /* where there are no sets */
-    fill_reference(k);
-#define OVERLAY(group, isa) overlay(&k->group, &amp__##isa##_##group, sizeof k->group)
-#define OVERLAY_SET(isa, flag)                                                                                         \
+    memset(k, 0, sizeof *k);
+#define LAY(set, type, group, n_types) lay(&k->group, &amp__##set##_##group, sizeof k->group);
+#define LAY_SET(isa, flag)                                                                                             \
     if (cpu_flags & (flag)) {                                                                                          \
-        OVERLAY(cast, isa), OVERLAY(cast_list, isa), OVERLAY(cast_stream, isa);                                        \
-        OVERLAY(scale_list, isa), OVERLAY(scale_stream, isa);                                                          \
-        OVERLAY(clamp_list, isa);                                                                                      \
-        k->zero_stream = amp__##isa##_zero_stream;                                                                     \
-        OVERLAY(axpby, isa), OVERLAY(sum_squares, isa), OVERLAY(nonfinite, isa);                                       \
-        OVERLAY(check, isa), OVERLAY(sgd, isa), OVERLAY(adam, isa), OVERLAY(adagrad, isa);                             \
-        OVERLAY(novograd, isa), OVERLAY(lamb_apply, isa), OVERLAY(lamb_moments, isa);                                  \
-        if (amp__##isa##_tile.fn) k->tile = amp__##isa##_tile;                                                         \
+        AMP__KERNEL_MAP(LAY, isa)                                                                                      \
     }
-    AMP__CPU_MAP(OVERLAY_SET)
-#undef OVERLAY_SET
-#undef OVERLAY
+    AMP__KERNEL_MAP(LAY, ref)
+    AMP__CPU_MAP(LAY_SET)
+#undef LAY_SET
+#undef LAY
     keep_narrow_streams(k, cpu_flags);
 }
 

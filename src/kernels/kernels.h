@@ -126,24 +126,45 @@ struct amp__tile {
     size_t rows, cols;
 };
 
-/* "Past the caches": the same, dst never src, for more than fits there. Stores need not read what they replace, and
- * what the caches hold stays; the caller must not want dst again soon. */
+/*
+ * Every group of the table: X(set, type, group, number of types that index it). `set` goes through to X.
+ *
+ * "Past the caches": the same, dst never src, for more than fits there. Stores need not read what they replace, and
+ * what the caches hold stays; the caller must not want dst again soon.
+ */
+#define AMP__KERNEL_MAP(X, set)                                                                                        \
+    X(set, amp__cast_fn *, cast, 2)             /* [dst][src] */                                                       \
+    X(set, amp__cast_fn *, cast_stream, 2)      /* cast past the caches */                                             \
+    X(set, amp__cast_list_fn *, cast_list, 2)   /* [dst][src] */                                                       \
+    X(set, amp__scale_list_fn *, scale_list, 2) /* [dst][src] */                                                       \
+    X(set, amp__scale_fn *, scale_stream, 2)    /* scale past the caches */                                            \
+    X(set, amp__clamp_list_fn *, clamp_list, 2) /* [dst][src] */                                                       \
+    X(set, amp__zero_fn *, zero_stream, 0)      /* memset to 0 past the caches */                                      \
+    X(set, amp__axpby_fn *, axpby, 3)           /* [dst][x][y] */                                                      \
+    X(set, amp__sum_squares_fn *, sum_squares, 1)                                                                      \
+    X(set, amp__nonfinite_fn *, nonfinite, 1)                                                                          \
+    X(set, struct amp__tile, tile, 0)                                                                                  \
+    X(set, amp__check_fn *, check, 1)                                                                                  \
+    X(set, amp__update_fn *, sgd, 0)                                                                                   \
+    X(set, amp__update_fn *, adam, 0)                                                                                  \
+    X(set, amp__update_fn *, adagrad, 0)                                                                               \
+    X(set, amp__update_fn *, novograd, 0)                                                                              \
+    X(set, amp__update_fn *, lamb_apply, 0)                                                                            \
+    X(set, amp__update_squares_fn *, lamb_moments, 0)
+
+#define AMP__INDEX_0
+#define AMP__INDEX_1 [AMP__TYPES]
+#define AMP__INDEX_2 [AMP__TYPES][AMP__TYPES]
+#define AMP__INDEX_3 [AMP__TYPES][AMP__TYPES][AMP__TYPES]
+
 struct amp__kernels {
-    amp__cast_fn *cast[AMP__TYPES][AMP__TYPES];               /* [dst][src] */
-    amp__cast_fn *cast_stream[AMP__TYPES][AMP__TYPES];        /* cast past the caches */
-    amp__cast_list_fn *cast_list[AMP__TYPES][AMP__TYPES];     /* [dst][src] */
-    amp__scale_list_fn *scale_list[AMP__TYPES][AMP__TYPES];   /* [dst][src] */
-    amp__scale_fn *scale_stream[AMP__TYPES][AMP__TYPES];      /* scale past the caches */
-    amp__clamp_list_fn *clamp_list[AMP__TYPES][AMP__TYPES];   /* [dst][src] */
-    amp__zero_fn *zero_stream;                                /* memset to 0 past the caches */
-    amp__axpby_fn *axpby[AMP__TYPES][AMP__TYPES][AMP__TYPES]; /* [dst][x][y] */
-    amp__sum_squares_fn *sum_squares[AMP__TYPES];
-    amp__nonfinite_fn *nonfinite[AMP__TYPES];
-    struct amp__tile tile;
-    amp__check_fn *check[AMP__TYPES];
-    amp__update_fn *sgd, *adam, *adagrad, *novograd, *lamb_apply;
-    amp__update_squares_fn *lamb_moments;
+#define AMP__MEMBER(set, type, group, n_types) type group AMP__INDEX_##n_types;
+    AMP__KERNEL_MAP(AMP__MEMBER, )
+#undef AMP__MEMBER
 };
+
+/* What a set has of a group: laid out as there; 0 where there is nothing better than below. */
+#define AMP__DECLARE_TABLE(set, type, group, n_types) extern type const amp__##set##_##group AMP__INDEX_##n_types;
 
 /* Fills every slot with the best kernel that needs nothing beyond `cpu_flags`. Pure: flags in, table out. */
 void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags);

@@ -368,29 +368,22 @@ static size_t slot_index(int i, int n_types, amp_dtype *types) {
     return index;
 }
 
-#define KERNEL(group, n_types)                                                                                         \
+#define TEST(set, type, group, n_types)                                                                                \
     START_TEST(test_##group) {                                                                                         \
         amp_dtype types[3] = { 0 };                                                                                    \
         const size_t index = slot_index(_i, n_types, types);                                                           \
         check_versions(offsetof(struct amp__kernels, group) + index * sizeof(amp_fn), check_##group, types);           \
     }                                                                                                                  \
     END_TEST
-#include "kernels.inc"
-#undef KERNEL
-
-#define KERNEL(group, n_types) +sizeof(((struct amp__kernels *)0)->group)
-_Static_assert(0
-#include "kernels.inc"
-                   == sizeof(struct amp__kernels), "a group of the table is not in kernels.inc");
-#undef KERNEL
+AMP__KERNEL_MAP(TEST, )
 
 Suite *suite_table(void) {
     Suite *suite = suite_create("table");
     TCase *tests = tcase_create("kernels");
     tcase_set_timeout(tests, 60);
-#define KERNEL(group, n_types) tcase_add_loop_test(tests, test_##group, 0, 1 << (2 * (n_types))); /* TYPES^n_types */
-#include "kernels.inc"
-#undef KERNEL
+#define ADD(set, type, group, n_types)                                                                                 \
+    tcase_add_loop_test(tests, test_##group, 0, 1 << (2 * (n_types))); /* TYPES^n_types */
+    AMP__KERNEL_MAP(ADD, )
     suite_add_tcase(suite, tests);
     return suite;
 }

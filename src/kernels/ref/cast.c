@@ -33,12 +33,15 @@ COPY(copy16, 2)
 COPY(copy32, 4)
 COPY(copy64, 8)
 
-amp__cast_fn *const amp__ref_cast[AMP__TYPES][AMP__TYPES] = {
-    [AMP_FLOAT32] = { NULL, copy32, f16_to_f32, bf16_to_f32, f64_to_f32 },
-    [AMP_FLOAT16] = { NULL, f32_to_f16, copy16, bf16_to_f16, f64_to_f16 },
-    [AMP_BFLOAT16] = { NULL, f32_to_bf16, f16_to_bf16, copy16, f64_to_bf16 },
-    [AMP_FLOAT64] = { NULL, f32_to_f64, f16_to_f64, bf16_to_f64, copy64 },
-};
+#define CASTS                                                                                                          \
+    {                                                                                                                  \
+        [AMP_FLOAT32] = { NULL, copy32, f16_to_f32, bf16_to_f32, f64_to_f32 },                                         \
+        [AMP_FLOAT16] = { NULL, f32_to_f16, copy16, bf16_to_f16, f64_to_f16 },                                         \
+        [AMP_BFLOAT16] = { NULL, f32_to_bf16, f16_to_bf16, copy16, f64_to_bf16 },                                      \
+        [AMP_FLOAT64] = { NULL, f32_to_f64, f16_to_f64, bf16_to_f64, copy64 },                                         \
+    }
+amp__cast_fn *const amp__ref_cast[AMP__TYPES][AMP__TYPES] = CASTS;
+amp__cast_fn *const amp__ref_cast_stream[AMP__TYPES][AMP__TYPES] = CASTS;
 
 /* Lists: the entries know their types. */
 static AMP__CAST_LIST(cast_list) {

@@ -34,6 +34,8 @@ amp__clamp_list_fn *const amp__ref_clamp_list[AMP__TYPES][AMP__TYPES] = {
     { NULL }, LIST_ROW, LIST_ROW, LIST_ROW, LIST_ROW,
 };
 
-AMP__ZERO(amp__ref_zero) {
+static AMP__ZERO(zero) {
     if (bytes) memset(dst, 0, bytes);
 }
+
+amp__zero_fn *const amp__ref_zero_stream = zero;

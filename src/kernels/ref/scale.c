@@ -46,7 +46,7 @@ SCALE_TO(AMP_FLOAT64)
     [to] = { NULL, scale_##to##_AMP_FLOAT32, scale_##to##_AMP_FLOAT16, scale_##to##_AMP_BFLOAT16,                      \
              scale_##to##_AMP_FLOAT64 }
 
-amp__scale_fn *const amp__ref_scale[AMP__TYPES][AMP__TYPES] = {
+amp__scale_fn *const amp__ref_scale_stream[AMP__TYPES][AMP__TYPES] = {
     ROW(AMP_FLOAT32),
     ROW(AMP_FLOAT16),
     ROW(AMP_BFLOAT16),
@@ -56,7 +56,8 @@ amp__scale_fn *const amp__ref_scale[AMP__TYPES][AMP__TYPES] = {
 /* Lists: the entries know their types. */
 static AMP__SCALE_LIST(scale_list) {
     for (size_t i = 0; i < n; i++)
-        amp__ref_scale[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size, scale, nonfinite);
+        amp__ref_scale_stream[dst[i].dtype][src[i].dtype](dst[i].data, src[i].data, (size_t)dst[i].size, scale,
+                                                          nonfinite);
 }
 
 #define LIST_ROW { NULL, scale_list, scale_list, scale_list, scale_list }

@@ -114,7 +114,7 @@ static void novograd_block(struct block *x, const struct amp__update *u) {
 #define FOR_BLOCKS(at, n) for (size_t at = begin, n; at < end && (n = end - at < N ? end - at : N, true); at += n)
 
 #define UPDATE(rule)                                                                                                   \
-    AMP__UPDATE(amp__ref_##rule) {                                                                                     \
+    static AMP__UPDATE(rule) {                                                                                         \
         struct block x = { .g = { 0 } };                                                                               \
         FOR_BLOCKS(at, n) {                                                                                            \
             load_param(&x, u, at, n);                                                                                  \
@@ -124,14 +124,15 @@ static void novograd_block(struct block *x, const struct amp__update *u) {
             store_moments(&x, u, at, n);                                                                               \
             step_and_store(&x, u, at, n);                                                                              \
         }                                                                                                              \
-    }
+    }                                                                                                                  \
+    amp__update_fn *const amp__ref_##rule = rule;
 
 UPDATE(sgd)
 UPDATE(adam)
 UPDATE(adagrad)
 UPDATE(novograd)
 
-AMP__UPDATE_SQUARES(amp__ref_lamb_moments) {
+static AMP__UPDATE_SQUARES(lamb_moments) {
     struct block x = { .g = { 0 } };
     double of_p[AMP__SUM_LANES] = { 0 }, of_u[AMP__SUM_LANES] = { 0 };
     FOR_BLOCKS(at, n) {
@@ -149,7 +150,7 @@ AMP__UPDATE_SQUARES(amp__ref_lamb_moments) {
     squares[1] = amp__ref_sum_lanes(of_u);
 }
 
-AMP__UPDATE(amp__ref_lamb_apply) {
+static AMP__UPDATE(lamb_apply) {
     struct block x = { .g = { 0 } };
     FOR_BLOCKS(at, n) {
         load_param(&x, u, at, n);
@@ -158,3 +159,6 @@ AMP__UPDATE(amp__ref_lamb_apply) {
         step_and_store(&x, u, at, n);
     }
 }
+
+amp__update_squares_fn *const amp__ref_lamb_moments = lamb_moments;
+amp__update_fn *const amp__ref_lamb_apply = lamb_apply;
