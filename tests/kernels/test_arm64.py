@@ -19,8 +19,8 @@ from test_sets import Tap, run
 
 COMPILER, EMULATOR, PROCESSOR = "aarch64-linux-gnu-gcc", "qemu-aarch64", "cortex-a57"
 FLAGS = ("-std=c11 -O2 -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off -fno-math-errno -fexceptions "
-         "-D_GNU_SOURCE -DAMP__ARM_KERNELS").split()
-ROOMS = ["src/common", "src/kernels", "src/kernels/ref", "src/kernels/arm", "tests/kernels"]
+         "-D_GNU_SOURCE -DAMP__ARM_KERNELS -DAMP__ISA_H=\"kernels/arm/neon.h\"").split()
+ROOMS = ["src/common", "src/kernels", "src/kernels/ref", "src/kernels/vector", "src/kernels/arm", "tests/kernels"]
 ALONE = {"exhaustive.c": ["oracle.c"]}  # programs of their own, and what they need from their room
 # Lists, which go through the process's table, with each set alone; the suites before them see all sets by themselves.
 # Matmul is slow here, and its code above the tile the same for all.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of cast.inc, scale.inc, clamp.inc, axpby.inc, norm.inc, check.inc and update.inc are written once, in
- * words that each instruction set spells in a header of its own (x86/sse2.h, x86/avx2.h, x86/avx512.h, arm/neon.h),
- * which is included before this:
+ * The kernels of cast.c, scale.c, clamp.c, axpby.c, norm.c and update.c are written once, in words that each
+ * instruction set spells in a header of its own (x86/sse2.h, x86/avx2.h, x86/avx512.h, arm/neon.h). They are compiled
+ * for each set apart, with its flags and its header as AMP__ISA_H (meson.build):
  *
  *     ISA, LANES              its name; elements that go together, 16 at most
  *     EACH_SUM(X, type)       X(0, type) ... X(16 / LANES - 1, type)
@@ -21,14 +21,15 @@
  *                             its exponent goes
  *     fence()                 after streams
  *
- * update.inc alone wants vf_sub, vf_div, vf_sqrt (rounded as in IEEE 754) and vf_larger(x, y): !(x <= y) ? x : y. Of
+ * update.c alone wants vf_sub, vf_div, vf_sqrt (rounded as in IEEE 754) and vf_larger(x, y): !(x <= y) ? x : y. Of
  * the others it wants those of f32, f16 and bf16, vf_set1, _mul, _add, _first, widen, vd_set1, vd_add_exact,
- * vd_store_f64, fence and up_to_vector. A set without a file of it would give its tables of sgd, adam, adagrad,
- * novograd, lamb_apply and lamb_moments (isa.h) as NULL. check.inc, after norm.inc, wants no word that norm.inc and
- * scale.inc do not.
+ * vd_store_f64, fence and up_to_vector. A set without it would give its tables of sgd, adam, adagrad, novograd,
+ * lamb_apply and lamb_moments as NULL.
  */
 #ifndef AMP_KERNELS_VECTOR_VECTOR_H
 #define AMP_KERNELS_VECTOR_VECTOR_H
+
+#include AMP__ISA_H
 
 #include "kernels/fpenv.h"
 #include "kernels/isa.h"

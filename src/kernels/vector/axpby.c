@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dst = a * x + b * y in float, and whether that left dst's type. Those with doubles are the reference's. */
+#include "kernels/vector/vector.h"
 
 #define AXPBY_OF(l, r) vf_add(vf_mul(left, l), vf_mul(right, r))
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dst = src in dst's type; v: vf, or vd if either type is f64. Copies of the same type are the
  * reference's memcpy, but past the caches. And zeros. */
+#include "kernels/vector/vector.h"
 
 /* What is to be rounded; of bf16 to f32, where nothing else does it, NaNs become quiet. */
 #define AS_IT_IS(x) (x)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dst = src * scale, and whether that left dst's type. v: what it is computed in, vd for f64 sources, else vf. */
+#include "kernels/vector/vector.h"
 
 #define MAKE_vf(x) vf_mul(x, factor)
 #define MAKE_vd(x) vd_mul(x, factor)

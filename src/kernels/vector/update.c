@@ -4,6 +4,7 @@
  * written before the next. What a call cannot change (types, moments, switches) is asked for each vector, where a
  * branch that always goes one way costs less than the memory; what matters is compiled apart (sweep_fast).
  */
+#include "kernels/vector/vector.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
