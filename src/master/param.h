@@ -108,7 +108,8 @@ struct amp__param {
     int32_t module_kind;
     amp_device device;
     uint32_t index;  /* in the context */
-    uint32_t owners; /* while optimizers are being counted */
+    uint32_t owners; /* optimizers that list it (bracket/fused.c) */
+    uint32_t named;  /* while a state is written: libamp's own optimizers that have told of it */
     bool in_model, in_optimizer;
     bool re_typed;
     void *address;              /* at initialize, or at the last look (apart.c) */

@@ -17,7 +17,7 @@ static char *join(const char *a, const char *b) {
 
 static size_t count(const amp_context *context) {
     size_t n = 0;
-    for (size_t i = 0; i < context->n_params; i++) context->params[i]->owners = 0;
+    for (size_t i = 0; i < context->n_params; i++) context->params[i]->named = 0;
     for (size_t i = 0; i < context->n_optimizers; i++)
         if (context->optimizers[i].optim) n += context->optimizers[i].optim->n;
     return n;
@@ -25,7 +25,7 @@ static size_t count(const amp_context *context) {
 
 static char *name_of(const struct amp__param *param, size_t optimizer) {
     char owner[48] = "";
-    if (param->owners) snprintf(owner, sizeof owner, "optimizer%zu.", optimizer);
+    if (param->named) snprintf(owner, sizeof owner, "optimizer%zu.", optimizer);
     return join(owner, param->name);
 }
 
@@ -40,7 +40,7 @@ amp_status amp__state_owns(const amp_context *context, struct amp__state_own **o
             struct amp__param *param = optimizer->params[i];
             struct amp__state_own own = { name_of(param, k), param, &optimizer->optim->states[i],
                                           amp__optim_rule(optimizer->optim, i) };
-            param->owners++;
+            param->named++;
             owns[n++] = own;
             if (own.name) continue;
             amp__state_owns_free(owns, n);

@@ -154,6 +154,34 @@ START_TEST(shared_parameters) {
 }
 END_TEST
 
+/* What the host's optimizer steps too is unscaled at the bracket's end, whatever was saved before it became shared. */
+START_TEST(a_save_forgets_nobody_who_shares) {
+    static char state[STATE_BYTES];
+    struct rig rig;
+    size_t size = 0;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
+    const amp_config config = config_at(AMP_O1);
+    amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_init(&rig, 0);
+    void *weight[1] = { rig.net.weight };
+    amp_optimizer ours = AMP_OPTIMIZER_INIT, *both[2] = { &rig.net.optimizer, &ours };
+    amp_model *model = &rig.net.model;
+    const amp_param bias = { sizeof bias, 0, rig.net.bias, "bias" };
+    ours.host = &rig.host.hooks, ours.params = weight, ours.n_params = 1, ours.fused = &fused;
+    rig.net.optimizer.params = &rig.net.trained[1], rig.net.optimizer.n_params = 2;
+    ck_ok(amp_initialize_many(&model, 1, both, 2, &config, &rig.context));
+    ck_ok(amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size));
+    ck_ok(amp_add_params(&ours, &bias, 1));
+    ck_ok(amp_scale_loss_begin_many(NULL, both, 2, 0, 0, NULL, &scaled));
+    for (int k = 0; k < 2; k++) add_grad(rig.net.trained[k], 0.25 * (double)*scaled.scale);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.25 * 64.0); /* libamp's alone: left to its step */
+    ck_assert_double_eq(fake_get(rig.net.bias->grad, 0), 0.25);
+    rig_end(&rig);
+}
+END_TEST
+
 int main(void) {
     const struct test tests[] = {
         { resume_is_bit_exact, N_RULES *N_LEVELS },
@@ -161,6 +189,7 @@ int main(void) {
         { moments_that_nobody_keeps_are_left_out, 1 },
         { states_of_others_are_refused, 3 },
         { shared_parameters, 1 },
+        { a_save_forgets_nobody_who_shares, 1 },
     };
     return RUN_TESTS("optim state", tests);
 }
