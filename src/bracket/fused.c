@@ -31,9 +31,6 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
 
 /* The bracket's end may leave to the step what only the step looks at. */
 void amp__fused_mark(amp_context *context) {
-    bool any = false;
-    for (size_t k = 0; k < context->n_optimizers; k++) any |= context->optimizers[k].optim != NULL;
-    if (!any) return;
     for (size_t i = 0; i < context->n_params; i++) context->params[i]->owners = 0;
     for (size_t k = 0; k < context->n_optimizers; k++)
         for (size_t i = 0; i < context->optimizers[k].n_params; i++) context->optimizers[k].params[i]->owners++;
@@ -45,10 +42,7 @@ void amp__fused_mark(amp_context *context) {
 
 /* What is not the only one's now was its only owner's before. */
 void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from) {
-    const amp_context *context = optimizer->context;
-    bool any = false;
-    for (size_t k = 0; k < context->n_optimizers; k++) any |= context->optimizers[k].optim != NULL;
-    for (size_t i = from; i < optimizer->n_params && any; i++)
+    for (size_t i = from; i < optimizer->n_params; i++)
         optimizer->params[i]->gradient.may_be_left = ++optimizer->params[i]->owners == 1 && optimizer->optim;
 }
 
