@@ -130,7 +130,6 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     struct amp__model *model = &context->models[index];
     amp_model given;
     char what[64];
-    memset(&given, 0, sizeof given);
     snprintf(what, sizeof what, "model %zu", index);
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_model"));
@@ -181,7 +180,6 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     struct amp__optimizer *optimizer = &context->optimizers[index];
     amp_optimizer given;
     char what[64];
-    memset(&given, 0, sizeof given);
     snprintf(what, sizeof what, "optimizer %zu", index);
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_optimizer"));

@@ -29,7 +29,9 @@ amp_status amp__copy_struct(void *dst, size_t ours, size_t oldest, const void *s
         AMP_RETURN_IF(((const unsigned char *)src)[i], AMP_ERR_ABI_MISMATCH,
                       "%s is %u bytes long and asks, at byte %zu, for something this libamp (%zu bytes) does not know: "
                       "use a newer libamp or leave it zero", what, (unsigned)given, i, ours);
-    memcpy(dst, src, given < ours ? given : ours);
+    const size_t n = given < ours ? given : ours;
+    memcpy(dst, src, n);
+    memset((char *)dst + n, 0, ours - n);
     return AMP_OK;
 }
 

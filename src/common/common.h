@@ -95,8 +95,8 @@ static inline void *amp__view_data(const amp_tensor_view *view) {
 /* ---- caller-filled structures (abi.c) ---- */
 
 /*
- * Copies a caller's structure of `given` bytes (its struct_size) into ours of `ours` bytes, already holding defaults
- * (zeros). `oldest` is the size in the first release. A larger structure is accepted if what we do not know is zero.
+ * Copies a caller's structure of `given` bytes (its struct_size) into ours of `ours` bytes; what it does not have yet
+ * is zero. `oldest` is the size in the first release. A larger one is accepted if what we do not know is zero.
  */
 amp_status amp__copy_struct(void *dst, size_t ours, size_t oldest, const void *src, uint32_t given, const char *what);
 /* Is `given` a possible size of a structure whose first release had `oldest` bytes? */

@@ -92,7 +92,6 @@ static const amp_param *nth(const amp_param *params, size_t i) {
 static amp_status add_model_param(amp_context *context, const amp_param *given, const amp_host *host, size_t i,
                                   const char *owner) {
     amp_param entry;
-    memset(&entry, 0, sizeof entry);
     AMP_TRY(amp__copy_struct(&entry, sizeof entry, sizeof(amp_param), given, given->struct_size, "amp_param"));
     AMP_RETURN_IF(!entry.tensor, AMP_ERR_INVALID_ARGUMENT, "parameter %zu (%s) has no tensor", i,
                   entry.name ? entry.name : "unnamed");
@@ -251,7 +250,6 @@ static amp_status retype_if_low(const amp_context *context, struct amp__param *p
 static amp_status add_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
     const size_t number = (size_t)(optimizer - context->optimizers) + 1;
     amp_param given;
-    memset(&given, 0, sizeof given);
     AMP_RETURN_IF(nth(params, i)->struct_size != params->struct_size, AMP_ERR_ABI_MISMATCH,
                   "amp_add_params: params[%zu].struct_size differs from params[0]'s", i);
     AMP_TRY(

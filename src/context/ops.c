@@ -53,7 +53,6 @@ static bool has_other_buffers(const struct amp__schema *schema) {
 amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_host *host,
                          struct amp__struct_table structs, const char *what, struct amp__op *out) {
     amp_op op;
-    memset(&op, 0, sizeof op);
     const amp_status copied = amp__copy_struct(&op, sizeof op, sizeof(amp_op), given, given->struct_size, "amp_op");
     if (copied != AMP_OK) return amp__fail_prefix(copied, "%s", what);
     AMP_TRY(check_op(&op, what));

@@ -11,7 +11,6 @@ enum { DL_CPU = 1, DL_CUDA = 2, DL_OPAQUE = 3, DL_COMPLEX = 5, DL_FIRST_FP8 = 7,
 amp_status amp__host_copy(amp_host *host, const amp_host *given, const char *what) {
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "%s.host is NULL: describe the host's hooks with an amp_host",
                   what);
-    memset(host, 0, sizeof *host);
     amp_status status = amp__copy_struct(host, sizeof *host, sizeof(amp_host), given, given->struct_size, "amp_host");
     if (status != AMP_OK) return amp__fail_prefix(status, "%s.host", what);
     AMP_RETURN_IF(host->flags & ~(uint32_t)(AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE),

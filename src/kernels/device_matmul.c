@@ -123,7 +123,7 @@ amp_status amp__device_matmul(const amp_matmul_args *g, amp__text *explained) {
 
 static amp_status product(const struct amp__device_product *asked, amp_device_list *list, void *stream,
                           amp__text *explained) {
-    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    amp_matmul_args g;
     amp_device_epilogue epilogue = AMP_DEVICE_EPILOGUE_INIT;
     struct amp__device_product call = { asked->kind, NULL, &g, &epilogue };
     const struct amp__backend *backend = NULL;

@@ -277,7 +277,7 @@ static void divide(struct product *x, int32_t threads) {
 }
 
 static amp_status matmul(const amp_matmul_args *args) {
-    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    amp_matmul_args g;
     amp_status status = AMP_OK;
     AMP_TRY(amp__matmul_read(&g, args));
     if (g.device.type == AMP__DEVICE_CUDA) return amp__device_matmul(&g, NULL);

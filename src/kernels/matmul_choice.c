@@ -109,7 +109,7 @@ void amp__matmul_unit(amp_dtype type, const char **who, const char **unit) {
 /* ---- in words ---- */
 
 static amp_status explain(const amp_matmul_args *args, amp__text *text) {
-    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    amp_matmul_args g;
     struct choice choice;
     char how[256] = "";
     AMP_TRY(amp__matmul_read(&g, args));

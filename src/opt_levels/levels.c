@@ -210,7 +210,6 @@ static bool resolve(amp_switch value, bool level_default) {
 amp_status amp__properties_resolve(const amp_config *given, struct amp__properties *out) {
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "config is NULL: start from AMP_CONFIG_INIT and set its level");
     amp_config config;
-    memset(&config, 0, sizeof config);
     AMP_TRY(amp__copy_struct(&config, sizeof config, sizeof(amp_config), given, given->struct_size, "amp_config"));
     if (config.enabled == AMP_OFF && !config.level) config.level = AMP_O0; /* no level is meant, and none is needed */
     AMP_RETURN_IF(config.level < FIRST || config.level > LAST, AMP_ERR_INVALID_ARGUMENT,

@@ -120,7 +120,6 @@ __attribute__((noinline)) static void step(const amp_optim *rule, const amp_opti
 
 static amp_status check_call(const amp_optim *given, const amp_optim_tensors *tensors, const char *function,
                              amp_optim *rule, amp_optim_tensors *t) {
-    memset(t, 0, sizeof *t);
     AMP_RETURN_IF(!tensors, AMP_ERR_INVALID_ARGUMENT, "%s: tensors is NULL", function);
     AMP_TRY(amp__copy_struct(t, sizeof *t, sizeof *t, tensors, tensors->struct_size, "amp_optim_tensors"));
     AMP_TRY(amp__optim_check(given, function, rule));

@@ -104,7 +104,6 @@ static amp_status check_numbers(const amp_optim *rule, const struct kind *kind, 
 
 amp_status amp__optim_check(const amp_optim *given, const char *what, amp_optim *out) {
     amp_optim rule;
-    memset(&rule, 0, sizeof rule);
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "%s: the rule is NULL", what);
     AMP_TRY(amp__copy_struct(&rule, sizeof rule, sizeof rule, given, given->struct_size, "amp_optim"));
     const struct kind *kind = find_kind(rule.kind);

@@ -38,7 +38,6 @@ static amp_status fill(struct amp__optim *optim, const amp_fused *given, size_t 
 
 amp_status amp__optim_new(const amp_fused *given, size_t n_params, const char *what, struct amp__optim **out) {
     amp_fused fused;
-    memset(&fused, 0, sizeof fused);
     AMP_TRY(amp__copy_struct(&fused, sizeof fused, sizeof fused, given, given->struct_size, "amp_fused"));
     AMP_RETURN_IF(fused.flags, AMP_ERR_INVALID_ARGUMENT, "%s: unknown flags 0x%x", what, (unsigned)fused.flags);
     AMP_RETURN_IF(!fused.groups || !fused.n_groups, AMP_ERR_INVALID_ARGUMENT, "%s has no groups: it needs one at least",

@@ -56,7 +56,7 @@ bool amp__is_work(const amp_field *field) {
 }
 
 static amp_status take_one(struct visitor *visitor, const amp_field *given) {
-    amp_field field = AMP_FIELD_INIT;
+    amp_field field;
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "emit was given NULL instead of an amp_field");
     AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
     AMP_TRY(check_field(&field));

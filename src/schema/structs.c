@@ -267,7 +267,6 @@ amp_status amp__struct_find(const struct amp__lexer *lexer, const amp_struct *st
                             struct amp__struct *out) {
     for (size_t i = 0; i < n_structs; i++) {
         amp_struct given;
-        memset(&given, 0, sizeof given);
         AMP_RETURN_IF(nth(structs, i)->struct_size != structs->struct_size, AMP_ERR_ABI_MISMATCH,
                       "%.64s: structs[%zu].struct_size is %u, but structs[0].struct_size is %u: all elements of an "
                       "array have one size",
