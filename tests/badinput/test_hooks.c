@@ -220,6 +220,28 @@ START_TEST(a_refused_roll_back_is_told) {
 }
 END_TEST
 
+/* The end, where each parameter is refused: the first error, and all of them. */
+START_TEST(a_refused_end_tells_the_first_error) {
+    static const char *const left[] = { "weight has libamp's fp16 block", "bias has libamp's fp16 block" };
+    const amp_config config = config_of(AMP_O2);
+    struct rig rig;
+    rig_init(&rig, 0);
+    refusal.swap = rig.host.hooks.swap_data;
+    refusal.from = 0;
+    refusal.grads_alone = false;
+    rig.host.hooks.swap_data = refusing_swap;
+    ck_ok(rig_config(&rig, &config));
+    refusal.from = 1;
+    ck_fails(AMP_ERR_HOST_FAILED, amp_shutdown(rig.context));
+    ck_says("swap_data failed on weight");
+    for (size_t k = 0; k < 2; k++) ck_says(left[k]);
+    take_what_could_not_be_swapped(&rig);
+    net_destroy(&rig.net);
+    ck_assert_uint_eq(rig.host.wrong_frees, 0);
+    fake_destroy(&rig.host);
+}
+END_TEST
+
 /* A test that breaks nothing proves nothing: each hook is reached in some life. */
 START_TEST(each_hook_is_reached) {
     bool reached = false;
@@ -279,7 +301,8 @@ END_TEST
 int main(void) {
     const struct test tests[] = {
         { a_hook_fails_once, N_HOOKS * N_LIVES }, { swap_data_refuses_for_good, 16 },
-        { a_refused_roll_back_is_told, 2 }, { each_hook_is_reached, N_HOOKS },
+        { a_refused_roll_back_is_told, 2 }, { a_refused_end_tells_the_first_error, 1 },
+        { each_hook_is_reached, N_HOOKS },
         { a_missing_hook_is_named, sizeof missing / sizeof missing[0] }, { what_needs_no_hook_asks_for_none, 1 },
     };
     return RUN_TESTS("hooks", tests);

@@ -203,6 +203,32 @@ START_TEST(other_devices_keep_the_low_type) {
 }
 END_TEST
 
+/* A later host's, which has FP16's value in some bits: no implementation was written for it. */
+START_TEST(unknown_types_go_to_the_original) {
+    const amp_dtype unknown = AMP_FLOAT16 + (_i ? 64 : -64);
+    struct world w;
+    start(&w, AMP_O1, AMP_OFF);
+    (void)call(&w, THE_linear, TENSOR(unknown, 8, 8), TENSOR(unknown, 8, 8));
+    ck_assert_int_eq(last.who, ORIGINAL);
+    finish(&w);
+}
+END_TEST
+
+/* Whether the GPU is one without tensor cores, or nobody knows: such a product is told of. */
+START_TEST(products_on_gpus_are_watched_unless_it_is_off) {
+    for (amp_switch gate = AMP_DEFAULT; gate <= AMP_ON; gate++) {
+        struct world w;
+        start(&w, AMP_O4, gate);
+        struct tensor *a = TENSOR(AMP_FLOAT32, 8, 9), *b = TENSOR(AMP_FLOAT32, 9, 8);
+        a->device = b->device = 2;
+        (void)call(&w, THE_linear, a, b);
+        const amp_op_stats stats = stats_of(&w, THE_linear);
+        ck_assert_uint_eq(stats.unaligned + stats.no_tensor_cores, gate != AMP_OFF);
+        finish(&w);
+    }
+}
+END_TEST
+
 /* ---- measured, with the caller's clock ---- */
 
 /* With that clock it is all the same how long a product takes, or whether there is one: one measurement has them. */
@@ -450,6 +476,8 @@ int main(void) {
         { products_have_an_edge, 1 },
         { others_have_elements, 1 },
         { other_devices_keep_the_low_type, 1 },
+        { unknown_types_go_to_the_original, 2 },
+        { products_on_gpus_are_watched_unless_it_is_off, 1 },
         { low_is_taken_from_1_05_on, 2 },
         { low_is_taken_from_an_edge_on, 1 },
         { a_clock_that_stands_still_shows_nothing, 1 },

@@ -125,6 +125,24 @@ START_TEST(a_step_that_drops_its_gradients) {
 }
 END_TEST
 
+/* A host that reuses its handles: the same one, at the same version, with another gradient. */
+START_TEST(a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again) {
+    struct rig rig;
+    rig_start(&rig, AMP_O2, 0);
+    rig.net.step_drops_grads = true;
+    give_grad(&rig, AMP_FLOAT16, 1.0);
+    struct fake_tensor *again = rig.net.weight->grad, *fresh = rig_tensor(&rig, AMP_FLOAT16, 0.25);
+    const uint64_t version = again->version;
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_uint_eq(again->refs, 0);
+    again->storage = fresh->storage, again->version = version;
+    again->refs = 1, fresh->refs = 0; /* in its stead */
+    rig.net.weight->grad = again;
+    ck_assert_float_eq(*(float *)master_of(&rig, 0).grad, 0.25f);
+    rig_end(&rig);
+}
+END_TEST
+
 START_TEST(a_step_without_gradients_changes_nothing) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
@@ -399,6 +417,7 @@ int main(void) {
         { write_back_rounds_to_nearest_even, 1 },
         { gradients_keep_their_type_after_the_step, 2 },
         { a_step_that_drops_its_gradients, 1 },
+        { a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again, 1 },
         { a_step_without_gradients_changes_nothing, 1 },
         { a_loaded_value_reaches_the_master, 1 },
         { writing_the_same_value_loses_no_bit, 1 },

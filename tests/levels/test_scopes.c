@@ -2,6 +2,8 @@
 /* Whose policy a call gets: scopes, nesting, backward, brackets. */
 #include "checks.h"
 
+#include "common/thread.h"
+
 static amp_dtype linear_gets(struct rig *rig) {
     struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 2.0);
     fake_release(net_linear(&rig->net, x, rig->net.weight, rig->net.bias));
@@ -207,6 +209,20 @@ START_TEST(the_present_scope_can_be_asked_for) {
 }
 END_TEST
 
+/* Nothing waits for the next call to find out that this one is over. */
+START_TEST(a_call_takes_its_mark_with_it) {
+    struct rig rig;
+    rig_start(&rig, _i & 1 ? AMP_O2 : AMP_O1, FAKE_RETAINS | (_i & 2 ? FAKE_NO_VERSION : 0));
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    fake_release(net_unary(&rig.net, OP_softmax, x));
+    ck_assert_uint_eq(amp__thread_state()->n_marks, 0);
+    fake_release(net_forward(&rig.net, x));
+    ck_assert_uint_eq(amp__thread_state()->n_marks, 0);
+    fake_release(x);
+    rig_end(&rig);
+}
+END_TEST
+
 int main(void) {
     const struct test tests[] = {
         { no_scope_means_casts_are_disabled, 1 },
@@ -222,6 +238,7 @@ int main(void) {
         { ops_obey_in_a_bracket_without_a_loss, 1 },
         { backward_of_obeys_its_class_in_backward, 1 },
         { the_present_scope_can_be_asked_for, 1 },
+        { a_call_takes_its_mark_with_it, 4 },
     };
     return RUN_TESTS("scopes", tests);
 }
