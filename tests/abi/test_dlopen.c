@@ -3,7 +3,7 @@
  * library still in place after dlclose. Argument: the shared library. */
 #include "amp_all.h"
 
-#include <check.h>
+#include "test.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };
 
-START_TEST(table_is_complete) {
+TEST(table_is_complete) {
     void *handle = open_library();
     const amp_api *api = get_api(handle)(AMP_API_VERSION);
     ck_assert_ptr_nonnull(api);
@@ -103,9 +103,8 @@ START_TEST(table_is_complete) {
     ck_assert_msg((amp_fn)api->member == function(handle, name), "%s is not %s", #member, name);
     MEMBERS(IS_EXPORTED)
 }
-END_TEST
 
-START_TEST(table_works) {
+TEST(table_works) {
     void *handle = open_library();
     const amp_api *api = get_api(handle)(AMP_API_VERSION);
     ck_assert_ptr_nonnull(api);
@@ -119,9 +118,8 @@ START_TEST(table_works) {
     ck_assert_ptr_nonnull(context);
     ck_assert_int_eq(api->shutdown(context), AMP_OK);
 }
-END_TEST
 
-START_TEST(other_versions_are_refused_in_words) {
+TEST(other_versions_are_refused_in_words) {
     void *handle = open_library();
     const char *(*last_error)(void) = (const char *(*)(void))function(handle, "amp_last_error");
     /* A host that asks for more is told that this libamp is older than it, and which version it has. */
@@ -137,10 +135,9 @@ START_TEST(other_versions_are_refused_in_words) {
         ck_assert_msg((strstr(last_error(), "too old") != NULL) == cases[i].too_old, "%s", last_error());
     }
 }
-END_TEST
 
 /* A host keeps wrapped pointers in its tables: unloading their code would crash its next call. */
-START_TEST(library_stays_after_dlclose) {
+TEST(library_stays_after_dlclose) {
     void *handle = open_library();
     const amp_api *api = get_api(handle)(AMP_API_VERSION);
     ck_assert_ptr_nonnull(api);
@@ -148,7 +145,6 @@ START_TEST(library_stays_after_dlclose) {
     ck_assert_ptr_nonnull(api->library_version());
     ck_assert_ptr_nonnull(dlopen(library, RTLD_NOW | RTLD_NOLOAD));
 }
-END_TEST
 
 /* ---- live wraps ---- */
 
@@ -180,7 +176,7 @@ typedef int32_t (*linear_fn)(struct tensor *);
 static int32_t linear(struct tensor *x) { return x->dtype; }
 
 /* Wired, the library closed, called, the library opened anew, shut down, closed, and the copied pointer called. */
-START_TEST(wraps_live_on_after_dlclose) {
+TEST(wraps_live_on_after_dlclose) {
     linear_fn slot = linear;
     struct tensor x = { AMP_FLOAT32 };
     amp_host host = AMP_HOST_INIT;
@@ -207,22 +203,9 @@ START_TEST(wraps_live_on_after_dlclose) {
         ck_assert_int_eq(copy(&x), AMP_FLOAT32);
     }
 }
-END_TEST
 
 int main(int argc, char **argv) {
     if (argc != 2) return EXIT_FAILURE;
     library = argv[1];
-    Suite *suite = suite_create("dlopen");
-    TCase *tests = tcase_create("table");
-    tcase_add_test(tests, table_is_complete);
-    tcase_add_test(tests, table_works);
-    tcase_add_test(tests, other_versions_are_refused_in_words);
-    tcase_add_test(tests, library_stays_after_dlclose);
-    tcase_add_test(tests, wraps_live_on_after_dlclose);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run();
 }

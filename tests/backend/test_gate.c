@@ -7,7 +7,7 @@
 #include <amp_all.h>
 #include <amp_kernels.h>
 
-#include <check.h>
+#include "test.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static const char *how(amp_dtype type) {
     return text;
 }
 
-START_TEST(the_table_is_followed_in_both_directions) {
+TEST_TIMES(the_table_is_followed_in_both_directions, 2) {
     const amp_level level = _i ? AMP_O1 : AMP_O4;
     const char *path = how(_i ? AMP_FLOAT16 : AMP_BFLOAT16);
     for (amp_switch gate = AMP_DEFAULT; gate <= AMP_ON; gate += AMP_ON) {
@@ -74,20 +74,11 @@ START_TEST(the_table_is_followed_in_both_directions) {
         }
     }
 }
-END_TEST
 
 int main(int argc, char **argv) {
     if (argc > 1) {
         printf("1..0 # SKIP %s\n", argv[1]);
         return 0;
     }
-    Suite *suite = suite_create("gate");
-    TCase *tcase = tcase_create("gate");
-    tcase_add_loop_test(tcase, the_table_is_followed_in_both_directions, 0, 2);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run();
 }

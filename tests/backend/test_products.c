@@ -4,6 +4,7 @@
  * backend adds: packed weights, several threads of the caller's, one of its own.
  */
 #include "product.h"
+#include "test.h"
 
 #include "common/common.h"
 
@@ -31,7 +32,7 @@ static void run_wish(struct wish *w, int64_t elements) {
 
 static const int64_t sizes[] = { 1, 2, 5, 16, 33, 64, 100 };
 
-START_TEST(every_size) { /* one run per m */
+TEST_TIMES(every_size, AMP_COUNT(sizes)) { /* one run per m */
     random_restart();
     for (size_t n = 0; n < AMP_COUNT(sizes); n++)
         for (size_t k = 0; k < AMP_COUNT(sizes); k++)
@@ -40,9 +41,8 @@ START_TEST(every_size) { /* one run per m */
                 run_wish(&w, 50);
             }
 }
-END_TEST
 
-START_TEST(every_type) { /* one run per type of a */
+TEST_TIMES(every_type, 3) { /* one run per type of a */
     random_restart();
     for (int code = 0; code < 81; code++)
         for (int flags = code % sweep_step(); flags < 16; flags += sweep_step()) {
@@ -56,10 +56,9 @@ START_TEST(every_type) { /* one run per type of a */
             run_wish(&w, 40);
         }
 }
-END_TEST
 
 /* Each way to lie, each activation, plain and with everything. */
-START_TEST(every_batch) {
+TEST(every_batch) {
     random_restart();
     for (int code = 0; code < LAYOUTS * 4 * 4; code++)
         for (int type = code % sweep_step(); type < 3; type += sweep_step()) {
@@ -71,10 +70,9 @@ START_TEST(every_batch) {
             run_wish(&w, 300);
         }
 }
-END_TEST
 
 /* Beyond one panel in each direction: see PANEL_A, PANEL_B and WIDEST_SUMS in src/kernels/onednn/matmul.c. */
-START_TEST(several_panels) {
+TEST_TIMES(several_panels, backend == AMP_MATMUL_ONEDNN) {
     static const int64_t shapes[][3] = { { 66, 130, 70000 }, { 9, 20000, 5 } };
     random_restart();
     for (size_t i = 0; i < AMP_COUNT(shapes); i++)
@@ -87,11 +85,10 @@ START_TEST(several_panels) {
             run_wish(&w, 40);
         }
 }
-END_TEST
 
 /* ---- an overflow must be seen ---- */
 
-START_TEST(activations_keep_nan) {
+TEST(activations_keep_nan) {
     const amp_dtype types[] = { AMP_FLOAT32, AMP_BFLOAT16, AMP_FLOAT16 };
     for (size_t t = 0; t < AMP_COUNT(types); t++)
         for (int32_t activation = AMP_ACTIVATION_NONE; activation <= AMP_ACTIVATION_GELU_TANH; activation++)
@@ -116,11 +113,10 @@ START_TEST(activations_keep_nan) {
                 }
             }
 }
-END_TEST
 
 /* ---- the caller's side ---- */
 
-START_TEST(first_release_struct) {
+TEST(first_release_struct) {
     static float a[64], b[64], d[64];
     struct {
         amp_matmul_args args;
@@ -134,9 +130,8 @@ START_TEST(first_release_struct) {
     ck_assert_msg(amp_matmul(&g.args) == AMP_OK, "%s", amp_last_error());
     for (int i = 0; i < 64; i++) ck_assert(d[i] == 8.0f);
 }
-END_TEST
 
-START_TEST(rounding_mode_of_the_caller_is_ignored_and_kept) {
+TEST(rounding_mode_of_the_caller_is_ignored_and_kept) {
     enum { N = 48 };
     static float a[N * N], b[N * N], nearest[N * N], upward[N * N];
     random_restart();
@@ -155,7 +150,6 @@ START_TEST(rounding_mode_of_the_caller_is_ignored_and_kept) {
     ck_assert_int_eq(mode, FE_UPWARD);
     ck_assert_mem_eq(nearest, upward, sizeof nearest);
 }
-END_TEST
 
 /* ---- several threads of the caller's ---- */
 
@@ -194,7 +188,7 @@ static void *work(void *user) {
     return NULL;
 }
 
-START_TEST(many_threads) {
+TEST(many_threads) {
     static float a[LARGEST * LARGEST], b[LARGEST * LARGEST], d[LARGEST * LARGEST], want[SHAPES * LARGEST];
     struct worker workers[THREADS];
     random_restart();
@@ -211,11 +205,10 @@ START_TEST(many_threads) {
     for (int i = 0; i < THREADS; i++) pthread_join(workers[i].thread, NULL);
     for (int i = 0; i < THREADS; i++) ck_assert_msg(!workers[i].wrong, "thread %d", i);
 }
-END_TEST
 
 /* ---- libamp's own threads: the built-in code gives the same bits, oneDNN keeps its bound ---- */
 
-START_TEST(threads_of_libamp) {
+TEST(threads_of_libamp) {
     random_restart();
     for (int i = 0; i < 12; i++) {
         struct wish w = random_wish(100 + (int64_t)random_below(500), 50 + (int64_t)random_below(700),
@@ -237,7 +230,6 @@ START_TEST(threads_of_libamp) {
         product_free(&p);
     }
 }
-END_TEST
 
 /* ---- children ---- */
 
@@ -256,7 +248,7 @@ static void *multiply_until_stopped(void *user) {
 }
 
 /* OpenMP's threads do not go with a fork, and GNU's would be waited for. */
-START_TEST(children_of_one_with_threads) {
+TEST(children_of_one_with_threads) {
     enum { SIDE = 200 };
     static float a[SIDE * SIDE], b[SIDE * SIDE], d[SIDE * SIDE];
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
@@ -280,11 +272,10 @@ START_TEST(children_of_one_with_threads) {
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %x", (unsigned)status);
     ck_assert_int_eq(amp_matmul(&g), AMP_OK);
 }
-END_TEST
 
 /* A lock that another thread held at the fork would never be free in the child, oneDNN's own among them: there the
  * built-in code must do it. The operands are zeros, so that both give the same bits. */
-START_TEST(children_of_many_threads) {
+TEST(children_of_many_threads) {
     static float a[LARGEST * LARGEST], b[LARGEST * LARGEST], want[LARGEST * LARGEST], d[LARGEST * LARGEST];
     struct worker workers[2];
     run_shape(40, a, b, want);
@@ -309,7 +300,6 @@ START_TEST(children_of_many_threads) {
     stop = true;
     for (int i = 0; i < 2; i++) pthread_join(workers[i].thread, NULL);
 }
-END_TEST
 
 #endif
 
@@ -324,7 +314,7 @@ static int count_threads(void) {
     return n;
 }
 
-START_TEST(no_thread_is_started) { /* meson.build sets OMP_NUM_THREADS */
+TEST_TIMES(no_thread_is_started, backend == AMP_MATMUL_ONEDNN) { /* meson.build sets OMP_NUM_THREADS */
     static float a[512 * 512], b[512 * 512], d[512 * 512];
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
     g.a_dtype = g.b_dtype = g.d_dtype = AMP_FLOAT32, g.backend = backend;
@@ -343,9 +333,8 @@ START_TEST(no_thread_is_started) { /* meson.build sets OMP_NUM_THREADS */
     ck_assert_int_eq(amp_matmul_explain(&g, text, sizeof text, NULL), AMP_OK);
     ck_assert_msg(strstr(text, ", 1 thread,") != NULL, "%s", text);
 }
-END_TEST
 
-START_TEST(the_path_is_visible) {
+TEST_TIMES(the_path_is_visible, backend == AMP_MATMUL_ONEDNN) {
     char text[256];
     static uint32_t memory[256 * 256];
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
@@ -365,10 +354,9 @@ START_TEST(the_path_is_visible) {
     }
     fflush(stdout);
 }
-END_TEST
 
 /* The second call with the same pair reads no weights: here they are gone. Another version reads them again. */
-START_TEST(weights_are_packed_once) { /* one run per type */
+TEST_TIMES(weights_are_packed_once, backend == AMP_MATMUL_ONEDNN ? 3 : 0) { /* one run per type */
     enum { M = 40, N = 72, K = 96 };
     static float d[M * N], first[M * N];
     static uint32_t a[M * K], b[K * N];
@@ -403,9 +391,8 @@ START_TEST(weights_are_packed_once) { /* one run per type */
         for (int i = 0; i < M * N; i++) CHECK_THAT(d[i] == 0.0f, "a pack without an id: %g", (double)d[i]);
     }
 }
-END_TEST
 
-START_TEST(packed_products) {
+TEST_TIMES(packed_products, backend == AMP_MATMUL_ONEDNN) {
     random_restart();
     for (int i = 0; i < 300; i++) {
         struct wish w = random_wish((int64_t)random_below(70) + 1, (int64_t)random_below(70) + 1,
@@ -414,10 +401,9 @@ START_TEST(packed_products) {
         run_wish(&w, 60);
     }
 }
-END_TEST
 
 /* More than is kept: 300 MiB of weights, then the first again. */
-START_TEST(room_for_packs_is_bounded) {
+TEST_TIMES(room_for_packs_is_bounded, backend == AMP_MATMUL_ONEDNN) {
     enum { M = 2, N = 1024, K = 2560, WEIGHTS = 30 };
     static float a[M * K], b[K * N], d[M * N];
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
@@ -431,38 +417,6 @@ START_TEST(room_for_packs_is_bounded) {
         CHECK_THAT(d[0] == (float)K * (float)(round + 1), "round %d: %g", round, (double)d[0]); /* integers: exact */
     }
 }
-END_TEST
-
-static Suite *suite_products(void) {
-    Suite *suite = suite_create("products");
-    TCase *tests = tcase_create("products");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, every_size, 0, (int)AMP_COUNT(sizes));
-    tcase_add_loop_test(tests, every_type, 0, 3);
-    tcase_add_test(tests, every_batch);
-    tcase_add_test(tests, activations_keep_nan);
-    tcase_add_test(tests, first_release_struct);
-    tcase_add_test(tests, rounding_mode_of_the_caller_is_ignored_and_kept);
-    tcase_add_test(tests, many_threads);
-    tcase_add_test(tests, threads_of_libamp);
-    if (backend == AMP_MATMUL_ONEDNN) {
-        tcase_add_test(tests, several_panels);
-        tcase_add_test(tests, no_thread_is_started);
-        tcase_add_test(tests, the_path_is_visible);
-        tcase_add_loop_test(tests, weights_are_packed_once, 0, 3);
-        tcase_add_test(tests, packed_products);
-        tcase_add_test(tests, room_for_packs_is_bounded);
-    }
-    suite_add_tcase(suite, tests);
-#ifdef CHILDREN
-    TCase *children = tcase_create("children");
-    tcase_set_timeout(children, 120);
-    tcase_add_test(children, children_of_one_with_threads);
-    tcase_add_test(children, children_of_many_threads);
-    suite_add_tcase(suite, children);
-#endif
-    return suite;
-}
 
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "builtin";
@@ -473,9 +427,5 @@ int main(int argc, char **argv) {
     }
     printf("# AMP_TEST_SEED=%llu\n", (unsigned long long)test_seed());
     fflush(stdout); /* before Check forks */
-    SRunner *runner = srunner_create(suite_products());
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run();
 }

@@ -132,7 +132,7 @@ static const struct {
     { negative, AMP_O2, AMP_ERR_INVALID_ARGUMENT, { "bias", "negative" } },
 };
 
-START_TEST(initialize_refuses) {
+TEST_TIMES(initialize_refuses, sizeof cases / sizeof cases[0]) {
     struct rig rig;
     struct world before;
     amp_config config = config_of(cases[_i].level);
@@ -145,11 +145,10 @@ START_TEST(initialize_refuses) {
     world_check(&before, &rig);
     fake_destroy(&rig.host); /* whatever the case did to the net's handles, the host knows all tensors */
 }
-END_TEST
 
 static const amp_dtype low[] = { AMP_FLOAT16, AMP_BFLOAT16 };
 
-START_TEST(incoming_16_bit_parameters_are_refused) {
+TEST_TIMES(incoming_16_bit_parameters_are_refused, 4) {
     struct rig rig;
     struct world before;
     const amp_config config = config_of(_i < 2 ? AMP_O2 : AMP_O1);
@@ -164,7 +163,6 @@ START_TEST(incoming_16_bit_parameters_are_refused) {
     world_check(&before, &rig);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- structures of tomorrow: larger, the tail unknown ---- */
 
@@ -173,7 +171,7 @@ struct larger_model { amp_model known; unsigned char tail[16]; };
 struct larger_optimizer { amp_optimizer known; unsigned char tail[16]; };
 struct larger_host { amp_host known; unsigned char tail[16]; };
 
-START_TEST(unknown_tails_are_accepted_only_when_zero) { /* _i: which structure; bit 2: set a byte of its tail */
+TEST_TIMES(unknown_tails_are_accepted_only_when_zero, 8) { /* _i: which structure; bit 2: set a byte of its tail */
     struct rig rig;
     struct world before;
     const unsigned char byte = (unsigned char)(_i >> 2);
@@ -196,13 +194,4 @@ START_TEST(unknown_tails_are_accepted_only_when_zero) { /* _i: which structure; 
     ck_assert_int_eq(status, byte ? AMP_ERR_ABI_MISMATCH : AMP_OK);
     if (byte) world_check(&before, &rig);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { initialize_refuses, sizeof cases / sizeof cases[0] }, { incoming_16_bit_parameters_are_refused, 4 },
-        { unknown_tails_are_accepted_only_when_zero, 8 },
-    };
-    return RUN_TESTS("arguments", tests);
 }

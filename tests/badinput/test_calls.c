@@ -16,7 +16,7 @@
 
 /* ---- refusals ---- */
 
-START_TEST(scaling_of_nothing) {
+TEST_TIMES(scaling_of_nothing, 2) {
     struct rig rig;
     void *out = NULL, *none = NULL;
     amp_context *bare = NULL;
@@ -40,9 +40,8 @@ START_TEST(scaling_of_nothing) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(adding_what_cannot_be_added) {
+TEST(adding_what_cannot_be_added) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_step_info info = AMP_STEP_INFO_INIT;
@@ -68,7 +67,6 @@ START_TEST(adding_what_cannot_be_added) {
     fake_release(fresh);
     rig_end(&rig);
 }
-END_TEST
 
 static struct rig *shut_from;
 static amp_status shut_status;
@@ -84,7 +82,7 @@ static struct fake_tensor *shutting_forward(struct net *net, struct fake_tensor 
     return net_binary(net, OP_mul, x, x);
 }
 
-START_TEST(shutdown_from_inside) {
+TEST(shutdown_from_inside) {
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -101,10 +99,9 @@ START_TEST(shutdown_from_inside) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
 /* Two handles on one storage: which of them the optimizer's state belongs to would be chance. */
-START_TEST(one_tensor_listed_twice) {
+TEST(one_tensor_listed_twice) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     rig_init(&rig, FAKE_RETAINS);
@@ -122,11 +119,10 @@ START_TEST(one_tensor_listed_twice) {
     fake_release(tied);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- other types ---- */
 
-START_TEST(clipping_by_value_in_every_type) {
+TEST_TIMES(clipping_by_value_in_every_type, 4) {
     static const struct {
         amp_level level;
         amp_dtype dtype;
@@ -158,10 +154,9 @@ START_TEST(clipping_by_value_in_every_type) {
     fake_put_grad(param, NULL);
     rig_end(&rig);
 }
-END_TEST
 
 /* A frozen parameter that is thawed gets its master then. */
-START_TEST(a_frozen_parameter_joins) {
+TEST_TIMES(a_frozen_parameter_joins, 2) {
     struct rig rig;
     amp_param param = AMP_PARAM_INIT;
     amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
@@ -181,9 +176,8 @@ START_TEST(a_frozen_parameter_joins) {
     ck_assert_float_eq(((const float *)masters[1].data)[0], (float)fake_get(rig.net.bias, 0));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_buffer_that_is_none) {
+TEST_TIMES(a_buffer_that_is_none, 2) {
     float data[4] = { 1.0f, 2.0f, 3.0f, 4.0f };
     amp_buffer buffer = AMP_BUFFER_INIT;
     amp_param param = AMP_PARAM_INIT;
@@ -204,14 +198,4 @@ START_TEST(a_buffer_that_is_none) {
     ck_says(_i ? "amp_buffer.dtype" : "AMP_BUFFER_INIT");
     ck_assert_ptr_null(model.amp);
     ck_assert_float_eq(data[0], 1.0f);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { scaling_of_nothing, 2 },       { adding_what_cannot_be_added, 1 },     { shutdown_from_inside, 1 },
-        { one_tensor_listed_twice, 1 },  { clipping_by_value_in_every_type, 4 }, { a_frozen_parameter_joins, 2 },
-        { a_buffer_that_is_none, 2 },
-    };
-    return RUN_TESTS("calls", tests);
 }

@@ -5,7 +5,7 @@
 
 static const amp_level levels[] = { EACH_LEVEL };
 
-START_TEST(a_slot_is_described_once) {
+TEST_TIMES(a_slot_is_described_once, N_EACH_LEVEL) {
     struct rig rig;
     struct world before;
     const amp_config config = config_of(levels[_i]);
@@ -18,9 +18,8 @@ START_TEST(a_slot_is_described_once) {
     world_check(&before, &rig);
     fake_destroy(&rig.host);
 }
-END_TEST
 
-START_TEST(a_slot_is_aligned) {
+TEST_TIMES(a_slot_is_aligned, N_EACH_LEVEL) {
     struct rig rig;
     const amp_config config = config_of(levels[_i]);
     rig_init(&rig, 0);
@@ -29,9 +28,8 @@ START_TEST(a_slot_is_aligned) {
     ck_says("aligned");
     fake_destroy(&rig.host);
 }
-END_TEST
 
-START_TEST(reserved_is_zero) {
+TEST_TIMES(reserved_is_zero, N_EACH_LEVEL) {
     struct rig rig;
     const amp_config config = config_of(levels[_i]);
     rig_init(&rig, 0);
@@ -40,9 +38,8 @@ START_TEST(reserved_is_zero) {
     ck_says("reserved is 4");
     fake_destroy(&rig.host);
 }
-END_TEST
 
-START_TEST(a_schema_says_which_model_and_op) {
+TEST_TIMES(a_schema_says_which_model_and_op, N_EACH_LEVEL) {
     struct rig rig;
     const amp_config config = config_of(levels[_i]);
     rig_init(&rig, 0);
@@ -52,9 +49,8 @@ START_TEST(a_schema_says_which_model_and_op) {
     ck_says("did you mean Tensor?");
     fake_destroy(&rig.host);
 }
-END_TEST
 
-START_TEST(disabled_needs_no_level) {
+TEST(disabled_needs_no_level) {
     struct rig rig;
     amp_config config = AMP_CONFIG_INIT;
     config.enabled = AMP_OFF;
@@ -63,18 +59,16 @@ START_TEST(disabled_needs_no_level) {
     ck_assert(net_slots_restored(&rig.net)); /* nothing was wired */
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_index_too_large_says_how_many_there_are) {
+TEST(an_index_too_large_says_how_many_there_are) {
     struct rig rig;
     rig_init(&rig, 0);
     ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "linear#5", AMP_FP32));
     ck_says("1 ops named linear, numbered from 0");
     fake_destroy(&rig.host);
 }
-END_TEST
 
-START_TEST(a_direct_call_says_what_it_could_not_cast) {
+TEST(a_direct_call_says_what_it_could_not_cast) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -87,18 +81,4 @@ START_TEST(a_direct_call_says_what_it_could_not_cast) {
     ck_assert_ptr_eq(tensors[0], x);
     fake_release(x);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_slot_is_described_once, N_EACH_LEVEL },
-        { a_slot_is_aligned, N_EACH_LEVEL },
-        { reserved_is_zero, N_EACH_LEVEL },
-        { a_schema_says_which_model_and_op, N_EACH_LEVEL },
-        { disabled_needs_no_level, 1 },
-        { an_index_too_large_says_how_many_there_are, 1 },
-        { a_direct_call_says_what_it_could_not_cast, 1 },
-    };
-    return RUN_TESTS("every level", tests);
 }

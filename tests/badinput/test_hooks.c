@@ -64,14 +64,13 @@ static bool live_and_break(const struct life *life, size_t hook, uint64_t at) {
     return reached;
 }
 
-START_TEST(a_hook_fails_once) {
+TEST_TIMES(a_hook_fails_once, N_HOOKS * N_LIVES) {
     const size_t hook = (size_t)_i % N_HOOKS;
     const struct life *life = &lives[(size_t)_i / N_HOOKS];
     uint64_t at = 1;
     while (live_and_break(life, hook, at)) at++;
     ck_assert_uint_lt(at, 10000);
 }
-END_TEST
 
 /* ---- swap_data refuses for good ---- */
 
@@ -171,7 +170,7 @@ static bool live_and_refuse(unsigned options, bool low, uint64_t from, bool grad
     return refused;
 }
 
-START_TEST(swap_data_refuses_for_good) {
+TEST_TIMES(swap_data_refuses_for_good, 16) {
     const unsigned options = (_i & 1 ? FAKE_NO_ALLOC : 0) | (_i & 2 ? FAKE_NO_VERSION : 0);
     const bool low = _i & 4, grads_alone = _i & 8;
     uint64_t from = 1;
@@ -179,10 +178,9 @@ START_TEST(swap_data_refuses_for_good) {
     ck_assert_uint_gt(from, 6);
     ck_assert_uint_lt(from, 1000);
 }
-END_TEST
 
 /* An initialize that fails, and cannot be rolled back: the first error, and which parameters stay how. */
-START_TEST(a_refused_roll_back_is_told) {
+TEST_TIMES(a_refused_roll_back_is_told, 2) {
     static const char *const left[] = { "weight has libamp's fp16 block (its own is at ",
                                         "bias has libamp's fp16 block" };
     struct rig rig;
@@ -218,10 +216,9 @@ START_TEST(a_refused_roll_back_is_told) {
     ck_assert_int_eq(rig.host.live_blocks, 0);
     fake_destroy(&rig.host);
 }
-END_TEST
 
 /* The end, where each parameter is refused: the first error, and all of them. */
-START_TEST(a_refused_end_tells_the_first_error) {
+TEST(a_refused_end_tells_the_first_error) {
     static const char *const left[] = { "weight has libamp's fp16 block", "bias has libamp's fp16 block" };
     const amp_config config = config_of(AMP_O2);
     struct rig rig;
@@ -240,15 +237,13 @@ START_TEST(a_refused_end_tells_the_first_error) {
     ck_assert_uint_eq(rig.host.wrong_frees, 0);
     fake_destroy(&rig.host);
 }
-END_TEST
 
 /* A test that breaks nothing proves nothing: each hook is reached in some life. */
-START_TEST(each_hook_is_reached) {
+TEST_TIMES(each_hook_is_reached, N_HOOKS) {
     bool reached = false;
     for (size_t i = 0; i < N_LIVES && !reached; i++) reached = live_and_break(&lives[i], (size_t)_i, 1);
     ck_assert_msg(reached, "%s is called in no life", names[_i]);
 }
-END_TEST
 
 /* ---- missing hooks are refused by name by what needs them ---- */
 
@@ -270,7 +265,7 @@ static const struct {
     { AMP_O3, drop_swap, "swap_data" },
 };
 
-START_TEST(a_missing_hook_is_named) {
+TEST_TIMES(a_missing_hook_is_named, sizeof missing / sizeof missing[0]) {
     struct rig rig;
     struct world before;
     const amp_config config = config_of(missing[_i].level);
@@ -283,9 +278,8 @@ START_TEST(a_missing_hook_is_named) {
     world_check(&before, &rig);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(what_needs_no_hook_asks_for_none) {
+TEST(what_needs_no_hook_asks_for_none) {
     struct rig rig;
     const amp_config config = config_of(AMP_O0);
     rig_init(&rig, 0);
@@ -295,15 +289,4 @@ START_TEST(what_needs_no_hook_asks_for_none) {
     rig.host.hooks.set_grad = NULL;
     ck_ok(rig_config(&rig, &config));
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_hook_fails_once, N_HOOKS * N_LIVES }, { swap_data_refuses_for_good, 16 },
-        { a_refused_roll_back_is_told, 2 }, { a_refused_end_tells_the_first_error, 1 },
-        { each_hook_is_reached, N_HOOKS },
-        { a_missing_hook_is_named, sizeof missing / sizeof missing[0] }, { what_needs_no_hook_asks_for_none, 1 },
-    };
-    return RUN_TESTS("hooks", tests);
 }

@@ -37,7 +37,7 @@ static void arm(uint64_t at) {
 }
 static bool fired(void) { return fail_at && n_allocations >= fail_at; }
 
-START_TEST(initialize_changes_nothing_without_memory) {
+TEST_TIMES(initialize_changes_nothing_without_memory, N_LIVES) {
     const struct life *life = &lives[_i];
     const amp_config config = config_of(life->level);
     uint64_t at = 0;
@@ -63,7 +63,6 @@ START_TEST(initialize_changes_nothing_without_memory) {
     }
     ck_assert_uint_gt(at, 10);
 }
-END_TEST
 
 /* The weight after an undisturbed life of three steps. */
 static double undisturbed(const struct life *life) {
@@ -109,16 +108,15 @@ static bool live_and_break(const struct life *life, uint64_t at, double expected
     return reached;
 }
 
-START_TEST(a_life_survives_each_failed_allocation) {
+TEST_TIMES(a_life_survives_each_failed_allocation, N_LIVES) {
     const double expected = undisturbed(&lives[_i]);
     uint64_t at = 1;
     while (live_and_break(&lives[_i], at, expected)) at++;
     ck_assert_uint_gt(at, 3);
     ck_assert_uint_lt(at, 10000);
 }
-END_TEST
 
-START_TEST(direct_calls_change_nothing_without_memory) {
+TEST(direct_calls_change_nothing_without_memory) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     rig.host.no_grad = true;
@@ -145,10 +143,9 @@ START_TEST(direct_calls_change_nothing_without_memory) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
 /* Calls whose arguments agree already, and casts that come out of the cache, allocate nothing and take no lock. */
-START_TEST(what_casts_nothing_allocates_and_locks_nothing) {
+TEST(what_casts_nothing_allocates_and_locks_nothing) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0), *y = rig_tensor(&rig, AMP_FLOAT16, 2.0);
@@ -175,13 +172,4 @@ START_TEST(what_casts_nothing_allocates_and_locks_nothing) {
     fake_release(x);
     fake_release(y);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { initialize_changes_nothing_without_memory, N_LIVES }, { a_life_survives_each_failed_allocation, N_LIVES },
-        { direct_calls_change_nothing_without_memory, 1 }, { what_casts_nothing_allocates_and_locks_nothing, 1 },
-    };
-    return RUN_TESTS("memory", tests);
 }

@@ -11,7 +11,7 @@ void *__real_ffi_closure_alloc(size_t size, void **code);
 void *__wrap_ffi_closure_alloc(size_t size, void **code);
 void *__wrap_ffi_closure_alloc(size_t size, void **code) { return deny ? NULL : __real_ffi_closure_alloc(size, code); }
 
-START_TEST(denied_closures_are_explained) {
+TEST_TIMES(denied_closures_are_explained, 2) {
     struct rig rig;
     struct world before;
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
@@ -27,10 +27,9 @@ START_TEST(denied_closures_are_explained) {
     ck_ok(rig_config(&rig, &config));
     rig_end(&rig);
 }
-END_TEST
 
 /* Where every function of the host is called with registers alone, no closure is asked for. */
-START_TEST(denied_closures_are_not_missed) {
+TEST_TIMES(denied_closures_are_not_missed, 2) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
@@ -44,11 +43,10 @@ START_TEST(denied_closures_are_not_missed) {
     }
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- initialize ---- */
 
-START_TEST(a_model_or_optimizer_is_initialised_once) {
+TEST_TIMES(a_model_or_optimizer_is_initialised_once, 2) {
     struct rig rig;
     struct world before;
     rig_start(&rig, AMP_O2, 0);
@@ -59,18 +57,16 @@ START_TEST(a_model_or_optimizer_is_initialised_once) {
     world_check(&before, &rig);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(nothing_to_initialise) {
+TEST(nothing_to_initialise) {
     amp_config config = config_of(AMP_O1);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize(NULL, NULL, AMP_O1));
     ck_says("NULL");
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(NULL, 0, NULL, 0, &config, NULL));
     ck_says("context");
 }
-END_TEST
 
-START_TEST(null_arrays_and_entries_are_refused) {
+TEST_TIMES(null_arrays_and_entries_are_refused, 2) {
     struct rig rig;
     amp_config config = config_of(AMP_O1);
     amp_model *models[] = { &rig.net.model, _i ? NULL : &rig.net.model };
@@ -84,12 +80,10 @@ START_TEST(null_arrays_and_entries_are_refused) {
     ck_assert(net_slots_restored(&rig.net));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(shutdown_of_nothing_is_nothing) { ck_ok(amp_shutdown(NULL)); }
-END_TEST
+TEST(shutdown_of_nothing_is_nothing) { ck_ok(amp_shutdown(NULL)); }
 
-START_TEST(shutdown_leaves_a_slot_that_a_stranger_took) {
+TEST(shutdown_leaves_a_slot_that_a_stranger_took) {
     struct rig rig;
     rig_start(&rig, AMP_O1, 0);
     const amp_fn stranger = rig.net.original[OP_relu];
@@ -102,19 +96,17 @@ START_TEST(shutdown_leaves_a_slot_that_a_stranger_took) {
     rig.context = NULL;
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- brackets ---- */
 
-START_TEST(end_and_cancel_need_a_begin) {
+TEST_TIMES(end_and_cancel_need_a_begin, 2) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     ck_fails(AMP_ERR_WRONG_STATE, _i ? amp_scale_loss_cancel(&scaled) : amp_scale_loss_end(&scaled));
     ck_says("amp_scale_loss_begin");
     ck_fails(AMP_ERR_INVALID_ARGUMENT, _i ? amp_scale_loss_cancel(NULL) : amp_scale_loss_end(NULL));
 }
-END_TEST
 
-START_TEST(end_happens_once) {
+TEST(end_happens_once) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     rig_start(&rig, AMP_O1, 0);
@@ -123,7 +115,6 @@ START_TEST(end_happens_once) {
     ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_end(&scaled));
     rig_end(&rig);
 }
-END_TEST
 
 /* An open bracket of loss 0, and a second begin that must be refused. */
 static const struct {
@@ -139,7 +130,7 @@ static const struct {
     { false, false, 1, 64, AMP_ERR_INVALID_ARGUMENT, "flags" },
 };
 
-START_TEST(a_second_begin_is_refused) {
+TEST_TIMES(a_second_begin_is_refused, sizeof begins / sizeof begins[0]) {
     struct rig rig;
     amp_config config = config_of(AMP_O1);
     amp_scaled_loss open = AMP_SCALED_LOSS_INIT, other = AMP_SCALED_LOSS_INIT;
@@ -159,9 +150,8 @@ START_TEST(a_second_begin_is_refused) {
     ck_assert_int_eq(open.action, AMP_STEP);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_foreign_optimizer_is_refused) {
+TEST(a_foreign_optimizer_is_refused) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     rig_init(&rig, 0);
@@ -171,9 +161,8 @@ START_TEST(a_foreign_optimizer_is_refused) {
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_scale_loss_begin_many(NULL, NULL, 0, 0, 0, NULL, &scaled));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_step_inside_the_bracket_is_refused) {
+TEST_TIMES(a_step_inside_the_bracket_is_refused, 2) {
     struct rig rig;
     amp_step_info info = AMP_STEP_INFO_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -193,9 +182,8 @@ START_TEST(a_step_inside_the_bracket_is_refused) {
     ck_dtype(rig.net.weight, AMP_FLOAT16);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(begin_is_undone_when_a_hook_fails) { /* each of the three parameters has a gradient to set aside */
+TEST_TIMES(begin_is_undone_when_a_hook_fails, 4) { /* each of the three parameters has a gradient to set aside */
     struct rig rig;
     struct world before;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -213,11 +201,10 @@ START_TEST(begin_is_undone_when_a_hook_fails) { /* each of the three parameters 
     fake_release(loss);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- NULLs and sizes of the rest ---- */
 
-START_TEST(null_arguments_are_refused) {
+TEST(null_arguments_are_refused) {
     struct rig rig;
     size_t count;
     amp_dtype target;
@@ -245,9 +232,8 @@ START_TEST(null_arguments_are_refused) {
         ck_assert_msg(statuses[i] == AMP_ERR_INVALID_ARGUMENT, "call %zu: %s", i, amp_status_name(statuses[i]));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(structures_without_a_size_are_refused) {
+TEST(structures_without_a_size_are_refused) {
     struct rig rig;
     size_t count;
     amp_op_stats stats = { .struct_size = 0 };
@@ -268,26 +254,4 @@ START_TEST(structures_without_a_size_are_refused) {
     ck_says("struct_size");
     ck_assert_int_eq(net_step(&rig.net), 1); /* no step and no bracket was left open */
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { denied_closures_are_explained, 2 },
-        { denied_closures_are_not_missed, 2 },
-        { a_model_or_optimizer_is_initialised_once, 2 },
-        { nothing_to_initialise, 1 },
-        { null_arrays_and_entries_are_refused, 2 },
-        { shutdown_of_nothing_is_nothing, 1 },
-        { shutdown_leaves_a_slot_that_a_stranger_took, 1 },
-        { end_and_cancel_need_a_begin, 2 },
-        { end_happens_once, 1 },
-        { a_second_begin_is_refused, sizeof begins / sizeof begins[0] },
-        { a_foreign_optimizer_is_refused, 1 },
-        { a_step_inside_the_bracket_is_refused, 2 },
-        { begin_is_undone_when_a_hook_fails, 4 },
-        { null_arguments_are_refused, 1 },
-        { structures_without_a_size_are_refused, 1 },
-    };
-    return RUN_TESTS("state", tests);
 }

@@ -8,7 +8,7 @@ static void put_grads(struct rig *rig, double value) {
 }
 
 /* The last gradient cannot be clipped: the first ones stay as they are. */
-START_TEST(clipping_changes_all_gradients_or_none) {
+TEST_TIMES(clipping_changes_all_gradients_or_none, 2) {
     struct rig rig;
     rig_start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_FP32_GRADS);
     put_grads(&rig, 3.0);
@@ -24,10 +24,9 @@ START_TEST(clipping_changes_all_gradients_or_none) {
     fake_put_grad(rig.net.weight, NULL);
     rig_end(&rig);
 }
-END_TEST
 
 /* Each call of clip_grad_norm to a hook fails once. */
-START_TEST(clipping_survives_a_failing_hook) {
+TEST_TIMES(clipping_survives_a_failing_hook, 2) {
     static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_GRAD };
     struct rig rig;
     rig_start(&rig, AMP_O2, 0);
@@ -44,10 +43,9 @@ START_TEST(clipping_survives_a_failing_hook) {
     ck_assert_double_lt(fake_get(rig.net.weight->grad, 0), 1.0);
     rig_end(&rig);
 }
-END_TEST
 
 /* The optimizer's step changes the number of elements: nothing is written behind them, and the step is not lost. */
-START_TEST(a_step_that_resizes_is_refused) {
+TEST(a_step_that_resizes_is_refused) {
     struct rig rig;
     amp_step_info info = AMP_STEP_INFO_INIT;
     rig_start(&rig, AMP_O2, 0);
@@ -65,10 +63,9 @@ START_TEST(a_step_that_resizes_is_refused) {
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.625);
     rig_end(&rig);
 }
-END_TEST
 
 /* amp_master says how many elements there are: a parameter without a master must still have them. */
-START_TEST(masters_are_not_shown_of_what_shrank) {
+TEST(masters_are_not_shown_of_what_shrank) {
     struct rig rig;
     amp_master master = AMP_MASTER_INIT;
     size_t count;
@@ -79,10 +76,9 @@ START_TEST(masters_are_not_shown_of_what_shrank) {
     ck_ok(amp_master_params(&rig.net.optimizer, &master, 1, &count));
     rig_end(&rig);
 }
-END_TEST
 
 /* A hook that fails once while a step ends must not cost the step. */
-START_TEST(a_hook_that_fails_at_the_steps_end_loses_nothing) {
+TEST_TIMES(a_hook_that_fails_at_the_steps_end_loses_nothing, 3) {
     static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_SWAP, FAKE_GRAD };
     const enum fake_hook hook = hooks[_i];
     for (uint64_t at = 1, more = 1; more; at++) {
@@ -106,10 +102,9 @@ START_TEST(a_hook_that_fails_at_the_steps_end_loses_nothing) {
         ck_assert(at > 1 || more);
     }
 }
-END_TEST
 
 /* A hook fails once in an end over two optimizers: no gradient of either is changed, and none is lost. */
-START_TEST(a_failing_end_puts_every_gradient_back) {
+TEST_TIMES(a_failing_end_puts_every_gradient_back, 6) {
     static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_GRAD, FAKE_SET_GRAD };
     const enum fake_hook hook = hooks[_i % 3];
     amp_status status = AMP_ERR_HOST_FAILED;
@@ -144,14 +139,13 @@ START_TEST(a_failing_end_puts_every_gradient_back) {
     }
     ck_assert_uint_gt(at, 1);
 }
-END_TEST
 
 /* ---- parameters that come late need what those at the beginning need ---- */
 
 static void drop_swap(amp_host *host) { host->swap_data = NULL; }
 static void drop_grad(amp_host *host) { host->grad = NULL; }
 
-START_TEST(late_parameters_need_their_hooks) {
+TEST_TIMES(late_parameters_need_their_hooks, 2) {
     struct rig rig;
     rig_init(&rig, 0);
     (_i ? drop_grad : drop_swap)(&rig.host.hooks);
@@ -164,10 +158,9 @@ START_TEST(late_parameters_need_their_hooks) {
     rig.context = rig.net.optimizer.amp;
     rig_end(&rig);
 }
-END_TEST
 
 /* What was re-typed for a call that fails is undone, also if the host refuses at first. */
-START_TEST(undoing_is_tried_twice) {
+TEST_TIMES(undoing_is_tried_twice, 2) {
     struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.emulate = _i ? AMP_ON : AMP_DEFAULT;
@@ -189,10 +182,9 @@ START_TEST(undoing_is_tried_twice) {
     fake_release(late);
     rig_end(&rig);
 }
-END_TEST
 
 /* Two optimizers with one parameter: while one steps on the master, the other can neither open a bracket nor look. */
-START_TEST(shared_parameters_are_busy_for_both) {
+TEST(shared_parameters_are_busy_for_both) {
     struct rig rig;
     void *shared[1];
     amp_config config = config_of(AMP_O2);
@@ -219,20 +211,4 @@ START_TEST(shared_parameters_are_busy_for_both) {
     ck_ok(amp_step_begin(&rig.net.optimizer, &info));
     ck_ok(amp_step_end(&rig.net.optimizer));
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { clipping_changes_all_gradients_or_none, 2 },
-        { clipping_survives_a_failing_hook, 2 },
-        { a_step_that_resizes_is_refused, 1 },
-        { masters_are_not_shown_of_what_shrank, 1 },
-        { a_hook_that_fails_at_the_steps_end_loses_nothing, 3 },
-        { a_failing_end_puts_every_gradient_back, 6 },
-        { late_parameters_need_their_hooks, 2 },
-        { undoing_is_tried_twice, 2 },
-        { shared_parameters_are_busy_for_both, 1 },
-    };
-    return RUN_TESTS("views", tests);
 }

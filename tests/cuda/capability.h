@@ -3,11 +3,7 @@
 #ifndef AMP_TESTS_CUDA_CAPABILITY_H
 #define AMP_TESTS_CUDA_CAPABILITY_H
 
-#include <check.h>
-
 /* Its compute capability, 10 * major + minor; 0: as it was. */
 void device_set_capability(int capability);
-
-Suite *suite_gate(void);
 
 #endif

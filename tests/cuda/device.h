@@ -7,7 +7,7 @@
 #include "fake.h"
 #include "fake_blas.h"
 
-#include <check.h>
+#include "test.h"
 
 extern struct device {
     void *stream;
@@ -34,20 +34,8 @@ void device_wait(void);
 void device_lazily(void);
 void device_at_once(void);
 
-/* A program's main. argv: "fake" or "gpu", and perhaps a reason to skip. `suites` makes a runner of its suites. */
-int device_main(int argc, char **argv, SRunner *(*suites)(int real));
-
-Suite *suite_calls(void);
-Suite *suite_faults(void);
-Suite *suite_device_scaler(void);
-Suite *suite_products(void);
-Suite *suite_ops(void);
-Suite *suite_product_calls(void);
-Suite *suite_product_faults(void);
-Suite *suite_host(void);
-Suite *suite_host_calls(void);
-Suite *suite_host_rules(void);
-Suite *suite_host_faults(void);
-Suite *suite_host_memory(void);
+/* A program's main. argv: "fake" or "gpu", and perhaps a reason to skip. `fake_alone`: files whose tests need
+ * the fake. */
+int device_main(int argc, char **argv, const char *const *fake_alone);
 
 #endif

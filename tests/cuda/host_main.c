@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_host fake|gpu: amp_initialize over parameters in a device's memory, on the fake device or on the
  * first GPU. */
-#include "host.h"
+#include "device.h"
 
-static SRunner *suites(int real) {
-    SRunner *runner = srunner_create(suite_host());
-    srunner_add_suite(runner, suite_host_calls());
-    srunner_add_suite(runner, suite_host_rules());
-    if (real) return runner;
-    srunner_add_suite(runner, suite_host_faults());
-    srunner_add_suite(runner, suite_host_memory());
-    return runner;
+#include <stddef.h>
+
+int main(int argc, char **argv) {
+    static const char *const fake_alone[] = { "test_host_faults.c", "test_host_memory.c", NULL };
+    return device_main(argc, argv, fake_alone);
 }
-
-int main(int argc, char **argv) { return device_main(argc, argv, suites); }

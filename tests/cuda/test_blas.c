@@ -2,7 +2,7 @@
 /* What of products needs no CUDA at all: how they are laid out for cuBLASLt, and what is remembered of shapes. */
 #include "kernels/cuda/blas_cache.h"
 #include "kernels/cuda/blas_plan.h"
-#include "support.h"
+#include "test.h"
 
 #include <string.h>
 
@@ -31,7 +31,7 @@ static void expect_matrix(const struct blas_matrix *x, uint64_t rows, uint64_t c
 
 /* The transpose of d is that of op(b) times that of op(a): what lies row by row lies column by column, the other way
  * round. */
-START_TEST(test_layouts) {
+TEST_TIMES(test_layouts, 4) {
     const amp_device_epilogue e = AMP_DEVICE_EPILOGUE_INIT;
     amp_matmul_args g = args_of(3, 5, 7);
     struct blas_plan plan;
@@ -46,9 +46,8 @@ START_TEST(test_layouts) {
     ck_assert(plan.alpha == 3.0f && plan.beta == 2.0f && plan.multiplies);
     ck_assert_uint_eq(plan.left, 0);
 }
-END_TEST
 
-START_TEST(test_scratch) {
+TEST(test_scratch) {
     const amp_device_epilogue e = AMP_DEVICE_EPILOGUE_INIT;
     amp_matmul_args g = args_of(3, 5, 7);
     struct blas_plan plan;
@@ -69,10 +68,9 @@ START_TEST(test_scratch) {
     g.a_dtype = AMP_BFLOAT16, g.batch = INT64_C(1) << 31;
     ck_assert_ptr_nonnull(cuda_blas_plan(&g, &e, true, &plan));
 }
-END_TEST
 
 /* 16 bytes at a time where every row of every product begins on such a boundary. */
-START_TEST(test_width) {
+TEST(test_width) {
     static unsigned char room[64] __attribute__((aligned(16)));
     const amp_device_epilogue e = AMP_DEVICE_EPILOGUE_INIT;
     amp_matmul_args g = args_of(3, 16, 7);
@@ -93,7 +91,6 @@ START_TEST(test_width) {
         ck_assert_msg(CUDA_WIDE(finish.shape, CUDA_D) == cases[i].wide, "case %zu", i);
     }
 }
-END_TEST
 
 /* ---- what is remembered ---- */
 
@@ -103,7 +100,7 @@ static struct blas_key key_of(uint64_t i) {
     return key;
 }
 
-START_TEST(test_cache) {
+TEST(test_cache) {
     enum { MANY = 10000 };
     static struct blas_cache cache;
     struct blas_choice choice;
@@ -127,10 +124,9 @@ START_TEST(test_cache) {
     cuda_blas_keep(&cache, &last, &choice); /* in its place */
     ck_assert(cuda_blas_find(&cache, &last, &choice) && choice.workspace == 7);
 }
-END_TEST
 
 /* The shapes of one network spread over the sets. */
-START_TEST(test_spread) {
+TEST(test_spread) {
     static struct blas_cache cache;
     struct blas_choice choice = { .status = 0 };
     size_t known = 0;
@@ -143,17 +139,4 @@ START_TEST(test_spread) {
         known += cuda_blas_find(&cache, &key, &choice);
     }
     ck_assert_uint_ge(known, 230);
-}
-END_TEST
-
-Suite *suite_blas(void) {
-    Suite *suite = suite_create("blas");
-    TCase *tests = tcase_create("blas");
-    tcase_add_loop_test(tests, test_layouts, 0, 4);
-    tcase_add_test(tests, test_scratch);
-    tcase_add_test(tests, test_width);
-    tcase_add_test(tests, test_cache);
-    tcase_add_test(tests, test_spread);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -57,7 +57,7 @@ static void compare(const struct world *w, const char *what) {
 
 #define OK(call) ck_assert_msg((call) == AMP_OK, "%s", amp_last_error())
 
-START_TEST(test_elementwise) {
+TEST(test_elementwise) {
     struct world w;
     float found = 0.0f;
     random_restart();
@@ -85,11 +85,10 @@ START_TEST(test_elementwise) {
     compare(&w, "zero");
     amp_device_list_close(w.list);
 }
-END_TEST
 
 /* Both sums are within 5000 * 2^-53 of the exact one, as test_lists.c derives: in float, one unit in the last place
  * apart. */
-START_TEST(test_norms) {
+TEST(test_norms) {
     struct world w;
     float norm, norms[TENSORS], found = 0.0f;
     random_restart();
@@ -123,7 +122,6 @@ START_TEST(test_norms) {
     ck_assert(*of_all == 0.0f);
     amp_device_list_close(w.list);
 }
-END_TEST
 
 /* ---- optimizers ---- */
 
@@ -180,7 +178,7 @@ static void compare_param(amp_optim_kind kind, const struct tensors *a, const st
     }
 }
 
-START_TEST(test_optimizers) {
+TEST_RANGE(test_optimizers, AMP_OPTIM_SGD, AMP_OPTIM_LARC + 1) {
     const amp_optim_kind kind = (amp_optim_kind)_i;
     amp_optim rule = AMP_OPTIM_INIT;
     struct tensors ours, theirs;
@@ -214,13 +212,12 @@ START_TEST(test_optimizers) {
     ck_assert_uint_eq(ours.steps[1], steps);
     amp_device_list_close(list);
 }
-END_TEST
 
 /* ---- a graph ---- */
 
 /* A list's first call of a kind may be a captured one. What it left in the list's memory is there for calls that come
  * before the graph is launched for the first time. */
-START_TEST(test_between_capture_and_replay) {
+TEST(test_between_capture_and_replay) {
     enum { SIZE = 3 };
     amp_device_list *list = open_list();
     float *numbers = device_alloc(64 * sizeof *numbers), *in_graph = numbers + 32, *before = numbers + 33;
@@ -242,7 +239,6 @@ START_TEST(test_between_capture_and_replay) {
     }
     amp_device_list_close(list);
 }
-END_TEST
 
 /* ---- refusals ---- */
 
@@ -252,7 +248,7 @@ END_TEST
         ck_assert_msg(strstr(amp_last_error(), word) != NULL, "%s", amp_last_error());                                 \
     } while (0)
 
-START_TEST(test_refusals) {
+TEST(test_refusals) {
     amp_device_list *list = NULL;
     REFUSES(AMP_ERR_UNSUPPORTED, "type 1", amp_device_list_open((amp_device){ 1, 0 }, &list));
     REFUSES(AMP_ERR_NO_DEVICE, "no CUDA device 99", amp_device_list_open((amp_device){ 2, 99 }, &list));
@@ -282,18 +278,4 @@ START_TEST(test_refusals) {
     device_wait();
     amp_device_list_close(list);
     amp_device_list_close(NULL);
-}
-END_TEST
-
-Suite *suite_calls(void) {
-    Suite *suite = suite_create("calls");
-    TCase *tests = tcase_create("calls");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_elementwise);
-    tcase_add_test(tests, test_norms);
-    tcase_add_loop_test(tests, test_optimizers, AMP_OPTIM_SGD, AMP_OPTIM_LARC + 1);
-    tcase_add_test(tests, test_between_capture_and_replay);
-    tcase_add_test(tests, test_refusals);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

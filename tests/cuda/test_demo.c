@@ -7,7 +7,7 @@
 #include "net.h"
 #include "run.h"
 
-#include <check.h>
+#include "test.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +92,13 @@ static void compare(const struct run_setup *there, struct run_result *on_cpu, st
     }
 }
 
-START_TEST(every_level_trains_as_on_the_cpu) {
+/* AMP_TEST_SHORT=1: O1 and O2 alone, and waits at O2; with sanitizers the rest takes a minute. */
+static int is_short(void) {
+    const char *asked = getenv("AMP_TEST_SHORT");
+    return asked && strcmp(asked, "1") == 0;
+}
+
+TEST_RANGE(every_level_trains_as_on_the_cpu, is_short() ? AMP_O1 : 0, is_short() ? AMP_O3 : AMP_O5 + 1) {
     struct run_setup setup = setup_of((amp_level)_i, MT_CUDA);
     struct run_result here, there;
     compare(&setup, &here, &there);
@@ -109,9 +115,8 @@ START_TEST(every_level_trains_as_on_the_cpu) {
     run_result_done(&here);
     run_result_done(&there);
 }
-END_TEST
 
-START_TEST(adam_and_the_hosts_own_kernels) {
+TEST(adam_and_the_hosts_own_kernels) {
     const amp_level levels[] = { 0, AMP_O2 };
     for (int i = 0; i < 2; i++) {
         struct run_setup setup = setup_of(levels[i], MT_CUDA);
@@ -126,9 +131,8 @@ START_TEST(adam_and_the_hosts_own_kernels) {
         run_result_done(&there);
     }
 }
-END_TEST
 
-START_TEST(o0_is_plain_fp32_bit_for_bit) {
+TEST(o0_is_plain_fp32_bit_for_bit) {
     const struct run_setup plain = setup_of(0, MT_CUDA), o0 = setup_of(AMP_O0, MT_CUDA);
     struct run_result a = train(&plain), b = train(&o0);
     ck_assert_mem_eq(a.weights, b.weights, a.n_weights * sizeof *a.weights);
@@ -136,12 +140,11 @@ START_TEST(o0_is_plain_fp32_bit_for_bit) {
     run_result_done(&a);
     run_result_done(&b);
 }
-END_TEST
 
 /* ---- what the device decides ---- */
 
 /* libamp's optimizer and the host's: nothing moves, the scale halves, and Adam counts no step. */
-START_TEST(overflows_are_skipped_on_the_device) {
+TEST(overflows_are_skipped_on_the_device) {
     for (int optimizer = RUN_SGD; optimizer <= RUN_ADAM; optimizer++)
         for (int host = 0; host < 2; host++) {
             struct run_setup setup = setup_of(AMP_O2, MT_CUDA);
@@ -167,14 +170,13 @@ START_TEST(overflows_are_skipped_on_the_device) {
             run_result_done(&result);
         }
 }
-END_TEST
 
 /* ---- nobody waits ---- */
 
 static int waits(void) { return minitape_fake.waits + minitape_fake.amp->waits + minitape_fake.amp->event_waits; }
 
 /* Twice as many steps wait for the device as often as half of them. */
-START_TEST(no_step_waits_for_the_device) {
+TEST_RANGE(no_step_waits_for_the_device, is_short() ? 2 : 0, 3) {
     const amp_level levels[] = { 0, AMP_O1, AMP_O2 }; /* the others go the same ways */
     for (int host = 0; host < 2; host++) {
         struct run_setup setup = setup_of(levels[_i], MT_CUDA);
@@ -192,12 +194,11 @@ START_TEST(no_step_waits_for_the_device) {
                       counts[1]);
     }
 }
-END_TEST
 
 /* ---- what goes wrong ---- */
 
 /* Wherever memory ends, it is said, and all is given back. */
-START_TEST(no_memory_is_an_error_in_words) {
+TEST(no_memory_is_an_error_in_words) {
     struct run_setup setup = setup_of(AMP_O2, MT_CUDA);
     int failures = 0;
     setup.steps = 1;
@@ -218,10 +219,9 @@ START_TEST(no_memory_is_an_error_in_words) {
     }
     ck_assert_int_gt(failures, 5);
 }
-END_TEST
 
 /* The last test: after this nothing works on the device. */
-START_TEST(a_kernel_that_cannot_start_ends_the_training) {
+TEST(a_kernel_that_cannot_start_ends_the_training) {
     const struct run_setup setup = setup_of(AMP_O1, MT_CUDA);
     struct run_result result;
     minitape_fake.launches = 0, minitape_fake.fail_launch = 200;
@@ -231,7 +231,6 @@ START_TEST(a_kernel_that_cannot_start_ends_the_training) {
     run_result_done(&result);
     for (int i = 0; i < MT_MEM_CATEGORIES; i++) ck_assert_uint_eq(mt_mem_now((mt_category)i), 0);
 }
-END_TEST
 
 int main(int argc, char **argv) {
     char error[256] = "no digits";
@@ -242,24 +241,7 @@ int main(int argc, char **argv) {
         return EXIT_FAILURE;
     }
     minitape_fake.amp->lazy = 1; /* work is done as late as CUDA allows */
-    Suite *suite = suite_create("the demo on a device");
-    TCase *tc = tcase_create("training");
-    /* AMP_TEST_SHORT=1: O1 and O2 alone, and waits at O2; with sanitizers the rest takes a minute. */
-    const char *asked = getenv("AMP_TEST_SHORT");
-    const int is_short = asked && strcmp(asked, "1") == 0;
-    tcase_add_loop_test(tc, every_level_trains_as_on_the_cpu, is_short ? AMP_O1 : 0, is_short ? AMP_O3 : AMP_O5 + 1);
-    tcase_add_test(tc, adam_and_the_hosts_own_kernels);
-    tcase_add_test(tc, o0_is_plain_fp32_bit_for_bit);
-    tcase_add_test(tc, overflows_are_skipped_on_the_device);
-    tcase_add_loop_test(tc, no_step_waits_for_the_device, is_short ? 2 : 0, 3);
-    tcase_add_test(tc, no_memory_is_an_error_in_words);
-    tcase_add_test(tc, a_kernel_that_cannot_start_ends_the_training);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK); /* one process has the device */
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int result = suite_run_here(NULL); /* one process has the device */
     free(data);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return result;
 }

@@ -42,7 +42,7 @@ static void expect_scaled(void) {
                        e);
 }
 
-START_TEST(test_costs) {
+TEST(test_costs) {
     struct fake *fake = reset();
     const int blocks = fake->blocks, streams = fake->streams;
     amp_device_list *list = start();
@@ -74,10 +74,9 @@ START_TEST(test_costs) {
     ck_assert_int_eq(fake->streams, streams);
     ck_assert_int_eq(fake->current, 1);
 }
-END_TEST
 
 /* A captured call may be replayed at any time: its table and its scratch are never touched again. */
-START_TEST(test_capture) {
+TEST_TIMES(test_capture, 2) {
     struct fake *fake = reset();
     const int blocks = fake->blocks;
     fake->pools = _i;
@@ -104,11 +103,10 @@ START_TEST(test_capture) {
     amp_device_list_close(list);
     ck_assert_int_eq(fake->blocks, blocks);
 }
-END_TEST
 
 /* Each call of CUDA's fails once, in every way to be called: a status with words, nothing kept, and the next
  * try works. */
-START_TEST(test_every_failure) {
+TEST_TIMES(test_every_failure, 4) {
     static const struct {
         int error;
         amp_status status;
@@ -143,10 +141,9 @@ START_TEST(test_every_failure) {
     }
     ck_assert_int_gt(failures, 10);
 }
-END_TEST
 
 /* Built for other GPUs, or with a toolkit that is newer than the driver: what to do is said. */
-START_TEST(test_no_code) {
+TEST_TIMES(test_no_code, 5) {
     static const struct {
         int error;
         const char *words;
@@ -163,9 +160,8 @@ START_TEST(test_no_code) {
     ck_assert_int_eq(scale(list), AMP_OK);
     amp_device_list_close(list);
 }
-END_TEST
 
-START_TEST(test_open_fails) {
+TEST(test_open_fails) {
     struct fake *fake = reset();
     const int blocks = fake->blocks, streams = fake->streams;
     for (int at = 1, opened = 0; !opened; at++) {
@@ -180,18 +176,4 @@ START_TEST(test_open_fails) {
         ck_assert_int_eq(fake->blocks, blocks);
         ck_assert_int_lt(at, 50);
     }
-}
-END_TEST
-
-Suite *suite_faults(void) {
-    Suite *suite = suite_create("faults");
-    TCase *tests = tcase_create("faults");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_costs);
-    tcase_add_loop_test(tests, test_capture, 0, 2);
-    tcase_add_loop_test(tests, test_every_failure, 0, 4);
-    tcase_add_loop_test(tests, test_no_code, 0, 5);
-    tcase_add_test(tests, test_open_fails);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -24,7 +24,7 @@ static void expect_words(struct world *w, const char *op, const char *words, int
 
 /* Without tensor cores for the type what comes in FP32 runs in FP32; what comes in 16 bits keeps its type. All are
  * counted. */
-START_TEST(test_no_tensor_cores) {
+TEST_TIMES(test_no_tensor_cores, 5) {
     static const struct {
         amp_level level;
         int capability, has;
@@ -57,10 +57,9 @@ START_TEST(test_no_tensor_cores) {
     ck_assert_uint_eq(stats_of(&w, THE_own).no_tensor_cores, 0);
     finish(&w);
 }
-END_TEST
 
 /* An op without implementations is held back where the gate chooses types, and counted in any case. */
-START_TEST(test_types) {
+TEST(test_types) {
     for (amp_switch gate = AMP_DEFAULT; gate <= AMP_ON; gate++) {
         struct world w;
         device_set_capability(75);
@@ -72,9 +71,8 @@ START_TEST(test_types) {
         finish(&w);
     }
 }
-END_TEST
 
-START_TEST(test_unaligned) {
+TEST(test_unaligned) {
     struct world w;
     device_set_capability(90);
     start(&w, AMP_O4, AMP_DEFAULT);
@@ -93,10 +91,9 @@ START_TEST(test_unaligned) {
     ck_assert_uint_eq(stats_of(&w, THE_linear).unaligned, 3);
     finish(&w);
 }
-END_TEST
 
 /* What the host said holds on a GPU too; counting goes on. */
-START_TEST(test_told) {
+TEST(test_told) {
     struct world w;
     device_set_capability(75);
     start(&w, AMP_O4, AMP_ON);
@@ -106,9 +103,8 @@ START_TEST(test_told) {
     ck_assert_uint_eq(stats_of(&w, THE_linear).no_tensor_cores, 1);
     finish(&w);
 }
-END_TEST
 
-START_TEST(test_direct) {
+TEST(test_direct) {
     struct world w;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     device_set_capability(75);
@@ -128,17 +124,5 @@ START_TEST(test_direct) {
     drop(a), drop(b);
     finish(&w);
 }
-END_TEST
 
-Suite *suite_gate(void) {
-    Suite *suite = suite_create("gate");
-    TCase *tests = tcase_create("gate");
-    tcase_add_checked_fixture(tests, NULL, restore);
-    tcase_add_loop_test(tests, test_no_tensor_cores, 0, 5);
-    tcase_add_test(tests, test_types);
-    tcase_add_test(tests, test_unaligned);
-    tcase_add_test(tests, test_told);
-    tcase_add_test(tests, test_direct);
-    suite_add_tcase(suite, tests);
-    return suite;
-}
+TEST_FIXTURE(NULL, restore)

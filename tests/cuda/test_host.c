@@ -75,7 +75,7 @@ static const struct kind kinds[] = {
     { "O2 knows, mixed", AMP_O2, STEP_KNOWS, true, false, 1, 0.0f },
 };
 
-START_TEST(test_trainings) {
+TEST_TIMES(test_trainings, sizeof kinds / sizeof *kinds) {
     const struct kind *kind = &kinds[_i];
     static float here[2 * ELEMENTS], there[2 * ELEMENTS];
     amp_record expected, record;
@@ -95,7 +95,6 @@ START_TEST(test_trainings) {
     ck_assert_pstr_eq(record.first_nonfinite, expected.first_nonfinite);
     if (kind->stepping == STEP_KNOWS) ck_assert_int_eq(events_there, events);
 }
-END_TEST
 
 /* ---- graphs ---- */
 
@@ -138,7 +137,7 @@ static const struct kind graphs[] = {
 };
 
 /* begin, backward, end and step once, and then as a graph: the same weights and the same record as without. */
-START_TEST(test_graph) {
+TEST_TIMES(test_graph, sizeof graphs / sizeof *graphs) {
     const struct kind *kind = &graphs[_i];
     static float expected[2 * ELEMENTS], weights[2 * ELEMENTS];
     amp_record plain, replayed;
@@ -169,10 +168,9 @@ START_TEST(test_graph) {
     ck_assert(plain.scale_after == replayed.scale_after && plain.unskipped == replayed.unskipped);
     ck_assert_pstr_eq(replayed.first_nonfinite, "c");
 }
-END_TEST
 
 /* A graph cannot ask the host: what would is refused, and leaves nothing behind. */
-START_TEST(test_graph_refused) {
+TEST_TIMES(test_graph_refused, 2) {
     const struct kind kinds_refused[] = {
         { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f },
         { "O1 mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
@@ -190,11 +188,10 @@ START_TEST(test_graph_refused) {
     stop(&run, weights, &record);
     ck_assert_uint_eq(record.brackets, 2);
 }
-END_TEST
 
 /* ---- what it costs ---- */
 
-START_TEST(test_waits) {
+TEST_TIMES(test_waits, 5) {
     static const struct {
         struct kind kind;
         int waits, launches;
@@ -233,7 +230,6 @@ START_TEST(test_waits) {
     }
     stop(&run, weights, &record);
 }
-END_TEST
 
 /* ---- clipping, masters, checkpoints ---- */
 
@@ -259,7 +255,7 @@ static void clipped(const struct kind *kind, bool on_cpu, float *weights, float 
     host_free(host);
 }
 
-START_TEST(test_clipping) {
+TEST_TIMES(test_clipping, 5) {
     static const struct kind clipping[] = {
         { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
         { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
@@ -279,10 +275,9 @@ START_TEST(test_clipping) {
         ck_assert_msg(fabsf(here[i] - there[i]) <= 0x1p-10f * fabsf(here[i]) + 1e-6f, "%s, element %zu: %a, not %a",
                       clipping[_i].name, i, (double)there[i], (double)here[i]);
 }
-END_TEST
 
 /* Saved in the middle, loaded into another: both end alike, and the file is the CPU's. */
-START_TEST(test_checkpoints) {
+TEST_TIMES(test_checkpoints, TEST_STATES * 5) {
     static const struct kind saved[] = {
         { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
         { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
@@ -312,19 +307,5 @@ START_TEST(test_checkpoints) {
     ck_assert(of_first.scale_after == of_second.scale_after && of_first.brackets == of_second.brackets);
     ck_assert_uint_eq(of_second.brackets, 20);
 }
-END_TEST
 
-Suite *suite_host(void) {
-    Suite *suite = suite_create("hosts");
-    TCase *tcase = tcase_create("trainings");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
-    tcase_add_loop_test(tcase, test_trainings, 0, sizeof kinds / sizeof *kinds);
-    tcase_add_loop_test(tcase, test_graph, 0, sizeof graphs / sizeof *graphs);
-    tcase_add_loop_test(tcase, test_graph_refused, 0, 2);
-    tcase_add_loop_test(tcase, test_waits, 0, 5);
-    tcase_add_loop_test(tcase, test_clipping, 0, 5);
-    tcase_add_loop_test(tcase, test_checkpoints, 0, TEST_STATES * 5);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
+TEST_FIXTURE(device_lazily, device_at_once)

@@ -47,7 +47,7 @@ static size_t read_grads(const struct run *run, float *out) {
 
 /* ---- masters that are written between steps ---- */
 
-START_TEST(test_masters_written_back) {
+TEST_TIMES(test_masters_written_back, 4) {
     const bool on_cpu = _i % 2, mixed = _i / 2;
     struct host *host = host_new(on_cpu, mixed, false, STEP_KNOWS);
     amp_master masters[HOST_PARAMS] = { AMP_MASTER_INIT };
@@ -72,7 +72,6 @@ START_TEST(test_masters_written_back) {
     ck_assert_int_eq(amp_shutdown(host->model.amp), AMP_OK);
     host_free(host);
 }
-END_TEST
 
 /* ---- amp_unscale and amp_scale ---- */
 
@@ -81,7 +80,7 @@ static void list_grads(const struct run *run, void **tensors) {
 }
 
 /* By the scale on the device, and by one that the host has, which it has where a parameter is in the CPU's memory. */
-START_TEST(test_unscale) {
+TEST_TIMES(test_unscale, 8) {
     const bool mixed = _i % 2, overflows = _i / 2 % 2, tells_here = _i / 4;
     static float here[ELEMENTS], there[ELEMENTS];
     const float zero = 0.0f;
@@ -113,10 +112,9 @@ START_TEST(test_unscale) {
     memory_free(false, word);
     stop(&cpu), stop(&run);
 }
-END_TEST
 
 /* List after list, faster than the device takes them: their tables do not wait for one another. */
-START_TEST(test_unscale_in_a_row) {
+TEST(test_unscale_in_a_row) {
     static float here[ELEMENTS], there[ELEMENTS];
     void *tensors[HOST_PARAMS];
     struct run cpu = start(true, false, STEP_FUSED, 0.25f), run = start(false, false, STEP_FUSED, 0.25f);
@@ -132,9 +130,8 @@ START_TEST(test_unscale_in_a_row) {
     ck_assert(!memcmp(here, there, elements * sizeof *here));
     stop(&cpu), stop(&run);
 }
-END_TEST
 
-START_TEST(test_unscale_refused) {
+TEST(test_unscale_refused) {
     static float before[ELEMENTS], after[ELEMENTS];
     struct run run = start(false, true, STEP_FUSED, 0.25f);
     struct tensor elsewhere = { .kind = 1, .device = { 2, 1 }, .dtype = AMP_FLOAT32, .data = before, .size = 4 };
@@ -149,10 +146,9 @@ START_TEST(test_unscale_refused) {
     ck_assert(!memcmp(before, after, n * sizeof *before));
     stop(&run);
 }
-END_TEST
 
 /* With scale_by the factor is read where it lives, and nobody waits. */
-START_TEST(test_scale) {
+TEST_TIMES(test_scale, 2) {
     struct run run = start(false, false, _i ? STEP_KNOWS : STEP_FUSED, 0.25f);
     void *scaled = NULL;
     const int waits = device.fake ? device.fake->event_waits : 0;
@@ -164,7 +160,6 @@ START_TEST(test_scale) {
     free(scaled);
     stop(&run);
 }
-END_TEST
 
 /* ---- what the device knows ---- */
 
@@ -178,7 +173,7 @@ static void iterate(struct host *host) {
 
 /* Skips are counted there, in a graph that is replayed too, and amp_check says when they are too many, and whose
  * gradient it was. */
-START_TEST(test_too_many_skips) {
+TEST_TIMES(test_too_many_skips, 2) {
     enum { ITERATIONS = 12, CLEAN = 3 };
     struct host *host = host_new(false, false, false, STEP_FUSED);
     amp_model *model = &host->model;
@@ -213,11 +208,10 @@ START_TEST(test_too_many_skips) {
     ck_assert_int_eq(amp_shutdown(context), AMP_OK);
     host_free(host);
 }
-END_TEST
 
 /* A bracket whose loss the host scales, one that the device decides alone, and the first kind again: it has the scale
  * that the second left, not a copy that was on its way since the first. */
-START_TEST(test_decisions_in_turn) {
+TEST(test_decisions_in_turn) {
     struct host *host = host_new(false, false, false, STEP_FUSED);
     amp_model *model = &host->model;
     amp_optimizer *optimizer = &host->optimizer;
@@ -244,11 +238,10 @@ START_TEST(test_decisions_in_turn) {
     ck_assert_int_eq(amp_shutdown(context), AMP_OK);
     host_free(host);
 }
-END_TEST
 
 /* Another thread of the process captures a graph, in the mode that forbids unsafe calls to all that do not know
  * of it. */
-START_TEST(test_capture_elsewhere) {
+TEST_TIMES(test_capture_elsewhere, 2) {
     struct fake *fake = device.fake;
     static char state[1 << 18];
     size_t size;
@@ -273,7 +266,6 @@ START_TEST(test_capture_elsewhere) {
     ck_assert_int_eq(fake->broke_capture, broken);
     ck_assert_int_eq(fake->relaxed, 0);
 }
-END_TEST
 
 /* ---- emulation of ops ---- */
 
@@ -286,7 +278,7 @@ static amp_status no_cast(void *self, void *tensor, amp_dtype to, void **out) {
 }
 
 /* What an op wrote into a tensor on a device is rounded there, in one launch. */
-START_TEST(test_emulated_op) {
+TEST_TIMES(test_emulated_op, 2) {
     const int i = 3;
     static float expected[ELEMENTS], found[ELEMENTS];
     static uint16_t low[ELEMENTS];
@@ -319,7 +311,6 @@ START_TEST(test_emulated_op) {
     ck_assert(touch_slot == touch);
     host_free(host);
 }
-END_TEST
 
 /* ---- addresses that are not what the host says ---- */
 
@@ -338,7 +329,7 @@ static void low_product(uint16_t *y, const uint16_t *x, int32_t n) {
 
 /* Raw buffers on a device: the op runs as it would without libamp, and the error is told. Those in the CPU's memory are
  * converted as ever. */
-START_TEST(test_raw_buffers) {
+TEST_TIMES(test_raw_buffers, 2) {
     static float x[64], y[64];
     float *there = memory_alloc(false, sizeof x);
     amp_op op = AMP_OP_INIT;
@@ -368,10 +359,9 @@ START_TEST(test_raw_buffers) {
     ck_assert_int_eq(amp_shutdown(context), AMP_OK);
     memory_free(false, there);
 }
-END_TEST
 
 /* A parameter whose view forgot its device. */
-START_TEST(test_forgotten_device) {
+TEST(test_forgotten_device) {
     amp_buffer buffer = AMP_BUFFER_INIT;
     amp_param param = AMP_PARAM_INIT;
     amp_model model = AMP_MODEL_INIT;
@@ -384,24 +374,5 @@ START_TEST(test_forgotten_device) {
     ck_assert_ptr_null(model.amp);
     memory_free(false, there);
 }
-END_TEST
 
-Suite *suite_host_calls(void) {
-    Suite *suite = suite_create("calls of hosts");
-    TCase *tcase = tcase_create("calls");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
-    tcase_add_loop_test(tcase, test_masters_written_back, 0, 4);
-    tcase_add_loop_test(tcase, test_unscale, 0, 8);
-    tcase_add_test(tcase, test_unscale_in_a_row);
-    tcase_add_test(tcase, test_unscale_refused);
-    tcase_add_loop_test(tcase, test_scale, 0, 2);
-    tcase_add_loop_test(tcase, test_too_many_skips, 0, 2);
-    tcase_add_test(tcase, test_decisions_in_turn);
-    tcase_add_loop_test(tcase, test_capture_elsewhere, 0, 2);
-    tcase_add_loop_test(tcase, test_emulated_op, 0, 2);
-    tcase_add_loop_test(tcase, test_raw_buffers, 0, 2);
-    tcase_add_test(tcase, test_forgotten_device);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
+TEST_FIXTURE(device_lazily, device_at_once)

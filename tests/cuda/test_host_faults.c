@@ -28,7 +28,7 @@ static void train_here(float out[2 * ELEMENTS]) {
 /* ---- one call fails ---- */
 
 /* Each call of CUDA's in amp_initialize fails once: an error in words, no parameter has changed, and nothing leaks. */
-START_TEST(test_faults_of_initialize) {
+TEST_TIMES(test_faults_of_initialize, 6) {
     static float before[ELEMENTS], after[ELEMENTS];
     struct fake *fake = device.fake;
     int failures = 0;
@@ -59,7 +59,6 @@ START_TEST(test_faults_of_initialize) {
     }
     ck_assert_int_gt(failures, 10);
 }
-END_TEST
 
 /* One iteration that may fail anywhere; what it returns is the first error. */
 static amp_status fragile(struct host *host, enum stepping stepping) {
@@ -83,7 +82,7 @@ static amp_status fragile(struct host *host, enum stepping stepping) {
 
 /* Each call of CUDA's in an iteration fails once. The error comes back, the bracket is closed, the context works on, no
  * block is lost, and the weights stay finite. */
-START_TEST(test_faults_of_an_iteration) {
+TEST_TIMES(test_faults_of_an_iteration, 5) {
     static float weights[2 * ELEMENTS];
     static const struct kind fragile_kinds[] = {
         { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0 },
@@ -124,10 +123,9 @@ START_TEST(test_faults_of_an_iteration) {
     }
     ck_assert_int_gt(failures, 5);
 }
-END_TEST
 
 /* An error that the host's own launch left behind is said to be no one's in particular. */
-START_TEST(test_error_of_the_host) {
+TEST(test_error_of_the_host) {
     struct fake *fake = device.fake;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_status status;
@@ -144,10 +142,9 @@ START_TEST(test_error_of_the_host) {
     ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
     host_free(host);
 }
-END_TEST
 
 /* What the host's own launch left behind, and does not stick, is neither libamp's error nor taken from the host. */
-START_TEST(test_pending_error) {
+TEST(test_pending_error) {
     static const struct kind pending = { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0 };
     static char state[1 << 18];
     size_t size;
@@ -165,7 +162,6 @@ START_TEST(test_pending_error) {
     fake->last_error = 0;
     host_free(run.host);
 }
-END_TEST
 
 /* ---- checkpoints ---- */
 
@@ -184,7 +180,7 @@ static size_t save(const struct run *run, char *state) {
 }
 
 /* One call of CUDA's fails while a state is saved: that is said, no size is given, and it can be saved again. */
-START_TEST(test_faults_of_saving) {
+TEST_TIMES(test_faults_of_saving, TEST_STATES * SAVED) {
     static char expected[STATE_BYTES], again[STATE_BYTES];
     struct fake *fake = device.fake;
     struct run run = run_start(&saved[_i]);
@@ -213,7 +209,6 @@ START_TEST(test_faults_of_saving) {
     ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
     host_free(run.host);
 }
-END_TEST
 
 /* A context after two iterations, of which nothing was saved yet. */
 static struct run fresh(const struct kind *kind) {
@@ -229,7 +224,7 @@ static void end(struct run *run) {
 }
 
 /* There is no memory, wherever a load asks for some (it should not): all is as it was, and it can be loaded again. */
-START_TEST(test_faults_of_loading) {
+TEST_TIMES(test_faults_of_loading, TEST_STATES * SAVED) {
     static char wanted[STATE_BYTES], before[STATE_BYTES], after[STATE_BYTES];
     static float weights[ELEMENTS], weights_after[ELEMENTS];
     struct fake *fake = device.fake;
@@ -262,7 +257,6 @@ START_TEST(test_faults_of_loading) {
     }
     end(&source), end(&twin);
 }
-END_TEST
 
 /* ---- a device that is lost ---- */
 
@@ -287,7 +281,7 @@ static void expect_lost(const struct run *run, const struct kind *kind) {
 
 /* From some call on all calls fail. The error says so, contexts on the CPU go on, and amp_shutdown gives everything
  * back. */
-START_TEST(test_lost_device) {
+TEST_TIMES(test_lost_device, (TEST_STATES ? PHASES : SAVING) * SAVED) {
     static float expected[2 * ELEMENTS], here[2 * ELEMENTS];
     static char wanted[STATE_BYTES];
     static uint16_t kept[ELEMENTS];
@@ -345,20 +339,5 @@ START_TEST(test_lost_device) {
         }
     }
 }
-END_TEST
 
-Suite *suite_host_faults(void) {
-    Suite *suite = suite_create("faults of hosts");
-    TCase *tcase = tcase_create("faults");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
-    tcase_add_loop_test(tcase, test_faults_of_initialize, 0, 6);
-    tcase_add_loop_test(tcase, test_faults_of_an_iteration, 0, 5);
-    tcase_add_test(tcase, test_error_of_the_host);
-    tcase_add_test(tcase, test_pending_error);
-    tcase_add_loop_test(tcase, test_faults_of_saving, 0, TEST_STATES * SAVED);
-    tcase_add_loop_test(tcase, test_faults_of_loading, 0, TEST_STATES * SAVED);
-    tcase_add_loop_test(tcase, test_lost_device, 0, (TEST_STATES ? PHASES : SAVING) * SAVED);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
+TEST_FIXTURE(device_lazily, device_at_once)

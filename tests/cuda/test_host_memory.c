@@ -25,7 +25,7 @@ void *__wrap_realloc(void *block, size_t bytes) { return is_refused() ? NULL : _
 
 /* Emulation keeps the exact weights apart. Whichever allocation fails once, while they are set apart, lent to a step
  * that changes nothing, or put back, they come back to the last bit. */
-START_TEST(test_memory_of_emulation) {
+TEST(test_memory_of_emulation) {
     static float before[ELEMENTS], after[ELEMENTS];
     int failures = 0;
     for (int at = 1;; at++) {
@@ -55,7 +55,6 @@ START_TEST(test_memory_of_emulation) {
     }
     ck_assert_int_gt(failures, 20);
 }
-END_TEST
 
 /* What fails next: an allocation of libamp's on the CPU, or a call of CUDA's. */
 static void fail_next(bool memory, int at) {
@@ -86,7 +85,7 @@ enum { WRITTEN = sizeof written / sizeof *written };
 
 /* The host writes its weights, and then something fails once, anywhere in an iteration: what it wrote is there at the
  * end. The learning rate is 0. */
-START_TEST(test_written_weights_stay) {
+TEST_TIMES(test_written_weights_stay, 2 * WRITTEN) {
     static float weights[ELEMENTS];
     const struct kind *kind = &written[_i / 2];
     const bool memory = _i % 2;
@@ -128,10 +127,9 @@ START_TEST(test_written_weights_stay) {
     }
     ck_assert_int_gt(failures, 0);
 }
-END_TEST
 
 /* A gradient is there, and the next bracket's begin fails: the step is that of the gradient. */
-START_TEST(test_gradients_stay) {
+TEST_TIMES(test_gradients_stay, 2 * WRITTEN) {
     static float expected[ELEMENTS], weights[ELEMENTS];
     const struct kind *kind = &written[_i / 2];
     const bool memory = _i % 2;
@@ -165,16 +163,5 @@ START_TEST(test_gradients_stay) {
     }
     if (kind->stepping == STEP_FUSED) ck_assert_int_gt(failures, 0); /* of others begin may ask nothing */
 }
-END_TEST
 
-Suite *suite_host_memory(void) {
-    Suite *suite = suite_create("memory of hosts");
-    TCase *tcase = tcase_create("memory");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
-    tcase_add_test(tcase, test_memory_of_emulation);
-    tcase_add_loop_test(tcase, test_written_weights_stay, 0, 2 * WRITTEN);
-    tcase_add_loop_test(tcase, test_gradients_stay, 0, 2 * WRITTEN);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
+TEST_FIXTURE(device_lazily, device_at_once)

@@ -168,10 +168,9 @@ static const struct kind elementwise[] = {
 };
 enum { N_ELEMENTWISE = sizeof elementwise / sizeof *elementwise };
 
-START_TEST(test_elementwise_rules) {
+TEST_TIMES(test_elementwise_rules, 4 * N_ELEMENTWISE) {
     (void)here_and_there(&elementwise[_i % N_ELEMENTWISE], (enum memories)(ONE + _i / N_ELEMENTWISE), 0.0f);
 }
-END_TEST
 
 /* Rules that look at norms, whose sums have another order on a device: a norm is right to a few units of its last place
  * (docs/numerics.md), so each step's length is within 2^-20 of itself, and 24 steps of at most lr = 2^-4 differ by no
@@ -185,10 +184,9 @@ static const struct kind by_norms[] = {
 };
 enum { N_BY_NORMS = sizeof by_norms / sizeof *by_norms };
 
-START_TEST(test_rules_by_norms) {
+TEST_TIMES(test_rules_by_norms, 4 * N_BY_NORMS) {
     (void)here_and_there(&by_norms[_i % N_BY_NORMS], (enum memories)(ONE + _i / N_BY_NORMS), 0x1p-14f);
 }
-END_TEST
 
 /* ---- brackets ---- */
 
@@ -206,10 +204,9 @@ static const struct kind brackets[] = {
 };
 enum { N_BRACKETS = sizeof brackets / sizeof *brackets };
 
-START_TEST(test_brackets) {
+TEST_TIMES(test_brackets, 4 * N_BRACKETS) {
     (void)here_and_there(&brackets[_i % N_BRACKETS], (enum memories)(ONE + _i / N_BRACKETS), 0.0f);
 }
-END_TEST
 
 /* A parameter that comes in the sixth iteration, with its moments, its step count and its master. */
 static const struct kind late[] = {
@@ -218,8 +215,7 @@ static const struct kind late[] = {
     { AMP_OPTIM_SGD, 0, AMP_O3, 2, 2, LATE },
 };
 
-START_TEST(test_late_parameters) { (void)here_and_there(&late[_i % 3], _i / 3 ? TWO : ONE, 0.0f); }
-END_TEST
+TEST_TIMES(test_late_parameters, 6) { (void)here_and_there(&late[_i % 3], _i / 3 ? TWO : ONE, 0.0f); }
 
 /* Emulation: the parameters stay FP32 and hold what 16 bits would; nothing is put under the host's handles. */
 static const struct kind emulated[] = {
@@ -237,16 +233,15 @@ static const struct kind emulated[] = {
 };
 enum { N_EMULATED = sizeof emulated / sizeof *emulated };
 
-START_TEST(test_emulated) {
+TEST_TIMES(test_emulated, 4 * N_EMULATED) {
     const enum memories memories = (enum memories)(ONE + _i / N_EMULATED);
     const struct kind *kind = &emulated[_i % N_EMULATED];
     if (kind->how & LATE && memories != ONE && memories != TWO) return; /* it would come to another memory */
     (void)here_and_there(kind, memories, 0.0f);
 }
-END_TEST
 
 /* One that lies elsewhere than all before it is refused, and nothing of it stays. */
-START_TEST(test_late_parameter_elsewhere) {
+TEST(test_late_parameter_elsewhere) {
     const struct kind kind = { AMP_OPTIM_ADAM, 0, AMP_O2, 1, 1, LATE };
     struct host *host = make(&kind, MIXED, STEP_FUSED);
     amp_context *context = initialize(host, &kind);
@@ -259,7 +254,6 @@ START_TEST(test_late_parameter_elsewhere) {
     ck_assert_int_eq(amp_shutdown(context), AMP_OK);
     host_free(host);
 }
-END_TEST
 
 /* ---- checkpoints ---- */
 
@@ -275,7 +269,7 @@ static void refuse_state(amp_context *context) {
 
 /* Saved in any memory, the file is the CPU's, to the last byte; it loads into any other, and both go on alike. Without
  * files they go on alike all the same, each by itself. */
-START_TEST(test_checkpoints_anywhere) {
+TEST_TIMES(test_checkpoints_anywhere, 16) {
     const struct kind kinds[] = { { AMP_OPTIM_ADAM, 0, AMP_O1, 2, 2, TWO_GROUPS },
                                   { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, TWO_GROUPS },
                                   { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, EMULATES },
@@ -313,20 +307,5 @@ START_TEST(test_checkpoints_anywhere) {
     if (other != host) host_free(other);
     host_free(cpu), host_free(host);
 }
-END_TEST
 
-Suite *suite_host_rules(void) {
-    Suite *suite = suite_create("what trainings are made of");
-    TCase *tcase = tcase_create("rules and brackets");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
-    tcase_add_loop_test(tcase, test_elementwise_rules, 0, 4 * N_ELEMENTWISE);
-    tcase_add_loop_test(tcase, test_rules_by_norms, 0, 4 * N_BY_NORMS);
-    tcase_add_loop_test(tcase, test_brackets, 0, 4 * N_BRACKETS);
-    tcase_add_loop_test(tcase, test_late_parameters, 0, 6);
-    tcase_add_test(tcase, test_late_parameter_elsewhere);
-    tcase_add_loop_test(tcase, test_emulated, 0, 4 * N_EMULATED);
-    tcase_add_loop_test(tcase, test_checkpoints_anywhere, 0, 16);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
+TEST_FIXTURE(device_lazily, device_at_once)

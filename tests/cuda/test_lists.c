@@ -5,7 +5,7 @@
  * amp_optim_list.
  */
 #include "emulated.h"
-#include "support.h"
+#include "test.h"
 
 #include "../kernels/support.h"
 
@@ -39,7 +39,7 @@ static void lay(amp_span *list, unsigned char *arena, const uint64_t *sizes, int
     }
 }
 
-START_TEST(test_many_at_once) {
+TEST(test_many_at_once) {
     static const uint64_t choices[] = { 0, 1, 5, 8, 13, 100, 2047, 2048, 2051, 4100, 9000 };
     struct cuda_plan plan = { 0 };
     random_restart();
@@ -69,7 +69,6 @@ START_TEST(test_many_at_once) {
     }
     cuda_plan_free(&plan);
 }
-END_TEST
 
 /* ---- sums ---- */
 
@@ -81,7 +80,7 @@ static uint32_t check_fn(const struct cuda_tensor *t, const struct cuda_place *a
 /* docs/numerics.md: with m additions in a row to the deepest term, the sum of squares is within m * 2^-53 of the exact
  * one, either way of adding. Here a thread adds at most 64 + 8 of a chunk, then 8 levels of a block; then the chunks of
  * the tensor and the tensors likewise. ref/ adds 4096 in a lane, 4 levels, then blocks and tensors one by one. */
-START_TEST(test_sums) {
+TEST(test_sums) {
     enum { N = 5 };
     static const uint64_t sizes[N] = { 1, 0, 70000, 300001, 17 };
     struct cuda_plan plan = { 0 };
@@ -118,11 +117,10 @@ START_TEST(test_sums) {
     for (int i = 0; i < N; i++) free(list[i].data);
     cuda_plan_free(&plan);
 }
-END_TEST
 
 /* ---- conversions that a GPU does itself ---- */
 
-START_TEST(test_nans) {
+TEST(test_nans) {
     for (uint32_t bits = 0; bits < 0x10000; bits++)
         if ((bits & 0x7fff) > 0x7c00)
             CHECK_THAT(cuda_nan_f16_to_f32((uint16_t)bits) == amp__f32_bits(amp__f16_to_f32((uint16_t)bits)), "%#x",
@@ -133,9 +131,8 @@ START_TEST(test_nans) {
             CHECK_THAT(cuda_nan_f32_to_f16(bits) == amp__f32_to_f16(amp__f32_from_bits(bits)), "%#x", bits);
         }
 }
-END_TEST
 
-START_TEST(test_factors) {
+TEST(test_factors) {
     const float x = 3.0f, large = 8.0f, infinite = INFINITY, nan = NAN;
     const struct cuda_factor value = { NULL, 0.25f, CUDA_AS_IT_IS }, as_it_is = { &x, 0.0f, CUDA_AS_IT_IS };
     const struct cuda_factor inverse = { &x, 0.0f, CUDA_INVERSE }, clip = { &large, 2.0f, CUDA_CLIP };
@@ -148,16 +145,4 @@ START_TEST(test_factors) {
     ck_assert(cuda_factor_of(&fits) == 1.0f);
     ck_assert(cuda_factor_of(&not_finite) == 1.0f);
     ck_assert(cuda_factor_of(&unknown) == 1.0f);
-}
-END_TEST
-
-Suite *suite_lists_cuda(void) {
-    Suite *suite = suite_create("lists");
-    TCase *tests = tcase_create("lists");
-    tcase_add_test(tests, test_many_at_once);
-    tcase_add_test(tests, test_sums);
-    tcase_add_test(tests, test_nans);
-    tcase_add_test(tests, test_factors);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

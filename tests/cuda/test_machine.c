@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every answer that CUDA gives about a machine becomes a status of its own, with what to install. */
 #include "kernels/cuda/machine.h"
-#include "support.h"
+#include "test.h"
 
 #include <string.h>
 
@@ -32,20 +32,11 @@ static const struct answer answers[] = {
       { "cannot be started: unknown error", "nvidia-smi" } },
 };
 
-START_TEST(test_answer) {
+TEST_TIMES(test_answer, sizeof answers / sizeof answers[0]) {
     const struct answer *a = &answers[_i];
     char text[400] = "";
     ck_assert_int_eq(cuda_judge(&a->machine, text, sizeof text), a->status);
     for (int i = 0; i < 4 && a->words[i]; i++)
         ck_assert_msg(strstr(text, a->words[i]) != NULL, "'%s' does not say '%s'", text, a->words[i]);
     ck_assert_msg(strlen(text) < 350, "cut: %s", text);
-}
-END_TEST
-
-Suite *suite_machine(void) {
-    Suite *suite = suite_create("machine");
-    TCase *tests = tcase_create("answers");
-    tcase_add_loop_test(tests, test_answer, 0, (int)(sizeof answers / sizeof answers[0]));
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -85,7 +85,7 @@ static void *no_matmul(void *x, void *y) {
     return NULL;
 }
 
-START_TEST(test_level) {
+TEST_TIMES(test_level, 2) {
     static void *(*slot)(void *, void *);
     const amp_dtype low = _i ? AMP_BFLOAT16 : AMP_FLOAT16;
     amp_host host = AMP_HOST_INIT;
@@ -117,13 +117,4 @@ START_TEST(test_level) {
     ck_assert_int_eq(amp_shutdown(model.amp), AMP_OK);
     ck_assert_int_eq(alive, 0);
     amp_device_list_close(casts);
-}
-END_TEST
-
-Suite *suite_ops(void) {
-    Suite *suite = suite_create("ops");
-    TCase *tests = tcase_create("ops");
-    tcase_add_loop_test(tests, test_level, 0, 2);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

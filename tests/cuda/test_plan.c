@@ -4,7 +4,7 @@
  * of even size, and what is said about 16-byte boundaries is so. Addresses are numbers here; nobody goes there.
  */
 #include "kernels/cuda/plan.h"
-#include "support.h"
+#include "test.h"
 
 #include "../kernels/support.h"
 
@@ -72,7 +72,7 @@ static void check_plan(const struct cuda_plan *plan, const amp_span *const lists
 
 /* ---- cases ---- */
 
-START_TEST(test_empty) {
+TEST(test_empty) {
     struct cuda_plan plan = { 0 };
     const amp_span empty[3] = { span_at(0, 0, AMP_FLOAT32), span_at(256, 0, AMP_FLOAT16), span_at(0, 0, AMP_FLOAT64) };
     const amp_span mixed[5] = { empty[0], span_at(256, 1, AMP_FLOAT32), empty[1], span_at(512, 3, AMP_BFLOAT16),
@@ -88,9 +88,8 @@ START_TEST(test_empty) {
     check_plan(&plan, lists, 1, 5);
     cuda_plan_free(&plan);
 }
-END_TEST
 
-START_TEST(test_beyond_32_bits) {
+TEST(test_beyond_32_bits) {
     struct cuda_plan plan = { 0 };
     const uint64_t size = (UINT64_C(1) << 33) + 5;
     const amp_span list[2] = { span_at(4096 + 4, size, AMP_FLOAT32), span_at(64, 7, AMP_FLOAT32) };
@@ -101,9 +100,8 @@ START_TEST(test_beyond_32_bits) {
     ck_assert_uint_eq(CUDA_HEAD(t.shapes[0]), 3);
     cuda_plan_free(&plan);
 }
-END_TEST
 
-START_TEST(test_too_much) {
+TEST(test_too_much) {
     struct cuda_plan plan = { 0 };
     struct cuda_plan_error error;
     bool changed = true;
@@ -114,9 +112,8 @@ START_TEST(test_too_much) {
     ck_assert_int_eq(error.status, AMP_ERR_UNSUPPORTED);
     ck_assert(!plan.table && !changed);
 }
-END_TEST
 
-START_TEST(test_many) {
+TEST(test_many) {
     enum { N = 100000 };
     struct cuda_plan plan = { 0 };
     amp_span *list = calloc(N, sizeof *list), *low = calloc(N, sizeof *low);
@@ -139,10 +136,9 @@ START_TEST(test_many) {
     free(low);
     cuda_plan_free(&plan);
 }
-END_TEST
 
 /* Everything that makes it another plan, one at a time; and what does not. */
-START_TEST(test_changes) {
+TEST(test_changes) {
     struct cuda_plan plan = { 0 };
     struct cuda_plan_error error;
     bool changed;
@@ -181,10 +177,9 @@ START_TEST(test_changes) {
     ck_assert_mem_eq(&kept, &plan, sizeof plan);
     cuda_plan_free(&plan);
 }
-END_TEST
 
 /* Heads: where both spans can meet a boundary they do; where not, as many as can. */
-START_TEST(test_heads) {
+TEST(test_heads) {
     static const struct {
         uint64_t x, y, size;
         amp_dtype x_type, y_type;
@@ -214,10 +209,9 @@ START_TEST(test_heads) {
         cuda_plan_free(&plan);
     }
 }
-END_TEST
 
 /* Random lists: sizes around what chunks and groups turn on, any alignment, any types, spans missing. */
-START_TEST(test_random) {
+TEST(test_random) {
     static const uint64_t sizes[] = {
         0, 1, 7, 8, 9, 15, 16, 2047, 2048, 2049, 2056, 16383, 16384, 16385, 16391, 40000
     };
@@ -246,19 +240,4 @@ START_TEST(test_random) {
         check_plan(&plan, lists, n_spans, n);
     }
     cuda_plan_free(&plan);
-}
-END_TEST
-
-Suite *suite_plan(void) {
-    Suite *suite = suite_create("plan");
-    TCase *tests = tcase_create("plans");
-    tcase_add_test(tests, test_empty);
-    tcase_add_test(tests, test_beyond_32_bits);
-    tcase_add_test(tests, test_too_much);
-    tcase_add_test(tests, test_many);
-    tcase_add_test(tests, test_changes);
-    tcase_add_test(tests, test_heads);
-    tcase_add_test(tests, test_random);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -9,7 +9,7 @@
 
 enum { H = AMP_FLOAT16, W = AMP_BFLOAT16, S = AMP_FLOAT32 };
 
-START_TEST(test_share) {
+TEST_TIMES(test_share, n_shares) {
     const struct share *s = &shares[_i];
     struct device_product p = shared(s);
     run_right(&p);
@@ -21,10 +21,9 @@ START_TEST(test_share) {
     ck_assert_uint_eq(device.blas->schemes, 2); /* parts of a sum are added in fp32 alone */
     ck_assert_int_eq(device.blas->compute, 68); /* CUBLAS_COMPUTE_32F */
 }
-END_TEST
 
 /* Where cuBLASLt has no algorithm for the epilogue it multiplies without, and that is remembered. */
-START_TEST(test_refused_epilogue) {
+TEST_TIMES(test_refused_epilogue, n_shares) {
     const struct share *s = &shares[_i];
     struct device_product p = shared(s);
     device.blas->refused = UINT32_MAX;
@@ -35,10 +34,9 @@ START_TEST(test_refused_epilogue) {
     run_right(&p);
     ck_assert_int_eq(device.blas->asked, asked);
 }
-END_TEST
 
 /* The same where it proposes an algorithm and then does not run it. */
-START_TEST(test_refused_late) {
+TEST_TIMES(test_refused_late, n_shares) {
     const struct share *s = &shares[_i];
     struct device_product p = shared(s);
     device.blas->refused = UINT32_MAX, device.blas->refuses_late = 1;
@@ -49,11 +47,10 @@ START_TEST(test_refused_late) {
     ck_assert_int_eq(device.blas->products, 2);
     if (s->epilogue != PLAIN) ck_assert_int_lt(device.blas->calls - calls, calls); /* it is not tried again */
 }
-END_TEST
 
 /* ---- what is remembered, and what is promised ---- */
 
-START_TEST(test_remembered) {
+TEST(test_remembered) {
     struct device_product p = fresh(W, W);
     run_right(&p);
     ck_assert_int_eq(device.blas->asked, 1);
@@ -73,10 +70,9 @@ START_TEST(test_remembered) {
     run_right(&p);
     ck_assert_int_eq(device.blas->asked, 3);
 }
-END_TEST
 
 /* More shapes than are remembered: the last ones are, the first ones are not. */
-START_TEST(test_bounded) {
+TEST(test_bounded) {
     enum { SHAPES = 3000 };
     struct device_product p = fresh(H, H);
     product_place(&p);
@@ -96,9 +92,8 @@ START_TEST(test_bounded) {
     again = device.blas->asked;
     ck_assert_int_gt(again, SHAPES - 600);
 }
-END_TEST
 
-START_TEST(test_alignment) {
+TEST(test_alignment) {
     for (int shift = 1; shift < 64; shift *= 2) {
         struct device_product p = fresh(H, H);
         product_place(&p);
@@ -109,9 +104,8 @@ START_TEST(test_alignment) {
         ck_assert_uint_eq(device.blas->alignments[3], 8);
     }
 }
-END_TEST
 
-START_TEST(test_measure) {
+TEST(test_measure) {
     struct device_product p = fresh(W, W);
     char words[400];
     device.blas->candidates = 5, device.blas->fastest = 3, device.blas->clock = &device.fake->clock;
@@ -132,11 +126,10 @@ START_TEST(test_measure) {
     product_place(&p);
     ck_assert_int_eq(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue), AMP_ERR_INVALID_ARGUMENT);
 }
-END_TEST
 
 /* ---- memory ---- */
 
-START_TEST(test_workspace) {
+TEST(test_workspace) {
     struct device_product p = shared(&shares[SHARE_SCRATCH]); /* with scratch */
     const uint64_t scratch = 256;                  /* 5 x 8 floats */
     device.blas->workspace = 3000;
@@ -160,11 +153,10 @@ START_TEST(test_workspace) {
     ck_assert_int_eq(device.fake->blocks, blocks + 1);
     ck_assert_uint_eq(device.blas->limit, 32u << 20);
 }
-END_TEST
 
 /* Without a list memory comes and goes in the stream's order; where the device has no such memory, without
  * a workspace. */
-START_TEST(test_no_list) {
+TEST(test_no_list) {
     struct device_product p = shared(&shares[SHARE_SCRATCH]);
     device.blas->workspace = 3000;
     product_place(&p);
@@ -177,9 +169,8 @@ START_TEST(test_no_list) {
     device.fake->capturing = 1;
     ck_assert_int_eq(amp_matmul(&p.args), AMP_OK); /* allocation and release are parts of the graph */
 }
-END_TEST
 
-START_TEST(test_capture) {
+TEST(test_capture) {
     struct device_product p = shared(&shares[SHARE_SCRATCH]);
     device.blas->workspace = 3000;
     run_right(&p);
@@ -194,10 +185,9 @@ START_TEST(test_capture) {
     ck_assert_int_eq(device.fake->relaxed, 0);
     device.fake->capturing = 0;
 }
-END_TEST
 
 /* A graph of a product gives, each time, what its operands are then. */
-START_TEST(test_replay) {
+TEST_TIMES(test_replay, n_shares) {
     const struct share *s = &shares[_i];
     struct device_product p = shared(s);
     device.blas->workspace = 3000;
@@ -212,10 +202,9 @@ START_TEST(test_replay) {
         product_compare(&p);
     }
 }
-END_TEST
 
 /* All of it is work on the stream, which comes to it later. */
-START_TEST(test_lazy) {
+TEST_TIMES(test_lazy, n_shares) {
     struct device_product p = shared(&shares[_i]);
     device.blas->workspace = 3000;
     product_place(&p);
@@ -226,7 +215,6 @@ START_TEST(test_lazy) {
     ck_assert_int_eq(device.fake->waits, 0);
     device.fake->lazy = 0;
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -243,7 +231,7 @@ static void *multiply_often(void *given) {
     return NULL;
 }
 
-START_TEST(test_threads) {
+TEST(test_threads) {
     enum { THREADS = 4 };
     pthread_t threads[THREADS];
     struct device_product p = fresh(S, S);
@@ -256,26 +244,5 @@ START_TEST(test_threads) {
         ck_assert_ptr_null(failed);
     }
 }
-END_TEST
 
-Suite *suite_product_calls(void) {
-    Suite *suite = suite_create("product calls");
-    TCase *tests = tcase_create("product calls");
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, start_products, stop_products);
-    tcase_add_loop_test(tests, test_share, 0, n_shares);
-    tcase_add_loop_test(tests, test_refused_epilogue, 0, n_shares);
-    tcase_add_loop_test(tests, test_refused_late, 0, n_shares);
-    tcase_add_test(tests, test_remembered);
-    tcase_add_test(tests, test_bounded);
-    tcase_add_test(tests, test_alignment);
-    tcase_add_test(tests, test_measure);
-    tcase_add_test(tests, test_workspace);
-    tcase_add_test(tests, test_no_list);
-    tcase_add_test(tests, test_capture);
-    tcase_add_loop_test(tests, test_replay, 0, n_shares);
-    tcase_add_loop_test(tests, test_lazy, 0, n_shares);
-    tcase_add_test(tests, test_threads);
-    suite_add_tcase(suite, tests);
-    return suite;
-}
+TEST_FIXTURE(start_products, stop_products)

@@ -11,7 +11,7 @@ enum { FAKE_ALLOC_FAILED = 3, FAKE_EXECUTION_FAILED = 13 }; /* cublasStatus_t */
 enum { H = AMP_FLOAT16, S = AMP_FLOAT32 };
 
 /* Each call of CUDA's or cuBLASLt's fails once. */
-START_TEST(test_every_failure) {
+TEST_TIMES(test_every_failure, 8) {
     static const struct {
         int cuda, blas;
         amp_status status;
@@ -54,10 +54,9 @@ START_TEST(test_every_failure) {
     }
     ck_assert_int_ge(failures, errors[which].cuda ? 3 : 10);
 }
-END_TEST
 
 /* While measuring too, and with events. */
-START_TEST(test_every_failure_of_measuring) {
+TEST_TIMES(test_every_failure_of_measuring, 2) {
     const int streams = device.fake->streams, objects = device.blas->objects;
     int failures = 0;
     device.blas->candidates = 2;
@@ -78,9 +77,8 @@ START_TEST(test_every_failure_of_measuring) {
     }
     ck_assert_int_gt(failures, 10);
 }
-END_TEST
 
-START_TEST(test_refused) {
+TEST(test_refused) {
     struct device_product p = fresh(H, H);
     device.blas->refuses_all = 1;
     product_place(&p);
@@ -91,7 +89,6 @@ START_TEST(test_refused) {
     ck_assert_int_eq(run(&p), AMP_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "amp_device_cast"));
 }
-END_TEST
 
 static void expect_invalid(const struct device_product *p, const char *words) {
     struct device_product copy = *p;
@@ -106,7 +103,7 @@ static void expect_invalid(const struct device_product *p, const char *words) {
         expect_invalid(&p, words);                                                                                     \
     } while (0)
 
-START_TEST(test_arguments) {
+TEST(test_arguments) {
     struct device_product right = fresh(H, H);
     right.args.activation = AMP_ACTIVATION_GELU, right.with_aux = true;
     run_right(&right);
@@ -137,9 +134,8 @@ START_TEST(test_arguments) {
     ck_assert_int_eq(amp_matmul(&right.args), AMP_ERR_UNSUPPORTED);
     ck_assert_int_eq(device.blas->products, products);
 }
-END_TEST
 
-START_TEST(test_words) {
+TEST(test_words) {
     static const struct {
         int share, capability;
         const char *words[3];
@@ -159,18 +155,5 @@ START_TEST(test_words) {
     }
     ck_assert_int_eq(device.blas->products, 0);
 }
-END_TEST
 
-Suite *suite_product_faults(void) {
-    Suite *suite = suite_create("product faults");
-    TCase *tests = tcase_create("product faults");
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, start_products, stop_products);
-    tcase_add_loop_test(tests, test_every_failure, 0, 8);
-    tcase_add_loop_test(tests, test_every_failure_of_measuring, 0, 2);
-    tcase_add_test(tests, test_refused);
-    tcase_add_test(tests, test_arguments);
-    tcase_add_test(tests, test_words);
-    suite_add_tcase(suite, tests);
-    return suite;
-}
+TEST_FIXTURE(start_products, stop_products)

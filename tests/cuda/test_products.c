@@ -2,6 +2,7 @@
 /* amp_device_matmul and amp_matmul on a device, every combination of what they can be asked for: on the fake cuBLASLt,
  * which multiplies what its descriptors say, and where there is a GPU on NVIDIA's. */
 #include "product.h"
+#include "test.h"
 
 #include "../kernels/support.h"
 
@@ -34,7 +35,7 @@ static void run(struct device_product *p) {
 
 /* All types of operands, d, c and bias, all activations, both directions; what is left is drawn. One run per type
  * of a. */
-START_TEST(test_types) {
+TEST_TIMES(test_types, 3) {
     random_restart();
     for (int code = 0; code < 3 * 4 * 4 * 4 * 2; code++) {
         const int c = code / 3 % 4, bias = code / 12 % 4;
@@ -57,10 +58,9 @@ START_TEST(test_types) {
         run(&p);
     }
 }
-END_TEST
 
 /* Each size from one on, each way to lie, each pair of transposes. */
-START_TEST(test_shapes) {
+TEST(test_shapes) {
     static const int64_t sizes[] = { 1, 2, 8, 13, 32 };
     random_restart();
     for (int code = 0; code < 5 * 5 * 5 * 4; code++) {
@@ -80,10 +80,9 @@ START_TEST(test_shapes) {
         run(&p);
     }
 }
-END_TEST
 
 /* Nothing to multiply: alpha or k 0, whatever else is asked for; nothing at all. */
-START_TEST(test_nothing) {
+TEST(test_nothing) {
     for (int code = 0; code < 2 * 4 * 2 * 2; code++) {
         struct device_product p = product_of(5, 9, code & 1 ? 0 : 6, AMP_FLOAT16, code & 8 ? AMP_FLOAT16 : AMP_FLOAT32);
         p.args.alpha = code & 1 ? INFINITY : 0.0f, p.args.activation = code / 2 % 4;
@@ -94,10 +93,9 @@ START_TEST(test_nothing) {
     struct device_product p = product_of(0, 9, 6, AMP_FLOAT16, AMP_FLOAT16);
     run(&p);
 }
-END_TEST
 
 /* fp32 is fp32 unless tf32 is allowed. */
-START_TEST(test_tf32) {
+TEST(test_tf32) {
     struct device_product p = product_of(16, 16, 64, AMP_FLOAT32, AMP_FLOAT32);
     float plain[256];
     run(&p);
@@ -106,10 +104,9 @@ START_TEST(test_tf32) {
     run(&p);
     if (device.fake) ck_assert_int_ne(memcmp(plain, p.args.d, 16 * sizeof *plain), 0);
 }
-END_TEST
 
 /* A NaN passes ReLU; where cuBLASLt's own is allowed, whatever it makes of it. */
-START_TEST(test_nan) {
+TEST(test_nan) {
     for (int type = 0; type < 3; type++) {
         struct device_product p = product_of(4, 8, 8, all_types[type], all_types[type]);
         p.args.activation = AMP_ACTIVATION_RELU;
@@ -124,10 +121,9 @@ START_TEST(test_nan) {
         }
     }
 }
-END_TEST
 
 /* The implementation of an op for tensors wherever they are: amp_matmul, without a list. */
-START_TEST(test_amp_matmul) {
+TEST(test_amp_matmul) {
     char words[400] = "";
     size_t length = 0;
     random_restart();
@@ -144,10 +140,9 @@ START_TEST(test_amp_matmul) {
         ck_assert_msg(strstr(words, "cuda (cuBLASLt ") == words && length == strlen(words), "%s", words);
     }
 }
-END_TEST
 
 /* What is remembered of a shape is what gave the right result. */
-START_TEST(test_measured) {
+TEST(test_measured) {
     struct device_product p = product_of(24, 32, 16, AMP_BFLOAT16, AMP_BFLOAT16);
     char words[400] = "";
     p.with_bias = true;
@@ -159,20 +154,5 @@ START_TEST(test_measured) {
     ck_assert_int_eq(amp_device_matmul_explain(list, &p.args, &p.epilogue, words, sizeof words, NULL), AMP_OK);
     ck_assert_msg(strstr(words, "fastest") != NULL, "%s", words);
 }
-END_TEST
 
-Suite *suite_products(void) {
-    Suite *suite = suite_create("products");
-    TCase *tests = tcase_create("products");
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, open_list, close_list);
-    tcase_add_loop_test(tests, test_types, 0, 3);
-    tcase_add_test(tests, test_shapes);
-    tcase_add_test(tests, test_nothing);
-    tcase_add_test(tests, test_tf32);
-    tcase_add_test(tests, test_nan);
-    tcase_add_test(tests, test_amp_matmul);
-    tcase_add_test(tests, test_measured);
-    suite_add_tcase(suite, tests);
-    return suite;
-}
+TEST_FIXTURE(open_list, close_list)

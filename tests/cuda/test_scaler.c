@@ -108,7 +108,7 @@ static void tick(struct rig *rig, const struct amp__scaler_settings *settings, i
     ck_assert_mem_eq(skips, expected, sizeof skips);
 }
 
-START_TEST(test_ticks) {
+TEST_TIMES(test_ticks, sizeof modes / sizeof *modes) {
     const struct amp__scaler_settings *settings = &modes[_i];
     struct rig rig = { NULL, NULL, { 0 }, 0, 0, false };
     struct amp__device_scaler first;
@@ -124,10 +124,9 @@ START_TEST(test_ticks) {
     run(AMP__MEMORY_FREE, rig.skips, NULL, 0);
     backend->memory_close(memory);
 }
-END_TEST
 
 /* Copies of any length come back as they went, in pieces or not. */
-START_TEST(test_copies) {
+TEST(test_copies) {
     static unsigned char given[(9 << 20) + 5], taken[sizeof given];
     const size_t lengths[] = { 1, 4096, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, sizeof given };
     open_memory();
@@ -144,10 +143,9 @@ START_TEST(test_copies) {
     run(AMP__MEMORY_FREE, block, NULL, 0);
     backend->memory_close(memory);
 }
-END_TEST
 
 /* A letter says what was there when it was posted. */
-START_TEST(test_posts) {
+TEST(test_posts) {
     struct amp__memory_call post = { .kind = AMP__MEMORY_FETCH, .stream = device.stream, .bytes = sizeof(int) };
     open_memory();
     int *word = allocate(sizeof *word), value = 1, taken = 0;
@@ -168,16 +166,5 @@ START_TEST(test_posts) {
     run(AMP__MEMORY_FREE, word, NULL, 0);
     backend->memory_close(memory);
 }
-END_TEST
 
-Suite *suite_device_scaler(void) {
-    Suite *suite = suite_create("device scaler");
-    TCase *tcase = tcase_create("ticks");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, device_lazily, device_at_once);
-    tcase_add_loop_test(tcase, test_ticks, 0, sizeof modes / sizeof *modes);
-    tcase_add_test(tcase, test_copies);
-    tcase_add_test(tcase, test_posts);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
+TEST_FIXTURE(device_lazily, device_at_once)

@@ -4,7 +4,7 @@
  * the bit, given equal norms, for every rule and switch, over several steps of several tensors.
  */
 #include "emulated.h"
-#include "support.h"
+#include "test.h"
 
 #include "../kernels/support.h"
 
@@ -156,7 +156,7 @@ static void step_ours(const amp_optim *rule, float norm, const float *norms) {
     cuda_plan_free(&plan);
 }
 
-START_TEST(test_steps) {
+TEST_TIMES(test_steps, sizeof cases / sizeof *cases) {
     amp_optim rule = AMP_OPTIM_INIT;
     ck_assert_int_eq(amp_optim_defaults(cases[_i].kind, &rule), AMP_OK);
     if (cases[_i].toggle) rule.flags ^= cases[_i].flags;
@@ -180,10 +180,9 @@ START_TEST(test_steps) {
         ck_assert_msg(!memcmp(&ours, &theirs, sizeof ours), "kind %d, step %d", (int)rule.kind, step);
     }
 }
-END_TEST
 
 /* beta^t is libamp's own on both sides, far out too. */
-START_TEST(test_power) {
+TEST(test_power) {
     static const uint64_t steps[] = { 0, 1, 2, 3, 100, 12345, UINT64_C(1) << 40 };
     amp_optim rule = AMP_OPTIM_INIT;
     ck_assert_int_eq(amp_optim_defaults(AMP_OPTIM_ADAM, &rule), AMP_OK);
@@ -199,14 +198,4 @@ START_TEST(test_power) {
         step_ours(&rule, 0.0f, norms);
         ck_assert_mem_eq(&ours, &theirs, sizeof ours);
     }
-}
-END_TEST
-
-Suite *suite_steps(void) {
-    Suite *suite = suite_create("steps");
-    TCase *tests = tcase_create("steps");
-    tcase_add_loop_test(tests, test_steps, 0, (int)(sizeof cases / sizeof *cases));
-    tcase_add_test(tests, test_power);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

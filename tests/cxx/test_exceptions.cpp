@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include <cfenv>
-#include <check.h>
+#include "test.h"
 extern "C" {
 #include "checks.h"
 #include "../support/levels.h"
@@ -107,7 +107,7 @@ unsigned tape_options(int i) { return i ? FAKE_RETAINS : 0; }
 
 // ---- out of ops and of forward ----
 
-START_TEST(out_of_an_op) {
+TEST_TIMES(out_of_an_op, 4) {
     struct rig rig;
     start(&rig, _i & 2 ? AMP_O4 : AMP_O1, tape_options(_i & 1));
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
@@ -123,9 +123,8 @@ START_TEST(out_of_an_op) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(out_of_an_op_inside_another_scope) {
+TEST(out_of_an_op_inside_another_scope) {
     struct rig rig;
     amp_scope scope;
     start(&rig, AMP_O1, FAKE_RETAINS);
@@ -139,9 +138,8 @@ START_TEST(out_of_an_op_inside_another_scope) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(out_of_forward) {
+TEST_TIMES(out_of_forward, 4) {
     static const amp_level levels[] = { AMP_O1, AMP_O2, AMP_O3, AMP_O4 };
     struct rig rig;
     start(&rig, levels[_i], FAKE_RETAINS);
@@ -158,10 +156,9 @@ START_TEST(out_of_forward) {
     fake_release(out);
     rig_end(&rig);
 }
-END_TEST
 
 // What the host's weights were when forward was left tells nothing of what they are when it is entered again.
-START_TEST(out_of_forward_of_a_host_without_versions) {
+TEST_TIMES(out_of_forward_of_a_host_without_versions, 2) {
     struct rig rig;
     amp_scope scope;
     start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
@@ -178,11 +175,10 @@ START_TEST(out_of_forward_of_a_host_without_versions) {
     fake_release(out);
     rig_end(&rig);
 }
-END_TEST
 
 // ---- out of the optimizer ----
 
-START_TEST(out_of_step) {
+TEST_TIMES(out_of_step, 2) {
     struct rig rig;
     start(&rig, AMP_O2, _i ? FAKE_RETAINS | FAKE_NO_SET_GRAD : tape_options(1));
     ck_ok(net_train_step(&rig.net, 1.0));
@@ -198,9 +194,8 @@ START_TEST(out_of_step) {
     ck_assert_double_lt(fake_get(rig.net.weight, 0), before);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(out_of_zero_grad) {
+TEST(out_of_zero_grad) {
     struct rig rig;
     start(&rig, AMP_O2, FAKE_RETAINS);
     armed.zero_grad = true;
@@ -211,9 +206,8 @@ START_TEST(out_of_zero_grad) {
     ck_assert_int_eq(rig.net.steps, 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(out_of_backward) {
+TEST(out_of_backward) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start(&rig, AMP_O1, FAKE_RETAINS);
@@ -228,12 +222,11 @@ START_TEST(out_of_backward) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
 // ---- out of the cast hook ----
 
 // linear casts its input (a temporary), its weight and its bias (both kept for the iteration).
-START_TEST(out_of_a_cast_in_an_op) {
+TEST_TIMES(out_of_a_cast_in_an_op, 6) {
     struct rig rig;
     const uint64_t which = static_cast<uint64_t>(_i) / 2 + 1;
     start(&rig, AMP_O1, tape_options(_i & 1));
@@ -247,9 +240,8 @@ START_TEST(out_of_a_cast_in_an_op) {
     ck_ok(amp_tape_done(rig.context));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(out_of_a_cast_in_forward) {
+TEST_TIMES(out_of_a_cast_in_forward, 2) {
     struct rig rig;
     start(&rig, AMP_O2, tape_options(_i));
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
@@ -264,9 +256,8 @@ START_TEST(out_of_a_cast_in_forward) {
     fake_release(out);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(out_of_a_cast_in_a_direct_call) {
+TEST_TIMES(out_of_a_cast_in_a_direct_call, 6) {
     struct rig rig;
     start(&rig, AMP_O1, tape_options(_i & 1));
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
@@ -284,11 +275,10 @@ START_TEST(out_of_a_cast_in_a_direct_call) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
 // ---- the floating-point environment, and longjmp ----
 
-START_TEST(traps_are_back_at_once) {
+TEST_TIMES(traps_are_back_at_once, traps_work()) {
     struct rig rig;
     start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
@@ -304,9 +294,8 @@ START_TEST(traps_are_back_at_once) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_longjmp_out_of_an_op) {
+TEST_TIMES(a_longjmp_out_of_an_op, 2) {
     struct rig rig;
     std::jmp_buf back;
     start(&rig, AMP_O1, tape_options(_i));
@@ -322,16 +311,5 @@ START_TEST(a_longjmp_out_of_an_op) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
 } // namespace
-
-int main() {
-    const struct test tests[] = {
-        { out_of_an_op, 4 }, { out_of_an_op_inside_another_scope, 1 }, { out_of_forward, 4 },
-        { out_of_forward_of_a_host_without_versions, 2 }, { out_of_step, 2 }, { out_of_zero_grad, 1 },
-        { out_of_backward, 1 }, { out_of_a_cast_in_an_op, 6 }, { out_of_a_cast_in_forward, 2 },
-        { out_of_a_cast_in_a_direct_call, 6 }, { traps_are_back_at_once, traps_work() }, { a_longjmp_out_of_an_op, 2 },
-    };
-    return RUN_TESTS("exceptions", tests);
-}

@@ -6,7 +6,7 @@
 #include "program.h"
 #include "reference.h"
 
-#include <check.h>
+#include "test.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,7 +188,7 @@ static bool makes_sense(const struct run *run) {
 }
 
 /* With AMP_TEST_SHORT=1 (other compilers, sanitizers) each plan has a third of its runs, in turns. */
-START_TEST(equal_weights) {
+TEST_TIMES(equal_weights, N_PLANS) {
     const unsigned of = getenv("AMP_TEST_SHORT") ? 3 : 1;
     unsigned runs = 0;
     for (size_t l = 0; l < sizeof levels / sizeof *levels; l++)
@@ -202,18 +202,4 @@ START_TEST(equal_weights) {
                 if ((runs++ + (unsigned)_i) % of == 0) train(&run);
             }
     ck_assert_uint_ge(runs, 6);
-}
-END_TEST
-
-int main(void) {
-    Suite *suite = suite_create("equality");
-    TCase *tcase = tcase_create("equality");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, equal_weights, 0, N_PLANS);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -8,7 +8,7 @@
 
 #include "amp_kernels.h"
 
-#include <check.h>
+#include "test.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,7 +110,7 @@ static float expected(amp_level level, int i, int j) {
 
 static const float scales[] = { 1.0f, 128.0f, 0x1p14f };
 
-START_TEST(gradient_penalty) {
+TEST_TIMES(gradient_penalty, 6) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     const amp_level level = _i / 3 ? AMP_O1 : AMP_O0;
@@ -126,10 +126,9 @@ START_TEST(gradient_penalty) {
     for (int i = 0; i < 3; i++) tensor_release(unneeded[i]);
     end(&rig);
 }
-END_TEST
 
 /* Two backward passes outside of any bracket, of which the host keeps the gradients itself. */
-START_TEST(several_backward_passes) {
+TEST_TIMES(several_backward_passes, 3) {
     struct rig rig;
     struct tensor *grads[2];
     float found_inf = 0.0f;
@@ -154,18 +153,4 @@ START_TEST(several_backward_passes) {
     }
     for (int k = 0; k < 2; k++) tensor_release(grads[k]);
     end(&rig);
-}
-END_TEST
-
-int main(void) {
-    Suite *suite = suite_create("penalty");
-    TCase *tcase = tcase_create("penalty");
-    tcase_add_loop_test(tcase, gradient_penalty, 0, 6);
-    tcase_add_loop_test(tcase, several_backward_passes, 0, 3);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -3,7 +3,7 @@
 #include "host.h"
 #include "../support/levels.h"
 
-#include <check.h>
+#include "test.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +131,7 @@ static void run(struct rig *rig, const struct layout *layout, float *grad, float
 static const amp_level levels[] = { EACH_LEVEL };
 enum { N_LEVELS = sizeof levels / sizeof *levels };
 
-START_TEST(the_same_bits_as_compact) {
+TEST_TIMES(the_same_bits_as_compact, 2 * N_LAYOUTS * N_LEVELS) {
     const struct layout *layout = &layouts[_i % N_LAYOUTS];
     const amp_level level = levels[_i / N_LAYOUTS % N_LEVELS];
     const unsigned options = _i / N_LAYOUTS / N_LEVELS ? HOST_NO_SET_GRAD : 0;
@@ -151,9 +151,8 @@ START_TEST(the_same_bits_as_compact) {
     ck_assert_msg(!memcmp(grads[0], grads[1], sizeof grads[0]), "%s: gradients", layout->name);
     ck_assert_msg(!memcmp(params[0], params[1], sizeof params[0]), "%s: parameters", layout->name);
 }
-END_TEST
 
-START_TEST(overlaps_are_refused_by_name) {
+TEST_TIMES(overlaps_are_refused_by_name, 4) {
     static const struct layout bad[] = { { "expanded", { 0, 1 }, 0, false },
                                          { "a scalar, expanded", { 0, 0 }, 0, false },
                                          { "a window", { 1, 1 }, 0, false },
@@ -168,9 +167,8 @@ START_TEST(overlaps_are_refused_by_name) {
     ck_assert_msg(strstr(amp_last_error(), "make it contiguous"), "%s", amp_last_error());
     end(&rig);
 }
-END_TEST
 
-START_TEST(backwards_under_a_master_is_refused_by_name) {
+TEST(backwards_under_a_master_is_refused_by_name) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start(&rig, AMP_O2, 0);
@@ -180,9 +178,8 @@ START_TEST(backwards_under_a_master_is_refused_by_name) {
     ck_assert_msg(strstr(amp_last_error(), "runs backwards"), "%s", amp_last_error());
     end(&rig);
 }
-END_TEST
 
-START_TEST(unscale_takes_any_layout) {
+TEST_TIMES(unscale_takes_any_layout, N_LAYOUTS) {
     const struct layout *layout = &layouts[_i];
     struct rig rig;
     float found_inf = 0.0f;
@@ -200,9 +197,8 @@ START_TEST(unscale_takes_any_layout) {
     tensor_release(tensor);
     end(&rig);
 }
-END_TEST
 
-START_TEST(master_params_tells_the_layout) {
+TEST_TIMES(master_params_tells_the_layout, 2) {
     struct rig rig;
     amp_master master = AMP_MASTER_INIT;
     size_t n;
@@ -218,9 +214,8 @@ START_TEST(master_params_tells_the_layout) {
     }
     end(&rig);
 }
-END_TEST
 
-START_TEST(strided_parameters_are_refused_where_they_are_re_typed) {
+TEST_TIMES(strided_parameters_are_refused_where_they_are_re_typed, N_LEVELS) {
     static const int64_t shape[2] = { ROWS, COLUMNS };
     struct rig rig;
     amp_config config = AMP_CONFIG_INIT;
@@ -238,22 +233,4 @@ START_TEST(strided_parameters_are_refused_where_they_are_re_typed) {
     rig.context = context;
     tensor_release(param);
     end(&rig);
-}
-END_TEST
-
-int main(void) {
-    Suite *suite = suite_create("strides");
-    TCase *tcase = tcase_create("strides");
-    tcase_add_loop_test(tcase, the_same_bits_as_compact, 0, 2 * N_LAYOUTS * N_LEVELS);
-    tcase_add_loop_test(tcase, overlaps_are_refused_by_name, 0, 4);
-    tcase_add_test(tcase, backwards_under_a_master_is_refused_by_name);
-    tcase_add_loop_test(tcase, unscale_takes_any_layout, 0, N_LAYOUTS);
-    tcase_add_loop_test(tcase, master_params_tells_the_layout, 0, 2);
-    tcase_add_loop_test(tcase, strided_parameters_are_refused_where_they_are_re_typed, 0, N_LEVELS);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -80,7 +80,7 @@ static void describe(amp__text *text, const struct amp__extents *x) {
     amp__text_add(text, ", %lld, %lld, %lld", (long long)x->row_stride, (long long)x->count, (long long)x->span);
 }
 
-START_TEST(a_table_worked_by_hand) {
+TEST(a_table_worked_by_hand) {
     for (size_t i = 0; i < AMP_COUNT(rows); i++) {
         struct amp__schema *schema;
         struct amp__extents extents = { .ndim = -1 };
@@ -104,7 +104,6 @@ START_TEST(a_table_worked_by_hand) {
         amp__free(schema);
     }
 }
-END_TEST
 
 /* ---- members of structs ---- */
 
@@ -152,7 +151,7 @@ static void describe_structs(amp_struct structs[3]) {
     ck_assert_uint_eq(offsetof(struct big, data), 88);
 }
 
-START_TEST(members_of_structs_are_integers_too) {
+TEST(members_of_structs_are_integers_too) {
     amp_struct structs[3];
     struct small small = { .n = 6, .step = 3 };
     struct big big = { .batch = 4, .width = 5 }, *pointer = &big;
@@ -172,9 +171,8 @@ START_TEST(members_of_structs_are_integers_too) {
         ck_assert_msg(strstr(got, member_rows[i].result) != NULL, "%s: %s", member_rows[i].schema, got);
     }
 }
-END_TEST
 
-START_TEST(members_are_read_at_each_call) {
+TEST(members_are_read_at_each_call) {
     static const char text[] = "f(float x[b->batch], struct big *b) -> void";
     amp_struct structs[3];
     struct amp__schema *schema = NULL;
@@ -196,9 +194,8 @@ START_TEST(members_are_read_at_each_call) {
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "the struct's pointer is NULL"));
     amp__free(schema);
 }
-END_TEST
 
-START_TEST(places_of_members_are_checked) {
+TEST(places_of_members_are_checked) {
     static const struct {
         uint64_t size;
         const char *members, *message;
@@ -221,7 +218,6 @@ START_TEST(places_of_members_are_checked) {
         ck_assert_msg(strstr(amp_last_error(), wrong[i].message) != NULL, "%s: %s", wrong[i].members, amp_last_error());
     }
 }
-END_TEST
 
 /* ---- random expressions ---- */
 
@@ -385,7 +381,7 @@ static void check_random(uint64_t *state, size_t *valid) {
     amp__free(schema);
 }
 
-START_TEST(random_expressions_agree_with_the_oracle) {
+TEST(random_expressions_agree_with_the_oracle) {
     size_t valid = 0;
     const char *seed = getenv("AMP_TEST_SEED");
     if (seed) seed_of_run = strtoull(seed, NULL, 0);
@@ -393,12 +389,4 @@ START_TEST(random_expressions_agree_with_the_oracle) {
     for (int i = 0; i < RANDOM_EXPRESSIONS; i++) check_random(&state, &valid);
     ck_assert_uint_gt(valid, RANDOM_EXPRESSIONS / 4);
     ck_assert_uint_lt(valid, RANDOM_EXPRESSIONS);
-}
-END_TEST
-
-int main(void) {
-    const TTest *const tests[] = { a_table_worked_by_hand, members_of_structs_are_integers_too,
-                                    members_are_read_at_each_call, places_of_members_are_checked,
-                                    random_expressions_agree_with_the_oracle };
-    return run_tests("extents", tests, AMP_COUNT(tests));
 }

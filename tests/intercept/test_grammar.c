@@ -62,7 +62,7 @@ static const struct {
     { "f(Tensor(out a!)*[] outs, int n_outs) -> void", "f(Tensor*[#1] out outs, i32 n_outs) -> void, self -1, tensors 1" },
 };
 
-START_TEST(good_schemas_are_understood) {
+TEST(good_schemas_are_understood) {
     for (size_t i = 0; i < AMP_COUNT(good); i++) {
         struct amp__schema *schema = NULL;
         char text[512];
@@ -74,7 +74,6 @@ START_TEST(good_schemas_are_understood) {
         amp__free(schema);
     }
 }
-END_TEST
 
 /* ---- bad schemas: the message behind "linear: " ---- */
 
@@ -311,7 +310,7 @@ static const struct {
       "               ^ a comma is missing before it" },
 };
 
-START_TEST(bad_schemas_are_refused_with_a_caret) {
+TEST(bad_schemas_are_refused_with_a_caret) {
     for (size_t i = 0; i < AMP_COUNT(bad); i++) {
         struct amp__schema *schema = NULL;
         char expected[1024];
@@ -321,7 +320,6 @@ START_TEST(bad_schemas_are_refused_with_a_caret) {
         ck_assert_ptr_null(schema);
     }
 }
-END_TEST
 
 /* ---- struct descriptors ---- */
 
@@ -369,7 +367,7 @@ static const struct {
     { NULL, 72, 8, NULL },
 };
 
-START_TEST(layouts_of_structs_are_checked) {
+TEST(layouts_of_structs_are_checked) {
     for (size_t i = 0; i < AMP_COUNT(layouts); i++) {
         amp_struct type = AMP_STRUCT_INIT;
         struct amp__schema *schema = NULL;
@@ -392,9 +390,8 @@ START_TEST(layouts_of_structs_are_checked) {
         amp__free(schema);
     }
 }
-END_TEST
 
-START_TEST(descriptors_are_checked) {
+TEST(descriptors_are_checked) {
     struct amp__schema *schema = NULL;
     amp_struct two[2] = { AMP_STRUCT_INIT, AMP_STRUCT_INIT };
     two[0].name = NULL; /* passed over */
@@ -414,10 +411,9 @@ START_TEST(descriptors_are_checked) {
     ck_fails(AMP_ERR_SCHEMA, amp__schema_parse("op", "f(struct s *x) -> void", NULL, 0, &schema));
     ck_says("there are none");
 }
-END_TEST
 
 /* A table of larger descriptors, as a newer host has them. */
-START_TEST(the_stride_is_the_callers) {
+TEST(the_stride_is_the_callers) {
     struct wider {
         amp_struct base;
         uint64_t more;
@@ -432,9 +428,8 @@ START_TEST(the_stride_is_the_callers) {
     wider[1].more = 1;
     ck_fails(AMP_ERR_ABI_MISMATCH, amp__schema_parse("op", "f(struct layer x) -> void", &wider[0].base, 2, &schema));
 }
-END_TEST
 
-START_TEST(sameness_is_of_text_and_structs) {
+TEST(sameness_is_of_text_and_structs) {
     static const char *const texts[] = { "f(struct vec v) -> void", "f(struct vec v)-> void" };
     amp_struct other = table[0];
     struct amp__schema *a = NULL, *b = NULL;
@@ -454,10 +449,9 @@ START_TEST(sameness_is_of_text_and_structs) {
     }
     amp__free(a);
 }
-END_TEST
 
 /* Every good schema with every byte removed or replaced: an answer, in bounds (the sanitizers watch). */
-START_TEST(damaged_schemas_get_an_answer) {
+TEST(damaged_schemas_get_an_answer) {
     static const char bytes[] = "(),[]?!*:->&|9 N\x01";
     size_t refused = 0;
     for (size_t i = 0; i < AMP_COUNT(good); i++) {
@@ -478,18 +472,4 @@ START_TEST(damaged_schemas_get_an_answer) {
         }
     }
     ck_assert_uint_gt(refused, 1000);
-}
-END_TEST
-
-int main(void) {
-    const TTest *const tests[] = {
-        good_schemas_are_understood,
-        bad_schemas_are_refused_with_a_caret,
-        layouts_of_structs_are_checked,
-        descriptors_are_checked,
-        the_stride_is_the_callers,
-        sameness_is_of_text_and_structs,
-        damaged_schemas_get_an_answer,
-    };
-    return run_tests("grammar", tests, AMP_COUNT(tests));
 }

@@ -61,7 +61,7 @@ static void set_up(struct host *h) {
     h->model.n_structs = h->optimizer.n_structs = 1;
 }
 
-START_TEST(structs_go_by_value_through_a_wired_op_and_step) {
+TEST(structs_go_by_value_through_a_wired_op_and_step) {
     struct host h;
     set_up(&h);
     ck_ok(amp_initialize(&h.model, &h.optimizer, AMP_O1));
@@ -73,10 +73,4 @@ START_TEST(structs_go_by_value_through_a_wired_op_and_step) {
     }
     ck_ok(amp_shutdown(h.model.amp));
     ck_assert(h.slots[0] == (amp_fn)turn && h.slots[1] == (amp_fn)turn);
-}
-END_TEST
-
-int main(void) {
-    const TTest *const tests[] = { structs_go_by_value_through_a_wired_op_and_step };
-    return run_tests("initialize", tests, sizeof tests / sizeof tests[0]);
 }

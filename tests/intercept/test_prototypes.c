@@ -93,7 +93,7 @@ static const struct {
     { "Tensor linear(Tensor x, int n = 3)", "linear(Tensor x, int n) -> Tensor" },
 };
 
-START_TEST(prototypes_come_back_as_schemas) {
+TEST(prototypes_come_back_as_schemas) {
     for (size_t i = 0; i < AMP_COUNT(prototypes); i++) {
         struct amp__schema *schema = NULL;
         ck_assert_int_eq(parse_described(prototypes[i].prototype, &schema), AMP_ERR_SCHEMA);
@@ -103,7 +103,6 @@ START_TEST(prototypes_come_back_as_schemas) {
                                   amp_last_error());
     }
 }
-END_TEST
 
 /* What has no form in a schema: which parameter, and what to do. */
 static const struct {
@@ -136,7 +135,7 @@ static const struct {
     { "void f(half x)", "a 16-bit float cannot be passed by value", "half x)" },
 };
 
-START_TEST(what_no_schema_can_say_is_named) {
+TEST(what_no_schema_can_say_is_named) {
     for (size_t i = 0; i < AMP_COUNT(inexpressible); i++) {
         struct amp__schema *schema = NULL;
         ck_assert_int_eq(parse_described(inexpressible[i].prototype, &schema), AMP_ERR_SCHEMA);
@@ -150,10 +149,9 @@ START_TEST(what_no_schema_can_say_is_named) {
                       amp_last_error());
     }
 }
-END_TEST
 
 /* Every type with every declarator: a schema that is one, or the parameter that cannot be. */
-START_TEST(no_hint_is_wrong) {
+TEST(no_hint_is_wrong) {
     static const char *const types[] = {
         "int", "unsigned", "long int unsigned long", "short", "char", "unsigned char", "float", "double",
         "long double", "_Bool",
@@ -186,10 +184,9 @@ START_TEST(no_hint_is_wrong) {
         }
     ck_assert_uint_gt(schemas, AMP_COUNT(types) * AMP_COUNT(declarators));
 }
-END_TEST
 
 /* What is no prototype either gets no such hint. One that does not fit into a message is said to be one. */
-START_TEST(other_texts_are_not_rewritten) {
+TEST(other_texts_are_not_rewritten) {
     static const char *const texts[] = {
         "void f", "void f(int", "void (*f)", "f g(int a) -> void", "a b(,)", "* f()", "int f(int) x", "(*f)(int)",
         "int (f)(int)",
@@ -206,11 +203,4 @@ START_TEST(other_texts_are_not_rewritten) {
     strcat(lengthy, ")");
     ck_assert_int_eq(parse_described(lengthy, &schema), AMP_ERR_SCHEMA);
     ck_assert_msg(strstr(amp_last_error(), "this is a C prototype") && !handed_back(), "%s", amp_last_error());
-}
-END_TEST
-
-int main(void) {
-    const TTest *const tests[] = { prototypes_come_back_as_schemas, what_no_schema_can_say_is_named, no_hint_is_wrong,
-                                   other_texts_are_not_rewritten };
-    return run_tests("prototypes", tests, AMP_COUNT(tests));
 }

@@ -53,7 +53,7 @@ static amp_status attempt(const char *schema, amp_fn *slots, struct watcher *see
     return status;
 }
 
-START_TEST(memory_that_runs_out_changes_nothing) {
+TEST(memory_that_runs_out_changes_nothing) {
     use_up_stubs();
     unsigned denied = 0, no_memory = 0;
     for (int at = 0;; at++) {
@@ -84,9 +84,8 @@ START_TEST(memory_that_runs_out_changes_nothing) {
     ck_assert_uint_eq(denied, 1);
     ck_assert_uint_ge(no_memory, 8);
 }
-END_TEST
 
-START_TEST(denied_closures_say_what_to_do) {
+TEST(denied_closures_say_what_to_do) {
     use_up_stubs();
     amp_fn slot = (amp_fn)host_add;
     struct watcher seen = { 0 };
@@ -103,10 +102,9 @@ START_TEST(denied_closures_say_what_to_do) {
                      "systemd leave MemoryDenyWriteExecute off; or mark the op AMP_OP_DIRECT and call amp_cast_args "
                      "around the function, which needs no closure");
 }
-END_TEST
 
 /* Stubs need no executable memory. */
-START_TEST(calls_in_registers_need_no_closure) {
+TEST(calls_in_registers_need_no_closure) {
     amp_fn slots[2] = { (amp_fn)host_add, (amp_fn)host_sub };
     struct watcher seen = { 0 };
     all_denied = true;
@@ -115,7 +113,6 @@ START_TEST(calls_in_registers_need_no_closure) {
     use_up_stubs();
     ck_assert_int_eq(attempt("add(int a, int b) -> int32", slots, &seen), AMP_ERR_CLOSURE_DENIED);
 }
-END_TEST
 
 /* ---- refusals ---- */
 
@@ -126,7 +123,7 @@ static void refuse(struct amp__patch *patch, struct wrap wrap, amp_status status
     ck_assert(wrapped); /* untouched */
 }
 
-START_TEST(bad_wraps_are_refused_by_name) {
+TEST(bad_wraps_are_refused_by_name) {
     amp_fn slot = (amp_fn)host_add, slots[2] = { (amp_fn)host_add, (amp_fn)host_add };
     struct watcher seen = { 0 };
     struct amp__patch *patch = new_patch();
@@ -165,9 +162,8 @@ START_TEST(bad_wraps_are_refused_by_name) {
     ck_ok(amp__patch_undo(patch));
     ck_assert(slot == (amp_fn)host_add);
 }
-END_TEST
 
-START_TEST(one_slot_twice_is_a_conflict) {
+TEST(one_slot_twice_is_a_conflict) {
     amp_fn slot = (amp_fn)host_step;
     struct watcher seen = { 0 };
     int a, b;
@@ -184,9 +180,8 @@ START_TEST(one_slot_twice_is_a_conflict) {
     ck_ok(amp__patch_undo(patch));
     ck_assert(slot == (amp_fn)host_step);
 }
-END_TEST
 
-START_TEST(another_schema_on_a_wrapped_slot_is_a_conflict) {
+TEST(another_schema_on_a_wrapped_slot_is_a_conflict) {
     amp_fn slot = (amp_fn)host_add;
     struct watcher seen = { 0 };
     struct amp__patch *patch = wire(wrap_of("op add", &slot, BINARY, 0, &seen)), *other = new_patch();
@@ -196,7 +191,6 @@ START_TEST(another_schema_on_a_wrapped_slot_is_a_conflict) {
     add(other, wrap_of("op sum", &slot, "sum(int a, int32 b) -> int", 1, &seen)); /* now it is free */
     ck_ok(amp__patch_undo(other));
 }
-END_TEST
 
 /* ---- memory that cannot be written ---- */
 
@@ -216,7 +210,7 @@ static void protect(amp_fn *slot, int protection) {
     ck_assert_int_eq(mprotect(slot, (size_t)sysconf(_SC_PAGESIZE), protection), 0);
 }
 
-START_TEST(read_only_memory_is_found_without_writing) {
+TEST(read_only_memory_is_found_without_writing) {
     amp_fn *slot = map_slot(), *constant;
     struct watcher seen = { 0 };
     struct amp__patch *patch = new_patch();
@@ -231,9 +225,8 @@ START_TEST(read_only_memory_is_found_without_writing) {
     refuse(patch, wrap_of("op add", (amp_fn *)64, BINARY, 0, &seen), AMP_ERR_INVALID_ARGUMENT, "no memory at");
     ck_ok(amp__patch_undo(patch));
 }
-END_TEST
 
-START_TEST(memory_that_became_read_only_or_went_is_left) {
+TEST(memory_that_became_read_only_or_went_is_left) {
     amp_fn *slots[3] = { map_slot(), map_slot(), map_slot() };
     struct watcher seen = { 0 };
     struct amp__patch *patch = new_patch();
@@ -257,19 +250,4 @@ START_TEST(memory_that_became_read_only_or_went_is_left) {
     ck_says("1 wrapped slot is gone or became read-only: op sealed ");
     ck_assert_int_eq(call_binary(*slots[0], 1, 2), 3);
     ck_assert_uint_eq(seen.calls, 0);
-}
-END_TEST
-
-int main(void) {
-    const TTest *const tests[] = {
-        memory_that_runs_out_changes_nothing,
-        denied_closures_say_what_to_do,
-        calls_in_registers_need_no_closure,
-        bad_wraps_are_refused_by_name,
-        one_slot_twice_is_a_conflict,
-        another_schema_on_a_wrapped_slot_is_a_conflict,
-        read_only_memory_is_found_without_writing,
-        memory_that_became_read_only_or_went_is_left,
-    };
-    return run_tests("refusals", tests, AMP_COUNT(tests));
 }

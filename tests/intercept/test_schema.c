@@ -57,7 +57,7 @@ static const struct {
     { "f(Tensor[] , uint32 ) -> void", "f(Tensor[#1], u32) -> void, self -1, tensors 1" },
 };
 
-START_TEST(good_schemas_are_understood) {
+TEST(good_schemas_are_understood) {
     for (size_t i = 0; i < AMP_COUNT(good); i++) {
         struct amp__schema *schema = NULL;
         char text[512];
@@ -70,7 +70,6 @@ START_TEST(good_schemas_are_understood) {
         amp__free(schema);
     }
 }
-END_TEST
 
 /* ---- bad schemas: the message behind "linear: " ---- */
 
@@ -297,7 +296,7 @@ static const struct {
       "                ^ a comma is missing before it" },
 };
 
-START_TEST(bad_schemas_are_refused_with_a_caret) {
+TEST(bad_schemas_are_refused_with_a_caret) {
     for (size_t i = 0; i < AMP_COUNT(bad); i++) {
         struct amp__schema *schema = (struct amp__schema *)&schema, *const before = schema;
         char expected[1024];
@@ -307,9 +306,8 @@ START_TEST(bad_schemas_are_refused_with_a_caret) {
         ck_assert_ptr_eq(schema, before);
     }
 }
-END_TEST
 
-START_TEST(null_arguments) {
+TEST(null_arguments) {
     struct amp__schema *schema = NULL;
     ck_fails(AMP_ERR_SCHEMA, amp__schema_parse("linear", NULL, NULL, 0, &schema));
     ck_assert_str_eq(amp_last_error(), "linear: it has no schema; write one as in linear(Tensor input, Tensor weight, "
@@ -319,7 +317,6 @@ START_TEST(null_arguments) {
     ck_says("op: expected the op's name");
     ck_assert_ptr_null(schema);
 }
-END_TEST
 
 /* ---- limits and hostile input ---- */
 
@@ -333,7 +330,7 @@ static char *repeat(const char *head, const char *unit, size_t n, const char *ta
     return text;
 }
 
-START_TEST(sixty_four_arguments_and_no_more) {
+TEST(sixty_four_arguments_and_no_more) {
     struct amp__schema *schema;
     char *text = repeat("f(int8", ",Tensor", 63, ")->void");
     ck_ok(amp__schema_parse("op", text, NULL, 0, &schema));
@@ -346,7 +343,6 @@ START_TEST(sixty_four_arguments_and_no_more) {
     ck_says("more than 64 arguments");
     free(text);
 }
-END_TEST
 
 /* The caret's column in the schema's line, and the byte that stands above it. */
 static char above_caret(const char *message) {
@@ -355,7 +351,7 @@ static char above_caret(const char *message) {
     return line[strchr(carets, '^') - carets];
 }
 
-START_TEST(long_schemas_are_shown_around_the_fault) {
+TEST(long_schemas_are_shown_around_the_fault) {
     struct amp__schema *schema;
     char op[5000];
     memset(op, 'o', sizeof op - 1);
@@ -370,9 +366,8 @@ START_TEST(long_schemas_are_shown_around_the_fault) {
         free(text);
     }
 }
-END_TEST
 
-START_TEST(hostile_texts_are_read_to_their_end_or_refused) {
+TEST(hostile_texts_are_read_to_their_end_or_refused) {
     static const struct {
         const char *head, *unit, *tail;
         bool ok;
@@ -394,10 +389,9 @@ START_TEST(hostile_texts_are_read_to_their_end_or_refused) {
         free(text);
     }
 }
-END_TEST
 
 /* Every good schema with every byte removed, doubled or replaced: an answer, in bounds (the sanitizers watch). */
-START_TEST(damaged_schemas_get_an_answer) {
+TEST(damaged_schemas_get_an_answer) {
     static const char bytes[] = "(),[]?!.:->a9 \x01\xff";
     size_t refused = 0;
     for (size_t i = 0; i < AMP_COUNT(good); i++) {
@@ -418,18 +412,4 @@ START_TEST(damaged_schemas_get_an_answer) {
         }
     }
     ck_assert_uint_gt(refused, 1000);
-}
-END_TEST
-
-int main(void) {
-    const TTest *const tests[] = {
-        good_schemas_are_understood,
-        bad_schemas_are_refused_with_a_caret,
-        null_arguments,
-        sixty_four_arguments_and_no_more,
-        long_schemas_are_shown_around_the_fault,
-        hostile_texts_are_read_to_their_end_or_refused,
-        damaged_schemas_get_an_answer,
-    };
-    return run_tests("schema", tests, AMP_COUNT(tests));
 }

@@ -23,7 +23,7 @@ static int taker(amp_fn slot, int scope, struct watcher *seen) {
     return who;
 }
 
-START_TEST(the_scope_decides) {
+TEST(the_scope_decides) {
     amp_fn slot = (amp_fn)host_add;
     struct watcher seen[3] = { 0 };
     struct amp__patch *first = wire(wrap_of("op add", &slot, BINARY, 0, &seen[0]));
@@ -47,9 +47,8 @@ START_TEST(the_scope_decides) {
     ck_assert_int_eq(taker(slot, 0, seen), -1);
     ck_ok(amp__patch_undo(second));
 }
-END_TEST
 
-START_TEST(calls_from_inside_run_as_they_come) {
+TEST(calls_from_inside_run_as_they_come) {
     amp_fn slot = (amp_fn)host_add;
     struct watcher seen[3] = { 0 };
     struct amp__patch *patch = wire(wrap_of("op add", &slot, BINARY, 0, &seen[0]));
@@ -61,12 +60,11 @@ START_TEST(calls_from_inside_run_as_they_come) {
     ck_assert_int_eq(taker(slot, 0, seen), 0);
     ck_ok(amp__patch_undo(patch));
 }
-END_TEST
 
 static amp_fn nested_slot;
 static int nesting(int a, int b) { return call_binary(nested_slot, a, b); }
 
-START_TEST(an_op_that_calls_an_op) {
+TEST(an_op_that_calls_an_op) {
     amp_fn slot = (amp_fn)nesting;
     struct watcher outer = { 0 }, inner = { 0 };
     nested_slot = (amp_fn)host_add;
@@ -81,9 +79,8 @@ START_TEST(an_op_that_calls_an_op) {
     ck_assert_uint_eq(amp__patch_passed(patch, 1), 1);
     ck_ok(amp__patch_undo(patch));
 }
-END_TEST
 
-START_TEST(self_decides_whatever_the_scope) {
+TEST(self_decides_whatever_the_scope) {
     amp_fn slot = (amp_fn)host_step;
     struct watcher seen[2] = { 0 };
     int objects[3];
@@ -105,9 +102,8 @@ START_TEST(self_decides_whatever_the_scope) {
     for (int i = 0; i < 2; i++) ck_ok(amp__patch_undo(patches[i]));
     ck_assert(slot == (amp_fn)host_step);
 }
-END_TEST
 
-START_TEST(one_self_of_two_contexts_goes_by_the_scope) {
+TEST(one_self_of_two_contexts_goes_by_the_scope) {
     amp_fn slot = (amp_fn)host_step;
     struct watcher seen[2] = { 0 }, plain = { 0 };
     int object, other;
@@ -125,7 +121,6 @@ START_TEST(one_self_of_two_contexts_goes_by_the_scope) {
     ck_assert_uint_eq(plain.calls, 1);
     for (int i = 0; i < 3; i++) ck_ok(amp__patch_undo(patches[i]));
 }
-END_TEST
 
 static jmp_buf out;
 static int jumping(int a, int b) {
@@ -133,7 +128,7 @@ static int jumping(int a, int b) {
     return a + b;
 }
 
-START_TEST(marks_of_frames_that_a_longjmp_left_are_dropped) {
+TEST(marks_of_frames_that_a_longjmp_left_are_dropped) {
     amp_fn slot = (amp_fn)jumping;
     struct watcher seen[3] = { 0 };
     struct amp__patch *patch = wire(wrap_of("op jump", &slot, BINARY, 0, &seen[0]));
@@ -146,7 +141,6 @@ START_TEST(marks_of_frames_that_a_longjmp_left_are_dropped) {
     ck_assert_uint_eq(amp__thread_state()->n_marks, 0);
     ck_ok(amp__patch_undo(patch));
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -169,7 +163,7 @@ static void *call_in_scope_0(void *unused) {
     return (void *)(uintptr_t)calls;
 }
 
-START_TEST(threads_call_while_other_contexts_come_and_go) {
+TEST(threads_call_while_other_contexts_come_and_go) {
     pthread_t threads[CALLERS];
     uintptr_t calls = 0;
     struct amp__patch *keep = wire(wrap_of("op add", &shared[0], BINARY, 0, &mine));
@@ -198,7 +192,6 @@ START_TEST(threads_call_while_other_contexts_come_and_go) {
     ck_ok(amp__patch_undo(keep));
     ck_assert(shared[0] == (amp_fn)host_add && shared[1] == (amp_fn)host_sub);
 }
-END_TEST
 
 static amp_fn table[16];
 
@@ -223,26 +216,11 @@ static void *wire_own(void *index) {
     return NULL;
 }
 
-START_TEST(ten_contexts_on_one_table_from_ten_threads) {
+TEST(ten_contexts_on_one_table_from_ten_threads) {
     pthread_t threads[10];
     for (int i = 0; i < 16; i++) table[i] = (amp_fn)host_add;
     for (intptr_t i = 0; i < 10; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, wire_own, (void *)i), 0);
     for (int i = 0; i < 10; i++) ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     ck_assert_uint_eq(mistakes, 0);
     for (int i = 0; i < 16; i++) ck_assert(table[i] == (amp_fn)host_add);
-}
-END_TEST
-
-int main(void) {
-    const TTest *const tests[] = {
-        the_scope_decides,
-        calls_from_inside_run_as_they_come,
-        an_op_that_calls_an_op,
-        self_decides_whatever_the_scope,
-        one_self_of_two_contexts_goes_by_the_scope,
-        marks_of_frames_that_a_longjmp_left_are_dropped,
-        threads_call_while_other_contexts_come_and_go,
-        ten_contexts_on_one_table_from_ten_threads,
-    };
-    return run_tests("scope_select", tests, AMP_COUNT(tests));
 }

@@ -96,18 +96,16 @@ static size_t check_identities(bool stubs) {
     return n_fitting;
 }
 
-START_TEST(a_wrapped_identity_is_the_function) {
+TEST(a_wrapped_identity_is_the_function) {
     const size_t n = check_identities(true);
     ck_assert_uint_ge(n, AMP__GENERAL ? 150 : 0);
     ck_assert_uint_le(n, AMP__STUBS);
 }
-END_TEST
 
-START_TEST(a_wrapped_identity_is_the_function_without_stubs) {
+TEST(a_wrapped_identity_is_the_function_without_stubs) {
     use_up_stubs();
     check_identities(false);
 }
-END_TEST
 
 /* Every integer, pointer and float is replaced by a copy of itself, so that nothing goes on as it came. */
 static void copy_all(void *user, struct amp__call *call) {
@@ -141,14 +139,12 @@ static void check_copies(void) {
     }
 }
 
-START_TEST(substituted_arguments_arrive) { check_copies(); }
-END_TEST
+TEST(substituted_arguments_arrive) { check_copies(); }
 
-START_TEST(substituted_arguments_arrive_without_stubs) {
+TEST(substituted_arguments_arrive_without_stubs) {
     use_up_stubs();
     check_copies();
 }
-END_TEST
 
 static void answer(void *user, struct amp__call *call) { amp__call_return(call, user); }
 
@@ -174,16 +170,14 @@ static void check_answers(void) {
     }
 }
 
-START_TEST(a_handler_can_answer_for_the_function) { check_answers(); }
-END_TEST
+TEST(a_handler_can_answer_for_the_function) { check_answers(); }
 
-START_TEST(a_handler_can_answer_without_stubs) {
+TEST(a_handler_can_answer_without_stubs) {
     use_up_stubs();
     check_answers();
 }
-END_TEST
 
-START_TEST(narrow_results_fill_a_register) {
+TEST(narrow_results_fill_a_register) {
     static const struct {
         const char *schema;
         uint64_t value; /* its low bytes */
@@ -206,9 +200,8 @@ START_TEST(narrow_results_fill_a_register) {
         amp__free(schema);
     }
 }
-END_TEST
 
-START_TEST(arguments_by_value) {
+TEST(arguments_by_value) {
     struct amp__schema *schema;
     const int8_t i8 = -8;
     const uint8_t u8 = 200;
@@ -226,7 +219,6 @@ START_TEST(arguments_by_value) {
     ck_assert_ptr_eq(amp__call_pointer(&call, 7), &schema);
     amp__free(schema);
 }
-END_TEST
 
 /* ---- substitution ---- */
 
@@ -245,7 +237,7 @@ static void swap_tensor(void *user, struct amp__call *call) {
     amp__call_return_pointer(call, user);
 }
 
-START_TEST(a_handler_substitutes_tensors) {
+TEST(a_handler_substitutes_tensors) {
     amp_fn slot = (amp_fn)pick;
     int a, b;
     struct wrap wrap = wrap_of("op pick", &slot, "pick(Tensor a, Tensor b, int which) -> Tensor", 0, NULL);
@@ -255,7 +247,6 @@ START_TEST(a_handler_substitutes_tensors) {
     ck_assert_ptr_eq(((pick_fn)slot)(&a, &b, 0), &a);
     ck_ok(amp__patch_undo(patch));
 }
-END_TEST
 
 /* ---- structs ---- */
 
@@ -294,7 +285,7 @@ static void patch_layer(void *user, struct amp__call *call) {
     ck_assert_mem_eq(amp__call_value(call, 0), user, sizeof copy);
 }
 
-START_TEST(structs_by_value_are_patched_in_a_copy) {
+TEST(structs_by_value_are_patched_in_a_copy) {
     const amp_struct structs[] = {
         { sizeof(amp_struct), 0, "layer", sizeof(struct layer), _Alignof(struct layer), 0, NULL },
         { sizeof(amp_struct), 0, "pair", sizeof(struct pair), _Alignof(struct pair), 0, "float x, double y" },
@@ -316,10 +307,9 @@ START_TEST(structs_by_value_are_patched_in_a_copy) {
     ck_assert_mem_eq(&l, &before, sizeof l);
     ck_ok(amp__patch_undo(patch));
 }
-END_TEST
 
 /* One text over two structs of one name is two functions. */
-START_TEST(a_slot_has_one_idea_of_its_structs) {
+TEST(a_slot_has_one_idea_of_its_structs) {
     amp_struct pair = { sizeof(amp_struct), 0, "pair", 16, 8, 0, "float, double" };
     amp_fn slot = (amp_fn)forward;
     struct wrap wrap = wrap_of("op a", &slot, "f(struct pair x) -> void", 0, NULL);
@@ -335,22 +325,4 @@ START_TEST(a_slot_has_one_idea_of_its_structs) {
     ck_says("op b: its slot is wrapped already for op a under other structs");
     ck_ok(amp__patch_undo(other));
     ck_ok(amp__patch_undo(patch));
-}
-END_TEST
-
-int main(void) {
-    const TTest *const tests[] = {
-        a_wrapped_identity_is_the_function,
-        a_wrapped_identity_is_the_function_without_stubs,
-        substituted_arguments_arrive,
-        substituted_arguments_arrive_without_stubs,
-        a_handler_can_answer_for_the_function,
-        a_handler_can_answer_without_stubs,
-        narrow_results_fill_a_register,
-        arguments_by_value,
-        a_handler_substitutes_tensors,
-        structs_by_value_are_patched_in_a_copy,
-        a_slot_has_one_idea_of_its_structs,
-    };
-    return run_tests("signatures", tests, AMP_COUNT(tests));
 }

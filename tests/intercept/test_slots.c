@@ -19,7 +19,7 @@ void *__wrap_ffi_closure_alloc(size_t size, void **code) {
 
 /* ---- a transaction ---- */
 
-START_TEST(slots_change_at_commit_and_come_back_at_undo) {
+TEST(slots_change_at_commit_and_come_back_at_undo) {
     amp_fn slots[2] = { (amp_fn)host_add, (amp_fn)host_sub };
     struct watcher seen[2] = { 0 };
     struct amp__patch *patch = new_patch();
@@ -37,9 +37,8 @@ START_TEST(slots_change_at_commit_and_come_back_at_undo) {
     ck_ok(amp__patch_undo(patch));
     ck_assert(slots[0] == (amp_fn)host_add && slots[1] == (amp_fn)host_sub);
 }
-END_TEST
 
-START_TEST(undo_before_commit_forgets) {
+TEST(undo_before_commit_forgets) {
     amp_fn slot = (amp_fn)host_add;
     struct watcher seen = { 0 };
     struct amp__patch *patch = new_patch();
@@ -50,9 +49,8 @@ START_TEST(undo_before_commit_forgets) {
     ck_ok(amp__patch_undo(new_patch()));
     ck_ok(amp__patch_undo(wire(wrap_of("op add", &slot, BINARY, 0, &seen)))); /* nothing in the way */
 }
-END_TEST
 
-START_TEST(a_committed_patch_takes_no_more) {
+TEST(a_committed_patch_takes_no_more) {
     amp_fn slot = (amp_fn)host_add, other = (amp_fn)host_add;
     struct watcher seen = { 0 };
     struct amp__patch *patch = wire(wrap_of("op add", &slot, BINARY, 0, &seen));
@@ -61,9 +59,8 @@ START_TEST(a_committed_patch_takes_no_more) {
     ck_fails(AMP_ERR_WRONG_STATE, patch_add(patch, &wrap, &wrapped));
     ck_ok(amp__patch_undo(patch));
 }
-END_TEST
 
-START_TEST(owners_end_in_any_order) {
+TEST(owners_end_in_any_order) {
     static const int orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
     for (size_t order = 0; order < AMP_COUNT(orders); order++) {
         amp_fn slot = (amp_fn)host_add;
@@ -86,9 +83,8 @@ START_TEST(owners_end_in_any_order) {
         ck_assert(slot == (amp_fn)host_add);
     }
 }
-END_TEST
 
-START_TEST(one_function_in_several_slots) {
+TEST(one_function_in_several_slots) {
     amp_fn slots[8];
     struct watcher seen[8] = { 0 };
     struct amp__patch *patch = new_patch();
@@ -103,9 +99,8 @@ START_TEST(one_function_in_several_slots) {
     ck_ok(amp__patch_undo(patch));
     for (int i = 0; i < 8; i++) ck_assert(slots[i] == (amp_fn)host_add);
 }
-END_TEST
 
-START_TEST(empty_slots_are_passed_over) {
+TEST(empty_slots_are_passed_over) {
     static const amp_fn constant = NULL;
     amp_fn empty = NULL, slot = (amp_fn)host_add;
     struct watcher seen = { 0 };
@@ -129,14 +124,13 @@ START_TEST(empty_slots_are_passed_over) {
     ck_ok(amp__patch_undo(patch));
     ck_assert(empty == NULL);
 }
-END_TEST
 
 /* ---- strangers and copies ---- */
 
 static amp_fn under_stranger;
 static int stranger(int a, int b) { return 1000 + call_binary(under_stranger, a, b); }
 
-START_TEST(what_a_stranger_wrote_is_left) {
+TEST(what_a_stranger_wrote_is_left) {
     amp_fn slots[3] = { (amp_fn)host_add, (amp_fn)host_add, (amp_fn)host_sub };
     struct watcher seen = { 0 }, again = { 0 };
     struct amp__patch *patch = new_patch();
@@ -163,9 +157,8 @@ START_TEST(what_a_stranger_wrote_is_left) {
     ck_ok(amp__patch_undo(patch));
     ck_assert(slots[1] == (amp_fn)stranger);
 }
-END_TEST
 
-START_TEST(contexts_below_and_above_a_stranger) {
+TEST(contexts_below_and_above_a_stranger) {
     for (int first = 0; first < 2; first++) {
         amp_fn slot = (amp_fn)host_add;
         struct watcher seen[2] = { 0 };
@@ -188,9 +181,8 @@ START_TEST(contexts_below_and_above_a_stranger) {
         ck_assert(slot == (amp_fn)stranger);
     }
 }
-END_TEST
 
-START_TEST(a_long_list_of_strangers_is_cut) {
+TEST(a_long_list_of_strangers_is_cut) {
     amp_fn slots[200];
     struct watcher seen = { 0 };
     struct amp__patch *patch = new_patch();
@@ -204,9 +196,8 @@ START_TEST(a_long_list_of_strangers_is_cut) {
     ck_says("over 200 wrapped slots");
     ck_says("...; calls that still");
 }
-END_TEST
 
-START_TEST(a_copied_pointer_is_not_wrapped_twice) {
+TEST(a_copied_pointer_is_not_wrapped_twice) {
     amp_fn slot = (amp_fn)host_add, copy;
     struct watcher seen = { 0 }, seen_copy = { 0 };
     struct amp__patch *patch = wire(wrap_of("op add", &slot, BINARY, 0, &seen));
@@ -232,7 +223,6 @@ START_TEST(a_copied_pointer_is_not_wrapped_twice) {
     ck_ok(amp__patch_undo(patch_copy));
     ck_assert(copy == wrapped);
 }
-END_TEST
 
 /* ---- growth ---- */
 
@@ -271,19 +261,17 @@ static void check_cycles(bool stubs) {
     ck_assert_uint_eq(mallinfo2().uordblks, used);
 }
 
-START_TEST(a_thousand_cycles_do_not_grow) { check_cycles(true); }
-END_TEST
+TEST(a_thousand_cycles_do_not_grow) { check_cycles(true); }
 
-START_TEST(a_thousand_cycles_of_closures_do_not_grow) {
+TEST(a_thousand_cycles_of_closures_do_not_grow) {
     use_up_stubs();
     check_cycles(false);
 }
-END_TEST
 
 static int by_code(const void *a, const void *b) { return memcmp(a, b, sizeof(amp_fn)); }
 
 /* More closures than the registry begins with places for: each is found, by slot, by code and by function. */
-START_TEST(many_slots_of_one_function) {
+TEST(many_slots_of_one_function) {
     enum { N = 700 };
     static amp_fn slots[2 * N], codes[N], sorted[2][N];
     struct watcher seen = { 0 }, seen_sub = { 0 };
@@ -327,9 +315,8 @@ START_TEST(many_slots_of_one_function) {
     }
     ck_assert_int_ge(both, N - 1); /* the other slots got the same closures, but perhaps for the copy's */
 }
-END_TEST
 
-START_TEST(a_slot_gets_its_own_closure_back) {
+TEST(a_slot_gets_its_own_closure_back) {
     amp_fn slots[4], first[4];
     struct watcher seen = { 0 };
     for (int round = 0; round < 4; round++) {
@@ -347,11 +334,10 @@ START_TEST(a_slot_gets_its_own_closure_back) {
         ck_ok(amp__patch_undo(patch));
     }
 }
-END_TEST
 
 /* ---- fork ---- */
 
-START_TEST(a_forked_child_calls_and_undoes) {
+TEST(a_forked_child_calls_and_undoes) {
     amp_fn slot = (amp_fn)host_add;
     struct watcher seen = { 0 };
     struct amp__patch *patch = wire(wrap_of("op add", &slot, BINARY, 0, &seen));
@@ -366,26 +352,4 @@ START_TEST(a_forked_child_calls_and_undoes) {
     ck_assert_int_eq(call_binary(slot, 1, 2), 3);
     ck_assert_uint_eq(seen.calls, 1);
     ck_ok(amp__patch_undo(patch));
-}
-END_TEST
-
-int main(void) {
-    const TTest *const tests[] = {
-        slots_change_at_commit_and_come_back_at_undo,
-        undo_before_commit_forgets,
-        a_committed_patch_takes_no_more,
-        owners_end_in_any_order,
-        one_function_in_several_slots,
-        empty_slots_are_passed_over,
-        what_a_stranger_wrote_is_left,
-        contexts_below_and_above_a_stranger,
-        a_long_list_of_strangers_is_cut,
-        a_copied_pointer_is_not_wrapped_twice,
-        a_thousand_cycles_do_not_grow,
-        a_thousand_cycles_of_closures_do_not_grow,
-        many_slots_of_one_function,
-        a_slot_gets_its_own_closure_back,
-        a_forked_child_calls_and_undoes,
-    };
-    return run_tests("slots", tests, AMP_COUNT(tests));
 }

@@ -11,16 +11,15 @@ static void run(struct rig *rig) {
 /* The weight the last linear got. */
 static struct fake_tensor *weight_seen(const struct rig *rig) { return fake_last(&rig->host)->args[1]; }
 
-START_TEST(a_weight_is_cast_once_an_iteration) {
+TEST(a_weight_is_cast_once_an_iteration) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     for (int i = 0; i < 3; i++) run(&rig);
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(it_is_cast_again_after_the_iteration) {
+TEST(it_is_cast_again_after_the_iteration) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     for (uint64_t i = 1; i <= 3; i++) {
@@ -35,9 +34,8 @@ START_TEST(it_is_cast_again_after_the_iteration) {
     }
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_changed_weight_is_cast_again) {
+TEST(a_changed_weight_is_cast_again) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     run(&rig);
@@ -47,9 +45,8 @@ START_TEST(a_changed_weight_is_cast_again) {
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_cast_without_a_tape_does_not_serve_with_one) { /* pytorch#65766: the gradient would be lost */
+TEST(a_cast_without_a_tape_does_not_serve_with_one) { /* pytorch#65766: the gradient would be lost */
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     rig.host.no_grad = true;
@@ -59,9 +56,8 @@ START_TEST(a_cast_without_a_tape_does_not_serve_with_one) { /* pytorch#65766: th
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_cast_with_a_tape_serves_without_one) {
+TEST(a_cast_with_a_tape_serves_without_one) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     run(&rig);
@@ -70,9 +66,8 @@ START_TEST(a_cast_with_a_tape_serves_without_one) {
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(evaluation_casts_once_in_all) { /* sglang-omni#2262: 322 casts a step */
+TEST(evaluation_casts_once_in_all) { /* sglang-omni#2262: 322 casts a step */
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     rig.host.no_grad = true;
@@ -80,9 +75,8 @@ START_TEST(evaluation_casts_once_in_all) { /* sglang-omni#2262: 322 casts a step
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(evaluation_after_a_step_sees_the_new_weights) { /* Apex kept stale casts here, apex.md 2.5 */
+TEST(evaluation_after_a_step_sees_the_new_weights) { /* Apex kept stale casts here, apex.md 2.5 */
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     rig.host.no_grad = true;
@@ -93,9 +87,8 @@ START_TEST(evaluation_after_a_step_sees_the_new_weights) { /* Apex kept stale ca
     ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 0.375);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_alias_shares_the_cast_by_its_id) {
+TEST(an_alias_shares_the_cast_by_its_id) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *alias = fake_alias(rig.net.weight), *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
@@ -107,9 +100,8 @@ START_TEST(an_alias_shares_the_cast_by_its_id) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(activations_are_not_cached) {
+TEST(activations_are_not_cached) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
@@ -120,9 +112,8 @@ START_TEST(activations_are_not_cached) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(the_cache_can_be_switched_off) {
+TEST(the_cache_can_be_switched_off) {
     struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.cache = AMP_OFF;
@@ -133,9 +124,8 @@ START_TEST(the_cache_can_be_switched_off) {
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(cache_clear_releases_the_casts) {
+TEST(cache_clear_releases_the_casts) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     rig.host.no_grad = true;
@@ -147,11 +137,10 @@ START_TEST(cache_clear_releases_the_casts) {
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- hosts without versions: only inside the outermost forward or scope ---- */
 
-START_TEST(without_versions_nothing_is_cached_outside_a_scope) {
+TEST(without_versions_nothing_is_cached_outside_a_scope) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
     run(&rig);
@@ -161,9 +150,8 @@ START_TEST(without_versions_nothing_is_cached_outside_a_scope) {
     ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 3.0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(without_versions_a_scope_caches_and_its_end_clears) {
+TEST(without_versions_a_scope_caches_and_its_end_clears) {
     struct rig rig;
     amp_scope scope;
     rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
@@ -179,9 +167,8 @@ START_TEST(without_versions_a_scope_caches_and_its_end_clears) {
     ck_ok(amp_scope_leave(&scope));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(without_versions_a_forward_caches_and_its_end_clears) {
+TEST(without_versions_a_forward_caches_and_its_end_clears) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
@@ -194,9 +181,8 @@ START_TEST(without_versions_a_forward_caches_and_its_end_clears) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(without_versions_a_step_inside_a_scope_is_seen) {
+TEST(without_versions_a_step_inside_a_scope_is_seen) {
     struct rig rig;
     amp_scope scope;
     rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
@@ -210,9 +196,8 @@ START_TEST(without_versions_a_step_inside_a_scope_is_seen) {
     ck_ok(amp_scope_leave(&scope));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(without_versions_the_end_of_a_scope_inside_anothers_clears) {
+TEST(without_versions_the_end_of_a_scope_inside_anothers_clears) {
     struct rig rig, other;
     amp_scope outer, scope;
     rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
@@ -229,9 +214,8 @@ START_TEST(without_versions_the_end_of_a_scope_inside_anothers_clears) {
     rig_end(&other);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(without_versions_a_write_inside_a_scope_needs_a_word) {
+TEST(without_versions_a_write_inside_a_scope_needs_a_word) {
     struct rig rig;
     amp_scope scope;
     rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
@@ -245,7 +229,6 @@ START_TEST(without_versions_a_write_inside_a_scope_needs_a_word) {
     ck_ok(amp_scope_leave(&scope));
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- hosts whose versions stand still: docs/hosts.md, Identity ---- */
 
@@ -259,7 +242,7 @@ static void start_still(struct rig *rig) {
     rig->host.no_grad = true; /* what a tape has recorded goes with it */
 }
 
-START_TEST(a_step_moves_weights_whatever_their_versions_say) {
+TEST(a_step_moves_weights_whatever_their_versions_say) {
     struct rig rig;
     start_still(&rig);
     for (int i = 0; i < 3; i++) {
@@ -272,9 +255,8 @@ START_TEST(a_step_moves_weights_whatever_their_versions_say) {
     }
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_write_that_no_version_counts_needs_a_word) {
+TEST(a_write_that_no_version_counts_needs_a_word) {
     struct rig rig;
     start_still(&rig);
     run(&rig);
@@ -283,23 +265,4 @@ START_TEST(a_write_that_no_version_counts_needs_a_word) {
     run(&rig);
     ck_assert_double_eq(fake_get(weight_seen(&rig), 0), 3.0);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_weight_is_cast_once_an_iteration, 1 }, { it_is_cast_again_after_the_iteration, 1 },
-        { a_changed_weight_is_cast_again, 1 }, { a_cast_without_a_tape_does_not_serve_with_one, 1 },
-        { a_cast_with_a_tape_serves_without_one, 1 }, { evaluation_casts_once_in_all, 1 },
-        { evaluation_after_a_step_sees_the_new_weights, 1 }, { an_alias_shares_the_cast_by_its_id, 1 },
-        { activations_are_not_cached, 1 }, { the_cache_can_be_switched_off, 1 }, { cache_clear_releases_the_casts, 1 },
-        { without_versions_nothing_is_cached_outside_a_scope, 1 },
-        { without_versions_a_scope_caches_and_its_end_clears, 1 },
-        { without_versions_a_forward_caches_and_its_end_clears, 1 },
-        { without_versions_a_step_inside_a_scope_is_seen, 1 },
-        { without_versions_the_end_of_a_scope_inside_anothers_clears, 1 },
-        { without_versions_a_write_inside_a_scope_needs_a_word, 1 },
-        { a_step_moves_weights_whatever_their_versions_say, 1 }, { a_write_that_no_version_counts_needs_a_word, 1 },
-    };
-    return RUN_TESTS("cache", tests);
 }

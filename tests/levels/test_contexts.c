@@ -28,7 +28,7 @@ static void pair_start(struct pair *pair) { /* O1 and O4 on the same slots */
     ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &pair->other));
 }
 
-START_TEST(the_scope_picks_the_context) {
+TEST(the_scope_picks_the_context) {
     struct pair pair;
     amp_scope scope;
     pair_start(&pair);
@@ -42,9 +42,8 @@ START_TEST(the_scope_picks_the_context) {
     ck_ok(amp_shutdown(pair.other));
     rig_end(&pair.rig);
 }
-END_TEST
 
-START_TEST(contexts_end_in_any_order) {
+TEST_TIMES(contexts_end_in_any_order, 2) {
     struct pair pair;
     pair_start(&pair);
     amp_context *order[] = { _i ? pair.other : pair.rig.context, _i ? pair.rig.context : pair.other };
@@ -56,7 +55,6 @@ START_TEST(contexts_end_in_any_order) {
     pair.rig.context = NULL;
     rig_end(&pair.rig);
 }
-END_TEST
 
 /* ---- a context's own calls ---- */
 
@@ -82,7 +80,7 @@ static void zero_grad_that_ends(struct net *self) {
 }
 
 /* Whatever scope the call is in: a program that calls its functions where the policy is off, for one. */
-START_TEST(no_context_ends_inside_its_own_call) {
+TEST(no_context_ends_inside_its_own_call) {
     struct rig rig;
     amp_scope off;
     rig_init(&rig, FAKE_RETAINS);
@@ -112,11 +110,10 @@ START_TEST(no_context_ends_inside_its_own_call) {
     rig.net.zero_grad = rig.net.original_zero_grad;
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- jumps ---- */
 
-START_TEST(a_longjmp_out_of_an_op_leaves_no_trace) {
+TEST_TIMES(a_longjmp_out_of_an_op_leaves_no_trace, 2) {
     struct rig rig;
     jmp_buf back;
     rig_start(&rig, AMP_O1, _i ? FAKE_RETAINS : 0);
@@ -130,9 +127,8 @@ START_TEST(a_longjmp_out_of_an_op_leaves_no_trace) {
     fake_release(x);
     rig_end(&rig); /* looks at what is alive */
 }
-END_TEST
 
-START_TEST(a_longjmp_out_of_forward_leaves_its_scope) {
+TEST_TIMES(a_longjmp_out_of_forward_leaves_its_scope, 2) {
     static const amp_level levels[] = { AMP_O1, AMP_O2 };
     struct rig rig;
     jmp_buf back;
@@ -151,9 +147,8 @@ START_TEST(a_longjmp_out_of_forward_leaves_its_scope) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_longjmp_out_of_the_step_gives_the_parameters_back) {
+TEST(a_longjmp_out_of_the_step_gives_the_parameters_back) {
     struct rig rig;
     jmp_buf back;
     rig_start(&rig, AMP_O2, FAKE_RETAINS);
@@ -170,9 +165,8 @@ START_TEST(a_longjmp_out_of_the_step_gives_the_parameters_back) {
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_thousand_lives_leave_nothing) {
+TEST_TIMES(a_thousand_lives_leave_nothing, 2) {
     struct rig rig;
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -187,18 +181,4 @@ START_TEST(a_thousand_lives_leave_nothing) {
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5);
     rig.context = NULL;
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { the_scope_picks_the_context, 1 },
-        { contexts_end_in_any_order, 2 },
-        { no_context_ends_inside_its_own_call, 1 },
-        { a_longjmp_out_of_an_op_leaves_no_trace, 2 },
-        { a_longjmp_out_of_forward_leaves_its_scope, 2 },
-        { a_longjmp_out_of_the_step_gives_the_parameters_back, 1 },
-        { a_thousand_lives_leave_nothing, 2 },
-    };
-    return RUN_TESTS("contexts", tests);
 }

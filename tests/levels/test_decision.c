@@ -47,52 +47,46 @@ static amp_dtype expected_fixed(amp_dtype wanted, amp_dtype a, amp_dtype b) {
     return (floating(a) && a != wanted) || (floating(b) && b != wanted) ? wanted : AMP_DTYPE_DEFAULT;
 }
 
-START_TEST(lower_wants_the_low_type) {
+TEST_TIMES(lower_wants_the_low_type, 2 * N_TYPES * N_TYPES) {
     const amp_level level = _i / (N_TYPES * N_TYPES) ? AMP_O4 : AMP_O1;
     const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES % N_TYPES];
     const struct amp__properties p = properties_of(level, AMP_LISTS_APEX);
     const amp_dtype low = level_low(level);
     ck_assert_int_eq(decide_two(&p, AMP_LOWER, a, b, false), expected_fixed(low, a, b));
 }
-END_TEST
 
-START_TEST(fp32_wants_fp32) {
+TEST_TIMES(fp32_wants_fp32, N_TYPES * N_TYPES) {
     const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     ck_assert_int_eq(decide_two(&p, AMP_FP32, a, b, false), expected_fixed(AMP_FLOAT32, a, b));
 }
-END_TEST
 
-START_TEST(promote_wants_the_widest) {
+TEST_TIMES(promote_wants_the_widest, N_TYPES * N_TYPES) {
     const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     const amp_dtype wanted = wider(a, b);
     ck_assert_int_eq(decide_two(&p, AMP_PROMOTE, a, b, false), expected_fixed(wanted, a, b));
 }
-END_TEST
 
-START_TEST(sequences_want_the_widest_of_their_tensors) {
+TEST_TIMES(sequences_want_the_widest_of_their_tensors, N_TYPES * N_TYPES) {
     const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     ck_assert_int_eq(decide_two(&p, AMP_PROMOTE_SEQUENCE, a, b, true), expected_fixed(wider(a, b), a, b));
 }
-END_TEST
 
-START_TEST(sequences_do_not_look_at_single_tensors) {
+TEST(sequences_do_not_look_at_single_tensors) {
     const struct amp__operand operands[] = { { AMP_FLOAT16, true, false }, { AMP_FLOAT32, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     ck_assert_int_eq(amp__decide(&p, AMP_PROMOTE_SEQUENCE, operands, 2).target, AMP_DTYPE_DEFAULT);
 }
-END_TEST
 
-START_TEST(leave_wants_nothing) {
+TEST_TIMES(leave_wants_nothing, N_TYPES * N_TYPES) {
     const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     ck_assert_int_eq(decide_two(&p, AMP_LEAVE, a, b, false), AMP_DTYPE_DEFAULT);
 }
-END_TEST
 
-START_TEST(banned_refuses_16_bits_only) {
+TEST_TIMES(banned_refuses_16_bits_only, N_TYPES * N_TYPES) {
     const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
     const struct amp__operand operands[] = { { a, false, false }, { b, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
@@ -101,17 +95,15 @@ START_TEST(banned_refuses_16_bits_only) {
     ck_assert_int_eq(decision.status, low ? AMP_ERR_BANNED : AMP_OK);
     ck_assert_int_eq(decision.target, AMP_DTYPE_DEFAULT);
 }
-END_TEST
 
 /* apex.md 2.2: Apex's casts take doubles too; torch's do not (peers.md A). */
-START_TEST(torch_leaves_fp64_alone) {
+TEST(torch_leaves_fp64_alone) {
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_TORCH);
     ck_assert_int_eq(decide_two(&p, AMP_LOWER, AMP_FLOAT64, AMP_FLOAT64, false), AMP_DTYPE_DEFAULT);
     ck_assert_int_eq(decide_two(&p, AMP_FP32, AMP_FLOAT64, AMP_FLOAT64, false), AMP_DTYPE_DEFAULT);
 }
-END_TEST
 
-START_TEST(three_types_promote) {
+TEST(three_types_promote) {
     const struct amp__operand operands[] = { { AMP_FLOAT16, false, false },
                                              { AMP_BFLOAT16, false, false },
                                              { AMP_FLOAT64, false, false } };
@@ -119,11 +111,10 @@ START_TEST(three_types_promote) {
     ck_assert_int_eq(amp__decide(&p, AMP_PROMOTE, operands, 2).target, AMP_FLOAT32);
     ck_assert_int_eq(amp__decide(&p, AMP_PROMOTE, operands, 3).target, AMP_FLOAT64);
 }
-END_TEST
 
 /* ---- in place: the others follow self (apex.md 2.3) ---- */
 
-START_TEST(in_place_keeps_the_type_of_self) {
+TEST_TIMES(in_place_keeps_the_type_of_self, 32) {
     static const amp_class classes[] = { AMP_LOWER, AMP_PROMOTE };
     const amp_dtype self = types[_i % 4], other = types[_i / 4 % 4];
     const struct amp__operand operands[] = { { self, false, true }, { other, false, false } };
@@ -133,38 +124,21 @@ START_TEST(in_place_keeps_the_type_of_self) {
     ck_assert_int_eq(decision.target, self == other ? AMP_DTYPE_DEFAULT : self);
     ck_assert(!amp__operand_needs_cast(&p, classes[_i / 16], &operands[0], decision.target));
 }
-END_TEST
 
-START_TEST(in_place_fp32_refuses_a_16_bit_self) {
+TEST_TIMES(in_place_fp32_refuses_a_16_bit_self, 2) {
     const struct amp__operand operands[] = { { _i ? AMP_BFLOAT16 : AMP_FLOAT16, false, true } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     ck_assert_int_eq(amp__decide(&p, AMP_FP32, operands, 1).status, AMP_ERR_UNSUPPORTED);
 }
-END_TEST
 
-START_TEST(in_place_fp32_casts_the_others_to_a_wide_self) {
+TEST(in_place_fp32_casts_the_others_to_a_wide_self) {
     const struct amp__operand operands[] = { { AMP_FLOAT32, false, true }, { AMP_FLOAT16, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     ck_assert_int_eq(amp__decide(&p, AMP_FP32, operands, 2).target, AMP_FLOAT32);
 }
-END_TEST
 
-START_TEST(no_operands_no_decision) {
+TEST(no_operands_no_decision) {
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     for (amp_class c = AMP_LOWER; c <= AMP_LEAVE; c++)
         ck_assert_int_eq(amp__decide(&p, c, NULL, 0).target, AMP_DTYPE_DEFAULT);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { lower_wants_the_low_type, 2 * N_TYPES * N_TYPES }, { fp32_wants_fp32, N_TYPES * N_TYPES },
-        { promote_wants_the_widest, N_TYPES * N_TYPES },
-        { sequences_want_the_widest_of_their_tensors, N_TYPES * N_TYPES },
-        { sequences_do_not_look_at_single_tensors, 1 }, { leave_wants_nothing, N_TYPES * N_TYPES },
-        { banned_refuses_16_bits_only, N_TYPES * N_TYPES }, { torch_leaves_fp64_alone, 1 }, { three_types_promote, 1 },
-        { in_place_keeps_the_type_of_self, 32 }, { in_place_fp32_refuses_a_16_bit_self, 2 },
-        { in_place_fp32_casts_the_others_to_a_wide_self, 1 }, { no_operands_no_decision, 1 },
-    };
-    return RUN_TESTS("decision", tests);
 }

@@ -28,13 +28,11 @@ static void ck_same_target(enum net_op op, const char *name, int i) {
     rig_end(&rig);
 }
 
-START_TEST(target_of_matmul_is_what_the_wrapped_op_does) { ck_same_target(OP_matmul, "matmul", _i); }
-END_TEST
-START_TEST(target_of_add_is_what_the_wrapped_op_does) { ck_same_target(OP_add, "add", _i); }
-END_TEST
+TEST_TIMES(target_of_matmul_is_what_the_wrapped_op_does, N_TYPES * N_TYPES) { ck_same_target(OP_matmul, "matmul", _i); }
+TEST_TIMES(target_of_add_is_what_the_wrapped_op_does, N_TYPES * N_TYPES) { ck_same_target(OP_add, "add", _i); }
 
 /* How the wrapped in-place op treats its second argument. */
-START_TEST(target_of_an_in_place_op_is_self) {
+TEST(target_of_an_in_place_op_is_self) {
     struct rig rig;
     const amp_dtype self_and_other[] = { AMP_FLOAT16, AMP_FLOAT32 };
     amp_dtype target = 77;
@@ -43,9 +41,8 @@ START_TEST(target_of_an_in_place_op_is_self) {
     ck_assert_int_eq(target, AMP_FLOAT16);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(names_of_the_lists_need_no_op) {
+TEST_TIMES(names_of_the_lists_need_no_op, 4) {
     static const struct {
         const char *name;
         amp_dtype from, to;
@@ -58,9 +55,8 @@ START_TEST(names_of_the_lists_need_no_op) {
     ck_assert_int_eq(target, cases[_i].to);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_banned_target_is_an_error) {
+TEST(a_banned_target_is_an_error) {
     struct rig rig;
     const amp_dtype half = AMP_FLOAT16;
     amp_dtype target = 77;
@@ -70,9 +66,8 @@ START_TEST(a_banned_target_is_an_error) {
     ck_assert_int_eq(target, 77);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(no_level_without_op_casts_has_a_target) {
+TEST_TIMES(no_level_without_op_casts_has_a_target, 4) {
     static const amp_level levels[] = { AMP_O0, AMP_O2, AMP_O3, AMP_O5 };
     struct rig rig;
     const amp_dtype single = AMP_FLOAT32;
@@ -82,11 +77,10 @@ START_TEST(no_level_without_op_casts_has_a_target) {
     ck_assert_int_eq(target, AMP_DTYPE_DEFAULT);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- casting ---- */
 
-START_TEST(cast_args_replaces_and_cast_done_puts_back) {
+TEST(cast_args_replaces_and_cast_done_puts_back) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -105,9 +99,8 @@ START_TEST(cast_args_replaces_and_cast_done_puts_back) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(cast_args_leaves_what_agrees) {
+TEST(cast_args_leaves_what_agrees) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -120,9 +113,8 @@ START_TEST(cast_args_leaves_what_agrees) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(cast_args_never_rebinds_what_is_updated_in_place) {
+TEST(cast_args_never_rebinds_what_is_updated_in_place) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -138,9 +130,8 @@ START_TEST(cast_args_never_rebinds_what_is_updated_in_place) {
     fake_release(other);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(cast_args_obeys_the_threads_scope) {
+TEST(cast_args_obeys_the_threads_scope) {
     struct rig rig;
     amp_scope scope;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
@@ -153,9 +144,8 @@ START_TEST(cast_args_obeys_the_threads_scope) {
     ck_ok(amp_scope_leave(&scope));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(cast_args_in_backward_runs_as_it_comes) {
+TEST(cast_args_in_backward_runs_as_it_comes) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -170,9 +160,8 @@ START_TEST(cast_args_in_backward_runs_as_it_comes) {
     fake_release(loss);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_failed_cast_changes_nothing) {
+TEST(a_failed_cast_changes_nothing) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -187,9 +176,8 @@ START_TEST(a_failed_cast_changes_nothing) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_frame_is_used_once_at_a_time) {
+TEST(a_frame_is_used_once_at_a_time) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -201,9 +189,8 @@ START_TEST(a_frame_is_used_once_at_a_time) {
     ck_assert_ptr_eq(tensors[0], rig.net.weight);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(direct_ops_need_no_slot) {
+TEST(direct_ops_need_no_slot) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     amp_op_stats stats = AMP_OP_STATS_INIT;
@@ -223,9 +210,8 @@ START_TEST(direct_ops_need_no_slot) {
     ck_assert_int_eq(stats.wrapped, 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_context_without_a_model_still_decides) {
+TEST(a_context_without_a_model_still_decides) {
     amp_config config = config_of(AMP_O4);
     amp_context *context = NULL;
     const amp_dtype single = AMP_FLOAT32;
@@ -235,11 +221,10 @@ START_TEST(a_context_without_a_model_still_decides) {
     ck_assert_int_eq(target, AMP_BFLOAT16);
     ck_ok(amp_shutdown(context));
 }
-END_TEST
 
 /* ---- in parts: class, decision by class, casts that were decided ---- */
 
-START_TEST(class_and_types_decide_as_the_name_does) {
+TEST_TIMES(class_and_types_decide_as_the_name_does, 4 * N_TYPES * N_TYPES) {
     static const char *const ops[] = { "matmul", "softmax", "add", "dropout" };
     const amp_dtype both[] = { types[_i % N_TYPES], types[_i / N_TYPES % N_TYPES] };
     const char *op = ops[_i / (N_TYPES * N_TYPES)];
@@ -254,9 +239,8 @@ START_TEST(class_and_types_decide_as_the_name_does) {
     ck_assert_int_eq(by_name, by_class);
     ck_ok(amp_shutdown(context));
 }
-END_TEST
 
-START_TEST(a_class_that_writes_keeps_the_type_it_writes) {
+TEST_TIMES(a_class_that_writes_keeps_the_type_it_writes, 7) {
     static const struct {
         amp_class op_class;
         amp_dtype into, other, target;
@@ -281,9 +265,8 @@ START_TEST(a_class_that_writes_keeps_the_type_it_writes) {
     ck_assert_int_eq(target, cases[_i].target);
     ck_ok(amp_shutdown(context));
 }
-END_TEST
 
-START_TEST(parts_refuse_what_they_cannot_mean) {
+TEST(parts_refuse_what_they_cannot_mean) {
     amp_config config = config_of(AMP_O1);
     amp_context *context;
     const amp_dtype single = AMP_FLOAT32;
@@ -300,9 +283,8 @@ START_TEST(parts_refuse_what_they_cannot_mean) {
     ck_assert_int_eq(target, 77);
     ck_ok(amp_shutdown(context));
 }
-END_TEST
 
-START_TEST(cast_to_casts_what_differs_and_takes_weights_from_the_cache) {
+TEST(cast_to_casts_what_differs_and_takes_weights_from_the_cache) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     amp_scope none;
@@ -343,9 +325,8 @@ START_TEST(cast_to_casts_what_differs_and_takes_weights_from_the_cache) {
     fake_release(d);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(the_lists_are_data_with_the_modules_of_pytorch) {
+TEST(the_lists_are_data_with_the_modules_of_pytorch) {
     static const struct {
         const char *name;
         uint32_t modules;
@@ -375,23 +356,4 @@ START_TEST(the_lists_are_data_with_the_modules_of_pytorch) {
     ck_ok(amp_get_list_ops(AMP_LISTS_TORCH, ops, 512, &count));
     for (size_t i = 0; i < count; i++)
         if (!strcmp(ops[i].name, "binary_cross_entropy")) ck_assert_int_eq(ops[i].bf16, AMP_FP32);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { class_and_types_decide_as_the_name_does, 4 * N_TYPES * N_TYPES },
-        { a_class_that_writes_keeps_the_type_it_writes, 7 }, { parts_refuse_what_they_cannot_mean, 1 },
-        { cast_to_casts_what_differs_and_takes_weights_from_the_cache, 1 },
-        { the_lists_are_data_with_the_modules_of_pytorch, 1 },
-        { target_of_matmul_is_what_the_wrapped_op_does, N_TYPES * N_TYPES },
-        { target_of_add_is_what_the_wrapped_op_does, N_TYPES * N_TYPES }, { target_of_an_in_place_op_is_self, 1 },
-        { names_of_the_lists_need_no_op, 4 }, { a_banned_target_is_an_error, 1 },
-        { no_level_without_op_casts_has_a_target, 4 }, { cast_args_replaces_and_cast_done_puts_back, 1 },
-        { cast_args_leaves_what_agrees, 1 }, { cast_args_never_rebinds_what_is_updated_in_place, 1 },
-        { cast_args_obeys_the_threads_scope, 1 }, { cast_args_in_backward_runs_as_it_comes, 1 },
-        { a_failed_cast_changes_nothing, 1 }, { a_frame_is_used_once_at_a_time, 1 }, { direct_ops_need_no_slot, 1 },
-        { a_context_without_a_model_still_decides, 1 },
-    };
-    return RUN_TESTS("direct", tests);
 }

@@ -4,7 +4,7 @@
 
 /* ---- O1 ---- */
 
-START_TEST(a_lower_op_is_round_compute_round) {
+TEST_TIMES(a_lower_op_is_round_compute_round, 2) {
     struct world w = set_up(_i);
     ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
     struct tensor *x = filled(1.0f / 3.0f), *y = table.mul(x, w.weight);
@@ -18,10 +18,9 @@ START_TEST(a_lower_op_is_round_compute_round) {
     ck_assert_uint_eq(stats_of(&w, 0).casts, 3);
     finish(&w);
 }
-END_TEST
 
 /* With logical types, what a left op makes of 16-bit tensors is 16-bit; without them nothing says so. */
-START_TEST(a_left_op_on_16_bit_tensors_returns_one) {
+TEST_TIMES(a_left_op_on_16_bit_tensors_returns_one, 2) {
     struct world w = set_up(_i);
     ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
     struct tensor *x = filled(1.0f + 0x1p-10f), *y = table.mul(x, x);
@@ -35,9 +34,8 @@ START_TEST(a_left_op_on_16_bit_tensors_returns_one) {
     for (int i = 0; i < 4; i++) drop(all[i]);
     finish(&w);
 }
-END_TEST
 
-START_TEST(what_is_lost_is_counted) {
+TEST_TIMES(what_is_lost_is_counted, 2) {
     struct world w = set_up(_i);
     ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
     struct tensor *x = filled(1.0f), *one = filled(1.0f);
@@ -54,11 +52,10 @@ START_TEST(what_is_lost_is_counted) {
     drop(y);
     finish(&w);
 }
-END_TEST
 
 /* ---- O2 ---- */
 
-START_TEST(parameters_are_rounded_in_place_but_batch_norms) {
+TEST_TIMES(parameters_are_rounded_in_place_but_batch_norms, 2) {
     struct world w = set_up(_i);
     ck_assert_int_eq(start(&w, AMP_O2), AMP_OK);
     ck_assert_float_eq(w.weight->data[0], 1.0f);
@@ -73,9 +70,8 @@ START_TEST(parameters_are_rounded_in_place_but_batch_norms) {
     drop(z);
     finish(&w);
 }
-END_TEST
 
-START_TEST(what_an_op_writes_in_place_is_rounded_in_place) {
+TEST_TIMES(what_an_op_writes_in_place_is_rounded_in_place, 2) {
     struct world w = set_up(_i);
     ck_assert_int_eq(start(&w, AMP_O2), AMP_OK);
     struct tensor *x = filled(1.0f), *y = filled(0x1p-12f + 0x1p-20f);
@@ -87,7 +83,6 @@ START_TEST(what_an_op_writes_in_place_is_rounded_in_place) {
     drop(y);
     finish(&w);
 }
-END_TEST
 
 /* ---- out-parameters ---- */
 
@@ -106,7 +101,7 @@ static int32_t split(void *a, void **sum, void **both) {
 
 static int32_t (*split_slot)(void *, void **, void **) = split;
 
-START_TEST(handles_in_out_parameters_are_rounded) {
+TEST_TIMES(handles_in_out_parameters_are_rounded, 2) {
     struct world w = set_up(_i);
     struct tensor untouched = { .logical = AMP_FLOAT32 };
     void *sum = &untouched, *both[2] = { &untouched, NULL };
@@ -127,7 +122,6 @@ START_TEST(handles_in_out_parameters_are_rounded) {
     finish(&w);
     ck_assert(split_slot == split);
 }
-END_TEST
 
 static int32_t run_forward(void *self, void *x, void **y) {
     (void)self;
@@ -139,7 +133,7 @@ static int32_t run_forward(void *self, void *x, void **y) {
 static int32_t (*forward_slot)(void *, void *, void **) = run_forward;
 
 /* With or without emulation: the model's outputs are FP32, however they are handed over. */
-START_TEST(a_forwards_out_parameter_has_the_outputs_type) {
+TEST(a_forwards_out_parameter_has_the_outputs_type) {
     struct world w = set_up(true);
     amp_op forward = op("forward", "forward(pointer self, Tensor x, Tensor(out a!)* y) -> int32", &forward_slot, 0);
     void *y = NULL;
@@ -153,7 +147,6 @@ START_TEST(a_forwards_out_parameter_has_the_outputs_type) {
     drop(y);
     finish(&w);
 }
-END_TEST
 
 static int casts_left;
 static amp_status cast_some(void *self, void *handle, amp_dtype to, void **out) {
@@ -161,7 +154,7 @@ static amp_status cast_some(void *self, void *handle, amp_dtype to, void **out) 
 }
 
 /* The op has run: its caller gets what it made, and the error is kept. */
-START_TEST(a_result_that_is_not_rounded_is_told) {
+TEST_TIMES(a_result_that_is_not_rounded_is_told, 2) {
     struct world w = set_up(_i);
     w.host.cast = cast_some;
     casts_left = 2;
@@ -177,9 +170,8 @@ START_TEST(a_result_that_is_not_rounded_is_told) {
     drop(y);
     finish(&w);
 }
-END_TEST
 
-START_TEST(emulation_needs_the_cast_hook_for_handles) {
+TEST(emulation_needs_the_cast_hook_for_handles) {
     struct world w = set_up(false);
     w.host.cast = NULL;
     ck_assert_int_eq(start(&w, AMP_O2), AMP_ERR_MISSING_HOOK);
@@ -187,20 +179,4 @@ START_TEST(emulation_needs_the_cast_hook_for_handles) {
     ck_assert_float_eq(w.weight->data[0], 1.0f + 0x1p-12f);
     drop(w.weight);
     drop(w.gamma);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_lower_op_is_round_compute_round, 2 },
-        { a_left_op_on_16_bit_tensors_returns_one, 2 },
-        { what_is_lost_is_counted, 2 },
-        { a_result_that_is_not_rounded_is_told, 2 },
-        { parameters_are_rounded_in_place_but_batch_norms, 2 },
-        { what_an_op_writes_in_place_is_rounded_in_place, 2 },
-        { emulation_needs_the_cast_hook_for_handles, 1 },
-        { handles_in_out_parameters_are_rounded, 2 },
-        { a_forwards_out_parameter_has_the_outputs_type, 1 },
-    };
-    return RUN_TESTS("emulate", tests);
 }

@@ -5,7 +5,7 @@
 /* What forward itself, behind the wrapper, was handed: the first argument of its first op. */
 static amp_dtype inner(const struct rig *rig) { return rig->host.log[0].dtypes[0]; }
 
-START_TEST(inputs_become_the_models_type) {
+TEST_TIMES(inputs_become_the_models_type, 3) {
     static const amp_level levels[] = { AMP_O2, AMP_O3, AMP_O5 };
     static const amp_dtype low[] = { AMP_FLOAT16, AMP_FLOAT16, AMP_BFLOAT16 };
     struct rig rig;
@@ -18,9 +18,8 @@ START_TEST(inputs_become_the_models_type) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(integer_and_fp64_inputs_are_untouched) {
+TEST_TIMES(integer_and_fp64_inputs_are_untouched, 2) {
     static const amp_dtype dtypes[] = { AMP_DTYPE_OTHER, AMP_FLOAT64 };
     struct rig rig;
     rig_start(&rig, AMP_O2, FAKE_RETAINS);
@@ -30,9 +29,8 @@ START_TEST(integer_and_fp64_inputs_are_untouched) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(outputs_as_asked) {
+TEST_TIMES(outputs_as_asked, 3) {
     static const amp_dtype wanted[] = { AMP_FLOAT16, AMP_BFLOAT16, AMP_FLOAT32 };
     struct rig rig;
     amp_config config = config_of(AMP_O2);
@@ -45,9 +43,8 @@ START_TEST(outputs_as_asked) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(outputs_can_be_cast_at_o1_too) {
+TEST(outputs_can_be_cast_at_o1_too) {
     struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.cast_model_outputs = AMP_BFLOAT16;
@@ -59,9 +56,8 @@ START_TEST(outputs_can_be_cast_at_o1_too) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(o0_widens_inputs_and_outputs) { /* apex.md 4.1: O0 therefore casts inputs and outputs to fp32 */
+TEST(o0_widens_inputs_and_outputs) { /* apex.md 4.1: O0 therefore casts inputs and outputs to fp32 */
     struct rig rig;
     rig_start(&rig, AMP_O0, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 2.0), *y = net_forward(&rig.net, x);
@@ -71,9 +67,8 @@ START_TEST(o0_widens_inputs_and_outputs) { /* apex.md 4.1: O0 therefore casts in
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(o1_leaves_inputs_to_the_ops) {
+TEST(o1_leaves_inputs_to_the_ops) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
@@ -83,9 +78,8 @@ START_TEST(o1_leaves_inputs_to_the_ops) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(forward_enters_the_contexts_scope) { /* two contexts on the ops: only a scope tells whose call it is */
+TEST(forward_enters_the_contexts_scope) { /* two contexts on the ops: only a scope tells whose call it is */
     struct rig rig;
     amp_config config = config_of(AMP_O4);
     amp_context *other = NULL;
@@ -102,9 +96,8 @@ START_TEST(forward_enters_the_contexts_scope) { /* two contexts on the ops: only
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(forward_of_another_self_is_untouched) {
+TEST(forward_of_another_self_is_untouched) {
     struct rig rig;
     struct net stranger;
     rig_start(&rig, AMP_O2, FAKE_RETAINS);
@@ -116,9 +109,8 @@ START_TEST(forward_of_another_self_is_untouched) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_failed_input_cast_is_kept) {
+TEST(a_failed_input_cast_is_kept) {
     static void *const refusal = NULL;
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
@@ -134,7 +126,6 @@ START_TEST(a_failed_input_cast_is_kept) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- enabled = OFF: a pass-through everywhere ---- */
 
@@ -145,7 +136,7 @@ static void start_disabled(struct rig *rig, amp_level level) {
     ck_ok(rig_config(rig, &config));
 }
 
-START_TEST(disabled_touches_no_slot_and_no_parameter) {
+TEST_TIMES(disabled_touches_no_slot_and_no_parameter, 6) {
     struct rig rig;
     start_disabled(&rig, AMP_O0 + _i);
     ck_assert(net_slots_restored(&rig.net));
@@ -153,9 +144,8 @@ START_TEST(disabled_touches_no_slot_and_no_parameter) {
     ck_assert_uint_eq(rig.host.calls[FAKE_SWAP], 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(disabled_brackets_pass_the_loss_through) {
+TEST(disabled_brackets_pass_the_loss_through) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_disabled(&rig, AMP_O2);
@@ -172,9 +162,8 @@ START_TEST(disabled_brackets_pass_the_loss_through) {
     fake_release(loss);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(disabled_direct_calls_and_steps_change_nothing) {
+TEST(disabled_direct_calls_and_steps_change_nothing) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     amp_step_info info = AMP_STEP_INFO_INIT;
@@ -193,9 +182,8 @@ START_TEST(disabled_direct_calls_and_steps_change_nothing) {
     ck_ok(amp_step_end(&rig.net.optimizer));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(disabled_needs_no_hooks) {
+TEST(disabled_needs_no_hooks) {
     struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.enabled = AMP_OFF;
@@ -205,11 +193,10 @@ START_TEST(disabled_needs_no_hooks) {
     ck_assert_ptr_eq(rig.net.model.amp, rig.context);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- half of a program ---- */
 
-START_TEST(a_model_without_an_optimizer) { /* inference */
+TEST(a_model_without_an_optimizer) { /* inference */
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     ck_ok(amp_initialize(&rig.net.model, NULL, AMP_O2));
@@ -221,9 +208,8 @@ START_TEST(a_model_without_an_optimizer) { /* inference */
     rig.context = rig.net.model.amp;
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_optimizer_without_a_model) { /* the scaler alone */
+TEST(an_optimizer_without_a_model) { /* the scaler alone */
     struct rig rig;
     amp_config config = config_of(AMP_O0);
     amp_optimizer *optimizers[] = { &rig.net.optimizer };
@@ -239,17 +225,4 @@ START_TEST(an_optimizer_without_a_model) { /* the scaler alone */
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.25);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { inputs_become_the_models_type, 3 }, { integer_and_fp64_inputs_are_untouched, 2 }, { outputs_as_asked, 3 },
-        { outputs_can_be_cast_at_o1_too, 1 }, { o0_widens_inputs_and_outputs, 1 }, { o1_leaves_inputs_to_the_ops, 1 },
-        { forward_enters_the_contexts_scope, 1 }, { forward_of_another_self_is_untouched, 1 },
-        { a_failed_input_cast_is_kept, 1 }, { disabled_touches_no_slot_and_no_parameter, 6 },
-        { disabled_brackets_pass_the_loss_through, 1 }, { disabled_direct_calls_and_steps_change_nothing, 1 },
-        { disabled_needs_no_hooks, 1 }, { a_model_without_an_optimizer, 1 }, { an_optimizer_without_a_model, 1 },
-    };
-    return RUN_TESTS("forward", tests);
 }

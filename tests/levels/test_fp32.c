@@ -33,7 +33,7 @@ static const struct {
     { AMP_O5, AMP_LOWER, AMP_BFLOAT16, AMP_BFLOAT16, BF16, AMP_BFLOAT16 },
 };
 
-START_TEST(all_arguments_have_that_type) {
+TEST_TIMES(all_arguments_have_that_type, sizeof rows / sizeof rows[0]) {
     struct world w;
     start_with(&w, rows[_i].level, AMP_OFF, rows[_i].op_class, true);
     call(&w, THE_own, square(rows[_i].a), square(rows[_i].b));
@@ -41,10 +41,9 @@ START_TEST(all_arguments_have_that_type) {
     ck_assert_int_eq(last.got[0], rows[_i].got);
     finish(&w);
 }
-END_TEST
 
 /* Without a low implementation, and with the other type's alone. */
-START_TEST(fp32_alone_is_an_implementation_too) {
+TEST(fp32_alone_is_an_implementation_too) {
     struct world w;
     start_with(&w, AMP_O0, AMP_DEFAULT, AMP_LOWER, true);
     ck_assert(w.table[THE_other] != original); /* wired at O0 */
@@ -56,9 +55,8 @@ START_TEST(fp32_alone_is_an_implementation_too) {
     ck_assert_int_eq(last.who, ORIGINAL); /* on 16-bit arguments */
     finish(&w);
 }
-END_TEST
 
-START_TEST(calls_that_are_passed_on_take_the_original) {
+TEST_TIMES(calls_that_are_passed_on_take_the_original, 2) {
     struct world w;
     amp_scope scope;
     start_with(&w, _i ? AMP_O1 : AMP_O0, AMP_DEFAULT, AMP_FP32, true);
@@ -69,9 +67,8 @@ START_TEST(calls_that_are_passed_on_take_the_original) {
     ck_ok(amp_scope_leave(&scope));
     finish(&w);
 }
-END_TEST
 
-START_TEST(switched_off_it_is_not_called) {
+TEST(switched_off_it_is_not_called) {
     struct world w;
     start_with(&w, AMP_O0, AMP_DEFAULT, AMP_LOWER, true);
     ck_ok(amp_shutdown(w.context));
@@ -83,11 +80,10 @@ START_TEST(switched_off_it_is_not_called) {
     ck_assert_int_eq(last.who, ORIGINAL);
     finish(&w);
 }
-END_TEST
 
 /* ---- the gate: FP32 is its side of the comparison ---- */
 
-START_TEST(a_held_call_takes_it) {
+TEST_TIMES(a_held_call_takes_it, 2) {
     struct world w;
     const amp_switch gate = _i ? AMP_ON : AMP_DEFAULT;
     start_with(&w, AMP_O4, gate, AMP_LOWER, true);
@@ -101,9 +97,8 @@ START_TEST(a_held_call_takes_it) {
     ck_assert_int_eq(last.who, BF16);
     finish(&w);
 }
-END_TEST
 
-START_TEST(explain_tells_of_it) {
+TEST_TIMES(explain_tells_of_it, 2) {
     char text[2048];
     struct world w;
     start_with(&w, AMP_O4, AMP_DEFAULT, AMP_LOWER, _i);
@@ -111,10 +106,9 @@ START_TEST(explain_tells_of_it) {
     ck_assert_msg(!strstr(text, "fp32 by an implementation") == !_i, "%s", text);
     finish(&w);
 }
-END_TEST
 
 /* An adapter that was compiled before amp_op had it is told, and not read past its end. */
-START_TEST(smaller_descriptors_are_refused) {
+TEST(smaller_descriptors_are_refused) {
     struct world w;
     start_with(&w, AMP_O0, AMP_DEFAULT, AMP_LOWER, true);
     ck_ok(amp_shutdown(w.context));
@@ -125,18 +119,8 @@ START_TEST(smaller_descriptors_are_refused) {
     ck_says("amp_op.struct_size is ");
     ck_assert(w.table[THE_linear] == original);
 }
-END_TEST
 
 int main(void) {
-    const struct test tests[] = {
-        { all_arguments_have_that_type, (int)(sizeof rows / sizeof rows[0]) },
-        { fp32_alone_is_an_implementation_too, 1 },
-        { calls_that_are_passed_on_take_the_original, 2 },
-        { switched_off_it_is_not_called, 1 },
-        { a_held_call_takes_it, 2 },
-        { explain_tells_of_it, 2 },
-        { smaller_descriptors_are_refused, 1 },
-    };
     amp_set_cpu_mask(0); /* a row of the gate's table that holds on every machine */
-    return RUN_TESTS("fp32", tests);
+    return suite_run();
 }

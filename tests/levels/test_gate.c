@@ -23,7 +23,7 @@ static amp_dtype target_of(struct world *w, const char *op, amp_dtype a, amp_dty
 /* ---- by default: between implementations ---- */
 
 /* libamp's own code gains nothing from 16 bits: that is in its table, whatever the instruction set. */
-START_TEST(the_slower_implementation_is_not_taken) {
+TEST_TIMES(the_slower_implementation_is_not_taken, 2) {
     struct world w;
     start(&w, low_levels[_i].level, AMP_DEFAULT);
     ck_assert_int_eq(call_square(&w, THE_linear, 256), low_levels[_i].low); /* the type does not tell */
@@ -37,9 +37,8 @@ START_TEST(the_slower_implementation_is_not_taken) {
     ck_assert_int_eq(stats.last_target, AMP_FLOAT32);
     finish(&w);
 }
-END_TEST
 
-START_TEST(what_it_cannot_choose_or_does_not_know_runs_low) {
+TEST_TIMES(what_it_cannot_choose_or_does_not_know_runs_low, 3) {
     static const int ops[] = { THE_plain, THE_own, THE_other };
     struct world w;
     start(&w, AMP_O4, AMP_DEFAULT);
@@ -50,9 +49,8 @@ START_TEST(what_it_cannot_choose_or_does_not_know_runs_low) {
     ck_assert_uint_eq(stats_of(&w, ops[_i]).gated, 0);
     finish(&w);
 }
-END_TEST
 
-START_TEST(targets_are_alike_on_every_machine) {
+TEST_TIMES(targets_are_alike_on_every_machine, 2) {
     static const uint32_t masks[] = { 0, AMP_CPU_AVX2, AMP_CPU_AVX2 | AMP_CPU_AVX512, UINT32_MAX };
     static const char *const names[] = { "linear", "plain", "own", "other", "direct" };
     for (int i = 0; i < 4; i++) {
@@ -66,11 +64,10 @@ START_TEST(targets_are_alike_on_every_machine) {
     }
     amp_set_cpu_mask(0);
 }
-END_TEST
 
 /* ---- on: the type ---- */
 
-START_TEST(what_is_slower_or_unknown_runs_in_fp32) {
+TEST_TIMES(what_is_slower_or_unknown_runs_in_fp32, 4) {
     static const int ops[] = { THE_linear, THE_plain, THE_own, THE_other };
     static const char *const names[] = { "linear", "plain", "own", "other" };
     struct world w;
@@ -83,9 +80,8 @@ START_TEST(what_is_slower_or_unknown_runs_in_fp32) {
     ck_assert_uint_eq(stats_of(&w, ops[_i]).casts, 0);
     finish(&w);
 }
-END_TEST
 
-START_TEST(a_16_bit_argument_keeps_the_low_type) {
+TEST(a_16_bit_argument_keeps_the_low_type) {
     struct world w;
     start(&w, AMP_O4, AMP_ON);
     ck_assert_int_eq(target_of(&w, "own", AMP_BFLOAT16, AMP_FLOAT32), AMP_BFLOAT16);
@@ -97,9 +93,8 @@ START_TEST(a_16_bit_argument_keeps_the_low_type) {
     ck_assert_uint_eq(stats_of(&w, THE_own).gated, 0);
     finish(&w);
 }
-END_TEST
 
-START_TEST(off_is_never) {
+TEST(off_is_never) {
     struct world w;
     start(&w, AMP_O4, AMP_OFF);
     ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_NEVER));
@@ -109,10 +104,9 @@ START_TEST(off_is_never) {
     ck_assert_uint_eq(stats_of(&w, THE_linear).gated, 0);
     finish(&w);
 }
-END_TEST
 
 /* At O2, O3, O5 what comes is 16-bit already, at O0 nothing is lowered: the gate changes nothing there. */
-START_TEST(other_levels_are_as_without_it) {
+TEST_TIMES(other_levels_are_as_without_it, 5) {
     static const struct {
         amp_level level;
         amp_dtype comes;
@@ -131,16 +125,14 @@ START_TEST(other_levels_are_as_without_it) {
         finish(&w);
     }
 }
-END_TEST
 
-START_TEST(the_switch_is_checked) {
+TEST(the_switch_is_checked) {
     amp_config config = config_of(AMP_O1);
     amp_context *context = NULL;
     config.gate = 3;
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(NULL, 0, NULL, 0, &config, &context));
     ck_says("gate");
 }
-END_TEST
 
 /* ---- sizes ---- */
 
@@ -159,7 +151,7 @@ static void ck_size(struct world *w, int op, const char *name, struct tensor *a,
 }
 
 /* 3 / (1/m + 1/n + 1/k) */
-START_TEST(products_have_an_edge) {
+TEST(products_have_an_edge) {
     struct world w;
     start(&w, AMP_O4, AMP_ON);
 #define F AMP_FLOAT32
@@ -177,9 +169,8 @@ START_TEST(products_have_an_edge) {
     ck_assert_uint_eq(amp__gate_edge(0, 4, 4), 0);
     finish(&w);
 }
-END_TEST
 
-START_TEST(others_have_elements) {
+TEST(others_have_elements) {
     struct world w;
     start(&w, AMP_O4, AMP_ON);
     ck_size(&w, THE_own, "own", TENSOR(F, 10, 9), TENSOR(F, 7), 97);
@@ -187,10 +178,9 @@ START_TEST(others_have_elements) {
 #undef F
     finish(&w);
 }
-END_TEST
 
 /* All that libamp knows is of CPUs; what the host said holds anywhere. */
-START_TEST(other_devices_keep_the_low_type) {
+TEST(other_devices_keep_the_low_type) {
     struct world w;
     start(&w, AMP_O4, AMP_ON);
     for (int said = 0; said < 2; said++) {
@@ -201,10 +191,9 @@ START_TEST(other_devices_keep_the_low_type) {
     }
     finish(&w);
 }
-END_TEST
 
 /* A later host's, which has FP16's value in some bits: no implementation was written for it. */
-START_TEST(unknown_types_go_to_the_original) {
+TEST_TIMES(unknown_types_go_to_the_original, 2) {
     const amp_dtype unknown = AMP_FLOAT16 + (_i ? 64 : -64);
     struct world w;
     start(&w, AMP_O1, AMP_OFF);
@@ -212,10 +201,9 @@ START_TEST(unknown_types_go_to_the_original) {
     ck_assert_int_eq(last.who, ORIGINAL);
     finish(&w);
 }
-END_TEST
 
 /* Whether the GPU is one without tensor cores, or nobody knows: such a product is told of. */
-START_TEST(products_on_gpus_are_watched_unless_it_is_off) {
+TEST(products_on_gpus_are_watched_unless_it_is_off) {
     for (amp_switch gate = AMP_DEFAULT; gate <= AMP_ON; gate++) {
         struct world w;
         start(&w, AMP_O4, gate);
@@ -227,7 +215,6 @@ START_TEST(products_on_gpus_are_watched_unless_it_is_off) {
         finish(&w);
     }
 }
-END_TEST
 
 /* ---- measured, with the caller's clock ---- */
 
@@ -274,28 +261,25 @@ static void ck_measured(struct fake_clock clock, amp_level level, uint64_t expec
     finish(&w);
 }
 
-START_TEST(low_is_taken_from_1_05_on) {
+TEST_TIMES(low_is_taken_from_1_05_on, 2) {
     const amp_level level = low_levels[_i].level;
     ck_measured((struct fake_clock){ .fp32 = 105, .low = 100, .wins = 5 }, level, 16);
     ck_measured((struct fake_clock){ .fp32 = 104, .low = 100, .wins = 5 }, level, AMP_GATE_NEVER);
     ck_measured((struct fake_clock){ .fp32 = 105000000, .low = 100000001, .wins = 5 }, level, AMP_GATE_NEVER);
     ck_measured((struct fake_clock){ .fp32 = 90, .low = 100, .wins = 5 }, level, AMP_GATE_NEVER);
 }
-END_TEST
 
-START_TEST(low_is_taken_from_an_edge_on) {
+TEST(low_is_taken_from_an_edge_on) {
     ck_measured((struct fake_clock){ .fp32 = 200, .low = 100, .wins = 3 }, AMP_O4, 64);
     ck_measured((struct fake_clock){ .fp32 = 200, .low = 100, .wins = 1 }, AMP_O4, 256);
     ck_measured((struct fake_clock){ .fp32 = 200, .low = 100, .wins = 0 }, AMP_O4, AMP_GATE_NEVER);
 }
-END_TEST
 
-START_TEST(a_clock_that_stands_still_shows_nothing) {
+TEST(a_clock_that_stands_still_shows_nothing) {
     ck_measured((struct fake_clock){ .fp32 = 0, .low = 0, .wins = 5 }, AMP_O4, AMP_GATE_NEVER);
 }
-END_TEST
 
-START_TEST(nothing_is_timed_where_there_is_nothing_to_decide) {
+TEST_TIMES(nothing_is_timed_where_there_is_nothing_to_decide, 5) {
     static const struct {
         amp_level level;
         amp_switch gate;
@@ -307,9 +291,8 @@ START_TEST(nothing_is_timed_where_there_is_nothing_to_decide) {
     ck_assert_uint_eq(clock.calls, 0);
     finish(&w);
 }
-END_TEST
 
-START_TEST(measured_by_default_too) {
+TEST(measured_by_default_too) {
     struct fake_clock clock = { .fp32 = 200, .low = 100, .wins = 3 };
     struct world w;
     start(&w, AMP_O4, AMP_DEFAULT);
@@ -321,11 +304,10 @@ START_TEST(measured_by_default_too) {
     ck_assert_int_eq(last.got[0], AMP_FLOAT32);
     finish(&w);
 }
-END_TEST
 
 /* ---- overridden ---- */
 
-START_TEST(what_the_host_says_stands) {
+TEST(what_the_host_says_stands) {
     struct fake_clock clock = { .fp32 = 200, .low = 100, .wins = 5 };
     struct world w;
     start(&w, AMP_O4, AMP_ON);
@@ -346,7 +328,6 @@ START_TEST(what_the_host_says_stands) {
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_gate_measure(w.context, NULL, NULL));
     finish(&w);
 }
-END_TEST
 
 /* ---- direct calls ---- */
 
@@ -363,7 +344,7 @@ static amp_dtype cast_square(struct world *w, int64_t edge) {
     return got;
 }
 
-START_TEST(direct_calls_are_gated_where_it_is_on) {
+TEST(direct_calls_are_gated_where_it_is_on) {
     struct world w;
     start(&w, AMP_O4, AMP_ON);
     ck_ok(amp_gate_set(w.context, "direct", 32));
@@ -377,7 +358,6 @@ START_TEST(direct_calls_are_gated_where_it_is_on) {
     ck_assert_uint_eq(stats_of(&w, THE_direct).gated, 0);
     finish(&w);
 }
-END_TEST
 
 /* ---- what is told, and what is not kept ---- */
 
@@ -391,7 +371,7 @@ static void ck_explains(struct world *w, const char *op, const char *what) {
     ck_assert_msg(strstr(explanation(w, op), what), "\"%s\" not in: %s", what, explanation(w, op));
 }
 
-START_TEST(it_explains_itself) {
+TEST(it_explains_itself) {
     struct fake_clock clock = { .fp32 = 200, .low = 100, .wins = 3 };
     struct world w;
     start(&w, AMP_O4, AMP_ON);
@@ -408,9 +388,8 @@ START_TEST(it_explains_itself) {
     ck_assert_ptr_null(strstr(explanation(&w, "other"), "gate"));
     finish(&w);
 }
-END_TEST
 
-START_TEST(checkpoints_do_not_know_it) {
+TEST(checkpoints_do_not_know_it) {
     char states[2][8192];
     size_t sizes[2] = { 0, 0 };
     amp_status status = AMP_OK;
@@ -426,7 +405,6 @@ START_TEST(checkpoints_do_not_know_it) {
     ck_assert_uint_eq(sizes[0], sizes[1]);
     ck_assert_int_eq(memcmp(states[0], states[1], sizes[0]), 0);
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -439,7 +417,7 @@ static void *call_many(void *self) {
 }
 
 /* Every call is one or the other, whenever the number changes; a size above and one below it are sure. */
-START_TEST(threads_agree) {
+TEST(threads_agree) {
     struct world w;
     pthread_t threads[THREADS];
     size_t low = 0;
@@ -461,34 +439,8 @@ START_TEST(threads_agree) {
     ck_assert_uint_eq(stats.calls, THREADS * CALLS);
     finish(&w);
 }
-END_TEST
 
 int main(void) {
-    const struct test tests[] = {
-        { the_slower_implementation_is_not_taken, 2 },
-        { what_it_cannot_choose_or_does_not_know_runs_low, 3 },
-        { targets_are_alike_on_every_machine, 2 },
-        { what_is_slower_or_unknown_runs_in_fp32, 4 },
-        { a_16_bit_argument_keeps_the_low_type, 1 },
-        { off_is_never, 1 },
-        { other_levels_are_as_without_it, 5 },
-        { the_switch_is_checked, 1 },
-        { products_have_an_edge, 1 },
-        { others_have_elements, 1 },
-        { other_devices_keep_the_low_type, 1 },
-        { unknown_types_go_to_the_original, 2 },
-        { products_on_gpus_are_watched_unless_it_is_off, 1 },
-        { low_is_taken_from_1_05_on, 2 },
-        { low_is_taken_from_an_edge_on, 1 },
-        { a_clock_that_stands_still_shows_nothing, 1 },
-        { nothing_is_timed_where_there_is_nothing_to_decide, 5 },
-        { measured_by_default_too, 1 },
-        { what_the_host_says_stands, 1 },
-        { direct_calls_are_gated_where_it_is_on, 1 },
-        { it_explains_itself, 1 },
-        { checkpoints_do_not_know_it, 1 },
-        { threads_agree, 1 },
-    };
     amp_set_cpu_mask(0); /* a row of the table that holds on every machine */
-    return RUN_TESTS("gate", tests);
+    return suite_run();
 }

@@ -88,7 +88,7 @@ static void end(struct rig *rig) {
     rig_end(rig);
 }
 
-START_TEST(gradients_add_up_in_one_block) {
+TEST(gradients_add_up_in_one_block) {
     struct rig rig;
     const amp_config config = at_scale(8.0f);
     hold(&rig, &config);
@@ -104,9 +104,8 @@ START_TEST(gradients_add_up_in_one_block) {
     ck_assert_float_eq(block[0], 1.0f);
     end(&rig);
 }
-END_TEST
 
-START_TEST(the_step_rounds_the_masters_into_the_parameters) {
+TEST(the_step_rounds_the_masters_into_the_parameters) {
     struct rig rig;
     const amp_config config = at_scale(8.0f);
     amp_step_info info = AMP_STEP_INFO_INIT;
@@ -126,9 +125,8 @@ START_TEST(the_step_rounds_the_masters_into_the_parameters) {
     ck_ok(amp_step_end(&rig.net.optimizer));
     end(&rig);
 }
-END_TEST
 
-START_TEST(a_cancelled_bracket_gives_the_gradient_back) {
+TEST(a_cancelled_bracket_gives_the_gradient_back) {
     struct rig rig;
     const amp_config config = at_scale(8.0f);
     hold(&rig, &config);
@@ -140,9 +138,8 @@ START_TEST(a_cancelled_bracket_gives_the_gradient_back) {
     ck_assert_ptr_null(rig.net.weight->grad);
     end(&rig);
 }
-END_TEST
 
-START_TEST(an_overflow_is_the_brackets_that_made_it) {
+TEST(an_overflow_is_the_brackets_that_made_it) {
     struct rig rig;
     const amp_config config = at_scale(8.0f);
     amp_step_info info = AMP_STEP_INFO_INIT;
@@ -157,9 +154,8 @@ START_TEST(an_overflow_is_the_brackets_that_made_it) {
     ck_ok(amp_step_end(&rig.net.optimizer));
     end(&rig);
 }
-END_TEST
 
-START_TEST(set_grad_is_needed) {
+TEST(set_grad_is_needed) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     rig_init(&rig, FAKE_NO_SET_GRAD);
@@ -168,11 +164,10 @@ START_TEST(set_grad_is_needed) {
     ck_says("set_grad");
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- 16-bit parameters ---- */
 
-START_TEST(low_parameters_keep_their_type) {
+TEST_TIMES(low_parameters_keep_their_type, 2) {
     struct rig rig;
     amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
     config.cast_model_type = AMP_DTYPE_UNCHANGED;
@@ -192,13 +187,4 @@ START_TEST(low_parameters_keep_their_type) {
     ck_dtype(rig.net.weight, AMP_FLOAT16);
     ck_dtype(rig.net.bias, AMP_FLOAT32);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = { { gradients_add_up_in_one_block, 1 },
-                  { the_step_rounds_the_masters_into_the_parameters, 1 },
-                  { a_cancelled_bracket_gives_the_gradient_back, 1 }, { an_overflow_is_the_brackets_that_made_it, 1 },
-                  { set_grad_is_needed, 1 }, { low_parameters_keep_their_type, 2 } };
-    return RUN_TESTS("held", tests);
 }

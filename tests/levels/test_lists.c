@@ -79,14 +79,13 @@ static const struct group torch[] = {
 };
 
 /* What hosts without PyTorch call a product. */
-START_TEST(a_product_by_its_name_in_blas) {
+TEST(a_product_by_its_name_in_blas) {
     for (int32_t lists = AMP_LISTS_APEX; lists <= AMP_LISTS_TORCH; lists++) {
         ck_assert_int_eq(amp__list_class(lists, AMP_FLOAT16, "gemm"), AMP_LOWER);
         ck_assert_int_eq(amp__list_class(lists, AMP_BFLOAT16, "sgemm"), AMP_LOWER);
         ck_assert_int_eq(amp__list_class(lists, AMP_FLOAT16, "dgemm"), AMP_BY_LIST);
     }
 }
-END_TEST
 
 static void check_groups(int32_t lists, amp_dtype low, const struct group *groups, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -100,28 +99,22 @@ static void check_groups(int32_t lists, amp_dtype low, const struct group *group
     }
 }
 
-START_TEST(apex_for_fp16) { check_groups(AMP_LISTS_APEX, AMP_FLOAT16, apex, sizeof apex / sizeof apex[0]); }
-END_TEST
-START_TEST(apex_for_bf16) { check_groups(AMP_LISTS_APEX, AMP_BFLOAT16, apex, 5); }
-END_TEST
-START_TEST(apex_with_what_came_later) {
+TEST(apex_for_fp16) { check_groups(AMP_LISTS_APEX, AMP_FLOAT16, apex, sizeof apex / sizeof apex[0]); }
+TEST(apex_for_bf16) { check_groups(AMP_LISTS_APEX, AMP_BFLOAT16, apex, 5); }
+TEST_TIMES(apex_with_what_came_later, 2) {
     check_groups(AMP_LISTS_APEX, _i ? AMP_BFLOAT16 : AMP_FLOAT16, today, sizeof today / sizeof today[0]);
 }
-END_TEST
-START_TEST(both_in_fp32_where_16_bits_have_no_kernels) {
+TEST_TIMES(both_in_fp32_where_16_bits_have_no_kernels, 2) {
     check_groups(AMP_LISTS_APEX, _i ? AMP_BFLOAT16 : AMP_FLOAT16, wide, sizeof wide / sizeof wide[0]);
     check_groups(AMP_LISTS_TORCH, _i ? AMP_BFLOAT16 : AMP_FLOAT16, wide, sizeof wide / sizeof wide[0]);
 }
-END_TEST
-START_TEST(torch_for_fp16) { check_groups(AMP_LISTS_TORCH, AMP_FLOAT16, torch, sizeof torch / sizeof torch[0]); }
-END_TEST
+TEST(torch_for_fp16) { check_groups(AMP_LISTS_TORCH, AMP_FLOAT16, torch, sizeof torch / sizeof torch[0]); }
 
-START_TEST(torch_on_bf16_runs_bce_in_fp32) { /* peers.md A: on CPU it is simply fp32 */
+TEST(torch_on_bf16_runs_bce_in_fp32) { /* peers.md A: on CPU it is simply fp32 */
     ck_assert_int_eq(amp__list_class(AMP_LISTS_TORCH, AMP_BFLOAT16, "binary_cross_entropy"), AMP_FP32);
 }
-END_TEST
 
-START_TEST(no_name_twice) {
+TEST(no_name_twice) {
     for (int32_t lists = AMP_LISTS_APEX; lists <= AMP_LISTS_TORCH; lists++) {
         size_t n;
         const char *const *names = amp__list_names(lists, &n);
@@ -130,7 +123,6 @@ START_TEST(no_name_twice) {
             for (size_t j = 0; j < i; j++) ck_assert_str_ne(names[i], names[j]);
     }
 }
-END_TEST
 
 static const struct {
     const char *name, *base;
@@ -151,12 +143,11 @@ static const struct {
     { "_", "_" },
 };
 
-START_TEST(base_names) {
+TEST_TIMES(base_names, sizeof names / sizeof names[0]) {
     char base[AMP__OP_NAME_MAX + 1];
     amp__op_base_name(names[_i].name, base);
     ck_assert_str_eq(base, names[_i].base);
 }
-END_TEST
 
 /* ---- through a context ---- */
 
@@ -184,32 +175,13 @@ static amp_class class_at(amp_level level, int32_t lists, const char *name, cons
     return stats.op_class;
 }
 
-START_TEST(the_default_list_is_apex) { ck_assert_int_eq(class_at(AMP_O1, 0, "gelu", NULL), AMP_FP32); }
-END_TEST
-START_TEST(the_torch_list_by_config) { ck_assert_int_eq(class_at(AMP_O1, AMP_LISTS_TORCH, "gelu", NULL), AMP_LEAVE); }
-END_TEST
-START_TEST(a_namespace_is_seen_through) { ck_assert_int_eq(class_at(AMP_O1, 0, "aten::linear", NULL), AMP_LOWER); }
-END_TEST
-START_TEST(an_alias_gives_the_class) { ck_assert_int_eq(class_at(AMP_O4, 0, "gemm_nn", "foo, matmul"), AMP_LOWER); }
-END_TEST
-START_TEST(the_name_comes_before_the_alias) { ck_assert_int_eq(class_at(AMP_O1, 0, "softmax", "linear"), AMP_FP32); }
-END_TEST
-START_TEST(an_unlisted_op_is_left) { ck_assert_int_eq(class_at(AMP_O1, 0, "batch_norm", NULL), AMP_LEAVE); }
-END_TEST
-START_TEST(levels_without_patching_leave_all) {
+TEST(the_default_list_is_apex) { ck_assert_int_eq(class_at(AMP_O1, 0, "gelu", NULL), AMP_FP32); }
+TEST(the_torch_list_by_config) { ck_assert_int_eq(class_at(AMP_O1, AMP_LISTS_TORCH, "gelu", NULL), AMP_LEAVE); }
+TEST(a_namespace_is_seen_through) { ck_assert_int_eq(class_at(AMP_O1, 0, "aten::linear", NULL), AMP_LOWER); }
+TEST(an_alias_gives_the_class) { ck_assert_int_eq(class_at(AMP_O4, 0, "gemm_nn", "foo, matmul"), AMP_LOWER); }
+TEST(the_name_comes_before_the_alias) { ck_assert_int_eq(class_at(AMP_O1, 0, "softmax", "linear"), AMP_FP32); }
+TEST(an_unlisted_op_is_left) { ck_assert_int_eq(class_at(AMP_O1, 0, "batch_norm", NULL), AMP_LEAVE); }
+TEST_TIMES(levels_without_patching_leave_all, 4) {
     static const amp_level levels[] = { AMP_O0, AMP_O2, AMP_O3, AMP_O5 };
     ck_assert_int_eq(class_at(levels[_i], 0, "linear", NULL), AMP_LEAVE);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_product_by_its_name_in_blas, 1 },
-        { apex_for_fp16, 1 }, { apex_for_bf16, 1 }, { apex_with_what_came_later, 2 },
-        { both_in_fp32_where_16_bits_have_no_kernels, 2 }, { torch_for_fp16, 1 }, { torch_on_bf16_runs_bce_in_fp32, 1 },
-        { no_name_twice, 1 }, { base_names, sizeof names / sizeof names[0] }, { the_default_list_is_apex, 1 },
-        { the_torch_list_by_config, 1 }, { a_namespace_is_seen_through, 1 }, { an_alias_gives_the_class, 1 },
-        { the_name_comes_before_the_alias, 1 }, { an_unlisted_op_is_left, 1 }, { levels_without_patching_leave_all, 4 },
-    };
-    return RUN_TESTS("lists", tests);
 }

@@ -109,7 +109,7 @@ static void trial(struct crowd *crowd) {
     }
 }
 
-START_TEST(ten_contexts_end_in_any_order) {
+TEST_TIMES(ten_contexts_end_in_any_order, 2) {
     struct crowd crowd = { .copies = _i };
     rig_init(&crowd.rig, FAKE_RETAINS);
     memcpy(crowd.rom, crowd.rig.net.original, sizeof crowd.rom);
@@ -122,7 +122,6 @@ START_TEST(ten_contexts_end_in_any_order) {
     memcpy(crowd.rig.net.table, crowd.rig.net.original, sizeof crowd.rom);
     rig_end(&crowd.rig);
 }
-END_TEST
 
 /* ---- a thousand after one another ---- */
 
@@ -156,7 +155,7 @@ static void lives(int n, amp_level level, unsigned options) {
     }
 }
 
-START_TEST(a_thousand_lives_do_not_grow) {
+TEST_TIMES(a_thousand_lives_do_not_grow, 12) {
     const amp_level level = (amp_level)(AMP_O0 + _i % 6);
     const unsigned options = _i < 6 ? FAKE_RETAINS : FAKE_NO_ALLOC;
     lives(10, level, options); /* what malloc keeps in its bins counts as used */
@@ -171,7 +170,6 @@ START_TEST(a_thousand_lives_do_not_grow) {
 #endif
     ck_assert_uint_eq(mallinfo2().uordblks, used);
 }
-END_TEST
 
 /* ---- a stranger on top ---- */
 
@@ -180,7 +178,7 @@ static struct fake_tensor *stranger(struct fake_tensor *a, struct fake_tensor *b
     return ((struct fake_tensor * (*)(struct fake_tensor *, struct fake_tensor *))below_stranger)(a, b);
 }
 
-START_TEST(a_slot_that_a_stranger_took_is_left_and_named) {
+TEST(a_slot_that_a_stranger_took_is_left_and_named) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     below_stranger = rig.net.table[OP_matmul];
@@ -199,7 +197,6 @@ START_TEST(a_slot_that_a_stranger_took_is_left_and_named) {
     rig.context = NULL;
     rig_end(&rig);
 }
-END_TEST
 
 /* malloc's cache for each thread counts as used, and what it holds changes: this program runs without. */
 static void run_without_cache(char **argv) {
@@ -215,10 +212,5 @@ int main(int argc, char **argv) {
     state = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 0x9e3779b97f4a7c15ull | 1;
     printf("# AMP_TEST_SEED=0x%llx\n", (unsigned long long)state);
     (void)fflush(stdout);
-    const struct test tests[] = {
-        { ten_contexts_end_in_any_order, 2 },
-        { a_thousand_lives_do_not_grow, 12 },
-        { a_slot_that_a_stranger_took_is_left_and_named, 1 },
-    };
-    return RUN_TESTS("lives", tests);
+    return suite_run();
 }

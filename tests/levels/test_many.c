@@ -85,7 +85,7 @@ static void register_as(struct table *t, const char *format, size_t i) {
 }
 
 /* By name, by alias, by a name's base, by name and number. */
-START_TEST(registrations_are_not_counted_by_ops) {
+TEST(registrations_are_not_counted_by_ops) {
     struct table *t = new_table();
     bases = compares = 0;
     for (size_t i = 0; i < OPS; i++)
@@ -99,10 +99,9 @@ START_TEST(registrations_are_not_counted_by_ops) {
     ck_assert_uint_lt(bases + compares, 20 * (OPS + SAME)); /* 100,000; one after the other it was 75 million */
     free(t);
 }
-END_TEST
 
 /* A host that offers a long list of names, of which this model has few. The first misses are told what is near. */
-START_TEST(names_that_are_not_there_are_not_counted_by_ops) {
+TEST(names_that_are_not_there_are_not_counted_by_ops) {
     struct table *t = new_table();
     char name[32];
     bases = compares = guesses = 0;
@@ -118,10 +117,9 @@ START_TEST(names_that_are_not_there_are_not_counted_by_ops) {
     ck_assert_int_eq(t->ops[1].op_class, AMP_LEAVE);
     free(t);
 }
-END_TEST
 
 /* The table is the caller's, and may grow. */
-START_TEST(a_table_that_changes_is_read_again) {
+TEST(a_table_that_changes_is_read_again) {
     struct table *t = new_table(), *other = new_table();
     t->model.n_ops = 100;
     register_as(t, "op%zu", 1);
@@ -136,9 +134,8 @@ START_TEST(a_table_that_changes_is_read_again) {
     free(other);
     free(t);
 }
-END_TEST
 
-START_TEST(gates_are_not_counted_by_ops) {
+TEST(gates_are_not_counted_by_ops) {
     struct table *t = new_table();
     amp_config config = config_of(AMP_O1);
     amp_context *context;
@@ -157,10 +154,9 @@ START_TEST(gates_are_not_counted_by_ops) {
     ck_ok(amp_shutdown(context));
     free(t);
 }
-END_TEST
 
 /* A wrapped op's schema is its slot's, too. */
-START_TEST(each_schema_is_read_once) {
+TEST(each_schema_is_read_once) {
     struct table *t = new_table();
     amp_config config = config_of(AMP_O1);
     amp_context *context;
@@ -177,10 +173,9 @@ START_TEST(each_schema_is_read_once) {
     }
     free(t);
 }
-END_TEST
 
 /* By the context's ops, by the lists, by neither. */
-START_TEST(questions_by_name_are_not_counted_by_ops) {
+TEST(questions_by_name_are_not_counted_by_ops) {
     struct table *t = new_table();
     amp_config config = config_of(AMP_O1);
     amp_context *context;
@@ -204,7 +199,6 @@ START_TEST(questions_by_name_are_not_counted_by_ops) {
     ck_ok(amp_shutdown(context));
     free(t);
 }
-END_TEST
 
 /* ---- parameters that come one by one ---- */
 
@@ -257,7 +251,7 @@ static amp_status add_param(struct optimizer *o, size_t i) {
     return amp_add_params(&o->optimizer, &param, 1);
 }
 
-START_TEST(additions_are_not_counted_by_parameters) {
+TEST(additions_are_not_counted_by_parameters) {
     struct optimizer *o = start_optimizer();
     views = 0;
     for (size_t i = 0; i < PARAMS; i++) ck_ok(add_param(o, i));
@@ -272,10 +266,9 @@ START_TEST(additions_are_not_counted_by_parameters) {
     ck_ok(amp_shutdown(o->context));
     free(o);
 }
-END_TEST
 
 /* One moves: where it was is free, where it is is not. */
-START_TEST(parameters_that_moved_are_found) {
+TEST(parameters_that_moved_are_found) {
     struct optimizer *o = start_optimizer();
     for (size_t i = 0; i < 4; i++) ck_ok(add_param(o, i));
     o->params[1].data = o->data[PARAMS];
@@ -291,19 +284,4 @@ START_TEST(parameters_that_moved_are_found) {
     ck_ok(add_param(o, PARAMS));
     ck_ok(amp_shutdown(o->context));
     free(o);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { registrations_are_not_counted_by_ops, 1 },
-        { names_that_are_not_there_are_not_counted_by_ops, 1 },
-        { a_table_that_changes_is_read_again, 1 },
-        { gates_are_not_counted_by_ops, 1 },
-        { questions_by_name_are_not_counted_by_ops, 1 },
-        { each_schema_is_read_once, 1 },
-        { additions_are_not_counted_by_parameters, 1 },
-        { parameters_that_moved_are_found, 1 },
-    };
-    return RUN_TESTS("many", tests);
 }

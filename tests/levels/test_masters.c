@@ -16,7 +16,7 @@ static void give_grad(struct rig *rig, amp_dtype dtype, double value) {
     fake_put_grad(rig->net.weight, rig_tensor(rig, dtype, value));
 }
 
-START_TEST(masters_exist_from_the_start_and_are_exact) {
+TEST_TIMES(masters_exist_from_the_start_and_are_exact, 2) {
     struct rig rig;
     const amp_config config = config_of(_i ? AMP_O5 : AMP_O2);
     rig_init(&rig, 0);
@@ -32,9 +32,8 @@ START_TEST(masters_exist_from_the_start_and_are_exact) {
     ck_assert_ptr_null(master.grad);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(fp32_parameters_are_their_own_masters) {
+TEST(fp32_parameters_are_their_own_masters) {
     struct rig rig;
     rig_start(&rig, AMP_O2, 0);
     const amp_master gamma = master_of(&rig, 2);
@@ -42,9 +41,8 @@ START_TEST(fp32_parameters_are_their_own_masters) {
     ck_assert_ptr_eq(gamma.data, rig.net.gamma->storage.data);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(master_weights_can_be_switched_off) {
+TEST(master_weights_can_be_switched_off) {
     struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.master_weights = AMP_OFF;
@@ -59,9 +57,8 @@ START_TEST(master_weights_can_be_switched_off) {
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.375);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(the_step_sees_fp32_under_the_same_handles) {
+TEST_TIMES(the_step_sees_fp32_under_the_same_handles, 2) {
     struct rig rig;
     rig_start(&rig, _i ? AMP_O5 : AMP_O2, 0);
     give_grad(&rig, _i ? AMP_BFLOAT16 : AMP_FLOAT16, 1.0);
@@ -73,9 +70,8 @@ START_TEST(the_step_sees_fp32_under_the_same_handles) {
     ck_dtype(rig.net.weight, _i ? AMP_BFLOAT16 : AMP_FLOAT16);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(small_updates_add_up_in_the_master) { /* the reason for masters: 2^-13 is lost in fp16 at 0.5 */
+TEST(small_updates_add_up_in_the_master) { /* the reason for masters: 2^-13 is lost in fp16 at 0.5 */
     struct rig rig;
     rig_start(&rig, AMP_O2, 0);
     for (int i = 0; i < 8; i++) {
@@ -86,9 +82,8 @@ START_TEST(small_updates_add_up_in_the_master) { /* the reason for masters: 2^-1
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5 - 0x1p-10);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(write_back_rounds_to_nearest_even) {
+TEST(write_back_rounds_to_nearest_even) {
     struct rig rig;
     rig_start(&rig, AMP_O2, 0);
     *(float *)master_of(&rig, 0).data = 1.0f + 0x1p-11f + 0x1p-20f; /* above the middle: up */
@@ -98,9 +93,8 @@ START_TEST(write_back_rounds_to_nearest_even) {
     ck_assert_double_eq(fake_get(rig.net.weight, 1), 1.0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(gradients_keep_their_type_after_the_step) {
+TEST_TIMES(gradients_keep_their_type_after_the_step, 2) {
     static const amp_dtype dtypes[] = { AMP_FLOAT16, AMP_FLOAT32 };
     struct rig rig;
     rig_start(&rig, AMP_O2, 0);
@@ -110,9 +104,8 @@ START_TEST(gradients_keep_their_type_after_the_step) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 3), 1.0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_step_that_drops_its_gradients) {
+TEST(a_step_that_drops_its_gradients) {
     struct rig rig;
     rig_start(&rig, AMP_O2, 0);
     rig.net.step_drops_grads = true;
@@ -123,10 +116,9 @@ START_TEST(a_step_that_drops_its_gradients) {
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.25);
     rig_end(&rig);
 }
-END_TEST
 
 /* A host that reuses its handles: the same one, at the same version, with another gradient. */
-START_TEST(a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again) {
+TEST(a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again) {
     struct rig rig;
     rig_start(&rig, AMP_O2, 0);
     rig.net.step_drops_grads = true;
@@ -141,9 +133,8 @@ START_TEST(a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again) {
     ck_assert_float_eq(*(float *)master_of(&rig, 0).grad, 0.25f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_step_without_gradients_changes_nothing) {
+TEST(a_step_without_gradients_changes_nothing) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     rig_init(&rig, 0);
@@ -153,7 +144,6 @@ START_TEST(a_step_without_gradients_changes_nothing) {
     ck_assert_float_eq(value_of(&rig), 0.1f);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- reconciliation: master := parameter where the parameter is not the rounded master ---- */
 
@@ -164,7 +154,7 @@ static void start_at_a_tenth(struct rig *rig, unsigned options) {
     ck_ok(rig_config(rig, &config));
 }
 
-START_TEST(a_loaded_value_reaches_the_master) {
+TEST(a_loaded_value_reaches_the_master) {
     struct rig rig;
     start_at_a_tenth(&rig, 0);
     fake_set(rig.net.weight, 2, 3.0);
@@ -174,9 +164,8 @@ START_TEST(a_loaded_value_reaches_the_master) {
     ck_assert_float_eq(value_of(&rig), 0.1f); /* the elements beside it keep every bit */
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(writing_the_same_value_loses_no_bit) { /* a checkpoint of the 16-bit model, loaded again */
+TEST(writing_the_same_value_loses_no_bit) { /* a checkpoint of the 16-bit model, loaded again */
     struct rig rig;
     start_at_a_tenth(&rig, 0);
     fake_fill(rig.net.weight, 0.1);
@@ -184,9 +173,8 @@ START_TEST(writing_the_same_value_loses_no_bit) { /* a checkpoint of the 16-bit 
     ck_assert_float_eq(value_of(&rig), 0.1f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(without_versions_reconcile_is_asked_for) {
+TEST(without_versions_reconcile_is_asked_for) {
     struct rig rig;
     start_at_a_tenth(&rig, FAKE_NO_VERSION);
     fake_set(rig.net.weight, 2, 3.0);
@@ -195,9 +183,8 @@ START_TEST(without_versions_reconcile_is_asked_for) {
     ck_assert_float_eq(value_of(&rig), 0.1f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_value_loaded_before_shutdown_survives_it) {
+TEST_TIMES(a_value_loaded_before_shutdown_survives_it, 2) {
     struct rig rig;
     start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
     fake_set(rig.net.weight, 2, 3.0);
@@ -207,9 +194,8 @@ START_TEST(a_value_loaded_before_shutdown_survives_it) {
     rig.context = NULL;
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_written_master_reaches_the_parameter) {
+TEST(a_written_master_reaches_the_parameter) {
     struct rig rig;
     start_at_a_tenth(&rig, 0);
     *(float *)master_of(&rig, 0).data = 2.5f;
@@ -217,9 +203,8 @@ START_TEST(a_written_master_reaches_the_parameter) {
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 2.5);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_written_master_is_written_back_at_once) {
+TEST_TIMES(a_written_master_is_written_back_at_once, 2) {
     struct rig rig;
     start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
     ((float *)master_of(&rig, 0).data)[1] = 2.5f;
@@ -230,9 +215,8 @@ START_TEST(a_written_master_is_written_back_at_once) {
     ck_assert_float_eq(((float *)master_of(&rig, 0).data)[1], 2.5f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(where_both_were_written_the_parameter_counts) {
+TEST(where_both_were_written_the_parameter_counts) {
     struct rig rig;
     start_at_a_tenth(&rig, 0);
     float *master = master_of(&rig, 0).data;
@@ -245,9 +229,8 @@ START_TEST(where_both_were_written_the_parameter_counts) {
     ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_refused_write_back_changes_nothing) {
+TEST(a_refused_write_back_changes_nothing) {
     struct rig rig;
     start_at_a_tenth(&rig, 0);
     struct fake_tensor *bias = rig.net.bias;
@@ -264,9 +247,8 @@ START_TEST(a_refused_write_back_changes_nothing) {
     ck_assert_double_eq(fake_get(rig.net.weight, 1), 2.5);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_changed_storage_is_refused) {
+TEST(a_changed_storage_is_refused) {
     struct rig rig;
     start_at_a_tenth(&rig, 0);
     const amp_storage own = rig.net.weight->storage;
@@ -279,10 +261,9 @@ START_TEST(a_changed_storage_is_refused) {
     fake_release(other);
     rig_end(&rig);
 }
-END_TEST
 
 /* Because of the last parameter: the master of the first, which the host has changed, is as it was. */
-START_TEST(refused_nothing_has_changed) {
+TEST(refused_nothing_has_changed) {
     struct rig rig;
     amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
     size_t count = 0;
@@ -303,10 +284,9 @@ START_TEST(refused_nothing_has_changed) {
     ck_assert_float_eq(master[2], 3.0f);
     rig_end(&rig);
 }
-END_TEST
 
 /* The same where it is asked for by name. */
-START_TEST(a_refused_reconciliation_changes_nothing) {
+TEST(a_refused_reconciliation_changes_nothing) {
     struct rig rig;
     start_at_a_tenth(&rig, 0);
     float *master = master_of(&rig, 0).data;
@@ -324,7 +304,6 @@ START_TEST(a_refused_reconciliation_changes_nothing) {
     ck_assert_float_eq(master[2], 3.0f);
     rig_end(&rig);
 }
-END_TEST
 
 /* The `at`th block that is lent from here on is refused. */
 static void begin_fails(struct rig *rig, uint64_t at, const char *who) {
@@ -336,7 +315,7 @@ static void begin_fails(struct rig *rig, uint64_t at, const char *who) {
 }
 
 /* A step that cannot begin changes nothing: also not what a host without versions wrote and has not told. */
-START_TEST(a_step_that_cannot_begin_keeps_what_the_host_wrote) {
+TEST_TIMES(a_step_that_cannot_begin_keeps_what_the_host_wrote, 2) {
     struct rig rig;
     start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
     fake_set(rig.net.weight, 2, 3.0);
@@ -350,10 +329,9 @@ START_TEST(a_step_that_cannot_begin_keeps_what_the_host_wrote) {
     ck_assert_float_eq(value_of(&rig), 0.1f);
     rig_end(&rig);
 }
-END_TEST
 
 /* The same for a gradient, whose FP32 one was lent: the hook fails at the weight itself, or at the bias. */
-START_TEST(a_step_that_cannot_begin_keeps_what_backward_made) {
+TEST_TIMES(a_step_that_cannot_begin_keeps_what_backward_made, 4) {
     struct rig rig;
     start_at_a_tenth(&rig, _i % 2 ? FAKE_NO_VERSION : 0);
     give_grad(&rig, AMP_FLOAT16, 1.0);
@@ -365,10 +343,9 @@ START_TEST(a_step_that_cannot_begin_keeps_what_backward_made) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 1.0);
     rig_end(&rig);
 }
-END_TEST
 
 /* Inside a step of another optimizer it is that one's end which writes the parameters, and it does. */
-START_TEST(a_step_that_cannot_begin_inside_another_one) {
+TEST_TIMES(a_step_that_cannot_begin_inside_another_one, 2) {
     struct rig rig;
     void *first[1];
     amp_config config = config_of(AMP_O2);
@@ -390,9 +367,8 @@ START_TEST(a_step_that_cannot_begin_inside_another_one) {
     ck_assert_double_eq(fake_get(rig.net.weight, 2), 4.0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(master_params_measures) {
+TEST(master_params_measures) {
     struct rig rig;
     size_t count = 0;
     amp_master one = AMP_MASTER_INIT;
@@ -404,36 +380,4 @@ START_TEST(master_params_measures) {
     ck_assert_uint_eq(count, 3);
     ck_assert_str_eq(one.name, "weight");
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { masters_exist_from_the_start_and_are_exact, 2 },
-        { fp32_parameters_are_their_own_masters, 1 },
-        { master_weights_can_be_switched_off, 1 },
-        { the_step_sees_fp32_under_the_same_handles, 2 },
-        { small_updates_add_up_in_the_master, 1 },
-        { write_back_rounds_to_nearest_even, 1 },
-        { gradients_keep_their_type_after_the_step, 2 },
-        { a_step_that_drops_its_gradients, 1 },
-        { a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again, 1 },
-        { a_step_without_gradients_changes_nothing, 1 },
-        { a_loaded_value_reaches_the_master, 1 },
-        { writing_the_same_value_loses_no_bit, 1 },
-        { without_versions_reconcile_is_asked_for, 1 },
-        { a_value_loaded_before_shutdown_survives_it, 2 },
-        { a_written_master_reaches_the_parameter, 1 },
-        { a_written_master_is_written_back_at_once, 2 },
-        { where_both_were_written_the_parameter_counts, 1 },
-        { a_refused_write_back_changes_nothing, 1 },
-        { a_changed_storage_is_refused, 1 },
-        { refused_nothing_has_changed, 1 },
-        { a_refused_reconciliation_changes_nothing, 1 },
-        { a_step_that_cannot_begin_keeps_what_the_host_wrote, 2 },
-        { a_step_that_cannot_begin_keeps_what_backward_made, 4 },
-        { a_step_that_cannot_begin_inside_another_one, 2 },
-        { master_params_measures, 1 },
-    };
-    return RUN_TESTS("masters", tests);
 }

@@ -20,7 +20,7 @@ static amp_op_stats stats_of(struct rig *rig, enum net_op op) {
     return stats[op];
 }
 
-START_TEST(linear_runs_in_the_low_type) {
+TEST_TIMES(linear_runs_in_the_low_type, 2) {
     static const amp_level levels[] = { AMP_O1, AMP_O4 };
     static const amp_dtype low[] = { AMP_FLOAT16, AMP_BFLOAT16 };
     struct rig rig;
@@ -35,9 +35,8 @@ START_TEST(linear_runs_in_the_low_type) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_optional_tensor_may_be_null) {
+TEST(an_optional_tensor_may_be_null) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_linear(&rig.net, x, rig.net.weight, NULL);
@@ -46,9 +45,8 @@ START_TEST(an_optional_tensor_may_be_null) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(softmax_runs_in_fp32) {
+TEST(softmax_runs_in_fp32) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 2.0), *y = net_unary(&rig.net, OP_softmax, x);
@@ -57,7 +55,6 @@ START_TEST(softmax_runs_in_fp32) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
 static const struct {
     amp_dtype a, b, both;
@@ -68,7 +65,7 @@ static const struct {
 };
 enum { N_PROMOTIONS = sizeof promotions / sizeof promotions[0] };
 
-START_TEST(add_promotes_to_the_widest) {
+TEST_TIMES(add_promotes_to_the_widest, N_PROMOTIONS) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *a = rig_tensor(&rig, promotions[_i].a, 1.0), *b = rig_tensor(&rig, promotions[_i].b, 2.0);
@@ -80,9 +77,8 @@ START_TEST(add_promotes_to_the_widest) {
     fake_release(c);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(integers_are_left_alone) {
+TEST(integers_are_left_alone) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_DTYPE_OTHER, 2.0);
@@ -94,9 +90,8 @@ START_TEST(integers_are_left_alone) {
     fake_release(c);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(cat_promotes_its_sequence_and_leaves_the_callers_array) {
+TEST(cat_promotes_its_sequence_and_leaves_the_callers_array) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *list[3] = { rig_tensor(&rig, AMP_FLOAT16, 1.0), rig_tensor(&rig, AMP_FLOAT32, 2.0),
@@ -110,9 +105,8 @@ START_TEST(cat_promotes_its_sequence_and_leaves_the_callers_array) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(agreeing_arguments_arrive_as_they_are) {
+TEST(agreeing_arguments_arrive_as_they_are) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_FLOAT16, 2.0);
@@ -125,11 +119,10 @@ START_TEST(agreeing_arguments_arrive_as_they_are) {
     fake_release(c);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- in place ---- */
 
-START_TEST(add_in_place_updates_self_in_its_own_type) {
+TEST(add_in_place_updates_self_in_its_own_type) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT16, 1.0), *other = rig_tensor(&rig, AMP_FLOAT32, 2.0);
@@ -141,9 +134,8 @@ START_TEST(add_in_place_updates_self_in_its_own_type) {
     fake_release(other);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(exp_in_place_on_16_bits_is_refused) {
+TEST(exp_in_place_on_16_bits_is_refused) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT16, 1.0);
@@ -155,9 +147,8 @@ START_TEST(exp_in_place_on_16_bits_is_refused) {
     fake_release(self);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(exp_in_place_on_fp32_runs) {
+TEST(exp_in_place_on_fp32_runs) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT32, 0.0);
@@ -167,11 +158,10 @@ START_TEST(exp_in_place_on_fp32_runs) {
     fake_release(self);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- banned ---- */
 
-START_TEST(a_banned_op_returns_on_failure_and_keeps_the_error) {
+TEST_TIMES(a_banned_op_returns_on_failure_and_keeps_the_error, 2) {
     static const int32_t refusal = -3;
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
@@ -191,9 +181,8 @@ START_TEST(a_banned_op_returns_on_failure_and_keeps_the_error) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_banned_op_names_the_type_it_got) {
+TEST(a_banned_op_names_the_type_it_got) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_BFLOAT16, 0.5);
@@ -203,9 +192,8 @@ START_TEST(a_banned_op_names_the_type_it_got) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_banned_op_runs_on_fp32) {
+TEST(a_banned_op_runs_on_fp32) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 0.5);
@@ -214,11 +202,10 @@ START_TEST(a_banned_op_runs_on_fp32) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- failing casts ---- */
 
-START_TEST(a_failed_cast_runs_an_fp32_op_on_what_it_was_written_for) {
+TEST(a_failed_cast_runs_an_fp32_op_on_what_it_was_written_for) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
@@ -235,9 +222,8 @@ START_TEST(a_failed_cast_runs_an_fp32_op_on_what_it_was_written_for) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_failed_cast_of_mixed_arguments_does_not_call_the_op) {
+TEST(a_failed_cast_of_mixed_arguments_does_not_call_the_op) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_FLOAT32, 2.0);
@@ -250,19 +236,4 @@ START_TEST(a_failed_cast_of_mixed_arguments_does_not_call_the_op) {
     fake_release(a);
     fake_release(b);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { linear_runs_in_the_low_type, 2 }, { an_optional_tensor_may_be_null, 1 }, { softmax_runs_in_fp32, 1 },
-        { add_promotes_to_the_widest, N_PROMOTIONS }, { integers_are_left_alone, 1 },
-        { cat_promotes_its_sequence_and_leaves_the_callers_array, 1 }, { agreeing_arguments_arrive_as_they_are, 1 },
-        { add_in_place_updates_self_in_its_own_type, 1 }, { exp_in_place_on_16_bits_is_refused, 1 },
-        { exp_in_place_on_fp32_runs, 1 }, { a_banned_op_returns_on_failure_and_keeps_the_error, 2 },
-        { a_banned_op_names_the_type_it_got, 1 }, { a_banned_op_runs_on_fp32, 1 },
-        { a_failed_cast_runs_an_fp32_op_on_what_it_was_written_for, 1 },
-        { a_failed_cast_of_mixed_arguments_does_not_call_the_op, 1 },
-    };
-    return RUN_TESTS("ops", tests);
 }

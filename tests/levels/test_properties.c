@@ -14,53 +14,46 @@ static struct amp__properties of_level(amp_level level) {
 static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
 enum { N_LEVELS = 6 };
 
-START_TEST(cast_model_type) {
+TEST_TIMES(cast_model_type, N_LEVELS) {
     static const amp_dtype expected[] = { AMP_FLOAT32, AMP_DTYPE_UNCHANGED, AMP_FLOAT16,
                                           AMP_FLOAT16, AMP_DTYPE_UNCHANGED, AMP_BFLOAT16 };
     ck_assert_int_eq(of_level(levels[_i]).cast_model_type, expected[_i]);
 }
-END_TEST
 
-START_TEST(patch_ops) {
+TEST_TIMES(patch_ops, N_LEVELS) {
     static const bool expected[] = { false, true, false, false, true, false };
     ck_assert_int_eq(of_level(levels[_i]).patch_ops, expected[_i]);
 }
-END_TEST
 
-START_TEST(keep_batchnorm_fp32) {
+TEST_TIMES(keep_batchnorm_fp32, N_LEVELS) {
     static const bool expected[] = { false, false, true, false, false, true };
     ck_assert_int_eq(of_level(levels[_i]).keep_batchnorm_fp32, expected[_i]);
 }
-END_TEST
 
-START_TEST(master_weights) {
+TEST_TIMES(master_weights, N_LEVELS) {
     static const bool expected[] = { false, false, true, false, false, true };
     ck_assert_int_eq(of_level(levels[_i]).master_weights, expected[_i]);
 }
-END_TEST
 
-START_TEST(scaling_is_dynamic) {
+TEST_TIMES(scaling_is_dynamic, N_LEVELS) {
     static const bool expected[] = { false, true, true, false, false, false };
     ck_assert_int_eq(of_level(levels[_i]).scaler.dynamic, expected[_i]);
 }
-END_TEST
 
-START_TEST(initial_scale) {
+TEST_TIMES(initial_scale, N_LEVELS) {
     static const float expected[] = { 1.0f, 65536.0f, 65536.0f, 1.0f, 1.0f, 1.0f };
     ck_assert_float_eq(of_level(levels[_i]).scaler.init_scale, expected[_i]);
 }
-END_TEST
 
-START_TEST(low_type) {
+TEST_TIMES(low_type, N_LEVELS) {
     static const amp_dtype expected[] = {
         AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT16, AMP_BFLOAT16, AMP_BFLOAT16
     };
     if (levels[_i] != AMP_O0) ck_assert_int_eq(of_level(levels[_i]).low, expected[_i]);
     ck_assert_int_eq(of_level(levels[_i]).enabled, true);
 }
-END_TEST
 
-START_TEST(scaler_defaults) {
+TEST(scaler_defaults) {
     const struct amp__scaler_settings s = of_level(AMP_O1).scaler;
     ck_assert_double_eq(s.growth, 2.0);
     ck_assert_double_eq(s.backoff, 0.5);
@@ -69,19 +62,16 @@ START_TEST(scaler_defaults) {
     ck_assert_uint_eq(s.window, 2000);
     ck_assert_uint_eq(s.hysteresis, 1);
 }
-END_TEST
 
-START_TEST(max_skips_is_100) { ck_assert_uint_eq(of_level(AMP_O2).max_skips, 100); }
-END_TEST
+TEST(max_skips_is_100) { ck_assert_uint_eq(of_level(AMP_O2).max_skips, 100); }
 
-START_TEST(init_scale_follows_a_small_ceiling) {
+TEST(init_scale_follows_a_small_ceiling) {
     struct amp__properties properties;
     amp_config config = config_of(AMP_O1);
     config.max_scale = 8.0f;
     ck_ok(amp__properties_resolve(&config, &properties));
     ck_assert_float_eq(properties.scaler.init_scale, 8.0f);
 }
-END_TEST
 
 /* ---- overrides: apex.md 1.4 ---- */
 
@@ -111,7 +101,7 @@ static const struct {
 };
 enum { N_OVERRIDES = sizeof overrides / sizeof overrides[0] };
 
-START_TEST(override_rules) {
+TEST_TIMES(override_rules, N_OVERRIDES * N_LEVELS) {
     const size_t rule = (size_t)_i / N_LEVELS;
     const amp_level level = levels[_i % N_LEVELS];
     amp_config config = config_of(level);
@@ -129,9 +119,8 @@ START_TEST(override_rules) {
     ck_says(overrides[rule].field);
     ck_says(amp__level_name(level));
 }
-END_TEST
 
-START_TEST(an_override_replaces_the_default) {
+TEST(an_override_replaces_the_default) {
     struct amp__properties properties;
     amp_config config = config_of(AMP_O2);
     config.keep_batchnorm_fp32 = AMP_OFF;
@@ -143,14 +132,12 @@ START_TEST(an_override_replaces_the_default) {
     ck_assert_float_eq(properties.scaler.init_scale, 128.0f);
     ck_assert_int_eq(properties.cast_model_type, AMP_BFLOAT16);
 }
-END_TEST
 
-START_TEST(outputs_default_to_fp32_where_the_model_has_a_type) {
+TEST_TIMES(outputs_default_to_fp32_where_the_model_has_a_type, N_LEVELS) {
     static const amp_dtype expected[] = { AMP_FLOAT32, AMP_DTYPE_UNCHANGED, AMP_FLOAT32,
                                           AMP_FLOAT32, AMP_DTYPE_UNCHANGED, AMP_FLOAT32 };
     ck_assert_int_eq(of_level(levels[_i]).cast_model_outputs, expected[_i]);
 }
-END_TEST
 
 /* ---- values that are wrong at every level ---- */
 
@@ -181,7 +168,7 @@ static const struct {
     { "init_scale", { .loss_scale = AMP_DYNAMIC, .init_scale = 64.0f, .max_scale = 8.0f } },
 };
 
-START_TEST(a_wrong_value_is_named) {
+TEST_TIMES(a_wrong_value_is_named, sizeof wrong / sizeof wrong[0]) {
     struct amp__properties properties;
     amp_config config = wrong[_i].config;
     config.struct_size = sizeof config;
@@ -189,45 +176,40 @@ START_TEST(a_wrong_value_is_named) {
     ck_assert_int_ne(amp__properties_resolve(&config, &properties), AMP_OK);
     ck_says(wrong[_i].field);
 }
-END_TEST
 
 /* ---- names ---- */
 
-START_TEST(names) {
+TEST_TIMES(names, N_LEVELS) {
     static const char *const texts[] = { "O0", "O1", "O2", "O3", "O4", "O5" };
     amp_level level = 0;
     ck_ok(amp_level_from_name(texts[_i], &level));
     ck_assert_int_eq(level, levels[_i]);
 }
-END_TEST
 
-START_TEST(a_zero_for_an_o_is_explained) {
+TEST(a_zero_for_an_o_is_explained) {
     amp_level level = 77;
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_level_from_name("02", &level));
     ck_says("letter O");
     ck_assert_int_eq(level, 77);
 }
-END_TEST
 
-START_TEST(unknown_names_are_refused) {
+TEST_TIMES(unknown_names_are_refused, 6) {
     static const char *const texts[] = { "", "O9", "O", "o1", "O11", "fast" };
     amp_level level = 77;
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_level_from_name(texts[_i], &level));
     ck_says("O1");
     ck_assert_int_eq(level, 77);
 }
-END_TEST
 
-START_TEST(levels_outside_the_table_are_refused) {
+TEST_TIMES(levels_outside_the_table_are_refused, 4) {
     static const amp_level bad[] = { 0, -1, N_EACH_LEVEL + 1, 48 };
     struct amp__properties properties;
     const amp_config config = config_of(bad[_i]);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp__properties_resolve(&config, &properties));
     ck_says("AMP_O1");
 }
-END_TEST
 
-START_TEST(a_resolved_configuration_has_no_defaults_left) {
+TEST(a_resolved_configuration_has_no_defaults_left) {
     amp_config config = config_of(AMP_O2), resolved = AMP_CONFIG_INIT;
     config.master_weights = AMP_OFF;
     ck_ok(amp_config_resolve(&config, &resolved));
@@ -246,28 +228,4 @@ START_TEST(a_resolved_configuration_has_no_defaults_left) {
     config.patch_ops = AMP_ON;
     ck_fails(AMP_ERR_CONFLICT, amp_config_resolve(&config, &resolved));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_config_resolve(&config, NULL));
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = { { cast_model_type, N_LEVELS },
-                                  { patch_ops, N_LEVELS },
-                                  { keep_batchnorm_fp32, N_LEVELS },
-                                  { master_weights, N_LEVELS },
-                                  { scaling_is_dynamic, N_LEVELS },
-                                  { initial_scale, N_LEVELS },
-                                  { low_type, N_LEVELS },
-                                  { scaler_defaults, 1 },
-                                  { max_skips_is_100, 1 },
-                                  { init_scale_follows_a_small_ceiling, 1 },
-                                  { override_rules, N_OVERRIDES * N_LEVELS },
-                                  { an_override_replaces_the_default, 1 },
-                                  { outputs_default_to_fp32_where_the_model_has_a_type, N_LEVELS },
-                                  { a_wrong_value_is_named, sizeof wrong / sizeof wrong[0] },
-                                  { names, N_LEVELS },
-                                  { a_zero_for_an_o_is_explained, 1 },
-                                  { unknown_names_are_refused, 6 },
-                                  { levels_outside_the_table_are_refused, 4 },
-                                  { a_resolved_configuration_has_no_defaults_left, 1 } };
-    return RUN_TESTS("properties", tests);
 }

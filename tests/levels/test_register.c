@@ -15,7 +15,7 @@ static void start(struct rig *rig) {
     ck_ok(rig_config(rig, &config));
 }
 
-START_TEST(a_registration_wins_over_the_list) {
+TEST(a_registration_wins_over_the_list) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     ck_ok(amp_register(&rig.net.model, "softmax", AMP_LOWER));
@@ -27,9 +27,8 @@ START_TEST(a_registration_wins_over_the_list) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(every_class_can_be_registered) {
+TEST_TIMES(every_class_can_be_registered, 6) {
     struct rig rig;
     const amp_class op_class = AMP_LOWER + _i;
     rig_init(&rig, FAKE_RETAINS);
@@ -38,9 +37,8 @@ START_TEST(every_class_can_be_registered) {
     ck_assert_int_eq(class_of(&rig, OP_relu), op_class);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_class_in_the_descriptor_wins_over_the_list) {
+TEST(a_class_in_the_descriptor_wins_over_the_list) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.ops[OP_linear].op_class = AMP_LEAVE;
@@ -49,9 +47,8 @@ START_TEST(a_class_in_the_descriptor_wins_over_the_list) {
     ck_assert(rig.net.table[OP_linear] == rig.net.original[OP_linear]);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_banned_op_can_be_allowed) {
+TEST(a_banned_op_can_be_allowed) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     ck_ok(amp_register(&rig.net.model, "binary_cross_entropy", AMP_FP32));
@@ -62,9 +59,8 @@ START_TEST(a_banned_op_can_be_allowed) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_alias_is_found) {
+TEST(an_alias_is_found) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].aliases = "clamp_min, aten::relu";
@@ -73,9 +69,8 @@ START_TEST(an_alias_is_found) {
     ck_assert_int_eq(class_of(&rig, OP_relu), AMP_FP32);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(all_ops_of_the_name_are_written) {
+TEST(all_ops_of_the_name_are_written) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.ops[OP_sum].name = "relu";
@@ -84,9 +79,8 @@ START_TEST(all_ops_of_the_name_are_written) {
     ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_FP32);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_index_picks_one) {
+TEST(an_index_picks_one) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.ops[OP_sum].name = "relu"; /* behind the first */
@@ -95,9 +89,8 @@ START_TEST(an_index_picks_one) {
     ck_assert_int_eq(rig.net.ops[OP_sum].op_class, AMP_FP32);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_index_counts_ops_of_that_name_only) { /* as amp_op_stats.index and the messages do */
+TEST(an_index_counts_ops_of_that_name_only) { /* as amp_op_stats.index and the messages do */
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.ops[OP_matmul].name = "relu_backward";
@@ -108,18 +101,16 @@ START_TEST(an_index_counts_ops_of_that_name_only) { /* as amp_op_stats.index and
     ck_assert_int_eq(rig.net.ops[OP_add].op_class, AMP_BY_LIST);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_index_beyond_the_last_is_not_found) {
+TEST(an_index_beyond_the_last_is_not_found) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "relu#1", AMP_FP32));
     ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_BY_LIST);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(backward_ops_follow_their_forward) {
+TEST(backward_ops_follow_their_forward) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.ops[OP_sum].name = "relu_backward";
@@ -129,9 +120,8 @@ START_TEST(backward_ops_follow_their_forward) {
     ck_assert_int_eq(class_of(&rig, OP_sum), AMP_FP32);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(backward_ops_share_a_listed_class) {
+TEST(backward_ops_share_a_listed_class) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].name = "linear_backward";
@@ -140,9 +130,8 @@ START_TEST(backward_ops_share_a_listed_class) {
     ck_assert_int_eq(class_of(&rig, OP_relu), AMP_LOWER);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_backward_op_that_says_leave_is_left) { /* "the class to use whatever the lists say" */
+TEST(a_backward_op_that_says_leave_is_left) { /* "the class to use whatever the lists say" */
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].backward_of = "linear";
@@ -151,9 +140,8 @@ START_TEST(a_backward_op_that_says_leave_is_left) { /* "the class to use whateve
     ck_assert_int_eq(class_of(&rig, OP_relu), AMP_LEAVE);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(backward_of_must_name_an_op) {
+TEST(backward_of_must_name_an_op) {
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -163,9 +151,8 @@ START_TEST(backward_of_must_name_an_op) {
     ck_says("relu");
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(two_different_registrations_conflict) {
+TEST(two_different_registrations_conflict) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32));
@@ -176,9 +163,8 @@ START_TEST(two_different_registrations_conflict) {
     ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32)); /* saying it again is no conflict */
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_conflict_writes_nothing) {
+TEST(a_conflict_writes_nothing) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.ops[OP_add].name = "relu";
@@ -187,9 +173,8 @@ START_TEST(a_conflict_writes_nothing) {
     ck_assert_int_eq(rig.net.ops[OP_add].op_class, AMP_BY_LIST);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_unknown_name_suggests_the_nearest) {
+TEST(an_unknown_name_suggests_the_nearest) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "sofmax", AMP_FP32));
@@ -197,9 +182,8 @@ START_TEST(an_unknown_name_suggests_the_nearest) {
     ck_says("softmax");
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(bad_arguments_are_refused) {
+TEST_TIMES(bad_arguments_are_refused, 10) {
     static const struct {
         const char *op;
         amp_class op_class;
@@ -211,47 +195,19 @@ START_TEST(bad_arguments_are_refused) {
     ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_BY_LIST);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(registering_after_initialize_is_refused) {
+TEST(registering_after_initialize_is_refused) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     ck_fails(AMP_ERR_WRONG_STATE, amp_register(&rig.net.model, "relu", AMP_FP32));
     ck_says("before");
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_model_without_ops_has_no_such_name) {
+TEST(a_model_without_ops_has_no_such_name) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.model.n_ops = 0;
     ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "relu", AMP_FP32));
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_registration_wins_over_the_list, 1 },
-        { every_class_can_be_registered, 6 },
-        { a_class_in_the_descriptor_wins_over_the_list, 1 },
-        { a_banned_op_can_be_allowed, 1 },
-        { an_alias_is_found, 1 },
-        { all_ops_of_the_name_are_written, 1 },
-        { an_index_picks_one, 1 },
-        { an_index_counts_ops_of_that_name_only, 1 },
-        { an_index_beyond_the_last_is_not_found, 1 },
-        { backward_ops_follow_their_forward, 1 },
-        { backward_ops_share_a_listed_class, 1 },
-        { a_backward_op_that_says_leave_is_left, 1 },
-        { backward_of_must_name_an_op, 1 },
-        { two_different_registrations_conflict, 1 },
-        { a_conflict_writes_nothing, 1 },
-        { an_unknown_name_suggests_the_nearest, 1 },
-        { bad_arguments_are_refused, 10 },
-        { registering_after_initialize_is_refused, 1 },
-        { a_model_without_ops_has_no_such_name, 1 },
-    };
-    return RUN_TESTS("register", tests);
 }

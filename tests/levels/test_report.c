@@ -11,7 +11,7 @@ static amp_op_stats stats_of(struct rig *rig, enum net_op op) {
     return stats[op];
 }
 
-START_TEST(unlisted_ops_keep_their_pointer) {
+TEST(unlisted_ops_keep_their_pointer) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     ck_assert(rig.net.table[OP_relu] == rig.net.original[OP_relu]);
@@ -20,18 +20,16 @@ START_TEST(unlisted_ops_keep_their_pointer) {
     ck_assert_int_eq(stats_of(&rig, OP_linear).wrapped, 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(levels_that_cast_the_model_wrap_no_op) {
+TEST_TIMES(levels_that_cast_the_model_wrap_no_op, 4) {
     static const amp_level levels[] = { AMP_O0, AMP_O2, AMP_O3, AMP_O5 };
     struct rig rig;
     rig_start(&rig, levels[_i], FAKE_RETAINS);
     ck_assert_mem_eq(rig.net.table, rig.net.original, sizeof rig.net.table);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(counters_count) {
+TEST(counters_count) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
@@ -47,9 +45,8 @@ START_TEST(counters_count) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(explain_says_class_list_and_why) {
+TEST(explain_says_class_list_and_why) {
     struct rig rig;
     char text[256], all[4096];
     size_t length = 0, measured = 0;
@@ -70,9 +67,8 @@ START_TEST(explain_says_class_list_and_why) {
     ck_fails(AMP_ERR_NOT_FOUND, amp_explain(rig.context, "in_no_list", text, sizeof text, NULL));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(explain_cuts_what_does_not_fit) {
+TEST(explain_cuts_what_does_not_fit) {
     struct rig rig;
     char text[8] = "xxxxxxx";
     size_t length = 0;
@@ -83,13 +79,12 @@ START_TEST(explain_cuts_what_does_not_fit) {
     ck_assert_uint_gt(length, 7);
     rig_end(&rig);
 }
-END_TEST
 
 static void rename_all(struct net *net, const char *name) {
     for (size_t i = 0; i < N_NET_OPS; i++) net->ops[i].name = name;
 }
 
-START_TEST(a_table_that_matches_nothing_is_warned_about) {
+TEST(a_table_that_matches_nothing_is_warned_about) {
     struct rig rig;
     char all[4096];
     const amp_config config = config_of(AMP_O1);
@@ -103,9 +98,8 @@ START_TEST(a_table_that_matches_nothing_is_warned_about) {
     ck_assert_ptr_nonnull(strstr(all, "0 of 12"));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(no_warning_where_the_level_casts_no_ops_or_something_matches) {
+TEST_TIMES(no_warning_where_the_level_casts_no_ops_or_something_matches, 2) {
     struct rig rig;
     const amp_config config = config_of(_i ? AMP_O1 : AMP_O2);
     rig_init(&rig, FAKE_RETAINS);
@@ -114,9 +108,8 @@ START_TEST(no_warning_where_the_level_casts_no_ops_or_something_matches) {
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(ops_of_one_name_are_numbered) {
+TEST(ops_of_one_name_are_numbered) {
     struct rig rig;
     amp_op_stats stats[N_NET_OPS];
     size_t count;
@@ -129,15 +122,4 @@ START_TEST(ops_of_one_name_are_numbered) {
     ck_assert_uint_eq(stats[OP_linear].index, 0);
     ck_assert_uint_eq(stats[OP_matmul].index, 1);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { unlisted_ops_keep_their_pointer, 1 }, { levels_that_cast_the_model_wrap_no_op, 4 }, { counters_count, 1 },
-        { explain_says_class_list_and_why, 1 }, { explain_cuts_what_does_not_fit, 1 },
-        { a_table_that_matches_nothing_is_warned_about, 1 },
-        { no_warning_where_the_level_casts_no_ops_or_something_matches, 2 }, { ops_of_one_name_are_numbered, 1 },
-    };
-    return RUN_TESTS("report", tests);
 }

@@ -5,7 +5,7 @@
 
 static const amp_level levels[] = { EACH_LEVEL };
 
-START_TEST(weights) {
+TEST_TIMES(weights, 6) {
     static const amp_dtype expected[] = {
         AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT32, AMP_BFLOAT16
     };
@@ -16,9 +16,8 @@ START_TEST(weights) {
     ck_assert_double_eq(fake_get(rig.net.weight, 3), 0.5);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(batch_norm) { /* parameters and statistics */
+TEST_TIMES(batch_norm, 6) { /* parameters and statistics */
     static const amp_dtype expected[] = {
         AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT32
     };
@@ -28,9 +27,8 @@ START_TEST(batch_norm) { /* parameters and statistics */
     ck_dtype(rig.net.mean, expected[_i]);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(batch_norm_by_override) {
+TEST_TIMES(batch_norm_by_override, 2) {
     struct rig rig;
     amp_config config = config_of(_i ? AMP_O3 : AMP_O2);
     config.keep_batchnorm_fp32 = _i ? AMP_ON : AMP_OFF;
@@ -40,9 +38,8 @@ START_TEST(batch_norm_by_override) {
     ck_dtype(rig.net.mean, _i ? AMP_FLOAT32 : AMP_FLOAT16);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(integers_and_fp64_are_untouched) {
+TEST(integers_and_fp64_are_untouched) {
     struct rig rig;
     rig_init(&rig, 0);
     const void *const before[] = { rig.net.count->storage.data, rig.net.wide->storage.data };
@@ -54,9 +51,8 @@ START_TEST(integers_and_fp64_are_untouched) {
     ck_assert_double_eq(fake_get(rig.net.wide, 0), 0.1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(model_type_unchanged_touches_nothing) {
+TEST(model_type_unchanged_touches_nothing) {
     struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.cast_model_type = AMP_DTYPE_UNCHANGED;
@@ -66,9 +62,8 @@ START_TEST(model_type_unchanged_touches_nothing) {
     ck_assert_uint_eq(rig.host.calls[FAKE_SWAP], 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(tied_handles_share_the_new_storage) {
+TEST_TIMES(tied_handles_share_the_new_storage, 2) {
     struct rig rig;
     amp_param params[NET_PARAMS + 1];
     const amp_config config = config_of(AMP_O2);
@@ -91,9 +86,8 @@ START_TEST(tied_handles_share_the_new_storage) {
     fake_release(tied);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(the_same_handle_twice_in_the_model_is_a_tie) {
+TEST(the_same_handle_twice_in_the_model_is_a_tie) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     rig_init(&rig, 0);
@@ -103,9 +97,8 @@ START_TEST(the_same_handle_twice_in_the_model_is_a_tie) {
     ck_dtype(rig.net.weight, AMP_FLOAT16);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(overlapping_parameters_are_refused) {
+TEST(overlapping_parameters_are_refused) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     rig_init(&rig, 0);
@@ -120,9 +113,8 @@ START_TEST(overlapping_parameters_are_refused) {
     fake_release(part);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(weights_that_do_not_fit_are_counted_and_named) {
+TEST(weights_that_do_not_fit_are_counted_and_named) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     rig_init(&rig, 0);
@@ -135,9 +127,8 @@ START_TEST(weights_that_do_not_fit_are_counted_and_named) {
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "bias"));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(bf16_fits_what_fp16_does_not) {
+TEST(bf16_fits_what_fp16_does_not) {
     struct rig rig;
     const amp_config config = config_of(AMP_O5);
     rig_init(&rig, 0);
@@ -146,11 +137,10 @@ START_TEST(bf16_fits_what_fp16_does_not) {
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- the way back ---- */
 
-START_TEST(shutdown_gives_fp32_back_exactly) { /* 0.1 has no short binary form; O2 and O5 keep it in the master */
+TEST_TIMES(shutdown_gives_fp32_back_exactly, 4) { /* 0.1 has no short binary form; O2 and O5 keep it in the master */
     struct rig rig;
     const amp_config config = config_of(_i & 1 ? AMP_O2 : AMP_O5);
     rig_init(&rig, _i & 2 ? FAKE_NO_ALLOC : 0);
@@ -164,9 +154,8 @@ START_TEST(shutdown_gives_fp32_back_exactly) { /* 0.1 has no short binary form; 
     rig.context = NULL;
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(without_masters_shutdown_widens) {
+TEST_TIMES(without_masters_shutdown_widens, 2) {
     struct rig rig;
     const amp_config config = config_of(AMP_O3);
     rig_init(&rig, _i ? FAKE_NO_ALLOC : 0);
@@ -179,9 +168,8 @@ START_TEST(without_masters_shutdown_widens) {
     rig.context = NULL;
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(without_masters_the_fp32_storage_is_given_up) {
+TEST(without_masters_the_fp32_storage_is_given_up) {
     struct rig rig;
     rig_init(&rig, 0);
     const int64_t blocks = rig.host.live_blocks;
@@ -190,9 +178,8 @@ START_TEST(without_masters_the_fp32_storage_is_given_up) {
     ck_assert_int_eq(rig.host.live_blocks, blocks);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_model_can_be_initialised_again_at_another_level) {
+TEST(a_model_can_be_initialised_again_at_another_level) {
     static const amp_level order[] = { AMP_O2, AMP_O1, AMP_O5, AMP_O0, AMP_O3, AMP_O2 };
     struct rig rig;
     rig_init(&rig, 0);
@@ -208,9 +195,8 @@ START_TEST(a_model_can_be_initialised_again_at_another_level) {
     rig.context = NULL;
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_second_context_is_refused_retyped_parameters) {
+TEST(a_second_context_is_refused_retyped_parameters) {
     struct rig rig;
     amp_context *other = NULL;
     const amp_config config = config_of(AMP_O2);
@@ -223,18 +209,4 @@ START_TEST(a_second_context_is_refused_retyped_parameters) {
     ck_says("weight");
     ck_assert_ptr_null(other);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { weights, 6 }, { batch_norm, 6 }, { batch_norm_by_override, 2 }, { integers_and_fp64_are_untouched, 1 },
-        { model_type_unchanged_touches_nothing, 1 }, { tied_handles_share_the_new_storage, 2 },
-        { the_same_handle_twice_in_the_model_is_a_tie, 1 }, { overlapping_parameters_are_refused, 1 },
-        { weights_that_do_not_fit_are_counted_and_named, 1 }, { bf16_fits_what_fp16_does_not, 1 },
-        { shutdown_gives_fp32_back_exactly, 4 }, { without_masters_shutdown_widens, 2 },
-        { without_masters_the_fp32_storage_is_given_up, 1 }, { a_model_can_be_initialised_again_at_another_level, 1 },
-        { a_second_context_is_refused_retyped_parameters, 1 },
-    };
-    return RUN_TESTS("retype", tests);
 }

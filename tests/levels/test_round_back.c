@@ -125,7 +125,7 @@ static amp_action train(float scale, bool rounding) {
 /* What 16-bit storage has: each gradient is a 16-bit tensor. */
 static float stored(float scale) { return half(half(half(scale) * half(v)) * half(x)); }
 
-START_TEST(a_cast_that_rounds_back_is_16_bit_storage) {
+TEST_TIMES(a_cast_that_rounds_back_is_16_bit_storage, 3) {
     const float scales[] = { 0x1p4f, 0x1p10f, 0x1p40f };
     const float scale = scales[_i];
     const amp_action action = train(scale, true);
@@ -133,21 +133,11 @@ START_TEST(a_cast_that_rounds_back_is_16_bit_storage) {
     if (action == AMP_STEP) ck_assert_float_eq(weight_grad.value, stored(scale) / scale);
     ck_assert_int_eq(action == AMP_SKIP, _i == 2);
 }
-END_TEST
 
-START_TEST(a_cast_that_does_not_is_another_training) {
+TEST(a_cast_that_does_not_is_another_training) {
     ck_assert_int_eq(train(0x1p10f, false), AMP_STEP);
     ck_assert_float_eq(weight_grad.value, half(x) * half(v)); /* more bits than fp16 has */
     ck_assert_float_ne(weight_grad.value, stored(0x1p10f) / 0x1p10f);
     ck_assert_int_eq(train(0x1p40f, false), AMP_STEP); /* 2^40 is infinite in fp16 */
     ck_assert_float_eq(weight_grad.value, half(x) * half(v));
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_cast_that_rounds_back_is_16_bit_storage, 3 },
-        { a_cast_that_does_not_is_another_training, 1 },
-    };
-    return RUN_TESTS("round_back", tests);
 }

@@ -18,7 +18,7 @@ static amp_op_stats linear_stats(struct rig *rig) {
     return stats;
 }
 
-START_TEST(no_scope_means_casts_are_disabled) {
+TEST(no_scope_means_casts_are_disabled) {
     struct rig rig;
     amp_scope scope;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -28,9 +28,8 @@ START_TEST(no_scope_means_casts_are_disabled) {
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(scopes_nest) {
+TEST(scopes_nest) {
     struct rig rig;
     amp_scope outer, inner;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -42,9 +41,8 @@ START_TEST(scopes_nest) {
     ck_ok(amp_scope_leave(&outer));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_scope_is_left_exactly_once) {
+TEST(a_scope_is_left_exactly_once) {
     amp_scope scope = { { 0 } };
     ck_fails(AMP_ERR_WRONG_STATE, amp_scope_leave(&scope));
     ck_ok(amp_scope_enter(NULL, &scope));
@@ -52,10 +50,9 @@ START_TEST(a_scope_is_left_exactly_once) {
     ck_fails(AMP_ERR_WRONG_STATE, amp_scope_leave(&scope));
     ck_says("left");
 }
-END_TEST
 
 /* Left with the one around it, which an error path may do; but not after it, which would bring its past back. */
-START_TEST(scopes_are_left_from_the_inside) {
+TEST(scopes_are_left_from_the_inside) {
     struct rig rig;
     amp_scope outer, inner;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -68,9 +65,8 @@ START_TEST(scopes_are_left_from_the_inside) {
     ck_ok(amp_scope_leave(&inner));
     rig_end(&rig); /* shutdown sees no scope of this context */
 }
-END_TEST
 
-START_TEST(a_captured_scope_can_be_adopted) {
+TEST(a_captured_scope_can_be_adopted) {
     struct rig rig;
     amp_scope disabled, captured, previous;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -83,9 +79,8 @@ START_TEST(a_captured_scope_can_be_adopted) {
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(passed_counts_calls_under_disabled_casts) {
+TEST(passed_counts_calls_under_disabled_casts) {
     struct rig rig;
     amp_scope scope;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -96,9 +91,8 @@ START_TEST(passed_counts_calls_under_disabled_casts) {
     ck_assert_uint_eq(linear_stats(&rig).calls, 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(ops_called_by_an_op_run_as_they_come) { /* relu, registered, calls add through the table */
+TEST(ops_called_by_an_op_run_as_they_come) { /* relu, registered, calls add through the table */
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -112,11 +106,10 @@ START_TEST(ops_called_by_an_op_run_as_they_come) { /* relu, registered, calls ad
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- backward ---- */
 
-START_TEST(ops_in_backward_run_as_they_come) {
+TEST(ops_in_backward_run_as_they_come) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -129,9 +122,8 @@ START_TEST(ops_in_backward_run_as_they_come) {
     fake_release(loss);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(recomputation_in_backward_enters_a_scope) {
+TEST(recomputation_in_backward_enters_a_scope) {
     struct rig rig;
     amp_scope scope;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -145,9 +137,8 @@ START_TEST(recomputation_in_backward_enters_a_scope) {
     fake_release(loss);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_wrapped_forward_in_backward_obeys) {
+TEST(a_wrapped_forward_in_backward_obeys) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -159,9 +150,8 @@ START_TEST(a_wrapped_forward_in_backward_obeys) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(ops_obey_in_a_bracket_without_a_loss) {
+TEST(ops_obey_in_a_bracket_without_a_loss) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
@@ -170,9 +160,8 @@ START_TEST(ops_obey_in_a_bracket_without_a_loss) {
     ck_ok(amp_scale_loss_end(&scaled));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(backward_of_obeys_its_class_in_backward) {
+TEST(backward_of_obeys_its_class_in_backward) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     const amp_config config = config_of(AMP_O1);
@@ -187,9 +176,8 @@ START_TEST(backward_of_obeys_its_class_in_backward) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(the_present_scope_can_be_asked_for) {
+TEST(the_present_scope_can_be_asked_for) {
     struct rig rig;
     amp_scope scope, none;
     amp_context *context = (amp_context *)&scope;
@@ -207,10 +195,9 @@ START_TEST(the_present_scope_can_be_asked_for) {
     ck_assert_int_eq(amp_scope_current(NULL), 0);
     rig_end(&rig);
 }
-END_TEST
 
 /* Nothing waits for the next call to find out that this one is over. */
-START_TEST(a_call_takes_its_mark_with_it) {
+TEST_TIMES(a_call_takes_its_mark_with_it, 4) {
     struct rig rig;
     rig_start(&rig, _i & 1 ? AMP_O2 : AMP_O1, FAKE_RETAINS | (_i & 2 ? FAKE_NO_VERSION : 0));
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
@@ -220,25 +207,4 @@ START_TEST(a_call_takes_its_mark_with_it) {
     ck_assert_uint_eq(amp__thread_state()->n_marks, 0);
     fake_release(x);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { no_scope_means_casts_are_disabled, 1 },
-        { scopes_nest, 1 },
-        { a_scope_is_left_exactly_once, 1 },
-        { scopes_are_left_from_the_inside, 1 },
-        { a_captured_scope_can_be_adopted, 1 },
-        { passed_counts_calls_under_disabled_casts, 1 },
-        { ops_called_by_an_op_run_as_they_come, 1 },
-        { ops_in_backward_run_as_they_come, 1 },
-        { recomputation_in_backward_enters_a_scope, 1 },
-        { a_wrapped_forward_in_backward_obeys, 1 },
-        { ops_obey_in_a_bracket_without_a_loss, 1 },
-        { backward_of_obeys_its_class_in_backward, 1 },
-        { the_present_scope_can_be_asked_for, 1 },
-        { a_call_takes_its_mark_with_it, 4 },
-    };
-    return RUN_TESTS("scopes", tests);
 }

@@ -14,7 +14,7 @@ static size_t kept(const struct amp__spares *spares) {
     return n;
 }
 
-START_TEST(a_block_comes_back) {
+TEST(a_block_comes_back) {
     struct amp__spares spares = { .next = 0 };
     char *block = amp__spare_take(&spares, AMP__SPARE_LEAST);
     ck_assert_ptr_nonnull(block);
@@ -30,9 +30,8 @@ START_TEST(a_block_comes_back) {
     ck_assert_uint_eq(kept(&spares), 0);
     for (size_t i = 0; i < 8; i++) free(others[i]);
 }
-END_TEST
 
-START_TEST(a_block_that_does_not_fit_waits) {
+TEST(a_block_that_does_not_fit_waits) {
     struct amp__spares spares = { .next = 0 };
     void *block = amp__spare_take(&spares, 4 * AMP__SPARE_LEAST);
     amp__spare_give(&spares, block);
@@ -46,9 +45,8 @@ START_TEST(a_block_that_does_not_fit_waits) {
     amp__spare_give(&spares, block), amp__spare_give(&spares, larger), amp__spare_give(&spares, smaller);
     amp__spares_clear(&spares);
 }
-END_TEST
 
-START_TEST(small_blocks_are_freed_and_large_ones_make_way) {
+TEST(small_blocks_are_freed_and_large_ones_make_way) {
     struct amp__spares spares = { .next = 0 };
     void *blocks[AMP__SPARES + 3];
     amp__spare_give(&spares, amp__spare_take(&spares, AMP__SPARE_LEAST - 1));
@@ -63,7 +61,6 @@ START_TEST(small_blocks_are_freed_and_large_ones_make_way) {
     ck_assert_ptr_eq(spares.blocks[2], blocks[AMP__SPARES + 2]); /* the last one given stays */
     amp__spares_clear(&spares);
 }
-END_TEST
 
 /* two meet in a place seldom: a few times in so many rounds */
 enum { THREADS = 2, ROUNDS = 3000000, MARK = 0x5eed5eed };
@@ -79,7 +76,7 @@ static void *take_and_give(void *data) {
     return NULL;
 }
 
-START_TEST(threads_do_not_share_a_block) {
+TEST(threads_do_not_share_a_block) {
     struct amp__spares spares = { .next = 0 };
     pthread_t threads[THREADS];
     void *wrong, *blocks[AMP__SPARES];
@@ -96,7 +93,6 @@ START_TEST(threads_do_not_share_a_block) {
     ck_assert_uint_gt(kept(&spares), 0);
     amp__spares_clear(&spares);
 }
-END_TEST
 
 /* ---- in calls ---- */
 
@@ -110,7 +106,7 @@ static void copy_bf16(uint16_t *y, const uint16_t *x, int n) {
 }
 static void (*slot)(float *, const float *, int) = copy;
 
-START_TEST(calls_keep_their_memory_until_it_is_cleared) {
+TEST(calls_keep_their_memory_until_it_is_cleared) {
     static float x[N], y[N];
     amp_op op = AMP_OP_INIT;
     amp_model model = AMP_MODEL_INIT;
@@ -130,16 +126,4 @@ START_TEST(calls_keep_their_memory_until_it_is_cleared) {
     ck_assert_uint_eq(kept(&model.amp->spares), 0);
     slot(y, x, N); /* what is kept now goes with the context */
     ck_ok(amp_shutdown(model.amp));
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_block_comes_back, 1 },
-        { a_block_that_does_not_fit_waits, 1 },
-        { small_blocks_are_freed_and_large_ones_make_way, 1 },
-        { threads_do_not_share_a_block, 1 },
-        { calls_keep_their_memory_until_it_is_cleared, 1 },
-    };
-    return run_tests("spare", tests, sizeof tests / sizeof *tests);
 }

@@ -82,7 +82,7 @@ static amp_status start_plain(struct world *w, amp_level level) {
     return amp_initialize_many(&model, 1, NULL, 0, &config, &w->context);
 }
 
-START_TEST(handles_in_structs_are_cast_for_the_call) {
+TEST(handles_in_structs_are_cast_for_the_call) {
     amp_struct structs[2];
     struct world w = set_up_structs(AMP_LOWER, structs);
     role_of_sum = AMP_ROLE_WRITE; /* one that is updated would have the others follow its type */
@@ -102,9 +102,8 @@ START_TEST(handles_in_structs_are_cast_for_the_call) {
     for (int i = 0; i < 5; i++) drop(all[i]);
     finish(&w);
 }
-END_TEST
 
-START_TEST(handles_in_structs_promote) {
+TEST(handles_in_structs_promote) {
     amp_struct structs[2];
     struct world w = set_up_structs(AMP_PROMOTE, structs);
     role_of_sum = AMP_ROLE_KEEP;
@@ -125,9 +124,8 @@ START_TEST(handles_in_structs_promote) {
     drop(out);
     finish(&w);
 }
-END_TEST
 
-START_TEST(handles_that_a_struct_says_are_written_are_rounded_in_place) {
+TEST(handles_that_a_struct_says_are_written_are_rounded_in_place) {
     amp_struct structs[2];
     struct world w = set_up_structs(AMP_LOWER, structs);
     ck_assert_int_eq(start(&w, AMP_O3), AMP_OK);
@@ -141,9 +139,8 @@ START_TEST(handles_that_a_struct_says_are_written_are_rounded_in_place) {
     for (int i = 0; i < 4; i++) drop(all[i]);
     finish(&w);
 }
-END_TEST
 
-START_TEST(a_field_is_a_buffer_or_a_tensor) {
+TEST_TIMES(a_field_is_a_buffer_or_a_tensor, 4) {
     static const struct {
         amp_role role;
         amp_status status;
@@ -171,13 +168,4 @@ START_TEST(a_field_is_a_buffer_or_a_tensor) {
     drop(sum);
     drop(out);
     finish(&w);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { handles_in_structs_are_cast_for_the_call, 1 }, { handles_in_structs_promote, 1 },
-        { handles_that_a_struct_says_are_written_are_rounded_in_place, 1 }, { a_field_is_a_buffer_or_a_tensor, 4 },
-    };
-    return RUN_TESTS("struct handles", tests);
 }

@@ -51,7 +51,7 @@ static amp_dtype linear_gets(struct rig *rig) {
 
 /* ---- training through a copy ---- */
 
-START_TEST(training_through_a_copy_is_training_in_place) {
+TEST_TIMES(training_through_a_copy_is_training_in_place, 6) {
     struct rig plain;
     struct rom rom;
     amp_op_stats stats[2][N_NET_OPS];
@@ -79,9 +79,8 @@ START_TEST(training_through_a_copy_is_training_in_place) {
     }
     if (_i == 1 || _i == 4) ck_assert_uint_gt(stats[1][OP_linear].casts, 0); /* O1, O4 */
 }
-END_TEST
 
-START_TEST(copies_outlive_their_contexts_and_serve_the_next) {
+TEST(copies_outlive_their_contexts_and_serve_the_next) {
     struct rom rom;
     const amp_config config = config_of(AMP_O4);
     rom_start(&rom, AMP_O1);
@@ -95,10 +94,9 @@ START_TEST(copies_outlive_their_contexts_and_serve_the_next) {
     ck_assert_mem_eq(again, rom.rig.net.table, TABLE_BYTES);
     rom_end(&rom);
 }
-END_TEST
 
 /* The host goes on calling through a copy: its wrapper may not become that of another slot with the same function. */
-START_TEST(an_idle_copy_is_nobody_elses_wrapper) {
+TEST(an_idle_copy_is_nobody_elses_wrapper) {
     struct rom rom;
     const amp_config config = config_of(AMP_O1);
     rom_start(&rom, AMP_O1);
@@ -116,9 +114,8 @@ START_TEST(an_idle_copy_is_nobody_elses_wrapper) {
     ck_assert_int_eq(linear_gets(&rom.rig), AMP_FLOAT32);
     rom_end(&rom);
 }
-END_TEST
 
-START_TEST(a_copy_that_nobody_made_is_reported) {
+TEST(a_copy_that_nobody_made_is_reported) {
     struct rom rom;
     const amp_config config = config_of(AMP_O1);
     rom_init(&rom, FAKE_RETAINS);
@@ -129,7 +126,6 @@ START_TEST(a_copy_that_nobody_made_is_reported) {
     ck_assert_ptr_nonnull(strstr(rom.rig.host.last_message[AMP_EVENT_LOG], "AMP_OP_COPY"));
     rom_end(&rom);
 }
-END_TEST
 
 /* ---- what a copy holds ---- */
 
@@ -140,7 +136,7 @@ struct vtable { /* one of a C++-like host: data and functions, odd sizes */
     char tail[3];
 };
 
-START_TEST(a_struct_with_data_around_its_slots) {
+TEST(a_struct_with_data_around_its_slots) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     struct vtable *rom = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -178,11 +174,10 @@ START_TEST(a_struct_with_data_around_its_slots) {
     rig_end(&rig);
     munmap(rom, 4096);
 }
-END_TEST
 
 /* ---- refusals ---- */
 
-START_TEST(what_cannot_be_copied_is_refused) {
+TEST(what_cannot_be_copied_is_refused) {
     struct rom rom;
     rom_start(&rom, AMP_O1);
     amp_context *context = rom.rig.context;
@@ -208,9 +203,8 @@ START_TEST(what_cannot_be_copied_is_refused) {
     ck_fails(AMP_ERR_NOT_FOUND, amp_wrap_table(rig.context, rig.net.table, TABLE_BYTES, copy));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(flags_that_contradict_each_other_are_refused) {
+TEST(flags_that_contradict_each_other_are_refused) {
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -222,10 +216,9 @@ START_TEST(flags_that_contradict_each_other_are_refused) {
     rig.net.ops[OP_relu].slot = &rig.net.table[OP_relu];
     rig_end(&rig);
 }
-END_TEST
 
 /* One slot of many lies in read-only memory, the last one wired: none is written. */
-START_TEST(one_read_only_slot_leaves_all_untouched) {
+TEST_TIMES(one_read_only_slot_leaves_all_untouched, 2) {
     struct rig rig;
     const amp_config config = config_of((amp_level)(_i ? AMP_O4 : AMP_O1));
     rig_init(&rig, FAKE_RETAINS);
@@ -242,19 +235,4 @@ START_TEST(one_read_only_slot_leaves_all_untouched) {
     ck_assert(*step == rig.net.original_step);
     rig_end(&rig);
     munmap(step, 4096);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { training_through_a_copy_is_training_in_place, 6 },
-        { copies_outlive_their_contexts_and_serve_the_next, 1 },
-        { an_idle_copy_is_nobody_elses_wrapper, 1 },
-        { a_copy_that_nobody_made_is_reported, 1 },
-        { a_struct_with_data_around_its_slots, 1 },
-        { what_cannot_be_copied_is_refused, 1 },
-        { flags_that_contradict_each_other_are_refused, 1 },
-        { one_read_only_slot_leaves_all_untouched, 2 },
-    };
-    return RUN_TESTS("tables", tests);
 }

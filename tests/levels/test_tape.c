@@ -13,7 +13,7 @@ static void softmax(struct rig *rig) { /* one cast, not cached */
 
 static int64_t temporaries(const struct rig *rig) { return rig->host.live_tensors - NET_PARAMS; }
 
-START_TEST(a_retaining_tape_needs_nothing_from_us) {
+TEST(a_retaining_tape_needs_nothing_from_us) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     softmax(&rig);
@@ -22,9 +22,8 @@ START_TEST(a_retaining_tape_needs_nothing_from_us) {
     ck_assert_int_eq(temporaries(&rig), 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(without_a_tape_temporaries_go_at_once) {
+TEST(without_a_tape_temporaries_go_at_once) {
     struct rig rig;
     rig_start(&rig, AMP_O1, 0);
     rig.host.no_grad = true;
@@ -32,9 +31,8 @@ START_TEST(without_a_tape_temporaries_go_at_once) {
     ck_assert_int_eq(temporaries(&rig), 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_tape_that_does_not_retain_keeps_them_alive) {
+TEST(a_tape_that_does_not_retain_keeps_them_alive) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     rig_start(&rig, AMP_O1, 0);
@@ -51,9 +49,8 @@ START_TEST(a_tape_that_does_not_retain_keeps_them_alive) {
     fake_release(y);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(tape_done_releases_them) {
+TEST(tape_done_releases_them) {
     struct rig rig;
     rig_start(&rig, AMP_O1, 0);
     softmax(&rig);
@@ -63,9 +60,8 @@ START_TEST(tape_done_releases_them) {
     ck_assert_int_eq(temporaries(&rig), 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_weight_cast_after_tape_done_is_a_new_one) {
+TEST(a_weight_cast_after_tape_done_is_a_new_one) {
     struct rig rig;
     rig_start(&rig, AMP_O1, 0);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
@@ -78,9 +74,8 @@ START_TEST(a_weight_cast_after_tape_done_is_a_new_one) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(every_optimizer_must_have_stepped) {
+TEST(every_optimizer_must_have_stepped) {
     struct rig rig;
     amp_optimizer second = AMP_OPTIMIZER_INIT;
     amp_step_info info = AMP_STEP_INFO_INIT;
@@ -100,9 +95,8 @@ START_TEST(every_optimizer_must_have_stepped) {
     ck_assert_int_eq(temporaries(&rig), 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_skipped_step_releases_too) {
+TEST(a_skipped_step_releases_too) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     rig_start(&rig, AMP_O1, 0);
@@ -115,9 +109,8 @@ START_TEST(a_skipped_step_releases_too) {
     ck_assert_int_eq(temporaries(&rig), 1); /* the gradient */
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(growth_is_warned_about) { /* a host that neither steps nor says amp_tape_done */
+TEST(growth_is_warned_about) { /* a host that neither steps nor says amp_tape_done */
     struct rig rig;
     rig_start(&rig, AMP_O1, 0);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
@@ -131,7 +124,6 @@ START_TEST(growth_is_warned_about) { /* a host that neither steps nor says amp_t
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- what a call reserved must still be there when it ends ---- */
 
@@ -143,7 +135,7 @@ static struct fake_tensor *many_casts(struct rig **self, struct fake_tensor *x) 
     return x;
 }
 
-START_TEST(ops_inside_a_forward_do_not_use_up_its_room) {
+TEST_TIMES(ops_inside_a_forward_do_not_use_up_its_room, 40) {
     struct rig rig, *self = &rig;
     amp_config config = config_of(AMP_O1);
     rig_init(&rig, 0);
@@ -160,7 +152,6 @@ START_TEST(ops_inside_a_forward_do_not_use_up_its_room) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 
 static sem_t inside, go_on;
 
@@ -180,7 +171,7 @@ static void *call_waiting(void *user) {
     return NULL;
 }
 
-START_TEST(ops_of_another_thread_do_not_use_up_its_room) {
+TEST_TIMES(ops_of_another_thread_do_not_use_up_its_room, 40) {
     struct rig rig;
     pthread_t thread;
     const amp_config config = config_of(AMP_O1);
@@ -198,16 +189,4 @@ START_TEST(ops_of_another_thread_do_not_use_up_its_room) {
     ck_ok(amp_tape_done(rig.context));
     ck_assert_int_eq(temporaries(&rig), 0);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_retaining_tape_needs_nothing_from_us, 1 }, { without_a_tape_temporaries_go_at_once, 1 },
-        { a_tape_that_does_not_retain_keeps_them_alive, 1 }, { tape_done_releases_them, 1 },
-        { a_weight_cast_after_tape_done_is_a_new_one, 1 }, { every_optimizer_must_have_stepped, 1 },
-        { a_skipped_step_releases_too, 1 }, { growth_is_warned_about, 1 },
-        { ops_inside_a_forward_do_not_use_up_its_room, 40 }, { ops_of_another_thread_do_not_use_up_its_room, 40 },
-    };
-    return RUN_TESTS("tape", tests);
 }

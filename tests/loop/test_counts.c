@@ -152,7 +152,7 @@ static void check_calls(const struct promise *promise, size_t n, counts made) {
     }
 }
 
-START_TEST(hooks_are_called_as_often_as_promised) {
+TEST_TIMES(hooks_are_called_as_often_as_promised, N_PROMISES) {
     static struct crowd crowd;
     const struct promise *promise = &promises[_i];
     static const size_t sizes[] = { 1, 10, MOST };
@@ -165,11 +165,10 @@ START_TEST(hooks_are_called_as_often_as_promised) {
         crowd_end(&crowd);
     }
 }
-END_TEST
 
 /* The first bracket makes what the others use. Two optimizers that share all their parameters: each is still unscaled
  * once. */
-START_TEST(a_bracket_after_the_first_allocates_nothing) {
+TEST_TIMES(a_bracket_after_the_first_allocates_nothing, N_PROMISES) {
     static struct crowd crowd;
     const struct promise *promise = &promises[_i];
     for (size_t n_optimizers = 1; n_optimizers <= 2; n_optimizers++) {
@@ -187,13 +186,4 @@ START_TEST(a_bracket_after_the_first_allocates_nothing) {
         }
         crowd_end(&crowd);
     }
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { hooks_are_called_as_often_as_promised, N_PROMISES },
-        { a_bracket_after_the_first_allocates_nothing, N_PROMISES },
-    };
-    return RUN_TESTS("counts", tests);
 }

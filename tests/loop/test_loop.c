@@ -18,7 +18,7 @@ static amp_status reduce(void *self, amp_reduction reduction, double *values, si
     return AMP_OK;
 }
 
-START_TEST(an_overflow_on_another_rank_skips_here_too) {
+TEST(an_overflow_on_another_rank_skips_here_too) {
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -37,7 +37,6 @@ START_TEST(an_overflow_on_another_rank_skips_here_too) {
     ck_assert_int_eq(rig.net.steps, 1);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- clipping by value ---- */
 
@@ -50,7 +49,7 @@ static void make_gradients(struct rig *rig, double x) {
     fake_release(loss);
 }
 
-START_TEST(gradients_are_clipped_by_value) {
+TEST_TIMES(gradients_are_clipped_by_value, 2) {
     struct rig rig;
     rig_start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS);
     make_gradients(&rig, 8.0);
@@ -71,11 +70,10 @@ START_TEST(gradients_are_clipped_by_value) {
     ck_says("max_value");
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- optimizers that share parameters ---- */
 
-START_TEST(cancel_restores_what_two_optimizers_share) {
+TEST_TIMES(cancel_restores_what_two_optimizers_share, 4) {
     struct rig rig;
     rig_init(&rig, _i % 2 ? FAKE_RETAINS | FAKE_NO_SET_GRAD : FAKE_RETAINS);
     amp_optimizer second = AMP_OPTIMIZER_INIT;
@@ -102,11 +100,10 @@ START_TEST(cancel_restores_what_two_optimizers_share) {
     net_zero_grad(&rig.net);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- late parameters ---- */
 
-START_TEST(a_new_parameter_gets_the_type_and_a_master) {
+TEST(a_new_parameter_gets_the_type_and_a_master) {
     struct rig rig;
     rig_start(&rig, AMP_O2, FAKE_RETAINS);
     struct fake_tensor *late = rig_tensor(&rig, AMP_FLOAT32, 1.0 / 3.0);
@@ -131,9 +128,8 @@ START_TEST(a_new_parameter_gets_the_type_and_a_master) {
     fake_release(late);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(adding_is_all_or_nothing) {
+TEST(adding_is_all_or_nothing) {
     struct rig rig;
     rig_start(&rig, AMP_O2, FAKE_RETAINS);
     struct fake_tensor *good = rig_tensor(&rig, AMP_FLOAT32, 1.0), *half = rig_tensor(&rig, AMP_FLOAT16, 1.0);
@@ -158,11 +154,10 @@ START_TEST(adding_is_all_or_nothing) {
     fake_release(half);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- the scale by hand ---- */
 
-START_TEST(any_tensor_can_be_scaled_and_unscaled) {
+TEST(any_tensor_can_be_scaled_and_unscaled) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *tensor = rig_tensor(&rig, AMP_FLOAT32, 0.375);
@@ -182,12 +177,11 @@ START_TEST(any_tensor_can_be_scaled_and_unscaled) {
     fake_release(tensor);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- traps ---- */
 
 #if defined(__x86_64__) && defined(__GLIBC__)
-START_TEST(a_host_with_traps_survives_an_overflow) {
+TEST_TIMES(a_host_with_traps_survives_an_overflow, traps_work()) {
     struct rig rig;
     rig_start(&rig, AMP_O2, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 60000.0);
@@ -211,9 +205,8 @@ START_TEST(a_host_with_traps_survives_an_overflow) {
     net_zero_grad(&rig.net);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(traps_come_back_after_a_longjmp) {
+TEST_TIMES(traps_come_back_after_a_longjmp, traps_work()) {
     struct rig rig;
     jmp_buf out;
     amp_scope scope;
@@ -234,12 +227,11 @@ START_TEST(traps_come_back_after_a_longjmp) {
     fake_release(x);
     rig_end(&rig);
 }
-END_TEST
 #endif
 
 /* ---- slots that saw no call ---- */
 
-START_TEST(a_slot_that_no_call_reaches_is_named) {
+TEST_TIMES(a_slot_that_no_call_reaches_is_named, 6) {
     struct rig rig;
     const amp_config config = config_of((amp_level)(AMP_O0 + _i));
     rig_init(&rig, FAKE_RETAINS);
@@ -254,10 +246,9 @@ START_TEST(a_slot_that_no_call_reaches_is_named) {
     ck_assert_msg(strstr(text, "optimizer 0: its slot step saw no call") != NULL, "%s", text);
     rig_end(&rig);
 }
-END_TEST
 
 /* It leaves the iteration where the action is AMP_SKIP, and does not tell libamp. */
-START_TEST(a_skip_that_the_host_kept_to_itself_is_told_once) {
+TEST(a_skip_that_the_host_kept_to_itself_is_told_once) {
     struct rig rig;
     amp_optimizer *optimizer = &rig.net.optimizer;
     rig_init(&rig, FAKE_RETAINS);
@@ -282,7 +273,6 @@ START_TEST(a_skip_that_the_host_kept_to_itself_is_told_once) {
     }
     rig_end(&rig);
 }
-END_TEST
 
 static void expect_told(struct rig *rig, const char *what) {
     char text[4096];
@@ -292,7 +282,7 @@ static void expect_told(struct rig *rig, const char *what) {
 }
 
 /* It is called, for an object that nobody described. */
-START_TEST(a_step_slot_whose_self_never_comes_is_named) {
+TEST(a_step_slot_whose_self_never_comes_is_named) {
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -301,9 +291,8 @@ START_TEST(a_step_slot_whose_self_never_comes_is_named) {
     expect_told(&rig, "optimizer 0: its slot step was called, but never for its amp_optimizer.self");
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_forward_slot_whose_self_never_comes_is_named) {
+TEST(a_forward_slot_whose_self_never_comes_is_named) {
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -312,10 +301,9 @@ START_TEST(a_forward_slot_whose_self_never_comes_is_named) {
     expect_told(&rig, "forward slot of model 0 was called in the first bracket, but never for its amp_model.self");
     rig_end(&rig);
 }
-END_TEST
 
 /* No call would ever be theirs. */
-START_TEST(a_self_that_was_forgotten_is_refused) {
+TEST(a_self_that_was_forgotten_is_refused) {
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -332,7 +320,6 @@ START_TEST(a_self_that_was_forgotten_is_refused) {
     ck_ok(rig_config(&rig, &config));
     rig_end(&rig);
 }
-END_TEST
 
 static amp_status bracket_without_step(struct rig *rig, double grad, uint32_t flags) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -350,7 +337,7 @@ static void expect_no_missed_step(const struct rig *rig) {
 }
 
 /* Brackets that accumulate, that overflow, and that are cancelled or thrown away: no step was due. */
-START_TEST(no_step_that_was_not_due_is_missed) {
+TEST_TIMES(no_step_that_was_not_due_is_missed, 6) {
     const amp_level level = (amp_level)(AMP_O0 + _i);
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -372,10 +359,9 @@ START_TEST(no_step_that_was_not_due_is_missed) {
     expect_no_missed_step(&rig);
     rig_end(&rig);
 }
-END_TEST
 
 /* It loads weights of its own between two brackets, and steps later. */
-START_TEST(what_the_host_writes_is_no_missed_step) {
+TEST_TIMES(what_the_host_writes_is_no_missed_step, 6) {
     struct rig rig;
     const amp_config config = config_of((amp_level)(AMP_O0 + _i));
     rig_init(&rig, FAKE_RETAINS);
@@ -390,10 +376,9 @@ START_TEST(what_the_host_writes_is_no_missed_step) {
     expect_no_missed_step(&rig);
     rig_end(&rig);
 }
-END_TEST
 
 /* A host that has a slot for each layer, one of them frozen. */
-START_TEST(a_frozen_layers_slot_is_no_alarm) {
+TEST(a_frozen_layers_slot_is_no_alarm) {
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     amp_fn frozen_step;
@@ -412,9 +397,8 @@ START_TEST(a_frozen_layers_slot_is_no_alarm) {
                   "%s", rig.host.last_message[AMP_EVENT_LOG]);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(unused_ops_are_told_of_once) {
+TEST(unused_ops_are_told_of_once) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     ck_ok(net_train_step(&rig.net, 1.0));
@@ -426,30 +410,4 @@ START_TEST(unused_ops_are_told_of_once) {
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_LOG], 1);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { an_overflow_on_another_rank_skips_here_too, 1 },
-        { gradients_are_clipped_by_value, 2 },
-        { cancel_restores_what_two_optimizers_share, 4 },
-        { a_new_parameter_gets_the_type_and_a_master, 1 },
-        { adding_is_all_or_nothing, 1 },
-        { any_tensor_can_be_scaled_and_unscaled, 1 },
-#if defined(__x86_64__) && defined(__GLIBC__)
-        { a_host_with_traps_survives_an_overflow, traps_work() },
-        { traps_come_back_after_a_longjmp, traps_work() },
-#endif
-        { a_slot_that_no_call_reaches_is_named, 6 },
-        { no_step_that_was_not_due_is_missed, 6 },
-        { what_the_host_writes_is_no_missed_step, 6 },
-        { a_skip_that_the_host_kept_to_itself_is_told_once, 1 },
-        { a_step_slot_whose_self_never_comes_is_named, 1 },
-        { a_forward_slot_whose_self_never_comes_is_named, 1 },
-        { a_self_that_was_forgotten_is_refused, 1 },
-        { a_frozen_layers_slot_is_no_alarm, 1 },
-        { unused_ops_are_told_of_once, 1 },
-    };
-    return RUN_TESTS("loop", tests);
 }

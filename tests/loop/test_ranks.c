@@ -72,7 +72,7 @@ static void said(double overflow, double gave_up, double ended, unsigned maxima)
     ck_assert_uint_eq(ranks.maxima, maxima);
 }
 
-START_TEST(a_clean_bracket_says_so) {
+TEST_TIMES(a_clean_bracket_says_so, 6) {
     struct rig rig;
     start(&rig, (amp_level)(AMP_O0 + _i), FAKE_RETAINS, 0);
     ck_ok(net_train_step(&rig.net, 1.0));
@@ -80,9 +80,8 @@ START_TEST(a_clean_bracket_says_so) {
     ck_assert_int_eq(rig.net.steps, 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_error_here_is_said_and_ends_in_a_skip) {
+TEST(an_error_here_is_said_and_ends_in_a_skip) {
     struct rig rig;
     amp_scaled_loss scaled;
     start(&rig, AMP_O1, FAKE_RETAINS, 0);
@@ -97,10 +96,9 @@ START_TEST(an_error_here_is_said_and_ends_in_a_skip) {
     ck_assert_float_eq(scale_of(&rig), before);
     rig_end(&rig);
 }
-END_TEST
 
 /* Every call of the hooks that end needs, failed in its turn. */
-START_TEST(whatever_fails_in_end_it_is_said_once) {
+TEST_TIMES(whatever_fails_in_end_it_is_said_once, 2) {
     static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_GRAD, FAKE_SET_GRAD };
     unsigned failures = 0;
     for (size_t h = 0; h < sizeof hooks / sizeof hooks[0]; h++)
@@ -124,9 +122,8 @@ START_TEST(whatever_fails_in_end_it_is_said_once) {
         }
     ck_assert_uint_gt(failures, 4);
 }
-END_TEST
 
-START_TEST(an_error_elsewhere_skips_at_every_level_and_moves_no_scale) {
+TEST_TIMES(an_error_elsewhere_skips_at_every_level_and_moves_no_scale, 6) {
     struct rig rig;
     amp_scaled_loss scaled;
     start(&rig, (amp_level)(AMP_O0 + _i), FAKE_RETAINS, 0);
@@ -145,9 +142,8 @@ START_TEST(an_error_elsewhere_skips_at_every_level_and_moves_no_scale) {
     ck_assert_int_eq(rig.net.steps, 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_overflow_elsewhere_is_named_so) {
+TEST(an_overflow_elsewhere_is_named_so) {
     struct rig rig;
     start(&rig, AMP_O1, FAKE_RETAINS, 0);
     ranks.other[OVERFLOW] = 1.0;
@@ -156,9 +152,8 @@ START_TEST(an_overflow_elsewhere_is_named_so) {
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_SKIP], "on another rank"));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_cancel_here_skips_unless_all_cancel) {
+TEST_TIMES(a_cancel_here_skips_unless_all_cancel, 2) {
     struct rig rig;
     amp_scaled_loss scaled;
     start(&rig, AMP_O2, FAKE_RETAINS, 0);
@@ -170,9 +165,8 @@ START_TEST(a_cancel_here_skips_unless_all_cancel) {
     ck_assert_int_eq(rig.net.steps, _i ? 0 : 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(an_error_of_a_delayed_bracket_is_said_by_the_last) {
+TEST(an_error_of_a_delayed_bracket_is_said_by_the_last) {
     struct rig rig;
     amp_scaled_loss scaled;
     start(&rig, AMP_O1, FAKE_RETAINS, 0);
@@ -192,9 +186,8 @@ START_TEST(an_error_of_a_delayed_bracket_is_said_by_the_last) {
     ck_assert_int_eq(rig.net.steps, 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_failing_reduce_is_an_error_and_not_repeated) {
+TEST_TIMES(a_failing_reduce_is_an_error_and_not_repeated, 2) {
     struct rig rig;
     amp_scaled_loss scaled;
     start(&rig, AMP_O1, FAKE_RETAINS, 0);
@@ -207,7 +200,6 @@ START_TEST(a_failing_reduce_is_an_error_and_not_repeated) {
     ck_assert_int_eq(rig.net.steps, 0);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- ranks that come and go ---- */
 
@@ -223,7 +215,7 @@ static int32_t has_ranks(void *self) {
     return there_are_ranks;
 }
 
-START_TEST(a_host_may_say_that_there_is_nobody_to_ask) {
+TEST(a_host_may_say_that_there_is_nobody_to_ask) {
     struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.init_scale = 1024.0f;
@@ -244,10 +236,9 @@ START_TEST(a_host_may_say_that_there_is_nobody_to_ask) {
     }
     rig_end(&rig);
 }
-END_TEST
 
 /* A parameter that libamp keeps nothing of may be cut between two brackets; one with a master may not. */
-START_TEST(a_parameter_may_be_sharded_between_brackets) {
+TEST_TIMES(a_parameter_may_be_sharded_between_brackets, 2) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_optimizer *optimizer = &rig.net.optimizer;
@@ -272,11 +263,10 @@ START_TEST(a_parameter_may_be_sharded_between_brackets) {
     net_zero_grad(&rig.net);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- clipping ---- */
 
-START_TEST(only_a_sharded_norm_is_summed) {
+TEST_TIMES(only_a_sharded_norm_is_summed, 2) {
     struct rig rig;
     float whole = 0.0f, part = 0.0f;
     start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS, 0);
@@ -297,9 +287,8 @@ START_TEST(only_a_sharded_norm_is_summed) {
     net_zero_grad(&rig.net);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_rank_that_cannot_look_takes_part_in_the_norm) {
+TEST(a_rank_that_cannot_look_takes_part_in_the_norm) {
     struct rig rig;
     start(&rig, AMP_O1, FAKE_RETAINS, AMP_OPTIMIZER_SHARDED);
     clean_gradients(&rig);
@@ -319,23 +308,4 @@ START_TEST(a_rank_that_cannot_look_takes_part_in_the_norm) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), before);
     net_zero_grad(&rig.net);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_clean_bracket_says_so, 6 },
-        { an_error_here_is_said_and_ends_in_a_skip, 1 },
-        { whatever_fails_in_end_it_is_said_once, 2 },
-        { an_error_elsewhere_skips_at_every_level_and_moves_no_scale, 6 },
-        { an_overflow_elsewhere_is_named_so, 1 },
-        { a_cancel_here_skips_unless_all_cancel, 2 },
-        { an_error_of_a_delayed_bracket_is_said_by_the_last, 1 },
-        { a_failing_reduce_is_an_error_and_not_repeated, 2 },
-        { a_host_may_say_that_there_is_nobody_to_ask, 1 },
-        { a_parameter_may_be_sharded_between_brackets, 2 },
-        { only_a_sharded_norm_is_summed, 2 },
-        { a_rank_that_cannot_look_takes_part_in_the_norm, 1 },
-    };
-    return RUN_TESTS("ranks", tests);
 }

@@ -5,7 +5,7 @@
 
 #include "amp_optim.h"
 
-#include <check.h>
+#include "test.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,19 +119,6 @@ static inline float next_float(uint64_t *state) { return (float)((double)(int64_
 
 static inline void fill_floats(float *x, size_t n, float scale, uint64_t *state) {
     for (size_t i = 0; i < n; i++) x[i] = scale * next_float(state);
-}
-
-static inline int run_suite(const char *name, void (*add)(TCase *)) {
-    Suite *suite = suite_create(name);
-    TCase *tests = tcase_create(name);
-    tcase_set_timeout(tests, 120);
-    add(tests);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 #endif

@@ -164,7 +164,7 @@ static amp_config config_at(int i) {
     return config;
 }
 
-START_TEST(as_the_hosts_own) {
+TEST_TIMES(as_the_hosts_own, N_LEVELS *N_KINDS) {
     const amp_config config = config_at(_i % N_LEVELS);
     const unsigned options = host_kinds[_i / N_LEVELS];
     struct pair pair = { .random = (uint64_t)_i };
@@ -176,10 +176,9 @@ START_TEST(as_the_hosts_own) {
     rig_end(&pair.ours);
     rig_end(&pair.theirs);
 }
-END_TEST
 
 /* Without a bracket, and at a scale that is trivial. */
-START_TEST(plain_steps) {
+TEST_TIMES(plain_steps, N_LEVELS) {
     amp_config config = config_at(_i % N_LEVELS);
     config.loss_scale = 1.0f, config.init_scale = config.min_scale = 0.0f, config.window = 0;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
@@ -194,13 +193,4 @@ START_TEST(plain_steps) {
     }
     rig_end(&pair.ours);
     rig_end(&pair.theirs);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { as_the_hosts_own, N_LEVELS *N_KINDS },
-        { plain_steps, N_LEVELS },
-    };
-    return RUN_TESTS("optim fused", tests);
 }

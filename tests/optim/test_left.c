@@ -28,7 +28,7 @@ static float master_value(struct rig *rig) {
     return *(float *)masters[0].data;
 }
 
-START_TEST(gradients_stay_as_they_are_until_the_step) {
+TEST_TIMES(gradients_stay_as_they_are_until_the_step, N_CASES) {
     struct rig rig;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
     start(&rig, _i, &rule);
@@ -47,9 +47,8 @@ START_TEST(gradients_stay_as_they_are_until_the_step) {
     ck_assert(master_value(&rig) < 0.5f && master_value(&rig) > 0.499f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(looking_unscales_once) {
+TEST_TIMES(looking_unscales_once, N_CASES) {
     struct rig rig;
     amp_master masters[3];
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
@@ -64,9 +63,8 @@ START_TEST(looking_unscales_once) {
     ck_assert(master_value(&rig) == 0.5f - 0.5f * (float)GRAD);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_second_bracket_unscales_first) {
+TEST_TIMES(a_second_bracket_unscales_first, N_CASES) {
     struct rig rig;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     start(&rig, _i, &rule);
@@ -78,10 +76,9 @@ START_TEST(a_second_bracket_unscales_first) {
     ck_assert(master_value(&rig) == 0.5f - (float)GRAD);
     rig_end(&rig);
 }
-END_TEST
 
 /* A cancelled bracket gives back what waited, unscaled by then. */
-START_TEST(cancel_gives_the_gradient_back) {
+TEST_TIMES(cancel_gives_the_gradient_back, N_CASES) {
     struct rig rig;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -94,9 +91,8 @@ START_TEST(cancel_gives_the_gradient_back) {
     ck_assert(master_value(&rig) == 0.5f - 0.5f * (float)GRAD);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(the_hosts_own_gradient_is_not_scaled) {
+TEST(the_hosts_own_gradient_is_not_scaled) {
     struct rig rig;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     start(&rig, 2, &rule);
@@ -106,10 +102,9 @@ START_TEST(the_hosts_own_gradient_is_not_scaled) {
     ck_assert(master_value(&rig) == 0.5f - 0.5f * 0.25f);
     rig_end(&rig);
 }
-END_TEST
 
 /* What the host does to the scaled gradient is seen by the norm too: it is not the one that the bracket computed. */
-START_TEST(a_gradient_changed_in_place_has_another_norm) {
+TEST_TIMES(a_gradient_changed_in_place_has_another_norm, N_CASES) {
     struct rig rig;
     float before = 0.0f, after = 0.0f;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
@@ -126,9 +121,8 @@ START_TEST(a_gradient_changed_in_place_has_another_norm) {
     ck_assert(master_value(&rig) == 0.5f - 0.25f * (float)GRAD);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(shutdown_leaves_them_unscaled) {
+TEST_TIMES(shutdown_leaves_them_unscaled, N_CASES) {
     struct rig rig;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     start(&rig, _i, &rule);
@@ -138,10 +132,9 @@ START_TEST(shutdown_leaves_them_unscaled) {
     ck_assert(seen(&rig) == GRAD);
     rig_end(&rig);
 }
-END_TEST
 
 /* After an overflow fixed buffers are what they were, and a host that has its gradients made anew clears them. */
-START_TEST(an_overflow_is_found_by_reading) {
+TEST_TIMES(an_overflow_is_found_by_reading, N_CASES) {
     struct rig rig;
     amp_record record = AMP_RECORD_INIT;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
@@ -160,10 +153,9 @@ START_TEST(an_overflow_is_found_by_reading) {
     ck_assert(master_value(&rig) == 0.5f - 0.5f * (float)GRAD);
     rig_end(&rig);
 }
-END_TEST
 
 /* LAMB's global norm and NovoGrad's norms, once from the bracket, once computed after somebody looked. */
-START_TEST(norms_of_the_bracket_are_the_steps) {
+TEST_TIMES(norms_of_the_bracket_are_the_steps, N_CASES) {
     static const amp_optim_kind kinds[] = { AMP_OPTIM_LAMB, AMP_OPTIM_NOVOGRAD, AMP_OPTIM_LARC };
     for (size_t k = 0; k < 3; k++) {
         struct rig rigs[2];
@@ -184,20 +176,4 @@ START_TEST(norms_of_the_bracket_are_the_steps) {
         for (int i = 0; i < 3; i++) ck_assert(!memcmp(a[i].data, b[i].data, NET_SIZE * sizeof(float)));
         rig_end(&rigs[0]), rig_end(&rigs[1]);
     }
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { gradients_stay_as_they_are_until_the_step, N_CASES },
-        { looking_unscales_once, N_CASES },
-        { a_second_bracket_unscales_first, N_CASES },
-        { cancel_gives_the_gradient_back, N_CASES },
-        { the_hosts_own_gradient_is_not_scaled, 1 },
-        { a_gradient_changed_in_place_has_another_norm, N_CASES },
-        { shutdown_leaves_them_unscaled, N_CASES },
-        { an_overflow_is_found_by_reading, N_CASES },
-        { norms_of_the_bracket_are_the_steps, N_CASES },
-    };
-    return RUN_TESTS("optim left", tests);
 }

@@ -41,7 +41,7 @@ static void check_same(const struct tensors *a, const struct tensors *b, const c
 
 /* fp16 gradients, a scale that is no power of two, a clipping factor: as scaled, clipped, stepped and cast one
  * by one. */
-START_TEST(one_pass_is_what_four_would_be) {
+TEST_TIMES(one_pass_is_what_four_would_be, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     const float inv_scale = 1.0f / 3000.0f, clip = 0.37f;
@@ -65,10 +65,9 @@ START_TEST(one_pass_is_what_four_would_be) {
     }
     tensors_free(&fused), tensors_free(&apart);
 }
-END_TEST
 
 /* The norms that the check before the step found are those that the step would compute. */
-START_TEST(known_norms_are_the_computed_ones) {
+TEST_TIMES(known_norms_are_the_computed_ones, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     const float inv_scale = 1.0f / 3000.0f;
@@ -84,9 +83,8 @@ START_TEST(known_norms_are_the_computed_ones) {
     check_same(&given, &computed, name);
     tensors_free(&given), tensors_free(&computed);
 }
-END_TEST
 
-START_TEST(overflow_writes_nothing) {
+TEST_TIMES(overflow_writes_nothing, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     float found_inf = 0.0f;
@@ -107,10 +105,9 @@ START_TEST(overflow_writes_nothing) {
     ck_assert_uint_eq(t.steps[0], 1);
     tensors_free(&t), tensors_free(&before);
 }
-END_TEST
 
 /* A 16-bit parameter without a master: the same as a master that is what the parameter holds, rounded afterwards. */
-START_TEST(low_parameters_alone) {
+TEST_TIMES(low_parameters_alone, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     struct tensors alone, wide;
@@ -128,10 +125,9 @@ START_TEST(low_parameters_alone) {
         ck_assert_msg(!memcmp(alone.low[i], wide.low[i], tensor_sizes[i] * 2), "%s: %zu differs", name, i);
     tensors_free(&alone), tensors_free(&wide);
 }
-END_TEST
 
 /* Corrections for the bias are by each tensor's own step, whatever the first one's is. */
-START_TEST(steps_are_each_tensors_own) {
+TEST_TIMES(steps_are_each_tensors_own, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     struct tensors together, apart;
@@ -151,10 +147,9 @@ START_TEST(steps_are_each_tensors_own) {
     check_same(&together, &apart, name);
     tensors_free(&together), tensors_free(&apart);
 }
-END_TEST
 
 /* More than the caches hold: 16-bit copies are written another way, and are the same. */
-START_TEST(copies_past_the_caches) {
+TEST_TIMES(copies_past_the_caches, 2) {
     enum { LENGTH = 1200003 };
     static const amp_dtype types[] = { AMP_FLOAT16, AMP_BFLOAT16 };
     amp_optim rule = defaults(AMP_OPTIM_ADAMW);
@@ -183,7 +178,6 @@ START_TEST(copies_past_the_caches) {
     }
     free(values), free(expected), free(copies);
 }
-END_TEST
 
 /* ---- edges ---- */
 
@@ -203,7 +197,7 @@ static float one(const amp_optim *rule, float param, float grad, uint64_t steps,
 
 /* At the first step Adam's direction is g / (|g| + eps), Adagrad's too, and with g = eps that is 1/2 if eps is added to
  * the root, 0.7 if it is under it. The four roundings on the way cost at most 2^-22 of it. */
-START_TEST(eps_is_added_to_the_root) {
+TEST(eps_is_added_to_the_root) {
     static const amp_optim_kind kinds[] = { AMP_OPTIM_ADAM, AMP_OPTIM_ADAMW, AMP_OPTIM_ADAGRAD, AMP_OPTIM_NOVOGRAD };
     for (size_t i = 0; i < 4; i++) {
         amp_optim rule = defaults(kinds[i]);
@@ -212,17 +206,15 @@ START_TEST(eps_is_added_to_the_root) {
         ck_assert_float_eq_tol(one(&rule, 1.0f, 0.25f, 0, 0.0f), 0.75f, 0x1p-22f);
     }
 }
-END_TEST
 
-START_TEST(first_step_takes_the_gradient_whole) {
+TEST(first_step_takes_the_gradient_whole) {
     amp_optim rule = defaults(AMP_OPTIM_SGD);
     rule.momentum = 0.5, rule.dampening = 0.75;
     ck_assert(one(&rule, 1.0f, 1.0f, 0, 99.0f) == 0.5f);          /* what lies in the buffer is no momentum yet */
     ck_assert(one(&rule, 1.0f, 1.0f, 1, 1.0f) == 1.0f - 0.375f); /* 0.5 * (0.5 * 1 + 0.25 * 1) */
 }
-END_TEST
 
-START_TEST(zero_norms_leave_the_rate) {
+TEST(zero_norms_leave_the_rate) {
     amp_optim lamb = defaults(AMP_OPTIM_LAMB), larc = defaults(AMP_OPTIM_LARC);
     lamb.weight_decay = 0.5, lamb.eps = 0.0, lamb.max_grad_norm = 0.0;
     ck_assert_float_eq_tol(one(&lamb, 0.0f, 3.0f, 0, 0.0f), -0.5f, 0x1p-21f); /* p 0: the rate is lr, u is 1 */
@@ -233,11 +225,10 @@ START_TEST(zero_norms_leave_the_rate) {
     ck_assert(one(&larc, 2.0f, 0.0f, 0, 0.0f) == 1.5f);  /* g 0: weight decay still at lr */
     ck_assert(one(&larc, 0.0f, 1.0f, 0, 0.0f) == -0.5f); /* p 0: plain SGD */
 }
-END_TEST
 
 /* Apex's NovoGrad divides the norm's mean by sqrt(1 - beta2^t) even where it began with the first norm, not with 0, and
  * so begins with small steps. Everything here is exact. */
-START_TEST(novograd_corrects_both_means) {
+TEST(novograd_corrects_both_means) {
     amp_optim rule = defaults(AMP_OPTIM_NOVOGRAD);
     rule.beta1 = 0.5, rule.beta2 = 0.75, rule.eps = 0.0;
     ck_assert(one(&rule, 1.0f, 4.0f, 0, 0.0f) == 0.75f); /* m 2 / 0.5, n 4 / 0.5: u is 1/2 */
@@ -248,9 +239,8 @@ START_TEST(novograd_corrects_both_means) {
     rule.flags = 0;
     ck_assert(one(&rule, 1.0f, 4.0f, 0, 0.0f) == 0.5f); /* the paper's: m is g / n */
 }
-END_TEST
 
-START_TEST(nan_stays_with_its_element) {
+TEST_TIMES(nan_stays_with_its_element, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     const bool norms = rule.kind == AMP_OPTIM_LAMB || rule.kind == AMP_OPTIM_LARC || rule.kind == AMP_OPTIM_NOVOGRAD;
@@ -265,11 +255,10 @@ START_TEST(nan_stays_with_its_element) {
     for (size_t i = 0; i < 300 && rule.kind != AMP_OPTIM_LAMB; i++) ck_assert(!isnan(t.param[2][i]));
     tensors_free(&t);
 }
-END_TEST
 
 /* beta^n by squaring: each multiplication rounds once, there are at most 2 log2(n) of them, and an error in a square is
  * doubled by the next: at most 2n units of 2^-53, while it is a normal number. */
-START_TEST(powers) {
+TEST(powers) {
     static const double bases[] = { 0.9, 0.999, 0.5, 0.0, 0.99999 };
     for (size_t b = 0; b < 5; b++)
         for (uint64_t n = 0; n < 3000; n = n < 40 ? n + 1 : n * 2 + 1) {
@@ -281,9 +270,8 @@ START_TEST(powers) {
     ck_assert(amp__power(0.999, UINT64_MAX) == 0.0);
     ck_assert(amp__power(0.5, 3) == 0.125);
 }
-END_TEST
 
-START_TEST(empty_lists_and_tensors) {
+TEST_TIMES(empty_lists_and_tensors, N_RULES) {
     const amp_optim rule = rule_of(_i, NULL);
     amp_optim_tensors list = AMP_OPTIM_TENSORS_INIT;
     ck_ok(amp_optim_list(&rule, &list));
@@ -297,7 +285,6 @@ START_TEST(empty_lists_and_tensors) {
     ck_ok(amp_optim_list(&rule, &list));
     ck_assert_uint_eq(steps, 5);
 }
-END_TEST
 
 /* ---- refusals: nothing is written ---- */
 
@@ -315,7 +302,7 @@ END_TEST
         tensors_free(&t), tensors_free(&before);                                                                       \
     } while (0)
 
-START_TEST(wrong_tensors_are_refused) {
+TEST(wrong_tensors_are_refused) {
     REFUSED("grad is NULL", t.list.grad = NULL);
     REFUSED("param is NULL", t.list.param = NULL);
     REFUSED("steps is NULL", t.list.steps = NULL);
@@ -330,9 +317,8 @@ START_TEST(wrong_tensors_are_refused) {
     REFUSED("grad_factor", t.list.grad_factor = NAN);
     REFUSED("struct_size", t.list.struct_size = 8);
 }
-END_TEST
 
-START_TEST(wrong_rules_are_refused) {
+TEST(wrong_rules_are_refused) {
     REFUSED("kind 0", rule.kind = 0);
     REFUSED("kind 99", rule.kind = 99);
     REFUSED("struct_size", rule.struct_size = 0);
@@ -349,24 +335,3 @@ START_TEST(wrong_rules_are_refused) {
     REFUSED("trust_coefficient", rule = defaults(AMP_OPTIM_LARC); rule.trust_coefficient = 0.0);
     REFUSED("reserved", rule.reserved = 1);
 }
-END_TEST
-
-static void add_tests(TCase *tests) {
-    tcase_add_loop_test(tests, one_pass_is_what_four_would_be, 0, N_RULES);
-    tcase_add_loop_test(tests, known_norms_are_the_computed_ones, 0, N_RULES);
-    tcase_add_loop_test(tests, overflow_writes_nothing, 0, N_RULES);
-    tcase_add_loop_test(tests, low_parameters_alone, 0, N_RULES);
-    tcase_add_loop_test(tests, steps_are_each_tensors_own, 0, N_RULES);
-    tcase_add_loop_test(tests, copies_past_the_caches, 0, 2);
-    tcase_add_test(tests, novograd_corrects_both_means);
-    tcase_add_loop_test(tests, nan_stays_with_its_element, 0, N_RULES);
-    tcase_add_loop_test(tests, empty_lists_and_tensors, 0, N_RULES);
-    tcase_add_test(tests, eps_is_added_to_the_root);
-    tcase_add_test(tests, first_step_takes_the_gradient_whole);
-    tcase_add_test(tests, zero_norms_leave_the_rate);
-    tcase_add_test(tests, powers);
-    tcase_add_test(tests, wrong_tensors_are_refused);
-    tcase_add_test(tests, wrong_rules_are_refused);
-}
-
-int main(void) { return run_suite("optim list", add_tests); }

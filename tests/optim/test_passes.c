@@ -108,7 +108,7 @@ static amp_action count_end(struct rig *rig, double value) {
     return scaled.action;
 }
 
-START_TEST(one_pass_to_check_and_one_to_step) {
+TEST_TIMES(one_pass_to_check_and_one_to_step, sizeof levels / sizeof *levels) {
     for (amp_optim_kind kind = AMP_OPTIM_SGD; kind <= AMP_OPTIM_LARC; kind++) {
         struct rig rig;
         start(&rig, levels[_i], kind);
@@ -125,9 +125,8 @@ START_TEST(one_pass_to_check_and_one_to_step) {
         rig_end(&rig);
     }
 }
-END_TEST
 
-START_TEST(an_overflow_costs_one_pass) {
+TEST_TIMES(an_overflow_costs_one_pass, sizeof levels / sizeof *levels) {
     for (amp_optim_kind kind = AMP_OPTIM_SGD; kind <= AMP_OPTIM_LARC; kind++) {
         struct rig rig;
         amp_action action = AMP_STEP;
@@ -141,13 +140,4 @@ START_TEST(an_overflow_costs_one_pass) {
         ck_assert_uint_eq(count.updated + count.moments + count.other_checked, 0);
         rig_end(&rig);
     }
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { one_pass_to_check_and_one_to_step, sizeof levels / sizeof *levels },
-        { an_overflow_costs_one_pass, sizeof levels / sizeof *levels },
-    };
-    return RUN_TESTS("optim passes", tests);
 }

@@ -2,7 +2,7 @@
 /* Groups, schedules, parameters that come later, several optimizers; and what an optimizer of libamp's own refuses. */
 #include "fused.h"
 
-START_TEST(groups_have_rules_of_their_own) {
+TEST(groups_have_rules_of_their_own) {
     struct rig rig;
     amp_optim groups[2] = { optim_of(AMP_OPTIM_SGD, 0.5), optim_of(AMP_OPTIM_SGD, 0.25) };
     const uint32_t group_of[3] = { 1, 0, 1 };
@@ -24,10 +24,9 @@ START_TEST(groups_have_rules_of_their_own) {
     ck_assert(fake_get(rig.net.weight, 0) == 0.25 - 1.0 && fake_get(rig.net.bias, 0) == -0.25 - 0.5);
     rig_end(&rig);
 }
-END_TEST
 
 /* Without a gradient a parameter stays, and its steps do not advance: Adam's first step is always of length lr. */
-START_TEST(absent_gradients_are_passed_over) {
+TEST(absent_gradients_are_passed_over) {
     struct rig rig;
     amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_of(AMP_O0);
@@ -45,9 +44,8 @@ START_TEST(absent_gradients_are_passed_over) {
     ck_assert(fake_get(rig.net.bias, 0) == 0.125);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(skips_advance_no_step) {
+TEST_TIMES(skips_advance_no_step, 2) {
     struct rig rig;
     amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
@@ -67,9 +65,8 @@ START_TEST(skips_advance_no_step) {
     ck_assert_float_eq_tol(*(float *)masters[0].data, 0.375f, 1e-6f * 0.125f + 0x1p-24f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(later_parameters_join_group_0) {
+TEST_TIMES(later_parameters_join_group_0, 2) {
     struct rig rig;
     amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
@@ -92,10 +89,9 @@ START_TEST(later_parameters_join_group_0) {
     fake_release(late), fake_release(wide);
     rig_end(&rig);
 }
-END_TEST
 
 /* libamp's and the host's in one context, on parameters of their own. */
-START_TEST(beside_an_optimizer_of_the_hosts) {
+TEST(beside_an_optimizer_of_the_hosts) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
@@ -120,10 +116,9 @@ START_TEST(beside_an_optimizer_of_the_hosts) {
     ck_assert(fake_get(rig.net.bias, 0) < 0.25);
     rig_end(&rig);
 }
-END_TEST
 
 /* The elements change and the host's version does not: a cast of the old ones must not be found again. */
-START_TEST(later_casts_are_of_the_stepped_weights) {
+TEST_TIMES(later_casts_are_of_the_stepped_weights, 2) {
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.25);
@@ -145,9 +140,8 @@ START_TEST(later_casts_are_of_the_stepped_weights) {
     ck_ok(amp_scope_leave(&scope));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(wrong_descriptions_are_refused) {
+TEST(wrong_descriptions_are_refused) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     amp_optim rules[2] = { optim_of(AMP_OPTIM_ADAM, 0.125), optim_of(AMP_OPTIM_SGD, 0.125) };
@@ -186,19 +180,17 @@ START_TEST(wrong_descriptions_are_refused) {
     ck_ok(amp_scale_loss_end(&scaled));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(the_hosts_own_is_not_ours) {
+TEST(the_hosts_own_is_not_ours) {
     struct rig rig;
     rig_start(&rig, AMP_O1, 0);
     ck_fails(AMP_ERR_WRONG_STATE, amp_fused_step(&rig.net.optimizer, NULL));
     ck_fails(AMP_ERR_WRONG_STATE, amp_fused_zero_grad(&rig.net.optimizer));
     rig_end(&rig);
 }
-END_TEST
 
 /* Each hook that a step calls fails once: the step is refused, nothing has moved, and it can be made again. */
-START_TEST(a_failing_hook_changes_nothing) {
+TEST_TIMES(a_failing_hook_changes_nothing, 2) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
@@ -215,16 +207,4 @@ START_TEST(a_failing_hook_changes_nothing) {
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(fake_get(rig.net.weight, 0) < 0.5 && fake_get(rig.net.gamma, 0) < 1.0);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { groups_have_rules_of_their_own, 1 },   { absent_gradients_are_passed_over, 1 },
-        { skips_advance_no_step, 2 },            { later_parameters_join_group_0, 2 },
-        { beside_an_optimizer_of_the_hosts, 1 }, { later_casts_are_of_the_stepped_weights, 2 },
-        { wrong_descriptions_are_refused, 1 },
-        { the_hosts_own_is_not_ours, 1 },        { a_failing_hook_changes_nothing, 2 },
-    };
-    return RUN_TESTS("optim refusals", tests);
 }

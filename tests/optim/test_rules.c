@@ -63,7 +63,7 @@ static void step_and_compare(const char *name, const amp_optim *rule, struct ten
     }
 }
 
-START_TEST(rules_are_the_papers) {
+TEST_TIMES(rules_are_the_papers, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     struct tensors t;
@@ -76,10 +76,9 @@ START_TEST(rules_are_the_papers) {
     }
     tensors_free(&t);
 }
-END_TEST
 
 /* A late step: beta^t is far below 1, or has vanished. */
-START_TEST(late_steps_are_the_papers) {
+TEST_TIMES(late_steps_are_the_papers, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     static const uint64_t steps[] = { 999, 12345, UINT64_C(1) << 40 };
@@ -100,11 +99,3 @@ START_TEST(late_steps_are_the_papers) {
     }
     tensors_free(&t);
 }
-END_TEST
-
-static void add_tests(TCase *tests) {
-    tcase_add_loop_test(tests, rules_are_the_papers, 0, N_RULES);
-    tcase_add_loop_test(tests, late_steps_are_the_papers, 0, N_RULES);
-}
-
-int main(void) { return run_suite("optim rules", add_tests); }

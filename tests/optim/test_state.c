@@ -40,7 +40,7 @@ static void compare(struct rig *a, struct rig *b) {
     }
 }
 
-START_TEST(resume_is_bit_exact) {
+TEST_TIMES(resume_is_bit_exact, N_RULES *N_LEVELS) {
     static char state[STATE_BYTES];
     struct rig straight, resumed;
     const amp_optim rule = rule_of(_i / N_LEVELS, NULL);
@@ -60,7 +60,6 @@ START_TEST(resume_is_bit_exact) {
     rig_end(&straight);
     rig_end(&resumed);
 }
-END_TEST
 
 static size_t saved(struct rig *rig, amp_optim_kind kind, char *state) {
     const amp_optim rule = optim_of(kind ? kind : AMP_OPTIM_SGD, 0.125);
@@ -75,7 +74,7 @@ static size_t saved(struct rig *rig, amp_optim_kind kind, char *state) {
 
 static bool holds(const char *state, size_t size, const char *text) { return memmem(state, size, text, strlen(text)); }
 
-START_TEST(names_are_torchs) {
+TEST(names_are_torchs) {
     static char state[STATE_BYTES];
     struct rig rig;
     size_t size = saved(&rig, AMP_OPTIM_ADAM, state);
@@ -86,10 +85,9 @@ START_TEST(names_are_torchs) {
     ck_assert(holds(state, size, "\"weight.sum\""));
     rig_end(&rig);
 }
-END_TEST
 
 /* A context that steps with the host's optimizer, or not at all, takes the values and says what it left out. */
-START_TEST(moments_that_nobody_keeps_are_left_out) {
+TEST(moments_that_nobody_keeps_are_left_out) {
     static char state[STATE_BYTES];
     struct rig ours, theirs;
     const size_t size = saved(&ours, AMP_OPTIM_ADAM, state);
@@ -100,10 +98,9 @@ START_TEST(moments_that_nobody_keeps_are_left_out) {
     rig_end(&ours);
     rig_end(&theirs);
 }
-END_TEST
 
 /* From what a state lacks nothing is taken: values, moments and scale stay. */
-START_TEST(states_of_others_are_refused) {
+TEST_TIMES(states_of_others_are_refused, 3) {
     static const amp_optim_kind kinds[] = { 0, AMP_OPTIM_SGD, AMP_OPTIM_NOVOGRAD };
     static char state[STATE_BYTES];
     struct rig other, ours, untouched;
@@ -118,10 +115,9 @@ START_TEST(states_of_others_are_refused) {
     compare(&ours, &untouched);
     rig_end(&other), rig_end(&ours), rig_end(&untouched);
 }
-END_TEST
 
 /* Two of libamp's own on one parameter: each keeps its moments, under names that tell them apart. */
-START_TEST(shared_parameters) {
+TEST(shared_parameters) {
     static char state[STATE_BYTES], again[STATE_BYTES];
     struct rig rig;
     size_t size = 0, size_again = 0;
@@ -152,10 +148,9 @@ START_TEST(shared_parameters) {
     ck_assert(!memcmp(state, again, size));
     rig_end(&rig);
 }
-END_TEST
 
 /* What the host's optimizer steps too is unscaled at the bracket's end, whatever was saved before it became shared. */
-START_TEST(a_save_forgets_nobody_who_shares) {
+TEST(a_save_forgets_nobody_who_shares) {
     static char state[STATE_BYTES];
     struct rig rig;
     size_t size = 0;
@@ -179,17 +174,4 @@ START_TEST(a_save_forgets_nobody_who_shares) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.25 * 64.0); /* libamp's alone: left to its step */
     ck_assert_double_eq(fake_get(rig.net.bias->grad, 0), 0.25);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { resume_is_bit_exact, N_RULES *N_LEVELS },
-        { names_are_torchs, 1 },
-        { moments_that_nobody_keeps_are_left_out, 1 },
-        { states_of_others_are_refused, 3 },
-        { shared_parameters, 1 },
-        { a_save_forgets_nobody_who_shares, 1 },
-    };
-    return RUN_TESTS("optim state", tests);
 }

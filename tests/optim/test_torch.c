@@ -81,7 +81,7 @@ static void replay(FILE *file, struct run *run) {
     }
 }
 
-START_TEST(steps_are_torchs) {
+TEST(steps_are_torchs) {
     struct run run;
     char line[256];
     int runs = 0, comments = 0;
@@ -94,12 +94,9 @@ START_TEST(steps_are_torchs) {
     ck_assert_int_ge(runs, 11);
     fclose(file);
 }
-END_TEST
-
-static void add_tests(TCase *tests) { tcase_add_test(tests, steps_are_torchs); }
 
 int main(int argc, char **argv) {
     if (argc != 2) return EXIT_FAILURE;
     path = argv[1];
-    return run_suite("optim torch", add_tests);
+    return suite_run();
 }

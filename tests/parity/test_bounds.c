@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In every mode, whatever the settings, the scale is never 0, never infinite, and within its bounds. */
 #include "scaler/scaler.h"
-#include "suite.h"
+#include "test.h"
 
 #include <fenv.h>
 #include <math.h>
@@ -43,7 +43,7 @@ static void check_bounded(float scale, const struct amp__scaler_settings *s) {
                  (double)s->min_scale, (double)s->max_scale, s->growth, s->backoff);
 }
 
-START_TEST(the_scale_stays_within_its_bounds) {
+TEST_RANGE(the_scale_stays_within_its_bounds, 1, AMP__SCALER_MODES + 1) {
     random_state = 0x9e3779b97f4a7c15u + (uint64_t)_i;
     for (int round = 0; round < ROUNDS; round++) {
         const struct amp__scaler_settings settings = extreme_settings(_i);
@@ -60,12 +60,4 @@ START_TEST(the_scale_stays_within_its_bounds) {
             check_bounded(state.next_scale, &settings);
         }
     }
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("bounds");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, the_scale_stays_within_its_bounds, 1, AMP__SCALER_MODES + 1);
-    return run_case("bounds", tcase);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_traces FILE: replays a trace, of an original or of its transcription, tick by tick. */
 #include "replay.h"
-#include "suite.h"
+#include "test.h"
+
+#include <stdlib.h>
 
 static const char *path;
 
@@ -24,7 +26,7 @@ static void replay(const struct run *run, unsigned index) {
                   (unsigned long long)run->seed, (unsigned)SAMPLE_EVERY);
 }
 
-START_TEST(every_step_of_a_trace) {
+TEST(every_step_of_a_trace) {
     FILE *file = fopen(path, "r");
     ck_assert_msg(file != NULL, "cannot open %s", path);
     int32_t mode = 0;
@@ -35,13 +37,9 @@ START_TEST(every_step_of_a_trace) {
     fclose(file);
     ck_assert_msg(steps >= 100000, "%s has only %llu steps", path, (unsigned long long)steps);
 }
-END_TEST
 
 int main(int argc, char **argv) {
     if (argc != 2) return EXIT_FAILURE;
     path = argv[1];
-    TCase *tcase = tcase_create("traces");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, every_step_of_a_trace);
-    return run_case("traces", tcase);
+    return suite_run();
 }

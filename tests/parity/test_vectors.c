@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vectors worked by hand, and what the configuration refuses. */
 #include "replay.h"
-#include "suite.h"
+#include "test.h"
 #include "vectors.h"
 
 #include "opt_levels/levels.h"
@@ -31,15 +31,13 @@ static void check_vector(const struct vector *v, int32_t mode) {
     }
 }
 
-START_TEST(vectors_by_hand) {
+TEST_RANGE(vectors_by_hand, 1, AMP__SCALER_MODES + 1) {
     for (int i = 0; i < VECTORS; i++) check_vector(&vectors[_i][i], _i);
 }
-END_TEST
 
-START_TEST(the_default_mode_is_apex) {
+TEST(the_default_mode_is_apex) {
     ck_assert_int_eq(settings_of((amp_config)AMP_CONFIG_INIT, AMP_SCALER_DEFAULT).mode, AMP_SCALER_APEX);
 }
-END_TEST
 
 static void check_refused(amp_config config, amp_status status, const char *text) {
     struct amp__properties properties;
@@ -49,19 +47,10 @@ static void check_refused(amp_config config, amp_status status, const char *text
     ck_assert_msg(strstr(amp_last_error(), text) != NULL, "\"%s\" is not in: %s", text, amp_last_error());
 }
 
-START_TEST(refusals) {
+TEST(refusals) {
     check_refused((amp_config){ .scaler = AMP__SCALER_MODES + 1 }, AMP_ERR_INVALID_ARGUMENT, "scaler");
     check_refused((amp_config){ .scaler = -1 }, AMP_ERR_INVALID_ARGUMENT, "scaler");
     check_refused((amp_config){ .consecutive_hysteresis = 3 }, AMP_ERR_INVALID_ARGUMENT, "consecutive_hysteresis");
     check_refused((amp_config){ .scaler = AMP_SCALER_JMP, .init_scale = 0.5f }, AMP_ERR_CONFLICT, "min_scale");
     check_refused((amp_config){ .scaler = AMP_SCALER_MEGATRON, .max_scale = 0.5f }, AMP_ERR_CONFLICT, "max_scale");
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("vectors");
-    tcase_add_loop_test(tcase, vectors_by_hand, 1, AMP__SCALER_MODES + 1);
-    tcase_add_test(tcase, the_default_mode_is_apex);
-    tcase_add_test(tcase, refusals);
-    return run_case("vectors", tcase);
 }

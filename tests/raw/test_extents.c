@@ -4,7 +4,7 @@
 #include <amp_all.h>
 #include <amp_kernels.h>
 
-#include <check.h>
+#include "test.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,7 +92,7 @@ static void ck_adds(struct host *host, int offset) {
     ck_assert_mem_eq(host->grads, expected, sizeof expected);
 }
 
-START_TEST(the_rest_of_a_gradient) {
+TEST_TIMES(the_rest_of_a_gradient, 3) {
     static const struct {
         amp_level level;
         amp_switch emulate;
@@ -103,9 +103,8 @@ START_TEST(the_rest_of_a_gradient) {
     ck_adds(&host, WIDTH); /* from its second row on */
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
-START_TEST(what_is_neither_is_told_and_runs_as_it_comes) {
+TEST(what_is_neither_is_told_and_runs_as_it_comes) {
     struct host host;
     float dout[WIDTH] = { 1.0f + 0x1p-12f };
     const int row[] = { 0 };
@@ -117,10 +116,9 @@ START_TEST(what_is_neither_is_told_and_runs_as_it_comes) {
         strstr(amp_last_error(), "dtable[?] points into no registered parameter, and into no gradient"));
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
 /* The gate counts its elements, as it does those of a parameter: 8 behind the first row, and 4 of dout. */
-START_TEST(the_gate_sees_it) {
+TEST(the_gate_sees_it) {
     struct host host;
     amp_op_stats stats[2] = { AMP_OP_STATS_INIT };
     const float dout[WIDTH] = { 0 };
@@ -134,19 +132,4 @@ START_TEST(the_gate_sees_it) {
         ck_assert_uint_eq(stats[1].gated, least - 12);
     }
     ck_ok(amp_shutdown(host.context));
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("extents");
-    tcase_add_loop_test(tcase, the_rest_of_a_gradient, 0, 3);
-    tcase_add_test(tcase, what_is_neither_is_told_and_runs_as_it_comes);
-    tcase_add_test(tcase, the_gate_sees_it);
-    Suite *suite = suite_create("extents");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -6,7 +6,7 @@
 #include <amp_all.h>
 #include <amp_kernels.h>
 
-#include <check.h>
+#include "test.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,7 +126,7 @@ static uint64_t gated(struct host *host, int op) {
 }
 
 /* FP32 there and back in either case: by default the gate may choose, and so it may where it is on. */
-START_TEST(a_held_call_runs_on_the_hosts_buffers) {
+TEST_TIMES(a_held_call_runs_on_the_hosts_buffers, 2) {
     struct host host;
     set_up(&host, _i ? AMP_ON : AMP_DEFAULT, 0);
     ck_ok(amp_gate_set(host.context, "product", AMP_GATE_NEVER));
@@ -142,10 +142,9 @@ START_TEST(a_held_call_runs_on_the_hosts_buffers) {
     ck_assert_uint_eq(gated(&host, 0), 1);
     finish(&host);
 }
-END_TEST
 
 /* AMP_OP_MATMUL: what is known of amp_matmul holds, and it says that the built-in code gains nothing. */
-START_TEST(what_is_known_is_used) {
+TEST_TIMES(what_is_known_is_used, 2) {
     struct host host;
     set_up(&host, AMP_DEFAULT, _i ? AMP_OP_MATMUL : 0);
     table.product(host.out, host.a, host.b, &host.one, MOST, MOST, MOST);
@@ -153,7 +152,6 @@ START_TEST(what_is_known_is_used) {
     ck_assert_uint_eq(gated(&host, 0), (uint64_t)_i);
     finish(&host);
 }
-END_TEST
 
 static void ck_least(struct host *host, const char *name, int m, int n, int k, uint64_t least) {
     struct layer layer = { host->out, host->a, host->b, m };
@@ -166,7 +164,7 @@ static void ck_least(struct host *host, const char *name, int m, int n, int k, u
     }
 }
 
-START_TEST(buffers_have_sizes) {
+TEST(buffers_have_sizes) {
     struct host host;
     set_up(&host, AMP_ON, AMP_OP_MATMUL);
     ck_least(&host, "product", 48, 48, 48, 48);
@@ -178,9 +176,8 @@ START_TEST(buffers_have_sizes) {
     ck_least(&host, "layer", 5, 5, 5, 75);
     finish(&host);
 }
-END_TEST
 
-START_TEST(the_seed_still_carries_the_scale) {
+TEST_TIMES(the_seed_still_carries_the_scale, 2) {
     struct host host;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     set_up(&host, _i ? AMP_ON : AMP_DEFAULT, 0);
@@ -193,20 +190,8 @@ START_TEST(the_seed_still_carries_the_scale) {
     ck_assert_uint_eq(gated(&host, 0), 1);
     finish(&host);
 }
-END_TEST
 
 int main(void) {
     amp_set_cpu_mask(0); /* a row of the gate's table that holds on every machine */
-    Suite *suite = suite_create("held");
-    TCase *tcase = tcase_create("held");
-    tcase_add_loop_test(tcase, a_held_call_runs_on_the_hosts_buffers, 0, 2);
-    tcase_add_loop_test(tcase, what_is_known_is_used, 0, 2);
-    tcase_add_test(tcase, buffers_have_sizes);
-    tcase_add_loop_test(tcase, the_seed_still_carries_the_scale, 0, 2);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run();
 }

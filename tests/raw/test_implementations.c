@@ -7,7 +7,7 @@
 #include <amp_all.h>
 #include <amp_kernels.h>
 
-#include <check.h>
+#include "test.h"
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +115,7 @@ static enum ran call(struct host *host, enum action action) {
 
 /* ---- calls in which visit emits nothing ---- */
 
-START_TEST(a_call_without_work_takes_the_original) {
+TEST_TIMES(a_call_without_work_takes_the_original, 4) {
     struct host host;
     set_up(&host);
     start(&host, levels[_i].level, level_has_masters(levels[_i].level) ? AMP_ON : AMP_DEFAULT);
@@ -123,7 +123,6 @@ START_TEST(a_call_without_work_takes_the_original) {
         ck_assert_msg(call(&host, (enum action)i) == (i == FORWARD ? levels[_i].low : ORIGINAL), "action %d", i);
     finish(&host);
 }
-END_TEST
 
 /* ---- FP32 ---- */
 
@@ -145,7 +144,7 @@ static const struct {
     { AMP_O5, AMP_ON, AMP_LEAVE, true, FP32 },
 };
 
-START_TEST(buffers_are_fp32) {
+TEST_TIMES(buffers_are_fp32, sizeof fp32_rows / sizeof fp32_rows[0]) {
     struct host host;
     set_up(&host);
     host.op.op_class = fp32_rows[_i].op_class;
@@ -156,10 +155,9 @@ START_TEST(buffers_are_fp32) {
         ck_assert_msg(call(&host, (enum action)i) == (i == FORWARD ? fp32_rows[_i].who : ORIGINAL), "action %d", i);
     finish(&host);
 }
-END_TEST
 
 /* The gate holds a call back, and one that works on nothing stays the original's. */
-START_TEST(held_calls_take_it) {
+TEST(held_calls_take_it) {
     struct host host;
     set_up(&host);
     host.op.fp32 = (amp_fn)node_fp32;
@@ -169,7 +167,6 @@ START_TEST(held_calls_take_it) {
         ck_assert_msg(call(&host, (enum action)i) == (i == FORWARD ? FP32 : ORIGINAL), "action %d", i);
     finish(&host);
 }
-END_TEST
 
 /* ---- a gemm of buffers: O0 with fp32 is the program whose slot held it ---- */
 
@@ -194,7 +191,7 @@ static void fast_gemm(float *d, const float *a, const float *b, const float *one
 
 static void (*gemm_slot)(float *, const float *, const float *, const float *, int);
 
-START_TEST(a_seed_and_a_scale_of_fp32_calls) {
+TEST_TIMES(a_seed_and_a_scale_of_fp32_calls, 2) {
     enum { EDGE = 40 };
     static float a[EDGE * EDGE], b[EDGE * EDGE], d[EDGE * EDGE], expected[EDGE * EDGE];
     const float one = 1.0f, eight = 8.0f;
@@ -225,14 +222,13 @@ START_TEST(a_seed_and_a_scale_of_fp32_calls) {
     ck_ok(amp_shutdown(context));
     ck_assert(gemm_slot == slow_gemm);
 }
-END_TEST
 
 /* Buffers of another floating type: no call of it is one in FP32. */
 static void widen(float *y, const uint16_t *x, int n) { ran = ORIGINAL, y[0] = (float)x[0] * (float)n; }
 static void widen_fp32(float *y, const uint16_t *x, int n) { ran = FP32, y[0] = (float)x[0] * (float)n; }
 static void (*widen_slot)(float *, const uint16_t *, int);
 
-START_TEST(a_mixture_is_the_originals) {
+TEST(a_mixture_is_the_originals) {
     float y[1];
     const uint16_t x[1] = { 1 };
     amp_op op = AMP_OP_INIT;
@@ -249,7 +245,6 @@ START_TEST(a_mixture_is_the_originals) {
     ck_assert_int_eq(ran, ORIGINAL);
     ck_ok(amp_shutdown(context));
 }
-END_TEST
 
 /* ---- who is warned ---- */
 
@@ -274,7 +269,7 @@ static const struct {
     { AMP_LOWER, false, false, AMP_O0, 0 },
 };
 
-START_TEST(what_cannot_run_low_is_told_of) {
+TEST_TIMES(what_cannot_run_low_is_told_of, sizeof warned_rows / sizeof warned_rows[0]) {
     struct host host;
     set_up(&host);
     host.hooks.event = count_warnings;
@@ -285,22 +280,4 @@ START_TEST(what_cannot_run_low_is_told_of) {
     start(&host, warned_rows[_i].level, AMP_DEFAULT);
     ck_assert_int_eq(warnings, warned_rows[_i].warnings);
     finish(&host);
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("implementations");
-    tcase_add_loop_test(tcase, a_call_without_work_takes_the_original, 0, 4);
-    tcase_add_loop_test(tcase, buffers_are_fp32, 0, (int)(sizeof fp32_rows / sizeof fp32_rows[0]));
-    tcase_add_test(tcase, held_calls_take_it);
-    tcase_add_loop_test(tcase, a_seed_and_a_scale_of_fp32_calls, 0, 2);
-    tcase_add_test(tcase, a_mixture_is_the_originals);
-    tcase_add_loop_test(tcase, what_cannot_run_low_is_told_of, 0, (int)(sizeof warned_rows / sizeof warned_rows[0]));
-    Suite *suite = suite_create("implementations");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

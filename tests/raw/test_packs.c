@@ -6,7 +6,7 @@
 #include <amp_all.h>
 #include <amp_kernels.h>
 
-#include <check.h>
+#include "test.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -156,7 +156,7 @@ static void step_all(struct host *host, int flags) {
 
 static const int kinds[] = { STEP_SLOTS, 0, STEP_SLOTS | EMULATES, EMULATES };
 
-START_TEST(they_are_kept_from_one_step_to_the_next) {
+TEST_TIMES(they_are_kept_from_one_step_to_the_next, 4) {
     static struct host host;
     start(&host, kinds[_i]);
     bracket(&host);
@@ -171,10 +171,9 @@ START_TEST(they_are_kept_from_one_step_to_the_next) {
     }
     finish(&host);
 }
-END_TEST
 
 /* Each layer's own slot: the others' steps are still to come, and one of them may never. */
-START_TEST(each_step_slot_counts) {
+TEST(each_step_slot_counts) {
     static struct host host;
     start(&host, STEP_SLOTS);
     step_all(&host, STEP_SLOTS);
@@ -185,11 +184,10 @@ START_TEST(each_step_slot_counts) {
     run(&host);
     finish(&host);
 }
-END_TEST
 
 /* The host writes between steps and tells nobody: an average swapped in, weights loaded, a perturbation. `run`
  * compares. */
-START_TEST(what_the_host_writes_is_seen) {
+TEST_TIMES(what_the_host_writes_is_seen, 4) {
     static struct host host;
     static float other[LAYERS * SIZE], own[LAYERS * SIZE];
     start(&host, kinds[_i]);
@@ -205,7 +203,6 @@ START_TEST(what_the_host_writes_is_seen) {
     run(&host);
     finish(&host);
 }
-END_TEST
 
 static void run_first(struct host *host) {
     layer_slot(host->out, host->weights, WIDTH);
@@ -213,7 +210,7 @@ static void run_first(struct host *host) {
 }
 
 /* One element, whichever it is; and changes that undo each other in a weak sum: signs, a swap, a row that moves. */
-START_TEST(every_element_counts) {
+TEST_TIMES(every_element_counts, 4) {
     static struct host host;
     static float row[WIDTH];
     start(&host, kinds[_i]);
@@ -240,10 +237,9 @@ START_TEST(every_element_counts) {
     run_first(&host);
     finish(&host);
 }
-END_TEST
 
 /* Steps that libamp never sees: each call packs, as it did. */
-START_TEST(without_steps_nothing_is_kept) {
+TEST(without_steps_nothing_is_kept) {
     static struct host host;
     start(&host, 0);
     for (int i = 0; i < 3; i++) {
@@ -255,10 +251,9 @@ START_TEST(without_steps_nothing_is_kept) {
     ck_assert_uint_eq(stats(&host).cache_hits, 0);
     finish(&host);
 }
-END_TEST
 
 /* A host that has versions is asked for them, and nothing else. */
-START_TEST(versions_come_first) {
+TEST(versions_come_first) {
     static struct host host;
     start(&host, STEP_SLOTS | VERSIONS);
     run(&host);
@@ -268,10 +263,9 @@ START_TEST(versions_come_first) {
     run(&host);
     finish(&host);
 }
-END_TEST
 
 /* From a scope into none and back, a step or a write in between. */
-START_TEST(scopes_and_none_do_not_mix) {
+TEST(scopes_and_none_do_not_mix) {
     static struct host host;
     amp_scope scope;
     start(&host, STEP_SLOTS);
@@ -289,9 +283,9 @@ START_TEST(scopes_and_none_do_not_mix) {
     }
     finish(&host);
 }
-END_TEST
 
-START_TEST(a_handle_and_a_buffer_are_kept_apart) {
+/* whichever comes first */
+TEST_TIMES(a_handle_and_a_buffer_are_kept_apart, 2) {
     static struct host host;
     start(&host, VERSIONS | CASTS);
     casts = 0;
@@ -306,24 +300,4 @@ START_TEST(a_handle_and_a_buffer_are_kept_apart) {
     ck_assert_int_eq(casts, 1);
     ck_assert_uint_eq(stats(&host).casts, 1);
     finish(&host);
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("packs");
-    tcase_add_loop_test(tcase, they_are_kept_from_one_step_to_the_next, 0, 4);
-    tcase_add_test(tcase, each_step_slot_counts);
-    tcase_add_loop_test(tcase, what_the_host_writes_is_seen, 0, 4);
-    tcase_add_loop_test(tcase, every_element_counts, 0, 4);
-    tcase_add_test(tcase, without_steps_nothing_is_kept);
-    tcase_add_test(tcase, versions_come_first);
-    tcase_add_test(tcase, scopes_and_none_do_not_mix);
-    tcase_add_loop_test(tcase, a_handle_and_a_buffer_are_kept_apart, 0, 2); /* whichever comes first */
-    Suite *suite = suite_create("packs");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -8,7 +8,7 @@
 
 #include <amp_all.h>
 #include <amp_kernels.h>
-#include <check.h>
+#include "test.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,7 +188,7 @@ static void train(struct host *host, int from, int to, struct curve *curve) {
     for (int i = from; i < to; i++) ck_assert(step(host, i, &curve->loss[i]));
 }
 
-START_TEST(it_is_the_training_with_casts_by_hand) {
+TEST_TIMES(it_is_the_training_with_casts_by_hand, 6) {
     static struct curve wanted, got;
     const amp_level level = levels[_i];
     struct host *host = new_host();
@@ -203,10 +203,9 @@ START_TEST(it_is_the_training_with_casts_by_hand) {
     ck_assert_float_lt(got.loss[STEPS - 1], 0.2f * got.loss[0]); /* and it learns */
     free(host);
 }
-END_TEST
 
 /* Powers of two change nothing while nothing overflows; what overflows is skipped, and nothing stays behind. */
-START_TEST(a_dynamic_scale_gives_the_same_bits_and_a_skip_leaves_nothing) {
+TEST_TIMES(a_dynamic_scale_gives_the_same_bits_and_a_skip_leaves_nothing, 2) {
     static struct curve wanted, got;
     const amp_level level = _i ? AMP_O2 : AMP_O1;
     struct host *host = new_host();
@@ -228,7 +227,6 @@ START_TEST(a_dynamic_scale_gives_the_same_bits_and_a_skip_leaves_nothing) {
     ck_assert_mem_eq(host->params, wanted.params, sizeof wanted.params);
     free(host);
 }
-END_TEST
 
 /* ---- the parameters' block ---- */
 
@@ -238,7 +236,7 @@ static float through(amp_level level, float x) {
 
 static const amp_level low_levels[] = { AMP_O2, AMP_O3, AMP_O5 };
 
-START_TEST(the_hosts_block_holds_what_16_bits_hold) {
+TEST_TIMES(the_hosts_block_holds_what_16_bits_hold, 3) {
     static struct curve curve;
     const amp_level level = low_levels[_i];
     struct host *host = new_host();
@@ -264,10 +262,9 @@ START_TEST(the_hosts_block_holds_what_16_bits_hold) {
     ck_assert_mem_ne(host->params, start_values, sizeof start_values);
     free(host);
 }
-END_TEST
 
 /* An initialize that fails at its very end, and a shutdown without a step, give back the exact values. */
-START_TEST(what_never_trained_comes_back_bit_for_bit) {
+TEST_TIMES(what_never_trained_comes_back_bit_for_bit, 3) {
     struct host *host = new_host();
     float start_values[PARAM_FLOATS];
     memcpy(start_values, host->params, sizeof start_values);
@@ -279,10 +276,9 @@ START_TEST(what_never_trained_comes_back_bit_for_bit) {
         for (int i = 0; i < PARAM_FLOATS; i++) ck_assert_float_eq(host->params[i], through(AMP_O3, start_values[i]));
     free(host);
 }
-END_TEST
 
 /* The host loads its FP32 checkpoint in mid-run: nobody tells libamp, and no bit is lost. */
-START_TEST(what_the_host_loads_becomes_the_master) {
+TEST(what_the_host_loads_becomes_the_master) {
     static struct curve curve;
     struct host *host = new_host();
     float loaded[PARAM_FLOATS];
@@ -296,9 +292,8 @@ START_TEST(what_the_host_loads_becomes_the_master) {
     ck_assert_mem_eq(host->params, loaded, sizeof loaded);
     free(host);
 }
-END_TEST
 
-START_TEST(resume_is_bit_exact) {
+TEST_TIMES(resume_is_bit_exact, N_EACH_LEVEL) {
     static struct curve whole, resumed;
     static char state[1 << 20];
     const amp_level level = levels[_i];
@@ -324,7 +319,6 @@ START_TEST(resume_is_bit_exact) {
     free(host);
     free(other);
 }
-END_TEST
 
 /* ---- what is rounded, and what is not ---- */
 
@@ -343,7 +337,7 @@ static float run_model(void *self) {
     return 1.0f;
 }
 
-START_TEST(with_a_forward_what_runs_outside_is_not_the_model) {
+TEST(with_a_forward_what_runs_outside_is_not_the_model) {
     struct host *host = new_host();
     amp_op described_forward = AMP_OP_INIT;
     amp_model *model = &host->model;
@@ -377,9 +371,8 @@ START_TEST(with_a_forward_what_runs_outside_is_not_the_model) {
     ck_ok(amp_shutdown(host->context));
     free(host);
 }
-END_TEST
 
-START_TEST(an_op_that_is_left_is_not_the_model) {
+TEST(an_op_that_is_left_is_not_the_model) {
     struct host *host = new_host();
     char text[256];
     describe_ops(host, true);
@@ -404,10 +397,9 @@ START_TEST(an_op_that_is_left_is_not_the_model) {
     ck_ok(amp_shutdown(host->context));
     free(host);
 }
-END_TEST
 
 /* At O3 there is no master to take an exact gradient: unscaling rounds it, and what the type cannot hold overflows. */
-START_TEST(without_masters_unscaled_gradients_are_rounded) {
+TEST(without_masters_unscaled_gradients_are_rounded) {
     struct host *host = new_host();
     amp_model *model = &host->model;
     amp_optimizer *optimizer = &host->optimizer;
@@ -433,25 +425,4 @@ START_TEST(without_masters_unscaled_gradients_are_rounded) {
     ck_assert_str_eq(record.first_nonfinite, "linear2.weight");
     ck_ok(amp_shutdown(host->context));
     free(host);
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("problem");
-    tcase_add_loop_test(tcase, it_is_the_training_with_casts_by_hand, 0, 6);
-    tcase_add_loop_test(tcase, a_dynamic_scale_gives_the_same_bits_and_a_skip_leaves_nothing, 0, 2);
-    tcase_add_loop_test(tcase, the_hosts_block_holds_what_16_bits_hold, 0, 3);
-    tcase_add_loop_test(tcase, what_never_trained_comes_back_bit_for_bit, 0, 3);
-    tcase_add_test(tcase, what_the_host_loads_becomes_the_master);
-    tcase_add_loop_test(tcase, resume_is_bit_exact, 0, N_EACH_LEVEL);
-    tcase_add_test(tcase, with_a_forward_what_runs_outside_is_not_the_model);
-    tcase_add_test(tcase, an_op_that_is_left_is_not_the_model);
-    tcase_add_test(tcase, without_masters_unscaled_gradients_are_rounded);
-    Suite *suite = suite_create("problem");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -5,7 +5,7 @@
  */
 #include <amp_all.h>
 
-#include <check.h>
+#include "test.h"
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -153,7 +153,7 @@ static const amp_level levels[] = { AMP_O1, AMP_O4 };
 
 /* ---- emulate ---- */
 
-START_TEST(an_emulated_op_is_round_compute_round) {
+TEST_TIMES(an_emulated_op_is_round_compute_round, 2) {
     struct host host;
     const amp_level level = levels[_i];
     float inp[B * C], out[B * OC], rounded_inp[B * C], rounded_weight[OC * C], expected[B * OC];
@@ -171,9 +171,8 @@ START_TEST(an_emulated_op_is_round_compute_round) {
     ck_assert_mem_eq(inp, kept, sizeof inp); /* the host's own inputs are only read */
     finish(&host);
 }
-END_TEST
 
-START_TEST(gradient_accumulators_stay_fp32_sums) {
+TEST_TIMES(gradient_accumulators_stay_fp32_sums, 2) {
     struct host host;
     const amp_level level = levels[_i];
     float inp[B * C], dout[B * OC], rounded_inp[B * C], rounded_dout[B * OC], added[OC * C] = { 0 }, expected[OC * C];
@@ -190,9 +189,8 @@ START_TEST(gradient_accumulators_stay_fp32_sums) {
     ck_assert_mem_eq(host.gradients, expected, sizeof expected);
     finish(&host);
 }
-END_TEST
 
-START_TEST(rows_leave_their_gaps_alone) {
+TEST_TIMES(rows_leave_their_gaps_alone, 2) {
     struct host host;
     const amp_level level = levels[_i];
     float x[B * LD], expected[B * LD];
@@ -206,9 +204,8 @@ START_TEST(rows_leave_their_gaps_alone) {
     ck_assert_mem_eq(x, expected, sizeof x);
     finish(&host);
 }
-END_TEST
 
-START_TEST(what_leaves_the_range_is_counted) {
+TEST(what_leaves_the_range_is_counted) {
     struct host host;
     float inp[B * C] = { 1e6f, 1e-9f, 1e-6f }, out[B * OC];
     set_up(&host);
@@ -221,11 +218,10 @@ START_TEST(what_leaves_the_range_is_counted) {
     ck_assert_uint_eq(stats.subnormal, 1);
     finish(&host);
 }
-END_TEST
 
 /* ---- weights ---- */
 
-START_TEST(weights_are_packed_once_in_a_scope_and_again_after_a_step) {
+TEST(weights_are_packed_once_in_a_scope_and_again_after_a_step) {
     struct host host;
     amp_scope scope;
     amp_step_info info = AMP_STEP_INFO_INIT;
@@ -249,9 +245,8 @@ START_TEST(weights_are_packed_once_in_a_scope_and_again_after_a_step) {
     ck_ok(amp_scope_leave(&scope));
     finish(&host);
 }
-END_TEST
 
-START_TEST(an_unknown_extent_is_the_rest_of_the_parameter) {
+TEST(an_unknown_extent_is_the_rest_of_the_parameter) {
     struct host host;
     float inp[B * C], out[B * OC], known[B * OC];
     set_up(&host);
@@ -269,11 +264,10 @@ START_TEST(an_unknown_extent_is_the_rest_of_the_parameter) {
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "weight"));
     finish(&host);
 }
-END_TEST
 
 /* ---- replace ---- */
 
-START_TEST(an_implementation_replaces_the_op) {
+TEST(an_implementation_replaces_the_op) {
     struct host host;
     float inp[B * C], out[B * OC], rounded_inp[B * C], rounded_weight[OC * C], expected[B * OC];
     set_up(&host);
@@ -292,9 +286,8 @@ START_TEST(an_implementation_replaces_the_op) {
     memcpy(before, host.gradients, sizeof before);
     finish(&host);
 }
-END_TEST
 
-START_TEST(what_an_implementation_updates_stays_fp32) {
+TEST(what_an_implementation_updates_stays_fp32) {
     struct host host;
     float x[B * LD], expected[B * LD];
     set_up(&host);
@@ -309,9 +302,8 @@ START_TEST(what_an_implementation_updates_stays_fp32) {
     ck_assert_mem_eq(x, expected, sizeof x);
     finish(&host);
 }
-END_TEST
 
-START_TEST(without_either_way_the_user_is_told) {
+TEST(without_either_way_the_user_is_told) {
     struct host host;
     float inp[B * C], out[B * OC], expected[B * OC];
     char text[4096];
@@ -325,7 +317,6 @@ START_TEST(without_either_way_the_user_is_told) {
     ck_assert_ptr_nonnull(strstr(text, "op matmul takes raw FP32 buffers"));
     finish(&host);
 }
-END_TEST
 
 /* x += 1 and y += 2, element by element: on one buffer it is += 3. */
 static void add_twice(float *x, float *y, int n) {
@@ -337,7 +328,7 @@ static void add_twice(float *x, float *y, int n) {
 
 static void (*add_twice_slot)(float *, float *, int) = add_twice;
 
-START_TEST(one_buffer_in_two_arguments_keeps_both_updates) {
+TEST(one_buffer_in_two_arguments_keeps_both_updates) {
     struct host host;
     float x[4] = { 12.0f, 12.0f, 12.0f, 12.0f };
     set_up(&host);
@@ -353,9 +344,8 @@ START_TEST(one_buffer_in_two_arguments_keeps_both_updates) {
     ck_assert(x[0] == 16.0f && x[1] == 18.0f && x[2] == 18.0f && x[3] == 17.0f);
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
-START_TEST(a_gradient_needs_memory_of_its_own) {
+TEST_TIMES(a_gradient_needs_memory_of_its_own, 3) {
     struct host host;
     set_up(&host);
     if (_i == 0) host.grads[1].data = host.weights + OC * C + 1;
@@ -366,7 +356,6 @@ START_TEST(a_gradient_needs_memory_of_its_own) {
                                                           : "the gradients of first and second overlap"));
     ck_assert(table.forward == matmul_forward);
 }
-END_TEST
 
 /* An op that ends its own context, or closes a step that it did not open, is refused. */
 static struct host *ended;
@@ -378,7 +367,7 @@ static void end_inside(float *out, const float *inp, const float *weight, int b,
     matmul_forward(out, inp, weight, b, c, oc);
 }
 
-START_TEST(a_context_does_not_end_inside_its_own_op) {
+TEST_TIMES(a_context_does_not_end_inside_its_own_op, 2) {
     struct host host;
     float inp[B * C], out[B * OC];
     set_up(&host);
@@ -392,9 +381,8 @@ START_TEST(a_context_does_not_end_inside_its_own_op) {
     ck_ok(amp_shutdown(host.context));
     ck_assert(table.forward == end_inside);
 }
-END_TEST
 
-START_TEST(levels_that_re_type_say_what_they_need) {
+TEST(levels_that_re_type_say_what_they_need) {
     struct host host;
     set_up(&host);
     ck_assert_int_eq(start(&host, AMP_O2, AMP_DEFAULT), AMP_ERR_MISSING_HOOK);
@@ -404,7 +392,6 @@ START_TEST(levels_that_re_type_say_what_they_need) {
     ck_ok(start(&host, AMP_O2, AMP_ON));
     finish(&host);
 }
-END_TEST
 
 /* ---- training: one layer fits a linear map, seeded with the scale ---- */
 
@@ -438,7 +425,7 @@ static float train(struct host *host, bool with_libamp, unsigned *skipped) {
     return loss;
 }
 
-START_TEST(it_trains) {
+TEST_TIMES(it_trains, 2) {
     struct host plain, wired;
     unsigned skipped = 0;
     set_up(&plain);
@@ -451,9 +438,8 @@ START_TEST(it_trains) {
     ck_assert_uint_lt(skipped, 10);
     finish(&wired);
 }
-END_TEST
 
-START_TEST(an_overflow_leaves_the_fixed_buffers_clean) {
+TEST(an_overflow_leaves_the_fixed_buffers_clean) {
     struct host host;
     unsigned skipped = 0;
     set_up(&host);
@@ -469,31 +455,4 @@ START_TEST(an_overflow_leaves_the_fixed_buffers_clean) {
     ck_assert_float_lt(loss, 1e-4f);
     for (int i = 0; i < 2 * OC * C; i++) ck_assert(isfinite(host.weights[i]));
     finish(&host);
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("raw");
-    tcase_add_loop_test(tcase, an_emulated_op_is_round_compute_round, 0, 2);
-    tcase_add_loop_test(tcase, gradient_accumulators_stay_fp32_sums, 0, 2);
-    tcase_add_loop_test(tcase, rows_leave_their_gaps_alone, 0, 2);
-    tcase_add_test(tcase, what_leaves_the_range_is_counted);
-    tcase_add_test(tcase, weights_are_packed_once_in_a_scope_and_again_after_a_step);
-    tcase_add_test(tcase, an_unknown_extent_is_the_rest_of_the_parameter);
-    tcase_add_test(tcase, an_implementation_replaces_the_op);
-    tcase_add_test(tcase, what_an_implementation_updates_stays_fp32);
-    tcase_add_test(tcase, without_either_way_the_user_is_told);
-    tcase_add_test(tcase, levels_that_re_type_say_what_they_need);
-    tcase_add_test(tcase, one_buffer_in_two_arguments_keeps_both_updates);
-    tcase_add_loop_test(tcase, a_gradient_needs_memory_of_its_own, 0, 3);
-    tcase_add_loop_test(tcase, a_context_does_not_end_inside_its_own_op, 0, 2);
-    tcase_add_loop_test(tcase, it_trains, 0, 2);
-    tcase_add_test(tcase, an_overflow_leaves_the_fixed_buffers_clean);
-    Suite *suite = suite_create("raw");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

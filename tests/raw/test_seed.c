@@ -5,7 +5,7 @@
  */
 #include <amp_all.h>
 
-#include <check.h>
+#include "test.h"
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +106,7 @@ static void call(struct host *host, bool node) {
     else table.raw(host->gradient, host->one, N);
 }
 
-START_TEST(the_seed_carries_the_scale_and_nothing_else_does) {
+TEST_TIMES(the_seed_carries_the_scale_and_nothing_else_does, 4) {
     struct host host;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     set_up(&host, _i & 1, _i & 1 ? AMP_OP_SEEDS : 0);
@@ -124,18 +124,16 @@ START_TEST(the_seed_carries_the_scale_and_nothing_else_does) {
     ck_ok(amp_shutdown(host.context));
     ck_assert(table.raw == raw_backward && table.node == node_backward);
 }
-END_TEST
 
-START_TEST(a_scale_of_one_wires_nothing) {
+TEST(a_scale_of_one_wires_nothing) {
     struct host host;
     set_up(&host, true, AMP_OP_SEEDS);
     start(&host, AMP_O0, 0.0f);
     ck_assert(table.node == node_backward);
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
-START_TEST(a_seed_without_the_flag_is_an_error) {
+TEST(a_seed_without_the_flag_is_an_error) {
     struct host host;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     set_up(&host, true, 0);
@@ -153,9 +151,8 @@ START_TEST(a_seed_without_the_flag_is_an_error) {
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "AMP_OP_SEEDS"));
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
-START_TEST(two_brackets_at_once_are_refused) {
+TEST(two_brackets_at_once_are_refused) {
     struct host host;
     amp_scaled_loss first = AMP_SCALED_LOSS_INIT, second = AMP_SCALED_LOSS_INIT;
     set_up(&host, true, AMP_OP_SEEDS);
@@ -167,29 +164,11 @@ START_TEST(two_brackets_at_once_are_refused) {
     ck_ok(amp_scale_loss_end(&second));
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
-START_TEST(a_direct_op_cannot_seed) {
+TEST(a_direct_op_cannot_seed) {
     struct host host;
     set_up(&host, true, AMP_OP_SEEDS | AMP_OP_DIRECT);
     host.op.slot = NULL;
     ck_assert_int_eq(amp_initialize(&host.model, &host.optimizer, AMP_O1), AMP_ERR_CONFLICT);
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "seed_factor"));
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("seed");
-    tcase_add_loop_test(tcase, the_seed_carries_the_scale_and_nothing_else_does, 0, 4);
-    tcase_add_test(tcase, a_scale_of_one_wires_nothing);
-    tcase_add_test(tcase, a_seed_without_the_flag_is_an_error);
-    tcase_add_test(tcase, two_brackets_at_once_are_refused);
-    tcase_add_test(tcase, a_direct_op_cannot_seed);
-    Suite *suite = suite_create("seed");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -5,7 +5,7 @@
  */
 #include <amp_all.h>
 
-#include <check.h>
+#include "test.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdbool.h>
@@ -168,7 +168,7 @@ static void ck_untouched_by(const struct host *host, const float *shared) {
     ck_assert_ptr_eq(host->layer.shared, shared);
 }
 
-START_TEST(what_structs_point_to_is_rounded) {
+TEST(what_structs_point_to_is_rounded) {
     struct host host;
     float expected[N];
     set_up(&host);
@@ -182,9 +182,8 @@ START_TEST(what_structs_point_to_is_rounded) {
     ck_ok(amp_shutdown(host.context));
     ck_assert(host.layer.forward == layer_forward);
 }
-END_TEST
 
-START_TEST(one_buffer_emitted_twice_gets_one_copy) {
+TEST(one_buffer_emitted_twice_gets_one_copy) {
     struct host host;
     set_up(&host);
     host.layer.shared = host.input;
@@ -195,9 +194,8 @@ START_TEST(one_buffer_emitted_twice_gets_one_copy) {
     ck_assert_ptr_eq(host.layer.shared, host.input);
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
-START_TEST(a_partial_overlap_runs_untouched_and_is_kept) {
+TEST(a_partial_overlap_runs_untouched_and_is_kept) {
     struct host host;
     set_up(&host);
     host.layer.shared = host.input + 1;
@@ -210,10 +208,9 @@ START_TEST(a_partial_overlap_runs_untouched_and_is_kept) {
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "op scale_layer: visit: shared: it overlaps"));
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
 /* Read here and written there, told as two roles: what the op wrote would be lost, so it is not done. */
-START_TEST(two_roles_for_one_buffer_run_untouched_and_are_kept) {
+TEST(two_roles_for_one_buffer_run_untouched_and_are_kept) {
     struct host host;
     float expected[N];
     set_up(&host);
@@ -226,10 +223,9 @@ START_TEST(two_roles_for_one_buffer_run_untouched_and_are_kept) {
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "output: it is a buffer of the call already, in another role"));
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
 /* The pointers are put back when libamp next looks: at the next wrapped call, scope or bracket of the thread. */
-START_TEST(a_longjmp_out_of_the_op_puts_pointers_back) {
+TEST(a_longjmp_out_of_the_op_puts_pointers_back) {
     struct host host;
     jmp_buf out;
     amp_scope scope;
@@ -248,10 +244,9 @@ START_TEST(a_longjmp_out_of_the_op_puts_pointers_back) {
     ck_assert_float_eq(host.output[1], half(half(host.input[1]) * half(host.weights[1])));
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
 /* A node whose two inputs are one emits one address twice. */
-START_TEST(one_address_may_be_emitted_twice) {
+TEST(one_address_may_be_emitted_twice) {
     struct host host;
     set_up(&host);
     start(&host);
@@ -262,10 +257,9 @@ START_TEST(one_address_may_be_emitted_twice) {
     ck_ok(amp_check(host.context));
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
 /* Whatever the hook does wrong: the op runs as without libamp, once, and the message says which op and which field. */
-START_TEST(a_faulty_hook_is_told_and_harmless) {
+TEST_TIMES(a_faulty_hook_is_told_and_harmless, 10) {
     static const struct {
         enum fault fault;
         amp_status status;
@@ -300,12 +294,11 @@ START_TEST(a_faulty_hook_is_told_and_harmless) {
     ck_ok(amp_check(host.context));
     ck_ok(amp_shutdown(host.context));
 }
-END_TEST
 
 static void fp32_forward(struct layer l, struct network *net) { l.output[0] = net->input[0] + 1000.0f; }
 
 /* Where the hook is asked only whether there is work for the implementation. */
-START_TEST(a_faulty_hook_is_told_before_an_fp32_implementation) {
+TEST_TIMES(a_faulty_hook_is_told_before_an_fp32_implementation, 4) {
     static const enum fault faults[] = { FAILS, SWALLOWS, NEGATIVE, NOWHERE };
     struct host host;
     set_up(&host);
@@ -323,24 +316,4 @@ START_TEST(a_faulty_hook_is_told_before_an_fp32_implementation) {
     ck_assert_float_eq(host.output[0], host.input[0] + 1000.0f);
     ck_ok(amp_check(host.model.amp));
     ck_ok(amp_shutdown(host.model.amp));
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("visit");
-    tcase_add_test(tcase, what_structs_point_to_is_rounded);
-    tcase_add_test(tcase, one_buffer_emitted_twice_gets_one_copy);
-    tcase_add_test(tcase, a_partial_overlap_runs_untouched_and_is_kept);
-    tcase_add_test(tcase, two_roles_for_one_buffer_run_untouched_and_are_kept);
-    tcase_add_test(tcase, a_longjmp_out_of_the_op_puts_pointers_back);
-    tcase_add_test(tcase, one_address_may_be_emitted_twice);
-    tcase_add_loop_test(tcase, a_faulty_hook_is_told_and_harmless, 0, 10);
-    tcase_add_loop_test(tcase, a_faulty_hook_is_told_before_an_fp32_implementation, 0, 4);
-    Suite *suite = suite_create("visit");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -2,7 +2,7 @@
 /* begin, end and cancel around one loss and one optimizer. */
 #include "bracket.h"
 
-START_TEST(the_loss_carries_the_scale) {
+TEST_TIMES(the_loss_carries_the_scale, 2) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O1, 0, 256.0f);
@@ -17,9 +17,8 @@ START_TEST(the_loss_carries_the_scale) {
     fake_release(loss);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(the_seed_carries_it_without_a_scale_hook_or_loss) {
+TEST_TIMES(the_seed_carries_it_without_a_scale_hook_or_loss, 2) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O1, _i ? FAKE_NO_SCALE : 0, 256.0f);
@@ -31,9 +30,8 @@ START_TEST(the_seed_carries_it_without_a_scale_hook_or_loss) {
     if (loss) fake_release(loss);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(end_unscales_exactly) {
+TEST_TIMES(end_unscales_exactly, 4) {
     static const amp_level levels[] = { AMP_O1, AMP_O2, AMP_O3, AMP_O5 };
     struct rig rig;
     start_at_scale(&rig, levels[_i], 0, 1024.0f);
@@ -41,20 +39,18 @@ START_TEST(end_unscales_exactly) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 3), 1.25);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(masters_get_gradients_below_the_low_types_range) {
+TEST(masters_get_gradients_below_the_low_types_range) {
     struct rig rig;
     start_at_scale(&rig, AMP_O2, 0, 65536.0f);
     ck_assert_int_eq(bracket(&rig, 0x1p-30), AMP_STEP);
     ck_assert_float_eq(seen_grad(&rig, 0), 0x1p-30f);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- accumulation ---- */
 
-START_TEST(micro_batches_add_up) {
+TEST_TIMES(micro_batches_add_up, 6) {
     static const struct {
         amp_level level;
         unsigned options;
@@ -66,9 +62,8 @@ START_TEST(micro_batches_add_up) {
     ck_assert_float_eq(seen_grad(&rig, 0), 5.0f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(micro_batches_add_up_below_the_low_types_range) { /* the host's 16-bit gradient shows 0 all the time */
+TEST_TIMES(micro_batches_add_up_below_the_low_types_range, 2) { /* the host's 16-bit gradient shows 0 all the time */
     struct rig rig;
     start_at_scale(&rig, AMP_O2, _i ? FAKE_NO_SET_GRAD : 0, 65536.0f);
     if (_i) fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT16, 0.0));
@@ -76,9 +71,8 @@ START_TEST(micro_batches_add_up_below_the_low_types_range) { /* the host's 16-bi
     ck_assert_float_eq(seen_grad(&rig, 0), 0x1p-28f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP32 parameters, apex.md 3.5 */
+TEST(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP32 parameters, apex.md 3.5 */
     struct rig rig;
     amp_config config = config_of(AMP_O5);
     rig_init(&rig, 0);
@@ -92,9 +86,8 @@ START_TEST(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP
     ck_assert_float_eq(seen_grad(&rig, 2), 1.5f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_bracket_whose_backward_made_nothing_puts_gradients_back) {
+TEST(a_bracket_whose_backward_made_nothing_puts_gradients_back) {
     struct rig rig;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
@@ -107,9 +100,8 @@ START_TEST(a_bracket_whose_backward_made_nothing_puts_gradients_back) {
     ck_assert_double_eq(fake_get(grad, 0), 0.5);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(delayed_gradients_are_unscaled_by_the_last_bracket) {
+TEST_TIMES(delayed_gradients_are_unscaled_by_the_last_bracket, 2) {
     struct rig rig;
     amp_optimizer *optimizers[] = { &rig.net.optimizer };
     start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
@@ -123,9 +115,8 @@ START_TEST(delayed_gradients_are_unscaled_by_the_last_bracket) {
     ck_assert_float_eq(seen_grad(&rig, 0), 1.5f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too, apex.md 3.5 */
+TEST(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too, apex.md 3.5 */
     struct rig rig;
     amp_optimizer *optimizers[] = { &rig.net.optimizer };
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
@@ -139,9 +130,8 @@ START_TEST(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too, a
     ck_assert_float_eq(seen_grad(&rig, 0), 4.0f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(no_step_while_gradients_are_scaled) {
+TEST(no_step_while_gradients_are_scaled) {
     struct rig rig;
     amp_optimizer *optimizers[] = { &rig.net.optimizer };
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -155,11 +145,10 @@ START_TEST(no_step_while_gradients_are_scaled) {
     ck_says("AMP_DELAY_UNSCALE");
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- cancel ---- */
 
-START_TEST(cancel_drops_the_new_and_puts_back_the_old) {
+TEST_TIMES(cancel_drops_the_new_and_puts_back_the_old, 4) {
     static const unsigned options[] = { 0, FAKE_NO_SET_GRAD, 0, FAKE_NO_SET_GRAD };
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -175,9 +164,8 @@ START_TEST(cancel_drops_the_new_and_puts_back_the_old) {
     ck_assert_int_eq(net_step(&rig.net), 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(cancel_of_a_first_bracket_leaves_no_gradient) {
+TEST(cancel_of_a_first_bracket_leaves_no_gradient) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O2, 0, 128.0f);
@@ -187,9 +175,8 @@ START_TEST(cancel_of_a_first_bracket_leaves_no_gradient) {
     ck_assert_ptr_null(rig.net.weight->grad);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(cancelling_a_bracket_keeps_delayed_gradients) { /* "as if backward had not happened": this one's */
+TEST(cancelling_a_bracket_keeps_delayed_gradients) { /* "as if backward had not happened": this one's */
     struct rig rig;
     amp_optimizer *optimizers[] = { &rig.net.optimizer };
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
@@ -202,9 +189,8 @@ START_TEST(cancelling_a_bracket_keeps_delayed_gradients) { /* "as if backward ha
     ck_assert_float_eq(seen_grad(&rig, 0), 2.0f); /* the first and the third */
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(shutdown_cancels_open_brackets) {
+TEST(shutdown_cancels_open_brackets) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
@@ -218,10 +204,9 @@ START_TEST(shutdown_cancels_open_brackets) {
     fake_release(loss);
     rig_end(&rig);
 }
-END_TEST
 
 /* What a host does with a bracket or a context that is gone is told, and touches nothing. */
-START_TEST(what_is_gone_is_told) {
+TEST_TIMES(what_is_gone_is_told, 2) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT, copy;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
@@ -245,10 +230,9 @@ START_TEST(what_is_gone_is_told) {
     rig.context = NULL;
     rig_end(&rig);
 }
-END_TEST
 
 /* A static scale of 1 skips nothing, so the optimizer sees what backward made: as in FP32 training, and as Apex. */
-START_TEST(at_a_static_scale_of_one_what_is_not_finite_reaches_the_step) {
+TEST_TIMES(at_a_static_scale_of_one_what_is_not_finite_reaches_the_step, 2) {
     struct rig rig;
     rig_start(&rig, AMP_O5, _i ? FAKE_NO_SET_GRAD : 0);
     ck_assert_int_eq(bracket(&rig, (double)INFINITY), AMP_STEP);
@@ -256,28 +240,4 @@ START_TEST(at_a_static_scale_of_one_what_is_not_finite_reaches_the_step) {
     net_step(&rig.net);
     ck_assert(!isfinite(fake_get(rig.net.weight, 0)));
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { the_loss_carries_the_scale, 2 },
-        { the_seed_carries_it_without_a_scale_hook_or_loss, 2 },
-        { end_unscales_exactly, 4 },
-        { masters_get_gradients_below_the_low_types_range, 1 },
-        { micro_batches_add_up, 6 },
-        { micro_batches_add_up_below_the_low_types_range, 2 },
-        { static_scale_one_with_masters_keeps_the_sum, 1 },
-        { a_bracket_whose_backward_made_nothing_puts_gradients_back, 1 },
-        { delayed_gradients_are_unscaled_by_the_last_bracket, 2 },
-        { delay_keeps_what_stood_there_apart, 1 },
-        { no_step_while_gradients_are_scaled, 1 },
-        { cancel_drops_the_new_and_puts_back_the_old, 4 },
-        { cancel_of_a_first_bracket_leaves_no_gradient, 1 },
-        { cancelling_a_bracket_keeps_delayed_gradients, 1 },
-        { shutdown_cancels_open_brackets, 1 },
-        { what_is_gone_is_told, 2 },
-        { at_a_static_scale_of_one_what_is_not_finite_reaches_the_step, 2 },
-    };
-    return RUN_TESTS("bracket", tests);
 }

@@ -52,7 +52,7 @@ static amp_action other_step(struct pair *pair) {
 
 enum { LATER = AMP_DELAY_OVERFLOW_CHECK };
 
-START_TEST(the_last_bracket_decides_for_all) { /* _i: level, and which of three brackets overflows */
+TEST_TIMES(the_last_bracket_decides_for_all, 8) { /* _i: level, and which of three brackets overflows */
     struct pair pair;
     amp_record record = AMP_RECORD_INIT;
     pair_start(&pair, _i / 4 ? AMP_O2 : AMP_O1, 0, 1);
@@ -73,9 +73,8 @@ START_TEST(the_last_bracket_decides_for_all) { /* _i: level, and which of three 
     ck_assert_int_eq(net_step(&pair.rig.net), 1);
     rig_end(&pair.rig);
 }
-END_TEST
 
-START_TEST(an_empty_bracket_can_decide) {
+TEST_TIMES(an_empty_bracket_can_decide, 2) {
     struct pair pair;
     pair_start(&pair, AMP_O2, 0, 1);
     (void)run(&pair, 1, 0, LATER, _i ? INF : 1.0, 0);
@@ -84,9 +83,8 @@ START_TEST(an_empty_bracket_can_decide) {
     ck_assert_float_eq(scale_now(&pair.rig, 0), _i ? 64.0f : 128.0f);
     rig_end(&pair.rig);
 }
-END_TEST
 
-START_TEST(optimizers_of_all_the_brackets_skip) {
+TEST_TIMES(optimizers_of_all_the_brackets_skip, 2) {
     struct pair pair;
     pair_start(&pair, AMP_O1, 0, 1);
     (void)run(&pair, 1, 0, LATER, _i ? 1.0 : INF, 0);
@@ -96,9 +94,8 @@ START_TEST(optimizers_of_all_the_brackets_skip) {
     ck_assert_int_eq(run(&pair, 3, 0, 0, 0, 0), AMP_STEP); /* and all is forgotten */
     rig_end(&pair.rig);
 }
-END_TEST
 
-START_TEST(losses_decide_apart) {
+TEST(losses_decide_apart) {
     struct pair pair;
     pair_start(&pair, AMP_O1, 0, 2);
     (void)run(&pair, 1, 0, LATER, INF, 0);
@@ -110,9 +107,8 @@ START_TEST(losses_decide_apart) {
     ck_assert_float_eq(scale_now(&pair.rig, 1), 128.0f);
     rig_end(&pair.rig);
 }
-END_TEST
 
-START_TEST(nothing_steps_and_nothing_is_saved_undecided) {
+TEST(nothing_steps_and_nothing_is_saved_undecided) {
     struct pair pair;
     amp_step_info info = AMP_STEP_INFO_INIT;
     size_t size;
@@ -127,9 +123,8 @@ START_TEST(nothing_steps_and_nothing_is_saved_undecided) {
     ck_assert_int_eq(other_step(&pair), AMP_STEP);
     rig_end(&pair.rig);
 }
-END_TEST
 
-START_TEST(cancel_takes_back_its_own_bracket_alone) {
+TEST_TIMES(cancel_takes_back_its_own_bracket_alone, 4) {
     struct pair pair;
     amp_scaled_loss scaled;
     pair_start(&pair, _i % 2 ? AMP_O2 : AMP_O1, 0, 1);
@@ -142,9 +137,8 @@ START_TEST(cancel_takes_back_its_own_bracket_alone) {
     ck_assert_int_eq(net_step(&pair.rig.net), 1);
     rig_end(&pair.rig);
 }
-END_TEST
 
-START_TEST(an_error_in_the_deciding_bracket_skips_and_settles) {
+TEST(an_error_in_the_deciding_bracket_skips_and_settles) {
     struct pair pair;
     amp_scaled_loss scaled;
     pair_start(&pair, AMP_O1, 0, 1);
@@ -161,9 +155,8 @@ START_TEST(an_error_in_the_deciding_bracket_skips_and_settles) {
     ck_assert_int_eq(net_step(&pair.rig.net), 1);
     rig_end(&pair.rig);
 }
-END_TEST
 
-START_TEST(both_delays_unscale_later_and_check_then) {
+TEST_TIMES(both_delays_unscale_later_and_check_then, 2) {
     struct pair pair;
     pair_start(&pair, AMP_O2, 0, 1);
     (void)run(&pair, 1, 0, AMP_DELAY_UNSCALE | LATER, 0.5, 0);
@@ -174,7 +167,6 @@ START_TEST(both_delays_unscale_later_and_check_then) {
     ck_assert_int_eq(net_step(&pair.rig.net), !_i);
     rig_end(&pair.rig);
 }
-END_TEST
 
 static unsigned exchanges;
 static amp_status count_reduce(void *self, amp_reduction reduction, double *values, size_t n) {
@@ -182,7 +174,7 @@ static amp_status count_reduce(void *self, amp_reduction reduction, double *valu
     return exchanges++, AMP_OK;
 }
 
-START_TEST(ranks_talk_at_the_decision_only) {
+TEST(ranks_talk_at_the_decision_only) {
     struct rig rig;
     amp_config config = config_of(AMP_O1);
     rig_init(&rig, 0);
@@ -197,16 +189,4 @@ START_TEST(ranks_talk_at_the_decision_only) {
         ck_assert_uint_eq(exchanges, k == 3);
     }
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { the_last_bracket_decides_for_all, 8 }, { an_empty_bracket_can_decide, 2 },
-        { optimizers_of_all_the_brackets_skip, 2 }, { losses_decide_apart, 1 },
-        { nothing_steps_and_nothing_is_saved_undecided, 1 }, { cancel_takes_back_its_own_bracket_alone, 4 },
-        { an_error_in_the_deciding_bracket_skips_and_settles, 1 }, { both_delays_unscale_later_and_check_then, 2 },
-        { ranks_talk_at_the_decision_only, 1 },
-    };
-    return RUN_TESTS("delay_check", tests);
 }

@@ -50,7 +50,7 @@ static const struct {
 enum { N_HOSTS = sizeof hosts / sizeof *hosts };
 
 /* This rank made 1/8, 1/4 and 1/2 in three brackets, the other one 1: the mean is what the optimizer sees. */
-START_TEST(a_reduction_in_the_closing_bracket_has_all) {
+TEST_TIMES(a_reduction_in_the_closing_bracket_has_all, N_HOSTS) {
     struct rig rig;
     start_at_scale(&rig, hosts[_i].level, hosts[_i].options, 256.0f);
     amp_scaled_loss scaled;
@@ -64,10 +64,9 @@ START_TEST(a_reduction_in_the_closing_bracket_has_all) {
     ck_assert_float_eq(seen_grad(&rig, 0), (0.875f + 1.0f) / 2.0f);
     rig_end(&rig);
 }
-END_TEST
 
 /* A cancel takes back what backward added in its bracket, and no more. */
-START_TEST(a_cancelled_bracket_leaves_what_was_delayed) {
+TEST_TIMES(a_cancelled_bracket_leaves_what_was_delayed, N_HOSTS) {
     struct rig rig;
     start_at_scale(&rig, hosts[_i].level, hosts[_i].options, 256.0f);
     amp_scaled_loss scaled;
@@ -87,10 +86,9 @@ START_TEST(a_cancelled_bracket_leaves_what_was_delayed) {
     ck_assert_float_eq(seen_grad(&rig, 0), 0.75f);
     rig_end(&rig);
 }
-END_TEST
 
 /* Another optimizer's bracket of the same loss moves the scale in between. */
-START_TEST(a_scale_that_moved_is_not_mixed_with_the_old_one) {
+TEST_TIMES(a_scale_that_moved_is_not_mixed_with_the_old_one, 2) {
     struct pair pair;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_master master = AMP_MASTER_INIT;
@@ -123,10 +121,9 @@ START_TEST(a_scale_that_moved_is_not_mixed_with_the_old_one) {
     ck_ok(amp_scale_loss_cancel(&scaled));
     rig_end(&pair.rig);
 }
-END_TEST
 
 /* An overflow of a delayed bracket is the closing one's to find. */
-START_TEST(an_overflow_waits_for_the_closing_bracket) {
+TEST_TIMES(an_overflow_waits_for_the_closing_bracket, N_HOSTS) {
     struct rig rig;
     start_at_scale(&rig, hosts[_i].level, hosts[_i].options, 256.0f);
     amp_scaled_loss scaled;
@@ -141,15 +138,4 @@ START_TEST(an_overflow_waits_for_the_closing_bracket) {
     ck_assert_int_eq(net_step(&rig.net), 0);
     if (hosts[_i].options & FAKE_NO_SET_GRAD) ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.0);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { a_reduction_in_the_closing_bracket_has_all, N_HOSTS },
-        { a_cancelled_bracket_leaves_what_was_delayed, N_HOSTS },
-        { a_scale_that_moved_is_not_mixed_with_the_old_one, 2 },
-        { an_overflow_waits_for_the_closing_bracket, N_HOSTS },
-    };
-    return RUN_TESTS("delay_unscale", tests);
 }

@@ -46,7 +46,7 @@ static void add(const struct fixed *f, double value) {
 }
 
 /* In FP32 it matters where 1 is added: 2^24 + 1 - 2^24 is 0. */
-START_TEST(backward_adds_to_what_was_there) {
+TEST_TIMES(backward_adds_to_what_was_there, N_HOSTS) {
     struct fixed f;
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0.75, 0x1p24);
     ck_grad(&f, 0x1p34, 768.0);
@@ -57,9 +57,8 @@ START_TEST(backward_adds_to_what_was_there) {
     ck_assert_float_eq(seen_grad(&f.rig, 0), 0.0f);
     rig_end(&f.rig);
 }
-END_TEST
 
-START_TEST(a_backward_that_clears_has_its_own_gradients_alone) {
+TEST_TIMES(a_backward_that_clears_has_its_own_gradients_alone, N_HOSTS) {
     struct fixed f;
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0.75, 3.0);
     fake_fill(f.grad, 0.0);
@@ -69,9 +68,8 @@ START_TEST(a_backward_that_clears_has_its_own_gradients_alone) {
     ck_assert_float_eq(seen_grad(&f.rig, 0), 0.25f);
     rig_end(&f.rig);
 }
-END_TEST
 
-START_TEST(a_cancel_gives_back_what_was_there) {
+TEST_TIMES(a_cancel_gives_back_what_was_there, N_HOSTS) {
     struct fixed f;
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0x1.234568p-3, 0x1p-149);
     add(&f, 1.0);
@@ -79,10 +77,9 @@ START_TEST(a_cancel_gives_back_what_was_there) {
     ck_grad(&f, 0x1p-149, 0x1.234568p-3);
     rig_end(&f.rig);
 }
-END_TEST
 
 /* The end itself, or the skipped step after a bracket that was clean again. */
-START_TEST(a_skip_gives_back_what_was_there) {
+TEST_TIMES(a_skip_gives_back_what_was_there, N_HOSTS) {
     struct fixed f;
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0x1.234568p-3, 0x1p-149);
     add(&f, INF);
@@ -99,10 +96,9 @@ START_TEST(a_skip_gives_back_what_was_there) {
     ck_grad(&f, 0x1p-149, 0x1.234568p-3);
     rig_end(&f.rig);
 }
-END_TEST
 
 /* What was there at the first begin is scaled once, however many brackets delay. */
-START_TEST(brackets_that_delay_scale_once) {
+TEST_TIMES(brackets_that_delay_scale_once, N_HOSTS) {
     struct fixed f;
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0.75, 3.0);
     amp_optimizer *optimizer = &f.rig.net.optimizer;
@@ -120,7 +116,6 @@ START_TEST(brackets_that_delay_scale_once) {
     else ck_grad(&f, 4.5, 2.25);
     rig_end(&f.rig);
 }
-END_TEST
 
 /* Whatever a buffer holds that nobody has written yet, and at whatever scale, a backward that assigns has what it
  * assigned. */
@@ -133,7 +128,7 @@ static const struct {
 };
 enum { N_GARBAGE = sizeof garbage / sizeof *garbage };
 
-START_TEST(a_backward_that_assigns_has_its_own_gradients_alone) {
+TEST_TIMES(a_backward_that_assigns_has_its_own_gradients_alone, N_HOSTS * N_GARBAGE) {
     struct fixed f;
     const int host = _i % N_HOSTS, hold = _i / N_HOSTS;
     const float scale = garbage[hold].scale, made = 0.75f, unscaled = made * scale * (float)(1.0 / (double)scale);
@@ -145,7 +140,6 @@ START_TEST(a_backward_that_assigns_has_its_own_gradients_alone) {
     ck_assert_float_eq(seen_grad(&f.rig, 0), unscaled);
     rig_end(&f.rig);
 }
-END_TEST
 
 enum treatment { IN_PLACE, OVERFLOWS, ZEROED };
 
@@ -170,7 +164,7 @@ static const struct {
 enum { N_EDGES = sizeof edges / sizeof *edges };
 
 /* Also after an overflow: what stood there is what the buffer holds again. */
-START_TEST(what_was_there_comes_through_a_bracket) {
+TEST_TIMES(what_was_there_comes_through_a_bracket, N_EDGES) {
     struct fixed f;
     const double scale = (double)edges[_i].scale, old = edges[_i].old, first = edges[_i].first;
     const enum treatment treatment = edges[_i].treatment;
@@ -182,16 +176,4 @@ START_TEST(what_was_there_comes_through_a_bracket) {
     ck_assert_int_eq(f.scaled.action, treatment == OVERFLOWS ? AMP_SKIP : AMP_STEP);
     ck_grad(&f, first, old);
     rig_end(&f.rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { backward_adds_to_what_was_there, N_HOSTS }, { a_backward_that_clears_has_its_own_gradients_alone, N_HOSTS },
-        { a_cancel_gives_back_what_was_there, N_HOSTS }, { a_skip_gives_back_what_was_there, N_HOSTS },
-        { brackets_that_delay_scale_once, N_HOSTS },
-        { a_backward_that_assigns_has_its_own_gradients_alone, N_HOSTS * N_GARBAGE },
-        { what_was_there_comes_through_a_bracket, N_EDGES },
-    };
-    return RUN_TESTS("fixed_buffers", tests);
 }

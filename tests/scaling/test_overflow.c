@@ -7,7 +7,7 @@ static void use_up(struct rig *rig) { /* the step's skip, and fresh gradients */
     net_zero_grad(&rig->net);
 }
 
-START_TEST(an_overflow_skips_one_step_and_halves_the_scale) {
+TEST_TIMES(an_overflow_skips_one_step_and_halves_the_scale, 6) {
     static const double bad[] = { 1.0 / 0.0, -1.0 / 0.0, 0.0 / 0.0 };
     struct rig rig;
     start_at_scale(&rig, _i % 2 ? AMP_O2 : AMP_O1, 0, 128.0f);
@@ -21,9 +21,8 @@ START_TEST(an_overflow_skips_one_step_and_halves_the_scale) {
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.375);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(one_element_is_enough) {
+TEST(one_element_is_enough) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
@@ -36,25 +35,22 @@ START_TEST(one_element_is_enough) {
     ck_assert_float_eq(*scaled.found_inf, 1.0f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(finiteness_is_judged_after_the_division) { /* pytorch#96755: finite g, infinite g / S */
+TEST(finiteness_is_judged_after_the_division) { /* pytorch#96755: finite g, infinite g / S */
     struct rig rig;
     start_at_scale(&rig, AMP_O1, 0, 0x1p-20f);
     ck_assert_int_eq(bracket(&rig, 0x1p127 * 2.0), AMP_SKIP); /* 2^108 in the gradient */
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(finiteness_is_judged_in_the_destinations_type) { /* O3: fp16 gradients in place, scale below 1 */
+TEST(finiteness_is_judged_in_the_destinations_type) { /* O3: fp16 gradients in place, scale below 1 */
     struct rig rig;
     start_at_scale(&rig, AMP_O3, 0, 0.25f);
     ck_assert_int_eq(bracket(&rig, 65536.0), AMP_SKIP); /* 16384 is a finite fp16, times 4 is not */
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_later_clean_bracket_does_not_cancel_the_skip) {
+TEST(a_later_clean_bracket_does_not_cancel_the_skip) {
     struct rig rig;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
@@ -64,9 +60,8 @@ START_TEST(a_later_clean_bracket_does_not_cancel_the_skip) {
     ck_assert_int_eq(net_step(&rig.net), 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_skipped_step_returns_on_skip) {
+TEST(a_skipped_step_returns_on_skip) {
     static const int32_t skipped = -5;
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
@@ -78,9 +73,8 @@ START_TEST(a_skipped_step_returns_on_skip) {
     ck_assert_int_eq(net_step(&rig.net), 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(fixed_buffers_hold_what_stood_there_before) {
+TEST_TIMES(fixed_buffers_hold_what_stood_there_before, 2) {
     struct rig rig;
     start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, FAKE_NO_SET_GRAD, 128.0f);
     fake_fill(rig.net.weight->grad, 2.0);
@@ -88,9 +82,8 @@ START_TEST(fixed_buffers_hold_what_stood_there_before) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_skipped_step_forgets_all_brackets_since_the_last) { /* design.md 6: many hosts have no zero_grad */
+TEST(a_skipped_step_forgets_all_brackets_since_the_last) { /* design.md 6: many hosts have no zero_grad */
     struct rig rig;
     start_at_scale(&rig, AMP_O1, FAKE_NO_SET_GRAD, 128.0f);
     fake_fill(rig.net.weight->grad, 2.0);
@@ -100,11 +93,10 @@ START_TEST(a_skipped_step_forgets_all_brackets_since_the_last) { /* design.md 6:
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- what is said ---- */
 
-START_TEST(the_first_gradient_that_was_not_finite_is_named) {
+TEST_TIMES(the_first_gradient_that_was_not_finite_is_named, 2) {
     struct rig rig;
     amp_record record = AMP_RECORD_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -124,9 +116,8 @@ START_TEST(the_first_gradient_that_was_not_finite_is_named) {
     ck_assert_uint_eq(record.skips_in_row, 1);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(events_tell_of_skip_and_scale) {
+TEST(events_tell_of_skip_and_scale) {
     struct rig rig;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
@@ -137,9 +128,8 @@ START_TEST(events_tell_of_skip_and_scale) {
     ck_assert_ptr_eq(rig.host.last[AMP_EVENT_SKIP].context, rig.context);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(growth_is_told_too) {
+TEST(growth_is_told_too) {
     struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.window = 2;
@@ -152,9 +142,8 @@ START_TEST(growth_is_told_too) {
     ck_assert_float_eq(scale_now(&rig, 0), 131072.0f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(too_many_skips_are_a_status) {
+TEST_TIMES(too_many_skips_are_a_status, 2) {
     struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.max_skips = _i ? AMP_NEVER : 3;
@@ -173,11 +162,10 @@ START_TEST(too_many_skips_are_a_status) {
     ck_assert_float_eq(scale_now(&rig, 0), 4096.0f);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- static scales ---- */
 
-START_TEST(a_static_scale_skips_what_it_may_have_broken) {
+TEST_TIMES(a_static_scale_skips_what_it_may_have_broken, 2) {
     struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.loss_scale = _i ? 1.0f : 128.0f;
@@ -187,9 +175,8 @@ START_TEST(a_static_scale_skips_what_it_may_have_broken) {
     ck_assert_float_eq(scale_now(&rig, 0), config.loss_scale);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(scale_one_without_masters_touches_no_gradient) {
+TEST(scale_one_without_masters_touches_no_gradient) {
     struct rig rig;
     const amp_config config = config_of(AMP_O4);
     rig_init(&rig, 0);
@@ -200,11 +187,10 @@ START_TEST(scale_one_without_masters_touches_no_gradient) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- kept errors ---- */
 
-START_TEST(a_kept_error_closes_the_bracket_as_cancel) {
+TEST(a_kept_error_closes_the_bracket_as_cancel) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
@@ -223,19 +209,4 @@ START_TEST(a_kept_error_closes_the_bracket_as_cancel) {
     ck_assert_int_eq(net_step(&rig.net), 1);
     fake_release(x);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { an_overflow_skips_one_step_and_halves_the_scale, 6 }, { one_element_is_enough, 1 },
-        { finiteness_is_judged_after_the_division, 1 }, { finiteness_is_judged_in_the_destinations_type, 1 },
-        { a_later_clean_bracket_does_not_cancel_the_skip, 1 }, { a_skipped_step_returns_on_skip, 1 },
-        { fixed_buffers_hold_what_stood_there_before, 2 }, { a_skipped_step_forgets_all_brackets_since_the_last, 1 },
-        { the_first_gradient_that_was_not_finite_is_named, 2 }, { events_tell_of_skip_and_scale, 1 },
-        { growth_is_told_too, 1 }, { too_many_skips_are_a_status, 2 },
-        { a_static_scale_skips_what_it_may_have_broken, 2 }, { scale_one_without_masters_touches_no_gradient, 1 },
-        { a_kept_error_closes_the_bracket_as_cancel, 1 },
-    };
-    return RUN_TESTS("overflow", tests);
 }

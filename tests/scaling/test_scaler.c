@@ -47,7 +47,7 @@ static const struct {
     unsigned one_in; /* overflows */
 } traces[] = { { 1, 2 }, { 1, 4 }, { 2, 3 }, { 5, 6 }, { 20, 25 }, { 2000, 3000 }, { 3, 2 } };
 
-START_TEST(every_tick_is_apexs) {
+TEST_TIMES(every_tick_is_apexs, sizeof traces / sizeof traces[0]) {
     enum { STEPS = 100000 };
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
@@ -64,9 +64,8 @@ START_TEST(every_tick_is_apexs) {
                       "seed %d, step %d: scale %g, expected %g", _i, i, (double)state.scale, apex.scale);
     }
 }
-END_TEST
 
-START_TEST(growth_stops_at_the_ceiling_and_is_never_infinite) {
+TEST_TIMES(growth_stops_at_the_ceiling_and_is_never_infinite, 2) {
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
     s.window = 1;
@@ -75,9 +74,8 @@ START_TEST(growth_stops_at_the_ceiling_and_is_never_infinite) {
     for (int i = 0; i < 1000; i++) ck_assert_int_eq(amp__scaler_update(&state, &s, false), AMP_STEP);
     ck_assert_float_eq(state.scale, s.max_scale);
 }
-END_TEST
 
-START_TEST(backing_off_stops_at_the_floor_and_is_never_zero) {
+TEST_TIMES(backing_off_stops_at_the_floor_and_is_never_zero, 2) {
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
     if (_i) s.min_scale = 4.0f;
@@ -87,9 +85,8 @@ START_TEST(backing_off_stops_at_the_floor_and_is_never_zero) {
     ck_assert_float_gt(state.scale, 0.0f);
     ck_assert_uint_eq(state.skips_in_row, 10000);
 }
-END_TEST
 
-START_TEST(other_factors) {
+TEST(other_factors) {
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
     s.growth = 1.5;
@@ -102,9 +99,8 @@ START_TEST(other_factors) {
     (void)amp__scaler_update(&state, &s, false);
     ck_assert_float_eq(state.scale, 24576.0f);
 }
-END_TEST
 
-START_TEST(hysteresis_tolerates_overflows_in_a_row) { /* apex.md 6.4 */
+TEST(hysteresis_tolerates_overflows_in_a_row) { /* apex.md 6.4 */
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
     s.hysteresis = 3;
@@ -118,9 +114,8 @@ START_TEST(hysteresis_tolerates_overflows_in_a_row) { /* apex.md 6.4 */
     (void)amp__scaler_update(&state, &s, true);
     ck_assert_float_eq(state.scale, 16384.0f);
 }
-END_TEST
 
-START_TEST(a_clean_bracket_ends_the_row_of_skips) {
+TEST(a_clean_bracket_ends_the_row_of_skips) {
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
     amp__scaler_init(&state, &s);
@@ -130,9 +125,8 @@ START_TEST(a_clean_bracket_ends_the_row_of_skips) {
     (void)amp__scaler_update(&state, &s, false);
     ck_assert_uint_eq(state.skips_in_row, 0);
 }
-END_TEST
 
-START_TEST(a_static_scale_never_changes) {
+TEST(a_static_scale_never_changes) {
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
     s.dynamic = false;
@@ -143,25 +137,12 @@ START_TEST(a_static_scale_never_changes) {
     ck_assert_int_eq(amp__scaler_update(&state, &s, true), AMP_SKIP); /* design.md 6: it skips if it is not 1 */
     ck_assert_float_eq(state.scale, 128.0f);
 }
-END_TEST
 
-START_TEST(a_static_scale_of_one_steps_on) {
+TEST(a_static_scale_of_one_steps_on) {
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
     s.dynamic = false;
     s.init_scale = 1.0f;
     amp__scaler_init(&state, &s);
     ck_assert_int_eq(amp__scaler_update(&state, &s, true), AMP_STEP);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { every_tick_is_apexs, sizeof traces / sizeof traces[0] },
-        { growth_stops_at_the_ceiling_and_is_never_infinite, 2 },
-        { backing_off_stops_at_the_floor_and_is_never_zero, 2 }, { other_factors, 1 },
-        { hysteresis_tolerates_overflows_in_a_row, 1 }, { a_clean_bracket_ends_the_row_of_skips, 1 },
-        { a_static_scale_never_changes, 1 }, { a_static_scale_of_one_steps_on, 1 },
-    };
-    return RUN_TESTS("scaler", tests);
 }

@@ -64,7 +64,7 @@ static amp_action run(struct two *two, unsigned which, uint32_t loss_id, double 
     return scaled.action;
 }
 
-START_TEST(only_the_optimizers_of_the_bracket_skip) {
+TEST(only_the_optimizers_of_the_bracket_skip) {
     struct two two;
     two_start(&two, AMP_O1, 1);
     ck_assert_int_eq(run(&two, 1, 0, INF, 0), AMP_SKIP);
@@ -73,9 +73,8 @@ START_TEST(only_the_optimizers_of_the_bracket_skip) {
     ck_assert_int_eq(call_other(&two), 1);
     rig_end(&two.rig);
 }
-END_TEST
 
-START_TEST(all_the_optimizers_of_the_bracket_skip) {
+TEST(all_the_optimizers_of_the_bracket_skip) {
     struct two two;
     two_start(&two, AMP_O1, 1);
     ck_assert_int_eq(run(&two, 3, 0, INF, 1.0), AMP_SKIP);
@@ -84,9 +83,8 @@ START_TEST(all_the_optimizers_of_the_bracket_skip) {
     ck_assert_float_eq(scale_now(&two.rig, 0), 32768.0f); /* once */
     rig_end(&two.rig);
 }
-END_TEST
 
-START_TEST(each_loss_has_its_scaler) {
+TEST(each_loss_has_its_scaler) {
     struct two two;
     two_start(&two, AMP_O1, 3);
     ck_assert_int_eq(run(&two, 1, 1, INF, 0), AMP_SKIP);
@@ -95,9 +93,8 @@ START_TEST(each_loss_has_its_scaler) {
     ck_assert_float_eq(scale_now(&two.rig, 2), 65536.0f);
     rig_end(&two.rig);
 }
-END_TEST
 
-START_TEST(losses_of_different_scales_mix_unscaled) {
+TEST_TIMES(losses_of_different_scales_mix_unscaled, 2) {
     struct two two;
     two_start(&two, _i ? AMP_O2 : AMP_O1, 2);
     (void)run(&two, 2, 1, 0, INF); /* loss 1 is at half the scale now */
@@ -109,9 +106,8 @@ START_TEST(losses_of_different_scales_mix_unscaled) {
     ck_assert_float_eq(*(float *)master.grad, 0.75f);
     rig_end(&two.rig);
 }
-END_TEST
 
-START_TEST(an_overflow_in_either_loss_skips) {
+TEST_TIMES(an_overflow_in_either_loss_skips, 2) {
     struct two two;
     two_start(&two, AMP_O1, 2);
     ck_assert_int_eq(run(&two, 1, 0, _i ? INF : 1.0, 0), _i ? AMP_SKIP : AMP_STEP);
@@ -121,10 +117,9 @@ START_TEST(an_overflow_in_either_loss_skips) {
     ck_assert_int_eq(net_step(&two.rig.net), 0);
     rig_end(&two.rig);
 }
-END_TEST
 
 /* What the first loss found is in the gradient that the second adds to; the second decides on its own part. */
-START_TEST(each_loss_decides_on_what_it_made) {
+TEST_TIMES(each_loss_decides_on_what_it_made, 6) {
     static const double second[] = { 0.5, INF, NAN };
     struct two two;
     two_start(&two, _i % 2 ? AMP_O2 : AMP_O1, 2);
@@ -136,10 +131,9 @@ START_TEST(each_loss_decides_on_what_it_made) {
     ck_assert_int_eq(net_step(&two.rig.net), 0);
     rig_end(&two.rig);
 }
-END_TEST
 
 /* That an overflow of one awaits its step excuses no gradient of the other, which would step on it. */
-START_TEST(an_overflow_of_one_excuses_nothing_of_the_other) {
+TEST_TIMES(an_overflow_of_one_excuses_nothing_of_the_other, 2) {
     struct two two;
     two_start(&two, _i ? AMP_O2 : AMP_O1, 1);
     ck_assert_int_eq(run(&two, 1, 0, INF, 0), AMP_SKIP);
@@ -148,10 +142,9 @@ START_TEST(an_overflow_of_one_excuses_nothing_of_the_other) {
     ck_assert_int_eq(call_other(&two), 0);
     rig_end(&two.rig);
 }
-END_TEST
 
 /* Nor does it where both have the gradient, as long as one of them would step. */
-START_TEST(an_overflow_of_one_excuses_no_shared_gradient) {
+TEST_TIMES(an_overflow_of_one_excuses_no_shared_gradient, 2) {
     struct two two;
     two_share(&two, _i ? AMP_O2 : AMP_O1, 1);
     ck_assert_int_eq(run(&two, 1, 0, INF, 0), AMP_SKIP);
@@ -159,9 +152,8 @@ START_TEST(an_overflow_of_one_excuses_no_shared_gradient) {
     ck_assert_int_eq(call_other(&two), 0);
     rig_end(&two.rig);
 }
-END_TEST
 
-START_TEST(brackets_of_different_losses_may_overlap) {
+TEST(brackets_of_different_losses_may_overlap) {
     struct two two;
     amp_scaled_loss a = AMP_SCALED_LOSS_INIT, b = AMP_SCALED_LOSS_INIT;
     two_start(&two, AMP_O1, 2);
@@ -177,18 +169,16 @@ START_TEST(brackets_of_different_losses_may_overlap) {
     ck_assert_double_eq(fake_get(two.rig.net.bias->grad, 0), 1.0);
     rig_end(&two.rig);
 }
-END_TEST
 
-START_TEST(a_bracket_without_optimizers_only_counts) {
+TEST(a_bracket_without_optimizers_only_counts) {
     struct two two;
     two_start(&two, AMP_O1, 1);
     ck_assert_int_eq(run(&two, 0, 0, 0, 0), AMP_STEP);
     ck_assert_int_eq(net_step(&two.rig.net), 1);
     rig_end(&two.rig);
 }
-END_TEST
 
-START_TEST(a_parameter_of_two_optimizers_is_unscaled_once) {
+TEST_TIMES(a_parameter_of_two_optimizers_is_unscaled_once, 2) {
     struct two two;
     two_share(&two, _i ? AMP_O2 : AMP_O1, 1);
     amp_optimizer *optimizers[] = { &two.rig.net.optimizer, &two.other };
@@ -204,10 +194,9 @@ START_TEST(a_parameter_of_two_optimizers_is_unscaled_once) {
     ck_assert_float_eq(*(float *)master.grad, 1.0f);
     rig_end(&two.rig);
 }
-END_TEST
 
 /* One gradient cannot carry the scales of two losses at once. */
-START_TEST(brackets_that_overlap_share_no_parameter) {
+TEST_TIMES(brackets_that_overlap_share_no_parameter, 2) {
     struct two two;
     amp_scaled_loss a = AMP_SCALED_LOSS_INIT, b = AMP_SCALED_LOSS_INIT;
     two_share(&two, _i ? AMP_O2 : AMP_O1, 2);
@@ -224,11 +213,10 @@ START_TEST(brackets_that_overlap_share_no_parameter) {
     ck_assert_double_eq(fake_get(two.rig.net.weight->grad, 0), 0.75);
     rig_end(&two.rig);
 }
-END_TEST
 
 /* What one optimizer's bracket delayed, a bracket of the other unscales only if the loss is the same; nobody reads it
  * before. */
-START_TEST(delayed_for_one_is_scaled_for_both) {
+TEST_TIMES(delayed_for_one_is_scaled_for_both, 2) {
     struct two two;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_master master = AMP_MASTER_INIT;
@@ -251,10 +239,9 @@ START_TEST(delayed_for_one_is_scaled_for_both) {
     ck_assert_float_eq(*(float *)master.grad, 0.75f);
     rig_end(&two.rig);
 }
-END_TEST
 
 /* The gradients go, the bracket of the other optimizer stays open for those that come. */
-START_TEST(zero_grad_of_one_in_a_bracket_of_the_other) {
+TEST_TIMES(zero_grad_of_one_in_a_bracket_of_the_other, 2) {
     struct two two;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     two_share(&two, _i ? AMP_O2 : AMP_O1, 1);
@@ -267,9 +254,8 @@ START_TEST(zero_grad_of_one_in_a_bracket_of_the_other) {
     ck_assert_double_eq(fake_get(two.rig.net.weight->grad, 0), 0.5);
     rig_end(&two.rig);
 }
-END_TEST
 
-START_TEST(one_decision_for_all_step_slots_of_an_optimizer) { /* hosts with a step per layer */
+TEST(one_decision_for_all_step_slots_of_an_optimizer) { /* hosts with a step per layer */
     struct two two;
     amp_op steps[2];
     amp_config config = config_of(AMP_O1);
@@ -288,20 +274,4 @@ START_TEST(one_decision_for_all_step_slots_of_an_optimizer) { /* hosts with a st
     ck_assert_int_eq(net_step(&two.rig.net), 1);
     ck_assert_int_eq(second(&two.rig.net), 1);
     rig_end(&two.rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { only_the_optimizers_of_the_bracket_skip, 1 }, { all_the_optimizers_of_the_bracket_skip, 1 },
-        { each_loss_has_its_scaler, 1 }, { losses_of_different_scales_mix_unscaled, 2 },
-        { an_overflow_in_either_loss_skips, 2 }, { each_loss_decides_on_what_it_made, 6 },
-        { an_overflow_of_one_excuses_nothing_of_the_other, 2 }, { an_overflow_of_one_excuses_no_shared_gradient, 2 },
-        { brackets_of_different_losses_may_overlap, 1 },
-        { a_bracket_without_optimizers_only_counts, 1 }, { a_parameter_of_two_optimizers_is_unscaled_once, 2 },
-        { brackets_that_overlap_share_no_parameter, 2 }, { delayed_for_one_is_scaled_for_both, 2 },
-        { zero_grad_of_one_in_a_bracket_of_the_other, 2 },
-        { one_decision_for_all_step_slots_of_an_optimizer, 1 },
-    };
-    return RUN_TESTS("several", tests);
 }

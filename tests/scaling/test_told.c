@@ -36,7 +36,7 @@ static void start(struct rig *rig, float scale, uint32_t window) {
     ck_ok(rig_config(rig, &config));
 }
 
-START_TEST(skips_in_words) {
+TEST(skips_in_words) {
     static const struct { unsigned skips, words; const char *last;
     } at[] = { { 1, 1, "problem." },
                { 10, 10, "." },
@@ -62,10 +62,9 @@ START_TEST(skips_in_words) {
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].explained, 1);
     rig_end(&rig);
 }
-END_TEST
 
 /* For schedulers and loggers: each bracket, with what it decided, the scales, and whose gradient was not finite. */
-START_TEST(each_bracket_is_told) {
+TEST(each_bracket_is_told) {
     struct rig rig;
     start(&rig, 1024.0f, 2);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
@@ -88,9 +87,8 @@ START_TEST(each_bracket_is_told) {
     ck_assert_uint_eq(told[AMP_EVENT_BRACKET].words, 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(growth_is_explained_once) {
+TEST(growth_is_explained_once) {
     struct rig rig;
     start(&rig, 1.0f, 1);
     for (int i = 0; i < 20; i++) {
@@ -104,9 +102,8 @@ START_TEST(growth_is_explained_once) {
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].events, 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(each_loss_has_its_own_lines) {
+TEST(each_loss_has_its_own_lines) {
     struct rig rig;
     start(&rig, 0x1p110f, 2000);
     for (int i = 0; i < 12; i++) (void)bracket(&rig, INF);
@@ -120,9 +117,8 @@ START_TEST(each_loss_has_its_own_lines) {
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].words, 11);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(every_bracket_leaves_a_record) {
+TEST(every_bracket_leaves_a_record) {
     struct rig rig;
     start(&rig, 128.0f, 3);
     static const double values[] = { 1.0, INF, 1.0, 1.0, 1.0, INF, INF, 1.0 };
@@ -145,16 +141,4 @@ START_TEST(every_bracket_leaves_a_record) {
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].events, 3);
     ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].events, 4);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { skips_in_words, 1 },
-        { each_bracket_is_told, 1 },
-        { growth_is_explained_once, 1 },
-        { each_loss_has_its_own_lines, 1 },
-        { every_bracket_leaves_a_record, 1 },
-    };
-    return RUN_TESTS("told", tests);
 }

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-START_TEST(step_begin_lends_the_masters) {
+TEST(step_begin_lends_the_masters) {
     struct rig rig;
     amp_step_info info = AMP_STEP_INFO_INIT;
     start_at_scale(&rig, AMP_O2, 0, 128.0f);
@@ -23,9 +23,8 @@ START_TEST(step_begin_lends_the_masters) {
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.75);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(step_begin_says_skip_once) {
+TEST(step_begin_says_skip_once) {
     struct rig rig;
     amp_step_info info = AMP_STEP_INFO_INIT;
     start_at_scale(&rig, AMP_O2, 0, 128.0f);
@@ -40,9 +39,8 @@ START_TEST(step_begin_says_skip_once) {
     ck_ok(amp_step_end(&rig.net.optimizer));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(step_begin_and_end_come_in_pairs) {
+TEST(step_begin_and_end_come_in_pairs) {
     struct rig rig;
     amp_step_info info = AMP_STEP_INFO_INIT;
     start_at_scale(&rig, AMP_O2, 0, 128.0f);
@@ -53,11 +51,10 @@ START_TEST(step_begin_and_end_come_in_pairs) {
     ck_ok(amp_step_end(&rig.net.optimizer));
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- clipping ---- */
 
-START_TEST(clipping_scales_masters_and_returns_the_norm) {
+TEST_TIMES(clipping_scales_masters_and_returns_the_norm, 2) {
     struct rig rig;
     float norm = 0.0f;
     start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
@@ -68,9 +65,8 @@ START_TEST(clipping_scales_masters_and_returns_the_norm) {
     ck_assert_float_eq(seen_grad(&rig, 0), 2.0f * factor);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(clipping_leaves_small_gradients) {
+TEST(clipping_leaves_small_gradients) {
     struct rig rig;
     float norm = 0.0f;
     start_at_scale(&rig, AMP_O2, 0, 128.0f);
@@ -80,9 +76,8 @@ START_TEST(clipping_leaves_small_gradients) {
     ck_assert_float_eq(seen_grad(&rig, 0), 2.0f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(clipping_leaves_gradients_that_are_not_finite) {
+TEST(clipping_leaves_gradients_that_are_not_finite) {
     struct rig rig;
     float norm = 0.0f;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
@@ -93,9 +88,8 @@ START_TEST(clipping_leaves_gradients_that_are_not_finite) {
     ck_assert_float_eq(seen_grad(&rig, 1), 3.0f);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(clipping_inside_a_bracket_is_refused) {
+TEST(clipping_inside_a_bracket_is_refused) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
@@ -105,16 +99,14 @@ START_TEST(clipping_inside_a_bracket_is_refused) {
     ck_ok(amp_scale_loss_end(&scaled));
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(max_norm_must_be_positive) {
+TEST_TIMES(max_norm_must_be_positive, 3) {
     static const float bad[] = { 0.0f, -1.0f, __builtin_nanf("") };
     struct rig rig;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_clip_grad_norm(&rig.net.optimizer, bad[_i], NULL));
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- training ---- */
 
@@ -138,7 +130,7 @@ static void reference(bool bf16, float masters[3]) {
     }
 }
 
-START_TEST(training_equals_the_casts_by_hand) {
+TEST_TIMES(training_equals_the_casts_by_hand, 2) {
     struct rig rig;
     float expected[3];
     amp_config config = config_of(_i ? AMP_O5 : AMP_O2);
@@ -155,9 +147,8 @@ START_TEST(training_equals_the_casts_by_hand) {
             ck_assert_double_eq(fake_get(rig.net.trained[k], i), (double)expected[k]);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(a_power_of_two_changes_nothing) {
+TEST_TIMES(a_power_of_two_changes_nothing, 30) {
     static const float scales[] = { 1.0f, 8.0f, 1024.0f };
     static const unsigned options[] = { 0, FAKE_RETAINS, FAKE_NO_SET_GRAD, FAKE_NO_VERSION | FAKE_NO_ID | FAKE_NO_ALLOC,
                                         FAKE_FP32_GRADS };
@@ -181,9 +172,8 @@ START_TEST(a_power_of_two_changes_nothing) {
     plain.context = NULL;
     rig_end(&plain);
 }
-END_TEST
 
-START_TEST(o0_equals_no_libamp_at_all) {
+TEST(o0_equals_no_libamp_at_all) {
     struct rig plain, o0;
     rig_init(&plain, 0);
     for (int step = 0; step < STEPS; step++) {
@@ -198,17 +188,4 @@ START_TEST(o0_equals_no_libamp_at_all) {
     for (int step = 0; step < STEPS; step++) ck_ok(net_train_step(&o0.net, input_of(step)));
     for (size_t k = 0; k < 3; k++) ck_assert_double_eq(fake_get(o0.net.trained[k], 0), expected[k]);
     rig_end(&o0);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { step_begin_lends_the_masters, 1 },         { step_begin_says_skip_once, 1 },
-        { step_begin_and_end_come_in_pairs, 1 },     { clipping_scales_masters_and_returns_the_norm, 2 },
-        { clipping_leaves_small_gradients, 1 },      { clipping_leaves_gradients_that_are_not_finite, 1 },
-        { clipping_inside_a_bracket_is_refused, 1 }, { max_norm_must_be_positive, 3 },
-        { training_equals_the_casts_by_hand, 2 },    { a_power_of_two_changes_nothing, 30 },
-        { o0_equals_no_libamp_at_all, 1 },
-    };
-    return RUN_TESTS("training", tests);
 }

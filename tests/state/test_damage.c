@@ -24,7 +24,7 @@ static void refuses(struct rig *rig, const struct bytes *state, size_t size, con
     ck_assert(same(before, &after));
 }
 
-START_TEST(every_truncation) {
+TEST_TIMES(every_truncation, 2) {
     struct rig rig;
     struct bytes state = differing(&rig, _i ? AMP_STATE_APEX : AMP_STATE_SAFETENSORS);
     const struct snapshot before = snap(&rig);
@@ -33,9 +33,8 @@ START_TEST(every_truncation) {
     rig_end(&rig);
     free(state.data);
 }
-END_TEST
 
-START_TEST(every_truncation_of_a_file) {
+TEST(every_truncation_of_a_file) {
     struct rig rig;
     const char *path = "test_truncated.safetensors";
     struct bytes state = differing(&rig, AMP_STATE_SAFETENSORS);
@@ -51,10 +50,9 @@ START_TEST(every_truncation_of_a_file) {
     rig_end(&rig);
     free(state.data);
 }
-END_TEST
 
 /* None is harmless: every byte of the file is under one of the two checksums, or is one. */
-START_TEST(every_bit_flip) {
+TEST(every_bit_flip) {
     struct rig rig;
     struct bytes state = differing(&rig, AMP_STATE_SAFETENSORS);
     const struct snapshot before = snap(&rig);
@@ -66,10 +64,9 @@ START_TEST(every_bit_flip) {
     rig_end(&rig);
     free(state.data);
 }
-END_TEST
 
 /* Apex's form has no checksum: a flip is refused, or it is another valid scale or count, which is loaded. */
-START_TEST(every_bit_flip_of_text) {
+TEST(every_bit_flip_of_text) {
     struct rig rig;
     struct bytes state = differing(&rig, AMP_STATE_APEX);
     unsigned refused = 0;
@@ -89,9 +86,8 @@ START_TEST(every_bit_flip_of_text) {
     rig_end(&rig);
     free(state.data);
 }
-END_TEST
 
-START_TEST(something_added) {
+TEST_TIMES(something_added, 2) {
     struct rig rig;
     struct bytes state = differing(&rig, _i ? AMP_STATE_APEX : AMP_STATE_SAFETENSORS);
     const struct snapshot before = snap(&rig);
@@ -101,7 +97,6 @@ START_TEST(something_added) {
     rig_end(&rig);
     free(state.data);
 }
-END_TEST
 
 /* ---- forged headers: right checksums, wrong content ---- */
 
@@ -170,7 +165,7 @@ static const struct {
       "not in the file (gamma)", AMP_ERR_CONFLICT },
 };
 
-START_TEST(forged_headers) {
+TEST_TIMES(forged_headers, sizeof forged / sizeof forged[0]) {
     struct rig rig;
     rig_start(&rig, AMP_O2, FAKE_RETAINS);
     const struct snapshot before = snap(&rig);
@@ -186,7 +181,6 @@ START_TEST(forged_headers) {
     rig_end(&rig);
     free(state.data);
 }
-END_TEST
 
 static const char *const bad_texts[] = {
     "{}",
@@ -218,7 +212,7 @@ static const char *const bad_texts[] = {
     "not a state at all",
 };
 
-START_TEST(bad_texts_are_refused) {
+TEST_TIMES(bad_texts_are_refused, sizeof bad_texts / sizeof bad_texts[0]) {
     struct rig rig;
     rig_start(&rig, AMP_O2, FAKE_RETAINS);
     const struct snapshot before = snap(&rig);
@@ -226,10 +220,9 @@ START_TEST(bad_texts_are_refused) {
     refuses(&rig, &text, strlen(bad_texts[_i]), &before);
     rig_end(&rig);
 }
-END_TEST
 
 /* A sparse file of 200 MB whose first bytes claim a header of that size, or of nearly all there is. */
-START_TEST(oversized_headers) {
+TEST(oversized_headers) {
     static const uint64_t lengths[] = { 100000001, 199999992, 200000000, UINT64_MAX, UINT64_C(1) << 63 };
     struct rig rig;
     const char *path = "test_oversized.safetensors";
@@ -242,19 +235,4 @@ START_TEST(oversized_headers) {
     }
     unlink(path);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { every_truncation, 2 },
-        { every_truncation_of_a_file, 1 },
-        { every_bit_flip, 1 },
-        { every_bit_flip_of_text, 1 },
-        { something_added, 2 },
-        { forged_headers, sizeof forged / sizeof forged[0] },
-        { bad_texts_are_refused, sizeof bad_texts / sizeof bad_texts[0] },
-        { oversized_headers, 1 },
-    };
-    return RUN_TESTS("state damage", tests);
 }

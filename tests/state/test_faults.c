@@ -30,7 +30,7 @@ static struct bytes with_foreign(const struct bytes *state, size_t bytes) {
     return result;
 }
 
-START_TEST(each_allocation_of_a_save) {
+TEST(each_allocation_of_a_save) {
     struct place place;
     place_init(&place);
     unsigned long n = 1;
@@ -52,9 +52,8 @@ START_TEST(each_allocation_of_a_save) {
     ck_assert(holds(&place, &place.fresh));
     place_end(&place);
 }
-END_TEST
 
-START_TEST(each_allocation_of_a_load) {
+TEST_TIMES(each_allocation_of_a_load, 3) {
     struct place place;
     place_init(&place);
     struct bytes text = state_of(&place.rig, AMP_STATE_APEX);
@@ -80,10 +79,9 @@ START_TEST(each_allocation_of_a_load) {
     free(text.data);
     place_end(&place);
 }
-END_TEST
 
 /* The stated bound, with headers made to be dense in whatever costs the parser most. */
-START_TEST(memory_is_bounded_by_the_header) {
+TEST(memory_is_bounded_by_the_header) {
     static const struct {
         const char *before, *unit, *after;
         bool numbered;
@@ -128,11 +126,10 @@ START_TEST(memory_is_bounded_by_the_header) {
     }
     place_end(&place);
 }
-END_TEST
 
 /* Names of moments that no optimizer here keeps, of any size: summed piece by piece, in a file with holes and in
  * memory. */
-START_TEST(what_is_nobodys_is_never_held) {
+TEST(what_is_nobodys_is_never_held) {
     enum { HUGE_BYTES = 96 << 20 };
     struct place place;
     place_init(&place);
@@ -172,10 +169,9 @@ START_TEST(what_is_nobodys_is_never_held) {
     free(file.data);
     place_end(&place);
 }
-END_TEST
 
 /* EIO, or no space left, at the n-th call of each kind: files without names, and _i: a system that has none. */
-START_TEST(each_call_fails_once) {
+TEST_TIMES(each_call_fails_once, 2) {
     struct place place;
     place_init(&place);
     unsigned failed = 0;
@@ -205,9 +201,8 @@ START_TEST(each_call_fails_once) {
     ck_assert_uint_ge(failed, 5); /* the folder's open, a write or more, two syncs, a rename */
     place_end(&place);
 }
-END_TEST
 
-START_TEST(short_and_interrupted_calls_are_made_again) {
+TEST_TIMES(short_and_interrupted_calls_are_made_again, 2) {
     struct place place;
     place_init(&place);
     no_nameless = _i;
@@ -234,17 +229,4 @@ START_TEST(short_and_interrupted_calls_are_made_again) {
     const struct snapshot unchanged = snap(&place.rig);
     ck_assert(same(&later, &unchanged));
     place_end(&place);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { each_allocation_of_a_save, 1 },
-        { each_allocation_of_a_load, 3 },
-        { memory_is_bounded_by_the_header, 1 },
-        { what_is_nobodys_is_never_held, 1 },
-        { each_call_fails_once, 2 },
-        { short_and_interrupted_calls_are_made_again, 2 },
-    };
-    return RUN_TESTS("state faults", tests);
 }

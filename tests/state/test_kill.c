@@ -34,16 +34,15 @@ static void make_read_only(const struct place *place) {
     if (chmod(place->folder, 0555) || (geteuid() == 0 && (setegid(65534) || seteuid(65534)))) _exit(2);
 }
 
-START_TEST(full_disk) {
+TEST(full_disk) {
     struct place place;
     place_init(&place);
     ck_assert_int_eq(in_child(&place, limit_files), 0);
     still_old(&place, "full disk", 0);
     place_end(&place);
 }
-END_TEST
 
-START_TEST(read_only_folder) {
+TEST(read_only_folder) {
     struct place place;
     place_init(&place);
     ck_assert_int_eq(in_child(&place, make_read_only), 0);
@@ -51,7 +50,6 @@ START_TEST(read_only_folder) {
     still_old(&place, "read-only", 0);
     place_end(&place);
 }
-END_TEST
 
 /* ---- killed ---- */
 
@@ -83,7 +81,7 @@ static bool save_killed_at(struct place *place, bool named, unsigned long n) {
     return false;
 }
 
-START_TEST(killed_at_each_system_call) {
+TEST_TIMES(killed_at_each_system_call, 2) {
     struct place place;
     place_init(&place);
     unsigned long n = 1, kept = 0, replaced = 0;
@@ -105,7 +103,6 @@ START_TEST(killed_at_each_system_call) {
     ck_assert_uint_ge(replaced, 2);
     place_end(&place);
 }
-END_TEST
 
 /* ---- what it opens ---- */
 
@@ -137,7 +134,7 @@ static int live(void) {
     return loaded != AMP_OK;
 }
 
-START_TEST(opens_what_the_docs_list) {
+TEST(opens_what_the_docs_list) {
     int status, opened = 0;
     char path[64];
     const pid_t child = fork();
@@ -162,15 +159,4 @@ START_TEST(opens_what_the_docs_list) {
     }
     ck_assert_int_eq(WEXITSTATUS(status), 0);
     ck_assert_int_ge(opened, 4); /* the folder twice, what is written, what is read */
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { full_disk, 1 },
-        { read_only_folder, 1 },
-        { killed_at_each_system_call, 2 },
-        { opens_what_the_docs_list, 1 },
-    };
-    return RUN_TESTS("state kill", tests);
 }

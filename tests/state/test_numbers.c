@@ -3,7 +3,7 @@
  * one spelling is read. And the checksum's catalogue value. */
 #include "state/state.h"
 
-#include <check.h>
+#include "test.h"
 #include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,16 +36,15 @@ static void check_bits(uint32_t bits) {
     ck_assert_str_eq(as_double, text); /* a factor that was written as a float is read */
 }
 
-START_TEST(every_float_goes_round) {
+TEST(every_float_goes_round) {
     for (uint32_t bits = 0; bits < 0x7f800000u; bits += 40009) check_bits(bits); /* prime apart */
     for (uint32_t exponent = 0; exponent < 255; exponent++) {
         const uint32_t mantissas[] = { 0, 1, 2, 0x400000, 0x7ffffe, 0x7fffff };
         for (size_t i = 0; i < AMP_COUNT(mantissas); i++) check_bits(exponent << 23 | mantissas[i]);
     }
 }
-END_TEST
 
-START_TEST(every_double_goes_round) {
+TEST(every_double_goes_round) {
     for (uint64_t bits = 0; bits < 0x7ff0000000000000u; bits += 40009000000007u) check_double(bits);
     for (uint64_t exponent = 0; exponent < 2047; exponent += 31) {
         const uint64_t mantissas[] = { 0, 1, 2, 0x8000000000000u, 0xffffffffffffeu, 0xfffffffffffffu };
@@ -58,9 +57,8 @@ START_TEST(every_double_goes_round) {
         ck_assert_msg(!amp__double_from_text(others[i], &value), "%s", others[i]);
     ck_assert_double_eq(value, 5.0);
 }
-END_TEST
 
-START_TEST(nothing_else_is_read) {
+TEST(nothing_else_is_read) {
     static const char *const rows[] = {
         "",
         "0",
@@ -103,9 +101,8 @@ START_TEST(nothing_else_is_read) {
         ck_assert_float_eq(value, 5.0f);
     }
 }
-END_TEST
 
-START_TEST(whole_numbers) {
+TEST(whole_numbers) {
     static const struct {
         const char *text;
         uint64_t max, value;
@@ -124,10 +121,9 @@ START_TEST(whole_numbers) {
         ck_assert_uint_eq(value, rows[i].valid ? rows[i].value : 3);
     }
 }
-END_TEST
 
 /* Subnormals and limits raise nothing, in whatever rounding mode. */
-START_TEST(the_environment_is_left_alone) {
+TEST(the_environment_is_left_alone) {
     feclearexcept(FE_ALL_EXCEPT);
     fesetround(FE_UPWARD);
     char text[AMP__NUMBER_SIZE];
@@ -139,9 +135,8 @@ START_TEST(the_environment_is_left_alone) {
     fesetround(FE_TONEAREST);
     ck_assert_int_eq(raised, 0);
 }
-END_TEST
 
-START_TEST(checksum_in_any_pieces) {
+TEST(checksum_in_any_pieces) {
     struct amp__crc64 crc;
     unsigned char data[300];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)(i * 7 + 1);
@@ -157,23 +152,4 @@ START_TEST(checksum_in_any_pieces) {
         amp__crc64_add(&crc, data + cut, sizeof data - cut);
         ck_assert_uint_eq(amp__crc64_value(&crc), whole);
     }
-}
-END_TEST
-
-int main(void) {
-    Suite *suite = suite_create("state numbers");
-    TCase *tests = tcase_create("numbers");
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, every_float_goes_round);
-    tcase_add_test(tests, every_double_goes_round);
-    tcase_add_test(tests, nothing_else_is_read);
-    tcase_add_test(tests, whole_numbers);
-    tcase_add_test(tests, the_environment_is_left_alone);
-    tcase_add_test(tests, checksum_in_any_pieces);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

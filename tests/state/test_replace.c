@@ -19,9 +19,17 @@ static struct stat about(const char *path) {
     return result;
 }
 
+static int is_root(void) { return geteuid() == 0; }
+
+static int has_nameless_files(void) {
+    const int fd = open(".", O_WRONLY | O_TMPFILE, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
 /* ---- nobody else reads it ---- */
 
-START_TEST(private_from_its_birth) {
+TEST_TIMES(private_from_its_birth, 2) {
     static const mode_t modes[] = { 0600, 0640, 0666 };
     struct place place;
     place_init(&place);
@@ -35,9 +43,8 @@ START_TEST(private_from_its_birth) {
     }
     place_end(&place);
 }
-END_TEST
 
-START_TEST(a_new_file_obeys_the_mask) {
+TEST_TIMES(a_new_file_obeys_the_mask, 2) {
     static const mode_t masks[] = { 022, 077, 0 };
     struct place place;
     place_init(&place);
@@ -55,10 +62,9 @@ START_TEST(a_new_file_obeys_the_mask) {
     ck_assert(holds(&place, &place.fresh));
     place_end(&place);
 }
-END_TEST
 
 /* A file without a name that cannot be given one is written again, as one that has a name. */
-START_TEST(names_that_are_refused) {
+TEST_TIMES(names_that_are_refused, has_nameless_files()) {
     struct place place;
     place_init(&place);
     failing = ON_LINK;
@@ -70,7 +76,6 @@ START_TEST(names_that_are_refused) {
     ck_assert(holds(&place, &place.fresh));
     place_end(&place);
 }
-END_TEST
 
 /* ---- what killed writers left ---- */
 
@@ -81,7 +86,7 @@ static pid_t dead(void) {
     return child;
 }
 
-START_TEST(leftovers_are_cleaned) {
+TEST_TIMES(leftovers_are_cleaned, 2) {
     struct place place;
     char path[200];
     place_init(&place);
@@ -113,10 +118,9 @@ START_TEST(leftovers_are_cleaned) {
     ck_assert_int_eq(strangers(&place), 1000 + 3 + sizeof of_the_user / sizeof *of_the_user);
     place_end(&place);
 }
-END_TEST
 
 /* Two savers in two PID namespaces, for each of which the other's process is not there. */
-START_TEST(a_saver_in_another_namespace_cleans) {
+TEST(a_saver_in_another_namespace_cleans) {
     struct place place;
     place_init(&place);
     fail_none();
@@ -127,10 +131,9 @@ START_TEST(a_saver_in_another_namespace_cleans) {
     ck_assert_int_eq(strangers(&place), 0);
     place_end(&place);
 }
-END_TEST
 
 /* Without chance names are tried in turn, and those that are there do no harm. */
-START_TEST(names_without_chance) {
+TEST_TIMES(names_without_chance, 2) {
     struct place place;
     place_init(&place);
     failing = ON_RANDOM;
@@ -143,11 +146,10 @@ START_TEST(names_without_chance) {
     ck_assert(holds(&place, &place.fresh));
     place_end(&place);
 }
-END_TEST
 
 /* ---- what is kept ---- */
 
-START_TEST(no_more_than_permissions_is_kept) {
+TEST_TIMES(no_more_than_permissions_is_kept, 2) {
     struct place place;
     place_init(&place);
     ck_assert_int_eq(chmod(place.path, 06755), 0);
@@ -157,10 +159,9 @@ START_TEST(no_more_than_permissions_is_kept) {
     ck_assert_uint_eq(place.rig.host.events[AMP_EVENT_WARNING], 0);
     place_end(&place);
 }
-END_TEST
 
 /* Root may give files away: their owner can read them afterwards. */
-START_TEST(the_owner_is_kept) {
+TEST_TIMES(the_owner_is_kept, 2 * is_root()) {
     struct place place;
     place_init(&place);
     ck_assert_int_eq(chown(place.path, 12345, 54321), 0);
@@ -174,9 +175,8 @@ START_TEST(the_owner_is_kept) {
     ck_assert_uint_eq(place.rig.host.events[AMP_EVENT_WARNING], 0);
     place_end(&place);
 }
-END_TEST
 
-START_TEST(what_is_not_kept_is_told) {
+TEST_TIMES(what_is_not_kept_is_told, is_root()) {
     struct place place;
     place_init(&place);
     ck_assert_int_eq(chown(place.path, 12345, 54321), 0);
@@ -193,11 +193,10 @@ START_TEST(what_is_not_kept_is_told) {
     ck_assert_ptr_nonnull(strstr(place.rig.host.last_message[AMP_EVENT_WARNING], "was of user 12345 and group 54321"));
     place_end(&place);
 }
-END_TEST
 
 /* ---- links ---- */
 
-START_TEST(links_are_followed) {
+TEST(links_are_followed) {
     struct place place;
     char link[200];
     place_init(&place);
@@ -209,10 +208,9 @@ START_TEST(links_are_followed) {
     unlink(link);
     place_end(&place);
 }
-END_TEST
 
 /* Two links, one absolute and one relative, to where there is no file yet: it is made there. */
-START_TEST(links_to_what_is_not_there_yet) {
+TEST_TIMES(links_to_what_is_not_there_yet, 2) {
     struct place place;
     char link[200], second[200], folder[4096], to[4300];
     place_init(&place);
@@ -235,9 +233,8 @@ START_TEST(links_to_what_is_not_there_yet) {
     unlink(link);
     place_end(&place);
 }
-END_TEST
 
-START_TEST(loops_are_refused) {
+TEST(loops_are_refused) {
     struct place place;
     char link[200], second[200];
     place_init(&place);
@@ -251,11 +248,10 @@ START_TEST(loops_are_refused) {
     ck_assert_int_eq(strangers(&place), 2);
     place_end(&place);
 }
-END_TEST
 
 /* ---- long names ---- */
 
-START_TEST(names_of_255_bytes) {
+TEST_TIMES(names_of_255_bytes, 2) {
     struct place place;
     char path[400];
     place_init(&place);
@@ -272,13 +268,6 @@ START_TEST(names_of_255_bytes) {
     ck_assert_int_eq(strangers(&place), 1);
     place_end(&place);
 }
-END_TEST
-
-static int has_nameless_files(void) {
-    const int fd = open(".", O_WRONLY | O_TMPFILE, 0600);
-    if (fd >= 0) close(fd);
-    return fd >= 0;
-}
 
 /* ---- small stacks ---- */
 
@@ -292,23 +281,6 @@ static void *save_to_memory(void *user) {
     free(data);
     return same_bytes ? place : NULL;
 }
-
-/* A thread of 32 KiB, most of which is its own block of libc's and libamp's; what lies below is no memory. */
-START_TEST(saved_on_a_stack_of_32_kib) {
-    struct place place;
-    pthread_attr_t attributes;
-    pthread_t thread;
-    void *result = NULL;
-    place_init(&place);
-    ck_assert_int_eq(pthread_attr_init(&attributes), 0);
-    ck_assert_int_eq(pthread_attr_setstacksize(&attributes, 32 << 10), 0);
-    ck_assert_int_eq(pthread_create(&thread, &attributes, save_to_memory, &place), 0);
-    ck_assert_int_eq(pthread_join(thread, &result), 0);
-    ck_assert_ptr_eq(result, &place);
-    pthread_attr_destroy(&attributes);
-    place_end(&place);
-}
-END_TEST
 
 /* Sanitizers and builds without optimization have frames of their own size. */
 static int has_small_frames(void) {
@@ -325,27 +297,27 @@ static int has_small_frames(void) {
 #endif
 }
 
+/* A thread of 32 KiB, most of which is its own block of libc's and libamp's; what lies below is no memory. */
+TEST_TIMES(saved_on_a_stack_of_32_kib, has_small_frames()) {
+    struct place place;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    void *result = NULL;
+    place_init(&place);
+    ck_assert_int_eq(pthread_attr_init(&attributes), 0);
+    ck_assert_int_eq(pthread_attr_setstacksize(&attributes, 32 << 10), 0);
+    ck_assert_int_eq(pthread_create(&thread, &attributes, save_to_memory, &place), 0);
+    ck_assert_int_eq(pthread_join(thread, &result), 0);
+    ck_assert_ptr_eq(result, &place);
+    pthread_attr_destroy(&attributes);
+    place_end(&place);
+}
+
 int main(void) {
-    const int root = geteuid() == 0, nameless = has_nameless_files();
-    const struct test tests[] = {
-        { private_from_its_birth, 2 },
-        { a_new_file_obeys_the_mask, 2 },
-        { names_that_are_refused, nameless },
-        { leftovers_are_cleaned, 2 },
-        { a_saver_in_another_namespace_cleans, 1 },
-        { names_without_chance, 2 },
-        { no_more_than_permissions_is_kept, 2 },
-        { the_owner_is_kept, 2 * root },
-        { what_is_not_kept_is_told, root },
-        { links_are_followed, 1 },
-        { links_to_what_is_not_there_yet, 2 },
-        { loops_are_refused, 1 },
-        { names_of_255_bytes, 2 },
-        { saved_on_a_stack_of_32_kib, has_small_frames() },
-    };
-    if (!root) puts("# not root, who alone gives files away: the tests of owners are left out");
-    if (!nameless) puts("# no files without a name on this file system: the test of giving them one is left out");
+    if (!is_root()) puts("# not root, who alone gives files away: the tests of owners are left out");
+    if (!has_nameless_files())
+        puts("# no files without a name on this file system: the test of giving them one is left out");
     if (!has_small_frames())
         puts("# frames of a sanitizer, or of a build that is not optimized: the test of a small stack is left out");
-    return RUN_TESTS("state replace", tests);
+    return suite_run();
 }

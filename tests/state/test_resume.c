@@ -8,7 +8,7 @@
 #include "../support/levels.h"
 #include "resume_host.h"
 
-#include <check.h>
+#include "test.h"
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -85,7 +85,7 @@ static void check_equal(const char *a, const char *b) {
     for (size_t i = 0; i < n; i++) ck_assert_msg(x[i] == y[i], "byte %zu of %zu differs", i, n);
 }
 
-START_TEST(resume_is_bit_exact) {
+TEST_TIMES(resume_is_bit_exact, 24) {
     const amp_level level = AMP_O0 + _i / 4;
     const bool adam = _i % 2, high = _i / 2 % 2;
     char folder[] = "resume-XXXXXX", model[128], state[128], straight[128], resumed[128];
@@ -120,7 +120,6 @@ START_TEST(resume_is_bit_exact) {
     unlink(straight);
     ck_assert_int_eq(rmdir(folder), 0);
 }
-END_TEST
 
 int main(int argc, char **argv) {
     if (argc != 2 && argc != 7) return EXIT_FAILURE;
@@ -128,14 +127,5 @@ int main(int argc, char **argv) {
     digits_path = argv[1];
     if (argc == 7)
         return resume(atoi(argv[2]), atoi(argv[3]) != 0, atoi(argv[5]) != 0, (enum order)atoi(argv[4]), argv[6]);
-    Suite *suite = suite_create("state resume");
-    TCase *tests = tcase_create("resume");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, resume_is_bit_exact, 0, 24);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run();
 }

@@ -19,7 +19,7 @@ static void start(struct rig *rig, amp_level level) {
     ck_ok(rig_config(rig, &config));
 }
 
-START_TEST(round_trip_restores_everything) {
+TEST_TIMES(round_trip_restores_everything, N_EACH_LEVEL) {
     struct rig rig, fresh;
     start(&rig, levels[_i]);
     train_some(&rig, 5);
@@ -40,9 +40,8 @@ START_TEST(round_trip_restores_everything) {
     rig_end(&fresh);
     free(state.data);
 }
-END_TEST
 
-START_TEST(file_is_the_same_as_memory) {
+TEST(file_is_the_same_as_memory) {
     struct rig rig;
     const char *path = "test_state.safetensors";
     start(&rig, AMP_O2);
@@ -62,10 +61,9 @@ START_TEST(file_is_the_same_as_memory) {
     free(file.data);
     rig_end(&rig);
 }
-END_TEST
 
 /* A step that was taken before the state was saved, or is still to come, is not missed. */
-START_TEST(a_resume_misses_no_step) {
+TEST_TIMES(a_resume_misses_no_step, N_EACH_LEVEL) {
     struct rig rig, fresh;
     start(&rig, levels[_i]);
     train_some(&rig, 2);
@@ -85,7 +83,6 @@ START_TEST(a_resume_misses_no_step) {
     rig_end(&rig);
     rig_end(&fresh);
 }
-END_TEST
 
 /* The host's own checkpoint: its parameters as they lie there, written and read in their own type. */
 static void host_save(struct rig *rig, double model[3][NET_SIZE]) {
@@ -102,7 +99,7 @@ static void host_load(struct rig *rig, double model[3][NET_SIZE]) {
 enum order { MODEL_INIT_STATE, INIT_MODEL_STATE, INIT_STATE_MODEL, MODEL_INIT_STATE_MODEL, N_ORDERS };
 
 /* Every order of the host's load, initialize and libamp's load, at every level, with and without versions. */
-START_TEST(every_order_keeps_every_bit) {
+TEST_TIMES(every_order_keeps_every_bit, N_EACH_LEVEL * 2 * N_ORDERS) {
     double model[3][NET_SIZE];
     const amp_level level = levels[_i / (2 * N_ORDERS)];
     const enum order order = (enum order)(_i % N_ORDERS);
@@ -136,10 +133,9 @@ START_TEST(every_order_keeps_every_bit) {
     rig_end(&fresh);
     free(state.data);
 }
-END_TEST
 
 /* A model loaded after the state that is not the one saved with it wins, where it differs. */
-START_TEST(another_model_wins_where_it_differs) {
+TEST(another_model_wins_where_it_differs) {
     struct rig rig;
     start(&rig, AMP_O2);
     train_some(&rig, 4);
@@ -153,10 +149,9 @@ START_TEST(another_model_wins_where_it_differs) {
     free(state.data);
     rig_end(&rig);
 }
-END_TEST
 
 /* FP32 values survive every pair of levels, and a warning says what changed. */
-START_TEST(another_level_keeps_the_masters) {
+TEST_TIMES(another_level_keeps_the_masters, N_EACH_LEVEL * N_EACH_LEVEL) {
     const amp_level from = levels[_i / N_EACH_LEVEL], to = levels[_i % N_EACH_LEVEL];
     struct rig rig, other;
     start(&rig, from);
@@ -185,9 +180,8 @@ START_TEST(another_level_keeps_the_masters) {
     free(again.data);
     rig_end(&other);
 }
-END_TEST
 
-START_TEST(scalers_go_by_mode_and_stay_in_bounds) {
+TEST(scalers_go_by_mode_and_stay_in_bounds) {
     struct rig rig, other;
     start(&rig, AMP_O1);
     train_some(&rig, 7); /* two growths of 3, one clean */
@@ -220,9 +214,8 @@ START_TEST(scalers_go_by_mode_and_stay_in_bounds) {
     rig_end(&other);
     free(state.data);
 }
-END_TEST
 
-START_TEST(other_numbers_of_losses) {
+TEST(other_numbers_of_losses) {
     struct rig rig, other;
     amp_config config = short_window(AMP_O1);
     config.num_losses = 3;
@@ -243,18 +236,4 @@ START_TEST(other_numbers_of_losses) {
     rig_end(&rig);
     free(three.data);
     free(text.data);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { round_trip_restores_everything, N_EACH_LEVEL }, { a_resume_misses_no_step, N_EACH_LEVEL },
-        { every_order_keeps_every_bit, N_EACH_LEVEL * 2 * N_ORDERS },
-        { another_level_keeps_the_masters, N_EACH_LEVEL * N_EACH_LEVEL },
-        { file_is_the_same_as_memory, 1 },
-        { another_model_wins_where_it_differs, 1 },
-        { scalers_go_by_mode_and_stay_in_bounds, 1 },
-        { other_numbers_of_losses, 1 },
-    };
-    return RUN_TESTS("state roundtrip", tests);
 }

@@ -16,7 +16,7 @@ static void start(struct rig *rig, amp_level level) {
 
 /* ---- names ---- */
 
-START_TEST(one_name_twice_is_refused_naming_both) {
+TEST(one_name_twice_is_refused_naming_both) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.params[1].name = "weight";
@@ -29,7 +29,6 @@ START_TEST(one_name_twice_is_refused_naming_both) {
     ck_assert_uint_eq(size, 77);
     rig_end(&rig);
 }
-END_TEST
 
 static void start_with_backoff(struct rig *rig, double backoff) {
     amp_config config = config_of(AMP_O1);
@@ -39,7 +38,7 @@ static void start_with_backoff(struct rig *rig, double backoff) {
 }
 
 /* A libamp whose factors were floats has written 0.3's nearest one. */
-START_TEST(a_state_whose_factors_were_floats) {
+TEST(a_state_whose_factors_were_floats) {
     static const char now[] = "\"0x13333333333333p-54\"", then[] = "\"0x4ccccdp-24\""; /* 8 less: no other padding */
     enum { LESS = sizeof now - sizeof then };
     uint64_t length;
@@ -66,9 +65,8 @@ START_TEST(a_state_whose_factors_were_floats) {
     rig_end(&rig);
     free(state.data);
 }
-END_TEST
 
-START_TEST(names_that_no_header_can_hold) {
+TEST(names_that_no_header_can_hold) {
     static const struct {
         const char *name, *says;
     } rows[] = { { "w\xff", "not UTF-8" }, { "\xed\xa0\x80", "not UTF-8" }, { "__metadata__", "reserved" } };
@@ -84,9 +82,8 @@ START_TEST(names_that_no_header_can_hold) {
         rig_end(&rig);
     }
 }
-END_TEST
 
-START_TEST(unnamed_and_odd_names_go_round) {
+TEST(unnamed_and_odd_names_go_round) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.params[0].name = NULL;
@@ -103,9 +100,8 @@ START_TEST(unnamed_and_odd_names_go_round) {
     free(state.data);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(another_model_is_refused_by_name) {
+TEST(another_model_is_refused_by_name) {
     struct rig rig, other;
     start(&rig, AMP_O2);
     struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
@@ -124,10 +120,9 @@ START_TEST(another_model_is_refused_by_name) {
     rig_end(&rig);
     free(state.data);
 }
-END_TEST
 
 /* A context that trains nothing takes the values of what it has. */
-START_TEST(inference_takes_what_it_has) {
+TEST(inference_takes_what_it_has) {
     struct rig rig, other;
     start(&rig, AMP_O2);
     train_some(&rig, 3);
@@ -143,11 +138,10 @@ START_TEST(inference_takes_what_it_has) {
     rig_end(&rig);
     free(state.data);
 }
-END_TEST
 
 /* ---- Apex's form ---- */
 
-START_TEST(apex_text_both_ways) {
+TEST(apex_text_both_ways) {
     struct rig rig;
     start(&rig, AMP_O1);
     train_some(&rig, 4);
@@ -169,9 +163,8 @@ START_TEST(apex_text_both_ways) {
     free(text.data);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(apex_goes_by_the_keys_index) {
+TEST(apex_goes_by_the_keys_index) {
     static const char given[] = "{\"loss_scaler1\":{\"loss_scale\":8,\"unskipped\":1},"
                                 "\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":0}}";
     struct rig rig;
@@ -188,9 +181,8 @@ START_TEST(apex_goes_by_the_keys_index) {
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(apex_keeps_a_static_scale) {
+TEST(apex_keeps_a_static_scale) {
     static const char other[] = "{\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":7}}";
     static const char same[] = "{\"loss_scaler0\":{\"loss_scale\":1,\"unskipped\":5}}";
     struct rig rig;
@@ -205,11 +197,10 @@ START_TEST(apex_keeps_a_static_scale) {
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
     rig_end(&rig);
 }
-END_TEST
 
 /* ---- who may call when ---- */
 
-START_TEST(not_inside_brackets_or_steps) {
+TEST(not_inside_brackets_or_steps) {
     struct rig rig;
     size_t size;
     start(&rig, AMP_O2);
@@ -236,9 +227,8 @@ START_TEST(not_inside_brackets_or_steps) {
     free(state.data);
     rig_end(&rig);
 }
-END_TEST
 
-START_TEST(arguments) {
+TEST(arguments) {
     struct rig rig;
     size_t size = 5;
     char small[16];
@@ -264,10 +254,9 @@ START_TEST(arguments) {
     ck_assert_uint_eq(size, 5);
     rig_end(&rig);
 }
-END_TEST
 
 /* Each hook that a save or a load calls fails once at each of its calls: nothing changed. */
-START_TEST(failing_hooks_change_nothing) {
+TEST(failing_hooks_change_nothing) {
     struct rig rig;
     size_t size;
     start(&rig, AMP_O2);
@@ -293,23 +282,4 @@ START_TEST(failing_hooks_change_nothing) {
     ck_assert_uint_ge(refused, 6);
     free(state.data);
     rig_end(&rig);
-}
-END_TEST
-
-int main(void) {
-    const struct test tests[] = {
-        { one_name_twice_is_refused_naming_both, 1 },
-        { a_state_whose_factors_were_floats, 1 },
-        { names_that_no_header_can_hold, 1 },
-        { unnamed_and_odd_names_go_round, 1 },
-        { another_model_is_refused_by_name, 1 },
-        { inference_takes_what_it_has, 1 },
-        { apex_text_both_ways, 1 },
-        { apex_goes_by_the_keys_index, 1 },
-        { apex_keeps_a_static_scale, 1 },
-        { not_inside_brackets_or_steps, 1 },
-        { arguments, 1 },
-        { failing_hooks_change_nothing, 1 },
-    };
-    return RUN_TESTS("state rules", tests);
 }

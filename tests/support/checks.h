@@ -4,8 +4,8 @@
 #define TEST_CHECKS_H
 
 #include "fakenet.h"
+#include "test.h"
 
-#include <check.h>
 #include <fenv.h> /* feenableexcept: the project defines _GNU_SOURCE */
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,25 +68,6 @@ static inline void rig_end(struct rig *rig) {
     fake_destroy(&rig->host);
 }
 
-/* A test and how often it runs (_i counts). */
-struct test {
-    const TTest *test;
-    int n;
-};
-
-static inline int run_tests(const char *name, const struct test *tests, size_t n) {
-    Suite *suite = suite_create(name);
-    TCase *tcase = tcase_create(name);
-    tcase_set_timeout(tcase, 120);
-    for (size_t i = 0; i < n; i++) tcase_add_loop_test(tcase, tests[i].test, 0, tests[i].n);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
-
 /* 1, or 0 where the machine has no floating-point traps, as valgrind's: how often a test of them runs. */
 static inline int traps_work(void) {
     int works = 0;
@@ -97,7 +78,5 @@ static inline int traps_work(void) {
     if (!works) puts("# no floating-point traps here: their tests are left out");
     return works ? 1 : 0;
 }
-
-#define RUN_TESTS(name, tests) run_tests((name), (tests), sizeof(tests) / sizeof((tests)[0]))
 
 #endif

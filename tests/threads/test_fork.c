@@ -6,7 +6,7 @@
  */
 #include <amp_all.h>
 
-#include <check.h>
+#include "test.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -132,7 +132,7 @@ static void fork_once(amp_context *context) {
     ck_assert_int_eq(WEXITSTATUS(status), 0);
 }
 
-START_TEST(children_of_one_thread) {
+TEST(children_of_one_thread) {
     struct setup setup;
     describe(&setup, &table.linear);
     ck_assert_int_eq(amp_initialize(&setup.model, NULL, AMP_O1), AMP_OK);
@@ -141,7 +141,6 @@ START_TEST(children_of_one_thread) {
     ck_assert_int_eq(amp_shutdown(setup.model.amp), AMP_OK);
     ck_assert(table.linear == linear);
 }
-END_TEST
 
 /* Not under sanitizers: the locks of their own allocators are not fork's business (before LLVM 18), and a child waits
  * there. */
@@ -172,7 +171,7 @@ static void *come_and_go(void *number) { /* under the registry's: on the shared 
     return NULL;
 }
 
-START_TEST(children_of_many_threads) {
+TEST(children_of_many_threads) {
     static void *(*const work[])(void *) = { call_ops, call_ops, ask, come_and_go, come_and_go };
     enum { N = sizeof work / sizeof work[0] };
     struct setup setup;
@@ -187,24 +186,12 @@ START_TEST(children_of_many_threads) {
     ck_assert_int_eq(amp_shutdown(setup.model.amp), AMP_OK);
     ck_assert(table.linear == linear);
 }
-END_TEST
 #endif
 
 int main(void) {
-    Suite *suite = suite_create("fork");
-    TCase *tcase = tcase_create("fork");
-    tcase_set_timeout(tcase, 2 * SECONDS);
-    tcase_add_test(tcase, children_of_one_thread);
-#ifdef MANY_THREADS
-    tcase_add_test(tcase, children_of_many_threads);
-#else
+#ifndef MANY_THREADS
     (void)printf("# children_of_many_threads is left out: a sanitizer's allocator may hang in a forked child\n");
     (void)fflush(stdout);
 #endif
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run();
 }

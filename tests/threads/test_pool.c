@@ -7,7 +7,7 @@
 
 #include <amp_kernels.h>
 
-#include <check.h>
+#include "test.h"
 #include <dirent.h>
 #include <fenv.h>
 #include <pthread.h>
@@ -84,7 +84,7 @@ static float values[N];
 
 /* ---- how many ---- */
 
-START_TEST(numbers_are_read) {
+TEST(numbers_are_read) {
     static const struct {
         const char *text;
         int32_t n;
@@ -99,18 +99,16 @@ START_TEST(numbers_are_read) {
         ck_assert_msg(amp__threads_parse(rows[i].text) == rows[i].n, "'%s': %d", rows[i].text ? rows[i].text : "NULL",
                       (int)amp__threads_parse(rows[i].text));
 }
-END_TEST
 
-START_TEST(one_by_default) {
+TEST(one_by_default) {
     unsetenv("AMP_NUM_THREADS");
     ck_assert_int_eq(amp_get_num_threads(), 1);
     const int before = count_tasks();
     ck_assert(call_list(values));
     expect_tasks(before);
 }
-END_TEST
 
-START_TEST(environment_says_how_many) {
+TEST(environment_says_how_many) {
     setenv("AMP_NUM_THREADS", "3", 1);
     ck_assert_int_eq(amp_get_num_threads(), 3);
     setenv("AMP_NUM_THREADS", "5", 1); /* too late */
@@ -118,16 +116,14 @@ START_TEST(environment_says_how_many) {
     set_threads(2);
     ck_assert_int_eq(amp_get_num_threads(), 2);
 }
-END_TEST
 
-START_TEST(call_counts_more_than_environment) {
+TEST(call_counts_more_than_environment) {
     setenv("AMP_NUM_THREADS", "3", 1);
     set_threads(2);
     ck_assert_int_eq(amp_get_num_threads(), 2);
 }
-END_TEST
 
-START_TEST(zero_is_all_processors) {
+TEST(zero_is_all_processors) {
     cpu_set_t set, one;
     ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
     set_threads(0);
@@ -144,11 +140,10 @@ START_TEST(zero_is_all_processors) {
     ck_assert_int_eq(amp_set_num_threads(-1), AMP_ERR_INVALID_ARGUMENT);
     ck_assert_int_eq(amp_get_num_threads(), 256);
 }
-END_TEST
 
 /* ---- coming and going ---- */
 
-START_TEST(as_many_as_needed) {
+TEST(as_many_as_needed) {
     const int before = count_tasks();
     set_threads(4);
     expect_tasks(before); /* none before there is work */
@@ -165,9 +160,8 @@ START_TEST(as_many_as_needed) {
     expect_threads(3, NULL, NULL);
     expect_tasks(before + 2);
 }
-END_TEST
 
-START_TEST(large_lists_use_them) {
+TEST(large_lists_use_them) {
     const int before = count_tasks();
     set_threads(3);
     const amp_span small = { values, 1 << 17, AMP_FLOAT32, 0 };
@@ -176,7 +170,6 @@ START_TEST(large_lists_use_them) {
     ck_assert(call_list(values));
     expect_tasks(before + 2);
 }
-END_TEST
 
 /* ---- at once ---- */
 
@@ -189,13 +182,12 @@ static void call_inside(void *user) {
     if (!call_list(inside[own])) atomic_fetch_add(&wrong, 1);
 }
 
-START_TEST(calls_from_workers_go_on_alone) {
+TEST(calls_from_workers_go_on_alone) {
     set_threads(3);
     expect_threads(3, call_inside, NULL);
     ck_assert_int_eq(inner_calls, 3);
     ck_assert_int_eq(wrong, 0);
 }
-END_TEST
 
 static _Atomic bool stop;
 
@@ -216,7 +208,7 @@ static void *resize_often(void *unused) {
     return NULL;
 }
 
-START_TEST(many_hosts_and_a_changing_pool) {
+TEST(many_hosts_and_a_changing_pool) {
     enum { HOSTS = 4 };
     pthread_t hosts[HOSTS], resizer;
     set_threads(4);
@@ -227,7 +219,6 @@ START_TEST(many_hosts_and_a_changing_pool) {
     ck_assert_int_eq(pthread_join(resizer, NULL), 0);
     ck_assert_int_eq(wrong, 0);
 }
-END_TEST
 
 /* A thread that is to be cancelled ends after the call, not in the middle of it, where it waits for the other one. */
 static pthread_barrier_t both;
@@ -252,7 +243,7 @@ static void *call_cancelled(void *done) {
     return NULL;
 }
 
-START_TEST(cancelled_threads_finish_the_call) {
+TEST(cancelled_threads_finish_the_call) {
     pthread_t host;
     _Atomic bool done = false;
     void *result = NULL;
@@ -265,7 +256,6 @@ START_TEST(cancelled_threads_finish_the_call) {
     ck_assert(result == PTHREAD_CANCELED);
     expect_threads(2, NULL, NULL); /* nobody holds the pool */
 }
-END_TEST
 
 /* ---- environments ---- */
 
@@ -281,7 +271,7 @@ static void look_at_signals(void *unused) {
         !sigismember(&set, SIGBUS);
 }
 
-START_TEST(signals_are_the_hosts) {
+TEST(signals_are_the_hosts) {
     sigset_t before, after;
     host_thread = pthread_self();
     set_threads(3);
@@ -291,7 +281,6 @@ START_TEST(signals_are_the_hosts) {
     ck_assert_int_eq(seen_signals, 2);
     ck_assert_int_eq(sigismember(&before, SIGUSR1), sigismember(&after, SIGUSR1));
 }
-END_TEST
 
 static void look_at_environment(void *unused) {
     (void)unused;
@@ -303,7 +292,7 @@ static void look_at_environment(void *unused) {
 
 /* Threads that a host in a strange environment started compute as all others do, and what they raise is not
  * the host's. */
-START_TEST(environments_do_not_leak) {
+TEST(environments_do_not_leak) {
     static float one[N], three[N];
     host_thread = pthread_self();
     for (size_t i = 0; i < N; i++) one[i] = three[i] = (float)(i % 999 + 1) * 0x1p-140f;
@@ -329,7 +318,6 @@ START_TEST(environments_do_not_leak) {
     ck_assert_int_eq(raised, 0);
     ck_assert(!memcmp(one, three, sizeof one) && norms[0] == norms[1]);
 }
-END_TEST
 
 /* ---- not under sanitizers: their own locks and threads do not go with a fork, and they cannot be short of
  * memory ---- */
@@ -338,7 +326,7 @@ END_TEST
 #define PLAIN 1
 
 /* Room for one stack more, and for none. (Limits on processes do not hold for root.) */
-START_TEST(denied_threads_are_done_without) {
+TEST_TIMES(denied_threads_are_done_without, 2) {
     struct rlimit all, limit;
     unsigned long pages;
     const int before = count_tasks();
@@ -361,7 +349,6 @@ START_TEST(denied_threads_are_done_without) {
     set_threads(4); /* asks again */
     expect_threads(4, NULL, NULL);
 }
-END_TEST
 
 static int child(void) {
     alarm(SECONDS);
@@ -383,7 +370,7 @@ static void fork_once(void) {
     ck_assert_int_eq(WEXITSTATUS(status), 0);
 }
 
-START_TEST(children_start_their_own) {
+TEST(children_start_their_own) {
     set_threads(3);
     fork_once(); /* before there was any */
     expect_threads(3, NULL, NULL);
@@ -391,7 +378,6 @@ START_TEST(children_start_their_own) {
     fork_once();
     expect_threads(3, NULL, NULL);
 }
-END_TEST
 
 static void *call_always(void *unused) {
     float *own = malloc(N * sizeof *own);
@@ -402,7 +388,7 @@ static void *call_always(void *unused) {
     return NULL;
 }
 
-START_TEST(children_of_a_busy_pool) {
+TEST(children_of_a_busy_pool) {
     pthread_t hosts[2];
     set_threads(3);
     for (int i = 0; i < 2; i++) ck_assert_int_eq(pthread_create(&hosts[i], NULL, call_always, NULL), 0);
@@ -412,38 +398,13 @@ START_TEST(children_of_a_busy_pool) {
     ck_assert_int_eq(wrong, 0);
     expect_threads(3, NULL, NULL);
 }
-END_TEST
 #endif
 
 int main(void) {
-    Suite *suite = suite_create("pool");
-    TCase *tcase = tcase_create("pool");
-    tcase_set_timeout(tcase, 2 * SECONDS);
-    tcase_add_test(tcase, numbers_are_read);
-    tcase_add_test(tcase, one_by_default);
-    tcase_add_test(tcase, environment_says_how_many);
-    tcase_add_test(tcase, call_counts_more_than_environment);
-    tcase_add_test(tcase, zero_is_all_processors);
-    tcase_add_test(tcase, as_many_as_needed);
-    tcase_add_test(tcase, large_lists_use_them);
-    tcase_add_test(tcase, calls_from_workers_go_on_alone);
-    tcase_add_test(tcase, many_hosts_and_a_changing_pool);
-    tcase_add_test(tcase, cancelled_threads_finish_the_call);
-    tcase_add_test(tcase, signals_are_the_hosts);
-    tcase_add_test(tcase, environments_do_not_leak);
-#ifdef PLAIN
-    tcase_add_loop_test(tcase, denied_threads_are_done_without, 0, 2);
-    tcase_add_test(tcase, children_start_their_own);
-    tcase_add_test(tcase, children_of_a_busy_pool);
-#else
+#ifndef PLAIN
     (void)printf("# denied threads and children are left out: a sanitizer needs memory, and does not go with a fork of "
                  "several threads\n");
     (void)fflush(stdout);
 #endif
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run();
 }

@@ -5,7 +5,7 @@
  */
 #include <amp_all.h>
 
-#include <check.h>
+#include "test.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -133,7 +133,7 @@ static void *come_and_go(void *argument) {
     return NULL;
 }
 
-START_TEST(one_context_serves_many_threads) {
+TEST(one_context_serves_many_threads) {
     struct setup setup;
     struct tensor weight = { AMP_FLOAT32, 1, 0 };
     pthread_t threads[THREADS], other;
@@ -158,7 +158,6 @@ START_TEST(one_context_serves_many_threads) {
     ck_assert_int_eq(live, 0);
     ck_assert(table.linear == linear);
 }
-END_TEST
 
 /* ---- contexts that have nothing to do with each other ---- */
 
@@ -182,7 +181,7 @@ static void *live_alone(void *argument) {
     return NULL;
 }
 
-START_TEST(independent_contexts_live_beside_each_other) {
+TEST(independent_contexts_live_beside_each_other) {
     pthread_t threads[OWNERS];
     int numbers[OWNERS];
     ck_assert_int_eq(pthread_barrier_init(&born, NULL, OWNERS), 0);
@@ -195,7 +194,6 @@ START_TEST(independent_contexts_live_beside_each_other) {
     ck_assert_uint_eq(wrong, 0);
     ck_assert_int_eq(live, 0);
 }
-END_TEST
 
 /* ---- counters ---- */
 
@@ -213,7 +211,7 @@ static void *hit(void *argument) {
 }
 
 /* Waves of threads: those of the second live where those of the first did. */
-START_TEST(counters_miss_nothing) {
+TEST(counters_miss_nothing) {
     struct setup setup;
     struct tensor weight = { AMP_FLOAT32, 1, 0 };
     amp_op_stats stats = AMP_OP_STATS_INIT;
@@ -235,11 +233,10 @@ START_TEST(counters_miss_nothing) {
     ck_assert_int_eq(amp_shutdown(setup.model.amp), AMP_OK);
     ck_assert_int_eq(live, 0);
 }
-END_TEST
 
 /* ---- scopes between threads ---- */
 
-START_TEST(a_scope_is_handed_to_workers) {
+TEST(a_scope_is_handed_to_workers) {
     struct setup setup;
     struct tensor weight = { AMP_FLOAT32, 1, 0 };
     amp_scope off, captured;
@@ -259,21 +256,4 @@ START_TEST(a_scope_is_handed_to_workers) {
     ck_assert_uint_eq(wrong, 0);
     ck_assert_int_eq(amp_shutdown(setup.model.amp), AMP_OK);
     ck_assert_int_eq(live, 0);
-}
-END_TEST
-
-int main(void) {
-    Suite *suite = suite_create("threads");
-    TCase *tcase = tcase_create("threads");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, one_context_serves_many_threads);
-    tcase_add_test(tcase, independent_contexts_live_beside_each_other);
-    tcase_add_test(tcase, counters_miss_nothing);
-    tcase_add_test(tcase, a_scope_is_handed_to_workers);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

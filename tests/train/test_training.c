@@ -8,7 +8,7 @@
  */
 #include "run.h"
 
-#include <check.h>
+#include "test.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static double plain_accuracy(void) { return mean_accuracy(setup_of(0), NULL); }
 
 /* ---- five steps of everything ---- */
 
-START_TEST(every_level_trains) {
+TEST_TIMES(every_level_trains, AMP_O5 + 1) {
     struct run_setup setup = setup_of((amp_level)_i);
     struct run_result result;
     setup.epochs = 1;
@@ -78,9 +78,8 @@ START_TEST(every_level_trains) {
     ck_assert_int_eq(result.skipped, 0);
     run_result_done(&result);
 }
-END_TEST
 
-START_TEST(o0_is_plain_fp32_bit_for_bit) {
+TEST(o0_is_plain_fp32_bit_for_bit) {
     for (int optimizer = RUN_SGD; optimizer <= RUN_ADAM; optimizer++) {
         struct run_setup plain = setup_of(0), o0 = setup_of(AMP_O0);
         struct run_result a, b;
@@ -94,11 +93,10 @@ START_TEST(o0_is_plain_fp32_bit_for_bit) {
         run_result_done(&b);
     }
 }
-END_TEST
 
 /* m, and the rate divided by it: powers of two change no bit. Adam's moments carry the square of it: 2^-16 keeps them
  * far from the smallest floats. */
-START_TEST(loss_multiplier_leaves_fp32_unchanged) {
+TEST(loss_multiplier_leaves_fp32_unchanged) {
     for (int optimizer = RUN_SGD; optimizer <= RUN_ADAM; optimizer++) {
         struct run_setup setup = setup_of(0);
         struct run_result plain, multiplied;
@@ -112,9 +110,8 @@ START_TEST(loss_multiplier_leaves_fp32_unchanged) {
         run_result_done(&multiplied);
     }
 }
-END_TEST
 
-START_TEST(memory_is_what_the_levels_say) {
+TEST(memory_is_what_the_levels_say) {
     const struct run_setup plain_setup = setup_of(AMP_O0), half_setup = setup_of(AMP_O2), low_setup = setup_of(AMP_O3);
     struct run_result plain = train(&plain_setup), half = train(&half_setup), low = train(&low_setup);
     ck_assert((double)half.activation_peak_bytes <= 0.6 * (double)plain.activation_peak_bytes);
@@ -127,10 +124,9 @@ START_TEST(memory_is_what_the_levels_say) {
     run_result_done(&half);
     run_result_done(&low);
 }
-END_TEST
 
 /* From 2^30 every one of the first five steps overflows: the scale halves each time and no parameter moves. */
-START_TEST(overflows_skip_and_halve) {
+TEST(overflows_skip_and_halve) {
     struct run_setup setup = setup_of(AMP_O2);
     struct run_result result;
     setup.epochs = 1;
@@ -142,9 +138,8 @@ START_TEST(overflows_skip_and_halve) {
     ck_assert(result.loss_scale == 0x1p25);
     run_result_done(&result);
 }
-END_TEST
 
-START_TEST(refusals_are_in_words) {
+TEST(refusals_are_in_words) {
     struct run_setup setup = setup_of(AMP_O1);
     char error[1024] = "";
     setup.config.keep_batchnorm_fp32 = AMP_ON;
@@ -152,11 +147,10 @@ START_TEST(refusals_are_in_words) {
     ck_assert_msg(strstr(error, "keep_batchnorm_fp32") != NULL, "%s", error);
     for (int i = 0; i < MT_MEM_CATEGORIES; i++) ck_assert_uint_eq(mt_mem_now((mt_category)i), 0);
 }
-END_TEST
 
 /* ---- trainings that assert accuracy ---- */
 
-START_TEST(levels_reach_fp32) {
+TEST_TIMES(levels_reach_fp32, !is_short) {
     static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O4, AMP_O5 };
     const double plain = plain_accuracy();
     ck_assert_msg(plain > 96.0, "FP32: %.2f", plain);
@@ -165,9 +159,8 @@ START_TEST(levels_reach_fp32) {
         ck_assert_msg(fabs(accuracy - plain) <= MARGIN, "O%d: %.2f, FP32: %.2f", levels[i] - AMP_O0, accuracy, plain);
     }
 }
-END_TEST
 
-START_TEST(underflow_without_scaling_and_with) {
+TEST_TIMES(underflow_without_scaling_and_with, !is_short) {
     struct run_setup setup = setup_of(AMP_O2);
     const double plain = plain_accuracy();
     double accuracy;
@@ -178,9 +171,8 @@ START_TEST(underflow_without_scaling_and_with) {
     accuracy = mean_accuracy(setup, NULL);
     ck_assert_msg(accuracy < 50.0, "loss scale 1: %.2f", accuracy);
 }
-END_TEST
 
-START_TEST(a_far_too_large_scale_finds_its_place) {
+TEST_TIMES(a_far_too_large_scale_finds_its_place, !is_short) {
     struct run_setup setup = setup_of(AMP_O2);
     const double plain = plain_accuracy();
     struct run_result last;
@@ -195,36 +187,15 @@ START_TEST(a_far_too_large_scale_finds_its_place) {
     ck_assert_msg(fabs(accuracy - plain) <= MARGIN, "from 2^30: %.2f, FP32: %.2f", accuracy, plain);
     run_result_done(&last);
 }
-END_TEST
 
 int main(int argc, char **argv) {
     const char *text = getenv("AMP_TEST_SHORT");
     char error[256] = "argument: the digits";
-    Suite *suite = suite_create("train");
-    TCase *always = tcase_create("always"), *full = tcase_create("full");
-    SRunner *runner = srunner_create(suite);
-    int failed;
     is_short = text && strcmp(text, "1") == 0;
     data = argc > 1 ? digits_load(argv[1], error, sizeof error) : NULL;
     if (!data) return fprintf(stderr, "%s\n", error), 99;
-    tcase_add_loop_test(always, every_level_trains, 0, AMP_O5 + 1);
-    tcase_add_test(always, o0_is_plain_fp32_bit_for_bit);
-    tcase_add_test(always, loss_multiplier_leaves_fp32_unchanged);
-    tcase_add_test(always, memory_is_what_the_levels_say);
-    tcase_add_test(always, overflows_skip_and_halve);
-    tcase_add_test(always, refusals_are_in_words);
-    if (!is_short) {
-        tcase_add_test(full, levels_reach_fp32);
-        tcase_add_test(full, underflow_without_scaling_and_with);
-        tcase_add_test(full, a_far_too_large_scale_finds_its_place);
-    }
-    tcase_set_timeout(always, 120);
-    tcase_set_timeout(full, 280);
-    suite_add_tcase(suite, always);
-    suite_add_tcase(suite, full);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    suite_seconds = 280;
+    const int result = suite_run();
     free(data);
-    return failed ? 1 : 0;
+    return result;
 }

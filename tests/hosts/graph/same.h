@@ -5,7 +5,7 @@
 
 #include "problem.h"
 
-#include <check.h>
+#include "test.h"
 
 static inline void ck_same(const float *a, const float *b, int n, const char *what) {
     for (int i = 0; i < n; i++) ck_assert_msg(a[i] == b[i], "%s[%d]: %a, not %a", what, i, (double)a[i], (double)b[i]);

@@ -64,7 +64,7 @@ static void finish(struct run *run, float *params) {
 
 /* ---- levels ---- */
 
-START_TEST(loom_alone_is_the_reference) {
+TEST(loom_alone_is_the_reference) {
     struct curve reference, curve;
     struct loom_net net;
     ck_assert(loom_net_init(&net) && loom_net_finish(&net));
@@ -82,13 +82,12 @@ START_TEST(loom_alone_is_the_reference) {
     ck_assert_uint_lt(net.graph->arena_bytes, net.graph->unshared_bytes); /* buffers are reused */
     loom_net_free(&net);
 }
-END_TEST
 
 /* Cast nodes: of x, four parameters, batch norm's input, the second linear's input, logits; a 16-bit model casts its
  * input and its result alone. */
 static const unsigned cast_nodes[] = { 0, 8, 2, 2, 8, 2 };
 
-START_TEST(every_level_is_the_reference) {
+TEST_TIMES(every_level_is_the_reference, 6) {
     static struct run run;
     struct curve reference, curve;
     const amp_config config = config_of(_i);
@@ -105,10 +104,9 @@ START_TEST(every_level_is_the_reference) {
     ck_same_curves(&curve, &reference);
     ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
 }
-END_TEST
 
 /* The table that graphs are copied from is const: it is found out before anything is written. */
-START_TEST(a_const_table_is_refused) {
+TEST(a_const_table_is_refused) {
     static struct run run;
     ck_assert(loom_net_init(&run.net));
     loom_adapter_init(&run.adapter, &run.net, (loom_ops *)(uintptr_t)&loom_default_ops);
@@ -116,10 +114,9 @@ START_TEST(a_const_table_is_refused) {
     ck_assert(run.net.sgd.step == loom_sgd_step);
     loom_net_free(&run.net);
 }
-END_TEST
 
 /* But each graph has a copy, and that can get the wrappers. */
-START_TEST(a_const_table_is_wired_in_a_copy) {
+TEST(a_const_table_is_wired_in_a_copy) {
     static struct run run;
     struct curve reference, curve;
     amp_config config = config_of(1);
@@ -139,10 +136,9 @@ START_TEST(a_const_table_is_wired_in_a_copy) {
     reference_train(1, SCALE, &reference);
     ck_same_curves(&curve, &reference);
 }
-END_TEST
 
 /* A second graph over the same parameters gets cast nodes of its own, because casts end with the scope of a build. */
-START_TEST(a_graph_gets_its_own_casts) {
+TEST(a_graph_gets_its_own_casts) {
     static struct run run;
     const amp_config config = config_of(1);
     start(&run, &config);
@@ -152,11 +148,10 @@ START_TEST(a_graph_gets_its_own_casts) {
     ck_assert_uint_eq(run.adapter.casts, 2 * casts - 1); /* all but the loss's */
     finish(&run, NULL);
 }
-END_TEST
 
 /* ---- overflow ---- */
 
-START_TEST(an_overflow_is_skipped_and_leaves_nothing_behind) {
+TEST_RANGE(an_overflow_is_skipped_and_leaves_nothing_behind, 1, 3) {
     static struct run run;
     static float params[PARAM_FLOATS], after[PARAM_FLOATS], momentum[PARAM_FLOATS];
     amp_config config = config_of(_i);
@@ -182,11 +177,10 @@ START_TEST(an_overflow_is_skipped_and_leaves_nothing_behind) {
     ck_assert_float_lt(loss, 0.8f);
     finish(&run, NULL);
 }
-END_TEST
 
 /* ---- checkpoints ---- */
 
-START_TEST(a_resumed_training_is_the_uninterrupted_one) {
+TEST_RANGE(a_resumed_training_is_the_uninterrupted_one, 1, 6) {
     static struct run run;
     static float whole[PARAM_FLOATS], resumed[PARAM_FLOATS], params[PARAM_FLOATS], momentum[PARAM_FLOATS];
     char path[] = "/tmp/loom-XXXXXX";
@@ -214,24 +208,4 @@ START_TEST(a_resumed_training_is_the_uninterrupted_one) {
     finish(&run, resumed);
     unlink(path);
     ck_same(whole, resumed, PARAM_FLOATS, "params");
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("loom");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, loom_alone_is_the_reference);
-    tcase_add_loop_test(tcase, every_level_is_the_reference, 0, 6);
-    tcase_add_test(tcase, a_const_table_is_refused);
-    tcase_add_test(tcase, a_const_table_is_wired_in_a_copy);
-    tcase_add_test(tcase, a_graph_gets_its_own_casts);
-    tcase_add_loop_test(tcase, an_overflow_is_skipped_and_leaves_nothing_behind, 1, 3);
-    tcase_add_loop_test(tcase, a_resumed_training_is_the_uninterrupted_one, 1, 6);
-    Suite *suite = suite_create("loom");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

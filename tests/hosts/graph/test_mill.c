@@ -84,7 +84,7 @@ static void train(int level, int flags, struct curve *curve) {
 
 /* ---- the framework by itself ---- */
 
-START_TEST(mill_alone_is_the_reference) {
+TEST_TIMES(mill_alone_is_the_reference, 2) {
     struct curve reference, curve;
     struct mill_net net;
     ck_assert(mill_net_init(&net, _i));
@@ -101,7 +101,6 @@ START_TEST(mill_alone_is_the_reference) {
     ck_assert_uint_lt(net.graph->arena_floats, net.graph->unshared_floats); /* buffers are reused */
     mill_net_free(&net);
 }
-END_TEST
 
 /* ---- levels ---- */
 
@@ -114,7 +113,7 @@ static const struct kind {
     { 1, CLASSIC | CLEARS }, { 4, CLASSIC | CLEARS },
 };
 
-START_TEST(every_level_is_the_reference) {
+TEST_TIMES(every_level_is_the_reference, sizeof kinds / sizeof kinds[0]) {
     struct curve reference, curve;
     const struct kind *kind = &kinds[_i];
     train(kind->level, kind->flags, &curve);
@@ -122,10 +121,9 @@ START_TEST(every_level_is_the_reference) {
     ck_same_curves(&curve, &reference);
     ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
 }
-END_TEST
 
 /* What the step left in the gradients is neither added to what backward makes nor seen at another scale. */
-START_TEST(a_power_of_two_changes_no_bit_at_o0) {
+TEST_TIMES(a_power_of_two_changes_no_bit_at_o0, 12) {
     static const float scales[] = { 2.0f, 0x1p10f, 0x1p16f, 0x1p40f };
     static const int flags[] = { 0, CLASSIC, CLASSIC | CLEARS };
     struct curve reference, curve;
@@ -135,20 +133,18 @@ START_TEST(a_power_of_two_changes_no_bit_at_o0) {
     reference_train(0, 1.0f, &reference);
     ck_same_curves(&curve, &reference);
 }
-END_TEST
 
 /* O3 has neither masters nor, at scale 1, a bracket that sets the buffers aside: a gradient that keeps the momentum is
  * a 16-bit sum as any other. */
-START_TEST(momentum_in_16_bit_gradients_is_16_bit) {
+TEST(momentum_in_16_bit_gradients_is_16_bit) {
     struct curve reference, curve;
     train(3, 0, &curve);
     reference_train_momentum_in_gradients(3, &reference);
     ck_same_curves(&curve, &reference);
 }
-END_TEST
 
 /* Through the wired slots: asking a node for its size is no work for a 16-bit implementation, which knows nothing of it. */
-START_TEST(a_wired_graph_can_be_asked_for_sizes) {
+TEST_TIMES(a_wired_graph_can_be_asked_for_sizes, 2) {
     static struct run run;
     const amp_config config = config_of(_i ? 4 : 1);
     start(&run, LOW, &config);
@@ -159,9 +155,8 @@ START_TEST(a_wired_graph_can_be_asked_for_sizes) {
     ck_ok(amp_check(run.context));
     finish(&run, NULL);
 }
-END_TEST
 
-START_TEST(ops_inside_ops_run_as_they_come) {
+TEST(ops_inside_ops_run_as_they_come) {
     static struct run run;
     amp_op_stats stats[MILL_N_OPS];
     size_t n;
@@ -176,11 +171,10 @@ START_TEST(ops_inside_ops_run_as_they_come) {
     ck_assert_uint_eq(stats[1].calls, 0);
     finish(&run, NULL);
 }
-END_TEST
 
 /* ---- overflow ---- */
 
-START_TEST(an_overflow_is_skipped_and_leaves_nothing_behind) {
+TEST_RANGE(an_overflow_is_skipped_and_leaves_nothing_behind, 1, 3) {
     static struct run run;
     static float params[PARAM_FLOATS], momentum[PARAM_FLOATS];
     amp_config config = config_of(_i);
@@ -204,7 +198,6 @@ START_TEST(an_overflow_is_skipped_and_leaves_nothing_behind) {
     ck_assert_float_lt(run.net.loss->x[0], 0.8f);
     finish(&run, NULL);
 }
-END_TEST
 
 /* ---- checkpoints ---- */
 
@@ -212,7 +205,7 @@ struct host_state { /* what the framework itself would save */
     float params[PARAM_FLOATS], momentum[PARAM_FLOATS];
 };
 
-START_TEST(a_resumed_training_is_the_uninterrupted_one) {
+TEST_RANGE(a_resumed_training_is_the_uninterrupted_one, 1, 6) {
     static struct run run;
     static float whole[PARAM_FLOATS], resumed[PARAM_FLOATS];
     struct host_state state;
@@ -241,25 +234,4 @@ START_TEST(a_resumed_training_is_the_uninterrupted_one) {
     finish(&run, resumed);
     unlink(path);
     ck_same(whole, resumed, PARAM_FLOATS, "params");
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("mill");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, mill_alone_is_the_reference, 0, 2);
-    tcase_add_loop_test(tcase, every_level_is_the_reference, 0, (int)(sizeof kinds / sizeof kinds[0]));
-    tcase_add_loop_test(tcase, a_power_of_two_changes_no_bit_at_o0, 0, 12);
-    tcase_add_test(tcase, momentum_in_16_bit_gradients_is_16_bit);
-    tcase_add_loop_test(tcase, a_wired_graph_can_be_asked_for_sizes, 0, 2);
-    tcase_add_test(tcase, ops_inside_ops_run_as_they_come);
-    tcase_add_loop_test(tcase, an_overflow_is_skipped_and_leaves_nothing_behind, 1, 3);
-    tcase_add_loop_test(tcase, a_resumed_training_is_the_uninterrupted_one, 1, 6);
-    Suite *suite = suite_create("mill");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -7,7 +7,7 @@
 #include "mill_adapter.h"
 #include "mill_net.h"
 
-#include <check.h>
+#include "test.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,20 +197,7 @@ static const struct {
     { wire_the_const_table, "lies in read-only memory (a const table?)" },
 };
 
-START_TEST(a_mistake_is_told) {
+TEST_TIMES(a_mistake_is_told, sizeof mistakes / sizeof mistakes[0]) {
     mistakes[_i].make();
     ck_assert_msg(strstr(said, mistakes[_i].message) != NULL, "\"%s\" is not in:\n%s", mistakes[_i].message, said);
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("mistakes");
-    tcase_add_loop_test(tcase, a_mistake_is_told, 0, (int)(sizeof mistakes / sizeof mistakes[0]));
-    Suite *suite = suite_create("graph mistakes");
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

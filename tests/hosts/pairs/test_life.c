@@ -20,7 +20,7 @@ static bool is_linear(const network *net, int i) { return net->layers[i].kind ==
 
 /* ---- copied pointers ---- */
 
-START_TEST(layers_may_be_saved_and_put_back) {
+TEST_TIMES(layers_may_be_saved_and_put_back, N_LEVELS) {
     struct trainer trainer;
     struct curve expected, curve;
     layer saved[DUET_LAYERS];
@@ -38,10 +38,9 @@ START_TEST(layers_may_be_saved_and_put_back) {
     ck_same_curves(&curve, &expected);
     trainer_free(&trainer);
 }
-END_TEST
 
 /* Seen from the outside the net is what it was before adapter_start, with the FP32 weights. */
-START_TEST(shutdown_leaves_duet_as_it_was) {
+TEST_TIMES(shutdown_leaves_duet_as_it_was, N_LEVELS) {
     struct trainer trainer;
     layer before[DUET_LAYERS], wrapped[DUET_LAYERS];
     float loss, copied_loss, params[PARAM_FLOATS], updates[PARAM_FLOATS];
@@ -73,9 +72,8 @@ START_TEST(shutdown_leaves_duet_as_it_was) {
     ck_same_floats(first, net->params, PARAM_FLOATS, "parameter");
     trainer_free(&trainer);
 }
-END_TEST
 
-START_TEST(a_level_may_follow_another) {
+TEST(a_level_may_follow_another) {
     struct trainer trainer;
     struct curve expected;
     float updates[PARAM_FLOATS] = { 0 };
@@ -91,7 +89,6 @@ START_TEST(a_level_may_follow_another) {
     ck_ok(adapter_stop(&trainer.adapter));
     trainer_free(&trainer);
 }
-END_TEST
 
 /* ---- overflow ---- */
 
@@ -107,7 +104,7 @@ static void bad_bracket(struct trainer *trainer, amp_action expected) {
 }
 
 /* Momentum lives in the gradient buffers: one infinity that stayed there would be there for ever. */
-START_TEST(an_overflow_is_skipped_and_momentum_stays) {
+TEST_TIMES(an_overflow_is_skipped_and_momentum_stays, 4) {
     const amp_level level = _i < 2 ? AMP_O1 : AMP_O2;
     const unsigned options = _i % 2 ? ADAPTER_INLINED : 0;
     struct trainer trainer;
@@ -133,10 +130,9 @@ START_TEST(an_overflow_is_skipped_and_momentum_stays) {
     ck_same_curves(&curve, &expected); /* the scale is static: nothing remembers the bad batch */
     trainer_free(&trainer);
 }
-END_TEST
 
 /* A clean micro-batch, one that overflows, the skip: neither is left in the momentum. */
-START_TEST(a_skip_forgets_the_clean_micro_batches_too) {
+TEST_TIMES(a_skip_forgets_the_clean_micro_batches_too, 2) {
     struct trainer trainer;
     float updates[PARAM_FLOATS];
     trainer_new(&trainer);
@@ -155,10 +151,9 @@ START_TEST(a_skip_forgets_the_clean_micro_batches_too) {
     ck_ok(adapter_stop(&trainer.adapter));
     trainer_free(&trainer);
 }
-END_TEST
 
 /* A frozen layer's update is never called: the step is over all the same, and a later skip goes back to its end. */
-START_TEST(a_frozen_layer_brings_back_no_old_momentum) {
+TEST_TIMES(a_frozen_layer_brings_back_no_old_momentum, 2) {
     struct trainer trainer;
     float updates[PARAM_FLOATS];
     trainer_new(&trainer);
@@ -183,10 +178,9 @@ START_TEST(a_frozen_layer_brings_back_no_old_momentum) {
     ck_ok(adapter_stop(&trainer.adapter));
     trainer_free(&trainer);
 }
-END_TEST
 
 /* A scale that is a power of two changes no bit in FP32; two micro-batches are added to what is left of the older ones. */
-START_TEST(micro_batches_add_to_the_momentum) {
+TEST(micro_batches_add_to_the_momentum) {
     struct trainer plain, scaled;
     amp_config config = trainer_config(AMP_O0);
     config.loss_scale = SCALE;
@@ -213,7 +207,6 @@ START_TEST(micro_batches_add_to_the_momentum) {
     trainer_free(&plain);
     trainer_free(&scaled);
 }
-END_TEST
 
 /* ---- checkpoints ---- */
 
@@ -225,7 +218,7 @@ static amp_config moving_scale(amp_level level) {
 }
 
 /* duet's own checkpoint is the two blocks; it may be loaded before libamp starts or after its state is there. */
-START_TEST(resuming_is_bit_exact) {
+TEST_TIMES(resuming_is_bit_exact, 2 * N_LEVELS) {
     enum { N = 25 };
     const amp_config config = moving_scale(levels[_i / 2]);
     const bool late = _i % 2 == 1;
@@ -259,7 +252,6 @@ START_TEST(resuming_is_bit_exact) {
     trainer_free(&resumed);
     unlink(path);
 }
-END_TEST
 
 /* ---- a user's interrupt ---- */
 
@@ -271,7 +263,7 @@ static void interrupt(const layer *l) {
     if (layers_until_interrupt && !--layers_until_interrupt) longjmp(interrupted, 1);
 }
 
-START_TEST(a_longjmp_out_of_a_layer_leaves_everything_usable) {
+TEST_TIMES(a_longjmp_out_of_a_layer_leaves_everything_usable, N_LEVELS) {
     struct trainer trainer;
     struct curve expected, curve;
     trainer_run(trainer_config(levels[_i]), 0, &expected);
@@ -291,11 +283,10 @@ START_TEST(a_longjmp_out_of_a_layer_leaves_everything_usable) {
     ck_same_curves(&curve, &expected);
     trainer_free(&trainer);
 }
-END_TEST
 
 /* ---- floating-point traps ---- */
 
-START_TEST(traps_survive_an_overflow) {
+TEST_TIMES(traps_survive_an_overflow, 2) {
     const int wanted = FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW;
     struct trainer trainer;
     struct curve expected;
@@ -316,7 +307,6 @@ START_TEST(traps_survive_an_overflow) {
     (void)fedisableexcept(wanted);
     trainer_free(&trainer);
 }
-END_TEST
 
 /* ---- ops in ops, on workers ---- */
 
@@ -332,7 +322,7 @@ static amp_op_stats stats_of(const struct trainer *trainer, const char *name, ui
 }
 
 /* The products that a wrapped layer's threads make are the layer's own business. */
-START_TEST(what_a_layers_threads_call_is_inside_the_layer) {
+TEST_RANGE(what_a_layers_threads_call_is_inside_the_layer, 1, 3) {
     struct trainer trainer;
     trainer_new(&trainer);
     trainer_start(&trainer, trainer_config(levels[_i]), 0);
@@ -344,14 +334,13 @@ START_TEST(what_a_layers_threads_call_is_inside_the_layer) {
     ck_ok(adapter_stop(&trainer.adapter));
     trainer_free(&trainer);
 }
-END_TEST
 
 /*
  * 16-bit products instead of emulated layers. What comes out of them is FP32 and the bias is added in FP32, so that bits
  * differ from the reference's. Tolerance: the reference's roundings move the curve by d from FP32's; this training has fewer of
  * the same size, so it lies within about d of FP32, and within 2 d of the reference by the triangle inequality.
  */
-START_TEST(replaced_products_train_as_well) {
+TEST_TIMES(replaced_products_train_as_well, 2) {
     const amp_level level = _i ? AMP_O4 : AMP_O1;
     struct trainer trainer;
     struct curve fp32, expected, curve;
@@ -369,11 +358,10 @@ START_TEST(replaced_products_train_as_well) {
     ck_assert_msg(seen > 0.0 && seen <= 2.0 * d, "%g from the reference, which is %g from FP32", seen, d);
     trainer_free(&trainer);
 }
-END_TEST
 
 /* ---- slots ---- */
 
-START_TEST(one_layer_of_a_name_can_be_left_alone) {
+TEST(one_layer_of_a_name_can_be_left_alone) {
     struct trainer trainer;
     trainer_new(&trainer);
     ck_ok(amp_register(&trainer.adapter.model, "linear#1", AMP_LEAVE));
@@ -385,9 +373,8 @@ START_TEST(one_layer_of_a_name_can_be_left_alone) {
     ck_ok(adapter_stop(&trainer.adapter));
     trainer_free(&trainer);
 }
-END_TEST
 
-START_TEST(the_const_table_itself_is_refused) {
+TEST(the_const_table_itself_is_refused) {
     struct trainer trainer;
     layer before[DUET_LAYERS];
     trainer_new(&trainer);
@@ -398,23 +385,3 @@ START_TEST(the_const_table_itself_is_refused) {
     ck_assert_mem_eq(before, trainer.net->layers, sizeof before);
     trainer_free(&trainer);
 }
-END_TEST
-
-static void add(TCase *tcase) {
-    tcase_add_loop_test(tcase, layers_may_be_saved_and_put_back, 0, N_LEVELS);
-    tcase_add_loop_test(tcase, shutdown_leaves_duet_as_it_was, 0, N_LEVELS);
-    tcase_add_test(tcase, a_level_may_follow_another);
-    tcase_add_loop_test(tcase, an_overflow_is_skipped_and_momentum_stays, 0, 4);
-    tcase_add_loop_test(tcase, a_skip_forgets_the_clean_micro_batches_too, 0, 2);
-    tcase_add_loop_test(tcase, a_frozen_layer_brings_back_no_old_momentum, 0, 2);
-    tcase_add_test(tcase, micro_batches_add_to_the_momentum);
-    tcase_add_loop_test(tcase, resuming_is_bit_exact, 0, 2 * N_LEVELS);
-    tcase_add_loop_test(tcase, a_longjmp_out_of_a_layer_leaves_everything_usable, 0, N_LEVELS);
-    tcase_add_loop_test(tcase, traps_survive_an_overflow, 0, 2);
-    tcase_add_loop_test(tcase, what_a_layers_threads_call_is_inside_the_layer, 1, 3);
-    tcase_add_loop_test(tcase, replaced_products_train_as_well, 0, 2);
-    tcase_add_test(tcase, one_layer_of_a_name_can_be_left_alone);
-    tcase_add_test(tcase, the_const_table_itself_is_refused);
-}
-
-int main(void) { return run_suite("pairs: life", add); }

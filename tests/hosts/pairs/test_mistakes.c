@@ -128,7 +128,7 @@ static const struct mistake {
     { old_layer_put_back, AMP_ERR_SLOT_TAKEN, "somebody else wrote over 3 wrapped slots" },
 };
 
-START_TEST(mistakes_get_the_messages_of_the_guide) {
+TEST_TIMES(mistakes_get_the_messages_of_the_guide, sizeof mistakes / sizeof mistakes[0]) {
     const struct mistake *mistake = &mistakes[_i];
     struct trainer trainer;
     trainer_new(&trainer);
@@ -138,10 +138,9 @@ START_TEST(mistakes_get_the_messages_of_the_guide) {
     if (trainer.adapter.model.amp) ck_ok(adapter_stop(&trainer.adapter));
     trainer_free(&trainer);
 }
-END_TEST
 
 /* Layers that are lower, with neither a way to emulate nor an implementation: nothing would be cast, in silence. */
-START_TEST(forgetting_emulate_is_warned_of) {
+TEST(forgetting_emulate_is_warned_of) {
     struct trainer trainer;
     char text[4096];
     amp_context *context;
@@ -155,10 +154,9 @@ START_TEST(forgetting_emulate_is_warned_of) {
     ck_ok(amp_shutdown(context));
     trainer_free(&trainer);
 }
-END_TEST
 
 /* Where products are replaced, the layers around them run as they come: that, too, may be what was meant. */
-START_TEST(a_layer_around_a_replaced_product_may_be_left) {
+TEST(a_layer_around_a_replaced_product_may_be_left) {
     struct trainer trainer;
     char text[4096];
     amp_context *context;
@@ -178,12 +176,3 @@ START_TEST(a_layer_around_a_replaced_product_may_be_left) {
     ck_ok(amp_shutdown(context));
     trainer_free(&trainer);
 }
-END_TEST
-
-static void add(TCase *tcase) {
-    tcase_add_test(tcase, a_layer_around_a_replaced_product_may_be_left);
-    tcase_add_loop_test(tcase, mistakes_get_the_messages_of_the_guide, 0, sizeof mistakes / sizeof mistakes[0]);
-    tcase_add_test(tcase, forgetting_emulate_is_warned_of);
-}
-
-int main(void) { return run_suite("pairs: mistakes", add); }

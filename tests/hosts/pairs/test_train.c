@@ -15,7 +15,7 @@ static void reference(int i, struct curve *curve) {
     else reference_train(levels[i].number, levels[i].scale, curve);
 }
 
-START_TEST(plain_duet_is_the_reference) {
+TEST(plain_duet_is_the_reference) {
     struct trainer trainer;
     struct curve expected, curve;
     trainer_new(&trainer);
@@ -26,9 +26,8 @@ START_TEST(plain_duet_is_the_reference) {
     ck_assert(curve.loss[STEPS - 1] < 0.5f * curve.loss[0]); /* it learns */
     trainer_free(&trainer);
 }
-END_TEST
 
-START_TEST(emulated_levels_are_the_reference_bit_for_bit) {
+TEST_TIMES(emulated_levels_are_the_reference_bit_for_bit, N_LEVELS) {
     struct curve expected, curve, fp32;
     reference(_i, &expected);
     trainer_run(trainer_config(levels[_i].level), 0, &curve);
@@ -36,18 +35,16 @@ START_TEST(emulated_levels_are_the_reference_bit_for_bit) {
     reference_train(0, 1.0f, &fp32);
     ck_assert(levels[_i].level == AMP_O0 || curve_distance(&curve, &fp32) > 0.0); /* and something was rounded */
 }
-END_TEST
 
-START_TEST(an_optimizer_inlined_in_a_loop_is_the_same) {
+TEST_TIMES(an_optimizer_inlined_in_a_loop_is_the_same, N_LEVELS) {
     struct curve expected, curve;
     reference(_i, &expected);
     trainer_run(trainer_config(levels[_i].level), ADAPTER_INLINED, &curve);
     ck_same_curves(&curve, &expected);
 }
-END_TEST
 
 /* duet's own cost factor stays as it is: libamp shows the cost layer's backward a scaled loss gradient. */
-START_TEST(a_seed_in_backward_carries_the_scale_as_well) {
+TEST_TIMES(a_seed_in_backward_carries_the_scale_as_well, N_LEVELS) {
     struct trainer trainer;
     struct curve expected, curve;
     reference(_i, &expected);
@@ -62,7 +59,6 @@ START_TEST(a_seed_in_backward_carries_the_scale_as_well) {
     ck_same_curves(&curve, &expected);
     trainer_free(&trainer);
 }
-END_TEST
 
 /* Two batches a step, one after the other in one bracket, as frameworks of this kind subdivide a batch: what backward adds to is
  * momentum, then momentum and the first half. scale 0: without libamp. */
@@ -88,21 +84,10 @@ static void train_in_halves(float scale, struct curve *curve) {
     trainer_free(&trainer);
 }
 
-START_TEST(a_power_of_two_changes_no_bit_at_o0) {
+TEST_TIMES(a_power_of_two_changes_no_bit_at_o0, 5) {
     static const float scales[] = { 2.0f, 0x1p10f, 0x1p16f, 0x1p40f, AMP_DYNAMIC };
     struct curve plain, curve;
     train_in_halves(0.0f, &plain);
     train_in_halves(scales[_i], &curve);
     ck_same_curves(&curve, &plain);
 }
-END_TEST
-
-static void add(TCase *tcase) {
-    tcase_add_loop_test(tcase, a_power_of_two_changes_no_bit_at_o0, 0, 5);
-    tcase_add_test(tcase, plain_duet_is_the_reference);
-    tcase_add_loop_test(tcase, emulated_levels_are_the_reference_bit_for_bit, 0, N_LEVELS);
-    tcase_add_loop_test(tcase, a_seed_in_backward_carries_the_scale_as_well, 0, N_LEVELS);
-    tcase_add_loop_test(tcase, an_optimizer_inlined_in_a_loop_is_the_same, 0, N_LEVELS);
-}
-
-int main(void) { return run_suite("pairs: training", add); }

@@ -82,16 +82,3 @@ void ck_same_curves(const struct curve *a, const struct curve *b) {
     ck_same_floats(a->loss, b->loss, STEPS, "loss");
     ck_same_floats(a->params, b->params, PARAM_FLOATS, "parameter");
 }
-
-int run_suite(const char *name, void (*add)(TCase *tcase)) {
-    TCase *tcase = tcase_create(name);
-    Suite *suite = suite_create(name);
-    tcase_set_timeout(tcase, 100);
-    add(tcase);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -6,7 +6,7 @@
 #include "adapter.h"
 #include "problem.h"
 
-#include <check.h>
+#include "test.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +37,5 @@ void trainer_run(amp_config config, unsigned options, struct curve *curve);
 void ck_same_floats(const float *a, const float *b, int n, const char *what);
 /* Losses and parameters, bit for bit but for the sign of zeros. */
 void ck_same_curves(const struct curve *a, const struct curve *b);
-
-int run_suite(const char *name, void (*add)(TCase *tcase));
 
 #endif

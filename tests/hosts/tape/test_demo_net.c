@@ -3,7 +3,7 @@
 #include "digits.h"
 #include "net.h"
 
-#include <check.h>
+#include "test.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,16 +65,15 @@ static size_t step_peak(mt_dtype dtype)
 	return peak;
 }
 
-START_TEST(sixteen_bits_halve_the_activations)
+TEST(sixteen_bits_halve_the_activations)
 {
 	double wide = (double)step_peak(MT_F32);
 
 	ck_assert_double_le((double)step_peak(MT_F16), 0.55 * wide);
 	ck_assert_double_le((double)step_peak(MT_BF16), 0.55 * wide);
 }
-END_TEST
 
-START_TEST(tensors_are_listed_by_name)
+TEST(tensors_are_listed_by_name)
 {
 	mt_tensor *params[NET_TENSORS];
 	struct net net;
@@ -88,9 +87,8 @@ START_TEST(tensors_are_listed_by_name)
 	ck_assert_uint_eq(net_params(&net, params), NET_TENSORS - 2 * NET_CONVS);
 	net_done(&net);
 }
-END_TEST
 
-START_TEST(a_failing_operator_fails_the_network)
+TEST(a_failing_operator_fails_the_network)
 {
 	mt_tensor *wrong = mt_tensor_new(MT_F32, 4, (int[]){2, 3, 8, 8},
 	                                 MT_MEM_OTHER);
@@ -103,11 +101,10 @@ START_TEST(a_failing_operator_fails_the_network)
 	net_done(&net);
 	ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 0);
 }
-END_TEST
 
 /* ---- the data ----------------------------------------------------------- */
 
-START_TEST(digits_are_split_evenly)
+TEST(digits_are_split_evenly)
 {
 	char error[256] = "";
 	struct digits *d = digits_load(data_path, error, sizeof(error));
@@ -127,9 +124,8 @@ START_TEST(digits_are_split_evenly)
 	ck_assert_float_eq(d->pixels[0][2], 5.0F / 16.0F);
 	free(d);
 }
-END_TEST
 
-START_TEST(an_epoch_serves_every_image_once)
+TEST(an_epoch_serves_every_image_once)
 {
 	char error[256] = "";
 	struct digits *d = digits_load(data_path, error, sizeof(error));
@@ -152,7 +148,6 @@ START_TEST(an_epoch_serves_every_image_once)
 	ck_assert_int_eq(batches, (DIGITS_TRAIN + 31) / 32);
 	free(d);
 }
-END_TEST
 
 /* Loads a file of this content and expects the error to contain `part`. */
 static void check_bad_file(const void *content, size_t size, const char *part)
@@ -171,7 +166,7 @@ static void check_bad_file(const void *content, size_t size, const char *part)
 	              error, part);
 }
 
-START_TEST(bad_files_are_explained)
+TEST(bad_files_are_explained)
 {
 	unsigned char buffer[100000];
 	char error[256] = "";
@@ -189,30 +184,13 @@ START_TEST(bad_files_are_explained)
 	ck_assert_ptr_null(digits_load("/nowhere", error, sizeof(error)));
 	ck_assert_ptr_nonnull(strstr(error, "No such file"));
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
-	Suite *suite = suite_create("demo network");
-	TCase *tc = tcase_create("demo");
-	SRunner *runner;
-	int failed;
-
 	if (argc != 2) {
 		fprintf(stderr, "usage: %s digits.csv.gz\n", argv[0]);
 		return EXIT_FAILURE;
 	}
 	data_path = argv[1];
-	tcase_add_test(tc, sixteen_bits_halve_the_activations);
-	tcase_add_test(tc, tensors_are_listed_by_name);
-	tcase_add_test(tc, a_failing_operator_fails_the_network);
-	tcase_add_test(tc, digits_are_split_evenly);
-	tcase_add_test(tc, an_epoch_serves_every_image_once);
-	tcase_add_test(tc, bad_files_are_explained);
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+	return suite_run();
 }

@@ -2,7 +2,7 @@
 /* minitape without its operators: conversions, tape, memory, optimizers. */
 #include "minitape.h"
 
-#include <check.h>
+#include "test.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,14 +111,13 @@ static void check_format(mt_dtype dtype, int exponent_bits, uint16_t infinity)
 	ck_assert(isnan(from_16(dtype, to_16(dtype, NAN))));
 }
 
-START_TEST(conversions_round_to_nearest_even)
+TEST(conversions_round_to_nearest_even)
 {
 	check_format(MT_F16, 5, 0x7c00);
 	check_format(MT_BF16, 8, 0x7f80);
 }
-END_TEST
 
-START_TEST(conversions_overflow_to_infinity)
+TEST(conversions_overflow_to_infinity)
 {
 	ck_assert_uint_eq(to_16(MT_F16, 65504.0F), 0x7bff);
 	ck_assert_uint_eq(to_16(MT_F16, 65519.0F), 0x7bff);
@@ -131,11 +130,10 @@ START_TEST(conversions_overflow_to_infinity)
 	memcpy(&nan, &bits, sizeof(nan));
 	ck_assert_uint_eq(to_16(MT_BF16, nan), 0x7fc0);
 }
-END_TEST
 
 /* ---- tensors and memory ------------------------------------------------- */
 
-START_TEST(memory_is_accounted_by_category)
+TEST(memory_is_accounted_by_category)
 {
 	mt_storage *s = mt_storage_new(100, MT_MEM_OTHER);
 
@@ -148,9 +146,8 @@ START_TEST(memory_is_accounted_by_category)
 	ck_assert_uint_eq(mt_mem_peak(MT_MEM_GRADIENT), 100);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(swap_storage_keeps_the_tensor)
+TEST(swap_storage_keeps_the_tensor)
 {
 	mt_tensor *t = leaf(MT_F32, 2, (float[]){1, 2});
 	mt_storage *half = mt_storage_new(4, MT_MEM_PARAMETER);
@@ -170,9 +167,8 @@ START_TEST(swap_storage_keeps_the_tensor)
 	mt_release(t);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(bad_arguments_leave_a_message)
+TEST(bad_arguments_leave_a_message)
 {
 	mt_tensor *a = vector(MT_F32, 2, (float[]){1, 2});
 	mt_tensor *b = vector(MT_F16, 2, (float[]){1, 2});
@@ -206,11 +202,10 @@ START_TEST(bad_arguments_leave_a_message)
 	mt_release(m);
 	check_nothing_held();
 }
-END_TEST
 
 /* ---- the tape ----------------------------------------------------------- */
 
-START_TEST(gradients_accumulate)
+TEST(gradients_accumulate)
 {
 	mt_tensor *x = leaf(MT_F32, 2, (float[]){1, -2});
 
@@ -228,9 +223,8 @@ START_TEST(gradients_accumulate)
 	mt_release(x);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(leaves_do_not_share_a_gradient)
+TEST(leaves_do_not_share_a_gradient)
 {
 	mt_tensor *a = leaf(MT_F32, 1, (float[]){1});
 	mt_tensor *b = leaf(MT_F32, 1, (float[]){2});
@@ -245,9 +239,8 @@ START_TEST(leaves_do_not_share_a_gradient)
 	mt_release(b);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(cast_returns_the_gradient_in_the_source_type)
+TEST(cast_returns_the_gradient_in_the_source_type)
 {
 	mt_tensor *x = leaf(MT_F32, 1, (float[]){0.3F});
 	mt_tensor *h = ops->cast(x, MT_F16);
@@ -265,9 +258,8 @@ START_TEST(cast_returns_the_gradient_in_the_source_type)
 	mt_release(x);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(backward_refuses_what_it_cannot_do)
+TEST(backward_refuses_what_it_cannot_do)
 {
 	mt_tensor *x = leaf(MT_F32, 1, (float[]){2});
 	mt_tensor *y = ops->mul(x, x);
@@ -287,9 +279,8 @@ START_TEST(backward_refuses_what_it_cannot_do)
 	mt_release(x);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(nothing_is_recorded_when_disabled)
+TEST(nothing_is_recorded_when_disabled)
 {
 	mt_tensor *x = leaf(MT_F32, 1, (float[]){2});
 	int before = mt_set_grad_enabled(0);
@@ -304,9 +295,8 @@ START_TEST(nothing_is_recorded_when_disabled)
 	mt_release(x);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(discard_frees_what_the_graph_kept)
+TEST(discard_frees_what_the_graph_kept)
 {
 	mt_tensor *x = leaf(MT_F32, 2, (float[]){1, 2});
 	mt_tensor *y = ops->mul(x, x);
@@ -320,9 +310,8 @@ START_TEST(discard_frees_what_the_graph_kept)
 	mt_release(x);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(a_deep_graph_needs_no_deep_stack)
+TEST(a_deep_graph_needs_no_deep_stack)
 {
 	mt_tensor *x = leaf(MT_F32, 1, (float[]){1});
 
@@ -339,7 +328,6 @@ START_TEST(a_deep_graph_needs_no_deep_stack)
 	mt_release(x);
 	check_nothing_held();
 }
-END_TEST
 
 /* ---- optimizers --------------------------------------------------------- */
 
@@ -351,7 +339,7 @@ static void give_grad(mt_tensor *param, mt_dtype dtype, const float *values)
 	mt_release(g);
 }
 
-START_TEST(sgd_matches_hand_computed_steps)
+TEST(sgd_matches_hand_computed_steps)
 {
 	mt_tensor *p[] = {leaf(MT_F32, 2, (float[]){1, -1}),
 	                  leaf(MT_F32, 1, (float[]){7})};
@@ -380,9 +368,8 @@ START_TEST(sgd_matches_hand_computed_steps)
 	mt_release(p[1]);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(adam_matches_hand_computed_steps)
+TEST(adam_matches_hand_computed_steps)
 {
 	mt_tensor *p = leaf(MT_F32, 2, (float[]){1, -1});
 	mt_optimizer *opt = mt_adam_new(NULL, 0, 0.1F, 0.9F, 0.99F, 0.0F, 0.0F);
@@ -400,9 +387,8 @@ START_TEST(adam_matches_hand_computed_steps)
 	mt_release(p);
 	check_nothing_held();
 }
-END_TEST
 
-START_TEST(optimizers_round_16_bit_parameters_once)
+TEST(optimizers_round_16_bit_parameters_once)
 {
 	mt_tensor *p = leaf(MT_BF16, 1, (float[]){1});
 	mt_optimizer *opt = mt_sgd_new(&p, 1, 1.0F, 0.0F, 0.0F);
@@ -423,35 +409,9 @@ START_TEST(optimizers_round_16_bit_parameters_once)
 	mt_release(p);
 	check_nothing_held();
 }
-END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("minitape");
-	TCase *tc = tcase_create("core");
-	SRunner *runner;
-	int failed;
-
 	ops = mt_ops_default();
-	tcase_add_test(tc, conversions_round_to_nearest_even);
-	tcase_add_test(tc, conversions_overflow_to_infinity);
-	tcase_add_test(tc, memory_is_accounted_by_category);
-	tcase_add_test(tc, swap_storage_keeps_the_tensor);
-	tcase_add_test(tc, bad_arguments_leave_a_message);
-	tcase_add_test(tc, gradients_accumulate);
-	tcase_add_test(tc, leaves_do_not_share_a_gradient);
-	tcase_add_test(tc, cast_returns_the_gradient_in_the_source_type);
-	tcase_add_test(tc, backward_refuses_what_it_cannot_do);
-	tcase_add_test(tc, nothing_is_recorded_when_disabled);
-	tcase_add_test(tc, discard_frees_what_the_graph_kept);
-	tcase_add_test(tc, a_deep_graph_needs_no_deep_stack);
-	tcase_add_test(tc, sgd_matches_hand_computed_steps);
-	tcase_add_test(tc, adam_matches_hand_computed_steps);
-	tcase_add_test(tc, optimizers_round_16_bit_parameters_once);
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+	return suite_run();
 }

@@ -8,7 +8,7 @@
 #include "minitape.h"
 #include "product.h"
 
-#include <check.h>
+#include "test.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +24,8 @@
 #include "minitape_cuda_fake.h"
 #define DEVICE MT_CUDA
 #define product NULL /* the device's own */
-#define NAME "minitape operators on a device"
 #else
 #define DEVICE MT_CPU
-#define NAME "minitape operators"
 #endif
 
 static mt_ops *ops;
@@ -223,6 +221,7 @@ static const struct op_case cases[] = {
 	{"cat, dim 0", cat0, 2, 2, 0, {{2, 3}, {1, 3}}},
 	{"scale", scale, 1, 1, 0, {{3, 7}}},
 };
+enum { N_CASES = sizeof(cases) / sizeof(cases[0]) };
 
 /* ---- inputs ------------------------------------------------------------- */
 
@@ -311,7 +310,9 @@ static void check_numeric(const struct op_case *c, mt_tensor **in, int which,
 	}
 }
 
-START_TEST(gradients_match_finite_differences)
+/* One by one, elements of a device take long: what they are on the processor
+ * is asked for instead. */
+TEST_TIMES(gradients_match_finite_differences, device == MT_CPU ? N_CASES : 0)
 {
 	const struct op_case *c = &cases[_i];
 	mt_tensor *in[MAX_INPUTS], *out, *weights, *loss;
@@ -337,7 +338,6 @@ START_TEST(gradients_match_finite_differences)
 	release_all(in, c->n);
 	check_nothing_held(c->name);
 }
-END_TEST
 
 /* ---- 16 bits ------------------------------------------------------------ */
 
@@ -397,16 +397,15 @@ static void check_16_bit(const struct op_case *c, mt_dtype dtype)
 	check_nothing_held(c->name);
 }
 
-START_TEST(sixteen_bit_results_are_rounded_once)
+TEST_TIMES(sixteen_bit_results_are_rounded_once, N_CASES)
 {
 	check_16_bit(&cases[_i], MT_F16);
 	check_16_bit(&cases[_i], MT_BF16);
 }
-END_TEST
 
 /* ---- details ------------------------------------------------------------ */
 
-START_TEST(batch_norm_moves_running_statistics)
+TEST(batch_norm_moves_running_statistics)
 {
 	mt_tensor *x = new_tensor(MT_F32, 2, (int[]){4, 1});
 	mt_tensor *p[4], *y;
@@ -426,9 +425,8 @@ START_TEST(batch_norm_moves_running_statistics)
 	release_all(p, 4);
 	mt_release(x);
 }
-END_TEST
 
-START_TEST(relu_and_pool_let_nan_and_inf_through)
+TEST(relu_and_pool_let_nan_and_inf_through)
 {
 	mt_tensor *x = new_tensor(MT_F16, 4, (int[]){1, 2, 2, 2});
 	float inf = INFINITY, nan = NAN;
@@ -444,9 +442,8 @@ START_TEST(relu_and_pool_let_nan_and_inf_through)
 	mt_release(y);
 	mt_release(x);
 }
-END_TEST
 
-START_TEST(log_softmax_survives_large_scores)
+TEST(log_softmax_survives_large_scores)
 {
 	mt_tensor *x = new_tensor(MT_F16, 2, (int[]){1, 2});
 	mt_tensor *y;
@@ -458,37 +455,15 @@ START_TEST(log_softmax_survives_large_scores)
 	mt_release(y);
 	mt_release(x);
 }
-END_TEST
 
 #ifdef TEST_ON_DEVICE
 #include "minitape_ops_device.h"
 #else
-#define open_device(tc, n) 0
+#define open_device() 0
 #endif
 
 int main(void)
 {
-	Suite *suite = suite_create(NAME);
-	TCase *tc = tcase_create("operators");
-	int n = (int)(sizeof(cases) / sizeof(cases[0])), failed;
-	SRunner *runner;
-
 	ops = mt_ops_default();
-	if (open_device(tc, n) != 0)
-		return EXIT_FAILURE;
-	/* One by one, elements of a device take long: what they are on the
-	 * processor is asked for instead. */
-	if (device == MT_CPU)
-		tcase_add_loop_test(tc, gradients_match_finite_differences, 0,
-		                    n);
-	tcase_add_loop_test(tc, sixteen_bit_results_are_rounded_once, 0, n);
-	tcase_add_test(tc, batch_norm_moves_running_statistics);
-	tcase_add_test(tc, relu_and_pool_let_nan_and_inf_through);
-	tcase_add_test(tc, log_softmax_survives_large_scores);
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+	return open_device() == 0 ? suite_run() : EXIT_FAILURE;
 }

@@ -12,7 +12,7 @@
 #include "adapter.h"
 #include "problem.h"
 
-#include <check.h>
+#include "test.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +132,7 @@ static void train(int i, struct curve *curve) {
     for (int c = 0; c < MT_MEM_CATEGORIES; c++) ck_assert_uint_eq(mt_mem_now((mt_category)c), 0);
 }
 
-START_TEST(the_tape_agrees_with_the_reference) {
+TEST_TIMES(the_tape_agrees_with_the_reference, N_LEVELS) {
     struct curve fp32, expected, curve;
     train(_i, &curve);
     reference_train(0, 1.0f, &fp32);
@@ -143,18 +143,4 @@ START_TEST(the_tape_agrees_with_the_reference) {
     /* the level was at work: more than what one step's sums in another order make */
     if (levels[_i].level != AMP_O0) ck_assert_double_gt(curve_distance(&curve, &fp32), fp32_tolerance / STEPS);
     ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
-}
-END_TEST
-
-int main(void) {
-    TCase *tcase = tcase_create("problem");
-    Suite *suite = suite_create("tape: the common problem");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, the_tape_agrees_with_the_reference, 0, N_LEVELS);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests that need no list: what is written is run, in the order of the files and of their lines. */
+#ifndef TEST_TEST_H
+#define TEST_TEST_H
+
+#include <check.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct suite_test {
+    TTest test; /* fn NULL: what runs before and after each test of the file */
+    void (*range)(int *first, int *end);
+    SFun setup, teardown;
+    struct suite_test *next;
+};
+void suite_add(struct suite_test *test);
+
+extern double suite_seconds; /* that a test may take: 120, or what main sets */
+
+/* Runs them all, each in a process of its own; main's result. A program without a main has one that does just this. */
+int suite_run(void);
+/* In this process, those of the files alone for which `wanted` says so (NULL: all). */
+int suite_run_here(int (*wanted)(const char *file));
+
+#ifdef __cplusplus
+}
+#define SUITE_ADD(name, ...)                                                                                           \
+    __attribute__((constructor)) static void name##_add() {                                                            \
+        static suite_test test = { __VA_ARGS__, nullptr };                                                             \
+        suite_add(&test);                                                                                              \
+    }
+#else
+#define SUITE_ADD(name, ...)                                                                                           \
+    __attribute__((constructor)) static void name##_add(void) {                                                        \
+        static struct suite_test test = { __VA_ARGS__, NULL };                                                         \
+        suite_add(&test);                                                                                              \
+    }
+#endif
+
+/* TEST(name) { ... } is a test, TEST_TIMES one that runs n times, _i counting from 0: n is worked out at the start. */
+#define TEST_RANGE(name, first, end)                                                                                   \
+    static void name(int _i);                                                                                          \
+    static void name##_range(int *from, int *to) { *from = (int)(first), *to = (int)(end); }                           \
+    SUITE_ADD(name, { #name, name, __FILE__, __LINE__ }, name##_range, NULL, NULL)                                     \
+    static void name(int _i CK_ATTRIBUTE_UNUSED)
+#define TEST_TIMES(name, n) TEST_RANGE(name, 0, n)
+#define TEST(name) TEST_RANGE(name, 0, 1)
+
+/* Before and after each test of this file; NULL: nothing. */
+#define TEST_FIXTURE(setup, teardown) SUITE_ADD(fixture, { "", NULL, __FILE__, __LINE__ }, NULL, setup, teardown)
+
+#endif
