@@ -43,6 +43,16 @@ TEST(the_scope_picks_the_context) {
     rig_end(&pair.rig);
 }
 
+DIFFERENCE(contexts_instead_of_globals) {
+    struct rig a, b;
+    rig_start(&a, AMP_O1, FAKE_RETAINS);
+    rig_start(&b, AMP_O0, FAKE_RETAINS);
+    ck_assert_int_eq(linear_gets(&a), AMP_FLOAT16);
+    ck_assert_int_eq(linear_gets(&b), AMP_FLOAT32);
+    rig_end(&a);
+    rig_end(&b);
+}
+
 TEST_TIMES(contexts_end_in_any_order, 2) {
     struct pair pair;
     pair_start(&pair);

@@ -61,7 +61,7 @@ TEST_TIMES(fp32_wants_fp32, N_TYPES * N_TYPES) {
     ck_assert_int_eq(decide_two(&p, AMP_FP32, a, b, false), expected_fixed(AMP_FLOAT32, a, b));
 }
 
-TEST_TIMES(promote_wants_the_widest, N_TYPES * N_TYPES) {
+DIFFERENCE_TIMES(promote_wants_the_widest, N_TYPES * N_TYPES) {
     const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     const amp_dtype wanted = wider(a, b);

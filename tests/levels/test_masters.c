@@ -16,7 +16,7 @@ static void give_grad(struct rig *rig, amp_dtype dtype, double value) {
     fake_put_grad(rig->net.weight, rig_tensor(rig, dtype, value));
 }
 
-TEST_TIMES(masters_exist_from_the_start_and_are_exact, 2) {
+DIFFERENCE_TIMES(masters_exist_from_the_start_and_are_exact, 2) {
     struct rig rig;
     const amp_config config = config_of(_i ? AMP_O5 : AMP_O2);
     rig_init(&rig, 0);
@@ -58,7 +58,27 @@ TEST(master_weights_can_be_switched_off) {
     rig_end(&rig);
 }
 
-TEST_TIMES(the_step_sees_fp32_under_the_same_handles, 2) {
+DIFFERENCE(masters_follow_the_optimizers_list) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O2);
+    rig_init(&rig, 0);
+    rig.net.weight->requires_grad = false; /* frozen, but the optimizer lists it */
+    rig.net.optimizer.n_params = 1;
+    fake_fill(rig.net.bias, 0.1);
+    ck_ok(rig_config(&rig, &config));
+    amp_master master = AMP_MASTER_INIT;
+    size_t n;
+    ck_ok(amp_master_params(&rig.net.optimizer, &master, 1, &n));
+    ck_assert_uint_eq(n, 1);
+    ck_assert_int_eq(master.is_master, 1);
+    ck_dtype(rig.net.bias, AMP_FLOAT16);
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    ck_assert_double_eq(fake_get(rig.net.bias, 0), (double)0.0999755859375f); /* it had no master: rounded to fp16 */
+    rig_end(&rig);
+}
+
+DIFFERENCE_TIMES(the_step_sees_fp32_under_the_same_handles, 2) {
     struct rig rig;
     rig_start(&rig, _i ? AMP_O5 : AMP_O2, 0);
     give_grad(&rig, _i ? AMP_BFLOAT16 : AMP_FLOAT16, 1.0);
@@ -134,7 +154,7 @@ TEST(a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again) {
     rig_end(&rig);
 }
 
-TEST(a_step_without_gradients_changes_nothing) {
+DIFFERENCE(a_step_without_gradients_changes_nothing) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);
     rig_init(&rig, 0);
@@ -154,7 +174,7 @@ static void start_at_a_tenth(struct rig *rig, unsigned options) {
     ck_ok(rig_config(rig, &config));
 }
 
-TEST(a_loaded_value_reaches_the_master) {
+DIFFERENCE(a_loaded_value_reaches_the_master) {
     struct rig rig;
     start_at_a_tenth(&rig, 0);
     fake_set(rig.net.weight, 2, 3.0);

@@ -40,7 +40,7 @@ TEST_TIMES(scaling_is_dynamic, N_LEVELS) {
     ck_assert_int_eq(of_level(levels[_i]).scaler.dynamic, expected[_i]);
 }
 
-TEST_TIMES(initial_scale, N_LEVELS) {
+DIFFERENCE_TIMES(initial_scale, N_LEVELS) {
     static const float expected[] = { 1.0f, 65536.0f, 65536.0f, 1.0f, 1.0f, 1.0f };
     ck_assert_float_eq(of_level(levels[_i]).scaler.init_scale, expected[_i]);
 }
@@ -53,7 +53,7 @@ TEST_TIMES(low_type, N_LEVELS) {
     ck_assert_int_eq(of_level(levels[_i]).enabled, true);
 }
 
-TEST(scaler_defaults) {
+DIFFERENCE(scaler_defaults) {
     const struct amp__scaler_settings s = of_level(AMP_O1).scaler;
     ck_assert_double_eq(s.growth, 2.0);
     ck_assert_double_eq(s.backoff, 0.5);
@@ -101,7 +101,7 @@ static const struct {
 };
 enum { N_OVERRIDES = sizeof overrides / sizeof overrides[0] };
 
-TEST_TIMES(override_rules, N_OVERRIDES * N_LEVELS) {
+DIFFERENCE_TIMES(override_rules, N_OVERRIDES * N_LEVELS) {
     const size_t rule = (size_t)_i / N_LEVELS;
     const amp_level level = levels[_i % N_LEVELS];
     amp_config config = config_of(level);
@@ -168,7 +168,7 @@ static const struct {
     { "init_scale", { .loss_scale = AMP_DYNAMIC, .init_scale = 64.0f, .max_scale = 8.0f } },
 };
 
-TEST_TIMES(a_wrong_value_is_named, sizeof wrong / sizeof wrong[0]) {
+DIFFERENCE_TIMES(a_wrong_value_is_named, sizeof wrong / sizeof wrong[0]) {
     struct amp__properties properties;
     amp_config config = wrong[_i].config;
     config.struct_size = sizeof config;

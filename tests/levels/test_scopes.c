@@ -29,16 +29,19 @@ TEST(no_scope_means_casts_are_disabled) {
     rig_end(&rig);
 }
 
-TEST(scopes_nest) {
+DIFFERENCE_TIMES(scopes_nest, 2) {
     struct rig rig;
     amp_scope outer, inner;
+    ck_ok(amp_scope_enter(NULL, &outer)); /* also before any context exists */
+    ck_ok(amp_scope_leave(&outer));
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_scope_enter(NULL, &outer));
-    ck_ok(amp_scope_enter(rig.context, &inner));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_ok(amp_scope_enter(_i ? rig.context : NULL, &inner));
+    ck_assert_int_eq(linear_gets(&rig), _i ? AMP_FLOAT16 : AMP_FLOAT32);
     ck_ok(amp_scope_leave(&inner));
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32); /* Apex's disable_casts is not re-entrant; ours is */
     ck_ok(amp_scope_leave(&outer));
+    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
     rig_end(&rig);
 }
 
@@ -92,7 +95,7 @@ TEST(passed_counts_calls_under_disabled_casts) {
     rig_end(&rig);
 }
 
-TEST(ops_called_by_an_op_run_as_they_come) { /* relu, registered, calls add through the table */
+DIFFERENCE(ops_called_by_an_op_run_as_they_come) { /* relu, registered, calls add through the table */
     struct rig rig;
     const amp_config config = config_of(AMP_O1);
     rig_init(&rig, FAKE_RETAINS);
@@ -109,7 +112,7 @@ TEST(ops_called_by_an_op_run_as_they_come) { /* relu, registered, calls add thro
 
 /* ---- backward ---- */
 
-TEST(ops_in_backward_run_as_they_come) {
+DIFFERENCE(ops_in_backward_run_as_they_come) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);

@@ -157,7 +157,7 @@ TEST(adding_is_all_or_nothing) {
 
 /* ---- the scale by hand ---- */
 
-TEST(any_tensor_can_be_scaled_and_unscaled) {
+DIFFERENCE(any_tensor_can_be_scaled_and_unscaled) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *tensor = rig_tensor(&rig, AMP_FLOAT32, 0.375);

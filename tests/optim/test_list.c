@@ -41,7 +41,7 @@ static void check_same(const struct tensors *a, const struct tensors *b, const c
 
 /* fp16 gradients, a scale that is no power of two, a clipping factor: as scaled, clipped, stepped and cast one
  * by one. */
-TEST_TIMES(one_pass_is_what_four_would_be, N_RULES) {
+DIFFERENCE_TIMES(one_pass_is_what_four_would_be, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     const float inv_scale = 1.0f / 3000.0f, clip = 0.37f;
@@ -84,7 +84,7 @@ TEST_TIMES(known_norms_are_the_computed_ones, N_RULES) {
     tensors_free(&given), tensors_free(&computed);
 }
 
-TEST_TIMES(overflow_writes_nothing, N_RULES) {
+DIFFERENCE_TIMES(overflow_writes_nothing, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     float found_inf = 0.0f;
@@ -107,7 +107,7 @@ TEST_TIMES(overflow_writes_nothing, N_RULES) {
 }
 
 /* A 16-bit parameter without a master: the same as a master that is what the parameter holds, rounded afterwards. */
-TEST_TIMES(low_parameters_alone, N_RULES) {
+DIFFERENCE_TIMES(low_parameters_alone, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     struct tensors alone, wide;
@@ -126,8 +126,24 @@ TEST_TIMES(low_parameters_alone, N_RULES) {
     tensors_free(&alone), tensors_free(&wide);
 }
 
+/* The square of 2^-20 is nothing in fp16. */
+DIFFERENCE(gradients_are_read_moments_are_fp32) {
+    const amp_optim_kind kinds[] = { AMP_OPTIM_LAMB, AMP_OPTIM_ADAGRAD };
+    for (size_t k = 0; k < 2; k++) {
+        const amp_optim rule = defaults(kinds[k]);
+        struct tensors t;
+        random_tensors(&t, &rule, k);
+        for (size_t i = 0; i < N_TENSORS; i++) t.grad[i][0] = 0x1p-20f, t.lows[i].dtype = AMP_FLOAT16;
+        t.list.param = t.lows;
+        ck_ok(amp_optim_list(&rule, &t.list));
+        for (size_t i = 0; i < N_TENSORS; i++)
+            ck_assert(t.grad[i][0] == 0x1p-20f && t.moments[kinds[k] == AMP_OPTIM_LAMB][i][0] > 0.0f);
+        tensors_free(&t);
+    }
+}
+
 /* Corrections for the bias are by each tensor's own step, whatever the first one's is. */
-TEST_TIMES(steps_are_each_tensors_own, N_RULES) {
+DIFFERENCE_TIMES(steps_are_each_tensors_own, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     struct tensors together, apart;
@@ -207,14 +223,14 @@ TEST(eps_is_added_to_the_root) {
     }
 }
 
-TEST(first_step_takes_the_gradient_whole) {
+DIFFERENCE(first_step_takes_the_gradient_whole) {
     amp_optim rule = defaults(AMP_OPTIM_SGD);
     rule.momentum = 0.5, rule.dampening = 0.75;
     ck_assert(one(&rule, 1.0f, 1.0f, 0, 99.0f) == 0.5f);          /* what lies in the buffer is no momentum yet */
     ck_assert(one(&rule, 1.0f, 1.0f, 1, 1.0f) == 1.0f - 0.375f); /* 0.5 * (0.5 * 1 + 0.25 * 1) */
 }
 
-TEST(zero_norms_leave_the_rate) {
+DIFFERENCE(zero_norms_leave_the_rate) {
     amp_optim lamb = defaults(AMP_OPTIM_LAMB), larc = defaults(AMP_OPTIM_LARC);
     lamb.weight_decay = 0.5, lamb.eps = 0.0, lamb.max_grad_norm = 0.0;
     ck_assert_float_eq_tol(one(&lamb, 0.0f, 3.0f, 0, 0.0f), -0.5f, 0x1p-21f); /* p 0: the rate is lr, u is 1 */

@@ -63,7 +63,7 @@ static void step_and_compare(const char *name, const amp_optim *rule, struct ten
     }
 }
 
-TEST_TIMES(rules_are_the_papers, N_RULES) {
+DIFFERENCE_TIMES(rules_are_the_papers, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     struct tensors t;

@@ -18,7 +18,7 @@ TEST_TIMES(the_loss_carries_the_scale, 2) {
     rig_end(&rig);
 }
 
-TEST_TIMES(the_seed_carries_it_without_a_scale_hook_or_loss, 2) {
+DIFFERENCE_TIMES(the_seed_carries_it_without_a_scale_hook_or_loss, 2) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O1, _i ? FAKE_NO_SCALE : 0, 256.0f);
@@ -48,6 +48,19 @@ TEST(masters_get_gradients_below_the_low_types_range) {
     rig_end(&rig);
 }
 
+/* A third is rounded once: the master keeps more bits than fp16 shows. */
+DIFFERENCE(a_16_bit_gradient_shows_the_master) {
+    struct rig rig;
+    start_at_scale(&rig, AMP_O2, 0, 3.0f);
+    ck_assert_int_eq(bracket(&rig, 1.0 / 3.0), AMP_STEP);
+    const double exact = (double)seen_grad(&rig, 0), shown = fake_get(rig.net.weight->grad, 0);
+    ck_dtype(rig.net.weight->grad, AMP_FLOAT16); /* Apex: still scaled here */
+    ck_assert_double_eq_tol(exact, 1.0 / 3.0, 1e-6);
+    ck_assert_double_ne(shown, exact);
+    ck_assert_double_eq_tol(shown, exact, 0x1p-12); /* half a unit of fp16 below 1/2 */
+    rig_end(&rig);
+}
+
 /* ---- accumulation ---- */
 
 TEST_TIMES(micro_batches_add_up, 6) {
@@ -72,7 +85,7 @@ TEST_TIMES(micro_batches_add_up_below_the_low_types_range, 2) { /* the host's 16
     rig_end(&rig);
 }
 
-TEST(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP32 parameters, apex.md 3.5 */
+DIFFERENCE(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP32 parameters, apex.md 3.5 */
     struct rig rig;
     amp_config config = config_of(AMP_O5);
     rig_init(&rig, 0);
@@ -81,9 +94,37 @@ TEST(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP32 par
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
         add_grad(rig.net.gamma, 0.5);
+        add_grad(rig.net.weight, 0.25);
         ck_ok(amp_scale_loss_end(&scaled));
     }
     ck_assert_float_eq(seen_grad(&rig, 2), 1.5f);
+    ck_assert_float_eq(seen_grad(&rig, 0), 0.75f);
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.75);
+    rig_end(&rig);
+}
+
+/* What stands between two brackets counts, whoever put it there: a step leaves it, the host may drop it. */
+DIFFERENCE_TIMES(gradients_are_the_hosts_between_brackets, 4) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O2);
+    amp_master masters[3] = { AMP_MASTER_INIT };
+    size_t n;
+    config.init_scale = 1024.0f;
+    rig_init(&rig, 0);
+    rig.net.rate = 0.0f;
+    if (_i == 0) add_grad(rig.net.weight, 1.0); /* before initialize, in FP32 */
+    ck_ok(rig_config(&rig, &config));
+    if (_i != 0) ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
+    if (_i == 1) ck_assert_int_eq(net_step(&rig.net), 1);        /* no zero_grad: it adds up, as in FP32 training */
+    if (_i == 2) fake_put_grad(rig.net.weight, NULL);            /* behind libamp's back: model.zero_grad() */
+    if (_i == 3) net_zero_grad(&rig.net);                        /* this host's sets to none */
+    if (_i >= 2) {
+        ck_ok(amp_master_params(&rig.net.optimizer, masters, 3, &n));
+        ck_assert_ptr_null(rig.net.weight->grad);
+        ck_assert_ptr_null(masters[0].grad);
+    }
+    ck_assert_int_eq(bracket(&rig, 4.0), AMP_STEP);
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), _i < 2 ? 5.0 : 4.0);
     rig_end(&rig);
 }
 
@@ -116,7 +157,7 @@ TEST_TIMES(delayed_gradients_are_unscaled_by_the_last_bracket, 2) {
     rig_end(&rig);
 }
 
-TEST(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too, apex.md 3.5 */
+DIFFERENCE(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too, apex.md 3.5 */
     struct rig rig;
     amp_optimizer *optimizers[] = { &rig.net.optimizer };
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
@@ -131,7 +172,7 @@ TEST(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too, apex.md
     rig_end(&rig);
 }
 
-TEST(no_step_while_gradients_are_scaled) {
+DIFFERENCE(no_step_while_gradients_are_scaled) {
     struct rig rig;
     amp_optimizer *optimizers[] = { &rig.net.optimizer };
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -142,13 +183,14 @@ TEST(no_step_while_gradients_are_scaled) {
     ck_assert_int_eq(net_step(&rig.net), 0);
     ck_assert_int_eq(rig.net.steps, 0);
     ck_fails(AMP_ERR_WRONG_STATE, amp_check(rig.context));
+    ck_says("step while gradients are still scaled");
     ck_says("AMP_DELAY_UNSCALE");
     rig_end(&rig);
 }
 
 /* ---- cancel ---- */
 
-TEST_TIMES(cancel_drops_the_new_and_puts_back_the_old, 4) {
+DIFFERENCE_TIMES(cancel_drops_the_new_and_puts_back_the_old, 4) {
     static const unsigned options[] = { 0, FAKE_NO_SET_GRAD, 0, FAKE_NO_SET_GRAD };
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;

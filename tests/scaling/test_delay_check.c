@@ -52,7 +52,7 @@ static amp_action other_step(struct pair *pair) {
 
 enum { LATER = AMP_DELAY_OVERFLOW_CHECK };
 
-TEST_TIMES(the_last_bracket_decides_for_all, 8) { /* _i: level, and which of three brackets overflows */
+DIFFERENCE_TIMES(the_last_bracket_decides_for_all, 8) { /* _i: level, and which of three brackets overflows */
     struct pair pair;
     amp_record record = AMP_RECORD_INIT;
     pair_start(&pair, _i / 4 ? AMP_O2 : AMP_O1, 0, 1);
@@ -61,7 +61,12 @@ TEST_TIMES(the_last_bracket_decides_for_all, 8) { /* _i: level, and which of thr
         const amp_action action = run(&pair, 1, 0, k < 2 ? LATER : 0, k == bad ? INF : 0.25, 0);
         ck_assert_int_eq(action, k == 2 && bad < 3 ? AMP_SKIP : AMP_STEP);
         ck_assert_float_eq(scale_now(&pair.rig, 0), k == 2 && bad < 3 ? 64.0f : 128.0f);
+        if (k == 2) break;
+        ck_assert_int_eq(net_step(&pair.rig.net), 0);
+        ck_fails(AMP_ERR_WRONG_STATE, amp_check(pair.rig.context));
+        ck_says("AMP_DELAY_OVERFLOW_CHECK");
     }
+    ck_assert_int_eq(pair.rig.net.steps, 0);
     ck_ok(amp_get_record(pair.rig.context, 0, &record));
     ck_assert_uint_eq(record.brackets, 1);
     ck_assert_uint_eq(record.skipped, bad < 3);

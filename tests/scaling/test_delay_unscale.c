@@ -88,7 +88,7 @@ TEST_TIMES(a_cancelled_bracket_leaves_what_was_delayed, N_HOSTS) {
 }
 
 /* Another optimizer's bracket of the same loss moves the scale in between. */
-TEST_TIMES(a_scale_that_moved_is_not_mixed_with_the_old_one, 2) {
+DIFFERENCE_TIMES(a_scale_that_moved_is_not_mixed_with_the_old_one, 2) {
     struct pair pair;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_master master = AMP_MASTER_INIT;
@@ -120,6 +120,33 @@ TEST_TIMES(a_scale_that_moved_is_not_mixed_with_the_old_one, 2) {
     ck_assert_float_eq(*scaled.scale, 32768.0f);
     ck_ok(amp_scale_loss_cancel(&scaled));
     rig_end(&pair.rig);
+}
+
+/* Gradients of one optimizer, delayed for one loss: the other loss may unscale them at one static scale alone. */
+DIFFERENCE_TIMES(delayed_gradients_stay_with_their_loss, 2) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_config config = config_of(AMP_O1);
+    config.num_losses = 2;
+    if (_i) config.loss_scale = 1024.0f;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    amp_optimizer *optimizers[] = { &rig.net.optimizer };
+    begin(&rig, AMP_DELAY_UNSCALE, &scaled);
+    add_grad(rig.net.weight, (double)*scaled.scale);
+    ck_ok(amp_scale_loss_end(&scaled));
+    const amp_status status = amp_scale_loss_begin_many(NULL, optimizers, 1, 1, 0, NULL, &scaled);
+    if (_i) {
+        ck_assert_int_eq(status, AMP_OK);
+        add_grad(rig.net.weight, 2.0 * (double)*scaled.scale);
+        ck_ok(amp_scale_loss_end(&scaled));
+        ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 3.0);
+    } else {
+        ck_assert_int_eq(status, AMP_ERR_CONFLICT);
+        ck_says("gradients still carry the scale of loss_id 0");
+        ck_says("end the last bracket of that loss without the flag, or give both losses one loss_id");
+    }
+    rig_end(&rig);
 }
 
 /* An overflow of a delayed bracket is the closing one's to find. */

@@ -75,7 +75,7 @@ TEST_TIMES(growth_stops_at_the_ceiling_and_is_never_infinite, 2) {
     ck_assert_float_eq(state.scale, s.max_scale);
 }
 
-TEST_TIMES(backing_off_stops_at_the_floor_and_is_never_zero, 2) {
+DIFFERENCE_TIMES(backing_off_stops_at_the_floor_and_is_never_zero, 2) {
     struct amp__scaler_settings s = settings();
     struct amp__scaler state;
     if (_i) s.min_scale = 4.0f;

@@ -49,6 +49,10 @@ int suite_run_here(int (*wanted)(const char *file));
 #define TEST_TIMES(name, n) TEST_RANGE(name, 0, n)
 #define TEST(name) TEST_RANGE(name, 0, 1)
 
+/* One that a row of docs/apex-differences.md names; tests/docs/check_docs.py holds them together. */
+#define DIFFERENCE_TIMES(name, n) TEST_TIMES(name, n)
+#define DIFFERENCE(name) TEST(name)
+
 /* Before and after each test of this file; NULL: nothing. */
 #define TEST_FIXTURE(setup, teardown) SUITE_ADD(fixture, { "", NULL, __FILE__, __LINE__ }, NULL, setup, teardown)
 

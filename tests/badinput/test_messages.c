@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The mistakes that docs/hosts.md lists, made, and the messages that it quotes. check_docs.py compares the texts. */
-#include "differences.h"
+#include "checks.h"
 
 static amp_status start(struct rig *rig, amp_level level) {
     const amp_config config = config_of(level);
@@ -238,17 +238,11 @@ static const struct mistake {
     { storage_changed, AMP_ERR_WRONG_STATE, "behind libamp's back: change its values, not its storage" },
 };
 
-START_TEST(mistakes_get_the_messages_of_the_guide) {
+TEST_TIMES(mistakes_get_the_messages_of_the_guide, sizeof mistakes / sizeof mistakes[0]) {
     const struct mistake *mistake = &mistakes[_i];
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
     ck_assert_str_eq(amp_status_name(mistake->make(&rig)), amp_status_name(mistake->status));
     ck_says(mistake->says);
     rig_end(&rig);
-}
-END_TEST
-
-void add_messages(TCase *tcase) {
-    tcase_add_loop_test(tcase, mistakes_get_the_messages_of_the_guide, 0,
-                        (int)(sizeof mistakes / sizeof mistakes[0]));
 }
