@@ -66,36 +66,36 @@ static struct amp__operand operand_at(const struct named *named, size_t i, size_
     return operand;
 }
 
-/* gated: may the gate hold such a call back? */
-static amp_status target_of(const amp_context *context, const char *op, const struct named *named,
-                            const amp_dtype *dtypes, size_t n, amp_dtype *target, bool *gated) {
-    struct amp__operands operands = { .n = 0 };
-    bool all_fp32 = true;
-    for (size_t i = 0; i < n; i++) {
-        AMP_RETURN_IF(dtypes[i] < AMP_FLOAT32 || dtypes[i] > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
-                      "amp_op_target: dtypes[%zu] is %d, which is no type of a tensor", i, (int)dtypes[i]);
-        amp__operands_add(&operands, operand_at(named, i, n, dtypes[i]));
-        all_fp32 &= dtypes[i] == AMP_FLOAT32 || dtypes[i] == AMP_DTYPE_OTHER;
-    }
-    const struct amp__decision decision =
-        amp__decide(&context->properties, named->op_class, operands.distinct, operands.n);
-    AMP_TRY(amp__decision_error(decision, op));
-    *gated = context->properties.gate == AMP_ON && named->op && !amp__gate_is_open(named->op) && all_fp32 &&
-             decision.target == context->properties.low;
-    *target = decision.target;
+/* One more operand, of which `what` says the type. */
+static amp_status add(struct amp__operands *operands, struct amp__operand operand, const char *what, size_t i) {
+    AMP_RETURN_IF(operand.dtype < AMP_FLOAT32 || operand.dtype > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
+                  "%s[%zu] is %d, which is no type of a tensor", what, i, (int)operand.dtype);
+    amp__operands_add(operands, operand);
     return AMP_OK;
+}
+
+/* gated: may the gate hold such a call back? */
+static amp_status decide(const amp_context *context, const char *op, const struct named *named,
+                         const struct amp__operands *operands, struct amp__decision *decision, bool *gated) {
+    *decision = amp__decide(&context->properties, named->op_class, operands->distinct, operands->n);
+    *gated = context->properties.gate == AMP_ON && named->op &&
+             amp__may_be_gated(named->op, decision->target, operands);
+    return amp__decision_error(*decision, op);
 }
 
 AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes, size_t n,
                                  amp_dtype *target) {
     AMP_TRY(check_op_name(context, op, "amp_op_target"));
     AMP_RETURN_IF((n && !dtypes) || !target, AMP_ERR_INVALID_ARGUMENT, "amp_op_target: an argument is NULL");
+    struct amp__operands operands = { .n = 0 };
+    struct amp__decision decision;
     struct named named;
-    amp_dtype decided;
     bool gated;
     AMP_TRY(find_op(context, op, &named));
-    AMP_TRY(target_of(context, op, &named, dtypes, n, &decided, &gated));
-    *target = gated && atomic_load(&named.op->gate_least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : decided;
+    for (size_t i = 0; i < n; i++)
+        AMP_TRY(add(&operands, operand_at(&named, i, n, dtypes[i]), "amp_op_target: dtypes", i));
+    AMP_TRY(decide(context, op, &named, &operands, &decision, &gated));
+    *target = gated && atomic_load(&named.op->gate_least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : decision.target;
     return AMP_OK;
 }
 
@@ -116,17 +116,14 @@ AMP_API amp_status amp_class_target(amp_context *context, const char *op, amp_cl
                   "amp_class_target: %d is no class of an op", (int)op_class);
     AMP_RETURN_IF(into && !amp__is_floating(into), AMP_ERR_INVALID_ARGUMENT,
                   "amp_class_target: into is %d, which is no floating type", (int)into);
+    const struct named named = { NULL, context->properties.patch_ops ? op_class : AMP_LEAVE };
     struct amp__operands operands = { .n = 0 };
+    struct amp__decision decision;
+    bool gated;
     if (into) amp__operands_add(&operands, (struct amp__operand){ into, false, true });
-    for (size_t i = 0; i < n; i++) {
-        AMP_RETURN_IF(dtypes[i] < AMP_FLOAT32 || dtypes[i] > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
-                      "amp_class_target: dtypes[%zu] is %d, which is no type of a tensor", i, (int)dtypes[i]);
-        amp__operands_add(&operands, (struct amp__operand){ dtypes[i], op_class == AMP_PROMOTE_SEQUENCE, false });
-    }
-    const struct amp__decision decision =
-        amp__decide(&context->properties, context->properties.patch_ops ? op_class : AMP_LEAVE, operands.distinct,
-                    operands.n);
-    AMP_TRY(amp__decision_error(decision, op));
+    for (size_t i = 0; i < n; i++)
+        AMP_TRY(add(&operands, operand_at(&named, i, n, dtypes[i]), "amp_class_target: dtypes", i));
+    AMP_TRY(decide(context, op, &named, &operands, &decision, &gated));
     *target = decision.target;
     return AMP_OK;
 }
@@ -151,12 +148,12 @@ AMP_API amp_status amp_get_list_ops(int32_t lists, amp_list_op *ops, size_t capa
 
 /* ---- casting around a direct call ---- */
 
-/* What amp_cast_done needs; one block. */
+/* A direct call under way, and what amp_cast_done needs; one block. */
 struct direct {
     struct amp__casting casting;
     void **tensors;
     size_t n;
-    void *originals[];
+    struct amp__handle handles[]; /* what the tensors were */
 };
 
 /* Does this context's policy hold for a call that names it explicitly? */
@@ -172,88 +169,107 @@ static const amp_host *host_of(const amp_context *context, const struct amp__op 
     return context->n_optimizers ? &context->optimizers[0].host : NULL;
 }
 
-static void free_types(amp_dtype *const *types) { amp__free(*types); }
-
-static amp_dtype *types_of(const amp_host *host, void *const *tensors, size_t n) {
-    AMP_CLEANUP(free_types) amp_dtype *types = amp__alloc(n, sizeof *types);
-    for (size_t i = 0; types && i < n; i++)
-        types[i] = tensors[i] ? amp__host_dtype(host, tensors[i]) : AMP_DTYPE_OTHER;
-    amp_dtype *result = types;
-    types = NULL;
-    return result;
+static void put_back(struct direct *direct) {
+    for (size_t i = 0; i < direct->n; i++) direct->tensors[i] = direct->handles[i].tensor;
 }
 
-static amp_status cast_all(struct direct *direct, const char *op, const struct named *named, const amp_dtype *types,
-                           amp_dtype target) {
-    for (size_t i = 0; i < direct->n; i++) {
-        const struct amp__operand operand = operand_at(named, i, direct->n, types[i]);
-        if (!amp__operand_needs_cast(&direct->casting.context->properties, named->op_class, &operand, target)) continue;
-        const amp_status status = amp__casting_cast(&direct->casting, direct->tensors[i], target, &direct->tensors[i]);
-        if (status != AMP_OK)
-            return amp__fail_prefix(status, "op %s: tensor %zu: cast from %s to %s", op, i, amp__dtype_name(types[i]),
-                                    amp__dtype_name(target));
-    }
-    return AMP_OK;
-}
-
-static void put_back(struct direct *const *direct) {
+static void abandon(struct direct *const *direct) {
     if (!*direct) return;
-    memcpy((*direct)->tensors, (*direct)->originals, (*direct)->n * sizeof *(*direct)->tensors);
+    put_back(*direct);
     amp__casting_abandon(&(*direct)->casting);
     amp__free(*direct);
 }
 
-static amp_status cast_args(amp_context *context, const char *op, const struct named *named, const amp_host *host,
-                            const amp_dtype *types, amp_dtype target, void **tensors, size_t n, struct direct **out) {
-    AMP_CLEANUP(put_back) struct direct *direct = amp__alloc(1, sizeof *direct + n * sizeof direct->originals[0]);
-    if (!direct) return amp__fail_memory();
+/* What amp_cast_args and amp_cast_to ask first, and whom: *host. `who` is which of them. */
+static amp_status check_cast(const amp_context *context, const struct amp__op *op, void *const *tensors, size_t n,
+                             const amp_cast_frame *frame, const char *who, const amp_host **host) {
+    AMP_RETURN_IF((n && !tensors) || !frame, AMP_ERR_INVALID_ARGUMENT, "%s: an argument is NULL", who);
+    AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
+    AMP_RETURN_IF(frame->priv[0], AMP_ERR_WRONG_STATE, "%s: this frame is in use: call amp_cast_done first", who);
+    *host = host_of(context, op);
+    AMP_RETURN_IF(!*host, AMP_ERR_WRONG_STATE, "%s: the context has no model and no optimizer, so no host", who);
+    return AMP_OK;
+}
+
+static struct direct *new_direct(const struct amp__casting *casting, void **tensors, size_t n) {
+    struct direct *direct = NULL;
+    if (n < (SIZE_MAX - sizeof *direct) / sizeof direct->handles[0])
+        direct = amp__alloc(1, sizeof *direct + n * sizeof direct->handles[0]);
+    if (!direct) return NULL;
+    direct->casting = *casting; /* no mark knows it */
     direct->tensors = tensors;
     direct->n = n;
-    memcpy(direct->originals, tensors, n * sizeof *tensors);
-    amp__casting_begin(&direct->casting, context, host, named->op, n, amp__thread_state(), false);
-    AMP_TRY(cast_all(direct, op, named, types, target));
-    *out = direct;
-    direct = NULL;
+    for (size_t i = 0; i < n; i++) direct->handles[i].tensor = tensors[i];
+    return direct;
+}
+
+/* The frame's from here on, if anything may have been cast. */
+static void hand_over(struct direct **direct, amp_dtype target, amp_cast_frame *frame) {
+    frame->target = target;
+    if (target == AMP_DTYPE_DEFAULT) return;
+    frame->priv[0] = *direct;
+    *direct = NULL;
+}
+
+static void look_at(struct direct *direct, const struct named *named) {
+    for (size_t i = 0; i < direct->n; i++) {
+        void *tensor = direct->handles[i].tensor;
+        const amp_dtype dtype = tensor ? amp__host_dtype(direct->casting.host, tensor) : AMP_DTYPE_OTHER;
+        direct->handles[i].operand = operand_at(named, i, direct->n, dtype);
+    }
+}
+
+/* The gate may change what is decided. */
+static amp_status decide_direct(struct direct *direct, const char *op, const struct named *named,
+                                struct amp__decision *decision) {
+    struct amp__operands operands = { .n = 0 };
+    bool gated;
+    for (size_t i = 0; i < direct->n; i++)
+        AMP_TRY(add(&operands, direct->handles[i].operand, "amp_cast_args: the hook dtype: tensors", i));
+    AMP_TRY(decide(direct->casting.context, op, named, &operands, decision, &gated));
+    if (named->op && named->op->gate_watches) amp__gate_watch_handles(named->op, direct->handles, direct->n);
+    if (!gated || !amp__gate_holds_handles(named->op, direct->handles, direct->n)) return AMP_OK;
+    atomic_fetch_add(&named->op->gated, 1);
+    *decision = (struct amp__decision){ .status = AMP_OK };
+    return AMP_OK;
+}
+
+static amp_status cast_all(struct direct *direct, const char *op, const struct amp__decision *decision) {
+    for (size_t i = 0; i < direct->n; i++) {
+        const amp_status status =
+            amp__casting_operand(&direct->casting, decision, &direct->handles[i].operand, &direct->tensors[i]);
+        if (status != AMP_OK) return amp__fail_prefix(status, "op %s: tensor %zu", op, i);
+    }
     return AMP_OK;
 }
 
 AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **tensors, size_t n,
                                  amp_cast_frame *frame) {
     AMP_TRY(check_op_name(context, op, "amp_cast_args"));
-    AMP_RETURN_IF((n && !tensors) || !frame, AMP_ERR_INVALID_ARGUMENT, "amp_cast_args: an argument is NULL");
-    AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
-    AMP_RETURN_IF(frame->priv[0], AMP_ERR_WRONG_STATE, "amp_cast_args: this frame is in use: call amp_cast_done first");
     struct amp__thread *thread = amp__thread_state();
-    amp__thread_recover(thread, __builtin_frame_address(0));
+    const amp_host *host;
     struct named named;
     AMP_TRY(find_op(context, op, &named));
-    const amp_host *host = host_of(context, named.op);
-    AMP_RETURN_IF(!host, AMP_ERR_WRONG_STATE, "amp_cast_args: the context has no model and no optimizer, so no host");
+    AMP_TRY(check_cast(context, named.op, tensors, n, frame, "amp_cast_args", &host));
+    amp__thread_recover(thread, __builtin_frame_address(0));
     if (!obeys(context, thread, named.op)) {
         if (named.op) atomic_fetch_add(&named.op->passed, 1);
         frame->target = AMP_DTYPE_DEFAULT;
         return AMP_OK;
     }
     if (named.op) atomic_fetch_add(&named.op->calls, 1);
-    AMP_CLEANUP(free_types) amp_dtype *types = types_of(host, tensors, n);
-    if (!types) return amp__fail_memory();
-    amp_dtype target;
-    bool gated;
-    struct direct *direct = NULL;
-    amp_status status = target_of(context, op, &named, types, n, &target, &gated);
-    if (status == AMP_OK && named.op && named.op->gate_watches) amp__gate_watch_handles(named.op, tensors, n);
-    gated = status == AMP_OK && gated && amp__gate_holds_handles(named.op, tensors, n);
-    if (gated) {
-        atomic_fetch_add(&named.op->gated, 1);
-        target = AMP_DTYPE_DEFAULT;
-    }
-    if (status == AMP_OK && target != AMP_DTYPE_DEFAULT)
-        status = cast_args(context, op, &named, host, types, target, tensors, n, &direct);
+    struct amp__casting casting;
+    amp__casting_begin(&casting, context, host, named.op, n, thread, false);
+    AMP_CLEANUP(abandon) struct direct *direct = new_direct(&casting, tensors, n);
+    if (!direct) return amp__fail_memory();
+    look_at(direct, &named);
+    struct amp__decision decision;
+    amp_status status = decide_direct(direct, op, &named, &decision);
+    if (status == AMP_OK) status = cast_all(direct, op, &decision);
     if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->failures, 1);
     if (status != AMP_OK) return status;
-    if (named.op) atomic_store(&named.op->last_target, target);
-    frame->target = target;
-    frame->priv[0] = direct;
+    if (named.op) atomic_store(&named.op->last_target, decision.target);
+    hand_over(&direct, decision.target, frame);
     return AMP_OK;
 }
 
@@ -261,43 +277,45 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
  * the context. Weights are cast once an iteration and used often, so that this is the way of most calls. */
 static const char from_cache;
 
-static bool cast_from_cache(amp_context *context, const amp_host *host, amp_dtype target, void **tensor,
-                            amp_cast_frame *frame) {
-    void *cast = *tensor ? amp__cached_enter_one(context, host, *tensor, target) : NULL;
-    if (!cast) return false;
+static bool cast_from_cache(struct amp__casting *casting, amp_dtype target, void **tensor, amp_cast_frame *frame) {
+    const struct amp__param *param = *tensor ? amp__param_find(casting->context, casting->host, *tensor) : NULL;
+    uint64_t version;
+    if (!param || amp__host_dtype(casting->host, *tensor) == target) return false;
+    void *cast = amp__casting_find(casting, param, target, &version);
+    if (!cast) {
+        amp__casting_abandon(casting);
+        return false;
+    }
     *frame = (amp_cast_frame){ frame->struct_size,
                                target,
-                               { (void *)(uintptr_t)&from_cache, tensor, *tensor, context } };
+                               { (void *)(uintptr_t)&from_cache, tensor, *tensor, casting->context } };
     *tensor = cast;
     return true;
 }
 
 AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n,
                                amp_cast_frame *frame) {
+    const struct named any = { NULL, AMP_PROMOTE }; /* whatever floats, fp64 too: the decision was made */
+    struct amp__thread *thread = amp__thread_state();
+    struct amp__casting casting;
+    const amp_host *host;
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: context is NULL");
     AMP_RETURN_IF(!amp__is_floating(target), AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: %d is no floating type",
                   (int)target);
-    AMP_RETURN_IF((n && !tensors) || !frame, AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: an argument is NULL");
-    AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
-    AMP_RETURN_IF(frame->priv[0], AMP_ERR_WRONG_STATE, "amp_cast_to: this frame is in use: call amp_cast_done first");
-    struct amp__thread *thread = amp__thread_state();
+    AMP_TRY(check_cast(context, NULL, tensors, n, frame, "amp_cast_to", &host));
     amp__thread_recover(thread, __builtin_frame_address(0));
-    const amp_host *host = host_of(context, NULL);
-    AMP_RETURN_IF(!host, AMP_ERR_WRONG_STATE, "amp_cast_to: the context has no model and no optimizer, so no host");
-    if (!obeys(context, thread, NULL)) target = AMP_DTYPE_DEFAULT;
-    else if (n == 1 && cast_from_cache(context, host, target, tensors, frame)) return AMP_OK;
-    struct direct *direct = NULL;
-    if (target != AMP_DTYPE_DEFAULT) {
-        const struct named any = { NULL, AMP_PROMOTE }; /* whatever floats, fp64 too: the decision was made */
-        amp_dtype few[8];
-        AMP_CLEANUP(free_types) amp_dtype *many = n > AMP_COUNT(few) ? amp__alloc(n, sizeof *many) : NULL;
-        amp_dtype *types = n > AMP_COUNT(few) ? many : few;
-        if (!types) return amp__fail_memory();
-        for (size_t i = 0; i < n; i++) types[i] = tensors[i] ? amp__host_dtype(host, tensors[i]) : AMP_DTYPE_OTHER;
-        AMP_TRY(cast_args(context, "(decided)", &any, host, types, target, tensors, n, &direct));
+    if (!obeys(context, thread, NULL)) {
+        frame->target = AMP_DTYPE_DEFAULT;
+        return AMP_OK;
     }
-    frame->target = target;
-    frame->priv[0] = direct;
+    amp__casting_begin(&casting, context, host, NULL, n, thread, false);
+    if (n == 1 && cast_from_cache(&casting, target, tensors, frame)) return AMP_OK;
+    AMP_CLEANUP(abandon) struct direct *direct = new_direct(&casting, tensors, n);
+    if (!direct) return amp__fail_memory();
+    look_at(direct, &any);
+    const struct amp__decision decision = amp__decided(target, AMP__FLOATING);
+    AMP_TRY(cast_all(direct, "(decided)", &decision));
+    hand_over(&direct, target, frame);
     return AMP_OK;
 }
 
@@ -306,13 +324,13 @@ AMP_API amp_status amp_cast_done(amp_cast_frame *frame) {
     AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
     if (frame->priv[0] == (void *)(uintptr_t)&from_cache) {
         *(void **)frame->priv[1] = frame->priv[2];
-        amp__cached_leave_one(frame->priv[3]);
+        amp__cache_leave(&((amp_context *)frame->priv[3])->cache);
         frame->priv[0] = NULL;
         return AMP_OK;
     }
     struct direct *direct = frame->priv[0];
     if (!direct) return AMP_OK;
-    memcpy(direct->tensors, direct->originals, direct->n * sizeof *direct->tensors);
+    put_back(direct);
     amp__casting_end(&direct->casting);
     amp__free(direct);
     frame->priv[0] = NULL;

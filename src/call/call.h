@@ -46,8 +46,13 @@ struct amp__casting {
 /* `thread`: this one. `marked`: the mark on top of it is the call's. */
 void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
                         size_t capacity, struct amp__thread *thread, bool marked);
-/* A cast of `tensor`, from the cache or fresh; valid until amp__casting_end. */
-amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out);
+/* What is decided for one operand: where it must be cast, *handle becomes its cast, from the cache or fresh, which is
+ * valid until amp__casting_end. */
+amp_status amp__casting_operand(struct amp__casting *casting, const struct amp__decision *decision,
+                                const struct amp__operand *operand, void **handle);
+/* The host's own cast, counted. `taped`: with a place on the tape, for what becomes of it. */
+amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op *op, void *tensor, amp_dtype to,
+                     bool taped, void **out);
 /* For what is kept in the cache and is no handle, found and filled by parameter and form (AMP__FORM_...). */
 bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param);
 void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version);
@@ -59,13 +64,9 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
 /* The short way where each operand is a handle by itself, of these types (0: no operand), and the cache has the cast of
  * each that must be cast: argv gets the call's arguments, with those pointing into `handles`, until amp__cached_leave.
  * Under the call's mark. False: nothing has happened. */
-bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to,
-                       void **argv, void **handles);
+bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
+                       const struct amp__decision *decision, void **argv, void **handles);
 void amp__cached_leave(struct amp__op *op, const struct amp__call *call);
-/* The same for one handle outside a wrapped call: its cast, valid until amp__cached_leave_one; NULL: the cache has
- * none, nothing has happened. */
-void *amp__cached_enter_one(amp_context *context, const amp_host *host, void *tensor, amp_dtype to);
-void amp__cached_leave_one(amp_context *context);
 /* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
 void *amp__casting_memory(struct amp__casting *casting, size_t bytes);
 /* What stood in a field of the host's before it was replaced; what stands there, if it was not. */

@@ -78,16 +78,21 @@ static amp_status need_temporaries(struct amp__casting *casting) {
     return AMP_OK;
 }
 
-/* What a cast needs before it is made, taken back unless it was made: the hook may fail, or throw. */
-struct preparation {
-    struct amp__cache_entry *entry;
-    amp_context *reserved; /* whose tape has a place for it */
-};
-
-static void take_back(const struct preparation *preparation) {
-    amp__free(preparation->entry);
-    if (preparation->reserved) amp__tape_unreserve(preparation->reserved, 1);
+static void unreserve(amp_context *const *reserved) {
+    if (*reserved) amp__tape_unreserve(*reserved, 1);
 }
+
+amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op *op, void *tensor, amp_dtype to,
+                     bool taped, void **out) {
+    if (taped) AMP_TRY(amp__tape_reserve(context));
+    AMP_CLEANUP(unreserve) amp_context *reserved = taped ? context : NULL; /* the hook may fail, or throw */
+    AMP_TRY(amp__host_cast(host, tensor, to, out));
+    reserved = NULL;
+    if (op) atomic_fetch_add_explicit(&op->casts, 1, memory_order_relaxed);
+    return AMP_OK;
+}
+
+static void free_entry(struct amp__cache_entry *const *entry) { amp__free(*entry); }
 
 static void cached_release(void *host, void *handle) { amp__host_release(host, handle); }
 
@@ -108,26 +113,20 @@ static amp_status cast_fresh(struct amp__casting *casting, const struct amp__par
                              uint64_t version, void **out) {
     const bool taped = goes_to_tape(casting);
     const bool cached = amp__casting_may_keep(casting, param);
-    struct amp__cache_entry *entry = cached ? amp__alloc(1, sizeof *entry) : NULL;
+    AMP_CLEANUP(free_entry) struct amp__cache_entry *entry = cached ? amp__alloc(1, sizeof *entry) : NULL;
     if (cached && !entry) return amp__fail_memory();
-    AMP_CLEANUP(take_back) struct preparation preparation = { entry, NULL };
     if (!cached) AMP_TRY(need_temporaries(casting));
-    if (taped) {
-        AMP_TRY(amp__tape_reserve(casting->context));
-        preparation.reserved = casting->context;
-    }
-    AMP_TRY(amp__host_cast(casting->host, tensor, to, out));
-    preparation = (struct preparation){ NULL, NULL };
+    AMP_TRY(amp__cast(casting->context, casting->host, casting->op, tensor, to, taped, out));
     if (!cached) {
         casting->temporaries->handles[casting->temporaries->n++] = *out;
-        if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
         return AMP_OK;
     }
     *entry = (struct amp__cache_entry){ .handle = *out, .version = version, .recorded = casting->recording,
                                         .release = taped ? NULL : cached_release,
                                         .user = (void *)(uintptr_t)casting->host };
     if (taped) amp__tape_add(casting->context, casting->host, *out);
-    amp__casting_keep(casting, param, to, entry);
+    amp__cache_put(&casting->context->cache, key_of(param, to), entry);
+    entry = NULL;
     return AMP_OK;
 }
 
@@ -135,6 +134,10 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
                        struct amp__cache_entry *entry) {
     amp__cache_put(&casting->context->cache, key_of(param, form), entry);
     if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
+}
+
+static inline uint64_t version_of(const amp_host *host, const struct amp__param *param) {
+    return host->version ? host->version(host->self, param->tensor) : 0;
 }
 
 static void *find_version(const struct amp__casting *casting, const struct amp__param *param, int form,
@@ -146,9 +149,8 @@ static void *find_version(const struct amp__casting *casting, const struct amp__
 }
 
 void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version) {
-    const amp_host *host = casting->host;
     enter_cache(casting);
-    *version = host->version ? host->version(host->self, param->tensor) : 0;
+    *version = version_of(casting->host, param);
     if (!amp__casting_may_keep(casting, param)) return NULL;
     return find_version(casting, param, form, *version, casting->recording);
 }
@@ -159,40 +161,29 @@ void *amp__casting_find_version(struct amp__casting *casting, const struct amp__
     return find_version(casting, param, form, version, false);
 }
 
-amp_status amp__casting_cast(struct amp__casting *casting, void *tensor, amp_dtype to, void **out) {
+amp_status amp__casting_operand(struct amp__casting *casting, const struct amp__decision *decision,
+                                const struct amp__operand *operand, void **handle) {
+    const amp_dtype to = decision->target;
+    if (!*handle || !amp__needs_cast(decision, operand)) return AMP_OK;
+    const struct amp__param *param = amp__param_find(casting->context, casting->host, *handle);
+    if (amp__param_stays_fp32(casting->context, param)) return AMP_OK;
     enter_cache(casting);
-    const struct amp__param *param = amp__param_find(casting->context, casting->host, tensor);
     uint64_t version = 0;
-    void *hit = param ? amp__casting_find(casting, param, to, &version) : NULL;
-    if (!hit) return cast_fresh(casting, param, tensor, to, version, out);
-    *out = hit;
+    void *cast = param ? amp__casting_find(casting, param, to, &version) : NULL;
+    if (!cast) {
+        const amp_status status = cast_fresh(casting, param, *handle, to, version, &cast);
+        if (status != AMP_OK)
+            return amp__fail_prefix(status, "cast from %s to %s", amp__dtype_name(operand->dtype), amp__dtype_name(to));
+    }
+    if (casting->op && casting->context->properties.emulate) amp__count_cast(casting->op, *handle, cast, to);
+    *handle = cast;
     return AMP_OK;
 }
 
-/* ---- everything in the cache ---- */
+/* ---- all of them in the cache ---- */
 
-static void *find_cached(amp_context *context, const amp_host *host, void *tensor, amp_dtype to, bool recording) {
-    const struct amp__param *param = amp__param_find(context, host, tensor);
-    if (!param) return NULL;
-    const uint64_t version = host->version ? host->version(host->self, param->tensor) : 0;
-    return amp__cache_find(&context->cache, key_of(param, to), version, recording);
-}
-
-void *amp__cached_enter_one(amp_context *context, const amp_host *host, void *tensor, amp_dtype to) {
-    if (!may_keep(context, host, amp__thread_state())) return NULL;
-    amp__cache_enter(&context->cache);
-    void *hit = find_cached(context, host, tensor, to, amp__host_grad_enabled(host));
-    if (!hit || amp__host_dtype(host, tensor) == to) {
-        amp__cached_leave_one(context);
-        return NULL;
-    }
-    return hit;
-}
-
-void amp__cached_leave_one(amp_context *context) { leave_cache(context); }
-
-bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types, amp_dtype to,
-                       void **argv, void **handles) {
+bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
+                       const struct amp__decision *decision, void **argv, void **handles) {
     amp_context *context = op->context;
     if (!may_keep(context, op->host, call->thread)) return false;
     const bool recording = amp__host_grad_enabled(op->host);
@@ -202,10 +193,11 @@ bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const u
     mark->abandoned = leave_cache;
     mark->user = context;
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        const struct amp__operand operand = { types[i], false, false };
         argv[i] = call->args[i];
-        if (!amp__operand_needs_cast(&context->properties, op->op_class, &operand, to)) continue;
-        handles[i] = find_cached(context, op->host, amp__call_pointer(call, i), to, recording);
+        if (!(decision->casts >> types[i] & 1)) continue;
+        const struct amp__param *param = amp__param_find(context, op->host, amp__call_pointer(call, i));
+        handles[i] = !param ? NULL
+            : amp__cache_find(&context->cache, key_of(param, decision->target), version_of(op->host, param), recording);
         if (!handles[i]) {
             amp__cached_leave(op, call);
             return false;

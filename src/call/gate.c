@@ -163,16 +163,12 @@ static double buffer_size(const struct amp__op *op, const struct amp__call *call
 static void look_at_call(struct look *look, const struct amp__call *call) {
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const struct amp__arg *arg = &call->schema->args[i];
-        void *value = arg->kind == AMP__TENSOR || arg->kind == AMP__BUFFER ? amp__call_pointer(call, i) : NULL;
-        if (!value || (arg->flags & (AMP__KEEP | AMP__SEED))) continue;
-        if (arg->kind == AMP__BUFFER) {
-            const bool writes = (arg->flags & (AMP__WRITE | AMP__READ_WRITE)) != 0;
-            if (arg->dtype == AMP_FLOAT32) look_at_buffer(look, buffer_size(look->op, call, i), !writes, writes);
-        } else if (!(arg->flags & AMP__WRITE)) {
-            const size_t n = arg->flags & AMP__LIST ? amp__call_list_length(call, i) : 0;
-            for (size_t j = 0; j < n; j++) look_at_handle(look, ((void **)value)[j]);
-            if (!(arg->flags & AMP__LIST)) look_at_handle(look, value);
-        }
+        const bool writes = (arg->flags & (AMP__WRITE | AMP__READ_WRITE)) != 0;
+        size_t n = 0;
+        void *const *handles = amp__is_operand(arg) ? amp__call_handles(call, i, &n) : NULL;
+        for (size_t j = 0; j < n; j++) look_at_handle(look, handles[j]);
+        if (amp__is_work_buffer(call, i) && arg->dtype == AMP_FLOAT32)
+            look_at_buffer(look, buffer_size(look->op, call, i), !writes, writes);
     }
     if (amp__visits(look->op)) (void)amp__visit_all(look->op, call, look_at_field, look);
 }
@@ -202,9 +198,14 @@ bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call) {
     return holds(&look, least);
 }
 
-bool amp__gate_holds_handles(const struct amp__op *op, void *const *handles, size_t n) {
+static void look_at_handles(struct look *look, const struct amp__handle *handles, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (amp__is_floating(handles[i].operand.dtype)) look_at_handle(look, handles[i].tensor);
+}
+
+bool amp__gate_holds_handles(const struct amp__op *op, const struct amp__handle *handles, size_t n) {
     struct look look = { .op = op };
-    for (size_t i = 0; i < n; i++) look_at_handle(&look, handles[i]);
+    look_at_handles(&look, handles, n);
     return holds(&look, atomic_load_explicit(&op->gate_least, memory_order_relaxed));
 }
 
@@ -221,9 +222,9 @@ void amp__gate_watch(struct amp__op *op, const struct amp__call *call) {
     count(op, &look);
 }
 
-void amp__gate_watch_handles(struct amp__op *op, void *const *handles, size_t n) {
+void amp__gate_watch_handles(struct amp__op *op, const struct amp__handle *handles, size_t n) {
     struct look look = { .op = op, .gpus_alone = true };
-    for (size_t i = 0; i < n; i++) look_at_handle(&look, handles[i]);
+    look_at_handles(&look, handles, n);
     count(op, &look);
 }
 

@@ -6,7 +6,7 @@
 #ifndef AMP_CALL_GATE_H
 #define AMP_CALL_GATE_H
 
-#include "context/op.h"
+#include "call/operands.h"
 
 /* Where an op's number comes from. What is higher up is not replaced by what is lower. */
 enum amp__gate_source { AMP__GATE_UNKNOWN, AMP__GATE_TABLE, AMP__GATE_MEASURED, AMP__GATE_SET };
@@ -20,15 +20,19 @@ void amp__gate_decide(struct amp__op *op, uint64_t least, enum amp__gate_source 
 static inline bool amp__gate_is_open(const struct amp__op *op) {
     return !op->gate_looks || (!op->gate_watches && atomic_load_explicit(&op->gate_least, memory_order_relaxed) == 0);
 }
-/* Is this call too small for the low type? Only asked where its floating arguments are all FP32. */
+/* Where that is not the question, these are: */
+static inline bool amp__may_be_gated(const struct amp__op *op, amp_dtype target, const struct amp__operands *operands) {
+    return !amp__gate_is_open(op) && target == op->context->properties.low && amp__operands_all_fp32(operands);
+}
+/* Is this call too small for the low type? Only asked where it may be gated. */
 bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call);
-/* The same of handles alone, NULL entries included. */
-bool amp__gate_holds_handles(const struct amp__op *op, void *const *handles, size_t n);
+/* The same of a direct call. */
+bool amp__gate_holds_handles(const struct amp__op *op, const struct amp__handle *handles, size_t n);
 
 /* A call of an op with gate_watches, in whatever types: counted if it is a product on a GPU that is not at its best
  * there. */
 void amp__gate_watch(struct amp__op *op, const struct amp__call *call);
-void amp__gate_watch_handles(struct amp__op *op, void *const *handles, size_t n);
+void amp__gate_watch_handles(struct amp__op *op, const struct amp__handle *handles, size_t n);
 
 /* ---- gate_device.c ---- */
 

@@ -14,98 +14,63 @@
 
 static void count(_Atomic(uint64_t) *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
 
-/* ---- substitution ---- */
+/* ---- what is decided ---- */
 
 /* On a host that knows FP32 only, what comes out of 16-bit values is rounded. */
 static bool rounds_outputs(const struct amp__op *op, amp_dtype type) {
     return op->context->properties.emulate && amp__is_low(type);
 }
 
+/* Of one call, before anything is done. */
+struct decided {
+    struct amp__decision decision; /* its target is the type that the operands have after it, if they have one */
+    size_t tensors;                /* handles that could be cast, at least as many as there are */
+    amp_fn function;               /* that shall run */
+    amp_dtype handed_on;           /* the type that the op's handles get after it; DEFAULT: as they come */
+    bool rounds;                   /* emulate: what it writes is rounded to the target */
+    bool forward;                  /* a model's, not an op's */
+    uint8_t mode;                  /* enum amp__raw_mode */
+    float seed;
+};
+
+/* ---- before the call: operands as decided ---- */
+
 /* Copies of the arguments that change: handles on the handler's stack, lists among the call's temporaries. */
 struct substitution {
     struct amp__casting casting;
-    struct amp__op *op;
-    amp_dtype target;
-    bool forward; /* the forward's rule instead of the class's */
+    const struct decided *decided;
+    struct amp__raw raw;
     void *argv[AMP__MAX_ARGS];
     void *handles[AMP__MAX_ARGS];
     void ***written; /* fields of structs whose handles the op writes; of the call's memory */
     size_t n_written;
 };
 
-/* Under the call's mark. Entries of argv beyond the call's arguments are nobody's, of handles those that argv does not
- * point at. */
-static void begin_substitution(struct substitution *s, struct amp__op *op, const struct amp__call *call,
-                               amp_dtype target, size_t capacity) {
-    s->op = op;
-    s->target = target;
-    s->forward = false;
-    s->written = NULL;
-    s->n_written = 0;
-    amp__casting_begin(&s->casting, op->context, op->host, op, capacity, call->thread, true);
-    for (uint32_t i = 0; i < call->schema->n_args; i++) s->argv[i] = call->args[i];
-}
-
-/* Batch norm's parameters stay FP32 in an emulated 16-bit model. */
-static inline bool is_fp32_param(const struct substitution *s, void *tensor) {
-    const struct amp__properties *properties = &s->op->context->properties;
-    if (!amp__emulates_model(properties) || !properties->keep_batchnorm_fp32) return false;
-    const struct amp__param *param = amp__param_find(s->op->context, s->op->host, tensor);
-    return param && param->module_kind == AMP_MODULE_BATCH_NORM;
-}
-
-static inline bool needs_cast(const struct substitution *s, const struct amp__operand *operand) {
-    if (s->forward) /* Apex casts a model's floating inputs; fp64 stays, as on the model's own tensors */
-        return amp__is_floating(operand->dtype) && operand->dtype != AMP_FLOAT64 && operand->dtype != s->target &&
-               !operand->read_write;
-    return amp__operand_needs_cast(&s->op->context->properties, s->op->op_class, operand, s->target);
-}
-
-static amp_status cast_handle(struct substitution *s, const char *name, amp_dtype dtype, void **handle) {
-    void *cast;
-    const amp_status status = amp__casting_cast(&s->casting, *handle, s->target, &cast);
-    if (status != AMP_OK)
-        return amp__fail_prefix(status, "op %s: %s: cast from %s to %s", s->op->name,
-                                name && name[0] ? name : "argument", amp__dtype_name(dtype),
-                                amp__dtype_name(s->target));
-    if (s->op->context->properties.emulate) amp__count_cast(s->op, *handle, cast, s->target);
-    *handle = cast;
-    return AMP_OK;
-}
-
 static inline amp_status substitute_handle(struct substitution *s, const char *name, uint16_t flags, void **handle) {
     if (!*handle) return AMP_OK;
-    const struct amp__operand operand = amp__operand_of(s->op->host, *handle, flags);
-    if (!needs_cast(s, &operand) || is_fp32_param(s, *handle)) return AMP_OK;
-    return cast_handle(s, name, operand.dtype, handle);
+    const struct amp__operand operand = amp__operand_of(s->casting.host, *handle, flags);
+    const amp_status status = amp__casting_operand(&s->casting, &s->decided->decision, &operand, handle);
+    return status == AMP_OK
+        ? AMP_OK
+        : amp__fail_prefix(status, "op %s: %s", s->casting.op->name, name && name[0] ? name : "argument");
 }
 
-static amp_status substitute_list(struct substitution *s, const struct amp__call *call, uint32_t i) {
+static amp_status substitute_argument(struct substitution *s, const struct amp__call *call, uint32_t i) {
     const struct amp__arg *arg = &call->schema->args[i];
-    void **list = amp__call_pointer(call, i);
-    const size_t n = list ? amp__call_list_length(call, i) : 0;
-    if (!n) return AMP_OK;
-    void **copy = amp__casting_array(&s->casting, n);
-    if (!copy) return amp__fail_memory();
-    memcpy(copy, list, n * sizeof *copy);
-    s->handles[i] = copy;
-    s->argv[i] = &s->handles[i];
-    for (size_t j = 0; j < n; j++) AMP_TRY(substitute_handle(s, arg->name, arg->flags, &copy[j]));
-    return AMP_OK;
-}
-
-static amp_status substitute(struct substitution *s, const struct amp__call *call) {
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        const struct amp__arg *arg = &call->schema->args[i];
-        if (!amp__is_operand(arg)) continue;
-        if (arg->flags & AMP__LIST) {
-            AMP_TRY(substitute_list(s, call, i));
-            continue;
-        }
-        s->handles[i] = amp__call_pointer(call, i);
-        AMP_TRY(substitute_handle(s, arg->name, arg->flags, &s->handles[i]));
-        s->argv[i] = &s->handles[i];
+    size_t n;
+    void **handles = amp__call_handles(call, i, &n);
+    if (arg->flags & AMP__LIST) {
+        if (!n) return AMP_OK;
+        void **copy = amp__casting_array(&s->casting, n);
+        if (!copy) return amp__fail_memory();
+        memcpy(copy, handles, n * sizeof *copy);
+        s->handles[i] = handles = copy;
+    } else {
+        s->handles[i] = *handles;
+        handles = &s->handles[i];
     }
+    s->argv[i] = &s->handles[i];
+    for (size_t j = 0; j < n; j++) AMP_TRY(substitute_handle(s, arg->name, arg->flags, &handles[j]));
     return AMP_OK;
 }
 
@@ -121,7 +86,7 @@ static amp_status substitute_field(void *self, const amp_field *field) {
         return handle == *field->tensor ? AMP_OK
                                         : amp__casting_patch(&s->casting, (float **)(void *)field->tensor, handle);
     }
-    if (!rounds_outputs(s->op, s->target)) return AMP_OK;
+    if (!s->decided->rounds) return AMP_OK;
     void ***grown = (void ***)(void *)amp__casting_array(&s->casting, s->n_written + 1);
     if (!grown) return amp__fail_memory();
     if (s->n_written) memcpy(grown, s->written, s->n_written * sizeof *grown);
@@ -130,20 +95,29 @@ static amp_status substitute_field(void *self, const amp_field *field) {
     return AMP_OK;
 }
 
-static amp_status substitute_all(struct substitution *s, const struct amp__call *call, struct amp__raw *raw) {
-    AMP_TRY(substitute(s, call));
-    raw->casting = &s->casting;
-    if (raw->mode != AMP__RAW_NONE) AMP_TRY(amp__raw_enter(raw, &s->casting, call, s->argv, s->handles));
-    if (amp__visits(s->op) && (raw->mode != AMP__RAW_NONE || amp__looks_for_handles(s->op)))
-        AMP_TRY(amp__visit(call, s->argv, raw, substitute_field, s));
-    return AMP_OK;
+/* Under the call's mark. Entries of argv beyond the call's arguments are nobody's, of handles those that argv does not
+ * point at. */
+static amp_status enter(struct substitution *s, struct amp__op *op, const struct amp__call *call,
+                        const struct decided *d) {
+    amp__casting_begin(&s->casting, op->context, op->host, op, d->tensors, call->thread, true);
+    s->decided = d;
+    s->n_written = 0;
+    s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed, .casting = &s->casting };
+    for (uint32_t i = 0; i < call->schema->n_args; i++) s->argv[i] = call->args[i];
+    for (uint32_t i = 0; i < call->schema->n_args && d->decision.casts; i++)
+        if (amp__is_operand(&call->schema->args[i])) AMP_TRY(substitute_argument(s, call, i));
+    if (d->mode != AMP__RAW_NONE) AMP_TRY(amp__raw_enter(&s->raw, call, s->argv, s->handles));
+    const bool looks = amp__looks_for_handles(op) && (d->decision.casts || d->rounds);
+    if (looks || (d->mode != AMP__RAW_NONE && amp__visits(op)))
+        AMP_TRY(amp__visit(call, s->argv, &s->raw, substitute_field, s));
+    return d->rounds || d->handed_on ? amp__outputs_enter(&s->casting, call, s->argv, s->handles) : AMP_OK;
 }
-
-/* ---- ops ---- */
 
 /* Are raw buffers shown in another form? What visit emits is known then; a graph's call that infers shapes, for one,
  * comes through the same pointer, and has nothing that an implementation could compute with. */
 static bool converts(uint8_t mode) { return mode == AMP__RAW_REPLACE || mode == AMP__RAW_EMULATE; }
+
+/* ---- the call, and what it made ---- */
 
 /* In emulation FP32 elements stand for the low type. */
 static amp_fn implementation(const struct amp__op *op, const struct amp__call *call, amp_dtype type) {
@@ -153,22 +127,23 @@ static amp_fn implementation(const struct amp__op *op, const struct amp__call *c
     return call->original;
 }
 
-static void fail_call(struct amp__op *op, const struct amp__call *call, amp_status status) {
+static void keep(struct amp__op *op, amp_status status) {
+    if (status == AMP_OK) return;
     count(&op->failures);
     amp__keep_error(op->context, status);
+}
+
+static void fail_call(struct amp__op *op, const struct amp__call *call, amp_status status) {
+    keep(op, status);
     amp__call_return(call, op->on_failure);
 }
 
 /* The casts failed: the original may run only on arguments that all have one type, as without libamp. */
 static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands,
                        amp_status status) {
-    if (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT) {
-        fail_call(op, call, status);
-        return;
-    }
-    count(&op->failures);
-    amp__keep_error(op->context, status);
-    amp__call_run(call, call->original, call->args);
+    const bool mixed = operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT;
+    if (mixed) fail_call(op, call, status);
+    else keep(op, status), amp__call_run(call, call->original, call->args);
 }
 
 /* On substituted values an infinity is nothing unusual. The mark on top is this call's: it knows what to put back. */
@@ -181,54 +156,45 @@ static void run_untrapped(const struct amp__call *call, amp_fn function, void *c
     amp__traps_restore(&traps);
 }
 
-static void keep(struct amp__op *op, amp_status status) {
-    if (status == AMP_OK) return;
-    count(&op->failures);
-    amp__keep_error(op->context, status);
+/* After it: outputs as decided. */
+static void leave(struct substitution *s, struct amp__op *op, const struct amp__call *call) {
+    const struct decided *d = s->decided;
+    const amp_dtype target = d->decision.target;
+    if (d->mode != AMP__RAW_NONE) amp__raw_leave(&s->raw, op);
+    for (size_t i = 0; i < s->n_written; i++) amp__round_handle(op, *s->written[i], target);
+    if (d->rounds) keep(op, amp__outputs_round(op, call, s->argv, target));
+    if (d->handed_on) {
+        const amp_status status = amp__outputs_leave(op, call, s->argv, d->handed_on);
+        if (status != AMP_OK)
+            keep(op, amp__fail_prefix(status, d->forward ? "%s: the model's output" : "op %s: its result", op->name));
+    }
+    amp__casting_end(&s->casting);
 }
 
-/* What decide_and_run found out. */
-struct decided {
-    struct amp__operands operands;
-    amp_fn function;     /* that shall run */
-    amp_dtype target;    /* of the operands; DEFAULT: as they come */
-    amp_dtype handed_on; /* the type that the op's handles get after it; DEFAULT: as they come */
-    uint8_t mode;        /* enum amp__raw_mode */
-    float seed;
-};
-
-static void run_cast(struct amp__op *op, const struct amp__call *call, const struct decided *d) {
+/* Everything as decided. On an error nothing has run. */
+static amp_status run_decided(struct amp__op *op, const struct amp__call *call, const struct decided *d) {
     struct substitution s;
-    begin_substitution(&s, op, call, d->target, d->operands.tensors);
-    const bool rounds = rounds_outputs(op, d->target);
-    struct amp__raw raw = { .mode = d->mode, .low = d->target, .seed = d->seed };
-    amp_status status = substitute_all(&s, call, &raw);
-    if (status == AMP_OK && (rounds || d->handed_on)) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
-    if (status == AMP_OK) {
-        const bool has_work = !converts(d->mode) || !amp__visits(op) || raw.found || d->operands.tensors;
-        run_untrapped(call, has_work ? d->function : call->original, s.argv);
-        if (d->mode != AMP__RAW_NONE) amp__raw_leave(&raw, op);
-        for (size_t i = 0; i < s.n_written; i++) amp__round_handle(op, *s.written[i], d->target);
-        if (rounds) keep(op, amp__outputs_round(op, call, s.argv, d->target));
-        if (d->handed_on) keep(op, amp__outputs_leave(op, call, s.argv, d->handed_on));
-        amp__casting_end(&s.casting);
-    } else {
+    const amp_status status = enter(&s, op, call, d);
+    if (status != AMP_OK) {
         amp__casting_abandon(&s.casting);
-        run_uncast(op, call, &d->operands, status);
+        return status;
     }
+    const bool has_work = !converts(d->mode) || !amp__visits(op) || s.raw.found || d->tensors;
+    run_untrapped(call, has_work ? d->function : call->original, s.argv);
+    leave(&s, op, call);
+    return AMP_OK;
 }
 
 /* The gate found 16 bits slower: FP32 on the arguments as they are. Where it was not asked for, no type depends on it:
  * handles return the low type all the same. */
-static void run_gated(struct amp__op *op, const struct amp__call *call, struct decided *d) {
+static void hold_back(struct amp__op *op, const struct amp__call *call, struct decided *d) {
     const struct amp__properties *properties = &op->context->properties;
-    const bool narrows = properties->gate != AMP_ON && (d->operands.tensors || call->schema->ret.kind == AMP__TENSOR);
+    const bool narrows = properties->gate != AMP_ON && (d->tensors || call->schema->ret.kind == AMP__TENSOR);
     count(&op->gated);
-    if (narrows) d->handed_on = properties->low;
-    d->target = AMP_DTYPE_DEFAULT;
+    d->decision = (struct amp__decision){ .status = AMP_OK };
+    d->rounds = false;
+    d->handed_on = narrows ? properties->low : AMP_DTYPE_DEFAULT;
     d->mode = d->seed == 1.0f ? AMP__RAW_NONE : AMP__RAW_SEED;
-    if (narrows || d->mode == AMP__RAW_SEED) run_cast(op, call, d);
-    else amp__call_run(call, d->function, call->args);
 }
 
 /* Where handles have no logical type, nothing says what is rounded already. */
@@ -249,30 +215,46 @@ static amp_dtype present_type(const struct amp__op *op, const struct amp__operan
                                                                                                            : type;
 }
 
+/* What is to be done in this call. */
+static amp_status decide(struct amp__op *op, const struct amp__call *call, bool obeys,
+                         const struct amp__operands *operands, struct decided *d) {
+    const amp_dtype low = op->context->properties.low;
+    d->decision = amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, operands->distinct,
+                              operands->n);
+    if (converts(d->mode) || (obeys && always_rounds(op)))
+        d->decision = amp__decide_for(&op->context->properties, op->op_class, low);
+    const bool gated = obeys && amp__may_be_gated(op, d->decision.target, operands) && amp__gate_holds(op, call);
+    const amp_dtype type = gated               ? AMP_FLOAT32
+        : d->decision.target                   ? d->decision.target
+                                               : present_type(op, operands);
+    note_type(op, type);
+    if (obeys) d->decision.target = type;
+    d->function = implementation(op, call, d->decision.target);
+    d->rounds = obeys && rounds_outputs(op, type);
+    if (gated) hold_back(op, call, d);
+    if (d->decision.status != AMP_OK || converts(d->mode) || d->function == call->original || !amp__visits(op))
+        return AMP_OK;
+    bool has_work;
+    AMP_TRY(amp__call_has_work(op, call, operands, &has_work));
+    if (!has_work) d->function = call->original;
+    return AMP_OK;
+}
+
 static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct amp__call *call, bool obeys,
                                                      uint8_t mode, float seed) {
-    const amp_dtype low = op->context->properties.low;
+    struct amp__operands operands = { .n = 0 };
     struct decided d = { .mode = mode, .seed = seed };
-    amp_status looked = amp__operands_gather(&d.operands, op, call);
-    struct amp__decision decision =
-        amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, d.operands.distinct, d.operands.n);
-    if (converts(mode) || (obeys && always_rounds(op))) decision.target = low;
-    const bool gated = !amp__gate_is_open(op) && obeys && looked == AMP_OK && amp__operands_all_fp32(&d.operands) &&
-                       decision.target == low && amp__gate_holds(op, call);
-    const amp_dtype type = gated ? AMP_FLOAT32 : decision.target ? decision.target : present_type(op, &d.operands);
-    note_type(op, type);
-    d.target = obeys ? type : decision.target;
-    d.function = implementation(op, call, d.target);
-    if (looked == AMP_OK && (gated || !converts(mode)) && d.function != call->original && amp__visits(op)) {
-        bool has_work;
-        looked = amp__call_has_work(op, call, &d.operands, &has_work);
-        if (!has_work) d.function = call->original;
+    amp_status status = amp__operands_gather(&operands, op, call);
+    d.tensors = operands.tensors;
+    if (status == AMP_OK) status = decide(op, call, obeys, &operands, &d);
+    if (status == AMP_OK && d.decision.status != AMP_OK) {
+        fail_call(op, call, amp__decision_error(d.decision, op->name));
+        return;
     }
-    if (looked != AMP_OK) run_uncast(op, call, &d.operands, looked);
-    else if (gated) run_gated(op, call, &d);
-    else if (decision.status != AMP_OK) fail_call(op, call, amp__decision_error(decision, op->name));
-    else if (decision.target || mode == AMP__RAW_SEED || (obeys && rounds_outputs(op, type))) run_cast(op, call, &d);
-    else amp__call_run(call, d.function, call->args);
+    const bool as_it_comes = !d.decision.casts && !d.rounds && !d.handed_on && d.mode == AMP__RAW_NONE;
+    if (status == AMP_OK && as_it_comes) amp__call_run(call, d.function, call->args);
+    else if (status == AMP_OK) status = run_decided(op, call, &d);
+    if (status != AMP_OK) run_uncast(op, call, &operands, status);
 }
 
 /* ---- most ops: the set of the operands' types decides, and a table has the answer ---- */
@@ -294,6 +276,7 @@ void amp__op_tabulate(struct amp__op *op) {
                 operands.distinct[operands.n++] = (struct amp__operand){ (amp_dtype)type, false, false };
         const struct amp__decision decision = amp__decide(properties, op->op_class, operands.distinct, operands.n);
         op->decided[set] = decision.status == AMP_OK ? (uint8_t)decision.target : ASK;
+        op->cast_types |= decision.casts;
     }
 }
 
@@ -318,12 +301,24 @@ static inline amp_dtype single_type(size_t set) {
     return floating && !(floating & (floating - 1)) ? __builtin_ctzl(floating) : AMP_DTYPE_DEFAULT;
 }
 
-/* With casts that the cache has, all of them; false: it has not. */
+/* One that the cache does not have. */
+static __attribute__((noinline)) void run_casting(struct amp__op *op, const struct amp__call *call,
+                                                  amp_dtype target) {
+    const struct decided d = { .decision = amp__decided(target, op->cast_types), .tensors = op->schema->n_tensors,
+                               .function = implementation(op, call, target), .mode = AMP__RAW_NONE, .seed = 1.0f };
+    struct amp__operands operands = { .n = 0 };
+    amp_status status = run_decided(op, call, &d);
+    if (status == AMP_OK) return;
+    (void)amp__operands_gather(&operands, op, call);
+    run_uncast(op, call, &operands, status);
+}
+
+/* Most casts are in the cache: the same without all that the others need. False: it has not all of them. */
 static __attribute__((noinline)) bool run_cached(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
                                                  amp_dtype target) {
+    const struct amp__decision decision = amp__decided(target, op->cast_types);
     void *argv[AMP__MAX_ARGS], *handles[AMP__MAX_ARGS];
-    if (!amp__cached_enter(op, call, types, target, argv, handles)) return false;
-    note_type(op, target);
+    if (!amp__cached_enter(op, call, types, &decision, argv, handles)) return false;
     run_untrapped(call, implementation(op, call, target), argv);
     amp__cached_leave(op, call);
     return true;
@@ -338,9 +333,9 @@ static __attribute__((noinline)) bool run_by_types(struct amp__op *op, struct am
     const amp_dtype type = single_type(set);
     if (target == ASK) return false;
     if (target && type == AMP_FLOAT32 && !amp__gate_is_open(op) && amp__gate_holds(op, call)) return false;
-    if (target) return run_cached(op, call, types, target);
-    note_type(op, type);
-    amp__call_run(call, implementation(op, call, type), call->args);
+    note_type(op, target ? target : type);
+    if (!target) amp__call_run(call, implementation(op, call, type), call->args);
+    else if (!run_cached(op, call, types, target)) run_casting(op, call, target);
     return true;
 }
 
@@ -376,36 +371,23 @@ void amp__op_handler(void *user, struct amp__call *call) {
 
 /* ---- forward ---- */
 
-/* The model's results in the type the user asked for. */
-static void hand_on_outputs(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype wanted) {
-    const amp_status status = amp__outputs_leave(op, call, argv, wanted);
-    if (status != AMP_OK) keep(op, amp__fail_prefix(status, "%s: the model's output", op->name));
-}
-
+/* Apex casts a model's floating inputs, and its results to the type the user asked for; fp64 stays, as on the model's
+ * own tensors. */
 static void run_forward(struct amp__op *op, const struct amp__call *call) {
     const struct amp__properties *properties = &op->context->properties;
     const bool casts = amp__is_floating(properties->cast_model_type);
-    const bool casts_outputs = amp__is_floating(properties->cast_model_outputs);
-    struct substitution s;
     struct amp__operands operands = { .n = 0 };
-    if (!casts && !casts_outputs) {
+    struct decided d = { .function = call->original, .mode = AMP__RAW_NONE, .seed = 1.0f, .forward = true };
+    if (casts) d.decision = amp__decided(properties->cast_model_type, AMP__UP_TO_FP32);
+    if (amp__is_floating(properties->cast_model_outputs)) d.handed_on = properties->cast_model_outputs;
+    if (!casts && !d.handed_on) {
         amp__call_run(call, call->original, call->args);
         return;
     }
     amp_status status = casts ? amp__operands_gather(&operands, op, call) : AMP_OK;
-    begin_substitution(&s, op, call, properties->cast_model_type, operands.tensors);
-    s.forward = true;
-    struct amp__raw raw = { .mode = AMP__RAW_NONE };
-    if (casts && status == AMP_OK) status = substitute_all(&s, call, &raw);
-    if (status == AMP_OK && casts_outputs) status = amp__outputs_enter(&s.casting, call, s.argv, s.handles);
-    if (status == AMP_OK) {
-        run_untrapped(call, call->original, s.argv);
-        if (casts_outputs) hand_on_outputs(op, call, s.argv, properties->cast_model_outputs);
-        amp__casting_end(&s.casting);
-    } else {
-        amp__casting_abandon(&s.casting);
-        fail_call(op, call, status);
-    }
+    d.tensors = operands.tensors;
+    if (status == AMP_OK) status = run_decided(op, call, &d);
+    if (status != AMP_OK) fail_call(op, call, status);
 }
 
 /* A host without versions may keep casts only as long as a forward runs: they go with the outermost one, however it is

@@ -12,14 +12,9 @@ static void add_operand(struct amp__operands *operands, const amp_host *host, vo
 static void gather(struct amp__operands *operands, const amp_host *host, const struct amp__call *call) {
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const struct amp__arg *arg = &call->schema->args[i];
-        if (!amp__is_operand(arg)) continue;
-        void *value = amp__call_pointer(call, i);
-        if (!(arg->flags & AMP__LIST)) {
-            add_operand(operands, host, value, arg->flags);
-            continue;
-        }
-        const size_t n = value ? amp__call_list_length(call, i) : 0;
-        for (size_t j = 0; j < n; j++) add_operand(operands, host, ((void **)value)[j], arg->flags);
+        size_t n = 0;
+        void *const *handles = amp__is_operand(arg) ? amp__call_handles(call, i, &n) : NULL;
+        for (size_t j = 0; j < n; j++) add_operand(operands, host, handles[j], arg->flags);
     }
 }
 
@@ -71,9 +66,6 @@ static amp_status note_work(void *self, const amp_field *field) {
 amp_status amp__call_has_work(const struct amp__op *op, const struct amp__call *call,
                               const struct amp__operands *operands, bool *found) {
     *found = operands->tensors != 0;
-    for (uint32_t i = 0; i < call->schema->n_args && !*found; i++) {
-        const struct amp__arg *arg = &call->schema->args[i];
-        *found = arg->kind == AMP__BUFFER && !(arg->flags & (AMP__KEEP | AMP__SEED)) && amp__call_pointer(call, i);
-    }
+    for (uint32_t i = 0; i < call->schema->n_args && !*found; i++) *found = amp__is_work_buffer(call, i);
     return *found || !amp__visits(op) ? AMP_OK : amp__visit_all(op, call, note_work, found);
 }

@@ -13,6 +13,14 @@ struct amp__operands {
     size_t tensors; /* handles that could be cast */
 };
 
+/* The handles of argument i, one or a list. */
+static inline void **amp__call_handles(const struct amp__call *call, uint32_t i, size_t *n) {
+    const bool is_list = (call->schema->args[i].flags & AMP__LIST) != 0;
+    void **handles = is_list ? amp__call_pointer(call, i) : (void **)call->args[i];
+    *n = !is_list ? 1 : handles ? amp__call_list_length(call, i) : 0;
+    return handles;
+}
+
 /* One more, unless there is one like it. */
 static inline void amp__operands_add(struct amp__operands *operands, struct amp__operand operand) {
     for (size_t i = 0; i < operands->n; i++) {
@@ -31,6 +39,18 @@ static inline bool amp__is_operand(const struct amp__arg *arg) {
 static inline struct amp__operand amp__operand_of(const amp_host *host, void *tensor, uint16_t flags) {
     return (struct amp__operand){ amp__host_dtype(host, tensor), (flags & AMP__LIST) != 0,
                                   (flags & AMP__READ_WRITE) != 0 };
+}
+
+/* A handle of a direct call, and what it is to the op: AMP_DTYPE_OTHER, where it is no operand. */
+struct amp__handle {
+    void *tensor;
+    struct amp__operand operand;
+};
+
+/* Is argument i a raw buffer that the op computes with? */
+static inline bool amp__is_work_buffer(const struct amp__call *call, uint32_t i) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    return arg->kind == AMP__BUFFER && !(arg->flags & (AMP__KEEP | AMP__SEED)) && amp__call_pointer(call, i);
 }
 
 /* Handles inside structs are operands too. Hosts of raw buffers alone have no cast, and no handles. */

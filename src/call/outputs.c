@@ -16,28 +16,22 @@
 struct uncast {
     const amp_host *host;
     void *owned;
-    amp_context *reserved; /* whose tape has a place for it */
 };
 
-static void drop_uncast(const struct uncast *uncast) {
-    if (uncast->reserved) amp__tape_unreserve(uncast->reserved, 1);
-    amp__host_release(uncast->host, uncast->owned);
-}
+static void drop_uncast(const struct uncast *uncast) { amp__host_release(uncast->host, uncast->owned); }
 
 /* *handle is the caller's to release; the cast takes its place, and the original is released or left to the tape. */
 static amp_status replace(struct amp__op *op, void **handle, amp_dtype wanted, bool owned) {
     void *output = *handle, *cast;
     if (!output) return AMP_OK;
-    const amp_dtype dtype = amp__host_dtype(op->host, output);
-    if (!amp__is_floating(dtype) || dtype == AMP_FLOAT64 || dtype == wanted) return AMP_OK;
+    const struct amp__decision decision = amp__decided(wanted, AMP__UP_TO_FP32);
+    const struct amp__operand operand = { amp__host_dtype(op->host, output), false, false };
+    if (!amp__needs_cast(&decision, &operand)) return AMP_OK;
     const bool taped = owned && amp__host_grad_enabled(op->host) && !amp__tape_retains(op->host);
-    if (taped) AMP_TRY(amp__tape_reserve(op->context));
-    AMP_CLEANUP(drop_uncast) struct uncast uncast = { op->host, owned ? output : NULL, taped ? op->context : NULL };
-    const amp_status status = amp__host_cast(op->host, output, wanted, &cast);
+    AMP_CLEANUP(drop_uncast) struct uncast uncast = { op->host, owned ? output : NULL };
+    const amp_status status = amp__cast(op->context, op->host, op, output, wanted, taped, &cast);
     uncast.owned = NULL; /* the caller's, cast or not */
     if (status != AMP_OK) return status;
-    uncast.reserved = NULL;
-    atomic_fetch_add_explicit(&op->casts, 1, memory_order_relaxed);
     if (op->context->properties.emulate && amp__is_low(wanted)) amp__count_cast(op, output, cast, wanted);
     if (taped) amp__tape_add(op->context, op->host, output);
     else if (owned) amp__host_release(op->host, output);

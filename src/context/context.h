@@ -109,6 +109,12 @@ void amp__params_remove(amp_context *context, size_t from); /* all handles of th
 struct amp__param *amp__param_of_handle(const amp_context *context, const void *tensor);
 /* By handle, else by the host's id: another handle on a parameter's storage is that parameter. */
 struct amp__param *amp__param_find(const amp_context *context, const amp_host *host, void *tensor);
+/* Batch norm's, in an emulated 16-bit model. */
+static inline bool amp__param_stays_fp32(const amp_context *context, const struct amp__param *param) {
+    const struct amp__properties *properties = &context->properties;
+    return amp__emulates_model(properties) && properties->keep_batchnorm_fp32 && param &&
+           param->module_kind == AMP_MODULE_BATCH_NORM;
+}
 
 /* ---- places.c: parameters in the memory of devices ---- */
 

@@ -31,6 +31,7 @@ struct amp__op {
     bool seeds;       /* backward starts from a buffer of its calls, which carries the loss scale */
 
     bool by_types;        /* the set of its operands' types decides, by this table */
+    uint8_t cast_types;   /* those that are cast where they are not the target */
     uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */
 
     /* gate.c. 0: no call is held back, or the gate does not look at the op. */

@@ -7,10 +7,6 @@
 #include "opt_levels/policy.h"
 #include "opt_levels/lists.h"
 
-bool amp__policy_casts_fp64(const struct amp__properties *properties) {
-    return amp__lists_cast_fp64(properties->lists);
-}
-
 /* The type of what the op updates in place; DEFAULT if it updates nothing floating. */
 static amp_dtype in_place_type(const struct amp__operand *operands, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -44,27 +40,34 @@ static amp_dtype target_of(const struct amp__properties *properties, amp_class o
     }
 }
 
+/* The low type and FP32 take fp64's place only where the list set says so. */
+struct amp__decision amp__decide_for(const struct amp__properties *properties, amp_class op_class, amp_dtype target) {
+    const bool promotes = op_class == AMP_PROMOTE || op_class == AMP_PROMOTE_SEQUENCE;
+    const bool casts_fp64 = promotes || amp__lists_cast_fp64(properties->lists);
+    struct amp__decision decision = amp__decided(target, casts_fp64 ? AMP__FLOATING : AMP__UP_TO_FP32);
+    decision.lists_only = op_class == AMP_PROMOTE_SEQUENCE;
+    return decision;
+}
+
 struct amp__decision amp__decide(const struct amp__properties *properties, amp_class op_class,
                                  const struct amp__operand *operands, size_t n) {
-    struct amp__decision decision = { AMP_DTYPE_DEFAULT, AMP_DTYPE_DEFAULT, AMP_OK };
+    struct amp__decision decision = { .status = AMP_OK };
     if (op_class == AMP_BANNED) {
         decision.refused = any_low(operands, n);
         if (decision.refused) decision.status = AMP_ERR_BANNED;
         return decision;
     }
     const amp_dtype updated = in_place_type(operands, n);
-    decision.target = target_of(properties, op_class, operands, n);
-    if (updated != AMP_DTYPE_DEFAULT && decision.target != AMP_DTYPE_DEFAULT) {
-        if (op_class == AMP_FP32 && amp__is_low(updated)) {
-            decision = (struct amp__decision){ AMP_DTYPE_DEFAULT, updated, AMP_ERR_UNSUPPORTED };
-            return decision;
-        }
-        decision.target = updated;
+    amp_dtype target = target_of(properties, op_class, operands, n);
+    if (updated != AMP_DTYPE_DEFAULT && target != AMP_DTYPE_DEFAULT) {
+        if (op_class == AMP_FP32 && amp__is_low(updated))
+            return (struct amp__decision){ .refused = updated, .status = AMP_ERR_UNSUPPORTED };
+        target = updated;
     }
+    decision = amp__decide_for(properties, op_class, target);
     for (size_t i = 0; i < n; i++)
-        if (amp__operand_needs_cast(properties, op_class, &operands[i], decision.target)) return decision;
-    decision.target = AMP_DTYPE_DEFAULT; /* all agree already */
-    return decision;
+        if (amp__needs_cast(&decision, &operands[i])) return decision;
+    return (struct amp__decision){ .status = AMP_OK }; /* all agree already */
 }
 
 amp_status amp__decision_error(struct amp__decision decision, const char *name) {

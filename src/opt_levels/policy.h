@@ -12,32 +12,38 @@ struct amp__operand {
     bool read_write; /* updated in place: it keeps its type */
 };
 
-/* What must hold for the policy's sake, besides the class. */
+/* Which operands are cast, and into what. */
 struct amp__decision {
     amp_dtype target;    /* AMP_DTYPE_DEFAULT: nothing is cast */
+    uint8_t casts;       /* the types that are cast to it: bits 1 << amp_dtype */
+    bool lists_only;     /* and only those in lists */
     amp_dtype refused;   /* with a status: the type that it is about */
     amp_status status;   /* AMP_ERR_BANNED, or AMP_ERR_UNSUPPORTED for an in-place op that would need a wider self */
 };
 
-/* Does `dtype` change under a cast to the low type or FP32? fp64 only where the list set says so. */
-bool amp__policy_casts_fp64(const struct amp__properties *properties);
-static inline bool amp__policy_casts(const struct amp__properties *properties, amp_dtype dtype) {
-    return dtype == AMP_FLOAT64 ? amp__policy_casts_fp64(properties) : amp__is_floating(dtype);
+enum {
+    AMP__UP_TO_FP32 = 1 << AMP_FLOAT32 | 1 << AMP_FLOAT16 | 1 << AMP_BFLOAT16,
+    AMP__FLOATING = AMP__UP_TO_FP32 | 1 << AMP_FLOAT64
+};
+
+/* Whatever of these types comes becomes `target`. */
+static inline struct amp__decision amp__decided(amp_dtype target, unsigned types) {
+    const unsigned casts = target == AMP_DTYPE_DEFAULT ? 0 : types & ~(1u << target);
+    return (struct amp__decision){ .target = target, .casts = (uint8_t)casts };
 }
 
+/* An op of this class with its target given. */
+struct amp__decision amp__decide_for(const struct amp__properties *properties, amp_class op_class, amp_dtype target);
 struct amp__decision amp__decide(const struct amp__properties *properties, amp_class op_class,
                                  const struct amp__operand *operands, size_t n);
 
 /* The error of a decision with a status, for op `name`; AMP_OK without one. */
 amp_status amp__decision_error(struct amp__decision decision, const char *name);
 
-/* Must this one operand be cast, given the decision? */
-static inline bool amp__operand_needs_cast(const struct amp__properties *properties, amp_class op_class,
-                                            const struct amp__operand *operand, amp_dtype target) {
-    if (target == AMP_DTYPE_DEFAULT || operand->dtype == target || operand->read_write) return false;
-    if (op_class == AMP_PROMOTE) return amp__is_floating(operand->dtype);
-    if (op_class == AMP_PROMOTE_SEQUENCE) return operand->in_list && amp__is_floating(operand->dtype);
-    return amp__policy_casts(properties, operand->dtype);
+/* Must this one operand be cast? */
+static inline bool amp__needs_cast(const struct amp__decision *decision, const struct amp__operand *operand) {
+    return amp__is_floating(operand->dtype) && decision->casts >> operand->dtype & 1 && !operand->read_write &&
+           (operand->in_list || !decision->lists_only);
 }
 
 #endif

@@ -243,10 +243,10 @@ static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_
 static bool stays_fp32(const struct amp__raw *raw, const float *address) {
     const amp_context *context = raw->casting->context;
     uint64_t offset;
-    if (!raw->low_sums || !context->properties.keep_batchnorm_fp32) return false;
+    if (!raw->low_sums) return false;
     const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
     if (!param) param = amp__range_find(context->grad_ranges, context->n_grad_ranges, address, &offset);
-    return param && param->module_kind == AMP_MODULE_BATCH_NORM;
+    return amp__param_stays_fp32(context, param);
 }
 
 static amp_status enter_buffer(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
@@ -376,10 +376,8 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
 
 /* ---- the call ---- */
 
-amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
-                          void **pointers) {
-    raw->casting = casting;
-    raw->low_sums = amp__emulates_model(&casting->context->properties);
+amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__call *call, void **argv, void **pointers) {
+    raw->low_sums = amp__emulates_model(&raw->casting->context->properties);
     for (uint32_t i = 0; i < call->schema->n_args; i++)
         if (call->schema->args[i].kind == AMP__BUFFER) AMP_TRY(enter_argument(raw, call, i, argv, pointers));
     return AMP_OK;

@@ -48,8 +48,7 @@ float amp__seed_factor(const struct amp__op *op);
 bool amp__raw_takes(const struct amp__op *op);
 
 /* Repoints the entries of `argv` for buffers, whose pointers then lie in `pointers`, until the casting's end. */
-amp_status amp__raw_enter(struct amp__raw *raw, struct amp__casting *casting, const struct amp__call *call, void **argv,
-                          void **pointers);
+amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__call *call, void **argv, void **pointers);
 /* The same for a buffer that the host's visit found in a struct. */
 amp_status amp__raw_field(struct amp__raw *raw, const amp_field *field);
 /* After the op: what it wrote goes where the host looks for it. */

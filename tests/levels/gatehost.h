@@ -114,7 +114,7 @@ struct world {
 };
 
 /* The world stays where it is: the slots are in it. */
-static inline void start_with(struct world *w, amp_level level, amp_switch gate, amp_class op_class, bool has_fp32) {
+static inline void make_world(struct world *w, amp_class op_class, bool has_fp32) {
     static const char *const names[] = {
 #define GATE_NAME(name, flags, low) #name,
         GATE_OPS(GATE_NAME)
@@ -155,10 +155,18 @@ static inline void start_with(struct world *w, amp_level level, amp_switch gate,
     w->model.host = &w->host;
     w->model.ops = w->ops;
     w->model.n_ops = N_OPS;
+}
+
+static inline void initialize(struct world *w, amp_level level, amp_switch gate) {
     amp_config config = config_of(level);
     config.gate = gate;
     amp_model *model = &w->model;
     ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &w->context));
+}
+
+static inline void start_with(struct world *w, amp_level level, amp_switch gate, amp_class op_class, bool has_fp32) {
+    make_world(w, op_class, has_fp32);
+    initialize(w, level, gate);
 }
 
 static inline void start(struct world *w, amp_level level, amp_switch gate) {

@@ -177,6 +177,26 @@ TEST(a_failed_cast_changes_nothing) {
     rig_end(&rig);
 }
 
+TEST(it_is_said_who_asked) {
+    struct rig rig;
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    amp_dtype none = 77, target = 77;
+    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.5);
+    void *tensors[] = { x };
+    x->storage.dtype = none;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_cast_args(rig.context, "matmul", tensors, 1, &frame));
+    ck_says("amp_cast_args");
+    ck_says("77");
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_op_target(rig.context, "matmul", &none, 1, &target));
+    ck_says("amp_op_target");
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_class_target(rig.context, "f", AMP_LOWER, 0, &none, 1, &target));
+    ck_says("amp_class_target");
+    x->storage.dtype = AMP_FLOAT32;
+    fake_release(x);
+    rig_end(&rig);
+}
+
 TEST(a_frame_is_used_once_at_a_time) {
     struct rig rig;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;

@@ -71,6 +71,24 @@ TEST_TIMES(parameters_are_rounded_in_place_but_batch_norms, 2) {
     finish(&w);
 }
 
+/* Batch norm's parameters stay, and what is lost is counted. */
+TEST_TIMES(a_direct_call_is_cast_as_a_wrapped_one, 2) {
+    struct world w = set_up(_i);
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    ck_assert_int_eq(start(&w, AMP_O2), AMP_OK);
+    struct tensor *x = filled(1.0f / 3.0f);
+    x->data[1] = 1e6f;
+    void *tensors[] = { x, w.gamma };
+    ck_ok(amp_cast_args(w.context, "mul", tensors, 2, &frame));
+    ck_assert_ptr_ne(tensors[0], x);
+    ck_assert_float_eq(((struct tensor *)tensors[0])->data[0], half(1.0f / 3.0f));
+    ck_assert_ptr_eq(tensors[1], w.gamma);
+    ck_ok(amp_cast_done(&frame));
+    ck_assert_uint_eq(stats_of(&w, 0).overflowed, 1);
+    drop(x);
+    finish(&w);
+}
+
 TEST_TIMES(what_an_op_writes_in_place_is_rounded_in_place, 2) {
     struct world w = set_up(_i);
     ck_assert_int_eq(start(&w, AMP_O2), AMP_OK);

@@ -359,6 +359,29 @@ TEST(direct_calls_are_gated_where_it_is_on) {
     finish(&w);
 }
 
+/* What an op keeps is no operand: its type does not open the gate, its size does not count. */
+TEST_TIMES(what_is_kept_has_no_say, 3) {
+    static const amp_dtype kept[] = { AMP_FLOAT32, AMP_BFLOAT16, AMP_DTYPE_OTHER };
+    struct world w;
+    make_world(&w, AMP_LOWER, false);
+    w.ops[THE_other].schema = w.ops[THE_direct].schema = "op(Tensor a, Tensor(keep) b, Tensor? c) -> Tensor";
+    w.ops[THE_direct].flags = AMP_OP_DIRECT;
+    initialize(&w, AMP_O4, AMP_ON);
+    ck_ok(amp_gate_set(w.context, "other", 65));
+    ck_ok(amp_gate_set(w.context, "direct", 65));
+    struct tensor *a = TENSOR(AMP_FLOAT32, 64), *b = TENSOR(kept[_i], 64, 64);
+    void *tensors[] = { a, b, NULL };
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    drop(w.table[THE_other](a, b, NULL));
+    ck_assert_uint_eq(stats_of(&w, THE_other).gated, 1);
+    ck_ok(amp_cast_args(w.context, "direct", tensors, 3, &frame));
+    ck_assert_ptr_eq(tensors[0], a);
+    ck_ok(amp_cast_done(&frame));
+    ck_assert_uint_eq(stats_of(&w, THE_direct).gated, 1);
+    drop(a), drop(b);
+    finish(&w);
+}
+
 /* ---- what is told, and what is not kept ---- */
 
 static const char *explanation(struct world *w, const char *op) {
