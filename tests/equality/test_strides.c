@@ -34,6 +34,8 @@ struct rig {
     amp_context *context;
 };
 
+enum { DYNAMIC = 1 << 8, OURS = 1 << 9 }; /* beside the host's options: the scale; libamp's own optimizer */
+
 static void start(struct rig *rig, amp_level level, unsigned options) {
     static const int64_t shape[2] = { ROWS, COLUMNS };
     amp_config config = AMP_CONFIG_INIT;
@@ -42,7 +44,7 @@ static void start(struct rig *rig, amp_level level, unsigned options) {
     memset(rig, 0, sizeof *rig);
     host_init(&rig->host, options);
     config.level = level;
-    config.loss_scale = 8.0f;
+    config.loss_scale = options & DYNAMIC ? AMP_DYNAMIC : 8.0f;
     rig->params[0] = rig->param = tensor_new(&rig->host, AMP_FLOAT32, 2, shape, false);
     for (int i = 0; i < SIZE; i++) tensor_set(rig->param, i, 1.0f);
     rig->listed = (amp_param){ sizeof(amp_param), 0, rig->param, "p" };
@@ -50,6 +52,10 @@ static void start(struct rig *rig, amp_level level, unsigned options) {
                               .n_params = 1 };
     rig->optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .host = &rig->host.hooks,
                                       .params = rig->params, .n_params = 1 };
+    amp_optim rule = AMP_OPTIM_INIT;
+    const amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
+    ck_ok(amp_optim_defaults(AMP_OPTIM_SGD, &rule));
+    if (options & OURS) rig->optimizer.fused = &fused;
     ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &rig->context));
 }
 
@@ -150,6 +156,66 @@ TEST_TIMES(the_same_bits_as_compact, 2 * N_LAYOUTS * N_LEVELS) {
     }
     ck_assert_msg(!memcmp(grads[0], grads[1], sizeof grads[0]), "%s: gradients", layout->name);
     ck_assert_msg(!memcmp(params[0], params[1], sizeof params[0]), "%s: parameters", layout->name);
+}
+
+static void ck_values(struct tensor *grad, const char *layout) {
+    for (int i = 0; i < SIZE; i++) ck_assert_msg(tensor_get(grad, i) == value(i), "%s: element %d", layout, i);
+    ck_assert_int_eq(gaps(grad), BLOCK - SIZE);
+}
+
+/* A step that skips, for a bracket before the last one: a fixed buffer is what it was before both. */
+TEST_TIMES(a_skipped_step_gives_back_what_was_there, N_LAYOUTS) {
+    const struct layout *layout = &layouts[_i];
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    struct rig rig;
+    start(&rig, AMP_O1, HOST_NO_SET_GRAD | DYNAMIC);
+    rig.param->grad = laid_out(&rig.host, AMP_FLOAT32, layout);
+    for (int i = 0; i < SIZE; i++) tensor_set(rig.param->grad, i, value(i));
+    ck_assert_int_eq(bracket(&rig, layout, INFINITY, 0, false), AMP_SKIP);
+    ck_assert_int_eq(bracket(&rig, layout, 1.0, 0, false), AMP_STEP);
+    ck_ok(amp_step_begin(&rig.optimizer, &info));
+    ck_assert_int_eq(info.action, AMP_SKIP);
+    ck_ok(amp_step_end(&rig.optimizer));
+    ck_values(rig.param->grad, layout->name);
+    end(&rig);
+}
+
+/* With an optimizer of libamp's own gradients stay scaled until somebody looks. */
+TEST_TIMES(a_look_unscales_what_was_left, N_LAYOUTS) {
+    const struct layout *layout = &layouts[_i];
+    amp_master master = AMP_MASTER_INIT;
+    struct rig rig;
+    size_t n;
+    start(&rig, AMP_O1, OURS);
+    (void)bracket(&rig, layout, 1.0, 0, false);
+    ck_assert_float_eq(tensor_get(rig.param->grad, 1), 8.0f * value(1));
+    ck_ok(amp_master_params(&rig.optimizer, &master, 1, &n));
+    ck_values(rig.param->grad, layout->name);
+    end(&rig);
+}
+
+/* A host that reuses its handles: the same one, at the same version, with another gradient. */
+TEST(a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again) {
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    amp_master master = AMP_MASTER_INIT;
+    struct rig rig;
+    size_t n;
+    start(&rig, AMP_O2, 0);
+    (void)bracket(&rig, &layouts[3], 1.0, 0, false);
+    struct tensor *again = rig.param->grad, *fresh = laid_out(&rig.host, AMP_FLOAT16, &layouts[3]);
+    const uint64_t version = again->version;
+    ck_ok(amp_step_begin(&rig.optimizer, &info));
+    rig.param->grad = NULL;
+    ck_ok(amp_step_end(&rig.optimizer));
+    const struct tensor dropped = *again;
+    *again = *fresh, *fresh = dropped;
+    tensor_release(fresh);
+    for (int i = 0; i < SIZE; i++) tensor_set(again, i, 2.0f * value(i));
+    again->version = version;
+    rig.param->grad = again;
+    ck_ok(amp_master_params(&rig.optimizer, &master, 1, &n));
+    for (int i = 0; i < SIZE; i++) ck_assert_float_eq(((float *)master.grad)[i], 2.0f * value(i));
+    end(&rig);
 }
 
 TEST_TIMES(overlaps_are_refused_by_name, 4) {

@@ -189,6 +189,51 @@ TEST_TIMES(a_result_that_is_not_rounded_is_told, 2) {
     finish(&w);
 }
 
+/* The first of two is not rounded, the second is none. */
+TEST_TIMES(an_out_parameter_that_is_not_rounded_is_told, 2) {
+    struct world w = set_up(_i);
+    void *sum = NULL, *both[2] = { NULL, NULL };
+    w.host.cast = cast_some;
+    w.ops[2] = op("split", "split(Tensor a, Tensor(out a!)* sum, Tensor(out a!)*[2] both) -> int32", &split_slot,
+                  AMP_LOWER);
+    casts_left = 1;
+    split_fails = false;
+    ck_assert_int_eq(start(&w, AMP_O1), AMP_OK);
+    struct tensor *x = filled(1.0f + 0x1p-10f);
+    ck_assert_int_eq(split_slot(x, &sum, both), -2);
+    ck_assert(!((struct tensor *)sum)->rounded_by_host);
+    ck_assert_uint_eq(stats_of(&w, 2).failures, 1);
+    ck_fails(AMP_ERR_UNSUPPORTED, amp_check(w.context));
+    drop(x);
+    drop(sum);
+    finish(&w);
+}
+
+/* ---- lists that an op writes in place ---- */
+
+static int32_t double_all(void *x, void **list) {
+    for (int j = 0; list && j < 2; j++)
+        if (list[j]) add_in_place(list[j], x);
+    return 0;
+}
+
+static int32_t (*list_slot)(void *, void **) = double_all;
+
+TEST_TIMES(a_list_that_an_op_writes_is_rounded_and_may_be_null, 2) {
+    struct world w = set_up(_i);
+    w.ops[2] = op("add_all", "add_all(Tensor x, Tensor(a!)[2] list) -> int32", &list_slot, AMP_LOWER);
+    ck_assert_int_eq(start(&w, AMP_O2), AMP_OK);
+    struct tensor *x = filled(0x1p-12f + 0x1p-20f), *y = filled(1.0f);
+    void *list[] = { y, NULL };
+    x->logical = y->logical = AMP_FLOAT16;
+    ck_assert_int_eq(list_slot(x, list), 0);
+    ck_assert_float_eq(y->data[0], 1.0f); /* fp16 has nothing between 1 and 1 + 2^-10 */
+    ck_assert_int_eq(list_slot(x, NULL), 0);
+    drop(x);
+    drop(y);
+    finish(&w);
+}
+
 TEST(emulation_needs_the_cast_hook_for_handles) {
     struct world w = set_up(false);
     w.host.cast = NULL;

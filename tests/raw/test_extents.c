@@ -117,6 +117,26 @@ TEST(what_is_neither_is_told_and_runs_as_it_comes) {
     ck_ok(amp_shutdown(host.context));
 }
 
+/* What floats there are in the memory of doubles nobody can say. */
+TEST(a_parameter_of_another_type_has_no_rest) {
+    static double doubles[SIZE];
+    struct host host;
+    float out[WIDTH];
+    const int row[] = { 0 };
+    start(&host, AMP_O0, AMP_DEFAULT, AMP_DEFAULT, 0);
+    ck_ok(amp_shutdown(host.context));
+    host.buffers[0].dtype = AMP_FLOAT64, host.buffers[0].data = doubles, host.buffers[0].grad = NULL;
+    amp_config config = AMP_CONFIG_INIT;
+    amp_model *model = &host.model;
+    config.level = AMP_O4;
+    config.emulate = AMP_ON;
+    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &host.context));
+    embed_slot(out, (const float *)(const void *)doubles, row, WIDTH);
+    ck_assert_int_eq(amp_check(host.context), AMP_ERR_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "table[?] points into no registered parameter"));
+    ck_ok(amp_shutdown(host.context));
+}
+
 /* The gate counts its elements, as it does those of a parameter: 8 behind the first row, and 4 of dout. */
 TEST(the_gate_sees_it) {
     struct host host;
