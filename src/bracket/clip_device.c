@@ -22,8 +22,9 @@ static amp_status list_grads(const struct amp__optimizer *optimizer, const struc
     return amp__places_flush(optimizer->context);
 }
 
-static amp_status norm_there(const struct amp__optimizer *optimizer, struct amp__place *place, amp_span *spans,
-                             float **norm) {
+/* Of what lies on one device: *norm lies there too. */
+static amp_status norm_on_device(const struct amp__optimizer *optimizer, struct amp__place *place, amp_span *spans,
+                                 float **norm) {
     amp_device_list **list = &place->queues[AMP__WORK_MULTIPLY].measured;
     void *stream = NULL;
     size_t n = 0;
@@ -35,17 +36,17 @@ static amp_status norm_there(const struct amp__optimizer *optimizer, struct amp_
 }
 
 /* Of everything, on the host. */
-static amp_status norm_here(const struct amp__optimizer *optimizer, amp_span *spans, float *norm) {
+static amp_status norm_on_host(const struct amp__optimizer *optimizer, amp_span *spans, float *norm) {
     const amp_context *context = optimizer->context;
     double squares = 0.0;
-    float part = 0.0f, *there = NULL;
+    float part = 0.0f, *device_norm = NULL;
     size_t n = 0;
     AMP_TRY(list_grads(optimizer, NULL, spans, &n));
     AMP_TRY(amp_l2norm_list(spans, n, &part, NULL));
     squares = (double)part * (double)part;
     for (size_t i = 0; i < context->n_places; i++) {
-        AMP_TRY(norm_there(optimizer, context->places[i], spans, &there));
-        AMP_TRY(amp__place_out(context->places[i], &part, there, sizeof part));
+        AMP_TRY(norm_on_device(optimizer, context->places[i], spans, &device_norm));
+        AMP_TRY(amp__place_out(context->places[i], &part, device_norm, sizeof part));
         squares += (double)part * (double)part;
     }
     if (optimizer->sharded) AMP_TRY(amp__host_reduce(&optimizer->host, AMP_REDUCE_SUM, &squares, 1));
@@ -56,14 +57,14 @@ static amp_status norm_here(const struct amp__optimizer *optimizer, amp_span *sp
 static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_span *spans, float *norm) {
     const amp_context *context = optimizer->context;
     bool one = context->n_places == 1 && !optimizer->sharded;
-    float total = 0.0f, factor = 1.0f, *there = NULL;
+    float total = 0.0f, factor = 1.0f, *device_norm = NULL;
     for (size_t i = 0; i < optimizer->n_params; i++) one &= optimizer->params[i]->on_device;
     if (one) {
-        AMP_TRY(norm_there(optimizer, context->places[0], spans, &there));
-        context->places[0]->args.factor = (amp_factor){ there, max_norm, AMP_FACTOR_CLIP };
-        if (norm) AMP_TRY(amp__place_out(context->places[0], &total, there, sizeof total));
+        AMP_TRY(norm_on_device(optimizer, context->places[0], spans, &device_norm));
+        context->places[0]->args.factor = (amp_factor){ device_norm, max_norm, AMP_FACTOR_CLIP };
+        if (norm) AMP_TRY(amp__place_out(context->places[0], &total, device_norm, sizeof total));
     } else {
-        AMP_TRY(norm_here(optimizer, spans, &total));
+        AMP_TRY(norm_on_host(optimizer, spans, &total));
         factor = amp__clip_factor(total, max_norm);
         for (size_t i = 0; i < context->n_places; i++)
             context->places[i]->args.factor = (amp_factor){ NULL, factor, AMP_FACTOR_AS_IT_IS };

@@ -174,7 +174,7 @@ static amp_status take(struct amp__bracket *bracket) {
 }
 
 amp_status amp__home_wait(amp_context *context) {
-    for (uint32_t i = 0; context->device_skips && i < context->properties.num_losses; i++)
+    for (uint32_t i = 0; i < context->properties.num_losses; i++)
         if (context->brackets[i].device.last == AMP__DECISION_COPYING) AMP_TRY(take(&context->brackets[i]));
     return AMP_OK;
 }
@@ -219,18 +219,18 @@ const struct amp__scaler_home amp__home_device = {
 
 /* ---- a step ---- */
 
-const float *amp__home_skip(const struct amp__optimizer *optimizer) {
+static float *skip_of(const struct amp__optimizer *optimizer) {
     const amp_context *context = optimizer->context;
     return context->device_skips && optimizer->skips_on_device
         ? context->device_skips + (optimizer - context->optimizers)
         : NULL;
 }
 
+const float *amp__home_skip(const struct amp__optimizer *optimizer) { return skip_of(optimizer); }
+
 amp_status amp__home_stepped(struct amp__optimizer *optimizer) {
-    const float *skip = amp__home_skip(optimizer);
-    if (!skip) return AMP_OK;
-    return amp__place_zero(optimizer->context->places[0],
-                           optimizer->context->device_skips + (skip - optimizer->context->device_skips), sizeof *skip);
+    float *skip = skip_of(optimizer);
+    return skip ? amp__place_zero(optimizer->context->places[0], skip, sizeof *skip) : AMP_OK;
 }
 
 /* ---- where the scalers live ---- */

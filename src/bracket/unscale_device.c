@@ -18,18 +18,18 @@ static amp_status find_place(const amp_context *context, amp_device device, stru
     return AMP_OK;
 }
 
-/* The flag where the CPU can read it: by way of a word there. */
+/* The flag where the CPU can read it: by way of a word on the device. */
 static amp_status unscale_and_tell(struct amp__place *place, const amp_factor *by, amp_device_list *list, void *stream,
                                    const amp_span *spans, size_t n, float *found_inf) {
-    float found = 0.0f, *there = NULL;
+    float found = 0.0f, *flag = NULL;
     bool capturing = false;
     AMP_TRY(amp__place_capturing(place, &capturing));
     AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
                   "amp_unscale while the stream is being captured: found_inf must be NULL or in the device's memory");
-    AMP_TRY(amp__place_norms(place, 1, &there));
-    AMP_TRY(amp__place_zero(place, there, sizeof *there));
-    AMP_TRY(amp_device_scale(list, stream, spans, spans, n, by, there));
-    AMP_TRY(amp__place_out(place, &found, there, sizeof found));
+    AMP_TRY(amp__place_norms(place, 1, &flag));
+    AMP_TRY(amp__place_zero(place, flag, sizeof *flag));
+    AMP_TRY(amp_device_scale(list, stream, spans, spans, n, by, flag));
+    AMP_TRY(amp__place_out(place, &found, flag, sizeof found));
     if (found != 0.0f) *found_inf = 1.0f;
     return AMP_OK;
 }

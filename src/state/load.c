@@ -266,7 +266,7 @@ struct piece {
     uint16_t low[PIECE];
 };
 
-static amp_status put_there(const struct target *target, const char *src, struct piece *piece) {
+static amp_status copy_values(const struct target *target, const char *src, struct piece *piece) {
     const struct amp__param *param = target->param;
     if (param->dtype == AMP_FLOAT32)
         return amp__place_in(target->place, target->elements, src, param->size * sizeof(float));
@@ -281,24 +281,24 @@ static amp_status put_there(const struct target *target, const char *src, struct
 }
 
 /* The same for what is in a device's memory, by copies, which need no memory there: it cannot run out half-way. */
-static amp_status set_there(const struct target *target, const char *src, struct piece *piece) {
+static amp_status copy_to_device(const struct target *target, const char *src, struct piece *piece) {
     struct amp__param *param = target->param;
     if (target->moment) return amp__place_in(target->place, target->moment, src, target->size * sizeof(float));
     if (param->has_master)
         AMP_TRY(amp__place_in(target->place, param->master.fp32.data, src, param->size * sizeof(float)));
-    if (!param->has_master || !param->emulated) AMP_TRY(put_there(target, src, piece));
+    if (!param->has_master || !param->emulated) AMP_TRY(copy_values(target, src, piece));
     if (param->emulated) amp__emulated_show(param, target->elements); /* with the flush */
     else if (param->has_master) amp__master_stepped(param, target->elements);
     return AMP_OK;
 }
 
 /* First, so that what a device refuses leaves the rest as it is. */
-static amp_status set_all_there(const struct load *load) {
+static amp_status copy_all_to_devices(const struct load *load) {
     struct piece *piece = load->context->n_places ? amp__alloc(1, sizeof *piece) : NULL;
     amp_status status = piece || !load->context->n_places ? AMP_OK : amp__fail_memory();
     for (size_t i = 0; i < load->n_targets && status == AMP_OK; i++) {
         const struct target *target = &load->targets[i];
-        if (target->place && target->tensor) status = set_there(target, target->src, piece);
+        if (target->place && target->tensor) status = copy_to_device(target, target->src, piece);
     }
     amp__free(piece);
     return status;
@@ -348,7 +348,7 @@ static void report(struct load *load, bool same_mode) {
 
 static amp_status apply(struct load *load) {
     const bool same_mode = amp__state_same_mode(load->context, &load->header);
-    AMP_TRY(set_all_there(load));
+    AMP_TRY(copy_all_to_devices(load));
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
     for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
