@@ -21,17 +21,19 @@ double emulated_strided(const double *values, size_t begin, size_t end, size_t s
 
 uint32_t emulated_tensor, emulated_first;
 
-/* Threads in falling order: nothing may depend on it. */
+/* Threads in falling order: nothing may depend on it. Those behind the last group have nothing to do. */
 static uint32_t run_chunk(const struct cuda_table *table, uint32_t c, uint32_t n_spans, emulated_fn *fn,
                           const void *arguments, double *sums) {
     const struct cuda_chunk *chunk = &table->chunks[c];
     const struct cuda_tensor t = cuda_tensor_of(table, chunk->tensor, (int)n_spans);
+    const uint32_t groups = cuda_groups(chunk, t.shape), threads = groups < CUDA_THREADS ? groups : CUDA_THREADS;
     double of_thread[2][CUDA_THREADS];
     uint32_t any = 0;
     emulated_tensor = chunk->tensor;
-    for (uint32_t thread = CUDA_THREADS; thread-- > 0;) {
+    if (sums) memset(of_thread, 0, sizeof of_thread);
+    for (uint32_t thread = threads; thread-- > 0;) {
         double mine[2] = { 0.0, 0.0 };
-        for (uint32_t g = thread; g < cuda_groups(chunk, t.shape); g += CUDA_THREADS) {
+        for (uint32_t g = thread; g < groups; g += CUDA_THREADS) {
             const struct cuda_place at = cuda_place_of(chunk, t.shape, g);
             any |= fn(&t, &at, arguments, mine);
         }
