@@ -3,7 +3,8 @@
 """The tests that are scripts, once more with the programs of a bare Debian alone: test_bare.py SOURCE BUILD
 
 What Debian's minimal variant has, and what tools/test cannot do without, stays on PATH; compilers of other languages,
-emulators, valgrind and the like are gone. Such tests may skip points, with a reason; none may fail.
+emulators, valgrind and the like are gone. Such tests may skip points, with a reason; none may fail. test_tools.py runs
+nowhere else.
 """
 import json
 import os
@@ -18,7 +19,7 @@ from support import Tap, expect, run, scratch
 FOLDERS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")
 NEEDED = re.compile(r"^setup_need (cc python3 .*)$", re.MULTILINE)
 # They run for long, and nothing but what the build made.
-LEFT_OUT = {"train-program", "bench", "kernels-sets"}
+LEFT_OUT = {"train-program", "bench", "cuda-bench", "kernels-sets"}
 
 
 def needed_packages(source):
@@ -59,8 +60,7 @@ def scripts(build):
     tests = json.loads(run("meson", "introspect", "--tests", build))
     for test in tests:
         suites = {name.rsplit(":", 1)[-1] for name in test["suite"]}
-        if not suites & {"slow", "fuzzing"} and test["name"] not in LEFT_OUT and (
-                "packaging" not in suites or test["name"] == "packaging-tools"):
+        if not suites & {"slow", "fuzzing", "packaging"} and test["name"] not in LEFT_OUT:
             if any(word.endswith(".py") for word in test["cmd"][:2]):
                 yield test
 

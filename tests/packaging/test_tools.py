@@ -3,7 +3,8 @@
 """tools/demo and tools/test in a scratch tree with a project of a few lines, and on machines that lack something:
 test_tools.py SOURCE
 
-A "machine" is a PATH of links to this machine's programs, less some, plus fakes of apt-get, sudo and id.
+A "machine" is a PATH of links to this machine's programs, less some, plus fakes of apt-get, sudo and id. Where dpkg can
+say what a bare Debian has, it has no others.
 """
 import contextlib
 import os
@@ -12,6 +13,7 @@ import shutil
 import sys
 
 from support import Tap, expect, run, scratch
+from test_bare import bare_path
 
 MANAGERS = {"apt-get", "dnf", "pacman", "zypper", "apk", "sudo"}
 
@@ -269,6 +271,8 @@ def main():
         root, elsewhere = folder / "a tree", folder / "elsewhere"
         root.mkdir()
         elsewhere.mkdir()
+        if shutil.which("dpkg-query"):
+            os.environ["PATH"] = str(bare_path(source, folder / "bare"))
         demo, test = mini_tree(source, root)
         machine = Machine(folder / "complete", [], {**ROOT, "apt-get": FAILING})
         test_missing(tap, folder, (demo, test))
