@@ -11,7 +11,6 @@
  *     }
  *     static void release(void *self, void *tensor) { tensor_free(tensor); }
  *     ...                                                  view, grad, scale: examples/adapter.c has them all
- *
  *     amp_host host = AMP_HOST_INIT;
  *     host.dtype = dtype_of, host.cast = cast, host.release = release;
  *     host.view = view, host.grad = grad, host.scale = scale;
@@ -29,6 +28,7 @@
  *     for (int i = 0; i < iterations; i++) {
  *         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
  *         amp_step_info info = AMP_STEP_INFO_INIT;
+ *         clear_grads(parameters, n);
  *         void *loss = forward(batch(i));                              linear sees fp16: its slot is wrapped
  *         if (amp_scale_loss_begin(&optimizer, loss, &scaled)) return puts(amp_last_error());
  *         backward(scaled.loss);

@@ -5,6 +5,7 @@
 check_docs.py ROOT               tables of docs/ against headers and tests; prints TAP
 check_docs.py --program ROOT     prints the program of docs/hosts.md
 check_docs.py --run ROOT EXE     runs it: its output stands in docs/hosts.md
+check_docs.py --head ROOT        prints the program of include/amp.h, for tests/docs/head.c
 """
 import pathlib
 import re
@@ -147,6 +148,15 @@ def program(root):
     return re.search(r"^```c\n(/\* A host in one file.*?)^```$", read(root, "docs/hosts.md"), re.MULTILINE | re.DOTALL).group(1)
 
 
+def head(root):
+    """Its functions as they stand, and what follows the line of dots as one; what is behind a wide gap is no code."""
+    comment = re.search(r"^ \*\n((?: \*     .*\n| \*\n)+)", read(root, "include/amp.h"), re.MULTILINE).group(1)
+    lines = [line.removeprefix(" *").removeprefix("     ") for line in comment.splitlines()]
+    code = [re.sub(r"(?<=\S) {3,}.*", "", line) for line in lines]
+    dots = code.index("...")
+    return "\n".join([*code[:dots], "static int program(void) {", *code[dots + 1:], "}"]) + "\n"
+
+
 def tap(checks):
     for number, (what, complaints) in enumerate(checks, 1):
         print(f"{'not ok' if complaints else 'ok'} {number} - {what}")
@@ -158,6 +168,8 @@ def tap(checks):
 def main():
     if sys.argv[1] == "--program":
         sys.stdout.write(program(pathlib.Path(sys.argv[2])))
+    elif sys.argv[1] == "--head":
+        sys.stdout.write(head(pathlib.Path(sys.argv[2])))
     elif sys.argv[1] == "--run":
         printed = subprocess.run([sys.argv[3]], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
         text = read(pathlib.Path(sys.argv[2]), "docs/hosts.md")
