@@ -368,14 +368,14 @@ static size_t slot_index(int i, int n_types, amp_dtype *types) {
     return index;
 }
 
-#define TEST(set, type, group, n_types)                                                                                \
+#define CHECK_SLOTS(set, type, group, n_types)                                                                         \
     START_TEST(test_##group) {                                                                                         \
         amp_dtype types[3] = { 0 };                                                                                    \
         const size_t index = slot_index(_i, n_types, types);                                                           \
         check_versions(offsetof(struct amp__kernels, group) + index * sizeof(amp_fn), check_##group, types);           \
     }                                                                                                                  \
     END_TEST
-AMP__KERNEL_MAP(TEST, )
+AMP__KERNEL_MAP(CHECK_SLOTS, )
 
 Suite *suite_table(void) {
     Suite *suite = suite_create("table");

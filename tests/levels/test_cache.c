@@ -107,6 +107,30 @@ TEST(an_alias_shares_the_cast_by_its_id) {
     rig_end(&rig);
 }
 
+/* A second handle on the weight, with an id of its own. */
+TEST(an_alias_of_a_tied_handle_shares_the_cast_too) {
+    struct rig rig;
+    amp_param params[NET_PARAMS + 1];
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, FAKE_RETAINS);
+    struct fake_tensor *tied = fake_alias(rig.net.weight);
+    tied->id = 1000;
+    struct fake_tensor *alias = fake_alias(tied), *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    memcpy(params, rig.net.params, sizeof rig.net.params);
+    params[NET_PARAMS] = (amp_param){ sizeof(amp_param), 0, tied, "tied" };
+    rig.net.model.params = params;
+    rig.net.model.n_params = NET_PARAMS + 1;
+    ck_ok(rig_config(&rig, &config));
+    alias->version = tied->version = rig.net.weight->version;
+    run(&rig);
+    fake_release(net_linear(&rig.net, x, alias, NULL));
+    ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1);
+    fake_release(alias);
+    fake_release(tied);
+    fake_release(x);
+    rig_end(&rig);
+}
+
 TEST(activations_are_not_cached) {
     struct rig rig;
     rig_start(&rig, AMP_O1, FAKE_RETAINS);

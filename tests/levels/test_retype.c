@@ -116,6 +116,29 @@ TEST_TIMES(tied_handles_share_the_new_storage, 2) {
     rig_end(&rig);
 }
 
+TEST(an_optimizer_may_have_the_second_of_two_tied_handles) {
+    struct rig rig;
+    amp_param params[NET_PARAMS + 1];
+    amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
+    size_t n;
+    const amp_config config = config_of(AMP_O2);
+    rig_init(&rig, 0);
+    struct fake_tensor *tied = fake_alias(rig.net.weight);
+    memcpy(params, rig.net.params, sizeof rig.net.params);
+    params[NET_PARAMS] = (amp_param){ sizeof(amp_param), 0, tied, "tied" };
+    rig.net.model.params = params;
+    rig.net.model.n_params = NET_PARAMS + 1;
+    rig.net.trained[0] = tied;
+    ck_ok(rig_config(&rig, &config));
+    ck_ok(amp_master_params(&rig.net.optimizer, masters, 3, &n));
+    ck_assert_ptr_eq(masters[0].param, rig.net.weight);
+    ck_assert_int_eq(masters[0].is_master, 1);
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    fake_release(tied);
+    rig_end(&rig);
+}
+
 TEST(the_same_handle_twice_in_the_model_is_a_tie) {
     struct rig rig;
     const amp_config config = config_of(AMP_O2);

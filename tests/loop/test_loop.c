@@ -155,6 +155,26 @@ TEST(adding_is_all_or_nothing) {
     rig_end(&rig);
 }
 
+/* Each of two optimizers has what it lists, and no more, whichever grew before and however that ended. */
+TEST(what_an_optimizer_has_is_known_by_each) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    amp_param params[2] = { AMP_PARAM_INIT, AMP_PARAM_INIT };
+    amp_optimizer second = AMP_OPTIMIZER_INIT, *both[2] = { &rig.net.optimizer, &second };
+    amp_model *model = &rig.net.model;
+    rig_init(&rig, FAKE_RETAINS);
+    second.host = &rig.host.hooks;
+    ck_ok(amp_initialize_many(&model, 1, both, 2, &config, &rig.context));
+    params[0].tensor = rig.net.weight; /* the first of all; and then one that is none */
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_add_params(&second, params, 2));
+    ck_ok(amp_add_params(&second, params, 1));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_add_params(&rig.net.optimizer, params, 1));
+    ck_says("has weight already");
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_add_params(&second, params, 1));
+    ck_says("has weight already");
+    rig_end(&rig);
+}
+
 /* ---- the scale by hand ---- */
 
 DIFFERENCE(any_tensor_can_be_scaled_and_unscaled) {
