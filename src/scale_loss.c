@@ -206,8 +206,7 @@ void amp__bracket_close(struct amp__bracket *bracket) {
     tell_seeds(bracket->context);
     restore_traps(bracket);
     /* backward has run: casts recorded before it are bound to a tape that is over */
-    amp__cache_retire(&bracket->context->cache, true);
-    amp__cache_collect(&bracket->context->cache);
+    amp__cache_drop(&bracket->context->cache, true);
 }
 
 static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled) {

@@ -10,7 +10,7 @@
 #include "call/tape.h"
 #include "context/context.h"
 #include "context/op.h"
-#include "context/optimizer.h"
+#include "context/report.h"
 
 #include <string.h>
 
@@ -163,12 +163,6 @@ static bool obeys(const amp_context *context, const struct amp__thread *thread, 
     return (op && op->is_backward) || amp__ops_obey(context, thread);
 }
 
-static const amp_host *host_of(const amp_context *context, const struct amp__op *op) {
-    if (op) return op->host;
-    if (context->n_models) return &context->models[0].host;
-    return context->n_optimizers ? &context->optimizers[0].host : NULL;
-}
-
 static void put_back(struct direct *direct) {
     for (size_t i = 0; i < direct->n; i++) direct->tensors[i] = direct->handles[i].tensor;
 }
@@ -186,7 +180,7 @@ static amp_status check_cast(const amp_context *context, const struct amp__op *o
     AMP_RETURN_IF((n && !tensors) || !frame, AMP_ERR_INVALID_ARGUMENT, "%s: an argument is NULL", who);
     AMP_TRY(amp__check_struct(frame->struct_size, sizeof *frame, "amp_cast_frame"));
     AMP_RETURN_IF(frame->priv[0], AMP_ERR_WRONG_STATE, "%s: this frame is in use: call amp_cast_done first", who);
-    *host = host_of(context, op);
+    *host = op ? op->host : amp__any_host(context);
     AMP_RETURN_IF(!*host, AMP_ERR_WRONG_STATE, "%s: the context has no model and no optimizer, so no host", who);
     return AMP_OK;
 }
@@ -345,8 +339,7 @@ AMP_API amp_status amp_tape_done(amp_context *context) {
 
 AMP_API amp_status amp_cache_clear(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cache_clear: context is NULL");
-    amp__cache_retire(&context->cache, false);
-    amp__cache_collect(&context->cache);
+    amp__cache_drop(&context->cache, false);
     amp__spares_clear(&context->spares);
     return AMP_OK;
 }

@@ -9,13 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef void visit_fn(struct amp__op *op, void *user);
-
-static void each_op(amp_context *context, visit_fn *visit, void *user) {
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) visit(&context->models[i].ops[j], user);
-}
-
 /* ---- the host's word ---- */
 
 AMP_API amp_status amp_gate_set(amp_context *context, const char *op, uint64_t least) {
@@ -108,31 +101,33 @@ static uint64_t least_edge(struct measurement *m) {
     return least;
 }
 
-static void count_measured(struct amp__op *op, void *user) {
-    *(size_t *)user += op->gate_looks && (op->flags & AMP_OP_MATMUL);
-}
-
-static void decide_measured(struct amp__op *op, void *user) {
-    if (op->gate_looks && (op->flags & AMP_OP_MATMUL))
-        amp__gate_decide(op, *(const uint64_t *)user, AMP__GATE_MEASURED);
+/* How many ops it is measured for, and what they get from it. NULL: they are but counted. */
+static size_t decide_measured(amp_context *context, const uint64_t *least) {
+    size_t ops = 0;
+    for (size_t i = 0; i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++) {
+            struct amp__op *op = &context->models[i].ops[j];
+            if (!op->gate_looks || !(op->flags & AMP_OP_MATMUL)) continue;
+            if (least) amp__gate_decide(op, *least, AMP__GATE_MEASURED);
+            ops++;
+        }
+    return ops;
 }
 
 static void free_floats(float *const *memory) { amp__free(*memory); }
 
 AMP_API amp_status amp_gate_measure(amp_context *context, amp_clock clock, void *self) {
     const size_t matrices = 3 * (size_t)LARGEST * LARGEST;
-    size_t ops = 0;
     AMP_RETURN_IF(!context || !clock, AMP_ERR_INVALID_ARGUMENT, "amp_gate_measure: %s is NULL",
                   context ? "clock" : "context");
-    each_op(context, count_measured, &ops);
-    if (!ops) return AMP_OK;
+    if (!decide_measured(context, NULL)) return AMP_OK;
     AMP_CLEANUP(free_floats) float *memory = amp__alloc_aligned(matrices * (sizeof(float) + sizeof(uint16_t)));
     if (!memory) return amp__fail_memory();
     for (size_t i = 0; i < matrices; i++) memory[i] = (float)(i % 7) - 3.0f;
     memset(memory + matrices, 0, matrices * sizeof(uint16_t)); /* zeros in any type */
     struct measurement m = { clock, self, context->properties.low, memory, (uint16_t *)(memory + matrices), AMP_OK };
-    uint64_t least = least_edge(&m);
+    const uint64_t least = least_edge(&m);
     AMP_TRY(m.status);
-    each_op(context, decide_measured, &least);
+    (void)decide_measured(context, &least);
     return AMP_OK;
 }

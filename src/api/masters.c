@@ -89,8 +89,7 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
 
 /* Who asks for the elements may write them, and nothing else tells. */
 static void drop_casts(amp_context *context) {
-    amp__cache_retire(&context->cache, false);
-    amp__cache_collect(&context->cache);
+    amp__cache_drop(&context->cache, false);
 }
 
 AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, size_t capacity, size_t *count) {

@@ -42,8 +42,7 @@ static void leave_context(const struct amp__thread *thread, amp_context *left) {
     if (!left || (thread->scope.set && thread->scope.context == left)) return;
     for (size_t i = 0; i < left->n_models; i++)
         if (!left->models[i].host.version) {
-            amp__cache_retire(&left->cache, false);
-            amp__cache_collect(&left->cache);
+            amp__cache_drop(&left->cache, false);
             return;
         }
 }

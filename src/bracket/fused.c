@@ -179,8 +179,7 @@ static void update_all(const struct amp__optimizer *optimizer, float norm) {
         if (optim->work[i].grad.data) amp__master_stepped(optimizer->params[i], optim->work[i].elements);
     }
     /* the elements changed, and the host's versions did not */
-    amp__cache_retire(&optimizer->context->cache, false);
-    amp__cache_collect(&optimizer->context->cache);
+    amp__cache_drop(&optimizer->context->cache, false);
 }
 
 static amp_status step(const struct amp__optimizer *optimizer) {

@@ -58,5 +58,9 @@ void amp__cache_put(struct amp__cache *cache, size_t key, struct amp__cache_entr
 void amp__cache_retire(struct amp__cache *cache, bool recorded_only);
 /* Releases the retired entries if no call is running that might use them. */
 void amp__cache_collect(struct amp__cache *cache);
+static inline void amp__cache_drop(struct amp__cache *cache, bool recorded_only) {
+    amp__cache_retire(cache, recorded_only);
+    amp__cache_collect(cache);
+}
 
 #endif

@@ -12,7 +12,6 @@
 
 struct amp__block {
     struct amp__block *next;
-    void *data[];
 };
 
 struct amp__patched {

@@ -243,15 +243,9 @@ amp_status amp__casting_patch(struct amp__casting *casting, float **field, void 
 }
 
 void **amp__casting_array(struct amp__casting *casting, size_t n) {
-    enter_cache(casting);
-    if (need_temporaries(casting) != AMP_OK) return NULL;
-    const size_t bytes = sizeof(struct amp__block) + n * sizeof(void *);
-    struct amp__block *block = amp__spare_take(&casting->context->spares, bytes);
-    if (!block) return NULL;
-    memset(block, 0, bytes);
-    block->next = casting->temporaries->blocks;
-    casting->temporaries->blocks = block;
-    return block->data;
+    void **array = amp__casting_memory(casting, n * sizeof *array);
+    if (array) memset(array, 0, n * sizeof *array);
+    return array;
 }
 
 /* ---- the end ---- */

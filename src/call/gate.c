@@ -32,16 +32,13 @@ static const struct row *find_row(const char *who, const char *unit, amp_dtype t
 
 static bool has_handles(const struct amp__op *op) { return !op->schema || op->schema->n_tensors || amp__visits(op); }
 
-static bool carries(const struct amp__op *op, amp_dtype low) {
-    return (low == AMP_FLOAT16 ? op->fp16 : op->bf16) != NULL;
-}
-
 static bool looks(const struct amp__op *op) {
     const struct amp__properties *properties = &op->context->properties;
     if (properties->gate == AMP_OFF || !properties->patch_ops || properties->emulate) return false;
     if (op->op_class != AMP_LOWER) return false;
     if (op->flags & AMP_OP_DIRECT) return properties->gate == AMP_ON;
-    return carries(op, properties->low) || (properties->gate == AMP_ON && has_handles(op));
+    if (properties->low == AMP_FLOAT16 ? op->fp16 : op->bf16) return true;
+    return properties->gate == AMP_ON && has_handles(op);
 }
 
 /* Only views tell where handles are. */
@@ -170,7 +167,7 @@ static void look_at_call(struct look *look, const struct amp__call *call) {
         if (amp__is_work_buffer(call, i) && arg->dtype == AMP_FLOAT32)
             look_at_buffer(look, buffer_size(look->op, call, i), !writes, writes);
     }
-    if (amp__visits(look->op)) (void)amp__visit_all(look->op, call, look_at_field, look);
+    if (amp__visits(look->op)) (void)amp__visit_look(look->op, call, look_at_field, look);
 }
 
 /* Three matrices of mk, kn and mn elements say m n k: the root of their product. */

@@ -10,9 +10,6 @@ bool amp__gate_lacks_cores(const struct amp__op *op, int32_t device) {
     return amp__device_tensor_cores(device, op->context->properties.low, &capability) == 0;
 }
 
-/* 16 bytes of a 16-bit type. */
-static bool fits(double extent) { return (uint64_t)extent % 8 == 0; }
-
 void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product) {
     int32_t capability = 0;
     if (amp__device_tensor_cores(product->device, op->context->properties.low, &capability) == 0) {
@@ -21,7 +18,7 @@ void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product
         return;
     }
     for (unsigned i = 0; i < 3; i++)
-        if (!fits(product->extents[i])) {
+        if ((uint64_t)product->extents[i] % 8) { /* no whole 16 bytes of a 16-bit type */
             atomic_store_explicit(&op->gate_misfit, 4 * (uint64_t)product->extents[i] + i, memory_order_relaxed);
             atomic_fetch_add_explicit(&op->unaligned, 1, memory_order_relaxed);
             return;

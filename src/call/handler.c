@@ -141,9 +141,12 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
 /* The casts failed: the original may run only on arguments that all have one type, as without libamp. */
 static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands,
                        amp_status status) {
-    const bool mixed = operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT;
-    if (mixed) fail_call(op, call, status);
-    else keep(op, status), amp__call_run(call, call->original, call->args);
+    if (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT) {
+        fail_call(op, call, status);
+        return;
+    }
+    keep(op, status);
+    amp__call_run(call, call->original, call->args);
 }
 
 /* On substituted values an infinity is nothing unusual. The mark on top is this call's: it knows what to put back. */
@@ -394,8 +397,7 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
  * left. */
 static void drop_casts(void *user) {
     amp_context *context = user;
-    amp__cache_retire(&context->cache, false);
-    amp__cache_collect(&context->cache);
+    amp__cache_drop(&context->cache, false);
 }
 
 static void forward_in_scope(struct amp__op *op, struct amp__call *call, struct amp__thread *thread) {

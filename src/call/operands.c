@@ -26,7 +26,9 @@ struct looker {
 
 static amp_status note_field(void *self, const amp_field *field) {
     const struct looker *looker = self;
-    if (field->role != AMP_ROLE_WRITE)
+    if (!amp__is_work(field)) return AMP_OK;
+    looker->operands->has_work = true;
+    if (field->tensor && field->role != AMP_ROLE_WRITE)
         add_operand(looker->operands, looker->host, *field->tensor,
                     field->role == AMP_ROLE_UPDATE ? AMP__READ_WRITE : 0);
     return AMP_OK;
@@ -65,7 +67,8 @@ static amp_status note_work(void *self, const amp_field *field) {
 
 amp_status amp__call_has_work(const struct amp__op *op, const struct amp__call *call,
                               const struct amp__operands *operands, bool *found) {
-    *found = operands->tensors != 0;
+    *found = operands->tensors || operands->has_work;
     for (uint32_t i = 0; i < call->schema->n_args && !*found; i++) *found = amp__is_work_buffer(call, i);
-    return *found || !amp__visits(op) ? AMP_OK : amp__visit_all(op, call, note_work, found);
+    if (*found || !amp__visits(op) || amp__looks_for_handles(op)) return AMP_OK; /* which was seen then */
+    return amp__visit_look(op, call, note_work, found);
 }

@@ -11,6 +11,7 @@ struct amp__operands {
     struct amp__operand distinct[5 * 4];
     size_t n;       /* distinct */
     size_t tensors; /* handles that could be cast */
+    bool has_work;  /* the host's visit emitted something to compute with */
 };
 
 /* The handles of argument i, one or a list. */

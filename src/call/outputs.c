@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an op returned or wrote, brought to the type that the policy wants. */
 #include "call/call.h"
+#include "call/operands.h"
 #include "call/tape.h"
 #include "context/context.h"
 #include "context/op.h"
@@ -158,20 +159,18 @@ void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low) {
     amp__op_add_counts(op, &counts);
 }
 
-static void round_written(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low) {
+static void round_written(struct amp__op *op, const struct amp__call *call, amp_dtype low) {
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const struct amp__arg *arg = &call->schema->args[i];
         const bool writes = arg->kind == AMP__TENSOR && (arg->flags & (AMP__WRITE | AMP__READ_WRITE));
-        if (!writes || (arg->flags & AMP__OUT_PARAMETER)) continue;
-        void *value = *(void *const *)argv[i];
-        if (!(arg->flags & AMP__LIST)) amp__round_handle(op, value, low);
-        const size_t n = value && (arg->flags & AMP__LIST) ? amp__call_list_length(call, i) : 0;
-        for (size_t j = 0; j < n; j++) amp__round_handle(op, ((void **)value)[j], low);
+        size_t n = 0;
+        void *const *handles = writes && !(arg->flags & AMP__OUT_PARAMETER) ? amp__call_handles(call, i, &n) : NULL;
+        for (size_t j = 0; j < n; j++) amp__round_handle(op, handles[j], low);
     }
 }
 
 amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low) {
-    round_written(op, call, argv, low);
+    round_written(op, call, low);
     const amp_status status = amp__outputs_leave(op, call, argv, low);
     return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "op %s: its result", op->name);
 }

@@ -24,7 +24,7 @@ void amp__event(amp_context *context, const amp_host *host, const amp_event *eve
     thread->scope = saved;
 }
 
-static const amp_host *any_host(const amp_context *context) {
+const amp_host *amp__any_host(const amp_context *context) {
     if (context->n_models) return &context->models[0].host;
     return context->n_optimizers ? &context->optimizers[0].host : NULL;
 }
@@ -41,7 +41,7 @@ void amp__keep_error(amp_context *context, amp_status status) {
     }
     pthread_mutex_unlock(&context->lock);
     if (first)
-        amp__event(context, any_host(context),
+        amp__event(context, amp__any_host(context),
                    &(amp_event){ .kind = AMP_EVENT_ERROR, .status = status, .message = text });
 }
 
@@ -77,7 +77,7 @@ amp_status amp__warn(amp_context *context, const char *format, ...) {
     }
     pthread_mutex_unlock(&context->lock);
     if (!grown) return amp__fail_memory();
-    amp__event(context, any_host(context), &(amp_event){ .kind = AMP_EVENT_WARNING, .message = line });
+    amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_WARNING, .message = line });
     return AMP_OK;
 }
 
@@ -134,5 +134,5 @@ void amp__report_unused_ops(amp_context *context) {
     if (!found) return;
     snprintf(line, sizeof line, "%zu wrapped ops saw no call in the first bracket: %s%s; %s", found, names,
              text.length >= sizeof names ? "..." : "", copied);
-    amp__event(context, any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
+    amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }

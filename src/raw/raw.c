@@ -54,12 +54,8 @@ static void narrow_in(const struct amp__raw *raw, const struct amp__raw_buffer *
 
 static void round_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
                       struct amp__counts *counts) {
-    amp__round(buffer->host + at, buffer->host + at, (uint64_t)n, raw->low, counts);
-}
-
-static void copy_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
-                     struct amp__counts *counts) {
-    amp__round(buffer->host + at, (const float *)buffer->temporary + at, (uint64_t)n, raw->low, counts);
+    const float *written = buffer->temporary ? buffer->temporary : buffer->host;
+    amp__round(buffer->host + at, written + at, (uint64_t)n, raw->low, counts);
 }
 
 static void scale_in(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
@@ -199,7 +195,7 @@ static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *b
     /* in place, but on a copy: the host's stays as it is until the op is through */
     if (!is_accumulator(casting, buffer)) {
         each_row(raw, buffer, round_in, &raw->counts);
-        buffer->after = AMP__RAW_COPY;
+        buffer->after = AMP__RAW_ROUND;
         return AMP_OK;
     }
     memset(buffer->temporary, 0, (size_t)buffer->extents.span * sizeof(float));
@@ -239,26 +235,24 @@ static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_
     return AMP_OK;
 }
 
-/* Batch norm's parameters, statistics and their gradients stay FP32 in a 16-bit model. */
-static bool stays_fp32(const struct amp__raw *raw, const float *address) {
+/* What the mode does not touch. Batch norm's parameters, statistics and their gradients stay FP32 in a 16-bit model. */
+static bool stays(const struct amp__raw *raw, const float *address, bool seed) {
     const amp_context *context = raw->casting->context;
     uint64_t offset;
+    if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return true;
     if (!raw->low_sums) return false;
     const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
     if (!param) param = amp__range_find(context->grad_ranges, context->n_grad_ranges, address, &offset);
     return amp__param_stays_fp32(context, param);
 }
 
-static amp_status enter_buffer(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
-    AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, buffer) : enter_replaced(raw, buffer));
-    raw->n++;
-    return AMP_OK;
-}
-
-/* The op sees the seed times the loss scale, in FP32 whatever the mode is. */
-static amp_status enter_seed(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
-    AMP_TRY(take_temporary(raw->casting, buffer, sizeof(float)));
-    each_row(raw, buffer, scale_in, NULL);
+/* The op sees a seed times the loss scale, and a workspace as it is, in FP32 whatever the mode is. */
+static amp_status enter(struct amp__raw *raw, struct amp__raw_buffer *buffer, bool seed) {
+    if (seed || buffer->scratch) AMP_TRY(take_temporary(raw->casting, buffer, sizeof(float)));
+    if (seed) each_row(raw, buffer, scale_in, NULL);
+    else if (buffer->scratch)
+        memcpy(buffer->temporary, buffer->host, (size_t)buffer->extents.span * sizeof(float));
+    else AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, buffer) : enter_replaced(raw, buffer));
     raw->n++;
     return AMP_OK;
 }
@@ -293,8 +287,7 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     const bool seed = (arg->flags & AMP__SEED) != 0;
     if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host) return AMP_OK;
     raw->found |= !seed;
-    if (stays_fp32(raw, host)) return AMP_OK;
-    if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
+    if (stays(raw, host, seed)) return AMP_OK;
     const amp_status status = new_buffer(raw, host, &buffer);
     if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);
     buffer->flags = arg->flags;
@@ -302,7 +295,7 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     if (!buffer->extents.count) return AMP_OK;
     bool shared = false;
     AMP_TRY(share(raw, buffer, raw->casting->op->name, arg->name, &buffer->temporary, &shared));
-    if (!shared) AMP_TRY(seed ? enter_seed(raw, buffer) : enter_buffer(raw, buffer));
+    if (!shared) AMP_TRY(enter(raw, buffer, seed));
     if (!buffer->temporary) return AMP_OK;
     pointers[i] = buffer->temporary;
     argv[i] = &pointers[i];
@@ -334,14 +327,6 @@ static amp_status join(struct amp__raw *raw, const amp_field *field, float *host
     return AMP_OK;
 }
 
-static amp_status scratch(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
-    buffer->scratch = true;
-    AMP_TRY(take_temporary(raw->casting, buffer, sizeof(float)));
-    memcpy(buffer->temporary, buffer->host, (size_t)buffer->extents.span * sizeof(float));
-    raw->n++;
-    return AMP_OK;
-}
-
 amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     const amp_field field = *given;
     struct amp__raw_buffer *buffer = NULL;
@@ -357,8 +342,7 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     float *const host = amp__casting_original(raw->casting, field.address);
     AMP_RETURN_IF(field.role == AMP_ROLE_KEEP && host != *field.address, AMP_ERR_CONFLICT,
                   "it is a buffer of the call already, in another role: what is kept is AMP_ROLE_KEEP each time");
-    if (field.role == AMP_ROLE_KEEP || !host || !field.size || stays_fp32(raw, host)) return AMP_OK;
-    if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return AMP_OK;
+    if (field.role == AMP_ROLE_KEEP || !host || !field.size || stays(raw, host, seed)) return AMP_OK;
     const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE
         : field.role == AMP_ROLE_UPDATE                 ? AMP__READ_WRITE
                                                         : 0;
@@ -368,9 +352,8 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     buffer->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
                                             .count = field.size, .span = field.size };
     buffer->flags = flags;
-    AMP_TRY(field.role == AMP_ROLE_SCRATCH ? scratch(raw, buffer)
-                : seed                     ? enter_seed(raw, buffer)
-                                           : enter_buffer(raw, buffer));
+    buffer->scratch = field.role == AMP_ROLE_SCRATCH;
+    AMP_TRY(enter(raw, buffer, seed));
     return buffer->temporary ? amp__casting_patch(raw->casting, field.address, buffer->temporary) : AMP_OK;
 }
 
@@ -384,8 +367,8 @@ amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__call *call, vo
 }
 
 void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
-    static row_function *const functions[] = { [AMP__RAW_ROUND] = round_out, [AMP__RAW_COPY] = copy_out,
-                                               [AMP__RAW_WIDEN] = widen_out, [AMP__RAW_ADD] = add_out };
+    static row_function *const functions[] = { [AMP__RAW_ROUND] = round_out, [AMP__RAW_WIDEN] = widen_out,
+                                               [AMP__RAW_ADD] = add_out };
     struct amp__counts counts = raw->counts;
     for (size_t i = 0; i < raw->n; i++)
         if (raw->buffers[i].after != AMP__RAW_NOTHING)

@@ -25,7 +25,7 @@ struct amp__raw_buffer {
     uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: what the op does with it */
     bool scratch;    /* a workspace that nobody looks into afterwards */
     struct amp__extents extents;
-    enum { AMP__RAW_NOTHING, AMP__RAW_ROUND, AMP__RAW_COPY, AMP__RAW_WIDEN, AMP__RAW_ADD } after;
+    enum { AMP__RAW_NOTHING, AMP__RAW_ROUND, AMP__RAW_WIDEN, AMP__RAW_ADD } after;
 };
 
 struct amp__raw {
@@ -59,13 +59,11 @@ void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
 bool amp__visits(const struct amp__op *op);
 /* Is this something to compute with? */
 bool amp__is_work(const amp_field *field);
-typedef amp_status amp__take_tensor(void *user, const amp_field *field);
-/* Asks for the handles alone: nothing is changed yet. */
-amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);
-/* The same, for buffers too. */
-amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take, void *user);
+typedef amp_status amp__take_field(void *user, const amp_field *field);
+/* Whatever is emitted goes to `take`: nothing is changed yet. */
+amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_field *take, void *user);
 /* Structs by value become copies in `argv`; buffers go to amp__raw_field, handles to `take`. */
-amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_tensor *take,
+amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_field *take,
                       void *user);
 
 /* Addresses [begin, end) that belong to a parameter, or to its gradient. */

@@ -18,9 +18,8 @@ bool amp__visits(const struct amp__op *op) {
 
 /* One visit. The first fault is the one told, also where the hook does not hand it on. */
 struct visitor {
-    struct amp__raw *raw; /* NULL: handles only, */
-    bool buffers;         /* or whatever there is: to `take` */
-    amp__take_tensor *take;
+    struct amp__raw *raw; /* gets the buffers; NULL: `take` gets whatever there is */
+    amp__take_field *take;
     void *user;
     amp_status fault;
     char text[512];
@@ -60,9 +59,9 @@ static amp_status take_one(struct visitor *visitor, const amp_field *given) {
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "emit was given NULL instead of an amp_field");
     AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
     AMP_TRY(check_field(&field));
-    if (visitor->raw) visitor->raw->found |= amp__is_work(&field);
-    if (!field.tensor && visitor->buffers) return visitor->take(visitor->user, &field);
-    if (!field.tensor) return visitor->raw ? amp__raw_field(visitor->raw, &field) : AMP_OK;
+    if (!visitor->raw) return visitor->take(visitor->user, &field);
+    visitor->raw->found |= amp__is_work(&field);
+    if (!field.tensor) return amp__raw_field(visitor->raw, &field);
     return field.role == AMP_ROLE_KEEP || !*field.tensor ? AMP_OK : visitor->take(visitor->user, &field);
 }
 
@@ -89,20 +88,14 @@ static amp_status run_hook(const struct amp__op *op, void *const *argv, struct v
     return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s", label);
 }
 
-amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take_tensor,
+amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_field *take_any,
                            void *user) {
-    struct visitor visitor = { .take = take_tensor, .user = user };
-    return run_hook(op, call->args, &visitor);
-}
-
-amp_status amp__visit_all(const struct amp__op *op, const struct amp__call *call, amp__take_tensor *take_any,
-                          void *user) {
-    struct visitor visitor = { .buffers = true, .take = take_any, .user = user };
+    struct visitor visitor = { .take = take_any, .user = user };
     return run_hook(op, call->args, &visitor);
 }
 
 /* Structs by value are copied, so that the caller's own never changes; what they point to is the host's. */
-amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_tensor *take_tensor,
+amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_field *take_tensor,
                       void *user) {
     struct visitor visitor = { .raw = raw, .take = take_tensor, .user = user };
     for (uint32_t i = 0; i < call->schema->n_args; i++) {

@@ -236,8 +236,7 @@ void amp__state_set_scaler(amp_context *context, uint32_t i, const struct amp__s
     if (scale == before) return;
     char text[96];
     snprintf(text, sizeof text, "loss scale %u goes from %g to %g: loaded", (unsigned)i, (double)before, (double)scale);
-    const amp_host *host = context->n_models ? &context->models[0].host
-                           : context->n_optimizers ? &context->optimizers[0].host : NULL;
-    amp__event(context, host, &(amp_event){ .kind = AMP_EVENT_SCALE_CHANGE, .loss_id = i, .scale_before = before,
-                                            .scale_after = scale, .message = text });
+    amp__event(context, amp__any_host(context),
+               &(amp_event){ .kind = AMP_EVENT_SCALE_CHANGE, .loss_id = i, .scale_before = before,
+                             .scale_after = scale, .message = text });
 }

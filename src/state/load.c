@@ -353,8 +353,7 @@ static amp_status apply(struct load *load) {
         if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
     for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
     /* the elements changed and the host's versions did not */
-    amp__cache_retire(&load->context->cache, false);
-    amp__cache_collect(&load->context->cache);
+    amp__cache_drop(&load->context->cache, false);
     report(load, same_mode);
     for (uint32_t i = 0; same_mode && i < load->n_scalers; i++)
         amp__state_set_scaler(load->context, i, &load->scalers[i]);
