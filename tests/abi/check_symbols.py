@@ -20,7 +20,8 @@ COMPILERS_OWN = {"DW.ref.__gcc_personality_v0"}  # weak and hidden, in each obje
 
 
 def tool(*command):
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
+    environment = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
 
 
 def declared(root, headers=None):
@@ -40,12 +41,14 @@ def mapped(root):
 
 
 def tabled(root):
-    """(functions that amp_api must have: of amp_api.h and of the policy's headers that it includes; those that src/ puts into it)"""
+    """(functions that amp_api must have: of amp_api.h and of the policy's headers that it includes; those that src/
+    puts into it)"""
     page = (root / "include" / "amp_api.h").read_text(encoding="utf-8")
     pages = ["amp.h", "amp_types.h", *re.findall(r'#include "(\w+\.h)"', page)]
     wanted = declared(root, pages) | {name for name in declared(root, ["amp_optim.h"]) if name.startswith("amp_fused_")}
     members = re.findall(r"\(\*(\w+)\)\(", page)
-    table = dict(re.findall(r"^    \.(\w+) = (amp_\w+),", (root / "src" / "api" / "api.c").read_text(encoding="utf-8"), re.MULTILINE))
+    code = (root / "src" / "api" / "api.c").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^    \.(\w+) = (amp_\w+),", code, re.MULTILINE))
     return wanted, {table.get(member, f"{member} (a member, but not in the table)") for member in members}
 
 
@@ -89,8 +92,10 @@ def checks(root, shared, static):
     yield "amp_api has the functions of the policy", difference(policy, "declared", table, "in amp_api")
     yield "libamp.map hides the rest", [] if hides_rest else ["no 'local: *;'"]
     yield "headers and exports agree", difference(functions, "declared", exported, "exported")
-    yield f"soname is {wanted}", [] if f"soname: [{wanted}]" in dynamic else re.findall(r".*SONAME.*", dynamic) or ["none"]
-    yield "needs libc, libgcc_s, libffi and the JSON library alone", [name for name in needed if not MAY_NEED.match(name)]
+    other = [] if f"soname: [{wanted}]" in dynamic else re.findall(r".*SONAME.*", dynamic) or ["none"]
+    yield f"soname is {wanted}", other
+    others = [name for name in needed if not MAY_NEED.match(name)]
+    yield "needs libc, libgcc_s, libffi and the JSON library alone", others
     yield "binds at load time", [] if re.search(r"\b(BIND_)?NOW\b", flags) else [flags]
     yield "is never unloaded", [] if re.search(r"\bNODELETE\b", flags) else [flags]
     yield "has read-only relocations", [] if program_header(headers, "GNU_RELRO") is not None else ["no GNU_RELRO"]

@@ -59,8 +59,9 @@ def python_differences(root):
 
 def statuses(root):
     code = set(re.findall(r'X\((AMP_\w+), (-?\d+), "([^"]+)"\)', read(root, "include/amp_types.h")))
-    docs = set(re.findall(r"^\| `(AMP_(?:OK|ERR_\w+))` \| (-?\d+) \| (.+?) \|$", read(root, "docs/abi.md"), re.MULTILINE))
-    return some(code, "statuses") + both(set(map(" ".join, code)), "in amp_types.h", set(map(" ".join, docs)), "in abi.md")
+    row = r"^\| `(AMP_(?:OK|ERR_\w+))` \| (-?\d+) \| (.+?) \|$"
+    docs = set(map(" ".join, re.findall(row, read(root, "docs/abi.md"), re.MULTILINE)))
+    return some(code, "statuses") + both(set(map(" ".join, code)), "in amp_types.h", docs, "in abi.md")
 
 
 def structures(root):
@@ -69,7 +70,8 @@ def structures(root):
         code = COMMENT.sub("", header.read_text(encoding="utf-8"))
         sized |= {name for body, name in re.findall(r"typedef struct \w+ \{((?:[^{}]|\{[^{}]*\})*)\} (\w+);", code)
                   if "uint32_t struct_size" in body}
-    listed = {name for row in rows(read(root, "docs/abi.md"), "Structures") for name in re.findall(r"`(amp_\w+)`", row[0])}
+    table = rows(read(root, "docs/abi.md"), "Structures")
+    listed = {name for row in table for name in re.findall(r"`(amp_\w+)`", row[0])}
     return some(sized, "structures") + both(sized - {"amp_api"}, "in the headers", listed, "in abi.md")
 
 
@@ -94,22 +96,24 @@ def pairs_messages(root):
 
 def pairs_code(root):
     """Every line of code in the guide is one of the host that the tests run."""
-    shown = [line.strip() for block in re.findall(r"^```c\n(.*?)^```$", read(root, "docs/hosts-pairs.md"), re.MULTILINE | re.DOTALL)
-             for line in block.splitlines() if line.strip()]
+    blocks = re.findall(r"^```c\n(.*?)^```$", read(root, "docs/hosts-pairs.md"), re.MULTILINE | re.DOTALL)
+    shown = [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
     there = {line.strip() for path in (root / "tests" / "hosts" / "pairs").glob("*.[ch]")
              for line in path.read_text(encoding="utf-8").splitlines()}
     return some(shown, "code") + [f"not in tests/hosts/pairs: {line}" for line in shown if line not in there]
 
 
 def graph_messages(root):
-    listed = {row[-1].rstrip(" |").strip("`") for row in rows(read(root, "docs/hosts-graph.md"), "Mistakes, and what they say")[1:]}
+    table = rows(read(root, "docs/hosts-graph.md"), "Mistakes, and what they say")
+    listed = {row[-1].rstrip(" |").strip("`") for row in table[1:]}
     made = set(re.findall(r'^    \{ \w+, "(.+)" \},$', read(root, "tests/hosts/graph/test_mistakes.c"), re.MULTILINE))
     return some(listed, "messages") + both(listed, "in hosts-graph.md", made, "in test_mistakes.c")
 
 
 def graph_code(root):
     """A block that starts with a file's name has lines of that file, in their order."""
-    blocks = re.findall(r"^```c\n/\* (\S+) \*/\n(.*?)^```$", read(root, "docs/hosts-graph.md"), re.MULTILINE | re.DOTALL)
+    text = read(root, "docs/hosts-graph.md")
+    blocks = re.findall(r"^```c\n/\* (\S+) \*/\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     complaints = []
     for path, block in blocks:
         lines = iter([line.strip() for line in read(root, path).splitlines()])
@@ -145,7 +149,8 @@ CHECKS = {
 
 
 def program(root):
-    return re.search(r"^```c\n(/\* A host in one file.*?)^```$", read(root, "docs/hosts.md"), re.MULTILINE | re.DOTALL).group(1)
+    text = read(root, "docs/hosts.md")
+    return re.search(r"^```c\n(/\* A host in one file.*?)^```$", text, re.MULTILINE | re.DOTALL).group(1)
 
 
 def head(root):

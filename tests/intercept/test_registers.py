@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls in registers, without libffi: test_registers.py ROOT CC... Prints TAP.
 
-noffi/registers.c with src/intercept/ and src/schema/, on this machine and, where a cross compiler and qemu are installed, on arm64; and
-whether the stubs are what branch protection and linkers want.
+noffi/registers.c with src/intercept/ and src/schema/, on this machine and, where a cross compiler and qemu are
+installed, on arm64; and whether the stubs are what branch protection and linkers want.
 """
 import os
 import pathlib

@@ -23,8 +23,8 @@ ROWS = {
     "state": 7,
     "api": 8, "": 9,
 }
-# But for these. rules.h is arithmetic that a device runs too; a context has a cache; a call's buffers are handled by raw/
-# with the means of call/, in files that do not include each other in a circle.
+# But for these. rules.h is arithmetic that a device runs too; a context has a cache; a call's buffers are handled by
+# raw/ with the means of call/, in files that do not include each other in a circle.
 ALLOWED = {
     ("kernels", "scaler/rules.h"), ("context", "call/cache.h"), ("raw", "call/call.h"), ("call", "raw/raw.h"),
 }
@@ -157,7 +157,8 @@ class Lint:
         if lines > MAX_LINES and path not in self.long_files:
             self.report("length", path, lines, f"{lines} lines: split it, or add it to LONG_FILES with a reason")
         c = pathlib.PurePath(path).suffix in C_SUFFIXES
-        narrow = path.startswith(NARROW) and (c or path.startswith(("bindings/", "bench/"))) and not path.startswith(WIDE_FILES)
+        narrow = (path.startswith(NARROW) and (c or path.startswith(("bindings/", "bench/")))
+                  and not path.startswith(WIDE_FILES))
         for number, line in enumerate(text.splitlines() if narrow else (), 1):
             if len(line) > MAX_COLUMNS:
                 self.report("width", path, number, f"{len(line)} columns, {MAX_COLUMNS} at most")
@@ -246,7 +247,8 @@ class Lint:
                 self.report("layers", path, line, f"src/ may not include {ours}")
         elif path.startswith("include/"):
             if path.endswith(".h") and name not in PUBLIC_INCLUDES and not (ours or "").startswith("include/"):
-                self.report("public", path, line, f"a public header may include <stddef.h>, <stdint.h> and its kind, not {name}")
+                self.report("public", path, line,
+                            f"a public header may include <stddef.h>, <stdint.h> and its kind, not {name}")
         elif path.startswith(("examples/", "bindings/")):
             if ours and ours.startswith("src/"):
                 self.report("private", path, line, f"{ours} is private: installed headers only")
@@ -275,7 +277,8 @@ class Lint:
     def check_dlfcn(self):
         for owner, files in self.dlfcn.items():
             if len(files) > 1:
-                self.report("foreign", min(files), 1, f"dlfcn.h in several files of {owner}: {', '.join(sorted(files))}")
+                names = ", ".join(sorted(files))
+                self.report("foreign", min(files), 1, f"dlfcn.h in several files of {owner}: {names}")
 
     def check_calls(self, path, code):
         def line_of(match):
@@ -284,7 +287,8 @@ class Lint:
         for match in CALL.finditer(code):
             if (match.group(1), path) in EXCEPTIONS:
                 continue
-            self.report("call", path, line_of(match), f"{match.group(1)}() {WHY[match.group(1)]}, which src/ never does")
+            name = match.group(1)
+            self.report("call", path, line_of(match), f"{name}() {WHY[name]}, which src/ never does")
         for match in STREAM.finditer(code):
             self.report("call", path, line_of(match), f"{match.group(1)}: src/ never prints")
         for match in ASSERT.finditer(code):
