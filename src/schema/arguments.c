@@ -80,7 +80,7 @@ static amp_status take_list(struct amp__parser *p, struct amp__arg *arg) {
 /* '*' ['?']: the op writes the handle itself, or with a list behind it several */
 static amp_status take_out_parameter(struct amp__parser *p, struct amp__arg *arg) {
     if (!(arg->flags & AMP__WRITE))
-        return fault(p, "write Tensor(out a!)* out for a handle that the op makes",
+        return fault(p, "write Tensor for tensor *, or Tensor(out a!)* out for a handle that the op makes",
                      "a pointer to a handle is written by the op, or a list");
     if (arg->flags & AMP__OPTIONAL)
         return fault(p, "write Tensor(out a!)*? if the pointer may be NULL", "'?' stands behind '*'");

@@ -19,8 +19,18 @@ static bool is_double(const char *at) {
     return false;
 }
 
+/* Behind spaces and comments. One without an end reaches to the text's. */
+static const char *skip_space(const char *at) {
+    for (;;) {
+        while (is_space(*at)) at++;
+        if (at[0] != '/' || (at[1] != '*' && at[1] != '/')) return at;
+        const char *end = at[1] == '*' ? strstr(at + 2, "*/") : strchr(at, '\n');
+        at = !end ? at + strlen(at) : at[1] == '*' ? end + 2 : end;
+    }
+}
+
 static struct amp__token token_at(const char *at) {
-    while (is_space(*at)) at++;
+    at = skip_space(at);
     struct amp__token token = { AMP__TOKEN_SIGN, at, 1 };
     if (*at == '\0') {
         token.kind = AMP__TOKEN_END;

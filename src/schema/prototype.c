@@ -235,6 +235,8 @@ static amp_status refuse_value(const struct amp__parser *p, const char *at, uint
         return refuse(p, at, which, by_pointer,
                       "long double, complex, 128-bit and vector types have no type in a schema");
     if (d->tag == 'u') return refuse(p, at, which, by_pointer, "a union by value has no type in a schema");
+    const char *known = d->tag ? NULL : amp__type_foreign(&d->base);
+    if (known) return refuse(p, at, which, known, "its type is not known here");
     amp__text_add(&text,
                   d->tag ? "describe struct %.*s in structs, and write struct %.*s"
                          : "if %.*s is a struct, describe it in structs and write struct %.*s; an enum is an "
@@ -296,7 +298,28 @@ struct prototype {
     const char *result_end;
 };
 
-/* [result] name '(' or [result] '(' '*' name ')' '(' */
+/* An attribute, or what C++ says of exceptions. */
+static bool stands_behind(const struct amp__token *token) {
+    return token->kind == AMP__TOKEN_WORD && (strncmp(token->at, "__", 2) == 0 || amp__token_is(token, "noexcept") ||
+                                              amp__token_is(token, "throw"));
+}
+
+/* '(' name ')' before '(': a name that no macro may replace. */
+static bool take_bracketed(struct amp__lexer *at, struct amp__token *name) {
+    struct amp__lexer ahead = *at;
+    size_t index;
+    amp__lexer_advance(&ahead); /* ( */
+    const struct amp__token inner = ahead.token;
+    amp__lexer_advance(&ahead);
+    if (inner.kind != AMP__TOKEN_WORD || one_of(&inner, words, N_WORDS, &index) || !amp__lexer_take(&ahead, ")") ||
+        !amp__token_is(&ahead.token, "("))
+        return false;
+    *name = inner;
+    *at = ahead;
+    return true;
+}
+
+/* [result] name '(' or [result] '(' '*' name ')' '(' or [result] '(' name ')' '(' */
 static bool find_name(struct amp__lexer *at, struct prototype *found) {
     const char *begin = at->token.at;
     bool is_function = false;
@@ -307,8 +330,9 @@ static bool find_name(struct amp__lexer *at, struct prototype *found) {
             found->result_end = at->token.at;
             if (is_pointed(*at))
                 return take_pointed(at, &found->name, &is_function) && is_function && found->name.length;
+            if (take_bracketed(at, &found->name)) return found->name.at > begin + 1;
             if (!skip_brackets(&behind)) return false;
-            const bool is_macro = (behind.token.kind == AMP__TOKEN_WORD && strncmp(behind.token.at, "__", 2) != 0) ||
+            const bool is_macro = (behind.token.kind == AMP__TOKEN_WORD && !stands_behind(&behind.token)) ||
                                   amp__token_is(&behind.token, "*");
             if (!is_macro) {
                 found->result_end = found->name.at;
@@ -326,7 +350,7 @@ static bool find_name(struct amp__lexer *at, struct prototype *found) {
 /* Does the text end behind the parameters, or with a body? */
 static bool ends(struct amp__lexer at) {
     if (!skip_brackets(&at)) return false;
-    while (at.token.kind == AMP__TOKEN_WORD && strncmp(at.token.at, "__", 2) == 0) { /* attributes */
+    while (stands_behind(&at.token)) {
         amp__lexer_advance(&at);
         if (amp__token_is(&at.token, "(") && !skip_brackets(&at)) return false;
     }
@@ -375,8 +399,15 @@ static amp_status rewrite(const struct amp__parser *p, const struct prototype *f
     return add_declared(p, &result, begin.token.at, 0, out);
 }
 
+/* Does the schema have an argument `float *x`, which policy does not reach? */
+static bool has_bare_buffer(const char *schema) {
+    const char *buffer = strstr(schema, "float *");
+    return buffer && buffer < strchr(schema, ')');
+}
+
 amp_status amp__parser_fail_prototype(const struct amp__parser *p, amp_status status) {
-    char hint[560] = "C has the result first, a schema last: ";
+    static const char buffers[] = "write float x[N] for a float *x to be cast; ";
+    char hint[600] = "write float x[N] for a float *x to be cast; C has the result first, a schema last: ";
     amp__text text = { hint, sizeof hint, strlen(hint) };
     struct prototype found;
     struct amp__parser again = { .known = p->known, .n_known = p->n_known };
@@ -388,5 +419,6 @@ amp_status amp__parser_fail_prototype(const struct amp__parser *p, amp_status st
     if (text.length >= text.capacity) hint[before - 2] = '\0'; /* it does not fit */
     amp__lexer_start(&again.lexer, p->lexer.op, hint + before);
     if (text.length < text.capacity) AMP_TRY(amp__parser_take_schema(&again)); /* says what is wrong in the schema */
-    return amp__lexer_fault(&p->lexer, found.name.at, hint, "this is a C prototype");
+    return amp__lexer_fault(&p->lexer, found.name.at, has_bare_buffer(hint + before) ? hint : hint + sizeof buffers - 1,
+                            "this is a C prototype");
 }

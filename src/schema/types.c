@@ -67,6 +67,11 @@ static const struct {
     { "enum", "write int, which an enum is" },
     { "union", "unions by value are not in this version; write pointer for a pointer to one" },
     { "str", "write pointer" },
+    { "uint", "write unsigned int" },
+    { "ssize_t", "write ptrdiff_t, which has its size" },
+    { "intptr_t", "write ptrdiff_t, which has its size" },
+    { "uintptr_t", "write size_t, which has its size" },
+    { "va_list", "wire a function that takes no va_list, and calls this one" },
     { "Scalar", "write the C type: float, double or int64" },
     { "SymInt", "write int64" },
     { ")", "an argument is missing after the comma" },
@@ -74,15 +79,20 @@ static const struct {
     { "(", "a C function returns one value" },
 };
 
+const char *amp__type_foreign(const struct amp__token *token) {
+    for (size_t i = 0; i < AMP_COUNT(foreign); i++)
+        if (amp__token_is(token, foreign[i].word)) return foreign[i].hint;
+    return NULL;
+}
+
 amp_status amp__type_unknown(const struct amp__lexer *lexer) {
     const struct amp__token *token = &lexer->token;
     char word[64] = "", hint[128] = "";
     const char *names[AMP_COUNT(types)];
     amp__text text = { hint, sizeof hint, 0 };
 
-    for (size_t i = 0; i < AMP_COUNT(foreign); i++)
-        if (amp__token_is(token, foreign[i].word))
-            return amp__lexer_fault(lexer, token->at, foreign[i].hint, "expected a type");
+    const char *known = amp__type_foreign(token);
+    if (known) return amp__lexer_fault(lexer, token->at, known, "expected a type");
     if (token->kind == AMP__TOKEN_WORD && token->length < sizeof word) {
         memcpy(word, token->at, token->length);
         for (size_t i = 0; i < AMP_COUNT(types); i++) names[i] = types[i].name;

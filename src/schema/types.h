@@ -17,6 +17,8 @@ struct amp__type {
 /* Reads a type's name, the longest that fits; NULL, with the lexer where it was, if there is none. */
 const struct amp__type *amp__type_take(struct amp__lexer *lexer);
 
+/* What to write for a word of other notations; NULL: it is none of those. */
+const char *amp__type_foreign(const struct amp__token *token);
 /* The error for a token that is no type, with what was probably meant. */
 amp_status amp__type_unknown(const struct amp__lexer *lexer);
 

@@ -259,7 +259,7 @@ static const struct {
     { "linear(Tensor* out) -> void",
       "a pointer to a handle is written by the op, or a list" "\n"
       "  linear(Tensor* out) -> void" "\n"
-      "               ^ write Tensor(out a!)* out for a handle that the op makes" },
+      "               ^ write Tensor for tensor *, or Tensor(out a!)* out for a handle that the op makes" },
     { "linear(Tensor?(out a!)* out) -> void",
       "'?' stands behind '*'" "\n"
       "  linear(Tensor?(out a!)* out) -> void" "\n"

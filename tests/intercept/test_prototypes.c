@@ -91,6 +91,12 @@ static const struct {
       "f(float *a, int *b, struct layer *l, pointer e, pointer u, pointer q) -> void" },
     { "void f(void *pointer, float *half, int fn, float *Tensor)", "f(void *, float *half, int fn, float *) -> void" },
     { "Tensor linear(Tensor x, int n = 3)", "linear(Tensor x, int n) -> Tensor" },
+    { "int (f)(int)", "f(int) -> int" },
+    { "extern tensor *(neg)(const tensor *x);", "neg(Tensor x) -> Tensor" },
+    { "void f(int n) noexcept;", "f(int n) -> void" },
+    { "void f(int n) noexcept(true)", "f(int n) -> void" },
+    { "void f(int n) throw();", "f(int n) -> void" },
+    { "/* of a layer */ void f(float *x /* in */, // and\n int n /* its length) */);", "f(float *x, int n) -> void" },
 };
 
 TEST(prototypes_come_back_as_schemas) {
@@ -133,6 +139,15 @@ static const struct {
     { "GGML_API ggml_fp16_t ggml_fp32_to_fp16(float x);", "if ggml_fp16_t is a struct", "GGML_API ggml" },
     { "void show(image im, int n)", "a struct of at most 64 bytes travels in registers", "struct image im" },
     { "void f(half x)", "a 16-bit float cannot be passed by value", "half x)" },
+    { "void f(int n, ssize_t k)", "^ write ptrdiff_t", "ssize_t k)" },
+    { "void f(intptr_t k)", "^ write ptrdiff_t", "intptr_t k)" },
+    { "void f(uintptr_t k)", "^ write size_t", "uintptr_t k)" },
+    { "void f(uint k)", "^ write unsigned int", "uint k)" },
+    { "int vprintf(const char *format, va_list list);", "^ wire a function that takes no va_list", "va_list list" },
+    { "linear(Tensor x, uint n) -> Tensor", "^ write unsigned int", "uint n)" },
+    { "linear(Tensor x, ssize_t n) -> Tensor", "^ write ptrdiff_t", "ssize_t n)" },
+    { "linear(Tensor x, va_list list) -> Tensor", "^ wire a function that takes no va_list", "va_list list" },
+    { "linear(Tensor *x, Tensor w) -> Tensor", "^ write Tensor for tensor *", "*x, Tensor" },
 };
 
 TEST(what_no_schema_can_say_is_named) {
@@ -185,11 +200,32 @@ TEST(no_hint_is_wrong) {
     ck_assert_uint_gt(schemas, AMP_COUNT(types) * AMP_COUNT(declarators));
 }
 
+/* The address alone does not say how long a buffer is, and policy is for those whose length is known. */
+TEST(a_buffer_is_told_how_to_be_one) {
+    static const struct {
+        const char *prototype;
+        bool told;
+    } cases[] = {
+        { "void f(float *x, int n)", true },
+        { "void f(int n, const float *x)", true },
+        { "float *f(int n)", false },
+        { "void f(int *x, Tensor y)", false },
+    };
+    struct amp__schema *schema = NULL;
+    for (size_t i = 0; i < AMP_COUNT(cases); i++) {
+        ck_assert_int_eq(parse_described(cases[i].prototype, &schema), AMP_ERR_SCHEMA);
+        ck_assert_msg(handed_back() != NULL, "%s", amp_last_error());
+        ck_assert_int_eq(parse_described(cases[i].prototype, &schema), AMP_ERR_SCHEMA);
+        ck_assert_msg(!!strstr(amp_last_error(), "write float x[N]") == cases[i].told, "%s", amp_last_error());
+    }
+    ck_assert_int_eq(parse_described("f(float x[N], int N /* elements */) -> void // a schema", &schema), AMP_OK);
+    amp__free(schema);
+}
+
 /* What is no prototype either gets no such hint. One that does not fit into a message is said to be one. */
 TEST(other_texts_are_not_rewritten) {
     static const char *const texts[] = {
         "void f", "void f(int", "void (*f)", "f g(int a) -> void", "a b(,)", "* f()", "int f(int) x", "(*f)(int)",
-        "int (f)(int)",
         "f(int a)", "aten::add(int a)", "void f(const Tensor &x)", "void f(int a,)", "void f(int a, int (b))",
         "int f(int a[)", "void f(struct)",
     };
