@@ -78,6 +78,7 @@ static struct {
     struct rig *rig;
     amp_status (*swap)(void *self, void *tensor, amp_storage *storage);
     uint64_t calls, from; /* it refuses from this call on; 0: never */
+    uint64_t until;       /* and before this one; 0: for good */
     bool grads_alone;
 } refusal;
 
@@ -89,8 +90,9 @@ static bool is_grad(const void *tensor) {
 
 static amp_status refusing_swap(void *self, void *tensor, amp_storage *storage) {
     const bool counts = !refusal.grads_alone || is_grad(tensor);
-    if (counts && ++refusal.calls >= refusal.from && refusal.from) return AMP_ERR_HOST_FAILED;
-    return refusal.swap(self, tensor, storage);
+    if (!counts || ++refusal.calls < refusal.from || !refusal.from || (refusal.until && refusal.calls >= refusal.until))
+        return refusal.swap(self, tensor, storage);
+    return AMP_ERR_HOST_FAILED;
 }
 
 /* Is each parameter of the type that it came in, and each gradient of the one that backward gave it? */
@@ -179,6 +181,13 @@ TEST_TIMES(swap_data_refuses_for_good, 16) {
     ck_assert_uint_lt(from, 1000);
 }
 
+/* The host helps itself to the block that it had. */
+static void put_back(struct fake_tensor *param, const struct fake_tensor *kept) {
+    if (param->owns) fake_drop_block(param);
+    param->storage = kept->storage;
+    param->owns = true;
+}
+
 /* An initialize that fails, and cannot be rolled back: the first error, and which parameters stay how. */
 TEST_TIMES(a_refused_roll_back_is_told, 2) {
     static const char *const left[] = { "weight has libamp's fp16 block (its own is at ",
@@ -206,12 +215,27 @@ TEST_TIMES(a_refused_roll_back_is_told, 2) {
     ck_assert_float_eq(*own, 0.5f); /* and the values are there */
     ck_assert_ptr_eq(strstr(amp_last_error(), "free()") ? NULL : &rig, _i ? NULL : &rig);
     take_what_could_not_be_swapped(&rig);
-    for (size_t k = 0; k < 2; k++) { /* the host helps itself */
-        struct fake_tensor *param = rig.net.trained[k];
-        if (param->owns) fake_drop_block(param);
-        param->storage = kept[k].storage;
-        param->owns = true;
-    }
+    for (size_t k = 0; k < 2; k++) put_back(rig.net.trained[k], &kept[k]);
+    net_destroy(&rig.net);
+    ck_assert_int_eq(rig.host.live_blocks, 0);
+    fake_destroy(&rig.host);
+}
+
+/* `mean` cannot be re-typed, `bias` not be undone, either time; `weight` can. */
+TEST(what_a_roll_back_brought_back_is_not_told) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O2);
+    rig_init(&rig, 0);
+    const struct fake_tensor kept = *rig.net.bias;
+    refusal.swap = rig.host.hooks.swap_data;
+    rig.host.hooks.swap_data = refusing_swap;
+    rig.net.params[3].module_kind = AMP_MODULE_OTHER;
+    refusal.from = 3, refusal.until = 6;
+    ck_fails(AMP_ERR_HOST_FAILED, rig_config(&rig, &config));
+    ck_says("bias has libamp's fp16 block");
+    ck_assert_msg(!strstr(amp_last_error(), "weight has libamp's"), "%s", amp_last_error());
+    take_what_could_not_be_swapped(&rig);
+    put_back(rig.net.bias, &kept);
     net_destroy(&rig.net);
     ck_assert_int_eq(rig.host.live_blocks, 0);
     fake_destroy(&rig.host);
