@@ -149,10 +149,9 @@ TEST_TIMES(initialize_refuses, sizeof cases / sizeof cases[0]) {
 static const amp_dtype low[] = { AMP_FLOAT16, AMP_BFLOAT16 };
 
 DIFFERENCE_TIMES(incoming_16_bit_parameters_are_refused, 4) {
-    struct rig rig;
     struct world before;
     const amp_config config = config_of(_i < 2 ? AMP_O2 : AMP_O1);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     fake_release(rig.net.bias);
     rig.net.bias = rig_tensor(&rig, low[_i % 2], 0.25);
     rig.net.params[1].tensor = rig.net.trained[1] = rig.net.bias;
@@ -160,7 +159,6 @@ DIFFERENCE_TIMES(incoming_16_bit_parameters_are_refused, 4) {
     ck_fails(AMP_ERR_INVALID_ARGUMENT, rig_config(&rig, &config));
     ck_says(_i % 2 ? "bias is bf16 already" : "bias is fp16 already");
     world_check(&before, &rig);
-    rig_end(&rig);
 }
 
 /* ---- structures of tomorrow: larger, the tail unknown ---- */

@@ -83,21 +83,17 @@ static struct fake_tensor *shutting_forward(struct net *net, struct fake_tensor 
 }
 
 TEST(shutdown_from_inside) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     shut_from = &rig;
     rig.net.table[OP_mul] = rig.net.original[OP_mul] = (amp_fn)shutting_op;
     rig.net.forward = rig.net.original_forward = (amp_fn)shutting_forward;
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
-    struct fake_tensor *y = net_forward(&rig.net, x);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *y = net_forward(&rig.net, x);
     ck_assert_int_eq(shut_status, AMP_ERR_WRONG_STATE);
     ck_says("amp_shutdown inside a wrapped call");
     ck_assert_ptr_eq(rig.net.model.amp, rig.context);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 /* Two handles on one storage: which of them the optimizer's state belongs to would be chance. */
@@ -134,10 +130,9 @@ TEST_TIMES(clipping_by_value_in_every_type, 4) {
         { AMP_O3, AMP_FLOAT16, 0.1f, 0.0999755859375 }, /* 0.1 in fp16 */
         { AMP_O0, AMP_FLOAT64, 0.5f, 0.5 },
     };
-    struct rig rig;
     amp_config config = config_of(cases[_i].level);
     config.master_weights = AMP_OFF;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     if (cases[_i].dtype == AMP_FLOAT64) rig.net.trained[0] = rig.net.wide;
     ck_ok(rig_config(&rig, &config));
     struct fake_tensor *param = rig.net.trained[0], *grad = rig_tensor(&rig, cases[_i].dtype, 2.0);
@@ -152,17 +147,15 @@ TEST_TIMES(clipping_by_value_in_every_type, 4) {
     ck_assert_double_eq(fake_get(grad, 2), 0.0625);
     ck_assert(isnan(fake_get(grad, 3)));
     fake_put_grad(param, NULL);
-    rig_end(&rig);
 }
 
 /* A frozen parameter that is thawed gets its master then. */
 TEST_TIMES(a_frozen_parameter_joins, 2) {
-    struct rig rig;
     amp_param param = AMP_PARAM_INIT;
     amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
     size_t n = 0;
     const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, FAKE_RETAINS | (_i ? FAKE_NO_ALLOC : 0));
+    RIG_INIT(rig, FAKE_RETAINS | (_i ? FAKE_NO_ALLOC : 0));
     rig.net.optimizer.n_params = 1;
     fake_fill(rig.net.bias, 0.1); /* no value of fp16 */
     ck_ok(rig_config(&rig, &config));
@@ -174,7 +167,6 @@ TEST_TIMES(a_frozen_parameter_joins, 2) {
     ck_assert_ptr_eq(masters[1].param, rig.net.bias);
     ck_assert_int_eq(masters[1].is_master, 1);
     ck_assert_float_eq(((const float *)masters[1].data)[0], (float)fake_get(rig.net.bias, 0));
-    rig_end(&rig);
 }
 
 TEST_TIMES(a_buffer_that_is_none, 2) {

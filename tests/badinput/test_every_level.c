@@ -51,13 +51,11 @@ TEST_TIMES(a_schema_says_which_model_and_op, N_EACH_LEVEL) {
 }
 
 TEST(disabled_needs_no_level) {
-    struct rig rig;
     amp_config config = AMP_CONFIG_INIT;
     config.enabled = AMP_OFF;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     ck_assert(net_slots_restored(&rig.net)); /* nothing was wired */
-    rig_end(&rig);
 }
 
 TEST(an_index_too_large_says_how_many_there_are) {

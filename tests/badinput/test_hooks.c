@@ -292,27 +292,23 @@ static const struct {
 };
 
 TEST_TIMES(a_missing_hook_is_named, sizeof missing / sizeof missing[0]) {
-    struct rig rig;
     struct world before;
     const amp_config config = config_of(missing[_i].level);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     missing[_i].drop(&rig.host.hooks);
     world_take(&before, &rig);
     ck_fails(AMP_ERR_MISSING_HOOK, rig_config(&rig, &config));
     ck_says(missing[_i].says);
     ck_says(missing[_i].level == AMP_O1 ? "O1" : missing[_i].level == AMP_O2 ? "O2" : "O3");
     world_check(&before, &rig);
-    rig_end(&rig);
 }
 
 TEST(what_needs_no_hook_asks_for_none) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O0);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     drop_swap(&rig.host.hooks);
     drop_grad(&rig.host.hooks);
     rig.host.hooks.scale = NULL;
     rig.host.hooks.set_grad = NULL;
     ck_ok(rig_config(&rig, &config));
-    rig_end(&rig);
 }

@@ -240,9 +240,7 @@ static const struct mistake {
 
 TEST_TIMES(mistakes_get_the_messages_of_the_guide, sizeof mistakes / sizeof mistakes[0]) {
     const struct mistake *mistake = &mistakes[_i];
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_assert_str_eq(amp_status_name(mistake->make(&rig)), amp_status_name(mistake->status));
     ck_says(mistake->says);
-    rig_end(&rig);
 }

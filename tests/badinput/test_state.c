@@ -12,10 +12,9 @@ void *__wrap_ffi_closure_alloc(size_t size, void **code);
 void *__wrap_ffi_closure_alloc(size_t size, void **code) { return deny ? NULL : __real_ffi_closure_alloc(size, code); }
 
 TEST_TIMES(denied_closures_are_explained, 2) {
-    struct rig rig;
     struct world before;
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     world_take(&before, &rig);
     deny = true;
     use_up_stubs();
@@ -25,13 +24,11 @@ TEST_TIMES(denied_closures_are_explained, 2) {
     ck_says("amp_cast_args");
     world_check(&before, &rig);
     ck_ok(rig_config(&rig, &config));
-    rig_end(&rig);
 }
 
 /* Where every function of the host is called with registers alone, no closure is asked for. */
 TEST_TIMES(denied_closures_are_not_missed, 2) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
     deny = true;
     ck_assert_int_eq(rig_config(&rig, &config), AMP__GENERAL ? AMP_OK : AMP_ERR_CLOSURE_DENIED);
@@ -41,21 +38,18 @@ TEST_TIMES(denied_closures_are_not_missed, 2) {
         ck_assert_int_eq(fake_last(&rig.host)->dtypes[1], AMP_FLOAT16);
         fake_release(x);
     }
-    rig_end(&rig);
 }
 
 /* ---- initialize ---- */
 
 DIFFERENCE_TIMES(a_model_or_optimizer_is_initialised_once, 2) {
-    struct rig rig;
     struct world before;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     world_take(&before, &rig);
     ck_fails(AMP_ERR_WRONG_STATE, amp_initialize(_i ? NULL : &rig.net.model, _i ? &rig.net.optimizer : NULL, AMP_O1));
     ck_says(_i ? "optimizer 0" : "model 0");
     ck_says("amp_shutdown");
     world_check(&before, &rig);
-    rig_end(&rig);
 }
 
 TEST(nothing_to_initialise) {
@@ -84,8 +78,7 @@ TEST_TIMES(null_arrays_and_entries_are_refused, 2) {
 TEST(shutdown_of_nothing_is_nothing) { ck_ok(amp_shutdown(NULL)); }
 
 TEST(shutdown_leaves_a_slot_that_a_stranger_took) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     const amp_fn stranger = rig.net.original[OP_relu];
     rig.net.table[OP_softmax] = stranger;
     ck_fails(AMP_ERR_SLOT_TAKEN, amp_shutdown(rig.context));
@@ -94,7 +87,6 @@ TEST(shutdown_leaves_a_slot_that_a_stranger_took) {
     ck_assert_ptr_null(rig.net.model.amp); /* gone all the same */
     rig.net.table[OP_softmax] = rig.net.original[OP_softmax];
     rig.context = NULL;
-    rig_end(&rig);
 }
 
 /* ---- brackets ---- */
@@ -107,13 +99,11 @@ TEST_TIMES(end_and_cancel_need_a_begin, 2) {
 }
 
 TEST(end_happens_once) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
     ck_ok(amp_scale_loss_end(&scaled));
     ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_end(&scaled));
-    rig_end(&rig);
 }
 
 /* An open bracket of loss 0, and a second begin that must be refused. */
@@ -153,21 +143,18 @@ DIFFERENCE_TIMES(a_second_begin_is_refused, sizeof begins / sizeof begins[0]) {
 }
 
 TEST(a_foreign_optimizer_is_refused) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
     ck_says("amp_initialize");
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_scale_loss_begin(NULL, NULL, &scaled));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_scale_loss_begin_many(NULL, NULL, 0, 0, 0, NULL, &scaled));
-    rig_end(&rig);
 }
 
 DIFFERENCE_TIMES(a_step_inside_the_bracket_is_refused, 2) {
-    struct rig rig;
     amp_step_info info = AMP_STEP_INFO_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
     if (_i) {
         ck_fails(AMP_ERR_WRONG_STATE, amp_step_begin(&rig.net.optimizer, &info));
@@ -181,16 +168,14 @@ DIFFERENCE_TIMES(a_step_inside_the_bracket_is_refused, 2) {
         ck_assert_int_eq(scaled.action, AMP_SKIP);
     }
     ck_dtype(rig.net.weight, AMP_FLOAT16);
-    rig_end(&rig);
 }
 
 TEST_TIMES(begin_is_undone_when_a_hook_fails, 4) { /* each of the three parameters has a gradient to set aside */
-    struct rig rig;
     struct world before;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     net_backward(&rig.net, 0.5, 1.0);
-    struct fake_tensor *loss = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    OWN_TENSOR *loss = rig_tensor(&rig, AMP_FLOAT16, 1.0);
     world_take(&before, &rig);
     rig.host.fail_hook = _i < 3 ? FAKE_SET_GRAD : FAKE_SCALE;
     rig.host.fail_at = rig.host.calls[rig.host.fail_hook] + (uint64_t)(_i % 3) + 1;
@@ -199,20 +184,17 @@ TEST_TIMES(begin_is_undone_when_a_hook_fails, 4) { /* each of the three paramete
     world_check(&before, &rig);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     ck_ok(amp_scale_loss_end(&scaled));
-    fake_release(loss);
-    rig_end(&rig);
 }
 
 /* ---- NULLs and sizes of the rest ---- */
 
 TEST(null_arguments_are_refused) {
-    struct rig rig;
     size_t count;
     amp_dtype target;
     amp_scope scope;
     amp_record record = AMP_RECORD_INIT;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     const amp_status statuses[] = {
         amp_get_op_stats(NULL, NULL, 0, &count), amp_get_op_stats(rig.context, NULL, 1, &count),
         amp_get_op_stats(rig.context, NULL, 0, NULL), amp_get_record(NULL, 0, &record),
@@ -231,11 +213,9 @@ TEST(null_arguments_are_refused) {
     };
     for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
         ck_assert_msg(statuses[i] == AMP_ERR_INVALID_ARGUMENT, "call %zu: %s", i, amp_status_name(statuses[i]));
-    rig_end(&rig);
 }
 
 TEST(structures_without_a_size_are_refused) {
-    struct rig rig;
     size_t count;
     amp_op_stats stats = { .struct_size = 0 };
     amp_master master = { .struct_size = 4 };
@@ -243,7 +223,7 @@ TEST(structures_without_a_size_are_refused) {
     amp_cast_frame frame = { .struct_size = 0 };
     amp_step_info info = { .struct_size = 8 };
     amp_scaled_loss scaled = { .struct_size = 0 };
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     const amp_status statuses[] = { amp_get_op_stats(rig.context, &stats, 1, &count),
                                     amp_master_params(&rig.net.optimizer, &master, 1, &count),
                                     amp_get_record(rig.context, 0, &record),
@@ -254,5 +234,4 @@ TEST(structures_without_a_size_are_refused) {
         ck_assert_msg(statuses[i] == AMP_ERR_ABI_MISMATCH, "call %zu: %s", i, amp_status_name(statuses[i]));
     ck_says("struct_size");
     ck_assert_int_eq(net_step(&rig.net), 1); /* no step and no bracket was left open */
-    rig_end(&rig);
 }

@@ -9,8 +9,7 @@ static void put_grads(struct rig *rig, double value) {
 
 /* The last gradient cannot be clipped: the first ones stay as they are. */
 TEST_TIMES(clipping_changes_all_gradients_or_none, 2) {
-    struct rig rig;
-    rig_start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_FP32_GRADS);
+    RIG_START(rig, _i ? AMP_O2 : AMP_O1, FAKE_FP32_GRADS);
     put_grads(&rig, 3.0);
     struct fake_tensor *last = ((struct fake_tensor *)rig.net.trained[2])->grad;
     last->shape[0] = 2;
@@ -22,14 +21,12 @@ TEST_TIMES(clipping_changes_all_gradients_or_none, 2) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 1.0);
     ck_assert_double_eq(fake_get(last, 0), 1.0);
     fake_put_grad(rig.net.weight, NULL);
-    rig_end(&rig);
 }
 
 /* Each call of clip_grad_norm to a hook fails once. */
 TEST_TIMES(clipping_survives_a_failing_hook, 2) {
     static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_GRAD };
-    struct rig rig;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     put_grads(&rig, 3.0);
     amp_status status = AMP_ERR_HOST_FAILED;
     uint64_t at = 0;
@@ -41,14 +38,12 @@ TEST_TIMES(clipping_survives_a_failing_hook, 2) {
     }
     ck_assert_uint_gt(at, 3);
     ck_assert_double_lt(fake_get(rig.net.weight->grad, 0), 1.0);
-    rig_end(&rig);
 }
 
 /* The optimizer's step changes the number of elements: nothing is written behind them, and the step is not lost. */
 TEST(a_step_that_resizes_is_refused) {
-    struct rig rig;
     amp_step_info info = AMP_STEP_INFO_INIT;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     ck_ok(amp_step_begin(&rig.net.optimizer, &info));
     fake_set(rig.net.weight, 0, 0.625);
     rig.net.weight->shape[0] = 2;
@@ -61,20 +56,17 @@ TEST(a_step_that_resizes_is_refused) {
     ck_ok(amp_master_params(&rig.net.optimizer, masters, 3, &count));
     ck_assert_float_eq(*(float *)masters[0].data, 0.625f);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.625);
-    rig_end(&rig);
 }
 
 /* amp_master says how many elements there are: a parameter without a master must still have them. */
 TEST(masters_are_not_shown_of_what_shrank) {
-    struct rig rig;
     amp_master master = AMP_MASTER_INIT;
     size_t count;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     rig.net.weight->shape[0] = 2;
     ck_fails(AMP_ERR_WRONG_STATE, amp_master_params(&rig.net.optimizer, &master, 1, &count));
     rig.net.weight->shape[0] = NET_SIZE;
     ck_ok(amp_master_params(&rig.net.optimizer, &master, 1, &count));
-    rig_end(&rig);
 }
 
 /* A hook that fails once while a step ends must not cost the step. */
@@ -146,8 +138,7 @@ static void drop_swap(amp_host *host) { host->swap_data = NULL; }
 static void drop_grad(amp_host *host) { host->grad = NULL; }
 
 TEST_TIMES(late_parameters_need_their_hooks, 2) {
-    struct rig rig;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     (_i ? drop_grad : drop_swap)(&rig.host.hooks);
     rig.net.optimizer.n_params = 0;
     ck_ok(amp_initialize(NULL, &rig.net.optimizer, AMP_O2));
@@ -156,17 +147,15 @@ TEST_TIMES(late_parameters_need_their_hooks, 2) {
     ck_says(_i ? "grad" : "swap_data");
     ck_dtype(rig.net.weight, AMP_FLOAT32);
     rig.context = rig.net.optimizer.amp;
-    rig_end(&rig);
 }
 
 /* What was re-typed for a call that fails is undone, also if the host refuses at first. */
 TEST_TIMES(undoing_is_tried_twice, 2) {
-    struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.emulate = _i ? AMP_ON : AMP_DEFAULT;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *late = fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 0.1);
+    OWN_TENSOR *late = fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 0.1);
     const amp_param params[] = { { sizeof(amp_param), 0, late, "late" }, AMP_PARAM_INIT };
     rig.host.fail_hook = _i ? FAKE_VIEW : FAKE_SWAP;
     for (uint64_t at = 1; at < 16; at++) {
@@ -179,8 +168,6 @@ TEST_TIMES(undoing_is_tried_twice, 2) {
     ck_ok(amp_add_params(&rig.net.optimizer, params, 1));
     ck_ok(amp_shutdown(rig.context));
     rig.context = NULL;
-    fake_release(late);
-    rig_end(&rig);
 }
 
 /* Two optimizers with one parameter: while one steps on the master, the other can neither open a bracket nor look. */

@@ -91,9 +91,8 @@ static void zero_grad_that_ends(struct net *self) {
 
 /* Whatever scope the call is in: a program that calls its functions where the policy is off, for one. */
 TEST(no_context_ends_inside_its_own_call) {
-    struct rig rig;
     amp_scope off;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.table[OP_relu] = (amp_fn)op_that_ends;
     rig.net.forward = (amp_fn)forward_that_ends;
     rig.net.zero_grad = (amp_fn)zero_grad_that_ends;
@@ -118,7 +117,6 @@ TEST(no_context_ends_inside_its_own_call) {
     rig.net.table[OP_relu] = rig.net.original[OP_relu];
     rig.net.forward = rig.net.original_forward;
     rig.net.zero_grad = rig.net.original_zero_grad;
-    rig_end(&rig);
 }
 
 /* ---- jumps ---- */
@@ -140,22 +138,18 @@ TEST_TIMES(a_longjmp_out_of_an_op_leaves_no_trace, 2) {
 
 TEST_TIMES(a_longjmp_out_of_forward_leaves_its_scope, 2) {
     static const amp_level levels[] = { AMP_O1, AMP_O2 };
-    struct rig rig;
     jmp_buf back;
-    rig_start(&rig, levels[_i], FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    RIG_START(rig, levels[_i], FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     if (!setjmp(back)) {
         rig.net.jump_from_forward = &back;
         (void)net_forward(&rig.net, x);
     }
     rig.net.jump_from_forward = NULL;
     ck_ok(amp_cache_clear(rig.context));
-    struct fake_tensor *y = net_forward(&rig.net, x);
+    OWN_TENSOR *y = net_forward(&rig.net, x);
     ck_assert_ptr_nonnull(y);
     ck_assert_int_eq(rig.host.log[0].dtypes[0], AMP_FLOAT16);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(a_longjmp_out_of_the_step_gives_the_parameters_back) {
@@ -177,9 +171,8 @@ TEST(a_longjmp_out_of_the_step_gives_the_parameters_back) {
 }
 
 TEST_TIMES(a_thousand_lives_leave_nothing, 2) {
-    struct rig rig;
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     const int64_t tensors = rig.host.live_tensors, blocks = rig.host.live_blocks;
     for (int i = 0; i < 1000; i++) {
         ck_ok(rig_config(&rig, &config));
@@ -190,5 +183,4 @@ TEST_TIMES(a_thousand_lives_leave_nothing, 2) {
     ck_assert_int_eq(rig.host.live_blocks, blocks);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5);
     rig.context = NULL;
-    rig_end(&rig);
 }

@@ -33,13 +33,11 @@ TEST_TIMES(target_of_add_is_what_the_wrapped_op_does, N_TYPES * N_TYPES) { ck_sa
 
 /* How the wrapped in-place op treats its second argument. */
 TEST(target_of_an_in_place_op_is_self) {
-    struct rig rig;
     const amp_dtype self_and_other[] = { AMP_FLOAT16, AMP_FLOAT32 };
     amp_dtype target = 77;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_op_target(rig.context, "add_", self_and_other, 2, &target));
     ck_assert_int_eq(target, AMP_FLOAT16);
-    rig_end(&rig);
 }
 
 TEST_TIMES(names_of_the_lists_need_no_op, 4) {
@@ -48,34 +46,28 @@ TEST_TIMES(names_of_the_lists_need_no_op, 4) {
         amp_dtype from, to;
     } cases[] = { { "conv2d", AMP_FLOAT32, AMP_FLOAT16 }, { "aten::gelu", AMP_FLOAT16, AMP_FLOAT32 },
                   { "no_such_op", AMP_FLOAT32, AMP_DTYPE_DEFAULT }, { "dropout", AMP_FLOAT16, AMP_DTYPE_DEFAULT } };
-    struct rig rig;
     amp_dtype target = 77;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_op_target(rig.context, cases[_i].name, &cases[_i].from, 1, &target));
     ck_assert_int_eq(target, cases[_i].to);
-    rig_end(&rig);
 }
 
 TEST(a_banned_target_is_an_error) {
-    struct rig rig;
     const amp_dtype half = AMP_FLOAT16;
     amp_dtype target = 77;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_fails(AMP_ERR_BANNED, amp_op_target(rig.context, "binary_cross_entropy", &half, 1, &target));
     ck_says("with_logits");
     ck_assert_int_eq(target, 77);
-    rig_end(&rig);
 }
 
 TEST_TIMES(no_level_without_op_casts_has_a_target, 4) {
     static const amp_level levels[] = { AMP_O0, AMP_O2, AMP_O3, AMP_O5 };
-    struct rig rig;
     const amp_dtype single = AMP_FLOAT32;
     amp_dtype target = 77;
-    rig_start(&rig, levels[_i], FAKE_RETAINS);
+    RIG_START(rig, levels[_i], FAKE_RETAINS);
     ck_ok(amp_op_target(rig.context, "matmul", &single, 1, &target));
     ck_assert_int_eq(target, AMP_DTYPE_DEFAULT);
-    rig_end(&rig);
 }
 
 /* ---- casting ---- */

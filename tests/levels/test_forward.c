@@ -8,75 +8,51 @@ static amp_dtype inner(const struct rig *rig) { return rig->host.log[0].dtypes[0
 TEST_TIMES(inputs_become_the_models_type, 3) {
     static const amp_level levels[] = { AMP_O2, AMP_O3, AMP_O5 };
     static const amp_dtype low[] = { AMP_FLOAT16, AMP_FLOAT16, AMP_BFLOAT16 };
-    struct rig rig;
-    rig_start(&rig, levels[_i], FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
+    RIG_START(rig, levels[_i], FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
     ck_assert_int_eq(inner(&rig), low[_i]);
     ck_dtype(y, AMP_FLOAT32);
     ck_assert_double_eq(fake_get(y, 0), 1.25);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST_TIMES(integer_and_fp64_inputs_are_untouched, 2) {
     static const amp_dtype dtypes[] = { AMP_DTYPE_OTHER, AMP_FLOAT64 };
-    struct rig rig;
-    rig_start(&rig, AMP_O2, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, dtypes[_i], 2.0), *y = net_forward(&rig.net, x);
+    RIG_START(rig, AMP_O2, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, dtypes[_i], 2.0), *y = net_forward(&rig.net, x);
     ck_assert_ptr_eq(rig.host.log[0].args[0], x);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST_TIMES(outputs_as_asked, 3) {
     static const amp_dtype wanted[] = { AMP_FLOAT16, AMP_BFLOAT16, AMP_FLOAT32 };
-    struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.cast_model_outputs = wanted[_i];
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
     ck_dtype(y, wanted[_i]);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(outputs_can_be_cast_at_o1_too) {
-    struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.cast_model_outputs = AMP_BFLOAT16;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
     ck_dtype(y, AMP_BFLOAT16);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(o0_widens_inputs_and_outputs) { /* apex.md 4.1: O0 therefore casts inputs and outputs to fp32 */
-    struct rig rig;
-    rig_start(&rig, AMP_O0, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 2.0), *y = net_forward(&rig.net, x);
+    RIG_START(rig, AMP_O0, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT16, 2.0), *y = net_forward(&rig.net, x);
     ck_assert_int_eq(inner(&rig), AMP_FLOAT32);
     ck_dtype(y, AMP_FLOAT32);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(o1_leaves_inputs_to_the_ops) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
     ck_assert_int_eq(inner(&rig), AMP_FLOAT16);
     ck_dtype(y, AMP_FLOAT32); /* fp16 hidden times fp32 gamma: promoted */
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(forward_enters_the_contexts_scope) { /* two contexts on the ops: only a scope tells whose call it is */
@@ -98,33 +74,26 @@ TEST(forward_enters_the_contexts_scope) { /* two contexts on the ops: only a sco
 }
 
 TEST(forward_of_another_self_is_untouched) {
-    struct rig rig;
     struct net stranger;
-    rig_start(&rig, AMP_O2, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    RIG_START(rig, AMP_O2, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     stranger = rig.net;
-    struct fake_tensor *y = net_forward(&stranger, x); /* same slot value, another self */
+    OWN_TENSOR *y = net_forward(&stranger, x); /* same slot value, another self */
     ck_assert_int_eq(inner(&rig), AMP_FLOAT32);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(a_failed_input_cast_is_kept) {
     static void *const refusal = NULL;
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.forward_op.on_failure = &refusal;
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     rig.host.fail_hook = FAKE_CAST;
     rig.host.fail_at = 1;
     ck_assert_ptr_null(net_forward(&rig.net, x));
     ck_fails(AMP_ERR_HOST_FAILED, amp_check(rig.context));
     ck_says("forward");
-    fake_release(x);
-    rig_end(&rig);
 }
 
 /* ---- enabled = OFF: a pass-through everywhere ---- */
@@ -137,12 +106,11 @@ static void start_disabled(struct rig *rig, amp_level level) {
 }
 
 TEST_TIMES(disabled_touches_no_slot_and_no_parameter, 6) {
-    struct rig rig;
+    RIG(rig);
     start_disabled(&rig, AMP_O0 + _i);
     ck_assert(net_slots_restored(&rig.net));
     ck_dtype(rig.net.weight, AMP_FLOAT32);
     ck_assert_uint_eq(rig.host.calls[FAKE_SWAP], 0);
-    rig_end(&rig);
 }
 
 TEST(disabled_brackets_pass_the_loss_through) {
@@ -184,21 +152,18 @@ TEST(disabled_direct_calls_and_steps_change_nothing) {
 }
 
 TEST(disabled_needs_no_hooks) {
-    struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.enabled = AMP_OFF;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.host.hooks = (amp_host)AMP_HOST_INIT;
     ck_ok(rig_config(&rig, &config));
     ck_assert_ptr_eq(rig.net.model.amp, rig.context);
-    rig_end(&rig);
 }
 
 /* ---- half of a program ---- */
 
 TEST(a_model_without_an_optimizer) { /* inference */
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(amp_initialize(&rig.net.model, NULL, AMP_O2));
     ck_dtype(rig.net.weight, AMP_FLOAT16);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_forward(&rig.net, x);
@@ -206,7 +171,6 @@ TEST(a_model_without_an_optimizer) { /* inference */
     fake_release(x);
     fake_release(y);
     rig.context = rig.net.model.amp;
-    rig_end(&rig);
 }
 
 TEST(an_optimizer_without_a_model) { /* the scaler alone */

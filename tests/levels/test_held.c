@@ -156,22 +156,19 @@ TEST(an_overflow_is_the_brackets_that_made_it) {
 }
 
 TEST(set_grad_is_needed) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, FAKE_NO_SET_GRAD);
+    RIG_INIT(rig, FAKE_NO_SET_GRAD);
     rig.net.optimizer.flags = AMP_OPTIMIZER_HOLDS_MASTERS;
     ck_fails(AMP_ERR_MISSING_HOOK, rig_config(&rig, &config));
     ck_says("set_grad");
-    rig_end(&rig);
 }
 
 /* ---- 16-bit parameters ---- */
 
 TEST_TIMES(low_parameters_keep_their_type, 2) {
-    struct rig rig;
     amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
     config.cast_model_type = AMP_DTYPE_UNCHANGED;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     fake_release(rig.net.weight);
     rig.net.weight = rig_tensor(&rig, AMP_FLOAT16, 0.5);
     rig.net.params[0].tensor = rig.net.trained[0] = rig.net.weight;
@@ -186,5 +183,4 @@ TEST_TIMES(low_parameters_keep_their_type, 2) {
     if (_i) ck_assert_float_eq(*(float *)masters[0].data, 0.5f);
     ck_dtype(rig.net.weight, AMP_FLOAT16);
     ck_dtype(rig.net.bias, AMP_FLOAT32);
-    rig_end(&rig);
 }

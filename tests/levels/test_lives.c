@@ -179,8 +179,7 @@ static struct fake_tensor *stranger(struct fake_tensor *a, struct fake_tensor *b
 }
 
 TEST(a_slot_that_a_stranger_took_is_left_and_named) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     below_stranger = rig.net.table[OP_matmul];
     rig.net.table[OP_matmul] = (amp_fn)stranger;
     ck_fails(AMP_ERR_SLOT_TAKEN, amp_shutdown(rig.context));
@@ -195,7 +194,6 @@ TEST(a_slot_that_a_stranger_took_is_left_and_named) {
     ck_assert_int_eq(fake_last(&rig.host)->dtypes[0], AMP_FLOAT32);
     rig.net.table[OP_matmul] = rig.net.original[OP_matmul];
     rig.context = NULL;
-    rig_end(&rig);
 }
 
 /* malloc's cache for each thread counts as used, and what it holds changes: this program runs without. */

@@ -17,9 +17,8 @@ static void give_grad(struct rig *rig, amp_dtype dtype, double value) {
 }
 
 DIFFERENCE_TIMES(masters_exist_from_the_start_and_are_exact, 2) {
-    struct rig rig;
     const amp_config config = config_of(_i ? AMP_O5 : AMP_O2);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     fake_fill(rig.net.weight, 0.1);
     ck_ok(rig_config(&rig, &config));
     const amp_master master = master_of(&rig, 0);
@@ -30,24 +29,20 @@ DIFFERENCE_TIMES(masters_exist_from_the_start_and_are_exact, 2) {
     ck_assert_uint_eq(master.size, NET_SIZE);
     ck_assert_float_eq(*(float *)master.data, 0.1f);
     ck_assert_ptr_null(master.grad);
-    rig_end(&rig);
 }
 
 TEST(fp32_parameters_are_their_own_masters) {
-    struct rig rig;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     const amp_master gamma = master_of(&rig, 2);
     ck_assert_int_eq(gamma.is_master, 0);
     ck_assert_ptr_eq(gamma.data, rig.net.gamma->storage.data);
-    rig_end(&rig);
 }
 
 TEST(master_weights_can_be_switched_off) {
-    struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.master_weights = AMP_OFF;
     config.loss_scale = 1.0f;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     ck_assert_int_eq(master_of(&rig, 0).is_master, 0);
     ck_dtype(rig.net.gamma, AMP_FLOAT32);
@@ -55,13 +50,11 @@ TEST(master_weights_can_be_switched_off) {
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_int_eq(rig.net.step_saw, AMP_FLOAT16);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.375);
-    rig_end(&rig);
 }
 
 DIFFERENCE(masters_follow_the_optimizers_list) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.weight->requires_grad = false; /* frozen, but the optimizer lists it */
     rig.net.optimizer.n_params = 1;
     fake_fill(rig.net.bias, 0.1);
@@ -75,12 +68,10 @@ DIFFERENCE(masters_follow_the_optimizers_list) {
     ck_ok(amp_shutdown(rig.context));
     rig.context = NULL;
     ck_assert_double_eq(fake_get(rig.net.bias, 0), (double)0.0999755859375f); /* it had no master: rounded to fp16 */
-    rig_end(&rig);
 }
 
 DIFFERENCE_TIMES(the_step_sees_fp32_under_the_same_handles, 2) {
-    struct rig rig;
-    rig_start(&rig, _i ? AMP_O5 : AMP_O2, 0);
+    RIG_START(rig, _i ? AMP_O5 : AMP_O2, 0);
     give_grad(&rig, _i ? AMP_BFLOAT16 : AMP_FLOAT16, 1.0);
     struct fake_tensor *grad = rig.net.weight->grad;
     ck_assert_int_eq(net_step(&rig.net), 1);
@@ -88,59 +79,49 @@ DIFFERENCE_TIMES(the_step_sees_fp32_under_the_same_handles, 2) {
     ck_assert_int_eq(rig.net.step_grad, AMP_FLOAT32);
     ck_assert_ptr_eq(rig.net.step_handle, grad);
     ck_dtype(rig.net.weight, _i ? AMP_BFLOAT16 : AMP_FLOAT16);
-    rig_end(&rig);
 }
 
 TEST(small_updates_add_up_in_the_master) { /* the reason for masters: 2^-13 is lost in fp16 at 0.5 */
-    struct rig rig;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     for (int i = 0; i < 8; i++) {
         give_grad(&rig, AMP_FLOAT16, 0x1p-10);
         ck_assert_int_eq(net_step(&rig.net), 1);
     }
     ck_assert_float_eq(value_of(&rig), 0.5f - 8 * 0x1p-13f);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5 - 0x1p-10);
-    rig_end(&rig);
 }
 
 TEST(write_back_rounds_to_nearest_even) {
-    struct rig rig;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     *(float *)master_of(&rig, 0).data = 1.0f + 0x1p-11f + 0x1p-20f; /* above the middle: up */
     ((float *)master_of(&rig, 0).data)[1] = 1.0f + 0x1p-11f;        /* the middle: to even */
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 1.0 + 0x1p-10);
     ck_assert_double_eq(fake_get(rig.net.weight, 1), 1.0);
-    rig_end(&rig);
 }
 
 TEST_TIMES(gradients_keep_their_type_after_the_step, 2) {
     static const amp_dtype dtypes[] = { AMP_FLOAT16, AMP_FLOAT32 };
-    struct rig rig;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     give_grad(&rig, dtypes[_i], 1.0);
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_dtype(rig.net.weight->grad, dtypes[_i]);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 3), 1.0);
-    rig_end(&rig);
 }
 
 TEST(a_step_that_drops_its_gradients) {
-    struct rig rig;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     rig.net.step_drops_grads = true;
     for (int i = 0; i < 2; i++) {
         give_grad(&rig, AMP_FLOAT16, 1.0);
         ck_assert_int_eq(net_step(&rig.net), 1);
     }
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.25);
-    rig_end(&rig);
 }
 
 /* A host that reuses its handles: the same one, at the same version, with another gradient. */
 TEST(a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again) {
-    struct rig rig;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     rig.net.step_drops_grads = true;
     give_grad(&rig, AMP_FLOAT16, 1.0);
     struct fake_tensor *again = rig.net.weight->grad, *fresh = rig_tensor(&rig, AMP_FLOAT16, 0.25);
@@ -151,18 +132,15 @@ TEST(a_handle_that_a_step_dropped_is_a_new_one_when_it_comes_again) {
     again->refs = 1, fresh->refs = 0; /* in its stead */
     rig.net.weight->grad = again;
     ck_assert_float_eq(*(float *)master_of(&rig, 0).grad, 0.25f);
-    rig_end(&rig);
 }
 
 DIFFERENCE(a_step_without_gradients_changes_nothing) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     fake_fill(rig.net.weight, 0.1);
     ck_ok(rig_config(&rig, &config));
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_float_eq(value_of(&rig), 0.1f);
-    rig_end(&rig);
 }
 
 /* ---- reconciliation: master := parameter where the parameter is not the rounded master ---- */
@@ -175,57 +153,52 @@ static void start_at_a_tenth(struct rig *rig, unsigned options) {
 }
 
 DIFFERENCE(a_loaded_value_reaches_the_master) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, 0);
     fake_set(rig.net.weight, 2, 3.0);
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
     ck_assert_float_eq(((float *)master_of(&rig, 0).data)[2], 3.0f);
     ck_assert_float_eq(value_of(&rig), 0.1f); /* the elements beside it keep every bit */
-    rig_end(&rig);
 }
 
 TEST(writing_the_same_value_loses_no_bit) { /* a checkpoint of the 16-bit model, loaded again */
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, 0);
     fake_fill(rig.net.weight, 0.1);
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_float_eq(value_of(&rig), 0.1f);
-    rig_end(&rig);
 }
 
 TEST(without_versions_reconcile_is_asked_for) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, FAKE_NO_VERSION);
     fake_set(rig.net.weight, 2, 3.0);
     ck_ok(amp_masters_reconcile(rig.context));
     ck_assert_float_eq(((float *)master_of(&rig, 0).data)[2], 3.0f);
     ck_assert_float_eq(value_of(&rig), 0.1f);
-    rig_end(&rig);
 }
 
 TEST_TIMES(a_value_loaded_before_shutdown_survives_it, 2) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
     fake_set(rig.net.weight, 2, 3.0);
     ck_ok(amp_shutdown(rig.context));
     ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), (double)0.1f);
     rig.context = NULL;
-    rig_end(&rig);
 }
 
 TEST(a_written_master_reaches_the_parameter) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, 0);
     *(float *)master_of(&rig, 0).data = 2.5f;
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 2.5);
-    rig_end(&rig);
 }
 
 TEST_TIMES(a_written_master_is_written_back_at_once, 2) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
     ((float *)master_of(&rig, 0).data)[1] = 2.5f;
     ck_ok(amp_masters_write_back(rig.context));
@@ -233,11 +206,10 @@ TEST_TIMES(a_written_master_is_written_back_at_once, 2) {
     ck_assert_float_eq(value_of(&rig), 0.1f); /* rounding is the parameter's alone */
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_float_eq(((float *)master_of(&rig, 0).data)[1], 2.5f);
-    rig_end(&rig);
 }
 
 TEST(where_both_were_written_the_parameter_counts) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, 0);
     float *master = master_of(&rig, 0).data;
     master[1] = 2.5f;
@@ -247,11 +219,10 @@ TEST(where_both_were_written_the_parameter_counts) {
     ck_assert_float_eq(master[2], 3.0f);
     ck_assert_float_eq(value_of(&rig), 0.1f);
     ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
-    rig_end(&rig);
 }
 
 TEST(a_refused_write_back_changes_nothing) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, 0);
     struct fake_tensor *bias = rig.net.bias;
     const amp_storage own = bias->storage;
@@ -265,26 +236,23 @@ TEST(a_refused_write_back_changes_nothing) {
     fake_release(other);
     ck_ok(amp_masters_write_back(rig.context));
     ck_assert_double_eq(fake_get(rig.net.weight, 1), 2.5);
-    rig_end(&rig);
 }
 
 TEST(a_changed_storage_is_refused) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, 0);
     const amp_storage own = rig.net.weight->storage;
-    struct fake_tensor *other = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *other = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     rig.net.weight->storage = other->storage;
     rig.net.weight->version++;
     ck_fails(AMP_ERR_WRONG_STATE, amp_masters_reconcile(rig.context));
     ck_says("weight");
     rig.net.weight->storage = own;
-    fake_release(other);
-    rig_end(&rig);
 }
 
 /* Because of the last parameter: the master of the first, which the host has changed, is as it was. */
 TEST(refused_nothing_has_changed) {
-    struct rig rig;
+    RIG(rig);
     amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
     size_t count = 0;
     start_at_a_tenth(&rig, 0);
@@ -302,12 +270,11 @@ TEST(refused_nothing_has_changed) {
     of_integers->code = 2;
     ck_ok(amp_master_params(&rig.net.optimizer, masters, 3, &count));
     ck_assert_float_eq(master[2], 3.0f);
-    rig_end(&rig);
 }
 
 /* The same where it is asked for by name. */
 TEST(a_refused_reconciliation_changes_nothing) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, 0);
     float *master = master_of(&rig, 0).data;
     struct fake_tensor *bias = rig.net.bias;
@@ -322,7 +289,6 @@ TEST(a_refused_reconciliation_changes_nothing) {
     fake_release(other);
     ck_ok(amp_masters_reconcile(rig.context));
     ck_assert_float_eq(master[2], 3.0f);
-    rig_end(&rig);
 }
 
 /* The `at`th block that is lent from here on is refused. */
@@ -336,7 +302,7 @@ static void begin_fails(struct rig *rig, uint64_t at, const char *who) {
 
 /* A step that cannot begin changes nothing: also not what a host without versions wrote and has not told. */
 TEST_TIMES(a_step_that_cannot_begin_keeps_what_the_host_wrote, 2) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, _i ? FAKE_NO_VERSION : 0);
     fake_set(rig.net.weight, 2, 3.0);
     begin_fails(&rig, 2, "bias"); /* its master; the weight's is lent by then */
@@ -347,12 +313,11 @@ TEST_TIMES(a_step_that_cannot_begin_keeps_what_the_host_wrote, 2) {
     ck_assert_double_eq(fake_get(rig.net.weight, 2), 3.0);
     ck_assert_float_eq(((float *)master_of(&rig, 0).data)[2], 3.0f);
     ck_assert_float_eq(value_of(&rig), 0.1f);
-    rig_end(&rig);
 }
 
 /* The same for a gradient, whose FP32 one was lent: the hook fails at the weight itself, or at the bias. */
 TEST_TIMES(a_step_that_cannot_begin_keeps_what_backward_made, 4) {
-    struct rig rig;
+    RIG(rig);
     start_at_a_tenth(&rig, _i % 2 ? FAKE_NO_VERSION : 0);
     give_grad(&rig, AMP_FLOAT16, 1.0);
     ck_assert_float_eq(((float *)master_of(&rig, 0).grad)[2], 1.0f);
@@ -361,7 +326,6 @@ TEST_TIMES(a_step_that_cannot_begin_keeps_what_backward_made, 4) {
     ck_dtype(rig.net.weight->grad, AMP_FLOAT16);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 2), 3.0);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 1.0);
-    rig_end(&rig);
 }
 
 /* Inside a step of another optimizer it is that one's end which writes the parameters, and it does. */
@@ -389,15 +353,13 @@ TEST_TIMES(a_step_that_cannot_begin_inside_another_one, 2) {
 }
 
 TEST(master_params_measures) {
-    struct rig rig;
     size_t count = 0;
     amp_master one = AMP_MASTER_INIT;
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     ck_ok(amp_master_params(&rig.net.optimizer, NULL, 0, &count));
     ck_assert_uint_eq(count, 3);
     count = 0;
     ck_ok(amp_master_params(&rig.net.optimizer, &one, 1, &count));
     ck_assert_uint_eq(count, 3);
     ck_assert_str_eq(one.name, "weight");
-    rig_end(&rig);
 }

@@ -23,37 +23,25 @@ static amp_op_stats stats_of(struct rig *rig, enum net_op op) {
 DIFFERENCE_TIMES(linear_runs_in_the_low_type, 2) {
     static const amp_level levels[] = { AMP_O1, AMP_O4 };
     static const amp_dtype low[] = { AMP_FLOAT16, AMP_BFLOAT16 };
-    struct rig rig;
-    rig_start(&rig, levels[_i], FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
-    struct fake_tensor *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    RIG_START(rig, levels[_i], FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    OWN_TENSOR *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
     ck_received(&rig, "linear", 3, low[_i], low[_i]);
     ck_assert_int_eq(fake_last(&rig.host)->dtypes[2], low[_i]);
     ck_dtype(y, low[_i]);
     ck_assert_double_eq(fake_get(y, 0), 1.25);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(an_optional_tensor_may_be_null) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_linear(&rig.net, x, rig.net.weight, NULL);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0), *y = net_linear(&rig.net, x, rig.net.weight, NULL);
     ck_received(&rig, "linear", 2, AMP_FLOAT16, AMP_FLOAT16);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(softmax_runs_in_fp32) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 2.0), *y = net_unary(&rig.net, OP_softmax, x);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT16, 2.0), *y = net_unary(&rig.net, OP_softmax, x);
     ck_received(&rig, "softmax", 1, AMP_FLOAT32, 0);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 static const struct {
@@ -67,29 +55,19 @@ static const struct {
 enum { N_PROMOTIONS = sizeof promotions / sizeof promotions[0] };
 
 DIFFERENCE_TIMES(add_promotes_to_the_widest, N_PROMOTIONS) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *a = rig_tensor(&rig, promotions[_i].a, 1.0), *b = rig_tensor(&rig, promotions[_i].b, 2.0);
-    struct fake_tensor *c = net_binary(&rig.net, OP_add, a, b);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *a = rig_tensor(&rig, promotions[_i].a, 1.0), *b = rig_tensor(&rig, promotions[_i].b, 2.0);
+    OWN_TENSOR *c = net_binary(&rig.net, OP_add, a, b);
     ck_received(&rig, "add", 2, promotions[_i].both, promotions[_i].both);
     ck_assert_double_eq(fake_get(c, 0), 3.0);
-    fake_release(a);
-    fake_release(b);
-    fake_release(c);
-    rig_end(&rig);
 }
 
 TEST(integers_are_left_alone) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_DTYPE_OTHER, 2.0);
-    struct fake_tensor *c = net_binary(&rig.net, OP_add, a, b);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_DTYPE_OTHER, 2.0);
+    OWN_TENSOR *c = net_binary(&rig.net, OP_add, a, b);
     ck_received(&rig, "add", 2, AMP_FLOAT16, AMP_DTYPE_OTHER);
     ck_assert_ptr_eq(fake_last(&rig.host)->args[0], a);
-    fake_release(a);
-    fake_release(b);
-    fake_release(c);
-    rig_end(&rig);
 }
 
 DIFFERENCE_TIMES(cat_promotes_its_sequence_and_leaves_the_callers_array, 2) {
@@ -124,42 +102,32 @@ DIFFERENCE(an_rnn_is_an_ordinary_op) {
 }
 
 TEST(agreeing_arguments_arrive_as_they_are) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_FLOAT16, 2.0);
-    struct fake_tensor *c = net_binary(&rig.net, OP_matmul, a, b);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_FLOAT16, 2.0);
+    OWN_TENSOR *c = net_binary(&rig.net, OP_matmul, a, b);
     ck_assert_ptr_eq(fake_last(&rig.host)->args[0], a);
     ck_assert_ptr_eq(fake_last(&rig.host)->args[1], b);
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 0);
-    fake_release(a);
-    fake_release(b);
-    fake_release(c);
-    rig_end(&rig);
 }
 
 /* ---- in place ---- */
 
 DIFFERENCE_TIMES(add_in_place_updates_self_in_its_own_type, 2) { /* by either name */
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     if (_i) rig.net.ops[OP_add_].name = "__iadd__";
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT16, 1.0), *other = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    OWN_TENSOR *self = rig_tensor(&rig, AMP_FLOAT16, 1.0), *other = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     net_add_(&rig.net, self, other);
     ck_received(&rig, "add_", 2, AMP_FLOAT16, AMP_FLOAT16);
     ck_assert_ptr_eq(fake_last(&rig.host)->args[0], self);
     ck_assert_double_eq(fake_get(self, 0), 3.0);
-    fake_release(self);
-    fake_release(other);
-    rig_end(&rig);
 }
 
 DIFFERENCE(exp_in_place_on_16_bits_is_refused) {
-    struct rig rig;
     amp_scope none;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *self = rig_tensor(&rig, AMP_FLOAT16, 1.0);
     net_exp_(&rig.net, self);
     ck_assert_uint_eq(rig.host.n_log, 0);
     ck_assert_double_eq(fake_get(self, 0), 1.0);
@@ -171,31 +139,25 @@ DIFFERENCE(exp_in_place_on_16_bits_is_refused) {
     ck_ok(amp_scope_leave(&none));
     ck_received(&rig, "exp_", 1, AMP_FLOAT16, AMP_DTYPE_DEFAULT);
     ck_ok(amp_check(rig.context));
-    fake_release(self);
-    rig_end(&rig);
 }
 
 TEST(exp_in_place_on_fp32_runs) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *self = rig_tensor(&rig, AMP_FLOAT32, 0.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *self = rig_tensor(&rig, AMP_FLOAT32, 0.0);
     net_exp_(&rig.net, self);
     ck_assert_double_eq(fake_get(self, 0), 1.0);
     ck_ok(amp_check(rig.context));
-    fake_release(self);
-    rig_end(&rig);
 }
 
 /* ---- banned ---- */
 
 TEST_TIMES(a_banned_op_returns_on_failure_and_keeps_the_error, 2) {
     static const int32_t refusal = -3;
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     if (_i) rig.net.ops[OP_binary_cross_entropy].on_failure = &refusal;
     const amp_config config = config_of(AMP_O1);
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 0.5);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT16, 0.5);
     ck_assert_int_eq(net_bce(&rig.net, x, x), _i ? refusal : 0);
     ck_assert_uint_eq(rig.host.n_log, 0);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_ERROR], 1);
@@ -205,62 +167,46 @@ TEST_TIMES(a_banned_op_returns_on_failure_and_keeps_the_error, 2) {
     ck_says("fp16");
     ck_ok(amp_check(rig.context));
     ck_assert_uint_eq(stats_of(&rig, OP_binary_cross_entropy).failures, 1);
-    fake_release(x);
-    rig_end(&rig);
 }
 
 TEST(a_banned_op_names_the_type_it_got) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_BFLOAT16, 0.5);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_BFLOAT16, 0.5);
     (void)net_bce(&rig.net, x, x);
     ck_fails(AMP_ERR_BANNED, amp_check(rig.context));
     ck_says("bf16");
-    fake_release(x);
-    rig_end(&rig);
 }
 
 TEST(a_banned_op_runs_on_fp32) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 0.5);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 0.5);
     ck_assert_int_eq(net_bce(&rig.net, x, x), 7);
     ck_ok(amp_check(rig.context));
-    fake_release(x);
-    rig_end(&rig);
 }
 
 /* ---- failing casts ---- */
 
 TEST(a_failed_cast_runs_an_fp32_op_on_what_it_was_written_for) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     rig.host.fail_hook = FAKE_CAST;
     rig.host.fail_at = 2;
-    struct fake_tensor *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    OWN_TENSOR *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
     ck_assert_ptr_nonnull(y);
     ck_received(&rig, "linear", 3, AMP_FLOAT32, AMP_FLOAT32);
     ck_fails(AMP_ERR_HOST_FAILED, amp_check(rig.context));
     ck_says("cast");
     ck_says("linear");
     ck_assert_uint_eq(stats_of(&rig, OP_linear).failures, 1);
-    fake_release(x);
-    fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(a_failed_cast_of_mixed_arguments_does_not_call_the_op) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT16, 1.0), *b = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     rig.host.fail_hook = FAKE_CAST;
     rig.host.fail_at = 1;
     ck_assert_ptr_null(net_binary(&rig.net, OP_add, a, b));
     ck_assert_uint_eq(rig.host.n_log, 0);
     ck_fails(AMP_ERR_HOST_FAILED, amp_check(rig.context));
     ck_assert_uint_eq(stats_of(&rig, OP_add).failures, 1);
-    fake_release(a);
-    fake_release(b);
-    rig_end(&rig);
 }

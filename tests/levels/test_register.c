@@ -16,17 +16,14 @@ static void start(struct rig *rig) {
 }
 
 DIFFERENCE(a_registration_wins_over_the_list) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(amp_register(&rig.net.model, "softmax", AMP_LOWER));
     start(&rig);
     ck_assert_int_eq(class_of(&rig, OP_softmax), AMP_LOWER);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     fake_release(net_unary(&rig.net, OP_softmax, x));
     ck_assert_int_eq(fake_last(&rig.host)->dtypes[0], AMP_FLOAT16);
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 1); /* Apex: to half, and back to float by the list */
-    fake_release(x);
-    rig_end(&rig);
 }
 
 DIFFERENCE(a_registration_is_the_models_own) {
@@ -43,157 +40,126 @@ DIFFERENCE(a_registration_is_the_models_own) {
 }
 
 TEST_TIMES(every_class_can_be_registered, 6) {
-    struct rig rig;
     const amp_class op_class = AMP_LOWER + _i;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(amp_register(&rig.net.model, "relu", op_class));
     start(&rig);
     ck_assert_int_eq(class_of(&rig, OP_relu), op_class);
-    rig_end(&rig);
 }
 
 TEST(a_class_in_the_descriptor_wins_over_the_list) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_linear].op_class = AMP_LEAVE;
     start(&rig);
     ck_assert_int_eq(class_of(&rig, OP_linear), AMP_LEAVE);
     ck_assert(rig.net.table[OP_linear] == rig.net.original[OP_linear]);
-    rig_end(&rig);
 }
 
 DIFFERENCE(a_banned_op_can_be_allowed) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(amp_register(&rig.net.model, "binary_cross_entropy", AMP_FP32));
     start(&rig);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 0.5);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT16, 0.5);
     ck_assert_int_eq(net_bce(&rig.net, x, x), 7);
     ck_assert_int_eq(fake_last(&rig.host)->dtypes[0], AMP_FLOAT32);
-    fake_release(x);
-    rig_end(&rig);
 }
 
 TEST(an_alias_is_found) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].aliases = "clamp_min, aten::relu";
     ck_ok(amp_register(&rig.net.model, "clamp_min", AMP_FP32));
     start(&rig);
     ck_assert_int_eq(class_of(&rig, OP_relu), AMP_FP32);
-    rig_end(&rig);
 }
 
 TEST(all_ops_of_the_name_are_written) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_sum].name = "relu";
     ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32));
     ck_assert_int_eq(rig.net.ops[OP_sum].op_class, AMP_FP32);
     ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_FP32);
-    rig_end(&rig);
 }
 
 TEST(an_index_picks_one) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_sum].name = "relu"; /* behind the first */
     ck_ok(amp_register(&rig.net.model, "relu#1", AMP_FP32));
     ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_BY_LIST);
     ck_assert_int_eq(rig.net.ops[OP_sum].op_class, AMP_FP32);
-    rig_end(&rig);
 }
 
 TEST(an_index_counts_ops_of_that_name_only) { /* as amp_op_stats.index and the messages do */
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_matmul].name = "relu_backward";
     rig.net.ops[OP_matmul].backward_of = "relu";
     rig.net.ops[OP_add].name = "relu"; /* relu#0; OP_relu behind it is relu#1 */
     ck_ok(amp_register(&rig.net.model, "relu#1", AMP_FP32));
     ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_FP32);
     ck_assert_int_eq(rig.net.ops[OP_add].op_class, AMP_BY_LIST);
-    rig_end(&rig);
 }
 
 TEST(an_index_beyond_the_last_is_not_found) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "relu#1", AMP_FP32));
     ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_BY_LIST);
-    rig_end(&rig);
 }
 
 TEST(backward_ops_follow_their_forward) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_sum].name = "relu_backward";
     rig.net.ops[OP_sum].backward_of = "relu";
     ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32));
     start(&rig);
     ck_assert_int_eq(class_of(&rig, OP_sum), AMP_FP32);
-    rig_end(&rig);
 }
 
 TEST(backward_ops_share_a_listed_class) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].name = "linear_backward";
     rig.net.ops[OP_relu].backward_of = "linear";
     start(&rig);
     ck_assert_int_eq(class_of(&rig, OP_relu), AMP_LOWER);
-    rig_end(&rig);
 }
 
 TEST(a_backward_op_that_says_leave_is_left) { /* "the class to use whatever the lists say" */
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].backward_of = "linear";
     rig.net.ops[OP_relu].op_class = AMP_LEAVE;
     start(&rig);
     ck_assert_int_eq(class_of(&rig, OP_relu), AMP_LEAVE);
-    rig_end(&rig);
 }
 
 TEST(backward_of_must_name_an_op) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].backward_of = "conv2d";
     ck_fails(AMP_ERR_NOT_FOUND, rig_config(&rig, &config));
     ck_says("conv2d");
     ck_says("relu");
-    rig_end(&rig);
 }
 
 DIFFERENCE(two_different_registrations_conflict) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32));
     ck_fails(AMP_ERR_CONFLICT, amp_register(&rig.net.model, "relu", AMP_LOWER));
     ck_says("op relu is registered as fp32 already and cannot also be lower");
     ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_FP32);
     ck_ok(amp_register(&rig.net.model, "relu", AMP_FP32)); /* saying it again is no conflict */
-    rig_end(&rig);
 }
 
 TEST(a_conflict_writes_nothing) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_add].name = "relu";
     ck_ok(amp_register(&rig.net.model, "relu#1", AMP_FP32));
     ck_fails(AMP_ERR_CONFLICT, amp_register(&rig.net.model, "relu", AMP_LOWER));
     ck_assert_int_eq(rig.net.ops[OP_add].op_class, AMP_BY_LIST);
-    rig_end(&rig);
 }
 
 TEST(an_unknown_name_suggests_the_nearest) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "sofmax", AMP_FP32));
     ck_says("sofmax");
     ck_says("softmax");
-    rig_end(&rig);
 }
 
 TEST_TIMES(bad_arguments_are_refused, 10) {
@@ -202,25 +168,19 @@ TEST_TIMES(bad_arguments_are_refused, 10) {
         amp_class op_class;
     } bad[] = { { "relu", 0 }, { "relu", 7 }, { "relu", -1 }, { "", 1 }, { "#1", 1 }, { "relu#", 1 }, { "relu#x", 1 },
                 { "relu#-1", 1 }, { "relu#1x", 1 }, { NULL, 1 } };
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_register(&rig.net.model, bad[_i].op, bad[_i].op_class));
     ck_assert_int_eq(rig.net.ops[OP_relu].op_class, AMP_BY_LIST);
-    rig_end(&rig);
 }
 
 TEST(registering_after_initialize_is_refused) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_fails(AMP_ERR_WRONG_STATE, amp_register(&rig.net.model, "relu", AMP_FP32));
     ck_says("before");
-    rig_end(&rig);
 }
 
 TEST(a_model_without_ops_has_no_such_name) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.model.n_ops = 0;
     ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "relu", AMP_FP32));
-    rig_end(&rig);
 }

@@ -12,27 +12,22 @@ static amp_op_stats stats_of(struct rig *rig, enum net_op op) {
 }
 
 TEST(unlisted_ops_keep_their_pointer) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_assert(rig.net.table[OP_relu] == rig.net.original[OP_relu]);
     ck_assert(rig.net.table[OP_linear] != rig.net.original[OP_linear]);
     ck_assert_int_eq(stats_of(&rig, OP_relu).wrapped, 0);
     ck_assert_int_eq(stats_of(&rig, OP_linear).wrapped, 1);
-    rig_end(&rig);
 }
 
 TEST_TIMES(levels_that_cast_the_model_wrap_no_op, 4) {
     static const amp_level levels[] = { AMP_O0, AMP_O2, AMP_O3, AMP_O5 };
-    struct rig rig;
-    rig_start(&rig, levels[_i], FAKE_RETAINS);
+    RIG_START(rig, levels[_i], FAKE_RETAINS);
     ck_assert_mem_eq(rig.net.table, rig.net.original, sizeof rig.net.table);
-    rig_end(&rig);
 }
 
 TEST(counters_count) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     for (int i = 0; i < 2; i++) fake_release(net_linear(&rig.net, x, rig.net.weight, rig.net.bias));
     const amp_op_stats stats = stats_of(&rig, OP_linear);
     ck_assert_str_eq(stats.name, "linear");
@@ -42,15 +37,12 @@ TEST(counters_count) {
     ck_assert_int_eq(stats.op_class, AMP_LOWER);
     ck_assert_int_eq(stats.last_target, AMP_FLOAT16);
     ck_assert_int_eq(stats_of(&rig, OP_matmul).last_target, AMP_DTYPE_DEFAULT);
-    fake_release(x);
-    rig_end(&rig);
 }
 
 TEST(explain_says_class_list_and_why) {
-    struct rig rig;
     char text[256], all[4096];
     size_t length = 0, measured = 0;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_explain(rig.context, "linear", NULL, 0, &measured));
     ck_ok(amp_explain(rig.context, "linear", text, sizeof text, &length));
     ck_assert_uint_eq(measured, length);
@@ -65,19 +57,16 @@ TEST(explain_says_class_list_and_why) {
     ck_ok(amp_explain(rig.context, "aten::addmv_.out", text, sizeof text, &length));
     ck_assert_ptr_nonnull(strstr(text, "aten::addmv_.out: lower (addmv, in the apex lists)"));
     ck_fails(AMP_ERR_NOT_FOUND, amp_explain(rig.context, "in_no_list", text, sizeof text, NULL));
-    rig_end(&rig);
 }
 
 TEST(explain_cuts_what_does_not_fit) {
-    struct rig rig;
     char text[8] = "xxxxxxx";
     size_t length = 0;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_explain(rig.context, "linear", text, 7, &length));
     ck_assert_str_eq(text, "linear");
     ck_assert_int_eq(text[7], '\0');
     ck_assert_uint_gt(length, 7);
-    rig_end(&rig);
 }
 
 static void rename_all(struct net *net, const char *name) {
@@ -85,10 +74,9 @@ static void rename_all(struct net *net, const char *name) {
 }
 
 DIFFERENCE(a_table_that_matches_nothing_is_warned_about) {
-    struct rig rig;
     char all[4096];
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rename_all(&rig.net, "linaer");
     ck_ok(rig_config(&rig, &config));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
@@ -97,30 +85,25 @@ DIFFERENCE(a_table_that_matches_nothing_is_warned_about) {
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "linaer = linear"));
     ck_ok(amp_explain(rig.context, NULL, all, sizeof all, NULL));
     ck_assert_ptr_nonnull(strstr(all, "0 of 12"));
-    rig_end(&rig);
 }
 
 TEST_TIMES(no_warning_where_the_level_casts_no_ops_or_something_matches, 2) {
-    struct rig rig;
     const amp_config config = config_of(_i ? AMP_O1 : AMP_O2);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     if (!_i) rename_all(&rig.net, "gemm_nn");
     ck_ok(rig_config(&rig, &config));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
-    rig_end(&rig);
 }
 
 TEST(ops_of_one_name_are_numbered) {
-    struct rig rig;
     amp_op_stats stats[N_NET_OPS];
     size_t count;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_matmul].name = "linear";
     ck_ok(rig_config(&rig, &config));
     for (size_t i = 0; i < N_NET_OPS; i++) stats[i] = (amp_op_stats)AMP_OP_STATS_INIT;
     ck_ok(amp_get_op_stats(rig.context, stats, N_NET_OPS, &count));
     ck_assert_uint_eq(stats[OP_linear].index, 0);
     ck_assert_uint_eq(stats[OP_matmul].index, 1);
-    rig_end(&rig);
 }

@@ -9,12 +9,10 @@ DIFFERENCE_TIMES(weights, 6) {
     static const amp_dtype expected[] = {
         AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT32, AMP_BFLOAT16
     };
-    struct rig rig;
-    rig_start(&rig, levels[_i], 0);
+    RIG_START(rig, levels[_i], 0);
     ck_dtype(rig.net.weight, expected[_i]);
     ck_dtype(rig.net.bias, expected[_i]);
     ck_assert_double_eq(fake_get(rig.net.weight, 3), 0.5);
-    rig_end(&rig);
 }
 
 /* Parameters and statistics; from 6 on of a layer that has statistics alone. */
@@ -22,9 +20,8 @@ DIFFERENCE_TIMES(batch_norm, 12) {
     static const amp_dtype expected[] = {
         AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT32
     };
-    struct rig rig;
     const amp_config config = config_of(levels[_i % 6]);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     if (_i >= 6) {
         rig.net.params[2] = rig.net.params[3];
         rig.net.optimizer.n_params = 2;
@@ -32,18 +29,15 @@ DIFFERENCE_TIMES(batch_norm, 12) {
     ck_ok(rig_config(&rig, &config));
     if (_i < 6) ck_dtype(rig.net.gamma, expected[_i]);
     ck_dtype(rig.net.mean, expected[_i % 6]);
-    rig_end(&rig);
 }
 
 TEST_TIMES(batch_norm_by_override, 2) {
-    struct rig rig;
     amp_config config = config_of(_i ? AMP_O3 : AMP_O2);
     config.keep_batchnorm_fp32 = _i ? AMP_ON : AMP_OFF;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     ck_dtype(rig.net.gamma, _i ? AMP_FLOAT32 : AMP_FLOAT16);
     ck_dtype(rig.net.mean, _i ? AMP_FLOAT32 : AMP_FLOAT16);
-    rig_end(&rig);
 }
 
 TEST(integers_and_fp64_are_untouched) {
@@ -82,14 +76,12 @@ DIFFERENCE(fp64_is_left_alone) {
 }
 
 TEST(model_type_unchanged_touches_nothing) {
-    struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.cast_model_type = AMP_DTYPE_UNCHANGED;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     ck_dtype(rig.net.weight, AMP_FLOAT32);
     ck_assert_uint_eq(rig.host.calls[FAKE_SWAP], 0);
-    rig_end(&rig);
 }
 
 TEST_TIMES(tied_handles_share_the_new_storage, 2) {
@@ -140,21 +132,18 @@ TEST(an_optimizer_may_have_the_second_of_two_tied_handles) {
 }
 
 TEST(the_same_handle_twice_in_the_model_is_a_tie) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.params[3].tensor = rig.net.weight;
     rig.net.params[3].module_kind = AMP_MODULE_OTHER;
     ck_ok(rig_config(&rig, &config));
     ck_dtype(rig.net.weight, AMP_FLOAT16);
-    rig_end(&rig);
 }
 
 TEST(overlapping_parameters_are_refused) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, 0);
-    struct fake_tensor *part = fake_alias(rig.net.weight);
+    RIG_INIT(rig, 0);
+    OWN_TENSOR *part = fake_alias(rig.net.weight);
     part->shape[0] = 2;
     part->id = 99;
     rig.net.params[3].tensor = part;
@@ -162,14 +151,11 @@ TEST(overlapping_parameters_are_refused) {
     ck_says("overlap");
     ck_says("weight");
     ck_dtype(rig.net.weight, AMP_FLOAT32);
-    fake_release(part);
-    rig_end(&rig);
 }
 
 DIFFERENCE(weights_that_do_not_fit_are_counted_and_named) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     fake_set(rig.net.bias, 1, 70000.0);
     fake_set(rig.net.bias, 2, -1e6);
     fake_set(rig.net.weight, 0, (double)__builtin_inff()); /* infinite already: not ours */
@@ -177,26 +163,22 @@ DIFFERENCE(weights_that_do_not_fit_are_counted_and_named) {
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "2 weights"));
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "bias"));
-    rig_end(&rig);
 }
 
 TEST(bf16_fits_what_fp16_does_not) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O5);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     fake_set(rig.net.bias, 1, 70000.0);
     ck_ok(rig_config(&rig, &config));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
-    rig_end(&rig);
 }
 
 /* ---- the way back ---- */
 
 /* 0.1 has no short binary form; O2 and O5 keep it in the master. */
 DIFFERENCE_TIMES(shutdown_gives_fp32_back_exactly, 4) {
-    struct rig rig;
     const amp_config config = config_of(_i & 1 ? AMP_O2 : AMP_O5);
-    rig_init(&rig, _i & 2 ? FAKE_NO_ALLOC : 0);
+    RIG_INIT(rig, _i & 2 ? FAKE_NO_ALLOC : 0);
     fake_fill(rig.net.weight, 0.1);
     const double exact = fake_get(rig.net.weight, 0);
     ck_ok(rig_config(&rig, &config));
@@ -205,13 +187,11 @@ DIFFERENCE_TIMES(shutdown_gives_fp32_back_exactly, 4) {
     ck_dtype(rig.net.weight, AMP_FLOAT32);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), exact);
     rig.context = NULL;
-    rig_end(&rig);
 }
 
 TEST_TIMES(without_masters_shutdown_widens, 2) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O3);
-    rig_init(&rig, _i ? FAKE_NO_ALLOC : 0);
+    RIG_INIT(rig, _i ? FAKE_NO_ALLOC : 0);
     fake_fill(rig.net.weight, 0.1);
     ck_ok(rig_config(&rig, &config));
     const double rounded = fake_get(rig.net.weight, 0);
@@ -219,23 +199,19 @@ TEST_TIMES(without_masters_shutdown_widens, 2) {
     ck_dtype(rig.net.weight, AMP_FLOAT32);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), rounded);
     rig.context = NULL;
-    rig_end(&rig);
 }
 
 TEST(without_masters_the_fp32_storage_is_given_up) {
-    struct rig rig;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     const int64_t blocks = rig.host.live_blocks;
     const amp_config config = config_of(AMP_O3);
     ck_ok(rig_config(&rig, &config));
     ck_assert_int_eq(rig.host.live_blocks, blocks);
-    rig_end(&rig);
 }
 
 DIFFERENCE(a_model_can_be_initialised_again_at_another_level) {
     static const amp_level order[] = { AMP_O2, AMP_O1, AMP_O5, AMP_O0, AMP_O3, AMP_O2 };
-    struct rig rig;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
         const amp_config config = config_of(order[i]);
         ck_ok(rig_config(&rig, &config));
@@ -248,7 +224,6 @@ DIFFERENCE(a_model_can_be_initialised_again_at_another_level) {
         ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.5);
     }
     rig.context = NULL;
-    rig_end(&rig);
 }
 
 TEST(a_second_context_is_refused_retyped_parameters) {

@@ -19,22 +19,19 @@ static amp_op_stats linear_stats(struct rig *rig) {
 }
 
 TEST(no_scope_means_casts_are_disabled) {
-    struct rig rig;
     amp_scope scope;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_scope_enter(NULL, &scope));
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32);
     ck_ok(amp_scope_leave(&scope));
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
-    rig_end(&rig);
 }
 
 DIFFERENCE_TIMES(scopes_nest, 2) {
-    struct rig rig;
     amp_scope outer, inner;
     ck_ok(amp_scope_enter(NULL, &outer)); /* also before any context exists */
     ck_ok(amp_scope_leave(&outer));
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_scope_enter(NULL, &outer));
     ck_ok(amp_scope_enter(_i ? rig.context : NULL, &inner));
     ck_assert_int_eq(linear_gets(&rig), _i ? AMP_FLOAT16 : AMP_FLOAT32);
@@ -42,7 +39,6 @@ DIFFERENCE_TIMES(scopes_nest, 2) {
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32); /* Apex's disable_casts is not re-entrant; ours is */
     ck_ok(amp_scope_leave(&outer));
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
-    rig_end(&rig);
 }
 
 TEST(a_scope_is_left_exactly_once) {
@@ -70,9 +66,8 @@ TEST(scopes_are_left_from_the_inside) {
 }
 
 TEST(a_captured_scope_can_be_adopted) {
-    struct rig rig;
     amp_scope disabled, captured, previous;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_scope_enter(NULL, &disabled));
     ck_ok(amp_scope_capture(&captured));
     ck_ok(amp_scope_leave(&disabled));
@@ -80,111 +75,90 @@ TEST(a_captured_scope_can_be_adopted) {
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32);
     ck_ok(amp_scope_leave(&previous));
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
-    rig_end(&rig);
 }
 
 TEST(passed_counts_calls_under_disabled_casts) {
-    struct rig rig;
     amp_scope scope;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_scope_enter(NULL, &scope));
     (void)linear_gets(&rig);
     ck_ok(amp_scope_leave(&scope));
     ck_assert_uint_eq(linear_stats(&rig).passed, 1); /* amp.h: "calls that ran as they came: no scope, ..." */
     ck_assert_uint_eq(linear_stats(&rig).calls, 0);
-    rig_end(&rig);
 }
 
 DIFFERENCE(ops_called_by_an_op_run_as_they_come) { /* relu, registered, calls add through the table */
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(amp_register(&rig.net.model, "relu", AMP_LOWER));
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     fake_release(net_unary(&rig.net, OP_relu, x));
     ck_assert_str_eq(rig.host.log[0].op, "add");
     ck_assert_int_eq(rig.host.log[0].dtypes[0], AMP_FLOAT16); /* relu's argument, cast */
     ck_assert_int_eq(rig.host.log[0].dtypes[1], AMP_FLOAT32); /* its own zero: add would have promoted */
-    fake_release(x);
-    rig_end(&rig);
 }
 
 /* ---- backward ---- */
 
 DIFFERENCE(ops_in_backward_run_as_they_come) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32);
     ck_assert_uint_eq(linear_stats(&rig).passed, 1);
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
-    fake_release(loss);
-    rig_end(&rig);
 }
 
 TEST(recomputation_in_backward_enters_a_scope) {
-    struct rig rig;
     amp_scope scope;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     ck_ok(amp_scope_enter(rig.context, &scope));
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
     ck_ok(amp_scope_leave(&scope));
     ck_ok(amp_scale_loss_end(&scaled));
-    fake_release(loss);
-    rig_end(&rig);
 }
 
 TEST(a_wrapped_forward_in_backward_obeys) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
     fake_release(net_forward(&rig.net, x));
     ck_assert_int_eq(rig.host.log[0].dtypes[0], AMP_FLOAT16);
     ck_ok(amp_scale_loss_end(&scaled));
-    fake_release(x);
-    rig_end(&rig);
 }
 
 TEST(ops_obey_in_a_bracket_without_a_loss) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
     ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
     ck_ok(amp_scale_loss_end(&scaled));
-    rig_end(&rig);
 }
 
 TEST(backward_of_obeys_its_class_in_backward) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].backward_of = "linear";
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
     fake_release(net_unary(&rig.net, OP_relu, x));
     ck_assert_int_eq(fake_last(&rig.host)->dtypes[0], AMP_FLOAT16);
     ck_ok(amp_scale_loss_end(&scaled));
-    fake_release(x);
-    rig_end(&rig);
 }
 
 TEST(the_present_scope_can_be_asked_for) {
-    struct rig rig;
     amp_scope scope, none;
     amp_context *context = (amp_context *)&scope;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_assert_int_eq(amp_scope_current(&context), 0);
     ck_assert_ptr_null(context);
     ck_ok(amp_scope_enter(rig.context, &scope));
@@ -196,18 +170,14 @@ TEST(the_present_scope_can_be_asked_for) {
     ck_ok(amp_scope_leave(&none));
     ck_ok(amp_scope_leave(&scope));
     ck_assert_int_eq(amp_scope_current(NULL), 0);
-    rig_end(&rig);
 }
 
 /* Nothing waits for the next call to find out that this one is over. */
 TEST_TIMES(a_call_takes_its_mark_with_it, 4) {
-    struct rig rig;
-    rig_start(&rig, _i & 1 ? AMP_O2 : AMP_O1, FAKE_RETAINS | (_i & 2 ? FAKE_NO_VERSION : 0));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    RIG_START(rig, _i & 1 ? AMP_O2 : AMP_O1, FAKE_RETAINS | (_i & 2 ? FAKE_NO_VERSION : 0));
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     fake_release(net_unary(&rig.net, OP_softmax, x));
     ck_assert_uint_eq(amp__thread_state()->n_marks, 0);
     fake_release(net_forward(&rig.net, x));
     ck_assert_uint_eq(amp__thread_state()->n_marks, 0);
-    fake_release(x);
-    rig_end(&rig);
 }

@@ -205,16 +205,14 @@ TEST(what_cannot_be_copied_is_refused) {
 }
 
 TEST(flags_that_contradict_each_other_are_refused) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].flags = AMP_OP_COPY | AMP_OP_DIRECT;
     rig.net.ops[OP_relu].slot = NULL;
     ck_fails(AMP_ERR_CONFLICT, rig_config(&rig, &config));
     ck_says("AMP_OP_COPY");
     rig.net.ops[OP_relu].flags = 0;
     rig.net.ops[OP_relu].slot = &rig.net.table[OP_relu];
-    rig_end(&rig);
 }
 
 /* One slot of many lies in read-only memory, the last one wired: none is written. */

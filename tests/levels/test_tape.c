@@ -14,28 +14,23 @@ static void softmax(struct rig *rig) { /* one cast, not cached */
 static int64_t temporaries(const struct rig *rig) { return rig->host.live_tensors - NET_PARAMS; }
 
 TEST(a_retaining_tape_needs_nothing_from_us) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     softmax(&rig);
     ck_assert_uint_eq(rig.host.calls[FAKE_RELEASE], 1);
     fake_tape_clear(&rig.host);
     ck_assert_int_eq(temporaries(&rig), 0);
-    rig_end(&rig);
 }
 
 TEST(without_a_tape_temporaries_go_at_once) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     rig.host.no_grad = true;
     softmax(&rig);
     ck_assert_int_eq(temporaries(&rig), 0);
-    rig_end(&rig);
 }
 
 TEST(a_tape_that_does_not_retain_keeps_them_alive) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0),
                        *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
@@ -47,32 +42,26 @@ TEST(a_tape_that_does_not_retain_keeps_them_alive) {
     ck_assert_int_eq(temporaries(&rig), 2); /* x and y */
     fake_release(x);
     fake_release(y);
-    rig_end(&rig);
 }
 
 TEST(tape_done_releases_them) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     softmax(&rig);
     ck_assert_int_eq(temporaries(&rig), 1);
     fake_tape_clear(&rig.host);
     ck_ok(amp_tape_done(rig.context));
     ck_assert_int_eq(temporaries(&rig), 0);
-    rig_end(&rig);
 }
 
 TEST(a_weight_cast_after_tape_done_is_a_new_one) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, 0);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    RIG_START(rig, AMP_O1, 0);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
     fake_release(net_linear(&rig.net, x, rig.net.weight, NULL));
     fake_tape_clear(&rig.host);
     ck_ok(amp_tape_done(rig.context));
     fake_release(net_linear(&rig.net, x, rig.net.weight, NULL));
     ck_assert_uint_eq(fake_last(&rig.host)->args[1]->refs, 1);
     ck_assert_uint_eq(rig.host.calls[FAKE_CAST], 2);
-    fake_release(x);
-    rig_end(&rig);
 }
 
 TEST(every_optimizer_must_have_stepped) {
@@ -97,9 +86,8 @@ TEST(every_optimizer_must_have_stepped) {
 }
 
 TEST(a_skipped_step_releases_too) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     softmax(&rig);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
     fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT32, (double)__builtin_inff()));
@@ -107,13 +95,11 @@ TEST(a_skipped_step_releases_too) {
     fake_tape_clear(&rig.host);
     ck_assert_int_eq(net_step(&rig.net), 0);
     ck_assert_int_eq(temporaries(&rig), 1); /* the gradient */
-    rig_end(&rig);
 }
 
 TEST(growth_is_warned_about) { /* a host that neither steps nor says amp_tape_done */
-    struct rig rig;
-    rig_start(&rig, AMP_O1, 0);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    RIG_START(rig, AMP_O1, 0);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
     for (int i = 0; i < 20000; i++) {
         fake_release(net_unary(&rig.net, OP_softmax, x));
         fake_tape_clear(&rig.host);
@@ -121,8 +107,6 @@ TEST(growth_is_warned_about) { /* a host that neither steps nor says amp_tape_do
     ck_assert_uint_ge(rig.host.events[AMP_EVENT_WARNING], 1);
     ck_assert_uint_le(rig.host.events[AMP_EVENT_WARNING], 3);
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "amp_tape_done"));
-    fake_release(x);
-    rig_end(&rig);
 }
 
 /* ---- what a call reserved must still be there when it ends ---- */
@@ -172,10 +156,9 @@ static void *call_waiting(void *user) {
 }
 
 TEST_TIMES(ops_of_another_thread_do_not_use_up_its_room, 40) {
-    struct rig rig;
     pthread_t thread;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.table[OP_matmul] = rig.net.original[OP_matmul] = (amp_fn)waiting_op;
     ck_ok(rig_config(&rig, &config));
     sem_init(&inside, 0, 0);
@@ -188,5 +171,4 @@ TEST_TIMES(ops_of_another_thread_do_not_use_up_its_room, 40) {
     fake_tape_clear(&rig.host);
     ck_ok(amp_tape_done(rig.context));
     ck_assert_int_eq(temporaries(&rig), 0);
-    rig_end(&rig);
 }

@@ -19,9 +19,8 @@ static amp_status reduce(void *self, amp_reduction reduction, double *values, si
 }
 
 TEST(an_overflow_on_another_rank_skips_here_too) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.host.hooks.reduce = reduce;
     ck_ok(rig_config(&rig, &config));
     other_rank = 1.0;
@@ -35,7 +34,6 @@ TEST(an_overflow_on_another_rank_skips_here_too) {
     other_rank = 0.0;
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_int_eq(rig.net.steps, 1);
-    rig_end(&rig);
 }
 
 /* ---- clipping by value ---- */
@@ -50,8 +48,7 @@ static void make_gradients(struct rig *rig, double x) {
 }
 
 TEST_TIMES(gradients_are_clipped_by_value, 2) {
-    struct rig rig;
-    rig_start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS);
     make_gradients(&rig, 8.0);
     ck_ok(amp_clip_grad_value(&rig.net.optimizer, 0.5f));
     amp_master masters[3];
@@ -68,7 +65,6 @@ TEST_TIMES(gradients_are_clipped_by_value, 2) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.5); /* and the host's handle shows it */
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_clip_grad_value(&rig.net.optimizer, 0.0f));
     ck_says("max_value");
-    rig_end(&rig);
 }
 
 /* ---- optimizers that share parameters ---- */
@@ -178,9 +174,8 @@ TEST(what_an_optimizer_has_is_known_by_each) {
 /* ---- the scale by hand ---- */
 
 DIFFERENCE(any_tensor_can_be_scaled_and_unscaled) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *tensor = rig_tensor(&rig, AMP_FLOAT32, 0.375);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *tensor = rig_tensor(&rig, AMP_FLOAT32, 0.375);
     void *scaled;
     float found_inf = 0.0f;
     ck_ok(amp_scale(rig.context, 0, tensor, &scaled));
@@ -194,8 +189,6 @@ DIFFERENCE(any_tensor_can_be_scaled_and_unscaled) {
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_unscale(rig.context, 7, &scaled, 1, NULL));
     ck_says("num_losses");
     fake_release(scaled);
-    fake_release(tensor);
-    rig_end(&rig);
 }
 
 /* ---- traps ---- */
@@ -227,11 +220,10 @@ TEST_TIMES(a_host_with_traps_survives_an_overflow, traps_work()) {
 }
 
 TEST_TIMES(traps_come_back_after_a_longjmp, traps_work()) {
-    struct rig rig;
     jmp_buf out;
     amp_scope scope;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     feenableexcept(FE_OVERFLOW);
     if (!setjmp(out)) {
         rig.net.jump_from_op = &out;
@@ -244,8 +236,6 @@ TEST_TIMES(traps_come_back_after_a_longjmp, traps_work()) {
     ck_assert_uint_eq(__builtin_ia32_stmxcsr() & 0x0400u, 0); /* unmasked for SSE too */
     ck_ok(amp_scope_leave(&scope));
     fedisableexcept(FE_ALL_EXCEPT);
-    fake_release(x);
-    rig_end(&rig);
 }
 #endif
 
@@ -260,10 +250,9 @@ static const struct {
 enum { N_PASSED_BY = sizeof passed_by / sizeof *passed_by };
 
 TEST_TIMES(a_slot_that_no_call_reaches_is_named, N_PASSED_BY) {
-    struct rig rig;
     amp_config config = config_of(passed_by[_i].level);
     config.loss_scale = passed_by[_i].loss_scale;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     if (passed_by[_i].blind) rig.host.hooks.view = NULL;
     const amp_fn copied_step = rig.net.step; /* a host that copied its pointer too early */
     ck_ok(rig_config(&rig, &config));
@@ -274,12 +263,11 @@ TEST_TIMES(a_slot_that_no_call_reaches_is_named, N_PASSED_BY) {
     char text[4096];
     ck_ok(amp_explain(rig.context, NULL, text, sizeof text, NULL));
     ck_assert_msg(strstr(text, "optimizer 0: its slot step saw no call") != NULL, "%s", text);
-    rig_end(&rig);
 }
 
 /* It leaves the iteration where the action is AMP_SKIP, and does not tell libamp. */
 TEST(a_skip_that_the_host_kept_to_itself_is_told_once) {
-    struct rig rig;
+    RIG(rig);
     amp_optimizer *optimizer = &rig.net.optimizer;
     rig_init(&rig, FAKE_RETAINS);
     optimizer->n_steps = 0;
@@ -301,7 +289,6 @@ TEST(a_skip_that_the_host_kept_to_itself_is_told_once) {
         ck_assert_int_eq(rig.host.events[AMP_EVENT_LOG] - told, i == 1 ? 1 : 0);
         if (i == 1) ck_assert(strstr(rig.host.last_message[AMP_EVENT_LOG], "an earlier bracket that no step followed"));
     }
-    rig_end(&rig);
 }
 
 static void expect_told(struct rig *rig, const char *what) {
@@ -334,9 +321,8 @@ TEST(a_forward_slot_whose_self_never_comes_is_named) {
 
 /* No call would ever be theirs. */
 TEST(a_self_that_was_forgotten_is_refused) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     void **fields[] = { &rig.net.model.self, &rig.net.optimizer.self };
     static const char *const named[] = { "forward", "step" };
     for (int i = 0; i < 2; i++) {
@@ -348,7 +334,6 @@ TEST(a_self_that_was_forgotten_is_refused) {
         *fields[i] = self;
     }
     ck_ok(rig_config(&rig, &config));
-    rig_end(&rig);
 }
 
 static amp_status bracket_without_step(struct rig *rig, double grad, uint32_t flags) {
@@ -369,10 +354,9 @@ static void expect_no_missed_step(const struct rig *rig) {
 /* Brackets that accumulate, that overflow, and that are cancelled or thrown away: no step was due. */
 TEST_TIMES(no_step_that_was_not_due_is_missed, 6) {
     const amp_level level = (amp_level)(AMP_O0 + _i);
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     const amp_config config = config_of(level);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(rig_config(&rig, &config));
     ck_ok(bracket_without_step(&rig, 1.0, AMP_DELAY_UNSCALE));
     for (int i = 0; i < 3; i++) ck_ok(bracket_without_step(&rig, 1.0, 0));
@@ -387,14 +371,12 @@ TEST_TIMES(no_step_that_was_not_due_is_missed, 6) {
     net_zero_grad(&rig.net);
     for (int i = 0; i < 2; i++) ck_ok(net_train_step(&rig.net, 1.0));
     expect_no_missed_step(&rig);
-    rig_end(&rig);
 }
 
 /* It loads weights of its own between two brackets, and steps later. */
 TEST_TIMES(what_the_host_writes_is_no_missed_step, 6) {
-    struct rig rig;
     const amp_config config = config_of((amp_level)(AMP_O0 + _i));
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(rig_config(&rig, &config));
     ck_ok(bracket_without_step(&rig, 1.0, 0));
     for (int i = 0; i < NET_SIZE; i++) fake_set(rig.net.weight, i, 0.5 + i);
@@ -404,7 +386,6 @@ TEST_TIMES(what_the_host_writes_is_no_missed_step, 6) {
     net_zero_grad(&rig.net);
     for (int i = 0; i < 3; i++) ck_ok(net_train_step(&rig.net, 1.0));
     expect_no_missed_step(&rig);
-    rig_end(&rig);
 }
 
 /* A host that has a slot for each layer, one of them frozen. */
@@ -429,8 +410,7 @@ TEST(a_frozen_layers_slot_is_no_alarm) {
 }
 
 TEST(unused_ops_are_told_of_once) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_LOG], 1);
     ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], "softmax") != NULL, "%s",
@@ -439,5 +419,4 @@ TEST(unused_ops_are_told_of_once) {
                   rig.host.last_message[AMP_EVENT_LOG]);
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_LOG], 1);
-    rig_end(&rig);
 }

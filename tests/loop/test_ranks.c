@@ -73,12 +73,11 @@ static void said(double overflow, double gave_up, double ended, unsigned maxima)
 }
 
 TEST_TIMES(a_clean_bracket_says_so, 6) {
-    struct rig rig;
+    RIG(rig);
     start(&rig, (amp_level)(AMP_O0 + _i), FAKE_RETAINS, 0);
     ck_ok(net_train_step(&rig.net, 1.0));
     said(0, 0, 1, 1);
     ck_assert_int_eq(rig.net.steps, 1);
-    rig_end(&rig);
 }
 
 TEST(an_error_here_is_said_and_ends_in_a_skip) {
@@ -144,13 +143,12 @@ TEST_TIMES(an_error_elsewhere_skips_at_every_level_and_moves_no_scale, 6) {
 }
 
 TEST(an_overflow_elsewhere_is_named_so) {
-    struct rig rig;
+    RIG(rig);
     start(&rig, AMP_O1, FAKE_RETAINS, 0);
     ranks.other[OVERFLOW] = 1.0;
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_float_eq(scale_of(&rig), 512.0f);
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_SKIP], "on another rank"));
-    rig_end(&rig);
 }
 
 TEST_TIMES(a_cancel_here_skips_unless_all_cancel, 2) {
@@ -216,11 +214,10 @@ static int32_t has_ranks(void *self) {
 }
 
 TEST(a_host_may_say_that_there_is_nobody_to_ask) {
-    struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.init_scale = 1024.0f;
     ranks = (struct ranks){ .other = { 1.0, 0.0, 1.0 } }; /* whoever asks hears of an overflow */
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.host.hooks.reduce = reduce;
     rig.host.hooks.has_ranks = has_ranks;
     rig.net.optimizer.flags = AMP_OPTIMIZER_SHARDED;
@@ -234,7 +231,6 @@ TEST(a_host_may_say_that_there_is_nobody_to_ask) {
         (void)net_step(&rig.net);
         net_zero_grad(&rig.net);
     }
-    rig_end(&rig);
 }
 
 /* A parameter that libamp keeps nothing of may be cut between two brackets; one with a master may not. */
@@ -289,7 +285,7 @@ TEST_TIMES(only_a_sharded_norm_is_summed, 2) {
 }
 
 TEST(a_rank_that_cannot_look_takes_part_in_the_norm) {
-    struct rig rig;
+    RIG(rig);
     start(&rig, AMP_O1, FAKE_RETAINS, AMP_OPTIMIZER_SHARDED);
     clean_gradients(&rig);
     rig.host.fail_hook = FAKE_GRAD;
@@ -307,5 +303,4 @@ TEST(a_rank_that_cannot_look_takes_part_in_the_norm) {
     ck_assert(isinf(norm));
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), before);
     net_zero_grad(&rig.net);
-    rig_end(&rig);
 }

@@ -29,7 +29,7 @@ static float master_value(struct rig *rig) {
 }
 
 TEST_TIMES(gradients_stay_as_they_are_until_the_step, N_CASES) {
-    struct rig rig;
+    RIG(rig);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
     start(&rig, _i, &rule);
     for (int step = 0; step < 3; step++) {
@@ -45,11 +45,10 @@ TEST_TIMES(gradients_stay_as_they_are_until_the_step, N_CASES) {
         ck_ok(amp_fused_zero_grad(&rig.net.optimizer));
     }
     ck_assert(master_value(&rig) < 0.5f && master_value(&rig) > 0.499f);
-    rig_end(&rig);
 }
 
 TEST_TIMES(looking_unscales_once, N_CASES) {
-    struct rig rig;
+    RIG(rig);
     amp_master masters[3];
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     start(&rig, _i, &rule);
@@ -61,11 +60,10 @@ TEST_TIMES(looking_unscales_once, N_CASES) {
     }
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(master_value(&rig) == 0.5f - 0.5f * (float)GRAD);
-    rig_end(&rig);
 }
 
 TEST_TIMES(a_second_bracket_unscales_first, N_CASES) {
-    struct rig rig;
+    RIG(rig);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     start(&rig, _i, &rule);
     ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
@@ -74,7 +72,6 @@ TEST_TIMES(a_second_bracket_unscales_first, N_CASES) {
     ck_assert(seen(&rig) == (cases[_i].options & FAKE_NO_SET_GRAD ? 2.0 * GRAD * SCALE : 2.0 * GRAD));
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(master_value(&rig) == 0.5f - (float)GRAD);
-    rig_end(&rig);
 }
 
 /* A cancelled bracket gives back what waited, unscaled by then. */
@@ -93,19 +90,18 @@ TEST_TIMES(cancel_gives_the_gradient_back, N_CASES) {
 }
 
 TEST(the_hosts_own_gradient_is_not_scaled) {
-    struct rig rig;
+    RIG(rig);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     start(&rig, 2, &rule);
     ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
     fake_put_grad(rig.net.weight, fake_new(&rig.host, AMP_FLOAT16, NET_SIZE, 0.25));
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(master_value(&rig) == 0.5f - 0.5f * 0.25f);
-    rig_end(&rig);
 }
 
 /* What the host does to the scaled gradient is seen by the norm too: it is not the one that the bracket computed. */
 TEST_TIMES(a_gradient_changed_in_place_has_another_norm, N_CASES) {
-    struct rig rig;
+    RIG(rig);
     float before = 0.0f, after = 0.0f;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     start(&rig, _i, &rule);
@@ -119,23 +115,21 @@ TEST_TIMES(a_gradient_changed_in_place_has_another_norm, N_CASES) {
     ck_assert(after == 0.5f * before);
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(master_value(&rig) == 0.5f - 0.25f * (float)GRAD);
-    rig_end(&rig);
 }
 
 TEST_TIMES(shutdown_leaves_them_unscaled, N_CASES) {
-    struct rig rig;
+    RIG(rig);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     start(&rig, _i, &rule);
     ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
     ck_ok(amp_shutdown(rig.context));
     rig.context = NULL;
     ck_assert(seen(&rig) == GRAD);
-    rig_end(&rig);
 }
 
 /* After an overflow fixed buffers are what they were, and a host that has its gradients made anew clears them. */
 TEST_TIMES(an_overflow_is_found_by_reading, N_CASES) {
-    struct rig rig;
+    RIG(rig);
     amp_record record = AMP_RECORD_INIT;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     amp_action action = AMP_STEP;
@@ -151,7 +145,6 @@ TEST_TIMES(an_overflow_is_found_by_reading, N_CASES) {
     ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(master_value(&rig) == 0.5f - 0.5f * (float)GRAD);
-    rig_end(&rig);
 }
 
 /* LAMB's global norm and NovoGrad's norms, once from the bracket, once computed after somebody looked. */

@@ -27,7 +27,7 @@ TEST(groups_have_rules_of_their_own) {
 
 /* Without a gradient a parameter stays, and its steps do not advance: Adam's first step is always of length lr. */
 TEST(absent_gradients_are_passed_over) {
-    struct rig rig;
+    RIG(rig);
     amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_of(AMP_O0);
     rule.eps = 0.0;
@@ -42,11 +42,10 @@ TEST(absent_gradients_are_passed_over) {
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     /* (0.1f / 0.1f) / (sqrt(v / corr2) + 0): 0.001 is rounded twice to the same float, so all is exact */
     ck_assert(fake_get(rig.net.bias, 0) == 0.125);
-    rig_end(&rig);
 }
 
 TEST_TIMES(skips_advance_no_step, 2) {
-    struct rig rig;
+    RIG(rig);
     amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
     amp_action action = AMP_STEP;
@@ -63,7 +62,6 @@ TEST_TIMES(skips_advance_no_step, 2) {
     ck_assert_int_eq(action, AMP_STEP);
     masters_of(&rig, masters); /* the first step: lr * g / (|g| + eps) */
     ck_assert_float_eq_tol(*(float *)masters[0].data, 0.375f, 1e-6f * 0.125f + 0x1p-24f);
-    rig_end(&rig);
 }
 
 TEST_TIMES(later_parameters_join_group_0, 2) {
@@ -182,16 +180,14 @@ TEST(wrong_descriptions_are_refused) {
 }
 
 TEST(the_hosts_own_is_not_ours) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     ck_fails(AMP_ERR_WRONG_STATE, amp_fused_step(&rig.net.optimizer, NULL));
     ck_fails(AMP_ERR_WRONG_STATE, amp_fused_zero_grad(&rig.net.optimizer));
-    rig_end(&rig);
 }
 
 /* Each hook that a step calls fails once: the step is refused, nothing has moved, and it can be made again. */
 TEST_TIMES(a_failing_hook_changes_nothing, 2) {
-    struct rig rig;
+    RIG(rig);
     const amp_config config = config_of(AMP_O2);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
     const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_GRAD };
@@ -206,5 +202,4 @@ TEST_TIMES(a_failing_hook_changes_nothing, 2) {
     rig.host.fail_at = 0;
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(fake_get(rig.net.weight, 0) < 0.5 && fake_get(rig.net.gamma, 0) < 1.0);
-    rig_end(&rig);
 }

@@ -33,24 +33,22 @@ DIFFERENCE_TIMES(the_seed_carries_it_without_a_scale_hook_or_loss, 2) {
 
 TEST_TIMES(end_unscales_exactly, 4) {
     static const amp_level levels[] = { AMP_O1, AMP_O2, AMP_O3, AMP_O5 };
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, levels[_i], 0, 1024.0f);
     ck_assert_int_eq(bracket(&rig, 1.25), AMP_STEP);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 3), 1.25);
-    rig_end(&rig);
 }
 
 TEST(masters_get_gradients_below_the_low_types_range) {
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O2, 0, 65536.0f);
     ck_assert_int_eq(bracket(&rig, 0x1p-30), AMP_STEP);
     ck_assert_float_eq(seen_grad(&rig, 0), 0x1p-30f);
-    rig_end(&rig);
 }
 
 /* A third is rounded once: the master keeps more bits than fp16 shows. */
 DIFFERENCE(a_16_bit_gradient_shows_the_master) {
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O2, 0, 3.0f);
     ck_assert_int_eq(bracket(&rig, 1.0 / 3.0), AMP_STEP);
     const double exact = (double)seen_grad(&rig, 0), shown = fake_get(rig.net.weight->grad, 0);
@@ -58,7 +56,6 @@ DIFFERENCE(a_16_bit_gradient_shows_the_master) {
     ck_assert_double_eq_tol(exact, 1.0 / 3.0, 1e-6);
     ck_assert_double_ne(shown, exact);
     ck_assert_double_eq_tol(shown, exact, 0x1p-12); /* half a unit of fp16 below 1/2 */
-    rig_end(&rig);
 }
 
 /* ---- accumulation ---- */
@@ -69,26 +66,23 @@ TEST_TIMES(micro_batches_add_up, 6) {
         unsigned options;
     } cases[] = { { AMP_O1, 0 }, { AMP_O1, FAKE_NO_SET_GRAD }, { AMP_O2, 0 }, { AMP_O2, FAKE_NO_SET_GRAD },
                   { AMP_O2, FAKE_NO_VERSION }, { AMP_O2, FAKE_NO_SET_GRAD | FAKE_NO_ALLOC } };
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, cases[_i].level, cases[_i].options, 128.0f);
     for (int i = 0; i < 4; i++) ck_assert_int_eq(bracket(&rig, 0.5 * (i + 1)), AMP_STEP);
     ck_assert_float_eq(seen_grad(&rig, 0), 5.0f);
-    rig_end(&rig);
 }
 
 TEST_TIMES(micro_batches_add_up_below_the_low_types_range, 2) { /* the host's 16-bit gradient shows 0 all the time */
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O2, _i ? FAKE_NO_SET_GRAD : 0, 65536.0f);
     if (_i) fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT16, 0.0));
     for (int i = 0; i < 4; i++) ck_assert_int_eq(bracket(&rig, 0x1p-30), AMP_STEP);
     ck_assert_float_eq(seen_grad(&rig, 0), 0x1p-28f);
-    rig_end(&rig);
 }
 
 DIFFERENCE(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP32 parameters, apex.md 3.5 */
-    struct rig rig;
     amp_config config = config_of(AMP_O5);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     for (int i = 0; i < 3; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -100,17 +94,15 @@ DIFFERENCE(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP
     ck_assert_float_eq(seen_grad(&rig, 2), 1.5f);
     ck_assert_float_eq(seen_grad(&rig, 0), 0.75f);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.75);
-    rig_end(&rig);
 }
 
 /* What stands between two brackets counts, whoever put it there: a step leaves it, the host may drop it. */
 DIFFERENCE_TIMES(gradients_are_the_hosts_between_brackets, 4) {
-    struct rig rig;
     amp_config config = config_of(AMP_O2);
     amp_master masters[3] = { AMP_MASTER_INIT };
     size_t n;
     config.init_scale = 1024.0f;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.rate = 0.0f;
     if (_i == 0) add_grad(rig.net.weight, 1.0); /* before initialize, in FP32 */
     ck_ok(rig_config(&rig, &config));
@@ -125,7 +117,6 @@ DIFFERENCE_TIMES(gradients_are_the_hosts_between_brackets, 4) {
     }
     ck_assert_int_eq(bracket(&rig, 4.0), AMP_STEP);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), _i < 2 ? 5.0 : 4.0);
-    rig_end(&rig);
 }
 
 TEST(a_bracket_whose_backward_made_nothing_puts_gradients_back) {
@@ -275,11 +266,9 @@ TEST_TIMES(what_is_gone_is_told, 2) {
 
 /* A static scale of 1 skips nothing, so the optimizer sees what backward made: as in FP32 training, and as Apex. */
 TEST_TIMES(at_a_static_scale_of_one_what_is_not_finite_reaches_the_step, 2) {
-    struct rig rig;
-    rig_start(&rig, AMP_O5, _i ? FAKE_NO_SET_GRAD : 0);
+    RIG_START(rig, AMP_O5, _i ? FAKE_NO_SET_GRAD : 0);
     ck_assert_int_eq(bracket(&rig, (double)INFINITY), AMP_STEP);
     ck_assert(isinf(fake_get(rig.net.weight->grad, 0)));
     net_step(&rig.net);
     ck_assert(!isfinite(fake_get(rig.net.weight, 0)));
-    rig_end(&rig);
 }

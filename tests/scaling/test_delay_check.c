@@ -180,9 +180,8 @@ static amp_status count_reduce(void *self, amp_reduction reduction, double *valu
 }
 
 TEST(ranks_talk_at_the_decision_only) {
-    struct rig rig;
     amp_config config = config_of(AMP_O1);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.host.hooks.reduce = count_reduce;
     ck_ok(rig_config(&rig, &config));
     exchanges = 0;
@@ -193,5 +192,4 @@ TEST(ranks_talk_at_the_decision_only) {
         ck_ok(amp_scale_loss_end(&scaled));
         ck_assert_uint_eq(exchanges, k == 3);
     }
-    rig_end(&rig);
 }

@@ -9,7 +9,7 @@ static void use_up(struct rig *rig) { /* the step's skip, and fresh gradients */
 
 TEST_TIMES(an_overflow_skips_one_step_and_halves_the_scale, 6) {
     static const double bad[] = { 1.0 / 0.0, -1.0 / 0.0, 0.0 / 0.0 };
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, _i % 2 ? AMP_O2 : AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, bad[_i / 2]), AMP_SKIP);
     ck_assert_float_eq(scale_now(&rig, 0), 64.0f);
@@ -19,7 +19,6 @@ TEST_TIMES(an_overflow_skips_one_step_and_halves_the_scale, 6) {
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.375);
-    rig_end(&rig);
 }
 
 TEST(one_element_is_enough) {
@@ -37,36 +36,32 @@ TEST(one_element_is_enough) {
 }
 
 DIFFERENCE(finiteness_is_judged_after_the_division) { /* pytorch#96755: finite g, infinite g / S */
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O1, 0, 0x1p-20f);
     ck_assert_int_eq(bracket(&rig, 0x1p127 * 2.0), AMP_SKIP); /* 2^108 in the gradient */
-    rig_end(&rig);
 }
 
 TEST(finiteness_is_judged_in_the_destinations_type) { /* O3: fp16 gradients in place, scale below 1 */
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O3, 0, 0.25f);
     ck_assert_int_eq(bracket(&rig, 65536.0), AMP_SKIP); /* 16384 is a finite fp16, times 4 is not */
-    rig_end(&rig);
 }
 
 DIFFERENCE(an_overflow_of_the_sum_is_found) {
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O1, 0, 1.0f);
     ck_assert_int_eq(bracket(&rig, 2e38), AMP_STEP);
     ck_assert_int_eq(bracket(&rig, 2e38), AMP_SKIP); /* each finite, their sum is not */
-    rig_end(&rig);
 }
 
 DIFFERENCE(growth_backoff_window_and_hysteresis_are_options) {
-    struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.init_scale = 100.0f;
     config.growth = 3.0f;
     config.backoff = 0.25f;
     config.window = 2;
     config.hysteresis = 2;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     const double values[] = { 1.0, 1.0, INF, INF, INF };
     const float scales[] = { 100.0f, 300.0f, 300.0f, 75.0f, 18.75f }; /* one overflow tolerated, then every one */
@@ -75,25 +70,22 @@ DIFFERENCE(growth_backoff_window_and_hysteresis_are_options) {
         net_zero_grad(&rig.net);
         ck_assert_float_eq(scale_now(&rig, 0), scales[i]);
     }
-    rig_end(&rig);
 }
 
 TEST(a_later_clean_bracket_does_not_cancel_the_skip) {
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     net_zero_grad(&rig.net);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
     ck_assert_int_eq(net_step(&rig.net), 0);
     ck_assert_int_eq(net_step(&rig.net), 1);
-    rig_end(&rig);
 }
 
 DIFFERENCE(a_skipped_step_returns_on_skip) {
     static const int32_t skipped = -5;
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.step_op.on_skip = &skipped;
     ck_ok(rig_config(&rig, &config));
     const amp_fn slot = rig.net.step;
@@ -101,27 +93,24 @@ DIFFERENCE(a_skipped_step_returns_on_skip) {
     ck_assert_int_eq(net_step(&rig.net), -5);
     ck_assert(rig.net.step == slot); /* nothing is replaced for a skip */
     ck_assert_int_eq(net_step(&rig.net), 1);
-    rig_end(&rig);
 }
 
 DIFFERENCE_TIMES(fixed_buffers_hold_what_stood_there_before, 2) {
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, FAKE_NO_SET_GRAD, 128.0f);
     fake_fill(rig.net.weight->grad, 2.0);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0);
-    rig_end(&rig);
 }
 
 TEST(a_skipped_step_forgets_all_brackets_since_the_last) { /* design.md 6: many hosts have no zero_grad */
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O1, FAKE_NO_SET_GRAD, 128.0f);
     fake_fill(rig.net.weight->grad, 2.0);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     ck_assert_int_eq(net_step(&rig.net), 0);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0);
-    rig_end(&rig);
 }
 
 /* ---- what is said ---- */
@@ -148,7 +137,7 @@ TEST_TIMES(the_first_gradient_that_was_not_finite_is_named, 2) {
 }
 
 DIFFERENCE(events_tell_of_skip_and_scale) {
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_SKIP], 1);
@@ -156,28 +145,24 @@ DIFFERENCE(events_tell_of_skip_and_scale) {
     ck_assert_float_eq(rig.host.last[AMP_EVENT_SCALE_CHANGE].scale_before, 128.0f);
     ck_assert_float_eq(rig.host.last[AMP_EVENT_SCALE_CHANGE].scale_after, 64.0f);
     ck_assert_ptr_eq(rig.host.last[AMP_EVENT_SKIP].context, rig.context);
-    rig_end(&rig);
 }
 
 TEST(growth_is_told_too) {
-    struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.window = 2;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     ck_assert_int_eq(bracket(&rig, 0.0), AMP_STEP);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_SCALE_CHANGE], 0);
     ck_assert_int_eq(bracket(&rig, 0.0), AMP_STEP);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_SCALE_CHANGE], 1);
     ck_assert_float_eq(scale_now(&rig, 0), 131072.0f);
-    rig_end(&rig);
 }
 
 DIFFERENCE_TIMES(too_many_skips_are_a_status, 2) {
-    struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.max_skips = _i ? AMP_NEVER : 3;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     for (int i = 1; i <= 4; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -193,32 +178,27 @@ DIFFERENCE_TIMES(too_many_skips_are_a_status, 2) {
         use_up(&rig);
     }
     ck_assert_float_eq(scale_now(&rig, 0), 4096.0f);
-    rig_end(&rig);
 }
 
 /* ---- static scales ---- */
 
 DIFFERENCE_TIMES(a_static_scale_skips_what_it_may_have_broken, 2) {
-    struct rig rig;
     amp_config config = config_of(AMP_O1);
     config.loss_scale = _i ? 1.0f : 128.0f;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     ck_assert_int_eq(bracket(&rig, INF), _i ? AMP_STEP : AMP_SKIP);
     ck_assert_float_eq(scale_now(&rig, 0), config.loss_scale);
-    rig_end(&rig);
 }
 
 TEST(scale_one_without_masters_touches_no_gradient) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O4);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     add_grad(rig.net.weight, 1.0);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
     ck_assert_uint_eq(rig.host.calls[FAKE_GRAD] + rig.host.calls[FAKE_SET_GRAD], 0);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0);
-    rig_end(&rig);
 }
 
 /* ---- kept errors ---- */

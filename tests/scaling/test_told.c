@@ -45,7 +45,7 @@ DIFFERENCE(skips_in_words) {
                { 31, 11, "(5 more" },
                { 32, 12, "(15 more skips since the last line)" },
                { 100, 13, "(31 more skips" } };
-    struct rig rig;
+    RIG(rig);
     unsigned skips = 0;
     start(&rig, 0x1p110f, 2000);
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
@@ -60,12 +60,11 @@ DIFFERENCE(skips_in_words) {
         ck_assert_msg(strstr(told[AMP_EVENT_SKIP].last, at[i].last), "%s", told[AMP_EVENT_SKIP].last);
     }
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].explained, 1);
-    rig_end(&rig);
 }
 
 /* For schedulers and loggers: each bracket, with what it decided, the scales, and whose gradient was not finite. */
 TEST(each_bracket_is_told) {
-    struct rig rig;
+    RIG(rig);
     start(&rig, 1024.0f, 2);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
     ck_assert_uint_eq(told[AMP_EVENT_BRACKET].events, 1);
@@ -85,11 +84,10 @@ TEST(each_bracket_is_told) {
     ck_assert_ptr_null(last_bracket.first_nonfinite); /* of this bracket, not of one before */
     ck_assert_uint_eq(told[AMP_EVENT_BRACKET].events, 4);
     ck_assert_uint_eq(told[AMP_EVENT_BRACKET].words, 0);
-    rig_end(&rig);
 }
 
 TEST(growth_is_explained_once) {
-    struct rig rig;
+    RIG(rig);
     start(&rig, 1.0f, 1);
     for (int i = 0; i < 20; i++) {
         ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
@@ -100,7 +98,6 @@ TEST(growth_is_explained_once) {
     ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].words, 11);
     ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].explained, 1);
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].events, 0);
-    rig_end(&rig);
 }
 
 TEST(each_loss_has_its_own_lines) {
@@ -119,7 +116,7 @@ TEST(each_loss_has_its_own_lines) {
 }
 
 TEST(every_bracket_leaves_a_record) {
-    struct rig rig;
+    RIG(rig);
     start(&rig, 128.0f, 3);
     static const double values[] = { 1.0, INF, 1.0, 1.0, 1.0, INF, INF, 1.0 };
     static const struct { amp_action action; float before, after; unsigned in_row, unskipped;
@@ -140,5 +137,4 @@ TEST(every_bracket_leaves_a_record) {
     }
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].events, 3);
     ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].events, 4);
-    rig_end(&rig);
 }

@@ -55,7 +55,7 @@ TEST(step_begin_and_end_come_in_pairs) {
 /* ---- clipping ---- */
 
 TEST_TIMES(clipping_scales_masters_and_returns_the_norm, 2) {
-    struct rig rig;
+    RIG(rig);
     float norm = 0.0f;
     start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, 2.0), AMP_STEP); /* 4 elements of 2: the norm is 4 */
@@ -63,22 +63,20 @@ TEST_TIMES(clipping_scales_masters_and_returns_the_norm, 2) {
     ck_assert_float_eq(norm, 4.0f);
     const float factor = (float)(1.0 / (4.0 + 1e-6));
     ck_assert_float_eq(seen_grad(&rig, 0), 2.0f * factor);
-    rig_end(&rig);
 }
 
 TEST(clipping_leaves_small_gradients) {
-    struct rig rig;
+    RIG(rig);
     float norm = 0.0f;
     start_at_scale(&rig, AMP_O2, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, 2.0), AMP_STEP);
     ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 100.0f, &norm));
     ck_assert_float_eq(norm, 4.0f);
     ck_assert_float_eq(seen_grad(&rig, 0), 2.0f);
-    rig_end(&rig);
 }
 
 TEST(clipping_leaves_gradients_that_are_not_finite) {
-    struct rig rig;
+    RIG(rig);
     float norm = 0.0f;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     add_grad(rig.net.weight, INF);
@@ -86,7 +84,6 @@ TEST(clipping_leaves_gradients_that_are_not_finite) {
     ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1.0f, &norm));
     ck_assert(!isfinite(norm));
     ck_assert_float_eq(seen_grad(&rig, 1), 3.0f);
-    rig_end(&rig);
 }
 
 TEST(clipping_inside_a_bracket_is_refused) {
@@ -102,10 +99,9 @@ TEST(clipping_inside_a_bracket_is_refused) {
 
 TEST_TIMES(max_norm_must_be_positive, 3) {
     static const float bad[] = { 0.0f, -1.0f, __builtin_nanf("") };
-    struct rig rig;
+    RIG(rig);
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_clip_grad_norm(&rig.net.optimizer, bad[_i], NULL));
-    rig_end(&rig);
 }
 
 /* ---- training ---- */
@@ -131,11 +127,10 @@ static void reference(bool bf16, float masters[3]) {
 }
 
 DIFFERENCE_TIMES(training_equals_the_casts_by_hand, 2) {
-    struct rig rig;
     float expected[3];
     amp_config config = config_of(_i ? AMP_O5 : AMP_O2);
     config.loss_scale = 1.0f;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     for (int step = 0; step < STEPS; step++) ck_ok(net_train_step(&rig.net, input_of(step)));
     ck_assert_int_eq(rig.net.steps, STEPS);
@@ -145,7 +140,6 @@ DIFFERENCE_TIMES(training_equals_the_casts_by_hand, 2) {
     for (size_t k = 0; k < 3; k++)
         for (int64_t i = 0; i < NET_SIZE; i++)
             ck_assert_double_eq(fake_get(rig.net.trained[k], i), (double)expected[k]);
-    rig_end(&rig);
 }
 
 TEST_TIMES(a_power_of_two_changes_nothing, 30) {

@@ -224,9 +224,8 @@ TEST_TIMES(bad_texts_are_refused, sizeof bad_texts / sizeof bad_texts[0]) {
 /* A sparse file of 200 MB whose first bytes claim a header of that size, or of nearly all there is. */
 TEST(oversized_headers) {
     static const uint64_t lengths[] = { 100000001, 199999992, 200000000, UINT64_MAX, UINT64_C(1) << 63 };
-    struct rig rig;
     const char *path = "test_oversized.safetensors";
-    rig_start(&rig, AMP_O2, FAKE_RETAINS);
+    RIG_START(rig, AMP_O2, FAKE_RETAINS);
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         write_file(path, &lengths[i], 8);
         ck_assert_int_eq(truncate(path, 200000000), 0);
@@ -234,5 +233,4 @@ TEST(oversized_headers) {
         ck_says("limit");
     }
     unlink(path);
-    rig_end(&rig);
 }

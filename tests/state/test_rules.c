@@ -17,8 +17,7 @@ static void start(struct rig *rig, amp_level level) {
 /* ---- names ---- */
 
 TEST(one_name_twice_is_refused_naming_both) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.params[1].name = "weight";
     const amp_config config = config_of(AMP_O2);
     ck_ok(rig_config(&rig, &config));
@@ -27,7 +26,6 @@ TEST(one_name_twice_is_refused_naming_both) {
     ck_says("parameters 0 and 1");
     ck_says("weight");
     ck_assert_uint_eq(size, 77);
-    rig_end(&rig);
 }
 
 static void start_with_backoff(struct rig *rig, double backoff) {
@@ -167,11 +165,10 @@ TEST(apex_text_both_ways) {
 TEST(apex_goes_by_the_keys_index) {
     static const char given[] = "{\"loss_scaler1\":{\"loss_scale\":8,\"unskipped\":1},"
                                 "\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":0}}";
-    struct rig rig;
     amp_config config = short_window(AMP_O1);
     amp_record record = AMP_RECORD_INIT;
     config.num_losses = 2;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(rig_config(&rig, &config));
     ck_ok(amp_state_load_memory(rig.context, given, sizeof given - 1));
     ck_ok(amp_get_record(rig.context, 1, &record));
@@ -179,13 +176,12 @@ TEST(apex_goes_by_the_keys_index) {
     ck_ok(amp_get_record(rig.context, 0, &record));
     ck_assert_float_eq(record.scale_after, 4.0f);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
-    rig_end(&rig);
 }
 
 TEST(apex_keeps_a_static_scale) {
     static const char other[] = "{\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":7}}";
     static const char same[] = "{\"loss_scaler0\":{\"loss_scale\":1,\"unskipped\":5}}";
-    struct rig rig;
+    RIG(rig);
     start(&rig, AMP_O5);
     ck_ok(amp_state_load_memory(rig.context, same, sizeof same - 1));
     ck_assert_uint_eq(snap(&rig).unskipped, 5);
@@ -195,7 +191,6 @@ TEST(apex_keeps_a_static_scale) {
     ck_assert_float_eq(after.scale, 1.0f);
     ck_assert_uint_eq(after.unskipped, 7);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
-    rig_end(&rig);
 }
 
 /* ---- who may call when ---- */
@@ -229,7 +224,7 @@ TEST(not_inside_brackets_or_steps) {
 }
 
 TEST(arguments) {
-    struct rig rig;
+    RIG(rig);
     size_t size = 5;
     char small[16];
     start(&rig, AMP_O2);
@@ -252,7 +247,6 @@ TEST(arguments) {
     ck_says("room for 16");
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save_memory(rig.context, AMP_STATE_APEX, small, sizeof small, &size));
     ck_assert_uint_eq(size, 5);
-    rig_end(&rig);
 }
 
 /* Each hook that a save or a load calls fails once at each of its calls: nothing changed. */
