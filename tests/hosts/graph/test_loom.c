@@ -5,28 +5,16 @@
  */
 #include <amp_call.h>
 #include <amp_diagnostics.h>
-#include <amp_state.h>
 #include "loom_adapter.h"
-#include "same.h"
+#include "kit.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
 
 struct run {
     struct loom_net net;
     struct loom_adapter adapter;
     amp_context *context;
 };
-
-static amp_config config_of(int level) {
-    amp_config config = AMP_CONFIG_INIT;
-    config.level = AMP_O0 + level;
-    if (level == 1 || level == 2) config.loss_scale = SCALE;
-    return config;
-}
 
 /* Re-types the parameters, then builds the graph, then plans its memory. */
 static void start(struct run *run, const amp_config *config) {
@@ -77,7 +65,7 @@ TEST(loom_alone_is_the_reference) {
         net.sgd.zero_grad(&net.sgd);
     }
     loom_net_params(&net, curve.params);
-    reference_train(0, 1.0f, &reference);
+    kit_reference(AMP_O0, &reference);
     ck_same_curves(&curve, &reference);
     ck_assert_uint_lt(net.graph->arena_bytes, net.graph->unshared_bytes); /* buffers are reused */
     loom_net_free(&net);
@@ -90,7 +78,7 @@ static const unsigned cast_nodes[] = { 0, 8, 2, 2, 8, 2 };
 TEST_TIMES(every_level_is_the_reference, 6) {
     static struct run run;
     struct curve reference, curve;
-    const amp_config config = config_of(_i);
+    const amp_config config = kit_config(AMP_O0 + _i);
     start(&run, &config);
     ck_assert_uint_eq(run.adapter.casts, cast_nodes[_i]);
     const bool low_model = _i == 2 || _i == 3 || _i == 5;
@@ -100,7 +88,7 @@ TEST_TIMES(every_level_is_the_reference, 6) {
     ck_ok(amp_check(run.context));
     ck_assert_uint_eq(run.adapter.casts, cast_nodes[_i]); /* running the graph builds nothing */
     finish(&run, curve.params);
-    reference_train(_i, config.loss_scale != 0.0f ? SCALE : 1.0f, &reference);
+    kit_reference(AMP_O0 + _i, &reference);
     ck_same_curves(&curve, &reference);
     ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
 }
@@ -119,7 +107,7 @@ TEST(a_const_table_is_refused) {
 TEST(a_const_table_is_wired_in_a_copy) {
     static struct run run;
     struct curve reference, curve;
-    amp_config config = config_of(1);
+    amp_config config = kit_config(AMP_O1);
     ck_assert(loom_net_init(&run.net));
     loom_adapter_init(&run.adapter, &run.net, (loom_ops *)(uintptr_t)&loom_default_ops);
     for (int i = 0; i < LOOM_N_OPS; i++) run.adapter.ops[i].flags = AMP_OP_COPY;
@@ -133,14 +121,14 @@ TEST(a_const_table_is_wired_in_a_copy) {
     ck_ok(amp_shutdown(run.context));
     loom_net_params(&run.net, curve.params);
     loom_net_free(&run.net);
-    reference_train(1, SCALE, &reference);
+    kit_reference(AMP_O1, &reference);
     ck_same_curves(&curve, &reference);
 }
 
 /* A second graph over the same parameters gets cast nodes of its own, because casts end with the scope of a build. */
 TEST(a_graph_gets_its_own_casts) {
     static struct run run;
-    const amp_config config = config_of(1);
+    const amp_config config = kit_config(AMP_O1);
     start(&run, &config);
     const unsigned casts = run.adapter.casts;
     run.net.graph->planned = 0; /* as if it could be extended */
@@ -149,63 +137,32 @@ TEST(a_graph_gets_its_own_casts) {
     finish(&run, NULL);
 }
 
-/* ---- overflow ---- */
+/* ---- what every host can ---- */
 
-TEST_RANGE(an_overflow_is_skipped_and_leaves_nothing_behind, 1, 3) {
-    static struct run run;
-    static float params[PARAM_FLOATS], after[PARAM_FLOATS], momentum[PARAM_FLOATS];
-    amp_config config = config_of(_i);
-    float loss = 0.0f;
-    config.loss_scale = AMP_DYNAMIC;
-    config.init_scale = 0x1p24f;
-    start(&run, &config);
-    int skips = 0, steps = 0;
-    for (int step = 0; step < STEPS; step++) {
-        loom_net_params(&run.net, params);
-        memcpy(momentum, run.net.momentum, sizeof momentum);
-        if (iterate(&run, step, &loss)) {
-            steps++;
-            continue;
-        }
-        skips++;
-        loom_net_params(&run.net, after);
-        ck_same(after, params, PARAM_FLOATS, "params");
-        ck_same(run.net.momentum, momentum, PARAM_FLOATS, "momentum");
-    }
-    ck_assert_int_ge(skips, 2);
-    ck_assert_int_ge(steps, STEPS - 15);
-    ck_assert_float_lt(loss, 0.8f);
-    finish(&run, NULL);
+static amp_context *training_start(void *self, const amp_config *config) {
+    struct run *run = self;
+    start(run, config);
+    return run->context;
 }
 
-/* ---- checkpoints ---- */
+static int training_iterate(void *self, int step, float *loss) { return iterate(self, step, loss); }
+static void training_finish(void *self, float *params) { finish(self, params); }
 
-TEST_RANGE(a_resumed_training_is_the_uninterrupted_one, 1, 6) {
-    static struct run run;
-    static float whole[PARAM_FLOATS], resumed[PARAM_FLOATS], params[PARAM_FLOATS], momentum[PARAM_FLOATS];
-    char path[] = "/tmp/loom-XXXXXX";
-    const int fd = mkstemp(path);
-    amp_config config = config_of(_i);
-    ck_assert_int_ge(fd, 0);
-    close(fd);
-    config.loss_scale = AMP_DYNAMIC;
-    config.init_scale = 256.0f;
-    config.window = 7;
-    start(&run, &config);
-    for (int step = 0; step < STEPS; step++) {
-        iterate(&run, step, NULL);
-        if (step != 24) continue;
-        loom_net_params(&run.net, params);
-        memcpy(momentum, run.net.momentum, sizeof momentum);
-        ck_ok(amp_state_save(run.context, path, AMP_STATE_SAFETENSORS));
-    }
-    finish(&run, whole);
-    start(&run, &config);
-    loom_net_set_params(&run.net, params);
-    memcpy(run.net.momentum, momentum, sizeof momentum);
-    ck_ok(amp_state_load(run.context, path));
-    for (int step = 25; step < STEPS; step++) iterate(&run, step, NULL);
-    finish(&run, resumed);
-    unlink(path);
-    ck_same(whole, resumed, PARAM_FLOATS, "params");
+static void training_read(void *self, struct kit_state *state) {
+    struct run *run = self;
+    loom_net_params(&run->net, state->params);
+    memcpy(state->momentum, run->net.momentum, sizeof state->momentum);
 }
+
+static void training_write(void *self, const struct kit_state *state) {
+    struct run *run = self;
+    loom_net_set_params(&run->net, state->params);
+    memcpy(run->net.momentum, state->momentum, sizeof state->momentum);
+}
+
+static struct run trained;
+static const struct kit_training training = { &trained, training_start, training_iterate, training_finish, training_read,
+                                              training_write };
+
+TEST_RANGE(an_overflow_is_skipped_and_leaves_nothing_behind, AMP_O1, AMP_O2 + 1) { kit_overflow(&training, _i); }
+TEST_RANGE(a_resumed_training_is_the_uninterrupted_one, AMP_O1, AMP_O5 + 1) { kit_resume(&training, _i); }

@@ -5,16 +5,11 @@
  * bit.
  */
 #include <amp_diagnostics.h>
-#include <amp_state.h>
 #include "mill_adapter.h"
 #include "mill_net.h"
-#include "same.h"
+#include "kit.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
 
 enum { CLASSIC = 1, LOW = 2, CLEARS = 4 }; /* momentum in a block of its own; 16-bit implementations; backward zeroes */
 
@@ -25,24 +20,15 @@ struct run {
     mill_op *table[MILL_N_OPS];
 };
 
-static amp_config config_of(int level) {
-    amp_config config = AMP_CONFIG_INIT;
-    config.level = AMP_O0 + level;
+static void start(struct run *run, int flags, amp_config config) {
     config.emulate = AMP_ON;
-    if (level == 1 || level == 2) config.loss_scale = SCALE;
-    return config;
-}
-
-static float scale_of(int level) { return level == 1 || level == 2 ? SCALE : 1.0f; }
-
-static void start(struct run *run, int flags, const amp_config *config) {
     ck_assert(mill_net_init(&run->net, flags & CLASSIC));
     run->net.graph->clears = flags & CLEARS;
     mill_adapter_init(&run->adapter, run->net.graph, &run->net.sgd, flags & LOW);
     memcpy(run->table, mill_ops, sizeof mill_ops);
     amp_model *model = &run->adapter.model;
     amp_optimizer *optimizer = &run->adapter.optimizer;
-    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, config, &run->context));
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &run->context));
     mill_traps(1);
 }
 
@@ -69,7 +55,7 @@ static void finish(struct run *run, float *params) {
     mill_net_free(&run->net);
 }
 
-static void train_at(const amp_config *config, int flags, struct curve *curve) {
+static void train_at(amp_config config, int flags, struct curve *curve) {
     static struct run run;
     start(&run, flags, config);
     for (int step = 0; step < STEPS; step++) ck_assert_int_eq(iterate(&run, step, &curve->loss[step]), step + 1);
@@ -77,10 +63,7 @@ static void train_at(const amp_config *config, int flags, struct curve *curve) {
     finish(&run, curve->params);
 }
 
-static void train(int level, int flags, struct curve *curve) {
-    const amp_config config = config_of(level);
-    train_at(&config, flags, curve);
-}
+static void train(int level, int flags, struct curve *curve) { train_at(kit_config(AMP_O0 + level), flags, curve); }
 
 /* ---- the framework by itself ---- */
 
@@ -96,7 +79,7 @@ TEST_TIMES(mill_alone_is_the_reference, 2) {
         net.sgd.step(&net.sgd);
     }
     memcpy(curve.params, net.graph->params, sizeof curve.params);
-    reference_train(0, 1.0f, &reference);
+    kit_reference(AMP_O0, &reference);
     ck_same_curves(&curve, &reference);
     ck_assert_uint_lt(net.graph->arena_floats, net.graph->unshared_floats); /* buffers are reused */
     mill_net_free(&net);
@@ -117,7 +100,7 @@ TEST_TIMES(every_level_is_the_reference, sizeof kinds / sizeof kinds[0]) {
     struct curve reference, curve;
     const struct kind *kind = &kinds[_i];
     train(kind->level, kind->flags, &curve);
-    reference_train(kind->level, scale_of(kind->level), &reference);
+    kit_reference(AMP_O0 + kind->level, &reference);
     ck_same_curves(&curve, &reference);
     ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
 }
@@ -127,10 +110,10 @@ TEST_TIMES(a_power_of_two_changes_no_bit_at_o0, 12) {
     static const float scales[] = { 2.0f, 0x1p10f, 0x1p16f, 0x1p40f };
     static const int flags[] = { 0, CLASSIC, CLASSIC | CLEARS };
     struct curve reference, curve;
-    amp_config config = config_of(0);
+    amp_config config = kit_config(AMP_O0);
     config.loss_scale = scales[_i % 4];
-    train_at(&config, flags[_i / 4], &curve);
-    reference_train(0, 1.0f, &reference);
+    train_at(config, flags[_i / 4], &curve);
+    kit_reference(AMP_O0, &reference);
     ck_same_curves(&curve, &reference);
 }
 
@@ -146,8 +129,7 @@ TEST(momentum_in_16_bit_gradients_is_16_bit) {
 /* Through the wired slots: asking a node for its size is no work for a 16-bit implementation, which knows nothing of it. */
 TEST_TIMES(a_wired_graph_can_be_asked_for_sizes, 2) {
     static struct run run;
-    const amp_config config = config_of(_i ? 4 : 1);
-    start(&run, LOW, &config);
+    start(&run, LOW, kit_config(_i ? AMP_O4 : AMP_O1));
     for (int i = 0; i < run.net.graph->n; i++) {
         mill_node *p = run.net.graph->nodes[i];
         if (p->op) ck_assert_int_eq(mill_ops[p->op](p, MILL_SIZE), MILL_OK);
@@ -160,8 +142,7 @@ TEST(ops_inside_ops_run_as_they_come) {
     static struct run run;
     amp_op_stats stats[MILL_N_OPS];
     size_t n;
-    const amp_config config = config_of(1);
-    start(&run, 0, &config);
+    start(&run, 0, kit_config(AMP_O1));
     iterate(&run, 0, NULL);
     stats[0].struct_size = sizeof stats[0];
     ck_ok(amp_get_op_stats(run.context, stats, MILL_N_OPS, &n));
@@ -172,66 +153,38 @@ TEST(ops_inside_ops_run_as_they_come) {
     finish(&run, NULL);
 }
 
-/* ---- overflow ---- */
+/* ---- what every host can ---- */
 
-TEST_RANGE(an_overflow_is_skipped_and_leaves_nothing_behind, 1, 3) {
-    static struct run run;
-    static float params[PARAM_FLOATS], momentum[PARAM_FLOATS];
-    amp_config config = config_of(_i);
-    config.loss_scale = AMP_DYNAMIC;
-    config.init_scale = 0x1p24f;
-    start(&run, 0, &config);
-    int skips = 0, steps = 0;
-    for (int step = 0; step < STEPS; step++) {
-        memcpy(params, run.net.graph->params, sizeof params);
-        memcpy(momentum, mill_net_momentum(&run.net), sizeof momentum);
-        if (iterate(&run, step, NULL)) {
-            steps++;
-            continue;
-        }
-        skips++;
-        ck_same(run.net.graph->params, params, PARAM_FLOATS, "params");
-        ck_same(mill_net_momentum(&run.net), momentum, PARAM_FLOATS, "momentum");
-    }
-    ck_assert_int_ge(skips, 2);
-    ck_assert_int_ge(steps, STEPS - 15);
-    ck_assert_float_lt(run.net.loss->x[0], 0.8f);
-    finish(&run, NULL);
+static int trained_flags;
+
+static amp_context *training_start(void *self, const amp_config *config) {
+    struct run *run = self;
+    start(run, trained_flags, *config);
+    return run->context;
 }
 
-/* ---- checkpoints ---- */
+static int training_iterate(void *self, int step, float *loss) { return iterate(self, step, loss); }
+static void training_finish(void *self, float *params) { finish(self, params); }
 
-struct host_state { /* what the framework itself would save */
-    float params[PARAM_FLOATS], momentum[PARAM_FLOATS];
-};
+static void training_read(void *self, struct kit_state *state) {
+    struct run *run = self;
+    memcpy(state->params, run->net.graph->params, sizeof state->params);
+    memcpy(state->momentum, mill_net_momentum(&run->net), sizeof state->momentum);
+}
 
-TEST_RANGE(a_resumed_training_is_the_uninterrupted_one, 1, 6) {
-    static struct run run;
-    static float whole[PARAM_FLOATS], resumed[PARAM_FLOATS];
-    struct host_state state;
-    char path[] = "/tmp/mill-XXXXXX";
-    const int fd = mkstemp(path), flags = _i == 2 ? CLASSIC : 0;
-    amp_config config = config_of(_i);
-    ck_assert_int_ge(fd, 0);
-    close(fd);
-    config.loss_scale = AMP_DYNAMIC;
-    config.init_scale = 256.0f;
-    config.window = 7;
-    start(&run, flags, &config);
-    for (int step = 0; step < STEPS; step++) {
-        iterate(&run, step, NULL);
-        if (step != 24) continue;
-        memcpy(state.params, run.net.graph->params, sizeof state.params);
-        memcpy(state.momentum, mill_net_momentum(&run.net), sizeof state.momentum);
-        ck_ok(amp_state_save(run.context, path, AMP_STATE_SAFETENSORS));
-    }
-    finish(&run, whole);
-    start(&run, flags, &config);
-    memcpy(run.net.graph->params, state.params, sizeof state.params);
-    memcpy(mill_net_momentum(&run.net), state.momentum, sizeof state.momentum);
-    ck_ok(amp_state_load(run.context, path));
-    for (int step = 25; step < STEPS; step++) iterate(&run, step, NULL);
-    finish(&run, resumed);
-    unlink(path);
-    ck_same(whole, resumed, PARAM_FLOATS, "params");
+static void training_write(void *self, const struct kit_state *state) {
+    struct run *run = self;
+    memcpy(run->net.graph->params, state->params, sizeof state->params);
+    memcpy(mill_net_momentum(&run->net), state->momentum, sizeof state->momentum);
+}
+
+static struct run trained;
+static const struct kit_training training = { &trained, training_start, training_iterate, training_finish, training_read,
+                                              training_write };
+
+TEST_RANGE(an_overflow_is_skipped_and_leaves_nothing_behind, AMP_O1, AMP_O2 + 1) { kit_overflow(&training, _i); }
+
+TEST_RANGE(a_resumed_training_is_the_uninterrupted_one, AMP_O1, AMP_O5 + 1) {
+    trained_flags = _i == AMP_O2 ? CLASSIC : 0;
+    kit_resume(&training, _i);
 }

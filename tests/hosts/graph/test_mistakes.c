@@ -6,13 +6,11 @@
 #include "loom_adapter.h"
 #include "mill_adapter.h"
 #include "mill_net.h"
+#include "kit.h"
 
-#include "test.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
 
 static struct mill_net mill;
 static struct mill_adapter adapter;

@@ -24,9 +24,9 @@ TEST_TIMES(layers_may_be_saved_and_put_back, N_LEVELS) {
     struct trainer trainer;
     struct curve expected, curve;
     layer saved[DUET_LAYERS];
-    trainer_run(trainer_config(levels[_i]), 0, &expected);
+    trainer_run(kit_config(levels[_i]), 0, &expected);
     trainer_new(&trainer);
-    trainer_start(&trainer, trainer_config(levels[_i]), 0);
+    trainer_start(&trainer, kit_config(levels[_i]), 0);
     for (int step = 0; step < STEPS; step++) {
         memcpy(saved, trainer.net->layers, sizeof saved);
         memset(trainer.net->layers, 0, sizeof saved);
@@ -47,7 +47,7 @@ TEST_TIMES(shutdown_leaves_duet_as_it_was, N_LEVELS) {
     trainer_new(&trainer);
     network *net = trainer.net;
     memcpy(before, net->layers, sizeof before);
-    trainer_start(&trainer, trainer_config(levels[_i]), 0);
+    trainer_start(&trainer, kit_config(levels[_i]), 0);
     for (int step = 0; step < 5; step++) (void)trainer_step(&trainer, step);
     memcpy(wrapped, net->layers, sizeof wrapped);
     ck_ok(adapter_stop(&trainer.adapter));
@@ -69,7 +69,7 @@ TEST_TIMES(shutdown_leaves_duet_as_it_was, N_LEVELS) {
     memcpy(net->updates, updates, sizeof updates);
     memcpy(net->layers, before, sizeof before);
     (void)trainer_step(&trainer, 5);
-    ck_same_floats(first, net->params, PARAM_FLOATS, "parameter");
+    ck_same(first, net->params, PARAM_FLOATS, "parameter");
     trainer_free(&trainer);
 }
 
@@ -79,12 +79,12 @@ TEST(a_level_may_follow_another) {
     float updates[PARAM_FLOATS] = { 0 };
     reference_train(1, SCALE, &expected);
     trainer_new(&trainer);
-    trainer_start(&trainer, trainer_config(AMP_O5), 0);
+    trainer_start(&trainer, kit_config(AMP_O5), 0);
     for (int step = 0; step < 3; step++) (void)trainer_step(&trainer, step);
     ck_ok(adapter_stop(&trainer.adapter));
     problem_start(trainer.net->params);
     memcpy(trainer.net->updates, updates, sizeof updates);
-    trainer_start(&trainer, trainer_config(AMP_O1), 0);
+    trainer_start(&trainer, kit_config(AMP_O1), 0);
     for (int step = 0; step < STEPS; step++) ck_assert(trainer_step(&trainer, step) == expected.loss[step]);
     ck_ok(adapter_stop(&trainer.adapter));
     trainer_free(&trainer);
@@ -112,7 +112,7 @@ TEST_TIMES(an_overflow_is_skipped_and_momentum_stays, 4) {
     float params[PARAM_FLOATS], updates[PARAM_FLOATS];
     reference_train(level == AMP_O1 ? 1 : 2, SCALE, &expected);
     trainer_new(&trainer);
-    trainer_start(&trainer, trainer_config(level), options);
+    trainer_start(&trainer, kit_config(level), options);
     for (int step = 0; step < STEPS; step++) {
         if (step == BAD_STEP) {
             memcpy(params, trainer.net->params, sizeof params);
@@ -136,7 +136,7 @@ TEST_TIMES(a_skip_forgets_the_clean_micro_batches_too, 2) {
     struct trainer trainer;
     float updates[PARAM_FLOATS];
     trainer_new(&trainer);
-    trainer_start(&trainer, trainer_config(_i ? AMP_O2 : AMP_O1), 0);
+    trainer_start(&trainer, kit_config(_i ? AMP_O2 : AMP_O1), 0);
     for (int step = 0; step < 3; step++) (void)trainer_step(&trainer, step);
     memcpy(updates, trainer.net->updates, sizeof updates);
     trainer_feed(&trainer, 3);
@@ -157,7 +157,7 @@ TEST_TIMES(a_frozen_layer_brings_back_no_old_momentum, 2) {
     struct trainer trainer;
     float updates[PARAM_FLOATS];
     trainer_new(&trainer);
-    trainer_start(&trainer, trainer_config(_i ? AMP_O2 : AMP_O1), 0);
+    trainer_start(&trainer, kit_config(_i ? AMP_O2 : AMP_O1), 0);
     network *net = trainer.net;
     for (int step = 0; step < 4; step++) {
         const duet_args args = { step, RATE, MOMENTUM };
@@ -182,7 +182,7 @@ TEST_TIMES(a_frozen_layer_brings_back_no_old_momentum, 2) {
 /* A scale that is a power of two changes no bit in FP32; two micro-batches are added to what is left of the older ones. */
 TEST(micro_batches_add_to_the_momentum) {
     struct trainer plain, scaled;
-    amp_config config = trainer_config(AMP_O0);
+    amp_config config = kit_config(AMP_O0);
     config.loss_scale = SCALE;
     trainer_new(&plain);
     trainer_new(&scaled);
@@ -201,8 +201,8 @@ TEST(micro_batches_add_to_the_momentum) {
         trainer_update(&plain, step);
         trainer_update(&scaled, step);
     }
-    ck_same_floats(plain.net->updates, scaled.net->updates, PARAM_FLOATS, "momentum");
-    ck_same_floats(plain.net->params, scaled.net->params, PARAM_FLOATS, "parameter");
+    ck_same(plain.net->updates, scaled.net->updates, PARAM_FLOATS, "momentum");
+    ck_same(plain.net->params, scaled.net->params, PARAM_FLOATS, "parameter");
     ck_ok(adapter_stop(&scaled.adapter));
     trainer_free(&plain);
     trainer_free(&scaled);
@@ -266,9 +266,9 @@ static void interrupt(const layer *l) {
 TEST_TIMES(a_longjmp_out_of_a_layer_leaves_everything_usable, N_LEVELS) {
     struct trainer trainer;
     struct curve expected, curve;
-    trainer_run(trainer_config(levels[_i]), 0, &expected);
+    trainer_run(kit_config(levels[_i]), 0, &expected);
     trainer_new(&trainer);
-    trainer_start(&trainer, trainer_config(levels[_i]), 0);
+    trainer_start(&trainer, kit_config(levels[_i]), 0);
     duet_interrupt = interrupt;
     for (volatile int step = 0; step < STEPS; step++) {
         layers_until_interrupt = step % 7 < 5 ? step % 7 : 0; /* each of the five layers in its turn */
@@ -293,7 +293,7 @@ TEST_TIMES(traps_survive_an_overflow, 2) {
     if (feenableexcept(wanted) < 0 || (fegetexcept() & wanted) != wanted) return; /* a machine without traps */
     trainer_new(&trainer);
     reference_train(_i ? 2 : 1, SCALE, &expected);
-    trainer_start(&trainer, trainer_config(_i ? AMP_O2 : AMP_O1), 0);
+    trainer_start(&trainer, kit_config(_i ? AMP_O2 : AMP_O1), 0);
     for (int step = 0; step < STEPS; step++) {
         if (step == BAD_STEP) {
             bad_bracket(&trainer, AMP_SKIP); /* infinities, and what comes of them */
@@ -325,7 +325,7 @@ static amp_op_stats stats_of(const struct trainer *trainer, const char *name, ui
 TEST_RANGE(what_a_layers_threads_call_is_inside_the_layer, 1, 3) {
     struct trainer trainer;
     trainer_new(&trainer);
-    trainer_start(&trainer, trainer_config(levels[_i]), 0);
+    trainer_start(&trainer, kit_config(levels[_i]), 0);
     (void)trainer_step(&trainer, 0);
     const amp_op_stats product = stats_of(&trainer, "gemm", 0), layer0 = stats_of(&trainer, "linear", 0);
     ck_assert_uint_eq(product.calls, 0);
@@ -347,7 +347,7 @@ TEST_TIMES(replaced_products_train_as_well, 2) {
     reference_train(0, 1.0f, &fp32);
     reference_train(_i ? 4 : 1, _i ? 1.0f : SCALE, &expected);
     trainer_new(&trainer);
-    trainer_start(&trainer, trainer_config(level), ADAPTER_REPLACE);
+    trainer_start(&trainer, kit_config(level), ADAPTER_REPLACE);
     for (int step = 0; step < STEPS; step++) curve.loss[step] = trainer_step(&trainer, step);
     const amp_op_stats product = stats_of(&trainer, "gemm", 0);
     ck_assert_uint_eq(product.calls, 9 * STEPS);
@@ -365,7 +365,7 @@ TEST(one_layer_of_a_name_can_be_left_alone) {
     struct trainer trainer;
     trainer_new(&trainer);
     ck_ok(amp_register(&trainer.adapter.model, "linear#1", AMP_LEAVE));
-    ck_ok(adapter_start(&trainer.adapter, trainer_config(AMP_O1)));
+    ck_ok(adapter_start(&trainer.adapter, kit_config(AMP_O1)));
     for (int i = 0, seen = 0; i < trainer.net->n; i++)
         if (is_linear(trainer.net, i)) ck_assert((trainer.net->layers[i].forward != duet_linear_forward) == (seen++ == 0));
     ck_assert_int_eq(stats_of(&trainer, "linear", 0).wrapped, 1);
@@ -380,7 +380,7 @@ TEST(the_const_table_itself_is_refused) {
     trainer_new(&trainer);
     memcpy(before, trainer.net->layers, sizeof before);
     trainer.adapter.ops[0].slot = (amp_fn *)(uintptr_t)&duet_default_blas.gemm;
-    ck_assert_int_eq(adapter_start(&trainer.adapter, trainer_config(AMP_O1)), AMP_ERR_READ_ONLY);
+    ck_assert_int_eq(adapter_start(&trainer.adapter, kit_config(AMP_O1)), AMP_ERR_READ_ONLY);
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "gemm"));
     ck_assert_mem_eq(before, trainer.net->layers, sizeof before);
     trainer_free(&trainer);

@@ -3,7 +3,7 @@
 #include <amp_raw.h>
 #include "trainer.h"
 
-static amp_status start(struct trainer *t, amp_level level) { return adapter_start(&t->adapter, trainer_config(level)); }
+static amp_status start(struct trainer *t, amp_level level) { return adapter_start(&t->adapter, kit_config(level)); }
 
 /* ---- descriptions ---- */
 
@@ -46,7 +46,7 @@ static amp_status no_emulate(struct trainer *t) {
     amp_model *model = &t->adapter.model;
     amp_optimizer *optimizer = &t->adapter.optimizer;
     amp_context *context;
-    const amp_config config = trainer_config(AMP_O2);
+    const amp_config config = kit_config(AMP_O2);
     return amp_initialize_many(&model, 1, &optimizer, 1, &config, &context);
 }
 
@@ -144,7 +144,7 @@ TEST(forgetting_emulate_is_warned_of) {
     struct trainer trainer;
     char text[4096];
     amp_context *context;
-    const amp_config config = trainer_config(AMP_O1);
+    const amp_config config = kit_config(AMP_O1);
     trainer_new(&trainer);
     amp_model *model = &trainer.adapter.model;
     amp_optimizer *optimizer = &trainer.adapter.optimizer;
@@ -160,7 +160,7 @@ TEST(a_layer_around_a_replaced_product_may_be_left) {
     struct trainer trainer;
     char text[4096];
     amp_context *context;
-    const amp_config config = trainer_config(AMP_O1);
+    const amp_config config = kit_config(AMP_O1);
     trainer_new(&trainer);
     amp_model *model = &trainer.adapter.model;
     amp_optimizer *optimizer = &trainer.adapter.optimizer;

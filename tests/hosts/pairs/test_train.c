@@ -2,17 +2,12 @@
 /* duet trains the hosts' common problem at every level, and agrees with the training whose casts are written by hand. */
 #include "trainer.h"
 
-static const struct {
-    amp_level level;
-    int number; /* of the reference */
-    float scale;
-} levels[] = { { AMP_O0, 0, 1.0f }, { AMP_O1, 1, SCALE }, { AMP_O2, 2, SCALE },
-               { AMP_O3, 3, 1.0f }, { AMP_O4, 4, 1.0f },  { AMP_O5, 5, 1.0f } };
+static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
 enum { N_LEVELS = sizeof levels / sizeof levels[0] };
 
 static void reference(int i, struct curve *curve) {
-    if (levels[i].level == AMP_O3) reference_train_momentum_in_gradients(levels[i].number, curve);
-    else reference_train(levels[i].number, levels[i].scale, curve);
+    if (levels[i] == AMP_O3) reference_train_momentum_in_gradients(3, curve);
+    else kit_reference(levels[i], curve);
 }
 
 TEST(plain_duet_is_the_reference) {
@@ -30,16 +25,16 @@ TEST(plain_duet_is_the_reference) {
 TEST_TIMES(emulated_levels_are_the_reference_bit_for_bit, N_LEVELS) {
     struct curve expected, curve, fp32;
     reference(_i, &expected);
-    trainer_run(trainer_config(levels[_i].level), 0, &curve);
+    trainer_run(kit_config(levels[_i]), 0, &curve);
     ck_same_curves(&curve, &expected);
     reference_train(0, 1.0f, &fp32);
-    ck_assert(levels[_i].level == AMP_O0 || curve_distance(&curve, &fp32) > 0.0); /* and something was rounded */
+    ck_assert(levels[_i] == AMP_O0 || curve_distance(&curve, &fp32) > 0.0); /* and something was rounded */
 }
 
 TEST_TIMES(an_optimizer_inlined_in_a_loop_is_the_same, N_LEVELS) {
     struct curve expected, curve;
     reference(_i, &expected);
-    trainer_run(trainer_config(levels[_i].level), ADAPTER_INLINED, &curve);
+    trainer_run(kit_config(levels[_i]), ADAPTER_INLINED, &curve);
     ck_same_curves(&curve, &expected);
 }
 
@@ -49,7 +44,7 @@ TEST_TIMES(a_seed_in_backward_carries_the_scale_as_well, N_LEVELS) {
     struct curve expected, curve;
     reference(_i, &expected);
     trainer_new(&trainer);
-    trainer_start(&trainer, trainer_config(levels[_i].level), ADAPTER_SEEDS);
+    trainer_start(&trainer, kit_config(levels[_i]), ADAPTER_SEEDS);
     for (int step = 0; step < STEPS; step++) {
         curve.loss[step] = trainer_step(&trainer, step);
         ck_assert_float_eq(trainer.adapter.scaled.seed_factor, 1.0f);
@@ -64,7 +59,7 @@ TEST_TIMES(a_seed_in_backward_carries_the_scale_as_well, N_LEVELS) {
  * momentum, then momentum and the first half. scale 0: without libamp. */
 static void train_in_halves(float scale, struct curve *curve) {
     struct trainer trainer;
-    amp_config config = trainer_config(AMP_O0);
+    amp_config config = kit_config(AMP_O0);
     config.loss_scale = scale;
     trainer_new(&trainer);
     if (scale != 0.0f) trainer_start(&trainer, config, 0);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "../../support/levels.h"
 #include "trainer.h"
 
 void trainer_new(struct trainer *trainer) {
@@ -20,13 +19,6 @@ void trainer_new(struct trainer *trainer) {
 }
 
 void trainer_free(struct trainer *trainer) { duet_free(trainer->net); }
-
-amp_config trainer_config(amp_level level) {
-    amp_config config = AMP_CONFIG_INIT;
-    config.level = level;
-    if (level_is_dynamic(level)) config.loss_scale = SCALE;
-    return config;
-}
 
 void trainer_start(struct trainer *trainer, amp_config config, unsigned options) {
     adapter_init(&trainer->adapter, trainer->net, options);
@@ -71,14 +63,4 @@ void trainer_run(amp_config config, unsigned options, struct curve *curve) {
     ck_ok(adapter_stop(&trainer.adapter));
     memcpy(curve->params, trainer.net->params, sizeof curve->params);
     trainer_free(&trainer);
-}
-
-void ck_same_floats(const float *a, const float *b, int n, const char *what) {
-    for (int i = 0; i < n; i++)
-        ck_assert_msg(a[i] == b[i], "%s %d: %a and %a", what, i, (double)a[i], (double)b[i]);
-}
-
-void ck_same_curves(const struct curve *a, const struct curve *b) {
-    ck_same_floats(a->loss, b->loss, STEPS, "loss");
-    ck_same_floats(a->params, b->params, PARAM_FLOATS, "parameter");
 }

@@ -10,28 +10,20 @@
  * two trainings that round the same way at different places lie within d of FP32 each, and within 2 d of each other.
  */
 #include "adapter.h"
-#include "problem.h"
+#include "kit.h"
 
-#include "test.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const struct {
     amp_level level;
-    int number; /* of the reference */
-    float scale;
     mt_dtype storage; /* of the weights outside batch norm, while training */
-} levels[] = { { AMP_O0, 0, 1.0f, MT_F32 },  { AMP_O1, 1, SCALE, MT_F32 }, { AMP_O2, 2, SCALE, MT_F16 },
-               { AMP_O3, 3, 1.0f, MT_F16 },  { AMP_O4, 4, 1.0f, MT_F32 },  { AMP_O5, 5, 1.0f, MT_BF16 } };
+} levels[] = { { AMP_O0, MT_F32 }, { AMP_O1, MT_F32 }, { AMP_O2, MT_F16 },
+               { AMP_O3, MT_F16 }, { AMP_O4, MT_F32 }, { AMP_O5, MT_BF16 } };
 enum { N_LEVELS = sizeof levels / sizeof levels[0], MEAN = N_PARAMS, VAR, N_TENSORS };
 static const double fp32_tolerance = STEPS * 96 * 0x1p-24;
 
-#define ck_ok(call)                                                                                                    \
-    do {                                                                                                               \
-        const amp_status status_ = (call);                                                                             \
-        ck_assert_msg(status_ == AMP_OK, "%s: %s", amp_status_name(status_), amp_last_error());                        \
-    } while (0)
 #define ck_tensor(tensor) ck_assert_msg((tensor) != NULL, "%s; %s", mt_error(), amp_last_error())
 
 /* ---- the network, in the form that the demo's adapter describes ---- */
@@ -106,7 +98,7 @@ static void train(int i, struct curve *curve) {
     mt_tensor *params[NET_TENSORS], *y;
     struct adapter adapter;
     struct net net;
-    amp_config config = AMP_CONFIG_INIT;
+    const amp_config config = kit_config(levels[i].level);
     amp_context *context;
     problem_data(x, labels);
     make_net(&net);
@@ -114,8 +106,6 @@ static void train(int i, struct curve *curve) {
     mt_optimizer *sgd = mt_sgd_new(params, n, RATE, MOMENTUM, 0.0f);
     ck_tensor(sgd);
     adapter_init(&adapter, &net, sgd, NULL, NULL);
-    config.level = levels[i].level;
-    if (levels[i].scale != 1.0f) config.loss_scale = levels[i].scale;
     amp_model *model = &adapter.model;
     amp_optimizer *optimizer = &adapter.optimizer;
     ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context));
@@ -135,8 +125,8 @@ static void train(int i, struct curve *curve) {
 TEST_TIMES(the_tape_agrees_with_the_reference, N_LEVELS) {
     struct curve fp32, expected, curve;
     train(_i, &curve);
-    reference_train(0, 1.0f, &fp32);
-    reference_train(levels[_i].number, levels[_i].scale, &expected);
+    kit_reference(AMP_O0, &fp32);
+    kit_reference(levels[_i].level, &expected);
     const double seen = curve_distance(&curve, &expected);
     const double tolerance = fp32_tolerance + 2.0 * curve_distance(&expected, &fp32);
     ck_assert_msg(seen <= tolerance, "%g from the reference, where %g is granted", seen, tolerance);

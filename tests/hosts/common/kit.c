@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kit.h"
+
+#include "../../support/levels.h"
+
+#include <amp_state.h>
+
+#include <stdlib.h>
+#include <unistd.h>
+
+amp_config kit_config(amp_level level) {
+    amp_config config = AMP_CONFIG_INIT;
+    config.level = level;
+    if (level_is_dynamic(level)) config.loss_scale = SCALE;
+    return config;
+}
+
+void kit_reference(amp_level level, struct curve *curve) {
+    reference_train((int)level - AMP_O0, level_is_dynamic(level) ? SCALE : 1.0f, curve);
+}
+
+void ck_same(const float *a, const float *b, int n, const char *what) {
+    for (int i = 0; i < n; i++) ck_assert_msg(a[i] == b[i], "%s[%d]: %a, not %a", what, i, (double)a[i], (double)b[i]);
+}
+
+void ck_same_curves(const struct curve *a, const struct curve *b) {
+    ck_same(a->loss, b->loss, STEPS, "loss");
+    ck_same(a->params, b->params, PARAM_FLOATS, "params");
+}
+
+void kit_overflow(const struct kit_training *training, amp_level level) {
+    static struct kit_state before, after;
+    amp_config config = kit_config(level);
+    float loss = 0.0f;
+    config.loss_scale = AMP_DYNAMIC;
+    config.init_scale = 0x1p24f;
+    (void)training->start(training->self, &config);
+    int skips = 0;
+    for (int step = 0; step < STEPS; step++) {
+        training->read(training->self, &before);
+        if (training->iterate(training->self, step, &loss)) continue;
+        skips++;
+        training->read(training->self, &after);
+        ck_same(after.params, before.params, PARAM_FLOATS, "params");
+        ck_same(after.momentum, before.momentum, PARAM_FLOATS, "momentum");
+    }
+    ck_assert_int_ge(skips, 2);
+    ck_assert_int_le(skips, 15);
+    ck_assert_float_lt(loss, 0.8f);
+    training->finish(training->self, NULL);
+}
+
+void kit_resume(const struct kit_training *training, amp_level level) {
+    enum { SAVED = 25 };
+    static float whole[PARAM_FLOATS], resumed[PARAM_FLOATS];
+    static struct kit_state state;
+    char path[] = "/tmp/hosts-XXXXXX";
+    const int fd = mkstemp(path);
+    amp_config config = kit_config(level);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    config.loss_scale = AMP_DYNAMIC;
+    config.init_scale = 256.0f;
+    config.window = 7;
+    amp_context *context = training->start(training->self, &config);
+    for (int step = 0; step < STEPS; step++) {
+        if (step == SAVED) {
+            training->read(training->self, &state);
+            ck_ok(amp_state_save(context, path, AMP_STATE_SAFETENSORS));
+        }
+        training->iterate(training->self, step, NULL);
+    }
+    training->finish(training->self, whole);
+    context = training->start(training->self, &config);
+    training->write(training->self, &state);
+    ck_ok(amp_state_load(context, path));
+    for (int step = SAVED; step < STEPS; step++) training->iterate(training->self, step, NULL);
+    training->finish(training->self, resumed);
+    unlink(path);
+    ck_same(whole, resumed, PARAM_FLOATS, "params");
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of every host do: levels and their references, comparisons, and trainings told of as functions. */
+#ifndef KIT_H
+#define KIT_H
+
+#include "problem.h"
+#include "test.h"
+
+#include <amp.h>
+
+#define ck_ok(call)                                                                                                    \
+    do {                                                                                                               \
+        const amp_status status_ = (call);                                                                             \
+        ck_assert_msg(status_ == AMP_OK, #call ": %s: %s", amp_status_name(status_), amp_last_error());                \
+    } while (0)
+
+/* What each host trains with at a level: the problem's static scale where the level scales. */
+amp_config kit_config(amp_level level);
+/* The same without libamp. */
+void kit_reference(amp_level level, struct curve *curve);
+
+/* Equal as numbers: zeros of either sign are one. */
+void ck_same(const float *a, const float *b, int n, const char *what);
+void ck_same_curves(const struct curve *a, const struct curve *b);
+
+/* What a framework itself would save. */
+struct kit_state {
+    float params[PARAM_FLOATS], momentum[PARAM_FLOATS];
+};
+
+/* A host's training, for tests that every host has to pass. */
+struct kit_training {
+    void *self;
+    amp_context *(*start)(void *self, const amp_config *config);
+    int (*iterate)(void *self, int step, float *loss); /* 0: the step was skipped */
+    void (*finish)(void *self, float *params);         /* NULL: they are not wanted */
+    void (*read)(void *self, struct kit_state *state);
+    void (*write)(void *self, const struct kit_state *state);
+};
+
+/* At a scale that is far too large steps are skipped, change nothing, and the training gets there all the same. */
+void kit_overflow(const struct kit_training *training, amp_level level);
+/* Saved in mid-window and resumed, to the bit. */
+void kit_resume(const struct kit_training *training, amp_level level);
+
+#endif
