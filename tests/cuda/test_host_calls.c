@@ -171,18 +171,31 @@ static void iterate(struct host *host) {
     host_step(host, STEP_FUSED);
 }
 
+/* A host at O2, its optimizer one of libamp's. */
+static struct host *start_fused(amp_config config, amp_context **context) {
+    struct host *host = host_new(false, false, false, STEP_FUSED);
+    amp_model *model = &host->model;
+    amp_optimizer *optimizer = &host->optimizer;
+    config.level = AMP_O2;
+    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, context) == AMP_OK, "%s", amp_last_error());
+    return host;
+}
+
+static void end_fused(struct host *host, amp_context *context) {
+    host_clear(host);
+    ck_assert_int_eq(amp_shutdown(context), AMP_OK);
+    host_free(host);
+}
+
 /* Skips are counted there, in a graph that is replayed too, and amp_check says when they are too many, and whose
  * gradient it was. */
 TEST_TIMES(test_too_many_skips, 2) {
     enum { ITERATIONS = 12, CLEAN = 3 };
-    struct host *host = host_new(false, false, false, STEP_FUSED);
-    amp_model *model = &host->model;
-    amp_optimizer *optimizer = &host->optimizer;
     amp_config config = AMP_CONFIG_INIT;
     amp_context *context = NULL;
     amp_record record = AMP_RECORD_INIT;
-    config.level = AMP_O2, config.max_skips = 5;
-    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context) == AMP_OK, "%s", amp_last_error());
+    config.max_skips = 5;
+    struct host *host = start_fused(config, &context);
     for (int i = 0; i < CLEAN + ITERATIONS; i++) {
         const bool captures = _i && i == CLEAN, replays = _i && i >= CLEAN;
         if (!replays || captures) host_clear(host);
@@ -204,28 +217,23 @@ TEST_TIMES(test_too_many_skips, 2) {
     if (_i) device_replay();
     else host_clear(host), iterate(host);
     ck_assert_int_eq(amp_check(context), AMP_OK);
-    host_clear(host);
-    ck_assert_int_eq(amp_shutdown(context), AMP_OK);
-    host_free(host);
+    end_fused(host, context);
 }
 
 /* A bracket whose loss the host scales, one that the device decides alone, and the first kind again: it has the scale
  * that the second left, not a copy that was on its way since the first. */
 TEST(test_decisions_in_turn) {
-    struct host *host = host_new(false, false, false, STEP_FUSED);
-    amp_model *model = &host->model;
-    amp_optimizer *optimizer = &host->optimizer;
     amp_config config = AMP_CONFIG_INIT;
     amp_context *context = NULL;
     amp_record record = AMP_RECORD_INIT;
-    config.level = AMP_O2, config.init_scale = 1024.0f;
-    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context) == AMP_OK, "%s", amp_last_error());
+    config.init_scale = 1024.0f;
+    struct host *host = start_fused(config, &context);
     for (int i = 0; i < 3; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         const bool alone = i == 1;
         host_clear(host);
         host_set_targets(host, alone ? INFINITY : 0.25f);
-        ck_assert_int_eq(amp_scale_loss_begin(optimizer, alone ? &host->loss : NULL, &scaled), AMP_OK);
+        ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, alone ? &host->loss : NULL, &scaled), AMP_OK);
         if (!alone) ck_assert_float_eq(scaled.seed_factor, i ? 512.0f : 1024.0f);
         host_backward(host, alone ? scaled.loss : &(struct loss){ .factor = scaled.seed_factor }, 1.0f);
         ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
@@ -234,9 +242,7 @@ TEST(test_decisions_in_turn) {
     ck_assert_int_eq(amp_get_record(context, 0, &record), AMP_OK);
     ck_assert_uint_eq(record.skipped, 1);
     ck_assert_uint_eq(record.brackets, 3);
-    host_clear(host);
-    ck_assert_int_eq(amp_shutdown(context), AMP_OK);
-    host_free(host);
+    end_fused(host, context);
 }
 
 /* Another thread of the process captures a graph, in the mode that forbids unsafe calls to all that do not know

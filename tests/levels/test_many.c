@@ -78,6 +78,14 @@ static struct table *new_table(void) {
     return t;
 }
 
+static amp_context *start(struct table *t) {
+    const amp_config config = config_of(AMP_O1);
+    amp_model *models[] = { &t->model };
+    amp_context *context;
+    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &context));
+    return context;
+}
+
 static void register_as(struct table *t, const char *format, size_t i) {
     char name[32];
     snprintf(name, sizeof name, format, i);
@@ -137,11 +145,8 @@ TEST(a_table_that_changes_is_read_again) {
 
 TEST(gates_are_not_counted_by_ops) {
     struct table *t = new_table();
-    amp_config config = config_of(AMP_O1);
-    amp_context *context;
-    amp_model *models[] = { &t->model };
+    amp_context *context = start(t);
     char name[32];
-    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &context));
     bases = compares = 0;
     for (size_t i = 0; i < OPS; i++) ck_ok(amp_gate_set(context, t->names[i], i));
     for (size_t i = 0; i < SAME; i++) {
@@ -158,13 +163,10 @@ TEST(gates_are_not_counted_by_ops) {
 /* A wrapped op's schema is its slot's, too. */
 TEST(each_schema_is_read_once) {
     struct table *t = new_table();
-    amp_config config = config_of(AMP_O1);
-    amp_context *context;
-    amp_model *models[] = { &t->model };
     for (size_t i = 0; i < OPS; i++) t->ops[i].op_class = AMP_LOWER;
     for (int round = 1; round <= 2; round++) {
         parsed = 0;
-        ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &context));
+        amp_context *context = start(t);
         ck_assert_uint_eq(parsed, OPS + SAME);
         ck_assert(t->slots[0] != (amp_fn)nothing);
         ck_assert_int_eq(((int32_t(*)(int32_t))t->slots[0])(7), 7);
@@ -177,13 +179,10 @@ TEST(each_schema_is_read_once) {
 /* By the context's ops, by the lists, by neither. */
 TEST(questions_by_name_are_not_counted_by_ops) {
     struct table *t = new_table();
-    amp_config config = config_of(AMP_O1);
-    amp_context *context;
-    amp_model *models[] = { &t->model };
     amp_class op_class;
     amp_dtype fp32 = AMP_FLOAT32, target;
     t->ops[OPS - 1].op_class = AMP_LOWER;
-    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &context));
+    amp_context *context = start(t);
     bases = compares = 0;
     for (size_t i = 0; i < OPS; i++) {
         ck_ok(amp_op_class(context, t->names[i], &op_class));

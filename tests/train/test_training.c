@@ -8,6 +8,7 @@
  */
 #include "run.h"
 
+#include "../support/levels.h"
 #include "test.h"
 #include <math.h>
 #include <stdio.h>
@@ -65,7 +66,7 @@ static double plain_accuracy(void) { return mean_accuracy(setup_of(0), NULL); }
 
 /* ---- five steps of everything ---- */
 
-TEST_TIMES(every_level_trains, AMP_O5 + 1) {
+TEST_TIMES(every_level_trains, N_EACH_LEVEL + 1) {
     struct run_setup setup = setup_of((amp_level)_i);
     struct run_result result;
     setup.epochs = 1;
