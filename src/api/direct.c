@@ -148,12 +148,12 @@ AMP_API amp_status amp_get_list_ops(int32_t lists, amp_list_op *ops, size_t capa
 
 /* ---- casting around a direct call ---- */
 
-/* A direct call under way, and what amp_cast_done needs; one block. */
+/* What amp_cast_done needs; one block. */
 struct direct {
     struct amp__casting casting;
     void **tensors;
     size_t n;
-    struct amp__handle handles[]; /* what the tensors were */
+    void *originals[];
 };
 
 /* Does this context's policy hold for a call that names it explicitly? */
@@ -164,7 +164,7 @@ static bool obeys(const amp_context *context, const struct amp__thread *thread, 
 }
 
 static void put_back(struct direct *direct) {
-    for (size_t i = 0; i < direct->n; i++) direct->tensors[i] = direct->handles[i].tensor;
+    memcpy(direct->tensors, direct->originals, direct->n * sizeof *direct->tensors);
 }
 
 static void abandon(struct direct *const *direct) {
@@ -172,6 +172,50 @@ static void abandon(struct direct *const *direct) {
     put_back(*direct);
     amp__casting_abandon(&(*direct)->casting);
     amp__free(*direct);
+}
+
+/* The tensors of a direct call, and what each is to the op. */
+struct seen {
+    const struct amp__handle *handles;
+    size_t n;
+    struct amp__handle few[8], *many;
+};
+
+static void forget(const struct seen *seen) { amp__free(seen->many); }
+
+static amp_status see(struct seen *seen, const struct named *named, const amp_host *host, void *const *tensors,
+                      size_t n) {
+    seen->many = n > AMP_COUNT(seen->few) ? amp__alloc(n, sizeof *seen->many) : NULL;
+    struct amp__handle *handles = n > AMP_COUNT(seen->few) ? seen->many : seen->few;
+    if (!handles) return amp__fail_memory();
+    for (size_t i = 0; i < n; i++) {
+        const amp_dtype dtype = tensors[i] ? amp__host_dtype(host, tensors[i]) : AMP_DTYPE_OTHER;
+        handles[i] = (struct amp__handle){ tensors[i], operand_at(named, i, n, dtype) };
+    }
+    seen->handles = handles;
+    seen->n = n;
+    return AMP_OK;
+}
+
+static amp_status cast_all(amp_context *context, const amp_host *host, struct amp__op *op, struct amp__thread *thread,
+                           const char *name, const struct amp__decision *decision, const struct seen *seen,
+                           void **tensors, amp_cast_frame *frame) {
+    AMP_CLEANUP(abandon) struct direct *direct =
+        amp__alloc(1, sizeof *direct + seen->n * sizeof direct->originals[0]);
+    if (!direct) return amp__fail_memory();
+    direct->tensors = tensors;
+    direct->n = seen->n;
+    memcpy(direct->originals, tensors, seen->n * sizeof *tensors);
+    amp__casting_begin(&direct->casting, context, host, op, seen->n, thread, false);
+    for (size_t i = 0; i < seen->n; i++) {
+        const amp_status status =
+            amp__casting_operand(&direct->casting, decision, &seen->handles[i].operand, &tensors[i]);
+        if (status != AMP_OK) return amp__fail_prefix(status, "op %s: tensor %zu", name, i);
+    }
+    frame->target = decision->target;
+    frame->priv[0] = direct;
+    direct = NULL;
+    return AMP_OK;
 }
 
 /* What amp_cast_args and amp_cast_to ask first, and whom: *host. `who` is which of them. */
@@ -185,55 +229,19 @@ static amp_status check_cast(const amp_context *context, const struct amp__op *o
     return AMP_OK;
 }
 
-static struct direct *new_direct(const struct amp__casting *casting, void **tensors, size_t n) {
-    struct direct *direct = NULL;
-    if (n < (SIZE_MAX - sizeof *direct) / sizeof direct->handles[0])
-        direct = amp__alloc(1, sizeof *direct + n * sizeof direct->handles[0]);
-    if (!direct) return NULL;
-    direct->casting = *casting; /* no mark knows it */
-    direct->tensors = tensors;
-    direct->n = n;
-    for (size_t i = 0; i < n; i++) direct->handles[i].tensor = tensors[i];
-    return direct;
-}
-
-/* The frame's from here on, if anything may have been cast. */
-static void hand_over(struct direct **direct, amp_dtype target, amp_cast_frame *frame) {
-    frame->target = target;
-    if (target == AMP_DTYPE_DEFAULT) return;
-    frame->priv[0] = *direct;
-    *direct = NULL;
-}
-
-static void look_at(struct direct *direct, const struct named *named) {
-    for (size_t i = 0; i < direct->n; i++) {
-        void *tensor = direct->handles[i].tensor;
-        const amp_dtype dtype = tensor ? amp__host_dtype(direct->casting.host, tensor) : AMP_DTYPE_OTHER;
-        direct->handles[i].operand = operand_at(named, i, direct->n, dtype);
-    }
-}
-
 /* The gate may change what is decided. */
-static amp_status decide_direct(struct direct *direct, const char *op, const struct named *named,
-                                struct amp__decision *decision) {
-    struct amp__operands operands = { .n = 0 };
+static amp_status decide_direct(const amp_context *context, const char *op, const struct named *named,
+                                const struct seen *seen, struct amp__decision *decision) {
+    struct amp__operands operands;
     bool gated;
-    for (size_t i = 0; i < direct->n; i++)
-        AMP_TRY(add(&operands, direct->handles[i].operand, "amp_cast_args: the hook dtype: tensors", i));
-    AMP_TRY(decide(direct->casting.context, op, named, &operands, decision, &gated));
-    if (named->op && named->op->gate_watches) amp__gate_watch_handles(named->op, direct->handles, direct->n);
-    if (!gated || !amp__gate_holds_handles(named->op, direct->handles, direct->n)) return AMP_OK;
+    amp__operands_clear(&operands);
+    for (size_t i = 0; i < seen->n; i++)
+        AMP_TRY(add(&operands, seen->handles[i].operand, "amp_cast_args: the hook dtype: tensors", i));
+    AMP_TRY(decide(context, op, named, &operands, decision, &gated));
+    if (named->op && named->op->gate_watches) amp__gate_watch_handles(named->op, seen->handles, seen->n);
+    if (!gated || !amp__gate_holds_handles(named->op, seen->handles, seen->n)) return AMP_OK;
     atomic_fetch_add(&named->op->gated, 1);
     *decision = (struct amp__decision){ .status = AMP_OK };
-    return AMP_OK;
-}
-
-static amp_status cast_all(struct direct *direct, const char *op, const struct amp__decision *decision) {
-    for (size_t i = 0; i < direct->n; i++) {
-        const amp_status status =
-            amp__casting_operand(&direct->casting, decision, &direct->handles[i].operand, &direct->tensors[i]);
-        if (status != AMP_OK) return amp__fail_prefix(status, "op %s: tensor %zu", op, i);
-    }
     return AMP_OK;
 }
 
@@ -252,18 +260,16 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
         return AMP_OK;
     }
     if (named.op) atomic_fetch_add(&named.op->calls, 1);
-    struct amp__casting casting;
-    amp__casting_begin(&casting, context, host, named.op, n, thread, false);
-    AMP_CLEANUP(abandon) struct direct *direct = new_direct(&casting, tensors, n);
-    if (!direct) return amp__fail_memory();
-    look_at(direct, &named);
+    AMP_CLEANUP(forget) struct seen seen;
+    AMP_TRY(see(&seen, &named, host, tensors, n));
     struct amp__decision decision;
-    amp_status status = decide_direct(direct, op, &named, &decision);
-    if (status == AMP_OK) status = cast_all(direct, op, &decision);
+    amp_status status = decide_direct(context, op, &named, &seen, &decision);
+    if (status == AMP_OK && decision.casts)
+        status = cast_all(context, host, named.op, thread, op, &decision, &seen, tensors, frame);
     if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->failures, 1);
     if (status != AMP_OK) return status;
     if (named.op) atomic_store(&named.op->last_target, decision.target);
-    hand_over(&direct, decision.target, frame);
+    frame->target = decision.target;
     return AMP_OK;
 }
 
@@ -271,27 +277,20 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
  * the context. Weights are cast once an iteration and used often, so that this is the way of most calls. */
 static const char from_cache;
 
-static bool cast_from_cache(struct amp__casting *casting, amp_dtype target, void **tensor, amp_cast_frame *frame) {
-    const struct amp__param *param = *tensor ? amp__param_find(casting->context, casting->host, *tensor) : NULL;
-    uint64_t version;
-    if (!param || amp__host_dtype(casting->host, *tensor) == target) return false;
-    void *cast = amp__casting_find(casting, param, target, &version);
-    if (!cast) {
-        amp__casting_abandon(casting);
-        return false;
-    }
-    *frame = (amp_cast_frame){ frame->struct_size,
-                               target,
-                               { (void *)(uintptr_t)&from_cache, tensor, *tensor, casting->context } };
-    *tensor = cast;
-    return true;
+/* Whatever floats, fp64 too: the decision was made. */
+static __attribute__((noinline)) amp_status cast_decided(amp_context *context, const amp_host *host,
+                                                         struct amp__thread *thread, amp_dtype target, void **tensors,
+                                                         size_t n, amp_cast_frame *frame) {
+    const struct named any = { NULL, AMP_PROMOTE };
+    const struct amp__decision decision = amp__decided(target, AMP__FLOATING);
+    AMP_CLEANUP(forget) struct seen seen;
+    AMP_TRY(see(&seen, &any, host, tensors, n));
+    return cast_all(context, host, NULL, thread, "(decided)", &decision, &seen, tensors, frame);
 }
 
 AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n,
                                amp_cast_frame *frame) {
-    const struct named any = { NULL, AMP_PROMOTE }; /* whatever floats, fp64 too: the decision was made */
     struct amp__thread *thread = amp__thread_state();
-    struct amp__casting casting;
     const amp_host *host;
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: context is NULL");
     AMP_RETURN_IF(!amp__is_floating(target), AMP_ERR_INVALID_ARGUMENT, "amp_cast_to: %d is no floating type",
@@ -302,14 +301,12 @@ AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **te
         frame->target = AMP_DTYPE_DEFAULT;
         return AMP_OK;
     }
-    amp__casting_begin(&casting, context, host, NULL, n, thread, false);
-    if (n == 1 && cast_from_cache(&casting, target, tensors, frame)) return AMP_OK;
-    AMP_CLEANUP(abandon) struct direct *direct = new_direct(&casting, tensors, n);
-    if (!direct) return amp__fail_memory();
-    look_at(direct, &any);
-    const struct amp__decision decision = amp__decided(target, AMP__FLOATING);
-    AMP_TRY(cast_all(direct, "(decided)", &decision));
-    hand_over(&direct, target, frame);
+    void *cast = n == 1 && *tensors ? amp__cached_enter_one(context, host, thread, *tensors, target) : NULL;
+    if (!cast) return cast_decided(context, host, thread, target, tensors, n, frame);
+    *frame = (amp_cast_frame){ frame->struct_size,
+                               target,
+                               { (void *)(uintptr_t)&from_cache, tensors, *tensors, context } };
+    *tensors = cast;
     return AMP_OK;
 }
 

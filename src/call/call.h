@@ -45,10 +45,15 @@ struct amp__casting {
 /* `thread`: this one. `marked`: the mark on top of it is the call's. */
 void amp__casting_begin(struct amp__casting *casting, amp_context *context, const amp_host *host, struct amp__op *op,
                         size_t capacity, struct amp__thread *thread, bool marked);
-/* What is decided for one operand: where it must be cast, *handle becomes its cast, from the cache or fresh, which is
- * valid until amp__casting_end. */
-amp_status amp__casting_operand(struct amp__casting *casting, const struct amp__decision *decision,
-                                const struct amp__operand *operand, void **handle);
+/* *handle becomes its cast from one type to another, from the cache or fresh, which is valid until amp__casting_end. */
+amp_status amp__casting_cast(struct amp__casting *casting, amp_dtype from, amp_dtype to, void **handle);
+/* What is decided for one operand. */
+static inline amp_status amp__casting_operand(struct amp__casting *casting, const struct amp__decision *decision,
+                                              const struct amp__operand *operand, void **handle) {
+    return *handle && amp__needs_cast(decision, operand)
+        ? amp__casting_cast(casting, operand->dtype, decision->target, handle)
+        : AMP_OK;
+}
 /* The host's own cast, counted. `taped`: with a place on the tape, for what becomes of it. */
 amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op *op, void *tensor, amp_dtype to,
                      bool taped, void **out);
@@ -66,6 +71,10 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
 bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
                        const struct amp__decision *decision, void **argv, void **handles);
 void amp__cached_leave(struct amp__op *op, const struct amp__call *call);
+/* The same for one handle outside a wrapped call: its cast, valid until the cache is left; NULL: the cache has none,
+ * nothing has happened. */
+void *amp__cached_enter_one(amp_context *context, const amp_host *host, const struct amp__thread *thread, void *tensor,
+                            amp_dtype to);
 /* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
 void *amp__casting_memory(struct amp__casting *casting, size_t bytes);
 /* What stood in a field of the host's before it was replaced; what stands there, if it was not. */

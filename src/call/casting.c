@@ -161,10 +161,7 @@ void *amp__casting_find_version(struct amp__casting *casting, const struct amp__
     return find_version(casting, param, form, version, false);
 }
 
-amp_status amp__casting_operand(struct amp__casting *casting, const struct amp__decision *decision,
-                                const struct amp__operand *operand, void **handle) {
-    const amp_dtype to = decision->target;
-    if (!*handle || !amp__needs_cast(decision, operand)) return AMP_OK;
+amp_status amp__casting_cast(struct amp__casting *casting, amp_dtype from, amp_dtype to, void **handle) {
     const struct amp__param *param = amp__param_find(casting->context, casting->host, *handle);
     if (amp__param_stays_fp32(casting->context, param)) return AMP_OK;
     enter_cache(casting);
@@ -173,14 +170,31 @@ amp_status amp__casting_operand(struct amp__casting *casting, const struct amp__
     if (!cast) {
         const amp_status status = cast_fresh(casting, param, *handle, to, version, &cast);
         if (status != AMP_OK)
-            return amp__fail_prefix(status, "cast from %s to %s", amp__dtype_name(operand->dtype), amp__dtype_name(to));
+            return amp__fail_prefix(status, "cast from %s to %s", amp__dtype_name(from), amp__dtype_name(to));
     }
     if (casting->op && casting->context->properties.emulate) amp__count_cast(casting->op, *handle, cast, to);
     *handle = cast;
     return AMP_OK;
 }
 
-/* ---- all of them in the cache ---- */
+/* ---- everything in the cache ---- */
+
+static inline void *find_cached(amp_context *context, const amp_host *host, void *tensor, amp_dtype to,
+                                bool recording) {
+    const struct amp__param *param = amp__param_find(context, host, tensor);
+    return param ? amp__cache_find(&context->cache, key_of(param, to), version_of(host, param), recording) : NULL;
+}
+
+void *amp__cached_enter_one(amp_context *context, const amp_host *host, const struct amp__thread *thread, void *tensor,
+                            amp_dtype to) {
+    if (!may_keep(context, host, thread)) return NULL;
+    const bool recording = amp__host_grad_enabled(host);
+    amp__cache_enter(&context->cache);
+    void *hit = find_cached(context, host, tensor, to, recording);
+    if (hit && amp__host_dtype(host, tensor) != to) return hit;
+    leave_cache(context);
+    return NULL;
+}
 
 bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
                        const struct amp__decision *decision, void **argv, void **handles) {
@@ -195,9 +209,7 @@ bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const u
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         argv[i] = call->args[i];
         if (!(decision->casts >> types[i] & 1)) continue;
-        const struct amp__param *param = amp__param_find(context, op->host, amp__call_pointer(call, i));
-        handles[i] = !param ? NULL
-            : amp__cache_find(&context->cache, key_of(param, decision->target), version_of(op->host, param), recording);
+        handles[i] = find_cached(context, op->host, amp__call_pointer(call, i), decision->target, recording);
         if (!handles[i]) {
             amp__cached_leave(op, call);
             return false;

@@ -102,14 +102,16 @@ static amp_status enter(struct substitution *s, struct amp__op *op, const struct
     amp__casting_begin(&s->casting, op->context, op->host, op, d->tensors, call->thread, true);
     s->decided = d;
     s->n_written = 0;
-    s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed, .casting = &s->casting };
+    const bool is_raw = d->mode != AMP__RAW_NONE;
+    const bool visits = amp__visits(op) && (is_raw || (op->host->cast && (d->decision.casts || d->rounds)));
+    if (is_raw || visits)
+        s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed,
+                                    .casting = &s->casting };
     for (uint32_t i = 0; i < call->schema->n_args; i++) s->argv[i] = call->args[i];
     for (uint32_t i = 0; i < call->schema->n_args && d->decision.casts; i++)
         if (amp__is_operand(&call->schema->args[i])) AMP_TRY(substitute_argument(s, call, i));
-    if (d->mode != AMP__RAW_NONE) AMP_TRY(amp__raw_enter(&s->raw, call, s->argv, s->handles));
-    const bool looks = amp__looks_for_handles(op) && (d->decision.casts || d->rounds);
-    if (looks || (d->mode != AMP__RAW_NONE && amp__visits(op)))
-        AMP_TRY(amp__visit(call, s->argv, &s->raw, substitute_field, s));
+    if (is_raw) AMP_TRY(amp__raw_enter(&s->raw, call, s->argv, s->handles));
+    if (visits) AMP_TRY(amp__visit(call, s->argv, &s->raw, substitute_field, s));
     return d->rounds || d->handed_on ? amp__outputs_enter(&s->casting, call, s->argv, s->handles) : AMP_OK;
 }
 
@@ -245,7 +247,7 @@ static amp_status decide(struct amp__op *op, const struct amp__call *call, bool 
 
 static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct amp__call *call, bool obeys,
                                                      uint8_t mode, float seed) {
-    struct amp__operands operands = { .n = 0 };
+    struct amp__operands operands;
     struct decided d = { .mode = mode, .seed = seed };
     amp_status status = amp__operands_gather(&operands, op, call);
     d.tensors = operands.tensors;
@@ -309,7 +311,7 @@ static __attribute__((noinline)) void run_casting(struct amp__op *op, const stru
                                                   amp_dtype target) {
     const struct decided d = { .decision = amp__decided(target, op->cast_types), .tensors = op->schema->n_tensors,
                                .function = implementation(op, call, target), .mode = AMP__RAW_NONE, .seed = 1.0f };
-    struct amp__operands operands = { .n = 0 };
+    struct amp__operands operands;
     amp_status status = run_decided(op, call, &d);
     if (status == AMP_OK) return;
     (void)amp__operands_gather(&operands, op, call);
@@ -379,7 +381,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
 static void run_forward(struct amp__op *op, const struct amp__call *call) {
     const struct amp__properties *properties = &op->context->properties;
     const bool casts = amp__is_floating(properties->cast_model_type);
-    struct amp__operands operands = { .n = 0 };
+    struct amp__operands operands;
     struct decided d = { .function = call->original, .mode = AMP__RAW_NONE, .seed = 1.0f, .forward = true };
     if (casts) d.decision = amp__decided(properties->cast_model_type, AMP__UP_TO_FP32);
     if (amp__is_floating(properties->cast_model_outputs)) d.handed_on = properties->cast_model_outputs;
@@ -387,8 +389,11 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
         amp__call_run(call, call->original, call->args);
         return;
     }
-    amp_status status = casts ? amp__operands_gather(&operands, op, call) : AMP_OK;
-    d.tensors = operands.tensors;
+    amp_status status = AMP_OK;
+    if (casts) {
+        status = amp__operands_gather(&operands, op, call);
+        d.tensors = operands.tensors;
+    }
     if (status == AMP_OK) status = run_decided(op, call, &d);
     if (status != AMP_OK) fail_call(op, call, status);
 }

@@ -37,6 +37,7 @@ static amp_status note_field(void *self, const amp_field *field) {
 amp_status amp__operands_gather(struct amp__operands *operands, const struct amp__op *op,
                                 const struct amp__call *call) {
     struct looker looker = { operands, op->host };
+    amp__operands_clear(operands);
     gather(operands, op->host, call);
     return amp__looks_for_handles(op) ? amp__visit_look(op, call, note_field, &looker) : AMP_OK;
 }

@@ -22,6 +22,11 @@ static inline void **amp__call_handles(const struct amp__call *call, uint32_t i,
     return handles;
 }
 
+static inline void amp__operands_clear(struct amp__operands *operands) {
+    operands->n = operands->tensors = 0;
+    operands->has_work = false;
+}
+
 /* One more, unless there is one like it. */
 static inline void amp__operands_add(struct amp__operands *operands, struct amp__operand operand) {
     for (size_t i = 0; i < operands->n; i++) {
