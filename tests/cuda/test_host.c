@@ -308,4 +308,29 @@ TEST_TIMES(test_checkpoints, TEST_STATES * 5) {
     ck_assert_uint_eq(of_second.brackets, 20);
 }
 
+/* ---- weights that do not fit ---- */
+
+/* What a context says of one weight too large in each parameter. */
+static void tell_unfit(struct host *host, char text[1024]) {
+    static const float large = 1e6f;
+    amp_status status = AMP_OK;
+    for (int i = 0; i < HOST_PARAMS; i++)
+        memory_in(host->on_cpu, (float *)host->params[i].data + i % 2, &large, sizeof large);
+    struct run run = run_try_start(host, AMP_O2, &status);
+    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
+    ck_assert_int_eq(amp_explain(run.context, NULL, text, 1024, NULL), AMP_OK);
+    ck_assert_msg(strstr(text, "weights are too large for fp16"), "%s", text);
+    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+    host_free(host);
+}
+
+TEST_TIMES(test_unfit, 2) {
+    char here[1024], there[1024];
+    struct host *host = _i ? host_new_on_two(false, false, STEP_KNOWS) : host_new(false, false, false, STEP_KNOWS);
+    if (!host) return; /* there is no second device */
+    tell_unfit(host, there);
+    tell_unfit(host_new(true, false, false, STEP_KNOWS), here);
+    ck_assert_str_eq(there, here);
+}
+
 TEST_FIXTURE(device_lazily, device_at_once)
