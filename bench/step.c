@@ -142,7 +142,7 @@ static void train_step(void *data) {
         if (i < LAYERS - 1) relu(y);
     }
     bench_must(amp_scale_loss_begin(&net->optimizer, NULL, &scaled), "amp_scale_loss_begin");
-    run_backward(net, scaled.seed_factor);
+    run_backward(net, amp_seed_factor(&scaled));
     bench_must(amp_scale_loss_end(&scaled), "amp_scale_loss_end");
     update(net);
     bench_must(amp_scope_leave(&scope), "amp_scope_leave");

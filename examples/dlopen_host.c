@@ -202,7 +202,7 @@ static void train(amp_optimizer *optimizer, struct descent *descent, float *loss
         *loss += error->data[0] / BATCHES;
         for (int p = 0; p < 2; p++) clear(descent->params[p]->grad);
         check(amp->scale_loss_begin(optimizer, NULL, &scaled));
-        backward(descent->params[0], descent->params[1], scaled.seed_factor);
+        backward(descent->params[0], descent->params[1], amp->seed_factor(&scaled));
         check(amp->scale_loss_end(&scaled));
         descent->step(descent);
         free_tensor(guess);

@@ -117,7 +117,7 @@ enum {
      * stepped or skipped. */
     AMP_HOST_TAPE_RETAINS_INPUTS = 1u << 0,
     /* A host that seeds backward itself reads the scale where it lives, from *amp_scaled_loss.scale in the memory of a
-     * device, and not from seed_factor. Without it libamp waits until it knows the scale. */
+     * device, and does not ask amp_seed_factor. Without it libamp waits until it knows the scale. */
     AMP_HOST_SEEDS_ON_DEVICE = 1u << 1
 };
 
@@ -189,7 +189,7 @@ enum {
     AMP_OP_DIRECT = 1u << 0, /* slot is NULL: the host calls amp_cast_args around the function */
     AMP_OP_RETURN_BORROWED = 1u << 1, /* the returned handle is not the caller's to release */
     AMP_OP_SEEDS = 1u << 2, /* visit emits AMP_ROLE_SEED in calls of this op: while a bracket is open that buffer
-                               is shown times the loss scale, and seed_factor is 1. The same is said by a
+                               is shown times the loss scale, and amp_seed_factor is 1. The same is said by a
                                `float(seed) x[...]` in the schema. One bracket at a time then */
     AMP_OP_COPY = 1u << 3, /* slot lies in a const table, which is never written: see amp_wrap_table */
     AMP_OP_MATMUL = 1u << 4, /* what the op computes is amp_matmul's work in either type: amp_gate.h */
@@ -221,8 +221,7 @@ typedef struct amp_op {
     const char *schema;      /* NULL for AMP_OP_DIRECT only */
     const char *backward_of; /* name of the forward op whose class this backward op shares, or NULL */
     amp_fn *slot;            /* where the host keeps its pointer; an empty slot (*slot == NULL) is passed over */
-    /* implementation to call when all floating arguments have that type, or NULL: amp_gate.h */
-    amp_fn fp16;
+    amp_fn fp16; /* implementation to call when all floating arguments have that type, or NULL: amp_gate.h */
     amp_fn bf16;             /* the same for bfloat16 */
     amp_fn fp32;             /* the same for FP32, in the place of the host's own function */
     const void *on_failure; /* value of the return type when a cast failed and the op was not called; NULL: zeros */
@@ -254,7 +253,9 @@ enum {
     /* Parameters, the optimizers' too, may come in 16 bits and stay as they are; where the level has masters, those
      * that an optimizer lists get one, widened from them. Without it such a parameter is refused: its FP32 value is
      * lost. */
-    AMP_MODEL_LOW_PARAMS = 1u << 0
+    AMP_MODEL_LOW_PARAMS = 1u << 0,
+    /* ops is a whole table of the host's, of which a model uses a part: ops that see no call are no finding. */
+    AMP_MODEL_WHOLE_TABLE = 1u << 1
 };
 
 /* forward: optional op for the host's forward slot. A `self` argument in its schema is compared with `self`, so that
@@ -302,8 +303,7 @@ typedef struct amp_optimizer {
     amp_context *amp;     /* written by initialize and shutdown; NULL before */
     const struct amp_struct *structs; /* that the schemas of steps and zero_grads may name */
     size_t n_structs;          /* entries of structs */
-    /* libamp's own optimizer in place of steps (amp_optim.h); NULL: the host has its own */
-    const struct amp_fused *fused;
+    const struct amp_fused *fused; /* libamp's own in place of steps (amp_optim.h); NULL: the host has its own */
 } amp_optimizer;
 
 #define AMP_OPTIMIZER_INIT AMP_SIZED_(amp_optimizer)
@@ -348,11 +348,11 @@ typedef struct amp_config {
     amp_switch consecutive_hysteresis; /* ON: a clean iteration restores the hysteresis; OFF: only growth of the scale
                                           does; default: the mode's (apex: ON) */
     double growth;                /* default 2; megatron and jmp multiply in FP32, by the nearest float */
-    /* default 0.5, or 1 / growth where the mode has one factor for both; 2^-149 at least */
-    double backoff;
-    /* ON, for hosts that know FP32 only: 16-bit values in FP32 storage. amp_raw.h has what it does */
-    amp_switch emulate;
+    double backoff; /* default 0.5, or 1 / growth where the mode has one factor for both; 2^-149 at least */
+    amp_switch emulate; /* ON, for hosts that know FP32 only: 16-bit values in FP32 storage (amp_raw.h) */
     amp_switch gate;    /* may a call run in FP32 where the 16-bit type would be slower? amp_gate.h */
+    amp_switch check_finite; /* ON: skips for what is not finite at a static scale of 1 too (O0, O4); default OFF */
+    int32_t log; /* AMP_LOG_*, what standard error is told where no hook `event` listens: amp_diagnostics.h */
 } amp_config;
 
 #define AMP_CONFIG_INIT AMP_SIZED_(amp_config)
@@ -385,11 +385,8 @@ AMP_API amp_status amp_shutdown(amp_context *context);
 
 /* ---- The bracket around backward -------------------------------------------------------------------------------- */
 
-/* `loss`: run backward from it. `scale`: the factor that the gradients carry, for hosts that seed backward
- * themselves. `seed_factor`: what the host must multiply its seed with: 1 if `loss` carries the scale already, or if an
- * op has a seed (AMP_OP_SEEDS), else *scale, or NaN where only a device knows that (AMP_HOST_SEEDS_ON_DEVICE). Exactly
- * one thing carries the scale. `action` is the decision, written by end: AMP_STEP_ON_DEVICE where it was made in the
- * memory of the parameters' device, see docs/hosts-device.md. priv is libamp's. */
+/* `loss`: run backward from it. `scale`: the factor that the gradients carry. `action` is the decision, written by end:
+ * AMP_STEP_ON_DEVICE where a device made it (docs/hosts-device.md). priv and names that end in _ are libamp's. */
 typedef struct amp_scaled_loss {
     uint32_t struct_size;
     amp_action action;      /* the decision, written by end */
@@ -397,7 +394,7 @@ typedef struct amp_scaled_loss {
     const float *scale;     /* host or device memory, see `device`; borrowed until end or cancel */
     const float *found_inf; /* != 0: an overflow was found; valid until the next begin with this loss_id */
     amp_device device;      /* where scale and found_inf are */
-    float seed_factor;      /* what the host must multiply its seed with */
+    float factor_;          /* ask amp_seed_factor */
     int32_t reserved;
     void *priv[4];
 } amp_scaled_loss;
@@ -409,6 +406,11 @@ typedef struct amp_scaled_loss {
  * docs/numerics.md), the loss is scaled. loss NULL: the host seeds backward itself. Source of the semantics:
  * apex.amp.scale_loss. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
+
+/* For hosts that seed backward themselves: what to multiply the seed with. 1 where the loss or an op's seed carries the
+ * scale already, else the scale; NaN where only a device knows that. Asking is the host's word that it multiplies:
+ * amp_scale_loss_end does not divide by a scale that nothing took (AMP-M01). */
+AMP_API float amp_seed_factor(const amp_scaled_loss *scaled);
 
 /* Close the bracket: unscale the new gradients (into FP32 master gradients where there are masters, else in place),
  * add what was set aside, update the scale, decide. (Gradients that only an amp_optimizer.fused lists are checked, and
@@ -432,8 +434,7 @@ typedef struct amp_step_info {
     uint32_t struct_size;
     amp_action action; /* AMP_STEP, or AMP_SKIP: do not update; AMP_STEP_ON_DEVICE with AMP_OPTIMIZER_SKIPS_ON_DEVICE:
                           update if *found_inf is 0, which only the device knows */
-    /* != 0: an overflow was found; with AMP_STEP_ON_DEVICE, since the last step of this optimizer */
-    const float *found_inf;
+    const float *found_inf; /* != 0: an overflow; with AMP_STEP_ON_DEVICE, since this optimizer's last step */
     float grad_scale;       /* what the gradients still carry: 1 */
     amp_device device;      /* where found_inf is */
     int32_t reserved;
@@ -455,8 +456,7 @@ typedef struct amp_master {
     void *param;      /* the host's handle */
     const char *name; /* valid until amp_shutdown */
     void *data;       /* the FP32 master, or the parameter's own elements where it has none */
-    /* unscaled gradient of the same type, or NULL; with AMP_OPTIMIZER_HOLDS_MASTERS the master's block */
-    void *grad;
+    void *grad; /* unscaled, of the same type, or NULL; with AMP_OPTIMIZER_HOLDS_MASTERS the master's block */
     uint64_t size;    /* elements */
     int32_t is_master;           /* 1: data is a master */
     int32_t ndim;                /* dimensions of what has strides, else 0 */
@@ -479,8 +479,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_master_params(amp_optimizer *optimizer, am
  * parts, and every rank calls this, also when it will skip. */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_norm(amp_optimizer *optimizer, float max_norm, float *norm);
 
-/* Bring every element of the (master) gradients into [-max_value, max_value], as torch.nn.utils.clip_grad_value_; a NaN
- * stays. Between end and step. */
+/* Clamp the (master) gradients to [-max_value, max_value], as torch.nn.utils.clip_grad_value_; a NaN stays. Between end
+ * and step. */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_value(amp_optimizer *optimizer, float max_value);
 
 /* ---- Explained --------------------------------------------------------------------------------------------------- */

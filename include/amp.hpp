@@ -266,7 +266,7 @@ public:
                               0.0f);
     }
     /* What the host must multiply its seed with. */
-    float seed_factor() const noexcept { return scaled_.seed_factor; }
+    float seed_factor() const noexcept { return amp_seed_factor(&scaled_); }
     /* What end decided. */
     amp_action action() const noexcept { return scaled_.action; }
     /* The structure itself. */

@@ -82,6 +82,9 @@ typedef struct amp_api {
     int32_t (*scope_current)(amp_context **);
     amp_status (*config_resolve)(const amp_config *, amp_config *);
     amp_status (*masters_write_back)(amp_context *);
+    float (*seed_factor)(const amp_scaled_loss *);
+    amp_status (*get_findings)(amp_context *, amp_finding *, size_t, size_t *);
+    amp_status (*health)(amp_context *, char *, size_t, size_t *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

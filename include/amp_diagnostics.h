@@ -42,7 +42,43 @@ typedef struct amp_event {
     int32_t reserved;     /* 0 */
     const char *first_nonfinite; /* parameter whose gradient was the first non-finite one in this bracket; NULL: all
                                     were finite here. Valid until amp_shutdown */
+    const char *code; /* of a finding, "AMP-M01", which the message begins with too; else NULL. Static */
 } amp_event;
+
+/* amp_config.log: what of it is written to standard error, a line each, where the host has no hook `event`. The
+ * environment's AMP_LOG (off, error, warn, info, trace) says it where the configuration does not. */
+enum {
+    AMP_LOG_DEFAULT = 0, /* AMP_LOG, else AMP_LOG_WARN */
+    AMP_LOG_OFF = 1,     /* nothing */
+    AMP_LOG_ERROR = 2,   /* errors that wrapped calls kept, and findings that fail a call */
+    AMP_LOG_WARN = 3,    /* and warnings */
+    AMP_LOG_INFO = 4,    /* and skips and changes of the scale, as far as they have words */
+    AMP_LOG_TRACE = 5    /* and each bracket */
+};
+
+/* ---- Findings ---------------------------------------------------------------------------------------------------- */
+
+/* What is wired wrongly, or looks like it: docs/mistakes.md has each code, why it is wrong and what mends it. Most are
+ * looked for in the first two brackets of an optimizer that a step follows; each is told once, as an event. */
+typedef struct amp_finding {
+    uint32_t struct_size;
+    amp_status status;   /* of the call that failed for it; AMP_OK: a warning */
+    const char *code;    /* "AMP-M01". Static */
+    const char *subject; /* op or parameter; "": of the whole. Valid until amp_shutdown */
+    const char *message; /* the whole line. Valid until amp_shutdown */
+    uint64_t times;      /* how often it was seen */
+} amp_finding;
+
+#define AMP_FINDING_INIT AMP_SIZED_(amp_finding)
+
+/* What was found so far, the oldest first; capacity and count as in amp_master_params. */
+AMP_API AMP_MUST_CHECK amp_status amp_get_findings(amp_context *context, amp_finding *findings, size_t capacity,
+                                                   size_t *count);
+
+/* A report for people, best after the first bracket and step: what was wired, called, lowered, cast and taken from the
+ * cache; what carried the scale; gradients seen, missing, unlisted; decisions and the steps that took them; every
+ * finding. Its last line is "sound", or "N findings". Text, capacity and length as in amp_explain. */
+AMP_API AMP_MUST_CHECK amp_status amp_health(amp_context *context, char *text, size_t capacity, size_t *length);
 
 /* ---- Ops and losses ---------------------------------------------------------------------------------------------- */
 

@@ -14,6 +14,8 @@
 #include "common/map.h"
 #include "context/build.h"
 #include "context/context.h"
+#include "context/findings.h"
+#include "context/log.h"
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/report.h"
@@ -103,13 +105,16 @@ static amp_status choose_raw_modes(amp_context *context, struct amp__model *mode
     for (size_t i = 0; i < model->n_ops; i++) {
         struct amp__op *op = &model->ops[i];
         op->raw_mode = (uint8_t)amp__raw_mode_of(op);
+        if (op->op_class == AMP_LOWER && op->schema && !amp__raw_takes(op) && !op->schema->n_tensors &&
+            op->schema->ret.kind != AMP__TENSOR)
+            amp__find(context, AMP__NOTHING_TO_LOWER, op->name, "op %s is of class lower, and its schema \"%.200s\" "
+                      "has nothing to cast", op->name, op->schema->text);
         if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !amp__raw_takes(op)) continue;
         if (op->schema->n_tensors) continue;
-        AMP_TRY(amp__warn(context, "op %s takes raw FP32 buffers and has no %s implementation, so it runs in FP32: "
-                          "give it one, or set amp_config.emulate to see what the level would do%s%s%s", op->name,
-                          amp__dtype_name(context->properties.low),
-                          replaced ? "; if it is a layer around " : "", replaced ? replaced->name : "",
-                          replaced ? ", which has one, give it the class AMP_LEAVE: nothing is wrong then" : ""));
+        amp__find(context, AMP__FP32_ONLY, op->name, "op %s takes raw FP32 buffers and has no %s implementation, so it "
+                  "runs in FP32%s%s%s", op->name, amp__dtype_name(context->properties.low),
+                  replaced ? ", as a layer may around " : "", replaced ? replaced->name : "",
+                  replaced ? ", which has one" : "");
     }
     return AMP_OK;
 }
@@ -134,9 +139,10 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_model"));
     AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
-    AMP_RETURN_IF(given.flags & ~(uint32_t)AMP_MODEL_LOW_PARAMS, AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(given.flags & ~(uint32_t)(AMP_MODEL_LOW_PARAMS | AMP_MODEL_WHOLE_TABLE), AMP_ERR_INVALID_ARGUMENT,
                   "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     context->properties.low_params |= (given.flags & AMP_MODEL_LOW_PARAMS) != 0;
+    model->whole_table = (given.flags & AMP_MODEL_WHOLE_TABLE) != 0;
     for (size_t i = 0; i < index; i++)
         AMP_RETURN_IF(context->models[i].user == user, AMP_ERR_INVALID_ARGUMENT, "models %zu and %zu are the same", i,
                       index);
@@ -372,7 +378,7 @@ static void commit(amp_context *context) {
         amp__register_over(context->models[i].user);
     }
     for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].user->amp = context;
-    (void)amp__retype_commit(context); /* a warning that finds no memory is lost, no more */
+    amp__retype_commit(context);
 }
 
 AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models, amp_optimizer *const *optimizers,
@@ -388,6 +394,7 @@ AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models
     amp_context *context = amp__alloc(1, sizeof *context);
     if (!context) return amp__fail_memory();
     context->properties = properties;
+    context->log = amp__log_level(properties.log);
     pthread_mutex_init(&context->lock, NULL);
     amp_status status = amp__fork_add(&context->forkable, &context->lock);
     context->cuda = amp__backend_in_use(AMP__BACKEND_cuda);

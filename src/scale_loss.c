@@ -7,6 +7,7 @@
 #include "bracket/bracket.h"
 #include "bracket/step.h"
 #include "bracket/home.h"
+#include "bracket/wiring.h"
 #include "call/cache.h"
 #include "common/thread.h"
 #include "context/context.h"
@@ -31,7 +32,8 @@ static const amp_host *loss_host(const amp_context *context, const struct amp__b
 static void tell_seeds(amp_context *context) {
     context->seed_scale = 1.0f;
     for (size_t i = context->properties.num_losses; i--;)
-        if (context->brackets[i].open && context->brackets[i].seeded) context->seed_scale = context->brackets[i].scale;
+        if (context->brackets[i].open && context->brackets[i].carrier == AMP__CARRIER_SEEDS)
+            context->seed_scale = context->brackets[i].scale;
 }
 
 static void drop_temporaries(struct amp__bracket *bracket) {
@@ -45,13 +47,13 @@ static void drop_temporaries(struct amp__bracket *bracket) {
 static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void **scaled, float *seed_factor) {
     const amp_host *host = bracket->host;
     *scaled = loss;
-    bracket->seeded = bracket->context->seeds;
-    *seed_factor = bracket->seeded ? 1.0f : bracket->scale;
+    bracket->carrier = bracket->context->seeds ? AMP__CARRIER_SEEDS : AMP__CARRIER_NONE;
+    *seed_factor = bracket->context->seeds ? 1.0f : bracket->scale;
     const bool alone = bracket->device.decides_alone;
     const float *on_device = loss ? amp__home_device_scale(bracket) : NULL;
-    if (alone && bracket->context->properties.scaler.dynamic && !bracket->seeded) *seed_factor = NAN;
+    if (alone && bracket->context->properties.scaler.dynamic && !bracket->context->seeds) *seed_factor = NAN;
     if (!loss || !host || (!host->scale && !on_device)) return AMP_OK;
-    bracket->seeded = false;
+    bracket->carrier = AMP__CARRIER_LOSS;
     if (amp__is_low(amp__host_dtype(host, loss)) && host->cast) {
         AMP_TRY(amp__host_cast(host, loss, AMP_FLOAT32, &bracket->temporary[0]));
         *scaled = bracket->temporary[0];
@@ -130,12 +132,13 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     AMP_TRY(amp__bracket_optimizers(bracket, optimizers, n));
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
+    bracket->seeds_before = context->seeds_shown;
     amp_status status = AMP_OK;
     for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++)
         status = amp__report_unseen_steps(bracket->optimizers[i]);
     if (status == AMP_OK) status = bracket->home->begin(bracket, loss != NULL);
     if (bracket->carried != 0.0f) bracket->scale = bracket->carried;
-    if (status == AMP_OK) status = scale_the_loss(bracket, loss, &filled->loss, &filled->seed_factor);
+    if (status == AMP_OK) status = scale_the_loss(bracket, loss, &filled->loss, &filled->factor_);
     if (status == AMP_OK) status = begin_gradients(bracket);
     if (status != AMP_OK) {
         drop_temporaries(bracket);
@@ -160,7 +163,7 @@ static void begin_disabled(void *loss, amp_context *context, amp_scaled_loss *fi
     filled->scale = &one;
     filled->found_inf = &zero;
     filled->device = cpu;
-    filled->seed_factor = 1.0f;
+    filled->factor_ = 1.0f;
     filled->priv[1] = context;
 }
 
@@ -318,6 +321,15 @@ static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, stru
     return AMP_OK;
 }
 
+AMP_API float amp_seed_factor(const amp_scaled_loss *scaled) {
+    struct amp__bracket *bracket = scaled ? scaled->priv[0] : NULL;
+    if (!bracket) return scaled ? scaled->factor_ : 1.0f;
+    const bool open = amp__context_is_live(scaled->priv[1]) && is_bracket_of(scaled->priv[1], bracket) &&
+        bracket->open && bracket->serial == (uintptr_t)scaled->priv[2];
+    if (open && bracket->carrier == AMP__CARRIER_NONE) bracket->carrier = AMP__CARRIER_HOST;
+    return scaled->factor_;
+}
+
 static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scaled) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
@@ -342,10 +354,12 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     amp_context *context = bracket->context;
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     amp_status status = amp__take_error(context);
+    if (status == AMP_OK) status = amp__wiring_check_scale(bracket);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
     if (bracket->delay) return delay_end(bracket, scaled);
     struct amp__grads_result result;
-    status = unscale(bracket, &result);
+    if (!bracket->delay_check) status = amp__wiring_check_gradients(bracket);
+    if (status == AMP_OK) status = unscale(bracket, &result);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
     if (bracket->delay_check) {
         status = amp__bracket_delay_check(bracket, &result);
@@ -355,10 +369,11 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
         return AMP_OK;
     }
     const bool overflow_here = result.found_inf;
+    amp__wiring_check_finite(bracket, &result);
     status = amp__bracket_conclude(bracket, &result, &scaled->action);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
     close_bracket(bracket, scaled);
-    amp__report_unused_ops(context);
+    amp__wiring_check_ops(context);
     if (bracket->device.last == AMP__DECISION_ON_DEVICE) return AMP_OK; /* amp_check asks it */
     return amp__bracket_check_skips(bracket, overflow_here);
 }

@@ -61,6 +61,9 @@ static const amp_api table = {
     .scope_current = amp_scope_current,
     .config_resolve = amp_config_resolve,
     .masters_write_back = amp_masters_write_back,
+    .seed_factor = amp_seed_factor,
+    .get_findings = amp_get_findings,
+    .health = amp_health,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -21,6 +21,7 @@ static amp_status find_bracket(amp_context *context, uint32_t loss_id, const cha
 
 /* The present scale. Where only a device knows it, that is asked. */
 static amp_status learn_scale(struct amp__bracket *bracket, float *scale) {
+    if (bracket->open && bracket->carrier == AMP__CARRIER_NONE) bracket->carrier = AMP__CARRIER_HOST;
     if (!bracket->open || bracket->device.decides_alone) AMP_TRY(bracket->home->read(bracket));
     *scale = bracket->open ? bracket->scale : bracket->scaler.scale;
     return AMP_OK;

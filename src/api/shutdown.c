@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a context, and what it tells about itself. */
-#include "amp_diagnostics.h"
+/* The end of a context. */
 #include "api/api.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"
 #include "call/cache.h"
-#include "call/gate.h"
 #include "call/tape.h"
 #include "common/thread.h"
 #include "context/build.h"
 #include "context/context.h"
 #include "context/op.h"
 #include "context/optimizer.h"
-#include "context/report.h"
+#include "context/findings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +47,7 @@ void amp__context_destroy(amp_context *context) {
                        context->ranges, context->grad_ranges,  context->listed };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
     amp__names_free(&context->op_names);
+    amp__findings_free(context);
     amp__apart_forget(&context->apart);
     amp__fork_remove(&context->forkable);
     pthread_mutex_destroy(&context->lock);
@@ -112,103 +111,4 @@ AMP_API amp_status amp_shutdown(amp_context *context) {
     amp__context_destroy(context);
     if (params != AMP_OK) return params;
     return slots == AMP_OK ? AMP_OK : amp__fail(slots, "%s", text);
-}
-
-/* ---- counters ---- */
-
-static void read_stats(const struct amp__op *listed, amp_op_stats *stats) {
-    const struct amp__op *op = listed->shares ? listed->shares : listed; /* a shared slot's calls are counted there */
-    *stats = (amp_op_stats){
-        .struct_size = sizeof *stats,
-        .index = listed->index,
-        .name = listed->name,
-        .op_class = op->op_class,
-        .last_target = op->last_target,
-        .calls = amp__op_calls(op),
-        .passed = amp__op_passed(op),
-        .casts = op->casts,
-        .cache_hits = amp__op_hits(op),
-        .failures = op->failures,
-        .wrapped = op->wrapped,
-        .overflowed = op->overflowed,
-        .zeroed = op->zeroed,
-        .subnormal = op->subnormal,
-        .gated = op->gated,
-        .no_tensor_cores = op->no_tensor_cores,
-        .unaligned = op->unaligned,
-    };
-}
-
-AMP_API amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, size_t capacity, size_t *count) {
-    AMP_RETURN_IF(!context || !count || (capacity && !stats), AMP_ERR_INVALID_ARGUMENT,
-                  "amp_get_op_stats: an argument is NULL");
-    if (capacity) AMP_TRY(amp__check_struct(stats->struct_size, sizeof *stats, "amp_op_stats"));
-    const uint32_t stride = capacity ? stats->struct_size : 0;
-    size_t n = 0;
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++, n++) {
-            if (n >= capacity) continue;
-            amp_op_stats *entry = (amp_op_stats *)(void *)((char *)stats + n * stride), filled;
-            read_stats(&context->models[i].ops[j], &filled);
-            entry->struct_size = stride;
-            AMP_TRY(amp__fill_struct(entry, stride, sizeof filled, &filled, sizeof filled, "amp_op_stats"));
-        }
-    *count = n;
-    return AMP_OK;
-}
-
-/* ---- explain ---- */
-
-static void explain_level(const amp_context *context, amp__text *text) {
-    const struct amp__properties *p = &context->properties;
-    amp__text_add(text, "level %s%s: ops %s (%s lists, %s), model type %s, outputs %s, batch norm %s, masters %s, loss "
-                  "scale %s%g\n", amp__level_name(p->level), p->enabled ? "" : " (disabled)",
-                  p->patch_ops ? "cast" : "as they come", amp__lists_name(p->lists), amp__dtype_name(p->low),
-                  amp__dtype_name(p->cast_model_type), amp__dtype_name(p->cast_model_outputs),
-                  p->keep_batchnorm_fp32 ? "fp32" : "as the model", p->master_weights ? "fp32" : "none",
-                  p->scaler.dynamic ? "dynamic from " : "static ", (double)p->scaler.init_scale);
-}
-
-static bool explain_op(const struct amp__op *op, const char *wanted, amp__text *text) {
-    if (wanted && strcmp(op->name, wanted)) return false;
-    char number[16] = "";
-    if (op->index) snprintf(number, sizeof number, "#%u", (unsigned)op->index);
-    amp__text_add(text, "%s%s: %s (%s)%s", op->name, number, amp__class_name(op->op_class), op->reason,
-                  op->wrapped ? ", wrapped" : op->slot ? "" : ", called directly");
-    if (op->fp32 && op->wrapped) amp__text_add(text, "; fp32 by an implementation");
-    amp__gate_explain(op, text);
-    amp__text_add(text, "\n");
-    return true;
-}
-
-/* An op that no descriptor names, by its place in the list: hosts that see ops by name ask amp_op_class for such. */
-static bool explain_listed(const amp_context *context, const char *op, amp__text *text) {
-    const struct amp__properties *p = &context->properties;
-    char base[AMP__OP_NAME_MAX + 1];
-    amp__op_base_name(op, base);
-    const amp_class listed = p->patch_ops ? amp__list_class(p->lists, p->low, base) : AMP_BY_LIST;
-    if (listed == AMP_BY_LIST) return false;
-    amp__text_add(text, "%s: %s (%s, in the %s lists), not described\n", op, amp__class_name(listed), base,
-                  amp__lists_name(p->lists));
-    return true;
-}
-
-AMP_API amp_status amp_explain(amp_context *context, const char *op, char *data, size_t capacity, size_t *length) {
-    AMP_RETURN_IF(!context || (capacity && !data), AMP_ERR_INVALID_ARGUMENT, "amp_explain: an argument is NULL");
-    amp__text text = { data, capacity, 0 };
-    bool found = false;
-    if (!op) {
-        explain_level(context, &text);
-        pthread_mutex_lock(&context->lock);
-        if (context->warnings) amp__text_add(&text, "%s", context->warnings);
-        pthread_mutex_unlock(&context->lock);
-    }
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++)
-            found |= explain_op(&context->models[i].ops[j], op, &text);
-    if (op && !found) found = explain_listed(context, op, &text);
-    AMP_RETURN_IF(op && !found, AMP_ERR_NOT_FOUND,
-                  "amp_explain: the context has no op named \"%.127s\", and its lists have none", op);
-    if (length) *length = text.length;
-    return AMP_OK;
 }

@@ -7,6 +7,14 @@
 #include "context/context.h"
 #include "context/optimizer.h"
 
+/* What brings the loss scale into the gradients. */
+enum amp__carrier {
+    AMP__CARRIER_NONE,  /* nothing yet, */
+    AMP__CARRIER_LOSS,  /* the loss, which libamp multiplied, */
+    AMP__CARRIER_SEEDS, /* seeds of ops, */
+    AMP__CARRIER_HOST,  /* the host, which asked for it */
+};
+
 /* What the host knows of a decision that a device made. */
 enum amp__last_decision { AMP__DECISION_KNOWN, AMP__DECISION_COPYING, AMP__DECISION_ON_DEVICE };
 struct amp__scaler_home;
@@ -14,7 +22,9 @@ struct amp__scaler_home;
 struct amp__bracket {
     uintptr_t serial; /* of the opening: an amp_scaled_loss that outlived it is told from the present one */
     bool open, with_loss, delay, delay_check;
-    bool seeded; /* the ops' seeds carry the scale */
+    bool told_of_skips; /* too many in a row, since the last step */
+    enum amp__carrier carrier;
+    uint64_t seeds_before; /* context->seeds_shown at its begin */
     uint32_t loss_id;
     amp_context *context;
     struct amp__optimizer **optimizers; /* n_optimizers of them while open */
@@ -30,7 +40,8 @@ struct amp__bracket {
     bool *unchecked; /* by optimizer: has its overflow check been delayed? NULL: none ever was */
     bool unchecked_inf; /* what those brackets found */
     const struct amp__param *unchecked_first;
-    uint64_t changes; /* of the scale, so far */
+    uint64_t changes;   /* of the scale, so far */
+    uint64_t nonfinite; /* gradients that were seen and stepped on */
 
     const struct amp__scaler_home *home;        /* home.h: where the scaler lives, */
     const float *shown_scale, *shown_found_inf; /* and there what amp_scaled_loss points to */
@@ -74,12 +85,14 @@ amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp_
 void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed);
 /* amp_scale_loss_cancel, but for the closing. */
 amp_status amp__bracket_cancel(struct amp__bracket *bracket);
-/* AMP_ERR_TOO_MANY_SKIPS, in words, or AMP_OK. */
-amp_status amp__bracket_check_skips(const struct amp__bracket *bracket, bool overflow_here);
+/* AMP_ERR_TOO_MANY_SKIPS, once for each row of skips, in words; or AMP_OK. */
+amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_here);
 
 /* ---- tell.c: what a decided bracket has to tell, by the record that it left ---- */
 
 /* overflow_here: or on another rank. */
 void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);
+/* A gradient of this parameter is not finite, and no step will be skipped for it. */
+void amp__bracket_tell_nonfinite(struct amp__bracket *bracket, const char *param);
 
 #endif

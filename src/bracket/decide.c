@@ -3,7 +3,9 @@
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"
+#include "bracket/wiring.h"
 #include "context/context.h"
+#include "context/findings.h"
 #include "context/optimizer.h"
 #include "context/report.h"
 
@@ -107,6 +109,7 @@ amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp_
     AMP_TRY(bracket->home->decide(bracket, result, agreement.overflow, action));
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         bracket->optimizers[i]->skip |= *action == AMP_SKIP;
+        bracket->optimizers[i]->decisions++;
         bracket->optimizers[i]->delayed = false;
     }
     end_delayed_check(bracket, *action == AMP_SKIP);
@@ -137,15 +140,26 @@ amp_status amp__bracket_cancel(struct amp__bracket *bracket) {
     return told != AMP_OK ? told : status;
 }
 
-amp_status amp__bracket_check_skips(const struct amp__bracket *bracket, bool overflow_here) {
+amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_here) {
+    amp_context *context = bracket->context;
     const amp_record *record = &bracket->record;
-    const uint32_t limit = bracket->context->properties.max_skips;
-    AMP_RETURN_IF(record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER,
-                  AMP_ERR_TOO_MANY_SKIPS,
-                  "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient that "
-                  "was not finite is %s's: look for NaN or infinity in its op, its input or the loss "
-                  "(amp_config.max_skips sets this limit)", (unsigned)bracket->loss_id, (unsigned)record->skips_in_row,
-                  (double)record->scale_after, !overflow_here && amp__bracket_has_ranks(bracket) ? "another rank" :
-                  record->first_nonfinite ? record->first_nonfinite : "an unknown parameter");
-    return AMP_OK;
+    const uint32_t limit = context->properties.max_skips;
+    const bool too_many = record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER;
+    const bool told = bracket->told_of_skips;
+    bracket->told_of_skips = too_many;
+    if (!too_many || told) return AMP_OK;
+    const char *first = !overflow_here && amp__bracket_has_ranks(bracket) ? "another rank"
+        : record->first_nonfinite                                         ? record->first_nonfinite
+                                                                          : "an unknown parameter";
+    const struct amp__param *param = amp__wiring_nonfinite_param(context);
+    if (param)
+        return amp__find_error(context, AMP__NONFINITE_PARAMETER, AMP_ERR_TOO_MANY_SKIPS, param->name,
+                               "loss %u: %u steps in a row were skipped, for %s itself holds NaN or infinity (the "
+                               "first gradient that was not finite is %s's)", (unsigned)bracket->loss_id,
+                               (unsigned)record->skips_in_row, param->name, first);
+    return amp__fail(AMP_ERR_TOO_MANY_SKIPS,
+                     "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient "
+                     "that was not finite is %s's: look for NaN or infinity in its op, its input or the loss; all "
+                     "parameters are finite (amp_config.max_skips sets this limit)", (unsigned)bracket->loss_id,
+                     (unsigned)record->skips_in_row, (double)record->scale_after, first);
 }

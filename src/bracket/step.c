@@ -7,6 +7,7 @@
 #include "bracket/step.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"
+#include "bracket/wiring.h"
 #include "call/cache.h"
 #include "call/tape.h"
 #include "common/thread.h"
@@ -92,6 +93,7 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
 void amp__decision_used(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     optimizer->steps_called = 0;
+    optimizer->taken++;
     optimizer->skip = false;
     optimizer->last_step = ++context->n_steps;
     amp__cache_retire(&context->cache, false); /* the weights moved; not every host's version tells */
@@ -170,6 +172,7 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
     atomic_fetch_add_explicit(&op->calls, 1, memory_order_relaxed);
     const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, thread->scope, NULL, NULL);
     if (marked) amp__mark_own(thread, op->context);
+    amp__wiring_check_clearing(optimizer);
     amp__call_run(call, call->original, call->args);
     if (marked) amp__mark_pop(thread, &anchor);
     amp__grads_forget(optimizer->params, optimizer->n_params);

@@ -6,6 +6,7 @@
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "context/context.h"
+#include "context/findings.h"
 #include "context/report.h"
 
 #include <stdio.h>
@@ -87,4 +88,13 @@ void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool ove
     tell_bracket(bracket, event, action, overflow_here);
     if (action == AMP_SKIP) tell_skip(bracket, &event, overflow_here);
     if (record->scale_after != record->scale_before) tell_change(bracket, &event);
+}
+
+void amp__bracket_tell_nonfinite(struct amp__bracket *bracket, const char *param) {
+    uint64_t since;
+    if (!worth_a_line(++bracket->nonfinite, &since)) return;
+    amp__find(bracket->context, AMP__NONFINITE, param,
+              "bracket %llu of loss %u: the gradient of %s is not finite, and the step is taken at the static loss "
+              "scale %g", (unsigned long long)bracket->record.brackets + 1, (unsigned)bracket->loss_id, param,
+              (double)bracket->scale);
 }

@@ -8,6 +8,7 @@
 #include "amp_diagnostics.h"
 #include "bracket/step.h"
 #include "context/context.h"
+#include "context/findings.h"
 #include "context/optimizer.h"
 #include "context/report.h"
 
@@ -52,7 +53,8 @@ void amp__unseen_steps_forget(amp_context *context) {
 static void tell_others(const struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char names[256] = "", line[640];
-    const size_t n = amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps);
+    amp__text text = { names, sizeof names, 0 };
+    const size_t n = amp__name_unused(&text, optimizer->steps, optimizer->n_steps, 0);
     if (!n || n == optimizer->n_steps) return;
     snprintf(line, sizeof line,
              "optimizer %zu: %zu of its %zu step slots saw no call in the first step: %s; nothing "
@@ -69,11 +71,28 @@ static const struct amp__op *missed_self(const struct amp__optimizer *optimizer)
     return NULL;
 }
 
-amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
+static void tell(const struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
-    char names[256] = "";
+    const size_t number = (size_t)(optimizer - context->optimizers);
+    char names[256] = "", subject[32];
+    amp__text text = { names, sizeof names, 0 };
+    snprintf(subject, sizeof subject, "optimizer %zu", number);
+    const struct amp__op *missed = missed_self(optimizer);
+    if (!optimizer->n_steps)
+        amp__find(context, AMP__STEP_MISSING, subject, "optimizer %zu has no step slot, amp_step_begin was never "
+                  "called, and its parameters changed after two brackets", number);
+    else if (missed)
+        amp__find(context, AMP__SELF_UNMET, subject, "optimizer %zu: its slot %s was called, but never for its "
+                  "amp_optimizer.self, and yet its parameters changed after two brackets", number, missed->name);
+    else if (amp__name_unused(&text, optimizer->steps, optimizer->n_steps, 0))
+        amp__find(context, AMP__STEP_UNSEEN, subject, "optimizer %zu: its slot %s saw no call, and yet its parameters "
+                  "changed after two brackets", number, names);
+}
+
+amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
+    const amp_context *context = optimizer->context;
     uint64_t sum;
-    if (optimizer->told_of_steps || !optimizer->n_steps) return AMP_OK;
+    if (optimizer->told_of_steps || optimizer->optim) return AMP_OK;
     if (optimizer->last_step || optimizer->steps_called) {
         optimizer->told_of_steps = true;
         tell_others(optimizer);
@@ -88,18 +107,6 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     optimizer->noted_steps = context->n_steps;
     if (optimizer->unseen_changes < 2) return AMP_OK;
     optimizer->told_of_steps = true;
-    const struct amp__op *missed = missed_self(optimizer);
-    if (missed)
-        (void)amp__warn(context, "optimizer %zu: its slot %s was called, but never for its amp_optimizer.self, and yet "
-                        "its parameters changed after two brackets. If those were steps, overflows are not skipped and "
-                        "masters not updated: set amp_optimizer.self to what the host passes as self, or give that "
-                        "argument another name, for any call to count",
-                        (size_t)(optimizer - context->optimizers), missed->name);
-    else if (amp__name_unused(names, sizeof names, optimizer->steps, optimizer->n_steps))
-        (void)amp__warn(context, "optimizer %zu: its slot %s saw no call, and yet its parameters changed after two "
-                        "brackets. If those were steps, overflows are not skipped and masters not updated: the host "
-                        "calls a copy of the pointer from before amp_initialize, or with AMP_OP_COPY the table itself. "
-                        "If the host wrote the parameters otherwise (loaded, clamped, averaged), nothing is wrong",
-                        (size_t)(optimizer - context->optimizers), names);
+    tell(optimizer);
     return AMP_OK;
 }

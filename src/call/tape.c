@@ -4,7 +4,7 @@
 #include "call/cache.h"
 #include "context/context.h"
 #include "context/optimizer.h"
-#include "context/report.h"
+#include "context/findings.h"
 
 #include <string.h>
 
@@ -47,10 +47,7 @@ void amp__tape_add(amp_context *context, const amp_host *host, void *handle) {
     const size_t n = context->n_taped;
     pthread_mutex_unlock(&context->lock);
     if (warn)
-        (void)amp__warn(context,
-                        "%zu casts wait for the end of a tape: a host whose tape does not retain its inputs calls "
-                        "amp_tape_done after backward, or steps every optimizer (set AMP_HOST_TAPE_RETAINS_INPUTS if "
-                        "it does retain them)", n);
+        amp__find(context, AMP__TAPE_GROWS, "", "%zu casts wait for the end of a tape", n);
 }
 
 /* The step that every optimizer has passed: casts made before it belong to tapes that are over. */

@@ -63,6 +63,6 @@ void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, s
 amp_status amp__retype_all(amp_context *context);
 /* `status`, and behind the last error what a refused way back left of the parameters from `first` on. */
 amp_status amp__params_tell_left(const amp_context *context, size_t first, amp_status status);
-amp_status amp__retype_commit(amp_context *context);
+void amp__retype_commit(amp_context *context);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The context's parameters: one per storage, from the models' lists and the optimizers'. */
+#include "amp_raw.h"
 #include "common/map.h"
 #include "common/thread.h"
 #include "context/build.h"
 #include "context/context.h"
 #include "context/optimizer.h"
-#include "context/report.h"
+#include "context/findings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -53,6 +54,15 @@ static amp_status inspect(amp_context *context, struct amp__param *param, bool i
                   param->name);
     param->address = now.strides ? NULL : now.data; /* slices may lie between each other: no range, no ties */
     return AMP_OK;
+}
+
+/* A buffer that says of itself that it is not trained; a host with set_grad may give it a gradient later. */
+static amp_status check_trained(const amp_host *host, const struct amp__param *param) {
+    const amp_host *buffers = amp_buffer_host();
+    if (host->grad != buffers->grad || host->set_grad != buffers->set_grad) return AMP_OK;
+    if (((const amp_buffer *)param->tensor)->grad) return AMP_OK;
+    return amp__refuse(AMP__NEVER_TRAINED, AMP_ERR_INVALID_ARGUMENT, "%s is listed in an optimizer, and its amp_buffer "
+                       "has no grad", param->name);
 }
 
 static amp_status new_param(amp_context *context, const amp_host *host, void *tensor, const char *name,
@@ -152,6 +162,7 @@ amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *o
         param->in_optimizer = true;
         param->master.held_by_host |= optimizer->holds;
         if (!param->address) AMP_TRY(inspect(context, param, true));
+        AMP_TRY(check_trained(&optimizer->host, param));
         optimizer->params[optimizer->n_params++] = param;
     }
     return AMP_OK;
@@ -267,6 +278,7 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
     } else if (amp__is_low(param->dtype) && !param->has_master && context->properties.master_weights) {
         AMP_TRY(amp__param_make_master(param));
     }
+    AMP_TRY(check_trained(&optimizer->host, param));
     param->listed_by = number;
     param->in_optimizer = true;
     param->master.held_by_host |= optimizer->holds;
@@ -366,7 +378,7 @@ amp_status amp__retype_all(amp_context *context) {
     return status == AMP_OK ? AMP_OK : undo_all(context, status);
 }
 
-amp_status amp__retype_commit(amp_context *context) {
+void amp__retype_commit(amp_context *context) {
     uint64_t unfit = 0;
     char names[512] = "";
     amp__text text = { names, sizeof names, 0 };
@@ -377,9 +389,8 @@ amp_status amp__retype_commit(amp_context *context) {
             amp__text_add(&text, "%s%s (%llu)", unfit ? ", " : "", param->name, (unsigned long long)param->unfit);
         unfit += param->unfit;
     }
-    if (!unfit) return AMP_OK;
+    if (!unfit) return;
     const amp_dtype low = context->properties.cast_model_type;
-    return amp__warn(context, "%llu weights are too large for %s and became infinite, in %s%s: %s",
-                     (unsigned long long)unfit, amp__dtype_name(low), names, text.length >= sizeof names ? "..." : "",
-                     low == AMP_FLOAT16 ? "use O5 (bfloat16) or O1, or rescale the layers" : "rescale the layers");
+    amp__find(context, AMP__WEIGHTS_INFINITE, "", "%llu weights are too large for %s and became infinite, in %s%s",
+              (unsigned long long)unfit, amp__dtype_name(low), names, text.length >= sizeof names ? "..." : "");
 }

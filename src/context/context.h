@@ -65,6 +65,10 @@ struct amp_context {
     _Atomic(uint32_t) backward;    /* and those of them that have a loss: backward is running */
     bool has_forward;              /* one of the models described its forward */
     uint64_t n_steps;              /* steps and skips of all optimizers */
+    int32_t log;                   /* AMP_LOG_*: what is told where the host has no hook event */
+    /* brackets that a step follows and that were looked at (wiring.c); the second is the last */
+    _Atomic(uint8_t) looks;
+    _Atomic(uint64_t) seeds_shown; /* to ops, times a scale */
     struct amp__plan plan;         /* of the bracket that is ending; brackets and steps are one thread's business */
     struct amp__param **listed;    /* the parameters of its optimizers, where there are several */
     size_t listed_capacity;
@@ -85,7 +89,8 @@ struct amp_context {
     amp_status kept;
     char kept_text[512];
     char *warnings; /* lines */
-    bool explained_skip, explained_growth, reported_ops;
+    struct amp__finding *findings; /* the oldest first */
+    bool explained_skip, explained_growth;
 };
 
 /* ---- live.c: the contexts there are ---- */

@@ -75,6 +75,7 @@ struct amp__model {
     size_t n_ops;
     struct amp__op forward;
     bool has_forward;
+    bool whole_table; /* AMP_MODEL_WHOLE_TABLE */
 };
 
 struct amp__keyed;

@@ -4,7 +4,7 @@
 #include "context/build.h"
 #include "context/context.h"
 #include "context/op.h"
-#include "context/report.h"
+#include "context/findings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static amp_status check_op(const amp_op *op, const char *what) {
                   what, op->name);
     AMP_RETURN_IF(direct && (op->flags & AMP_OP_SEEDS), AMP_ERR_CONFLICT,
                   "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_SEEDS: only a wrapped op's seed can be scaled; "
-                  "multiply it with amp_scaled_loss.seed_factor instead", what, op->name);
+                  "multiply it with amp_seed_factor(&scaled) instead", what, op->name);
     AMP_RETURN_IF(direct && (op->flags & AMP_OP_COPY), AMP_ERR_CONFLICT,
                   "%s (%s) has the flags AMP_OP_DIRECT and AMP_OP_COPY: choose one", what, op->name);
     AMP_RETURN_IF(!direct && !op->slot, AMP_ERR_INVALID_ARGUMENT,
@@ -225,10 +225,10 @@ static amp_status inherit_all(struct amp__op *ops, const amp_op *descriptors, si
 }
 
 /* A table none of whose names is known is nearly always a mistake: say so, with what the names may have meant. */
-static amp_status warn_if_nothing_matches(amp_context *context, const struct amp__op *ops, size_t n) {
+static void warn_if_nothing_matches(amp_context *context, const struct amp__op *ops, size_t n) {
     size_t classed = 0, n_names, shown = 0;
     for (size_t i = 0; i < n; i++) classed += ops[i].op_class != AMP_LEAVE || (ops[i].flags & AMP_OP_REGISTERED);
-    if (!n || classed || !context->properties.patch_ops) return AMP_OK;
+    if (!n || classed || !context->properties.patch_ops) return;
     const char *const *names = amp__list_names(context->properties.lists, &n_names);
     char data[512] = "";
     amp__text text = { data, sizeof data, 0 };
@@ -239,11 +239,9 @@ static amp_status warn_if_nothing_matches(amp_context *context, const struct amp
         amp__nearest_names(&nearest, base, names, n_names);
         if (near[0]) amp__text_add(&text, "%s%s = %s", shown++ ? "; " : " Did you mean ", ops[i].name, near);
     }
-    return amp__warn(context,
-                     "level %s: 0 of %zu ops got a class from the %s lists, so nothing is cast: name the ops "
-                     "as the lists do, declare aliases, or register them.%s%s",
-                     amp__level_name(context->properties.level), n, amp__lists_name(context->properties.lists), data,
-                     shown ? "?" : "");
+    amp__find(context, AMP__NOTHING_LISTED, "", "level %s: 0 of %zu ops got a class from the %s lists, so nothing is "
+              "cast.%s%s", amp__level_name(context->properties.level), n, amp__lists_name(context->properties.lists),
+              data, shown ? "?" : "");
 }
 
 /* With a loss scale that is always 1 a seed needs nothing; an empty slot will see no call. */
@@ -262,7 +260,8 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
         find_seeds(context, &ops[i]);
     }
     AMP_TRY(inherit_all(ops, descriptors, n));
-    return warn_if_nothing_matches(context, ops, n);
+    warn_if_nothing_matches(context, ops, n);
+    return AMP_OK;
 }
 
 bool amp__op_needs_wrapper(const struct amp__op *op) {

@@ -22,6 +22,10 @@ struct amp__optimizer {
     bool holds;   /* AMP_OPTIMIZER_HOLDS_MASTERS */
     bool skips_on_device;        /* its step reads the flag on the device: the host need not know what was decided */
     bool in_bracket;
+    bool cleared_inside; /* zero_grad was called in the bracket that is open */
+    uint8_t looks;       /* brackets whose gradients bracket/wiring.c looked at, */
+    size_t missing;      /* and at the last look, parameters that had none */
+    uint64_t decisions, taken; /* of brackets; by steps */
     bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
     uint32_t delayed_loss;
     float delayed_scale; /* which that was */

@@ -4,6 +4,7 @@
 #include "context/report.h"
 #include "common/thread.h"
 #include "context/context.h"
+#include "context/log.h"
 #include "context/op.h"
 #include "context/optimizer.h"
 
@@ -13,7 +14,10 @@
 
 /* The hook is the host's code: ops it calls run as they come. */
 void amp__event(amp_context *context, const amp_host *host, const amp_event *event) {
-    if (!host || !host->event) return;
+    if (!host || !host->event) {
+        amp__log(context->log, event);
+        return;
+    }
     struct amp__thread *thread = amp__thread_state();
     const struct amp__scope_state saved = thread->scope;
     amp_event copy = *event;
@@ -91,48 +95,15 @@ bool amp__op_missed_self(const struct amp__op *op) {
     return op->wrapped && !amp__op_calls(op) && op->added && amp__patch_strangers(op->context->patch, op->wrap);
 }
 
-static bool unused(const struct amp__op *op) {
+bool amp__op_unused(const struct amp__op *op) {
     return op->wrapped && !op->shares && !amp__op_calls(op) && !amp__op_passed(op);
 }
 
-static size_t name_unused(amp__text *text, const struct amp__op *ops, size_t n, size_t found) {
+size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found) {
     for (size_t i = 0; i < n; i++)
-        if (unused(&ops[i])) {
-            amp__text_add(text, found++ ? ", %s" : "%s", ops[i].name);
-            if (ops[i].index) amp__text_add(text, "#%u", (unsigned)ops[i].index);
+        if (amp__op_unused(&ops[i])) {
+            amp__text_add(names, found++ ? ", %s" : "%s", ops[i].name);
+            if (ops[i].index) amp__text_add(names, "#%u", (unsigned)ops[i].index);
         }
     return found;
-}
-
-size_t amp__name_unused(char *names, size_t capacity, const struct amp__op *ops, size_t n) {
-    amp__text text = { names, capacity, 0 };
-    return name_unused(&text, ops, n, 0);
-}
-
-static const char copied[] =
-    "nothing is wrong where the host really does not call them, else it calls a copy of the pointer from before "
-    "amp_initialize, or with AMP_OP_COPY the table itself";
-
-void amp__report_unused_ops(amp_context *context) {
-    char names[512] = "", line[768];
-    amp__text text = { names, sizeof names, 0 };
-    size_t found = 0;
-    if (context->reported_ops) return;
-    context->reported_ops = true;
-    for (size_t i = 0; i < context->n_models; i++) {
-        const struct amp__model *model = &context->models[i];
-        found = name_unused(&text, model->ops, model->n_ops, found);
-        if (!model->has_forward) continue;
-        if (amp__op_missed_self(&model->forward))
-            (void)amp__warn(context, "the forward slot of model %zu was called in the first bracket, but never for its "
-                            "amp_model.self: inputs are not cast and ops have no scope; set amp_model.self to what the "
-                            "host passes as self, or give that argument another name, for any call to count", i);
-        if (!unused(&model->forward)) continue;
-        (void)amp__warn(context, "the forward slot of model %zu saw no call in the first bracket: inputs are not cast "
-                        "and ops have no scope; %s", i, copied);
-    }
-    if (!found) return;
-    snprintf(line, sizeof line, "%zu wrapped ops saw no call in the first bracket: %s%s; %s", found, names,
-             text.length >= sizeof names ? "..." : "", copied);
-    amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }

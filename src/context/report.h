@@ -17,14 +17,16 @@ void amp__event(amp_context *context, const amp_host *host, const amp_event *eve
 /* A line for the host's event hook and for amp_explain. */
 amp_status amp__warn(amp_context *context, const char *format, ...) AMP_PRINTF(2, 3);
 
-/* Names, once, the wired slots that no call has reached: after the first bracket the model's, before the second the
- * optimizers'. A host that copied its pointers before they were wired would otherwise train as if libamp were not
- * there. */
+/* A host to tell: the first model's, else the first optimizer's; NULL: there is none. */
+const amp_host *amp__any_host(const amp_context *context);
+
+/* ---- slots that saw no call ---- */
+
 uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
 /* Was its slot called, and only for objects that nobody described? */
 bool amp__op_missed_self(const struct amp__op *op);
-void amp__report_unused_ops(amp_context *context);
-/* Those of `ops` that saw no call, by name; their number. */
-size_t amp__name_unused(char *names, size_t capacity, const struct amp__op *ops, size_t n);
+bool amp__op_unused(const struct amp__op *op);
+/* Those of `ops` that saw no call, by name, behind `found` others in the text; how many there are now. */
+size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found);
 
 #endif

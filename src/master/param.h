@@ -116,6 +116,10 @@ struct amp__param {
     size_t listed_by;           /* 1 + the last optimizer that lists it */
     struct amp__param *tied_to; /* while ties are being found */
     uint64_t unfit;             /* finite FP32 weights that became infinite */
+    struct amp__looked {        /* bracket/wiring.c, when it last looked: */
+        bool zeros;             /* at its gradient; */
+        uint64_t sum;           /* at its elements, where no optimizer lists it; 0: it had no gradient */
+    } looked;
 };
 
 /* What a pass over many parameters needs of one that is so far ahead. */

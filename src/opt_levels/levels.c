@@ -105,6 +105,8 @@ static amp_status check_switches(const amp_config *config) {
         { "emulate", config->emulate, AMP_ON },
         { "consecutive_hysteresis", config->consecutive_hysteresis, AMP_ON },
         { "gate", config->gate, AMP_ON },
+        { "check_finite", config->check_finite, AMP_ON },
+        { "log", config->log, AMP_LOG_TRACE },
         { "cast_model_outputs", config->cast_model_outputs, AMP_FLOAT64 },
     };
     for (size_t i = 0; i < AMP_COUNT(fields); i++)
@@ -189,6 +191,7 @@ static amp_status resolve_scaler(const amp_config *config, float loss_scale, str
     s.init_scale = wanted < s.max_scale ? wanted : s.max_scale;
     if (s.init_scale < s.min_scale) s.init_scale = s.min_scale;
     if (!s.dynamic) s.init_scale = loss_scale;
+    s.check_finite = config->check_finite == AMP_ON;
     *out = s;
     return AMP_OK;
 }
@@ -201,6 +204,7 @@ static void make_inert(struct amp__properties *p) {
     p->cast_model_type = p->cast_model_outputs = AMP_DTYPE_UNCHANGED;
     p->scaler.dynamic = false;
     p->scaler.init_scale = 1.0f;
+    p->scaler.check_finite = false;
 }
 
 static bool resolve(amp_switch value, bool level_default) {
@@ -233,6 +237,7 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
         .lists = config.lists ? config.lists : AMP_LISTS_APEX,
         .num_losses = config.num_losses ? config.num_losses : 1,
         .max_skips = config.max_skips ? config.max_skips : 100,
+        .log = config.log,
     };
     p.low = amp__is_low(p.cast_model_type) ? p.cast_model_type : level->low;
     if (!p.cast_model_outputs) /* Apex: a model that was given a type returns FP32 */
@@ -263,6 +268,7 @@ AMP_API amp_status amp_config_resolve(const amp_config *config, amp_config *reso
         .min_scale = p.scaler.min_scale, .max_scale = p.scaler.max_scale, .growth = p.scaler.growth,
         .backoff = p.scaler.backoff, .consecutive_hysteresis = as_switch(p.scaler.consecutive_hysteresis),
         .emulate = as_switch(p.emulate), .gate = p.gate,
+        .check_finite = as_switch(p.scaler.check_finite), .log = p.log,
     };
     return amp__fill_struct(resolved, resolved->struct_size, sizeof filled, &filled, sizeof filled, "amp_config");
 }

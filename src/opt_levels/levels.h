@@ -20,6 +20,7 @@ struct amp__properties {
     int32_t lists;
     bool low_params; /* AMP_MODEL_LOW_PARAMS */
     uint32_t num_losses, max_skips;
+    int32_t log;
     struct amp__scaler_settings scaler;
 };
 
@@ -43,9 +44,10 @@ static inline bool amp__emulates_model(const struct amp__properties *properties)
     return properties->emulate && amp__retypes(properties);
 }
 
-/* Scale 1 that never changes, and no masters: gradients are what FP32 training has, nothing needs doing. */
+/* Scale 1 that never changes, no masters, and nobody wants a look: gradients are what FP32 training has, nothing needs
+ * doing. */
 static inline bool amp__scaling_is_trivial(const struct amp__properties *properties) {
-    return !properties->scaler.dynamic && properties->scaler.init_scale == 1.0f && !properties->master_weights;
+    return !amp__scaler_skips(&properties->scaler) && !properties->master_weights;
 }
 
 #endif

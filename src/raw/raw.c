@@ -249,7 +249,10 @@ static bool stays(const struct amp__raw *raw, const float *address, bool seed) {
 /* The op sees a seed times the loss scale, and a workspace as it is, in FP32 whatever the mode is. */
 static amp_status enter(struct amp__raw *raw, struct amp__raw_buffer *buffer, bool seed) {
     if (seed || buffer->scratch) AMP_TRY(take_temporary(raw->casting, buffer, sizeof(float)));
-    if (seed) each_row(raw, buffer, scale_in, NULL);
+    if (seed) {
+        atomic_fetch_add_explicit(&raw->casting->context->seeds_shown, 1, memory_order_relaxed);
+        each_row(raw, buffer, scale_in, NULL);
+    }
     else if (buffer->scratch)
         memcpy(buffer->temporary, buffer->host, (size_t)buffer->extents.span * sizeof(float));
     else AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, buffer) : enter_replaced(raw, buffer));
@@ -338,7 +341,7 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
                       (op->context->properties.scaler.dynamic || op->context->properties.scaler.init_scale != 1.0f),
                   AMP_ERR_CONFLICT,
                   "it is a seed, but the op lacks the flag AMP_OP_SEEDS: without it the host must "
-                  "multiply its seed with amp_scaled_loss.seed_factor");
+                  "multiply its seed with amp_seed_factor(&scaled)");
     float *const host = amp__casting_original(raw->casting, field.address);
     AMP_RETURN_IF(field.role == AMP_ROLE_KEEP && host != *field.address, AMP_ERR_CONFLICT,
                   "it is a buffer of the call already, in another role: what is kept is AMP_ROLE_KEEP each time");

@@ -32,6 +32,7 @@ struct amp__scaler_settings {
     double backoff; /* 0: back off by dividing by `growth`, as originals with one factor for both do */
     uint32_t window, hysteresis;
     bool consecutive_hysteresis; /* a clean bracket restores the hysteresis; else only growth does */
+    bool check_finite; /* a static scale of 1 skips too */
 };
 
 /* All of it belongs in a checkpoint. */
@@ -160,10 +161,11 @@ AMP__RULE void amp__rule_dynamic(struct amp__scaler *state, const struct amp__sc
     }
 }
 
-/* A static scale of 1 changes nothing about the gradients, so a skip could not help: it steps as FP32 training would.
- * Any other static scale may be what overflowed, so it skips (Apex steps on; on the list of differences). */
-AMP__RULE amp_action amp__rule_static(struct amp__scaler *state, bool found_inf) {
-    if (found_inf && state->scale != 1.0f) {
+/* A static scale of 1 changes nothing about the gradients, so it steps as FP32 training would, unless it is told to
+ * look. Any other static scale may be what overflowed, so it skips (Apex steps on; on the list of differences). */
+AMP__RULE amp_action amp__rule_static(struct amp__scaler *state, const struct amp__scaler_settings *settings,
+                                      bool found_inf) {
+    if (found_inf && (state->scale != 1.0f || settings->check_finite)) {
         state->unskipped = 0;
         return AMP_SKIP;
     }
@@ -176,7 +178,7 @@ AMP__RULE amp_action amp__rule_update(struct amp__scaler *state, const struct am
                                       bool found_inf) {
     amp_action action = found_inf ? AMP_SKIP : AMP_STEP;
     if (settings->dynamic) amp__rule_dynamic(state, settings, found_inf);
-    else action = amp__rule_static(state, found_inf);
+    else action = amp__rule_static(state, settings, found_inf);
     if (action == AMP_STEP) state->skips_in_row = 0;
     else if (state->skips_in_row < UINT32_MAX) state->skips_in_row++;
     return action;

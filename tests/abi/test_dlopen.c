@@ -86,7 +86,10 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(get_list_ops, "amp_get_list_ops")                                                                                \
     X(scope_current, "amp_scope_current")                                                                              \
     X(config_resolve, "amp_config_resolve")                                                                            \
-    X(masters_write_back, "amp_masters_write_back")
+    X(masters_write_back, "amp_masters_write_back")                                                                    \
+    X(seed_factor, "amp_seed_factor")                                                                                  \
+    X(get_findings, "amp_get_findings")                                                                                \
+    X(health, "amp_health")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

@@ -43,14 +43,15 @@ static bool live_and_break(const struct life *life, size_t hook, uint64_t at) {
         first_error(&first, live_step(&rig));
         first_error(&first, amp_check(rig.context));
     }
+    const bool told = rig.host.events[AMP_EVENT_WARNING] != 0; /* of a look that nothing hung on */
     if (fired(&rig)) {
-        ck_assert_msg(first != AMP_OK, "hook %s failed at call %d, and nobody said so", names[hook], (int)at);
+        ck_assert_msg(first != AMP_OK || told, "hook %s failed at call %d, and nobody said so", names[hook], (int)at);
         ck_ok(live_step(&rig)); /* life goes on */
         ck_consistent(&rig);
     }
     const amp_status end = amp_shutdown(rig.context);
     first_error(&first, end);
-    ck_assert_msg(!fired(&rig) || first != AMP_OK, "hook %s failed at call %d, and nobody said so", names[hook],
+    ck_assert_msg(!fired(&rig) || first != AMP_OK || told, "hook %s failed at call %d, and nobody said so", names[hook],
                   (int)at);
     if (end == AMP_OK)
         for (size_t k = 0; k < 3; k++) ck_dtype((struct fake_tensor *)rig.net.trained[k], AMP_FLOAT32);
@@ -120,7 +121,7 @@ static amp_status scaled_backward(struct rig *rig) {
     struct fake_tensor *loss = rig_tensor(rig, AMP_FLOAT32, 1.0);
     amp_status status = amp_scale_loss_begin(&rig->net.optimizer, loss, &scaled);
     if (status == AMP_OK) {
-        net_backward(&rig->net, 0.5, (double)*scaled.scale);
+        net_backward(&rig->net, 0.5, fake_seed(&scaled));
         status = amp_scale_loss_end(&scaled);
     }
     fake_release(loss);

@@ -33,19 +33,20 @@ static void run(int32_t kind, void *dst, const void *src, size_t bytes) {
 }
 
 static const struct amp__scaler_settings modes[] = {
-    { AMP_SCALER_APEX, true, 65536.0f, 0x1p-126f, 0x1p24f, 2.0, 0.5, 7, 1, true },
-    { AMP_SCALER_TORCH, true, 0x1p100f, 0x1p-126f, 3.402823466e38f, 1.0001, 0.9, 3, 1, true },
-    { AMP_SCALER_MEGATRON, true, 0x1p32f, 1.0f, 0x1p127f, 2.0, 0.5, 5, 2, false },
-    { AMP_SCALER_DEEPSPEED, true, 65536.0f, 1.0f, 0x1p127f, 3.0, 0.0, 4, 3, false },
-    { AMP_SCALER_DEEPSPEED, true, 65536.0f, 1.0f, 0x1p127f, 2.0, 0.0, 4, 3, true },
-    { AMP_SCALER_JMP, true, 32768.0f, 1.0f, 3.402823466e38f, 3.0, 0.0, 6, 1, true },
-    { AMP_SCALER_MXNET, true, 65536.0f, 0x1p-126f, 0x1p24f, 2.0, 0.0, 5, 1, true },
-    { AMP_SCALER_APEX, false, 128.0f, 128.0f, 128.0f, 2.0, 0.5, 7, 1, true },
-    { AMP_SCALER_APEX, false, 1.0f, 1.0f, 1.0f, 2.0, 0.5, 7, 1, true },
+    { AMP_SCALER_APEX, true, 65536.0f, 0x1p-126f, 0x1p24f, 2.0, 0.5, 7, 1, true, false },
+    { AMP_SCALER_TORCH, true, 0x1p100f, 0x1p-126f, 3.402823466e38f, 1.0001, 0.9, 3, 1, true, false },
+    { AMP_SCALER_MEGATRON, true, 0x1p32f, 1.0f, 0x1p127f, 2.0, 0.5, 5, 2, false, false },
+    { AMP_SCALER_DEEPSPEED, true, 65536.0f, 1.0f, 0x1p127f, 3.0, 0.0, 4, 3, false, false },
+    { AMP_SCALER_DEEPSPEED, true, 65536.0f, 1.0f, 0x1p127f, 2.0, 0.0, 4, 3, true, false },
+    { AMP_SCALER_JMP, true, 32768.0f, 1.0f, 3.402823466e38f, 3.0, 0.0, 6, 1, true, false },
+    { AMP_SCALER_MXNET, true, 65536.0f, 0x1p-126f, 0x1p24f, 2.0, 0.0, 5, 1, true, false },
+    { AMP_SCALER_APEX, false, 128.0f, 128.0f, 128.0f, 2.0, 0.5, 7, 1, true, false },
+    { AMP_SCALER_APEX, false, 1.0f, 1.0f, 1.0f, 2.0, 0.5, 7, 1, true, false },
+    { AMP_SCALER_APEX, false, 1.0f, 1.0f, 1.0f, 2.0, 0.5, 7, 1, true, true },
 /* every mode as it is where nothing is set, but for the window */
 #define MODE(constant, value, text, name, rule, init, min, max, growth, backoff, window, hysteresis, consecutive, \
              fp32) \
-    { constant, true, init, min, max, growth, backoff, 5, hysteresis, consecutive },
+    { constant, true, init, min, max, growth, backoff, 5, hysteresis, consecutive, false },
     AMP_SCALER_MAP(MODE)
 #undef MODE
 };

@@ -128,6 +128,7 @@ static void test_brackets() {
     CHECK(quiet.scale().status == AMP_ERR_WRONG_STATE);
     CHECK(quiet.begin(context.get(), {&host.optimizer}, nullptr, 3) == AMP_ERR_INVALID_ARGUMENT && !quiet.is_open());
     CHECK(quiet.begin(host.optimizer) == AMP_OK && quiet.begin(host.optimizer) == AMP_ERR_WRONG_STATE);
+    CHECK(quiet.seed_factor() > 0.0f);
     const amp::outcome<amp_action> ended = quiet.end();
     CHECK(ended && ended.value == AMP_STEP && quiet.end().status == AMP_ERR_WRONG_STATE);
     CHECK(status_of([&] { amp::scaled_loss bad(context.get(), {&host.optimizer}, nullptr, 3); }) ==

@@ -177,7 +177,7 @@ static amp_status bracket(struct net *net, const struct place *at, bool spoil, b
     const uint32_t loss_id = plan->options & OWN_SCALERS ? (uint32_t)at->loss : 0;
     const amp_status status = amp_scale_loss_begin_many(program->context, optimizers, n, loss_id, flags_of(plan, at),
                                                         loss, &scaled);
-    if (status == AMP_OK) host_backward(scaled.loss, scaled.seed_factor);
+    if (status == AMP_OK) host_backward(scaled.loss, amp_seed_factor(&scaled));
     else host_drop_tape(&program->host);
     tensor_release(loss);
     TRY(status);

@@ -104,7 +104,7 @@ static amp_action bracket(struct rig *rig, const struct layout *layout, double f
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_optimizer *optimizer = &rig->optimizer;
     ck_ok(amp_scale_loss_begin_many(NULL, &optimizer, 1, 0, flags, NULL, &scaled));
-    add(rig, layout, factor * (double)*scaled.scale);
+    add(rig, layout, factor * (double)amp_seed_factor(&scaled));
     ck_ok(cancel ? amp_scale_loss_cancel(&scaled) : amp_scale_loss_end(&scaled));
     return scaled.action;
 }
@@ -239,6 +239,7 @@ TEST(backwards_under_a_master_is_refused_by_name) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start(&rig, AMP_O2, 0);
     ck_ok(amp_scale_loss_begin(&rig.optimizer, NULL, &scaled));
+    (void)amp_seed_factor(&scaled);
     rig.param->grad = laid_out(&rig.host, AMP_FLOAT16, &layouts[6]);
     ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(amp_last_error(), "runs backwards"), "%s", amp_last_error());

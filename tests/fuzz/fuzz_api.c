@@ -146,8 +146,8 @@ static void call_begin(struct world *world) {
                                  .context = context ? context : optimizers[0]->amp, .loss_id = loss_id,
                                  .optimizers = which & 7, .loss = loss, .before = before,
                                  .over_delayed = over_delayed };
-    need(scaled->seed_factor == 1.0f || scaled->seed_factor == *scaled->scale, "seed_factor is %g",
-         (double)scaled->seed_factor);
+    need(amp_seed_factor(scaled) == 1.0f || amp_seed_factor(scaled) == *scaled->scale, "seed_factor is %g",
+         (double)amp_seed_factor(scaled));
     if (amp_get_record(bracket->context, loss_id, &record) == AMP_OK) bracket->record = record;
     else bracket->whole = false; /* disabled contexts take any loss_id */
 }
@@ -183,7 +183,7 @@ static void call_backward(struct world *world) {
     struct net *net = &world->nets[below(&world->input, NETS)];
     const double x = next_value(&world->input);
     const struct bracket *of = &world->brackets[below(&world->input, LOSSES)];
-    net_backward(net, x, of->open ? (double)*of->scaled.scale : 1.0);
+    net_backward(net, x, of->open ? fake_seed(&of->scaled) : 1.0);
     for (size_t k = 0; k < LOSSES; k++) world->brackets[k].fresh[net - world->nets] = true;
 }
 

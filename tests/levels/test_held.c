@@ -65,8 +65,8 @@ static amp_action run_bracket(struct rig *rig, uint32_t loss_id, double value, b
     amp_optimizer *optimizer = &rig->net.optimizer;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     fake_put_grad(rig->net.weight, NULL);
-    ck_ok(amp_scale_loss_begin_many(rig->context, &optimizer, 1, loss_id, 0, NULL, &scaled));
-    fake_put_grad(rig->net.weight, rig_tensor(rig, AMP_FLOAT16, value * (double)*scaled.scale));
+    ck_ok(fake_begin_many(rig->context, &optimizer, 1, loss_id, 0, NULL, &scaled));
+    fake_put_grad(rig->net.weight, rig_tensor(rig, AMP_FLOAT16, value * fake_seed(&scaled)));
     holder.ending = true;
     ck_ok(cancel ? amp_scale_loss_cancel(&scaled) : amp_scale_loss_end(&scaled));
     holder.ending = false;

@@ -245,7 +245,7 @@ amp_status model_end(struct model *model, uint32_t number, amp_action *action) {
     if (first) record->first_nonfinite = first;
     EACH_OPTIMIZER(loss->optimizers, k) model->optimizers[k].skip |= *action == AMP_SKIP;
     end_delayed_check(model, loss, *action == AMP_SKIP);
-    return record->skips_in_row && record->skips_in_row >= model->config.max_skips ? AMP_ERR_TOO_MANY_SKIPS : AMP_OK;
+    return record->skips_in_row && record->skips_in_row == model->config.max_skips ? AMP_ERR_TOO_MANY_SKIPS : AMP_OK;
 }
 
 amp_status model_cancel(struct model *model, uint32_t number) {

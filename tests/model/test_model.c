@@ -45,7 +45,7 @@ static bool do_begin(struct program *program, const struct call *call) {
                                                         scaled);
     if (!program_same_status(program, status, expected)) return false;
     if (status == AMP_OK &&
-        (*scaled->scale != program->m.losses[loss].bracket_scale || scaled->seed_factor != *scaled->scale))
+        (amp_seed_factor(scaled) != program->m.losses[loss].bracket_scale || amp_seed_factor(scaled) != *scaled->scale))
         return program_fails(program, "the bracket's scale is %a, not %a", (double)*scaled->scale,
                              (double)program->m.losses[loss].bracket_scale);
     return true;

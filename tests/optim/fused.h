@@ -41,8 +41,8 @@ static inline void add_grad(struct fake_tensor *param, double value) {
 static inline amp_action bracket(struct rig *rig, double value, uint32_t flags) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_optimizer *optimizer = &rig->net.optimizer;
-    ck_ok(amp_scale_loss_begin_many(NULL, &optimizer, 1, 0, flags, NULL, &scaled));
-    for (int k = 0; k < 3; k++) add_grad(rig->net.trained[k], value * (double)*scaled.scale / (k + 1));
+    ck_ok(fake_begin_many(NULL, &optimizer, 1, 0, flags, NULL, &scaled));
+    for (int k = 0; k < 3; k++) add_grad(rig->net.trained[k], value * fake_seed(&scaled) / (k + 1));
     ck_ok(amp_scale_loss_end(&scaled));
     return scaled.action;
 }

@@ -101,8 +101,8 @@ static void start(struct rig *rig, amp_level level, amp_optim_kind kind) {
 static amp_action count_end(struct rig *rig, double value) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     ck_ok(amp_fused_zero_grad(&rig->net.optimizer));
-    ck_ok(amp_scale_loss_begin(&rig->net.optimizer, NULL, &scaled));
-    for (int k = 0; k < 3; k++) add_grad(rig->net.trained[k], value * (double)*scaled.scale);
+    ck_ok(fake_begin(&rig->net.optimizer, NULL, &scaled));
+    for (int k = 0; k < 3; k++) add_grad(rig->net.trained[k], value * fake_seed(&scaled));
     begin_counting(rig);
     ck_ok(amp_scale_loss_end(&scaled));
     return scaled.action;

@@ -175,7 +175,7 @@ static bool step(struct host *host, int number, float *loss) {
     amp_step_info info = AMP_STEP_INFO_INIT;
     *loss = forward(host, x, labels);
     ck_ok(amp_scale_loss_begin(&host->optimizer, NULL, &scaled));
-    backward(host, x, labels, scaled.seed_factor);
+    backward(host, x, labels, amp_seed_factor(&scaled));
     ck_ok(amp_scale_loss_end(&scaled));
     ck_ok(amp_step_begin(&host->optimizer, &info));
     if (info.action == AMP_STEP) math_sgd(host->params, host->momentum, host->grads, PARAM_FLOATS);
@@ -412,11 +412,13 @@ TEST(without_masters_unscaled_gradients_are_rounded) {
     config.loss_scale = 0.5f;
     ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &host->context));
     ck_ok(amp_scale_loss_begin(&host->optimizer, NULL, &scaled));
+    ck_assert_float_eq(amp_seed_factor(&scaled), 0.5f);
     GRAD(W1)[0] = 1.0f + 0x1p-10f + 0x1p-12f;
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_int_eq(scaled.action, AMP_STEP);
     ck_assert_float_eq(GRAD(W1)[0], 2.0f * (1.0f + 0x1p-10f));
     ck_ok(amp_scale_loss_begin(&host->optimizer, NULL, &scaled));
+    ck_assert_float_eq(amp_seed_factor(&scaled), 0.5f);
     GRAD(W2)[3] = 40000.0f; /* 80000 is infinite in fp16 */
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_int_eq(scaled.action, AMP_SKIP);

@@ -404,7 +404,7 @@ static float train(struct host *host, bool with_libamp, unsigned *skipped) {
         for (int i = 0; i < B * C; i++) inp[i] = sinf((float)(step * B * C + i) * 0.37f);
         matmul_forward(wanted, inp, target, B, C, OC);
         if (with_libamp) ck_ok(amp_scale_loss_begin(&host->optimizer, NULL, &scaled));
-        const float seed = with_libamp ? scaled.seed_factor : 1.0f;
+        const float seed = with_libamp ? amp_seed_factor(&scaled) : 1.0f;
         table.forward(out, inp, host->weights, B, C, OC);
         loss = 0.0f;
         for (int i = 0; i < B * OC; i++) {

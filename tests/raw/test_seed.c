@@ -112,7 +112,7 @@ TEST_TIMES(the_seed_carries_the_scale_and_nothing_else_does, 4) {
     set_up(&host, _i & 1, _i & 1 ? AMP_OP_SEEDS : 0);
     start(&host, _i & 2 ? AMP_O1 : AMP_O0, 8.0f); /* at every level */
     ck_ok(amp_scale_loss_begin(&host.optimizer, NULL, &scaled));
-    ck_assert_float_eq(scaled.seed_factor, 1.0f);
+    ck_assert_float_eq(amp_seed_factor(&scaled), 1.0f);
     call(&host, _i & 1);
     for (int i = 0; i < N; i++) ck_assert_float_eq(host.gradient[i], 16.0f);
     for (int i = 0; i < N; i++) ck_assert_float_eq(host.one[i], 1.0f);
@@ -145,7 +145,7 @@ TEST(a_seed_without_the_flag_is_an_error) {
     config.emulate = AMP_ON;
     ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &host.context));
     ck_ok(amp_scale_loss_begin(&host.optimizer, NULL, &scaled));
-    ck_assert_float_gt(scaled.seed_factor, 1.0f);
+    ck_assert_float_gt(amp_seed_factor(&scaled), 1.0f);
     call(&host, true);
     ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_ERR_CONFLICT);
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "AMP_OP_SEEDS"));

@@ -10,7 +10,7 @@ TEST_TIMES(the_loss_carries_the_scale, 2) {
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     ck_assert_double_eq(fake_get(scaled.loss, 0), 76800.0); /* Apex: loss.float() * scale */
     ck_dtype((struct fake_tensor *)scaled.loss, AMP_FLOAT32);
-    ck_assert_float_eq(scaled.seed_factor, 1.0f);
+    ck_assert_float_eq(amp_seed_factor(&scaled), 1.0f);
     ck_assert_float_eq(*scaled.scale, 256.0f);
     ck_assert_double_eq(fake_get(loss, 0), 300.0);
     ck_ok(amp_scale_loss_end(&scaled));
@@ -25,7 +25,7 @@ DIFFERENCE_TIMES(the_seed_carries_it_without_a_scale_hook_or_loss, 2) {
     struct fake_tensor *loss = _i ? rig_tensor(&rig, AMP_FLOAT32, 1.0) : NULL;
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     ck_assert_ptr_eq(scaled.loss, loss);
-    ck_assert_float_eq(scaled.seed_factor, 256.0f);
+    ck_assert_float_eq(amp_seed_factor(&scaled), 256.0f);
     ck_ok(amp_scale_loss_end(&scaled));
     if (loss) fake_release(loss);
     rig_end(&rig);
@@ -86,7 +86,7 @@ DIFFERENCE(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP
     ck_ok(rig_config(&rig, &config));
     for (int i = 0; i < 3; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+        ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
         add_grad(rig.net.gamma, 0.5);
         add_grad(rig.net.weight, 0.25);
         ck_ok(amp_scale_loss_end(&scaled));
@@ -125,7 +125,7 @@ TEST(a_bracket_whose_backward_made_nothing_puts_gradients_back) {
     ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
     struct fake_tensor *grad = rig.net.weight->grad;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     ck_assert_ptr_null(rig.net.weight->grad); /* set aside, so that autograd starts from nothing */
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_ptr_eq(rig.net.weight->grad, grad);
@@ -139,7 +139,7 @@ TEST_TIMES(delayed_gradients_are_unscaled_by_the_last_bracket, 2) {
     start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
     for (int i = 0; i < 3; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_ok(amp_scale_loss_begin_many(NULL, optimizers, 1, 0, i < 2 ? AMP_DELAY_UNSCALE : 0, NULL, &scaled));
+        ck_ok(fake_begin_many(NULL, optimizers, 1, 0, i < 2 ? AMP_DELAY_UNSCALE : 0, NULL, &scaled));
         add_grad(rig.net.weight, 0.5 * 128.0);
         ck_ok(amp_scale_loss_end(&scaled));
         if (i < 2) ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 64.0 * (i + 1));
@@ -155,7 +155,7 @@ DIFFERENCE(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too, a
     add_grad(rig.net.weight, 2.0);
     for (int i = 0; i < 2; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_ok(amp_scale_loss_begin_many(NULL, optimizers, 1, 0, i ? 0 : AMP_DELAY_UNSCALE, NULL, &scaled));
+        ck_ok(fake_begin_many(NULL, optimizers, 1, 0, i ? 0 : AMP_DELAY_UNSCALE, NULL, &scaled));
         add_grad(rig.net.weight, 128.0);
         ck_ok(amp_scale_loss_end(&scaled));
     }
@@ -168,7 +168,7 @@ DIFFERENCE(no_step_while_gradients_are_scaled) {
     amp_optimizer *optimizers[] = { &rig.net.optimizer };
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
-    ck_ok(amp_scale_loss_begin_many(NULL, optimizers, 1, 0, AMP_DELAY_UNSCALE, NULL, &scaled));
+    ck_ok(fake_begin_many(NULL, optimizers, 1, 0, AMP_DELAY_UNSCALE, NULL, &scaled));
     add_grad(rig.net.weight, 128.0);
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_int_eq(net_step(&rig.net), 0);
@@ -188,7 +188,7 @@ DIFFERENCE_TIMES(cancel_drops_the_new_and_puts_back_the_old, 4) {
     start_at_scale(&rig, _i < 2 ? AMP_O1 : AMP_O2, options[_i], 128.0f);
     ck_assert_int_eq(bracket(&rig, 0.75), AMP_STEP);
     struct fake_tensor *grad = rig.net.weight->grad;
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, INF);
     ck_ok(amp_scale_loss_cancel(&scaled));
     ck_assert_ptr_eq(rig.net.weight->grad, grad);
@@ -202,7 +202,7 @@ TEST(cancel_of_a_first_bracket_leaves_no_gradient) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O2, 0, 128.0f);
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, 1.0);
     ck_ok(amp_scale_loss_cancel(&scaled));
     ck_assert_ptr_null(rig.net.weight->grad);
@@ -215,7 +215,7 @@ TEST(cancelling_a_bracket_keeps_delayed_gradients) { /* "as if backward had not 
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     for (int i = 0; i < 3; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_ok(amp_scale_loss_begin_many(NULL, optimizers, 1, 0, i ? 0 : AMP_DELAY_UNSCALE, NULL, &scaled));
+        ck_ok(fake_begin_many(NULL, optimizers, 1, 0, i ? 0 : AMP_DELAY_UNSCALE, NULL, &scaled));
         add_grad(rig.net.weight, 128.0);
         ck_ok(i == 1 ? amp_scale_loss_cancel(&scaled) : amp_scale_loss_end(&scaled));
     }
@@ -244,22 +244,22 @@ TEST_TIMES(what_is_gone_is_told, 2) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT, copy;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
     amp_context *gone = rig.context;
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     copy = scaled;
     ck_ok(amp_scale_loss_end(&copy));
     ck_fails(AMP_ERR_WRONG_STATE, _i ? amp_scale_loss_end(&scaled) : amp_scale_loss_cancel(&scaled));
     ck_says("the bracket is closed already");
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled)); /* the structure may be used again */
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled)); /* the structure may be used again */
     copy = scaled;
     ck_ok(amp_scale_loss_cancel(&scaled));
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_end(&copy)); /* of the opening before this one */
     ck_ok(amp_shutdown(rig.context));
     ck_fails(AMP_ERR_WRONG_STATE, _i ? amp_scale_loss_end(&scaled) : amp_scale_loss_cancel(&scaled));
     ck_says("the context was shut down meanwhile");
     ck_fails(AMP_ERR_WRONG_STATE, amp_shutdown(gone));
     ck_says("was it shut down already?");
-    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_begin_many(gone, NULL, 0, 0, 0, NULL, &scaled));
+    ck_fails(AMP_ERR_WRONG_STATE, fake_begin_many(gone, NULL, 0, 0, 0, NULL, &scaled));
     rig.context = NULL;
     rig_end(&rig);
 }

@@ -29,7 +29,7 @@ static amp_status begin(struct pair *pair, unsigned which, uint32_t loss_id, uin
     if (which & 1) optimizers[n++] = &pair->rig.net.optimizer;
     if (which & 2) optimizers[n++] = &pair->other;
     *scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
-    return amp_scale_loss_begin_many(pair->rig.context, optimizers, n, loss_id, flags, NULL, scaled);
+    return fake_begin_many(pair->rig.context, optimizers, n, loss_id, flags, NULL, scaled);
 }
 
 /* which: 1 the net's optimizer, 2 the other, 3 both; backward adds the values times the scale. */
@@ -37,8 +37,8 @@ static amp_action run(struct pair *pair, unsigned which, uint32_t loss_id, uint3
                       double gamma) {
     amp_scaled_loss scaled;
     ck_ok(begin(pair, which, loss_id, flags, &scaled));
-    if (weight != 0.0) add_grad(pair->rig.net.weight, weight * (double)*scaled.scale);
-    if (gamma != 0.0) add_grad(pair->rig.net.gamma, gamma * (double)*scaled.scale);
+    if (weight != 0.0) add_grad(pair->rig.net.weight, weight * fake_seed(&scaled));
+    if (gamma != 0.0) add_grad(pair->rig.net.gamma, gamma * fake_seed(&scaled));
     ck_ok(amp_scale_loss_end(&scaled));
     return scaled.action;
 }
@@ -188,7 +188,7 @@ TEST(ranks_talk_at_the_decision_only) {
     amp_optimizer *optimizer = &rig.net.optimizer;
     for (int k = 0; k < 4; k++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_ok(amp_scale_loss_begin_many(NULL, &optimizer, 1, 0, k < 3 ? LATER : 0, NULL, &scaled));
+        ck_ok(fake_begin_many(NULL, &optimizer, 1, 0, k < 3 ? LATER : 0, NULL, &scaled));
         ck_ok(amp_scale_loss_end(&scaled));
         ck_assert_uint_eq(exchanges, k == 3);
     }

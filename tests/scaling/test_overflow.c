@@ -25,7 +25,7 @@ TEST(one_element_is_enough) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, AMP_O1, 0, 128.0f);
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, 1.0);
     add_grad(rig.net.bias, 1.0);
     fake_set(rig.net.bias->grad, NET_SIZE - 1, INF);
@@ -120,7 +120,7 @@ TEST_TIMES(the_first_gradient_that_was_not_finite_is_named, 2) {
     amp_record record = AMP_RECORD_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, 1.0);
     add_grad(rig.net.bias, INF);
     add_grad(rig.net.gamma, INF);
@@ -166,13 +166,13 @@ DIFFERENCE_TIMES(too_many_skips_are_a_status, 2) {
     ck_ok(rig_config(&rig, &config));
     for (int i = 1; i <= 4; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+        ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
         add_grad(rig.net.bias, INF);
         const amp_status status = amp_scale_loss_end(&scaled);
-        ck_assert_int_eq(status, !_i && i >= 3 ? AMP_ERR_TOO_MANY_SKIPS : AMP_OK);
+        ck_assert_int_eq(status, !_i && i == 3 ? AMP_ERR_TOO_MANY_SKIPS : AMP_OK); /* once */
         ck_assert_int_eq(scaled.action, AMP_SKIP); /* after a completed end */
         if (status != AMP_OK) {
-            ck_says(i == 3 ? "3 steps in a row were skipped" : "4 steps in a row were skipped");
+            ck_says("3 steps in a row were skipped");
             ck_says("the first gradient that was not finite is bias's");
         }
         use_up(&rig);
@@ -196,9 +196,11 @@ TEST(scale_one_without_masters_touches_no_gradient) {
     RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     add_grad(rig.net.weight, 1.0);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP); /* which libamp looks at */
+    const uint64_t looks = rig.host.calls[FAKE_GRAD];
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
-    ck_assert_uint_eq(rig.host.calls[FAKE_GRAD] + rig.host.calls[FAKE_SET_GRAD], 0);
-    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0);
+    ck_assert_uint_eq(rig.host.calls[FAKE_GRAD] - looks + rig.host.calls[FAKE_SET_GRAD], 0);
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 4.0);
 }
 
 /* ---- kept errors ---- */
@@ -210,7 +212,7 @@ DIFFERENCE(a_kept_error_closes_the_bracket_as_cancel) {
     ck_assert_int_eq(bracket(&rig, 0.75), AMP_STEP);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 0.5);
     (void)net_bce(&rig.net, x, x);
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, 1.0);
     ck_fails(AMP_ERR_BANNED, amp_scale_loss_end(&scaled));
     ck_says("binary_cross_entropy");

@@ -100,6 +100,26 @@ static inline amp_dtype fake_dtype(const struct fake_tensor *tensor) { return te
 /* Put a gradient of the host's own making there, or none. */
 void fake_put_grad(struct fake_tensor *tensor, struct fake_tensor *grad);
 
+/* The scale for a backward that is written down by hand. It asks as a host that seeds backward itself does. */
+static inline double fake_seed(const amp_scaled_loss *scaled) {
+    (void)amp_seed_factor(scaled);
+    return (double)*scaled->scale;
+}
+
+/* A bracket whose gradients tests write down by hand, with the scale in them: said as a host says it that seeds
+ * backward itself. */
+static inline amp_status fake_begin_many(amp_context *context, amp_optimizer *const *optimizers, size_t n,
+                                         uint32_t loss_id, uint32_t flags, void *loss, amp_scaled_loss *scaled) {
+    const amp_status status = amp_scale_loss_begin_many(context, optimizers, n, loss_id, flags, loss, scaled);
+    if (status == AMP_OK && !loss) (void)amp_seed_factor(scaled);
+    return status;
+}
+static inline amp_status fake_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled) {
+    const amp_status status = amp_scale_loss_begin(optimizer, loss, scaled);
+    if (status == AMP_OK && !loss) (void)amp_seed_factor(scaled);
+    return status;
+}
+
 /* The tape: what an op recorded. Backward looks at each; a dead one is an error of whoever released it. */
 void fake_record(struct fake_tensor *tensor);
 unsigned fake_tape_dead(const struct fake *host);

@@ -163,7 +163,8 @@ static void describe_net(struct net *net) {
         param_of(net->count, "count", AMP_MODULE_OTHER), param_of(net->wide, "wide", AMP_MODULE_OTHER)
     };
     memcpy(net->params, params, sizeof params);
-    net->model = (amp_model){ .struct_size = sizeof(amp_model), .host = &net->host->hooks, .self = net, .ops = net->ops,
+    net->model = (amp_model){ .struct_size = sizeof(amp_model),
+                              .flags = AMP_MODEL_WHOLE_TABLE, .host = &net->host->hooks, .self = net, .ops = net->ops,
                               .n_ops = N_NET_OPS, .params = net->params, .n_params = NET_PARAMS,
                               .forward = &net->forward_op };
     net->optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .host = &net->host->hooks, .self = net,

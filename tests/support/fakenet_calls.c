@@ -68,7 +68,7 @@ amp_status net_train_step(struct net *net, double x) {
     if (out) loss = net_unary(net, OP_sum, out);
     if (loss) status = amp_scale_loss_begin(&net->optimizer, loss, &scaled);
     if (loss && status == AMP_OK) {
-        net_backward(net, x, (double)*scaled.scale);
+        net_backward(net, x, fake_seed(&scaled));
         status = amp_scale_loss_end(&scaled);
     }
     fake_tape_clear(net->host);

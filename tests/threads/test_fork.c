@@ -96,7 +96,7 @@ static int train(void) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         amp_step_info info = AMP_STEP_INFO_INIT;
         if (amp_scale_loss_begin(&optimizer, NULL, &scaled) != AMP_OK) return 2;
-        g += (w - 3.0f) * scaled.seed_factor;
+        g += (w - 3.0f) * amp_seed_factor(&scaled);
         if (amp_scale_loss_end(&scaled) != AMP_OK || amp_step_begin(&optimizer, &info) != AMP_OK) return 3;
         if (info.action == AMP_STEP) w -= 0.5f * g;
         steps += info.action == AMP_STEP;

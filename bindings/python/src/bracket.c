@@ -31,7 +31,7 @@ static PyObject *bracket_scale(PyObject *self, void *unused)
         PyErr_SetString(PyExc_RuntimeError, "the bracket is closed");
         return NULL;
     }
-    return PyFloat_FromDouble((double)bracket->scaled.seed_factor); /* *scale may be in a device's memory */
+    return PyFloat_FromDouble((double)amp_seed_factor(&bracket->scaled)); /* *scale may be in a device's memory */
 }
 
 /* ---- ranks ---- */

@@ -34,7 +34,7 @@ static int iterate(struct run *run, int step, float *loss) {
     loom_forward(net->graph);
     if (loss) *loss = *(float *)net->loss->data;
     ck_ok(amp_scale_loss_begin(&run->adapter.optimizer, NULL, &scaled));
-    loom_backward(net->graph, net->loss, scaled.seed_factor);
+    loom_backward(net->graph, net->loss, amp_seed_factor(&scaled));
     ck_ok(amp_scale_loss_end(&scaled));
     const int stepped = net->sgd.step(&net->sgd);
     net->sgd.zero_grad(&net->sgd);

@@ -163,7 +163,7 @@ static void build_before_wiring(void) {
     ck_ok(amp_initialize(&weaver.model, &weaver.optimizer, AMP_O1));
     context = weaver.model.amp;
     ck_ok(amp_scale_loss_begin(&weaver.optimizer, NULL, &scaled));
-    loom_backward(loom.graph, loom.loss, scaled.seed_factor);
+    loom_backward(loom.graph, loom.loss, amp_seed_factor(&scaled));
     ck_ok(amp_scale_loss_end(&scaled));
     say_warnings();
     ck_ok(amp_shutdown(context));

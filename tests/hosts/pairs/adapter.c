@@ -226,7 +226,7 @@ amp_status adapter_begin(struct adapter *a) {
     const amp_status status = amp_scale_loss_begin(&a->optimizer, NULL, &a->scaled);
     if (status != AMP_OK) return status;
     a->scale = cost_of(a)->scale;
-    cost_of(a)->scale *= a->scaled.seed_factor;
+    cost_of(a)->scale *= amp_seed_factor(&a->scaled);
     return AMP_OK;
 }
 

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a context tells about itself: counters, findings, what became of ops, and a report of its health. */
+#include "amp_diagnostics.h"
+#include "bracket/bracket.h"
+#include "bracket/home.h"
+#include "call/gate.h"
+#include "context/context.h"
+#include "context/findings.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "context/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- counters ---- */
+
+static void read_stats(const struct amp__op *listed, amp_op_stats *stats) {
+    const struct amp__op *op = listed->shares ? listed->shares : listed; /* a shared slot's calls are counted there */
+    *stats = (amp_op_stats){
+        .struct_size = sizeof *stats,
+        .index = listed->index,
+        .name = listed->name,
+        .op_class = op->op_class,
+        .last_target = op->last_target,
+        .calls = amp__op_calls(op),
+        .passed = amp__op_passed(op),
+        .casts = op->casts,
+        .cache_hits = amp__op_hits(op),
+        .failures = op->failures,
+        .wrapped = op->wrapped,
+        .overflowed = op->overflowed,
+        .zeroed = op->zeroed,
+        .subnormal = op->subnormal,
+        .gated = op->gated,
+        .no_tensor_cores = op->no_tensor_cores,
+        .unaligned = op->unaligned,
+    };
+}
+
+AMP_API amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, size_t capacity, size_t *count) {
+    AMP_RETURN_IF(!context || !count || (capacity && !stats), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_get_op_stats: an argument is NULL");
+    if (capacity) AMP_TRY(amp__check_struct(stats->struct_size, sizeof *stats, "amp_op_stats"));
+    const uint32_t stride = capacity ? stats->struct_size : 0;
+    size_t n = 0;
+    for (size_t i = 0; i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++, n++) {
+            if (n >= capacity) continue;
+            amp_op_stats *entry = (amp_op_stats *)(void *)((char *)stats + n * stride), filled;
+            read_stats(&context->models[i].ops[j], &filled);
+            entry->struct_size = stride;
+            AMP_TRY(amp__fill_struct(entry, stride, sizeof filled, &filled, sizeof filled, "amp_op_stats"));
+        }
+    *count = n;
+    return AMP_OK;
+}
+
+/* ---- explain ---- */
+
+static void explain_level(const amp_context *context, amp__text *text) {
+    const struct amp__properties *p = &context->properties;
+    amp__text_add(text, "level %s%s: ops %s (%s lists, %s), model type %s, outputs %s, batch norm %s, masters %s, loss "
+                  "scale %s%g\n", amp__level_name(p->level), p->enabled ? "" : " (disabled)",
+                  p->patch_ops ? "cast" : "as they come", amp__lists_name(p->lists), amp__dtype_name(p->low),
+                  amp__dtype_name(p->cast_model_type), amp__dtype_name(p->cast_model_outputs),
+                  p->keep_batchnorm_fp32 ? "fp32" : "as the model", p->master_weights ? "fp32" : "none",
+                  p->scaler.dynamic ? "dynamic from " : "static ", (double)p->scaler.init_scale);
+}
+
+static bool explain_op(const struct amp__op *op, const char *wanted, amp__text *text) {
+    if (wanted && strcmp(op->name, wanted)) return false;
+    char number[16] = "";
+    if (op->index) snprintf(number, sizeof number, "#%u", (unsigned)op->index);
+    amp__text_add(text, "%s%s: %s (%s)%s", op->name, number, amp__class_name(op->op_class), op->reason,
+                  op->wrapped ? ", wrapped" : op->slot ? "" : ", called directly");
+    if (op->fp32 && op->wrapped) amp__text_add(text, "; fp32 by an implementation");
+    amp__gate_explain(op, text);
+    amp__text_add(text, "\n");
+    return true;
+}
+
+/* An op that no descriptor names, by its place in the list: hosts that see ops by name ask amp_op_class for such. */
+static bool explain_listed(const amp_context *context, const char *op, amp__text *text) {
+    const struct amp__properties *p = &context->properties;
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(op, base);
+    const amp_class listed = p->patch_ops ? amp__list_class(p->lists, p->low, base) : AMP_BY_LIST;
+    if (listed == AMP_BY_LIST) return false;
+    amp__text_add(text, "%s: %s (%s, in the %s lists), not described\n", op, amp__class_name(listed), base,
+                  amp__lists_name(p->lists));
+    return true;
+}
+
+/* Under the context's lock. */
+static size_t tell_findings(const amp_context *context, amp__text *text) {
+    size_t n = 0;
+    for (const struct amp__finding *finding = context->findings; finding; finding = finding->next, n++) {
+        amp__text_add(text, "%s%s", finding->status == AMP_OK ? "" : "error: ", finding->message);
+        if (finding->times > 1) amp__text_add(text, " (%llu times)", (unsigned long long)finding->times);
+        amp__text_add(text, "\n");
+    }
+    return n;
+}
+
+AMP_API amp_status amp_explain(amp_context *context, const char *op, char *data, size_t capacity, size_t *length) {
+    AMP_RETURN_IF(!context || (capacity && !data), AMP_ERR_INVALID_ARGUMENT, "amp_explain: an argument is NULL");
+    amp__text text = { data, capacity, 0 };
+    bool found = false;
+    if (!op) {
+        explain_level(context, &text);
+        pthread_mutex_lock(&context->lock);
+        if (context->warnings) amp__text_add(&text, "%s", context->warnings);
+        (void)tell_findings(context, &text);
+        pthread_mutex_unlock(&context->lock);
+    }
+    for (size_t i = 0; i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++)
+            found |= explain_op(&context->models[i].ops[j], op, &text);
+    if (op && !found) found = explain_listed(context, op, &text);
+    AMP_RETURN_IF(op && !found, AMP_ERR_NOT_FOUND,
+                  "amp_explain: the context has no op named \"%.127s\", and its lists have none", op);
+    if (length) *length = text.length;
+    return AMP_OK;
+}
+
+/* ---- findings ---- */
+
+AMP_API amp_status amp_get_findings(amp_context *context, amp_finding *findings, size_t capacity, size_t *count) {
+    AMP_RETURN_IF(!context || !count || (capacity && !findings), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_get_findings: an argument is NULL");
+    if (capacity) AMP_TRY(amp__check_struct(findings->struct_size, sizeof *findings, "amp_finding"));
+    const uint32_t stride = capacity ? findings->struct_size : 0;
+    size_t n = 0;
+    pthread_mutex_lock(&context->lock);
+    for (const struct amp__finding *finding = context->findings; finding; finding = finding->next, n++) {
+        if (n >= capacity) continue;
+        const amp_finding filled = { .struct_size = stride,
+                                     .status = finding->status,
+                                     .code = amp__finding_code(finding->kind),
+                                     .subject = finding->subject,
+                                     .message = finding->message,
+                                     .times = finding->times };
+        memcpy((char *)findings + n * stride, &filled, sizeof filled);
+    }
+    pthread_mutex_unlock(&context->lock);
+    *count = n;
+    return AMP_OK;
+}
+
+/* ---- health ---- */
+
+struct ops_seen {
+    size_t described, wrapped, called, lowered, unused;
+    uint64_t calls, passed, casts, hits;
+};
+
+static void count_op(const amp_context *context, const struct amp__op *listed, struct ops_seen *seen) {
+    const struct amp__op *op = listed->shares ? listed->shares : listed;
+    const uint64_t calls = amp__op_calls(op);
+    seen->described++;
+    seen->wrapped += op->wrapped;
+    seen->called += calls != 0;
+    seen->lowered += op->last_target == context->properties.low;
+    seen->unused += amp__op_unused(listed);
+    if (listed->shares) return;
+    seen->calls += calls;
+    seen->passed += amp__op_passed(op);
+    seen->casts += op->casts;
+    seen->hits += amp__op_hits(op);
+}
+
+static void tell_ops(const amp_context *context, amp__text *text) {
+    struct ops_seen seen = { 0 };
+    size_t named = 0;
+    for (size_t i = 0; i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++)
+            count_op(context, &context->models[i].ops[j], &seen);
+    amp__text_add(text, "ops: %zu described, %zu wrapped, %zu called, %zu ran in %s at their last call; %llu calls, "
+                  "%llu passed by; %llu casts, %llu from the cache\n", seen.described, seen.wrapped, seen.called,
+                  seen.lowered, amp__dtype_name(context->properties.low), (unsigned long long)seen.calls,
+                  (unsigned long long)seen.passed, (unsigned long long)seen.casts, (unsigned long long)seen.hits);
+    if (!seen.unused) return;
+    amp__text_add(text, "without a call: ");
+    for (size_t i = 0; i < context->n_models; i++)
+        named = amp__name_unused(text, context->models[i].ops, context->models[i].n_ops, named);
+    amp__text_add(text, "\n");
+}
+
+static void tell_loss(const struct amp__bracket *bracket, amp__text *text) {
+    static const char *const carriers[] = {
+        [AMP__CARRIER_NONE] = "nothing", [AMP__CARRIER_LOSS] = "the loss", [AMP__CARRIER_SEEDS] = "seeds of ops",
+        [AMP__CARRIER_HOST] = "the host (amp_seed_factor)",
+    };
+    const amp_record *record = &bracket->record;
+    amp__text_add(text, "loss %u: %llu brackets, %llu of them skipped, scale %g", (unsigned)bracket->loss_id,
+                  (unsigned long long)record->brackets, (unsigned long long)record->skipped,
+                  (double)record->scale_after);
+    if (record->brackets)
+        amp__text_add(text, ", in the last one %g, carried by %s", (double)record->scale_before,
+                      record->scale_before == 1.0f ? "nothing, for it is 1" : carriers[bracket->carrier]);
+    amp__text_add(text, "\n");
+}
+
+static void tell_optimizer(const struct amp__optimizer *optimizer, amp__text *text) {
+    size_t masters = 0;
+    for (size_t i = 0; i < optimizer->n_params; i++) masters += optimizer->params[i]->has_master;
+    amp__text_add(text, "optimizer %zu: %zu parameters, %zu with FP32 masters; %llu decisions, %llu taken by a step",
+                  (size_t)(optimizer - optimizer->context->optimizers), optimizer->n_params, masters,
+                  (unsigned long long)optimizer->decisions, (unsigned long long)optimizer->taken);
+    if (optimizer->looks)
+        amp__text_add(text, "; gradients seen in %zu, missing in %zu", optimizer->n_params - optimizer->missing,
+                      optimizer->missing);
+    amp__text_add(text, "\n");
+}
+
+AMP_API amp_status amp_health(amp_context *context, char *data, size_t capacity, size_t *length) {
+    AMP_RETURN_IF(!context || (capacity && !data), AMP_ERR_INVALID_ARGUMENT, "amp_health: an argument is NULL");
+    amp__text text = { data, capacity, 0 };
+    const struct amp__properties *properties = &context->properties;
+    for (uint32_t i = 0; context->device_skips && i < properties->num_losses; i++)
+        AMP_TRY(context->brackets[i].home->read(&context->brackets[i]));
+    explain_level(context, &text);
+    tell_ops(context, &text);
+    for (uint32_t i = 0; i < properties->num_losses; i++) tell_loss(&context->brackets[i], &text);
+    for (size_t i = 0; i < context->n_optimizers; i++) tell_optimizer(&context->optimizers[i], &text);
+    pthread_mutex_lock(&context->lock);
+    const size_t n = tell_findings(context, &text);
+    pthread_mutex_unlock(&context->lock);
+    if (n) amp__text_add(&text, n == 1 ? "1 finding\n" : "%zu findings\n", n);
+    else amp__text_add(&text, "sound\n");
+    if (length) *length = text.length;
+    return AMP_OK;
+}

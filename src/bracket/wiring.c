@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slips in the wiring that a bracket can see: what is certainly wrong fails its end and changes nothing, the rest is
+ * told once. A look at gradients reads them all, so it is taken in the first two brackets of an optimizer alone; zeros
+ * in the first prove nothing (a layer that starts with zeros hides those before it).
+ */
+#include "bracket/wiring.h"
+#include "common/thread.h"
+#include "context/context.h"
+#include "context/findings.h"
+#include "context/optimizer.h"
+#include "context/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LOOKS = 2, NAMES = 3 };
+
+/* ---- gradients as they are now ---- */
+
+enum seen { NONE, ZEROS, SOME };
+
+static bool is_zero(const char *bytes, size_t n) {
+    return !n || (!*bytes && !memcmp(bytes, bytes + 1, n - 1));
+}
+
+/* Not what is in a device's memory, or has gaps: that counts as some. */
+static amp_status look(const struct amp__param *param, enum seen *seen) {
+    struct amp__elements now;
+    void *grad = NULL;
+    *seen = SOME;
+    if (!param->host->grad) return AMP_OK;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) *seen = NONE;
+    if (!grad || param->on_device || !param->host->view) return AMP_OK;
+    const amp_status status = amp__param_layout(param, grad, "gradient", &now);
+    if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
+    if (!now.strides && is_zero(now.data, (size_t)now.size * amp__dtype_size(now.dtype))) *seen = ZEROS;
+    return AMP_OK;
+}
+
+static amp_status look_for_any(const struct amp__optimizer *optimizer, bool *any) {
+    for (size_t i = 0; i < optimizer->n_params && !*any; i++) {
+        enum seen seen;
+        AMP_TRY(look(optimizer->params[i], &seen));
+        *any = seen == SOME;
+    }
+    return AMP_OK;
+}
+
+static amp_status look_for_any_of(const struct amp__bracket *bracket, bool *any) {
+    for (size_t i = 0; i < bracket->n_optimizers; i++) AMP_TRY(look_for_any(bracket->optimizers[i], any));
+    return AMP_OK;
+}
+
+/* A look that nothing else depends on: the hook is at fault all the same. */
+static void tell_failure(amp_context *context) {
+    char text[AMP__ERROR_SIZE];
+    snprintf(text, sizeof text, "%s", amp_last_error());
+    (void)amp__warn(context, "%s", text);
+}
+
+/* ---- the scale ---- */
+
+/* Its backward may have been that of brackets before it. */
+static bool is_closing(const struct amp__bracket *bracket) {
+    bool closing = bracket->carried != 0.0f;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) closing |= bracket->optimizers[i]->unchecked != 0;
+    return closing;
+}
+
+static void name_seeds(const amp_context *context, amp__text *text, uint64_t *calls) {
+    size_t n = 0;
+    for (size_t i = 0; i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++) {
+            const struct amp__op *op = &context->models[i].ops[j];
+            if (!op->seeds) continue;
+            if (n++ < NAMES) amp__text_add(text, n > 1 ? ", %s" : "%s", op->name);
+            *calls += amp__op_calls(op);
+        }
+    if (n > NAMES) amp__text_add(text, ", ...");
+}
+
+static amp_status fail_seeds(amp_context *context) {
+    char names[256] = "";
+    amp__text text = { names, sizeof names, 0 };
+    uint64_t calls = 0;
+    name_seeds(context, &text, &calls);
+    return amp__find_error(context, AMP__SEED_UNSEEN, AMP_ERR_CONFLICT, "", "amp_scale_loss_end: %s %s", names,
+                           calls ? "emitted no seed in this bracket" : "saw no call");
+}
+
+amp_status amp__wiring_check_scale(const struct amp__bracket *bracket) {
+    amp_context *context = bracket->context;
+    const struct amp__scaler_settings *scaler = &context->properties.scaler;
+    if (bracket->carrier == AMP__CARRIER_LOSS || bracket->carrier == AMP__CARRIER_HOST) return AMP_OK;
+    if ((scaler->dynamic ? bracket->scale : scaler->init_scale) == 1.0f || is_closing(bracket)) return AMP_OK;
+    if (bracket->carrier == AMP__CARRIER_SEEDS && context->seeds_shown != bracket->seeds_before) return AMP_OK;
+    if (bracket->host && bracket->host->flags & AMP_HOST_SEEDS_ON_DEVICE) return AMP_OK;
+    bool any = false;
+    AMP_TRY(look_for_any_of(bracket, &any));
+    if (!any) return AMP_OK;
+    if (bracket->carrier == AMP__CARRIER_SEEDS) return fail_seeds(context);
+    return amp__find_error(context, AMP__SCALE_UNTAKEN, AMP_ERR_CONFLICT, "",
+                           "amp_scale_loss_end: gradients would be divided by %g, which %s", (double)bracket->scale,
+                           bracket->with_loss ? "the loss was not multiplied with (no hook scale), nor any seed"
+                                              : "no seed was multiplied with");
+}
+
+/* ---- gradients that should be there ---- */
+
+static void find_missing(const struct amp__optimizer *optimizer, size_t missing, const char *names) {
+    char subject[32];
+    if (!missing) return;
+    const size_t number = (size_t)(optimizer - optimizer->context->optimizers);
+    snprintf(subject, sizeof subject, "optimizer %zu", number);
+    amp__find(optimizer->context, AMP__NO_GRADIENT, subject,
+              "optimizer %zu: %zu of its %zu parameters got no gradient in its first %s: %s%s", number, missing,
+              optimizer->n_params, optimizer->looks ? "two brackets" : "bracket", names,
+              missing > NAMES ? ", ..." : "");
+}
+
+static amp_status look_at_listed(struct amp__optimizer *optimizer) {
+    char names[256] = "";
+    amp__text text = { names, sizeof names, 0 };
+    size_t missing = 0;
+    optimizer->missing = 0;
+    for (size_t i = 0; i < optimizer->n_params; i++) {
+        struct amp__param *param = optimizer->params[i];
+        enum seen seen;
+        const amp_status status = look(param, &seen);
+        if (status != AMP_OK && !amp__scaling_is_trivial(&optimizer->context->properties)) return status;
+        if (status != AMP_OK) tell_failure(optimizer->context);
+        optimizer->missing += seen != SOME;
+        const bool is_missing = optimizer->looks ? seen == ZEROS && param->looked.zeros : seen == NONE;
+        param->looked.zeros = seen == ZEROS;
+        if (!is_missing || optimizer->sharded) continue;
+        if (missing++ < NAMES) amp__text_add(&text, missing > 1 ? ", %s" : "%s", param->name);
+    }
+    find_missing(optimizer, missing, names);
+    return AMP_OK;
+}
+
+/* Who has a gradient and changes from one bracket to the next is trained. */
+static void compare(amp_context *context, struct amp__param *param) {
+    struct amp__elements now;
+    if (amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK || now.strides) return;
+    const uint64_t sum = amp__sum64(0, now.data, (size_t)now.size * amp__dtype_size(now.dtype)) | 1;
+    if (param->looked.sum && param->looked.sum != sum)
+        amp__find(context, AMP__UNLISTED, param->name,
+                  "%s has a gradient and changed between two brackets, and no optimizer lists it", param->name);
+    param->looked.sum = sum;
+}
+
+static void look_at_unlisted(amp_context *context) {
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        enum seen seen;
+        if (param->in_optimizer || param->on_device || !param->host->view || !param->host->grad) continue;
+        if (look(param, &seen) != AMP_OK) tell_failure(context);
+        else if (seen == SOME) compare(context, param);
+    }
+}
+
+/* zero_grad was called inside the bracket, and nothing is there at its end. */
+static amp_status look_after_clearing(struct amp__optimizer *optimizer) {
+    bool any = false;
+    AMP_TRY(look_for_any(optimizer, &any));
+    if (!any)
+        amp__find(optimizer->context, AMP__CLEARED_INSIDE, "",
+                  "optimizer %zu: zero_grad was called inside the bracket, and no gradient is left at its end",
+                  (size_t)(optimizer - optimizer->context->optimizers));
+    return AMP_OK;
+}
+
+amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
+    amp_context *context = bracket->context;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) {
+        struct amp__optimizer *optimizer = bracket->optimizers[i];
+        if (optimizer->cleared_inside) AMP_TRY(look_after_clearing(optimizer));
+        else if (optimizer->looks < LOOKS) AMP_TRY(look_at_listed(optimizer));
+        optimizer->cleared_inside = false;
+        if (optimizer->looks < LOOKS) optimizer->looks++;
+    }
+    if (context->looks >= LOOKS) return AMP_OK;
+    if (context->n_optimizers) look_at_unlisted(context);
+    context->looks++;
+    return AMP_OK;
+}
+
+void amp__wiring_check_clearing(struct amp__optimizer *optimizer) {
+    if (!optimizer->in_bracket) return;
+    bool any = false;
+    optimizer->cleared_inside = true;
+    /* older ones are set aside: backward made these */
+    if (!optimizer->host.set_grad) return;
+    if (look_for_any(optimizer, &any) != AMP_OK) tell_failure(optimizer->context);
+    else if (any)
+        amp__find(optimizer->context, AMP__CLEARED_INSIDE, "",
+                  "optimizer %zu: zero_grad was called between backward and amp_scale_loss_end",
+                  (size_t)(optimizer - optimizer->context->optimizers));
+}
+
+/* ---- ops ---- */
+
+static void check_forward(amp_context *context, size_t number) {
+    const struct amp__op *forward = &context->models[number].forward;
+    if (!context->models[number].has_forward) return;
+    if (amp__op_missed_self(forward))
+        amp__find(context, AMP__SELF_UNMET, forward->name,
+                  "the forward slot of model %zu was called in the first bracket, but never for its amp_model.self",
+                  number);
+    else if (amp__op_unused(forward))
+        amp__find(context, AMP__FORWARD_UNSEEN, forward->name,
+                  "the forward slot of model %zu saw no call in the first bracket", number);
+}
+
+static void check_scope(amp_context *context) {
+    uint64_t calls = 0, passed = 0;
+    for (size_t i = 0; i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++) {
+            const struct amp__op *op = &context->models[i].ops[j];
+            if (!op->wrapped) continue;
+            calls += amp__op_calls(op->shares ? op->shares : op);
+            passed += amp__op_passed(op->shares ? op->shares : op);
+        }
+    if (!calls && passed)
+        amp__find(context, AMP__OTHER_SCOPE, "", "all %llu calls of the context's ops in its first bracket passed by",
+                  (unsigned long long)passed);
+}
+
+void amp__wiring_check_ops(amp_context *context) {
+    char names[512] = "";
+    amp__text text = { names, sizeof names, 0 };
+    size_t found = 0;
+    if (context->looks != 1) return;
+    for (size_t i = 0; i < context->n_models; i++) {
+        const struct amp__model *model = &context->models[i];
+        if (!model->whole_table) found = amp__name_unused(&text, model->ops, model->n_ops, found);
+        check_forward(context, i);
+    }
+    check_scope(context);
+    if (found)
+        amp__find(context, AMP__OP_UNCALLED, "", "%zu wrapped ops saw no call in the first bracket: %s%s", found, names,
+                  text.length >= sizeof names ? "..." : "");
+}
+
+/* ---- what is not finite ---- */
+
+static bool nonfinite(void *data, uint64_t size, amp_dtype dtype) {
+    const amp_span span = { data, size, dtype, 0 };
+    int64_t at = -1;
+    return data && size && amp_first_nonfinite(&span, 1, &at) == AMP_OK && at >= 0;
+}
+
+/* By the CPU, where it can read them. */
+static bool gradient_is_finite(amp_context *context, const struct amp__param *param) {
+    struct amp__elements now;
+    void *grad = NULL;
+    if (param->on_device || !param->host->view || !param->host->grad) return true;
+    amp_status status = amp__host_grad(param->host, param->tensor, param->name, &grad);
+    if (status == AMP_OK && grad) status = amp__param_layout(param, grad, param->name, &now);
+    if (status != AMP_OK) tell_failure(context);
+    return status != AMP_OK || !grad || now.strides || !nonfinite(now.data, now.size, now.dtype);
+}
+
+static const struct amp__param *nonfinite_gradient(const struct amp__bracket *bracket) {
+    for (size_t i = 0; i < bracket->n_optimizers; i++)
+        for (size_t j = 0; j < bracket->optimizers[i]->n_params; j++)
+            if (!gradient_is_finite(bracket->context, bracket->optimizers[i]->params[j]))
+                return bracket->optimizers[i]->params[j];
+    return NULL;
+}
+
+void amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result) {
+    const struct amp__properties *properties = &bracket->context->properties;
+    const struct amp__param *param = result->found_inf ? result->first_nonfinite : NULL;
+    if (amp__scaler_skips(&properties->scaler)) return;
+    if (amp__scaling_is_trivial(properties)) { /* nobody looks at gradients: every now and then somebody does */
+        const uint64_t n = bracket->record.brackets + 1;
+        if (n & (n - 1)) return;
+        param = nonfinite_gradient(bracket);
+    }
+    if (param) amp__bracket_tell_nonfinite(bracket, param->name);
+}
+
+const struct amp__param *amp__wiring_nonfinite_param(const amp_context *context) {
+    for (size_t i = 0; i < context->n_params; i++) {
+        const struct amp__param *param = context->params[i];
+        struct amp__elements now;
+        if (!param->in_optimizer || param->on_device) continue;
+        if (param->has_master && nonfinite(param->master.fp32.data, param->size, AMP_FLOAT32)) return param;
+        if (!param->host->view || amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK) continue;
+        if (!now.strides && nonfinite(now.data, now.size, now.dtype)) return param;
+    }
+    return NULL;
+}

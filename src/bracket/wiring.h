@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a bracket can see of slips in the wiring. Nothing here costs anything after the second bracket. */
+#ifndef AMP_WIRING_H
+#define AMP_WIRING_H
+
+#include "bracket/bracket.h"
+
+/* Before gradients are divided by the scale: did anything take it? Else AMP-M01 or AMP-M02. */
+amp_status amp__wiring_check_scale(const struct amp__bracket *bracket);
+/* Before they are unscaled: are there any? In the first two brackets of an optimizer; and after a zero_grad inside. */
+amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket);
+/* When a bracket has decided: which ops saw a call. */
+void amp__wiring_check_ops(amp_context *context);
+/* zero_grad inside a bracket, before it runs. */
+void amp__wiring_check_clearing(struct amp__optimizer *optimizer);
+/* At a static scale of 1, where no step is skipped: told now and then. */
+void amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result);
+/* Where skips do not end: a parameter that is itself not finite; NULL: none is. */
+const struct amp__param *amp__wiring_nonfinite_param(const amp_context *context);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "context/findings.h"
+#include "context/context.h"
+#include "context/report.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *code, *mend;
+} kinds[] = {
+#define FINDING(name, code, title, why, mend) [AMP__##name] = { code, mend },
+#include "context/findings.inc"
+#undef FINDING
+};
+_Static_assert(AMP_COUNT(kinds) == AMP__FINDINGS, "a row for each kind");
+
+const char *amp__finding_code(enum amp__finding_kind kind) { return kinds[kind].code; }
+
+static struct amp__finding *known(const amp_context *context, enum amp__finding_kind kind, const char *subject) {
+    struct amp__finding *finding = context->findings;
+    while (finding && (finding->kind != kind || (subject && strcmp(finding->subject, subject) != 0)))
+        finding = finding->next;
+    return finding;
+}
+
+bool amp__found(amp_context *context, enum amp__finding_kind kind) {
+    pthread_mutex_lock(&context->lock);
+    const bool found = known(context, kind, NULL) != NULL;
+    pthread_mutex_unlock(&context->lock);
+    return found;
+}
+
+/* "AMP-M05 optimizer 0: what was seen: what to do" */
+static void write_message(char *text, size_t capacity, enum amp__finding_kind kind, const char *format,
+                          va_list arguments) {
+    char seen[640];
+    vsnprintf(seen, sizeof seen, format, arguments);
+    snprintf(text, capacity, "%s %s: %s", kinds[kind].code, seen, kinds[kind].mend);
+}
+
+/* The caller knows when it is worth a line. */
+static bool is_told_each_time(enum amp__finding_kind kind) { return kind == AMP__NONFINITE; }
+
+/* Counts it; the text to be told, NULL: none. Without memory it is only told. */
+static const char *keep(amp_context *context, enum amp__finding_kind kind, amp_status status, const char *subject,
+                        const char *text) {
+    const size_t length = strlen(text) + 1;
+    const char *told = text;
+    pthread_mutex_lock(&context->lock);
+    struct amp__finding *finding = known(context, kind, subject), **last = &context->findings;
+    if (finding) {
+        finding->times++;
+        if (!is_told_each_time(kind)) told = NULL;
+    } else if ((finding = amp__alloc(1, sizeof *finding + length + strlen(subject) + 1)) != NULL) {
+        *finding = (struct amp__finding){ .kind = kind, .status = status, .times = 1 };
+        memcpy(finding->message, text, length);
+        memcpy(finding->message + length, subject, strlen(subject) + 1);
+        finding->subject = finding->message + length;
+        while (*last) last = &(*last)->next;
+        *last = finding;
+        told = finding->message;
+    }
+    pthread_mutex_unlock(&context->lock);
+    return told;
+}
+
+static void tell(amp_context *context, enum amp__finding_kind kind, amp_status status, const char *message) {
+    if (!message) return;
+    const amp_event event = { .kind = status == AMP_OK ? AMP_EVENT_WARNING : AMP_EVENT_ERROR,
+                              .status = status,
+                              .message = message,
+                              .code = kinds[kind].code };
+    amp__event(context, amp__any_host(context), &event);
+}
+
+void amp__find(amp_context *context, enum amp__finding_kind kind, const char *subject, const char *format, ...) {
+    char text[1536];
+    va_list arguments;
+    va_start(arguments, format);
+    write_message(text, sizeof text, kind, format, arguments);
+    va_end(arguments);
+    tell(context, kind, AMP_OK, keep(context, kind, AMP_OK, subject, text));
+}
+
+amp_status amp__find_error(amp_context *context, enum amp__finding_kind kind, amp_status status, const char *subject,
+                           const char *format, ...) {
+    char text[1536];
+    va_list arguments;
+    va_start(arguments, format);
+    write_message(text, sizeof text, kind, format, arguments);
+    va_end(arguments);
+    tell(context, kind, status, keep(context, kind, status, subject, text));
+    return amp__fail(status, "%s", text);
+}
+
+amp_status amp__refuse(enum amp__finding_kind kind, amp_status status, const char *format, ...) {
+    char text[1536];
+    va_list arguments;
+    va_start(arguments, format);
+    write_message(text, sizeof text, kind, format, arguments);
+    va_end(arguments);
+    return amp__fail(status, "%s", text);
+}
+
+void amp__findings_free(amp_context *context) {
+    for (struct amp__finding *finding = context->findings, *next; finding; finding = next) {
+        next = finding->next;
+        amp__free(finding);
+    }
+    context->findings = NULL;
+}

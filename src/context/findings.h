@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is wired wrongly, as far as it shows: each kind with a code, kept, counted, told once. */
+#ifndef AMP_FINDINGS_H
+#define AMP_FINDINGS_H
+
+#include "amp_diagnostics.h"
+#include "context/op.h"
+
+enum amp__finding_kind {
+#define FINDING(name, ...) AMP__##name,
+#include "context/findings.inc"
+#undef FINDING
+    AMP__FINDINGS
+};
+
+struct amp__finding {
+    struct amp__finding *next; /* the next younger one */
+    enum amp__finding_kind kind;
+    amp_status status; /* AMP_OK: a warning */
+    uint64_t times;
+    const char *subject; /* behind the structure, in its block, as is */
+    char message[];
+};
+
+const char *amp__finding_code(enum amp__finding_kind kind);
+
+/* A warning: told the first time that this kind is found of this subject (an op, a parameter; "": the whole), counted
+ * each time. The words say what was seen; the mend is put behind them. */
+void amp__find(amp_context *context, enum amp__finding_kind kind, const char *subject, const char *format, ...)
+    AMP_PRINTF(4, 5);
+/* An error: the same, and the thread's last error. */
+amp_status amp__find_error(amp_context *context, enum amp__finding_kind kind, amp_status status, const char *subject,
+                           const char *format, ...) AMP_PRINTF(5, 6);
+/* An error before there is a context. */
+amp_status amp__refuse(enum amp__finding_kind kind, amp_status status, const char *format, ...) AMP_PRINTF(3, 4);
+/* Was this kind found, of whatever subject? */
+bool amp__found(amp_context *context, enum amp__finding_kind kind);
+void amp__findings_free(amp_context *context);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one place of the library that writes to standard error. */
+#include "context/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const levels[] = {
+    [AMP_LOG_OFF] = "off",   [AMP_LOG_ERROR] = "error", [AMP_LOG_WARN] = "warn",
+    [AMP_LOG_INFO] = "info", [AMP_LOG_TRACE] = "trace",
+};
+
+/* One write, so that lines of threads and processes do not mix; what is lost is lost. */
+static void write_line(const char *level, const char *text) {
+    char line[2048];
+    const int saved = errno;
+    int length = snprintf(line, sizeof line, "libamp: %s: %s\n", level, text);
+    if (length >= (int)sizeof line) {
+        length = (int)sizeof line;
+        line[sizeof line - 2] = '\n';
+        length--;
+    }
+    for (ssize_t done = 0, now; done < length; done += now)
+        if ((now = write(STDERR_FILENO, line + done, (size_t)(length - done))) <= 0) break;
+    errno = saved;
+}
+
+int32_t amp__log_level(int32_t configured) {
+    const char *name = configured == AMP_LOG_DEFAULT ? getenv("AMP_LOG") : NULL;
+    if (configured != AMP_LOG_DEFAULT) return configured;
+    for (int32_t i = AMP_LOG_OFF; name && i <= AMP_LOG_TRACE; i++)
+        if (!strcmp(name, levels[i])) return i;
+    if (name && *name)
+        write_line(levels[AMP_LOG_WARN], "AMP_LOG is none of off, error, warn, info and trace: warn is taken");
+    return AMP_LOG_WARN;
+}
+
+static int32_t level_of(const amp_event *event) {
+    switch (event->kind) {
+    case AMP_EVENT_ERROR: return AMP_LOG_ERROR;
+    case AMP_EVENT_WARNING: return AMP_LOG_WARN;
+    case AMP_EVENT_BRACKET: return AMP_LOG_TRACE;
+    default: return AMP_LOG_INFO;
+    }
+}
+
+void amp__log(int32_t most, const amp_event *event) {
+    char words[160];
+    const int32_t level = level_of(event);
+    const char *text = event->message;
+    if (level > most) return;
+    if (event->kind == AMP_EVENT_BRACKET && !*text) {
+        snprintf(words, sizeof words, "loss %u: %s, the scale was %g and is %g", (unsigned)event->loss_id,
+                 event->action == AMP_SKIP ? "skip" : "step", (double)event->scale_before, (double)event->scale_after);
+        text = words;
+    }
+    if (*text) write_line(levels[level], text);
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slips of an adapter are found and named, each by its code; what is right is sound. docs/mistakes.md has them. */
+#include "bracket.h"
+#include "levels.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <unistd.h>
+
+/* How often a finding was seen; 0: it was not found. */
+static uint64_t found(amp_context *context, const char *code) {
+    amp_finding findings[16];
+    size_t n;
+    findings[0] = (amp_finding)AMP_FINDING_INIT;
+    ck_ok(amp_get_findings(context, findings, 16, &n));
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_msg(!strncmp(findings[i].message, findings[i].code, strlen("AMP-M00")), "%s", findings[i].message);
+        if (!strcmp(findings[i].code, code)) return findings[i].times;
+    }
+    return 0;
+}
+
+static const char *health(amp_context *context) {
+    static char text[8192];
+    size_t length, again;
+    ck_ok(amp_health(context, NULL, 0, &length));
+    ck_ok(amp_health(context, text, sizeof text, &again));
+    ck_assert_uint_eq(length, again);
+    ck_assert_uint_eq(length, strlen(text));
+    return text;
+}
+static const amp_level each_level[] = { EACH_LEVEL };
+
+#define ck_health(rig, words) ck_assert_msg(strstr(health((rig)->context), (words)), "%s", health((rig)->context))
+#define ck_found(rig, code) ck_assert_msg(found((rig)->context, (code)), "%s", health((rig)->context))
+
+static void train(struct rig *rig, int steps) {
+    for (int i = 0; i < steps; i++) ck_ok(net_train_step(&rig->net, 0.5));
+}
+
+TEST_TIMES(what_is_right_is_sound, N_EACH_LEVEL) {
+    struct rig rig;
+    size_t n;
+    rig_start(&rig, each_level[_i], FAKE_RETAINS);
+    train(&rig, 20);
+    ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
+    ck_assert_msg(!n, "%s", health(rig.context));
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
+    ck_health(&rig, "20 decisions, 20 taken by a step; gradients seen in 3, missing in 0\nsound\n");
+    rig_end(&rig);
+}
+
+/* ---- the scale ---- */
+
+TEST_TIMES(nothing_took_the_scale, 2) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    start_at_scale(&rig, AMP_O1, _i ? FAKE_NO_SCALE : 0, 256.0f);
+    struct fake_tensor *loss = _i ? rig_tensor(&rig, AMP_FLOAT32, 1.0) : NULL;
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
+    add_grad(rig.net.weight, 0.5);
+    ck_fails(AMP_ERR_CONFLICT, amp_scale_loss_end(&scaled));
+    ck_says("AMP-M01 ");
+    ck_says(_i ? "no hook scale" : "no seed");
+    ck_says("amp_seed_factor");
+    ck_assert_float_eq(scale_now(&rig, 0), 256.0f);
+    ck_assert_ptr_null(rig.net.weight->grad); /* as at begin */
+    ck_assert_int_eq(net_step(&rig.net), 0);  /* and that step is skipped */
+    ck_assert_uint_eq(found(rig.context, "AMP-M01"), 1);
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_ERROR], 1);
+    ck_assert_str_eq(rig.host.last[AMP_EVENT_ERROR].code, "AMP-M01");
+    ck_health(&rig, "error: AMP-M01 ");
+    if (loss) fake_release(loss);
+    rig_end(&rig);
+}
+
+TEST_TIMES(a_scale_that_was_asked_for_is_taken, 3) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    void *times = NULL;
+    start_at_scale(&rig, AMP_O1, 0, _i == 2 ? 1.0f : 256.0f);
+    struct fake_tensor *penalty = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    if (_i == 0) ck_assert_float_eq(amp_seed_factor(&scaled), 256.0f);
+    if (_i == 1) ck_ok(amp_scale(rig.context, 0, penalty, &times));
+    add_grad(rig.net.weight, 0.5);
+    ck_ok(amp_scale_loss_end(&scaled));
+    if (times) fake_release(times);
+    fake_release(penalty);
+    rig_end(&rig);
+}
+
+TEST(the_seed_factor_of_no_bracket_is_its_own) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT, copy;
+    start_at_scale(&rig, AMP_O1, 0, 256.0f);
+    ck_assert_float_eq(amp_seed_factor(NULL), 1.0f);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    copy = scaled;
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_assert_float_eq(amp_seed_factor(&copy), 256.0f); /* an old one asks for nobody */
+    add_grad(rig.net.weight, 0.5);
+    ck_fails(AMP_ERR_CONFLICT, amp_scale_loss_end(&scaled));
+    rig_end(&rig);
+}
+
+/* ---- gradients ---- */
+
+/* backward of the middle of the net alone; 1: zeros for the others. */
+static void partial_step(struct rig *rig, bool zeros) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_ok(fake_begin(&rig->net.optimizer, NULL, &scaled));
+    add_grad(rig->net.weight, 0.5 * fake_seed(&scaled));
+    if (zeros) add_grad(rig->net.bias, 0.0), add_grad(rig->net.gamma, 0.0);
+    ck_ok(amp_scale_loss_end(&scaled));
+    (void)net_step(&rig->net);
+    net_zero_grad(&rig->net);
+}
+
+TEST_TIMES(parameters_without_a_gradient_are_named, 2 * N_EACH_LEVEL) {
+    struct rig rig;
+    const bool zeros = _i % 2;
+    const amp_config config = config_of(each_level[_i / 2]);
+    rig_init(&rig, 0);
+    rig.net.model.forward = NULL; /* nobody calls it here */
+    ck_ok(rig_config(&rig, &config));
+    partial_step(&rig, zeros);
+    ck_assert_int_eq(found(rig.context, "AMP-M08") != 0, !zeros); /* zeros may become something */
+    partial_step(&rig, zeros);
+    ck_found(&rig, "AMP-M08");
+    ck_health(&rig, "2 of its 3 parameters got no gradient in its first ");
+    ck_health(&rig, ": bias, gamma: ");
+    ck_health(&rig, "\n1 finding\n");
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
+    rig_end(&rig);
+}
+
+TEST_TIMES(what_no_optimizer_lists_and_is_trained, 2) {
+    struct rig rig;
+    rig_init(&rig, 0);
+    rig.net.optimizer.n_params = 2; /* not gamma */
+    const amp_config config = config_of(AMP_O1);
+    ck_ok(rig_config(&rig, &config));
+    for (int i = 0; i < 3; i++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+        net_backward(&rig.net, 0.5, fake_seed(&scaled));
+        ck_ok(amp_scale_loss_end(&scaled));
+        if (!_i) fake_put_grad(rig.net.gamma, NULL); /* the host's optimizer leaves it alone */
+        (void)net_step(&rig.net);
+        net_zero_grad(&rig.net);
+    }
+    ck_assert_int_eq(found(rig.context, "AMP-M06") != 0, _i);
+    if (_i) ck_health(&rig, "gamma has a gradient and changed");
+    rig_end(&rig);
+}
+
+TEST_TIMES(gradients_cleared_before_the_end, 2) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, 0);
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    if (!_i) net_zero_grad(&rig.net); /* before backward it clears nothing */
+    net_backward(&rig.net, 0.5, fake_seed(&scaled));
+    if (_i) net_zero_grad(&rig.net);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_uint_eq(found(rig.context, "AMP-M13"), _i ? 2 : 0); /* when it came, and at the end */
+    rig_end(&rig);
+}
+
+TEST(a_buffer_without_a_gradient_cannot_be_trained) {
+    float data[4] = { 0 };
+    amp_buffer buffer = AMP_BUFFER_INIT;
+    amp_optimizer optimizer = AMP_OPTIMIZER_INIT;
+    void *params[] = { &buffer };
+    buffer.data = data, buffer.size = 4;
+    optimizer.host = amp_buffer_host(), optimizer.params = params, optimizer.n_params = 1;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize(NULL, &optimizer, AMP_O1));
+    ck_says("AMP-M07 ");
+    ck_assert_ptr_null(optimizer.amp);
+}
+
+/* ---- steps ---- */
+
+TEST(an_optimizer_without_a_step) {
+    struct rig rig;
+    rig_init(&rig, 0);
+    rig.net.optimizer.n_steps = 0;
+    const amp_config config = config_of(AMP_O1);
+    ck_ok(rig_config(&rig, &config));
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(found(rig.context, "AMP-M05") != 0, i > 2);
+        ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
+        fake_set(rig.net.weight, 0, fake_get(rig.net.weight, 0) - 0.5);
+        net_zero_grad(&rig.net);
+    }
+    ck_found(&rig, "AMP-M05");
+    ck_health(&rig, "optimizer 0 has no step slot");
+    rig_end(&rig);
+}
+
+/* ---- what is not finite ---- */
+
+TEST_TIMES(what_is_stepped_on_is_told, 2) {
+    static const amp_level levels[] = { AMP_O4, AMP_O5 }; /* nobody looks, or masters do */
+    struct rig rig;
+    rig_start(&rig, levels[_i], 0);
+    for (int i = 0; i < 64; i++) {
+        ck_assert_int_eq(bracket(&rig, INF), AMP_STEP);
+        net_zero_grad(&rig.net);
+    }
+    ck_found(&rig, "AMP-M15");
+    ck_health(&rig, "the gradient of weight is not finite");
+    size_t n; /* the others are told once */
+    ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING] - (n - 1), _i ? 13 : 7);
+    rig_end(&rig);
+}
+
+TEST_TIMES(check_finite_skips_at_every_level, N_EACH_LEVEL) {
+    struct rig rig;
+    amp_config config = config_of(each_level[_i]);
+    config.check_finite = AMP_ON;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    const double before = fake_get(rig.net.weight, 0);
+    ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+    ck_assert_int_eq(net_step(&rig.net), 0);
+    ck_assert_double_eq(fake_get(rig.net.weight, 0), before);
+    net_zero_grad(&rig.net);
+    ck_assert_int_eq(bracket(&rig, 0.25), AMP_STEP);
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.25);
+    ck_assert_int_eq(net_step(&rig.net), 1);
+    ck_assert_uint_eq(found(rig.context, "AMP-M15"), 0);
+    rig_end(&rig);
+}
+
+TEST_TIMES(a_parameter_that_is_not_finite_is_named, 2) {
+    struct rig rig;
+    amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
+    config.max_skips = 4;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    fake_set(rig.net.bias, 2, (double)NAN);
+    for (int i = 1; i <= 6; i++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+        add_grad(rig.net.weight, INF);
+        ck_fails(i == 4 ? AMP_ERR_TOO_MANY_SKIPS : AMP_OK, amp_scale_loss_end(&scaled)); /* once */
+        if (i == 4) ck_says("AMP-M16 ");
+        if (i == 4) ck_says("bias itself holds NaN or infinity");
+        (void)net_step(&rig.net);
+        net_zero_grad(&rig.net);
+    }
+    rig_end(&rig);
+}
+
+/* ---- ops ---- */
+
+TEST(an_op_of_class_lower_with_nothing_to_cast) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O1);
+    rig_init(&rig, 0);
+    rig.net.ops[OP_nll_loss].schema = "nll_loss(pointer input, pointer target) -> float";
+    rig.net.ops[OP_nll_loss].op_class = AMP_LOWER;
+    ck_ok(rig_config(&rig, &config));
+    ck_found(&rig, "AMP-M11");
+    ck_health(&rig, "op nll_loss is of class lower");
+    rig_end(&rig);
+}
+
+/* ---- standard error ---- */
+
+/* What one life writes there. */
+static const char *told(int32_t level, bool listens) {
+    static char text[4096];
+    struct rig rig;
+    amp_config config = config_of(AMP_O1);
+    char name[] = "/tmp/amp-told-XXXXXX";
+    const int file = mkstemp(name), saved = dup(STDERR_FILENO);
+    ck_assert_int_ge(file, 0);
+    (void)unlink(name);
+    ck_assert_int_ge(dup2(file, STDERR_FILENO), 0);
+    config.log = level;
+    rig_init(&rig, 0);
+    if (!listens) rig.host.hooks.event = NULL;
+    ck_ok(rig_config(&rig, &config));
+    (void)bracket(&rig, INF);
+    (void)net_step(&rig.net);
+    net_zero_grad(&rig.net);
+    rig_end(&rig);
+    ck_assert_int_ge(dup2(saved, STDERR_FILENO), 0);
+    (void)close(saved);
+    const ssize_t n = pread(file, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    (void)close(file);
+    return text;
+}
+
+TEST(who_has_no_event_hook_reads_it) {
+    static const struct {
+        int32_t level;
+        const char *first, *skip, *bracket;
+    } lives[] = {
+        { AMP_LOG_OFF, NULL, NULL, NULL },
+        { AMP_LOG_ERROR, NULL, NULL, NULL },
+        { AMP_LOG_WARN, "libamp: warn: AMP-M08 ", NULL, NULL },
+        { AMP_LOG_INFO, "libamp: warn: AMP-M08 ", "libamp: info: gradient overflow in weight", NULL },
+        { AMP_LOG_TRACE, "libamp: warn: AMP-M08 ", "libamp: info: gradient overflow in weight",
+          "libamp: trace: loss 0: skip, the scale was 65536 and is 32768\n" },
+    };
+    for (size_t i = 0; i < sizeof lives / sizeof *lives; i++) {
+        const char *said = told(lives[i].level, false);
+        ck_assert_msg(lives[i].first ? strstr(said, lives[i].first) != NULL : !*said, "%d: %s", (int)i, said);
+        ck_assert_msg(!lives[i].skip == !strstr(said, "overflow in"), "%s", said);
+        ck_assert_msg(!lives[i].bracket == !strstr(said, "trace"), "%s", said);
+        if (lives[i].skip) ck_assert_msg(strstr(said, lives[i].skip) != NULL, "%s", said);
+        if (lives[i].bracket) ck_assert_msg(strstr(said, lives[i].bracket) != NULL, "%s", said);
+        ck_assert_str_eq(told(lives[i].level, true), ""); /* who has one hears it there */
+    }
+}
+
+TEST(the_environment_says_the_level) {
+    ck_assert_int_eq(setenv("AMP_LOG", "off", 1), 0);
+    ck_assert_str_eq(told(AMP_LOG_DEFAULT, false), "");
+    ck_assert_msg(strstr(told(AMP_LOG_WARN, false), "AMP-M08") != NULL, "the configuration goes first");
+    ck_assert_int_eq(setenv("AMP_LOG", "trace", 1), 0);
+    ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "trace: loss 0"));
+    ck_assert_int_eq(setenv("AMP_LOG", "loud", 1), 0);
+    ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "AMP_LOG is none of"));
+    ck_assert_int_eq(unsetenv("AMP_LOG"), 0);
+    ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "AMP-M08"));
+}
