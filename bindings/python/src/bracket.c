@@ -214,6 +214,8 @@ static amp_status open_bracket(Bracket *bracket, amp_py_Context *context, uint32
     const amp_status status =
         amp_scale_loss_begin_many(context->amp, optimizers, bracket->n, loss_id, bracket->flags, NULL,
                                   &bracket->scaled);
+    /* the script multiplies its loss, by the scaled loss or, in the halves by hand, by a scale that it read before */
+    (void)amp_seed_factor(&bracket->scaled);
     amp_py_drop_held(context);
     free(optimizers);
     return status;
