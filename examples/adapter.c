@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "adapter.h"
 
+#include <amp_diagnostics.h>
+
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- types ---- */
@@ -232,6 +236,7 @@ void adapter_init(struct adapter *adapter, struct net *net, mt_optimizer *optimi
     adapter->model = (amp_model)AMP_MODEL_INIT;
     adapter->model.host = &adapter->host;
     adapter->model.self = net;
+    adapter->model.flags = AMP_MODEL_WHOLE_TABLE; /* of which the network uses a part */
     adapter->model.ops = adapter->ops;
     adapter->model.n_ops = ADAPTER_OPS;
     adapter->model.params = adapter->params;
@@ -264,4 +269,19 @@ amp_status adapter_step(struct adapter *adapter, mt_optimizer *optimizer) {
     optimizer->found_inf = NULL;
     const amp_status ended = amp_step_end(&adapter->optimizer);
     return steps < 0 ? AMP_ERR_HOST_FAILED : ended;
+}
+
+/* The report's last line; the whole of it is for when something is wrong. */
+const char *adapter_health(struct adapter *adapter) {
+    size_t length;
+    char *text, *line;
+    adapter->health[0] = '\0';
+    if (!adapter->model.amp || amp_health(adapter->model.amp, NULL, 0, &length) != AMP_OK) return adapter->health;
+    text = malloc(length + 1);
+    if (!text || amp_health(adapter->model.amp, text, length + 1, NULL) != AMP_OK) return free(text), adapter->health;
+    text[length - 1] = '\0';
+    line = strrchr(text, '\n');
+    snprintf(adapter->health, sizeof adapter->health, "%s", line ? line + 1 : text);
+    free(text);
+    return adapter->health;
 }

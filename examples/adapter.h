@@ -16,6 +16,7 @@ struct adapter {
     struct net *net;
     void (*event)(void *self, const struct amp_event *event);
     void *event_self;
+    char health[32];
     amp_model model;
     amp_optimizer optimizer;
     amp_host host;
@@ -33,5 +34,8 @@ void adapter_init(struct adapter *adapter, struct net *net, mt_optimizer *optimi
 /* A step of the host's optimizer where its parameters are on a device. On the CPU the slot `step` is wired: it is
  * called. An error that is the host's has its words in mt_error(). */
 amp_status adapter_step(struct adapter *adapter, mt_optimizer *optimizer);
+
+/* After a few steps: "sound", or how many findings there are, which `on_event` was told of. "" without a level. */
+const char *adapter_health(struct adapter *adapter);
 
 #endif

@@ -256,6 +256,7 @@ static int close_level(struct trainer *t) {
     amp_record record = AMP_RECORD_INIT;
     t->result->loss_scale = 1.0;
     if (!context) return 0;
+    snprintf(t->result->health, sizeof t->result->health, "%s", adapter_health(&t->adapter));
     if (t->watch->trained) t->watch->trained(t->watch->self, context);
     if (amp_get_record(context, 0, &record) == AMP_OK) {
         t->result->loss_scale = (double)record.scale_after;

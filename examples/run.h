@@ -55,6 +55,7 @@ struct run_result {
     float *weights;         /* all parameters and statistics after shutdown, in FP32 */
     size_t n_weights;
     mt_device device;
+    char health[32];  /* libamp's word on the wiring when all was done: "sound", or how many findings; "" without it */
     char error[1024]; /* after a failure: what was wrong */
 };
 

@@ -161,6 +161,18 @@ static int write_file(const struct program *program, const char *name,
     return 1;
 }
 
+/* One word for all levels, or the first run of which libamp has something to say: events told what. */
+static void print_health(const struct program *program) {
+    const struct run_result *shown = NULL;
+    for (size_t i = 0; i < program->n_results; i++) {
+        const struct run_result *result = &program->results[i];
+        if (*result->health && (!shown || strcmp(shown->health, "sound") == 0)) shown = result;
+    }
+    if (!shown) return;
+    if (strcmp(shown->health, "sound") == 0) fprintf(program->text, "Wiring: sound\n");
+    else fprintf(program->text, "Wiring: %s: %s\n", shown->label, shown->health);
+}
+
 static int write_files(const struct program *program) {
     const int sweep = program->options.sweep;
     if (write_file(program, "results.json", write_json) != 0) return 1;
@@ -168,6 +180,7 @@ static int write_files(const struct program *program) {
     fprintf(program->text, "Results: %s/results.json", program->options.output);
     if (!sweep) fprintf(program->text, "  Curves: %s/curves.svg", program->options.output);
     fprintf(program->text, "\n");
+    print_health(program);
     return 0;
 }
 

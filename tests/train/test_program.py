@@ -93,6 +93,7 @@ def default_levels(folder):
     expect("the same weights bit for bit" in next(line for line in out.splitlines() if line.startswith("  O0")), out)
     expect("7 of 7" in err and "\r" not in err, err)
     expect(not re.search(r"^\w+: *$", err, re.M), "events without words: " + err)
+    expect(out.endswith("\nWiring: sound\n"), out)
     check_svg(folder / "curves.svg", list(LOW))
     expect(files_in(folder) == ["curves.svg", "results.json"], files_in(folder))
 
@@ -104,7 +105,7 @@ def json_and_quiet(folder):
                      "--batch=240", "--seeds", "2")
     expect(out == (folder / "results.json").read_text(encoding="utf-8"), out)
     expect([(r["level"], r["seed"]) for r in json.loads(out)] == [("O5", 7), ("O5", 8), ("FP32", 7), ("FP32", 8)], out)
-    expect(re.fullmatch(r"Results: .*\n", err), err)
+    expect(re.fullmatch(r"Results: .*\nWiring: sound\n", err), err)
     check_svg(folder / "curves.svg", ["O5", "FP32"])
 
 
@@ -266,7 +267,8 @@ def gpu(folder):
 @test
 def dlopen_host(folder):
     """dlopen_host trains by the library's path, registers its function, and fails without the library"""
-    out, _ = run(DLOPEN_HOST, LIBAMP)
+    out, err = run(DLOPEN_HOST, LIBAMP)
+    expect(not err, f"it has no hook event, and was warned of:\n{err}")
     losses = [float(loss) for loss in re.findall(r"loss ([\d.e-]+)$", out, re.M)]
     expect(losses[-1] < 1e-3 < losses[0], out)
     expect(re.search(r"^linear +fp16", out, re.M) and re.search(r"^misfit +fp32", out, re.M), out)

@@ -41,6 +41,7 @@ static struct run_result train(const struct run_setup *setup) {
     ck_assert_mem_eq(&before, mt_ops_default(), sizeof before);
     for (int i = 0; i < MT_MEM_CATEGORIES; i++) ck_assert_uint_eq(mt_mem_now((mt_category)i), 0);
     ck_assert_int_eq(result.steps, STEPS(*setup));
+    ck_assert_str_eq(result.health, setup->config.level ? "sound" : "");
     return result;
 }
 
@@ -77,6 +78,19 @@ TEST_TIMES(every_level_trains, N_EACH_LEVEL + 1) {
     for (size_t i = 0; i < result.n_weights; i++) ck_assert(isfinite(result.weights[i]));
     ck_assert(result.losses[4] < result.losses[0]);
     ck_assert_int_eq(result.skipped, 0);
+    run_result_done(&result);
+}
+
+/* 200 steps; `train` looks at what was found. */
+TEST_TIMES(what_is_right_is_sound, 2 * N_EACH_LEVEL) {
+    struct run_setup setup = setup_of((amp_level)(1 + _i / 2));
+    struct run_result result;
+    setup.epochs = 1;
+    setup.batch = 6;
+    setup.tested = 6;
+    setup.host_kernels = _i % 2;
+    result = train(&setup);
+    ck_assert_int_eq(result.steps, 200);
     run_result_done(&result);
 }
 

@@ -3,9 +3,11 @@
 
 #include "../../support/levels.h"
 
+#include <amp_diagnostics.h>
 #include <amp_state.h>
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 amp_config kit_config(amp_level level) {
@@ -50,15 +52,21 @@ void kit_overflow(const struct kit_training *training, amp_level level) {
     training->finish(training->self, NULL);
 }
 
+static char *state_file(void) {
+    static char path[32];
+    strcpy(path, "/tmp/hosts-XXXXXX");
+    const int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    return path;
+}
+
 void kit_resume(const struct kit_training *training, amp_level level) {
     enum { SAVED = 25 };
     static float whole[PARAM_FLOATS], resumed[PARAM_FLOATS];
     static struct kit_state state;
-    char path[] = "/tmp/hosts-XXXXXX";
-    const int fd = mkstemp(path);
+    const char *path = state_file();
     amp_config config = kit_config(level);
-    ck_assert_int_ge(fd, 0);
-    close(fd);
     config.loss_scale = AMP_DYNAMIC;
     config.init_scale = 256.0f;
     config.window = 7;
@@ -78,4 +86,40 @@ void kit_resume(const struct kit_training *training, amp_level level) {
     training->finish(training->self, resumed);
     unlink(path);
     ck_same(whole, resumed, PARAM_FLOATS, "params");
+}
+
+void ck_sound(amp_context *context) {
+    static const char last[] = "\nsound\n";
+    char text[8192];
+    size_t length, findings;
+    ck_ok(amp_get_findings(context, NULL, 0, &findings));
+    ck_ok(amp_health(context, text, sizeof text, &length));
+    ck_assert_uint_lt(length, sizeof text);
+    ck_assert_msg(!findings && !strcmp(text + length - strlen(last), last), "%s", text);
+}
+
+static void train_soundly(const struct kit_training *training, amp_context *context, int first, int end) {
+    for (int step = first; step < end; step++) (void)training->iterate(training->self, step, NULL);
+    ck_sound(context);
+}
+
+void kit_sound(const struct kit_training *training, amp_level level) {
+    static struct kit_state state;
+    const char *path = state_file();
+    for (int begin = 0; begin < (level_is_dynamic(level) ? 2 : 1); begin++) {
+        amp_config config = AMP_CONFIG_INIT;
+        config.level = level;
+        if (begin) config.init_scale = 0x1p24f; /* the brackets that are looked at are skipped */
+        amp_context *context = training->start(training->self, &config);
+        train_soundly(training, context, 0, 100);
+        training->read(training->self, &state);
+        ck_ok(amp_state_save(context, path, AMP_STATE_SAFETENSORS));
+        training->finish(training->self, NULL);
+        context = training->start(training->self, &config);
+        training->write(training->self, &state);
+        ck_ok(amp_state_load(context, path));
+        train_soundly(training, context, 100, 200);
+        training->finish(training->self, NULL);
+    }
+    unlink(path);
 }

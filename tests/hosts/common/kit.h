@@ -42,5 +42,10 @@ struct kit_training {
 void kit_overflow(const struct kit_training *training, amp_level level);
 /* Saved in mid-window and resumed, to the bit. */
 void kit_resume(const struct kit_training *training, amp_level level);
+/* 200 steps of what is wired as it should be, resumed in their middle and begun with overflows where the level skips:
+ * nothing is found, nobody is warned. */
+void kit_sound(const struct kit_training *training, amp_level level);
+/* Nothing was found, and the last line of amp_health says so. */
+void ck_sound(amp_context *context);
 
 #endif

@@ -158,6 +158,7 @@ void mill_adapter_init(struct mill_adapter *adapter, const mill_graph *graph, mi
     describe_ops(adapter, low);
     adapter->model = (amp_model)AMP_MODEL_INIT;
     adapter->model.host = &adapter->host;
+    adapter->model.flags = AMP_MODEL_WHOLE_TABLE; /* of which the graph uses a part */
     adapter->model.ops = adapter->ops;
     adapter->model.n_ops = adapter->n_ops;
     adapter->model.structs = adapter->structs;

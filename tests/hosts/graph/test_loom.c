@@ -166,3 +166,4 @@ static const struct kit_training training = { &trained, training_start, training
 
 TEST_RANGE(an_overflow_is_skipped_and_leaves_nothing_behind, AMP_O1, AMP_O2 + 1) { kit_overflow(&training, _i); }
 TEST_RANGE(a_resumed_training_is_the_uninterrupted_one, AMP_O1, AMP_O5 + 1) { kit_resume(&training, _i); }
+TEST_RANGE(what_is_right_is_sound, AMP_O0, AMP_O5 + 1) { kit_sound(&training, _i); }

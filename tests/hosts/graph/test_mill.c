@@ -188,3 +188,8 @@ TEST_RANGE(a_resumed_training_is_the_uninterrupted_one, AMP_O1, AMP_O5 + 1) {
     trained_flags = _i == AMP_O2 ? CLASSIC : 0;
     kit_resume(&training, _i);
 }
+
+TEST_TIMES(what_is_right_is_sound, sizeof kinds / sizeof kinds[0]) {
+    trained_flags = kinds[_i].flags;
+    kit_sound(&training, AMP_O0 + kinds[_i].level);
+}

@@ -86,3 +86,55 @@ TEST_TIMES(a_power_of_two_changes_no_bit_at_o0, 5) {
     train_in_halves(scales[_i], &curve);
     ck_same_curves(&curve, &plain);
 }
+
+/* ---- nothing to find ---- */
+
+static struct trainer trained;
+static unsigned trained_options;
+
+static amp_context *training_start(void *self, const amp_config *config) {
+    (void)self;
+    trainer_new(&trained);
+    trainer_start(&trained, *config, trained_options);
+    return trained.adapter.model.amp;
+}
+
+static int training_iterate(void *self, int step, float *loss) {
+    (void)self;
+    const float cost = trainer_step(&trained, step);
+    if (loss) *loss = cost;
+    return trained.adapter.scaled.action != AMP_SKIP;
+}
+
+static void training_finish(void *self, float *params) {
+    (void)self;
+    ck_ok(adapter_stop(&trained.adapter));
+    if (params) memcpy(params, trained.net->params, PARAM_FLOATS * sizeof(float));
+    trainer_free(&trained);
+}
+
+static void training_read(void *self, struct kit_state *state) {
+    (void)self;
+    memcpy(state->params, trained.net->params, sizeof state->params);
+    memcpy(state->momentum, trained.net->updates, sizeof state->momentum);
+}
+
+static void training_write(void *self, const struct kit_state *state) {
+    (void)self;
+    memcpy(trained.net->params, state->params, sizeof state->params);
+    memcpy(trained.net->updates, state->momentum, sizeof state->momentum);
+}
+
+static const struct kit_training training = { NULL, training_start, training_iterate, training_finish, training_read,
+                                              training_write };
+
+TEST_TIMES(what_is_right_is_sound, 3 * N_LEVELS) {
+    static const unsigned options[] = { 0, ADAPTER_INLINED, ADAPTER_SEEDS };
+    trained_options = options[_i / N_LEVELS];
+    kit_sound(&training, levels[_i % N_LEVELS]);
+}
+
+TEST_TIMES(replaced_products_are_sound, 2) {
+    trained_options = ADAPTER_REPLACE;
+    kit_sound(&training, _i ? AMP_O4 : AMP_O1);
+}

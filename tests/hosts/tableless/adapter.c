@@ -192,7 +192,10 @@ static void backward(struct network *net) {
 static void tell(void) {
     amp_op_stats stats[16] = { AMP_OP_STATS_INIT };
     amp_record record = AMP_RECORD_INIT;
+    char text[8192];
     size_t n;
+    check(amp_health(model.amp, text, sizeof text, NULL));
+    fprintf(report, "%s", text);
     check(amp_get_op_stats(model.amp, stats, 16, &n));
     check(amp_get_record(model.amp, 0, &record));
     for (size_t i = 0; i < n; i++)

@@ -75,51 +75,70 @@ static mt_tensor *batch(const float *x, const int32_t *labels, int step, mt_tens
 
 /* ---- training ---- */
 
-static float train_step(struct net *net, mt_optimizer *sgd, struct adapter *adapter, mt_tensor *x, mt_tensor *y) {
+struct life {
+    struct net net;
+    mt_optimizer *sgd;
+    struct adapter adapter;
+    float x[SAMPLES * INPUTS];
+    int32_t labels[SAMPLES];
+};
+
+static amp_context *start(void *self, const amp_config *config) {
+    struct life *life = self;
+    mt_tensor *params[NET_TENSORS];
+    amp_context *context;
+    problem_data(life->x, life->labels);
+    make_net(&life->net);
+    const size_t n = net_params(&life->net, params);
+    life->sgd = mt_sgd_new(params, n, RATE, MOMENTUM, 0.0f);
+    ck_tensor(life->sgd);
+    adapter_init(&life->adapter, &life->net, life->sgd, NULL, NULL);
+    amp_model *model = &life->adapter.model;
+    amp_optimizer *optimizer = &life->adapter.optimizer;
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, config, &context));
+    return context;
+}
+
+static int iterate(void *self, int step, float *value) {
+    struct life *life = self;
+    struct net *net = &life->net;
+    mt_optimizer *sgd = life->sgd;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    mt_tensor *y, *x = batch(life->x, life->labels, step, &y);
     mt_tensor *scores = mt_then(x, net->forward(net, x));
     mt_tensor *loss = mt_then(scores, net_loss(net, scores, y));
     mt_release(y);
     ck_tensor(loss);
-    const float value = (float)mt_get(loss, 0);
+    if (value) *value = (float)mt_get(loss, 0);
     sgd->zero_grad(sgd);
-    ck_ok(amp_scale_loss_begin(&adapter->optimizer, loss, &scaled));
+    ck_ok(amp_scale_loss_begin(&life->adapter.optimizer, loss, &scaled));
     ck_assert_msg(mt_backward(scaled.loss) == 0, "%s", mt_error());
     ck_ok(amp_scale_loss_end(&scaled));
-    ck_assert_int_eq(scaled.action, AMP_STEP); /* the scale is one that skips nothing */
-    ck_assert_int_gt(sgd->step(sgd), 0);
+    const int steps = sgd->step(sgd);
+    ck_assert_int_eq(steps > 0, scaled.action == AMP_STEP);
     mt_release(loss);
-    return value;
+    return steps;
 }
 
-static void train(int i, struct curve *curve) {
-    static float x[SAMPLES * INPUTS];
-    static int32_t labels[SAMPLES];
-    mt_tensor *params[NET_TENSORS], *y;
-    struct adapter adapter;
-    struct net net;
-    const amp_config config = kit_config(levels[i].level);
-    amp_context *context;
-    problem_data(x, labels);
-    make_net(&net);
-    const size_t n = net_params(&net, params);
-    mt_optimizer *sgd = mt_sgd_new(params, n, RATE, MOMENTUM, 0.0f);
-    ck_tensor(sgd);
-    adapter_init(&adapter, &net, sgd, NULL, NULL);
-    amp_model *model = &adapter.model;
-    amp_optimizer *optimizer = &adapter.optimizer;
-    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context));
-    ck_assert_int_eq(net.list[W1].tensor->dtype, levels[i].storage);
-    for (int step = 0; step < STEPS; step++) {
-        mt_tensor *images = batch(x, labels, step, &y);
-        curve->loss[step] = train_step(&net, sgd, &adapter, images, y);
-    }
-    ck_assert_int_eq(net.list[W2].tensor->dtype, levels[i].storage);
-    ck_ok(amp_shutdown(context));
-    for (int p = 0; p < N_PARAMS; p++) mt_read(net.list[p].tensor, curve->params + problem_params[p].offset);
-    mt_optimizer_free(sgd);
-    net_done(&net);
+static void finish(void *self, float *params) {
+    struct life *life = self;
+    ck_ok(amp_shutdown(life->adapter.model.amp));
+    for (int p = 0; params && p < N_PARAMS; p++) mt_read(life->net.list[p].tensor, params + problem_params[p].offset);
+    mt_optimizer_free(life->sgd);
+    net_done(&life->net);
     for (int c = 0; c < MT_MEM_CATEGORIES; c++) ck_assert_uint_eq(mt_mem_now((mt_category)c), 0);
+}
+
+static struct life life;
+
+static void train(int i, struct curve *curve) {
+    const amp_config config = kit_config(levels[i].level);
+    (void)start(&life, &config);
+    ck_assert_int_eq(life.net.list[W1].tensor->dtype, levels[i].storage);
+    for (int step = 0; step < STEPS; step++)
+        ck_assert_int_gt(iterate(&life, step, &curve->loss[step]), 0); /* the scale is one that skips nothing */
+    ck_assert_int_eq(life.net.list[W2].tensor->dtype, levels[i].storage);
+    finish(&life, curve->params);
 }
 
 TEST_TIMES(the_tape_agrees_with_the_reference, N_LEVELS) {
@@ -133,4 +152,22 @@ TEST_TIMES(the_tape_agrees_with_the_reference, N_LEVELS) {
     /* the level was at work: more than what one step's sums in another order make */
     if (levels[_i].level != AMP_O0) ck_assert_double_gt(curve_distance(&curve, &fp32), fp32_tolerance / STEPS);
     ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
+}
+
+/* ---- nothing to find ---- */
+
+/* The momentum is left behind: what is found does not depend on it. */
+static void read_state(void *self, struct kit_state *state) {
+    const struct life *from = self;
+    for (int p = 0; p < N_PARAMS; p++) mt_read(from->net.list[p].tensor, state->params + problem_params[p].offset);
+}
+
+static void write_state(void *self, const struct kit_state *state) {
+    const struct life *to = self;
+    for (int p = 0; p < N_PARAMS; p++) mt_write(to->net.list[p].tensor, state->params + problem_params[p].offset);
+}
+
+TEST_TIMES(what_is_right_is_sound, N_LEVELS) {
+    const struct kit_training training = { &life, start, iterate, finish, read_state, write_state };
+    kit_sound(&training, levels[_i].level);
 }
