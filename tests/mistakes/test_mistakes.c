@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every mistake of the table is made, at each of its levels, and libamp is heard in time and with its code. What nobody
+ * hears says so, and whether it trains otherwise than the right adapter does. The right adapters are not warned of.
+ */
+#include "listen.h"
+#include "kit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WATCHED = 10, N_LEVELS = 3, SAME = 0, OTHERWISE = 1 };
+
+static const struct {
+    const struct mistaken *calls;
+    const char *name;
+} hosts[] = {
+    { &host_raw, "raw buffers" },           { &host_pairs, "struct pairs" }, { &host_mill, "static graph" },
+    { &host_loom, "graph of constructors" },
+};
+enum { RAW, PAIRS, MILL, LOOM, TAPE, TABLELESS, N_HOSTS = sizeof hosts / sizeof *hosts };
+
+/* The table, and what was seen. */
+static struct row {
+    int host;
+    const char *name, *what, *levels;
+    enum when when;
+    int trains;       /* silent ones: otherwise than the right adapter? */
+    const char *says; /* a code or words, or others behind a |; silent ones: the reason */
+    enum when seen;
+} rows[N_MISTAKES] = {
+#define MISTAKE(kind, name, what, levels, when, says) [name] = { kind, #name, what, levels, when, SAME, says, NEVER },
+#define SILENT(kind, name, what, levels, when, trains, why)                                                            \
+    [name] = { kind, #name, what, levels, when, trains, why, NEVER },
+#include "table.inc"
+#undef MISTAKE
+#undef SILENT
+};
+
+static const char *const whens[N_WHENS] = { "at initialize", "at the first bracket", "within 10 steps",
+                                            "only with verify", "never" };
+
+/* ---- a life ---- */
+
+struct life {
+    bool began;
+    float losses[WATCHED], params[PARAM_FLOATS];
+    char said[HEARD_SIZE];
+    size_t at_initialize, at_first; /* how much of it had been said then */
+};
+
+/* The scale is one that skips nothing, at O0 too: there it would else be 1, and nothing wrong with it. */
+static void live(const struct mistaken *host, enum mistake_id id, amp_level level, struct life *life) {
+    amp_config config = AMP_CONFIG_INIT;
+    memset(life, 0, sizeof *life);
+    made = id;
+    heard[0] = '\0';
+    config.level = level;
+    config.window = 4; /* and the scale moves */
+    if (level == AMP_O0) config.loss_scale = SCALE;
+    else config.init_scale = SCALE;
+    life->began = host->start(&config) != NULL;
+    life->at_initialize = strlen(heard);
+    for (int step = 0; life->began && step < WATCHED; step++) {
+        life->losses[step] = host->iterate(step);
+        if (!step) life->at_first = strlen(heard);
+    }
+    host->finish(life->params);
+    strcpy(life->said, heard);
+}
+
+/* Behind the last letter of the first of the words that was said; 0: none was. */
+static size_t find(const char *said, const char *words) {
+    char one[256];
+    size_t first = 0;
+    for (const char *from = words; *from;) {
+        const size_t n = strcspn(from, "|");
+        snprintf(one, sizeof one, "%.*s", (int)n, from);
+        const char *at = strstr(said, one);
+        const size_t end = at ? (size_t)(at - said) + n : 0;
+        if (end && (!first || end < first)) first = end;
+        from += n + (from[n] == '|');
+    }
+    return first;
+}
+
+static enum when time_of(const struct life *life, size_t end) {
+    return !end ? NEVER : end <= life->at_initialize ? AT_INITIALIZE : end <= life->at_first ? AT_FIRST_BRACKET
+                                                                                            : WITHIN_10_STEPS;
+}
+
+static bool trains_alike(const struct life *a, const struct life *b) {
+    return !memcmp(a->losses, b->losses, sizeof a->losses) && !memcmp(a->params, b->params, sizeof a->params);
+}
+
+/* ---- the tests ---- */
+
+static struct life life, right;
+
+TEST_TIMES(a_right_adapter_is_not_warned_of, N_HOSTS * N_LEVELS) {
+    live(hosts[_i / N_LEVELS].calls, NONE, AMP_O0 + _i % N_LEVELS, &life);
+    ck_assert_msg(life.began && !*life.said, "%s: %s", hosts[_i / N_LEVELS].name, life.said);
+    ck_assert_float_lt(life.losses[WATCHED - 1], life.losses[0]);
+}
+
+static void make_heard(struct row *row, enum mistake_id id, amp_level level) {
+    live(hosts[row->host].calls, id, level, &life);
+    const enum when seen = time_of(&life, find(life.said, row->says));
+    ck_assert_msg(seen <= row->when, "%s (%s) at O%d: %s where \"%s\" is stated %s; it says:\n%s", row->name, row->what,
+                  (int)(level - AMP_O0), whens[seen], row->says, whens[row->when], life.said);
+    if (row->seen == NEVER || row->seen < seen) row->seen = seen;
+}
+
+static bool make_silent(struct row *row, enum mistake_id id, amp_level level) {
+    live(hosts[row->host].calls, NONE, level, &right);
+    live(hosts[row->host].calls, id, level, &life);
+    if (*life.said && row->when == WITH_VERIFY) row->seen = time_of(&life, 1); /* and without */
+    else
+        ck_assert_msg(!*life.said, "%s at O%d is heard after all: say so in the table:\n%s", row->name,
+                      (int)(level - AMP_O0), life.said);
+    return !life.began || !trains_alike(&life, &right);
+}
+
+TEST_RANGE(a_mistake_is_heard, 1, N_MISTAKES) {
+    struct row *row = &rows[_i];
+    bool differs = false;
+    ck_assert_msg(*row->levels, "%s has no level", row->name);
+    for (const char *level = row->levels; *level; level++) {
+        if (row->when < WITH_VERIFY) make_heard(row, (enum mistake_id)_i, AMP_O0 + (*level - '0'));
+        else differs |= make_silent(row, (enum mistake_id)_i, AMP_O0 + (*level - '0'));
+    }
+    if (row->when < WITH_VERIFY) return;
+    if (row->seen > row->when) row->seen = row->when;
+    ck_assert_msg(row->seen < row->when || differs == row->trains, "%s: it trains %s", row->name,
+                  differs ? "otherwise" : "the same");
+}
+
+/* ---- the table ---- */
+
+static void print_row(const struct row *row) {
+    printf("#   %-28s %-3s %-20s %s: ", row->name, row->levels, whens[row->seen], row->what);
+    if (row->when >= WITH_VERIFY) printf("trains %s; ", row->trains ? "otherwise" : "the same");
+    printf("%s\n", row->says);
+}
+
+static void print_table(void) {
+    int counts[N_WHENS] = { 0 };
+    for (int host = 0; host < N_HOSTS; host++) {
+        printf("# %s\n", hosts[host].name);
+        for (int i = 1; i < N_MISTAKES; i++)
+            if (rows[i].host == host) print_row(&rows[i]);
+    }
+    for (int i = 1; i < N_MISTAKES; i++) counts[rows[i].seen]++;
+    printf("# heard");
+    for (int i = 0; i < N_WHENS; i++) printf("%s %s: %d", i ? "," : "", whens[i], counts[i]);
+    printf("\n");
+}
+
+/* In one process, for the table to be counted. */
+int main(void) {
+    const int status = suite_run_here(NULL);
+    print_table();
+    return status;
+}
