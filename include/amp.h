@@ -254,7 +254,8 @@ enum {
      * that an optimizer lists get one, widened from them. Without it such a parameter is refused: its FP32 value is
      * lost. */
     AMP_MODEL_LOW_PARAMS = 1u << 0,
-    /* ops is a whole table of the host's, of which a model uses a part: ops that see no call are no finding. */
+    /* ops is a whole table of the host's, of which a model uses a part: ops that see no call are no finding, but that
+     * none sees one is. */
     AMP_MODEL_WHOLE_TABLE = 1u << 1
 };
 

@@ -62,6 +62,7 @@ static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void 
     if (bracket->scale == 1.0f && !on_device) return AMP_OK;
     if (on_device) AMP_TRY(amp__host_scale_by(host, *scaled, on_device, &bracket->temporary[1]));
     else AMP_TRY(amp__host_scale(host, *scaled, bracket->scale, &bracket->temporary[1]));
+    if (!on_device) amp__wiring_check_loss(bracket, *scaled, bracket->temporary[1]);
     *scaled = bracket->temporary[1];
     return AMP_OK;
 }

@@ -107,6 +107,26 @@ amp_status amp__wiring_check_scale(const struct amp__bracket *bracket) {
                                               : "no seed was multiplied with");
 }
 
+/* A hook that loses the factor: the loss as it was comes back. */
+static bool read_scalar(const struct amp__bracket *bracket, void *loss, float *value) {
+    amp_tensor_view view = { .data = NULL };
+    amp_span span;
+    if (amp__host_view(bracket->host, loss, "the loss", &view) != AMP_OK) return tell_failure(bracket->context), false;
+    if (!amp__view_is_plain(&view, &span) || span.size != 1 || span.dtype != AMP_FLOAT32) return false;
+    *value = *(const float *)span.data;
+    return true;
+}
+
+void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void *scaled) {
+    float before, after;
+    if (bracket->context->looks >= LOOKS || bracket->scale == 1.0f || !bracket->host->view) return;
+    if (!read_scalar(bracket, loss, &before) || !read_scalar(bracket, scaled, &after)) return;
+    if (before == 0.0f || !(before - before == 0.0f) || before != after) return; /* not infinity, nor a NaN */
+    amp__find(bracket->context, AMP__SCALE_UNTAKEN, "scale",
+              "amp_scale_loss_begin: the hook scale was asked for the loss times %g and returned it as it was: %g",
+              (double)bracket->scale, (double)after);
+}
+
 /* ---- gradients that should be there ---- */
 
 static void find_missing(const struct amp__optimizer *optimizer, size_t missing, const char *names) {
@@ -229,6 +249,13 @@ static void check_scope(amp_context *context) {
                   (unsigned long long)passed);
 }
 
+/* Of a whole table a model may use a part, but not none. */
+static bool is_used(const struct amp__model *model) {
+    for (size_t i = 0; i < model->n_ops; i++)
+        if (model->ops[i].wrapped && !amp__op_unused(&model->ops[i])) return true;
+    return false;
+}
+
 void amp__wiring_check_ops(amp_context *context) {
     char names[512] = "";
     amp__text text = { names, sizeof names, 0 };
@@ -236,7 +263,7 @@ void amp__wiring_check_ops(amp_context *context) {
     if (context->looks != 1) return;
     for (size_t i = 0; i < context->n_models; i++) {
         const struct amp__model *model = &context->models[i];
-        if (!model->whole_table) found = amp__name_unused(&text, model->ops, model->n_ops, found);
+        if (!model->whole_table || !is_used(model)) found = amp__name_unused(&text, model->ops, model->n_ops, found);
         check_forward(context, i);
     }
     check_scope(context);

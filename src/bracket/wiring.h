@@ -5,6 +5,8 @@
 
 #include "bracket/bracket.h"
 
+/* The hook scale gave `scaled` for the loss: is it larger? Else AMP-M01, as a warning: backward has not run yet. */
+void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void *scaled);
 /* Before gradients are divided by the scale: did anything take it? Else AMP-M01 or AMP-M02. */
 amp_status amp__wiring_check_scale(const struct amp__bracket *bracket);
 /* Before they are unscaled: are there any? In the first two brackets of an optimizer; and after a zero_grad inside. */

@@ -90,6 +90,42 @@ TEST_TIMES(a_scale_that_was_asked_for_is_taken, 3) {
     rig_end(&rig);
 }
 
+static amp_status scale_by_one(void *self, void *loss, float factor, void **out) {
+    (void)factor;
+    *out = fake_new(self, AMP_FLOAT32, 1, fake_get(loss, 0));
+    return AMP_OK;
+}
+
+/* A loss of 0 says nothing. */
+TEST_TIMES(a_hook_that_scales_by_nothing, 3) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_config config = config_of(AMP_O1);
+    config.init_scale = 256.0f;
+    rig_init(&rig, 0);
+    if (_i) rig.host.hooks.scale = scale_by_one;
+    ck_ok(rig_config(&rig, &config));
+    struct fake_tensor *loss = fake_new(&rig.host, AMP_FLOAT32, 1, _i > 1 ? 0.0 : 1.5);
+    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    ck_assert_uint_eq(found(rig.context, "AMP-M01"), _i == 1);
+    if (_i == 1) ck_health(&rig, "the hook scale was asked for the loss times 256 and returned it as it was: 1.5");
+    fake_release(loss);
+    rig_end(&rig);
+}
+
+/* It may use a part of it, but not none: then its calls do not come through it. */
+TEST_TIMES(a_whole_table_without_a_call, 2) {
+    struct rig rig;
+    rig_start(&rig, AMP_O1, 0);
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    if (_i) fake_release(net_binary(&rig.net, OP_matmul, x, x));
+    fake_release(x);
+    ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
+    ck_assert_uint_eq(found(rig.context, "AMP-M12"), !_i);
+    rig_end(&rig);
+}
+
 TEST(the_seed_factor_of_no_bracket_is_its_own) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT, copy;
@@ -110,6 +146,9 @@ TEST(the_seed_factor_of_no_bracket_is_its_own) {
 /* backward of the middle of the net alone; 1: zeros for the others. */
 static void partial_step(struct rig *rig, bool zeros) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 1.0);
+    fake_release(net_binary(&rig->net, OP_matmul, x, x)); /* the table is in use */
+    fake_release(x);
     ck_ok(fake_begin(&rig->net.optimizer, NULL, &scaled));
     add_grad(rig->net.weight, 0.5 * fake_seed(&scaled));
     if (zeros) add_grad(rig->net.bias, 0.0), add_grad(rig->net.gamma, 0.0);
