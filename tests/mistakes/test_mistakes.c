@@ -17,7 +17,8 @@ static const struct {
     const char *name;
 } hosts[] = {
     { &host_raw, "raw buffers" },           { &host_pairs, "struct pairs" }, { &host_mill, "static graph" },
-    { &host_loom, "graph of constructors" },
+    { &host_loom, "graph of constructors" }, { &host_tape, "tape" },
+    { &host_tableless, "table-less" },
 };
 enum { RAW, PAIRS, MILL, LOOM, TAPE, TABLELESS, N_HOSTS = sizeof hosts / sizeof *hosts };
 
@@ -126,6 +127,7 @@ TEST_RANGE(a_mistake_is_heard, 1, N_MISTAKES) {
     struct row *row = &rows[_i];
     bool differs = false;
     ck_assert_msg(*row->levels, "%s has no level", row->name);
+    if (row->host >= N_HOSTS) return; /* amp_symbol.h does not know this machine; the table says so */
     for (const char *level = row->levels; *level; level++) {
         if (row->when < WITH_VERIFY) make_heard(row, (enum mistake_id)_i, AMP_O0 + (*level - '0'));
         else differs |= make_silent(row, (enum mistake_id)_i, AMP_O0 + (*level - '0'));
@@ -151,7 +153,8 @@ static void print_table(void) {
         for (int i = 1; i < N_MISTAKES; i++)
             if (rows[i].host == host) print_row(&rows[i]);
     }
-    for (int i = 1; i < N_MISTAKES; i++) counts[rows[i].seen]++;
+    if (N_HOSTS <= TABLELESS) printf("# no table-less hosts on this machine\n");
+    for (int i = 1; i < N_MISTAKES; i++) counts[rows[i].seen] += rows[i].host < N_HOSTS;
     printf("# heard");
     for (int i = 0; i < N_WHENS; i++) printf("%s %s: %d", i ? "," : "", whens[i], counts[i]);
     printf("\n");

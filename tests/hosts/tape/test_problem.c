@@ -10,7 +10,7 @@
  * two trainings that round the same way at different places lie within d of FP32 each, and within 2 d of each other.
  */
 #include "adapter.h"
-#include "kit.h"
+#include "problem_net.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,57 +21,8 @@ static const struct {
     mt_dtype storage; /* of the weights outside batch norm, while training */
 } levels[] = { { AMP_O0, MT_F32 }, { AMP_O1, MT_F32 }, { AMP_O2, MT_F16 },
                { AMP_O3, MT_F16 }, { AMP_O4, MT_F32 }, { AMP_O5, MT_BF16 } };
-enum { N_LEVELS = sizeof levels / sizeof levels[0], MEAN = N_PARAMS, VAR, N_TENSORS };
+enum { N_LEVELS = sizeof levels / sizeof levels[0] };
 static const double fp32_tolerance = STEPS * 96 * 0x1p-24;
-
-#define ck_tensor(tensor) ck_assert_msg((tensor) != NULL, "%s; %s", mt_error(), amp_last_error())
-
-/* ---- the network, in the form that the demo's adapter describes ---- */
-
-static mt_tensor *forward(struct net *net, mt_tensor *x) {
-    const struct net_tensor *t = net->list;
-    mt_tensor *y = net->ops->linear(x, t[W1].tensor, t[B1].tensor);
-    y = mt_then(y, net->ops->batch_norm(y, t[GAMMA].tensor, t[BETA].tensor, t[MEAN].tensor, t[VAR].tensor, 1, 0.1f,
-                                        EPSILON));
-    y = mt_then(y, net->ops->relu(y));
-    return mt_then(y, net->ops->linear(y, t[W2].tensor, t[B2].tensor));
-}
-
-static void make_net(struct net *net) {
-    static const int shapes[N_TENSORS][2] = { [W1] = { HIDDEN, INPUTS },  [B1] = { HIDDEN },  [GAMMA] = { HIDDEN },
-                                              [BETA] = { HIDDEN },        [MEAN] = { HIDDEN }, [VAR] = { HIDDEN },
-                                              [W2] = { CLASSES, HIDDEN }, [B2] = { CLASSES } };
-    float start[PARAM_FLOATS];
-    memset(net, 0, sizeof *net);
-    net->forward = forward;
-    net->ops = mt_ops_default();
-    problem_start(start);
-    for (int i = 0; i < N_TENSORS; i++) {
-        struct net_tensor *entry = &net->list[net->n_list++];
-        const bool buffer = i >= N_PARAMS;
-        entry->tensor = mt_tensor_new(MT_F32, shapes[i][1] ? 2 : 1, shapes[i], MT_MEM_PARAMETER);
-        ck_tensor(entry->tensor);
-        strcpy(entry->name, buffer ? i == MEAN ? "norm.mean" : "norm.var" : problem_params[i].name);
-        entry->is_buffer = buffer;
-        entry->is_norm = buffer || problem_params[i].batch_norm;
-        entry->tensor->requires_grad = !buffer;
-        if (buffer) mt_fill(entry->tensor, i == VAR);
-        else mt_write(entry->tensor, start + problem_params[i].offset);
-    }
-}
-
-static mt_tensor *batch(const float *x, const int32_t *labels, int step, mt_tensor **y) {
-    const int at = step % BATCHES * BATCH;
-    float numbers[BATCH];
-    mt_tensor *images = mt_tensor_new(MT_F32, 2, (int[]){ BATCH, INPUTS }, MT_MEM_OTHER);
-    *y = mt_tensor_new(MT_I32, 1, (int[]){ BATCH }, MT_MEM_OTHER);
-    ck_tensor(images);
-    ck_tensor(*y);
-    for (int i = 0; i < BATCH; i++) numbers[i] = (float)labels[at + i];
-    mt_write(images, x + at * INPUTS);
-    mt_write(*y, numbers);
-    return images;
-}
 
 /* ---- training ---- */
 
@@ -88,7 +39,7 @@ static amp_context *start(void *self, const amp_config *config) {
     mt_tensor *params[NET_TENSORS];
     amp_context *context;
     problem_data(life->x, life->labels);
-    make_net(&life->net);
+    problem_net_init(&life->net);
     const size_t n = net_params(&life->net, params);
     life->sgd = mt_sgd_new(params, n, RATE, MOMENTUM, 0.0f);
     ck_tensor(life->sgd);
@@ -104,7 +55,7 @@ static int iterate(void *self, int step, float *value) {
     struct net *net = &life->net;
     mt_optimizer *sgd = life->sgd;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    mt_tensor *y, *x = batch(life->x, life->labels, step, &y);
+    mt_tensor *y, *x = problem_net_batch(life->x, life->labels, step, &y);
     mt_tensor *scores = mt_then(x, net->forward(net, x));
     mt_tensor *loss = mt_then(scores, net_loss(net, scores, y));
     mt_release(y);
