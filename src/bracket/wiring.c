@@ -172,7 +172,10 @@ static void compare(amp_context *context, struct amp__param *param) {
     param->looked.sum = sum;
 }
 
+/* Of a sharded optimizer the others' parameters are another rank's. */
 static void look_at_unlisted(amp_context *context) {
+    for (size_t i = 0; i < context->n_optimizers; i++)
+        if (context->optimizers[i].sharded) return;
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];
         enum seen seen;

@@ -206,6 +206,7 @@ static int close_job(struct job *job, struct outcome *outcome) {
     if (amp_get_record(job->adapter.model.amp, 0, &record) != AMP_OK) return -1;
     outcome->scale = record.scale_after;
     outcome->brackets = record.brackets;
+    outcome->sound = !strcmp(adapter_health(&job->adapter), "sound");
     read_params(job, outcome->params);
     if (job->variant != SHARDED && read_masters(job, outcome->masters) != 0) return -1;
     if (amp_shutdown(job->adapter.model.amp) != AMP_OK) return -1;
@@ -239,6 +240,7 @@ static const char *judge(const struct outcome *mine, const struct outcome *other
 
 /* Did it train at all, and on different data? */
 static const char *judge_training(const struct outcome *mine, const struct outcome *other) {
+    if (!mine->sound || !other->sound) return "what is wired rightly is not sound";
     if (mine->skips != expected_skips) return "other steps were skipped than those that went wrong";
     if (!memcmp(mine->params, mine->start, sizeof mine->params)) return "nothing was trained";
     if (mine->loss[0] == other->loss[0]) return "the ranks trained on the same data";

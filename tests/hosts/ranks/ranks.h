@@ -29,6 +29,7 @@ struct outcome {
     uint32_t skips; /* a bit for each step */
     float scale;
     uint64_t brackets; /* decided by the scaler */
+    bool sound; /* as amp_health says */
     float loss[STEPS], norm[STEPS]; /* norm: of the steps that were taken */
     float start[MAX_FLOATS], params[MAX_FLOATS], masters[MAX_FLOATS], after[MAX_FLOATS];
 };
