@@ -50,6 +50,60 @@ TEST_TIMES(what_is_right_is_sound, N_EACH_LEVEL) {
     rig_end(&rig);
 }
 
+/* What programs do besides: all of it is right. */
+enum habit { ACCUMULATES, DELAYS_UNSCALE, DELAYS_CHECK, CANCELS, CLIPS, EVALUATES, SKIPS_BY_ITSELF, AVERAGES, FREEZES,
+             WARMS_UP, N_HABITS };
+
+static void backward_in_bracket(struct rig *rig, uint32_t flags, bool cancels) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_optimizer *optimizer = &rig->net.optimizer;
+    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 0.5), *out = net_forward(&rig->net, x),
+                       *loss = net_unary(&rig->net, OP_sum, out);
+    ck_ok(amp_scale_loss_begin_many(rig->context, &optimizer, 1, 0, flags, loss, &scaled));
+    net_backward(&rig->net, 0.5, fake_seed(&scaled));
+    if (cancels) ck_ok(amp_scale_loss_cancel(&scaled));
+    else ck_ok(amp_scale_loss_end(&scaled));
+    fake_tape_clear(&rig->host);
+    fake_release(loss);
+    fake_release(out);
+    fake_release(x);
+}
+
+static void step_as(struct rig *rig, enum habit habit, int i) {
+    struct net *net = &rig->net;
+    if (habit == ACCUMULATES) backward_in_bracket(rig, 0, false);
+    if (habit == DELAYS_UNSCALE) backward_in_bracket(rig, AMP_DELAY_UNSCALE, false);
+    if (habit == DELAYS_CHECK) backward_in_bracket(rig, AMP_DELAY_OVERFLOW_CHECK, false);
+    if (habit == CANCELS) backward_in_bracket(rig, 0, true), net_zero_grad(net);
+    if (habit == EVALUATES) fake_release(net_linear(net, net->weight, net->weight, NULL));
+    if (habit == AVERAGES) fake_set(net->mean, 0, fake_get(net->mean, 0) + 0.125); /* no gradient, and not trained */
+    backward_in_bracket(rig, 0, false);
+    if (habit == CLIPS) ck_ok(amp_clip_grad_norm(&net->optimizer, 0.5f, NULL));
+    if (habit == FREEZES) fake_put_grad(net->gamma, NULL);
+    if (habit != SKIPS_BY_ITSELF || i % 2) (void)net_step(net);
+    net_zero_grad(net);
+}
+
+TEST_TIMES(habits_are_sound, N_HABITS * N_EACH_LEVEL) {
+    const enum habit habit = (enum habit)(_i / N_EACH_LEVEL);
+    const amp_config config = config_of(each_level[_i % N_EACH_LEVEL]);
+    struct rig rig;
+    size_t n;
+    rig_init(&rig, 0);
+    if (habit == FREEZES) rig.net.optimizer.n_params = 2; /* gamma has gradients, and nobody steps on them */
+    ck_ok(rig_config(&rig, &config));
+    for (int i = 0; habit == WARMS_UP && i < 3; i++) {
+        struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 0.5);
+        fake_release(net_forward(&rig.net, x));
+        fake_tape_clear(&rig.host);
+        fake_release(x);
+    }
+    for (int i = 0; i < 20; i++) step_as(&rig, habit, i);
+    ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
+    ck_assert_msg(!n && !rig.host.events[AMP_EVENT_WARNING], "%s", health(rig.context));
+    rig_end(&rig);
+}
+
 /* ---- the scale ---- */
 
 TEST_TIMES(nothing_took_the_scale, 2) {
