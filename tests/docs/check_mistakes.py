@@ -17,7 +17,12 @@ come from, and nothing has changed; warnings come once, as `AMP_EVENT_WARNING`, 
 `event` (`AMP_LOG=error|warn|info|trace|off`). `amp_get_findings` has them as data, and the last line of `amp_health` is
 `sound`, or how many there are. A line in these messages says what was seen; this page says why it matters.
 
-This page is made of `src/context/findings.inc` (`tests/docs/check_mistakes.py . --write`).
+This page is made of `src/context/findings.inc` and `bindings/python/libamp/_findings.py` (`tests/docs/check_mistakes.py .
+--write`).
+
+"""
+SCRIPTS = """What libamp finds in scripts, which hear the codes above, too: a `libamp.FindingWarning` each, once, with the script's own
+line. [python.md](python.md#mistakes) has when, and `python -m libamp.run --check script.py`.
 
 """
 ROW = re.compile(r'^FINDING\((\w+), (".*?)\)\n', re.MULTILINE | re.DOTALL)
@@ -55,10 +60,10 @@ def script_rows(root):
 
 def page(root):
     text = HEAD
-    for title, rows in (("## Programs", library_rows(root)), ("## Scripts", script_rows(root))):
+    for title, words, rows in (("Programs", "", library_rows(root)), ("Scripts", SCRIPTS, script_rows(root))):
         if not rows:
             continue
-        text += f"{title}\n\n| code | what | why it is wrong | what to do |\n| --- | --- | --- | --- |\n"
+        text += f"## {title}\n\n{words}| code | what | why it is wrong | what to do |\n| --- | --- | --- | --- |\n"
         for code, what, why, mend in rows:
             cells = (cell.replace("|", "\\|") for cell in (what, why, mend[0].upper() + mend[1:]))
             text += "| " + " | ".join([f"`{code}`", *cells]) + " |\n"

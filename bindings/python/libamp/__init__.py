@@ -3,8 +3,9 @@
 Importing libamp changes nothing in the process, and imports neither torch nor NumPy."""
 from ._core import ArgumentError, Error, FileError
 from ._core import version as __version__
+from ._findings import FindingWarning
 
-__all__ = ["ArgumentError", "Error", "FileError", "__version__", "install_apex"]
+__all__ = ["ArgumentError", "Error", "FileError", "FindingWarning", "__version__", "install_apex"]
 
 
 def install_apex(replace: bool = False) -> None:

@@ -12,15 +12,18 @@ import runpy
 import site
 import sys
 import sysconfig
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from . import _launch, apex_shim
+from . import _check, _launch, apex_shim
 
 USAGE = """\
 usage: python -m libamp.run [options] script.py args…
        python -m libamp.run [options] -m module args…
        python -m libamp.run [options] -c code args…
 Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.parallel, …), unedited.
+  --check        looks for mistakes until the script ends (docs/mistakes.md), and then writes a report to standard
+                 error; the status is the script's own, or 1 if that is 0 and there are findings. The script runs in
+                 libamp.run's own process
   --replace      libamp's parts also where an installed Apex has its own
   --install-pth  from now on every Python of this environment answers `import apex`, without libamp.run
   --remove-pth   takes that back
@@ -40,11 +43,13 @@ PTH_LINE = (
 
 
 def main(args: list[str]) -> int:
-    replace, ranks = False, []
+    replace, check, ranks = False, False, []
     while args and args[0].startswith("--"):
         option = args.pop(0)
         if option == "--replace":
             replace = True
+        elif option == "--check":
+            check = True
         elif _launch.is_rank(option):  # what a launcher puts before the script is the script's
             ranks.append(option)
         elif option == "--install-pth":
@@ -72,6 +77,8 @@ def main(args: list[str]) -> int:
     if ranks:
         args[start:start] = [_launch.for_script(rank, _launch.text_of(args)) for rank in ranks]
     set_environment(replace)
+    if check:
+        return _check.run(lambda: run_here(args, replace))
     options = interpreter_options(args)
     if options is None:
         run_here(args, replace)
@@ -120,26 +127,33 @@ def interpreter_options(args: list[str]) -> list[str] | None:
     return before
 
 
-def run_here(args: list[str], replace: bool) -> None:
+def run_here(args: list[str], replace: bool) -> dict[str, Any]:
+    """Runs it in this process; its globals."""
     apex_shim.install(replace)
     if "LOCAL_RANK" in os.environ:
         _launch.parse_what_is_known()
     if args[0][:2] == "-m":
         module = args[0][2:] or args.pop(1)
         sys.argv = [module, *args[1:]]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    elif args[0][:2] == "-c":
+        return runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if args[0][:2] == "-c" or args[0] == "-":
+        return run_text(args)
+    sys.argv = args
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.realpath(args[0]))
+    return runpy.run_path(args[0], run_name="__main__")
+
+
+def run_text(args: list[str]) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+    if args[0] == "-":
+        sys.argv = args
+        exec(compile(sys.stdin.read(), "<stdin>", "exec"), names)
+    else:
         code = args[0][2:] or args.pop(1)
         sys.argv = ["-c", *args[1:]]
-        exec(compile(code, "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
-    elif args[0] == "-":
-        sys.argv = args
-        exec(compile(sys.stdin.read(), "<stdin>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
-    else:
-        sys.argv = args
-        if not getattr(sys.flags, "safe_path", False):
-            sys.path[0] = os.path.dirname(os.path.realpath(args[0]))
-        runpy.run_path(args[0], run_name="__main__")
+        exec(compile(code, "<string>", "exec"), names)
+    return names
 
 
 def pth_path() -> str:

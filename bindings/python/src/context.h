@@ -129,6 +129,8 @@ PyObject *amp_py_Context_save(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_load(PyObject *self, PyObject *state);
 PyObject *amp_py_Context_op_target(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_explain(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_health(PyObject *self, PyObject *unused);
+PyObject *amp_py_Context_findings(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_op_stats(PyObject *self, PyObject *unused);
 /* config.c */
 int amp_py_add_config(PyObject *module);

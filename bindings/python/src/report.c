@@ -170,22 +170,72 @@ PyObject *amp_py_Context_op_target(PyObject *self, PyObject *args)
     return Py_NewRef(dtype ? dtype : Py_None);
 }
 
-PyObject *amp_py_Context_explain(PyObject *self, PyObject *args)
+/* What `tell`, amp_explain or amp_health, says. */
+static PyObject *read_text(const amp_py_Context *context, const char *op,
+                           amp_status (*tell)(amp_context *, const char *, char *, size_t, size_t *))
 {
-    const amp_py_Context *context = amp_py_live(self);
-    const char *op = NULL;
     size_t length = 0;
-    if (context == NULL || !PyArg_ParseTuple(args, "|z:explain", &op)) {
-        return NULL;
-    }
-    amp_status status = amp_explain(context->amp, op, NULL, 0, &length);
+    amp_status status = tell(context->amp, op, NULL, 0, &length);
     char *text = status == AMP_OK ? malloc(length + 1) : NULL;
     if (status == AMP_OK) {
-        status = text ? amp_explain(context->amp, op, text, length + 1, NULL) : AMP_ERR_NO_MEMORY;
+        status = text ? tell(context->amp, op, text, length + 1, NULL) : AMP_ERR_NO_MEMORY;
     }
     PyObject *result = status == AMP_OK ? PyUnicode_FromString(text) : amp_py_raise(status);
     free(text);
     return result;
+}
+
+PyObject *amp_py_Context_explain(PyObject *self, PyObject *args)
+{
+    const amp_py_Context *context = amp_py_live(self);
+    const char *op = NULL;
+    if (context == NULL || !PyArg_ParseTuple(args, "|z:explain", &op)) {
+        return NULL;
+    }
+    return read_text(context, op, amp_explain);
+}
+
+static amp_status tell_health(amp_context *context, const char *op, char *text, size_t capacity, size_t *length)
+{
+    (void)op;
+    return amp_health(context, text, capacity, length);
+}
+
+PyObject *amp_py_Context_health(PyObject *self, PyObject *unused)
+{
+    const amp_py_Context *context = amp_py_live(self);
+    (void)unused;
+    return context ? read_text(context, NULL, tell_health) : NULL;
+}
+
+PyObject *amp_py_Context_findings(PyObject *self, PyObject *unused)
+{
+    const amp_py_Context *context = amp_py_live(self);
+    size_t n = 0, told = 0;
+    (void)unused;
+    if (context == NULL) {
+        return NULL;
+    }
+    amp_status status = amp_get_findings(context->amp, NULL, 0, &n);
+    amp_finding *found = calloc(n + 1, sizeof *found);
+    if (found == NULL) {
+        return PyErr_NoMemory();
+    }
+    found[0] = (amp_finding)AMP_FINDING_INIT;
+    if (status == AMP_OK && n > 0) {
+        status = amp_get_findings(context->amp, found, n, &told); /* there may be more by now */
+    }
+    PyObject *list = status == AMP_OK ? PyList_New(0) : amp_py_raise(status);
+    for (size_t i = 0; i < n && list; i++) {
+        PyObject *entry = Py_BuildValue("(sssK)", found[i].code, found[i].subject, found[i].message,
+                                        (unsigned long long)found[i].times);
+        if (entry == NULL || PyList_Append(list, entry)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(entry);
+    }
+    free(found);
+    return list;
 }
 
 static PyObject *stats_dict(const amp_op_stats *s)

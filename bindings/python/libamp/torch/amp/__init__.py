@@ -18,6 +18,7 @@ from ._casting import disable_casts
 from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
 from .handle import scale, scale_loss, unscale
+from .mistakes import findings, health
 from .process import stepped
 from .registry import (
     bfloat16_function,
@@ -39,8 +40,10 @@ __all__ = [
     "compat",
     "disable_casts",
     "exempt",
+    "findings",
     "float_function",
     "half_function",
+    "health",
     "init",
     "initialize",
     "initialized",

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ... import _core
-from . import advice, checkpoint, handle, model, process, retype, session, sharding, states, storage, wrapped
+from . import advice, checkpoint, handle, mistakes, model, process, retype, session, sharding, states, storage, wrapped
 from ._amp_state import _amp_state, maybe_print, warn_or_err
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
 from .properties import Properties, dtype_name, fill, loss_scale_of, resolve, settings_of, show, torch_type
@@ -313,6 +313,7 @@ def start(
     sharding.check(model_list, optimizer_list, current.resolved)
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
     _build(current, level, settings, model_list, optimizer_list)
+    mistakes.watch(current)
     _restart_others(current)
     half = advice.of_cpu(level, current.resolved, model_list)
     if half and current.resolved["loss_scale"] == 1.0 and current.verbosity > 0:

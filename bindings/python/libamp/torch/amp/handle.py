@@ -31,8 +31,8 @@ def _session_of(optimizers: list[Any]) -> Session:
         stash = getattr(optimizer, "_amp_stash", None)
         if stash is None:
             raise AttributeError(
-                f"{type(optimizer).__name__} has no _amp_stash: an optimizer must go through amp.initialize before "
-                "scale_loss"
+                f"AMP-M33 {type(optimizer).__name__} has no _amp_stash: an optimizer must go through "
+                "amp.initialize before scale_loss"
             )
         sessions.append(stash.session)
     session = sessions[0] if sessions else last()
@@ -95,12 +95,16 @@ class ScaledLoss:
             return self._loss
         indices = [optimizer._amp_stash.index for optimizer in self._optimizers]
         loss_id, delay_unscale, delay_check = self._arguments
+        mistakes = self._session.mistakes
+        mistakes.begin(self._optimizers)
         self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)
         try:
             watch = self._session.watch
             if watch is not None and not watch.told and isinstance(self._loss, torch.Tensor):
                 watch.look(self._loss)
-            return scaled(self._loss, self._bracket.scale)
+            result = scaled(self._loss, self._bracket.scale)
+            mistakes.begun(self._bracket.scale, result)
+            return result
         except BaseException:
             self._bracket.cancel()
             raise
@@ -110,15 +114,19 @@ class ScaledLoss:
     ) -> None:
         bracket, self._bracket = self._bracket, None
         self._loss = None
-        if bracket is None:
+        if bracket is None or self._session is None:
             return
+        mistakes = self._session.mistakes
         if kind is not None:
             bracket.cancel()
+            mistakes.cancelled(self._optimizers)
             return
+        mistakes.end(self._optimizers)
         skip = bracket.end() == 1
         loss_id, delay_unscale, _ = self._arguments
-        if self._session is not None and self._session.scalers:
+        if self._session.scalers:
             self._session.scalers[loss_id]._hasten()
+        mistakes.ended(self._optimizers)
         for optimizer in self._optimizers:
             stash = optimizer._amp_stash
             stash.params_have_scaled_gradients = delay_unscale
@@ -146,14 +154,21 @@ def scale_loss(
     return ScaledLoss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
 
 
+def _scale_by_hand(optimizer: Any, loss_id: int) -> float:
+    session = _session_of(_optimizers_of(optimizer))
+    if session.mistakes is not None:
+        session.mistakes.by_hand = True
+    return float(session.context.scale(loss_id))
+
+
 def scale(tensor: torch.Tensor, loss_id: int = 0, optimizer: Any = None) -> torch.Tensor:
     """`tensor` times the present loss scale, on the tape: for gradient penalties, before torch.autograd.grad."""
-    return scaled(tensor, _session_of(_optimizers_of(optimizer)).context.scale(loss_id))
+    return scaled(tensor, _scale_by_hand(optimizer, loss_id))
 
 
 def unscale(tensors: Any, loss_id: int = 0, optimizer: Any = None) -> Any:
     """The same tensors divided by the present loss scale, on the tape: what autograd.grad gave for a scaled loss."""
-    factor = 1.0 / _session_of(_optimizers_of(optimizer)).context.scale(loss_id)
+    factor = 1.0 / _scale_by_hand(optimizer, loss_id)
     if isinstance(tensors, torch.Tensor):
         return tensors * factor
     return type(tensors)(None if tensor is None else tensor * factor for tensor in tensors)

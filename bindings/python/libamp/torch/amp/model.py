@@ -64,6 +64,8 @@ class Forward:
         masters and enters scopes, and runs as it is."""
         compiler = _set_compiler(None)
         try:
+            if self.session is not None and self.session.looks:
+                self.session.mistakes.forward(getattr(forward, "__self__", None))
             args, kwargs = self._arriving(args, kwargs)
             entered = self._enter()
             try:
@@ -114,6 +116,15 @@ class Wired:
         if own is not None:
             plain.__dict__["forward"] = own
         return plain
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        session = self._amp_forward.session
+        if session is None or session.mistakes is None:
+            return super()._apply(*args, **kwargs)  # type: ignore[misc]
+        before = {name: param.dtype for name, param in self.named_parameters()}  # type: ignore[attr-defined]
+        result = super()._apply(*args, **kwargs)  # type: ignore[misc]
+        session.mistakes.applied(self, before)
+        return result
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         states.settle_copy(self)

@@ -32,6 +32,8 @@ class AmpStash:
         self.params_have_scaled_gradients = False
         self.loss_id = 0
         self.by_hand: Any = None  # the bracket of a script that has a scale_loss of its own
+        self.bracketed = False  # has a bracket ended since the last step?
+        self.grads: dict[int, tuple[torch.Tensor, int]] = {}  # looked for mistakes: what it left
         self.undecided: Any = None  # the scaler of such a bracket, until its update_scale
 
     def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
@@ -129,6 +131,10 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
         if stash.running:  # called by the step of the optimizer around it
             return old(*(() if closure is None else (closure,)), *args, **kwargs)
         stash.stepped = False
+        mistakes = session.mistakes
+        if (mistakes.fresh or not stash.bracketed) and closure is None:
+            mistakes.before_step(stash)
+        mistakes.after_step(stash)
         skips = stash.undecided is not None and stash.undecided.update_scale()
         stash.already_patched = False
         if skips or context.step_begin(stash.index) == _SKIP:
@@ -295,6 +301,7 @@ def _nothing(self: Any, *args: Any, **kwargs: Any) -> None:
 def _prepare(self: Any) -> None:
     """The first half of a scale_loss of the script's own: gradients that are there are set aside."""
     stash: AmpStash = self._amp_stash
+    stash.session.mistakes.by_hand = True
     if stash.by_hand is not None:
         stash.by_hand.cancel()  # its backward failed
     stash.by_hand = sharding.begin(stash.session, [stash.index], 0, delay_check=True)
@@ -303,6 +310,7 @@ def _prepare(self: Any) -> None:
 def _post(self: Any, loss_scaler: Any) -> None:
     """The second half: what backward made is unscaled. loss_scaler.update_scale() decides, or else the next step."""
     stash: AmpStash = self._amp_stash
+    stash.session.mistakes.by_hand = True
     context: Any = stash.session.context
     its: Any = getattr(loss_scaler, "_context", None)
     if its is not context:

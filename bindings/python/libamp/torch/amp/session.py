@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ... import _findings
 from ._amp_state import maybe_print
 
 _EVENT_WARNING, _EVENT_SKIP = 2, 3
@@ -36,6 +37,9 @@ class Session:
         self.scalers: list[Any] = []  # _amp_state.loss_scalers' views
         self.verbosity = 1
         self.watch: Any = None  # of losses that are not finite, where no step is skipped
+        self.record = _findings.Record()
+        self.mistakes: Any = None  # of the script's, looked for
+        self.looks = False  # has a forward to be looked at?
         self._uninstall: Callable[[Any, bool], None] | None = None
         # a group whose ranks agree, True: the default one, False: none, None: what is sharded
         self.process_group: Any = None
@@ -116,7 +120,7 @@ class Session:
         self._end_with_owners()
 
     def _end_with_owners(self) -> None:
-        self._finalizer = weakref.finalize(self, _end_context, self.context, self._uninstall)
+        self._finalizer = weakref.finalize(self, _end_context, self.context, self.record, self._uninstall)
         self._finalizer.atexit = False
 
     def abandon(self) -> None:
@@ -132,6 +136,8 @@ class Session:
             self.skip_message[loss_id] = (
                 f"Gradient overflow.  Skipping step, loss scaler {loss_id} reducing loss scale to {after}"
             )
+        elif kind == _EVENT_WARNING and message.startswith("AMP-M"):
+            self.record.relay(message)
         elif kind == _EVENT_WARNING and message and self.verbosity > 0:
             maybe_print("Warning:  " + message, True)
 
@@ -141,6 +147,7 @@ class Session:
             return
         if self._uninstall is not None:
             self._uninstall(self.context, False)
+        _findings.ends(self.context, self.record)
         self.context.shutdown()
         self._finalizer.detach()
         with _lock:
@@ -157,9 +164,12 @@ def _sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().view(torch.int16).sum(dtype=torch.int64)
 
 
-def _end_context(context: Any, uninstall: Callable[[Any, bool], None] | None) -> None:
+def _end_context(
+    context: Any, record: _findings.Record, uninstall: Callable[[Any, bool], None] | None
+) -> None:
     if uninstall is not None:
         uninstall(context, True)
+    _findings.ends(context, record)
     context.shutdown()
 
 

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m libamp.run --check: a script whose mistakes are looked for until its end, and a report there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from . import _findings
+
+
+def run(script: Callable[[], Any]) -> int:
+    """Runs it and tells what was found, on standard error. The status is the script's own, or 1
+    if that is 0 and something was found."""
+    os.environ[_findings.STRICT] = "1"
+    warnings.simplefilter("always", _findings.FindingWarning)
+    try:
+        kept = script()  # its globals: what they hold is alive in the report
+    except SystemExit as left:
+        found = _tell()
+        if left.code not in (None, 0):
+            raise
+    except BaseException:
+        _tell()
+        raise
+    else:
+        found = _tell()
+        del kept
+    return 1 if found else 0
+
+
+def _tell() -> int:
+    """The report of every context, those that have ended first, and all findings; how many."""
+    reports = _findings.take_reports()
+    session = sys.modules.get("libamp.torch.amp.session")
+    if session is not None:
+        reports += [_findings.report(each.context, each.record) for each in session.live()]
+    sys.stdout.flush()
+    for number, text in enumerate(reports, 1):
+        print(f"libamp.run: amp.initialize {number} of {len(reports)}\n{text}", end="", file=sys.stderr)
+    if not reports:
+        print("libamp.run: nothing went through amp.initialize", file=sys.stderr)
+    found = len(_findings.take_checked())
+    count = "no finding" if not found else "1 finding" if found == 1 else f"{found} findings"
+    print(f"libamp.run: {count}{'; docs/mistakes.md says why each is wrong' if found else ''}", file=sys.stderr)
+    return found

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts do wrongly: the table of it, the warnings that tell it with the script's own line, and who has heard
+it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Any, NamedTuple
+
+# code: (title, why it is wrong, what to do). docs/mistakes.md is made of it (tests/docs/check_mistakes.py . --write).
+# Codes are for ever: one that goes leaves a gap.
+FINDINGS: dict[str, tuple[str, str, str]] = {
+    "AMP-M30": (
+        "backward ran outside of scale_loss",
+        "Its gradients do not have the loss scale, so that small ones became zero in 16 bits, nobody looks for "
+        "overflows in them, and at O2 and O5 they never reach the masters: the step does not see them.",
+        "call backward inside the block, on what it gives: with amp.scale_loss(loss, optimizer) as scaled_loss: "
+        "scaled_loss.backward()",
+    ),
+    "AMP-M31": (
+        "backward ran on the loss, not on the scaled loss",
+        "The end of the block divides gradients by the loss scale, which these never had: they come out as many "
+        "times too small.",
+        "call backward on what the block gives: with amp.scale_loss(loss, optimizer) as scaled_loss: "
+        "scaled_loss.backward()",
+    ),
+    "AMP-M32": (
+        "the model's gradients were changed, not the masters'",
+        "At O2 and O5 the optimizer steps FP32 masters with gradients of their own. Those of the 16-bit "
+        "parameters are left over from backward, and still scaled: clipping them, or adding to them, changes "
+        "nothing.",
+        "take amp.master_params(optimizer) in the place of model.parameters(), after the block of scale_loss",
+    ),
+    "AMP-M33": (
+        "an optimizer that initialize was not given steps the model",
+        "It steps after overflows too, on gradients that may still be scaled, and at O2 and O5 on 16-bit weights,"
+        " which the masters of the other optimizer then overwrite.",
+        "give every optimizer of the model to amp.initialize, and use the ones that it returns; one that is made "
+        "anew needs amp.shutdown and another amp.initialize, and further parameters optimizer.add_param_group",
+    ),
+    "AMP-M34": (
+        "a parameter was added that no optimizer of the model has",
+        "It came after amp.initialize, has a gradient, and none of the optimizers that initialize was given "
+        "updates it.",
+        "add it before amp.initialize and before the optimizer is made, or give it to optimizer.add_param_group",
+    ),
+    "AMP-M35": (
+        "the model's types were changed after initialize",
+        "The level decides which types a model has: half() leaves weights that no master stands behind, and "
+        "float() takes the level's 16 bits away.",
+        "leave the types to opt_level: no half(), float(), or to(dtype) after amp.initialize",
+    ),
+    "AMP-M36": (
+        "torch.autocast around an initialised model",
+        "Both cast by lists of their own: what the level keeps in FP32 autocast lowers again.",
+        "take torch.autocast out, or call amp.initialize with enabled=False",
+    ),
+    "AMP-M37": (
+        "GradScaler steps an initialised optimizer",
+        "Two scales are at work: GradScaler's is in no gradient that scale_loss has unscaled, or no scale_loss "
+        "has unscaled any.",
+        "take GradScaler out: with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward(), then "
+        "optimizer.step()",
+    ),
+    "AMP-M38": (
+        "a step without a scale_loss since the last",
+        "There are gradients, and no block of scale_loss has unscaled them or looked for overflows.",
+        "run each backward whose gradients are stepped on inside amp.scale_loss with this optimizer, and step "
+        "once after",
+    ),
+    "AMP-M39": (
+        "a copy of an initialised model is trained",
+        "A copy has the level's types and casts, but neither masters nor an optimizer that unscales its "
+        "gradients.",
+        "copy the model before amp.initialize and give both to it, or run the copy under torch.no_grad()",
+    ),
+    "AMP-M40": (
+        "the loss reaches none of the optimizer's parameters",
+        "Backward ran inside the block, and none of the parameters that the optimizer updates has a gradient: "
+        "nothing is trained.",
+        "see that the loss comes from the model that amp.initialize was given, without detach() or no_grad() "
+        "between, and that the block names its optimizer",
+    ),
+}
+
+
+class FindingWarning(UserWarning):
+    """Something that is wired wrongly, with its code, at the script's own line; docs/mistakes.md has all of them."""
+
+
+class Place(NamedTuple):
+    """A line of the script."""
+
+    filename: str
+    lineno: int
+    module: str = "__main__"
+
+
+class Finding(NamedTuple):
+    """code: AMP-M01 and so on. subject: op or parameter, "" of the whole. message: the whole line. times: how often it
+    was seen. filename, lineno: where in the script; "" and 0 where no line of it is known."""
+
+    code: str
+    subject: str
+    message: str
+    times: int = 1
+    filename: str = ""
+    lineno: int = 0
+
+
+STRICT = "LIBAMP_CHECK"  # in the environment: python -m libamp.run --check
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def is_strict() -> bool:
+    """Look all the time, and not in the first iterations alone?"""
+    return bool(os.environ.get(STRICT))
+
+
+def _between() -> tuple[str, ...]:
+    """Where files lie whose lines say nothing to the author of a script."""
+    torch = sys.modules.get("torch")
+    folders = [_HERE, *(getattr(torch, "__path__", None) or ())]
+    return (
+        *(os.path.join(folder, "") for folder in folders),
+        os.path.join(os.path.dirname(os.__file__), "contextlib.py"),
+    )
+
+
+def place() -> Place:
+    """The script's line: the innermost frame outside of libamp and torch. On a thread of torch's own there is none."""
+    between = _between()
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(between) and not name.startswith("<frozen"):
+            return Place(name, frame.f_lineno, str(frame.f_globals.get("__name__", "__main__")))
+        frame = frame.f_back  # type: ignore[assignment]
+    return Place("", 0)
+
+
+_checked: list[Finding] = []  # all that was told while LIBAMP_CHECK is set
+_reports: list[str] = []  # and the reports of contexts that have ended
+
+
+def take_checked() -> list[Finding]:
+    """All that was told in this process since it was asked last."""
+    taken, _checked[:] = list(_checked), []
+    return taken
+
+
+def take_reports() -> list[str]:
+    """The same for reports."""
+    taken, _reports[:] = list(_reports), []
+    return taken
+
+
+class Record:
+    """What one initialize has heard. Each code and subject is told once."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str], Finding] = {}
+        self.missing = True  # has a parameter that is trained no gradient? The library does not know which are frozen
+        self._moot: set[str] = set()  # messages of the library's that nobody needs to hear
+
+    def has(self, *codes: str) -> bool:
+        return any(code in codes for code, _ in self.found)
+
+    def tell(self, code: str, subject: str = "", saw: str = "", at: Place | None = None) -> None:
+        """A finding of the script's: what was seen, at the line `at` or the present one."""
+        title, _, mend = FINDINGS[code]
+        of = f" ({subject})" if subject else ""
+        self._hear(code, subject, f"{code} {title}{of}{': ' + saw if saw else ''}: {mend}", at)
+
+    def relay(self, message: str) -> None:
+        """A finding of the library's, whose message begins with its code."""
+        if message.startswith("AMP-M08") and (self.has("AMP-M40") or not self.missing):
+            self._moot.add(message)
+        else:
+            self._hear(message[:7], message, message, None)
+
+    def is_moot(self, text: str) -> bool:
+        """Is this one of those messages, or a line that has one?"""
+        return any(message in text for message in self._moot)
+
+    def _hear(self, code: str, subject: str, message: str, at: Place | None) -> None:
+        known = self.found.get((code, subject))
+        if known is not None:
+            self.found[code, subject] = known._replace(times=known.times + 1)
+            return
+        at = at or place()
+        finding = Finding(code, subject, message, 1, at.filename, at.lineno)
+        self.found[code, subject] = finding
+        if is_strict():
+            _checked.append(finding)
+        if at.filename:
+            warnings.warn_explicit(message, FindingWarning, at.filename, at.lineno, at.module)
+        else:
+            warnings.warn(message, FindingWarning, stacklevel=2)
+
+
+# ---- what is asked ----
+
+
+def listed(context: Any, record: Record) -> list[Finding]:
+    """The library's findings, with the line of the script at which they were told, then the script's."""
+    found = []
+    for code, subject, message, times in context.findings():
+        heard = record.found.get((code, message), Finding(code, subject, message))
+        if not record.is_moot(message):
+            found.append(heard._replace(subject=subject, times=times))
+    return found + [finding for (code, _), finding in record.found.items() if code in FINDINGS]
+
+
+def report(context: Any, record: Record) -> str:
+    """The library's, with the script's findings before its last line."""
+    lines = [line for line in context.health().rstrip("\n").split("\n")[:-1] if not record.is_moot(line)]
+    found = listed(context, record)
+    for finding in found:
+        at = f"{finding.filename}:{finding.lineno}: " if finding.filename else ""
+        lines = [at + line if finding.message in line else line for line in lines]
+        if finding.code in FINDINGS:
+            lines.append(at + finding.message)
+    lines.append("sound" if not found else "1 finding" if len(found) == 1 else f"{len(found)} findings")
+    return "\n".join(lines) + "\n"
+
+
+def ends(context: Any, record: Record) -> None:
+    """Before a context ends: its report is kept for the end of the script, where one is asked for."""
+    if is_strict():
+        _reports.append(report(context, record))

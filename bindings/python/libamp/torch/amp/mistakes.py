@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts do wrongly is looked for in the first two iterations of each optimizer; later an iteration pays a few
+tests of flags for it. Functions of torch's that a script calls are tapped as long as a session is that young."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import _findings
+from . import sharding, wrapped
+from .guards import Guard
+from .session import Session, live
+
+_ITERATIONS = 2
+_DOUBTS = 8  # so many steps without a bracket are looked at
+_SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
+
+
+class Look:
+    """A bracket that is looked at, from its begin to its end."""
+
+    def __init__(self, scale: float, scaled: Any) -> None:
+        self.ran = False  # has backward?
+        self.carried = scale == 1.0 or not getattr(scaled, "requires_grad", False)
+        if not self.carried:
+            scaled.register_hook(self._carry)
+
+    def _carry(self, gradient: torch.Tensor) -> None:
+        self.carried = True
+
+
+class Mistakes:
+    """Those of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = weakref.ref(session)
+        self.record: _findings.Record = session.record
+        # without optimizers a level that leaves parameters alone has its casts alone: the script does the rest
+        self.scales = session.resolved["loss_scale"] != 1.0 and bool(session.optimizers)
+        self.matters = self.scales or bool(session.resolved["master_weights"])
+        self.casts = bool(session.resolved["patch_ops"]) or session.resolved["cast_model_type"] in (
+            "float16",
+            "bfloat16",
+        )
+        self.types = {id(param): param.dtype for _, _, param in self._params() if not _is_lazy(param)}
+        self.known = {id(param) for _, _, param in self._params()}
+        self.left = _ITERATIONS * max(1, len(session.optimizers))
+        self.brackets = 0
+        self.look: Look | None = None
+        self.is_open = False  # is a bracket?
+        self.doubts = _DOUBTS
+        self.outside: _findings.Place | None = None  # of the last backward outside of a bracket, since the last step
+        self.by_hand = False  # does the script scale by itself?
+        self.retyped: tuple[_findings.Place, dict[str, torch.dtype]] | None = None
+        self.copies: weakref.WeakKeyDictionary[nn.Module, _findings.Place] = weakref.WeakKeyDictionary()
+        self.fresh = True
+        _fresh.add(self)
+        for tap in TAPS:
+            tap.put()
+        weakref.finalize(self, _take_taps).atexit = False
+
+    # ---- what is there ----
+
+    def _models(self) -> list[nn.Module]:
+        session = self._session()
+        models = [ref() for ref in session.models] if session is not None else []
+        return [model for model in models if model is not None and not sharding._is_sharded(model)]
+
+    def _params(self) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+        for model in self._models():
+            for name, param in model.named_parameters():
+                yield model, name, param
+
+    def _stashes(self) -> list[Any]:
+        session = self._session()
+        optimizers = [ref() for ref in session.optimizers] if session is not None else []
+        return [optimizer._amp_stash for optimizer in optimizers if optimizer is not None]
+
+    def finish(self) -> None:
+        """No more looks."""
+        self.fresh = False
+        _fresh.discard(self)
+        _take_taps()
+        self._settle()
+
+    def _settle(self) -> None:
+        session = self._session()
+        if session is not None:
+            session.looks = self.fresh or self.retyped is not None
+
+    # ---- forward ----
+
+    def forward(self, module: Any) -> None:
+        """Of the model, or of a copy of it."""
+        if not torch.is_grad_enabled() or not isinstance(module, nn.Module) or not module.training:
+            return
+        session = self._session()
+        if session is None or getattr(module, "_is_replica", False):
+            return
+        if not any(ref() is module for ref in session.models):
+            if self.fresh and self.matters and module not in self.copies:
+                self.copies[module] = _findings.place()
+            return
+        self._look_at_types()
+        if self.casts and _is_autocast_on():
+            self.record.tell("AMP-M36")
+
+    def _look_at_types(self) -> None:
+        if self.retyped is not None:
+            at, before = self.retyped
+            self.retyped = None
+            now = {name: param.dtype for _, name, param in self._params()}
+            self._tell_type(((name, dtype, now.get(name, dtype)) for name, dtype in before.items()), at)
+            self._settle()
+        elif self.fresh:
+            listed = self._params()
+            self._tell_type(
+                ((name, self.types.get(id(param), param.dtype), param.dtype) for _, name, param in listed), None
+            )
+
+    def _tell_type(self, listed: Iterator[tuple[str, torch.dtype, torch.dtype]], at: _findings.Place | None) -> None:
+        for name, before, now in listed:
+            if now is not before:
+                self.types.clear()
+                self.record.tell("AMP-M35", "", f"{name} was {_name(before)} and is {_name(now)}", at)
+                return
+
+    def applied(self, module: nn.Module, before: dict[str, torch.dtype]) -> None:
+        """half, float or to was called: what has another type now waits for the next forward that trains."""
+        session = self._session()
+        if session is None or self.retyped is not None or not any(ref() is module for ref in session.models):
+            return
+        if any(before.get(name, param.dtype) is not param.dtype for name, param in module.named_parameters()):
+            self.retyped = _findings.place(), before
+            self._settle()
+
+    # ---- brackets ----
+
+    def begin(self, optimizers: list[Any]) -> None:
+        """Before a bracket."""
+        if self.outside is None or not self.fresh or not self.matters or self.by_hand:
+            return
+        if any(_written(optimizer._amp_stash) for optimizer in optimizers):
+            self.record.tell("AMP-M30", at=self.outside)
+        self.outside = None
+
+    def begun(self, scale: float, scaled: Any) -> None:
+        """A bracket has begun."""
+        self.is_open = True
+        if self.fresh:
+            self.look = Look(scale, scaled)
+
+    def cancelled(self, optimizers: list[Any]) -> None:
+        self.look, self.is_open = None, False
+        for optimizer in optimizers:
+            optimizer._amp_stash.bracketed = True
+
+    def end(self, optimizers: list[Any]) -> None:
+        """Backward is done, and gradients are as it made them."""
+        look, self.look, self.is_open = self.look, None, False
+        self.brackets += 1
+        if self.matters and self.brackets & (self.brackets - 1) == 0:
+            self._look_for_added()
+        self.record.missing = True
+        if look is None:
+            return
+        params = [param for optimizer in optimizers for param, _ in optimizer._amp_stash._pairs()]
+        self.record.missing = any(param.grad is None and param.requires_grad for param in params)
+        if not look.ran:
+            return
+        self._look_at_copies()
+        if any(map(sharding._is_flattened, params)) or any(map(sharding.is_dtensor, params)):
+            return
+        if not any(param.grad is not None for param in params):
+            self.record.tell("AMP-M40")
+        elif not look.carried and not self.by_hand:
+            self.record.tell("AMP-M31")
+
+    def ended(self, optimizers: list[Any]) -> None:
+        """Gradients are unscaled."""
+        for optimizer in optimizers:
+            stash = optimizer._amp_stash
+            stash.bracketed = True
+            if self.fresh:
+                stash.grads = {
+                    id(param): (param.grad, param.grad._version)
+                    for param, master in stash._pairs()
+                    if master is not None and param.grad is not None
+                }
+
+    def _look_for_added(self) -> None:
+        known = self.known
+        new = [(name, param) for _, name, param in self._params() if id(param) not in known and param.grad is not None]
+        listed = {id(param) for stash in self._stashes() for param, _ in stash._pairs()} if new else set()
+        names = [name for name, param in new if id(param) not in listed]
+        if names and not self.record.has("AMP-M34"):
+            self.record.tell("AMP-M34", names[0], f"{len(names)} of them, {', '.join(names[:3])}")
+
+    def _look_at_copies(self) -> None:
+        for copy, at in list(self.copies.items()):
+            if any(param.grad is not None for param in copy.parameters()):
+                self.record.tell("AMP-M39", at=at)
+
+    # ---- steps ----
+
+    def before_step(self, stash: Any) -> None:
+        """Of an optimizer of the session's."""
+        if not self.fresh:
+            self.doubts -= 1
+        if not self.matters or self.by_hand or self.doubts < 0:
+            return
+        if self.is_open or any(each.running for each in self._stashes()):
+            return  # the library refuses it, or the step of one that is around it has been looked at
+        if self.scales and _grad_scaler_steps():
+            self.record.tell("AMP-M37")
+        elif not stash.bracketed:
+            if not self.record.has("AMP-M30", "AMP-M37", "AMP-M38") and _has_gradients(stash):
+                self.record.tell("AMP-M38" if self.outside is None else "AMP-M30", at=self.outside)
+        elif self.fresh and not self.record.has("AMP-M30", "AMP-M32") and _written(stash):
+            self.record.tell("AMP-M32" if self.outside is None else "AMP-M30", at=self.outside)
+
+    def after_step(self, stash: Any) -> None:
+        """And the next iteration begins."""
+        bracketed, stash.bracketed, stash.grads = stash.bracketed, False, {}
+        self.outside = None
+        if self.fresh and bracketed and not _findings.is_strict():
+            self.left -= 1
+            if self.left <= 0:
+                self.finish()
+
+    def stranger(self, optimizer: Any, params: set[int]) -> None:
+        """An optimizer that amp does not know is about to step."""
+        for copy, at in list(self.copies.items()):
+            if any(id(param) in params for param in copy.parameters()):
+                self.record.tell("AMP-M39", at=at)
+        session = self._session()
+        if session is None:
+            return
+        ours = {id(param) for _, _, param in self._params()} | {id(master) for master in session.masters.values()}
+        if not ours.isdisjoint(params):
+            self.record.tell("AMP-M33", type(optimizer).__name__)
+
+
+def _is_lazy(param: Any) -> bool:
+    return isinstance(param, nn.parameter.UninitializedTensorMixin)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is_autocast_on() -> bool:
+    try:
+        return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+    except TypeError:  # torch before 2.4
+        return bool(torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled())
+
+
+def _has_gradients(stash: Any) -> bool:
+    """That a step would use, or that it will not see."""
+    grads = [tensor.grad for pair in stash._pairs() for tensor in pair if tensor is not None]
+    return any(grad is not None and bool(_values(grad).any()) for grad in grads)
+
+
+def _written(stash: Any) -> bool:
+    """Has somebody written gradients of parameters with masters since a bracket has left them?"""
+    for param, master in stash._pairs():
+        grad = param.grad
+        if master is None or grad is None:
+            continue
+        left, version = stash.grads.get(id(param), (None, 0))
+        if (grad is not left or grad._version != version) and bool(_values(grad).any()):
+            return True
+    return False
+
+
+def _values(grad: torch.Tensor) -> torch.Tensor:
+    return grad.coalesce().values() if grad.is_sparse else grad
+
+
+def _grad_scaler_steps() -> bool:
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _SCALERS:
+            return bool(getattr(frame.f_locals.get("self"), "_enabled", True))
+        frame = frame.f_back
+    return False
+
+
+# ---- taps ----
+
+_fresh: weakref.WeakSet[Mistakes] = weakref.WeakSet()
+
+
+def _take_taps() -> None:
+    if not list(_fresh):  # its length counts what is being collected
+        for tap in TAPS:
+            tap.put_back()
+
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        for each in list(_fresh):
+            if each.look is not None:
+                each.look.ran = True
+            elif each.matters and not any(other.look for other in _fresh):
+                each.outside = _findings.place()
+        return original(*args, **kwargs)
+
+    return backward
+
+
+def _clip(original: Callable[..., Any]) -> Callable[..., Any]:
+    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(parameters, torch.Tensor):
+            parameters = list(parameters)
+        given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+        for session in live():
+            if session.mistakes in _fresh and any(id(param) in session.masters for param in given):
+                session.record.tell("AMP-M32")
+        return original(parameters, *args, **kwargs)
+
+    return clip
+
+
+class _Steps:
+    """Of all of torch's optimizers: a hook of torch's own, put and put back as a Guard is."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def put(self) -> None:
+        register = getattr(sys.modules[torch.optim.Optimizer.__module__], "register_optimizer_step_pre_hook", None)
+        if self._handle is None and register is not None:
+            self._handle = register(_before_any_step)
+
+    def put_back(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+
+def _before_any_step(optimizer: Any, *ignored: Any) -> None:
+    if hasattr(optimizer, "_amp_stash") or any(hasattr(each, "_amp_stash") for each in wrapped.inside(optimizer, [])):
+        return
+    params = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    for each in list(_fresh):
+        if each.matters:
+            each.stranger(optimizer, params)
+
+
+TAPS: list[Any] = [
+    Guard(torch.autograd, "backward", _backward),
+    Guard(torch.nn.utils, "clip_grad_norm_", _clip),
+    Guard(torch.nn.utils, "clip_grad_value_", _clip),
+    _Steps(),
+]
+
+
+# ---- what is asked ----
+
+
+def findings() -> list[_findings.Finding]:
+    """What was found so far, in every initialize that is in force: the library's, then the script's."""
+    return [finding for session in live() for finding in _findings.listed(session.context, session.record)]
+
+
+def health(what: Any = None) -> str:
+    """A report for people of the initialize that this model or optimizer went through (None: each that is in
+    force): what was wired, called, cast; gradients seen and missing; steps; findings, and "sound" or their number."""
+    spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
+    sessions = list(live()) if what is None else [spec.session] if spec is not None and spec.session is not None else []
+    if what is not None and not (sessions and sessions[0].alive):
+        raise RuntimeError(f"amp.health: this {type(what).__name__} went through no amp.initialize that is in force")
+    return "\n".join(_findings.report(session.context, session.record) for session in sessions)
+
+
+def watch(session: Session) -> None:
+    """From here on, at the end of initialize."""
+    session.mistakes = Mistakes(session)
+    session.looks = True
+    session.undo.append(session.mistakes.finish)
