@@ -12,7 +12,7 @@
 #include <amp_diagnostics.h>
 #include <amp_raw.h>
 
-/* When libamp has to be heard at the latest. */
+/* When libamp has to be heard at the latest. WITH_VERIFY: without that it may be silent. */
 enum when { AT_INITIALIZE, AT_FIRST_BRACKET, WITHIN_10_STEPS, WITH_VERIFY, NEVER, N_WHENS };
 
 enum mistake_id {

@@ -40,7 +40,7 @@ static struct row {
 };
 
 static const char *const whens[N_WHENS] = { "at initialize", "at the first bracket", "within 10 steps",
-                                            "only with verify", "never" };
+                                            "left to verify", "never" };
 
 /* ---- a life ---- */
 
