@@ -121,6 +121,22 @@ def test_as_errors_they_end_the_call():
             trained("O2", 1, nn.Module.parameters)
 
 
+def test_a_block_that_ends_in_such_an_error_is_over():
+    """Gradients are as they were before it, and the next one works."""
+    model, optimizer = trained("O1", 1)
+    optimizer.zero_grad()
+    bare = nn.functional.mse_loss(model(batches(1)[0][0]).float(), batches(1)[0][1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", libamp.FindingWarning)
+        with pytest.raises(libamp.FindingWarning) as told, amp.scale_loss(bare, optimizer):
+            bare.backward()
+    assert str(told.value).startswith("AMP-M31")  # and its traceback is kept until the end
+    assert all(param.grad is None for param in model.parameters())
+    backward(model, optimizer, batches(1)[0])
+    optimizer.step()
+    assert amp.stepped(optimizer)
+
+
 # ---- python -m libamp.run --check ----
 
 SCRIPT = """

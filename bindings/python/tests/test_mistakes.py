@@ -429,6 +429,25 @@ def test_a_mistake_is_heard(name, level):
     assert len({each[0] for each in own}) == len(own), own  # once each
 
 
+# what these are heard as where nothing is scaled
+AT_O0 = {
+    "backward after an empty block": "AMP-M08",
+    "an optimizer made anew steps": "AMP-M05",
+    "a layer in the place of another": "AMP-M08",
+    "a copy is trained": "AMP-M40",
+}
+HALVES = ["half", "half of a layer", "half in step 5", "to a type", "float"]
+
+
+@pytest.mark.parametrize("name", [name for name, row in MISTAKES.items() if "O0" not in row[3]])
+def test_what_is_no_mistake_where_nothing_is_scaled(name):
+    heard, raised = run(*MISTAKES[name][:2], "O0")
+    if name in HALVES:  # O0 is FP32: torch may refuse it
+        assert {each[0] for each in heard} <= {"AMP-M35"} and (raised is None or "same dtype" in str(raised))
+    else:
+        assert ([each[0] for each in heard], raised) == ([AT_O0[name]] if name in AT_O0 else [], None)
+
+
 @pytest.mark.parametrize("level", ANY)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_script_hears_nothing(name, level):

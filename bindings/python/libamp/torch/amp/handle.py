@@ -121,7 +121,11 @@ class ScaledLoss:
             bracket.cancel()
             mistakes.cancelled(self._optimizers)
             return
-        mistakes.end(self._optimizers)
+        try:
+            mistakes.end(self._optimizers)
+        except BaseException:  # a finding that is an error (-W error)
+            bracket.cancel()
+            raise
         skip = bracket.end() == 1
         loss_id, delay_unscale, _ = self._arguments
         if self._session.scalers:
