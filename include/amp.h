@@ -354,6 +354,8 @@ typedef struct amp_config {
     amp_switch gate;    /* may a call run in FP32 where the 16-bit type would be slower? amp_gate.h */
     amp_switch check_finite; /* ON: skips for what is not finite at a static scale of 1 too (O0, O4); default OFF */
     int32_t log; /* AMP_LOG_*, what standard error is told where no hook `event` listens: amp_diagnostics.h */
+    amp_switch verify; /* ON, or AMP_VERIFY=1: every wrapped call is checked, for an adapter's first run: same page */
+    int32_t reserved;  /* 0 */
 } amp_config;
 
 #define AMP_CONFIG_INIT AMP_SIZED_(amp_config)
@@ -402,10 +404,9 @@ typedef struct amp_scaled_loss {
 
 #define AMP_SCALED_LOSS_INIT AMP_SIZED_(amp_scaled_loss)
 
-/* Open a bracket: gradients that exist are set aside (but at a static scale of 1 without masters, where backward may
- * add to them as they are; and fixed FP32 buffers in the CPU's memory are multiplied by the scale in place: see
- * docs/numerics.md), the loss is scaled. loss NULL: the host seeds backward itself. Source of the semantics:
- * apex.amp.scale_loss. */
+/* Open a bracket: gradients that exist are set aside (but at a static scale of 1 without masters, and where fixed FP32
+ * buffers are multiplied by the scale in place: docs/numerics.md), the loss is scaled. loss NULL: the host seeds
+ * backward itself. Source of the semantics: apex.amp.scale_loss. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
 
 /* For hosts that seed backward themselves: what to multiply the seed with. 1 where the loss or an op's seed carries the
@@ -433,8 +434,7 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 /* What amp_step_begin tells. */
 typedef struct amp_step_info {
     uint32_t struct_size;
-    amp_action action; /* AMP_STEP, or AMP_SKIP: do not update; AMP_STEP_ON_DEVICE with AMP_OPTIMIZER_SKIPS_ON_DEVICE:
-                          update if *found_inf is 0, which only the device knows */
+    amp_action action; /* AMP_SKIP: do not update; AMP_STEP_ON_DEVICE: *found_inf 0 says update, on the device alone */
     const float *found_inf; /* != 0: an overflow; with AMP_STEP_ON_DEVICE, since this optimizer's last step */
     float grad_scale;       /* what the gradients still carry: 1 */
     amp_device device;      /* where found_inf is */

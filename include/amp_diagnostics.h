@@ -56,6 +56,12 @@ enum {
     AMP_LOG_TRACE = 5    /* and each bracket */
 };
 
+/* amp_config.verify, or AMP_VERIFY=1 in the environment: for the first run of an adapter, a few times slower. Each call
+ * of a wrapped op is held against what its schema and the hook visit say: extents reach into no other registered
+ * buffer, outputs are written and not read before, inputs are not written, copies of libamp's have guards around them,
+ * types are what they are said to be, slots still hold their wrappers. An op that adds to registered gradients runs
+ * once more, to see that it adds. What is found are findings AMP-M23 to AMP-M29 and AMP-M60. Casts are not kept. */
+
 /* ---- Findings ---------------------------------------------------------------------------------------------------- */
 
 /* What is wired wrongly, or looks like it: docs/mistakes.md has each code, why it is wrong and what mends it. Most are

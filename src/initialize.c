@@ -22,6 +22,7 @@
 #include "raw/raw.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- what the level needs of the host ---- */
@@ -281,8 +282,11 @@ static amp_status wire_ops(amp_context *context) {
     amp_status status = AMP_OK;
     for (size_t i = 0; i < context->n_models; i++) {
         struct amp__model *model = &context->models[i];
-        for (size_t j = 0; j < model->n_ops && status == AMP_OK; j++)
-            if (amp__op_needs_wrapper(&model->ops[j])) status = wire_op(context, &by_slot, i, &model->ops[j]);
+        for (size_t j = 0; j < model->n_ops && status == AMP_OK; j++) {
+            struct amp__op *op = &model->ops[j];
+            if (amp__op_needs_wrapper(op)) status = wire_op(context, &by_slot, i, op);
+            else if (context->verify && op->slot) op->only_watched = wire_op(context, &by_slot, i, op) == AMP_OK;
+        }
         if (model->has_forward && status == AMP_OK)
             status = wire(context, &model->forward, "model", amp__forward_handler, true);
     }
@@ -381,6 +385,11 @@ static void commit(amp_context *context) {
     amp__retype_commit(context);
 }
 
+static bool wants_verify(amp_switch configured) {
+    const char *wish = configured == AMP_DEFAULT ? getenv("AMP_VERIFY") : NULL;
+    return configured == AMP_ON || (wish && *wish && strcmp(wish, "0") != 0);
+}
+
 AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models, amp_optimizer *const *optimizers,
                                        size_t n_optimizers, const amp_config *config, amp_context **out) {
     AMP_RETURN_IF((n_models && !models) || (n_optimizers && !optimizers), AMP_ERR_INVALID_ARGUMENT,
@@ -395,6 +404,7 @@ AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models
     if (!context) return amp__fail_memory();
     context->properties = properties;
     context->log = amp__log_level(properties.log);
+    context->verify = wants_verify(properties.verify);
     pthread_mutex_init(&context->lock, NULL);
     amp_status status = amp__fork_add(&context->forkable, &context->lock);
     context->cuda = amp__backend_in_use(AMP__BACKEND_cuda);

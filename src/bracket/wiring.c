@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LOOKS = 2, NAMES = 3 };
+enum { NAMES = 3 };
 
 /* ---- gradients as they are now ---- */
 
@@ -201,11 +201,11 @@ amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         if (optimizer->cleared_inside) AMP_TRY(look_after_clearing(optimizer));
-        else if (optimizer->looks < LOOKS) AMP_TRY(look_at_listed(optimizer));
+        else if (optimizer->looks < AMP__LOOKS) AMP_TRY(look_at_listed(optimizer));
         optimizer->cleared_inside = false;
-        if (optimizer->looks < LOOKS) optimizer->looks++;
+        if (optimizer->looks < AMP__LOOKS) optimizer->looks++;
     }
-    if (context->looks >= LOOKS) return AMP_OK;
+    if (context->looks >= AMP__LOOKS) return AMP_OK;
     if (context->n_optimizers) look_at_unlisted(context);
     context->looks++;
     return AMP_OK;
@@ -243,7 +243,7 @@ static void check_scope(amp_context *context) {
     for (size_t i = 0; i < context->n_models; i++)
         for (size_t j = 0; j < context->models[i].n_ops; j++) {
             const struct amp__op *op = &context->models[i].ops[j];
-            if (!op->wrapped) continue;
+            if (!op->wrapped || op->only_watched) continue;
             calls += amp__op_calls(op->shares ? op->shares : op);
             passed += amp__op_passed(op->shares ? op->shares : op);
         }
@@ -259,8 +259,25 @@ static bool is_used(const struct amp__model *model) {
     return false;
 }
 
+static void check_slot(const struct amp__op *op) {
+    if (op->added && amp__patch_taken(op->context->patch, op->wrap))
+        amp__find(op->context, AMP__SLOT_TAKEN, op->name, "the slot of %s holds another function since amp_initialize",
+                  op->name);
+}
+
+static void check_slots(const amp_context *context) {
+    for (size_t i = 0; i < context->n_models; i++) {
+        const struct amp__model *model = &context->models[i];
+        for (size_t j = 0; j < model->n_ops; j++) check_slot(&model->ops[j]);
+        if (model->has_forward) check_slot(&model->forward);
+    }
+    for (size_t i = 0; i < context->n_optimizers; i++)
+        for (size_t j = 0; j < context->optimizers[i].n_steps; j++) check_slot(&context->optimizers[i].steps[j]);
+}
+
 void amp__wiring_check_ops(amp_context *context) {
     char names[512] = "";
+    if (context->verify) check_slots(context);
     amp__text text = { names, sizeof names, 0 };
     size_t found = 0;
     if (context->looks != 1) return;

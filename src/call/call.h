@@ -113,6 +113,21 @@ static inline bool amp__ops_obey(const amp_context *context, const struct amp__t
     return atomic_load_explicit(&context->backward, memory_order_relaxed) == 0;
 }
 
+/* ---- a call's handles ---- */
+
+/* Of the argument: may the policy cast them? */
+static inline bool amp__is_operand(const struct amp__arg *arg) {
+    return arg->kind == AMP__TENSOR && !(arg->flags & (AMP__WRITE | AMP__KEEP | AMP__SEED));
+}
+
+/* The handles of argument i, one or a list. */
+static inline void **amp__call_handles(const struct amp__call *call, uint32_t i, size_t *n) {
+    const bool is_list = (call->schema->args[i].flags & AMP__LIST) != 0;
+    void **handles = is_list ? amp__call_pointer(call, i) : (void **)call->args[i];
+    *n = !is_list ? 1 : handles ? amp__call_list_length(call, i) : 0;
+    return handles;
+}
+
 /* ---- handler.c: the policy around one call ---- */
 
 /* Fills by_types and decided, once all else about the op stands. */

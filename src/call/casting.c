@@ -3,6 +3,7 @@
 #include "call/call.h"
 #include "call/tape.h"
 #include "context/context.h"
+#include "context/findings.h"
 #include "context/op.h"
 
 #include <string.h>
@@ -82,11 +83,24 @@ static void unreserve(amp_context *const *reserved) {
     if (*reserved) amp__tape_unreserve(*reserved, 1);
 }
 
+/* One look at the first cast of each op: is it what was asked for? */
+static amp_status check_type(struct amp__op *op, const amp_host *host, amp_dtype to, void **out) {
+    atomic_store_explicit(&op->cast_seen, true, memory_order_relaxed);
+    const amp_dtype is = host->dtype || (host->view && !op->context->properties.emulate) ? amp__host_dtype(host, *out)
+                                                                                         : to;
+    if (is == to || !*out) return AMP_OK;
+    amp__host_release(host, *out);
+    *out = NULL;
+    return amp__find_error(op->context, AMP__CAST_TYPE, AMP_ERR_HOST_FAILED, op->name, "op %s: the hook cast was asked "
+                           "for %s and made %s", op->name, amp__dtype_name(to), amp__dtype_name(is));
+}
+
 amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op *op, void *tensor, amp_dtype to,
                      bool taped, void **out) {
     if (taped) AMP_TRY(amp__tape_reserve(context));
     AMP_CLEANUP(unreserve) amp_context *reserved = taped ? context : NULL; /* the hook may fail, or throw */
     AMP_TRY(amp__host_cast(host, tensor, to, out));
+    if (op && !atomic_load_explicit(&op->cast_seen, memory_order_relaxed)) AMP_TRY(check_type(op, host, to, out));
     reserved = NULL;
     if (op) atomic_fetch_add_explicit(&op->casts, 1, memory_order_relaxed);
     return AMP_OK;

@@ -44,6 +44,7 @@ struct substitution {
     struct amp__casting casting;
     const struct decided *decided;
     struct amp__raw raw;
+    struct amp__watch watch; /* verify */
     void *argv[AMP__MAX_ARGS];
     void *handles[AMP__MAX_ARGS];
     void ***written; /* fields of structs whose handles the op writes; of the call's memory */
@@ -110,7 +111,7 @@ static amp_status enter(struct substitution *s, struct amp__op *op, const struct
     const bool visits = amp__visits(op) && (is_raw || (op->host->cast && (d->decision.casts || d->rounds)));
     if (is_raw || visits)
         s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed,
-                                    .casting = &s->casting };
+                                    .verify = op->context->verify, .casting = &s->casting };
     for (uint32_t i = 0; i < call->schema->n_args; i++) s->argv[i] = call->args[i];
     for (uint32_t i = 0; i < call->schema->n_args && d->decision.casts; i++)
         if (amp__is_operand(&call->schema->args[i])) AMP_TRY(substitute_argument(s, call, i));
@@ -144,10 +145,11 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
     amp__call_return(call, op->on_failure);
 }
 
-/* The casts failed: the original may run only on arguments that all have one type, as without libamp. */
+/* The casts failed: the original may run only on arguments that all have one type, as without libamp; and not where what
+ * failed is that they are not what they should be. */
 static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands,
                        amp_status status) {
-    if (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT) {
+    if (op->context->verify || (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT)) {
         fail_call(op, call, status);
         return;
     }
@@ -180,16 +182,30 @@ static void leave(struct substitution *s, struct amp__op *op, const struct amp__
     amp__casting_end(&s->casting);
 }
 
+static amp_status watch(struct substitution *s, const struct amp__call *call, amp_fn function) {
+    struct amp__traps traps;
+    AMP_TRY(amp__watch_enter(&s->watch, &s->casting, s->decided->mode != AMP__RAW_NONE ? &s->raw : NULL, call,
+                             s->argv));
+    amp__traps_mask(&traps);
+    const amp_status status = amp__watch_probe(&s->watch, &s->casting, call, function, s->argv);
+    amp__traps_restore(&traps);
+    return status;
+}
+
 /* Everything as decided. On an error nothing has run. */
 static amp_status run_decided(struct amp__op *op, const struct amp__call *call, const struct decided *d) {
     struct substitution s;
-    const amp_status status = enter(&s, op, call, d);
+    const bool verify = op->context->verify;
+    amp_status status = enter(&s, op, call, d);
+    const bool has_work = !converts(d->mode) || !amp__visits(op) || s.raw.found || d->tensors;
+    const amp_fn function = has_work ? d->function : call->original;
+    if (status == AMP_OK && verify) status = watch(&s, call, function);
     if (status != AMP_OK) {
         amp__casting_abandon(&s.casting);
         return status;
     }
-    const bool has_work = !converts(d->mode) || !amp__visits(op) || s.raw.found || d->tensors;
-    run_untrapped(call, has_work ? d->function : call->original, s.argv);
+    run_untrapped(call, function, s.argv);
+    if (verify) amp__watch_leave(&s.watch, op);
     leave(&s, op, call);
     return AMP_OK;
 }
@@ -256,11 +272,14 @@ static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct 
     amp_status status = amp__operands_gather(&operands, op, call);
     d.tensors = operands.tensors;
     if (status == AMP_OK) status = decide(op, call, obeys, &operands, &d);
+    const bool verify = op->context->verify;
+    if (verify && d.mode == AMP__RAW_NONE && amp__raw_takes(op)) d.mode = AMP__RAW_SEED; /* to be looked at */
     if (status == AMP_OK && d.decision.status != AMP_OK) {
         fail_call(op, call, amp__decision_error(d.decision, op->name));
         return;
     }
-    const bool as_it_comes = !d.decision.casts && !d.rounds && !d.handed_on && d.mode == AMP__RAW_NONE;
+    const bool as_it_comes = !verify && !d.decision.casts && !d.rounds && !d.handed_on &&
+                             d.mode == AMP__RAW_NONE;
     if (status == AMP_OK && as_it_comes) amp__call_run(call, d.function, call->args);
     else if (status == AMP_OK) status = run_decided(op, call, &d);
     if (status != AMP_OK) run_uncast(op, call, &operands, status);
@@ -273,7 +292,8 @@ _Static_assert(1 << N_TYPES == sizeof((struct amp__op *)NULL)->decided, "a place
 
 void amp__op_tabulate(struct amp__op *op) {
     const struct amp__properties *properties = &op->context->properties;
-    op->by_types = op->schema && !properties->emulate && op->raw_mode == AMP__RAW_NONE && !op->seeds &&
+    op->by_types = op->schema && !op->context->verify && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
+                   !op->seeds &&
                    !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op));
     for (uint32_t i = 0; op->by_types && i < op->schema->n_args; i++)
         op->by_types = !amp__is_operand(&op->schema->args[i]) ||
@@ -363,7 +383,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
     const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode
         : seed != 1.0f                                          ? AMP__RAW_SEED
                                                                 : AMP__RAW_NONE;
-    const struct amp__scope_state inside = { thread->scope.context, thread->scope.set, true };
+    const struct amp__scope_state inside = { thread->scope.context, thread->scope.set, !op->only_watched };
     amp__anchor anchor;
     if ((!obeys && mode == AMP__RAW_NONE) ||
         !amp__mark_push(thread, __builtin_frame_address(0), &anchor, inside, NULL, NULL)) {

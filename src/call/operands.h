@@ -3,7 +3,7 @@
 #ifndef AMP_OPERANDS_H
 #define AMP_OPERANDS_H
 
-#include "context/op.h"
+#include "call/call.h"
 #include "raw/raw.h"
 
 /* The distinct ones: what the decision depends on, whatever the length of its lists. */
@@ -13,14 +13,6 @@ struct amp__operands {
     size_t tensors; /* handles that could be cast */
     bool has_work;  /* the host's visit emitted something to compute with */
 };
-
-/* The handles of argument i, one or a list. */
-static inline void **amp__call_handles(const struct amp__call *call, uint32_t i, size_t *n) {
-    const bool is_list = (call->schema->args[i].flags & AMP__LIST) != 0;
-    void **handles = is_list ? amp__call_pointer(call, i) : (void **)call->args[i];
-    *n = !is_list ? 1 : handles ? amp__call_list_length(call, i) : 0;
-    return handles;
-}
 
 static inline void amp__operands_clear(struct amp__operands *operands) {
     operands->n = operands->tensors = 0;
@@ -36,10 +28,6 @@ static inline void amp__operands_add(struct amp__operands *operands, struct amp_
             return;
     }
     if (operands->n < AMP_COUNT(operands->distinct)) operands->distinct[operands->n++] = operand;
-}
-
-static inline bool amp__is_operand(const struct amp__arg *arg) {
-    return arg->kind == AMP__TENSOR && !(arg->flags & (AMP__WRITE | AMP__KEEP | AMP__SEED));
 }
 
 static inline struct amp__operand amp__operand_of(const amp_host *host, void *tensor, uint16_t flags) {

@@ -37,6 +37,8 @@ struct amp__apart {
 };
 void amp__apart_forget(struct amp__apart *apart);
 
+enum { AMP__LOOKS = 2 }; /* brackets in which slips of the wiring are looked for (bracket/wiring.h) */
+
 struct amp_context {
     amp_context *next_live; /* live.c */
     struct amp__properties properties;
@@ -65,9 +67,9 @@ struct amp_context {
     _Atomic(uint32_t) backward;    /* and those of them that have a loss: backward is running */
     bool has_forward;              /* one of the models described its forward */
     uint64_t n_steps;              /* steps and skips of all optimizers */
+    bool verify;                   /* every wrapped call is watched (raw/watch.c) */
     int32_t log;                   /* AMP_LOG_*: what is told where the host has no hook event */
-    /* brackets that a step follows and that were looked at (wiring.c); the second is the last */
-    _Atomic(uint8_t) looks;
+    _Atomic(uint8_t) looks; /* brackets that a step follows and that were looked at, until there are AMP__LOOKS */
     _Atomic(uint64_t) seeds_shown; /* to ops, times a scale */
     struct amp__plan plan;         /* of the bracket that is ending; brackets and steps are one thread's business */
     struct amp__param **listed;    /* the parameters of its optimizers, where there are several */

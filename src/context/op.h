@@ -30,6 +30,9 @@ struct amp__op {
     uint8_t raw_mode; /* enum amp__raw_mode: what is done to its raw buffers */
     bool seeds;       /* backward starts from a buffer of its calls, which carries the loss scale */
 
+    bool only_watched; /* verify: wrapped for its arguments' sake; the policy has nothing to do with it */
+    _Atomic(bool) probed, cast_seen; /* looked at once: does it add to gradients, is a cast of the type asked for */
+
     bool by_types;        /* the set of its operands' types decides, by this table */
     uint8_t cast_types;   /* those that are cast where they are not the target */
     uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */

@@ -96,7 +96,7 @@ bool amp__op_missed_self(const struct amp__op *op) {
 }
 
 bool amp__op_unused(const struct amp__op *op) {
-    return op->wrapped && !op->shares && !amp__op_calls(op) && !amp__op_passed(op);
+    return op->wrapped && !op->only_watched && !op->shares && !amp__op_calls(op) && !amp__op_passed(op);
 }
 
 size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found) {

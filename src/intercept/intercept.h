@@ -127,6 +127,8 @@ amp_status amp__patch_undo(struct amp__patch *patch);
  * may be filled again while other threads call through it. */
 void amp__table_copy(void *copy, const void *table, size_t bytes);
 
+/* Does a committed wrap's slot hold something else by now? It may be gone. */
+bool amp__patch_taken(struct amp__patch *patch, size_t wrap);
 /* Calls through a committed wrap's slot that ran as they came because no client took them: no scope, a scope without a
  * client here, inside an op, another self. `wrap` counts the successful adds of the patch from 0, passed-over ones
  * included (they count 0). Any thread. */

@@ -302,6 +302,14 @@ void amp__table_copy(void *copy, const void *table, size_t bytes) {
     pthread_mutex_unlock(&registry.mutex);
 }
 
+bool amp__patch_taken(struct amp__patch *patch, size_t wrap) {
+    if (wrap >= patch->n || !patch->committed || !patch->entries[wrap].closure) return false;
+    const struct amp__closure *closure = patch->entries[wrap].closure;
+    struct amp__mapping known = { 0 };
+    if (closure->in_copy) return false;
+    return amp__access_of(closure->slot, &known) == AMP__ACCESS_NONE || load_slot(closure->slot) != closure->code;
+}
+
 uint64_t amp__patch_passed(const struct amp__patch *patch, size_t wrap) {
     if (wrap >= patch->n || !patch->committed || !patch->entries[wrap].closure) return 0;
     return atomic_load(&patch->entries[wrap].closure->passed) - patch->entries[wrap].passed_before;

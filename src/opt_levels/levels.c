@@ -107,6 +107,7 @@ static amp_status check_switches(const amp_config *config) {
         { "gate", config->gate, AMP_ON },
         { "check_finite", config->check_finite, AMP_ON },
         { "log", config->log, AMP_LOG_TRACE },
+        { "verify", config->verify, AMP_ON },
         { "cast_model_outputs", config->cast_model_outputs, AMP_FLOAT64 },
     };
     for (size_t i = 0; i < AMP_COUNT(fields); i++)
@@ -238,6 +239,7 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
         .num_losses = config.num_losses ? config.num_losses : 1,
         .max_skips = config.max_skips ? config.max_skips : 100,
         .log = config.log,
+        .verify = config.verify,
     };
     p.low = amp__is_low(p.cast_model_type) ? p.cast_model_type : level->low;
     if (!p.cast_model_outputs) /* Apex: a model that was given a type returns FP32 */
@@ -268,7 +270,7 @@ AMP_API amp_status amp_config_resolve(const amp_config *config, amp_config *reso
         .min_scale = p.scaler.min_scale, .max_scale = p.scaler.max_scale, .growth = p.scaler.growth,
         .backoff = p.scaler.backoff, .consecutive_hysteresis = as_switch(p.scaler.consecutive_hysteresis),
         .emulate = as_switch(p.emulate), .gate = p.gate,
-        .check_finite = as_switch(p.scaler.check_finite), .log = p.log,
+        .check_finite = as_switch(p.scaler.check_finite), .log = p.log, .verify = p.verify,
     };
     return amp__fill_struct(resolved, resolved->struct_size, sizeof filled, &filled, sizeof filled, "amp_config");
 }

@@ -21,6 +21,7 @@ struct amp__properties {
     bool low_params; /* AMP_MODEL_LOW_PARAMS */
     uint32_t num_losses, max_skips;
     int32_t log;
+    amp_switch verify;
     struct amp__scaler_settings scaler;
 };
 

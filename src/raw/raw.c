@@ -3,6 +3,7 @@
 #include "raw/raw.h"
 #include "call/call.h"
 #include "context/context.h"
+#include "context/findings.h"
 #include "context/op.h"
 #include "context/optimizer.h"
 
@@ -133,6 +134,7 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
 static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *casting, struct amp__raw_buffer *buffer) {
     const amp_context *context = casting->context;
     uint64_t offset, version = 0;
+    if (raw->verify) return AMP_OK; /* each has its guards */
     struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset);
     if (!param || offset + (uint64_t)buffer->extents.span > param->size) return AMP_OK;
     const int form = form_of(raw);
@@ -167,15 +169,40 @@ static amp_status extents_of(const struct amp__casting *casting, const struct am
     return AMP_OK;
 }
 
-static amp_status take_temporary(struct amp__casting *casting, struct amp__raw_buffer *buffer, size_t width) {
-    buffer->temporary = amp__casting_memory(casting, (size_t)buffer->extents.span * width);
-    return buffer->temporary ? AMP_OK : amp__fail_memory();
+static amp_status take_temporary(const struct amp__raw *raw, struct amp__raw_buffer *buffer, size_t width) {
+    const size_t guard = raw->verify ? AMP__GUARD : 0, bytes = (size_t)buffer->extents.span * width + 2 * guard;
+    char *memory = amp__casting_memory(raw->casting, bytes);
+    if (!memory) return amp__fail_memory();
+    buffer->narrow = width == sizeof(uint16_t);
+    if (guard) amp__watch_fill(memory, bytes, buffer->narrow);
+    buffer->temporary = memory + guard;
+    return AMP_OK;
 }
 
 static bool is_accumulator(const struct amp__casting *casting, const struct amp__raw_buffer *buffer) {
     uint64_t offset;
     const amp_context *context = casting->context;
     return amp__range_find(context->grad_ranges, context->n_grad_ranges, buffer->host, &offset) != NULL;
+}
+
+/* In the first brackets: gradients and weights that are not what the op says it does with them. */
+static void look_at_role(const struct amp__raw *raw, const struct amp__raw_buffer *buffer) {
+    amp_context *context = raw->casting->context;
+    const struct amp__op *op = raw->casting->op;
+    const char *name = buffer->name ? buffer->name : "a buffer";
+    uint64_t offset;
+    if (atomic_load_explicit(&context->looks, memory_order_relaxed) >= AMP__LOOKS || buffer->scratch) return;
+    const bool written = buffer->flags & (AMP__WRITE | AMP__READ_WRITE);
+    const struct amp__param *param =
+        written ? amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset)
+                : amp__range_find(context->grad_ranges, context->n_grad_ranges, buffer->host, &offset);
+    if (!param || !param->in_optimizer) return;
+    if (written)
+        amp__find(context, AMP__PARAMETER_WRITTEN, param->name, "op %s: %s is an output, and lies in the parameter %s",
+                  op->name, name, param->name);
+    else
+        amp__find(context, AMP__GRADIENT_READ, param->name, "op %s: %s is only read, and lies in the gradient of %s",
+                  op->name, name, param->name);
 }
 
 static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
@@ -187,11 +214,11 @@ static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *b
     if (!(buffer->flags & AMP__READ_WRITE)) {
         AMP_TRY(from_cache(raw, casting, buffer));
         if (buffer->temporary) return AMP_OK;
-        AMP_TRY(take_temporary(casting, buffer, sizeof(float)));
+        AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
         each_row(raw, buffer, round_in, &raw->counts);
         return AMP_OK;
     }
-    AMP_TRY(take_temporary(casting, buffer, sizeof(float)));
+    AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
     /* in place, but on a copy: the host's stays as it is until the op is through */
     if (!is_accumulator(casting, buffer)) {
         each_row(raw, buffer, round_in, &raw->counts);
@@ -209,7 +236,7 @@ static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_buffer *b
     if (buffer->flags & AMP__READ_WRITE) return AMP_OK;
     if (!(buffer->flags & AMP__WRITE)) AMP_TRY(from_cache(raw, casting, buffer));
     if (buffer->temporary) return AMP_OK;
-    AMP_TRY(take_temporary(casting, buffer, sizeof(uint16_t)));
+    AMP_TRY(take_temporary(raw, buffer, sizeof(uint16_t)));
     if (buffer->flags & AMP__WRITE) buffer->after = AMP__RAW_WIDEN;
     else each_row(raw, buffer, narrow_in, &raw->counts);
     return AMP_OK;
@@ -248,14 +275,17 @@ static bool stays(const struct amp__raw *raw, const float *address, bool seed) {
 
 /* The op sees a seed times the loss scale, and a workspace as it is, in FP32 whatever the mode is. */
 static amp_status enter(struct amp__raw *raw, struct amp__raw_buffer *buffer, bool seed) {
-    if (seed || buffer->scratch) AMP_TRY(take_temporary(raw->casting, buffer, sizeof(float)));
+    if (seed || buffer->scratch) AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
     if (seed) {
         atomic_fetch_add_explicit(&raw->casting->context->seeds_shown, 1, memory_order_relaxed);
         each_row(raw, buffer, scale_in, NULL);
     }
     else if (buffer->scratch)
         memcpy(buffer->temporary, buffer->host, (size_t)buffer->extents.span * sizeof(float));
-    else AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, buffer) : enter_replaced(raw, buffer));
+    else {
+        look_at_role(raw, buffer);
+        AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, buffer) : enter_replaced(raw, buffer));
+    }
     raw->n++;
     return AMP_OK;
 }
@@ -269,7 +299,7 @@ static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buff
         const struct amp__raw_buffer *known = &raw->buffers[i];
         const uintptr_t a = (uintptr_t)known->host, b = (uintptr_t)buffer->host;
         const bool apart = a + (uintptr_t)known->extents.span * 4 <= b || b + (uintptr_t)buffer->extents.span * 4 <= a;
-        if (apart || !(known->flags & written)) continue;
+        if (apart || !(known->flags & written) || known->as_it_is) continue;
         AMP_RETURN_IF(a != b || known->extents.span != buffer->extents.span ||
                           (known->flags & written) != (buffer->flags & written),
                       AMP_ERR_CONFLICT,
@@ -282,6 +312,20 @@ static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buff
     return AMP_OK;
 }
 
+/* ---- verify: what the mode does not touch ---- */
+
+static bool may_watch(const struct amp__raw *raw, const float *host) {
+    amp_device where;
+    return raw->verify && amp__places_where(raw->casting->context, host, &where) == AMP_OK &&
+           where.type != AMP__DEVICE_CUDA;
+}
+
+static amp_status watch_only(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
+    buffer->as_it_is = true;
+    raw->n++;
+    return AMP_OK;
+}
+
 static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *call, uint32_t i, void **argv,
                                  void **pointers) {
     const struct amp__arg *arg = &call->schema->args[i];
@@ -290,12 +334,18 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     const bool seed = (arg->flags & AMP__SEED) != 0;
     if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host) return AMP_OK;
     raw->found |= !seed;
-    if (stays(raw, host, seed)) return AMP_OK;
-    const amp_status status = new_buffer(raw, host, &buffer);
+    const bool as_it_is = stays(raw, host, seed);
+    if (as_it_is && !may_watch(raw, host)) return AMP_OK;
+    amp_status status = new_buffer(raw, host, &buffer);
     if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);
     buffer->flags = arg->flags;
-    AMP_TRY(extents_of(raw->casting, call, i, buffer));
+    buffer->name = arg->name;
+    status = extents_of(raw->casting, call, i, buffer);
+    if (as_it_is && status == AMP_ERR_NOT_FOUND) return AMP_OK;
+    AMP_TRY(status);
     if (!buffer->extents.count) return AMP_OK;
+    if (raw->verify) AMP_TRY(amp__watch_check(raw->casting, buffer));
+    if (as_it_is) return watch_only(raw, buffer);
     bool shared = false;
     AMP_TRY(share(raw, buffer, raw->casting->op->name, arg->name, &buffer->temporary, &shared));
     if (!shared) AMP_TRY(enter(raw, buffer, seed));
@@ -313,6 +363,7 @@ static amp_status join(struct amp__raw *raw, const amp_field *field, float *host
     for (size_t i = 0; i < raw->n; i++) {
         const struct amp__raw_buffer known = raw->buffers[i];
         const uintptr_t a = (uintptr_t)known.host, b = (uintptr_t)host;
+        if (known.as_it_is) continue;
         if (a == b && known.extents.span == field->size) {
             const uint16_t roles = known.flags & (AMP__WRITE | AMP__READ_WRITE);
             AMP_RETURN_IF(roles != flags || known.scratch != (field->role == AMP_ROLE_SCRATCH), AMP_ERR_CONFLICT,
@@ -337,7 +388,7 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     if (raw->mode == AMP__RAW_NONE) return AMP_OK;
     const bool seed = field.role == AMP_ROLE_SEED;
     const struct amp__op *op = raw->casting->op;
-    AMP_RETURN_IF(seed && !op->seeds &&
+    AMP_RETURN_IF(seed && !op->seeds && raw->mode != AMP__RAW_SEED &&
                       (op->context->properties.scaler.dynamic || op->context->properties.scaler.init_scale != 1.0f),
                   AMP_ERR_CONFLICT,
                   "it is a seed, but the op lacks the flag AMP_OP_SEEDS: without it the host must "
@@ -345,17 +396,22 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     float *const host = amp__casting_original(raw->casting, field.address);
     AMP_RETURN_IF(field.role == AMP_ROLE_KEEP && host != *field.address, AMP_ERR_CONFLICT,
                   "it is a buffer of the call already, in another role: what is kept is AMP_ROLE_KEEP each time");
-    if (field.role == AMP_ROLE_KEEP || !host || !field.size || stays(raw, host, seed)) return AMP_OK;
+    if (field.role == AMP_ROLE_KEEP || !host || !field.size) return AMP_OK;
+    const bool as_it_is = stays(raw, host, seed);
+    if (as_it_is && !may_watch(raw, host)) return AMP_OK;
     const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE
         : field.role == AMP_ROLE_UPDATE                 ? AMP__READ_WRITE
                                                         : 0;
-    AMP_TRY(join(raw, &field, host, flags, &joined));
+    if (!as_it_is) AMP_TRY(join(raw, &field, host, flags, &joined));
     if (joined) return AMP_OK;
     AMP_TRY(new_buffer(raw, host, &buffer));
     buffer->extents = (struct amp__extents){ .ndim = 1, .shape = { field.size }, .row_stride = field.size,
                                             .count = field.size, .span = field.size };
     buffer->flags = flags;
+    buffer->name = field.name;
     buffer->scratch = field.role == AMP_ROLE_SCRATCH;
+    if (raw->verify) AMP_TRY(amp__watch_check(raw->casting, buffer));
+    if (as_it_is) return watch_only(raw, buffer);
     AMP_TRY(enter(raw, buffer, seed));
     return buffer->temporary ? amp__casting_patch(raw->casting, field.address, buffer->temporary) : AMP_OK;
 }

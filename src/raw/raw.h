@@ -22,8 +22,11 @@ enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE, AMP__RAW
 struct amp__raw_buffer {
     float *host;
     void *temporary; /* what the op gets instead; NULL: the host's own */
+    const char *name;
     uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: what the op does with it */
     bool scratch;    /* a workspace that nobody looks into afterwards */
+    bool as_it_is;   /* verify: the mode does not touch it, and it is watched all the same */
+    bool narrow;     /* the temporary has 16-bit elements */
     struct amp__extents extents;
     enum { AMP__RAW_NOTHING, AMP__RAW_ROUND, AMP__RAW_WIDEN, AMP__RAW_ADD } after;
 };
@@ -33,6 +36,7 @@ struct amp__raw {
     amp_dtype low;
     bool low_sums; /* the model is 16-bit: gradient sums are rounded too, and batch norm's parameters are not touched */
     float seed; /* the factor for the constant that backward starts from */
+    bool verify; /* watch.c looks at the call */
     bool found; /* a buffer or handle that the op works on: not one that is kept, or that is not there */
     size_t n;
     size_t capacity;
@@ -53,6 +57,27 @@ amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__call *call, vo
 amp_status amp__raw_field(struct amp__raw *raw, const amp_field *field);
 /* After the op: what it wrote goes where the host looks for it. */
 void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
+
+/* ---- watch.c: verify, what a call does to its arguments held against what was said of them ---- */
+
+enum { AMP__GUARD = 64 }; /* bytes before a temporary and behind it */
+
+struct amp__watch {
+    struct amp__watched *items; /* of the call's memory */
+    size_t n, capacity;
+};
+
+/* Fills what nobody has written yet: a signalling NaN. */
+void amp__watch_fill(void *memory, size_t bytes, bool narrow);
+/* Is there as much memory as the op was told, and of that type, as far as it is registered? */
+amp_status amp__watch_check(const struct amp__casting *casting, const struct amp__raw_buffer *buffer);
+/* After everything entered: `argv` is what the op will get. */
+amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casting, const struct amp__raw *raw,
+                            const struct amp__call *call, void *const *argv);
+/* Once for each op that adds to registered gradients: does it add? It runs one more time to tell. */
+amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
+                            amp_fn function, void *const *argv);
+void amp__watch_leave(const struct amp__watch *watch, struct amp__op *op);
 
 /* ---- visit.c: what the host finds in the structs of a call ---- */
 

@@ -365,6 +365,46 @@ TEST(an_op_of_class_lower_with_nothing_to_cast) {
     rig_end(&rig);
 }
 
+/* ---- hooks ---- */
+
+static amp_status (*right_cast)(void *self, void *handle, amp_dtype to, void **out);
+static amp_status cast_wrongly(void *self, void *handle, amp_dtype to, void **out) {
+    return right_cast(self, handle, to == AMP_FLOAT16 ? AMP_BFLOAT16 : to, out);
+}
+
+/* The call fails, and the op has not run on what it was not meant for. */
+TEST(a_cast_of_another_type_is_an_error) {
+    RIG_INIT(rig, FAKE_RETAINS);
+    const amp_config config = config_of(AMP_O1);
+    right_cast = rig.host.hooks.cast;
+    rig.host.hooks.cast = cast_wrongly;
+    ck_ok(rig_config(&rig, &config));
+    const long before = rig.host.live_tensors;
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    ck_found(&rig, "AMP-M14");
+    ck_assert_msg(rig.host.live_tensors - before <= 2, "the wrong cast is released");
+}
+
+static amp_status (*right_view)(void *self, void *handle, amp_tensor_view *out);
+static amp_status view_wrongly(void *self, void *handle, amp_tensor_view *out) {
+    const amp_status status = right_view(self, handle, out);
+    if (out->dtype.bits == 16) out->dtype.code = 4; /* kDLBfloat */
+    return status;
+}
+
+TEST(verify_sees_hooks_that_disagree) {
+    RIG_INIT(rig, FAKE_RETAINS);
+    amp_config config = config_of(AMP_O1);
+    config.verify = AMP_ON;
+    right_view = rig.host.hooks.view;
+    rig.host.hooks.view = view_wrongly;
+    ck_ok(rig_config(&rig, &config));
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    ck_found(&rig, "AMP-M60");
+}
+
 /* ---- standard error ---- */
 
 /* What one life writes there. */

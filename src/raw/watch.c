@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_config.verify: what a call does to its arguments, held against what the schema and the hook visit say of them.
+ * What it only reads has the same bytes afterwards; what it writes begins as signalling NaNs, so that an element that
+ * stays one was not written, and one that became quiet was read; memory of libamp's has guards around it.
+ */
+#include "call/call.h"
+#include "context/context.h"
+#include "context/findings.h"
+#include "context/op.h"
+#include "raw/raw.h"
+
+#include <string.h>
+
+/* Signalling NaNs that no arithmetic makes: what reads one makes it quiet. */
+#define FILL_FP32 UINT32_C(0x7fa5c3d2)
+#define QUIET_FP32 (FILL_FP32 | UINT32_C(0x00400000))
+#define FILL_LOW UINT16_C(0x7f9b) /* a NaN as fp16 and as bfloat16 */
+
+/* Something that the op sees: `rows` of `length` elements, `stride` elements from each other. */
+struct amp__watched {
+    const char *name;
+    char *memory;
+    size_t rows, length, stride, width;
+    enum { READS, WRITES, UPDATES, GUARDED } role; /* GUARDED: nobody said what becomes of it */
+    bool guarded;
+    bool is_sum;   /* a registered gradient, which the op adds to */
+    uint64_t sum;  /* of the bytes before */
+    char *before;  /* a copy */
+};
+
+void amp__watch_fill(void *memory, size_t bytes, bool narrow) {
+    const uint32_t fill = narrow ? (uint32_t)FILL_LOW << 16 | FILL_LOW : FILL_FP32;
+    for (size_t at = 0; at < bytes; at += sizeof fill)
+        memcpy((char *)memory + at, &fill, bytes - at < sizeof fill ? bytes - at : sizeof fill);
+}
+
+static size_t span_of(const struct amp__watched *item) {
+    return item->rows ? ((item->rows - 1) * item->stride + item->length) * item->width : 0;
+}
+
+static char *row_of(const struct amp__watched *item, size_t row) {
+    return item->memory + row * item->stride * item->width;
+}
+
+static bool is_filled(const struct amp__watched *item, const char *element) {
+    if (item->width == sizeof(uint32_t)) return *(const uint32_t *)(const void *)element == FILL_FP32;
+    return *(const uint16_t *)(const void *)element == FILL_LOW;
+}
+
+static bool is_quiet(const struct amp__watched *item, const char *element) {
+    return item->width == sizeof(uint32_t) && *(const uint32_t *)(const void *)element == QUIET_FP32;
+}
+
+/* ---- before anything is converted ---- */
+
+static amp_status check_length(const struct amp__casting *casting, const struct amp__raw_buffer *buffer) {
+    const int64_t rest = amp__range_rest(casting->context, buffer->host);
+    if (!rest || buffer->extents.span <= rest) return AMP_OK;
+    return amp__find_error(casting->context, AMP__EXTENT_TOO_LARGE, AMP_ERR_INVALID_ARGUMENT, casting->op->name,
+                           "op %s: %s has %lld elements by its extents, and %lld are left of the registered buffer "
+                           "that it points into", casting->op->name, buffer->name ? buffer->name : "a buffer",
+                           (long long)buffer->extents.span, (long long)rest);
+}
+
+static bool lies_in(const void *address, const struct amp__elements *block) {
+    const uintptr_t at = (uintptr_t)address, begin = (uintptr_t)block->data;
+    return at >= begin && at < begin + block->size * amp__dtype_size(block->dtype);
+}
+
+/* A `float *` into a parameter that is in 16 bits by now. */
+static amp_status check_type(const struct amp__casting *casting, const struct amp__raw_buffer *buffer) {
+    const amp_context *context = casting->context;
+    for (size_t i = 0; i < context->n_params; i++) {
+        struct amp__param *param = context->params[i];
+        struct amp__elements now;
+        if (param->on_device || param->dtype == AMP_FLOAT32 || !param->host->view) continue;
+        if (amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK || !lies_in(buffer->host, &now))
+            continue;
+        return amp__find_error(casting->context, AMP__TYPE_MISTAKEN, AMP_ERR_INVALID_ARGUMENT, casting->op->name,
+                               "op %s: %s is float by the schema, and points into %s, which is %s", casting->op->name,
+                               buffer->name ? buffer->name : "a buffer", param->name, amp__dtype_name(now.dtype));
+    }
+    return AMP_OK;
+}
+
+amp_status amp__watch_check(const struct amp__casting *casting, const struct amp__raw_buffer *buffer) {
+    AMP_TRY(check_length(casting, buffer));
+    return check_type(casting, buffer);
+}
+
+/* ---- before the op ---- */
+
+static amp_status add(struct amp__watch *watch, struct amp__casting *casting, struct amp__watched item) {
+    if (watch->n == watch->capacity) {
+        const size_t capacity = watch->capacity ? 2 * watch->capacity : 16;
+        struct amp__watched *grown = amp__casting_memory(casting, capacity * sizeof *grown);
+        if (!grown) return amp__fail_memory();
+        if (watch->n) memcpy(grown, watch->items, watch->n * sizeof *grown);
+        watch->items = grown;
+        watch->capacity = capacity;
+    }
+    watch->items[watch->n++] = item;
+    return AMP_OK;
+}
+
+static bool is_gradient(const amp_context *context, const float *host) {
+    uint64_t offset;
+    return amp__range_find(context->grad_ranges, context->n_grad_ranges, host, &offset) != NULL;
+}
+
+static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *casting,
+                             const struct amp__raw_buffer *buffer) {
+    const struct amp__extents *extents = &buffer->extents;
+    const int64_t last = extents->shape[extents->ndim - 1];
+    const bool gaps = extents->row_stride != last;
+    struct amp__watched item = { .name = buffer->name ? buffer->name : "a buffer",
+                                 .memory = buffer->temporary ? buffer->temporary : (void *)buffer->host,
+                                 .rows = gaps ? (size_t)(extents->count / last) : 1,
+                                 .length = (size_t)(gaps ? last : extents->count),
+                                 .stride = (size_t)(gaps ? extents->row_stride : extents->count),
+                                 .width = buffer->narrow ? sizeof(uint16_t) : sizeof(float),
+                                 .guarded = buffer->temporary != NULL };
+    item.role = buffer->scratch                 ? GUARDED
+        : buffer->flags & AMP__WRITE            ? WRITES
+        : buffer->flags & AMP__READ_WRITE       ? UPDATES
+                                                : READS;
+    item.is_sum = item.role == UPDATES && is_gradient(casting->context, buffer->host);
+    return add(watch, casting, item);
+}
+
+/* A handle that the op only reads, as it is handed to it. */
+static amp_status add_handle(struct amp__watch *watch, struct amp__casting *casting, const char *name, void *handle) {
+    const amp_host *host = casting->host;
+    struct amp__elements now;
+    if (!handle || !host->view || amp__host_find(host, handle, name, &now) != AMP_OK) return AMP_OK;
+    amp_device where;
+    if (now.strides || !now.size || amp__places_where(casting->context, now.data, &where) != AMP_OK ||
+        where.type == AMP__DEVICE_CUDA)
+        return AMP_OK;
+    const amp_dtype dtype = amp__host_dtype(host, handle);
+    if (!casting->context->properties.emulate && amp__is_floating(dtype) && dtype != now.dtype)
+        amp__find(casting->context, AMP__TYPE_MISTAKEN, casting->op->name, "op %s: %s is %s by the hook dtype, and %s "
+                  "by the hook view", casting->op->name, name, amp__dtype_name(dtype), amp__dtype_name(now.dtype));
+    return add(watch, casting, (struct amp__watched){ .name = name, .memory = now.data, .rows = 1,
+                                                      .length = (size_t)now.size, .stride = (size_t)now.size,
+                                                      .width = amp__dtype_size(now.dtype), .role = READS });
+}
+
+static amp_status add_handles(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
+                              void *const *argv) {
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const struct amp__arg *arg = &call->schema->args[i];
+        if (!amp__is_operand(arg) || arg->flags & (AMP__READ_WRITE | AMP__WRITE)) continue;
+        size_t n = 1;
+        void *const *handles = argv[i];
+        if (arg->flags & AMP__LIST) {
+            (void)amp__call_handles(call, i, &n);
+            handles = *(void *const *const *)argv[i];
+        }
+        for (size_t j = 0; j < n; j++)
+            AMP_TRY(add_handle(watch, casting, arg->name[0] ? arg->name : "an argument", handles[j]));
+    }
+    return AMP_OK;
+}
+
+/* What another argument shows as well is not filled: the op may work in place. */
+static bool is_alone(const struct amp__watch *watch, const struct amp__watched *item) {
+    for (size_t i = 0; i < watch->n; i++) {
+        const struct amp__watched *other = &watch->items[i];
+        if (other != item && item->memory < other->memory + span_of(other) &&
+            other->memory < item->memory + span_of(item))
+            return false;
+    }
+    return true;
+}
+
+static void fill(const struct amp__watched *item) {
+    for (size_t row = 0; row < item->rows; row++)
+        amp__watch_fill(row_of(item, row), item->length * item->width, item->width == sizeof(uint16_t));
+}
+
+static amp_status copy(struct amp__casting *casting, struct amp__watched *item) {
+    item->before = amp__casting_memory(casting, span_of(item));
+    if (!item->before) return amp__fail_memory();
+    memcpy(item->before, item->memory, span_of(item));
+    return AMP_OK;
+}
+
+amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casting, const struct amp__raw *raw,
+                            const struct amp__call *call, void *const *argv) {
+    *watch = (struct amp__watch){ 0 };
+    for (size_t i = 0; raw && i < raw->n; i++) AMP_TRY(add_buffer(watch, casting, &raw->buffers[i]));
+    AMP_TRY(add_handles(watch, casting, call, argv));
+    for (size_t i = 0; i < watch->n; i++) {
+        struct amp__watched *item = &watch->items[i];
+        if (item->role == WRITES && !is_alone(watch, item)) item->role = GUARDED;
+        if (item->role == READS && !is_alone(watch, item)) item->role = GUARDED;
+        if (item->role == READS) item->sum = amp__sum64(0, item->memory, span_of(item));
+        if (item->role == WRITES) AMP_TRY(copy(casting, item));
+    }
+    for (size_t i = 0; i < watch->n; i++)
+        if (watch->items[i].role == WRITES) fill(&watch->items[i]);
+    return AMP_OK;
+}
+
+/* ---- does it add? ---- */
+
+static bool is_assigned(const struct amp__watched *item) {
+    for (size_t row = 0; row < item->rows; row++)
+        for (size_t i = 0; i < item->length; i++) {
+            const uint32_t bits = ((const uint32_t *)(const void *)row_of(item, row))[i];
+            if (bits != FILL_FP32 && (bits & UINT32_C(0x7fffffff)) <= UINT32_C(0x7f800000)) return true;
+        }
+    return false;
+}
+
+static void tell_assigned(const struct amp__op *op, const struct amp__watched *item) {
+    amp__find(op->context, AMP__GRADIENT_ASSIGNED, op->name, "op %s writes over the registered gradient that %s points "
+              "into, and does not add to it", op->name, item->name);
+}
+
+amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
+                            amp_fn function, void *const *argv) {
+    struct amp__op *op = casting->op;
+    bool any = false;
+    for (size_t i = 0; i < watch->n; i++) any |= watch->items[i].is_sum && watch->items[i].width == sizeof(float);
+    if (!any || call->schema->n_tensors || call->schema->ret.kind == AMP__TENSOR || atomic_exchange(&op->probed, true))
+        return AMP_OK;
+    for (size_t i = 0; i < watch->n; i++)
+        if (watch->items[i].role != READS && !watch->items[i].before) AMP_TRY(copy(casting, &watch->items[i]));
+    for (size_t i = 0; i < watch->n; i++)
+        if (watch->items[i].is_sum) fill(&watch->items[i]);
+    amp__call_run(call, function, argv);
+    for (size_t i = 0; i < watch->n; i++)
+        if (watch->items[i].is_sum && is_assigned(&watch->items[i])) tell_assigned(op, &watch->items[i]);
+    for (size_t i = 0; i < watch->n; i++) {
+        struct amp__watched *item = &watch->items[i];
+        if (item->role != READS) memcpy(item->memory, item->before, span_of(item));
+        if (item->role == WRITES) fill(item);
+    }
+    return AMP_OK;
+}
+
+/* ---- after it ---- */
+
+static void look_at_written(const struct amp__watched *item, const struct amp__op *op) {
+    size_t unwritten = 0, read = 0;
+    for (size_t row = 0; row < item->rows; row++)
+        for (size_t i = 0; i < item->length; i++) {
+            char *element = row_of(item, row) + i * item->width;
+            read += is_quiet(item, element);
+            if (!is_filled(item, element)) continue;
+            unwritten++;
+            memcpy(element, item->before + (element - item->memory), item->width);
+        }
+    if (unwritten)
+        amp__find(op->context, AMP__OUTPUT_UNWRITTEN, op->name, "op %s: %s is written only, and %zu of its %zu "
+                  "elements were not written", op->name, item->name, unwritten, item->rows * item->length);
+    if (read)
+        amp__find(op->context, AMP__OUTPUT_READ, op->name, "op %s: %s is written only, and %zu of its %zu elements "
+                  "hold what was there before", op->name, item->name, read, item->rows * item->length);
+}
+
+/* Guards, and what lies between rows. */
+static bool is_whole(const struct amp__watched *item) {
+    const char *end = item->memory + span_of(item) + AMP__GUARD;
+    for (const char *at = item->memory - AMP__GUARD; at < item->memory; at += item->width)
+        if (!is_filled(item, at)) return false;
+    for (const char *at = item->memory + span_of(item); at < end; at += item->width)
+        if (!is_filled(item, at)) return false;
+    for (size_t row = 0; row + 1 < item->rows; row++)
+        for (size_t i = item->length; i < item->stride; i++)
+            if (!is_filled(item, row_of(item, row) + i * item->width)) return false;
+    return true;
+}
+
+void amp__watch_leave(const struct amp__watch *watch, struct amp__op *op) {
+    for (size_t i = 0; i < watch->n; i++) {
+        const struct amp__watched *item = &watch->items[i];
+        if (item->guarded && !is_whole(item))
+            amp__find(op->context, AMP__OUT_OF_BOUNDS, op->name, "op %s writes outside of %s, which has %zu elements "
+                      "by its extents", op->name, item->name, item->rows * item->length);
+        if (item->role == READS && amp__sum64(0, item->memory, span_of(item)) != item->sum)
+            amp__find(op->context, AMP__INPUT_WRITTEN, op->name, "op %s writes into %s, which it only reads by its "
+                      "description", op->name, item->name);
+        if (item->role == WRITES) look_at_written(item, op);
+    }
+}
