@@ -119,7 +119,7 @@ static bool read_scalar(const struct amp__bracket *bracket, void *loss, float *v
 
 void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void *scaled) {
     float before, after;
-    if (bracket->context->looks >= LOOKS || bracket->scale == 1.0f || !bracket->host->view) return;
+    if (bracket->context->looks >= AMP__LOOKS || bracket->scale == 1.0f || !bracket->host->view) return;
     if (!read_scalar(bracket, loss, &before) || !read_scalar(bracket, scaled, &after)) return;
     if (before == 0.0f || !(before - before == 0.0f) || before != after) return; /* not infinity, nor a NaN */
     amp__find(bracket->context, AMP__SCALE_UNTAKEN, "scale",

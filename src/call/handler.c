@@ -145,8 +145,8 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
     amp__call_return(call, op->on_failure);
 }
 
-/* The casts failed: the original may run only on arguments that all have one type, as without libamp; and not where what
- * failed is that they are not what they should be. */
+/* The casts failed: the original may run only on arguments that all have one type, as without libamp, and not on what
+ * verify refused. */
 static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands,
                        amp_status status) {
     if (op->context->verify || (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT)) {
