@@ -165,8 +165,8 @@ static void describe_ops(amp_op ops[ADAPTER_OPS], mt_ops *t) {
     const amp_op table[ADAPTER_OPS] = {
         op("conv2d", "conv2d(Tensor input, Tensor weight, Tensor? bias, int32 stride, int32 padding) -> Tensor",
            &t->conv2d),
-        op("batch_norm", "batch_norm(Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor "
-           "running_var, int32 training, float momentum, float eps) -> Tensor", &t->batch_norm),
+        op("batch_norm", "batch_norm(Tensor input, Tensor weight, Tensor bias, Tensor(keep) running_mean, "
+           "Tensor(keep) running_var, int32 training, float momentum, float eps) -> Tensor", &t->batch_norm),
         op("relu", "relu(Tensor input) -> Tensor", &t->relu),
         op("add", "add(Tensor a, Tensor b) -> Tensor", &t->add),
         op("mul", "mul(Tensor a, Tensor b) -> Tensor", &t->mul),

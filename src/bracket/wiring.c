@@ -255,7 +255,7 @@ static void check_scope(amp_context *context) {
 /* Of a whole table a model may use a part, but not none. */
 static bool is_used(const struct amp__model *model) {
     for (size_t i = 0; i < model->n_ops; i++)
-        if (model->ops[i].wrapped && !amp__op_unused(&model->ops[i])) return true;
+        if (model->ops[i].wrapped && !model->ops[i].only_watched && !amp__op_unused(&model->ops[i])) return true;
     return false;
 }
 
