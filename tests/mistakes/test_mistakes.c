@@ -52,7 +52,8 @@ struct life {
 };
 
 /* The scale is one that skips nothing, at O0 too: there it would else be 1, and nothing wrong with it. */
-static void live(const struct mistaken *host, enum mistake_id id, amp_level level, amp_switch verify, struct life *life) {
+static void live(const struct mistaken *host, enum mistake_id id, amp_level level, amp_switch verify,
+                 struct life *life) {
     amp_config config = AMP_CONFIG_INIT;
     memset(life, 0, sizeof *life);
     made = id;
