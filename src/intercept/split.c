@@ -66,15 +66,17 @@ bool amp__split_prepare(struct amp__signature *signature, ffi_type **types) {
 #endif
 
 void amp__split_call(const struct amp__signature *signature, amp_fn function, void *result, void *const *argv) {
-    void *halves[AMP__MAX_ARGS + 1];
+    /* ffi_call points what it is given at copies of large structs, which end with it: argv may be used again. The cif it
+     * only reads, but its prototype does not say so. */
+    void *values[AMP__MAX_ARGS + 1];
     const uint32_t n = signature->cif.nargs, at = signature->split;
-    if (at < n) {
-        memcpy(halves, argv, (at + 1) * sizeof *halves);
-        halves[at + 1] = (char *)argv[at] + 8;
-        memcpy(halves + at + 2, argv + at + 1, (n - at - 1) * sizeof *halves);
-        ffi_call((ffi_cif *)&signature->split_cif, function, result, halves);
+    if (at == n) {
+        memcpy(values, argv, n * sizeof *values);
+        ffi_call((ffi_cif *)&signature->cif, function, result, values);
         return;
     }
-    /* libffi reads both and writes neither, but its prototype does not say so. */
-    ffi_call((ffi_cif *)&signature->cif, function, result, (void **)argv);
+    memcpy(values, argv, (at + 1) * sizeof *values);
+    values[at + 1] = (char *)argv[at] + 8;
+    memcpy(values + at + 2, argv + at + 1, (n - at - 1) * sizeof *values);
+    ffi_call((ffi_cif *)&signature->split_cif, function, result, values);
 }
