@@ -257,6 +257,7 @@ private:
 
     void tick(bool found_inf) {
         basic_scaled_loss<detail::errors> bracket(optimizer_);
+        (void)bracket.seed_factor(); /* what the flag stands for had its scale from scale() */
         flag_.mutable_grad() = at::full({1}, found_inf ? std::numeric_limits<double>::infinity() : 0.0, at::kFloat);
         bracket.end();
         flag_.mutable_grad() = at::Tensor();
