@@ -66,8 +66,8 @@ bool amp__split_prepare(struct amp__signature *signature, ffi_type **types) {
 #endif
 
 void amp__split_call(const struct amp__signature *signature, amp_fn function, void *result, void *const *argv) {
-    /* ffi_call points what it is given at copies of large structs, which end with it: argv may be used again. The cif it
-     * only reads, but its prototype does not say so. */
+    /* ffi_call points what it is given at copies of large structs, which end with it, and argv may be used again. The
+     * cif it only reads, but its prototype does not say so. */
     void *values[AMP__MAX_ARGS + 1];
     const uint32_t n = signature->cif.nargs, at = signature->split;
     if (at == n) {
