@@ -40,11 +40,11 @@ static amp_status check_aux(const amp_matmul_args *g, amp_device_epilogue *e) {
     if (g->activation == AMP_ACTIVATION_NONE) e->aux = NULL;
     if (!e->aux) return AMP_OK;
     if (e->ld_aux == 0) e->ld_aux = round_up(g->n, unit);
-    if (e->stride_aux == 0) e->stride_aux = g->m * e->ld_aux;
     AMP_TRY(check_aligned("aux", e->aux, 16));
     AMP_RETURN_IF(e->ld_aux < g->n || e->ld_aux % unit || e->ld_aux > PTRDIFF_MAX / 8 / width / (g->m ? g->m : 1),
                   AMP_ERR_INVALID_ARGUMENT, "matmul: ld_aux is %lld: use a multiple of %d from %lld on",
                   (long long)e->ld_aux, (int)unit, (long long)g->n);
+    if (e->stride_aux == 0) e->stride_aux = g->m * e->ld_aux;
     AMP_RETURN_IF(g->batch > 1 && (e->stride_aux < g->m * e->ld_aux || e->stride_aux % unit ||
                                    e->stride_aux > PTRDIFF_MAX / 8 / g->batch),
                   AMP_ERR_INVALID_ARGUMENT, "matmul: stride_aux is %lld: use a multiple of %d from %lld on",

@@ -105,6 +105,55 @@ TEST(test_alignment) {
     }
 }
 
+/* What is certainly wrong is refused, by name, before anything runs. */
+static const struct refused_epilogue {
+    const char *says;
+    int activation, backward, bias_grad_of, bias_grad_dtype;
+    int64_t ld_aux, stride_aux, stride_bias_grad;
+    int aux_shift, bias_grad_shift, bias, no_aux, no_bias_grad, workspace;
+} refused_epilogues[] = {
+    { .says = "backward is 2", .backward = 2 },
+    { .says = "backward adds no bias", .backward = 1, .bias = 1 },
+    { .says = "aux is NULL", .activation = AMP_ACTIVATION_RELU, .backward = 1, .no_aux = 1 },
+    { .says = "aux", .activation = AMP_ACTIVATION_RELU, .aux_shift = 8 },
+    { .says = "ld_aux is 7", .activation = AMP_ACTIVATION_GELU_TANH, .ld_aux = 7 },
+    { .says = "ld_aux is 136", .activation = AMP_ACTIVATION_RELU, .ld_aux = 136 },
+    { .says = "ld_aux is 4611686018427387904", .activation = AMP_ACTIVATION_RELU, .ld_aux = INT64_C(1) << 62 },
+    { .says = "stride_aux is 128", .activation = AMP_ACTIVATION_RELU, .stride_aux = 128 },
+    { .says = "stride_aux is 12804", .activation = AMP_ACTIVATION_RELU, .stride_aux = 12804 },
+    { .says = "stride_aux is 4611686018427387904", .activation = AMP_ACTIVATION_RELU, .stride_aux = INT64_C(1) << 62 },
+    { .says = "bias_grad_of is 9", .bias_grad_of = 9 },
+    { .says = "bias_grad_of is -1", .bias_grad_of = -1 },
+    { .says = "AMP_BIAS_GRAD_D is for backward", .bias_grad_of = AMP_BIAS_GRAD_D },
+    { .says = "use fp32, fp16 or bf16", .bias_grad_of = AMP_BIAS_GRAD_A, .bias_grad_dtype = AMP_FLOAT64 },
+    { .says = "bias_grad is NULL", .bias_grad_of = AMP_BIAS_GRAD_A, .no_bias_grad = 1 },
+    { .says = "stride_bias_grad is 1", .bias_grad_of = AMP_BIAS_GRAD_B, .stride_bias_grad = 1 },
+    { .says = "stride_bias_grad is 4611686018427387904", .bias_grad_of = AMP_BIAS_GRAD_A,
+      .stride_bias_grad = INT64_C(1) << 62 },
+    { .says = "bias_grad", .bias_grad_of = AMP_BIAS_GRAD_A, .bias_grad_shift = 1 },
+    { .says = "workspace", .workspace = 1 },
+};
+
+TEST_TIMES(test_refused_arguments, sizeof refused_epilogues / sizeof *refused_epilogues) {
+    static _Alignas(256) char memory[1 << 16];
+    const struct refused_epilogue *r = &refused_epilogues[_i];
+    struct device_product p = fresh(H, H);
+    p.args.batch = 2;
+    product_place(&p);
+    p.args.activation = r->activation;
+    p.args.bias = r->bias ? memory : NULL;
+    amp_device_epilogue *e = &p.epilogue;
+    e->backward = r->backward, e->bias_grad_of = r->bias_grad_of;
+    e->bias_grad_dtype = r->bias_grad_dtype ? r->bias_grad_dtype : AMP_FLOAT16;
+    e->aux = r->no_aux ? NULL : memory + r->aux_shift;
+    e->bias_grad = r->no_bias_grad ? NULL : memory + r->bias_grad_shift;
+    e->ld_aux = r->ld_aux, e->stride_aux = r->stride_aux, e->stride_bias_grad = r->stride_bias_grad;
+    e->workspace = r->workspace ? memory + 128 : NULL;
+    ck_assert_int_eq(amp_device_matmul(list, device.stream, &p.args, e), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_msg(strstr(amp_last_error(), r->says), "%s", amp_last_error());
+    ck_assert_int_eq(device.blas->products, 0);
+}
+
 TEST(test_measure) {
     struct device_product p = fresh(W, W);
     char words[400];
