@@ -25,7 +25,8 @@
     X(bracket)                                                                                                         \
     X(growth)                                                                                                          \
     X(step)                                                                                                            \
-    X(demo)
+    X(demo)                                                                                                            \
+    X(observe)
 
 /* One piece of work: `work(data)` does it once. */
 typedef void bench_fn(void *data);

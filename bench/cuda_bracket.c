@@ -95,6 +95,7 @@ static void iterate(void *data) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     (void)data;
     bench_must(amp_scale_loss_begin(&world.optimizer, NULL, &scaled), "amp_scale_loss_begin");
+    (void)amp_seed_factor(&scaled); /* as a host that seeds backward itself */
     for (size_t i = 0; i < TENSORS; i++) world.params[i].grad = &world.grads[i];
     bench_must(amp_scale_loss_end(&scaled), "amp_scale_loss_end");
     if (world.steps) bench_must(amp_fused_step(&world.optimizer, NULL), "amp_fused_step");

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What it costs a host to be wired: the demo's training at O0 against the same training without libamp, on its data. */
+/* What it costs a host to be wired: the demo's training at O0 against the same training without libamp, on its data;
+ * and to be observed: at O2, against the same without. */
 #include "bench.h"
 
 #include "adapter.h"
 #include "digits.h"
+
+#include <amp_diagnostics.h>
+#include <amp_observe.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,5 +104,51 @@ void bench_demo(void) {
     bench_must(memcmp(&wired.loss, &plain.loss, sizeof plain.loss) != 0,
                "the same loss, to the bit, after as many steps");
     end(&wired), end(&plain);
+    free(digits);
+}
+
+/* ---- observed ---- */
+
+static void wire(struct training *t) {
+    amp_model *model = &t->adapter.model;
+    amp_optimizer *optimizer = &t->adapter.optimizer;
+    amp_config config = AMP_CONFIG_INIT;
+    start(t);
+    adapter_init(&t->adapter, &t->net, t->optimizer, NULL, NULL);
+    config.level = AMP_O2, config.observe = AMP_ON, config.log = AMP_LOG_OFF;
+    bench_must(amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL), "amp_initialize_many");
+}
+
+enum { PERIOD = 200 }; /* amp_observe_options.every by default: as many steps have one that is observed */
+
+static void train_period(void *data) {
+    for (int i = 0; i < PERIOD; i++) train_step(data);
+}
+
+void bench_observe(void) {
+    static struct training observed, plain;
+    char error[256];
+    amp_observe_options each = AMP_OBSERVE_OPTIONS_INIT;
+    each.every = 1;
+    digits = digits_load(DIGITS_FILE, error, sizeof error);
+    must(digits, error);
+    wire(&observed), wire(&plain);
+    struct bench_case c = { .group = "observe", .name = "not observed any more", .size = "the demo's step, O2",
+                            .unit = "ms", .calls = 1, .ours = train_step, .ours_data = &observed,
+                            .reference = train_step, .reference_data = &plain, .reference_name = "never observed",
+                            .goal = 0.99, .rounds = ROUNDS };
+    bench_must(amp_observe(observed.adapter.model.amp, NULL), "amp_observe");
+    train_step(&observed);
+    bench_must(amp_observe_stop(observed.adapter.model.amp), "amp_observe_stop");
+    bench_run(&c);
+    c.name = "one of 200 (default)", c.goal = 0.98, c.calls = PERIOD, c.rounds = 0;
+    c.ours = c.reference = train_period;
+    bench_must(amp_observe(observed.adapter.model.amp, NULL), "amp_observe");
+    bench_run(&c);
+    c.name = "all of them, everything", c.goal = 0.0, c.calls = 1;
+    c.ours = c.reference = train_step;
+    bench_must(amp_observe(observed.adapter.model.amp, &each), "amp_observe");
+    bench_run(&c);
+    end(&observed), end(&plain);
     free(digits);
 }

@@ -74,6 +74,7 @@ void bench_world_stop(struct bench_world *w) { bench_must(amp_shutdown(w->optimi
 void bench_world_begin(struct bench_world *w) {
     w->scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
     bench_must(amp_scale_loss_begin(&w->optimizer, NULL, &w->scaled), "amp_scale_loss_begin");
+    (void)amp_seed_factor(&w->scaled); /* as a host that seeds backward itself */
 }
 
 void bench_world_end(struct bench_world *w) { bench_must(amp_scale_loss_end(&w->scaled), "amp_scale_loss_end"); }

@@ -321,11 +321,9 @@ enum {
     AMP_LISTS_TORCH = 2    /* torch.autocast for CUDA devices */
 };
 
-/*
- * Zero means default everywhere: the level's property, or the value stated here. Which property a level lets you
+/* Zero means default everywhere: the level's property, or the value stated here. Which property a level lets you
  * override follows Apex (frontend.py): those with patch_ops (O1, O4) take no cast_model_type but FP32 or UNCHANGED, no
- * keep_batchnorm_fp32 and no master_weights; patch_ops = ON belongs to them alone.
- */
+ * keep_batchnorm_fp32 and no master_weights; patch_ops = ON belongs to them alone. */
 typedef struct amp_config {
     uint32_t struct_size;
     amp_level level;                /* AMP_O0, ...; required */
@@ -355,7 +353,8 @@ typedef struct amp_config {
     amp_switch check_finite; /* ON: skips for what is not finite at a static scale of 1 too (O0, O4); default OFF */
     int32_t log; /* AMP_LOG_*, what standard error is told where no hook `event` listens: amp_diagnostics.h */
     amp_switch verify; /* ON, or AMP_VERIFY=1: every wrapped call is checked, for an adapter's first run: same page */
-    int32_t reserved;  /* 0 */
+    amp_switch observe; /* ON, or AMP_OBSERVE=1: amp_observe can see ops that the level leaves alone: amp_observe.h */
+    const char *trace; /* a file that is told what happens, as JSON Lines; or AMP_TRACE=FILE: docs/trace.md */
 } amp_config;
 
 #define AMP_CONFIG_INIT AMP_SIZED_(amp_config)

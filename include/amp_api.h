@@ -8,6 +8,7 @@
 #include "amp_call.h"
 #include "amp_diagnostics.h"
 #include "amp_gate.h"
+#include "amp_observe.h"
 #include "amp_raw.h"
 #include "amp_state.h"
 #include "amp_train.h"
@@ -85,6 +86,11 @@ typedef struct amp_api {
     float (*seed_factor)(const amp_scaled_loss *);
     amp_status (*get_findings)(amp_context *, amp_finding *, size_t, size_t *);
     amp_status (*health)(amp_context *, char *, size_t, size_t *);
+    amp_status (*verify_step)(amp_context *, amp_run, void *);
+    amp_status (*observe)(amp_context *, const amp_observe_options *);
+    amp_status (*observe_stop)(amp_context *);
+    amp_status (*get_observations)(amp_context *, amp_observation *, size_t, size_t *);
+    amp_status (*get_culprit)(amp_context *, amp_culprit *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

@@ -56,11 +56,17 @@ enum {
     AMP_LOG_TRACE = 5    /* and each bracket */
 };
 
+/* amp_config.trace, or AMP_TRACE=FILE in the environment: every bracket's decision, every warning, error and finding,
+ * and in the end what became of each op, as JSON Lines: docs/trace.md. One write a bracket, nothing in a call. The name
+ * is borrowed for amp_initialize, which fails with AMP_ERR_IO where the file cannot be opened. Each process has a file
+ * of its own: the rank (RANK and the like) stands before the extension, and a name in use is passed over. */
+
 /* amp_config.verify, or AMP_VERIFY=1 in the environment: for the first run of an adapter, a few times slower. Each call
  * of a wrapped op is held against what its schema and the hook visit say: extents reach into no other registered
  * buffer, outputs are written and not read before, inputs are not written, copies of libamp's have guards around them,
  * types are what they are said to be, slots still hold their wrappers. An op that adds to registered gradients runs
- * once more, to see that it adds. What is found are findings AMP-M23 to AMP-M29 and AMP-M60. Casts are not kept. */
+ * once more, to see that it adds (what it adds to other memory counts twice then). What is found are findings AMP-M23
+ * to AMP-M29 and AMP-M60. Casts are not kept. */
 
 /* ---- Findings ---------------------------------------------------------------------------------------------------- */
 
@@ -85,6 +91,29 @@ AMP_API AMP_MUST_CHECK amp_status amp_get_findings(amp_context *context, amp_fin
  * cache; what carried the scale; gradients seen, missing, unlisted; decisions and the steps that took them; every
  * finding. Its last line is "sound", or "N findings". Text, capacity and length as in amp_explain. */
 AMP_API AMP_MUST_CHECK amp_status amp_health(amp_context *context, char *text, size_t capacity, size_t *length);
+
+/* ---- The whole step twice ---------------------------------------------------------------------------------------- */
+
+/* The host's own forward and backward, for amp_verify_step: what an iteration does up to amp_scale_loss_end, brackets
+ * included, without the optimizer's step, on the same batch and from the same random numbers each time. *loss := the
+ * loss, not scaled. */
+typedef amp_status (*amp_run)(void *self, double *loss);
+
+/* For an adapter's first test: before the first step, or between two. Runs `run` with everything as it would be
+ * without libamp (FP32 parameters, ops as they come, brackets that do nothing), thus again with rounded and with
+ * halved parameters, then through the wiring (more than once where the scale is too large at first), and as at first
+ * once more; and compares the loss and, parameter by parameter, the gradients that the optimizers would see. At O0 the
+ * bits must be the same (unless the scale is no power of two, or the host does not repeat its own); at other levels
+ * the L2 distance may be 1/16 of the norm in fp16, 1/4 in bfloat16, and eight times what rounding the parameters does,
+ * but never 0.95. What fits is told as an AMP_EVENT_LOG; what does not are findings AMP-M61 and AMP-M62, and
+ * AMP_ERR_CONFLICT. A graph that was built through the wiring keeps its casts in every pass. A gradient is held
+ * against a sixteenth of the largest one, per element, too: one that is 0 but for rounding cannot be the same.
+ * Afterwards parameters and buffers that were described, scales and records are as before; gradients are cleared,
+ * fixed buffers to zeros (a host that keeps its momentum there calls it before its first step). Needs, while it runs,
+ * twenty bytes for each element of a trained parameter, beside a copy of it; and the hooks view and grad.
+ * AMP_ERR_WRONG_STATE: run stepped, left a bracket open, left no gradient, or does not repeat itself;
+ * AMP_ERR_UNSUPPORTED: an optimizer holds the masters itself (AMP_OPTIMIZER_HOLDS_MASTERS). */
+AMP_API AMP_MUST_CHECK amp_status amp_verify_step(amp_context *context, amp_run run, void *self);
 
 /* ---- Ops and losses ---------------------------------------------------------------------------------------------- */
 

@@ -75,6 +75,64 @@ AMP_API AMP_MUST_CHECK amp_status amp_clip_value_list(const amp_span *dst, const
 /* *index = first entry with a non-finite element, or -1. */
 AMP_API AMP_MUST_CHECK amp_status amp_first_nonfinite(const amp_span *src, size_t n, int64_t *index);
 
+/*
+ * What a tensor's values are like, by binades: binades[e - AMP_BINADE_LEAST] has those from 2^e on and below 2^(e + 1),
+ * for all of fp32, which contains fp16 and bf16. Whole binades do not tell what a cast loses: 2^-25 becomes 0 in fp16
+ * and what is just above does not; from (2 - 2^-11) * 2^15 on fp16 has infinity, bf16 from (2 - 2^-8) * 2^127 on. So
+ * each binade counts these as well, which makes 9 KB for a tensor: what belongs to one binade lies together.
+ */
+#define AMP_BINADE_LEAST (-149)
+#define AMP_BINADES 277
+typedef struct amp_binade {
+    uint64_t elements;  /* |x| in [2^e, 2^(e + 1)) */
+    uint64_t powers;    /* of these: 2^e itself */
+    uint64_t tops_bf16; /* of these: from (2 - 2^-8) * 2^e on, which bf16 rounds up to 2^(e + 1) */
+    uint64_t tops_fp16; /* of these: from (2 - 2^-11) * 2^e on, which fp16 rounds up to 2^(e + 1) */
+} amp_binade;
+
+/* Of one tensor, or of several. */
+typedef struct amp_statistics {
+    uint32_t struct_size;
+    int32_t reserved;              /* 0 */
+    uint64_t elements;             /* of all kinds: those counted next, and those in binades */
+    uint64_t zeros;                /* +0 and -0 */
+    uint64_t nans;                 /* of any sign */
+    uint64_t plus_infinities, minus_infinities; /* only fp32 and others that came as such: nothing is rounded */
+    uint64_t below, above;         /* fp64 alone: finite beyond the binades, not 0 */
+    double largest;                /* greatest finite |x|; 0: none */
+    double least;                  /* least |x| that is not 0; 0: none that is finite */
+    double sum, sum_squares;       /* over all elements: infinite or NaN if one is */
+    amp_binade binades[AMP_BINADES]; /* from 2^AMP_BINADE_LEAST on */
+} amp_statistics;
+
+#define AMP_STATISTICS_INIT \
+    { (uint32_t)sizeof(amp_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, { { 0, 0, 0, 0 } } }
+
+/* Adds to statistics[i] those of src[i], in one pass; statistics begin as AMP_STATISTICS_INIT, are the caller's and
+ * may be added to again. Everything but the two sums is exact; these are taken in double in a fixed order from 0 on,
+ * as amp_l2norm_list's, and added to what is there: the same bits on every instruction set and number of threads.
+ * AMP_ERR_INVALID_ARGUMENT: as above, statistics NULL. AMP_ERR_ABI_MISMATCH: a struct_size. Nothing is written then.
+ * Source: the exponents' histograms of Micikevicius et al. 2017, Mixed Precision Training, figures 2 and 3. */
+AMP_API AMP_MUST_CHECK amp_status amp_statistics_list(const amp_span *src, size_t n, amp_statistics *statistics);
+
+/* Adds `from` to `into`, as if the tensors of both had been added there: counts are exact, sums are added. Errors as
+ * amp_statistics_list's. */
+AMP_API AMP_MUST_CHECK amp_status amp_statistics_merge(amp_statistics *into, const amp_statistics *from);
+
+/* Elements that a cast of x * scale to a 16-bit type would lose; zeros, infinities and NaN are none of them. */
+typedef struct amp_losses {
+    uint64_t zeros;      /* become 0 */
+    uint64_t subnormals; /* |x * scale| is below the type's least normal number, but does not become 0: less precise */
+    uint64_t infinities; /* finite, and become infinite */
+} amp_losses;
+
+/* *losses = those of the elements that were added to `statistics`, exactly: x * scale is not rounded, then cast to
+ * `type`, AMP_FLOAT16 or AMP_BFLOAT16. Scales are powers of two, as loss scales are: other scales, and another type,
+ * are AMP_ERR_INVALID_ARGUMENT. AMP_ERR_UNSUPPORTED: elements of fp64 beyond the binades, of which this scale brings
+ * some into the type's range, or may: how many is not known. AMP_ERR_ABI_MISMATCH: struct_size. */
+AMP_API AMP_MUST_CHECK amp_status amp_statistics_losses(const amp_statistics *statistics, amp_dtype type, float scale,
+                                                        amp_losses *losses);
+
 /* What amp_matmul does to each element before it is rounded to d's type. */
 enum {
     AMP_ACTIVATION_NONE = 0,     /* nothing */

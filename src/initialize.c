@@ -19,6 +19,8 @@
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/report.h"
+#include "context/trace.h"
+#include "observe/observe.h"
 #include "raw/raw.h"
 
 #include <stdio.h>
@@ -277,6 +279,11 @@ static amp_status wire_op(amp_context *context, struct amp__map *by_slot, size_t
     return AMP_OK;
 }
 
+/* Ops that the policy has nothing to do with too. */
+static bool watches_all(const amp_context *context) {
+    return context->verify || context->observer || context->properties.observe == AMP_ON;
+}
+
 static amp_status wire_ops(amp_context *context) {
     struct amp__map by_slot = { 0 };
     amp_status status = AMP_OK;
@@ -285,7 +292,7 @@ static amp_status wire_ops(amp_context *context) {
         for (size_t j = 0; j < model->n_ops && status == AMP_OK; j++) {
             struct amp__op *op = &model->ops[j];
             if (amp__op_needs_wrapper(op)) status = wire_op(context, &by_slot, i, op);
-            else if (context->verify && op->slot) op->only_watched = wire_op(context, &by_slot, i, op) == AMP_OK;
+            else if (watches_all(context) && op->slot) op->only_watched = wire_op(context, &by_slot, i, op) == AMP_OK;
         }
         if (model->has_forward && status == AMP_OK)
             status = wire(context, &model->forward, "model", amp__forward_handler, true);
@@ -348,6 +355,21 @@ static size_t expected(amp_model *const *models, size_t n_models, amp_optimizer 
     return listed > trained ? listed : trained;
 }
 
+/* The model has batch norm, and no parameter of it is known as that. */
+static void check_norm(amp_context *context, const struct amp__model *model) {
+    const struct amp__properties *properties = &context->properties;
+    bool retypes = amp__retypes(properties) && properties->keep_batchnorm_fp32 && !model->whole_table;
+    for (size_t i = 0; i < context->n_params && retypes; i++)
+        retypes = context->params[i]->module_kind != AMP_MODULE_BATCH_NORM;
+    for (size_t i = 0; i < model->n_ops && retypes && context->n_params; i++) {
+        const char *name = model->ops[i].name;
+        if (!amp__op_is_norm(&model->ops[i])) continue;
+        amp__find(context, AMP__NORM_UNSAID, name, "level %s: there is an op %s, and none of %zu parameters is said to "
+                  "be batch norm's", amp__level_name(properties->level), name, context->n_params);
+        return;
+    }
+}
+
 static amp_status build(amp_context *context, amp_model *const *models, size_t n_models,
                         amp_optimizer *const *optimizers, size_t n_optimizers) {
     context->models = amp__alloc(n_models, sizeof *context->models);
@@ -383,6 +405,7 @@ static void commit(amp_context *context) {
     }
     for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].user->amp = context;
     amp__retype_commit(context);
+    for (size_t i = 0; i < context->n_models; i++) check_norm(context, &context->models[i]);
 }
 
 static bool wants_verify(amp_switch configured) {
@@ -408,12 +431,17 @@ AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models
     pthread_mutex_init(&context->lock, NULL);
     amp_status status = amp__fork_add(&context->forkable, &context->lock);
     context->cuda = amp__backend_in_use(AMP__BACKEND_cuda);
+    if (status == AMP_OK) status = amp__trace_open(context, &context->trace);
+    if (status == AMP_OK) status = amp__observe_as_asked(context);
     if (status == AMP_OK) status = build(context, models, n_models, optimizers, n_optimizers);
     if (status != AMP_OK) {
+        const amp_event failed = { .kind = AMP_EVENT_ERROR, .status = status, .message = amp_last_error() };
+        amp__trace_event(context, &failed);
         amp__context_destroy(context);
         return status;
     }
     commit(context);
+    amp__trace_wired(context);
     if (out) *out = context;
     return AMP_OK;
 }

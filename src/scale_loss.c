@@ -14,6 +14,7 @@
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/report.h"
+#include "observe/observe.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -119,7 +120,7 @@ static void open_bracket(struct amp__bracket *bracket, bool with_loss, uint32_t 
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         if (optimizer->steps_called) amp__decision_used(optimizer);
         optimizer->skip_is_old = optimizer->skip;
-        optimizer->in_bracket = true;
+        optimizer->in_bracket = optimizer->bracketed = true;
         optimizer->last_loss = bracket->loss_id;
     }
     tell_seeds(bracket->context);
@@ -344,6 +345,11 @@ static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scale
     return AMP_OK;
 }
 
+static void observe(const struct amp__bracket *bracket, bool overflowed, amp_action action) {
+    const struct amp__decided_bracket decided = { bracket->record.brackets, action == AMP_SKIP, overflowed };
+    amp__observe_decided(bracket->context, bracket->optimizers, bracket->n_optimizers, &decided);
+}
+
 AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     struct amp__bracket *bracket = NULL;
     AMP_TRY(open_bracket_of(scaled, "amp_scale_loss_end", &bracket));
@@ -359,7 +365,9 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
     if (bracket->delay) return delay_end(bracket, scaled);
     struct amp__grads_result result;
-    if (!bracket->delay_check) status = amp__wiring_check_gradients(bracket);
+    status = amp__wiring_check_gradients(bracket);
+    if (status == AMP_OK && amp__observing(context))
+        amp__observe_scaled(context, bracket->optimizers, bracket->n_optimizers);
     if (status == AMP_OK) status = unscale(bracket, &result);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
     if (bracket->delay_check) {
@@ -373,6 +381,7 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     amp__wiring_check_finite(bracket, &result);
     status = amp__bracket_conclude(bracket, &result, &scaled->action);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
+    if (context->observer && !context->verifying) observe(bracket, overflow_here, scaled->action);
     close_bracket(bracket, scaled);
     amp__wiring_check_ops(context);
     if (bracket->device.last == AMP__DECISION_ON_DEVICE) return AMP_OK; /* amp_check asks it */

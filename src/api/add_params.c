@@ -10,6 +10,7 @@
 #include "context/optimizer.h"
 
 static amp_status check_idle(const struct amp__optimizer *optimizer) {
+    AMP_RETURN_IF(optimizer->context->verifying, AMP_ERR_WRONG_STATE, "amp_add_params inside amp_verify_step");
     AMP_RETURN_IF(optimizer->in_bracket || optimizer->delayed, AMP_ERR_WRONG_STATE,
                   "amp_add_params inside a bracket, or while gradients are still scaled: end the bracket first");
     AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE, "amp_add_params inside a step");

@@ -64,6 +64,11 @@ static const amp_api table = {
     .seed_factor = amp_seed_factor,
     .get_findings = amp_get_findings,
     .health = amp_health,
+    .verify_step = amp_verify_step,
+    .observe = amp_observe,
+    .observe_stop = amp_observe_stop,
+    .get_observations = amp_get_observations,
+    .get_culprit = amp_get_culprit,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -16,6 +16,7 @@ static amp_status find_bracket(amp_context *context, uint32_t loss_id, const cha
     *host = context->n_optimizers ? &context->optimizers[0].host : context->n_models ? &context->models[0].host : NULL;
     AMP_RETURN_IF(!*host, AMP_ERR_WRONG_STATE, "%s: the context has no model and no optimizer, so no host", who);
     *bracket = &context->brackets[loss_id];
+    context->scaled_by_hand = true;
     return AMP_OK;
 }
 

@@ -11,6 +11,8 @@
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/findings.h"
+#include "context/trace.h"
+#include "observe/observe.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +21,8 @@
 
 void amp__context_destroy(amp_context *context) {
     amp__live_remove(context);
+    amp__observe_free(context);
+    amp__trace_close(context);
     (void)amp__patch_undo(context->patch); /* of an unfinished one */
     for (size_t i = 0; i < context->n_params; i++) amp__param_destroy(context->params[i]);
     for (size_t i = 0; context->models && i < context->n_models; i++) {
@@ -55,6 +59,7 @@ void amp__context_destroy(amp_context *context) {
 }
 
 static amp_status check_idle(const amp_context *context) {
+    AMP_RETURN_IF(context->verifying, AMP_ERR_WRONG_STATE, "amp_shutdown inside amp_verify_step");
     const struct amp__thread *thread = amp__thread_state();
     for (uint32_t i = 0; i < thread->n_marks; i++)
         AMP_RETURN_IF(thread->marks[i].owner == context, AMP_ERR_WRONG_STATE,
@@ -99,6 +104,7 @@ AMP_API amp_status amp_shutdown(amp_context *context) {
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(check_idle(context));
     cancel_brackets(context);
+    amp__trace_ops(context);
     amp__cache_retire(&context->cache, false);
     amp__tape_release(context, true);
     const amp_status slots = amp__patch_undo(context->patch);

@@ -140,9 +140,21 @@ amp_status amp__bracket_cancel(struct amp__bracket *bracket) {
     return told != AMP_OK ? told : status;
 }
 
+/* Finding the scale may take a few skips in a row; where the host stepped on one of them they will not end. */
+enum { SUSPICIOUS_SKIPS = 4 };
+
+static void look_for_the_cause(const struct amp__bracket *bracket) {
+    const struct amp__param *param = amp__wiring_nonfinite_param(bracket->context);
+    if (param)
+        amp__find(bracket->context, AMP__NONFINITE_PARAMETER, param->name,
+                  "loss %u: %d steps in a row were skipped, for %s itself holds NaN or infinity",
+                  (unsigned)bracket->loss_id, (int)SUSPICIOUS_SKIPS, param->name);
+}
+
 amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_here) {
     amp_context *context = bracket->context;
     const amp_record *record = &bracket->record;
+    if (record->skips_in_row == SUSPICIOUS_SKIPS) look_for_the_cause(bracket);
     const uint32_t limit = context->properties.max_skips;
     const bool too_many = record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER;
     const bool told = bracket->told_of_skips;
@@ -157,9 +169,10 @@ amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_
                                "loss %u: %u steps in a row were skipped, for %s itself holds NaN or infinity (the "
                                "first gradient that was not finite is %s's)", (unsigned)bracket->loss_id,
                                (unsigned)record->skips_in_row, param->name, first);
-    return amp__fail(AMP_ERR_TOO_MANY_SKIPS,
-                     "loss %u: %u steps in a row were skipped and the loss scale is down to %g; the first gradient "
-                     "that was not finite is %s's: look for NaN or infinity in its op, its input or the loss; all "
-                     "parameters are finite (amp_config.max_skips sets this limit)", (unsigned)bracket->loss_id,
-                     (unsigned)record->skips_in_row, (double)record->scale_after, first);
+    char subject[32];
+    snprintf(subject, sizeof subject, "loss %u", (unsigned)bracket->loss_id);
+    return amp__find_error(context, AMP__SKIPS_WITHOUT_END, AMP_ERR_TOO_MANY_SKIPS, subject,
+                           "%s: %u steps in a row were skipped and the loss scale is down to %g; the first gradient "
+                           "that was not finite is %s's; all described parameters are finite", subject,
+                           (unsigned)record->skips_in_row, (double)record->scale_after, first);
 }

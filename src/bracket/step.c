@@ -12,6 +12,7 @@
 #include "call/tape.h"
 #include "common/thread.h"
 #include "context/context.h"
+#include "context/findings.h"
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/report.h"
@@ -75,6 +76,8 @@ const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optim
 }
 
 amp_status amp__step_check(const struct amp__optimizer *optimizer) {
+    AMP_RETURN_IF(optimizer->context->verifying, AMP_ERR_WRONG_STATE,
+                  "step inside amp_verify_step: its run is forward and backward alone");
     AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
                   "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
     AMP_RETURN_IF(optimizer->delayed, AMP_ERR_WRONG_STATE,
@@ -90,10 +93,22 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
     return AMP_OK;
 }
 
+/* Told at its third step: a first one or two may come from before the loop. */
+static void check_brackets(const struct amp__optimizer *optimizer) {
+    amp_context *context = optimizer->context;
+    char subject[32];
+    if (optimizer->bracketed || context->scaled_by_hand || optimizer->taken != 3) return;
+    if (!amp__scales(&context->properties.scaler)) return;
+    snprintf(subject, sizeof subject, "optimizer %zu", (size_t)(optimizer - context->optimizers));
+    amp__find(context, AMP__BRACKET_MISSING, subject, "%s has stepped three times at level %s, and no bracket has "
+              "named it", subject, amp__level_name(context->properties.level));
+}
+
 void amp__decision_used(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     optimizer->steps_called = 0;
     optimizer->taken++;
+    check_brackets(optimizer);
     optimizer->skip = false;
     optimizer->last_step = ++context->n_steps;
     amp__cache_retire(&context->cache, false); /* the weights moved; not every host's version tells */

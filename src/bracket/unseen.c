@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Brackets that are looked at one after the other; decisions after which a step should have been seen. */
+enum { EACH = 8, LONG = 64 };
 enum { PIECE = 512, PIECES = 128 }; /* bytes of a parameter that are looked at in one place, and in how many at most */
 
 /* An update changes about everything, so that a part of a large block will do. */
@@ -79,14 +81,22 @@ static void tell(const struct amp__optimizer *optimizer) {
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     const struct amp__op *missed = missed_self(optimizer);
     if (!optimizer->n_steps)
-        amp__find(context, AMP__STEP_MISSING, subject, "optimizer %zu has no step slot, amp_step_begin was never "
-                  "called, and its parameters changed after two brackets", number);
+        amp__find(context, AMP__STEP_MISSING, subject, "optimizer %zu was not seen to step, and yet its "
+                  "parameters changed after two brackets", number);
     else if (missed)
         amp__find(context, AMP__SELF_UNMET, subject, "optimizer %zu: its slot %s was called, but never for its "
                   "amp_optimizer.self, and yet its parameters changed after two brackets", number, missed->name);
     else if (amp__name_unused(&text, optimizer->steps, optimizer->n_steps, 0))
         amp__find(context, AMP__STEP_UNSEEN, subject, "optimizer %zu: its slot %s saw no call, and yet its parameters "
                   "changed after two brackets", number, names);
+}
+
+static void tell_never(const struct amp__optimizer *optimizer) {
+    const size_t number = (size_t)(optimizer - optimizer->context->optimizers);
+    char subject[32];
+    snprintf(subject, sizeof subject, "optimizer %zu", number);
+    amp__find(optimizer->context, AMP__NEVER_STEPPED, subject, "optimizer %zu: %d brackets were decided, and it has "
+              "not stepped", number, (int)LONG);
 }
 
 amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
@@ -98,6 +108,10 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
         tell_others(optimizer);
         return AMP_OK;
     }
+    /* each of the first ones, then ever more rarely: whoever accumulates for long pays nothing */
+    const uint64_t n = optimizer->unstepped++;
+    if (optimizer->decisions == LONG) tell_never(optimizer);
+    if (n >= EACH && n & (n - 1)) return AMP_OK;
     AMP_TRY(sum_of(optimizer, &sum));
     /* steps of other optimizers change what is shared */
     if (optimizer->noted && optimizer->noted_steps == context->n_steps && optimizer->noted_sum != sum)

@@ -2,7 +2,8 @@
 /*
  * Slips in the wiring that a bracket can see: what is certainly wrong fails its end and changes nothing, the rest is
  * told once. A look at gradients reads them all, so it is taken in the first two brackets of an optimizer alone; zeros
- * in the first prove nothing (a layer that starts with zeros hides those before it).
+ * in the first prove nothing (a layer that starts with zeros hides those before it). What no optimizer lists may be
+ * thawed late, so that two brackets in a row are looked at ever more rarely.
  */
 #include "bracket/wiring.h"
 #include "common/thread.h"
@@ -172,14 +173,20 @@ static void compare(amp_context *context, struct amp__param *param) {
     param->looked.sum = sum;
 }
 
+/* Bracket number 2^k, from 0 on, is compared with the next: 8 and 9, 16 and 17, ... */
+static bool opens_a_pair(uint32_t n) { return n >= 8 && !(n & (n - 1)); }
+
 /* Of a sharded optimizer the others' parameters are another rank's. */
 static void look_at_unlisted(amp_context *context) {
+    const uint32_t n = context->looks;
+    if (n >= AMP__LOOKS && !opens_a_pair(n) && !opens_a_pair(n - 1)) return;
     for (size_t i = 0; i < context->n_optimizers; i++)
         if (context->optimizers[i].sharded) return;
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];
         enum seen seen;
         if (param->in_optimizer || param->on_device || !param->host->view || !param->host->grad) continue;
+        if (opens_a_pair(n)) param->looked.sum = 0; /* older than the bracket before */
         if (look(param, &seen) != AMP_OK) tell_failure(context);
         else if (seen == SOME) compare(context, param);
     }
@@ -198,16 +205,17 @@ static amp_status look_after_clearing(struct amp__optimizer *optimizer) {
 
 amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
     amp_context *context = bracket->context;
+    const bool closing = is_closing(bracket); /* the backward was before */
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         if (optimizer->cleared_inside) AMP_TRY(look_after_clearing(optimizer));
-        else if (optimizer->looks < AMP__LOOKS) AMP_TRY(look_at_listed(optimizer));
+        else if (optimizer->looks < AMP__LOOKS && !closing) AMP_TRY(look_at_listed(optimizer));
         optimizer->cleared_inside = false;
-        if (optimizer->looks < AMP__LOOKS) optimizer->looks++;
+        if (optimizer->looks < AMP__LOOKS && !closing) optimizer->looks++;
     }
-    if (context->looks >= AMP__LOOKS) return AMP_OK;
+    if (closing) return AMP_OK;
     if (context->n_optimizers) look_at_unlisted(context);
-    context->looks++;
+    if (context->looks < UINT32_MAX) context->looks++;
     return AMP_OK;
 }
 
@@ -215,8 +223,8 @@ void amp__wiring_check_clearing(struct amp__optimizer *optimizer) {
     if (!optimizer->in_bracket) return;
     bool any = false;
     optimizer->cleared_inside = true;
-    /* older ones are set aside: backward made these */
-    if (!optimizer->host.set_grad) return;
+    /* older ones are set aside, where anything is: backward made these */
+    if (!optimizer->host.set_grad || amp__scaling_is_trivial(&optimizer->context->properties)) return;
     if (look_for_any(optimizer, &any) != AMP_OK) tell_failure(optimizer->context);
     else if (any)
         amp__find(optimizer->context, AMP__CLEARED_INSIDE, "",
@@ -275,12 +283,20 @@ static void check_slots(const amp_context *context) {
         for (size_t j = 0; j < context->optimizers[i].n_steps; j++) check_slot(&context->optimizers[i].steps[j]);
 }
 
+/* The first bracket made no gradient at all: wait for the second. */
+static bool saw_an_empty_batch(const struct amp__optimizer *optimizer) {
+    return optimizer->looks < AMP__LOOKS && optimizer->n_params && optimizer->missing == optimizer->n_params;
+}
+
 void amp__wiring_check_ops(amp_context *context) {
     char names[512] = "";
     if (context->verify) check_slots(context);
     amp__text text = { names, sizeof names, 0 };
     size_t found = 0;
-    if (context->looks != 1) return;
+    if (context->ops_checked) return;
+    for (size_t i = 0; i < context->n_optimizers; i++) /* another one's model may run in another bracket */
+        if (!context->optimizers[i].looks || saw_an_empty_batch(&context->optimizers[i])) return;
+    context->ops_checked = true;
     for (size_t i = 0; i < context->n_models; i++) {
         const struct amp__model *model = &context->models[i];
         if (!model->whole_table || !is_used(model)) found = amp__name_unused(&text, model->ops, model->n_ops, found);

@@ -12,6 +12,7 @@
 #include "context/context.h"
 #include "context/op.h"
 #include "context/report.h"
+#include "observe/observe.h"
 #include "raw/raw.h"
 
 #include <string.h>
@@ -45,6 +46,8 @@ struct substitution {
     const struct decided *decided;
     struct amp__raw raw;
     struct amp__watch watch; /* verify */
+    bool observed;
+    struct amp__seen_call seen; /* observed */
     void *argv[AMP__MAX_ARGS];
     void *handles[AMP__MAX_ARGS];
     void ***written; /* fields of structs whose handles the op writes; of the call's memory */
@@ -111,7 +114,8 @@ static amp_status enter(struct substitution *s, struct amp__op *op, const struct
     const bool visits = amp__visits(op) && (is_raw || (op->host->cast && (d->decision.casts || d->rounds)));
     if (is_raw || visits)
         s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed,
-                                    .verify = op->context->verify, .casting = &s->casting };
+                                    .verify = op->context->verify, .lists = op->context->verify || s->observed,
+                                    .casting = &s->casting };
     for (uint32_t i = 0; i < call->schema->n_args; i++) s->argv[i] = call->args[i];
     for (uint32_t i = 0; i < call->schema->n_args && d->decision.casts; i++)
         if (amp__is_operand(&call->schema->args[i])) AMP_TRY(substitute_argument(s, call, i));
@@ -179,6 +183,7 @@ static void leave(struct substitution *s, struct amp__op *op, const struct amp__
         if (status != AMP_OK)
             keep(op, amp__fail_prefix(status, d->forward ? "%s: the model's output" : "op %s: its result", op->name));
     }
+    if (s->observed) amp__observe_leave(&s->seen, op, call, d->mode != AMP__RAW_NONE ? &s->raw : NULL);
     amp__casting_end(&s->casting);
 }
 
@@ -196,6 +201,7 @@ static amp_status watch(struct substitution *s, const struct amp__call *call, am
 static amp_status run_decided(struct amp__op *op, const struct amp__call *call, const struct decided *d) {
     struct substitution s;
     const bool verify = op->context->verify;
+    s.observed = amp__observing(op->context) && !d->forward;
     amp_status status = enter(&s, op, call, d);
     const bool has_work = !converts(d->mode) || !amp__visits(op) || s.raw.found || d->tensors;
     const amp_fn function = has_work ? d->function : call->original;
@@ -204,6 +210,7 @@ static amp_status run_decided(struct amp__op *op, const struct amp__call *call, 
         amp__casting_abandon(&s.casting);
         return status;
     }
+    if (s.observed) amp__observe_enter(&s.seen, op, call, d->mode != AMP__RAW_NONE ? &s.raw : NULL, s.argv);
     run_untrapped(call, function, s.argv);
     if (verify) amp__watch_leave(&s.watch, op);
     leave(&s, op, call);
@@ -272,13 +279,13 @@ static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct 
     amp_status status = amp__operands_gather(&operands, op, call);
     d.tensors = operands.tensors;
     if (status == AMP_OK) status = decide(op, call, obeys, &operands, &d);
-    const bool verify = op->context->verify;
-    if (verify && d.mode == AMP__RAW_NONE && amp__raw_takes(op)) d.mode = AMP__RAW_SEED; /* to be looked at */
+    const bool looks = op->context->verify || amp__observing(op->context);
+    if (looks && d.mode == AMP__RAW_NONE && amp__raw_takes(op)) d.mode = AMP__RAW_SEED; /* to be looked at */
     if (status == AMP_OK && d.decision.status != AMP_OK) {
         fail_call(op, call, amp__decision_error(d.decision, op->name));
         return;
     }
-    const bool as_it_comes = !verify && !d.decision.casts && !d.rounds && !d.handed_on &&
+    const bool as_it_comes = !looks && !d.decision.casts && !d.rounds && !d.handed_on &&
                              d.mode == AMP__RAW_NONE;
     if (status == AMP_OK && as_it_comes) amp__call_run(call, d.function, call->args);
     else if (status == AMP_OK) status = run_decided(op, call, &d);
@@ -292,13 +299,12 @@ _Static_assert(1 << N_TYPES == sizeof((struct amp__op *)NULL)->decided, "a place
 
 void amp__op_tabulate(struct amp__op *op) {
     const struct amp__properties *properties = &op->context->properties;
-    op->by_types = op->schema && !op->context->verify && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
-                   !op->seeds &&
-                   !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op));
-    for (uint32_t i = 0; op->by_types && i < op->schema->n_args; i++)
-        op->by_types = !amp__is_operand(&op->schema->args[i]) ||
+    bool by_types = op->schema && !op->context->verify && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
+                    !op->seeds && !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op));
+    for (uint32_t i = 0; by_types && i < op->schema->n_args; i++)
+        by_types = !amp__is_operand(&op->schema->args[i]) ||
             !(op->schema->args[i].flags & (AMP__LIST | AMP__READ_WRITE));
-    for (unsigned set = 0; op->by_types && set < sizeof op->decided; set++) {
+    for (unsigned set = 0; by_types && set < sizeof op->decided; set++) {
         struct amp__operands operands = { .n = 0 };
         for (unsigned type = 0; type < N_TYPES; type++)
             if (set & 1u << type)
@@ -307,6 +313,8 @@ void amp__op_tabulate(struct amp__op *op) {
         op->decided[set] = decision.status == AMP_OK ? (uint8_t)decision.target : ASK;
         op->cast_types |= decision.casts;
     }
+    op->has_types = by_types;
+    atomic_store_explicit(&op->by_types, by_types && !amp__observing(op->context), memory_order_relaxed);
 }
 
 /* The types of a call's operands, 0 for what is none, and their set; SIZE_MAX: the table has no place for it. */
@@ -379,7 +387,8 @@ void amp__op_handler(void *user, struct amp__call *call) {
     struct amp__op *op = user;
     struct amp__thread *thread = call->thread;
     const bool obeys = op->is_backward || amp__ops_obey(op->context, thread);
-    const float seed = op->by_types ? 1.0f : amp__seed_factor(op);
+    const bool by_types = atomic_load_explicit(&op->by_types, memory_order_relaxed);
+    const float seed = by_types ? 1.0f : amp__seed_factor(op);
     const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode
         : seed != 1.0f                                          ? AMP__RAW_SEED
                                                                 : AMP__RAW_NONE;
@@ -394,7 +403,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
     amp__mark_own(thread, op->context);
     amp__op_count(op, thread, &op->first_calls, &op->calls, 1);
     if (op->gate_watches && obeys) amp__gate_watch(op, call);
-    if (!op->by_types || !run_by_types(op, call)) decide_and_run(op, call, obeys, mode, seed);
+    if (!by_types || !run_by_types(op, call)) decide_and_run(op, call, obeys, mode, seed);
     amp__mark_pop(thread, &anchor);
 }
 

@@ -66,10 +66,16 @@ struct amp_context {
     _Atomic(uint32_t) open;        /* brackets, */
     _Atomic(uint32_t) backward;    /* and those of them that have a loss: backward is running */
     bool has_forward;              /* one of the models described its forward */
+    bool ops_checked;              /* for calls, at the end of the first bracket of the last optimizer */
+    bool scaled_by_hand;           /* amp_scale or amp_unscale was called */
     uint64_t n_steps;              /* steps and skips of all optimizers */
+    bool verifying;                /* amp_verify_step runs: nothing may step */
     bool verify;                   /* every wrapped call is watched (raw/watch.c) */
     int32_t log;                   /* AMP_LOG_*: what is told where the host has no hook event */
-    _Atomic(uint8_t) looks; /* brackets that a step follows and that were looked at, until there are AMP__LOOKS */
+    struct amp__trace *trace;      /* NULL: nobody asked for one */
+    struct amp__observer *observer; /* the same */
+    _Atomic(bool) observing;       /* this iteration: calls take no short way, and are looked at */
+    _Atomic(uint32_t) looks; /* brackets that a step follows; the first AMP__LOOKS of them were looked at */
     _Atomic(uint64_t) seeds_shown; /* to ops, times a scale */
     struct amp__plan plan;         /* of the bracket that is ending; brackets and steps are one thread's business */
     struct amp__param **listed;    /* the parameters of its optimizers, where there are several */

@@ -3,15 +3,31 @@
 #include "context/log.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *const levels[] = {
     [AMP_LOG_OFF] = "off",   [AMP_LOG_ERROR] = "error", [AMP_LOG_WARN] = "warn",
     [AMP_LOG_INFO] = "info", [AMP_LOG_TRACE] = "trace",
 };
+
+/* As write, but without the signal that ends a host whose standard error is a pipe that nobody reads any more. One that
+ * waited already is not ours. */
+static ssize_t write_quietly(const char *text, size_t length) {
+    sigset_t pipe, before, waiting;
+    (void)sigemptyset(&pipe);
+    (void)sigaddset(&pipe, SIGPIPE);
+    if (sigpending(&waiting) || pthread_sigmask(SIG_BLOCK, &pipe, &before)) return -1;
+    const ssize_t done = write(STDERR_FILENO, text, length);
+    if (done < 0 && errno == EPIPE && !sigismember(&waiting, SIGPIPE))
+        (void)sigtimedwait(&pipe, NULL, &(struct timespec){ 0 });
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return done;
+}
 
 /* One write, so that lines of threads and processes do not mix; what is lost is lost. */
 static void write_line(const char *level, const char *text) {
@@ -24,7 +40,7 @@ static void write_line(const char *level, const char *text) {
         length--;
     }
     for (ssize_t done = 0, now; done < length; done += now)
-        if ((now = write(STDERR_FILENO, line + done, (size_t)(length - done))) <= 0) break;
+        if ((now = write_quietly(line + done, (size_t)(length - done))) <= 0) break;
     errno = saved;
 }
 

@@ -47,3 +47,7 @@ bool amp__op_is_numbered(const struct amp__op *op, const char *name) {
     char text[AMP__OP_NAME_MAX + 16];
     return !strcmp(name, numbered_name(op, text));
 }
+
+bool amp__op_is_norm(const struct amp__op *op) {
+    return strstr(op->name, "batch_norm") || strstr(op->name, "batchnorm");
+}

@@ -33,7 +33,8 @@ struct amp__op {
     bool only_watched; /* verify: wrapped for its arguments' sake; the policy has nothing to do with it */
     _Atomic(bool) probed, cast_seen; /* looked at once: does it add to gradients, is a cast of the type asked for */
 
-    bool by_types;        /* the set of its operands' types decides, by this table */
+    bool has_types; /* the set of its operands' types decides, by this table; */
+    _Atomic(bool) by_types; /* and nothing else is looked at now */
     uint8_t cast_types;   /* those that are cast where they are not the target */
     uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */
 
@@ -82,8 +83,19 @@ struct amp__model {
 };
 
 struct amp__keyed;
+/* By its name, batch norm's forward or backward? */
+bool amp__op_is_norm(const struct amp__op *op);
 /* named.c: the ops whose name, or name#index, may be this one: the caller compares. */
 amp_status amp__ops_named(amp_context *context, const char *name, const struct amp__keyed **entries, size_t *n);
 bool amp__op_is_numbered(const struct amp__op *op, const char *name); /* name#index */
+
+/* ---- slots that saw no call ---- */
+
+uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
+/* Was its slot called, and only for objects that nobody described? */
+bool amp__op_missed_self(const struct amp__op *op);
+bool amp__op_unused(const struct amp__op *op);
+/* Those of `ops` that saw no call, by name, behind `found` others in the text; how many there are now. */
+size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found);
 
 #endif

@@ -268,3 +268,26 @@ bool amp__op_needs_wrapper(const struct amp__op *op) {
     if (!op->context->properties.enabled || !op->slot) return false;
     return op->op_class != AMP_LEAVE || op->fp16 || op->bf16 || op->fp32 || op->seeds || amp__op_may_round(op);
 }
+
+/* ---- slots that saw no call ---- */
+
+uint64_t amp__op_passed(const struct amp__op *op) {
+    return op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0);
+}
+
+bool amp__op_missed_self(const struct amp__op *op) {
+    return op->wrapped && !amp__op_calls(op) && op->added && amp__patch_strangers(op->context->patch, op->wrap);
+}
+
+bool amp__op_unused(const struct amp__op *op) {
+    return op->wrapped && !op->only_watched && !op->shares && !amp__op_calls(op) && !amp__op_passed(op);
+}
+
+size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found) {
+    for (size_t i = 0; i < n; i++)
+        if (amp__op_unused(&ops[i])) {
+            amp__text_add(names, found++ ? ", %s" : "%s", ops[i].name);
+            if (ops[i].index) amp__text_add(names, "#%u", (unsigned)ops[i].index);
+        }
+    return found;
+}

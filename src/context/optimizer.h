@@ -22,6 +22,7 @@ struct amp__optimizer {
     bool holds;   /* AMP_OPTIMIZER_HOLDS_MASTERS */
     bool skips_on_device;        /* its step reads the flag on the device: the host need not know what was decided */
     bool in_bracket;
+    bool bracketed; /* ever */
     bool cleared_inside; /* zero_grad was called in the bracket that is open */
     uint8_t looks;       /* brackets whose gradients bracket/wiring.c looked at, */
     size_t missing;      /* and at the last look, parameters that had none */
@@ -45,6 +46,7 @@ struct amp__optimizer {
     bool told_of_steps;    /* unseen.c: there is no more to say */
     bool noted;            /* what its parameters were when a bracket began, while no step was seen: */
     uint64_t noted_sum, noted_steps; /* their sum, and context->n_steps; */
+    uint64_t unstepped;              /* brackets begun while no step was seen */
     uint32_t unseen_changes;         /* how often it was another one since */
 };
 

@@ -7,6 +7,7 @@
 #include "context/log.h"
 #include "context/op.h"
 #include "context/optimizer.h"
+#include "context/trace.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 
 /* The hook is the host's code: ops it calls run as they come. */
 void amp__event(amp_context *context, const amp_host *host, const amp_event *event) {
+    amp__trace_event(context, event);
     if (!host || !host->event) {
         amp__log(context->log, event);
         return;
@@ -83,27 +85,4 @@ amp_status amp__warn(amp_context *context, const char *format, ...) {
     if (!grown) return amp__fail_memory();
     amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_WARNING, .message = line });
     return AMP_OK;
-}
-
-/* ---- slots that saw no call ---- */
-
-uint64_t amp__op_passed(const struct amp__op *op) {
-    return op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0);
-}
-
-bool amp__op_missed_self(const struct amp__op *op) {
-    return op->wrapped && !amp__op_calls(op) && op->added && amp__patch_strangers(op->context->patch, op->wrap);
-}
-
-bool amp__op_unused(const struct amp__op *op) {
-    return op->wrapped && !op->only_watched && !op->shares && !amp__op_calls(op) && !amp__op_passed(op);
-}
-
-size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found) {
-    for (size_t i = 0; i < n; i++)
-        if (amp__op_unused(&ops[i])) {
-            amp__text_add(names, found++ ? ", %s" : "%s", ops[i].name);
-            if (ops[i].index) amp__text_add(names, "#%u", (unsigned)ops[i].index);
-        }
-    return found;
 }

@@ -20,13 +20,4 @@ amp_status amp__warn(amp_context *context, const char *format, ...) AMP_PRINTF(2
 /* A host to tell: the first model's, else the first optimizer's; NULL: there is none. */
 const amp_host *amp__any_host(const amp_context *context);
 
-/* ---- slots that saw no call ---- */
-
-uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
-/* Was its slot called, and only for objects that nobody described? */
-bool amp__op_missed_self(const struct amp__op *op);
-bool amp__op_unused(const struct amp__op *op);
-/* Those of `ops` that saw no call, by name, behind `found` others in the text; how many there are now. */
-size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found);
-
 #endif

@@ -56,6 +56,10 @@
 #define AMP__SUM_BLOCK 65536
 #define AMP__SUM_SQUARES(name) double name(const void *src, size_t n)
 
+/* Adds to *s what amp_statistics counts of at most AMP__SUM_BLOCK elements; to its sums one sum each, which is taken in
+ * AMP__SUM_SQUARES's order. */
+#define AMP__STATISTICS(name) void name(const void *src, size_t n, amp_statistics *s)
+
 /* 1 if an element is infinite or NaN, else 0. */
 #define AMP__NONFINITE(name) uint32_t name(const void *src, size_t n)
 
@@ -115,6 +119,7 @@ typedef AMP__CLAMP_LIST(amp__clamp_list_fn);
 typedef AMP__ZERO(amp__zero_fn);
 typedef AMP__AXPBY(amp__axpby_fn);
 typedef AMP__SUM_SQUARES(amp__sum_squares_fn);
+typedef AMP__STATISTICS(amp__statistics_fn);
 typedef AMP__NONFINITE(amp__nonfinite_fn);
 typedef AMP__TILE(amp__tile_fn);
 typedef AMP__CHECK(amp__check_fn);
@@ -142,6 +147,7 @@ struct amp__tile {
     X(set, amp__zero_fn *, zero_stream, 0)      /* memset to 0 past the caches */                                      \
     X(set, amp__axpby_fn *, axpby, 3)           /* [dst][x][y] */                                                      \
     X(set, amp__sum_squares_fn *, sum_squares, 1)                                                                      \
+    X(set, amp__statistics_fn *, statistics, 1)                                                                        \
     X(set, amp__nonfinite_fn *, nonfinite, 1)                                                                          \
     X(set, struct amp__tile, tile, 0)                                                                                  \
     X(set, amp__check_fn *, check, 1)                                                                                  \

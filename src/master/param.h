@@ -177,6 +177,14 @@ void amp__param_commit_retype(struct amp__param *param);
 amp_status amp__param_swap(const struct amp__param *param, amp_storage *storage);
 /* After a way back that the host refused: what its handles have instead of their own blocks, in words; else nothing. */
 void amp__param_tell_left(const struct amp__param *param, amp__text *text);
+/* For amp_verify_step: the parameter as it would be without the level, FP32 under the host's handles, the master's
+ * values where there is one; a gradient that the host keeps in 16 bits too, zeros then. And back: what lay there. */
+struct amp__exposed {
+    amp_storage param, grad; /* what is under the handles else; empty: nothing was changed */
+    void *handle;            /* the gradient's */
+};
+amp_status amp__param_expose(struct amp__param *param, struct amp__exposed *kept);
+amp_status amp__param_cover(struct amp__param *param, struct amp__exposed *kept);
 /* Frees what is left (gradients); the tensor is not touched. */
 void amp__param_destroy(struct amp__param *param);
 

@@ -192,6 +192,66 @@ static void leave_to_host(struct amp__param *param) {
     *(gradient->with_gaps.data ? &gradient->with_gaps : &gradient->master) = (amp_storage){ 0 };
 }
 
+/* ---- shown as it would be without the level ---- */
+
+/* An FP32 block of what `from` has (empty: zeros). */
+static amp_status widen(const struct amp__param *param, const amp_span *from, amp_purpose purpose, amp_storage *out) {
+    AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, purpose, out));
+    const amp_span to = span_of(out, param->size);
+    amp_status status = from ? amp__param_copy(param, AMP__WORK_WRITE_BACK, &to, from) : amp__param_zero(param, &to);
+    if (status == AMP_OK && param->on_device) status = amp__place_flush(param->place);
+    if (status != AMP_OK) amp__param_free(param, out);
+    return status;
+}
+
+static amp_status expose_grad(struct amp__param *param, struct amp__exposed *kept) {
+    void *grad = NULL;
+    struct amp__elements now;
+    if (!param->host->grad) return AMP_OK;
+    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    if (!grad) return AMP_OK;
+    AMP_TRY(amp__param_block(param, grad, param->name, &now));
+    if (!amp__is_low(now.dtype)) return AMP_OK;
+    AMP_TRY(widen(param, NULL, AMP_FOR_GRADIENT, &kept->grad));
+    const amp_status status = amp__host_swap(param->host, grad, param->name, &kept->grad);
+    if (status != AMP_OK) amp__param_free(param, &kept->grad);
+    else kept->handle = grad;
+    return status;
+}
+
+amp_status amp__param_expose(struct amp__param *param, struct amp__exposed *kept) {
+    struct amp__elements now;
+    *kept = (struct amp__exposed){ .handle = NULL };
+    if (param->emulated) { /* the block itself; whoever exposes it puts its elements back */
+        AMP_TRY(amp__emulated_lend(param));
+        return param->on_device ? amp__place_flush(param->place) : AMP_OK;
+    }
+    if (!amp__is_low(param->dtype)) return AMP_OK;
+    AMP_TRY(amp__param_elements(param, &now));
+    const amp_span low = { now.data, param->size, param->dtype, 0 };
+    const amp_span exact = param->has_master ? span_of(&param->master.fp32, param->size) : low;
+    AMP_TRY(widen(param, &exact, AMP_FOR_PARAMETER, &kept->param));
+    const amp_status status = amp__param_swap(param, &kept->param);
+    if (status != AMP_OK) {
+        amp__param_free(param, &kept->param);
+        return status;
+    }
+    return expose_grad(param, kept);
+}
+
+amp_status amp__param_cover(struct amp__param *param, struct amp__exposed *kept) {
+    amp_status status = AMP_OK;
+    if (kept->handle) status = amp__host_swap(param->host, kept->handle, param->name, &kept->grad);
+    if (kept->handle && status == AMP_OK) amp__param_free(param, &kept->grad);
+    kept->handle = NULL;
+    if (!kept->param.data) return status;
+    amp_status one = amp__param_swap(param, &kept->param);
+    if (one != AMP_OK) one = amp__param_swap(param, &kept->param); /* once more, before it has to be told */
+    if (one == AMP_OK) amp__param_free(param, &kept->param);
+    else one = amp__fail_prefix(one, "%s keeps an FP32 block that it was shown: shut the context down", param->name);
+    return status == AMP_OK ? one : status;
+}
+
 void amp__param_destroy(struct amp__param *param) {
     if (!param) return;
     if (param->host) {

@@ -108,6 +108,7 @@ static amp_status check_switches(const amp_config *config) {
         { "check_finite", config->check_finite, AMP_ON },
         { "log", config->log, AMP_LOG_TRACE },
         { "verify", config->verify, AMP_ON },
+        { "observe", config->observe, AMP_ON },
         { "cast_model_outputs", config->cast_model_outputs, AMP_FLOAT64 },
     };
     for (size_t i = 0; i < AMP_COUNT(fields); i++)
@@ -199,8 +200,7 @@ static amp_status resolve_scaler(const amp_config *config, float loss_scale, str
 
 /* ---- resolve ---- */
 
-/* enabled = OFF: nothing is cast, scaled or wrapped, whatever the level says. */
-static void make_inert(struct amp__properties *p) {
+void amp__properties_make_inert(struct amp__properties *p) {
     p->patch_ops = p->keep_batchnorm_fp32 = p->master_weights = false;
     p->cast_model_type = p->cast_model_outputs = AMP_DTYPE_UNCHANGED;
     p->scaler.dynamic = false;
@@ -240,6 +240,8 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
         .max_skips = config.max_skips ? config.max_skips : 100,
         .log = config.log,
         .verify = config.verify,
+        .observe = config.observe,
+        .trace = config.trace,
     };
     p.low = amp__is_low(p.cast_model_type) ? p.cast_model_type : level->low;
     if (!p.cast_model_outputs) /* Apex: a model that was given a type returns FP32 */
@@ -247,7 +249,7 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
     AMP_RETURN_IF(p.num_losses > 65536, AMP_ERR_INVALID_ARGUMENT, "amp_config.num_losses is %u; 65536 is the limit",
                   (unsigned)p.num_losses);
     AMP_TRY(resolve_scaler(&config, config.loss_scale != 0.0f ? config.loss_scale : level->loss_scale, &p.scaler));
-    if (!p.enabled) make_inert(&p);
+    if (!p.enabled) amp__properties_make_inert(&p);
     *out = p;
     return AMP_OK;
 }
@@ -270,7 +272,8 @@ AMP_API amp_status amp_config_resolve(const amp_config *config, amp_config *reso
         .min_scale = p.scaler.min_scale, .max_scale = p.scaler.max_scale, .growth = p.scaler.growth,
         .backoff = p.scaler.backoff, .consecutive_hysteresis = as_switch(p.scaler.consecutive_hysteresis),
         .emulate = as_switch(p.emulate), .gate = p.gate,
-        .check_finite = as_switch(p.scaler.check_finite), .log = p.log, .verify = p.verify,
+        .check_finite = as_switch(p.scaler.check_finite), .log = p.log, .verify = p.verify, .observe = p.observe,
+        .trace = p.trace,
     };
     return amp__fill_struct(resolved, resolved->struct_size, sizeof filled, &filled, sizeof filled, "amp_config");
 }

@@ -21,13 +21,16 @@ struct amp__properties {
     bool low_params; /* AMP_MODEL_LOW_PARAMS */
     uint32_t num_losses, max_skips;
     int32_t log;
-    amp_switch verify;
+    amp_switch verify, observe;
+    const char *trace; /* borrowed: for amp_initialize alone */
     struct amp__scaler_settings scaler;
 };
 
 const char *amp__level_name(amp_level level); /* "O1" */
 
 /* Checks the configuration against the level's rules and fills in every default. */
+/* enabled = OFF: nothing is cast, scaled or wrapped, whatever the level says. */
+void amp__properties_make_inert(struct amp__properties *properties);
 amp_status amp__properties_resolve(const amp_config *given, struct amp__properties *out);
 
 /* Does the model get another type at this level? */

@@ -150,6 +150,7 @@ static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *ca
         AMP_TRY(pack_of(raw, casting, param, version, !by_steps, &pack));
     }
     buffer->temporary = (char *)pack + offset * width;
+    buffer->narrow = width == sizeof(uint16_t);
     return AMP_OK;
 }
 
@@ -312,11 +313,11 @@ static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buff
     return AMP_OK;
 }
 
-/* ---- verify: what the mode does not touch ---- */
+/* ---- to be looked at: what the mode does not touch ---- */
 
 static bool may_watch(const struct amp__raw *raw, const float *host) {
     amp_device where;
-    return raw->verify && amp__places_where(raw->casting->context, host, &where) == AMP_OK &&
+    return raw->lists && amp__places_where(raw->casting->context, host, &where) == AMP_OK &&
            where.type != AMP__DEVICE_CUDA;
 }
 

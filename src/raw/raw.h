@@ -25,7 +25,7 @@ struct amp__raw_buffer {
     const char *name;
     uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: what the op does with it */
     bool scratch;    /* a workspace that nobody looks into afterwards */
-    bool as_it_is;   /* verify: the mode does not touch it, and it is watched all the same */
+    bool as_it_is;   /* `lists`: the mode does not touch it */
     bool narrow;     /* the temporary has 16-bit elements */
     struct amp__extents extents;
     enum { AMP__RAW_NOTHING, AMP__RAW_ROUND, AMP__RAW_WIDEN, AMP__RAW_ADD } after;
@@ -37,6 +37,7 @@ struct amp__raw {
     bool low_sums; /* the model is 16-bit: gradient sums are rounded too, and batch norm's parameters are not touched */
     float seed; /* the factor for the constant that backward starts from */
     bool verify; /* watch.c looks at the call */
+    bool lists;  /* what the mode does not touch is in `buffers` too */
     bool found; /* a buffer or handle that the op works on: not one that is kept, or that is not there */
     size_t n;
     size_t capacity;

@@ -109,6 +109,31 @@ static bool is_gradient(const amp_context *context, const float *host) {
     return amp__range_find(context->grad_ranges, context->n_grad_ranges, host, &offset) != NULL;
 }
 
+/* Batch norm's parameters stay FP32, where the host says which they are: what its op reads and was re-typed is one of
+ * which it did not. */
+static void check_norm(const struct amp__casting *casting, const struct amp__param *param) {
+    if (!param || !param->re_typed || param->module_kind == AMP_MODULE_BATCH_NORM || !amp__op_is_norm(casting->op) ||
+        !casting->context->properties.keep_batchnorm_fp32)
+        return;
+    amp__find(casting->context, AMP__NORM_UNSAID, param->name, "op %s reads %s, which is not said to be batch norm's "
+              "and was re-typed", casting->op->name, param->name);
+}
+
+/* Said to be written only, and yet weights, or a gradient: what is there is not filled over. */
+static bool is_misdescribed(const struct amp__casting *casting, const struct amp__param *param,
+                            const struct amp__raw_buffer *buffer) {
+    amp_context *context = casting->context;
+    const char *op = casting->op->name, *name = buffer->name ? buffer->name : "a buffer";
+    if (param && param->in_optimizer)
+        amp__find(context, AMP__PARAMETER_WRITTEN, param->name, "op %s: %s is an output, and lies in the parameter %s",
+                  op, name, param->name);
+    else if (is_gradient(context, buffer->host))
+        amp__find(context, AMP__GRADIENT_ASSIGNED, op, "op %s: %s is written only by the schema, and lies in a "
+                  "registered gradient", op, name);
+    else return false;
+    return true;
+}
+
 static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *casting,
                              const struct amp__raw_buffer *buffer) {
     const struct amp__extents *extents = &buffer->extents;
@@ -125,6 +150,11 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
         : buffer->flags & AMP__WRITE            ? WRITES
         : buffer->flags & AMP__READ_WRITE       ? UPDATES
                                                 : READS;
+    uint64_t offset;
+    const struct amp__param *param =
+        amp__range_find(casting->context->ranges, casting->context->n_ranges, buffer->host, &offset);
+    check_norm(casting, param);
+    if (item.role == WRITES && !buffer->temporary && is_misdescribed(casting, param, buffer)) item.role = GUARDED;
     item.is_sum = item.role == UPDATES && is_gradient(casting->context, buffer->host);
     return add(watch, casting, item);
 }
@@ -133,6 +163,7 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
 static amp_status add_handle(struct amp__watch *watch, struct amp__casting *casting, const char *name, void *handle) {
     const amp_host *host = casting->host;
     struct amp__elements now;
+    if (handle) check_norm(casting, amp__param_of_handle(casting->context, handle));
     if (!handle || !host->view || amp__host_find(host, handle, name, &now) != AMP_OK) return AMP_OK;
     amp_device where;
     if (now.strides || !now.size || amp__places_where(casting->context, now.data, &where) != AMP_OK ||

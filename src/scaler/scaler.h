@@ -26,9 +26,14 @@ const char *amp__scaler_name(int32_t mode);                    /* "apex" */
 
 void amp__scaler_init(struct amp__scaler *state, const struct amp__scaler_settings *settings);
 
+/* Do gradients carry a scale? */
+static inline bool amp__scales(const struct amp__scaler_settings *settings) {
+    return settings->dynamic || settings->init_scale != 1.0f;
+}
+
 /* Is an overflow a reason to skip? A static scale of 1 cannot have caused it, but may be told to look. */
 static inline bool amp__scaler_skips(const struct amp__scaler_settings *settings) {
-    return settings->dynamic || settings->init_scale != 1.0f || settings->check_finite;
+    return amp__scales(settings) || settings->check_finite;
 }
 
 /* One closed bracket. */

@@ -89,7 +89,12 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(masters_write_back, "amp_masters_write_back")                                                                    \
     X(seed_factor, "amp_seed_factor")                                                                                  \
     X(get_findings, "amp_get_findings")                                                                                \
-    X(health, "amp_health")
+    X(health, "amp_health")                                                                                            \
+    X(verify_step, "amp_verify_step")                                                                                  \
+    X(observe, "amp_observe")                                                                                          \
+    X(observe_stop, "amp_observe_stop")                                                                                \
+    X(get_observations, "amp_get_observations")                                                                        \
+    X(get_culprit, "amp_get_culprit")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

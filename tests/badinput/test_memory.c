@@ -6,6 +6,8 @@
  */
 #include "world.h"
 
+#include <amp_observe.h>
+
 #include <pthread.h>
 
 static uint64_t n_allocations, fail_at, n_locks;
@@ -76,15 +78,20 @@ static double undisturbed(const struct life *life) {
     return weight;
 }
 
-static bool live_and_break(const struct life *life, uint64_t at, double expected) {
+static bool live_and_break(const struct life *life, uint64_t at, double expected, bool observed) {
     struct rig rig;
     struct world before;
     amp_status first = AMP_OK;
-    const amp_config config = config_of(life->level);
+    amp_config config = config_of(life->level);
+    amp_observe_options each = AMP_OBSERVE_OPTIONS_INIT;
+    static const char *const names[] = { "*t*", "*s*" };
+    each.every = 1, each.names = names, each.n_names = 2;
+    config.observe = observed ? AMP_ON : AMP_DEFAULT;
     rig_init(&rig, life->options);
     world_take(&before, &rig);
     ck_ok(rig_config(&rig, &config));
     arm(at);
+    if (observed) first_error(&first, amp_observe(rig.context, &each));
     for (int step = 0; step < 3; step++) {
         first_error(&first, live_step(&rig));
         first_error(&first, amp_check(rig.context));
@@ -111,8 +118,17 @@ static bool live_and_break(const struct life *life, uint64_t at, double expected
 TEST_TIMES(a_life_survives_each_failed_allocation, N_LIVES) {
     const double expected = undisturbed(&lives[_i]);
     uint64_t at = 1;
-    while (live_and_break(&lives[_i], at, expected)) at++;
+    while (live_and_break(&lives[_i], at, expected, false)) at++;
     ck_assert_uint_gt(at, 3);
+    ck_assert_uint_lt(at, 10000);
+}
+
+/* What is observed for want of memory is less, and the training the same. */
+TEST_TIMES(an_observed_life_survives_each_failed_allocation, N_LIVES) {
+    const double expected = undisturbed(&lives[_i]);
+    uint64_t at = 1;
+    while (live_and_break(&lives[_i], at, expected, true)) at++;
+    ck_assert_uint_gt(at, 20);
     ck_assert_uint_lt(at, 10000);
 }
 

@@ -194,6 +194,9 @@ TEST(null_arguments_are_refused) {
     amp_scope scope;
     amp_record record = AMP_RECORD_INIT;
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    amp_class op_class;
+    amp_model unnamed = AMP_MODEL_INIT;
+    unnamed.n_ops = 1;
     RIG_START(rig, AMP_O1, 0);
     const amp_status statuses[] = {
         amp_get_op_stats(NULL, NULL, 0, &count), amp_get_op_stats(rig.context, NULL, 1, &count),
@@ -209,10 +212,33 @@ TEST(null_arguments_are_refused) {
         amp_master_params(&rig.net.optimizer, NULL, 1, &count), amp_master_params(&rig.net.optimizer, NULL, 0, NULL),
         amp_clip_grad_norm(NULL, 1.0f, NULL), amp_masters_reconcile(NULL), amp_masters_write_back(NULL),
         amp_step_begin(&rig.net.optimizer, NULL),
-        amp_register(NULL, "add", AMP_FP32), amp_level_from_name(NULL, NULL)
+        amp_register(NULL, "add", AMP_FP32), amp_register(&unnamed, NULL, AMP_FP32),
+        amp_register(&unnamed, "add", AMP_FP32), amp_level_from_name(NULL, NULL),
+        amp_get_findings(NULL, NULL, 0, &count), amp_get_findings(rig.context, NULL, 0, NULL),
+        amp_get_findings(rig.context, NULL, 1, &count), amp_health(NULL, NULL, 0, &count),
+        amp_health(rig.context, NULL, 8, &count), amp_op_class(rig.context, "add", NULL),
+        amp_op_class(rig.context, NULL, &op_class),
+        amp_class_target(rig.context, "add", AMP_LOWER, AMP_DTYPE_DEFAULT, NULL, 1, &target),
+        amp_class_target(rig.context, "add", AMP_LOWER, AMP_DTYPE_DEFAULT, NULL, 0, NULL),
+        amp_class_target(NULL, "add", AMP_LOWER, AMP_DTYPE_DEFAULT, NULL, 0, &target),
+        amp_get_list_ops(AMP_LISTS_APEX, NULL, 0, NULL), amp_get_list_ops(AMP_LISTS_APEX, NULL, 1, &count),
+        amp_get_list_ops(-1, NULL, 0, &count),
+        amp_cast_to(NULL, AMP_FLOAT16, NULL, 0, &frame), amp_verify_step(NULL, NULL, NULL),
+        amp_verify_step(rig.context, NULL, NULL),
     };
     for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
         ck_assert_msg(statuses[i] == AMP_ERR_INVALID_ARGUMENT, "call %zu: %s", i, amp_status_name(statuses[i]));
+}
+
+TEST(every_status_has_a_name_and_a_text) {
+#define STATUS_ROW(name, value, text) name,
+    static const amp_status all[] = { AMP_STATUS_MAP(STATUS_ROW) };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        ck_assert_msg(strncmp(amp_status_name(all[i]), "AMP_", 4) == 0, "%d", (int)all[i]);
+        ck_assert_uint_gt(strlen(amp_status_text(all[i])), 5);
+        for (size_t j = 0; j < i; j++) ck_assert_str_ne(amp_status_text(all[i]), amp_status_text(all[j]));
+    }
+    ck_assert_str_eq(amp_status_text((amp_status)-9999), amp_status_text((amp_status)9999)); /* there is no such one */
 }
 
 TEST(structures_without_a_size_are_refused) {
@@ -223,8 +249,17 @@ TEST(structures_without_a_size_are_refused) {
     amp_cast_frame frame = { .struct_size = 0 };
     amp_step_info info = { .struct_size = 8 };
     amp_scaled_loss scaled = { .struct_size = 0 };
+    amp_finding finding = { .struct_size = 4 };
+    amp_list_op listed = { .struct_size = 0 };
+    amp_op op = { .struct_size = 0 };
+    amp_model model = { .struct_size = 0 }, of_ops = AMP_MODEL_INIT;
+    of_ops.ops = &op, of_ops.n_ops = 1;
     RIG_START(rig, AMP_O1, 0);
     const amp_status statuses[] = { amp_get_op_stats(rig.context, &stats, 1, &count),
+                                    amp_get_findings(rig.context, &finding, 1, &count),
+                                    amp_get_list_ops(AMP_LISTS_APEX, &listed, 1, &count),
+                                    amp_register(&model, "add", AMP_FP32), amp_register(&of_ops, "add", AMP_FP32),
+                                    amp_cast_done(&frame),
                                     amp_master_params(&rig.net.optimizer, &master, 1, &count),
                                     amp_get_record(rig.context, 0, &record),
                                     amp_cast_args(rig.context, "add", NULL, 0, &frame),

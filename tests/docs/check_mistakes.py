@@ -47,15 +47,19 @@ def library_rows(root):
     return [arguments(row) for _, row in ROW.findall(text)]
 
 
-def script_rows(root):
+def script_table(root, name):
     path = root / "bindings" / "python" / "libamp" / "_findings.py"
     if not path.exists():
-        return []
+        return {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
-        if isinstance(target, ast.Name) and target.id == "FINDINGS":
-            return [[code, *texts] for code, texts in ast.literal_eval(node.value).items()]
-    raise SystemExit(f"{path}: there is no FINDINGS")
+        if isinstance(target, ast.Name) and target.id == name:
+            return ast.literal_eval(node.value)
+    raise SystemExit(f"{path}: there is no {name}")
+
+
+def script_rows(root):
+    return [[code, *texts] for code, texts in script_table(root, "FINDINGS").items()]
 
 
 def page(root):
@@ -77,11 +81,14 @@ def main():
     if "--write" in sys.argv[2:]:
         path.write_text(wanted, encoding="utf-8")
         return 0
+    mends = {row[0]: row[3] for row in library_rows(root)}
+    replaced = script_table(root, "MENDS").items()
     codes = [row[0] for row in library_rows(root) + script_rows(root)]
     points = [
         ("the page is made of the table", path.read_text(encoding="utf-8") == wanted),
         ("each code stands once", len(codes) == len(set(codes)) and len(codes) > 20),
         ("codes are AMP-M and two digits", all(re.fullmatch(r"AMP-M\d\d", code) for code in codes)),
+        ("what scripts hear in the place of a mend is of one", all(mends[code].startswith(old) for code, (old, _) in replaced)),
         ("each row has four texts", all(len(row) == 4 and all(row) for row in library_rows(root) + script_rows(root))),
     ]
     print(f"1..{len(points)}")

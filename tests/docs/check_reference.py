@@ -23,7 +23,7 @@ DEFINED = {  # kind of entry: how the headers define it, comments blanked
 NOT_API = re.compile(r"^AMP_\w+_CONSTANT$|^AMP\w*_H$|^AMP_\w+_$")  # scaffolding of the headers
 # A header may be without what it must have: each must be found out.
 PLANTED = {
-    "a function without a comment": ("\nAMP_API int32_t amp_planted(void);\n", "amp_planted"),
+    "a function without a comment": ("\nAMP_API int32_t amp_planted_call(void);\n", "amp_planted_call"),
     "a member without a comment": (
         "\n/* Text. */\ntypedef struct amp_planted {\n    int32_t here;\n} amp_planted;\n", "here"),
     "a macro without a comment": ("\n#define AMP_PLANTED 1\n", "AMP_PLANTED"),
@@ -87,13 +87,13 @@ def checks(root, doxyfile, doxygen, scratch):
         yield f"every {kind} has an entry with text", [
             name for name in names if not texts.get(name)] if names else ["none found"]
     yield "no entry is without text", [f"{kind} {name}" for kind, name, text in found if not text]
-    for number, (what, (code, name)) in enumerate(PLANTED.items()):
-        place = scratch / str(number)
-        shutil.copytree(root / "include", place / "include")
-        header = place / "include" / "amp_kernels.h"
-        text = header.read_text(encoding="utf-8")
-        header.write_text(text.replace("\n#ifdef __cplusplus\n}", code + "\n#ifdef __cplusplus\n}"), encoding="utf-8")
-        said, content = make(doxygen, doxyfile, place / "include", place)
+    shutil.copytree(root / "include", scratch / "planted" / "include")
+    header = scratch / "planted" / "include" / "amp_kernels.h"
+    text, end = header.read_text(encoding="utf-8"), "\n#ifdef __cplusplus\n}"
+    code = "".join(code for code, _ in PLANTED.values())
+    header.write_text(text.replace(end, code + end), encoding="utf-8")
+    said, content = make(doxygen, doxyfile, header.parent, scratch / "planted")
+    for what, (_, name) in PLANTED.items():
         yield f"{what} is found out", [] if not content and any(name in line for line in said) else said or ["silence"]
 
 

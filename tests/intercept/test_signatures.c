@@ -66,11 +66,15 @@ static bool is_stub(amp_fn code) {
     return first && (uintptr_t)code > first && (uintptr_t)code < first + 16 * AMP__STUBS;
 }
 
+/* Under sanitizers and with the second compiler every third. */
+static size_t stride(void) { return getenv("AMP_TEST_SHORT") ? 3 : 1; }
+#define EACH_SIGNATURE(i) for (size_t i = 0; i < n_signatures; i += stride())
+
 static size_t check_identities(bool stubs) {
     struct watcher watcher = { 0 };
     size_t n_fitting = 0;
     ck_assert_uint_ge(n_signatures, 1000);
-    for (size_t i = 0; i < n_signatures; i++) {
+    EACH_SIGNATURE(i) {
         static struct record results[3], received[3];
         amp_fn slot = signatures[i].function;
         for (int j = 0; j < 3; j++) results[j].n = 0;
@@ -86,7 +90,7 @@ static size_t check_identities(bool stubs) {
             in_scope(scope);
             signatures[i].call(slot, &results[scope + 1]);
             received[scope + 1] = seen;
-            ck_assert_uint_eq(watcher.calls, i + 1);
+            ck_assert_uint_eq(watcher.calls, i / stride() + 1);
             check_same(&received[scope + 1], &received[0], "what it receives", i);
             check_same(&results[scope + 1], &results[0], "what it returns", i);
         }
@@ -98,7 +102,7 @@ static size_t check_identities(bool stubs) {
 
 TEST(a_wrapped_identity_is_the_function) {
     const size_t n = check_identities(true);
-    ck_assert_uint_ge(n, AMP__GENERAL ? 150 : 0);
+    ck_assert_uint_ge(n, AMP__GENERAL ? 150 / stride() : 0);
     ck_assert_uint_le(n, AMP__STUBS);
 }
 
@@ -122,7 +126,7 @@ static void copy_all(void *user, struct amp__call *call) {
 }
 
 static void check_copies(void) {
-    for (size_t i = 0; i < n_signatures; i++) {
+    EACH_SIGNATURE(i) {
         static struct record expected, result, received;
         amp_fn slot = signatures[i].function;
         expected.n = result.n = seen.n = 0;
@@ -149,7 +153,7 @@ TEST(substituted_arguments_arrive_without_stubs) {
 static void answer(void *user, struct amp__call *call) { amp__call_return(call, user); }
 
 static void check_answers(void) {
-    for (size_t i = 0; i < n_signatures; i++) {
+    EACH_SIGNATURE(i) {
         static struct record expected, results[2];
         expected.n = results[0].n = results[1].n = 0;
         amp_fn slot = signatures[i].function;

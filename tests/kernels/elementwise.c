@@ -59,11 +59,12 @@ void check_elementwise(const struct elementwise *e) {
     const size_t room = LONGEST * 8 + OFFSETS * 8 + GUARD_BORDER;
     const size_t first = first_nonfinite(e);
     struct buffers b = { guard_new(room), guard_new(room), guard_new(room) };
+    const size_t sparse = (has_y(e) ? 3u : 1u) * (size_t)sweep_step();
     for (size_t l = 0; l <= TWO_ROUNDS + AMP_COUNT(lengths); l++) {
         const size_t n = l <= TWO_ROUNDS ? l : lengths[l - TWO_ROUNDS - 1];
         if (n > e->longest) break;
         const uint32_t flag = n > first;
-        const size_t step = (n <= SHORT || n == 64 ? 1u : 7u) * (has_y(e) ? 3u : 1u); /* others for each n */
+        const size_t step = (n <= SHORT || n == 64 ? 1u : 7u) * sparse; /* others for each n */
         for (size_t offset = n % step; offset < OFFSETS; offset += step) {
             run(e, &b, n, offset, APART, flag);
             if (e->never_over) continue;

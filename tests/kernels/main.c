@@ -19,6 +19,7 @@ int main(void) {
     srunner_add_suite(runner, suite_matmul());
     srunner_add_suite(runner, suite_cpu());
     srunner_add_suite(runner, suite_round());
+    srunner_add_suite(runner, suite_statistics());
     srunner_add_suite(runner, suite_threads());
     srunner_run_all(runner, CK_ENV);
     const int failed = srunner_ntests_failed(runner);

@@ -149,3 +149,51 @@ double oracle_sum_squares(amp_dtype type, const void *src, size_t n) {
     }
     return total;
 }
+
+/* frexp has [0.5, 1) where binades have [1, 2). */
+static void oracle_count(amp_statistics *s, double magnitude) {
+    int exponent;
+    const double mantissa = 2.0 * frexp(magnitude, &exponent);
+    if (magnitude > s->largest) s->largest = magnitude;
+    if (s->least == 0.0 || magnitude < s->least) s->least = magnitude;
+    if (magnitude < 0x1p-149) s->below++;
+    else if (magnitude >= 0x1p128) s->above++;
+    else {
+        amp_binade *binade = &s->binades[exponent - 1 - AMP_BINADE_LEAST];
+        binade->elements++;
+        binade->powers += mantissa == 1.0;
+        binade->tops_bf16 += mantissa >= 2.0 - 0x1p-8;
+        binade->tops_fp16 += mantissa >= 2.0 - 0x1p-11;
+    }
+}
+
+static double oracle_sum(amp_dtype type, const void *src, size_t n) {
+    double total = 0.0;
+    for (size_t at = 0; at < n; at += 65536) {
+        double lane[16] = { 0 };
+        for (size_t i = at; i < n && i < at + 65536; i++) lane[i % 16] += value_of_bits(type, get_bits(type, src, i));
+        total += tree(lane, 0, 1);
+    }
+    return total;
+}
+
+void oracle_statistics(amp_dtype type, const void *src, size_t n, amp_statistics *s) {
+    *s = (amp_statistics)AMP_STATISTICS_INIT;
+    s->elements = n;
+    for (size_t i = 0; i < n; i++) {
+        const double value = value_of_bits(type, get_bits(type, src, i));
+        if (isnan(value)) s->nans++;
+        else if (isinf(value)) value > 0.0 ? s->plus_infinities++ : s->minus_infinities++;
+        else if (value == 0.0) s->zeros++;
+        else oracle_count(s, fabs(value));
+    }
+    s->sum = oracle_sum(type, src, n);
+    s->sum_squares = oracle_sum_squares(type, src, n);
+}
+
+bool statistics_agree(const amp_statistics *a, const amp_statistics *b) {
+    amp_statistics x = *a, y = *b;
+    if (isnan(x.sum) && isnan(y.sum)) x.sum = y.sum = 0.0;
+    if (isnan(x.sum_squares) && isnan(y.sum_squares)) x.sum_squares = y.sum_squares = 0.0;
+    return !memcmp(&x, &y, sizeof x);
+}

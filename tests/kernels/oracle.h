@@ -41,5 +41,7 @@ uint64_t oracle_cast(amp_dtype to, amp_dtype from, uint64_t bits);
 uint64_t oracle_scale(amp_dtype to, amp_dtype from, uint64_t bits, float scale);
 uint64_t oracle_axpby(amp_dtype to, float a, amp_dtype x_type, uint64_t x, float b, amp_dtype y_type, uint64_t y);
 double oracle_sum_squares(amp_dtype type, const void *src, size_t n); /* any n: a whole tensor */
+void oracle_statistics(amp_dtype type, const void *src, size_t n, amp_statistics *s); /* any n; s is replaced */
+bool statistics_agree(const amp_statistics *a, const amp_statistics *b); /* to the bit; all NaN are one */
 
 #endif

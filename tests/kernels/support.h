@@ -41,8 +41,8 @@ enum pattern {
 };
 extern const char *const pattern_names[PATTERNS];
 
-/* 1; with AMP_TEST_SHORT (the second compiler, sanitizers, which look at addresses and not at values) 3: each slot has
- * a third of the patterns, others than the next. */
+/* 1; with AMP_TEST_SHORT (the second compiler, sanitizers, an emulator, which look at addresses and not at values) 3:
+ * each slot has a third of the patterns, others than the next, and each length a third of the offsets. */
 int sweep_step(void);
 #define EACH_PATTERN(pattern, types)                                                                                   \
     for (int pattern = (int)(types)[0] % sweep_step(); pattern < PATTERNS; pattern += sweep_step())
@@ -74,6 +74,7 @@ Suite *suite_fpenv(void);
 Suite *suite_matmul(void);
 Suite *suite_cpu(void);
 Suite *suite_round(void);
+Suite *suite_statistics(void);
 Suite *suite_threads(void);
 
 #endif

@@ -290,6 +290,28 @@ static void check_sum_squares(amp_fn kernel, const amp_dtype *types, const char 
     guard_free(&guard);
 }
 
+static void check_statistics(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    const amp_dtype type = types[0];
+    const size_t size = amp__dtype_size(type);
+    struct guard guard = guard_new(LONGEST_SUM * size + 32 * size + GUARD_BORDER);
+    EACH_PATTERN(pattern, types) {
+        fill((enum pattern)pattern, type, sum_data, LONGEST_SUM);
+        for (size_t l = 0; l < AMP_COUNT(sum_lengths); l++) {
+            const size_t n = sum_lengths[l];
+            amp_statistics want;
+            oracle_statistics(type, sum_data, n, &want);
+            for (size_t offset = 0; offset < 32; offset += n <= 33 ? 1 : 15) {
+                const void *src = memcpy(guard_place(&guard, n * size, offset * size), sum_data, n * size);
+                amp_statistics got = AMP_STATISTICS_INIT;
+                ((amp__statistics_fn *)kernel)(src, n, &got);
+                CHECK_THAT(statistics_agree(&got, &want), "%s: n %zu offset %zu: they differ",
+                           describe("statistics", types, 1, isa, pattern_names[pattern]), n, offset);
+            }
+        }
+    }
+    guard_free(&guard);
+}
+
 /* The largest finite element everywhere, and then one infinity or NaN at each place. */
 static void check_nonfinite(amp_fn kernel, const amp_dtype *types, const char *isa) {
     const amp_dtype type = types[0];

@@ -166,9 +166,7 @@ static uint64_t step_with(int32_t kind) {
     for (size_t i = 0; i < TENSORS; i++) {
         ck_assert_uint_eq(steps[i], i + 1);
         for (size_t l = 0; l < 6; l++) {
-            const unsigned char *bytes = lists[l][i].data;
-            for (size_t b = 0; b < lists[l][i].size * amp__dtype_size(lists[l][i].dtype); b++)
-                hash = (hash ^ bytes[b]) * UINT64_C(0x100000001b3);
+            hash = amp__sum64(hash, lists[l][i].data, lists[l][i].size * amp__dtype_size(lists[l][i].dtype));
             amp__free(lists[l][i].data);
         }
     }

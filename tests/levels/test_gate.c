@@ -242,12 +242,17 @@ static uint64_t tell(void *self) {
     return clock->now;
 }
 
+/* The clock alone decides; one test below has the products too. */
+static void measure(struct world *w, struct fake_clock *clock) {
+    no_products = true;
+    ck_ok(amp_gate_measure(w->context, tell, clock));
+    no_products = false;
+}
+
 static void ck_measured(struct fake_clock clock, amp_level level, uint64_t expected) {
     struct world w;
     start(&w, level, AMP_ON);
-    no_products = true;
-    ck_ok(amp_gate_measure(w.context, tell, &clock));
-    no_products = false;
+    measure(&w, &clock);
     ck_assert_uint_gt(products, 0);
     const amp_dtype low = level_low(level);
     if (expected != AMP_GATE_NEVER) {
@@ -312,7 +317,7 @@ TEST(what_the_host_says_stands) {
     struct world w;
     start(&w, AMP_O4, AMP_ON);
     ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_NEVER));
-    ck_ok(amp_gate_measure(w.context, tell, &clock));
+    measure(&w, &clock);
     ck_assert_int_eq(call_square(&w, THE_linear, 4096), AMP_FLOAT32);
     ck_assert_int_eq(call_square(&w, THE_plain, 4096), AMP_BFLOAT16);
     ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_ALWAYS));
@@ -403,7 +408,7 @@ TEST(it_explains_itself) {
     ck_explains(&w, "own", "gate: always fp32 (nothing is known");
     ck_ok(amp_gate_set(w.context, "own", 50));
     ck_explains(&w, "own", "gate: bf16 from 50 elements on, else fp32 (amp_gate_set)");
-    ck_ok(amp_gate_measure(w.context, tell, &clock));
+    measure(&w, &clock);
     ck_explains(&w, "linear", "gate: bf16 from 64 (edge) on, else fp32 (amp_gate_measure)");
     finish(&w);
     start(&w, AMP_O4, AMP_DEFAULT);

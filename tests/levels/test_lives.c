@@ -144,7 +144,9 @@ static void live(struct rig *rig, amp_level level) {
 }
 
 /* A whole life each time, with training. Counted is what malloc has handed out, and what the process has mapped. The
- * host keeps the structures of dead tensors, so the count is of lives whose host is new. */
+ * host keeps the structures of dead tensors, so the count is of lives whose host is new. A block counts 16 bytes more
+ * where the rest of its chunk is too small to be one, which depends on who lay there before. */
+enum { PADDING = 256 };
 static void lives(int n, amp_level level, unsigned options) {
     for (int i = 0; i < n; i++) {
         struct rig rig;
@@ -168,7 +170,7 @@ TEST_TIMES(a_thousand_lives_do_not_grow, 12) {
     ck_assert_uint_eq(mappings(), maps);
     ck_assert_uint_gt(used, 0);
 #endif
-    ck_assert_uint_eq(mallinfo2().uordblks, used);
+    ck_assert_uint_le(mallinfo2().uordblks, used + PADDING); /* a leak is 32 bytes a life at least */
 }
 
 /* ---- a stranger on top ---- */

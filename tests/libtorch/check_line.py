@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The compiler's command in docs/libtorch.md compiles, links and runs a program: check_line.py GUIDE PKGCONFIG HEADERS...
-Prints TAP. Warnings, shadowed names among them, are errors in libamp's headers.
+Prints TAP. Warnings are errors in libamp's headers.
 
 Takes the guide's words but for -O2, which would double the minute; where the C++11 ABI is the old one, what the guide says
 then."""
@@ -29,7 +29,8 @@ int main() {
 def main():
     guide, packages, *headers = sys.argv[1:]
     line = re.search(r"```sh\n(g\+\+ .*?)```", pathlib.Path(guide).read_text(encoding="utf-8"), re.DOTALL)[1]
-    line = line.replace("\\\n", " ").replace("-O2", " ".join(["-O0", "-Wshadow", "-Werror", *(f"-I{shlex.quote(path)}" for path in headers)]))
+    options = [*"-O0 -Wall -Wextra -Wconversion -Wshadow -Werror".split(), *(f"-I{shlex.quote(path)}" for path in headers)]
+    line = line.replace("\\\n", " ").replace("-O2", " ".join(options))
     if not torch.compiled_with_cxx11_abi():
         line += " -D_GLIBCXX_USE_CXX11_ABI=0"
     env = dict(os.environ, TORCH=str(pathlib.Path(torch.__file__).parent), PKG_CONFIG_PATH=packages)

@@ -67,7 +67,9 @@ static void test_moves() {
     CHECK(amp && net->parameters()[0].scalar_type() == at::kHalf);
     amp.reset();
     CHECK(net->parameters()[0].scalar_type() == at::kFloat);
-    amp = amp::torch::initialize(net, optimizer, AMP_O1);
+    amp::torch::options options;
+    options.config.init_scale = 1024.0f; /* whatever the weights are, nothing overflows */
+    amp = amp::torch::initialize(net, optimizer, AMP_O1, options);
     std::optional<amp::torch::scope_guard> guard;
     for (int i = 0; i < 2; i++) {
         guard.emplace(amp.autocast());
@@ -124,7 +126,7 @@ static void test_foreign_bracket(amp_level level) {
     amp::torch::options with_scale;
     with_scale.config.loss_scale = 128.0f;
     auto a = amp::torch::initialize(first, one, level, with_scale);
-    auto b = amp::torch::initialize(second, two, level);
+    auto b = amp::torch::initialize(second, two, level, with_scale);
     const at::Tensor x = ::torch::randn({6, 4});
     {
         auto scaled = a.scale_loss((a.forward(first, x) + b.forward(second, x)).sum());

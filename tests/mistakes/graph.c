@@ -63,7 +63,7 @@ static amp_context *start_mill(const amp_config *given) {
     return context;
 }
 
-static float iterate_mill(int step) {
+static float pass_mill(int step) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     mill_net_feed(&mill, step);
     mill_forward(mill.graph);
@@ -73,10 +73,14 @@ static float iterate_mill(int step) {
         if (!mistake(MILL_SCALE_OF_BEFORE)) mill_backward(mill.graph, mill.loss);
         if (!mistake(MILL_NO_END)) (void)hear(amp_scale_loss_end(&scaled));
     }
+    return loss;
+}
+
+static void step_mill(int number) {
+    (void)number;
     if (mistake(MILL_STEP_OF_BEFORE)) mill_sgd_step(&mill.sgd);
     else mill.sgd.step(&mill.sgd);
     (void)hear(amp_check(miller.model.amp));
-    return loss;
 }
 
 static void finish_mill(float *params) {
@@ -86,7 +90,7 @@ static void finish_mill(float *params) {
     mill_net_free(&mill);
 }
 
-const struct mistaken host_mill = { start_mill, iterate_mill, finish_mill };
+const struct mistaken host_mill = { start_mill, pass_mill, step_mill, finish_mill };
 
 /* ---- loom ---- */
 
@@ -128,7 +132,7 @@ static amp_context *start_loom(const amp_config *config) {
     return context;
 }
 
-static float iterate_loom(int step) {
+static float pass_loom(int step) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     loom_net_feed(&loom, step);
     loom_forward(loom.graph);
@@ -138,10 +142,14 @@ static float iterate_loom(int step) {
         if (mistake(LOOM_CLEARED_INSIDE)) loom.sgd.zero_grad(&loom.sgd);
         (void)hear(amp_scale_loss_end(&scaled));
     }
+    return loss;
+}
+
+static void step_loom(int number) {
+    (void)number;
     loom.sgd.step(&loom.sgd);
     if (!mistake(LOOM_NEVER_CLEARED)) loom.sgd.zero_grad(&loom.sgd);
     (void)hear(amp_check(weaver.model.amp));
-    return loss;
 }
 
 static void finish_loom(float *params) {
@@ -150,4 +158,4 @@ static void finish_loom(float *params) {
     loom_net_free(&loom);
 }
 
-const struct mistaken host_loom = { start_loom, iterate_loom, finish_loom };
+const struct mistaken host_loom = { start_loom, pass_loom, step_loom, finish_loom };

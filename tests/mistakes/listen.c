@@ -8,6 +8,7 @@
 
 enum mistake_id made;
 char heard[HEARD_SIZE];
+amp_status heard_status;
 
 static void note(const char *words) {
     const size_t length = strlen(heard);
@@ -16,6 +17,7 @@ static void note(const char *words) {
 
 amp_status hear(amp_status status) {
     if (status != AMP_OK) note(amp_last_error());
+    if (heard_status == AMP_OK) heard_status = status;
     return status;
 }
 

@@ -7,5 +7,7 @@
 
 enum { HEARD_SIZE = 1 << 16 };
 extern char heard[HEARD_SIZE];
+/* The first failure since it was last made AMP_OK. */
+extern amp_status heard_status;
 
 #endif

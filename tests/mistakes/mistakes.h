@@ -12,8 +12,9 @@
 #include <amp_diagnostics.h>
 #include <amp_raw.h>
 
-/* When libamp has to be heard at the latest. WITH_VERIFY: without that it may be silent. */
-enum when { AT_INITIALIZE, AT_FIRST_BRACKET, WITHIN_10_STEPS, WITH_VERIFY, NEVER, N_WHENS };
+/* When libamp has to be heard at the latest. WITH_VERIFY: without that it may be silent; STEP_TWICE: by amp_verify_step
+ * alone. */
+enum when { AT_INITIALIZE, AT_FIRST_BRACKET, WITHIN_10_STEPS, WITH_VERIFY, STEP_TWICE, NEVER, N_WHENS };
 
 enum mistake_id {
     NONE,
@@ -30,7 +31,8 @@ extern enum mistake_id made; /* NONE: the adapter is right */
 /* A host and its adapter. What libamp's calls return goes through `hear`. */
 struct mistaken {
     amp_context *(*start)(const amp_config *config); /* NULL: initialize refused */
-    float (*iterate)(int step);                      /* forward, backward in a bracket, step; the loss */
+    float (*pass)(int step);                         /* forward, and backward in a bracket; the loss */
+    void (*step)(int step);                          /* what follows it */
     void (*finish)(float *params);                   /* shuts down and frees; params[PARAM_FLOATS] as they are then */
 };
 extern const struct mistaken host_raw, host_pairs, host_mill, host_loom, host_tape, host_tableless;

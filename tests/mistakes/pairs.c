@@ -77,7 +77,7 @@ static void update(int step) {
 }
 
 /* The cost layer's own factor carries the scale, before forward makes the loss gradient. */
-static float iterate(int step) {
+static float pass(int step) {
     float *scale = &t.net->layers[t.net->n - 1].scale;
     trainer_feed(&t, step);
     if (hear(adapter_begin(&t.adapter)) != AMP_OK) return 0.0f;
@@ -93,8 +93,11 @@ static float iterate(int step) {
     if (mistake(PAIRS_UPDATE_INSIDE)) update(step);
     if (mistake(PAIRS_FACTOR_STAYS)) t.adapter.scale = *scale;
     (void)hear(adapter_end(&t.adapter));
-    if (!mistake(PAIRS_UPDATE_INSIDE)) update(step);
     return duet_cost(t.net);
+}
+
+static void step(int number) {
+    if (!mistake(PAIRS_UPDATE_INSIDE)) update(number);
 }
 
 static void finish(float *params) {
@@ -104,4 +107,4 @@ static void finish(float *params) {
     trainer_free(&t);
 }
 
-const struct mistaken host_pairs = { start, iterate, finish };
+const struct mistaken host_pairs = { start, pass, step, finish };

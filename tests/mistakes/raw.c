@@ -216,7 +216,7 @@ static float seed_of(const amp_scaled_loss *scaled) {
     return mistake(RAW_FACTOR_NOT_USED) ? 1.0f : mistake(RAW_FACTOR_TWICE) ? factor * factor : factor;
 }
 
-static float iterate(int step) {
+static float pass(int step) {
     struct host *h = a.host;
     const float loss = forward(h, step);
     if (!mistake(RAW_NEVER_CLEARED)) h->zero_grad(h);
@@ -229,10 +229,14 @@ static float iterate(int step) {
         if (mistake(RAW_STEP_INSIDE)) h->step(h);
         if (!mistake(RAW_NO_END)) (void)hear(amp_scale_loss_end(&a.scaled));
     }
-    if (mistake(RAW_STEP_OF_BEFORE)) a.old_step(h);
-    else if (!mistake(RAW_STEP_INSIDE) && !mistake(RAW_NEVER_STEPS)) h->step(h);
-    (void)hear(amp_check(a.context));
     return loss;
+}
+
+static void step(int number) {
+    (void)number;
+    if (mistake(RAW_STEP_OF_BEFORE)) a.old_step(a.host);
+    else if (!mistake(RAW_STEP_INSIDE) && !mistake(RAW_NEVER_STEPS)) a.host->step(a.host);
+    (void)hear(amp_check(a.context));
 }
 
 static void finish(float *params) {
@@ -242,4 +246,4 @@ static void finish(float *params) {
     memset(&a, 0, sizeof a);
 }
 
-const struct mistaken host_raw = { start, iterate, finish };
+const struct mistaken host_raw = { start, pass, step, finish };

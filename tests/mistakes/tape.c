@@ -112,7 +112,7 @@ static void backward(mt_tensor *loss) {
     if (!mistake(TAPE_NO_END)) (void)hear(amp_scale_loss_end(&scaled));
 }
 
-static float iterate(int step) {
+static float pass(int step) {
     float value = 0.0f;
     mt_tensor *y, *x = problem_net_batch(t.x, t.labels, step, &y);
     mt_tensor *scores = mt_then(x, (mistake(TAPE_FORWARD_OF_BEFORE) ? t.forward : t.net.forward)(&t.net, x));
@@ -121,10 +121,14 @@ static float iterate(int step) {
     if (loss) value = (float)mt_get(loss, 0);
     t.sgd->zero_grad(t.sgd);
     if (loss) backward(loss);
-    if (!mistake(TAPE_STEP_INSIDE)) (void)(mistake(TAPE_STEP_OF_BEFORE) ? t.step : t.sgd->step)(t.sgd);
     if (loss) mt_release(loss);
-    (void)hear(amp_check(t.adapter.model.amp));
     return value;
+}
+
+static void step(int number) {
+    (void)number;
+    if (!mistake(TAPE_STEP_INSIDE)) (void)(mistake(TAPE_STEP_OF_BEFORE) ? t.step : t.sgd->step)(t.sgd);
+    (void)hear(amp_check(t.adapter.model.amp));
 }
 
 static void finish(float *params) {
@@ -136,4 +140,4 @@ static void finish(float *params) {
     memset(&t, 0, sizeof t);
 }
 
-const struct mistaken host_tape = { start, iterate, finish };
+const struct mistaken host_tape = { start, pass, step, finish };

@@ -202,6 +202,24 @@ TEST(the_environment_asks_for_it_where_the_configuration_does_not) {
     ck_assert_int_eq(unsetenv("AMP_VERIFY"), 0);
 }
 
+/* Weights that a schema calls an output are not filled over, and neither is a gradient: the training is what it was. */
+TEST_TIMES(what_is_registered_is_never_filled, 2) {
+    static const char *const schemas[] = {
+        "work(float(out a!) out[n], float(out b!) in[n], float(c!) dw[n], int32 n) -> void",
+        "work(float(out a!) out[n], float in[n], float(out b!) dw[n], int32 n) -> void",
+    };
+    struct host host;
+    start(&host, schemas[_i], AMP_O0, AMP_ON);
+    for (int i = 0; i < 2; i++) table.work(host.out, _i ? host.in : host.w, host.dw, N);
+    for (int i = 0; i < N; i++) {
+        const float in = _i ? host.in[i] : 1.0f;
+        ck_assert(host.out[i] == 2.0f * in && host.dw[i] == 2.0f * in && host.w[i] == 1.0f);
+    }
+    ck_assert(_i ? has(&host, "AMP-M28", "work") : has(&host, "AMP-M10", "weight"));
+    ck_assert_uint_eq(findings_of(&host), 1);
+    stop(&host);
+}
+
 /* ---- always ---- */
 
 TEST(a_gradient_that_is_only_read_is_named) {

@@ -1,108 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slips of an adapter are found and named, each by its code; what is right is sound. docs/mistakes.md has them. */
-#include "bracket.h"
+/* Slips of an adapter are found and named, each by its code; docs/mistakes.md has them. */
+#include "findings.h"
 #include "levels.h"
 
-#include <fcntl.h>
 #include <math.h>
-#include <unistd.h>
 
-/* How often a finding was seen; 0: it was not found. */
-static uint64_t found(amp_context *context, const char *code) {
-    amp_finding findings[16];
-    size_t n;
-    findings[0] = (amp_finding)AMP_FINDING_INIT;
-    ck_ok(amp_get_findings(context, findings, 16, &n));
-    for (size_t i = 0; i < n; i++) {
-        ck_assert_msg(!strncmp(findings[i].message, findings[i].code, strlen("AMP-M00")), "%s", findings[i].message);
-        if (!strcmp(findings[i].code, code)) return findings[i].times;
-    }
-    return 0;
-}
-
-static const char *health(amp_context *context) {
-    static char text[8192];
-    size_t length, again;
-    ck_ok(amp_health(context, NULL, 0, &length));
-    ck_ok(amp_health(context, text, sizeof text, &again));
-    ck_assert_uint_eq(length, again);
-    ck_assert_uint_eq(length, strlen(text));
-    return text;
-}
 static const amp_level each_level[] = { EACH_LEVEL };
-
-#define ck_health(rig, words) ck_assert_msg(strstr(health((rig)->context), (words)), "%s", health((rig)->context))
-#define ck_found(rig, code) ck_assert_msg(found((rig)->context, (code)), "%s", health((rig)->context))
-
-static void train(struct rig *rig, int steps) {
-    for (int i = 0; i < steps; i++) ck_ok(net_train_step(&rig->net, 0.5));
-}
-
-TEST_TIMES(what_is_right_is_sound, N_EACH_LEVEL) {
-    struct rig rig;
-    size_t n;
-    rig_start(&rig, each_level[_i], FAKE_RETAINS);
-    train(&rig, 20);
-    ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
-    ck_assert_msg(!n, "%s", health(rig.context));
-    ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
-    ck_health(&rig, "20 decisions, 20 taken by a step; gradients seen in 3, missing in 0\nsound\n");
-    rig_end(&rig);
-}
-
-/* What programs do besides: all of it is right. */
-enum habit { ACCUMULATES, DELAYS_UNSCALE, DELAYS_CHECK, CANCELS, CLIPS, EVALUATES, SKIPS_BY_ITSELF, AVERAGES, FREEZES,
-             WARMS_UP, N_HABITS };
-
-static void backward_in_bracket(struct rig *rig, uint32_t flags, bool cancels) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    amp_optimizer *optimizer = &rig->net.optimizer;
-    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 0.5), *out = net_forward(&rig->net, x),
-                       *loss = net_unary(&rig->net, OP_sum, out);
-    ck_ok(amp_scale_loss_begin_many(rig->context, &optimizer, 1, 0, flags, loss, &scaled));
-    net_backward(&rig->net, 0.5, fake_seed(&scaled));
-    if (cancels) ck_ok(amp_scale_loss_cancel(&scaled));
-    else ck_ok(amp_scale_loss_end(&scaled));
-    fake_tape_clear(&rig->host);
-    fake_release(loss);
-    fake_release(out);
-    fake_release(x);
-}
-
-static void step_as(struct rig *rig, enum habit habit, int i) {
-    struct net *net = &rig->net;
-    if (habit == ACCUMULATES) backward_in_bracket(rig, 0, false);
-    if (habit == DELAYS_UNSCALE) backward_in_bracket(rig, AMP_DELAY_UNSCALE, false);
-    if (habit == DELAYS_CHECK) backward_in_bracket(rig, AMP_DELAY_OVERFLOW_CHECK, false);
-    if (habit == CANCELS) backward_in_bracket(rig, 0, true), net_zero_grad(net);
-    if (habit == EVALUATES) fake_release(net_linear(net, net->weight, net->weight, NULL));
-    if (habit == AVERAGES) fake_set(net->mean, 0, fake_get(net->mean, 0) + 0.125); /* no gradient, and not trained */
-    backward_in_bracket(rig, 0, false);
-    if (habit == CLIPS) ck_ok(amp_clip_grad_norm(&net->optimizer, 0.5f, NULL));
-    if (habit == FREEZES) fake_put_grad(net->gamma, NULL);
-    if (habit != SKIPS_BY_ITSELF || i % 2) (void)net_step(net);
-    net_zero_grad(net);
-}
-
-TEST_TIMES(habits_are_sound, N_HABITS * N_EACH_LEVEL) {
-    const enum habit habit = (enum habit)(_i / N_EACH_LEVEL);
-    const amp_config config = config_of(each_level[_i % N_EACH_LEVEL]);
-    struct rig rig;
-    size_t n;
-    rig_init(&rig, 0);
-    if (habit == FREEZES) rig.net.optimizer.n_params = 2; /* gamma has gradients, and nobody steps on them */
-    ck_ok(rig_config(&rig, &config));
-    for (int i = 0; habit == WARMS_UP && i < 3; i++) {
-        struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 0.5);
-        fake_release(net_forward(&rig.net, x));
-        fake_tape_clear(&rig.host);
-        fake_release(x);
-    }
-    for (int i = 0; i < 20; i++) step_as(&rig, habit, i);
-    ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
-    ck_assert_msg(!n && !rig.host.events[AMP_EVENT_WARNING], "%s", health(rig.context));
-    rig_end(&rig);
-}
 
 /* ---- the scale ---- */
 
@@ -251,6 +154,40 @@ TEST_TIMES(what_no_optimizer_lists_and_is_trained, 3) {
     rig_end(&rig);
 }
 
+/* 0: the host's optimizer takes it on without a word; 1: it stays frozen, though it has a gradient. */
+TEST_TIMES(what_is_thawed_late_is_found_too, 2) {
+    struct rig rig;
+    rig_init(&rig, 0);
+    rig.net.optimizer.n_params = 2; /* not gamma */
+    const amp_config config = config_of(AMP_O1);
+    ck_ok(rig_config(&rig, &config));
+    for (int i = 0; i < 18; i++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+        net_backward(&rig.net, 0.5, fake_seed(&scaled));
+        ck_ok(amp_scale_loss_end(&scaled));
+        if (i < 6 || _i) fake_put_grad(rig.net.gamma, NULL); /* the host's optimizer leaves it alone */
+        (void)net_step(&rig.net);
+        if (i == 6) ck_assert_uint_eq(found(rig.context, "AMP-M06"), 0);
+        net_zero_grad(&rig.net);
+    }
+    ck_assert_int_eq(found(rig.context, "AMP-M06") != 0, !_i);
+    rig_end(&rig);
+}
+
+/* Without samples no op is called, and that says nothing of the ops. */
+TEST(an_empty_first_batch_is_no_finding) {
+    struct rig rig;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    rig_start(&rig, AMP_O1, 0);
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    (void)fake_seed(&scaled);
+    ck_ok(amp_scale_loss_end(&scaled));
+    (void)net_step(&rig.net);
+    ck_assert_uint_eq(found(rig.context, "AMP-M12"), 0);
+    rig_end(&rig);
+}
+
 TEST_TIMES(gradients_cleared_before_the_end, 2) {
     struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -291,7 +228,7 @@ TEST(an_optimizer_without_a_step) {
         net_zero_grad(&rig.net);
     }
     ck_found(&rig, "AMP-M05");
-    ck_health(&rig, "optimizer 0 has no step slot");
+    ck_health(&rig, "optimizer 0 was not seen to step");
     rig_end(&rig);
 }
 
@@ -351,6 +288,23 @@ TEST_TIMES(a_parameter_that_is_not_finite_is_named, 2) {
     rig_end(&rig);
 }
 
+/* Long before there are too many skips. */
+TEST_TIMES(an_update_on_a_skip_is_found, N_EACH_LEVEL) {
+    struct rig rig;
+    amp_config config = config_of(each_level[_i]);
+    config.loss_scale = AMP_DYNAMIC;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    for (int i = 0; i < 5; i++) {
+        ck_assert_uint_eq(found(rig.context, "AMP-M16"), i > 3);
+        ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+        fake_set(rig.net.bias, 2, (double)NAN); /* by the gradient that was not finite */
+        net_zero_grad(&rig.net);
+    }
+    ck_health(&rig, "4 steps in a row were skipped, for bias itself holds NaN");
+    rig_end(&rig);
+}
+
 /* ---- ops ---- */
 
 TEST(an_op_of_class_lower_with_nothing_to_cast) {
@@ -405,65 +359,63 @@ TEST(verify_sees_hooks_that_disagree) {
     ck_found(&rig, "AMP-M60");
 }
 
-/* ---- standard error ---- */
+/* ---- brackets and steps that do not meet ---- */
 
-/* What one life writes there. */
-static const char *told(int32_t level, bool listens) {
-    static char text[4096];
-    struct rig rig;
-    amp_config config = config_of(AMP_O1);
-    char name[] = "/tmp/amp-told-XXXXXX";
-    const int file = mkstemp(name), saved = dup(STDERR_FILENO);
-    ck_assert_int_ge(file, 0);
-    (void)unlink(name);
-    ck_assert_int_ge(dup2(file, STDERR_FILENO), 0);
-    config.log = level;
-    rig_init(&rig, 0);
-    if (!listens) rig.host.hooks.event = NULL;
-    ck_ok(rig_config(&rig, &config));
-    (void)bracket(&rig, INF);
-    (void)net_step(&rig.net);
-    net_zero_grad(&rig.net);
-    rig_end(&rig);
-    ck_assert_int_ge(dup2(saved, STDERR_FILENO), 0);
-    (void)close(saved);
-    const ssize_t n = pread(file, text, sizeof text - 1, 0);
-    text[n > 0 ? n : 0] = '\0';
-    (void)close(file);
-    return text;
-}
-
-TEST(who_has_no_event_hook_reads_it) {
-    static const struct {
-        int32_t level;
-        const char *first, *skip, *bracket;
-    } lives[] = {
-        { AMP_LOG_OFF, NULL, NULL, NULL },
-        { AMP_LOG_ERROR, NULL, NULL, NULL },
-        { AMP_LOG_WARN, "libamp: warn: AMP-M08 ", NULL, NULL },
-        { AMP_LOG_INFO, "libamp: warn: AMP-M08 ", "libamp: info: gradient overflow in weight", NULL },
-        { AMP_LOG_TRACE, "libamp: warn: AMP-M08 ", "libamp: info: gradient overflow in weight",
-          "libamp: trace: loss 0: skip, the scale was 65536 and is 32768\n" },
-    };
-    for (size_t i = 0; i < sizeof lives / sizeof *lives; i++) {
-        const char *said = told(lives[i].level, false);
-        ck_assert_msg(lives[i].first ? strstr(said, lives[i].first) != NULL : !*said, "%d: %s", (int)i, said);
-        ck_assert_msg(!lives[i].skip == !strstr(said, "overflow in"), "%s", said);
-        ck_assert_msg(!lives[i].bracket == !strstr(said, "trace"), "%s", said);
-        if (lives[i].skip) ck_assert_msg(strstr(said, lives[i].skip) != NULL, "%s", said);
-        if (lives[i].bracket) ck_assert_msg(strstr(said, lives[i].bracket) != NULL, "%s", said);
-        ck_assert_str_eq(told(lives[i].level, true), ""); /* who has one hears it there */
+TEST(an_optimizer_that_no_bracket_names) {
+    struct net second;
+    RIG_INIT(rig, FAKE_RETAINS);
+    net_init(&second, &rig.host);
+    const amp_config config = config_of(AMP_O1);
+    amp_model *models[] = { &rig.net.model, &second.model };
+    amp_optimizer *optimizers[] = { &rig.net.optimizer, &second.optimizer };
+    ck_ok(amp_initialize_many(models, 2, optimizers, 2, &config, &rig.context));
+    for (int i = 0; i < 3; i++) {
+        ck_assert_uint_eq(found(rig.context, "AMP-M63"), 0);
+        train(&rig, 1);
+        (void)net_step(&second);
     }
+    ck_assert_uint_eq(found(rig.context, "AMP-M63"), 1);
+    ck_health(&rig, "AMP-M63 optimizer 1 has stepped three times at level O1, and no bracket has named it");
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    net_destroy(&second);
 }
 
-TEST(the_environment_says_the_level) {
-    ck_assert_int_eq(setenv("AMP_LOG", "off", 1), 0);
-    ck_assert_str_eq(told(AMP_LOG_DEFAULT, false), "");
-    ck_assert_msg(strstr(told(AMP_LOG_WARN, false), "AMP-M08") != NULL, "the configuration goes first");
-    ck_assert_int_eq(setenv("AMP_LOG", "trace", 1), 0);
-    ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "trace: loss 0"));
-    ck_assert_int_eq(setenv("AMP_LOG", "loud", 1), 0);
-    ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "AMP_LOG is none of"));
-    ck_assert_int_eq(unsetenv("AMP_LOG"), 0);
-    ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "AMP-M08"));
+TEST(brackets_whose_end_failed_are_brackets) {
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    for (int i = 0; i < 4; i++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+        add_grad(rig.net.weight, 0.5);
+        ck_fails(AMP_ERR_CONFLICT, amp_scale_loss_end(&scaled));
+        (void)net_step(&rig.net);
+        net_zero_grad(&rig.net);
+    }
+    ck_found(&rig, "AMP-M01");
+    ck_assert_uint_eq(found(rig.context, "AMP-M63"), 0);
+}
+
+TEST(brackets_for_ever_and_no_step) {
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    for (int i = 0; i < 65; i++) {
+        ck_assert_uint_eq(found(rig.context, "AMP-M66"), 0);
+        (void)bracket(&rig, 0x1p-6);
+    }
+    ck_found(&rig, "AMP-M66");
+    net_zero_grad(&rig.net);
+}
+
+/* Nothing is set aside at a scale of 1: what zero_grad clears there came from before. */
+TEST_TIMES(zero_grad_before_backward_is_no_slip, N_EACH_LEVEL) {
+    RIG_START(rig, each_level[_i], FAKE_RETAINS);
+    for (int i = 0; i < 4; i++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+        net_zero_grad(&rig.net);
+        net_backward(&rig.net, 0.5, fake_seed(&scaled));
+        ck_ok(amp_scale_loss_end(&scaled));
+        (void)net_step(&rig.net);
+    }
+    ck_assert_uint_eq(found(rig.context, "AMP-M13"), 0);
+    net_zero_grad(&rig.net);
 }

@@ -68,13 +68,15 @@ static inline void rig_end(struct rig *rig) {
     fake_destroy(&rig->host);
 }
 
-static inline void tensor_end(struct fake_tensor *const *tensor) { fake_release(*tensor); }
+static inline void tensor_end(struct fake_tensor *const *tensor) {
+    if (*tensor) fake_release(*tensor);
+}
 
 /* What ends with its block: a rig, and a tensor, which is released. What they are told of must be declared before.
  * unused: clang calls one that is only released so. */
-#define RIG(rig) __attribute__((cleanup(rig_end), unused)) struct rig rig
-#define RIG_INIT(rig, options) RIG(rig); rig_init(&rig, options)
-#define RIG_START(rig, level, options) RIG(rig); rig_start(&rig, level, options)
+#define RIG(name) __attribute__((cleanup(rig_end), unused)) struct rig name
+#define RIG_INIT(name, options) RIG(name); rig_init(&name, options)
+#define RIG_START(name, level, options) RIG(name); rig_start(&name, level, options)
 #define OWN_TENSOR __attribute__((cleanup(tensor_end), unused)) struct fake_tensor
 
 /* 1, or 0 where the machine has no floating-point traps, as valgrind's: how often a test of them runs. */

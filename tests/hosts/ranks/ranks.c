@@ -14,6 +14,7 @@
 
 #include <amp_diagnostics.h>
 #include <amp_kernels.h>
+#include <amp_state.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -92,8 +93,18 @@ static void broadcast_params(const struct job *job) {
 
 /* ---- one job: a network, its optimizer, a context ---- */
 
-static int open_job(struct job *job, const struct digits *data, amp_level level, enum variant variant, bool hooked) {
+static int initialize(struct job *job, amp_level level) {
     amp_config config = AMP_CONFIG_INIT;
+    config.level = level;
+    config.loss_scale = AMP_DYNAMIC; /* at every level: what was not scaled is looked at too */
+    config.init_scale = 1024.0f;
+    config.window = 4;
+    amp_model *model = &job->adapter.model;
+    amp_optimizer *optimizer = &job->adapter.optimizer;
+    return amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL) == AMP_OK ? 0 : -1;
+}
+
+static int open_job(struct job *job, const struct digits *data, amp_level level, enum variant variant, bool hooked) {
     memset(job, 0, sizeof *job);
     job->data = data;
     job->variant = variant;
@@ -115,13 +126,7 @@ static int open_job(struct job *job, const struct digits *data, amp_level level,
     if (hooked) job->adapter.host.reduce = reduce;
     true_grad = job->adapter.host.grad;
     job->adapter.host.grad = grad;
-    config.level = level;
-    config.loss_scale = AMP_DYNAMIC; /* at every level: what was not scaled is looked at too */
-    config.init_scale = 1024.0f;
-    config.window = 4;
-    amp_model *model = &job->adapter.model;
-    amp_optimizer *optimizer = &job->adapter.optimizer;
-    return amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL) == AMP_OK ? 0 : -1;
+    return initialize(job, level);
 }
 
 static mt_tensor *forward(struct job *job, int step, float *value) {
@@ -200,13 +205,35 @@ static void read_params(const struct job *job, float *out) {
     }
 }
 
+static bool is_sound(struct job *job) { return !strcmp(adapter_health(&job->adapter), "sound"); }
+
+/* 200 steps in all, resumed in their middle: what is right stays sound. */
+static int train_on(struct job *job, amp_level level, struct outcome *outcome) {
+    const int steps = getenv("AMP_TEST_SHORT") ? 40 : 200;
+    static struct outcome unused;
+    static char state[1 << 18];
+    size_t length = 0;
+    outcome->sound = true;
+    for (int i = STEPS; i < steps; i++) {
+        if (train_step(job, STEPS - 1, &unused) != 0) return -1;
+        if (i != steps / 2) continue;
+        outcome->sound &= is_sound(job);
+        amp_context *context = job->adapter.model.amp;
+        if (amp_state_save_memory(context, AMP_STATE_SAFETENSORS, state, sizeof state, &length) != AMP_OK) return -1;
+        if (amp_shutdown(context) != AMP_OK || initialize(job, level) != 0) return -1;
+        if (amp_state_load_memory(job->adapter.model.amp, state, length) != AMP_OK) return -1;
+    }
+    outcome->sound &= is_sound(job);
+    return 0;
+}
+
 /* After shutdown a shard's rank has FP32 values of its own parameters alone: nothing to compare there. */
 static int close_job(struct job *job, struct outcome *outcome) {
     amp_record record = AMP_RECORD_INIT;
     if (amp_get_record(job->adapter.model.amp, 0, &record) != AMP_OK) return -1;
     outcome->scale = record.scale_after;
     outcome->brackets = record.brackets;
-    outcome->sound = !strcmp(adapter_health(&job->adapter), "sound");
+    outcome->sound &= is_sound(job);
     read_params(job, outcome->params);
     if (job->variant != SHARDED && read_masters(job, outcome->masters) != 0) return -1;
     if (amp_shutdown(job->adapter.model.amp) != AMP_OK) return -1;
@@ -223,6 +250,8 @@ static int train(const struct digits *data, amp_level level, enum variant varian
     read_params(&job, outcome->start);
     for (int step = 0; step < STEPS; step++)
         if (train_step(&job, step, outcome) != 0) return -1;
+    outcome->sound = true;
+    if (hooked && variant == INSIDE && train_on(&job, level, outcome) != 0) return -1;
     return close_job(&job, outcome);
 }
 

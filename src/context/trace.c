@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * JSON Lines, docs/trace.md. A line is one write at the end of the file, so that a program that is killed leaves whole
+ * lines, and nothing is kept in memory. A file belongs to one process: another one that was given the same name, a rank
+ * or a child, takes a name of its own beside it. It is bounded: each time half of the room that is left is used, a
+ * sixteenth as many of the brackets that stepped get a line; the next line says how many had none.
+ */
+#include "context/trace.h"
+#include "common/fork.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "context/trace_line.h"
+#include "opt_levels/lists.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NAMES = 1000, DEFAULT_BYTES = 64 << 20, LEAST_BYTES = 4096 };
+
+/* Contexts of a process that were given one name share the file, one after the other too: it stays in the list. */
+struct file {
+    struct file *next;
+    char *wanted, *name; /* behind it: as it was asked for, and what it is called */
+    uint32_t users;
+    int fd; /* -1: no users, or no more lines */
+    uint64_t bytes, limit;
+};
+
+static struct {
+    pthread_mutex_t mutex;
+    struct amp__forkable forkable;
+    struct file *first;
+    uint64_t contexts;
+} traces = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+struct amp__trace {
+    struct file *file;
+    uint64_t number; /* of the context in this process, from 1 on */
+    uint64_t brackets, skips;
+    uint64_t stride, left_out; /* of the brackets that step one in so many has a line; since the last that had one */
+    uint32_t thinned;          /* how often half of what was left was used */
+    uint64_t lost;             /* lines that there was no room for */
+};
+
+/* The parent's are not the child's. */
+static void forget_in_child(void) {
+    for (struct file *file = traces.first; file; file = file->next) {
+        if (file->fd >= 0) close(file->fd);
+        file->fd = -1;
+        *file->wanted = '\0';
+    }
+}
+
+/* ---- the file ---- */
+
+static const char *rank_of_process(void) {
+    static const char *const names[] = { "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID" };
+    for (size_t i = 0; i < AMP_COUNT(names); i++) {
+        const char *rank = getenv(names[i]);
+        if (rank && *rank && strlen(rank) < 10 && strspn(rank, "0123456789") == strlen(rank)) return rank;
+    }
+    return NULL;
+}
+
+/* "run.jsonl" -> "run.rank3.jsonl", "run.rank3.2.jsonl": what is put in goes before the extension. */
+static void make_name(char *name, size_t capacity, const char *wanted, const char *rank, int number) {
+    const char *slash = strrchr(wanted, '/'), *dot = strrchr(wanted, '.');
+    if (!dot || dot == wanted || (slash && dot <= slash + 1)) dot = wanted + strlen(wanted);
+    amp__text text = { name, capacity, 0 };
+    amp__text_add(&text, "%.*s", (int)(dot - wanted), wanted);
+    if (rank) amp__text_add(&text, ".rank%s", rank);
+    if (number > 1) amp__text_add(&text, ".%d", number);
+    amp__text_add(&text, "%s", dot);
+}
+
+enum { TAKEN = -2 };
+
+static int open_free(const char *name) {
+    const int fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return fd;
+    return close(fd), TAKEN;
+}
+
+/* The first of its names that no living process writes to. What an older one left there is written over. */
+static int open_own(struct file *file, size_t capacity) {
+    struct stat about;
+    for (int number = 1; number <= NAMES; number++) {
+        make_name(file->name, capacity, file->wanted, rank_of_process(), number);
+        const int fd = open_free(file->name);
+        if (fd == TAKEN) continue;
+        if (fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && ftruncate(fd, 0) < 0) return close(fd), -1;
+        return fd;
+    }
+    errno = EBUSY;
+    return -1;
+}
+
+static uint64_t limit_of_files(void) {
+    const char *text = getenv("AMP_TRACE_BYTES");
+    const uint64_t bytes = text ? strtoull(text, NULL, 10) : 0;
+    return !bytes ? DEFAULT_BYTES : bytes < LEAST_BYTES ? LEAST_BYTES : bytes;
+}
+
+/* Of this process already: it goes on where it ended. */
+static struct file *known_file(const char *wanted) {
+    struct file *file = traces.first;
+    while (file && strcmp(file->wanted, wanted) != 0) file = file->next;
+    if (!file || file->users) return file;
+    file->fd = open_free(file->name);
+    return file->fd < 0 ? NULL : file;
+}
+
+static amp_status open_file(const char *wanted, struct file **out) {
+    struct file *file = known_file(wanted);
+    const size_t length = strlen(wanted) + 1, capacity = length + 32; /* .rank123456789.1000 */
+    *out = file;
+    if (file) return file->users++, AMP_OK;
+    file = amp__alloc(1, sizeof *file + length + capacity);
+    if (!file) return amp__fail_memory();
+    *file = (struct file){ .wanted = (char *)(file + 1), .users = 1, .limit = limit_of_files() };
+    file->name = memcpy(file->wanted, wanted, length);
+    file->name += length;
+    file->fd = open_own(file, capacity);
+    if (file->fd < 0) {
+        const int error = errno;
+        amp__free(file);
+        return amp__fail(AMP_ERR_IO, "the trace %.200s cannot be written: %s (amp_config.trace, or AMP_TRACE in the "
+                         "environment)", wanted, strerror(error));
+    }
+    file->next = traces.first;
+    traces.first = *out = file;
+    return AMP_OK;
+}
+
+static void close_file(struct file *file) {
+    if (--file->users || file->fd < 0) return;
+    close(file->fd);
+    file->fd = -1;
+}
+
+/* What does not go in whole is taken back. */
+static bool write_line(struct file *file, amp__text *line, uint64_t limit) {
+    line->data[line->length++] = '\n';
+    if (file->fd < 0 || file->bytes + line->length > limit) return false;
+    const ssize_t written = write(file->fd, line->data, line->length);
+    if (written == (ssize_t)line->length) return file->bytes += line->length, true;
+    if (written > 0 && ftruncate(file->fd, (off_t)file->bytes) < 0) { /* a reader leaves out half a line */ }
+    close(file->fd);
+    file->fd = -1;
+    return false;
+}
+
+/* ---- lines ---- */
+
+static void begin_line(amp__text *line, const char *kind, const struct amp__trace *trace) {
+    amp__text_add(line, "{\"kind\":\"%s\",\"context\":%llu", kind, (unsigned long long)trace->number);
+}
+
+/* What a training says leaves room for what its end has to say. */
+static uint64_t room_before(const struct file *file, bool ops) {
+    return file->limit - (ops ? LEAST_BYTES / 8 : file->limit / 8);
+}
+
+static void end_line(amp__text *line, struct amp__trace *trace, uint64_t limit) {
+    const int saved = errno;
+    amp__text_add(line, "}");
+    pthread_mutex_lock(&traces.mutex);
+    trace->lost += !write_line(trace->file, line, limit);
+    pthread_mutex_unlock(&traces.mutex);
+    errno = saved;
+}
+
+static void write_start(const amp_context *context, struct amp__trace *trace) {
+    const struct amp__properties *p = &context->properties;
+    const char *rank = rank_of_process();
+    AMP__LINE(line);
+    begin_line(&line, "start", trace);
+    amp__text_add(&line, ",\"version\":1");
+    amp__line_string(&line, "libamp", amp_version());
+    amp__line_number(&line, "pid", (uint64_t)getpid());
+    amp__text_add(&line, ",\"rank\":%s", rank ? rank : "null");
+    amp__line_string(&line, "level", amp__level_name(p->level));
+    amp__line_string(&line, "type", amp__dtype_name(p->low));
+    amp__text_add(&line, ",\"dynamic\":%s", p->scaler.dynamic ? "true" : "false");
+    amp__line_float(&line, "scale", p->scaler.init_scale);
+    amp__line_number(&line, "losses", p->num_losses);
+    end_line(&line, trace, room_before(trace->file, false));
+}
+
+amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
+    const struct amp__properties *p = &context->properties;
+    const char *wanted = p->trace ? p->trace : getenv("AMP_TRACE");
+    *out = NULL;
+    if (!wanted || !*wanted || !p->enabled) return AMP_OK;
+    struct amp__trace *trace = amp__alloc(1, sizeof *trace);
+    if (!trace) return amp__fail_memory();
+    traces.forkable.in_child = forget_in_child;
+    amp_status status = amp__fork_add(&traces.forkable, &traces.mutex);
+    if (status == AMP_OK) {
+        pthread_mutex_lock(&traces.mutex);
+        status = open_file(wanted, &trace->file);
+        trace->number = ++traces.contexts;
+        pthread_mutex_unlock(&traces.mutex);
+    }
+    if (status != AMP_OK) {
+        amp__free(trace);
+        return status;
+    }
+    trace->stride = 1;
+    *out = trace;
+    write_start(context, trace);
+    return AMP_OK;
+}
+
+void amp__trace_wired(amp_context *context) {
+    struct amp__trace *trace = context->trace;
+    uint64_t elements = 0, low = 0, masters = 0, trained = 0, ops = 0;
+    if (!trace) return;
+    for (size_t i = 0; i < context->n_params; i++) {
+        const struct amp__param *param = context->params[i];
+        elements += param->size;
+        trained += param->in_optimizer ? param->size : 0;
+        low += amp__is_low(param->dtype) ? param->size : 0;
+        masters += param->has_master ? param->size : 0;
+    }
+    for (size_t i = 0; i < context->n_models; i++) ops += context->models[i].n_ops;
+    AMP__LINE(line);
+    begin_line(&line, "wired", trace);
+    amp__line_number(&line, "models", context->n_models);
+    amp__line_number(&line, "optimizers", context->n_optimizers);
+    amp__line_number(&line, "ops", ops);
+    amp__line_number(&line, "params", context->n_params);
+    amp__line_number(&line, "elements", elements);
+    amp__line_number(&line, "trained", trained);
+    amp__line_number(&line, "low", low);
+    amp__line_number(&line, "masters", masters);
+    end_line(&line, trace, room_before(trace->file, false));
+}
+
+enum { THINNER = 16 }; /* more than 2: else all brackets together would find room for as many lines as the first half */
+
+static bool has_a_line(struct amp__trace *trace, bool skips) {
+    const uint64_t room = room_before(trace->file, false), used = trace->file->bytes;
+    if (used < room && room - used < (room >> trace->thinned) / 2) trace->thinned++, trace->stride *= THINNER;
+    return skips || trace->left_out + 1 >= trace->stride;
+}
+
+static void write_bracket(struct amp__trace *trace, const amp_event *event) {
+    const bool skips = event->action == AMP_SKIP;
+    trace->brackets++;
+    trace->skips += skips;
+    if (!has_a_line(trace, skips)) {
+        trace->left_out++;
+        return;
+    }
+    AMP__LINE(line);
+    begin_line(&line, "bracket", trace);
+    amp__line_number(&line, "n", trace->brackets);
+    amp__line_number(&line, "loss", event->loss_id);
+    amp__line_string(&line, "action", skips ? "skip" : "step");
+    amp__line_float(&line, "scale", event->scale_before);
+    amp__line_float(&line, "next", event->scale_after);
+    amp__line_string(&line, "overflow", event->first_nonfinite);
+    amp__line_number(&line, "left_out", trace->left_out);
+    end_line(&line, trace, room_before(trace->file, false));
+    trace->left_out = 0;
+}
+
+bool amp__trace_follows(const amp_context *context) { return context->trace && !context->trace->left_out; }
+uint64_t amp__trace_brackets(const amp_context *context) { return context->trace ? context->trace->brackets : 0; }
+
+void amp__trace_begin(amp__text *line, const char *kind, const amp_context *context) {
+    begin_line(line, kind, context->trace);
+}
+
+void amp__trace_end(amp__text *line, const amp_context *context) {
+    end_line(line, context->trace, room_before(context->trace->file, false));
+}
+
+static const char *name_of(amp_event_kind kind) {
+    return kind == AMP_EVENT_ERROR ? "error" : kind == AMP_EVENT_WARNING ? "warning" : "note";
+}
+
+void amp__trace_event(amp_context *context, const amp_event *event) {
+    struct amp__trace *trace = context->trace;
+    if (!trace || context->verifying) return;
+    if (event->kind == AMP_EVENT_BRACKET) {
+        write_bracket(trace, event);
+    } else if (event->kind != AMP_EVENT_SKIP && event->kind != AMP_EVENT_SCALE_CHANGE && *event->message) {
+        AMP__LINE(line);
+        begin_line(&line, "told", trace);
+        amp__line_number(&line, "n", trace->brackets);
+        amp__line_string(&line, "as", name_of(event->kind));
+        amp__line_string(&line, "code", event->code);
+        amp__line_string(&line, "status", event->status == AMP_OK ? NULL : amp_status_name(event->status));
+        amp__line_string(&line, "message", event->message);
+        end_line(&line, trace, room_before(trace->file, false));
+    }
+}
+
+static void write_op(struct amp__trace *trace, size_t model, const struct amp__op *op) {
+    AMP__LINE(line);
+    begin_line(&line, "op", trace);
+    amp__line_number(&line, "model", model);
+    amp__line_string(&line, "name", op->name);
+    amp__line_number(&line, "index", op->index);
+    amp__line_string(&line, "class", amp__class_name(op->op_class));
+    amp__line_number(&line, "calls", amp__op_calls(op));
+    amp__line_number(&line, "passed", amp__op_passed(op));
+    amp__line_number(&line, "casts", op->casts);
+    amp__line_number(&line, "cache_hits", amp__op_hits(op));
+    amp__line_number(&line, "failures", op->failures);
+    end_line(&line, trace, room_before(trace->file, true));
+}
+
+void amp__trace_ops(amp_context *context) {
+    for (size_t i = 0; context->trace && i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++)
+            if (context->models[i].ops[j].wrapped) write_op(context->trace, i, &context->models[i].ops[j]);
+}
+
+void amp__trace_close(amp_context *context) {
+    struct amp__trace *trace = context->trace;
+    if (!trace) return;
+    AMP__LINE(line);
+    begin_line(&line, "end", trace);
+    amp__line_number(&line, "brackets", trace->brackets);
+    amp__line_number(&line, "skipped", trace->skips);
+    amp__line_number(&line, "left_out", trace->left_out);
+    amp__line_number(&line, "lost", trace->lost);
+    end_line(&line, trace, trace->file->limit);
+    pthread_mutex_lock(&traces.mutex);
+    close_file(trace->file);
+    pthread_mutex_unlock(&traces.mutex);
+    amp__free(trace);
+    context->trace = NULL;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What happened, as JSON Lines in a file: docs/trace.md has the objects. */
+#ifndef AMP_TRACE_H
+#define AMP_TRACE_H
+
+#include "amp_diagnostics.h"
+#include "common/common.h"
+
+struct amp__trace;
+
+/* Opens the file of the configuration, else of the environment's AMP_TRACE, and writes the first line; *out is NULL
+ * where nobody asks for one. AMP_ERR_IO, AMP_ERR_NO_MEMORY. */
+amp_status amp__trace_open(amp_context *context, struct amp__trace **out);
+/* Initialize is over. */
+void amp__trace_wired(amp_context *context);
+/* Each event, whoever else hears it. NULL: nothing to do. */
+void amp__trace_event(amp_context *context, const amp_event *event);
+/* Is there a trace, and did the last bracket get a line? Then what was observed in it gets lines too. */
+bool amp__trace_follows(const amp_context *context);
+/* Brackets so far, of all losses. */
+uint64_t amp__trace_brackets(const amp_context *context);
+/* Begins a line of this kind (context/trace_line.h), and writes it, where there is room. The context has a trace. */
+void amp__trace_begin(amp__text *line, const char *kind, const amp_context *context);
+void amp__trace_end(amp__text *line, const amp_context *context);
+/* What became of the ops, while they are wired. */
+void amp__trace_ops(amp_context *context);
+/* The last line. */
+void amp__trace_close(amp_context *context);
+
+#endif

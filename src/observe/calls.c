@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a call got and what it made: raw buffers, handles, handles in lists and in structs. */
+#include "amp_raw.h"
+#include "observe/observe.h"
+
+#include <string.h>
+
+/* ---- one tensor ---- */
+
+static void remember(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
+                     const amp_statistics *s) {
+    const uint64_t nonfinite = amp__nonfinite(s);
+    if (!is_output && nonfinite) call->finite = false;
+    for (uint32_t i = 0; i < call->n; i++) { /* of a list, or in another field of one name */
+        amp_seen_argument *known = &call->arguments[i];
+        if (known->is_output != is_output || strcmp(known->name, name) != 0) continue;
+        known->elements += s->elements;
+        known->nonfinite += nonfinite;
+        if (s->largest > known->largest) known->largest = s->largest;
+        if (s->least > 0.0 && !(known->least > 0.0 && known->least < s->least)) known->least = s->least;
+        return;
+    }
+    if (call->n == AMP_SEEN_ARGUMENTS) return;
+    call->arguments[call->n++] = (amp_seen_argument){ .name = name, .is_output = is_output, .dtype = dtype,
+                                                      .elements = s->elements, .nonfinite = nonfinite,
+                                                      .largest = s->largest, .least = s->least };
+}
+
+/* Counted, and in the call's memory. `name` is copied into the entry: the host's own may be of the moment. */
+static void take(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
+                 const amp_statistics *statistics) {
+    struct amp__observer *observer = call->op->context->observer;
+    const uint32_t what = is_output ? AMP_SEE_OUTPUTS : AMP_SEE_INPUTS;
+    if (!statistics->elements) return;
+    struct amp__seen *seen = amp__observe_op(observer, call->op, name, what);
+    if (!seen) return;
+    remember(call, seen->name, is_output, dtype, statistics);
+    if (observer->options.what & what) amp__observe_add(observer, seen, dtype, statistics);
+}
+
+static const char *named(const char *name) { return name && name[0] ? name : "an argument"; }
+
+/* ---- raw buffers ---- */
+
+static void count_rows(const void *data, amp_dtype dtype, const struct amp__extents *extents, amp_statistics *out) {
+    const size_t width = amp__dtype_size(dtype);
+    const int64_t last = extents->ndim ? extents->shape[extents->ndim - 1] : extents->count;
+    const bool gaps = last && extents->row_stride != last;
+    const int64_t length = gaps ? last : extents->count, rows = length ? extents->count / length : 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const amp_span span = { (char *)(uintptr_t)data + (size_t)(row * extents->row_stride) * width * gaps,
+                                (uint64_t)length, dtype, 0 };
+        if (amp_statistics_list(&span, 1, out) != AMP_OK) return;
+    }
+}
+
+static bool is_here(const amp_context *context, const void *memory) {
+    amp_device where;
+    return amp__places_where(context, memory, &where) == AMP_OK && where.type != AMP__DEVICE_CUDA;
+}
+
+static void take_buffer(struct amp__seen_call *call, const struct amp__raw_buffer *buffer, amp_dtype low,
+                        bool is_output) {
+    const bool substituted = !is_output && buffer->temporary;
+    const void *memory = substituted ? buffer->temporary : buffer->host;
+    const amp_dtype dtype = substituted && buffer->narrow ? low : AMP_FLOAT32;
+    amp_statistics statistics = AMP_STATISTICS_INIT;
+    if (!is_here(call->op->context, memory)) return;
+    count_rows(memory, dtype, &buffer->extents, &statistics);
+    take(call, named(buffer->name), is_output, dtype, &statistics);
+    if (is_output && amp__nonfinite(&statistics)) amp__observe_gradient(call->op->context, memory);
+}
+
+static bool holds_nonfinite(const void *memory, amp_dtype dtype, const struct amp__extents *extents) {
+    amp_statistics s = AMP_STATISTICS_INIT;
+    count_rows(memory, dtype, extents, &s);
+    return amp__nonfinite(&s) != 0;
+}
+
+static void take_buffers(struct amp__seen_call *call, const struct amp__raw *raw, bool outputs) {
+    for (size_t i = 0; raw && i < raw->n; i++) {
+        const struct amp__raw_buffer *buffer = &raw->buffers[i];
+        const bool written = buffer->flags & (AMP__WRITE | AMP__READ_WRITE);
+        if (buffer->scratch || (outputs ? !written : buffer->flags & AMP__WRITE)) continue;
+        take_buffer(call, buffer, raw->low, outputs);
+    }
+    /* was it the cast? */
+    for (size_t i = 0; raw && !outputs && !call->finite && call->came_finite && i < raw->n; i++)
+        if (!(raw->buffers[i].flags & AMP__WRITE) && !raw->buffers[i].scratch &&
+            is_here(call->op->context, raw->buffers[i].host) &&
+            holds_nonfinite(raw->buffers[i].host, AMP_FLOAT32, &raw->buffers[i].extents))
+            call->came_finite = false;
+}
+
+/* ---- handles ---- */
+
+/* False: they cannot be seen. */
+static bool count_handle(const struct amp__op *op, void *handle, const char *name, amp_dtype *dtype,
+                         amp_statistics *out) {
+    struct amp__elements now;
+    if (!handle || !op->host->view || amp__host_find(op->host, handle, name, &now) != AMP_OK || !now.size) return false;
+    if (now.device.type == AMP__DEVICE_CUDA || !is_here(op->context, now.data)) return false;
+    *dtype = now.dtype;
+    void *block = now.strides ? amp__alloc((size_t)now.size, amp__dtype_size(now.dtype)) : now.data;
+    if (!block) return false;
+    if (now.strides) amp__strides_gather(block, &now);
+    const amp_span span = { block, now.size, now.dtype, 0 };
+    const bool counted = amp_statistics_list(&span, 1, out) == AMP_OK;
+    if (now.strides) amp__free(block);
+    return counted;
+}
+
+static void take_handle(struct amp__seen_call *call, void *handle, const char *name, bool is_output) {
+    amp_statistics statistics = AMP_STATISTICS_INIT;
+    amp_dtype dtype;
+    if (count_handle(call->op, handle, named(name), &dtype, &statistics))
+        take(call, named(name), is_output, dtype, &statistics);
+}
+
+/* The handles of argument i, where they stand now. */
+static void take_argument(struct amp__seen_call *seen, const struct amp__call *call, void *const *argv, uint32_t i,
+                          bool is_output) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    size_t n = 1;
+    void *const *handles = argv[i];
+    if (arg->flags & AMP__OUT_PARAMETER) {
+        handles = amp__call_pointer(call, i);
+        n = !handles ? 0 : arg->flags & AMP__LIST ? amp__call_list_length(call, i) : 1;
+    } else if (arg->flags & AMP__LIST) {
+        (void)amp__call_handles(call, i, &n);
+        handles = *(void *const *const *)argv[i];
+    }
+    for (size_t j = 0; j < n; j++) take_handle(seen, handles[j], arg->name, is_output);
+}
+
+static bool is_seen(const struct amp__arg *arg, bool is_output) {
+    if (arg->kind != AMP__TENSOR || arg->flags & (AMP__KEEP | AMP__SEED)) return false;
+    return is_output ? arg->flags & (AMP__WRITE | AMP__READ_WRITE) : !(arg->flags & AMP__WRITE);
+}
+
+/* ---- handles in structs: as the host has them ---- */
+
+struct fields {
+    struct amp__seen_call *call;
+    bool outputs;
+};
+
+static amp_status take_field(void *user, const amp_field *field) {
+    const struct fields *fields = user;
+    const bool written = field->role == AMP_ROLE_WRITE || field->role == AMP_ROLE_UPDATE;
+    const bool wanted = fields->outputs ? written : field->role == AMP_ROLE_READ || field->role == AMP_ROLE_UPDATE;
+    if (field->tensor && wanted) take_handle(fields->call, *field->tensor, field->name, fields->outputs);
+    return AMP_OK;
+}
+
+static void take_fields(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call, bool outputs) {
+    struct fields fields = { seen, outputs };
+    if (!amp__visits(op) || !op->host->view) return;
+    const amp_status status = amp__visit_look(op, call, take_field, &fields);
+    (void)status;
+}
+
+/* ---- a call ---- */
+
+static void note_uses(const struct amp__seen_call *seen, const struct amp__call *call, const struct amp__raw *raw) {
+    const amp_context *context = seen->op->context;
+    uint64_t offset;
+    for (size_t i = 0; raw && i < raw->n; i++)
+        amp__observe_use(seen, amp__range_find(context->ranges, context->n_ranges, raw->buffers[i].host, &offset));
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        size_t n;
+        if (!amp__is_operand(&call->schema->args[i])) continue;
+        void **handles = amp__call_handles(call, i, &n);
+        for (size_t j = 0; j < n; j++)
+            if (handles[j]) amp__observe_use(seen, amp__param_find(context, seen->op->host, handles[j]));
+    }
+}
+
+static bool is_wanted(const struct amp__op *op) {
+    const struct amp__observer *observer = op->context->observer;
+    return amp__observe_wants(observer, AMP_SEE_INPUTS, op->name) ||
+           amp__observe_wants(observer, AMP_SEE_OUTPUTS, op->name);
+}
+
+/* Did it come finite, where a handle was cast? */
+static void look_before_casts(struct amp__seen_call *seen, const struct amp__call *call) {
+    for (uint32_t i = 0; !seen->finite && seen->came_finite && i < call->schema->n_args; i++) {
+        amp_statistics s = AMP_STATISTICS_INIT;
+        amp_dtype dtype;
+        size_t n;
+        if (!amp__is_operand(&call->schema->args[i])) continue;
+        void **handles = amp__call_handles(call, i, &n);
+        for (size_t j = 0; j < n; j++)
+            if (count_handle(seen->op, handles[j], "an argument", &dtype, &s) &&
+                amp__nonfinite(&s))
+                seen->came_finite = false;
+    }
+}
+
+void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
+                        const struct amp__raw *raw, void *const *argv) {
+    seen->op = op;
+    seen->number = 0;
+    seen->n = 0;
+    seen->finite = seen->came_finite = true;
+    if (!is_wanted(op)) return;
+    seen->number = 1;
+    note_uses(seen, call, raw);
+    take_buffers(seen, raw, false);
+    for (uint32_t i = 0; i < call->schema->n_args; i++)
+        if (is_seen(&call->schema->args[i], false)) take_argument(seen, call, argv, i, false);
+    take_fields(seen, op, call, false);
+    look_before_casts(seen, call);
+}
+
+void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
+                        const struct amp__raw *raw) {
+    if (!seen->number) return;
+    take_buffers(seen, raw, true);
+    for (uint32_t i = 0; i < call->schema->n_args; i++)
+        if (is_seen(&call->schema->args[i], true)) take_argument(seen, call, call->args, i, true);
+    if (call->schema->ret.kind == AMP__TENSOR && !(call->schema->ret.flags & AMP__READ_WRITE))
+        take_handle(seen, amp__call_returned(call), "return", true);
+    take_fields(seen, op, call, true);
+    amp__observe_call(op->context, seen);
+}

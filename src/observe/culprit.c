@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where an overflow began: the first call of an observed iteration that made what is not finite from what was. */
+#include "context/report.h"
+#include "observe/observe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool made_nonfinite(const struct amp__seen_call *seen) {
+    if (!seen->came_finite) return false;
+    for (uint32_t i = 0; i < seen->n; i++)
+        if (seen->arguments[i].nonfinite) return true;
+    return false;
+}
+
+void amp__observe_call(amp_context *context, struct amp__seen_call *seen) {
+    struct amp__observer *observer = context->observer;
+    pthread_mutex_lock(observer->lock);
+    seen->number = ++observer->calls;
+    observer->ring[seen->number % AMP__RING] = *seen;
+    if (!observer->suspect.number && made_nonfinite(seen)) observer->suspect = *seen;
+    pthread_mutex_unlock(observer->lock);
+}
+
+void amp__observe_gradient(amp_context *context, const void *memory) {
+    struct amp__observer *observer = context->observer;
+    uint64_t offset;
+    const struct amp__param *param = amp__range_find(context->grad_ranges, context->n_grad_ranges, memory, &offset);
+    pthread_mutex_lock(observer->lock);
+    if (!observer->suspect_param && param) observer->suspect_param = param, observer->suspect_written = true;
+    pthread_mutex_unlock(observer->lock);
+}
+
+/* ---- where backward is not seen: the reverse of forward ---- */
+
+void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param) {
+    struct amp__observer *observer = seen->op->context->observer;
+    if (!param || seen->op->is_backward) return;
+    pthread_mutex_lock(observer->lock);
+    if (param->index >= observer->n_uses) {
+        const size_t n = seen->op->context->n_params;
+        void *grown = amp__grow(observer->uses, observer->n_uses, n, sizeof *observer->uses);
+        if (grown) observer->uses = grown, observer->n_uses = n;
+    }
+    if (param->index < observer->n_uses)
+        observer->uses[param->index] = (struct amp__use){ seen->op, observer->calls + 1 };
+    pthread_mutex_unlock(observer->lock);
+}
+
+static const struct amp__use *use_of(const struct amp__observer *observer, const struct amp__param *param) {
+    static const struct amp__use none;
+    return param && param->index < observer->n_uses ? &observer->uses[param->index] : &none;
+}
+
+void amp__observe_suspect(struct amp__observer *observer, const struct amp__param *param) {
+    const struct amp__param *known = observer->suspect_param;
+    if (observer->suspect_written) return;
+    if (!known || use_of(observer, param)->call > use_of(observer, known)->call) observer->suspect_param = param;
+}
+
+/* ---- told ---- */
+
+static void add_argument(amp__text *text, const amp_seen_argument *argument) {
+    amp__text_add(text, " %s %s (%s): ", argument->is_output ? "out" : "in", argument->name,
+                  amp__dtype_name(argument->dtype));
+    if (argument->nonfinite)
+        amp__text_add(text, "%llu of %llu not finite", (unsigned long long)argument->nonfinite,
+                      (unsigned long long)argument->elements);
+    else amp__text_add(text, "up to %.4g", argument->largest);
+}
+
+static void tell(amp_context *context, const amp_culprit *culprit) {
+    char line[1024];
+    amp__text text = { line, sizeof line, 0 };
+    if (culprit->op) {
+        amp__text_add(&text, "the overflow of bracket %llu began in %sop %s", (unsigned long long)culprit->bracket,
+                      culprit->in_backward ? "backward of " : "", culprit->op);
+        if (culprit->index) amp__text_add(&text, "#%u", (unsigned)culprit->index);
+        amp__text_add(&text, ", call %llu of the iteration%s%s", (unsigned long long)culprit->call,
+                      culprit->was_cast ? ", in the cast of what it got" : "", culprit->n_arguments ? ":" : "");
+        for (uint32_t i = 0; i < culprit->n_arguments; i++) {
+            if (i) amp__text_add(&text, ";");
+            add_argument(&text, &culprit->arguments[i]);
+        }
+    } else {
+        amp__text_add(&text, "the overflow of bracket %llu began in no op that was seen",
+                      (unsigned long long)culprit->bracket);
+    }
+    if (culprit->parameter)
+        amp__text_add(&text, "; the first gradient that was not finite is that of %s", culprit->parameter);
+    amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
+}
+
+void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket) {
+    struct amp__observer *observer = context->observer;
+    const struct amp__seen_call *suspect = &observer->suspect;
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    pthread_mutex_lock(observer->lock);
+    const struct amp__use *use = use_of(observer, observer->suspect_param);
+    culprit.bracket = bracket->number;
+    culprit.parameter = observer->suspect_param ? observer->suspect_param->name : NULL;
+    if (suspect->number) {
+        culprit.op = suspect->op->name;
+        culprit.index = suspect->op->index;
+        culprit.call = suspect->number;
+        culprit.was_cast = !suspect->finite;
+        culprit.n_arguments = suspect->n;
+        memcpy(culprit.arguments, suspect->arguments, sizeof culprit.arguments);
+    } else if (use->call) {
+        culprit.op = use->op->name;
+        culprit.index = use->op->index;
+        culprit.call = use->call;
+        culprit.in_backward = 1;
+    }
+    observer->culprit = culprit;
+    pthread_mutex_unlock(observer->lock);
+    tell(context, &culprit);
+    amp__observe_tell_culprit(context);
+}
+
+AMP_API amp_status amp_get_culprit(amp_context *context, amp_culprit *culprit) {
+    amp_culprit last = AMP_CULPRIT_INIT;
+    AMP_RETURN_IF(!context || !culprit, AMP_ERR_INVALID_ARGUMENT, "amp_get_culprit: an argument is NULL");
+    pthread_mutex_lock(&context->lock);
+    if (context->observer && context->observer->culprit.bracket) last = context->observer->culprit;
+    pthread_mutex_unlock(&context->lock);
+    return amp__fill_struct(culprit, culprit->struct_size, sizeof last, &last, sizeof last, "amp_culprit");
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* amp_observe: what is asked for, and what was seen. */
+#include "observe/observe.h"
+
+#include <fnmatch.h>
+#include <string.h>
+
+/* ---- begin and end ---- */
+
+void amp__observe_set(amp_context *context, bool observing) {
+    if (amp__observing(context) == observing) return;
+    atomic_store_explicit(&context->observing, observing, memory_order_relaxed);
+    for (size_t i = 0; i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++) {
+            struct amp__op *op = &context->models[i].ops[j];
+            atomic_store_explicit(&op->by_types, op->has_types && !observing, memory_order_relaxed);
+        }
+}
+
+void amp__observe_free(amp_context *context) {
+    struct amp__observer *observer = context->observer;
+    if (!observer) return;
+    amp__observe_set(context, false);
+    context->observer = NULL;
+    amp__observe_forget_before(observer);
+    while (observer->first) {
+        struct amp__seen *seen = observer->first;
+        observer->first = seen->next;
+        amp__free(seen);
+    }
+    amp__free(observer->uses);
+    amp__map_free(&observer->by_owner);
+    amp__observe_free_options(&observer->options);
+    amp__free(observer);
+}
+
+static amp_status begin(amp_context *context, const amp_observe_options *given) {
+    struct amp__observer *observer = amp__alloc(1, sizeof *observer);
+    if (!observer) return amp__fail_memory();
+    const amp_status status = amp__observe_resolve(given, &observer->options);
+    if (status != AMP_OK) {
+        amp__free(observer);
+        return status;
+    }
+    observer->lock = &context->lock;
+    observer->end = &observer->first;
+    observer->observed = 1;
+    amp__observe_free(context);
+    context->observer = observer;
+    amp__observe_set(context, true);
+    return AMP_OK;
+}
+
+static amp_status check(amp_context *context, const char *who) {
+    AMP_RETURN_IF(!context || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
+                  "%s: there is no such context: was it shut down?", who);
+    AMP_RETURN_IF(atomic_load(&context->open), AMP_ERR_WRONG_STATE, "%s while a bracket is open: call it before "
+                  "amp_scale_loss_begin or after amp_scale_loss_end", who);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_observe(amp_context *context, const amp_observe_options *options) {
+    AMP_TRY(check(context, "amp_observe"));
+    return context->properties.enabled ? begin(context, options) : AMP_OK;
+}
+
+amp_status amp__observe_as_asked(amp_context *context) {
+    amp_observe_options options;
+    bool asked;
+    AMP_TRY(amp__observe_environment(&options, &asked));
+    if (!asked || !context->properties.enabled) return AMP_OK;
+    const amp_status status = begin(context, &options);
+    amp__observe_free_options(&options);
+    return status;
+}
+
+AMP_API amp_status amp_observe_stop(amp_context *context) {
+    AMP_TRY(check(context, "amp_observe_stop"));
+    amp__observe_free(context);
+    return AMP_OK;
+}
+
+void amp__observe_next(amp_context *context, bool skipped) {
+    struct amp__observer *observer = context->observer;
+    const amp_observe_options *options = &observer->options;
+    observer->iterations++;
+    if (skipped) observer->armed = options->after_skip;
+    const bool next = observer->iterations < options->first || observer->iterations % options->every == 0 ||
+                      observer->armed;
+    if (observer->armed) observer->armed--;
+    observer->observed += next;
+    observer->calls = 0;
+    observer->suspect.number = 0;
+    observer->suspect_param = NULL;
+    observer->suspect_written = false;
+    if (observer->n_uses) memset(observer->uses, 0, observer->n_uses * sizeof *observer->uses);
+    amp__observe_set(context, next);
+}
+
+/* ---- entries ---- */
+
+bool amp__observe_wants(const struct amp__observer *observer, uint32_t what, const char *name) {
+    if (!(observer->options.what & what)) return false;
+    for (uint32_t i = 0; i < observer->options.n_names; i++)
+        if (fnmatch(observer->options.names[i], name, 0) == 0) return true;
+    return !observer->options.n_names;
+}
+
+/* Where there is room. */
+static struct amp__seen *new_entry(struct amp__observer *observer, const void *owner, const char *name,
+                                   struct amp__seen *sibling) {
+    const size_t length = strlen(name) + 1, bytes = sizeof(struct amp__seen) + length;
+    if (observer->bytes + bytes > observer->options.max_bytes) return NULL;
+    struct amp__seen *seen = amp__alloc(1, bytes);
+    if (!seen || amp__map_put(&observer->by_owner, (uintptr_t)owner, seen) != AMP_OK) {
+        amp__free(seen);
+        return NULL;
+    }
+    seen->name = memcpy(seen + 1, name, length);
+    seen->sibling = sibling;
+    seen->last = seen->total = (amp_statistics)AMP_STATISTICS_INIT;
+    observer->bytes += bytes;
+    *observer->end = seen;
+    observer->end = &seen->next;
+    return seen;
+}
+
+/* Under the lock. */
+static struct amp__seen *entry(struct amp__observer *observer, const struct amp__op *op, const char *name,
+                               uint32_t what, const void *owner) {
+    struct amp__seen *first = amp__map_get(&observer->by_owner, (uintptr_t)owner), *seen = first;
+    while (seen && (seen->what != what || strcmp(seen->name, name) != 0)) seen = seen->sibling;
+    if (seen) return seen;
+    seen = new_entry(observer, owner, name, first);
+    if (!seen) {
+        observer->left_out++;
+        return NULL;
+    }
+    seen->op = op;
+    seen->what = what;
+    return seen;
+}
+
+struct amp__seen *amp__observe_op(struct amp__observer *observer, const struct amp__op *op, const char *name,
+                                  uint32_t what) {
+    pthread_mutex_lock(observer->lock);
+    struct amp__seen *seen = entry(observer, op, name, what, op);
+    pthread_mutex_unlock(observer->lock);
+    return seen;
+}
+
+struct amp__seen *amp__observe_param(struct amp__observer *observer, const struct amp__param *param, uint32_t what) {
+    pthread_mutex_lock(observer->lock);
+    struct amp__seen *seen = entry(observer, NULL, param->name, what, param);
+    pthread_mutex_unlock(observer->lock);
+    return seen;
+}
+
+void amp__observe_add(struct amp__observer *observer, struct amp__seen *seen, amp_dtype dtype,
+                      const amp_statistics *statistics) {
+    pthread_mutex_lock(observer->lock);
+    if (seen->iteration != observer->observed) {
+        seen->iteration = observer->observed;
+        seen->iterations++;
+        seen->tensors = 0;
+        seen->last = (amp_statistics)AMP_STATISTICS_INIT;
+    }
+    seen->tensors++;
+    seen->dtype = dtype;
+    const amp_status last = amp_statistics_merge(&seen->last, statistics);
+    const amp_status total = amp_statistics_merge(&seen->total, statistics);
+    (void)last, (void)total;
+    pthread_mutex_unlock(observer->lock);
+}
+
+AMP_API amp_status amp_get_observations(amp_context *context, amp_observation *observations, size_t capacity,
+                                        size_t *count) {
+    AMP_RETURN_IF(!context || !count || (capacity && !observations), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_get_observations: an argument is NULL");
+    if (capacity)
+        AMP_TRY(amp__check_struct(observations->struct_size, sizeof *observations, "amp_observation"));
+    const uint32_t stride = capacity ? observations->struct_size : 0;
+    *count = 0;
+    if (!context->observer) return AMP_OK;
+    pthread_mutex_lock(&context->lock);
+    for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next) {
+        if (!seen->iterations) continue; /* known by its name alone */
+        const amp_observation filled = {
+            .struct_size = stride, .what = seen->what, .op = seen->op ? seen->op->name : NULL,
+            .index = seen->op ? seen->op->index : 0, .dtype = seen->dtype, .name = seen->name,
+            .iterations = seen->iterations, .lost_fp16 = seen->lost_fp16, .lost_bf16 = seen->lost_bf16,
+            .last = &seen->last, .total = &seen->total,
+        };
+        if (*count < capacity) memcpy((char *)observations + *count * stride, &filled, sizeof filled);
+        ++*count;
+    }
+    pthread_mutex_unlock(&context->lock);
+    return AMP_OK;
+}

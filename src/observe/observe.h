@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Observed iterations: calls of wrapped ops (calls.c), parameters at a bracket's end (params.c), where an overflow
+ * began (culprit.c), what is told of it (tell.c). Nothing here fails a call or a bracket: what cannot be seen is left
+ * out.
+ */
+#ifndef AMP_OBSERVE_ROOM_H
+#define AMP_OBSERVE_ROOM_H
+
+#include "amp_observe.h"
+#include "call/call.h"
+#include "common/map.h"
+#include "context/context.h"
+#include "context/op.h"
+#include "context/optimizer.h"
+#include "raw/raw.h"
+
+/* One thing that is looked at. */
+struct amp__seen {
+    struct amp__seen *next, *sibling; /* of the same op or parameter */
+    const struct amp__op *op; /* inputs and outputs; else NULL */
+    const char *name;         /* of the argument or the parameter; a copy */
+    uint32_t what;            /* AMP_SEE_* */
+    amp_dtype dtype;
+    uint64_t iteration;  /* the last one */
+    uint64_t iterations; /* so many */
+    uint64_t tensors;    /* in the last one */
+    uint64_t lost_fp16, lost_bf16, lost_last[2]; /* updates: in total, and in the last one of both types */
+    amp_statistics last, total;
+};
+
+/* One call, as the ring remembers it. */
+struct amp__seen_call {
+    const struct amp__op *op;
+    uint64_t number; /* in the iteration, from 1 on */
+    bool finite, came_finite; /* what it got, and that before libamp's casts */
+    uint32_t n;      /* arguments; those beyond the room are not remembered */
+    amp_seen_argument arguments[AMP_SEEN_ARGUMENTS];
+};
+
+/* What a parameter was before a step. */
+struct amp__before {
+    struct amp__before *next;
+    struct amp__param *param;
+    uint64_t size;
+    float elements[];
+};
+
+enum { AMP__RING = 20 };
+
+struct amp__observer {
+    amp_observe_options options; /* its names are copies */
+    uint64_t iterations; /* ended, observed or not */
+    uint64_t observed;   /* begun */
+    uint32_t armed;      /* to be observed because of a skip */
+    uint64_t bytes, left_out;
+    struct amp__before *before; /* the step whose updates are to be seen has not been yet */
+    uint64_t before_of;         /* and the bracket that it follows */
+
+    pthread_mutex_t *lock; /* of what follows: the context's */
+    struct amp__seen *first, **end;
+    struct amp__map by_owner; /* the first seen of each op and parameter */
+    uint64_t calls; /* of this iteration */
+    struct amp__seen_call ring[AMP__RING]; /* the last of them, call i at i % AMP__RING */
+    struct amp__use {              /* by parameter: the last call of forward that used it */
+        const struct amp__op *op;
+        uint64_t call;
+    } *uses;
+    size_t n_uses;
+    struct amp__seen_call suspect; /* the first that made what is not finite; number 0: none */
+    bool suspect_written;          /* by an op that was seen */
+    const struct amp__param *suspect_param; /* the first in the order of backward whose gradient is not finite */
+    amp_culprit culprit;
+};
+
+static inline bool amp__observing(const amp_context *context) {
+    return atomic_load_explicit(&context->observing, memory_order_relaxed);
+}
+
+static inline uint64_t amp__nonfinite(const amp_statistics *statistics) {
+    return statistics->nans + statistics->plus_infinities + statistics->minus_infinities;
+}
+
+/* ---- options.c ---- */
+
+/* Checked, with defaults filled in and names copied. */
+amp_status amp__observe_resolve(const amp_observe_options *given, amp_observe_options *options);
+void amp__observe_free_options(amp_observe_options *options);
+/* By the environment's AMP_OBSERVE, where that asks; an error where it cannot be read. */
+amp_status amp__observe_environment(amp_observe_options *options, bool *asked);
+
+/* ---- observe.c ---- */
+
+/* Begins, if the environment asks for it. */
+amp_status amp__observe_as_asked(amp_context *context);
+void amp__observe_free(amp_context *context);
+/* Calls are looked at from here on, and take no short way; or not any more. */
+void amp__observe_set(amp_context *context, bool observing);
+/* An iteration is over. */
+void amp__observe_next(amp_context *context, bool skipped);
+/* Is it to be looked at, by its name? */
+bool amp__observe_wants(const struct amp__observer *observer, uint32_t what, const char *name);
+/* The entry of an op's argument, or of a parameter; NULL: there is no room for a new one. */
+struct amp__seen *amp__observe_op(struct amp__observer *observer, const struct amp__op *op, const char *name,
+                                  uint32_t what);
+struct amp__seen *amp__observe_param(struct amp__observer *observer, const struct amp__param *param, uint32_t what);
+/* One more tensor of it. */
+void amp__observe_add(struct amp__observer *observer, struct amp__seen *seen, amp_dtype dtype,
+                      const amp_statistics *statistics);
+
+/* ---- calls.c ---- */
+
+/* Before the call and after it: `argv` is what the op gets; `raw` NULL: it has no raw buffers. */
+void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
+                        const struct amp__raw *raw, void *const *argv);
+void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
+                        const struct amp__raw *raw);
+
+/* ---- params.c ---- */
+
+/* Backward is over, and nothing unscaled yet. */
+void amp__observe_scaled(amp_context *context, struct amp__optimizer *const *optimizers, size_t n);
+/* The bracket has decided. */
+struct amp__decided_bracket {
+    uint64_t number; /* of its loss, from 1 on */
+    bool skips, overflowed;
+};
+void amp__observe_decided(amp_context *context, struct amp__optimizer *const *optimizers, size_t n,
+                          const struct amp__decided_bracket *bracket);
+void amp__observe_forget_before(struct amp__observer *observer);
+
+/* ---- culprit.c ---- */
+
+/* A call is over. */
+void amp__observe_call(amp_context *context, struct amp__seen_call *seen);
+/* An op wrote what is not finite there: into the gradient of a parameter? */
+void amp__observe_gradient(amp_context *context, const void *memory);
+/* The call that is entered uses the parameter, or, where backward is not seen, this gradient is not finite. */
+void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param);
+void amp__observe_suspect(struct amp__observer *observer, const struct amp__param *param);
+/* The overflowed bracket's culprit is the suspect; told. */
+void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket);
+
+/* ---- tell.c ---- */
+
+/* Into the trace: what this iteration saw; and the updates of the bracket before. */
+void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what);
+void amp__observe_tell_culprit(amp_context *context);
+
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was observed, as lines of the trace. */
+#include "context/trace.h"
+#include "context/trace_line.h"
+#include "observe/observe.h"
+
+static const char *const words[] = { "input", "output", "weight", "scaled", "gradient", "master", "update" };
+
+static const char *word_of(uint32_t what) { return words[__builtin_ctz(what)]; }
+
+/* "fp16":[zeros,subnormals,infinities]: what a cast to the type loses of it as it is. */
+static void add_losses(amp__text *line, const char *name, const amp_statistics *statistics, amp_dtype type) {
+    amp_losses losses = { 0 };
+    if (amp_statistics_losses(statistics, type, 1.0f, &losses) != AMP_OK) return;
+    amp__text_add(line, ",\"%s\":[%llu,%llu,%llu]", name, (unsigned long long)losses.zeros,
+                  (unsigned long long)losses.subnormals, (unsigned long long)losses.infinities);
+}
+
+/* From the first binade that has some to the last. */
+static void add_binades(amp__text *line, const amp_statistics *statistics) {
+    int first = 0, last = AMP_BINADES - 1;
+    while (first < AMP_BINADES && !statistics->binades[first].elements) first++;
+    while (last >= 0 && !statistics->binades[last].elements) last--;
+    amp__text_add(line, ",\"first\":%d,\"binades\":[", first > last ? 0 : first + AMP_BINADE_LEAST);
+    for (int i = first; i <= last; i++)
+        amp__text_add(line, i == first ? "%llu" : ",%llu", (unsigned long long)statistics->binades[i].elements);
+    amp__text_add(line, "]");
+}
+
+static void tell_one(amp_context *context, const struct amp__seen *seen, uint64_t bracket) {
+    const amp_statistics *s = &seen->last;
+    AMP__LINE(line);
+    amp__trace_begin(&line, "seen", context);
+    amp__line_number(&line, "n", bracket);
+    amp__line_string(&line, "what", word_of(seen->what));
+    amp__line_string(&line, "op", seen->op ? seen->op->name : NULL);
+    amp__line_number(&line, "index", seen->op ? seen->op->index : 0);
+    amp__line_string(&line, "name", seen->name);
+    amp__line_string(&line, "type", amp__dtype_name(seen->dtype));
+    amp__line_number(&line, "tensors", seen->tensors);
+    amp__line_number(&line, "elements", s->elements);
+    amp__line_number(&line, "zeros", s->zeros);
+    amp__line_number(&line, "nans", s->nans);
+    amp__line_number(&line, "plus_infinities", s->plus_infinities);
+    amp__line_number(&line, "minus_infinities", s->minus_infinities);
+    amp__line_double(&line, "largest", s->largest);
+    amp__line_double(&line, "least", s->least);
+    amp__line_double(&line, "sum", s->sum);
+    amp__line_double(&line, "sum_squares", s->sum_squares);
+    if (seen->what == AMP_SEE_UPDATES) {
+        amp__line_number(&line, "lost_fp16", seen->lost_last[0]);
+        amp__line_number(&line, "lost_bf16", seen->lost_last[1]);
+    }
+    add_losses(&line, "fp16", s, AMP_FLOAT16);
+    add_losses(&line, "bf16", s, AMP_BFLOAT16);
+    add_binades(&line, s);
+    amp__trace_end(&line, context);
+}
+
+void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what) {
+    const struct amp__observer *observer = context->observer;
+    if (!amp__trace_follows(context)) return;
+    for (const struct amp__seen *seen = observer->first; seen; seen = seen->next)
+        if (seen->what & what && seen->iterations && seen->iteration == observer->observed)
+            tell_one(context, seen, bracket);
+}
+
+/* ---- the culprit ---- */
+
+static void add_argument(amp__text *line, const amp_seen_argument *argument, bool first) {
+    amp__text_add(line, "%s{\"output\":%s", first ? "" : ",", argument->is_output ? "true" : "false");
+    amp__line_string(line, "name", argument->name);
+    amp__line_string(line, "type", amp__dtype_name(argument->dtype));
+    amp__line_number(line, "elements", argument->elements);
+    amp__line_number(line, "nonfinite", argument->nonfinite);
+    amp__line_double(line, "largest", argument->largest);
+    amp__line_double(line, "least", argument->least);
+    amp__text_add(line, "}");
+}
+
+/* The last calls, the oldest first: a line each, so that none is too long. */
+static void tell_ring(amp_context *context, uint64_t bracket) {
+    const struct amp__observer *observer = context->observer;
+    const uint64_t n = observer->calls < AMP__RING ? observer->calls : AMP__RING;
+    for (uint64_t i = observer->calls - n + 1; i <= observer->calls; i++) {
+        const struct amp__seen_call *call = &observer->ring[i % AMP__RING];
+        AMP__LINE(line);
+        amp__trace_begin(&line, "call", context);
+        amp__line_number(&line, "n", bracket);
+        amp__line_number(&line, "call", call->number);
+        amp__line_string(&line, "op", call->op->name);
+        amp__line_number(&line, "index", call->op->index);
+        amp__text_add(&line, ",\"arguments\":[");
+        for (uint32_t j = 0; j < call->n; j++) add_argument(&line, &call->arguments[j], !j);
+        amp__text_add(&line, "]");
+        amp__trace_end(&line, context);
+    }
+}
+
+void amp__observe_tell_culprit(amp_context *context) {
+    const amp_culprit *culprit = &context->observer->culprit;
+    const uint64_t bracket = amp__trace_brackets(context);
+    if (!amp__trace_follows(context)) return;
+    tell_ring(context, bracket);
+    AMP__LINE(line);
+    amp__trace_begin(&line, "culprit", context);
+    amp__line_number(&line, "n", bracket);
+    amp__line_string(&line, "op", culprit->op);
+    amp__line_number(&line, "index", culprit->index);
+    amp__line_number(&line, "call", culprit->call);
+    amp__text_add(&line, ",\"was_cast\":%s", culprit->was_cast ? "true" : "false");
+    amp__text_add(&line, ",\"in_backward\":%s", culprit->in_backward ? "true" : "false");
+    amp__line_string(&line, "parameter", culprit->parameter);
+    amp__text_add(&line, ",\"arguments\":[");
+    for (uint32_t i = 0; i < culprit->n_arguments; i++) add_argument(&line, &culprit->arguments[i], !i);
+    amp__text_add(&line, "]");
+    amp__trace_end(&line, context);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statistics of lists, on any number of threads; and what they say of casts, held against the casts. */
+#include "support.h"
+
+#include "common/common.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- lists ---- */
+
+enum { ENTRIES = 6, LONG = 5 * 65536 + 77 };
+static const size_t sizes[ENTRIES] = { 3, 0, LONG, 65536, 1000, 2 * 65536 };
+
+START_TEST(a_list_is_its_tensors_on_any_number_of_threads) {
+    amp_span list[ENTRIES];
+    static amp_statistics want[ENTRIES], got[ENTRIES];
+    random_restart();
+    for (size_t i = 0; i < ENTRIES; i++) {
+        const amp_dtype type = all_types[i % TYPES];
+        list[i] = (amp_span){ sizes[i] ? amp__alloc(sizes[i], sizeof(double)) : NULL, sizes[i], type, 0 };
+        fill(i == 2 ? PATTERN_NORMAL : PATTERN_TIES, type, list[i].data, sizes[i]);
+        oracle_statistics(type, list[i].data, sizes[i], &want[i]);
+    }
+    for (int32_t threads = 1; threads <= 4; threads++) {
+        ck_assert_int_eq(amp_set_num_threads(threads), AMP_OK);
+        for (size_t i = 0; i < ENTRIES; i++) got[i] = (amp_statistics)AMP_STATISTICS_INIT;
+        ck_assert_int_eq(amp_statistics_list(list, ENTRIES, got), AMP_OK);
+        for (size_t i = 0; i < ENTRIES; i++)
+            ck_assert_msg(statistics_agree(&got[i], &want[i]), "%d threads: entry %zu differs", (int)threads, i);
+    }
+    for (size_t i = 0; i < ENTRIES; i++) amp__free(list[i].data);
+    ck_assert_int_eq(amp_set_num_threads(1), AMP_OK);
+}
+END_TEST
+
+/* Added to once more, or merged: the same. */
+START_TEST(statistics_add_up) {
+    float data[2][100];
+    amp_statistics one = AMP_STATISTICS_INIT, other = AMP_STATISTICS_INIT;
+    const amp_span first = { data[0], 100, AMP_FLOAT32, 0 }, second = { data[1], 100, AMP_FLOAT32, 0 };
+    random_restart();
+    fill(PATTERN_NORMAL, AMP_FLOAT32, data[0], 100), fill(PATTERN_SUBNORMALS, AMP_FLOAT32, data[1], 100);
+    data[1][3] = 0.0f, data[1][4] = 1e30f;
+    ck_assert_int_eq(amp_statistics_list(&first, 1, &one), AMP_OK);
+    ck_assert_int_eq(amp_statistics_list(&second, 1, &other), AMP_OK);
+    amp_statistics merged = one, empty = AMP_STATISTICS_INIT;
+    ck_assert_int_eq(amp_statistics_merge(&merged, &other), AMP_OK);
+    ck_assert_int_eq(amp_statistics_merge(&merged, &empty), AMP_OK);
+    ck_assert_int_eq(amp_statistics_merge(&empty, &merged), AMP_OK);
+    ck_assert_int_eq(amp_statistics_list(&second, 1, &one), AMP_OK);
+    ck_assert(!memcmp(&one, &merged, sizeof one) && !memcmp(&one, &empty, sizeof one));
+    ck_assert(one.elements == 200 && one.largest == (double)1e30f && one.least == other.least && one.zeros > 0);
+}
+END_TEST
+
+START_TEST(errors_change_nothing) {
+    float x[2] = { 1.0f, 2.0f };
+    amp_statistics two[2] = { AMP_STATISTICS_INIT, AMP_STATISTICS_INIT }, fresh = AMP_STATISTICS_INIT;
+    const amp_span list[2] = { { x, 2, AMP_FLOAT32, 0 }, { x, 2, AMP_FLOAT32, 0 } };
+    amp_losses losses = { 7, 7, 7 };
+    two[1].struct_size--;
+    ck_assert_int_eq(amp_statistics_list(list, 2, two), AMP_ERR_ABI_MISMATCH);
+    ck_assert_int_eq(amp_statistics_merge(&two[0], &two[1]), AMP_ERR_ABI_MISMATCH);
+    ck_assert_int_eq(amp_statistics_merge(&two[1], &two[0]), AMP_ERR_ABI_MISMATCH);
+    ck_assert_int_eq(amp_statistics_losses(&two[1], AMP_FLOAT16, 1.0f, &losses), AMP_ERR_ABI_MISMATCH);
+    ck_assert_int_eq(amp_statistics_list(list, 2, NULL), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_statistics_list(NULL, 1, two), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_statistics_merge(NULL, two), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_statistics_merge(two, NULL), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_statistics_losses(NULL, AMP_FLOAT16, 1.0f, &losses), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_statistics_losses(two, AMP_FLOAT16, 1.0f, NULL), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_statistics_losses(two, AMP_FLOAT32, 1.0f, &losses), AMP_ERR_INVALID_ARGUMENT);
+    const float scales[] = { 0.0f, -2.0f, 3.0f, 0x1p-126f + 0x1p-149f, INFINITY, -INFINITY, (float)NAN };
+    for (size_t i = 0; i < AMP_COUNT(scales); i++)
+        ck_assert_int_eq(amp_statistics_losses(two, AMP_BFLOAT16, scales[i], &losses),
+                         AMP_ERR_INVALID_ARGUMENT);
+    ck_assert(!memcmp(two, &fresh, sizeof fresh));
+}
+END_TEST
+
+/* ---- losses ---- */
+
+/* Powers of two: exact in double, which holds all of float's values times them. */
+static void losses_of_casts(amp_dtype type, amp_dtype from, const void *src, size_t n, int exponent,
+                            amp_losses *losses) {
+    const double normal = type == AMP_FLOAT16 ? 0x1p-14 : 0x1p-126;
+    *losses = (amp_losses){ 0, 0, 0 };
+    for (size_t i = 0; i < n; i++) {
+        double x = ldexp(value_of_bits(from, get_bits(from, src, i)), exponent);
+        uint16_t low;
+        const amp_span wide = { &x, 1, AMP_FLOAT64, 0 }, narrow = { &low, 1, type, 0 };
+        CHECK_THAT(amp_cast_list(&narrow, &wide, 1) == AMP_OK, "%s", amp_last_error());
+        const uint64_t magnitude = low & 0x7fffu;
+        if (x == 0.0 || !isfinite(x)) continue;
+        losses->zeros += magnitude == 0;
+        losses->subnormals += magnitude && fabs(x) < normal;
+        losses->infinities += magnitude == infinity_bits(type);
+    }
+}
+
+static void check_losses(amp_dtype from, const void *src, size_t n, int step) {
+    const amp_span span = { (void *)(uintptr_t)src, n, from, 0 };
+    amp_statistics s = AMP_STATISTICS_INIT;
+    amp_losses any = { 0, 0, 0 };
+    ck_assert_int_eq(amp_statistics_list(&span, 1, &s), AMP_OK);
+    for (int t = 1; t <= 2; t++)
+        for (int exponent = -30; exponent <= 24; exponent += step) {
+            amp_losses want, got;
+            losses_of_casts(all_types[t], from, src, n, exponent, &want);
+            ck_assert_int_eq(amp_statistics_losses(&s, all_types[t], ldexpf(1.0f, exponent), &got), AMP_OK);
+            CHECK_THAT(!memcmp(&got, &want, sizeof got), "%s to %s, scale 2^%d: zeros %llu and %llu, subnormals %llu "
+                       "and %llu, infinities %llu and %llu", amp__dtype_name(from), amp__dtype_name(all_types[t]),
+                       exponent, (unsigned long long)got.zeros, (unsigned long long)want.zeros,
+                       (unsigned long long)got.subnormals, (unsigned long long)want.subnormals,
+                       (unsigned long long)got.infinities, (unsigned long long)want.infinities);
+            any.zeros |= got.zeros, any.subnormals |= got.subnormals, any.infinities |= got.infinities;
+        }
+    ck_assert_msg(any.zeros && any.subnormals && any.infinities, "a kind of loss was not met");
+}
+
+/* All values of the 16-bit types, at every scale. */
+START_TEST(losses_are_those_of_casts_for_all_of_16_bits) {
+    static uint16_t all[65536];
+    for (size_t i = 0; i < AMP_COUNT(all); i++) all[i] = (uint16_t)i;
+    check_losses(AMP_FLOAT16, all, AMP_COUNT(all), 6);
+    check_losses(AMP_BFLOAT16, all, AMP_COUNT(all), 6);
+}
+END_TEST
+
+/* Each edge of each binade, one at a time: so nothing makes up for anything else. */
+START_TEST(losses_are_those_of_casts_for_edges) {
+    static float edges[AMP_BINADES * 8];
+    size_t n = 0;
+    for (int e = AMP_BINADE_LEAST; e < AMP_BINADE_LEAST + AMP_BINADES; e++) {
+        static const float mantissas[] = { 1.0f,          1.0f + 0x1p-23f,        2.0f - 0x1p-8f, 2.0f - 0x1p-7f,
+                                           2.0f - 0x1p-11f, 2.0f - 0x1p-11f - 0x1p-23f, 2.0f - 0x1p-8f - 0x1p-23f,
+                                           2.0f - 0x1p-23f };
+        for (size_t i = 0; i < AMP_COUNT(mantissas); i++) edges[n++] = ldexpf(mantissas[i], e);
+    }
+    check_losses(AMP_FLOAT32, edges, n, 1);
+}
+END_TEST
+
+START_TEST(losses_are_those_of_casts_for_any_bits) {
+    static uint64_t data[20000];
+    random_restart();
+    for (int t = 0; t < 3; t++)
+        for (int pattern = PATTERN_TIES; pattern < PATTERNS; pattern += PATTERN_BITS - PATTERN_TIES) {
+            fill((enum pattern)pattern, all_types[t], data, AMP_COUNT(data));
+            check_losses(all_types[t], data, AMP_COUNT(data), 9);
+        }
+}
+END_TEST
+
+/* Beyond the binades: counted where nothing can come into range, else refused. */
+START_TEST(losses_of_doubles_are_exact_or_refused) {
+    const double x[] = { 1e-60, 1e60, 0x1p-149, 1e300, 5e-324 };
+    const amp_span span = { (void *)(uintptr_t)x, AMP_COUNT(x), AMP_FLOAT64, 0 };
+    amp_statistics s = AMP_STATISTICS_INIT;
+    amp_losses got, want;
+    ck_assert_int_eq(amp_statistics_list(&span, 1, &s), AMP_OK);
+    ck_assert(s.below == 2 && s.above == 2 && s.largest == 1e300 && s.least == 5e-324);
+    for (int exponent = 0; exponent <= 15; exponent++) {
+        losses_of_casts(AMP_BFLOAT16, AMP_FLOAT64, x, AMP_COUNT(x), exponent, &want);
+        ck_assert_int_eq(amp_statistics_losses(&s, AMP_BFLOAT16, ldexpf(1.0f, exponent), &got), AMP_OK);
+        ck_assert(!memcmp(&got, &want, sizeof got));
+    }
+    ck_assert_int_eq(amp_statistics_losses(&s, AMP_BFLOAT16, 0x1p16f, &got), AMP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(amp_statistics_losses(&s, AMP_BFLOAT16, 0.5f, &got), AMP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(amp_statistics_losses(&s, AMP_FLOAT16, 0x1p-112f, &got), AMP_OK);
+    ck_assert_int_eq(amp_statistics_losses(&s, AMP_FLOAT16, 0x1p-113f, &got), AMP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(amp_statistics_losses(&s, AMP_FLOAT16, 0x1p124f, &got), AMP_OK);
+    ck_assert_int_eq(amp_statistics_losses(&s, AMP_FLOAT16, 0x1p125f, &got), AMP_ERR_UNSUPPORTED);
+}
+END_TEST
+
+Suite *suite_statistics(void) {
+    Suite *suite = suite_create("statistics");
+    TCase *tests = tcase_create("statistics");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, a_list_is_its_tensors_on_any_number_of_threads);
+    tcase_add_test(tests, statistics_add_up);
+    tcase_add_test(tests, errors_change_nothing);
+    tcase_add_test(tests, losses_are_those_of_casts_for_all_of_16_bits);
+    tcase_add_test(tests, losses_are_those_of_casts_for_edges);
+    tcase_add_test(tests, losses_are_those_of_casts_for_any_bits);
+    tcase_add_test(tests, losses_of_doubles_are_exact_or_refused);
+    suite_add_tcase(suite, tests);
+    return suite;
+}

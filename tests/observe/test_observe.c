@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* amp_observe: what is seen is what is there, on raw buffers and on handles; and nothing is any different for it. */
+#include "../scaling/bracket.h"
+#include "levels.h"
+
+#include <amp_all.h>
+#include <math.h>
+
+static const amp_level each_level[] = { EACH_LEVEL };
+
+static amp_observation seen[64];
+
+/* All that was seen; how much. */
+static size_t look(amp_context *context) {
+    size_t n;
+    seen[0] = (amp_observation)AMP_OBSERVATION_INIT;
+    ck_ok(amp_get_observations(context, seen, sizeof seen / sizeof seen[0], &n));
+    ck_assert_uint_le(n, sizeof seen / sizeof seen[0]);
+    return n;
+}
+
+/* NULL: it was not seen. op NULL: a parameter. */
+static const amp_observation *find(amp_context *context, uint32_t what, const char *op, const char *name) {
+    const size_t n = look(context);
+    for (size_t i = 0; i < n; i++)
+        if (seen[i].what == what && !strcmp(seen[i].name, name) && (op ? seen[i].op && !strcmp(seen[i].op, op)
+                                                                       : !seen[i].op))
+            return &seen[i];
+    return NULL;
+}
+
+static const amp_observation *get(amp_context *context, uint32_t what, const char *op, const char *name) {
+    const amp_observation *found = find(context, what, op, name);
+    ck_assert_msg(found != NULL, "%s %s was not seen", op ? op : "parameter", name);
+    return found;
+}
+
+/* ---- raw buffers: y = x * x, and a linear layer's backward ---- */
+
+enum { N = 8 };
+
+static void square(const float *x, float *y, int32_t n) {
+    for (int32_t i = 0; i < n; i++) y[i] = x[i] * x[i];
+}
+
+static void halve(const float *x, float *y, int32_t n) {
+    for (int32_t i = 0; i < n; i++) y[i] = x[i] / 2.0f;
+}
+
+/* Where y is too large, infinity and not NaN. */
+static void backward(const float *y, float *dw, int32_t n) {
+    for (int32_t i = 0; i < n; i++) dw[i] += y[i];
+}
+
+static struct {
+    void (*square)(const float *, float *, int32_t);
+    void (*halve)(const float *, float *, int32_t);
+    void (*backward)(const float *, float *, int32_t);
+} table;
+
+struct raw {
+    float x[N], y[N], z[N], w[N], dw[N];
+    amp_buffer weight, grad;
+    amp_param param;
+    void *trained;
+    amp_op ops[3];
+    amp_model model;
+    amp_optimizer optimizer;
+    amp_context *context;
+};
+
+static amp_op op_of(const char *name, const char *schema, void *slot, amp_class op_class) {
+    amp_op op = AMP_OP_INIT;
+    op.name = name, op.schema = schema, op.slot = (amp_fn *)slot, op.op_class = op_class;
+    return op;
+}
+
+static void raw_start(struct raw *raw, const amp_config *given) {
+    amp_model *models[] = { &raw->model };
+    amp_optimizer *optimizers[] = { &raw->optimizer };
+    memset(raw, 0, sizeof *raw);
+    table.square = square, table.halve = halve, table.backward = backward;
+    for (int i = 0; i < N; i++) raw->x[i] = (float)(i + 1), raw->w[i] = 1.0f;
+    raw->weight = raw->grad = (amp_buffer)AMP_BUFFER_INIT;
+    raw->weight.data = raw->w, raw->grad.data = raw->dw;
+    raw->weight.size = raw->grad.size = N;
+    raw->weight.grad = &raw->grad;
+    raw->param = (amp_param)AMP_PARAM_INIT;
+    raw->param.tensor = raw->trained = &raw->weight, raw->param.name = "fc.weight";
+    raw->ops[0] = op_of("square", "square(float x[n], float(out a!) y[n], int32 n) -> void", &table.square, AMP_LOWER);
+    raw->ops[1] = op_of("halve", "halve(float x[n], float(out a!) y[n], int32 n) -> void", &table.halve, AMP_LEAVE);
+    raw->ops[2] = op_of("back", "back(float y[n], float(a!) dw[n], int32 n) -> void", &table.backward, AMP_LOWER);
+    raw->ops[2].backward_of = "square";
+    raw->model = (amp_model)AMP_MODEL_INIT;
+    raw->model.host = amp_buffer_host();
+    raw->model.ops = raw->ops, raw->model.n_ops = 3;
+    raw->model.params = &raw->param, raw->model.n_params = 1;
+    raw->optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
+    raw->optimizer.params = &raw->trained, raw->optimizer.n_params = 1;
+    ck_ok(amp_initialize_many(models, 1, optimizers, 1, given, &raw->context));
+}
+
+static amp_config raw_config(amp_level level) {
+    amp_config config = config_of(level);
+    config.emulate = level == AMP_O0 ? AMP_DEFAULT : AMP_ON;
+    config.log = AMP_LOG_OFF;
+    config.observe = AMP_ON;
+    return config;
+}
+
+static amp_action raw_step(struct raw *raw) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    table.square(raw->x, raw->y, N);
+    table.halve(raw->y, raw->z, N);
+    ck_ok(amp_scale_loss_begin(&raw->optimizer, NULL, &scaled));
+    const float factor = amp_seed_factor(&scaled);
+    float dy[N];
+    for (int i = 0; i < N; i++) dy[i] = raw->z[i] * factor;
+    table.backward(dy, raw->dw, N);
+    ck_ok(amp_scale_loss_end(&scaled));
+    const amp_action action = scaled.action;
+    for (int i = 0; i < N && action == AMP_STEP; i++) raw->w[i] -= 0.25f * raw->dw[i];
+    memset(raw->dw, 0, sizeof raw->dw);
+    return action;
+}
+
+static void ck_range(const amp_observation *of, uint64_t elements, double least, double largest) {
+    ck_assert_uint_eq(of->last->elements, elements);
+    ck_assert_double_eq(of->last->least, least);
+    ck_assert_double_eq(of->last->largest, largest);
+}
+
+TEST(what_ops_get_and_make_is_seen) {
+    struct raw raw;
+    const amp_config config = raw_config(AMP_O0);
+    raw_start(&raw, &config);
+    ck_assert_uint_eq(look(raw.context), 0);
+    ck_ok(amp_observe(raw.context, NULL));
+    ck_assert_int_eq(raw_step(&raw), AMP_STEP);
+    ck_range(get(raw.context, AMP_SEE_INPUTS, "square", "x"), N, 1.0, N);
+    ck_range(get(raw.context, AMP_SEE_OUTPUTS, "square", "y"), N, 1.0, N * N);
+    ck_range(get(raw.context, AMP_SEE_OUTPUTS, "halve", "y"), N, 0.5, N * N / 2.0); /* left alone by the level */
+    ck_range(get(raw.context, AMP_SEE_OUTPUTS, "back", "dw"), N, 0.5, N * N / 2.0);
+    const amp_observation *in = get(raw.context, AMP_SEE_INPUTS, "back", "dw"); /* read as well: zeros */
+    ck_assert_uint_eq(in->last->zeros, N);
+    const amp_observation *y = get(raw.context, AMP_SEE_OUTPUTS, "square", "y");
+    uint64_t counted = 0;
+    for (int i = 0; i < AMP_BINADES; i++) counted += y->total->binades[i].elements;
+    ck_assert_uint_eq(counted, N);
+    ck_assert_uint_eq(y->total->binades[5 - AMP_BINADE_LEAST].elements, 2); /* 36 and 49 */
+    ck_assert_ptr_null(find(raw.context, AMP_SEE_OUTPUTS, "square", "x"));
+    ck_ok(amp_shutdown(raw.context));
+    ck_assert(table.square == square && table.halve == halve && table.backward == backward);
+}
+
+TEST(updates_and_what_16_bits_would_lose_of_them_are_seen) {
+    struct raw raw;
+    const amp_config config = raw_config(AMP_O0);
+    raw_start(&raw, &config);
+    raw.w[0] = 4096.0f; /* minus 1/8: fp16 and bfloat16 stay; the others are 1, minus (i + 1)^2 / 8 */
+    ck_ok(amp_observe(raw.context, NULL));
+    (void)raw_step(&raw);
+    ck_assert_ptr_null(find(raw.context, AMP_SEE_UPDATES, NULL, "fc.weight"));
+    (void)raw_step(&raw);
+    const amp_observation *update = get(raw.context, AMP_SEE_UPDATES, NULL, "fc.weight");
+    ck_range(update, N, 0.125, N * N / 8.0);
+    ck_assert_uint_eq(update->lost_fp16, 1);
+    ck_assert_uint_eq(update->lost_bf16, 1);
+    ck_assert_uint_eq(update->iterations, 1);
+    ck_ok(amp_shutdown(raw.context));
+}
+
+/* Emulated at O1: 300 * 300 is finite in FP32 alone; 1e5 is so before its cast. */
+TEST_TIMES(where_an_overflow_begins_is_told, 2) {
+    struct raw raw;
+    amp_config config = raw_config(AMP_O1);
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    config.loss_scale = AMP_DYNAMIC, config.init_scale = 1.0f;
+    raw_start(&raw, &config);
+    ck_ok(amp_get_culprit(raw.context, &culprit));
+    ck_assert_uint_eq(culprit.bracket, 0);
+    ck_ok(amp_observe(raw.context, NULL));
+    raw.x[3] = _i ? 1e5f : 300.0f;
+    ck_assert_int_eq(raw_step(&raw), AMP_SKIP);
+    ck_ok(amp_get_culprit(raw.context, &culprit));
+    ck_assert_uint_eq(culprit.bracket, 1);
+    ck_assert_str_eq(culprit.op, "square");
+    ck_assert_uint_eq(culprit.call, 1);
+    ck_assert_int_eq(culprit.was_cast, _i);
+    ck_assert_str_eq(culprit.parameter, "fc.weight");
+    ck_assert_uint_eq(culprit.n_arguments, 2);
+    ck_assert_str_eq(culprit.arguments[0].name, "x");
+    ck_assert_uint_eq(culprit.arguments[0].nonfinite, (uint64_t)_i);
+    ck_assert_str_eq(culprit.arguments[1].name, "y");
+    ck_assert_int_eq(culprit.arguments[1].is_output, 1);
+    ck_assert_uint_eq(culprit.arguments[1].nonfinite, 1);
+    ck_ok(amp_shutdown(raw.context));
+}
+
+/* The scale overflows the gradient: backward is where it begins. */
+TEST(an_overflow_of_backward_begins_there) {
+    struct raw raw;
+    amp_config config = raw_config(AMP_O1);
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    config.loss_scale = AMP_DYNAMIC, config.init_scale = 0x1p14f;
+    raw_start(&raw, &config);
+    ck_ok(amp_observe(raw.context, NULL));
+    ck_assert_int_eq(raw_step(&raw), AMP_SKIP);
+    ck_ok(amp_get_culprit(raw.context, &culprit));
+    ck_assert_str_eq(culprit.op, "back");
+    ck_assert_int_eq(culprit.was_cast, 1);
+    ck_ok(amp_shutdown(raw.context));
+}
+
+/* ---- handles ---- */
+
+TEST(a_gradient_from_nowhere_has_no_culprit) {
+    RIG(rig);
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    start_at_scale(&rig, AMP_O1, 0, 4.0f);
+    ck_ok(amp_observe(rig.context, NULL));
+    ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+    ck_ok(amp_get_culprit(rig.context, &culprit));
+    ck_assert_uint_eq(culprit.bracket, 1);
+    ck_assert_ptr_null(culprit.op);
+    ck_assert_uint_eq(get(rig.context, AMP_SEE_SCALED, NULL, "weight")->last->plus_infinities, NET_SIZE);
+    ck_assert_ptr_null(find(rig.context, AMP_SEE_GRADIENTS, NULL, "weight")); /* no step will have it */
+}
+
+TEST_TIMES(parameters_and_gradients_are_seen, N_EACH_LEVEL) {
+    RIG(rig);
+    const amp_level level = each_level[_i];
+    amp_config config = config_of(level);
+    config.loss_scale = 8.0f;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    ck_ok(amp_observe(rig.context, NULL));
+    ck_assert_int_eq(bracket(&rig, 0.75), AMP_STEP);
+    const double factor = find_level_row(level).loss_scale == 1.0f && level != AMP_O3 ? 8.0 : 8.0;
+    ck_range(get(rig.context, AMP_SEE_SCALED, NULL, "weight"), NET_SIZE, 0.75 * factor, 0.75 * factor);
+    ck_range(get(rig.context, AMP_SEE_GRADIENTS, NULL, "weight"), NET_SIZE, 0.75, 0.75);
+    const amp_observation *weight = get(rig.context, AMP_SEE_WEIGHTS, NULL, "weight");
+    ck_range(weight, NET_SIZE, 0.5, 0.5);
+    ck_assert_int_eq(weight->dtype, level_retypes(level) ? level_low(level) : AMP_FLOAT32);
+    const amp_observation *master = find(rig.context, AMP_SEE_MASTERS, NULL, "weight");
+    ck_assert_int_eq(master != NULL, level_has_masters(level));
+    if (master) ck_assert_int_eq(master->dtype, AMP_FLOAT32);
+}
+
+TEST_TIMES(calls_on_handles_are_seen, N_EACH_LEVEL) {
+    RIG(rig);
+    amp_config config = config_of(each_level[_i]);
+    config.observe = AMP_ON;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    ck_ok(amp_observe(rig.context, NULL));
+    OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    struct fake_tensor *list[] = { a, a, a };
+    fake_release(net_binary(&rig.net, OP_matmul, a, a));
+    fake_release(net_cat(&rig.net, list, 3));
+    net_add_(&rig.net, a, a);
+    const amp_dtype low = level_casts_ops(each_level[_i]) ? level_low(each_level[_i]) : AMP_FLOAT32;
+    const amp_observation *in = get(rig.context, AMP_SEE_INPUTS, "matmul", "a");
+    ck_assert_int_eq(in->dtype, low); /* as the op gets it */
+    ck_range(in, NET_SIZE, 2.0, 2.0);
+    ck_assert_uint_eq(get(rig.context, AMP_SEE_OUTPUTS, "matmul", "return")->last->elements, NET_SIZE);
+    ck_assert_uint_eq(get(rig.context, AMP_SEE_INPUTS, "cat", "tensors")->last->elements, 3 * NET_SIZE);
+    ck_assert_double_eq(get(rig.context, AMP_SEE_INPUTS, "add_", "self")->last->largest, 2.0);
+    ck_assert_double_eq(get(rig.context, AMP_SEE_OUTPUTS, "add_", "self")->last->largest, 4.0);
+}
+
+/* ---- when ---- */
+
+static uint64_t iterations_after(const amp_observe_options *options, int brackets, int overflow) {
+    RIG(rig);
+    start_at_scale(&rig, AMP_O1, 0, 4.0f);
+    ck_ok(amp_observe(rig.context, options));
+    for (int i = 1; i <= brackets; i++) (void)bracket(&rig, i == overflow ? INF : 0.5), net_zero_grad(&rig.net);
+    return get(rig.context, AMP_SEE_SCALED, NULL, "weight")->iterations;
+}
+
+TEST(as_often_as_asked) {
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    ck_assert_uint_eq(iterations_after(NULL, 10, 0), 1); /* the first */
+    ck_assert_uint_eq(iterations_after(NULL, 201, 0), 2);
+    options.every = 3;
+    ck_assert_uint_eq(iterations_after(&options, 10, 0), 4); /* 1, 4, 7, 10 */
+    options.first = 2;
+    ck_assert_uint_eq(iterations_after(&options, 10, 0), 5); /* and 2 */
+    options.every = 1;
+    ck_assert_uint_eq(iterations_after(&options, 10, 0), 10);
+}
+
+TEST(a_skip_arms_the_next_iteration) {
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    ck_assert_uint_eq(iterations_after(&options, 10, 5), 2); /* 1 and 6 */
+    options.after_skip = 3;
+    ck_assert_uint_eq(iterations_after(&options, 10, 5), 4);
+}
+
+TEST(the_last_one_is_apart_from_the_total) {
+    RIG(rig);
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.every = 1;
+    start_at_scale(&rig, AMP_O1, 0, 4.0f);
+    ck_ok(amp_observe(rig.context, &options));
+    for (int i = 1; i <= 3; i++) (void)bracket(&rig, i), net_zero_grad(&rig.net);
+    const amp_observation *scaled = get(rig.context, AMP_SEE_SCALED, NULL, "weight");
+    ck_range(scaled, NET_SIZE, 12.0, 12.0);
+    ck_assert_uint_eq(scaled->total->elements, 3 * NET_SIZE);
+    ck_assert_double_eq(scaled->total->least, 4.0);
+    ck_ok(amp_observe(rig.context, &options)); /* anew */
+    ck_assert_uint_eq(look(rig.context), 0);
+    (void)bracket(&rig, 1.0);
+    ck_assert_uint_gt(look(rig.context), 0);
+    ck_ok(amp_observe_stop(rig.context));
+    ck_assert_uint_eq(look(rig.context), 0);
+    (void)bracket(&rig, 1.0);
+    ck_assert_uint_eq(look(rig.context), 0);
+}
+
+/* ---- what ---- */
+
+TEST(only_what_is_asked_for) {
+    RIG(rig);
+    static const char *const names[] = { "wei*", "mat?ul" };
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.names = names, options.n_names = 2;
+    options.what = AMP_SEE_WEIGHTS | AMP_SEE_OUTPUTS;
+    rig_start(&rig, AMP_O1, 0);
+    ck_ok(amp_observe(rig.context, &options));
+    OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    fake_release(net_binary(&rig.net, OP_matmul, a, a));
+    fake_release(net_unary(&rig.net, OP_softmax, a));
+    (void)bracket(&rig, 1.0);
+    ck_assert_uint_eq(look(rig.context), 2);
+    (void)get(rig.context, AMP_SEE_WEIGHTS, NULL, "weight");
+    (void)get(rig.context, AMP_SEE_OUTPUTS, "matmul", "return");
+}
+
+TEST(memory_has_a_limit) {
+    RIG(rig);
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.max_bytes = 50000; /* two */
+    rig_start(&rig, AMP_O2, 0);
+    ck_ok(amp_observe(rig.context, &options));
+    for (int i = 0; i < 3; i++) (void)bracket(&rig, 1.0);
+    ck_assert_uint_eq(look(rig.context), 2);
+    options.max_bytes = 1;
+    ck_ok(amp_observe(rig.context, &options));
+    (void)bracket(&rig, 1.0);
+    ck_assert_uint_eq(look(rig.context), 0);
+}
+
+TEST(what_cannot_be_is_refused) {
+    RIG(rig);
+    static const char *const names[] = { "a", NULL };
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    size_t n;
+    rig_start(&rig, AMP_O1, 0);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_observe(NULL, NULL));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_observe_stop(NULL));
+    options.what = 1u << 20;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_observe(rig.context, &options));
+    ck_says("unknown bits 0x100000");
+    options.what = 0, options.n_names = 2;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_observe(rig.context, &options));
+    options.names = names;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_observe(rig.context, &options));
+    ck_says("names[1] is NULL");
+    options.struct_size = 3;
+    ck_fails(AMP_ERR_ABI_MISMATCH, amp_observe(rig.context, &options));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_get_observations(rig.context, NULL, 0, NULL));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_get_observations(rig.context, NULL, 1, &n));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_get_culprit(rig.context, NULL));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_observe(rig.context, NULL));
+    ck_says("while a bracket is open");
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    ck_assert_uint_eq(look(rig.context), 0);
+}
+
+TEST(disabled_sees_nothing) {
+    RIG(rig);
+    amp_config config = config_of(AMP_O1);
+    config.enabled = AMP_OFF;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    ck_ok(amp_observe(rig.context, NULL));
+    ck_ok(net_train_step(&rig.net, 0.5));
+    ck_assert_uint_eq(look(rig.context), 0);
+}
+
+/* ---- the environment ---- */
+
+static const struct {
+    const char *text, *says;
+} environments[] = {
+    { "1", NULL },
+    { "every=2,first=3", NULL },
+    { "what=inputs+outputs+weights+scaled+gradients+masters+updates,after_skip=2,names=w*+x", NULL },
+    { "yes", "\"yes\" is not understood" },
+    { "every=0", "\"every=0\"" },
+    { "every=-1", "\"every=-1\"" },
+    { "first=4294967296", "\"first=4294967296\"" },
+    { "after_skip=1x", "\"after_skip=1x\"" },
+    { "what=", "\"what=\"" },
+    { "names", "\"names\"" },
+    { "what=weights+weight", "\"what=weights+weight\"" },
+    { "colour=red", "\"colour=red\"" },
+};
+enum { N_ENVIRONMENTS = sizeof environments / sizeof environments[0] };
+
+TEST_TIMES(the_environment_asks, N_ENVIRONMENTS) {
+    struct rig rig;
+    const amp_config config = config_of(AMP_O0);
+    rig_init(&rig, 0);
+    setenv("AMP_OBSERVE", environments[_i].text, 1);
+    const amp_status status = rig_config(&rig, &config);
+    unsetenv("AMP_OBSERVE");
+    if (environments[_i].says) {
+        ck_assert_int_eq(status, AMP_ERR_INVALID_ARGUMENT);
+        ck_says(environments[_i].says);
+        ck_assert(net_slots_restored(&rig.net));
+        net_destroy(&rig.net);
+        fake_destroy(&rig.host);
+        return;
+    }
+    ck_ok(status);
+    ck_assert_msg(!net_slots_restored(&rig.net), "ops that O0 leaves alone are wrapped");
+    ck_ok(net_train_step(&rig.net, 0.5));
+    (void)get(rig.context, AMP_SEE_SCALED, NULL, "weight");
+    rig_end(&rig);
+}
+
+/* ---- nothing is any different ---- */
+
+static void train(amp_level level, bool observed, double *weights) {
+    RIG(rig);
+    amp_config config = config_of(level);
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    config.observe = observed ? AMP_ON : AMP_DEFAULT;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    options.every = 2;
+    if (observed) ck_ok(amp_observe(rig.context, &options));
+    for (int i = 0; i < 20; i++) {
+        if (i == 7) fake_set(rig.net.bias, 1, 1e30);
+        ck_ok(net_train_step(&rig.net, 0.3 + i));
+        if (i == 7) fake_set(rig.net.bias, 1, 0.5);
+    }
+    for (int i = 0; i < NET_SIZE; i++) weights[i] = fake_get(rig.net.weight, i);
+}
+
+TEST_TIMES(the_same_is_trained, N_EACH_LEVEL) {
+    double plain[NET_SIZE], observed[NET_SIZE];
+    train(each_level[_i], false, plain);
+    train(each_level[_i], true, observed);
+    ck_assert_mem_eq(plain, observed, sizeof plain);
+}
+

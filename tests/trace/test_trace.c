@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_config.trace: what is written, by whom and how much. That each line is what docs/trace.schema.json says is seen
+ * by check_trace.py, which reads what this program leaves in the folder that is its argument.
+ */
+#include "../scaling/bracket.h"
+#include "levels.h"
+
+#include <amp_observe.h>
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const amp_level each_level[] = { EACH_LEVEL };
+static const char *folder = ".";
+
+static const char *path_of(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s.jsonl", folder, name);
+    return path;
+}
+
+static char text[1 << 20];
+
+static const char *content(const char *path) {
+    FILE *file = fopen(path, "rb");
+    ck_assert_msg(file != NULL, "%s", path);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+static int count(const char *what) {
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, what)) != NULL; at++) n++;
+    return n;
+}
+
+static void start(struct rig *rig, const char *path, amp_level level) {
+    amp_config config = config_of(level);
+    config.trace = path;
+    rig_init(rig, 0);
+    ck_ok(rig_config(rig, &config));
+}
+
+static void steps(struct rig *rig, int n) {
+    for (int i = 0; i < n; i++) ck_ok(net_train_step(&rig->net, 0.5));
+}
+
+TEST_TIMES(a_training_is_told, N_EACH_LEVEL) {
+    struct rig rig;
+    char name[32];
+    snprintf(name, sizeof name, "level%d", _i);
+    start(&rig, path_of(name), each_level[_i]);
+    ck_assert_int_eq(bracket(&rig, INF), level_is_dynamic(each_level[_i]) ? AMP_SKIP : AMP_STEP);
+    steps(&rig, 3);
+    rig_end(&rig);
+    content(path_of(name));
+    ck_assert_msg(strncmp(text, "{\"kind\":\"start\",\"context\":1,", 28) == 0, "%.60s", text);
+    ck_assert_int_eq(count("\"kind\":\"wired\""), 1);
+    ck_assert_int_eq(count("\"kind\":\"bracket\""), 4);
+    ck_assert_int_eq(count("\"action\":\"skip\""), level_is_dynamic(each_level[_i]));
+    ck_assert_int_eq(count("\"kind\":\"op\"") > 0, level_casts_ops(each_level[_i]));
+    ck_assert_ptr_nonnull(strstr(text, "\"brackets\":4,\"skipped\":"));
+    ck_assert_int_eq(text[strlen(text) - 1], '\n');
+}
+
+TEST_TIMES(what_is_observed_is_told, N_EACH_LEVEL) {
+    RIG(rig);
+    char name[32];
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.every = 2;
+    snprintf(name, sizeof name, "observed%d", _i);
+    amp_config config = config_of(each_level[_i]);
+    config.trace = path_of(name), config.loss_scale = AMP_DYNAMIC, config.init_scale = 1.0f;
+    rig_init(&rig, 0);
+    ck_ok(rig_config(&rig, &config));
+    ck_ok(amp_observe(rig.context, &options));
+    steps(&rig, 3);
+    for (int i = 0; i < 2; i++) { /* the first of them is not observed */
+        OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+        fake_release(net_binary(&rig.net, OP_matmul, a, a));
+        ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+        net_zero_grad(&rig.net);
+    }
+    content(path_of(name));
+    const bool casts = level_casts_ops(each_level[_i]);
+    ck_assert_int_eq(count("\"n\":1,\"what\":\"scaled\""), 3);
+    ck_assert_int_eq(count("\"n\":2,\"what\":\"scaled\""), 0);
+    ck_assert_int_eq(count("\"n\":3,\"what\":\"weight\""), 3);
+    ck_assert_int_eq(count("\"n\":1,\"what\":\"update\""), 3);
+    ck_assert_int_eq(count("\"what\":\"output\"") > 0, casts);
+    ck_assert_int_eq(count("\"kind\":\"culprit\""), 1);
+    ck_assert_int_eq(count("\"kind\":\"call\",\"context\":1,\"n\":5,\"call\":1,\"op\":\"matmul\""), casts);
+}
+
+TEST(findings_and_errors_are_told) {
+    struct rig rig;
+    start(&rig, path_of("told"), AMP_O1);
+    fake_set(rig.net.bias, 2, (double)NAN);
+    for (int i = 0; i < 5; i++) {
+        (void)bracket(&rig, INF);
+        net_zero_grad(&rig.net);
+    }
+    rig_end(&rig);
+    content(path_of("told"));
+    ck_assert_ptr_nonnull(strstr(text, "\"as\":\"warning\",\"code\":\"AMP-M16\",\"status\":null,"
+                                       "\"message\":\"AMP-M16 loss 0"));
+    rig_init(&rig, 0);
+    rig.net.ops[OP_linear].schema = "linear(Tensor x";
+    amp_config config = config_of(AMP_O1);
+    config.trace = path_of("told");
+    ck_fails(AMP_ERR_SCHEMA, rig_config(&rig, &config));
+    content(path_of("told"));
+    ck_assert_ptr_nonnull(strstr(text, "\"as\":\"error\",\"code\":null,\"status\":\"AMP_ERR_SCHEMA\""));
+    ck_assert_int_eq(count("\"kind\":\"end\""), 2);
+    rig_end(&rig);
+}
+
+/* Whatever bytes the host's names have, a line is JSON. */
+TEST(hostile_names_are_strings) {
+    struct rig rig;
+    rig_init(&rig, 0);
+    for (size_t i = 0; i < rig.net.model.n_params; i++)
+        rig.net.params[i].name = "\"\\\n\x01\x7f\xff\xc0\x80\xed\xa0\x80\xe2\x82\xac</script>";
+    amp_config config = config_of(AMP_O1);
+    config.trace = path_of("hostile");
+    ck_ok(rig_config(&rig, &config));
+    (void)bracket(&rig, INF);
+    rig_end(&rig);
+    content(path_of("hostile"));
+    ck_assert_ptr_nonnull(strstr(text, "\\\"\\\\\\u000a\\u0001\\u007f\\ufffd\\ufffd\\ufffd\\ufffd\\ufffd\\ufffd"
+                                       "\xe2\x82\xac</script>"));
+}
+
+/* Two at once and one after them. */
+TEST(contexts_share_a_file) {
+    struct rig rigs[3];
+    start(&rigs[0], path_of("shared"), AMP_O1);
+    start(&rigs[1], path_of("shared"), AMP_O2);
+    steps(&rigs[1], 1);
+    steps(&rigs[0], 1);
+    rig_end(&rigs[0]);
+    rig_end(&rigs[1]);
+    start(&rigs[2], path_of("shared"), AMP_O3);
+    rig_end(&rigs[2]);
+    content(path_of("shared"));
+    ck_assert_int_eq(count("\"kind\":\"start\""), 3);
+    ck_assert_int_eq(count("\"kind\":\"end\""), 3);
+    ck_assert_int_eq(count("\"context\":3"), 3 + count("\"kind\":\"op\",\"context\":3"));
+}
+
+/* A bracket has a line, or the next line counts it. */
+TEST_TIMES(it_stays_in_its_bound, 2) {
+    const int n = _i ? 100000 : 300;
+    struct rig rig;
+    struct stat about;
+    char name[32];
+    snprintf(name, sizeof name, "bound%d", _i);
+    setenv("AMP_TRACE_BYTES", "20000", 1);
+    start(&rig, path_of(name), AMP_O1);
+    unsetenv("AMP_TRACE_BYTES");
+    for (int i = 0; i < n; i++) {
+        ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
+        net_zero_grad(&rig.net);
+    }
+    rig_end(&rig);
+    ck_assert_int_eq(stat(path_of(name), &about), 0);
+    ck_assert_int_le(about.st_size, 20000);
+    ck_assert_int_ge(about.st_size, 9000);
+    content(path_of(name));
+    unsigned long told = 0, left_out = 0, lost = 0, all = 0;
+    for (const char *at = text; (at = strstr(at, "\"left_out\":")) != NULL; at++, told++)
+        left_out += strtoul(at + 11, NULL, 10);
+    const char *end = strstr(text, "\"kind\":\"end\"");
+    ck_assert_int_eq(sscanf(end, "\"kind\":\"end\",\"context\":1,\"brackets\":%lu", &all), 1);
+    ck_assert_int_eq(sscanf(strstr(text, "\"lost\":"), "\"lost\":%lu", &lost), 1);
+    ck_assert_uint_eq(all, (unsigned long)n);
+    ck_assert_uint_eq(told - 1 + left_out, all); /* of the lines with it one is the end */
+    ck_assert_uint_eq(lost, 0);
+}
+
+static void end_child(pid_t child) {
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d", status);
+}
+
+TEST(a_child_writes_a_file_of_its_own) {
+    struct rig rig, own;
+    start(&rig, path_of("parent"), AMP_O1);
+    steps(&rig, 1);
+    const pid_t child = fork();
+    if (!child) {
+        steps(&rig, 5); /* of the parent's context nothing is told here */
+        start(&own, path_of("parent"), AMP_O2);
+        steps(&own, 1);
+        rig_end(&own);
+        _exit(0);
+    }
+    end_child(child);
+    steps(&rig, 1);
+    rig_end(&rig);
+    content(path_of("parent"));
+    ck_assert_int_eq(count("\"kind\":\"bracket\""), 2);
+    ck_assert_int_eq(count("\"level\":\"O2\""), 0);
+    content(path_of("parent.2"));
+    ck_assert_int_eq(count("\"level\":\"O2\""), 1);
+    ck_assert_int_eq(count("\"kind\":\"bracket\""), 1);
+}
+
+TEST(a_rank_stands_in_the_name) {
+    struct rig rig;
+    setenv("RANK", "3", 1);
+    start(&rig, path_of("run"), AMP_O1);
+    rig_end(&rig);
+    content(path_of("run.rank3"));
+    ck_assert_ptr_nonnull(strstr(text, "\"rank\":3,"));
+}
+
+TEST(what_is_killed_leaves_whole_lines) {
+    const pid_t child = fork();
+    if (!child) {
+        struct rig rig;
+        start(&rig, path_of("killed"), AMP_O1);
+        steps(&rig, 20);
+        kill(getpid(), SIGKILL);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status));
+    content(path_of("killed"));
+    ck_assert_int_eq(count("\"kind\":\"bracket\""), 20);
+    ck_assert_int_eq(text[strlen(text) - 1], '\n');
+}
+
+/* ---- what cannot be written ---- */
+
+TEST(a_file_that_cannot_be_is_refused) {
+    struct rig rig;
+    amp_config config = config_of(AMP_O2);
+    config.trace = "/nowhere/at/all.jsonl";
+    rig_init(&rig, 0);
+    ck_fails(AMP_ERR_IO, rig_config(&rig, &config));
+    ck_says("the trace /nowhere/at/all.jsonl cannot be written: ");
+    ck_dtype(rig.net.weight, AMP_FLOAT32);
+    rig_end(&rig);
+}
+
+TEST(a_full_disk_ends_the_trace_and_nothing_else) {
+    struct rig rig;
+    if (access("/dev/full", W_OK) != 0) return;
+    start(&rig, "/dev/full", AMP_O1);
+    steps(&rig, 3);
+    rig_end(&rig);
+}
+
+TEST(the_environment_asks_for_it_and_off_is_off) {
+    struct rig rig;
+    setenv("AMP_TRACE", path_of("environment"), 1);
+    rig_init(&rig, 0);
+    amp_config config = config_of(AMP_O1);
+    config.enabled = AMP_OFF;
+    ck_ok(rig_config(&rig, &config));
+    rig_end(&rig);
+    ck_assert_int_ne(access(path_of("environment"), F_OK), 0);
+    rig_start(&rig, AMP_O1, 0);
+    rig_end(&rig);
+    content(path_of("environment"));
+    ck_assert_int_eq(count("\n"), 3 + count("\"kind\":\"op\""));
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) folder = argv[1];
+    return suite_run();
+}
