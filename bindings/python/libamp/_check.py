@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -38,12 +39,15 @@ def _tell() -> int:
     session = sys.modules.get("libamp.torch.amp.session")
     if session is not None:
         reports += [_findings.report(each.context, each.record) for each in session.live()]
-    sys.stdout.flush()
-    for number, text in enumerate(reports, 1):
-        print(f"libamp.run: amp.initialize {number} of {len(reports)}\n{text}", end="", file=sys.stderr)
+    words = [f"libamp.run: amp.initialize {number} of {len(reports)}\n{text}" for number, text in enumerate(reports, 1)]
     if not reports:
-        print("libamp.run: nothing went through amp.initialize", file=sys.stderr)
+        words.append("libamp.run: nothing went through amp.initialize\n")
     found = len(_findings.take_checked())
     count = "no finding" if not found else "1 finding" if found == 1 else f"{found} findings"
-    print(f"libamp.run: {count}{'; docs/mistakes.md says why each is wrong' if found else ''}", file=sys.stderr)
+    words.append(f"libamp.run: {count}{'; docs/mistakes.md says why each is wrong' if found else ''}\n")
+    sys.stdout.flush()
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it: the status says it, as it would have
+            sys.stderr.write("".join(words))
+            sys.stderr.flush()
     return found

@@ -83,7 +83,64 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
         "see that the loss comes from the model that amp.initialize was given, without detach() or no_grad() "
         "between, and that the block names its optimizer",
     ),
+    "AMP-M41": (
+        "gradients were clipped before they were unscaled",
+        "Until the block of scale_loss ends gradients have the loss scale, so that the limit is as many times too "
+        "tight, and masters have none yet.",
+        "clip after the block: torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), limit), then "
+        "optimizer.step()",
+    ),
+    "AMP-M42": (
+        "gradients were cleared between backward and step",
+        "What zero_grad throws away there no step sees: nothing is trained.",
+        "call zero_grad before the block of scale_loss, or after the step",
+    ),
 }
+
+# The library tells adapters what to do. code: how that begins, and what a script has to do in its place.
+MENDS: dict[str, tuple[str, str]] = {
+    "AMP-M05": (
+        "describe its step in amp_optimizer.steps",
+        "call step of the optimizer that amp.initialize returned; one that is made anew needs amp.shutdown and "
+        "another amp.initialize",
+    ),
+    "AMP-M06": (
+        "list it in amp_optimizer.params",
+        "give it to the optimizer before amp.initialize, or to optimizer.add_param_group",
+    ),
+    "AMP-M08": (
+        "see that the hook cast records on the tape",
+        "see that the forward uses them, without detach() or no_grad() on the way to the loss; nothing is wrong "
+        "where the model really did not use them",
+    ),
+    "AMP-M15": (
+        "set amp_config.check_finite",
+        "look for the first op that makes them (torch.autograd.detect_anomaly), or take a level that scales the loss",
+    ),
+    "AMP-M63": (
+        "put backward between amp_scale_loss_begin",
+        "run backward inside the block: with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()",
+    ),
+    "AMP-M65": (
+        "look for NaN or infinity in the first op",
+        "look for NaN or infinity in the first op, input or loss that has one (max_skips of amp.initialize sets the "
+        "limit)",
+    ),
+    "AMP-M66": (
+        "call its step slot, or amp_step_begin",
+        "call optimizer.step() of the optimizer that amp.initialize returned; nothing is wrong where a step is made "
+        "of so many brackets",
+    ),
+}
+
+
+def for_script(text: str) -> str:
+    """A message of the library's, or a line that has one, with what a script has to do in the place of an adapter."""
+    for code, (begins, mend) in MENDS.items():
+        seen, found, _ = text.partition(begins)
+        if found and code in seen:
+            return seen + mend
+    return text
 
 
 class FindingWarning(UserWarning):
@@ -176,10 +233,10 @@ class Record:
 
     def relay(self, message: str) -> None:
         """A finding of the library's, whose message begins with its code."""
-        if message.startswith("AMP-M08") and (self.has("AMP-M40") or not self.missing):
+        if message.startswith("AMP-M08") and (self.has("AMP-M40", "AMP-M42") or not self.missing):
             self._moot.add(message)
         else:
-            self._hear(message[:7], message, message, None)
+            self._hear(message[:7], message, for_script(message), None)
 
     def is_moot(self, text: str) -> bool:
         """Is this one of those messages, or a line that has one?"""
@@ -210,13 +267,14 @@ def listed(context: Any, record: Record) -> list[Finding]:
     for code, subject, message, times in context.findings():
         heard = record.found.get((code, message), Finding(code, subject, message))
         if not record.is_moot(message):
-            found.append(heard._replace(subject=subject, times=times))
+            found.append(heard._replace(subject=subject, message=for_script(message), times=times))
     return found + [finding for (code, _), finding in record.found.items() if code in FINDINGS]
 
 
 def report(context: Any, record: Record) -> str:
     """The library's, with the script's findings before its last line."""
-    lines = [line for line in context.health().rstrip("\n").split("\n")[:-1] if not record.is_moot(line)]
+    lines = context.health().rstrip("\n").split("\n")[:-1]
+    lines = [for_script(line) for line in lines if not record.is_moot(line)]
     found = listed(context, record)
     for finding in found:
         at = f"{finding.filename}:{finding.lineno}: " if finding.filename else ""

@@ -24,6 +24,7 @@ Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.p
   --check        looks for mistakes until the script ends (docs/mistakes.md), and then writes a report to standard
                  error; the status is the script's own, or 1 if that is 0 and there are findings. The script runs in
                  libamp.run's own process
+  --trace FILE   writes there what libamp does in each step (docs/trace.md): AMP_TRACE for the script and what it starts
   --replace      libamp's parts also where an installed Apex has its own
   --install-pth  from now on every Python of this environment answers `import apex`, without libamp.run
   --remove-pth   takes that back
@@ -50,6 +51,11 @@ def main(args: list[str]) -> int:
             replace = True
         elif option == "--check":
             check = True
+        elif option.partition("=")[0] == "--trace":
+            file = option.partition("=")[2] or (args.pop(0) if "=" not in option and args else "")
+            if not file:
+                return refuse("--trace needs the name of a file")
+            os.environ["AMP_TRACE"] = os.path.abspath(file)  # the script may change its folder
         elif _launch.is_rank(option):  # what a launcher puts before the script is the script's
             ranks.append(option)
         elif option == "--install-pth":

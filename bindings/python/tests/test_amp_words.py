@@ -14,12 +14,17 @@ from torch import nn  # noqa: E402
 def _ends():
     yield
     amp.shutdown()
+    _kept.clear()
+
+
+_kept: list = []  # a session ends with its model and optimizer, which no test need hold
 
 
 def _start(level="O2", **settings):
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return amp.initialize(model, optimizer, opt_level=level, **{"verbosity": 0, **settings})
+    _kept.append(amp.initialize(model, optimizer, opt_level=level, **{"verbosity": 0, **settings}))
+    return _kept[-1]
 
 
 @pytest.mark.parametrize(

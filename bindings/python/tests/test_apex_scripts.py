@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import forks
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -18,10 +19,13 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 def run(script, *args, ranks=1):
     """What the script prints. It runs in the folder of its data, with one thread, and must end well."""
-    launcher = [*TORCHRUN, *RUN] if ranks == 2 else [*RUN, "--check"]  # where findings are a status of 1
-    command = [sys.executable, *launcher, str(SCRIPTS / script), *map(str, args)]
     env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=300)
+    args = [SCRIPTS / script, *map(str, args)]
+    if ranks == 2:
+        command = [sys.executable, *TORCHRUN, *RUN, *args]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=300)
+    else:
+        result = forks.run(*RUN, "--check", *args, env=env)  # where findings are a status of 1
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return result.stdout
 

@@ -2,9 +2,9 @@
 """The harness of tools/bench --python writes what it promises. No time is judged."""
 import json
 import pathlib
-import subprocess
 import sys
 
+import forks
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -45,7 +45,7 @@ def test_ratios_above_1_are_ours(harness, monkeypatch, capsys):
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, FOLDER / "run.py", *arguments], capture_output=True, text=True, check=False)
+    return forks.run(FOLDER / "run.py", *arguments)
 
 
 GROUPS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("run", "harness"))

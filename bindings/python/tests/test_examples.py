@@ -4,9 +4,8 @@
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
+import forks
 import pytest
 
 pytest.importorskip("torch")
@@ -16,8 +15,7 @@ EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "python"
 
 def run(script, *args):
     env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(EXAMPLES / script), *map(str, args)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    result = forks.run(EXAMPLES / script, *args, env=env)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return result.stdout
 
@@ -38,8 +36,7 @@ def test_resnet_has_one_row_for_each_experiment():
 
 
 def test_resnet_refuses_what_it_does_not_know():
-    command = [sys.executable, str(EXAMPLES / "resnet.py"), "O9"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = forks.run(EXAMPLES / "resnet.py", "O9")
     assert result.returncode == 2 and "O9" in result.stderr
 
 

@@ -2,11 +2,11 @@
 """What was found, as data, as a report, and by `python -m libamp.run --check`."""
 import gc
 import os
-import subprocess
 import sys
 import textwrap
 import warnings
 
+import forks
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -66,6 +66,23 @@ def test_the_librarys_findings_come_with_the_scripts_line():
     (finding,) = amp.findings()
     assert (finding.code, finding.subject, finding.lineno) == ("AMP-M08", "optimizer 0", told[0].lineno)
     assert f":{finding.lineno}: AMP-M08" in amp.health() and amp.health().endswith("\n1 finding\n")
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O4", "O5"])
+def test_the_librarys_findings_tell_a_script_what_a_script_can_do(level):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    anew = torch.optim.SGD(model.parameters(), lr=0.01)
+    with pytest.warns(libamp.FindingWarning) as told:
+        for batch in batches(3):
+            anew.zero_grad()
+            backward(model, optimizer, batch)
+            anew.step()
+    (message,) = (str(each.message) for each in told if str(each.message).startswith("AMP-M05"))
+    assert "amp.initialize returned" in message and "amp_" not in message
+    assert message in amp.health() and message in [finding.message for finding in amp.findings()]
+    assert "amp_optimizer" not in amp.health()
 
 
 def test_what_is_frozen_needs_no_gradient():
@@ -179,10 +196,8 @@ SCRIPT = """
 def test_a_check_looks_until_the_script_ends(tmp_path, args, status, last):
     """Also where the models are gone by then."""
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
-    command = [sys.executable, "-m", "libamp.run", "--check", "script.py", *args]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    command = ["-m", "libamp.run", "--check", "script.py", *args]
+    result = forks.run(*command, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert (result.returncode, result.stdout) == (status, "done\n"), result.stderr
     assert ("\nsound\n" in result.stderr) == ("wrong" not in args)
     assert f"\nlibamp.run: {last}" in result.stderr and "\nlevel O5" in result.stderr
@@ -190,7 +205,19 @@ def test_a_check_looks_until_the_script_ends(tmp_path, args, status, last):
     assert ("ValueError: the script's own" in result.stderr) == ("raise" in args)
 
 
+@pytest.mark.parametrize("check", [(), ("-m", "libamp.run", "--check")])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_standard_error_that_nobody_reads(tmp_path, check, wrong):
+    """The script runs on, and the status is what it would be."""
+    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT).replace("from apex", "from libamp.torch"))
+    closes = "r, w = os.pipe(); os.close(r); os.dup2(w, 2); sys.argv.append('wrong')"
+    closes = closes if wrong else closes.rpartition(";")[0]
+    own = f"import os, runpy, sys; {closes}; runpy.run_path('script.py', run_name='__main__')"
+    (tmp_path / "closed.py").write_text(own)
+    result = forks.run(*check, "closed.py", cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert (result.returncode, result.stdout) == (int(wrong and bool(check)), "done\n")
+
+
 def test_a_check_of_a_script_without_amp(tmp_path):
-    command = [sys.executable, "-m", "libamp.run", "--check", "-c", "print(5)"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    result = forks.run("-m", "libamp.run", "--check", "-c", "print(5)", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (0, "5\n") and "nothing went through amp.initialize" in result.stderr

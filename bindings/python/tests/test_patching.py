@@ -399,6 +399,17 @@ def test_decorated_methods_bind():
         assert WithMethod.static(torch.ones(2, dtype=HALF)).dtype == SINGLE
 
 
+def test_a_module_of_a_script_may_have_a_name_of_pythons(monkeypatch):
+    """Python's own modules are not looked into."""
+    module, half = types.ModuleType("code"), torch.ones(2, 2, dtype=HALF)
+    module.__file__ = "/home/somebody/code.py"
+    exec("from torch.nn.functional import softmax", vars(module))
+    monkeypatch.setitem(sys.modules, "code", module)
+    with policy():
+        assert module.softmax(half, 0).dtype == SINGLE
+    assert module.softmax is F.softmax
+
+
 def test_registrars_wait_for_initialize_and_are_forgotten():
     module = types.ModuleType("users_module")
     module.lower = module.full = module.widest = one_of_mine

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import forks
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -27,7 +28,7 @@ before = [p.detach().clone() for p in model.parameters()]
 
 
 def python(code):
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = forks.run("-c", code)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -121,6 +122,5 @@ import argparse, torch, apex
 torch.save({{"args": argparse.Namespace(lr=0.5)}}, {str(tmp_path / "old.pt")!r})
 print(torch.load({str(tmp_path / "old.pt")!r})["args"].lr)
 """)
-    run = [sys.executable, "-m", "libamp.run", str(script)]
-    result = subprocess.run(run, capture_output=True, text=True, check=False, env={**os.environ, setting: "1"})
+    result = forks.run("-m", "libamp.run", script, env={**os.environ, setting: "1"})
     assert result.stdout == "0.5\n", result.stderr

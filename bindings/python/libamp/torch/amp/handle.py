@@ -103,7 +103,7 @@ class ScaledLoss:
             if watch is not None and not watch.told and isinstance(self._loss, torch.Tensor):
                 watch.look(self._loss)
             result = scaled(self._loss, self._bracket.scale)
-            mistakes.begun(self._bracket.scale, result)
+            mistakes.begun(self._bracket.scale, result, self._optimizers)
             return result
         except BaseException:
             self._bracket.cancel()

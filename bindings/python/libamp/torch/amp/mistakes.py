@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,14 +25,31 @@ _SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 class Look:
     """A bracket that is looked at, from its begin to its end."""
 
-    def __init__(self, scale: float, scaled: Any) -> None:
+    def __init__(self, scale: float, scaled: Any, optimizers: list[Any]) -> None:
         self.ran = False  # has backward?
+        self.made = False  # a gradient?
+        self.scale = scale
+        self.stashes = [optimizer._amp_stash for optimizer in optimizers]
         self.carried = scale == 1.0 or not getattr(scaled, "requires_grad", False)
         if not self.carried:
             scaled.register_hook(self._carry)
 
     def _carry(self, gradient: torch.Tensor) -> None:
         self.carried = True
+
+    def params(self) -> list[torch.Tensor]:
+        return [param for stash in self.stashes for param, _ in stash._pairs()]
+
+    def after_backward(self) -> None:
+        params = self.params()
+        self.made = self.made or (not _is_sharded(params) and _any(params))
+
+    def clips_too_early(self, given: set[int]) -> bool:
+        """These, inside the block. At a scale of 1 the gradients are what they will be, but in no master."""
+        pairs = [pair for stash in self.stashes for pair in stash._pairs()]
+        masters = {id(master) for _, master in pairs if master is not None}
+        scaled = {id(param) for param, _ in pairs} if self.scale != 1.0 else set()
+        return not given.isdisjoint(masters | scaled)
 
 
 class Mistakes:
@@ -59,6 +76,9 @@ class Mistakes:
         self.by_hand = False  # does the script scale by itself?
         self.retyped: tuple[_findings.Place, dict[str, torch.dtype]] | None = None
         self.copies: weakref.WeakKeyDictionary[nn.Module, _findings.Place] = weakref.WeakKeyDictionary()
+        self.steps = 0
+        self.added: tuple[int, dict[int, Any]] = 0, {}  # where nothing is scaled: after how many steps, what was where
+        self.cleared = 0  # how often gradients were, before a step
         self.fresh = True
         _fresh.add(self)
         for tap in TAPS:
@@ -150,11 +170,11 @@ class Mistakes:
             self.record.tell("AMP-M30", at=self.outside)
         self.outside = None
 
-    def begun(self, scale: float, scaled: Any) -> None:
+    def begun(self, scale: float, scaled: Any, optimizers: list[Any]) -> None:
         """A bracket has begun."""
         self.is_open = True
         if self.fresh:
-            self.look = Look(scale, scaled)
+            self.look = Look(scale, scaled, optimizers)
 
     def cancelled(self, optimizers: list[Any]) -> None:
         self.look, self.is_open = None, False
@@ -165,19 +185,21 @@ class Mistakes:
         """Backward is done, and gradients are as it made them."""
         look, self.look, self.is_open = self.look, None, False
         self.brackets += 1
-        if self.matters and self.brackets & (self.brackets - 1) == 0:
+        if self.brackets & (self.brackets - 1) == 0:
             self._look_for_added()
         self.record.missing = True
         if look is None:
             return
-        params = [param for optimizer in optimizers for param, _ in optimizer._amp_stash._pairs()]
+        params = look.params()
         self.record.missing = any(param.grad is None and param.requires_grad for param in params)
         if not look.ran:
             return
         self._look_at_copies()
-        if any(map(sharding._is_flattened, params)) or any(map(sharding.is_dtensor, params)):
+        if _is_sharded(params):
             return
-        if not any(param.grad is not None for param in params):
+        if look.made and not _any(params):
+            self.record.tell("AMP-M42", saw="inside the block")
+        elif not any(param.grad is not None for param in params):
             self.record.tell("AMP-M40")
         elif not look.carried and not self.by_hand:
             self.record.tell("AMP-M31")
@@ -188,6 +210,7 @@ class Mistakes:
             stash = optimizer._amp_stash
             stash.bracketed = True
             if self.fresh:
+                stash.has_grads = not _is_sharded(param for param, _ in stash._pairs()) and _has_gradients(stash)
                 stash.grads = {
                     id(param): (param.grad, param.grad._version)
                     for param, master in stash._pairs()
@@ -198,7 +221,13 @@ class Mistakes:
         known = self.known
         new = [(name, param) for _, name, param in self._params() if id(param) not in known and param.grad is not None]
         listed = {id(param) for stash in self._stashes() for param, _ in stash._pairs()} if new else set()
-        names = [name for name, param in new if id(param) not in listed]
+        added = [(name, param) for name, param in new if id(param) not in listed]
+        if not self.matters:  # an optimizer of the script's own may have it
+            (steps, before), values = self.added, {id(param): _value(param) for _, param in added}
+            self.added = self.steps, values
+            kept = [(name, param) for name, param in added if before.get(id(param)) == values[id(param)]]
+            added = kept if steps != self.steps else []
+        names = [name for name, _ in added]
         if names and not self.record.has("AMP-M34"):
             self.record.tell("AMP-M34", names[0], f"{len(names)} of them, {', '.join(names[:3])}")
 
@@ -213,10 +242,14 @@ class Mistakes:
         """Of an optimizer of the session's."""
         if not self.fresh:
             self.doubts -= 1
-        if not self.matters or self.by_hand or self.doubts < 0:
-            return
         if self.is_open or any(each.running for each in self._stashes()):
             return  # the library refuses it, or the step of one that is around it has been looked at
+        if self.fresh and stash.bracketed and stash.has_grads and not _has_gradients(stash):
+            self.cleared += 1  # once it may be what a script does after gradients that it does not like
+            if self.cleared == 2:
+                self.record.tell("AMP-M42", saw="after the block")
+        if not self.matters or self.by_hand or self.doubts < 0:
+            return
         if self.scales and _grad_scaler_steps():
             self.record.tell("AMP-M37")
         elif not stash.bracketed:
@@ -229,10 +262,27 @@ class Mistakes:
         """And the next iteration begins."""
         bracketed, stash.bracketed, stash.grads = stash.bracketed, False, {}
         self.outside = None
+        self.steps += 1
         if self.fresh and bracketed and not _findings.is_strict():
             self.left -= 1
             if self.left <= 0:
                 self.finish()
+
+    def scaler_steps(self, stash: Any) -> None:
+        """GradScaler is about to step an optimizer; it may refuse to before that begins."""
+        if stash.session is self._session() and not self.by_hand and (self.scales or not stash.bracketed):
+            self.record.tell("AMP-M37")
+
+    def clips(self, given: set[int]) -> None:
+        """Gradients of these are about to be clipped."""
+        session = self._session()
+        waiting = (stash for stash in self._stashes() if self.scales and stash.params_have_scaled_gradients)
+        early = self.look is not None and self.look.clips_too_early(given)
+        if early or any(id(param) in given for stash in waiting for param, _ in stash._pairs()):
+            if not self.by_hand:
+                self.record.tell("AMP-M41")
+        elif session is not None and not given.isdisjoint(session.masters):
+            self.record.tell("AMP-M32")
 
     def stranger(self, optimizer: Any, params: set[int]) -> None:
         """An optimizer that amp does not know is about to step."""
@@ -264,8 +314,22 @@ def _is_autocast_on() -> bool:
 
 def _has_gradients(stash: Any) -> bool:
     """That a step would use, or that it will not see."""
-    grads = [tensor.grad for pair in stash._pairs() for tensor in pair if tensor is not None]
-    return any(grad is not None and bool(_values(grad).any()) for grad in grads)
+    return _any(tensor for pair in stash._pairs() for tensor in pair if tensor is not None)
+
+
+def _is_sharded(params: Iterable[torch.Tensor]) -> bool:
+    """A rank may have nothing of them, and a look may wait for the others."""
+    return any(sharding._is_flattened(param) or sharding.is_dtensor(param) for param in params)
+
+
+def _any(params: Iterable[torch.Tensor]) -> bool:
+    """Has one a gradient that is not zero?"""
+    return any(param.grad is not None and bool(_values(param.grad).any()) for param in params)
+
+
+def _value(param: torch.Tensor) -> tuple[int, float]:
+    """Another one when somebody has written it, through .data too."""
+    return param._version, float(param.detach().double().sum())
 
 
 def _written(stash: Any) -> bool:
@@ -311,7 +375,11 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
                 each.look.ran = True
             elif each.matters and not any(other.look for other in _fresh):
                 each.outside = _findings.place()
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        for each in list(_fresh):
+            if each.look is not None:
+                each.look.after_backward()
+        return result
 
     return backward
 
@@ -321,12 +389,22 @@ def _clip(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(parameters, torch.Tensor):
             parameters = list(parameters)
         given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
-        for session in live():
-            if session.mistakes in _fresh and any(id(param) in session.masters for param in given):
-                session.record.tell("AMP-M32")
+        for each in list(_fresh):
+            each.clips({id(param) for param in given})
         return original(parameters, *args, **kwargs)
 
     return clip
+
+
+def _scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        stash = getattr(optimizer, "_amp_stash", None)
+        for each in list(_fresh) if stash is not None and self.is_enabled() else ():
+            if each.matters:
+                each.scaler_steps(stash)
+        return original(self, optimizer, *args, **kwargs)
+
+    return step
 
 
 class _Steps:
@@ -359,6 +437,7 @@ TAPS: list[Any] = [
     Guard(torch.autograd, "backward", _backward),
     Guard(torch.nn.utils, "clip_grad_norm_", _clip),
     Guard(torch.nn.utils, "clip_grad_value_", _clip),
+    Guard(getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), "step", _scaler_step),
     _Steps(),
 ]
 

@@ -34,6 +34,7 @@ class AmpStash:
         self.by_hand: Any = None  # the bracket of a script that has a scale_loss of its own
         self.bracketed = False  # has a bracket ended since the last step?
         self.grads: dict[int, tuple[torch.Tensor, int]] = {}  # looked for mistakes: what it left
+        self.has_grads = False  # the same: did it leave any?
         self.undecided: Any = None  # the scaler of such a bracket, until its update_scale
 
     def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:

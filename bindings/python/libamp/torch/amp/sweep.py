@@ -9,13 +9,24 @@ lists name.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import types
 from collections.abc import Container, Iterable
 from typing import Any
 
 _LEFT_ALONE = ("torch", "libamp", "numpy", "builtins", "sys")
+_STRANGERS = ("sympy", "mpmath")  # torch brings them: they know nothing of it, and are half of what a script imports
+_PYTHON = os.path.join(os.path.dirname(os.__file__), "")
 _MISSING = object()
+
+
+def _is_stranger(root: str, module: types.ModuleType) -> bool:
+    """Will it never have a function of torch's? The standard library, but no file of a script's with such a name."""
+    file = vars(module).get("__file__")
+    if root in sys.stdlib_module_names:
+        return file is None or str(file).startswith(_PYTHON + root)
+    return root in _STRANGERS
 
 
 class Sweep:
@@ -42,6 +53,8 @@ class Sweep:
                 continue
             names = {name, str(vars(module).get("__name__", name))}  # apex.amp is a second name of libamp.torch.amp
             roots = {each.split(".", 1)[0] for each in names}
+            if all(_is_stranger(root, module) for root in roots):
+                continue
             left_alone = not roots.isdisjoint(_LEFT_ALONE)
             if "libamp" not in roots and (back or not left_alone):
                 self.namespace(vars(module), owner=None if left_alone and name in present else name)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs in forks of one process that has imported PyTorch: of the seven seconds that a small script takes, five are
+that import. For programs that only use PyTorch; what starting up does (test_run, test_apex_shim) is tested in processes
+of its own. This file is that process, too."""
+
+import atexit
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+
+_server = None
+
+
+def _start():
+    global _server
+    env = os.environ | {"OMP_NUM_THREADS": "1"}  # which an import reads
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    _server = subprocess.Popen([sys.executable, __file__], env=env, **pipes)
+    atexit.register(_server.communicate)
+
+
+def run(*args, cwd=None, env=None):
+    """As subprocess.run([sys.executable, *args], capture_output=True, text=True), with -m, -c or a script."""
+    if _server is None:
+        _start()
+    args = [str(argument) for argument in args]
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        wish = {"args": args, "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ)}
+        print(json.dumps(wish | {"files": [out.name, err.name]}), file=_server.stdin, flush=True)
+        status = int(_server.stdout.readline())
+        return subprocess.CompletedProcess(args, status, out.read(), err.read())
+
+
+def _become(wish):
+    """The program, as Python would begin it."""
+    os.chdir(wish["cwd"])
+    os.environ.clear()
+    os.environ.update(wish["env"])
+    for stream, path in enumerate(wish["files"], 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_TRUNC), stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    first, *rest = wish["args"]
+    sys.path[0] = wish["cwd"]
+    if first == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
+    else:
+        sys.argv = [first, *rest]
+        sys.path[0] = os.path.dirname(os.path.abspath(first))
+        runpy.run_path(first, run_name="__main__")
+
+
+def _serve():
+    """What this fork is to be; None in the server itself, at its end."""
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            return json.loads(line)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    import torch._dynamo  # noqa: F401 (optimizers import it)
+
+    if (_wish := _serve()) is not None:
+        _become(_wish)
