@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training's lines say together: of each thing that was observed, of the loss scale, of memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from .read import Line, Training
+
+
+# By exponents: normal numbers from `normal` on, what rounds to something from `least` on, all below `end`.
+@dataclass(frozen=True)
+class Window:
+    name: str
+    least: int
+    normal: int
+    end: int
+
+
+FP16 = Window("fp16", -25, -14, 16)
+BF16 = Window("bf16", -134, -126, 128)
+SCALES = range(0, 25)  # 2^0 … 2^24
+
+WORDS = {
+    "input": "input",
+    "output": "output",
+    "weight": "weight",
+    "scaled": "gradient, scaled",
+    "gradient": "gradient",
+    "master": "FP32 master",
+    "update": "update",
+}
+
+
+@dataclass
+class Lost:
+    """Of elements that are finite and not 0."""
+
+    zeros: int = 0
+    subnormals: int = 0
+    infinities: int = 0
+
+    def add(self, counts: list[int]) -> None:
+        self.zeros += counts[0]
+        self.subnormals += counts[1]
+        self.infinities += counts[2]
+
+
+@dataclass
+class Subject:
+    """One argument of an op, or one parameter, in each iteration that was observed."""
+
+    what: str
+    op: str | None
+    index: int
+    name: str
+    shots: list[Line] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, str | None, int, str]:
+        return self.what, self.op, self.index, self.name
+
+    @property
+    def label(self) -> str:
+        word = WORDS.get(self.what, self.what)
+        if self.op is None:
+            return f"{self.name}: {word}"
+        place = f"{self.op}#{self.index + 1}" if self.index else self.op
+        return f"{place}: {word}" + ("" if self.name in (word, "return") else f" {self.name}")
+
+    @property
+    def type(self) -> str:
+        return str(self.shots[-1]["type"])
+
+    def total(self, name: str) -> int:
+        return sum(shot.get(name) or 0 for shot in self.shots)
+
+    @property
+    def nonfinite(self) -> int:
+        return self.total("nans") + self.total("plus_infinities") + self.total("minus_infinities")
+
+    @property
+    def numbers(self) -> int:
+        """Elements that are finite and not 0."""
+        return self.total("elements") - self.total("zeros") - self.nonfinite
+
+    @property
+    def largest(self) -> float:
+        return max((shot.get("largest") or 0.0 for shot in self.shots), default=0.0)
+
+    @property
+    def least(self) -> float:
+        return min((shot["least"] for shot in self.shots if shot.get("least")), default=0.0)
+
+    def lost(self, type_name: str) -> Lost:
+        lost = Lost()
+        for shot in self.shots:
+            lost.add(shot.get(type_name) or [0, 0, 0])
+        return lost
+
+    def binades(self) -> dict[int, int]:
+        return add_binades(self.shots)
+
+
+def add_binades(shots: Iterable[Line]) -> dict[int, int]:
+    """Elements by exponent."""
+    total: dict[int, int] = {}
+    for shot in shots:
+        for at, count in enumerate(shot["binades"], shot["first"]):
+            if count:
+                total[at] = total.get(at, 0) + count
+    return total
+
+
+def lost_at(binades: dict[int, int], window: Window, exponent: int) -> Lost:
+    """At a scale of 2^exponent, as far as binades tell: those that a rounding moves into the next one are not seen."""
+    lost = Lost()
+    for at, count in binades.items():
+        if at + exponent < window.least:
+            lost.zeros += count
+        elif at + exponent < window.normal:
+            lost.subnormals += count
+        elif at + exponent >= window.end:
+            lost.infinities += count
+    return lost
+
+
+def subjects_of(training: Training) -> list[Subject]:
+    """In the order in which they were first seen: of ops that is the order of execution."""
+    found: dict[tuple[str, str | None, int, str], Subject] = {}
+    for line in training.seen:
+        subject = Subject(line["what"], line.get("op"), line["index"], line["name"])
+        found.setdefault(subject.key, subject).shots.append(line)
+    return list(found.values())
+
+
+@dataclass
+class Outline:
+    level: str
+    type: str
+    brackets: int
+    skipped: int
+    observed: int
+    scale: float | None  # the last one
+    whole: bool  # each bracket has a line
+
+
+def outline_of(training: Training) -> Outline:
+    start, end = training.start or {}, training.end
+    brackets = max([line["n"] for line in training.brackets], default=0)
+    skips = sum(line["action"] == "skip" for line in training.brackets)
+    last = training.brackets[-1] if training.brackets else start
+    return Outline(
+        level=start.get("level", "?"),
+        type=start.get("type", "?"),
+        brackets=end["brackets"] if end else brackets,
+        skipped=end["skipped"] if end else skips,
+        observed=len({line["n"] for line in training.seen}),
+        scale=last.get("next", last.get("scale")),
+        whole=not any(line["left_out"] for line in training.brackets),
+    )
+
+
+def gradients_of(subjects: list[Subject]) -> dict[int, int]:
+    """By exponent, unscaled, over all parameters."""
+    return add_binades(shot for subject in subjects if subject.what == "gradient" for shot in subject.shots)
+
+
+def best_scale(binades: dict[int, int], window: Window = FP16) -> int | None:
+    """The exponent of the greatest loss scale at which none of these is infinite; None: there are none."""
+    return window.end - 1 - max(binades) if binades else None
+
+
+@dataclass
+class Bytes:
+    """Of what libamp knows: parameters and their gradients. Activations and the optimizer's state are the host's."""
+
+    level: str
+    weights: int
+    gradients: int
+    masters: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.masters
+
+
+def memory_of(training: Training) -> list[Bytes]:
+    """This training's, and the same parameters in FP32."""
+    if not training.wired:
+        return []
+    elements, low = training.wired["elements"], training.wired["low"]
+    trained, masters = training.wired["trained"], training.wired["masters"]
+    level = (training.start or {}).get("level", "?")
+    fp32 = Bytes("FP32", 4 * elements, 4 * trained, 0)
+    now = Bytes(level, 4 * elements - 2 * low, 4 * trained - 2 * min(low, trained), 4 * masters)
+    return [fp32, now] if low else [fp32]
+
+
+# ---- numbers in words ----
+
+
+def power(x: float | None) -> str:
+    """As 2^k where that is what it is."""
+    if x is None:
+        return "-"
+    if x > 0 and math.isfinite(x) and math.frexp(x)[0] == 0.5:
+        k = math.frexp(x)[1] - 1
+        if abs(k) > 6:
+            return f"2^{k}"
+    return f"{x:.4g}"
+
+
+def share(part: int, whole: int) -> str:
+    if not part or not whole:
+        return "0"
+    percent = 100 * part / whole
+    return "< 0.01 %" if percent < 0.01 else "> 99.99 %" if 99.99 < percent < 100 else f"{percent:.3g} %"
+
+
+def size(count: int) -> str:
+    x, unit = float(count), 0
+    while x >= 1024 and unit < 4:
+        x, unit = x / 1024, unit + 1
+    return f"{x:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"

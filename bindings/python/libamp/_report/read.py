@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace (docs/trace.md), read line by line. What cannot be read is told by its line; the rest is kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+VERSION = 1
+MANY = 4096  # binades: double has 2,098
+FLOAT_MAX = sys.float_info.max
+Line = dict[str, Any]
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# What members are, by name. NUMBERS and NULLABLE may be null; names that are not here are passed on.
+COUNTS = words(
+    """version models optimizers ops params elements trained low masters n loss index left_out zeros nans
+    plus_infinities minus_infinities call calls passed casts cache_hits failures brackets skipped lost lost_fp16
+    lost_bf16 nonfinite context"""
+)
+NUMBERS = words("scale next largest least sum sum_squares")
+TEXTS = words("level type action what name as message class")
+NULLABLE = words("op overflow parameter code status")
+MEMBERS = {  # that a line of the kind must have
+    "start": words("version level type scale"),
+    "wired": words("ops params elements trained low masters"),
+    "bracket": words("n loss action scale next overflow left_out"),
+    "seen": words(
+        """n what op index name type elements zeros nans plus_infinities minus_infinities largest least sum_squares
+        first binades"""
+    ),
+    "call": words("n call op index arguments"),
+    "culprit": words("n call op index parameter arguments"),
+    "told": words("n as code message"),
+    "op": words("name index class calls passed casts cache_hits failures"),
+    "end": words("brackets skipped left_out lost"),
+}
+
+
+@dataclass
+class Training:
+    """The lines of one context, by kind and in their order."""
+
+    context: int
+    start: Line | None = None
+    wired: Line | None = None
+    end: Line | None = None
+    brackets: list[Line] = field(default_factory=list)
+    seen: list[Line] = field(default_factory=list)
+    calls: list[Line] = field(default_factory=list)
+    culprits: list[Line] = field(default_factory=list)
+    told: list[Line] = field(default_factory=list)
+    ops: list[Line] = field(default_factory=list)
+
+    def add(self, line: Line) -> None:
+        kind = line["kind"]
+        if kind in ("start", "wired", "end"):
+            setattr(self, kind, line)
+        else:
+            {"bracket": self.brackets, "seen": self.seen, "call": self.calls, "culprit": self.culprits,
+             "told": self.told, "op": self.ops}[kind].append(line)  # fmt: skip
+
+
+@dataclass
+class Trace:
+    name: str
+    trainings: list[Training]
+    problems: list[str]  # what could not be read, in words that begin with the line's number
+
+
+class Unreadable(Exception):
+    """There is nothing in it that could be shown; the text says why."""
+
+
+def read(path: str) -> Trace:
+    """OSError where there is no such file; Unreadable where no line of it is of a trace."""
+    trainings: dict[int, Training] = {}
+    problems: list[str] = []
+    with open(path, "rb") as file:
+        number = 0
+        for number, raw in enumerate(file, 1):
+            try:
+                line = parse(raw)
+            except ValueError as error:
+                problems.append(f"line {number}: {error}")
+                continue
+            trainings.setdefault(line["context"], Training(line["context"])).add(line)
+    kept = [training for training in trainings.values() if training.brackets or training.seen or training.told]
+    if not trainings:
+        raise Unreadable(f"{path}: " + ("it is empty" if not number else f"not a libamp trace: {problems[0]}"))
+    for training in kept:
+        if training.end is None:
+            problems.append(
+                f"line {number}: the end of context {training.context} is missing: that training did not reach "
+                "amp_shutdown, or its trace was full"
+            )
+    return Trace(path, kept or list(trainings.values())[-1:], problems)
+
+
+def parse(raw: bytes) -> Line:
+    """ValueError says what is wrong with it."""
+    cut = "" if raw.endswith(b"\n") else ", and the file ends in it"
+    try:
+        line = json.loads(raw.decode("utf-8", "replace"), parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        text = (
+            f"not JSON ({error.msg}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else "not JSON"
+        )
+        raise ValueError(text + cut) from None
+    if not isinstance(line, dict):
+        raise ValueError("not an object")
+    kind = line.get("kind")
+    if not isinstance(kind, str) or kind not in MEMBERS:
+        raise ValueError(f"kind is {json.dumps(kind)}, which a trace of version {VERSION} has not")
+    for name in ("context", *MEMBERS[kind]):
+        if name not in line:
+            raise ValueError(f"{kind} has no {name}")
+    check(kind, line)
+    return line
+
+
+def refuse_constant(text: str) -> None:
+    raise ValueError(text)
+
+
+def check(kind: str, line: Line) -> None:
+    for name, value in line.items():
+        if not fits(name, value):
+            raise ValueError(f"{kind} has {name} {json.dumps(value)[:40]}")
+    if kind == "start" and line["version"] != VERSION:
+        raise ValueError(f"version {line['version']}: this libamp.report reads version {VERSION}")
+    for argument in line.get("arguments", []):
+        if not isinstance(argument, dict) or "name" not in argument:
+            raise ValueError(f"{kind} has an argument that is none")
+        check(kind, argument)
+
+
+def fits(name: str, value: object) -> bool:
+    if name in COUNTS:
+        return is_count(value)
+    if name in NUMBERS:
+        return value is None or ((type(value) is float or type(value) is int) and abs(value) <= FLOAT_MAX)
+    if name in TEXTS:
+        return isinstance(value, str)
+    if name in NULLABLE:
+        return value is None or isinstance(value, str)
+    if name in ("fp16", "bf16", "binades"):
+        if not isinstance(value, list) or not all(map(is_count, value)):
+            return False
+        return len(value) <= MANY if name == "binades" else len(value) == 3
+    if name == "first":
+        return type(value) is int and abs(value) <= MANY
+    return name != "arguments" or isinstance(value, list)
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 64

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of a trace (docs/trace.md), as libamp would write them."""
+
+import numpy as np
+
+
+def seen(n, what="gradient", op=None, name="w", values=(0.5, 1.0, 0.0), **more):
+    """As libamp would count these."""
+    x = np.asarray(values, dtype=np.float64)
+    finite = x[np.isfinite(x) & (x != 0)]
+    exponents = np.frexp(np.abs(finite))[1] - 1
+    first = int(exponents.min()) if len(exponents) else 0
+    binades = np.bincount(exponents - first).tolist() if len(exponents) else []
+    return {
+        "kind": "seen",
+        "context": 1,
+        "n": n,
+        "what": what,
+        "op": op,
+        "index": 0,
+        "name": name,
+        "type": "fp32",
+        "tensors": 1,
+        "elements": len(x),
+        "zeros": int((x == 0).sum()),
+        "nans": int(np.isnan(x).sum()),
+        "plus_infinities": int((x == np.inf).sum()),
+        "minus_infinities": int((x == -np.inf).sum()),
+        "largest": float(abs(finite).max(initial=0)),
+        "least": float(abs(finite).min(initial=1e300)),
+        "sum": float(finite.sum()),
+        "sum_squares": float((finite**2).sum()),
+        "fp16": [0, 0, 0],
+        "bf16": [0, 0, 0],
+        "first": first,
+        "binades": binades,
+        **more,
+    }
+
+
+def lines(level="O1", skips=(2,), more=()):
+    argument = {
+        "output": True,
+        "name": "return",
+        "type": "fp16",
+        "elements": 8,
+        "nonfinite": 1,
+        "largest": 6e4,
+        "least": 1e-3,
+    }
+    yield {
+        "kind": "start",
+        "context": 1,
+        "version": 1,
+        "libamp": "0.1.0",
+        "pid": 7,
+        "rank": None,
+        "level": level,
+        "type": "fp16",
+        "dynamic": True,
+        "scale": 65536,
+        "losses": 1,
+    }
+    yield {
+        "kind": "wired",
+        "context": 1,
+        "models": 1,
+        "optimizers": 1,
+        "ops": 2,
+        "params": 1,
+        "elements": 1024,
+        "trained": 1024,
+        "low": 1024 if level == "O2" else 0,
+        "masters": 1024 if level == "O2" else 0,
+    }
+    scale = 65536
+    for n in (1, 2, 3):
+        skipped = n in skips
+        if skipped:
+            yield {
+                "kind": "call",
+                "context": 1,
+                "n": n,
+                "call": 4,
+                "op": "softmax",
+                "index": 1,
+                "arguments": [argument],
+            }
+            yield {
+                "kind": "culprit",
+                "context": 1,
+                "n": n,
+                "op": "softmax",
+                "index": 1,
+                "call": 4,
+                "was_cast": True,
+                "in_backward": False,
+                "parameter": "w",
+                "arguments": [argument],
+            }
+        yield {
+            "kind": "bracket",
+            "context": 1,
+            "n": n,
+            "loss": 0,
+            "action": "skip" if skipped else "step",
+            "scale": scale,
+            "next": scale // 2 if skipped else scale,
+            "overflow": "w" if skipped else None,
+            "left_out": 0,
+        }
+        scale = scale // 2 if skipped else scale
+    yield from more
+    yield {
+        "kind": "told",
+        "context": 1,
+        "n": 1,
+        "as": "warning",
+        "code": "AMP-M07",
+        "status": None,
+        "message": "3 of them",
+    }
+    yield {
+        "kind": "op",
+        "context": 1,
+        "model": 0,
+        "name": "linear",
+        "index": 0,
+        "class": "lower",
+        "calls": 3,
+        "passed": 0,
+        "casts": 6,
+        "cache_hits": 2,
+        "failures": 0,
+    }
+    yield {"kind": "end", "context": 1, "brackets": 3, "skipped": len(skips), "left_out": 0, "lost": 0}

@@ -1,0 +1,23 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Makes docs/images/report.png and report-phone.png: trains the demo's network, writes the report and looks at it in
+# headless Chromium. Needs tools/demo, a Python with plotly (PYTHON), and Chromium.
+set -eu
+cd -- "$(dirname -- "$0")/../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+AMP_TRACE=$work/run.jsonl AMP_OBSERVE=every=20 tools/demo --level O2 --seeds 1 --epochs 8 --init-scale 16777216 --quiet
+# The report alone, without the compiled rest of the package.
+mkdir "$work/libamp"
+cp -r bindings/python/libamp/_report bindings/python/libamp/report.py "$work/libamp"
+: >"$work/libamp/__init__.py"
+(cd "$work" && PYTHONPATH=$work ${PYTHON:-python3} -m libamp.report run.jsonl -o report.html)
+
+# shot FILE WIDTH HEIGHT
+shot() {
+    ${CHROMIUM:-chromium} --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000 \
+        --window-size="$2,$3" --screenshot="$PWD/docs/images/$1" "file://$work/report.html" 2>"$work/chromium.log" ||
+        { cat "$work/chromium.log" >&2; exit 1; }
+}
+shot report.png 1100 1900
+shot report-phone.png 500 2000
