@@ -91,6 +91,7 @@ typedef struct amp_api {
     amp_status (*observe_stop)(amp_context *);
     amp_status (*get_observations)(amp_context *, amp_observation *, size_t, size_t *);
     amp_status (*get_culprit)(amp_context *, amp_culprit *);
+    amp_status (*survey)(amp_context *, amp_survey_result *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

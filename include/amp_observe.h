@@ -112,6 +112,58 @@ typedef struct amp_culprit {
 /* Of the last bracket that overflowed while observed. An AMP_EVENT_LOG says the same when it happens. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_culprit(amp_context *context, amp_culprit *culprit);
 
+/* ---- Survey: would this training survive with 16 bits, and where not? ------------------------------------------- */
+
+/* One advice. Codes: docs/advice.md. */
+typedef struct amp_advice {
+    uint32_t struct_size;
+    uint32_t levels;     /* that it concerns: bits 1u << AMP_O1 and so on */
+    const char *code;    /* "AMP-A01". Static */
+    const char *op;      /* NULL: of a parameter, or of all */
+    uint32_t index;      /* of the op among those of its name */
+    uint32_t reserved;
+    const char *name;    /* of the argument, the field or the parameter; NULL: of all */
+    uint64_t elements;   /* that it is about, */
+    uint64_t of;         /* of so many that were seen */
+    double largest;      /* greatest finite |x| of these */
+    const char *message; /* what was seen and what to do; begins with the code */
+} amp_advice;
+
+/* A level, as far as what was seen tells of it. */
+typedef struct amp_surveyed_level {
+    uint32_t struct_size;
+    amp_level level;      /* which */
+    int32_t fits;         /* 1: no advice but on speed concerns it; 2: it fits once the ops of the advice are FP32 */
+    uint32_t n_advice;    /* that concern it */
+    uint64_t weights;     /* bytes of parameters as the host has them; */
+    uint64_t gradients;   /* of gradients, of those that are trained; */
+    uint64_t masters;     /* of FP32 masters; */
+    uint64_t outputs;     /* of what ops made in one iteration, all that was seen: activations and their gradients */
+} amp_surveyed_level;
+
+/* What a survey found. Elements of both arrays are struct_size of the first apart. Pointers are valid until the next
+ * amp_survey, amp_observe, amp_observe_stop or amp_shutdown. */
+typedef struct amp_survey_result {
+    uint32_t struct_size;
+    amp_level level;      /* advised: O2, else O1, if they fit, else their twins in bfloat16 */
+    float init_scale;     /* advised at O1 and O2: a power of two, one binade below the greatest at which no gradient
+                             overflows; the default where no gradient was seen */
+    int32_t reserved;
+    uint64_t iterations;  /* that were observed */
+    const amp_advice *advice; /* those that matter most first */
+    uint64_t n_advice;    /* of advice */
+    const amp_surveyed_level *levels; /* O0, O1 and so on */
+    uint64_t n_levels;    /* of levels */
+    const char *text;     /* all of it, for people */
+} amp_survey_result;
+
+#define AMP_SURVEY_RESULT_INIT AMP_SIZED_(amp_survey_result)
+
+/* What each level would make of all that amp_observe has seen: run some iterations of the training as it is, best at O0
+ * with amp_config.observe on and amp_observe_options.every 1, then ask. It says what would be lost by the values that
+ * were seen, no more: another batch may have larger ones. AMP_ERR_WRONG_STATE: nothing was observed. */
+AMP_API AMP_MUST_CHECK amp_status amp_survey(amp_context *context, amp_survey_result *result);
+
 #ifdef __cplusplus
 }
 #endif

@@ -69,6 +69,7 @@ static const amp_api table = {
     .observe_stop = amp_observe_stop,
     .get_observations = amp_get_observations,
     .get_culprit = amp_get_culprit,
+    .survey = amp_survey,
 };
 
 #define MEMBER_AT(member, slot) \

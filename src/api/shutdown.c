@@ -104,6 +104,7 @@ AMP_API amp_status amp_shutdown(amp_context *context) {
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(check_idle(context));
     cancel_brackets(context);
+    amp__survey_at_end(context);
     amp__trace_ops(context);
     amp__cache_retire(&context->cache, false);
     amp__tape_release(context, true);

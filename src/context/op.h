@@ -16,6 +16,7 @@ struct amp__op {
     struct amp__schema *schema; /* NULL: AMP_OP_DIRECT without one */
     uint32_t index, flags;      /* index among ops of the same name */
     amp_class op_class;
+    amp_class listed; /* what it has, or would have, where ops are cast */
     const char *reason; /* why it has that class, for explain */
     bool is_backward;   /* backward_of: obeys its class inside backward too */
     amp_fn *slot;

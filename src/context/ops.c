@@ -165,7 +165,25 @@ static amp_class class_by_aliases(const amp_context *context, const char *aliase
     return AMP_BY_LIST;
 }
 
+/* What it has where ops are cast. */
+static amp_class class_of(const amp_context *context, const struct amp__op *op, const char *aliases,
+                          const char **reason) {
+    if (op->op_class != AMP_BY_LIST) {
+        *reason = op->flags & AMP_OP_REGISTERED ? "registered" : "said by its descriptor";
+        return op->op_class;
+    }
+    amp_class found = class_by_name(context, op->name);
+    *reason = "listed by name";
+    if (found != AMP_BY_LIST) return found;
+    found = class_by_aliases(context, aliases);
+    *reason = "listed by an alias";
+    if (found != AMP_BY_LIST) return found;
+    *reason = "in no list: runs as it comes";
+    return AMP_LEAVE;
+}
+
 static void classify_one(amp_context *context, struct amp__op *op, const char *aliases) {
+    op->listed = class_of(context, op, aliases, &op->reason);
     if (amp__emulates_model(&context->properties)) {
         const bool leave = op->op_class == AMP_LEAVE;
         op->reason = !leave                             ? "emulated: every op of the model is rounded"
@@ -179,18 +197,7 @@ static void classify_one(amp_context *context, struct amp__op *op, const char *a
         op->reason = "this level casts no ops";
         return;
     }
-    if (op->op_class != AMP_BY_LIST) {
-        op->reason = op->flags & AMP_OP_REGISTERED ? "registered" : "said by its descriptor";
-        return;
-    }
-    op->op_class = class_by_name(context, op->name);
-    op->reason = "listed by name";
-    if (op->op_class != AMP_BY_LIST) return;
-    op->op_class = class_by_aliases(context, aliases);
-    op->reason = "listed by an alias";
-    if (op->op_class != AMP_BY_LIST) return;
-    op->op_class = AMP_LEAVE;
-    op->reason = "in no list: runs as it comes";
+    op->op_class = op->listed;
 }
 
 /* A class of its own, registered or in the descriptor, wins over the forward's. */
@@ -203,6 +210,7 @@ static amp_status inherit(const struct amp__map *first, const struct amp__op *en
         while (forward < end && strcmp(forward->name, op->name) != 0);
     AMP_RETURN_IF(!forward || forward == end, AMP_ERR_NOT_FOUND,
                   "op %s: backward_of names %s, which is no op of this model", op->name, descriptor->backward_of);
+    if (op->listed == AMP_LEAVE && descriptor->op_class == AMP_BY_LIST) op->listed = forward->listed;
     const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->properties);
     if (unsaid && descriptor->op_class == AMP_BY_LIST && op->op_class != forward->op_class) {
         op->op_class = forward->op_class;

@@ -28,7 +28,7 @@ static void remember(struct amp__seen_call *call, const char *name, bool is_outp
 
 /* Counted, and in the call's memory. `name` is copied into the entry: the host's own may be of the moment. */
 static void take(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
-                 const amp_statistics *statistics) {
+                 const amp_statistics *statistics, int64_t odd) {
     struct amp__observer *observer = call->op->context->observer;
     const uint32_t what = is_output ? AMP_SEE_OUTPUTS : AMP_SEE_INPUTS;
     if (!statistics->elements) return;
@@ -36,6 +36,15 @@ static void take(struct amp__seen_call *call, const char *name, bool is_output, 
     if (!seen) return;
     remember(call, seen->name, is_output, dtype, statistics);
     if (observer->options.what & what) amp__observe_add(observer, seen, dtype, statistics);
+    if (odd) atomic_store_explicit(&seen->odd, odd, memory_order_relaxed);
+}
+
+/* Of matrices, and of channels, which stand second where there are more dimensions; 0: all are multiples of 8. */
+static int64_t odd_dimension(const int64_t *shape, int32_t ndim) {
+    if (ndim > 3) return shape[1] % 8 ? shape[1] : 0;
+    for (int32_t i = ndim - 1; ndim > 1 && i >= ndim - 2; i--)
+        if (shape[i] % 8) return shape[i];
+    return 0;
 }
 
 static const char *named(const char *name) { return name && name[0] ? name : "an argument"; }
@@ -67,7 +76,8 @@ static void take_buffer(struct amp__seen_call *call, const struct amp__raw_buffe
     amp_statistics statistics = AMP_STATISTICS_INIT;
     if (!is_here(call->op->context, memory)) return;
     count_rows(memory, dtype, &buffer->extents, &statistics);
-    take(call, named(buffer->name), is_output, dtype, &statistics);
+    take(call, named(buffer->name), is_output, dtype, &statistics,
+         odd_dimension(buffer->extents.shape, buffer->extents.ndim));
     if (is_output && amp__nonfinite(&statistics)) amp__observe_gradient(call->op->context, memory);
 }
 
@@ -95,12 +105,12 @@ static void take_buffers(struct amp__seen_call *call, const struct amp__raw *raw
 /* ---- handles ---- */
 
 /* False: they cannot be seen. */
-static bool count_handle(const struct amp__op *op, void *handle, const char *name, amp_dtype *dtype,
+static bool count_handle(const struct amp__op *op, void *handle, const char *name, struct amp__elements *seen,
                          amp_statistics *out) {
     struct amp__elements now;
     if (!handle || !op->host->view || amp__host_find(op->host, handle, name, &now) != AMP_OK || !now.size) return false;
     if (now.device.type == AMP__DEVICE_CUDA || !is_here(op->context, now.data)) return false;
-    *dtype = now.dtype;
+    *seen = now;
     void *block = now.strides ? amp__alloc((size_t)now.size, amp__dtype_size(now.dtype)) : now.data;
     if (!block) return false;
     if (now.strides) amp__strides_gather(block, &now);
@@ -112,9 +122,9 @@ static bool count_handle(const struct amp__op *op, void *handle, const char *nam
 
 static void take_handle(struct amp__seen_call *call, void *handle, const char *name, bool is_output) {
     amp_statistics statistics = AMP_STATISTICS_INIT;
-    amp_dtype dtype;
-    if (count_handle(call->op, handle, named(name), &dtype, &statistics))
-        take(call, named(name), is_output, dtype, &statistics);
+    struct amp__elements seen;
+    if (count_handle(call->op, handle, named(name), &seen, &statistics))
+        take(call, named(name), is_output, seen.dtype, &statistics, odd_dimension(seen.shape, seen.ndim));
 }
 
 /* The handles of argument i, where they stand now. */
@@ -136,6 +146,18 @@ static void take_argument(struct amp__seen_call *seen, const struct amp__call *c
 static bool is_seen(const struct amp__arg *arg, bool is_output) {
     if (arg->kind != AMP__TENSOR || arg->flags & (AMP__KEEP | AMP__SEED)) return false;
     return is_output ? arg->flags & (AMP__WRITE | AMP__READ_WRITE) : !(arg->flags & AMP__WRITE);
+}
+
+/* ---- numbers by value: an epsilon, a slope ---- */
+
+static void take_number(struct amp__seen_call *seen, const struct amp__arg *arg, const void *value) {
+    struct amp__observer *observer = seen->op->context->observer;
+    const amp_dtype dtype = arg->kind == AMP__FLOAT ? AMP_FLOAT32 : AMP_FLOAT64;
+    const amp_span span = { (void *)(uintptr_t)value, 1, dtype, 0 };
+    amp_statistics statistics = AMP_STATISTICS_INIT;
+    if (!(observer->options.what & AMP_SEE_INPUTS) || amp_statistics_list(&span, 1, &statistics) != AMP_OK) return;
+    struct amp__seen *entry = amp__observe_op(observer, seen->op, named(arg->name), AMP_SEE_INPUTS);
+    if (entry) amp__observe_add(observer, entry, dtype, &statistics);
 }
 
 /* ---- handles in structs: as the host has them ---- */
@@ -186,12 +208,12 @@ static bool is_wanted(const struct amp__op *op) {
 static void look_before_casts(struct amp__seen_call *seen, const struct amp__call *call) {
     for (uint32_t i = 0; !seen->finite && seen->came_finite && i < call->schema->n_args; i++) {
         amp_statistics s = AMP_STATISTICS_INIT;
-        amp_dtype dtype;
+        struct amp__elements now;
         size_t n;
         if (!amp__is_operand(&call->schema->args[i])) continue;
         void **handles = amp__call_handles(call, i, &n);
         for (size_t j = 0; j < n; j++)
-            if (count_handle(seen->op, handles[j], "an argument", &dtype, &s) &&
+            if (count_handle(seen->op, handles[j], "an argument", &now, &s) &&
                 amp__nonfinite(&s))
                 seen->came_finite = false;
     }
@@ -207,8 +229,11 @@ void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const s
     seen->number = 1;
     note_uses(seen, call, raw);
     take_buffers(seen, raw, false);
-    for (uint32_t i = 0; i < call->schema->n_args; i++)
-        if (is_seen(&call->schema->args[i], false)) take_argument(seen, call, argv, i, false);
+    for (uint32_t i = 0; i < call->schema->n_args; i++) {
+        const struct amp__arg *arg = &call->schema->args[i];
+        if (is_seen(arg, false)) take_argument(seen, call, argv, i, false);
+        else if (arg->kind == AMP__FLOAT || arg->kind == AMP__DOUBLE) take_number(seen, arg, argv[i]);
+    }
     take_fields(seen, op, call, false);
     look_before_casts(seen, call);
 }

@@ -28,6 +28,7 @@ void amp__observe_free(amp_context *context) {
         observer->first = seen->next;
         amp__free(seen);
     }
+    amp__survey_free(observer->survey);
     amp__free(observer->uses);
     amp__map_free(&observer->by_owner);
     amp__observe_free_options(&observer->options);
@@ -84,6 +85,7 @@ void amp__observe_next(amp_context *context, bool skipped) {
     struct amp__observer *observer = context->observer;
     const amp_observe_options *options = &observer->options;
     observer->iterations++;
+    observer->seen_iterations += amp__observing(context);
     if (skipped) observer->armed = options->after_skip;
     const bool next = observer->iterations < options->first || observer->iterations % options->every == 0 ||
                       observer->armed;

@@ -25,6 +25,7 @@ struct amp__seen {
     uint64_t iteration;  /* the last one */
     uint64_t iterations; /* so many */
     uint64_t tensors;    /* in the last one */
+    _Atomic(int64_t) odd; /* a dimension of its matrices that is no multiple of 8, when last seen so; else 0 */
     uint64_t lost_fp16, lost_bf16, lost_last[2]; /* updates: in total, and in the last one of both types */
     amp_statistics last, total;
 };
@@ -52,6 +53,8 @@ struct amp__observer {
     amp_observe_options options; /* its names are copies */
     uint64_t iterations; /* ended, observed or not */
     uint64_t observed;   /* begun */
+    uint64_t seen_iterations; /* observed, and over */
+    struct amp__survey *survey; /* the last one; NULL: none yet */
     uint32_t armed;      /* to be observed because of a skip */
     uint64_t bytes, left_out;
     struct amp__before *before; /* the step whose updates are to be seen has not been yet */
@@ -108,6 +111,12 @@ struct amp__seen *amp__observe_param(struct amp__observer *observer, const struc
 void amp__observe_add(struct amp__observer *observer, struct amp__seen *seen, amp_dtype dtype,
                       const amp_statistics *statistics);
 
+/* ---- survey.c ---- */
+
+void amp__survey_free(struct amp__survey *survey);
+/* Surveys what was observed, for the trace, where there are both. */
+void amp__survey_at_end(amp_context *context);
+
 /* ---- calls.c ---- */
 
 /* Before the call and after it: `argv` is what the op gets; `raw` NULL: it has no raw buffers. */
@@ -146,5 +155,6 @@ void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket
 /* Into the trace: what this iteration saw; and the updates of the bracket before. */
 void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what);
 void amp__observe_tell_culprit(amp_context *context);
+void amp__observe_tell_survey(amp_context *context, const amp_survey_result *result);
 
 #endif

@@ -94,7 +94,8 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(observe, "amp_observe")                                                                                          \
     X(observe_stop, "amp_observe_stop")                                                                                \
     X(get_observations, "amp_get_observations")                                                                        \
-    X(get_culprit, "amp_get_culprit")
+    X(get_culprit, "amp_get_culprit")                                                                                  \
+    X(survey, "amp_survey")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

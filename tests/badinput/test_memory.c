@@ -96,6 +96,9 @@ static bool live_and_break(const struct life *life, uint64_t at, double expected
         first_error(&first, live_step(&rig));
         first_error(&first, amp_check(rig.context));
     }
+    amp_survey_result survey = AMP_SURVEY_RESULT_INIT;
+    const amp_status surveyed = observed ? amp_survey(rig.context, &survey) : AMP_OK;
+    if (surveyed != AMP_ERR_WRONG_STATE) first_error(&first, surveyed); /* nothing was observed, for want of memory */
     const bool while_training = fired();
     if (while_training) {
         ck_ok(live_step(&rig));

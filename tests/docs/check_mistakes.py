@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/mistakes.md and the library say the same of each finding: check_mistakes.py ROOT [--write]
+"""docs/mistakes.md and docs/advice.md say what the library says: check_mistakes.py ROOT [--write]
 
-Codes, titles, reasons and mends stand once, in src/context/findings.inc and, for those that only scripts can make, in
-bindings/python/libamp/_findings.py. --write makes the page of them.
+Codes, titles, reasons and mends of findings stand once, in src/context/findings.inc and, for those that only scripts can
+make, in bindings/python/libamp/_findings.py; those of advice in src/observe/advice.inc. --write makes the pages of them.
 """
 import ast
 import pathlib
 import re
 import sys
+import textwrap
 
+WIDTH = 128
 HEAD = """# Mistakes
 
 What libamp finds in the way that it is wired, each with the code that its messages begin with. Errors fail the call that they
@@ -25,7 +27,29 @@ SCRIPTS = """What libamp finds in scripts, which hear the codes above, too: a `l
 line. [python.md](python.md#mistakes) has when, and `python -m libamp.run --check script.py`.
 
 """
-ROW = re.compile(r'^FINDING\((\w+), (".*?)\)\n', re.MULTILINE | re.DOTALL)
+ADVICE_HEAD = """# Advice
+
+What `amp_survey` ([amp_observe.h](../include/amp_observe.h)) says of a training that it has seen, each with its code: which level
+fits, and what stands in the way of the others. Messages say of which op, argument or parameter, and how much of it. What is lost
+is counted exactly from the values that were seen, as a cast would lose them; another batch may have larger ones.
+
+```c
+config.observe = AMP_ON;                                  /* ops that the level leaves alone are seen too */
+amp_initialize_many(models, 1, optimizers, 1, &config, &context);          /* AMP_O0: FP32, as it is */
+amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+options.every = 1;
+amp_observe(context, &options);
+/* some iterations of the training */
+amp_survey_result survey = AMP_SURVEY_RESULT_INIT;
+if (amp_survey(context, &survey) == AMP_OK) puts(survey.text);
+```
+
+Without a line of code: `AMP_OBSERVE=every=1 AMP_TRACE=run.jsonl ./trainer`, and `python -m libamp.report run.jsonl` has it.
+
+This page is made of `src/observe/advice.inc` (`tests/docs/check_mistakes.py . --write`).
+
+"""
+ROW = re.compile(r'^(?:FINDING|ADVICE)\((\w+), (".*?)\)\n', re.MULTILINE | re.DOTALL)
 STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
 
 
@@ -42,9 +66,16 @@ def arguments(text):
     return found
 
 
+def rows_of(path):
+    return [arguments(row) for _, row in ROW.findall(path.read_text(encoding="utf-8"))]
+
+
 def library_rows(root):
-    text = (root / "src" / "context" / "findings.inc").read_text(encoding="utf-8")
-    return [arguments(row) for _, row in ROW.findall(text)]
+    return rows_of(root / "src" / "context" / "findings.inc")
+
+
+def advice_rows(root):
+    return rows_of(root / "src" / "observe" / "advice.inc")
 
 
 def script_table(root, name):
@@ -75,11 +106,21 @@ def page(root):
     return text.rstrip("\n") + "\n"
 
 
+def advice_page(root):
+    text = ADVICE_HEAD
+    for code, title, why, mend in advice_rows(root):
+        paragraphs = (f"## {code}", f"**{title[0].upper() + title[1:]}.** {why}", f"What to do: {mend}.")
+        text += "".join(textwrap.fill(paragraph, WIDTH, break_on_hyphens=False) + "\n\n" for paragraph in paragraphs)
+    return text.rstrip("\n") + "\n"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     path, wanted = root / "docs" / "mistakes.md", page(root)
+    advice_path, advice = root / "docs" / "advice.md", advice_page(root)
     if "--write" in sys.argv[2:]:
         path.write_text(wanted, encoding="utf-8")
+        advice_path.write_text(advice, encoding="utf-8")
         return 0
     mends = {row[0]: row[3] for row in library_rows(root)}
     replaced = script_table(root, "MENDS").items()
@@ -89,6 +130,10 @@ def main():
         ("each code stands once", len(codes) == len(set(codes)) and len(codes) > 20),
         ("codes are AMP-M and two digits", all(re.fullmatch(r"AMP-M\d\d", code) for code in codes)),
         ("what scripts hear in the place of a mend is of one", all(mends[code].startswith(old) for code, (old, _) in replaced)),
+        ("the page of advice is made of its table", advice_path.read_text(encoding="utf-8") == advice),
+        ("each advice has a code of its own, and four texts",
+         [row[0] for row in advice_rows(root)] == [f"AMP-A{n:02}" for n in range(1, len(advice_rows(root)) + 1)] and
+         all(len(row) == 4 and all(row) for row in advice_rows(root))),
         ("each row has four texts", all(len(row) == 4 and all(row) for row in library_rows(root) + script_rows(root))),
     ]
     print(f"1..{len(points)}")

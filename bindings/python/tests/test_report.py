@@ -69,6 +69,9 @@ def test_the_text_says_what_happened(make):
         "made return (fp16): 1 of 8 not finite, else 0.001 to 6e+04",
         "w: gradient     fp32         0    33.3 %     33.3 %          0    1e+05",
         "warning, bracket 1: 3 of them",
+        "O2     yes, with ops in FP32       1    2 KiB      2 KiB    4 KiB             8 B",
+        "AMP-A01 op softmax: 3 of 8 [O2]",
+        "advised: O1, initial loss scale 2^12",
         "linear  lower      3             0      6           2         0",
     ):
         assert part in said, part
@@ -138,6 +141,7 @@ def test_the_page_is_whole_and_needs_no_network(make, monkeypatch):
         assert ("id", name) in elements.attributes
     titles = [
         "Findings",
+        "Which level fits",
         "Loss scale",
         "Exponents",
         "Lost in 16 bits",

@@ -121,6 +121,21 @@ def lines(level="O1", skips=(2,), more=()):
         "message": "3 of them",
     }
     yield {
+        "kind": "advice",
+        "context": 1,
+        "code": "AMP-A01",
+        "op": "softmax",
+        "index": 0,
+        "name": None,
+        "levels": ["O2"],
+        "elements": 3,
+        "of": 8,
+        "message": "AMP-A01 op softmax: 3 of 8",
+    }
+    of_level = {"advice": 1, "weights": 2048, "gradients": 2048, "masters": 4096, "outputs": 8}
+    each_level = [{"level": f"O{i}", "fits": i % 3, **of_level} for i in range(6)]
+    yield {"kind": "survey", "context": 1, "level": "O1", "init_scale": 4096, "iterations": 3, "levels": each_level}
+    yield {
         "kind": "op",
         "context": 1,
         "model": 0,

@@ -26,7 +26,7 @@ from .facts import (
     subjects_of,
 )
 from .read import Line, Trace, Training
-from .text import where
+from .text import SURVEY_HEAD, advised, survey_rows, where
 
 SHOTS = 60  # of one thing over time: more are not told apart
 POINTS = 4000  # of the loss scale
@@ -266,6 +266,17 @@ def told(training: Training) -> str:
     return table(["code", "after bracket", "message"], rows)
 
 
+def survey(training: Training) -> str:
+    if not training.survey:
+        return ""
+    rows = [[advice["code"], ", ".join(advice["levels"]), advice["message"]] for advice in training.advice]
+    return (
+        f"<p>Advised: <b>{e(advised(training))}</b></p>"
+        + table(SURVEY_HEAD, survey_rows(training))
+        + table(["code", "levels", "advice"], rows)
+    )
+
+
 def memory(training: Training) -> str:
     rows = [[m.level, size(m.weights), size(m.gradients), size(m.masters), size(m.total)] for m in memory_of(training)]
     return table(["", "weights", "gradients", "masters", "together"], rows)
@@ -329,6 +340,11 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
             "Findings",
             "What libamp told, once each; docs/mistakes.md says of each code why, and what mends it.",
             each(chosen, names, told),
+        ),
+        section(
+            "Which level fits",
+            "By the values that were observed; docs/advice.md has each code.",
+            each(chosen, names, survey),
         ),
         comparison(chosen, names),
         section(

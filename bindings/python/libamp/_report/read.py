@@ -22,11 +22,12 @@ def words(text: str) -> tuple[str, ...]:
 COUNTS = words(
     """version models optimizers ops params elements trained low masters n loss index left_out zeros nans
     plus_infinities minus_infinities call calls passed casts cache_hits failures brackets skipped lost lost_fp16
-    lost_bf16 nonfinite context"""
+    lost_bf16 nonfinite context fits advice weights gradients outputs of iterations"""
 )
-NUMBERS = words("scale next largest least sum sum_squares")
+NUMBERS = words("scale next largest least sum sum_squares init_scale")
 TEXTS = words("level type action what name as message class")
 NULLABLE = words("op overflow parameter code status")
+SURVEYED = words("level fits advice weights gradients masters outputs")
 MEMBERS = {  # that a line of the kind must have
     "start": words("version level type scale"),
     "wired": words("ops params elements trained low masters"),
@@ -38,6 +39,8 @@ MEMBERS = {  # that a line of the kind must have
     "call": words("n call op index arguments"),
     "culprit": words("n call op index parameter arguments"),
     "told": words("n as code message"),
+    "advice": words("code op index name levels message"),
+    "survey": words("level init_scale iterations levels"),
     "op": words("name index class calls passed casts cache_hits failures"),
     "end": words("brackets skipped left_out lost"),
 }
@@ -50,21 +53,25 @@ class Training:
     context: int
     start: Line | None = None
     wired: Line | None = None
+    survey: Line | None = None
     end: Line | None = None
     brackets: list[Line] = field(default_factory=list)
     seen: list[Line] = field(default_factory=list)
     calls: list[Line] = field(default_factory=list)
     culprits: list[Line] = field(default_factory=list)
     told: list[Line] = field(default_factory=list)
+    advice: list[Line] = field(default_factory=list)
     ops: list[Line] = field(default_factory=list)
 
     def add(self, line: Line) -> None:
         kind = line["kind"]
-        if kind in ("start", "wired", "end"):
+        if kind == "advice" and self.survey:  # another survey's
+            self.advice, self.survey = [], None
+        if kind in ("start", "wired", "survey", "end"):
             setattr(self, kind, line)
         else:
             {"bracket": self.brackets, "seen": self.seen, "call": self.calls, "culprit": self.culprits,
-             "told": self.told, "op": self.ops}[kind].append(line)  # fmt: skip
+             "told": self.told, "advice": self.advice, "op": self.ops}[kind].append(line)  # fmt: skip
 
 
 @dataclass
@@ -131,7 +138,7 @@ def refuse_constant(text: str) -> None:
 
 def check(kind: str, line: Line) -> None:
     for name, value in line.items():
-        if not fits(name, value):
+        if not fits(name, value) and not (kind == "advice" and name == "name" and value is None):
             raise ValueError(f"{kind} has {name} {json.dumps(value)[:40]}")
     if kind == "start" and line["version"] != VERSION:
         raise ValueError(f"version {line['version']}: this libamp.report reads version {VERSION}")
@@ -139,6 +146,12 @@ def check(kind: str, line: Line) -> None:
         if not isinstance(argument, dict) or "name" not in argument:
             raise ValueError(f"{kind} has an argument that is none")
         check(kind, argument)
+    for level in line["levels"] if kind in ("advice", "survey") else []:
+        if kind == "advice" and isinstance(level, str):
+            continue
+        if kind == "advice" or not isinstance(level, dict) or not set(SURVEYED) <= set(level):
+            raise ValueError(f"{kind} has a level that is none")
+        check("level", level)
 
 
 def fits(name: str, value: object) -> bool:
@@ -156,7 +169,7 @@ def fits(name: str, value: object) -> bool:
         return len(value) <= MANY if name == "binades" else len(value) == 3
     if name == "first":
         return type(value) is int and abs(value) <= MANY
-    return name != "arguments" or isinstance(value, list)
+    return name not in ("arguments", "levels") or isinstance(value, list)
 
 
 def is_count(value: object) -> bool:

@@ -156,6 +156,44 @@ def told(training: Training) -> list[str]:
     return ["Told", *map(plain, texts), ""] if texts else []
 
 
+FITS = ("no", "yes", "yes, with ops in FP32")
+
+
+def survey_rows(training: Training) -> list[list[str]]:
+    return [
+        [
+            level["level"],
+            FITS[min(level["fits"], 2)],
+            str(level["advice"]),
+            *(size(level[name]) for name in ("weights", "gradients", "masters", "outputs")),
+        ]
+        for level in (training.survey or {"levels": []})["levels"]
+    ]
+
+
+SURVEY_HEAD = ["level", "fits", "advice", "weights", "gradients", "masters", "outputs of ops"]
+
+
+def advised(training: Training) -> str:
+    survey = training.survey
+    if not survey:
+        return ""
+    scale = f", initial loss scale {power(survey['init_scale'])}" if survey["level"] in ("O1", "O2") else ""
+    return f"{survey['level']}{scale}"
+
+
+def survey(training: Training) -> list[str]:
+    if not training.survey:
+        return []
+    lines = [f"  {advice['message']} [{' '.join(advice['levels'])}]" for advice in training.advice]
+    return [
+        *table(SURVEY_HEAD, survey_rows(training)),
+        *map(plain, lines),
+        plain(f"  advised: {advised(training)}"),
+        "",
+    ]
+
+
 def memory(training: Training) -> list[str]:
     rows = [[m.level, size(m.weights), size(m.gradients), size(m.masters), size(m.total)] for m in memory_of(training)]
     return [*table(["parameters", "weights", "gradients", "masters", "together"], rows), ""] if rows else []
@@ -169,6 +207,7 @@ def training_lines(training: Training) -> list[str]:
         + f"loss scale at last {power(outline.scale)}, {outline.observed} iterations observed",
         "",
         *told(training),
+        *survey(training),
         *culprits(training),
         *losses(subjects),
         *scales(subjects),

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program: its options, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+
+from . import board, page, read, text
+
+
+def options(args: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m libamp.report",
+        description="What mixed precision did to a training, from its trace: one page that needs no network.",
+        epilog="Two files, or two trainings of one, are shown beside each other, with where they part first.",
+    )
+    parser.add_argument("trace", nargs="+", help="written under AMP_TRACE=FILE, best with AMP_OBSERVE=1")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the page; default report.html; - is standard output")
+    parser.add_argument("--text", action="store_true", help="for terminals, on standard output; a page only with -o")
+    parser.add_argument("--tensorboard", metavar="DIR", help="as events for TensorBoard; a page only with -o")
+    parser.add_argument("--context", type=int, metavar="N", help="this one of a file's trainings; default: all")
+    return parser.parse_args(args)
+
+
+def main(args: list[str] | None = None) -> int:
+    """0; 1: a trace has lines that could not be read, which the report names; 2: nothing was made."""
+    given = options(args)
+    try:
+        return make(given)
+    except read.Unreadable as error:
+        return refuse(str(error))
+    except (page.Missing, board.Missing) as error:
+        return refuse(str(error))
+    except OSError as error:
+        return refuse(f"{error.filename or given.output}: {error.strerror}")
+
+
+def refuse(message: str) -> int:
+    print(f"libamp.report: {message}", file=sys.stderr)
+    return 2
+
+
+def make(given: argparse.Namespace) -> int:
+    traces = [read.read(path) for path in given.trace]
+    chosen = [
+        (trace, training)
+        for trace in traces
+        for training in trace.trainings
+        if given.context in (None, training.context)
+    ]
+    if not chosen:
+        there = sorted({training.context for trace in traces for training in trace.trainings})
+        raise read.Unreadable(f"there is no context {given.context}: there are {', '.join(map(str, there))}")
+    if given.text:
+        sys.stdout.write(text.report(chosen))
+    if given.tensorboard:
+        for i, (_, training) in enumerate(chosen):
+            board.write(training, os.path.join(given.tensorboard, str(i)) if len(chosen) > 1 else given.tensorboard)
+    output = given.output or (None if given.text or given.tensorboard else "report.html")
+    if output == "-":
+        sys.stdout.write(page.page(chosen))
+    elif output:
+        write_whole(output, page.page(chosen))
+        print(f"{output}: {len(chosen)} training{'s' if len(chosen) > 1 else ''}", file=sys.stderr)
+    problems = [f"{trace.name}: {problem}" for trace in traces for problem in trace.problems]
+    for problem in problems:
+        print(f"libamp.report: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def write_whole(path: str, content: str) -> None:
+    """All of it or nothing: what was there stays until then."""
+    folder = os.path.dirname(os.path.abspath(path))
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(file.name, 0o666 & ~umask)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a survey concludes from the numbers of each thing that was seen. Losses are exact, as a cast has them. */
+#include "observe/survey.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint64_t numbers_of(const amp_statistics *s) { return s->elements - s->zeros - amp__nonfinite(s); }
+
+static amp_losses losses_at(const amp_statistics *s, float scale) {
+    amp_losses losses = { 0 };
+    if (amp_statistics_losses(s, AMP_FLOAT16, scale, &losses) != AMP_OK) losses = (amp_losses){ 0 };
+    return losses;
+}
+
+static bool is_one_of(const char *name, const char *const *names, size_t n) {
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(name, base);
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(base, names[i])) return true;
+    return false;
+}
+
+static double percent(uint64_t part, uint64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0.0; }
+
+/* Levels of this type that cast ops, or the model. */
+static uint32_t levels_in(amp_dtype low, bool casting_ops, bool retyping) {
+    static const struct {
+        amp_level level;
+        amp_dtype low, model;
+        int patches;
+    } levels[] = {
+#define LEVEL(name, value, text, low, model, patches, ...) { name, low, model, patches },
+        AMP_LEVEL_MAP(LEVEL)
+#undef LEVEL
+    };
+    uint32_t bits = 0;
+    for (size_t i = 0; i < AMP_COUNT(levels); i++)
+        if (levels[i].low == low && ((casting_ops && levels[i].patches) || (retyping && amp__is_low(levels[i].model))))
+            bits |= 1u << levels[i].level;
+    return bits;
+}
+
+/* ---- ops ---- */
+
+/* The fp16 levels at which the op works in 16 bits: by its class where ops are cast; at the others all ops of a 16-bit
+ * model do. What follows the types that it gets does where it was seen to, or where nobody casts yet. */
+static uint32_t low_levels(const struct amp__seen *seen) {
+    const struct amp__op *op = seen->op;
+    const bool fp32 = op->listed == AMP_FP32 || op->listed == AMP_BANNED;
+    const bool follows = op->listed != AMP_LOWER && op->context->properties.patch_ops && !amp__is_low(seen->dtype);
+    return levels_in(AMP_FLOAT16, !fp32 && !follows, true);
+}
+
+static void look_for_overflow(struct amp__advice_list *list, const struct amp__seen *seen) {
+    const amp_statistics *s = &seen->total;
+    uint64_t infinite = losses_at(s, 1.0f).infinities;
+    if (seen->dtype == AMP_FLOAT16) infinite += s->plus_infinities + s->minus_infinities;
+    if (!infinite) return;
+    const struct amp__about about = { seen, low_levels(seen), infinite, s->elements };
+    amp__advise(list, AMP__OVERFLOWS, &about, "op %s, %s: %.3g %% of %llu elements are infinite in fp16, the "
+                "largest is %.4g", seen->op->name, seen->name, percent(infinite, s->elements),
+                (unsigned long long)s->elements, s->largest);
+}
+
+static void look_for_inverse(struct amp__advice_list *list, const struct amp__seen *seen) {
+    static const char *const inverses[] = { "log", "log2", "log10", "div", "true_divide", "reciprocal", "rsqrt",
+                                            "__div__", "__truediv__", "__rdiv__", "__rtruediv__" };
+    const uint64_t zeros = losses_at(&seen->total, 1.0f).zeros;
+    if (seen->what != AMP_SEE_INPUTS || !zeros || !is_one_of(seen->op->name, inverses, AMP_COUNT(inverses))) return;
+    const struct amp__about about = { seen, low_levels(seen), zeros, seen->total.elements };
+    amp__advise(list, AMP__INVERSE_OF_ZERO, &about, "op %s, %s: %.3g %% of %llu elements are 0 in fp16, the "
+                "smallest is %.4g", seen->op->name, seen->name, percent(zeros, seen->total.elements),
+                (unsigned long long)seen->total.elements, seen->total.least);
+}
+
+/* What one tensor of the last iteration adds up to. */
+static void look_for_sums(struct amp__advice_list *list, const struct amp__seen *seen) {
+    static const char *const sums[] = { "sum", "mean", "cumsum", "logsumexp" };
+    static const char *const squares[] = { "norm", "var", "std", "mse_loss", "layer_norm", "group_norm", "rms_norm",
+                                           "instance_norm" };
+    const bool squared = is_one_of(seen->op->name, squares, AMP_COUNT(squares));
+    if (seen->what != AMP_SEE_INPUTS || !(squared || is_one_of(seen->op->name, sums, AMP_COUNT(sums)))) return;
+    const double total = squared ? seen->last.sum_squares : fabs(seen->last.sum);
+    const double each = seen->tensors ? total / (double)seen->tensors : 0.0;
+    if (!(each > 65504.0) || isinf(each)) return;
+    const struct amp__about about = { seen, low_levels(seen), seen->last.elements, seen->last.elements };
+    amp__advise(list, AMP__SUM_OVERFLOWS, &about, "op %s, %s: its %s come to %.4g in a call", seen->op->name,
+                seen->name, squared ? "squares" : "elements", each);
+}
+
+/* A number by value, or a tensor of one element in each call. */
+static void look_for_constants(struct amp__advice_list *list, const struct amp__seen *seen) {
+    const amp_losses lost = losses_at(&seen->total, 1.0f);
+    if (seen->what != AMP_SEE_INPUTS || seen->last.elements != seen->tensors || !(lost.zeros + lost.infinities)) return;
+    const struct amp__about about = { seen, low_levels(seen), lost.zeros + lost.infinities, seen->total.elements };
+    amp__advise(list, AMP__CONSTANT_UNFIT, &about, "op %s, %s: %.4g is %s in fp16", seen->op->name, seen->name,
+                lost.zeros ? seen->total.least : seen->total.largest, lost.zeros ? "0" : "infinite");
+}
+
+static void look_for_shapes(struct amp__advice_list *list, const struct amp__seen *seen) {
+    const uint32_t low = levels_in(AMP_FLOAT16, true, true) | levels_in(AMP_BFLOAT16, true, true);
+    const struct amp__about about = { seen, low, 0, 0 };
+    if (seen->op->listed == AMP_LOWER && seen->odd)
+        amp__advise(list, AMP__ODD_DIMENSIONS, &about, "op %s, %s: a dimension of %lld", seen->op->name, seen->name,
+                    (long long)seen->odd);
+}
+
+/* Elements for each mean: those of the largest input over those of the smallest that is more than a number. */
+static void look_at_norm(struct amp__advice_list *list, const struct amp__seen *seen,
+                         const struct amp__observer *observer) {
+    enum { FEW = 16 };
+    uint64_t channels = 0;
+    if (seen->what != AMP_SEE_INPUTS || !amp__op_is_norm(seen->op) || !seen->tensors) return;
+    const uint64_t elements = seen->last.elements / seen->tensors;
+    for (const struct amp__seen *other = observer->first; other; other = other->next) {
+        if (other->op != seen->op || other->what != AMP_SEE_INPUTS || other->last.elements <= other->tensors) continue;
+        const uint64_t each = other->last.elements / other->tensors;
+        if (each > elements) return; /* seen is none of the input */
+        if (!channels || each < channels) channels = each;
+    }
+    const struct amp__about about = { seen, levels_in(AMP_FLOAT16, true, true), elements, elements };
+    if (channels && channels < elements && elements / channels < FEW)
+        amp__advise(list, AMP__SMALL_BATCH, &about, "op %s, %s: %llu elements for each of %llu channels",
+                    seen->op->name, seen->name, (unsigned long long)(elements / channels),
+                    (unsigned long long)channels);
+}
+
+/* ---- parameters ---- */
+
+static bool is_gradient(const struct amp__seen *seen) { return seen->what == AMP_SEE_GRADIENTS; }
+
+bool amp__survey_scale(const amp_context *context, int *exponent) {
+    double largest = 0.0;
+    for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next)
+        if (is_gradient(seen)) largest = fmax(largest, seen->total.largest);
+    if (!(largest > 0.0)) return false;
+    int power = 0;
+    while (power < 24 && ldexp(largest, power + 2) < 65504.0) power++;
+    *exponent = power;
+    return true;
+}
+
+enum { SMALL_PART = 20 }; /* one in so many may be lost: fewer are noise beside the batch's own */
+
+static void look_at_gradient(struct amp__advice_list *list, const struct amp__seen *seen, int exponent) {
+    const uint64_t numbers = numbers_of(&seen->total), zeros = losses_at(&seen->total, ldexpf(1.0f, exponent)).zeros;
+    if (!numbers || zeros < numbers / SMALL_PART + 1) return;
+    const struct amp__about about = { seen, levels_in(AMP_FLOAT16, true, true), zeros, numbers };
+    amp__advise(list, AMP__GRADIENTS_SPAN, &about, "parameter %s: %.3g %% of its gradient is 0 in fp16 at 2^%d, the "
+                "greatest scale that others bear", seen->name, percent(zeros, numbers), exponent);
+}
+
+static void look_at_scale(struct amp__advice_list *list, int exponent) {
+    const struct amp__about about = { NULL, 1u << AMP_O1 | 1u << AMP_O2, 0, 0 };
+    const float start = amp__survey_default_scale();
+    if (ldexpf(1.0f, exponent) < start)
+        amp__advise(list, AMP__SCALE_FALLS, &about, "gradients fit fp16 up to a loss scale of 2^%d, and the default is "
+                    "%g", exponent, (double)start);
+}
+
+static void look_at_update(struct amp__advice_list *list, const struct amp__seen *seen) {
+    const uint64_t numbers = numbers_of(&seen->total);
+    const struct amp__about about = { seen, 1u << AMP_O3, seen->lost_fp16, numbers };
+    if (numbers && seen->lost_fp16 >= numbers / 10 + 1)
+        amp__advise(list, AMP__UPDATES_LOST, &about, "parameter %s: %.3g %% of its updates would not show in fp16, "
+                    "%.3g %% in bf16", seen->name, percent(seen->lost_fp16, numbers),
+                    percent(seen->lost_bf16, numbers));
+}
+
+static void look_at_weight(struct amp__advice_list *list, const struct amp__seen *seen) {
+    const amp_losses lost = losses_at(&seen->total, 1.0f);
+    const uint64_t numbers = numbers_of(&seen->total), all = lost.infinities + lost.zeros;
+    const struct amp__about about = { seen, levels_in(AMP_FLOAT16, false, true), all, seen->total.elements };
+    if (lost.infinities || (lost.zeros && lost.zeros >= numbers / SMALL_PART))
+        amp__advise(list, AMP__WEIGHTS_UNFIT, &about, "parameter %s: %llu elements are infinite in fp16 and %llu are "
+                    "0, of %llu", seen->name, (unsigned long long)lost.infinities, (unsigned long long)lost.zeros,
+                    (unsigned long long)seen->total.elements);
+}
+
+/* ---- all ---- */
+
+static void look_at_op(struct amp__advice_list *list, const struct amp__seen *seen,
+                       const struct amp__observer *observer) {
+    const bool is_number = seen->what == AMP_SEE_INPUTS && seen->last.elements == seen->tensors;
+    if (is_number) look_for_constants(list, seen);
+    else look_for_overflow(list, seen);
+    look_for_shapes(list, seen);
+    if (seen->op->is_backward) return;
+    if (!is_number) look_for_inverse(list, seen);
+    look_for_sums(list, seen);
+    look_at_norm(list, seen, observer);
+}
+
+void amp__survey_rules(struct amp__advice_list *list, const amp_context *context) {
+    const struct amp__observer *observer = context->observer;
+    int exponent = 0;
+    const bool has_gradients = amp__survey_scale(context, &exponent);
+    if (has_gradients) look_at_scale(list, exponent);
+    for (const struct amp__seen *seen = observer->first; seen; seen = seen->next) {
+        if (!seen->iterations) continue;
+        if (seen->op) look_at_op(list, seen, observer);
+        else if (is_gradient(seen)) look_at_gradient(list, seen, exponent);
+        else if (seen->what == AMP_SEE_UPDATES) look_at_update(list, seen);
+        else if (seen->what == AMP_SEE_WEIGHTS || seen->what == AMP_SEE_MASTERS) look_at_weight(list, seen);
+    }
+}

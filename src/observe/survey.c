@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What would become of this training at each level: the advice together, memory, a level that fits. */
+#include "observe/survey.h"
+
+#include <math.h>
+#include <string.h>
+
+static const amp_level levels[] = {
+#define LEVEL(name, ...) name,
+    AMP_LEVEL_MAP(LEVEL)
+#undef LEVEL
+};
+
+/* ---- memory ---- */
+
+static uint64_t param_bytes(const struct amp__param *param, const struct amp__properties *p) {
+    const bool norm = param->module_kind == AMP_MODULE_BATCH_NORM;
+    return param->size * (amp__retypes(p) && !(norm && p->keep_batchnorm_fp32) ? 2 : 4);
+}
+
+static void count_params(const amp_context *context, const struct amp__properties *p, amp_surveyed_level *out) {
+    for (size_t i = 0; i < context->n_params; i++) {
+        const struct amp__param *param = context->params[i];
+        const uint64_t bytes = param_bytes(param, p);
+        out->weights += bytes;
+        if (!param->in_optimizer) continue;
+        out->gradients += bytes;
+        if (p->master_weights && bytes < 4 * param->size) out->masters += 4 * param->size;
+    }
+}
+
+/* Of one iteration: an op that works in 16 bits makes such. */
+static void count_outputs(const amp_context *context, const struct amp__properties *p, amp_surveyed_level *out) {
+    for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next) {
+        if (seen->what != AMP_SEE_OUTPUTS) continue;
+        const bool low = amp__retypes(p) || (p->patch_ops && seen->op->listed != AMP_FP32);
+        out->outputs += seen->last.elements * (low ? 2 : 4);
+    }
+}
+
+/* ---- levels ---- */
+
+static int32_t fitness(const struct amp__survey *survey, uint32_t bit, bool casts_ops, uint32_t *n_advice) {
+    int32_t fits = 1;
+    *n_advice = 0;
+    for (const struct amp__advised *advised = survey->list.first; advised; advised = advised->next) {
+        if (!(advised->advice.levels & bit)) continue;
+        ++*n_advice;
+        if (amp__is_of_speed(advised->kind) || !fits) continue;
+        fits = casts_ops && amp__is_of_an_op(advised->kind) ? 2 : 0;
+    }
+    return fits;
+}
+
+static amp_status describe_level(struct amp__survey *survey, const amp_context *context, amp_level level,
+                                 amp_surveyed_level *out) {
+    amp_config config = AMP_CONFIG_INIT;
+    struct amp__properties p;
+    config.level = level;
+    AMP_TRY(amp__properties_resolve(&config, &p));
+    *out = (amp_surveyed_level){ .struct_size = sizeof *out, .level = level };
+    out->fits = fitness(survey, 1u << level, p.patch_ops, &out->n_advice);
+    count_params(context, &p, out);
+    count_outputs(context, &p, out);
+    return AMP_OK;
+}
+
+/* O2 saves the most, and O1 casts single ops; where fp16 does not do, bfloat16 has FP32's range. */
+static amp_level choose(const amp_surveyed_level *surveyed, size_t n) {
+    static const struct {
+        amp_level level;
+        int32_t at_most; /* of fits */
+    } order[] = { { AMP_O2, 1 }, { AMP_O1, 2 }, { AMP_O5, 1 }, { AMP_O4, 1 } };
+    for (size_t i = 0; i < AMP_COUNT(order); i++)
+        for (size_t j = 0; j < n; j++)
+            if (surveyed[j].level == order[i].level && surveyed[j].fits && surveyed[j].fits <= order[i].at_most)
+                return order[i].level;
+    return AMP_O0;
+}
+
+float amp__survey_default_scale(void) {
+    amp_config config = AMP_CONFIG_INIT;
+    struct amp__properties p;
+    config.level = AMP_O1;
+    return amp__properties_resolve(&config, &p) == AMP_OK ? p.scaler.init_scale : 1.0f;
+}
+
+/* ---- for people ---- */
+
+static const char *words_of(int32_t fits) { return fits == 1 ? "yes" : fits == 2 ? "yes, with ops in FP32" : "no"; }
+
+static void write_text(const amp_survey_result *result, amp_level at, amp__text *text) {
+    amp__text_add(text, "survey of %llu iterations at %s\n%-6s %-22s %7s %12s %12s %12s %14s\n",
+                  (unsigned long long)result->iterations, amp__level_name(at), "level", "fits", "advice", "weights",
+                  "gradients", "masters", "ops' outputs");
+    for (uint64_t i = 0; i < result->n_levels; i++) {
+        const amp_surveyed_level *l = &result->levels[i];
+        amp__text_add(text, "%-6s %-22s %7u %12llu %12llu %12llu %14llu\n", amp__level_name(l->level),
+                      words_of(l->fits), (unsigned)l->n_advice, (unsigned long long)l->weights,
+                      (unsigned long long)l->gradients, (unsigned long long)l->masters, (unsigned long long)l->outputs);
+    }
+    for (uint64_t i = 0; i < result->n_advice; i++) {
+        amp__text_add(text, "%s [", result->advice[i].message);
+        for (size_t j = 0, n = 0; j < AMP_COUNT(levels); j++)
+            if (result->advice[i].levels & 1u << levels[j])
+                amp__text_add(text, "%s%s", n++ ? " " : "", amp__level_name(levels[j]));
+        amp__text_add(text, "]\n");
+    }
+    amp__text_add(text, "advised: %s", amp__level_name(result->level));
+    if (result->level == AMP_O1 || result->level == AMP_O2)
+        amp__text_add(text, ", init_scale %g", (double)result->init_scale);
+    amp__text_add(text, "\n");
+}
+
+static char *make_text(const amp_survey_result *result, amp_level at) {
+    amp__text measured = { NULL, 0, 0 };
+    write_text(result, at, &measured);
+    char *data = amp__alloc(measured.length + 1, 1);
+    amp__text text = { data, measured.length + 1, 0 };
+    if (data) write_text(result, at, &text);
+    return data;
+}
+
+/* ---- a survey ---- */
+
+void amp__survey_free(struct amp__survey *survey) {
+    if (!survey) return;
+    amp__advice_free(&survey->list);
+    amp__free(survey->advice);
+    amp__free(survey->levels);
+    amp__free(survey->text);
+    amp__free(survey);
+}
+
+static amp_status conclude(struct amp__survey *survey, const amp_context *context, amp_survey_result *result) {
+    int exponent;
+    size_t n = 0;
+    amp__survey_rules(&survey->list, context);
+    AMP_TRY(survey->list.status);
+    survey->advice = amp__alloc(survey->list.n + 1, sizeof *survey->advice);
+    survey->levels = amp__alloc(AMP_COUNT(levels), sizeof *survey->levels);
+    if (!survey->advice || !survey->levels) return amp__fail_memory();
+    for (const struct amp__advised *advised = survey->list.first; advised; advised = advised->next)
+        survey->advice[n++] = advised->advice;
+    for (size_t i = 0; i < AMP_COUNT(levels); i++)
+        AMP_TRY(describe_level(survey, context, levels[i], &survey->levels[i]));
+    *result = (amp_survey_result){
+        .struct_size = sizeof *result, .level = choose(survey->levels, AMP_COUNT(levels)),
+        .init_scale = amp__survey_default_scale(),
+        .iterations = context->observer->seen_iterations + (context->observer->calls != 0),
+        .advice = survey->advice, .n_advice = n, .levels = survey->levels, .n_levels = AMP_COUNT(levels),
+    };
+    if (amp__survey_scale(context, &exponent)) result->init_scale = ldexpf(1.0f, exponent);
+    survey->text = make_text(result, context->properties.level);
+    result->text = survey->text;
+    return survey->text ? AMP_OK : amp__fail_memory();
+}
+
+static amp_status make_survey(amp_context *context, amp_survey_result *made) {
+    struct amp__survey *survey = amp__alloc(1, sizeof *survey);
+    if (!survey) return amp__fail_memory();
+    pthread_mutex_lock(&context->lock);
+    const amp_status status = conclude(survey, context, made);
+    if (status == AMP_OK) {
+        struct amp__survey *old = context->observer->survey;
+        context->observer->survey = survey;
+        survey = old;
+    }
+    pthread_mutex_unlock(&context->lock);
+    amp__survey_free(survey);
+    if (status == AMP_OK) amp__observe_tell_survey(context, made);
+    return status;
+}
+
+void amp__survey_at_end(amp_context *context) {
+    amp_survey_result made;
+    if (!context->trace || !context->observer || !context->observer->first) return;
+    const amp_status status = make_survey(context, &made);
+    (void)status; /* the trace goes without it */
+}
+
+AMP_API amp_status amp_survey(amp_context *context, amp_survey_result *result) {
+    amp_survey_result made;
+    AMP_RETURN_IF(!context || !result || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_survey: %s", !result ? "result is NULL" : "there is no such context: was it shut down?");
+    AMP_TRY(amp__check_struct(result->struct_size, sizeof *result, "amp_survey_result"));
+    AMP_RETURN_IF(!context->observer || !context->observer->first, AMP_ERR_WRONG_STATE, "amp_survey: nothing was "
+                  "observed: call amp_observe after amp_initialize, with amp_config.observe on, and train some steps");
+    AMP_TRY(make_survey(context, &made));
+    return amp__fill_struct(result, result->struct_size, sizeof made, &made, sizeof made, "amp_survey_result");
+}

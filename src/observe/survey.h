@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A survey while it is made: by which rules (rules.c), what comes of it (survey.c). */
+#ifndef AMP_SURVEY_H
+#define AMP_SURVEY_H
+
+#include "observe/advice.h"
+
+struct amp__survey {
+    struct amp__advice_list list;
+    amp_advice *advice; /* the same, as data */
+    amp_surveyed_level *levels;
+    size_t n_levels;
+    char *text;
+};
+
+/* The loss scale that a level with dynamic scaling starts from. */
+float amp__survey_default_scale(void);
+/* All rules over all that was seen. */
+void amp__survey_rules(struct amp__advice_list *list, const amp_context *context);
+/* The exponent of the scale that is advised; false: no gradient was seen. */
+bool amp__survey_scale(const amp_context *context, int *exponent);
+
+#endif

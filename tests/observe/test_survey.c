@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_survey: trainings that are built to fail with 16 bits are told so at O0, by op or parameter; they do fail at the
+ * level that was warned of, and train as advised. Then each rule alone.
+ */
+#include "../scaling/bracket.h"
+#include "levels.h"
+
+#include <amp_all.h>
+#include <math.h>
+
+enum { N = 16, OPS = 4, PARAMS = 2 };
+
+/* ---- a training of raw buffers: y = head(body(x)), (y * w - t)^2, w learns t / y ---- */
+
+struct training {
+    void (*body)(const float *, float *, int32_t);
+    void (*head)(const float *, float *, int32_t);
+    void (*backward)(const float *, const float *, float *, int32_t);
+    float input, target[PARAMS], rate[PARAMS]; /* of every element */
+    float weight;                              /* where it begins */
+    const char *body_name;
+};
+
+struct run {
+    struct table {
+        void (*body)(const float *, float *, int32_t);
+        void (*head)(const float *, float *, int32_t);
+        void (*backward)(const float *, const float *, float *, int32_t);
+    } table;
+    float w[PARAMS][N], dw[PARAMS][N];
+    amp_buffer weights[PARAMS], grads[PARAMS];
+    amp_param params[PARAMS];
+    void *trained[PARAMS];
+    amp_op ops[OPS];
+    amp_model model;
+    amp_optimizer optimizer;
+    amp_context *context;
+};
+
+static amp_op op_of(const char *name, const char *schema, void *slot, amp_class op_class) {
+    amp_op op = AMP_OP_INIT;
+    op.name = name, op.schema = schema, op.slot = (amp_fn *)slot, op.op_class = op_class;
+    return op;
+}
+
+static void describe(struct run *run, const struct training *t) {
+    static const char *const names[PARAMS] = { "first", "second" };
+    memset(run, 0, sizeof *run);
+    run->table = (struct table){ t->body, t->head, t->backward };
+    for (int i = 0; i < PARAMS; i++) {
+        for (int j = 0; j < N; j++) run->w[i][j] = t->weight;
+        run->weights[i] = run->grads[i] = (amp_buffer)AMP_BUFFER_INIT;
+        run->weights[i].data = run->w[i], run->grads[i].data = run->dw[i];
+        run->weights[i].size = run->grads[i].size = N;
+        run->weights[i].grad = &run->grads[i];
+        run->params[i] = (amp_param)AMP_PARAM_INIT;
+        run->params[i].tensor = run->trained[i] = &run->weights[i];
+        run->params[i].name = names[i];
+    }
+    run->ops[0] = op_of(t->body_name, "f(float x[n], float(out a!) y[n], int32 n) -> void", &run->table.body,
+                        AMP_LOWER);
+    run->ops[1] = op_of("head", "f(float x[n], float(out a!) y[n], int32 n) -> void", &run->table.head, AMP_LEAVE);
+    run->ops[2] = op_of("back", "back(float y[n], float d[n], float(a!) dw[n], int32 n) -> void", &run->table.backward,
+                        AMP_LOWER);
+    run->model = (amp_model)AMP_MODEL_INIT;
+    run->model.host = amp_buffer_host();
+    run->model.ops = run->ops, run->model.n_ops = 3;
+    run->model.params = run->params, run->model.n_params = PARAMS;
+    run->optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
+    run->optimizer.params = run->trained, run->optimizer.n_params = PARAMS;
+}
+
+static void start(struct run *run, amp_level level, float init_scale) {
+    amp_model *models[] = { &run->model };
+    amp_optimizer *optimizers[] = { &run->optimizer };
+    amp_config config = config_of(level);
+    config.emulate = level == AMP_O0 ? AMP_DEFAULT : AMP_ON;
+    config.init_scale = level_low(level) == AMP_FLOAT16 && level != AMP_O0 && level != AMP_O3 ? init_scale : 0.0f;
+    config.log = AMP_LOG_OFF;
+    config.observe = level == AMP_O0 ? AMP_ON : AMP_DEFAULT;
+    ck_ok(amp_initialize_many(models, 1, optimizers, 1, &config, &run->context));
+}
+
+static void step(struct run *run, const struct training *t) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    float x[N], h[N], y[N], d[N];
+    for (int j = 0; j < N; j++) x[j] = t->input;
+    run->table.body(x, h, N);
+    run->table.head(h, y, N);
+    ck_ok(amp_scale_loss_begin(&run->optimizer, NULL, &scaled));
+    for (int i = 0; i < PARAMS; i++) {
+        for (int j = 0; j < N; j++) d[j] = (y[j] * run->w[i][j] - t->target[i]) * amp_seed_factor(&scaled);
+        run->table.backward(y, d, run->dw[i], N);
+    }
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_ok(amp_step_begin(&run->optimizer, &info));
+    for (int i = 0; i < PARAMS && info.action == AMP_STEP; i++)
+        for (int j = 0; j < N; j++) run->w[i][j] -= t->rate[i] * run->dw[i][j];
+    ck_ok(amp_step_end(&run->optimizer));
+    memset(run->dw, 0, sizeof run->dw);
+}
+
+static void end(struct run *run) { ck_ok(amp_shutdown(run->context)); }
+
+/* ---- the functions ---- */
+
+static void grow(const float *x, float *y, int32_t n) {
+    for (int32_t i = 0; i < n; i++) y[i] = x[i] * 300.0f;
+}
+
+static void exponential(const float *x, float *y, int32_t n) {
+    for (int32_t i = 0; i < n; i++) y[i] = expf(x[i]);
+}
+
+static void keep(const float *x, float *y, int32_t n) {
+    for (int32_t i = 0; i < n; i++) y[i] = x[i];
+}
+
+/* To 0.9 at most, whatever it is. */
+static void shrink(const float *x, float *y, int32_t n) {
+    for (int32_t i = 0; i < n; i++) y[i] = x[i] / 1e5f > 0.9f ? 0.9f + (x[i] - x[i]) : x[i] / 1e5f;
+}
+
+static void multiply(const float *y, const float *d, float *dw, int32_t n) {
+    for (int32_t i = 0; i < n; i++) dw[i] += y[i] * d[i];
+}
+
+/* ---- built to fail ---- */
+
+static const struct {
+    struct training training;
+    amp_level fails;     /* at this level, as it is */
+    const char *code, *op, *name;
+    amp_level advised;
+    int steps;
+} doomed[] = {
+    { { grow, shrink, multiply, 300.0f, { 0.5f, 0.3f }, { 0.1f, 0.1f }, 0.0f, "linear" },
+      AMP_O1, "AMP-A01", "linear", NULL, AMP_O1, 60 },
+    { { exponential, shrink, multiply, 14.0f, { 0.5f, 0.3f }, { 0.1f, 0.1f }, 0.0f, "my_exp" },
+      AMP_O1, "AMP-A01", "my_exp", NULL, AMP_O1, 60 },
+    { { keep, keep, multiply, 1.0f, { 1e3f, 1e-10f }, { 0.3f, 0.3f }, 0.0f, "linear" },
+      AMP_O1, "AMP-A03", NULL, "second", AMP_O5, 40 },
+    { { keep, keep, multiply, 1.0f, { 1.05f, 1.1f }, { 1e-3f, 1e-3f }, 1.0f, "linear" },
+      AMP_O3, "AMP-A04", NULL, "first", AMP_O2, 200 },
+};
+enum { N_DOOMED = sizeof doomed / sizeof doomed[0] };
+
+/* How far the second parameter came on the way from where it began to where FP32 comes. */
+static double progress(const struct run *run, const struct run *fp32, const struct training *t) {
+    return (double)(run->w[1][0] - t->weight) / (double)(fp32->w[1][0] - t->weight);
+}
+
+static void train(struct run *run, const struct training *t, int steps) {
+    for (int i = 0; i < steps; i++) step(run, t);
+}
+
+static const amp_advice *find(const amp_survey_result *result, const char *code, const char *op, const char *name) {
+    for (uint64_t i = 0; i < result->n_advice; i++) {
+        const amp_advice *a = &result->advice[i];
+        if (!strcmp(a->code, code) && (!op || (a->op && !strcmp(a->op, op))) &&
+            (!name || (a->name && !strcmp(a->name, name))))
+            return a;
+    }
+    return NULL;
+}
+
+TEST_TIMES(the_survey_names_what_fails_and_its_advice_trains, N_DOOMED) {
+    const struct training *t = &doomed[_i].training;
+    static struct run fp32, warned, advised;
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.every = 1;
+
+    describe(&fp32, t);
+    start(&fp32, AMP_O0, 0.0f);
+    ck_ok(amp_observe(fp32.context, &options));
+    train(&fp32, t, doomed[_i].steps);
+    ck_ok(amp_survey(fp32.context, &result));
+    const amp_advice *advice = find(&result, doomed[_i].code, doomed[_i].op, doomed[_i].name);
+    ck_assert_msg(advice != NULL, "%s", result.text);
+    ck_assert_msg(advice->levels & 1u << doomed[_i].fails, "%s", result.text);
+    ck_assert_msg(result.level == doomed[_i].advised, "%s", result.text);
+    ck_assert_uint_eq(result.iterations, (uint64_t)doomed[_i].steps);
+
+    describe(&warned, t);
+    start(&warned, doomed[_i].fails, result.init_scale);
+    train(&warned, t, doomed[_i].steps);
+    ck_assert_msg(!(fabs(progress(&warned, &fp32, t) - 1.0) < 0.5), "it trains where it was warned of: %g",
+                  progress(&warned, &fp32, t));
+    end(&warned);
+
+    describe(&advised, t);
+    for (uint64_t i = 0; i < result.n_advice; i++)
+        if (result.level == AMP_O1 && result.advice[i].op && result.advice[i].levels & 1u << AMP_O1)
+            ck_ok(amp_register(&advised.model, result.advice[i].op, AMP_FP32));
+    start(&advised, result.level, result.init_scale);
+    train(&advised, t, doomed[_i].steps);
+    ck_assert_msg(fabs(progress(&advised, &fp32, t) - 1.0) < 0.05, "as advised, it came to %g of its way\n%s",
+                  progress(&advised, &fp32, t), result.text);
+    end(&advised);
+    end(&fp32);
+}
+
+/* ---- each rule alone ---- */
+
+enum { M = 4, K = 8 };
+
+static void any_op(const float *x, const float *w, float number, float *y, int32_t m, int32_t k) {
+    for (int32_t i = 0; i < m * k; i++) y[i] = (x[i] + w[i % k] + number) * 0.0f;
+}
+
+static const struct {
+    const char *op;
+    amp_class op_class;
+    float x, w, number; /* of each element */
+    int32_t k;
+    const char *code; /* NULL: nothing is advised */
+    const char *name; /* of what */
+    unsigned levels;
+} rules[] = {
+    { "linear", AMP_BY_LIST, 1.0f, 1.0f, 1.0f, K, NULL, NULL, 0 },
+    { "linear", AMP_BY_LIST, 1.0f, 65504.0f, 0.0f, K, NULL, NULL, 0 },
+    { "linear", AMP_BY_LIST, 1.0f, 65536.0f, 0.0f, K, "AMP-A01", "w", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
+    { "softmax", AMP_BY_LIST, 1.0f, 65536.0f, 0.0f, K, "AMP-A01", "w", 1u << AMP_O2 | 1u << AMP_O3 },
+    { "softmax", AMP_LOWER, 1.0f, 65536.0f, 0.0f, K, "AMP-A01", "w", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
+    { "aten::log", AMP_BY_LIST, 1e-9f, 1.0f, 0.0f, K, "AMP-A06", "x", 1u << AMP_O2 | 1u << AMP_O3 },
+    { "exp", AMP_BY_LIST, 1e-9f, 1.0f, 0.0f, K, NULL, NULL, 0 },
+    { "sum", AMP_LOWER, 1023.0f, 1.0f, 0.0f, K, NULL, NULL, 0 },
+    { "sum", AMP_LOWER, 1024.0f, 1.0f, 0.0f, K, "AMP-A07", "x", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
+    { "norm", AMP_BY_LIST, 1.0f, 91.0f, 0.0f, K, "AMP-A07", "w", 1u << AMP_O2 | 1u << AMP_O3 },
+    { "mul", AMP_BY_LIST, 1.0f, 1.0f, 1e-8f, K, "AMP-A08", "number", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
+    { "mul", AMP_BY_LIST, 1.0f, 1.0f, -1e9f, K, "AMP-A08", "number", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
+    { "linear", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, 7, "AMP-A09", "x",
+      1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 | 1u << AMP_O4 | 1u << AMP_O5 },
+    { "mul", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, 7, NULL, NULL, 0 },
+    { "batch_norm", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, K, "AMP-A10", "x", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
+};
+enum { N_RULES = sizeof rules / sizeof rules[0] };
+
+struct alone {
+    void (*slot)(const float *, const float *, float, float *, int32_t, int32_t);
+    amp_op op;
+    amp_model model;
+    amp_context *context;
+};
+
+static void alone_start(struct alone *alone, const char *name, amp_class op_class) {
+    amp_model *models[] = { &alone->model };
+    amp_config config = config_of(AMP_O0);
+    config.log = AMP_LOG_OFF;
+    config.observe = AMP_ON;
+    alone->slot = any_op;
+    alone->op = op_of(name, "f(float x[8, k], float w[k], float number, float(out a!) y[8, k], int32 m, int32 k) -> "
+                      "void", &alone->slot, op_class);
+    alone->model = (amp_model)AMP_MODEL_INIT;
+    alone->model.host = amp_buffer_host();
+    alone->model.ops = &alone->op, alone->model.n_ops = 1;
+    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &alone->context));
+}
+
+static void fill(float *to, int n, float value) {
+    for (int i = 0; i < n; i++) to[i] = value;
+}
+
+TEST_TIMES(a_rule_says_what_it_sees, N_RULES) {
+    struct alone alone;
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    float x[8 * K], w[K], y[8 * K];
+    alone_start(&alone, rules[_i].op, rules[_i].op_class);
+    ck_ok(amp_observe(alone.context, NULL));
+    fill(x, 8 * K, rules[_i].x), fill(w, K, rules[_i].w);
+    alone.slot(x, w, rules[_i].number, y, 8, rules[_i].k);
+    ck_ok(amp_survey(alone.context, &result));
+    ck_assert_uint_eq(result.iterations, 1); /* that is under way */
+    if (!rules[_i].code) {
+        ck_assert_msg(result.n_advice == 0, "%s", result.text);
+        ck_assert_int_eq(result.level, AMP_O2);
+    } else {
+        const amp_advice *advice = find(&result, rules[_i].code, rules[_i].op, rules[_i].name);
+        ck_assert_msg(advice != NULL, "%s", result.text);
+        ck_assert_uint_eq(result.n_advice, 1);
+        ck_assert_msg(advice->levels == rules[_i].levels, "%s", result.text);
+        ck_assert_int_eq(strncmp(advice->message, advice->code, strlen(advice->code)), 0);
+        ck_assert_ptr_nonnull(strstr(result.text, advice->message));
+    }
+    ck_ok(amp_shutdown(alone.context));
+}
+
+/* ---- levels: what fits, and how large ---- */
+
+TEST(levels_say_what_they_take) {
+    static const struct training t = { keep, keep, multiply, 1.0f, { 2.0f, 2.0f }, { 0.1f, 0.1f }, 1.0f, "linear" };
+    static struct run run;
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    describe(&run, &t);
+    start(&run, AMP_O0, 0.0f);
+    ck_ok(amp_observe(run.context, NULL));
+    train(&run, &t, 1);
+    ck_ok(amp_survey(run.context, &result));
+    ck_assert_uint_eq(result.n_levels, N_EACH_LEVEL);
+    for (uint64_t i = 0; i < result.n_levels; i++) {
+        const amp_surveyed_level *l = &result.levels[i];
+        const bool low = level_retypes(l->level), masters = level_has_masters(l->level);
+        ck_assert_uint_eq(l->weights, PARAMS * N * (low ? 2 : 4));
+        ck_assert_uint_eq(l->gradients, l->weights);
+        ck_assert_uint_eq(l->masters, masters ? PARAMS * N * 4 : 0);
+        ck_assert_uint_eq(l->outputs, 4 * N * (l->level == AMP_O0 ? 4 : 2));
+    }
+    end(&run);
+}
+
+/* ---- what cannot be asked ---- */
+
+TEST(a_survey_needs_something_to_look_at) {
+    struct alone alone;
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    alone_start(&alone, "linear", AMP_BY_LIST);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.context, &result));
+    ck_says("call amp_observe");
+    ck_ok(amp_observe(alone.context, NULL));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.context, &result));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_survey(alone.context, NULL));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_survey(NULL, &result));
+    float x[8 * K] = { 0 }, w[K] = { 0 }, y[8 * K];
+    alone.slot(x, w, 0.0f, y, 8, K);
+    result.struct_size = 4;
+    ck_fails(AMP_ERR_ABI_MISMATCH, amp_survey(alone.context, &result));
+    result = (amp_survey_result)AMP_SURVEY_RESULT_INIT;
+    ck_ok(amp_survey(alone.context, &result));
+    ck_ok(amp_survey(alone.context, &result)); /* again: the first one's memory is given back */
+    ck_ok(amp_observe_stop(alone.context));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.context, &result));
+    ck_ok(amp_shutdown(alone.context));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_survey(alone.context, &result));
+}
