@@ -67,6 +67,8 @@ static const struct spec specs[] = {
       "FP32 convolution and linear layer by libamp's code too: O0 is no longer the host's own bits", 0 },
     { "--sweep", NULL, NULL, FIELD(sweep), 0, 0, NULL,
       "batch sizes x rates x FP32, half the manual way, O1, O2, O3", 0 },
+    { "--survey", NULL, NULL, FIELD(survey), 0, 0, NULL,
+      "an epoch at O0, looked at: which level this training fits, and what stands in the way of the others", 1 },
     { "--ops", NULL, NULL, FIELD(ops), 0, 0, NULL, "print what each level decided for each op, and its counters", 1 },
     { "--json", NULL, NULL, FIELD(json), 0, 0, NULL, "print results.json on stdout instead of the table", 0 },
     { "--quiet", NULL, NULL, FIELD(quiet), 0, 0, NULL, "no progress and no events", 0 },
@@ -218,9 +220,10 @@ static const struct spec *find_spec(const char *argument, size_t *length) {
 }
 
 static void set_defaults(struct options *options) {
+    if (options->n_levels == 0 && options->survey) add_level(options, "O0", AMP_O0);
     if (options->n_levels == 0) add_all_levels(options);
-    if (options->epochs == 0) options->epochs = options->sweep ? 10 : 15;
-    if (options->seeds == 0) options->seeds = options->sweep ? 1 : 3;
+    if (options->epochs == 0) options->epochs = options->survey ? 1 : options->sweep ? 10 : 15;
+    if (options->seeds == 0) options->seeds = options->survey || options->sweep ? 1 : 3;
     if (options->lr == 0.0) options->lr = options->optimizer == RUN_ADAM ? 0.005 : 0.05;
 }
 
@@ -245,6 +248,8 @@ int options_parse(struct options *options, int argc, char **argv) {
         return refuse("%s goes with a dynamic scale; --loss-scale is a static one here",
                       options->init_scale > 0.0 ? "--init-scale" : "--max-scale");
     set_defaults(options);
+    for (int i = 0; i < options->n_levels; i++)
+        if (options->survey && !options->levels[i]) return refuse("--survey needs libamp: use a level, O0 to O5");
     return 0;
 }
 
@@ -262,6 +267,7 @@ struct run_setup options_setup(const struct options *options, int level, int see
                                .device = options->device,
                                .gate = options->gate };
     setup.config.level = options->levels[level];
+    setup.config.observe = options->survey ? AMP_ON : AMP_DEFAULT;
     setup.config.keep_batchnorm_fp32 = options->keep_batchnorm_fp32;
     setup.config.master_weights = options->master_weights;
     setup.config.loss_scale = (float)options->loss_scale;

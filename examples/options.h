@@ -17,7 +17,7 @@ struct options {
     double loss_scale, init_scale, max_scale;
     int keep_batchnorm_fp32, master_weights; /* amp_switch */
     mt_device device;
-    int ops, json, quiet, sweep, help, gate, host_kernels, fp32_kernels;
+    int ops, json, quiet, sweep, survey, help, gate, host_kernels, fp32_kernels;
     const char *output, *data;
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <amp_diagnostics.h>
+#include <amp_observe.h>
 #include "run.h"
 
 #include "kernels.h"
@@ -232,6 +233,13 @@ static int add_kernels(struct trainer *t) {
     return status == 0 ? 0 : fail(t, "gate", mt_error());
 }
 
+/* Each step, for a survey: run_watch.trained asks for it. */
+static amp_status observe(const struct trainer *t) {
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.every = 1;
+    return amp_observe(t->adapter.model.amp, &options);
+}
+
 /* The one call that a level costs. Masters are what it made the host allocate besides parameters. */
 static int open_level(struct trainer *t) {
     amp_model *model = &t->adapter.model;
@@ -243,6 +251,7 @@ static int open_level(struct trainer *t) {
     if (t->setup->gate) config.gate = AMP_ON;
     if (config.level && amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL) != AMP_OK)
         return fail_amp(t, "amp_initialize");
+    if (config.level && config.observe == AMP_ON && observe(t) != AMP_OK) return fail_amp(t, "amp_observe");
     if (config.level && t->setup->gate && t->setup->device == MT_CPU &&
         kernels_gate(t->adapter.model.amp, low_type(config.level), t->setup->batch) != AMP_OK)
         return fail_amp(t, "amp_gate_set");

@@ -11,6 +11,7 @@
 
 #include <amp_diagnostics.h>
 #include <amp_kernels.h>
+#include <amp_observe.h>
 #include <minitape_cuda.h>
 
 #include <errno.h>
@@ -74,8 +75,16 @@ static void on_event(void *self, const amp_event *event) {
                  event->kind == AMP_EVENT_SKIP ? " (the first skip; the table counts them all)" : "");
 }
 
+static void print_survey(const struct program *program, amp_context *context) {
+    amp_survey_result survey = AMP_SURVEY_RESULT_INIT;
+    progress_clear(&program->progress);
+    if (amp_survey(context, &survey) == AMP_OK) fputs(survey.text, program->text);
+    else complain(program, "survey", amp_last_error());
+}
+
 static void on_trained(void *self, amp_context *context) {
     const struct program *program = self;
+    if (program->options.survey) print_survey(program, context);
     if (!program->options.ops || !program->first_of_level) return;
     progress_clear(&program->progress);
     report_ops(program->text, program->setup->label, context);
@@ -210,6 +219,7 @@ static int prepare(struct program *program) {
 
 static int print_results(const struct program *program) {
     const struct options *options = &program->options;
+    if (options->survey) return 0; /* it was said */
     if (options->json) write_json(stdout, program);
     else if (options->sweep) sweep_table(stdout, program->results);
     else report_table(stdout, program->results, program->n_results);
@@ -229,7 +239,7 @@ int main(int argc, char **argv) {
     status = prepare(&program);
     if (status == 0) status = run_all(&program);
     if (status == 0) status = print_results(&program);
-    if (status == 0) status = write_files(&program);
+    if (status == 0 && !program.options.survey) status = write_files(&program);
     for (size_t i = 0; i < program.n_results; i++) run_result_done(&program.results[i]);
     free(program.results);
     free(program.data);

@@ -7,11 +7,8 @@ cd -- "$(dirname -- "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 AMP_TRACE=$work/run.jsonl AMP_OBSERVE=every=20 tools/demo --level O2 --seeds 1 --epochs 8 --init-scale 16777216 --quiet
-# The report alone, without the compiled rest of the package.
-mkdir "$work/libamp"
-cp -r bindings/python/libamp/_report bindings/python/libamp/report.py "$work/libamp"
-: >"$work/libamp/__init__.py"
-(cd "$work" && PYTHONPATH=$work ${PYTHON:-python3} -m libamp.report run.jsonl -o report.html)
+PYTHONPATH=bindings/python/libamp ${PYTHON:-python3} -c 'import sys; from _report.program import main; sys.exit(main())' \
+    "$work/run.jsonl" -o "$work/report.html"
 
 # shot FILE WIDTH HEIGHT
 shot() {

@@ -7,13 +7,16 @@
 #include <string.h>
 
 static const struct {
-    const char *code, *mend;
+    const char *code, *title, *mend;
 } kinds[] = {
-#define ADVICE(name, code, title, why, mend) [AMP__##name] = { code, mend },
+#define ADVICE(name, code, title, why, mend) [AMP__##name] = { code, title, mend },
 #include "observe/advice.inc"
 #undef ADVICE
 };
 _Static_assert(AMP_COUNT(kinds) == AMP__ADVICES, "a row for each kind");
+
+const char *amp__advice_title(enum amp__advice_kind kind) { return kinds[kind].title; }
+const char *amp__advice_mend(enum amp__advice_kind kind) { return kinds[kind].mend; }
 
 bool amp__is_of_an_op(enum amp__advice_kind kind) {
     return kind == AMP__OVERFLOWS || kind == AMP__INVERSE_OF_ZERO || kind == AMP__SUM_OVERFLOWS ||
@@ -76,6 +79,8 @@ void amp__advise(struct amp__advice_list *list, enum amp__advice_kind kind, cons
     }
     snprintf(new->message, length, "%s %s: %s", kinds[kind].code, said, kinds[kind].mend);
     new->kind = kind;
+    new->seen = new->message + strlen(kinds[kind].code) + 1;
+    new->seen_length = strlen(said);
     new->advice = (amp_advice){ .struct_size = sizeof(amp_advice), .levels = about->levels, .code = kinds[kind].code,
                                 .op = seen && seen->op ? seen->op->name : NULL,
                                 .index = seen && seen->op ? seen->op->index : 0, .name = seen ? seen->name : NULL,

@@ -15,6 +15,8 @@ enum amp__advice_kind {
 struct amp__advised {
     struct amp__advised *next;
     enum amp__advice_kind kind;
+    const char *seen; /* in `message`: what was seen, so many bytes */
+    size_t seen_length;
     amp_advice advice; /* its texts are `message`, and the observer's */
     char message[];
 };
@@ -35,6 +37,8 @@ struct amp__about {
 /* Once for each kind and op, or parameter: the first word stays, worse numbers replace it. */
 void amp__advise(struct amp__advice_list *list, enum amp__advice_kind kind, const struct amp__about *about,
                  const char *format, ...) AMP_PRINTF(4, 5);
+const char *amp__advice_title(enum amp__advice_kind kind);
+const char *amp__advice_mend(enum amp__advice_kind kind);
 /* Can it be mended by amp_register? */
 bool amp__is_of_an_op(enum amp__advice_kind kind);
 bool amp__is_of_speed(enum amp__advice_kind kind);

@@ -139,6 +139,7 @@ static struct amp__seen *entry(struct amp__observer *observer, const struct amp_
         return NULL;
     }
     seen->op = op;
+    seen->param = op ? NULL : owner;
     seen->what = what;
     return seen;
 }

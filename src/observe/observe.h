@@ -19,6 +19,7 @@
 struct amp__seen {
     struct amp__seen *next, *sibling; /* of the same op or parameter */
     const struct amp__op *op; /* inputs and outputs; else NULL */
+    const struct amp__param *param; /* else NULL */
     const char *name;         /* of the argument or the parameter; a copy */
     uint32_t what;            /* AMP_SEE_* */
     amp_dtype dtype;

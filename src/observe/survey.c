@@ -89,35 +89,56 @@ float amp__survey_default_scale(void) {
 
 static const char *words_of(int32_t fits) { return fits == 1 ? "yes" : fits == 2 ? "yes, with ops in FP32" : "no"; }
 
-static void write_text(const amp_survey_result *result, amp_level at, amp__text *text) {
-    amp__text_add(text, "survey of %llu iterations at %s\n%-6s %-22s %7s %12s %12s %12s %14s\n",
-                  (unsigned long long)result->iterations, amp__level_name(at), "level", "fits", "advice", "weights",
-                  "gradients", "masters", "ops' outputs");
+static void write_levels(const amp_survey_result *result, amp__text *text) {
+    amp__text_add(text, "%-6s %-22s %7s %12s %12s %12s %14s\n", "level", "fits", "advice", "weights", "gradients",
+                  "masters", "ops' outputs");
     for (uint64_t i = 0; i < result->n_levels; i++) {
         const amp_surveyed_level *l = &result->levels[i];
         amp__text_add(text, "%-6s %-22s %7u %12llu %12llu %12llu %14llu\n", amp__level_name(l->level),
                       words_of(l->fits), (unsigned)l->n_advice, (unsigned long long)l->weights,
-                      (unsigned long long)l->gradients, (unsigned long long)l->masters, (unsigned long long)l->outputs);
+                      (unsigned long long)l->gradients, (unsigned long long)l->masters,
+                      (unsigned long long)l->outputs);
     }
-    for (uint64_t i = 0; i < result->n_advice; i++) {
-        amp__text_add(text, "%s [", result->advice[i].message);
-        for (size_t j = 0, n = 0; j < AMP_COUNT(levels); j++)
-            if (result->advice[i].levels & 1u << levels[j])
-                amp__text_add(text, "%s%s", n++ ? " " : "", amp__level_name(levels[j]));
+}
+
+enum { SHOWN = 8 }; /* of a kind: all are in amp_survey_result.advice */
+
+/* All of one kind; the first of the next. */
+static const struct amp__advised *write_kind(const struct amp__advised *first, amp__text *text) {
+    const struct amp__advised *at = first;
+    size_t n = 0;
+    amp__text_add(text, "%s: %s\n", first->advice.code, amp__advice_title(first->kind));
+    for (; at && at->kind == first->kind; at = at->next) {
+        if (++n > SHOWN) continue;
+        amp__text_add(text, "  %.*s [", (int)at->seen_length, at->seen);
+        for (size_t j = 0, some = 0; j < AMP_COUNT(levels); j++)
+            if (at->advice.levels & 1u << levels[j])
+                amp__text_add(text, "%s%s", some++ ? " " : "", amp__level_name(levels[j]));
         amp__text_add(text, "]\n");
     }
+    if (n > SHOWN) amp__text_add(text, "  and %zu more\n", n - SHOWN);
+    amp__text_add(text, "  -> %s\n", amp__advice_mend(first->kind));
+    return at;
+}
+
+static void write_text(const struct amp__survey *survey, const amp_survey_result *result, amp_level at,
+                       amp__text *text) {
+    amp__text_add(text, "survey of %llu iterations at %s\n", (unsigned long long)result->iterations,
+                  amp__level_name(at));
+    write_levels(result, text);
+    for (const struct amp__advised *advised = survey->list.first; advised;) advised = write_kind(advised, text);
     amp__text_add(text, "advised: %s", amp__level_name(result->level));
     if (result->level == AMP_O1 || result->level == AMP_O2)
         amp__text_add(text, ", init_scale %g", (double)result->init_scale);
     amp__text_add(text, "\n");
 }
 
-static char *make_text(const amp_survey_result *result, amp_level at) {
+static char *make_text(const struct amp__survey *survey, const amp_survey_result *result, amp_level at) {
     amp__text measured = { NULL, 0, 0 };
-    write_text(result, at, &measured);
+    write_text(survey, result, at, &measured);
     char *data = amp__alloc(measured.length + 1, 1);
     amp__text text = { data, measured.length + 1, 0 };
-    if (data) write_text(result, at, &text);
+    if (data) write_text(survey, result, at, &text);
     return data;
 }
 
@@ -151,7 +172,7 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
         .advice = survey->advice, .n_advice = n, .levels = survey->levels, .n_levels = AMP_COUNT(levels),
     };
     if (amp__survey_scale(context, &exponent)) result->init_scale = ldexpf(1.0f, exponent);
-    survey->text = make_text(result, context->properties.level);
+    survey->text = make_text(survey, result, context->properties.level);
     result->text = survey->text;
     return survey->text ? AMP_OK : amp__fail_memory();
 }

@@ -283,7 +283,8 @@ TEST_TIMES(a_rule_says_what_it_sees, N_RULES) {
         ck_assert_uint_eq(result.n_advice, 1);
         ck_assert_msg(advice->levels == rules[_i].levels, "%s", result.text);
         ck_assert_int_eq(strncmp(advice->message, advice->code, strlen(advice->code)), 0);
-        ck_assert_ptr_nonnull(strstr(result.text, advice->message));
+        ck_assert_ptr_nonnull(strstr(result.text, advice->code));
+        ck_assert_ptr_nonnull(strstr(result.text, strrchr(advice->message, ':') + 2)); /* what to do */
     }
     ck_ok(amp_shutdown(alone.context));
 }
@@ -308,6 +309,51 @@ TEST(levels_say_what_they_take) {
         ck_assert_uint_eq(l->masters, masters ? PARAMS * N * 4 : 0);
         ck_assert_uint_eq(l->outputs, 4 * N * (l->level == AMP_O0 ? 4 : 2));
     }
+    end(&run);
+}
+
+/* ---- parameters ---- */
+
+static const struct {
+    float weight;
+    int32_t kind;
+    unsigned levels; /* 0: nothing is said of it */
+} weights[] = {
+    { 1e5f, AMP_MODULE_OTHER, 1u << AMP_O2 | 1u << AMP_O3 },
+    { 1e5f, AMP_MODULE_BATCH_NORM, 1u << AMP_O3 },
+    { 1e-9f, AMP_MODULE_OTHER, 1u << AMP_O2 | 1u << AMP_O3 },
+    { 1e-6f, AMP_MODULE_OTHER, 0 },
+    { 6e4f, AMP_MODULE_OTHER, 0 },
+};
+
+TEST_TIMES(a_weight_that_does_not_fit_is_named, sizeof weights / sizeof weights[0]) {
+    static struct run run;
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    const float w = weights[_i].weight; /* where it is it stays: the gradient is 0 */
+    const struct training t = { keep, keep, multiply, 1.0f, { w, w }, { 0.1f, 0.1f }, w, "linear" };
+    describe(&run, &t);
+    for (int i = 0; i < PARAMS; i++) run.params[i].module_kind = weights[_i].kind;
+    start(&run, AMP_O0, 0.0f);
+    ck_ok(amp_observe(run.context, NULL));
+    train(&run, &t, 2);
+    ck_ok(amp_survey(run.context, &result));
+    const amp_advice *advice = find(&result, "AMP-A05", NULL, "second");
+    ck_assert_msg((advice ? advice->levels : 0) == weights[_i].levels, "%s", result.text);
+    end(&run);
+}
+
+TEST(a_scale_that_starts_too_high_is_told) {
+    static const struct training t = { keep, keep, multiply, 1.0f, { 100.0f, 0.0f }, { 0.1f, 0.1f }, 0.0f, "linear" };
+    static struct run run;
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    describe(&run, &t);
+    start(&run, AMP_O0, 0.0f);
+    ck_ok(amp_observe(run.context, NULL));
+    train(&run, &t, 1);
+    ck_ok(amp_survey(run.context, &result));
+    ck_assert_ptr_nonnull(find(&result, "AMP-A02", NULL, NULL));
+    ck_assert_float_eq(result.init_scale, 256.0f); /* 100 * 512 is finite, and a binade is left */
+    ck_assert_int_eq(result.level, AMP_O2);        /* it costs steps, and fits */
     end(&run);
 }
 

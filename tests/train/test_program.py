@@ -174,6 +174,16 @@ def terminal(folder):
 
 
 @test
+def survey(folder):
+    """--survey: which level fits, and nothing else"""
+    out, _ = train(folder, "--survey", *FIVE_STEPS, "--quiet")
+    expect(out.startswith("survey of 6 iterations at O0\n"), out)
+    expect(re.search(r"^O2 +yes ", out, re.MULTILINE) and "\nadvised: O2, init_scale " in out, out)
+    expect(re.search(r"^O3 +no ", out, re.MULTILINE) and "\n  parameter conv" in out, out)
+    expect(not list(folder.iterdir()), sorted(folder.iterdir()))
+
+
+@test
 def sweep(folder):
     """--sweep: every cell in the table and in the results"""
     if os.environ.get("AMP_TEST_SHORT") == "1":
@@ -195,7 +205,7 @@ def help_writes_nothing(folder):
     out, err = train(folder, "--help")
     for option in ("--level", "--epochs", "--batch", "--lr", "--optimizer", "--seed", "--seeds", "--loss-scale",
                    "--loss-multiplier", "--keep-batchnorm-fp32", "--master-weights", "--ops", "--json", "--quiet",
-                   "--sweep", "--output", "--data", "--help", "--gate", "--host-kernels", "--fp32-kernels", "--device"):
+                   "--sweep", "--survey", "--output", "--data", "--help", "--gate", "--host-kernels", "--fp32-kernels", "--device"):
         expect(re.search(rf"^  {option} ", out, re.M), f"{option}: {out}")
     expect(err == "" and files_in(folder) == [], err)
 
@@ -211,7 +221,8 @@ def refusals(folder):
             (["--loss-scale", "automatic"], "dynamic"), (["--loss-multiplier", "2^0.5"], "2^-16"),
             (["--loss-multiplier", "2^"], "2^-16"), (["--master-weights", "yes"], "on or off"),
             (["--device", "gpu"], "cpu or cuda"), (["--level", "O6"], "O6"), (["--level", "O1,"], "--level"), (["--level", ""], "--level"),
-            (["--output", "--json"], "a folder"), (["--sweep", "--level", "O1"], "does not go with --sweep")]:
+            (["--output", "--json"], "a folder"), (["--sweep", "--level", "O1"], "does not go with --sweep"),
+            (["--survey", "--level", "FP32"], "use a level, O0 to O5")]:
         out, err = train(folder, *options, status=2)
         expect(out == "" and words in err and "--help" in err, f"{options}: {out}{err}")
     for name in ("o1", "01"):

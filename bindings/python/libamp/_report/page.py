@@ -269,11 +269,16 @@ def told(training: Training) -> str:
 def survey(training: Training) -> str:
     if not training.survey:
         return ""
-    rows = [[advice["code"], ", ".join(advice["levels"]), advice["message"]] for advice in training.advice]
+    rows = [
+        [advice["code"], ", ".join(advice["levels"]), advice["message"].removeprefix(advice["code"] + " ")]
+        for advice in training.advice
+    ]
+    reasons = table(["code", "levels", "advice"], rows)
+    codes = ", ".join(dict.fromkeys(advice["code"] for advice in training.advice))
     return (
         f"<p>Advised: <b>{e(advised(training))}</b></p>"
         + table(SURVEY_HEAD, survey_rows(training))
-        + table(["code", "levels", "advice"], rows)
+        + (f"<details><summary>Why: {e(codes)}</summary>{reasons}</details>" if rows else "")
     )
 
 
@@ -341,11 +346,6 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
             "What libamp told, once each; docs/mistakes.md says of each code why, and what mends it.",
             each(chosen, names, told),
         ),
-        section(
-            "Which level fits",
-            "By the values that were observed; docs/advice.md has each code.",
-            each(chosen, names, survey),
-        ),
         comparison(chosen, names),
         section(
             "Loss scale",
@@ -363,6 +363,11 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
             "Gradients and the scale",
             "What fp16 does to all gradients that were observed, at each loss scale, to a power of two.",
             figure("byscale") if any(run["byScale"] for run in runs) else "",
+        ),
+        section(
+            "Which level fits",
+            "By the values that were observed; docs/advice.md has each code.",
+            each(chosen, names, survey),
         ),
         section(
             "Lost in 16 bits",
