@@ -7,8 +7,9 @@ cd -- "$(dirname -- "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 AMP_TRACE=$work/run.jsonl AMP_OBSERVE=every=20 tools/demo --level O2 --seeds 1 --epochs 8 --init-scale 16777216 --quiet
-PYTHONPATH=bindings/python/libamp ${PYTHON:-python3} -c 'import sys; from _report.program import main; sys.exit(main())' \
-    "$work/run.jsonl" -o "$work/report.html"
+root=$PWD
+(cd "$work" && PYTHONPATH=$root/bindings/python/libamp ${PYTHON:-python3} -c \
+    'import sys; from _report.program import main; sys.exit(main())' run.jsonl -o report.html)
 
 # shot FILE WIDTH HEIGHT
 shot() {
