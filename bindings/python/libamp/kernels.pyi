@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 class Tensor(Protocol):
     """What has memory: torch.Tensor, numpy.ndarray and others."""
@@ -59,6 +59,27 @@ def l2norms(
     src: Tensors, *, norm: Tensor | None = None, norms: Tensor | None = None, stream: Any = None
 ) -> tuple[float | None, list[float] | None] | None: ...
 def first_nonfinite(src: Tensors) -> int: ...
+
+class Losses(NamedTuple):
+    zeros: int
+    subnormals: int
+    infinities: int
+
+class Statistics(NamedTuple):
+    elements: int
+    zeros: int
+    nans: int
+    plus_infinities: int
+    minus_infinities: int
+    largest: float
+    least: float
+    sum: float
+    sum_squares: float
+    binades: dict[int, int]
+    memory: bytes
+    def lost(self, dtype: Any, scale: float = 1.0) -> Losses: ...
+
+def statistics(src: Tensors) -> Statistics: ...
 @overload
 def clip_norm(dst: Tensors, src: Tensors, max_norm: float, *, norm: None = None, stream: Any = None) -> float: ...
 @overload

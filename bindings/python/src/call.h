@@ -29,7 +29,8 @@ typedef struct amp_py_call {
     PyObject *scratch;                    /* the same as a torch tensor on the device */
     amp_device_list *list;
     void *stream;
-    int64_t index; /* for one more result of the kernel's */
+    int64_t index; /* for one more result of the kernel's; */
+    struct amp_statistics *statistics; /* or for these */
 } amp_py_call;
 
 /* An argument: its list's place, its name and how it is used. */

@@ -7,5 +7,6 @@
 
 int amp_py_add_matmul(PyObject *kernels);
 int amp_py_add_optim(PyObject *kernels);
+int amp_py_add_statistics(PyObject *kernels);
 
 #endif /* AMP_PY_KERNELS_H */
