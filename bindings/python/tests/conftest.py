@@ -10,6 +10,16 @@ except ModuleNotFoundError:  # no torch
     LACKS_HALF, MISSING, half_on_cpu = False, "", contextlib.nullcontext
 
 
+# pytest-xdist's --dist loadfile begins with the files that have the most tests; these have few, and take longest.
+LONGEST = ["test_run", "test_apex_scripts", "test_apex_shim", "test_findings", "test_bench", "test_examples",
+           "test_right_scripts"]
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+
+
 @pytest.fixture(autouse=True)
 def _half_on_cpu(request):
     with contextlib.nullcontext() if request.node.get_closest_marker("plain_half") else half_on_cpu():

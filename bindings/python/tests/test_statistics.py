@@ -11,6 +11,7 @@ np = pytest.importorskip("numpy")
 import libamp  # noqa: E402
 from libamp import kernels  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")  # signalling NaN, in NumPy's casts
 FLOATS = [np.float16, np.float32, np.float64]
 
 
