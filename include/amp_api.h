@@ -92,6 +92,10 @@ typedef struct amp_api {
     amp_status (*get_observations)(amp_context *, amp_observation *, size_t, size_t *);
     amp_status (*get_culprit)(amp_context *, amp_culprit *);
     amp_status (*survey)(amp_context *, amp_survey_result *);
+    int32_t (*is_observing)(const amp_context *);
+    amp_status (*observe_call)(amp_context *, const amp_observed_call *);
+    amp_status (*get_memory)(amp_context *, amp_memory *);
+    amp_status (*predict_memory)(amp_context *, amp_level, amp_memory *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

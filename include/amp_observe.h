@@ -112,6 +112,64 @@ typedef struct amp_culprit {
 /* Of the last bracket that overflowed while observed. An AMP_EVENT_LOG says the same when it happens. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_culprit(amp_context *context, amp_culprit *culprit);
 
+/* ---- Hosts that call ops themselves (amp_cast_args), or name what no slot shows -------------------------------- */
+
+/* What a call got or made: one tensor. */
+typedef struct amp_observed_value {
+    const char *name;  /* of the argument; copied. Several of one name are counted together */
+    void *tensor;      /* the host's handle, read by its hook view; NULL: */
+    amp_span span;     /* these elements, compact, in the CPU's memory. Shape: amp_kernels.h */
+    int32_t is_output; /* 1: the call made it */
+    int32_t reserved;
+} amp_observed_value;
+
+/* A call that has returned. */
+typedef struct amp_observed_call {
+    uint32_t struct_size;
+    int32_t in_backward;  /* 1: of the op's backward; it is seen as an op of its own, "linear (backward)" */
+    const char *op;       /* as the lists know it ("linear"), copied; */
+    const char *where;    /* before it, ("encoder.layers.3": "encoder.layers.3: linear"); NULL: nothing */
+    const amp_observed_value *values; /* in any order */
+    uint64_t n_values;    /* of values */
+} amp_observed_call;
+
+#define AMP_OBSERVED_CALL_INIT AMP_SIZED_(amp_observed_call)
+
+/* 1: the iteration that is under way is observed. Any thread; costs two reads. */
+AMP_API int32_t amp_is_observing(const amp_context *context);
+/* Counts a call as those of wrapped ops are: for amp_get_observations, the culprit, the survey and the trace. Outside
+ * of an observed iteration it does nothing. What cannot be read (a GPU's memory, sparse tensors) is left out. Inputs
+ * that the call wrote are to be told as outputs alone. Any thread. AMP_ERR_INVALID_ARGUMENT: op or a value has no
+ * name. */
+AMP_API AMP_MUST_CHECK amp_status amp_observe_call(amp_context *context, const amp_observed_call *call);
+
+/* ---- Memory: what a training needs beside its program --------------------------------------------------------- */
+
+/* Bytes. */
+typedef struct amp_memory {
+    uint32_t struct_size;
+    amp_level level;    /* the context's, or the one that was asked for */
+    uint64_t weights;   /* of parameters, as the host has them */
+    uint64_t gradients; /* of those that are trained, in the parameters' types, whether they are there now or not */
+    uint64_t masters;   /* of FP32 masters, */
+    uint64_t master_gradients; /* and of their FP32 gradients, which libamp keeps from the first bracket on */
+    uint64_t moments;   /* of amp_optim.h's optimizers; a host's own are not known */
+    uint64_t casts;     /* alive: copies for ops, in the cache, on the tape, in calls; */
+    uint64_t most_casts; /* and the most at once. Both of those made in observed iterations, 0 without any */
+    uint64_t outputs;   /* of all that ops made in the last observed iteration: activations, and their gradients where
+                           ops of backward are seen */
+} amp_memory;
+
+#define AMP_MEMORY_INIT AMP_SIZED_(amp_memory)
+
+/* As it is now. */
+AMP_API AMP_MUST_CHECK amp_status amp_get_memory(amp_context *context, amp_memory *memory);
+/* What the same training would take at another level, with that level's defaults; the seed is FP32's 8 bytes a trained
+ * weight with its gradient, and 4 an element of the outputs. casts and most_casts: each weight once, where the level
+ * casts ops; the most there can be in the cache. outputs needs an observed iteration, and is halved where the op works
+ * in 16 bits. AMP_ERR_INVALID_ARGUMENT: there is no such level. */
+AMP_API AMP_MUST_CHECK amp_status amp_predict_memory(amp_context *context, amp_level level, amp_memory *memory);
+
 /* ---- Survey: would this training survive with 16 bits, and where not? ------------------------------------------- */
 
 /* One advice. Codes: docs/advice.md. */
@@ -132,13 +190,10 @@ typedef struct amp_advice {
 /* A level, as far as what was seen tells of it. */
 typedef struct amp_surveyed_level {
     uint32_t struct_size;
-    amp_level level;      /* which */
     int32_t fits;         /* 1: no advice but on speed concerns it; 2: it fits once the ops of the advice are FP32 */
     uint32_t n_advice;    /* that concern it */
-    uint64_t weights;     /* bytes of parameters as the host has them; */
-    uint64_t gradients;   /* of gradients, of those that are trained; */
-    uint64_t masters;     /* of FP32 masters; */
-    uint64_t outputs;     /* of what ops made in one iteration, all that was seen: activations and their gradients */
+    uint32_t reserved;
+    amp_memory memory;    /* as amp_predict_memory says; memory.level: which level */
 } amp_surveyed_level;
 
 /* What a survey found. Elements of both arrays are struct_size of the first apart. Pointers are valid until the next

@@ -70,6 +70,10 @@ static const amp_api table = {
     .get_observations = amp_get_observations,
     .get_culprit = amp_get_culprit,
     .survey = amp_survey,
+    .is_observing = amp_is_observing,
+    .observe_call = amp_observe_call,
+    .get_memory = amp_get_memory,
+    .predict_memory = amp_predict_memory,
 };
 
 #define MEMBER_AT(member, slot) \

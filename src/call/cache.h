@@ -15,6 +15,16 @@
 
 #include <stdatomic.h>
 
+/* Bytes of casts and of calls' copies that are alive, of those made while a training is observed; and the most there
+ * were at once. */
+struct amp__ledger {
+    _Atomic(uint64_t) now, most;
+};
+void amp__ledger_add(struct amp__ledger *ledger, uint64_t bytes);
+static inline void amp__ledger_take(struct amp__ledger *ledger, uint64_t bytes) {
+    if (bytes) atomic_fetch_sub_explicit(&ledger->now, bytes, memory_order_relaxed);
+}
+
 /* The forms of a parameter: a handle of a floating type, by the type's number from 1; or raw elements, which are no
  * handle. */
 enum { AMP__FORM_NARROWED = AMP_FLOAT64 + 1, AMP__FORM_ROUNDED, AMP__FORMS = AMP__FORM_ROUNDED };
@@ -24,6 +34,7 @@ struct amp__cache_entry {
     void (*release)(void *user, void *handle); /* NULL: borrowed, somebody else ends it after the entry is retired */
     void *user;
     uint64_t version;
+    uint64_t bytes; /* in the ledger */
     bool recorded; /* made while the tape recorded */
     struct amp__cache_entry *next;
 };
@@ -33,6 +44,7 @@ typedef _Atomic(struct amp__cache_entry *) amp__cache_cell;
 struct amp__cache {
     amp__cache_cell *cells;
     size_t n;
+    struct amp__ledger ledger;
     amp__cache_cell retired;
     _Atomic(uint32_t) users;
     _Atomic(size_t) kept, recorded; /* entries in cells, and those of them that a tape recorded; or a few more */

@@ -25,6 +25,7 @@ struct amp__temporaries {
     struct amp__block *blocks; /* memory of this call */
     struct amp__patched *patched; /* the host's pointers that were replaced for it, last first */
     bool taped;                /* a place on the tape is reserved for each */
+    uint64_t bytes;            /* of all of them, in the ledger */
     size_t n, capacity;
     void *handles[];
 };
@@ -64,7 +65,7 @@ void *amp__casting_find(struct amp__casting *casting, const struct amp__param *p
 void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, int form,
                                 uint64_t version);
 void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, int form,
-                       struct amp__cache_entry *entry);
+                       struct amp__cache_entry *entry, uint64_t bytes);
 /* The short way where each operand is a handle by itself, of these types (0: no operand), and the cache has the cast of
  * each that must be cast: argv gets the call's arguments, with those pointing into `handles`, until amp__cached_leave.
  * Under the call's mark. False: nothing has happened. */

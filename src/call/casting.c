@@ -28,6 +28,7 @@ static inline size_t key_of(const struct amp__param *param, int form) {
 static void leave_cache(void *context) { amp__cache_leave(&((amp_context *)context)->cache); }
 
 static void release_all(struct amp__temporaries *temporaries) {
+    amp__ledger_take(&temporaries->context->cache.ledger, temporaries->bytes);
     if (temporaries->taped && temporaries->n) amp__tape_unreserve(temporaries->context, temporaries->n);
     for (const struct amp__patched *patched = temporaries->patched; patched; patched = patched->next)
         *patched->field = patched->value;
@@ -106,6 +107,17 @@ amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op 
     return AMP_OK;
 }
 
+/* What a new cast of this host's takes, for the ledger. */
+static uint64_t note_cast(amp_context *context, const amp_host *host, void *cast) {
+    struct amp__elements made;
+    if (!atomic_load_explicit(&context->observing, memory_order_relaxed) || !host->view ||
+        amp__host_find(host, cast, "a cast", &made) != AMP_OK)
+        return 0;
+    const uint64_t bytes = made.size * amp__dtype_size(made.dtype);
+    amp__ledger_add(&context->cache.ledger, bytes);
+    return bytes;
+}
+
 static void free_entry(struct amp__cache_entry *const *entry) { amp__free(*entry); }
 
 static void cached_release(void *host, void *handle) { amp__host_release(host, handle); }
@@ -131,21 +143,27 @@ static amp_status cast_fresh(struct amp__casting *casting, const struct amp__par
     if (cached && !entry) return amp__fail_memory();
     if (!cached) AMP_TRY(need_temporaries(casting));
     AMP_TRY(amp__cast(casting->context, casting->host, casting->op, tensor, to, taped, out));
+    const uint64_t bytes = note_cast(casting->context, casting->host, *out);
     if (!cached) {
         casting->temporaries->handles[casting->temporaries->n++] = *out;
+        casting->temporaries->bytes += bytes;
         return AMP_OK;
     }
     *entry = (struct amp__cache_entry){ .handle = *out, .version = version, .recorded = casting->recording,
-                                        .release = taped ? NULL : cached_release,
+                                        .bytes = taped ? 0 : bytes, .release = taped ? NULL : cached_release,
                                         .user = (void *)(uintptr_t)casting->host };
-    if (taped) amp__tape_add(casting->context, casting->host, *out);
+    if (taped) amp__tape_add(casting->context, casting->host, *out, bytes);
     amp__cache_put(&casting->context->cache, key_of(param, to), entry);
     entry = NULL;
     return AMP_OK;
 }
 
 void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, int form,
-                       struct amp__cache_entry *entry) {
+                       struct amp__cache_entry *entry, uint64_t bytes) {
+    if (atomic_load_explicit(&casting->context->observing, memory_order_relaxed)) {
+        amp__ledger_add(&casting->context->cache.ledger, bytes);
+        entry->bytes = bytes;
+    }
     amp__cache_put(&casting->context->cache, key_of(param, form), entry);
     if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
 }
@@ -248,6 +266,10 @@ void *amp__casting_memory(struct amp__casting *casting, size_t bytes) {
     if (bytes > SIZE_MAX - HEAD || need_temporaries(casting) != AMP_OK) return NULL;
     struct amp__block *block = amp__spare_take(&casting->context->spares, HEAD + bytes);
     if (!block) return NULL;
+    if (atomic_load_explicit(&casting->context->observing, memory_order_relaxed)) {
+        amp__ledger_add(&casting->context->cache.ledger, bytes);
+        casting->temporaries->bytes += bytes;
+    }
     block->next = casting->temporaries->blocks;
     casting->temporaries->blocks = block;
     return (char *)block + HEAD;
@@ -287,8 +309,10 @@ void amp__casting_abandon(struct amp__casting *casting) {
 void amp__casting_end(struct amp__casting *casting) {
     struct amp__temporaries *temporaries = casting->temporaries;
     if (temporaries && temporaries->taped) {
-        for (size_t i = 0; i < temporaries->n; i++)
-            amp__tape_add(casting->context, casting->host, temporaries->handles[i]);
+        for (size_t i = 0; i < temporaries->n; i++) {
+            amp__tape_add(casting->context, casting->host, temporaries->handles[i], temporaries->bytes);
+            temporaries->bytes = 0; /* the first stands for all: they go together */
+        }
         temporaries->n = 0;
     }
     amp__casting_abandon(casting);

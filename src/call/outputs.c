@@ -34,7 +34,7 @@ static amp_status replace(struct amp__op *op, void **handle, amp_dtype wanted, b
     uncast.owned = NULL; /* the caller's, cast or not */
     if (status != AMP_OK) return status;
     if (op->context->properties.emulate && amp__is_low(wanted)) amp__count_cast(op, output, cast, wanted);
-    if (taped) amp__tape_add(op->context, op->host, output);
+    if (taped) amp__tape_add(op->context, op->host, output, 0);
     else if (owned) amp__host_release(op->host, output);
     *handle = cast;
     return AMP_OK;

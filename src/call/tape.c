@@ -34,11 +34,11 @@ void amp__tape_unreserve(amp_context *context, size_t n) {
 
 enum { FIRST_GROWTH_WARNING = 16384 };
 
-void amp__tape_add(amp_context *context, const amp_host *host, void *handle) {
+void amp__tape_add(amp_context *context, const amp_host *host, void *handle, uint64_t bytes) {
     bool warn = false;
     pthread_mutex_lock(&context->lock);
     context->n_reserved--;
-    context->taped[context->n_taped++] = (struct amp__taped){ host, handle, context->n_steps };
+    context->taped[context->n_taped++] = (struct amp__taped){ host, handle, context->n_steps, bytes };
     if (!context->taped_warning) context->taped_warning = FIRST_GROWTH_WARNING;
     if (context->n_taped >= context->taped_warning) {
         warn = true;
@@ -80,6 +80,9 @@ void amp__tape_release(amp_context *context, bool everything) {
             batch[n++] = context->taped[context->taped_gone++];
         if (n < AMP_COUNT(batch)) close_gap(context); /* the last batch */
         pthread_mutex_unlock(&context->lock);
-        for (size_t i = 0; i < n; i++) amp__host_release(batch[i].host, batch[i].handle);
+        for (size_t i = 0; i < n; i++) {
+            amp__ledger_take(&context->cache.ledger, batch[i].bytes);
+            amp__host_release(batch[i].host, batch[i].handle);
+        }
     } while (n == AMP_COUNT(batch));
 }

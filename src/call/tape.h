@@ -10,13 +10,14 @@ struct amp__taped {
     const amp_host *host;
     void *handle;
     uint64_t made; /* context->n_steps at the time */
+    uint64_t bytes; /* in the ledger */
 };
 
 
 /* Room for one more, so that the amp__tape_add that follows cannot fail; given back if none follows. */
 amp_status amp__tape_reserve(amp_context *context);
 void amp__tape_unreserve(amp_context *context, size_t n);
-void amp__tape_add(amp_context *context, const amp_host *host, void *handle);
+void amp__tape_add(amp_context *context, const amp_host *host, void *handle, uint64_t bytes);
 /* Releases what no tape needs any more: everything, or what every optimizer has stepped past. */
 void amp__tape_release(amp_context *context, bool everything);
 static inline bool amp__tape_retains(const amp_host *host) {

@@ -120,11 +120,17 @@ static bool count_handle(const struct amp__op *op, void *handle, const char *nam
     return counted;
 }
 
-static void take_handle(struct amp__seen_call *call, void *handle, const char *name, bool is_output) {
+void amp__observe_handle(struct amp__seen_call *call, void *handle, const char *name, bool is_output) {
     amp_statistics statistics = AMP_STATISTICS_INIT;
     struct amp__elements seen;
     if (count_handle(call->op, handle, named(name), &seen, &statistics))
         take(call, named(name), is_output, seen.dtype, &statistics, odd_dimension(seen.shape, seen.ndim));
+}
+
+void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const char *name, bool is_output) {
+    amp_statistics statistics = AMP_STATISTICS_INIT;
+    if (span->data && is_here(call->op->context, span->data) && amp_statistics_list(span, 1, &statistics) == AMP_OK)
+        take(call, name, is_output, span->dtype, &statistics, 0);
 }
 
 /* The handles of argument i, where they stand now. */
@@ -140,7 +146,7 @@ static void take_argument(struct amp__seen_call *seen, const struct amp__call *c
         (void)amp__call_handles(call, i, &n);
         handles = *(void *const *const *)argv[i];
     }
-    for (size_t j = 0; j < n; j++) take_handle(seen, handles[j], arg->name, is_output);
+    for (size_t j = 0; j < n; j++) amp__observe_handle(seen, handles[j], arg->name, is_output);
 }
 
 static bool is_seen(const struct amp__arg *arg, bool is_output) {
@@ -171,7 +177,7 @@ static amp_status take_field(void *user, const amp_field *field) {
     const struct fields *fields = user;
     const bool written = field->role == AMP_ROLE_WRITE || field->role == AMP_ROLE_UPDATE;
     const bool wanted = fields->outputs ? written : field->role == AMP_ROLE_READ || field->role == AMP_ROLE_UPDATE;
-    if (field->tensor && wanted) take_handle(fields->call, *field->tensor, field->name, fields->outputs);
+    if (field->tensor && wanted) amp__observe_handle(fields->call, *field->tensor, field->name, fields->outputs);
     return AMP_OK;
 }
 
@@ -198,7 +204,7 @@ static void note_uses(const struct amp__seen_call *seen, const struct amp__call 
     }
 }
 
-static bool is_wanted(const struct amp__op *op) {
+bool amp__observe_wants_op(const struct amp__op *op) {
     const struct amp__observer *observer = op->context->observer;
     return amp__observe_wants(observer, AMP_SEE_INPUTS, op->name) ||
            amp__observe_wants(observer, AMP_SEE_OUTPUTS, op->name);
@@ -219,13 +225,17 @@ static void look_before_casts(struct amp__seen_call *seen, const struct amp__cal
     }
 }
 
-void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
-                        const struct amp__raw *raw, void *const *argv) {
+void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op) {
     seen->op = op;
     seen->number = 0;
     seen->n = 0;
     seen->finite = seen->came_finite = true;
-    if (!is_wanted(op)) return;
+}
+
+void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
+                        const struct amp__raw *raw, void *const *argv) {
+    amp__seen_begin(seen, op);
+    if (!amp__observe_wants_op(op)) return;
     seen->number = 1;
     note_uses(seen, call, raw);
     take_buffers(seen, raw, false);
@@ -245,7 +255,7 @@ void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const s
     for (uint32_t i = 0; i < call->schema->n_args; i++)
         if (is_seen(&call->schema->args[i], true)) take_argument(seen, call, call->args, i, true);
     if (call->schema->ret.kind == AMP__TENSOR && !(call->schema->ret.flags & AMP__READ_WRITE))
-        take_handle(seen, amp__call_returned(call), "return", true);
+        amp__observe_handle(seen, amp__call_returned(call), "return", true);
     take_fields(seen, op, call, true);
     amp__observe_call(op->context, seen);
 }

@@ -31,6 +31,7 @@ void amp__observe_free(amp_context *context) {
     amp__survey_free(observer->survey);
     amp__free(observer->uses);
     amp__map_free(&observer->by_owner);
+    amp__observe_free_told(observer);
     amp__observe_free_options(&observer->options);
     amp__free(observer);
 }

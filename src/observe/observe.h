@@ -64,6 +64,7 @@ struct amp__observer {
     pthread_mutex_t *lock; /* of what follows: the context's */
     struct amp__seen *first, **end;
     struct amp__map by_owner; /* the first seen of each op and parameter */
+    struct amp__map told;     /* ops that the host told of (amp_observe_call), by name: struct amp__op */
     uint64_t calls; /* of this iteration */
     struct amp__seen_call ring[AMP__RING]; /* the last of them, call i at i % AMP__RING */
     struct amp__use {              /* by parameter: the last call of forward that used it */
@@ -118,8 +119,23 @@ void amp__survey_free(struct amp__survey *survey);
 /* Surveys what was observed, for the trace, where there are both. */
 void amp__survey_at_end(amp_context *context);
 
+/* ---- memory.c ---- */
+
+/* Under the context's lock. */
+void amp__memory_now(const amp_context *context, amp_memory *out);
+amp_status amp__memory_at(const amp_context *context, amp_level level, amp_memory *out);
+
+/* ---- told.c ---- */
+
+void amp__observe_free_told(struct amp__observer *observer);
+
 /* ---- calls.c ---- */
 
+void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op);
+bool amp__observe_wants_op(const struct amp__op *op);
+/* One tensor of the call. */
+void amp__observe_handle(struct amp__seen_call *seen, void *handle, const char *name, bool is_output);
+void amp__observe_span(struct amp__seen_call *seen, const amp_span *span, const char *name, bool is_output);
 /* Before the call and after it: `argv` is what the op gets; `raw` NULL: it has no raw buffers. */
 void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
                         const struct amp__raw *raw, void *const *argv);
@@ -155,6 +171,7 @@ void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket
 
 /* Into the trace: what this iteration saw; and the updates of the bracket before. */
 void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what);
+void amp__observe_tell_memory(amp_context *context, uint64_t bracket);
 void amp__observe_tell_culprit(amp_context *context);
 void amp__observe_tell_survey(amp_context *context, const amp_survey_result *result);
 

@@ -194,6 +194,7 @@ void amp__observe_decided(amp_context *context, struct amp__optimizer *const *op
         for (size_t i = 0; i < n; i++) take_params(context, optimizers[i], !bracket->skips);
         observer->before_of = amp__trace_brackets(context);
         amp__observe_tell(context, observer->before_of, ~(uint32_t)AMP_SEE_UPDATES);
+        amp__observe_tell_memory(context, observer->before_of);
         if (bracket->overflowed) amp__observe_accuse(context, bracket);
     }
     amp__observe_next(context, bracket->skips);

@@ -11,33 +11,6 @@ static const amp_level levels[] = {
 #undef LEVEL
 };
 
-/* ---- memory ---- */
-
-static uint64_t param_bytes(const struct amp__param *param, const struct amp__properties *p) {
-    const bool norm = param->module_kind == AMP_MODULE_BATCH_NORM;
-    return param->size * (amp__retypes(p) && !(norm && p->keep_batchnorm_fp32) ? 2 : 4);
-}
-
-static void count_params(const amp_context *context, const struct amp__properties *p, amp_surveyed_level *out) {
-    for (size_t i = 0; i < context->n_params; i++) {
-        const struct amp__param *param = context->params[i];
-        const uint64_t bytes = param_bytes(param, p);
-        out->weights += bytes;
-        if (!param->in_optimizer) continue;
-        out->gradients += bytes;
-        if (p->master_weights && bytes < 4 * param->size) out->masters += 4 * param->size;
-    }
-}
-
-/* Of one iteration: an op that works in 16 bits makes such. */
-static void count_outputs(const amp_context *context, const struct amp__properties *p, amp_surveyed_level *out) {
-    for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next) {
-        if (seen->what != AMP_SEE_OUTPUTS) continue;
-        const bool low = amp__retypes(p) || (p->patch_ops && seen->op->listed != AMP_FP32);
-        out->outputs += seen->last.elements * (low ? 2 : 4);
-    }
-}
-
 /* ---- levels ---- */
 
 static int32_t fitness(const struct amp__survey *survey, uint32_t bit, bool casts_ops, uint32_t *n_advice) {
@@ -58,11 +31,9 @@ static amp_status describe_level(struct amp__survey *survey, const amp_context *
     struct amp__properties p;
     config.level = level;
     AMP_TRY(amp__properties_resolve(&config, &p));
-    *out = (amp_surveyed_level){ .struct_size = sizeof *out, .level = level };
+    *out = (amp_surveyed_level){ .struct_size = sizeof *out };
     out->fits = fitness(survey, 1u << level, p.patch_ops, &out->n_advice);
-    count_params(context, &p, out);
-    count_outputs(context, &p, out);
-    return AMP_OK;
+    return amp__memory_at(context, level, &out->memory);
 }
 
 /* O2 saves the most, and O1 casts single ops; where fp16 does not do, bfloat16 has FP32's range. */
@@ -73,7 +44,7 @@ static amp_level choose(const amp_surveyed_level *surveyed, size_t n) {
     } order[] = { { AMP_O2, 1 }, { AMP_O1, 2 }, { AMP_O5, 1 }, { AMP_O4, 1 } };
     for (size_t i = 0; i < AMP_COUNT(order); i++)
         for (size_t j = 0; j < n; j++)
-            if (surveyed[j].level == order[i].level && surveyed[j].fits && surveyed[j].fits <= order[i].at_most)
+            if (surveyed[j].memory.level == order[i].level && surveyed[j].fits && surveyed[j].fits <= order[i].at_most)
                 return order[i].level;
     return AMP_O0;
 }
@@ -90,14 +61,15 @@ float amp__survey_default_scale(void) {
 static const char *words_of(int32_t fits) { return fits == 1 ? "yes" : fits == 2 ? "yes, with ops in FP32" : "no"; }
 
 static void write_levels(const amp_survey_result *result, amp__text *text) {
-    amp__text_add(text, "%-6s %-22s %7s %12s %12s %12s %14s\n", "level", "fits", "advice", "weights", "gradients",
-                  "masters", "ops' outputs");
+    amp__text_add(text, "%-6s %-22s %7s %12s %12s %12s %12s %14s\n", "level", "fits", "advice", "weights",
+                  "gradients", "masters", "their grads", "ops' outputs");
     for (uint64_t i = 0; i < result->n_levels; i++) {
-        const amp_surveyed_level *l = &result->levels[i];
-        amp__text_add(text, "%-6s %-22s %7u %12llu %12llu %12llu %14llu\n", amp__level_name(l->level),
-                      words_of(l->fits), (unsigned)l->n_advice, (unsigned long long)l->weights,
-                      (unsigned long long)l->gradients, (unsigned long long)l->masters,
-                      (unsigned long long)l->outputs);
+        const amp_memory *m = &result->levels[i].memory;
+        amp__text_add(text, "%-6s %-22s %7u %12llu %12llu %12llu %12llu %14llu\n", amp__level_name(m->level),
+                      words_of(result->levels[i].fits), (unsigned)result->levels[i].n_advice,
+                      (unsigned long long)m->weights, (unsigned long long)m->gradients,
+                      (unsigned long long)m->masters, (unsigned long long)m->master_gradients,
+                      (unsigned long long)m->outputs);
     }
 }
 

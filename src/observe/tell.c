@@ -66,6 +66,32 @@ void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what) {
             tell_one(context, seen, bracket);
 }
 
+/* ---- memory ---- */
+
+static void add_memory(amp__text *line, const amp_memory *m) {
+    amp__line_number(line, "weights", m->weights);
+    amp__line_number(line, "gradients", m->gradients);
+    amp__line_number(line, "masters", m->masters);
+    amp__line_number(line, "master_gradients", m->master_gradients);
+    amp__line_number(line, "moments", m->moments);
+    amp__line_number(line, "casts", m->casts);
+    amp__line_number(line, "most_casts", m->most_casts);
+    amp__line_number(line, "outputs", m->outputs);
+}
+
+void amp__observe_tell_memory(amp_context *context, uint64_t bracket) {
+    amp_memory now;
+    if (!amp__trace_follows(context)) return;
+    pthread_mutex_lock(&context->lock);
+    amp__memory_now(context, &now);
+    pthread_mutex_unlock(&context->lock);
+    AMP__LINE(line);
+    amp__trace_begin(&line, "memory", context);
+    amp__line_number(&line, "n", bracket);
+    add_memory(&line, &now);
+    amp__trace_end(&line, context);
+}
+
 /* ---- the culprit ---- */
 
 static void add_argument(amp__text *line, const amp_seen_argument *argument, bool first) {
@@ -147,12 +173,9 @@ static void tell_advice(amp_context *context, const amp_advice *advice) {
 
 static void add_level(amp__text *line, const amp_surveyed_level *l, bool first) {
     amp__text_add(line, "%s{\"fits\":%d", first ? "" : ",", (int)l->fits);
-    amp__line_string(line, "level", amp__level_name(l->level));
+    amp__line_string(line, "level", amp__level_name(l->memory.level));
     amp__line_number(line, "advice", l->n_advice);
-    amp__line_number(line, "weights", l->weights);
-    amp__line_number(line, "gradients", l->gradients);
-    amp__line_number(line, "masters", l->masters);
-    amp__line_number(line, "outputs", l->outputs);
+    add_memory(line, &l->memory);
     amp__text_add(line, "}");
 }
 

@@ -60,6 +60,8 @@ static const struct list {
 };
 
 void amp__op_base_name(const char *name, char base[AMP__OP_NAME_MAX + 1]) {
+    const char *part = strstr(name, ": "); /* encoder.layers.3: linear */
+    if (part) name = part + 2;
     const char *start = name, *end = name + strlen(name);
     const char *space = strstr(name, "::");
     if (space) { /* aten::add_.Tensor: the overload follows the dot */

@@ -125,7 +125,7 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
     each_row(raw, &whole, raw->mode == AMP__RAW_REPLACE ? narrow_in : round_in, NULL);
     *entry = (struct amp__cache_entry){ .handle = whole.temporary, .release = free_pack, .user = casting->context,
                                         .version = version, .recorded = taped };
-    amp__casting_keep(casting, param, form_of(raw), entry);
+    amp__casting_keep(casting, param, form_of(raw), entry, param->size * width);
     *out = whole.temporary;
     return AMP_OK;
 }

@@ -95,7 +95,11 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(observe_stop, "amp_observe_stop")                                                                                \
     X(get_observations, "amp_get_observations")                                                                        \
     X(get_culprit, "amp_get_culprit")                                                                                  \
-    X(survey, "amp_survey")
+    X(survey, "amp_survey")                                                                                            \
+    X(is_observing, "amp_is_observing")                                                                                \
+    X(observe_call, "amp_observe_call")                                                                                \
+    X(get_memory, "amp_get_memory")                                                                                    \
+    X(predict_memory, "amp_predict_memory")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

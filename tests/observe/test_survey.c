@@ -302,12 +302,13 @@ TEST(levels_say_what_they_take) {
     ck_ok(amp_survey(run.context, &result));
     ck_assert_uint_eq(result.n_levels, N_EACH_LEVEL);
     for (uint64_t i = 0; i < result.n_levels; i++) {
-        const amp_surveyed_level *l = &result.levels[i];
-        const bool low = level_retypes(l->level), masters = level_has_masters(l->level);
-        ck_assert_uint_eq(l->weights, PARAMS * N * (low ? 2 : 4));
-        ck_assert_uint_eq(l->gradients, l->weights);
-        ck_assert_uint_eq(l->masters, masters ? PARAMS * N * 4 : 0);
-        ck_assert_uint_eq(l->outputs, 4 * N * (l->level == AMP_O0 ? 4 : 2));
+        const amp_memory *m = &result.levels[i].memory;
+        const bool low = level_retypes(m->level), masters = level_has_masters(m->level);
+        ck_assert_uint_eq(m->weights, PARAMS * N * (low ? 2 : 4));
+        ck_assert_uint_eq(m->gradients, m->weights);
+        ck_assert_uint_eq(m->masters, masters ? PARAMS * N * 4 : 0);
+        ck_assert_uint_eq(m->master_gradients, m->masters);
+        ck_assert_uint_eq(m->outputs, 4 * N * (m->level == AMP_O0 ? 4 : 2));
     }
     end(&run);
 }

@@ -12,9 +12,10 @@ import runpy
 import site
 import sys
 import sysconfig
+from functools import partial
 from typing import Any, NoReturn
 
-from . import _check, _launch, apex_shim
+from . import _check, _launch, _survey, apex_shim
 
 USAGE = """\
 usage: python -m libamp.run [options] script.py args…
@@ -24,6 +25,9 @@ Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.p
   --check        looks for mistakes until the script ends (docs/mistakes.md), and then writes a report to standard
                  error; the status is the script's own, or 1 if that is 0 and there are findings. The script runs in
                  libamp.run's own process
+  --survey       observes the script (AMP_OBSERVE in the environment says how: default every=10,first=10), and at its
+                 end tells on standard error what each level would lose, and where (docs/advice.md). In libamp.run's
+                 own process
   --trace FILE   writes there what libamp does in each step (docs/trace.md): AMP_TRACE for the script and what it starts
   --replace      libamp's parts also where an installed Apex has its own
   --install-pth  from now on every Python of this environment answers `import apex`, without libamp.run
@@ -44,13 +48,15 @@ PTH_LINE = (
 
 
 def main(args: list[str]) -> int:
-    replace, check, ranks = False, False, []
+    replace, check, survey, ranks = False, False, False, []
     while args and args[0].startswith("--"):
         option = args.pop(0)
         if option == "--replace":
             replace = True
         elif option == "--check":
             check = True
+        elif option == "--survey":
+            survey = True
         elif option.partition("=")[0] == "--trace":
             file = option.partition("=")[2] or (args.pop(0) if "=" not in option and args else "")
             if not file:
@@ -83,8 +89,11 @@ def main(args: list[str]) -> int:
     if ranks:
         args[start:start] = [_launch.for_script(rank, _launch.text_of(args)) for rank in ranks]
     set_environment(replace)
-    if check:
-        return _check.run(lambda: run_here(args, replace))
+    if check or survey:
+        script = partial(run_here, args, replace)
+        if survey:
+            script = partial(_survey.run, script)
+        return _check.run(script) if check else _survey.done(script)
     options = interpreter_options(args)
     if options is None:
         run_here(args, replace)

@@ -132,6 +132,15 @@ PyObject *amp_py_Context_explain(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_health(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_findings(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_op_stats(PyObject *self, PyObject *unused);
+/* observe.c */
+PyObject *amp_py_Context_observe(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_observe_stop(PyObject *self, PyObject *unused);
+PyObject *amp_py_Context_observing(PyObject *self, PyObject *unused);
+PyObject *amp_py_Context_observe_call(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_observations(PyObject *self, PyObject *unused);
+PyObject *amp_py_Context_culprit(PyObject *self, PyObject *unused);
+PyObject *amp_py_Context_memory(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_survey(PyObject *self, PyObject *unused);
 /* config.c */
 int amp_py_add_config(PyObject *module);
 int amp_py_config(const char *level, PyObject *settings, amp_config *config);

@@ -22,6 +22,9 @@ int amp_py_add_tensor_view(PyObject *module);
 int amp_py_add_dlpack(PyObject *module);
 int amp_py_add_kernels(PyObject *module);
 
+/* statistics.c: what libamp.kernels.Statistics is made of. */
+PyObject *amp_py_statistics(const amp_statistics *statistics);
+
 int amp_py_add_context(PyObject *module);
 int amp_py_add_patch(PyObject *module);
 

@@ -38,7 +38,7 @@ static PyObject *binades_of(const amp_statistics *statistics)
 }
 
 /* What libamp.kernels.Statistics is made of; the structure's bytes last. */
-static PyObject *tuple_of(const amp_statistics *s)
+PyObject *amp_py_statistics(const amp_statistics *s)
 {
     PyObject *binades = binades_of(s);
     if (binades == NULL) {
@@ -57,7 +57,7 @@ static PyObject *statistics(PyObject *self, PyObject *src)
     PyObject *done = amp_py_call_all(&call, (amp_py_argument[]){ { "src", src, AMP_PY_READ } }, 1, statistics_cpu,
                                      NULL);
     Py_XDECREF(done);
-    return done ? tuple_of(&found) : NULL;
+    return done ? amp_py_statistics(&found) : NULL;
 }
 
 static PyObject *statistics_losses(PyObject *self, PyObject *args)

@@ -11,8 +11,8 @@ except ModuleNotFoundError:  # no torch
 
 
 # pytest-xdist's --dist loadfile begins with the files that have the most tests; these have few, and take longest.
-LONGEST = ["test_run", "test_apex_scripts", "test_apex_shim", "test_findings", "test_bench", "test_examples",
-           "test_right_scripts"]
+LONGEST = ["test_run", "test_apex_scripts", "test_apex_shim", "test_findings", "test_examples", "test_o1",
+           "test_amp_compile", "test_bench"]
 
 
 def pytest_collection_modifyitems(items):

@@ -97,9 +97,16 @@ def test_what_a_scale_loses_is_what_a_cast_loses():
 
 def test_memory_is_that_of_the_parameters(make):
     ((_, training),) = chosen(make(level="O2"))
-    fp32, now = facts.memory_of(training)
+    fp32, now, *_ = facts.memory_of(training)
     assert (fp32.weights, fp32.gradients, fp32.masters) == (4096, 4096, 0)
     assert (now.level, now.weights, now.gradients, now.masters) == ("O2", 2048, 2048, 4096)
+    measured = {"weights": 2048, "gradients": 2048, "masters": 4096, "master_gradients": 4096, "moments": 8192}
+    more = [{"kind": "memory", "context": 1, "n": n, **measured, "casts": 0, "most_casts": 64, "outputs": n * 10}
+            for n in (1, 3, 2)]  # fmt: skip
+    ((_, training),) = chosen(make(level="O2", more=more))
+    _, now, *predicted = facts.memory_of(training)
+    assert (now.level, now.total, now.outputs) == ("O2, measured", 20544, 30)
+    assert [row.level for row in predicted] == [f"O{i}, predicted" for i in (0, 1, 3, 4, 5)]
     assert [facts.size(n) for n in (0, 1023, 4096, 3 << 30)] == ["0 B", "1023 B", "4 KiB", "3 GiB"]
 
 
@@ -147,7 +154,7 @@ def test_the_page_is_whole_and_needs_no_network(make, monkeypatch):
         "Lost in 16 bits",
         "Where overflows began",
         "Ops",
-        "Memory of parameters",
+        "Memory",
     ]
     assert [title for title in titles if title not in elements.texts] == []
 

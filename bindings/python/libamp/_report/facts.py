@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .read import Line, Training
 
@@ -173,30 +174,50 @@ def best_scale(binades: dict[int, int], window: Window = FP16) -> int | None:
     return window.end - 1 - max(binades) if binades else None
 
 
-@dataclass
-class Bytes:
-    """Of what libamp knows: parameters and their gradients. Activations and the optimizer's state are the host's."""
+class Bytes(NamedTuple):
+    """What a training takes."""
 
     level: str
     weights: int
     gradients: int
     masters: int
+    master_gradients: int = 0
+    moments: int = 0
+    most_casts: int = 0
+    outputs: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.gradients + self.masters
+        return self.weights + self.gradients + self.masters + self.master_gradients + self.moments + self.most_casts
+
+
+def bytes_of(name: str, line: Line) -> Bytes:
+    return Bytes(name, *(line.get(field, 0) for field in Bytes._fields[1:]))
 
 
 def memory_of(training: Training) -> list[Bytes]:
-    """This training's, and the same parameters in FP32."""
+    """The parameters in FP32; this training's, measured where it was observed; and what a survey predicts of levels."""
     if not training.wired:
         return []
     elements, low = training.wired["elements"], training.wired["low"]
     trained, masters = training.wired["trained"], training.wired["masters"]
     level = (training.start or {}).get("level", "?")
-    fp32 = Bytes("FP32", 4 * elements, 4 * trained, 0)
-    now = Bytes(level, 4 * elements - 2 * low, 4 * trained - 2 * min(low, trained), 4 * masters)
-    return [fp32, now] if low else [fp32]
+    rows = [Bytes("FP32", 4 * elements, 4 * trained, 0)]
+    if training.memory:
+        most = max(line["outputs"] for line in training.memory)
+        rows.append(bytes_of(f"{level}, measured", training.memory[-1])._replace(outputs=most))
+    elif low:
+        rows.append(Bytes(level, 4 * elements - 2 * low, 4 * trained - 2 * min(low, trained), 4 * masters))
+    levels = training.survey["levels"] if training.survey else []
+    return rows + [bytes_of(f"{each['level']}, predicted", each) for each in levels if each["level"] != level]
+
+
+MEMORY_HEAD = ["weights", "gradients", "masters", "their gradients", "moments", "casts", "together", "outputs of ops"]
+
+
+def memory_rows(training: Training) -> list[list[str]]:
+    """Under MEMORY_HEAD, with the row's name before it."""
+    return [[m.level, *map(size, (*m[1:7], m.total, m.outputs))] for m in memory_of(training)]
 
 
 # ---- numbers in words ----

@@ -13,16 +13,16 @@ from .compare import first_decision, partings
 from .facts import (
     BF16,
     FP16,
+    MEMORY_HEAD,
     SCALES,
     Subject,
     best_scale,
     gradients_of,
     lost_at,
-    memory_of,
+    memory_rows,
     outline_of,
     power,
     share,
-    size,
     subjects_of,
 )
 from .read import Line, Trace, Training
@@ -283,8 +283,7 @@ def survey(training: Training) -> str:
 
 
 def memory(training: Training) -> str:
-    rows = [[m.level, size(m.weights), size(m.gradients), size(m.masters), size(m.total)] for m in memory_of(training)]
-    return table(["", "weights", "gradients", "masters", "together"], rows)
+    return table(["", *MEMORY_HEAD], memory_rows(training))
 
 
 def comparison(chosen: list[tuple[Trace, Training]], names: list[str]) -> str:
@@ -383,8 +382,9 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
         section("Where overflows began", "In iterations that were observed.", each(chosen, names, culprits)),
         section("Ops", "What became of them, counted over the whole training.", each(chosen, names, ops)),
         section(
-            "Memory of parameters",
-            "Activations and the optimizer's own state are not libamp's to count.",
+            "Memory",
+            "Moments are those of libamp's own optimizers; casts, the most at once in observed iterations; outputs, "
+            "what ops made in one of these: activations, and their gradients where backward's ops are seen.",
             each(chosen, names, memory),
         ),
     ]

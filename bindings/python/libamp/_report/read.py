@@ -22,7 +22,8 @@ def words(text: str) -> tuple[str, ...]:
 COUNTS = words(
     """version models optimizers ops params elements trained low masters n loss index left_out zeros nans
     plus_infinities minus_infinities call calls passed casts cache_hits failures brackets skipped lost lost_fp16
-    lost_bf16 nonfinite context fits advice weights gradients outputs of iterations"""
+    lost_bf16 nonfinite context fits advice weights gradients outputs master_gradients moments casts most_casts of
+    iterations"""
 )
 NUMBERS = words("scale next largest least sum sum_squares init_scale")
 TEXTS = words("level type action what name as message class")
@@ -36,6 +37,7 @@ MEMBERS = {  # that a line of the kind must have
         """n what op index name type elements zeros nans plus_infinities minus_infinities largest least sum_squares
         first binades"""
     ),
+    "memory": words("n weights gradients masters master_gradients moments casts most_casts outputs"),
     "call": words("n call op index arguments"),
     "culprit": words("n call op index parameter arguments"),
     "told": words("n as code message"),
@@ -57,6 +59,7 @@ class Training:
     end: Line | None = None
     brackets: list[Line] = field(default_factory=list)
     seen: list[Line] = field(default_factory=list)
+    memory: list[Line] = field(default_factory=list)
     calls: list[Line] = field(default_factory=list)
     culprits: list[Line] = field(default_factory=list)
     told: list[Line] = field(default_factory=list)
@@ -70,8 +73,9 @@ class Training:
         if kind in ("start", "wired", "survey", "end"):
             setattr(self, kind, line)
         else:
-            {"bracket": self.brackets, "seen": self.seen, "call": self.calls, "culprit": self.culprits,
-             "told": self.told, "advice": self.advice, "op": self.ops}[kind].append(line)  # fmt: skip
+            lists = {"bracket": self.brackets, "seen": self.seen, "memory": self.memory, "call": self.calls}
+            lists |= {"culprit": self.culprits, "told": self.told, "advice": self.advice, "op": self.ops}
+            lists[kind].append(line)
 
 
 @dataclass

@@ -9,12 +9,13 @@ from .compare import first_decision, partings
 from .facts import (
     BF16,
     FP16,
+    MEMORY_HEAD,
     SCALES,
     Subject,
     best_scale,
     gradients_of,
     lost_at,
-    memory_of,
+    memory_rows,
     outline_of,
     power,
     share,
@@ -195,8 +196,8 @@ def survey(training: Training) -> list[str]:
 
 
 def memory(training: Training) -> list[str]:
-    rows = [[m.level, size(m.weights), size(m.gradients), size(m.masters), size(m.total)] for m in memory_of(training)]
-    return [*table(["parameters", "weights", "gradients", "masters", "together"], rows), ""] if rows else []
+    rows = memory_rows(training)
+    return [*table(["memory", *MEMORY_HEAD], rows), ""] if rows else []
 
 
 def training_lines(training: Training) -> list[str]:

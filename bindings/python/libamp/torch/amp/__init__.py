@@ -19,6 +19,7 @@ from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
 from .handle import scale, scale_loss, unscale
 from .mistakes import findings, health
+from .observing import culprit, memory, observations, observe, observe_stop, survey
 from .process import stepped
 from .registry import (
     bfloat16_function,
@@ -38,6 +39,7 @@ __all__ = [
     "amp",
     "bfloat16_function",
     "compat",
+    "culprit",
     "disable_casts",
     "exempt",
     "findings",
@@ -50,6 +52,10 @@ __all__ = [
     "lists",
     "load_state_dict",
     "master_params",
+    "memory",
+    "observations",
+    "observe",
+    "observe_stop",
     "opt",
     "promote_function",
     "register_bfloat16_function",
@@ -62,6 +68,7 @@ __all__ = [
     "shutdown",
     "state_dict",
     "stepped",
+    "survey",
     "unscale",
     "utils",
 ]

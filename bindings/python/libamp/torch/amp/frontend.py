@@ -12,7 +12,21 @@ import torch
 from torch import nn
 
 from ... import _core
-from . import advice, checkpoint, handle, mistakes, model, process, retype, session, sharding, states, storage, wrapped
+from . import (
+    advice,
+    checkpoint,
+    handle,
+    mistakes,
+    model,
+    observing,
+    process,
+    retype,
+    session,
+    sharding,
+    states,
+    storage,
+    wrapped,
+)
 from ._amp_state import _amp_state, maybe_print, warn_or_err
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
 from .properties import Properties, dtype_name, fill, loss_scale_of, resolve, settings_of, show, torch_type
@@ -314,6 +328,7 @@ def start(
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
     _build(current, level, settings, model_list, optimizer_list)
     mistakes.watch(current)
+    observing.as_asked(current)
     _restart_others(current)
     half = advice.of_cpu(level, current.resolved, model_list)
     if half and current.resolved["loss_scale"] == 1.0 and current.verbosity > 0:

@@ -96,6 +96,8 @@ class ScaledLoss:
         indices = [optimizer._amp_stash.index for optimizer in self._optimizers]
         loss_id, delay_unscale, delay_check = self._arguments
         mistakes = self._session.mistakes
+        if self._session.observer is not None:
+            self._session.observer.leave()
         mistakes.begin(self._optimizers)
         self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)
         try:
@@ -131,6 +133,8 @@ class ScaledLoss:
         if self._session.scalers:
             self._session.scalers[loss_id]._hasten()
         mistakes.ended(self._optimizers)
+        if self._session.observer is not None:
+            self._session.observer.ended()
         for optimizer in self._optimizers:
             stash = optimizer._amp_stash
             stash.params_have_scaled_gradients = delay_unscale

@@ -66,6 +66,9 @@ class Forward:
         try:
             if self.session is not None and self.session.looks:
                 self.session.mistakes.forward(getattr(forward, "__self__", None))
+            observer = self.session.observer if self.session is not None else None
+            if observer is not None and not observer.enter(compiler is not None):
+                observer = None
             args, kwargs = self._arriving(args, kwargs)
             entered = self._enter()
             try:
@@ -75,6 +78,8 @@ class Forward:
                 out = forward(*args, **kwargs)
             finally:
                 _set_compiler(None)
+                if observer is not None:
+                    observer.leave()
                 if entered is not None:
                     entered.leave()
             return out if self.outputs is None else cast_tree(out, self.outputs)

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from ... import _findings
+from ... import _findings, _survey
 from ._amp_state import maybe_print
 
-_EVENT_WARNING, _EVENT_SKIP = 2, 3
+_EVENT_LOG, _EVENT_WARNING, _EVENT_SKIP = 1, 2, 3
 
 
 class Session:
@@ -40,6 +40,7 @@ class Session:
         self.record = _findings.Record()
         self.mistakes: Any = None  # of the script's, looked for
         self.looks = False  # has a forward to be looked at?
+        self.observer: Any = None  # of its numbers (observing.Watch), where somebody asked
         self._uninstall: Callable[[Any, bool], None] | None = None
         # a group whose ranks agree, True: the default one, False: none, None: what is sharded
         self.process_group: Any = None
@@ -138,6 +139,8 @@ class Session:
             )
         elif kind == _EVENT_WARNING and message.startswith("AMP-M"):
             self.record.relay(message)
+        elif kind == _EVENT_LOG and self.observer is not None and message.startswith("the overflow of bracket"):
+            self.observer.accused(self, message)
         elif kind == _EVENT_WARNING and message and self.verbosity > 0:
             maybe_print("Warning:  " + message, True)
 
@@ -148,6 +151,7 @@ class Session:
         if self._uninstall is not None:
             self._uninstall(self.context, False)
         _findings.ends(self.context, self.record)
+        _survey.keep(self.context)
         self.context.shutdown()
         self._finalizer.detach()
         with _lock:
@@ -170,6 +174,7 @@ def _end_context(
     if uninstall is not None:
         uninstall(context, True)
     _findings.ends(context, record)
+    _survey.keep(context)
     context.shutdown()
 
 

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m libamp.run --survey: a script that is observed, and at its end what each level would make of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+SURVEY = "LIBAMP_SURVEY"  # in the environment: somebody waits for surveys
+_surveys: list[str] = []  # of contexts that have ended
+
+
+def keep(context: Any) -> None:
+    """Before a context ends: its survey is told at the end of the script."""
+    if os.environ.get(SURVEY):
+        with contextlib.suppress(RuntimeError):  # nothing was observed
+            _surveys.append(context.survey()[-1])
+
+
+def run(script: Callable[[], Any]) -> Any:
+    """Runs it and tells on standard error what was seen, however it ends."""
+    os.environ[SURVEY] = "1"
+    os.environ.setdefault("AMP_OBSERVE", "every=10,first=10")
+    kept = None
+    try:
+        kept = script()  # its globals: what they hold is alive in the survey
+        return kept
+    finally:
+        _tell()
+        del kept
+
+
+def done(script: Callable[[], Any]) -> int:
+    """The status of a script that has ended by itself."""
+    script()
+    return 0
+
+
+def _tell() -> None:
+    taken, _surveys[:] = list(_surveys), []
+    session = sys.modules.get("libamp.torch.amp.session")
+    if session is not None:
+        for each in session.live():
+            keep(each.context)
+        taken += _surveys
+    words = [f"libamp.run: amp.initialize {number} of {len(taken)}: {text}" for number, text in enumerate(taken, 1)]
+    if not taken:
+        words.append("libamp.run: nothing was observed: no block of scale_loss has ended\n")
+    sys.stdout.flush()
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it
+            sys.stderr.write("\n" * sys.stderr.isatty() + "".join(words))
+            sys.stderr.flush()

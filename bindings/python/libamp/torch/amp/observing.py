@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""amp.observe: what the numbers of a training are like, op by op, with the names of modules; and what follows from
+them: the culprit of an overflow, amp.survey, amp.memory.
+
+The library looks at parameters, gradients, masters and updates. What torch's functions get and make is seen here, by a
+TorchFunctionMode that is on in observed iterations alone, from the model's forward to scale_loss, and by hooks on their
+backward. Values are read and never changed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ... import _findings, _survey
+from ...kernels import Statistics
+from ._amp_state import maybe_print
+from .session import Session, last
+
+# In the order of AMP_SEE_*'s bits.
+WHAT = ("inputs", "outputs", "weights", "scaled", "gradients", "masters", "updates")
+_NAMES_OF_TYPES = {1: "float32", 2: "float16", 3: "bfloat16", 4: "float64"}
+
+
+# ---- what is told ----
+
+
+class Observation(NamedTuple):
+    """One thing that was seen. what: one of WHAT. op: "encoder.0: linear" of inputs and outputs, else None. name: of
+    the argument or the parameter. lost_fp16, lost_bf16: updates that weights of the type would not have shown."""
+
+    what: str
+    op: str | None
+    name: str
+    dtype: str
+    iterations: int
+    lost_fp16: int
+    lost_bf16: int
+    last: Statistics
+    total: Statistics
+
+
+class Argument(NamedTuple):
+    """Of a culprit."""
+
+    name: str
+    is_output: bool
+    dtype: str
+    elements: int
+    nonfinite: int
+    largest: float
+    least: float
+
+
+class Culprit(NamedTuple):
+    """Where the last observed overflow began. op: None where no op was seen to make it. parameter: whose gradient was
+    the first, in the order of backward, not to be finite. filename, lineno: the script's line that called the op."""
+
+    op: str | None
+    bracket: int
+    call: int
+    was_cast: bool
+    in_backward: bool
+    parameter: str | None
+    arguments: list[Argument]
+    filename: str
+    lineno: int
+
+
+class Memory(NamedTuple):
+    """Bytes; amp_memory of amp_observe.h says what each is."""
+
+    level: str
+    weights: int
+    gradients: int
+    masters: int
+    master_gradients: int
+    moments: int
+    casts: int
+    most_casts: int
+    outputs: int
+
+
+class Advice(NamedTuple):
+    """code: docs/advice.md has each. levels: which it concerns."""
+
+    code: str
+    op: str | None
+    name: str | None
+    levels: tuple[str, ...]
+    elements: int
+    of: int
+    largest: float
+    message: str
+
+
+class Level(NamedTuple):
+    """fits: "yes", "with ops in fp32" or "no"."""
+
+    fits: str
+    n_advice: int
+    memory: Memory
+
+
+class Survey(NamedTuple):
+    """What each level would make of what was seen. str() is for people."""
+
+    level: str
+    init_scale: float
+    iterations: int
+    advice: list[Advice]
+    levels: list[Level]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# ---- one call of torch's ----
+
+# What moves or describes elements, and computes nothing with them.
+_MOVES = """to type type_as float half bfloat16 double cpu cuda clone contiguous detach detach_ requires_grad_ backward
+    register_hook zero_ fill_ copy_ item tolist numpy unbind empty_like zeros_like ones_like full_like rand_like
+    randn_like new_zeros new_ones new_empty new_full new_tensor
+    __get__ __set__ __delete__ __setitem__ __deepcopy__ __repr__ __format__ __iter__"""
+_NO_OPS = frozenset(_MOVES.split())
+_ARGUMENTS = {0: "input", 1: "other", 2: "argument 2"}
+_WEIGHTED = {1: "weight", 2: "bias"}
+_HAS_WEIGHT = ("linear", "bilinear", "conv", "prelu", "embedding")
+
+
+def _is_readable(value: Any) -> bool:
+    """Elements that the library can read: anything else (sparse, sharded, transformed, on a GPU) is left out."""
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and value.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        if _is_readable(value):
+            yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _named(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    weighted = op.startswith(_HAS_WEIGHT)
+    for i, arg in enumerate(args):
+        name = _WEIGHTED.get(i) if weighted else None
+        for tensor in _tensors(arg):
+            yield name or _ARGUMENTS.get(i, f"argument {i}"), tensor
+    for key, arg in kwargs.items():
+        for tensor in _tensors(arg):
+            yield key, tensor
+
+
+class _Mode(TorchFunctionMode):
+    """Sees each call of torch's on a thread, between the model's forward and scale_loss."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = weakref.ref(watch)
+        self._process = os.getpid()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        watch = self._watch()
+        if watch is not None and os.getpid() == self._process and not torch.jit.is_tracing():
+            watch.called(func, args, kwargs, out)
+        return out
+
+
+class Watch:
+    """What is seen of one session's calls."""
+
+    def __init__(self, session: Session, names: dict[int, str]) -> None:
+        self._session = weakref.ref(session)
+        self._names = names  # of modules, by id
+        self._mode = _Mode(self)
+        self._here = threading.local()
+        self.lines: dict[str, _findings.Place] = {}
+        self._iterations, self._told = 0, 0.0
+
+    # -- on and off --
+
+    def enter(self, compiled: bool) -> bool:
+        """At the model's forward; True: leave is to be called at its end. Where no other mode is on it stays on until
+        scale_loss, for the loss."""
+        session = self._session()
+        entered = getattr(self._here, "entered", False)
+        if entered or session is None or not session.context.observing():
+            return False
+        if compiled or not torch.is_grad_enabled():  # compiled calls are not torch's functions any more
+            return False
+        self._here.lingers = torch._C._len_torch_function_stack() == 0
+        self._here.entered = True
+        self._mode.__enter__()
+        return not self._here.lingers
+
+    def leave(self) -> None:
+        """Where the mode is not the last one that was entered, it waits until it is."""
+        if not getattr(self._here, "entered", False):
+            return
+        depth = torch._C._len_torch_function_stack()
+        if depth and torch._C._get_function_stack_at(depth - 1) is self._mode:
+            self._mode.__exit__(None, None, None)
+            self._here.entered = False
+
+    # -- a call --
+
+    def _place(self) -> str | None:
+        """The module whose forward calls: by its name in the model, else by its class."""
+        frame = sys._getframe(3)
+        while frame is not None:
+            if frame.f_code.co_name == "forward":
+                module = frame.f_locals.get("self")
+                if isinstance(module, torch.nn.Module):
+                    return self._names.get(id(module), type(module).__name__)
+            frame = frame.f_back  # type: ignore[assignment]
+        return None
+
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """One call of torch's has returned."""
+        session = self._session()
+        op = getattr(func, "__name__", "")
+        if session is None or not op or op in _NO_OPS or not session.context.observing():
+            return
+        made = list(_tensors(out))
+        got = [(name, tensor) for name, tensor in _named(op, args, kwargs) if all(tensor is not one for one in made)]
+        in_place = op.endswith("_") and not op.endswith("__")
+        places = {tensor.data_ptr() for _, tensor in got}
+        if not made or (not in_place and any(one.data_ptr() in places for one in made)):  # a view, or what it got
+            return
+        where = self._place()
+        self.lines[f"{where}: {op}" if where else op] = _findings.place()
+        session.context.observe_call(
+            op, where, False, [(name, tensor, False) for name, tensor in got] + [("output", one, True) for one in made]
+        )
+        nodes = {tensor.grad_fn for _, tensor in got}
+        for node in {one.grad_fn for one in made} - nodes - {None}:
+            node.register_hook(self._backward_of(op, where))
+
+    def _backward_of(self, op: str, where: str | None) -> Any:
+        watching = weakref.ref(self)
+
+        def hook(made: Any, got: Any) -> None:
+            watch = watching()
+            session = watch._session() if watch is not None else None
+            if session is None or not session.alive or not session.context.observing():
+                return
+            values = [("gradient of output", tensor, False) for tensor in _tensors(got)]
+            values += [("gradient of input", tensor, True) for tensor in _tensors(made)]
+            if values:
+                session.context.observe_call(op, where, True, values)
+
+        return hook
+
+    # -- a bracket --
+
+    def accused(self, session: Session, message: str) -> None:
+        """The library's words of an overflow, with the script's line."""
+        found = _culprit(session)
+        at = f" ({found.filename}:{found.lineno})" if found is not None and found.filename else ""
+        if session.verbosity > 0:
+            maybe_print(message + at, True)
+
+    def ended(self) -> None:
+        """A bracket is over. A survey, which may take long, shows on a terminal how far it has come."""
+        self._iterations += 1
+        now = time.monotonic()
+        if not os.environ.get(_survey.SURVEY) or now - self._told < 0.5:
+            return
+        self._told = now
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(f"\rlibamp: {self._iterations} iterations", end="", file=sys.stderr, flush=True)
+
+
+# ---- asked for ----
+
+
+def _session_of(what: Any, who: str) -> Session:
+    spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
+    session = last() if what is None else spec.session if spec is not None else None
+    if session is None or not session.alive:
+        of = "nothing" if what is None else f"this {type(what).__name__}"
+        raise RuntimeError(f"amp.{who}: {of} went through no amp.initialize that is in force")
+    return session
+
+
+def _bits(what: str | Iterable[str] | None) -> int:
+    chosen = WHAT if what is None else what.replace(",", "+").split("+") if isinstance(what, str) else list(what)
+    for name in chosen:
+        if name not in WHAT:
+            raise ValueError(f"amp.observe: what is {name!r}, which is none of {', '.join(WHAT)}")
+    return sum(1 << WHAT.index(name) for name in set(chosen))
+
+
+def start(session: Session) -> None:
+    """Calls of torch's are seen from here on, in observed iterations."""
+    names = {}
+    for ref in session.models:
+        item = ref()
+        if item is not None:
+            names.update({id(module): name or type(module).__name__ for name, module in item.named_modules()})
+    session.observer = Watch(session, names)
+
+
+def as_asked(session: Session) -> None:
+    """Where the environment's AMP_OBSERVE has begun it in the library."""
+    if session.context.observing():
+        start(session)
+
+
+def observe(
+    of: Any = None,
+    *,
+    what: str | Iterable[str] | None = None,
+    every: int = 200,
+    first: int = 1,
+    after_skip: int = 1,
+    names: Iterable[str] | None = None,
+    max_bytes: int = 64 << 20,
+) -> None:
+    """Looks at the numbers of a training from here on: of one iteration in `every`, of the `first` ones, and of
+    `after_skip` ones after a skipped step. An iteration is what happens from the end of one block of scale_loss to the
+    end of the next.
+
+    of: a model or an optimizer, for the initialize that it went through; None: the last one. what: of inputs, outputs,
+    weights, scaled, gradients, masters, updates; None: all. names: patterns as in a shell, of ops ("encoder.0: *") and
+    parameters; None: all. max_bytes: of what is kept. Called again it begins anew. Trained is the same to the bit. In
+    the environment AMP_OBSERVE=1 asks for it, and AMP_TRACE=FILE writes it down (docs/report.md). Functions that
+    torch.compile has compiled, and tensors on GPUs, are not seen; parameters on CPUs are, always.
+    """
+    session = _session_of(of, "observe")
+    patterns = [names] if isinstance(names, str) else [str(name) for name in names or ()]
+    for name, number in (("every", every), ("first", first), ("after_skip", after_skip), ("max_bytes", max_bytes)):
+        if number < 1:
+            raise ValueError(f"amp.observe: {name} is {number}, and must be 1 or more")
+    session.context.observe(_bits(what), every, first, after_skip, patterns, max_bytes)
+    start(session)
+
+
+def observe_stop(of: Any = None) -> None:
+    """Ends it, and forgets what was seen."""
+    session = _session_of(of, "observe_stop")
+    session.context.observe_stop()
+    session.observer = None
+
+
+def observations(of: Any = None) -> list[Observation]:
+    """What was seen so far: ops in the order of their first call, then parameters."""
+    session = _session_of(of, "observations")
+    found = []
+    for bit, op, name, dtype, iterations, fp16, bf16, latest, total in session.context.observations():
+        kind = WHAT[bit.bit_length() - 1]
+        of_type = _NAMES_OF_TYPES.get(dtype, "other")
+        found.append(
+            Observation(kind, op, name, of_type, iterations, fp16, bf16, Statistics(*latest), Statistics(*total))
+        )
+    return found
+
+
+def _culprit(session: Session) -> Culprit | None:
+    told = session.context.culprit()
+    if told is None:
+        return None
+    op, bracket, call, was_cast, in_backward, parameter, arguments = told
+    watch = session.observer
+    at = watch.lines.get(str(op).removesuffix(" (backward)")) if watch is not None else None
+    listed = [
+        Argument(name, is_output, _NAMES_OF_TYPES.get(dtype, "other"), *rest)
+        for name, is_output, dtype, *rest in arguments
+    ]
+    return Culprit(op, bracket, call, was_cast, in_backward, parameter, listed, *(at or ("", 0))[:2])
+
+
+def culprit(of: Any = None) -> Culprit | None:
+    """Where the last overflow of an observed iteration began; None: there was none."""
+    return _culprit(_session_of(of, "culprit"))
+
+
+def memory(of: Any = None, level: str | None = None) -> Memory:
+    """Bytes that the training takes now; level: that it would take there."""
+    return Memory(*_session_of(of, "memory").context.memory(level))
+
+
+def survey_of(context: Any) -> Survey:
+    """The survey of a context."""
+    level, init_scale, iterations, advice, surveyed, text = context.survey()
+    listed = [Advice(code, op, name, tuple(names), *rest) for code, op, name, names, *rest in advice]
+    fits = {0: "no", 1: "yes", 2: "with ops in fp32"}
+    described = [Level(fits[each], n, Memory(*taken)) for each, n, taken in surveyed]
+    return Survey(level, init_scale, iterations, listed, described, text)
+
+
+def survey(of: Any = None) -> Survey:
+    """Would this training survive at each level, and where not? By what amp.observe has seen: run some iterations, best
+    at O0 and with every=1, then ask."""
+    return survey_of(_session_of(of, "survey").context)

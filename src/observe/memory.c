@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a training takes in bytes: as it is, and as it would be at a level. */
+#include "observe/observe.h"
+
+static void count_moments(const amp_context *context, amp_memory *out) {
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        const struct amp__optim *optim = context->optimizers[i].optim;
+        for (size_t j = 0; optim && j < optim->n; j++)
+            for (int k = 0; k < AMP__MOMENTS; k++)
+                if (optim->states[j].moments[k])
+                    out->moments += sizeof(float) * amp__optim_moment_size(amp__optim_rule(optim, j), k,
+                                                                           optim->states[j].size);
+    }
+}
+
+/* ---- at a level ---- */
+
+static bool has_a_level(const struct amp__param *param) {
+    return param->dtype == AMP_FLOAT32 || amp__is_low(param->dtype); /* no level re-types FP64 and integers */
+}
+
+static uint64_t bytes_at(const struct amp__param *param, const struct amp__properties *p) {
+    if (!has_a_level(param)) return param->size * amp__dtype_size(param->dtype);
+    const bool norm = param->module_kind == AMP_MODULE_BATCH_NORM;
+    return param->size * (amp__retypes(p) && !(norm && p->keep_batchnorm_fp32) ? 2 : 4);
+}
+
+static void count_params_at(const amp_context *context, const struct amp__properties *p, amp_memory *out) {
+    for (size_t i = 0; i < context->n_params; i++) {
+        const struct amp__param *param = context->params[i];
+        const uint64_t bytes = bytes_at(param, p);
+        out->weights += bytes;
+        out->casts += p->patch_ops && p->cache && has_a_level(param) ? 2 * param->size : 0;
+        if (!param->in_optimizer) continue;
+        out->gradients += bytes;
+        if (!p->master_weights || bytes != 2 * param->size) continue;
+        out->masters += 4 * param->size;
+        out->master_gradients += 4 * param->size;
+    }
+    out->most_casts = out->casts;
+}
+
+/* Of one iteration: an op that works in 16 bits makes such. */
+static void count_outputs_at(const amp_context *context, const struct amp__properties *p, amp_memory *out) {
+    const struct amp__seen *first = context->observer ? context->observer->first : NULL;
+    for (const struct amp__seen *seen = first; seen; seen = seen->next) {
+        if (seen->what != AMP_SEE_OUTPUTS) continue;
+        const bool low = amp__retypes(p) || (p->patch_ops && seen->op->listed != AMP_FP32);
+        out->outputs += seen->last.elements * (low ? 2 : 4);
+    }
+}
+
+amp_status amp__memory_at(const amp_context *context, amp_level level, amp_memory *out) {
+    amp_config config = AMP_CONFIG_INIT;
+    struct amp__properties p;
+    config.level = level;
+    AMP_TRY(amp__properties_resolve(&config, &p));
+    *out = (amp_memory){ .struct_size = sizeof *out, .level = level };
+    count_params_at(context, &p, out);
+    count_moments(context, out);
+    count_outputs_at(context, &p, out);
+    return AMP_OK;
+}
+
+/* ---- as it is ---- */
+
+static void count_params(const amp_context *context, amp_memory *out) {
+    for (size_t i = 0; i < context->n_params; i++) {
+        const struct amp__param *param = context->params[i];
+        const uint64_t bytes = param->size * amp__dtype_size(param->dtype);
+        out->weights += bytes;
+        out->gradients += param->in_optimizer ? bytes : 0;
+        out->masters += param->has_master ? 4 * param->size : 0;
+        out->master_gradients += param->has_master ? param->gradient.master.bytes : 0;
+    }
+}
+
+void amp__memory_now(const amp_context *context, amp_memory *out) {
+    *out = (amp_memory){ .struct_size = sizeof *out, .level = context->properties.level,
+                         .casts = context->cache.ledger.now, .most_casts = context->cache.ledger.most };
+    count_params(context, out);
+    count_moments(context, out);
+    const struct amp__seen *first = context->observer ? context->observer->first : NULL;
+    for (const struct amp__seen *seen = first; seen; seen = seen->next)
+        if (seen->what == AMP_SEE_OUTPUTS) out->outputs += seen->last.elements * amp__dtype_size(seen->dtype);
+}
+
+/* ---- asked for ---- */
+
+static amp_status check(const amp_context *context, const amp_memory *memory, const char *who) {
+    AMP_RETURN_IF(!context || !memory || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT, "%s: %s", who,
+                  !memory ? "memory is NULL" : "there is no such context: was it shut down?");
+    return amp__check_struct(memory->struct_size, sizeof *memory, "amp_memory");
+}
+
+AMP_API amp_status amp_get_memory(amp_context *context, amp_memory *memory) {
+    amp_memory now;
+    AMP_TRY(check(context, memory, "amp_get_memory"));
+    pthread_mutex_lock(&context->lock);
+    amp__memory_now(context, &now);
+    pthread_mutex_unlock(&context->lock);
+    return amp__fill_struct(memory, memory->struct_size, sizeof now, &now, sizeof now, "amp_memory");
+}
+
+AMP_API amp_status amp_predict_memory(amp_context *context, amp_level level, amp_memory *memory) {
+    amp_memory at;
+    AMP_TRY(check(context, memory, "amp_predict_memory"));
+    pthread_mutex_lock(&context->lock);
+    const amp_status status = amp__memory_at(context, level, &at);
+    pthread_mutex_unlock(&context->lock);
+    AMP_TRY(status);
+    return amp__fill_struct(memory, memory->struct_size, sizeof at, &at, sizeof at, "amp_memory");
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls that the host tells of itself: each name is an op here, which has no slot. */
+#include "context/report.h"
+#include "observe/observe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *name_of(const void *op) { return ((const struct amp__op *)op)->name; }
+
+void amp__observe_free_told(struct amp__observer *observer) {
+    for (size_t i = 0; observer->told.entries && i <= observer->told.mask; i++)
+        amp__free(observer->told.entries[i].value);
+    amp__map_free(&observer->told);
+}
+
+static amp_class class_of(const amp_context *context, const char *name) {
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(name, base);
+    const amp_class listed = amp__list_class(context->properties.lists, context->properties.low, base);
+    return listed == AMP_BY_LIST ? AMP_LEAVE : listed;
+}
+
+/* Under the lock, where there is room. */
+static struct amp__op *new_op(amp_context *context, const amp_observed_call *call, const char *name) {
+    struct amp__observer *observer = context->observer;
+    const size_t length = strlen(name) + 1, bytes = sizeof(struct amp__op) + length;
+    if (observer->bytes + bytes > observer->options.max_bytes) return NULL;
+    struct amp__op *op = amp__alloc(1, bytes);
+    if (!op) return NULL;
+    op->name = memcpy(op + 1, name, length);
+    op->context = context;
+    op->host = amp__any_host(context);
+    op->listed = op->op_class = class_of(context, call->op);
+    op->is_backward = call->in_backward;
+    if (amp__map_put_name(&observer->told, op->name, op, name_of) != AMP_OK) {
+        amp__free(op);
+        return NULL;
+    }
+    observer->bytes += bytes;
+    return op;
+}
+
+/* NULL: there is no room for one more. */
+static struct amp__op *told_op(amp_context *context, const amp_observed_call *call) {
+    char name[512];
+    snprintf(name, sizeof name, "%s%s%s%s", call->where ? call->where : "", call->where ? ": " : "", call->op,
+             call->in_backward ? " (backward)" : "");
+    struct amp__observer *observer = context->observer;
+    pthread_mutex_lock(observer->lock);
+    struct amp__op *op = amp__map_get_name(&observer->told, name, name_of);
+    if (!op) op = new_op(context, call, name);
+    observer->left_out += !op;
+    pthread_mutex_unlock(observer->lock);
+    return op;
+}
+
+static amp_status check(const amp_context *context, const amp_observed_call *call) {
+    AMP_RETURN_IF(!context || !call || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_observe_call: %s", !call ? "call is NULL" : "there is no such context: was it shut down?");
+    AMP_TRY(amp__check_struct(call->struct_size, sizeof *call, "amp_observed_call"));
+    AMP_RETURN_IF(!call->op || !call->op[0], AMP_ERR_INVALID_ARGUMENT, "amp_observe_call: the op has no name");
+    AMP_RETURN_IF(call->n_values && !call->values, AMP_ERR_INVALID_ARGUMENT, "amp_observe_call: %s: %llu values, and "
+                  "values is NULL", call->op, (unsigned long long)call->n_values);
+    for (uint64_t i = 0; i < call->n_values; i++)
+        AMP_RETURN_IF(!call->values[i].name || !call->values[i].name[0], AMP_ERR_INVALID_ARGUMENT,
+                      "amp_observe_call: %s: values[%llu] has no name", call->op, (unsigned long long)i);
+    return AMP_OK;
+}
+
+static void take(struct amp__seen_call *seen, const amp_observed_value *value) {
+    if (value->tensor && !value->is_output)
+        amp__observe_use(seen, amp__param_find(seen->op->context, seen->op->host, value->tensor));
+    if (value->tensor) amp__observe_handle(seen, value->tensor, value->name, value->is_output);
+    else amp__observe_span(seen, &value->span, value->name, value->is_output);
+}
+
+AMP_API int32_t amp_is_observing(const amp_context *context) { return context && amp__observing(context); }
+
+AMP_API amp_status amp_observe_call(amp_context *context, const amp_observed_call *call) {
+    struct amp__seen_call seen;
+    AMP_TRY(check(context, call));
+    if (!amp__observing(context)) return AMP_OK;
+    struct amp__op *op = told_op(context, call);
+    if (!op) return AMP_OK;
+    amp__seen_begin(&seen, op);
+    if (!amp__observe_wants_op(op)) return AMP_OK;
+    for (int outputs = 0; outputs < 2; outputs++)
+        for (uint64_t i = 0; i < call->n_values; i++)
+            if (!call->values[i].is_output == !outputs) take(&seen, &call->values[i]);
+    amp__observe_call(context, &seen);
+    return AMP_OK;
+}

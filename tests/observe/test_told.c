@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* amp_observe_call: what a host tells of its own calls is counted, found guilty and surveyed as a wrapped op's is. */
+#include "../scaling/bracket.h"
+
+#include <amp_all.h>
+#include <math.h>
+#include <pthread.h>
+
+enum { N = 4 };
+
+static void start(struct rig *rig, amp_level level, const amp_observe_options *options) {
+    amp_config config = config_of(level);
+    config.log = AMP_LOG_OFF;
+    rig_init(rig, 0);
+    ck_ok(rig_config(rig, &config));
+    ck_ok(amp_observe(rig->context, options));
+}
+
+static amp_observed_value value_of(const char *name, float *data, bool is_output) {
+    return (amp_observed_value){ .name = name, .span = { data, N, AMP_FLOAT32, 0 }, .is_output = is_output };
+}
+
+static amp_status tell(amp_context *context, const char *where, const char *op, float *in, float *out, bool backward) {
+    const amp_observed_value values[] = { value_of("out", out, true), value_of("x", in, false) };
+    amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+    call.op = op, call.where = where, call.values = values, call.n_values = 2, call.in_backward = backward;
+    return amp_observe_call(context, &call);
+}
+
+static const amp_observation *find(amp_context *context, uint32_t what, const char *op, const char *name) {
+    static amp_observation seen[64];
+    size_t n;
+    seen[0] = (amp_observation)AMP_OBSERVATION_INIT;
+    ck_ok(amp_get_observations(context, seen, sizeof seen / sizeof seen[0], &n));
+    for (size_t i = 0; i < n; i++)
+        if (seen[i].what == what && seen[i].op && !strcmp(seen[i].op, op) && !strcmp(seen[i].name, name))
+            return &seen[i];
+    return NULL;
+}
+
+static const amp_observation *get(amp_context *context, uint32_t what, const char *op, const char *name) {
+    const amp_observation *found = find(context, what, op, name);
+    ck_assert_msg(found != NULL, "%s of %s was not seen", name, op);
+    return found;
+}
+
+TEST(a_call_is_counted_with_its_place) {
+    RIG(rig);
+    float x[N] = { 1, 2, 3, 4 }, y[N] = { 0, 8, -16, INFINITY };
+    start(&rig, AMP_O1, NULL);
+    ck_ok(tell(rig.context, "encoder.0", "linear", x, y, false));
+    ck_ok(tell(rig.context, "encoder.0", "linear", x, y, false));
+    ck_ok(tell(rig.context, NULL, "linear", x, x, false));
+    ck_ok(tell(rig.context, "encoder.0", "linear", y, x, true));
+    ck_assert_uint_eq(get(rig.context, AMP_SEE_INPUTS, "encoder.0: linear", "x")->total->elements, 2 * N);
+    const amp_observation *out = get(rig.context, AMP_SEE_OUTPUTS, "encoder.0: linear", "out");
+    ck_assert_uint_eq(out->total->plus_infinities, 2);
+    ck_assert_double_eq(out->last->largest, 16.0);
+    ck_assert_uint_eq(get(rig.context, AMP_SEE_OUTPUTS, "linear", "out")->total->elements, N);
+    ck_assert_uint_eq(get(rig.context, AMP_SEE_OUTPUTS, "encoder.0: linear (backward)", "out")->total->elements, N);
+}
+
+/* Handles are read by the host's hook, and a parameter's is one. */
+TEST(handles_are_read_too) {
+    RIG(rig);
+    start(&rig, AMP_O1, NULL);
+    const amp_observed_value values[] = { { .name = "weight", .tensor = rig.net.weight } };
+    amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+    call.op = "linear", call.values = values, call.n_values = 1;
+    ck_ok(amp_observe_call(rig.context, &call));
+    ck_assert_uint_eq(get(rig.context, AMP_SEE_INPUTS, "linear", "weight")->total->elements, NET_SIZE);
+}
+
+TEST(only_observed_iterations_count_and_only_names_that_are_asked_for) {
+    RIG(rig);
+    const char *const names[] = { "block*" };
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    float x[N] = { 1, 2, 3, 4 };
+    options.names = names, options.n_names = 1;
+    start(&rig, AMP_O1, &options);
+    ck_assert_int_eq(amp_is_observing(rig.context), 1);
+    ck_ok(tell(rig.context, "block1", "relu", x, x, false));
+    ck_ok(tell(rig.context, "head", "relu", x, x, false));
+    ck_ok(net_train_step(&rig.net, 0.5)); /* the first iteration is over */
+    ck_assert_int_eq(amp_is_observing(rig.context), 0);
+    ck_ok(tell(rig.context, "block1", "relu", x, x, false));
+    ck_assert_uint_eq(get(rig.context, AMP_SEE_OUTPUTS, "block1: relu", "out")->total->elements, N);
+    ck_assert_ptr_null(find(rig.context, AMP_SEE_OUTPUTS, "head: relu", "out"));
+    ck_assert_int_eq(amp_is_observing(NULL), 0);
+}
+
+/* The first that made what is not finite from what was, in forward or in backward. */
+TEST_TIMES(it_may_be_the_culprit, 2) {
+    RIG(rig);
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    float x[N] = { 1, 2, 3, 4 }, bad[N] = { 1, INFINITY, 3, 4 };
+    start(&rig, AMP_O1, NULL);
+    ck_ok(tell(rig.context, "a", "exp", x, x, false));
+    ck_ok(tell(rig.context, "b", "exp", x, _i ? x : bad, false));
+    ck_ok(tell(rig.context, "c", "relu", _i ? x : bad, _i ? x : bad, false));
+    ck_ok(tell(rig.context, "c", "relu", x, bad, true));
+    ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+    ck_ok(amp_get_culprit(rig.context, &culprit));
+    ck_assert_str_eq(culprit.op, _i ? "c: relu (backward)" : "b: exp");
+    ck_assert_uint_eq(culprit.call, _i ? 4 : 2);
+    ck_assert_uint_eq(culprit.n_arguments, 2);
+    ck_assert_str_eq(culprit.arguments[1].name, "out");
+    ck_assert_uint_eq(culprit.arguments[1].nonfinite, 1);
+}
+
+TEST(the_survey_knows_its_class) {
+    RIG(rig);
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    float large[N] = { 1e6f, 2, 3, 4 }, x[N] = { 1, 2, 3, 4 };
+    start(&rig, AMP_O0, NULL);
+    ck_ok(tell(rig.context, "fc", "linear", x, large, false)); /* at O1 it works in fp16 */
+    ck_ok(tell(rig.context, "end", "softmax", x, large, false)); /* and this stays FP32 */
+    ck_ok(amp_survey(rig.context, &result));
+    unsigned found = 0;
+    for (uint64_t i = 0; i < result.n_advice; i++) {
+        const amp_advice *advice = &result.advice[i];
+        if (!advice->op || strcmp(advice->code, "AMP-A01") != 0) continue;
+        const bool linear = !strcmp(advice->op, "fc: linear");
+        ck_assert_int_eq((advice->levels & 1u << AMP_O1) != 0, linear);
+        ck_assert_int_ne((int)(advice->levels & 1u << AMP_O2), 0);
+        found += linear ? 1 : 2;
+    }
+    ck_assert_uint_eq(found, 3);
+}
+
+static void *tell_many(void *context) {
+    float x[N] = { 1, 2, 3, 4 };
+    char where[16];
+    for (int i = 0; i < 200; i++) {
+        snprintf(where, sizeof where, "m%d", i % 10);
+        ck_ok(tell(context, where, "relu", x, x, i & 1));
+    }
+    return NULL;
+}
+
+TEST(threads_tell_at_once) {
+    RIG(rig);
+    pthread_t threads[4];
+    uint64_t elements = 0;
+    start(&rig, AMP_O1, NULL);
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, tell_many, rig.context), 0);
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    for (int i = 0; i < 10; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "m%d: relu%s", i, i % 2 ? " (backward)" : "");
+        elements += get(rig.context, AMP_SEE_OUTPUTS, name, "out")->total->elements;
+    }
+    ck_assert_uint_eq(elements, 4 * 200 * N);
+}
+
+TEST(what_has_no_room_is_left_out) {
+    RIG(rig);
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    float x[N] = { 1, 2, 3, 4 };
+    options.max_bytes = 100;
+    start(&rig, AMP_O1, &options);
+    ck_ok(tell(rig.context, "fc", "linear", x, x, false));
+    ck_assert_ptr_null(find(rig.context, AMP_SEE_OUTPUTS, "fc: linear", "out"));
+}
+
+TEST(what_cannot_be_is_refused) {
+    RIG(rig);
+    float x[N] = { 1, 2, 3, 4 };
+    amp_observed_value value = value_of("", x, false);
+    amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+    start(&rig, AMP_O1, NULL);
+    ck_assert_int_eq(amp_observe_call(rig.context, NULL), AMP_ERR_INVALID_ARGUMENT);
+    ck_says("call is NULL");
+    ck_assert_int_eq(amp_observe_call(NULL, &call), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_observe_call(rig.context, &call), AMP_ERR_INVALID_ARGUMENT);
+    ck_says("the op has no name");
+    call.op = "linear", call.n_values = 1;
+    ck_assert_int_eq(amp_observe_call(rig.context, &call), AMP_ERR_INVALID_ARGUMENT);
+    ck_says("linear: 1 values, and values is NULL");
+    call.values = &value;
+    ck_assert_int_eq(amp_observe_call(rig.context, &call), AMP_ERR_INVALID_ARGUMENT);
+    ck_says("linear: values[0] has no name");
+    value.name = "x", value.span.dtype = AMP_DTYPE_OTHER; /* nothing that can be read */
+    ck_ok(amp_observe_call(rig.context, &call));
+    ck_assert_ptr_null(find(rig.context, AMP_SEE_INPUTS, "linear", "x"));
+}
