@@ -86,16 +86,20 @@ static void losses_of_casts(amp_dtype type, amp_dtype from, const void *src, siz
                             amp_losses *losses) {
     const double normal = type == AMP_FLOAT16 ? 0x1p-14 : 0x1p-126;
     *losses = (amp_losses){ 0, 0, 0 };
-    for (size_t i = 0; i < n; i++) {
-        double x = ldexp(value_of_bits(from, get_bits(from, src, i)), exponent);
-        uint16_t low;
-        const amp_span wide = { &x, 1, AMP_FLOAT64, 0 }, narrow = { &low, 1, type, 0 };
+    for (size_t at = 0, length; at < n; at += length) {
+        double x[1024];
+        uint16_t low[AMP_COUNT(x)];
+        length = n - at < AMP_COUNT(x) ? n - at : AMP_COUNT(x);
+        const amp_span wide = { x, length, AMP_FLOAT64, 0 }, narrow = { low, length, type, 0 };
+        for (size_t i = 0; i < length; i++) x[i] = ldexp(value_of_bits(from, get_bits(from, src, at + i)), exponent);
         CHECK_THAT(amp_cast_list(&narrow, &wide, 1) == AMP_OK, "%s", amp_last_error());
-        const uint64_t magnitude = low & 0x7fffu;
-        if (x == 0.0 || !isfinite(x)) continue;
-        losses->zeros += magnitude == 0;
-        losses->subnormals += magnitude && fabs(x) < normal;
-        losses->infinities += magnitude == infinity_bits(type);
+        for (size_t i = 0; i < length; i++) {
+            const uint64_t magnitude = low[i] & 0x7fffu;
+            if (x[i] == 0.0 || !isfinite(x[i])) continue;
+            losses->zeros += magnitude == 0;
+            losses->subnormals += magnitude && fabs(x[i]) < normal;
+            losses->infinities += magnitude == infinity_bits(type);
+        }
     }
 }
 

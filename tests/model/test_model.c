@@ -335,7 +335,8 @@ static uint64_t number_of(const char *name, uint64_t otherwise) {
 int main(void) {
     static struct program program;
     static struct sequence sequence;
-    const uint64_t seed = number_of("AMP_MODEL_SEED", 20250607), n = number_of("AMP_MODEL_SEQUENCES", 10000);
+    const uint64_t seed = number_of("AMP_MODEL_SEED", 20250607), default_n = getenv("AMP_OBSERVE") ? 3000 : 10000,
+                   n = number_of("AMP_MODEL_SEQUENCES", default_n);
     unsigned long long counts[N_KINDS] = { 0 };
     printf("TAP version 13\n1..1\n# seed %" PRIu64 ", %" PRIu64 " sequences of %d calls\n", seed, n, CALLS);
     for (uint64_t k = 0; k < n; k++) {

@@ -108,6 +108,38 @@ TEST_TIMES(it_may_be_the_culprit, 2) {
     ck_assert_uint_eq(culprit.arguments[1].nonfinite, 1);
 }
 
+/* Of a list one entry; of very many the first AMP_SEEN_ARGUMENTS are remembered, and all are counted. */
+TEST(a_list_is_one_and_many_are_cut) {
+    RIG(rig);
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    float first[N] = { 1, 2, 0, 4 }, second[N] = { 0.25f, 8, NAN, 4 };
+    amp_observed_value values[20];
+    static char names[20][8];
+    amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+    for (int i = 0; i < 20; i++) {
+        snprintf(names[i], sizeof names[i], "x%d", i);
+        values[i] = value_of(names[i], first, i != 0 && i != 19);
+    }
+    values[18] = value_of("x1", second, true);
+    call.op = "chunk", call.values = values, call.n_values = 20;
+    start(&rig, AMP_O1, NULL);
+    ck_ok(amp_observe_call(rig.context, &call));
+    ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+    ck_ok(amp_get_culprit(rig.context, &culprit));
+    ck_assert_str_eq(culprit.op, "chunk");
+    ck_assert_uint_eq(culprit.n_arguments, AMP_SEEN_ARGUMENTS);
+    for (uint32_t i = 0; i < culprit.n_arguments; i++) {
+        const amp_seen_argument *a = &culprit.arguments[i];
+        if (strcmp(a->name, "x1") != 0) continue;
+        ck_assert_uint_eq(a->elements, 2 * N);
+        ck_assert_uint_eq(a->nonfinite, 1);
+        ck_assert_double_eq(a->largest, 8.0);
+        ck_assert_double_eq(a->least, 0.25);
+    }
+    (void)get(rig.context, AMP_SEE_OUTPUTS, "chunk", "x17");
+    (void)get(rig.context, AMP_SEE_INPUTS, "chunk", "x19");
+}
+
 TEST(the_survey_knows_its_class) {
     RIG(rig);
     amp_survey_result result = AMP_SURVEY_RESULT_INIT;
