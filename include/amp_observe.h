@@ -19,7 +19,9 @@
 extern "C" {
 #endif
 
-/* What is looked at. Memory that only a device can read is not. */
+/* What is looked at. Of a CUDA device that has parameters it is copied to the CPU for it, which waits for the device,
+ * in observed iterations alone, and not while a graph is captured. Where the device decides by itself, gradients and
+ * updates of a skipped step are seen too, and culprits are not told. */
 enum {
     AMP_SEE_INPUTS = 1u << 0,    /* what an op gets, cast already where it is cast */
     AMP_SEE_OUTPUTS = 1u << 1,   /* what it returned or wrote, as the next one gets it */
@@ -138,7 +140,7 @@ typedef struct amp_observed_call {
 /* 1: the iteration that is under way is observed. Any thread; costs two reads. */
 AMP_API int32_t amp_is_observing(const amp_context *context);
 /* Counts a call as those of wrapped ops are: for amp_get_observations, the culprit, the survey and the trace. Outside
- * of an observed iteration it does nothing. What cannot be read (a GPU's memory, sparse tensors) is left out. Inputs
+ * of an observed iteration it does nothing. What cannot be read (sparse tensors, other devices) is left out. Inputs
  * that the call wrote are to be told as outputs alone. Any thread. AMP_ERR_INVALID_ARGUMENT: op or a value has no
  * name. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe_call(amp_context *context, const amp_observed_call *call);

@@ -125,6 +125,14 @@ void amp__survey_at_end(amp_context *context);
 void amp__memory_now(const amp_context *context, amp_memory *out);
 amp_status amp__memory_at(const amp_context *context, amp_level level, amp_memory *out);
 
+/* ---- reach.c ---- */
+
+/* place NULL: the CPU can read it. Else *memory becomes *copy, which is the caller's to free. False: it cannot be
+ * had. */
+bool amp__observe_reach(const struct amp__place *place, const void **memory, uint64_t bytes, void **copy);
+/* The same for memory of which nobody has said where it is. */
+bool amp__observe_reach_unknown(const amp_context *context, const void **memory, uint64_t bytes, void **copy);
+
 /* ---- told.c ---- */
 
 void amp__observe_free_told(struct amp__observer *observer);

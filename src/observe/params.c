@@ -10,11 +10,26 @@
 
 /* ---- one block ---- */
 
-static void take(amp_context *context, const struct amp__param *param, uint32_t what, const amp_span *span) {
+/* Elements of the parameter's, where they can be read. */
+static bool reach(const struct amp__param *param, amp_span *span, void **copy) {
+    const void *memory = span->data;
+    if (!amp__observe_reach(param->on_device ? param->place : NULL, &memory, span->size * amp__dtype_size(span->dtype),
+                            copy))
+        return false;
+    span->data = (void *)(uintptr_t)memory;
+    return true;
+}
+
+static void take(amp_context *context, const struct amp__param *param, uint32_t what, const amp_span *given) {
     amp_statistics statistics = AMP_STATISTICS_INIT;
-    if (!span->data || !span->size || amp_statistics_list(span, 1, &statistics) != AMP_OK) return;
+    amp_span span = *given;
+    void *copy = NULL;
+    if (!span.data || !span.size || !reach(param, &span, &copy)) return;
+    const amp_status status = amp_statistics_list(&span, 1, &statistics);
+    amp__free(copy);
+    if (status != AMP_OK) return;
     struct amp__seen *seen = amp__observe_param(context->observer, param, what);
-    if (seen) amp__observe_add(context->observer, seen, span->dtype, &statistics);
+    if (seen) amp__observe_add(context->observer, seen, span.dtype, &statistics);
     if (what == AMP_SEE_SCALED && amp__nonfinite(&statistics)) amp__observe_suspect(context->observer, param);
 }
 
@@ -29,9 +44,9 @@ static void take_handle(amp_context *context, const struct amp__param *param, ui
     if (now.strides) amp__free(block);
 }
 
-static bool is_readable(const struct amp__param *param) { return !param->on_device && param->host->view; }
+static bool is_readable(const struct amp__param *param) { return param->host->view != NULL; }
 static bool has_readable_master(const struct amp__param *param) {
-    return param->has_master && !param->master.held_by_host && param->master.fp32.data && !param->on_device;
+    return param->has_master && !param->master.held_by_host && param->master.fp32.data;
 }
 
 /* ---- gradients ---- */
@@ -55,22 +70,28 @@ static void take_gradient(amp_context *context, struct amp__param *param) {
     float chunk[CHUNK];
     struct amp__grad_for_step grad;
     amp_statistics statistics = AMP_STATISTICS_INIT;
-    if (amp__grads_for_step(param, &grad) != AMP_OK || !grad.span.data || grad.device_inverse) return;
-    const float factor = grad.inverse * grad.factor;
     float unused = 0.0f;
-    for (uint64_t at = 0; at < grad.span.size && factor != 1.0f; at += CHUNK) {
+    if (amp__grads_for_step(param, &grad) != AMP_OK || !grad.span.data) return;
+    if (grad.device_inverse &&
+        amp__place_out(param->place, &grad.inverse, grad.device_inverse, sizeof grad.inverse) != AMP_OK)
+        return;
+    const float factor = grad.inverse * grad.factor;
+    void *copy = NULL;
+    if (factor == 1.0f) {
+        take(context, param, AMP_SEE_GRADIENTS, &grad.span);
+        return;
+    }
+    if (!reach(param, &grad.span, &copy)) return;
+    for (uint64_t at = 0; at < grad.span.size; at += CHUNK) {
         const uint64_t size = grad.span.size - at < CHUNK ? grad.span.size - at : CHUNK;
         const amp_span from = { (char *)grad.span.data + at * amp__dtype_size(grad.span.dtype), size, grad.span.dtype,
                                 0 };
         const amp_span to = { chunk, size, AMP_FLOAT32, 0 };
         if (amp_scale_list(&to, &from, 1, factor, &unused) != AMP_OK ||
             amp_statistics_list(&to, 1, &statistics) != AMP_OK)
-            return;
+            break;
     }
-    if (factor == 1.0f) {
-        take(context, param, AMP_SEE_GRADIENTS, &grad.span);
-        return;
-    }
+    amp__free(copy);
     struct amp__seen *seen = amp__observe_param(context->observer, param, AMP_SEE_GRADIENTS);
     if (seen) amp__observe_add(context->observer, seen, AMP_FLOAT32, &statistics);
 }
@@ -86,28 +107,39 @@ void amp__observe_forget_before(struct amp__observer *observer) {
     }
 }
 
-/* The exact weights: FP32, widened where that is all there is. False: they cannot be read, or have gaps. */
-static bool exact_weights(const struct amp__param *param, amp_span *span) {
+/* The exact weights: FP32, widened where that is all there is. False: they cannot be read, or have gaps. *copy is the
+ * caller's to free. */
+static bool exact_weights(const struct amp__param *param, amp_span *span, void **copy) {
     struct amp__elements now;
+    *copy = NULL;
     if (has_readable_master(param)) {
         *span = (amp_span){ param->master.fp32.data, param->size, AMP_FLOAT32, 0 };
-        return true;
+        return reach(param, span, copy);
     }
     if (!is_readable(param) || amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK || now.strides)
         return false;
     *span = (amp_span){ now.data, now.size, now.dtype, 0 };
-    return true;
+    return reach(param, span, copy);
+}
+
+/* NULL: there is no room. */
+static struct amp__before *copy_of(struct amp__observer *observer, const amp_span *weights) {
+    const uint64_t bytes = sizeof(struct amp__before) + weights->size * sizeof(float);
+    struct amp__before *before =
+        observer->bytes + bytes <= observer->options.max_bytes ? amp__alloc(1, (size_t)bytes) : NULL;
+    const amp_span copy = { before ? before->elements : NULL, weights->size, AMP_FLOAT32, 0 };
+    if (before && amp_cast_list(&copy, weights, 1) == AMP_OK) return before;
+    amp__free(before);
+    return NULL;
 }
 
 static void keep_before(struct amp__observer *observer, struct amp__param *param) {
     amp_span weights;
-    if (!amp__observe_wants(observer, AMP_SEE_UPDATES, param->name) || !exact_weights(param, &weights)) return;
-    const uint64_t bytes = sizeof(struct amp__before) + weights.size * sizeof(float);
-    struct amp__before *before =
-        observer->bytes + bytes <= observer->options.max_bytes ? amp__alloc(1, (size_t)bytes) : NULL;
-    const amp_span copy = { before ? before->elements : NULL, weights.size, AMP_FLOAT32, 0 };
-    if (!before || amp_cast_list(&copy, &weights, 1) != AMP_OK) {
-        amp__free(before);
+    void *copy;
+    if (!amp__observe_wants(observer, AMP_SEE_UPDATES, param->name) || !exact_weights(param, &weights, &copy)) return;
+    struct amp__before *before = copy_of(observer, &weights);
+    amp__free(copy);
+    if (!before) {
         observer->left_out++;
         return;
     }
@@ -115,7 +147,7 @@ static void keep_before(struct amp__observer *observer, struct amp__param *param
     before->size = weights.size;
     before->next = observer->before;
     observer->before = before;
-    observer->bytes += bytes;
+    observer->bytes += sizeof *before + weights.size * sizeof(float);
 }
 
 enum { CHUNK = 1024 };
@@ -134,28 +166,36 @@ static uint64_t count_lost(const float *before, const float *update, uint64_t n,
     return lost;
 }
 
+/* What the step added to each weight; false: it cannot be counted. */
+static bool count_update(const struct amp__before *before, const amp_span *now, amp_statistics *statistics,
+                         uint64_t lost[2]) {
+    for (uint64_t at = 0; at < now->size; at += CHUNK) {
+        const uint64_t n = now->size - at < CHUNK ? now->size - at : CHUNK;
+        float update[CHUNK];
+        const amp_span from = { (char *)now->data + at * amp__dtype_size(now->dtype), n, now->dtype, 0 },
+                       to = { update, n, AMP_FLOAT32, 0 };
+        if (amp_cast_list(&to, &from, 1) != AMP_OK) return false;
+        for (uint64_t i = 0; i < n; i++) update[i] -= before->elements[at + i];
+        if (amp_statistics_list(&to, 1, statistics) != AMP_OK) return false;
+        lost[0] += count_lost(before->elements + at, update, n, AMP_FLOAT16);
+        lost[1] += count_lost(before->elements + at, update, n, AMP_BFLOAT16);
+    }
+    return true;
+}
+
 static void take_update(amp_context *context, const struct amp__before *before) {
     amp_span now;
     amp_statistics statistics = AMP_STATISTICS_INIT;
-    uint64_t fp16 = 0, bf16 = 0;
-    if (!exact_weights(before->param, &now) || now.size != before->size) return;
-    for (uint64_t at = 0; at < now.size; at += CHUNK) {
-        const uint64_t n = now.size - at < CHUNK ? now.size - at : CHUNK;
-        float update[CHUNK];
-        const amp_span from = { (char *)now.data + at * amp__dtype_size(now.dtype), n, now.dtype, 0 },
-                       to = { update, n, AMP_FLOAT32, 0 };
-        if (amp_cast_list(&to, &from, 1) != AMP_OK) return;
-        for (uint64_t i = 0; i < n; i++) update[i] -= before->elements[at + i];
-        if (amp_statistics_list(&to, 1, &statistics) != AMP_OK) return;
-        fp16 += count_lost(before->elements + at, update, n, AMP_FLOAT16);
-        bf16 += count_lost(before->elements + at, update, n, AMP_BFLOAT16);
-    }
-    struct amp__seen *seen = amp__observe_param(context->observer, before->param, AMP_SEE_UPDATES);
+    uint64_t lost[2] = { 0, 0 };
+    void *copy;
+    if (!exact_weights(before->param, &now, &copy)) return;
+    const bool counted = now.size == before->size && count_update(before, &now, &statistics, lost);
+    amp__free(copy);
+    struct amp__seen *seen = counted ? amp__observe_param(context->observer, before->param, AMP_SEE_UPDATES) : NULL;
     if (!seen) return;
-    seen->lost_last[0] = fp16;
-    seen->lost_last[1] = bf16;
-    seen->lost_fp16 += fp16;
-    seen->lost_bf16 += bf16;
+    memcpy(seen->lost_last, lost, sizeof lost);
+    seen->lost_fp16 += lost[0];
+    seen->lost_bf16 += lost[1];
     amp__observe_add(context->observer, seen, AMP_FLOAT32, &statistics);
 }
 

@@ -138,11 +138,11 @@ _HAS_WEIGHT = ("linear", "bilinear", "conv", "prelu", "embedding")
 
 
 def _is_readable(value: Any) -> bool:
-    """Elements that the library can read: anything else (sparse, sharded, transformed, on a GPU) is left out."""
+    """Elements that the library can read: anything else (sparse, sharded, transformed) is left out."""
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter)
         and value.layout is torch.strided
-        and value.device.type == "cpu"
+        and value.device.type in ("cpu", "cuda")
         and value.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
     )
 
@@ -343,7 +343,7 @@ def observe(
     weights, scaled, gradients, masters, updates; None: all. names: patterns as in a shell, of ops ("encoder.0: *") and
     parameters; None: all. max_bytes: of what is kept. Called again it begins anew. Trained is the same to the bit. In
     the environment AMP_OBSERVE=1 asks for it, and AMP_TRACE=FILE writes it down (docs/report.md). Functions that
-    torch.compile has compiled, and tensors on GPUs, are not seen; parameters on CPUs are, always.
+    torch.compile has compiled are not seen. What a GPU holds is copied for it, which waits for the GPU.
     """
     session = _session_of(of, "observe")
     patterns = [names] if isinstance(names, str) else [str(name) for name in names or ()]

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that only a device can read, copied to where it can be looked at. Copies wait for the device, in observed
+ * iterations alone; where a graph is being captured there are none. */
+#include "observe/observe.h"
+
+bool amp__observe_reach(const struct amp__place *place, const void **memory, uint64_t bytes, void **copy) {
+    bool capturing = true;
+    *copy = NULL;
+    if (!place) return true;
+    if (amp__place_capturing(place, &capturing) != AMP_OK || capturing) return false;
+    void *block = amp__alloc_aligned((size_t)bytes);
+    if (!block || amp__place_out(place, block, *memory, bytes) != AMP_OK) {
+        amp__free(block);
+        return false;
+    }
+    *memory = *copy = block;
+    return true;
+}
+
+bool amp__observe_reach_unknown(const amp_context *context, const void **memory, uint64_t bytes, void **copy) {
+    amp_device where;
+    *copy = NULL;
+    if (amp__places_where(context, *memory, &where) != AMP_OK) return false;
+    if (where.type != AMP__DEVICE_CUDA) return true;
+    const struct amp__place *place = amp__place_on(context, where);
+    return place && amp__observe_reach(place, memory, bytes, copy);
+}
