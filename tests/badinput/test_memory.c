@@ -92,7 +92,11 @@ static bool live_and_break(const struct life *life, uint64_t at, double expected
     ck_ok(rig_config(&rig, &config));
     arm(at);
     if (observed) first_error(&first, amp_observe(rig.context, &each));
+    const amp_observed_value told = { .name = "weight", .tensor = rig.net.weight };
+    amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+    call.op = "linear_told", call.values = &told, call.n_values = 1;
     for (int step = 0; step < 3; step++) {
+        if (observed) first_error(&first, amp_observe_call(rig.context, &call));
         first_error(&first, live_step(&rig));
         first_error(&first, amp_check(rig.context));
     }

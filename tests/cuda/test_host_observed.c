@@ -75,8 +75,8 @@ TEST_TIMES(test_the_device_shows_what_the_cpu_does, sizeof kinds / sizeof *kinds
         while (j < there.n && (there.what[j] != here.what[i] || strcmp(there.names[j], here.names[i]) != 0)) j++;
         ck_assert_msg(j < there.n, "%s: %s (%u) is missing", kind->name, here.names[i], (unsigned)here.what[i]);
         ck_assert_int_eq(there.types[j], here.types[i]);
-        ck_assert_msg(!memcmp(&there.total[j], &here.total[i], sizeof here.total[i]), "%s: %s (%u): %llu elements up to "
-                      "%a which are %a together, not %llu up to %a, %a", kind->name, here.names[i],
+        ck_assert_msg(!memcmp(&there.total[j], &here.total[i], sizeof here.total[i]), "%s: %s (%u): %llu elements up "
+                      "to %a which are %a together, not %llu up to %a, %a", kind->name, here.names[i],
                       (unsigned)here.what[i], (unsigned long long)there.total[j].elements, there.total[j].largest,
                       there.total[j].sum, (unsigned long long)here.total[i].elements, here.total[i].largest,
                       here.total[i].sum);
