@@ -70,8 +70,8 @@ amp_status amp__observe_as_asked(amp_context *context) {
     amp_observe_options options;
     bool asked;
     AMP_TRY(amp__observe_environment(&options, &asked));
-    if (!asked || !context->properties.enabled) return AMP_OK;
-    const amp_status status = begin(context, &options);
+    if (!asked) return AMP_OK;
+    const amp_status status = context->properties.enabled ? begin(context, &options) : AMP_OK;
     amp__observe_free_options(&options);
     return status;
 }

@@ -217,7 +217,8 @@ MEMORY_HEAD = ["weights", "gradients", "masters", "their gradients", "moments", 
 
 def memory_rows(training: Training) -> list[list[str]]:
     """Under MEMORY_HEAD, with the row's name before it."""
-    return [[m.level, *map(size, (*m[1:7], m.total, m.outputs))] for m in memory_of(training)]
+    rows = memory_of(training)
+    return [[m.level, *map(size, (*m[1:7], m.total)), size(m.outputs) if m.outputs else "-"] for m in rows]
 
 
 # ---- numbers in words ----
