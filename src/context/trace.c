@@ -185,7 +185,8 @@ static void write_start(const amp_context *context, struct amp__trace *trace) {
     amp__text_add(&line, ",\"version\":1");
     amp__line_string(&line, "libamp", amp_version());
     amp__line_number(&line, "pid", (uint64_t)getpid());
-    amp__text_add(&line, ",\"rank\":%s", rank ? rank : "null");
+    if (rank) amp__line_number(&line, "rank", strtoull(rank, NULL, 10)); /* 07 is no number of JSON's */
+    else amp__text_add(&line, ",\"rank\":null");
     amp__line_string(&line, "level", amp__level_name(p->level));
     amp__line_string(&line, "type", amp__dtype_name(p->low));
     amp__text_add(&line, ",\"dynamic\":%s", p->scaler.dynamic ? "true" : "false");

@@ -3,6 +3,7 @@
  * amp_matmul by the code named in the argument, builtin or onednn: the same cases, within the same bound. What a
  * backend adds: packed weights, several threads of the caller's, one of its own.
  */
+#include "../support/leave.h"
 #include "product.h"
 #include "test.h"
 
@@ -265,7 +266,7 @@ TEST(children_of_one_with_threads) {
         alarm(20);
         memset(d, 0, sizeof d);
         const amp_status status = amp_matmul(&g);
-        _exit(status == AMP_OK && d[0] == SIDE && d[SIDE * SIDE - 1] == SIDE ? 0 : 1);
+        leave(status == AMP_OK && d[0] == SIDE && d[SIDE * SIDE - 1] == SIDE ? 0 : 1);
     }
     int status = -1;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
@@ -291,7 +292,7 @@ TEST(children_of_many_threads) {
             alarm(20); /* a child that waits for a lock has no other way out */
             d[0] = 7.0f;
             run_shape_by(backend == AMP_MATMUL_ONEDNN ? AMP_MATMUL_AUTO : backend, 40, a, b, d);
-            _exit(memcmp(d, want, 50 * sizeof *d) ? 1 : 0);
+            leave(memcmp(d, want, 50 * sizeof *d) ? 1 : 0);
         }
         int status = -1;
         ck_assert_int_eq(waitpid(child, &status, 0), child);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots: what a transaction changes, what its undo leaves, and what strangers and copies do in between. */
+#include "../support/leave.h"
 #include "fixture.h"
 
 #include <malloc.h>
@@ -344,7 +345,7 @@ TEST(a_forked_child_calls_and_undoes) {
     const pid_t child = fork();
     if (child == 0) {
         const bool called = call_binary(slot, 1, 2) == 3 && seen.calls == 1;
-        _exit(called && amp__patch_undo(patch) == AMP_OK && slot == (amp_fn)host_add ? 0 : 1);
+        leave(called && amp__patch_undo(patch) == AMP_OK && slot == (amp_fn)host_add ? 0 : 1);
     }
     int status = -1;
     ck_assert_int_eq(waitpid(child, &status, 0), child);

@@ -160,6 +160,76 @@ TEST(the_survey_knows_its_class) {
     ck_assert_uint_eq(found, 3);
 }
 
+static const amp_advice *advice_of(amp_context *context, const char *op) {
+    static amp_survey_result result;
+    const amp_advice *found = NULL;
+    result = (amp_survey_result)AMP_SURVEY_RESULT_INIT;
+    ck_ok(amp_survey(context, &result));
+    for (uint64_t i = 0; i < result.n_advice; i++) {
+        if (!result.advice[i].op || strcmp(result.advice[i].op, op) != 0) continue;
+        ck_assert_msg(!found, "%s", result.text);
+        found = &result.advice[i];
+    }
+    return found;
+}
+
+/* Of one kind there is one advice an op, of where it is worst. */
+TEST_TIMES(the_worst_of_an_op_is_told, 2) {
+    RIG(rig);
+    float one[N] = { 1e6f, 2, 3, 4 }, three[N] = { 1e6f, 1e6f, 1e7f, 4 };
+    const amp_observed_value values[] = { value_of("a", _i ? one : three, true), value_of("b", _i ? three : one, true) };
+    amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+    call.op = "linear", call.where = "fc", call.values = values, call.n_values = 2;
+    start(&rig, AMP_O0, NULL);
+    ck_ok(amp_observe_call(rig.context, &call));
+    const amp_advice *advice = advice_of(rig.context, "fc: linear");
+    ck_assert_ptr_nonnull(advice);
+    ck_assert_str_eq(advice->name, _i ? "b" : "a");
+    ck_assert_uint_eq(advice->elements, 3);
+    ck_assert_double_eq(advice->largest, 1e7);
+}
+
+/* What an op's name says of it: what it got, and the advice; NULL: there is none. */
+static const struct {
+    const char *op;
+    float got[N];
+    const char *code;
+} named[] = {
+    { "log", { 1e-9f, 1, 1, 1 }, "AMP-A06" },
+    { "relu", { 1e-9f, 1, 1, 1 }, NULL },
+    { "sum", { 6e4f, 6e4f, 1, 1 }, "AMP-A07" },
+    { "sum", { 6e4f, -6e4f, 1, 1 }, NULL },
+    { "norm", { 300, 1, 1, 1 }, "AMP-A07" },
+    { "relu", { 6e4f, 6e4f, 1, 1 }, NULL },
+};
+
+TEST_TIMES(the_name_says_what_is_looked_for, sizeof named / sizeof named[0]) {
+    RIG(rig);
+    float got[N], made[N] = { 1, 1, 1, 1 };
+    memcpy(got, named[_i].got, sizeof got);
+    start(&rig, AMP_O0, NULL);
+    ck_ok(tell(rig.context, NULL, named[_i].op, got, made, false));
+    ck_ok(tell(rig.context, NULL, named[_i].op, got, made, true)); /* of backward nobody knows that */
+    const amp_advice *advice = advice_of(rig.context, named[_i].op);
+    if (named[_i].code) ck_assert_str_eq(advice->code, named[_i].code);
+    else ck_assert_ptr_null(advice);
+}
+
+/* Elements for each channel, where weight and bias tell how many channels there are. */
+TEST_TIMES(a_small_batch_is_told, 2) {
+    RIG(rig);
+    float x[64] = { 0 }, w[2] = { 1, 1 };
+    const amp_observed_value values[] = { { .name = "input", .span = { x, _i ? 64 : 8, AMP_FLOAT32, 0 } },
+                                          { .name = "weight", .span = { w, 2, AMP_FLOAT32, 0 } } };
+    amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+    call.op = "batch_norm", call.values = values, call.n_values = 2;
+    start(&rig, AMP_O0, NULL);
+    ck_ok(amp_observe_call(rig.context, &call));
+    const amp_advice *advice = advice_of(rig.context, "batch_norm");
+    if (_i) ck_assert_ptr_null(advice);
+    else ck_assert_str_eq(advice->code, "AMP-A10");
+}
+
 static void *tell_many(void *context) {
     float x[N] = { 1, 2, 3, 4 };
     char where[16];

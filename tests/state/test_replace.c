@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who can read a state while it is written, what killed writers left, and what is kept of the file that was there:
  * owner, permissions, links, and long names. */
+#include "../support/leave.h"
 #include "place.h"
 
 #include <errno.h>
@@ -81,7 +82,7 @@ TEST_TIMES(names_that_are_refused, has_nameless_files()) {
 
 static pid_t dead(void) {
     const pid_t child = fork();
-    if (!child) _exit(0);
+    if (!child) leave(0);
     ck_assert_int_eq(waitpid(child, NULL, 0), child);
     return child;
 }

@@ -6,6 +6,7 @@
  */
 #include <amp_all.h>
 
+#include "../support/leave.h"
 #include "test.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -125,7 +126,7 @@ static int child(amp_context *inherited) {
 
 static void fork_once(amp_context *context) {
     const pid_t pid = fork();
-    if (pid == 0) _exit(child(context));
+    if (pid == 0) leave(child(context));
     int status = -1;
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_msg(!WIFSIGNALED(status), "the child was killed by signal %d: it hung or crashed", WTERMSIG(status));

@@ -3,6 +3,7 @@
  * libamp's own threads: that they come, how many, in which environment, and that nothing goes wrong where they cannot:
  * denied, taken by another call, gone in a child. Each test is a process of its own, so that each begins without any.
  */
+#include "../support/leave.h"
 #include "kernels/threads.h"
 
 #include <amp_kernels.h>
@@ -363,7 +364,7 @@ static int child(void) {
 
 static void fork_once(void) {
     const pid_t pid = fork();
-    if (pid == 0) _exit(child());
+    if (pid == 0) leave(child());
     int status = -1;
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_msg(!WIFSIGNALED(status), "the child was killed by signal %d: it hung or crashed", WTERMSIG(status));

@@ -3,6 +3,7 @@
  * amp_config.trace: what is written, by whom and how much. That each line is what docs/trace.schema.json says is seen
  * by check_trace.py, which reads what this program leaves in the folder that is its argument.
  */
+#include "../support/leave.h"
 #include "../scaling/bracket.h"
 #include "levels.h"
 
@@ -216,7 +217,7 @@ TEST(a_child_writes_a_file_of_its_own) {
         start(&own, path_of("parent"), AMP_O2);
         steps(&own, 1);
         rig_end(&own);
-        _exit(0);
+        leave(0);
     }
     end_child(child);
     steps(&rig, 1);
@@ -229,13 +230,30 @@ TEST(a_child_writes_a_file_of_its_own) {
     ck_assert_int_eq(count("\"kind\":\"bracket\""), 1);
 }
 
-TEST(a_rank_stands_in_the_name) {
+static const struct {
+    const char *variable, *value, *wanted, *file, *told; /* wanted, file: behind the folder */
+} ranks[] = {
+    { "RANK", "3", "run.jsonl", "run.rank3.jsonl", "3" },
+    { "SLURM_PROCID", "12", "slurm.jsonl", "slurm.rank12.jsonl", "12" },
+    { "RANK", "007", "zeros.jsonl", "zeros.rank007.jsonl", "7" },
+    { "RANK", "3a", "letter.jsonl", "letter.jsonl", "null" },
+    { "RANK", "", "empty.jsonl", "empty.jsonl", "null" },
+    { "RANK", "12345678901", "long.jsonl", "long.jsonl", "null" },
+    { "RANK", "4", "plain", "plain.rank4", "4" },
+    { "RANK", "4", ".hidden", ".hidden.rank4", "4" },
+};
+
+TEST_TIMES(a_rank_stands_in_the_name, sizeof ranks / sizeof ranks[0]) {
     struct rig rig;
-    setenv("RANK", "3", 1);
-    start(&rig, path_of("run"), AMP_O1);
+    char path[512], wanted[32];
+    snprintf(path, sizeof path, "%s/%s", folder, ranks[_i].wanted);
+    setenv(ranks[_i].variable, ranks[_i].value, 1);
+    start(&rig, path, AMP_O1);
     rig_end(&rig);
-    content(path_of("run.rank3"));
-    ck_assert_ptr_nonnull(strstr(text, "\"rank\":3,"));
+    snprintf(path, sizeof path, "%s/%s", folder, ranks[_i].file);
+    content(path);
+    snprintf(wanted, sizeof wanted, "\"rank\":%s,", ranks[_i].told);
+    ck_assert_ptr_nonnull(strstr(text, wanted));
 }
 
 TEST(what_is_killed_leaves_whole_lines) {
