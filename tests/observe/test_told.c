@@ -177,7 +177,8 @@ static const amp_advice *advice_of(amp_context *context, const char *op) {
 TEST_TIMES(the_worst_of_an_op_is_told, 2) {
     RIG(rig);
     float one[N] = { 1e6f, 2, 3, 4 }, three[N] = { 1e6f, 1e6f, 1e7f, 4 };
-    const amp_observed_value values[] = { value_of("a", _i ? one : three, true), value_of("b", _i ? three : one, true) };
+    const amp_observed_value values[] = { value_of("a", _i ? one : three, true),
+                                          value_of("b", _i ? three : one, true) };
     amp_observed_call call = AMP_OBSERVED_CALL_INIT;
     call.op = "linear", call.where = "fc", call.values = values, call.n_values = 2;
     start(&rig, AMP_O0, NULL);
