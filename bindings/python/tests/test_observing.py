@@ -169,6 +169,42 @@ def test_it_is_told_with_the_line(capsys):
     assert os.path.basename(__file__) in told[0]
 
 
+class Odd(nn.Module):
+    """What has no plain elements: transformed, sparse, complex, without a gradient, in place, lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+        self.drop = nn.Dropout(0.5, inplace=True)
+
+    def forward(self, x):
+        y = torch.func.vmap(lambda row: row.float().exp().sum())(x)
+        z = torch.sparse.mm(torch.eye(16).to_sparse(), x.float())
+        c = torch.fft.fft(x.float()).real
+        parts = torch.chunk(self.drop(F.relu(z + c, inplace=True)), 2)
+        return self.fc(torch.cat(parts)) + 0.0 * y.mean()
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O4"])
+def test_odd_tensors_are_left_out(level):
+    def trained(**observed):
+        torch.manual_seed(0)
+        model = Odd()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+        if observed:
+            amp.observe(model, **observed)
+        losses = [step(model, optimizer) for _ in range(3)]
+        seen = {one.op for one in amp.observations(model)}
+        amp.shutdown()
+        return losses, seen
+
+    plain, _ = trained()
+    losses, seen = trained(every=1)
+    assert losses == plain
+    assert {"fc: linear", "cat", "chunk"} & {str(op).replace("Odd: ", "") for op in seen}
+
+
 def test_a_mode_that_the_script_enters_is_its_own():
     model, optimizer = training("O1", every=1)
     for _ in range(2):

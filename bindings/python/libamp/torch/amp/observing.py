@@ -137,6 +137,14 @@ _WEIGHTED = {1: "weight", 2: "bias"}
 _HAS_WEIGHT = ("linear", "bilinear", "conv", "prelu", "embedding")
 
 
+def _never(value: Any) -> bool:
+    return False
+
+
+# In vmap and grad of torch.func: these have no elements of their own.
+_is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", _never)
+
+
 def _is_readable(value: Any) -> bool:
     """Elements that the library can read: anything else (sparse, sharded, transformed) is left out."""
     return (
@@ -144,6 +152,7 @@ def _is_readable(value: Any) -> bool:
         and value.layout is torch.strided
         and value.device.type in ("cpu", "cuda")
         and value.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+        and not _is_wrapped(value)
     )
 
 
