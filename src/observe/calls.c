@@ -59,7 +59,7 @@ static void count_rows(const void *data, amp_dtype dtype, const struct amp__exte
     for (int64_t row = 0; row < rows; row++) {
         const amp_span span = { (char *)(uintptr_t)data + (size_t)(row * extents->row_stride) * width * gaps,
                                 (uint64_t)length, dtype, 0 };
-        if (amp_statistics_list(&span, 1, out) != AMP_OK) return;
+        amp__observe_count(&span, out);
     }
 }
 
@@ -175,7 +175,8 @@ static void take_number(struct amp__seen_call *seen, const struct amp__arg *arg,
     const amp_dtype dtype = arg->kind == AMP__FLOAT ? AMP_FLOAT32 : AMP_FLOAT64;
     const amp_span span = { (void *)(uintptr_t)value, 1, dtype, 0 };
     amp_statistics statistics = AMP_STATISTICS_INIT;
-    if (!(observer->options.what & AMP_SEE_INPUTS) || amp_statistics_list(&span, 1, &statistics) != AMP_OK) return;
+    if (!(observer->options.what & AMP_SEE_INPUTS)) return;
+    amp__observe_count(&span, &statistics);
     struct amp__seen *entry = amp__observe_op(observer, seen->op, named(arg->name), AMP_SEE_INPUTS);
     if (entry) amp__observe_add(observer, entry, dtype, &statistics);
 }

@@ -86,6 +86,12 @@ static inline uint64_t amp__nonfinite(const amp_statistics *statistics) {
     return statistics->nans + statistics->plus_infinities + statistics->minus_infinities;
 }
 
+/* Of a block that is well formed. */
+static inline void amp__observe_count(const amp_span *span, amp_statistics *statistics) {
+    const amp_status status = amp_statistics_list(span, 1, statistics);
+    (void)status;
+}
+
 /* ---- options.c ---- */
 
 /* Checked, with defaults filled in and names copied. */

@@ -8,6 +8,12 @@
 
 #include <string.h>
 
+/* Of blocks of ours, which are well formed. */
+static void cast(const amp_span *to, const amp_span *from) {
+    const amp_status status = amp_cast_list(to, from, 1);
+    (void)status;
+}
+
 /* ---- one block ---- */
 
 /* Elements of the parameter's, where they can be read. */
@@ -25,7 +31,7 @@ static void take(amp_context *context, const struct amp__param *param, uint32_t 
     amp_span span = *given;
     void *copy = NULL;
     if (!span.data || !span.size || !reach(param, &span, &copy)) return;
-    const amp_status status = amp_statistics_list(&span, 1, &statistics);
+    const amp_status status = amp_statistics_list(&span, 1, &statistics); /* of integers there are none */
     amp__free(copy);
     if (status != AMP_OK) return;
     struct amp__seen *seen = amp__observe_param(context->observer, param, what);
@@ -87,9 +93,9 @@ static void take_gradient(amp_context *context, struct amp__param *param) {
         const amp_span from = { (char *)grad.span.data + at * amp__dtype_size(grad.span.dtype), size, grad.span.dtype,
                                 0 };
         const amp_span to = { chunk, size, AMP_FLOAT32, 0 };
-        if (amp_scale_list(&to, &from, 1, factor, &unused) != AMP_OK ||
-            amp_statistics_list(&to, 1, &statistics) != AMP_OK)
-            break;
+        const amp_status status = amp_scale_list(&to, &from, 1, factor, &unused);
+        (void)status;
+        amp__observe_count(&to, &statistics);
     }
     amp__free(copy);
     struct amp__seen *seen = amp__observe_param(context->observer, param, AMP_SEE_GRADIENTS);
@@ -159,28 +165,28 @@ static uint64_t count_lost(const float *before, const float *update, uint64_t n,
     const amp_span was = { (float *)(uintptr_t)before, n, AMP_FLOAT32, 0 }, narrow = { low, n, type, 0 },
                    wide = { widened, n, AMP_FLOAT32, 0 }, after = { updated, n, type, 0 };
     uint64_t lost = 0;
-    if (amp_cast_list(&narrow, &was, 1) != AMP_OK || amp_cast_list(&wide, &narrow, 1) != AMP_OK) return 0;
+    cast(&narrow, &was);
+    cast(&wide, &narrow);
     for (uint64_t i = 0; i < n; i++) widened[i] += update[i];
-    if (amp_cast_list(&after, &wide, 1) != AMP_OK) return 0;
+    cast(&after, &wide);
     for (uint64_t i = 0; i < n; i++) lost += update[i] != 0.0f && updated[i] == low[i];
     return lost;
 }
 
-/* What the step added to each weight; false: it cannot be counted. */
-static bool count_update(const struct amp__before *before, const amp_span *now, amp_statistics *statistics,
+/* What the step added to each weight. */
+static void count_update(const struct amp__before *before, const amp_span *now, amp_statistics *statistics,
                          uint64_t lost[2]) {
     for (uint64_t at = 0; at < now->size; at += CHUNK) {
         const uint64_t n = now->size - at < CHUNK ? now->size - at : CHUNK;
         float update[CHUNK];
         const amp_span from = { (char *)now->data + at * amp__dtype_size(now->dtype), n, now->dtype, 0 },
                        to = { update, n, AMP_FLOAT32, 0 };
-        if (amp_cast_list(&to, &from, 1) != AMP_OK) return false;
+        cast(&to, &from);
         for (uint64_t i = 0; i < n; i++) update[i] -= before->elements[at + i];
-        if (amp_statistics_list(&to, 1, statistics) != AMP_OK) return false;
+        amp__observe_count(&to, statistics);
         lost[0] += count_lost(before->elements + at, update, n, AMP_FLOAT16);
         lost[1] += count_lost(before->elements + at, update, n, AMP_BFLOAT16);
     }
-    return true;
 }
 
 static void take_update(amp_context *context, const struct amp__before *before) {
@@ -189,9 +195,10 @@ static void take_update(amp_context *context, const struct amp__before *before) 
     uint64_t lost[2] = { 0, 0 };
     void *copy;
     if (!exact_weights(before->param, &now, &copy)) return;
-    const bool counted = now.size == before->size && count_update(before, &now, &statistics, lost);
+    const bool same = now.size == before->size;
+    if (same) count_update(before, &now, &statistics, lost);
     amp__free(copy);
-    struct amp__seen *seen = counted ? amp__observe_param(context->observer, before->param, AMP_SEE_UPDATES) : NULL;
+    struct amp__seen *seen = same ? amp__observe_param(context->observer, before->param, AMP_SEE_UPDATES) : NULL;
     if (!seen) return;
     memcpy(seen->lost_last, lost, sizeof lost);
     seen->lost_fp16 += lost[0];

@@ -5,10 +5,14 @@
 
 #include <unistd.h>
 
-extern void __gcov_dump(void) __attribute__((weak));
+#ifdef AMP__COVERAGE
+extern void __gcov_dump(void);
+#endif
 
 static inline void leave(int status) {
-    if (__gcov_dump) __gcov_dump();
+#ifdef AMP__COVERAGE
+    __gcov_dump();
+#endif
     _exit(status);
 }
 
