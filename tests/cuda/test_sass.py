@@ -155,6 +155,8 @@ def main():
     plugin, cuobjdump, folder, nvcc, *flags = sys.argv[1:]
     if plugin.startswith("-"):
         print(f"1..0 # SKIP {plugin[1:]}")
+    elif os.environ.get("AMP_TEST_SHORT"):
+        print("1..0 # SKIP AMP_TEST_SHORT: nvcc makes the same in every build, and another one looks at it")
     elif cuobjdump.startswith("-"):
         print(f"# {cuobjdump[1:]}: PTX and ptxas are asked")
         ptx, said = compile_again(folder, nvcc, flags)
