@@ -131,6 +131,79 @@ TEST_TIMES(test_faults_of_an_iteration, 6) {
     ck_assert_int_gt(failures, 5);
 }
 
+/* ---- calls between a bracket and a step, of which each of CUDA's calls fails once ---- */
+
+enum between { CLIPS, CLIPS_ALONE, LAMB, EMULATES, VERIFIES, BETWEENS };
+
+static amp_status forward_and_backward(void *self, double *loss) {
+    struct host *host = self;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    const amp_status status = amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled);
+    *loss = 1.0;
+    if (status != AMP_OK) return status;
+    const int at = device.fake->fail_at, calls = device.fake->calls;
+    device.fake->fail_at = 0;
+    host_backward(host, scaled.loss, 1.0f);
+    device.fake->calls = calls, device.fake->fail_at = at;
+    return amp_scale_loss_end(&scaled);
+}
+
+static amp_status run_between(struct host *host, amp_context *context, enum between what) {
+    double loss;
+    float norm;
+    if (what == VERIFIES) return amp_verify_step(context, forward_and_backward, host);
+    amp_status status = forward_and_backward(host, &loss);
+    if (status == AMP_OK && (what == CLIPS || what == CLIPS_ALONE))
+        status = amp_clip_grad_norm(&host->optimizer, 0.5f, what == CLIPS ? &norm : NULL);
+    return status == AMP_OK ? amp_fused_step(&host->optimizer, NULL) : status;
+}
+
+/* The error comes back, the context trains on with finite weights, and no block is lost. */
+TEST_TIMES(test_faults_between, 3 * BETWEENS - 1) { /* on two devices, nothing is verified */
+    static const struct kind fused = { "fused", AMP_O2, STEP_FUSED, false, false, 1, 0 };
+    static float weights[2 * ELEMENTS];
+    const enum between what = (enum between)(_i % BETWEENS);
+    struct fake *fake = device.fake;
+    int failures = 0;
+    for (int at = 1;; at += what == VERIFIES || sweep_step() > 1 ? 7 : 1) {
+        struct host *host = _i / BETWEENS == 2 ? host_new_on_two(false, false, STEP_FUSED)
+                                               : host_new(false, _i / BETWEENS == 1, false, STEP_FUSED);
+        const int blocks = fake->blocks, streams = fake->streams;
+        amp_context *context;
+        amp_config config = AMP_CONFIG_INIT;
+        amp_model *model = &host->model;
+        amp_optimizer *optimizer = &host->optimizer;
+        config.level = AMP_O2, config.emulate = what == EMULATES ? AMP_ON : AMP_DEFAULT;
+        if (what == LAMB) {
+            ck_assert_int_eq(amp_optim_defaults(AMP_OPTIM_LAMB, &host->rule), AMP_OK);
+            host->rule.lr = 0.125;
+        }
+        ck_assert_int_eq(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context), AMP_OK);
+        if (at % 2) run_iterate(host, &fused, 0.25f);
+        host_clear(host);
+        host_set_targets(host, 0.25f);
+        fake->calls = 0, fake->fail_at = at, fake->fail_with = at % 3 ? LAUNCH_FAILURE : OUT_OF_MEMORY;
+        const amp_status status = run_between(host, context, what);
+        const bool failed = fake->calls >= at;
+        fake->fail_at = 0;
+        failures += status != AMP_OK;
+        fake->current = 0;
+        if (status != AMP_OK)
+            ck_assert_msg(status == (at % 3 ? AMP_ERR_BACKEND : AMP_ERR_NO_MEMORY), "%d: %s", at, amp_last_error());
+        for (int i = 0; i < 3; i++) run_iterate(host, &fused, 0.25f);
+        host_clear(host);
+        host_read(host, weights, ELEMENTS);
+        for (size_t i = 0; i < host_elements(); i++) ck_assert(isfinite(weights[i]));
+        ck_assert_int_eq(amp_shutdown(context), AMP_OK);
+        host_free(host);
+        device.tools->flush();
+        ck_assert_int_le(fake->blocks, blocks);
+        ck_assert_int_le(fake->streams, streams);
+        if (!failed) break;
+    }
+    ck_assert_int_gt(failures, 2);
+}
+
 /* An error that the host's own launch left behind is said to be no one's in particular. */
 TEST(test_error_of_the_host) {
     struct fake *fake = device.fake;

@@ -220,6 +220,72 @@ TEST_TIMES(what_is_registered_is_never_filled, 2) {
     stop(&host);
 }
 
+static amp_status swap_data(void *self, void *tensor, amp_storage *storage) {
+    amp_buffer *buffer = tensor;
+    const amp_storage was = { .data = buffer->data, .dtype = buffer->dtype };
+    (void)self;
+    buffer->data = storage->data, buffer->dtype = storage->dtype;
+    *storage = was;
+    return AMP_OK;
+}
+
+/* A `float *` into a parameter that is in 16 bits by now. */
+TEST_TIMES(a_pointer_of_another_type_is_refused, 2) {
+    amp_config config = AMP_CONFIG_INIT;
+    struct host host;
+    amp_model *model = &host.model;
+    amp_host hooks = *amp_buffer_host();
+    make(&host, right_schema);
+    hooks.swap_data = swap_data;
+    host.model.host = &hooks;
+    host.op.op_class = AMP_LEAVE;
+    config.level = AMP_O5, config.emulate = AMP_OFF, config.verify = AMP_ON, config.log = AMP_LOG_OFF;
+    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &host.context));
+    ck_assert_int_eq(host.weight.dtype, AMP_BFLOAT16);
+    table.work(host.out, _i ? host.in : host.weight.data, host.dw, N / 2);
+    ck_assert_int_eq(has(&host, "AMP-M60", "work"), !_i);
+    ck_assert_int_eq(host.out[0] != 0.0f, _i); /* refused, it has not run */
+    stop(&host);
+}
+
+static unsigned long countdown; /* linked with --wrap */
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size) {
+    return countdown && !--countdown ? NULL : __real_calloc(count, size);
+}
+void *__real_realloc(void *block, size_t bytes);
+void *__wrap_realloc(void *block, size_t bytes);
+void *__wrap_realloc(void *block, size_t bytes) {
+    return countdown && !--countdown ? NULL : __real_realloc(block, bytes);
+}
+
+/* Whichever allocation fails, a call has run or has not: no input is changed, no result is half there. */
+TEST_TIMES(without_memory_a_call_is_whole_or_not_at_all, 4) {
+    bool complete = false;
+    for (unsigned long at = 1; !complete; at++) {
+        struct host host;
+        start(&host, right_schema, levels[_i % 2], _i / 2 ? AMP_ON : AMP_OFF);
+        countdown = at;
+        table.work(host.out, host.w, host.dw, N);
+        complete = countdown > 0;
+        countdown = 0;
+        const amp_status status = amp_check(host.context);
+        ck_assert_msg(at < 100 && (status == AMP_OK ? host.out[0] != 0.0f : status == AMP_ERR_NO_MEMORY),
+                      "allocation %lu: %d", at, status);
+        for (int i = 0; i < ROOM; i++) {
+            const float factor = i < N && host.out[0] != 0.0f;
+            ck_assert_msg(host.w[i] == 1.0f && host.out[i] == 2.0f * factor && host.dw[i] == factor,
+                          "allocation %lu, element %d: %g, %g, %g", at, i, (double)host.w[i], (double)host.out[i],
+                          (double)host.dw[i]);
+        }
+        table.work(host.out, host.in, host.dw, N);
+        ck_ok(amp_check(host.context));
+        ck_assert_float_eq(host.out[N - 1], 2.0f * host.in[N - 1]);
+        stop(&host);
+    }
+}
+
 /* ---- always ---- */
 
 TEST(a_gradient_that_is_only_read_is_named) {
