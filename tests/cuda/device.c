@@ -58,27 +58,19 @@ static const char *start_fake(void) {
     device.second_stream = device.tools->stream(1);
     void *blas = getenv("AMP_CUBLASLT") ? dlopen(getenv("AMP_CUBLASLT"), RTLD_NOW) : NULL;
     device.blas = blas ? dlsym(blas, FAKE_BLAS_SYMBOL_NAME) : NULL;
-    if (device.blas) device.blas->work = device.tools->work;
+    if (device.blas) device.blas->work = device.tools->work, device.blas->written = device.tools->written;
     return device.blas ? NULL : "AMP_CUBLASLT is not the fake cuBLASLt";
 }
 
 const char *device_start(int real) { return real ? start_gpu() : start_fake(); }
 
-enum { BLOCKS = 4096 };
-static void *blocks[BLOCKS];
-static int n_blocks;
-
-void device_end(void) {
-    while (device.fake && n_blocks) free(blocks[--n_blocks]);
-}
 
 void *device_alloc(size_t bytes) {
     enum { GLOBAL = 1 };
     uint64_t address = 0;
     void *memory = NULL;
     if (device.fake) {
-        ck_assert_int_lt(n_blocks, BLOCKS);
-        memory = blocks[n_blocks++] = aligned_alloc(256, (bytes + 256) / 256 * 256);
+        memory = device.tools->managed(bytes);
     } else {
         ck_assert_int_eq(driver.managed(&address, bytes + 1, GLOBAL), 0);
         memory = (void *)(uintptr_t)address;
@@ -152,6 +144,5 @@ int device_main(int argc, char **argv, const char *const *fake_alone) {
     fflush(stdout);
     left_out = fake_alone;
     const int result = suite_run_here(real ? is_wanted : NULL); /* a child could not use CUDA */
-    device_end();
     return result;
 }

@@ -20,9 +20,8 @@ extern struct device {
 /* NULL, or why there is none. */
 const char *device_start(int real);
 
-/* Memory that device and host see, zeroed, until device_end; a GPU's goes with the process. */
+/* Memory that device and host see, zeroed, until the process ends. */
 void *device_alloc(size_t bytes);
-void device_end(void);
 /* Work becomes a graph instead of being run, and the graph runs; one at a time. */
 void device_capture_begin(void);
 void device_capture_end(void);

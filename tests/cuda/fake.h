@@ -42,6 +42,8 @@ struct fake_tools {
     void (*work)(void (*run)(const void *arguments), const void *arguments, size_t bytes); /* in the stream's order */
     void *(*stream)(int device);
     void *(*take)(size_t bytes); /* alloc without a pattern written there, which would be at once */
+    void *(*managed)(size_t bytes); /* memory that the host may touch as well */
+    void (*written)(const void *address, size_t bytes); /* by others than kernels and copies: the emulator asks */
 };
 
 /* Of the plugin that was built with it; by dlsym. */

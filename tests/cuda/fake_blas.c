@@ -228,9 +228,13 @@ static float get(cudaDataType type, const void *data, int64_t i) {
            : type == CUDA_R_16F ? amp__f16_to_f32(((const uint16_t *)data)[i])
                                 : amp__bf16_to_f32(((const uint16_t *)data)[i]);
 }
+static void written(const void *address, size_t bytes) {
+    if (F.written) F.written(address, bytes);
+}
 static void put(cudaDataType type, void *data, int64_t i, float x) {
     if (type == CUDA_R_32F) ((float *)data)[i] = x;
     else ((uint16_t *)data)[i] = type == CUDA_R_16F ? amp__f32_to_f16(x) : amp__f32_to_bf16(x);
+    written((const char *)data + i * (type == CUDA_R_32F ? 4 : 2), type == CUDA_R_32F ? 4 : 2);
 }
 
 /* 11 significant bits. */
@@ -281,8 +285,10 @@ static float epilogue(const struct product *p, float x, int64_t i, int64_t j, ch
     if ((e & ~(uint32_t)BGRAD) == CUBLASLT_EPILOGUE_DRELU) return aux[bit / 8] >> bit % 8 & 1 ? x : 0.0f;
     if ((e & ~(uint32_t)BGRAD) == CUBLASLT_EPILOGUE_DGELU) return x * gelu_slope(get(p->d.type, aux, bit));
     if (e & AUX && e & CUBLASLT_EPILOGUE_GELU) put(p->d.type, aux, bit, x);
-    if (e & AUX && e & CUBLASLT_EPILOGUE_RELU)
+    if (e & AUX && e & CUBLASLT_EPILOGUE_RELU) {
         aux[bit / 8] = (char)((aux[bit / 8] & ~(1 << bit % 8)) | (x > 0.0f) << bit % 8);
+        written(&aux[bit / 8], 1);
+    }
     if (e & CUBLASLT_EPILOGUE_GELU) x = gelu(x);
     return e & CUBLASLT_EPILOGUE_RELU ? fmaxf(x, 0.0f) : x;
 }
@@ -341,7 +347,7 @@ static void note(const struct product *p, const struct algorithm *made, const vo
 static void run_product(const void *given) {
     struct product p = *(const struct product *)given;
     const bool mask = p.op.epilogue & (CUBLASLT_EPILOGUE_RELU | 8);
-    if (p.bytes) memset(p.workspace, 0xff, p.bytes); /* it is this call's own */
+    if (p.bytes) memset(p.workspace, 0xff, p.bytes), written(p.workspace, p.bytes); /* it is this call's own */
     for (int32_t item = 0; item < p.d.batch; item++) {
         multiply(&p, p.aux);
         p.a_data += p.a.stride * width(p.a.type), p.b_data += p.b.stride * width(p.b.type);

@@ -20,6 +20,7 @@ struct fake_blas {
     float *clock;                /* a product's time is added here */
     /* the stream; NULL: at once */
     void (*work)(void (*run)(const void *arguments), const void *arguments, size_t bytes);
+    void (*written)(const void *address, size_t bytes); /* told of all that products write; or NULL */
     /* of the last product */
     uint32_t epilogue, schemes;
     int32_t compute, algorithm;

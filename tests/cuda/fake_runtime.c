@@ -102,6 +102,7 @@ static cudaError_t allocate(void **memory, size_t bytes) {
     if (out_of_memory()) return cudaErrorMemoryAllocation;
     *memory = fake_device_alloc(bytes);
     if (!*memory) return cudaErrorMemoryAllocation;
+    fake_mark(*memory, bytes, FAKE_UNWRITTEN);
     F.blocks++;
     return cudaSuccess;
 }
@@ -149,13 +150,24 @@ cudaError_t cudaFreeHost(void *memory) {
     return ended();
 }
 
+static void copy_there(const void *given) {
+    const struct transfer *copy = given;
+    transfer_copy(copy);
+    fake_mark(copy->dst, copy->bytes, FAKE_WRITTEN);
+}
+static void fill_there(const void *given) {
+    const struct transfer *fill = given;
+    transfer_fill(fill);
+    fake_mark(fill->dst, fill->bytes, FAKE_WRITTEN);
+}
+
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
     const struct transfer copy = { dst, src, bytes, 0 };
     on_stream(stream);
     CALLED();
     /* libamp's own: no part of a graph */
     if (stream == (cudaStream_t)(void *)&own[F.current]) fake_copy(dst, src, bytes);
-    else fake_work(transfer_copy, &copy, sizeof copy);
+    else fake_work(copy_there, &copy, sizeof copy);
     F.uploads += kind == cudaMemcpyHostToDevice;
     return cudaSuccess;
 }
@@ -163,8 +175,8 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t str
     on_stream(stream);
     CALLED();
     const struct transfer set = { dst, NULL, bytes, value };
-    if (stream == (cudaStream_t)(void *)&own[F.current]) fake_at_once(transfer_fill, &set);
-    else fake_work(transfer_fill, &set, sizeof set);
+    if (stream == (cudaStream_t)(void *)&own[F.current]) fake_at_once(fill_there, &set);
+    else fake_work(fill_there, &set, sizeof set);
     return cudaSuccess;
 }
 

@@ -11,19 +11,19 @@
  * A range each, of which pages can be touched only between enter and leave of that device's work. */
 
 #define ARENA ((size_t)256 << 20)
-enum { DEVICES = 2, BLOCKS = 65536, ALIGNMENT = 256 };
+enum { DEVICES = 2, MANAGED = DEVICES, ARENAS, BLOCKS = 65536, ALIGNMENT = 256 };
 
 static struct arena {
-    unsigned char *memory;
+    unsigned char *memory, *shadow; /* a byte's state for each byte */
     struct block {
         size_t begin, end;
     } blocks[BLOCKS]; /* sorted */
     size_t n_blocks;
     int inside;
-} arenas[DEVICES];
+} arenas[ARENAS]; /* the last one the host may touch as well, at any time */
 
 static void protect(struct arena *arena, int how) {
-    if (arena->memory && mprotect(arena->memory, ARENA, how)) abort();
+    if (arena->memory && arena != &arenas[MANAGED] && mprotect(arena->memory, ARENA, how)) abort();
 }
 static void enter(struct arena *arena) {
     if (arena->inside++ == 0) protect(arena, PROT_READ | PROT_WRITE);
@@ -35,23 +35,21 @@ static void leave(struct arena *arena) {
 void fake_copy(void *dst, const void *src, size_t bytes) {
     for (int i = 0; i < DEVICES; i++) enter(&arenas[i]);
     memcpy(dst, src, bytes);
+    fake_mark(dst, bytes, FAKE_WRITTEN);
     for (int i = 0; i < DEVICES; i++) leave(&arenas[i]);
 }
 
-int fake_device_of(const void *address) {
-    for (int i = 0; i < DEVICES; i++) {
-        const uintptr_t begin = (uintptr_t)arenas[i].memory;
-        if (begin && (uintptr_t)address >= begin && (uintptr_t)address - begin < ARENA) return i;
-    }
-    return -1;
+static unsigned char *map(int protection) {
+    void *memory = mmap(NULL, ARENA, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    return memory;
 }
 
-void *fake_device_take(size_t bytes) {
-    struct arena *arena = &arenas[amp_fake_cuda.current];
+static void *take(struct arena *arena, size_t bytes) {
     size_t at = 0, i = 0;
     if (!arena->memory) {
-        arena->memory = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (arena->memory == MAP_FAILED) abort();
+        arena->memory = map(arena == &arenas[MANAGED] ? PROT_READ | PROT_WRITE : PROT_NONE);
+        arena->shadow = map(PROT_READ | PROT_WRITE);
     }
     struct block *blocks = arena->blocks;
     const size_t needed = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
@@ -60,7 +58,34 @@ void *fake_device_take(size_t bytes) {
     memmove(blocks + i + 1, blocks + i, (arena->n_blocks - i) * sizeof *blocks);
     blocks[i] = (struct block){ at, at + needed };
     arena->n_blocks++;
+    memset(arena->shadow + at, FAKE_WRITTEN, bytes); /* by whoever asked for it, and said nothing else */
     return arena->memory + at;
+}
+
+void *fake_device_take(size_t bytes) { return take(&arenas[amp_fake_cuda.current], bytes); }
+void *fake_managed_take(size_t bytes) { return take(&arenas[MANAGED], bytes); }
+
+static struct arena *arena_of(const void *address) {
+    for (int i = 0; i < ARENAS; i++) {
+        const uintptr_t begin = (uintptr_t)arenas[i].memory;
+        if (begin && (uintptr_t)address >= begin && (uintptr_t)address - begin < ARENA) return &arenas[i];
+    }
+    return NULL;
+}
+
+unsigned char *fake_shadow(const void *address) {
+    const struct arena *arena = arena_of(address);
+    return arena ? arena->shadow + ((const unsigned char *)address - arena->memory) : NULL;
+}
+
+int fake_device_of(const void *address) {
+    const struct arena *arena = arena_of(address);
+    return arena && arena != &arenas[MANAGED] ? (int)(arena - arenas) : -1;
+}
+
+void fake_mark(const void *address, size_t bytes, int state) {
+    unsigned char *shadow = fake_shadow(address);
+    if (shadow) memset(shadow, state, bytes);
 }
 
 void *fake_device_alloc(size_t bytes) {
@@ -74,16 +99,17 @@ void *fake_device_alloc(size_t bytes) {
 }
 
 void fake_device_free(void *memory) {
-    const int device = fake_device_of(memory);
-    struct arena *arena = &arenas[device < 0 ? 0 : device];
+    struct arena *arena = arena_of(memory);
+    if (!memory) return;
+    if (!arena) abort();
     const size_t at = (size_t)((unsigned char *)memory - arena->memory);
     size_t i = 0;
-    if (!memory) return;
     while (i < arena->n_blocks && arena->blocks[i].begin != at) i++;
     if (i == arena->n_blocks) {
         fprintf(stderr, "fake CUDA: freed what was not allocated\n");
         abort();
     }
+    memset(arena->shadow + at, FAKE_NOBODYS, arena->blocks[i].end - at);
     memmove(arena->blocks + i, arena->blocks + i + 1, (arena->n_blocks - i - 1) * sizeof *arena->blocks);
     arena->n_blocks--;
 }
@@ -170,14 +196,16 @@ static void replay(void) {
 static void end(void) {
     clear(&graph);
     clear(&waiting);
-    for (int i = 0; i < DEVICES; i++) {
-        if (arenas[i].memory) munmap(arenas[i].memory, ARENA);
-        arenas[i].memory = NULL;
+    for (int i = 0; i < ARENAS; i++) {
+        if (arenas[i].memory) munmap(arenas[i].memory, ARENA), munmap(arenas[i].shadow, ARENA);
+        arenas[i].memory = arenas[i].shadow = NULL;
         arenas[i].n_blocks = 0;
     }
 }
 
+static void written(const void *address, size_t bytes) { fake_mark(address, bytes, FAKE_WRITTEN); }
+
 __attribute__((visibility("default"))) const struct fake_tools amp_fake_cuda_tools = {
     fake_device_alloc, fake_device_free, fake_copy, fake_flush, capture_begin, capture_end, replay, end, fake_work,
-    fake_stream, fake_device_take,
+    fake_stream, fake_device_take, fake_managed_take, written,
 };

@@ -40,7 +40,7 @@ static int find_plugin(void) {
 const char *minitape_fake_open(void) {
     struct fake_blas *blas = symbol(getenv("MINITAPE_CUBLASLT"), FAKE_BLAS_SYMBOL_NAME);
     if (!find_plugin() || !blas) return "the plugin or cuBLASLt is not the fake one";
-    blas->work = FAKE.tools->work;
+    blas->work = FAKE.tools->work, blas->written = FAKE.tools->written;
     return mt_cuda_open() == 0 ? NULL : mt_error();
 }
 

@@ -40,7 +40,8 @@ static void reset(void) {
     struct fake *fake = device.fake;
     *fake = (struct fake){ .devices = 2, .pools = 1, .blocks = fake->blocks, .streams = fake->streams };
     *device.blas = (struct fake_blas){
-        .candidates = 1, .objects = device.blas->objects, .handles = device.blas->handles, .work = device.tools->work
+        .candidates = 1, .objects = device.blas->objects, .handles = device.blas->handles,
+        .work = device.tools->work, .written = device.tools->written,
     };
 }
 void start_products(void) {

@@ -77,17 +77,18 @@ static amp_status measure(const struct step *s, const struct cuda_table *table, 
         cuda_launch_norms(table, sums, tensor_sums, norms, norm, (void *)s->scratch, s->run->stream));
 }
 
-/* Norms that the caller gave are taken, others are measured. */
+/* Those that the rule asks for: what the caller gave is taken, others are measured. */
 static amp_status find_norms(struct step *s, bool needs_grads) {
     const amp_optim_tensors *t = s->call->tensors;
+    const amp_optim *rule = s->call->rule;
     const struct cuda_factor one = { NULL, 1.0f, CUDA_AS_IT_IS }, ones[2] = { one, one };
     const struct cuda_factor factors[2] = { s->prepare.inv_scale, s->prepare.factor };
     float *norm = (void *)(s->scratch + s->parts.norm), *grad_norms = (void *)(s->scratch + s->parts.grad_norms);
     float *param_norms = (void *)(s->scratch + s->parts.param_norms);
-    s->prepare.norm = t->grad_norm ? t->grad_norm : norm;
-    s->prepare.grad_norms = t->grad_norms ? t->grad_norms : grad_norms;
+    if (asks_norm(rule)) s->prepare.norm = t->grad_norm ? t->grad_norm : norm;
+    if (asks_norms(rule)) s->prepare.grad_norms = t->grad_norms ? t->grad_norms : grad_norms;
     if (needs_grads) TRY(measure(s, &s->grads, factors, grad_norms, norm));
-    if (s->call->rule->kind != AMP_OPTIM_LARC) return AMP_OK;
+    if (rule->kind != AMP_OPTIM_LARC) return AMP_OK;
     s->prepare.param_norms = param_norms;
     return measure(s, &s->others, ones, param_norms, NULL);
 }
