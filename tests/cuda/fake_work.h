@@ -31,8 +31,8 @@ void fake_device_free(void *memory);
 /* Memory that the host may touch as well; it lives until the end. */
 void *fake_managed_take(size_t bytes);
 
-/* What a byte of all that memory is. Whoever makes memory that nobody wrote yet marks it, and whoever writes there marks
- * that: the emulator looks at it. */
+/* What a byte of all that memory is. Whoever makes memory that nobody wrote yet marks it, and whoever writes there
+ * marks that: the emulator looks at it. */
 enum { FAKE_NOBODYS, FAKE_UNWRITTEN, FAKE_WRITTEN };
 unsigned char *fake_shadow(const void *address); /* NULL: no memory of a device */
 void fake_mark(const void *address, size_t bytes, int state);

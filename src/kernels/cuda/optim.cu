@@ -13,7 +13,9 @@ KERNEL(kernel_prepare)(const struct cuda_step step) {
     if (i >= step.n_tensors) return;
     const bool absent = step.shapes && CUDA_TYPE(step.shapes[i], CUDA_GRAD) == 0;
     if (absent || (step.found_inf && *step.found_inf != 0.0f)) {
-        step.updates[i].flags = CUDA_SKIPPED;
+        struct cuda_update skipped = {}; // all of it: blocks load all of it
+        skipped.flags = CUDA_SKIPPED;
+        step.updates[i] = skipped;
         return;
     }
     const struct cuda_norms norms = {
@@ -66,6 +68,7 @@ KERNEL(kernel_lamb_lr)(const struct cuda_table table, const amp_optim rule, cons
     __shared__ double values[CUDA_THREADS];
     const uint32_t i = blockIdx.x, begin = table.first_chunks[i], end = table.first_chunks[i + 1];
     double squares[2];
+    if (updates[i].flags & CUDA_SKIPPED) return; // and nobody wrote its sums
     for (int k = 0; k < 2; k++) {
         double mine = 0.0;
         for (uint32_t c = begin + threadIdx.x; c < end; c += CUDA_THREADS) mine = mine + sums[2 * (uint64_t)c + k];
@@ -73,8 +76,7 @@ KERNEL(kernel_lamb_lr)(const struct cuda_table table, const amp_optim rule, cons
         squares[k] = values[0];
         __syncthreads();
     }
-    if (threadIdx.x == 0 && !(updates[i].flags & CUDA_SKIPPED))
-        updates[i].lr = cuda_lamb_lr(&rule, squares[0], squares[1]);
+    if (threadIdx.x == 0) updates[i].lr = cuda_lamb_lr(&rule, squares[0], squares[1]);
 }
 
 // ---- launches

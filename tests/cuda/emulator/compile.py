@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PTX to an object: compile.py IN.ptx OUT.o COMPILER... Translating and compiling takes half a minute: what was done for
-the same text, by the same translator and compiler, is taken from ${XDG_CACHE_HOME:-~/.cache}/libamp/emulator.
+"""PTX to an object: compile.py IN.ptx OUT.o COMPILER... Translating and compiling takes half a minute: what was done
+for the same text, by the same translator and compiler, is taken from ${XDG_CACHE_HOME:-~/.cache}/libamp/emulator.
 """
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -13,7 +14,8 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions", "-fPIC", "-fvisibility=hidden", "-w"]
+FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions", "-fPIC",
+         "-fvisibility=hidden", "-w"]
 KEPT = 64 << 20  # bytes; the oldest go
 
 
@@ -43,12 +45,16 @@ def forget(folder):
         total += file.stat().st_size
         if total > KEPT:
             file.unlink(missing_ok=True)
+            file.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def main():
     source, out, compiler = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
     folder = cache()
     kept = folder and folder / (key_of(source.read_text(encoding="utf-8"), compiler) + ".o")
+    if kept:
+        lock = open(kept.with_suffix(".lock"), "w", encoding="utf-8")  # who comes second waits, and finds it
+        fcntl.flock(lock, fcntl.LOCK_EX)
     if kept and kept.exists():
         shutil.copyfile(kept, out)
         os.utime(kept)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs grids of translated kernels, a thread after the other, and takes the place of what nvcc's objects call to launch
-// them. What a kernel may not do ends the program, with words that say what and where.
+// Runs grids of translated kernels, a thread after the other, and takes the place of what nvcc's objects call to
+// launch them. What a kernel may not do ends the program, with words that say what and where.
 #include "emulator.h"
 
 extern "C" {
@@ -24,15 +24,16 @@ namespace emulator {
 
 static std::string readable(const char *name) {
     char *plain = abi::__cxa_demangle(name, nullptr, nullptr, nullptr);
-    const std::string out = plain ? plain : name;
+    std::string out = plain ? plain : name;
     free(plain);
-    return out.substr(0, out.find('('));
+    out.resize(out.rfind('(') == std::string::npos ? out.size() : out.rfind('('));
+    return out.compare(0, 5, "void ") ? out : out.substr(5); // what a template returns
 }
 
 void Thread::fault(const char *what, const char *does, uint64_t address, unsigned n) const {
     fprintf(stderr, "emulator: %s: block %u of %u, thread %u of %u %s %u bytes at %#" PRIx64 ": %s\n",
-            readable(block->grid->kernel->name).c_str(), block->index, block->grid->blocks, thread, block->grid->threads,
-            does, n, address, what);
+            readable(block->grid->kernel->name).c_str(), block->index, block->grid->blocks, thread,
+            block->grid->threads, does, n, address, what);
     abort();
 }
 
@@ -51,14 +52,18 @@ unsigned char *Thread::global(uint64_t address, unsigned n, const char *does, bo
     return memory;
 }
 
-const unsigned char *Thread::read_global(uint64_t address, unsigned n) { return global(address, n, "reads", true, false); }
+const unsigned char *Thread::read_global(uint64_t address, unsigned n) {
+    return global(address, n, "reads", true, false);
+}
 unsigned char *Thread::write_global(uint64_t address, unsigned n) { return global(address, n, "writes", false, true); }
 unsigned char *Thread::update_global(uint64_t address, unsigned n) { return global(address, n, "updates", true, true); }
 
 // ---- shared memory: two threads may touch a byte between the same barriers if both read it, or both atomically
 
+static const char WRITES[] = "another thread writes it: a race", READS[] = "another thread reads it: a race";
+
 Touched *Thread::shared(uint64_t offset, unsigned n, const char *does) {
-    if (offset + n > block->grid->kernel->shared_bytes) fault("that is beyond the block's shared memory", does, offset, n);
+    if (offset + n > block->grid->kernel->shared_bytes) fault("beyond the block's shared memory", does, offset, n);
     if (offset % n) fault("its address is no multiple of its size", does, offset, n);
     return block->touched + offset;
 }
@@ -68,7 +73,7 @@ const unsigned char *Thread::read_shared(uint64_t offset, unsigned n) {
     for (unsigned i = 0; i < n; i++) {
         Touched &byte = touched[i];
         if (byte.written < block->began) fault("nobody wrote what is there", "reads", offset, n);
-        if (byte.written == block->now && byte.writer != thread) fault("another thread writes it: a race", "reads", offset, n);
+        if (byte.written == block->now && byte.writer != thread) fault(WRITES, "reads", offset, n);
         byte.reader = byte.read == block->now && byte.reader != thread ? UINT32_MAX : thread;
         byte.read = block->now;
     }
@@ -79,8 +84,8 @@ unsigned char *Thread::write_shared(uint64_t offset, unsigned n) {
     Touched *touched = shared(offset, n, "writes");
     for (unsigned i = 0; i < n; i++) {
         Touched &byte = touched[i];
-        if (byte.written == block->now && byte.writer != thread) fault("another thread writes it: a race", "writes", offset, n);
-        if (byte.read == block->now && byte.reader != thread) fault("another thread reads it: a race", "writes", offset, n);
+        if (byte.written == block->now && byte.writer != thread) fault(WRITES, "writes", offset, n);
+        if (byte.read == block->now && byte.reader != thread) fault(READS, "writes", offset, n);
         byte.writer = thread, byte.written = block->now, byte.atomic = false;
     }
     return block->shared + offset;
@@ -92,8 +97,8 @@ unsigned char *Thread::update_shared(uint64_t offset, unsigned n) {
         Touched &byte = touched[i];
         if (byte.written < block->began) fault("nobody wrote what is there", "updates", offset, n);
         if (byte.written == block->now && byte.writer != thread && !byte.atomic)
-            fault("another thread writes it: a race", "updates", offset, n);
-        if (byte.read == block->now && byte.reader != thread) fault("another thread reads it: a race", "updates", offset, n);
+            fault(WRITES, "updates", offset, n);
+        if (byte.read == block->now && byte.reader != thread) fault(READS, "updates", offset, n);
         byte.writer = byte.written == block->now && byte.writer != thread ? UINT32_MAX : thread;
         byte.written = block->now, byte.atomic = true;
     }
@@ -207,7 +212,8 @@ static const Kernel *kernel_of(const void *function) {
     const auto name = names().find(function);
     const auto kernel = name == names().end() ? by_name().end() : by_name().find(name->second);
     if (kernel != by_name().end()) return kernel->second;
-    fprintf(stderr, "emulator: no kernel %s was translated\n", name == names().end() ? "of this address" : name->second.c_str());
+    const char *const asked = name == names().end() ? "of this address" : name->second.c_str();
+    fprintf(stderr, "emulator: no kernel %s was translated\n", asked);
     abort();
 }
 
@@ -223,7 +229,8 @@ void **__cudaRegisterFatBinary(void *) {
 }
 void __cudaRegisterFatBinaryEnd(void **) {}
 void __cudaUnregisterFatBinary(void **) {}
-void __cudaRegisterFunction(void **, const char *function, char *, const char *name, int, void *, void *, void *, void *, int *) {
+void __cudaRegisterFunction(void **, const char *function, char *, const char *name, int, void *, void *, void *,
+                            void *, int *) {
     names()[function] = name;
 }
 
@@ -233,14 +240,15 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *fu
     grid.blocks = config->gridDim.x, grid.threads = config->blockDim.x;
     if (!grid.blocks || !grid.threads || grid.threads > 1024 || config->gridDim.y != 1 || config->gridDim.z != 1 ||
         config->blockDim.y != 1 || config->blockDim.z != 1 || config->dynamicSmemBytes) {
-        fprintf(stderr, "emulator: %s: %u x %u x %u blocks of %u threads, %zu bytes of shared memory: only one dimension is "
-                "emulated, and no dynamic memory\n", readable(grid.kernel->name).c_str(), config->gridDim.x, config->gridDim.y,
-                config->gridDim.z, config->blockDim.x, config->dynamicSmemBytes);
+        fprintf(stderr, "emulator: %s: %u x %u x %u blocks of %u threads, %zu bytes of shared memory: "
+                "only one dimension is emulated, and no dynamic memory\n", readable(grid.kernel->name).c_str(),
+                config->gridDim.x, config->gridDim.y, config->gridDim.z, config->blockDim.x, config->dynamicSmemBytes);
         abort();
     }
     if (grid.kernel->parameter_bytes > static_cast<int>(sizeof grid.parameters)) abort();
     for (int i = 0; i < grid.kernel->n_parameters; i++)
-        memcpy(grid.parameters + grid.kernel->parameters[i].offset, arguments[i], static_cast<size_t>(grid.kernel->parameters[i].bytes));
+        memcpy(grid.parameters + grid.kernel->parameters[i].offset, arguments[i],
+               static_cast<size_t>(grid.kernel->parameters[i].bytes));
     fake_on_stream(config->stream);
     amp_fake_cuda.launches++;
     const cudaError_t error = fake_called();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What translated kernels (translate.py) are made of: a thread's view of its grid, memory that is looked at before it is
-// touched, and a GPU's arithmetic where C++ leaves it open.
+// What translated kernels (translate.py) are made of: a thread's view of its grid, memory that is looked at before it
+// is touched, and a GPU's arithmetic where C++ leaves it open.
 #pragma once
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #pragma GCC diagnostic ignored "-Wunused-label"
@@ -139,7 +140,9 @@ template <typename T> inline T largest(T x, T y) {
     else return x > y ? x : y;
 }
 
-template <typename T> inline T shift_left(T x, uint32_t by) { return by >= 8 * sizeof x ? T(0) : static_cast<T>(x << by); }
+template <typename T> inline T shift_left(T x, uint32_t by) {
+    return by >= 8 * sizeof x ? T(0) : static_cast<T>(x << by);
+}
 template <typename T> inline T shift_right(T x, uint32_t by) {
     if (by >= 8 * sizeof x) return x < 0 ? static_cast<T>(-1) : T(0);
     return static_cast<T>(x >> by);
@@ -160,20 +163,26 @@ inline uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
 }
 inline uint32_t leading_zeros(uint32_t x) { return x ? __builtin_clz(x) : 32; }
 inline uint32_t leading_zeros(uint64_t x) { return x ? __builtin_clzll(x) : 64; }
-// A device has no trap for a division by zero: all ones, and what was divided.
-template <typename T> inline T quotient(T x, T y) { return !y ? static_cast<T>(-1) : y == static_cast<T>(-1) && y < 0 ? as<T>(0 - as<uint64_t>(x)) : x / y; }
-template <typename T> inline T remainder_of(T x, T y) { return !y ? x : y == static_cast<T>(-1) && y < 0 ? T(0) : x % y; }
+// As a device that has no trap for it: a division by zero gives all ones, and leaves what was divided.
+template <typename T> inline T quotient(T x, T y) {
+    if (!y) return static_cast<T>(-1);
+    return std::is_signed_v<T> && y == static_cast<T>(-1) ? as<T>(0 - as<uint64_t>(x)) : x / y;
+}
+template <typename T> inline T remainder_of(T x, T y) {
+    if (!y) return x;
+    return std::is_signed_v<T> && y == static_cast<T>(-1) ? T(0) : x % y;
+}
 inline uint32_t high(uint32_t x, uint32_t y) { return static_cast<uint32_t>(uint64_t(x) * y >> 32); }
 __extension__ typedef unsigned __int128 Wide;
 inline uint64_t high(uint64_t x, uint64_t y) { return static_cast<uint64_t>(static_cast<Wide>(x) * y >> 64); }
 inline int32_t high(int32_t x, int32_t y) { return static_cast<int32_t>(int64_t(x) * y >> 32); }
 
-template <typename To, typename From> inline To to_integer(From x) { // towards zero; what does not fit is the nearest that does
-    const From low = static_cast<From>(std::is_signed_v<To> ? -std::ldexp(1.0, 8 * sizeof(To) - 1) : 0.0);
-    const From high = static_cast<From>(std::ldexp(1.0, 8 * sizeof(To) - (std::is_signed_v<To> ? 1 : 0)));
+// Towards zero; what does not fit is the nearest that does.
+template <typename To, typename From> inline To to_integer(From x) {
+    using limits = std::numeric_limits<To>;
     if (x != x) return 0;
-    if (x < low) return std::is_signed_v<To> ? static_cast<To>(typename std::make_unsigned_t<To>(1) << (8 * sizeof(To) - 1)) : To(0);
-    if (x >= high) return static_cast<To>(std::is_signed_v<To> ? ~(typename std::make_unsigned_t<To>(1) << (8 * sizeof(To) - 1)) : ~To(0));
+    if (x < static_cast<From>(limits::min())) return limits::min();
+    if (x >= std::ldexp(From(1), limits::digits)) return limits::max();
     return static_cast<To>(x);
 }
 
@@ -191,7 +200,8 @@ inline uint16_t float_to_f16(float x) {
     const uint32_t bits = of_bits<uint32_t>(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     if (x != x) return 0x7fff;
     if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(std::fabs(x) * 0x1p24f)));
+    if (magnitude < 0x38800000u)
+        return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(std::fabs(x) * 0x1p24f)));
     return static_cast<uint16_t>(sign | ((magnitude + 0xfffu + (magnitude >> 13 & 1) - 0x38000000u) >> 13));
 }
 inline float bf16_to_float(uint16_t bits) { return of_bits<float>(uint32_t(bits) << 16); }
