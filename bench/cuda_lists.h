@@ -24,6 +24,7 @@ struct cuda_work {
     size_t n, elements;
     double moved; /* bytes */
     float *numbers; /* on the device: a scale of 1, found_inf, a norm */
+    amp_statistics *statistics; /* there too, n of them; NULL: the op has none */
 };
 
 /* The op over n tensors of these sizes, which lie one list behind the other in the arena, from multiples of

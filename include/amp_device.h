@@ -5,9 +5,9 @@
  *
  * All of it is asynchronous and runs on the caller's stream: nothing here waits for the device, and no result comes to
  * the host. Scales, norms, found_inf and step counts are in the device's memory too, so that what one call finds the
- * next one uses, and a whole iteration can be captured in a CUDA graph. A call is one launch (norms two, LAMB four) for
- * any number of tensors of any types and sizes; it reads the lists from a table in the device's memory, which is
- * written again only if an address, a size or a type is another than in the call before.
+ * next one uses, and a whole iteration can be captured in a CUDA graph. A call is one launch (norms and statistics
+ * two, LAMB four) for any number of tensors of any types and sizes; it reads the lists from a table in the device's
+ * memory, which is written again only if an address, a size or a type is another than in the call before.
  *
  *     amp_device_list *list;
  *     amp_device_list_open((amp_device){ 2, 0 }, &list);
@@ -86,6 +86,12 @@ AMP_API AMP_MUST_CHECK amp_status amp_device_axpby(amp_device_list *list, void *
 AMP_API AMP_MUST_CHECK amp_status amp_device_check(amp_device_list *list, void *stream, const amp_span *src, size_t n,
                                                    const amp_factor *scale, const amp_factor *factor, float *norm,
                                                    float *norms, float *found_inf);
+
+/* As amp_statistics_list; `statistics`, n of them, are in the device's memory too, where the caller copied
+ * AMP_STATISTICS_INIT, and are added to there: their struct_size is not looked at. Counts and extremes are the CPU's;
+ * the sums are added in another order. Two launches. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_statistics(amp_device_list *list, void *stream, const amp_span *src,
+                                                        size_t n, amp_statistics *statistics);
 
 /* As amp_optim_list; all that `tensors` points to but the lists themselves is in the device's memory: steps, found_inf,
  * inv_scale, grad_norm, grad_norms. Whether found_inf lets the step happen is decided there. */

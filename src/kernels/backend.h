@@ -11,7 +11,7 @@
 #include "amp_device.h"
 #include "scaler/rules.h"
 
-#define AMP__BACKEND_ABI 8
+#define AMP__BACKEND_ABI 9
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
 /* Every backend that libamp knows, by name. */
@@ -45,6 +45,7 @@ enum {
     AMP__LIST_ADD, /* AXPBY that reports only what was finite in its last list */
     AMP__LIST_CLAMP, /* dst = src, within factors[0].value of 0 */
     AMP__LIST_ROUND, /* dst = src rounded through `low`, both FP32; reports what was finite and is not */
+    AMP__LIST_STATISTICS,
 };
 struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */
@@ -53,6 +54,7 @@ struct amp__list_call {
     const amp_span *spans[3];            /* dst and the sources; of CHECK: src */
     amp_factor factors[2];               /* in the order of the arguments */
     float *found_inf, *norm, *norms;     /* on the device */
+    amp_statistics *statistics;          /* STATISTICS: there too */
     const amp_optim *rule;               /* OPTIM: of libamp's size */
     const amp_optim_tensors *tensors;    /* likewise; moments that the rule has not are NULL */
     uint32_t *first;      /* with found_inf: lowered to the least base + i of a tensor that was not finite; or NULL */

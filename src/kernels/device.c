@@ -97,6 +97,18 @@ AMP_API amp_status amp_device_axpby(amp_device_list *list, void *stream, const a
     return amp__device_run(list, &call, "amp_device_axpby");
 }
 
+AMP_API amp_status amp_device_statistics(amp_device_list *list, void *stream, const amp_span *src, size_t n,
+                                         amp_statistics *statistics) {
+    struct amp__facts facts = { 0 };
+    const struct amp__list_call call = {
+        .kind = AMP__LIST_STATISTICS, .stream = stream, .n = n, .spans = { src }, .statistics = statistics,
+    };
+    AMP_TRY(amp__spans_check(src, n, "src", &facts));
+    AMP_RETURN_IF(n && !statistics, AMP_ERR_INVALID_ARGUMENT, "amp_device_statistics: statistics is NULL and n is %zu",
+                  n);
+    return amp__device_run(list, &call, "amp_device_statistics");
+}
+
 AMP_API amp_status amp_device_check(amp_device_list *list, void *stream, const amp_span *src, size_t n,
                                     const amp_factor *scale, const amp_factor *factor, float *norm, float *norms,
                                     float *found_inf) {

@@ -109,19 +109,20 @@ static bool count_handle(const struct amp__op *op, void *handle, const char *nam
                          amp_statistics *out) {
     struct amp__elements now;
     if (!handle || !op->host->view || amp__host_find(op->host, handle, name, &now) != AMP_OK || !now.size) return false;
-    const uint64_t reach = (now.strides ? amp__strides_reach(&now) : now.size) * amp__dtype_size(now.dtype);
     const void *memory = now.data;
     void *copy = NULL, *compact = NULL;
-    const bool backwards = now.strides && amp__strides_negative(&now);
-    if (backwards ? !is_here(op->context, memory)
-                  : !amp__observe_reach_unknown(op->context, &memory, reach, &copy))
-        return false;
     *seen = now;
+    if (!now.strides)
+        return amp__observe_statistics_unknown(op->context, &(amp_span){ now.data, now.size, now.dtype, 0 }, out);
+    const uint64_t reach = amp__strides_reach(&now) * amp__dtype_size(now.dtype);
+    if (amp__strides_negative(&now) ? !is_here(op->context, memory)
+                                    : !amp__observe_reach_unknown(op->context, &memory, reach, &copy))
+        return false;
     now.data = (void *)(uintptr_t)memory;
-    if (now.strides) compact = amp__alloc((size_t)now.size, amp__dtype_size(now.dtype));
+    compact = amp__alloc((size_t)now.size, amp__dtype_size(now.dtype));
     if (compact) amp__strides_gather(compact, &now);
-    const amp_span span = { now.strides ? compact : now.data, now.size, now.dtype, 0 };
-    const bool counted = span.data && amp_statistics_list(&span, 1, out) == AMP_OK;
+    const amp_span span = { compact, now.size, now.dtype, 0 };
+    const bool counted = compact && amp_statistics_list(&span, 1, out) == AMP_OK;
     amp__free(compact);
     amp__free(copy);
     return counted;
@@ -136,15 +137,8 @@ void amp__observe_handle(struct amp__seen_call *call, void *handle, const char *
 
 void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const char *name, bool is_output) {
     amp_statistics statistics = AMP_STATISTICS_INIT;
-    amp_span here = *span;
-    const void *memory = span->data;
-    void *copy;
-    if (!memory || !amp__observe_reach_unknown(call->op->context, &memory,
-                                               span->size * amp__dtype_size(span->dtype), &copy))
-        return;
-    here.data = (void *)(uintptr_t)memory;
-    if (amp_statistics_list(&here, 1, &statistics) == AMP_OK) take(call, name, is_output, span->dtype, &statistics, 0);
-    amp__free(copy);
+    if (span->data && amp__observe_statistics_unknown(call->op->context, span, &statistics))
+        take(call, name, is_output, span->dtype, &statistics, 0);
 }
 
 /* The handles of argument i, where they stand now. */

@@ -133,6 +133,10 @@ amp_status amp__memory_at(const amp_context *context, amp_level level, amp_memor
 
 /* ---- reach.c ---- */
 
+/* Adds to *out those of span times factor. place NULL: the CPU can read it. False: they cannot be had. */
+bool amp__observe_statistics(struct amp__place *place, const amp_span *span, float factor, amp_statistics *out);
+/* The same for memory of which nobody has said where it is. */
+bool amp__observe_statistics_unknown(const amp_context *context, const amp_span *span, amp_statistics *out);
 /* place NULL: the CPU can read it. Else *memory becomes *copy, which is the caller's to free. False: it cannot be
  * had. */
 bool amp__observe_reach(const struct amp__place *place, const void **memory, uint64_t bytes, void **copy);

@@ -16,26 +16,22 @@ static void cast(const amp_span *to, const amp_span *from) {
 
 /* ---- one block ---- */
 
+static struct amp__place *place_of(const struct amp__param *param) { return param->on_device ? param->place : NULL; }
+
 /* Elements of the parameter's, where they can be read. */
 static bool reach(const struct amp__param *param, amp_span *span, void **copy) {
     const void *memory = span->data;
-    if (!amp__observe_reach(param->on_device ? param->place : NULL, &memory, span->size * amp__dtype_size(span->dtype),
-                            copy))
-        return false;
+    if (!amp__observe_reach(place_of(param), &memory, span->size * amp__dtype_size(span->dtype), copy)) return false;
     span->data = (void *)(uintptr_t)memory;
     return true;
 }
 
-static void take(amp_context *context, const struct amp__param *param, uint32_t what, const amp_span *given) {
+static void take(amp_context *context, const struct amp__param *param, uint32_t what, const amp_span *span) {
     amp_statistics statistics = AMP_STATISTICS_INIT;
-    amp_span span = *given;
-    void *copy = NULL;
-    if (!span.data || !span.size || !reach(param, &span, &copy)) return;
-    const amp_status status = amp_statistics_list(&span, 1, &statistics); /* of integers there are none */
-    amp__free(copy);
-    if (status != AMP_OK) return;
+    if (!span->data || !span->size) return;
+    if (!amp__observe_statistics(place_of(param), span, 1.0f, &statistics)) return; /* of integers there are none */
     struct amp__seen *seen = amp__observe_param(context->observer, param, what);
-    if (seen) amp__observe_add(context->observer, seen, span.dtype, &statistics);
+    if (seen) amp__observe_add(context->observer, seen, span->dtype, &statistics);
     if (what == AMP_SEE_SCALED && amp__nonfinite(&statistics)) amp__observe_suspect(context->observer, param);
 }
 
@@ -72,32 +68,18 @@ void amp__observe_scaled(amp_context *context, struct amp__optimizer *const *opt
 
 /* What the step reads; what is left to it is not unscaled yet. */
 static void take_gradient(amp_context *context, struct amp__param *param) {
-    enum { CHUNK = 4096 };
-    float chunk[CHUNK];
     struct amp__grad_for_step grad;
     amp_statistics statistics = AMP_STATISTICS_INIT;
-    float unused = 0.0f;
     if (amp__grads_for_step(param, &grad) != AMP_OK || !grad.span.data) return;
     if (grad.device_inverse &&
         amp__place_out(param->place, &grad.inverse, grad.device_inverse, sizeof grad.inverse) != AMP_OK)
         return;
     const float factor = grad.inverse * grad.factor;
-    void *copy = NULL;
     if (factor == 1.0f) {
         take(context, param, AMP_SEE_GRADIENTS, &grad.span);
         return;
     }
-    if (!reach(param, &grad.span, &copy)) return;
-    for (uint64_t at = 0; at < grad.span.size; at += CHUNK) {
-        const uint64_t size = grad.span.size - at < CHUNK ? grad.span.size - at : CHUNK;
-        const amp_span from = { (char *)grad.span.data + at * amp__dtype_size(grad.span.dtype), size, grad.span.dtype,
-                                0 };
-        const amp_span to = { chunk, size, AMP_FLOAT32, 0 };
-        const amp_status status = amp_scale_list(&to, &from, 1, factor, &unused);
-        (void)status;
-        amp__observe_count(&to, &statistics);
-    }
-    amp__free(copy);
+    if (!amp__observe_statistics(place_of(param), &grad.span, factor, &statistics)) return;
     struct amp__seen *seen = amp__observe_param(context->observer, param, AMP_SEE_GRADIENTS);
     if (seen) amp__observe_add(context->observer, seen, AMP_FLOAT32, &statistics);
 }

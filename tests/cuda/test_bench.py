@@ -21,7 +21,7 @@ GROUPS = {
     "casts": [(4, COPY, 0.92)],
     "unscale": [(4, COPY, 0.92), (1, "sloth 1.0, _amp_foreach_non_finite_check_and_unscale_", 1)],
     "axpby": [(2, COPY, 0.92)],
-    "norm": [(3, COPY, 0.92)],
+    "norm": [(3, COPY, 0.92), (2, COPY, 0.5)],
     "lists": [(4, ONE, 0.9)],
     "optim": [(3, COPY, 0.9), (2, "sloth 1.0, _fused_adam_ of fp32 alone", 1.1),
               (2, "sloth 1.0, foreach copy, _fused_adam_, foreach copy", 1.1), (1, "sloth 1.0, _fused_adam_, fp32", 1.1)],

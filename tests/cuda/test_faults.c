@@ -113,15 +113,19 @@ TEST_TIMES(test_every_failure, 4) {
     } errors[] = { { OUT_OF_MEMORY, AMP_ERR_NO_MEMORY }, { LAUNCH_FAILURE, AMP_ERR_BACKEND } };
     struct fake *fake = reset();
     const int blocks = fake->blocks, streams = fake->streams;
+    const amp_statistics none = AMP_STATISTICS_INIT;
+    amp_statistics *statistics = device_alloc(MANY * sizeof none);
     int failures = 0;
     fake->capturing = _i / 2;
     for (int at = 1;; at++) {
         float *norm = memory;
         amp_device_list *list = start();
+        for (int i = 0; i < MANY; i++) statistics[i] = none;
         fake->calls = 0, fake->fail_at = at, fake->fail_with = errors[_i % 2].error;
         amp_status status = scale(list);
         if (status == AMP_OK)
             status = amp_device_check(list, device.stream, src, MANY, NULL, NULL, norm, NULL, NULL);
+        if (status == AMP_OK) status = amp_device_statistics(list, device.stream, src, MANY, statistics);
         const bool reached = fake->calls >= at;
         fake->fail_at = 0;
         if (reached && status != AMP_OK) {

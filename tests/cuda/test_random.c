@@ -100,10 +100,37 @@ static void choose_types(amp_dtype types[MOST], bool mixed, bool with_fp64) {
     }
 }
 
-enum { CAST, ZERO, SCALE, SCALE_IN_PLACE, AXPBY, CHECK, CLIP, UPDATE, OPERATIONS };
+enum { CAST, ZERO, SCALE, SCALE_IN_PLACE, AXPBY, STATISTICS, CHECK, CLIP, UPDATE, OPERATIONS };
 static const char *const names[OPERATIONS] = {
-    "cast", "zero", "scale", "scale in place", "axpby", "check", "clip", "update",
+    "cast", "zero", "scale", "scale in place", "axpby", "statistics", "check", "clip", "update",
 };
+
+/* Sums in any order are within elements * 2^-53 of the sum of magnitudes, each of the two. */
+static void near_sum(double got, double want, const amp_statistics *s, double squares) {
+    const double bound = (double)s->elements * 0x1p-52 * sqrt((double)s->elements * squares);
+    const bool is_near = got == want || (isnan(got) && isnan(want)) || fabs(got - want) <= bound;
+    CHECK_THAT(is_near, "%s: sum %g, not %g", what, got, want);
+}
+
+/* Twice, added to what is there. */
+static void run_statistics(void) {
+    static amp_statistics *there, here[MOST];
+    if (!there) there = device_alloc(sizeof here);
+    for (size_t i = 0; i < n; i++) here[i] = there[i] = (amp_statistics)AMP_STATISTICS_INIT;
+    for (int times = 0; times < 2; times++) {
+        OK(amp_device_statistics(list, device.stream, pools[0].device, n, there));
+        OK(amp_statistics_list(pools[0].host, n, here));
+    }
+    device_wait();
+    for (size_t i = 0; i < n; i++) {
+        near_sum(there[i].sum, here[i].sum, &here[i], here[i].sum_squares);
+        near_sum(there[i].sum_squares, here[i].sum_squares, &here[i],
+                 here[i].sum_squares * here[i].sum_squares / (double)(here[i].elements + !here[i].elements));
+        there[i].sum = here[i].sum, there[i].sum_squares = here[i].sum_squares;
+        CHECK_THAT(!memcmp(&there[i], &here[i], sizeof here[i]), "%s: tensor %zu of %llu elements: counts", what, i,
+                   (unsigned long long)pools[0].host[i].size);
+    }
+}
 
 static void run_check(void) {
     const amp_factor scale = { NULL, 0.125f, 0 }, factor = { NULL, 0.75f, 0 };
@@ -176,7 +203,9 @@ static void run(int operation, bool aligned, bool mixed, enum pattern pattern) {
     numbers[0] = 0.0f;
     struct pool *dst = &pools[0], *x = &pools[operation == SCALE_IN_PLACE ? 0 : 1], *y = &pools[2];
     const amp_factor a = { NULL, 0.37f, 0 }, b = { NULL, -2.5f, 0 };
-    if (operation == CHECK) {
+    if (operation == STATISTICS) {
+        run_statistics();
+    } else if (operation == CHECK) {
         run_check();
     } else if (operation == CLIP) {
         run_clip();

@@ -16,9 +16,10 @@ import sys
 import tempfile
 
 # What reads tensors, what writes them, and in which the elementwise arithmetic may have no fused operation.
-READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "lamb_moments", "finish"}
+READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "lamb_moments", "finish",
+         "statistics"}
 WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero", "update", "lamb_moments", "finish"}
-SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler"}  # a block or a thread a tensor, or a sum
+SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler", "statistics_sums"}  # a block or a thread a tensor, or a sum
 BOUNDED = {"finish"}  # has erf, tanh and exp, whose insides are CUDA's: within a bound, not to the bit
 RULES = 5  # kernel_update<rule>
 

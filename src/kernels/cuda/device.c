@@ -5,6 +5,7 @@
  */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/statistics.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,6 +181,15 @@ static amp_status run_check(const struct cuda_run *run, const struct amp__list_c
                                           call->norms, call->norm, (void *)scratch, run->stream));
 }
 
+static amp_status run_statistics(const struct cuda_run *run, const struct amp__list_call *call) {
+    struct cuda_table table;
+    unsigned char *scratch;
+    TRY(cuda_use_plan(run, CUDA_PLAN_CALL, call->spans, 1, call->n, &table));
+    TRY(cuda_use_scratch(run, CUDA_TICKET_BYTES + table.n_chunks * sizeof(struct cuda_seen), &scratch));
+    return cuda_explain(cuda_launch_statistics(&table, (void *)(scratch + CUDA_TICKET_BYTES), call->statistics,
+                                               run->stream));
+}
+
 static amp_status run_elementwise(const struct cuda_run *run, const struct amp__list_call *call) {
     static const uint8_t n_spans[] = {
         [AMP__LIST_CAST] = 2,      [AMP__LIST_ZERO] = 1, [AMP__LIST_SCALE] = 2, [AMP__LIST_AXPBY] = 3,
@@ -216,6 +226,7 @@ static amp_status run_here(struct cuda_list *list, const struct amp__list_call *
     run.capturing = capture == cudaStreamCaptureStatusActive;
     if (call->n == 0) return run_empty(&run, call);
     if (call->kind == AMP__LIST_CHECK) return run_check(&run, call);
+    if (call->kind == AMP__LIST_STATISTICS) return run_statistics(&run, call);
     if (call->kind == AMP__LIST_OPTIM) return cuda_run_optim(&run, call);
     return run_elementwise(&run, call);
 }
