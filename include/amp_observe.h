@@ -19,9 +19,11 @@
 extern "C" {
 #endif
 
-/* What is looked at. Of a CUDA device that has parameters it is copied to the CPU for it, which waits for the device,
- * in observed iterations alone, and not while a graph is captured. Where the device decides by itself, gradients and
- * updates of a skipped step are seen too, and culprits are not told. */
+/* What is looked at. A CUDA device that has parameters counts itself what is in its memory (strided tensors are copied
+ * to the CPU, which waits for the device), not while a graph is captured. Nobody waits for these counts: they are
+ * looked at when the host knows the bracket's decision anyway, or else before the next observed iteration, at the end
+ * of the next bracket, or when asked for, whichever comes first; so culprits and lines of the trace may come an
+ * iteration late. A host that launches ahead is held up where more than eight tables of lists are on their way. */
 enum {
     AMP_SEE_INPUTS = 1u << 0,    /* what an op gets, cast already where it is cast */
     AMP_SEE_OUTPUTS = 1u << 1,   /* what it returned or wrote, as the next one gets it */
@@ -38,7 +40,8 @@ typedef struct amp_observe_options {
     uint32_t what;       /* AMP_SEE_*; 0: all of it */
     uint32_t every;      /* one iteration in so many; 0: 200 */
     uint32_t first;      /* and the first so many; 0: 1 */
-    uint32_t after_skip; /* and so many after a skipped one, to find where the next overflow begins; 0: 1 */
+    uint32_t after_skip; /* and so many after a skipped one, to find where the next overflow begins; 0: 1. Where a
+                            device decides, they begin an iteration later at the earliest: nobody waits for it */
     uint32_t n_names;    /* of names */
     const char *const *names; /* patterns (*, ?, [a-z] as in a shell) of ops and parameters; NULL: all. Copied */
     uint64_t max_bytes; /* of memory that is kept; what does not fit is counted (amp_observed.left_out). 0: 64 MiB */
@@ -97,7 +100,7 @@ typedef struct amp_seen_argument {
 typedef struct amp_culprit {
     uint32_t struct_size;
     uint32_t index;        /* of the op */
-    const char *op;        /* NULL: no op was seen to make it (one that libamp does not know, or a device's) */
+    const char *op;        /* NULL: no op was seen to make it: it is one that libamp does not know */
     uint64_t bracket;      /* that overflowed, counted from 1 as in the trace; 0: none was observed */
     uint64_t call;         /* among the iteration's wrapped calls, from 1 on */
     int32_t was_cast;      /* 1: what it got was finite before libamp cast it to 16 bits */

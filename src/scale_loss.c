@@ -346,7 +346,11 @@ static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scale
 }
 
 static void observe(const struct amp__bracket *bracket, bool overflowed, amp_action action) {
-    const struct amp__decided_bracket decided = { bracket->record.brackets, action == AMP_SKIP, overflowed };
+    const struct amp__decided_bracket decided = {
+        .number = bracket->record.brackets, .skips = action == AMP_SKIP, .overflowed = overflowed,
+        .on_device = bracket->device.scaler, .loss_id = bracket->loss_id,
+        .place = bracket->device.scaler ? bracket->context->places[0] : NULL,
+    };
     amp__observe_decided(bracket->context, bracket->optimizers, bracket->n_optimizers, &decided);
 }
 

@@ -71,13 +71,13 @@ enum {
     AMP__MEMORY_ZERO,      /* `bytes` at dst */
     AMP__MEMORY_IN,        /* `bytes` of the host's at src to dst; they may change afterwards */
     AMP__MEMORY_OUT,       /* `bytes` at src to the host's dst; waits */
-    AMP__MEMORY_FETCH,     /* `bytes` at src, at most AMP__MEMORY_FETCH_MOST, on their way to the host */
+    AMP__MEMORY_FETCH,     /* `bytes` at src, as many for each fetch of a handle, on their way to the host */
+    AMP__MEMORY_ARRIVED,   /* has the last fetch of this handle come? Does not wait */
     AMP__MEMORY_FETCHED,   /* the last fetch of this handle into the host's dst; waits until it has come */
     AMP__MEMORY_FETCH_FREE, /* ends the handle */
     AMP__MEMORY_CAPTURING, /* is the stream being captured in a graph? */
     AMP__MEMORY_SCALER,    /* the end of a bracket on the device */
 };
-#define AMP__MEMORY_FETCH_MOST 128
 
 struct amp__memory_call {
     int32_t kind; /* AMP__MEMORY_... */
@@ -85,8 +85,9 @@ struct amp__memory_call {
     void *dst;
     const void *src;
     size_t bytes;
-    void *made;     /* ALLOC; of FETCH, FETCHED and FETCH_FREE the handle: NULL before the first fetch */
+    void *made;     /* ALLOC; of FETCH, ARRIVED, FETCHED and FETCH_FREE the handle: NULL before the first fetch */
     bool capturing; /* CAPTURING */
+    bool arrived;   /* ARRIVED */
     /* SCALER: amp__rule_end of scaler; where it skips, skips[which[i]] becomes 1 for i < n. */
     struct amp__device_scaler *scaler;
     const struct amp__scaler_settings *settings;

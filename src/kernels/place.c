@@ -57,6 +57,13 @@ amp_status amp__place_fetch(const struct amp__place *place, void **copy, const v
     return AMP_OK;
 }
 
+amp_status amp__place_arrived(const struct amp__place *place, void *copy, bool *arrived) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_ARRIVED, .made = copy };
+    AMP_TRY(run(place, &call));
+    *arrived = call.arrived;
+    return AMP_OK;
+}
+
 amp_status amp__place_fetched(const struct amp__place *place, void *copy, void *dst, size_t bytes) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_FETCHED, .dst = dst, .bytes = bytes, .made = copy };
     return run(place, &call);
@@ -229,46 +236,6 @@ amp_status amp__place_flush(struct amp__place *place) {
     return status;
 }
 
-/* ---- statistics ---- */
-
-/* Under the lock. */
-static amp_status count(struct amp__place *place, const amp_span *src, amp_statistics *statistics) {
-    const amp_statistics none = AMP_STATISTICS_INIT;
-    void *stream = NULL, *made = NULL;
-    amp_statistics counted;
-    AMP_TRY(amp__place_stream(place, &stream));
-    if (!place->counting) AMP_TRY(amp_device_list_open(place->device, &place->counting));
-    if (!place->counts) AMP_TRY(amp__place_alloc(place, sizeof none, &made));
-    if (made) place->counts = made;
-    AMP_TRY(amp__place_in(place, place->counts, &none, sizeof none));
-    AMP_TRY(amp_device_statistics(place->counting, stream, src, 1, place->counts));
-    AMP_TRY(amp__place_out(place, &counted, place->counts, sizeof counted));
-    return amp_statistics_merge(statistics, &counted);
-}
-
-static amp_status count_scaled(struct amp__place *place, const amp_span *src, float factor,
-                               amp_statistics *statistics) {
-    const amp_factor by = { NULL, factor, AMP_FACTOR_AS_IT_IS };
-    amp_span scaled = { NULL, src->size, src->dtype == AMP_FLOAT64 ? AMP_FLOAT64 : AMP_FLOAT32, 0 };
-    void *stream = NULL;
-    AMP_TRY(amp__place_stream(place, &stream));
-    if (!place->scaling) AMP_TRY(amp_device_list_open(place->device, &place->scaling));
-    AMP_TRY(amp__place_alloc(place, src->size * amp__dtype_size(scaled.dtype), &scaled.data));
-    amp_status status = amp_device_scale(place->scaling, stream, &scaled, src, 1, &by, NULL);
-    if (status == AMP_OK) status = count(place, &scaled, statistics);
-    amp__place_free(place, scaled.data);
-    return status;
-}
-
-amp_status amp__place_statistics(struct amp__place *place, const amp_span *src, float factor,
-                                 amp_statistics *statistics) {
-    pthread_mutex_lock(&place->counting_lock);
-    const amp_status status =
-        factor == 1.0f ? count(place, src, statistics) : count_scaled(place, src, factor, statistics);
-    pthread_mutex_unlock(&place->counting_lock);
-    return status;
-}
-
 /* ---- opening and closing ---- */
 
 amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void *, amp_device, void **), void *self,
@@ -281,7 +248,6 @@ amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void 
     *place = (struct amp__place){
         .device = device, .backend = backend, .current_stream = current_stream, .self = self, .dropped = dropped };
     place->args.inverse = place->args.left = place->args.factor = one;
-    pthread_mutex_init(&place->counting_lock, NULL);
     status = backend->memory_open(device.id, &place->memory);
     if (status == AMP_OK) *out = place;
     else amp__free(place);
@@ -292,9 +258,6 @@ void amp__place_close(struct amp__place *place) {
     if (!place) return;
     amp__place_free(place, place->words);
     amp__place_free(place, place->norms);
-    amp__place_free(place, place->counts);
-    amp_device_list_close(place->counting);
-    amp_device_list_close(place->scaling);
     while (place->n_outgrown) amp__place_free(place, place->outgrown[--place->n_outgrown]);
     for (int work = 0; work < AMP__WORKS; work++) {
         amp_device_list_close(place->queues[work].list);
@@ -303,7 +266,6 @@ void amp__place_close(struct amp__place *place) {
         amp__free(place->queues[work].owners);
     }
     place->backend->memory_close(place->memory);
-    pthread_mutex_destroy(&place->counting_lock);
     amp__free(place->looked);
     amp__free(place);
 }

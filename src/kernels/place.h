@@ -2,16 +2,13 @@
 /*
  * A place: one device's memory as a context works with it. What is to be done to tensors there is collected tensor by
  * tensor and launched as lists, one launch for each kind of work, whatever the number of tensors. Everything is put on
- * the stream that the host works on; nothing waits but amp__place_out, amp__place_fetched,
- * amp__place_statistics and amp__place_close.
+ * the stream that the host works on; nothing waits but amp__place_out, amp__place_fetched and amp__place_close.
  */
 #ifndef AMP_KERNELS_PLACE_H
 #define AMP_KERNELS_PLACE_H
 
 #include "common/common.h"
 #include "kernels/backend.h"
-
-#include <pthread.h>
 
 /* Kinds of work, in the order in which amp__place_flush launches them: what one writes a later one may read. */
 enum amp__work {
@@ -66,10 +63,6 @@ struct amp__place {
     size_t n_looked, looked_capacity;
     size_t n_params; /* that are there */
     struct amp__device_scaler *words; /* found and first of contexts whose scalers live on the host */
-    /* Of statistics; NULL: not needed yet. Observed ops may run on several threads. */
-    pthread_mutex_t counting_lock;
-    amp_device_list *counting, *scaling;
-    amp_statistics *counts; /* on the device */
     float *norms; /* room for norms, on the device */
     size_t norms_bytes, n_outgrown;
     void *outgrown[64]; /* rooms before it, twice as large each time: a graph may know them */
@@ -100,14 +93,12 @@ amp_status amp__place_in(const struct amp__place *place, void *dst, const void *
 amp_status amp__place_out(const struct amp__place *place, void *dst, const void *src, uint64_t bytes);
 /* *copy NULL: a new one. Ended with amp__place_fetch_free. */
 amp_status amp__place_fetch(const struct amp__place *place, void **copy, const void *src, size_t bytes);
+amp_status amp__place_arrived(const struct amp__place *place, void *copy, bool *arrived);
 amp_status amp__place_fetched(const struct amp__place *place, void *copy, void *dst, size_t bytes);
 void amp__place_fetch_free(const struct amp__place *place, void *copy);
 amp_status amp__place_capturing(const struct amp__place *place, bool *capturing);
 /* call: scaler and what belongs to it. */
 amp_status amp__place_end_bracket(const struct amp__place *place, struct amp__memory_call *call);
-/* Adds what is in src's memory there, times `factor`, to *statistics; waits. Any thread. */
-amp_status amp__place_statistics(struct amp__place *place, const amp_span *src, float factor,
-                                 amp_statistics *statistics);
 /* Room for `n` norms, kept; what was there is lost. */
 amp_status amp__place_norms(struct amp__place *place, size_t n, float **out);
 

@@ -7,8 +7,8 @@
 
 /* ---- one tensor ---- */
 
-static void remember(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
-                     const amp_statistics *s) {
+void amp__observe_remember(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
+                           const amp_statistics *s) {
     const uint64_t nonfinite = amp__nonfinite(s);
     if (!is_output && nonfinite) call->finite = false;
     for (uint32_t i = 0; i < call->n; i++) { /* of a list, or in another field of one name */
@@ -34,7 +34,7 @@ static void take(struct amp__seen_call *call, const char *name, bool is_output, 
     if (!statistics->elements) return;
     struct amp__seen *seen = amp__observe_op(observer, call->op, name, what);
     if (!seen) return;
-    remember(call, seen->name, is_output, dtype, statistics);
+    amp__observe_remember(call, seen->name, is_output, dtype, statistics);
     if (observer->options.what & what) amp__observe_add(observer, seen, dtype, statistics);
     if (odd) atomic_store_explicit(&seen->odd, odd, memory_order_relaxed);
 }
@@ -104,22 +104,22 @@ static void take_buffers(struct amp__seen_call *call, const struct amp__raw *raw
 
 /* ---- handles ---- */
 
-/* False: they cannot be seen. */
-static bool count_handle(const struct amp__op *op, void *handle, const char *name, struct amp__elements *seen,
-                         amp_statistics *out) {
-    struct amp__elements now;
-    if (!handle || !op->host->view || amp__host_find(op->host, handle, name, &now) != AMP_OK || !now.size) return false;
-    const void *memory = now.data;
-    void *copy = NULL, *compact = NULL;
-    *seen = now;
-    if (!now.strides)
-        return amp__observe_statistics_unknown(op->context, &(amp_span){ now.data, now.size, now.dtype, 0 }, out);
+/* A compact one on a device, which counts it itself; else place is NULL, and statistics are here. */
+struct counted {
+    struct amp__elements elements;
+    struct amp__place *place;
+    amp_statistics statistics;
+};
+
+/* Strided ones are gathered here. */
+static bool gather(struct amp__place *place, const struct amp__elements *elements, amp_statistics *out) {
+    struct amp__elements now = *elements;
     const uint64_t reach = amp__strides_reach(&now) * amp__dtype_size(now.dtype);
-    if (amp__strides_negative(&now) ? !is_here(op->context, memory)
-                                    : !amp__observe_reach_unknown(op->context, &memory, reach, &copy))
-        return false;
+    const void *memory = now.data;
+    void *copy = NULL;
+    if (amp__strides_negative(&now) ? place != NULL : !amp__observe_reach(place, &memory, reach, &copy)) return false;
     now.data = (void *)(uintptr_t)memory;
-    compact = amp__alloc((size_t)now.size, amp__dtype_size(now.dtype));
+    void *compact = amp__alloc((size_t)now.size, amp__dtype_size(now.dtype));
     if (compact) amp__strides_gather(compact, &now);
     const amp_span span = { compact, now.size, now.dtype, 0 };
     const bool counted = compact && amp_statistics_list(&span, 1, out) == AMP_OK;
@@ -128,16 +128,49 @@ static bool count_handle(const struct amp__op *op, void *handle, const char *nam
     return counted;
 }
 
+static amp_span span_of(const struct amp__elements *elements) {
+    return (amp_span){ elements->data, elements->size, elements->dtype, 0 };
+}
+
+/* False: they cannot be seen. */
+static bool count_handle(const struct amp__op *op, void *handle, const char *name, struct counted *counted) {
+    struct amp__elements *now = &counted->elements;
+    struct amp__place *place;
+    counted->place = NULL;
+    counted->statistics = (amp_statistics)AMP_STATISTICS_INIT;
+    if (!handle || !op->host->view || amp__host_find(op->host, handle, name, now) != AMP_OK || !now->size ||
+        !amp__observe_find(op->context, now->data, &place))
+        return false;
+    if (now->strides) return gather(place, now, &counted->statistics);
+    counted->place = place;
+    const amp_span span = span_of(now);
+    return place || amp_statistics_list(&span, 1, &counted->statistics) == AMP_OK;
+}
+
+static void take_later(struct amp__seen_call *call, struct amp__place *place, const amp_span *span, const char *name,
+                       bool is_output, const void *handle, int64_t odd) {
+    struct amp__seen *entry =
+        amp__observe_op(call->op->context->observer, call->op, name, is_output ? AMP_SEE_OUTPUTS : AMP_SEE_INPUTS);
+    if (entry && amp__later_tensor(call, place, span, entry, is_output, handle) && odd)
+        atomic_store_explicit(&entry->odd, odd, memory_order_relaxed);
+}
+
 void amp__observe_handle(struct amp__seen_call *call, void *handle, const char *name, bool is_output) {
-    amp_statistics statistics = AMP_STATISTICS_INIT;
-    struct amp__elements seen;
-    if (count_handle(call->op, handle, named(name), &seen, &statistics))
-        take(call, named(name), is_output, seen.dtype, &statistics, odd_dimension(seen.shape, seen.ndim));
+    struct counted counted;
+    const struct amp__elements *elements = &counted.elements;
+    if (!count_handle(call->op, handle, named(name), &counted)) return;
+    const amp_span span = span_of(elements);
+    const int64_t odd = odd_dimension(elements->shape, elements->ndim);
+    if (counted.place) take_later(call, counted.place, &span, named(name), is_output, handle, odd);
+    else take(call, named(name), is_output, elements->dtype, &counted.statistics, odd);
 }
 
 void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const char *name, bool is_output) {
     amp_statistics statistics = AMP_STATISTICS_INIT;
-    if (span->data && amp__observe_statistics_unknown(call->op->context, span, &statistics))
+    struct amp__place *place;
+    if (!span->data || !amp__observe_find(call->op->context, span->data, &place)) return;
+    if (place) take_later(call, place, span, name, is_output, span->data, 0);
+    else if (amp_statistics_list(span, 1, &statistics) == AMP_OK)
         take(call, name, is_output, span->dtype, &statistics, 0);
 }
 
@@ -221,16 +254,17 @@ bool amp__observe_wants_op(const struct amp__op *op) {
 
 /* Did it come finite, where a handle was cast? */
 static void look_before_casts(struct amp__seen_call *seen, const struct amp__call *call) {
-    for (uint32_t i = 0; !seen->finite && seen->came_finite && i < call->schema->n_args; i++) {
-        amp_statistics s = AMP_STATISTICS_INIT;
-        struct amp__elements now;
+    for (uint32_t i = 0; (!seen->finite || seen->later) && i < call->schema->n_args; i++) {
+        struct counted counted;
         size_t n;
         if (!amp__is_operand(&call->schema->args[i])) continue;
         void **handles = amp__call_handles(call, i, &n);
-        for (size_t j = 0; j < n; j++)
-            if (count_handle(seen->op, handles[j], "an argument", &now, &s) &&
-                amp__nonfinite(&s))
-                seen->came_finite = false;
+        for (size_t j = 0; j < n; j++) {
+            if (!count_handle(seen->op, handles[j], "an argument", &counted)) continue;
+            const amp_span span = span_of(&counted.elements);
+            if (counted.place) amp__later_before_cast(seen, counted.place, &span, handles[j]);
+            else if (!seen->finite && amp__nonfinite(&counted.statistics)) seen->came_finite = false;
+        }
     }
 }
 
@@ -238,6 +272,7 @@ void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op) {
     seen->op = op;
     seen->number = 0;
     seen->n = 0;
+    seen->later = NULL;
     seen->finite = seen->came_finite = true;
 }
 

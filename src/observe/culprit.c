@@ -13,12 +13,20 @@ static bool made_nonfinite(const struct amp__seen_call *seen) {
     return false;
 }
 
+void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_call *seen) {
+    struct amp__seen_call *remembered = &observer->ring[seen->number % AMP__RING];
+    const uint64_t suspect = observer->suspect.number;
+    if (remembered->number == seen->number) *remembered = *seen;
+    if ((!suspect || seen->number < suspect) && made_nonfinite(seen)) observer->suspect = *seen;
+}
+
 void amp__observe_call(amp_context *context, struct amp__seen_call *seen) {
     struct amp__observer *observer = context->observer;
     pthread_mutex_lock(observer->lock);
     seen->number = ++observer->calls;
     observer->ring[seen->number % AMP__RING] = *seen;
-    if (!observer->suspect.number && made_nonfinite(seen)) observer->suspect = *seen;
+    if (seen->later) amp__later_call_ended(seen);
+    else amp__observe_judge(observer, seen);
     pthread_mutex_unlock(observer->lock);
 }
 
@@ -91,7 +99,7 @@ static void tell(amp_context *context, const amp_culprit *culprit) {
     amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 
-void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket) {
+void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number) {
     struct amp__observer *observer = context->observer;
     const struct amp__seen_call *suspect = &observer->suspect;
     amp_culprit culprit = AMP_CULPRIT_INIT;
@@ -115,12 +123,13 @@ void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket
     observer->culprit = culprit;
     pthread_mutex_unlock(observer->lock);
     tell(context, &culprit);
-    amp__observe_tell_culprit(context);
+    amp__observe_tell_culprit(context, number);
 }
 
 AMP_API amp_status amp_get_culprit(amp_context *context, amp_culprit *culprit) {
     amp_culprit last = AMP_CULPRIT_INIT;
     AMP_RETURN_IF(!context || !culprit, AMP_ERR_INVALID_ARGUMENT, "amp_get_culprit: an argument is NULL");
+    amp__observe_collect(context);
     pthread_mutex_lock(&context->lock);
     if (context->observer && context->observer->culprit.bracket) last = context->observer->culprit;
     pthread_mutex_unlock(&context->lock);

@@ -96,6 +96,7 @@ static amp_status check(const amp_context *context, const amp_memory *memory, co
 AMP_API amp_status amp_get_memory(amp_context *context, amp_memory *memory) {
     amp_memory now;
     AMP_TRY(check(context, memory, "amp_get_memory"));
+    amp__observe_collect(context);
     pthread_mutex_lock(&context->lock);
     amp__memory_now(context, &now);
     pthread_mutex_unlock(&context->lock);
@@ -105,6 +106,7 @@ AMP_API amp_status amp_get_memory(amp_context *context, amp_memory *memory) {
 AMP_API amp_status amp_predict_memory(amp_context *context, amp_level level, amp_memory *memory) {
     amp_memory at;
     AMP_TRY(check(context, memory, "amp_predict_memory"));
+    amp__observe_collect(context);
     pthread_mutex_lock(&context->lock);
     const amp_status status = amp__memory_at(context, level, &at);
     pthread_mutex_unlock(&context->lock);

@@ -21,8 +21,11 @@ void amp__observe_free(amp_context *context) {
     struct amp__observer *observer = context->observer;
     if (!observer) return;
     amp__observe_set(context, false);
+    amp__observe_collect(context);
     context->observer = NULL;
     amp__observe_forget_before(observer);
+    amp__later_end(observer);
+    amp__decision_end(observer);
     while (observer->first) {
         struct amp__seen *seen = observer->first;
         observer->first = seen->next;
@@ -30,6 +33,7 @@ void amp__observe_free(amp_context *context) {
     }
     amp__survey_free(observer->survey);
     amp__free(observer->uses);
+    amp__free(observer->skips_heard);
     amp__map_free(&observer->by_owner);
     amp__observe_free_told(observer);
     amp__observe_free_options(&observer->options);
@@ -39,8 +43,11 @@ void amp__observe_free(amp_context *context) {
 static amp_status begin(amp_context *context, const amp_observe_options *given) {
     struct amp__observer *observer = amp__alloc(1, sizeof *observer);
     if (!observer) return amp__fail_memory();
-    const amp_status status = amp__observe_resolve(given, &observer->options);
+    observer->skips_heard = amp__alloc(context->properties.num_losses, sizeof *observer->skips_heard);
+    const amp_status status =
+        observer->skips_heard ? amp__observe_resolve(given, &observer->options) : amp__fail_memory();
     if (status != AMP_OK) {
+        amp__free(observer->skips_heard);
         amp__free(observer);
         return status;
     }
@@ -82,21 +89,43 @@ AMP_API amp_status amp_observe_stop(amp_context *context) {
     return AMP_OK;
 }
 
-void amp__observe_next(amp_context *context, bool skipped) {
-    struct amp__observer *observer = context->observer;
-    const amp_observe_options *options = &observer->options;
-    observer->iterations++;
-    observer->seen_iterations += amp__observing(context);
-    if (skipped) observer->armed = options->after_skip;
-    const bool next = observer->iterations < options->first || observer->iterations % options->every == 0 ||
-                      observer->armed;
-    if (observer->armed) observer->armed--;
-    observer->observed += next;
+/* ---- iterations ---- */
+
+static void forget_calls(struct amp__observer *observer) {
     observer->calls = 0;
     observer->suspect.number = 0;
     observer->suspect_param = NULL;
     observer->suspect_written = false;
     if (observer->n_uses) memset(observer->uses, 0, observer->n_uses * sizeof *observer->uses);
+}
+
+void amp__observe_collect(amp_context *context) {
+    struct amp__observer *observer = context->observer;
+    if (!observer || !(observer->untold.bracket || observer->untold.updates)) return;
+    amp__decision_wait(observer);
+    const struct amp__untold untold = observer->untold;
+    observer->untold = (struct amp__untold){ 0 };
+    if (untold.decided.skips) amp__observe_forget_before(observer);
+    amp__later_receive(observer, untold.decided.skips);
+    if (untold.updates) amp__observe_tell(context, untold.updates_of, AMP_SEE_UPDATES);
+    if (!untold.bracket) return;
+    amp__observe_tell(context, untold.number, ~(uint32_t)AMP_SEE_UPDATES);
+    amp__observe_tell_memory(context, untold.number);
+    if (untold.decided.overflowed) amp__observe_accuse(context, &untold.decided, untold.number);
+    forget_calls(observer);
+}
+
+void amp__observe_next(amp_context *context) {
+    struct amp__observer *observer = context->observer;
+    const amp_observe_options *options = &observer->options;
+    observer->iterations++;
+    observer->seen_iterations += amp__observing(context);
+    const bool next = observer->iterations < options->first || observer->iterations % options->every == 0 ||
+                      observer->armed;
+    if (next) amp__observe_collect(context); /* before another one's are counted */
+    if (observer->armed) observer->armed--;
+    observer->observed += next;
+    if (!observer->untold.bracket) forget_calls(observer);
     amp__observe_set(context, next);
 }
 
@@ -186,6 +215,7 @@ AMP_API amp_status amp_get_observations(amp_context *context, amp_observation *o
     const uint32_t stride = capacity ? observations->struct_size : 0;
     *count = 0;
     if (!context->observer) return AMP_OK;
+    amp__observe_collect(context);
     pthread_mutex_lock(&context->lock);
     for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next) {
         if (!seen->iterations) continue; /* known by its name alone */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Observed iterations: calls of wrapped ops (calls.c), parameters at a bracket's end (params.c), where an overflow
- * began (culprit.c), what is told of it (tell.c). Nothing here fails a call or a bracket: what cannot be seen is left
- * out.
+ * began (culprit.c), what is told of it (tell.c); and what a device counts, which comes later (later.c). Nothing here
+ * fails a call or a bracket: what cannot be seen is left out.
  */
 #ifndef AMP_OBSERVE_ROOM_H
 #define AMP_OBSERVE_ROOM_H
@@ -13,6 +13,7 @@
 #include "context/context.h"
 #include "context/op.h"
 #include "context/optimizer.h"
+#include "kernels/counts.h"
 #include "raw/raw.h"
 
 /* One thing that is looked at. */
@@ -36,16 +37,42 @@ struct amp__seen_call {
     const struct amp__op *op;
     uint64_t number; /* in the iteration, from 1 on */
     bool finite, came_finite; /* what it got, and that before libamp's casts */
+    struct amp__later_call *later; /* a device counts some of its tensors; NULL: none */
     uint32_t n;      /* arguments; those beyond the room are not remembered */
     amp_seen_argument arguments[AMP_SEEN_ARGUMENTS];
 };
 
-/* What a parameter was before a step. */
+/* What a parameter was before a step, in FP32. */
 struct amp__before {
     struct amp__before *next;
     struct amp__param *param;
     uint64_t size;
-    float elements[];
+    float *elements; /* where the parameter is: behind this, or in the device's memory */
+};
+
+/* What devices count and the host has not looked at. */
+struct amp__later {
+    struct amp__pending *pending;
+    size_t n, capacity;
+    struct amp__later_call *calls;
+    struct amp__counted_stream *streams;
+};
+
+/* A bracket that has ended. */
+struct amp__decided_bracket {
+    uint64_t number; /* of its loss, from 1 on */
+    bool skips, overflowed; /* as far as the host knows: */
+    const struct amp__device_scaler *on_device; /* in this place's memory, which knows; NULL: the host does */
+    const struct amp__place *place;
+    uint32_t loss_id;
+};
+
+/* The copy of a decision that a device made. */
+struct amp__coming_decision {
+    const struct amp__place *place;
+    void *copy;  /* NULL: none yet */
+    bool coming; /* on its way, and not looked at */
+    uint32_t loss_id;
 };
 
 enum { AMP__RING = 20 };
@@ -60,6 +87,14 @@ struct amp__observer {
     uint64_t bytes, left_out;
     struct amp__before *before; /* the step whose updates are to be seen has not been yet */
     uint64_t before_of;         /* and the bracket that it follows */
+    struct amp__later later;
+    struct amp__coming_decision decision;
+    uint64_t *skips_heard; /* by loss: one more than the skips that devices told of; 0: they told nothing */
+    struct amp__untold {
+        bool bracket, updates; /* there are some */
+        uint64_t number, updates_of; /* of brackets, as the trace counts */
+        struct amp__decided_bracket decided;
+    } untold;
 
     pthread_mutex_t *lock; /* of what follows: the context's */
     struct amp__seen *first, **end;
@@ -108,7 +143,9 @@ void amp__observe_free(amp_context *context);
 /* Calls are looked at from here on, and take no short way; or not any more. */
 void amp__observe_set(amp_context *context, bool observing);
 /* An iteration is over. */
-void amp__observe_next(amp_context *context, bool skipped);
+void amp__observe_next(amp_context *context);
+/* What was counted, sent and not looked at is looked at now, and told; waits for it. */
+void amp__observe_collect(amp_context *context);
 /* Is it to be looked at, by its name? */
 bool amp__observe_wants(const struct amp__observer *observer, uint32_t what, const char *name);
 /* The entry of an op's argument, or of a parameter; NULL: there is no room for a new one. */
@@ -131,17 +168,47 @@ void amp__survey_at_end(amp_context *context);
 void amp__memory_now(const amp_context *context, amp_memory *out);
 amp_status amp__memory_at(const amp_context *context, amp_level level, amp_memory *out);
 
+/* ---- later.c ---- */
+
+/* Each counts something on a device. False: it cannot be had. `entry` is that of the argument. */
+bool amp__later_tensor(struct amp__seen_call *call, struct amp__place *place, const amp_span *span,
+                       struct amp__seen *entry, bool is_output, const void *handle);
+/* The host's tensor, as it was before a cast, if there was one. */
+void amp__later_before_cast(struct amp__seen_call *call, struct amp__place *place, const amp_span *span,
+                            const void *handle);
+/* Times each factor. */
+bool amp__later_param(struct amp__observer *observer, const struct amp__param *param, uint32_t what,
+                      const amp_span *span, const amp_factor *factors, size_t n_factors);
+bool amp__later_update(struct amp__observer *observer, const struct amp__param *param, const amp_span *now,
+                       const amp_span *before);
+/* The call is over, and has its number. */
+void amp__later_call_ended(const struct amp__seen_call *seen);
+bool amp__later_has_some(const struct amp__observer *observer);
+/* All of it is on its way. */
+bool amp__later_send(struct amp__observer *observer);
+/* All of it is entered, as if it had been seen at once, but for gradients that no step got; waits. */
+void amp__later_receive(struct amp__observer *observer, bool skipped);
+/* FP32, in memory of the parameter's place; NULL: it cannot be had. */
+float *amp__later_copy(struct amp__observer *observer, const struct amp__param *param, const amp_span *weights);
+void amp__later_forget(struct amp__observer *observer);
+/* Before the places end. */
+void amp__later_end(struct amp__observer *observer);
+
+/* ---- decision.c ---- */
+
+/* A bracket has ended: skips that the host hears of let the next iterations be observed. */
+void amp__decision_follow(struct amp__observer *observer, const struct amp__decided_bracket *bracket);
+/* The decision on its way has come, and is that of observer->untold; waits for it. */
+void amp__decision_wait(struct amp__observer *observer);
+void amp__decision_end(struct amp__observer *observer);
+
 /* ---- reach.c ---- */
 
-/* Adds to *out those of span times factor. place NULL: the CPU can read it. False: they cannot be had. */
-bool amp__observe_statistics(struct amp__place *place, const amp_span *span, float factor, amp_statistics *out);
-/* The same for memory of which nobody has said where it is. */
-bool amp__observe_statistics_unknown(const amp_context *context, const amp_span *span, amp_statistics *out);
+/* *place NULL: the CPU can read it. False: nobody can. */
+bool amp__observe_find(const amp_context *context, const void *memory, struct amp__place **place);
 /* place NULL: the CPU can read it. Else *memory becomes *copy, which is the caller's to free. False: it cannot be
  * had. */
 bool amp__observe_reach(const struct amp__place *place, const void **memory, uint64_t bytes, void **copy);
-/* The same for memory of which nobody has said where it is. */
-bool amp__observe_reach_unknown(const amp_context *context, const void **memory, uint64_t bytes, void **copy);
 
 /* ---- told.c ---- */
 
@@ -151,6 +218,9 @@ void amp__observe_free_told(struct amp__observer *observer);
 
 void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op);
 bool amp__observe_wants_op(const struct amp__op *op);
+/* Adds to the call's memory of this argument. */
+void amp__observe_remember(struct amp__seen_call *seen, const char *name, bool is_output, amp_dtype dtype,
+                           const amp_statistics *statistics);
 /* One tensor of the call. */
 void amp__observe_handle(struct amp__seen_call *seen, void *handle, const char *name, bool is_output);
 void amp__observe_span(struct amp__seen_call *seen, const amp_span *span, const char *name, bool is_output);
@@ -164,11 +234,7 @@ void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const s
 
 /* Backward is over, and nothing unscaled yet. */
 void amp__observe_scaled(amp_context *context, struct amp__optimizer *const *optimizers, size_t n);
-/* The bracket has decided. */
-struct amp__decided_bracket {
-    uint64_t number; /* of its loss, from 1 on */
-    bool skips, overflowed;
-};
+/* The bracket has ended with a decision. */
 void amp__observe_decided(amp_context *context, struct amp__optimizer *const *optimizers, size_t n,
                           const struct amp__decided_bracket *bracket);
 void amp__observe_forget_before(struct amp__observer *observer);
@@ -177,20 +243,22 @@ void amp__observe_forget_before(struct amp__observer *observer);
 
 /* A call is over. */
 void amp__observe_call(amp_context *context, struct amp__seen_call *seen);
+/* Did it make what is not finite? All that it got and made is known. */
+void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_call *seen);
 /* An op wrote what is not finite there: into the gradient of a parameter? */
 void amp__observe_gradient(amp_context *context, const void *memory);
 /* The call that is entered uses the parameter, or, where backward is not seen, this gradient is not finite. */
 void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param);
 void amp__observe_suspect(struct amp__observer *observer, const struct amp__param *param);
-/* The overflowed bracket's culprit is the suspect; told. */
-void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket);
+/* The overflowed bracket's culprit is the suspect; told, with the trace's number of the bracket. */
+void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number);
 
 /* ---- tell.c ---- */
 
 /* Into the trace: what this iteration saw; and the updates of the bracket before. */
 void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what);
 void amp__observe_tell_memory(amp_context *context, uint64_t bracket);
-void amp__observe_tell_culprit(amp_context *context);
+void amp__observe_tell_culprit(amp_context *context, uint64_t bracket);
 void amp__observe_tell_survey(amp_context *context, const amp_survey_result *result);
 
 #endif

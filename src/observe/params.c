@@ -16,23 +16,19 @@ static void cast(const amp_span *to, const amp_span *from) {
 
 /* ---- one block ---- */
 
-static struct amp__place *place_of(const struct amp__param *param) { return param->on_device ? param->place : NULL; }
-
-/* Elements of the parameter's, where they can be read. */
-static bool reach(const struct amp__param *param, amp_span *span, void **copy) {
-    const void *memory = span->data;
-    if (!amp__observe_reach(place_of(param), &memory, span->size * amp__dtype_size(span->dtype), copy)) return false;
-    span->data = (void *)(uintptr_t)memory;
-    return true;
+static void add(amp_context *context, const struct amp__param *param, uint32_t what, amp_dtype dtype,
+                const amp_statistics *statistics) {
+    struct amp__seen *seen = amp__observe_param(context->observer, param, what);
+    if (seen) amp__observe_add(context->observer, seen, dtype, statistics);
+    if (what == AMP_SEE_SCALED && amp__nonfinite(statistics)) amp__observe_suspect(context->observer, param);
 }
 
 static void take(amp_context *context, const struct amp__param *param, uint32_t what, const amp_span *span) {
     amp_statistics statistics = AMP_STATISTICS_INIT;
     if (!span->data || !span->size) return;
-    if (!amp__observe_statistics(place_of(param), span, 1.0f, &statistics)) return; /* of integers there are none */
-    struct amp__seen *seen = amp__observe_param(context->observer, param, what);
-    if (seen) amp__observe_add(context->observer, seen, span->dtype, &statistics);
-    if (what == AMP_SEE_SCALED && amp__nonfinite(&statistics)) amp__observe_suspect(context->observer, param);
+    if (param->on_device) (void)amp__later_param(context->observer, param, what, span, NULL, 0);
+    else if (amp_statistics_list(span, 1, &statistics) == AMP_OK) /* of integers there are none */
+        add(context, param, what, span->dtype, &statistics);
 }
 
 /* What stands under a handle of the parameter's. */
@@ -66,22 +62,33 @@ void amp__observe_scaled(amp_context *context, struct amp__optimizer *const *opt
         }
 }
 
+/* Times a factor, rounded to FP32, as an unscaled gradient is. */
+static void take_scaled(amp_context *context, const struct amp__param *param, const amp_span *span, float factor) {
+    enum { CHUNK = 4096 };
+    float chunk[CHUNK], unused = 0.0f;
+    amp_statistics statistics = AMP_STATISTICS_INIT;
+    for (uint64_t at = 0; at < span->size; at += CHUNK) {
+        const uint64_t size = span->size - at < CHUNK ? span->size - at : CHUNK;
+        const amp_span from = { (char *)span->data + at * amp__dtype_size(span->dtype), size, span->dtype, 0 };
+        const amp_span to = { chunk, size, AMP_FLOAT32, 0 };
+        if (amp_scale_list(&to, &from, 1, factor, &unused) != AMP_OK) return;
+        amp__observe_count(&to, &statistics);
+    }
+    add(context, param, AMP_SEE_GRADIENTS, AMP_FLOAT32, &statistics);
+}
+
 /* What the step reads; what is left to it is not unscaled yet. */
 static void take_gradient(amp_context *context, struct amp__param *param) {
     struct amp__grad_for_step grad;
-    amp_statistics statistics = AMP_STATISTICS_INIT;
     if (amp__grads_for_step(param, &grad) != AMP_OK || !grad.span.data) return;
-    if (grad.device_inverse &&
-        amp__place_out(param->place, &grad.inverse, grad.device_inverse, sizeof grad.inverse) != AMP_OK)
-        return;
+    const amp_factor factors[] = { { grad.device_inverse, grad.inverse, AMP_FACTOR_AS_IT_IS },
+                                   { NULL, grad.factor, AMP_FACTOR_AS_IT_IS } };
     const float factor = grad.inverse * grad.factor;
-    if (factor == 1.0f) {
-        take(context, param, AMP_SEE_GRADIENTS, &grad.span);
-        return;
-    }
-    if (!amp__observe_statistics(place_of(param), &grad.span, factor, &statistics)) return;
-    struct amp__seen *seen = amp__observe_param(context->observer, param, AMP_SEE_GRADIENTS);
-    if (seen) amp__observe_add(context->observer, seen, AMP_FLOAT32, &statistics);
+    if (!grad.device_inverse && factor == 1.0f) take(context, param, AMP_SEE_GRADIENTS, &grad.span);
+    else if (!param->on_device) take_scaled(context, param, &grad.span, factor);
+    else
+        (void)amp__later_param(context->observer, param, AMP_SEE_GRADIENTS, &grad.span, factors,
+                               grad.factor == 1.0f ? 1 : 2);
 }
 
 /* ---- updates ---- */
@@ -91,48 +98,47 @@ void amp__observe_forget_before(struct amp__observer *observer) {
         struct amp__before *before = observer->before;
         observer->before = before->next;
         observer->bytes -= sizeof *before + before->size * sizeof(float);
+        if (before->param->on_device) amp__place_free(before->param->place, before->elements);
         amp__free(before);
     }
 }
 
-/* The exact weights: FP32, widened where that is all there is. False: they cannot be read, or have gaps. *copy is the
- * caller's to free. */
-static bool exact_weights(const struct amp__param *param, amp_span *span, void **copy) {
+/* The exact weights: FP32, widened where that is all there is. False: they cannot be read, or have gaps. */
+static bool exact_weights(const struct amp__param *param, amp_span *span) {
     struct amp__elements now;
-    *copy = NULL;
     if (has_readable_master(param)) {
         *span = (amp_span){ param->master.fp32.data, param->size, AMP_FLOAT32, 0 };
-        return reach(param, span, copy);
+        return true;
     }
     if (!is_readable(param) || amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK || now.strides)
         return false;
     *span = (amp_span){ now.data, now.size, now.dtype, 0 };
-    return reach(param, span, copy);
+    return true;
 }
 
 /* NULL: there is no room. */
-static struct amp__before *copy_of(struct amp__observer *observer, const amp_span *weights) {
-    const uint64_t bytes = sizeof(struct amp__before) + weights->size * sizeof(float);
-    struct amp__before *before =
-        observer->bytes + bytes <= observer->options.max_bytes ? amp__alloc(1, (size_t)bytes) : NULL;
-    const amp_span copy = { before ? before->elements : NULL, weights->size, AMP_FLOAT32, 0 };
-    if (before && amp_cast_list(&copy, weights, 1) == AMP_OK) return before;
+static struct amp__before *copy_of(struct amp__observer *observer, struct amp__param *param,
+                                   const amp_span *weights) {
+    const uint64_t elements = weights->size * sizeof(float);
+    if (observer->bytes + sizeof(struct amp__before) + elements > observer->options.max_bytes) return NULL;
+    struct amp__before *before = amp__alloc(1, sizeof *before + (param->on_device ? 0 : (size_t)elements));
+    if (!before) return NULL;
+    *before = (struct amp__before){ NULL, param, weights->size, (float *)(before + 1) };
+    const amp_span copy = { before->elements, weights->size, AMP_FLOAT32, 0 };
+    if (param->on_device) before->elements = amp__later_copy(observer, param, weights);
+    if (param->on_device ? before->elements != NULL : amp_cast_list(&copy, weights, 1) == AMP_OK) return before;
     amp__free(before);
     return NULL;
 }
 
 static void keep_before(struct amp__observer *observer, struct amp__param *param) {
     amp_span weights;
-    void *copy;
-    if (!amp__observe_wants(observer, AMP_SEE_UPDATES, param->name) || !exact_weights(param, &weights, &copy)) return;
-    struct amp__before *before = copy_of(observer, &weights);
-    amp__free(copy);
+    if (!amp__observe_wants(observer, AMP_SEE_UPDATES, param->name) || !exact_weights(param, &weights)) return;
+    struct amp__before *before = copy_of(observer, param, &weights);
     if (!before) {
         observer->left_out++;
         return;
     }
-    before->param = param;
-    before->size = weights.size;
     before->next = observer->before;
     observer->before = before;
     observer->bytes += sizeof *before + weights.size * sizeof(float);
@@ -142,16 +148,17 @@ enum { CHUNK = 1024 };
 
 /* Weights of this type that stay what they are, though the update is not 0. */
 static uint64_t count_lost(const float *before, const float *update, uint64_t n, amp_dtype type) {
-    uint16_t low[CHUNK], updated[CHUNK];
-    float widened[CHUNK];
-    const amp_span was = { (float *)(uintptr_t)before, n, AMP_FLOAT32, 0 }, narrow = { low, n, type, 0 },
-                   wide = { widened, n, AMP_FLOAT32, 0 }, after = { updated, n, type, 0 };
+    uint16_t low[CHUNK];
+    float was[CHUNK], is[CHUNK];
+    const amp_span exact = { (float *)(uintptr_t)before, n, AMP_FLOAT32, 0 }, narrow = { low, n, type, 0 },
+                   rounded = { was, n, AMP_FLOAT32, 0 }, updated = { is, n, AMP_FLOAT32, 0 };
     uint64_t lost = 0;
-    cast(&narrow, &was);
-    cast(&wide, &narrow);
-    for (uint64_t i = 0; i < n; i++) widened[i] += update[i];
-    cast(&after, &wide);
-    for (uint64_t i = 0; i < n; i++) lost += update[i] != 0.0f && updated[i] == low[i];
+    cast(&narrow, &exact);
+    cast(&rounded, &narrow);
+    for (uint64_t i = 0; i < n; i++) is[i] = was[i] + update[i];
+    cast(&narrow, &updated);
+    cast(&updated, &narrow);
+    for (uint64_t i = 0; i < n; i++) lost += update[i] != 0.0f && is[i] - was[i] == 0.0f;
     return lost;
 }
 
@@ -172,20 +179,23 @@ static void count_update(const struct amp__before *before, const amp_span *now, 
 }
 
 static void take_update(amp_context *context, const struct amp__before *before) {
-    amp_span now;
+    struct amp__observer *observer = context->observer;
+    const amp_span was = { before->elements, before->size, AMP_FLOAT32, 0 };
     amp_statistics statistics = AMP_STATISTICS_INIT;
     uint64_t lost[2] = { 0, 0 };
-    void *copy;
-    if (!exact_weights(before->param, &now, &copy)) return;
-    const bool same = now.size == before->size;
-    if (same) count_update(before, &now, &statistics, lost);
-    amp__free(copy);
-    struct amp__seen *seen = same ? amp__observe_param(context->observer, before->param, AMP_SEE_UPDATES) : NULL;
+    amp_span now;
+    if (!exact_weights(before->param, &now) || now.size != before->size) return;
+    if (before->param->on_device) {
+        (void)amp__later_update(observer, before->param, &now, &was);
+        return;
+    }
+    count_update(before, &now, &statistics, lost);
+    struct amp__seen *seen = amp__observe_param(observer, before->param, AMP_SEE_UPDATES);
     if (!seen) return;
     memcpy(seen->lost_last, lost, sizeof lost);
     seen->lost_fp16 += lost[0];
     seen->lost_bf16 += lost[1];
-    amp__observe_add(context->observer, seen, AMP_FLOAT32, &statistics);
+    amp__observe_add(observer, seen, AMP_FLOAT32, &statistics);
 }
 
 static void take_updates(amp_context *context) {
@@ -194,7 +204,8 @@ static void take_updates(amp_context *context) {
     for (const struct amp__before *before = observer->before; before; before = before->next)
         take_update(context, before);
     amp__observe_forget_before(observer);
-    amp__observe_tell(context, observer->before_of, AMP_SEE_UPDATES);
+    observer->untold.updates = true;
+    observer->untold.updates_of = observer->before_of;
 }
 
 /* ---- the bracket ---- */
@@ -218,13 +229,18 @@ static void take_params(amp_context *context, const struct amp__optimizer *optim
 void amp__observe_decided(amp_context *context, struct amp__optimizer *const *optimizers, size_t n,
                           const struct amp__decided_bracket *bracket) {
     struct amp__observer *observer = context->observer;
+    struct amp__untold *untold = &observer->untold;
+    amp__observe_collect(context); /* of the bracket before */
     take_updates(context);
     if (amp__observing(context)) {
         for (size_t i = 0; i < n; i++) take_params(context, optimizers[i], !bracket->skips);
         observer->before_of = amp__trace_brackets(context);
-        amp__observe_tell(context, observer->before_of, ~(uint32_t)AMP_SEE_UPDATES);
-        amp__observe_tell_memory(context, observer->before_of);
-        if (bracket->overflowed) amp__observe_accuse(context, bracket);
+        untold->bracket = true;
+        untold->number = observer->before_of;
+        untold->decided = *bracket;
     }
-    amp__observe_next(context, bracket->skips);
+    amp__decision_follow(observer, bracket);
+    if ((untold->bracket || untold->updates) && !amp__later_send(observer)) amp__later_forget(observer);
+    if (!bracket->on_device) amp__observe_collect(context);
+    amp__observe_next(context);
 }

@@ -152,6 +152,7 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
 static amp_status make_survey(amp_context *context, amp_survey_result *made) {
     struct amp__survey *survey = amp__alloc(1, sizeof *survey);
     if (!survey) return amp__fail_memory();
+    amp__observe_collect(context);
     pthread_mutex_lock(&context->lock);
     const amp_status status = conclude(survey, context, made);
     if (status == AMP_OK) {

@@ -124,9 +124,8 @@ static void tell_ring(amp_context *context, uint64_t bracket) {
     }
 }
 
-void amp__observe_tell_culprit(amp_context *context) {
+void amp__observe_tell_culprit(amp_context *context, uint64_t bracket) {
     const amp_culprit *culprit = &context->observer->culprit;
-    const uint64_t bracket = amp__trace_brackets(context);
     if (!amp__trace_follows(context)) return;
     tell_ring(context, bracket);
     AMP__LINE(line);

@@ -23,6 +23,10 @@ struct run run_start(const struct kind *kind) {
 void run_iterate(struct host *host, const struct kind *kind, float target) {
     host_clear(host);
     host_set_targets(host, target);
+    run_again(host, kind);
+}
+
+void run_again(struct host *host, const struct kind *kind) {
     for (int k = 0; k < kind->accumulate; k++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         ck_assert_msg(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) == AMP_OK, "%s", amp_last_error());

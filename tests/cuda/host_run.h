@@ -25,5 +25,7 @@ struct run run_try_start(struct host *host, amp_level level, amp_status *status)
 struct run run_start(const struct kind *kind);
 /* Gradients towards the target, and a step; from none. */
 void run_iterate(struct host *host, const struct kind *kind, float target);
+/* The same from the gradients there are, towards the target there is. */
+void run_again(struct host *host, const struct kind *kind);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { ITERATIONS = 6, SEEN = 64 };
@@ -52,7 +53,7 @@ static void train(const struct kind *kind, bool on_cpu, bool overflows, struct s
     amp_context *context = NULL;
     options.every = 1;
     config.level = kind->level;
-    config.init_scale = 256.0f; /* no gradient overflows at once: a device that decides alone shows those too */
+    config.init_scale = 256.0f; /* no gradient overflows at once */
     ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context) == AMP_OK, "%s", amp_last_error());
     if (seen) ck_assert_msg(amp_observe(context, &options) == AMP_OK, "%s", amp_last_error());
     for (int i = 0; i < ITERATIONS; i++) run_iterate(host, kind, overflows && i == 2 ? INFINITY : 0.25f);
@@ -66,8 +67,10 @@ static void train(const struct kind *kind, bool on_cpu, bool overflows, struct s
 /* A device adds in another order; `there` gets the CPU's sums. */
 static void near_sums(amp_statistics *there, const amp_statistics *here) {
     const double n = (double)here->elements, bound = n * 0x1p-52 * sqrt(n * here->sum_squares);
-    ck_assert(fabs(there->sum - here->sum) <= bound);
-    ck_assert(fabs(there->sum_squares - here->sum_squares) <= n * 0x1p-52 * here->sum_squares);
+    const bool finite = !(here->nans + here->plus_infinities + here->minus_infinities);
+    ck_assert(isfinite(there->sum) == finite && isfinite(there->sum_squares) == finite);
+    ck_assert(!finite || fabs(there->sum - here->sum) <= bound);
+    ck_assert(!finite || fabs(there->sum_squares - here->sum_squares) <= n * 0x1p-52 * here->sum_squares);
     there->sum = here->sum, there->sum_squares = here->sum_squares;
 }
 
@@ -76,8 +79,8 @@ TEST_TIMES(test_the_device_shows_what_the_cpu_does, sizeof kinds / sizeof *kinds
     static float weights[ELEMENTS];
     static struct seen here, there;
     unsigned kinds_seen = 0;
-    train(kind, true, false, &here, weights);
-    train(kind, false, false, &there, weights);
+    train(kind, true, true, &here, weights);
+    train(kind, false, true, &there, weights);
     for (size_t i = 0, j = 0; i < here.n; i++, j = 0) {
         kinds_seen |= here.what[i];
         while (j < there.n && (there.what[j] != here.what[i] || strcmp(there.names[j], here.names[i]) != 0)) j++;
@@ -104,5 +107,187 @@ TEST_TIMES(test_observed_trainings_have_the_same_bits, sizeof kinds / sizeof *ki
         ck_assert_msg(!memcmp(&plain[i], &observed[i], sizeof plain[i]), "%s: element %zu", kinds[_i].name, i);
 }
 
+/* ---- ops ---- */
+
+enum { NUMBERS = 4096 };
+static amp_device_list *op_list;
+static void (*grow_slot)(void *x, float by, void *y);
+
+/* y = x * by, where they are; as an op of the host's. */
+static void grow(void *x, float by, void *y) {
+    const struct tensor *from = x, *to = y;
+    const amp_span src = { from->data, (uint64_t)from->size, from->dtype, 0 };
+    const amp_span dst = { to->data, (uint64_t)to->size, to->dtype, 0 };
+    const amp_factor factor = { NULL, by, AMP_FACTOR_AS_IT_IS };
+    ck_assert_int_eq(amp_device_scale(op_list, device.stream, &dst, &src, 1, &factor, NULL), AMP_OK);
+}
+
+static amp_status cast(void *self, void *handle, amp_dtype to, void **out) {
+    struct host *host = self;
+    const struct tensor *from = handle;
+    struct tensor *made = calloc(1, sizeof *made);
+    ck_assert_ptr_nonnull(made);
+    *made = (struct tensor){ from->kind, from->device, to, memory_alloc(false, (size_t)from->size * 4), from->size,
+                             NULL, 1 };
+    const amp_span src = { from->data, (uint64_t)from->size, from->dtype, 0 };
+    const amp_span dst = { made->data, (uint64_t)made->size, made->dtype, 0 };
+    ck_assert_int_eq(amp_device_cast(op_list, device.stream, &dst, &src, 1), AMP_OK);
+    host->tensors++;
+    *out = made;
+    return AMP_OK;
+}
+
+/* A host whose optimizer is kind's, and which calls two ops on tensors of its device. */
+struct ops_host {
+    struct host *host;
+    amp_context *context;
+    struct tensor x, y, z; /* on the device, NUMBERS each */
+};
+
+static struct ops_host ops_host_new(const struct kind *kind, amp_class grow_class, const amp_observe_options *options) {
+    static amp_op op;
+    struct ops_host ops = { .host = host_new(false, false, false, kind->stepping) };
+    amp_config config = AMP_CONFIG_INIT;
+    amp_model *model = &ops.host->model;
+    amp_optimizer *optimizer = &ops.host->optimizer;
+    grow_slot = grow;
+    op = (amp_op)AMP_OP_INIT;
+    op.name = "grow", op.schema = "grow(Tensor x, float by, Tensor(out a!) y) -> void";
+    op.slot = (amp_fn *)(void *)&grow_slot, op.op_class = grow_class;
+    model->ops = &op, model->n_ops = 1;
+    ops.host->hooks.cast = cast;
+    ops.host->hooks.flags |= AMP_HOST_TAPE_RETAINS_INPUTS;
+    config.level = kind->level, config.observe = AMP_ON, config.init_scale = 256.0f;
+    ck_assert_int_eq(amp_device_list_open((amp_device){ 2, 0 }, &op_list), AMP_OK);
+    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &ops.context) == AMP_OK, "%s",
+                  amp_last_error());
+    ck_assert_msg(amp_observe(ops.context, options) == AMP_OK, "%s", amp_last_error());
+    const struct tensor tensor = { ops.host->params[0].kind, { 2, 0 }, AMP_FLOAT32, NULL, NUMBERS, NULL, 1 };
+    ops.x = ops.y = ops.z = tensor;
+    ops.x.data = memory_alloc(false, NUMBERS * sizeof(float));
+    ops.y.data = memory_alloc(false, NUMBERS * sizeof(float));
+    ops.z.data = memory_alloc(false, NUMBERS * sizeof(float));
+    return ops;
+}
+
+static void ops_host_end(struct ops_host *ops) {
+    host_clear(ops->host);
+    ck_assert_msg(amp_shutdown(ops->context) == AMP_OK, "%s", amp_last_error());
+    amp_device_list_close(op_list);
+    memory_free(false, ops->x.data);
+    memory_free(false, ops->y.data);
+    memory_free(false, ops->z.data);
+    host_free(ops->host);
+}
+
+/* x is this value, but for one that is twice as large. */
+static void ops_set(struct ops_host *ops, float value) {
+    static float numbers[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++) numbers[i] = i == 77 ? 2 * value : value;
+    memory_in(false, ops->x.data, numbers, sizeof numbers);
+}
+
+static void ops_run(struct ops_host *ops, const struct kind *kind, float by) {
+    grow_slot(&ops->x, 2.0f, &ops->y);
+    grow_slot(&ops->y, by, &ops->z);
+    run_again(ops->host, kind);
+}
+
+/* y = x * 2, z = y * by; then a bracket and a step. */
+static void ops_iterate(struct ops_host *ops, const struct kind *kind, float by, bool overflows) {
+    host_clear(ops->host);
+    host_set_targets(ops->host, overflows ? INFINITY : 0.25f);
+    ops_run(ops, kind, by);
+}
+
+static const struct kind op_kinds[] = {
+    { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f }, /* the device decides alone */
+    { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f }, /* the host waits at the step */
+    { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
+};
+
+/* The third call makes what is not finite. */
+TEST_TIMES(test_culprit, sizeof op_kinds / sizeof *op_kinds) {
+    const struct kind *kind = &op_kinds[_i];
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    options.every = 1;
+    struct ops_host ops = ops_host_new(kind, AMP_FP32, &options);
+    ops_set(&ops, 3.0f);
+    ops_iterate(&ops, kind, 2.0f, false);
+    ck_assert_int_eq(amp_get_culprit(ops.context, &culprit), AMP_OK);
+    ck_assert_uint_eq(culprit.bracket, 0);
+    ops_set(&ops, 0x1p100f);
+    grow_slot(&ops.x, 1.0f, &ops.y);
+    ops_iterate(&ops, kind, 0x1p26f, true);
+    ck_assert_int_eq(amp_get_culprit(ops.context, &culprit), AMP_OK);
+    ck_assert_uint_eq(culprit.bracket, 2);
+    ck_assert_str_eq(culprit.op, "grow");
+    ck_assert_uint_eq(culprit.call, 3);
+    ck_assert_int_eq(culprit.was_cast, 0);
+    ck_assert_uint_eq(culprit.n_arguments, 2);
+    const amp_seen_argument *x = &culprit.arguments[0], *y = &culprit.arguments[1];
+    ck_assert_str_eq(x->name, "x");
+    ck_assert(!x->is_output && x->elements == NUMBERS && x->nonfinite == 0 && x->largest == 0x1p102);
+    ck_assert_str_eq(y->name, "y");
+    ck_assert(y->is_output && y->nonfinite == 1 && y->largest == 0x1p127);
+    ck_assert_ptr_nonnull(culprit.parameter);
+    ops_host_end(&ops);
+}
+
+/* What was finite before libamp cast it. */
+TEST(test_culprit_is_a_cast) {
+    const struct kind *kind = &kinds[1];
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    options.every = 1;
+    struct ops_host ops = ops_host_new(kind, AMP_LOWER, &options);
+    ops_set(&ops, 40000.0f); /* 80000 is no number of fp16 */
+    ops_iterate(&ops, kind, 0.5f, true);
+    ck_assert_int_eq(amp_get_culprit(ops.context, &culprit), AMP_OK);
+    ck_assert_str_eq(culprit.op, "grow");
+    ck_assert_uint_eq(culprit.call, 1);
+    ck_assert_int_eq(culprit.was_cast, 1);
+    ck_assert_int_eq(culprit.arguments[0].dtype, AMP_FLOAT16);
+    ck_assert_uint_eq(culprit.arguments[0].nonfinite, 1);
+    ops_host_end(&ops);
+}
+
+/* Work of the stream's that runs when somebody waits for it. */
+static void reach(const void *given) {
+    int *reached;
+    memcpy(&reached, given, sizeof reached);
+    *reached = 1;
+}
+
+/* A device that decides alone is heard an iteration later, without a wait; and the iteration that is observed for it
+ * waits for nothing either: what it counted is looked at when it is asked for. */
+TEST(test_skips_of_a_device_are_heard) {
+    static const bool observed[] = { true, false, false, false, true, false, true };
+    const struct kind *kind = &kinds[1];
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    options.every = 1000;
+    options.what = AMP_SEE_INPUTS | AMP_SEE_OUTPUTS;
+    struct ops_host ops = ops_host_new(kind, AMP_FP32, &options);
+    ops_set(&ops, 3.0f);
+    for (size_t i = 0; i < sizeof observed / sizeof *observed; i++) {
+        const bool overflows = i == 2 || i == 4;
+        static int reached;
+        static int *const there = &reached;
+        host_clear(ops.host);
+        host_set_targets(ops.host, overflows ? INFINITY : 0.25f);
+        if (device.fake) device.tools->flush(); /* the device has come this far */
+        ck_assert_msg(amp_is_observing(ops.context) == observed[i], "iteration %zu", i);
+        reached = 0;
+        if (device.fake) device.tools->work(reach, &there, sizeof there);
+        ops_run(&ops, kind, overflows ? 0x1p127f : 2.0f);
+        ck_assert_msg(!reached || i == 0, "iteration %zu waits", i);
+    }
+    ck_assert_int_eq(amp_get_culprit(ops.context, &culprit), AMP_OK);
+    ck_assert_uint_eq(culprit.bracket, 5);
+    ck_assert_uint_eq(culprit.call, 2);
+    ops_host_end(&ops);
+}
 
 TEST_FIXTURE(device_lazily, device_at_once)

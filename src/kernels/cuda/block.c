@@ -52,6 +52,14 @@ static void pinned_close(struct pinned *pinned) {
     pinned->memory = NULL;
 }
 
+/* Behind work that reads or writes the pinned memory. Without the event the memory is not touched again before all of
+ * it is over. */
+static amp_status mark(const struct pinned *pinned, cudaStream_t stream) {
+    const cudaError_t error = cudaEventRecord(pinned->event, stream);
+    if (error != cudaSuccess) (void)cudaStreamSynchronize(stream);
+    return cuda_explain(error);
+}
+
 static amp_status copy_in(struct block *block, const struct amp__memory_call *call) {
     for (size_t at = 0, turn = 0; at < call->bytes; at += STAGE_BYTES, turn ^= 1) {
         /* one does, and takes longer */
@@ -62,7 +70,7 @@ static amp_status copy_in(struct block *block, const struct amp__memory_call *ca
         CUDA_TRY(cudaEventSynchronize(stage->event));
         memcpy(stage->memory, (const char *)call->src + at, bytes);
         CUDA_TRY(cudaMemcpyAsync((char *)call->dst + at, stage->memory, bytes, cudaMemcpyHostToDevice, call->stream));
-        CUDA_TRY(cudaEventRecord(stage->event, call->stream));
+        TRY(mark(stage, call->stream));
     }
     return AMP_OK;
 }
@@ -72,7 +80,7 @@ static amp_status fetch(struct block *block, const struct amp__memory_call *call
     struct pinned *stage = &block->stages[turn];
     TRY(pinned_open(stage, STAGE_BYTES));
     CUDA_TRY(cudaMemcpyAsync(stage->memory, (const char *)call->src + at, bytes, cudaMemcpyDeviceToHost, call->stream));
-    return cuda_explain(cudaEventRecord(stage->event, call->stream));
+    return mark(stage, call->stream);
 }
 
 /* One piece is on its way while the one before it is taken. The first waits for what copy_in may have left
@@ -94,18 +102,27 @@ static amp_status copy_out(struct block *block, const struct amp__memory_call *c
 
 static amp_status fetch_start(struct amp__memory_call *call) {
     struct pinned *pinned = call->made ? call->made : calloc(1, sizeof *pinned);
-    amp_status status = pinned ? pinned_open(pinned, AMP__MEMORY_FETCH_MOST) : cuda_explain(cudaErrorMemoryAllocation);
+    amp_status status = pinned ? pinned_open(pinned, call->bytes) : cuda_explain(cudaErrorMemoryAllocation);
     if (status == AMP_OK && call->made) status = cuda_explain(cudaEventSynchronize(pinned->event));
     if (status == AMP_OK)
         status = cuda_explain(
             cudaMemcpyAsync(pinned->memory, call->src, call->bytes, cudaMemcpyDeviceToHost, call->stream));
-    if (status == AMP_OK) status = cuda_explain(cudaEventRecord(pinned->event, call->stream));
+    if (status == AMP_OK) status = mark(pinned, call->stream);
     if (status != AMP_OK && pinned && !call->made) {
         pinned_close(pinned);
         free(pinned);
     }
     if (status == AMP_OK) call->made = pinned;
     return status;
+}
+
+static amp_status arrived(struct amp__memory_call *call) {
+    const struct pinned *pinned = call->made;
+    const cudaError_t state = cudaEventQuery(pinned->event);
+    call->arrived = state == cudaSuccess;
+    if (state != cudaErrorNotReady) return cuda_explain(state);
+    (void)cudaGetLastError(); /* an answer, not an error */
+    return AMP_OK;
 }
 
 static amp_status fetched(const struct amp__memory_call *call) {
@@ -166,6 +183,7 @@ static amp_status run_here(struct block *block, struct amp__memory_call *call) {
     case AMP__MEMORY_IN: return copy_in(block, call);
     case AMP__MEMORY_OUT: return copy_out(block, call);
     case AMP__MEMORY_FETCH: return fetch_start(call);
+    case AMP__MEMORY_ARRIVED: return arrived(call);
     case AMP__MEMORY_FETCHED: return fetched(call);
     case AMP__MEMORY_SCALER: return run_scaler(call);
     default: call->capturing = capturing; return AMP_OK;

@@ -118,5 +118,7 @@ cudaError_t cuda_room_write(struct cuda_memory *m, struct cuda_room *room, const
     CUDA_TRY(fit_stage(stage, bytes));
     memcpy(stage->memory, from, bytes);
     CUDA_TRY(cudaMemcpyAsync(room->memory, stage->memory, bytes, cudaMemcpyHostToDevice, stream));
-    return cudaEventRecord(stage->copied, stream);
+    const cudaError_t error = cudaEventRecord(stage->copied, stream);
+    if (error != cudaSuccess) (void)cudaStreamSynchronize(stream); /* the stage is written again once it was read */
+    return error;
 }
