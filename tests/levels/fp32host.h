@@ -70,13 +70,8 @@ static struct {
 static inline amp_status view(void *self, void *handle, amp_tensor_view *out) {
     static int64_t shape[] = { N };
     (void)self;
-    out->data = ((struct tensor *)handle)->data;
-    out->ndim = 1;
-    out->shape = shape;
-    out->device.type = 1;
-    out->dtype.code = 2;
-    out->dtype.bits = 32;
-    out->dtype.lanes = 1;
+    *out = (amp_tensor_view){ .data = ((struct tensor *)handle)->data, .device = { 1, 0 }, .dtype = { 2, 32, 1 },
+                              .ndim = 1, .shape = shape };
     return AMP_OK;
 }
 
@@ -95,10 +90,7 @@ static inline amp_status cast(void *self, void *handle, amp_dtype to, void **out
     return AMP_OK;
 }
 
-static inline void release(void *self, void *handle) {
-    (void)self;
-    drop(handle);
-}
+static inline void release(void *self, void *handle) { (void)self, drop(handle); }
 
 struct world {
     struct tensor *weight, *gamma;
@@ -109,65 +101,57 @@ struct world {
     amp_context *context;
 };
 
-static inline amp_op op(const char *name, const char *schema, void *slot, amp_class op_class) {
-    amp_op described = AMP_OP_INIT;
-    described.name = name;
-    described.schema = schema;
-    described.slot = slot;
-    described.op_class = op_class;
-    return described;
-}
-
 static inline struct world set_up(bool with_types) {
-    struct world w = { .host = AMP_HOST_INIT, .model = AMP_MODEL_INIT };
-    table.mul = mul;
-    table.activate = mul;
+    table.mul = table.activate = mul;
     table.add_ = add_in_place;
     alive = 0;
     saw_unrounded = false;
-    w.weight = filled(1.0f + 0x1p-12f);
-    w.gamma = filled(1.0f + 0x1p-12f);
-    w.host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
-    w.host.view = view;
-    w.host.dtype = with_types ? logical_type : NULL;
-    w.host.cast = cast;
-    w.host.release = release;
-    w.params[0] = w.params[1] = (amp_param)AMP_PARAM_INIT;
-    w.params[0].tensor = w.weight;
-    w.params[1].tensor = w.gamma;
-    w.params[1].module_kind = AMP_MODULE_BATCH_NORM;
-    w.ops[0] = op("mul", "mul(Tensor a, Tensor b) -> Tensor", &table.mul, AMP_LOWER);
-    w.ops[1] = op("activate", "activate(Tensor a, Tensor b) -> Tensor", &table.activate, AMP_LEAVE);
-    w.ops[2] = op("add_", "add_(Tensor(a!) self, Tensor other) -> int32", &table.add_, AMP_LOWER);
+    struct world w = {
+        .weight = filled(1.0f + 0x1p-12f), .gamma = filled(1.0f + 0x1p-12f),
+        .host = { .struct_size = sizeof(amp_host), .flags = AMP_HOST_TAPE_RETAINS_INPUTS, .view = view,
+                  .dtype = with_types ? logical_type : NULL, .cast = cast, .release = release },
+        .model = AMP_MODEL_INIT,
+    };
+    w.params[0] = SIZED(amp_param, .tensor = w.weight);
+    w.params[1] = SIZED(amp_param, .tensor = w.gamma, .module_kind = AMP_MODULE_BATCH_NORM);
+    w.ops[0] = OP("mul", "mul(Tensor a, Tensor b) -> Tensor", &table.mul, .op_class = AMP_LOWER);
+    w.ops[1] = OP("activate", "activate(Tensor a, Tensor b) -> Tensor", &table.activate, .op_class = AMP_LEAVE);
+    w.ops[2] = OP("add_", "add_(Tensor(a!) self, Tensor other) -> int32", &table.add_, .op_class = AMP_LOWER);
     return w;
 }
 
-static inline amp_status start(struct world *w, amp_level level) {
-    amp_config config = AMP_CONFIG_INIT;
+static inline amp_status start_with(struct world *w, size_t n_params, amp_config config) {
     amp_model *model = &w->model;
-    w->model.host = &w->host;
-    w->model.ops = w->ops;
-    w->model.n_ops = 3;
-    w->model.params = w->params;
-    w->model.n_params = 2;
-    config.level = level;
-    config.emulate = AMP_ON;
+    model->host = &w->host;
+    model->ops = w->ops, model->n_ops = 3;
+    model->params = w->params, model->n_params = n_params;
     return amp_initialize_many(&model, 1, NULL, 0, &config, &w->context);
 }
 
+static inline amp_status start(struct world *w, amp_level level) {
+    return start_with(w, 2, CONFIG(level, .emulate = AMP_ON));
+}
+
 static inline void finish(struct world *w) {
-    ck_assert_int_eq(amp_check(w->context), AMP_OK);
-    ck_assert_int_eq(amp_shutdown(w->context), AMP_OK);
+    ck_ok(amp_check(w->context));
+    ck_ok(amp_shutdown(w->context));
     ck_assert(table.mul == mul && table.activate == mul && table.add_ == add_in_place);
     drop(w->weight);
     drop(w->gamma);
     ck_assert_int_eq(alive, 0);
 }
 
+static inline void tensor_drop(struct tensor *const *tensor) { drop(*tensor); }
+
+/* What ends with its block; tensors after the world that they are of. */
+#define WORLD(name, with_types) __attribute__((cleanup(finish))) struct world name = set_up(with_types)
+#define WORLD_AT(name, level, with_types) WORLD(name, with_types); ck_ok(start(&name, level))
+#define OWN __attribute__((cleanup(tensor_drop), unused)) struct tensor
+
 static inline amp_op_stats stats_of(const struct world *w, size_t i) {
-    amp_op_stats stats[3] = { AMP_OP_STATS_INIT, AMP_OP_STATS_INIT, AMP_OP_STATS_INIT };
+    amp_op_stats stats[3] = { AMP_OP_STATS_INIT };
     size_t n;
-    ck_assert_int_eq(amp_get_op_stats(w->context, stats, 3, &n), AMP_OK);
+    ck_ok(amp_get_op_stats(w->context, stats, 3, &n));
     return stats[i];
 }
 

@@ -98,12 +98,15 @@ static inline void *in_fp32(void *a, void *b, void *c) { return run(FP32, a, b, 
     X(other, 0, false)                                                                                                 \
     X(direct, AMP_OP_DIRECT | AMP_OP_MATMUL, false)
 
-enum {
 #define GATE_INDEX(name, flags, low) THE_##name,
-    GATE_OPS(GATE_INDEX)
-#undef GATE_INDEX
-    N_OPS
-};
+enum { GATE_OPS(GATE_INDEX) N_OPS };
+
+#define GATE_ROW(name, flags, low) { #name, flags, low },
+static const struct {
+    const char *name;
+    uint32_t flags;
+    bool has_low;
+} gate_ops[] = { GATE_OPS(GATE_ROW) };
 
 struct world {
     void *(*table[N_OPS])(void *, void *, void *);
@@ -115,51 +118,24 @@ struct world {
 
 /* The world stays where it is: the slots are in it. */
 static inline void make_world(struct world *w, amp_class op_class, bool has_fp32) {
-    static const char *const names[] = {
-#define GATE_NAME(name, flags, low) #name,
-        GATE_OPS(GATE_NAME)
-#undef GATE_NAME
-    };
-    static const uint32_t flags[] = {
-#define GATE_FLAGS(name, flags, low) flags,
-        GATE_OPS(GATE_FLAGS)
-#undef GATE_FLAGS
-    };
-    static const bool has_low[] = {
-#define GATE_LOW(name, flags, low) low,
-        GATE_OPS(GATE_LOW)
-#undef GATE_LOW
-    };
     memset(w, 0, sizeof *w);
-    w->host = (amp_host)AMP_HOST_INIT;
-    w->host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
-    w->host.view = view;
-    w->host.dtype = dtype;
-    w->host.cast = cast;
-    w->host.release = release;
-    w->host.grad = grad;
+    w->host = SIZED(amp_host, .flags = AMP_HOST_TAPE_RETAINS_INPUTS, .view = view, .dtype = dtype, .cast = cast,
+                    .release = release, .grad = grad);
     for (int i = 0; i < N_OPS; i++) {
         amp_op *op = &w->ops[i];
         w->table[i] = original;
-        *op = (amp_op)AMP_OP_INIT;
-        op->name = names[i];
-        op->flags = flags[i];
-        op->op_class = op_class;
-        if (flags[i] & AMP_OP_DIRECT) continue;
+        *op = SIZED(amp_op, .name = gate_ops[i].name, .flags = gate_ops[i].flags, .op_class = op_class);
+        if (op->flags & AMP_OP_DIRECT) continue;
         op->schema = "op(Tensor a, Tensor b, Tensor? c) -> Tensor";
         op->slot = (amp_fn *)(void *)&w->table[i];
-        if (has_low[i]) op->fp16 = (amp_fn)in_fp16, op->bf16 = (amp_fn)in_bf16;
+        if (gate_ops[i].has_low) op->fp16 = (amp_fn)in_fp16, op->bf16 = (amp_fn)in_bf16;
         if (has_fp32) op->fp32 = (amp_fn)in_fp32;
     }
-    w->model = (amp_model)AMP_MODEL_INIT;
-    w->model.host = &w->host;
-    w->model.ops = w->ops;
-    w->model.n_ops = N_OPS;
+    w->model = SIZED(amp_model, .host = &w->host, .ops = w->ops, .n_ops = N_OPS);
 }
 
 static inline void initialize(struct world *w, amp_level level, amp_switch gate) {
-    amp_config config = config_of(level);
-    config.gate = gate;
+    const amp_config config = CONFIG(level, .gate = gate);
     amp_model *model = &w->model;
     ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &w->context));
 }
@@ -179,6 +155,10 @@ static inline void finish(struct world *w) {
     ck_assert_int_eq(alive, 0);
 }
 
+/* One that ends with its block. */
+#define WORLD(name) __attribute__((cleanup(finish))) struct world name
+#define WORLD_START(name, level, gate) WORLD(name); start(&name, level, gate)
+
 /* The type of what the op returned; its arguments go. */
 static inline amp_dtype call(struct world *w, int op, struct tensor *a, struct tensor *b) {
     last.who = NOBODY;
@@ -190,6 +170,13 @@ static inline amp_dtype call(struct world *w, int op, struct tensor *a, struct t
 
 static inline amp_dtype call_square(struct world *w, int op, int64_t edge) {
     return call(w, op, TENSOR(AMP_FLOAT32, edge, edge), TENSOR(AMP_FLOAT32, edge, edge));
+}
+
+/* What the call just made returned; who ran, on what. */
+static inline void ck_ran(amp_dtype returned, amp_dtype type, enum ran who, amp_dtype got) {
+    ck_assert_int_eq(returned, type);
+    ck_assert_int_eq(last.who, who);
+    ck_assert_int_eq(last.got[0], got);
 }
 
 static inline amp_op_stats stats_of(struct world *w, int op) {

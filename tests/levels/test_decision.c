@@ -9,8 +9,7 @@ enum { N_TYPES = 5 };
 
 static struct amp__properties properties_of(amp_level level, int32_t lists) {
     struct amp__properties properties;
-    amp_config config = config_of(level);
-    config.lists = lists;
+    const amp_config config = CONFIG(level, .lists = lists);
     ck_ok(amp__properties_resolve(&config, &properties));
     return properties;
 }
@@ -35,43 +34,44 @@ static amp_dtype wider(amp_dtype a, amp_dtype b) {
     return table[i][j];
 }
 
-static amp_dtype decide_two(const struct amp__properties *p, amp_class op_class, amp_dtype a, amp_dtype b, bool lists) {
-    const struct amp__operand operands[] = { { a, lists, false }, { b, lists, false } };
-    const struct amp__decision decision = amp__decide(p, op_class, operands, 2);
-    ck_assert_int_eq(decision.status, AMP_OK);
-    return decision.target;
-}
-
-/* Arguments that agree with the wanted type already, or do not float, need nothing. */
-static amp_dtype expected_fixed(amp_dtype wanted, amp_dtype a, amp_dtype b) {
+/* The contract: what two arguments are cast to. Those that agree with the wanted type already, or do not float, need
+ * nothing. */
+static amp_dtype expected(amp_class op_class, amp_dtype low, amp_dtype a, amp_dtype b) {
+    amp_dtype wanted = AMP_DTYPE_DEFAULT;
+    if (op_class == AMP_LOWER) wanted = low;
+    if (op_class == AMP_FP32) wanted = AMP_FLOAT32;
+    if (op_class == AMP_PROMOTE || op_class == AMP_PROMOTE_SEQUENCE) wanted = wider(a, b);
+    if (op_class == AMP_LEAVE || op_class == AMP_BANNED) return AMP_DTYPE_DEFAULT;
     return (floating(a) && a != wanted) || (floating(b) && b != wanted) ? wanted : AMP_DTYPE_DEFAULT;
 }
 
-TEST_TIMES(lower_wants_the_low_type, 2 * N_TYPES * N_TYPES) {
-    const amp_level level = _i / (N_TYPES * N_TYPES) ? AMP_O4 : AMP_O1;
-    const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES % N_TYPES];
+static bool is_low(amp_dtype t) { return t == AMP_FLOAT16 || t == AMP_BFLOAT16; }
+
+/* Sequences look at what is in lists; what is banned refuses 16 bits only. */
+static void ck_decides(amp_level level, amp_class op_class, amp_dtype a, amp_dtype b) {
+    const bool in_list = op_class == AMP_PROMOTE_SEQUENCE, refused = op_class == AMP_BANNED && (is_low(a) || is_low(b));
     const struct amp__properties p = properties_of(level, AMP_LISTS_APEX);
-    const amp_dtype low = level_low(level);
-    ck_assert_int_eq(decide_two(&p, AMP_LOWER, a, b, false), expected_fixed(low, a, b));
+    const struct amp__operand operands[] = { { a, in_list, false }, { b, in_list, false } };
+    const struct amp__decision decision = amp__decide(&p, op_class, operands, 2);
+    ck_assert_int_eq(decision.status, refused ? AMP_ERR_BANNED : AMP_OK);
+    ck_assert_int_eq(decision.target, expected(op_class, level_low(level), a, b));
 }
 
-TEST_TIMES(fp32_wants_fp32, N_TYPES * N_TYPES) {
-    const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
-    const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    ck_assert_int_eq(decide_two(&p, AMP_FP32, a, b, false), expected_fixed(AMP_FLOAT32, a, b));
+static const struct {
+    amp_level level;
+    amp_class op_class;
+} decided[] = {
+    { AMP_O1, AMP_LOWER }, { AMP_O4, AMP_LOWER }, { AMP_O1, AMP_FP32 }, { AMP_O1, AMP_PROMOTE_SEQUENCE },
+    { AMP_O1, AMP_LEAVE }, { AMP_O1, AMP_BANNED },
+};
+
+TEST_TIMES(a_class_and_two_types_decide, sizeof decided / sizeof decided[0] * N_TYPES * N_TYPES) {
+    const int pair = _i % (N_TYPES * N_TYPES), row = _i / (N_TYPES * N_TYPES);
+    ck_decides(decided[row].level, decided[row].op_class, types[pair % N_TYPES], types[pair / N_TYPES]);
 }
 
 DIFFERENCE_TIMES(promote_wants_the_widest, N_TYPES * N_TYPES) {
-    const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
-    const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    const amp_dtype wanted = wider(a, b);
-    ck_assert_int_eq(decide_two(&p, AMP_PROMOTE, a, b, false), expected_fixed(wanted, a, b));
-}
-
-TEST_TIMES(sequences_want_the_widest_of_their_tensors, N_TYPES * N_TYPES) {
-    const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
-    const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    ck_assert_int_eq(decide_two(&p, AMP_PROMOTE_SEQUENCE, a, b, true), expected_fixed(wider(a, b), a, b));
+    ck_decides(AMP_O1, AMP_PROMOTE, types[_i % N_TYPES], types[_i / N_TYPES]);
 }
 
 TEST(sequences_do_not_look_at_single_tensors) {
@@ -80,27 +80,13 @@ TEST(sequences_do_not_look_at_single_tensors) {
     ck_assert_int_eq(amp__decide(&p, AMP_PROMOTE_SEQUENCE, operands, 2).target, AMP_DTYPE_DEFAULT);
 }
 
-TEST_TIMES(leave_wants_nothing, N_TYPES * N_TYPES) {
-    const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
-    const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    ck_assert_int_eq(decide_two(&p, AMP_LEAVE, a, b, false), AMP_DTYPE_DEFAULT);
-}
-
-TEST_TIMES(banned_refuses_16_bits_only, N_TYPES * N_TYPES) {
-    const amp_dtype a = types[_i % N_TYPES], b = types[_i / N_TYPES];
-    const struct amp__operand operands[] = { { a, false, false }, { b, false, false } };
-    const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    const bool low = a == AMP_FLOAT16 || a == AMP_BFLOAT16 || b == AMP_FLOAT16 || b == AMP_BFLOAT16;
-    const struct amp__decision decision = amp__decide(&p, AMP_BANNED, operands, 2);
-    ck_assert_int_eq(decision.status, low ? AMP_ERR_BANNED : AMP_OK);
-    ck_assert_int_eq(decision.target, AMP_DTYPE_DEFAULT);
-}
-
 /* apex.md 2.2: Apex's casts take doubles too; torch's do not (peers.md A). */
-TEST(torch_leaves_fp64_alone) {
+TEST_TIMES(torch_leaves_fp64_alone, 2) {
+    const struct amp__operand operands[] = { { AMP_FLOAT64, false, false }, { AMP_FLOAT64, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_TORCH);
-    ck_assert_int_eq(decide_two(&p, AMP_LOWER, AMP_FLOAT64, AMP_FLOAT64, false), AMP_DTYPE_DEFAULT);
-    ck_assert_int_eq(decide_two(&p, AMP_FP32, AMP_FLOAT64, AMP_FLOAT64, false), AMP_DTYPE_DEFAULT);
+    const struct amp__decision decision = amp__decide(&p, _i ? AMP_FP32 : AMP_LOWER, operands, 2);
+    ck_assert_int_eq(decision.status, AMP_OK);
+    ck_assert_int_eq(decision.target, AMP_DTYPE_DEFAULT);
 }
 
 TEST(three_types_promote) {

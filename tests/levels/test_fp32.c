@@ -2,6 +2,8 @@
 /* amp_op.fp32: which calls of an op of handles it gets, at each level, of each class, and under the gate. */
 #include "gatehost.h"
 
+#define WORLD_WITH_FP32(name, level, gate, op_class) WORLD(name); start_with(&name, level, gate, op_class, true)
+
 static struct tensor *square(amp_dtype type) { return TENSOR(type, 8, 8); }
 
 /* ---- by level and class ---- */
@@ -34,77 +36,58 @@ static const struct {
 };
 
 TEST_TIMES(all_arguments_have_that_type, sizeof rows / sizeof rows[0]) {
-    struct world w;
-    start_with(&w, rows[_i].level, AMP_OFF, rows[_i].op_class, true);
+    WORLD_WITH_FP32(w, rows[_i].level, AMP_OFF, rows[_i].op_class);
     call(&w, THE_own, square(rows[_i].a), square(rows[_i].b));
     ck_assert_int_eq(last.who, rows[_i].who);
     ck_assert_int_eq(last.got[0], rows[_i].got);
-    finish(&w);
 }
 
-/* Without a low implementation, and with the other type's alone. */
-TEST(fp32_alone_is_an_implementation_too) {
-    struct world w;
-    start_with(&w, AMP_O0, AMP_DEFAULT, AMP_LOWER, true);
-    ck_assert(w.table[THE_other] != original); /* wired at O0 */
-    ck_assert_int_eq(call_square(&w, THE_other, 8), AMP_FLOAT32);
-    ck_assert_int_eq(last.who, FP32);
-    finish(&w);
-    start_with(&w, AMP_O1, AMP_DEFAULT, AMP_LOWER, true);
-    ck_assert_int_eq(call_square(&w, THE_other, 8), AMP_FLOAT16);
-    ck_assert_int_eq(last.who, ORIGINAL); /* on 16-bit arguments */
-    finish(&w);
+/* Without a low implementation: at O1 on 16-bit arguments. */
+TEST_TIMES(fp32_alone_is_an_implementation_too, 2) {
+    WORLD_WITH_FP32(w, _i ? AMP_O1 : AMP_O0, AMP_DEFAULT, AMP_LOWER);
+    ck_assert(w.table[THE_other] != original); /* wired at O0 too */
+    const amp_dtype type = _i ? AMP_FLOAT16 : AMP_FLOAT32;
+    ck_ran(call_square(&w, THE_other, 8), type, _i ? ORIGINAL : FP32, type);
 }
 
 TEST_TIMES(calls_that_are_passed_on_take_the_original, 2) {
-    struct world w;
     amp_scope scope;
-    start_with(&w, _i ? AMP_O1 : AMP_O0, AMP_DEFAULT, AMP_FP32, true);
+    WORLD_WITH_FP32(w, _i ? AMP_O1 : AMP_O0, AMP_DEFAULT, AMP_FP32);
     ck_ok(amp_scope_enter(NULL, &scope));
     ck_assert_int_eq(call_square(&w, THE_own, 8), AMP_FLOAT32);
     ck_assert_int_eq(last.who, ORIGINAL);
     ck_assert_uint_eq(stats_of(&w, THE_own).passed, 1);
     ck_ok(amp_scope_leave(&scope));
-    finish(&w);
 }
 
 TEST(switched_off_it_is_not_called) {
-    struct world w;
-    start_with(&w, AMP_O0, AMP_DEFAULT, AMP_LOWER, true);
+    WORLD_WITH_FP32(w, AMP_O0, AMP_DEFAULT, AMP_LOWER);
     ck_ok(amp_shutdown(w.context));
-    amp_config config = config_of(AMP_O0);
-    config.enabled = AMP_OFF;
+    const amp_config config = CONFIG(AMP_O0, .enabled = AMP_OFF);
     amp_model *model = &w.model;
     ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &w.context));
     call_square(&w, THE_own, 8);
     ck_assert_int_eq(last.who, ORIGINAL);
-    finish(&w);
 }
 
 /* ---- the gate: FP32 is its side of the comparison ---- */
 
 TEST_TIMES(a_held_call_takes_it, 2) {
-    struct world w;
     const amp_switch gate = _i ? AMP_ON : AMP_DEFAULT;
-    start_with(&w, AMP_O4, gate, AMP_LOWER, true);
-    ck_assert_int_eq(call_square(&w, THE_linear, 256), _i ? AMP_FLOAT32 : AMP_BFLOAT16); /* types as without it */
-    ck_assert_int_eq(last.who, FP32);
-    ck_assert_int_eq(last.got[0], AMP_FLOAT32);
+    WORLD_WITH_FP32(w, AMP_O4, gate, AMP_LOWER);
+    ck_ran(call_square(&w, THE_linear, 256), _i ? AMP_FLOAT32 : AMP_BFLOAT16, FP32, AMP_FLOAT32); /* types as without it */
     ck_assert_uint_eq(stats_of(&w, THE_linear).gated, 1);
     ck_assert_int_eq(stats_of(&w, THE_linear).last_target, AMP_FLOAT32);
     ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_ALWAYS));
     ck_assert_int_eq(call_square(&w, THE_linear, 256), AMP_BFLOAT16);
     ck_assert_int_eq(last.who, BF16);
-    finish(&w);
 }
 
 TEST_TIMES(explain_tells_of_it, 2) {
-    char text[2048];
-    struct world w;
+    WORLD(w);
     start_with(&w, AMP_O4, AMP_DEFAULT, AMP_LOWER, _i);
-    ck_ok(amp_explain(w.context, "own", text, sizeof text, NULL));
+    const char *text = explanation(w.context, "own");
     ck_assert_msg(!strstr(text, "fp32 by an implementation") == !_i, "%s", text);
-    finish(&w);
 }
 
 /* An adapter that was compiled before amp_op had it is told, and not read past its end. */

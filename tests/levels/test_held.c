@@ -28,7 +28,7 @@ static amp_status held_set_grad(void *self, void *handle, void *grad) {
     return AMP_OK;
 }
 
-static void hold(struct rig *rig, const amp_config *config) {
+static void hold(struct rig *rig) {
     rig_init(rig, 0);
     holder = (struct holder){ rig->net.weight, NULL, false };
     rig->host.hooks.grad = held_grad;
@@ -36,21 +36,7 @@ static void hold(struct rig *rig, const amp_config *config) {
     rig->net.optimizer.flags = AMP_OPTIMIZER_HOLDS_MASTERS;
     rig->net.optimizer.n_params = 1;
     rig->net.optimizer.n_steps = rig->net.optimizer.n_zero_grads = 0;
-    ck_ok(rig_config(rig, config));
-}
-
-static amp_config at_scale(float scale) {
-    amp_config config = config_of(AMP_O2);
-    config.init_scale = scale;
-    config.num_losses = 2;
-    return config;
-}
-
-static amp_master master_of(struct rig *rig) {
-    amp_master master = AMP_MASTER_INIT;
-    size_t count = 0;
-    ck_ok(amp_master_params(&rig->net.optimizer, &master, 1, &count));
-    return master;
+    rig_wire(rig, CONFIG(AMP_O2, .init_scale = 8.0f, .num_losses = 2));
 }
 
 /* The master's gradient as a tensor of the host's, over libamp's block. */
@@ -72,7 +58,7 @@ static amp_action run_bracket(struct rig *rig, uint32_t loss_id, double value, b
     holder.ending = false;
     if (!cancel) {
         ck_assert_ptr_null(holder.gradient);
-        holder.gradient = gradient_over(rig, master_of(rig).grad);
+        holder.gradient = gradient_over(rig, rig_master(rig, 0).grad);
     }
     return scaled.action;
 }
@@ -87,64 +73,54 @@ static void end(struct rig *rig) {
     clear(rig);
     rig_end(rig);
 }
+#define HELD(name) __attribute__((cleanup(end))) struct rig name; hold(&name)
 
 TEST(gradients_add_up_in_one_block) {
-    struct rig rig;
-    const amp_config config = at_scale(8.0f);
-    hold(&rig, &config);
+    HELD(rig);
     ck_assert_int_eq(run_bracket(&rig, 0, 2.0, false), AMP_STEP);
-    float *block = master_of(&rig).grad;
+    float *block = rig_master(&rig, 0).grad;
     ck_assert_float_eq(block[0], 2.0f);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 16.0); /* what backward made is left alone */
     ck_assert_int_eq(run_bracket(&rig, 0, 3.0, false), AMP_STEP);
-    ck_assert_ptr_eq(master_of(&rig).grad, block);
+    ck_assert_ptr_eq(rig_master(&rig, 0).grad, block);
     ck_assert_float_eq(block[NET_SIZE - 1], 5.0f);
     clear(&rig);
     ck_assert_int_eq(run_bracket(&rig, 0, 1.0, false), AMP_STEP);
     ck_assert_float_eq(block[0], 1.0f);
-    end(&rig);
 }
 
 TEST(the_step_rounds_the_masters_into_the_parameters) {
-    struct rig rig;
-    const amp_config config = at_scale(8.0f);
     amp_step_info info = AMP_STEP_INFO_INIT;
-    hold(&rig, &config);
+    HELD(rig);
     ck_assert_int_eq(run_bracket(&rig, 0, 1.0, false), AMP_STEP);
-    const amp_master master = master_of(&rig);
+    const amp_master master = rig_master(&rig, 0);
     ck_ok(amp_step_begin(&rig.net.optimizer, &info));
     ck_assert_int_eq(info.action, AMP_STEP);
     ck_dtype(rig.net.weight, AMP_FLOAT16); /* nothing was exchanged */
     for (int i = 0; i < NET_SIZE; i++) ((float *)master.data)[i] -= 0.1f * ((float *)master.grad)[i];
     ck_ok(amp_step_end(&rig.net.optimizer));
     ck_assert_double_eq(fake_get(rig.net.weight, 1), (double)amp_half_to_float(amp_float_to_half(0.5f - 0.1f)));
-    ck_assert_ptr_eq(master_of(&rig).data, master.data);
+    ck_assert_ptr_eq(rig_master(&rig, 0).data, master.data);
     fake_fill(rig.net.weight, 3.0); /* the host's own change is the master's at the next step */
     ck_ok(amp_step_begin(&rig.net.optimizer, &info));
     ck_assert_float_eq(*(float *)master.data, 3.0f);
     ck_ok(amp_step_end(&rig.net.optimizer));
-    end(&rig);
 }
 
 TEST(a_cancelled_bracket_gives_the_gradient_back) {
-    struct rig rig;
-    const amp_config config = at_scale(8.0f);
-    hold(&rig, &config);
+    HELD(rig);
     ck_assert_int_eq(run_bracket(&rig, 0, 2.0, false), AMP_STEP);
     struct fake_tensor *before = holder.gradient;
     (void)run_bracket(&rig, 0, 7.0, true);
     ck_assert_ptr_eq(holder.gradient, before);
-    ck_assert_float_eq(*(float *)master_of(&rig).grad, 2.0f);
+    ck_assert_float_eq(*(float *)rig_master(&rig, 0).grad, 2.0f);
     ck_assert_ptr_null(rig.net.weight->grad);
-    end(&rig);
 }
 
 TEST(an_overflow_is_the_brackets_that_made_it) {
-    struct rig rig;
-    const amp_config config = at_scale(8.0f);
     amp_step_info info = AMP_STEP_INFO_INIT;
     amp_record record = AMP_RECORD_INIT;
-    hold(&rig, &config);
+    HELD(rig);
     ck_assert_int_eq(run_bracket(&rig, 0, (double)__builtin_inff(), false), AMP_SKIP);
     ck_assert_int_eq(run_bracket(&rig, 1, 1.0, false), AMP_STEP); /* adds to what is infinite already */
     ck_ok(amp_get_record(rig.context, 1, &record));
@@ -152,7 +128,6 @@ TEST(an_overflow_is_the_brackets_that_made_it) {
     ck_ok(amp_step_begin(&rig.net.optimizer, &info));
     ck_assert_int_eq(info.action, AMP_SKIP);
     ck_ok(amp_step_end(&rig.net.optimizer));
-    end(&rig);
 }
 
 TEST(set_grad_is_needed) {
@@ -166,8 +141,7 @@ TEST(set_grad_is_needed) {
 /* ---- 16-bit parameters ---- */
 
 TEST_TIMES(low_parameters_keep_their_type, 2) {
-    amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
-    config.cast_model_type = AMP_DTYPE_UNCHANGED;
+    const amp_config config = CONFIG(_i ? AMP_O2 : AMP_O1, .cast_model_type = AMP_DTYPE_UNCHANGED);
     RIG_INIT(rig, 0);
     fake_release(rig.net.weight);
     rig.net.weight = rig_tensor(&rig, AMP_FLOAT16, 0.5);
@@ -175,12 +149,10 @@ TEST_TIMES(low_parameters_keep_their_type, 2) {
     ck_fails(AMP_ERR_INVALID_ARGUMENT, rig_config(&rig, &config));
     rig.net.model.flags = AMP_MODEL_LOW_PARAMS;
     ck_ok(rig_config(&rig, &config));
-    amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
-    size_t count = 0;
-    ck_ok(amp_master_params(&rig.net.optimizer, masters, 3, &count));
-    ck_assert_int_eq(masters[0].is_master, _i);
-    ck_assert_int_eq(masters[0].dtype, _i ? AMP_FLOAT32 : AMP_FLOAT16);
-    if (_i) ck_assert_float_eq(*(float *)masters[0].data, 0.5f);
+    const amp_master master = rig_master(&rig, 0);
+    ck_assert_int_eq(master.is_master, _i);
+    ck_assert_int_eq(master.dtype, _i ? AMP_FLOAT32 : AMP_FLOAT16);
+    if (_i) ck_assert_float_eq(*(float *)master.data, 0.5f);
     ck_dtype(rig.net.weight, AMP_FLOAT16);
     ck_dtype(rig.net.bias, AMP_FLOAT32);
 }

@@ -158,22 +158,14 @@ DIFFERENCE_TIMES(base_names, sizeof names / sizeof names[0]) {
 static amp_class class_at(amp_level level, int32_t lists, const char *name, const char *aliases) {
     struct fake host;
     amp_fn slot = NULL;
-    amp_op op = AMP_OP_INIT;
-    amp_model model = AMP_MODEL_INIT, *models[] = { &model };
-    amp_config config = config_of(level);
+    amp_op op = OP(name, "f(Tensor x) -> Tensor", &slot, .aliases = aliases);
+    amp_model *model = &SIZED(amp_model, .host = &host.hooks, .ops = &op, .n_ops = 1);
+    const amp_config config = CONFIG(level, .lists = lists);
     amp_context *context;
     amp_op_stats stats = AMP_OP_STATS_INIT;
     size_t count;
     fake_init(&host, 0);
-    op.name = name;
-    op.aliases = aliases;
-    op.schema = "f(Tensor x) -> Tensor";
-    op.slot = &slot;
-    model.host = &host.hooks;
-    model.ops = &op;
-    model.n_ops = 1;
-    config.lists = lists;
-    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &context));
+    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &context));
     ck_ok(amp_get_op_stats(context, &stats, 1, &count));
     ck_ok(amp_shutdown(context));
     return stats.op_class;

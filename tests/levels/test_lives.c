@@ -83,12 +83,7 @@ static void check_all(struct crowd *crowd) {
 }
 
 static void join(struct crowd *crowd, int i) {
-    amp_config config = config_of(crowd->levels[i]);
-    amp_model *model = &crowd->models[i];
-    *model = crowd->rig.net.model;
-    model->n_params = 0;
-    model->forward = NULL;
-    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &crowd->contexts[i]));
+    crowd->contexts[i] = rig_second(&crowd->rig, &crowd->models[i], crowd->levels[i]);
     if (crowd->copies) ck_ok(amp_wrap_table(crowd->contexts[i], crowd->rom, sizeof crowd->rom, crowd->rig.net.table));
 }
 
@@ -135,8 +130,7 @@ static unsigned mappings(void) {
 }
 
 static void live(struct rig *rig, amp_level level) {
-    const amp_config config = config_of(level);
-    ck_ok(rig_config(rig, &config));
+    rig_wire(rig, config_of(level));
     ck_ok(net_train_step(&rig->net, 0.5));
     ck_ok(amp_shutdown(rig->context));
     rig->context = NULL;

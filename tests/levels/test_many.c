@@ -60,10 +60,7 @@ static struct table *new_table(void) {
     ck_assert_ptr_nonnull(t);
     for (size_t i = 0; i < OPS + SAME; i++) {
         t->slots[i] = (amp_fn)nothing;
-        t->ops[i] = (amp_op)AMP_OP_INIT;
-        t->ops[i].name = "same";
-        t->ops[i].schema = "op(int32 x) -> int32";
-        t->ops[i].slot = &t->slots[i];
+        t->ops[i] = OP("same", "op(int32 x) -> int32", &t->slots[i]);
         if (i >= OPS) continue;
         snprintf(t->names[i], sizeof t->names[i], "mine::op%zu.out", i);
         snprintf(t->aliases[i], sizeof t->aliases[i], "alias%zu, second%zu", i, i);
@@ -71,10 +68,7 @@ static struct table *new_table(void) {
         t->ops[i].aliases = t->aliases[i];
     }
     t->host = (amp_host)AMP_HOST_INIT;
-    t->model = (amp_model)AMP_MODEL_INIT;
-    t->model.host = &t->host;
-    t->model.ops = t->ops;
-    t->model.n_ops = OPS + SAME;
+    t->model = SIZED(amp_model, .host = &t->host, .ops = t->ops, .n_ops = OPS + SAME);
     return t;
 }
 
@@ -212,13 +206,8 @@ static amp_status view(void *self, void *handle, amp_tensor_view *out) {
     static int64_t shape[] = { 4 };
     (void)self;
     views++;
-    out->data = ((struct param *)handle)->data;
-    out->ndim = 1;
-    out->shape = shape;
-    out->device.type = 1;
-    out->dtype.code = 2;
-    out->dtype.bits = 32;
-    out->dtype.lanes = 1;
+    *out = (amp_tensor_view){ .data = ((struct param *)handle)->data, .device = { 1, 0 }, .dtype = { 2, 32, 1 },
+                              .ndim = 1, .shape = shape };
     return AMP_OK;
 }
 
@@ -236,18 +225,14 @@ static struct optimizer *start_optimizer(void) {
     ck_assert_ptr_nonnull(o);
     amp_optimizer *optimizers[] = { &o->optimizer };
     for (size_t i = 0; i < PARAMS + 3; i++) o->params[i].data = o->data[i];
-    o->host = (amp_host)AMP_HOST_INIT;
-    o->host.view = view;
-    o->optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
-    o->optimizer.host = &o->host;
+    o->host = SIZED(amp_host, .view = view);
+    o->optimizer = SIZED(amp_optimizer, .host = &o->host);
     ck_ok(amp_initialize_many(NULL, 0, optimizers, 1, &config, &o->context));
     return o;
 }
 
 static amp_status add_param(struct optimizer *o, size_t i) {
-    amp_param param = AMP_PARAM_INIT;
-    param.tensor = &o->params[i];
-    return amp_add_params(&o->optimizer, &param, 1);
+    return amp_add_params(&o->optimizer, &SIZED(amp_param, .tensor = &o->params[i]), 1);
 }
 
 TEST(additions_are_not_counted_by_parameters) {

@@ -14,43 +14,33 @@ static struct amp__properties of_level(amp_level level) {
 static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
 enum { N_LEVELS = 6 };
 
-TEST_TIMES(cast_model_type, N_LEVELS) {
-    static const amp_dtype expected[] = { AMP_FLOAT32, AMP_DTYPE_UNCHANGED, AMP_FLOAT16,
-                                          AMP_FLOAT16, AMP_DTYPE_UNCHANGED, AMP_BFLOAT16 };
-    ck_assert_int_eq(of_level(levels[_i]).cast_model_type, expected[_i]);
-}
+static const struct {
+    amp_dtype low, model_type, outputs;
+    bool patch_ops, keep_batchnorm_fp32, master_weights, dynamic;
+} meant[N_LEVELS] = {
+    { 0, AMP_FLOAT32, AMP_FLOAT32, false, false, false, false }, /* O0 has no 16-bit type */
+    { AMP_FLOAT16, AMP_DTYPE_UNCHANGED, AMP_DTYPE_UNCHANGED, true, false, false, true },
+    { AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT32, false, true, true, true },
+    { AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT32, false, false, false, false },
+    { AMP_BFLOAT16, AMP_DTYPE_UNCHANGED, AMP_DTYPE_UNCHANGED, true, false, false, false },
+    { AMP_BFLOAT16, AMP_BFLOAT16, AMP_FLOAT32, false, true, true, false },
+};
 
-TEST_TIMES(patch_ops, N_LEVELS) {
-    static const bool expected[] = { false, true, false, false, true, false };
-    ck_assert_int_eq(of_level(levels[_i]).patch_ops, expected[_i]);
-}
-
-TEST_TIMES(keep_batchnorm_fp32, N_LEVELS) {
-    static const bool expected[] = { false, false, true, false, false, true };
-    ck_assert_int_eq(of_level(levels[_i]).keep_batchnorm_fp32, expected[_i]);
-}
-
-TEST_TIMES(master_weights, N_LEVELS) {
-    static const bool expected[] = { false, false, true, false, false, true };
-    ck_assert_int_eq(of_level(levels[_i]).master_weights, expected[_i]);
-}
-
-TEST_TIMES(scaling_is_dynamic, N_LEVELS) {
-    static const bool expected[] = { false, true, true, false, false, false };
-    ck_assert_int_eq(of_level(levels[_i]).scaler.dynamic, expected[_i]);
+/* Outputs are FP32 where the model has a type. */
+TEST_TIMES(a_level_means_this, N_LEVELS) {
+    const struct amp__properties properties = of_level(levels[_i]);
+    if (meant[_i].low) ck_assert_int_eq(properties.low, meant[_i].low);
+    ck_assert_int_eq(properties.enabled, true);
+    ck_assert_int_eq(properties.cast_model_type, meant[_i].model_type);
+    ck_assert_int_eq(properties.cast_model_outputs, meant[_i].outputs);
+    ck_assert_int_eq(properties.patch_ops, meant[_i].patch_ops);
+    ck_assert_int_eq(properties.keep_batchnorm_fp32, meant[_i].keep_batchnorm_fp32);
+    ck_assert_int_eq(properties.master_weights, meant[_i].master_weights);
+    ck_assert_int_eq(properties.scaler.dynamic, meant[_i].dynamic);
 }
 
 DIFFERENCE_TIMES(initial_scale, N_LEVELS) {
-    static const float expected[] = { 1.0f, 65536.0f, 65536.0f, 1.0f, 1.0f, 1.0f };
-    ck_assert_float_eq(of_level(levels[_i]).scaler.init_scale, expected[_i]);
-}
-
-TEST_TIMES(low_type, N_LEVELS) {
-    static const amp_dtype expected[] = {
-        AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT16, AMP_BFLOAT16, AMP_BFLOAT16
-    };
-    if (levels[_i] != AMP_O0) ck_assert_int_eq(of_level(levels[_i]).low, expected[_i]);
-    ck_assert_int_eq(of_level(levels[_i]).enabled, true);
+    ck_assert_float_eq(of_level(levels[_i]).scaler.init_scale, meant[_i].dynamic ? 65536.0f : 1.0f);
 }
 
 DIFFERENCE(scaler_defaults) {
@@ -67,8 +57,7 @@ TEST(max_skips_is_100) { ck_assert_uint_eq(of_level(AMP_O2).max_skips, 100); }
 
 TEST(init_scale_follows_a_small_ceiling) {
     struct amp__properties properties;
-    amp_config config = config_of(AMP_O1);
-    config.max_scale = 8.0f;
+    const amp_config config = CONFIG(AMP_O1, .max_scale = 8.0f);
     ck_ok(amp__properties_resolve(&config, &properties));
     ck_assert_float_eq(properties.scaler.init_scale, 8.0f);
 }
@@ -104,13 +93,10 @@ enum { N_OVERRIDES = sizeof overrides / sizeof overrides[0] };
 DIFFERENCE_TIMES(override_rules, N_OVERRIDES * N_LEVELS) {
     const size_t rule = (size_t)_i / N_LEVELS;
     const amp_level level = levels[_i % N_LEVELS];
-    amp_config config = config_of(level);
     struct amp__properties properties;
-    config.cast_model_type = overrides[rule].model_type;
-    config.patch_ops = overrides[rule].patch;
-    config.keep_batchnorm_fp32 = overrides[rule].bn;
-    config.master_weights = overrides[rule].masters;
-    config.loss_scale = overrides[rule].scale;
+    const amp_config config = CONFIG(level, .cast_model_type = overrides[rule].model_type,
+                                     .patch_ops = overrides[rule].patch, .keep_batchnorm_fp32 = overrides[rule].bn,
+                                     .master_weights = overrides[rule].masters, .loss_scale = overrides[rule].scale);
     if (overrides[rule].allowed & (1u << level)) {
         ck_ok(amp__properties_resolve(&config, &properties));
         return;
@@ -122,21 +108,12 @@ DIFFERENCE_TIMES(override_rules, N_OVERRIDES * N_LEVELS) {
 
 TEST(an_override_replaces_the_default) {
     struct amp__properties properties;
-    amp_config config = config_of(AMP_O2);
-    config.keep_batchnorm_fp32 = AMP_OFF;
-    config.master_weights = AMP_OFF;
-    config.loss_scale = 128.0f;
-    config.cast_model_type = AMP_BFLOAT16;
+    const amp_config config = CONFIG(AMP_O2, .keep_batchnorm_fp32 = AMP_OFF, .master_weights = AMP_OFF,
+                                     .loss_scale = 128.0f, .cast_model_type = AMP_BFLOAT16);
     ck_ok(amp__properties_resolve(&config, &properties));
     ck_assert(!properties.keep_batchnorm_fp32 && !properties.master_weights && !properties.scaler.dynamic);
     ck_assert_float_eq(properties.scaler.init_scale, 128.0f);
     ck_assert_int_eq(properties.cast_model_type, AMP_BFLOAT16);
-}
-
-TEST_TIMES(outputs_default_to_fp32_where_the_model_has_a_type, N_LEVELS) {
-    static const amp_dtype expected[] = { AMP_FLOAT32, AMP_DTYPE_UNCHANGED, AMP_FLOAT32,
-                                          AMP_FLOAT32, AMP_DTYPE_UNCHANGED, AMP_FLOAT32 };
-    ck_assert_int_eq(of_level(levels[_i]).cast_model_outputs, expected[_i]);
 }
 
 /* ---- values that are wrong at every level ---- */
@@ -179,26 +156,22 @@ DIFFERENCE_TIMES(a_wrong_value_is_named, sizeof wrong / sizeof wrong[0]) {
 
 /* ---- names ---- */
 
-TEST_TIMES(names, N_LEVELS) {
-    static const char *const texts[] = { "O0", "O1", "O2", "O3", "O4", "O5" };
-    amp_level level = 0;
-    ck_ok(amp_level_from_name(texts[_i], &level));
-    ck_assert_int_eq(level, levels[_i]);
-}
+static const struct {
+    const char *text;
+    amp_level level; /* 0: there is none, and what is said instead */
+    const char *says;
+} names[] = {
+    { "O0", AMP_O0, NULL }, { "O1", AMP_O1, NULL }, { "O2", AMP_O2, NULL }, { "O3", AMP_O3, NULL },
+    { "O4", AMP_O4, NULL }, { "O5", AMP_O5, NULL }, { "02", 0, "letter O" }, { "", 0, "O1" }, { "O9", 0, "O1" },
+    { "O", 0, "O1" },       { "o1", 0, "O1" },      { "O11", 0, "O1" },      { "fast", 0, "O1" },
+};
 
-TEST(a_zero_for_an_o_is_explained) {
+TEST_TIMES(names_are_levels_or_refused, sizeof names / sizeof names[0]) {
     amp_level level = 77;
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_level_from_name("02", &level));
-    ck_says("letter O");
-    ck_assert_int_eq(level, 77);
-}
-
-TEST_TIMES(unknown_names_are_refused, 6) {
-    static const char *const texts[] = { "", "O9", "O", "o1", "O11", "fast" };
-    amp_level level = 77;
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_level_from_name(texts[_i], &level));
-    ck_says("O1");
-    ck_assert_int_eq(level, 77);
+    const amp_status status = amp_level_from_name(names[_i].text, &level);
+    ck_assert_int_eq(status, names[_i].says ? AMP_ERR_INVALID_ARGUMENT : AMP_OK);
+    ck_assert_int_eq(level, names[_i].says ? 77 : names[_i].level);
+    if (names[_i].says) ck_says(names[_i].says);
 }
 
 TEST_TIMES(levels_outside_the_table_are_refused, 4) {

@@ -3,21 +3,12 @@
 #include "checks.h"
 #include "../support/levels.h"
 
-static amp_op_stats stats_of(struct rig *rig, enum net_op op) {
-    amp_op_stats stats[N_NET_OPS];
-    size_t count = 0;
-    for (size_t i = 0; i < N_NET_OPS; i++) stats[i] = (amp_op_stats)AMP_OP_STATS_INIT;
-    ck_ok(amp_get_op_stats(rig->context, stats, N_NET_OPS, &count));
-    ck_assert_uint_eq(count, N_NET_OPS);
-    return stats[op];
-}
-
 TEST(unlisted_ops_keep_their_pointer) {
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_assert(rig.net.table[OP_relu] == rig.net.original[OP_relu]);
     ck_assert(rig.net.table[OP_linear] != rig.net.original[OP_linear]);
-    ck_assert_int_eq(stats_of(&rig, OP_relu).wrapped, 0);
-    ck_assert_int_eq(stats_of(&rig, OP_linear).wrapped, 1);
+    ck_assert_int_eq(rig_stats(&rig, OP_relu).wrapped, 0);
+    ck_assert_int_eq(rig_stats(&rig, OP_linear).wrapped, 1);
 }
 
 TEST_RANGE(levels_that_cast_no_op_wrap_none, 1, N_EACH_LEVEL + 1) {
@@ -30,18 +21,18 @@ TEST(counters_count) {
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     for (int i = 0; i < 2; i++) fake_release(net_linear(&rig.net, x, rig.net.weight, rig.net.bias));
-    const amp_op_stats stats = stats_of(&rig, OP_linear);
+    const amp_op_stats stats = rig_stats(&rig, OP_linear);
     ck_assert_str_eq(stats.name, "linear");
     ck_assert_uint_eq(stats.calls, 2);
     ck_assert_uint_eq(stats.casts, 4); /* x twice, weight and bias once */
     ck_assert_uint_eq(stats.cache_hits, 2);
     ck_assert_int_eq(stats.op_class, AMP_LOWER);
     ck_assert_int_eq(stats.last_target, AMP_FLOAT16);
-    ck_assert_int_eq(stats_of(&rig, OP_matmul).last_target, AMP_DTYPE_DEFAULT);
+    ck_assert_int_eq(rig_stats(&rig, OP_matmul).last_target, AMP_DTYPE_DEFAULT);
 }
 
 TEST(explain_says_class_list_and_why) {
-    char text[256], all[4096];
+    char text[256];
     size_t length = 0, measured = 0;
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_explain(rig.context, "linear", NULL, 0, &measured));
@@ -50,13 +41,11 @@ TEST(explain_says_class_list_and_why) {
     ck_assert_uint_eq(strlen(text), length);
     ck_assert_ptr_nonnull(strstr(text, "linear: lower"));
     ck_assert_ptr_nonnull(strstr(text, "list"));
-    ck_ok(amp_explain(rig.context, NULL, all, sizeof all, NULL));
-    ck_assert_ptr_nonnull(strstr(all, "O1"));
-    ck_assert_ptr_nonnull(strstr(all, "apex"));
-    ck_assert_ptr_nonnull(strstr(all, "relu: leave"));
+    ck_explains(rig.context, NULL, "O1");
+    ck_explains(rig.context, NULL, "apex");
+    ck_explains(rig.context, NULL, "relu: leave");
     /* listed, and nobody's descriptor */
-    ck_ok(amp_explain(rig.context, "aten::addmv_.out", text, sizeof text, &length));
-    ck_assert_ptr_nonnull(strstr(text, "aten::addmv_.out: lower (addmv, in the apex lists)"));
+    ck_explains(rig.context, "aten::addmv_.out", "aten::addmv_.out: lower (addmv, in the apex lists)");
     ck_fails(AMP_ERR_NOT_FOUND, amp_explain(rig.context, "in_no_list", text, sizeof text, NULL));
 }
 
@@ -75,36 +64,27 @@ static void rename_all(struct net *net, const char *name) {
 }
 
 DIFFERENCE(a_table_that_matches_nothing_is_warned_about) {
-    char all[4096];
-    const amp_config config = config_of(AMP_O1);
     RIG_INIT(rig, FAKE_RETAINS);
     rename_all(&rig.net, "linaer");
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING],
                                  "0 of 12 ops got a class from the apex lists"));
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "linaer = linear"));
-    ck_ok(amp_explain(rig.context, NULL, all, sizeof all, NULL));
-    ck_assert_ptr_nonnull(strstr(all, "0 of 12"));
+    ck_explains(rig.context, NULL, "0 of 12");
 }
 
 TEST_TIMES(no_warning_where_the_level_casts_no_ops_or_something_matches, 2) {
-    const amp_config config = config_of(_i ? AMP_O1 : AMP_O2);
     RIG_INIT(rig, FAKE_RETAINS);
     if (!_i) rename_all(&rig.net, "gemm_nn");
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(_i ? AMP_O1 : AMP_O2));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
 }
 
 TEST(ops_of_one_name_are_numbered) {
-    amp_op_stats stats[N_NET_OPS];
-    size_t count;
-    const amp_config config = config_of(AMP_O1);
     RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_matmul].name = "linear";
-    ck_ok(rig_config(&rig, &config));
-    for (size_t i = 0; i < N_NET_OPS; i++) stats[i] = (amp_op_stats)AMP_OP_STATS_INIT;
-    ck_ok(amp_get_op_stats(rig.context, stats, N_NET_OPS, &count));
-    ck_assert_uint_eq(stats[OP_linear].index, 0);
-    ck_assert_uint_eq(stats[OP_matmul].index, 1);
+    rig_wire(&rig, config_of(AMP_O1));
+    ck_assert_uint_eq(rig_stats(&rig, OP_linear).index, 0);
+    ck_assert_uint_eq(rig_stats(&rig, OP_matmul).index, 1);
 }

@@ -5,138 +5,107 @@
 
 static const amp_level levels[] = { EACH_LEVEL };
 
+static void end_context(struct rig *rig) {
+    ck_ok(amp_shutdown(rig->context));
+    rig->context = NULL;
+}
+
+static const struct {
+    amp_dtype weights, batch_norm;
+} expected[] = {
+    { AMP_FLOAT32, AMP_FLOAT32 }, { AMP_FLOAT32, AMP_FLOAT32 }, { AMP_FLOAT16, AMP_FLOAT32 },
+    { AMP_FLOAT16, AMP_FLOAT16 }, { AMP_FLOAT32, AMP_FLOAT32 }, { AMP_BFLOAT16, AMP_FLOAT32 },
+};
+
 DIFFERENCE_TIMES(weights, 6) {
-    static const amp_dtype expected[] = {
-        AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT16, AMP_FLOAT32, AMP_BFLOAT16
-    };
     RIG_START(rig, levels[_i], 0);
-    ck_dtype(rig.net.weight, expected[_i]);
-    ck_dtype(rig.net.bias, expected[_i]);
+    ck_dtype(rig.net.weight, expected[_i].weights);
+    ck_dtype(rig.net.bias, expected[_i].weights);
     ck_assert_double_eq(fake_get(rig.net.weight, 3), 0.5);
 }
 
 /* Parameters and statistics; from 6 on of a layer that has statistics alone. */
 DIFFERENCE_TIMES(batch_norm, 12) {
-    static const amp_dtype expected[] = {
-        AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT32
-    };
-    const amp_config config = config_of(levels[_i % 6]);
     RIG_INIT(rig, 0);
     if (_i >= 6) {
         rig.net.params[2] = rig.net.params[3];
         rig.net.optimizer.n_params = 2;
     }
-    ck_ok(rig_config(&rig, &config));
-    if (_i < 6) ck_dtype(rig.net.gamma, expected[_i]);
-    ck_dtype(rig.net.mean, expected[_i % 6]);
+    rig_wire(&rig, config_of(levels[_i % 6]));
+    if (_i < 6) ck_dtype(rig.net.gamma, expected[_i].batch_norm);
+    ck_dtype(rig.net.mean, expected[_i % 6].batch_norm);
 }
 
 TEST_TIMES(batch_norm_by_override, 2) {
-    amp_config config = config_of(_i ? AMP_O3 : AMP_O2);
-    config.keep_batchnorm_fp32 = _i ? AMP_ON : AMP_OFF;
-    RIG_INIT(rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, 0, _i ? AMP_O3 : AMP_O2, .keep_batchnorm_fp32 = _i ? AMP_ON : AMP_OFF);
     ck_dtype(rig.net.gamma, _i ? AMP_FLOAT32 : AMP_FLOAT16);
     ck_dtype(rig.net.mean, _i ? AMP_FLOAT32 : AMP_FLOAT16);
 }
 
 TEST(integers_and_fp64_are_untouched) {
-    struct rig rig;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     const void *const before[] = { rig.net.count->storage.data, rig.net.wide->storage.data };
-    const amp_config config = config_of(AMP_O3);
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O3));
     ck_assert_ptr_eq(rig.net.count->storage.data, before[0]);
     ck_assert_ptr_eq(rig.net.wide->storage.data, before[1]);
     ck_assert_double_eq(fake_get(rig.net.count, 0), 3.0);
     ck_assert_double_eq(fake_get(rig.net.wide, 0), 0.1);
-    rig_end(&rig);
 }
 
 /* Parameters, model inputs and outputs; gradients of fp64 parameters are unscaled in double. */
 DIFFERENCE(fp64_is_left_alone) {
-    struct rig rig;
-    const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     void *trained[] = { rig.net.wide };
     rig.net.optimizer.params = trained;
     rig.net.optimizer.n_params = 1;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O2));
     ck_dtype(rig.net.wide, AMP_FLOAT64);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT64, 1.0), *out = net_forward(&rig.net, x);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT64, 1.0), *out = net_forward(&rig.net, x);
     ck_dtype(out, AMP_FLOAT64);
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     fake_put_grad(rig.net.wide, rig_tensor(&rig, AMP_FLOAT64, 0.1 * fake_seed(&scaled)));
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_double_eq(fake_get(rig.net.wide->grad, 0), 0.1); /* not float's 0.1 */
-    fake_release(x);
-    fake_release(out);
-    rig_end(&rig);
 }
 
 TEST(model_type_unchanged_touches_nothing) {
-    amp_config config = config_of(AMP_O2);
-    config.cast_model_type = AMP_DTYPE_UNCHANGED;
-    RIG_INIT(rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, 0, AMP_O2, .cast_model_type = AMP_DTYPE_UNCHANGED);
     ck_dtype(rig.net.weight, AMP_FLOAT32);
     ck_assert_uint_eq(rig.host.calls[FAKE_SWAP], 0);
 }
 
 TEST_TIMES(tied_handles_share_the_new_storage, 2) {
-    struct rig rig;
     amp_param params[NET_PARAMS + 1];
-    const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, _i ? FAKE_NO_ID : 0);
-    struct fake_tensor *tied = fake_alias(rig.net.weight);
-    memcpy(params, rig.net.params, sizeof rig.net.params);
-    params[NET_PARAMS] = (amp_param){ sizeof(amp_param), 0, tied, "tied" };
-    rig.net.model.params = params;
-    rig.net.model.n_params = NET_PARAMS + 1;
-    ck_ok(rig_config(&rig, &config));
+    RIG_INIT(rig, _i ? FAKE_NO_ID : 0);
+    OWN_TENSOR *tied = rig_tie(&rig, params);
+    rig_wire(&rig, config_of(AMP_O2));
     ck_dtype(tied, AMP_FLOAT16);
     ck_assert_ptr_eq(tied->storage.data, rig.net.weight->storage.data);
     fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT16, 1.0));
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_double_eq(fake_get(tied, 0), 0.375);
-    ck_ok(amp_shutdown(rig.context));
+    end_context(&rig);
     ck_dtype(tied, AMP_FLOAT32);
     ck_assert_ptr_eq(tied->storage.data, rig.net.weight->storage.data);
-    rig.context = NULL;
-    fake_release(tied);
-    rig_end(&rig);
 }
 
 TEST(an_optimizer_may_have_the_second_of_two_tied_handles) {
-    struct rig rig;
     amp_param params[NET_PARAMS + 1];
-    amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
-    size_t n;
-    const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, 0);
-    struct fake_tensor *tied = fake_alias(rig.net.weight);
-    memcpy(params, rig.net.params, sizeof rig.net.params);
-    params[NET_PARAMS] = (amp_param){ sizeof(amp_param), 0, tied, "tied" };
-    rig.net.model.params = params;
-    rig.net.model.n_params = NET_PARAMS + 1;
+    RIG_INIT(rig, 0);
+    OWN_TENSOR *tied = rig_tie(&rig, params);
     rig.net.trained[0] = tied;
-    ck_ok(rig_config(&rig, &config));
-    ck_ok(amp_master_params(&rig.net.optimizer, masters, 3, &n));
-    ck_assert_ptr_eq(masters[0].param, rig.net.weight);
-    ck_assert_int_eq(masters[0].is_master, 1);
-    ck_ok(amp_shutdown(rig.context));
-    rig.context = NULL;
-    fake_release(tied);
-    rig_end(&rig);
+    rig_wire(&rig, config_of(AMP_O2));
+    ck_assert_ptr_eq(rig_master(&rig, 0).param, rig.net.weight);
+    ck_assert_int_eq(rig_master(&rig, 0).is_master, 1);
+    end_context(&rig);
 }
 
 TEST(the_same_handle_twice_in_the_model_is_a_tie) {
-    const amp_config config = config_of(AMP_O2);
     RIG_INIT(rig, 0);
     rig.net.params[3].tensor = rig.net.weight;
     rig.net.params[3].module_kind = AMP_MODULE_OTHER;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O2));
     ck_dtype(rig.net.weight, AMP_FLOAT16);
 }
 
@@ -154,22 +123,20 @@ TEST(overlapping_parameters_are_refused) {
 }
 
 DIFFERENCE(weights_that_do_not_fit_are_counted_and_named) {
-    const amp_config config = config_of(AMP_O2);
     RIG_INIT(rig, 0);
     fake_set(rig.net.bias, 1, 70000.0);
     fake_set(rig.net.bias, 2, -1e6);
     fake_set(rig.net.weight, 0, (double)__builtin_inff()); /* infinite already: not ours */
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O2));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "2 weights"));
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_WARNING], "bias"));
 }
 
 TEST(bf16_fits_what_fp16_does_not) {
-    const amp_config config = config_of(AMP_O5);
     RIG_INIT(rig, 0);
     fake_set(rig.net.bias, 1, 70000.0);
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O5));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
 }
 
@@ -177,11 +144,10 @@ TEST(bf16_fits_what_fp16_does_not) {
 
 /* 0.1 has no short binary form; O2 and O5 keep it in the master. */
 DIFFERENCE_TIMES(shutdown_gives_fp32_back_exactly, 4) {
-    const amp_config config = config_of(_i & 1 ? AMP_O2 : AMP_O5);
     RIG_INIT(rig, _i & 2 ? FAKE_NO_ALLOC : 0);
     fake_fill(rig.net.weight, 0.1);
     const double exact = fake_get(rig.net.weight, 0);
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(_i & 1 ? AMP_O2 : AMP_O5));
     ck_assert_double_ne(fake_get(rig.net.weight, 0), exact);
     ck_ok(amp_shutdown(rig.context));
     ck_dtype(rig.net.weight, AMP_FLOAT32);
@@ -190,10 +156,9 @@ DIFFERENCE_TIMES(shutdown_gives_fp32_back_exactly, 4) {
 }
 
 TEST_TIMES(without_masters_shutdown_widens, 2) {
-    const amp_config config = config_of(AMP_O3);
     RIG_INIT(rig, _i ? FAKE_NO_ALLOC : 0);
     fake_fill(rig.net.weight, 0.1);
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O3));
     const double rounded = fake_get(rig.net.weight, 0);
     ck_ok(amp_shutdown(rig.context));
     ck_dtype(rig.net.weight, AMP_FLOAT32);
@@ -204,8 +169,7 @@ TEST_TIMES(without_masters_shutdown_widens, 2) {
 TEST(without_masters_the_fp32_storage_is_given_up) {
     RIG_INIT(rig, 0);
     const int64_t blocks = rig.host.live_blocks;
-    const amp_config config = config_of(AMP_O3);
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O3));
     ck_assert_int_eq(rig.host.live_blocks, blocks);
 }
 
@@ -227,10 +191,9 @@ DIFFERENCE(a_model_can_be_initialised_again_at_another_level) {
 }
 
 TEST(a_second_context_is_refused_retyped_parameters) {
-    struct rig rig;
     amp_context *other = NULL;
     const amp_config config = config_of(AMP_O2);
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     amp_model second = rig.net.model, *models[] = { &second };
     second.amp = NULL;
     second.n_ops = 0;
@@ -238,5 +201,4 @@ TEST(a_second_context_is_refused_retyped_parameters) {
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(models, 1, NULL, 0, &config, &other));
     ck_says("weight");
     ck_assert_ptr_null(other);
-    rig_end(&rig);
 }

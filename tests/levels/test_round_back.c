@@ -59,13 +59,8 @@ static struct tensor weight, weight_grad; /* the gradient is weight_grad's value
 static amp_status view(void *self, void *handle, amp_tensor_view *out) {
     static int64_t shape[] = { 1 };
     (void)self;
-    out->data = &((struct tensor *)handle)->value;
-    out->ndim = 1;
-    out->shape = shape;
-    out->device.type = 1;
-    out->dtype.code = 2;
-    out->dtype.bits = 32;
-    out->dtype.lanes = 1;
+    *out = (amp_tensor_view){ .data = &((struct tensor *)handle)->value, .device = { 1, 0 }, .dtype = { 2, 32, 1 },
+                              .ndim = 1, .shape = shape };
     return AMP_OK;
 }
 static amp_status cast(void *self, void *handle, amp_dtype to, void **out) {
@@ -87,34 +82,26 @@ static amp_status grad(void *self, void *handle, void **out) {
 static const float x = 0.3f, v = 0.7f;
 
 static amp_action train(float scale, bool rounding) {
-    amp_host host = AMP_HOST_INIT;
-    amp_op op = AMP_OP_INIT;
-    amp_param param = AMP_PARAM_INIT;
-    amp_model model = AMP_MODEL_INIT, *models[] = { &model };
-    amp_optimizer optimizer = AMP_OPTIMIZER_INIT, *optimizers[] = { &optimizer };
-    amp_config config = AMP_CONFIG_INIT;
+    amp_host host = SIZED(amp_host, .flags = AMP_HOST_TAPE_RETAINS_INPUTS, .view = view, .cast = cast,
+                          .release = release, .grad = grad);
+    amp_op op = OP("mul", "mul(Tensor a, Tensor b) -> Tensor", &mul_slot, .op_class = AMP_LOWER);
+    amp_param param = SIZED(amp_param, .tensor = &weight);
+    amp_model *model = &SIZED(amp_model, .host = &host, .ops = &op, .n_ops = 1, .params = &param, .n_params = 1);
+    void *params[] = { &weight };
+    amp_optimizer *optimizer = &SIZED(amp_optimizer, .host = &host, .params = params, .n_params = 1);
+    const amp_config config = CONFIG(AMP_O1, .emulate = AMP_ON, .loss_scale = scale);
     amp_context *context;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     struct tensor inputs[] = { { x, 0.0f }, { v, 0.0f } };
-    void *params[] = { &weight };
     weight = (struct tensor){ 1.1f, 0.0f };
     weight_grad = (struct tensor){ 0.0f, 0.0f };
     n_made = n_nodes = 0;
     rounds_back = rounding;
     mul_slot = mul;
-    host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
-    host.view = view, host.cast = cast, host.release = release, host.grad = grad;
-    op.name = "mul", op.schema = "mul(Tensor a, Tensor b) -> Tensor", op.slot = (amp_fn *)(void *)&mul_slot;
-    op.op_class = AMP_LOWER;
-    param.tensor = &weight;
-    model.host = optimizer.host = &host;
-    model.ops = &op, model.n_ops = 1, model.params = &param, model.n_params = 1;
-    optimizer.params = params, optimizer.n_params = 1;
-    config.level = AMP_O1, config.emulate = AMP_ON, config.loss_scale = scale;
-    ck_ok(amp_initialize_many(models, 1, optimizers, 1, &config, &context));
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context));
     struct tensor *y = mul_slot(mul_slot(&weight, &inputs[0]), &inputs[1]);
     ck_assert_float_eq(y->value, half(half(half(1.1f) * half(x)) * half(v)));
-    ck_ok(fake_begin(&optimizer, NULL, &scaled));
+    ck_ok(fake_begin(optimizer, NULL, &scaled));
     backward(y, amp_seed_factor(&scaled));
     weight_grad.value += weight.grad;
     ck_ok(amp_scale_loss_end(&scaled));

@@ -4,27 +4,13 @@
 
 #include "common/thread.h"
 
-static amp_dtype linear_gets(struct rig *rig) {
-    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 2.0);
-    fake_release(net_linear(&rig->net, x, rig->net.weight, rig->net.bias));
-    fake_release(x);
-    return fake_last(&rig->host)->dtypes[0];
-}
-
-static amp_op_stats linear_stats(struct rig *rig) {
-    amp_op_stats stats = AMP_OP_STATS_INIT;
-    size_t count;
-    ck_ok(amp_get_op_stats(rig->context, &stats, 1, &count));
-    return stats;
-}
-
 TEST(no_scope_means_casts_are_disabled) {
     amp_scope scope;
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_scope_enter(NULL, &scope));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32);
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT32);
     ck_ok(amp_scope_leave(&scope));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT16);
 }
 
 DIFFERENCE_TIMES(scopes_nest, 2) {
@@ -34,11 +20,11 @@ DIFFERENCE_TIMES(scopes_nest, 2) {
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_scope_enter(NULL, &outer));
     ck_ok(amp_scope_enter(_i ? rig.context : NULL, &inner));
-    ck_assert_int_eq(linear_gets(&rig), _i ? AMP_FLOAT16 : AMP_FLOAT32);
+    ck_assert_int_eq(rig_linear_gets(&rig), _i ? AMP_FLOAT16 : AMP_FLOAT32);
     ck_ok(amp_scope_leave(&inner));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32); /* Apex's disable_casts is not re-entrant; ours is */
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT32); /* Apex's disable_casts is not re-entrant; ours is */
     ck_ok(amp_scope_leave(&outer));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT16);
 }
 
 TEST(a_scope_is_left_exactly_once) {
@@ -72,26 +58,25 @@ TEST(a_captured_scope_can_be_adopted) {
     ck_ok(amp_scope_capture(&captured));
     ck_ok(amp_scope_leave(&disabled));
     ck_ok(amp_scope_adopt(&captured, &previous));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32);
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT32);
     ck_ok(amp_scope_leave(&previous));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT16);
 }
 
 TEST(passed_counts_calls_under_disabled_casts) {
     amp_scope scope;
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(amp_scope_enter(NULL, &scope));
-    (void)linear_gets(&rig);
+    (void)rig_linear_gets(&rig);
     ck_ok(amp_scope_leave(&scope));
-    ck_assert_uint_eq(linear_stats(&rig).passed, 1); /* amp.h: "calls that ran as they came: no scope, ..." */
-    ck_assert_uint_eq(linear_stats(&rig).calls, 0);
+    ck_assert_uint_eq(rig_stats(&rig, OP_linear).passed, 1); /* amp.h: "calls that ran as they came: no scope, ..." */
+    ck_assert_uint_eq(rig_stats(&rig, OP_linear).calls, 0);
 }
 
 DIFFERENCE(ops_called_by_an_op_run_as_they_come) { /* relu, registered, calls add through the table */
-    const amp_config config = config_of(AMP_O1);
     RIG_INIT(rig, FAKE_RETAINS);
     ck_ok(amp_register(&rig.net.model, "relu", AMP_LOWER));
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     fake_release(net_unary(&rig.net, OP_relu, x));
     ck_assert_str_eq(rig.host.log[0].op, "add");
@@ -106,10 +91,10 @@ DIFFERENCE(ops_in_backward_run_as_they_come) {
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     OWN_TENSOR *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT32);
-    ck_assert_uint_eq(linear_stats(&rig).passed, 1);
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT32);
+    ck_assert_uint_eq(rig_stats(&rig, OP_linear).passed, 1);
     ck_ok(amp_scale_loss_end(&scaled));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT16);
 }
 
 TEST(recomputation_in_backward_enters_a_scope) {
@@ -119,7 +104,7 @@ TEST(recomputation_in_backward_enters_a_scope) {
     OWN_TENSOR *loss = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     ck_ok(amp_scope_enter(rig.context, &scope));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT16);
     ck_ok(amp_scope_leave(&scope));
     ck_ok(amp_scale_loss_end(&scaled));
 }
@@ -138,16 +123,15 @@ TEST(ops_obey_in_a_bracket_without_a_loss) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
-    ck_assert_int_eq(linear_gets(&rig), AMP_FLOAT16);
+    ck_assert_int_eq(rig_linear_gets(&rig), AMP_FLOAT16);
     ck_ok(amp_scale_loss_end(&scaled));
 }
 
 TEST(backward_of_obeys_its_class_in_backward) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    const amp_config config = config_of(AMP_O1);
     RIG_INIT(rig, FAKE_RETAINS);
     rig.net.ops[OP_relu].backward_of = "linear";
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
     fake_release(net_unary(&rig.net, OP_relu, x));

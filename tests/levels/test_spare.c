@@ -108,11 +108,8 @@ static void (*slot)(float *, const float *, int) = copy;
 
 TEST(calls_keep_their_memory_until_it_is_cleared) {
     static float x[N], y[N];
-    amp_op op = AMP_OP_INIT;
-    amp_model model = AMP_MODEL_INIT;
-    op.name = "linear", op.schema = "copy(float(out a!) y[N], float x[N], int N) -> void";
-    op.slot = (amp_fn *)(void *)&slot, op.bf16 = (amp_fn)copy_bf16;
-    model.host = amp_buffer_host(), model.ops = &op, model.n_ops = 1;
+    amp_op op = OP("linear", "copy(float(out a!) y[N], float x[N], int N) -> void", &slot, .bf16 = (amp_fn)copy_bf16);
+    amp_model model = SIZED(amp_model, .host = amp_buffer_host(), .ops = &op, .n_ops = 1);
     for (int i = 0; i < N; i++) x[i] = (float)(i % 256);
     ck_ok(amp_initialize(&model, NULL, AMP_O4));
     slot(y, x, N);

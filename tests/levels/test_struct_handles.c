@@ -36,18 +36,12 @@ static amp_status visit_combine(void *self, const char *name, void *const *args,
         const char *name;
         struct tensor **handle;
         amp_role role;
-    } fields[] = { { "a", &p->a, AMP_ROLE_READ },
-                   { "b", &p->b, AMP_ROLE_READ },
-                   { "bias", &e->bias, AMP_ROLE_READ },
-                   { "sum", &e->sum, role_of_sum },
-                   { "mask", &e->mask, AMP_ROLE_KEEP } };
+    } fields[] = { { "a", &p->a, AMP_ROLE_READ }, { "b", &p->b, AMP_ROLE_READ }, { "bias", &e->bias, AMP_ROLE_READ },
+                   { "sum", &e->sum, role_of_sum }, { "mask", &e->mask, AMP_ROLE_KEEP } };
     (void)self;
     ck_assert_str_eq(name, "combine");
     for (int i = 0; i < 5; i++) {
-        amp_field field = AMP_FIELD_INIT;
-        field.name = fields[i].name;
-        field.role = fields[i].role;
-        field.tensor = (void **)(void *)fields[i].handle;
+        amp_field field = FIELD(fields[i].name, fields[i].role, .tensor = (void **)(void *)fields[i].handle);
         if (wrong_address) field.address = &wrong_address;
         const amp_status status = emit(emit_self, &field);
         if (status != AMP_OK) return status;
@@ -55,42 +49,34 @@ static amp_status visit_combine(void *self, const char *name, void *const *args,
     return AMP_OK;
 }
 
-static struct world set_up_structs(amp_class op_class, amp_struct structs[2]) {
+static amp_struct structs[2];
+
+static struct world set_up_structs(amp_class op_class) {
     struct world w = set_up(true);
     role_of_sum = AMP_ROLE_UPDATE;
     wrong_address = NULL;
     w.host.visit = visit_combine;
-    structs[0] = structs[1] = (amp_struct)AMP_STRUCT_INIT;
-    structs[0].name = "pair";
-    structs[0].size = sizeof(struct pair);
-    structs[0].alignment = _Alignof(struct pair);
-    structs[0].members = "pointer a, pointer b, int32 n";
-    structs[1].name = "extra";
-    w.ops[2] = op("combine", "combine(struct pair p, struct extra *e) -> Tensor", &combine_slot, op_class);
-    w.model.structs = structs;
-    w.model.n_structs = 2;
+    structs[0] = SIZED(amp_struct, .name = "pair", .size = sizeof(struct pair), .alignment = _Alignof(struct pair),
+                       .members = "pointer a, pointer b, int32 n");
+    structs[1] = SIZED(amp_struct, .name = "extra");
+    w.ops[2] = OP("combine", "combine(struct pair p, struct extra *e) -> Tensor", &combine_slot, .op_class = op_class);
+    w.model.structs = structs, w.model.n_structs = 2;
     return w;
 }
+#define WORLD_OF_STRUCTS(name, op_class)                                                                               \
+    __attribute__((cleanup(finish))) struct world name = set_up_structs(op_class)
 
-static amp_status start_plain(struct world *w, amp_level level) {
-    amp_config config = AMP_CONFIG_INIT;
-    amp_model *model = &w->model;
-    w->model.host = &w->host;
-    w->model.ops = w->ops;
-    w->model.n_ops = 3;
-    config.level = level;
-    return amp_initialize_many(&model, 1, NULL, 0, &config, &w->context);
-}
+/* Without parameters, and nothing emulated. */
+static amp_status start_plain(struct world *w) { return start_with(w, 0, CONFIG(AMP_O1)); }
 
 TEST(handles_in_structs_are_cast_for_the_call) {
-    amp_struct structs[2];
-    struct world w = set_up_structs(AMP_LOWER, structs);
+    WORLD_OF_STRUCTS(w, AMP_LOWER);
     role_of_sum = AMP_ROLE_WRITE; /* one that is updated would have the others follow its type */
-    ck_assert_int_eq(start_plain(&w, AMP_O1), AMP_OK);
-    struct tensor *a = filled(1.0f + 0x1p-12f), *b = filled(3.0f), *bias = filled(1.0f), *sum = filled(0.0f);
+    ck_ok(start_plain(&w));
+    OWN *a = filled(1.0f + 0x1p-12f), *b = filled(3.0f), *bias = filled(1.0f), *sum = filled(0.0f);
     struct extra extra = { bias, sum, a };
     const struct pair pair = { a, b, 7 };
-    struct tensor *out = combine_slot(pair, &extra);
+    OWN *out = combine_slot(pair, &extra);
     ck_assert_int_eq(seen_pair.n, 7);
     ck_assert(seen_pair.a != a && seen_pair.b != b && seen_extra.bias != bias);
     ck_assert(seen_extra.sum == sum && seen_extra.mask == a);
@@ -98,20 +84,16 @@ TEST(handles_in_structs_are_cast_for_the_call) {
     ck_assert_float_eq(out->data[0], 3.0f);
     ck_assert_float_eq(sum->data[0], 4.0f);
     ck_assert_uint_eq(stats_of(&w, 2).casts, 3);
-    struct tensor *all[] = { a, b, bias, sum, out };
-    for (int i = 0; i < 5; i++) drop(all[i]);
-    finish(&w);
 }
 
 TEST(handles_in_structs_promote) {
-    amp_struct structs[2];
-    struct world w = set_up_structs(AMP_PROMOTE, structs);
+    WORLD_OF_STRUCTS(w, AMP_PROMOTE);
     role_of_sum = AMP_ROLE_KEEP;
-    ck_assert_int_eq(start_plain(&w, AMP_O1), AMP_OK);
-    struct tensor *a = filled(1.0f), *b = filled(3.0f);
+    ck_ok(start_plain(&w));
+    OWN *a = filled(1.0f), *b = filled(3.0f);
     struct extra extra = { NULL, NULL, NULL };
     b->logical = AMP_FLOAT16;
-    struct tensor *out = combine_slot((struct pair){ a, b, 0 }, &extra);
+    OWN *out = combine_slot((struct pair){ a, b, 0 }, &extra);
     ck_assert_ptr_eq(seen_pair.a, a);
     ck_assert_ptr_ne(seen_pair.b, b); /* widened */
     ck_assert_uint_eq(stats_of(&w, 2).casts, 1);
@@ -119,25 +101,17 @@ TEST(handles_in_structs_promote) {
     a->logical = AMP_FLOAT16;
     out = combine_slot((struct pair){ a, b, 0 }, &extra);
     ck_assert(seen_pair.a == a && seen_pair.b == b); /* all agree */
-    drop(a);
-    drop(b);
-    drop(out);
-    finish(&w);
 }
 
 TEST(handles_that_a_struct_says_are_written_are_rounded_in_place) {
-    amp_struct structs[2];
-    struct world w = set_up_structs(AMP_LOWER, structs);
-    ck_assert_int_eq(start(&w, AMP_O3), AMP_OK);
-    struct tensor *a = filled(1.0f), *b = filled(1.0f), *sum = filled(0x1p-11f);
+    WORLD_OF_STRUCTS(w, AMP_LOWER);
+    ck_ok(start(&w, AMP_O3));
+    OWN *a = filled(1.0f), *b = filled(1.0f), *sum = filled(0x1p-11f);
     struct extra extra = { NULL, sum, NULL };
     a->logical = b->logical = sum->logical = AMP_FLOAT16;
-    struct tensor *out = combine_slot((struct pair){ a, b, 0 }, &extra);
+    OWN *out = combine_slot((struct pair){ a, b, 0 }, &extra);
     ck_assert_float_eq(sum->data[0], 1.0f); /* half way between two of fp16's: to even */
     ck_assert_int_eq(out->logical, AMP_FLOAT16);
-    struct tensor *all[] = { a, b, sum, out };
-    for (int i = 0; i < 4; i++) drop(all[i]);
-    finish(&w);
 }
 
 TEST_TIMES(a_field_is_a_buffer_or_a_tensor, 4) {
@@ -153,19 +127,14 @@ TEST_TIMES(a_field_is_a_buffer_or_a_tensor, 4) {
         { 99, AMP_ERR_INVALID_ARGUMENT, "its role is 99", false },
     };
     float number = 0.0f;
-    amp_struct structs[2];
-    struct world w = set_up_structs(AMP_LOWER, structs);
-    ck_assert_int_eq(start_plain(&w, AMP_O1), AMP_OK);
-    struct tensor *a = filled(1.0f), *sum = filled(0.0f);
+    WORLD_OF_STRUCTS(w, AMP_LOWER);
+    ck_ok(start_plain(&w));
+    OWN *a = filled(1.0f), *sum = filled(0.0f);
     struct extra extra = { NULL, sum, NULL };
     role_of_sum = wrong[_i].role;
     wrong_address = wrong[_i].both ? &number : NULL;
-    struct tensor *out = combine_slot((struct pair){ a, a, 0 }, &extra);
+    OWN *out = combine_slot((struct pair){ a, a, 0 }, &extra);
     ck_assert(seen_pair.a == a && extra.sum == sum); /* ran as it came */
-    ck_assert_int_eq(amp_check(w.context), wrong[_i].status);
-    ck_assert_msg(strstr(amp_last_error(), wrong[_i].message) != NULL, "%s", amp_last_error());
-    drop(a);
-    drop(sum);
-    drop(out);
-    finish(&w);
+    ck_fails(wrong[_i].status, amp_check(w.context));
+    ck_says(wrong[_i].message);
 }

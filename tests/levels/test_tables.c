@@ -14,13 +14,19 @@ struct rom {
     amp_fn *table;
 };
 
-static void rom_init(struct rom *rom, unsigned options) {
-    rig_init(&rom->rig, options);
+/* A page with these bytes that nobody can write to. */
+static void *read_only_page(const void *bytes, size_t n) {
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(page, MAP_FAILED);
+    memcpy(page, bytes, n);
+    ck_assert_int_eq(mprotect(page, 4096, PROT_READ), 0);
+    return page;
+}
+
+static void rom_init(struct rom *rom) {
+    rig_init(&rom->rig, FAKE_RETAINS);
     struct net *net = &rom->rig.net;
-    rom->table = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ck_assert_ptr_ne(rom->table, MAP_FAILED);
-    memcpy(rom->table, net->original, TABLE_BYTES);
-    ck_assert_int_eq(mprotect(rom->table, 4096, PROT_READ), 0);
+    rom->table = read_only_page(net->original, TABLE_BYTES);
     for (size_t i = 0; i < N_NET_OPS; i++) {
         net->ops[i].slot = &rom->table[i];
         net->ops[i].flags |= AMP_OP_COPY;
@@ -28,9 +34,8 @@ static void rom_init(struct rom *rom, unsigned options) {
 }
 
 static void rom_start(struct rom *rom, amp_level level) {
-    const amp_config config = config_of(level);
-    rom_init(rom, FAKE_RETAINS);
-    ck_ok(rig_config(&rom->rig, &config));
+    rom_init(rom);
+    rig_wire(&rom->rig, config_of(level));
     ck_ok(amp_wrap_table(rom->rig.context, rom->table, TABLE_BYTES, rom->rig.net.table));
 }
 
@@ -41,13 +46,8 @@ static void rom_end(struct rom *rom) {
     rig_end(&rom->rig);
     munmap(rom->table, 4096);
 }
-
-static amp_dtype linear_gets(struct rig *rig) {
-    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 2.0);
-    fake_release(net_linear(&rig->net, x, rig->net.weight, rig->net.bias));
-    fake_release(x);
-    return fake_last(&rig->host)->dtypes[0];
-}
+#define ROM(name) __attribute__((cleanup(rom_end))) struct rom name
+#define ROM_START(name, level) ROM(name); rom_start(&name, level)
 
 /* ---- training through a copy ---- */
 
@@ -81,51 +81,40 @@ TEST_TIMES(training_through_a_copy_is_training_in_place, 6) {
 }
 
 TEST(copies_outlive_their_contexts_and_serve_the_next) {
-    struct rom rom;
-    const amp_config config = config_of(AMP_O4);
-    rom_start(&rom, AMP_O1);
-    ck_assert_int_eq(linear_gets(&rom.rig), AMP_FLOAT16);
+    ROM_START(rom, AMP_O1);
+    ck_assert_int_eq(rig_linear_gets(&rom.rig), AMP_FLOAT16);
     ck_ok(amp_shutdown(rom.rig.context));
-    ck_assert_int_eq(linear_gets(&rom.rig), AMP_FLOAT32);
-    ck_ok(rig_config(&rom.rig, &config)); /* the same table: the old copy is as good as a new one */
-    ck_assert_int_eq(linear_gets(&rom.rig), AMP_BFLOAT16);
+    ck_assert_int_eq(rig_linear_gets(&rom.rig), AMP_FLOAT32);
+    rig_wire(&rom.rig, config_of(AMP_O4)); /* the same table: the old copy is as good as a new one */
+    ck_assert_int_eq(rig_linear_gets(&rom.rig), AMP_BFLOAT16);
     amp_fn again[N_NET_OPS];
     ck_ok(amp_wrap_table(rom.rig.context, rom.table, TABLE_BYTES, again));
     ck_assert_mem_eq(again, rom.rig.net.table, TABLE_BYTES);
-    rom_end(&rom);
 }
 
 /* The host goes on calling through a copy: its wrapper may not become that of another slot with the same function. */
 TEST(an_idle_copy_is_nobody_elses_wrapper) {
-    struct rom rom;
     const amp_config config = config_of(AMP_O1);
-    rom_start(&rom, AMP_O1);
+    ROM_START(rom, AMP_O1);
     ck_ok(amp_shutdown(rom.rig.context));
     amp_fn other = rom.rig.net.original[OP_linear];
     amp_op op = rom.rig.net.ops[OP_linear];
-    op.slot = &other;
-    op.flags = 0;
-    amp_model model = rom.rig.net.model, *models[] = { &model };
-    model.ops = &op;
-    model.n_ops = 1;
-    model.forward = NULL;
-    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &rom.rig.context));
+    op.slot = &other, op.flags = 0;
+    amp_model *model = &SIZED(amp_model, .host = &rom.rig.host.hooks, .ops = &op, .n_ops = 1);
+    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &rom.rig.context));
     ck_assert(other != rom.rig.net.original[OP_linear]);
-    ck_assert_int_eq(linear_gets(&rom.rig), AMP_FLOAT32);
-    rom_end(&rom);
+    ck_assert_int_eq(rig_linear_gets(&rom.rig), AMP_FLOAT32);
 }
 
 TEST(a_copy_that_nobody_made_is_reported) {
-    struct rom rom;
-    const amp_config config = config_of(AMP_O1);
-    rom_init(&rom, FAKE_RETAINS);
+    ROM(rom);
+    rom_init(&rom);
     rom.rig.net.model.flags = 0;
-    ck_ok(rig_config(&rom.rig, &config));
+    rig_wire(&rom.rig, config_of(AMP_O1));
     ck_ok(net_train_step(&rom.rig.net, 0.5)); /* through net.table, which has the originals */
     ck_assert_uint_eq(rom.rig.host.events[AMP_EVENT_WARNING], 1);
     ck_assert_ptr_nonnull(strstr(rom.rig.host.last_message[AMP_EVENT_WARNING], "linear"));
     ck_assert_ptr_nonnull(strstr(rom.rig.host.last_message[AMP_EVENT_WARNING], "AMP_OP_COPY"));
-    rom_end(&rom);
 }
 
 /* ---- what a copy holds ---- */
@@ -140,16 +129,13 @@ struct vtable { /* one of a C++-like host: data and functions, odd sizes */
 TEST(a_struct_with_data_around_its_slots) {
     struct rig rig;
     rig_init(&rig, FAKE_RETAINS);
-    struct vtable *rom = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ck_assert_ptr_ne((void *)rom, MAP_FAILED);
-    *rom = (struct vtable){ "layer", 7, rig.net.original_forward, rig.net.original_step, rig.net.original_step, "ab" };
-    ck_assert_int_eq(mprotect(rom, 4096, PROT_READ), 0);
+    const struct vtable written = { "layer", 7, rig.net.original_forward, rig.net.original_step,
+                                    rig.net.original_step, "ab" };
+    struct vtable *rom = read_only_page(&written, sizeof written);
     rig.net.forward_op.slot = &rom->forward;
     rig.net.step_op.slot = &rom->step;
     rig.net.forward_op.flags = rig.net.step_op.flags = AMP_OP_COPY;
-    amp_config config = config_of(AMP_O2);
-    config.loss_scale = 8.0f; /* nothing overflows */
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, CONFIG(AMP_O2, .loss_scale = 8.0f)); /* nothing overflows */
 
     struct vtable copy;
     char bytes[1 + sizeof copy]; /* a copy that is not even aligned */
@@ -221,10 +207,7 @@ TEST_TIMES(one_read_only_slot_leaves_all_untouched, 2) {
     struct rig rig;
     const amp_config config = config_of((amp_level)(_i ? AMP_O4 : AMP_O1));
     rig_init(&rig, FAKE_RETAINS);
-    amp_fn *step = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ck_assert_ptr_ne(step, MAP_FAILED);
-    *step = rig.net.original_step;
-    ck_assert_int_eq(mprotect(step, 4096, PROT_READ), 0);
+    amp_fn *step = read_only_page(&rig.net.original_step, sizeof *step);
     rig.net.step_op.slot = step;
     ck_fails(AMP_ERR_READ_ONLY, rig_config(&rig, &config));
     ck_says("step step");

@@ -13,26 +13,21 @@ static void softmax(struct rig *rig) { /* one cast, not cached */
 
 static int64_t temporaries(const struct rig *rig) { return rig->host.live_tensors - NET_PARAMS; }
 
-TEST(a_retaining_tape_needs_nothing_from_us) {
-    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+/* The tape retains its inputs, or there is none. */
+TEST_TIMES(temporaries_go_at_once, 2) {
+    RIG_START(rig, AMP_O1, _i ? FAKE_RETAINS : 0);
+    rig.host.no_grad = !_i;
     softmax(&rig);
     ck_assert_uint_eq(rig.host.calls[FAKE_RELEASE], 1);
-    fake_tape_clear(&rig.host);
-    ck_assert_int_eq(temporaries(&rig), 0);
-}
-
-TEST(without_a_tape_temporaries_go_at_once) {
-    RIG_START(rig, AMP_O1, 0);
-    rig.host.no_grad = true;
-    softmax(&rig);
+    if (_i) fake_tape_clear(&rig.host);
     ck_assert_int_eq(temporaries(&rig), 0);
 }
 
 TEST(a_tape_that_does_not_retain_keeps_them_alive) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     RIG_START(rig, AMP_O1, 0);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0),
-                       *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
     ck_assert_uint_eq(fake_tape_dead(&rig.host), 0);
     ck_ok(amp_scale_loss_end(&scaled));
@@ -40,8 +35,6 @@ TEST(a_tape_that_does_not_retain_keeps_them_alive) {
     fake_tape_clear(&rig.host);
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_int_eq(temporaries(&rig), 2); /* x and y */
-    fake_release(x);
-    fake_release(y);
 }
 
 TEST(tape_done_releases_them) {
@@ -65,15 +58,10 @@ TEST(a_weight_cast_after_tape_done_is_a_new_one) {
 }
 
 TEST(every_optimizer_must_have_stepped) {
-    struct rig rig;
-    amp_optimizer second = AMP_OPTIMIZER_INIT;
     amp_step_info info = AMP_STEP_INFO_INIT;
-    const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, 0);
-    second.host = &rig.host.hooks;
-    amp_model *models[] = { &rig.net.model };
-    amp_optimizer *optimizers[] = { &rig.net.optimizer, &second };
-    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig.context));
+    RIG_INIT(rig, 0);
+    amp_optimizer second = SIZED(amp_optimizer, .host = &rig.host.hooks);
+    rig_wire_two(&rig, &second, config_of(AMP_O1));
     softmax(&rig);
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_uint_eq(fake_tape_dead(&rig.host), 0);
@@ -82,7 +70,6 @@ TEST(every_optimizer_must_have_stepped) {
     ck_ok(amp_step_begin(&second, &info));
     ck_ok(amp_step_end(&second));
     ck_assert_int_eq(temporaries(&rig), 0);
-    rig_end(&rig);
 }
 
 TEST(a_skipped_step_releases_too) {
@@ -120,21 +107,17 @@ static struct fake_tensor *many_casts(struct rig **self, struct fake_tensor *x) 
 }
 
 TEST_TIMES(ops_inside_a_forward_do_not_use_up_its_room, 40) {
-    struct rig rig, *self = &rig;
-    amp_config config = config_of(AMP_O1);
-    rig_init(&rig, 0);
-    config.cast_model_type = AMP_FLOAT32; /* forward casts its input, and ops cast theirs */
+    RIG_INIT(rig, 0);
+    struct rig *self = &rig;
     rig.net.forward = rig.net.original_forward = (amp_fn)many_casts;
     rig.net.model.self = &self;
-    ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    rig_wire(&rig, CONFIG(AMP_O1, .cast_model_type = AMP_FLOAT32)); /* forward casts its input, and ops cast theirs */
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT16, 1.0);
     casts_inside = (unsigned)_i; /* some fill the room exactly */
     fake_release(((struct fake_tensor * (*)(struct rig **, struct fake_tensor *)) rig.net.forward)(&self, x));
     fake_tape_clear(&rig.host);
     ck_ok(amp_tape_done(rig.context));
     ck_assert_int_eq(temporaries(&rig), 1);
-    fake_release(x);
-    rig_end(&rig);
 }
 
 static sem_t inside, go_on;
@@ -157,10 +140,9 @@ static void *call_waiting(void *user) {
 
 TEST_TIMES(ops_of_another_thread_do_not_use_up_its_room, 40) {
     pthread_t thread;
-    const amp_config config = config_of(AMP_O1);
     RIG_INIT(rig, 0);
     rig.net.table[OP_matmul] = rig.net.original[OP_matmul] = (amp_fn)waiting_op;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     sem_init(&inside, 0, 0);
     sem_init(&go_on, 0, 0);
     ck_assert_int_eq(pthread_create(&thread, NULL, call_waiting, &rig), 0);

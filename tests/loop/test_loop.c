@@ -19,10 +19,9 @@ static amp_status reduce(void *self, amp_reduction reduction, double *values, si
 }
 
 TEST(an_overflow_on_another_rank_skips_here_too) {
-    const amp_config config = config_of(AMP_O1);
     RIG_INIT(rig, FAKE_RETAINS);
     rig.host.hooks.reduce = reduce;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     other_rank = 1.0;
     reductions = 0;
     ck_ok(net_train_step(&rig.net, 1.0));
@@ -70,8 +69,7 @@ TEST_TIMES(gradients_are_clipped_by_value, 2) {
 /* ---- optimizers that share parameters ---- */
 
 TEST_TIMES(cancel_restores_what_two_optimizers_share, 4) {
-    struct rig rig;
-    rig_init(&rig, _i % 2 ? FAKE_RETAINS | FAKE_NO_SET_GRAD : FAKE_RETAINS);
+    RIG_INIT(rig, _i % 2 ? FAKE_RETAINS | FAKE_NO_SET_GRAD : FAKE_RETAINS);
     amp_optimizer second = AMP_OPTIMIZER_INIT;
     second.host = &rig.host.hooks;
     second.params = rig.net.trained;
@@ -94,15 +92,13 @@ TEST_TIMES(cancel_restores_what_two_optimizers_share, 4) {
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0 * before);
     net_zero_grad(&rig.net);
-    rig_end(&rig);
 }
 
 /* ---- late parameters ---- */
 
 TEST(a_new_parameter_gets_the_type_and_a_master) {
-    struct rig rig;
-    rig_start(&rig, AMP_O2, FAKE_RETAINS);
-    struct fake_tensor *late = rig_tensor(&rig, AMP_FLOAT32, 1.0 / 3.0);
+    RIG_START(rig, AMP_O2, FAKE_RETAINS);
+    OWN_TENSOR *late = rig_tensor(&rig, AMP_FLOAT32, 1.0 / 3.0);
     amp_param param = AMP_PARAM_INIT;
     param.tensor = late;
     param.name = "late";
@@ -121,14 +117,11 @@ TEST(a_new_parameter_gets_the_type_and_a_master) {
     ck_ok(amp_shutdown(rig.context));
     rig.context = NULL;
     ck_dtype(late, AMP_FLOAT32);
-    fake_release(late);
-    rig_end(&rig);
 }
 
 TEST(adding_is_all_or_nothing) {
-    struct rig rig;
-    rig_start(&rig, AMP_O2, FAKE_RETAINS);
-    struct fake_tensor *good = rig_tensor(&rig, AMP_FLOAT32, 1.0), *half = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    RIG_START(rig, AMP_O2, FAKE_RETAINS);
+    OWN_TENSOR *good = rig_tensor(&rig, AMP_FLOAT32, 1.0), *half = rig_tensor(&rig, AMP_FLOAT16, 1.0);
     amp_param params[2] = { AMP_PARAM_INIT, AMP_PARAM_INIT };
     params[0].tensor = good;
     params[1].tensor = half;
@@ -146,14 +139,11 @@ TEST(adding_is_all_or_nothing) {
     fake_release(alias);
     ck_ok(amp_shutdown(rig.context));
     rig.context = NULL;
-    fake_release(good);
-    fake_release(half);
-    rig_end(&rig);
 }
 
 /* Each of two optimizers has what it lists, and no more, whichever grew before and however that ended. */
 TEST(what_an_optimizer_has_is_known_by_each) {
-    struct rig rig;
+    RIG(rig);
     const amp_config config = config_of(AMP_O1);
     amp_param params[2] = { AMP_PARAM_INIT, AMP_PARAM_INIT };
     amp_optimizer second = AMP_OPTIMIZER_INIT, *both[2] = { &rig.net.optimizer, &second };
@@ -168,7 +158,6 @@ TEST(what_an_optimizer_has_is_known_by_each) {
     ck_says("has weight already");
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_add_params(&second, params, 1));
     ck_says("has weight already");
-    rig_end(&rig);
 }
 
 /* ---- the scale by hand ---- */
@@ -195,8 +184,7 @@ DIFFERENCE(any_tensor_can_be_scaled_and_unscaled) {
 
 #if defined(__x86_64__) && defined(__GLIBC__)
 TEST_TIMES(a_host_with_traps_survives_an_overflow, traps_work()) {
-    struct rig rig;
-    rig_start(&rig, AMP_O2, FAKE_RETAINS);
+    RIG_START(rig, AMP_O2, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 60000.0);
     feclearexcept(FE_ALL_EXCEPT);
     feenableexcept(FE_OVERFLOW | FE_INVALID | FE_DIVBYZERO);
@@ -216,7 +204,6 @@ TEST_TIMES(a_host_with_traps_survives_an_overflow, traps_work()) {
     fedisableexcept(FE_ALL_EXCEPT);
     fake_release(x);
     net_zero_grad(&rig.net);
-    rig_end(&rig);
 }
 
 TEST_TIMES(traps_come_back_after_a_longjmp, traps_work()) {
@@ -271,8 +258,7 @@ TEST(a_skip_that_the_host_kept_to_itself_is_told_once) {
     amp_optimizer *optimizer = &rig.net.optimizer;
     rig_init(&rig, FAKE_RETAINS);
     optimizer->n_steps = 0;
-    const amp_config config = config_of(AMP_O1);
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     for (int i = 0; i < 4; i++) {
         const bool overflows = i == 0 || i == 2;
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -300,23 +286,17 @@ static void expect_told(struct rig *rig, const char *what) {
 
 /* It is called, for an object that nobody described. */
 TEST(a_step_slot_whose_self_never_comes_is_named) {
-    struct rig rig;
-    const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.optimizer.self = &rig;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     expect_told(&rig, "optimizer 0: its slot step was called, but never for its amp_optimizer.self");
-    rig_end(&rig);
 }
 
 TEST(a_forward_slot_whose_self_never_comes_is_named) {
-    struct rig rig;
-    const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.model.self = &rig;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     expect_told(&rig, "forward slot of model 0 was called in the first bracket, but never for its amp_model.self");
-    rig_end(&rig);
 }
 
 /* No call would ever be theirs. */
@@ -355,9 +335,7 @@ static void expect_no_missed_step(const struct rig *rig) {
 TEST_TIMES(no_step_that_was_not_due_is_missed, 6) {
     const amp_level level = (amp_level)(AMP_O0 + _i);
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    const amp_config config = config_of(level);
-    RIG_INIT(rig, FAKE_RETAINS);
-    ck_ok(rig_config(&rig, &config));
+    RIG_START(rig, level, FAKE_RETAINS);
     ck_ok(bracket_without_step(&rig, 1.0, AMP_DELAY_UNSCALE));
     for (int i = 0; i < 3; i++) ck_ok(bracket_without_step(&rig, 1.0, 0));
     (void)bracket_without_step(&rig, (double)INFINITY, 0);
@@ -375,9 +353,7 @@ TEST_TIMES(no_step_that_was_not_due_is_missed, 6) {
 
 /* It loads weights of its own between two brackets, and steps later. */
 TEST_TIMES(what_the_host_writes_is_no_missed_step, 6) {
-    const amp_config config = config_of((amp_level)(AMP_O0 + _i));
-    RIG_INIT(rig, FAKE_RETAINS);
-    ck_ok(rig_config(&rig, &config));
+    RIG_START(rig, (amp_level)(AMP_O0 + _i), FAKE_RETAINS);
     ck_ok(bracket_without_step(&rig, 1.0, 0));
     for (int i = 0; i < NET_SIZE; i++) fake_set(rig.net.weight, i, 0.5 + i);
     for (int i = 0; i < 3; i++) ck_ok(bracket_without_step(&rig, 1.0, 0));
@@ -390,30 +366,26 @@ TEST_TIMES(what_the_host_writes_is_no_missed_step, 6) {
 
 /* A host that has a slot for each layer, one of them frozen. */
 TEST(a_frozen_layers_slot_is_no_alarm) {
-    struct rig rig;
-    const amp_config config = config_of(AMP_O1);
     amp_fn frozen_step;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     frozen_step = rig.net.step;
     amp_op steps[2] = { rig.net.optimizer.steps[0], rig.net.optimizer.steps[0] };
     steps[1].name = "frozen";
     steps[1].slot = &frozen_step;
     rig.net.optimizer.steps = steps;
     rig.net.optimizer.n_steps = 2;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     for (int i = 0; i < 3; i++) ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_msg(!rig.host.events[AMP_EVENT_WARNING], "%s", rig.host.last_message[AMP_EVENT_WARNING]);
     ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG],
                          "1 of its 2 step slots saw no call in the first step: frozen") != NULL,
                   "%s", rig.host.last_message[AMP_EVENT_LOG]);
-    rig_end(&rig);
 }
 
 TEST(unused_ops_are_told_of_once) {
-    const amp_config config = config_of(AMP_O1);
     RIG_INIT(rig, FAKE_RETAINS);
     rig.net.model.flags = 0;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O1));
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
     ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_WARNING], "softmax") != NULL, "%s",

@@ -81,7 +81,7 @@ TEST_TIMES(a_clean_bracket_says_so, 6) {
 }
 
 TEST(an_error_here_is_said_and_ends_in_a_skip) {
-    struct rig rig;
+    RIG(rig);
     amp_scaled_loss scaled;
     start(&rig, AMP_O1, FAKE_RETAINS, 0);
     const float before = scale_of(&rig);
@@ -93,7 +93,6 @@ TEST(an_error_here_is_said_and_ends_in_a_skip) {
     (void)net_step(&rig.net);
     ck_assert_int_eq(rig.net.steps, 0);
     ck_assert_float_eq(scale_of(&rig), before);
-    rig_end(&rig);
 }
 
 /* Every call of the hooks that end needs, failed in its turn. */
@@ -123,7 +122,7 @@ TEST_TIMES(whatever_fails_in_end_it_is_said_once, 2) {
 }
 
 TEST_TIMES(an_error_elsewhere_skips_at_every_level_and_moves_no_scale, 6) {
-    struct rig rig;
+    RIG(rig);
     amp_scaled_loss scaled;
     start(&rig, (amp_level)(AMP_O0 + _i), FAKE_RETAINS, 0);
     const float before = scale_of(&rig);
@@ -139,7 +138,6 @@ TEST_TIMES(an_error_elsewhere_skips_at_every_level_and_moves_no_scale, 6) {
     ranks.other[GAVE_UP] = 0.0;
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_int_eq(rig.net.steps, 1);
-    rig_end(&rig);
 }
 
 TEST(an_overflow_elsewhere_is_named_so) {
@@ -152,7 +150,7 @@ TEST(an_overflow_elsewhere_is_named_so) {
 }
 
 TEST_TIMES(a_cancel_here_skips_unless_all_cancel, 2) {
-    struct rig rig;
+    RIG(rig);
     amp_scaled_loss scaled;
     start(&rig, AMP_O2, FAKE_RETAINS, 0);
     ranks.other[ENDED] = _i;
@@ -161,11 +159,10 @@ TEST_TIMES(a_cancel_here_skips_unless_all_cancel, 2) {
     said(0, 1, 0, 1);
     (void)net_step(&rig.net);
     ck_assert_int_eq(rig.net.steps, _i ? 0 : 1);
-    rig_end(&rig);
 }
 
 TEST(an_error_of_a_delayed_bracket_is_said_by_the_last) {
-    struct rig rig;
+    RIG(rig);
     amp_scaled_loss scaled;
     start(&rig, AMP_O1, FAKE_RETAINS, 0);
     keep_an_error(&rig);
@@ -182,11 +179,10 @@ TEST(an_error_of_a_delayed_bracket_is_said_by_the_last) {
     ck_ok(net_train_step(&rig.net, 1.0));
     said(0, 0, 1, 2);
     ck_assert_int_eq(rig.net.steps, 1);
-    rig_end(&rig);
 }
 
 TEST_TIMES(a_failing_reduce_is_an_error_and_not_repeated, 2) {
-    struct rig rig;
+    RIG(rig);
     amp_scaled_loss scaled;
     start(&rig, AMP_O1, FAKE_RETAINS, 0);
     ranks.fails = true;
@@ -196,7 +192,6 @@ TEST_TIMES(a_failing_reduce_is_an_error_and_not_repeated, 2) {
     ck_assert_uint_eq(ranks.maxima, 1);
     (void)net_step(&rig.net);
     ck_assert_int_eq(rig.net.steps, 0);
-    rig_end(&rig);
 }
 
 /* ---- ranks that come and go ---- */
@@ -235,7 +230,7 @@ TEST(a_host_may_say_that_there_is_nobody_to_ask) {
 
 /* A parameter that libamp keeps nothing of may be cut between two brackets; one with a master may not. */
 TEST_TIMES(a_parameter_may_be_sharded_between_brackets, 2) {
-    struct rig rig;
+    RIG(rig);
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_optimizer *optimizer = &rig.net.optimizer;
     start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS, 0);
@@ -257,7 +252,6 @@ TEST_TIMES(a_parameter_may_be_sharded_between_brackets, 2) {
     weight->shape[0] = whole; /* and whole again */
     ck_ok(net_train_step(&rig.net, 1.0));
     net_zero_grad(&rig.net);
-    rig_end(&rig);
 }
 
 /* ---- clipping ---- */
@@ -288,8 +282,7 @@ TEST(a_rank_that_cannot_look_takes_part_in_the_norm) {
     RIG(rig);
     start(&rig, AMP_O1, FAKE_RETAINS, AMP_OPTIMIZER_SHARDED);
     clean_gradients(&rig);
-    rig.host.fail_hook = FAKE_GRAD;
-    rig.host.fail_at = rig.host.calls[FAKE_GRAD] + 2;
+    fake_fail(&rig.host, FAKE_GRAD, 2);
     ck_fails(AMP_ERR_HOST_FAILED, amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL));
     ck_says("hook grad");
     rig.host.fail_at = 0;

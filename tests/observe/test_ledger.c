@@ -15,14 +15,13 @@ static amp_memory memory_of(amp_context *context) {
 
 TEST_TIMES(what_is_predicted_comes_true, N_EACH_LEVEL) {
     RIG(before);
-    RIG(rig);
     const amp_level level = each_level[_i];
     const amp_config at_o0 = config_of(AMP_O0), at_level = config_of(level);
     amp_memory predicted = AMP_MEMORY_INIT;
     rig_init(&before, 0);
     ck_ok(rig_config(&before, &at_o0));
     ck_ok(amp_predict_memory(before.context, level, &predicted));
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &at_level));
     for (int i = 0; i < 3; i++) ck_ok(net_train_step(&rig.net, 0.5));
     const amp_memory now = memory_of(rig.context);
@@ -37,11 +36,8 @@ TEST_TIMES(what_is_predicted_comes_true, N_EACH_LEVEL) {
 
 /* Casts of weights and inputs live until the iteration is over, and are gone then. */
 TEST_TIMES(casts_are_counted_while_they_live, N_EACH_LEVEL) {
-    RIG(rig);
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
-    const amp_config config = config_of(each_level[_i]);
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_START(rig, each_level[_i], 0);
     ck_ok(net_train_step(&rig.net, 0.5));
     ck_assert_uint_eq(memory_of(rig.context).most_casts, 0); /* nobody asked */
     options.every = 1;
@@ -58,13 +54,12 @@ TEST_TIMES(casts_are_counted_while_they_live, N_EACH_LEVEL) {
 }
 
 TEST(outputs_are_those_of_an_iteration) {
-    RIG(rig);
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     amp_memory fp32 = AMP_MEMORY_INIT, o1 = AMP_MEMORY_INIT;
     amp_config config = config_of(AMP_O0);
     config.observe = AMP_ON;
     options.every = 1;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     ck_ok(amp_observe(rig.context, &options));
     ck_ok(net_train_step(&rig.net, 0.5));
@@ -81,25 +76,20 @@ TEST(outputs_are_those_of_an_iteration) {
 }
 
 TEST(moments_of_libamps_own_are_counted) {
-    RIG(rig);
-    const amp_config config = config_of(AMP_O2);
     amp_optim adam = AMP_OPTIM_INIT;
     ck_ok(amp_optim_defaults(AMP_OPTIM_ADAM, &adam));
     const amp_fused fused = { sizeof fused, 0, &adam, 1, NULL };
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.optimizer.fused = &fused;
     rig.net.optimizer.n_steps = rig.net.optimizer.n_zero_grads = 0;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O2));
     amp_memory now = memory_of(rig.context);
     ck_assert_uint_eq(now.moments, 3 * 2 * NET_SIZE * sizeof(float)); /* of three parameters, one of them a norm's */
 }
 
 TEST(what_cannot_be_is_refused) {
-    RIG(rig);
     amp_memory memory = AMP_MEMORY_INIT;
-    const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_START(rig, AMP_O1, 0);
     ck_assert_int_eq(amp_get_memory(NULL, &memory), AMP_ERR_INVALID_ARGUMENT);
     ck_assert_int_eq(amp_get_memory(rig.context, NULL), AMP_ERR_INVALID_ARGUMENT);
     ck_says("memory is NULL");

@@ -228,12 +228,8 @@ TEST(a_gradient_from_nowhere_has_no_culprit) {
 }
 
 TEST_TIMES(parameters_and_gradients_are_seen, N_EACH_LEVEL) {
-    RIG(rig);
     const amp_level level = each_level[_i];
-    amp_config config = config_of(level);
-    config.loss_scale = 8.0f;
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, 0, level, .loss_scale = 8.0f);
     ck_ok(amp_observe(rig.context, NULL));
     ck_assert_int_eq(bracket(&rig, 0.75), AMP_STEP);
     const double factor = find_level_row(level).loss_scale == 1.0f && level != AMP_O3 ? 8.0 : 8.0;
@@ -248,11 +244,7 @@ TEST_TIMES(parameters_and_gradients_are_seen, N_EACH_LEVEL) {
 }
 
 TEST_TIMES(calls_on_handles_are_seen, N_EACH_LEVEL) {
-    RIG(rig);
-    amp_config config = config_of(each_level[_i]);
-    config.observe = AMP_ON;
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, 0, each_level[_i], .observe = AMP_ON);
     ck_ok(amp_observe(rig.context, NULL));
     OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     struct fake_tensor *list[] = { a, a, a };
@@ -322,12 +314,11 @@ TEST(the_last_one_is_apart_from_the_total) {
 /* ---- what ---- */
 
 TEST(only_what_is_asked_for) {
-    RIG(rig);
     static const char *const names[] = { "wei*", "mat?ul" };
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     options.names = names, options.n_names = 2;
     options.what = AMP_SEE_WEIGHTS | AMP_SEE_OUTPUTS;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     ck_ok(amp_observe(rig.context, &options));
     OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     fake_release(net_binary(&rig.net, OP_matmul, a, a));
@@ -339,10 +330,9 @@ TEST(only_what_is_asked_for) {
 }
 
 TEST(memory_has_a_limit) {
-    RIG(rig);
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     options.max_bytes = 50000; /* two */
-    rig_start(&rig, AMP_O2, 0);
+    RIG_START(rig, AMP_O2, 0);
     ck_ok(amp_observe(rig.context, &options));
     for (int i = 0; i < 3; i++) (void)bracket(&rig, 1.0);
     ck_assert_uint_eq(look(rig.context), 2);
@@ -353,12 +343,11 @@ TEST(memory_has_a_limit) {
 }
 
 TEST(what_cannot_be_is_refused) {
-    RIG(rig);
     static const char *const names[] = { "a", NULL };
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     size_t n;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_observe(NULL, NULL));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_observe_stop(NULL));
     options.what = 1u << 20;
@@ -382,11 +371,7 @@ TEST(what_cannot_be_is_refused) {
 }
 
 TEST(disabled_sees_nothing) {
-    RIG(rig);
-    amp_config config = config_of(AMP_O1);
-    config.enabled = AMP_OFF;
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, 0, AMP_O1, .enabled = AMP_OFF);
     ck_ok(amp_observe(rig.context, NULL));
     ck_ok(net_train_step(&rig.net, 0.5));
     ck_assert_uint_eq(look(rig.context), 0);
@@ -437,12 +422,8 @@ TEST_TIMES(the_environment_asks, N_ENVIRONMENTS) {
 /* ---- nothing is any different ---- */
 
 static void train(amp_level level, bool observed, double *weights) {
-    RIG(rig);
-    amp_config config = config_of(level);
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
-    config.observe = observed ? AMP_ON : AMP_DEFAULT;
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, 0, level, .observe = observed ? AMP_ON : AMP_DEFAULT);
     options.every = 2;
     if (observed) ck_ok(amp_observe(rig.context, &options));
     for (int i = 0; i < 20; i++) {

@@ -1,23 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every suite over the fake host shares: assertions on statuses and messages, and a runner. */
+/* What every suite over the fake host shares: its host, net and context, and what is asked of them. */
 #ifndef TEST_CHECKS_H
 #define TEST_CHECKS_H
 
+#include "asserts.h"
 #include "fakenet.h"
-#include "test.h"
 
 #include <fenv.h> /* feenableexcept: the project defines _GNU_SOURCE */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
-#define ck_fails(status, expression)                                                                                   \
-    do {                                                                                                               \
-        const amp_status ck_status_ = (expression);                                                                    \
-        ck_assert_msg(ck_status_ == (status), #expression ": %s instead of " #status, amp_status_name(ck_status_));    \
-    } while (0)
-#define ck_says(text) ck_assert_msg(strstr(amp_last_error(), (text)), "\"%s\" not in: %s", (text), amp_last_error())
 #define ck_dtype(tensor, expected) ck_assert_int_eq(fake_dtype(tensor), (expected))
 
 static inline amp_config config_of(amp_level level) {
@@ -45,14 +37,71 @@ static inline void rig_init(struct rig *rig, unsigned options) {
     rig->context = NULL;
 }
 
+/* By itself where descriptors were changed after rig_init. */
+static inline void rig_wire(struct rig *rig, amp_config config) { ck_ok(rig_config(rig, &config)); }
+
+/* With a second optimizer. */
+static inline void rig_wire_two(struct rig *rig, amp_optimizer *second, amp_config config) {
+    amp_model *model = &rig->net.model;
+    amp_optimizer *both[] = { &rig->net.optimizer, second };
+    ck_ok(amp_initialize_many(&model, 1, both, 2, &config, &rig->context));
+}
+
 static inline void rig_start(struct rig *rig, amp_level level, unsigned options) {
-    const amp_config config = config_of(level);
     rig_init(rig, options);
-    ck_ok(rig_config(rig, &config));
+    rig_wire(rig, config_of(level));
 }
 
 static inline struct fake_tensor *rig_tensor(struct rig *rig, amp_dtype dtype, double value) {
     return fake_new(&rig->host, dtype, NET_SIZE, value);
+}
+
+static inline amp_op_stats rig_stats(struct rig *rig, enum net_op op) {
+    amp_op_stats stats[N_NET_OPS] = { AMP_OP_STATS_INIT };
+    size_t count = 0;
+    ck_ok(amp_get_op_stats(rig->context, stats, N_NET_OPS, &count));
+    ck_assert_uint_eq(count, N_NET_OPS);
+    return stats[op];
+}
+
+/* What the net's optimizer sees of its parameter `i`. */
+static inline amp_master rig_master(struct rig *rig, size_t i) {
+    amp_master masters[4] = { AMP_MASTER_INIT };
+    size_t count = 0;
+    ck_ok(amp_master_params(&rig->net.optimizer, masters, 4, &count));
+    ck_assert_uint_eq(count, rig->net.optimizer.n_params);
+    return masters[i];
+}
+
+/* The type that FP32 arrives in at linear. */
+static inline amp_dtype rig_linear_gets(struct rig *rig) {
+    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 2.0);
+    fake_release(net_linear(&rig->net, x, rig->net.weight, rig->net.bias));
+    fake_release(x);
+    return fake_last(&rig->host)->dtypes[0];
+}
+
+/* Before it is wired: the model gets another handle on the weight, the last of params[NET_PARAMS + 1]. */
+static inline struct fake_tensor *rig_tie(struct rig *rig, amp_param *params) {
+    struct fake_tensor *tied = fake_alias(rig->net.weight);
+    const amp_param last = { sizeof(amp_param), 0, tied, "tied" };
+    memcpy(params, rig->net.params, sizeof rig->net.params);
+    params[NET_PARAMS] = last;
+    rig->net.model.params = params;
+    rig->net.model.n_params = NET_PARAMS + 1;
+    return tied;
+}
+
+/* A context of its own for the ops alone, on the same slots. */
+static inline amp_context *rig_second(struct rig *rig, amp_model *second, amp_level level) {
+    const amp_config config = config_of(level);
+    amp_context *context = NULL;
+    *second = rig->net.model;
+    second->amp = NULL;
+    second->forward = NULL;
+    second->n_params = 0;
+    ck_ok(amp_initialize_many(&second, 1, NULL, 0, &config, &context));
+    return context;
 }
 
 /* Ends everything and looks at the books: slots as before, nothing alive, nothing released twice. */
@@ -76,6 +125,7 @@ static inline void tensor_end(struct fake_tensor *const *tensor) {
  * unused: clang calls one that is only released so. */
 #define RIG(name) __attribute__((cleanup(rig_end), unused)) struct rig name
 #define RIG_INIT(name, options) RIG(name); rig_init(&name, options)
+#define RIG_WITH(name, options, ...) RIG_INIT(name, options); rig_wire(&name, CONFIG(__VA_ARGS__))
 #define RIG_START(name, level, options) RIG(name); rig_start(&name, level, options)
 #define OWN_TENSOR __attribute__((cleanup(tensor_end), unused)) struct fake_tensor
 

@@ -83,6 +83,12 @@ struct fake {
 void fake_init(struct fake *host, unsigned options);
 void fake_destroy(struct fake *host);
 
+/* From here on the nth call of the hook fails; n 0: none does. */
+static inline void fake_fail(struct fake *host, enum fake_hook hook, uint64_t n) {
+    host->fail_hook = hook;
+    host->fail_at = n ? host->calls[hook] + n : 0;
+}
+
 /* `n` elements with one value; the caller holds the reference. */
 struct fake_tensor *fake_new(struct fake *host, amp_dtype dtype, int64_t n, double value);
 /* Another handle on the same elements. */

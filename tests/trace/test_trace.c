@@ -70,15 +70,11 @@ TEST_TIMES(a_training_is_told, N_EACH_LEVEL) {
 }
 
 TEST_TIMES(what_is_observed_is_told, N_EACH_LEVEL) {
-    RIG(rig);
     char name[32];
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     options.every = 2;
     snprintf(name, sizeof name, "observed%d", _i);
-    amp_config config = config_of(each_level[_i]);
-    config.trace = path_of(name), config.loss_scale = AMP_DYNAMIC, config.init_scale = 1.0f;
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, 0, each_level[_i], .trace = path_of(name), .loss_scale = AMP_DYNAMIC, .init_scale = 1.0f);
     ck_ok(amp_observe(rig.context, &options));
     steps(&rig, 3);
     for (int i = 0; i < 2; i++) { /* the first of them is not observed */
@@ -275,14 +271,12 @@ TEST(what_is_killed_leaves_whole_lines) {
 /* ---- what cannot be written ---- */
 
 TEST(a_file_that_cannot_be_is_refused) {
-    struct rig rig;
     amp_config config = config_of(AMP_O2);
     config.trace = "/nowhere/at/all.jsonl";
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_fails(AMP_ERR_IO, rig_config(&rig, &config));
     ck_says("the trace /nowhere/at/all.jsonl cannot be written: ");
     ck_dtype(rig.net.weight, AMP_FLOAT32);
-    rig_end(&rig);
 }
 
 TEST(a_full_disk_ends_the_trace_and_nothing_else) {
