@@ -75,7 +75,8 @@ TEST(switched_off_it_is_not_called) {
 TEST_TIMES(a_held_call_takes_it, 2) {
     const amp_switch gate = _i ? AMP_ON : AMP_DEFAULT;
     WORLD_WITH_FP32(w, AMP_O4, gate, AMP_LOWER);
-    ck_ran(call_square(&w, THE_linear, 256), _i ? AMP_FLOAT32 : AMP_BFLOAT16, FP32, AMP_FLOAT32); /* types as without it */
+    const amp_dtype type = _i ? AMP_FLOAT32 : AMP_BFLOAT16; /* as without it */
+    ck_ran(call_square(&w, THE_linear, 256), type, FP32, AMP_FLOAT32);
     ck_assert_uint_eq(stats_of(&w, THE_linear).gated, 1);
     ck_assert_int_eq(stats_of(&w, THE_linear).last_target, AMP_FLOAT32);
     ck_ok(amp_gate_set(w.context, "linear", AMP_GATE_ALWAYS));

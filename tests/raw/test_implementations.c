@@ -3,16 +3,10 @@
  * Which function runs: the host's own, or an implementation that the op's descriptor gives. A static graph calls its
  * nodes through one pointer to infer sizes, and to compute; only the second is work for an implementation.
  */
-#include "../support/levels.h"
-#include <amp_all.h>
-#include <amp_kernels.h>
+#include "levels.h"
+#include "raw.h"
 
-#include "test.h"
 #include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
 
 enum { N = 4 };
 enum action { SIZE, EMPTY, KEPT, FORWARD, N_ACTIONS };
@@ -38,9 +32,7 @@ static void node_fp32(struct node *p, int action) { run_node(p, action, FP32); }
 static void (*node_slot)(struct node *, int);
 
 static amp_status emit_one(amp_emit emit, void *self, amp_role role, float **address) {
-    amp_field field = AMP_FIELD_INIT;
-    field.role = role, field.address = address, field.size = N;
-    return emit(self, &field);
+    return emit(self, &FIELD(NULL, role, .address = address, .size = N));
 }
 
 static amp_status visit(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self) {
@@ -61,67 +53,43 @@ static const struct {
     enum ran low;
 } levels[] = { { AMP_O1, FP16 }, { AMP_O4, BF16 }, { AMP_O2, FP16 }, { AMP_O5, BF16 } };
 
-struct host {
-    struct node node;
-    float x[N], y[N], labels[N];
-    amp_host hooks;
-    amp_struct structs[1];
-    amp_op op;
-    amp_model model;
-    amp_context *context;
-};
+static float x[N], y[N], labels[N];
+static struct node the_node;
+static struct raw raw;
 
-static void set_up(struct host *host) {
-    memset(host, 0, sizeof *host);
+static void set_up(void) {
     node_slot = node;
-    host->node = (struct node){ host->x, host->y, host->labels, NULL, 0 };
-    host->hooks = *amp_buffer_host();
-    host->hooks.visit = visit;
-    host->structs[0] = (amp_struct)AMP_STRUCT_INIT;
-    host->structs[0].name = "node";
-    host->op = (amp_op)AMP_OP_INIT;
-    host->op.name = "linear";
-    host->op.schema = "op(struct node *p, int32 action) -> void";
-    host->op.slot = (amp_fn *)(void *)&node_slot;
-    host->op.fp16 = (amp_fn)node_fp16;
-    host->op.bf16 = (amp_fn)node_bf16;
-    host->model = (amp_model)AMP_MODEL_INIT;
-    host->model.host = &host->hooks;
-    host->model.ops = &host->op, host->model.n_ops = 1;
-    host->model.structs = host->structs, host->model.n_structs = 1;
+    the_node = (struct node){ x, y, labels, NULL, 0 };
+    raw_init(&raw);
+    raw.host.visit = visit;
+    raw_struct(&raw, "node");
+    raw_op(&raw, OP("linear", "op(struct node *p, int32 action) -> void", &node_slot, .fp16 = (amp_fn)node_fp16,
+                    .bf16 = (amp_fn)node_bf16));
 }
 
-static void start(struct host *host, amp_level level, amp_switch emulate) {
-    amp_config config = AMP_CONFIG_INIT;
-    config.level = level;
-    config.emulate = emulate;
-    amp_model *model = &host->model;
-    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &host->context));
-}
-
-static void finish(struct host *host) {
-    ck_ok(amp_check(host->context));
-    ck_ok(amp_shutdown(host->context));
+static void tear_down(void) {
+    raw_stop(&raw);
     ck_assert(node_slot == node);
 }
 
-static enum ran call(struct host *host, enum action action) {
-    ran = NOBODY;
-    host->node.inferred = 0;
-    node_slot(&host->node, (int)action);
-    ck_assert_int_eq(host->node.inferred, action == FORWARD ? 0 : N);
-    return ran;
+TEST_FIXTURE(set_up, tear_down)
+
+/* Only what computes is work for an implementation. */
+static void ck_runs(enum ran who) {
+    for (int i = 0; i < N_ACTIONS; i++) {
+        ran = NOBODY;
+        the_node.inferred = 0;
+        node_slot(&the_node, i);
+        ck_assert_int_eq(the_node.inferred, i == FORWARD ? 0 : N);
+        ck_assert_msg(ran == (i == FORWARD ? who : ORIGINAL), "action %d", i);
+    }
 }
 
 /* ---- calls in which visit emits nothing ---- */
 
 TEST_TIMES(a_call_without_work_takes_the_original, 4) {
-    struct host host;
-    set_up(&host);
-    start(&host, levels[_i].level, level_has_masters(levels[_i].level) ? AMP_ON : AMP_DEFAULT);
-    for (int i = 0; i < N_ACTIONS; i++)
-        ck_assert_msg(call(&host, (enum action)i) == (i == FORWARD ? levels[_i].low : ORIGINAL), "action %d", i);
-    finish(&host);
+    raw_start(&raw, CONFIG(levels[_i].level, .emulate = level_has_masters(levels[_i].level) ? AMP_ON : AMP_DEFAULT));
+    ck_runs(levels[_i].low);
 }
 
 /* ---- FP32 ---- */
@@ -145,27 +113,19 @@ static const struct {
 };
 
 TEST_TIMES(buffers_are_fp32, sizeof fp32_rows / sizeof fp32_rows[0]) {
-    struct host host;
-    set_up(&host);
-    host.op.op_class = fp32_rows[_i].op_class;
-    host.op.fp32 = (amp_fn)node_fp32;
-    if (!fp32_rows[_i].has_low) host.op.fp16 = host.op.bf16 = NULL;
-    start(&host, fp32_rows[_i].level, fp32_rows[_i].emulate);
-    for (int i = 0; i < N_ACTIONS; i++)
-        ck_assert_msg(call(&host, (enum action)i) == (i == FORWARD ? fp32_rows[_i].who : ORIGINAL), "action %d", i);
-    finish(&host);
+    raw.ops[0].op_class = fp32_rows[_i].op_class;
+    raw.ops[0].fp32 = (amp_fn)node_fp32;
+    if (!fp32_rows[_i].has_low) raw.ops[0].fp16 = raw.ops[0].bf16 = NULL;
+    raw_start(&raw, CONFIG(fp32_rows[_i].level, .emulate = fp32_rows[_i].emulate));
+    ck_runs(fp32_rows[_i].who);
 }
 
 /* The gate holds a call back, and one that works on nothing stays the original's. */
 TEST(held_calls_take_it) {
-    struct host host;
-    set_up(&host);
-    host.op.fp32 = (amp_fn)node_fp32;
-    start(&host, AMP_O4, AMP_DEFAULT);
-    ck_ok(amp_gate_set(host.context, "linear", AMP_GATE_NEVER));
-    for (int i = 0; i < N_ACTIONS; i++)
-        ck_assert_msg(call(&host, (enum action)i) == (i == FORWARD ? FP32 : ORIGINAL), "action %d", i);
-    finish(&host);
+    raw.ops[0].fp32 = (amp_fn)node_fp32;
+    raw_start(&raw, CONFIG(AMP_O4));
+    ck_ok(amp_gate_set(raw.context, "linear", AMP_GATE_NEVER));
+    ck_runs(FP32);
 }
 
 /* ---- a gemm of buffers: O0 with fp32 is the program whose slot held it ---- */
@@ -195,55 +155,40 @@ TEST_TIMES(a_seed_and_a_scale_of_fp32_calls, 2) {
     enum { EDGE = 40 };
     static float a[EDGE * EDGE], b[EDGE * EDGE], d[EDGE * EDGE], expected[EDGE * EDGE];
     const float one = 1.0f, eight = 8.0f;
-    amp_op op = AMP_OP_INIT;
-    amp_model model = AMP_MODEL_INIT, *models = &model;
-    amp_config config = AMP_CONFIG_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    amp_context *context;
     for (int i = 0; i < EDGE * EDGE; i++) a[i] = (float)(i % 13) / 7.0f, b[i] = (float)(i % 11) / 3.0f;
     fast_gemm(expected, a, b, &one, EDGE);
     gemm_slot = slow_gemm;
-    op.name = "gemm", op.op_class = _i ? AMP_FP32 : AMP_BY_LIST, op.slot = (amp_fn *)(void *)&gemm_slot;
-    op.schema = "gemm(float(out a!) d[N,N], float a[N,N], float b[N,N], float(seed) one[1], int N) -> void";
-    op.fp32 = (amp_fn)fast_gemm;
-    model.host = amp_buffer_host(), model.ops = &op, model.n_ops = 1;
-    config.level = _i ? AMP_O1 : AMP_O0;
-    config.loss_scale = 8.0f;
-    ck_ok(amp_initialize_many(&models, 1, NULL, 0, &config, &context));
+    raw.ops[0] = OP("gemm", "gemm(float(out a!) d[N,N], float a[N,N], float b[N,N], float(seed) one[1], int N) -> void",
+                    &gemm_slot, .op_class = _i ? AMP_FP32 : AMP_BY_LIST, .fp32 = (amp_fn)fast_gemm);
+    raw_start(&raw, CONFIG(_i ? AMP_O1 : AMP_O0, .loss_scale = 8.0f));
     gemm_slot(d, a, b, &one, EDGE);
     ck_assert_int_eq(ran, FP32);
     ck_assert_mem_eq(d, expected, sizeof d);
-    ck_ok(amp_scale_loss_begin_many(context, NULL, 0, 0, 0, NULL, &scaled));
+    ck_ok(amp_scale_loss_begin_many(raw.context, NULL, 0, 0, 0, NULL, &scaled));
     gemm_slot(d, a, b, &one, EDGE); /* the seed carries the scale, whoever runs */
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_int_eq(ran, FP32);
     fast_gemm(expected, a, b, &eight, EDGE);
     ck_assert_mem_eq(d, expected, sizeof d);
-    ck_ok(amp_shutdown(context));
+    raw_stop(&raw);
     ck_assert(gemm_slot == slow_gemm);
 }
 
 /* Buffers of another floating type: no call of it is one in FP32. */
-static void widen(float *y, const uint16_t *x, int n) { ran = ORIGINAL, y[0] = (float)x[0] * (float)n; }
-static void widen_fp32(float *y, const uint16_t *x, int n) { ran = FP32, y[0] = (float)x[0] * (float)n; }
+static void widen(float *to, const uint16_t *from, int n) { ran = ORIGINAL, to[0] = (float)from[0] * (float)n; }
+static void widen_fp32(float *to, const uint16_t *from, int n) { ran = FP32, to[0] = (float)from[0] * (float)n; }
 static void (*widen_slot)(float *, const uint16_t *, int);
 
 TEST(a_mixture_is_the_originals) {
-    float y[1];
-    const uint16_t x[1] = { 1 };
-    amp_op op = AMP_OP_INIT;
-    amp_model model = AMP_MODEL_INIT, *models = &model;
-    amp_config config = AMP_CONFIG_INIT;
-    amp_context *context;
+    float to[1];
+    const uint16_t from[1] = { 1 };
     widen_slot = widen;
-    op.name = "widen", op.slot = (amp_fn *)(void *)&widen_slot, op.fp32 = (amp_fn)widen_fp32;
-    op.schema = "widen(float(out a!) y[n], half x[n], int n) -> void";
-    model.host = amp_buffer_host(), model.ops = &op, model.n_ops = 1;
-    config.level = AMP_O0;
-    ck_ok(amp_initialize_many(&models, 1, NULL, 0, &config, &context));
-    widen_slot(y, x, 1);
+    raw.ops[0] = OP("widen", "widen(float(out a!) y[n], half x[n], int n) -> void", &widen_slot,
+                    .fp32 = (amp_fn)widen_fp32);
+    raw_start(&raw, CONFIG(AMP_O0));
+    widen_slot(to, from, 1);
     ck_assert_int_eq(ran, ORIGINAL);
-    ck_ok(amp_shutdown(context));
 }
 
 /* ---- who is warned ---- */
@@ -270,14 +215,10 @@ static const struct {
 };
 
 TEST_TIMES(what_cannot_run_low_is_told_of, sizeof warned_rows / sizeof warned_rows[0]) {
-    struct host host;
-    set_up(&host);
-    host.hooks.event = count_warnings;
-    host.op.op_class = warned_rows[_i].op_class;
-    if (!warned_rows[_i].fp16) host.op.fp16 = NULL;
-    if (!warned_rows[_i].bf16) host.op.bf16 = NULL;
-    warnings = 0;
-    start(&host, warned_rows[_i].level, AMP_DEFAULT);
+    raw.host.event = count_warnings;
+    raw.ops[0].op_class = warned_rows[_i].op_class;
+    if (!warned_rows[_i].fp16) raw.ops[0].fp16 = NULL;
+    if (!warned_rows[_i].bf16) raw.ops[0].bf16 = NULL;
+    raw_start(&raw, CONFIG(warned_rows[_i].level));
     ck_assert_int_eq(warnings, warned_rows[_i].warnings);
-    finish(&host);
 }

@@ -3,16 +3,11 @@
  * Layers by value, over a kilobyte each, with a function pointer per layer and buffers behind their members: libamp
  * reaches the buffers through the host's visit.
  */
-#include <amp_all.h>
+#include "raw.h"
 
-#include "test.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
 
 enum { N = 6 };
 
@@ -44,12 +39,7 @@ static void layer_forward(struct layer l, struct network *net) {
 static bool overlap;
 
 static amp_status emit_one(amp_emit emit, void *self, const char *name, amp_role role, float **address, int64_t size) {
-    amp_field field = AMP_FIELD_INIT;
-    field.role = role;
-    field.address = address;
-    field.size = size;
-    field.name = name;
-    return emit(self, &field);
+    return emit(self, &FIELD(name, role, .address = address, .size = size));
 }
 
 /* What a faulty hook does at the end of a visit. */
@@ -93,227 +83,177 @@ static amp_status visit(void *self, const char *op, void *const *args, amp_emit 
     return status == AMP_OK ? misbehave(layer, emit, emit_self) : status;
 }
 
-struct host {
-    struct layer layer;
-    struct network net;
-    float input[N], weights[N], output[N], workspace[N];
-    amp_buffer buffer;
-    amp_param param;
-    amp_host hooks;
-    amp_struct structs[2];
-    amp_op op;
-    amp_model model;
-    amp_context *context;
-};
+static struct layer layer;
+static struct network net;
+static float input[N], weights[N], output[N], workspace[N];
+static struct raw raw;
 
-static void set_up(struct host *host) {
-    memset(host, 0, sizeof *host);
+static void set_up(void) {
     overlap = false;
     fault = SOUND;
     jump = NULL;
     for (int i = 0; i < N; i++) {
-        host->input[i] = sinf((float)i + 0.1f);
-        host->weights[i] = cosf((float)i) / 3.0f;
-        host->workspace[i] = 7.0f;
+        input[i] = sinf((float)i + 0.1f);
+        weights[i] = cosf((float)i) / 3.0f;
+        workspace[i] = 7.0f;
     }
-    host->net.input = host->input;
-    host->layer = (struct layer){ .forward = layer_forward, .weights = host->weights, .output = host->output,
-                                  .workspace = host->workspace, .n = N };
-    host->buffer = (amp_buffer)AMP_BUFFER_INIT;
-    host->buffer.data = host->weights;
-    host->buffer.size = N;
-    host->param = (amp_param)AMP_PARAM_INIT;
-    host->param.tensor = &host->buffer;
-    host->hooks = *amp_buffer_host();
-    host->hooks.visit = visit;
-    host->structs[0] = host->structs[1] = (amp_struct)AMP_STRUCT_INIT;
-    host->structs[0].name = "layer";
-    host->structs[0].size = sizeof(struct layer);
-    host->structs[0].alignment = _Alignof(struct layer);
-    host->structs[1].name = "network";
-    host->op = (amp_op)AMP_OP_INIT;
-    host->op.name = "scale_layer";
-    host->op.schema = "forward(struct layer l, struct network *net) -> void";
-    host->op.op_class = AMP_LOWER;
-    host->op.slot = (amp_fn *)(void *)&host->layer.forward;
-    host->model = (amp_model)AMP_MODEL_INIT;
-    host->model.host = &host->hooks;
-    host->model.ops = &host->op;
-    host->model.n_ops = 1;
-    host->model.params = &host->param;
-    host->model.n_params = 1;
-    host->model.structs = host->structs;
-    host->model.n_structs = 2;
+    net.input = input;
+    layer = (struct layer){ .forward = layer_forward, .weights = weights, .output = output, .workspace = workspace,
+                            .n = N };
+    raw_init(&raw);
+    raw.host.visit = visit;
+    raw_param(&raw, NULL, weights, NULL, N);
+    *raw_struct(&raw, "layer") = SIZED(amp_struct, .name = "layer", .size = sizeof(struct layer),
+                                       .alignment = _Alignof(struct layer));
+    raw_struct(&raw, "network");
+    raw_op(&raw, OP("scale_layer", "forward(struct layer l, struct network *net) -> void", &layer.forward,
+                    .op_class = AMP_LOWER));
 }
 
-static void start(struct host *host) {
-    amp_model *model = &host->model;
-    amp_config config = AMP_CONFIG_INIT;
-    config.level = AMP_O1;
-    config.emulate = AMP_ON;
-    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &host->context));
+static void tear_down(void) {
+    raw_stop(&raw);
+    ck_assert(layer.forward == layer_forward);
 }
+
+TEST_FIXTURE(set_up, tear_down)
+
+static void start(void) { raw_start(&raw, CONFIG(AMP_O1, .emulate = AMP_ON)); }
+static void run(void) { layer.forward(layer, &net); }
 
 static float half(float x) { return amp_half_to_float(amp_float_to_half(x)); }
 
-static void ck_untouched(const struct host *host) {
-    ck_assert_ptr_eq(host->net.input, host->input);
-    ck_assert_ptr_eq(host->layer.weights, host->weights);
-    ck_assert_ptr_eq(host->layer.output, host->output);
-    ck_assert_ptr_eq(host->layer.workspace, host->workspace);
+/* As it is emulated, and as it is without libamp. */
+static void ck_rounded(void) {
+    for (int i = 0; i < N; i++) ck_assert_float_eq(output[i], half(half(input[i]) * half(weights[i])));
+}
+static void ck_plain(const float *out, const float *in) {
+    for (int i = 0; i < N; i++) ck_assert_float_eq(out[i], in[i] * weights[i]);
 }
 
-static void ck_untouched_by(const struct host *host, const float *shared) {
-    ck_untouched(host);
-    ck_assert_ptr_eq(host->layer.shared, shared);
+static void ck_untouched(const float *shared) {
+    ck_assert_ptr_eq(net.input, input);
+    ck_assert_ptr_eq(layer.weights, weights);
+    ck_assert_ptr_eq(layer.output, output);
+    ck_assert_ptr_eq(layer.workspace, workspace);
+    ck_assert_ptr_eq(layer.shared, shared);
 }
 
 TEST(what_structs_point_to_is_rounded) {
-    struct host host;
-    float expected[N];
-    set_up(&host);
-    for (int i = 0; i < N; i++) expected[i] = half(half(host.input[i]) * half(host.weights[i]));
-    start(&host);
-    host.layer.forward(host.layer, &host.net);
-    ck_assert_mem_eq(host.output, expected, sizeof expected);
-    ck_assert_ptr_ne(seen_input, host.input); /* the op saw the rounded copy */
-    ck_untouched(&host);
-    for (int i = 0; i < N; i++) ck_assert_float_eq(host.workspace[i], 7.0f); /* scratch is private */
-    ck_ok(amp_shutdown(host.context));
-    ck_assert(host.layer.forward == layer_forward);
+    start();
+    run();
+    ck_rounded();
+    ck_assert_ptr_ne(seen_input, input); /* the op saw the rounded copy */
+    ck_untouched(NULL);
+    for (int i = 0; i < N; i++) ck_assert_float_eq(workspace[i], 7.0f); /* scratch is private */
 }
 
 TEST(one_buffer_emitted_twice_gets_one_copy) {
-    struct host host;
-    set_up(&host);
-    host.layer.shared = host.input;
-    start(&host);
-    host.layer.forward(host.layer, &host.net);
+    layer.shared = input;
+    start();
+    run();
     for (int i = 0; i < N; i++) /* the product and the sum in FP32, rounded once */
-        ck_assert_float_eq(host.output[i], half(half(host.input[i]) * half(host.weights[i]) + half(host.input[i])));
-    ck_assert_ptr_eq(host.layer.shared, host.input);
-    ck_ok(amp_shutdown(host.context));
+        ck_assert_float_eq(output[i], half(half(input[i]) * half(weights[i]) + half(input[i])));
+    ck_untouched(input);
 }
 
 TEST(a_partial_overlap_runs_untouched_and_is_kept) {
-    struct host host;
-    set_up(&host);
-    host.layer.shared = host.input + 1;
+    layer.shared = input + 1;
     overlap = true;
-    start(&host);
-    host.layer.forward(host.layer, &host.net);
-    ck_assert_ptr_eq(seen_input, host.input);
-    ck_untouched(&host);
-    ck_assert_int_eq(amp_check(host.context), AMP_ERR_CONFLICT);
-    ck_assert_ptr_nonnull(strstr(amp_last_error(), "op scale_layer: visit: shared: it overlaps"));
-    ck_ok(amp_shutdown(host.context));
+    start();
+    run();
+    ck_assert_ptr_eq(seen_input, input);
+    ck_untouched(input + 1);
+    ck_fails(AMP_ERR_CONFLICT, amp_check(raw.context));
+    ck_says("op scale_layer: visit: shared: it overlaps");
 }
 
 /* Read here and written there, told as two roles: what the op wrote would be lost, so it is not done. */
 TEST(two_roles_for_one_buffer_run_untouched_and_are_kept) {
-    struct host host;
-    float expected[N];
-    set_up(&host);
-    host.layer.output = host.input;
-    for (int i = 0; i < N; i++) expected[i] = host.input[i] * host.weights[i];
-    start(&host);
-    host.layer.forward(host.layer, &host.net);
-    ck_assert_mem_eq(host.input, expected, sizeof expected); /* as without libamp */
-    ck_assert_int_eq(amp_check(host.context), AMP_ERR_CONFLICT);
-    ck_assert_ptr_nonnull(strstr(amp_last_error(), "output: it is a buffer of the call already, in another role"));
-    ck_ok(amp_shutdown(host.context));
+    float before[N];
+    memcpy(before, input, sizeof before);
+    layer.output = input;
+    start();
+    run();
+    ck_plain(input, before);
+    ck_fails(AMP_ERR_CONFLICT, amp_check(raw.context));
+    ck_says("output: it is a buffer of the call already, in another role");
 }
 
 /* The pointers are put back when libamp next looks: at the next wrapped call, scope or bracket of the thread. */
 TEST(a_longjmp_out_of_the_op_puts_pointers_back) {
-    struct host host;
     jmp_buf out;
     amp_scope scope;
-    set_up(&host);
-    start(&host);
+    start();
     if (!setjmp(out)) {
         jump = &out;
-        host.layer.forward(host.layer, &host.net);
+        run();
         ck_abort_msg("not reached");
     }
     jump = NULL;
-    ck_ok(amp_scope_enter(host.context, &scope));
-    ck_untouched(&host);
+    ck_ok(amp_scope_enter(raw.context, &scope));
+    ck_untouched(NULL);
     ck_ok(amp_scope_leave(&scope));
-    host.layer.forward(host.layer, &host.net);
-    ck_assert_float_eq(host.output[1], half(half(host.input[1]) * half(host.weights[1])));
-    ck_ok(amp_shutdown(host.context));
+    run();
+    ck_rounded();
 }
 
 /* A node whose two inputs are one emits one address twice. */
 TEST(one_address_may_be_emitted_twice) {
-    struct host host;
-    set_up(&host);
-    start(&host);
+    start();
     fault = TWICE;
-    host.layer.forward(host.layer, &host.net);
-    for (int i = 0; i < N; i++) ck_assert_float_eq(host.output[i], half(half(host.input[i]) * half(host.weights[i])));
-    ck_untouched(&host);
-    ck_ok(amp_check(host.context));
-    ck_ok(amp_shutdown(host.context));
+    run();
+    ck_rounded();
+    ck_untouched(NULL);
 }
 
 /* Whatever the hook does wrong: the op runs as without libamp, once, and the message says which op and which field. */
-TEST_TIMES(a_faulty_hook_is_told_and_harmless, 10) {
-    static const struct {
-        enum fault fault;
-        amp_status status;
-        const char *message;
-    } rows[] = {
-        { EMITS_NULL, AMP_ERR_INVALID_ARGUMENT, "emit was given NULL" },
-        { FAILS, AMP_ERR_HOST_FAILED, "op scale_layer: the host's hook visit failed (status -6)" },
-        { POSITIVE, AMP_ERR_HOST_FAILED, "op scale_layer: the host's hook visit failed (status 5)" },
-        { SWALLOWS, AMP_ERR_INVALID_ARGUMENT, "op scale_layer: visit: extra: its role is 77" },
-        { NEGATIVE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is -3 elements" },
-        { HUGE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is 2305843009213693951 elements" },
-        { WRAPS, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is " },
-        { NOWHERE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: it has neither an address nor a tensor" },
-        { TWO_ROLES, AMP_ERR_CONFLICT, "visit: weights again: it is a buffer of the call already, in another role" },
-        { KEPT_TOO, AMP_ERR_CONFLICT, "visit: weights again: it is a buffer of the call already, in another role" },
-    };
-    struct host host;
-    float expected[N], shared[N] = { 0 };
-    set_up(&host);
-    host.layer.shared = shared;
-    for (int i = 0; i < N; i++) expected[i] = host.input[i] * host.weights[i];
-    start(&host);
-    fault = rows[_i].fault;
-    host.layer.forward(host.layer, &host.net);
-    ck_assert_mem_eq(host.output, expected, sizeof expected);
-    ck_untouched_by(&host, shared);
-    ck_assert_int_eq(amp_check(host.context), rows[_i].status);
-    ck_assert_msg(strstr(amp_last_error(), rows[_i].message) != NULL, "%s", amp_last_error());
+static const struct {
+    enum fault fault;
+    amp_status status;
+    const char *message;
+} faults[] = {
+    { EMITS_NULL, AMP_ERR_INVALID_ARGUMENT, "emit was given NULL" },
+    { FAILS, AMP_ERR_HOST_FAILED, "op scale_layer: the host's hook visit failed (status -6)" },
+    { POSITIVE, AMP_ERR_HOST_FAILED, "op scale_layer: the host's hook visit failed (status 5)" },
+    { SWALLOWS, AMP_ERR_INVALID_ARGUMENT, "op scale_layer: visit: extra: its role is 77" },
+    { NEGATIVE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is -3 elements" },
+    { HUGE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is 2305843009213693951 elements" },
+    { WRAPS, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is " },
+    { NOWHERE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: it has neither an address nor a tensor" },
+    { TWO_ROLES, AMP_ERR_CONFLICT, "visit: weights again: it is a buffer of the call already, in another role" },
+    { KEPT_TOO, AMP_ERR_CONFLICT, "visit: weights again: it is a buffer of the call already, in another role" },
+};
+
+TEST_TIMES(a_faulty_hook_is_told_and_harmless, sizeof faults / sizeof faults[0]) {
+    float shared[N] = { 0 };
+    layer.shared = shared;
+    start();
+    fault = faults[_i].fault;
+    run();
+    ck_plain(output, input);
+    ck_untouched(shared);
+    ck_fails(faults[_i].status, amp_check(raw.context));
+    ck_says(faults[_i].message);
     fault = SOUND;
-    host.layer.forward(host.layer, &host.net); /* and libamp goes on */
-    ck_assert_float_eq(host.output[1], half(half(host.input[1]) * half(host.weights[1])));
-    ck_ok(amp_check(host.context));
-    ck_ok(amp_shutdown(host.context));
+    run(); /* and libamp goes on */
+    ck_rounded();
 }
 
-static void fp32_forward(struct layer l, struct network *net) { l.output[0] = net->input[0] + 1000.0f; }
+static void fp32_forward(struct layer l, struct network *n) { l.output[0] = n->input[0] + 1000.0f; }
 
 /* Where the hook is asked only whether there is work for the implementation. */
 TEST_TIMES(a_faulty_hook_is_told_before_an_fp32_implementation, 4) {
-    static const enum fault faults[] = { FAILS, SWALLOWS, NEGATIVE, NOWHERE };
-    struct host host;
-    set_up(&host);
-    host.op.fp32 = (amp_fn)fp32_forward;
+    static const enum fault told[] = { FAILS, SWALLOWS, NEGATIVE, NOWHERE };
     float shared[N] = { 0 };
-    host.layer.shared = shared;
-    ck_ok(amp_initialize(&host.model, NULL, AMP_O0));
-    fault = faults[_i];
-    host.layer.forward(host.layer, &host.net);
-    ck_assert_float_eq(host.output[1], host.input[1] * host.weights[1]); /* the original's */
-    ck_assert_int_eq(amp_check(host.model.amp), fault == FAILS ? AMP_ERR_HOST_FAILED : AMP_ERR_INVALID_ARGUMENT);
-    ck_assert_msg(strstr(amp_last_error(), "op scale_layer: ") != NULL, "%s", amp_last_error());
+    raw.ops[0].fp32 = (amp_fn)fp32_forward;
+    layer.shared = shared;
+    raw_start(&raw, CONFIG(AMP_O0));
+    fault = told[_i];
+    run();
+    ck_plain(output, input); /* the original's */
+    ck_fails(fault == FAILS ? AMP_ERR_HOST_FAILED : AMP_ERR_INVALID_ARGUMENT, amp_check(raw.context));
+    ck_says("op scale_layer: ");
     fault = SOUND;
-    host.layer.forward(host.layer, &host.net);
-    ck_assert_float_eq(host.output[0], host.input[0] + 1000.0f);
-    ck_ok(amp_check(host.model.amp));
-    ck_ok(amp_shutdown(host.model.amp));
+    run();
+    ck_assert_float_eq(output[0], input[0] + 1000.0f);
 }

@@ -23,7 +23,7 @@ static inline const char *explanation(amp_context *context, const char *op) {
     return text;
 }
 #define ck_explains(context, op, what)                                                                                 \
-    ck_assert_msg(strstr(explanation((context), (op)), (what)), "\"%s\" not in: %s", (what), explanation((context), (op)))
+    ck_assert_msg(strstr(explanation(context, op), (what)), "\"%s\" not in: %s", (what), explanation(context, op))
 
 /* The first members in their order, the others by their names; what is not given is as the _INIT macros have it. C's
  * alone: C++ has no such expressions. */
