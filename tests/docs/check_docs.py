@@ -90,8 +90,20 @@ def messages(root, page="docs/hosts.md", test="tests/badinput/test_messages.c"):
     return some(listed, "messages") + both(listed, f"in {page}", provoked, f"in {test}")
 
 
+def table_messages(root, page, kinds):
+    """What the page quotes is heard of a mistake of tests/mistakes, or asserted of a seed."""
+    listed = {row[-1].rstrip(" |").strip("`") for row in rows(read(root, page), "Mistakes, and what they say")[1:]}
+    table = re.sub(r'"\n +"', "", read(root, "tests/mistakes/table.inc"))
+    mistakes = re.findall(rf"^MISTAKE\((?:{kinds}),(?:.*\n)+?(?=\S)", table, re.MULTILINE)
+    said = [re.findall(r'"([^"]*)"', row)[-1] for row in mistakes]
+    heard = {re.sub(r"^AMP[-_]\w+: ", "", words) for words in "|".join(said).split("|")}
+    heard |= set(re.findall(r'ck_says\("(.*)"\);', read(root, "tests/raw/test_seed.c")))
+    unheard = [f"{page} quotes what no mistake says: {words}" for words in sorted(listed - heard)]
+    return some(listed, "messages") + unheard
+
+
 def pairs_messages(root):
-    return messages(root, "docs/hosts-pairs.md", "tests/hosts/pairs/test_mistakes.c")
+    return table_messages(root, "docs/hosts-pairs.md", "PAIRS")
 
 
 def pairs_code(root):
@@ -104,10 +116,7 @@ def pairs_code(root):
 
 
 def graph_messages(root):
-    table = rows(read(root, "docs/hosts-graph.md"), "Mistakes, and what they say")
-    listed = {row[-1].rstrip(" |").strip("`") for row in table[1:]}
-    made = set(re.findall(r'^    \{ \w+, "(.+)" \},$', read(root, "tests/hosts/graph/test_mistakes.c"), re.MULTILINE))
-    return some(listed, "messages") + both(listed, "in hosts-graph.md", made, "in test_mistakes.c")
+    return table_messages(root, "docs/hosts-graph.md", "MILL|LOOM")
 
 
 def graph_code(root):

@@ -16,7 +16,11 @@ static void note(const char *words) {
 }
 
 amp_status hear(amp_status status) {
-    if (status != AMP_OK) note(amp_last_error());
+    if (status != AMP_OK) {
+        char words[4096];
+        snprintf(words, sizeof words, "%s: %s", amp_status_name(status), amp_last_error());
+        note(words);
+    }
     if (heard_status == AMP_OK) heard_status = status;
     return status;
 }
@@ -49,7 +53,7 @@ static amp_status emit_otherwise(void *self, const amp_field *given) {
         tampering.seen++ != row->nth)
         return tampering.emit(tampering.emit_self, &field);
     if (row->more == LEFT_OUT) return AMP_OK;
-    if (row->role) field.role = row->role;
+    if (row->role) field.role = row->role == NOT_SET ? 0 : row->role;
     field.size += row->more;
     return tampering.emit(tampering.emit_self, &field);
 }

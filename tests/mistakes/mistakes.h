@@ -54,7 +54,7 @@ struct tampered {
     amp_role role; /* 0: as it had */
     int more;      /* elements; LEFT_OUT: the field is not emitted at all */
 };
-enum { LEFT_OUT = -1000000 };
+enum { LEFT_OUT = -1000000, NOT_SET = -1 /* a role */ };
 /* Puts a visit in the place of the host's that makes the mistake, if it is one of these. */
 void tamper(amp_host *host, const struct tampered *rows, size_t n);
 

@@ -9,7 +9,7 @@ static layer before[DUET_LAYERS]; /* libamp */
 static const struct tampered tampered[] = {
     { PAIRS_TWO_ROLES, "relu", "input", 0, 0, AMP_ROLE_READ, 0 },
     { PAIRS_PART_OF_A_BUFFER, "relu", "input", 0, 0, 0, -1 },
-    { PAIRS_NO_SUCH_ROLE, "linear", "output", 0, 0, 99, 0 },
+    { PAIRS_NO_SUCH_ROLE, "linear", "output", 0, 0, NOT_SET, 0 },
     { PAIRS_OUTPUT_IS_READ, "linear", "output", 0, 0, AMP_ROLE_READ, 0 },
     { PAIRS_OUTPUT_LEFT_OUT, "linear", "output", 0, 0, 0, LEFT_OUT },
     { PAIRS_WEIGHTS_LEFT_OUT, "linear", "weights", 0, 0, 0, LEFT_OUT },
@@ -59,7 +59,7 @@ static amp_context *start(const amp_config *given) {
     amp_context *context = hear_initialize(&t.adapter.model, &t.adapter.optimizer, &config);
     if (!context) return NULL;
     t.net->blas = &t.adapter.blas;
-    if (mistake(PAIRS_LAYERS_PUT_BACK)) t.net->layers[0] = before[0];
+    if (mistake(PAIRS_LAYERS_PUT_BACK) || mistake(PAIRS_LAYERS_STAY_PUT_BACK)) t.net->layers[0] = before[0];
     return context;
 }
 

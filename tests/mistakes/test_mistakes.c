@@ -84,15 +84,27 @@ static void live(const struct mistaken *host, enum mistake_id id, amp_level leve
     strcpy(life->said, heard);
 }
 
-/* Behind the last letter of the first of the words that was said; 0: none was. */
+/* The line's end, where `words` stand in one that has `with` too (NULL: any); 0: there is none. */
+static size_t find_line(const char *said, const char *with, const char *words) {
+    for (const char *line = said, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        char text[8192];
+        snprintf(text, sizeof text, "%.*s", (int)(end - line), line);
+        if (strstr(text, words) && (!with || strstr(text, with))) return (size_t)(end - said);
+    }
+    return 0;
+}
+
+/* The end of the first line with one of the words: "these|AMP-M01: those"; 0: there is none. */
 static size_t find(const char *said, const char *words) {
-    char one[256];
     size_t first = 0;
     for (const char *from = words; *from;) {
+        char one[256], *colon;
         const size_t n = strcspn(from, "|");
         snprintf(one, sizeof one, "%.*s", (int)n, from);
-        const char *at = strstr(said, one);
-        const size_t end = at ? (size_t)(at - said) + n : 0;
+        const bool coded = !strncmp(one, "AMP_ERR_", 8) || !strncmp(one, "AMP-M", 5);
+        const bool has_head = coded && (colon = strstr(one, ": "));
+        if (has_head) *colon = '\0';
+        const size_t end = has_head ? find_line(said, one, colon + 2) : find_line(said, NULL, one);
         if (end && (!first || end < first)) first = end;
         from += n + (from[n] == '|');
     }

@@ -31,8 +31,8 @@ static void set_up(void) {
     for (int i = 2 * SIZE; i < 2 * SIZE + 8; i++) grads[i] = 1.0f + 0x1p-12f;
     raw_init(&raw);
     for (int i = 0; i < 2; i++) raw_param(&raw, NULL, tables + i * SIZE, grads + i * SIZE, SIZE);
-    raw_op(&raw, OP("embedding", "embed(float(out a!) out[W], float table[?], int32 row[1], int W) -> void", &embed_slot,
-                    .op_class = AMP_LOWER));
+    raw_op(&raw, OP("embedding", "embed(float(out a!) out[W], float table[?], int32 row[1], int W) -> void",
+                    &embed_slot, .op_class = AMP_LOWER));
     raw_op(&raw, OP("embedding_backward", "embed_backward(float(a!) dtable[?], float dout[W], int32 row[1], int W) -> "
                     "void", &backward_slot, .op_class = AMP_LOWER, .backward_of = "embedding"));
 }

@@ -74,8 +74,8 @@ static void start(amp_switch gate, uint32_t flags) {
     raw_init(&raw);
     raw.host.visit = visit;
     raw_struct(&raw, "layer");
-    raw_op(&raw, OP("product", "product(float(out a!) out[M,N], float a[M,K], float b[K,N], float(seed) one[1], int32 M, "
-                    "int32 N, int32 K) -> void", &table.product, .flags = flags, .op_class = AMP_LOWER,
+    raw_op(&raw, OP("product", "product(float(out a!) out[M,N], float a[M,K], float b[K,N], float(seed) one[1], "
+                    "int32 M, int32 N, int32 K) -> void", &table.product, .flags = flags, .op_class = AMP_LOWER,
                     .bf16 = (amp_fn)product_bf16));
     raw_op(&raw, OP("layer", "layer(struct layer *l) -> void", &table.layer, .flags = flags, .op_class = AMP_LOWER,
                     .bf16 = (amp_fn)run_layer_bf16));

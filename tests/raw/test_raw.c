@@ -71,8 +71,8 @@ static void set_up(void) {
     raw_init(&raw);
     raw_param(&raw, "first", weights, gradients, OC * C);
     raw_param(&raw, "second", weights + OC * C, gradients + OC * C, OC * C);
-    raw_op(&raw, OP("matmul", "matmul(float(out a!) out[B,OC], float inp[B,C], float weight[OC,C], int B, int C, int OC) "
-                    "-> void", &table.forward));
+    raw_op(&raw, OP("matmul", "matmul(float(out a!) out[B,OC], float inp[B,C], float weight[OC,C], int B, int C, "
+                    "int OC) -> void", &table.forward));
     raw_op(&raw, OP("matmul_backward", "matmul_backward(float(a!) dweight[OC,C], float dout[B,OC], float inp[B,C], "
                     "int B, int C, int OC) -> void", &table.backward, .backward_of = "matmul"));
     raw_op(&raw, OP("rows", "rows(float(a!) x[R,N : ld], int R, int N, int ld) -> void", &table.rows,
@@ -189,8 +189,8 @@ TEST(an_unknown_extent_is_the_rest_of_the_parameter) {
     raw_start(&raw, CONFIG(AMP_O1, .emulate = AMP_ON));
     table.forward(known, inp, weights, B, C, OC);
     raw_stop(&raw);
-    raw.ops[FORWARD].schema = "matmul(float(out a!) out[B,OC], float inp[B,C], float weight[?], int B, int C, int OC) -> "
-                              "void";
+    raw.ops[FORWARD].schema = "matmul(float(out a!) out[B,OC], float inp[B,C], float weight[?], int B, int C, int OC) "
+                              "-> void";
     raw_start(&raw, CONFIG(AMP_O1, .emulate = AMP_ON));
     table.forward(out, inp, weights, B, C, OC);
     ck_assert_mem_eq(out, known, sizeof out);

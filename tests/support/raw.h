@@ -54,9 +54,9 @@ static inline amp_op *raw_op(struct raw *raw, amp_op op) {
 /* One that is only ever passed by pointer needs no size. */
 static inline amp_struct *raw_struct(struct raw *raw, const char *name) {
     ck_assert_uint_lt(raw->model.n_structs, RAW_STRUCTS);
-    amp_struct *made = &raw->structs[raw->model.n_structs++];
-    *made = SIZED(amp_struct, .name = name);
-    return made;
+    amp_struct *described = &raw->structs[raw->model.n_structs++];
+    *described = SIZED(amp_struct, .name = name);
+    return described;
 }
 
 static inline amp_status raw_initialize(struct raw *raw, amp_config config) {

@@ -3,16 +3,8 @@
 #ifndef KIT_H
 #define KIT_H
 
+#include "asserts.h"
 #include "problem.h"
-#include "test.h"
-
-#include <amp.h>
-
-#define ck_ok(call)                                                                                                    \
-    do {                                                                                                               \
-        const amp_status status_ = (call);                                                                             \
-        ck_assert_msg(status_ == AMP_OK, #call ": %s: %s", amp_status_name(status_), amp_last_error());                \
-    } while (0)
 
 /* What each host trains with at a level: the problem's static scale where the level scales. */
 amp_config kit_config(amp_level level);
@@ -22,6 +14,9 @@ void kit_reference(amp_level level, struct curve *curve);
 /* Equal as numbers: zeros of either sign are one. */
 void ck_same(const float *a, const float *b, int n, const char *what);
 void ck_same_curves(const struct curve *a, const struct curve *b);
+void ck_learned(const struct curve *curve);
+/* Nothing was found, and the last line of amp_health says so. */
+void ck_sound(amp_context *context);
 
 /* What a framework itself would save. */
 struct kit_state {
@@ -29,23 +24,24 @@ struct kit_state {
 };
 
 /* A host's training, for tests that every host has to pass. */
-struct kit_training {
-    void *self;
-    amp_context *(*start)(void *self, const amp_config *config);
-    int (*iterate)(void *self, int step, float *loss); /* 0: the step was skipped */
-    void (*finish)(void *self, float *params);         /* NULL: they are not wanted */
-    void (*read)(void *self, struct kit_state *state);
-    void (*write)(void *self, const struct kit_state *state);
+struct kit_host {
+    amp_context *(*start)(const amp_config *config);
+    int (*iterate)(int step, float *loss); /* 0: the step was skipped; loss NULL: it is not wanted */
+    void (*finish)(float *params);         /* NULL: they are not wanted */
+    void (*read)(struct kit_state *state);
+    void (*write)(const struct kit_state *state);
 };
 
+/* All steps, none of them skipped and nothing failed. */
+void kit_train(const struct kit_host *host, amp_config config, struct curve *curve);
+/* At a level, bit for bit as the casts written by hand; and it learns. */
+void kit_agrees(const struct kit_host *host, amp_level level);
 /* At a scale that is far too large steps are skipped, change nothing, and the training gets there all the same. */
-void kit_overflow(const struct kit_training *training, amp_level level);
+void kit_overflow(const struct kit_host *host, amp_level level);
 /* Saved in mid-window and resumed, to the bit. */
-void kit_resume(const struct kit_training *training, amp_level level);
+void kit_resume(const struct kit_host *host, amp_level level);
 /* 200 steps of what is wired as it should be, resumed in their middle and begun with overflows where the level skips:
  * nothing is found, nobody is warned. */
-void kit_sound(const struct kit_training *training, amp_level level);
-/* Nothing was found, and the last line of amp_health says so. */
-void ck_sound(amp_context *context);
+void kit_sound(const struct kit_host *host, amp_level level);
 
 #endif

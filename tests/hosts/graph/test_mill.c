@@ -4,7 +4,6 @@
  * Its kernels do the problem's arithmetic in the problem's order, so every level is compared with the reference bit for
  * bit.
  */
-#include <amp_diagnostics.h>
 #include "mill_adapter.h"
 #include "mill_net.h"
 #include "kit.h"
@@ -13,57 +12,68 @@
 
 enum { CLASSIC = 1, LOW = 2, CLEARS = 4 }; /* momentum in a block of its own; 16-bit implementations; backward zeroes */
 
-struct run {
+static int flags;
+static struct {
     struct mill_net net;
     struct mill_adapter adapter;
     amp_context *context;
     mill_op *table[MILL_N_OPS];
-};
+} run;
 
-static void start(struct run *run, int flags, amp_config config) {
+static amp_context *start(const amp_config *given) {
+    amp_config config = *given;
     config.emulate = AMP_ON;
-    ck_assert(mill_net_init(&run->net, flags & CLASSIC));
-    run->net.graph->clears = flags & CLEARS;
-    mill_adapter_init(&run->adapter, run->net.graph, &run->net.sgd, flags & LOW);
-    memcpy(run->table, mill_ops, sizeof mill_ops);
-    amp_model *model = &run->adapter.model;
-    amp_optimizer *optimizer = &run->adapter.optimizer;
-    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &run->context));
+    ck_assert(mill_net_init(&run.net, flags & CLASSIC));
+    run.net.graph->clears = flags & CLEARS;
+    mill_adapter_init(&run.adapter, run.net.graph, &run.net.sgd, flags & LOW);
+    memcpy(run.table, mill_ops, sizeof mill_ops);
+    amp_model *model = &run.adapter.model;
+    amp_optimizer *optimizer = &run.adapter.optimizer;
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &run.context));
     mill_traps(1);
+    return run.context;
 }
 
-/* One iteration; returns what the step returned, 0 for a skip. */
-static int iterate(struct run *run, int step, float *loss) {
+static int pass(int step, float *loss) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    struct mill_net *net = &run->net;
+    struct mill_net *net = &run.net;
     mill_net_feed(net, step);
     ck_assert_int_eq(mill_forward(net->graph), MILL_OK);
     if (loss) *loss = net->loss->x[0];
-    ck_ok(amp_scale_loss_begin(&run->adapter.optimizer, NULL, &scaled));
+    ck_ok(amp_scale_loss_begin(&run.adapter.optimizer, NULL, &scaled));
     ck_assert_float_eq(amp_seed_factor(&scaled), 1.0f); /* mill's own seed carries the scale */
     ck_assert_int_eq(mill_backward(net->graph, net->loss), MILL_OK);
     ck_ok(amp_scale_loss_end(&scaled));
     return net->sgd.step(&net->sgd);
 }
 
-static void finish(struct run *run, float *params) {
+/* The step returns its number, 0 for a skip. */
+static int iterate(int step, float *loss) {
+    const int stepped = pass(step, loss);
+    ck_assert(!stepped || stepped == run.net.sgd.steps);
+    return stepped;
+}
+
+static void finish(float *params) {
     mill_traps(0);
-    ck_ok(amp_shutdown(run->context));
-    ck_assert_mem_eq(run->table, mill_ops, sizeof mill_ops);
-    ck_assert(run->net.sgd.step == mill_sgd_step);
-    if (params) memcpy(params, run->net.graph->params, PARAM_FLOATS * sizeof(float));
-    mill_net_free(&run->net);
+    ck_ok(amp_shutdown(run.context));
+    ck_assert_mem_eq(run.table, mill_ops, sizeof mill_ops);
+    ck_assert(run.net.sgd.step == mill_sgd_step);
+    if (params) memcpy(params, run.net.graph->params, PARAM_FLOATS * sizeof(float));
+    mill_net_free(&run.net);
 }
 
-static void train_at(amp_config config, int flags, struct curve *curve) {
-    static struct run run;
-    start(&run, flags, config);
-    for (int step = 0; step < STEPS; step++) ck_assert_int_eq(iterate(&run, step, &curve->loss[step]), step + 1);
-    ck_ok(amp_check(run.context));
-    finish(&run, curve->params);
+static void read_state(struct kit_state *state) {
+    memcpy(state->params, run.net.graph->params, sizeof state->params);
+    memcpy(state->momentum, mill_net_momentum(&run.net), sizeof state->momentum);
 }
 
-static void train(int level, int flags, struct curve *curve) { train_at(kit_config(AMP_O0 + level), flags, curve); }
+static void write_state(const struct kit_state *state) {
+    memcpy(run.net.graph->params, state->params, sizeof state->params);
+    memcpy(mill_net_momentum(&run.net), state->momentum, sizeof state->momentum);
+}
+
+static const struct kit_host host = { start, iterate, finish, read_state, write_state };
 
 /* ---- the framework by itself ---- */
 
@@ -88,31 +98,26 @@ TEST_TIMES(mill_alone_is_the_reference, 2) {
 /* ---- levels ---- */
 
 static const struct kind {
-    int level, flags;
+    amp_level level;
+    int flags;
 } kinds[] = {
-    { 0, CLASSIC }, { 1, CLASSIC }, { 2, CLASSIC }, { 3, CLASSIC }, { 4, CLASSIC }, { 5, CLASSIC },
-    { 0, 0 }, { 1, 0 }, { 2, 0 }, { 4, 0 }, { 5, 0 },
-    { 1, LOW }, { 4, LOW },
-    { 1, CLASSIC | CLEARS }, { 4, CLASSIC | CLEARS },
+    { AMP_O0, CLASSIC }, { AMP_O1, CLASSIC }, { AMP_O2, CLASSIC }, { AMP_O3, CLASSIC }, { AMP_O4, CLASSIC },
+    { AMP_O5, CLASSIC }, { AMP_O0, 0 }, { AMP_O1, 0 }, { AMP_O2, 0 }, { AMP_O4, 0 }, { AMP_O5, 0 }, { AMP_O1, LOW },
+    { AMP_O4, LOW }, { AMP_O1, CLASSIC | CLEARS }, { AMP_O4, CLASSIC | CLEARS },
 };
 
 TEST_TIMES(every_level_is_the_reference, sizeof kinds / sizeof kinds[0]) {
-    struct curve reference, curve;
-    const struct kind *kind = &kinds[_i];
-    train(kind->level, kind->flags, &curve);
-    kit_reference(AMP_O0 + kind->level, &reference);
-    ck_same_curves(&curve, &reference);
-    ck_assert_float_lt(curve.loss[STEPS - 1], 0.5f * curve.loss[0]);
+    flags = kinds[_i].flags;
+    kit_agrees(&host, kinds[_i].level);
 }
 
 /* What the step left in the gradients is neither added to what backward makes nor seen at another scale. */
 TEST_TIMES(a_power_of_two_changes_no_bit_at_o0, 12) {
     static const float scales[] = { 2.0f, 0x1p10f, 0x1p16f, 0x1p40f };
-    static const int flags[] = { 0, CLASSIC, CLASSIC | CLEARS };
+    static const int flags_of[] = { 0, CLASSIC, CLASSIC | CLEARS };
     struct curve reference, curve;
-    amp_config config = kit_config(AMP_O0);
-    config.loss_scale = scales[_i % 4];
-    train_at(config, flags[_i / 4], &curve);
+    flags = flags_of[_i / 4];
+    kit_train(&host, CONFIG(AMP_O0, .loss_scale = scales[_i % 4]), &curve);
     kit_reference(AMP_O0, &reference);
     ck_same_curves(&curve, &reference);
 }
@@ -121,75 +126,48 @@ TEST_TIMES(a_power_of_two_changes_no_bit_at_o0, 12) {
  * a 16-bit sum as any other. */
 TEST(momentum_in_16_bit_gradients_is_16_bit) {
     struct curve reference, curve;
-    train(3, 0, &curve);
+    kit_train(&host, kit_config(AMP_O3), &curve);
     reference_train_momentum_in_gradients(3, &reference);
     ck_same_curves(&curve, &reference);
 }
 
-/* Through the wired slots: asking a node for its size is no work for a 16-bit implementation, which knows nothing of it. */
+/* Through the wired slots: asking a node for its size is no work for a 16-bit implementation. */
 TEST_TIMES(a_wired_graph_can_be_asked_for_sizes, 2) {
-    static struct run run;
-    start(&run, LOW, kit_config(_i ? AMP_O4 : AMP_O1));
+    const amp_config config = kit_config(_i ? AMP_O4 : AMP_O1);
+    flags = LOW;
+    (void)start(&config);
     for (int i = 0; i < run.net.graph->n; i++) {
         mill_node *p = run.net.graph->nodes[i];
         if (p->op) ck_assert_int_eq(mill_ops[p->op](p, MILL_SIZE), MILL_OK);
     }
     ck_ok(amp_check(run.context));
-    finish(&run, NULL);
+    finish(NULL);
 }
 
 TEST(ops_inside_ops_run_as_they_come) {
-    static struct run run;
-    amp_op_stats stats[MILL_N_OPS];
+    const amp_config config = kit_config(AMP_O1);
+    amp_op_stats stats[MILL_N_OPS] = { AMP_OP_STATS_INIT };
     size_t n;
-    start(&run, 0, kit_config(AMP_O1));
-    iterate(&run, 0, NULL);
-    stats[0].struct_size = sizeof stats[0];
+    (void)start(&config);
+    iterate(0, NULL);
     ck_ok(amp_get_op_stats(run.context, stats, MILL_N_OPS, &n));
     ck_assert_str_eq(stats[0].name, "linear");
     ck_assert_uint_eq(stats[0].calls, 4); /* two layers, forward and backward */
     ck_assert_str_eq(stats[1].name, "matmul");
     ck_assert_uint_eq(stats[1].calls, 0);
-    finish(&run, NULL);
+    finish(NULL);
 }
 
 /* ---- what every host can ---- */
 
-static int trained_flags;
-
-static amp_context *training_start(void *self, const amp_config *config) {
-    struct run *run = self;
-    start(run, trained_flags, *config);
-    return run->context;
-}
-
-static int training_iterate(void *self, int step, float *loss) { return iterate(self, step, loss); }
-static void training_finish(void *self, float *params) { finish(self, params); }
-
-static void training_read(void *self, struct kit_state *state) {
-    struct run *run = self;
-    memcpy(state->params, run->net.graph->params, sizeof state->params);
-    memcpy(state->momentum, mill_net_momentum(&run->net), sizeof state->momentum);
-}
-
-static void training_write(void *self, const struct kit_state *state) {
-    struct run *run = self;
-    memcpy(run->net.graph->params, state->params, sizeof state->params);
-    memcpy(mill_net_momentum(&run->net), state->momentum, sizeof state->momentum);
-}
-
-static struct run trained;
-static const struct kit_training training = { &trained, training_start, training_iterate, training_finish, training_read,
-                                              training_write };
-
-TEST_RANGE(an_overflow_is_skipped_and_leaves_nothing_behind, AMP_O1, AMP_O2 + 1) { kit_overflow(&training, _i); }
+TEST_RANGE(an_overflow_is_skipped_and_leaves_nothing_behind, AMP_O1, AMP_O2 + 1) { kit_overflow(&host, _i); }
 
 TEST_RANGE(a_resumed_training_is_the_uninterrupted_one, AMP_O1, AMP_O5 + 1) {
-    trained_flags = _i == AMP_O2 ? CLASSIC : 0;
-    kit_resume(&training, _i);
+    flags = _i == AMP_O2 ? CLASSIC : 0;
+    kit_resume(&host, _i);
 }
 
 TEST_TIMES(what_is_right_is_sound, sizeof kinds / sizeof kinds[0]) {
-    trained_flags = kinds[_i].flags;
-    kit_sound(&training, AMP_O0 + kinds[_i].level);
+    flags = kinds[_i].flags;
+    kit_sound(&host, kinds[_i].level);
 }

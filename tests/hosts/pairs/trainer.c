@@ -55,12 +55,54 @@ float trainer_step(struct trainer *trainer, int step) {
     return duet_cost(trainer->net);
 }
 
-void trainer_run(amp_config config, unsigned options, struct curve *curve) {
-    struct trainer trainer;
-    trainer_new(&trainer);
-    trainer_start(&trainer, config, options);
-    for (int step = 0; step < STEPS; step++) curve->loss[step] = trainer_step(&trainer, step);
-    ck_ok(adapter_stop(&trainer.adapter));
-    memcpy(curve->params, trainer.net->params, sizeof curve->params);
-    trainer_free(&trainer);
+void trainer_open(struct trainer *trainer, amp_config config, unsigned options) {
+    trainer_new(trainer);
+    trainer_start(trainer, config, options);
 }
+
+amp_action trainer_bracket(struct trainer *trainer, int step) {
+    trainer_feed(trainer, step);
+    ck_ok(adapter_begin(&trainer->adapter));
+    duet_forward(trainer->net);
+    duet_backward(trainer->net);
+    ck_ok(adapter_end(&trainer->adapter));
+    return trainer->adapter.scaled.action;
+}
+
+void trainer_close(struct trainer *trainer, float *params) {
+    if (trainer->adapter.model.amp) ck_ok(adapter_stop(&trainer->adapter));
+    if (params) memcpy(params, trainer->net->params, PARAM_FLOATS * sizeof(float));
+    trainer_free(trainer);
+}
+
+void trainer_read(const struct trainer *trainer, struct kit_state *state) {
+    memcpy(state->params, trainer->net->params, sizeof state->params);
+    memcpy(state->momentum, trainer->net->updates, sizeof state->momentum);
+}
+
+void trainer_write(struct trainer *trainer, const struct kit_state *state) {
+    memcpy(trainer->net->params, state->params, sizeof state->params);
+    memcpy(trainer->net->updates, state->momentum, sizeof state->momentum);
+}
+
+/* ---- for the kit ---- */
+
+struct trainer trainer_of_kit;
+unsigned trainer_options;
+
+static amp_context *kit_start(const amp_config *config) {
+    trainer_open(&trainer_of_kit, *config, trainer_options);
+    return trainer_of_kit.adapter.model.amp;
+}
+
+static int kit_iterate(int step, float *loss) {
+    const float cost = trainer_step(&trainer_of_kit, step);
+    if (loss) *loss = cost;
+    return trainer_of_kit.adapter.scaled.action != AMP_SKIP;
+}
+
+static void kit_finish(float *params) { trainer_close(&trainer_of_kit, params); }
+static void kit_read(struct kit_state *state) { trainer_read(&trainer_of_kit, state); }
+static void kit_write(const struct kit_state *state) { trainer_write(&trainer_of_kit, state); }
+
+const struct kit_host trainer_host = { kit_start, kit_iterate, kit_finish, kit_read, kit_write };

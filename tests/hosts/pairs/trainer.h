@@ -22,7 +22,17 @@ void trainer_start(struct trainer *trainer, amp_config config, unsigned options)
 float trainer_step(struct trainer *trainer, int step);
 void trainer_feed(struct trainer *trainer, int step);
 void trainer_update(struct trainer *trainer, int step);
-/* A whole training: start, STEPS steps, stop. */
-void trainer_run(amp_config config, unsigned options, struct curve *curve);
+/* New and started. */
+void trainer_open(struct trainer *trainer, amp_config config, unsigned options);
+/* Forward and backward of a batch in a bracket; what it decided. */
+amp_action trainer_bracket(struct trainer *trainer, int step);
+/* Stops, if it was started, and frees; the parameters are as they are then (NULL: not wanted). */
+void trainer_close(struct trainer *trainer, float *params);
+/* The same as a host of the kit, with these options of the adapter. */
+extern const struct kit_host trainer_host;
+extern struct trainer trainer_of_kit;
+extern unsigned trainer_options;
+void trainer_read(const struct trainer *trainer, struct kit_state *state);
+void trainer_write(struct trainer *trainer, const struct kit_state *state);
 
 #endif
