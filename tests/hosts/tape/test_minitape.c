@@ -9,409 +9,350 @@
 
 static mt_ops *ops;
 
-static mt_tensor *vector(mt_dtype dtype, int n, const float *values)
-{
-	mt_tensor *t = mt_tensor_new(dtype, 1, &n, MT_MEM_PARAMETER);
-
-	ck_assert_ptr_nonnull(t);
-	mt_write(t, values);
-	return t;
+static mt_tensor *vector(mt_dtype dtype, int n, const float *values) {
+    mt_tensor *t = mt_tensor_new(dtype, 1, &n, MT_MEM_PARAMETER);
+    ck_assert_ptr_nonnull(t);
+    mt_write(t, values);
+    return t;
 }
 
-static mt_tensor *leaf(mt_dtype dtype, int n, const float *values)
-{
-	mt_tensor *t = vector(dtype, n, values);
-
-	t->requires_grad = 1;
-	return t;
+static mt_tensor *leaf(mt_dtype dtype, int n, const float *values) {
+    mt_tensor *t = vector(dtype, n, values);
+    t->requires_grad = 1;
+    return t;
 }
 
-static void check_values(const mt_tensor *t, const double *expected)
-{
-	ck_assert_ptr_nonnull(t);
-	for (size_t i = 0; i < mt_numel(t); i++)
-		ck_assert_double_eq_tol(mt_get(t, i), expected[i], 1e-6);
+static void check_values(const mt_tensor *t, const double *expected) {
+    ck_assert_ptr_nonnull(t);
+    for (size_t i = 0; i < mt_numel(t); i++) ck_assert_double_eq_tol(mt_get(t, i), expected[i], 1e-6);
 }
 
-static void check_nothing_held(void)
-{
-	for (int i = 0; i < MT_MEM_CATEGORIES; i++)
-		ck_assert_uint_eq(mt_mem_now((mt_category)i), 0);
+static void check_nothing_held(void) {
+    for (int i = 0; i < MT_MEM_CATEGORIES; i++) ck_assert_uint_eq(mt_mem_now((mt_category)i), 0);
 }
 
-static void check_error(const char *part)
-{
-	ck_assert_msg(strstr(mt_error(), part) != NULL, "\"%s\" lacks \"%s\"",
-	              mt_error(), part);
-	mt_clear_error();
+static void check_error(const char *part) {
+    ck_assert_msg(strstr(mt_error(), part) != NULL, "\"%s\" lacks \"%s\"", mt_error(), part);
+    mt_clear_error();
 }
 
-/* ---- conversions -------------------------------------------------------- */
+/* ---- conversions ---- */
 
 /* The value of 16 bits, from the definition of the formats. */
-static double value_of(uint16_t h, int exponent_bits)
-{
-	int mantissa_bits = 15 - exponent_bits;
-	int exponent = (h & 0x7fff) >> mantissa_bits;
-	int mantissa = h & ((1 << mantissa_bits) - 1);
-	int bias = (1 << (exponent_bits - 1)) - 1;
-	double m = ldexp(mantissa, -mantissa_bits);
-	double v = exponent ? ldexp(1.0 + m, exponent - bias)
-	                    : ldexp(m, 1 - bias);
-
-	return h & 0x8000 ? -v : v;
+static double value_of(uint16_t h, int exponent_bits) {
+    int mantissa_bits = 15 - exponent_bits;
+    int exponent = (h & 0x7fff) >> mantissa_bits;
+    int mantissa = h & ((1 << mantissa_bits) - 1);
+    int bias = (1 << (exponent_bits - 1)) - 1;
+    double m = ldexp(mantissa, -mantissa_bits);
+    double v = exponent ? ldexp(1.0 + m, exponent - bias) : ldexp(m, 1 - bias);
+    return h & 0x8000 ? -v : v;
 }
 
-static uint16_t to_16(mt_dtype dtype, float f)
-{
-	uint16_t h;
-
-	mt_convert(dtype, &h, MT_F32, &f, 1);
-	return h;
+static uint16_t to_16(mt_dtype dtype, float f) {
+    uint16_t h;
+    mt_convert(dtype, &h, MT_F32, &f, 1);
+    return h;
 }
 
-static float from_16(mt_dtype dtype, uint16_t h)
-{
-	float f;
-
-	mt_convert(MT_F32, &f, dtype, &h, 1);
-	return f;
+static float from_16(mt_dtype dtype, uint16_t h) {
+    float f;
+    mt_convert(MT_F32, &f, dtype, &h, 1);
+    return f;
 }
 
-/* Every finite number, and what lies at and next to the middle between it
- * and the next one; the last "next one" is where infinity begins. */
-static void check_format(mt_dtype dtype, int exponent_bits, uint16_t infinity)
-{
-	for (uint16_t h = 0; h < infinity; h++) {
-		double value = value_of(h, exponent_bits);
-		double next = value_of((uint16_t)(h + 1), exponent_bits);
-		float middle = (float)((value + next) / 2);
-		uint16_t even = (uint16_t)(h + (h & 1));
-
-		ck_assert_double_eq((double)from_16(dtype, h), value);
-		ck_assert_double_eq((double)from_16(dtype, h | 0x8000), -value);
-		ck_assert_uint_eq(to_16(dtype, (float)value), h);
-		ck_assert_uint_eq(to_16(dtype, (float)-value), h | 0x8000);
-		if (isinf(middle)) /* past the largest float */
-			continue;
-		ck_assert_uint_eq(to_16(dtype, middle), even);
-		ck_assert_uint_eq(to_16(dtype, nextafterf(middle, 0.0F)), h);
-		ck_assert_uint_eq(to_16(dtype, nextafterf(middle, INFINITY)),
-		                  h + 1);
-		ck_assert_uint_eq(to_16(dtype, -middle), even | 0x8000);
-	}
-	for (uint16_t h = (uint16_t)(infinity + 1); h < 0x8000; h++) {
-		ck_assert(isnan(from_16(dtype, h)));
-		ck_assert(isnan(from_16(dtype, to_16(dtype, from_16(dtype,
-		                                                    h)))));
-	}
-	ck_assert_uint_eq(to_16(dtype, INFINITY), infinity);
-	ck_assert_uint_eq(to_16(dtype, -INFINITY), infinity | 0x8000);
-	ck_assert_float_eq(from_16(dtype, infinity), INFINITY);
-	ck_assert(isnan(from_16(dtype, to_16(dtype, NAN))));
+/* Every finite number, and what lies at and next to the middle between it and the next one; the last "next one" is
+ * where infinity begins. */
+static void check_format(mt_dtype dtype, int exponent_bits, uint16_t infinity) {
+    for (uint16_t h = 0; h < infinity; h++) {
+        double value = value_of(h, exponent_bits);
+        double next = value_of((uint16_t)(h + 1), exponent_bits);
+        float middle = (float)((value + next) / 2);
+        uint16_t even = (uint16_t)(h + (h & 1));
+        ck_assert_double_eq((double)from_16(dtype, h), value);
+        ck_assert_double_eq((double)from_16(dtype, h | 0x8000), -value);
+        ck_assert_uint_eq(to_16(dtype, (float)value), h);
+        ck_assert_uint_eq(to_16(dtype, (float)-value), h | 0x8000);
+        if (isinf(middle)) /* past the largest float */
+            continue;
+        ck_assert_uint_eq(to_16(dtype, middle), even);
+        ck_assert_uint_eq(to_16(dtype, nextafterf(middle, 0.0f)), h);
+        ck_assert_uint_eq(to_16(dtype, nextafterf(middle, INFINITY)), h + 1);
+        ck_assert_uint_eq(to_16(dtype, -middle), even | 0x8000);
+    }
+    for (uint16_t h = (uint16_t)(infinity + 1); h < 0x8000; h++) {
+        ck_assert(isnan(from_16(dtype, h)));
+        ck_assert(isnan(from_16(dtype, to_16(dtype, from_16(dtype, h)))));
+    }
+    ck_assert_uint_eq(to_16(dtype, INFINITY), infinity);
+    ck_assert_uint_eq(to_16(dtype, -INFINITY), infinity | 0x8000);
+    ck_assert_float_eq(from_16(dtype, infinity), INFINITY);
+    ck_assert(isnan(from_16(dtype, to_16(dtype, NAN))));
 }
 
-TEST(conversions_round_to_nearest_even)
-{
-	check_format(MT_F16, 5, 0x7c00);
-	check_format(MT_BF16, 8, 0x7f80);
+TEST(conversions_round_to_nearest_even) {
+    check_format(MT_F16, 5, 0x7c00);
+    check_format(MT_BF16, 8, 0x7f80);
 }
 
-TEST(conversions_overflow_to_infinity)
-{
-	ck_assert_uint_eq(to_16(MT_F16, 65504.0F), 0x7bff);
-	ck_assert_uint_eq(to_16(MT_F16, 65519.0F), 0x7bff);
-	ck_assert_uint_eq(to_16(MT_F16, 65520.0F), 0x7c00);
-	ck_assert_uint_eq(to_16(MT_F16, -1e30F), 0xfc00);
-	ck_assert_uint_eq(to_16(MT_BF16, 3.4028235e38F), 0x7f80);
-	/* A nan whose payload lies in the lost bits stays a nan. */
-	uint32_t bits = 0x7f800001;
-	float nan;
-	memcpy(&nan, &bits, sizeof(nan));
-	ck_assert_uint_eq(to_16(MT_BF16, nan), 0x7fc0);
+TEST(conversions_overflow_to_infinity) {
+    ck_assert_uint_eq(to_16(MT_F16, 65504.0f), 0x7bff);
+    ck_assert_uint_eq(to_16(MT_F16, 65519.0f), 0x7bff);
+    ck_assert_uint_eq(to_16(MT_F16, 65520.0f), 0x7c00);
+    ck_assert_uint_eq(to_16(MT_F16, -1e30f), 0xfc00);
+    ck_assert_uint_eq(to_16(MT_BF16, 3.4028235e38f), 0x7f80);
+    /* A nan whose payload lies in the lost bits stays a nan. */
+    uint32_t bits = 0x7f800001;
+    float nan;
+    memcpy(&nan, &bits, sizeof(nan));
+    ck_assert_uint_eq(to_16(MT_BF16, nan), 0x7fc0);
 }
 
-/* ---- tensors and memory ------------------------------------------------- */
+/* ---- tensors and memory ---- */
 
-TEST(memory_is_accounted_by_category)
-{
-	mt_storage *s = mt_storage_new(100, MT_MEM_OTHER);
-
-	mt_mem_reset_peak();
-	mt_storage_retag(s, MT_MEM_GRADIENT);
-	ck_assert_uint_eq(mt_mem_now(MT_MEM_OTHER), 0);
-	ck_assert_uint_eq(mt_mem_peak(MT_MEM_OTHER), 100);
-	ck_assert_uint_eq(mt_mem_now(MT_MEM_GRADIENT), 100);
-	mt_storage_free(s);
-	ck_assert_uint_eq(mt_mem_peak(MT_MEM_GRADIENT), 100);
-	check_nothing_held();
+TEST(memory_is_accounted_by_category) {
+    mt_storage *s = mt_storage_new(100, MT_MEM_OTHER);
+    mt_mem_reset_peak();
+    mt_storage_retag(s, MT_MEM_GRADIENT);
+    ck_assert_uint_eq(mt_mem_now(MT_MEM_OTHER), 0);
+    ck_assert_uint_eq(mt_mem_peak(MT_MEM_OTHER), 100);
+    ck_assert_uint_eq(mt_mem_now(MT_MEM_GRADIENT), 100);
+    mt_storage_free(s);
+    ck_assert_uint_eq(mt_mem_peak(MT_MEM_GRADIENT), 100);
+    check_nothing_held();
 }
 
-TEST(swap_storage_keeps_the_tensor)
-{
-	mt_tensor *t = leaf(MT_F32, 2, (float[]){1, 2});
-	mt_storage *half = mt_storage_new(4, MT_MEM_PARAMETER);
-	uint64_t id = t->id, version = t->version;
-	mt_storage *old;
-
-	ck_assert_ptr_null(mt_tensor_swap_storage(t, half, MT_F32));
-	check_error("too small");
-	mt_convert(MT_F16, half->data, MT_F32, t->storage->data, 2);
-	old = mt_tensor_swap_storage(t, half, MT_F16);
-	ck_assert_ptr_nonnull(old);
-	mt_storage_free(old);
-	check_values(t, (double[]){1, 2});
-	ck_assert_uint_eq(t->id, id);
-	ck_assert_uint_eq(t->version, version);
-	ck_assert_uint_eq(mt_mem_now(MT_MEM_PARAMETER), 4);
-	mt_release(t);
-	check_nothing_held();
+TEST(swap_storage_keeps_the_tensor) {
+    mt_tensor *t = leaf(MT_F32, 2, (float[]){ 1, 2 });
+    mt_storage *half = mt_storage_new(4, MT_MEM_PARAMETER);
+    uint64_t id = t->id, version = t->version;
+    mt_storage *old;
+    ck_assert_ptr_null(mt_tensor_swap_storage(t, half, MT_F32));
+    check_error("too small");
+    mt_convert(MT_F16, half->data, MT_F32, t->storage->data, 2);
+    old = mt_tensor_swap_storage(t, half, MT_F16);
+    ck_assert_ptr_nonnull(old);
+    mt_storage_free(old);
+    check_values(t, (double[]){ 1, 2 });
+    ck_assert_uint_eq(t->id, id);
+    ck_assert_uint_eq(t->version, version);
+    ck_assert_uint_eq(mt_mem_now(MT_MEM_PARAMETER), 4);
+    mt_release(t);
+    check_nothing_held();
 }
 
-TEST(bad_arguments_leave_a_message)
-{
-	mt_tensor *a = vector(MT_F32, 2, (float[]){1, 2});
-	mt_tensor *b = vector(MT_F16, 2, (float[]){1, 2});
-	mt_tensor *i = vector(MT_I32, 2, (float[]){0, 5});
-	mt_tensor *m = mt_tensor_new(MT_F32, 2, (int[]){2, 3}, MT_MEM_OTHER);
-
-	ck_assert_ptr_null(ops->add(a, b));
-	check_error("add: input 0 is f32 but input 1 is f16");
-	ck_assert_ptr_null(ops->relu(i));
-	check_error("i32");
-	ck_assert_ptr_null(ops->add(a, m));
-	check_error("shapes");
-	ck_assert_ptr_null(ops->linear(m, a, NULL));
-	check_error("weight has 1 dim");
-	ck_assert_ptr_null(ops->nll_loss(m, i));
-	check_error("no class");
-	ck_assert_ptr_null(ops->cat((mt_tensor *[]){a, m}, 2, 0));
-	check_error("does not fit");
-	ck_assert_ptr_null(ops->batch_norm(m, b, b, b, b, 1, 0.1F, 1e-5F));
-	check_error("parameters");
-	ck_assert_int_eq(ops->add_(a, b, 1.0F), -1);
-	check_error("f16");
-	ck_assert_ptr_null(mt_tensor_new(MT_F32, 1, (int[]){-1}, MT_MEM_OTHER));
-	check_error("-1");
-	/* The first message survives a chain that goes on with NULL. */
-	ck_assert_ptr_null(ops->relu(ops->relu(ops->add(a, b))));
-	check_error("add:");
-	mt_release(a);
-	mt_release(b);
-	mt_release(i);
-	mt_release(m);
-	check_nothing_held();
+TEST(bad_arguments_leave_a_message) {
+    mt_tensor *a = vector(MT_F32, 2, (float[]){ 1, 2 });
+    mt_tensor *b = vector(MT_F16, 2, (float[]){ 1, 2 });
+    mt_tensor *i = vector(MT_I32, 2, (float[]){ 0, 5 });
+    mt_tensor *m = mt_tensor_new(MT_F32, 2, (int[]){ 2, 3 }, MT_MEM_OTHER);
+    ck_assert_ptr_null(ops->add(a, b));
+    check_error("add: input 0 is f32 but input 1 is f16");
+    ck_assert_ptr_null(ops->relu(i));
+    check_error("i32");
+    ck_assert_ptr_null(ops->add(a, m));
+    check_error("shapes");
+    ck_assert_ptr_null(ops->linear(m, a, NULL));
+    check_error("weight has 1 dim");
+    ck_assert_ptr_null(ops->nll_loss(m, i));
+    check_error("no class");
+    ck_assert_ptr_null(ops->cat((mt_tensor *[]){ a, m }, 2, 0));
+    check_error("does not fit");
+    ck_assert_ptr_null(ops->batch_norm(m, b, b, b, b, 1, 0.1f, 1e-5f));
+    check_error("parameters");
+    ck_assert_int_eq(ops->add_(a, b, 1.0f), -1);
+    check_error("f16");
+    ck_assert_ptr_null(mt_tensor_new(MT_F32, 1, (int[]){ -1 }, MT_MEM_OTHER));
+    check_error("-1");
+    /* The first message survives a chain that goes on with NULL. */
+    ck_assert_ptr_null(ops->relu(ops->relu(ops->add(a, b))));
+    check_error("add:");
+    mt_release(a);
+    mt_release(b);
+    mt_release(i);
+    mt_release(m);
+    check_nothing_held();
 }
 
-/* ---- the tape ----------------------------------------------------------- */
+/* ---- the tape ---- */
 
-TEST(gradients_accumulate)
-{
-	mt_tensor *x = leaf(MT_F32, 2, (float[]){1, -2});
-
-	for (int i = 1; i <= 2; i++) {
-		/* Used three times in one graph: x * x + x. */
-		mt_tensor *y = ops->mul(x, x);
-
-		y = mt_then(y, ops->add(y, x));
-		ck_assert_int_eq(mt_backward(y), 0);
-		mt_release(y);
-		check_values(x->grad, (double[]){3.0 * i, -3.0 * i});
-		ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 0);
-		ck_assert_uint_eq(mt_mem_now(MT_MEM_GRADIENT), 8);
-	}
-	mt_release(x);
-	check_nothing_held();
+TEST(gradients_accumulate) {
+    mt_tensor *x = leaf(MT_F32, 2, (float[]){ 1, -2 });
+    for (int i = 1; i <= 2; i++) {
+        /* Used three times in one graph: x * x + x. */
+        mt_tensor *y = ops->mul(x, x);
+        y = mt_then(y, ops->add(y, x));
+        ck_assert_int_eq(mt_backward(y), 0);
+        mt_release(y);
+        check_values(x->grad, (double[]){ 3.0 * i, -3.0 * i });
+        ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 0);
+        ck_assert_uint_eq(mt_mem_now(MT_MEM_GRADIENT), 8);
+    }
+    mt_release(x);
+    check_nothing_held();
 }
 
-TEST(leaves_do_not_share_a_gradient)
-{
-	mt_tensor *a = leaf(MT_F32, 1, (float[]){1});
-	mt_tensor *b = leaf(MT_F32, 1, (float[]){2});
-	mt_tensor *y = ops->add(a, b);
-
-	ck_assert_int_eq(mt_backward_seed(y, 8.0F), 0);
-	ck_assert_ptr_ne(a->grad, b->grad);
-	mt_fill(a->grad, 0.0);
-	check_values(b->grad, (double[]){8});
-	mt_release(y);
-	mt_release(a);
-	mt_release(b);
-	check_nothing_held();
+TEST(leaves_do_not_share_a_gradient) {
+    mt_tensor *a = leaf(MT_F32, 1, (float[]){ 1 });
+    mt_tensor *b = leaf(MT_F32, 1, (float[]){ 2 });
+    mt_tensor *y = ops->add(a, b);
+    ck_assert_int_eq(mt_backward_seed(y, 8.0f), 0);
+    ck_assert_ptr_ne(a->grad, b->grad);
+    mt_fill(a->grad, 0.0);
+    check_values(b->grad, (double[]){ 8 });
+    mt_release(y);
+    mt_release(a);
+    mt_release(b);
+    check_nothing_held();
 }
 
-TEST(cast_returns_the_gradient_in_the_source_type)
-{
-	mt_tensor *x = leaf(MT_F32, 1, (float[]){0.3F});
-	mt_tensor *h = ops->cast(x, MT_F16);
-	mt_tensor *y = ops->scale(h, 3.0F);
-	mt_tensor *same = ops->cast(x, MT_F32);
-
-	ck_assert_ptr_eq(same, x);
-	mt_release(same);
-	ck_assert_int_eq(y->dtype, MT_F16);
-	ck_assert_int_eq(mt_backward(y), 0);
-	ck_assert_int_eq(x->grad->dtype, MT_F32);
-	check_values(x->grad, (double[]){3});
-	mt_release(h);
-	mt_release(y);
-	mt_release(x);
-	check_nothing_held();
+TEST(cast_returns_the_gradient_in_the_source_type) {
+    mt_tensor *x = leaf(MT_F32, 1, (float[]){ 0.3f });
+    mt_tensor *h = ops->cast(x, MT_F16);
+    mt_tensor *y = ops->scale(h, 3.0f);
+    mt_tensor *same = ops->cast(x, MT_F32);
+    ck_assert_ptr_eq(same, x);
+    mt_release(same);
+    ck_assert_int_eq(y->dtype, MT_F16);
+    ck_assert_int_eq(mt_backward(y), 0);
+    ck_assert_int_eq(x->grad->dtype, MT_F32);
+    check_values(x->grad, (double[]){ 3 });
+    mt_release(h);
+    mt_release(y);
+    mt_release(x);
+    check_nothing_held();
 }
 
-TEST(backward_refuses_what_it_cannot_do)
-{
-	mt_tensor *x = leaf(MT_F32, 1, (float[]){2});
-	mt_tensor *y = ops->mul(x, x);
-
-	ck_assert_int_eq(mt_backward(y), 0);
-	ck_assert_int_eq(mt_backward(y), -1);
-	check_error("freed");
-	y = mt_then(y, ops->mul(x, x));
-	mt_set(x, 0, 5.0);
-	ck_assert_int_eq(mt_backward(y), -1);
-	check_error("changed in place");
-	ck_assert_int_eq(mt_backward(x), -1);
-	check_error("no graph");
-	ck_assert_int_eq(ops->add_(x, x, 1.0F), -1);
-	check_error("requires a gradient");
-	mt_release(y);
-	mt_release(x);
-	check_nothing_held();
+TEST(backward_refuses_what_it_cannot_do) {
+    mt_tensor *x = leaf(MT_F32, 1, (float[]){ 2 });
+    mt_tensor *y = ops->mul(x, x);
+    ck_assert_int_eq(mt_backward(y), 0);
+    ck_assert_int_eq(mt_backward(y), -1);
+    check_error("freed");
+    y = mt_then(y, ops->mul(x, x));
+    mt_set(x, 0, 5.0);
+    ck_assert_int_eq(mt_backward(y), -1);
+    check_error("changed in place");
+    ck_assert_int_eq(mt_backward(x), -1);
+    check_error("no graph");
+    ck_assert_int_eq(ops->add_(x, x, 1.0f), -1);
+    check_error("requires a gradient");
+    mt_release(y);
+    mt_release(x);
+    check_nothing_held();
 }
 
-TEST(nothing_is_recorded_when_disabled)
-{
-	mt_tensor *x = leaf(MT_F32, 1, (float[]){2});
-	int before = mt_set_grad_enabled(0);
-	mt_tensor *y = ops->mul(x, x);
-
-	ck_assert_int_eq(before, 1);
-	ck_assert_int_eq(y->requires_grad, 0);
-	ck_assert_int_eq(ops->add_(x, y, 0.5F), 0);
-	check_values(x, (double[]){4});
-	mt_set_grad_enabled(before);
-	mt_release(y);
-	mt_release(x);
-	check_nothing_held();
+TEST(nothing_is_recorded_when_disabled) {
+    mt_tensor *x = leaf(MT_F32, 1, (float[]){ 2 });
+    int before = mt_set_grad_enabled(0);
+    mt_tensor *y = ops->mul(x, x);
+    ck_assert_int_eq(before, 1);
+    ck_assert_int_eq(y->requires_grad, 0);
+    ck_assert_int_eq(ops->add_(x, y, 0.5f), 0);
+    check_values(x, (double[]){ 4 });
+    mt_set_grad_enabled(before);
+    mt_release(y);
+    mt_release(x);
+    check_nothing_held();
 }
 
-TEST(discard_frees_what_the_graph_kept)
-{
-	mt_tensor *x = leaf(MT_F32, 2, (float[]){1, 2});
-	mt_tensor *y = ops->mul(x, x);
-
-	y = mt_then(y, ops->mul(y, y));
-	ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 16);
-	mt_discard_graph(y);
-	ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 8);
-	check_values(y, (double[]){1, 16});
-	mt_release(y);
-	mt_release(x);
-	check_nothing_held();
+TEST(discard_frees_what_the_graph_kept) {
+    mt_tensor *x = leaf(MT_F32, 2, (float[]){ 1, 2 });
+    mt_tensor *y = ops->mul(x, x);
+    y = mt_then(y, ops->mul(y, y));
+    ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 16);
+    mt_discard_graph(y);
+    ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 8);
+    check_values(y, (double[]){ 1, 16 });
+    mt_release(y);
+    mt_release(x);
+    check_nothing_held();
 }
 
-TEST(a_deep_graph_needs_no_deep_stack)
-{
-	mt_tensor *x = leaf(MT_F32, 1, (float[]){1});
-
-	for (int pass = 0; pass < 2; pass++) {
-		mt_tensor *y = ops->relu(x);
-
-		for (int i = 0; i < 200000; i++)
-			y = mt_then(y, ops->relu(y));
-		if (pass == 0)
-			ck_assert_int_eq(mt_backward(y), 0);
-		mt_release(y);
-	}
-	check_values(x->grad, (double[]){1});
-	mt_release(x);
-	check_nothing_held();
+TEST(a_deep_graph_needs_no_deep_stack) {
+    mt_tensor *x = leaf(MT_F32, 1, (float[]){ 1 });
+    for (int pass = 0; pass < 2; pass++) {
+        mt_tensor *y = ops->relu(x);
+        for (int i = 0; i < 200000; i++) y = mt_then(y, ops->relu(y));
+        if (pass == 0) ck_assert_int_eq(mt_backward(y), 0);
+        mt_release(y);
+    }
+    check_values(x->grad, (double[]){ 1 });
+    mt_release(x);
+    check_nothing_held();
 }
 
-/* ---- optimizers --------------------------------------------------------- */
+/* ---- optimizers ---- */
 
-static void give_grad(mt_tensor *param, mt_dtype dtype, const float *values)
-{
-	mt_tensor *g = vector(dtype, param->shape[0], values);
-
-	mt_set_grad(param, g);
-	mt_release(g);
+static void give_grad(mt_tensor *param, mt_dtype dtype, const float *values) {
+    mt_tensor *g = vector(dtype, param->shape[0], values);
+    mt_set_grad(param, g);
+    mt_release(g);
 }
 
-TEST(sgd_matches_hand_computed_steps)
-{
-	mt_tensor *p[] = {leaf(MT_F32, 2, (float[]){1, -1}),
-	                  leaf(MT_F32, 1, (float[]){7})};
-	mt_optimizer *opt = mt_sgd_new(p, 2, 0.1F, 0.5F, 0.1F);
-	uint64_t version = p[0]->version;
-
-	give_grad(p[0], MT_F32, (float[]){1, 2});
-	ck_assert_int_eq(opt->step(opt), 1);
-	/* v = g + 0.1 p = (1.1, 1.9); p -= 0.1 v */
-	check_values(p[0], (double[]){0.89, -1.19});
-	ck_assert_uint_gt(p[0]->version, version);
-	opt->lr = 1.0F;
-	ck_assert_int_eq(opt->step(opt), 2);
-	/* v = 0.5 v + g + 0.1 p = (1.639, 2.831) */
-	check_values(p[0], (double[]){-0.749, -4.021});
-	ck_assert_float_eq_tol(mt_optimizer_state(opt, p[0], 0)[1], 2.831F,
-	                       1e-6F);
-	/* No gradient: left alone, and without state. */
-	check_values(p[1], (double[]){7});
-	ck_assert_ptr_null(mt_optimizer_state(opt, p[1], 0));
-	ck_assert_uint_eq(mt_mem_now(MT_MEM_OPTIMIZER), 8);
-	opt->zero_grad(opt);
-	ck_assert_ptr_null(p[0]->grad);
-	mt_optimizer_free(opt);
-	mt_release(p[0]);
-	mt_release(p[1]);
-	check_nothing_held();
+TEST(sgd_matches_hand_computed_steps) {
+    mt_tensor *p[] = { leaf(MT_F32, 2, (float[]){ 1, -1 }), leaf(MT_F32, 1, (float[]){ 7 }) };
+    mt_optimizer *opt = mt_sgd_new(p, 2, 0.1f, 0.5f, 0.1f);
+    uint64_t version = p[0]->version;
+    give_grad(p[0], MT_F32, (float[]){ 1, 2 });
+    ck_assert_int_eq(opt->step(opt), 1);
+    /* v = g + 0.1 p = (1.1, 1.9); p -= 0.1 v */
+    check_values(p[0], (double[]){ 0.89, -1.19 });
+    ck_assert_uint_gt(p[0]->version, version);
+    opt->lr = 1.0f;
+    ck_assert_int_eq(opt->step(opt), 2);
+    /* v = 0.5 v + g + 0.1 p = (1.639, 2.831) */
+    check_values(p[0], (double[]){ -0.749, -4.021 });
+    ck_assert_float_eq_tol(mt_optimizer_state(opt, p[0], 0)[1], 2.831f, 1e-6f);
+    /* No gradient: left alone, and without state. */
+    check_values(p[1], (double[]){ 7 });
+    ck_assert_ptr_null(mt_optimizer_state(opt, p[1], 0));
+    ck_assert_uint_eq(mt_mem_now(MT_MEM_OPTIMIZER), 8);
+    opt->zero_grad(opt);
+    ck_assert_ptr_null(p[0]->grad);
+    mt_optimizer_free(opt);
+    mt_release(p[0]);
+    mt_release(p[1]);
+    check_nothing_held();
 }
 
-TEST(adam_matches_hand_computed_steps)
-{
-	mt_tensor *p = leaf(MT_F32, 2, (float[]){1, -1});
-	mt_optimizer *opt = mt_adam_new(NULL, 0, 0.1F, 0.9F, 0.99F, 0.0F, 0.0F);
-
-	ck_assert_int_eq(mt_optimizer_add_params(opt, &p, 1), 0);
-	give_grad(p, MT_F32, (float[]){4, -0.5F});
-	ck_assert_int_eq(opt->step(opt), 1);
-	/* The corrected moments are g and g^2: a step of lr by the sign. */
-	check_values(p, (double[]){0.9, -0.9});
-	give_grad(p, MT_F32, (float[]){-4, -0.5F});
-	ck_assert_int_eq(opt->step(opt), 2);
-	/* m = (0.9 * 0.4 - 0.4) / 0.19, v = 16; the second goes on. */
-	check_values(p, (double[]){0.9 + 0.1 * 0.04 / 0.19 / 4, -0.8});
-	mt_optimizer_free(opt);
-	mt_release(p);
-	check_nothing_held();
+TEST(adam_matches_hand_computed_steps) {
+    mt_tensor *p = leaf(MT_F32, 2, (float[]){ 1, -1 });
+    mt_optimizer *opt = mt_adam_new(NULL, 0, 0.1f, 0.9f, 0.99f, 0.0f, 0.0f);
+    ck_assert_int_eq(mt_optimizer_add_params(opt, &p, 1), 0);
+    give_grad(p, MT_F32, (float[]){ 4, -0.5f });
+    ck_assert_int_eq(opt->step(opt), 1);
+    /* The corrected moments are g and g^2: a step of lr by the sign. */
+    check_values(p, (double[]){ 0.9, -0.9 });
+    give_grad(p, MT_F32, (float[]){ -4, -0.5f });
+    ck_assert_int_eq(opt->step(opt), 2);
+    /* m = (0.9 * 0.4 - 0.4) / 0.19, v = 16; the second goes on. */
+    check_values(p, (double[]){ 0.9 + 0.1 * 0.04 / 0.19 / 4, -0.8 });
+    mt_optimizer_free(opt);
+    mt_release(p);
+    check_nothing_held();
 }
 
-TEST(optimizers_round_16_bit_parameters_once)
-{
-	mt_tensor *p = leaf(MT_BF16, 1, (float[]){1});
-	mt_optimizer *opt = mt_sgd_new(&p, 1, 1.0F, 0.0F, 0.0F);
-	mt_storage *wide;
-
-	give_grad(p, MT_F16, (float[]){0.00390625F * 1.5F});
-	ck_assert_int_eq(opt->step(opt), 1);
-	/* 1 - 1.5 / 256 lies in the middle; the even neighbour is 1 - 2/256,
-	 * whose last bit is 0: 0.9921875. */
-	check_values(p, (double[]){0.9921875});
-	/* The type is read afresh on every step. */
-	wide = mt_storage_new(sizeof(float), MT_MEM_PARAMETER);
-	mt_storage_free(mt_tensor_swap_storage(p, wide, MT_F32));
-	mt_set(p, 0, 1.0);
-	ck_assert_int_eq(opt->step(opt), 2);
-	check_values(p, (double[]){1.0 - 1.5 / 256});
-	mt_optimizer_free(opt);
-	mt_release(p);
-	check_nothing_held();
+TEST(optimizers_round_16_bit_parameters_once) {
+    mt_tensor *p = leaf(MT_BF16, 1, (float[]){ 1 });
+    mt_optimizer *opt = mt_sgd_new(&p, 1, 1.0f, 0.0f, 0.0f);
+    mt_storage *wide;
+    give_grad(p, MT_F16, (float[]){ 0.00390625f * 1.5f });
+    ck_assert_int_eq(opt->step(opt), 1);
+    /* 1 - 1.5 / 256 lies in the middle; the even neighbour is 1 - 2/256, whose last bit is 0: 0.9921875. */
+    check_values(p, (double[]){ 0.9921875 });
+    /* The type is read afresh on every step. */
+    wide = mt_storage_new(sizeof(float), MT_MEM_PARAMETER);
+    mt_storage_free(mt_tensor_swap_storage(p, wide, MT_F32));
+    mt_set(p, 0, 1.0);
+    ck_assert_int_eq(opt->step(opt), 2);
+    check_values(p, (double[]){ 1.0 - 1.5 / 256 });
+    mt_optimizer_free(opt);
+    mt_release(p);
+    check_nothing_held();
 }
 
-int main(void)
-{
-	ops = mt_ops_default();
-	return suite_run();
+int main(void) {
+    ops = mt_ops_default();
+    return suite_run();
 }
