@@ -31,15 +31,16 @@ static amp_status reduce(void *self, amp_reduction reduction, double *values, si
     return AMP_OK;
 }
 
-static void start(struct rig *rig, amp_level level, unsigned options, uint32_t flags) {
-    amp_config config = config_of(level);
-    if (level_is_dynamic(level)) config.init_scale = 1024.0f; /* no overflow of fp16 here */
+static void start(struct rig *rig, amp_level level, uint32_t flags) {
     ranks = (struct ranks){ .other = { 0.0, 0.0, 1.0 } }; /* ended, clean */
-    rig_init(rig, options);
+    rig_init(rig, FAKE_RETAINS);
     rig->host.hooks.reduce = reduce;
     rig->net.optimizer.flags = flags;
-    ck_ok(rig_config(rig, &config));
+    /* Of 1024 no gradient here overflows fp16. */
+    rig_wire(rig, CONFIG(level, .init_scale = level_is_dynamic(level) ? 1024.0f : 0.0f));
 }
+
+#define RANKS(name, ...) RIG(name); start(&name, __VA_ARGS__, 0)
 
 static float scale_of(struct rig *rig) {
     amp_record record = AMP_RECORD_INIT;
@@ -57,8 +58,7 @@ static void begin(struct rig *rig, uint32_t flags, amp_scaled_loss *scaled) {
 /* A wrapped op whose cast fails keeps an error. */
 static void keep_an_error(struct rig *rig) {
     struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT32, 2.0), *y;
-    rig->host.fail_hook = FAKE_CAST;
-    rig->host.fail_at = rig->host.calls[FAKE_CAST] + 1;
+    fake_fail(&rig->host, FAKE_CAST, 1);
     y = net_binary(&rig->net, OP_matmul, x, x);
     if (y) fake_release(y);
     fake_release(x);
@@ -73,17 +73,15 @@ static void said(double overflow, double gave_up, double ended, unsigned maxima)
 }
 
 TEST_TIMES(a_clean_bracket_says_so, 6) {
-    RIG(rig);
-    start(&rig, (amp_level)(AMP_O0 + _i), FAKE_RETAINS, 0);
+    RANKS(rig, (amp_level)(AMP_O0 + _i));
     ck_ok(net_train_step(&rig.net, 1.0));
     said(0, 0, 1, 1);
     ck_assert_int_eq(rig.net.steps, 1);
 }
 
 TEST(an_error_here_is_said_and_ends_in_a_skip) {
-    RIG(rig);
+    RANKS(rig, AMP_O1);
     amp_scaled_loss scaled;
-    start(&rig, AMP_O1, FAKE_RETAINS, 0);
     const float before = scale_of(&rig);
     keep_an_error(&rig);
     begin(&rig, 0, &scaled);
@@ -101,14 +99,12 @@ TEST_TIMES(whatever_fails_in_end_it_is_said_once, 2) {
     unsigned failures = 0;
     for (size_t h = 0; h < sizeof hooks / sizeof hooks[0]; h++)
         for (uint64_t n = 1; n <= 12; n++) {
-            struct rig rig;
+            RANKS(rig, _i ? AMP_O2 : AMP_O1);
             amp_scaled_loss scaled;
-            start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS, 0);
             ck_ok(net_train_step(&rig.net, 1.0));
             begin(&rig, 0, &scaled);
             ranks.maxima = 0;
-            rig.host.fail_hook = hooks[h];
-            rig.host.fail_at = rig.host.calls[hooks[h]] + n;
+            fake_fail(&rig.host, hooks[h], n);
             const amp_status status = amp_scale_loss_end(&scaled);
             const bool reached = rig.host.calls[hooks[h]] >= rig.host.fail_at;
             rig.host.fail_at = 0;
@@ -116,15 +112,13 @@ TEST_TIMES(whatever_fails_in_end_it_is_said_once, 2) {
             if (reached && status != AMP_OK) ck_assert_double_eq(ranks.said[GAVE_UP], 1.0);
             failures += status != AMP_OK;
             net_zero_grad(&rig.net);
-            rig_end(&rig);
         }
     ck_assert_uint_gt(failures, 4);
 }
 
 TEST_TIMES(an_error_elsewhere_skips_at_every_level_and_moves_no_scale, 6) {
-    RIG(rig);
+    RANKS(rig, (amp_level)(AMP_O0 + _i));
     amp_scaled_loss scaled;
-    start(&rig, (amp_level)(AMP_O0 + _i), FAKE_RETAINS, 0);
     const float before = scale_of(&rig);
     ranks.other[GAVE_UP] = 1.0;
     begin(&rig, 0, &scaled);
@@ -141,8 +135,7 @@ TEST_TIMES(an_error_elsewhere_skips_at_every_level_and_moves_no_scale, 6) {
 }
 
 TEST(an_overflow_elsewhere_is_named_so) {
-    RIG(rig);
-    start(&rig, AMP_O1, FAKE_RETAINS, 0);
+    RANKS(rig, AMP_O1);
     ranks.other[OVERFLOW] = 1.0;
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_float_eq(scale_of(&rig), 512.0f);
@@ -150,9 +143,8 @@ TEST(an_overflow_elsewhere_is_named_so) {
 }
 
 TEST_TIMES(a_cancel_here_skips_unless_all_cancel, 2) {
-    RIG(rig);
+    RANKS(rig, AMP_O2);
     amp_scaled_loss scaled;
-    start(&rig, AMP_O2, FAKE_RETAINS, 0);
     ranks.other[ENDED] = _i;
     begin(&rig, 0, &scaled);
     ck_ok(amp_scale_loss_cancel(&scaled));
@@ -162,9 +154,8 @@ TEST_TIMES(a_cancel_here_skips_unless_all_cancel, 2) {
 }
 
 TEST(an_error_of_a_delayed_bracket_is_said_by_the_last) {
-    RIG(rig);
+    RANKS(rig, AMP_O1);
     amp_scaled_loss scaled;
-    start(&rig, AMP_O1, FAKE_RETAINS, 0);
     keep_an_error(&rig);
     begin(&rig, AMP_DELAY_UNSCALE, &scaled);
     ck_fails(AMP_ERR_HOST_FAILED, amp_scale_loss_end(&scaled));
@@ -182,9 +173,8 @@ TEST(an_error_of_a_delayed_bracket_is_said_by_the_last) {
 }
 
 TEST_TIMES(a_failing_reduce_is_an_error_and_not_repeated, 2) {
-    RIG(rig);
+    RANKS(rig, AMP_O1);
     amp_scaled_loss scaled;
-    start(&rig, AMP_O1, FAKE_RETAINS, 0);
     ranks.fails = true;
     begin(&rig, 0, &scaled);
     ck_fails(AMP_ERR_HOST_FAILED, _i ? amp_scale_loss_cancel(&scaled) : amp_scale_loss_end(&scaled));
@@ -209,14 +199,12 @@ static int32_t has_ranks(void *self) {
 }
 
 TEST(a_host_may_say_that_there_is_nobody_to_ask) {
-    amp_config config = config_of(AMP_O1);
-    config.init_scale = 1024.0f;
     ranks = (struct ranks){ .other = { 1.0, 0.0, 1.0 } }; /* whoever asks hears of an overflow */
     RIG_INIT(rig, FAKE_RETAINS);
     rig.host.hooks.reduce = reduce;
     rig.host.hooks.has_ranks = has_ranks;
     rig.net.optimizer.flags = AMP_OPTIMIZER_SHARDED;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, CONFIG(AMP_O1, .init_scale = 1024.0f));
     for (there_are_ranks = 0; there_are_ranks < 2; there_are_ranks++) {
         clean_gradients(&rig);
         ck_assert_uint_eq(ranks.maxima, (unsigned)there_are_ranks);
@@ -230,10 +218,9 @@ TEST(a_host_may_say_that_there_is_nobody_to_ask) {
 
 /* A parameter that libamp keeps nothing of may be cut between two brackets; one with a master may not. */
 TEST_TIMES(a_parameter_may_be_sharded_between_brackets, 2) {
-    RIG(rig);
+    RANKS(rig, _i ? AMP_O2 : AMP_O1);
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_optimizer *optimizer = &rig.net.optimizer;
-    start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS, 0);
     ck_ok(net_train_step(&rig.net, 1.0));
     net_zero_grad(&rig.net);
     struct fake_tensor *weight = rig.net.weight;
@@ -259,14 +246,14 @@ TEST_TIMES(a_parameter_may_be_sharded_between_brackets, 2) {
 TEST_TIMES(only_a_sharded_norm_is_summed, 2) {
     struct rig rig;
     float whole = 0.0f, part = 0.0f;
-    start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS, 0);
+    start(&rig, _i ? AMP_O2 : AMP_O1, 0);
     clean_gradients(&rig);
     ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1e30f, &whole));
     ck_assert_uint_eq(ranks.sums, 0);
     net_zero_grad(&rig.net);
     rig_end(&rig);
 
-    start(&rig, _i ? AMP_O2 : AMP_O1, FAKE_RETAINS, AMP_OPTIMIZER_SHARDED);
+    start(&rig, _i ? AMP_O2 : AMP_O1, AMP_OPTIMIZER_SHARDED);
     clean_gradients(&rig);
     ranks.other[0] = 3.0 * (double)whole * (double)whole; /* exact: 24 bits squared, times 3, fit a double */
     const double before = fake_get(rig.net.weight->grad, 0);
@@ -280,7 +267,7 @@ TEST_TIMES(only_a_sharded_norm_is_summed, 2) {
 
 TEST(a_rank_that_cannot_look_takes_part_in_the_norm) {
     RIG(rig);
-    start(&rig, AMP_O1, FAKE_RETAINS, AMP_OPTIMIZER_SHARDED);
+    start(&rig, AMP_O1, AMP_OPTIMIZER_SHARDED);
     clean_gradients(&rig);
     fake_fail(&rig.host, FAKE_GRAD, 2);
     ck_fails(AMP_ERR_HOST_FAILED, amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL));

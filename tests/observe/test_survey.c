@@ -5,11 +5,11 @@
  */
 #include "../scaling/bracket.h"
 #include "levels.h"
+#include "raw.h"
 
-#include <amp_all.h>
 #include <math.h>
 
-enum { N = 16, OPS = 4, PARAMS = 2 };
+enum { N = 16, PARAMS = 2 };
 
 /* ---- a training of raw buffers: y = head(body(x)), (y * w - t)^2, w learns t / y ---- */
 
@@ -23,63 +23,43 @@ struct training {
 };
 
 struct run {
+    struct raw raw;
     struct table {
         void (*body)(const float *, float *, int32_t);
         void (*head)(const float *, float *, int32_t);
         void (*backward)(const float *, const float *, float *, int32_t);
     } table;
     float w[PARAMS][N], dw[PARAMS][N];
-    amp_buffer weights[PARAMS], grads[PARAMS];
-    amp_param params[PARAMS];
-    void *trained[PARAMS];
-    amp_op ops[OPS];
-    amp_model model;
-    amp_optimizer optimizer;
-    amp_context *context;
 };
-
-static amp_op op_of(const char *name, const char *schema, void *slot, amp_class op_class) {
-    amp_op op = AMP_OP_INIT;
-    op.name = name, op.schema = schema, op.slot = (amp_fn *)slot, op.op_class = op_class;
-    return op;
-}
 
 static void describe(struct run *run, const struct training *t) {
     static const char *const names[PARAMS] = { "first", "second" };
+    static const char unary[] = "f(float x[n], float(out a!) y[n], int32 n) -> void";
     memset(run, 0, sizeof *run);
+    raw_init(&run->raw);
     run->table = (struct table){ t->body, t->head, t->backward };
     for (int i = 0; i < PARAMS; i++) {
         for (int j = 0; j < N; j++) run->w[i][j] = t->weight;
-        run->weights[i] = run->grads[i] = (amp_buffer)AMP_BUFFER_INIT;
-        run->weights[i].data = run->w[i], run->grads[i].data = run->dw[i];
-        run->weights[i].size = run->grads[i].size = N;
-        run->weights[i].grad = &run->grads[i];
-        run->params[i] = (amp_param)AMP_PARAM_INIT;
-        run->params[i].tensor = run->trained[i] = &run->weights[i];
-        run->params[i].name = names[i];
+        raw_param(&run->raw, names[i], run->w[i], run->dw[i], N);
     }
-    run->ops[0] = op_of(t->body_name, "f(float x[n], float(out a!) y[n], int32 n) -> void", &run->table.body,
-                        AMP_LOWER);
-    run->ops[1] = op_of("head", "f(float x[n], float(out a!) y[n], int32 n) -> void", &run->table.head, AMP_LEAVE);
-    run->ops[2] = op_of("back", "back(float y[n], float d[n], float(a!) dw[n], int32 n) -> void", &run->table.backward,
-                        AMP_LOWER);
-    run->model = (amp_model)AMP_MODEL_INIT;
-    run->model.host = amp_buffer_host();
-    run->model.ops = run->ops, run->model.n_ops = 3;
-    run->model.params = run->params, run->model.n_params = PARAMS;
-    run->optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
-    run->optimizer.params = run->trained, run->optimizer.n_params = PARAMS;
+    raw_op(&run->raw, OP(t->body_name, unary, &run->table.body, .op_class = AMP_LOWER));
+    raw_op(&run->raw, OP("head", unary, &run->table.head, .op_class = AMP_LEAVE));
+    raw_op(&run->raw, OP("back", "back(float y[n], float d[n], float(a!) dw[n], int32 n) -> void", &run->table.backward,
+                         .op_class = AMP_LOWER));
 }
 
 static void start(struct run *run, amp_level level, float init_scale) {
-    amp_model *models[] = { &run->model };
-    amp_optimizer *optimizers[] = { &run->optimizer };
-    amp_config config = config_of(level);
-    config.emulate = level == AMP_O0 ? AMP_DEFAULT : AMP_ON;
-    config.init_scale = level_low(level) == AMP_FLOAT16 && level != AMP_O0 && level != AMP_O3 ? init_scale : 0.0f;
-    config.log = AMP_LOG_OFF;
-    config.observe = level == AMP_O0 ? AMP_ON : AMP_DEFAULT;
-    ck_ok(amp_initialize_many(models, 1, optimizers, 1, &config, &run->context));
+    const bool scales = level_low(level) == AMP_FLOAT16 && level != AMP_O0 && level != AMP_O3;
+    raw_start(&run->raw, CONFIG(level, .emulate = level == AMP_O0 ? AMP_DEFAULT : AMP_ON,
+                                .init_scale = scales ? init_scale : 0.0f, .log = AMP_LOG_OFF,
+                                .observe = level == AMP_O0 ? AMP_ON : AMP_DEFAULT));
+}
+
+/* At O0, to be surveyed. */
+static void watch(struct run *run, const struct training *t, const amp_observe_options *options) {
+    describe(run, t);
+    start(run, AMP_O0, 0.0f);
+    ck_ok(amp_observe(run->raw.context, options));
 }
 
 static void step(struct run *run, const struct training *t) {
@@ -89,20 +69,20 @@ static void step(struct run *run, const struct training *t) {
     for (int j = 0; j < N; j++) x[j] = t->input;
     run->table.body(x, h, N);
     run->table.head(h, y, N);
-    ck_ok(amp_scale_loss_begin(&run->optimizer, NULL, &scaled));
+    ck_ok(amp_scale_loss_begin(&run->raw.optimizer, NULL, &scaled));
     for (int i = 0; i < PARAMS; i++) {
         for (int j = 0; j < N; j++) d[j] = (y[j] * run->w[i][j] - t->target[i]) * amp_seed_factor(&scaled);
         run->table.backward(y, d, run->dw[i], N);
     }
     ck_ok(amp_scale_loss_end(&scaled));
-    ck_ok(amp_step_begin(&run->optimizer, &info));
+    ck_ok(amp_step_begin(&run->raw.optimizer, &info));
     for (int i = 0; i < PARAMS && info.action == AMP_STEP; i++)
         for (int j = 0; j < N; j++) run->w[i][j] -= t->rate[i] * run->dw[i][j];
-    ck_ok(amp_step_end(&run->optimizer));
+    ck_ok(amp_step_end(&run->raw.optimizer));
     memset(run->dw, 0, sizeof run->dw);
 }
 
-static void end(struct run *run) { ck_ok(amp_shutdown(run->context)); }
+static void end(struct run *run) { raw_stop(&run->raw); }
 
 /* ---- the functions ---- */
 
@@ -173,11 +153,9 @@ TEST_TIMES(the_survey_names_what_fails_and_its_advice_trains, N_DOOMED) {
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     options.every = 1;
 
-    describe(&fp32, t);
-    start(&fp32, AMP_O0, 0.0f);
-    ck_ok(amp_observe(fp32.context, &options));
+    watch(&fp32, t, &options);
     train(&fp32, t, doomed[_i].steps);
-    ck_ok(amp_survey(fp32.context, &result));
+    ck_ok(amp_survey(fp32.raw.context, &result));
     const amp_advice *advice = find(&result, doomed[_i].code, doomed[_i].op, doomed[_i].name);
     ck_assert_msg(advice != NULL, "%s", result.text);
     ck_assert_msg(advice->levels & 1u << doomed[_i].fails, "%s", result.text);
@@ -194,7 +172,7 @@ TEST_TIMES(the_survey_names_what_fails_and_its_advice_trains, N_DOOMED) {
     describe(&advised, t);
     for (uint64_t i = 0; i < result.n_advice; i++)
         if (result.level == AMP_O1 && result.advice[i].op && result.advice[i].levels & 1u << AMP_O1)
-            ck_ok(amp_register(&advised.model, result.advice[i].op, AMP_FP32));
+            ck_ok(amp_register(&advised.raw.model, result.advice[i].op, AMP_FP32));
     start(&advised, result.level, result.init_scale);
     train(&advised, t, doomed[_i].steps);
     ck_assert_msg(fabs(progress(&advised, &fp32, t) - 1.0) < 0.05, "as advised, it came to %g of its way\n%s",
@@ -240,24 +218,21 @@ static const struct {
 enum { N_RULES = sizeof rules / sizeof rules[0] };
 
 struct alone {
+    struct raw raw;
     void (*slot)(const float *, const float *, float, float *, int32_t, int32_t);
-    amp_op op;
-    amp_model model;
-    amp_context *context;
 };
 
+static void alone_end(struct alone *alone) { raw_stop(&alone->raw); }
+
+#define ALONE(name) __attribute__((cleanup(alone_end))) struct alone name
+
 static void alone_start(struct alone *alone, const char *name, amp_class op_class) {
-    amp_model *models[] = { &alone->model };
-    amp_config config = config_of(AMP_O0);
-    config.log = AMP_LOG_OFF;
-    config.observe = AMP_ON;
     alone->slot = any_op;
-    alone->op = op_of(name, "f(float x[8, k], float w[k], float number, float(out a!) y[8, k], int32 m, int32 k) -> "
-                      "void", &alone->slot, op_class);
-    alone->model = (amp_model)AMP_MODEL_INIT;
-    alone->model.host = amp_buffer_host();
-    alone->model.ops = &alone->op, alone->model.n_ops = 1;
-    ck_ok(amp_initialize_many(models, 1, NULL, 0, &config, &alone->context));
+    raw_init(&alone->raw);
+    static const char schema[] =
+        "f(float x[8, k], float w[k], float number, float(out a!) y[8, k], int32 m, int32 k) -> void";
+    raw_op(&alone->raw, OP(name, schema, &alone->slot, .op_class = op_class));
+    raw_start(&alone->raw, CONFIG(AMP_O0, .log = AMP_LOG_OFF, .observe = AMP_ON));
 }
 
 static void fill(float *to, int n, float value) {
@@ -265,14 +240,14 @@ static void fill(float *to, int n, float value) {
 }
 
 TEST_TIMES(a_rule_says_what_it_sees, N_RULES) {
-    struct alone alone;
+    ALONE(alone);
     amp_survey_result result = AMP_SURVEY_RESULT_INIT;
     float x[8 * K], w[K], y[8 * K];
     alone_start(&alone, rules[_i].op, rules[_i].op_class);
-    ck_ok(amp_observe(alone.context, NULL));
+    ck_ok(amp_observe(alone.raw.context, NULL));
     fill(x, 8 * K, rules[_i].x), fill(w, K, rules[_i].w);
     alone.slot(x, w, rules[_i].number, y, 8, rules[_i].k);
-    ck_ok(amp_survey(alone.context, &result));
+    ck_ok(amp_survey(alone.raw.context, &result));
     ck_assert_uint_eq(result.iterations, 1); /* that is under way */
     if (!rules[_i].code) {
         ck_assert_msg(result.n_advice == 0, "%s", result.text);
@@ -286,7 +261,6 @@ TEST_TIMES(a_rule_says_what_it_sees, N_RULES) {
         ck_assert_ptr_nonnull(strstr(result.text, advice->code));
         ck_assert_ptr_nonnull(strstr(result.text, strrchr(advice->message, ':') + 2)); /* what to do */
     }
-    ck_ok(amp_shutdown(alone.context));
 }
 
 /* ---- levels: what fits, and how large ---- */
@@ -295,11 +269,9 @@ TEST(levels_say_what_they_take) {
     static const struct training t = { keep, keep, multiply, 1.0f, { 2.0f, 2.0f }, { 0.1f, 0.1f }, 1.0f, "linear" };
     static struct run run;
     amp_survey_result result = AMP_SURVEY_RESULT_INIT;
-    describe(&run, &t);
-    start(&run, AMP_O0, 0.0f);
-    ck_ok(amp_observe(run.context, NULL));
+    watch(&run, &t, NULL);
     train(&run, &t, 1);
-    ck_ok(amp_survey(run.context, &result));
+    ck_ok(amp_survey(run.raw.context, &result));
     ck_assert_uint_eq(result.n_levels, N_EACH_LEVEL);
     for (uint64_t i = 0; i < result.n_levels; i++) {
         const amp_memory *m = &result.levels[i].memory;
@@ -333,11 +305,11 @@ TEST_TIMES(a_weight_that_does_not_fit_is_named, sizeof weights / sizeof weights[
     const float w = weights[_i].weight; /* where it is it stays: the gradient is 0 */
     const struct training t = { keep, keep, multiply, 1.0f, { w, w }, { 0.1f, 0.1f }, w, "linear" };
     describe(&run, &t);
-    for (int i = 0; i < PARAMS; i++) run.params[i].module_kind = weights[_i].kind;
+    for (int i = 0; i < PARAMS; i++) run.raw.params[i].module_kind = weights[_i].kind;
     start(&run, AMP_O0, 0.0f);
-    ck_ok(amp_observe(run.context, NULL));
+    ck_ok(amp_observe(run.raw.context, NULL));
     train(&run, &t, 2);
-    ck_ok(amp_survey(run.context, &result));
+    ck_ok(amp_survey(run.raw.context, &result));
     const amp_advice *advice = find(&result, "AMP-A05", NULL, "second");
     ck_assert_msg((advice ? advice->levels : 0) == weights[_i].levels, "%s", result.text);
     end(&run);
@@ -347,11 +319,9 @@ TEST(a_scale_that_starts_too_high_is_told) {
     static const struct training t = { keep, keep, multiply, 1.0f, { 100.0f, 0.0f }, { 0.1f, 0.1f }, 0.0f, "linear" };
     static struct run run;
     amp_survey_result result = AMP_SURVEY_RESULT_INIT;
-    describe(&run, &t);
-    start(&run, AMP_O0, 0.0f);
-    ck_ok(amp_observe(run.context, NULL));
+    watch(&run, &t, NULL);
     train(&run, &t, 1);
-    ck_ok(amp_survey(run.context, &result));
+    ck_ok(amp_survey(run.raw.context, &result));
     ck_assert_ptr_nonnull(find(&result, "AMP-A02", NULL, NULL));
     ck_assert_float_eq(result.init_scale, 256.0f); /* 100 * 512 is finite, and a binade is left */
     ck_assert_int_eq(result.level, AMP_O2);        /* it costs steps, and fits */
@@ -361,24 +331,25 @@ TEST(a_scale_that_starts_too_high_is_told) {
 /* ---- what cannot be asked ---- */
 
 TEST(a_survey_needs_something_to_look_at) {
-    struct alone alone;
+    ALONE(alone);
     amp_survey_result result = AMP_SURVEY_RESULT_INIT;
     alone_start(&alone, "linear", AMP_BY_LIST);
-    ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.context, &result));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.raw.context, &result));
     ck_says("call amp_observe");
-    ck_ok(amp_observe(alone.context, NULL));
-    ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.context, &result));
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_survey(alone.context, NULL));
+    ck_ok(amp_observe(alone.raw.context, NULL));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.raw.context, &result));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_survey(alone.raw.context, NULL));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_survey(NULL, &result));
     float x[8 * K] = { 0 }, w[K] = { 0 }, y[8 * K];
     alone.slot(x, w, 0.0f, y, 8, K);
     result.struct_size = 4;
-    ck_fails(AMP_ERR_ABI_MISMATCH, amp_survey(alone.context, &result));
+    ck_fails(AMP_ERR_ABI_MISMATCH, amp_survey(alone.raw.context, &result));
     result = (amp_survey_result)AMP_SURVEY_RESULT_INIT;
-    ck_ok(amp_survey(alone.context, &result));
-    ck_ok(amp_survey(alone.context, &result)); /* again: the first one's memory is given back */
-    ck_ok(amp_observe_stop(alone.context));
-    ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.context, &result));
-    ck_ok(amp_shutdown(alone.context));
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_survey(alone.context, &result));
+    ck_ok(amp_survey(alone.raw.context, &result));
+    ck_ok(amp_survey(alone.raw.context, &result)); /* again: the first one's memory is given back */
+    ck_ok(amp_observe_stop(alone.raw.context));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.raw.context, &result));
+    amp_context *context = alone.raw.context;
+    alone_end(&alone);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_survey(context, &result));
 }
