@@ -39,18 +39,14 @@ static void crowd_start(struct crowd *crowd, size_t n, amp_level level, unsigned
     amp_optimizer *optimizers[] = { &crowd->optimizers[0], &crowd->optimizers[1] };
     fake_init(&crowd->host, options);
     crowd->n = n;
-    crowd->model = (amp_model)AMP_MODEL_INIT;
-    crowd->model.host = &crowd->host.hooks, crowd->model.params = crowd->params, crowd->model.n_params = n;
+    crowd->model = SIZED(amp_model, .host = &crowd->host.hooks, .params = crowd->params, .n_params = n);
     for (size_t i = 0; i < n; i++) {
         crowd->tensors[i] = fake_new(&crowd->host, AMP_FLOAT32, ELEMENTS, 1.0);
-        crowd->params[i] = (amp_param)AMP_PARAM_INIT;
-        crowd->params[i].tensor = crowd->tensors[i];
+        crowd->params[i] = SIZED(amp_param, .tensor = crowd->tensors[i]);
     }
-    for (size_t i = 0; i < 2; i++) {
-        crowd->optimizers[i] = (amp_optimizer)AMP_OPTIMIZER_INIT;
-        crowd->optimizers[i].host = &crowd->host.hooks;
-        crowd->optimizers[i].params = (void *const *)crowd->tensors, crowd->optimizers[i].n_params = n;
-    }
+    for (size_t i = 0; i < 2; i++)
+        crowd->optimizers[i] = SIZED(amp_optimizer, .host = &crowd->host.hooks,
+                                     .params = (void *const *)crowd->tensors, .n_params = n);
     ck_ok(amp_initialize_many(&model, 1, optimizers, n_optimizers, &config, NULL));
 }
 

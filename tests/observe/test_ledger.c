@@ -14,15 +14,11 @@ static amp_memory memory_of(amp_context *context) {
 }
 
 TEST_TIMES(what_is_predicted_comes_true, N_EACH_LEVEL) {
-    RIG(before);
     const amp_level level = each_level[_i];
-    const amp_config at_o0 = config_of(AMP_O0), at_level = config_of(level);
     amp_memory predicted = AMP_MEMORY_INIT;
-    rig_init(&before, 0);
-    ck_ok(rig_config(&before, &at_o0));
+    RIG_START(before, AMP_O0, 0);
     ck_ok(amp_predict_memory(before.context, level, &predicted));
-    RIG_INIT(rig, 0);
-    ck_ok(rig_config(&rig, &at_level));
+    RIG_START(rig, level, 0);
     for (int i = 0; i < 3; i++) ck_ok(net_train_step(&rig.net, 0.5));
     const amp_memory now = memory_of(rig.context);
     ck_assert_int_eq(now.level, level);

@@ -41,10 +41,8 @@ static int count(const char *what) {
 }
 
 static void start(struct rig *rig, const char *path, amp_level level) {
-    amp_config config = config_of(level);
-    config.trace = path;
     rig_init(rig, 0);
-    ck_ok(rig_config(rig, &config));
+    rig_wire(rig, CONFIG(level, .trace = path));
 }
 
 static void steps(struct rig *rig, int n) {
@@ -108,9 +106,7 @@ TEST(findings_and_errors_are_told) {
                                        "\"message\":\"AMP-M16 loss 0"));
     rig_init(&rig, 0);
     rig.net.ops[OP_linear].schema = "linear(Tensor x";
-    amp_config config = config_of(AMP_O1);
-    config.trace = path_of("told");
-    ck_fails(AMP_ERR_SCHEMA, rig_config(&rig, &config));
+    ck_fails(AMP_ERR_SCHEMA, rig_config(&rig, &CONFIG(AMP_O1, .trace = path_of("told"))));
     content(path_of("told"));
     ck_assert_ptr_nonnull(strstr(text, "\"as\":\"error\",\"code\":null,\"status\":\"AMP_ERR_SCHEMA\""));
     ck_assert_int_eq(count("\"kind\":\"end\""), 2);
@@ -139,9 +135,7 @@ TEST_TIMES(hostile_names_are_strings, sizeof hostile / sizeof hostile[0]) {
     rig_init(&rig, 0);
     for (size_t i = 0; i < rig.net.model.n_params; i++) rig.net.params[i].name = hostile[_i].name;
     snprintf(name, sizeof name, "hostile%d", _i);
-    amp_config config = config_of(AMP_O1);
-    config.trace = path_of(name);
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, CONFIG(AMP_O1, .trace = path_of(name)));
     (void)bracket(&rig, INF);
     rig_end(&rig);
     content(path_of(name));
@@ -271,29 +265,24 @@ TEST(what_is_killed_leaves_whole_lines) {
 /* ---- what cannot be written ---- */
 
 TEST(a_file_that_cannot_be_is_refused) {
-    amp_config config = config_of(AMP_O2);
-    config.trace = "/nowhere/at/all.jsonl";
     RIG_INIT(rig, 0);
-    ck_fails(AMP_ERR_IO, rig_config(&rig, &config));
+    ck_fails(AMP_ERR_IO, rig_config(&rig, &CONFIG(AMP_O2, .trace = "/nowhere/at/all.jsonl")));
     ck_says("the trace /nowhere/at/all.jsonl cannot be written: ");
     ck_dtype(rig.net.weight, AMP_FLOAT32);
 }
 
 TEST(a_full_disk_ends_the_trace_and_nothing_else) {
-    struct rig rig;
     if (access("/dev/full", W_OK) != 0) return;
+    RIG(rig);
     start(&rig, "/dev/full", AMP_O1);
     steps(&rig, 3);
-    rig_end(&rig);
 }
 
 TEST(the_environment_asks_for_it_and_off_is_off) {
     struct rig rig;
     setenv("AMP_TRACE", path_of("environment"), 1);
     rig_init(&rig, 0);
-    amp_config config = config_of(AMP_O1);
-    config.enabled = AMP_OFF;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, CONFIG(AMP_O1, .enabled = AMP_OFF));
     rig_end(&rig);
     ck_assert_int_ne(access(path_of("environment"), F_OK), 0);
     rig_start(&rig, AMP_O1, 0);
