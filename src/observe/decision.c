@@ -9,9 +9,9 @@ static void arm(struct amp__observer *observer) { observer->armed = observer->op
 
 /* Decisions between two copies that came are not seen, but their skips are counted. */
 static void hear(struct amp__observer *observer, uint32_t loss_id, const struct amp__device_scaler *scaler) {
-    uint64_t *heard = &observer->skips_heard[loss_id];
-    if (scaler->action == AMP_SKIP || (*heard && *heard != scaler->skipped + 1)) arm(observer);
-    *heard = scaler->skipped + 1;
+    uint64_t *known = &observer->skips_known[loss_id];
+    if (scaler->action == AMP_SKIP || (*known && *known != scaler->skipped + 1)) arm(observer);
+    *known = scaler->skipped + 1;
 }
 
 static bool take(struct amp__observer *observer, struct amp__device_scaler *scaler) {
@@ -34,7 +34,7 @@ static void start(struct amp__coming_decision *decision, const struct amp__decid
 void amp__decision_follow(struct amp__observer *observer, const struct amp__decided_bracket *bracket) {
     struct amp__coming_decision *decision = &observer->decision;
     struct amp__device_scaler older;
-    bool arrived = observer->untold.bracket; /* its copy is wanted, and there is one at a time */
+    bool arrived = observer->due.bracket; /* its copy is wanted, and there is one at a time */
     if (!bracket->on_device) {
         if (bracket->skips) arm(observer);
         return;
@@ -45,9 +45,9 @@ void amp__decision_follow(struct amp__observer *observer, const struct amp__deci
 }
 
 void amp__decision_wait(struct amp__observer *observer) {
-    struct amp__decided_bracket *decided = &observer->untold.decided;
+    struct amp__decided_bracket *decided = &observer->due.decided;
     struct amp__device_scaler scaler;
-    if (!observer->untold.bracket || !decided->on_device || !take(observer, &scaler)) return;
+    if (!observer->due.bracket || !decided->on_device || !take(observer, &scaler)) return;
     decided->number = scaler.brackets;
     decided->skips = scaler.action == AMP_SKIP;
     decided->overflowed = scaler.found_inf != 0.0f;

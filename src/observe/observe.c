@@ -33,7 +33,7 @@ void amp__observe_free(amp_context *context) {
     }
     amp__survey_free(observer->survey);
     amp__free(observer->uses);
-    amp__free(observer->skips_heard);
+    amp__free(observer->skips_known);
     amp__map_free(&observer->by_owner);
     amp__observe_free_told(observer);
     amp__observe_free_options(&observer->options);
@@ -43,11 +43,11 @@ void amp__observe_free(amp_context *context) {
 static amp_status begin(amp_context *context, const amp_observe_options *given) {
     struct amp__observer *observer = amp__alloc(1, sizeof *observer);
     if (!observer) return amp__fail_memory();
-    observer->skips_heard = amp__alloc(context->properties.num_losses, sizeof *observer->skips_heard);
+    observer->skips_known = amp__alloc(context->properties.num_losses, sizeof *observer->skips_known);
     const amp_status status =
-        observer->skips_heard ? amp__observe_resolve(given, &observer->options) : amp__fail_memory();
+        observer->skips_known ? amp__observe_resolve(given, &observer->options) : amp__fail_memory();
     if (status != AMP_OK) {
-        amp__free(observer->skips_heard);
+        amp__free(observer->skips_known);
         amp__free(observer);
         return status;
     }
@@ -101,17 +101,17 @@ static void forget_calls(struct amp__observer *observer) {
 
 void amp__observe_collect(amp_context *context) {
     struct amp__observer *observer = context->observer;
-    if (!observer || !(observer->untold.bracket || observer->untold.updates)) return;
+    if (!observer || !(observer->due.bracket || observer->due.updates)) return;
     amp__decision_wait(observer);
-    const struct amp__untold untold = observer->untold;
-    observer->untold = (struct amp__untold){ 0 };
-    if (untold.decided.skips) amp__observe_forget_before(observer);
-    amp__later_receive(observer, untold.decided.skips);
-    if (untold.updates) amp__observe_tell(context, untold.updates_of, AMP_SEE_UPDATES);
-    if (!untold.bracket) return;
-    amp__observe_tell(context, untold.number, ~(uint32_t)AMP_SEE_UPDATES);
-    amp__observe_tell_memory(context, untold.number);
-    if (untold.decided.overflowed) amp__observe_accuse(context, &untold.decided, untold.number);
+    const struct amp__due due = observer->due;
+    observer->due = (struct amp__due){ 0 };
+    if (due.decided.skips) amp__observe_forget_before(observer);
+    amp__later_receive(observer, due.decided.skips);
+    if (due.updates) amp__observe_tell(context, due.updates_of, AMP_SEE_UPDATES);
+    if (!due.bracket) return;
+    amp__observe_tell(context, due.number, ~(uint32_t)AMP_SEE_UPDATES);
+    amp__observe_tell_memory(context, due.number);
+    if (due.decided.overflowed) amp__observe_accuse(context, &due.decided, due.number);
     forget_calls(observer);
 }
 
@@ -125,7 +125,7 @@ void amp__observe_next(amp_context *context) {
     if (next) amp__observe_collect(context); /* before another one's are counted */
     if (observer->armed) observer->armed--;
     observer->observed += next;
-    if (!observer->untold.bracket) forget_calls(observer);
+    if (!observer->due.bracket) forget_calls(observer);
     amp__observe_set(context, next);
 }
 

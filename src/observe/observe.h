@@ -89,12 +89,12 @@ struct amp__observer {
     uint64_t before_of;         /* and the bracket that it follows */
     struct amp__later later;
     struct amp__coming_decision decision;
-    uint64_t *skips_heard; /* by loss: one more than the skips that devices told of; 0: they told nothing */
-    struct amp__untold {
+    uint64_t *skips_known; /* by loss: one more than the skips that devices decided, as far as is known; 0: none yet */
+    struct amp__due { /* to be told, once what was counted is here */
         bool bracket, updates; /* there are some */
         uint64_t number, updates_of; /* of brackets, as the trace counts */
         struct amp__decided_bracket decided;
-    } untold;
+    } due;
 
     pthread_mutex_t *lock; /* of what follows: the context's */
     struct amp__seen *first, **end;
@@ -198,7 +198,7 @@ void amp__later_end(struct amp__observer *observer);
 
 /* A bracket has ended: skips that the host hears of let the next iterations be observed. */
 void amp__decision_follow(struct amp__observer *observer, const struct amp__decided_bracket *bracket);
-/* The decision on its way has come, and is that of observer->untold; waits for it. */
+/* The decision on its way has come, and is that of observer->due; waits for it. */
 void amp__decision_wait(struct amp__observer *observer);
 void amp__decision_end(struct amp__observer *observer);
 

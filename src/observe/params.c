@@ -204,8 +204,8 @@ static void take_updates(amp_context *context) {
     for (const struct amp__before *before = observer->before; before; before = before->next)
         take_update(context, before);
     amp__observe_forget_before(observer);
-    observer->untold.updates = true;
-    observer->untold.updates_of = observer->before_of;
+    observer->due.updates = true;
+    observer->due.updates_of = observer->before_of;
 }
 
 /* ---- the bracket ---- */
@@ -229,18 +229,18 @@ static void take_params(amp_context *context, const struct amp__optimizer *optim
 void amp__observe_decided(amp_context *context, struct amp__optimizer *const *optimizers, size_t n,
                           const struct amp__decided_bracket *bracket) {
     struct amp__observer *observer = context->observer;
-    struct amp__untold *untold = &observer->untold;
+    struct amp__due *due = &observer->due;
     amp__observe_collect(context); /* of the bracket before */
     take_updates(context);
     if (amp__observing(context)) {
         for (size_t i = 0; i < n; i++) take_params(context, optimizers[i], !bracket->skips);
         observer->before_of = amp__trace_brackets(context);
-        untold->bracket = true;
-        untold->number = observer->before_of;
-        untold->decided = *bracket;
+        due->bracket = true;
+        due->number = observer->before_of;
+        due->decided = *bracket;
     }
     amp__decision_follow(observer, bracket);
-    if ((untold->bracket || untold->updates) && !amp__later_send(observer)) amp__later_forget(observer);
+    if ((due->bracket || due->updates) && !amp__later_send(observer)) amp__later_forget(observer);
     if (!bracket->on_device) amp__observe_collect(context);
     amp__observe_next(context);
 }
