@@ -100,15 +100,12 @@ static size_t check_identities(bool stubs) {
     return n_fitting;
 }
 
-TEST(a_wrapped_identity_is_the_function) {
-    const size_t n = check_identities(true);
+/* With stubs, and without. */
+TEST_TIMES(a_wrapped_identity_is_the_function, 2) {
+    if (_i) use_up_stubs();
+    const size_t n = check_identities(_i == 0);
     ck_assert_uint_ge(n, AMP__GENERAL ? 150 / stride() : 0);
     ck_assert_uint_le(n, AMP__STUBS);
-}
-
-TEST(a_wrapped_identity_is_the_function_without_stubs) {
-    use_up_stubs();
-    check_identities(false);
 }
 
 /* Every integer, pointer and float is replaced by a copy of itself, so that nothing goes on as it came. */
@@ -125,7 +122,8 @@ static void copy_all(void *user, struct amp__call *call) {
     amp__call_run(call, call->original, argv);
 }
 
-static void check_copies(void) {
+TEST_TIMES(substituted_arguments_arrive, 2) {
+    if (_i) use_up_stubs();
     EACH_SIGNATURE(i) {
         static struct record expected, result, received;
         amp_fn slot = signatures[i].function;
@@ -143,16 +141,10 @@ static void check_copies(void) {
     }
 }
 
-TEST(substituted_arguments_arrive) { check_copies(); }
-
-TEST(substituted_arguments_arrive_without_stubs) {
-    use_up_stubs();
-    check_copies();
-}
-
 static void answer(void *user, struct amp__call *call) { amp__call_return(call, user); }
 
-static void check_answers(void) {
+TEST_TIMES(a_handler_can_answer_for_the_function, 2) {
+    if (_i) use_up_stubs();
     EACH_SIGNATURE(i) {
         static struct record expected, results[2];
         expected.n = results[0].n = results[1].n = 0;
@@ -172,13 +164,6 @@ static void check_answers(void) {
             ck_ok(amp__patch_undo(patch));
         }
     }
-}
-
-TEST(a_handler_can_answer_for_the_function) { check_answers(); }
-
-TEST(a_handler_can_answer_without_stubs) {
-    use_up_stubs();
-    check_answers();
 }
 
 TEST(narrow_results_fill_a_register) {
