@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In every mode, whatever the settings, the scale is never 0, never infinite, and within its bounds. */
-#include "scaler/scaler.h"
+#include "replay.h"
 #include "test.h"
 
 #include <fenv.h>
@@ -60,4 +60,28 @@ TEST_RANGE(the_scale_stays_within_its_bounds, 1, AMP__SCALER_MODES + 1) {
             check_bounded(state.next_scale, &settings);
         }
     }
+}
+
+DIFFERENCE_TIMES(backing_off_stops_at_the_floor_and_is_never_zero, 2) {
+    const amp_config config = { .min_scale = _i ? 4.0f : 0.0f };
+    const struct amp__scaler_settings settings = settings_of(config, AMP_SCALER_APEX);
+    struct amp__scaler state;
+    amp__scaler_init(&state, &settings);
+    for (int i = 0; i < 10000; i++) ck_assert_int_eq(amp__scaler_update(&state, &settings, true), AMP_SKIP);
+    ck_assert_float_eq(state.scale, settings.min_scale);
+    ck_assert_float_gt(state.scale, 0.0f);
+    ck_assert_uint_eq(state.skips_in_row, 10000);
+}
+
+/* A static scale stays: one of 1 broke nothing, and steps on. */
+TEST_TIMES(a_static_scale_never_changes, 2) {
+    const float scale = _i ? 1.0f : 128.0f;
+    struct amp__scaler_settings settings = settings_of((amp_config){ .window = 1 }, AMP_SCALER_APEX);
+    struct amp__scaler state;
+    settings.dynamic = false;
+    settings.init_scale = scale;
+    amp__scaler_init(&state, &settings);
+    ck_assert_int_eq(amp__scaler_update(&state, &settings, false), AMP_STEP);
+    ck_assert_int_eq(amp__scaler_update(&state, &settings, true), _i ? AMP_STEP : AMP_SKIP);
+    ck_assert_float_eq(state.scale, scale);
 }

@@ -3,18 +3,13 @@
 #ifndef TEST_BRACKET_H
 #define TEST_BRACKET_H
 
-#include "checks.h"
+#include "settings.h"
 
 #define INF ((double)__builtin_inff())
 
 /* A context at `level` with a dynamic scale that starts at `scale`. */
-static inline void start_at_scale(struct rig *rig, amp_level level, unsigned options, float scale) {
-    amp_config config = config_of(level);
-    config.loss_scale = AMP_DYNAMIC;
-    config.init_scale = scale;
-    rig_init(rig, options);
-    ck_ok(rig_config(rig, &config));
-}
+#define START_AT_SCALE(name, level_, options, scale)                                                                   \
+    RIG_WITH(name, level_, options, .loss_scale = AMP_DYNAMIC, .init_scale = (scale))
 
 /* Backward's part: adds `value` to each element of a parameter's gradient, in the parameter's type. */
 static inline void add_grad(struct fake_tensor *param, double value) {
@@ -23,13 +18,15 @@ static inline void add_grad(struct fake_tensor *param, double value) {
 }
 
 /* One whole bracket whose backward adds `value` (times the scale) to the weight's gradient. */
-static inline amp_action bracket(struct rig *rig, double value) {
+static inline amp_action bracket_with(struct rig *rig, uint32_t flags, double value) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    ck_ok(fake_begin(&rig->net.optimizer, NULL, &scaled));
+    ck_ok(fake_begin_many(NULL, &(amp_optimizer *){ &rig->net.optimizer }, 1, 0, flags, NULL, &scaled));
     add_grad(rig->net.weight, value * fake_seed(&scaled));
     ck_ok(amp_scale_loss_end(&scaled));
     return scaled.action;
 }
+
+static inline amp_action bracket(struct rig *rig, double value) { return bracket_with(rig, 0, value); }
 
 /* What the optimizer will see of parameter `i` of the net's optimizer; element 0. */
 static inline float seen_grad(struct rig *rig, size_t i) {

@@ -3,10 +3,9 @@
 #include "bracket.h"
 
 TEST_TIMES(the_loss_carries_the_scale, 2) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, AMP_O1, 0, 256.0f);
-    struct fake_tensor *loss = rig_tensor(&rig, _i ? AMP_FLOAT16 : AMP_FLOAT32, 300.0);
+    START_AT_SCALE(rig, AMP_O1, 0, 256.0f);
+    OWN_TENSOR *loss = rig_tensor(&rig, _i ? AMP_FLOAT16 : AMP_FLOAT32, 300.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     ck_assert_double_eq(fake_get(scaled.loss, 0), 76800.0); /* Apex: loss.float() * scale */
     ck_dtype((struct fake_tensor *)scaled.loss, AMP_FLOAT32);
@@ -14,42 +13,35 @@ TEST_TIMES(the_loss_carries_the_scale, 2) {
     ck_assert_float_eq(*scaled.scale, 256.0f);
     ck_assert_double_eq(fake_get(loss, 0), 300.0);
     ck_ok(amp_scale_loss_end(&scaled));
-    fake_release(loss);
-    rig_end(&rig);
 }
 
 DIFFERENCE_TIMES(the_seed_carries_it_without_a_scale_hook_or_loss, 2) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, AMP_O1, _i ? FAKE_NO_SCALE : 0, 256.0f);
+    START_AT_SCALE(rig, AMP_O1, _i ? FAKE_NO_SCALE : 0, 256.0f);
     struct fake_tensor *loss = _i ? rig_tensor(&rig, AMP_FLOAT32, 1.0) : NULL;
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     ck_assert_ptr_eq(scaled.loss, loss);
     ck_assert_float_eq(amp_seed_factor(&scaled), 256.0f);
     ck_ok(amp_scale_loss_end(&scaled));
     if (loss) fake_release(loss);
-    rig_end(&rig);
 }
 
 TEST_TIMES(end_unscales_exactly, 4) {
     static const amp_level levels[] = { AMP_O1, AMP_O2, AMP_O3, AMP_O5 };
-    RIG(rig);
-    start_at_scale(&rig, levels[_i], 0, 1024.0f);
+    START_AT_SCALE(rig, levels[_i], 0, 1024.0f);
     ck_assert_int_eq(bracket(&rig, 1.25), AMP_STEP);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 3), 1.25);
 }
 
 TEST(masters_get_gradients_below_the_low_types_range) {
-    RIG(rig);
-    start_at_scale(&rig, AMP_O2, 0, 65536.0f);
+    START_AT_SCALE(rig, AMP_O2, 0, 65536.0f);
     ck_assert_int_eq(bracket(&rig, 0x1p-30), AMP_STEP);
     ck_assert_float_eq(seen_grad(&rig, 0), 0x1p-30f);
 }
 
 /* A third is rounded once: the master keeps more bits than fp16 shows. */
 DIFFERENCE(a_16_bit_gradient_shows_the_master) {
-    RIG(rig);
-    start_at_scale(&rig, AMP_O2, 0, 3.0f);
+    START_AT_SCALE(rig, AMP_O2, 0, 3.0f);
     ck_assert_int_eq(bracket(&rig, 1.0 / 3.0), AMP_STEP);
     const double exact = (double)seen_grad(&rig, 0), shown = fake_get(rig.net.weight->grad, 0);
     ck_dtype(rig.net.weight->grad, AMP_FLOAT16); /* Apex: still scaled here */
@@ -66,24 +58,20 @@ TEST_TIMES(micro_batches_add_up, 6) {
         unsigned options;
     } cases[] = { { AMP_O1, 0 }, { AMP_O1, FAKE_NO_SET_GRAD }, { AMP_O2, 0 }, { AMP_O2, FAKE_NO_SET_GRAD },
                   { AMP_O2, FAKE_NO_VERSION }, { AMP_O2, FAKE_NO_SET_GRAD | FAKE_NO_ALLOC } };
-    RIG(rig);
-    start_at_scale(&rig, cases[_i].level, cases[_i].options, 128.0f);
+    START_AT_SCALE(rig, cases[_i].level, cases[_i].options, 128.0f);
     for (int i = 0; i < 4; i++) ck_assert_int_eq(bracket(&rig, 0.5 * (i + 1)), AMP_STEP);
     ck_assert_float_eq(seen_grad(&rig, 0), 5.0f);
 }
 
 TEST_TIMES(micro_batches_add_up_below_the_low_types_range, 2) { /* the host's 16-bit gradient shows 0 all the time */
-    RIG(rig);
-    start_at_scale(&rig, AMP_O2, _i ? FAKE_NO_SET_GRAD : 0, 65536.0f);
+    START_AT_SCALE(rig, AMP_O2, _i ? FAKE_NO_SET_GRAD : 0, 65536.0f);
     if (_i) fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT16, 0.0));
     for (int i = 0; i < 4; i++) ck_assert_int_eq(bracket(&rig, 0x1p-30), AMP_STEP);
     ck_assert_float_eq(seen_grad(&rig, 0), 0x1p-28f);
 }
 
 DIFFERENCE(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP32 parameters, apex.md 3.5 */
-    amp_config config = config_of(AMP_O5);
-    RIG_INIT(rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_START(rig, AMP_O5, 0);
     for (int i = 0; i < 3; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
@@ -120,8 +108,7 @@ DIFFERENCE_TIMES(gradients_are_the_hosts_between_brackets, 4) {
 }
 
 TEST(a_bracket_whose_backward_made_nothing_puts_gradients_back) {
-    struct rig rig;
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
     struct fake_tensor *grad = rig.net.weight->grad;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -130,62 +117,40 @@ TEST(a_bracket_whose_backward_made_nothing_puts_gradients_back) {
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_ptr_eq(rig.net.weight->grad, grad);
     ck_assert_double_eq(fake_get(grad, 0), 0.5);
-    rig_end(&rig);
 }
 
 TEST_TIMES(delayed_gradients_are_unscaled_by_the_last_bracket, 2) {
-    struct rig rig;
-    amp_optimizer *optimizers[] = { &rig.net.optimizer };
-    start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
     for (int i = 0; i < 3; i++) {
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_ok(fake_begin_many(NULL, optimizers, 1, 0, i < 2 ? AMP_DELAY_UNSCALE : 0, NULL, &scaled));
-        add_grad(rig.net.weight, 0.5 * 128.0);
-        ck_ok(amp_scale_loss_end(&scaled));
+        (void)bracket_with(&rig, i < 2 ? AMP_DELAY_UNSCALE : 0, 0.5);
         if (i < 2) ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 64.0 * (i + 1));
     }
     ck_assert_float_eq(seen_grad(&rig, 0), 1.5f);
-    rig_end(&rig);
 }
 
 DIFFERENCE(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too, apex.md 3.5 */
-    struct rig rig;
-    amp_optimizer *optimizers[] = { &rig.net.optimizer };
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
     add_grad(rig.net.weight, 2.0);
-    for (int i = 0; i < 2; i++) {
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_ok(fake_begin_many(NULL, optimizers, 1, 0, i ? 0 : AMP_DELAY_UNSCALE, NULL, &scaled));
-        add_grad(rig.net.weight, 128.0);
-        ck_ok(amp_scale_loss_end(&scaled));
-    }
+    for (int i = 0; i < 2; i++) (void)bracket_with(&rig, i ? 0 : AMP_DELAY_UNSCALE, 1.0);
     ck_assert_float_eq(seen_grad(&rig, 0), 4.0f);
-    rig_end(&rig);
 }
 
 DIFFERENCE(no_step_while_gradients_are_scaled) {
-    struct rig rig;
-    amp_optimizer *optimizers[] = { &rig.net.optimizer };
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
-    ck_ok(fake_begin_many(NULL, optimizers, 1, 0, AMP_DELAY_UNSCALE, NULL, &scaled));
-    add_grad(rig.net.weight, 128.0);
-    ck_ok(amp_scale_loss_end(&scaled));
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
+    (void)bracket_with(&rig, AMP_DELAY_UNSCALE, 1.0);
     ck_assert_int_eq(net_step(&rig.net), 0);
     ck_assert_int_eq(rig.net.steps, 0);
     ck_fails(AMP_ERR_WRONG_STATE, amp_check(rig.context));
     ck_says("step while gradients are still scaled");
     ck_says("AMP_DELAY_UNSCALE");
-    rig_end(&rig);
 }
 
 /* ---- cancel ---- */
 
 DIFFERENCE_TIMES(cancel_drops_the_new_and_puts_back_the_old, 4) {
     static const unsigned options[] = { 0, FAKE_NO_SET_GRAD, 0, FAKE_NO_SET_GRAD };
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, _i < 2 ? AMP_O1 : AMP_O2, options[_i], 128.0f);
+    START_AT_SCALE(rig, _i < 2 ? AMP_O1 : AMP_O2, options[_i], 128.0f);
     ck_assert_int_eq(bracket(&rig, 0.75), AMP_STEP);
     struct fake_tensor *grad = rig.net.weight->grad;
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
@@ -195,54 +160,44 @@ DIFFERENCE_TIMES(cancel_drops_the_new_and_puts_back_the_old, 4) {
     ck_assert_float_eq(seen_grad(&rig, 0), 0.75f);
     ck_assert_float_eq(scale_now(&rig, 0), 128.0f);
     ck_assert_int_eq(net_step(&rig.net), 1);
-    rig_end(&rig);
 }
 
 TEST(cancel_of_a_first_bracket_leaves_no_gradient) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, AMP_O2, 0, 128.0f);
+    START_AT_SCALE(rig, AMP_O2, 0, 128.0f);
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, 1.0);
     ck_ok(amp_scale_loss_cancel(&scaled));
     ck_assert_ptr_null(rig.net.weight->grad);
-    rig_end(&rig);
 }
 
 TEST(cancelling_a_bracket_keeps_delayed_gradients) { /* "as if backward had not happened": this one's */
-    struct rig rig;
-    amp_optimizer *optimizers[] = { &rig.net.optimizer };
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
-    for (int i = 0; i < 3; i++) {
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_ok(fake_begin_many(NULL, optimizers, 1, 0, i ? 0 : AMP_DELAY_UNSCALE, NULL, &scaled));
-        add_grad(rig.net.weight, 128.0);
-        ck_ok(i == 1 ? amp_scale_loss_cancel(&scaled) : amp_scale_loss_end(&scaled));
-    }
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
+    (void)bracket_with(&rig, AMP_DELAY_UNSCALE, 1.0);
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    add_grad(rig.net.weight, 128.0);
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    (void)bracket(&rig, 1.0);
     ck_assert_float_eq(seen_grad(&rig, 0), 2.0f); /* the first and the third */
-    rig_end(&rig);
 }
 
 TEST(shutdown_cancels_open_brackets) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, 0.75), AMP_STEP);
-    struct fake_tensor *loss = rig_tensor(&rig, AMP_FLOAT16, 1.0);
+    OWN_TENSOR *loss = rig_tensor(&rig, AMP_FLOAT16, 1.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     add_grad(rig.net.weight, 1.0);
     ck_ok(amp_shutdown(rig.context));
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.75);
     rig.context = NULL;
-    fake_release(loss);
-    rig_end(&rig);
 }
 
 /* What a host does with a bracket or a context that is gone is told, and touches nothing. */
 TEST_TIMES(what_is_gone_is_told, 2) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT, copy;
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
     amp_context *gone = rig.context;
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     copy = scaled;
@@ -261,7 +216,6 @@ TEST_TIMES(what_is_gone_is_told, 2) {
     ck_says("was it shut down already?");
     ck_fails(AMP_ERR_WRONG_STATE, fake_begin_many(gone, NULL, 0, 0, 0, NULL, &scaled));
     rig.context = NULL;
-    rig_end(&rig);
 }
 
 /* A static scale of 1 skips nothing, so the optimizer sees what backward made: as in FP32 training, and as Apex. */

@@ -36,6 +36,9 @@ static void fixed_start(struct fixed *f, amp_level level, unsigned options, floa
     ck_ok(fake_begin(&f->rig.net.optimizer, NULL, &f->scaled));
 }
 
+static void fixed_end(struct fixed *f) { rig_end(&f->rig); }
+#define FIXED(name) __attribute__((cleanup(fixed_end))) struct fixed name
+
 static void ck_grad(const struct fixed *f, double first, double others) {
     ck_assert_double_eq(fake_get(f->grad, 0), first);
     for (int i = 1; i < NET_SIZE; i++) ck_assert_double_eq(fake_get(f->grad, i), others);
@@ -47,7 +50,7 @@ static void add(const struct fixed *f, double value) {
 
 /* In FP32 it matters where 1 is added: 2^24 + 1 - 2^24 is 0. */
 TEST_TIMES(backward_adds_to_what_was_there, N_HOSTS) {
-    struct fixed f;
+    FIXED(f);
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0.75, 0x1p24);
     ck_grad(&f, 0x1p34, 768.0);
     add(&f, 1024.0);
@@ -55,32 +58,29 @@ TEST_TIMES(backward_adds_to_what_was_there, N_HOSTS) {
     ck_ok(amp_scale_loss_end(&f.scaled));
     ck_grad(&f, 0.0, (double)((0.75f + 1.0f) - 0x1p24f));
     ck_assert_float_eq(seen_grad(&f.rig, 0), 0.0f);
-    rig_end(&f.rig);
 }
 
 TEST_TIMES(a_backward_that_clears_has_its_own_gradients_alone, N_HOSTS) {
-    struct fixed f;
+    FIXED(f);
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0.75, 3.0);
     fake_fill(f.grad, 0.0);
     add(&f, 256.0);
     ck_ok(amp_scale_loss_end(&f.scaled));
     ck_grad(&f, 0.25, 0.25);
     ck_assert_float_eq(seen_grad(&f.rig, 0), 0.25f);
-    rig_end(&f.rig);
 }
 
 TEST_TIMES(a_cancel_gives_back_what_was_there, N_HOSTS) {
-    struct fixed f;
+    FIXED(f);
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0x1.234568p-3, 0x1p-149);
     add(&f, 1.0);
     ck_ok(amp_scale_loss_cancel(&f.scaled));
     ck_grad(&f, 0x1p-149, 0x1.234568p-3);
-    rig_end(&f.rig);
 }
 
 /* The end itself, or the skipped step after a bracket that was clean again. */
 TEST_TIMES(a_skip_gives_back_what_was_there, N_HOSTS) {
-    struct fixed f;
+    FIXED(f);
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0x1.234568p-3, 0x1p-149);
     add(&f, INF);
     ck_ok(amp_scale_loss_end(&f.scaled));
@@ -94,12 +94,11 @@ TEST_TIMES(a_skip_gives_back_what_was_there, N_HOSTS) {
     ck_assert_int_eq(f.scaled.action, AMP_STEP);
     ck_assert_int_eq(net_step(&f.rig.net), 0);
     ck_grad(&f, 0x1p-149, 0x1.234568p-3);
-    rig_end(&f.rig);
 }
 
 /* What was there at the first begin is scaled once, however many brackets delay. */
 TEST_TIMES(brackets_that_delay_scale_once, N_HOSTS) {
-    struct fixed f;
+    FIXED(f);
     fixed_start(&f, hosts[_i].level, hosts[_i].options, 1024.0f, AMP_FLOAT32, 0.75, 3.0);
     amp_optimizer *optimizer = &f.rig.net.optimizer;
     const bool cancels = _i % 2;
@@ -114,7 +113,6 @@ TEST_TIMES(brackets_that_delay_scale_once, N_HOSTS) {
     }
     if (cancels) ck_grad(&f, 3072.0 + 1024.0, 768.0 + 1024.0); /* still scaled */
     else ck_grad(&f, 4.5, 2.25);
-    rig_end(&f.rig);
 }
 
 /* Whatever a buffer holds that nobody has written yet, and at whatever scale, a backward that assigns has what it
@@ -129,7 +127,7 @@ static const struct {
 enum { N_GARBAGE = sizeof garbage / sizeof *garbage };
 
 TEST_TIMES(a_backward_that_assigns_has_its_own_gradients_alone, N_HOSTS * N_GARBAGE) {
-    struct fixed f;
+    FIXED(f);
     const int host = _i % N_HOSTS, hold = _i / N_HOSTS;
     const float scale = garbage[hold].scale, made = 0.75f, unscaled = made * scale * (float)(1.0 / (double)scale);
     fixed_start(&f, hosts[host].level, hosts[host].options, scale, AMP_FLOAT32, garbage[hold].old, garbage[hold].old);
@@ -138,7 +136,6 @@ TEST_TIMES(a_backward_that_assigns_has_its_own_gradients_alone, N_HOSTS * N_GARB
     ck_assert_int_eq(f.scaled.action, AMP_STEP);
     ck_grad(&f, (double)unscaled, (double)unscaled);
     ck_assert_float_eq(seen_grad(&f.rig, 0), unscaled);
-    rig_end(&f.rig);
 }
 
 enum treatment { IN_PLACE, OVERFLOWS, ZEROED };
@@ -165,7 +162,7 @@ enum { N_EDGES = sizeof edges / sizeof *edges };
 
 /* Also after an overflow: what stood there is what the buffer holds again. */
 TEST_TIMES(what_was_there_comes_through_a_bracket, N_EDGES) {
-    struct fixed f;
+    FIXED(f);
     const double scale = (double)edges[_i].scale, old = edges[_i].old, first = edges[_i].first;
     const enum treatment treatment = edges[_i].treatment;
     fixed_start(&f, edges[_i].level, FAKE_NO_SET_GRAD, edges[_i].scale, edges[_i].type, old, first);
@@ -175,5 +172,4 @@ TEST_TIMES(what_was_there_comes_through_a_bracket, N_EDGES) {
     ck_ok(amp_scale_loss_end(&f.scaled));
     ck_assert_int_eq(f.scaled.action, treatment == OVERFLOWS ? AMP_SKIP : AMP_STEP);
     ck_grad(&f, first, old);
-    rig_end(&f.rig);
 }

@@ -9,8 +9,7 @@ static void use_up(struct rig *rig) { /* the step's skip, and fresh gradients */
 
 TEST_TIMES(an_overflow_skips_one_step_and_halves_the_scale, 6) {
     static const double bad[] = { 1.0 / 0.0, -1.0 / 0.0, 0.0 / 0.0 };
-    RIG(rig);
-    start_at_scale(&rig, _i % 2 ? AMP_O2 : AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, _i % 2 ? AMP_O2 : AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, bad[_i / 2]), AMP_SKIP);
     ck_assert_float_eq(scale_now(&rig, 0), 64.0f);
     use_up(&rig);
@@ -22,9 +21,8 @@ TEST_TIMES(an_overflow_skips_one_step_and_halves_the_scale, 6) {
 }
 
 TEST(one_element_is_enough) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, 1.0);
     add_grad(rig.net.bias, 1.0);
@@ -32,37 +30,26 @@ TEST(one_element_is_enough) {
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_int_eq(scaled.action, AMP_SKIP);
     ck_assert_float_eq(*scaled.found_inf, 1.0f);
-    rig_end(&rig);
 }
 
 DIFFERENCE(finiteness_is_judged_after_the_division) { /* pytorch#96755: finite g, infinite g / S */
-    RIG(rig);
-    start_at_scale(&rig, AMP_O1, 0, 0x1p-20f);
+    START_AT_SCALE(rig, AMP_O1, 0, 0x1p-20f);
     ck_assert_int_eq(bracket(&rig, 0x1p127 * 2.0), AMP_SKIP); /* 2^108 in the gradient */
 }
 
 TEST(finiteness_is_judged_in_the_destinations_type) { /* O3: fp16 gradients in place, scale below 1 */
-    RIG(rig);
-    start_at_scale(&rig, AMP_O3, 0, 0.25f);
+    START_AT_SCALE(rig, AMP_O3, 0, 0.25f);
     ck_assert_int_eq(bracket(&rig, 65536.0), AMP_SKIP); /* 16384 is a finite fp16, times 4 is not */
 }
 
 DIFFERENCE(an_overflow_of_the_sum_is_found) {
-    RIG(rig);
-    start_at_scale(&rig, AMP_O1, 0, 1.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 1.0f);
     ck_assert_int_eq(bracket(&rig, 2e38), AMP_STEP);
     ck_assert_int_eq(bracket(&rig, 2e38), AMP_SKIP); /* each finite, their sum is not */
 }
 
 DIFFERENCE(growth_backoff_window_and_hysteresis_are_options) {
-    amp_config config = config_of(AMP_O1);
-    config.init_scale = 100.0f;
-    config.growth = 3.0f;
-    config.backoff = 0.25f;
-    config.window = 2;
-    config.hysteresis = 2;
-    RIG_INIT(rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, AMP_O1, 0, .init_scale = 100.0f, .growth = 3.0f, .backoff = 0.25f, .window = 2, .hysteresis = 2);
     const double values[] = { 1.0, 1.0, INF, INF, INF };
     const float scales[] = { 100.0f, 300.0f, 300.0f, 75.0f, 18.75f }; /* one overflow tolerated, then every one */
     for (size_t i = 0; i < 5; i++) {
@@ -73,8 +60,7 @@ DIFFERENCE(growth_backoff_window_and_hysteresis_are_options) {
 }
 
 TEST(a_later_clean_bracket_does_not_cancel_the_skip) {
-    RIG(rig);
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     net_zero_grad(&rig.net);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
@@ -96,16 +82,14 @@ DIFFERENCE(a_skipped_step_returns_on_skip) {
 }
 
 DIFFERENCE_TIMES(fixed_buffers_hold_what_stood_there_before, 2) {
-    RIG(rig);
-    start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, FAKE_NO_SET_GRAD, 128.0f);
+    START_AT_SCALE(rig, _i ? AMP_O2 : AMP_O1, FAKE_NO_SET_GRAD, 128.0f);
     fake_fill(rig.net.weight->grad, 2.0);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0);
 }
 
 TEST(a_skipped_step_forgets_all_brackets_since_the_last) { /* design.md 6: many hosts have no zero_grad */
-    RIG(rig);
-    start_at_scale(&rig, AMP_O1, FAKE_NO_SET_GRAD, 128.0f);
+    START_AT_SCALE(rig, AMP_O1, FAKE_NO_SET_GRAD, 128.0f);
     fake_fill(rig.net.weight->grad, 2.0);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
@@ -116,10 +100,9 @@ TEST(a_skipped_step_forgets_all_brackets_since_the_last) { /* design.md 6: many 
 /* ---- what is said ---- */
 
 TEST_TIMES(the_first_gradient_that_was_not_finite_is_named, 2) {
-    struct rig rig;
     amp_record record = AMP_RECORD_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, _i ? AMP_O2 : AMP_O1, 0, 128.0f);
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, 1.0);
     add_grad(rig.net.bias, INF);
@@ -133,12 +116,10 @@ TEST_TIMES(the_first_gradient_that_was_not_finite_is_named, 2) {
     ck_assert_uint_eq(record.brackets, 1);
     ck_assert_uint_eq(record.skipped, 1);
     ck_assert_uint_eq(record.skips_in_row, 1);
-    rig_end(&rig);
 }
 
 DIFFERENCE(events_tell_of_skip_and_scale) {
-    RIG(rig);
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_SKIP], 1);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_SCALE_CHANGE], 1);
@@ -147,23 +128,8 @@ DIFFERENCE(events_tell_of_skip_and_scale) {
     ck_assert_ptr_eq(rig.host.last[AMP_EVENT_SKIP].context, rig.context);
 }
 
-TEST(growth_is_told_too) {
-    amp_config config = config_of(AMP_O1);
-    config.window = 2;
-    RIG_INIT(rig, 0);
-    ck_ok(rig_config(&rig, &config));
-    ck_assert_int_eq(bracket(&rig, 0.0), AMP_STEP);
-    ck_assert_uint_eq(rig.host.events[AMP_EVENT_SCALE_CHANGE], 0);
-    ck_assert_int_eq(bracket(&rig, 0.0), AMP_STEP);
-    ck_assert_uint_eq(rig.host.events[AMP_EVENT_SCALE_CHANGE], 1);
-    ck_assert_float_eq(scale_now(&rig, 0), 131072.0f);
-}
-
 DIFFERENCE_TIMES(too_many_skips_are_a_status, 2) {
-    amp_config config = config_of(AMP_O1);
-    config.max_skips = _i ? AMP_NEVER : 3;
-    RIG_INIT(rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, AMP_O1, 0, .max_skips = _i ? AMP_NEVER : 3);
     for (int i = 1; i <= 4; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
@@ -192,9 +158,7 @@ DIFFERENCE_TIMES(a_static_scale_skips_what_it_may_have_broken, 2) {
 }
 
 TEST(scale_one_without_masters_touches_no_gradient) {
-    const amp_config config = config_of(AMP_O4);
-    RIG_INIT(rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_START(rig, AMP_O4, 0);
     add_grad(rig.net.weight, 1.0);
     for (int i = 0; i < 2; i++) ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP); /* which libamp looks at */
     const uint64_t looks = rig.host.calls[FAKE_GRAD];
@@ -206,11 +170,10 @@ TEST(scale_one_without_masters_touches_no_gradient) {
 /* ---- kept errors ---- */
 
 DIFFERENCE(a_kept_error_closes_the_bracket_as_cancel) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, AMP_O1, 0, 128.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, 0.75), AMP_STEP);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 0.5);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT16, 0.5);
     (void)net_bce(&rig.net, x, x);
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, 1.0);
@@ -222,6 +185,4 @@ DIFFERENCE(a_kept_error_closes_the_bracket_as_cancel) {
     net_zero_grad(&rig.net);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
     ck_assert_int_eq(net_step(&rig.net), 1);
-    fake_release(x);
-    rig_end(&rig);
 }

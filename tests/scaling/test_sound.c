@@ -6,15 +6,13 @@
 static const amp_level each_level[] = { EACH_LEVEL };
 
 TEST_TIMES(what_is_right_is_sound, N_EACH_LEVEL) {
-    struct rig rig;
     size_t n;
-    rig_start(&rig, each_level[_i], FAKE_RETAINS);
+    RIG_START(rig, each_level[_i], FAKE_RETAINS);
     train(&rig, 20);
     ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
     ck_assert_msg(!n, "%s", health(rig.context));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
     ck_health(&rig, "20 decisions, 20 taken by a step; gradients seen in 3, missing in 0\nsound\n");
-    rig_end(&rig);
 }
 
 /* What programs do besides: all of it is right. */
@@ -59,9 +57,8 @@ static void step_as(struct rig *rig, enum habit habit, int i) {
 TEST_TIMES(habits_are_sound, N_HABITS * N_EACH_LEVEL) {
     const enum habit habit = (enum habit)(_i / N_EACH_LEVEL);
     const amp_config config = config_of(each_level[_i % N_EACH_LEVEL]);
-    struct rig rig;
     size_t n;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     if (habit == FREEZES) rig.net.optimizer.n_params = 2; /* gamma has gradients, and nobody steps on them */
     ck_ok(rig_config(&rig, &config));
     for (int i = 0; habit == WARMS_UP && i < 3; i++) {
@@ -73,7 +70,6 @@ TEST_TIMES(habits_are_sound, N_HABITS * N_EACH_LEVEL) {
     for (int i = 0; i < 20; i++) step_as(&rig, habit, i);
     ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
     ck_assert_msg(!n && !rig.host.events[AMP_EVENT_WARNING], "%s", health(rig.context));
-    rig_end(&rig);
 }
 
 /* Its parameters are looked at in the first brackets, and then ever more rarely. */
@@ -93,10 +89,9 @@ TEST(who_accumulates_for_long_pays_nothing) {
 /* The second model's ops and forward are not those of the first optimizer's brackets. */
 TEST_TIMES(models_that_train_in_turns_are_sound, N_EACH_LEVEL) {
     const amp_config config = config_of(each_level[_i]);
-    struct rig rig;
     struct net second;
     size_t n;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     net_init(&second, &rig.host);
     amp_model *models[] = { &rig.net.model, &second.model };
     amp_optimizer *optimizers[] = { &rig.net.optimizer, &second.optimizer };
@@ -108,5 +103,4 @@ TEST_TIMES(models_that_train_in_turns_are_sound, N_EACH_LEVEL) {
     ck_ok(amp_shutdown(rig.context));
     rig.context = NULL;
     net_destroy(&second);
-    rig_end(&rig);
 }

@@ -101,7 +101,7 @@ TEST(growth_is_explained_once) {
 }
 
 TEST(each_loss_has_its_own_lines) {
-    struct rig rig;
+    RIG(rig);
     start(&rig, 0x1p110f, 2000);
     for (int i = 0; i < 12; i++) (void)bracket(&rig, INF);
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].words, 10);
@@ -112,7 +112,6 @@ TEST(each_loss_has_its_own_lines) {
     add_grad(rig.net.weight, INF);
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].words, 11);
-    rig_end(&rig);
 }
 
 TEST(every_bracket_leaves_a_record) {

@@ -127,8 +127,7 @@ TEST(ops_run_as_they_come_and_parameters_are_fp32_in_the_first_pass) {
 }
 
 TEST(passes_between_have_other_parameters) {
-    RIG(rig);
-    start_at_scale(&rig, AMP_O1, FAKE_RETAINS, 8.0f);
+    START_AT_SCALE(rig, AMP_O1, FAKE_RETAINS, 8.0f);
     struct pass pass = { &rig, RIGHT, 0, { 0 }, { 0 } };
     ck_ok(amp_verify_step(rig.context, run, &pass));
     ck_assert_int_eq(pass.n, 5);
@@ -140,8 +139,7 @@ TEST(passes_between_have_other_parameters) {
 }
 
 TEST(a_scale_that_is_too_large_steps_down_and_is_put_back) {
-    RIG(rig);
-    start_at_scale(&rig, AMP_O2, FAKE_RETAINS, 0x1p24f); /* gradients of 0.5 are infinite in fp16 */
+    START_AT_SCALE(rig, AMP_O2, FAKE_RETAINS, 0x1p24f); /* gradients of 0.5 are infinite in fp16 */
     ck_ok(verify(&rig, RIGHT));
     amp_record record = AMP_RECORD_INIT;
     ck_ok(amp_get_record(rig.context, 0, &record));
@@ -150,10 +148,7 @@ TEST(a_scale_that_is_too_large_steps_down_and_is_put_back) {
 }
 
 TEST(without_a_level_there_is_nothing_to_verify) {
-    amp_config config = config_of(AMP_O1);
-    config.enabled = AMP_OFF;
-    RIG_INIT(rig, FAKE_RETAINS);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, AMP_O1, FAKE_RETAINS, .enabled = AMP_OFF);
     ck_ok(verify(&rig, FACTOR_TWICE));
 }
 
@@ -211,8 +206,7 @@ TEST(it_is_refused_in_the_middle_of_something) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_step_info info = AMP_STEP_INFO_INIT;
     amp_optimizer *optimizer;
-    RIG(rig);
-    start_at_scale(&rig, AMP_O2, FAKE_RETAINS, 8.0f);
+    START_AT_SCALE(rig, AMP_O2, FAKE_RETAINS, 8.0f);
     optimizer = &rig.net.optimizer;
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_verify_step(NULL, run, NULL));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_verify_step(rig.context, NULL, NULL));

@@ -10,9 +10,8 @@ static const amp_level each_level[] = { EACH_LEVEL };
 /* ---- the scale ---- */
 
 TEST_TIMES(nothing_took_the_scale, 2) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at_scale(&rig, AMP_O1, _i ? FAKE_NO_SCALE : 0, 256.0f);
+    START_AT_SCALE(rig, AMP_O1, _i ? FAKE_NO_SCALE : 0, 256.0f);
     struct fake_tensor *loss = _i ? rig_tensor(&rig, AMP_FLOAT32, 1.0) : NULL;
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     add_grad(rig.net.weight, 0.5);
@@ -28,23 +27,19 @@ TEST_TIMES(nothing_took_the_scale, 2) {
     ck_assert_str_eq(rig.host.last[AMP_EVENT_ERROR].code, "AMP-M01");
     ck_health(&rig, "error: AMP-M01 ");
     if (loss) fake_release(loss);
-    rig_end(&rig);
 }
 
 TEST_TIMES(a_scale_that_was_asked_for_is_taken, 3) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     void *times = NULL;
-    start_at_scale(&rig, AMP_O1, 0, _i == 2 ? 1.0f : 256.0f);
-    struct fake_tensor *penalty = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    START_AT_SCALE(rig, AMP_O1, 0, _i == 2 ? 1.0f : 256.0f);
+    OWN_TENSOR *penalty = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
     if (_i == 0) ck_assert_float_eq(amp_seed_factor(&scaled), 256.0f);
     if (_i == 1) ck_ok(amp_scale(rig.context, 0, penalty, &times));
     add_grad(rig.net.weight, 0.5);
     ck_ok(amp_scale_loss_end(&scaled));
     if (times) fake_release(times);
-    fake_release(penalty);
-    rig_end(&rig);
 }
 
 static amp_status scale_by_one(void *self, void *loss, float factor, void **out) {
@@ -55,38 +50,32 @@ static amp_status scale_by_one(void *self, void *loss, float factor, void **out)
 
 /* A loss of 0 says nothing. */
 TEST_TIMES(a_hook_that_scales_by_nothing, 3) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_config config = config_of(AMP_O1);
     config.init_scale = 256.0f;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     if (_i) rig.host.hooks.scale = scale_by_one;
     ck_ok(rig_config(&rig, &config));
-    struct fake_tensor *loss = fake_new(&rig.host, AMP_FLOAT32, 1, _i > 1 ? 0.0 : 1.5);
+    OWN_TENSOR *loss = fake_new(&rig.host, AMP_FLOAT32, 1, _i > 1 ? 0.0 : 1.5);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, loss, &scaled));
     ck_ok(amp_scale_loss_cancel(&scaled));
     ck_assert_uint_eq(found(rig.context, "AMP-M01"), _i == 1);
     if (_i == 1) ck_health(&rig, "the hook scale was asked for the loss times 256 and returned it as it was: 1.5");
-    fake_release(loss);
-    rig_end(&rig);
 }
 
 /* It may use a part of it, but not none: then its calls do not come through it. */
 TEST_TIMES(a_whole_table_without_a_call, 2) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     if (_i) fake_release(net_binary(&rig.net, OP_matmul, x, x));
     fake_release(x);
     ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
     ck_assert_uint_eq(found(rig.context, "AMP-M12"), !_i);
-    rig_end(&rig);
 }
 
 TEST(the_seed_factor_of_no_bracket_is_its_own) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT, copy;
-    start_at_scale(&rig, AMP_O1, 0, 256.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 256.0f);
     ck_assert_float_eq(amp_seed_factor(NULL), 1.0f);
     ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
     copy = scaled;
@@ -95,7 +84,6 @@ TEST(the_seed_factor_of_no_bracket_is_its_own) {
     ck_assert_float_eq(amp_seed_factor(&copy), 256.0f); /* an old one asks for nobody */
     add_grad(rig.net.weight, 0.5);
     ck_fails(AMP_ERR_CONFLICT, amp_scale_loss_end(&scaled));
-    rig_end(&rig);
 }
 
 /* ---- gradients ---- */
@@ -115,10 +103,9 @@ static void partial_step(struct rig *rig, bool zeros) {
 }
 
 TEST_TIMES(parameters_without_a_gradient_are_named, 2 * N_EACH_LEVEL) {
-    struct rig rig;
     const bool zeros = _i % 2;
     const amp_config config = config_of(each_level[_i / 2]);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.model.forward = NULL; /* nobody calls it here */
     ck_ok(rig_config(&rig, &config));
     partial_step(&rig, zeros);
@@ -129,13 +116,11 @@ TEST_TIMES(parameters_without_a_gradient_are_named, 2 * N_EACH_LEVEL) {
     ck_health(&rig, ": bias, gamma: ");
     ck_health(&rig, "\n1 finding\n");
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
-    rig_end(&rig);
 }
 
 /* 1: the host's optimizer updates it too; 2: that is another rank's. */
 TEST_TIMES(what_no_optimizer_lists_and_is_trained, 3) {
-    struct rig rig;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.optimizer.n_params = 2; /* not gamma */
     if (_i == 2) rig.net.optimizer.flags = AMP_OPTIMIZER_SHARDED;
     const amp_config config = config_of(AMP_O1);
@@ -151,13 +136,11 @@ TEST_TIMES(what_no_optimizer_lists_and_is_trained, 3) {
     }
     ck_assert_int_eq(found(rig.context, "AMP-M06") != 0, _i == 1);
     if (_i == 1) ck_health(&rig, "gamma has a gradient and changed");
-    rig_end(&rig);
 }
 
 /* 0: the host's optimizer takes it on without a word; 1: it stays frozen, though it has a gradient. */
 TEST_TIMES(what_is_thawed_late_is_found_too, 2) {
-    struct rig rig;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.optimizer.n_params = 2; /* not gamma */
     const amp_config config = config_of(AMP_O1);
     ck_ok(rig_config(&rig, &config));
@@ -172,33 +155,28 @@ TEST_TIMES(what_is_thawed_late_is_found_too, 2) {
         net_zero_grad(&rig.net);
     }
     ck_assert_int_eq(found(rig.context, "AMP-M06") != 0, !_i);
-    rig_end(&rig);
 }
 
 /* Without samples no op is called, and that says nothing of the ops. */
 TEST(an_empty_first_batch_is_no_finding) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     (void)fake_seed(&scaled);
     ck_ok(amp_scale_loss_end(&scaled));
     (void)net_step(&rig.net);
     ck_assert_uint_eq(found(rig.context, "AMP-M12"), 0);
-    rig_end(&rig);
 }
 
 TEST_TIMES(gradients_cleared_before_the_end, 2) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_start(&rig, AMP_O1, 0);
+    RIG_START(rig, AMP_O1, 0);
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     if (!_i) net_zero_grad(&rig.net); /* before backward it clears nothing */
     net_backward(&rig.net, 0.5, fake_seed(&scaled));
     if (_i) net_zero_grad(&rig.net);
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_uint_eq(found(rig.context, "AMP-M13"), _i ? 2 : 0); /* when it came, and at the end */
-    rig_end(&rig);
 }
 
 TEST(a_buffer_without_a_gradient_cannot_be_trained) {
@@ -216,8 +194,7 @@ TEST(a_buffer_without_a_gradient_cannot_be_trained) {
 /* ---- steps ---- */
 
 TEST(an_optimizer_without_a_step) {
-    struct rig rig;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.optimizer.n_steps = 0;
     const amp_config config = config_of(AMP_O1);
     ck_ok(rig_config(&rig, &config));
@@ -229,15 +206,13 @@ TEST(an_optimizer_without_a_step) {
     }
     ck_found(&rig, "AMP-M05");
     ck_health(&rig, "optimizer 0 was not seen to step");
-    rig_end(&rig);
 }
 
 /* ---- what is not finite ---- */
 
 TEST_TIMES(what_is_stepped_on_is_told, 2) {
     static const amp_level levels[] = { AMP_O4, AMP_O5 }; /* nobody looks, or masters do */
-    struct rig rig;
-    rig_start(&rig, levels[_i], 0);
+    RIG_START(rig, levels[_i], 0);
     for (int i = 0; i < 64; i++) {
         ck_assert_int_eq(bracket(&rig, INF), AMP_STEP);
         net_zero_grad(&rig.net);
@@ -247,15 +222,10 @@ TEST_TIMES(what_is_stepped_on_is_told, 2) {
     size_t n; /* the others are told once */
     ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING] - (n - 1), _i ? 13 : 7);
-    rig_end(&rig);
 }
 
 TEST_TIMES(check_finite_skips_at_every_level, N_EACH_LEVEL) {
-    struct rig rig;
-    amp_config config = config_of(each_level[_i]);
-    config.check_finite = AMP_ON;
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, each_level[_i], 0, .check_finite = AMP_ON);
     const double before = fake_get(rig.net.weight, 0);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     ck_assert_int_eq(net_step(&rig.net), 0);
@@ -265,15 +235,10 @@ TEST_TIMES(check_finite_skips_at_every_level, N_EACH_LEVEL) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.25);
     ck_assert_int_eq(net_step(&rig.net), 1);
     ck_assert_uint_eq(found(rig.context, "AMP-M15"), 0);
-    rig_end(&rig);
 }
 
 TEST_TIMES(a_parameter_that_is_not_finite_is_named, 2) {
-    struct rig rig;
-    amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
-    config.max_skips = 4;
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, _i ? AMP_O2 : AMP_O1, 0, .max_skips = 4);
     fake_set(rig.net.bias, 2, (double)NAN);
     for (int i = 1; i <= 6; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -285,16 +250,11 @@ TEST_TIMES(a_parameter_that_is_not_finite_is_named, 2) {
         (void)net_step(&rig.net);
         net_zero_grad(&rig.net);
     }
-    rig_end(&rig);
 }
 
 /* Long before there are too many skips. */
 TEST_TIMES(an_update_on_a_skip_is_found, N_EACH_LEVEL) {
-    struct rig rig;
-    amp_config config = config_of(each_level[_i]);
-    config.loss_scale = AMP_DYNAMIC;
-    rig_init(&rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, each_level[_i], 0, .loss_scale = AMP_DYNAMIC);
     for (int i = 0; i < 5; i++) {
         ck_assert_uint_eq(found(rig.context, "AMP-M16"), i > 3);
         ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
@@ -302,21 +262,18 @@ TEST_TIMES(an_update_on_a_skip_is_found, N_EACH_LEVEL) {
         net_zero_grad(&rig.net);
     }
     ck_health(&rig, "4 steps in a row were skipped, for bias itself holds NaN");
-    rig_end(&rig);
 }
 
 /* ---- ops ---- */
 
 TEST(an_op_of_class_lower_with_nothing_to_cast) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.ops[OP_nll_loss].schema = "nll_loss(pointer input, pointer target) -> float";
     rig.net.ops[OP_nll_loss].op_class = AMP_LOWER;
     ck_ok(rig_config(&rig, &config));
     ck_found(&rig, "AMP-M11");
     ck_health(&rig, "op nll_loss is of class lower");
-    rig_end(&rig);
 }
 
 /* ---- hooks ---- */
