@@ -36,6 +36,8 @@ struct place {
 
 void place_init(struct place *place);
 void place_end(struct place *place);
+#define PLACE(name) __attribute__((cleanup(place_end))) struct place name; place_init(&name)
+
 bool holds(const struct place *place, const struct bytes *wanted);
 /* Removes what is not the state itself; how many there were. */
 int strangers(const struct place *place);

@@ -3,7 +3,7 @@
 #ifndef TEST_STATERIG_H
 #define TEST_STATERIG_H
 
-#include "../support/checks.h"
+#include "../support/settings.h"
 
 #include <stdio.h>
 
@@ -11,6 +11,16 @@ struct bytes {
     char *data;
     size_t size;
 };
+
+static inline void bytes_end(struct bytes *bytes) { free(bytes->data); }
+#define OWN_BYTES __attribute__((cleanup(bytes_end))) struct bytes
+
+/* A scaler that grows after three clean brackets. */
+#define START(name, level_) RIG_WITH(name, level_, FAKE_RETAINS, .window = 3)
+
+#define ck_warned(rig, words)                                                                                         \
+    ck_assert_msg(strstr((rig)->host.last_message[AMP_EVENT_WARNING], (words)) != NULL, "%s",                         \
+                  (rig)->host.last_message[AMP_EVENT_WARNING])
 
 /* What a state restores, and what a refused load must leave alone. */
 struct snapshot {
@@ -53,6 +63,16 @@ static inline struct snapshot snap(struct rig *rig) {
 }
 
 static inline bool same(const struct snapshot *a, const struct snapshot *b) { return !memcmp(a, b, sizeof *a); }
+
+/* The rig is now what it was. */
+static inline void ck_still(struct rig *rig, const struct snapshot *before) {
+    const struct snapshot now = snap(rig);
+    ck_assert(same(before, &now));
+}
+
+static inline amp_status load(struct rig *rig, const struct bytes *state) {
+    return amp_state_load_memory(rig->context, state->data, state->size);
+}
 
 /* Values that 16 bits do not hold, and a scaler in mid-window. */
 static inline void train_some(struct rig *rig, int steps) {

@@ -31,8 +31,7 @@ static struct bytes with_foreign(const struct bytes *state, size_t bytes) {
 }
 
 TEST(each_allocation_of_a_save) {
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     unsigned long n = 1;
     for (;; n++) {
         const struct snapshot before = snap(&place.rig);
@@ -42,21 +41,18 @@ TEST(each_allocation_of_a_save) {
         const amp_status status = amp_state_save(place.rig.context, place.path, AMP_STATE_SAFETENSORS);
         allocation_fails_at = 0;
         ck_assert_msg(in_use == used, "allocation %lu: %zu bytes leaked", n, in_use - used);
-        const struct snapshot after = snap(&place.rig);
-        ck_assert(same(&before, &after));
+        ck_still(&place.rig, &before);
         if (status == AMP_OK) break;
         ck_assert_msg(status == AMP_ERR_NO_MEMORY, "allocation %lu: %s", n, amp_last_error());
         still_old(&place, "allocation", n);
     }
     ck_assert_uint_gt(n, 100);
     ck_assert(holds(&place, &place.fresh));
-    place_end(&place);
 }
 
 TEST_TIMES(each_allocation_of_a_load, 3) {
-    struct place place;
-    place_init(&place);
-    struct bytes text = state_of(&place.rig, AMP_STATE_APEX);
+    PLACE(place);
+    OWN_BYTES text = state_of(&place.rig, AMP_STATE_APEX);
     const struct snapshot before = snap(&place.rig);
     unsigned long n = 1;
     for (;; n++) {
@@ -64,7 +60,7 @@ TEST_TIMES(each_allocation_of_a_load, 3) {
         const size_t used = in_use;
         allocation_fails_at = n;
         const amp_status status = _i == 0   ? amp_state_load(place.rig.context, place.path)
-                                  : _i == 1 ? amp_state_load_memory(place.rig.context, place.old.data, place.old.size)
+                                  : _i == 1 ? load(&place.rig, &place.old)
                                             : amp_state_load_memory(place.rig.context, text.data, text.size);
         allocation_fails_at = 0;
         ck_assert_msg(in_use == used, "allocation %lu: %zu bytes leaked", n, in_use - used);
@@ -72,12 +68,9 @@ TEST_TIMES(each_allocation_of_a_load, 3) {
         /* the JSON library says "invalid token" where it has no memory for one */
         ck_assert_msg(status == AMP_ERR_NO_MEMORY || status == AMP_ERR_BAD_FILE, "allocation %lu: %s", n,
                       amp_last_error());
-        const struct snapshot after = snap(&place.rig);
-        ck_assert(same(&before, &after));
+        ck_still(&place.rig, &before);
     }
     ck_assert_uint_gt(n, _i == 2 ? 5 : 50);
-    free(text.data);
-    place_end(&place);
 }
 
 /* The stated bound, with headers made to be dense in whatever costs the parser most. */
@@ -99,8 +92,7 @@ TEST(memory_is_bounded_by_the_header) {
           "\"y\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", true },
         { "},\"x\":{\"dtype\":\"F32\",\"data_offsets\":[0,0],\"shape\":[", "1,", "0]}}", false },
     };
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char *header = malloc(400000), unit[128];
         size_t length = (size_t)sprintf(header, "%s", rows[i].before);
@@ -124,20 +116,18 @@ TEST(memory_is_bounded_by_the_header) {
         free(header);
         free(state.data);
     }
-    place_end(&place);
 }
 
 /* Names of moments that no optimizer here keeps, of any size: summed piece by piece, in a file with holes and in
  * memory. */
 TEST(what_is_nobodys_is_never_held) {
     enum { HUGE_BYTES = 24 << 20 };
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     char header[1024];
     const size_t length = (size_t)snprintf(header, sizeof header, "%s",
                                            "},\"x.exp_avg\":{\"dtype\":\"F32\",\"shape\":[6291456],"
                                            "\"data_offsets\":[0,25165824]}}");
-    struct bytes state = forge(header, length, HUGE_BYTES);
+    OWN_BYTES state = forge(header, length, HUGE_BYTES);
     write_file(place.path, state.data, state.size - HUGE_BYTES);
     ck_assert_int_eq(truncate(place.path, (off_t)state.size), 0);
     for (int from_memory = 0; from_memory < 2; from_memory++) {
@@ -149,9 +139,8 @@ TEST(what_is_nobodys_is_never_held) {
         ck_assert_int_ne(status, AMP_OK);
         ck_assert_msg(most - used < 1 << 20, "%zu bytes were held: %s", most - used, amp_last_error());
     }
-    free(state.data);
     /* the same behind what is ours: all of it is summed, so that a byte that changed there is found */
-    struct bytes file = with_foreign(&place.old, HUGE_BYTES);
+    OWN_BYTES file = with_foreign(&place.old, HUGE_BYTES);
     write_file(place.path, file.data, file.size - HUGE_BYTES);
     ck_assert_int_eq(truncate(place.path, (off_t)file.size), 0);
     for (int damaged = 0; damaged < 2; damaged++) {
@@ -166,14 +155,11 @@ TEST(what_is_nobodys_is_never_held) {
         ck_assert_int_eq(fputc(1, stream), 1);
         fclose(stream);
     }
-    free(file.data);
-    place_end(&place);
 }
 
 /* EIO, or no space left, at the n-th call of each kind: files without names, and _i: a system that has none. */
 TEST_TIMES(each_call_fails_once, 2) {
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     unsigned failed = 0;
     for (int call = 0; call < N_CALLS; call++)
         for (unsigned long n = 1;; n++) {
@@ -199,12 +185,10 @@ TEST_TIMES(each_call_fails_once, 2) {
             if (!reached) break;
         }
     ck_assert_uint_ge(failed, 5); /* the folder's open, a write or more, two syncs, a rename */
-    place_end(&place);
 }
 
 TEST_TIMES(short_and_interrupted_calls_are_made_again, 2) {
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     no_nameless = _i;
     shortened = interrupted = true;
     ck_ok(amp_state_save(place.rig.context, place.path, AMP_STATE_SAFETENSORS));
@@ -215,8 +199,7 @@ TEST_TIMES(short_and_interrupted_calls_are_made_again, 2) {
     shortened = interrupted = true;
     ck_ok(amp_state_load(place.rig.context, place.path));
     fail_none();
-    const struct snapshot after = snap(&place.rig);
-    ck_assert(same(&before, &after));
+    ck_still(&place.rig, &before);
     failing = ON_PREAD;
     call_fails_at = 3;
     failure = EIO;
@@ -226,7 +209,5 @@ TEST_TIMES(short_and_interrupted_calls_are_made_again, 2) {
     failing = ON_PREAD;
     call_fails_at = 4;
     ck_fails(AMP_ERR_IO, amp_state_load(place.rig.context, place.path));
-    const struct snapshot unchanged = snap(&place.rig);
-    ck_assert(same(&later, &unchanged));
-    place_end(&place);
+    ck_still(&place.rig, &later);
 }

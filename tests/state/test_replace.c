@@ -32,8 +32,7 @@ static int has_nameless_files(void) {
 
 TEST_TIMES(private_from_its_birth, 2) {
     static const mode_t modes[] = { 0600, 0640, 0666 };
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     for (size_t i = 0; i < 3; i++) {
         ck_assert_int_eq(chmod(place.path, modes[i]), 0);
         fail_none();
@@ -42,13 +41,11 @@ TEST_TIMES(private_from_its_birth, 2) {
         ck_assert_uint_eq(readable_by_others, 0);
         ck_assert_int_eq(about(place.path).st_mode & 07777, modes[i]);
     }
-    place_end(&place);
 }
 
 TEST_TIMES(a_new_file_obeys_the_mask, 2) {
     static const mode_t masks[] = { 022, 077, 0 };
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     const mode_t before = umask(0);
     for (size_t i = 0; i < 3; i++) {
         unlink(place.path);
@@ -61,13 +58,11 @@ TEST_TIMES(a_new_file_obeys_the_mask, 2) {
     }
     umask(before);
     ck_assert(holds(&place, &place.fresh));
-    place_end(&place);
 }
 
 /* A file without a name that cannot be given one is written again, as one that has a name. */
 TEST_TIMES(names_that_are_refused, has_nameless_files()) {
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     failing = ON_LINK;
     call_fails_at = 1;
     failure = EPERM;
@@ -75,7 +70,6 @@ TEST_TIMES(names_that_are_refused, has_nameless_files()) {
     ck_assert(one_failed());
     ck_assert_uint_eq(readable_by_others, 0);
     ck_assert(holds(&place, &place.fresh));
-    place_end(&place);
 }
 
 /* ---- what killed writers left ---- */
@@ -88,9 +82,8 @@ static pid_t dead(void) {
 }
 
 TEST_TIMES(leftovers_are_cleaned, 2) {
-    struct place place;
     char path[200];
-    place_init(&place);
+    PLACE(place);
     const pid_t gone = dead(), numbers[] = { gone, getpid(), getppid() };
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < 1000; i++) { /* of a dead process, of one that had our number, and of one that lives */
@@ -117,26 +110,22 @@ TEST_TIMES(leftovers_are_cleaned, 2) {
     close(writing);
     ck_assert_uint_eq(removed_unlocked, 0); /* its writer could come between */
     ck_assert_int_eq(strangers(&place), 1000 + 3 + sizeof of_the_user / sizeof *of_the_user);
-    place_end(&place);
 }
 
 /* Two savers in two PID namespaces, for each of which the other's process is not there. */
 TEST(a_saver_in_another_namespace_cleans) {
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     fail_none();
     no_nameless = cleaner_comes = true;
     save(&place);
     ck_assert(!cleaner_comes);
     ck_assert(holds(&place, &place.fresh));
     ck_assert_int_eq(strangers(&place), 0);
-    place_end(&place);
 }
 
 /* Without chance names are tried in turn, and those that are there do no harm. */
 TEST_TIMES(names_without_chance, 2) {
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     failing = ON_RANDOM;
     always = true;
     call_fails_at = 1;
@@ -145,26 +134,22 @@ TEST_TIMES(names_without_chance, 2) {
     save(&place);
     ck_assert(one_failed());
     ck_assert(holds(&place, &place.fresh));
-    place_end(&place);
 }
 
 /* ---- what is kept ---- */
 
 TEST_TIMES(no_more_than_permissions_is_kept, 2) {
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     ck_assert_int_eq(chmod(place.path, 06755), 0);
     no_nameless = _i;
     save(&place);
     ck_assert_int_eq(about(place.path).st_mode & 07777, 0755);
     ck_assert_uint_eq(place.rig.host.events[AMP_EVENT_WARNING], 0);
-    place_end(&place);
 }
 
 /* Root may give files away: their owner can read them afterwards. */
 TEST_TIMES(the_owner_is_kept, 2 * is_root()) {
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     ck_assert_int_eq(chown(place.path, 12345, 54321), 0);
     ck_assert_int_eq(chmod(place.path, 0600), 0);
     no_nameless = _i;
@@ -174,12 +159,10 @@ TEST_TIMES(the_owner_is_kept, 2 * is_root()) {
     ck_assert_uint_eq(now.st_gid, 54321);
     ck_assert_int_eq(now.st_mode & 07777, 0600);
     ck_assert_uint_eq(place.rig.host.events[AMP_EVENT_WARNING], 0);
-    place_end(&place);
 }
 
 TEST_TIMES(what_is_not_kept_is_told, is_root()) {
-    struct place place;
-    place_init(&place);
+    PLACE(place);
     ck_assert_int_eq(chown(place.path, 12345, 54321), 0);
     ck_assert_int_eq(chmod(place.path, 0664), 0);
     failing = ON_CHOWN;
@@ -192,29 +175,25 @@ TEST_TIMES(what_is_not_kept_is_told, is_root()) {
     ck_assert_int_eq(now.st_mode & 07777, 0644); /* the new group gets what everybody has */
     ck_assert_uint_eq(place.rig.host.events[AMP_EVENT_WARNING], 1);
     ck_assert_ptr_nonnull(strstr(place.rig.host.last_message[AMP_EVENT_WARNING], "was of user 12345 and group 54321"));
-    place_end(&place);
 }
 
 /* ---- links ---- */
 
 TEST(links_are_followed) {
-    struct place place;
     char link[200];
-    place_init(&place);
+    PLACE(place);
     snprintf(link, sizeof link, "%s/latest", place.folder);
     ck_assert_int_eq(symlink("amp.safetensors", link), 0);
     ck_ok(amp_state_save(place.rig.context, link, AMP_STATE_SAFETENSORS));
     ck_assert(holds(&place, &place.fresh));
     ck_assert(S_ISLNK(about(link).st_mode));
     unlink(link);
-    place_end(&place);
 }
 
 /* Two links, one absolute and one relative, to where there is no file yet: it is made there. */
 TEST_TIMES(links_to_what_is_not_there_yet, 2) {
-    struct place place;
     char link[200], second[200], folder[4096], to[4300];
-    place_init(&place);
+    PLACE(place);
     unlink(place.path);
     ck_assert_ptr_nonnull(realpath(place.folder, folder));
     snprintf(link, sizeof link, "%s/latest", place.folder);
@@ -232,13 +211,11 @@ TEST_TIMES(links_to_what_is_not_there_yet, 2) {
     ck_assert_int_eq(symlink(to, link), 0);
     ck_fails(AMP_ERR_NOT_FOUND, amp_state_save(place.rig.context, link, AMP_STATE_SAFETENSORS));
     unlink(link);
-    place_end(&place);
 }
 
 TEST(loops_are_refused) {
-    struct place place;
     char link[200], second[200];
-    place_init(&place);
+    PLACE(place);
     snprintf(link, sizeof link, "%s/latest", place.folder);
     snprintf(second, sizeof second, "%s/second", place.folder);
     ck_assert_int_eq(symlink("second", link), 0);
@@ -247,15 +224,13 @@ TEST(loops_are_refused) {
     ck_says("link");
     ck_assert(S_ISLNK(about(link).st_mode) && S_ISLNK(about(second).st_mode));
     ck_assert_int_eq(strangers(&place), 2);
-    place_end(&place);
 }
 
 /* ---- long names ---- */
 
 TEST_TIMES(names_of_255_bytes, 2) {
-    struct place place;
     char path[400];
-    place_init(&place);
+    PLACE(place);
     const int folder = snprintf(path, sizeof path, "%s/", place.folder);
     for (int i = 0; i < 127; i++) memcpy(path + folder + 2 * i, "\xc3\xa9", 3); /* characters of two bytes */
     strcat(path, "x");
@@ -267,7 +242,6 @@ TEST_TIMES(names_of_255_bytes, 2) {
     strcat(path, "x");
     ck_fails(AMP_ERR_IO, amp_state_save(place.rig.context, path, AMP_STATE_SAFETENSORS));
     ck_assert_int_eq(strangers(&place), 1);
-    place_end(&place);
 }
 
 /* ---- small stacks ---- */
@@ -300,18 +274,16 @@ static int has_small_frames(void) {
 
 /* A thread of 32 KiB, most of which is its own block of libc's and libamp's; what lies below is no memory. */
 TEST_TIMES(saved_on_a_stack_of_32_kib, has_small_frames()) {
-    struct place place;
     pthread_attr_t attributes;
     pthread_t thread;
     void *result = NULL;
-    place_init(&place);
+    PLACE(place);
     ck_assert_int_eq(pthread_attr_init(&attributes), 0);
     ck_assert_int_eq(pthread_attr_setstacksize(&attributes, 32 << 10), 0);
     ck_assert_int_eq(pthread_create(&thread, &attributes, save_to_memory, &place), 0);
     ck_assert_int_eq(pthread_join(thread, &result), 0);
     ck_assert_ptr_eq(result, &place);
     pthread_attr_destroy(&attributes);
-    place_end(&place);
 }
 
 int main(void) {

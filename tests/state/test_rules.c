@@ -2,18 +2,6 @@
 /* Checkpoints over the fake host: names, Apex's form, and who may call when. */
 #include "forge.h"
 
-static amp_config short_window(amp_level level) {
-    amp_config config = config_of(level);
-    config.window = 3;
-    return config;
-}
-
-static void start(struct rig *rig, amp_level level) {
-    const amp_config config = short_window(level);
-    rig_init(rig, FAKE_RETAINS);
-    ck_ok(rig_config(rig, &config));
-}
-
 /* ---- names ---- */
 
 TEST(one_name_twice_is_refused_naming_both) {
@@ -28,21 +16,14 @@ TEST(one_name_twice_is_refused_naming_both) {
     ck_assert_uint_eq(size, 77);
 }
 
-static void start_with_backoff(struct rig *rig, double backoff) {
-    amp_config config = config_of(AMP_O1);
-    config.backoff = backoff;
-    rig_init(rig, FAKE_RETAINS);
-    ck_ok(rig_config(rig, &config));
-}
-
 /* A libamp whose factors were floats has written 0.3's nearest one. */
 TEST(a_state_whose_factors_were_floats) {
     static const char now[] = "\"0x13333333333333p-54\"", then[] = "\"0x4ccccdp-24\""; /* 8 less: no other padding */
     enum { LESS = sizeof now - sizeof then };
     uint64_t length;
-    struct rig rig;
-    start_with_backoff(&rig, 0.3);
-    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    RIG_WITH(rig, AMP_O1, FAKE_RETAINS, .backoff = 0.3);
+    RIG_WITH(other, AMP_O1, FAKE_RETAINS, .backoff = 0.31);
+    OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
     char *at = memmem(state.data, state.size, now, sizeof now - 1);
     ck_assert_ptr_nonnull(at);
     memcpy(at, then, sizeof then - 1);
@@ -53,15 +34,10 @@ TEST(a_state_whose_factors_were_floats) {
     memcpy(state.data, &length, sizeof length);
     state.size -= LESS;
     forge_checksums(&state);
-    ck_ok(amp_state_load_memory(rig.context, state.data, state.size));
+    ck_ok(load(&rig, &state));
     ck_assert_msg(!rig.host.events[AMP_EVENT_WARNING], "%s", rig.host.last_message[AMP_EVENT_WARNING]);
-    rig_end(&rig);
-    start_with_backoff(&rig, 0.31);
-    ck_ok(amp_state_load_memory(rig.context, state.data, state.size));
-    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_WARNING], "scaler.backoff 0.300000012 -> 0.31") != NULL, "%s",
-                  rig.host.last_message[AMP_EVENT_WARNING]);
-    rig_end(&rig);
-    free(state.data);
+    ck_ok(load(&other, &state));
+    ck_warned(&other, "scaler.backoff 0.300000012 -> 0.31");
 }
 
 TEST(names_that_no_header_can_hold) {
@@ -69,81 +45,65 @@ TEST(names_that_no_header_can_hold) {
         const char *name, *says;
     } rows[] = { { "w\xff", "not UTF-8" }, { "\xed\xa0\x80", "not UTF-8" }, { "__metadata__", "reserved" } };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct rig rig;
-        rig_init(&rig, FAKE_RETAINS);
-        rig.net.params[0].name = rows[i].name;
-        const amp_config config = config_of(AMP_O2);
         size_t size;
+        const amp_config config = config_of(AMP_O2);
+        RIG_INIT(rig, FAKE_RETAINS);
+        rig.net.params[0].name = rows[i].name;
         ck_ok(rig_config(&rig, &config));
         ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size));
         ck_says(rows[i].says);
-        rig_end(&rig);
     }
 }
 
 TEST(unnamed_and_odd_names_go_round) {
-    struct rig rig;
-    rig_init(&rig, FAKE_RETAINS);
+    RIG_INIT(rig, FAKE_RETAINS);
     rig.net.params[0].name = NULL;
     rig.net.params[1].name = "\"quoted\" \\ \n \xc3\xa9 \x01 {";
     const amp_config config = config_of(AMP_O2);
     ck_ok(rig_config(&rig, &config));
-    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
     ck_assert_ptr_nonnull(memmem(state.data, state.size, "\"param.0\":", 10));
     const struct snapshot before = snap(&rig);
     fake_fill(rig.net.bias, 9.0);
-    ck_ok(amp_state_load_memory(rig.context, state.data, state.size));
-    const struct snapshot after = snap(&rig);
-    ck_assert(same(&before, &after));
-    free(state.data);
-    rig_end(&rig);
+    ck_ok(load(&rig, &state));
+    ck_still(&rig, &before);
 }
 
 TEST(another_model_is_refused_by_name) {
-    struct rig rig, other;
-    start(&rig, AMP_O2);
-    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
-    rig_init(&other, FAKE_RETAINS);
-    other.net.params[0].name = "heaviness";
     const amp_config config = config_of(AMP_O2);
+    START(rig, AMP_O2);
+    RIG_INIT(other, FAKE_RETAINS);
+    OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    other.net.params[0].name = "heaviness";
     ck_ok(rig_config(&other, &config));
     fake_fill(other.net.bias, 7.0);
     const struct snapshot before = snap(&other);
-    ck_fails(AMP_ERR_CONFLICT, amp_state_load_memory(other.context, state.data, state.size));
+    ck_fails(AMP_ERR_CONFLICT, load(&other, &state));
     ck_says("1 parameters are in the file but not here (weight)");
     ck_says("1 are trained here but not in the file (heaviness)");
-    const struct snapshot after = snap(&other);
-    ck_assert(same(&before, &after));
-    rig_end(&other);
-    rig_end(&rig);
-    free(state.data);
+    ck_still(&other, &before);
 }
 
 /* A context that trains nothing takes the values of what it has. */
 TEST(inference_takes_what_it_has) {
-    struct rig rig, other;
-    start(&rig, AMP_O2);
+    const amp_config config = config_of(AMP_O2);
+    START(rig, AMP_O2);
+    RIG_INIT(other, FAKE_RETAINS);
     train_some(&rig, 3);
     const struct snapshot before = snap(&rig);
-    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
-    rig_init(&other, FAKE_RETAINS);
-    const amp_config config = config_of(AMP_O2);
+    OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
     amp_model *model = &other.net.model;
     ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &other.context));
-    ck_ok(amp_state_load_memory(other.context, state.data, state.size));
+    ck_ok(load(&other, &state));
     for (int i = 0; i < NET_SIZE; i++) ck_assert_double_eq(fake_get(other.net.weight, i), before.params[0][i]);
-    rig_end(&other);
-    rig_end(&rig);
-    free(state.data);
 }
 
 /* ---- Apex's form ---- */
 
 TEST(apex_text_both_ways) {
-    struct rig rig;
-    start(&rig, AMP_O1);
+    START(rig, AMP_O1);
     train_some(&rig, 4);
-    struct bytes text = state_of(&rig, AMP_STATE_APEX);
+    OWN_BYTES text = state_of(&rig, AMP_STATE_APEX);
     static const char expected[] = "{\"loss_scaler0\":{\"loss_scale\":131072.0,\"unskipped\":1}}";
     ck_assert_uint_eq(text.size, sizeof expected - 1);
     ck_assert_mem_eq(text.data, expected, text.size);
@@ -155,21 +115,16 @@ TEST(apex_text_both_ways) {
     ck_ok(net_train_step(&rig.net, 0.1));
     after = snap(&rig);
     ck_assert_float_eq(after.scale, 131072.0f); /* the window of 3 was full */
-    ck_ok(amp_state_load_memory(rig.context, text.data, text.size));
+    ck_ok(load(&rig, &text));
     after = snap(&rig);
     ck_assert_uint_eq(after.unskipped, 1);
-    free(text.data);
-    rig_end(&rig);
 }
 
 TEST(apex_goes_by_the_keys_index) {
     static const char given[] = "{\"loss_scaler1\":{\"loss_scale\":8,\"unskipped\":1},"
                                 "\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":0}}";
-    amp_config config = short_window(AMP_O1);
     amp_record record = AMP_RECORD_INIT;
-    config.num_losses = 2;
-    RIG_INIT(rig, FAKE_RETAINS);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, AMP_O1, FAKE_RETAINS, .window = 3, .num_losses = 2);
     ck_ok(amp_state_load_memory(rig.context, given, sizeof given - 1));
     ck_ok(amp_get_record(rig.context, 1, &record));
     ck_assert_float_eq(record.scale_after, 8.0f);
@@ -181,8 +136,7 @@ TEST(apex_goes_by_the_keys_index) {
 TEST(apex_keeps_a_static_scale) {
     static const char other[] = "{\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":7}}";
     static const char same[] = "{\"loss_scaler0\":{\"loss_scale\":1,\"unskipped\":5}}";
-    RIG(rig);
-    start(&rig, AMP_O5);
+    START(rig, AMP_O5);
     ck_ok(amp_state_load_memory(rig.context, same, sizeof same - 1));
     ck_assert_uint_eq(snap(&rig).unskipped, 5);
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 0);
@@ -196,38 +150,34 @@ TEST(apex_keeps_a_static_scale) {
 /* ---- who may call when ---- */
 
 TEST(not_inside_brackets_or_steps) {
-    struct rig rig;
     size_t size;
-    start(&rig, AMP_O2);
-    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    START(rig, AMP_O2);
+    OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     ck_fails(AMP_ERR_WRONG_STATE, amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size));
     ck_fails(AMP_ERR_WRONG_STATE, amp_state_save(rig.context, "never", AMP_STATE_SAFETENSORS));
-    ck_fails(AMP_ERR_WRONG_STATE, amp_state_load_memory(rig.context, state.data, state.size));
+    ck_fails(AMP_ERR_WRONG_STATE, load(&rig, &state));
     ck_fails(AMP_ERR_WRONG_STATE, amp_state_load(rig.context, "never"));
     ck_says("inside a bracket");
     ck_ok(amp_scale_loss_end(&scaled));
     amp_step_info info = AMP_STEP_INFO_INIT;
     ck_ok(amp_step_begin(&rig.net.optimizer, &info));
-    ck_fails(AMP_ERR_WRONG_STATE, amp_state_load_memory(rig.context, state.data, state.size));
+    ck_fails(AMP_ERR_WRONG_STATE, load(&rig, &state));
     ck_says("inside a step");
     ck_ok(amp_step_end(&rig.net.optimizer));
-    ck_ok(amp_state_load_memory(rig.context, state.data, state.size));
+    ck_ok(load(&rig, &state));
     ck_ok(fake_begin_many(rig.context, (amp_optimizer *[]){ &rig.net.optimizer }, 1, 0, AMP_DELAY_UNSCALE,
                                     NULL, &scaled));
     ck_ok(amp_scale_loss_end(&scaled));
     ck_fails(AMP_ERR_WRONG_STATE, amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size));
     ck_says("still scaled");
-    free(state.data);
-    rig_end(&rig);
 }
 
 TEST(arguments) {
-    RIG(rig);
     size_t size = 5;
     char small[16];
-    start(&rig, AMP_O2);
+    START(rig, AMP_O2);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save(NULL, "x", 0));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save(rig.context, NULL, 0));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_state_save(rig.context, "", 0));
@@ -251,11 +201,10 @@ TEST(arguments) {
 
 /* Each hook that a save or a load calls fails once at each of its calls: nothing changed. */
 TEST(failing_hooks_change_nothing) {
-    struct rig rig;
     size_t size;
-    start(&rig, AMP_O2);
+    START(rig, AMP_O2);
     train_some(&rig, 4);
-    struct bytes state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
     train_some(&rig, 1);
     const struct snapshot before = snap(&rig);
     unsigned refused = 0;
@@ -265,15 +214,12 @@ TEST(failing_hooks_change_nothing) {
         rig.host.fail_at = at;
         const amp_status saved = amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, NULL, 0, &size);
         rig.host.calls[FAKE_VIEW] = 0;
-        const amp_status loaded = amp_state_load_memory(rig.context, state.data, state.size);
+        const amp_status loaded = load(&rig, &state);
         rig.host.fail_at = 0;
         refused += saved != AMP_OK;
         if (loaded == AMP_OK) break;
         refused++;
-        const struct snapshot after = snap(&rig);
-        ck_assert(same(&before, &after));
+        ck_still(&rig, &before);
     }
     ck_assert_uint_ge(refused, 6);
-    free(state.data);
-    rig_end(&rig);
 }
