@@ -17,12 +17,11 @@
 /* ---- refusals ---- */
 
 TEST_TIMES(scaling_of_nothing, 2) {
-    struct rig rig;
     void *out = NULL, *none = NULL;
     amp_context *bare = NULL;
     const amp_config config = config_of(AMP_O1);
-    rig_start(&rig, AMP_O1, FAKE_RETAINS | (_i ? FAKE_NO_SCALE : 0));
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS | (_i ? FAKE_NO_SCALE : 0));
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "amp_scale: context", amp_scale(NULL, 0, x, &out));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "loss_id 1", amp_scale(rig.context, 1, x, &out));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "amp_scale: tensor", amp_scale(rig.context, 0, NULL, &out));
@@ -37,16 +36,13 @@ TEST_TIMES(scaling_of_nothing, 2) {
     void *args[] = { x };
     ck_refused(AMP_ERR_WRONG_STATE, "no host", amp_cast_args(bare, "linear", args, 1, &frame));
     ck_ok(amp_shutdown(bare));
-    fake_release(x);
-    rig_end(&rig);
 }
 
 TEST(adding_what_cannot_be_added) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_step_info info = AMP_STEP_INFO_INIT;
-    rig_start(&rig, AMP_O2, FAKE_RETAINS);
-    struct fake_tensor *fresh = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    RIG_START(rig, AMP_O2, FAKE_RETAINS);
+    OWN_TENSOR *fresh = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     amp_param params[2] = { AMP_PARAM_INIT, AMP_PARAM_INIT };
     amp_optimizer *optimizer = &rig.net.optimizer;
     params[0].tensor = fresh;
@@ -64,8 +60,6 @@ TEST(adding_what_cannot_be_added) {
     ck_ok(fake_begin(optimizer, NULL, &scaled));
     ck_refused(AMP_ERR_WRONG_STATE, "inside a bracket", amp_add_params(optimizer, params, 1));
     ck_ok(amp_scale_loss_cancel(&scaled));
-    fake_release(fresh);
-    rig_end(&rig);
 }
 
 static struct rig *shut_from;
@@ -98,10 +92,10 @@ TEST(shutdown_from_inside) {
 
 /* Two handles on one storage: which of them the optimizer's state belongs to would be chance. */
 TEST(one_tensor_listed_twice) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
-    rig_init(&rig, FAKE_RETAINS);
-    struct fake_tensor *tied = fake_alias(rig.net.weight), *bias = rig.net.trained[1];
+    RIG_INIT(rig, FAKE_RETAINS);
+    OWN_TENSOR *tied = fake_alias(rig.net.weight);
+    struct fake_tensor *bias = rig.net.trained[1];
     rig.net.trained[1] = tied;
     amp_param params[NET_PARAMS + 1] = { rig.net.params[0], rig.net.params[1], rig.net.params[2], rig.net.params[3],
                                          rig.net.params[4], rig.net.params[5], AMP_PARAM_INIT };
@@ -112,8 +106,6 @@ TEST(one_tensor_listed_twice) {
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "one tensor: list it once", rig_config(&rig, &config));
     rig.net.trained[1] = bias;
     ck_ok(rig_config(&rig, &config));
-    fake_release(tied);
-    rig_end(&rig);
 }
 
 /* ---- other types ---- */

@@ -166,8 +166,7 @@ TEST(direct_calls_change_nothing_without_memory) {
 
 /* Calls whose arguments agree already, and casts that come out of the cache, allocate nothing and take no lock. */
 TEST(what_casts_nothing_allocates_and_locks_nothing) {
-    struct rig rig;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0), *y = rig_tensor(&rig, AMP_FLOAT16, 2.0);
     fake_release(net_linear(&rig.net, x, rig.net.weight, rig.net.bias)); /* fills the cache */
     arm(0);
@@ -191,5 +190,4 @@ TEST(what_casts_nothing_allocates_and_locks_nothing) {
     fake_release(wide);
     fake_release(x);
     fake_release(y);
-    rig_end(&rig);
 }

@@ -13,10 +13,38 @@ static amp_status begin(struct rig *rig, amp_scaled_loss *scaled) {
 
 /* ---- descriptions ---- */
 
-static amp_status no_init_macro(struct rig *rig) {
-    memset(&rig->net.ops[0], 0, sizeof rig->net.ops[0]);
-    return start(rig, AMP_O1);
+static amp_status on_a_gpu_view(void *self, void *handle, amp_tensor_view *view) {
+    struct fake_tensor *tensor = handle;
+    (void)self;
+    view->data = tensor->storage.data;
+    view->device.type = 2;
+    view->ndim = 1;
+    view->shape = tensor->shape;
+    view->dtype.code = 2;
+    view->dtype.bits = 32;
+    view->dtype.lanes = 1;
+    return AMP_OK;
 }
+
+/* One slip in a description, and initialize. X(name, level, the slip) */
+#define SLIPS(X)                                                                                                       \
+    X(no_init_macro, O1, memset(&rig->net.ops[0], 0, sizeof rig->net.ops[0]))                                          \
+    X(no_host, O1, rig->net.model.host = NULL)                                                                         \
+    X(no_cast, O1, rig->host.hooks.cast = NULL)                                                                        \
+    X(no_swap_data, O2, rig->host.hooks.swap_data = NULL)                                                              \
+    X(half_a_pair, O1, rig->host.hooks.free = NULL)                                                                    \
+    X(no_slot, O1, rig->net.ops[0].slot = NULL)                                                                        \
+    X(typing_error, O1, rig->net.ops[0].schema = "linear(Tensro input) -> Tensor")                                     \
+    X(listed_twice, O1, rig->net.trained[1] = rig->net.trained[0])                                                     \
+    X(on_a_gpu, O1, rig->host.hooks.view = on_a_gpu_view)                                                              \
+    X(initialized_twice, O1, ck_ok(start(rig, AMP_O1)))
+
+#define SLIP(name, level, change)                                                                                      \
+    static amp_status name(struct rig *rig) {                                                                          \
+        change;                                                                                                        \
+        return start(rig, AMP_##level);                                                                                \
+    }
+SLIPS(SLIP)
 
 static amp_status no_such_level(struct rig *rig) { return start(rig, 0); }
 
@@ -24,31 +52,6 @@ static amp_status digit_zero(struct rig *rig) {
     amp_level level;
     (void)rig;
     return amp_level_from_name("01", &level);
-}
-
-static amp_status no_host(struct rig *rig) {
-    rig->net.model.host = NULL;
-    return start(rig, AMP_O1);
-}
-
-static amp_status no_cast(struct rig *rig) {
-    rig->host.hooks.cast = NULL;
-    return start(rig, AMP_O1);
-}
-
-static amp_status no_swap_data(struct rig *rig) {
-    rig->host.hooks.swap_data = NULL;
-    return start(rig, AMP_O2);
-}
-
-static amp_status half_a_pair(struct rig *rig) {
-    rig->host.hooks.free = NULL;
-    return start(rig, AMP_O1);
-}
-
-static amp_status no_slot(struct rig *rig) {
-    rig->net.ops[0].slot = NULL;
-    return start(rig, AMP_O1);
 }
 
 static amp_status another_table(struct rig *rig) {
@@ -70,16 +73,6 @@ static amp_status same_slot(struct rig *rig) {
     return start(rig, AMP_O1);
 }
 
-static amp_status typing_error(struct rig *rig) {
-    rig->net.ops[0].schema = "linear(Tensro input) -> Tensor";
-    return start(rig, AMP_O1);
-}
-
-static amp_status listed_twice(struct rig *rig) {
-    rig->net.trained[1] = rig->net.trained[0];
-    return start(rig, AMP_O1);
-}
-
 static amp_status half_parameter(struct rig *rig) {
     struct fake_tensor *low = rig_tensor(rig, AMP_FLOAT16, 0.0);
     rig->net.params[0].tensor = low;
@@ -96,42 +89,14 @@ static amp_status overlap(struct rig *rig) {
     return status;
 }
 
-static amp_status strided(struct rig *rig) {
-    rig->net.weight->strides[0] = 2;
-    const amp_status status = start(rig, AMP_O2);
+static amp_status with_stride(struct rig *rig, int64_t stride, amp_level level) {
+    rig->net.weight->strides[0] = stride;
+    const amp_status status = start(rig, level);
     rig->net.weight->strides[0] = 1;
     return status;
 }
-
-static amp_status expanded(struct rig *rig) {
-    rig->net.weight->strides[0] = 0;
-    const amp_status status = start(rig, AMP_O1);
-    rig->net.weight->strides[0] = 1;
-    return status;
-}
-
-static amp_status on_a_gpu_view(void *self, void *handle, amp_tensor_view *view) {
-    struct fake_tensor *tensor = handle;
-    (void)self;
-    view->data = tensor->storage.data;
-    view->device.type = 2;
-    view->ndim = 1;
-    view->shape = tensor->shape;
-    view->dtype.code = 2;
-    view->dtype.bits = 32;
-    view->dtype.lanes = 1;
-    return AMP_OK;
-}
-
-static amp_status on_a_gpu(struct rig *rig) {
-    rig->host.hooks.view = on_a_gpu_view;
-    return start(rig, AMP_O1);
-}
-
-static amp_status initialized_twice(struct rig *rig) {
-    ck_ok(start(rig, AMP_O1));
-    return start(rig, AMP_O1);
-}
+static amp_status strided(struct rig *rig) { return with_stride(rig, 2, AMP_O2); }
+static amp_status expanded(struct rig *rig) { return with_stride(rig, 0, AMP_O1); }
 
 /* ---- the loop ---- */
 

@@ -122,11 +122,10 @@ static const struct {
 };
 
 DIFFERENCE_TIMES(a_second_begin_is_refused, sizeof begins / sizeof begins[0]) {
-    struct rig rig;
     amp_config config = config_of(AMP_O1);
     amp_scaled_loss open = AMP_SCALED_LOSS_INIT, other = AMP_SCALED_LOSS_INIT;
     config.num_losses = 2;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(rig_config(&rig, &config));
     amp_optimizer *optimizers[] = { &rig.net.optimizer };
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &open));
@@ -139,7 +138,6 @@ DIFFERENCE_TIMES(a_second_begin_is_refused, sizeof begins / sizeof begins[0]) {
     ck_assert_mem_eq(&other, &was_other, sizeof other);
     ck_ok(amp_scale_loss_end(&open));
     ck_assert_int_eq(open.action, AMP_STEP);
-    rig_end(&rig);
 }
 
 TEST(a_foreign_optimizer_is_refused) {

@@ -151,10 +151,7 @@ TEST_TIMES(late_parameters_need_their_hooks, 2) {
 
 /* What was re-typed for a call that fails is undone, also if the host refuses at first. */
 TEST_TIMES(undoing_is_tried_twice, 2) {
-    amp_config config = config_of(AMP_O2);
-    config.emulate = _i ? AMP_ON : AMP_DEFAULT;
-    RIG_INIT(rig, 0);
-    ck_ok(rig_config(&rig, &config));
+    RIG_WITH(rig, AMP_O2, 0, .emulate = _i ? AMP_ON : AMP_DEFAULT);
     OWN_TENSOR *late = fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 0.1);
     const amp_param params[] = { { sizeof(amp_param), 0, late, "late" }, AMP_PARAM_INIT };
     rig.host.fail_hook = _i ? FAKE_VIEW : FAKE_SWAP;
@@ -172,14 +169,13 @@ TEST_TIMES(undoing_is_tried_twice, 2) {
 
 /* Two optimizers with one parameter: while one steps on the master, the other can neither open a bracket nor look. */
 TEST(shared_parameters_are_busy_for_both) {
-    struct rig rig;
     void *shared[1];
     amp_config config = config_of(AMP_O2);
     amp_step_info info = AMP_STEP_INFO_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_master master = AMP_MASTER_INIT;
     size_t count;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     shared[0] = rig.net.weight;
     amp_optimizer other = { .struct_size = sizeof(amp_optimizer), .params = shared, .n_params = 1 };
     amp_model *models[] = { &rig.net.model };
@@ -197,5 +193,4 @@ TEST(shared_parameters_are_busy_for_both) {
     ck_ok(amp_scale_loss_end(&scaled));
     ck_ok(amp_step_begin(&rig.net.optimizer, &info));
     ck_ok(amp_step_end(&rig.net.optimizer));
-    rig_end(&rig);
 }
