@@ -4,7 +4,7 @@
 #define TEST_OPTIM_FUSED_H
 
 #include "amp_optim.h"
-#include "checks.h"
+#include "settings.h"
 
 #define INF ((double)__builtin_inff())
 
@@ -29,6 +29,8 @@ static inline void fused_start(struct rig *rig, const amp_optim *rule, const amp
     rig_init(rig, options);
     ck_ok(fused_config(rig, rule, config));
 }
+
+#define FUSED_START(name, rule, config, options) RIG(name); fused_start(&name, rule, config, options)
 
 /* Backward's part: adds value * (i + 1) to each element of a parameter's gradient, in the gradient's type. */
 static inline void add_grad(struct fake_tensor *param, double value) {

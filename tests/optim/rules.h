@@ -108,6 +108,8 @@ static inline void tensors_free(struct tensors *t) {
     }
 }
 
+#define OWN_TENSORS __attribute__((cleanup(tensors_free))) struct tensors
+
 /* A generator of its own, so that every failure can be had again: splitmix64 from the test's number. */
 static inline uint64_t next_bits(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);

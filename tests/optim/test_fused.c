@@ -164,33 +164,37 @@ static amp_config config_at(int i) {
     return config;
 }
 
+static void pair_start(struct pair *pair, const amp_config *config, unsigned options, uint64_t seed) {
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
+    pair->random = seed;
+    rig_init(&pair->theirs, options);
+    ck_ok(rig_config(&pair->theirs, config));
+    fused_start(&pair->ours, &rule, config, options);
+}
+
+static void pair_end(struct pair *pair) {
+    rig_end(&pair->ours);
+    rig_end(&pair->theirs);
+}
+
 TEST_TIMES(as_the_hosts_own, N_LEVELS *N_KINDS) {
     const amp_config config = config_at(_i % N_LEVELS);
-    const unsigned options = host_kinds[_i / N_LEVELS];
-    struct pair pair = { .random = (uint64_t)_i };
-    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
-    rig_init(&pair.theirs, options);
-    ck_ok(rig_config(&pair.theirs, &config));
-    fused_start(&pair.ours, &rule, &config, options);
+    struct pair pair;
+    pair_start(&pair, &config, host_kinds[_i / N_LEVELS], (uint64_t)_i);
     run_program(&pair);
-    rig_end(&pair.ours);
-    rig_end(&pair.theirs);
+    pair_end(&pair);
 }
 
 /* Without a bracket, and at a scale that is trivial. */
 TEST_TIMES(plain_steps, N_LEVELS) {
-    amp_config config = config_at(_i % N_LEVELS);
+    amp_config config = config_at(_i);
     config.loss_scale = 1.0f, config.init_scale = config.min_scale = 0.0f, config.window = 0;
-    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
-    struct pair pair = { .random = 5 };
-    rig_init(&pair.theirs, 0);
-    ck_ok(rig_config(&pair.theirs, &config));
-    fused_start(&pair.ours, &rule, &config, 0);
+    struct pair pair;
+    pair_start(&pair, &config, 0, 5);
     for (int step = 0; step < 4; step++) {
         for (int k = 0; k < 3; k++)
             add_grad(pair.ours.net.trained[k], 0.25 * k), add_grad(pair.theirs.net.trained[k], 0.25 * k);
         do_step(&pair);
     }
-    rig_end(&pair.ours);
-    rig_end(&pair.theirs);
+    pair_end(&pair);
 }

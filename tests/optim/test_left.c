@@ -27,6 +27,8 @@ static void start_sgd(struct rig *rig, int i) {
     ck_assert_int_eq(bracket(rig, GRAD, 0), AMP_STEP);
 }
 
+#define START_SGD(name, i) RIG(name); start_sgd(&name, i)
+
 static double seen(const struct rig *rig) { return fake_get(rig->net.weight->grad, 0); }
 
 static float master_value(struct rig *rig) {
@@ -55,9 +57,8 @@ TEST_TIMES(gradients_stay_as_they_are_until_the_step, N_CASES) {
 }
 
 TEST_TIMES(looking_unscales_once, N_CASES) {
-    RIG(rig);
     amp_master masters[3];
-    start_sgd(&rig, _i);
+    START_SGD(rig, _i);
     for (int look = 0; look < 2; look++) {
         masters_of(&rig, masters);
         ck_assert(*(float *)masters[0].grad == (float)GRAD);
@@ -68,8 +69,7 @@ TEST_TIMES(looking_unscales_once, N_CASES) {
 }
 
 TEST_TIMES(a_second_bracket_unscales_first, N_CASES) {
-    RIG(rig);
-    start_sgd(&rig, _i);
+    START_SGD(rig, _i);
     ck_assert_int_eq(bracket(&rig, GRAD, 0), AMP_STEP);
     /* what was set aside is added; what was scaled in place waits with the rest */
     ck_assert(seen(&rig) == (cases[_i].options & FAKE_NO_SET_GRAD ? 2.0 * GRAD * SCALE : 2.0 * GRAD));
@@ -79,20 +79,17 @@ TEST_TIMES(a_second_bracket_unscales_first, N_CASES) {
 
 /* A cancelled bracket gives back what waited, unscaled by then. */
 TEST_TIMES(cancel_gives_the_gradient_back, N_CASES) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_sgd(&rig, _i);
+    START_SGD(rig, _i);
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     add_grad(rig.net.weight, 1.0);
     ck_ok(amp_scale_loss_cancel(&scaled));
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(master_value(&rig) == 0.5f - 0.5f * (float)GRAD);
-    rig_end(&rig);
 }
 
 TEST(the_hosts_own_gradient_is_not_scaled) {
-    RIG(rig);
-    start_sgd(&rig, 2);
+    START_SGD(rig, 2);
     fake_put_grad(rig.net.weight, fake_new(&rig.host, AMP_FLOAT16, NET_SIZE, 0.25));
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(master_value(&rig) == 0.5f - 0.5f * 0.25f);
@@ -100,9 +97,8 @@ TEST(the_hosts_own_gradient_is_not_scaled) {
 
 /* What the host does to the scaled gradient is seen by the norm too: it is not the one that the bracket computed. */
 TEST_TIMES(a_gradient_changed_in_place_has_another_norm, N_CASES) {
-    RIG(rig);
     float before = 0.0f, after = 0.0f;
-    start_sgd(&rig, _i);
+    START_SGD(rig, _i);
     ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1e6f, &before));
     for (int k = 0; k < 3; k++) { /* as an average over two ranks */
         const struct fake_tensor *param = rig.net.trained[k];
@@ -115,8 +111,7 @@ TEST_TIMES(a_gradient_changed_in_place_has_another_norm, N_CASES) {
 }
 
 TEST_TIMES(shutdown_leaves_them_unscaled, N_CASES) {
-    RIG(rig);
-    start_sgd(&rig, _i);
+    START_SGD(rig, _i);
     ck_ok(amp_shutdown(rig.context));
     rig.context = NULL;
     ck_assert(seen(&rig) == GRAD);

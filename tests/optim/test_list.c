@@ -23,10 +23,6 @@ static void random_tensors(struct tensors *t, const amp_optim *rule, uint64_t se
     }
 }
 
-static void use_low_grads(struct tensors *t) {
-    for (size_t i = 0; i < N_TENSORS; i++) t->grads[i] = (amp_span){ t->low_grad[i], tensor_sizes[i], AMP_FLOAT16, 0 };
-}
-
 static void check_same(const struct tensors *a, const struct tensors *b, const char *name) {
     for (size_t i = 0; i < N_TENSORS; i++) {
         const size_t bytes = tensor_sizes[i] * sizeof(float);
@@ -45,10 +41,11 @@ DIFFERENCE_TIMES(one_pass_is_what_four_would_be, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     const float inv_scale = 1.0f / 3000.0f, clip = 0.37f;
-    struct tensors fused, apart;
+    OWN_TENSORS fused, apart;
     random_tensors(&fused, &rule, (uint64_t)_i);
     random_tensors(&apart, &rule, (uint64_t)_i);
-    use_low_grads(&fused);
+    for (size_t i = 0; i < N_TENSORS; i++)
+        fused.grads[i] = (amp_span){ fused.low_grad[i], tensor_sizes[i], AMP_FLOAT16, 0 };
     fused.list.low = fused.lows;
     fused.list.inv_scale = &inv_scale;
     fused.list.grad_factor = clip;
@@ -63,7 +60,6 @@ DIFFERENCE_TIMES(one_pass_is_what_four_would_be, N_RULES) {
         ck_ok(amp_cast_list(apart.lows, apart.params, N_TENSORS));
         check_same(&fused, &apart, name);
     }
-    tensors_free(&fused), tensors_free(&apart);
 }
 
 /* The norms that the check before the step found are those that the step would compute. */
@@ -72,7 +68,7 @@ TEST_TIMES(known_norms_are_the_computed_ones, N_RULES) {
     const amp_optim rule = rule_of(_i, &name);
     const float inv_scale = 1.0f / 3000.0f;
     float norm, norms[N_TENSORS], found_inf = 0.0f;
-    struct tensors given, computed;
+    OWN_TENSORS given, computed;
     random_tensors(&given, &rule, (uint64_t)_i);
     random_tensors(&computed, &rule, (uint64_t)_i);
     given.list.inv_scale = computed.list.inv_scale = &inv_scale;
@@ -81,14 +77,13 @@ TEST_TIMES(known_norms_are_the_computed_ones, N_RULES) {
     ck_ok(amp_optim_list(&rule, &given.list));
     ck_ok(amp_optim_list(&rule, &computed.list));
     check_same(&given, &computed, name);
-    tensors_free(&given), tensors_free(&computed);
 }
 
 DIFFERENCE_TIMES(overflow_writes_nothing, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     float found_inf = 0.0f;
-    struct tensors t, before;
+    OWN_TENSORS t, before;
     random_tensors(&t, &rule, (uint64_t)_i);
     random_tensors(&before, &rule, (uint64_t)_i);
     t.list.low = t.lows;
@@ -103,14 +98,13 @@ DIFFERENCE_TIMES(overflow_writes_nothing, N_RULES) {
     ck_ok(amp_optim_list(&rule, &t.list)); /* and it is the flag that held it back */
     ck_assert(memcmp(t.param[3], before.param[3], tensor_sizes[3] * sizeof(float)));
     ck_assert_uint_eq(t.steps[0], 1);
-    tensors_free(&t), tensors_free(&before);
 }
 
 /* A 16-bit parameter without a master: the same as a master that is what the parameter holds, rounded afterwards. */
 DIFFERENCE_TIMES(low_parameters_alone, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
-    struct tensors alone, wide;
+    OWN_TENSORS alone, wide;
     random_tensors(&alone, &rule, (uint64_t)_i);
     random_tensors(&wide, &rule, (uint64_t)_i);
     for (size_t i = 0; i < N_TENSORS; i++) {
@@ -123,7 +117,6 @@ DIFFERENCE_TIMES(low_parameters_alone, N_RULES) {
     ck_ok(amp_optim_list(&rule, &wide.list));
     for (size_t i = 0; i < N_TENSORS; i++)
         ck_assert_msg(!memcmp(alone.low[i], wide.low[i], tensor_sizes[i] * 2), "%s: %zu differs", name, i);
-    tensors_free(&alone), tensors_free(&wide);
 }
 
 /* The square of 2^-20 is nothing in fp16. */
@@ -131,14 +124,13 @@ DIFFERENCE(gradients_are_read_moments_are_fp32) {
     const amp_optim_kind kinds[] = { AMP_OPTIM_LAMB, AMP_OPTIM_ADAGRAD };
     for (size_t k = 0; k < 2; k++) {
         const amp_optim rule = defaults(kinds[k]);
-        struct tensors t;
+        OWN_TENSORS t;
         random_tensors(&t, &rule, k);
         for (size_t i = 0; i < N_TENSORS; i++) t.grad[i][0] = 0x1p-20f, t.lows[i].dtype = AMP_FLOAT16;
         t.list.param = t.lows;
         ck_ok(amp_optim_list(&rule, &t.list));
         for (size_t i = 0; i < N_TENSORS; i++)
             ck_assert(t.grad[i][0] == 0x1p-20f && t.moments[kinds[k] == AMP_OPTIM_LAMB][i][0] > 0.0f);
-        tensors_free(&t);
     }
 }
 
@@ -146,7 +138,7 @@ DIFFERENCE(gradients_are_read_moments_are_fp32) {
 DIFFERENCE_TIMES(steps_are_each_tensors_own, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
-    struct tensors together, apart;
+    OWN_TENSORS together, apart;
     float norm;
     random_tensors(&together, &rule, (uint64_t)_i);
     random_tensors(&apart, &rule, (uint64_t)_i);
@@ -161,7 +153,6 @@ DIFFERENCE_TIMES(steps_are_each_tensors_own, N_RULES) {
         for (int k = 0; k < 3; k++) apart.list.moments[k]++;
     }
     check_same(&together, &apart, name);
-    tensors_free(&together), tensors_free(&apart);
 }
 
 /* More than the caches hold: 16-bit copies are written another way, and are the same. */
@@ -260,7 +251,7 @@ TEST_TIMES(nan_stays_with_its_element, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     const bool norms = rule.kind == AMP_OPTIM_LAMB || rule.kind == AMP_OPTIM_LARC || rule.kind == AMP_OPTIM_NOVOGRAD;
-    struct tensors t;
+    OWN_TENSORS t;
     random_tensors(&t, &rule, (uint64_t)_i);
     t.grad[1][3] = NAN;
     ck_ok(amp_optim_list(&rule, &t.list));
@@ -269,7 +260,6 @@ TEST_TIMES(nan_stays_with_its_element, N_RULES) {
             ck_assert_msg(isnan(t.param[1][i]) == (i == 3), "%s: element %zu is %g", name, i, (double)t.param[1][i]);
     ck_assert(isnan(t.param[1][3]));
     for (size_t i = 0; i < 300 && rule.kind != AMP_OPTIM_LAMB; i++) ck_assert(!isnan(t.param[2][i]));
-    tensors_free(&t);
 }
 
 /* beta^n by squaring: each multiplication rounds once, there are at most 2 log2(n) of them, and an error in a square is
@@ -307,7 +297,7 @@ TEST_TIMES(empty_lists_and_tensors, N_RULES) {
 #define REFUSED(text, change)                                                                                          \
     do {                                                                                                               \
         amp_optim rule = defaults(AMP_OPTIM_ADAM);                                                                     \
-        struct tensors t, before;                                                                                      \
+        OWN_TENSORS t, before;                                                                                         \
         random_tensors(&t, &rule, 1), random_tensors(&before, &rule, 1);                                               \
         t.list.low = t.lows;                                                                                           \
         change;                                                                                                        \
@@ -315,7 +305,6 @@ TEST_TIMES(empty_lists_and_tensors, N_RULES) {
         ck_assert_msg(strstr(amp_last_error(), text) != NULL, "\"%s\" not in: %s", text, amp_last_error());            \
         for (size_t i = 0; i < N_TENSORS; i++)                                                                         \
             ck_assert(!memcmp(t.param[i], before.param[i], tensor_sizes[i] * sizeof(float)) && !t.steps[i]);           \
-        tensors_free(&t), tensors_free(&before);                                                                       \
     } while (0)
 
 TEST(wrong_tensors_are_refused) {

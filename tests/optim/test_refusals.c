@@ -3,12 +3,11 @@
 #include "fused.h"
 
 TEST(groups_have_rules_of_their_own) {
-    struct rig rig;
     amp_optim groups[2] = { optim_of(AMP_OPTIM_SGD, 0.5), optim_of(AMP_OPTIM_SGD, 0.25) };
     const uint32_t group_of[3] = { 1, 0, 1 };
     amp_fused fused = { sizeof fused, 0, groups, 2, group_of };
     const amp_config config = config_of(AMP_O0);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     ck_ok(fused_config(&rig, groups, &config));
     ck_ok(amp_shutdown(rig.context));
     rig.net.optimizer.fused = &fused;
@@ -22,16 +21,14 @@ TEST(groups_have_rules_of_their_own) {
     ck_ok(amp_fused_set(&rig.net.optimizer, 1, &groups[0]));
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_assert(fake_get(rig.net.weight, 0) == 0.25 - 1.0 && fake_get(rig.net.bias, 0) == -0.25 - 0.5);
-    rig_end(&rig);
 }
 
 /* Without a gradient a parameter stays, and its steps do not advance: Adam's first step is always of length lr. */
 TEST(absent_gradients_are_passed_over) {
-    RIG(rig);
     amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_of(AMP_O0);
     rule.eps = 0.0;
-    fused_start(&rig, &rule, &config, 0);
+    FUSED_START(rig, &rule, &config, 0);
     add_grad(rig.net.weight, 1.0);
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
@@ -45,12 +42,11 @@ TEST(absent_gradients_are_passed_over) {
 }
 
 TEST_TIMES(skips_advance_no_step, 2) {
-    RIG(rig);
     amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
     amp_action action = AMP_STEP;
     amp_master masters[3];
-    fused_start(&rig, &rule, &config, 0);
+    FUSED_START(rig, &rule, &config, 0);
     ck_assert_int_eq(bracket(&rig, INF, 0), AMP_SKIP);
     ck_ok(amp_fused_step(&rig.net.optimizer, &action));
     ck_assert_int_eq(action, AMP_SKIP);
@@ -65,10 +61,9 @@ TEST_TIMES(skips_advance_no_step, 2) {
 }
 
 TEST_TIMES(later_parameters_join_group_0, 2) {
-    struct rig rig;
     amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_of(_i ? AMP_O2 : AMP_O1);
-    fused_start(&rig, &rule, &config, 0);
+    FUSED_START(rig, &rule, &config, 0);
     struct fake_tensor *late = fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 2.0);
     struct fake_tensor *wide = fake_new(&rig.host, AMP_FLOAT64, NET_SIZE, 2.0);
     const amp_param params[2] = { { sizeof(amp_param), 0, late, "late" }, { sizeof(amp_param), 0, wide, "wide" } };
@@ -85,15 +80,13 @@ TEST_TIMES(later_parameters_join_group_0, 2) {
     ck_ok(amp_shutdown(rig.context));
     rig.context = NULL;
     fake_release(late), fake_release(wide);
-    rig_end(&rig);
 }
 
 /* libamp's and the host's in one context, on parameters of their own. */
 TEST(beside_an_optimizer_of_the_hosts) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
     void *bias[1] = { rig.net.bias };
     amp_optimizer ours = AMP_OPTIMIZER_INIT, *both[2] = { &rig.net.optimizer, &ours };
@@ -112,17 +105,15 @@ TEST(beside_an_optimizer_of_the_hosts) {
     ck_assert(fake_get(rig.net.bias, 0) == 0.25 && fake_get(rig.net.weight, 0) < 0.5);
     ck_ok(amp_fused_step(&ours, NULL));
     ck_assert(fake_get(rig.net.bias, 0) < 0.25);
-    rig_end(&rig);
 }
 
 /* The elements change and the host's version does not: a cast of the old ones must not be found again. */
 TEST_TIMES(later_casts_are_of_the_stepped_weights, 2) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O1);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.25);
     amp_scope scope;
     double out[2];
-    fused_start(&rig, &rule, &config, 0);
+    FUSED_START(rig, &rule, &config, 0);
     rig.host.no_grad = _i != 0;
     ck_ok(amp_scope_enter(rig.context, &scope));
     struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
@@ -136,16 +127,14 @@ TEST_TIMES(later_casts_are_of_the_stepped_weights, 2) {
     ck_assert(out[0] == 0.5 && out[1] == 0.25);
     fake_release(x);
     ck_ok(amp_scope_leave(&scope));
-    rig_end(&rig);
 }
 
 TEST(wrong_descriptions_are_refused) {
-    struct rig rig;
     const amp_config config = config_of(AMP_O2);
     amp_optim rules[2] = { optim_of(AMP_OPTIM_ADAM, 0.125), optim_of(AMP_OPTIM_SGD, 0.125) };
     const uint32_t group_of[3] = { 0, 0, 7 };
     amp_fused fused = { sizeof fused, 0, rules, 1, NULL };
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     rig.net.optimizer.fused = &fused;
     ck_fails(AMP_ERR_CONFLICT, rig_config(&rig, &config));
     ck_says("steps of the host's");
@@ -176,7 +165,6 @@ TEST(wrong_descriptions_are_refused) {
     ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
     ck_fails(AMP_ERR_WRONG_STATE, amp_fused_step(&rig.net.optimizer, NULL));
     ck_ok(amp_scale_loss_end(&scaled));
-    rig_end(&rig);
 }
 
 TEST(the_hosts_own_is_not_ours) {
@@ -187,11 +175,10 @@ TEST(the_hosts_own_is_not_ours) {
 
 /* Each hook that a step calls fails once: the step is refused, nothing has moved, and it can be made again. */
 TEST_TIMES(a_failing_hook_changes_nothing, 2) {
-    RIG(rig);
     const amp_config config = config_of(AMP_O2);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
     const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_GRAD };
-    fused_start(&rig, &rule, &config, 0);
+    FUSED_START(rig, &rule, &config, 0);
     ck_assert_int_eq(bracket(&rig, 0.0078125, 0), AMP_STEP);
     rig.host.fail_hook = hooks[_i];
     for (uint64_t at = 1; at <= 3; at++) {

@@ -66,7 +66,7 @@ static void step_and_compare(const char *name, const amp_optim *rule, struct ten
 DIFFERENCE_TIMES(rules_are_the_papers, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
-    struct tensors t;
+    OWN_TENSORS t;
     uint64_t seed = (uint64_t)_i;
     tensors_init(&t, &rule);
     for (size_t i = 0; i < N_TENSORS; i++) fill_floats(t.param[i], tensor_sizes[i], 1.0f, &seed);
@@ -74,7 +74,6 @@ DIFFERENCE_TIMES(rules_are_the_papers, N_RULES) {
         for (size_t i = 0; i < N_TENSORS; i++) fill_floats(t.grad[i], tensor_sizes[i], step % 2 ? 1e-3f : 3.0f, &seed);
         step_and_compare(name, &rule, &t);
     }
-    tensors_free(&t);
 }
 
 /* A late step: beta^t is far below 1, or has vanished. */
@@ -82,7 +81,7 @@ TEST_TIMES(late_steps_are_the_papers, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     static const uint64_t steps[] = { 999, 12345, UINT64_C(1) << 40 };
-    struct tensors t;
+    OWN_TENSORS t;
     uint64_t seed = (uint64_t)_i;
     tensors_init(&t, &rule);
     for (size_t s = 0; s < 3; s++) {
@@ -97,5 +96,4 @@ TEST_TIMES(late_steps_are_the_papers, N_RULES) {
         }
         step_and_compare(name, &rule, &t);
     }
-    tensors_free(&t);
 }

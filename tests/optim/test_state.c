@@ -42,7 +42,7 @@ static void compare(struct rig *a, struct rig *b) {
 
 TEST_TIMES(resume_is_bit_exact, N_RULES *N_LEVELS) {
     static char state[STATE_BYTES];
-    struct rig straight, resumed;
+    RIG(straight), resumed;
     const amp_optim rule = rule_of(_i / N_LEVELS, NULL);
     const amp_config config = config_at(levels[_i % N_LEVELS]);
     size_t size = 0;
@@ -57,8 +57,6 @@ TEST_TIMES(resume_is_bit_exact, N_RULES *N_LEVELS) {
     ck_ok(amp_state_load_memory(resumed.context, state, size));
     train(&resumed, BEFORE, AFTER);
     compare(&straight, &resumed);
-    rig_end(&straight);
-    rig_end(&resumed);
 }
 
 static size_t saved(struct rig *rig, amp_optim_kind kind, char *state) {
@@ -76,34 +74,31 @@ static bool holds(const char *state, size_t size, const char *text) { return mem
 
 TEST(names_are_torchs) {
     static char state[STATE_BYTES];
-    struct rig rig;
+    RIG(rig);
     size_t size = saved(&rig, AMP_OPTIM_ADAM, state);
     ck_assert(holds(state, size, "\"weight.exp_avg\"") && holds(state, size, "\"gamma.exp_avg_sq\""));
     ck_assert(holds(state, size, "\"libamp.step.bias\":\"4\"")); /* five brackets, one skipped */
     rig_end(&rig);
     size = saved(&rig, AMP_OPTIM_ADAGRAD, state);
     ck_assert(holds(state, size, "\"weight.sum\""));
-    rig_end(&rig);
 }
 
 /* A context that steps with the host's optimizer, or not at all, takes the values and says what it left out. */
 TEST(moments_that_nobody_keeps_are_left_out) {
     static char state[STATE_BYTES];
-    struct rig ours, theirs;
+    RIG(ours), theirs;
     const size_t size = saved(&ours, AMP_OPTIM_ADAM, state);
     rig_start(&theirs, AMP_O2, 0);
     ck_ok(amp_state_load_memory(theirs.context, state, size));
     ck_assert_ptr_nonnull(strstr(theirs.host.last_message[AMP_EVENT_WARNING], "6 moments"));
     compare(&ours, &theirs);
-    rig_end(&ours);
-    rig_end(&theirs);
 }
 
 /* From what a state lacks nothing is taken: values, moments and scale stay. */
 TEST_TIMES(states_of_others_are_refused, 3) {
     static const amp_optim_kind kinds[] = { 0, AMP_OPTIM_SGD, AMP_OPTIM_NOVOGRAD };
     static char state[STATE_BYTES];
-    struct rig other, ours, untouched;
+    RIG(other), ours, untouched;
     const amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_at(AMP_O2);
     const size_t size = saved(&other, kinds[_i], state);
@@ -113,18 +108,16 @@ TEST_TIMES(states_of_others_are_refused, 3) {
     ck_fails(AMP_ERR_CONFLICT, amp_state_load_memory(ours.context, state, size));
     train(&ours, BEFORE, AFTER), train(&untouched, BEFORE, AFTER);
     compare(&ours, &untouched);
-    rig_end(&other), rig_end(&ours), rig_end(&untouched);
 }
 
 /* Two of libamp's own on one parameter: each keeps its moments, under names that tell them apart. */
 TEST(shared_parameters) {
     static char state[STATE_BYTES], again[STATE_BYTES];
-    struct rig rig;
     size_t size = 0, size_again = 0;
     const amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_at(AMP_O2);
     amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     void *weight[1] = { rig.net.weight };
     amp_optimizer second = AMP_OPTIMIZER_INIT, *both[2] = { &rig.net.optimizer, &second };
     amp_model *model = &rig.net.model;
@@ -146,19 +139,17 @@ TEST(shared_parameters) {
     ck_ok(amp_state_save_memory(rig.context, AMP_STATE_SAFETENSORS, again, sizeof again, &size_again));
     ck_assert_uint_eq(size, size_again);
     ck_assert(!memcmp(state, again, size));
-    rig_end(&rig);
 }
 
 /* What the host's optimizer steps too is unscaled at the bracket's end, whatever was saved before it became shared. */
 TEST(a_save_forgets_nobody_who_shares) {
     static char state[STATE_BYTES];
-    struct rig rig;
     size_t size = 0;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
     const amp_config config = config_at(AMP_O1);
     amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    rig_init(&rig, 0);
+    RIG_INIT(rig, 0);
     void *weight[1] = { rig.net.weight };
     amp_optimizer ours = AMP_OPTIMIZER_INIT, *both[2] = { &rig.net.optimizer, &ours };
     amp_model *model = &rig.net.model;
@@ -173,5 +164,4 @@ TEST(a_save_forgets_nobody_who_shares) {
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.25 * 64.0); /* libamp's alone: left to its step */
     ck_assert_double_eq(fake_get(rig.net.bias->grad, 0), 0.25);
-    rig_end(&rig);
 }
