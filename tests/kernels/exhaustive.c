@@ -8,7 +8,7 @@
 
 #include "kernels/kernels.h"
 
-#include <check.h>
+#include "test.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,7 +80,7 @@ static void compare(const struct version *v, amp_dtype to, uint32_t first, uint1
             ck_abort_msg("%s: %#x: got %#x, want %#x", v->name, src[i], got[i], want[i] | sign);
 }
 
-START_TEST(floats_narrowed) {
+TEST_TIMES(floats_narrowed, 2) {
     const amp_dtype to = targets[_i];
     struct climb climb = { to, 0, midpoint_above(to, 0) };
     uint32_t first = 0;
@@ -96,11 +96,10 @@ START_TEST(floats_narrowed) {
     ck_assert_uint_eq(climb.last, infinity_bits(to)); /* it came by every value */
     ck_assert_uint_gt(first, 0x7f800000u);            /* and by NaNs */
 }
-END_TEST
 
 /* ---- widening, and between the narrow ones ---- */
 
-START_TEST(halves_to_every_type) {
+TEST_TIMES(halves_to_every_type, 2 * TYPES) {
     enum { ALL = 1 << 16 };
     static uint16_t src[ALL];
     static uint64_t got[ALL];
@@ -116,21 +115,11 @@ START_TEST(halves_to_every_type) {
         }
     }
 }
-END_TEST
 
 int main(int argc, char **argv) {
     stretch = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
     if (stretch % 2 == 0) return EXIT_FAILURE;
     find_versions();
-    Suite *suite = suite_create("exhaustive");
-    TCase *tests = tcase_create("casts");
-    tcase_set_timeout(tests, 1800);
-    tcase_add_loop_test(tests, floats_narrowed, 0, 2);
-    tcase_add_loop_test(tests, halves_to_every_type, 0, 2 * TYPES);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    suite_seconds = 1800;
+    return suite_run();
 }

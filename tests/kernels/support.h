@@ -5,7 +5,7 @@
 
 #include "oracle.h"
 
-#include <check.h>
+#include "test.h"
 
 /* For inner loops: each ck_assert that holds is a system call, by which Check tells its parent where the test is. */
 #define CHECK_THAT(condition, ...)                                                                                     \
@@ -64,17 +64,5 @@ void *guard_place(const struct guard *guard, size_t bytes, size_t gap);
 /* The paint is as it was. */
 bool guard_intact(const struct guard *guard, size_t bytes, size_t gap);
 enum { GUARD_BORDER = 64 };
-
-/* ---- suites, one per file ---- */
-
-Suite *suite_convert(void);
-Suite *suite_table(void);
-Suite *suite_lists(void);
-Suite *suite_fpenv(void);
-Suite *suite_matmul(void);
-Suite *suite_cpu(void);
-Suite *suite_round(void);
-Suite *suite_statistics(void);
-Suite *suite_threads(void);
 
 #endif

@@ -46,7 +46,7 @@ def compile_all(root, folder, flags, workers):
     """(program of the tests, program of exhaustive.c)"""
     def compile_one(source):
         made = folder / "_".join(source.relative_to(root).with_suffix(".o").parts)
-        includes = [f"-I{root / name}" for name in ("include", "src", "tests/kernels/check")]
+        includes = [f"-I{root / name}" for name in ("include", "src", "tests/kernels/check", "tests/support")]
         subprocess.run([COMPILER, *FLAGS, *flags, *includes, "-c", source, "-o", made], check=True)
         return source, made
 
@@ -56,7 +56,7 @@ def compile_all(root, folder, flags, workers):
         subprocess.run(command, check=True)
         return folder / name
 
-    sources = [source for room in ROOMS for source in sorted((root / room).glob("*.c"))]
+    sources = [source for room in ROOMS for source in sorted((root / room).glob("*.c"))] + [root / "tests/support/suite.c"]
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         made = list(pool.map(compile_one, sources))
     tests = root / ROOMS[-1]
@@ -75,9 +75,9 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         program, exhaustive = compile_all(root, pathlib.Path(name), sys.argv[3:], workers)
         emulator = [EMULATOR, "-cpu", PROCESSOR]
-        jobs = [(" ".join([suite, *variables.values()]), [*emulator, program], suite, variables)
+        jobs = [(" ".join([suite, *variables.values()]), [*emulator, program], f"test_{suite}.c", variables)
                 for suite, variables in RUNS]
-        jobs.append(("a sample of all casts", [*emulator, exhaustive, STRETCH], "exhaustive", {}))
+        jobs.append(("a sample of all casts", [*emulator, exhaustive, STRETCH], "exhaustive.c", {}))
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             results = [(what, pool.submit(run, command, suite, **variables))
                        for what, command, suite, variables in jobs]

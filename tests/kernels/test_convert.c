@@ -24,7 +24,7 @@ static void check_casts(amp_dtype to, amp_dtype from, size_t n) {
     }
 }
 
-START_TEST(search_agrees_with_processor) {
+TEST(search_agrees_with_processor) {
     random_restart();
     for (int i = 0; i < 20000; i++) {
         uint64_t bits = random_bits();
@@ -33,7 +33,6 @@ START_TEST(search_agrees_with_processor) {
         CHECK_THAT(isnan(x) || search_nearest(AMP_FLOAT32, x) == round_to_bits(AMP_FLOAT32, x), "%a", x);
     }
 }
-END_TEST
 
 static const struct {
     float value;
@@ -55,13 +54,12 @@ static const struct {
     { 0x1p-149f, 0x0000, 0x0000 },      { -INFINITY, 0xfc00, 0xff80 },
 };
 
-START_TEST(known_values) {
+TEST(known_values) {
     for (size_t i = 0; i < AMP_COUNT(known); i++) {
         ck_assert_msg(amp_float_to_half(known[i].value) == known[i].half, "%a to fp16", (double)known[i].value);
         ck_assert_msg(amp_float_to_bfloat16(known[i].value) == known[i].bfloat16, "%a to bf16", (double)known[i].value);
     }
 }
-END_TEST
 
 /* To every other type; the single-value functions agree with the lists. */
 static void check_every_value(amp_dtype type, float (*widen)(uint16_t), uint16_t (*narrow)(float)) {
@@ -76,11 +74,9 @@ static void check_every_value(amp_dtype type, float (*widen)(uint16_t), uint16_t
     }
 }
 
-START_TEST(every_half) { check_every_value(AMP_FLOAT16, amp_half_to_float, amp_float_to_half); }
-END_TEST
+TEST(every_half) { check_every_value(AMP_FLOAT16, amp_half_to_float, amp_float_to_half); }
 
-START_TEST(every_bfloat16) { check_every_value(AMP_BFLOAT16, amp_bfloat16_to_float, amp_float_to_bfloat16); }
-END_TEST
+TEST(every_bfloat16) { check_every_value(AMP_BFLOAT16, amp_bfloat16_to_float, amp_float_to_bfloat16); }
 
 /* Both signs of every exponent, with mantissas at each bit's edges: 10..0, 01..1, 10..01, and the same below a one. */
 static void check_exponents(amp_dtype from, unsigned exponents, unsigned mantissa) {
@@ -99,13 +95,11 @@ static void check_exponents(amp_dtype from, unsigned exponents, unsigned mantiss
     for (int t = 0; t < TYPES; t++) check_casts(all_types[t], from, n);
 }
 
-START_TEST(every_exponent_of_float) { check_exponents(AMP_FLOAT32, 8, 23); }
-END_TEST
+TEST(every_exponent_of_float) { check_exponents(AMP_FLOAT32, 8, 23); }
 
-START_TEST(every_exponent_of_double) { check_exponents(AMP_FLOAT64, 11, 52); }
-END_TEST
+TEST(every_exponent_of_double) { check_exponents(AMP_FLOAT64, 11, 52); }
 
-START_TEST(a_stride_over_all_floats) {
+TEST(a_stride_over_all_floats) {
     uint32_t bits = (uint32_t)test_seed();
     for (int round = 0; round < 16; round++) {
         for (size_t i = 0; i < MANY; i++) set_bits(AMP_FLOAT32, src, i, bits += 4099 * 7); /* odd: no pattern twice */
@@ -114,10 +108,9 @@ START_TEST(a_stride_over_all_floats) {
         check_casts(AMP_FLOAT64, AMP_FLOAT32, MANY);
     }
 }
-END_TEST
 
 /* A double just beside a tie of a 16-bit type is the tie itself in float, from where it may go the wrong way. */
-START_TEST(doubles_are_rounded_once) {
+TEST_TIMES(doubles_are_rounded_once, 2) {
     const amp_dtype to = _i ? AMP_BFLOAT16 : AMP_FLOAT16;
     uint64_t wrong_by_float = 0;
     size_t n = 0;
@@ -128,21 +121,4 @@ START_TEST(doubles_are_rounded_once) {
     }
     check_casts(to, AMP_FLOAT64, n);
     ck_assert_uint_gt(wrong_by_float, n / 2); /* else this would test nothing */
-}
-END_TEST
-
-Suite *suite_convert(void) {
-    Suite *suite = suite_create("convert");
-    TCase *tests = tcase_create("convert");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, search_agrees_with_processor);
-    tcase_add_test(tests, known_values);
-    tcase_add_test(tests, every_half);
-    tcase_add_test(tests, every_bfloat16);
-    tcase_add_test(tests, every_exponent_of_float);
-    tcase_add_test(tests, every_exponent_of_double);
-    tcase_add_test(tests, a_stride_over_all_floats);
-    tcase_add_loop_test(tests, doubles_are_rounded_once, 0, 2);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

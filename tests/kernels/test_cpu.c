@@ -33,15 +33,14 @@ static const struct {
     { "AVX-512 without DQ", { LEAF1, LEAF7_AVX512 & 0xfffdffff, 0xe7 }, AMP_CPU_AVX2 },
 };
 
-START_TEST(processors_are_read) {
+TEST_TIMES(processors_are_read, AMP_COUNT(processors)) {
     const uint32_t flags = amp__cpu_decode(&processors[_i].id);
     ck_assert_msg(flags == (processors[_i].flags | AMP_CPU_SSE2), "%s: %#x", processors[_i].what, flags);
 }
-END_TEST
 
 /* ---- the mask ---- */
 
-START_TEST(mask_is_read) {
+TEST(mask_is_read) {
     static const struct {
         const char *text;
         uint32_t mask;
@@ -56,7 +55,6 @@ START_TEST(mask_is_read) {
         ck_assert_msg(amp__cpu_parse_mask(masks[i].text) == masks[i].mask, "'%s': %#x",
                       masks[i].text ? masks[i].text : "NULL", amp__cpu_parse_mask(masks[i].text));
 }
-END_TEST
 
 static void check_table(uint32_t flags) {
     struct amp__kernels table;
@@ -65,7 +63,7 @@ static void check_table(uint32_t flags) {
     ck_assert_uint_eq(amp_cpu_flags(), flags);
 }
 
-START_TEST(mask_lowers_the_choice) {
+TEST(mask_lowers_the_choice) {
     const uint32_t machine = amp__cpu_detect();
     unsetenv("AMP_CPU_MASK");
     check_table(machine);
@@ -76,9 +74,8 @@ START_TEST(mask_lowers_the_choice) {
     amp_set_cpu_mask(UINT32_MAX);
     check_table(machine);
 }
-END_TEST
 
-START_TEST(environment_lowers_the_choice) {
+TEST(environment_lowers_the_choice) {
     setenv("AMP_CPU_MASK", "none", 1);
     check_table(0);
     setenv("AMP_CPU_MASK", "0xffffffff", 1); /* too late */
@@ -86,24 +83,10 @@ START_TEST(environment_lowers_the_choice) {
     amp_set_cpu_mask(UINT32_MAX);
     check_table(amp__cpu_detect());
 }
-END_TEST
 
 /* A call before the first kernel counts more than the environment. */
-START_TEST(call_overrides_environment) {
+TEST(call_overrides_environment) {
     setenv("AMP_CPU_MASK", "none", 1);
     amp_set_cpu_mask(UINT32_MAX);
     check_table(amp__cpu_detect());
-}
-END_TEST
-
-Suite *suite_cpu(void) {
-    Suite *suite = suite_create("cpu");
-    TCase *tests = tcase_create("cpu");
-    tcase_add_loop_test(tests, processors_are_read, 0, (int)AMP_COUNT(processors));
-    tcase_add_test(tests, mask_is_read);
-    tcase_add_test(tests, mask_lowers_the_choice); /* each in a process of its own, before its first kernel */
-    tcase_add_test(tests, environment_lowers_the_choice);
-    tcase_add_test(tests, call_overrides_environment);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -141,7 +141,7 @@ static void make_nans_equal(struct results *r) {
             }
 }
 
-START_TEST(results_and_environment_unchanged) {
+TEST_TIMES(results_and_environment_unchanged, AMP_COUNT(environments) * AMP_COUNT(masks)) {
     const int environment_of_run = _i / (int)AMP_COUNT(masks);
     const uint32_t mask = masks[_i % (int)AMP_COUNT(masks)];
     make_input();
@@ -162,10 +162,9 @@ START_TEST(results_and_environment_unchanged) {
     make_nans_equal(&scalar), make_nans_equal(&calm);
     ck_assert_msg(!memcmp(&calm, &scalar, offsetof(struct results, matmul)), "sets %#x: not as scalar", mask);
 }
-END_TEST
 
 /* An error path too. */
-START_TEST(errors_leave_environment) {
+TEST(errors_leave_environment) {
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
     uint32_t signalling = 0x7f800001u;
     memcpy(&g.alpha, &signalling, sizeof g.alpha);
@@ -176,15 +175,4 @@ START_TEST(errors_leave_environment) {
     default_env();
     ck_assert_int_eq(status, AMP_ERR_INVALID_ARGUMENT);
     ck_assert_uint_eq(before, after);
-}
-END_TEST
-
-Suite *suite_fpenv(void) {
-    Suite *suite = suite_create("fpenv");
-    TCase *tests = tcase_create("fpenv");
-    tcase_add_loop_test(tests, results_and_environment_unchanged, 0,
-                        (int)(AMP_COUNT(environments) * AMP_COUNT(masks)));
-    tcase_add_test(tests, errors_leave_environment);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

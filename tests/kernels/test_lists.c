@@ -13,7 +13,7 @@
 
 /* ---- elementwise ---- */
 
-START_TEST(types_may_differ_from_entry_to_entry) {
+TEST(types_may_differ_from_entry_to_entry) {
     float singles[3] = { 1.5f, -0.25f, 70000.0f }, from_half[2], scaled[3];
     uint16_t halves[2] = { 0x3c00, 0xc000 }, from_single[3], from_double[1];
     double doubles[1] = { 1e300 };
@@ -33,10 +33,9 @@ START_TEST(types_may_differ_from_entry_to_entry) {
     ck_assert_int_eq(amp_axpby_list(sum, 2.0f, x, 0.5f, y, 1, NULL), AMP_OK); /* over y */
     ck_assert_mem_eq(from_half, ((float[]){ 2.5f, -5.0f }), sizeof from_half);
 }
-END_TEST
 
 /* fp64 sources are computed in double, and an fp64 y makes axpby double. */
-START_TEST(doubles_stay_doubles) {
+TEST(doubles_stay_doubles) {
     double x[2] = { 1e300, 1.0 + 0x1p-52 }, d[2];
     float ones[2] = { 1.0f, 1.0f }, found = 0.0f;
     const amp_span dst = SPAN(d, AMP_FLOAT64), src = SPAN(x, AMP_FLOAT64), single = SPAN(ones, AMP_FLOAT32);
@@ -49,9 +48,8 @@ START_TEST(doubles_stay_doubles) {
     ck_assert_int_eq(amp_scale_list(&dst, &src, 1, 0x1p100f, &found), AMP_OK);
     ck_assert(isinf(d[0]) && found == 1.0f);
 }
-END_TEST
 
-START_TEST(flag_is_sticky_and_else_left_alone) {
+TEST(flag_is_sticky_and_else_left_alone) {
     float x[2] = { 40000.0f, 1.0f }, found = 7.0f;
     uint16_t half[2] = { 0 };
     const amp_span src = SPAN(x, AMP_FLOAT32), low = SPAN(half, AMP_FLOAT16);
@@ -67,10 +65,9 @@ START_TEST(flag_is_sticky_and_else_left_alone) {
     ck_assert_int_eq(amp_axpby_list(&low, 1.0f, &src, 1.0f, &src, 1, &found), AMP_OK);
     ck_assert(found == 1.0f && half[0] == 0x7c00 && half[1] == 0x4000);
 }
-END_TEST
 
 /* What Apex misses: a finite gradient whose quotient by a small scale is infinite. And an infinity that vanishes. */
-START_TEST(flag_is_about_results) {
+TEST(flag_is_about_results) {
     float x[1] = { 1e30f }, found = 0.0f;
     const amp_span s = SPAN(x, AMP_FLOAT32);
     ck_assert_int_eq(amp_scale_list(&s, &s, 1, 1e30f, &found), AMP_OK);
@@ -79,11 +76,10 @@ START_TEST(flag_is_about_results) {
     ck_assert_int_eq(amp_scale_list(&s, &s, 1, 0.0f, &found), AMP_OK); /* infinity * 0 is NaN */
     ck_assert(isnan(x[0]) && found == 1.0f);
 }
-END_TEST
 
 /* ---- norms and the search ---- */
 
-START_TEST(norms_of_large_values_do_not_overflow) {
+TEST(norms_of_large_values_do_not_overflow) {
     float x[3] = { 3e30f, 4e30f, 0.0f }, y[1] = { 1.2e31f }, norm = 0.0f, norms[3];
     const amp_span src[] = { SPAN(x, AMP_FLOAT32), EMPTY(AMP_FLOAT16), SPAN(y, AMP_FLOAT32) };
     ck_assert_int_eq(amp_l2norm_list(src, 3, &norm, norms), AMP_OK);
@@ -94,10 +90,9 @@ START_TEST(norms_of_large_values_do_not_overflow) {
     ck_assert_int_eq(amp_l2norm_list(NULL, 0, &norm, NULL), AMP_OK);
     ck_assert(norm == 0.0f);
 }
-END_TEST
 
 /* Several blocks of the definition in kernels.h, and several tensors in order. */
-START_TEST(norms_are_summed_in_the_defined_order) {
+TEST(norms_are_summed_in_the_defined_order) {
     enum { N = 2 * 65536 + 77 };
     static uint64_t data[TYPES][N];
     amp_span src[TYPES];
@@ -114,9 +109,8 @@ START_TEST(norms_are_summed_in_the_defined_order) {
     for (int t = 0; t < TYPES; t++)
         ck_assert(norms[t] == (float)sqrt(oracle_sum_squares(all_types[t], data[t], N)));
 }
-END_TEST
 
-START_TEST(first_nonfinite_entry) {
+TEST(first_nonfinite_entry) {
     float x[2] = { 3e38f, 0.0f };
     uint16_t half[2] = { 0x7bff, 0x7c00 };
     double d[1] = { (double)NAN };
@@ -131,11 +125,10 @@ START_TEST(first_nonfinite_entry) {
     ck_assert_int_eq(amp_first_nonfinite(NULL, 0, &index), AMP_OK);
     ck_assert_int_eq(index, -1);
 }
-END_TEST
 
 /* ---- copies, zeros, clipping ---- */
 
-START_TEST(copies_keep_bits) {
+TEST(copies_keep_bits) {
     const uint32_t bits[3] = { 0x7f800001u, 0xffc12345u, 0x80000001u }; /* a signalling NaN, a payload, a subnormal */
     const uint16_t low[2] = { 0x7d01, 0xff81 };
     uint32_t copy[3] = { 0 };
@@ -151,9 +144,8 @@ START_TEST(copies_keep_bits) {
     ck_assert_mem_eq(low_copy, ((uint16_t[]){ 0, 0 }), sizeof low_copy);
     ck_assert_int_eq(amp_zero_list(NULL, 0), AMP_OK);
 }
-END_TEST
 
-START_TEST(values_are_clipped) {
+TEST(values_are_clipped) {
     float x[5] = { -3.0f, 0.25f, INFINITY, NAN, -0.0f };
     uint16_t half[5];
     double d[2] = { 1e300, -0.1 };
@@ -165,10 +157,9 @@ START_TEST(values_are_clipped) {
     ck_assert_int_eq(amp_clip_value_list(src, src, 1, INFINITY), AMP_OK);
     ck_assert(x[0] == -3.0f && isinf(x[2]) && isnan(x[3]));
 }
-END_TEST
 
 /* 3, 4 and 12 have the norm 13. */
-START_TEST(norms_are_clipped) {
+TEST(norms_are_clipped) {
     float x[2] = { 3.0f, 4.0f }, y[2], norm = 0.0f;
     uint16_t half[1] = { 0x4a00 }, low[1] = { 0 };
     const amp_span src[] = { SPAN(x, AMP_FLOAT32), SPAN(half, AMP_FLOAT16) };
@@ -187,7 +178,6 @@ START_TEST(norms_are_clipped) {
     ck_assert_int_eq(amp_clip_norm_list(src, src, 1, 1.0f, &norm), AMP_OK);
     ck_assert(isnan(norm) && isinf(x[1]));
 }
-END_TEST
 
 /* ---- errors: the second of two entries is bad, and the first is not written either ---- */
 
@@ -213,7 +203,7 @@ static void expect_refusal(amp_status status, const char *says) {
     ck_assert_msg(strstr(amp_last_error(), says) != NULL, "\"%s\" does not say \"%s\"", amp_last_error(), says);
 }
 
-START_TEST(bad_entries_are_refused) {
+TEST_TIMES(bad_entries_are_refused, AMP_COUNT(bad)) {
     float written[2] = { 5.0f, 5.0f }, found = 7.0f;
     const amp_span dst[] = { SPAN(written, AMP_FLOAT32), bad[_i].dst };
     const amp_span src[] = { SPAN(good_src, AMP_FLOAT32), bad[_i].src }, ok[] = { dst[0], SPAN(good_dst, AMP_FLOAT32) };
@@ -226,9 +216,8 @@ START_TEST(bad_entries_are_refused) {
     expect_refusal(amp_clip_norm_list(dst, src, 2, 1.0f, &found), bad[_i].says);
     ck_assert(written[0] == 5.0f && written[1] == 5.0f && good_dst[0] == 0.0f && found == 7.0f);
 }
-END_TEST
 
-START_TEST(bad_sources_are_refused) {
+TEST(bad_sources_are_refused) {
     const amp_span src[] = { SPAN(good_src, AMP_FLOAT32), { good_src, 2, AMP_DTYPE_OTHER, 0 } };
     float norm = 7.0f, norms[2] = { 7.0f, 7.0f };
     int64_t index = 7;
@@ -254,24 +243,4 @@ START_TEST(bad_sources_are_refused) {
     }
     ck_assert(good_src[0] == 1.0f && good_src[1] == 2.0f);
     ck_assert(norm == 7.0f && norms[0] == 7.0f && norms[1] == 7.0f && index == 7);
-}
-END_TEST
-
-Suite *suite_lists(void) {
-    Suite *suite = suite_create("lists");
-    TCase *tests = tcase_create("lists");
-    tcase_add_test(tests, types_may_differ_from_entry_to_entry);
-    tcase_add_test(tests, doubles_stay_doubles);
-    tcase_add_test(tests, flag_is_sticky_and_else_left_alone);
-    tcase_add_test(tests, flag_is_about_results);
-    tcase_add_test(tests, norms_of_large_values_do_not_overflow);
-    tcase_add_test(tests, norms_are_summed_in_the_defined_order);
-    tcase_add_test(tests, first_nonfinite_entry);
-    tcase_add_test(tests, copies_keep_bits);
-    tcase_add_test(tests, values_are_clipped);
-    tcase_add_test(tests, norms_are_clipped);
-    tcase_add_loop_test(tests, bad_entries_are_refused, 0, (int)AMP_COUNT(bad));
-    tcase_add_test(tests, bad_sources_are_refused);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

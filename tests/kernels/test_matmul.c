@@ -135,7 +135,7 @@ static amp_matmul_args random_args(int64_t m, int64_t n, int64_t k) {
 
 static const int64_t sizes[] = { 0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 100 };
 
-START_TEST(every_size) { /* one run per m */
+TEST_TIMES(every_size, AMP_COUNT(sizes)) { /* one run per m */
     random_restart();
     for (size_t n = 0; n < AMP_COUNT(sizes); n++)
         for (size_t k = 0; k < AMP_COUNT(sizes); k++) {
@@ -145,9 +145,8 @@ START_TEST(every_size) { /* one run per m */
             check_case(&t, 200);
         }
 }
-END_TEST
 
-START_TEST(every_type) { /* one run per type of a */
+TEST_TIMES(every_type, 3) { /* one run per type of a */
     random_restart();
     for (int code = 0; code < 81; code++)
         for (int flags = 0; flags < 16; flags++) {
@@ -159,10 +158,9 @@ START_TEST(every_type) { /* one run per type of a */
             check_case(&t, 200);
         }
 }
-END_TEST
 
 /* Beyond one block in each direction: see BLOCK_M, BLOCK_N, BLOCK_K in matmul.c. */
-START_TEST(several_blocks) {
+TEST(several_blocks) {
     static const int64_t shapes[][3] = {
         { 261, 5, 7 }, { 3, 523, 9 }, { 6, 7, 1030 }, { 130, 259, 258 }, { 257, 513, 513 },
     };
@@ -175,10 +173,9 @@ START_TEST(several_blocks) {
             check_case(&t, 2000);
         }
 }
-END_TEST
 
 /* An element depends on its row and column alone, not on where they lie in the matrix. */
-START_TEST(blocking_changes_no_bit) {
+TEST(blocking_changes_no_bit) {
     enum { M = 140, N = 270, K = 300 };
     static float a[M * K], b[K * N], whole[M * N], one;
     random_restart();
@@ -196,9 +193,8 @@ START_TEST(blocking_changes_no_bit) {
         ck_assert_mem_eq(&one, &whole[e], sizeof one);
     }
 }
-END_TEST
 
-START_TEST(zero_factors_read_nothing) {
+TEST(zero_factors_read_nothing) {
     float nan[4] = { NAN, NAN, NAN, NAN }, one[4] = { 1, 1, 1, 1 }, bias[2] = { 0.5f, -1.0f }, d[4];
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
     g.a_dtype = g.b_dtype = g.c_dtype = g.d_dtype = g.bias_dtype = AMP_FLOAT32;
@@ -215,9 +211,8 @@ START_TEST(zero_factors_read_nothing) {
     ck_assert_int_eq(amp_matmul(&g), AMP_OK);
     ck_assert_mem_eq(d, ((float[]){ 3.5f, 2.0f, 3.5f, 2.0f }), sizeof d);
 }
-END_TEST
 
-START_TEST(low_results_overflow_to_infinity) {
+TEST(low_results_overflow_to_infinity) {
     const uint16_t a[2] = { 0x7bff, 0x7bff }, b[2] = { 0x3c00, 0x3c00 };
     uint16_t d = 0;
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
@@ -229,7 +224,6 @@ START_TEST(low_results_overflow_to_infinity) {
     ck_assert_int_eq(amp_matmul(&g), AMP_OK);
     ck_assert_uint_eq(d, 0x7bff);
 }
-END_TEST
 
 /* ---- errors ---- */
 
@@ -284,7 +278,7 @@ static void expect_refusal(const amp_matmul_args *g, amp_status status, const ch
     ck_assert(result[0] == 7.0f);
 }
 
-START_TEST(bad_arguments_are_refused) {
+TEST(bad_arguments_are_refused) {
     amp_matmul_args g = good_args();
     ck_assert_int_eq(amp_matmul(&g), AMP_OK); /* so that each refusal is for its change alone */
 #define CHECK_REFUSAL(change, says) g = good_args(), change, expect_refusal(&g, AMP_ERR_INVALID_ARGUMENT, says);
@@ -295,20 +289,4 @@ START_TEST(bad_arguments_are_refused) {
     expect_refusal(&g, AMP_ERR_ABI_MISMATCH, "struct_size is 0");
     g = good_args(), g.struct_size = offsetof(amp_matmul_args, batch) - 8; /* the first release ended at batch */
     expect_refusal(&g, AMP_ERR_ABI_MISMATCH, "struct_size");
-}
-END_TEST
-
-Suite *suite_matmul(void) {
-    Suite *suite = suite_create("matmul");
-    TCase *tests = tcase_create("matmul");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, every_size, 0, (int)AMP_COUNT(sizes));
-    tcase_add_loop_test(tests, every_type, 0, 3);
-    tcase_add_test(tests, several_blocks);
-    tcase_add_test(tests, blocking_changes_no_bit);
-    tcase_add_test(tests, zero_factors_read_nothing);
-    tcase_add_test(tests, low_results_overflow_to_infinity);
-    tcase_add_test(tests, bad_arguments_are_refused);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -29,7 +29,7 @@ static void check_counts(struct amp__counts got, struct amp__counts wanted, cons
                (unsigned long long)wanted.zeroed, (unsigned long long)wanted.subnormal);
 }
 
-START_TEST(counts_are_those_of_each_element) {
+TEST_TIMES(counts_are_those_of_each_element, 2 * PATTERNS) {
     static float exact[MOST], widened[MOST];
     static uint16_t rounded[MOST];
     static const size_t lengths[] = { 0, 1, 7, 1000, 1023, 1024, 1025, 2048, 2049, MOST };
@@ -56,13 +56,4 @@ START_TEST(counts_are_those_of_each_element) {
         amp__round(through, exact, n, low, &counts);
         check_counts(counts, wanted, "amp__round", n);
     }
-}
-END_TEST
-
-Suite *suite_round(void) {
-    Suite *suite = suite_create("round");
-    TCase *tcase = tcase_create("counts");
-    tcase_add_loop_test(tcase, counts_are_those_of_each_element, 0, 2 * PATTERNS);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -22,7 +22,7 @@ PROCESSORS = ["Opteron_G1", "Conroe", "Nehalem", "SandyBridge", "Haswell"]
 
 
 def run(command, suite, **variables):
-    env = {**os.environ, "CK_RUN_SUITE": suite, "CK_VERBOSITY": "normal", **variables}
+    env = {**os.environ, "CK_RUN_CASE": suite, "CK_VERBOSITY": "normal", **variables}
     env["CK_TIMEOUT_MULTIPLIER"] = "50"  # an emulator is slow; Meson has a limit of its own
     env.pop("CK_TAP_LOG_FILE_NAME", None)
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -66,7 +66,7 @@ def main():
             tap.skip(f"set {name}", why)
             continue
         for suite in ["lists"] if instrumented else ["lists", "matmul", "threads"]: # a minute for each of those
-            tap.point(f"set {name}: {suite}", *run([program], suite, AMP_CPU_MASK=name))
+            tap.point(f"set {name}: {suite}", *run([program], f"test_{suite}.c", AMP_CPU_MASK=name))
     emulator = shutil.which("qemu-x86_64")
     for cpu in PROCESSORS if platform.machine() == "x86_64" else []:
         if not emulator:
@@ -79,7 +79,7 @@ def main():
             tap.skip(f"processor {cpu}", "a build with " + sys.argv[3] + " does not run under an emulator")
             continue
         for suite in ["lists", "cpu"]:
-            tap.point(f"processor {cpu}: {suite}", *run([emulator, "-cpu", cpu, program], suite))
+            tap.point(f"processor {cpu}: {suite}", *run([emulator, "-cpu", cpu, program], f"test_{suite}.c"))
     print(f"1..{tap.number}")
     sys.exit(0 if tap.good else 1)
 

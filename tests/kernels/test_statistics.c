@@ -12,7 +12,7 @@
 enum { ENTRIES = 6, LONG = 5 * 65536 + 77 };
 static const size_t sizes[ENTRIES] = { 3, 0, LONG, 65536, 1000, 2 * 65536 };
 
-START_TEST(a_list_is_its_tensors_on_any_number_of_threads) {
+TEST(a_list_is_its_tensors_on_any_number_of_threads) {
     amp_span list[ENTRIES];
     static amp_statistics want[ENTRIES], got[ENTRIES];
     random_restart();
@@ -32,10 +32,9 @@ START_TEST(a_list_is_its_tensors_on_any_number_of_threads) {
     for (size_t i = 0; i < ENTRIES; i++) amp__free(list[i].data);
     ck_assert_int_eq(amp_set_num_threads(1), AMP_OK);
 }
-END_TEST
 
 /* Added to once more, or merged: the same. */
-START_TEST(statistics_add_up) {
+TEST(statistics_add_up) {
     float data[2][100];
     amp_statistics one = AMP_STATISTICS_INIT, other = AMP_STATISTICS_INIT;
     const amp_span first = { data[0], 100, AMP_FLOAT32, 0 }, second = { data[1], 100, AMP_FLOAT32, 0 };
@@ -52,9 +51,8 @@ START_TEST(statistics_add_up) {
     ck_assert(!memcmp(&one, &merged, sizeof one) && !memcmp(&one, &empty, sizeof one));
     ck_assert(one.elements == 200 && one.largest == (double)1e30f && one.least == other.least && one.zeros > 0);
 }
-END_TEST
 
-START_TEST(errors_change_nothing) {
+TEST(errors_change_nothing) {
     float x[2] = { 1.0f, 2.0f };
     amp_statistics two[2] = { AMP_STATISTICS_INIT, AMP_STATISTICS_INIT }, fresh = AMP_STATISTICS_INIT;
     const amp_span list[2] = { { x, 2, AMP_FLOAT32, 0 }, { x, 2, AMP_FLOAT32, 0 } };
@@ -77,7 +75,6 @@ START_TEST(errors_change_nothing) {
                          AMP_ERR_INVALID_ARGUMENT);
     ck_assert(!memcmp(two, &fresh, sizeof fresh));
 }
-END_TEST
 
 /* ---- losses ---- */
 
@@ -124,16 +121,15 @@ static void check_losses(amp_dtype from, const void *src, size_t n, int step) {
 }
 
 /* All values of the 16-bit types, at every scale. */
-START_TEST(losses_are_those_of_casts_for_all_of_16_bits) {
+TEST(losses_are_those_of_casts_for_all_of_16_bits) {
     static uint16_t all[65536];
     for (size_t i = 0; i < AMP_COUNT(all); i++) all[i] = (uint16_t)i;
     check_losses(AMP_FLOAT16, all, AMP_COUNT(all), 6);
     check_losses(AMP_BFLOAT16, all, AMP_COUNT(all), 6);
 }
-END_TEST
 
 /* Each edge of each binade, one at a time: so nothing makes up for anything else. */
-START_TEST(losses_are_those_of_casts_for_edges) {
+TEST(losses_are_those_of_casts_for_edges) {
     static float edges[AMP_BINADES * 8];
     size_t n = 0;
     for (int e = AMP_BINADE_LEAST; e < AMP_BINADE_LEAST + AMP_BINADES; e++) {
@@ -144,9 +140,8 @@ START_TEST(losses_are_those_of_casts_for_edges) {
     }
     check_losses(AMP_FLOAT32, edges, n, 1);
 }
-END_TEST
 
-START_TEST(losses_are_those_of_casts_for_any_bits) {
+TEST(losses_are_those_of_casts_for_any_bits) {
     static uint64_t data[20000];
     random_restart();
     for (int t = 0; t < 3; t++)
@@ -155,10 +150,9 @@ START_TEST(losses_are_those_of_casts_for_any_bits) {
             check_losses(all_types[t], data, AMP_COUNT(data), 9);
         }
 }
-END_TEST
 
 /* Beyond the binades: counted where nothing can come into range, else refused. */
-START_TEST(losses_of_doubles_are_exact_or_refused) {
+TEST(losses_of_doubles_are_exact_or_refused) {
     const double x[] = { 1e-60, 1e60, 0x1p-149, 1e300, 5e-324 };
     const amp_span span = { (void *)(uintptr_t)x, AMP_COUNT(x), AMP_FLOAT64, 0 };
     amp_statistics s = AMP_STATISTICS_INIT;
@@ -176,20 +170,4 @@ START_TEST(losses_of_doubles_are_exact_or_refused) {
     ck_assert_int_eq(amp_statistics_losses(&s, AMP_FLOAT16, 0x1p-113f, &got), AMP_ERR_UNSUPPORTED);
     ck_assert_int_eq(amp_statistics_losses(&s, AMP_FLOAT16, 0x1p124f, &got), AMP_OK);
     ck_assert_int_eq(amp_statistics_losses(&s, AMP_FLOAT16, 0x1p125f, &got), AMP_ERR_UNSUPPORTED);
-}
-END_TEST
-
-Suite *suite_statistics(void) {
-    Suite *suite = suite_create("statistics");
-    TCase *tests = tcase_create("statistics");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, a_list_is_its_tensors_on_any_number_of_threads);
-    tcase_add_test(tests, statistics_add_up);
-    tcase_add_test(tests, errors_change_nothing);
-    tcase_add_test(tests, losses_are_those_of_casts_for_all_of_16_bits);
-    tcase_add_test(tests, losses_are_those_of_casts_for_edges);
-    tcase_add_test(tests, losses_are_those_of_casts_for_any_bits);
-    tcase_add_test(tests, losses_of_doubles_are_exact_or_refused);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -378,7 +378,7 @@ static void check_tile(amp_fn kernel, const amp_dtype *types, const char *isa) {
     guard_free(&ga), guard_free(&gb), guard_free(&gc);
 }
 
-/* ---- one Check test per group, one run of it per slot ---- */
+/* ---- one test per group, one run of it per slot ---- */
 
 /* The types of run `i` and the place of their slot in a group indexed by them. */
 static size_t slot_index(int i, int n_types, amp_dtype *types) {
@@ -391,21 +391,9 @@ static size_t slot_index(int i, int n_types, amp_dtype *types) {
 }
 
 #define CHECK_SLOTS(set, type, group, n_types)                                                                         \
-    START_TEST(test_##group) {                                                                                         \
+    TEST_TIMES(test_##group, 1 << (2 * (n_types))) { /* TYPES^n_types */                                               \
         amp_dtype types[3] = { 0 };                                                                                    \
         const size_t index = slot_index(_i, n_types, types);                                                           \
         check_versions(offsetof(struct amp__kernels, group) + index * sizeof(amp_fn), check_##group, types);           \
-    }                                                                                                                  \
-    END_TEST
+    }
 AMP__KERNEL_MAP(CHECK_SLOTS, )
-
-Suite *suite_table(void) {
-    Suite *suite = suite_create("table");
-    TCase *tests = tcase_create("kernels");
-    tcase_set_timeout(tests, 60);
-#define ADD(set, type, group, n_types)                                                                                 \
-    tcase_add_loop_test(tests, test_##group, 0, 1 << (2 * (n_types))); /* TYPES^n_types */
-    AMP__KERNEL_MAP(ADD, )
-    suite_add_tcase(suite, tests);
-    return suite;
-}

@@ -85,7 +85,7 @@ static void run_sums(struct results *r) {
     ((float *)same[8].data)[3 * CUT + 5] = 0.0f;
 }
 
-START_TEST(lists_have_the_same_bits) {
+TEST(lists_have_the_same_bits) {
     random_restart();
     make_list(source, 1, EDGES), make_list(other, 5, NUMBERS);
     make_list(mixed, 3, ZEROS), make_list(copies, 1, ZEROS), make_list(same, 0, ZEROS);
@@ -102,10 +102,9 @@ START_TEST(lists_have_the_same_bits) {
     ck_assert(results[0].hashes[0] != results[0].hashes[1] && results[0].found[0] == 1.0f);
     free_list(source), free_list(other), free_list(mixed), free_list(copies), free_list(same);
 }
-END_TEST
 
 /* Streams: more bytes than any cache that libamp believes in, cut into parts that begin anywhere in a line. */
-START_TEST(streams_have_the_same_bits) {
+TEST(streams_have_the_same_bits) {
     enum { LONG = 9 << 20, SMALL = 100 };
     float *src = amp__alloc(LONG + 1, sizeof *src), *dst[2];
     uint16_t *low[2];
@@ -137,7 +136,6 @@ START_TEST(streams_have_the_same_bits) {
     for (int t = 0; t < 2; t++) amp__free(dst[t]), amp__free(low[t]);
     amp__free(src);
 }
-END_TEST
 
 /* ---- optimizers ---- */
 
@@ -176,23 +174,11 @@ static uint64_t step_with(int32_t kind) {
 static const int32_t kinds[] = { AMP_OPTIM_SGD,      AMP_OPTIM_ADAM,    AMP_OPTIM_ADAMW, AMP_OPTIM_LAMB,
                                  AMP_OPTIM_NOVOGRAD, AMP_OPTIM_ADAGRAD, AMP_OPTIM_LARC };
 
-START_TEST(optimizers_have_the_same_bits) {
+TEST_TIMES(optimizers_have_the_same_bits, AMP_COUNT(kinds)) {
     DO(amp_set_num_threads(1));
     const uint64_t alone = step_with(kinds[_i]);
     for (size_t t = 1; t < AMP_COUNT(counts); t++) {
         DO(amp_set_num_threads(counts[t]));
         ck_assert_msg(step_with(kinds[_i]) == alone, "%d threads: kind %d differs", (int)counts[t], (int)kinds[_i]);
     }
-}
-END_TEST
-
-Suite *suite_threads(void) {
-    Suite *suite = suite_create("threads");
-    TCase *tests = tcase_create("threads");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, lists_have_the_same_bits);
-    tcase_add_test(tests, streams_have_the_same_bits);
-    tcase_add_loop_test(tests, optimizers_have_the_same_bits, 0, (int)AMP_COUNT(kinds));
-    suite_add_tcase(suite, tests);
-    return suite;
 }
