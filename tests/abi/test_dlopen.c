@@ -3,6 +3,7 @@
  * library still in place after dlclose. Argument: the shared library. */
 #include "amp_all.h"
 
+#include "../support/typed.h"
 #include "test.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -161,48 +162,16 @@ TEST(library_stays_after_dlclose) {
 
 /* ---- live wraps ---- */
 
-struct tensor {
-    amp_dtype dtype;
-};
-
-static amp_dtype dtype_of(void *self, void *tensor) {
-    (void)self;
-    return ((struct tensor *)tensor)->dtype;
-}
-
-static amp_status cast(void *self, void *tensor, amp_dtype to, void **out) {
-    struct tensor *copy = malloc(sizeof *copy);
-    (void)self;
-    (void)tensor;
-    if (!copy) return AMP_ERR_NO_MEMORY;
-    copy->dtype = to;
-    *out = copy;
-    return AMP_OK;
-}
-
-static void release(void *self, void *tensor) {
-    (void)self;
-    free(tensor);
-}
-
-typedef int32_t (*linear_fn)(struct tensor *);
-static int32_t linear(struct tensor *x) { return x->dtype; }
-
 /* Wired, the library closed, called, the library opened anew, shut down, closed, and the copied pointer called. */
 TEST(wraps_live_on_after_dlclose) {
     linear_fn slot = linear;
     struct tensor x = { AMP_FLOAT32 };
-    amp_host host = AMP_HOST_INIT;
-    amp_op op = AMP_OP_INIT;
-    amp_model model = AMP_MODEL_INIT;
-    host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
-    host.dtype = dtype_of, host.cast = cast, host.release = release;
-    op.name = "linear", op.schema = "linear(Tensor input) -> int32", op.slot = (amp_fn *)(void *)&slot;
-    model.host = &host, model.ops = &op, model.n_ops = 1;
+    struct setup setup;
+    describe(&setup, &slot);
     for (int round = 0; round < 3; round++) {
         void *handle = open_library();
         const amp_api *api = get_api(handle)(AMP_API_VERSION);
-        ck_assert_msg(api->initialize(&model, NULL, AMP_O1) == AMP_OK, "%s", api->last_error());
+        ck_assert_msg(api->initialize(&setup.model, NULL, AMP_O1) == AMP_OK, "%s", api->last_error());
         const linear_fn copy = slot;
         ck_assert_int_eq(slot(&x), AMP_FLOAT16);
         ck_assert_int_eq(dlclose(handle), 0);
@@ -210,7 +179,7 @@ TEST(wraps_live_on_after_dlclose) {
 
         handle = open_library();
         api = get_api(handle)(AMP_API_VERSION);
-        ck_assert_int_eq(api->shutdown(model.amp), AMP_OK);
+        ck_assert_int_eq(api->shutdown(setup.model.amp), AMP_OK);
         ck_assert(slot == linear);
         ck_assert_int_eq(dlclose(handle), 0);
         ck_assert_int_eq(copy(&x), AMP_FLOAT32);

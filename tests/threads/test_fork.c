@@ -7,69 +7,20 @@
 #include <amp_all.h>
 
 #include "../support/leave.h"
+#include "../support/typed.h"
 #include "test.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { FORKS = 50, SECONDS = 60 };
 
-/* ---- the host: tensors that are nothing but their type ---- */
-
-struct tensor {
-    amp_dtype dtype;
-};
-
-static amp_dtype dtype_of(void *self, void *tensor) {
-    (void)self;
-    return ((struct tensor *)tensor)->dtype;
-}
-static amp_status cast(void *self, void *tensor, amp_dtype to, void **out) {
-    struct tensor *copy = malloc(sizeof *copy);
-    (void)self;
-    (void)tensor;
-    if (!copy) return AMP_ERR_NO_MEMORY;
-    copy->dtype = to;
-    *out = copy;
-    return AMP_OK;
-}
-static void release(void *self, void *tensor) {
-    (void)self;
-    free(tensor);
-}
-
-static int32_t linear(struct tensor *x) { return x->dtype; }
-
-typedef int32_t (*linear_fn)(struct tensor *);
 static struct {
     linear_fn linear;
 } table = { linear };
-
-struct setup {
-    amp_host host;
-    amp_op op;
-    amp_model model;
-};
-
-static void describe(struct setup *setup, linear_fn *slot) {
-    setup->host = (amp_host)AMP_HOST_INIT;
-    setup->host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
-    setup->host.dtype = dtype_of;
-    setup->host.cast = cast;
-    setup->host.release = release;
-    setup->op = (amp_op)AMP_OP_INIT;
-    setup->op.name = "linear";
-    setup->op.schema = "linear(Tensor input) -> int32";
-    setup->op.slot = (amp_fn *)(void *)slot;
-    setup->model = (amp_model)AMP_MODEL_INIT;
-    setup->model.host = &setup->host;
-    setup->model.ops = &setup->op;
-    setup->model.n_ops = 1;
-}
 
 static int32_t call_in(amp_context *context) {
     struct tensor x = { AMP_FLOAT32 };
