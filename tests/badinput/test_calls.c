@@ -93,14 +93,13 @@ TEST(shutdown_from_inside) {
 /* Two handles on one storage: which of them the optimizer's state belongs to would be chance. */
 TEST(one_tensor_listed_twice) {
     const amp_config config = config_of(AMP_O2);
+    amp_param params[NET_PARAMS + 1];
     RIG_INIT(rig, FAKE_RETAINS);
     OWN_TENSOR *tied = fake_alias(rig.net.weight);
     struct fake_tensor *bias = rig.net.trained[1];
     rig.net.trained[1] = tied;
-    amp_param params[NET_PARAMS + 1] = { rig.net.params[0], rig.net.params[1], rig.net.params[2], rig.net.params[3],
-                                         rig.net.params[4], rig.net.params[5], AMP_PARAM_INIT };
-    params[NET_PARAMS].tensor = tied;
-    params[NET_PARAMS].name = "tied";
+    memcpy(params, rig.net.params, sizeof rig.net.params);
+    params[NET_PARAMS] = (amp_param){ sizeof(amp_param), 0, tied, "tied" };
     rig.net.model.params = params;
     rig.net.model.n_params = NET_PARAMS + 1;
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "one tensor: list it once", rig_config(&rig, &config));

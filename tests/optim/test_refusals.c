@@ -86,12 +86,13 @@ TEST_TIMES(later_parameters_join_group_0, 2) {
 TEST(beside_an_optimizer_of_the_hosts) {
     const amp_config config = config_of(AMP_O2);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
+    const amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
+    amp_optimizer ours = AMP_OPTIMIZER_INIT;
+    void *bias[1], *others[2];
     RIG_INIT(rig, 0);
-    amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
-    void *bias[1] = { rig.net.bias };
-    amp_optimizer ours = AMP_OPTIMIZER_INIT, *both[2] = { &rig.net.optimizer, &ours };
+    bias[0] = rig.net.bias, others[0] = rig.net.weight, others[1] = rig.net.gamma;
+    amp_optimizer *both[2] = { &rig.net.optimizer, &ours };
     amp_model *model = &rig.net.model;
-    void *others[2] = { rig.net.weight, rig.net.gamma };
     ours.host = &rig.host.hooks, ours.params = bias, ours.n_params = 1, ours.fused = &fused;
     rig.net.optimizer.params = others, rig.net.optimizer.n_params = 2;
     rig.net.trained[1] = rig.net.gamma; /* the host's step leaves the bias alone */

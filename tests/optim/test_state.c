@@ -117,9 +117,11 @@ TEST(shared_parameters) {
     const amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_at(AMP_O2);
     amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
+    amp_optimizer second = AMP_OPTIMIZER_INIT;
+    void *weight[1];
     RIG_INIT(rig, 0);
-    void *weight[1] = { rig.net.weight };
-    amp_optimizer second = AMP_OPTIMIZER_INIT, *both[2] = { &rig.net.optimizer, &second };
+    weight[0] = rig.net.weight;
+    amp_optimizer *both[2] = { &rig.net.optimizer, &second };
     amp_model *model = &rig.net.model;
     second.host = &rig.host.hooks, second.params = weight, second.n_params = 1;
     second.fused = rig.net.optimizer.fused = &fused;
@@ -149,9 +151,11 @@ TEST(a_save_forgets_nobody_who_shares) {
     const amp_config config = config_at(AMP_O1);
     amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_optimizer ours = AMP_OPTIMIZER_INIT;
+    void *weight[1];
     RIG_INIT(rig, 0);
-    void *weight[1] = { rig.net.weight };
-    amp_optimizer ours = AMP_OPTIMIZER_INIT, *both[2] = { &rig.net.optimizer, &ours };
+    weight[0] = rig.net.weight;
+    amp_optimizer *both[2] = { &rig.net.optimizer, &ours };
     amp_model *model = &rig.net.model;
     const amp_param bias = { sizeof bias, 0, rig.net.bias, "bias" };
     ours.host = &rig.host.hooks, ours.params = weight, ours.n_params = 1, ours.fused = &fused;
