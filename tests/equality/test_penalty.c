@@ -70,6 +70,8 @@ static void end(struct rig *rig) {
     ck_assert_int_eq(rig->host.live_blocks, 0);
 }
 
+#define START(name, level, other) __attribute__((cleanup(end))) struct rig name; start(&name, level, other)
+
 /* c . (W x) */
 static struct tensor *plain_loss(struct rig *rig) {
     struct tensor *y = host_linear(rig->x, rig->w, NULL), *weighed = host_mul(y, rig->c), *loss = host_sum(weighed);
@@ -111,11 +113,10 @@ static float expected(amp_level level, int i, int j) {
 static const float scales[] = { 1.0f, 128.0f, 0x1p14f };
 
 TEST_TIMES(gradient_penalty, 6) {
-    struct rig rig;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     const amp_level level = _i / 3 ? AMP_O1 : AMP_O0;
     const float scale = scales[_i % 3];
-    start(&rig, level, scale);
+    START(rig, level, scale);
     struct tensor *loss = plain_loss(&rig), *extra = penalty(&rig, loss, scale), *total = host_add(loss, extra);
     ck_ok(amp_scale_loss_begin(&rig.optimizer, total, &scaled));
     host_backward(scaled.loss, 1.0f);
@@ -124,15 +125,13 @@ TEST_TIMES(gradient_penalty, 6) {
     for (int i = 0; i < N * N; i++) ck_assert_float_eq(tensor_get(rig.w->grad, i), expected(level, i / N, i % N));
     struct tensor *const unneeded[] = { loss, extra, total };
     for (int i = 0; i < 3; i++) tensor_release(unneeded[i]);
-    end(&rig);
 }
 
 /* Two backward passes outside of any bracket, of which the host keeps the gradients itself. */
 TEST_TIMES(several_backward_passes, 3) {
-    struct rig rig;
     struct tensor *grads[2];
     float found_inf = 0.0f;
-    start(&rig, AMP_O1, scales[_i]);
+    START(rig, AMP_O1, scales[_i]);
     for (int k = 0; k < 2; k++) {
         struct tensor *loss = plain_loss(&rig);
         void *scaled = NULL;
@@ -152,5 +151,4 @@ TEST_TIMES(several_backward_passes, 3) {
         ck_assert_float_eq(tensor_get(grads[1], i), 0.5f * dw);
     }
     for (int k = 0; k < 2; k++) tensor_release(grads[k]);
-    end(&rig);
 }
