@@ -4,7 +4,7 @@
  * backend adds: packed weights, several threads of the caller's, one of its own.
  */
 #include "../support/leave.h"
-#include "product.h"
+#include "../kernels/product.h"
 #include "test.h"
 
 #include "common/common.h"

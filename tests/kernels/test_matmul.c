@@ -1,134 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * amp_matmul against sums in double.
- *
- * The bound, after Higham, Accuracy and Stability of Numerical Algorithms, 3.1: let u = 2^-24 and
- * g(n) = n u / (1 - n u). A float sum of k products in any order, with or without fused operations, is off by at most
- * g(k) times the sum of |a||b|. Multiplying by alpha, then adding beta * c (itself one rounding) and the bias, adds at
- * most 4 more roundings to each term. So before the last rounding
- *     |error| <= g(k + 4) * (|alpha| * sum |a||b| + |beta c| + |bias|).
- * Rounding to d's type with p significant bits adds 2^-p of the result, or half of d's least subnormal. Subnormal
- * floats add half of 2^-149 an operation, far below what the operands here reach. The sums in double are off by 2^-29
- * of the same bound; one of the 4 has room for it, since beta * c and bias take part in fewer.
- */
-#include "support.h"
+/* amp_matmul within the bound of product.c, where it divides its work; what it reads, and what it refuses. */
+#include "product.h"
 
-#include "amp_kernels.h"
 #include "common/common.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- one case ---- */
-
-enum { A, B, C, D, BIAS, OPERANDS };
-
-/* Guarded operands, and what they held. */
-struct matmul_case {
-    amp_matmul_args args;
-    struct guard guard[OPERANDS];
-    unsigned char *data[OPERANDS], *c_before;
-    size_t bytes[OPERANDS];
-    int64_t ld[OPERANDS]; /* as ld_x, never 0 */
-};
-
-/* Of a matrix that ends with its last element, not with its last row's distance. */
-static size_t extent(int64_t rows, int64_t cols, int64_t ld) {
-    return rows && cols ? (size_t)((rows - 1) * ld + cols) : 0;
-}
-
-static unsigned char *place(struct matmul_case *t, int operand, amp_dtype type, size_t n) {
-    t->bytes[operand] = n * amp__dtype_size(type);
-    t->guard[operand] = guard_new(t->bytes[operand] + GUARD_BORDER);
-    t->data[operand] = guard_place(&t->guard[operand], t->bytes[operand], 0);
-    fill(PATTERN_NORMAL, type, t->data[operand], n);
-    return t->data[operand];
-}
-
-/* Allocates for g's sizes, types and flags; gaps: rows lie further apart than they need. */
-static struct matmul_case make_case(amp_matmul_args g, bool with_c, bool with_bias, bool in_place, bool gaps) {
-    struct matmul_case t = { .args = g };
-    const int64_t a_rows = g.transpose_a ? g.k : g.m, a_cols = g.transpose_a ? g.m : g.k;
-    const int64_t b_rows = g.transpose_b ? g.n : g.k, b_cols = g.transpose_b ? g.k : g.n;
-    t.ld[A] = a_cols + gaps, t.ld[B] = b_cols + 3 * gaps, t.ld[D] = g.n + 5 * gaps;
-    t.ld[C] = in_place ? t.ld[D] : g.n + gaps;
-    if (in_place) t.args.c_dtype = g.d_dtype;
-    t.args.a = place(&t, A, g.a_dtype, extent(a_rows, a_cols, t.ld[A]));
-    t.args.b = place(&t, B, g.b_dtype, extent(b_rows, b_cols, t.ld[B]));
-    t.args.d = place(&t, D, g.d_dtype, extent(g.m, g.n, t.ld[D]));
-    if (with_bias) t.args.bias = place(&t, BIAS, g.bias_dtype, (size_t)g.n);
-    if (with_c && in_place) t.args.c = t.args.d;
-    else if (with_c) t.args.c = place(&t, C, g.c_dtype, extent(g.m, g.n, t.ld[C]));
-    if (gaps) t.args.ld_a = t.ld[A], t.args.ld_b = t.ld[B], t.args.ld_c = t.ld[C], t.args.ld_d = t.ld[D];
-    t.c_before = amp__alloc(t.bytes[D] + t.bytes[C], 1);
-    const int c_place = in_place ? D : C;
-    if (with_c) memcpy(t.c_before, t.data[c_place], t.bytes[c_place]);
-    return t;
-}
-
-static void free_case(struct matmul_case *t) {
-    for (int i = 0; i < OPERANDS; i++)
-        if (t->guard[i].begin) guard_free(&t->guard[i]);
-    amp__free(t->c_before);
-}
-
-static double at(amp_dtype type, const void *data, int64_t index) {
-    return value_of_bits(type, get_bits(type, data, (size_t)index));
-}
-
-static int significant_bits(amp_dtype type) { return type == AMP_FLOAT32 ? 24 : type == AMP_FLOAT16 ? 11 : 8; }
-
-static void check_element(const struct matmul_case *t, int64_t i, int64_t j) {
-    const amp_matmul_args *g = &t->args;
-    const double u = 0x1p-24, roundings = (double)(g->k + 4);
-    double sum = 0.0, magnitude = 0.0;
-    for (int64_t p = 0; p < g->k && g->alpha != 0.0f; p++) {
-        const double a = at(g->a_dtype, g->a, g->transpose_a ? p * t->ld[A] + i : i * t->ld[A] + p);
-        const double b = at(g->b_dtype, g->b, g->transpose_b ? j * t->ld[B] + p : p * t->ld[B] + j);
-        sum += (double)g->alpha * a * b;
-        magnitude += fabs((double)g->alpha * a * b);
-    }
-    const double c = g->c && g->beta != 0.0f ? (double)g->beta * at(g->c_dtype, t->c_before, i * t->ld[C] + j) : 0.0;
-    const double bias = g->bias ? at(g->bias_dtype, g->bias, j) : 0.0;
-    const double want = sum + c + bias, got = at(g->d_dtype, g->d, i * t->ld[D] + j);
-    const double before = roundings * u / (1 - roundings * u) * (magnitude + fabs(c) + fabs(bias));
-    const double least = value_of_bits(g->d_dtype, 1);
-    const double bound = before + fmax(ldexp(fabs(want) + before, -significant_bits(g->d_dtype)), least / 2);
-    CHECK_THAT(fabs(got - want) <= bound,
-                  "%lldx%lldx%lld types %d %d %d %d %d transposes %d %d alpha %g beta %g: [%lld][%lld] is %g, want %g, "
-                  "bound %g",
-                  (long long)g->m, (long long)g->n, (long long)g->k, g->a_dtype, g->b_dtype, g->c_dtype, g->d_dtype,
-                  g->bias_dtype, g->transpose_a, g->transpose_b, (double)g->alpha, (double)g->beta, (long long)i,
-                  (long long)j, got, want, bound);
-}
-
-/* Runs the case and checks it; elements: of large ones, about so many. */
-static void check_case(struct matmul_case *t, int64_t elements) {
-    const amp_matmul_args *g = &t->args;
-    unsigned char *d_before = amp__alloc(t->bytes[D], 1);
-    memcpy(d_before, t->data[D], t->bytes[D]);
-    ck_assert_msg(amp_matmul(g) == AMP_OK, "%s", amp_last_error());
-    const int64_t step = g->m * g->n > elements ? g->m * g->n / elements : 1;
-    for (int64_t e = 0; e < g->m * g->n; e += step) check_element(t, e / g->n, e % g->n);
-    for (size_t e = 0; e < t->bytes[D] / amp__dtype_size(g->d_dtype); e++) /* between the rows */
-        CHECK_THAT((int64_t)e % t->ld[D] < g->n || get_bits(g->d_dtype, g->d, e) == get_bits(g->d_dtype, d_before, e),
-                   "wrote between the rows of d");
-    for (int i = 0; i < OPERANDS; i++)
-        if (t->guard[i].begin) CHECK_THAT(guard_intact(&t->guard[i], t->bytes[i], 0), "wrote outside operand %d", i);
-    amp__free(d_before);
-    free_case(t);
-}
-
-static amp_matmul_args random_args(int64_t m, int64_t n, int64_t k) {
-    static const float factors[] = { 0.0f, 1.0f, -0.37f };
-    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
-    g.m = m, g.n = n, g.k = k;
-    g.a_dtype = all_types[random_below(3)], g.b_dtype = all_types[random_below(3)];
-    g.c_dtype = all_types[random_below(3)], g.d_dtype = all_types[random_below(3)];
-    g.bias_dtype = all_types[random_below(3)];
-    g.transpose_a = (int32_t)random_below(2), g.transpose_b = (int32_t)random_below(2);
-    g.alpha = factors[random_below(8) % 3], g.beta = factors[random_below(3)];
-    return g;
+static void run_wish(const struct wish *wish, int64_t elements) {
+    struct product product = product_new(wish);
+    product_check(&product, elements);
+    product_free(&product);
 }
 
 /* ---- tests ---- */
@@ -139,10 +21,8 @@ TEST_TIMES(every_size, AMP_COUNT(sizes)) { /* one run per m */
     random_restart();
     for (size_t n = 0; n < AMP_COUNT(sizes); n++)
         for (size_t k = 0; k < AMP_COUNT(sizes); k++) {
-            const amp_matmul_args g = random_args(sizes[_i], sizes[n], sizes[k]);
-            const bool with_c = random_below(2), with_bias = random_below(2), in_place = random_below(3) == 0;
-            struct matmul_case t = make_case(g, with_c, with_bias, in_place, random_below(2));
-            check_case(&t, 200);
+            const struct wish w = random_wish(sizes[_i], sizes[n], sizes[k]);
+            run_wish(&w, 200);
         }
 }
 
@@ -150,12 +30,13 @@ TEST_TIMES(every_type, 3) { /* one run per type of a */
     random_restart();
     for (int code = 0; code < 81; code++)
         for (int flags = 0; flags < 16; flags++) {
-            amp_matmul_args g = random_args(5, 11, 6);
-            g.a_dtype = all_types[_i], g.b_dtype = all_types[code % 3], g.c_dtype = all_types[code / 3 % 3];
-            g.d_dtype = all_types[code / 9 % 3], g.bias_dtype = all_types[code / 27];
-            g.transpose_a = flags & 1, g.transpose_b = flags >> 1 & 1;
-            struct matmul_case t = make_case(g, true, flags & 4, false, flags & 8);
-            check_case(&t, 200);
+            struct wish w = random_wish(5, 11, 6);
+            amp_matmul_args *g = &w.args;
+            g->a_dtype = all_types[_i], g->b_dtype = all_types[code % 3], g->c_dtype = all_types[code / 3 % 3];
+            g->d_dtype = all_types[code / 9 % 3], g->bias_dtype = all_types[code / 27];
+            g->transpose_a = flags & 1, g->transpose_b = flags >> 1 & 1;
+            w.with_c = true, w.with_bias = flags & 4, w.in_place = false, w.gaps = flags & 8;
+            run_wish(&w, 200);
         }
 }
 
@@ -167,10 +48,10 @@ TEST(several_blocks) {
     random_restart();
     for (size_t i = 0; i < AMP_COUNT(shapes); i++)
         for (int flags = 0; flags < 4; flags++) {
-            amp_matmul_args g = random_args(shapes[i][0], shapes[i][1], shapes[i][2]);
-            g.transpose_a = flags & 1, g.transpose_b = flags >> 1, g.alpha = 1.0f;
-            struct matmul_case t = make_case(g, true, true, flags == 3, flags & 1);
-            check_case(&t, 2000);
+            struct wish w = random_wish(shapes[i][0], shapes[i][1], shapes[i][2]);
+            w.args.transpose_a = flags & 1, w.args.transpose_b = flags >> 1, w.args.alpha = 1.0f, w.args.batch = 1;
+            w.with_c = w.with_bias = true, w.in_place = flags == 3, w.gaps = flags & 1;
+            run_wish(&w, 2000);
         }
 }
 

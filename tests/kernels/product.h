@@ -3,7 +3,7 @@
 #ifndef AMP_TESTS_PRODUCT_H
 #define AMP_TESTS_PRODUCT_H
 
-#include "../kernels/support.h"
+#include "support.h"
 
 #include "amp_kernels.h"
 
