@@ -147,7 +147,7 @@ TEST_TIMES(late_parameters_need_their_hooks, 2) {
 
 /* What was re-typed for a call that fails is undone, also if the host refuses at first. */
 TEST_TIMES(undoing_is_tried_twice, 2) {
-    RIG_WITH(rig, AMP_O2, 0, .emulate = _i ? AMP_ON : AMP_DEFAULT);
+    RIG_WITH(rig, 0, AMP_O2, .emulate = _i ? AMP_ON : AMP_DEFAULT);
     OWN_TENSOR *late = fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 0.1);
     const amp_param params[] = { { sizeof(amp_param), 0, late, "late" }, AMP_PARAM_INIT };
     rig.host.fail_hook = _i ? FAKE_VIEW : FAKE_SWAP;

@@ -3,7 +3,7 @@
 #ifndef TEST_WORLD_H
 #define TEST_WORLD_H
 
-#include "settings.h"
+#include "checks.h"
 
 struct world {
     struct net net; /* slots, descriptors, models */

@@ -188,9 +188,8 @@ TEST(an_overflow_of_backward_begins_there) {
 /* ---- handles ---- */
 
 TEST(a_gradient_from_nowhere_has_no_culprit) {
-    RIG(rig);
+    START_AT_SCALE(rig, AMP_O1, 0, 4.0f);
     amp_culprit culprit = AMP_CULPRIT_INIT;
-    start_at_scale(&rig, AMP_O1, 0, 4.0f);
     ck_ok(amp_observe(rig.context, NULL));
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     ck_ok(amp_get_culprit(rig.context, &culprit));
@@ -236,8 +235,7 @@ TEST_TIMES(calls_on_handles_are_seen, N_EACH_LEVEL) {
 /* ---- when ---- */
 
 static uint64_t iterations_after(const amp_observe_options *options, int brackets, int overflow) {
-    RIG(rig);
-    start_at_scale(&rig, AMP_O1, 0, 4.0f);
+    START_AT_SCALE(rig, AMP_O1, 0, 4.0f);
     ck_ok(amp_observe(rig.context, options));
     for (int i = 1; i <= brackets; i++) (void)bracket(&rig, i == overflow ? INF : 0.5), net_zero_grad(&rig.net);
     return get(rig.context, AMP_SEE_SCALED, NULL, "weight")->iterations;
@@ -263,10 +261,9 @@ TEST(a_skip_arms_the_next_iteration) {
 }
 
 TEST(the_last_one_is_apart_from_the_total) {
-    RIG(rig);
+    START_AT_SCALE(rig, AMP_O1, 0, 4.0f);
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     options.every = 1;
-    start_at_scale(&rig, AMP_O1, 0, 4.0f);
     ck_ok(amp_observe(rig.context, &options));
     for (int i = 1; i <= 3; i++) (void)bracket(&rig, i), net_zero_grad(&rig.net);
     const amp_observation *scaled = get(rig.context, AMP_SEE_SCALED, NULL, "weight");

@@ -4,7 +4,7 @@
 #define TEST_OPTIM_FUSED_H
 
 #include "amp_optim.h"
-#include "settings.h"
+#include "checks.h"
 
 #define INF ((double)__builtin_inff())
 

@@ -3,13 +3,13 @@
 #ifndef TEST_BRACKET_H
 #define TEST_BRACKET_H
 
-#include "settings.h"
+#include "checks.h"
 
 #define INF ((double)__builtin_inff())
 
 /* A context at `level` with a dynamic scale that starts at `scale`. */
 #define START_AT_SCALE(name, level_, options, scale)                                                                   \
-    RIG_WITH(name, level_, options, .loss_scale = AMP_DYNAMIC, .init_scale = (scale))
+    RIG_WITH(name, options, level_, .loss_scale = AMP_DYNAMIC, .init_scale = (scale))
 
 /* Backward's part: adds `value` to each element of a parameter's gradient, in the parameter's type. */
 static inline void add_grad(struct fake_tensor *param, double value) {

@@ -49,7 +49,7 @@ DIFFERENCE(an_overflow_of_the_sum_is_found) {
 }
 
 DIFFERENCE(growth_backoff_window_and_hysteresis_are_options) {
-    RIG_WITH(rig, AMP_O1, 0, .init_scale = 100.0f, .growth = 3.0f, .backoff = 0.25f, .window = 2, .hysteresis = 2);
+    RIG_WITH(rig, 0, AMP_O1, .init_scale = 100.0f, .growth = 3.0f, .backoff = 0.25f, .window = 2, .hysteresis = 2);
     const double values[] = { 1.0, 1.0, INF, INF, INF };
     const float scales[] = { 100.0f, 300.0f, 300.0f, 75.0f, 18.75f }; /* one overflow tolerated, then every one */
     for (size_t i = 0; i < 5; i++) {
@@ -129,7 +129,7 @@ DIFFERENCE(events_tell_of_skip_and_scale) {
 }
 
 DIFFERENCE_TIMES(too_many_skips_are_a_status, 2) {
-    RIG_WITH(rig, AMP_O1, 0, .max_skips = _i ? AMP_NEVER : 3);
+    RIG_WITH(rig, 0, AMP_O1, .max_skips = _i ? AMP_NEVER : 3);
     for (int i = 1; i <= 4; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));

@@ -108,7 +108,7 @@ static void reference(bool bf16, float masters[3]) {
 
 /* A whole training, and the elements of each parameter at its end. */
 static void train(amp_level level, unsigned options, float scale, double result[3]) {
-    RIG_WITH(rig, level, options, .loss_scale = scale);
+    RIG_WITH(rig, options, level, .loss_scale = scale);
     for (int step = 0; step < STEPS; step++) ck_ok(net_train_step(&rig.net, input_of(step)));
     ck_assert_int_eq(rig.net.steps, STEPS);
     ck_ok(amp_shutdown(rig.context));

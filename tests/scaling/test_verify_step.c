@@ -148,7 +148,7 @@ TEST(a_scale_that_is_too_large_steps_down_and_is_put_back) {
 }
 
 TEST(without_a_level_there_is_nothing_to_verify) {
-    RIG_WITH(rig, AMP_O1, FAKE_RETAINS, .enabled = AMP_OFF);
+    RIG_WITH(rig, FAKE_RETAINS, AMP_O1, .enabled = AMP_OFF);
     ck_ok(verify(&rig, FACTOR_TWICE));
 }
 

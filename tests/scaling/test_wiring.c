@@ -225,7 +225,7 @@ TEST_TIMES(what_is_stepped_on_is_told, 2) {
 }
 
 TEST_TIMES(check_finite_skips_at_every_level, N_EACH_LEVEL) {
-    RIG_WITH(rig, each_level[_i], 0, .check_finite = AMP_ON);
+    RIG_WITH(rig, 0, each_level[_i], .check_finite = AMP_ON);
     const double before = fake_get(rig.net.weight, 0);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
     ck_assert_int_eq(net_step(&rig.net), 0);
@@ -238,7 +238,7 @@ TEST_TIMES(check_finite_skips_at_every_level, N_EACH_LEVEL) {
 }
 
 TEST_TIMES(a_parameter_that_is_not_finite_is_named, 2) {
-    RIG_WITH(rig, _i ? AMP_O2 : AMP_O1, 0, .max_skips = 4);
+    RIG_WITH(rig, 0, _i ? AMP_O2 : AMP_O1, .max_skips = 4);
     fake_set(rig.net.bias, 2, (double)NAN);
     for (int i = 1; i <= 6; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -254,7 +254,7 @@ TEST_TIMES(a_parameter_that_is_not_finite_is_named, 2) {
 
 /* Long before there are too many skips. */
 TEST_TIMES(an_update_on_a_skip_is_found, N_EACH_LEVEL) {
-    RIG_WITH(rig, each_level[_i], 0, .loss_scale = AMP_DYNAMIC);
+    RIG_WITH(rig, 0, each_level[_i], .loss_scale = AMP_DYNAMIC);
     for (int i = 0; i < 5; i++) {
         ck_assert_uint_eq(found(rig.context, "AMP-M16"), i > 3);
         ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);

@@ -3,7 +3,7 @@
 #ifndef TEST_STATERIG_H
 #define TEST_STATERIG_H
 
-#include "../support/settings.h"
+#include "../support/checks.h"
 
 #include <stdio.h>
 
@@ -16,7 +16,7 @@ static inline void bytes_end(struct bytes *bytes) { free(bytes->data); }
 #define OWN_BYTES __attribute__((cleanup(bytes_end))) struct bytes
 
 /* A scaler that grows after three clean brackets. */
-#define START(name, level_) RIG_WITH(name, level_, FAKE_RETAINS, .window = 3)
+#define START(name, level_) RIG_WITH(name, FAKE_RETAINS, level_, .window = 3)
 
 #define ck_warned(rig, words)                                                                                         \
     ck_assert_msg(strstr((rig)->host.last_message[AMP_EVENT_WARNING], (words)) != NULL, "%s",                         \

@@ -77,7 +77,7 @@ TEST_TIMES(every_order_keeps_every_bit, N_EACH_LEVEL * 2 * N_ORDERS) {
     const amp_level level = levels[_i / (2 * N_ORDERS)];
     const enum order order = (enum order)(_i % N_ORDERS);
     const unsigned options = FAKE_RETAINS | (_i / N_ORDERS % 2 ? FAKE_NO_VERSION : 0);
-    RIG_WITH(rig, level, options, .window = 3);
+    RIG_WITH(rig, options, level, .window = 3);
     RIG_INIT(fresh, options);
     train_some(&rig, 4);
     const struct snapshot before = snap(&rig);
@@ -139,14 +139,14 @@ TEST(scalers_go_by_mode_and_stay_in_bounds) {
     const struct snapshot before = snap(&rig);
     ck_assert_float_eq(before.scale, 262144.0f);
     ck_assert_uint_eq(before.unskipped, 1);
-    RIG_WITH(bounded, AMP_O1, FAKE_RETAINS, .window = 3, .max_scale = 131072.0f);
+    RIG_WITH(bounded, FAKE_RETAINS, AMP_O1, .window = 3, .max_scale = 131072.0f);
     ck_ok(load(&bounded, &state));
     const struct snapshot after = snap(&bounded);
     ck_assert_float_eq(after.scale, 131072.0f);
     ck_assert_uint_eq(after.unskipped, 1);
     ck_assert_uint_eq(bounded.host.events[AMP_EVENT_SCALE_CHANGE], 1);
     ck_assert_uint_eq(bounded.host.events[AMP_EVENT_WARNING], 1);
-    RIG_WITH(other, AMP_O1, FAKE_RETAINS, .window = 3, .scaler = AMP_SCALER_TORCH);
+    RIG_WITH(other, FAKE_RETAINS, AMP_O1, .window = 3, .scaler = AMP_SCALER_TORCH);
     ck_ok(load(&other, &state));
     ck_assert_float_eq(snap(&other).scale, 65536.0f);
     ck_warned(&other, "scaler.mode apex -> torch");
@@ -154,7 +154,7 @@ TEST(scalers_go_by_mode_and_stay_in_bounds) {
 }
 
 TEST(other_numbers_of_losses) {
-    RIG_WITH(rig, AMP_O1, FAKE_RETAINS, .window = 3, .num_losses = 3);
+    RIG_WITH(rig, FAKE_RETAINS, AMP_O1, .window = 3, .num_losses = 3);
     START(other, AMP_O1);
     train_some(&rig, 4);
     OWN_BYTES three = state_of(&rig, AMP_STATE_SAFETENSORS);

@@ -21,8 +21,8 @@ TEST(a_state_whose_factors_were_floats) {
     static const char now[] = "\"0x13333333333333p-54\"", then[] = "\"0x4ccccdp-24\""; /* 8 less: no other padding */
     enum { LESS = sizeof now - sizeof then };
     uint64_t length;
-    RIG_WITH(rig, AMP_O1, FAKE_RETAINS, .backoff = 0.3);
-    RIG_WITH(other, AMP_O1, FAKE_RETAINS, .backoff = 0.31);
+    RIG_WITH(rig, FAKE_RETAINS, AMP_O1, .backoff = 0.3);
+    RIG_WITH(other, FAKE_RETAINS, AMP_O1, .backoff = 0.31);
     OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
     char *at = memmem(state.data, state.size, now, sizeof now - 1);
     ck_assert_ptr_nonnull(at);
@@ -124,7 +124,7 @@ TEST(apex_goes_by_the_keys_index) {
     static const char given[] = "{\"loss_scaler1\":{\"loss_scale\":8,\"unskipped\":1},"
                                 "\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":0}}";
     amp_record record = AMP_RECORD_INIT;
-    RIG_WITH(rig, AMP_O1, FAKE_RETAINS, .window = 3, .num_losses = 2);
+    RIG_WITH(rig, FAKE_RETAINS, AMP_O1, .window = 3, .num_losses = 2);
     ck_ok(amp_state_load_memory(rig.context, given, sizeof given - 1));
     ck_ok(amp_get_record(rig.context, 1, &record));
     ck_assert_float_eq(record.scale_after, 8.0f);
