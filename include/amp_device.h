@@ -18,7 +18,7 @@
  * the lists alone: the same bits in every run and on every device, within the bound of docs/numerics.md of the CPU's.
  *
  * Captured graphs. A call that is captured keeps its table and its scratch as they are until the list is closed; what
- * changes afterwards gets new ones. So a list is closed after the graphs that used it are gone.
+ * changes afterwards gets new ones. So a list is closed after the graphs that used it have run for the last time.
  */
 #ifndef AMP_DEVICE_H
 #define AMP_DEVICE_H
@@ -39,7 +39,8 @@ typedef struct amp_device_list amp_device_list;
  * current device stays what it is, here and in all calls. Ended with amp_device_list_close. */
 AMP_API AMP_MUST_CHECK amp_status amp_device_list_open(amp_device device, amp_device_list **list);
 
-/* Waits for the device, as freeing memory does. NULL: nothing. */
+/* Waits for the work on the stream of the list's last call, which must still be there and not be captured, and frees
+ * what the list has. NULL: nothing. */
 AMP_API void amp_device_list_close(amp_device_list *list);
 
 /* amp_factor.how: what becomes of the number that pointer shows. */

@@ -118,6 +118,7 @@ void device_at_once(void) {
     device.tools->flush();
     ck_assert_int_eq(device.fake->on_null_stream, 0);
     ck_assert_int_eq(device.fake->on_wrong_device, 0);
+    ck_assert_int_eq(device.fake->strays, 0);
     device.fake->lazy = 0;
 }
 

@@ -28,6 +28,7 @@ struct fake {
     int lazy;                     /* work runs when somebody waits for it, as late as CUDA allows */
     int allocations, fail_allocation; /* so far, of any memory or event; this one fails; 0: none */
     int sticky;                   /* from fail_at on all calls fail: the device is lost */
+    int strays;                   /* copies and fills of memory that is nobody's, or was freed before they ran */
 };
 
 /* What a test does in the place of a host framework. */

@@ -120,7 +120,9 @@ cudaError_t cudaMalloc(void **memory, size_t bytes) {
 cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream) {
     on_stream(stream);
     F.broke_capture += F.capturing; /* it would be a part of the graph */
-    return allocate(memory, bytes);
+    const cudaError_t error = allocate(memory, bytes);
+    if (error == cudaSuccess) fake_set_ordered(*memory);
+    return error;
 }
 cudaError_t cudaMallocHost(void **memory, size_t bytes) {
     forbidden_in_capture();
@@ -134,7 +136,7 @@ cudaError_t cudaMallocHost(void **memory, size_t bytes) {
 }
 cudaError_t cudaFree(void *memory) {
     forbidden_in_capture();
-    fake_flush();
+    if (!fake_is_ordered(memory)) fake_flush(); /* else it is freed under work that is still to come */
     release(&memory);
     return ended();
 }
@@ -144,7 +146,6 @@ cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream) {
     return ended();
 }
 cudaError_t cudaFreeHost(void *memory) {
-    fake_flush();
     F.blocks -= memory != NULL;
     free(memory);
     return ended();
@@ -227,12 +228,13 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
 /* What an event points to. */
 struct moment {
     float time;
-    int awaited; /* so many records that the stream has not come to */
+    int awaited;  /* so many records that the stream has not come to */
+    int destroyed; /* and is gone when it has */
 };
 static void reach(const void *given) {
     struct moment *moment;
     memcpy(&moment, given, sizeof(void *));
-    moment->awaited--;
+    if (!--moment->awaited && moment->destroyed) free(moment);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
@@ -246,8 +248,9 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    fake_flush();
-    free(event);
+    struct moment *moment = (void *)event;
+    moment->destroyed = 1;
+    if (!moment->awaited) free(moment);
     F.streams--;
     return ended();
 }

@@ -17,6 +17,7 @@ static struct arena {
     unsigned char *memory, *shadow; /* a byte's state for each byte */
     struct block {
         size_t begin, end;
+        int ordered;
     } blocks[BLOCKS]; /* sorted */
     size_t n_blocks;
     int inside;
@@ -56,7 +57,7 @@ static void *take(struct arena *arena, size_t bytes) {
     for (; i < arena->n_blocks && blocks[i].begin - at < needed; i++) at = blocks[i].end;
     if (at + needed > ARENA || arena->n_blocks == BLOCKS) return NULL;
     memmove(blocks + i + 1, blocks + i, (arena->n_blocks - i) * sizeof *blocks);
-    blocks[i] = (struct block){ at, at + needed };
+    blocks[i] = (struct block){ at, at + needed, 0 };
     arena->n_blocks++;
     memset(arena->shadow + at, FAKE_WRITTEN, bytes); /* by whoever asked for it, and said nothing else */
     return arena->memory + at;
@@ -85,7 +86,9 @@ int fake_device_of(const void *address) {
 
 void fake_mark(const void *address, size_t bytes, int state) {
     unsigned char *shadow = fake_shadow(address);
-    if (shadow) memset(shadow, state, bytes);
+    if (!shadow) return;
+    amp_fake_cuda.strays += memchr(shadow, FAKE_NOBODYS, bytes) != NULL;
+    memset(shadow, state, bytes);
 }
 
 void *fake_device_alloc(size_t bytes) {
@@ -98,20 +101,23 @@ void *fake_device_alloc(size_t bytes) {
     return memory;
 }
 
+static struct block *find_block(const void *memory) {
+    struct arena *arena = arena_of(memory);
+    for (size_t i = 0; arena && i < arena->n_blocks; i++)
+        if (arena->memory + arena->blocks[i].begin == memory) return &arena->blocks[i];
+    fprintf(stderr, "fake CUDA: freed what was not allocated\n");
+    abort();
+}
+
+void fake_set_ordered(const void *memory) { find_block(memory)->ordered = 1; }
+int fake_is_ordered(const void *memory) { return memory && find_block(memory)->ordered; }
+
 void fake_device_free(void *memory) {
     struct arena *arena = arena_of(memory);
     if (!memory) return;
-    if (!arena) abort();
-    const size_t at = (size_t)((unsigned char *)memory - arena->memory);
-    size_t i = 0;
-    while (i < arena->n_blocks && arena->blocks[i].begin != at) i++;
-    if (i == arena->n_blocks) {
-        fprintf(stderr, "fake CUDA: freed what was not allocated\n");
-        abort();
-    }
-    memset(arena->shadow + at, FAKE_NOBODYS, arena->blocks[i].end - at);
-    memmove(arena->blocks + i, arena->blocks + i + 1, (arena->n_blocks - i - 1) * sizeof *arena->blocks);
-    arena->n_blocks--;
+    struct block *block = find_block(memory);
+    memset(arena->shadow + block->begin, FAKE_NOBODYS, block->end - block->begin);
+    memmove(block, block + 1, (size_t)(arena->blocks + --arena->n_blocks - block) * sizeof *block);
 }
 
 /* ---- work ---- */

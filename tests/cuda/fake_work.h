@@ -28,6 +28,9 @@ void *fake_device_alloc(size_t bytes);
 /* The same, and nothing is written there: for those who do that in the stream's order. */
 void *fake_device_take(size_t bytes);
 void fake_device_free(void *memory);
+/* Memory that was allocated in a stream's order: who frees it waits for nothing. */
+void fake_set_ordered(const void *memory);
+int fake_is_ordered(const void *memory);
 /* Memory that the host may touch as well; it lives until the end. */
 void *fake_managed_take(size_t bytes);
 

@@ -75,6 +75,25 @@ TEST(test_costs) {
     ck_assert_int_eq(fake->current, 1);
 }
 
+/* A list is closed while its calls are still to run: they run before its memory is freed. */
+TEST_TIMES(test_close_waits, 2) {
+    struct fake *fake = reset();
+    const int blocks = fake->blocks;
+    float *norm = device_alloc(sizeof *norm);
+    fake->pools = _i;
+    amp_device_list *list = start();
+    fake->lazy = 1;
+    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_assert_int_eq(amp_device_check(list, device.stream, dst, MANY, NULL, NULL, norm, NULL, NULL), AMP_OK);
+    ck_assert(*norm == 0.0f);
+    amp_device_list_close(list);
+    expect_scaled();
+    ck_assert(*norm > 0.0f);
+    ck_assert_int_eq(fake->strays, 0);
+    ck_assert_int_eq(fake->blocks, blocks);
+    fake->lazy = 0;
+}
+
 /* A captured call may be replayed at any time: its table and its scratch are never touched again. */
 TEST_TIMES(test_capture, 2) {
     struct fake *fake = reset();

@@ -201,7 +201,7 @@ TEST_TIMES(test_faults_between, 3 * BETWEENS - 1) { /* on two devices, nothing i
         ck_assert_int_le(fake->streams, streams);
         if (!failed) break;
     }
-    ck_assert_int_gt(failures, 2);
+    ck_assert_int_gt(failures, what == VERIFIES || sweep_step() > 1 ? 0 : 2);
 }
 
 /* An error that the host's own launch left behind is said to be no one's in particular. */

@@ -113,11 +113,13 @@ amp_status cuda_list_open(int32_t id, void **out) {
     return status;
 }
 
+/* cudaFree waits for nothing where memory was allocated in a stream's order. */
 void cuda_list_close(void *given) {
     struct cuda_list *list = given;
     struct cuda_visit visit;
     (void)cuda_visit_begin(&visit);
     (void)cuda_make_current(list->device);
+    if (list->last) (void)cudaStreamSynchronize(list->last);
     for (int i = 0; i < CUDA_PLANS; i++) {
         cuda_plan_free(&list->plans[i]);
         cuda_room_close(&list->tables[i]);
@@ -224,6 +226,7 @@ static amp_status run_here(struct cuda_list *list, const struct amp__list_call *
     TRY(cuda_explain(cuda_make_current(list->device)));
     TRY(cuda_explain(cudaStreamIsCapturing(run.stream, &capture)));
     run.capturing = capture == cudaStreamCaptureStatusActive;
+    list->last = call->stream;
     if (call->n == 0) return run_empty(&run, call);
     if (call->kind == AMP__LIST_CHECK) return run_check(&run, call);
     if (call->kind == AMP__LIST_STATISTICS) return run_statistics(&run, call);

@@ -11,6 +11,7 @@ enum { CUDA_PLAN_CALL, CUDA_PLAN_GRADS, CUDA_PLAN_OTHERS, CUDA_PLANS };
 
 struct cuda_list {
     int device;
+    cudaStream_t last; /* of the last call, whose work closing waits for; NULL: there was none */
     struct cuda_memory memory;
     struct cuda_plan plans[CUDA_PLANS];
     struct cuda_room tables[CUDA_PLANS], scratch, product; /* product: scratch and workspace of product.c's */

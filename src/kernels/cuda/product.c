@@ -343,6 +343,7 @@ static amp_status on_device(const struct amp__device_product *call, struct words
     if (text) return explain(&p, text);
     TRY(cuda_explain(cudaStreamIsCapturing(p.stream, &capture)));
     p.capturing = capture == cudaStreamCaptureStatusActive;
+    if (p.list) p.list->last = p.stream;
     return call->kind == AMP__PRODUCT_MEASURE ? measure(&p) : start(&p);
 }
 
