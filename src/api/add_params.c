@@ -52,6 +52,7 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     AMP_RETURN_IF(n > SIZE_MAX / sizeof(void *) / 2, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: n cannot be %zu", n);
     if (n) AMP_TRY(check_hooks(optimizer));
     amp_context *context = optimizer->context;
+    AMP_TRY(amp__home_refuse_capture(context, "amp_add_params", "Call it before the capture or after it"));
     AMP_TRY(amp__home_read_all(context)); /* what devices know goes by the numbers that parameters have now */
     const size_t context_params = context->n_params, optimizer_params = optimizer->n_params;
     AMP_TRY(need_room(optimizer, n));

@@ -69,7 +69,10 @@ static amp_status check_idle(const amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++)
         AMP_RETURN_IF(context->optimizers[i].stepping, AMP_ERR_WRONG_STATE,
                       "amp_shutdown while a step of optimizer %zu is running", i);
-    return AMP_OK;
+    /* a device that cannot be asked is lost, and its context ends all the same */
+    const amp_status status =
+        amp__home_refuse_capture(context, "amp_shutdown", "Call it when the graph's last replay is over");
+    return status == AMP_ERR_WRONG_STATE ? status : AMP_OK;
 }
 
 static void cancel_brackets(amp_context *context) {

@@ -59,6 +59,10 @@ static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_spa
     bool one = context->n_places == 1 && !optimizer->sharded;
     float total = 0.0f, factor = 1.0f, *device_norm = NULL;
     for (size_t i = 0; i < optimizer->n_params; i++) one &= optimizer->params[i]->on_device;
+    if (norm || !one)
+        AMP_TRY(amp__home_refuse_capture(context, "amp_clip_grad_norm",
+                                         "It needs norm NULL, all gradients on one device, and no ranks that share "
+                                         "them (AMP_OPTIMIZER_SHARDED)"));
     if (one) {
         AMP_TRY(norm_on_device(optimizer, context->places[0], spans, &device_norm));
         context->places[0]->args.factor = (amp_factor){ device_norm, max_norm, AMP_FACTOR_CLIP };

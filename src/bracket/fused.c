@@ -221,6 +221,9 @@ AMP_API amp_status amp_fused_step(amp_optimizer *user, amp_action *action) {
     if (!optimizer->skips_on_device) AMP_TRY(amp__home_wait(optimizer->context));
     const bool skip = optimizer->skip || amp__has_error(optimizer->context);
     const amp_action taken = skip ? AMP_SKIP : amp__home_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
+    if (!skip && amp__fused_adds_norms(optimizer))
+        AMP_TRY(amp__home_refuse_capture(optimizer->context, "amp_fused_step",
+                                         "LAMB's max_grad_norm needs all parameters on one device"));
     if (!skip) AMP_TRY(step(optimizer));
     const amp_status status = amp__step_over(optimizer, taken);
     amp__decision_used(optimizer);

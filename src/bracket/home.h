@@ -40,8 +40,13 @@ amp_status amp__home_start(amp_context *context);
 /* Before amp__places_end. */
 void amp__home_end(amp_context *context);
 
-/* A graph that is being captured cannot ask the host. */
-amp_status amp__home_refuse_capture(const amp_context *context);
+/* A graph that is being captured cannot ask the host: AMP_ERR_WRONG_STATE then, of what begins with `function` and what
+ * would be needed instead. */
+amp_status amp__home_refuse_capture(const amp_context *context, const char *function, const char *needs);
+#define AMP__BRACKET_IN_CAPTURE                                                                                        \
+    "amp_scale_loss_begin",                                                                                            \
+        "It needs optimizers that skip on the device (amp_optimizer.fused or AMP_OPTIMIZER_SKIPS_ON_DEVICE) with all " \
+        "parameters there, the hook scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no ranks to agree with (the hook reduce)"
 /* The scale that the loss is to be multiplied with, where only a device knows it; else NULL. */
 const float *amp__home_device_scale(const struct amp__bracket *bracket);
 /* One over the scale: the open bracket's, else the present one. */

@@ -27,7 +27,7 @@ static amp_status begin(struct amp__bracket *bracket, bool with_loss) {
     /* the copy of an earlier decision, which nobody waited for, must not pass for this one */
     if (bracket->device.decides_alone)
         return bracket->device.last == AMP__DECISION_COPYING ? amp__home_wait(bracket->context) : AMP_OK;
-    AMP_TRY(amp__home_refuse_capture(bracket->context));
+    AMP_TRY(amp__home_refuse_capture(bracket->context, AMP__BRACKET_IN_CAPTURE));
     return bracket->device.last == AMP__DECISION_ON_DEVICE ? amp__home_device.read(bracket)
                                                            : amp__home_wait(bracket->context);
 }
@@ -133,9 +133,7 @@ static amp_status decide(struct amp__bracket *bracket, const struct amp__grads_r
 }
 
 static void forget(struct amp__bracket *bracket) {
-    static const struct amp__device_scaler nothing = { .found = 0.0f, .first = AMP__NO_TENSOR };
-    (void)amp__place_in(bracket->context->places[0], &bracket->device.scaler->found, &nothing.found,
-                        sizeof nothing.found + sizeof nothing.first);
+    (void)amp__place_nothing_found(bracket->context->places[0], bracket->device.scaler);
 }
 
 /* ---- what the host learns of it ---- */

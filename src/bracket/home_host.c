@@ -4,39 +4,31 @@
 #include "bracket/home.h"
 #include "kernels/place.h"
 
-#include <stddef.h>
-
-amp_status amp__home_refuse_capture(const amp_context *context) {
+amp_status amp__home_refuse_capture(const amp_context *context, const char *function, const char *needs) {
     bool capturing = false;
     for (size_t i = 0; i < context->n_places && !capturing; i++)
         AMP_TRY(amp__place_capturing(context->places[i], &capturing));
     AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
-                  "amp_scale_loss_begin while the stream is being captured: a graph cannot ask the host. It needs "
-                  "optimizers that skip on the device (amp_optimizer.fused or AMP_OPTIMIZER_SKIPS_ON_DEVICE) with all "
-                  "parameters there, the hook scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no ranks to agree with (the "
-                  "hook reduce)");
+                  "%s while the stream is being captured: a graph cannot ask the host. %s", function, needs);
     return AMP_OK;
 }
 
 static amp_status begin(struct amp__bracket *bracket, bool with_loss) {
     (void)with_loss;
-    return amp__scaling_is_trivial(&bracket->context->properties) ? AMP_OK : amp__home_refuse_capture(bracket->context);
+    if (amp__scaling_is_trivial(&bracket->context->properties)) return AMP_OK;
+    return amp__home_refuse_capture(bracket->context, AMP__BRACKET_IN_CAPTURE);
 }
 
 static amp_status arm_place(const struct amp__bracket *bracket, struct amp__place *place) {
     const amp_factor inverse = { NULL, amp__rule_inverse(bracket->scale), AMP_FACTOR_AS_IT_IS };
-    struct amp__device_scaler *words = place->words, fresh;
+    struct amp__device_scaler *words = place->words;
     struct amp__place_args *args = &place->args;
     args->inverse = args->left = inverse;
     args->found = &words->found;
     args->first = &words->first;
     args->restore_if = &words->found;
     place->n_looked = 0;
-    amp__rule_begin(&fresh);
-    _Static_assert(offsetof(struct amp__device_scaler, first) ==
-                       offsetof(struct amp__device_scaler, found) + sizeof(float),
-                   "found and first are written together");
-    return amp__place_in(place, &words->found, &fresh.found, sizeof fresh.found + sizeof fresh.first);
+    return amp__place_nothing_found(place, words);
 }
 
 static amp_status arm(const struct amp__bracket *bracket) {

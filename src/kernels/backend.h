@@ -68,7 +68,8 @@ struct amp__list_call {
 enum {
     AMP__MEMORY_ALLOC,     /* made, of `bytes`, in the stream's order */
     AMP__MEMORY_FREE,      /* dst, in the stream's order */
-    AMP__MEMORY_ZERO,      /* `bytes` at dst */
+    AMP__MEMORY_FILL,      /* each of `bytes` at dst becomes `value` */
+    /* AMP_ERR_WRONG_STATE of these three: the stream is being captured. */
     AMP__MEMORY_IN,        /* `bytes` of the host's at src to dst; they may change afterwards */
     AMP__MEMORY_OUT,       /* `bytes` at src to the host's dst; waits */
     AMP__MEMORY_FETCH,     /* `bytes` at src, as many for each fetch of a handle, on their way to the host */
@@ -85,6 +86,7 @@ struct amp__memory_call {
     void *dst;
     const void *src;
     size_t bytes;
+    uint8_t value;  /* FILL */
     void *made;     /* ALLOC; of FETCH, ARRIVED, FETCHED and FETCH_FREE the handle: NULL before the first fetch */
     bool capturing; /* CAPTURING */
     bool arrived;   /* ARRIVED */

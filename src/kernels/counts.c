@@ -59,7 +59,7 @@ static amp_status count(struct amp__counts *counts, const amp_span *src, size_t 
     const size_t n = counts->n;
     if (n == SLOTS * counts->n_blocks) AMP_TRY(add_block(counts));
     amp_statistics *device = counts->blocks[n / SLOTS].device;
-    struct amp__memory_call zero = { .kind = AMP__MEMORY_ZERO, .dst = device, .bytes = BLOCK_BYTES };
+    struct amp__memory_call zero = { .kind = AMP__MEMORY_FILL, .dst = device, .bytes = BLOCK_BYTES };
     if (n % SLOTS == 0) AMP_TRY(run(counts, &zero));
     AMP_TRY(amp_device_statistics(counts->counting, counts->stream, src, 1, device + n % SLOTS));
     *slot = counts->n++;

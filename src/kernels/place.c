@@ -35,9 +35,19 @@ void amp__place_free(const struct amp__place *place, void *memory) {
     if (memory && run(place, &call) != AMP_OK) return; /* the device is lost, and its memory with it */
 }
 
-amp_status amp__place_zero(const struct amp__place *place, void *dst, uint64_t bytes) {
-    struct amp__memory_call call = { .kind = AMP__MEMORY_ZERO, .dst = dst, .bytes = (size_t)bytes };
+static amp_status fill(const struct amp__place *place, void *dst, uint64_t bytes, uint8_t value) {
+    struct amp__memory_call call = { .kind = AMP__MEMORY_FILL, .dst = dst, .bytes = (size_t)bytes, .value = value };
     return bytes ? run(place, &call) : AMP_OK;
+}
+
+amp_status amp__place_zero(const struct amp__place *place, void *dst, uint64_t bytes) {
+    return fill(place, dst, bytes, 0);
+}
+
+amp_status amp__place_nothing_found(const struct amp__place *place, struct amp__device_scaler *scaler) {
+    _Static_assert(AMP__NO_TENSOR == UINT32_MAX, "bytes of 0xff");
+    AMP_TRY(fill(place, &scaler->found, sizeof scaler->found, 0));
+    return fill(place, &scaler->first, sizeof scaler->first, 0xff);
 }
 
 amp_status amp__place_in(const struct amp__place *place, void *dst, const void *src, uint64_t bytes) {

@@ -425,6 +425,7 @@ static amp_status is_text(const struct amp__source *source, bool *text) {
 
 amp_status amp__state_apply(amp_context *context, const struct amp__source *source) {
     bool text;
+    AMP_TRY(amp__home_refuse_capture(context, "loading a state", "Load before the capture or after it"));
     AMP_TRY(amp__home_read_all(context));
     amp__unseen_steps_forget(context);
     AMP_TRY(is_text(source, &text));

@@ -196,6 +196,7 @@ static amp_status make_apex(const amp_context *context, struct amp__image *image
 
 amp_status amp__image_make(amp_context *context, amp_state_format format, bool without_data, struct amp__image *out) {
     struct amp__image image = { .block = NULL };
+    AMP_TRY(amp__home_refuse_capture(context, "saving a state", "Save before the capture or after it"));
     AMP_TRY(amp__home_read_all(context));
     const amp_status status = format == AMP_STATE_APEX ? make_apex(context, &image)
                                                        : make_safetensors(context, without_data, &image);

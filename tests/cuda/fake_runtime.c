@@ -169,6 +169,9 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
     /* libamp's own: no part of a graph */
     if (stream == (cudaStream_t)(void *)&own[F.current]) fake_copy(dst, src, bytes);
     else fake_work(copy_there, &copy, sizeof copy);
+    /* each replay would copy from or to what the host's memory is used for by then */
+    F.broke_capture += F.capturing && kind != cudaMemcpyDeviceToDevice &&
+        stream != (cudaStream_t)(void *)&own[F.current];
     F.uploads += kind == cudaMemcpyHostToDevice;
     return cudaSuccess;
 }
@@ -195,12 +198,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     F.streams--;
     return ended();
 }
+/* A wait that fails has waited: nothing is under way on a device that is lost. */
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    (void)stream;
+    fake_flush();
     CALLED();
     forbidden_in_capture();
+    if (F.capturing && stream != (cudaStream_t)(void *)&own[F.current]) {
+        F.broke_capture++;
+        F.last_error = cudaErrorStreamCaptureUnsupported;
+        return cudaErrorStreamCaptureUnsupported;
+    }
     F.waits++;
-    fake_flush();
     return cudaSuccess;
 }
 /* The two that the plugin never calls; the bench counts them all the same. */
@@ -230,6 +238,7 @@ struct moment {
     float time;
     int awaited;  /* so many records that the stream has not come to */
     int destroyed; /* and is gone when it has */
+    int captured;  /* its last record is a graph's: nobody outside can ask or wait for it */
 };
 static void reach(const void *given) {
     struct moment *moment;
@@ -259,6 +268,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     CALLED();
     struct moment *moment = (void *)event;
     moment->time = F.clock;
+    moment->captured = F.capturing;
+    if (F.capturing) return cudaSuccess;
     moment->awaited++;
     fake_work(reach, &moment, sizeof(void *));
     return cudaSuccess;
@@ -268,9 +279,16 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEve
     *milliseconds = ((struct moment *)(void *)end)->time - ((struct moment *)(void *)begin)->time;
     return cudaSuccess;
 }
+static cudaError_t captured_event(cudaEvent_t event) {
+    if (!((struct moment *)(void *)event)->captured) return cudaSuccess;
+    F.broke_capture++;
+    F.last_error = cudaErrorCapturedEvent;
+    return cudaErrorCapturedEvent;
+}
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     CALLED();
     forbidden_in_capture();
+    if (captured_event(event) != cudaSuccess) return cudaErrorCapturedEvent;
     if (!((struct moment *)(void *)event)->awaited) return cudaSuccess;
     F.last_error = cudaErrorNotReady;
     return cudaErrorNotReady;
@@ -278,6 +296,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     CALLED();
     forbidden_in_capture();
+    if (captured_event(event) != cudaSuccess) return cudaErrorCapturedEvent;
     F.event_waits++;
     if (((struct moment *)(void *)event)->awaited) fake_flush();
     return cudaSuccess;

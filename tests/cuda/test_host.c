@@ -189,6 +189,87 @@ TEST_TIMES(test_graph_refused, 2) {
     ck_assert_uint_eq(record.brackets, 2);
 }
 
+/* What would bring numbers to the host while its stream is captured is refused, with words of its own, and changes
+ * nothing: the weights are those of a training that did not try. */
+static void try_while_captured(struct run *run, bool clips) {
+    static char state[1 << 18];
+    size_t size = 0, bytes = 0;
+    float norm = -1.0f;
+    if (TEST_STATES)
+        ck_assert_int_eq(amp_state_save_memory(run->context, AMP_STATE_SAFETENSORS, state, sizeof state, &size),
+                         AMP_OK);
+    device_capture_begin();
+    ck_assert_int_eq(amp_clip_grad_norm(&run->host->optimizer, 0.5f, &norm), AMP_ERR_WRONG_STATE);
+    ck_assert_msg(strstr(amp_last_error(), "amp_clip_grad_norm while the stream is being captured") != NULL, "%s",
+                  amp_last_error());
+    ck_assert(norm == -1.0f);
+    if (!clips) ck_assert_int_eq(amp_clip_grad_norm(&run->host->optimizer, 0.5f, NULL), AMP_ERR_WRONG_STATE);
+    if (TEST_STATES) {
+        ck_assert_int_eq(amp_state_save_memory(run->context, AMP_STATE_SAFETENSORS, state, sizeof state, &bytes),
+                         AMP_ERR_WRONG_STATE);
+        ck_assert_ptr_nonnull(strstr(amp_last_error(), "being captured"));
+        ck_assert_int_eq(amp_state_load_memory(run->context, state, size), AMP_ERR_WRONG_STATE);
+        ck_assert_ptr_nonnull(strstr(amp_last_error(), "being captured"));
+    }
+    ck_assert_int_eq(amp_shutdown(run->context), AMP_ERR_WRONG_STATE);
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "being captured"));
+    device_capture_end();
+    if (clips) ck_assert_int_eq(amp_clip_grad_norm(&run->host->optimizer, 0.5f, NULL), AMP_OK);
+}
+
+TEST_TIMES(test_calls_in_capture, 3) {
+    static const struct kind tried[] = {
+        { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
+        { "O1 there", AMP_O1, STEP_THERE, false, false, 1, 0.0f },
+        { "O2 mixed", AMP_O2, STEP_FUSED, true, false, 1, 0.0f },
+    };
+    static float expected[2 * ELEMENTS], weights[2 * ELEMENTS];
+    const struct kind *kind = &tried[_i];
+    amp_record record;
+    for (int tries = 0; tries < 2; tries++) {
+        struct run run = start(kind);
+        for (int i = 0; i < 6; i++) {
+            amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+            host_clear(run.host);
+            host_set_targets(run.host, 0.25f);
+            ck_assert_int_eq(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled), AMP_OK);
+            host_backward(run.host, scaled.loss, 1.0f);
+            ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+            if (tries) try_while_captured(&run, !kind->mixed);
+            else if (!kind->mixed) ck_assert_int_eq(amp_clip_grad_norm(&run.host->optimizer, 0.5f, NULL), AMP_OK);
+            host_step(run.host, kind->stepping);
+        }
+        stop(&run, tries ? weights : expected, &record);
+    }
+    for (size_t i = 0; i < 2 * ELEMENTS; i++) ck_assert_msg(weights[i] == expected[i], "%s, %zu", kind->name, i);
+    if (device.fake) ck_assert_int_eq(device.fake->broke_capture, 0);
+}
+
+/* LAMB adds up the norms of two devices on the host; without a scale to decide on, only the step asks for that. */
+TEST(test_lamb_in_capture) {
+    struct host *host = host_new_on_two(false, false, STEP_FUSED);
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_status status;
+    if (!host) return; /* there is no second device */
+    ck_assert_int_eq(amp_optim_defaults(AMP_OPTIM_LAMB, &host->rule), AMP_OK);
+    struct run run = run_try_start(host, AMP_O0, &status);
+    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
+    host_set_targets(host, 0.25f);
+    ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled), AMP_OK);
+    host_backward(host, scaled.loss, 1.0f);
+    ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+    device_capture_begin();
+    ck_assert_int_eq(amp_fused_step(&host->optimizer, NULL), AMP_ERR_WRONG_STATE);
+    ck_assert_msg(strstr(amp_last_error(), "amp_fused_step while the stream is being captured") != NULL, "%s",
+                  amp_last_error());
+    device_capture_end();
+    host_step(host, STEP_FUSED);
+    host_clear(host);
+    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+    host_free(host);
+    if (device.fake) ck_assert_int_eq(device.fake->broke_capture, 0);
+}
+
 /* ---- what it costs ---- */
 
 TEST_TIMES(test_waits, 5) {

@@ -80,7 +80,7 @@ static void tick(struct rig *rig, const struct amp__scaler_settings *settings, i
     const bool found = random_bits() % 5 == 0, elsewhere = random_bits() % 11 == 0, decides = random_bits() % 7 != 0;
     const float scale_before = rig->host.scale;
     const size_t n = random_bits() % 2 ? SKIPS : 3;
-    run(AMP__MEMORY_ZERO, rig->skips, NULL, sizeof skips);
+    run(AMP__MEMORY_FILL, rig->skips, NULL, sizeof skips);
     if (found) {
         const struct { float found; uint32_t first; } raised = { tick % 2 ? NAN : 1.0f, (uint32_t)tick };
         run(AMP__MEMORY_IN, &rig->scaler->found, &raised, sizeof raised);
@@ -164,6 +164,33 @@ TEST(test_posts) {
     }
     post.kind = AMP__MEMORY_FETCH_FREE;
     ck_assert_int_eq(backend->memory_run(memory, &post), AMP_OK);
+    run(AMP__MEMORY_FREE, word, NULL, 0);
+    backend->memory_close(memory);
+}
+
+/* What would go to the host's memory or come from there is refused while the stream is captured, whatever was under
+ * way, and goes on afterwards. */
+TEST(test_copies_in_capture) {
+    struct amp__memory_call calls[] = { { .kind = AMP__MEMORY_IN }, { .kind = AMP__MEMORY_OUT },
+                                        { .kind = AMP__MEMORY_FETCH } };
+    int value = 7, taken = 0;
+    open_memory();
+    int *word = allocate(sizeof *word);
+    for (int before = 0; before < 2; before++) {
+        device_capture_begin();
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+            calls[i].stream = device.stream, calls[i].bytes = sizeof value;
+            calls[i].dst = calls[i].kind == AMP__MEMORY_IN ? word : &taken;
+            calls[i].src = calls[i].kind == AMP__MEMORY_IN ? &value : word;
+            ck_assert_int_eq(backend->memory_run(memory, &calls[i]), AMP_ERR_WRONG_STATE);
+            ck_assert_ptr_nonnull(strstr(amp_last_error(), "being captured"));
+        }
+        device_capture_end();
+        run(AMP__MEMORY_IN, word, &value, sizeof value);
+        run(AMP__MEMORY_OUT, &taken, word, sizeof value);
+        ck_assert_int_eq(taken, value++);
+    }
+    if (device.fake) ck_assert_int_eq(device.fake->broke_capture, 0);
     run(AMP__MEMORY_FREE, word, NULL, 0);
     backend->memory_close(memory);
 }

@@ -174,12 +174,15 @@ static amp_status end_fetch(const struct amp__memory_call *call) {
 static amp_status run_here(struct block *block, struct amp__memory_call *call) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_TRY(cuda_make_current(block->device));
-    if (call->kind == AMP__MEMORY_ALLOC || call->kind == AMP__MEMORY_CAPTURING)
+    if (call->kind != AMP__MEMORY_FILL && call->kind != AMP__MEMORY_FETCHED && call->kind != AMP__MEMORY_SCALER)
         CUDA_TRY(cudaStreamIsCapturing(call->stream, &capture));
     const bool capturing = capture != cudaStreamCaptureStatusNone;
+    /* a replay would copy whatever lies in the pinned memory by then, and its events are the graph's */
+    if (capturing && call->kind != AMP__MEMORY_ALLOC && call->kind != AMP__MEMORY_CAPTURING)
+        return cuda_explain(cudaErrorStreamCaptureUnsupported);
     switch (call->kind) {
     case AMP__MEMORY_ALLOC: return allocate(block, call, capturing);
-    case AMP__MEMORY_ZERO: return cuda_explain(cudaMemsetAsync(call->dst, 0, call->bytes, call->stream));
+    case AMP__MEMORY_FILL: return cuda_explain(cudaMemsetAsync(call->dst, call->value, call->bytes, call->stream));
     case AMP__MEMORY_IN: return copy_in(block, call);
     case AMP__MEMORY_OUT: return copy_out(block, call);
     case AMP__MEMORY_FETCH: return fetch_start(call);

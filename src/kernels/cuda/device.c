@@ -27,6 +27,9 @@ amp_status cuda_explain(cudaError_t error) {
     if (error == cudaSuccess) return AMP_OK;
     (void)cudaGetLastError();
     if (error == cudaErrorMemoryAllocation) return amp->fail(AMP_ERR_NO_MEMORY, "CUDA: out of memory");
+    if (error == cudaErrorStreamCaptureUnsupported)
+        return amp->fail(AMP_ERR_WRONG_STATE, "while the stream is being captured in a graph nothing can be copied "
+                                              "between the CPU's memory and the device's");
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
         return amp->fail(AMP_ERR_NO_DEVICE, "libamp_cuda.so has no code for this GPU: build it with the GPU's compute "
                                             "capability in Meson's option gpu_archs");
