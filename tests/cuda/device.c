@@ -133,6 +133,11 @@ static int is_wanted(const char *file) {
 int device_main(int argc, char **argv, const char *const *fake_alone) {
     const int real = argc > 1 && argv[1][0] == 'g';
     const char *why = argc > 2 ? argv[2] : device_start(real);
+    const char *gpu = getenv("AMP_TEST_GPU");
+    if (why && gpu && !strcmp(gpu, "required")) {
+        printf("1..1\nnot ok 1 - AMP_TEST_GPU=required, and %s\n", why);
+        return EXIT_FAILURE;
+    }
     if (why && (real || argc > 2)) {
         printf("1..0 # SKIP %s\n", why);
         return 0;
