@@ -28,6 +28,7 @@ struct fake {
     int lazy;                     /* work runs when somebody waits for it, as late as CUDA allows */
     int allocations, fail_allocation; /* so far, of any memory or event; this one fails; 0: none */
     int sticky;                   /* from fail_at on all calls fail: the device is lost */
+    int mapped;                   /* so often had a pool to ask for memory, since it kept none */
     int strays;                   /* copies and fills of memory that is nobody's, or was freed before they ran */
 };
 
@@ -44,6 +45,7 @@ struct fake_tools {
     void *(*stream)(int device);
     void *(*take)(size_t bytes); /* alloc without a pattern written there, which would be at once */
     void *(*managed)(size_t bytes); /* memory that the host may touch as well */
+    void (*synchronize)(void); /* somebody waits for the device: what runs has run, and pools give back */
     void (*written)(const void *address, size_t bytes); /* by others than kernels and copies: the emulator asks */
 };
 

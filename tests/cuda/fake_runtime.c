@@ -108,7 +108,10 @@ static cudaError_t allocate(void **memory, size_t bytes) {
 }
 static void release(const void *given) {
     void *memory;
+    size_t bytes;
     memcpy(&memory, given, sizeof memory);
+    struct fake_pool *pool = fake_pool_of(memory, &bytes);
+    if (pool) pool->kept += bytes;
     F.blocks -= memory != NULL;
     fake_device_free(memory);
 }
@@ -117,12 +120,52 @@ cudaError_t cudaMalloc(void **memory, size_t bytes) {
     forbidden_in_capture();
     return allocate(memory, bytes);
 }
+/* The devices' own, and those that were made. */
+enum { POOLS = 8 };
+static struct fake_pool pools[2 + POOLS];
+static int n_pools;
+
+/* Somebody waits: what is more than it keeps is given back. */
+void fake_synchronize(void) {
+    fake_flush();
+    for (int i = 0; i < 2 + n_pools; i++)
+        if (pools[i].kept > pools[i].threshold) pools[i].kept = pools[i].threshold;
+}
+
+static cudaError_t allocate_from(struct fake_pool *pool, void **memory, size_t bytes) {
+    const cudaError_t error = allocate(memory, bytes);
+    if (error != cudaSuccess) return error;
+    fake_set_pool(*memory, pool);
+    (void)fake_pool_of(*memory, &bytes);
+    F.mapped += pool->kept < bytes;
+    pool->kept -= pool->kept < bytes ? pool->kept : bytes;
+    return cudaSuccess;
+}
 cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream) {
     on_stream(stream);
     F.broke_capture += F.capturing; /* it would be a part of the graph */
-    const cudaError_t error = allocate(memory, bytes);
-    if (error == cudaSuccess) fake_set_ordered(*memory);
-    return error;
+    return allocate_from(&pools[F.current], memory, bytes);
+}
+cudaError_t cudaMallocFromPoolAsync(void **memory, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+    on_stream(stream);
+    return allocate_from((void *)pool, memory, bytes);
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPoolProps *properties) {
+    CALLED();
+    if (n_pools == POOLS || properties->location.id != F.current) return cudaErrorInvalidValue;
+    pools[2 + n_pools] = (struct fake_pool){ 0, 0 };
+    *pool = (void *)&pools[2 + n_pools++];
+    return cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+    if ((void *)pool == &pools[1 + n_pools]) n_pools--;
+    return ended();
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value) {
+    CALLED();
+    if (attribute != cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
+    memcpy(&((struct fake_pool *)(void *)pool)->threshold, value, sizeof(uint64_t));
+    return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void **memory, size_t bytes) {
     forbidden_in_capture();
@@ -136,7 +179,8 @@ cudaError_t cudaMallocHost(void **memory, size_t bytes) {
 }
 cudaError_t cudaFree(void *memory) {
     forbidden_in_capture();
-    if (!fake_is_ordered(memory)) fake_flush(); /* else it is freed under work that is still to come */
+    size_t bytes;
+    if (!fake_pool_of(memory, &bytes)) fake_flush(); /* else it is freed under work that is still to come */
     release(&memory);
     return ended();
 }
@@ -200,7 +244,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 /* A wait that fails has waited: nothing is under way on a device that is lost. */
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    fake_flush();
+    fake_synchronize();
     CALLED();
     forbidden_in_capture();
     if (F.capturing && stream != (cudaStream_t)(void *)&own[F.current]) {

@@ -17,7 +17,7 @@ static struct arena {
     unsigned char *memory, *shadow; /* a byte's state for each byte */
     struct block {
         size_t begin, end;
-        int ordered;
+        struct fake_pool *pool;
     } blocks[BLOCKS]; /* sorted */
     size_t n_blocks;
     int inside;
@@ -57,7 +57,7 @@ static void *take(struct arena *arena, size_t bytes) {
     for (; i < arena->n_blocks && blocks[i].begin - at < needed; i++) at = blocks[i].end;
     if (at + needed > ARENA || arena->n_blocks == BLOCKS) return NULL;
     memmove(blocks + i + 1, blocks + i, (arena->n_blocks - i) * sizeof *blocks);
-    blocks[i] = (struct block){ at, at + needed, 0 };
+    blocks[i] = (struct block){ at, at + needed, NULL };
     arena->n_blocks++;
     memset(arena->shadow + at, FAKE_WRITTEN, bytes); /* by whoever asked for it, and said nothing else */
     return arena->memory + at;
@@ -109,8 +109,12 @@ static struct block *find_block(const void *memory) {
     abort();
 }
 
-void fake_set_ordered(const void *memory) { find_block(memory)->ordered = 1; }
-int fake_is_ordered(const void *memory) { return memory && find_block(memory)->ordered; }
+void fake_set_pool(const void *memory, struct fake_pool *pool) { find_block(memory)->pool = pool; }
+struct fake_pool *fake_pool_of(const void *memory, size_t *bytes) {
+    const struct block *block = memory ? find_block(memory) : NULL;
+    if (block) *bytes = block->end - block->begin;
+    return block ? block->pool : NULL;
+}
 
 void fake_device_free(void *memory) {
     struct arena *arena = arena_of(memory);
@@ -213,5 +217,5 @@ static void written(const void *address, size_t bytes) { fake_mark(address, byte
 
 __attribute__((visibility("default"))) const struct fake_tools amp_fake_cuda_tools = {
     fake_device_alloc, fake_device_free, fake_copy, fake_flush, capture_begin, capture_end, replay, end, fake_work,
-    fake_stream, fake_device_take, fake_managed_take, written,
+    fake_stream, fake_device_take, fake_managed_take, fake_synchronize, written,
 };

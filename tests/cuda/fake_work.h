@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Counts a call of CUDA's: it may be the one that fails, or the device may be lost. */
 cudaError_t fake_called(void);
@@ -19,6 +20,8 @@ typedef void fake_work_fn(const void *arguments);
 void fake_work(fake_work_fn *run, const void *arguments, size_t bytes);
 /* On libamp's own stream, which nobody captures. */
 void fake_at_once(fake_work_fn *run, const void *arguments);
+/* The same, and pools give back what they do not keep. */
+void fake_synchronize(void);
 /* What waits is done. */
 void fake_flush(void);
 
@@ -28,9 +31,12 @@ void *fake_device_alloc(size_t bytes);
 /* The same, and nothing is written there: for those who do that in the stream's order. */
 void *fake_device_take(size_t bytes);
 void fake_device_free(void *memory);
-/* Memory that was allocated in a stream's order: who frees it waits for nothing. */
-void fake_set_ordered(const void *memory);
-int fake_is_ordered(const void *memory);
+/* Of memory that was allocated in a stream's order: its pool. Who frees it waits for nothing. */
+struct fake_pool {
+    uint64_t threshold, kept; /* so much it keeps when somebody waits; bytes that are free and its own */
+};
+void fake_set_pool(const void *memory, struct fake_pool *pool);
+struct fake_pool *fake_pool_of(const void *memory, size_t *bytes); /* NULL: none */
 /* Memory that the host may touch as well; it lives until the end. */
 void *fake_managed_take(size_t bytes);
 

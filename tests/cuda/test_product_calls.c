@@ -219,6 +219,21 @@ TEST(test_no_list) {
     ck_assert_int_eq(amp_matmul(&p.args), AMP_OK); /* allocation and release are parts of the graph */
 }
 
+/* A training waits for the device once an iteration: what products without a list use is not mapped again each time. */
+TEST(test_memory_is_kept) {
+    struct device_product p = shared(&shares[SHARE_SCRATCH]);
+    struct fake *fake = device.fake;
+    device.blas->workspace = 3000;
+    product_place(&p);
+    p.args.device = (amp_device){ 2, 0 }, p.args.stream = device.stream;
+    for (int i = 0, mapped = 0; i < 5; i++) {
+        ck_assert_msg(amp_matmul(&p.args) == AMP_OK, "%s", amp_last_error());
+        device.tools->synchronize();
+        if (i) ck_assert_int_eq(fake->mapped, mapped);
+        mapped = fake->mapped;
+    }
+}
+
 TEST(test_capture) {
     struct device_product p = shared(&shares[SHARE_SCRATCH]);
     device.blas->workspace = 3000;

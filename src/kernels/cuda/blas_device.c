@@ -45,13 +45,29 @@ static struct blas_device *add_device(struct blas_device *made) {
     return device ? device : made;
 }
 
+/* A pool of libamp's own, so that the host's keeps its settings. It keeps as much as two streams' workspaces: by default
+ * all that is free is given back whenever somebody waits for the device, and the next product has to map it again. */
+static cudaError_t open_pool(struct blas_device *d) {
+    const struct cudaMemPoolProps properties = { .allocType = cudaMemAllocationTypePinned,
+                                                 .location = { .type = cudaMemLocationTypeDevice, .id = d->device } };
+    uint64_t kept = (uint64_t)64 << 20;
+    const cudaError_t error = cudaMemPoolCreate(&d->pool, &properties);
+    return error == cudaSuccess ? cudaMemPoolSetAttribute(d->pool, cudaMemPoolAttrReleaseThreshold, &kept) : error;
+}
+
 static cudaError_t ask_device(struct blas_device *d) {
     int major = 0, minor = 0, pools = 0;
     cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, d->device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, d->device);
-    d->capability = 10 * major + minor, d->pools = pools != 0;
-    return error;
+    d->capability = 10 * major + minor;
+    return error == cudaSuccess && pools ? open_pool(d) : error;
+}
+
+static void free_device(struct blas_device *d) {
+    if (d->handle) (void)d->lt->cublasLtDestroy(d->handle);
+    if (d->pool) (void)cudaMemPoolDestroy(d->pool);
+    free(d);
 }
 
 amp_status cuda_blas_device(int id, struct blas_device **device) {
@@ -66,8 +82,7 @@ amp_status cuda_blas_device(int id, struct blas_device **device) {
     amp_status status = cuda_explain(ask_device(made));
     if (status == AMP_OK) status = cuda_blas_explain(made, lt->cublasLtCreate(&made->handle), "cublasLtCreate");
     *device = status == AMP_OK ? add_device(made) : NULL;
-    if (status == AMP_OK && *device != made) (void)lt->cublasLtDestroy(made->handle);
-    if (*device != made) free(made);
+    if (*device != made) free_device(made);
     return status;
 }
 

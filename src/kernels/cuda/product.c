@@ -48,7 +48,7 @@ static uint64_t scratch_bytes(const struct blas_plan *plan) { return (plan->scra
 static uint64_t workspace_limit(const struct product *p) {
     const uint64_t scratch = scratch_bytes(&p->plan);
     if (p->e->workspace) return p->e->workspace_size > scratch ? p->e->workspace_size - scratch : 0;
-    if (!p->list && !p->blas->pools) return 0;
+    if (!p->list && !p->blas->pool) return 0;
     return (uint64_t)(p->blas->capability >= 90 ? 32 : 4) << 20;
 }
 
@@ -63,10 +63,11 @@ static amp_status use_workspace(struct product *p, uint64_t bytes) {
 
 static amp_status allocate(struct product *p, uint64_t bytes) {
     void *memory = NULL;
-    if (!p->blas->pools && p->capturing)
+    if (!p->blas->pool && p->capturing)
         return amp->fail(AMP_ERR_UNSUPPORTED, "this device allocates nothing while a stream is captured: use "
                                               "amp_device_matmul with a list, or a workspace");
-    TRY(cuda_explain(p->blas->pools ? cudaMallocAsync(&memory, bytes, p->stream) : cudaMalloc(&memory, bytes)));
+    TRY(cuda_explain(p->blas->pool ? cudaMallocFromPoolAsync(&memory, bytes, p->blas->pool, p->stream)
+                                   : cudaMalloc(&memory, bytes)));
     p->memory = memory, p->owned = true;
     return AMP_OK;
 }
@@ -84,7 +85,7 @@ static amp_status take_memory(struct product *p) {
 }
 
 static void give_memory(struct product *p) {
-    if (p->owned) (void)(p->blas->pools ? cudaFreeAsync(p->memory, p->stream) : cudaFree(p->memory));
+    if (p->owned) (void)(p->blas->pool ? cudaFreeAsync(p->memory, p->stream) : cudaFree(p->memory));
     p->memory = NULL, p->owned = false;
 }
 
