@@ -28,6 +28,8 @@ struct fake {
     int lazy;                     /* work runs when somebody waits for it, as late as CUDA allows */
     int allocations, fail_allocation; /* so far, of any memory or event; this one fails; 0: none */
     int sticky;                   /* from fail_at on all calls fail: the device is lost */
+    int unbound;                  /* no context is current: the thread has asked nothing that needs one */
+    int contexts[2];              /* primary contexts that were made, by device */
     int mapped;                   /* so often had a pool to ask for memory, since it kept none */
     int strays;                   /* copies and fills of memory that is nobody's, or was freed before they ran */
 };

@@ -34,8 +34,14 @@ static void forbidden_in_capture(void) { F.broke_capture += (F.capturing || F.ca
 static void on_stream(cudaStream_t stream) { fake_on_stream(stream); }
 
 void *fake_stream(int device) { return &streams[device]; }
+/* What needs a context makes the primary one, and it stays current. */
+static void bind(void) {
+    F.contexts[F.current] = 1;
+    F.unbound = 0;
+}
 void fake_on_stream(const void *stream) {
     const int other = !F.current;
+    bind();
     F.on_null_stream += stream == NULL;
     F.on_wrong_device += stream == &streams[other] || stream == &own[other];
 }
@@ -60,8 +66,38 @@ cudaError_t cudaSetDevice(int device) {
     CALLED();
     F.current = device;
     F.switches++;
+    bind();
     return cudaSuccess;
 }
+static int get_current(void **context) {
+    *context = F.unbound ? NULL : &F.contexts[F.current];
+    return 0;
+}
+static int set_current(void *context) {
+    F.unbound = !context;
+    F.current = context == &F.contexts[1];
+    return 0;
+}
+static cudaError_t driver_function(const char *name, void **function) {
+    int (*const get)(void **) = get_current, (*const set)(void *) = set_current;
+    if (!strcmp(name, "cuCtxGetCurrent")) memcpy(function, &get, sizeof *function);
+    else if (!strcmp(name, "cuCtxSetCurrent")) memcpy(function, &set, sizeof *function);
+    else return cudaErrorSymbolNotFound;
+    return cudaSuccess;
+}
+#if CUDART_VERSION >= 12050
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags, enum cudaDriverEntryPointQueryResult *result) {
+    (void)version, (void)flags, (void)result;
+    return driver_function(name, function);
+}
+#else
+cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags,
+                                    enum cudaDriverEntryPointQueryResult *result) {
+    (void)flags, (void)result;
+    return driver_function(name, function);
+}
+#endif
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
     const int capability = F.capability ? F.capability : 90;
     (void)device;
@@ -85,8 +121,9 @@ const char *cudaGetErrorName(cudaError_t error) { return error == cudaSuccess ? 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address) {
     const int device = fake_device_of(address);
     CALLED();
-    *attributes = (struct cudaPointerAttributes){ .type = device < 0 ? cudaMemoryTypeUnregistered
-                                                                     : cudaMemoryTypeDevice,
+    *attributes = (struct cudaPointerAttributes){ .type = device >= 0             ? cudaMemoryTypeDevice
+                                                          : fake_shadow(address) ? cudaMemoryTypeManaged
+                                                                                 : cudaMemoryTypeUnregistered,
                                                   .device = device < 0 ? F.current : device };
     return cudaSuccess;
 }
@@ -99,6 +136,7 @@ static int out_of_memory(void) {
 
 static cudaError_t allocate(void **memory, size_t bytes) {
     CALLED();
+    bind();
     if (out_of_memory()) return cudaErrorMemoryAllocation;
     *memory = fake_device_alloc(bytes);
     if (!*memory) return cudaErrorMemoryAllocation;
@@ -233,6 +271,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t str
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     (void)flags;
     CALLED();
+    bind();
     *stream = (cudaStream_t)(void *)&own[F.current];
     F.streams++;
     return cudaSuccess;

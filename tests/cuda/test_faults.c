@@ -69,10 +69,56 @@ TEST(test_costs) {
     ck_assert_int_eq(fake->switches, 0);
     fake->current = 1;
     amp_device_list_close(list);
-    ck_assert_int_eq(fake->switches, 2);
+    ck_assert_int_eq(fake->switches, 1); /* there; the context that was current is set again */
     ck_assert_int_eq(fake->blocks, blocks);
     ck_assert_int_eq(fake->streams, streams);
     ck_assert_int_eq(fake->current, 1);
+}
+
+/* As amp_device.h counts them. */
+TEST_TIMES(test_launches_of_steps, 9) {
+    static const struct {
+        int32_t kind;
+        int given, launches; /* norms that the caller has */
+    } rows[] = {
+        { AMP_OPTIM_SGD, 0, 2 },      { AMP_OPTIM_ADAM, 0, 2 },     { AMP_OPTIM_ADAGRAD, 0, 2 },
+        { AMP_OPTIM_LAMB, 0, 6 },     { AMP_OPTIM_LAMB, 1, 4 },     { AMP_OPTIM_NOVOGRAD, 0, 4 },
+        { AMP_OPTIM_NOVOGRAD, 1, 2 }, { AMP_OPTIM_LARC, 0, 6 },     { AMP_OPTIM_LARC, 1, 4 },
+    };
+    struct fake *fake = reset();
+    amp_device_list *list = start();
+    amp_optim rule = AMP_OPTIM_INIT;
+    amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
+    uint64_t *steps = device_alloc(sizeof *steps);
+    amp_span *const moments[] = { &src[1], &src[2], &src[3] };
+    ck_assert_int_eq(amp_optim_defaults(rows[_i].kind, &rule), AMP_OK);
+    if (rows[_i].kind == AMP_OPTIM_LAMB) rule.max_grad_norm = 1.0;
+    if (rows[_i].kind == AMP_OPTIM_NOVOGRAD) src[2].size = 1;
+    t.n = 1, t.grad = src, t.param = dst, t.steps = steps;
+    for (int k = 0; k < 3; k++) t.moments[k] = moments[k];
+    if (rows[_i].given) t.grad_norm = t.grad_norms = src[4].data;
+    ck_assert_msg(amp_device_optim(list, device.stream, &rule, &t) == AMP_OK, "%s", amp_last_error());
+    ck_assert_int_eq(fake->launches, rows[_i].launches);
+    amp_device_list_close(list);
+}
+
+/* A rank that works on the second device has a context there alone, whoever never asked for the first one. */
+TEST_TIMES(test_stray_contexts, 2) {
+    struct fake *fake = reset();
+    amp_device_list *list = NULL;
+    float *number = device_alloc(sizeof *number);
+    const amp_span one = { number, 1, AMP_FLOAT32, 0 };
+    fake->current = 0, fake->unbound = !_i;
+    ck_assert_int_eq(amp_device_list_open((amp_device){ 2, 1 }, &list), AMP_OK);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(amp_device_scale(list, device.second_stream, &one, &one, 1, &half, NULL), AMP_OK);
+    amp_device_list_close(list);
+    ck_assert_int_eq(fake->contexts[1], 1);
+    ck_assert_int_eq(fake->contexts[0], 0);
+    ck_assert_int_eq(fake->current, 0);
+    ck_assert_int_eq(fake->unbound, !_i); /* a context of the host's own is current again, and not the primary one */
+    ck_assert_int_eq(fake->on_wrong_device, 0);
+    fake->unbound = 0;
 }
 
 /* A list is closed while its calls are still to run: they run before its memory is freed. */
@@ -177,7 +223,7 @@ TEST_TIMES(test_no_code, 5) {
     struct fake *fake = reset();
     amp_device_list *list = start();
     ck_assert_int_eq(scale(list), AMP_OK);
-    fake->calls = 0, fake->fail_at = 1, fake->fail_with = errors[_i].error;
+    fake->calls = 0, fake->fail_at = 2, fake->fail_with = errors[_i].error; /* cudaSetDevice */
     ck_assert_int_eq(scale(list), AMP_ERR_NO_DEVICE);
     ck_assert_ptr_nonnull(strstr(amp_last_error(), errors[_i].words));
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "gpu_archs"));

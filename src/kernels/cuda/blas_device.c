@@ -45,8 +45,9 @@ static struct blas_device *add_device(struct blas_device *made) {
     return device ? device : made;
 }
 
-/* A pool of libamp's own, so that the host's keeps its settings. It keeps as much as two streams' workspaces: by default
- * all that is free is given back whenever somebody waits for the device, and the next product has to map it again. */
+/* A pool of libamp's own, so that the host's keeps its settings. It keeps as much as two streams' workspaces: by
+ * default all that is free is given back whenever somebody waits for the device, and the next product has to map it
+ * again. */
 static cudaError_t open_pool(struct blas_device *d) {
     const struct cudaMemPoolProps properties = { .allocType = cudaMemAllocationTypePinned,
                                                  .location = { .type = cudaMemLocationTypeDevice, .id = d->device } };

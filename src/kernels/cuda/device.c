@@ -12,8 +12,6 @@
 
 static const struct amp__backend_host *amp;
 
-void cuda_device_init(const struct amp__backend_host *host) { amp = host; }
-
 #define TRY(expression)                                                                                                \
     do {                                                                                                               \
         const amp_status try_status_ = (expression);                                                                   \
@@ -56,6 +54,28 @@ static amp_status explain_plan(const struct cuda_plan_error *error) {
     return amp->fail(error->status, text);
 }
 
+/* ---- the driver ---- */
+
+/* cuCtxGetCurrent and cuCtxSetCurrent; 0 is success. */
+static int (*get_context)(void **context), (*set_context)(void *context);
+
+/* The plugin is not linked with the driver, so that it loads where there is none. */
+static cudaError_t ask_driver(const char *name, void *function) {
+    enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSuccess;
+#if CUDART_VERSION >= 12050
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, function, 4000, cudaEnableDefault, &result);
+#else
+    cudaError_t error = cudaGetDriverEntryPoint(name, function, cudaEnableDefault, &result);
+#endif
+    return error == cudaSuccess && result != cudaDriverEntryPointSuccess ? cudaErrorSymbolNotFound : error;
+}
+
+amp_status cuda_device_init(const struct amp__backend_host *host) {
+    amp = host;
+    TRY(cuda_explain(ask_driver("cuCtxGetCurrent", &get_context)));
+    return cuda_explain(ask_driver("cuCtxSetCurrent", &set_context));
+}
+
 /* ---- lists ---- */
 
 amp_status cuda_check_device(int device) {
@@ -79,22 +99,23 @@ amp_status cuda_where(const void *address, amp_device *device) {
 }
 
 cudaError_t cuda_make_current(int device) {
+    void *context = NULL;
     int now = -1;
-    const cudaError_t error = cudaGetDevice(&now);
-    return error == cudaSuccess && now == device ? cudaSuccess : cudaSetDevice(device);
+    const bool bound = get_context(&context) == 0 && context;
+    return bound && cudaGetDevice(&now) == cudaSuccess && now == device ? cudaSuccess : cudaSetDevice(device);
 }
 
 amp_status cuda_visit_begin(struct cuda_visit *visit) {
-    const cudaError_t error = cudaGetDevice(&visit->device);
-    visit->known = error == cudaSuccess;
+    visit->known = get_context(&visit->context) == 0;
     visit->mode = cudaStreamCaptureModeRelaxed;
     visit->relaxed = cudaThreadExchangeStreamCaptureMode(&visit->mode) == cudaSuccess;
-    return cuda_explain(error);
+    return cuda_explain(visit->known ? cudaSuccess : cudaErrorInitializationError);
 }
 
 void cuda_visit_end(struct cuda_visit *visit) {
     if (visit->relaxed) (void)cudaThreadExchangeStreamCaptureMode(&visit->mode);
-    if (visit->known) (void)cuda_make_current(visit->device);
+    void *now = NULL;
+    if (visit->known && (get_context(&now) != 0 || now != visit->context)) (void)set_context(visit->context);
 }
 
 static amp_status open_list(struct cuda_list *list, int device) {

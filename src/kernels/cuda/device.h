@@ -24,8 +24,8 @@ struct cuda_run {
     bool capturing;
 };
 
-/* Before any other: what libamp gave the plugin. */
-void cuda_device_init(const struct amp__backend_host *host);
+/* Before any other: what libamp gave the plugin. Asks for functions of the driver's. */
+amp_status cuda_device_init(const struct amp__backend_host *host);
 amp_status cuda_list_open(int32_t id, void **list);
 void cuda_list_close(void *list);
 amp_status cuda_list_run(void *list, const struct amp__list_call *call);
@@ -33,19 +33,20 @@ amp_status cuda_where(const void *address, amp_device *device);
 
 /* ---- for optim.c, block.c and product.c ---- */
 
-/* A call's time in CUDA. The caller's current device comes back; and what a capture of a graph, on whatever thread,
- * forbids to those who do not know of it (allocations, questions about events) is allowed: none of it goes to a stream
- * that is captured. */
+/* A call's time in CUDA. The caller's current context comes back, or none, where there was none: to set the device
+ * would make one on a device that the caller never asked for. What a capture of a graph, on whatever thread, forbids to
+ * those who do not know of it (allocations, questions about events) is allowed: none of it goes to a stream that is
+ * captured. */
 struct cuda_visit {
-    int device;
+    void *context; /* the driver's CUcontext; NULL: none */
     enum cudaStreamCaptureMode mode; /* of the calling thread, before */
     bool known, relaxed;
 };
 amp_status cuda_visit_begin(struct cuda_visit *visit);
 void cuda_visit_end(struct cuda_visit *visit); /* also where begin failed */
 
-/* Not set again where it is current: cudaSetDevice makes the primary context current, and a host may have another on
- * the device, made by the driver's functions, that its streams are of. */
+/* Not set again where a context of the device is current: cudaSetDevice makes the primary context current, and a host
+ * may have another on the device, made by the driver's functions, that its streams are of. */
 cudaError_t cuda_make_current(int device);
 
 /* Is there such a device? */

@@ -30,7 +30,8 @@ static amp_status init(const struct amp__backend_host *host, char *version, size
     const amp_status status = cuda_judge(&machine, text, sizeof text);
     if (status != AMP_OK) return host->fail(status, text);
     (void)cuda_judge(&machine, version, size);
-    cuda_device_init(host);
+    const amp_status asked = cuda_device_init(host);
+    if (asked != AMP_OK) return asked;
 #ifdef AMP__CUDA_BLAS
     cuda_blas_init(host);
 #endif
