@@ -5,9 +5,11 @@
  *
  * All of it is asynchronous and runs on the caller's stream: nothing here waits for the device, and no result comes to
  * the host. Scales, norms, found_inf and step counts are in the device's memory too, so that what one call finds the
- * next one uses, and a whole iteration can be captured in a CUDA graph. A call is one launch (norms and statistics
- * two, LAMB four) for any number of tensors of any types and sizes; it reads the lists from a table in the device's
- * memory, which is written again only if an address, a size or a type is another than in the call before.
+ * next one uses, and a whole iteration can be captured in a CUDA graph. A call is one launch for any number of tensors
+ * of any types and sizes; norms and statistics are two, a step of an optimizer two, of LAMB four, and each list of norms that its rule
+ * needs and was not given (of LAMB, NovoGrad and LARC the gradients', of LARC the parameters') two more. It reads the
+ * lists from a table in the device's memory, which is written again only if an address, a size or a type is another
+ * than in the call before.
  *
  *     amp_device_list *list;
  *     amp_device_list_open((amp_device){ 2, 0 }, &list);
@@ -104,7 +106,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_device_optim(amp_device_list *list, void *
  * FP32; fp32 operands are multiplied as they are, unless AMP_MATMUL_TF32 allows tf32.
  */
 
-/* amp_device_epilogue.bias_grad_of: what is summed, in double, and rounded once. */
+/* amp_device_epilogue.bias_grad_of: what is summed and rounded once: by cuBLASLt, in its own order and precision, where
+ * its epilogue does it (amp_device_matmul_explain tells), else in double. */
 enum {
     AMP_BIAS_GRAD_NONE = 0, /* nothing */
     AMP_BIAS_GRAD_D = 1,    /* the columns of d, [n]: the gradient of the bias before the activation; with `backward` */

@@ -145,8 +145,8 @@ struct amp__backend {
     /* 1 if the device multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability, where it is
      * known: 10 * major + minor. */
     int32_t (*tensor_cores)(int32_t id, amp_dtype type, int32_t *capability);
-    /* Whose memory an address is in: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }. Any
-     * thread, also while a stream is being captured. Waits for nothing. */
+    /* Whose memory an address is in: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }, as managed and
+     * pinned memory, which both can. Any thread, also while a stream is being captured. Waits for nothing. */
     amp_status (*where)(const void *address, amp_device *device);
 };
 

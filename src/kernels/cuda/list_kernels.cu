@@ -128,10 +128,10 @@ KERNEL(kernel_norms)(const struct cuda_table table, const double *sums, double *
         if (norms) norms[i] = (float)sqrt(values[0]);
         __threadfence();
         is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+        __threadfence(); // by the thread that took the ticket; the barrier hands it to the others
     }
     __syncthreads();
     if (!is_last || !norm) return;
-    __threadfence();
     sum_block(values, sum_strided((const double *)tensor_sums, 0, table.n_tensors));
     if (threadIdx.x == 0) *norm = (float)sqrt(values[0]);
 }
