@@ -6,10 +6,10 @@
  * All of it is asynchronous and runs on the caller's stream: nothing here waits for the device, and no result comes to
  * the host. Scales, norms, found_inf and step counts are in the device's memory too, so that what one call finds the
  * next one uses, and a whole iteration can be captured in a CUDA graph. A call is one launch for any number of tensors
- * of any types and sizes; norms and statistics are two, a step of an optimizer two, of LAMB four, and each list of norms that its rule
- * needs and was not given (of LAMB, NovoGrad and LARC the gradients', of LARC the parameters') two more. It reads the
- * lists from a table in the device's memory, which is written again only if an address, a size or a type is another
- * than in the call before.
+ * of any types and sizes; norms and statistics are two, a step of an optimizer two, of LAMB four, and each list of
+ * norms that its rule needs and was not given (of LAMB, NovoGrad and LARC the gradients', of LARC the parameters') two
+ * more. It reads the lists from a table in the device's memory, which is written again only if an address, a size or a
+ * type is another than in the call before.
  *
  *     amp_device_list *list;
  *     amp_device_list_open((amp_device){ 2, 0 }, &list);

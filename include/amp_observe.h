@@ -44,7 +44,7 @@ typedef struct amp_observe_options {
                             device decides, they begin an iteration later at the earliest: nobody waits for it */
     uint32_t n_names;    /* of names */
     const char *const *names; /* patterns (*, ?, [a-z] as in a shell) of ops and parameters; NULL: all. Copied */
-    uint64_t max_bytes; /* of memory that is kept; what does not fit is counted (amp_observed.left_out). 0: 64 MiB */
+    uint64_t max_bytes; /* of memory that is kept; amp_survey's text says what did not fit. 0: 64 MiB */
 } amp_observe_options;
 
 #define AMP_OBSERVE_OPTIONS_INIT AMP_SIZED_(amp_observe_options)
@@ -53,10 +53,10 @@ typedef struct amp_observe_options {
  * anew: what was seen is forgotten. Ops that the level leaves alone have no wrapper unless amp_config.observe was
  * AMP_ON, and are not seen then. AMP_OBSERVE in the environment does both for any host: "1", or any of
  * "every=N,first=N,after_skip=N,what=inputs+outputs+weights+scaled+gradients+masters+updates,names=conv*+fc*".
- * Not while a bracket is open (AMP_ERR_WRONG_STATE). AMP_ERR_INVALID_ARGUMENT: an unknown bit. One thread, as
- * brackets; ops may run on several. */
+ * Not while a bracket is open (AMP_ERR_WRONG_STATE), nor while other threads run ops. AMP_ERR_INVALID_ARGUMENT: an
+ * unknown bit. One thread, as brackets; ops may run on several. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe(amp_context *context, const amp_observe_options *options);
-/* Ends it, and forgets what was seen. */
+/* Ends it, and forgets what was seen. Not while other threads run ops. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe_stop(amp_context *context);
 
 /* What was seen of one thing. Pointers are valid until the next amp_observe, amp_observe_stop or amp_shutdown; read

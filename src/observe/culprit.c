@@ -6,18 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool made_nonfinite(const struct amp__seen_call *seen) {
-    if (!seen->came_finite) return false;
+static bool has_nonfinite(const struct amp__seen_call *seen) {
     for (uint32_t i = 0; i < seen->n; i++)
         if (seen->arguments[i].nonfinite) return true;
     return false;
 }
 
+static void keep_first(struct amp__seen_call *first, const struct amp__seen_call *seen) {
+    if (!first->number || seen->number < first->number) *first = *seen;
+}
+
 void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_call *seen) {
     struct amp__seen_call *remembered = &observer->ring[seen->number % AMP__RING];
-    const uint64_t suspect = observer->suspect.number;
     if (remembered->number == seen->number) *remembered = *seen;
-    if ((!suspect || seen->number < suspect) && made_nonfinite(seen)) observer->suspect = *seen;
+    if (has_nonfinite(seen)) keep_first(seen->came_finite ? &observer->suspect : &observer->passed_on, seen);
 }
 
 void amp__observe_call(amp_context *context, struct amp__seen_call *seen) {
@@ -101,7 +103,7 @@ static void tell(amp_context *context, const amp_culprit *culprit) {
 
 void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number) {
     struct amp__observer *observer = context->observer;
-    const struct amp__seen_call *suspect = &observer->suspect;
+    const struct amp__seen_call *suspect = observer->suspect.number ? &observer->suspect : &observer->passed_on;
     amp_culprit culprit = AMP_CULPRIT_INIT;
     pthread_mutex_lock(observer->lock);
     const struct amp__use *use = use_of(observer, observer->suspect_param);
@@ -111,7 +113,7 @@ void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket
         culprit.op = suspect->op->name;
         culprit.index = suspect->op->index;
         culprit.call = suspect->number;
-        culprit.was_cast = !suspect->finite;
+        culprit.was_cast = suspect->came_finite && !suspect->finite;
         culprit.n_arguments = suspect->n;
         memcpy(culprit.arguments, suspect->arguments, sizeof culprit.arguments);
     } else if (use->call) {

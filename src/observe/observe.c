@@ -93,7 +93,7 @@ AMP_API amp_status amp_observe_stop(amp_context *context) {
 
 static void forget_calls(struct amp__observer *observer) {
     observer->calls = 0;
-    observer->suspect.number = 0;
+    observer->suspect.number = observer->passed_on.number = 0;
     observer->suspect_param = NULL;
     observer->suspect_written = false;
     if (observer->n_uses) memset(observer->uses, 0, observer->n_uses * sizeof *observer->uses);
@@ -111,7 +111,8 @@ void amp__observe_collect(amp_context *context) {
     if (!due.bracket) return;
     amp__observe_tell(context, due.number, ~(uint32_t)AMP_SEE_UPDATES);
     amp__observe_tell_memory(context, due.number);
-    if (due.decided.overflowed) amp__observe_accuse(context, &due.decided, due.number);
+    /* gradients that were not finite and stepped on have a culprit too */
+    if (due.decided.overflowed || observer->suspect_param) amp__observe_accuse(context, &due.decided, due.number);
     forget_calls(observer);
 }
 

@@ -108,6 +108,7 @@ struct amp__observer {
     } *uses;
     size_t n_uses;
     struct amp__seen_call suspect; /* the first that made what is not finite; number 0: none */
+    struct amp__seen_call passed_on; /* the first that got it, from an op that was seen or from elsewhere */
     bool suspect_written;          /* by an op that was seen */
     const struct amp__param *suspect_param; /* the first in the order of backward whose gradient is not finite */
     amp_culprit culprit;

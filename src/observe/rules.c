@@ -3,6 +3,7 @@
 #include "observe/survey.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static uint64_t numbers_of(const amp_statistics *s) { return s->elements - s->zeros - amp__nonfinite(s); }
@@ -42,6 +43,14 @@ static uint32_t levels_in(amp_dtype low, bool casting_ops, bool retyping) {
     return bits;
 }
 
+static uint32_t every_level(void) {
+    uint32_t bits = 0;
+#define LEVEL(name, ...) bits |= 1u << name;
+    AMP_LEVEL_MAP(LEVEL)
+#undef LEVEL
+    return bits;
+}
+
 /* ---- ops ---- */
 
 /* The fp16 levels at which the op works in 16 bits: by its class where ops are cast; at the others all ops of a 16-bit
@@ -53,10 +62,31 @@ static uint32_t low_levels(const struct amp__seen *seen) {
     return levels_in(AMP_FLOAT16, !fp32 && !follows, true);
 }
 
+static bool uses_fp16(const struct amp__properties *p) {
+    return p->low == AMP_FLOAT16 && (p->patch_ops || amp__retypes(p));
+}
+
+/* Its elements are fp16's: by their type, or by what they were rounded through. */
+static bool is_in_fp16(const struct amp__seen *seen) {
+    const struct amp__properties *p = &seen->op->context->properties;
+    const bool rounds = p->emulate && uses_fp16(p) && seen->op->listed != AMP_FP32;
+    return seen->dtype == AMP_FLOAT16 || rounds;
+}
+
+/* Where nothing is fp16, which has overflows of its own. -infinity is how attention is masked. */
+static void look_for_nonfinite(struct amp__advice_list *list, const struct amp__seen *seen, const char *subject) {
+    const uint64_t nonfinite = seen->total.nans + seen->total.plus_infinities;
+    const struct amp__about about = { seen, every_level(), nonfinite, seen->total.elements };
+    if (nonfinite)
+        amp__advise(list, AMP__NOT_FINITE, &about, "%s, %s: %llu of %llu elements are NaN or infinite as the training "
+                    "is", subject, seen->name, (unsigned long long)nonfinite,
+                    (unsigned long long)seen->total.elements);
+}
+
 static void look_for_overflow(struct amp__advice_list *list, const struct amp__seen *seen) {
     const amp_statistics *s = &seen->total;
     uint64_t infinite = losses_at(s, 1.0f).infinities;
-    if (seen->dtype == AMP_FLOAT16) infinite += s->plus_infinities + s->minus_infinities;
+    if (is_in_fp16(seen)) infinite += amp__nonfinite(s);
     if (!infinite) return;
     const struct amp__about about = { seen, low_levels(seen), infinite, s->elements };
     amp__advise(list, AMP__OVERFLOWS, &about, "op %s, %s: %.3g %% of %llu elements are infinite in fp16, the "
@@ -131,10 +161,16 @@ static void look_at_norm(struct amp__advice_list *list, const struct amp__seen *
 
 static bool is_gradient(const struct amp__seen *seen) { return seen->what == AMP_SEE_GRADIENTS; }
 
+/* Made on the way to gradients. */
+static bool is_backward(const struct amp__seen *seen) {
+    return seen->op && seen->op->is_backward && seen->what == AMP_SEE_OUTPUTS;
+}
+
 bool amp__survey_scale(const amp_context *context, int *exponent) {
+    const bool unscaled = amp__scaling_is_trivial(&context->properties); /* what backward makes carries the scale */
     double largest = 0.0;
     for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next)
-        if (is_gradient(seen)) largest = fmax(largest, seen->total.largest);
+        if (is_gradient(seen) || (unscaled && is_backward(seen))) largest = fmax(largest, seen->total.largest);
     if (!(largest > 0.0)) return false;
     int power = 0;
     while (power < 24 && ldexp(largest, power + 2) < 65504.0) power++;
@@ -149,15 +185,16 @@ static void look_at_gradient(struct amp__advice_list *list, const struct amp__se
     if (!numbers || zeros < numbers / SMALL_PART + 1) return;
     const struct amp__about about = { seen, levels_in(AMP_FLOAT16, true, true), zeros, numbers };
     amp__advise(list, AMP__GRADIENTS_SPAN, &about, "parameter %s: %.3g %% of its gradient is 0 in fp16 at 2^%d, the "
-                "greatest scale that others bear", seen->name, percent(zeros, numbers), exponent);
+                "greatest scale that %s", seen->name, percent(zeros, numbers), exponent,
+                exponent < 24 ? "others bear" : "is tried by default: see amp_config.max_scale");
 }
 
 static void look_at_scale(struct amp__advice_list *list, int exponent) {
     const struct amp__about about = { NULL, 1u << AMP_O1 | 1u << AMP_O2, 0, 0 };
     const float start = amp__survey_default_scale();
     if (ldexpf(1.0f, exponent) < start)
-        amp__advise(list, AMP__SCALE_FALLS, &about, "gradients fit fp16 up to a loss scale of 2^%d, and the default is "
-                    "%g", exponent, (double)start);
+        amp__advise(list, AMP__SCALE_FALLS, &about, "gradients fit fp16 at a loss scale of 2^%d, with a binade to "
+                    "spare, and the default is %g", exponent, (double)start);
 }
 
 static void look_at_update(struct amp__advice_list *list, const struct amp__seen *seen) {
@@ -187,8 +224,13 @@ static void look_at_weight(struct amp__advice_list *list, const struct amp__seen
 static void look_at_op(struct amp__advice_list *list, const struct amp__seen *seen,
                        const struct amp__observer *observer) {
     const bool is_number = seen->what == AMP_SEE_INPUTS && seen->last.elements == seen->tensors;
-    if (is_number) look_for_constants(list, seen);
-    else look_for_overflow(list, seen);
+    if (is_number && !seen->op->is_backward) look_for_constants(list, seen); /* the loss scale is no constant */
+    if (!is_number) look_for_overflow(list, seen);
+    if (!seen->op->is_backward && !uses_fp16(&seen->op->context->properties)) {
+        char subject[AMP__OP_NAME_MAX + 8];
+        snprintf(subject, sizeof subject, "op %s", seen->op->name);
+        look_for_nonfinite(list, seen, subject);
+    }
     look_for_shapes(list, seen);
     if (seen->op->is_backward) return;
     if (!is_number) look_for_inverse(list, seen);
@@ -207,5 +249,7 @@ void amp__survey_rules(struct amp__advice_list *list, const amp_context *context
         else if (is_gradient(seen)) look_at_gradient(list, seen, exponent);
         else if (seen->what == AMP_SEE_UPDATES) look_at_update(list, seen);
         else if (seen->what == AMP_SEE_WEIGHTS || seen->what == AMP_SEE_MASTERS) look_at_weight(list, seen);
+        if (seen->what == AMP_SEE_WEIGHTS && !uses_fp16(&context->properties))
+            look_for_nonfinite(list, seen, "parameter");
     }
 }

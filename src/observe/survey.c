@@ -94,23 +94,27 @@ static const struct amp__advised *write_kind(const struct amp__advised *first, a
 }
 
 static void write_text(const struct amp__survey *survey, const amp_survey_result *result, amp_level at,
-                       amp__text *text) {
+                       uint64_t left_out, amp__text *text) {
     amp__text_add(text, "survey of %llu iterations at %s\n", (unsigned long long)result->iterations,
                   amp__level_name(at));
     write_levels(result, text);
     for (const struct amp__advised *advised = survey->list.first; advised;) advised = write_kind(advised, text);
     amp__text_add(text, "advised: %s", amp__level_name(result->level));
     if (result->level == AMP_O1 || result->level == AMP_O2)
-        amp__text_add(text, ", init_scale %g", (double)result->init_scale);
+        amp__text_add(text, ", init_scale %.9g", (double)result->init_scale);
     amp__text_add(text, "\n");
+    if (left_out)
+        amp__text_add(text, "%llu things were left out for want of room (amp_observe_options.max_bytes)\n",
+                      (unsigned long long)left_out);
 }
 
-static char *make_text(const struct amp__survey *survey, const amp_survey_result *result, amp_level at) {
+static char *make_text(const struct amp__survey *survey, const amp_survey_result *result, amp_level at,
+                       uint64_t left_out) {
     amp__text measured = { NULL, 0, 0 };
-    write_text(survey, result, at, &measured);
+    write_text(survey, result, at, left_out, &measured);
     char *data = amp__alloc(measured.length + 1, 1);
     amp__text text = { data, measured.length + 1, 0 };
-    if (data) write_text(survey, result, at, &text);
+    if (data) write_text(survey, result, at, left_out, &text);
     return data;
 }
 
@@ -144,7 +148,7 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
         .advice = survey->advice, .n_advice = n, .levels = survey->levels, .n_levels = AMP_COUNT(levels),
     };
     if (amp__survey_scale(context, &exponent)) result->init_scale = ldexpf(1.0f, exponent);
-    survey->text = make_text(survey, result, context->properties.level);
+    survey->text = make_text(survey, result, context->properties.level, context->observer->left_out);
     result->text = survey->text;
     return survey->text ? AMP_OK : amp__fail_memory();
 }

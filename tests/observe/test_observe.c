@@ -147,8 +147,9 @@ TEST(updates_and_what_16_bits_would_lose_of_them_are_seen) {
     ck_assert_uint_eq(update->iterations, 1);
 }
 
-/* Emulated at O1: 300 * 300 is finite in FP32 alone; 1e5 is so before its cast. */
-TEST_TIMES(where_an_overflow_begins_is_told, 2) {
+/* Emulated at O1: 300 * 300 is finite in FP32 alone; 1e5 is so before its cast; and what came so came to this op. */
+TEST_TIMES(where_an_overflow_begins_is_told, 3) {
+    static const float given[] = { 300.0f, 1e5f, (float)INF };
     WATCHED(watched);
     amp_culprit culprit = AMP_CULPRIT_INIT;
     watched_start(&watched, CONFIG(AMP_O1, .loss_scale = AMP_DYNAMIC, .init_scale = 1.0f));
@@ -156,20 +157,33 @@ TEST_TIMES(where_an_overflow_begins_is_told, 2) {
     ck_ok(amp_get_culprit(context, &culprit));
     ck_assert_uint_eq(culprit.bracket, 0);
     ck_ok(amp_observe(context, NULL));
-    watched.x[3] = _i ? 1e5f : 300.0f;
+    watched.x[3] = given[_i];
     ck_assert_int_eq(watched_step(&watched), AMP_SKIP);
     ck_ok(amp_get_culprit(context, &culprit));
     ck_assert_uint_eq(culprit.bracket, 1);
     ck_assert_str_eq(culprit.op, "square");
     ck_assert_uint_eq(culprit.call, 1);
-    ck_assert_int_eq(culprit.was_cast, _i);
+    ck_assert_int_eq(culprit.was_cast, _i == 1);
     ck_assert_str_eq(culprit.parameter, "fc.weight");
     ck_assert_uint_eq(culprit.n_arguments, 2);
     ck_assert_str_eq(culprit.arguments[0].name, "x");
-    ck_assert_uint_eq(culprit.arguments[0].nonfinite, (uint64_t)_i);
+    ck_assert_uint_eq(culprit.arguments[0].nonfinite, _i > 0);
     ck_assert_str_eq(culprit.arguments[1].name, "y");
     ck_assert_int_eq(culprit.arguments[1].is_output, 1);
     ck_assert_uint_eq(culprit.arguments[1].nonfinite, 1);
+}
+
+/* At a static scale gradients that are not finite are stepped on. */
+TEST(a_step_that_was_not_skipped_has_a_culprit) {
+    WATCHED(watched);
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    watched_start(&watched, CONFIG(AMP_O0));
+    ck_ok(amp_observe(watched.raw.context, NULL));
+    watched.x[3] = 1e30f;
+    ck_assert_int_eq(watched_step(&watched), AMP_STEP);
+    ck_ok(amp_get_culprit(watched.raw.context, &culprit));
+    ck_assert_uint_eq(culprit.bracket, 1);
+    ck_assert_str_eq(culprit.op, "square");
 }
 
 /* The scale overflows the gradient: backward is where it begins. */

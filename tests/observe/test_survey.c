@@ -189,6 +189,13 @@ static void any_op(const float *x, const float *w, float number, float *y, int32
     for (int32_t i = 0; i < m * k; i++) y[i] = (x[i] + w[i % k] + number) * 0.0f;
 }
 
+enum {
+    EVERY_LEVEL = 0
+#define LEVEL(name, ...) | 1u << name
+        AMP_LEVEL_MAP(LEVEL)
+#undef LEVEL
+};
+
 static const struct {
     const char *op;
     amp_class op_class;
@@ -213,6 +220,7 @@ static const struct {
     { "linear", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, 7, "AMP-A09", "x",
       1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 | 1u << AMP_O4 | 1u << AMP_O5 },
     { "mul", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, 7, NULL, NULL, 0 },
+    { "exp", AMP_BY_LIST, (float)__builtin_inff(), 1.0f, 0.0f, K, "AMP-A11", "x", EVERY_LEVEL },
     { "batch_norm", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, K, "AMP-A10", "x", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
 };
 enum { N_RULES = sizeof rules / sizeof rules[0] };
