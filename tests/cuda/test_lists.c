@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whole lists through emulated launches: many tensors of any type and alignment at once change what ref/ changes and
- * nothing else; sums keep their bound; NaNs are put right as ref/ has them; numbers of a step are those of
- * amp_optim_list.
+ * nothing else; sums keep their bound; numbers of a step are those of amp_optim_list.
  */
 #include "emulated.h"
 #include "test.h"
@@ -57,7 +56,7 @@ TEST(test_many_at_once) {
         ck_assert_int_eq(amp_axpby_list(wanted, factors[0], lists[1], factors[1], lists[2], TENSORS, &found), AMP_OK);
         const amp_span *const given[3] = { lists[0], lists[1], lists[2] };
         const uint32_t any = emulate(&plan, given, 3, TENSORS, axpby_fn, NULL, NULL);
-        ck_assert_uint_eq(any, found != 0.0f);
+        ck_assert_int_eq(any != 0, found != 0.0f);
         for (int i = 0; i < TENSORS; i++)
             for (size_t e = 0; e < sizes[i]; e++) {
                 const uint64_t got = get_bits(lists[0][i].dtype, lists[0][i].data, e);
@@ -118,18 +117,43 @@ TEST(test_sums) {
     cuda_plan_free(&plan);
 }
 
-/* ---- conversions that a GPU does itself ---- */
+/* ---- what a GPU does with bits ---- */
 
-TEST(test_nans) {
-    for (uint32_t bits = 0; bits < 0x10000; bits++)
-        if ((bits & 0x7fff) > 0x7c00)
-            CHECK_THAT(cuda_nan_f16_to_f32((uint16_t)bits) == amp__f32_bits(amp__f16_to_f32((uint16_t)bits)), "%#x",
-                       bits);
-    for (uint64_t at = 0x7f800001; at <= 0x7fffffff; at += 0x3ff)
-        for (uint64_t sign = 0; sign <= 0x80000000; sign += 0x80000000) {
-            const uint32_t bits = (uint32_t)(at | sign);
-            CHECK_THAT(cuda_nan_f32_to_f16(bits) == amp__f32_to_f16(amp__f32_from_bits(bits)), "%#x", bits);
+/* Each element's place in a group, and what lies beside it. */
+TEST(test_nonfinite_words) {
+    static const uint16_t beside[] = { 0x0000, 0x7bff, 0x7f7f, 0xffff, 0x8000, 0x3c00 };
+    static const amp_dtype types[] = { AMP_FLOAT16, AMP_BFLOAT16 };
+    for (uint32_t i = 0; i < 2 * 0x10000; i++) {
+        const amp_dtype type = types[i >> 16];
+        const uint16_t bits = (uint16_t)i, other = beside[i % 6];
+        const int place = (int)(i / 6 % CUDA_GROUP);
+        uint16_t low[2 * CUDA_GROUP] = { 0 };
+        uint32_t w[CUDA_GROUP];
+        low[place] = bits, low[place ^ 1] = other;
+        memcpy(w, low, sizeof w);
+        const bool wanted = bits_are_nonfinite(type, bits) || bits_are_nonfinite(type, other);
+        CHECK_THAT((cuda_nonfinite_words(w, (uint32_t)type) != 0) == wanted, "%#x beside %#x", bits, other);
+    }
+}
+
+/* Squares by bits are those of a double; those of subnormals as well, beside numbers that they cannot add to. */
+TEST(test_squares) {
+    random_restart();
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+        for (int round = 0; round < 2000; round++) {
+            float x[CUDA_GROUP];
+            double wanted = 0.0;
+            fill((enum pattern)pattern, AMP_FLOAT32, x, CUDA_GROUP);
+            for (int i = 0; i < CUDA_GROUP; i++) {
+                if (round % 4 == 1) x[i] *= 0x1p-126f;
+                x[i] = fabsf(x[i]);
+                wanted = wanted + (double)x[i] * (double)x[i];
+            }
+            const double got = cuda_squares(x);
+            CHECK_THAT(got == wanted || (isnan(got) && isnan(wanted)), "%s: %a, not %a", pattern_names[pattern], got,
+                       wanted);
         }
+    }
 }
 
 TEST(test_factors) {

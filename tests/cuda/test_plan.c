@@ -31,7 +31,7 @@ static uint64_t check_tensor(const struct cuda_table *t, size_t i, const amp_spa
                              uint32_t length) {
     const uint64_t size = lists[0][i].size, head = CUDA_HEAD(t->shapes[i]);
     uint64_t next = 0;
-    bool is_long = true;
+    bool spread = false, even = true;
     for (uint32_t c = t->first_chunks[i]; c < t->first_chunks[i + 1]; c++) {
         const struct cuda_chunk *chunk = &t->chunks[c];
         CHECK_THAT(chunk->tensor == i, "chunk %u is of tensor %u, not %zu", c, chunk->tensor, i);
@@ -53,9 +53,11 @@ static uint64_t check_tensor(const struct cuda_table *t, size_t i, const amp_spa
         const unsigned width = width_of(lists[k][i].dtype);
         CHECK_THAT(CUDA_WIDE(t->shapes[i], k) == ((address + head * width) % 16 == 0), "span %u of tensor %zu is wide",
                    k, i);
-        is_long = is_long && width > 2;
+        spread = spread || width > 2;
+        even = even && width < 8 && CUDA_WIDE(t->shapes[i], k);
     }
-    CHECK_THAT(CUDA_LONG(t->shapes[i]) == is_long, "tensor %zu is long", i);
+    CHECK_THAT(CUDA_SPREAD(t->shapes[i]) == spread, "tensor %zu is spread", i);
+    CHECK_THAT(CUDA_EVEN(t->shapes[i]) == even, "tensor %zu is even", i);
     return size;
 }
 

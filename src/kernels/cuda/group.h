@@ -4,25 +4,14 @@
  * and go there. For nvcc and for C: the tests walk through groups on the processor, with the very functions that a GPU
  * runs.
  *
- * Conversions have the bits of ref/convert.h. For fp16, where that is slow, a GPU uses its own instructions, which
- * round to nearest even and keep subnormals as well; only what they make of a NaN is put right.
+ * A span's type is looked at once a group. A group that is moved 16 bytes at a time (`wide`) is its words first, as
+ * they lie in memory, so that a kernel can fetch the next one before it stores this one.
  */
 #ifndef AMP_KERNELS_CUDA_GROUP_H
 #define AMP_KERNELS_CUDA_GROUP_H
 
 #include "kernels/cuda/table.h"
-#include "kernels/ref/convert.h"
-
-#include "amp.h"
-
-#define CUDA_BOTH AMP__CONVERT
-
-/* Before loops whose index picks a register or a span: an array that is indexed at run time lies in memory. */
-#ifdef __CUDA_ARCH__
-#define CUDA_UNROLL _Pragma("unroll")
-#else
-#define CUDA_UNROLL
-#endif
+#include "kernels/cuda/words.h"
 
 /* ---- which elements ---- */
 
@@ -44,33 +33,44 @@ CUDA_BOTH uint32_t cuda_groups(const struct cuda_chunk *chunk, uint32_t shape) {
     return body / CUDA_GROUP + (body % CUDA_GROUP != 0) + (head != 0);
 }
 
-/* Group `index`. In a whole tile, thread after thread reads 16 bytes where 32 a thread would leave gaps between them:
- * without 16-bit spans, a thread's two quarters lie half a tile apart. */
+/* Whole tiles of which every group is moved 16 bytes at a time: the first groups of the chunk. */
+CUDA_BOTH uint32_t cuda_tiles(const struct cuda_chunk *chunk, uint32_t shape) {
+    return CUDA_EVEN(shape) ? (chunk->count - cuda_head(chunk, shape)) / CUDA_TILE : 0;
+}
+
+/* A thread's group of the whole tile that begins at element `begin`. Thread after thread moves 16 bytes at a time of
+ * the longer type, with no gap between them: unless all spans have 16 bits, a thread's halves lie half a tile apart. */
+CUDA_BOTH struct cuda_place cuda_place_in_tile(uint64_t begin, uint32_t shape, uint32_t thread) {
+    struct cuda_place at;
+    at.first = begin + thread * (CUDA_SPREAD(shape) ? CUDA_GROUP / 2 : CUDA_GROUP);
+    at.second = at.first + (CUDA_SPREAD(shape) ? CUDA_TILE / 2 : CUDA_GROUP / 2);
+    at.count = CUDA_GROUP;
+    return at;
+}
+
+/* Group `index`. */
 CUDA_BOTH struct cuda_place cuda_place_of(const struct cuda_chunk *chunk, uint32_t shape, uint32_t index) {
     const uint32_t head = cuda_head(chunk, shape), body = chunk->count - head, whole = body / CUDA_GROUP;
+    const uint32_t tile = index / CUDA_THREADS;
     const uint64_t begin = chunk->begin + head;
     struct cuda_place at;
+    if ((tile + 1) * CUDA_TILE <= body)
+        return cuda_place_in_tile(begin + (uint64_t)tile * CUDA_TILE, shape, index % CUDA_THREADS);
     if (index < whole) {
-        const uint32_t tile = index / CUDA_THREADS;
         at.first = begin + (uint64_t)index * CUDA_GROUP;
-        at.second = at.first + CUDA_GROUP / 2;
         at.count = CUDA_GROUP;
-        if (CUDA_LONG(shape) && (tile + 1) * CUDA_TILE <= body) {
-            at.first = begin + (uint64_t)tile * CUDA_TILE + (uint64_t)(index % CUDA_THREADS) * (CUDA_GROUP / 2);
-            at.second = at.first + CUDA_TILE / 2;
-        }
     } else {
         const int is_rest = index == whole && body % CUDA_GROUP != 0;
         at.first = is_rest ? begin + (uint64_t)whole * CUDA_GROUP : chunk->begin;
-        at.second = at.first;
         at.count = is_rest ? body % CUDA_GROUP : head;
     }
+    at.second = at.first + CUDA_GROUP / 2;
     return at;
 }
 
 /* Element i of a group. */
 CUDA_BOTH uint64_t cuda_element(const struct cuda_place *at, uint32_t i) {
-    return i < CUDA_GROUP / 2 || at->count < CUDA_GROUP ? at->first + i : at->second + i - CUDA_GROUP / 2;
+    return i < CUDA_GROUP / 2 ? at->first + i : at->second + i - CUDA_GROUP / 2;
 }
 
 /* ---- a tensor, taken out of the table ---- */
@@ -94,87 +94,38 @@ CUDA_BOTH struct cuda_tensor cuda_tensor_of(const struct cuda_table *table, uint
     return t;
 }
 
-/* ---- conversions ---- */
-
-CUDA_BOTH uint16_t cuda_nan_f32_to_f16(uint32_t bits) {
-    return (uint16_t)(bits >> 16 & 0x8000u) | (uint16_t)(0x7e00u | (bits >> 13 & 0x03ffu));
-}
-CUDA_BOTH uint32_t cuda_nan_f16_to_f32(uint16_t bits) {
-    return (uint32_t)(bits & 0x8000u) << 16 | 0x7fc00000u | (uint32_t)(bits & 0x03ffu) << 13;
-}
-
-CUDA_BOTH uint16_t cuda_f32_to_f16(float value) {
-#ifdef __CUDA_ARCH__
-    const uint32_t bits = amp__f32_bits(value);
-    uint16_t half;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
-    return (bits & 0x7fffffffu) > 0x7f800000u ? cuda_nan_f32_to_f16(bits) : half;
-#else
-    return amp__f32_to_f16(value);
-#endif
-}
-
-CUDA_BOTH float cuda_f16_to_f32(uint16_t bits) {
-#ifdef __CUDA_ARCH__
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return (bits & 0x7fffu) > 0x7c00u ? amp__f32_from_bits(cuda_nan_f16_to_f32(bits)) : value;
-#else
-    return amp__f16_to_f32(bits);
-#endif
-}
-
-CUDA_BOTH float cuda_low_to_f32(uint32_t type, uint16_t bits) {
-    return type == AMP_FLOAT16 ? cuda_f16_to_f32(bits) : amp__bf16_to_f32(bits);
-}
-CUDA_BOTH uint16_t cuda_f32_to_low(uint32_t type, float value) {
-    return type == AMP_FLOAT16 ? cuda_f32_to_f16(value) : amp__f32_to_bf16(value);
-}
-CUDA_BOTH uint16_t cuda_f64_to_low(uint32_t type, double value) {
-    return type == AMP_FLOAT16 ? amp__f64_to_f16(value) : amp__f64_to_bf16(value);
-}
-
-/* Exponent bits that are all ones. */
-CUDA_BOTH uint32_t cuda_nonfinite_low(uint32_t type, uint16_t bits) {
-    const uint32_t exponent = type == AMP_FLOAT16 ? 0x7c00u : 0x7f80u;
-    return (bits & exponent) == exponent;
-}
-CUDA_BOTH uint32_t cuda_nonfinite_f32(float value) { return (amp__f32_bits(value) & 0x7f800000u) == 0x7f800000u; }
-CUDA_BOTH uint32_t cuda_nonfinite_f64(double value) {
-    const uint64_t exponent = UINT64_C(0x7ff0000000000000);
-    return (amp__f64_bits(value) & exponent) == exponent;
-}
-
 /* ---- memory ---- */
-
-/* 16 bytes at once; the address of memory is a multiple of 16. In PTX's words: the compiler takes a store apart whose
- * bytes come from several values. */
-CUDA_BOTH void cuda_load16(void *to, const void *from) {
-#ifdef __CUDA_ARCH__
-    uint32_t w[4];
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "l"(__cvta_generic_to_global(from)));
-    memcpy(to, w, 16);
-#else
-    memcpy(to, from, 16);
-#endif
-}
-CUDA_BOTH void cuda_store16(void *to, const void *from) {
-#ifdef __CUDA_ARCH__
-    uint32_t w[4];
-    memcpy(w, from, 16);
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
-#else
-    memcpy(to, from, 16);
-#endif
-}
 
 CUDA_BOTH int cuda_is_wide(const struct cuda_tensor *t, int k, const struct cuda_place *at) {
     return CUDA_WIDE(t->shape, k) && at->count == CUDA_GROUP;
+}
+
+/* A wide group of a span of 32 or 16 bits, as it lies in memory; of 16 bits it is the first half of the words. */
+CUDA_BOTH void cuda_fetch(uint32_t w[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_place *at) {
+    const unsigned char *data = t->data[k];
+    if (CUDA_TYPE(t->shape, k) == AMP_FLOAT32) {
+        cuda_load16(w, data + 4 * at->first);
+        cuda_load16(w + 4, data + 4 * at->second);
+    } else if (CUDA_SPREAD(t->shape)) {
+        cuda_load8(w, data + 2 * at->first);
+        cuda_load8(w + 2, data + 2 * at->second);
+    } else {
+        cuda_load16(w, data + 2 * at->first);
+    }
+}
+
+CUDA_BOTH void cuda_put(const uint32_t w[CUDA_GROUP], const struct cuda_tensor *t, int k,
+                        const struct cuda_place *at) {
+    unsigned char *data = t->data[k];
+    if (CUDA_TYPE(t->shape, k) == AMP_FLOAT32) {
+        cuda_store16(data + 4 * at->first, w);
+        cuda_store16(data + 4 * at->second, w + 4);
+    } else if (CUDA_SPREAD(t->shape)) {
+        cuda_store8(data + 2 * at->first, w);
+        cuda_store8(data + 2 * at->second, w + 2);
+    } else {
+        cuda_store16(data + 2 * at->first, w);
+    }
 }
 
 /* Span k's elements as floats or doubles; 0 behind the last one. The loops have constant lengths, so that a group stays
@@ -190,19 +141,15 @@ CUDA_BOTH double cuda_load_one_f64(const unsigned char *data, uint32_t type, uin
 CUDA_BOTH void cuda_load_f32(float v[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_place *at) {
     const uint32_t type = CUDA_TYPE(t->shape, k);
     const unsigned char *data = t->data[k];
-    if (!cuda_is_wide(t, k, at)) {
-        CUDA_UNROLL
-        for (uint32_t i = 0; i < CUDA_GROUP; i++)
-            v[i] = i < at->count ? cuda_load_one_f32(data, type, cuda_element(at, i)) : 0.0f;
-    } else if (type == AMP_FLOAT32) {
-        cuda_load16(v, (const float *)data + at->first);
-        cuda_load16(v + 4, (const float *)data + at->second);
-    } else {
-        uint16_t low[CUDA_GROUP];
-        cuda_load16(low, (const uint16_t *)data + at->first);
-        CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP; i++) v[i] = cuda_low_to_f32(type, low[i]);
+    if (cuda_is_wide(t, k, at)) {
+        uint32_t w[CUDA_GROUP];
+        cuda_fetch(w, t, k, at);
+        cuda_widen(v, w, type);
+        return;
     }
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_GROUP; i++)
+        v[i] = i < at->count ? cuda_load_one_f32(data, type, cuda_element(at, i)) : 0.0f;
 }
 
 CUDA_BOTH void cuda_load_f64(double v[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_place *at) {
@@ -237,24 +184,15 @@ CUDA_BOTH uint32_t cuda_store_f32(const float v[CUDA_GROUP], const struct cuda_t
     const uint32_t type = CUDA_TYPE(t->shape, k);
     unsigned char *data = t->data[k];
     uint32_t nonfinite = 0;
-    if (!cuda_is_wide(t, k, at) || type == AMP_FLOAT64) {
-        CUDA_UNROLL
-        for (uint32_t i = 0; i < CUDA_GROUP; i++)
-            if (i < at->count) nonfinite |= cuda_store_one_f32(data, type, cuda_element(at, i), v[i]);
-    } else if (type == AMP_FLOAT32) {
-        CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP; i++) nonfinite |= cuda_nonfinite_f32(v[i]);
-        cuda_store16((float *)data + at->first, v);
-        cuda_store16((float *)data + at->second, v + 4);
-    } else {
-        uint16_t low[CUDA_GROUP];
-        CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP; i++) {
-            low[i] = cuda_f32_to_low(type, v[i]);
-            nonfinite |= cuda_nonfinite_low(type, low[i]);
-        }
-        cuda_store16((uint16_t *)data + at->first, low);
+    if (cuda_is_wide(t, k, at) && type != AMP_FLOAT64) {
+        uint32_t w[CUDA_GROUP];
+        cuda_narrow(w, v, type);
+        cuda_put(w, t, k, at);
+        return cuda_nonfinite_words(w, type);
     }
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_GROUP; i++)
+        if (i < at->count) nonfinite |= cuda_store_one_f32(data, type, cuda_element(at, i), v[i]);
     return nonfinite;
 }
 

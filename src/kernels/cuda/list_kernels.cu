@@ -3,15 +3,18 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sum.cuh"
+#include "kernels/cuda/walk.cuh"
 
-#define KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS) name
+// So many blocks, at least, find registers on a multiprocessor: half of its threads, or three eighths.
+#define KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS, 4) name
+#define LARGE_KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS, 3) name
 
-// The groups of this block's chunk that are this thread's.
-#define FOR_GROUPS(n_spans)                                                                                            \
+typedef struct cuda_tensor tensor;
+typedef struct cuda_place place;
+
+#define CHUNK(n_spans)                                                                                                 \
     const struct cuda_chunk chunk = table.chunks[blockIdx.x];                                                          \
-    const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, n_spans);                                        \
-    const uint32_t groups = cuda_groups(&chunk, t.shape);                                                              \
-    for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS)
+    const tensor t = cuda_tensor_of(&table, chunk.tensor, n_spans)
 
 // All blocks that find something write the same.
 static __device__ __forceinline__ void report(const struct cuda_found &found, uint32_t tensor, uint32_t nonfinite) {
@@ -22,38 +25,67 @@ static __device__ __forceinline__ void report(const struct cuda_found &found, ui
 
 KERNEL(kernel_cast)(const struct cuda_table table, const float *only_if) {
     if (only_if && *only_if == 0.0f) return;
-    FOR_GROUPS(2) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
-        cuda_cast_group(&t, &at);
-    }
+    CHUNK(2);
+    walk<1, 1, types(F16, F32), types(BF16, F32), types(F32, F16), types(F32, BF16), types(F32, F32), types(F16, F16),
+         types(BF16, BF16)>(
+        t, chunk,
+        [&](const tensor &t, const place &at, const fetched<1, 1> &x) {
+            float v[CUDA_GROUP];
+            if (CUDA_TYPE(t.shape, 0) == CUDA_TYPE(t.shape, 1)) {
+                cuda_put(x.words[0], &t, 0, &at);
+                return;
+            }
+            x.widen(v, t, 0);
+            (void)cuda_store_f32(v, &t, 0, &at);
+        },
+        [&](const tensor &t, const place &at) { cuda_cast_group(&t, &at); });
 }
 
 KERNEL(kernel_reconcile)(const struct cuda_table table, const float *norms, uint32_t low) {
-    FOR_GROUPS(2) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
-        cuda_reconcile_group(&t, &at, norms && norms[chunk.tensor] == 0.0f, low);
-    }
+    CHUNK(2);
+    const bool all = norms && norms[chunk.tensor] == 0.0f;
+    walk<0, 2, types(F32, F32), types(F32, F16), types(F32, BF16)>(
+        t, chunk,
+        [&](const tensor &t, const place &at, const fetched<0, 2> &x) {
+            float exact[CUDA_GROUP], shown[CUDA_GROUP];
+            x.widen(exact, t, 0);
+            x.widen(shown, t, 1);
+            cuda_reconcile_values(&t, &at, exact, shown, all, low);
+        },
+        [&](const tensor &t, const place &at) { cuda_reconcile_group(&t, &at, all, low); });
 }
 
 KERNEL(kernel_round)(const struct cuda_table table, uint32_t low, const struct cuda_found found) {
     uint32_t nonfinite = 0;
-    FOR_GROUPS(2) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
-        nonfinite |= cuda_round_group(&t, &at, low);
-    }
+    CHUNK(2);
+    walk<1, 1, types(F32, F32)>(
+        t, chunk,
+        [&](const tensor &t, const place &at, const fetched<1, 1> &x) {
+            float v[CUDA_GROUP];
+            x.widen(v, t, 0);
+            nonfinite |= cuda_round_values(&t, &at, v, low);
+        },
+        [&](const tensor &t, const place &at) { nonfinite |= cuda_round_group(&t, &at, low); });
     report(found, chunk.tensor, nonfinite);
 }
 
 KERNEL(kernel_clamp)(const struct cuda_table table, float limit) {
-    FOR_GROUPS(2) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
-        cuda_clamp_group(&t, &at, limit);
-    }
+    CHUNK(2);
+    walk<1, 1, types(F32, F32), types(F16, F16), types(BF16, BF16)>(
+        t, chunk,
+        [&](const tensor &t, const place &at, const fetched<1, 1> &x) {
+            float v[CUDA_GROUP];
+            x.widen(v, t, 0);
+            cuda_clamp_values(&t, &at, v, limit);
+        },
+        [&](const tensor &t, const place &at) { cuda_clamp_group(&t, &at, limit); });
 }
 
 KERNEL(kernel_zero)(const struct cuda_table table) {
-    FOR_GROUPS(1) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+    CHUNK(1);
+    const uint32_t groups = cuda_groups(&chunk, t.shape);
+    for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
+        const place at = cuda_place_of(&chunk, t.shape, g);
         cuda_zero_group(&t, &at);
     }
 }
@@ -62,32 +94,51 @@ KERNEL(kernel_scale)(const struct cuda_table table, const struct cuda_factor sca
     const float by = cuda_factor_of(&scale);
     if (scale.how == CUDA_CLIP && by == 1.0f) return; // in place: most of the time there is nothing to clip
     uint32_t nonfinite = 0;
-    FOR_GROUPS(2) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
-        nonfinite |= cuda_scale_group(&t, &at, by);
-    }
+    CHUNK(2);
+    walk<1, 1, types(F32, F32), types(F16, F16), types(BF16, BF16), types(F32, F16), types(F32, BF16)>(
+        t, chunk,
+        [&](const tensor &t, const place &at, const fetched<1, 1> &x) {
+            float v[CUDA_GROUP];
+            x.widen(v, t, 0);
+            nonfinite |= cuda_scale_values(&t, &at, v, by);
+        },
+        [&](const tensor &t, const place &at) { nonfinite |= cuda_scale_group(&t, &at, by); });
     report(found, chunk.tensor, nonfinite);
 }
 
-KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
+LARGE_KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
                           const struct cuda_found found) {
     const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
     uint32_t nonfinite = 0;
-    FOR_GROUPS(3) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
-        nonfinite |= cuda_axpby_group(&t, &at, by_a, by_b);
-    }
+    CHUNK(3);
+    walk<1, 2, types(F32, F32, F32), types(F16, F16, F16), types(BF16, BF16, BF16), types(F32, F16, F32),
+         types(F32, BF16, F32)>(
+        t, chunk,
+        [&](const tensor &t, const place &at, const fetched<1, 2> &given) {
+            float x[CUDA_GROUP], y[CUDA_GROUP];
+            given.widen(x, t, 0);
+            given.widen(y, t, 1);
+            nonfinite |= cuda_axpby_values(&t, &at, x, y, by_a, by_b);
+        },
+        [&](const tensor &t, const place &at) { nonfinite |= cuda_axpby_group(&t, &at, by_a, by_b); });
     report(found, chunk.tensor, nonfinite);
 }
 
-KERNEL(kernel_add)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
+LARGE_KERNEL(kernel_add)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
                    const struct cuda_found found) {
     const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
     uint32_t nonfinite = 0;
-    FOR_GROUPS(3) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
-        nonfinite |= cuda_add_group(&t, &at, by_a, by_b);
-    }
+    CHUNK(3);
+    walk<1, 2, types(F32, F32, F32), types(F16, F16, F16), types(BF16, BF16, BF16), types(F32, F16, F32),
+         types(F32, BF16, F32)>(
+        t, chunk,
+        [&](const tensor &t, const place &at, const fetched<1, 2> &given) {
+            float x[CUDA_GROUP], y[CUDA_GROUP];
+            given.widen(x, t, 0);
+            given.widen(y, t, 1);
+            nonfinite |= cuda_add_values(&t, &at, x, y, by_a, by_b);
+        },
+        [&](const tensor &t, const place &at) { nonfinite |= cuda_add_group(&t, &at, by_a, by_b); });
     report(found, chunk.tensor, nonfinite);
 }
 
@@ -106,11 +157,16 @@ KERNEL(kernel_check)(const struct cuda_table table, const struct cuda_factor sca
     const float by = cuda_factor_of(&scale), and_by = cuda_factor_of(&factor);
     uint32_t nonfinite = 0;
     double sum = 0.0;
-    FOR_GROUPS(1) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
-        nonfinite |= cuda_check_group(&t, &at, by, and_by, &sum);
-    }
-    report(found, chunk.tensor, nonfinite);
+    CHUNK(1);
+    walk<0, 1, types(F32), types(F16), types(BF16)>(
+        t, chunk,
+        [&](const tensor &t, const place &at, const fetched<0, 1> &x) {
+            float v[CUDA_GROUP];
+            x.widen(v, t, 0);
+            cuda_check_values(&at, v, by, and_by, &sum);
+        },
+        [&](const tensor &t, const place &at) { nonfinite |= cuda_check_group(&t, &at, by, and_by, &sum); });
+    report(found, chunk.tensor, nonfinite | cuda_nonfinite_f64(sum));
     sum_block(values, sum);
     if (threadIdx.x == 0) sums[blockIdx.x] = values[0];
 }

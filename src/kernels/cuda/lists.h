@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The list functions, a group at a time: dst is span 0, what is read are the spans after it. Words and results are
- * those of kernels.h; *_group returns 1 if an element became infinite or NaN.
+ * those of kernels.h. *_group does all of it, for whatever group; *_values what comes after loading, for spans of at
+ * most 32 bits. Both return other than 0 if an element became infinite or NaN.
  */
 #ifndef AMP_KERNELS_CUDA_LISTS_H
 #define AMP_KERNELS_CUDA_LISTS_H
 
 #include "kernels/cuda/group.h"
+
+#include <math.h>
 
 /* ---- numbers that are on the device, or not ---- */
 
@@ -70,6 +73,13 @@ CUDA_BOTH void cuda_cast_group(const struct cuda_tensor *t, const struct cuda_pl
     }
 }
 
+CUDA_BOTH uint32_t cuda_scale_values(const struct cuda_tensor *t, const struct cuda_place *at, float v[CUDA_GROUP],
+                                     float scale) {
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] * scale;
+    return cuda_store_f32(v, t, 0, at);
+}
+
 CUDA_BOTH uint32_t cuda_scale_group(const struct cuda_tensor *t, const struct cuda_place *at, float scale) {
     if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64) {
         double v[CUDA_GROUP];
@@ -80,9 +90,14 @@ CUDA_BOTH uint32_t cuda_scale_group(const struct cuda_tensor *t, const struct cu
     }
     float v[CUDA_GROUP];
     cuda_load_f32(v, t, 1, at);
+    return cuda_scale_values(t, at, v, scale);
+}
+
+CUDA_BOTH uint32_t cuda_axpby_values(const struct cuda_tensor *t, const struct cuda_place *at, float x[CUDA_GROUP],
+                                     const float y[CUDA_GROUP], float a, float b) {
     CUDA_UNROLL
-    for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] * scale;
-    return cuda_store_f32(v, t, 0, at);
+    for (int i = 0; i < CUDA_GROUP; i++) x[i] = a * x[i] + b * y[i];
+    return cuda_store_f32(x, t, 0, at);
 }
 
 CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cuda_place *at, float a, float b) {
@@ -97,34 +112,45 @@ CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cu
     float x[CUDA_GROUP], y[CUDA_GROUP];
     cuda_load_f32(x, t, 1, at);
     cuda_load_f32(y, t, 2, at);
-    CUDA_UNROLL
-    for (int i = 0; i < CUDA_GROUP; i++) x[i] = a * x[i] + b * y[i];
-    return cuda_store_f32(x, t, 0, at);
+    return cuda_axpby_values(t, at, x, y, a, b);
 }
 
 /* The same, but what y brought is not reported, for it was before: where x times a is not finite, and where the sum of
  * finite ones is not. Not for fp64. */
+CUDA_BOTH uint32_t cuda_add_values(const struct cuda_tensor *t, const struct cuda_place *at, float x[CUDA_GROUP],
+                                   const float y[CUDA_GROUP], float a, float b) {
+    uint32_t w[CUDA_GROUP];
+    float sum[CUDA_GROUP];
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_GROUP; i++) {
+        x[i] = a * x[i];
+        sum[i] = x[i] + b * y[i];
+    }
+    if (!cuda_store_f32(sum, t, 0, at)) return 0;
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_GROUP; i++)
+        if (i >= at->count || (cuda_nonfinite_f32(y[i]) && !cuda_nonfinite_f32(x[i]))) sum[i] = 0.0f;
+    cuda_narrow(w, sum, CUDA_TYPE(t->shape, 0));
+    return cuda_nonfinite_words(w, CUDA_TYPE(t->shape, 0));
+}
+
 CUDA_BOTH uint32_t cuda_add_group(const struct cuda_tensor *t, const struct cuda_place *at, float a, float b) {
-    const uint32_t type = CUDA_TYPE(t->shape, 0);
-    uint32_t nonfinite = 0;
     float x[CUDA_GROUP], y[CUDA_GROUP];
     if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64 || CUDA_TYPE(t->shape, 2) == AMP_FLOAT64)
         return cuda_axpby_group(t, at, a, b);
     cuda_load_f32(x, t, 1, at);
     cuda_load_f32(y, t, 2, at);
-    CUDA_UNROLL
-    for (uint32_t i = 0; i < CUDA_GROUP; i++) {
-        const float added = a * x[i];
-        const int here = i < at->count && (cuda_nonfinite_f32(added) || !cuda_nonfinite_f32(y[i]));
-        x[i] = added + b * y[i];
-        if (here && type == AMP_FLOAT32) nonfinite |= cuda_nonfinite_f32(x[i]);
-        else if (here) nonfinite |= cuda_nonfinite_low(type, cuda_f32_to_low(type, x[i]));
-    }
-    (void)cuda_store_f32(x, t, 0, at);
-    return nonfinite;
+    return cuda_add_values(t, at, x, y, a, b);
 }
 
 /* As kernels/ref/clamp.c: a NaN compares false and stays. */
+CUDA_BOTH void cuda_clamp_values(const struct cuda_tensor *t, const struct cuda_place *at, float v[CUDA_GROUP],
+                                 float limit) {
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] > limit ? limit : v[i] < -limit ? -limit : v[i];
+    (void)cuda_store_f32(v, t, 0, at);
+}
+
 CUDA_BOTH void cuda_clamp_group(const struct cuda_tensor *t, const struct cuda_place *at, float limit) {
     if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64) {
         double v[CUDA_GROUP];
@@ -137,42 +163,55 @@ CUDA_BOTH void cuda_clamp_group(const struct cuda_tensor *t, const struct cuda_p
     }
     float v[CUDA_GROUP];
     cuda_load_f32(v, t, 1, at);
-    CUDA_UNROLL
-    for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] > limit ? limit : v[i] < -limit ? -limit : v[i];
-    (void)cuda_store_f32(v, t, 0, at);
+    cuda_clamp_values(t, at, v, limit);
 }
 
-CUDA_BOTH float cuda_rounded(uint32_t low, float value) { return cuda_low_to_f32(low, cuda_f32_to_low(low, value)); }
+/* v rounded through the 16-bit type `low`. */
+CUDA_BOTH void cuda_round(float rounded[CUDA_GROUP], const float v[CUDA_GROUP], uint32_t low) {
+    uint32_t w[CUDA_GROUP];
+    cuda_narrow(w, v, low);
+    cuda_widen(rounded, w, low);
+}
+
 CUDA_BOTH int cuda_same(float a, float b) {
     return amp__f32_bits(a) == amp__f32_bits(b) || (a != a && b != b);
 }
 
 /* Span 0, FP32, keeps what is rounded to span 1 and takes the rest from there; all of it if `all`. Any NaN is any
  * other. Span 1 is of 16 bits, or holds in FP32 what the type `low` would. */
-CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cuda_place *at, int all, uint32_t low) {
-    const uint32_t type = CUDA_TYPE(t->shape, 1) == AMP_FLOAT32 ? low : CUDA_TYPE(t->shape, 1);
-    float exact[CUDA_GROUP], shown[CUDA_GROUP];
-    cuda_load_f32(exact, t, 0, at);
-    cuda_load_f32(shown, t, 1, at);
+CUDA_BOTH void cuda_reconcile_values(const struct cuda_tensor *t, const struct cuda_place *at, float exact[CUDA_GROUP],
+                                     const float shown[CUDA_GROUP], int all, uint32_t low) {
+    float rounded[CUDA_GROUP];
+    cuda_round(rounded, exact, CUDA_TYPE(t->shape, 1) == AMP_FLOAT32 ? low : CUDA_TYPE(t->shape, 1));
     CUDA_UNROLL
     for (int i = 0; i < CUDA_GROUP; i++)
-        if (all || !cuda_same(cuda_rounded(type, exact[i]), shown[i])) exact[i] = shown[i];
+        if (all || !cuda_same(rounded[i], shown[i])) exact[i] = shown[i];
     (void)cuda_store_f32(exact, t, 0, at);
 }
 
+CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cuda_place *at, int all, uint32_t low) {
+    float exact[CUDA_GROUP], shown[CUDA_GROUP];
+    cuda_load_f32(exact, t, 0, at);
+    cuda_load_f32(shown, t, 1, at);
+    cuda_reconcile_values(t, at, exact, shown, all, low);
+}
+
 /* dst := src rounded through the 16-bit type `low`; both FP32. Reports what was finite and is not. */
-CUDA_BOTH uint32_t cuda_round_group(const struct cuda_tensor *t, const struct cuda_place *at, uint32_t low) {
+CUDA_BOTH uint32_t cuda_round_values(const struct cuda_tensor *t, const struct cuda_place *at,
+                                     const float v[CUDA_GROUP], uint32_t low) {
     uint32_t nonfinite = 0;
+    float rounded[CUDA_GROUP];
+    cuda_round(rounded, v, low);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) nonfinite |= cuda_nonfinite_f32(rounded[i]) & ~cuda_nonfinite_f32(v[i]);
+    (void)cuda_store_f32(rounded, t, 0, at);
+    return nonfinite;
+}
+
+CUDA_BOTH uint32_t cuda_round_group(const struct cuda_tensor *t, const struct cuda_place *at, uint32_t low) {
     float v[CUDA_GROUP];
     cuda_load_f32(v, t, 1, at);
-    CUDA_UNROLL
-    for (int i = 0; i < CUDA_GROUP; i++) {
-        const float exact = v[i];
-        v[i] = cuda_rounded(low, exact);
-        nonfinite |= cuda_nonfinite_f32(v[i]) & ~cuda_nonfinite_f32(exact);
-    }
-    (void)cuda_store_f32(v, t, 0, at);
-    return nonfinite;
+    return cuda_round_values(t, at, v, low);
 }
 
 /* +0 has no bit set in any type. */
@@ -184,19 +223,58 @@ CUDA_BOTH void cuda_zero_group(const struct cuda_tensor *t, const struct cuda_pl
 /* ---- sums of squares ---- */
 
 /* sum + x * x in double. A float's square is exact there, so that a fused operation rounds no differently. */
-CUDA_BOTH double cuda_add_square(double sum, float x) {
+CUDA_BOTH double cuda_add_square(double sum, double x) {
 #ifdef __CUDA_ARCH__
-    return __fma_rn((double)x, (double)x, sum);
+    return __fma_rn(x, x, sum);
 #else
-    return sum + (double)x * (double)x;
+    return sum + x * x;
 #endif
 }
 
-/* Adds the squares of span 0's elements times scale times factor to *sum. */
+/* The same for a float that is not negative, or a NaN. GPUs convert to double slowly, some of them 64 times so; but a
+ * float's bits, moved to where a double has them, are a double 2^896 times as small, zero and subnormal floats too.
+ * With 2 * 896 more in the exponent it is 2^896 times as large, and infinity and NaN are what they were. The product of
+ * both is the square; but a subnormal's is too large, by up to 2^-252. */
+CUDA_BOTH double cuda_add_square_by_bits(double sum, float x) {
+    const uint64_t bits = (uint64_t)amp__f32_bits(x) << 29;
+    const double small = amp__f64_from_bits(bits), large = amp__f64_from_bits(bits | (UINT64_C(1792) << 52));
+#ifdef __CUDA_ARCH__
+    return __fma_rn(small, large, sum);
+#else
+    return sum + small * large;
+#endif
+}
+
+/* Of floats that are not negative, or NaNs. */
+CUDA_BOTH double cuda_squares(const float x[CUDA_GROUP]) {
+    double sum = 0.0;
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_GROUP; i++) sum = cuda_add_square_by_bits(sum, x[i]);
+    const uint32_t high = (uint32_t)(amp__f64_bits(sum) >> 32);
+    if (high - 1 < 0x35000000u) { /* above 0 and below 2^-174: here what is wrong with subnormals would count */
+        sum = 0.0;
+        CUDA_UNROLL
+        for (int i = 0; i < CUDA_GROUP; i++) sum = cuda_add_square(sum, (double)x[i]);
+    }
+    return sum;
+}
+
+/* Adds the squares of v's elements times scale times factor to *sum. It stays finite if they are. */
+CUDA_BOTH void cuda_check_values(const struct cuda_place *at, float v[CUDA_GROUP], float scale, float factor,
+                                 double *sum) {
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_GROUP; i++) v[i] = i < at->count ? fabsf(v[i]) * fabsf(scale) : 0.0f;
+    if (factor != 1.0f) {
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < CUDA_GROUP; i++) v[i] = i < at->count ? v[i] * fabsf(factor) : 0.0f;
+    }
+    *sum = *sum + cuda_squares(v);
+}
+
 CUDA_BOTH uint32_t cuda_check_group(const struct cuda_tensor *t, const struct cuda_place *at, float scale, float factor,
                                     double *sum) {
-    uint32_t nonfinite = 0;
     if (CUDA_TYPE(t->shape, 0) == AMP_FLOAT64) {
+        uint32_t nonfinite = 0;
         double v[CUDA_GROUP];
         cuda_load_f64(v, t, 0, at);
         CUDA_UNROLL
@@ -209,13 +287,8 @@ CUDA_BOTH uint32_t cuda_check_group(const struct cuda_tensor *t, const struct cu
     }
     float v[CUDA_GROUP];
     cuda_load_f32(v, t, 0, at);
-    CUDA_UNROLL
-    for (uint32_t i = 0; i < CUDA_GROUP; i++) {
-        const float x = i < at->count ? v[i] * scale * factor : 0.0f;
-        nonfinite |= cuda_nonfinite_f32(x);
-        *sum = cuda_add_square(*sum, x);
-    }
-    return nonfinite;
+    cuda_check_values(at, v, scale, factor, sum);
+    return cuda_nonfinite_f64(*sum);
 }
 
 #endif

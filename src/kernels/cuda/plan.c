@@ -41,7 +41,7 @@ static unsigned head_of(const amp_span *const lists[], uint32_t n_spans, size_t 
 static uint32_t shape_of(const amp_span *const lists[], uint32_t n_spans, size_t i) {
     const uint64_t size = lists[0][i].size;
     unsigned head = head_of(lists, n_spans, i);
-    bool is_long = true;
+    bool spread = false, even = true;
     uint32_t shape = 0;
     if (head + CUDA_GROUP > size) head = 0; /* too small for a group behind its head */
     for (uint32_t k = 0; k < n_spans; k++) {
@@ -50,9 +50,10 @@ static uint32_t shape_of(const amp_span *const lists[], uint32_t n_spans, size_t
         const unsigned width = width_of(lists[k][i].dtype);
         const uint32_t wide = on_boundary(address, width, head);
         shape |= ((uint32_t)lists[k][i].dtype | wide << 3) << (4 * k);
-        is_long = is_long && width > 2;
+        spread = spread || width > 2;
+        even = even && wide && width < 8;
     }
-    return shape | (uint32_t)head << 24 | (uint32_t)is_long << 27;
+    return shape | (uint32_t)head << 24 | (uint32_t)spread << 27 | (uint32_t)even << 28;
 }
 
 /* ---- is the plan still that of the lists? ---- */

@@ -20,7 +20,9 @@
 #define CUDA_TILE (CUDA_THREADS * CUDA_GROUP)   /* elements that a block moves at a time */
 #define CUDA_CHUNK_MIN CUDA_TILE                /* elements of a chunk, but for the last of a tensor and the head */
 #define CUDA_CHUNK_MAX (8 * CUDA_TILE)
+#ifndef CUDA_CHUNKS_WANTED                      /* the tests' plugin: so that short lists have chunks of many tiles */
 #define CUDA_CHUNKS_WANTED 1024                 /* smaller chunks rather than fewer: more than any GPU runs at a time */
+#endif
 
 struct cuda_chunk {
     uint64_t begin; /* its first element in its tensor */
@@ -29,11 +31,14 @@ struct cuda_chunk {
 };
 
 /* A tensor's shape word: for span k, bits 4k to 4k + 2 the amp_dtype (0: this tensor has no such span), bit 4k + 3
- * wide; bits 24 to 26 the head; bit 27: no span has 16-bit elements. */
+ * wide; bits 24 to 26 the head; bit 27: some span's elements have more than 16 bits; bit 28: all spans are wide, and
+ * none of 64 bits. */
 #define CUDA_TYPE(shape, k) ((shape) >> (4 * (k)) & 7u)
 #define CUDA_WIDE(shape, k) ((shape) >> (4 * (k) + 3) & 1u)
 #define CUDA_HEAD(shape) ((shape) >> 24 & 7u)
-#define CUDA_LONG(shape) ((shape) >> 27 & 1u)
+#define CUDA_SPREAD(shape) ((shape) >> 27 & 1u)
+#define CUDA_EVEN(shape) ((shape) >> 28 & 1u)
+#define CUDA_ALL_WIDE 0x00888888u
 
 struct cuda_table {
     const struct cuda_chunk *chunks;

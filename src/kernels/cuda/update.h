@@ -131,8 +131,8 @@ CUDA_BOTH void cuda_update_group(enum cuda_rule rule, const struct cuda_tensor *
         }
         if (rule == CUDA_LAMB_MOMENTS || rule == CUDA_LAMB_APPLY) cuda_adam_direction(&x, u, x.m[1]);
         if (rule == CUDA_LAMB_MOMENTS && i < at->count) {
-            sums[0] = cuda_add_square(sums[0], x.p);
-            sums[1] = cuda_add_square(sums[1], x.u);
+            sums[0] = cuda_add_square(sums[0], (double)x.p);
+            sums[1] = cuda_add_square(sums[1], (double)x.u);
         }
         CUDA_UNROLL
         for (int k = 0; k < 3; k++) s.m[k][i] = x.m[k];
