@@ -243,3 +243,41 @@ TEST(test_random) {
     }
     cuda_plan_free(&plan);
 }
+
+/* What is patched is what is planned anew; of whatever tensors anything changes. */
+TEST(test_patches) {
+    enum { N = 40, SPANS = 4, ROUNDS = 3000 };
+    static amp_span lists_of[SPANS][N];
+    const amp_span *lists[SPANS];
+    struct cuda_plan plan = { 0 };
+    struct cuda_plan_error error;
+    int patched = 0;
+    bool changed;
+    random_restart();
+    for (int k = 0; k < SPANS; k++) {
+        lists[k] = lists_of[k];
+        for (size_t i = 0; i < N; i++)
+            lists_of[k][i] = span_at(4096 + 16 * random_below(64), 1 + i * 100, all_types[random_below(TYPES)]);
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (uint64_t changes = random_below(4); changes; changes--) {
+            const size_t i = (size_t)random_below(N);
+            amp_span *x = &lists_of[random_below(SPANS)][i];
+            if (random_below(20) == 0) x->dtype = all_types[random_below(TYPES)];
+            const uint64_t step = random_below(3) ? 16 : width_of(x->dtype);
+            x->data = (void *)(uintptr_t)(random_below(10) ? 4096 + step * random_below(64) / 8 * 8 : 0);
+            if (random_below(50) == 0)
+                for (int k = 0; k < SPANS; k++) lists_of[k][i].size = 1 + random_below(5000);
+        }
+        struct cuda_plan anew = { 0 };
+        const unsigned char *before = plan.table;
+        ck_assert(cuda_plan_update(&plan, lists, SPANS, N, &changed, &error));
+        patched += changed && plan.table == before;
+        planned(&anew, lists, SPANS, N);
+        CHECK_THAT(anew.bytes == plan.bytes && !memcmp(anew.table, plan.table, plan.bytes), "round %d", round);
+        CHECK_THAT(!memcmp(anew.sizes, plan.sizes, N * sizeof *plan.sizes), "sizes, round %d", round);
+        cuda_plan_free(&anew);
+    }
+    ck_assert_int_gt(patched, ROUNDS / 4);
+    cuda_plan_free(&plan);
+}

@@ -58,6 +58,11 @@ static uint32_t shape_of(const amp_span *const lists[], uint32_t n_spans, size_t
 
 /* ---- is the plan still that of the lists? ---- */
 
+static bool fail(struct cuda_plan_error *error, amp_status status, const char *text, size_t span, size_t tensor) {
+    *error = (struct cuda_plan_error){ status, text, span, tensor };
+    return false;
+}
+
 struct parts { /* of a table, as offsets */
     size_t addresses, shapes, first_chunks, bytes;
 };
@@ -92,19 +97,11 @@ static bool same_tensor(const struct cuda_plan *plan, const struct cuda_table *t
     return true;
 }
 
-static bool is_same(const struct cuda_plan *plan, const amp_span *const lists[], uint32_t n_spans, size_t n) {
-    if (!plan->table || plan->n_spans != n_spans || plan->n_tensors != n) return false;
+/* The next tensor from i on whose size, type or address is another one; or how many there are. */
+static size_t next_change(const struct cuda_plan *plan, const amp_span *const lists[], size_t i) {
     const struct cuda_table table = cuda_plan_table(plan, plan->table);
-    for (size_t i = 0; i < n; i++)
-        if (!same_tensor(plan, &table, lists, i)) return false;
-    return true;
-}
-
-/* ---- a new one ---- */
-
-static bool fail(struct cuda_plan_error *error, amp_status status, const char *text, size_t span, size_t tensor) {
-    *error = (struct cuda_plan_error){ status, text, span, tensor };
-    return false;
+    while (i < plan->n_tensors && same_tensor(plan, &table, lists, i)) i++;
+    return i;
 }
 
 /* An address that its type cannot have faults on a GPU, and takes the host's whole context with it. */
@@ -116,6 +113,30 @@ static bool check_tensor(const amp_span *const lists[], uint32_t n_spans, size_t
     }
     return true;
 }
+
+/* *fits: whatever changed, from tensor *first on, the chunks stay. */
+static bool check_changes(const struct cuda_plan *plan, const amp_span *const lists[], uint32_t n_spans, size_t n,
+                          bool *fits, size_t *first, struct cuda_plan_error *error) {
+    *fits = plan->table && plan->n_spans == n_spans && plan->n_tensors == n;
+    *first = *fits ? next_change(plan, lists, 0) : n;
+    for (size_t i = *first; *fits && i < n; i = next_change(plan, lists, i + 1)) {
+        const uint32_t shape = cuda_plan_table(plan, plan->table).shapes[i];
+        if (!check_tensor(lists, n_spans, i, error)) return false;
+        *fits = plan->sizes[i] == lists[0][i].size && CUDA_HEAD(shape) == CUDA_HEAD(shape_of(lists, n_spans, i));
+    }
+    return true;
+}
+
+static void write_tensor(const struct cuda_plan *plan, const amp_span *const lists[], size_t i) {
+    const struct parts p = parts_of(plan->n_spans, plan->n_tensors, plan->n_chunks);
+    uint64_t *addresses = (void *)(plan->table + p.addresses);
+    uint32_t *shapes = (void *)(plan->table + p.shapes);
+    shapes[i] = shape_of(lists, plan->n_spans, i);
+    for (uint32_t k = 0; k < plan->n_spans; k++)
+        addresses[k * (size_t)plan->n_tensors + i] = address_of(lists, k, i);
+}
+
+/* ---- a new one ---- */
 
 /* Chunks of one tensor of `size` elements behind whose head chunks of `length` begin. */
 static uint64_t count_chunks(uint64_t size, unsigned head, uint32_t length) {
@@ -158,13 +179,12 @@ static void write_table(struct cuda_plan *plan, const amp_span *const lists[], u
     const size_t n = plan->n_tensors;
     const struct parts p = parts_of(plan->n_spans, n, plan->n_chunks);
     struct cuda_chunk *chunks = (void *)plan->table;
-    uint64_t *addresses = (void *)(plan->table + p.addresses);
-    uint32_t *shapes = (void *)(plan->table + p.shapes), *first = (void *)(plan->table + p.first_chunks), at = 0;
+    const uint32_t *shapes = (const void *)(plan->table + p.shapes);
+    uint32_t *first = (void *)(plan->table + p.first_chunks), at = 0;
     for (size_t i = 0; i < n; i++) {
         plan->sizes[i] = lists[0][i].size;
-        shapes[i] = shape_of(lists, plan->n_spans, i);
+        write_tensor(plan, lists, i);
         first[i] = at;
-        for (uint32_t k = 0; k < plan->n_spans; k++) addresses[k * n + i] = address_of(lists, k, i);
         at = write_chunks(chunks, at, (uint32_t)i, plan->sizes[i], CUDA_HEAD(shapes[i]), length);
     }
     first[n] = at;
@@ -173,8 +193,15 @@ static void write_table(struct cuda_plan *plan, const amp_span *const lists[], u
 bool cuda_plan_update(struct cuda_plan *plan, const amp_span *const lists[], uint32_t n_spans, size_t n, bool *changed,
                       struct cuda_plan_error *error) {
     struct cuda_plan made = { .n_spans = n_spans, .n_tensors = (uint32_t)n };
+    size_t first;
+    bool fits;
     *changed = false;
-    if (n && is_same(plan, lists, n_spans, n)) return true;
+    if (!check_changes(plan, lists, n_spans, n, &fits, &first, error)) return false;
+    if (n && fits) {
+        *changed = first < n;
+        for (size_t i = first; i < n; i = next_change(plan, lists, i + 1)) write_tensor(plan, lists, i);
+        return true;
+    }
     if (n > INT32_MAX) return fail(error, AMP_ERR_UNSUPPORTED, "more tensors than one launch can have", 0, 0);
     const uint32_t length = choose_length(lists[0], n);
     if (!count_all(lists, n_spans, n, length, &made.n_chunks, error)) return false;

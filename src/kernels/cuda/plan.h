@@ -31,7 +31,8 @@ struct cuda_plan_error {
 /*
  * Makes *plan that of these lists: lists[0..n_spans), n entries each; lists[k] NULL, or an entry's data NULL: the
  * tensor has no such span. Sizes are those of lists[0]. *changed: the table is another than before. Where nothing
- * changed, which costs one look at each entry, nothing is written. false with *error: the plan is as it was.
+ * changed, which costs one look at each entry, nothing is written; where chunks stay, what changed. false with *error:
+ * the plan is as it was.
  */
 bool cuda_plan_update(struct cuda_plan *plan, const amp_span *const lists[], uint32_t n_spans, size_t n, bool *changed,
                       struct cuda_plan_error *error);
