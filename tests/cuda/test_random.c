@@ -196,7 +196,8 @@ static void run(int operation, bool aligned, bool mixed, enum pattern pattern) {
     for (int k = 0; k < (updates ? SPANS : 3); k++) {
         choose_types(types[k], mixed, !updates);
         for (size_t i = 0; updates && k && i < n; i++)
-            types[k][i] = k != 2 ? AMP_FLOAT32 : types[k][i] == AMP_FLOAT16 ? AMP_FLOAT16 : AMP_BFLOAT16;
+            if (k == 2) types[k][i] = types[k][i] == AMP_FLOAT16 ? AMP_FLOAT16 : AMP_BFLOAT16;
+            else if (k > 2 || with_low) types[k][i] = AMP_FLOAT32; /* else parameters without masters, of any type */
         place(&pools[k], types[k], aligned, pattern);
     }
     for (int k = 3; updates && k < SPANS; k++) absolute(&pools[k]);

@@ -144,7 +144,7 @@ CUDA_BOTH void cuda_load_f32(float v[CUDA_GROUP], const struct cuda_tensor *t, i
     if (cuda_is_wide(t, k, at)) {
         uint32_t w[CUDA_GROUP];
         cuda_fetch(w, t, k, at);
-        cuda_widen(v, w, type);
+        cuda_widen(v, w, type, CUDA_GROUP);
         return;
     }
     CUDA_UNROLL
@@ -186,7 +186,7 @@ CUDA_BOTH uint32_t cuda_store_f32(const float v[CUDA_GROUP], const struct cuda_t
     uint32_t nonfinite = 0;
     if (cuda_is_wide(t, k, at) && type != AMP_FLOAT64) {
         uint32_t w[CUDA_GROUP];
-        cuda_narrow(w, v, type);
+        cuda_narrow(w, v, type, CUDA_GROUP);
         cuda_put(w, t, k, at);
         return cuda_nonfinite_words(w, type);
     }
@@ -194,6 +194,54 @@ CUDA_BOTH uint32_t cuda_store_f32(const float v[CUDA_GROUP], const struct cuda_t
     for (uint32_t i = 0; i < CUDA_GROUP; i++)
         if (i < at->count) nonfinite |= cuda_store_one_f32(data, type, cuda_element(at, i), v[i]);
     return nonfinite;
+}
+
+/* Half a group: `count` elements from `first` on; of a whole one four, which lie together in every layout. */
+struct cuda_half {
+    uint64_t first;
+    uint32_t count, is_whole;
+};
+
+CUDA_BOTH struct cuda_half cuda_half_of(const struct cuda_place *at, uint32_t done) {
+    const uint32_t left = at->count - done;
+    struct cuda_half half;
+    half.first = done ? at->second : at->first;
+    half.count = left < CUDA_HALF ? left : CUDA_HALF;
+    half.is_whole = at->count == CUDA_GROUP;
+    return half;
+}
+
+/* Of span k, whose type has at most 32 bits. */
+CUDA_BOTH void cuda_load_half(float v[CUDA_HALF], const struct cuda_tensor *t, int k, uint32_t type,
+                              const struct cuda_half *at) {
+    const unsigned char *data = t->data[k];
+    uint32_t w[CUDA_HALF];
+    if (CUDA_WIDE(t->shape, k) && at->is_whole) {
+        if (type == AMP_FLOAT32) cuda_load16(w, data + 4 * at->first);
+        else cuda_load8(w, data + 2 * at->first);
+        cuda_widen(v, w, type, CUDA_HALF);
+        return;
+    }
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_HALF; i++)
+        v[i] = i < at->count ? cuda_load_one_f32(data, type, at->first + i) : 0.0f;
+}
+
+CUDA_BOTH void cuda_store_half(const float v[CUDA_HALF], const struct cuda_tensor *t, int k, uint32_t type,
+                               const struct cuda_half *at) {
+    unsigned char *data = t->data[k];
+    uint32_t w[CUDA_HALF];
+    if (CUDA_WIDE(t->shape, k) && at->is_whole) {
+        cuda_narrow(w, v, type, CUDA_HALF);
+        if (type == AMP_FLOAT32) cuda_store16(data + 4 * at->first, w);
+        else cuda_store8(data + 2 * at->first, w);
+        return;
+    }
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_HALF; i++) {
+        if (i < at->count && type == AMP_FLOAT32) ((float *)data)[at->first + i] = v[i];
+        else if (i < at->count) ((uint16_t *)data)[at->first + i] = cuda_f32_to_low(type, v[i]);
+    }
 }
 
 CUDA_BOTH uint32_t cuda_store_one_f64(unsigned char *data, uint32_t type, uint64_t i, double value) {

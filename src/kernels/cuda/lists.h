@@ -130,7 +130,7 @@ CUDA_BOTH uint32_t cuda_add_values(const struct cuda_tensor *t, const struct cud
     CUDA_UNROLL
     for (uint32_t i = 0; i < CUDA_GROUP; i++)
         if (i >= at->count || (cuda_nonfinite_f32(y[i]) && !cuda_nonfinite_f32(x[i]))) sum[i] = 0.0f;
-    cuda_narrow(w, sum, CUDA_TYPE(t->shape, 0));
+    cuda_narrow(w, sum, CUDA_TYPE(t->shape, 0), CUDA_GROUP);
     return cuda_nonfinite_words(w, CUDA_TYPE(t->shape, 0));
 }
 
@@ -169,8 +169,8 @@ CUDA_BOTH void cuda_clamp_group(const struct cuda_tensor *t, const struct cuda_p
 /* v rounded through the 16-bit type `low`. */
 CUDA_BOTH void cuda_round(float rounded[CUDA_GROUP], const float v[CUDA_GROUP], uint32_t low) {
     uint32_t w[CUDA_GROUP];
-    cuda_narrow(w, v, low);
-    cuda_widen(rounded, w, low);
+    cuda_narrow(w, v, low, CUDA_GROUP);
+    cuda_widen(rounded, w, low, CUDA_GROUP);
 }
 
 CUDA_BOTH int cuda_same(float a, float b) {

@@ -7,6 +7,8 @@
 #include "kernels/cuda/sum.cuh"
 
 #define KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS) name
+// Three eighths of a multiprocessor's threads, at least, find registers.
+#define LARGE_KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS, 3) name
 
 KERNEL(kernel_prepare)(const struct cuda_step step) {
     const uint32_t i = blockIdx.x * CUDA_THREADS + threadIdx.x;
@@ -30,7 +32,7 @@ KERNEL(kernel_prepare)(const struct cuda_step step) {
 }
 
 template <enum cuda_rule rule>
-KERNEL(kernel_update)(const struct cuda_table table, const struct cuda_update *updates) {
+LARGE_KERNEL(kernel_update)(const struct cuda_table table, const struct cuda_update *updates) {
     const struct cuda_chunk chunk = table.chunks[blockIdx.x];
     const struct cuda_update u = updates[chunk.tensor];
     if (u.flags & CUDA_SKIPPED) return;

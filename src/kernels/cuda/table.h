@@ -17,6 +17,7 @@
 #define CUDA_SPANS 6
 #define CUDA_THREADS 256
 #define CUDA_GROUP 8                            /* 16 bytes of a 16-bit type */
+#define CUDA_HALF (CUDA_GROUP / 2)
 #define CUDA_TILE (CUDA_THREADS * CUDA_GROUP)   /* elements that a block moves at a time */
 #define CUDA_CHUNK_MIN CUDA_TILE                /* elements of a chunk, but for the last of a tensor and the head */
 #define CUDA_CHUNK_MAX (8 * CUDA_TILE)

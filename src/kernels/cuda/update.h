@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fused optimizers, a group at a time: the words of struct amp__update in kernels.h, and its results to the bit.
- * Spans: gradient, parameter, 16-bit copy, three moments; a tensor may lack any but the gradient.
+ * Spans: gradient, parameter, 16-bit copy, three moments in FP32; a tensor may lack any but the gradient.
  */
 #ifndef AMP_KERNELS_CUDA_UPDATE_H
 #define AMP_KERNELS_CUDA_UPDATE_H
@@ -78,46 +78,44 @@ CUDA_BOTH void cuda_novograd(struct cuda_values *x, const struct cuda_update *u)
     if (u->flags & CUDA_DECOUPLED) x->u = cuda_decayed(x->u / u->denominator, x, u);
 }
 
-/* ---- a group ---- */
+/* ---- a group: one half after the other, since a group of six spans has more numbers than a thread registers ---- */
 
 struct cuda_state {
-    float g[CUDA_GROUP], p[CUDA_GROUP], m[3][CUDA_GROUP];
+    float g[CUDA_HALF], p[CUDA_HALF], m[3][CUDA_HALF];
 };
 
 CUDA_BOTH int cuda_has(const struct cuda_tensor *t, int k) { return CUDA_TYPE(t->shape, k) != 0; }
 
 CUDA_BOTH void cuda_load_state(struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_update *u,
-                               const struct cuda_place *at, int with_grad) {
-    if (cuda_has(t, CUDA_PARAM)) cuda_load_f32(s->p, t, CUDA_PARAM, at);
-    else cuda_load_f32(s->p, t, CUDA_LOW, at);
+                               const struct cuda_half *at, int with_grad) {
     CUDA_UNROLL
     for (int k = 0; k < 3; k++)
-        if (cuda_has(t, CUDA_MOMENTS + k)) cuda_load_f32(s->m[k], t, CUDA_MOMENTS + k, at);
+        if (cuda_has(t, CUDA_MOMENTS + k)) cuda_load_half(s->m[k], t, CUDA_MOMENTS + k, AMP_FLOAT32, at);
+    if (cuda_has(t, CUDA_PARAM)) cuda_load_half(s->p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
+    else cuda_load_half(s->p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
     if (!with_grad) return;
-    cuda_load_f32(s->g, t, CUDA_GRAD, at);
+    cuda_load_half(s->g, t, CUDA_GRAD, CUDA_TYPE(t->shape, CUDA_GRAD), at);
     CUDA_UNROLL
-    for (int i = 0; i < CUDA_GROUP; i++) s->g[i] = s->g[i] * u->inv_scale * u->factor;
+    for (int i = 0; i < CUDA_HALF; i++) s->g[i] = s->g[i] * u->inv_scale * u->factor;
 }
 
-CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, const struct cuda_tensor *t,
-                                  const struct cuda_place *at) {
+CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_half *at) {
     CUDA_UNROLL
     for (int k = 0; k < 3; k++)
-        if (cuda_has(t, CUDA_MOMENTS + k)) (void)cuda_store_f32(s->m[k], t, CUDA_MOMENTS + k, at);
+        if (cuda_has(t, CUDA_MOMENTS + k)) cuda_store_half(s->m[k], t, CUDA_MOMENTS + k, AMP_FLOAT32, at);
 }
 
-CUDA_BOTH void cuda_store_param(const struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_place *at) {
-    if (cuda_has(t, CUDA_PARAM)) (void)cuda_store_f32(s->p, t, CUDA_PARAM, at);
-    if (cuda_has(t, CUDA_LOW)) (void)cuda_store_f32(s->p, t, CUDA_LOW, at);
+CUDA_BOTH void cuda_store_param(const struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_half *at) {
+    if (cuda_has(t, CUDA_PARAM)) cuda_store_half(s->p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
+    if (cuda_has(t, CUDA_LOW)) cuda_store_half(s->p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
 }
 
-/* `rule` is a constant wherever this is called. sums: of CUDA_LAMB_MOMENTS, the squares of p and of u are added. */
-CUDA_BOTH void cuda_update_group(enum cuda_rule rule, const struct cuda_tensor *t, const struct cuda_update *u,
-                                 const struct cuda_place *at, double sums[2]) {
+CUDA_BOTH void cuda_update_half(enum cuda_rule rule, const struct cuda_tensor *t, const struct cuda_update *u,
+                                const struct cuda_half *at, double sums[2]) {
     struct cuda_state s;
     cuda_load_state(&s, t, u, at, rule != CUDA_LAMB_APPLY);
     CUDA_UNROLL
-    for (uint32_t i = 0; i < CUDA_GROUP; i++) {
+    for (uint32_t i = 0; i < CUDA_HALF; i++) {
         struct cuda_values x = { rule == CUDA_LAMB_APPLY ? 0.0f : s.g[i], s.p[i], 0.0f, { 0.0f, 0.0f, 0.0f } };
         CUDA_UNROLL
         for (int k = 0; k < 3; k++) x.m[k] = cuda_has(t, CUDA_MOMENTS + k) ? s.m[k][i] : 0.0f;
@@ -140,6 +138,16 @@ CUDA_BOTH void cuda_update_group(enum cuda_rule rule, const struct cuda_tensor *
     }
     if (rule != CUDA_LAMB_APPLY) cuda_store_moments(&s, t, at);
     if (rule != CUDA_LAMB_MOMENTS) cuda_store_param(&s, t, at);
+}
+
+/* `rule` is a constant wherever this is called. sums: of CUDA_LAMB_MOMENTS, the squares of p and of u are added. */
+CUDA_BOTH void cuda_update_group(enum cuda_rule rule, const struct cuda_tensor *t, const struct cuda_update *u,
+                                 const struct cuda_place *at, double sums[2]) {
+    CUDA_ROLLED
+    for (uint32_t done = 0; done < at->count; done += CUDA_HALF) {
+        const struct cuda_half half = cuda_half_of(at, done);
+        cuda_update_half(rule, t, u, &half, sums);
+    }
 }
 
 #endif

@@ -24,7 +24,7 @@ template <int FIRST, int SOURCES> struct fetched {
         for (int k = 0; k < SOURCES; k++) cuda_fetch(words[k], &t, FIRST + k, &at);
     }
     __device__ __forceinline__ void widen(float v[CUDA_GROUP], const struct cuda_tensor &t, int k) const {
-        cuda_widen(v, words[k], CUDA_TYPE(t.shape, FIRST + k));
+        cuda_widen(v, words[k], CUDA_TYPE(t.shape, FIRST + k), CUDA_GROUP);
     }
 };
 

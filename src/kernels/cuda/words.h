@@ -18,8 +18,10 @@
 /* Before loops whose index picks a register or a span: an array that is indexed at run time lies in memory. */
 #ifdef __CUDA_ARCH__
 #define CUDA_UNROLL _Pragma("unroll")
+#define CUDA_ROLLED _Pragma("unroll 1") /* what comes later takes the same registers */
 #else
 #define CUDA_UNROLL
+#define CUDA_ROLLED
 #endif
 
 /* ---- two elements ---- */
@@ -94,31 +96,31 @@ CUDA_BOTH uint32_t cuda_nonfinite_f64(double value) {
     return (amp__f64_bits(value) & exponent) == exponent;
 }
 
-/* ---- a group ---- */
+/* ---- n elements: CUDA_GROUP, or half of it ---- */
 
-CUDA_BOTH void cuda_widen(float v[CUDA_GROUP], const uint32_t w[CUDA_GROUP], uint32_t type) {
+CUDA_BOTH void cuda_widen(float *v, const uint32_t *w, uint32_t type, int n) {
     if (type == AMP_FLOAT32) {
         CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP; i++) v[i] = amp__f32_from_bits(w[i]);
+        for (int i = 0; i < n; i++) v[i] = amp__f32_from_bits(w[i]);
     } else if (type == AMP_FLOAT16) {
         CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP / 2; i++) cuda_unpack_f16(v + 2 * i, w[i]);
+        for (int i = 0; i < n / 2; i++) cuda_unpack_f16(v + 2 * i, w[i]);
     } else {
         CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP / 2; i++) cuda_unpack_bf16(v + 2 * i, w[i]);
+        for (int i = 0; i < n / 2; i++) cuda_unpack_bf16(v + 2 * i, w[i]);
     }
 }
 
-CUDA_BOTH void cuda_narrow(uint32_t w[CUDA_GROUP], const float v[CUDA_GROUP], uint32_t type) {
+CUDA_BOTH void cuda_narrow(uint32_t *w, const float *v, uint32_t type, int n) {
     if (type == AMP_FLOAT32) {
         CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP; i++) w[i] = amp__f32_bits(v[i]);
+        for (int i = 0; i < n; i++) w[i] = amp__f32_bits(v[i]);
     } else if (type == AMP_FLOAT16) {
         CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP / 2; i++) w[i] = cuda_pack_f16(v[2 * i], v[2 * i + 1]);
+        for (int i = 0; i < n / 2; i++) w[i] = cuda_pack_f16(v[2 * i], v[2 * i + 1]);
     } else {
         CUDA_UNROLL
-        for (int i = 0; i < CUDA_GROUP / 2; i++) w[i] = cuda_pack_bf16(v[2 * i], v[2 * i + 1]);
+        for (int i = 0; i < n / 2; i++) w[i] = cuda_pack_bf16(v[2 * i], v[2 * i + 1]);
     }
 }
 
