@@ -279,3 +279,42 @@ TEST(test_refusals) {
     amp_device_list_close(list);
     amp_device_list_close(NULL);
 }
+
+/* What a step launches does not grow with its tensors: a captured one is a graph of a few nodes. */
+TEST_TIMES(test_nodes, 2) {
+    enum { MANY = 200, SIZE = 40 };
+    const bool is_lamb = _i == 1;
+    amp_device_list *checked = open_list(), *stepped = open_list();
+    float *numbers = device_alloc((4 * MANY * SIZE + 16) * sizeof *numbers);
+    uint64_t *steps = device_alloc(MANY * sizeof *steps);
+    amp_span spans[4][MANY];
+    amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
+    amp_optim rule = AMP_OPTIM_INIT;
+    for (int i = 0; i < 4 * MANY * SIZE + 16; i++) numbers[i] = 0.0f;
+    for (size_t i = 0; i < MANY; i++) {
+        steps[i] = 0;
+        for (size_t k = 0; k < 4; k++)
+            spans[k][i] = (amp_span){ numbers + 16 + (k * MANY + i) * SIZE, SIZE, AMP_FLOAT32, 0 };
+    }
+    OK(amp_optim_defaults(is_lamb ? AMP_OPTIM_LAMB : AMP_OPTIM_ADAM, &rule));
+    t.n = MANY, t.grad = spans[0], t.param = spans[1], t.steps = steps, t.found_inf = &numbers[0];
+    t.moments[0] = spans[2], t.moments[1] = spans[3];
+    for (int captured = 0; captured < 2; captured++) {
+        const struct fake before = device.fake ? *device.fake : (struct fake){ 0 };
+        if (captured) device_capture_begin();
+        if (!is_lamb)
+            OK(amp_device_check(checked, device.stream, spans[0], MANY, NULL, NULL, &numbers[1], NULL, numbers));
+        OK(amp_device_optim(stepped, device.stream, &rule, &t));
+        if (captured) device_capture_end();
+        if (!device.fake || !captured) continue;
+        const int nodes = device.fake->launches + device.fake->uploads - before.launches - before.uploads;
+        ck_assert_int_eq(device.fake->broke_capture, 0);
+        ck_assert_int_gt(nodes, 0);
+        ck_assert_int_lt(nodes, 8);
+    }
+    device_replay();
+    device_wait();
+    ck_assert_uint_eq(steps[MANY - 1], 2);
+    amp_device_list_close(checked);
+    amp_device_list_close(stepped);
+}
