@@ -6,6 +6,10 @@ For each kernel and each GPU that the plugin has code for: tensors are read and 
 local memory (no spill, no array that is indexed at run time), and floats are multiplied and added apart. "-REASON" in place
 of a file: skipped. Where there is no cuobjdump, the kernels of FOLDER are compiled again for the newest of the GPUs, and the
 same is read from their PTX and from what ptxas says of registers: all but the instructions themselves.
+
+Where there is code for BUDGET_ARCH, kernels also keep to budgets there: registers, and instructions an element in the loop over
+whole tiles, which may convert nothing to double. They are what bench/README.md expects of a GPU from. The lines that this
+prints begin with "# budget".
 """
 import collections
 import os
@@ -15,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 
+import sass
+
 # What reads tensors, what writes them, and in which the elementwise arithmetic may have no fused operation.
 READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "lamb_moments", "finish",
          "statistics"}
@@ -22,6 +28,35 @@ WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero"
 SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler", "statistics_sums"}  # a block or a thread a tensor, or a sum
 BOUNDED = {"finish"}  # has erf, tanh and exp, whose insides are CUDA's: within a bound, not to the bit
 RULES = 5  # kernel_update<rule>
+
+BUDGET_ARCH = "sm_90"
+REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eighths
+    "cast": 64, "scale": 64, "clamp": 64, "reconcile": 64, "round": 64, "zero": 64, "check": 64, "norms": 64, "axpby": 80, "add": 80,
+    "update": 80, "lamb_moments": 80, "finish": 64, "sum_columns": 64, "sum_rows": 64, "prepare": 64, "lamb_lr": 64, "scaler": 64,
+}
+# Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions an element, and
+# the work by which the way round the loop is known: two groups of eight, or of an optimizer half a group.
+BUDGETS = [
+    ("cast", "fp32 to fp16", 16, 6, 3, {"load16": 4, "to_f16": 8, "store8": 4}),
+    ("cast", "fp32 to bf16", 16, 6, 3, {"load16": 4, "to_bf16": 8, "store8": 4}),
+    ("cast", "fp16 to fp32", 16, 6, 3, {"load8": 4, "from_f16": 16, "store16": 4}),
+    ("scale", "fp32", 16, 8, 5, {"load16": 4, "store16": 4}),
+    ("scale", "fp16", 16, 4, 5, {"load16": 2, "from_f16": 16, "to_f16": 8, "store16": 2}),
+    ("scale", "bf16", 16, 4, 5, {"load16": 2, "to_bf16": 8, "store16": 2}),
+    ("scale", "fp16 to fp32", 16, 6, 6, {"load8": 4, "from_f16": 16, "store16": 4}),
+    ("axpby", "fp32", 16, 12, 8, {"load16": 8, "store16": 4}),
+    ("axpby", "fp16", 16, 6, 9, {"load16": 4, "from_f16": 32, "to_f16": 8, "store16": 2}),
+    ("axpby", "bf16", 16, 6, 9, {"load16": 4, "to_bf16": 8, "store16": 2}),
+    ("add", "fp16", 16, 6, 9, {"load16": 4, "from_f16": 32, "to_f16": 8, "store16": 2}),
+    ("clamp", "fp16", 16, 4, 8, {"load16": 2, "from_f16": 16, "to_f16": 8, "store16": 2}),
+    ("check", "fp32", 16, 4, 8, {"load16": 4}),
+    ("check", "fp16", 16, 2, 8, {"load16": 2, "from_f16": 16}),
+    ("check", "bf16", 16, 2, 8, {"load16": 2}),
+    ("update0", "SGD, fp32", 4, 20, 40, {"load16": 3, "store16": 2}),
+    ("update1", "Adam, fp32", 4, 28, 100, {"load16": 4, "store16": 3}),
+]
+# An H200: multiprocessors, their clock, warp instructions that each issues a cycle, bytes a second of copying.
+H200 = (132, 1.98e9, 4, 4.3e12)
 
 
 def tool(*command):
@@ -40,18 +75,36 @@ def kernel_of(symbol):
     return found.group(1) if found else None
 
 
-def instructions(plugin, cuobjdump):
+def instructions(text):
     """{(arch, symbol): Counter of opcodes}"""
-    code, arch, symbol = {}, None, None
-    for line in tool(cuobjdump, "-sass", plugin).splitlines():
-        if found := re.match(r"\s*arch = (\w+)", line):
-            arch = found.group(1)
-        elif found := re.match(r"\s*Function : (\S+)", line):
-            symbol = found.group(1)
-            code[arch, symbol] = collections.Counter()
-        elif (found := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)", line)) and symbol:
-            code[arch, symbol][found.group(1)] += 1
-    return code
+    return {key: collections.Counter(instruction.opcode for instruction in code) for key, code in sass.functions(text).items()}
+
+
+def budgets(plugin, cuobjdump, text):
+    """What is over its budget; prints what was found."""
+    counted, rules = sass.functions(text), re.compile(r"kernel_updateIL9cuda_rule(\d)E")
+    code = {}
+    for (arch, symbol), instructions_of in counted.items():
+        if arch == BUDGET_ARCH:
+            rule = rules.search(symbol)
+            code[kernel_of(symbol) + (rule.group(1) if rule else "")] = instructions_of
+    for symbol, registers in re.findall(r"Function (\S+):\s*\n\s*REG:(\d+)", tool(cuobjdump, "-res-usage", "-arch", BUDGET_ARCH, plugin)):
+        limit = REGISTERS.get(kernel_of(symbol), 0)
+        print(f"# budget: {symbol[:50]} {registers} registers")
+        if int(registers) > limit:
+            yield f"{symbol}: {registers} registers, {limit} are its budget"
+    processors, clock, issued, copied = H200
+    for kernel, types, elements, moved, limit, work in BUDGETS:
+        found = sass.cheapest(code.get(kernel, []), work) if kernel in code else None
+        if found is None:
+            yield f"{kernel}, {types}: no loop does {work}, and that alone"
+            continue
+        each = found / elements
+        share = each * copied / moved / (processors * clock * issued * 32)
+        print(f"# budget: {kernel}, {types}: {each:.1f} instructions an element of {moved} bytes, {100 * share:.0f} % of an H200's at "
+              f"its rate of copying")
+        if each > limit:
+            yield f"{kernel}, {types}: {each:.1f} instructions an element, {limit} are its budget"
 
 
 def stacks(plugin, cuobjdump):
@@ -136,11 +189,11 @@ def report(number, good, what, complaints=()):
         print(f"# {line}")
 
 
-def judge(how, kernels, archs, found, used, ptx):
-    """kernels: Counter of (arch, kernel); found: what is wrong with code; used: of stacks()."""
+def judge(how, kernels, archs, found, used, ptx, over):
+    """kernels: Counter of (arch, kernel); found: what is wrong with code; used: of stacks(); over: of budgets(), or why not."""
     missing = [f"{arch} {kernel}: not as many as there should be" for arch in archs for kernel in sorted(READS | WRITES | SMALL)
                if kernels[arch, kernel] != (RULES if kernel == "update" else 1)]
-    print("1..4")
+    print("1..5")
     report(1, archs and not missing, "every kernel is there, for each GPU" + how, missing or ([] if archs else ["no code at all"]))
     report(2, archs and not found, "16 bytes at a time, nothing in local memory" + how, found)
     bad = [entry for entry in used if entry[1] or entry[2]]
@@ -150,6 +203,10 @@ def judge(how, kernels, archs, found, used, ptx):
     rounded, inexact = len(re.findall(r"\bmul\.rn\.f32\b", ptx)), INEXACT.findall(ptx)
     report(4, rounded and not inexact, "every operation rounds once, as IEEE 754 says",
            [f"{times} of {name}" for name, times in collections.Counter(inexact).items()])
+    if isinstance(over, str):
+        print(f"ok 5 # SKIP {over}")
+    else:
+        report(5, not over, f"registers and instructions an element keep to their budgets on {BUDGET_ARCH}", over)
 
 
 def main():
@@ -162,13 +219,17 @@ def main():
         print(f"# {cuobjdump[1:]}: PTX and ptxas are asked")
         ptx, said = compile_again(folder, nvcc, flags)
         kernels = collections.Counter(("PTX", kernel) for kernel, _ in entries(ptx))
-        judge(", as PTX has it", kernels, ["PTX"], list(ptx_problems(ptx)), stacks_of(said), exact_ptx(ptx))
+        judge(", as PTX has it", kernels, ["PTX"], list(ptx_problems(ptx)), stacks_of(said), exact_ptx(ptx),
+              "instructions are not counted without cuobjdump")
     else:
         plugin = os.path.abspath(plugin)
-        code = instructions(plugin, cuobjdump)
+        text = tool(cuobjdump, "-sass", plugin)
+        code = instructions(text)
         kernels = collections.Counter((arch, kernel_of(symbol)) for arch, symbol in code)
         judge("", kernels, sorted({arch for arch, _ in code}), list(problems(code)), stacks(plugin, cuobjdump),
-              exact_ptx(tool(cuobjdump, "-ptx", plugin)))
+              exact_ptx(tool(cuobjdump, "-ptx", plugin)),
+              list(budgets(plugin, cuobjdump, text)) if any(arch == BUDGET_ARCH for arch, _ in code)
+              else f"the plugin has no code for {BUDGET_ARCH}")
 
 
 if __name__ == "__main__":
