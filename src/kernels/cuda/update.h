@@ -86,22 +86,28 @@ struct cuda_state {
 
 CUDA_BOTH int cuda_has(const struct cuda_tensor *t, int k) { return CUDA_TYPE(t->shape, k) != 0; }
 
-CUDA_BOTH void cuda_load_state(struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_update *u,
-                               const struct cuda_half *at, int with_grad) {
+/* At most; a span each. */
+CUDA_BOTH int cuda_moments(enum cuda_rule rule) {
+    return rule == CUDA_ADAM ? 3 : rule == CUDA_LAMB_MOMENTS || rule == CUDA_LAMB_APPLY ? 2 : 1;
+}
+
+CUDA_BOTH void cuda_load_state(struct cuda_state *s, enum cuda_rule rule, const struct cuda_tensor *t,
+                               const struct cuda_update *u, const struct cuda_half *at) {
     CUDA_UNROLL
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < cuda_moments(rule); k++)
         if (cuda_has(t, CUDA_MOMENTS + k)) cuda_load_half(s->m[k], t, CUDA_MOMENTS + k, AMP_FLOAT32, at);
     if (cuda_has(t, CUDA_PARAM)) cuda_load_half(s->p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
     else cuda_load_half(s->p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
-    if (!with_grad) return;
+    if (rule == CUDA_LAMB_APPLY) return;
     cuda_load_half(s->g, t, CUDA_GRAD, CUDA_TYPE(t->shape, CUDA_GRAD), at);
     CUDA_UNROLL
     for (int i = 0; i < CUDA_HALF; i++) s->g[i] = s->g[i] * u->inv_scale * u->factor;
 }
 
-CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_half *at) {
+CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, enum cuda_rule rule, const struct cuda_tensor *t,
+                                  const struct cuda_half *at) {
     CUDA_UNROLL
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < cuda_moments(rule); k++)
         if (cuda_has(t, CUDA_MOMENTS + k)) cuda_store_half(s->m[k], t, CUDA_MOMENTS + k, AMP_FLOAT32, at);
 }
 
@@ -113,12 +119,12 @@ CUDA_BOTH void cuda_store_param(const struct cuda_state *s, const struct cuda_te
 CUDA_BOTH void cuda_update_half(enum cuda_rule rule, const struct cuda_tensor *t, const struct cuda_update *u,
                                 const struct cuda_half *at, double sums[2]) {
     struct cuda_state s;
-    cuda_load_state(&s, t, u, at, rule != CUDA_LAMB_APPLY);
+    cuda_load_state(&s, rule, t, u, at);
     CUDA_UNROLL
     for (uint32_t i = 0; i < CUDA_HALF; i++) {
         struct cuda_values x = { rule == CUDA_LAMB_APPLY ? 0.0f : s.g[i], s.p[i], 0.0f, { 0.0f, 0.0f, 0.0f } };
         CUDA_UNROLL
-        for (int k = 0; k < 3; k++) x.m[k] = cuda_has(t, CUDA_MOMENTS + k) ? s.m[k][i] : 0.0f;
+        for (int k = 0; k < cuda_moments(rule); k++) x.m[k] = cuda_has(t, CUDA_MOMENTS + k) ? s.m[k][i] : 0.0f;
         if (rule == CUDA_SGD) cuda_sgd(&x, u, cuda_has(t, CUDA_MOMENTS));
         if (rule == CUDA_ADAM) cuda_adam(&x, u, cuda_has(t, CUDA_MOMENTS + 2));
         if (rule == CUDA_ADAGRAD) cuda_adagrad(&x, u);
@@ -133,10 +139,10 @@ CUDA_BOTH void cuda_update_half(enum cuda_rule rule, const struct cuda_tensor *t
             sums[1] = cuda_add_square(sums[1], (double)x.u);
         }
         CUDA_UNROLL
-        for (int k = 0; k < 3; k++) s.m[k][i] = x.m[k];
+        for (int k = 0; k < cuda_moments(rule); k++) s.m[k][i] = x.m[k];
         s.p[i] = x.p - u->lr * x.u;
     }
-    if (rule != CUDA_LAMB_APPLY) cuda_store_moments(&s, t, at);
+    if (rule != CUDA_LAMB_APPLY) cuda_store_moments(&s, rule, t, at);
     if (rule != CUDA_LAMB_MOMENTS) cuda_store_param(&s, t, at);
 }
 
