@@ -33,6 +33,7 @@ BUDGET_ARCH = "sm_90"
 REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eighths
     "cast": 64, "scale": 64, "clamp": 64, "reconcile": 64, "round": 64, "zero": 64, "check": 64, "norms": 64, "axpby": 80, "add": 80,
     "update": 80, "lamb_moments": 80, "finish": 64, "sum_columns": 64, "sum_rows": 64, "prepare": 64, "lamb_lr": 64, "scaler": 64,
+    "statistics": 64, "statistics_sums": 64,
 }
 # Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions an element, and
 # the work by which the way round the loop is known: two groups of eight, or of an optimizer half a group, whose parameter's store may be

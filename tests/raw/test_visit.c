@@ -85,7 +85,7 @@ static amp_status visit(void *self, const char *op, void *const *args, amp_emit 
 
 static struct layer layer;
 static struct network net;
-static float input[N], weights[N], output[N], workspace[N];
+static float input[N + 1], weights[N], output[N], workspace[N]; /* one more: an op may be given input + 1 */
 static struct raw raw;
 
 static void set_up(void) {
