@@ -106,11 +106,10 @@ KERNEL(kernel_scale)(const struct cuda_table table, const struct cuda_factor sca
     report(found, chunk.tensor, nonfinite);
 }
 
-LARGE_KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
-                          const struct cuda_found found) {
-    const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
-    uint32_t nonfinite = 0;
-    CHUNK(3);
+// Of two sources, which `values` takes as floats.
+template <typename Values, typename Other>
+static __device__ __forceinline__ void walk_two(const tensor &t, const struct cuda_chunk &chunk, Values values,
+                                                Other other) {
     walk<1, 2, types(F32, F32, F32), types(F16, F16, F16), types(BF16, BF16, BF16), types(F32, F16, F32),
          types(F32, BF16, F32)>(
         t, chunk,
@@ -118,6 +117,19 @@ LARGE_KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_fact
             float x[CUDA_GROUP], y[CUDA_GROUP];
             given.widen(x, t, 0);
             given.widen(y, t, 1);
+            values(t, at, x, y);
+        },
+        other);
+}
+
+LARGE_KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
+                           const struct cuda_found found) {
+    const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
+    uint32_t nonfinite = 0;
+    CHUNK(3);
+    walk_two(
+        t, chunk,
+        [&](const tensor &t, const place &at, float *x, float *y) {
             nonfinite |= cuda_axpby_values(&t, &at, x, y, by_a, by_b);
         },
         [&](const tensor &t, const place &at) { nonfinite |= cuda_axpby_group(&t, &at, by_a, by_b); });
@@ -125,17 +137,13 @@ LARGE_KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_fact
 }
 
 LARGE_KERNEL(kernel_add)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
-                   const struct cuda_found found) {
+                         const struct cuda_found found) {
     const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
     uint32_t nonfinite = 0;
     CHUNK(3);
-    walk<1, 2, types(F32, F32, F32), types(F16, F16, F16), types(BF16, BF16, BF16), types(F32, F16, F32),
-         types(F32, BF16, F32)>(
+    walk_two(
         t, chunk,
-        [&](const tensor &t, const place &at, const fetched<1, 2> &given) {
-            float x[CUDA_GROUP], y[CUDA_GROUP];
-            given.widen(x, t, 0);
-            given.widen(y, t, 1);
+        [&](const tensor &t, const place &at, float *x, float *y) {
             nonfinite |= cuda_add_values(&t, &at, x, y, by_a, by_b);
         },
         [&](const tensor &t, const place &at) { nonfinite |= cuda_add_group(&t, &at, by_a, by_b); });
