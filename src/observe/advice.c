@@ -89,6 +89,12 @@ void amp__advise(struct amp__advice_list *list, enum amp__advice_kind kind, cons
     insert(list, new);
 }
 
+bool amp__advises(const struct amp__advice_list *list, enum amp__advice_kind kind) {
+    for (const struct amp__advised *advised = list->first; advised; advised = advised->next)
+        if (advised->kind == kind) return true;
+    return false;
+}
+
 void amp__advice_free(struct amp__advice_list *list) {
     while (list->first) {
         struct amp__advised *advised = list->first;

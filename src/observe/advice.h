@@ -37,6 +37,7 @@ struct amp__about {
 /* Once for each kind and op, or parameter: the first word stays, worse numbers replace it. */
 void amp__advise(struct amp__advice_list *list, enum amp__advice_kind kind, const struct amp__about *about,
                  const char *format, ...) AMP_PRINTF(4, 5);
+bool amp__advises(const struct amp__advice_list *list, enum amp__advice_kind kind);
 const char *amp__advice_title(enum amp__advice_kind kind);
 const char *amp__advice_mend(enum amp__advice_kind kind);
 /* Can it be mended by amp_register? */

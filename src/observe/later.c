@@ -19,6 +19,7 @@ struct amp__counted_stream {
 /* A call some of whose tensors a device counts. */
 struct amp__later_call {
     struct amp__later_call *next;
+    size_t first;               /* of what is pending, none before that is this call's */
     struct amp__seen_call seen; /* number 0: it is not over */
 };
 
@@ -29,7 +30,7 @@ struct amp__pending {
     struct amp__counts *counts;
     size_t slots[3];       /* UPDATE: three, else one */
     struct amp__seen *seen; /* its entry; BEFORE_CAST: NULL */
-    bool adds;             /* to the entry; else it is looked at for the call alone */
+    bool adds;              /* to the entry; else it is looked at for the call alone */
     struct amp__later_call *call; /* of the first two */
     const char *name;      /* TENSOR: of the argument; */
     bool is_output;
@@ -96,6 +97,7 @@ static struct amp__later_call *call_of(struct amp__observer *observer, struct am
     if (!call) return NULL;
     pthread_mutex_lock(observer->lock);
     call->next = observer->later.calls;
+    call->first = observer->later.n;
     observer->later.calls = call;
     pthread_mutex_unlock(observer->lock);
     return seen->later = call;
@@ -121,8 +123,8 @@ void amp__later_before_cast(struct amp__seen_call *call, struct amp__place *plac
     struct amp__pending pending = { .kind = BEFORE_CAST, .call = call->later, .dtype = span->dtype };
     if (!call->later) return; /* nothing of it is to come */
     pthread_mutex_lock(observer->lock);
-    for (size_t i = observer->later.n; i > 0 && !pending.counts; i--) {
-        const struct amp__pending *other = &observer->later.pending[i - 1];
+    for (size_t i = call->later->first; i < observer->later.n && !pending.counts; i++) {
+        const struct amp__pending *other = &observer->later.pending[i];
         if (other->call != call->later || other->handle != handle || other->is_output) continue;
         pending.counts = other->counts;
         pending.slots[0] = other->slots[0];
@@ -167,35 +169,47 @@ void amp__later_call_ended(const struct amp__seen_call *seen) {
     if (seen->later) seen->later->seen = *seen;
 }
 
-bool amp__later_has_some(const struct amp__observer *observer) { return observer->later.n != 0; }
+static void leave_out(struct amp__observer *observer) {
+    observer->left_out += observer->later.n;
+    amp__later_forget(observer);
+}
 
-bool amp__later_send(struct amp__observer *observer) {
+void amp__later_send(struct amp__observer *observer) {
     amp_status status = AMP_OK;
     for (struct amp__counted_stream *s = observer->later.streams; s && status == AMP_OK; s = s->next)
         status = amp__counts_send(s->counts);
-    return status == AMP_OK;
+    if (status != AMP_OK) leave_out(observer);
 }
 
 /* ---- what has come ---- */
 
+static void count_lost(struct amp__seen *seen, const struct amp__pending *pending, uint64_t unchanged) {
+    for (int i = 0; i < 2; i++)
+        seen->lost_last[i] = amp__counts_at(pending->counts, pending->slots[i + 1])->zeros - unchanged;
+    seen->lost_fp16 += seen->lost_last[0];
+    seen->lost_bf16 += seen->lost_last[1];
+}
+
 static void apply(struct amp__observer *observer, const struct amp__pending *pending, bool skipped) {
     const amp_statistics *statistics = amp__counts_at(pending->counts, pending->slots[0]);
-    struct amp__seen_call *call = pending->call ? &pending->call->seen : NULL;
+    const bool nonfinite = amp__nonfinite(statistics) != 0;
     struct amp__seen *seen = pending->seen;
-    if (skipped && pending->kind == PARAMETER && seen->what == AMP_SEE_GRADIENTS) return;
-    if (pending->kind == TENSOR)
-        amp__observe_remember(call, pending->name, pending->is_output, pending->dtype, statistics);
-    if (pending->kind == BEFORE_CAST && amp__nonfinite(statistics)) call->came_finite = false;
-    if (pending->kind == PARAMETER && seen->what == AMP_SEE_SCALED && amp__nonfinite(statistics))
-        amp__observe_suspect(observer, seen->param);
-    if (pending->kind == UPDATE) {
-        for (int i = 0; i < 2; i++)
-            seen->lost_last[i] =
-                amp__counts_at(pending->counts, pending->slots[i + 1])->zeros - statistics->zeros;
-        seen->lost_fp16 += seen->lost_last[0];
-        seen->lost_bf16 += seen->lost_last[1];
+    switch (pending->kind) {
+    case TENSOR:
+        amp__observe_remember(&pending->call->seen, pending->name, pending->is_output, pending->dtype, statistics);
+        break;
+    case BEFORE_CAST:
+        if (nonfinite) pending->call->seen.came_finite = false;
+        break;
+    case PARAMETER:
+        if (skipped && seen->what == AMP_SEE_GRADIENTS) return;
+        if (nonfinite && seen->what == AMP_SEE_SCALED) amp__observe_suspect(observer, seen->param);
+        break;
+    case UPDATE:
+        count_lost(seen, pending, statistics->zeros);
+        break;
     }
-    if (seen && pending->adds) amp__observe_add(observer, seen, pending->dtype, statistics);
+    if (pending->adds) amp__observe_add(observer, seen, pending->dtype, statistics);
 }
 
 static bool receive(struct amp__observer *observer) {
@@ -207,10 +221,12 @@ static bool receive(struct amp__observer *observer) {
 
 void amp__later_receive(struct amp__observer *observer, bool skipped) {
     struct amp__later *later = &observer->later;
-    const bool came = later->n && receive(observer);
-    for (size_t i = 0; came && i < later->n; i++) apply(observer, &later->pending[i], skipped);
-    observer->left_out += came ? 0 : later->n;
-    for (struct amp__later_call *call = later->calls; came && call; call = call->next)
+    if (!receive(observer)) {
+        leave_out(observer);
+        return;
+    }
+    for (size_t i = 0; i < later->n; i++) apply(observer, &later->pending[i], skipped);
+    for (const struct amp__later_call *call = later->calls; call; call = call->next)
         if (call->seen.number) amp__observe_judge(observer, &call->seen);
     amp__later_forget(observer);
 }

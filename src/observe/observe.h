@@ -184,9 +184,8 @@ bool amp__later_update(struct amp__observer *observer, const struct amp__param *
                        const amp_span *before);
 /* The call is over, and has its number. */
 void amp__later_call_ended(const struct amp__seen_call *seen);
-bool amp__later_has_some(const struct amp__observer *observer);
-/* All of it is on its way. */
-bool amp__later_send(struct amp__observer *observer);
+/* All of it is on its way, or left out. */
+void amp__later_send(struct amp__observer *observer);
 /* All of it is entered, as if it had been seen at once, but for gradients that no step got; waits. */
 void amp__later_receive(struct amp__observer *observer, bool skipped);
 /* FP32, in memory of the parameter's place; NULL: it cannot be had. */

@@ -240,7 +240,7 @@ void amp__observe_decided(amp_context *context, struct amp__optimizer *const *op
         due->decided = *bracket;
     }
     amp__decision_follow(observer, bracket);
-    if ((due->bracket || due->updates) && !amp__later_send(observer)) amp__later_forget(observer);
+    if (due->bracket || due->updates) amp__later_send(observer);
     if (!bracket->on_device) amp__observe_collect(context);
     amp__observe_next(context);
 }

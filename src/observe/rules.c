@@ -3,7 +3,6 @@
 #include "observe/survey.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static uint64_t numbers_of(const amp_statistics *s) { return s->elements - s->zeros - amp__nonfinite(s); }
@@ -73,20 +72,22 @@ static bool is_in_fp16(const struct amp__seen *seen) {
     return seen->dtype == AMP_FLOAT16 || rounds;
 }
 
-/* Where nothing is fp16, which has overflows of its own. -infinity is how attention is masked. */
-static void look_for_nonfinite(struct amp__advice_list *list, const struct amp__seen *seen, const char *subject) {
+/* -infinity is how attention is masked. */
+static void look_for_nonfinite(struct amp__advice_list *list, const struct amp__seen *seen) {
     const uint64_t nonfinite = seen->total.nans + seen->total.plus_infinities;
     const struct amp__about about = { seen, every_level(), nonfinite, seen->total.elements };
-    if (nonfinite)
-        amp__advise(list, AMP__NOT_FINITE, &about, "%s, %s: %llu of %llu elements are NaN or infinite as the training "
-                    "is", subject, seen->name, (unsigned long long)nonfinite,
+    const bool is_value = seen->op ? !seen->op->is_backward : seen->what == AMP_SEE_WEIGHTS;
+    if (nonfinite && is_value)
+        amp__advise(list, AMP__NOT_FINITE, &about, "%s%s%s%s: %llu of %llu elements are NaN or infinite as the "
+                    "training is", seen->op ? "op " : "parameter ", seen->op ? seen->op->name : "",
+                    seen->op ? ", " : "", seen->name, (unsigned long long)nonfinite,
                     (unsigned long long)seen->total.elements);
 }
 
 static void look_for_overflow(struct amp__advice_list *list, const struct amp__seen *seen) {
     const amp_statistics *s = &seen->total;
     uint64_t infinite = losses_at(s, 1.0f).infinities;
-    if (is_in_fp16(seen)) infinite += amp__nonfinite(s);
+    if (is_in_fp16(seen)) infinite += s->plus_infinities + s->minus_infinities;
     if (!infinite) return;
     const struct amp__about about = { seen, low_levels(seen), infinite, s->elements };
     amp__advise(list, AMP__OVERFLOWS, &about, "op %s, %s: %.3g %% of %llu elements are infinite in fp16, the "
@@ -226,11 +227,6 @@ static void look_at_op(struct amp__advice_list *list, const struct amp__seen *se
     const bool is_number = seen->what == AMP_SEE_INPUTS && seen->last.elements == seen->tensors;
     if (is_number && !seen->op->is_backward) look_for_constants(list, seen); /* the loss scale is no constant */
     if (!is_number) look_for_overflow(list, seen);
-    if (!seen->op->is_backward && !uses_fp16(&seen->op->context->properties)) {
-        char subject[AMP__OP_NAME_MAX + 8];
-        snprintf(subject, sizeof subject, "op %s", seen->op->name);
-        look_for_nonfinite(list, seen, subject);
-    }
     look_for_shapes(list, seen);
     if (seen->op->is_backward) return;
     if (!is_number) look_for_inverse(list, seen);
@@ -249,7 +245,8 @@ void amp__survey_rules(struct amp__advice_list *list, const amp_context *context
         else if (is_gradient(seen)) look_at_gradient(list, seen, exponent);
         else if (seen->what == AMP_SEE_UPDATES) look_at_update(list, seen);
         else if (seen->what == AMP_SEE_WEIGHTS || seen->what == AMP_SEE_MASTERS) look_at_weight(list, seen);
-        if (seen->what == AMP_SEE_WEIGHTS && !uses_fp16(&context->properties))
-            look_for_nonfinite(list, seen, "parameter");
     }
+    /* in fp16 an overflow that was seen explains it */
+    if (uses_fp16(&context->properties) && amp__advises(list, AMP__OVERFLOWS)) return;
+    for (const struct amp__seen *seen = observer->first; seen; seen = seen->next) look_for_nonfinite(list, seen);
 }

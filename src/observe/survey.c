@@ -93,10 +93,11 @@ static const struct amp__advised *write_kind(const struct amp__advised *first, a
     return at;
 }
 
-static void write_text(const struct amp__survey *survey, const amp_survey_result *result, amp_level at,
-                       uint64_t left_out, amp__text *text) {
+static void write_text(const struct amp__survey *survey, const amp_survey_result *result, const amp_context *context,
+                       amp__text *text) {
+    const uint64_t left_out = context->observer->left_out;
     amp__text_add(text, "survey of %llu iterations at %s\n", (unsigned long long)result->iterations,
-                  amp__level_name(at));
+                  amp__level_name(context->properties.level));
     write_levels(result, text);
     for (const struct amp__advised *advised = survey->list.first; advised;) advised = write_kind(advised, text);
     amp__text_add(text, "advised: %s", amp__level_name(result->level));
@@ -108,13 +109,13 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
                       (unsigned long long)left_out);
 }
 
-static char *make_text(const struct amp__survey *survey, const amp_survey_result *result, amp_level at,
-                       uint64_t left_out) {
+static char *make_text(const struct amp__survey *survey, const amp_survey_result *result,
+                       const amp_context *context) {
     amp__text measured = { NULL, 0, 0 };
-    write_text(survey, result, at, left_out, &measured);
+    write_text(survey, result, context, &measured);
     char *data = amp__alloc(measured.length + 1, 1);
     amp__text text = { data, measured.length + 1, 0 };
-    if (data) write_text(survey, result, at, left_out, &text);
+    if (data) write_text(survey, result, context, &text);
     return data;
 }
 
@@ -148,7 +149,7 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
         .advice = survey->advice, .n_advice = n, .levels = survey->levels, .n_levels = AMP_COUNT(levels),
     };
     if (amp__survey_scale(context, &exponent)) result->init_scale = ldexpf(1.0f, exponent);
-    survey->text = make_text(survey, result, context->properties.level, context->observer->left_out);
+    survey->text = make_text(survey, result, context);
     result->text = survey->text;
     return survey->text ? AMP_OK : amp__fail_memory();
 }

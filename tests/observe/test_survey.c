@@ -196,6 +196,11 @@ enum {
 #undef LEVEL
 };
 
+static void thousandfold(const float *x, const float *w, float number, float *y, int32_t m, int32_t k) {
+    (void)w, (void)number;
+    for (int32_t i = 0; i < m * k; i++) y[i] = 1000.0f * x[i];
+}
+
 static const struct {
     const char *op;
     amp_class op_class;
@@ -228,18 +233,20 @@ enum { N_RULES = sizeof rules / sizeof rules[0] };
 struct alone {
     struct raw raw;
     void (*slot)(const float *, const float *, float, float *, int32_t, int32_t);
+    void (*backward)(const float *, const float *, float, float *, int32_t, int32_t); /* of linear */
 };
 
 static void alone_end(struct alone *alone) { raw_stop(&alone->raw); }
 
 #define ALONE(name) __attribute__((cleanup(alone_end))) struct alone name
 
+static const char alone_schema[] =
+    "f(float x[8, k], float w[k], float number, float(out a!) y[8, k], int32 m, int32 k) -> void";
+
 static void alone_start(struct alone *alone, const char *name, amp_class op_class) {
     alone->slot = any_op;
     raw_init(&alone->raw);
-    static const char schema[] =
-        "f(float x[8, k], float w[k], float number, float(out a!) y[8, k], int32 m, int32 k) -> void";
-    raw_op(&alone->raw, OP(name, schema, &alone->slot, .op_class = op_class));
+    raw_op(&alone->raw, OP(name, alone_schema, &alone->slot, .op_class = op_class));
     raw_start(&alone->raw, CONFIG(AMP_O0, .log = AMP_LOG_OFF, .observe = AMP_ON));
 }
 
@@ -269,6 +276,71 @@ TEST_TIMES(a_rule_says_what_it_sees, N_RULES) {
         ck_assert_ptr_nonnull(strstr(result.text, advice->code));
         ck_assert_ptr_nonnull(strstr(result.text, strrchr(advice->message, ':') + 2)); /* what to do */
     }
+}
+
+static const amp_level each_level[] = { EACH_LEVEL };
+
+/* linear is called at this level with an x and a w of these, and surveyed. */
+static void survey_at(struct alone *alone, amp_level level, float value, float weight, amp_survey_result *result) {
+    float x[8 * K], w[K], y[8 * K];
+    alone->slot = any_op;
+    raw_init(&alone->raw);
+    raw_op(&alone->raw, OP("linear", alone_schema, &alone->slot, .op_class = AMP_LOWER));
+    raw_start(&alone->raw, CONFIG(level, .emulate = level == AMP_O0 ? AMP_DEFAULT : AMP_ON, .log = AMP_LOG_OFF,
+                                  .observe = level == AMP_O0 ? AMP_ON : AMP_DEFAULT));
+    ck_ok(amp_observe(alone->raw.context, NULL));
+    fill(x, 8 * K, value), fill(w, K, weight);
+    alone->slot(x, w, 0.0f, y, 8, K);
+    ck_ok(amp_survey(alone->raw.context, result));
+}
+
+/* No level mends it, whichever it was seen at. */
+TEST_TIMES(nan_is_said_at_every_level, N_EACH_LEVEL) {
+    ALONE(alone);
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    survey_at(&alone, each_level[_i], __builtin_nanf(""), 1.0f, &result);
+    const amp_advice *advice = find(&result, "AMP-A11", "linear", "x");
+    ck_assert_msg(advice && advice->elements == 8 * K, "%s", result.text);
+    for (uint64_t i = 0; i < result.n_levels; i++) ck_assert_int_eq(result.levels[i].fits, 0);
+    ck_assert_int_eq(result.level, AMP_O0);
+}
+
+/* What was rounded to an infinity lies in FP32's memory; that explains the NaN behind it. */
+TEST(emulated_overflows_are_fp16s) {
+    ALONE(alone);
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    survey_at(&alone, AMP_O1, 1e5f, 1.0f, &result);
+    const amp_advice *advice = find(&result, "AMP-A01", "linear", "x");
+    ck_assert_msg(advice && advice->elements == 8 * K, "%s", result.text);
+    ck_assert_msg(!find(&result, "AMP-A11", NULL, NULL), "%s", result.text);
+}
+
+/* An overflow that fp16 would have explains nothing in FP32. */
+TEST(nan_is_said_beside_what_fp16_would_lose) {
+    ALONE(alone);
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    survey_at(&alone, AMP_O0, __builtin_nanf(""), 65536.0f, &result);
+    ck_assert_msg(find(&result, "AMP-A01", "linear", "w"), "%s", result.text);
+    ck_assert_msg(find(&result, "AMP-A11", "linear", "x"), "%s", result.text);
+}
+
+/* What backward makes bounds the scale; a number that it gets may be the scale itself. */
+TEST(backward_bounds_the_scale_and_has_no_constants) {
+    ALONE(alone);
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    float x[8 * K], w[K], y[8 * K];
+    alone.slot = any_op, alone.backward = thousandfold;
+    raw_init(&alone.raw);
+    raw_op(&alone.raw, OP("linear", alone_schema, &alone.slot, .op_class = AMP_LOWER));
+    raw_op(&alone.raw, OP("linear_back", alone_schema, &alone.backward, .backward_of = "linear"));
+    raw_start(&alone.raw, CONFIG(AMP_O0, .log = AMP_LOG_OFF, .observe = AMP_ON));
+    ck_ok(amp_observe(alone.raw.context, NULL));
+    fill(x, 8 * K, 1.0f), fill(w, K, 1.0f);
+    alone.slot(x, w, 0.0f, y, 8, K);
+    alone.backward(x, w, 65536.0f, y, 8, K);
+    ck_ok(amp_survey(alone.raw.context, &result));
+    ck_assert_msg(!find(&result, "AMP-A08", NULL, NULL), "%s", result.text);
+    ck_assert_float_eq(result.init_scale, 32.0f); /* 32,000, and 64,000 would fit too */
 }
 
 /* ---- levels: what fits, and how large ---- */
