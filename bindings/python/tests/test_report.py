@@ -358,6 +358,7 @@ def test_a_real_training(tmp_path):
         textwrap.dedent("""
             import torch
             from libamp.torch import amp
+            torch.manual_seed(0)
             model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
