@@ -106,10 +106,13 @@ KERNEL(kernel_scale)(const struct cuda_table table, const struct cuda_factor sca
     report(found, chunk.tensor, nonfinite);
 }
 
-// Of two sources, which `values` takes as floats.
-template <typename Values, typename Other>
-static __device__ __forceinline__ void walk_two(const tensor &t, const struct cuda_chunk &chunk, Values values,
-                                                Other other) {
+// Of two sources: `values` takes them as floats, `group` whatever their types are.
+template <decltype(cuda_axpby_values) values, decltype(cuda_axpby_group) group>
+static __device__ __forceinline__ void walk_two(const struct cuda_table &table, const struct cuda_factor &a,
+                                                const struct cuda_factor &b, const struct cuda_found &found) {
+    const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
+    uint32_t nonfinite = 0;
+    CHUNK(3);
     walk<1, 2, types(F32, F32, F32), types(F16, F16, F16), types(BF16, BF16, BF16), types(F32, F16, F32),
          types(F32, BF16, F32)>(
         t, chunk,
@@ -117,37 +120,20 @@ static __device__ __forceinline__ void walk_two(const tensor &t, const struct cu
             float x[CUDA_GROUP], y[CUDA_GROUP];
             given.widen(x, t, 0);
             given.widen(y, t, 1);
-            values(t, at, x, y);
+            nonfinite |= values(&t, &at, x, y, by_a, by_b);
         },
-        other);
+        [&](const tensor &t, const place &at) { nonfinite |= group(&t, &at, by_a, by_b); });
+    report(found, chunk.tensor, nonfinite);
 }
 
 LARGE_KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
                            const struct cuda_found found) {
-    const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
-    uint32_t nonfinite = 0;
-    CHUNK(3);
-    walk_two(
-        t, chunk,
-        [&](const tensor &t, const place &at, float *x, float *y) {
-            nonfinite |= cuda_axpby_values(&t, &at, x, y, by_a, by_b);
-        },
-        [&](const tensor &t, const place &at) { nonfinite |= cuda_axpby_group(&t, &at, by_a, by_b); });
-    report(found, chunk.tensor, nonfinite);
+    walk_two<cuda_axpby_values, cuda_axpby_group>(table, a, b, found);
 }
 
 LARGE_KERNEL(kernel_add)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
                          const struct cuda_found found) {
-    const float by_a = cuda_factor_of(&a), by_b = cuda_factor_of(&b);
-    uint32_t nonfinite = 0;
-    CHUNK(3);
-    walk_two(
-        t, chunk,
-        [&](const tensor &t, const place &at, float *x, float *y) {
-            nonfinite |= cuda_add_values(&t, &at, x, y, by_a, by_b);
-        },
-        [&](const tensor &t, const place &at) { nonfinite |= cuda_add_group(&t, &at, by_a, by_b); });
-    report(found, chunk.tensor, nonfinite);
+    walk_two<cuda_add_values, cuda_add_group>(table, a, b, found);
 }
 
 // ---- sums of squares
