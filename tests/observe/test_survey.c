@@ -233,21 +233,22 @@ enum { N_RULES = sizeof rules / sizeof rules[0] };
 struct alone {
     struct raw raw;
     void (*slot)(const float *, const float *, float, float *, int32_t, int32_t);
-    void (*backward)(const float *, const float *, float, float *, int32_t, int32_t); /* of linear */
+    void (*backward)(const float *, const float *, float, float *, int32_t, int32_t); /* of it */
 };
 
 static void alone_end(struct alone *alone) { raw_stop(&alone->raw); }
 
 #define ALONE(name) __attribute__((cleanup(alone_end))) struct alone name
 
-static const char alone_schema[] =
-    "f(float x[8, k], float w[k], float number, float(out a!) y[8, k], int32 m, int32 k) -> void";
-
-static void alone_start(struct alone *alone, const char *name, amp_class op_class) {
-    alone->slot = any_op;
+static void alone_start(struct alone *alone, const char *name, amp_class op_class, amp_level level) {
+    static const char schema[] =
+        "f(float x[8, k], float w[k], float number, float(out a!) y[8, k], int32 m, int32 k) -> void";
+    alone->slot = any_op, alone->backward = thousandfold;
     raw_init(&alone->raw);
-    raw_op(&alone->raw, OP(name, alone_schema, &alone->slot, .op_class = op_class));
-    raw_start(&alone->raw, CONFIG(AMP_O0, .log = AMP_LOG_OFF, .observe = AMP_ON));
+    raw_op(&alone->raw, OP(name, schema, &alone->slot, .op_class = op_class));
+    raw_op(&alone->raw, OP("back", schema, &alone->backward, .backward_of = name));
+    raw_start(&alone->raw, CONFIG(level, .emulate = level == AMP_O0 ? AMP_DEFAULT : AMP_ON, .log = AMP_LOG_OFF,
+                                  .observe = level == AMP_O0 ? AMP_ON : AMP_DEFAULT));
 }
 
 static void fill(float *to, int n, float value) {
@@ -258,7 +259,7 @@ TEST_TIMES(a_rule_says_what_it_sees, N_RULES) {
     ALONE(alone);
     amp_survey_result result = AMP_SURVEY_RESULT_INIT;
     float x[8 * K], w[K], y[8 * K];
-    alone_start(&alone, rules[_i].op, rules[_i].op_class);
+    alone_start(&alone, rules[_i].op, rules[_i].op_class, AMP_O0);
     ck_ok(amp_observe(alone.raw.context, NULL));
     fill(x, 8 * K, rules[_i].x), fill(w, K, rules[_i].w);
     alone.slot(x, w, rules[_i].number, y, 8, rules[_i].k);
@@ -283,11 +284,7 @@ static const amp_level each_level[] = { EACH_LEVEL };
 /* linear is called at this level with an x and a w of these, and surveyed. */
 static void survey_at(struct alone *alone, amp_level level, float value, float weight, amp_survey_result *result) {
     float x[8 * K], w[K], y[8 * K];
-    alone->slot = any_op;
-    raw_init(&alone->raw);
-    raw_op(&alone->raw, OP("linear", alone_schema, &alone->slot, .op_class = AMP_LOWER));
-    raw_start(&alone->raw, CONFIG(level, .emulate = level == AMP_O0 ? AMP_DEFAULT : AMP_ON, .log = AMP_LOG_OFF,
-                                  .observe = level == AMP_O0 ? AMP_ON : AMP_DEFAULT));
+    alone_start(alone, "linear", AMP_LOWER, level);
     ck_ok(amp_observe(alone->raw.context, NULL));
     fill(x, 8 * K, value), fill(w, K, weight);
     alone->slot(x, w, 0.0f, y, 8, K);
@@ -329,11 +326,7 @@ TEST(backward_bounds_the_scale_and_has_no_constants) {
     ALONE(alone);
     amp_survey_result result = AMP_SURVEY_RESULT_INIT;
     float x[8 * K], w[K], y[8 * K];
-    alone.slot = any_op, alone.backward = thousandfold;
-    raw_init(&alone.raw);
-    raw_op(&alone.raw, OP("linear", alone_schema, &alone.slot, .op_class = AMP_LOWER));
-    raw_op(&alone.raw, OP("linear_back", alone_schema, &alone.backward, .backward_of = "linear"));
-    raw_start(&alone.raw, CONFIG(AMP_O0, .log = AMP_LOG_OFF, .observe = AMP_ON));
+    alone_start(&alone, "linear", AMP_LOWER, AMP_O0);
     ck_ok(amp_observe(alone.raw.context, NULL));
     fill(x, 8 * K, 1.0f), fill(w, K, 1.0f);
     alone.slot(x, w, 0.0f, y, 8, K);
@@ -413,7 +406,7 @@ TEST(a_scale_that_starts_too_high_is_told) {
 TEST(a_survey_needs_something_to_look_at) {
     ALONE(alone);
     amp_survey_result result = AMP_SURVEY_RESULT_INIT;
-    alone_start(&alone, "linear", AMP_BY_LIST);
+    alone_start(&alone, "linear", AMP_BY_LIST, AMP_O0);
     ck_fails(AMP_ERR_WRONG_STATE, amp_survey(alone.raw.context, &result));
     ck_says("call amp_observe");
     ck_ok(amp_observe(alone.raw.context, NULL));
