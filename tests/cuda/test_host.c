@@ -414,4 +414,64 @@ TEST_TIMES(test_unfit, 2) {
     ck_assert_str_eq(there, here);
 }
 
+/* ---- gradients that the host writes between a bracket and its step ---- */
+
+enum writing { TOUCHED, HALF_WRITTEN, ZEROED, WRITINGS };
+
+/* In the gradients' own memory, which their versions tell: nothing, every other element, or zeros. */
+static void write_grads(struct host *host, enum writing writing) {
+    static uint16_t bits[ELEMENTS];
+    for (int i = 0; i < HOST_PARAMS; i++) {
+        struct tensor *grad = host->params[i].grad;
+        const bool here = grad->device.type == 1;
+        ck_assert_int_ne(grad->dtype, AMP_FLOAT32);
+        memory_out(here, bits, grad->data, (size_t)grad->size * sizeof *bits);
+        for (int64_t k = 0; k < grad->size && writing != TOUCHED; k += writing == HALF_WRITTEN ? 2 : 1)
+            bits[k] = writing == HALF_WRITTEN ? 0x3c00 : 0;
+        memory_in(here, grad->data, bits, (size_t)grad->size * sizeof *bits);
+        grad->version++;
+    }
+}
+
+static void train_on_written(const struct kind *kind, bool on_cpu, enum writing writing, float *weights) {
+    amp_status status;
+    struct run run = run_try_start(host_new(on_cpu, kind->mixed && !on_cpu, kind->fixed, kind->stepping), kind->level,
+                                   &status);
+    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
+    for (int i = 0; i < 3; i++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        host_clear(run.host);
+        host_set_targets(run.host, 0.3f);
+        ck_assert_int_eq(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled), AMP_OK);
+        host_backward(run.host, scaled.loss, 1.0f);
+        ck_assert_msg(amp_scale_loss_end(&scaled) == AMP_OK, "%s", amp_last_error());
+        write_grads(run.host, i == 1 ? writing : TOUCHED);
+        host_step(run.host, kind->stepping);
+    }
+    host_clear(run.host);
+    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+    host_read(run.host, weights, ELEMENTS);
+    host_free(run.host);
+}
+
+/* What it wrote is what is stepped by, and elsewhere the FP32 gradient; as on the CPU, to the last bit. */
+TEST_TIMES(test_written_gradients, 4 * WRITINGS) {
+    static const struct kind written[] = {
+        { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f },
+        { "O5 knows", AMP_O5, STEP_KNOWS, false, false, 1, 0.0f },
+        { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
+        { "O2 knows, mixed", AMP_O2, STEP_KNOWS, true, false, 1, 0.0f },
+    };
+    static float here[ELEMENTS], there[ELEMENTS], touched[ELEMENTS];
+    const struct kind *kind = &written[_i / WRITINGS];
+    const enum writing writing = (enum writing)(_i % WRITINGS);
+    train_on_written(kind, true, writing, here);
+    train_on_written(kind, false, writing, there);
+    train_on_written(kind, false, TOUCHED, touched);
+    for (size_t i = 0; i < host_elements(); i++)
+        ck_assert_msg(here[i] == there[i], "%s, written %d: weight %zu is %a, %a on the CPU", kind->name, _i % WRITINGS,
+                      i, (double)there[i], (double)here[i]);
+    ck_assert_int_eq(memcmp(there, touched, host_elements() * sizeof *there) != 0, writing != TOUCHED);
+}
+
 TEST_FIXTURE(device_lazily, device_at_once)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where memory is short, less is seen: each allocation of an observed training fails once, and what is trained is what
  * nobody observed. At O0, which makes no casts: all that is allocated is for what is seen. */
-#include "../scaling/bracket.h"
+#include "checks.h"
 
 static unsigned long allocations, fails_at; /* 0: none */
 
