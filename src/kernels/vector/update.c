@@ -175,7 +175,8 @@ INLINE void sweep(rule_fn *rule, part_fn *part, const struct amp__update *given,
                   size_t end) {
     const struct amp__update u = *given; /* no store can change this one */
     const struct numbers c = numbers_of(&u);
-    if (u.stream) { /* whole vectors go where a vector may be */
+    const bool streams = s.low && u.stream; /* the 16-bit copy alone is */
+    if (streams) { /* whole vectors go where a vector may be */
         const size_t wanted = up_to_vector((const amp__f16 *)u.low + at, sizeof(amp__f16));
         const size_t head = wanted < end - at ? wanted : end - at;
         if (head) part(given, at, head);
@@ -183,7 +184,7 @@ INLINE void sweep(rule_fn *rule, part_fn *part, const struct amp__update *given,
     }
     for (; end - at >= LANES; at += LANES) update(rule, &u, &c, s, at, LANES);
     if (at < end) part(given, at, end - at);
-    if (u.stream) fence();
+    if (streams) fence();
 }
 
 /* FP32 alone; gradient and copy in one 16-bit type beside a master; else any. */
