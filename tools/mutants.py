@@ -15,6 +15,7 @@ import collections
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ CONFIGURED = ["-Dtests=enabled", "-Dexamples=disabled", "-Dcuda=disabled", "-Don
               "-Dbuildtype=debug", "-Doptimization=1"]
 OTHER = {"==": ["!="], "!=": ["=="], "<": [">=", "<="], ">": ["<=", ">="], "<=": [">", "<"], ">=": ["<", ">"],
          "&&": ["||"], "||": ["&&"], "+": ["-"], "-": ["+"], "*": ["+"], "&": ["|"], "|": ["&"]}
+MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(")  # what stands in it is not in the source
 CHOOSES = "amp__mutant == {number} ? ({wrong}) : ({right})"
 SWITCH = """
 int amp__mutant;
@@ -69,9 +71,11 @@ class Finder:
 
     def visit(self, cursor):
         for child in cursor.get_children():
-            if child.kind in (Kind.CASE_STMT, Kind.CXX_UNARY_EXPR, Kind.STATIC_ASSERT):
-                for inner in list(child.get_children())[1:]:  # a case's statement
+            if child.kind in (Kind.CASE_STMT, Kind.CXX_UNARY_EXPR, Kind.STATIC_ASSERT, Kind.ENUM_DECL):
+                for inner in list(child.get_children())[1:] if child.kind == Kind.CASE_STMT else []:  # its statement
                     self.visit(inner)
+                continue
+            if self.text(*offsets(child)).startswith("__builtin"):
                 continue
             if child.kind == Kind.VAR_DECL and (child.storage_class == clang.cindex.StorageClass.STATIC or
                                                 child.type.get_array_size() >= 0):
@@ -81,11 +85,14 @@ class Finder:
 
     def mutate(self, parent, cursor):
         begin, end = offsets(cursor)
+        if MACRO.match(self.text(begin, end)):
+            return
         children = list(cursor.get_children())
         if cursor.kind == Kind.BINARY_OPERATOR and len(children) == 2:
             left, right = offsets(children[0]), offsets(children[1])
             operator = self.text(left[1], right[0]).strip()
-            if (left[0], right[1]) == (begin, end) and left[1] < right[0]:
+            numbers = all(child.type.kind != clang.cindex.TypeKind.POINTER for child in children) or operator not in "+-"
+            if (left[0], right[1]) == (begin, end) and left[1] < right[0] and numbers:
                 for other in OTHER.get(operator, ()):
                     wrong = f"{self.text(*left)} {other} {self.text(*right)}"
                     self.choice(cursor, f"{operator} is {other}", wrong)
