@@ -93,11 +93,10 @@ static const struct {
 
 TEST_TIMES(initialize_refuses, sizeof cases / sizeof cases[0]) {
     struct rig rig;
-    struct world before;
     amp_config config = config_of(cases[_i].level);
     rig_init(&rig, 0);
     cases[_i].make(&rig, &rig.net, &config);
-    world_take(&before, &rig);
+    const struct world before = world_of(&rig);
     ck_fails(cases[_i].status, rig_config(&rig, &config));
     for (size_t k = 0; k < 3 && cases[_i].says[k]; k++) ck_says(cases[_i].says[k]);
     ck_assert_ptr_null(rig.context);
@@ -108,14 +107,12 @@ TEST_TIMES(initialize_refuses, sizeof cases / sizeof cases[0]) {
 static const amp_dtype low[] = { AMP_FLOAT16, AMP_BFLOAT16 };
 
 DIFFERENCE_TIMES(incoming_16_bit_parameters_are_refused, 4) {
-    struct world before;
-    const amp_config config = config_of(_i < 2 ? AMP_O2 : AMP_O1);
     RIG_INIT(rig, 0);
     fake_release(rig.net.bias);
     rig.net.bias = rig_tensor(&rig, low[_i % 2], 0.25);
     rig.net.params[1].tensor = rig.net.trained[1] = rig.net.bias;
-    world_take(&before, &rig);
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, rig_config(&rig, &config));
+    const struct world before = world_of(&rig);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, rig_try(&rig, config_of(_i < 2 ? AMP_O2 : AMP_O1)));
     ck_says(_i % 2 ? "bias is bf16 already" : "bias is fp16 already");
     world_check(&before, &rig);
 }
@@ -129,7 +126,6 @@ struct larger_host { amp_host known; unsigned char tail[16]; };
 
 TEST_TIMES(unknown_tails_are_accepted_only_when_zero, 8) { /* _i: which structure; bit 2: set a byte of its tail */
     struct rig rig;
-    struct world before;
     const unsigned char byte = (unsigned char)(_i >> 2);
     rig_init(&rig, 0);
     struct larger_config config = { config_of(AMP_O1), { 0 } };
@@ -143,7 +139,7 @@ TEST_TIMES(unknown_tails_are_accepted_only_when_zero, 8) { /* _i: which structur
     tails[_i & 3][3] = byte;
     *sizes[_i & 3] = larger[_i & 3];
     model.known.host = &host.known;
-    world_take(&before, &rig);
+    const struct world before = world_of(&rig);
     amp_model *models[] = { &model.known };
     amp_optimizer *optimizers[] = { &optimizer.known };
     const amp_status status = amp_initialize_many(models, 1, optimizers, 1, &config.known, &rig.context);

@@ -24,13 +24,11 @@ enum { N_CASES = sizeof cases / sizeof cases[0] };
 
 TEST_TIMES(a_wrong_op_is_refused, N_EACH_LEVEL * N_CASES) {
     struct rig rig;
-    struct world before;
-    const amp_config config = config_of(levels[_i / N_CASES]);
     rig_init(&rig, 0);
     cases[_i % N_CASES].change(rig.net.ops);
-    world_take(&before, &rig);
+    const struct world before = world_of(&rig);
     const amp_status status = cases[_i % N_CASES].status;
-    ck_fails(status, rig_config(&rig, &config));
+    ck_fails(status, rig_try(&rig, config_of(levels[_i / N_CASES])));
     for (size_t k = 0; k < 2 && cases[_i % N_CASES].says[k]; k++) ck_says(cases[_i % N_CASES].says[k]);
     world_check(&before, &rig);
     fake_destroy(&rig.host);
@@ -55,8 +53,7 @@ TEST(a_direct_call_says_what_it_could_not_cast) {
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     void *tensors[] = { x };
-    rig.host.fail_hook = FAKE_CAST;
-    rig.host.fail_at = rig.host.calls[FAKE_CAST] + 1;
+    fake_fail(&rig.host, FAKE_CAST, 1);
     ck_fails(AMP_ERR_HOST_FAILED, amp_cast_args(rig.context, "linear", tensors, 1, &frame));
     ck_says("op linear: tensor 0: cast from fp32 to fp16");
     ck_assert_ptr_eq(tensors[0], x);

@@ -25,11 +25,10 @@ static void take_what_could_not_be_swapped(struct rig *rig) {
 /* True if hook call number `at` was reached. */
 static bool live_and_break(const struct life *life, size_t hook, uint64_t at) {
     struct rig rig;
-    struct world before;
     amp_status first = AMP_OK;
     const amp_config config = config_of(life->level);
     rig_init(&rig, life->options);
-    world_take(&before, &rig);
+    const struct world before = world_of(&rig);
     rig.host.fail_hook = hooks[hook];
     rig.host.fail_at = at;
     first_error(&first, rig_config(&rig, &config));
@@ -132,7 +131,6 @@ static amp_status scaled_backward(struct rig *rig) {
  * refused something. */
 static bool live_and_refuse(unsigned options, bool low, uint64_t from, bool grads_alone) {
     struct rig rig;
-    amp_config config = config_of(AMP_O2);
     rig_init(&rig, options);
     if (low) {
         rig.net.model.flags |= AMP_MODEL_LOW_PARAMS;
@@ -144,7 +142,7 @@ static bool live_and_refuse(unsigned options, bool low, uint64_t from, bool grad
     refusal.swap = rig.host.hooks.swap_data;
     rig.host.hooks.swap_data = refusing_swap;
     refusal.from = 0;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O2));
     refusal.calls = 0;
     refusal.from = from;
     refusal.grads_alone = grads_alone;
@@ -194,7 +192,6 @@ TEST_TIMES(a_refused_roll_back_is_told, 2) {
     static const char *const left[] = { "weight has libamp's fp16 block (its own is at ",
                                         "bias has libamp's fp16 block" };
     struct rig rig;
-    amp_config config = config_of(AMP_O2);
     rig_init(&rig, _i ? FAKE_NO_ALLOC : 0);
     const float *own = rig.net.weight->storage.data;
     const struct fake_tensor kept[] = { *rig.net.weight, *rig.net.bias };
@@ -205,8 +202,7 @@ TEST_TIMES(a_refused_roll_back_is_told, 2) {
     refusal.calls = 0;
     refusal.from = 3;
     refusal.grads_alone = false;
-    ck_fails(AMP_ERR_HOST_FAILED, rig_config(&rig, &config));
-    ck_says("swap_data failed");
+    ck_refused(AMP_ERR_HOST_FAILED, "swap_data failed", rig_try(&rig, config_of(AMP_O2)));
     for (size_t k = 0; k < 2; k++) ck_says(left[k]);
     ck_assert_ptr_null(rig.net.model.amp);
     ck_assert_msg(net_slots_restored(&rig.net), "a slot is not what it was");
@@ -225,15 +221,13 @@ TEST_TIMES(a_refused_roll_back_is_told, 2) {
 /* `mean` cannot be re-typed, `bias` not be undone, either time; `weight` can. */
 TEST(what_a_roll_back_brought_back_is_not_told) {
     struct rig rig;
-    const amp_config config = config_of(AMP_O2);
     rig_init(&rig, 0);
     const struct fake_tensor kept = *rig.net.bias;
     refusal.swap = rig.host.hooks.swap_data;
     rig.host.hooks.swap_data = refusing_swap;
     rig.net.params[3].module_kind = AMP_MODULE_OTHER;
     refusal.from = 3, refusal.until = 6;
-    ck_fails(AMP_ERR_HOST_FAILED, rig_config(&rig, &config));
-    ck_says("bias has libamp's fp16 block");
+    ck_refused(AMP_ERR_HOST_FAILED, "bias has libamp's fp16 block", rig_try(&rig, config_of(AMP_O2)));
     ck_assert_msg(!strstr(amp_last_error(), "weight has libamp's"), "%s", amp_last_error());
     take_what_could_not_be_swapped(&rig);
     put_back(rig.net.bias, &kept);
@@ -245,18 +239,16 @@ TEST(what_a_roll_back_brought_back_is_not_told) {
 /* The end, where each parameter is refused from one on: the first error, and all of them. */
 TEST_TIMES(a_refused_end_tells_the_first_error, 2) {
     static const char *const first[] = { "swap_data failed on weight", "swap_data failed on bias" };
-    const amp_config config = config_of(AMP_O2);
     struct rig rig;
     rig_init(&rig, 0);
     refusal.swap = rig.host.hooks.swap_data;
     refusal.from = 0;
     refusal.grads_alone = false;
     rig.host.hooks.swap_data = refusing_swap;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O2));
     refusal.calls = 0;
     refusal.from = 1 + (uint64_t)_i;
-    ck_fails(AMP_ERR_HOST_FAILED, amp_shutdown(rig.context));
-    ck_says(first[_i]);
+    ck_refused(AMP_ERR_HOST_FAILED, first[_i], amp_shutdown(rig.context));
     ck_says("bias has libamp's fp16 block");
     ck_assert_msg((strstr(amp_last_error(), "weight has libamp's") != NULL) == !_i, "%s", amp_last_error());
     take_what_could_not_be_swapped(&rig);
@@ -293,23 +285,19 @@ static const struct {
 };
 
 TEST_TIMES(a_missing_hook_is_named, sizeof missing / sizeof missing[0]) {
-    struct world before;
-    const amp_config config = config_of(missing[_i].level);
     RIG_INIT(rig, 0);
     missing[_i].drop(&rig.host.hooks);
-    world_take(&before, &rig);
-    ck_fails(AMP_ERR_MISSING_HOOK, rig_config(&rig, &config));
-    ck_says(missing[_i].says);
+    const struct world before = world_of(&rig);
+    ck_refused(AMP_ERR_MISSING_HOOK, missing[_i].says, rig_try(&rig, config_of(missing[_i].level)));
     ck_says(missing[_i].level == AMP_O1 ? "O1" : missing[_i].level == AMP_O2 ? "O2" : "O3");
     world_check(&before, &rig);
 }
 
 TEST(what_needs_no_hook_asks_for_none) {
-    const amp_config config = config_of(AMP_O0);
     RIG_INIT(rig, 0);
     drop_swap(&rig.host.hooks);
     drop_grad(&rig.host.hooks);
     rig.host.hooks.scale = NULL;
     rig.host.hooks.set_grad = NULL;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(AMP_O0));
 }

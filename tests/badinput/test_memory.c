@@ -14,21 +14,13 @@ static uint64_t n_allocations, fail_at, n_locks;
 
 static bool fails(void) { return ++n_allocations == fail_at; }
 
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *block, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *block, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
-void *__wrap_realloc(void *block, size_t bytes) { return fails() ? NULL : __real_realloc(block, bytes); }
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes) {
+WRAP(void *, calloc, size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
+WRAP(void *, realloc, void *block, size_t bytes) { return fails() ? NULL : __real_realloc(block, bytes); }
+WRAP(void *, aligned_alloc, size_t alignment, size_t bytes) {
     return fails() ? NULL : __real_aligned_alloc(alignment, bytes);
 }
 
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
+WRAP(int, pthread_mutex_lock, pthread_mutex_t *mutex) {
     n_locks++;
     return __real_pthread_mutex_lock(mutex);
 }
@@ -44,9 +36,8 @@ TEST_TIMES(initialize_changes_nothing_without_memory, N_LIVES) {
     const amp_config config = config_of(life->level);
     uint64_t at = 0;
     for (bool again = true; again;) {
-        struct world before;
         RIG_INIT(rig, life->options);
-        world_take(&before, &rig);
+        const struct world before = world_of(&rig);
         arm(++at);
         const amp_status status = rig_config(&rig, &config);
         again = fired();
@@ -68,23 +59,19 @@ TEST_TIMES(initialize_changes_nothing_without_memory, N_LIVES) {
 static double undisturbed(const struct life *life) {
     RIG_START(rig, life->level, life->options);
     for (int step = 0; step < 3; step++) ck_ok(live_step(&rig));
-    ck_ok(amp_shutdown(rig.context));
-    rig.context = NULL;
+    rig_stop(&rig);
     return fake_get(rig.net.weight, 0);
 }
 
 static bool live_and_break(const struct life *life, uint64_t at, double expected, bool observed) {
     struct rig rig;
-    struct world before;
     amp_status first = AMP_OK;
-    amp_config config = config_of(life->level);
     amp_observe_options each = AMP_OBSERVE_OPTIONS_INIT;
     static const char *const names[] = { "*t*", "*s*" };
     each.every = 1, each.names = names, each.n_names = 2;
-    config.observe = observed ? AMP_ON : AMP_DEFAULT;
     rig_init(&rig, life->options);
-    world_take(&before, &rig);
-    ck_ok(rig_config(&rig, &config));
+    const struct world before = world_of(&rig);
+    rig_wire(&rig, CONFIG(life->level, .observe = observed ? AMP_ON : AMP_DEFAULT));
     arm(at);
     if (observed) first_error(&first, amp_observe(rig.context, &each));
     const amp_observed_value told = { .name = "weight", .tensor = rig.net.weight };
@@ -155,7 +142,7 @@ TEST(direct_calls_change_nothing_without_memory) {
 /* Calls whose arguments agree already, and casts that come out of the cache, allocate nothing and take no lock. */
 TEST(what_casts_nothing_allocates_and_locks_nothing) {
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
-    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT16, 1.0), *y = rig_tensor(&rig, AMP_FLOAT16, 2.0);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT16, 1.0), *y = rig_tensor(&rig, AMP_FLOAT16, 2.0);
     fake_release(net_linear(&rig.net, x, rig.net.weight, rig.net.bias)); /* fills the cache */
     arm(0);
     fake_release(net_binary(&rig.net, OP_add, x, y));
@@ -167,7 +154,7 @@ TEST(what_casts_nothing_allocates_and_locks_nothing) {
     ck_assert_uint_eq(n_allocations, 0);
     ck_assert_uint_eq(locks, 0);
     ck_dtype(fake_last(&rig.host)->args[1], AMP_FLOAT16);
-    struct fake_tensor *wide = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *wide = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     fake_release(net_binary(&rig.net, OP_add, x, wide)); /* and the counter counts */
     ck_assert_uint_gt(n_allocations, 0);
     arm(0);
@@ -175,7 +162,4 @@ TEST(what_casts_nothing_allocates_and_locks_nothing) {
     const uint64_t needed = n_locks; /* and so does this */
     ck_ok(checked);
     ck_assert_uint_gt(needed, 0);
-    fake_release(wide);
-    fake_release(x);
-    fake_release(y);
 }

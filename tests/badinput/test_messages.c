@@ -3,8 +3,7 @@
 #include "checks.h"
 
 static amp_status start(struct rig *rig, amp_level level) {
-    const amp_config config = config_of(level);
-    return rig_config(rig, &config);
+    return rig_try(rig, config_of(level));
 }
 
 static amp_status begin(struct rig *rig, amp_scaled_loss *scaled) {
@@ -56,8 +55,7 @@ static amp_status digit_zero(struct rig *rig) {
 
 static amp_status another_table(struct rig *rig) {
     amp_fn copy[N_NET_OPS];
-    const amp_config config = config_of(AMP_O1);
-    ck_ok(rig_config(rig, &config));
+    rig_wire(rig, config_of(AMP_O1));
     return amp_wrap_table(rig->context, rig->net.original, sizeof copy, copy);
 }
 
@@ -141,8 +139,7 @@ static amp_status step_inside(struct rig *rig) {
 
 static amp_status failing_cast(struct rig *rig) {
     ck_ok(start(rig, AMP_O1));
-    rig->host.fail_hook = FAKE_CAST;
-    rig->host.fail_at = rig->host.calls[FAKE_CAST] + 1;
+    fake_fail(&rig->host, FAKE_CAST, 1);
     struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT16, 1.0);
     ck_assert_ptr_null(net_linear(&rig->net, x, rig->net.weight, NULL));
     fake_release(x);

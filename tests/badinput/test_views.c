@@ -31,8 +31,7 @@ TEST_TIMES(clipping_survives_a_failing_hook, 2) {
     amp_status status = AMP_ERR_HOST_FAILED;
     uint64_t at = 0;
     while (status != AMP_OK) {
-        rig.host.fail_hook = hooks[_i];
-        rig.host.fail_at = rig.host.calls[hooks[_i]] + ++at;
+        fake_fail(&rig.host, hooks[_i], ++at);
         status = amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL);
         if (status != AMP_OK) ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 3.0);
     }
@@ -42,13 +41,11 @@ TEST_TIMES(clipping_survives_a_failing_hook, 2) {
 
 /* The optimizer's step changes the number of elements: nothing is written behind them, and the step is not lost. */
 TEST(a_step_that_resizes_is_refused) {
-    amp_step_info info = AMP_STEP_INFO_INIT;
     RIG_START(rig, AMP_O2, 0);
-    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    (void)rig_step_begin(&rig);
     fake_set(rig.net.weight, 0, 0.625);
     rig.net.weight->shape[0] = 2;
-    ck_fails(AMP_ERR_WRONG_STATE, amp_step_end(&rig.net.optimizer));
-    ck_says("behind libamp's back");
+    ck_refused(AMP_ERR_WRONG_STATE, "behind libamp's back", amp_step_end(&rig.net.optimizer));
     amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
     size_t count;
     ck_fails(AMP_ERR_WRONG_STATE, amp_master_params(&rig.net.optimizer, masters, 3, &count));
@@ -74,14 +71,12 @@ TEST_TIMES(a_hook_that_fails_at_the_steps_end_loses_nothing, 3) {
     static const enum fake_hook hooks[] = { FAKE_VIEW, FAKE_SWAP, FAKE_GRAD };
     const enum fake_hook hook = hooks[_i];
     for (uint64_t at = 1, more = 1; more; at++) {
-        amp_step_info info = AMP_STEP_INFO_INIT;
         RIG_START(rig, AMP_O2, 0);
         net_backward(&rig.net, 0.5, 1.0);
-        ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+        (void)rig_step_begin(&rig);
         fake_set(rig.net.weight, 0, 0.625);
         fake_set(rig.net.bias, 0, 0.375);
-        rig.host.fail_hook = hook;
-        rig.host.fail_at = rig.host.calls[hook] + at;
+        fake_fail(&rig.host, hook, at);
         const amp_status status = amp_step_end(&rig.net.optimizer);
         more = rig.host.calls[hook] >= rig.host.fail_at;
         ck_assert_int_eq(status, more ? AMP_ERR_HOST_FAILED : AMP_OK);
@@ -107,15 +102,13 @@ TEST_TIMES(a_failing_end_puts_every_gradient_back, 6) {
         RIG_INIT(rig, FAKE_FP32_GRADS);
         rest[0] = rig.net.bias, rest[1] = rig.net.gamma;
         rig.net.optimizer.n_params = 1;
-        amp_model *models[] = { &rig.net.model };
         amp_optimizer *optimizers[] = { &rig.net.optimizer, &other };
-        ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig.context));
+        rig_wire_two(&rig, &other, config);
         put_grads(&rig, 3.0);
         ck_ok(fake_begin_many(NULL, optimizers, 2, 0, 0, NULL, &scaled));
         /* and none for the others */
         fake_put_grad(rig.net.weight, fake_new(&rig.host, AMP_FLOAT32, NET_SIZE, 65536.0));
-        rig.host.fail_hook = hook;
-        rig.host.fail_at = rig.host.calls[hook] + 1 + at;
+        fake_fail(&rig.host, hook, 1 + at);
         status = amp_scale_loss_end(&scaled);
         const double expected = status == AMP_OK ? 4.0 : 3.0;
         for (int k = 0; k < 3; k++) {
@@ -139,8 +132,7 @@ TEST_TIMES(late_parameters_need_their_hooks, 2) {
     rig.net.optimizer.n_params = 0;
     ck_ok(amp_initialize(NULL, &rig.net.optimizer, AMP_O2));
     const amp_param late = { sizeof(amp_param), 0, rig.net.weight, "late" };
-    ck_fails(AMP_ERR_MISSING_HOOK, amp_add_params(&rig.net.optimizer, &late, 1));
-    ck_says(_i ? "grad" : "swap_data");
+    ck_refused(AMP_ERR_MISSING_HOOK, _i ? "grad" : "swap_data", amp_add_params(&rig.net.optimizer, &late, 1));
     ck_dtype(rig.net.weight, AMP_FLOAT32);
     rig.context = rig.net.optimizer.amp;
 }
@@ -159,33 +151,27 @@ TEST_TIMES(undoing_is_tried_twice, 2) {
     }
     rig.host.fail_at = 0;
     ck_ok(amp_add_params(&rig.net.optimizer, params, 1));
-    ck_ok(amp_shutdown(rig.context));
-    rig.context = NULL;
+    rig_stop(&rig);
 }
 
 /* Two optimizers with one parameter: while one steps on the master, the other can neither open a bracket nor look. */
 TEST(shared_parameters_are_busy_for_both) {
     void *shared[1];
     amp_config config = config_of(AMP_O2);
-    amp_step_info info = AMP_STEP_INFO_INIT;
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_master master = AMP_MASTER_INIT;
     size_t count;
     amp_optimizer other = { .struct_size = sizeof(amp_optimizer), .params = shared, .n_params = 1 };
     RIG_INIT(rig, 0);
     shared[0] = rig.net.weight;
-    amp_model *models[] = { &rig.net.model };
-    amp_optimizer *optimizers[] = { &rig.net.optimizer, &other };
-    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig.context));
+    rig_wire_two(&rig, &other, config);
     net_backward(&rig.net, 0.5, 1.0);
-    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
-    ck_fails(AMP_ERR_WRONG_STATE, fake_begin(&other, NULL, &scaled));
-    ck_says("shares a parameter");
+    amp_step_info info = rig_step_begin(&rig);
+    ck_refused(AMP_ERR_WRONG_STATE, "shares a parameter", fake_begin(&other, NULL, &scaled));
     ck_fails(AMP_ERR_WRONG_STATE, amp_master_params(&other, &master, 1, &count));
     ck_ok(amp_step_end(&rig.net.optimizer));
     ck_ok(fake_begin(&other, NULL, &scaled));
-    ck_fails(AMP_ERR_WRONG_STATE, amp_step_begin(&rig.net.optimizer, &info));
-    ck_says("in the bracket of another optimizer");
+    ck_refused(AMP_ERR_WRONG_STATE, "in the bracket of another optimizer", amp_step_begin(&rig.net.optimizer, &info));
     ck_ok(amp_scale_loss_end(&scaled));
     ck_ok(amp_step_begin(&rig.net.optimizer, &info));
     ck_ok(amp_step_end(&rig.net.optimizer));

@@ -19,23 +19,24 @@ static inline struct fake_tensor *world_param(const struct net *net, size_t i) {
     return all[i];
 }
 
-static inline void world_take(struct world *world, const struct rig *rig) {
-    memset(world, 0, sizeof *world);
-    world->net = rig->net;
+static inline struct world world_of(const struct rig *rig) {
+    struct world world;
+    memset(&world, 0, sizeof world);
+    world.net = rig->net;
     for (size_t i = 0; i < NET_PARAMS; i++) {
         const struct fake_tensor *param = world_param(&rig->net, i);
-        world->storages[i] = param->storage;
-        world->values[i] = fake_get(param, 0);
-        world->grads[i] = param->grad;
-        world->refs[i] = param->refs;
+        world.storages[i] = param->storage;
+        world.values[i] = fake_get(param, 0);
+        world.grads[i] = param->grad;
+        world.refs[i] = param->refs;
     }
-    world->live_tensors = rig->host.live_tensors;
-    world->live_blocks = rig->host.live_blocks;
+    world.live_tensors = rig->host.live_tensors;
+    world.live_blocks = rig->host.live_blocks;
+    return world;
 }
 
 static inline void world_check(const struct world *world, const struct rig *rig) {
-    struct world now;
-    world_take(&now, rig);
+    const struct world now = world_of(rig);
     ck_assert_mem_eq(now.net.table, world->net.table, sizeof now.net.table);
     ck_assert(now.net.forward == world->net.forward && now.net.step == world->net.step);
     ck_assert(now.net.zero_grad == world->net.zero_grad);

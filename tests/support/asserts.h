@@ -8,13 +8,19 @@
 #include <amp_all.h>
 #include <string.h>
 
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
+#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, "%s: %s", #expression, amp_last_error())
 #define ck_fails(status, expression)                                                                                   \
     do {                                                                                                               \
         const amp_status ck_status_ = (expression);                                                                    \
-        ck_assert_msg(ck_status_ == (status), #expression ": %s instead of " #status, amp_status_name(ck_status_));    \
+        ck_assert_msg(ck_status_ == (status), "%s: %s, not %s", #expression, amp_status_name(ck_status_), #status);    \
     } while (0)
 #define ck_says(text) ck_assert_msg(strstr(amp_last_error(), (text)), "\"%s\" not in: %s", (text), amp_last_error())
+/* Both: refused so, in words that name what was wrong. */
+#define ck_refused(status, text, expression)                                                                           \
+    do {                                                                                                               \
+        ck_fails(status, expression);                                                                                  \
+        ck_says(text);                                                                                                 \
+    } while (0)
 
 /* What amp_explain says of an op, or of the context (NULL). */
 static inline const char *explanation(amp_context *context, const char *op) {

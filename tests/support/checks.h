@@ -38,7 +38,8 @@ static inline void rig_init(struct rig *rig, unsigned options) {
 }
 
 /* By itself where descriptors were changed after rig_init. */
-static inline void rig_wire(struct rig *rig, amp_config config) { ck_ok(rig_config(rig, &config)); }
+static inline amp_status rig_try(struct rig *rig, amp_config config) { return rig_config(rig, &config); }
+static inline void rig_wire(struct rig *rig, amp_config config) { ck_ok(rig_try(rig, config)); }
 
 /* With a second optimizer. */
 static inline void rig_wire_two(struct rig *rig, amp_optimizer *second, amp_config config) {
@@ -62,6 +63,30 @@ static inline amp_op_stats rig_stats(struct rig *rig, enum net_op op) {
     ck_ok(amp_get_op_stats(rig->context, stats, N_NET_OPS, &count));
     ck_assert_uint_eq(count, N_NET_OPS);
     return stats[op];
+}
+
+static inline amp_record rig_record(const struct rig *rig, uint32_t loss_id) {
+    amp_record record = AMP_RECORD_INIT;
+    ck_ok(amp_get_record(rig->context, loss_id, &record));
+    return record;
+}
+
+/* A bracket of the net's optimizer, as fake_begin's without a loss; around a loss. */
+static inline amp_scaled_loss rig_begin(struct rig *rig) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_ok(fake_begin(&rig->net.optimizer, NULL, &scaled));
+    return scaled;
+}
+static inline amp_scaled_loss rig_begin_with(struct rig *rig, void *loss) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_ok(amp_scale_loss_begin(&rig->net.optimizer, loss, &scaled));
+    return scaled;
+}
+
+static inline amp_step_info rig_step_begin(struct rig *rig) {
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    ck_ok(amp_step_begin(&rig->net.optimizer, &info));
+    return info;
 }
 
 /* What the net's optimizer sees of its parameter `i`. */
@@ -104,9 +129,15 @@ static inline amp_context *rig_second(struct rig *rig, amp_model *second, amp_le
     return context;
 }
 
+/* The context alone. */
+static inline void rig_stop(struct rig *rig) {
+    ck_ok(amp_shutdown(rig->context));
+    rig->context = NULL;
+}
+
 /* Ends everything and looks at the books: slots as before, nothing alive, nothing released twice. */
 static inline void rig_end(struct rig *rig) {
-    ck_ok(amp_shutdown(rig->context));
+    rig_stop(rig);
     ck_assert_msg(net_slots_restored(&rig->net), "a slot is not what it was");
     fake_tape_clear(&rig->host);
     net_destroy(&rig->net);

@@ -3,6 +3,8 @@
 #ifndef TEST_TEST_H
 #define TEST_TEST_H
 
+#include "wrap.h"
+
 #include <check.h>
 #include <stddef.h>
 
