@@ -2,12 +2,9 @@
 #include "device.h"
 #include "capability.h"
 
-#include "../kernels/support.h"
-
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct device device;
 

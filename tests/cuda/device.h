@@ -3,11 +3,11 @@
 #ifndef AMP_TESTS_CUDA_DEVICE_H
 #define AMP_TESTS_CUDA_DEVICE_H
 
-#include "amp_device.h"
+#include "asserts.h"
 #include "fake.h"
 #include "fake_blas.h"
 
-#include "test.h"
+#include "../kernels/support.h"
 
 extern struct device {
     void *stream;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "host.h"
 
-#include "../kernels/support.h"
 #include "kernels/backend.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { TENSOR = 1, LOSS = 2, CPU = 1, CUDA = 2 };
 
@@ -25,8 +23,8 @@ static void run(int32_t id, int32_t kind, void **made, void *dst, const void *sr
     static void *memories[2]; /* for the life of the process */
     const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, NULL);
     struct amp__memory_call call = { .kind = kind, .stream = stream_of(id), .dst = dst, .src = src, .bytes = bytes };
-    if (!memories[id]) ck_assert_int_eq(backend->memory_open(id, &memories[id]), AMP_OK);
-    ck_assert_int_eq(backend->memory_run(memories[id], &call), AMP_OK);
+    if (!memories[id]) ck_ok(backend->memory_open(id, &memories[id]));
+    ck_ok(backend->memory_run(memories[id], &call));
     if (made) *made = call.made;
 }
 
@@ -105,26 +103,18 @@ static amp_status view(void *self, void *handle, amp_tensor_view *out) {
     return AMP_OK;
 }
 static amp_dtype dtype(void *self, void *handle) {
-    (void)self;
-    return *(int32_t *)handle == LOSS ? AMP_FLOAT32 : ((struct tensor *)handle)->dtype;
+    return (void)self, *(int32_t *)handle == LOSS ? AMP_FLOAT32 : ((struct tensor *)handle)->dtype;
 }
 static void release(void *self, void *handle) {
     if (*(int32_t *)handle == LOSS) free(handle);
     else drop(self, handle);
 }
-static uint64_t version(void *self, void *handle) {
-    (void)self;
-    return ((const struct tensor *)handle)->version;
-}
+static uint64_t version(void *self, void *handle) { return (void)self, ((const struct tensor *)handle)->version; }
 static amp_status grad(void *self, void *handle, void **out) {
-    (void)self;
-    *out = ((const struct tensor *)handle)->grad;
-    return AMP_OK;
+    return (void)self, *out = ((const struct tensor *)handle)->grad, AMP_OK;
 }
 static amp_status set_grad(void *self, void *handle, void *given) {
-    (void)self;
-    ((struct tensor *)handle)->grad = given;
-    return AMP_OK;
+    return (void)self, ((struct tensor *)handle)->grad = given, AMP_OK;
 }
 static amp_status swap_data(void *self, void *handle, amp_storage *storage) {
     struct tensor *tensor = handle;
@@ -135,21 +125,18 @@ static amp_status swap_data(void *self, void *handle, amp_storage *storage) {
     *storage = old;
     return AMP_OK;
 }
-static amp_status scale(void *self, void *handle, float factor, void **out) {
+static amp_status scaled_loss(float factor, const float *factor_there, void **out) {
     struct loss *loss = calloc(1, sizeof *loss);
-    (void)self, (void)handle;
     if (!loss) return AMP_ERR_NO_MEMORY;
-    *loss = (struct loss){ LOSS, factor, NULL };
+    *loss = (struct loss){ LOSS, factor, factor_there };
     *out = loss;
     return AMP_OK;
 }
+static amp_status scale(void *self, void *handle, float factor, void **out) {
+    return (void)self, (void)handle, scaled_loss(factor, NULL, out);
+}
 static amp_status scale_by(void *self, void *handle, const float *factor, void **out) {
-    struct loss *loss = calloc(1, sizeof *loss);
-    (void)self, (void)handle;
-    if (!loss) return AMP_ERR_NO_MEMORY;
-    *loss = (struct loss){ LOSS, 1.0f, factor };
-    *out = loss;
-    return AMP_OK;
+    return (void)self, (void)handle, scaled_loss(1.0f, factor, out);
 }
 static amp_status alloc_hook(void *self, uint64_t bytes, amp_device where, amp_purpose purpose, amp_storage *storage) {
     struct host *host = self;
@@ -177,36 +164,20 @@ static amp_status current_stream(void *self, amp_device where, void **stream) {
 /* ---- a host ---- */
 
 static void describe(struct host *host, enum stepping stepping) {
-    host->hooks = (amp_host)AMP_HOST_INIT;
-    host->hooks.self = host;
-    host->hooks.view = view;
-    host->hooks.dtype = dtype;
-    host->hooks.release = release;
-    host->hooks.grad = grad;
-    host->hooks.swap_data = swap_data;
-    host->hooks.version = version;
-    host->hooks.scale = scale;
-    host->hooks.event = event;
-    host->hooks.current_stream = current_stream;
-    if (stepping != STEP_KNOWS) host->hooks.scale_by = scale_by;
-    if (!host->fixed) host->hooks.set_grad = set_grad;
-    if (!host->mixed && !host->two) host->hooks.alloc = alloc_hook, host->hooks.free = free_hook;
-    host->model = (amp_model)AMP_MODEL_INIT;
-    host->model.host = &host->hooks;
-    host->model.params = host->listed;
-    host->model.n_params = HOST_PARAMS;
-    host->optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
-    host->optimizer.host = &host->hooks;
-    host->optimizer.params = host->handles;
-    host->optimizer.n_params = HOST_PARAMS;
+    const bool one_memory = !host->mixed && !host->two;
+    host->hooks = SIZED(amp_host, .self = host, .view = view, .dtype = dtype, .release = release, .grad = grad,
+                        .swap_data = swap_data, .version = version, .scale = scale, .event = event,
+                        .current_stream = current_stream, .scale_by = stepping == STEP_KNOWS ? NULL : scale_by,
+                        .set_grad = host->fixed ? NULL : set_grad, .alloc = one_memory ? alloc_hook : NULL,
+                        .free = one_memory ? free_hook : NULL);
+    host->model = SIZED(amp_model, .host = &host->hooks, .params = host->listed, .n_params = HOST_PARAMS);
     host->rule = (amp_optim)AMP_OPTIM_INIT;
-    ck_assert_int_eq(amp_optim_defaults(AMP_OPTIM_SGD, &host->rule), AMP_OK);
+    ck_ok(amp_optim_defaults(AMP_OPTIM_SGD, &host->rule));
     host->rule.lr = 0.125;
-    host->fused = (amp_fused)AMP_FUSED_INIT;
-    host->fused.groups = &host->rule;
-    host->fused.n_groups = 1;
-    if (stepping == STEP_FUSED) host->optimizer.fused = &host->fused;
-    if (stepping == STEP_THERE) host->optimizer.flags = AMP_OPTIMIZER_SKIPS_ON_DEVICE;
+    host->fused = SIZED(amp_fused, .groups = &host->rule, .n_groups = 1);
+    host->optimizer = SIZED(amp_optimizer, .host = &host->hooks, .params = host->handles, .n_params = HOST_PARAMS,
+                            .fused = stepping == STEP_FUSED ? &host->fused : NULL,
+                            .flags = stepping == STEP_THERE ? AMP_OPTIMIZER_SKIPS_ON_DEVICE : 0);
 }
 
 static amp_device place_of(const struct host *host, int i) {
@@ -223,9 +194,8 @@ static void make_param(struct host *host, int i) {
     make(&host->scratch[i], where, sizes[i], AMP_FLOAT32);
     for (int64_t e = 0; e < sizes[i]; e++) values[e] = (float)((e * 37 + i) % 101 - 50) / 53.0f;
     tensor_in(&host->params[i], values, (size_t)sizes[i] * sizeof(float));
-    host->listed[i] = (amp_param)AMP_PARAM_INIT;
-    host->listed[i].tensor = host->handles[i] = &host->params[i];
-    host->listed[i].name = names[i];
+    host->handles[i] = &host->params[i];
+    host->listed[i] = SIZED(amp_param, .tensor = &host->params[i], .name = names[i]);
     if (!host->fixed) return;
     host->params[i].grad = new_like(host, &host->params[i]);
     memset(values, 0, sizeof values);
@@ -241,7 +211,7 @@ static struct host *build(const struct host *like, enum stepping stepping) {
     for (int i = 0; i < HOST_PARAMS; i++) make_param(host, i);
     for (int id = 0; id < 1 + host->two && !host->on_cpu; id++)
         for (int i = 0; i < 4; i++)
-            ck_assert_int_eq(amp_device_list_open((amp_device){ CUDA, id }, &host->lists[id][i]), AMP_OK);
+            ck_ok(amp_device_list_open((amp_device){ CUDA, id }, &host->lists[id][i]));
     for (int m = 0; m < 3; m++) {
         const amp_device where = { m && !host->on_cpu ? CUDA : CPU, m == 2 && host->two };
         make(&host->step_rooms[m], where, 4 * HOST_PARAMS, AMP_FLOAT32);
@@ -302,8 +272,8 @@ static size_t gather(struct host *host, int memory, amp_span *spans, struct tens
 static void axpby(struct host *host, int memory, int list, const amp_span *dst, amp_factor a, const amp_span *x,
                   const amp_span *y, size_t n) {
     const int id = memory - 1;
-    if (!memory) ck_assert_int_eq(amp_axpby_list(dst, a.value, x, a.value, y, n, NULL), AMP_OK);
-    else ck_assert_int_eq(amp_device_axpby(host->lists[id][list], stream_of(id), dst, &a, x, &a, y, n, NULL), AMP_OK);
+    if (!memory) ck_ok(amp_axpby_list(dst, a.value, x, a.value, y, n, NULL));
+    else ck_ok(amp_device_axpby(host->lists[id][list], stream_of(id), dst, &a, x, &a, y, n, NULL));
 }
 
 static void backward_on(struct host *host, int memory, const struct loss *loss, float times) {
@@ -324,24 +294,28 @@ static void backward_on(struct host *host, int memory, const struct loss *loss, 
         if (!is_at(param, memory)) continue;
         amp_span *to = param->grad ? &old[n_old] : &fresh[n_fresh];
         if (param->grad) parts[n_old++] = scratch[at];
-        else {
-            param->grad = new_like(host, param);
-            n_fresh++;
-        }
+        else param->grad = new_like(host, param), n_fresh++;
         *to = span_of(param->grad);
         param->grad->version++;
         if (n_fresh && to == &fresh[n_fresh - 1]) params[n_fresh - 1] = scratch[at];
         at++;
     }
     const int id = memory - 1;
-    if (n_fresh && !memory) ck_assert_int_eq(amp_cast_list(fresh, params, n_fresh), AMP_OK);
-    else if (n_fresh)
-        ck_assert_int_eq(amp_device_cast(host->lists[id][1], stream_of(id), fresh, params, n_fresh), AMP_OK);
+    if (n_fresh && !memory) ck_ok(amp_cast_list(fresh, params, n_fresh));
+    else if (n_fresh) ck_ok(amp_device_cast(host->lists[id][1], stream_of(id), fresh, params, n_fresh));
     if (n_old) axpby(host, memory, 2, old, one, old, parts, n_old);
 }
 
 void host_backward(struct host *host, const struct loss *loss, float times) {
     for (int memory = MEMORIES; memory--;) backward_on(host, memory, loss, times);
+}
+
+amp_action host_bracket(struct host *host) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    ck_ok(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled));
+    host_backward(host, scaled.loss, 1.0f);
+    ck_ok(amp_scale_loss_end(&scaled));
+    return scaled.action;
 }
 
 void host_clear(struct host *host) {
@@ -351,11 +325,9 @@ void host_clear(struct host *host) {
         if (!param->grad) continue;
         if (host->fixed) {
             const amp_span one = span_of(param->grad);
+            const int id = param->device.id;
             if (is_here(param)) memcpy(param->grad->data, zeros, (size_t)param->size * width(param->grad->dtype));
-            else {
-                const int id = param->device.id;
-                ck_assert_int_eq(amp_device_zero(host->lists[id][3], stream_of(id), &one, 1), AMP_OK);
-            }
+            else ck_ok(amp_device_zero(host->lists[id][3], stream_of(id), &one, 1));
             param->grad->version++;
         } else {
             drop(host, param->grad);
@@ -366,35 +338,31 @@ void host_clear(struct host *host) {
 
 static void own_step(struct host *host, int memory, const float *found_inf) {
     amp_span params[HOST_PARAMS], grads[HOST_PARAMS];
-    amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
-    t.n = gather(host, memory, params, host->params, sizeof *host->params);
+    const size_t n = gather(host, memory, params, host->params, sizeof *host->params);
+    const amp_optim_tensors t = SIZED(amp_optim_tensors, .n = n, .grad = grads, .param = params,
+                                      .steps = host->step_rooms[memory].data, .found_inf = found_inf);
     size_t at = 0;
     for (int i = 0; i < HOST_PARAMS; i++)
         if (is_at(&host->params[i], memory)) grads[at++] = span_of(host->params[i].grad);
-    t.grad = grads, t.param = params;
-    t.steps = host->step_rooms[memory].data;
-    t.found_inf = found_inf;
-    if (!t.n) return;
+    if (!n) return;
     const int id = memory - 1;
-    if (!memory) ck_assert_int_eq(amp_optim_list(&host->rule, &t), AMP_OK);
-    else ck_assert_int_eq(amp_device_optim(host->lists[id][3], stream_of(id), &host->rule, &t), AMP_OK);
+    if (!memory) ck_ok(amp_optim_list(&host->rule, &t));
+    else ck_ok(amp_device_optim(host->lists[id][3], stream_of(id), &host->rule, &t));
     for (int i = 0; i < HOST_PARAMS; i++)
         if (is_at(&host->params[i], memory)) host->params[i].version++;
 }
 
 void host_step(struct host *host, enum stepping stepping) {
     amp_step_info info = AMP_STEP_INFO_INIT;
-    if (stepping == STEP_FUSED) {
-        ck_assert_msg(amp_fused_step(&host->optimizer, NULL) == AMP_OK, "%s", amp_last_error());
-        return;
-    }
-    ck_assert_msg(amp_step_begin(&host->optimizer, &info) == AMP_OK, "%s", amp_last_error());
+    if (stepping == STEP_FUSED) ck_ok(amp_fused_step(&host->optimizer, NULL));
+    if (stepping == STEP_FUSED) return;
+    ck_ok(amp_step_begin(&host->optimizer, &info));
     if (stepping == STEP_KNOWS) ck_assert_int_ne(info.action, AMP_STEP_ON_DEVICE);
     if (info.action != AMP_SKIP) {
         const bool there = info.action == AMP_STEP_ON_DEVICE;
         for (int memory = MEMORIES; memory--;) own_step(host, memory, there && memory ? info.found_inf : NULL);
     }
-    ck_assert_msg(amp_step_end(&host->optimizer) == AMP_OK, "%s", amp_last_error());
+    ck_ok(amp_step_end(&host->optimizer));
 }
 
 void host_read(struct host *host, float *out, size_t n) {
@@ -407,7 +375,7 @@ void host_read(struct host *host, float *out, size_t n) {
         copy_at(param->device, AMP__MEMORY_OUT, to, param->data, (size_t)sizes[i] * width(param->dtype));
         const amp_span wide = { out + at, (uint64_t)sizes[i], AMP_FLOAT32, 0 },
                        from = { low, (uint64_t)sizes[i], param->dtype, 0 };
-        if (param->dtype != AMP_FLOAT32) ck_assert_int_eq(amp_cast_list(&wide, &from, 1), AMP_OK);
+        if (param->dtype != AMP_FLOAT32) ck_ok(amp_cast_list(&wide, &from, 1));
         at += (size_t)sizes[i];
     }
 }

@@ -11,7 +11,6 @@
 #error "-DTEST_STATES=0 or 1"
 #endif
 
-#include "amp_all.h"
 #include "device.h"
 
 #include <stdbool.h>
@@ -65,6 +64,8 @@ void host_free(struct host *host);
 void host_set_targets(struct host *host, float value);
 /* Adds the gradients of `loss` times `times` to those there are. */
 void host_backward(struct host *host, const struct loss *loss, float times);
+/* A bracket around the gradients of its loss; the action at its end. */
+amp_action host_bracket(struct host *host);
 void host_clear(struct host *host);
 /* Steps as it can: by amp_fused_step, or its own SGD between amp_step_begin and amp_step_end. */
 void host_step(struct host *host, enum stepping stepping);

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "host_run.h"
 
-#include "../kernels/support.h"
+struct host *host_of(const struct kind *kind, bool on_cpu) {
+    return host_new(on_cpu, kind->mixed && !on_cpu, kind->fixed, kind->stepping);
+}
 
-struct run run_try_start(struct host *host, amp_level level, amp_status *status) {
+struct run run_try(struct host *host, amp_config config, amp_status *status) {
     struct run run = { host, NULL };
     amp_model *model = &host->model;
     amp_optimizer *optimizer = &host->optimizer;
-    amp_config config = AMP_CONFIG_INIT;
-    config.level = level;
     *status = amp_initialize_many(&model, 1, &optimizer, 1, &config, &run.context);
     return run;
 }
 
-struct run run_start(const struct kind *kind) {
+struct run run_with(struct host *host, amp_config config) {
     amp_status status;
-    struct run run = run_try_start(host_new(false, kind->mixed, kind->fixed, kind->stepping), kind->level, &status);
-    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
+    const struct run run = run_try(host, config, &status);
+    ck_ok(status);
     return run;
 }
+
+struct run run_start(const struct kind *kind) { return run_with(host_of(kind, false), CONFIG(kind->level)); }
 
 void run_iterate(struct host *host, const struct kind *kind, float target) {
     host_clear(host);
@@ -27,11 +29,17 @@ void run_iterate(struct host *host, const struct kind *kind, float target) {
 }
 
 void run_again(struct host *host, const struct kind *kind) {
-    for (int k = 0; k < kind->accumulate; k++) {
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_assert_msg(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) == AMP_OK, "%s", amp_last_error());
-        host_backward(host, scaled.loss, 1.0f);
-        ck_assert_msg(amp_scale_loss_end(&scaled) == AMP_OK, "%s", amp_last_error());
-    }
+    for (int k = 0; k <= kind->more_brackets; k++) (void)host_bracket(host);
     host_step(host, kind->stepping);
+}
+
+void run_end(struct run *run) {
+    ck_ok(amp_shutdown(run->context));
+    host_free(run->host);
+}
+
+size_t run_save(const struct run *run, char state[STATE_BYTES]) {
+    size_t size = 0;
+    ck_ok(amp_state_save_memory(run->context, AMP_STATE_SAFETENSORS, state, STATE_BYTES, &size));
+    return size;
 }

@@ -9,11 +9,8 @@
 
 #include "common/common.h"
 
-#include "../kernels/support.h"
-
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { ROOM = 1 << 16 };
 enum { A, B, C, D, BIAS, AUX, GRAD, C_BEFORE, D_BEFORE, BLOCKS };

@@ -2,10 +2,6 @@
 /* What a call costs, what a captured one leaves alone, and what happens when CUDA fails: on the fake device alone. */
 #include "device.h"
 
-#include "../kernels/support.h"
-
-#include <string.h>
-
 enum { MANY = 1000, SIZE = 100, OUT_OF_MEMORY = 2, LAUNCH_FAILURE = 719 };
 
 static amp_span dst[MANY], src[MANY];
@@ -19,7 +15,7 @@ static amp_device_list *start(void) {
         src[i] = (amp_span){ memory + (2 * i + 1) * SIZE, SIZE, AMP_FLOAT32, 0 };
     }
     for (size_t i = 0; i < 2 * MANY * SIZE; i++) memory[i] = (float)i;
-    ck_assert_int_eq(amp_device_list_open((amp_device){ 2, 0 }, &list), AMP_OK);
+    ck_ok(amp_device_list_open((amp_device){ 2, 0 }, &list));
     return list;
 }
 
@@ -46,26 +42,25 @@ TEST(test_costs) {
     struct fake *fake = reset();
     const int blocks = fake->blocks, streams = fake->streams;
     amp_device_list *list = start();
-    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_ok(scale(list));
     expect_scaled();
     ck_assert_int_eq(fake->launches, 1);
     ck_assert_int_eq(fake->uploads, 1);
     const int held = fake->blocks;
-    for (int i = 0; i < 10; i++) ck_assert_int_eq(scale(list), AMP_OK);
+    for (int i = 0; i < 10; i++) ck_ok(scale(list));
     ck_assert_int_eq(fake->launches, 11);
     ck_assert_int_eq(fake->uploads, 1); /* nothing changed */
     dst[MANY - 1].data = src[MANY - 1].data;
-    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_ok(scale(list));
     ck_assert_int_eq(fake->uploads, 2);
     ck_assert_int_eq(fake->blocks, held); /* in the memory that is there */
-    for (int i = 0; i < 3; i++)
-        ck_assert_int_eq(amp_device_check(list, device.stream, src, MANY, NULL, NULL, memory, NULL, NULL), AMP_OK);
+    for (int i = 0; i < 3; i++) ck_ok(amp_device_check(list, device.stream, src, MANY, NULL, NULL, memory, NULL, NULL));
     ck_assert_int_eq(fake->launches, 12 + 3 * 2);
     ck_assert_int_eq(fake->waits, 0);
     ck_assert_int_eq(fake->on_null_stream, 0);
     ck_assert_int_eq(fake->current, 1); /* the caller's device */
     fake->current = 0, fake->switches = 0; /* there already: a context that the host made on it stays current */
-    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_ok(scale(list));
     ck_assert_int_eq(fake->switches, 0);
     fake->current = 1;
     amp_device_list_close(list);
@@ -91,13 +86,13 @@ TEST_TIMES(test_launches_of_steps, 9) {
     amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
     uint64_t *steps = device_alloc(sizeof *steps);
     amp_span *const moments[] = { &src[1], &src[2], &src[3] };
-    ck_assert_int_eq(amp_optim_defaults(rows[_i].kind, &rule), AMP_OK);
+    ck_ok(amp_optim_defaults(rows[_i].kind, &rule));
     if (rows[_i].kind == AMP_OPTIM_LAMB) rule.max_grad_norm = 1.0;
     if (rows[_i].kind == AMP_OPTIM_NOVOGRAD) src[2].size = 1;
     t.n = 1, t.grad = src, t.param = dst, t.steps = steps;
     for (int k = 0; k < 3; k++) t.moments[k] = moments[k];
     if (rows[_i].given) t.grad_norm = t.grad_norms = src[4].data;
-    ck_assert_msg(amp_device_optim(list, device.stream, &rule, &t) == AMP_OK, "%s", amp_last_error());
+    ck_ok(amp_device_optim(list, device.stream, &rule, &t));
     ck_assert_int_eq(fake->launches, rows[_i].launches);
     amp_device_list_close(list);
 }
@@ -109,9 +104,8 @@ TEST_TIMES(test_stray_contexts, 2) {
     float *number = device_alloc(sizeof *number);
     const amp_span one = { number, 1, AMP_FLOAT32, 0 };
     fake->current = 0, fake->unbound = !_i;
-    ck_assert_int_eq(amp_device_list_open((amp_device){ 2, 1 }, &list), AMP_OK);
-    for (int i = 0; i < 3; i++)
-        ck_assert_int_eq(amp_device_scale(list, device.second_stream, &one, &one, 1, &half, NULL), AMP_OK);
+    ck_ok(amp_device_list_open((amp_device){ 2, 1 }, &list));
+    for (int i = 0; i < 3; i++) ck_ok(amp_device_scale(list, device.second_stream, &one, &one, 1, &half, NULL));
     amp_device_list_close(list);
     ck_assert_int_eq(fake->contexts[1], 1);
     ck_assert_int_eq(fake->contexts[0], 0);
@@ -129,8 +123,8 @@ TEST_TIMES(test_close_waits, 2) {
     fake->pools = _i;
     amp_device_list *list = start();
     fake->lazy = 1;
-    ck_assert_int_eq(scale(list), AMP_OK);
-    ck_assert_int_eq(amp_device_check(list, device.stream, dst, MANY, NULL, NULL, norm, NULL, NULL), AMP_OK);
+    ck_ok(scale(list));
+    ck_ok(amp_device_check(list, device.stream, dst, MANY, NULL, NULL, norm, NULL, NULL));
     ck_assert(*norm == 0.0f);
     amp_device_list_close(list);
     expect_scaled();
@@ -146,23 +140,23 @@ TEST_TIMES(test_capture, 2) {
     const int blocks = fake->blocks;
     fake->pools = _i;
     amp_device_list *list = start();
-    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_ok(scale(list));
     const int before = fake->blocks, uploads = fake->uploads;
     fake->capturing = 1;
-    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_ok(scale(list));
     ck_assert_int_eq(fake->uploads, uploads);
     ck_assert_int_eq(fake->blocks, before);
     dst[0].data = src[0].data;
-    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_ok(scale(list));
     ck_assert_int_eq(fake->blocks, before + 1); /* a new table; the old one stays */
-    ck_assert_int_eq(amp_device_check(list, device.stream, src, MANY, NULL, NULL, memory, NULL, NULL), AMP_OK);
+    ck_ok(amp_device_check(list, device.stream, src, MANY, NULL, NULL, memory, NULL, NULL));
     ck_assert_int_eq(fake->broke_capture, 0);
     fake->capturing = 0;
     const int captured = fake->blocks;
-    ck_assert_int_eq(scale(list), AMP_OK); /* another plan: not written over the captured one */
+    ck_ok(scale(list)); /* another plan: not written over the captured one */
     ck_assert_int_eq(fake->blocks, captured + 1);
     dst[1].data = src[1].data;
-    ck_assert_int_eq(scale(list), AMP_OK); /* this one no graph knows */
+    ck_ok(scale(list)); /* this one no graph knows */
     ck_assert_int_eq(fake->blocks, captured + 1);
     ck_assert_int_eq(fake->relaxed, 0);
     amp_device_list_close(list);
@@ -195,13 +189,13 @@ TEST_TIMES(test_every_failure, 4) {
         fake->fail_at = 0;
         if (reached && status != AMP_OK) {
             ck_assert_int_eq(status, errors[_i % 2].status);
-            ck_assert_ptr_nonnull(strstr(amp_last_error(), "CUDA: "));
+            ck_says("CUDA: ");
             ck_assert_int_eq(fake->last_error, 0);
             failures++;
         }
-        ck_assert_int_eq(scale(list), AMP_OK);
+        ck_ok(scale(list));
         expect_scaled();
-        ck_assert_int_eq(amp_device_check(list, device.stream, src, MANY, NULL, NULL, norm, NULL, NULL), AMP_OK);
+        ck_ok(amp_device_check(list, device.stream, src, MANY, NULL, NULL, norm, NULL, NULL));
         fake->capturing = 0;
         amp_device_list_close(list);
         fake->capturing = _i / 2;
@@ -222,13 +216,12 @@ TEST_TIMES(test_no_code, 5) {
                    { 221, "newer driver" }, { 223, "newer driver" } };
     struct fake *fake = reset();
     amp_device_list *list = start();
-    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_ok(scale(list));
     fake->calls = 0, fake->fail_at = 2, fake->fail_with = errors[_i].error; /* cudaSetDevice */
-    ck_assert_int_eq(scale(list), AMP_ERR_NO_DEVICE);
-    ck_assert_ptr_nonnull(strstr(amp_last_error(), errors[_i].words));
-    ck_assert_ptr_nonnull(strstr(amp_last_error(), "gpu_archs"));
+    ck_refused(AMP_ERR_NO_DEVICE, errors[_i].words, scale(list));
+    ck_says("gpu_archs");
     fake->fail_at = 0;
-    ck_assert_int_eq(scale(list), AMP_OK);
+    ck_ok(scale(list));
     amp_device_list_close(list);
 }
 

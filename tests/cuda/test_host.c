@@ -3,12 +3,6 @@
  * of host. */
 #include "host_run.h"
 
-#include "../kernels/support.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { ITERATIONS = 40 };
 
 /* Some iterations overflow: by an infinite target, or one that the scale makes infinite. */
@@ -21,58 +15,39 @@ static void iterate(struct host *host, const struct kind *kind, int iteration) {
 /* The record of a context that is about to end, with a name that does not end with it. */
 static void keep_record(amp_context *context, amp_record *record) {
     *record = (amp_record)AMP_RECORD_INIT;
-    ck_assert_int_eq(amp_get_record(context, 0, record), AMP_OK);
+    ck_ok(amp_get_record(context, 0, record));
     const char *name = record->first_nonfinite;
     record->first_nonfinite = !name ? NULL : strcmp(name, "c") ? "another" : "c";
 }
 
+static void stop(struct run *run, float *weights, amp_record *record) {
+    keep_record(run->context, record);
+    host_read(run->host, weights, ELEMENTS);
+    ck_ok(amp_shutdown(run->context));
+    for (int i = 0; i < HOST_PARAMS; i++) ck_assert_int_eq(run->host->params[i].dtype, AMP_FLOAT32);
+    host_read(run->host, weights + ELEMENTS, ELEMENTS);
+    host_free(run->host);
+}
+
 static void train(const struct kind *kind, bool on_cpu, float *weights, amp_record *record, int64_t *events) {
-    struct host *host = host_new(on_cpu, kind->mixed && !on_cpu, kind->fixed, kind->stepping);
-    amp_model *model = &host->model;
-    amp_optimizer *optimizer = &host->optimizer;
-    amp_config config = AMP_CONFIG_INIT;
-    amp_context *context = NULL;
-    config.level = kind->level;
-    config.loss_scale = kind->static_scale;
-    config.window = 4;
-    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context) == AMP_OK, "%s", amp_last_error());
-    for (int i = 0; i < ITERATIONS; i++) iterate(host, kind, i);
-    keep_record(context, record);
-    host_clear(host);
-    host_read(host, weights, ELEMENTS);
-    *events = host->event_skips;
-    ck_assert_msg(amp_shutdown(context) == AMP_OK, "%s", amp_last_error());
-    for (int i = 0; i < HOST_PARAMS; i++) ck_assert_int_eq(host->params[i].dtype, AMP_FLOAT32);
-    host_read(host, weights + ELEMENTS, ELEMENTS);
-    host_free(host);
+    const amp_config config = CONFIG(kind->level, .loss_scale = kind->static_scale, .window = 4);
+    struct run run = run_with(host_of(kind, on_cpu), config);
+    for (int i = 0; i < ITERATIONS; i++) iterate(run.host, kind, i);
+    host_clear(run.host);
+    *events = run.host->event_skips;
+    stop(&run, weights, record);
 }
 
 static const struct kind kinds[] = {
-    { "O0 fused", AMP_O0, STEP_FUSED, false, false, 1, 0.0f },
-    { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
-    { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
-    { "O3 fused", AMP_O3, STEP_FUSED, false, false, 1, 0.0f },
-    { "O3 fused, dynamic", AMP_O3, STEP_FUSED, false, false, 1, AMP_DYNAMIC },
-    { "O4 fused", AMP_O4, STEP_FUSED, false, false, 1, 0.0f },
-    { "O5 fused", AMP_O5, STEP_FUSED, false, false, 1, 0.0f },
-    { "O1 fused, fixed", AMP_O1, STEP_FUSED, false, true, 1, 0.0f },
-    { "O1 fused, accumulating", AMP_O1, STEP_FUSED, false, false, 3, 0.0f },
-    { "O1 fused, fixed, accumulating", AMP_O1, STEP_FUSED, false, true, 3, 0.0f },
-    { "O2 fused, accumulating", AMP_O2, STEP_FUSED, false, false, 3, 0.0f },
-    { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f },
-    { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f },
-    { "O2 knows, accumulating", AMP_O2, STEP_KNOWS, false, false, 2, 0.0f },
-    { "O3 knows", AMP_O3, STEP_KNOWS, false, false, 1, 128.0f },
-    { "O5 knows", AMP_O5, STEP_KNOWS, false, false, 1, 0.0f },
-    { "O1 knows, fixed, accumulating", AMP_O1, STEP_KNOWS, false, true, 2, 0.0f },
-    { "O1 there", AMP_O1, STEP_THERE, false, false, 1, 0.0f },
-    { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
-    { "O2 there, static", AMP_O2, STEP_THERE, false, false, 1, 1024.0f },
-    { "O2 there, accumulating", AMP_O2, STEP_THERE, false, false, 2, 0.0f },
-    { "O1 there, fixed, accumulating", AMP_O1, STEP_THERE, false, true, 2, 0.0f },
-    { "O1 fused, mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
-    { "O2 fused, mixed", AMP_O2, STEP_FUSED, true, false, 2, 0.0f },
-    { "O2 knows, mixed", AMP_O2, STEP_KNOWS, true, false, 1, 0.0f },
+    KIND(O0, STEP_FUSED), KIND(O1, STEP_FUSED), KIND(O2, STEP_FUSED), KIND(O3, STEP_FUSED), KIND(O4, STEP_FUSED),
+    KIND(O5, STEP_FUSED), KIND(O3, STEP_FUSED, .static_scale = AMP_DYNAMIC), KIND(O1, STEP_FUSED, .fixed = true),
+    KIND(O1, STEP_FUSED, .more_brackets = 2), KIND(O1, STEP_FUSED, .fixed = true, .more_brackets = 2),
+    KIND(O2, STEP_FUSED, .more_brackets = 2), KIND(O1, STEP_KNOWS), KIND(O2, STEP_KNOWS), KIND(O5, STEP_KNOWS),
+    KIND(O2, STEP_KNOWS, .more_brackets = 1), KIND(O3, STEP_KNOWS, .static_scale = 128.0f),
+    KIND(O1, STEP_KNOWS, .fixed = true, .more_brackets = 1), KIND(O1, STEP_THERE), KIND(O2, STEP_THERE),
+    KIND(O2, STEP_THERE, .static_scale = 1024.0f), KIND(O2, STEP_THERE, .more_brackets = 1),
+    KIND(O1, STEP_THERE, .fixed = true, .more_brackets = 1), KIND(O1, STEP_FUSED, .mixed = true),
+    KIND(O2, STEP_FUSED, .mixed = true, .more_brackets = 1), KIND(O2, STEP_KNOWS, .mixed = true),
 };
 
 TEST_TIMES(test_trainings, sizeof kinds / sizeof *kinds) {
@@ -99,42 +74,18 @@ TEST_TIMES(test_trainings, sizeof kinds / sizeof *kinds) {
 /* ---- graphs ---- */
 
 static struct run start(const struct kind *kind) {
-    struct run run = { host_new(false, kind->mixed, kind->fixed, kind->stepping), NULL };
-    amp_model *model = &run.host->model;
-    amp_optimizer *optimizer = &run.host->optimizer;
-    amp_config config = AMP_CONFIG_INIT;
-    config.level = kind->level;
-    config.window = 4;
-    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &run.context) == AMP_OK, "%s",
-                  amp_last_error());
-    return run;
-}
-
-static void stop(struct run *run, float *weights, amp_record *record) {
-    keep_record(run->context, record);
-    host_read(run->host, weights, ELEMENTS);
-    ck_assert_msg(amp_shutdown(run->context) == AMP_OK, "%s", amp_last_error());
-    host_read(run->host, weights + ELEMENTS, ELEMENTS);
-    host_free(run->host);
+    return run_with(host_of(kind, false), CONFIG(kind->level, .window = 4));
 }
 
 static void bracket_and_step(struct host *host, const struct kind *kind) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    ck_assert_msg(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) == AMP_OK, "%s", amp_last_error());
-    host_backward(host, scaled.loss, 1.0f);
-    ck_assert_msg(amp_scale_loss_end(&scaled) == AMP_OK, "%s", amp_last_error());
-    ck_assert_int_eq(scaled.action, AMP_STEP_ON_DEVICE);
+    ck_assert_int_eq(host_bracket(host), AMP_STEP_ON_DEVICE);
     host_step(host, kind->stepping);
 }
 
 enum { WARM_UP = 3 };
 
-static const struct kind graphs[] = {
-    { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
-    { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
-    { "O1 there", AMP_O1, STEP_THERE, false, false, 1, 0.0f },
-    { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
-};
+static const struct kind graphs[] = { KIND(O1, STEP_FUSED), KIND(O2, STEP_FUSED), KIND(O1, STEP_THERE),
+                                      KIND(O2, STEP_THERE) };
 
 /* begin, backward, end and step once, and then as a graph: the same weights and the same record as without. */
 TEST_TIMES(test_graph, sizeof graphs / sizeof *graphs) {
@@ -171,18 +122,16 @@ TEST_TIMES(test_graph, sizeof graphs / sizeof *graphs) {
 
 /* A graph cannot ask the host: what would is refused, and leaves nothing behind. */
 TEST_TIMES(test_graph_refused, 2) {
-    const struct kind kinds_refused[] = {
-        { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f },
-        { "O1 mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
-    }, kind = kinds_refused[_i];
+    const struct kind kinds_refused[] = { KIND(O1, STEP_KNOWS), KIND(O1, STEP_FUSED, .mixed = true) },
+                      kind = kinds_refused[_i];
     static float weights[2 * ELEMENTS];
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_record record = AMP_RECORD_INIT;
     struct run run = start(&kind);
     iterate(run.host, &kind, 0);
     device_capture_begin();
-    ck_assert_int_eq(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled), AMP_ERR_WRONG_STATE);
-    ck_assert_ptr_nonnull(strstr(amp_last_error(), "while the stream is being captured"));
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled));
+    ck_says("while the stream is being captured");
     device_capture_end();
     iterate(run.host, &kind, 1);
     stop(&run, weights, &record);
@@ -192,51 +141,40 @@ TEST_TIMES(test_graph_refused, 2) {
 /* What would bring numbers to the host while its stream is captured is refused, with words of its own, and changes
  * nothing: the weights are those of a training that did not try. */
 static void try_while_captured(struct run *run, bool clips) {
-    static char state[1 << 18];
-    size_t size = 0, bytes = 0;
+    static char state[STATE_BYTES];
+    size_t bytes = 0;
     float norm = -1.0f;
-    if (TEST_STATES)
-        ck_assert_int_eq(amp_state_save_memory(run->context, AMP_STATE_SAFETENSORS, state, sizeof state, &size),
-                         AMP_OK);
+    const size_t size = TEST_STATES ? run_save(run, state) : 0;
     device_capture_begin();
-    ck_assert_int_eq(amp_clip_grad_norm(&run->host->optimizer, 0.5f, &norm), AMP_ERR_WRONG_STATE);
-    ck_assert_msg(strstr(amp_last_error(), "amp_clip_grad_norm while the stream is being captured") != NULL, "%s",
-                  amp_last_error());
+    ck_fails(AMP_ERR_WRONG_STATE, amp_clip_grad_norm(&run->host->optimizer, 0.5f, &norm));
+    ck_says("amp_clip_grad_norm while the stream is being captured");
     ck_assert(norm == -1.0f);
-    if (!clips) ck_assert_int_eq(amp_clip_grad_norm(&run->host->optimizer, 0.5f, NULL), AMP_ERR_WRONG_STATE);
+    if (!clips) ck_fails(AMP_ERR_WRONG_STATE, amp_clip_grad_norm(&run->host->optimizer, 0.5f, NULL));
     if (TEST_STATES) {
-        ck_assert_int_eq(amp_state_save_memory(run->context, AMP_STATE_SAFETENSORS, state, sizeof state, &bytes),
-                         AMP_ERR_WRONG_STATE);
-        ck_assert_ptr_nonnull(strstr(amp_last_error(), "being captured"));
-        ck_assert_int_eq(amp_state_load_memory(run->context, state, size), AMP_ERR_WRONG_STATE);
-        ck_assert_ptr_nonnull(strstr(amp_last_error(), "being captured"));
+        ck_fails(AMP_ERR_WRONG_STATE, amp_state_save_memory(run->context, AMP_STATE_SAFETENSORS, state, sizeof state,
+                 &bytes));
+        ck_says("being captured");
+        ck_refused(AMP_ERR_WRONG_STATE, "being captured", amp_state_load_memory(run->context, state, size));
     }
-    ck_assert_int_eq(amp_shutdown(run->context), AMP_ERR_WRONG_STATE);
-    ck_assert_ptr_nonnull(strstr(amp_last_error(), "being captured"));
+    ck_refused(AMP_ERR_WRONG_STATE, "being captured", amp_shutdown(run->context));
     device_capture_end();
-    if (clips) ck_assert_int_eq(amp_clip_grad_norm(&run->host->optimizer, 0.5f, NULL), AMP_OK);
+    if (clips) ck_ok(amp_clip_grad_norm(&run->host->optimizer, 0.5f, NULL));
 }
 
 TEST_TIMES(test_calls_in_capture, 3) {
-    static const struct kind tried[] = {
-        { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
-        { "O1 there", AMP_O1, STEP_THERE, false, false, 1, 0.0f },
-        { "O2 mixed", AMP_O2, STEP_FUSED, true, false, 1, 0.0f },
-    };
+    static const struct kind tried[] = { KIND(O2, STEP_FUSED), KIND(O1, STEP_THERE),
+                                         KIND(O2, STEP_FUSED, .mixed = true) };
     static float expected[2 * ELEMENTS], weights[2 * ELEMENTS];
     const struct kind *kind = &tried[_i];
     amp_record record;
     for (int tries = 0; tries < 2; tries++) {
         struct run run = start(kind);
         for (int i = 0; i < 6; i++) {
-            amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
             host_clear(run.host);
             host_set_targets(run.host, 0.25f);
-            ck_assert_int_eq(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled), AMP_OK);
-            host_backward(run.host, scaled.loss, 1.0f);
-            ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+            (void)host_bracket(run.host);
             if (tries) try_while_captured(&run, !kind->mixed);
-            else if (!kind->mixed) ck_assert_int_eq(amp_clip_grad_norm(&run.host->optimizer, 0.5f, NULL), AMP_OK);
+            else if (!kind->mixed) ck_ok(amp_clip_grad_norm(&run.host->optimizer, 0.5f, NULL));
             host_step(run.host, kind->stepping);
         }
         stop(&run, tries ? weights : expected, &record);
@@ -248,25 +186,18 @@ TEST_TIMES(test_calls_in_capture, 3) {
 /* LAMB adds up the norms of two devices on the host; without a scale to decide on, only the step asks for that. */
 TEST(test_lamb_in_capture) {
     struct host *host = host_new_on_two(false, false, STEP_FUSED);
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    amp_status status;
     if (!host) return; /* there is no second device */
-    ck_assert_int_eq(amp_optim_defaults(AMP_OPTIM_LAMB, &host->rule), AMP_OK);
-    struct run run = run_try_start(host, AMP_O0, &status);
-    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
+    ck_ok(amp_optim_defaults(AMP_OPTIM_LAMB, &host->rule));
+    struct run run = run_with(host, CONFIG(AMP_O0));
     host_set_targets(host, 0.25f);
-    ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled), AMP_OK);
-    host_backward(host, scaled.loss, 1.0f);
-    ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+    (void)host_bracket(host);
     device_capture_begin();
-    ck_assert_int_eq(amp_fused_step(&host->optimizer, NULL), AMP_ERR_WRONG_STATE);
-    ck_assert_msg(strstr(amp_last_error(), "amp_fused_step while the stream is being captured") != NULL, "%s",
-                  amp_last_error());
+    ck_fails(AMP_ERR_WRONG_STATE, amp_fused_step(&host->optimizer, NULL));
+    ck_says("amp_fused_step while the stream is being captured");
     device_capture_end();
     host_step(host, STEP_FUSED);
     host_clear(host);
-    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
-    host_free(host);
+    run_end(&run);
     if (device.fake) ck_assert_int_eq(device.fake->broke_capture, 0);
 }
 
@@ -278,12 +209,9 @@ TEST_TIMES(test_waits, 5) {
         int waits, launches;
     } rows[] = {
         /* backward 2; a check and the scaler; two of the step */
-        { { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f }, 0, 6 },
-        { { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f }, 0, 6 },
-        { { "O1 there", AMP_O1, STEP_THERE, false, false, 1, 0.0f }, 0, 6 },
-        /* the gradients are shown rounded once, and the masters */
-        { { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f }, 0, 8 },
-        { { "O1 knows", AMP_O1, STEP_KNOWS, false, false, 1, 0.0f }, 1, 6 },
+        { KIND(O1, STEP_FUSED), 0, 6 }, { KIND(O2, STEP_FUSED), 0, 6 }, { KIND(O1, STEP_THERE), 0, 6 },
+        { KIND(O2, STEP_THERE), 0, 8 }, /* the gradients are shown rounded once, and the masters */
+        { KIND(O1, STEP_KNOWS), 1, 6 },
     };
     static float weights[2 * ELEMENTS];
     amp_record record;
@@ -296,10 +224,7 @@ TEST_TIMES(test_waits, 5) {
         host_clear(run.host);
         host_set_targets(run.host, 0.25f);
         const int waits = fake->waits, events = fake->event_waits, launches = fake->launches, uploads = fake->uploads;
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        ck_assert_int_eq(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled), AMP_OK);
-        host_backward(run.host, scaled.loss, 1.0f);
-        ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+        (void)host_bracket(run.host);
         const int until_end = fake->event_waits - events;
         host_step(run.host, rows[_i].kind.stepping);
         if (i < 4) continue;
@@ -315,35 +240,25 @@ TEST_TIMES(test_waits, 5) {
 /* ---- clipping, masters, checkpoints ---- */
 
 static void clipped(const struct kind *kind, bool on_cpu, float *weights, float *norms) {
-    struct host *host = host_new(on_cpu, kind->mixed && !on_cpu, kind->fixed, kind->stepping);
-    ck_assert_int_eq(amp_initialize(&host->model, &host->optimizer, kind->level), AMP_OK);
+    struct run run = run_with(host_of(kind, on_cpu), CONFIG(kind->level));
+    amp_optimizer *optimizer = &run.host->optimizer;
     for (int i = 0; i < 10; i++) {
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        host_clear(host);
-        host_set_targets(host, i == 4 ? INFINITY : 0.25f);
-        ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled), AMP_OK);
-        host_backward(host, scaled.loss, 1.0f);
-        ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+        host_clear(run.host);
+        host_set_targets(run.host, i == 4 ? INFINITY : 0.25f);
+        (void)host_bracket(run.host);
         norms[i] = -1.0f;
-        if (i % 3 == 0)
-            ck_assert_msg(amp_clip_grad_norm(&host->optimizer, 1.5f, &norms[i]) == AMP_OK, "%s", amp_last_error());
-        if (i % 3 == 1) ck_assert_int_eq(amp_clip_grad_norm(&host->optimizer, 1.5f, NULL), AMP_OK);
-        if (i % 3 == 2) ck_assert_int_eq(amp_clip_grad_value(&host->optimizer, 0.01f), AMP_OK);
-        host_step(host, kind->stepping);
+        if (i % 3 == 0) ck_ok(amp_clip_grad_norm(optimizer, 1.5f, &norms[i]));
+        if (i % 3 == 1) ck_ok(amp_clip_grad_norm(optimizer, 1.5f, NULL));
+        if (i % 3 == 2) ck_ok(amp_clip_grad_value(optimizer, 0.01f));
+        host_step(run.host, kind->stepping);
     }
-    host_read(host, weights, ELEMENTS);
-    ck_assert_int_eq(amp_shutdown(host->model.amp), AMP_OK);
-    host_free(host);
+    host_read(run.host, weights, ELEMENTS);
+    run_end(&run);
 }
 
 TEST_TIMES(test_clipping, 5) {
-    static const struct kind clipping[] = {
-        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
-        { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
-        { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
-        { "O1 mixed", AMP_O1, STEP_FUSED, true, false, 1, 0.0f },
-        { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f },
-    };
+    static const struct kind clipping[] = { KIND(O1, STEP_FUSED), KIND(O2, STEP_FUSED), KIND(O2, STEP_THERE),
+                                            KIND(O1, STEP_FUSED, .mixed = true), KIND(O2, STEP_KNOWS) };
     static float here[ELEMENTS], there[ELEMENTS];
     float norms[10], norms_there[10];
     clipped(&clipping[_i], true, here, norms);
@@ -359,32 +274,23 @@ TEST_TIMES(test_clipping, 5) {
 
 /* Saved in the middle, loaded into another: both end alike, and the file is the CPU's. */
 TEST_TIMES(test_checkpoints, TEST_STATES * 5) {
-    static const struct kind saved[] = {
-        { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
-        { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
-        { "O3 fused", AMP_O3, STEP_FUSED, false, false, 1, 0.0f },
-        { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
-        { "O2 mixed", AMP_O2, STEP_FUSED, true, false, 1, 0.0f },
-    };
+    static const struct kind saved[] = { KIND(O1, STEP_FUSED), KIND(O2, STEP_FUSED), KIND(O3, STEP_FUSED),
+                                         KIND(O2, STEP_THERE), KIND(O2, STEP_FUSED, .mixed = true) };
     const struct kind *kind = &saved[_i];
     static float first[2 * ELEMENTS], second[2 * ELEMENTS];
-    static char state[1 << 18], again[sizeof state];
-    size_t size = 0, size_again = 0;
+    static char state[STATE_BYTES], again[STATE_BYTES];
     amp_record of_first, of_second;
     struct run run = start(kind), other = start(kind);
     for (int i = 0; i < 9; i++) iterate(run.host, kind, i);
     host_clear(run.host);
-    ck_assert_msg(amp_state_save_memory(run.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size) == AMP_OK, "%s",
-                  amp_last_error());
-    ck_assert_msg(amp_state_load_memory(other.context, state, size) == AMP_OK, "%s", amp_last_error());
-    ck_assert_int_eq(amp_state_save_memory(other.context, AMP_STATE_SAFETENSORS, again, sizeof again, &size_again),
-                     AMP_OK);
-    ck_assert_uint_eq(size, size_again);
-    ck_assert(!memcmp(state, again, size));
+    const size_t size = run_save(&run, state);
+    ck_ok(amp_state_load_memory(other.context, state, size));
+    ck_assert_uint_eq(run_save(&other, again), size);
+    ck_assert_mem_eq(state, again, size);
     for (int i = 9; i < 20; i++) iterate(run.host, kind, i), iterate(other.host, kind, i);
     host_clear(run.host), host_clear(other.host);
     stop(&run, first, &of_first), stop(&other, second, &of_second);
-    ck_assert(!memcmp(first, second, sizeof first));
+    ck_assert_mem_eq(first, second, sizeof first);
     ck_assert(of_first.scale_after == of_second.scale_after && of_first.brackets == of_second.brackets);
     ck_assert_uint_eq(of_second.brackets, 20);
 }
@@ -394,15 +300,12 @@ TEST_TIMES(test_checkpoints, TEST_STATES * 5) {
 /* What a context says of one weight too large in each parameter. */
 static void tell_unfit(struct host *host, char text[1024]) {
     static const float large = 1e6f;
-    amp_status status = AMP_OK;
     for (int i = 0; i < HOST_PARAMS; i++)
         memory_in(host->on_cpu, (float *)host->params[i].data + i % 2, &large, sizeof large);
-    struct run run = run_try_start(host, AMP_O2, &status);
-    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
-    ck_assert_int_eq(amp_explain(run.context, NULL, text, 1024, NULL), AMP_OK);
+    struct run run = run_with(host, CONFIG(AMP_O2));
+    ck_ok(amp_explain(run.context, NULL, text, 1024, NULL));
     ck_assert_msg(strstr(text, "weights are too large for fp16"), "%s", text);
-    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
-    host_free(host);
+    run_end(&run);
 }
 
 TEST_TIMES(test_unfit, 2) {

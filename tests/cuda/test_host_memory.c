@@ -5,53 +5,39 @@
  */
 #include "host_run.h"
 
-#include "../kernels/support.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 static int allocations, fail_allocation; /* libamp's own, by --wrap */
 
 static bool is_refused(void) { return ++allocations == fail_allocation; }
 static void refuse(int at) { allocations = 0, fail_allocation = at; }
 
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *block, size_t bytes);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *block, size_t bytes);
-void *__wrap_calloc(size_t count, size_t size) { return is_refused() ? NULL : __real_calloc(count, size); }
-void *__wrap_realloc(void *block, size_t bytes) { return is_refused() ? NULL : __real_realloc(block, bytes); }
+WRAP(void *, calloc, size_t count, size_t size) { return is_refused() ? NULL : __real_calloc(count, size); }
+WRAP(void *, realloc, void *block, size_t bytes) { return is_refused() ? NULL : __real_realloc(block, bytes); }
 
 /* Emulation keeps the exact weights apart. Whichever allocation fails once, while they are set apart, lent to a step
  * that changes nothing, or put back, they come back to the last bit. */
 TEST(test_memory_of_emulation) {
     static float before[ELEMENTS], after[ELEMENTS];
     int failures = 0;
-    for (int at = 1;; at++) {
+    bool reached = true;
+    for (int at = 1; reached; at++) {
         struct host *host = host_new(false, false, false, STEP_KNOWS);
-        amp_model *model = &host->model;
-        amp_optimizer *optimizer = &host->optimizer;
         amp_step_info info = AMP_STEP_INFO_INIT;
-        amp_config config = AMP_CONFIG_INIT;
-        amp_context *context = NULL;
-        config.level = AMP_O2, config.emulate = AMP_ON;
+        amp_status status;
         host->hooks.swap_data = NULL;
         host_read(host, before, ELEMENTS);
         refuse(at);
-        amp_status status = amp_initialize_many(&model, 1, &optimizer, 1, &config, &context);
-        if (status == AMP_OK) status = amp_step_begin(optimizer, &info);
-        if (status == AMP_OK) status = amp_step_end(optimizer);
-        const amp_status ended = context ? amp_shutdown(context) : AMP_OK;
-        const bool reached = allocations >= at;
+        struct run run = run_try(host, CONFIG(AMP_O2, .emulate = AMP_ON), &status);
+        if (status == AMP_OK) status = amp_step_begin(&host->optimizer, &info);
+        if (status == AMP_OK) status = amp_step_end(&host->optimizer);
+        const amp_status ended = run.context ? amp_shutdown(run.context) : AMP_OK;
+        reached = allocations >= at;
         refuse(0);
         failures += status != AMP_OK;
-        if (status != AMP_OK) ck_assert_int_eq(status, AMP_ERR_NO_MEMORY);
-        ck_assert_int_eq(ended, AMP_OK);
+        if (status != AMP_OK) ck_fails(AMP_ERR_NO_MEMORY, status);
+        ck_ok(ended);
         host_read(host, after, ELEMENTS);
         ck_assert_msg(!memcmp(before, after, host_elements() * sizeof *after), "allocation %d", at);
         host_free(host);
-        if (!reached) break;
     }
     ck_assert_int_gt(failures, 20);
 }
@@ -77,10 +63,8 @@ static void write_weights(struct host *host) {
     }
 }
 
-static const struct kind written[] = {
-    { "fused", AMP_O2, STEP_FUSED, false, false, 1, 0 }, { "knows", AMP_O2, STEP_KNOWS, false, false, 1, 0 },
-    { "fixed", AMP_O2, STEP_FUSED, false, true, 1, 0 },  { "there", AMP_O2, STEP_THERE, false, false, 1, 0 },
-};
+static const struct kind written[] = { KIND(O2, STEP_FUSED), KIND(O2, STEP_KNOWS), KIND(O2, STEP_FUSED, .fixed = true),
+                                       KIND(O2, STEP_THERE) };
 enum { WRITTEN = sizeof written / sizeof *written };
 
 /* The host writes its weights, and then something fails once, anywhere in an iteration: what it wrote is there at the
@@ -92,11 +76,10 @@ TEST_TIMES(test_written_weights_stay, 2 * WRITTEN) {
     int failures = 0;
     bool failed = true;
     for (int at = 1; failed; at++) {
-        struct host *host = host_new(false, kind->mixed, kind->fixed, kind->stepping);
+        struct host *host = host_of(kind, false);
         amp_status status;
         host->rule.lr = 0.0;
-        struct run run = run_try_start(host, kind->level, &status);
-        ck_assert_int_eq(status, AMP_OK);
+        struct run run = run_with(host, CONFIG(kind->level));
         if (at % 2) run_iterate(host, kind, 0.25f);
         host_clear(host);
         host_set_targets(host, 0.25f);
@@ -107,7 +90,7 @@ TEST_TIMES(test_written_weights_stay, 2 * WRITTEN) {
         failed = failed_before(memory, at);
         fail_next(memory, 0);
         failures += status != AMP_OK;
-        if (status == AMP_OK) ck_assert_int_eq(amp_scale_loss_cancel(&scaled), AMP_OK);
+        if (status == AMP_OK) ck_ok(amp_scale_loss_cancel(&scaled));
         fail_next(memory, at);
         amp_step_info info = AMP_STEP_INFO_INIT;
         if (kind->stepping == STEP_FUSED) status = amp_fused_step(&host->optimizer, NULL);
@@ -115,10 +98,10 @@ TEST_TIMES(test_written_weights_stay, 2 * WRITTEN) {
         failed |= failed_before(memory, at);
         fail_next(memory, 0);
         failures += status != AMP_OK;
-        if (status == AMP_OK && kind->stepping != STEP_FUSED) ck_assert_int_eq(amp_step_end(&host->optimizer), AMP_OK);
+        if (status == AMP_OK && kind->stepping != STEP_FUSED) ck_ok(amp_step_end(&host->optimizer));
         run_iterate(host, kind, 0.25f);
         host_clear(host);
-        ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+        ck_ok(amp_shutdown(run.context));
         host_read(host, weights, ELEMENTS);
         host_free(host);
         for (size_t i = 0; i < host_elements(); i++)
@@ -143,18 +126,16 @@ TEST_TIMES(test_gradients_stay, 2 * WRITTEN) {
         else run_iterate(host, kind, INFINITY), host_clear(host); /* skipped */
         host_clear(host);
         host_set_targets(host, 0.25f);
-        ck_assert_int_eq(amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled), AMP_OK);
-        host_backward(host, scaled.loss, 1.0f);
-        ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_OK);
+        (void)host_bracket(host);
         fail_next(memory, at);
         const amp_status status = at ? amp_scale_loss_begin(&host->optimizer, &host->loss, &scaled) : AMP_ERR_BACKEND;
         failed = failed_before(memory, at);
         fail_next(memory, 0);
         failures += at && status != AMP_OK;
-        if (status == AMP_OK) ck_assert_int_eq(amp_scale_loss_cancel(&scaled), AMP_OK);
+        if (status == AMP_OK) ck_ok(amp_scale_loss_cancel(&scaled));
         host_step(host, kind->stepping);
         host_clear(host);
-        ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
+        ck_ok(amp_shutdown(run.context));
         host_read(host, at ? weights : expected, ELEMENTS);
         host_free(host);
         for (size_t i = 0; at && i < host_elements(); i++)

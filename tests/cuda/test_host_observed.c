@@ -3,23 +3,13 @@
  * trainings have the same bits. */
 #include "host_run.h"
 
-#include "../kernels/support.h"
-
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { ITERATIONS = 6, SEEN = 64 };
 
 static const struct kind kinds[] = {
-    { "O0 fused", AMP_O0, STEP_FUSED, false, false, 1, 0.0f },
-    { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
-    { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
-    { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 2, 0.0f },
-    { "O5 there", AMP_O5, STEP_THERE, false, false, 1, 0.0f },
-    { "O1 fused, fixed", AMP_O1, STEP_FUSED, false, true, 1, 0.0f },
-    { "O2 fused, mixed", AMP_O2, STEP_FUSED, true, false, 1, 0.0f },
+    KIND(O0, STEP_FUSED), KIND(O1, STEP_FUSED), KIND(O2, STEP_FUSED), KIND(O2, STEP_KNOWS, .more_brackets = 1),
+    KIND(O5, STEP_THERE), KIND(O1, STEP_FUSED, .fixed = true), KIND(O2, STEP_FUSED, .mixed = true),
 };
 
 struct seen {
@@ -33,7 +23,7 @@ struct seen {
 static void keep_seen(amp_context *context, struct seen *seen) {
     static amp_observation found[SEEN];
     found[0] = (amp_observation)AMP_OBSERVATION_INIT;
-    ck_assert_int_eq(amp_get_observations(context, found, SEEN, &seen->n), AMP_OK);
+    ck_ok(amp_get_observations(context, found, SEEN, &seen->n));
     ck_assert_uint_le(seen->n, SEEN);
     for (size_t i = 0; i < seen->n; i++) {
         seen->what[i] = found[i].what;
@@ -45,23 +35,14 @@ static void keep_seen(amp_context *context, struct seen *seen) {
 
 /* seen NULL: it is not observed. */
 static void train(const struct kind *kind, bool on_cpu, bool overflows, struct seen *seen, float *weights) {
-    struct host *host = host_new(on_cpu, kind->mixed && !on_cpu, kind->fixed, kind->stepping);
-    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
-    amp_config config = AMP_CONFIG_INIT;
-    amp_model *model = &host->model;
-    amp_optimizer *optimizer = &host->optimizer;
-    amp_context *context = NULL;
-    options.every = 1;
-    config.level = kind->level;
-    config.init_scale = 256.0f; /* no gradient overflows at once */
-    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &context) == AMP_OK, "%s", amp_last_error());
-    if (seen) ck_assert_msg(amp_observe(context, &options) == AMP_OK, "%s", amp_last_error());
-    for (int i = 0; i < ITERATIONS; i++) run_iterate(host, kind, overflows && i == 2 ? INFINITY : 0.25f);
-    if (seen) keep_seen(context, seen);
-    host_clear(host);
-    host_read(host, weights, ELEMENTS);
-    ck_assert_msg(amp_shutdown(context) == AMP_OK, "%s", amp_last_error());
-    host_free(host);
+    const amp_observe_options options = SIZED(amp_observe_options, .every = 1);
+    struct run run = run_with(host_of(kind, on_cpu), CONFIG(kind->level, .init_scale = 256.0f)); /* does not overflow */
+    if (seen) ck_ok(amp_observe(run.context, &options));
+    for (int i = 0; i < ITERATIONS; i++) run_iterate(run.host, kind, overflows && i == 2 ? INFINITY : 0.25f);
+    if (seen) keep_seen(run.context, seen);
+    host_clear(run.host);
+    host_read(run.host, weights, ELEMENTS);
+    run_end(&run);
 }
 
 /* A device adds in another order; `there` gets the CPU's sums. */
@@ -119,7 +100,7 @@ static void grow(void *x, float by, void *y) {
     const amp_span src = { from->data, (uint64_t)from->size, from->dtype, 0 };
     const amp_span dst = { to->data, (uint64_t)to->size, to->dtype, 0 };
     const amp_factor factor = { NULL, by, AMP_FACTOR_AS_IT_IS };
-    ck_assert_int_eq(amp_device_scale(op_list, device.stream, &dst, &src, 1, &factor, NULL), AMP_OK);
+    ck_ok(amp_device_scale(op_list, device.stream, &dst, &src, 1, &factor, NULL));
 }
 
 static amp_status cast(void *self, void *handle, amp_dtype to, void **out) {
@@ -131,7 +112,7 @@ static amp_status cast(void *self, void *handle, amp_dtype to, void **out) {
                              NULL, 1 };
     const amp_span src = { from->data, (uint64_t)from->size, from->dtype, 0 };
     const amp_span dst = { made->data, (uint64_t)made->size, made->dtype, 0 };
-    ck_assert_int_eq(amp_device_cast(op_list, device.stream, &dst, &src, 1), AMP_OK);
+    ck_ok(amp_device_cast(op_list, device.stream, &dst, &src, 1));
     host->tensors++;
     *out = made;
     return AMP_OK;
@@ -146,24 +127,18 @@ struct ops_host {
 
 static struct ops_host ops_host_new(const struct kind *kind, amp_class grow_class, const amp_observe_options *options) {
     static amp_op op;
-    struct ops_host ops = { .host = host_new(false, false, false, kind->stepping) };
-    amp_config config = AMP_CONFIG_INIT;
-    amp_model *model = &ops.host->model;
-    amp_optimizer *optimizer = &ops.host->optimizer;
+    struct host *host = host_of(kind, false);
+    struct ops_host ops = { .host = host };
     grow_slot = grow;
-    op = (amp_op)AMP_OP_INIT;
-    op.name = "grow", op.schema = "grow(Tensor x, float by, Tensor(out a!) y) -> void";
-    op.slot = (amp_fn *)(void *)&grow_slot, op.op_class = grow_class;
-    model->ops = &op, model->n_ops = 1;
-    ops.host->hooks.cast = cast;
-    ops.host->hooks.flags |= AMP_HOST_TAPE_RETAINS_INPUTS;
-    config.level = kind->level, config.observe = AMP_ON, config.init_scale = 256.0f;
-    ck_assert_int_eq(amp_device_list_open((amp_device){ 2, 0 }, &op_list), AMP_OK);
-    ck_assert_msg(amp_initialize_many(&model, 1, &optimizer, 1, &config, &ops.context) == AMP_OK, "%s",
-                  amp_last_error());
-    ck_assert_msg(amp_observe(ops.context, options) == AMP_OK, "%s", amp_last_error());
-    const struct tensor tensor = { ops.host->params[0].kind, { 2, 0 }, AMP_FLOAT32, NULL, NUMBERS, NULL, 1 };
-    ops.x = ops.y = ops.z = tensor;
+    op = OP("grow", "grow(Tensor x, float by, Tensor(out a!) y) -> void", &grow_slot, .op_class = grow_class);
+    host->model.ops = &op, host->model.n_ops = 1;
+    host->hooks.cast = cast;
+    host->hooks.flags |= AMP_HOST_TAPE_RETAINS_INPUTS;
+    ck_ok(amp_device_list_open((amp_device){ 2, 0 }, &op_list));
+    ops.context = run_with(host, CONFIG(kind->level, .observe = AMP_ON, .init_scale = 256.0f)).context;
+    ck_ok(amp_observe(ops.context, options));
+    ops.x = (struct tensor){ host->params[0].kind, { 2, 0 }, AMP_FLOAT32, NULL, NUMBERS, NULL, 1 };
+    ops.y = ops.z = ops.x;
     ops.x.data = memory_alloc(false, NUMBERS * sizeof(float));
     ops.y.data = memory_alloc(false, NUMBERS * sizeof(float));
     ops.z.data = memory_alloc(false, NUMBERS * sizeof(float));
@@ -172,7 +147,7 @@ static struct ops_host ops_host_new(const struct kind *kind, amp_class grow_clas
 
 static void ops_host_end(struct ops_host *ops) {
     host_clear(ops->host);
-    ck_assert_msg(amp_shutdown(ops->context) == AMP_OK, "%s", amp_last_error());
+    ck_ok(amp_shutdown(ops->context));
     amp_device_list_close(op_list);
     memory_free(false, ops->x.data);
     memory_free(false, ops->y.data);
@@ -201,26 +176,25 @@ static void ops_iterate(struct ops_host *ops, const struct kind *kind, float by,
 }
 
 static const struct kind op_kinds[] = {
-    { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f }, /* the device decides alone */
-    { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f }, /* the host waits at the step */
-    { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
+    KIND(O1, STEP_FUSED), /* the device decides alone */
+    KIND(O2, STEP_KNOWS), /* the host waits at the step */
+    KIND(O2, STEP_THERE),
 };
+static const amp_observe_options always = { .struct_size = sizeof(amp_observe_options), .every = 1 };
 
 /* The third call makes what is not finite. */
 TEST_TIMES(test_culprit, sizeof op_kinds / sizeof *op_kinds) {
     const struct kind *kind = &op_kinds[_i];
-    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     amp_culprit culprit = AMP_CULPRIT_INIT;
-    options.every = 1;
-    struct ops_host ops = ops_host_new(kind, AMP_FP32, &options);
+    struct ops_host ops = ops_host_new(kind, AMP_FP32, &always);
     ops_set(&ops, 3.0f);
     ops_iterate(&ops, kind, 2.0f, false);
-    ck_assert_int_eq(amp_get_culprit(ops.context, &culprit), AMP_OK);
+    ck_ok(amp_get_culprit(ops.context, &culprit));
     ck_assert_uint_eq(culprit.bracket, 0);
     ops_set(&ops, 0x1p100f);
     grow_slot(&ops.x, 1.0f, &ops.y);
     ops_iterate(&ops, kind, 0x1p26f, true);
-    ck_assert_int_eq(amp_get_culprit(ops.context, &culprit), AMP_OK);
+    ck_ok(amp_get_culprit(ops.context, &culprit));
     ck_assert_uint_eq(culprit.bracket, 2);
     ck_assert_str_eq(culprit.op, "grow");
     ck_assert_uint_eq(culprit.call, 3);
@@ -238,13 +212,11 @@ TEST_TIMES(test_culprit, sizeof op_kinds / sizeof *op_kinds) {
 /* What was finite before libamp cast it. */
 TEST(test_culprit_is_a_cast) {
     const struct kind *kind = &kinds[1];
-    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     amp_culprit culprit = AMP_CULPRIT_INIT;
-    options.every = 1;
-    struct ops_host ops = ops_host_new(kind, AMP_LOWER, &options);
+    struct ops_host ops = ops_host_new(kind, AMP_LOWER, &always);
     ops_set(&ops, 40000.0f); /* 80000 is no number of fp16 */
     ops_iterate(&ops, kind, 0.5f, true);
-    ck_assert_int_eq(amp_get_culprit(ops.context, &culprit), AMP_OK);
+    ck_ok(amp_get_culprit(ops.context, &culprit));
     ck_assert_str_eq(culprit.op, "grow");
     ck_assert_uint_eq(culprit.call, 1);
     ck_assert_int_eq(culprit.was_cast, 1);
@@ -265,10 +237,9 @@ static void reach(const void *given) {
 TEST(test_skips_of_a_device_are_heard) {
     static const bool observed[] = { true, false, false, false, true, false, true };
     const struct kind *kind = &kinds[1];
-    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    const amp_observe_options options = SIZED(amp_observe_options, .every = 1000,
+                                              .what = AMP_SEE_INPUTS | AMP_SEE_OUTPUTS);
     amp_culprit culprit = AMP_CULPRIT_INIT;
-    options.every = 1000;
-    options.what = AMP_SEE_INPUTS | AMP_SEE_OUTPUTS;
     struct ops_host ops = ops_host_new(kind, AMP_FP32, &options);
     ops_set(&ops, 3.0f);
     for (size_t i = 0; i < sizeof observed / sizeof *observed; i++) {
@@ -284,7 +255,7 @@ TEST(test_skips_of_a_device_are_heard) {
         ops_run(&ops, kind, overflows ? 0x1p127f : 2.0f);
         ck_assert_msg(!reached || i == 0, "iteration %zu waits", i);
     }
-    ck_assert_int_eq(amp_get_culprit(ops.context, &culprit), AMP_OK);
+    ck_ok(amp_get_culprit(ops.context, &culprit));
     ck_assert_uint_eq(culprit.bracket, 5);
     ck_assert_uint_eq(culprit.call, 2);
     ops_host_end(&ops);

@@ -6,10 +6,7 @@
  */
 #include "device.h"
 
-#include "../kernels/support.h"
-
 #include <stdlib.h>
-#include <string.h>
 
 enum { M = 8, N = 16, K = 24 };
 
@@ -70,13 +67,13 @@ static void *matmul(void *x, void *y) {
     struct tensor *d = make(a->dtype, a->shape[0], b->shape[1]);
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
     amp_tensor_view of_a;
-    ck_assert_int_eq(view(NULL, x, &of_a), AMP_OK);
+    ck_ok(view(NULL, x, &of_a));
     g.m = a->shape[0], g.n = b->shape[1], g.k = a->shape[1];
     g.a_dtype = a->dtype, g.b_dtype = b->dtype, g.d_dtype = d->dtype;
     g.a = a->data, g.b = b->data, g.d = d->data;
     g.device = of_a.device, g.stream = device.stream;
     ran = a->dtype;
-    ck_assert_msg(amp_matmul(&g) == AMP_OK, "%s", amp_last_error());
+    ck_ok(amp_matmul(&g));
     return d;
 }
 static void *no_matmul(void *x, void *y) {
@@ -97,8 +94,8 @@ TEST_TIMES(test_level, 2) {
     op.name = "matmul", op.schema = "matmul(Tensor a, Tensor b) -> Tensor";
     op.slot = (amp_fn *)(void *)&slot, op.fp16 = op.bf16 = (amp_fn)matmul, op.flags = AMP_OP_MATMUL;
     model.host = &host, model.ops = &op, model.n_ops = 1;
-    ck_assert_int_eq(amp_device_list_open((amp_device){ 2, 0 }, &casts), AMP_OK);
-    ck_assert_msg(amp_initialize(&model, NULL, _i ? AMP_O4 : AMP_O1) == AMP_OK, "%s", amp_last_error());
+    ck_ok(amp_device_list_open((amp_device){ 2, 0 }, &casts));
+    ck_ok(amp_initialize(&model, NULL, _i ? AMP_O4 : AMP_O1));
     struct tensor *a = make(AMP_FLOAT32, M, K), *b = make(AMP_FLOAT32, K, N);
     for (int i = 0; i < M * K; i++) ((float *)a->data)[i] = (float)(i % 7);
     for (int i = 0; i < K * N; i++) ((float *)b->data)[i] = (float)(i % 5 - 2);
@@ -113,8 +110,8 @@ TEST_TIMES(test_level, 2) {
             ck_assert_uint_eq(get_bits(low, d->data, (size_t)(i * N + j)), round_to_bits(low, (double)sum));
         }
     drop(a), drop(b), drop(d);
-    ck_assert_int_eq(amp_check(model.amp), AMP_OK);
-    ck_assert_int_eq(amp_shutdown(model.amp), AMP_OK);
+    ck_ok(amp_check(model.amp));
+    ck_ok(amp_shutdown(model.amp));
     ck_assert_int_eq(alive, 0);
     amp_device_list_close(casts);
 }

@@ -2,10 +2,7 @@
 /* Who does what of a product, what a call costs, and what is remembered: on the fake device alone. */
 #include "shares.h"
 
-#include "../kernels/support.h"
-
 #include <pthread.h>
-#include <string.h>
 
 enum { H = AMP_FLOAT16, W = AMP_BFLOAT16, S = AMP_FLOAT32 };
 
@@ -79,15 +76,15 @@ TEST(test_bounded) {
     p.args.ld_a = p.args.ld_b = p.args.ld_d = 0;
     for (int i = 1; i <= SHAPES; i++) {
         p.args.k = i, p.args.m = p.args.n = 1;
-        ck_assert_int_eq(run(&p), AMP_OK);
+        ck_ok(run(&p));
     }
     device.blas->asked = 0;
-    ck_assert_int_eq(run(&p), AMP_OK);
+    ck_ok(run(&p));
     ck_assert_int_eq(device.blas->asked, 0);
     int again = 0;
     for (int i = 1; i <= SHAPES; i++) {
         p.args.k = i;
-        ck_assert_int_eq(run(&p), AMP_OK);
+        ck_ok(run(&p));
     }
     again = device.blas->asked;
     ck_assert_int_gt(again, SHAPES - 600);
@@ -98,7 +95,7 @@ TEST(test_alignment) {
         struct device_product p = fresh(H, H);
         product_place(&p);
         p.args.a = (const uint16_t *)p.args.a + shift, p.args.d = (uint16_t *)p.args.d + 4;
-        ck_assert_msg(run(&p) == AMP_OK, "%s", amp_last_error());
+        ck_ok(run(&p));
         ck_assert_uint_eq(device.blas->alignments[1], 2u * (unsigned)shift); /* its b is a */
         ck_assert_uint_eq(device.blas->alignments[0], 256);
         ck_assert_uint_eq(device.blas->alignments[3], 8);
@@ -149,8 +146,7 @@ TEST_TIMES(test_refused_arguments, sizeof refused_epilogues / sizeof *refused_ep
     e->bias_grad = r->no_bias_grad ? NULL : memory + r->bias_grad_shift;
     e->ld_aux = r->ld_aux, e->stride_aux = r->stride_aux, e->stride_bias_grad = r->stride_bias_grad;
     e->workspace = r->workspace ? memory + 128 : NULL;
-    ck_assert_int_eq(amp_device_matmul(list, device.stream, &p.args, e), AMP_ERR_INVALID_ARGUMENT);
-    ck_assert_msg(strstr(amp_last_error(), r->says), "%s", amp_last_error());
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, r->says, amp_device_matmul(list, device.stream, &p.args, e));
     ck_assert_int_eq(device.blas->products, 0);
 }
 
@@ -160,20 +156,19 @@ TEST(test_measure) {
     device.blas->candidates = 5, device.blas->fastest = 3, device.blas->clock = &device.fake->clock;
     device.blas->workspace = 1000;
     product_place(&p);
-    ck_assert_msg(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue) == AMP_OK, "%s",
-                  amp_last_error());
+    ck_ok(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue));
     product_compare(&p);
     run_right(&p);
     ck_assert_int_eq(device.blas->algorithm, 43);
     ck_assert_int_eq(device.blas->asked, 2); /* for the first one, and for all */
-    ck_assert_int_eq(amp_device_matmul_explain(list, &p.args, &p.epilogue, words, sizeof words, NULL), AMP_OK);
+    ck_ok(amp_device_matmul_explain(list, &p.args, &p.epilogue, words, sizeof words, NULL));
     ck_assert_msg(strstr(words, "algorithm 43, number 4 of 5, fastest, workspace 1000 bytes") != NULL, "%s", words);
     device.fake->capturing = 1;
-    ck_assert_int_eq(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue), AMP_ERR_WRONG_STATE);
+    ck_fails(AMP_ERR_WRONG_STATE, amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue));
     device.fake->capturing = 0;
     p.with_c = p.in_place = true;
     product_place(&p);
-    ck_assert_int_eq(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue), AMP_ERR_INVALID_ARGUMENT);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue));
 }
 
 /* ---- memory ---- */
@@ -192,8 +187,7 @@ TEST(test_workspace) {
     run_right(&p);
     ck_assert_uint_eq(device.blas->workspace_bytes, 0);
     p.epilogue.workspace_size = 100;
-    ck_assert_int_eq(run(&p), AMP_ERR_INVALID_ARGUMENT);
-    ck_assert_msg(strstr(amp_last_error(), "needs 256") != NULL, "%s", amp_last_error());
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "needs 256", run(&p));
     ck_assert_int_eq(device.fake->blocks, blocks); /* nothing but the caller's */
     p.epilogue.workspace = NULL;
     run_right(&p);
@@ -211,12 +205,12 @@ TEST(test_no_list) {
     product_place(&p);
     p.args.device = (amp_device){ 2, 1 }, p.args.stream = device.stream;
     const int blocks = device.fake->blocks;
-    ck_assert_msg(amp_matmul(&p.args) == AMP_OK, "%s", amp_last_error());
+    ck_ok(amp_matmul(&p.args));
     ck_assert_uint_eq(device.blas->workspace_bytes, 3000);
     ck_assert_int_eq(device.fake->blocks, blocks);
     ck_assert_int_eq(device.fake->current, 0); /* the caller's */
     device.fake->capturing = 1;
-    ck_assert_int_eq(amp_matmul(&p.args), AMP_OK); /* allocation and release are parts of the graph */
+    ck_ok(amp_matmul(&p.args)); /* allocation and release are parts of the graph */
 }
 
 /* A training waits for the device once an iteration: what products without a list use is not mapped again each time. */
@@ -227,7 +221,7 @@ TEST(test_memory_is_kept) {
     product_place(&p);
     p.args.device = (amp_device){ 2, 0 }, p.args.stream = device.stream;
     for (int i = 0, mapped = 0; i < 5; i++) {
-        ck_assert_msg(amp_matmul(&p.args) == AMP_OK, "%s", amp_last_error());
+        ck_ok(amp_matmul(&p.args));
         device.tools->synchronize();
         if (i) ck_assert_int_eq(fake->mapped, mapped);
         mapped = fake->mapped;
@@ -257,7 +251,7 @@ TEST_TIMES(test_replay, n_shares) {
     device.blas->workspace = 3000;
     product_place(&p);
     device.tools->capture_begin();
-    ck_assert_msg(run(&p) == AMP_OK, "%s", amp_last_error());
+    ck_ok(run(&p));
     device.tools->capture_end();
     ck_assert_int_eq(device.fake->broke_capture, 0);
     for (int i = 0; i < 3; i++) {
@@ -273,7 +267,7 @@ TEST_TIMES(test_lazy, n_shares) {
     device.blas->workspace = 3000;
     product_place(&p);
     device.fake->lazy = 1;
-    ck_assert_msg(run(&p) == AMP_OK, "%s", amp_last_error());
+    ck_ok(run(&p));
     device.tools->flush();
     product_compare(&p);
     ck_assert_int_eq(device.fake->waits, 0);

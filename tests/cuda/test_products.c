@@ -2,17 +2,13 @@
 /* amp_device_matmul and amp_matmul on a device, every combination of what they can be asked for: on the fake cuBLASLt,
  * which multiplies what its descriptors say, and where there is a GPU on NVIDIA's. */
 #include "product.h"
-#include "test.h"
-
-#include "../kernels/support.h"
 
 #include <math.h>
-#include <string.h>
 
 static amp_device_list *list;
 
 static void open_list(void) {
-    ck_assert_msg(amp_device_list_open((amp_device){ 2, 0 }, &list) == AMP_OK, "%s", amp_last_error());
+    ck_ok(amp_device_list_open((amp_device){ 2, 0 }, &list));
 }
 static void close_list(void) { amp_device_list_close(list); }
 
@@ -116,7 +112,7 @@ TEST(test_nan) {
         product_place(&p);
         for (int q = 0; q < 8; q++)
             set_bits(all_types[type], product_a(&p), (size_t)q, infinity_bits(all_types[type]) + 1);
-        ck_assert_int_eq(amp_device_matmul(list, device.stream, &p.args, &p.epilogue), AMP_OK);
+        ck_ok(amp_device_matmul(list, device.stream, &p.args, &p.epilogue));
         device_wait();
         for (size_t j = 0; j < 8; j++) {
             ck_assert(bits_are_nan(all_types[type], get_bits(all_types[type], p.args.d, j)));
@@ -139,7 +135,7 @@ TEST(test_amp_matmul) {
         p.args.device = (amp_device){ 2, 0 }, p.args.stream = device.stream;
         CHECK_THAT(amp_matmul(&p.args) == AMP_OK, "%s: %s", product_words(&p), amp_last_error());
         product_compare(&p);
-        ck_assert_msg(amp_matmul_explain(&p.args, words, sizeof words, &length) == AMP_OK, "%s", amp_last_error());
+        ck_ok(amp_matmul_explain(&p.args, words, sizeof words, &length));
         ck_assert_msg(strstr(words, "cuda (cuBLASLt ") == words && length == strlen(words), "%s", words);
     }
 }
@@ -150,11 +146,10 @@ TEST(test_measured) {
     char words[400] = "";
     p.with_bias = true;
     product_place(&p);
-    ck_assert_msg(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue) == AMP_OK, "%s",
-                  amp_last_error());
+    ck_ok(amp_device_matmul_measure(list, device.stream, &p.args, &p.epilogue));
     product_compare(&p);
     run(&p);
-    ck_assert_int_eq(amp_device_matmul_explain(list, &p.args, &p.epilogue, words, sizeof words, NULL), AMP_OK);
+    ck_ok(amp_device_matmul_explain(list, &p.args, &p.epilogue, words, sizeof words, NULL));
     ck_assert_msg(strstr(words, "fastest") != NULL, "%s", words);
 }
 

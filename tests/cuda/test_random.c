@@ -5,12 +5,9 @@
  */
 #include "device.h"
 
-#include "../kernels/support.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { MOST = 2000, POOL = 1 << 21, SPANS = 6, CASES = 36 };
 
@@ -33,7 +30,7 @@ static void start(void) {
     for (int k = 0; k < SPANS && !pools[k].there; k++)
         pools[k].there = device_alloc(POOL), pools[k].here = malloc(POOL);
     if (!numbers) numbers = device_alloc(2 * (MOST + 16) * sizeof *numbers);
-    ck_assert_int_eq(amp_device_list_open((amp_device){ 2, 0 }, &list), AMP_OK);
+    ck_ok(amp_device_list_open((amp_device){ 2, 0 }, &list));
 }
 static void stop(void) { amp_device_list_close(list); }
 

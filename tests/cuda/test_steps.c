@@ -4,13 +4,12 @@
  * the bit, given equal norms, for every rule and switch, over several steps of several tensors.
  */
 #include "emulated.h"
-#include "test.h"
+#include "asserts.h"
 
 #include "../kernels/support.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { N = 3, LONGEST = 5000, STEPS = 4 };
 static const uint64_t sizes[N] = { 3, 2049, LONGEST };
@@ -76,7 +75,7 @@ static void step_theirs(const amp_optim *rule, const float *norm, const float *n
     t.grad = s.grad, t.param = s.param, t.low = s.low;
     for (int k = 0; k < 3; k++) t.moments[k] = s.moments[k];
     t.grad_norm = norm, t.grad_norms = norms;
-    ck_assert_int_eq(amp_optim_list(rule, &t), AMP_OK);
+    ck_ok(amp_optim_list(rule, &t));
 }
 
 /* ---- ours ---- */
@@ -140,7 +139,7 @@ static void step_ours(const amp_optim *rule, float norm, const float *norms) {
     for (int k = 0; k < n_moments(rule); k++) lists[CUDA_MOMENTS + k] = s.moments[k];
     for (int i = 0; i < N; i++) {
         float of_param;
-        ck_assert_int_eq(amp_l2norm_list(&s.param[i], 1, &of_param, NULL), AMP_OK);
+        ck_ok(amp_l2norm_list(&s.param[i], 1, &of_param, NULL));
         const struct cuda_norms given = { norm, norms[i], of_param };
         updates[i] = cuda_prepare(rule, ours.steps[i]++, inv_scale, grad_factor, &given, ours.moments[1][i]);
     }
@@ -158,7 +157,7 @@ static void step_ours(const amp_optim *rule, float norm, const float *norms) {
 
 TEST_TIMES(test_steps, sizeof cases / sizeof *cases) {
     amp_optim rule = AMP_OPTIM_INIT;
-    ck_assert_int_eq(amp_optim_defaults(cases[_i].kind, &rule), AMP_OK);
+    ck_ok(amp_optim_defaults(cases[_i].kind, &rule));
     if (cases[_i].toggle) rule.flags ^= cases[_i].flags;
     rule.eps = 1e-3; /* large enough to be seen */
     rule.weight_decay = cases[_i].weight_decay, rule.momentum = cases[_i].momentum;
@@ -174,7 +173,7 @@ TEST_TIMES(test_steps, sizeof cases / sizeof *cases) {
             memcpy(theirs.grad[i], ours.grad[i], sizeof theirs.grad[i]);
         }
         const struct spans s = spans_of(&ours, rule.kind);
-        ck_assert_int_eq(amp_check_list(s.grad, N, inv_scale, grad_factor, &norm, norms, NULL), AMP_OK);
+        ck_ok(amp_check_list(s.grad, N, inv_scale, grad_factor, &norm, norms, NULL));
         step_theirs(&rule, &norm, norms);
         step_ours(&rule, norm, norms);
         ck_assert_msg(!memcmp(&ours, &theirs, sizeof ours), "kind %d, step %d", (int)rule.kind, step);
@@ -185,7 +184,7 @@ TEST_TIMES(test_steps, sizeof cases / sizeof *cases) {
 TEST(test_power) {
     static const uint64_t steps[] = { 0, 1, 2, 3, 100, 12345, UINT64_C(1) << 40 };
     amp_optim rule = AMP_OPTIM_INIT;
-    ck_assert_int_eq(amp_optim_defaults(AMP_OPTIM_ADAM, &rule), AMP_OK);
+    ck_ok(amp_optim_defaults(AMP_OPTIM_ADAM, &rule));
     for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
         memset(&ours, 0, sizeof ours);
         for (int i = 0; i < N; i++) {
