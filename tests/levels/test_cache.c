@@ -3,9 +3,8 @@
 #include "checks.h"
 
 static void run(struct rig *rig) {
-    struct fake_tensor *x = rig_tensor(rig, AMP_FLOAT16, 2.0);
+    OWN_TENSOR *x = rig_tensor(rig, AMP_FLOAT16, 2.0);
     fake_release(net_linear(&rig->net, x, rig->net.weight, NULL));
-    fake_release(x);
 }
 
 /* The weight the last linear got. */
@@ -21,9 +20,8 @@ enum versions { COUNTED, NO_VERSION, STILL };
 static uint64_t still(void *self, void *handle) { return (void)self, (void)handle, 7; }
 
 static void iteration_ends(struct rig *rig) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     OWN_TENSOR *loss = rig_tensor(rig, AMP_FLOAT32, 1.0);
-    ck_ok(amp_scale_loss_begin(&rig->net.optimizer, loss, &scaled));
+    amp_scaled_loss scaled = rig_begin_with(rig, loss);
     ck_ok(amp_scale_loss_end(&scaled));
 }
 

@@ -55,8 +55,7 @@ TEST(a_banned_target_is_an_error) {
     const amp_dtype half = AMP_FLOAT16;
     amp_dtype target = 77;
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
-    ck_fails(AMP_ERR_BANNED, amp_op_target(rig.context, "binary_cross_entropy", &half, 1, &target));
-    ck_says("with_logits");
+    ck_refused(AMP_ERR_BANNED, "with_logits", amp_op_target(rig.context, "binary_cross_entropy", &half, 1, &target));
     ck_assert_int_eq(target, 77);
 }
 
@@ -146,11 +145,9 @@ TEST(it_is_said_who_asked) {
     OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.5);
     void *tensors[] = { x };
     x->storage.dtype = none;
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_cast_args(rig.context, "matmul", tensors, 1, &frame));
-    ck_says("amp_cast_args");
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "amp_cast_args", amp_cast_args(rig.context, "matmul", tensors, 1, &frame));
     ck_says("77");
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_op_target(rig.context, "matmul", &none, 1, &target));
-    ck_says("amp_op_target");
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "amp_op_target", amp_op_target(rig.context, "matmul", &none, 1, &target));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_class_target(rig.context, "f", AMP_LOWER, 0, &none, 1, &target));
     ck_says("amp_class_target");
     x->storage.dtype = AMP_FLOAT32;

@@ -6,8 +6,7 @@
 static const amp_level levels[] = { EACH_LEVEL };
 
 static void end_context(struct rig *rig) {
-    ck_ok(amp_shutdown(rig->context));
-    rig->context = NULL;
+    rig_stop(rig);
 }
 
 static const struct {
@@ -62,8 +61,7 @@ DIFFERENCE(fp64_is_left_alone) {
     ck_dtype(rig.net.wide, AMP_FLOAT64);
     OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT64, 1.0), *out = net_forward(&rig.net, x);
     ck_dtype(out, AMP_FLOAT64);
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    amp_scaled_loss scaled = rig_begin(&rig);
     fake_put_grad(rig.net.wide, rig_tensor(&rig, AMP_FLOAT64, 0.1 * fake_seed(&scaled)));
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_double_eq(fake_get(rig.net.wide->grad, 0), 0.1); /* not float's 0.1 */
@@ -110,14 +108,12 @@ TEST(the_same_handle_twice_in_the_model_is_a_tie) {
 }
 
 TEST(overlapping_parameters_are_refused) {
-    const amp_config config = config_of(AMP_O2);
     RIG_INIT(rig, 0);
     OWN_TENSOR *part = fake_alias(rig.net.weight);
     part->shape[0] = 2;
     part->id = 99;
     rig.net.params[3].tensor = part;
-    ck_fails(AMP_ERR_CONFLICT, rig_config(&rig, &config));
-    ck_says("overlap");
+    ck_refused(AMP_ERR_CONFLICT, "overlap", rig_try(&rig, config_of(AMP_O2)));
     ck_says("weight");
     ck_dtype(rig.net.weight, AMP_FLOAT32);
 }
@@ -149,10 +145,9 @@ DIFFERENCE_TIMES(shutdown_gives_fp32_back_exactly, 4) {
     const double exact = fake_get(rig.net.weight, 0);
     rig_wire(&rig, config_of(_i & 1 ? AMP_O2 : AMP_O5));
     ck_assert_double_ne(fake_get(rig.net.weight, 0), exact);
-    ck_ok(amp_shutdown(rig.context));
+    rig_stop(&rig);
     ck_dtype(rig.net.weight, AMP_FLOAT32);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), exact);
-    rig.context = NULL;
 }
 
 TEST_TIMES(without_masters_shutdown_widens, 2) {
@@ -160,10 +155,9 @@ TEST_TIMES(without_masters_shutdown_widens, 2) {
     fake_fill(rig.net.weight, 0.1);
     rig_wire(&rig, config_of(AMP_O3));
     const double rounded = fake_get(rig.net.weight, 0);
-    ck_ok(amp_shutdown(rig.context));
+    rig_stop(&rig);
     ck_dtype(rig.net.weight, AMP_FLOAT32);
     ck_assert_double_eq(fake_get(rig.net.weight, 0), rounded);
-    rig.context = NULL;
 }
 
 TEST(without_masters_the_fp32_storage_is_given_up) {
@@ -177,8 +171,7 @@ DIFFERENCE(a_model_can_be_initialised_again_at_another_level) {
     static const amp_level order[] = { AMP_O2, AMP_O1, AMP_O5, AMP_O0, AMP_O3, AMP_O2 };
     RIG_INIT(rig, 0);
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
-        const amp_config config = config_of(order[i]);
-        ck_ok(rig_config(&rig, &config));
+        rig_wire(&rig, config_of(order[i]));
         ck_assert_ptr_eq(rig.net.model.amp, rig.context);
         ck_dtype(rig.net.weight, level_retypes(order[i]) ? level_low(order[i]) : AMP_FLOAT32);
         ck_ok(amp_shutdown(rig.context));
@@ -198,7 +191,6 @@ TEST(a_second_context_is_refused_retyped_parameters) {
     second.amp = NULL;
     second.n_ops = 0;
     second.forward = NULL;
-    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(models, 1, NULL, 0, &config, &other));
-    ck_says("weight");
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "weight", amp_initialize_many(models, 1, NULL, 0, &config, &other));
     ck_assert_ptr_null(other);
 }

@@ -24,11 +24,10 @@ TEST_TIMES(temporaries_go_at_once, 2) {
 }
 
 TEST(a_tape_that_does_not_retain_keeps_them_alive) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     RIG_START(rig, AMP_O1, 0);
     OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
     OWN_TENSOR *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
-    ck_ok(amp_scale_loss_begin(&rig.net.optimizer, x, &scaled));
+    amp_scaled_loss scaled = rig_begin_with(&rig, x);
     ck_assert_uint_eq(fake_tape_dead(&rig.host), 0);
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_uint_eq(fake_tape_dead(&rig.host), 0); /* a second loss may still need them */
@@ -73,10 +72,9 @@ TEST(every_optimizer_must_have_stepped) {
 }
 
 TEST(a_skipped_step_releases_too) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     RIG_START(rig, AMP_O1, 0);
     softmax(&rig);
-    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    amp_scaled_loss scaled = rig_begin(&rig);
     fake_put_grad(rig.net.weight, rig_tensor(&rig, AMP_FLOAT32, (double)__builtin_inff()));
     ck_ok(amp_scale_loss_end(&scaled));
     fake_tape_clear(&rig.host);
