@@ -25,24 +25,16 @@ static void *took(void *block) {
 
 static void gave(void *block) { in_use -= block ? malloc_usable_size(block) : 0; }
 
-void *__real_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size) { return refuse() ? NULL : took(__real_calloc(count, size)); }
-void *__real_realloc(void *block, size_t size);
-void *__wrap_realloc(void *block, size_t size);
-void *__wrap_realloc(void *block, size_t size) {
+WRAP(void *, calloc, size_t count, size_t size) { return refuse() ? NULL : took(__real_calloc(count, size)); }
+WRAP(void *, realloc, void *block, size_t size) {
     if (refuse()) return NULL;
     gave(block);
     return took(__real_realloc(block, size));
 }
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+WRAP(void *, aligned_alloc, size_t alignment, size_t size) {
     return refuse() ? NULL : took(__real_aligned_alloc(alignment, size));
 }
-void __real_free(void *block);
-void __wrap_free(void *block);
-void __wrap_free(void *block) {
+WRAP(void, free, void *block) {
     gave(block);
     __real_free(block);
 }
@@ -50,9 +42,7 @@ void *__real_malloc(size_t size); /* only the JSON library's calls fail: the res
 void *__wrap_malloc(size_t size);
 void *__wrap_malloc(size_t size) { return took(__real_malloc(size)); }
 static void *json_malloc(size_t size) { return refuse() ? NULL : __wrap_malloc(size); }
-char *__real_realpath(const char *path, char *resolved);
-char *__wrap_realpath(const char *path, char *resolved);
-char *__wrap_realpath(const char *path, char *resolved) {
+WRAP(char *, realpath, const char *path, char *resolved) {
     char *found = __real_realpath(path, resolved);
     return resolved ? found : took(found);
 }
@@ -90,21 +80,15 @@ int __wrap_openat64(int folder, const char *path, int flags, mode_t mode) {
     if (fd >= 0 && fd < 1024) born[fd] = flags & O_CREAT && fstat(fd, &about) == 0 ? about.st_mode & 077 : 0;
     return fd;
 }
-ssize_t __real_pread64(int fd, void *data, size_t bytes, off_t at);
-ssize_t __wrap_pread64(int fd, void *data, size_t bytes, off_t at);
-ssize_t __wrap_pread64(int fd, void *data, size_t bytes, off_t at) {
+WRAP(ssize_t, pread64, int fd, void *data, size_t bytes, off_t at) {
     return fails(ON_PREAD) ? -1 : __real_pread64(fd, data, shortened && bytes > 3 ? 3 : bytes, at);
 }
-ssize_t __real_write(int fd, const void *data, size_t bytes);
-ssize_t __wrap_write(int fd, const void *data, size_t bytes);
-ssize_t __wrap_write(int fd, const void *data, size_t bytes) {
+WRAP(ssize_t, write, int fd, const void *data, size_t bytes) {
     struct stat about;
     readable_by_others += born[fd] || fstat(fd, &about) || about.st_mode & 077;
     return fails(ON_WRITE) ? -1 : __real_write(fd, data, shortened && bytes > 3 ? 3 : bytes);
 }
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int __wrap_fsync(int fd) { return fails(ON_FSYNC) ? -1 : __real_fsync(fd); }
+WRAP(int, fsync, int fd) { return fails(ON_FSYNC) ? -1 : __real_fsync(fd); }
 /* Who cleans in another PID namespace: locks what he finds before its writer does, and removes it before it is
  * published. */
 bool cleaner_comes;
@@ -118,9 +102,7 @@ static void clean_away(void) {
     close(cleaner);
     cleaner = -1;
 }
-int __real_flock(int fd, int operation);
-int __wrap_flock(int fd, int operation);
-int __wrap_flock(int fd, int operation) {
+WRAP(int, flock, int fd, int operation) {
     char self[40];
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
     const ssize_t length = cleaner_comes ? readlink(self, cleaned, sizeof cleaned - 1) : 0;
@@ -132,33 +114,23 @@ int __wrap_flock(int fd, int operation) {
     }
     return __real_flock(fd, operation);
 }
-int __real_unlinkat(int folder, const char *path, int flags);
-int __wrap_unlinkat(int folder, const char *path, int flags);
-int __wrap_unlinkat(int folder, const char *path, int flags) {
+WRAP(int, unlinkat, int folder, const char *path, int flags) {
     const int fd = __real_openat64(folder, path, O_WRONLY | O_NONBLOCK);
     removed_unlocked += fd >= 0 && __real_flock(fd, LOCK_EX | LOCK_NB) == 0;
     if (fd >= 0) close(fd);
     return __real_unlinkat(folder, path, flags);
 }
-int __real_renameat(int from_folder, const char *from, int to_folder, const char *to);
-int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to);
-int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to) {
+WRAP(int, renameat, int from_folder, const char *from, int to_folder, const char *to) {
     clean_away();
     return failing == ON_RENAME && fails(ON_RENAME) ? -1 : __real_renameat(from_folder, from, to_folder, to);
 }
-int __real_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
-int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
-int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
+WRAP(int, linkat, int from_folder, const char *from, int to_folder, const char *to, int flags) {
     return failing == ON_LINK && fails(ON_LINK) ? -1 : __real_linkat(from_folder, from, to_folder, to, flags);
 }
-int __real_fchown(int fd, uid_t user, gid_t group);
-int __wrap_fchown(int fd, uid_t user, gid_t group);
-int __wrap_fchown(int fd, uid_t user, gid_t group) {
+WRAP(int, fchown, int fd, uid_t user, gid_t group) {
     return failing == ON_CHOWN && fails(ON_CHOWN) ? -1 : __real_fchown(fd, user, group);
 }
-ssize_t __real_getrandom(void *data, size_t bytes, unsigned flags);
-ssize_t __wrap_getrandom(void *data, size_t bytes, unsigned flags);
-ssize_t __wrap_getrandom(void *data, size_t bytes, unsigned flags) {
+WRAP(ssize_t, getrandom, void *data, size_t bytes, unsigned flags) {
     return failing == ON_RANDOM && fails(ON_RANDOM) ? -1 : __real_getrandom(data, bytes, flags);
 }
 

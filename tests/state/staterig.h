@@ -47,9 +47,8 @@ static inline struct snapshot snap(struct rig *rig) {
     memset(&s, 0, sizeof s);
     amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
     size_t n = 0;
-    amp_record record = AMP_RECORD_INIT;
     ck_ok(amp_master_params(&rig->net.optimizer, masters, 3, &n));
-    ck_ok(amp_get_record(rig->context, 0, &record));
+    const amp_record record = rig_record(rig, 0);
     for (size_t k = 0; k < 3; k++) {
         struct fake_tensor *param = rig->net.trained[k];
         s.dtypes[k] = fake_dtype(param);

@@ -220,8 +220,7 @@ TEST(loops_are_refused) {
     snprintf(second, sizeof second, "%s/second", place.folder);
     ck_assert_int_eq(symlink("second", link), 0);
     ck_assert_int_eq(symlink("latest", second), 0);
-    ck_fails(AMP_ERR_IO, amp_state_save(place.rig.context, link, AMP_STATE_SAFETENSORS));
-    ck_says("link");
+    ck_refused(AMP_ERR_IO, "link", amp_state_save(place.rig.context, link, AMP_STATE_SAFETENSORS));
     ck_assert(S_ISLNK(about(link).st_mode) && S_ISLNK(about(second).st_mode));
     ck_assert_int_eq(strangers(&place), 2);
 }

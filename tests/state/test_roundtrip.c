@@ -47,10 +47,9 @@ TEST_TIMES(a_resume_misses_no_step, N_EACH_LEVEL) {
     OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
     OWN_BYTES text = state_of(&rig, AMP_STATE_APEX);
     for (int i = 0; i < 2; i++) {
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         ck_ok(load(&fresh, &state));
         ck_ok(load(&fresh, &text));
-        ck_ok(fake_begin(&fresh.net.optimizer, NULL, &scaled));
+        amp_scaled_loss scaled = rig_begin(&fresh);
         ck_ok(amp_scale_loss_cancel(&scaled));
         fake_set(fresh.net.weight, 0, 2.0 + i);
     }

@@ -7,13 +7,10 @@ int main(int argc, char **argv) {
     static const char odd[] = "b\xc3\xa4r \"q\" \\ \x01";
     static const char *const names[3] = { "weight", odd, "gamma" };
     struct rig rig;
-    amp_config config = config_of(AMP_O2);
-    config.window = 3;
-    config.backoff = 0.3;
     if (argc != 2) return EXIT_FAILURE;
     rig_init(&rig, FAKE_RETAINS);
     rig.net.params[1].name = odd;
-    if (rig_config(&rig, &config) != AMP_OK) return EXIT_FAILURE;
+    if (rig_try(&rig, CONFIG(AMP_O2, .window = 3, .backoff = 0.3)) != AMP_OK) return EXIT_FAILURE;
     for (int i = 0; i < 4; i++)
         if (net_train_step(&rig.net, 0.1 + 0.01 * i) != AMP_OK) return EXIT_FAILURE;
     if (amp_state_save(rig.context, argv[1], AMP_STATE_SAFETENSORS) != AMP_OK) {
