@@ -39,8 +39,7 @@ static inline float seen_grad(struct rig *rig, size_t i) {
 }
 
 static inline float scale_now(struct rig *rig, uint32_t loss_id) {
-    amp_record record = AMP_RECORD_INIT;
-    ck_ok(amp_get_record(rig->context, loss_id, &record));
+    const amp_record record = rig_record(rig, loss_id);
     return record.scale_after;
 }
 

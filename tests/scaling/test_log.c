@@ -13,16 +13,14 @@
 static const char *told(int32_t level, bool listens) {
     static char text[4096];
     struct rig rig;
-    amp_config config = config_of(AMP_O1);
     char name[] = "/tmp/amp-told-XXXXXX";
     const int file = mkstemp(name), saved = dup(STDERR_FILENO);
     ck_assert_int_ge(file, 0);
     (void)unlink(name);
     ck_assert_int_ge(dup2(file, STDERR_FILENO), 0);
-    config.log = level;
     rig_init(&rig, 0);
     if (!listens) rig.host.hooks.event = NULL;
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, CONFIG(AMP_O1, .log = level));
     (void)bracket(&rig, INF);
     (void)net_step(&rig.net);
     net_zero_grad(&rig.net);
@@ -75,7 +73,6 @@ TEST(nobody_reads_it) {
         int ends[2];
         bool found[2];
         struct rig rig;
-        amp_config config = config_of(AMP_O1);
         const int saved = dup(STDERR_FILENO);
         ck_assert_int_eq(pipe(ends), 0);
         (void)close(ends[0]);
@@ -84,10 +81,9 @@ TEST(nobody_reads_it) {
             ck_assert_int_eq(pthread_sigmask(SIG_BLOCK, &pipes, NULL), 0);
             ck_assert_int_eq(raise(SIGPIPE), 0);
         }
-        config.log = AMP_LOG_TRACE;
         rig_init(&rig, 0);
         rig.host.hooks.event = NULL;
-        ck_ok(rig_config(&rig, &config));
+        rig_wire(&rig, CONFIG(AMP_O1, .log = AMP_LOG_TRACE));
         (void)bracket(&rig, INF);
         (void)net_step(&rig.net);
         rig_end(&rig);

@@ -56,16 +56,14 @@ static void step_as(struct rig *rig, enum habit habit, int i) {
 
 TEST_TIMES(habits_are_sound, N_HABITS * N_EACH_LEVEL) {
     const enum habit habit = (enum habit)(_i / N_EACH_LEVEL);
-    const amp_config config = config_of(each_level[_i % N_EACH_LEVEL]);
     size_t n;
     RIG_INIT(rig, 0);
     if (habit == FREEZES) rig.net.optimizer.n_params = 2; /* gamma has gradients, and nobody steps on them */
-    ck_ok(rig_config(&rig, &config));
+    rig_wire(&rig, config_of(each_level[_i % N_EACH_LEVEL]));
     for (int i = 0; habit == WARMS_UP && i < 3; i++) {
-        struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 0.5);
+        OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 0.5);
         fake_release(net_forward(&rig.net, x));
         fake_tape_clear(&rig.host);
-        fake_release(x);
     }
     for (int i = 0; i < 20; i++) step_as(&rig, habit, i);
     ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
@@ -100,7 +98,6 @@ TEST_TIMES(models_that_train_in_turns_are_sound, N_EACH_LEVEL) {
     for (int i = 0; i < 3; i++) ck_ok(net_train_step(&second, 0.5));
     ck_ok(amp_get_findings(rig.context, NULL, 0, &n));
     ck_assert_msg(!n && !rig.host.events[AMP_EVENT_WARNING], "%s", health(rig.context));
-    ck_ok(amp_shutdown(rig.context));
-    rig.context = NULL;
+    rig_stop(&rig);
     net_destroy(&second);
 }

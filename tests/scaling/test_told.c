@@ -24,16 +24,11 @@ static void listen(void *self, const amp_event *event) {
 }
 
 static void start(struct rig *rig, float scale, uint32_t window) {
-    amp_config config = config_of(AMP_O1);
-    config.init_scale = scale;
-    config.window = window;
-    config.max_scale = 0x1p120f;
-    config.max_skips = AMP_NEVER;
-    config.num_losses = 2;
     memset(told, 0, sizeof told);
     rig_init(rig, 0);
     rig->host.hooks.event = listen;
-    ck_ok(rig_config(rig, &config));
+    rig_wire(rig, CONFIG(AMP_O1, .init_scale = scale, .window = window, .max_scale = 0x1p120f,
+                         .max_skips = AMP_NEVER, .num_losses = 2));
 }
 
 DIFFERENCE(skips_in_words) {
@@ -123,9 +118,8 @@ TEST(every_bracket_leaves_a_record) {
                      { AMP_STEP, 64, 64, 0, 2 },   { AMP_STEP, 64, 128, 0, 0 }, { AMP_SKIP, 128, 64, 1, 0 },
                      { AMP_SKIP, 64, 32, 2, 0 },   { AMP_STEP, 32, 32, 0, 1 } };
     for (unsigned i = 0; i < 8; i++) {
-        amp_record record = AMP_RECORD_INIT;
         ck_assert_int_eq(bracket(&rig, values[i]), expected[i].action);
-        ck_ok(amp_get_record(rig.context, 0, &record));
+        const amp_record record = rig_record(&rig, 0);
         ck_assert_int_eq(record.action, expected[i].action);
         ck_assert_float_eq(record.scale_before, expected[i].before);
         ck_assert_float_eq(record.scale_after, expected[i].after);

@@ -7,10 +7,9 @@
 #include <math.h>
 
 TEST(step_begin_lends_the_masters) {
-    amp_step_info info = AMP_STEP_INFO_INIT;
     START_AT_SCALE(rig, AMP_O2, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
-    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    amp_step_info info = rig_step_begin(&rig);
     ck_assert_int_eq(info.action, AMP_STEP);
     ck_assert_float_eq(info.grad_scale, 1.0f);
     ck_assert_float_eq(*info.found_inf, 0.0f);
@@ -23,10 +22,9 @@ TEST(step_begin_lends_the_masters) {
 }
 
 TEST(step_begin_says_skip_once) {
-    amp_step_info info = AMP_STEP_INFO_INIT;
     START_AT_SCALE(rig, AMP_O2, 0, 128.0f);
     ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
-    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    amp_step_info info = rig_step_begin(&rig);
     ck_assert_int_eq(info.action, AMP_SKIP);
     ck_assert_float_eq(*info.found_inf, 1.0f);
     ck_dtype(rig.net.weight, AMP_FLOAT16);
@@ -37,10 +35,9 @@ TEST(step_begin_says_skip_once) {
 }
 
 TEST(step_begin_and_end_come_in_pairs) {
-    amp_step_info info = AMP_STEP_INFO_INIT;
     START_AT_SCALE(rig, AMP_O2, 0, 128.0f);
     ck_fails(AMP_ERR_WRONG_STATE, amp_step_end(&rig.net.optimizer));
-    ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+    amp_step_info info = rig_step_begin(&rig);
     ck_fails(AMP_ERR_WRONG_STATE, amp_step_begin(&rig.net.optimizer, &info));
     ck_fails(AMP_ERR_WRONG_STATE, amp_shutdown(rig.context));
     ck_ok(amp_step_end(&rig.net.optimizer));
@@ -70,11 +67,9 @@ TEST(clipping_leaves_gradients_that_are_not_finite) {
 }
 
 TEST(clipping_inside_a_bracket_is_refused) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
-    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
-    ck_fails(AMP_ERR_WRONG_STATE, amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL));
-    ck_says("amp_scale_loss_end");
+    amp_scaled_loss scaled = rig_begin(&rig);
+    ck_refused(AMP_ERR_WRONG_STATE, "amp_scale_loss_end", amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL));
     ck_ok(amp_scale_loss_end(&scaled));
 }
 
@@ -111,8 +106,7 @@ static void train(amp_level level, unsigned options, float scale, double result[
     RIG_WITH(rig, options, level, .loss_scale = scale);
     for (int step = 0; step < STEPS; step++) ck_ok(net_train_step(&rig.net, input_of(step)));
     ck_assert_int_eq(rig.net.steps, STEPS);
-    ck_ok(amp_shutdown(rig.context));
-    rig.context = NULL;
+    rig_stop(&rig);
     for (size_t k = 0; k < 3; k++) {
         result[k] = fake_get(rig.net.trained[k], 0);
         for (int64_t i = 1; i < NET_SIZE; i++) ck_assert_double_eq(fake_get(rig.net.trained[k], i), result[k]);
