@@ -192,14 +192,10 @@ TEST_TIMES(a_pointer_of_another_type_is_refused, 2) {
 }
 
 static unsigned long countdown; /* linked with --wrap */
-void *__real_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size) {
+WRAP(void *, calloc, size_t count, size_t size) {
     return countdown && !--countdown ? NULL : __real_calloc(count, size);
 }
-void *__real_realloc(void *block, size_t bytes);
-void *__wrap_realloc(void *block, size_t bytes);
-void *__wrap_realloc(void *block, size_t bytes) {
+WRAP(void *, realloc, void *block, size_t bytes) {
     return countdown && !--countdown ? NULL : __real_realloc(block, bytes);
 }
 
