@@ -16,16 +16,15 @@ static inline amp_optim optim_of(amp_optim_kind kind, double lr) {
 }
 
 /* The net's three parameters under one rule. */
-static inline amp_status fused_config(struct rig *rig, const amp_optim *rule, const amp_config *config) {
-    amp_fused fused = AMP_FUSED_INIT;
-    fused.groups = rule, fused.n_groups = 1;
+static inline amp_status fused_config(struct rig *rig, amp_optim rule, amp_config config) {
+    const amp_fused fused = SIZED(amp_fused, .groups = &rule, .n_groups = 1);
     rig->net.optimizer.fused = &fused;
     rig->net.optimizer.steps = rig->net.optimizer.zero_grads = NULL;
     rig->net.optimizer.n_steps = rig->net.optimizer.n_zero_grads = 0;
-    return rig_config(rig, config);
+    return rig_try(rig, config);
 }
 
-static inline void fused_start(struct rig *rig, const amp_optim *rule, const amp_config *config, unsigned options) {
+static inline void fused_start(struct rig *rig, amp_optim rule, amp_config config, unsigned options) {
     rig_init(rig, options);
     ck_ok(fused_config(rig, rule, config));
 }

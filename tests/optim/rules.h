@@ -3,17 +3,11 @@
 #ifndef TEST_OPTIM_RULES_H
 #define TEST_OPTIM_RULES_H
 
-#include "amp_optim.h"
+#include "asserts.h"
 
-#include "test.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#ifndef ck_ok
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
-#endif
 
 /* X(name, kind, what differs from the defaults) */
 #define RULES(X)                                                                                                       \

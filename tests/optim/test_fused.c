@@ -70,9 +70,7 @@ static void compare_masters(struct pair *pair) {
 }
 
 static void compare_records(struct pair *pair) {
-    amp_record a = AMP_RECORD_INIT, b = AMP_RECORD_INIT;
-    ck_ok(amp_get_record(pair->ours.context, 0, &a));
-    ck_ok(amp_get_record(pair->theirs.context, 0, &b));
+    const amp_record a = rig_record(&pair->ours, 0), b = rig_record(&pair->theirs, 0);
     ck_assert(a.scale_after == b.scale_after);
     ck_assert_uint_eq(a.skipped, b.skipped);
     ck_assert_pstr_eq(a.first_nonfinite, b.first_nonfinite);
@@ -153,23 +151,16 @@ static void run_program(struct pair *pair) {
     }
 }
 
-static amp_config config_at(int i) {
-    amp_config config = config_of(levels[i].level);
-    config.emulate = levels[i].emulate;
-    config.loss_scale = AMP_DYNAMIC;
-    config.init_scale = 48.0f; /* no power of two: its inverse is rounded */
-    config.window = 5;
-    config.max_skips = AMP_NEVER;
-    config.min_scale = 0x1p-10f;
-    return config;
+static amp_config config_at(int i) { /* its inverse is rounded: 48 is no power of two */
+    return CONFIG(levels[i].level, .emulate = levels[i].emulate, .loss_scale = AMP_DYNAMIC, .init_scale = 48.0f,
+                  .window = 5, .max_skips = AMP_NEVER, .min_scale = 0x1p-10f);
 }
 
-static void pair_start(struct pair *pair, const amp_config *config, unsigned options, uint64_t seed) {
-    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
+static void pair_start(struct pair *pair, amp_config config, unsigned options, uint64_t seed) {
     pair->random = seed;
     rig_init(&pair->theirs, options);
-    ck_ok(rig_config(&pair->theirs, config));
-    fused_start(&pair->ours, &rule, config, options);
+    rig_wire(&pair->theirs, config);
+    fused_start(&pair->ours, optim_of(AMP_OPTIM_SGD, 0.125), config, options);
 }
 
 static void pair_end(struct pair *pair) {
@@ -178,9 +169,8 @@ static void pair_end(struct pair *pair) {
 }
 
 TEST_TIMES(as_the_hosts_own, N_LEVELS *N_KINDS) {
-    const amp_config config = config_at(_i % N_LEVELS);
     struct pair pair;
-    pair_start(&pair, &config, host_kinds[_i / N_LEVELS], (uint64_t)_i);
+    pair_start(&pair, config_at(_i % N_LEVELS), host_kinds[_i / N_LEVELS], (uint64_t)_i);
     run_program(&pair);
     pair_end(&pair);
 }
@@ -190,7 +180,7 @@ TEST_TIMES(plain_steps, N_LEVELS) {
     amp_config config = config_at(_i);
     config.loss_scale = 1.0f, config.init_scale = config.min_scale = 0.0f, config.window = 0;
     struct pair pair;
-    pair_start(&pair, &config, 0, 5);
+    pair_start(&pair, config, 0, 5);
     for (int step = 0; step < 4; step++) {
         for (int k = 0; k < 3; k++)
             add_grad(pair.ours.net.trained[k], 0.25 * k), add_grad(pair.theirs.net.trained[k], 0.25 * k);

@@ -13,17 +13,14 @@ static const struct {
               { AMP_O2, FAKE_NO_SET_GRAD }, { AMP_O2, FAKE_FP32_GRADS } };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-static void start(struct rig *rig, int i, const amp_optim *rule) {
-    amp_config config = config_of(cases[i].level);
-    config.loss_scale = AMP_DYNAMIC;
-    config.init_scale = (float)SCALE;
-    fused_start(rig, rule, &config, cases[i].options);
+static void start(struct rig *rig, int i, amp_optim rule) {
+    const amp_config config = CONFIG(cases[i].level, .loss_scale = AMP_DYNAMIC, .init_scale = (float)SCALE);
+    fused_start(rig, rule, config, cases[i].options);
 }
 
 /* SGD, and a bracket that left its gradients. */
 static void start_sgd(struct rig *rig, int i) {
-    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
-    start(rig, i, &rule);
+    start(rig, i, optim_of(AMP_OPTIM_SGD, 0.5));
     ck_assert_int_eq(bracket(rig, GRAD, 0), AMP_STEP);
 }
 
@@ -39,8 +36,7 @@ static float master_value(struct rig *rig) {
 
 TEST_TIMES(gradients_stay_as_they_are_until_the_step, N_CASES) {
     RIG(rig);
-    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
-    start(&rig, _i, &rule);
+    start(&rig, _i, optim_of(AMP_OPTIM_SGD, 0.125));
     for (int step = 0; step < 3; step++) {
         const uint64_t blocks = rig.host.calls[FAKE_ALLOC];
         float norm = 0.0f;
@@ -79,9 +75,8 @@ TEST_TIMES(a_second_bracket_unscales_first, N_CASES) {
 
 /* A cancelled bracket gives back what waited, unscaled by then. */
 TEST_TIMES(cancel_gives_the_gradient_back, N_CASES) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     START_SGD(rig, _i);
-    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    amp_scaled_loss scaled = rig_begin(&rig);
     add_grad(rig.net.weight, 1.0);
     ck_ok(amp_scale_loss_cancel(&scaled));
     ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
@@ -112,20 +107,17 @@ TEST_TIMES(a_gradient_changed_in_place_has_another_norm, N_CASES) {
 
 TEST_TIMES(shutdown_leaves_them_unscaled, N_CASES) {
     START_SGD(rig, _i);
-    ck_ok(amp_shutdown(rig.context));
-    rig.context = NULL;
+    rig_stop(&rig);
     ck_assert(seen(&rig) == GRAD);
 }
 
 /* After an overflow fixed buffers are what they were, and a host that has its gradients made anew clears them. */
 TEST_TIMES(an_overflow_is_found_by_reading, N_CASES) {
     RIG(rig);
-    amp_record record = AMP_RECORD_INIT;
-    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
     amp_action action = AMP_STEP;
-    start(&rig, _i, &rule);
+    start(&rig, _i, optim_of(AMP_OPTIM_SGD, 0.5));
     ck_assert_int_eq(bracket(&rig, INF, 0), AMP_SKIP);
-    ck_ok(amp_get_record(rig.context, 0, &record));
+    const amp_record record = rig_record(&rig, 0);
     ck_assert_str_eq(record.first_nonfinite, "weight");
     ck_ok(amp_fused_step(&rig.net.optimizer, &action));
     ck_assert_int_eq(action, AMP_SKIP);
@@ -146,7 +138,7 @@ TEST_TIMES(norms_of_the_bracket_are_the_steps, N_CASES) {
         amp_optim rule = optim_of(kinds[k], 0.125);
         if (kinds[k] == AMP_OPTIM_LAMB) rule.max_grad_norm = 0.05;
         for (int r = 0; r < 2; r++) {
-            start(&rigs[r], _i, &rule);
+            start(&rigs[r], _i, rule);
             for (int step = 0; step < 3; step++) {
                 ck_assert_int_eq(bracket(&rigs[r], GRAD, 0), AMP_STEP);
                 if (step == 1) ck_ok(amp_clip_grad_norm(&rigs[r].net.optimizer, 0.01f, NULL));

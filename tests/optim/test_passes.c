@@ -87,21 +87,17 @@ static void end_counting(void) { *table = saved; }
 static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O4, AMP_O5 };
 
 static void start(struct rig *rig, amp_level level, amp_optim_kind kind) {
-    amp_config config = config_of(level);
     amp_optim rule = optim_of(kind, 0.125);
     if (kind == AMP_OPTIM_SGD || kind == AMP_OPTIM_LARC) rule.momentum = 0.5;
-    config.loss_scale = AMP_DYNAMIC;
-    config.init_scale = 64.0f;
-    fused_start(rig, &rule, &config, 0);
+    fused_start(rig, rule, CONFIG(level, .loss_scale = AMP_DYNAMIC, .init_scale = 64.0f), 0);
     ck_assert_int_eq(bracket(rig, 0.03125, 0), AMP_STEP); /* one step ahead, so that all there is to make is made */
     ck_ok(amp_fused_step(&rig->net.optimizer, NULL));
 }
 
 /* As bracket() of fused.h, but with kernels that count from end on. */
 static amp_action count_end(struct rig *rig, double value) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     ck_ok(amp_fused_zero_grad(&rig->net.optimizer));
-    ck_ok(fake_begin(&rig->net.optimizer, NULL, &scaled));
+    amp_scaled_loss scaled = rig_begin(rig);
     for (int k = 0; k < 3; k++) add_grad(rig->net.trained[k], value * fake_seed(&scaled));
     begin_counting(rig);
     ck_ok(amp_scale_loss_end(&scaled));

@@ -11,11 +11,7 @@ static const amp_level levels[] = { EACH_LEVEL };
 enum { N_LEVELS = N_EACH_LEVEL };
 
 static amp_config config_at(amp_level level) {
-    amp_config config = config_of(level);
-    config.loss_scale = AMP_DYNAMIC;
-    config.init_scale = 64.0f;
-    config.window = 3;
-    return config;
+    return CONFIG(level, .loss_scale = AMP_DYNAMIC, .init_scale = 64.0f, .window = 3);
 }
 
 /* An overflow at step 3 and another at 8; clearing after each step. */
@@ -46,13 +42,13 @@ TEST_TIMES(resume_is_bit_exact, N_RULES *N_LEVELS) {
     const amp_optim rule = rule_of(_i / N_LEVELS, NULL);
     const amp_config config = config_at(levels[_i % N_LEVELS]);
     size_t size = 0;
-    fused_start(&straight, &rule, &config, 0);
+    fused_start(&straight, rule, config, 0);
     train(&straight, 0, BEFORE);
     ck_ok(amp_state_save_memory(straight.context, AMP_STATE_SAFETENSORS, state, sizeof state, &size));
     train(&straight, BEFORE, AFTER);
     rig_init(&resumed, 0);
     for (int k = 0; k < 3; k++) fake_fill(resumed.net.trained[k], 7.0);
-    ck_ok(fused_config(&resumed, &rule, &config));
+    ck_ok(fused_config(&resumed, rule, config));
     train(&resumed, 0, 2); /* moments of its own, which the file's replace */
     ck_ok(amp_state_load_memory(resumed.context, state, size));
     train(&resumed, BEFORE, AFTER);
@@ -60,10 +56,8 @@ TEST_TIMES(resume_is_bit_exact, N_RULES *N_LEVELS) {
 }
 
 static size_t saved(struct rig *rig, amp_optim_kind kind, char *state) {
-    const amp_optim rule = optim_of(kind ? kind : AMP_OPTIM_SGD, 0.125);
-    const amp_config config = config_at(AMP_O2);
     size_t size = 0;
-    if (kind) fused_start(rig, &rule, &config, 0);
+    if (kind) fused_start(rig, optim_of(kind ? kind : AMP_OPTIM_SGD, 0.125), config_at(AMP_O2), 0);
     else rig_start(rig, AMP_O2, 0);
     if (kind) train(rig, 0, BEFORE);
     ck_ok(amp_state_save_memory(rig->context, AMP_STATE_SAFETENSORS, state, STATE_BYTES, &size));
@@ -102,8 +96,8 @@ TEST_TIMES(states_of_others_are_refused, 3) {
     const amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_at(AMP_O2);
     const size_t size = saved(&other, kinds[_i], state);
-    fused_start(&ours, &rule, &config, 0);
-    fused_start(&untouched, &rule, &config, 0);
+    fused_start(&ours, rule, config, 0);
+    fused_start(&untouched, rule, config, 0);
     train(&ours, 0, BEFORE), train(&untouched, 0, BEFORE);
     ck_fails(AMP_ERR_CONFLICT, amp_state_load_memory(ours.context, state, size));
     train(&ours, BEFORE, AFTER), train(&untouched, BEFORE, AFTER);
