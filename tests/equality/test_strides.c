@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients that are no compact block: the same bits as compact ones, and what lies between their elements stays. */
+#include "asserts.h"
 #include "host.h"
 #include "../support/levels.h"
 
-#include "test.h"
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
-#define ck_says(text) ck_assert_msg(strstr(amp_last_error(), (text)) != NULL, "%s", amp_last_error())
 
 enum { ROWS = 2, COLUMNS = 3, SIZE = ROWS * COLUMNS, BLOCK = 32, GAP = 77 };
 
