@@ -145,8 +145,7 @@ TEST(null_arguments) {
     ck_assert_str_eq(amp_last_error(), "linear: it has no schema; write one as in linear(Tensor input, Tensor weight, "
                                        "Tensor? bias) -> Tensor");
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp__schema_parse("linear", "f() -> void", NULL, 0, NULL));
-    ck_fails(AMP_ERR_SCHEMA, amp__schema_parse(NULL, "", NULL, 0, &schema));
-    ck_says("op: expected the op's name");
+    ck_refused(AMP_ERR_SCHEMA, "op: expected the op's name", amp__schema_parse(NULL, "", NULL, 0, &schema));
     ck_assert_ptr_null(schema);
 }
 
@@ -171,8 +170,7 @@ TEST(sixty_four_arguments_and_no_more) {
     amp__free(schema);
     free(text);
     text = repeat("f(int8", ",Tensor", 64, ")->void");
-    ck_fails(AMP_ERR_SCHEMA, amp__schema_parse("op", text, NULL, 0, &schema));
-    ck_says("more than 64 arguments");
+    ck_refused(AMP_ERR_SCHEMA, "more than 64 arguments", amp__schema_parse("op", text, NULL, 0, &schema));
     free(text);
 }
 

@@ -9,11 +9,9 @@
 #include <unistd.h>
 
 /* Every closure that libamp asks libffi for (linked with --wrap). */
-void *__real_ffi_closure_alloc(size_t size, void **code);
-void *__wrap_ffi_closure_alloc(size_t size, void **code);
 static unsigned closures_made;
 
-void *__wrap_ffi_closure_alloc(size_t size, void **code) {
+WRAP(void *, ffi_closure_alloc, size_t size, void **code) {
     closures_made++;
     return __real_ffi_closure_alloc(size, code);
 }
@@ -193,8 +191,7 @@ TEST(a_long_list_of_strangers_is_cut) {
     }
     amp__patch_commit(patch);
     for (int i = 0; i < 200; i++) slots[i] = (amp_fn)stranger;
-    ck_fails(AMP_ERR_SLOT_TAKEN, amp__patch_undo(patch));
-    ck_says("over 200 wrapped slots");
+    ck_refused(AMP_ERR_SLOT_TAKEN, "over 200 wrapped slots", amp__patch_undo(patch));
     ck_says("...; calls that still");
 }
 
