@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api_world.h"
+#include "../support/wrap.h"
 
 #include "amp_kernels.h"
 
@@ -42,15 +43,9 @@ static uint64_t countdown;
 static bool fails(void) { return countdown && !--countdown; }
 void break_allocation(uint64_t n) { countdown = n; }
 
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *block, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *block, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
-void *__wrap_realloc(void *block, size_t bytes) { return fails() ? NULL : __real_realloc(block, bytes); }
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes) {
+WRAP(void *, calloc, size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
+WRAP(void *, realloc, void *block, size_t bytes) { return fails() ? NULL : __real_realloc(block, bytes); }
+WRAP(void *, aligned_alloc, size_t alignment, size_t bytes) {
     return fails() ? NULL : __real_aligned_alloc(alignment, bytes);
 }
 

@@ -321,8 +321,7 @@ static void call_break(struct world *world) {
         break_allocation(n);
         return;
     }
-    world->host.fail_hook = hooks[what];
-    world->host.fail_at = world->host.calls[hooks[what]] + n;
+    fake_fail(&world->host, hooks[what], n);
 }
 
 bool world_step(struct world *world) {
