@@ -9,15 +9,9 @@
 enum { MOST = 1500, ELEMENTS = 3 };
 
 static uint64_t allocations;
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *block, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *block, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-void *__wrap_calloc(size_t count, size_t size) { return allocations++, __real_calloc(count, size); }
-void *__wrap_realloc(void *block, size_t bytes) { return allocations++, __real_realloc(block, bytes); }
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes) {
+WRAP(void *, calloc, size_t count, size_t size) { return allocations++, __real_calloc(count, size); }
+WRAP(void *, realloc, void *block, size_t bytes) { return allocations++, __real_realloc(block, bytes); }
+WRAP(void *, aligned_alloc, size_t alignment, size_t bytes) {
     return allocations++, __real_aligned_alloc(alignment, bytes);
 }
 

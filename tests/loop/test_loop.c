@@ -27,8 +27,7 @@ TEST(an_overflow_on_another_rank_skips_here_too) {
     ck_ok(net_train_step(&rig.net, 1.0));
     ck_assert_uint_eq(reductions, 1);
     ck_assert_int_eq(rig.net.steps, 0);
-    amp_record record = AMP_RECORD_INIT;
-    ck_ok(amp_get_record(rig.context, 0, &record));
+    const amp_record record = rig_record(&rig, 0);
     ck_assert_float_eq(record.scale_after, 32768.0f);
     other_rank = 0.0;
     ck_ok(net_train_step(&rig.net, 1.0));
@@ -38,12 +37,10 @@ TEST(an_overflow_on_another_rank_skips_here_too) {
 /* ---- clipping by value ---- */
 
 static void make_gradients(struct rig *rig, double x) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    struct fake_tensor *loss = fake_new(&rig->host, AMP_FLOAT32, 1, 1.0);
-    ck_ok(amp_scale_loss_begin(&rig->net.optimizer, loss, &scaled));
+    OWN_TENSOR *loss = fake_new(&rig->host, AMP_FLOAT32, 1, 1.0);
+    amp_scaled_loss scaled = rig_begin_with(rig, loss);
     net_backward(&rig->net, x, fake_seed(&scaled));
     ck_ok(amp_scale_loss_end(&scaled));
-    fake_release(loss);
 }
 
 TEST_TIMES(gradients_are_clipped_by_value, 2) {
@@ -105,8 +102,7 @@ TEST(a_new_parameter_gets_the_type_and_a_master) {
     ck_assert_float_eq(((float *)masters[3].data)[0], 1.0f / 3.0f); /* every bit of FP32 */
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_add_params(&rig.net.optimizer, &param, 1));
     ck_says("late");
-    ck_ok(amp_shutdown(rig.context));
-    rig.context = NULL;
+    rig_stop(&rig);
     ck_dtype(late, AMP_FLOAT32);
 }
 
@@ -126,8 +122,7 @@ TEST(adding_is_all_or_nothing) {
     params[0].tensor = alias;
     ck_fails(AMP_ERR_CONFLICT, amp_add_params(&rig.net.optimizer, params, 1));
     fake_release(alias);
-    ck_ok(amp_shutdown(rig.context));
-    rig.context = NULL;
+    rig_stop(&rig);
 }
 
 /* Each of two optimizers has what it lists, and no more, whichever grew before and however that ended. */
@@ -176,8 +171,7 @@ TEST_TIMES(a_host_with_traps_survives_an_overflow, traps_work()) {
     fenv_t before, after;
     fegetenv(&before);
     fake_release(net_forward(&rig.net, x)); /* 60000 * 0.5 + ..., in fp16 */
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    amp_scaled_loss scaled = rig_begin(&rig);
     volatile float huge = 3e38f;
     huge *= 10.0f; /* what a backward does that overflows: SIGFPE, were the trap on */
     net_backward(&rig.net, 1.0, (double)huge);
@@ -291,13 +285,12 @@ static void expect_no_missed_step(const struct rig *rig) {
 /* Brackets that accumulate, that overflow, and that are cancelled or thrown away: no step was due. */
 TEST_TIMES(no_step_that_was_not_due_is_missed, 6) {
     const amp_level level = (amp_level)(AMP_O0 + _i);
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     RIG_START(rig, level, FAKE_RETAINS);
     ck_ok(bracket_without_step(&rig, 1.0, AMP_DELAY_UNSCALE));
     for (int i = 0; i < 3; i++) ck_ok(bracket_without_step(&rig, 1.0, 0));
     (void)bracket_without_step(&rig, (double)INFINITY, 0);
     net_zero_grad(&rig.net);
-    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    amp_scaled_loss scaled = rig_begin(&rig);
     ck_ok(amp_scale_loss_cancel(&scaled));
     ck_ok(bracket_without_step(&rig, 1.0, 0));
     ck_ok(bracket_without_step(&rig, 1.0, 0));

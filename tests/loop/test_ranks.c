@@ -43,8 +43,7 @@ static void start(struct rig *rig, amp_level level, uint32_t flags) {
 #define RANKS(name, ...) RIG(name); start(&name, __VA_ARGS__, 0)
 
 static float scale_of(struct rig *rig) {
-    amp_record record = AMP_RECORD_INIT;
-    ck_ok(amp_get_record(rig->context, 0, &record));
+    const amp_record record = rig_record(rig, 0);
     return record.scale_after;
 }
 
