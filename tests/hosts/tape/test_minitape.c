@@ -27,12 +27,20 @@ static void check_values(const mt_tensor *t, const double *expected) {
     for (size_t i = 0; i < mt_numel(t); i++) ck_assert_double_eq_tol(mt_get(t, i), expected[i], 1e-6);
 }
 
+/* After each test. */
 static void check_nothing_held(void) {
     for (int i = 0; i < MT_MEM_CATEGORIES; i++) ck_assert_uint_eq(mt_mem_now((mt_category)i), 0);
 }
+TEST_FIXTURE(NULL, check_nothing_held)
 
-static void check_error(const char *part) {
-    ck_assert_msg(strstr(mt_error(), part) != NULL, "\"%s\" lacks \"%s\"", mt_error(), part);
+/* What ends with its block; an optimizer after the parameters that it has. */
+static void tensor_end(mt_tensor **t) { mt_release(*t); }
+static void optimizer_end(mt_optimizer **optimizer) { mt_optimizer_free(*optimizer); }
+#define OWN __attribute__((cleanup(tensor_end))) mt_tensor
+#define OWN_OPTIMIZER __attribute__((cleanup(optimizer_end))) mt_optimizer
+
+static void ck_refused(int refused, const char *part) {
+    ck_assert_msg(refused && strstr(mt_error(), part) != NULL, "\"%s\" lacks \"%s\"", mt_error(), part);
     mt_clear_error();
 }
 
@@ -40,10 +48,8 @@ static void check_error(const char *part) {
 
 /* The value of 16 bits, from the definition of the formats. */
 static double value_of(uint16_t h, int exponent_bits) {
-    int mantissa_bits = 15 - exponent_bits;
-    int exponent = (h & 0x7fff) >> mantissa_bits;
-    int mantissa = h & ((1 << mantissa_bits) - 1);
-    int bias = (1 << (exponent_bits - 1)) - 1;
+    int mantissa_bits = 15 - exponent_bits, exponent = (h & 0x7fff) >> mantissa_bits;
+    int mantissa = h & ((1 << mantissa_bits) - 1), bias = (1 << (exponent_bits - 1)) - 1;
     double m = ldexp(mantissa, -mantissa_bits);
     double v = exponent ? ldexp(1.0 + m, exponent - bias) : ldexp(m, 1 - bias);
     return h & 0x8000 ? -v : v;
@@ -73,8 +79,7 @@ static void check_format(mt_dtype dtype, int exponent_bits, uint16_t infinity) {
         ck_assert_double_eq((double)from_16(dtype, h | 0x8000), -value);
         ck_assert_uint_eq(to_16(dtype, (float)value), h);
         ck_assert_uint_eq(to_16(dtype, (float)-value), h | 0x8000);
-        if (isinf(middle)) /* past the largest float */
-            continue;
+        if (isinf(middle)) continue; /* past the largest float */
         ck_assert_uint_eq(to_16(dtype, middle), even);
         ck_assert_uint_eq(to_16(dtype, nextafterf(middle, 0.0f)), h);
         ck_assert_uint_eq(to_16(dtype, nextafterf(middle, INFINITY)), h + 1);
@@ -119,16 +124,14 @@ TEST(memory_is_accounted_by_category) {
     ck_assert_uint_eq(mt_mem_now(MT_MEM_GRADIENT), 100);
     mt_storage_free(s);
     ck_assert_uint_eq(mt_mem_peak(MT_MEM_GRADIENT), 100);
-    check_nothing_held();
 }
 
 TEST(swap_storage_keeps_the_tensor) {
-    mt_tensor *t = leaf(MT_F32, 2, (float[]){ 1, 2 });
+    OWN *t = leaf(MT_F32, 2, (float[]){ 1, 2 });
     mt_storage *half = mt_storage_new(4, MT_MEM_PARAMETER);
     uint64_t id = t->id, version = t->version;
     mt_storage *old;
-    ck_assert_ptr_null(mt_tensor_swap_storage(t, half, MT_F32));
-    check_error("too small");
+    ck_refused(!mt_tensor_swap_storage(t, half, MT_F32), "too small");
     mt_convert(MT_F16, half->data, MT_F32, t->storage->data, 2);
     old = mt_tensor_swap_storage(t, half, MT_F16);
     ck_assert_ptr_nonnull(old);
@@ -137,47 +140,28 @@ TEST(swap_storage_keeps_the_tensor) {
     ck_assert_uint_eq(t->id, id);
     ck_assert_uint_eq(t->version, version);
     ck_assert_uint_eq(mt_mem_now(MT_MEM_PARAMETER), 4);
-    mt_release(t);
-    check_nothing_held();
 }
 
 TEST(bad_arguments_leave_a_message) {
-    mt_tensor *a = vector(MT_F32, 2, (float[]){ 1, 2 });
-    mt_tensor *b = vector(MT_F16, 2, (float[]){ 1, 2 });
-    mt_tensor *i = vector(MT_I32, 2, (float[]){ 0, 5 });
-    mt_tensor *m = mt_tensor_new(MT_F32, 2, (int[]){ 2, 3 }, MT_MEM_OTHER);
-    ck_assert_ptr_null(ops->add(a, b));
-    check_error("add: input 0 is f32 but input 1 is f16");
-    ck_assert_ptr_null(ops->relu(i));
-    check_error("i32");
-    ck_assert_ptr_null(ops->add(a, m));
-    check_error("shapes");
-    ck_assert_ptr_null(ops->linear(m, a, NULL));
-    check_error("weight has 1 dim");
-    ck_assert_ptr_null(ops->nll_loss(m, i));
-    check_error("no class");
-    ck_assert_ptr_null(ops->cat((mt_tensor *[]){ a, m }, 2, 0));
-    check_error("does not fit");
-    ck_assert_ptr_null(ops->batch_norm(m, b, b, b, b, 1, 0.1f, 1e-5f));
-    check_error("parameters");
-    ck_assert_int_eq(ops->add_(a, b, 1.0f), -1);
-    check_error("f16");
-    ck_assert_ptr_null(mt_tensor_new(MT_F32, 1, (int[]){ -1 }, MT_MEM_OTHER));
-    check_error("-1");
+    OWN *a = vector(MT_F32, 2, (float[]){ 1, 2 }), *b = vector(MT_F16, 2, (float[]){ 1, 2 });
+    OWN *i = vector(MT_I32, 2, (float[]){ 0, 5 }), *m = mt_tensor_new(MT_F32, 2, (int[]){ 2, 3 }, MT_MEM_OTHER);
+    ck_refused(!ops->add(a, b), "add: input 0 is f32 but input 1 is f16");
+    ck_refused(!ops->relu(i), "i32");
+    ck_refused(!ops->add(a, m), "shapes");
+    ck_refused(!ops->linear(m, a, NULL), "weight has 1 dim");
+    ck_refused(!ops->nll_loss(m, i), "no class");
+    ck_refused(!ops->cat((mt_tensor *[]){ a, m }, 2, 0), "does not fit");
+    ck_refused(!ops->batch_norm(m, b, b, b, b, 1, 0.1f, 1e-5f), "parameters");
+    ck_refused(ops->add_(a, b, 1.0f) == -1, "f16");
+    ck_refused(!mt_tensor_new(MT_F32, 1, (int[]){ -1 }, MT_MEM_OTHER), "-1");
     /* The first message survives a chain that goes on with NULL. */
-    ck_assert_ptr_null(ops->relu(ops->relu(ops->add(a, b))));
-    check_error("add:");
-    mt_release(a);
-    mt_release(b);
-    mt_release(i);
-    mt_release(m);
-    check_nothing_held();
+    ck_refused(!ops->relu(ops->relu(ops->add(a, b))), "add:");
 }
 
 /* ---- the tape ---- */
 
 TEST(gradients_accumulate) {
-    mt_tensor *x = leaf(MT_F32, 2, (float[]){ 1, -2 });
+    OWN *x = leaf(MT_F32, 2, (float[]){ 1, -2 });
     for (int i = 1; i <= 2; i++) {
         /* Used three times in one graph: x * x + x. */
         mt_tensor *y = ops->mul(x, x);
@@ -188,28 +172,18 @@ TEST(gradients_accumulate) {
         ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 0);
         ck_assert_uint_eq(mt_mem_now(MT_MEM_GRADIENT), 8);
     }
-    mt_release(x);
-    check_nothing_held();
 }
 
 TEST(leaves_do_not_share_a_gradient) {
-    mt_tensor *a = leaf(MT_F32, 1, (float[]){ 1 });
-    mt_tensor *b = leaf(MT_F32, 1, (float[]){ 2 });
-    mt_tensor *y = ops->add(a, b);
+    OWN *a = leaf(MT_F32, 1, (float[]){ 1 }), *b = leaf(MT_F32, 1, (float[]){ 2 }), *y = ops->add(a, b);
     ck_assert_int_eq(mt_backward_seed(y, 8.0f), 0);
     ck_assert_ptr_ne(a->grad, b->grad);
     mt_fill(a->grad, 0.0);
     check_values(b->grad, (double[]){ 8 });
-    mt_release(y);
-    mt_release(a);
-    mt_release(b);
-    check_nothing_held();
 }
 
 TEST(cast_returns_the_gradient_in_the_source_type) {
-    mt_tensor *x = leaf(MT_F32, 1, (float[]){ 0.3f });
-    mt_tensor *h = ops->cast(x, MT_F16);
-    mt_tensor *y = ops->scale(h, 3.0f);
+    OWN *x = leaf(MT_F32, 1, (float[]){ 0.3f }), *h = ops->cast(x, MT_F16), *y = ops->scale(h, 3.0f);
     mt_tensor *same = ops->cast(x, MT_F32);
     ck_assert_ptr_eq(same, x);
     mt_release(same);
@@ -217,60 +191,41 @@ TEST(cast_returns_the_gradient_in_the_source_type) {
     ck_assert_int_eq(mt_backward(y), 0);
     ck_assert_int_eq(x->grad->dtype, MT_F32);
     check_values(x->grad, (double[]){ 3 });
-    mt_release(h);
-    mt_release(y);
-    mt_release(x);
-    check_nothing_held();
 }
 
 TEST(backward_refuses_what_it_cannot_do) {
-    mt_tensor *x = leaf(MT_F32, 1, (float[]){ 2 });
-    mt_tensor *y = ops->mul(x, x);
+    OWN *x = leaf(MT_F32, 1, (float[]){ 2 }), *y = ops->mul(x, x);
     ck_assert_int_eq(mt_backward(y), 0);
-    ck_assert_int_eq(mt_backward(y), -1);
-    check_error("freed");
+    ck_refused(mt_backward(y) == -1, "freed");
     y = mt_then(y, ops->mul(x, x));
     mt_set(x, 0, 5.0);
-    ck_assert_int_eq(mt_backward(y), -1);
-    check_error("changed in place");
-    ck_assert_int_eq(mt_backward(x), -1);
-    check_error("no graph");
-    ck_assert_int_eq(ops->add_(x, x, 1.0f), -1);
-    check_error("requires a gradient");
-    mt_release(y);
-    mt_release(x);
-    check_nothing_held();
+    ck_refused(mt_backward(y) == -1, "changed in place");
+    ck_refused(mt_backward(x) == -1, "no graph");
+    ck_refused(ops->add_(x, x, 1.0f) == -1, "requires a gradient");
 }
 
 TEST(nothing_is_recorded_when_disabled) {
-    mt_tensor *x = leaf(MT_F32, 1, (float[]){ 2 });
+    OWN *x = leaf(MT_F32, 1, (float[]){ 2 });
     int before = mt_set_grad_enabled(0);
-    mt_tensor *y = ops->mul(x, x);
+    OWN *y = ops->mul(x, x);
     ck_assert_int_eq(before, 1);
     ck_assert_int_eq(y->requires_grad, 0);
     ck_assert_int_eq(ops->add_(x, y, 0.5f), 0);
     check_values(x, (double[]){ 4 });
     mt_set_grad_enabled(before);
-    mt_release(y);
-    mt_release(x);
-    check_nothing_held();
 }
 
 TEST(discard_frees_what_the_graph_kept) {
-    mt_tensor *x = leaf(MT_F32, 2, (float[]){ 1, 2 });
-    mt_tensor *y = ops->mul(x, x);
+    OWN *x = leaf(MT_F32, 2, (float[]){ 1, 2 }), *y = ops->mul(x, x);
     y = mt_then(y, ops->mul(y, y));
     ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 16);
     mt_discard_graph(y);
     ck_assert_uint_eq(mt_mem_now(MT_MEM_ACTIVATION), 8);
     check_values(y, (double[]){ 1, 16 });
-    mt_release(y);
-    mt_release(x);
-    check_nothing_held();
 }
 
 TEST(a_deep_graph_needs_no_deep_stack) {
-    mt_tensor *x = leaf(MT_F32, 1, (float[]){ 1 });
+    OWN *x = leaf(MT_F32, 1, (float[]){ 1 });
     for (int pass = 0; pass < 2; pass++) {
         mt_tensor *y = ops->relu(x);
         for (int i = 0; i < 200000; i++) y = mt_then(y, ops->relu(y));
@@ -278,8 +233,6 @@ TEST(a_deep_graph_needs_no_deep_stack) {
         mt_release(y);
     }
     check_values(x->grad, (double[]){ 1 });
-    mt_release(x);
-    check_nothing_held();
 }
 
 /* ---- optimizers ---- */
@@ -313,12 +266,11 @@ TEST(sgd_matches_hand_computed_steps) {
     mt_optimizer_free(opt);
     mt_release(p[0]);
     mt_release(p[1]);
-    check_nothing_held();
 }
 
 TEST(adam_matches_hand_computed_steps) {
-    mt_tensor *p = leaf(MT_F32, 2, (float[]){ 1, -1 });
-    mt_optimizer *opt = mt_adam_new(NULL, 0, 0.1f, 0.9f, 0.99f, 0.0f, 0.0f);
+    OWN *p = leaf(MT_F32, 2, (float[]){ 1, -1 });
+    OWN_OPTIMIZER *opt = mt_adam_new(NULL, 0, 0.1f, 0.9f, 0.99f, 0.0f, 0.0f);
     ck_assert_int_eq(mt_optimizer_add_params(opt, &p, 1), 0);
     give_grad(p, MT_F32, (float[]){ 4, -0.5f });
     ck_assert_int_eq(opt->step(opt), 1);
@@ -328,14 +280,11 @@ TEST(adam_matches_hand_computed_steps) {
     ck_assert_int_eq(opt->step(opt), 2);
     /* m = (0.9 * 0.4 - 0.4) / 0.19, v = 16; the second goes on. */
     check_values(p, (double[]){ 0.9 + 0.1 * 0.04 / 0.19 / 4, -0.8 });
-    mt_optimizer_free(opt);
-    mt_release(p);
-    check_nothing_held();
 }
 
 TEST(optimizers_round_16_bit_parameters_once) {
-    mt_tensor *p = leaf(MT_BF16, 1, (float[]){ 1 });
-    mt_optimizer *opt = mt_sgd_new(&p, 1, 1.0f, 0.0f, 0.0f);
+    OWN *p = leaf(MT_BF16, 1, (float[]){ 1 });
+    OWN_OPTIMIZER *opt = mt_sgd_new(&p, 1, 1.0f, 0.0f, 0.0f);
     mt_storage *wide;
     give_grad(p, MT_F16, (float[]){ 0.00390625f * 1.5f });
     ck_assert_int_eq(opt->step(opt), 1);
@@ -347,9 +296,6 @@ TEST(optimizers_round_16_bit_parameters_once) {
     mt_set(p, 0, 1.0);
     ck_assert_int_eq(opt->step(opt), 2);
     check_values(p, (double[]){ 1.0 - 1.5 / 256 });
-    mt_optimizer_free(opt);
-    mt_release(p);
-    check_nothing_held();
 }
 
 int main(void) {

@@ -29,6 +29,9 @@
 static mt_ops *ops;
 static mt_device device = DEVICE; /* where inputs are made */
 
+static void tensor_end(mt_tensor **t) { mt_release(*t); }
+#define OWN __attribute__((cleanup(tensor_end))) mt_tensor
+
 static mt_tensor *new_tensor(mt_dtype dtype, int ndim, const int *shape) {
     mt_tensor *t = mt_tensor_new(dtype, ndim, shape, MT_MEM_OTHER);
     ck_assert_ptr_nonnull(t);
@@ -58,15 +61,11 @@ static mt_tensor *linear_by(mt_tensor **in) { return mt_linear_by(product, in[0]
 
 static mt_tensor *bn(mt_tensor **in, int training) {
     /* Fresh statistics each time: the operator moves them. */
-    mt_tensor *mean = new_tensor(MT_F32, 1, in[1]->shape);
-    mt_tensor *var = new_tensor(MT_F32, 1, in[1]->shape);
-    mt_tensor *out = NULL;
+    OWN *mean = new_tensor(MT_F32, 1, in[1]->shape), *var = new_tensor(MT_F32, 1, in[1]->shape);
     mt_fill(mean, 0.25);
     mt_fill(var, 0.75);
-    if (in[1]->dtype == MT_F32) out = ops->batch_norm(in[0], in[1], in[2], mean, var, training, 0.1f, 1e-5f);
-    mt_release(mean);
-    mt_release(var);
-    return out;
+    if (in[1]->dtype != MT_F32) return NULL;
+    return ops->batch_norm(in[0], in[1], in[2], mean, var, training, 0.1f, 1e-5f);
 }
 
 static mt_tensor *bn_training(mt_tensor **in) { return bn(in, 1); }
@@ -130,11 +129,10 @@ enum { N_CASES = sizeof(cases) / sizeof(cases[0]) };
 
 static mt_tensor *make_input(const int *shape, mt_rng *rng) {
     float values[MAX_VALUES];
-    int ndim = 0, n;
-    mt_tensor *t;
+    int ndim = 0;
     while (ndim < MT_MAX_DIMS && shape[ndim]) ndim++;
-    t = new_tensor(MT_F32, ndim, shape);
-    n = (int)mt_numel(t);
+    mt_tensor *t = new_tensor(MT_F32, ndim, shape);
+    const int n = (int)mt_numel(t);
     ck_assert_int_le(n, MAX_VALUES);
     for (int i = 0; i < n; i++) { /* a shuffle, built up */
         int j = mt_rng_below(rng, i + 1);
@@ -180,14 +178,12 @@ static void check_numeric(const struct op_case *c, mt_tensor **in, int which, co
     mt_tensor *t = in[which];
     double h = STEP / 8;
     for (size_t i = 0; i < mt_numel(t); i++) {
-        double x = mt_get(t, i), up, down, expected, got;
+        const double x = mt_get(t, i), got = mt_get(t->grad, i);
         mt_set(t, i, x + h);
-        up = weighted(c, in, weights);
+        const double up = weighted(c, in, weights);
         mt_set(t, i, x - h);
-        down = weighted(c, in, weights);
+        const double expected = (up - weighted(c, in, weights)) / (2 * h);
         mt_set(t, i, x);
-        expected = (up - down) / (2 * h);
-        got = mt_get(t->grad, i);
         ck_assert_msg(fabs(got - expected) < 0.02 + 0.01 * fabs(expected), "%s, input %d[%zu]: %g, expected %g",
                       c->name, which, i, got, expected);
     }
@@ -220,7 +216,7 @@ TEST_TIMES(gradients_match_finite_differences, device == MT_CPU ? N_CASES : 0) {
 
 /* t is exactly what `reference`, an f32 tensor, rounds to. */
 static void check_rounded(const char *name, mt_tensor *t, mt_tensor *reference) {
-    mt_tensor *got = mt_to(t, MT_CPU), *wide = mt_to(reference, MT_CPU);
+    OWN *got = mt_to(t, MT_CPU), *wide = mt_to(reference, MT_CPU);
     uint16_t expected[2 * MAX_VALUES];
     size_t n = mt_numel(t);
     ck_assert_uint_eq(n, mt_numel(reference));
@@ -228,8 +224,6 @@ static void check_rounded(const char *name, mt_tensor *t, mt_tensor *reference) 
     mt_convert(t->dtype, expected, MT_F32, wide->storage->data, n);
     ck_assert_msg(memcmp(got->storage->data, expected, n * mt_dtype_size(t->dtype)) == 0,
                   "%s: the %s result is not the f32 one, rounded", name, mt_dtype_name(t->dtype));
-    mt_release(got);
-    mt_release(wide);
 }
 
 /* low[i] in 16 bits, and in[i] with the same, rounded, values. */
@@ -272,46 +266,36 @@ TEST_TIMES(sixteen_bit_results_are_rounded_once, N_CASES) {
 /* ---- details ---- */
 
 TEST(batch_norm_moves_running_statistics) {
-    mt_tensor *x = new_tensor(MT_F32, 2, (int[]){ 4, 1 });
-    mt_tensor *p[4], *y;
+    OWN *x = new_tensor(MT_F32, 2, (int[]){ 4, 1 });
+    mt_tensor *p[4];
     mt_write(x, (float[]){ 1, 2, 3, 6 });
     for (int i = 0; i < 4; i++) {
         p[i] = new_tensor(MT_F32, 1, (int[]){ 1 });
         mt_fill(p[i], i % 3 == 0); /* gain 1, variance 1 */
     }
-    y = ops->batch_norm(x, p[0], p[1], p[2], p[3], 1, 0.5f, 0.0f);
+    OWN *y = ops->batch_norm(x, p[0], p[1], p[2], p[3], 1, 0.5f, 0.0f);
     ck_assert_float_eq_tol((float)mt_get(p[2], 0), 1.5f, 1e-6f);
     ck_assert_float_eq_tol((float)mt_get(p[3], 0), (float)(0.5 + 7.0 / 3), 1e-5f);
     ck_assert_float_eq_tol((float)mt_get(y, 0), (float)(-2 / sqrt(3.5)), 1e-6f);
-    mt_release(y);
     release_all(p, 4);
-    mt_release(x);
 }
 
 TEST(relu_and_pool_let_nan_and_inf_through) {
-    mt_tensor *x = new_tensor(MT_F16, 4, (int[]){ 1, 2, 2, 2 });
-    float inf = INFINITY, nan = NAN;
-    mt_tensor *y;
-    mt_write(x, (float[]){ 1, nan, 5, 2, -inf, 3, inf, -1 });
-    y = ops->relu(x);
+    OWN *x = new_tensor(MT_F16, 4, (int[]){ 1, 2, 2, 2 });
+    mt_write(x, (float[]){ 1, NAN, 5, 2, -INFINITY, 3, INFINITY, -1 });
+    OWN *y = ops->relu(x), *z = ops->max_pool2d(x, 2, 2);
     ck_assert_double_nan(mt_get(y, 1));
     ck_assert_double_eq(mt_get(y, 4), 0.0);
-    y = mt_then(y, ops->max_pool2d(x, 2, 2));
-    ck_assert_double_nan(mt_get(y, 0));
-    ck_assert_double_infinite(mt_get(y, 1));
-    mt_release(y);
-    mt_release(x);
+    ck_assert_double_nan(mt_get(z, 0));
+    ck_assert_double_infinite(mt_get(z, 1));
 }
 
 TEST(log_softmax_survives_large_scores) {
-    mt_tensor *x = new_tensor(MT_F16, 2, (int[]){ 1, 2 });
-    mt_tensor *y;
+    OWN *x = new_tensor(MT_F16, 2, (int[]){ 1, 2 });
     mt_write(x, (float[]){ 60000, -60000 });
-    y = ops->log_softmax(x);
+    OWN *y = ops->log_softmax(x);
     ck_assert_double_eq(mt_get(y, 0), 0.0);
     ck_assert_double_infinite(mt_get(y, 1)); /* -120000 is out of range */
-    mt_release(y);
-    mt_release(x);
 }
 
 #ifdef TEST_ON_DEVICE
