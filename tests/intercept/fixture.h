@@ -75,17 +75,13 @@ static inline amp_status patch_add(struct amp__patch *patch, const struct wrap *
 }
 
 static inline struct wrap wrap_of(const char *what, amp_fn *slot, const char *schema, int owner_index,
-                                       struct watcher *watcher) {
-    return (struct wrap){ .what = what,
-                               .slot = slot,
-                               .schema = schema,
-                               .handler = watch,
-                               .user = watcher,
-                               .owner = owner(owner_index) };
+                                  struct watcher *watcher) {
+    return (struct wrap){ .what = what, .slot = slot, .schema = schema, .handler = watch, .user = watcher,
+                          .owner = owner(owner_index) };
 }
 
 static inline struct wrap wrap_of_self(const char *what, amp_fn *slot, int owner_index, const void *self,
-                                            struct watcher *watcher) {
+                                       struct watcher *watcher) {
     struct wrap wrap = wrap_of(what, slot, METHOD, owner_index, watcher);
     wrap.match_self = true;
     wrap.self = self;
@@ -104,13 +100,16 @@ static inline struct amp__patch *new_patch(void) {
     return patch;
 }
 
-/* A transaction of one wrap, committed. */
-static inline struct amp__patch *wire(struct wrap wrap) {
+/* A transaction of one wrap, or of some, committed. */
+static inline struct amp__patch *wire_all(const struct wrap *wraps, size_t n) {
     struct amp__patch *patch = new_patch();
-    add(patch, wrap);
+    for (size_t i = 0; i < n; i++) add(patch, wraps[i]);
     amp__patch_commit(patch);
     return patch;
 }
+static inline struct amp__patch *wire(struct wrap wrap) { return wire_all(&wrap, 1); }
+#define WIRE(...) \
+    wire_all((const struct wrap[]){ __VA_ARGS__ }, sizeof((const struct wrap[]){ __VA_ARGS__ }) / sizeof(struct wrap))
 
 /* Runs the rest of the test in this scope; -1: none at all, -2: amp_scope_enter(NULL). */
 static inline void in_scope(int owner_index) {

@@ -12,21 +12,11 @@ struct vec {
 typedef struct vec (*turn_fn)(struct vec);
 static struct vec turn(struct vec v) { return (struct vec){ -v.y, v.x, v.n + 1 }; }
 
-static amp_dtype dtype(void *self, void *tensor) {
-    (void)self;
-    (void)tensor;
-    return AMP_FLOAT32;
-}
+static amp_dtype dtype(void *self, void *tensor) { return (void)self, (void)tensor, AMP_FLOAT32; }
 static amp_status cast(void *self, void *tensor, amp_dtype to, void **out) {
-    (void)self;
-    (void)to;
-    *out = tensor;
-    return AMP_OK;
+    return (void)self, (void)to, *out = tensor, AMP_OK;
 }
-static void release(void *self, void *tensor) {
-    (void)self;
-    (void)tensor;
-}
+static void release(void *self, void *tensor) { (void)self, (void)tensor; }
 
 struct host {
     amp_host hooks;
@@ -38,27 +28,16 @@ struct host {
 };
 
 static void set_up(struct host *h) {
-    *h = (struct host){ AMP_HOST_INIT,       { (amp_fn)turn, (amp_fn)turn }, AMP_OP_INIT, AMP_OP_INIT,
-                        { AMP_STRUCT_INIT }, AMP_MODEL_INIT,                AMP_OPTIMIZER_INIT };
-    h->hooks.dtype = dtype;
-    h->hooks.cast = cast;
-    h->hooks.release = release;
-    h->structs[0].name = "vec";
-    h->structs[0].size = sizeof(struct vec);
-    h->structs[0].alignment = _Alignof(struct vec);
-    h->structs[0].members = "float x, float y, int32 n";
-    h->op.name = "turn";
-    h->op.schema = h->step.schema = "turn(struct vec v) -> struct vec";
-    h->op.op_class = AMP_FP32;
-    h->op.slot = &h->slots[0];
-    h->step.name = "step";
-    h->step.slot = &h->slots[1];
-    h->model.host = h->optimizer.host = &h->hooks;
-    h->model.ops = &h->op;
-    h->optimizer.steps = &h->step;
-    h->model.n_ops = h->optimizer.n_steps = 1;
-    h->model.structs = h->optimizer.structs = h->structs;
-    h->model.n_structs = h->optimizer.n_structs = 1;
+    static const char schema[] = "turn(struct vec v) -> struct vec";
+    h->hooks = SIZED(amp_host, .dtype = dtype, .cast = cast, .release = release);
+    h->slots[0] = h->slots[1] = (amp_fn)turn;
+    h->structs[0] = SIZED(amp_struct, .name = "vec", .size = sizeof(struct vec), .alignment = _Alignof(struct vec),
+                          .members = "float x, float y, int32 n");
+    h->op = SIZED(amp_op, .name = "turn", .schema = schema, .op_class = AMP_FP32, .slot = &h->slots[0]);
+    h->step = SIZED(amp_op, .name = "step", .schema = schema, .slot = &h->slots[1]);
+    h->model = SIZED(amp_model, .host = &h->hooks, .ops = &h->op, .n_ops = 1, .structs = h->structs, .n_structs = 1);
+    h->optimizer = SIZED(amp_optimizer, .host = &h->hooks, .steps = &h->step, .n_steps = 1, .structs = h->structs,
+                         .n_structs = 1);
 }
 
 TEST(structs_go_by_value_through_a_wired_op_and_step) {

@@ -116,6 +116,14 @@ static void refuse(struct amp__patch *patch, struct wrap wrap, amp_status status
     ck_assert(wrapped); /* untouched */
 }
 
+/* `wrap`, but for one field. */
+#define REFUSE_WITH(field, status, message)                                                                            \
+    do {                                                                                                               \
+        struct wrap changed = wrap;                                                                                    \
+        changed field;                                                                                                 \
+        refuse(patch, changed, status, message);                                                                       \
+    } while (0)
+
 TEST(bad_wraps_are_refused_by_name) {
     amp_fn slot = (amp_fn)host_add, slots[2] = { (amp_fn)host_add, (amp_fn)host_add };
     struct watcher seen = { 0 };
@@ -127,25 +135,15 @@ TEST(bad_wraps_are_refused_by_name) {
     ck_fails(AMP_ERR_INVALID_ARGUMENT, patch_add(patch, &wrap, NULL));
     const struct amp__wrap without = { .what = "op add", .slot = &slot, .handler = watch, .owner = owner(0) };
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "op add: it has no schema", amp__patch_add(patch, &without, &wrapped));
-    wrap.slot = NULL;
-    refuse(patch, wrap, AMP_ERR_INVALID_ARGUMENT, "op add: the slot is NULL; give the address");
-    wrap.slot = (amp_fn *)((uintptr_t)slots + 1);
-    refuse(patch, wrap, AMP_ERR_INVALID_ARGUMENT, "is not aligned as a function pointer");
-    wrap.slot = &slot;
-    wrap.handler = NULL;
-    refuse(patch, wrap, AMP_ERR_INVALID_ARGUMENT, "op add: a handler and an owner are needed");
-    wrap.handler = watch;
-    wrap.owner = NULL;
-    refuse(patch, wrap, AMP_ERR_INVALID_ARGUMENT, "op add: a handler and an owner are needed");
-    wrap.owner = owner(0);
-    wrap.schema = NULL;
-    refuse(patch, wrap, AMP_ERR_SCHEMA, "op add: it has no schema");
-    wrap.schema = "add(int a, flaot b) -> int";
-    refuse(patch, wrap, AMP_ERR_SCHEMA, "op add: expected a type\n  add(int a, flaot b) -> int\n             ^ did");
-    wrap.schema = BINARY;
-    wrap.match_self = true;
-    refuse(patch, wrap, AMP_ERR_SCHEMA, "op add: the schema has no Tensor or pointer argument named self");
-    wrap.match_self = false;
+    REFUSE_WITH(.slot = NULL, AMP_ERR_INVALID_ARGUMENT, "op add: the slot is NULL; give the address");
+    REFUSE_WITH(.slot = (amp_fn *)((uintptr_t)slots + 1), AMP_ERR_INVALID_ARGUMENT,
+                "is not aligned as a function pointer");
+    REFUSE_WITH(.handler = NULL, AMP_ERR_INVALID_ARGUMENT, "op add: a handler and an owner are needed");
+    REFUSE_WITH(.owner = NULL, AMP_ERR_INVALID_ARGUMENT, "op add: a handler and an owner are needed");
+    REFUSE_WITH(.schema = NULL, AMP_ERR_SCHEMA, "op add: it has no schema");
+    REFUSE_WITH(.schema = "add(int a, flaot b) -> int", AMP_ERR_SCHEMA,
+                "op add: expected a type\n  add(int a, flaot b) -> int\n             ^ did");
+    REFUSE_WITH(.match_self = true, AMP_ERR_SCHEMA, "op add: the schema has no Tensor or pointer argument named self");
     wrap.what = NULL;
     add(patch, wrap); /* after all that the patch is as new */
     amp__patch_commit(patch);
@@ -221,20 +219,16 @@ TEST(read_only_memory_is_found_without_writing) {
 TEST(memory_that_became_read_only_or_went_is_left) {
     amp_fn *slots[3] = { map_slot(), map_slot(), map_slot() };
     struct watcher seen = { 0 };
-    struct amp__patch *patch = new_patch();
-    add(patch, wrap_of("op sealed", slots[0], BINARY, 0, &seen));
-    add(patch, wrap_of("op gone", slots[1], BINARY, 0, &seen));
-    amp__patch_commit(patch);
+    struct amp__patch *patch =
+        WIRE(wrap_of("op sealed", slots[0], BINARY, 0, &seen), wrap_of("op gone", slots[1], BINARY, 0, &seen));
     protect(slots[0], PROT_READ);
     ck_assert_int_eq(munmap(slots[1], (size_t)sysconf(_SC_PAGESIZE)), 0);
     ck_fails(AMP_ERR_READ_ONLY, amp__patch_undo(patch));
     ck_says("2 wrapped slots is gone or became read-only: op gone, op sealed ");
     ck_assert_ptr_null(strstr(amp_last_error(), "somebody else"));
-    struct amp__patch *second = new_patch();
-    add(second, wrap_of("op sealed", slots[2], BINARY, 0, &seen));
     protect(slots[0], PROT_READ | PROT_WRITE);
-    add(second, wrap_of("op taken", slots[0], BINARY, 0, &seen));
-    amp__patch_commit(second);
+    struct amp__patch *second =
+        WIRE(wrap_of("op sealed", slots[2], BINARY, 0, &seen), wrap_of("op taken", slots[0], BINARY, 0, &seen));
     *slots[0] = (amp_fn)host_add;
     protect(slots[2], PROT_READ);
     ck_fails(AMP_ERR_SLOT_TAKEN, amp__patch_undo(second)); /* both are told, each by its name */

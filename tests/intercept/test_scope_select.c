@@ -68,10 +68,8 @@ TEST(an_op_that_calls_an_op) {
     amp_fn slot = (amp_fn)nesting;
     struct watcher outer = { 0 }, inner = { 0 };
     nested_slot = (amp_fn)host_add;
-    struct amp__patch *patch = new_patch();
-    add(patch, wrap_of("op outer", &slot, BINARY, 0, &outer));
-    add(patch, wrap_of("op inner", &nested_slot, BINARY, 0, &inner));
-    amp__patch_commit(patch);
+    struct amp__patch *patch = WIRE(wrap_of("op outer", &slot, BINARY, 0, &outer),
+                                    wrap_of("op inner", &nested_slot, BINARY, 0, &inner));
     ck_assert_int_eq(call_binary(slot, 1, 2), 3);
     ck_assert_uint_eq(outer.calls, 1);
     ck_assert_uint_eq(inner.calls, 0);
@@ -170,12 +168,9 @@ TEST(threads_call_while_other_contexts_come_and_go) {
     for (int i = 0; i < CALLERS; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, call_in_scope_0, NULL), 0);
     for (int round = 0; round < ROUNDS; round++) {
         struct amp__patch *patches[3];
-        for (int i = 0; i < 3; i++) {
-            patches[i] = new_patch();
-            add(patches[i], wrap_of("op add", &shared[0], BINARY, i + 1, &theirs));
-            add(patches[i], wrap_of("op sub", &shared[1], BINARY, i + 1, &theirs));
-            amp__patch_commit(patches[i]);
-        }
+        for (int i = 0; i < 3; i++)
+            patches[i] = WIRE(wrap_of("op add", &shared[0], BINARY, i + 1, &theirs),
+                              wrap_of("op sub", &shared[1], BINARY, i + 1, &theirs));
         for (int i = 0; i < 3; i++) ck_ok(amp__patch_undo(patches[(i + round) % 3]));
     }
     stop = true;

@@ -132,11 +132,9 @@ static int stranger(int a, int b) { return 1000 + call_binary(under_stranger, a,
 TEST(what_a_stranger_wrote_is_left) {
     amp_fn slots[3] = { (amp_fn)host_add, (amp_fn)host_add, (amp_fn)host_sub };
     struct watcher seen = { 0 }, again = { 0 };
-    struct amp__patch *patch = new_patch();
-    add(patch, wrap_of("op add#0", &slots[0], BINARY, 0, &seen));
-    add(patch, wrap_of("op add#1", &slots[1], BINARY, 0, &seen));
-    add(patch, wrap_of("op sub", &slots[2], BINARY, 0, &seen));
-    amp__patch_commit(patch);
+    struct amp__patch *patch =
+        WIRE(wrap_of("op add#0", &slots[0], BINARY, 0, &seen), wrap_of("op add#1", &slots[1], BINARY, 0, &seen),
+             wrap_of("op sub", &slots[2], BINARY, 0, &seen));
     under_stranger = slots[1];
     slots[1] = (amp_fn)stranger;
     ck_assert_int_eq(call_binary(slots[1], 1, 2), 1003);
