@@ -358,20 +358,10 @@ void host_init(struct host *host, unsigned options) {
     host->table[OP_MUL] = (amp_fn)op_mul;
     host->table[OP_SUM] = (amp_fn)op_sum;
     host->table[OP_ADD] = (amp_fn)op_add;
-    host->hooks = (amp_host){ .struct_size = sizeof(amp_host),
-                              .flags = AMP_HOST_TAPE_RETAINS_INPUTS,
-                              .self = host,
-                              .view = hook_view,
-                              .dtype = hook_dtype,
-                              .cast = hook_cast,
-                              .release = hook_release,
-                              .id = hook_id,
-                              .version = options & HOST_NO_VERSION ? NULL : hook_version,
-                              .grad = hook_grad,
-                              .set_grad = options & HOST_NO_SET_GRAD ? NULL : hook_set_grad,
-                              .swap_data = hook_swap,
-                              .scale = options & HOST_NO_SCALE ? NULL : hook_scale,
-                              .alloc = hook_alloc,
-                              .free = hook_free,
-                              .event = hook_event };
+    host->hooks = (amp_host){ .struct_size = sizeof(amp_host), .flags = AMP_HOST_TAPE_RETAINS_INPUTS, .self = host,
+                              .view = hook_view, .dtype = hook_dtype, .cast = hook_cast, .release = hook_release,
+                              .id = hook_id, .version = options & HOST_NO_VERSION ? NULL : hook_version,
+                              .grad = hook_grad, .set_grad = options & HOST_NO_SET_GRAD ? NULL : hook_set_grad,
+                              .swap_data = hook_swap, .scale = options & HOST_NO_SCALE ? NULL : hook_scale,
+                              .alloc = hook_alloc, .free = hook_free, .event = hook_event };
 }

@@ -6,7 +6,7 @@
 #include "program.h"
 #include "reference.h"
 
-#include "test.h"
+#include "asserts.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,15 +103,10 @@ struct run {
 };
 
 static amp_config config_of(const struct run *run) {
-    amp_config config = AMP_CONFIG_INIT;
-    config.level = run->level->level;
-    config.loss_scale = run->scale->loss_scale;
-    config.init_scale = run->scale->first;
-    config.window = 2;
-    config.max_scale = run->scale->first > 0 ? LARGEST_SCALE : 0.0f;
-    config.num_losses = run->plan->options & OWN_SCALERS ? (uint32_t)run->plan->losses : 1;
-    config.cache = run->plan->options & NO_CACHE ? AMP_OFF : AMP_DEFAULT;
-    return config;
+    return CONFIG(run->level->level, .loss_scale = run->scale->loss_scale, .init_scale = run->scale->first, .window = 2,
+                  .max_scale = run->scale->first > 0 ? LARGEST_SCALE : 0.0f,
+                  .num_losses = run->plan->options & OWN_SCALERS ? (uint32_t)run->plan->losses : 1,
+                  .cache = run->plan->options & NO_CACHE ? AMP_OFF : AMP_DEFAULT);
 }
 
 static unsigned host_options(const struct run *run) {
@@ -151,9 +146,7 @@ static void train(const struct run *run) {
     struct program *program = calloc(1, sizeof *program);
     const amp_config config = config_of(run);
     ck_assert(reference && program);
-    *reference = (struct reference){ .plan = run->plan,
-                                     .recipe = run->level->recipe,
-                                     .adam = run->adam,
+    *reference = (struct reference){ .plan = run->plan, .recipe = run->level->recipe, .adam = run->adam,
                                      .fixed = run->fixed,
                                      .grouped = (run->plan->options & DELAY) && scaled && !run->fixed };
     *program = (struct program){ .plan = run->plan, .adam = run->adam };

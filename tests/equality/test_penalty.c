@@ -4,15 +4,9 @@
  *
  *     loss = c . (W x) + |g|^2,  g = the gradient of c . (W x) at x = W^T c
  */
-#include "host.h"
+#include "one.h"
 
 #include "amp_kernels.h"
-
-#include "test.h"
-#include <stdlib.h>
-#include <string.h>
-
-#define ck_ok(expression) ck_assert_msg((expression) == AMP_OK, #expression ": %s", amp_last_error())
 
 enum { N = 3 };
 static float half(float x) { return amp_half_to_float(amp_float_to_half(x)); }
@@ -21,56 +15,39 @@ static float x_of(int i) { return 0.5f + 0.1f * (float)i; }
 static float w_of(int i) { return 0.3f + 0.05f * (float)i; }
 
 struct rig {
-    struct host host;
+    struct one one;
     struct tensor *w, *x, *c;
-    void *params[1];
-    amp_param listed;
     amp_op ops[2];
-    amp_model model;
-    amp_optimizer optimizer;
-    amp_context *context;
 };
 
-static struct tensor *filled(struct host *host, int32_t ndim, float (*value)(int)) {
-    static const int64_t shape[2] = { N, N };
-    struct tensor *tensor = tensor_new(host, AMP_FLOAT32, ndim, shape, false);
-    for (int i = 0; i < tensor_size(tensor); i++) tensor_set(tensor, i, value(i));
+static const int64_t shape[2] = { N, N };
+
+static struct tensor *filled(struct host *host, float (*value)(int)) {
+    struct tensor *tensor = tensor_new(host, AMP_FLOAT32, 1, shape, false);
+    for (int i = 0; i < N; i++) tensor_set(tensor, i, value(i));
     return tensor;
 }
 
 static void start(struct rig *rig, amp_level level, float scale) {
-    amp_config config = AMP_CONFIG_INIT;
-    amp_model *model = &rig->model;
-    amp_optimizer *optimizer = &rig->optimizer;
-    memset(rig, 0, sizeof *rig);
-    host_init(&rig->host, 0);
-    config.level = level;
-    config.loss_scale = scale;
-    rig->params[0] = rig->w = filled(&rig->host, 2, w_of);
+    struct host *host = &rig->one.host;
+    one_init(&rig->one, 0, shape, w_of);
+    rig->w = rig->one.param;
     rig->w->leaf = rig->w->requires_grad = true;
-    rig->x = filled(&rig->host, 1, x_of);
-    rig->c = filled(&rig->host, 1, c_of);
-    rig->listed = (amp_param){ sizeof(amp_param), 0, rig->w, "w" };
-    rig->ops[0] = (amp_op){ .struct_size = sizeof(amp_op), .name = "linear", .slot = &rig->host.table[OP_LINEAR],
-                            .schema = "linear(Tensor x, Tensor w, Tensor? bias) -> Tensor" };
-    rig->ops[1] = (amp_op){ .struct_size = sizeof(amp_op), .name = "mul", .slot = &rig->host.table[OP_MUL],
-                            .schema = "mul(Tensor a, Tensor b) -> Tensor" };
-    rig->model = (amp_model){ .struct_size = sizeof(amp_model), .host = &rig->host.hooks, .params = &rig->listed,
-                              .n_params = 1, .ops = rig->ops, .n_ops = 2 };
-    rig->optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .host = &rig->host.hooks,
-                                      .params = rig->params, .n_params = 1 };
-    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &rig->context));
+    rig->x = filled(host, x_of);
+    rig->c = filled(host, c_of);
+    rig->ops[0] = OP("linear", "linear(Tensor x, Tensor w, Tensor? bias) -> Tensor", &host->table[OP_LINEAR]);
+    rig->ops[1] = OP("mul", "mul(Tensor a, Tensor b) -> Tensor", &host->table[OP_MUL]);
+    rig->one.model.ops = rig->ops, rig->one.model.n_ops = 2;
+    one_start(&rig->one, CONFIG(level, .loss_scale = scale));
 }
 
 static void end(struct rig *rig) {
-    ck_ok(amp_shutdown(rig->context));
-    struct tensor *const all[] = { rig->w, rig->x, rig->c };
-    for (int i = 0; i < 3; i++) tensor_release(all[i]);
-    ck_assert_int_eq(rig->host.live_tensors, 0);
-    ck_assert_int_eq(rig->host.live_blocks, 0);
+    tensor_release(rig->x);
+    tensor_release(rig->c);
+    one_end(&rig->one);
 }
 
-#define START(name, level, other) __attribute__((cleanup(end))) struct rig name; start(&name, level, other)
+#define START(name, level, scale) __attribute__((cleanup(end))) struct rig name; start(&name, level, scale)
 
 /* c . (W x) */
 static struct tensor *plain_loss(struct rig *rig) {
@@ -82,7 +59,7 @@ static struct tensor *plain_loss(struct rig *rig) {
 
 static struct tensor *times(struct rig *rig, struct tensor *tensor, float factor) {
     void *out = NULL;
-    ck_ok(rig->host.hooks.scale(&rig->host, tensor, factor, &out));
+    ck_ok(rig->one.host.hooks.scale(&rig->one.host, tensor, factor, &out));
     return out;
 }
 
@@ -90,7 +67,7 @@ static struct tensor *times(struct rig *rig, struct tensor *tensor, float factor
  * recorded. */
 static struct tensor *penalty(struct rig *rig, struct tensor *loss, float expected_scale) {
     void *scaled = NULL;
-    ck_ok(amp_scale(rig->context, 0, loss, &scaled));
+    ck_ok(amp_scale(rig->one.context, 0, loss, &scaled));
     const float scale = tensor_get(scaled, 0) / tensor_get(loss, 0);
     ck_assert_float_eq(scale, expected_scale);
     struct tensor *dy = times(rig, rig->c, scale), *dx = host_linear_grad(dy, rig->w),
@@ -118,7 +95,7 @@ TEST_TIMES(gradient_penalty, 6) {
     const float scale = scales[_i % 3];
     START(rig, level, scale);
     struct tensor *loss = plain_loss(&rig), *extra = penalty(&rig, loss, scale), *total = host_add(loss, extra);
-    ck_ok(amp_scale_loss_begin(&rig.optimizer, total, &scaled));
+    ck_ok(amp_scale_loss_begin(&rig.one.optimizer, total, &scaled));
     host_backward(scaled.loss, 1.0f);
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert_int_eq(scaled.action, AMP_STEP);
@@ -135,15 +112,15 @@ TEST_TIMES(several_backward_passes, 3) {
     for (int k = 0; k < 2; k++) {
         struct tensor *loss = plain_loss(&rig);
         void *scaled = NULL;
-        ck_ok(amp_scale(rig.context, 0, loss, &scaled));
+        ck_ok(amp_scale(rig.one.context, 0, loss, &scaled));
         host_backward(scaled, k ? 0.5f : 1.0f);
-        ck_ok(amp_tape_done(rig.context)); /* the cast of w was on this tape */
+        ck_ok(amp_tape_done(rig.one.context)); /* the cast of w was on this tape */
         grads[k] = rig.w->grad;
         rig.w->grad = NULL;
         tensor_release(scaled);
         tensor_release(loss);
     }
-    ck_ok(amp_unscale(rig.context, 0, (void *const *)grads, 2, &found_inf));
+    ck_ok(amp_unscale(rig.one.context, 0, (void *const *)grads, 2, &found_inf));
     ck_assert_float_eq(found_inf, 0.0f);
     for (int i = 0; i < N * N; i++) {
         const float dw = half(half(c_of(i / N)) * half(x_of(i % N)));

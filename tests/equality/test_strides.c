@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients that are no compact block: the same bits as compact ones, and what lies between their elements stays. */
-#include "asserts.h"
-#include "host.h"
+#include "one.h"
 #include "../support/levels.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { ROWS = 2, COLUMNS = 3, SIZE = ROWS * COLUMNS, BLOCK = 32, GAP = 77 };
 
@@ -21,53 +19,26 @@ static const struct layout {
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 
-struct rig {
-    struct host host;
-    struct tensor *param;
-    void *params[1];
-    amp_param listed;
-    amp_model model;
-    amp_optimizer optimizer;
-    amp_context *context;
-};
+static const int64_t shape[2] = { ROWS, COLUMNS };
 
 enum { DYNAMIC = 1 << 8, OURS = 1 << 9 }; /* beside the host's options: the scale; libamp's own optimizer */
 
-static void start(struct rig *rig, amp_level level, unsigned options) {
-    static const int64_t shape[2] = { ROWS, COLUMNS };
-    amp_config config = AMP_CONFIG_INIT;
-    amp_model *model = &rig->model;
-    amp_optimizer *optimizer = &rig->optimizer;
-    memset(rig, 0, sizeof *rig);
-    host_init(&rig->host, options);
-    config.level = level;
-    config.loss_scale = options & DYNAMIC ? AMP_DYNAMIC : 8.0f;
-    rig->params[0] = rig->param = tensor_new(&rig->host, AMP_FLOAT32, 2, shape, false);
-    for (int i = 0; i < SIZE; i++) tensor_set(rig->param, i, 1.0f);
-    rig->listed = (amp_param){ sizeof(amp_param), 0, rig->param, "p" };
-    rig->model = (amp_model){ .struct_size = sizeof(amp_model), .host = &rig->host.hooks, .params = &rig->listed,
-                              .n_params = 1 };
-    rig->optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .host = &rig->host.hooks,
-                                      .params = rig->params, .n_params = 1 };
+static float ones(int i) { return (void)i, 1.0f; }
+
+static void start(struct one *rig, amp_level level, unsigned options) {
     amp_optim rule = AMP_OPTIM_INIT;
     const amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
+    one_init(rig, options, shape, ones);
     ck_ok(amp_optim_defaults(AMP_OPTIM_SGD, &rule));
     if (options & OURS) rig->optimizer.fused = &fused;
-    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, &rig->context));
+    one_start(rig, CONFIG(level, .loss_scale = options & DYNAMIC ? AMP_DYNAMIC : 8.0f));
 }
 
-static void end(struct rig *rig) {
-    ck_ok(amp_shutdown(rig->context));
-    tensor_release(rig->param);
-    ck_assert_int_eq(rig->host.live_tensors, 0);
-    ck_assert_int_eq(rig->host.live_blocks, 0);
-}
-
-#define START(name, level, other) __attribute__((cleanup(end))) struct rig name; start(&name, level, other)
+#define START(name, level, other) __attribute__((cleanup(one_end))) struct one name; start(&name, level, other)
 
 /* A tensor of the layout among GAPs. */
 static struct tensor *laid_out(struct host *host, amp_dtype dtype, const struct layout *layout) {
-    static const int64_t shape[2] = { ROWS, COLUMNS }, all = BLOCK;
+    static const int64_t all = BLOCK;
     struct tensor *whole = tensor_new(host, dtype, 1, &all, false);
     for (int i = 0; i < BLOCK; i++) tensor_set(whole, i, GAP);
     whole->ndim = 2;
@@ -91,7 +62,7 @@ static int gaps(struct tensor *tensor) {
 static float value(int i) { return 0.3125f + 0.15625f * (float)i; }
 
 /* Backward's part: adds factor * value(i). */
-static void add(struct rig *rig, const struct layout *layout, double factor) {
+static void add(struct one *rig, const struct layout *layout, double factor) {
     struct tensor *param = rig->param;
     const bool fresh = !param->grad;
     if (fresh) param->grad = laid_out(&rig->host, param->storage.dtype, layout);
@@ -99,7 +70,7 @@ static void add(struct rig *rig, const struct layout *layout, double factor) {
         tensor_set(param->grad, i, (fresh ? 0.0f : tensor_get(param->grad, i)) + (float)factor * value(i));
 }
 
-static amp_action bracket(struct rig *rig, const struct layout *layout, double factor, uint32_t flags, bool cancel) {
+static amp_action bracket(struct one *rig, const struct layout *layout, double factor, uint32_t flags, bool cancel) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_optimizer *optimizer = &rig->optimizer;
     ck_ok(amp_scale_loss_begin_many(NULL, &optimizer, 1, 0, flags, NULL, &scaled));
@@ -109,7 +80,7 @@ static amp_action bracket(struct rig *rig, const struct layout *layout, double f
 }
 
 /* What it leaves of a gradient, and of the parameter. */
-static void run(struct rig *rig, const struct layout *layout, float *grad, float *param) {
+static void run(struct one *rig, const struct layout *layout, float *grad, float *param) {
     amp_step_info info = AMP_STEP_INFO_INIT;
     float norm;
     ck_assert_int_eq(bracket(rig, layout, 1.0, 0, false), AMP_STEP);
@@ -143,7 +114,7 @@ TEST_TIMES(the_same_bits_as_compact, 2 * N_LAYOUTS * N_LEVELS) {
     float grads[2][2 * SIZE], params[2][SIZE];
     if (layout->backwards && level_has_masters(level)) return; /* refused: see below */
     for (int k = 0; k < 2; k++) {
-        struct rig rig;
+        struct one rig;
         const struct layout *at = k ? layout : &layouts[0];
         start(&rig, level, options);
         if (options) {
@@ -151,7 +122,7 @@ TEST_TIMES(the_same_bits_as_compact, 2 * N_LAYOUTS * N_LEVELS) {
             for (int i = 0; i < SIZE; i++) tensor_set(rig.param->grad, i, 0.0f);
         }
         run(&rig, at, grads[k], params[k]);
-        end(&rig);
+        one_end(&rig);
     }
     ck_assert_msg(!memcmp(grads[0], grads[1], sizeof grads[0]), "%s: gradients", layout->name);
     ck_assert_msg(!memcmp(params[0], params[1], sizeof params[0]), "%s: parameters", layout->name);
@@ -220,8 +191,7 @@ TEST_TIMES(overlaps_are_refused_by_name, 4) {
     START(rig, AMP_O1, 0);
     ck_ok(amp_scale_loss_begin(&rig.optimizer, NULL, &scaled));
     rig.param->grad = laid_out(&rig.host, AMP_FLOAT32, &bad[_i]);
-    ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_ERR_UNSUPPORTED);
-    ck_says("p: gradient has elements that overlap");
+    ck_refused(AMP_ERR_UNSUPPORTED, "p: gradient has elements that overlap", amp_scale_loss_end(&scaled));
     ck_says("make it contiguous");
 }
 
@@ -231,8 +201,7 @@ TEST(backwards_under_a_master_is_refused_by_name) {
     ck_ok(amp_scale_loss_begin(&rig.optimizer, NULL, &scaled));
     (void)amp_seed_factor(&scaled);
     rig.param->grad = laid_out(&rig.host, AMP_FLOAT16, &layouts[6]);
-    ck_assert_int_eq(amp_scale_loss_end(&scaled), AMP_ERR_UNSUPPORTED);
-    ck_says("runs backwards");
+    ck_refused(AMP_ERR_UNSUPPORTED, "runs backwards", amp_scale_loss_end(&scaled));
 }
 
 TEST_TIMES(unscale_takes_any_layout, N_LAYOUTS) {
@@ -268,21 +237,17 @@ TEST_TIMES(master_params_tells_the_layout, 2) {
 }
 
 TEST_TIMES(strided_parameters_are_refused_where_they_are_re_typed, N_LEVELS) {
-    static const int64_t shape[2] = { ROWS, COLUMNS };
-    struct rig rig;
-    amp_config config = AMP_CONFIG_INIT;
-    amp_model *model = &rig.model;
-    start(&rig, AMP_O1, 0);
+    START(rig, AMP_O1, 0);
     struct tensor *param = tensor_new(&rig.host, AMP_FLOAT32, 2, shape, true);
+    amp_model *model = &rig.model;
     const amp_param listed = { sizeof(amp_param), 0, param, "q" };
-    amp_context *context = NULL;
+    const amp_config config = CONFIG(levels[_i]);
     ck_ok(amp_shutdown(rig.context));
-    rig.model.params = &listed;
-    config.level = levels[_i];
-    const bool fits = !level_retypes(levels[_i]);
-    ck_assert_int_eq(amp_initialize_many(&model, 1, NULL, 0, &config, &context), fits ? AMP_OK : AMP_ERR_UNSUPPORTED);
-    if (!fits) ck_assert_msg(strstr(amp_last_error(), "q is not one compact block"), "%s", amp_last_error());
-    rig.context = context;
+    rig.context = NULL;
+    model->params = &listed;
+    if (level_retypes(levels[_i]))
+        ck_refused(AMP_ERR_UNSUPPORTED, "q is not one compact block",
+                   amp_initialize_many(&model, 1, NULL, 0, &config, &rig.context));
+    else ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &rig.context));
     tensor_release(param);
-    end(&rig);
 }
