@@ -50,8 +50,8 @@ WRAP(char *, realpath, const char *path, char *resolved) {
 /* ---- the file ---- */
 
 static unsigned long calls[N_CALLS];
-unsigned long call_fails_at;
-int failing = -1, failure;
+static unsigned long call_fails_at; /* the n-th call of `failing`, with errno = failure */
+static int failing = -1, failure;
 bool interrupted, shortened, no_nameless, always;
 unsigned readable_by_others;
 
@@ -143,6 +143,11 @@ void fail_none(void) {
     readable_by_others = removed_unlocked = 0;
     memset(calls, 0, sizeof calls);
     allocations = 0;
+}
+
+void fail_call(int call, unsigned long n, int error) {
+    fail_none();
+    failing = call, call_fails_at = n, failure = error;
 }
 
 /* ---- the folder ---- */

@@ -12,8 +12,6 @@ extern unsigned long allocations, allocation_fails_at; /* 0: none */
 extern size_t in_use, peak;
 
 enum { ON_OPEN, ON_PREAD, ON_WRITE, ON_FSYNC, ON_LINK, ON_RENAME, ON_CHOWN, ON_RANDOM, N_CALLS };
-extern unsigned long call_fails_at; /* the n-th call of `failing`, with errno = failure */
-extern int failing, failure;
 extern bool interrupted, shortened; /* every other call fails with EINTR; writes and reads move a few bytes only */
 
 extern bool no_nameless;            /* O_TMPFILE is refused, as by file systems that have none */
@@ -25,6 +23,8 @@ extern unsigned removed_unlocked; /* files that were removed while nobody held t
 
 /* Nothing fails any more, and counting begins anew. */
 void fail_none(void);
+/* The same, but for the n-th call of this kind. */
+void fail_call(int call, unsigned long n, int error);
 /* Did a call fail since? */
 bool one_failed(void);
 

@@ -164,11 +164,8 @@ TEST_TIMES(each_call_fails_once, 2) {
     for (int call = 0; call < N_CALLS; call++)
         for (unsigned long n = 1;; n++) {
             write_file(place.path, place.old.data, place.old.size);
-            fail_none();
+            fail_call(call, n, call == ON_WRITE ? ENOSPC : EIO);
             no_nameless = _i;
-            failing = call;
-            call_fails_at = n;
-            failure = call == ON_WRITE ? ENOSPC : EIO;
             const amp_status status = amp_state_save(place.rig.context, place.path, AMP_STATE_SAFETENSORS);
             const bool reached = one_failed();
             fail_none();
@@ -200,14 +197,9 @@ TEST_TIMES(short_and_interrupted_calls_are_made_again, 2) {
     ck_ok(amp_state_load(place.rig.context, place.path));
     fail_none();
     ck_still(&place.rig, &before);
-    failing = ON_PREAD;
-    call_fails_at = 3;
-    failure = EIO;
     train_some(&place.rig, 1);
     const struct snapshot later = snap(&place.rig);
-    fail_none();
-    failing = ON_PREAD;
-    call_fails_at = 4;
+    fail_call(ON_PREAD, 4, EIO);
     ck_fails(AMP_ERR_IO, amp_state_load(place.rig.context, place.path));
     ck_still(&place.rig, &later);
 }

@@ -63,9 +63,7 @@ TEST_TIMES(a_new_file_obeys_the_mask, 2) {
 /* A file without a name that cannot be given one is written again, as one that has a name. */
 TEST_TIMES(names_that_are_refused, has_nameless_files()) {
     PLACE(place);
-    failing = ON_LINK;
-    call_fails_at = 1;
-    failure = EPERM;
+    fail_call(ON_LINK, 1, EPERM);
     save(&place);
     ck_assert(one_failed());
     ck_assert_uint_eq(readable_by_others, 0);
@@ -126,11 +124,8 @@ TEST(a_saver_in_another_namespace_cleans) {
 /* Without chance names are tried in turn, and those that are there do no harm. */
 TEST_TIMES(names_without_chance, 2) {
     PLACE(place);
-    failing = ON_RANDOM;
-    always = true;
-    call_fails_at = 1;
-    failure = ENOSYS;
-    no_nameless = _i;
+    fail_call(ON_RANDOM, 1, ENOSYS);
+    always = true, no_nameless = _i;
     save(&place);
     ck_assert(one_failed());
     ck_assert(holds(&place, &place.fresh));
@@ -165,10 +160,8 @@ TEST_TIMES(what_is_not_kept_is_told, is_root()) {
     PLACE(place);
     ck_assert_int_eq(chown(place.path, 12345, 54321), 0);
     ck_assert_int_eq(chmod(place.path, 0664), 0);
-    failing = ON_CHOWN;
+    fail_call(ON_CHOWN, 1, EPERM);
     always = true;
-    call_fails_at = 1;
-    failure = EPERM;
     save(&place);
     const struct stat now = about(place.path);
     ck_assert_uint_eq(now.st_uid, geteuid());
