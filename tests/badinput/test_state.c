@@ -53,17 +53,15 @@ TEST(nothing_to_initialise) {
 }
 
 TEST_TIMES(null_arrays_and_entries_are_refused, 2) {
-    struct rig rig;
+    RIG_INIT(rig, 0);
     amp_config config = config_of(AMP_O1);
     amp_model *models[] = { &rig.net.model, _i ? NULL : &rig.net.model };
-    rig_init(&rig, 0);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(NULL, 1, NULL, 0, &config, &rig.context));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(models, 1, NULL, 1, &config, &rig.context));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_initialize_many(models, 1, NULL, 0, NULL, &rig.context));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "model", amp_initialize_many(models, 2, NULL, 0, &config, &rig.context));
     ck_assert_ptr_null(rig.context);
     ck_assert(net_slots_restored(&rig.net));
-    rig_end(&rig);
 }
 
 TEST(shutdown_of_nothing_is_nothing) { ck_ok(amp_shutdown(NULL)); }

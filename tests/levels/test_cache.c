@@ -146,10 +146,9 @@ TEST(without_versions_a_forward_caches_and_its_end_clears) {
 }
 
 TEST(without_versions_the_end_of_a_scope_inside_anothers_clears) {
-    struct rig rig, other;
     amp_scope outer, scope;
-    rig_start(&rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
-    rig_start(&other, AMP_O4, FAKE_RETAINS | FAKE_NO_VERSION);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS | FAKE_NO_VERSION);
+    RIG_START(other, AMP_O4, FAKE_RETAINS | FAKE_NO_VERSION);
     ck_ok(amp_scope_enter(other.context, &outer));
     for (int i = 0; i < 2; i++) {
         fake_fill(rig.net.weight, 3.0 + i);
@@ -159,6 +158,4 @@ TEST(without_versions_the_end_of_a_scope_inside_anothers_clears) {
         ck_ok(amp_scope_leave(&scope));
     }
     ck_ok(amp_scope_leave(&outer));
-    rig_end(&other);
-    rig_end(&rig);
 }

@@ -3,13 +3,10 @@
 #include "checks.h"
 
 DIFFERENCE(contexts_instead_of_globals) {
-    struct rig a, b;
-    rig_start(&a, AMP_O1, FAKE_RETAINS);
-    rig_start(&b, AMP_O0, FAKE_RETAINS);
+    RIG_START(a, AMP_O1, FAKE_RETAINS);
+    RIG_START(b, AMP_O0, FAKE_RETAINS);
     ck_assert_int_eq(rig_linear_gets(&a), AMP_FLOAT16);
     ck_assert_int_eq(rig_linear_gets(&b), AMP_FLOAT32);
-    rig_end(&a);
-    rig_end(&b);
 }
 
 /* ---- a context's own calls ---- */
@@ -26,13 +23,9 @@ static struct fake_tensor *op_that_ends(struct fake_tensor *x) {
     return fake_new(x->host, AMP_FLOAT32, 1, 1.0);
 }
 static struct fake_tensor *forward_that_ends(struct net *self, struct fake_tensor *x) {
-    (void)self;
-    return op_that_ends(x);
+    return (void)self, op_that_ends(x);
 }
-static void zero_grad_that_ends(struct net *self) {
-    (void)self;
-    try_to_end();
-}
+static void zero_grad_that_ends(struct net *self) { (void)self, try_to_end(); }
 
 /* Whatever scope the call is in: a program that calls its functions where the policy is off, for one. */
 TEST(no_context_ends_inside_its_own_call) {

@@ -18,16 +18,13 @@ DIFFERENCE(a_registration_wins_over_the_list) {
 }
 
 DIFFERENCE(a_registration_is_the_models_own) {
-    struct rig a, b;
-    rig_init(&a, FAKE_RETAINS);
-    rig_init(&b, FAKE_RETAINS);
+    RIG_INIT(a, FAKE_RETAINS);
+    RIG_INIT(b, FAKE_RETAINS);
     ck_ok(amp_register(&a.net.model, "relu", AMP_LOWER));
     start(&a);
     start(&b);
     ck_assert_int_eq(class_of(&a, OP_relu), AMP_LOWER);
     ck_assert_int_eq(class_of(&b, OP_relu), AMP_LEAVE);
-    rig_end(&a);
-    rig_end(&b);
 }
 
 TEST_TIMES(every_class_can_be_registered, 6) {

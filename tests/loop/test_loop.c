@@ -295,8 +295,7 @@ TEST_TIMES(no_step_that_was_not_due_is_missed, 6) {
     ck_ok(bracket_without_step(&rig, 1.0, 0));
     ck_ok(bracket_without_step(&rig, 1.0, 0));
     expect_no_missed_step(&rig);
-    (void)net_step(&rig.net);
-    net_zero_grad(&rig.net);
+    rig_step_and_clear(&rig);
     for (int i = 0; i < 2; i++) ck_ok(net_train_step(&rig.net, 1.0));
     expect_no_missed_step(&rig);
 }
@@ -308,8 +307,7 @@ TEST_TIMES(what_the_host_writes_is_no_missed_step, 6) {
     for (int i = 0; i < NET_SIZE; i++) fake_set(rig.net.weight, i, 0.5 + i);
     for (int i = 0; i < 3; i++) ck_ok(bracket_without_step(&rig, 1.0, 0));
     expect_no_missed_step(&rig);
-    (void)net_step(&rig.net);
-    net_zero_grad(&rig.net);
+    rig_step_and_clear(&rig);
     for (int i = 0; i < 3; i++) ck_ok(net_train_step(&rig.net, 1.0));
     expect_no_missed_step(&rig);
 }

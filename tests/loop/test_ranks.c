@@ -210,8 +210,7 @@ TEST(a_host_may_say_that_there_is_nobody_to_ask) {
         ck_assert_float_eq(scale_of(&rig), there_are_ranks ? 512.0f : 1024.0f);
         ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1.0f, NULL));
         ck_assert_uint_eq(ranks.sums, (unsigned)there_are_ranks);
-        (void)net_step(&rig.net);
-        net_zero_grad(&rig.net);
+        rig_step_and_clear(&rig);
     }
 }
 

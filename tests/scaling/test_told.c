@@ -33,12 +33,8 @@ static void start(struct rig *rig, float scale, uint32_t window) {
 
 DIFFERENCE(skips_in_words) {
     static const struct { unsigned skips, words; const char *last;
-    } at[] = { { 1, 1, "problem." },
-               { 10, 10, "." },
-               { 15, 10, "." },
-               { 16, 11, "(5 more skips since" },
-               { 31, 11, "(5 more" },
-               { 32, 12, "(15 more skips since the last line)" },
+    } at[] = { { 1, 1, "problem." }, { 10, 10, "." }, { 15, 10, "." }, { 16, 11, "(5 more skips since" },
+               { 31, 11, "(5 more" }, { 32, 12, "(15 more skips since the last line)" },
                { 100, 13, "(31 more skips" } };
     RIG(rig);
     unsigned skips = 0;
@@ -86,8 +82,7 @@ TEST(growth_is_explained_once) {
     start(&rig, 1.0f, 1);
     for (int i = 0; i < 20; i++) {
         ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
-        (void)net_step(&rig.net);
-        net_zero_grad(&rig.net);
+        rig_step_and_clear(&rig);
     }
     ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].events, 20);
     ck_assert_uint_eq(told[AMP_EVENT_SCALE_CHANGE].words, 11);

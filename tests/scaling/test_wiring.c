@@ -92,8 +92,7 @@ static void partial_step(struct rig *rig, bool zeros) {
     add_grad(rig->net.weight, 0.5 * fake_seed(&scaled));
     if (zeros) add_grad(rig->net.bias, 0.0), add_grad(rig->net.gamma, 0.0);
     ck_ok(amp_scale_loss_end(&scaled));
-    (void)net_step(&rig->net);
-    net_zero_grad(&rig->net);
+    rig_step_and_clear(rig);
 }
 
 TEST_TIMES(parameters_without_a_gradient_are_named, 2 * N_EACH_LEVEL) {
@@ -122,8 +121,7 @@ TEST_TIMES(what_no_optimizer_lists_and_is_trained, 3) {
         net_backward(&rig.net, 0.5, fake_seed(&scaled));
         ck_ok(amp_scale_loss_end(&scaled));
         if (!_i) fake_put_grad(rig.net.gamma, NULL); /* the host's optimizer leaves it alone */
-        (void)net_step(&rig.net);
-        net_zero_grad(&rig.net);
+        rig_step_and_clear(&rig);
     }
     ck_assert_int_eq(found(rig.context, "AMP-M06") != 0, _i == 1);
     if (_i == 1) ck_health(&rig, "gamma has a gradient and changed");
@@ -231,8 +229,7 @@ TEST_TIMES(a_parameter_that_is_not_finite_is_named, 2) {
         ck_fails(i == 4 ? AMP_ERR_TOO_MANY_SKIPS : AMP_OK, amp_scale_loss_end(&scaled)); /* once */
         if (i == 4) ck_says("AMP-M16 ");
         if (i == 4) ck_says("bias itself holds NaN or infinity");
-        (void)net_step(&rig.net);
-        net_zero_grad(&rig.net);
+        rig_step_and_clear(&rig);
     }
 }
 
@@ -324,8 +321,7 @@ TEST(brackets_whose_end_failed_are_brackets) {
         ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
         add_grad(rig.net.weight, 0.5);
         ck_fails(AMP_ERR_CONFLICT, amp_scale_loss_end(&scaled));
-        (void)net_step(&rig.net);
-        net_zero_grad(&rig.net);
+        rig_step_and_clear(&rig);
     }
     ck_found(&rig, "AMP-M01");
     ck_assert_uint_eq(found(rig.context, "AMP-M63"), 0);

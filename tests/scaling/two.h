@@ -20,19 +20,17 @@ static inline int32_t call_other(struct two *two) { return ((int32_t (*)(void *)
 /* shared: the weight is the second one's too. */
 static inline void two_start(struct two *two, amp_level level, uint32_t num_losses, bool shared) {
     struct rig *rig = &two->rig;
-    amp_config config = config_of(level);
-    config.num_losses = num_losses;
+    const amp_config config = CONFIG(level, .num_losses = num_losses);
     rig_init(rig, 0);
     two->first[0] = rig->net.weight;
     two->second[0] = shared ? rig->net.weight : rig->net.bias;
     other_steps = 0;
     two->second_step = (amp_fn)other_step;
-    two->second_op = (amp_op){ .struct_size = sizeof(amp_op), .name = "step", .schema = "step(pointer self) -> int32",
-                               .slot = &two->second_step };
+    two->second_op = OP("step", "step(pointer self) -> int32", &two->second_step);
     rig->net.optimizer.params = two->first;
     rig->net.optimizer.n_params = 1;
-    two->other = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .host = &rig->host.hooks, .self = two,
-                                  .params = two->second, .n_params = 1, .steps = &two->second_op, .n_steps = 1 };
+    two->other = SIZED(amp_optimizer, .host = &rig->host.hooks, .self = two, .params = two->second, .n_params = 1,
+                       .steps = &two->second_op, .n_steps = 1);
     amp_model *models[] = { &rig->net.model };
     amp_optimizer *optimizers[] = { &rig->net.optimizer, &two->other };
     ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, &rig->context));

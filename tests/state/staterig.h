@@ -18,10 +18,6 @@ static inline void bytes_end(struct bytes *bytes) { free(bytes->data); }
 /* A scaler that grows after three clean brackets. */
 #define START(name, level_) RIG_WITH(name, FAKE_RETAINS, level_, .window = 3)
 
-#define ck_warned(rig, words)                                                                                         \
-    ck_assert_msg(strstr((rig)->host.last_message[AMP_EVENT_WARNING], (words)) != NULL, "%s",                         \
-                  (rig)->host.last_message[AMP_EVENT_WARNING])
-
 /* What a state restores, and what a refused load must leave alone. */
 struct snapshot {
     amp_dtype dtypes[3];

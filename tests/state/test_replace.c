@@ -167,7 +167,7 @@ TEST_TIMES(what_is_not_kept_is_told, is_root()) {
     ck_assert_uint_eq(now.st_uid, geteuid());
     ck_assert_int_eq(now.st_mode & 07777, 0644); /* the new group gets what everybody has */
     ck_assert_uint_eq(place.rig.host.events[AMP_EVENT_WARNING], 1);
-    ck_assert_ptr_nonnull(strstr(place.rig.host.last_message[AMP_EVENT_WARNING], "was of user 12345 and group 54321"));
+    ck_warned(&place.rig, "was of user 12345 and group 54321");
 }
 
 /* ---- links ---- */

@@ -129,6 +129,17 @@ static inline amp_context *rig_second(struct rig *rig, amp_model *second, amp_le
     return context;
 }
 
+/* What the host does after a bracket, whatever that decided. */
+static inline void rig_step_and_clear(struct rig *rig) {
+    (void)net_step(&rig->net);
+    net_zero_grad(&rig->net);
+}
+
+/* The last warning is in such words. */
+#define ck_warned(rig, words)                                                                                          \
+    ck_assert_msg(strstr((rig)->host.last_message[AMP_EVENT_WARNING], (words)) != NULL, "%s",                          \
+                  (rig)->host.last_message[AMP_EVENT_WARNING])
+
 /* The context alone. */
 static inline void rig_stop(struct rig *rig) {
     ck_ok(amp_shutdown(rig->context));

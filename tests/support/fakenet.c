@@ -154,7 +154,6 @@ static void describe_net(struct net *net) {
     net->step = net->original_step = (amp_fn)host_step;
     net->zero_grad = net->original_zero_grad = (amp_fn)host_zero_grad;
     net->forward_op = describe("forward", "forward(pointer self, Tensor x) -> Tensor", &net->forward);
-    net->forward_op = describe("forward", "forward(pointer self, Tensor x) -> Tensor", &net->forward);
     net->step_op = describe("step", "step(pointer self) -> int32", &net->step);
     net->zero_grad_op = describe("zero_grad", "zero_grad(pointer self) -> void", &net->zero_grad);
     const amp_param params[NET_PARAMS] = {
@@ -163,10 +162,9 @@ static void describe_net(struct net *net) {
         param_of(net->count, "count", AMP_MODULE_OTHER), param_of(net->wide, "wide", AMP_MODULE_OTHER)
     };
     memcpy(net->params, params, sizeof params);
-    net->model = (amp_model){ .struct_size = sizeof(amp_model),
-                              .flags = AMP_MODEL_WHOLE_TABLE, .host = &net->host->hooks, .self = net, .ops = net->ops,
-                              .n_ops = N_NET_OPS, .params = net->params, .n_params = NET_PARAMS,
-                              .forward = &net->forward_op };
+    net->model = (amp_model){ .struct_size = sizeof(amp_model), .flags = AMP_MODEL_WHOLE_TABLE,
+                              .host = &net->host->hooks, .self = net, .ops = net->ops, .n_ops = N_NET_OPS,
+                              .params = net->params, .n_params = NET_PARAMS, .forward = &net->forward_op };
     net->optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .host = &net->host->hooks, .self = net,
                                       .params = net->trained, .n_params = 3, .steps = &net->step_op, .n_steps = 1,
                                       .zero_grads = &net->zero_grad_op, .n_zero_grads = 1 };
