@@ -196,13 +196,10 @@ static void compare(const struct run *run, int guard, amp_dtype type, const void
 static void compare_squares(const struct run *run, const double got[2], size_t n) {
     const double want[2] = { oracle_sum_squares(AMP_FLOAT32, masters, n),
                              oracle_sum_squares(AMP_FLOAT32, directions, n) };
-    for (int k = 0; k < 2; k++) {
-        uint64_t got_bits, want_bits;
-        memcpy(&got_bits, &got[k], sizeof got_bits);
-        memcpy(&want_bits, &want[k], sizeof want_bits);
-        CHECK_THAT(bits_agree(AMP_FLOAT64, got_bits, want_bits), "%s %s, %s: n %zu: squares[%d] is %g, want %g",
-                   run->isa, run->rule, pattern_names[run->pattern], n, k, got[k], want[k]);
-    }
+    for (size_t k = 0; k < 2; k++)
+        CHECK_THAT(bits_agree(AMP_FLOAT64, get_bits(AMP_FLOAT64, got, k), get_bits(AMP_FLOAT64, want, k)),
+                   "%s %s, %s: n %zu: squares[%zu] is %g, want %g", run->isa, run->rule, pattern_names[run->pattern], n,
+                   k, got[k], want[k]);
 }
 
 static void check_one(struct run *run, amp_fn kernel, size_t n, size_t turn) {
@@ -313,26 +310,22 @@ void check_lamb_apply(amp_fn kernel, const amp_dtype *types, const char *isa) {
     check_rule(&run, kernel, adam_settings, WITHOUT_AMSGRAD);
 }
 
+static const struct amp__update one_moment_settings[] = {
+    UPDATE(.weight_decay = 0.0f, .moments = { &some }, .ratio = 1.0f),
+    UPDATE(.weight_decay = 0.1f, .moments = { &some }, .ratio = 1.0f),
+    UPDATE(.weight_decay = 0.1f, .moments = { &some }, .decoupled = true, .ratio = 1.0f),
+};
+
 void check_adagrad(amp_fn kernel, const amp_dtype *types, const char *isa) {
-    static const struct amp__update settings[] = {
-        UPDATE(.weight_decay = 0.0f, .moments = { &some }, .ratio = 1.0f),
-        UPDATE(.weight_decay = 0.1f, .moments = { &some }, .ratio = 1.0f),
-        UPDATE(.weight_decay = 0.1f, .moments = { &some }, .decoupled = true, .ratio = 1.0f),
-    };
     struct run run = { .rule = "adagrad", .isa = isa, .oracle = oracle_adagrad, .n_moments = 1 };
     (void)types;
-    check_rule(&run, kernel, settings, AMP_COUNT(settings));
+    check_rule(&run, kernel, one_moment_settings, AMP_COUNT(one_moment_settings));
 }
 
 void check_novograd(amp_fn kernel, const amp_dtype *types, const char *isa) {
-    static const struct amp__update settings[] = {
-        UPDATE(.weight_decay = 0.0f, .moments = { &some }, .ratio = 1.0f),
-        UPDATE(.weight_decay = 0.1f, .moments = { &some }, .ratio = 1.0f),
-        UPDATE(.weight_decay = 0.1f, .moments = { &some }, .decoupled = true, .ratio = 1.0f),
-    };
     struct run run = { .rule = "novograd", .isa = isa, .oracle = oracle_novograd, .n_moments = 1 };
     (void)types;
-    check_rule(&run, kernel, settings, AMP_COUNT(settings));
+    check_rule(&run, kernel, one_moment_settings, AMP_COUNT(one_moment_settings));
 }
 
 /* ---- the check before the step ---- */
@@ -359,10 +352,8 @@ void check_check(amp_fn kernel, const amp_dtype *types, const char *isa) {
             const void *src = memcpy(guard_place(&guard, n * width, l % (MOST_OFFSET + 1) * width), data, n * width);
             const double got = ((amp__check_fn *)kernel)(src, n, scale, factor, &got_flag);
             const double want = oracle_sum_squares(wide, scaled, n);
-            uint64_t got_bits, want_bits;
-            memcpy(&got_bits, &got, sizeof got_bits);
-            memcpy(&want_bits, &want, sizeof want_bits);
-            CHECK_THAT(got_flag == want_flag && bits_agree(AMP_FLOAT64, got_bits, want_bits),
+            CHECK_THAT(got_flag == want_flag &&
+                           bits_agree(AMP_FLOAT64, get_bits(AMP_FLOAT64, &got, 0), get_bits(AMP_FLOAT64, &want, 0)),
                        "%s check %s, %s, n %zu: %g and flag %u, want %g and %u", isa, amp__dtype_name(type),
                        pattern_names[pattern], n, got, (unsigned)got_flag, want, (unsigned)want_flag);
         }
