@@ -157,10 +157,8 @@ static void describe_extras(struct world *world) {
     world->model = (amp_model){ .struct_size = sizeof(amp_model), .host = &world->host.hooks, .self = &world->model,
                                 .ops = world->nets[0].ops, .n_ops = N_NET_OPS };
     world->extra_step = world->original_extra_step = (amp_fn)extra_step;
-    world->extra_step_op = (amp_op){ .struct_size = sizeof(amp_op),
-                                     .name = "step",
-                                     .schema = "step(pointer self) -> int32",
-                                     .slot = &world->extra_step };
+    world->extra_step_op = (amp_op){ .struct_size = sizeof(amp_op), .name = "step",
+                                     .schema = "step(pointer self) -> int32", .slot = &world->extra_step };
     world->extra_params[0] = world->nets[0].bias;
     world->extra_params[1] = world->nets[1].weight;
     world->optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .host = &world->host.hooks,

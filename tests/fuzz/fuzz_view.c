@@ -207,8 +207,7 @@ static void open_world(void) {
     }
     world.model = (amp_model){ .struct_size = sizeof(amp_model), .host = &world.hooks, .params = world.params,
                                .n_params = PARAMS };
-    world.optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer),
-                                       .params = world.trained,
+    world.optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .params = world.trained,
                                        .n_params = PARAMS - 1 };
     config.level = (amp_level)(1 + look_below(in, 6));
     config.loss_scale = options & 128 ? AMP_DYNAMIC : 0.0f;

@@ -118,8 +118,7 @@ static double *look_at_grad(const struct model *model, struct param_model *p) {
 /* ---- what the host does ---- */
 
 static void new_grad(struct model *model, struct param_model *p) {
-    p->grad = (struct grad){ .handle = ++model->handles,
-                             .version = 1,
+    p->grad = (struct grad){ .handle = ++model->handles, .version = 1,
                              .type = model->fp32_grads ? AMP_FLOAT32 : p->type };
 }
 

@@ -42,10 +42,8 @@ static void describe_optimizer(struct program *program, struct optimizer *optimi
     optimizer->step_op = (amp_op){
         .struct_size = sizeof(amp_op), .name = "step", .schema = "step(pointer self) -> int32", .slot = &optimizer->step
     };
-    optimizer->zero_grad_op = (amp_op){ .struct_size = sizeof(amp_op),
-                                        .name = "zero_grad",
-                                        .slot = &optimizer->zero_grad,
-                                        .schema = "zero_grad(pointer self) -> void" };
+    optimizer->zero_grad_op = (amp_op){ .struct_size = sizeof(amp_op), .name = "zero_grad",
+                                        .slot = &optimizer->zero_grad, .schema = "zero_grad(pointer self) -> void" };
     optimizer->optimizer = (amp_optimizer){ .struct_size = sizeof(amp_optimizer), .self = optimizer, .n_params = n,
                                             .host = &program->host.hooks, .params = optimizer->params,
                                             .steps = &optimizer->step_op, .n_steps = 1,
