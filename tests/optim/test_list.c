@@ -23,6 +23,11 @@ static void random_tensors(struct tensors *t, const amp_optim *rule, uint64_t se
     }
 }
 
+/* Equal ones. */
+static void random_pair(struct tensors *a, struct tensors *b, const amp_optim *rule, uint64_t seed) {
+    random_tensors(a, rule, seed), random_tensors(b, rule, seed);
+}
+
 static void check_same(const struct tensors *a, const struct tensors *b, const char *name) {
     for (size_t i = 0; i < N_TENSORS; i++) {
         const size_t bytes = tensor_sizes[i] * sizeof(float);
@@ -42,8 +47,7 @@ DIFFERENCE_TIMES(one_pass_is_what_four_would_be, N_RULES) {
     const amp_optim rule = rule_of(_i, &name);
     const float inv_scale = 1.0f / 3000.0f, clip = 0.37f;
     OWN_TENSORS fused, apart;
-    random_tensors(&fused, &rule, (uint64_t)_i);
-    random_tensors(&apart, &rule, (uint64_t)_i);
+    random_pair(&fused, &apart, &rule, (uint64_t)_i);
     for (size_t i = 0; i < N_TENSORS; i++)
         fused.grads[i] = (amp_span){ fused.low_grad[i], tensor_sizes[i], AMP_FLOAT16, 0 };
     fused.list.low = fused.lows;
@@ -69,8 +73,7 @@ TEST_TIMES(known_norms_are_the_computed_ones, N_RULES) {
     const float inv_scale = 1.0f / 3000.0f;
     float norm, norms[N_TENSORS], found_inf = 0.0f;
     OWN_TENSORS given, computed;
-    random_tensors(&given, &rule, (uint64_t)_i);
-    random_tensors(&computed, &rule, (uint64_t)_i);
+    random_pair(&given, &computed, &rule, (uint64_t)_i);
     given.list.inv_scale = computed.list.inv_scale = &inv_scale;
     ck_ok(amp_check_list(given.grads, N_TENSORS, inv_scale, 1.0f, &norm, norms, &found_inf));
     given.list.grad_norm = &norm, given.list.grad_norms = norms, given.list.found_inf = &found_inf;
@@ -84,8 +87,7 @@ DIFFERENCE_TIMES(overflow_writes_nothing, N_RULES) {
     const amp_optim rule = rule_of(_i, &name);
     float found_inf = 0.0f;
     OWN_TENSORS t, before;
-    random_tensors(&t, &rule, (uint64_t)_i);
-    random_tensors(&before, &rule, (uint64_t)_i);
+    random_pair(&t, &before, &rule, (uint64_t)_i);
     t.list.low = t.lows;
     t.list.found_inf = &found_inf;
     t.grad[2][17] = INFINITY;
@@ -105,8 +107,7 @@ DIFFERENCE_TIMES(low_parameters_alone, N_RULES) {
     const char *name;
     const amp_optim rule = rule_of(_i, &name);
     OWN_TENSORS alone, wide;
-    random_tensors(&alone, &rule, (uint64_t)_i);
-    random_tensors(&wide, &rule, (uint64_t)_i);
+    random_pair(&alone, &wide, &rule, (uint64_t)_i);
     for (size_t i = 0; i < N_TENSORS; i++) {
         ck_ok(amp_cast_list(&alone.lows[i], &alone.params[i], 1));
         ck_ok(amp_cast_list(&wide.params[i], &alone.lows[i], 1));
@@ -140,8 +141,7 @@ DIFFERENCE_TIMES(steps_are_each_tensors_own, N_RULES) {
     const amp_optim rule = rule_of(_i, &name);
     OWN_TENSORS together, apart;
     float norm;
-    random_tensors(&together, &rule, (uint64_t)_i);
-    random_tensors(&apart, &rule, (uint64_t)_i);
+    random_pair(&together, &apart, &rule, (uint64_t)_i);
     ck_ok(amp_l2norm_list(together.grads, N_TENSORS, &norm, NULL));
     together.list.grad_norm = apart.list.grad_norm = &norm;
     for (size_t i = 0; i < N_TENSORS; i++) together.steps[i] = apart.steps[i] = 2 * (i / 2);
@@ -298,7 +298,7 @@ TEST_TIMES(empty_lists_and_tensors, N_RULES) {
     do {                                                                                                               \
         amp_optim rule = defaults(AMP_OPTIM_ADAM);                                                                     \
         OWN_TENSORS t, before;                                                                                         \
-        random_tensors(&t, &rule, 1), random_tensors(&before, &rule, 1);                                               \
+        random_pair(&t, &before, &rule, 1);                                                                            \
         t.list.low = t.lows;                                                                                           \
         change;                                                                                                        \
         ck_assert_msg(amp_optim_list(&rule, &t.list) != AMP_OK, "accepted: " #change);                                 \

@@ -106,7 +106,7 @@ static amp_action count_end(struct rig *rig, double value) {
 
 TEST_TIMES(one_pass_to_check_and_one_to_step, sizeof levels / sizeof *levels) {
     for (amp_optim_kind kind = AMP_OPTIM_SGD; kind <= AMP_OPTIM_LARC; kind++) {
-        struct rig rig;
+        RIG(rig);
         start(&rig, levels[_i], kind);
         ck_assert_int_eq(count_end(&rig, 0.03125), AMP_STEP);
         ck_assert_uint_eq(count.checked, ELEMENTS);
@@ -118,13 +118,12 @@ TEST_TIMES(one_pass_to_check_and_one_to_step, sizeof levels / sizeof *levels) {
         ck_assert_uint_eq(count.moments, kind == AMP_OPTIM_LAMB ? ELEMENTS : 0);
         ck_assert_uint_eq(count.other_checked, kind == AMP_OPTIM_LARC ? ELEMENTS : 0); /* the parameters' norms */
         ck_assert_uint_eq(count.others, 0);
-        rig_end(&rig);
     }
 }
 
 TEST_TIMES(an_overflow_costs_one_pass, sizeof levels / sizeof *levels) {
     for (amp_optim_kind kind = AMP_OPTIM_SGD; kind <= AMP_OPTIM_LARC; kind++) {
-        struct rig rig;
+        RIG(rig);
         amp_action action = AMP_STEP;
         start(&rig, levels[_i], kind);
         ck_assert_int_eq(count_end(&rig, INF), AMP_SKIP);
@@ -134,6 +133,5 @@ TEST_TIMES(an_overflow_costs_one_pass, sizeof levels / sizeof *levels) {
         ck_assert_int_eq(action, AMP_SKIP);
         ck_assert_uint_eq(count.checked, ELEMENTS);
         ck_assert_uint_eq(count.updated + count.moments + count.other_checked, 0);
-        rig_end(&rig);
     }
 }
