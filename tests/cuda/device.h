@@ -17,6 +17,10 @@ extern struct device {
     struct fake_blas *blas; /* of the fake device */
 } device;
 
+/* A list that closes at the end of its block. */
+static inline void list_end(amp_device_list **list) { amp_device_list_close(*list); }
+#define OWN_LIST __attribute__((cleanup(list_end))) amp_device_list
+
 /* NULL, or why there is none. */
 const char *device_start(int real);
 

@@ -11,6 +11,9 @@
 
 #include "kernels/kernels.h"
 
+/* A plan that is freed at the end of its block. */
+#define OWN_PLAN __attribute__((cleanup(cuda_plan_free))) struct cuda_plan
+
 /* What a thread does to a group, with `arguments` of the call's own; it adds to the sums of its own thread. */
 typedef uint32_t emulated_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
                              double sums[2]);

@@ -28,51 +28,30 @@ struct factors {
     float a, b;
 };
 
-static uint32_t cast_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *unused, double sums[2]) {
-    (void)unused, (void)sums;
-    cuda_cast_group(t, at);
-    return 0;
-}
-static uint32_t zero_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *unused, double sums[2]) {
-    (void)unused, (void)sums;
-    cuda_zero_group(t, at);
-    return 0;
-}
-static uint32_t scale_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *f, double sums[2]) {
-    (void)sums;
-    return cuda_scale_group(t, at, ((const struct factors *)f)->a);
-}
-static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *f, double sums[2]) {
-    (void)sums;
-    return cuda_axpby_group(t, at, ((const struct factors *)f)->a, ((const struct factors *)f)->b);
-}
-static uint32_t check_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *f, double sums[2]) {
-    return cuda_check_group(t, at, ((const struct factors *)f)->a, ((const struct factors *)f)->b, &sums[0]);
-}
-static uint32_t add_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *f, double sums[2]) {
-    (void)sums;
-    return cuda_add_group(t, at, ((const struct factors *)f)->a, ((const struct factors *)f)->b);
-}
-static uint32_t clamp_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *limit, double sums[2]) {
-    (void)sums;
-    cuda_clamp_group(t, at, *(const float *)limit);
-    return 0;
-}
 struct reconciliation {
     const float *norms;
     uint32_t low;
 };
-static uint32_t reconcile_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given,
-                             double sums[2]) {
-    const struct reconciliation *r = given;
-    (void)sums;
-    cuda_reconcile_group(t, at, r->norms && r->norms[emulated_tensor] == 0.0f, r->low);
-    return 0;
-}
-static uint32_t round_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *low, double sums[2]) {
-    (void)sums;
-    return cuda_round_group(t, at, *(const uint32_t *)low);
-}
+
+/* What a thread does to a group, with `given` of a type of its own. */
+#define GROUP_FN(name, type, ...)                                                                                      \
+    static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given,             \
+                              double sums[2]) {                                                                        \
+        const type *g = given;                                                                                         \
+        (void)g, (void)sums;                                                                                           \
+        return __VA_ARGS__;                                                                                            \
+    }
+GROUP_FN(cast, void, cuda_cast_group(t, at), 0)
+GROUP_FN(zero, void, cuda_zero_group(t, at), 0)
+GROUP_FN(scale, struct factors, cuda_scale_group(t, at, g->a))
+GROUP_FN(axpby, struct factors, cuda_axpby_group(t, at, g->a, g->b))
+GROUP_FN(check, struct factors, cuda_check_group(t, at, g->a, g->b, &sums[0]))
+GROUP_FN(add, struct factors, cuda_add_group(t, at, g->a, g->b))
+GROUP_FN(clamp, float, cuda_clamp_group(t, at, *g), 0)
+GROUP_FN(reconcile, struct reconciliation,
+         cuda_reconcile_group(t, at, g->norms && g->norms[emulated_tensor] == 0.0f, g->low), 0)
+GROUP_FN(round, uint32_t, cuda_round_group(t, at, *g))
+#undef GROUP_FN
 
 /* What a launch was given, kept until it runs. */
 struct call {
@@ -146,58 +125,47 @@ static void run_norms(const void *given) {
     if (c->norm) *c->norm = (float)sqrt(emulated_strided(c->tensor_sums, 0, c->table.n_tensors, 1));
 }
 
+#define LAUNCH(run, blocks, ...)                                                                                       \
+    launch(blocks, stream, run, &(const struct call){ .table = *table, __VA_ARGS__ }, sizeof(struct call))
+
 cudaError_t cuda_launch_cast(const struct cuda_table *table, const float *only_if, cudaStream_t stream) {
-    const struct call c = { .table = *table, .flag = only_if };
-    return launch(table->n_chunks, stream, run_cast, &c, sizeof c);
+    return LAUNCH(run_cast, table->n_chunks, .flag = only_if);
 }
 cudaError_t cuda_launch_reconcile(const struct cuda_table *table, const float *norms, uint32_t low,
                                   cudaStream_t stream) {
-    const struct call c = { .table = *table, .flag = norms, .low = low };
-    return launch(table->n_chunks, stream, run_reconcile, &c, sizeof c);
+    return LAUNCH(run_reconcile, table->n_chunks, .flag = norms, .low = low);
 }
 cudaError_t cuda_launch_round(const struct cuda_table *table, uint32_t low, const struct cuda_found *found,
                               cudaStream_t stream) {
-    const struct call c = { .table = *table, .found = *found, .low = low };
-    return launch(table->n_chunks, stream, run_round, &c, sizeof c);
+    return LAUNCH(run_round, table->n_chunks, .found = *found, .low = low);
 }
 cudaError_t cuda_launch_clamp(const struct cuda_table *table, float limit, cudaStream_t stream) {
-    const struct call c = { .table = *table, .a = { NULL, limit, CUDA_AS_IT_IS } };
-    return launch(table->n_chunks, stream, run_clamp, &c, sizeof c);
+    return LAUNCH(run_clamp, table->n_chunks, .a = { NULL, limit, CUDA_AS_IT_IS });
 }
 cudaError_t cuda_launch_zero(const struct cuda_table *table, cudaStream_t stream) {
-    const struct call c = { .table = *table };
-    return launch(table->n_chunks, stream, run_zero, &c, sizeof c);
+    return LAUNCH(run_zero, table->n_chunks, .flag = NULL);
 }
 cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_factor *scale,
                               const struct cuda_found *found, cudaStream_t stream) {
-    const struct call c = { .table = *table, .a = *scale, .found = *found };
-    return launch(table->n_chunks, stream, run_scale, &c, sizeof c);
+    return LAUNCH(run_scale, table->n_chunks, .a = *scale, .found = *found);
 }
 cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
                               const struct cuda_found *found, cudaStream_t stream) {
-    const struct call c = { .table = *table, .a = *a, .b = *b, .found = *found };
-    return launch(table->n_chunks, stream, run_axpby, &c, sizeof c);
+    return LAUNCH(run_axpby, table->n_chunks, .a = *a, .b = *b, .found = *found);
 }
 cudaError_t cuda_launch_add(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
                             const struct cuda_found *found, cudaStream_t stream) {
-    const struct call c = { .table = *table, .a = *a, .b = *b, .found = *found };
-    return launch(table->n_chunks, stream, run_add, &c, sizeof c);
+    return LAUNCH(run_add, table->n_chunks, .a = *a, .b = *b, .found = *found);
 }
 cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,
                               const struct cuda_factor *factor, double *sums, const struct cuda_found *found,
                               cudaStream_t stream) {
-    const struct call c = { .table = *table, .a = *scale, .b = *factor, .found = *found, .sums = sums };
-    return launch(table->n_chunks, stream, run_check, &c, sizeof c);
+    return LAUNCH(run_check, table->n_chunks, .a = *scale, .b = *factor, .found = *found, .sums = sums);
 }
 cudaError_t cuda_launch_norms(const struct cuda_table *table, const double *sums, double *tensor_sums, float *norms,
                               float *norm, uint32_t *ticket, cudaStream_t stream) {
-    const struct call c = { .table = *table,
-                            .sums = (double *)(uintptr_t)sums,
-                            .tensor_sums = tensor_sums,
-                            .norms = norms,
-                            .norm = norm,
-                            .ticket = ticket };
-    return launch(table->n_tensors, stream, run_norms, &c, sizeof c);
+    return LAUNCH(run_norms, table->n_tensors, .sums = (double *)(uintptr_t)sums, .tensor_sums = tensor_sums,
+                  .norms = norms, .norm = norm, .ticket = ticket);
 }
 
 /* ---- statistics.cu ---- */

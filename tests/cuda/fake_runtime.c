@@ -48,19 +48,14 @@ void fake_on_stream(const void *stream) {
 
 /* ---- devices, errors ---- */
 
-cudaError_t cudaDriverGetVersion(int *version) {
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
+cudaError_t cudaDriverGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int *count) {
     CALLED();
-    *count = F.devices;
-    return cudaSuccess;
+    return *count = F.devices, cudaSuccess;
 }
 cudaError_t cudaGetDevice(int *device) {
     CALLED();
-    *device = F.current;
-    return cudaSuccess;
+    return *device = F.current, cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
     CALLED();

@@ -175,7 +175,7 @@ TEST_RANGE(test_optimizers, AMP_OPTIM_SGD, AMP_OPTIM_LARC + 1) {
     const amp_optim_kind kind = (amp_optim_kind)_i;
     amp_optim rule = AMP_OPTIM_INIT;
     struct tensors ours, theirs;
-    amp_device_list *list = open_list();
+    OWN_LIST *list = open_list();
     ck_ok(amp_optim_defaults(kind, &rule));
     rule.weight_decay = 0.0625;
     if (kind == AMP_OPTIM_SGD || kind == AMP_OPTIM_LARC) rule.momentum = 0.5;
@@ -203,7 +203,6 @@ TEST_RANGE(test_optimizers, AMP_OPTIM_SGD, AMP_OPTIM_LARC + 1) {
     device_wait();
     ck_assert_mem_eq(before, ours.param[1].data, sizeof before);
     ck_assert_uint_eq(ours.steps[1], steps);
-    amp_device_list_close(list);
 }
 
 /* ---- a graph ---- */
@@ -212,7 +211,7 @@ TEST_RANGE(test_optimizers, AMP_OPTIM_SGD, AMP_OPTIM_LARC + 1) {
  * before the graph is launched for the first time. */
 TEST(test_between_capture_and_replay) {
     enum { SIZE = 3 };
-    amp_device_list *list = open_list();
+    OWN_LIST *list = open_list();
     float *numbers = device_alloc(64 * sizeof *numbers), *in_graph = numbers + 32, *before = numbers + 33;
     const amp_span x = { numbers, SIZE, AMP_FLOAT32, 0 };
     for (int i = 0; i < SIZE; i++) numbers[i] = (float)i;
@@ -230,7 +229,6 @@ TEST(test_between_capture_and_replay) {
         device_wait();
         ck_assert_double_eq_tol((double)*in_graph, i ? sqrt(10.0) : sqrt(5.0), 1e-6);
     }
-    amp_device_list_close(list);
 }
 
 /* ---- refusals ---- */

@@ -81,7 +81,7 @@ TEST_TIMES(test_launches_of_steps, 9) {
         { AMP_OPTIM_NOVOGRAD, 1, 2 }, { AMP_OPTIM_LARC, 0, 6 },     { AMP_OPTIM_LARC, 1, 4 },
     };
     struct fake *fake = reset();
-    amp_device_list *list = start();
+    OWN_LIST *list = start();
     amp_optim rule = AMP_OPTIM_INIT;
     amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
     uint64_t *steps = device_alloc(sizeof *steps);
@@ -94,7 +94,6 @@ TEST_TIMES(test_launches_of_steps, 9) {
     if (rows[_i].given) t.grad_norm = t.grad_norms = src[4].data;
     ck_ok(amp_device_optim(list, device.stream, &rule, &t));
     ck_assert_int_eq(fake->launches, rows[_i].launches);
-    amp_device_list_close(list);
 }
 
 /* A rank that works on the second device has a context there alone, whoever never asked for the first one. */
@@ -215,14 +214,13 @@ TEST_TIMES(test_no_code, 5) {
     } errors[] = { { 209, "no code for this GPU" }, { 98, "no code for this GPU" }, { 222, "newer driver" },
                    { 221, "newer driver" }, { 223, "newer driver" } };
     struct fake *fake = reset();
-    amp_device_list *list = start();
+    OWN_LIST *list = start();
     ck_ok(scale(list));
     fake->calls = 0, fake->fail_at = 2, fake->fail_with = errors[_i].error; /* cudaSetDevice */
     ck_refused(AMP_ERR_NO_DEVICE, errors[_i].words, scale(list));
     ck_says("gpu_archs");
     fake->fail_at = 0;
     ck_ok(scale(list));
-    amp_device_list_close(list);
 }
 
 TEST(test_open_fails) {

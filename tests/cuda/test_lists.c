@@ -39,7 +39,7 @@ static void lay(amp_span *list, unsigned char *arena, const uint64_t *sizes, int
 
 TEST(test_many_at_once) {
     static const uint64_t choices[] = { 0, 1, 5, 8, 13, 100, 2047, 2048, 2051, 4100, 9000 };
-    struct cuda_plan plan = { 0 };
+    OWN_PLAN plan = { 0 };
     random_restart();
     for (int round = 0; round < 12; round++) {
         amp_span lists[3][TENSORS], wanted[TENSORS];
@@ -65,7 +65,6 @@ TEST(test_many_at_once) {
             }
         ck_assert_mem_eq(expected, arenas[0], ARENA); /* nothing between them was touched */
     }
-    cuda_plan_free(&plan);
 }
 
 /* ---- sums ---- */
@@ -81,7 +80,7 @@ static uint32_t check_fn(const struct cuda_tensor *t, const struct cuda_place *a
 TEST(test_sums) {
     enum { N = 5 };
     static const uint64_t sizes[N] = { 1, 0, 70000, 300001, 17 };
-    struct cuda_plan plan = { 0 };
+    OWN_PLAN plan = { 0 };
     amp_span list[N];
     float norm = 0.0f, norms[N], found = 0.0f;
     double *sums, tensor_sums[N], exact_total = 0.0;
@@ -113,7 +112,6 @@ TEST(test_sums) {
     ck_assert(fabsf((float)sqrt(total) - norm) <= 0x1p-23f * norm);
     free(sums);
     for (int i = 0; i < N; i++) free(list[i].data);
-    cuda_plan_free(&plan);
 }
 
 /* ---- what a GPU does with bits ---- */

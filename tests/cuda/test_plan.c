@@ -3,7 +3,7 @@
  * Plans of launches: whatever the lists, each element stands in exactly one chunk, chunks keep to their tensor and are
  * of even size, and what is said about 16-byte boundaries is so. Addresses are numbers here; nobody goes there.
  */
-#include "kernels/cuda/plan.h"
+#include "emulated.h"
 #include "asserts.h"
 
 #include "../kernels/support.h"
@@ -74,7 +74,7 @@ static void check_plan(const struct cuda_plan *plan, const amp_span *const lists
 /* ---- cases ---- */
 
 TEST(test_empty) {
-    struct cuda_plan plan = { 0 };
+    OWN_PLAN plan = { 0 };
     const amp_span empty[3] = { span_at(0, 0, AMP_FLOAT32), span_at(256, 0, AMP_FLOAT16), span_at(0, 0, AMP_FLOAT64) };
     const amp_span mixed[5] = { empty[0], span_at(256, 1, AMP_FLOAT32), empty[1], span_at(512, 3, AMP_BFLOAT16),
                                 empty[2] };
@@ -87,11 +87,10 @@ TEST(test_empty) {
     ck_assert_uint_eq(t.chunks[0].tensor, 1);
     ck_assert_uint_eq(t.chunks[1].tensor, 3);
     check_plan(&plan, lists, 1, 5);
-    cuda_plan_free(&plan);
 }
 
 TEST(test_beyond_32_bits) {
-    struct cuda_plan plan = { 0 };
+    OWN_PLAN plan = { 0 };
     const uint64_t size = (UINT64_C(1) << 33) + 5;
     const amp_span list[2] = { span_at(4096 + 4, size, AMP_FLOAT32), span_at(64, 7, AMP_FLOAT32) };
     const amp_span *lists[1] = { list };
@@ -99,7 +98,6 @@ TEST(test_beyond_32_bits) {
     check_plan(&plan, lists, 1, 2);
     ck_assert_uint_gt(t.chunks[t.n_chunks - 2].begin, UINT32_MAX);
     ck_assert_uint_eq(CUDA_HEAD(t.shapes[0]), 3);
-    cuda_plan_free(&plan);
 }
 
 TEST(test_too_much) {
@@ -116,7 +114,7 @@ TEST(test_too_much) {
 
 TEST(test_many) {
     enum { N = 100000 };
-    struct cuda_plan plan = { 0 };
+    OWN_PLAN plan = { 0 };
     amp_span *list = calloc(N, sizeof *list), *low = calloc(N, sizeof *low);
     ck_assert(list && low);
     uint64_t at = 256;
@@ -135,12 +133,11 @@ TEST(test_many) {
     ck_assert(!changed && plan.table == before);
     free(list);
     free(low);
-    cuda_plan_free(&plan);
 }
 
 /* Everything that makes it another plan, one at a time; and what does not. */
 TEST(test_changes) {
-    struct cuda_plan plan = { 0 };
+    OWN_PLAN plan = { 0 };
     struct cuda_plan_error error;
     bool changed;
     amp_span a[2] = { span_at(256, 100, AMP_FLOAT32), span_at(1024, 50, AMP_FLOAT32) };
@@ -176,7 +173,6 @@ TEST(test_changes) {
     ck_assert_uint_eq(error.span, 0);
     ck_assert_uint_eq(error.tensor, 1);
     ck_assert_mem_eq(&kept, &plan, sizeof plan);
-    cuda_plan_free(&plan);
 }
 
 /* Heads: where both spans can meet a boundary they do; where not, as many as can. */
@@ -218,7 +214,7 @@ TEST(test_random) {
     };
     enum { N = 64, ROUNDS = 400 };
     static amp_span lists_of[CUDA_SPANS][N];
-    struct cuda_plan plan = { 0 };
+    OWN_PLAN plan = { 0 };
     random_restart();
     for (int round = 0; round < ROUNDS; round++) {
         const uint32_t n_spans = (uint32_t)(1 + random_below(CUDA_SPANS));
@@ -240,7 +236,6 @@ TEST(test_random) {
         CHECK_THAT(cuda_plan_update(&plan, lists, n_spans, n, &changed, &error), "round %d: %s", round, error.text);
         check_plan(&plan, lists, n_spans, n);
     }
-    cuda_plan_free(&plan);
 }
 
 /* What is patched is what is planned anew; of whatever tensors anything changes. */
@@ -248,7 +243,7 @@ TEST(test_patches) {
     enum { N = 40, SPANS = 4, ROUNDS = 3000 };
     static amp_span lists_of[SPANS][N];
     const amp_span *lists[SPANS];
-    struct cuda_plan plan = { 0 };
+    OWN_PLAN plan = { 0 };
     struct cuda_plan_error error;
     int patched = 0;
     bool changed;
@@ -278,5 +273,4 @@ TEST(test_patches) {
         cuda_plan_free(&anew);
     }
     ck_assert_int_gt(patched, ROUNDS / 4);
-    cuda_plan_free(&plan);
 }

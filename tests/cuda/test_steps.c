@@ -134,7 +134,7 @@ static void step_ours(const amp_optim *rule, float norm, const float *norms) {
     const struct spans s = spans_of(&ours, rule->kind);
     const amp_span *lists[CUDA_UPDATE_SPANS] = { s.grad, s.param, s.low, NULL, NULL, NULL };
     struct cuda_update updates[N];
-    struct cuda_plan plan = { 0 };
+    OWN_PLAN plan = { 0 };
     double *sums = NULL;
     for (int k = 0; k < n_moments(rule); k++) lists[CUDA_MOMENTS + k] = s.moments[k];
     for (int i = 0; i < N; i++) {
@@ -152,7 +152,6 @@ static void step_ours(const amp_optim *rule, float norm, const float *norms) {
         emulate(&plan, lists, CUDA_UPDATE_SPANS, N, update_fn, &call, NULL);
     }
     free(sums);
-    cuda_plan_free(&plan);
 }
 
 TEST_TIMES(test_steps, sizeof cases / sizeof *cases) {
