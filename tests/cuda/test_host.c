@@ -337,33 +337,23 @@ static void write_grads(struct host *host, enum writing writing) {
 }
 
 static void train_on_written(const struct kind *kind, bool on_cpu, enum writing writing, float *weights) {
-    amp_status status;
-    struct run run = run_try_start(host_new(on_cpu, kind->mixed && !on_cpu, kind->fixed, kind->stepping), kind->level,
-                                   &status);
-    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
+    struct run run = run_with(host_of(kind, on_cpu), CONFIG(kind->level));
     for (int i = 0; i < 3; i++) {
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         host_clear(run.host);
         host_set_targets(run.host, 0.3f);
-        ck_assert_int_eq(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled), AMP_OK);
-        host_backward(run.host, scaled.loss, 1.0f);
-        ck_assert_msg(amp_scale_loss_end(&scaled) == AMP_OK, "%s", amp_last_error());
+        (void)host_bracket(run.host);
         write_grads(run.host, i == 1 ? writing : TOUCHED);
         host_step(run.host, kind->stepping);
     }
     host_clear(run.host);
-    ck_assert_int_eq(amp_shutdown(run.context), AMP_OK);
     host_read(run.host, weights, ELEMENTS);
-    host_free(run.host);
+    run_end(&run);
 }
 
 /* What it wrote is what is stepped by, and elsewhere the FP32 gradient; as on the CPU, to the last bit. */
 TEST_TIMES(test_written_gradients, 4 * WRITINGS) {
     static const struct kind written[] = {
-        { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f },
-        { "O5 knows", AMP_O5, STEP_KNOWS, false, false, 1, 0.0f },
-        { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
-        { "O2 knows, mixed", AMP_O2, STEP_KNOWS, true, false, 1, 0.0f },
+        KIND(O2, STEP_KNOWS), KIND(O5, STEP_KNOWS), KIND(O2, STEP_THERE), KIND(O2, STEP_KNOWS, .mixed = true),
     };
     static float here[ELEMENTS], there[ELEMENTS], touched[ELEMENTS];
     const struct kind *kind = &written[_i / WRITINGS];
