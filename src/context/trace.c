@@ -22,13 +22,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAMES = 1000, DEFAULT_BYTES = 64 << 20, LEAST_BYTES = 4096 };
+enum { NAMES = 1000, DEFAULT_BYTES = 64 << 20, LEAST_BYTES = 16 << 10 };
+/* No survey's line and no end's is longer: for these there is room whatever was written before. */
+enum { SURVEY_BYTES = 3 << 10, END_BYTES = 512 };
 
 /* Contexts of a process that were given one name share the file, one after the other too: it stays in the list. */
 struct file {
     struct file *next;
     char *wanted, *name; /* behind it: as it was asked for, and what it is called */
-    uint32_t users;
+    uint32_t users, ends; /* of them those that began, and will say how they ended */
     int fd; /* -1: no users, or no more lines */
     uint64_t bytes, limit;
 };
@@ -47,6 +49,7 @@ struct amp__trace {
     uint64_t stride, left_out; /* of the brackets that step one in so many has a line; since the last that had one */
     uint32_t thinned;          /* how often half of what was left was used */
     uint64_t lost;             /* lines that there was no room for */
+    bool began;                /* its line "start" is there */
 };
 
 /* The parent's are not the child's. */
@@ -163,18 +166,36 @@ static void begin_line(amp__text *line, const char *kind, const struct amp__trac
     amp__text_add(line, "{\"kind\":\"%s\",\"context\":%llu", kind, (unsigned long long)trace->number);
 }
 
-/* What a training says leaves room for what its end has to say. */
-static uint64_t room_before(const struct file *file, bool ops) {
-    return file->limit - (ops ? LEAST_BYTES / 8 : file->limit / 8);
+/* How far such a line may fill the file: not the room of the surveys and ends that are still to come, one of each for
+ * each context that began in it, nor an eighth for what else is said at an end. Under the lock. */
+static uint64_t room_for(const struct file *file, enum amp__trace_room room) {
+    uint64_t kept = (uint64_t)file->ends * (SURVEY_BYTES + END_BYTES);
+    if (room == AMP__ITS_SURVEY) kept -= SURVEY_BYTES;
+    else if (room == AMP__ITS_LAST) kept -= SURVEY_BYTES + END_BYTES;
+    else if (room == AMP__WHILE_IT_TRAINS && kept < file->limit / 8) kept = file->limit / 8;
+    return kept < file->limit ? file->limit - kept : 0;
 }
 
-static void end_line(amp__text *line, struct amp__trace *trace, uint64_t limit) {
+static void end_line(amp__text *line, struct amp__trace *trace, enum amp__trace_room room) {
     const int saved = errno;
     amp__text_add(line, "}");
     pthread_mutex_lock(&traces.mutex);
-    trace->lost += !write_line(trace->file, line, limit);
+    trace->lost += !trace->began || !write_line(trace->file, line, room_for(trace->file, room));
     pthread_mutex_unlock(&traces.mutex);
     errno = saved;
+}
+
+/* A context that has no room for its end does not begin. */
+static void begin(struct amp__trace *trace, amp__text *line) {
+    pthread_mutex_lock(&traces.mutex);
+    trace->began = true;
+    trace->file->ends++;
+    pthread_mutex_unlock(&traces.mutex);
+    end_line(line, trace, AMP__WHILE_IT_TRAINS);
+    pthread_mutex_lock(&traces.mutex);
+    trace->began = !trace->lost;
+    trace->file->ends -= !trace->began;
+    pthread_mutex_unlock(&traces.mutex);
 }
 
 static void write_start(const amp_context *context, struct amp__trace *trace) {
@@ -192,7 +213,7 @@ static void write_start(const amp_context *context, struct amp__trace *trace) {
     amp__text_add(&line, ",\"dynamic\":%s", p->scaler.dynamic ? "true" : "false");
     amp__line_float(&line, "scale", p->scaler.init_scale);
     amp__line_number(&line, "losses", p->num_losses);
-    end_line(&line, trace, room_before(trace->file, false));
+    begin(trace, &line);
 }
 
 amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
@@ -242,13 +263,15 @@ void amp__trace_wired(amp_context *context) {
     amp__line_number(&line, "trained", trained);
     amp__line_number(&line, "low", low);
     amp__line_number(&line, "masters", masters);
-    end_line(&line, trace, room_before(trace->file, false));
+    end_line(&line, trace, AMP__WHILE_IT_TRAINS);
 }
 
 enum { THINNER = 16 }; /* more than 2: else all brackets together would find room for as many lines as the first half */
 
 static bool has_a_line(struct amp__trace *trace, bool skips) {
-    const uint64_t room = room_before(trace->file, false), used = trace->file->bytes;
+    pthread_mutex_lock(&traces.mutex);
+    const uint64_t room = room_for(trace->file, AMP__WHILE_IT_TRAINS), used = trace->file->bytes;
+    pthread_mutex_unlock(&traces.mutex);
     if (used < room && room - used < (room >> trace->thinned) / 2) trace->thinned++, trace->stride *= THINNER;
     return skips || trace->left_out + 1 >= trace->stride;
 }
@@ -270,7 +293,7 @@ static void write_bracket(struct amp__trace *trace, const amp_event *event) {
     amp__line_float(&line, "next", event->scale_after);
     amp__line_string(&line, "overflow", event->first_nonfinite);
     amp__line_number(&line, "left_out", trace->left_out);
-    end_line(&line, trace, room_before(trace->file, false));
+    end_line(&line, trace, AMP__WHILE_IT_TRAINS);
     trace->left_out = 0;
 }
 
@@ -281,8 +304,12 @@ void amp__trace_begin(amp__text *line, const char *kind, const amp_context *cont
     begin_line(line, kind, context->trace);
 }
 
+void amp__trace_end_in(amp__text *line, const amp_context *context, enum amp__trace_room room) {
+    end_line(line, context->trace, room);
+}
+
 void amp__trace_end(amp__text *line, const amp_context *context) {
-    end_line(line, context->trace, room_before(context->trace->file, false));
+    amp__trace_end_in(line, context, AMP__WHILE_IT_TRAINS);
 }
 
 static const char *name_of(amp_event_kind kind) {
@@ -302,7 +329,7 @@ void amp__trace_event(amp_context *context, const amp_event *event) {
         amp__line_string(&line, "code", event->code);
         amp__line_string(&line, "status", event->status == AMP_OK ? NULL : amp_status_name(event->status));
         amp__line_string(&line, "message", event->message);
-        end_line(&line, trace, room_before(trace->file, false));
+        end_line(&line, trace, AMP__WHILE_IT_TRAINS);
     }
 }
 
@@ -318,7 +345,7 @@ static void write_op(struct amp__trace *trace, size_t model, const struct amp__o
     amp__line_number(&line, "casts", op->casts);
     amp__line_number(&line, "cache_hits", amp__op_hits(op));
     amp__line_number(&line, "failures", op->failures);
-    end_line(&line, trace, room_before(trace->file, true));
+    end_line(&line, trace, AMP__ITS_SURVEY); /* which is there by now */
 }
 
 void amp__trace_ops(amp_context *context) {
@@ -336,8 +363,9 @@ void amp__trace_close(amp_context *context) {
     amp__line_number(&line, "skipped", trace->skips);
     amp__line_number(&line, "left_out", trace->left_out);
     amp__line_number(&line, "lost", trace->lost);
-    end_line(&line, trace, trace->file->limit);
+    end_line(&line, trace, AMP__ITS_LAST);
     pthread_mutex_lock(&traces.mutex);
+    trace->file->ends -= trace->began;
     close_file(trace->file);
     pthread_mutex_unlock(&traces.mutex);
     amp__free(trace);

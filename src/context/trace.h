@@ -8,6 +8,9 @@
 
 struct amp__trace;
 
+/* Whose line it is says how much of a bounded file it may fill: what a training's end has to say is kept room for. */
+enum amp__trace_room { AMP__WHILE_IT_TRAINS, AMP__AT_ITS_END, AMP__ITS_SURVEY, AMP__ITS_LAST };
+
 /* Opens the file of the configuration, else of the environment's AMP_TRACE, and writes the first line; *out is NULL
  * where nobody asks for one. AMP_ERR_IO, AMP_ERR_NO_MEMORY. */
 amp_status amp__trace_open(amp_context *context, struct amp__trace **out);
@@ -19,9 +22,11 @@ void amp__trace_event(amp_context *context, const amp_event *event);
 bool amp__trace_follows(const amp_context *context);
 /* Brackets so far, of all losses. */
 uint64_t amp__trace_brackets(const amp_context *context);
-/* Begins a line of this kind (context/trace_line.h), and writes it, where there is room. The context has a trace. */
+/* Begins a line of this kind (context/trace_line.h), and writes it, where there is room. The context has a trace. Of
+ * AMP__ITS_SURVEY there is one in a context. */
 void amp__trace_begin(amp__text *line, const char *kind, const amp_context *context);
 void amp__trace_end(amp__text *line, const amp_context *context);
+void amp__trace_end_in(amp__text *line, const amp_context *context, enum amp__trace_room room);
 /* What became of the ops, while they are wired. */
 void amp__trace_ops(amp_context *context);
 /* The last line. */

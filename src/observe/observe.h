@@ -259,6 +259,6 @@ void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket
 void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what);
 void amp__observe_tell_memory(amp_context *context, uint64_t bracket);
 void amp__observe_tell_culprit(amp_context *context, uint64_t bracket);
-void amp__observe_tell_survey(amp_context *context, const amp_survey_result *result);
+void amp__observe_tell_survey(amp_context *context, const amp_survey_result *result, bool at_end);
 
 #endif

@@ -154,7 +154,7 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
     return survey->text ? AMP_OK : amp__fail_memory();
 }
 
-static amp_status make_survey(amp_context *context, amp_survey_result *made) {
+static amp_status make_survey(amp_context *context, amp_survey_result *made, bool at_end) {
     struct amp__survey *survey = amp__alloc(1, sizeof *survey);
     if (!survey) return amp__fail_memory();
     amp__observe_collect(context);
@@ -167,14 +167,14 @@ static amp_status make_survey(amp_context *context, amp_survey_result *made) {
     }
     pthread_mutex_unlock(&context->lock);
     amp__survey_free(survey);
-    if (status == AMP_OK) amp__observe_tell_survey(context, made);
+    if (status == AMP_OK) amp__observe_tell_survey(context, made, at_end);
     return status;
 }
 
 void amp__survey_at_end(amp_context *context) {
     amp_survey_result made;
     if (!context->trace || !context->observer || !context->observer->first) return;
-    const amp_status status = make_survey(context, &made);
+    const amp_status status = make_survey(context, &made, true);
     (void)status; /* the trace goes without it */
 }
 
@@ -185,6 +185,6 @@ AMP_API amp_status amp_survey(amp_context *context, amp_survey_result *result) {
     AMP_TRY(amp__check_struct(result->struct_size, sizeof *result, "amp_survey_result"));
     AMP_RETURN_IF(!context->observer || !context->observer->first, AMP_ERR_WRONG_STATE, "amp_survey: nothing was "
                   "observed: call amp_observe after amp_initialize, with amp_config.observe on, and train some steps");
-    AMP_TRY(make_survey(context, &made));
+    AMP_TRY(make_survey(context, &made, false));
     return amp__fill_struct(result, result->struct_size, sizeof made, &made, sizeof made, "amp_survey_result");
 }

@@ -156,7 +156,7 @@ static void add_levels(amp__text *line, uint32_t bits) {
     amp__text_add(line, "]");
 }
 
-static void tell_advice(amp_context *context, const amp_advice *advice) {
+static void tell_advice(amp_context *context, const amp_advice *advice, enum amp__trace_room room) {
     AMP__LINE(line);
     amp__trace_begin(&line, "advice", context);
     amp__line_string(&line, "code", advice->code);
@@ -167,7 +167,7 @@ static void tell_advice(amp_context *context, const amp_advice *advice) {
     amp__line_number(&line, "elements", advice->elements);
     amp__line_number(&line, "of", advice->of);
     amp__line_string(&line, "message", advice->message);
-    amp__trace_end(&line, context);
+    amp__trace_end_in(&line, context, room);
 }
 
 static void add_level(amp__text *line, const amp_surveyed_level *l, bool first) {
@@ -178,9 +178,10 @@ static void add_level(amp__text *line, const amp_surveyed_level *l, bool first) 
     amp__text_add(line, "}");
 }
 
-void amp__observe_tell_survey(amp_context *context, const amp_survey_result *result) {
+void amp__observe_tell_survey(amp_context *context, const amp_survey_result *result, bool at_end) {
     if (!context->trace) return;
-    for (uint64_t i = 0; i < result->n_advice; i++) tell_advice(context, &result->advice[i]);
+    for (uint64_t i = 0; i < result->n_advice; i++)
+        tell_advice(context, &result->advice[i], at_end ? AMP__AT_ITS_END : AMP__WHILE_IT_TRAINS);
     AMP__LINE(line);
     amp__trace_begin(&line, "survey", context);
     amp__line_string(&line, "level", amp__level_name(result->level));
@@ -189,5 +190,5 @@ void amp__observe_tell_survey(amp_context *context, const amp_survey_result *res
     amp__text_add(&line, ",\"levels\":[");
     for (uint64_t i = 0; i < result->n_levels; i++) add_level(&line, &result->levels[i], !i);
     amp__text_add(&line, "]");
-    amp__trace_end(&line, context);
+    amp__trace_end_in(&line, context, at_end ? AMP__ITS_SURVEY : AMP__WHILE_IT_TRAINS);
 }

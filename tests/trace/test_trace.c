@@ -191,6 +191,31 @@ TEST_TIMES(it_stays_in_its_bound, 2) {
     ck_assert_uint_eq(lost, 0);
 }
 
+/* However many lines there are before them, and however many contexts: who began has a survey and an end. */
+TEST(a_full_trace_ends_as_others_do) {
+    enum { N = 8 };
+    struct rig rigs[N];
+    struct stat about;
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.every = 1;
+    setenv("AMP_TRACE_BYTES", "20000", 1);
+    for (int i = 0; i < N; i++) {
+        start(&rigs[i], path_of("full"), AMP_O1);
+        ck_ok(amp_observe(rigs[i].context, &options));
+    }
+    unsetenv("AMP_TRACE_BYTES");
+    for (int i = 0; i < 50 * N; i++) steps(&rigs[i % N], 1);
+    for (int i = 0; i < N; i++) rig_end(&rigs[i]);
+    ck_assert_int_eq(stat(path_of("full"), &about), 0);
+    ck_assert_int_le(about.st_size, 20000);
+    content(path_of("full"));
+    const int began = count("\"kind\":\"start\"");
+    ck_assert_int_ge(began, 2);
+    ck_assert_int_lt(began, N);
+    ck_assert_int_eq(count("\"kind\":\"survey\""), began);
+    ck_assert_int_eq(count("\"kind\":\"end\""), began);
+}
+
 static void end_child(pid_t child) {
     int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
