@@ -40,7 +40,7 @@ struct amp__kept_bracket {
     struct amp__scaler scaler;
     amp_record record;
     float found_inf;
-    uint64_t changes, nonfinite;
+    uint64_t changes;
     bool told_of_skips;
 };
 

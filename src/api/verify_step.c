@@ -75,7 +75,7 @@ static amp_status remember(struct amp__verification *v) {
     for (uint32_t i = 0; i < context->properties.num_losses; i++) {
         const struct amp__bracket *bracket = &context->brackets[i];
         v->brackets[i] = (struct amp__kept_bracket){ bracket->scaler,  bracket->record,    bracket->found_inf,
-                                                bracket->changes, bracket->nonfinite, bracket->told_of_skips };
+                                                bracket->changes, bracket->told_of_skips };
     }
     v->looks = context->looks;
     v->ops_checked = context->ops_checked;
@@ -136,7 +136,6 @@ static amp_status put_state_back(const struct amp__verification *v) {
         bracket->record = kept->record;
         bracket->found_inf = kept->found_inf;
         bracket->changes = kept->changes;
-        bracket->nonfinite = kept->nonfinite;
         bracket->told_of_skips = kept->told_of_skips;
         if (status == AMP_OK) status = bracket->home->write(bracket);
     }

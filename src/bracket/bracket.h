@@ -41,7 +41,6 @@ struct amp__bracket {
     bool unchecked_inf; /* what those brackets found */
     const struct amp__param *unchecked_first;
     uint64_t changes;   /* of the scale, so far */
-    uint64_t nonfinite; /* gradients that were seen and stepped on */
 
     const struct amp__scaler_home *home;        /* home.h: where the scaler lives, */
     const float *shown_scale, *shown_found_inf; /* and there what amp_scaled_loss points to */

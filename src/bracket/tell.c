@@ -91,8 +91,6 @@ void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool ove
 }
 
 void amp__bracket_tell_nonfinite(struct amp__bracket *bracket, const char *param) {
-    uint64_t since;
-    if (!worth_a_line(++bracket->nonfinite, &since)) return;
     amp__find(bracket->context, AMP__NONFINITE, param,
               "bracket %llu of loss %u: the gradient of %s is not finite, and the step is taken at the static loss "
               "scale %g", (unsigned long long)bracket->record.brackets + 1, (unsigned)bracket->loss_id, param,

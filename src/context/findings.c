@@ -40,9 +40,6 @@ static void write_message(char *text, size_t capacity, enum amp__finding_kind ki
     snprintf(text, capacity, "%s %s: %s", kinds[kind].code, seen, kinds[kind].mend);
 }
 
-/* The caller knows when it is worth a line. */
-static bool is_told_each_time(enum amp__finding_kind kind) { return kind == AMP__NONFINITE; }
-
 /* Counts it; the text to be told, NULL: none. Without memory it is only told. */
 static const char *keep(amp_context *context, enum amp__finding_kind kind, amp_status status, const char *subject,
                         const char *text) {
@@ -52,7 +49,7 @@ static const char *keep(amp_context *context, enum amp__finding_kind kind, amp_s
     struct amp__finding *finding = known(context, kind, subject), **last = &context->findings;
     if (finding) {
         finding->times++;
-        if (!is_told_each_time(kind)) told = NULL;
+        told = NULL;
     } else if ((finding = amp__alloc(1, sizeof *finding + length + strlen(subject) + 1)) != NULL) {
         *finding = (struct amp__finding){ .kind = kind, .status = status, .times = 1 };
         memcpy(finding->message, text, length);
