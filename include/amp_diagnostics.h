@@ -155,7 +155,8 @@ typedef struct amp_record {
     uint64_t skipped;      /* of them with an overflow */
     uint32_t skips_in_row; /* now */
     uint32_t unskipped;    /* clean brackets since the last overflow, or since the window was full */
-    const char *first_nonfinite; /* parameter whose gradient was the first non-finite one at the last overflow;
+    const char *first_nonfinite; /* parameter whose gradient was the first non-finite one, in the order of the
+                                    optimizers' lists, at the last overflow (amp_get_culprit has that of backward);
                                     NULL: none yet. Valid until amp_shutdown */
 } amp_record;
 

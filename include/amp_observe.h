@@ -6,7 +6,9 @@
  * bits.
  *
  * An iteration is what happens from the end of one bracket to the end of the next, so that a forward before
- * amp_scale_loss_begin belongs to it. Those that are not observed cost nothing. With a trace (docs/trace.md) each
+ * amp_scale_loss_begin belongs to it. An evaluation between brackets does not: calls during which the host's hook
+ * grad_enabled says 0 are not looked at there. Without that hook nothing tells them from a training's, and they are
+ * counted with it. Iterations that are not observed cost nothing. With a trace (docs/trace.md) each
  * observed iteration is written there.
  */
 #ifndef AMP_OBSERVE_H
@@ -108,13 +110,16 @@ typedef struct amp_culprit {
                               no ops of its own, `parameter` was used there last, and arguments are not known */
     int32_t reserved;
     uint32_t n_arguments;  /* of arguments */
-    const char *parameter; /* whose gradient was the first, in the order of backward, not to be finite; NULL: unknown */
+    const char *parameter; /* whose gradient was the first, in the order of backward, not to be finite: the order in
+                              which ops wrote gradients or the host told of them (amp_observe_call), else the reverse of
+                              that in which forward used the parameters, else of the optimizer's list; NULL: unknown */
     amp_seen_argument arguments[AMP_SEEN_ARGUMENTS]; /* what it got, then what it made */
 } amp_culprit;
 
 #define AMP_CULPRIT_INIT AMP_SIZED_(amp_culprit)
 
-/* Of the last bracket that overflowed while observed. An AMP_EVENT_LOG says the same when it happens. */
+/* Of the last bracket that overflowed while observed. An AMP_EVENT_LOG says the same when it happens, once for each
+ * parameter. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_culprit(amp_context *context, amp_culprit *culprit);
 
 /* ---- Hosts that call ops themselves (amp_cast_args), or name what no slot shows -------------------------------- */
@@ -124,7 +129,7 @@ typedef struct amp_observed_value {
     const char *name;  /* of the argument; copied. Several of one name are counted together */
     void *tensor;      /* the host's handle, read by its hook view; NULL: */
     amp_span span;     /* these elements, compact, in the CPU's memory. Shape: amp_kernels.h */
-    int32_t is_output; /* 1: the call made it */
+    int32_t is_output; /* 1: the call made it. In backward a parameter, by its handle: its gradient is made now */
     int32_t reserved;
 } amp_observed_value;
 

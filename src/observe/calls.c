@@ -279,7 +279,7 @@ void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op) {
 void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
                         const struct amp__raw *raw, void *const *argv) {
     amp__seen_begin(seen, op);
-    if (!amp__observe_wants_op(op)) return;
+    if (!amp__observe_wants_op(op) || !amp__observe_trains(op->context, op->host)) return;
     seen->number = 1;
     note_uses(seen, call, raw);
     take_buffers(seen, raw, false);

@@ -41,31 +41,59 @@ void amp__observe_gradient(amp_context *context, const void *memory) {
     pthread_mutex_unlock(observer->lock);
 }
 
-/* ---- where backward is not seen: the reverse of forward ---- */
+/* ---- where backward is not seen: as the host told of it, else the reverse of forward ---- */
+
+/* Under the lock; NULL: there is no memory. */
+static struct amp__use *use_of(struct amp__observer *observer, const struct amp__param *param) {
+    if (!param) return &observer->nobody;
+    if (param->index >= observer->n_uses) {
+        const size_t n = 2 * param->index + 16;
+        void *grown = amp__grow(observer->uses, observer->n_uses, n, sizeof *observer->uses);
+        if (!grown) return NULL;
+        observer->uses = grown, observer->n_uses = n;
+    }
+    return &observer->uses[param->index];
+}
+
+static struct amp__use known_of(const struct amp__observer *observer, const struct amp__param *param) {
+    return param->index < observer->n_uses ? observer->uses[param->index] : (struct amp__use){ 0 };
+}
+
+void amp__observe_forget_uses(struct amp__observer *observer) {
+    observer->made = 0;
+    for (size_t i = 0; i < observer->n_uses; i++)
+        observer->uses[i] = (struct amp__use){ .accused = observer->uses[i].accused };
+}
 
 void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param) {
     struct amp__observer *observer = seen->op->context->observer;
     if (!param || seen->op->is_backward) return;
     pthread_mutex_lock(observer->lock);
-    if (param->index >= observer->n_uses) {
-        const size_t n = seen->op->context->n_params;
-        void *grown = amp__grow(observer->uses, observer->n_uses, n, sizeof *observer->uses);
-        if (grown) observer->uses = grown, observer->n_uses = n;
-    }
-    if (param->index < observer->n_uses)
-        observer->uses[param->index] = (struct amp__use){ seen->op, observer->calls + 1 };
+    struct amp__use *use = use_of(observer, param);
+    if (use) use->op = seen->op, use->call = observer->calls + 1;
     pthread_mutex_unlock(observer->lock);
 }
 
-static const struct amp__use *use_of(const struct amp__observer *observer, const struct amp__param *param) {
-    static const struct amp__use none;
-    return param && param->index < observer->n_uses ? &observer->uses[param->index] : &none;
+void amp__observe_made(amp_context *context, const struct amp__param *param) {
+    struct amp__observer *observer = context->observer;
+    pthread_mutex_lock(observer->lock);
+    struct amp__use *use = use_of(observer, param);
+    if (use && !use->made) use->made = ++observer->made;
+    pthread_mutex_unlock(observer->lock);
+}
+
+/* Is the gradient of `param` made before the other's, which stands before it in the list? A list is in the order of
+ * forward, if nothing else tells. */
+static bool is_made_before(const struct amp__observer *observer, const struct amp__param *param,
+                           const struct amp__param *other) {
+    const struct amp__use own = known_of(observer, param), its = known_of(observer, other);
+    return own.made != its.made ? own.made - 1 < its.made - 1 : own.call >= its.call; /* made 0 comes last */
 }
 
 void amp__observe_suspect(struct amp__observer *observer, const struct amp__param *param) {
     const struct amp__param *known = observer->suspect_param;
     if (observer->suspect_written) return;
-    if (!known || use_of(observer, param)->call > use_of(observer, known)->call) observer->suspect_param = param;
+    if (!known || is_made_before(observer, param, known)) observer->suspect_param = param;
 }
 
 /* ---- told ---- */
@@ -106,7 +134,8 @@ void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket
     const struct amp__seen_call *suspect = observer->suspect.number ? &observer->suspect : &observer->passed_on;
     amp_culprit culprit = AMP_CULPRIT_INIT;
     pthread_mutex_lock(observer->lock);
-    const struct amp__use *use = use_of(observer, observer->suspect_param);
+    struct amp__use none = { 0 }, *use = use_of(observer, observer->suspect_param);
+    if (!use) use = &none;
     culprit.bracket = bracket->number;
     culprit.parameter = observer->suspect_param ? observer->suspect_param->name : NULL;
     if (suspect->number) {
@@ -123,8 +152,10 @@ void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket
         culprit.in_backward = 1;
     }
     observer->culprit = culprit;
+    const bool is_new = !use->accused;
+    use->accused = true;
     pthread_mutex_unlock(observer->lock);
-    tell(context, &culprit);
+    if (is_new) tell(context, &culprit);
     amp__observe_tell_culprit(context, number);
 }
 

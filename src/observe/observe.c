@@ -96,7 +96,7 @@ static void forget_calls(struct amp__observer *observer) {
     observer->suspect.number = observer->passed_on.number = 0;
     observer->suspect_param = NULL;
     observer->suspect_written = false;
-    if (observer->n_uses) memset(observer->uses, 0, observer->n_uses * sizeof *observer->uses);
+    amp__observe_forget_uses(observer);
 }
 
 void amp__observe_collect(amp_context *context) {

@@ -100,12 +100,14 @@ struct amp__observer {
     struct amp__seen *first, **end;
     struct amp__map by_owner; /* the first seen of each op and parameter */
     struct amp__map told;     /* ops that the host told of (amp_observe_call), by name: struct amp__op */
-    uint64_t calls; /* of this iteration */
+    uint64_t calls, made; /* of this iteration: calls, and gradients that the host told of */
     struct amp__seen_call ring[AMP__RING]; /* the last of them, call i at i % AMP__RING */
     struct amp__use {              /* by parameter: the last call of forward that used it */
         const struct amp__op *op;
         uint64_t call;
-    } *uses;
+        uint64_t made; /* its gradient was so manieth to be made, as the host told; 0: it did not */
+        bool accused;  /* told as the first of a culprit's, once */
+    } *uses, nobody;   /* of an overflow without a parameter */
     size_t n_uses;
     struct amp__seen_call suspect; /* the first that made what is not finite; number 0: none */
     struct amp__seen_call passed_on; /* the first that got it, from an op that was seen or from elsewhere */
@@ -116,6 +118,11 @@ struct amp__observer {
 
 static inline bool amp__observing(const amp_context *context) {
     return atomic_load_explicit(&context->observing, memory_order_relaxed);
+}
+
+/* Does what is called now belong to the iteration? An evaluation between brackets does not. */
+static inline bool amp__observe_trains(const amp_context *context, const amp_host *host) {
+    return atomic_load_explicit(&context->open, memory_order_relaxed) || !host || amp__host_grad_enabled(host);
 }
 
 static inline uint64_t amp__nonfinite(const amp_statistics *statistics) {
@@ -241,14 +248,18 @@ void amp__observe_forget_before(struct amp__observer *observer);
 
 /* ---- culprit.c ---- */
 
+/* What was noted of parameters in this iteration is forgotten. */
+void amp__observe_forget_uses(struct amp__observer *observer);
 /* A call is over. */
 void amp__observe_call(amp_context *context, struct amp__seen_call *seen);
 /* Did it make what is not finite? All that it got and made is known. */
 void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_call *seen);
 /* An op wrote what is not finite there: into the gradient of a parameter? */
 void amp__observe_gradient(amp_context *context, const void *memory);
-/* The call that is entered uses the parameter, or, where backward is not seen, this gradient is not finite. */
+/* The call that is entered uses the parameter; its gradient was made now; and, where backward is not seen, this gradient
+ * is not finite. */
 void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param);
+void amp__observe_made(amp_context *context, const struct amp__param *param);
 void amp__observe_suspect(struct amp__observer *observer, const struct amp__param *param);
 /* The overflowed bracket's culprit is the suspect; told, with the trace's number of the bracket. */
 void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number);

@@ -68,6 +68,23 @@ static amp_status check(const amp_context *context, const amp_observed_call *cal
     return AMP_OK;
 }
 
+/* In backward an output that is a parameter says that its gradient is there. */
+static const struct amp__param *made_by(const amp_context *context, const amp_observed_call *call,
+                                        const amp_observed_value *value) {
+    const bool may_be = call->in_backward && value->is_output && value->tensor;
+    return may_be ? amp__param_find(context, amp__any_host(context), value->tensor) : NULL;
+}
+
+/* True: the call tells of nothing else. */
+static bool note_gradients(amp_context *context, const amp_observed_call *call) {
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < call->n_values; i++) {
+        const struct amp__param *param = made_by(context, call, &call->values[i]);
+        if (param) amp__observe_made(context, param), n++;
+    }
+    return n && n == call->n_values;
+}
+
 static void take(struct amp__seen_call *seen, const amp_observed_value *value) {
     if (value->tensor && !value->is_output)
         amp__observe_use(seen, amp__param_find(seen->op->context, seen->op->host, value->tensor));
@@ -80,14 +97,15 @@ AMP_API int32_t amp_is_observing(const amp_context *context) { return context &&
 AMP_API amp_status amp_observe_call(amp_context *context, const amp_observed_call *call) {
     struct amp__seen_call seen;
     AMP_TRY(check(context, call));
-    if (!amp__observing(context)) return AMP_OK;
+    if (!amp__observing(context) || !amp__observe_trains(context, amp__any_host(context))) return AMP_OK;
+    if (note_gradients(context, call)) return AMP_OK;
     struct amp__op *op = told_op(context, call);
     if (!op) return AMP_OK;
     amp__seen_begin(&seen, op);
     if (!amp__observe_wants_op(op)) return AMP_OK;
     for (int outputs = 0; outputs < 2; outputs++)
         for (uint64_t i = 0; i < call->n_values; i++)
-            if (!call->values[i].is_output == !outputs) take(&seen, &call->values[i]);
+            if (!call->values[i].is_output == !outputs && !made_by(context, call, &call->values[i])) take(&seen, &call->values[i]);
     amp__observe_call(context, &seen);
     return AMP_OK;
 }

@@ -213,6 +213,77 @@ TEST(a_gradient_from_nowhere_has_no_culprit) {
     ck_assert_ptr_null(find(rig.context, AMP_SEE_GRADIENTS, NULL, "weight")); /* no step will have it */
 }
 
+/* All gradients of the net are infinite in this bracket. */
+static const char *first_of(struct rig *rig, bool tells) {
+    static amp_culprit culprit;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    culprit = (amp_culprit)AMP_CULPRIT_INIT;
+    ck_ok(fake_begin(&rig->net.optimizer, NULL, &scaled));
+    struct fake_tensor *params[] = { rig->net.bias, rig->net.weight };
+    for (int i = 0; i < 2; i++) {
+        const amp_observed_value made = { .name = "gradient", .tensor = params[i], .is_output = 1 };
+        amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+        call.op = "add", call.in_backward = 1, call.values = &made, call.n_values = 1;
+        if (tells) ck_ok(amp_observe_call(rig->context, &call));
+    }
+    for (size_t i = 0; i < rig->net.optimizer.n_params; i++) add_grad(rig->net.optimizer.params[i], INF);
+    ck_ok(amp_scale_loss_end(&scaled));
+    net_zero_grad(&rig->net);
+    ck_ok(amp_get_culprit(rig->context, &culprit));
+    ck_assert_ptr_null(culprit.op);
+    return culprit.parameter;
+}
+
+TEST(the_first_gradient_is_the_first_of_backward) {
+    START_AT_SCALE(rig, AMP_O2, 0, 4.0f);
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.every = 1;
+    ck_ok(amp_observe(rig.context, &options));
+    const char *last = "gamma";
+    ck_assert_str_eq(first_of(&rig, false), last); /* nothing is known but the optimizer's list */
+    ck_assert_str_eq(first_of(&rig, true), "bias");
+    ck_assert_str_eq(first_of(&rig, false), last); /* of each iteration anew */
+}
+
+/* In every iteration, and at most once in the log. */
+TEST(the_same_culprit_is_told_once) {
+    START_AT_SCALE(rig, AMP_O1, 0, 0x1p20f);
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    options.every = 1;
+    ck_ok(amp_observe(rig.context, &options));
+    const unsigned before = rig.host.events[AMP_EVENT_LOG];
+    for (int i = 0; i < 5; i++) (void)bracket(&rig, INF), net_zero_grad(&rig.net);
+    ck_assert_uint_eq(rig.host.events[AMP_EVENT_LOG], before + 1);
+    ck_ok(amp_get_culprit(rig.context, &culprit));
+    ck_assert_uint_eq(culprit.bracket, 5);
+}
+
+/* Between brackets with the tape off; backward has it off too. */
+TEST(an_evaluation_is_no_part_of_the_training) {
+    START_AT_SCALE(rig, AMP_O1, 0, 4.0f);
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    options.every = 1;
+    ck_ok(amp_observe(rig.context, &options));
+    OWN_TENSOR *bad = rig_tensor(&rig, AMP_FLOAT32, INF);
+    OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    rig.host.no_grad = true;
+    fake_release(net_binary(&rig.net, OP_matmul, bad, a));
+    ck_assert_ptr_null(find(rig.context, AMP_SEE_INPUTS, "matmul", "a"));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    fake_release(net_binary(&rig.net, OP_matmul, a, a));
+    add_grad(rig.net.weight, INF);
+    ck_ok(amp_scale_loss_end(&scaled));
+    rig.host.no_grad = false;
+    ck_range(get(rig.context, AMP_SEE_INPUTS, "matmul", "a"), NET_SIZE, 2.0, 2.0);
+    ck_ok(amp_get_culprit(rig.context, &culprit));
+    ck_assert_ptr_null(culprit.op);
+    fake_release(net_binary(&rig.net, OP_matmul, a, a)); /* a forward */
+    ck_assert_uint_eq(get(rig.context, AMP_SEE_INPUTS, "matmul", "a")->total->elements, 2 * NET_SIZE);
+}
+
 TEST_TIMES(parameters_and_gradients_are_seen, N_EACH_LEVEL) {
     const amp_level level = each_level[_i];
     RIG_WITH(rig, 0, level, .loss_scale = 8.0f);
