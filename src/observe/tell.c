@@ -36,6 +36,7 @@ static void tell_one(amp_context *context, const struct amp__seen *seen, uint64_
     amp__line_string(&line, "what", word_of(seen->what));
     amp__line_string(&line, "op", seen->op ? seen->op->name : NULL);
     amp__line_number(&line, "index", seen->op ? seen->op->index : 0);
+    amp__text_add(&line, ",\"in_backward\":%s", seen->op && seen->op->is_backward ? "true" : "false");
     amp__line_string(&line, "name", seen->name);
     amp__line_string(&line, "type", amp__dtype_name(seen->dtype));
     amp__line_number(&line, "tensors", seen->tensors);

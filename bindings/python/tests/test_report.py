@@ -128,6 +128,32 @@ def test_where_two_trainings_part(make):
     assert compare.partings(first, first)[0] == []
 
 
+def test_gradients_are_compared_without_their_scale(make):
+    """FP32 at a scale of 1 and O1 at 65536: what backward makes, and may get, carries it."""
+    small, large = [0.5, 1.0, 0.0], [32768.0, 65536.0, 0.0]
+
+    def shots(values, other=1.0):
+        back = {"op": "fc (backward)", "in_backward": True}
+        return [
+            seen(1, name="b", what="scaled", values=values),
+            seen(1, name="dy", what="input", values=values, **back),
+            seen(1, name="x", what="input", values=[other, 2.0], **back),
+            seen(1, name="dx", what="output", values=values, **back),
+        ]
+
+    a, b = make("a.jsonl", level="O0", skips=(), more=shots(small)), make("b.jsonl", skips=(), more=shots(large))
+    text_of_a = pathlib.Path(a).read_text().replace('"scale": 65536', '"scale": 1')
+    pathlib.Path(a).write_text(text_of_a)
+    (_, first), (_, second) = chosen(a) + chosen(b)
+    assert compare.partings(first, second) == ([], 4)
+    c = make("c.jsonl", skips=(), more=shots(small, other=9.0))
+    found, _ = compare.partings(first, chosen(c)[0][1])
+    assert [p.label for p in found] == [
+        "b: gradient, scaled", "fc (backward): input x", "fc (backward): output dx",
+    ]  # fmt: skip; dy may be of forward
+    assert found[0].how == "root mean square 0.6455 and 9.85e-06 without the loss scale"
+
+
 # ---- the page ----
 
 

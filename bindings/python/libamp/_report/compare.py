@@ -30,24 +30,44 @@ def bad(shot: Line) -> int:
     return int(shot["nans"] + shot["plus_infinities"] + shot["minus_infinities"])
 
 
-def parts(a: Line, b: Line) -> str | None:
+def readings(shot: Line, scale: float) -> list[float]:
+    """Root mean squares that are to be held against those of the other: without the loss scale, where backward is what
+    made it. What backward gets may be a gradient or of forward."""
+    plain = rms(shot)
+    if plain is None:
+        return []
+    in_backward = shot.get("in_backward", False)
+    if shot["what"] == "scaled" or (in_backward and shot["what"] == "output"):
+        return [plain / scale]
+    return [plain / scale, plain] if in_backward else [plain]
+
+
+def alike(x: float, y: float) -> bool:
+    return x == y or (min(x, y) > 0 and abs(x - y) <= PARTED * max(x, y))
+
+
+def parts(a: Line, b: Line, scales: tuple[float, float] = (1.0, 1.0)) -> str | None:
     if bool(bad(a)) != bool(bad(b)):
         return f"{bad(a)} and {bad(b)} that are not finite"
     if a["elements"] != b["elements"]:
         return f"{a['elements']} and {b['elements']} elements"
-    x, y = rms(a), rms(b)
-    if x is None or y is None or x == y:
+    pairs = list(zip(readings(a, scales[0]), readings(b, scales[1])))
+    if not pairs or any(alike(x, y) for x, y in pairs):
         return None
-    if min(x, y) == 0 or abs(x - y) > PARTED * max(x, y):
-        return f"root mean square {x:.4g} and {y:.4g}"
-    return None
+    (x, y), without = pairs[0], " without the loss scale" if pairs[0] != (rms(a), rms(b)) else ""
+    return f"root mean square {x:.4g} and {y:.4g}{without}"
 
 
-def first_of(a: Subject, b: Subject, order: int) -> Parting | None:
+def scales_of(training: Training) -> dict[int, float]:
+    """That gradients of each bracket carry."""
+    return {line["n"]: line["scale"] for line in training.brackets if line["scale"]}
+
+
+def first_of(a: Subject, b: Subject, order: int, scales: tuple[dict[int, float], dict[int, float]]) -> Parting | None:
     others = {shot["n"]: shot for shot in b.shots}
     for shot in a.shots:
-        other = others.get(shot["n"])
-        how = parts(shot, other) if other else None
+        n, other = shot["n"], others.get(shot["n"])
+        how = parts(shot, other, (scales[0].get(n, 1.0), scales[1].get(n, 1.0))) if other else None
         if how:
             return Parting(shot["n"], a.label, how, order)
     return None
@@ -55,10 +75,11 @@ def first_of(a: Subject, b: Subject, order: int) -> Parting | None:
 
 def partings(a: Training, b: Training) -> tuple[list[Parting], int]:
     """Of what was observed in the same iteration of both, the earliest first, and how many things that was. Gradients
-    that carry a loss scale are not held against each other."""
+    that carry a loss scale are held against each other without it."""
     of_b = {subject.key: subject for subject in subjects_of(b)}
-    both = [(x, of_b[x.key]) for x in subjects_of(a) if x.key in of_b and x.what != "scaled"]
-    found = [first_of(x, y, order) for order, (x, y) in enumerate(both)]
+    both = [(x, of_b[x.key]) for x in subjects_of(a) if x.key in of_b]
+    scales = scales_of(a), scales_of(b)
+    found = [first_of(x, y, order, scales) for order, (x, y) in enumerate(both)]
     return sorted((p for p in found if p), key=lambda p: (p.n, p.order)), len(both)
 
 

@@ -171,6 +171,8 @@ def fits(name: str, value: object) -> bool:
         if not isinstance(value, list) or not all(map(is_count, value)):
             return False
         return len(value) <= MANY if name == "binades" else len(value) == 3
+    if name == "in_backward":
+        return isinstance(value, bool)
     if name == "first":
         return type(value) is int and abs(value) <= MANY
     return name not in ("arguments", "levels") or isinstance(value, list)
