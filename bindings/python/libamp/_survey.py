@@ -48,7 +48,7 @@ def _tell() -> None:
         taken += _surveys
     words = [f"libamp.run: amp.initialize {number} of {len(taken)}: {text}" for number, text in enumerate(taken, 1)]
     if not taken:
-        words.append("libamp.run: nothing was observed: no block of scale_loss has ended\n")
+        words.append("libamp.run: nothing was observed: no block of amp.scale_loss has ended, or AMP_OBSERVE is 0\n")
     sys.stdout.flush()
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it

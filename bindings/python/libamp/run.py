@@ -7,6 +7,7 @@ __main__, sys.path, exit code, tracebacks. What it starts (workers, spawned chil
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import site
@@ -59,8 +60,11 @@ def main(args: list[str]) -> int:
             survey = True
         elif option.partition("=")[0] == "--trace":
             file = option.partition("=")[2] or (args.pop(0) if "=" not in option and args else "")
-            if not file:
+            if not file or file.startswith("-"):
                 return refuse("--trace needs the name of a file")
+            why = why_no_trace(file)
+            if why:
+                return fail(f"--trace {file}: {why}")
             os.environ["AMP_TRACE"] = os.path.abspath(file)  # the script may change its folder
         elif _launch.is_rank(option):  # what a launcher puts before the script is the script's
             ranks.append(option)
@@ -90,6 +94,9 @@ def main(args: list[str]) -> int:
         args[start:start] = [_launch.for_script(rank, _launch.text_of(args)) for rank in ranks]
     set_environment(replace)
     if check or survey:
+        why = why_not_run(args)
+        if why:
+            return fail(why)
         script = partial(run_here, args, replace)
         if survey:
             script = partial(_survey.run, script)
@@ -106,6 +113,42 @@ def main(args: list[str]) -> int:
 def refuse(message: str) -> int:
     print(f"libamp.run: {message}\n{USAGE}", end="", file=sys.stderr)
     return 2
+
+
+def fail(message: str) -> int:
+    print(f"libamp.run: {message}", file=sys.stderr)
+    return 2
+
+
+def why_no_trace(file: str) -> str | None:
+    """Said before the script runs: it would hear of it in amp.initialize."""
+    path = os.path.abspath(file)
+    folder = os.path.dirname(path)
+    if os.path.isdir(path):
+        return "it is a folder: name a file in it"
+    if not os.path.isdir(folder):
+        return f"there is no folder {folder}: make it, or name another"
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        return "it may not be written: name another file"
+    if os.path.isfile(path) and os.path.getsize(path):
+        with open(path, "rb") as there:
+            if not there.read(16).startswith(b'{"kind":"start"'):
+                return "it is there and is no trace, and would be written over: name another file, before the script"
+    return None
+
+
+def why_not_run(args: list[str]) -> str | None:
+    """What Python itself would say, where the script runs in this process."""
+    if args[0][:2] == "-m":
+        name = args[0][2:] or args[1]
+        try:
+            found = importlib.util.find_spec(name) is not None
+        except (ImportError, ValueError):  # of a package that is not there, or is none
+            found = False
+        return None if found else f"no module named {name}"
+    if args[0][:2] == "-c" or args[0] == "-" or os.path.exists(args[0]):
+        return None
+    return f"{args[0]}: there is no such script"
 
 
 def set_environment(replace: bool) -> None:

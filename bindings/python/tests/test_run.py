@@ -277,10 +277,40 @@ def test_trace_has_its_file_however_it_is_spelled(tmp_path):
         assert python(*RUN, *how, "-c", code, cwd=tmp_path).stdout == f"{tmp_path / 't.jsonl'}\n"
 
 
-@pytest.mark.parametrize("args", [[], ["--no-such"], ["-q", "x.py"], ["-m"], ["--trace"], ["--trace=", "x.py"]])
+@pytest.mark.parametrize(
+    "args",
+    [[], ["--no-such"], ["-q", "x.py"], ["-m"], ["--trace"], ["--trace=", "x.py"], ["--trace", "--survey", "x.py"]],
+)
 def test_misuse_is_told(args):
     run = python(*RUN, *args)
     assert run.returncode == 2 and "usage:" in run.stderr and run.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--trace", "no/where.jsonl", "x.py"], "no/where.jsonl: there is no folder "),
+        (["--trace", "folder", "x.py"], "--trace folder: it is a folder"),
+        (["--trace", "x.py", "x.py"], "--trace x.py: it is there and is no trace"),  # the name was forgotten
+        (["--survey", "absent.py"], "absent.py: there is no such script"),
+        (["--check", "absent.py"], "absent.py: there is no such script"),
+        (["--survey", "-m", "no.module.here"], "no module named no.module.here"),
+        (["--survey", "-mabsent"], "no module named absent"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(tmp_path, args, says):
+    (tmp_path / "folder").mkdir()
+    write(tmp_path / "x.py", "print('it ran')")
+    run = python(*RUN, *args, cwd=tmp_path)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith("libamp.run: ") and run.stderr.count("\n") == 1
+    assert says in run.stderr
+    assert "it ran" in (tmp_path / "x.py").read_text()
+
+
+def test_an_older_trace_is_written_over(tmp_path):
+    write(tmp_path / "t.jsonl", '{"kind":"start","context":1}')
+    assert python(*RUN, "--trace", "t.jsonl", "-c", "print(1)", cwd=tmp_path).stdout == "1\n"
 
 
 def test_help_and_version():
