@@ -44,12 +44,16 @@ amp_survey_result survey = AMP_SURVEY_RESULT_INIT;
 if (amp_survey(context, &survey) == AMP_OK) puts(survey.text);
 ```
 
+A script asks `amp.observe(model, every=1)` after `amp.initialize`, and `print(amp.survey(model))` after some steps
+([python.md](python.md)): what is to be done is told in Python's words there.
+
 Without a line of code: `AMP_OBSERVE=every=1 AMP_TRACE=run.jsonl ./trainer`, and `python -m libamp.report run.jsonl` has it.
 
 This page is made of `src/observe/advice.inc` (`tests/docs/check_mistakes.py . --write`).
 
 """
 ROW = re.compile(r'^(?:FINDING|ADVICE)\((\w+), (".*?)\)\n', re.MULTILINE | re.DOTALL)
+SPOKEN = re.compile(r'\{ "((?:\\.|[^"\\])*)",\s+"((?:\\.|[^"\\])*)" \}')
 STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
 
 
@@ -93,6 +97,15 @@ def script_rows(root):
     return [[code, *texts] for code, texts in script_table(root, "FINDINGS").items()]
 
 
+def unspoken(root):
+    """Advice that scripts would hear in C."""
+    path = root / "bindings" / "python" / "src" / "errors.c"
+    mends = [row[3] for row in advice_rows(root)]
+    for old, new in SPOKEN.findall(path.read_text(encoding="utf-8")) if path.exists() else [("amp_", ""), ("AMP_", "")]:
+        mends = [mend.replace(old, new) for mend in mends]
+    return [mend for mend in mends if re.search(r"\bamp_|\bAMP_", mend)]
+
+
 def page(root):
     text = HEAD
     for title, words, rows in (("Programs", "", library_rows(root)), ("Scripts", SCRIPTS, script_rows(root))):
@@ -134,6 +147,7 @@ def main():
         ("each advice has a code of its own, and four texts",
          [row[0] for row in advice_rows(root)] == [f"AMP-A{n:02}" for n in range(1, len(advice_rows(root)) + 1)] and
          all(len(row) == 4 and all(row) for row in advice_rows(root))),
+        ("advice has words of Python's for all that C alone has", unspoken(root) == []),
         ("each row has four texts", all(len(row) == 4 and all(row) for row in library_rows(root) + script_rows(root))),
     ]
     print(f"1..{len(points)}")

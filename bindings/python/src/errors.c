@@ -25,6 +25,10 @@ static PyObject *class_of(amp_status status)
 
 /* The library's words for what has another name in Python; the longer one of two first. */
 static const char *const spoken[][2] = {
+    { "call amp_observe after amp_initialize, with amp_config.observe on,",
+      "call amp.observe(model, every=1) after amp.initialize," },
+    { "while a bracket is open: call it before amp_scale_loss_begin or after amp_scale_loss_end",
+      "inside a block of amp.scale_loss: call it before or after" },
     { "amp_config.", "" },
     { "AMP_DYNAMIC", "\"dynamic\"" },
     { "AMP_DEFAULT", "None" },
@@ -39,6 +43,12 @@ static const char *const spoken[][2] = {
     { "amp_state_save_memory", "amp.state_dict" },
     { "amp_state_load_memory", "amp.load_state_dict" },
     { "amp_step_begin", "optimizer.step" },
+    { "amp_register(&model, name, AMP_FP32)", "amp.register_float_function(module, name) before amp.initialize" },
+    { "amp_get_culprit", "amp.culprit" },
+    { "amp_observe_options.max_bytes", "max_bytes of amp.observe" },
+    { "amp_observe", "amp.observe" },
+    { "amp_survey_result.", "the survey's " },
+    { "amp_survey", "amp.survey" },
     { "patch_ops", "patch_torch_functions" },
     { "allow it by registering it as AMP_FP32 before initialize",
       "allow it by amp.register_float_function(module, name) before amp.initialize" },

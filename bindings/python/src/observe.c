@@ -229,9 +229,9 @@ static PyObject *advice_list(const amp_survey_result *result)
     PyObject *list = PyList_New(0);
     for (uint64_t i = 0; list && i < result->n_advice; i++) {
         const amp_advice *a = (const amp_advice *)((const char *)result->advice + i * result->advice[0].struct_size);
-        PyObject *entry = Py_BuildValue("(szzNKKds)", a->code, a->op, a->name, level_names(a->levels),
+        PyObject *entry = Py_BuildValue("(szzNKKdN)", a->code, a->op, a->name, level_names(a->levels),
                                         (unsigned long long)a->elements, (unsigned long long)a->of, a->largest,
-                                        a->message);
+                                        amp_py_words(a->message));
         if (entry == NULL || PyList_Append(list, entry)) {
             Py_CLEAR(list);
         }
@@ -268,7 +268,7 @@ PyObject *amp_py_Context_survey(PyObject *self, PyObject *unused)
     if (status != AMP_OK) {
         return amp_py_raise(status);
     }
-    return Py_BuildValue("(sdKNNs)", name_of_level((int)result.level), (double)result.init_scale,
+    return Py_BuildValue("(sdKNNN)", name_of_level((int)result.level), (double)result.init_scale,
                          (unsigned long long)result.iterations, advice_list(&result), levels_list(&result),
-                         result.text);
+                         amp_py_words(result.text));
 }
