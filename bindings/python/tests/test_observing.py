@@ -121,6 +121,75 @@ def test_evaluation_is_not_seen():
     assert by_name(model, "outputs")["head: linear", "output"].last.elements == 16 * 4
 
 
+def test_a_pass_in_the_mode_for_evaluation_is_not_seen():
+    """Without no_grad; a model that is never in training mode is trained as it is."""
+    model, optimizer = training("O1", every=1)
+    step(model, optimizer)
+    seen = by_name(model, "outputs")["head: linear", "output"].total.elements
+    model.eval()
+    model(torch.full((3, 8), float("inf")))
+    model.train()
+    assert by_name(model, "outputs")["head: linear", "output"].total.elements == seen
+    step(model, optimizer)
+    assert by_name(model, "outputs")["head: linear", "output"].total.elements == 2 * seen
+    amp.shutdown()
+    model, optimizer = training("O1", every=1)
+    model.eval()
+    step(model, optimizer)
+    assert ("head: linear", "output") in by_name(model, "outputs")
+
+
+def test_an_evaluation_after_a_forward_that_came_to_nothing():
+    model, optimizer = training("O1", every=1)
+    model(torch.randn(16, 8))  # and no scale_loss
+    with torch.no_grad():
+        model(torch.randn(16, 8))
+        F.mse_loss(torch.ones(3), torch.zeros(3))
+    assert by_name(model, "outputs")["head: linear", "output"].total.elements == 16 * 4
+    assert ("mse_loss", "output") not in by_name(model, "outputs")
+    step(model, optimizer)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_the_first_gradient_is_that_of_backward(level):
+    """Not parameter 0: all of them overflow, and backward comes to the last layer first."""
+    model, optimizer = training(level, every=1)
+    step(model, optimizer)
+    x = torch.randn(16, 8)
+    loss = model(x).float().sum() * float("inf")
+    with amp.scale_loss(loss, optimizer) as scaled:
+        scaled.backward()
+    assert amp.culprit(model).parameter in ("head.weight", "head.bias")
+
+
+def test_the_first_gradient_is_the_first_that_is_made():
+    """In the order of backward, whatever the order of the list or of forward."""
+    torch.manual_seed(0)
+    model = nn.ParameterDict({name: nn.Parameter(torch.ones(4)) for name in ("a", "b", "c")})
+    made = []
+    for name, param in model.items():
+        param.register_hook(lambda grad, name=name: made.append(name))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O1", verbosity=0)
+    amp.observe(model, every=1)
+    loss = ((model["c"] * 2 + model["a"]).exp() * model["b"]).sum() * float("inf")
+    with amp.scale_loss(loss, optimizer) as scaled:
+        scaled.backward()
+    assert sorted(made) == ["a", "b", "c"]
+    assert amp.culprit(model).parameter == made[0]
+
+
+def test_a_culprit_is_told_once(capsys):
+    model, optimizer = training("O1")
+    amp.shutdown()
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+    amp.observe(model, every=1)
+    for _ in range(5):
+        step(model, optimizer, torch.full((16, 8), float("inf")))
+    assert amp.culprit(model).bracket == 5
+    assert capsys.readouterr().out.count("the overflow of bracket") == 1
+
+
 def test_patterns_and_kinds():
     model, optimizer = training("O1", every=1, what="outputs", names=["head: *"])
     step(model, optimizer)
@@ -279,6 +348,8 @@ def test_the_survey_names_what_would_overflow():
     amp.observe(model, every=1)
     step(model, optimizer)
     survey = amp.survey(model)
+    assert "amp.register_float_function" in survey.text
+    assert not any(word in survey.text + "".join(a.message for a in survey.advice) for word in ("amp_", "AMP_"))
     named = {(advice.code, advice.op) for advice in survey.advice}
     assert ("AMP-A01", "0: linear") in named
     assert all("O1" in advice.levels for advice in survey.advice if advice.op == "0: linear")
@@ -306,6 +377,17 @@ def test_what_cannot_be(given, says):
     model, _ = training("O1")
     with pytest.raises(ValueError, match=says):
         amp.observe(model, **given)
+
+
+def test_errors_speak_python():
+    model, optimizer = training("O1")
+    with pytest.raises(RuntimeError, match=r"^amp.survey: nothing was observed: call amp.observe\(model, every=1\)"):
+        amp.survey(model)
+    with amp.scale_loss(model(torch.randn(16, 8)).sum(), optimizer) as scaled:
+        for function in (amp.observe, amp.observe_stop):
+            with pytest.raises(RuntimeError, match=f"^amp.{function.__name__} inside a block of amp.scale_loss"):
+                function(model)
+        scaled.backward()
 
 
 def test_without_initialize():
@@ -350,7 +432,20 @@ def test_a_script_is_surveyed(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     assert {"0: linear", "2: linear (backward)"} <= {line["op"] for line in lines if line["kind"] == "seen"}
     assert any(line["kind"] == "survey" for line in lines)
+    assert lines[-1]["kind"] == "end"
     assert any(line["kind"] == "memory" for line in lines)
+
+
+@pytest.mark.parametrize("end", ["", "raise ValueError", "del model, optimizer"])
+def test_a_trace_has_its_last_lines_however_the_script_ends(tmp_path, end, monkeypatch):
+    monkeypatch.setenv("AMP_OBSERVE", "every=1")
+    fork = "import os\nif os.fork() == 0:\n    raise SystemExit\nos.wait()\n"  # a child has no part in it
+    done = run(tmp_path, "--trace", "run.jsonl", script=SCRIPT + fork + end)
+    assert done.returncode == (end == "raise ValueError"), done.stderr
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert kinds[-1] == "end" and kinds.count("end") == 1
+    assert kinds.count("survey") == 1
+    assert ("Traceback" in done.stderr) is (end == "raise ValueError")
 
 
 def test_a_survey_is_told_of_a_script_that_ends_badly(tmp_path):

@@ -98,6 +98,7 @@ class ScaledLoss:
         mistakes = self._session.mistakes
         if self._session.observer is not None:
             self._session.observer.leave()
+            self._session.observer.began(self._loss)
         mistakes.begin(self._optimizers)
         self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)
         try:

@@ -67,7 +67,7 @@ class Forward:
             if self.session is not None and self.session.looks:
                 self.session.mistakes.forward(getattr(forward, "__self__", None))
             observer = self.session.observer if self.session is not None else None
-            if observer is not None and not observer.enter(compiler is not None):
+            if observer is not None and not observer.enter(getattr(forward, "__self__", None), compiler is not None):
                 observer = None
             args, kwargs = self._arriving(args, kwargs)
             entered = self._enter()

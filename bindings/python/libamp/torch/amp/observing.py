@@ -202,18 +202,23 @@ class Watch:
         self._mode = _Mode(self)
         self._here = threading.local()
         self.lines: dict[str, _findings.Place] = {}
+        self._trained: weakref.WeakSet[Any] = weakref.WeakSet()  # models that have run in training mode
+        self._hooks: list[Any] = []  # of this block of scale_loss
         self._iterations, self._told = 0, 0.0
 
     # -- on and off --
 
-    def enter(self, compiled: bool) -> bool:
+    def enter(self, model: Any, compiled: bool) -> bool:
         """At the model's forward; True: leave is to be called at its end. Where no other mode is on it stays on until
-        scale_loss, for the loss."""
+        scale_loss, for the loss. A model that has trained, and is in its mode for evaluation, is evaluated."""
+        evaluates = not getattr(model, "training", True) and model in self._trained
+        if getattr(model, "training", False):
+            self._trained.add(model)
         session = self._session()
         entered = getattr(self._here, "entered", False)
         if entered or session is None or not session.context.observing():
             return False
-        if compiled or not torch.is_grad_enabled():  # compiled calls are not torch's functions any more
+        if evaluates or compiled or not torch.is_grad_enabled():  # compiled calls are not torch's functions any more
             return False
         self._here.lingers = torch._C._len_torch_function_stack() == 0
         self._here.entered = True
@@ -280,6 +285,37 @@ class Watch:
 
     # -- a bracket --
 
+    def began(self, loss: Any) -> None:
+        """A block of scale_loss: backward tells in which order it makes gradients."""
+        session = self._session()
+        self._unhook()
+        if session is None or not session.context.observing():
+            return
+        waiting = [tensor.grad_fn for tensor in _tensors(loss) if tensor.grad_fn is not None]
+        known = set(waiting)
+        while waiting:
+            node = waiting.pop()
+            if type(node).__name__ == "AccumulateGrad":
+                self._hooks.append(node.register_hook(self._gradient_of(node.variable)))
+            new = {one for one, _ in node.next_functions if one is not None} - known
+            known |= new
+            waiting += new
+
+    def _gradient_of(self, param: torch.Tensor) -> Any:
+        watching, param_of = weakref.ref(self), weakref.ref(param)
+
+        def hook(*unused: Any) -> None:
+            watch, made = watching(), param_of()
+            session = watch._session() if watch is not None else None
+            if made is not None and session is not None and session.alive and session.context.observing():
+                session.context.observe_call("gradient", None, True, [("gradient", made, True)])
+
+        return hook
+
+    def _unhook(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
     def accused(self, session: Session, message: str) -> None:
         """The library's words of an overflow, with the script's line."""
         found = _culprit(session)
@@ -290,6 +326,7 @@ class Watch:
     def ended(self) -> None:
         """A bracket is over. A survey, which may take long, shows on a terminal how far it has come."""
         self._iterations += 1
+        self._unhook()
         now = time.monotonic()
         if not os.environ.get(_survey.SURVEY) or now - self._told < 0.5:
             return

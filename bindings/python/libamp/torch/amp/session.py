@@ -5,6 +5,9 @@ Models and optimizers own their session and not the other way round, so that it 
 """
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -45,6 +48,7 @@ class Session:
         # a group whose ranks agree, True: the default one, False: none, None: what is sharded
         self.process_group: Any = None
         self.ranks_known = not torch.distributed.is_available()
+        self._traced_by = 0  # the process whose trace has it; 0: none
 
     @property
     def patches(self) -> bool:
@@ -110,6 +114,7 @@ class Session:
     def adopt(self, context: Any) -> None:
         """From here on the session ends with its owners, or by shutdown."""
         self.context = context
+        self._traced_by = os.getpid() if os.environ.get("AMP_TRACE") else 0
         self._end_with_owners()
         with _lock:
             _sessions.append(weakref.ref(self))
@@ -122,7 +127,7 @@ class Session:
 
     def _end_with_owners(self) -> None:
         self._finalizer = weakref.finalize(self, _end_context, self.context, self.record, self._uninstall)
-        self._finalizer.atexit = False
+        self._finalizer.atexit = False  # but for a trace: _end_traces
 
     def abandon(self) -> None:
         """What an initialize that failed has done so far is undone."""
@@ -143,6 +148,11 @@ class Session:
             self.observer.accused(self, message)
         elif kind == _EVENT_WARNING and message and self.verbosity > 0:
             maybe_print("Warning:  " + message, True)
+
+    def end_trace(self) -> None:
+        """At the process's end: a trace has its last lines. Nobody needs models as they were."""
+        if self._traced_by == os.getpid():
+            self._finalizer()
 
     def shutdown(self) -> None:
         """Functions, models and optimizers as they were before initialize."""
@@ -176,6 +186,13 @@ def _end_context(
     _findings.ends(context, record)
     _survey.keep(context)
     context.shutdown()
+
+
+@atexit.register  # at import, so that what the script has registered runs before
+def _end_traces() -> None:
+    for session in live():
+        with contextlib.suppress(RuntimeError):
+            session.end_trace()
 
 
 def live() -> Iterator[Session]:
