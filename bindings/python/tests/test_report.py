@@ -78,6 +78,14 @@ def test_the_text_says_what_happened(make):
     assert "\x1b" not in text.report(chosen(make(more=[seen(3, name=HOSTILE, fp16=[1, 0, 0])])))
 
 
+def test_a_culprit_is_told_once(make, monkeypatch):
+    monkeypatch.setattr(page, "script", lambda: "")
+    trainings = chosen(make(skips=(1, 2, 3)))
+    for said in (text.report(trainings), page.page(trainings)):
+        assert said.count("first gradient: w; the same in 2 more") == 1
+        assert said.count("by the cast of what it got") == 1
+
+
 def test_what_a_scale_loses_is_what_a_cast_loses():
     """Values in the middle of their binades: where a cast moves none into the next, binades tell exactly."""
     at = np.arange(-40, 40)

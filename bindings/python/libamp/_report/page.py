@@ -26,7 +26,7 @@ from .facts import (
     subjects_of,
 )
 from .read import Line, Trace, Training
-from .text import SURVEY_HEAD, advised, survey_rows, where
+from .text import SURVEY_HEAD, advised, each_once, survey_rows, where
 
 SHOTS = 60  # of one thing over time: more are not told apart
 POINTS = 4000  # of the loss scale
@@ -233,15 +233,16 @@ def argument_rows(lines: list[Line]) -> list[list[str]]:
 def culprits(training: Training) -> str:
     parts = []
     head = ["call", "op", "argument", "type", "elements", "inf, NaN", "least", "largest"]
-    for line in training.culprits[-20:]:
+    found = each_once(training.culprits)
+    for line, others in found[-20:]:
         ring = [call for call in training.calls if call["n"] == line["n"]]
         parts.append(
-            f"<details><summary><b>Bracket {line['n']}</b>: {e(where(line))}</summary>"
+            f"<details><summary><b>Bracket {line['n']}</b>: {e(where(line))}{others}</summary>"
             + table(head, argument_rows([line]))
             + table(head, argument_rows(ring), "The last calls, the oldest first")
             + "</details>"
         )
-    more = len(training.culprits) - 20
+    more = len(found) - 20
     return "".join(parts) + (f"<p>… and {more} before these.</p>" if more > 0 else "")
 
 

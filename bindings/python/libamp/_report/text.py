@@ -130,10 +130,19 @@ def where(line: Line) -> str:
     return text + (f"; first gradient: {line['parameter']}" if line.get("parameter") else "")
 
 
+def each_once(culprits: list[Line]) -> list[tuple[Line, str]]:
+    """The first of those that are the same, and words for the others."""
+    alike: dict[tuple[object, ...], list[Line]] = {}
+    for line in culprits:
+        key = [line.get(name) for name in ("op", "index", "parameter", "was_cast", "in_backward")]
+        alike.setdefault(tuple(key), []).append(line)
+    return [(first, f"; the same in {len(others)} more" if others else "") for first, *others in alike.values()]
+
+
 def culprits(training: Training) -> list[str]:
     lines = []
-    for line in training.culprits[-ROWS:]:
-        lines += [plain(f"  bracket {line['n']}: {where(line)}"), *arguments(line)]
+    for line, others in each_once(training.culprits)[-ROWS:]:
+        lines += [plain(f"  bracket {line['n']}: {where(line)}{others}"), *arguments(line)]
     return ["Overflows that were observed, where they began", *lines, ""] if lines else []
 
 
