@@ -98,7 +98,8 @@ typedef struct amp_seen_argument {
 #define AMP_SEEN_ARGUMENTS 12
 
 /* Where an overflow began, in an observed iteration: the first op, in the order of execution, forward or backward, that
- * made what is not finite from what was. One that got what is not finite from nobody who was seen counts as well. */
+ * made what is not finite from what was. One that got what is not finite from nobody who was seen counts as well; one
+ * whose values are -infinity alone, as in a mask, where there is no other. */
 typedef struct amp_culprit {
     uint32_t struct_size;
     uint32_t index;        /* of the op */

@@ -7,10 +7,17 @@
 
 /* ---- one tensor ---- */
 
+/* May libamp's cast have made this from what is finite? It makes infinities of 16 bits; emulated ones lie in FP32. */
+static bool is_of_a_cast(const struct amp__seen_call *call, amp_dtype dtype, const amp_statistics *s) {
+    return !s->nans && (amp__is_low(dtype) || call->op->context->properties.emulate);
+}
+
 void amp__observe_remember(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
                            const amp_statistics *s) {
     const uint64_t nonfinite = amp__nonfinite(s);
     if (!is_output && nonfinite) call->finite = false;
+    if (!is_output && nonfinite && !is_of_a_cast(call, dtype, s)) call->came_finite = false;
+    call->is_bad |= s->nans || s->plus_infinities;
     for (uint32_t i = 0; i < call->n; i++) { /* of a list, or in another field of one name */
         amp_seen_argument *known = &call->arguments[i];
         if (known->is_output != is_output || strcmp(known->name, name) != 0) continue;
@@ -274,6 +281,7 @@ void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op) {
     seen->n = 0;
     seen->later = NULL;
     seen->finite = seen->came_finite = true;
+    seen->is_bad = false;
 }
 
 void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,

@@ -19,7 +19,9 @@ static void keep_first(struct amp__seen_call *first, const struct amp__seen_call
 void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_call *seen) {
     struct amp__seen_call *remembered = &observer->ring[seen->number % AMP__RING];
     if (remembered->number == seen->number) *remembered = *seen;
-    if (has_nonfinite(seen)) keep_first(seen->came_finite ? &observer->suspect : &observer->passed_on, seen);
+    if (!has_nonfinite(seen)) return;
+    const int kind = !seen->is_bad ? AMP__MASKED : seen->came_finite ? AMP__MADE : AMP__PASSED_ON;
+    keep_first(&observer->suspects[kind], seen);
 }
 
 void amp__observe_call(amp_context *context, struct amp__seen_call *seen) {
@@ -131,7 +133,8 @@ static void tell(amp_context *context, const amp_culprit *culprit) {
 
 void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number) {
     struct amp__observer *observer = context->observer;
-    const struct amp__seen_call *suspect = observer->suspect.number ? &observer->suspect : &observer->passed_on;
+    const struct amp__seen_call *suspect = observer->suspects;
+    while (!suspect->number && suspect < &observer->suspects[AMP__MASKED]) suspect++;
     amp_culprit culprit = AMP_CULPRIT_INIT;
     pthread_mutex_lock(observer->lock);
     struct amp__use none = { 0 }, *use = use_of(observer, observer->suspect_param);

@@ -93,7 +93,7 @@ AMP_API amp_status amp_observe_stop(amp_context *context) {
 
 static void forget_calls(struct amp__observer *observer) {
     observer->calls = 0;
-    observer->suspect.number = observer->passed_on.number = 0;
+    for (int i = 0; i < AMP__SUSPECTS; i++) observer->suspects[i].number = 0;
     observer->suspect_param = NULL;
     observer->suspect_written = false;
     amp__observe_forget_uses(observer);

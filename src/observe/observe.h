@@ -37,6 +37,7 @@ struct amp__seen_call {
     const struct amp__op *op;
     uint64_t number; /* in the iteration, from 1 on */
     bool finite, came_finite; /* what it got, and that before libamp's casts */
+    bool is_bad; /* it got or made NaN or +infinity: -infinity alone is how masks are written */
     struct amp__later_call *later; /* a device counts some of its tensors; NULL: none */
     uint32_t n;      /* arguments; those beyond the room are not remembered */
     amp_seen_argument arguments[AMP_SEEN_ARGUMENTS];
@@ -77,6 +78,10 @@ struct amp__coming_decision {
 
 enum { AMP__RING = 20 };
 
+/* Calls with what is not finite, the most likely culprits first: who made it; who got it, from an op that was seen or
+ * from elsewhere; who has -infinity alone. */
+enum { AMP__MADE, AMP__PASSED_ON, AMP__MASKED, AMP__SUSPECTS };
+
 struct amp__observer {
     amp_observe_options options; /* its names are copies */
     uint64_t iterations; /* ended, observed or not */
@@ -109,8 +114,7 @@ struct amp__observer {
         bool accused;  /* told as the first of a culprit's, once */
     } *uses, nobody;   /* of an overflow without a parameter */
     size_t n_uses;
-    struct amp__seen_call suspect; /* the first that made what is not finite; number 0: none */
-    struct amp__seen_call passed_on; /* the first that got it, from an op that was seen or from elsewhere */
+    struct amp__seen_call suspects[AMP__SUSPECTS]; /* the first of each kind; number 0: none */
     bool suspect_written;          /* by an op that was seen */
     const struct amp__param *suspect_param; /* the first in the order of backward whose gradient is not finite */
     amp_culprit culprit;
@@ -256,8 +260,8 @@ void amp__observe_call(amp_context *context, struct amp__seen_call *seen);
 void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_call *seen);
 /* An op wrote what is not finite there: into the gradient of a parameter? */
 void amp__observe_gradient(amp_context *context, const void *memory);
-/* The call that is entered uses the parameter; its gradient was made now; and, where backward is not seen, this gradient
- * is not finite. */
+/* The call that is entered uses the parameter; its gradient was made now; and, where backward is not seen, this
+ * gradient is not finite. */
 void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param);
 void amp__observe_made(amp_context *context, const struct amp__param *param);
 void amp__observe_suspect(struct amp__observer *observer, const struct amp__param *param);

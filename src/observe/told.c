@@ -104,8 +104,10 @@ AMP_API amp_status amp_observe_call(amp_context *context, const amp_observed_cal
     amp__seen_begin(&seen, op);
     if (!amp__observe_wants_op(op)) return AMP_OK;
     for (int outputs = 0; outputs < 2; outputs++)
-        for (uint64_t i = 0; i < call->n_values; i++)
-            if (!call->values[i].is_output == !outputs && !made_by(context, call, &call->values[i])) take(&seen, &call->values[i]);
+        for (uint64_t i = 0; i < call->n_values; i++) {
+            const amp_observed_value *value = &call->values[i];
+            if (!value->is_output == !outputs && !made_by(context, call, value)) take(&seen, value);
+        }
     amp__observe_call(context, &seen);
     return AMP_OK;
 }

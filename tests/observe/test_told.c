@@ -58,6 +58,48 @@ TEST(a_call_is_counted_with_its_place) {
     ck_assert_uint_eq(get(rig.context, AMP_SEE_OUTPUTS, "encoder.0: linear (backward)", "out")->total->elements, N);
 }
 
+static amp_culprit culprit_of(struct rig *rig) {
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    ck_assert_int_eq(bracket(rig, INF), AMP_SKIP);
+    ck_ok(amp_get_culprit(rig->context, &culprit));
+    ck_assert_ptr_nonnull(culprit.op);
+    return culprit;
+}
+
+/* A mask's -infinity is there in every iteration; alone it is better than nothing. */
+TEST(a_mask_is_no_culprit) {
+    RIG(rig);
+    float mask[N] = { 0, -INFINITY, 1, 2 }, x[N] = { 1, 2, 3, 4 }, y[N] = { 0, 8, -16, INFINITY };
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.every = 1;
+    start(&rig, AMP_O1, &options);
+    ck_ok(tell(rig.context, NULL, "masked_fill", x, mask, false));
+    ck_ok(tell(rig.context, NULL, "softmax", mask, x, false));
+    ck_ok(tell(rig.context, NULL, "linear", x, y, false));
+    ck_assert_str_eq(culprit_of(&rig).op, "linear");
+    ck_ok(tell(rig.context, NULL, "masked_fill", x, mask, false));
+    ck_assert_str_eq(culprit_of(&rig).op, "masked_fill");
+}
+
+/* NaN is what no cast makes, and what is FP32 was not cast. */
+TEST_TIMES(only_casts_are_blamed_on_casts, 3) {
+    static const struct {
+        float value;
+        amp_dtype dtype;
+    } got[] = { { INFINITY, AMP_FLOAT16 }, { NAN, AMP_FLOAT16 }, { INFINITY, AMP_FLOAT32 } };
+    RIG(rig);
+    const float values[N] = { 1, got[_i].value, 2, 3 };
+    uint16_t low[N];
+    start(&rig, AMP_O1, NULL);
+    amp_span from = { (float *)(uintptr_t)values, N, AMP_FLOAT32, 0 }, to = { low, N, AMP_FLOAT16, 0 };
+    ck_ok(amp_cast_list(&to, &from, 1));
+    const amp_observed_value in = { .name = "x", .span = got[_i].dtype == AMP_FLOAT16 ? to : from };
+    amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+    call.op = "linear", call.values = &in, call.n_values = 1;
+    ck_ok(amp_observe_call(rig.context, &call));
+    ck_assert_int_eq(culprit_of(&rig).was_cast, !_i);
+}
+
 /* Handles are read by the host's hook, and a parameter's is one. */
 TEST(handles_are_read_too) {
     RIG(rig);
