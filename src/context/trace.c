@@ -105,10 +105,16 @@ static int open_own(struct file *file, size_t capacity) {
     return -1;
 }
 
-static uint64_t limit_of_files(void) {
+static amp_status limit_of_files(uint64_t *limit) {
     const char *text = getenv("AMP_TRACE_BYTES");
-    const uint64_t bytes = text ? strtoull(text, NULL, 10) : 0;
-    return !bytes ? DEFAULT_BYTES : bytes < LEAST_BYTES ? LEAST_BYTES : bytes;
+    const size_t length = text ? strlen(text) : 0;
+    *limit = DEFAULT_BYTES;
+    if (!length) return AMP_OK;
+    AMP_RETURN_IF(length > 18 || strspn(text, "0123456789") != length, AMP_ERR_INVALID_ARGUMENT, "AMP_TRACE_BYTES: "
+                  "\"%.40s\" is no number of bytes: digits alone, %d at least", text, LEAST_BYTES);
+    *limit = strtoull(text, NULL, 10);
+    if (*limit < LEAST_BYTES) *limit = LEAST_BYTES;
+    return AMP_OK;
 }
 
 /* Of this process already: it goes on where it ended. */
@@ -123,11 +129,13 @@ static struct file *known_file(const char *wanted) {
 static amp_status open_file(const char *wanted, struct file **out) {
     struct file *file = known_file(wanted);
     const size_t length = strlen(wanted) + 1, capacity = length + 32; /* .rank123456789.1000 */
+    uint64_t limit;
     *out = file;
     if (file) return file->users++, AMP_OK;
+    AMP_TRY(limit_of_files(&limit));
     file = amp__alloc(1, sizeof *file + length + capacity);
     if (!file) return amp__fail_memory();
-    *file = (struct file){ .wanted = (char *)(file + 1), .users = 1, .limit = limit_of_files() };
+    *file = (struct file){ .wanted = (char *)(file + 1), .users = 1, .limit = limit };
     file->name = memcpy(file->wanted, wanted, length);
     file->name += length;
     file->fd = open_own(file, capacity);

@@ -296,6 +296,16 @@ TEST(a_file_that_cannot_be_is_refused) {
     ck_dtype(rig.net.weight, AMP_FLOAT32);
 }
 
+TEST_TIMES(a_bound_that_is_no_number_is_refused, 4) {
+    static const char *const bounds[] = { "64MiB", "-7", "1e6", "9999999999999999999" };
+    RIG_INIT(rig, 0);
+    setenv("AMP_TRACE_BYTES", bounds[_i], 1);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, rig_config(&rig, &CONFIG(AMP_O1, .trace = path_of("unbounded"))));
+    unsetenv("AMP_TRACE_BYTES");
+    ck_says("is no number of bytes");
+    ck_assert_int_ne(access(path_of("unbounded"), F_OK), 0);
+}
+
 TEST(a_full_disk_ends_the_trace_and_nothing_else) {
     if (access("/dev/full", W_OK) != 0) return;
     RIG(rig);
