@@ -354,6 +354,12 @@ def test_a_context_that_is_not_there(make, capsys):
     assert report.main([make(), "--text", "--context", "1"]) == 0
 
 
+def test_a_page_that_cannot_be_written_is_named(make, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(page, "script", lambda: "")
+    assert report.main([make(), "-o", str(tmp_path / "no" / "x.html")]) == 2
+    assert capsys.readouterr().err == f"libamp.report: {tmp_path / 'no'}: there is no such folder\n"
+
+
 def test_no_damage_is_fatal(make, tmp_path, monkeypatch):
     """Members dropped, exchanged and broken at random: a report, or words."""
     monkeypatch.setattr(page, "script", lambda: "")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import tempfile
@@ -74,6 +75,8 @@ def make(given: argparse.Namespace) -> int:
 def write_whole(path: str, content: str) -> None:
     """All of it or nothing: what was there stays until then."""
     folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):  # else the name that is told is one of our own
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", folder)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
         try:
             file.write(content)
