@@ -43,7 +43,7 @@
  * micro-batches, masters written between steps), amp_call.h (calls without slots, scopes), amp_raw.h (float buffers,
  * structs), amp_state.h (checkpoints), amp_diagnostics.h (events, counters), amp_gate.h (implementations; what runs in
  * FP32), amp_ranks.h (ranks, devices), amp_api.h (the table for dlopen), amp_kernels.h, amp_optim.h, amp_device.h,
- * amp_symbol.h. amp_all.h has all but the last.
+ * amp_nccl.h, amp_symbol.h. amp_all.h has all but the last.
  *
  * Ownership. "Borrowed": valid during the call only, unless a longer time is stated. "Kept": the pointer must stay
  * valid until amp_shutdown. "Moves": the other side must now give it back or release it.
@@ -164,10 +164,9 @@ typedef struct amp_host {
     amp_status (*alloc)(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *storage);
     /* End a block that alloc made. Cannot fail. */
     void (*free)(void *self, amp_storage *storage);
-    /* Told of skips, scale changes, warnings and kept errors (amp_diagnostics.h). Must not call libamp. */
+    /* Told of skips, scale changes, warnings, kept errors (amp_diagnostics.h). Must not call libamp. */
     void (*event)(void *self, const struct amp_event *event);
-    /* Combine `n` values over the ranks of a distributed host, in place, the same result on every rank: amp_ranks.h has
-     * when. Without the hook each rank decides alone. */
+    /* Combine `n` values over the ranks of a distributed host, in place, the same result on every rank: amp_ranks.h. */
     amp_status (*reduce)(void *self, amp_reduction reduction, double *values, size_t n);
     /* The FP32 buffers behind the structs of a call, and the handles in them: emit each that the op reads or writes
      * (amp_raw.h). op is its descriptor's name; args[i] is the address of argument i's value. */
@@ -176,8 +175,10 @@ typedef struct amp_host {
     amp_status (*current_stream)(void *self, amp_device device, void **stream);
     /* loss * *factor as `scale` does, with the factor in the memory of the loss's device: amp_ranks.h. */
     amp_status (*scale_by)(void *self, void *loss, const float *factor, void **out);
-    /* Are there other ranks to ask now? 0: `reduce` is left out. Every rank must answer alike. Without it: yes. */
+    /* Are there other ranks to ask now? 0: none is asked. Every rank must answer alike. Without it: yes. */
     int32_t (*has_ranks)(void *self);
+    /* As `reduce`, for values in a device's memory, in the order of `stream` there: amp_ranks.h, amp_nccl.h. */
+    amp_status (*reduce_on_device)(void *self, amp_reduction reduction, void *stream, float *values, size_t n);
 } amp_host;
 
 #define AMP_HOST_INIT AMP_SIZED_(amp_host)

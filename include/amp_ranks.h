@@ -22,8 +22,15 @@ extern "C" {
  * Called once by every amp_clip_grad_norm of an optimizer with AMP_OPTIMIZER_SHARDED, with AMP_REDUCE_SUM. Every rank
  * must make these calls in the same order. Without the hook each rank decides alone.
  *
- * amp_host.has_ranks: are there other ranks to ask now? 0: `reduce` is left out, and what ends is decided here. Asked
- * where `reduce` would be called; every rank must answer alike. Without it: yes, where there is `reduce`.
+ * amp_host.reduce_on_device: the same for floats in a device's memory, with AMP_REDUCE_MAX: what combines them is put
+ * on `stream`, the host's current one there, and nothing waits. None of them is infinite or NaN. Where the loss scalers
+ * live on a device (docs/hosts-device.md) it is called in the place of `reduce`: the ranks decide there, no host waits
+ * for a decision, and a bracket can be captured in a graph. A cancelled bracket does wait, for the other ranks' word.
+ * amp_nccl_reduce (amp_nccl.h) is one over NCCL. AMP_ERR_MISSING_HOOK of amp_initialize: the scalers live on the host
+ * (parameters in several memories), or an optimizer has AMP_OPTIMIZER_SHARDED, and there is no `reduce`.
+ *
+ * amp_host.has_ranks: are there other ranks to ask now? 0: neither is called, and what ends is decided here. Asked
+ * where they would be called, and by begin; every rank must answer alike. Without it: yes, where there is one of them.
  *
  * AMP_OPTIMIZER_SHARDED: each rank's optimizer lists a part of the parameters only; amp_clip_grad_norm adds the ranks'
  * squared norms up, by the hook reduce. Not where every rank has the whole averaged gradient: its norm is the whole one

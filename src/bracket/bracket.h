@@ -91,6 +91,8 @@ amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_
 
 /* overflow_here: or on another rank. */
 void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);
+/* A rank had an error or cancelled: nothing is counted. */
+void amp__bracket_tell_given_up(const struct amp__bracket *bracket);
 /* A gradient of this parameter is not finite, and no step will be skipped for it. */
 void amp__bracket_tell_nonfinite(struct amp__bracket *bracket, const char *param);
 

@@ -67,13 +67,24 @@ struct agreement {
     bool ended;   /* false everywhere: all cancelled, so there was no bracket */
 };
 
+static amp_status agree_here(const struct amp__bracket *bracket, struct agreement *agreement) {
+    double values[] = { agreement->overflow, agreement->gave_up, agreement->ended };
+    AMP_TRY(amp__host_reduce(bracket->host, AMP_REDUCE_MAX, values, AMP_COUNT(values)));
+    *agreement = (struct agreement){ !(values[0] <= 0.0), !(values[1] <= 0.0), !(values[2] <= 0.0) };
+    return AMP_OK;
+}
+
+/* Where the scaler is: what the others say is known there, and here only to who cancels. */
+static amp_status agree_there(const struct amp__bracket *bracket, struct agreement *agreement) {
+    return amp__home_agree(bracket, agreement->overflow, agreement->gave_up,
+                           agreement->ended ? NULL : &agreement->ended);
+}
+
 static amp_status agree(const struct amp__bracket *bracket, struct agreement *agreement) {
     if (!amp__bracket_has_ranks(bracket)) return AMP_OK;
     for (size_t i = 0; i < bracket->n_optimizers; i++) /* what the others have not heard of yet */
         agreement->gave_up |= bracket->optimizers[i]->failed;
-    double values[] = { agreement->overflow, agreement->gave_up, agreement->ended };
-    AMP_TRY(amp__host_reduce(bracket->host, AMP_REDUCE_MAX, values, AMP_COUNT(values)));
-    *agreement = (struct agreement){ !(values[0] <= 0.0), !(values[1] <= 0.0), !(values[2] <= 0.0) };
+    AMP_TRY(amp__home_agrees_there(bracket) ? agree_there(bracket, agreement) : agree_here(bracket, agreement));
     for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed &= !agreement->ended;
     return AMP_OK;
 }
@@ -88,22 +99,15 @@ static void skip_all(const struct amp__bracket *bracket) {
 amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp__grads_result *result,
                                  amp_action *action) {
     struct agreement agreement = { result->found_inf, false, true };
-    if (amp__bracket_has_ranks(bracket)) AMP_TRY(bracket->home->overflowed(bracket, &agreement.overflow));
+    if (amp__bracket_has_ranks(bracket) && !amp__home_agrees_there(bracket))
+        AMP_TRY(bracket->home->overflowed(bracket, &agreement.overflow));
     AMP_TRY(agree(bracket, &agreement));
     if (agreement.gave_up) {
-        amp_event event = { .kind = AMP_EVENT_BRACKET,
-                            .action = AMP_SKIP,
-                            .loss_id = bracket->loss_id,
-                            .scale_before = bracket->scale,
-                            .scale_after = bracket->scale,
-                            .message = "another rank had an error or cancelled: the step is skipped on every rank" };
         skip_all(bracket);
         end_delayed_check(bracket, true);
         bracket->home->forget(bracket);
         *action = AMP_SKIP;
-        amp__event(bracket->context, bracket->host, &event);
-        event.kind = AMP_EVENT_SKIP;
-        amp__event(bracket->context, bracket->host, &event);
+        amp__bracket_tell_given_up(bracket);
         return AMP_OK;
     }
     AMP_TRY(bracket->home->decide(bracket, result, agreement.overflow, action));

@@ -19,7 +19,7 @@ struct amp__scaler_home {
     amp_status (*arm)(const struct amp__bracket *bracket);
     /* After it: adds what devices found, where the host must know. */
     amp_status (*find)(const struct amp__bracket *bracket, struct amp__grads_result *result);
-    /* Has this rank found an overflow? For what the ranks tell one another; may wait. */
+    /* Has this rank found an overflow? For what the ranks tell one another through the host; may wait. */
     amp_status (*overflowed)(const struct amp__bracket *bracket, bool *overflow);
     /* The end of a bracket whose check is delayed: what was found stays for a later one. */
     amp_status (*keep)(struct amp__bracket *bracket);
@@ -46,11 +46,18 @@ amp_status amp__home_refuse_capture(const amp_context *context, const char *func
 #define AMP__BRACKET_IN_CAPTURE                                                                                        \
     "amp_scale_loss_begin",                                                                                            \
         "It needs optimizers that skip on the device (amp_optimizer.fused or AMP_OPTIMIZER_SKIPS_ON_DEVICE) with all " \
-        "parameters there, the hook scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no ranks to agree with (the hook reduce)"
+        "parameters there, the hook scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no ranks, or ranks that agree there "    \
+        "(the hook reduce_on_device)"
 /* The scale that the loss is to be multiplied with, where only a device knows it; else NULL. */
 const float *amp__home_device_scale(const struct amp__bracket *bracket);
 /* One over the scale: the open bracket's, else the present one. */
 amp_factor amp__home_inverse(const struct amp__bracket *bracket);
+
+/* Do the ranks agree where the scaler lives? Asked only where there are ranks. */
+bool amp__home_agrees_there(const struct amp__bracket *bracket);
+/* This rank's word among them, in the stream's order; end knows what came of it. *anybody_ended, of a cancel (else
+ * NULL): waits for it, and where nobody did all is as before. */
+amp_status amp__home_agree(const struct amp__bracket *bracket, bool found, bool gave_up, bool *anybody_ended);
 
 /* Waits for the decisions that are being copied to the host, for the optimizers whose steps wait for them. */
 amp_status amp__home_wait(amp_context *context);

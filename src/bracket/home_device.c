@@ -5,6 +5,8 @@
 #include "context/context.h"
 #include "context/optimizer.h"
 
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- who must know ---- */
@@ -14,8 +16,9 @@ static bool never_skips(const amp_context *context) { return !amp__scaler_skips(
 
 static bool can_decide_alone(const struct amp__bracket *bracket, bool with_loss) {
     const amp_host *host = bracket->host;
-    if (never_skips(bracket->context)) return true;
-    if (!host || amp__host_has_ranks(host)) return false;
+    const bool ranks = host && amp__host_has_ranks(host), there = ranks && amp__home_agrees_there(bracket);
+    if (never_skips(bracket->context) && !there) return true;
+    if (!host || (ranks && !there)) return false;
     for (size_t i = 0; i < bracket->n_optimizers; i++)
         if (!bracket->optimizers[i]->skips_on_device) return false;
     if (!bracket->context->properties.scaler.dynamic) return true;
@@ -132,8 +135,42 @@ static amp_status decide(struct amp__bracket *bracket, const struct amp__grads_r
     return end_on_device(bracket, true, overflow);
 }
 
+/* What this rank last told the others is no more its word. */
+static amp_status take_back(const struct amp__bracket *bracket) {
+    const struct amp__place *place = bracket->context->places[0];
+    AMP_TRY(amp__place_zero(place, &bracket->device.scaler->gave_up, sizeof(float)));
+    return amp__place_raise(place, &bracket->device.scaler->ended);
+}
+
 static void forget(struct amp__bracket *bracket) {
     (void)amp__place_nothing_found(bracket->context->places[0], bracket->device.scaler);
+    if (bracket->host && amp__home_agrees_there(bracket)) (void)take_back(bracket);
+}
+
+/* ---- ranks ---- */
+
+bool amp__home_agrees_there(const struct amp__bracket *bracket) {
+    return bracket->device.scaler && bracket->host->reduce_on_device;
+}
+
+amp_status amp__home_agree(const struct amp__bracket *bracket, bool found, bool gave_up, bool *anybody_ended) {
+    struct amp__device_scaler *scaler = bracket->device.scaler;
+    const struct amp__place *place = bracket->context->places[0];
+    enum { WORDS = 3 };
+    float words[WORDS];
+    void *stream = NULL;
+    _Static_assert(offsetof(struct amp__device_scaler, found) - offsetof(struct amp__device_scaler, gave_up) == 8 &&
+                   offsetof(struct amp__device_scaler, found) - offsetof(struct amp__device_scaler, ended) == 4,
+                   "one array of WORDS");
+    if (found) AMP_TRY(amp__place_raise(place, &scaler->found));
+    if (gave_up) AMP_TRY(amp__place_raise(place, &scaler->gave_up));
+    if (anybody_ended) AMP_TRY(amp__place_zero(place, &scaler->ended, sizeof scaler->ended));
+    AMP_TRY(amp__place_stream(place, &stream));
+    AMP_TRY(amp__host_reduce_on_device(bracket->host, stream, &scaler->gave_up, WORDS));
+    if (!anybody_ended) return AMP_OK;
+    AMP_TRY(amp__place_out(place, words, &scaler->gave_up, sizeof words));
+    *anybody_ended = words[1] > 0.0f;
+    return *anybody_ended ? AMP_OK : take_back(bracket);
 }
 
 /* ---- what the host learns of it ---- */
@@ -146,7 +183,7 @@ static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler
     bracket->scaler = now->state;
     bracket->scale = now->state.scale;
     bracket->found_inf = now->found_inf;
-    if (now->skipped != record->skipped || now->found_inf != 0.0f)
+    if (now->skipped != record->skipped || (now->found_inf != 0.0f && !now->given_up))
         record->first_nonfinite = first && !bracket->device.looked_changed ? first->name : NULL;
     record->action = now->action;
     record->scale_before = now->scale_before;
@@ -156,7 +193,7 @@ static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler
     record->skips_in_row = now->state.skips_in_row;
     record->unskipped = now->state.unskipped;
     for (size_t i = 0; i < context->n_optimizers; i++) {
-        context->optimizers[i].skip |= bracket->device.waiting[i] && now->action == AMP_SKIP;
+        context->optimizers[i].skip |= bracket->device.waiting[i] && amp__rule_decided(now) == AMP_SKIP;
         bracket->device.waiting[i] = false;
     }
     bracket->device.looked_changed = false;
@@ -167,7 +204,8 @@ static amp_status take(struct amp__bracket *bracket) {
     struct amp__device_scaler now;
     AMP_TRY(amp__place_fetched(bracket->context->places[0], bracket->device.copy, &now, sizeof now));
     absorb(bracket, &now);
-    amp__bracket_tell(bracket, now.action, now.first_nonfinite != AMP__NO_TENSOR);
+    if (now.given_up) amp__bracket_tell_given_up(bracket);
+    else amp__bracket_tell(bracket, now.action, now.first_nonfinite != AMP__NO_TENSOR);
     return AMP_OK;
 }
 
@@ -252,11 +290,30 @@ static amp_status move_to_device(amp_context *context, struct amp__bracket *brac
     return write(bracket);
 }
 
+/* What the host would have to be asked for has its hook there. */
+static amp_status need_reduce(const amp_context *context) {
+    const bool there = all_on_one_device(context), trivial = amp__scaling_is_trivial(&context->properties);
+    char who[48];
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        const struct amp__optimizer *optimizer = &context->optimizers[i];
+        const amp_host *host = &optimizer->host;
+        snprintf(who, sizeof who, "optimizer %zu:", i);
+        if (!host->reduce_on_device || host->reduce) continue;
+        AMP_TRY(amp__host_need(!optimizer->sharded, "reduce", who,
+                               "AMP_OPTIMIZER_SHARDED adds norms up on the host, whatever reduce_on_device does"));
+        AMP_TRY(amp__host_need(there || trivial, "reduce", who,
+                               "its context's parameters are not all in one device's memory, so that its loss scalers "
+                               "live on the host, beyond reduce_on_device"));
+    }
+    return AMP_OK;
+}
+
 amp_status amp__home_start(amp_context *context) {
     const size_t losses = context->properties.num_losses;
     const size_t scalers = losses * sizeof(struct amp__device_scaler),
                  bytes = scalers + context->n_optimizers * sizeof(float);
     void *block = NULL;
+    AMP_TRY(need_reduce(context));
     if (!all_on_one_device(context)) {
         for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].skips_on_device = false;
         for (size_t i = 0; i < context->n_places; i++) {

@@ -90,6 +90,18 @@ void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool ove
     if (record->scale_after != record->scale_before) tell_change(bracket, &event);
 }
 
+void amp__bracket_tell_given_up(const struct amp__bracket *bracket) {
+    amp_event event = { .kind = AMP_EVENT_BRACKET,
+                        .action = AMP_SKIP,
+                        .loss_id = bracket->loss_id,
+                        .scale_before = bracket->scale,
+                        .scale_after = bracket->scale,
+                        .message = "another rank had an error or cancelled: the step is skipped on every rank" };
+    amp__event(bracket->context, bracket->host, &event);
+    event.kind = AMP_EVENT_SKIP;
+    amp__event(bracket->context, bracket->host, &event);
+}
+
 void amp__bracket_tell_nonfinite(struct amp__bracket *bracket, const char *param) {
     amp__find(bracket->context, AMP__NONFINITE, param,
               "bracket %llu of loss %u: the gradient of %s is not finite, and the step is taken at the static loss "

@@ -218,16 +218,27 @@ amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, 
 }
 
 bool amp__host_has_ranks(const amp_host *host) {
-    if (!host->reduce || !host->has_ranks) return host->reduce != NULL;
+    const bool can_ask = host->reduce || host->reduce_on_device;
+    if (!can_ask || !host->has_ranks) return can_ask;
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     return host->has_ranks(host->self) != 0;
 }
 
 amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n) {
-    if (!amp__host_has_ranks(host)) return AMP_OK;
+    if (!host->reduce || !amp__host_has_ranks(host)) return AMP_OK;
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     const amp_status status = host->reduce(host->self, reduction, values, n);
     return status == AMP_OK ? AMP_OK : amp__hook_failed(status, "reduce", NULL);
+}
+
+/* What amp_nccl_reduce says of a failure is worth more than its status. */
+amp_status amp__host_reduce_on_device(const amp_host *host, void *stream, float *values, size_t n) {
+    AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
+    (void)amp__fail(AMP_OK, "%s", "");
+    const amp_status status = host->reduce_on_device(host->self, AMP_REDUCE_MAX, stream, values, n);
+    if (status == AMP_OK) return AMP_OK;
+    return *amp_last_error() ? amp__fail_prefix(status, "the host's hook reduce_on_device")
+                             : amp__hook_failed(status, "reduce_on_device", NULL);
 }
 
 amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self) {

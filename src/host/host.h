@@ -66,8 +66,11 @@ amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *na
 amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage);
 /* Are there ranks to ask now? */
 bool amp__host_has_ranks(const amp_host *host);
-/* `n` values over all ranks, in place; unchanged where there are none. After an error they are anything. */
+/* `n` values over all ranks, in place; unchanged where there are none, or no hook reduce. After an error they are
+ * anything. */
 amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n);
+/* The greatest of each over all ranks, of values in a device's memory, in the order of its stream. */
+amp_status amp__host_reduce_on_device(const amp_host *host, void *stream, float *values, size_t n);
 amp_status amp__host_visit(const amp_host *host, const char *op, void *const *args, amp_emit emit, void *emit_self);
 static inline bool amp__host_grad_enabled(const amp_host *host) {
     return !host->grad_enabled || host->grad_enabled(host->self) != 0;

@@ -44,6 +44,10 @@ amp_status amp__place_zero(const struct amp__place *place, void *dst, uint64_t b
     return fill(place, dst, bytes, 0);
 }
 
+amp_status amp__place_raise(const struct amp__place *place, float *flag) {
+    return fill(place, flag, sizeof *flag, 0x3f); /* each byte: 0.747 */
+}
+
 amp_status amp__place_nothing_found(const struct amp__place *place, struct amp__device_scaler *scaler) {
     _Static_assert(AMP__NO_TENSOR == UINT32_MAX, "bytes of 0xff");
     AMP_TRY(fill(place, &scaler->found, sizeof scaler->found, 0));

@@ -89,6 +89,8 @@ amp_status amp__place_stream(const struct amp__place *place, void **stream);
 amp_status amp__place_alloc(const struct amp__place *place, uint64_t bytes, void **out);
 void amp__place_free(const struct amp__place *place, void *memory); /* NULL is a no-op */
 amp_status amp__place_zero(const struct amp__place *place, void *dst, uint64_t bytes);
+/* It becomes some number above 0. */
+amp_status amp__place_raise(const struct amp__place *place, float *flag);
 /* `found` and `first` of a scaler: nothing was found. */
 amp_status amp__place_nothing_found(const struct amp__place *place, struct amp__device_scaler *scaler);
 amp_status amp__place_in(const struct amp__place *place, void *dst, const void *src, uint64_t bytes);

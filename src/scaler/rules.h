@@ -195,6 +195,9 @@ AMP__RULE float amp__rule_inverse(float scale) { return (float)(1.0 / (double)sc
  * launch of amp__rule_end. So the host has no part in an iteration, and a graph that is replayed counts by itself. */
 struct amp__device_scaler {
     struct amp__scaler state;
+    /* With `found`, what the ranks tell one another at the end of a bracket, by maximum; above 0: yes */
+    float gave_up;       /* an error, or a cancel */
+    float ended;         /* no cancel; yes, but for a cancel's moment */
     /* by the kernels of the open bracket, and of those before it whose check was delayed; 0: nothing */
     float found;
     uint32_t first;      /* least number of a tensor that was not finite, with `found`; else AMP__NO_TENSOR */
@@ -203,13 +206,28 @@ struct amp__device_scaler {
     float found_inf;     /* of that bracket */
     float scale_before;  /* the record of that bracket */
     int32_t action;      /* amp_action */
+    int32_t given_up;    /* by some rank: nothing was counted, no scale moved */
     uint32_t first_nonfinite; /* at the last overflow */
     uint64_t brackets, skipped;
 };
 
 AMP__RULE void amp__rule_begin(struct amp__device_scaler *scaler) {
     scaler->found = 0.0f;
+    scaler->gave_up = 0.0f;
+    scaler->ended = 1.0f;
     scaler->first = AMP__NO_TENSOR;
+}
+
+/* Another rank had an error or cancelled: the record stays. */
+AMP__RULE amp_action amp__rule_give_up(struct amp__device_scaler *scaler) {
+    scaler->found_inf = 1.0f;
+    amp__rule_begin(scaler);
+    return AMP_SKIP;
+}
+
+/* What it decided, to who asks again. */
+AMP__RULE amp_action amp__rule_decided(const struct amp__device_scaler *scaler) {
+    return scaler->given_up ? AMP_SKIP : scaler->action;
 }
 
 /* The end of a bracket. decides: false where its check is delayed. found_elsewhere: by the host, in memory of
@@ -223,6 +241,8 @@ AMP__RULE amp_action amp__rule_end(struct amp__device_scaler *scaler, const stru
         scaler->found = scaler->found_inf;
         return AMP_STEP;
     }
+    scaler->given_up = scaler->gave_up != 0.0f;
+    if (scaler->given_up) return amp__rule_give_up(scaler);
     scaler->scale_before = scaler->state.scale;
     scaler->action = amp__rule_update(&scaler->state, settings, found);
     scaler->inverse = amp__rule_inverse(scaler->state.scale);

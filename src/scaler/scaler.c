@@ -28,6 +28,7 @@ void amp__scaler_for_device(struct amp__device_scaler *out, const struct amp__sc
                             uint64_t skipped) {
     *out = (struct amp__device_scaler){
         .state = *state,
+        .ended = 1.0f,
         .first = AMP__NO_TENSOR,
         .inverse = amp__rule_inverse(state->scale),
         .scale_before = state->scale,

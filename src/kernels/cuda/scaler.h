@@ -20,8 +20,9 @@ struct cuda_scaler {
 };
 
 AMP__RULE void cuda_scaler_run(const struct cuda_scaler *s) {
-    const amp_action action =
-        s->again ? s->scaler->action : amp__rule_end(s->scaler, &s->settings, s->decides, s->found_elsewhere);
+    const amp_action action = s->again
+        ? amp__rule_decided(s->scaler)
+        : amp__rule_end(s->scaler, &s->settings, s->decides, s->found_elsewhere);
     for (uint32_t i = 0; i < s->n && action == AMP_SKIP; i++) s->skips[s->which[i]] = 1.0f;
 }
 
