@@ -13,6 +13,7 @@
 #include "amp_diagnostics.h"
 #include "amp_gate.h"
 #include "amp_kernels.h"
+#include "amp_nccl.h"
 #include "amp_observe.h"
 #include "amp_optim.h"
 #include "amp_ranks.h"

@@ -11,7 +11,7 @@
 #include "amp_device.h"
 #include "scaler/rules.h"
 
-#define AMP__BACKEND_ABI 9
+#define AMP__BACKEND_ABI 10
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
 /* Every backend that libamp knows, by name. */
@@ -108,6 +108,26 @@ struct amp__device_product {
     const amp_device_epilogue *epilogue; /* of libamp's size, distances filled in; never NULL */
 };
 
+/* A communicator of the host's, with a stream beside the host's own. */
+enum {
+    AMP__COMM_REDUCE, /* `spans`, fp32, fp16, bf16 or fp64, combined over all ranks in place, on `stream` */
+    AMP__COMM_FORK,   /* its stream goes on where `stream` is now */
+    AMP__COMM_JOIN,   /* `stream` goes on where its stream is now */
+    AMP__COMM_CHECK,  /* has the communicator failed since it was asked last? */
+};
+struct amp__comm_call {
+    int32_t kind; /* AMP__COMM_... */
+    amp_reduction reduction;
+    void *stream;
+    const amp_span *spans;
+    size_t n;
+};
+struct amp__comm {
+    void *comm;   /* the plugin's */
+    void *stream; /* its stream */
+    int32_t id, ranks; /* the device; how many there are */
+};
+
 /* What a plugin gives to libamp. Constant, and there for the life of the process. */
 struct amp__backend {
     /* The head: the same in all versions. */
@@ -148,6 +168,10 @@ struct amp__backend {
     /* Whose memory an address is in: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }, as managed and
      * pinned memory, which both can. Any thread, also while a stream is being captured. Waits for nothing. */
     amp_status (*where)(const void *address, amp_device *device);
+    /* May be NULL, and then all three are: `given` is a ncclComm_t. comm_close waits for its stream. */
+    amp_status (*comm_open)(void *given, struct amp__comm *made);
+    void (*comm_close)(void *comm);
+    amp_status (*comm_run)(void *comm, const struct amp__comm_call *call);
 };
 
 #define AMP__BACKEND_LOCKS 4

@@ -31,6 +31,9 @@ struct fake {
     int unbound;                  /* no context is current: the thread has asked nothing that needs one */
     int contexts[2];              /* primary contexts that were made, by device */
     int mapped;                   /* so often had a pool to ask for memory, since it kept none */
+    int order;                    /* which work runs first: 0: what came first; else of those streams of libamp's that
+                                     overlap with the host's: 1: it all, as far as it need not wait, 2: last */
+    int side_joined, side_dirty;  /* such a stream is in the capture; work there that nobody in it waits for */
     int strays;                   /* copies and fills of memory that is nobody's, or was freed before they ran */
 };
 
@@ -49,6 +52,7 @@ struct fake_tools {
     void *(*managed)(size_t bytes); /* memory that the host may touch as well */
     void (*synchronize)(void); /* somebody waits for the device: what runs has run, and pools give back */
     void (*written)(const void *address, size_t bytes); /* by others than kernels and copies: the emulator asks */
+    void (*work_on)(const void *stream, void (*run)(const void *arguments), const void *arguments, size_t bytes);
 };
 
 /* Of the plugin that was built with it; by dlsym. */

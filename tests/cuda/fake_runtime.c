@@ -11,7 +11,8 @@ __attribute__((visibility("default"))) struct fake amp_fake_cuda = { .devices = 
 
 #define F amp_fake_cuda
 
-static int streams[2], own[2]; /* whatever a handle points to: of hosts, and of libamp, by device */
+/* whatever a handle points to, by device: of hosts; of libamp, for what is no part of a graph; and beside hosts' */
+static int streams[2], own[2], sides[2];
 
 cudaError_t fake_called(void) {
     F.calls++;
@@ -34,6 +35,8 @@ static void forbidden_in_capture(void) { F.broke_capture += (F.capturing || F.ca
 static void on_stream(cudaStream_t stream) { fake_on_stream(stream); }
 
 void *fake_stream(int device) { return &streams[device]; }
+void *fake_side(int device) { return &sides[device]; }
+static int is_side(const void *stream) { return stream == &sides[0] || stream == &sides[1]; }
 /* What needs a context makes the primary one, and it stays current. */
 static void bind(void) {
     F.contexts[F.current] = 1;
@@ -43,7 +46,9 @@ void fake_on_stream(const void *stream) {
     const int other = !F.current;
     bind();
     F.on_null_stream += stream == NULL;
-    F.on_wrong_device += stream == &streams[other] || stream == &own[other];
+    F.on_wrong_device += stream == &streams[other] || stream == &own[other] || stream == &sides[other];
+    F.broke_capture += F.capturing && is_side(stream) && !F.side_joined;
+    fake_use_stream(stream);
 }
 
 /* ---- devices, errors ---- */
@@ -271,6 +276,20 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     F.streams++;
     return cudaSuccess;
 }
+/* Only what overlaps with the host's stream asks for a priority. */
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    CALLED();
+    *least = 0, *greatest = -5;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
+    CALLED();
+    bind();
+    if (flags != cudaStreamNonBlocking || priority != -5) return cudaErrorInvalidValue;
+    *stream = (cudaStream_t)(void *)&sides[F.current];
+    F.streams++;
+    return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     (void)stream;
     F.streams--;
@@ -300,9 +319,10 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes, enum cudaMemcpy
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
-    on_stream(stream);
+    const int captured = F.capturing && (!is_side(stream) || F.side_joined);
+    if (captured || !is_side(stream)) on_stream(stream);
     CALLED();
-    *status = F.capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
@@ -317,6 +337,8 @@ struct moment {
     int awaited;  /* so many records that the stream has not come to */
     int destroyed; /* and is gone when it has */
     int captured;  /* its last record is a graph's: nobody outside can ask or wait for it */
+    int recorded, reached; /* by how many records, and by which; for streams that wait */
+    int of_side;   /* it was recorded where the host's work is not */
 };
 static void reach(const void *given) {
     struct moment *moment;
@@ -347,9 +369,23 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     struct moment *moment = (void *)event;
     moment->time = F.clock;
     moment->captured = F.capturing;
+    moment->of_side = is_side(stream);
+    fake_record(&moment->reached, ++moment->recorded);
     if (F.capturing) return cudaSuccess;
     moment->awaited++;
     fake_work(reach, &moment, sizeof(void *));
+    return cudaSuccess;
+}
+/* A stream that waits for a captured one is captured too. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    struct moment *moment = (void *)event;
+    (void)flags;
+    CALLED();
+    F.broke_capture += moment->captured != F.capturing;
+    if (F.capturing && is_side(stream)) F.side_joined = 1;
+    on_stream(stream);
+    if (moment->recorded) fake_wait(&moment->reached, moment->recorded);
+    if (F.capturing && moment->of_side && !is_side(stream)) F.side_dirty = 0;
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end) {

@@ -129,7 +129,9 @@ void fake_device_free(void *memory) {
 struct work {
     struct work *next;
     fake_work_fn *run;
-    int device;
+    int device, done;
+    const void *stream;
+    int *reached, number, waits; /* of an event: it comes there, or waits for it */
     _Alignas(16) unsigned char arguments[]; /* structures */
 };
 
@@ -138,16 +140,16 @@ struct line {
 };
 static struct line waiting = { NULL, &waiting.first }, graph = { NULL, &graph.first };
 static int recording;
+static const void *on_stream;
 
-static void add(struct line *line, fake_work_fn *run, const void *arguments, size_t bytes) {
+static struct work *add(struct line *line, fake_work_fn *run, const void *arguments, size_t bytes) {
     struct work *work = malloc(sizeof *work + bytes);
     if (!work) abort();
-    work->next = NULL;
-    work->run = run;
-    work->device = amp_fake_cuda.current;
-    memcpy(work->arguments, arguments, bytes);
+    *work = (struct work){ .run = run, .device = amp_fake_cuda.current, .stream = on_stream };
+    if (bytes) memcpy(work->arguments, arguments, bytes);
     *line->end = work;
     line->end = &work->next;
+    return work;
 }
 
 static void clear(struct line *line) {
@@ -159,12 +161,57 @@ static void clear(struct line *line) {
     line->end = &line->first;
 }
 
+/* ---- streams that overlap ---- */
+
+static int is_side(const void *stream) { return stream == fake_side(0) || stream == fake_side(1); }
+
+/* Is it the first of its stream that is not done, and has come what it waits for? */
+static int can_run(const struct line *line, const struct work *work) {
+    if (work->done || (work->waits && *work->reached < work->number)) return 0;
+    for (const struct work *before = line->first; before != work; before = before->next)
+        if (before->stream == work->stream && !before->done) return 0;
+    return 1;
+}
+
+static struct work *next_of(const struct line *line) {
+    struct work *other = NULL;
+    for (struct work *work = line->first; work; work = work->next) {
+        if (!can_run(line, work)) continue;
+        if (is_side(work->stream) == (amp_fake_cuda.order == 1)) return work;
+        if (!other) other = work;
+    }
+    return other;
+}
+
+/* As early or as late as the events between the streams let it. */
+static void run_overlapping(const struct line *line) {
+    size_t left = 0;
+    for (struct work *work = line->first; work; work = work->next) work->done = 0, left++;
+    while (left--) {
+        struct work *work = next_of(line);
+        if (!work) {
+            fprintf(stderr, "fake CUDA: a stream waits for what never comes\n");
+            abort();
+        }
+        enter(&arenas[work->device]);
+        work->run(work->arguments);
+        leave(&arenas[work->device]);
+        if (work->reached && !work->waits) *work->reached = work->number;
+        work->done = 1;
+    }
+}
+
 /* A device stays open for work in a row that is its own: opening is what costs. */
 static void run_all(const struct line *line) {
-    for (const struct work *work = line->first; work; work = work->next) {
+    if (amp_fake_cuda.order) {
+        run_overlapping(line);
+        return;
+    }
+    for (struct work *work = line->first; work; work = work->next) {
         const struct work *next = work->next;
         if (work == line->first) enter(&arenas[work->device]);
         work->run(work->arguments);
+        if (work->reached && !work->waits) *work->reached = work->number;
         if (next && next->device == work->device) continue;
         leave(&arenas[work->device]);
         if (next) enter(&arenas[next->device]);
@@ -183,10 +230,30 @@ void fake_at_once(fake_work_fn *run, const void *arguments) {
     leave(arena);
 }
 
-void fake_work(fake_work_fn *run, const void *arguments, size_t bytes) {
-    if (recording) add(&graph, run, arguments, bytes);
-    else if (amp_fake_cuda.lazy) add(&waiting, run, arguments, bytes);
-    else fake_at_once(run, arguments);
+/* NULL: it was run. */
+static struct work *put(fake_work_fn *run, const void *arguments, size_t bytes) {
+    if (recording && is_side(on_stream)) amp_fake_cuda.side_dirty = 1;
+    if (recording) return add(&graph, run, arguments, bytes);
+    if (amp_fake_cuda.lazy) return add(&waiting, run, arguments, bytes);
+    fake_at_once(run, arguments);
+    return NULL;
+}
+
+void fake_work(fake_work_fn *run, const void *arguments, size_t bytes) { (void)put(run, arguments, bytes); }
+
+void fake_use_stream(const void *stream) { on_stream = stream; }
+
+static void nothing(const void *unused) { (void)unused; }
+
+void fake_record(int *reached, int number) {
+    struct work *work = put(nothing, NULL, 0);
+    if (work) work->reached = reached, work->number = number;
+    else *reached = number;
+}
+
+void fake_wait(int *reached, int number) {
+    struct work *work = put(nothing, NULL, 0);
+    if (work) work->reached = reached, work->number = number, work->waits = 1;
 }
 
 /* ---- for tests ---- */
@@ -195,11 +262,18 @@ static void capture_begin(void) {
     fake_flush();
     clear(&graph);
     recording = amp_fake_cuda.capturing = 1;
+    amp_fake_cuda.side_joined = amp_fake_cuda.side_dirty = 0;
 }
-static void capture_end(void) { recording = amp_fake_cuda.capturing = 0; }
+static void capture_end(void) {
+    amp_fake_cuda.broke_capture += amp_fake_cuda.side_dirty;
+    recording = amp_fake_cuda.capturing = 0;
+}
 
+/* Its events have not come anywhere yet, whatever the replay before it did. */
 static void replay(void) {
     fake_flush();
+    for (struct work *work = graph.first; work; work = work->next)
+        if (work->reached && !work->waits && *work->reached >= work->number) *work->reached = 0;
     run_all(&graph);
 }
 
@@ -213,9 +287,19 @@ static void end(void) {
     }
 }
 
+static void work(fake_work_fn *run, const void *arguments, size_t bytes) {
+    on_stream = fake_stream(amp_fake_cuda.current);
+    fake_work(run, arguments, bytes);
+}
+
+static void work_on(const void *stream, fake_work_fn *run, const void *arguments, size_t bytes) {
+    fake_on_stream(stream);
+    fake_work(run, arguments, bytes);
+}
+
 static void written(const void *address, size_t bytes) { fake_mark(address, bytes, FAKE_WRITTEN); }
 
 __attribute__((visibility("default"))) const struct fake_tools amp_fake_cuda_tools = {
-    fake_device_alloc, fake_device_free, fake_copy, fake_flush, capture_begin, capture_end, replay, end, fake_work,
-    fake_stream, fake_device_take, fake_managed_take, fake_synchronize, written,
+    fake_device_alloc, fake_device_free, fake_copy, fake_flush, capture_begin, capture_end, replay, end, work,
+    fake_stream, fake_device_take, fake_managed_take, fake_synchronize, written, work_on,
 };

@@ -18,6 +18,11 @@ typedef void fake_work_fn(const void *arguments);
 
 /* Copies the arguments. */
 void fake_work(fake_work_fn *run, const void *arguments, size_t bytes);
+/* The stream that work goes to, until another is named. */
+void fake_use_stream(const void *stream);
+/* A stream's place, as an event keeps it: *reached becomes `number`; and what comes behind it, which waits for that. */
+void fake_record(int *reached, int number);
+void fake_wait(int *reached, int number);
 /* On libamp's own stream, which nobody captures. */
 void fake_at_once(fake_work_fn *run, const void *arguments);
 /* The same, and pools give back what they do not keep. */
@@ -51,6 +56,8 @@ int fake_device_of(const void *address);
 
 /* A stream of a device, for a host; and a look at whether work may go to it. */
 void *fake_stream(int device);
+/* A stream of libamp's that overlaps with the host's. */
+void *fake_side(int device);
 void fake_on_stream(const void *stream);
 /* From anywhere to anywhere, as the device would. */
 void fake_copy(void *dst, const void *src, size_t bytes);

@@ -5,12 +5,10 @@
  * and NVIDIA's installers put it. Of the major version that this file was built with: others have another ABI.
  */
 #include "kernels/cuda/blas_library.h"
+#include "kernels/cuda/library.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define TEXT_OF_(x) #x
 #define TEXT_OF(x) TEXT_OF_(x)
@@ -39,54 +37,22 @@ static const char *const places[] = {
     "/opt/cuda/lib64/",
 };
 
-static void *open_in(const char *place) {
-    char path[1200];
-    Dl_info own;
-    int length = 0;
-    if (place[0] != '/') {
-        if (!dladdr(&library, &own) || !own.dli_fname || own.dli_fname[0] != '/') return NULL;
-        length = (int)(strrchr(own.dli_fname, '/') - own.dli_fname) + 1;
-    }
-    const int needed = snprintf(path, sizeof path, "%.*s%s%s", length, length ? own.dli_fname : "", place, FILE_NAME);
-    return needed > 0 && (size_t)needed < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-}
-
 static void *open_library(char *why, size_t size) {
-    const char *named = secure_getenv("AMP_CUBLASLT");
-    if (named && !*named) named = NULL;
-    if (named && *named != '/') { /* what a relative one names depends on where somebody started the program */
-        snprintf(why, size, "AMP_CUBLASLT: '%.100s' is not an absolute path", named);
-        return NULL;
-    }
-    void *handle = named ? dlopen(named, RTLD_NOW | RTLD_LOCAL)
-                         : dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    if (!handle && !named) handle = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) {
-        const char *error = dlerror();
-        snprintf(why, size, "%s%.300s", named ? "AMP_CUBLASLT: " : "", error ? error : "no reason given");
-    }
-    for (size_t i = 0; !handle && !named && i < sizeof places / sizeof *places; i++) handle = open_in(places[i]);
-    return handle;
+    const struct cuda_library_search search = { "AMP_CUBLASLT", FILE_NAME, false, places,
+                                                sizeof places / sizeof *places };
+    return cuda_library_open(&search, why, size);
 }
 
 /* ---- what it is ---- */
 
 /* The first function that it has not, or NULL. */
 static const char *take_functions(void *handle) {
-    const struct {
-        const char *name;
-        void *member;
-    } functions[] = {
+    const struct cuda_function functions[] = {
 #define BLAS_ROW(name) { #name, &library.name },
         BLAS_FUNCTIONS(BLAS_ROW)
 #undef BLAS_ROW
     };
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *symbol = dlsym(handle, functions[i].name);
-        if (!symbol) return functions[i].name;
-        memcpy(functions[i].member, &symbol, sizeof symbol);
-    }
-    return NULL;
+    return cuda_library_take(handle, functions, sizeof functions / sizeof *functions);
 }
 
 static void load(void) {

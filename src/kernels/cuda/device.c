@@ -45,6 +45,8 @@ amp_status cuda_explain(cudaError_t error) {
     return amp->fail(AMP_ERR_BACKEND, text);
 }
 
+amp_status cuda_fail(amp_status status, const char *text) { return amp->fail(status, text); }
+
 static amp_status explain_plan(const struct cuda_plan_error *error) {
     char text[200];
     if (error->status == AMP_ERR_INVALID_ARGUMENT)

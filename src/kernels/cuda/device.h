@@ -31,7 +31,7 @@ void cuda_list_close(void *list);
 amp_status cuda_list_run(void *list, const struct amp__list_call *call);
 amp_status cuda_where(const void *address, amp_device *device);
 
-/* ---- for optim.c, block.c and product.c ---- */
+/* ---- for optim.c, block.c, product.c and nccl.c ---- */
 
 /* A call's time in CUDA. The caller's current context comes back, or none, where there was none: to set the device
  * would make one on a device that the caller never asked for. What a capture of a graph, on whatever thread, forbids to
@@ -54,6 +54,9 @@ amp_status cuda_check_device(int device);
 
 /* CUDA's error in words, or AMP_OK. Takes it away from the host's next cudaGetLastError. */
 amp_status cuda_explain(cudaError_t error);
+
+/* Sets the thread's last error; returns `status`. */
+amp_status cuda_fail(amp_status status, const char *text);
 
 /* The table of these spans, on the device. */
 amp_status cuda_use_plan(const struct cuda_run *run, int plan, const amp_span *const spans[], uint32_t n_spans,

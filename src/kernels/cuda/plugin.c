@@ -4,6 +4,7 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/machine.h"
+#include "kernels/cuda/nccl.h"
 #ifdef AMP__CUDA_BLAS
 #include "kernels/cuda/blas.h"
 #endif
@@ -56,6 +57,9 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
         .memory_close = cuda_block_close,
         .memory_run = cuda_block_run,
         .where = cuda_where,
+        .comm_open = cuda_comm_open,
+        .comm_close = cuda_comm_close,
+        .comm_run = cuda_comm_run,
 #ifdef AMP__CUDA_BLAS
         .locks = locks,
         .product = cuda_product,

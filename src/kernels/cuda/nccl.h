@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators of the host's: what libamp's table of a backend calls comm_open, comm_close and comm_run. */
+#ifndef AMP_KERNELS_CUDA_NCCL_H
+#define AMP_KERNELS_CUDA_NCCL_H
+
+#include "kernels/backend.h"
+
+amp_status cuda_comm_open(void *given, struct amp__comm *made);
+void cuda_comm_close(void *comm);
+amp_status cuda_comm_run(void *comm, const struct amp__comm_call *call);
+
+#endif
