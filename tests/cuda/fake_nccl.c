@@ -98,6 +98,8 @@ static void run(const void *given) {
     amp_fake_nccl_swap(other, sizeof other);
     if (memcmp(header, other, sizeof header) != 0) give_up("the other rank reduces something else");
     memcpy(theirs, work->from, bytes);
+    for (size_t i = 0; i < work->count && work->type == FLOAT32; i++)
+        F.unwritten += !memcmp(theirs + 4 * i, "\xa5\xa5\xa5\xa5", 4);
     amp_fake_nccl_swap(theirs, bytes);
     for (size_t i = 0; i < work->count && F.ranks > 1; i++) {
         const size_t at = i * width(work->type);

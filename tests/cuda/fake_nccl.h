@@ -13,6 +13,7 @@ struct fake_nccl {
     int calls, fail_at, fail_with; /* this call fails with this ncclResult_t; 0: none */
     int async_error;               /* what ncclCommGetAsyncError shows */
     int sent, groups, open;        /* reductions, groups of them, and groups that were begun and not ended */
+    int unwritten;                 /* floats as the fake CUDA's memory has them where nobody wrote */
     int on_wrong_device;           /* calls while another device than the communicator's was current */
     const int *current;            /* the fake CUDA's */
     void (*work_on)(const void *stream, void (*run)(const void *arguments), const void *arguments, size_t bytes);

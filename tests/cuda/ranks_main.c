@@ -37,6 +37,7 @@ void ranks_end(void) {
     if (!ranks.nccl) return;
     ck_assert_int_eq(ranks.nccl->open, 0);
     ck_assert_int_eq(ranks.nccl->on_wrong_device, 0);
+    ck_assert_int_eq(ranks.nccl->unwritten, 0);
     ck_assert_int_eq(device.fake->broke_capture, 0);
     device.fake->order = 0;
     dlclose(library);

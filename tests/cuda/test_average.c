@@ -358,6 +358,36 @@ TEST_TIMES(test_failing_pass, 2) {
     stop(&rig);
 }
 
+/* The first error of several is the one that all of the pass tells. */
+TEST(test_two_errors) {
+    struct rig rig;
+    start(&rig, &kinds[1]);
+    device.fake->fail_with = 2, ranks.nccl->fail_with = 3;
+    ck_assert_int_eq(amp_nccl_average_begin(rig.average, device.stream), AMP_OK);
+    for (size_t i = 0; i < 3; i++) {
+        backward(&rig, i);
+        ranks.nccl->fail_at = i == 0 ? ranks.nccl->calls + 1 : 0;
+        device.fake->fail_at = i == 1 ? device.fake->calls + 1 : 0;
+        says(amp_nccl_average_ready(rig.average, i, rig.grads[i].data), AMP_ERR_BACKEND, "ncclGroupStart");
+    }
+    says(amp_nccl_average_finish(rig.average), AMP_ERR_BACKEND, "ncclGroupStart");
+    device.fake->fail_at = 0;
+    stop(&rig);
+}
+
+/* A pass of zeros alone is a part of the graph as well. */
+TEST(test_nothing_announced_in_capture) {
+    struct rig rig;
+    start(&rig, NULL);
+    device_capture_begin();
+    ck_assert_int_eq(amp_nccl_average_begin(rig.average, device.stream), AMP_OK);
+    ck_assert_int_eq(amp_nccl_average_finish(rig.average), AMP_ERR_WRONG_STATE);
+    device_capture_end();
+    device_replay();
+    ck_assert_int_eq(device.fake->broke_capture, 0);
+    stop(&rig);
+}
+
 /* Whatever fails in opening, nothing is left behind. */
 TEST_TIMES(test_failing_average_open, 3) {
     int *const calls[3] = { &ranks.nccl->calls, &device.fake->calls, &device.fake->allocations };

@@ -229,6 +229,16 @@ TEST(test_nobody_else) {
     stop(&run);
 }
 
+/* Where nothing is scaled there is nothing to decide. */
+TEST(test_nothing_to_decide) {
+    static const struct kind kind = { "O4 fused", AMP_O4, STEP_FUSED, false, false, 1, 0.0f };
+    struct run run = start(&kind);
+    for (int i = 0; i < 2; i++) run_iterate(run.host, &kind, 0.25f);
+    ck_assert_int_eq(asked, 0);
+    compare(&run);
+    stop(&run);
+}
+
 /* An iteration as a graph: each replay decides with the other rank. */
 TEST_TIMES(test_capture, CAPTURED) {
     const struct kind *kind = &kinds[_i];
