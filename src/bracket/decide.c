@@ -76,8 +76,7 @@ static amp_status agree_here(const struct amp__bracket *bracket, struct agreemen
 
 /* Where the scaler is: what the others say is known there, and here only to who cancels. */
 static amp_status agree_there(const struct amp__bracket *bracket, struct agreement *agreement) {
-    return amp__home_agree(bracket, agreement->overflow, agreement->gave_up,
-                           agreement->ended ? NULL : &agreement->ended);
+    return amp__home_agree(bracket, agreement->gave_up, agreement->ended ? NULL : &agreement->ended);
 }
 
 static amp_status agree(const struct amp__bracket *bracket, struct agreement *agreement) {

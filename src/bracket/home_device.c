@@ -153,7 +153,7 @@ bool amp__home_agrees_there(const struct amp__bracket *bracket) {
     return bracket->device.scaler && bracket->host->reduce_on_device;
 }
 
-amp_status amp__home_agree(const struct amp__bracket *bracket, bool found, bool gave_up, bool *anybody_ended) {
+amp_status amp__home_agree(const struct amp__bracket *bracket, bool gave_up, bool *anybody_ended) {
     struct amp__device_scaler *scaler = bracket->device.scaler;
     const struct amp__place *place = bracket->context->places[0];
     enum { WORDS = 3 };
@@ -162,7 +162,6 @@ amp_status amp__home_agree(const struct amp__bracket *bracket, bool found, bool 
     _Static_assert(offsetof(struct amp__device_scaler, found) - offsetof(struct amp__device_scaler, gave_up) == 8 &&
                    offsetof(struct amp__device_scaler, found) - offsetof(struct amp__device_scaler, ended) == 4,
                    "one array of WORDS");
-    if (found) AMP_TRY(amp__place_raise(place, &scaler->found));
     if (gave_up) AMP_TRY(amp__place_raise(place, &scaler->gave_up));
     if (anybody_ended) AMP_TRY(amp__place_zero(place, &scaler->ended, sizeof scaler->ended));
     AMP_TRY(amp__place_stream(place, &stream));
@@ -183,7 +182,7 @@ static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler
     bracket->scaler = now->state;
     bracket->scale = now->state.scale;
     bracket->found_inf = now->found_inf;
-    if (now->skipped != record->skipped || (now->found_inf != 0.0f && !now->given_up))
+    if (now->skipped != record->skipped || now->found_inf != 0.0f)
         record->first_nonfinite = first && !bracket->device.looked_changed ? first->name : NULL;
     record->action = now->action;
     record->scale_before = now->scale_before;

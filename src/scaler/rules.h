@@ -214,7 +214,6 @@ struct amp__device_scaler {
 AMP__RULE void amp__rule_begin(struct amp__device_scaler *scaler) {
     scaler->found = 0.0f;
     scaler->gave_up = 0.0f;
-    scaler->ended = 1.0f;
     scaler->first = AMP__NO_TENSOR;
 }
 

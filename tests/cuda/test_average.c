@@ -367,7 +367,7 @@ TEST(test_two_errors) {
     for (size_t i = 0; i < 3; i++) {
         backward(&rig, i);
         ranks.nccl->fail_at = i == 0 ? ranks.nccl->calls + 1 : 0;
-        device.fake->fail_at = i == 1 ? device.fake->calls + 1 : 0;
+        device.fake->fail_at = i == 1 ? device.fake->calls + 2 : 0; /* of the device; of the event */
         says(amp_nccl_average_ready(rig.average, i, rig.grads[i].data), AMP_ERR_BACKEND, "ncclGroupStart");
     }
     says(amp_nccl_average_finish(rig.average), AMP_ERR_BACKEND, "ncclGroupStart");

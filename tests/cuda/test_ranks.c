@@ -136,6 +136,9 @@ static void have_trouble(struct run *run, const struct kind *kind, enum trouble 
     } else {
         ck_assert_msg(amp_scale_loss_cancel(&scaled) == AMP_OK, "%s", amp_last_error());
     }
+    float found_inf = 0.0f;
+    if (!here) memory_out(false, &found_inf, scaled.found_inf, sizeof found_inf);
+    ck_assert(here || found_inf != 0.0f);
     if (trouble != BOTH_CANCEL) host_step(run->host, kind->stepping); /* else there is nothing to step on */
 }
 
@@ -151,6 +154,7 @@ TEST_TIMES(test_troubles, KINDS * TROUBLES) {
         host_read(run.host, before, ELEMENTS);
         const int64_t events = run.host->event_skips;
         have_trouble(&run, kind, trouble);
+        if (trouble == BOTH_CANCEL && i == 2) have_trouble(&run, kind, CANCELS); /* the word of before is forgotten */
         const amp_record now = record_of(&run);
         host_read(run.host, after, ELEMENTS);
         ck_assert_uint_eq(now.brackets, old.brackets);
@@ -160,6 +164,9 @@ TEST_TIMES(test_troubles, KINDS * TROUBLES) {
         if (kind->stepping == STEP_KNOWS && ranks.rank == 0 && trouble != BOTH_CANCEL)
             ck_assert_int_eq(run.host->event_skips, events + 1);
         compare(&run);
+        run_iterate(run.host, kind, 0.75f); /* is stepped on */
+        host_read(run.host, after, ELEMENTS);
+        ck_assert(memcmp(before, after, host_elements() * sizeof *before) != 0);
     }
     stop(&run);
 }
@@ -204,11 +211,13 @@ TEST_TIMES(test_failing_hook, 2) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     ck_assert_int_eq(amp_scale_loss_begin(&run.host->optimizer, &run.host->loss, &scaled), AMP_OK);
     host_backward(run.host, scaled.loss, 1.0f);
+    ck_assert_int_eq(amp_nccl_open(NULL, NULL), AMP_ERR_INVALID_ARGUMENT); /* an error of before is not its own */
     hook_fails = _i == 0;
     ranks.nccl->calls = 0, ranks.nccl->fail_at = _i ? 1 : 0, ranks.nccl->fail_with = 3;
     const amp_status status = amp_scale_loss_end(&scaled);
     ck_assert_int_eq(status, _i ? AMP_ERR_BACKEND : AMP_ERR_HOST_FAILED);
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "hook reduce_on_device"));
+    ck_assert_ptr_null(strstr(amp_last_error(), "comm is NULL"));
     if (_i) ck_assert_ptr_nonnull(strstr(amp_last_error(), "ncclGroupStart: an error of the fake"));
     hook_fails = 0, ranks.nccl->fail_at = 0;
     host_step(run.host, kind->stepping);
