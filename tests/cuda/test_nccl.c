@@ -5,6 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/nccl_library.h"
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
+SAME(NCCL_SUCCESS, ncclSuccess);
+SAME(NCCL_IN_PROGRESS, ncclInProgress);
+SAME(NCCL_SUM, ncclSum);
+SAME(NCCL_MAX, ncclMax);
+SAME(NCCL_FLOAT16, ncclFloat16);
+SAME(NCCL_FLOAT32, ncclFloat32);
+SAME(NCCL_FLOAT64, ncclFloat64);
+SAME(NCCL_BFLOAT16, ncclBfloat16);
+SAME(NCCL_OLDEST, NCCL_VERSION(2, 10, 3));
+#endif
+
 TEST_FIXTURE(ranks_begin, ranks_end)
 
 static void says(amp_status status, amp_status expected, const char *words) {
