@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda.h"
+#include "beside.h"
 #include "memory.h"
 
 #include <amp_kernels.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void *bench_cuda_stream;
 
@@ -59,6 +61,14 @@ static bool take_functions(void *library) {
     return true;
 }
 
+/* The one that counts its waits (waits/), which is not installed. */
+static void counting_plugin(void) {
+    char path[4096], file[sizeof path + 32];
+    const char *folder = beside_program(path, sizeof path, "waits");
+    snprintf(file, sizeof file, "%s/libamp_cuda.so", folder);
+    if (access(file, R_OK) == 0) setenv("AMP_BACKEND_PATH", folder, 0);
+}
+
 const char *bench_cuda_start(void) {
     enum { NON_BLOCKING = 1 };
     void *context, *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -70,9 +80,7 @@ const char *bench_cuda_start(void) {
     if (driver.stream_create(&bench_cuda_stream, NON_BLOCKING)) return "the GPU gives no stream";
     for (int i = 0; i < 2; i++)
         if (driver.event_create(&clock_events[i], 0)) return "the GPU gives no event";
-#ifdef BENCH_CUDA_PLUGIN
-    setenv("AMP_BACKEND_PATH", BENCH_CUDA_PLUGIN, 0); /* the plugin that counts its waits: waits.c */
-#endif
+    counting_plugin();
     return amp_backend_load("cuda") == AMP_OK ? NULL : amp_last_error();
 }
 

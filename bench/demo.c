@@ -4,6 +4,7 @@
 #include "bench.h"
 
 #include "adapter.h"
+#include "beside.h"
 #include "digits.h"
 
 #include <amp_diagnostics.h>
@@ -28,6 +29,12 @@ static struct digits *digits;
 
 static void must(const void *result, const char *what) {
     if (!result) bench_must(1, what);
+}
+
+static void load_digits(void) {
+    char path[4096], error[256];
+    digits = digits_load(beside_program(path, sizeof path, "digits.csv.gz"), error, sizeof error);
+    must(digits, error);
 }
 
 /* Full batches alone, so that every step is the same work. */
@@ -88,9 +95,7 @@ static void end(struct training *t) {
 
 void bench_demo(void) {
     static struct training wired, plain;
-    char error[256];
-    digits = digits_load(DIGITS_FILE, error, sizeof error);
-    must(digits, error);
+    load_digits();
     start(&wired), start(&plain);
     adapter_init(&wired.adapter, &wired.net, wired.optimizer, NULL, NULL);
     bench_must(amp_initialize(&wired.adapter.model, &wired.adapter.optimizer, AMP_O0), "amp_initialize");
@@ -127,11 +132,9 @@ static void train_period(void *data) {
 
 void bench_observe(void) {
     static struct training observed, plain;
-    char error[256];
     amp_observe_options each = AMP_OBSERVE_OPTIONS_INIT;
     each.every = 1;
-    digits = digits_load(DIGITS_FILE, error, sizeof error);
-    must(digits, error);
+    load_digits();
     wire(&observed), wire(&plain);
     struct bench_case c = { .group = "observe", .name = "not observed any more", .size = "the demo's step, O2",
                             .unit = "ms", .calls = 1, .ours = train_step, .ours_data = &observed,

@@ -2,6 +2,7 @@
 /* Lists of tensors against one tensor of the same bytes; what a call of 2000 tensors asks for; and two threads against
  * one. */
 #include "bench.h"
+#include "beside.h"
 
 #include <amp_kernels.h>
 
@@ -64,11 +65,13 @@ static void run(size_t n, size_t least, bool differ, const char *size, double go
 /* Counted by a program of its own, which has the library inside. */
 static void run_counts(void) {
     enum { TENSORS = 2000 };
-    FILE *counts = popen(BENCH_COUNTS, "r");
+    char path[4096], command[sizeof path + 8];
     unsigned plans, look_ups, kernels;
-    if (!counts) bench_must(1, BENCH_COUNTS);
+    snprintf(command, sizeof command, "'%s'", beside_program(path, sizeof path, "counts"));
+    FILE *counts = popen(command, "r");
+    if (!counts) bench_must(1, command);
     for (int types = 1; types <= 3; types += 2) {
-        if (fscanf(counts, "%u %u %u", &plans, &look_ups, &kernels) != 3) bench_must(1, BENCH_COUNTS);
+        if (fscanf(counts, "%u %u %u", &plans, &look_ups, &kernels) != 3) bench_must(1, command);
         const struct {
             const char *name;
             unsigned n;
@@ -81,7 +84,7 @@ static void run_counts(void) {
                                               .reference_name = "tensors", .goal = TENSORS / rows[i].goal },
                         rows[i].n, TENSORS);
     }
-    if (pclose(counts)) bench_must(1, BENCH_COUNTS);
+    if (pclose(counts)) bench_must(1, command);
 }
 
 /* ---- threads ---- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The peers' process: one line goes to peers.py, one comes back ("ok ...", "none why" at its start, "error why"). */
 #include "bench.h"
+#include "beside.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +56,9 @@ __attribute__((format(printf, 1, 2))) static const char *askf(const char *format
 /* Its standard input and output are pipes to us; it ends when ours are closed. */
 static void spawn(const char *python, const char *device) {
     int in[2], out[2];
-    char *const argv[] = { (char *)(uintptr_t)python, (char *)(uintptr_t)BENCH_PEERS, (char *)(uintptr_t)device, NULL };
+    char script[4096];
+    const char *peers_py = beside_program(script, sizeof script, "peers.py");
+    char *const argv[] = { (char *)(uintptr_t)python, (char *)(uintptr_t)peers_py, (char *)(uintptr_t)device, NULL };
     posix_spawn_file_actions_t actions;
     pid_t child;
     signal(SIGPIPE, SIG_IGN); /* a write to a process that ended is an error like others */

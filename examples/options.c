@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
+#include "beside.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -74,7 +75,8 @@ static const struct spec specs[] = {
     { "--quiet", NULL, NULL, FIELD(quiet), 0, 0, NULL, "no progress and no events", 0 },
     { "--output", "DIR", read_text, FIELD(output), 0, 0, "a folder",
       "where results.json and curves.svg go (a sweep has no curves); default .", 0 },
-    { "--data", "FILE", read_text, FIELD(data), 0, 0, "a file", "the digits; default examples/data/digits.csv.gz", 0 },
+    { "--data", "FILE", read_text, FIELD(data), 0, 0, "a file",
+      "the digits; default digits.csv.gz beside this program", 0 },
     { "--help", NULL, NULL, FIELD(help), 0, 0, NULL, "this list", 0 },
 };
 
@@ -228,8 +230,10 @@ static void set_defaults(struct options *options) {
 }
 
 int options_parse(struct options *options, int argc, char **argv) {
+    static char digits[4096];
     const struct spec *against_sweep = NULL;
-    *options = (struct options){ .batch = 32, .seed = 1, .loss_multiplier = 1.0, .output = ".", .data = DIGITS_FILE };
+    *options = (struct options){ .batch = 32, .seed = 1, .loss_multiplier = 1.0, .output = "." };
+    options->data = beside_program(digits, sizeof digits, "digits.csv.gz");
     for (int i = 1; i < argc; i++) {
         size_t length;
         const struct spec *spec = find_spec(argv[i], &length);
