@@ -71,6 +71,14 @@ EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     return memory ? OK : NO_MEMORY;
 }
 
+EXPORT int cuMemAllocManaged(uint64_t *address, size_t bytes, unsigned flags);
+EXPORT int cuMemAllocManaged(uint64_t *address, size_t bytes, unsigned flags) {
+    void *memory = tools->managed(bytes);
+    (void)flags;
+    *address = (uint64_t)(uintptr_t)memory;
+    return memory ? OK : NO_MEMORY;
+}
+
 /* The one made here, or the examples' framework's; not the legacy default stream. */
 static int is_stream(const void *on) { return on == &stream || (on && on == tools->stream(0)); }
 
@@ -109,6 +117,32 @@ EXPORT int cuStreamSynchronize(void *on) {
     tools->flush();
     return is_stream(on) ? OK : INVALID;
 }
+/* A capture's graph is the device's own: one at a time. */
+EXPORT int cuStreamBeginCapture_v2(void *on, int mode);
+EXPORT int cuStreamBeginCapture_v2(void *on, int mode) {
+    (void)mode;
+    if (!is_stream(on)) return INVALID;
+    tools->capture_begin();
+    return OK;
+}
+EXPORT int cuStreamEndCapture(void *on, void **graph);
+EXPORT int cuStreamEndCapture(void *on, void **graph) {
+    if (!is_stream(on)) return INVALID;
+    tools->capture_end();
+    return *graph = &context, OK;
+}
+EXPORT int cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long flags);
+EXPORT int cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long flags) {
+    (void)flags;
+    return *made = graph, graph == &context ? OK : INVALID;
+}
+EXPORT int cuGraphLaunch(void *made, void *on);
+EXPORT int cuGraphLaunch(void *made, void *on) {
+    if (made != &context || !is_stream(on)) return INVALID;
+    tools->replay();
+    return OK;
+}
+
 EXPORT int cuEventCreate(void **event, unsigned flags);
 EXPORT int cuEventCreate(void **event, unsigned flags) {
     (void)flags;

@@ -37,17 +37,26 @@ static int find_plugin(void) {
     return FAKE.stream != NULL;
 }
 
-const char *minitape_fake_open(void) {
+static int opened_by_test;
+
+static int find_both(void) {
     struct fake_blas *blas = symbol(getenv("MINITAPE_CUBLASLT"), FAKE_BLAS_SYMBOL_NAME);
-    if (!find_plugin() || !blas) return "the plugin or cuBLASLt is not the fake one";
-    blas->work = FAKE.tools->work, blas->written = FAKE.tools->written;
+    if (!find_plugin()) return 0;
+    if (blas) blas->work = FAKE.tools->work, blas->written = FAKE.tools->written;
+    return blas != NULL;
+}
+
+const char *minitape_fake_open(void) {
+    opened_by_test = 1;
+    if (!find_both()) return "the plugin or cuBLASLt is not the fake one";
     return mt_cuda_open() == 0 ? NULL : mt_error();
 }
 
 /* ---- devices, errors ---- */
 
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = find_plugin(); /* by programs that know nothing of minitape_fake_open too */
+    if (find_both() && !opened_by_test) FAKE.amp->lazy = 1; /* a program that knows nothing of minitape_fake_open */
+    *count = FAKE.stream != NULL;
     return *count ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
