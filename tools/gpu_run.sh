@@ -52,8 +52,9 @@ find_cublas() {
     file=libcublasLt.so.$(made cublas)
     if [ -z "${AMP_CUBLASLT:-}" ]; then
         packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null || true)
-        for folder in "$here" /usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib /opt/cuda/lib64 /usr/lib/*-linux-gnu /usr/lib64 \
-            "$packages"/nvidia/*/lib /usr/local/lib/python3*/*-packages/nvidia/*/lib /opt/*/lib/python3*/site-packages/nvidia/*/lib; do
+        for folder in "$here" /usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib /opt/cuda/lib64 /usr/lib/*-linux-gnu \
+            /usr/lib64 "$packages"/nvidia/*/lib /usr/local/lib/python3*/*-packages/nvidia/*/lib \
+            /opt/*/lib/python3*/site-packages/nvidia/*/lib; do
             if [ -e "$folder/$file" ]; then
                 AMP_CUBLASLT=$folder/$file
                 break
@@ -87,6 +88,9 @@ open_results() {
     printf '%s\n' "$key" >"$results/key"
 }
 
+child='' # what runs
+trap 'if [ -n "$child" ]; then kill "$child"; fi; say interrupted; exit 130' INT TERM HUP
+
 # ---- what a step came to: its reason in `why`, empty if it is ok ------------------------------------------------------
 
 program() { # LIMIT COMMAND...: its output in the step's log
@@ -94,7 +98,10 @@ program() { # LIMIT COMMAND...: its output in the step's log
     shift
     code=0
     printf '$ %s\n' "$*" >>"$log"
-    (cd "$here" && exec timeout -k 10 "$limit" "$@") >>"$log" 2>&1 </dev/null || code=$?
+    (cd "$here" && exec timeout -k 10 "$limit" "$@") >>"$log" 2>&1 </dev/null & # so that a signal is heard
+    child=$!
+    wait "$child" || code=$?
+    child=
     why=
     case $code in
     0) ;;
@@ -157,7 +164,8 @@ demo() { # LIMIT ARGUMENT...
             seen[level] = 1
             if (!(word[4] + 0 >= least)) { print level ": accuracy " word[4] + 0 " %, at least " least " expected"; exit }
         }
-        END { if (!(seen["FP32"] && seen["O1"] && seen["O2"])) print "a level is missing" }' "$results/$step/results.json" | head -n 1)
+        END { if (!(seen["FP32"] && seen["O1"] && seen["O2"])) print "a level is missing" }
+    ' "$results/$step/results.json" | head -n 1)
     if [ -z "$why" ] && ! grep -q '^Wiring: sound' "$log"; then why='the wiring is not sound'; fi
 }
 
@@ -244,7 +252,10 @@ figures() {
         if is_ok "bench-$name" && [ -e "$results/bench-$name.json" ]; then set -- "$@" "$results/bench-$name.json"; fi
     done
     awk -F'\t' '
-        function field(name) { return match($0, "\"" name "\": \"[^\"]*\"") ? substr($0, RSTART + length(name) + 5, RLENGTH - length(name) - 6) : "" }
+        function field(name) {
+            if (!match($0, "\"" name "\": \"[^\"]*\"")) return ""
+            return substr($0, RSTART + length(name) + 5, RLENGTH - length(name) - 6)
+        }
         FILENAME == ARGV[2] { if ($0 !~ /^#/) { least[$1 "\t" $2] = $3; most[$1 "\t" $2] = $4 } next }
         /^\{"group"/ {
             what = field("group") "\t" field("name"); key = what "\t" field("size") "\t" field("reference_name")
@@ -255,26 +266,33 @@ figures() {
             known[key] = expected; below[key] = expected && ratio + 0 < least[what] + 0
         }
         END {
-            for (i = 1; i <= n; i++) { printf "%s\n    %s", (i > 1 ? "," : ""), line[order[i]]; e += known[order[i]]; b += below[order[i]] }
+            for (i = 1; i <= n; i++) {
+                printf "%s\n    %s", (i > 1 ? "," : ""), line[order[i]]
+                e += known[order[i]]; b += below[order[i]]
+            }
             printf "%d of %d ratios are below what is expected\n", b, e >below_file
         }' below_file="$results/below" "$@"
 }
 
 write_figures() {
     {
+        gpu=$(grep -h '^GPU: \|^driver: \|^toolkit: ' "$results/machine.log" 2>/dev/null | sort -u)
         printf '{\n  "pack": %s,\n  "gpu": %s,\n  "date": "%s",\n  "steps": [' "$(text "$(cat "$here/pack.txt")")" \
-            "$(text "$(grep -h '^GPU: \|^driver: \|^toolkit: ' "$results/machine.log" 2>/dev/null | sort -u)")" "$(date +%Y-%m-%d)"
+            "$(text "$gpu")" "$(date +%Y-%m-%d)"
         comma=''
         for step in $all; do
             if [ ! -e "$results/$step.result" ]; then continue; fi
             IFS='	' read -r result seconds why <"$results/$step.result"
-            printf '%s\n    {"name": "%s", "result": "%s", "seconds": %s, "why": %s}' "$comma" "$step" "$result" "$seconds" "$(text "$why")"
+            printf '%s\n    {"name": "%s", "result": "%s", "seconds": %s, "why": %s}' "$comma" "$step" "$result" "$seconds" \
+                "$(text "$why")"
             comma=,
         done
         printf '\n  ],\n  "figures": ['
         figures
         printf '\n  ],\n  "demo": '
-        if is_ok demo; then cat "$results/demo/results.json"; elif is_ok demo-quick; then cat "$results/demo-quick/results.json"; else echo null; fi
+        if is_ok demo; then cat "$results/demo/results.json"
+        elif is_ok demo-quick; then cat "$results/demo-quick/results.json"
+        else echo null; fi
         printf '}\n'
     } >"$results/figures.json"
 }

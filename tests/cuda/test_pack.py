@@ -137,7 +137,8 @@ def green(rig):
     must([(step["name"], step["result"]) for step in figures["steps"]] == [(name, "ok") for name in QUICK], figures["steps"])
     must("a fake GPU" in figures["gpu"] and "commit: " in figures["pack"], figures)
     must([line["level"] for line in figures["demo"]] == ["FP32", "O1", "O2"], figures["demo"])
-    rows = [line.split("\t") for line in (rig.emulated() / "expected.tsv").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    expected = (rig.emulated() / "expected.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in expected.splitlines() if line[0] != "#"]
     wanted = {(row[0], row[1]): [float(row[2]), float(row[3])] for row in rows if row[0] != "demo"}
     found = {(line["group"], line["name"]): line["expected"] for line in figures["figures"] if line["expected"]}
     must(wanted and found == wanted, f"{found}\n{wanted}")
@@ -168,8 +169,9 @@ def not_green(rig):
     """What tests nothing, ends early or fails is red."""
     program, kept = rig.emulated() / "test_cuda_device", rig.folder / "kept"
     program.rename(kept)
-    for output, word in (("1..0 # SKIP no GPU", "skipped: "), ("ok 1 - a", "no plan"), ("1..2\nok 1 - a", "2 planned, 1 run"),
-                         ("1..1\nok 1 - a # SKIP why", "skipped: "), ("not ok 1 - a\n1..1", "1 of 1 failed: a"), ("1..0", "0 planned")):
+    for output, word in (("1..0 # SKIP no GPU", "skipped: "), ("ok 1 - a", "no plan"), ("1..0", "0 planned"),
+                         ("1..2\nok 1 - a", "2 planned, 1 run"), ("1..1\nok 1 - a # SKIP why", "skipped: "),
+                         ("not ok 1 - a\n1..1", "1 of 1 failed: a")):
         script(program, f"cat <<'END'\n{output}\nEND")
         said = rig.run(rig.emulated(), "device", status=1)
         must(word in said and re.search(r"^device +FAILED", said, re.MULTILINE), said)
