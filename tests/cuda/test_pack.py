@@ -148,10 +148,10 @@ def green(rig):
 def resumed(rig):
     results = rig.emulated() / "results"
     before = {name: (results / f"{name}.log").stat().st_mtime_ns for name in QUICK}
-    (results / "machine.result").unlink()
+    (results / "device.result").unlink()
     must("\n5 ok, 0 FAILED" in rig.run(rig.emulated(), "quick"), "not green")
     after = {name: (results / f"{name}.log").stat().st_mtime_ns for name in QUICK}
-    must([name for name in QUICK if before[name] != after[name]] == ["machine"], f"{before}\n{after}")
+    must([name for name in QUICK if before[name] != after[name]] == ["device"], f"{before}\n{after}")
 
 
 def sanitizer(rig):
