@@ -36,6 +36,11 @@ say() { printf 'run: %s\n' "$*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 made() { sed -n "s/^$1: //p" "$here/pack.txt"; } # KEY
 
+# With the libraries of this folder.
+carried() { # COMMAND...
+    cd "$here" && exec env LD_LIBRARY_PATH="$here${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$@"
+}
+
 # ---- this machine ----------------------------------------------------------------------------------------------------
 
 # What is tested does not hang on who runs it.
@@ -44,7 +49,6 @@ clean_environment() {
         if [ "$name" != AMP_CUBLASLT ]; then unset "$name"; fi
     done
     export AMP_TEST_GPU=required CK_VERBOSITY=silent CK_TAP_LOG_FILE_NAME=-
-    export LD_LIBRARY_PATH="$here${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 }
 
 # Beside the places that libamp looks at: where a Python has it.
@@ -98,7 +102,7 @@ program() { # LIMIT COMMAND...: its output in the step's log
     shift
     code=0
     printf '$ %s\n' "$*" >>"$log"
-    (cd "$here" && exec timeout -k 10 "$limit" "$@") >>"$log" 2>&1 </dev/null & # so that a signal is heard
+    (carried timeout -k 10 "$limit" "$@") >>"$log" 2>&1 </dev/null & # so that a signal is heard
     child=$!
     wait "$child" || code=$?
     child=
@@ -201,7 +205,7 @@ run_step() {
     case $step in
     machine) machine ;;
     device | host)
-        program 60 "./test_cuda_$step" gpu
+        program 120 "./test_cuda_$step" gpu
         tap
         ;;
     bench-quick) bench 90 --quick ;;
@@ -341,7 +345,7 @@ find_cublas
 case $1 in
 with)
     shift
-    cd "$here" && exec "$@"
+    carried "$@"
     ;;
 quick) set -- false $quick ;;
 all) set -- false $all ;;

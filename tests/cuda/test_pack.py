@@ -142,6 +142,9 @@ def green(rig):
     wanted = {(row[0], row[1]): [float(row[2]), float(row[3])] for row in rows if row[0] != "demo"}
     found = {(line["group"], line["name"]): line["expected"] for line in figures["figures"] if line["expected"]}
     must(wanted and found == wanted, f"{found}\n{wanted}")
+    groups = {"bench-" + line["group"] for line in figures["figures"]}
+    steps = {name for name in rig.run(rig.emulated(), "list").split() if name.startswith("bench-")}
+    must(steps == groups | {"bench-quick"}, f"{groups}\n{steps}")
     must(len(figures["figures"]) > 40 and all(line["ratio"] > 0 for line in figures["figures"]), figures["figures"])
 
 
