@@ -31,7 +31,11 @@ static PyObject *bracket_scale(PyObject *self, void *unused)
         PyErr_SetString(PyExc_RuntimeError, "the bracket is closed");
         return NULL;
     }
-    return PyFloat_FromDouble((double)amp_seed_factor(&bracket->scaled)); /* *scale may be in a device's memory */
+    const float factor = amp_seed_factor(&bracket->scaled);
+    if (factor != factor) { /* a device decides alone, and it alone knows the scale */
+        return amp_py_number(bracket->context, bracket->scaled.scale, bracket->scaled.device);
+    }
+    return PyFloat_FromDouble((double)factor);
 }
 
 /* ---- ranks ---- */
@@ -361,12 +365,13 @@ static void bracket_dealloc(PyObject *self)
 int amp_py_add_bracket(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        { "end", bracket_end, METH_NOARGS, "end()\n--\n\nUnscale, check, decide: 0 step, 1 skip." },
+        { "end", bracket_end, METH_NOARGS,
+          "end()\n--\n\nUnscale, check, decide: 0 step, 1 skip, 2 a device decides." },
         { "cancel", bracket_cancel, METH_NOARGS, "cancel()\n--\n\nGradients as if backward had not happened." },
         { NULL, NULL, 0, NULL },
     };
     static PyGetSetDef getters[] = {
-        { "scale", bracket_scale, NULL, "What to multiply the loss by.", NULL },
+        { "scale", bracket_scale, NULL, "What to multiply the loss by: a number, or a tensor on a device.", NULL },
         { NULL, NULL, NULL, NULL, NULL },
     };
     static PyType_Slot slots[] = {
@@ -395,8 +400,18 @@ PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *index)
     }
     const amp_status status = amp_step_begin(&optimizer->amp, &info);
     amp_py_drop_held(context);
-    optimizer->steps = status == AMP_OK && info.action == AMP_STEP;
-    return status == AMP_OK ? PyLong_FromLong(info.action) : amp_py_context_raise(context, status);
+    optimizer->steps = status == AMP_OK && info.action != AMP_SKIP;
+    if (status != AMP_OK) {
+        return amp_py_context_raise(context, status);
+    }
+    if (info.action != AMP_STEP_ON_DEVICE) {
+        return PyBool_FromLong(info.action == AMP_SKIP);
+    }
+    PyObject *found_inf = amp_py_number(context, info.found_inf, info.device);
+    if (found_inf == NULL && amp_step_end(&optimizer->amp) != AMP_OK) {
+        optimizer->steps = false; /* what failed first is told */
+    }
+    return found_inf;
 }
 
 PyObject *amp_py_Context_step_end(PyObject *self, PyObject *index)

@@ -67,7 +67,7 @@ static amp_status initialize(amp_py_Context *context, const amp_config *config)
 }
 
 static int make_context(amp_py_Context *context, const char *level, PyObject *params, PyObject *optimizers,
-                        PyObject *settings, PyObject *ops)
+                        PyObject *skipping, PyObject *settings, PyObject *ops)
 {
     amp_config config;
     if (amp_py_torch() || amp_py_config(level, settings, &config)) {
@@ -80,7 +80,7 @@ static int make_context(amp_py_Context *context, const char *level, PyObject *pa
     amp_param *given = amp_py_read_params(context, params, &context->model.n_params);
     amp_op *described = given ? amp_py_read_ops(ops, &context->model.n_ops) : NULL;
     amp_status status = AMP_ERR_HOST_FAILED;
-    if (described && !amp_py_read_optimizers(context, optimizers)) {
+    if (described && !amp_py_read_optimizers(context, optimizers, skipping)) {
         context->model.params = given;
         context->model.ops = described;
         status = initialize(context, &config);
@@ -102,11 +102,13 @@ static int make_context(amp_py_Context *context, const char *level, PyObject *pa
 
 static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = { "level", "params", "optimizers", "config", "event", "ops", "storage", NULL };
+    static char *names[] = { "level", "params", "optimizers", "config", "event", "ops", "storage", "skipping",
+                             NULL };
     const char *level;
-    PyObject *params, *optimizers, *settings, *event = Py_None, *ops = NULL, *storage = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOOO|OOO", names, &level, &params, &optimizers, &settings, &event,
-                                     &ops, &storage)) {
+    PyObject *params, *optimizers, *settings, *event = Py_None, *ops = NULL, *storage = Py_None,
+             *skipping = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOOO|OOOO!", names, &level, &params, &optimizers, &settings,
+                                     &event, &ops, &storage, &PyList_Type, &skipping)) {
         return NULL;
     }
     amp_py_Context *context = (amp_py_Context *)PyType_GenericAlloc(type, 0);
@@ -118,7 +120,7 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     context->event = event == Py_None ? NULL : Py_NewRef(event);
     context->storage = Py_NewRef(storage);
     context->blocks = PyDict_New();
-    if (context->blocks == NULL || make_context(context, level, params, optimizers, settings, no_ops)) {
+    if (context->blocks == NULL || make_context(context, level, params, optimizers, skipping, settings, no_ops)) {
         Py_CLEAR(context);
     }
     Py_DECREF(no_ops);
@@ -281,7 +283,8 @@ static PyMethodDef methods[] = {
     { "set_ranks", amp_py_Context_set_ranks, METH_VARARGS,
       "set_ranks(reduce, tells_of_cancels): reduce(reduction, values) is asked at each end; None: this rank decides "
       "alone." },
-    { "step_begin", amp_py_Context_step_begin, METH_O, "step_begin(optimizer): 0 step, 1 skip." },
+    { "step_begin", amp_py_Context_step_begin, METH_O,
+      "step_begin(optimizer): False step, True skip, or a tensor on the device: 0 step, else skip." },
     { "step_end", amp_py_Context_step_end, METH_O, "step_end(optimizer): the masters go into the parameters." },
     { "zero_grad", amp_py_Context_zero_grad, METH_O, "zero_grad(optimizer): no gradients where there are masters." },
     { "masters", amp_py_Context_masters, METH_O, "masters(optimizer): (parameter, master or None) each." },

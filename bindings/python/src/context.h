@@ -71,6 +71,8 @@ typedef struct {
 amp_context *amp_py_context(PyObject *object);
 
 /* host.c */
+/* A float in a GPU's memory as a tensor over it; NULL with an exception. */
+PyObject *amp_py_number(const amp_py_Context *context, const float *address, amp_device device);
 void amp_py_host(amp_py_Context *context, amp_host *host);
 struct amp_py_param *amp_py_find(const amp_py_Context *context, const void *tensor);
 /* Keeps the exception that is set, if it is the first, and clears it. */
@@ -100,7 +102,8 @@ int amp_py_read_order(PyObject *tensor, struct amp_py_order *order);
 /* Arrays that the caller frees, or NULL with an exception; names stay Python's. */
 amp_param *amp_py_read_params(amp_py_Context *context, PyObject *list, size_t *n);
 amp_op *amp_py_read_ops(PyObject *list, size_t *n);
-int amp_py_read_optimizers(amp_py_Context *context, PyObject *list);
+/* skipping: numbers of those whose step reads on the device whether to update. */
+int amp_py_read_optimizers(amp_py_Context *context, PyObject *list, PyObject *skipping);
 void **amp_py_handles_of(const struct amp_py_optimizer *optimizer);
 PyObject *amp_py_Context_add_params(PyObject *self, PyObject *args);
 

@@ -159,7 +159,7 @@ static int read_optimizer(amp_py_Context *context, PyObject *tensors)
     return 0;
 }
 
-int amp_py_read_optimizers(amp_py_Context *context, PyObject *list)
+int amp_py_read_optimizers(amp_py_Context *context, PyObject *list, PyObject *skipping)
 {
     const Py_ssize_t n = PyList_Size(list);
     context->optimizers = n < 0 ? NULL : calloc((size_t)n + 1, sizeof *context->optimizers);
@@ -170,6 +170,13 @@ int amp_py_read_optimizers(amp_py_Context *context, PyObject *list)
         if (read_optimizer(context, PyList_GetItem(list, i))) {
             return -1;
         }
+    }
+    for (Py_ssize_t i = 0; skipping && i < PyList_Size(skipping); i++) {
+        struct amp_py_optimizer *optimizer = amp_py_optimizer_at(context, PyList_GetItem(skipping, i));
+        if (optimizer == NULL) {
+            return -1;
+        }
+        optimizer->amp.flags |= AMP_OPTIMIZER_SKIPS_ON_DEVICE;
     }
     return 0;
 }

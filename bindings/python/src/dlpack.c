@@ -3,6 +3,8 @@
  * destructor ends the export. So there is no path on which anything could be freed twice, or never. */
 #include "dlpack.h"
 
+#include <stdlib.h>
+
 static PyObject *n_dlpack, *newest; /* "__dlpack__"; { "max_version": (1, 0) } */
 
 static amp_dtype type_of(const dl_tensor *tensor)
@@ -127,6 +129,35 @@ const dl_exchange *amp_py_dlpack_exchange(PyObject *type)
         table = table->older;
     }
     return table != NULL && table->major == DL_MAJOR ? table : NULL;
+}
+
+static void end_number(dl_managed *number)
+{
+    free(number);
+}
+
+/* Who took it over has renamed the capsule. */
+static void end_capsule(PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor")) {
+        end_number(PyCapsule_GetPointer(capsule, "dltensor"));
+    }
+}
+
+PyObject *amp_py_dlpack_number(const float *address, amp_device device)
+{
+    dl_managed *number = calloc(1, sizeof *number);
+    if (number == NULL) {
+        return PyErr_NoMemory();
+    }
+    number->tensor = (dl_tensor){ .data = (void *)(uintptr_t)address, .device_type = device.type,
+                                  .device_id = device.id, .code = 2, .bits = 32, .lanes = 1 };
+    number->deleter = end_number;
+    PyObject *capsule = PyCapsule_New(number, "dltensor", end_capsule);
+    if (capsule == NULL) {
+        end_number(number);
+    }
+    return capsule;
 }
 
 int amp_py_add_dlpack(PyObject *module)

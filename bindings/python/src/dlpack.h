@@ -17,6 +17,12 @@ typedef struct dl_tensor {
     uint64_t byte_offset;
 } dl_tensor;
 
+typedef struct dl_managed {
+    dl_tensor tensor;
+    void *manager;
+    void (*deleter)(struct dl_managed *self);
+} dl_managed;
+
 typedef struct dl_versioned {
     uint32_t major, minor;
     void *manager;
@@ -38,6 +44,9 @@ typedef struct dl_exchange {
 
 /* The table of a type, or NULL without an exception. */
 const dl_exchange *amp_py_dlpack_exchange(PyObject *type);
+
+/* A capsule, as __dlpack__ gives one, of a float in memory that outlives whoever takes it. NULL with an exception. */
+PyObject *amp_py_dlpack_number(const float *address, amp_device device);
 
 int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_where place, amp_py_view *view);
 

@@ -2,6 +2,7 @@
 /* libamp's hooks over torch tensors: a handle is a PyObject *. All of them run with the GIL. */
 #include "call.h"
 #include "context.h"
+#include "dlpack.h"
 
 #include <string.h>
 
@@ -271,9 +272,21 @@ static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_
     return AMP_OK;
 }
 
+/* torch's allocator gives a block out again in the order of the stream that it was made on, and another one may be at
+ * it. */
+static void retire(const amp_py_Context *context, PyObject *tensor)
+{
+    amp_tensor_view view = { 0 };
+    if (amp_py_look(tensor, &view) == 0 && view.device.type == AMP_PY_CUDA) {
+        Py_XDECREF(PyObject_CallMethod(context->storage, "retire", "O", tensor));
+    }
+    PyErr_Clear();
+}
+
 static void hook_free(void *self, amp_storage *storage)
 {
     forget(self, storage);
+    retire(self, storage->owner);
     Py_XDECREF((PyObject *)storage->owner);
 }
 
@@ -311,6 +324,14 @@ static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
     forget(context, &in); /* it lies under the tensor now, which keeps it */
     Py_DECREF(fresh);
     return AMP_OK;
+}
+
+PyObject *amp_py_number(const amp_py_Context *context, const float *address, amp_device device)
+{
+    PyObject *capsule = amp_py_dlpack_number(address, device);
+    PyObject *tensor = capsule ? PyObject_CallMethod(context->storage, "number", "O", capsule) : NULL;
+    Py_XDECREF(capsule);
+    return tensor;
 }
 
 static amp_status hook_current_stream(void *self, amp_device device, void **stream)
@@ -374,7 +395,7 @@ static void hook_event(void *self, const amp_event *event)
 void amp_py_host(amp_py_Context *context, amp_host *host)
 {
     *host = (amp_host)AMP_HOST_INIT;
-    host->flags = AMP_HOST_TAPE_RETAINS_INPUTS;
+    host->flags = AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE;
     host->self = context;
     host->view = hook_view;
     host->dtype = hook_dtype;

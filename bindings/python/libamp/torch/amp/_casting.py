@@ -70,13 +70,16 @@ def cast_tree(value: Any, dtype: torch.dtype) -> Any:
     return _cast_dataclass(value, dtype) if dataclasses.is_dataclass(value) else value
 
 
-def scaled(loss: Any, scale: float) -> Any:
-    """loss.float() * scale on the tape, and nothing done where nothing is to do."""
+def scaled(loss: Any, scale: float | torch.Tensor) -> Any:
+    """loss.float() * scale on the tape, and nothing done where nothing is to do. A tensor: on a GPU, which alone knows
+    it."""
     if not hasattr(loss, "float"):
         raise TypeError(
             f"the loss is a tensor with a graph behind it, what backward is called on; not a {type(loss).__name__}"
         )
     loss = loss.float()
+    if isinstance(scale, torch.Tensor):
+        return loss * scale.to(loss.device)
     return loss if scale == 1.0 else loss * scale
 
 

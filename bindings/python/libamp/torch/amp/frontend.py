@@ -15,6 +15,7 @@ from ... import _core
 from . import (
     advice,
     checkpoint,
+    graphs,
     handle,
     mistakes,
     model,
@@ -113,6 +114,12 @@ def check_models(models: list[nn.Module]) -> None:
                 f"Incoming model is an instance of {type(item).__module__}.{type(item).__name__}. Parallel wrappers "
                 "should only be applied to the model(s) AFTER \nthe model(s) have been returned from amp.initialize."
             )
+        for name, module in item.named_modules():
+            if graphs.is_graphed(module):
+                raise RuntimeError(
+                    f"{name or 'The model'} went through torch.cuda.make_graphed_callables, whose graphs would go on "
+                    "without casts and over memory that amp.initialize replaces: make them AFTER amp.initialize"
+                )
         for name, tensor in (*item.named_parameters(), *item.named_buffers()):
             if tensor.is_meta:
                 raise RuntimeError(
@@ -188,7 +195,8 @@ def _make_context(
             session.event(*what)
 
     params = _list_params(optimizers, current.resolved["loss_scale"] != 1.0)
-    return _core.Context(level, retype.describe(models), params, settings, event, [], storage)
+    skipping = [i for i, optimizer in enumerate(optimizers) if graphs.skips_by_itself(optimizer, optimizers)]
+    return _core.Context(level, retype.describe(models), params, settings, event, [], storage, skipping)
 
 
 def _build(

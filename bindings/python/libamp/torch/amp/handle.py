@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ... import _core
-from . import sharding, utils
+from . import graphs, sharding, utils
 from ._amp_state import _amp_state
 from ._casting import disable_casts, scaled
 from .opt import OptimWrapper
@@ -99,8 +99,11 @@ class ScaledLoss:
         if self._session.observer is not None:
             self._session.observer.leave()
             self._session.observer.began(self._loss)
+        if graphs.is_capturing():
+            mistakes.finish()  # what they look at has to come to the host
         mistakes.begin(self._optimizers)
-        self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)
+        with graphs.explained(self._optimizers):
+            self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)
         try:
             watch = self._session.watch
             if watch is not None and not watch.told and isinstance(self._loss, torch.Tensor):

@@ -25,12 +25,12 @@ _SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 class Look:
     """A bracket that is looked at, from its begin to its end."""
 
-    def __init__(self, scale: float, scaled: Any, optimizers: list[Any]) -> None:
+    def __init__(self, scale: Any, scaled: Any, optimizers: list[Any]) -> None:
         self.ran = False  # has backward?
         self.made = False  # a gradient?
-        self.scale = scale
+        self.is_scaled = isinstance(scale, torch.Tensor) or scale != 1.0
         self.stashes = [optimizer._amp_stash for optimizer in optimizers]
-        self.carried = scale == 1.0 or not getattr(scaled, "requires_grad", False)
+        self.carried = not self.is_scaled or not getattr(scaled, "requires_grad", False)
         if not self.carried:
             scaled.register_hook(self._carry)
 
@@ -48,7 +48,7 @@ class Look:
         """These, inside the block. At a scale of 1 the gradients are what they will be, but in no master."""
         pairs = [pair for stash in self.stashes for pair in stash._pairs()]
         masters = {id(master) for _, master in pairs if master is not None}
-        scaled = {id(param) for param, _ in pairs} if self.scale != 1.0 else set()
+        scaled = {id(param) for param, _ in pairs} if self.is_scaled else set()
         return not given.isdisjoint(masters | scaled)
 
 
@@ -170,7 +170,7 @@ class Mistakes:
             self.record.tell("AMP-M30", at=self.outside)
         self.outside = None
 
-    def begun(self, scale: float, scaled: Any, optimizers: list[Any]) -> None:
+    def begun(self, scale: Any, scaled: Any, optimizers: list[Any]) -> None:
         """A bracket has begun."""
         self.is_open = True
         if self.fresh:

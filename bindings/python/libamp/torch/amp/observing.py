@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from ... import _findings, _survey
 from ...kernels import Statistics
+from . import graphs
 from ._amp_state import maybe_print
 from .session import Session, last
 
@@ -218,7 +219,8 @@ class Watch:
         entered = getattr(self._here, "entered", False)
         if entered or session is None or not session.context.observing():
             return False
-        if evaluates or compiled or not torch.is_grad_enabled():  # compiled calls are not torch's functions any more
+        # compiled calls are not torch's functions any more, and a capture must not wait for what a GPU holds
+        if evaluates or compiled or not torch.is_grad_enabled() or graphs.is_capturing():
             return False
         self._here.lingers = torch._C._len_torch_function_stack() == 0
         self._here.entered = True
@@ -289,7 +291,7 @@ class Watch:
         """A block of scale_loss: backward tells in which order it makes gradients."""
         session = self._session()
         self._unhook()
-        if session is None or not session.context.observing():
+        if session is None or not session.context.observing() or graphs.is_capturing():
             return
         waiting = [tensor.grad_fn for tensor in _tensors(loss) if tensor.grad_fn is not None]
         known = set(waiting)

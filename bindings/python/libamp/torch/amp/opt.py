@@ -10,8 +10,6 @@ from ... import _core
 from . import storage
 from ._casting import disable_casts, scaled
 
-_SKIP = 1
-
 
 class OptimWrapper:
     """amp.init().wrap_optimizer(optimizer, num_loss)."""
@@ -50,7 +48,7 @@ class OptimWrapper:
         if self._context is None:
             return self._optimizer.step()
         self._loss_idx = 0
-        skip = self._context.step_begin(0) == _SKIP
+        skip = self._context.step_begin(0)
         try:
             if skip:
                 print("Gradient overflow: this step is skipped")

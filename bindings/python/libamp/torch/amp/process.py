@@ -12,20 +12,18 @@ from typing import Any
 
 import torch
 
-from . import sharding, wrapped
+from . import graphs, sharding, wrapped
 from ._amp_state import maybe_print
 from .session import Session
 
-_SKIP = 1
-
 
 class AmpStash:
-    """optimizer._amp_stash: Apex's private names, as views. `stepped`: did the last step() step?"""
+    """optimizer._amp_stash: Apex's private names, as views."""
 
     def __init__(self, session: Session, index: int, optimizer: Any) -> None:
         self.session, self.index = session, index
         self._optimizer = weakref.ref(optimizer)
-        self.stepped: bool | None = None
+        self.skipped: Any = None  # was the last step()? None: there was none; a tensor where a GPU knows
         self.running = False  # is a step?
         self.lazy_init_called = True
         self.already_patched = False  # will the next step be skipped?
@@ -36,6 +34,11 @@ class AmpStash:
         self.grads: dict[int, tuple[torch.Tensor, int]] = {}  # looked for mistakes: what it left
         self.has_grads = False  # the same: did it leave any?
         self.undecided: Any = None  # the scaler of such a bracket, until its update_scale
+
+    @property
+    def stepped(self) -> bool | None:
+        """Did the last step() step? Where a GPU decides it is asked, which waits for it."""
+        return None if self.skipped is None else not self.skipped
 
     def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         pairs: list[tuple[torch.Tensor, torch.Tensor | None]] = self.session.context.masters(self.index)
@@ -118,6 +121,17 @@ def _guard_closure(stash: AmpStash, closure: Callable[[], Any]) -> Callable[[], 
     return guarded
 
 
+def _begin(optimizer: Any, stash: AmpStash) -> Any:
+    """False: it steps; True: it skips; a tensor: the GPU decides."""
+    context: Any = stash.session.context
+    found_inf = context.step_begin(stash.index)
+    try:
+        return graphs.settle(optimizer, found_inf)
+    except BaseException:
+        context.step_end(stash.index)
+        raise
+
+
 def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(owner)
     def step(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -131,14 +145,15 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
         context = session.context
         if stash.running:  # called by the step of the optimizer around it
             return old(*(() if closure is None else (closure,)), *args, **kwargs)
-        stash.stepped = False
+        stash.skipped = True
         mistakes = session.mistakes
         if (mistakes.fresh or not stash.bracketed) and closure is None:
             mistakes.before_step(stash)
         mistakes.after_step(stash)
         skips = stash.undecided is not None and stash.undecided.update_scale()
         stash.already_patched = False
-        if skips or context.step_begin(stash.index) == _SKIP:
+        found_inf = None if skips else _begin(self, stash)
+        if skips or found_inf is True:
             if not skips:
                 context.step_end(stash.index)
             _count_skip(self)
@@ -149,11 +164,13 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
         stash.running = True
         try:
             guarded = () if closure is None else (_guard_closure(stash, closure),)
-            result = old(*guarded, *args, **kwargs)
+            with graphs.told(self, found_inf):
+                result = old(*guarded, *args, **kwargs)
+            skipped = found_inf.clone() if isinstance(found_inf, torch.Tensor) else False
         finally:
             stash.running = False
             context.step_end(stash.index)
-        stash.stepped = True
+        stash.skipped = skipped
         return result
 
     return step

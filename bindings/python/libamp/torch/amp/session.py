@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ... import _findings, _survey
+from . import graphs
 from ._amp_state import maybe_print
 
 _EVENT_LOG, _EVENT_WARNING, _EVENT_SKIP = 1, 2, 3
@@ -87,6 +88,7 @@ class Session:
     @torch.no_grad()
     def before_first_forward(self) -> None:
         """Who wrote masters until here (a broadcast of model.state_dict()) meant the parameters too."""
+        graphs.check_warm(self)
         self.forward_seen = True
         for param, master, param_written in self._disagreeing():
             if not param_written:
@@ -98,6 +100,7 @@ class Session:
         """Apex made its masters now: who wrote parameters until here meant them. A parameter that was written as torch
         counts it (DistributedDataParallel's broadcast does, on every rank) is its master's value; behind others a
         master keeps the bits that round to its parameter."""
+        graphs.check_warm(self)
         self.backward_seen = True
         for param, master, param_written in self._disagreeing():
             if param_written:

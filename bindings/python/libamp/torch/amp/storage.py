@@ -3,8 +3,11 @@
 shutdown."""
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.utils import dlpack
 
 _DEVICES = {1: "cpu", 2: "cuda"}
 
@@ -19,6 +22,16 @@ def alloc(n_bytes: int, device_type: int, index: int) -> Tensor:
     """A block; never empty."""
     device = torch.device(_DEVICES[device_type]) if device_type == 1 else torch.device(_DEVICES[device_type], index)
     return torch.empty(n_bytes, dtype=torch.uint8, device=device)
+
+
+def retire(block: Tensor) -> None:
+    """A GPU's block is let go of, and the current stream may still be at it."""
+    block.record_stream(torch.cuda.current_stream(block.device))
+
+
+def number(capsule: Any) -> Tensor:
+    """One float32 where the library keeps it: a scale, or whether to skip."""
+    return dlpack.from_dlpack(capsule)
 
 
 def swap(tensor: Tensor, block: Tensor, dtype: torch.dtype) -> Tensor:

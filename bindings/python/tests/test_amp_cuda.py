@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What amp does where tensors are a GPU's: on a fake one (fakegpu.py), in a process of its own, held against the same
+on the CPU to the bit. No line of it has run on hardware."""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+
+import fakegpu
+import pytest
+import torch
+from libamp.torch import amp, optimizers
+from torch import nn
+
+STEPS, SPOILT = 9, (0, 5)  # of these the gradients are not finite
+
+
+def _adamw(params):
+    return torch.optim.AdamW(params, lr=0.01, fused=True)
+
+
+def _sgd(params):
+    return torch.optim.SGD(params, lr=0.05, momentum=0.9, fused=True)
+
+
+def _fused_adam(params):
+    return optimizers.FusedAdam(params, lr=0.01, capturable=True)
+
+
+def _lamb(params):
+    return optimizers.FusedMixedPrecisionLamb(params, lr=0.01)
+
+
+def _plain(params):
+    return torch.optim.AdamW(params, lr=0.01)
+
+
+def _around(params):
+    """An optimizer that hands on what it is asked for, and not what it is told."""
+
+    class Around:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def step(self, closure=None):
+            return self.inner.step(closure)
+
+    return Around(_adamw(params))
+
+
+MAKE = {make.__name__: make for make in (_adamw, _sgd, _fused_adam, _lamb, _plain, _around)}
+
+
+def _start(make, level, **settings):
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+    optimizer = MAKE[make](model.parameters())
+    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale="dynamic", **settings)
+
+
+def _inputs():
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(4, 8, generator=generator) for _ in range(STEPS)]
+    for i in SPOILT:
+        inputs[i][0, 0] = float("inf")
+    return inputs
+
+
+def _iterate(model, optimizer, x):
+    optimizer.zero_grad()
+    loss = model(x).float().pow(2).mean()
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+
+
+def _values(optimizer):
+    return [param.detach().flatten().tolist() for param in amp.master_params(optimizer)]
+
+
+def _train(make, level, waits=lambda: (0, 0, 0)):
+    """Values, scales, who stepped; and the waits of each iteration."""
+    model, optimizer = _start(make, level)
+    stepped, waited = [], []
+    for x in _inputs():
+        before = waits()
+        _iterate(model, optimizer, x)
+        waited.append([now - then for now, then in zip(waits(), before, strict=True)])
+        stepped.append(amp.stepped(optimizer))
+    result = [_values(optimizer), amp.state_dict(), stepped]
+    amp.shutdown()
+    return json.loads(json.dumps(result)), waited
+
+
+# ---- in a process with a fake GPU ----
+
+TRAININGS = [(make, level) for make in MAKE for level in ("O1", "O2", "O0") if level != "O0" or make == "_adamw"]
+
+
+def on_gpu_trainings(gpu):
+    return {f"{make} {level}": _train(make, level, gpu.waits) for make, level in TRAININGS}
+
+
+def _capture(gpu, model, optimizer):
+    x, graph = torch.zeros(4, 8), torch.cuda.CUDAGraph()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        loss = model(x).float().pow(2).mean()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    return x, graph
+
+
+def on_gpu_captures(gpu):
+    """The first four iterations one by one, the others in a graph."""
+    found = {}
+    for make in ("_adamw", "_sgd", "_fused_adam"):
+        for level in ("O1", "O2"):
+            model, optimizer = _start(make, level)
+            inputs, stepped = _inputs(), []
+            for x in inputs[:4]:
+                _iterate(model, optimizer, x)
+                stepped.append(amp.stepped(optimizer))
+            broke = gpu.fake.broke_capture
+            static, graph = _capture(gpu, model, optimizer)
+            assert gpu.fake.broke_capture == broke
+            for x in inputs[4:]:
+                static.copy_(x)
+                before = gpu.waits()
+                graph.replay()
+                assert gpu.waits() == before
+                stepped.append(amp.stepped(optimizer))
+            found[f"{make} {level}"] = [_values(optimizer), amp.state_dict(), stepped]
+            amp.shutdown()
+    return found
+
+
+def _refused(run):
+    try:
+        run()
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def on_gpu_refusals(gpu):
+    found = {}
+    for name, make, level, iterations in (
+        ("waits", "_plain", "O1", 3), ("cold", "_adamw", "O2", 0), ("momentum", "_sgd", "O1", 0),
+    ):
+        model, optimizer = _start(make, level)
+        for x in _inputs()[1 : 1 + iterations]:
+            _iterate(model, optimizer, x)
+        found[name] = _refused(lambda pair=(model, optimizer): _capture(gpu, *pair))
+        for x in _inputs()[1:4]:  # it goes on without a graph
+            _iterate(model, optimizer, x)
+        found[name + " after"] = amp.stepped(optimizer)
+        amp.shutdown()
+    return found
+
+
+def on_gpu_graphed_callables(gpu):
+    found = {}
+    for level in ("O1", "O2"):
+        model, optimizer = _start("_adamw", level)
+        launches = gpu.fake.launches
+        torch.cuda.make_graphed_callables(model, (torch.zeros(4, 8),))
+        assert gpu.fake.launches == launches  # the graphs have nothing of libamp's
+        for x in _inputs():
+            before = gpu.read
+            _iterate(model, optimizer, x)
+        assert gpu.read == before
+        found[level] = [_values(optimizer), amp.state_dict()]
+        amp.shutdown()
+        fresh = nn.Linear(8, 4)
+        torch.cuda.make_graphed_callables(fresh, (torch.zeros(4, 8),))
+        found["before " + level] = _refused(lambda fresh=fresh: amp.initialize(fresh, opt_level="O1", verbosity=0))
+    return found
+
+
+def on_gpu_blocks(gpu):
+    """Each block of the library's is told to torch's allocator before it goes; nothing is put on the null stream."""
+    sizes = [param.numel() for param in _start("_adamw", "O2")[0].parameters()]
+    amp.shutdown()
+    return [sorted(block.numel() for block in gpu.retired), sizes, gpu.fake.on_null_stream]
+
+
+def on_gpu_by_hand(gpu):
+    """update_scale says what the GPU has decided."""
+    model, optimizer = _start("_adamw", "O1")
+    told = []
+    for x in _inputs()[4:7]:
+        with amp.scale_loss(model(x).pow(2).mean(), optimizer, delay_overflow_check=True) as scaled_loss:
+            scaled_loss.backward()
+        told.append(amp._amp_state.loss_scalers[0].update_scale())
+        if not told[-1]:
+            optimizer.step()
+        optimizer.zero_grad()
+    amp.shutdown()
+    return told
+
+
+SCENARIOS = {name: value for name, value in list(globals().items()) if name.startswith("on_gpu_")}
+
+
+def main():
+    gpu, results = fakegpu.install(), {}
+    with gpu:
+        for name, scenario in SCENARIOS.items():
+            del gpu.retired[:]
+            try:
+                results[name] = scenario(gpu)
+            except Exception:
+                results[name] = traceback.format_exc()
+                amp.shutdown()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+# ---- and what came of it ----
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    why = fakegpu.why_not()
+    if why:
+        pytest.skip(why)
+    folder = os.environ[fakegpu.FOLDER]
+    env = os.environ | {"AMP_BACKEND_PATH": folder, "AMP_CUBLASLT": os.path.join(folder, "libfake_cublasLt.so")}
+    ran = subprocess.run([sys.executable, "-W", "error::libamp.FindingWarning", __file__], env=env, text=True,
+                         capture_output=True)
+    assert ran.returncode == 0, ran.stderr
+    results = json.loads(ran.stdout.splitlines()[-1])
+
+    def of(name):
+        result = results["on_gpu_" + name]
+        if isinstance(result, str):
+            pytest.fail(result)
+        return result
+
+    return of
+
+
+@pytest.mark.parametrize("make, level", TRAININGS)
+def test_trainings_are_the_cpus(gpu, make, level):
+    values, waited = gpu("trainings")[f"{make} {level}"]
+    assert values == _train(make, level)[0]
+    assert values[2] == [i not in SPOILT for i in range(STEPS)]
+    alone = make not in ("_plain", "_around")
+    # mistakes are looked for in the first two, where a look waits
+    assert [sum(each) > 0 for each in waited[3:]] == [not alone] * (STEPS - 3)
+
+
+@pytest.mark.parametrize("make", ["_adamw", "_sgd", "_fused_adam"])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_an_iteration_in_a_graph_is_one_without(gpu, make, level):
+    assert gpu("captures")[f"{make} {level}"] == _train(make, level)[0]
+
+
+def test_what_a_capture_cannot_have_is_refused_in_words(gpu):
+    found = gpu("refusals")
+    assert "AdamW cannot be captured" in found["waits"] and "fused=True" in found["waits"]
+    assert "run two or three before the capture" in found["cold"]
+    assert "before the capture" in found["momentum"]
+    assert all(found[name + " after"] for name in ("waits", "cold", "momentum"))
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_graphed_callables_train_as_the_model_does(gpu, level):
+    found = gpu("graphed_callables")
+    assert found[level] == _train("_adamw", level)[0][:2]
+    assert "AFTER amp.initialize" in found["before " + level]
+
+
+def test_blocks_are_retired_on_the_current_stream(gpu):
+    retired, sizes, on_null_stream = gpu("blocks")
+    assert len(retired) >= len(sizes) and on_null_stream == 0
+
+
+def test_update_scale_asks_the_gpu(gpu):
+    assert gpu("by_hand") == [False, True, False]
