@@ -291,6 +291,7 @@ static PyMethodDef methods[] = {
     { "add_params", amp_py_Context_add_params, METH_VARARGS, "add_params(optimizer, [(tensor, name, is_batch_norm)])" },
     { "scale", amp_py_Context_scale, METH_O, "scale(loss_id): the present loss scale." },
     { "record", amp_py_Context_record, METH_O, "record(loss_id): the last bracket, as a dict." },
+    { "check", amp_py_Context_check, METH_NOARGS, "check(): raises after too many skips that a device decided on." },
     { "unscale", amp_py_Context_unscale, METH_VARARGS, "unscale(loss_id, tensors): in place; was one not finite?" },
     { "follow", amp_py_Context_follow, METH_NOARGS,
       "follow(): parameters take what was written to their masters since the last step." },

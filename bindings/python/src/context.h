@@ -125,6 +125,7 @@ PyObject *amp_py_Context_zero_grad(PyObject *self, PyObject *index);
 PyObject *amp_py_Context_masters(PyObject *self, PyObject *index);
 /* report.c */
 PyObject *amp_py_Context_scale(PyObject *self, PyObject *loss_id);
+PyObject *amp_py_Context_check(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_unscale(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_reconcile(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_record(PyObject *self, PyObject *loss_id);

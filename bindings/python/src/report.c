@@ -46,6 +46,13 @@ PyObject *amp_py_Context_record(PyObject *self, PyObject *loss_id)
                          record.first_nonfinite);
 }
 
+PyObject *amp_py_Context_check(PyObject *self, PyObject *unused)
+{
+    const amp_py_Context *context = amp_py_live(self);
+    (void)unused;
+    return context ? amp_py_result(amp_check(context->amp)) : NULL;
+}
+
 /* ---- tensors of the user's choice ---- */
 
 PyObject *amp_py_Context_unscale(PyObject *self, PyObject *args)

@@ -55,6 +55,19 @@ def why_not():
     return None
 
 
+class Event:
+    """torch.cuda.Event: what is before it has run when it is asked a second time."""
+
+    asked = 0
+
+    def record(self):
+        pass
+
+    def query(self):
+        self.asked += 1
+        return self.asked > 1
+
+
 def _places(func):
     """Which arguments an op writes."""
     return [bool(argument.alias_info and argument.alias_info.is_write) for argument in func._schema.arguments]
@@ -79,6 +92,7 @@ class Gpu(TorchDispatchMode):
         })
         self.read = 0  # results that torch brought to the host
         self.retired = []
+        self._pinned = set()  # addresses of the host's
         self._work, self._run, self._failed = [], _RUN(self._run_one), None
         self._patch_torch()
         self._patch_libamp()
@@ -105,8 +119,12 @@ class Gpu(TorchDispatchMode):
             self._raise()
 
     def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
-        kwargs, name = kwargs or {}, func._schema.name.partition("::")[2]
-        if name in _WAITS:
+        kwargs, name = dict(kwargs or {}), func._schema.name.partition("::")[2]
+        if kwargs.pop("pin_memory", False):
+            tensor = func(*args, **kwargs)
+            self._pinned.add(tensor.data_ptr())
+            return tensor
+        if name in _WAITS and args[0].data_ptr() not in self._pinned:
             self.read += 1
             if self.fake.capturing:
                 raise RuntimeError(f"{name} while the stream is being captured")
@@ -188,6 +206,7 @@ class Gpu(TorchDispatchMode):
         torch.cuda.graph = self.capture
         torch.cuda.synchronize = torch.cuda.graphs.graph_pool_handle = lambda: None
         torch.cuda.Stream = types.SimpleNamespace
+        torch.cuda.Event = Event
         torch.cuda.stream = contextlib.nullcontext
 
     def _patch_libamp(self):

@@ -2,6 +2,8 @@
 """What amp does where tensors are a GPU's: on a fake one (fakegpu.py), in a process of its own, held against the same
 on the CPU to the bit. No line of it has run on hardware."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -192,6 +194,17 @@ def on_gpu_blocks(gpu):
     return [sorted(block.numel() for block in gpu.retired), sizes, gpu.fake.on_null_stream]
 
 
+def on_gpu_skips(gpu):
+    """What is printed, and what is raised in the end."""
+    model, optimizer = _start("_adamw", "O2", max_skips=3)
+    amp._amp_state.verbosity = optimizer._amp_stash.session.verbosity = 1
+    bad = torch.full((4, 8), float("inf"))
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        words = _refused(lambda: [_iterate(model, optimizer, bad) for _ in range(20)])
+    amp.shutdown()
+    return [out.getvalue().splitlines(), words]
+
+
 def on_gpu_by_hand(gpu):
     """update_scale says what the GPU has decided."""
     model, optimizer = _start("_adamw", "O1")
@@ -257,8 +270,8 @@ def test_trainings_are_the_cpus(gpu, make, level):
     assert values == _train(make, level)[0]
     assert values[2] == [i not in SPOILT for i in range(STEPS)]
     alone = make not in ("_plain", "_around")
-    # mistakes are looked for in the first two, where a look waits
-    assert [sum(each) > 0 for each in waited[3:]] == [not alone] * (STEPS - 3)
+    # mistakes are looked for in the first two, where a look waits; a skip is asked after when it has been heard of
+    assert [i for i in range(3, STEPS) if sum(waited[i])] == ([7] if alone else list(range(3, STEPS)))
 
 
 @pytest.mark.parametrize("make", ["_adamw", "_sgd", "_fused_adam"])
@@ -285,6 +298,13 @@ def test_graphed_callables_train_as_the_model_does(gpu, level):
 def test_blocks_are_retired_on_the_current_stream(gpu):
     retired, sizes, on_null_stream = gpu("blocks")
     assert len(retired) >= len(sizes) and on_null_stream == 0
+
+
+def test_skips_are_told_without_a_wait_and_end_in_an_error(gpu):
+    lines, words = gpu("skips")
+    told = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to "
+    assert lines and all(line.startswith(told) for line in lines)
+    assert words.startswith("Error") and "0.weight" in words
 
 
 def test_update_scale_asks_the_gpu(gpu):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,12 @@ import torch
 
 from ... import _core
 from . import wrapped
+from ._amp_state import maybe_print
+
+
+def overflow(loss_id: int, scale: float) -> str:
+    """Apex's words of a skip."""
+    return f"Gradient overflow.  Skipping step, loss scaler {loss_id} reducing loss scale to {scale}"
 
 
 def is_capturing() -> bool:
@@ -57,6 +64,43 @@ def told(optimizer: Any, found_inf: Any) -> Iterator[None]:
     finally:
         if isinstance(found_inf, torch.Tensor):
             del optimizer.found_inf
+
+
+# ---- what the host hears of it ----
+
+
+class Skips:
+    """An optimizer's steps that a GPU decided on: heard of when the word has come, for which nobody waits."""
+
+    def __init__(self) -> None:
+        self._coming: deque[tuple[Any, torch.Tensor]] = deque()
+
+    def send(self, found_inf: torch.Tensor) -> None:
+        """A step was made, or not."""
+        if not is_capturing():
+            copy = torch.empty((), dtype=torch.float32, pin_memory=True)
+            copy.copy_(found_inf, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            self._coming.append((event, copy))
+
+    def any(self) -> bool:
+        """Was one of those skipped whose word has come since?"""
+        skipped = False
+        while self._coming and not is_capturing() and self._coming[0][0].query():
+            skipped = bool(self._coming.popleft()[1]) or skipped
+        return skipped
+
+
+def hear(stash: Any) -> None:
+    """Before a bracket. Skips are told as the library tells them; one of them asks the GPU, which waits."""
+    if not stash.skips.any():
+        return
+    session = stash.session
+    record = session.context.record(stash.loss_id)
+    if session.verbosity > 0 and (record["skipped"] <= 10 or record["skipped"] & (record["skipped"] - 1) == 0):
+        maybe_print(overflow(stash.loss_id, record["scale_after"]), True)
+    session.context.check()
 
 
 # ---- captures ----

@@ -99,6 +99,8 @@ class ScaledLoss:
         if self._session.observer is not None:
             self._session.observer.leave()
             self._session.observer.began(self._loss)
+        for optimizer in self._optimizers:
+            graphs.hear(optimizer._amp_stash)
         if graphs.is_capturing():
             mistakes.finish()  # what they look at has to come to the host
         mistakes.begin(self._optimizers)

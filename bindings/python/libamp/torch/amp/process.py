@@ -24,6 +24,7 @@ class AmpStash:
         self.session, self.index = session, index
         self._optimizer = weakref.ref(optimizer)
         self.skipped: Any = None  # was the last step()? None: there was none; a tensor where a GPU knows
+        self.skips = graphs.Skips()
         self.running = False  # is a step?
         self.lazy_init_called = True
         self.already_patched = False  # will the next step be skipped?
@@ -166,7 +167,10 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
             guarded = () if closure is None else (_guard_closure(stash, closure),)
             with graphs.told(self, found_inf):
                 result = old(*guarded, *args, **kwargs)
-            skipped = found_inf.clone() if isinstance(found_inf, torch.Tensor) else False
+            skipped = False
+            if isinstance(found_inf, torch.Tensor):
+                skipped = found_inf.clone()
+                stash.skips.send(skipped)
         finally:
             stash.running = False
             context.step_end(stash.index)
