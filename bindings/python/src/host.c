@@ -277,7 +277,7 @@ static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_
 static void retire(const amp_py_Context *context, PyObject *tensor)
 {
     amp_tensor_view view = { 0 };
-    if (amp_py_look(tensor, &view) == 0 && view.device.type == AMP_PY_CUDA) {
+    if (tensor && amp_py_look(tensor, &view) == 0 && view.device.type == AMP_PY_CUDA) {
         Py_XDECREF(PyObject_CallMethod(context->storage, "retire", "O", tensor));
     }
     PyErr_Clear();

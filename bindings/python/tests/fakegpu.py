@@ -50,8 +50,8 @@ def why_not():
     """Why there can be none here, or None."""
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         return "this torch has no table of DLPack's functions"
-    if not os.environ.get(FOLDER):
-        return f"{FOLDER} does not name the folder of a C build with libamp_cuda.so of the tests (tests/cuda)"
+    if not os.path.exists(os.path.join(os.environ.get(FOLDER, ""), "libfake_cublasLt.so")):
+        return f"{FOLDER} names no folder tests/cuda of a C build with a CUDA of the tests' own"
     return None
 
 

@@ -40,11 +40,11 @@ def _plain(params):
 
 
 def _around(params):
-    """An optimizer that hands on what it is asked for, and not what it is told."""
+    """An optimizer that has what the one inside it has, and hands on nothing that it is told."""
 
     class Around:
         def __init__(self, inner):
-            self.inner = inner
+            vars(self).update(vars(inner), inner=inner)
 
         def __getattr__(self, name):
             return getattr(self.inner, name)
