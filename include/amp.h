@@ -164,7 +164,7 @@ typedef struct amp_host {
     amp_status (*alloc)(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *storage);
     /* End a block that alloc made. Cannot fail. */
     void (*free)(void *self, amp_storage *storage);
-    /* Told of skips, scale changes, warnings, kept errors (amp_diagnostics.h). Must not call libamp. */
+    /* Told of skips, scale changes, warnings and kept errors (amp_diagnostics.h). Must not call libamp. */
     void (*event)(void *self, const struct amp_event *event);
     /* Combine `n` values over the ranks of a distributed host, in place, the same result on every rank: amp_ranks.h. */
     amp_status (*reduce)(void *self, amp_reduction reduction, double *values, size_t n);
@@ -255,8 +255,7 @@ enum {
      * that an optimizer lists get one, widened from them. Without it such a parameter is refused: its FP32 value is
      * lost. */
     AMP_MODEL_LOW_PARAMS = 1u << 0,
-    /* ops is a whole table of the host's, of which a model uses a part: ops that see no call are no finding, but that
-     * none sees one is. */
+    /* ops is a host's whole table, of which a model uses a part: it is a finding where none is called, not some. */
     AMP_MODEL_WHOLE_TABLE = 1u << 1
 };
 
