@@ -92,6 +92,36 @@ TEST(test_width) {
     }
 }
 
+/* ---- division without dividing ---- */
+
+TEST(test_divisor) {
+    static const uint32_t bys[] = { 1,     2,     3,          5,          7,          9,         641,
+                                    65535, 65536, 0x7fffffff, 0x80000000, 0x80000001, 0xffffffff };
+    for (size_t i = 0; i < sizeof bys / sizeof *bys; i++) {
+        const struct cuda_divisor by = cuda_divisor_of(bys[i]);
+        const uint64_t steps = UINT32_MAX / bys[i] + 1, stride = steps / 4096 + 1; /* around multiples of it */
+        for (uint64_t k = 0; k <= steps; k += stride)
+            for (uint32_t n = (uint32_t)(k * bys[i]) - 2, end = n + 5; n != end; n++)
+                ck_assert_msg(cuda_quotient(n, &by) == n / bys[i], "%u / %u", n, bys[i]);
+    }
+}
+
+TEST(test_more_groups_than_are_counted) {
+    const amp_device_epilogue e = AMP_DEVICE_EPILOGUE_INIT;
+    amp_matmul_args g = args_of(1 << 20, 1 << 15, 7);
+    struct blas_plan plan;
+    g.c = NULL, g.activation = AMP_ACTIVATION_RELU, g.batch = 1;
+    ck_assert_ptr_nonnull(cuda_blas_plan(&g, &e, false, &plan)); /* 2^32 of them */
+    g.n--, g.m--;
+    ck_assert_ptr_null(cuda_blas_plan(&g, &e, false, &plan));
+    g.batch = INT32_MAX;
+    ck_assert_ptr_nonnull(cuda_blas_plan(&g, &e, false, &plan));
+    g.activation = AMP_ACTIVATION_NONE;
+    ck_assert_ptr_null(cuda_blas_plan(&g, &e, false, &plan)); /* cuBLASLt does it all */
+    g.k = 0;
+    ck_assert_ptr_nonnull(cuda_blas_plan(&g, &e, false, &plan));
+}
+
 /* ---- what is remembered ---- */
 
 static struct blas_key key_of(uint64_t i) {

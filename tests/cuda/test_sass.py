@@ -23,9 +23,10 @@ import sass
 
 # What reads tensors, what writes them, and in which the elementwise arithmetic may have no fused operation.
 READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "lamb_moments", "finish",
-         "statistics"}
+         "statistics", "sum_columns", "sum_rows"}
 WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero", "update", "lamb_moments", "finish"}
 SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler", "statistics_sums"}  # a block or a thread a tensor, or a sum
+NO_DIVISION = {"finish"}  # of integers, for each group
 BOUNDED = {"finish"}  # has erf, tanh and exp, whose insides are CUDA's: within a bound, not to the bit
 RULES = 5  # kernel_update<rule>
 
@@ -127,6 +128,8 @@ def problems(code):
             yield f"{arch} {kernel}: no load of 16 bytes: {dict(opcodes)}"
         if kernel in WRITES and not count(r"STG\..*128"):
             yield f"{arch} {kernel}: no store of 16 bytes"
+        if kernel in NO_DIVISION and count(r"CALL"):
+            yield f"{arch} {kernel}: {count(r'CALL')} calls, as of a division"
         if count(r"(LDL|STL)\b"):
             yield f"{arch} {kernel}: {count(r'(LDL|STL)')} accesses to local memory"
         if kernel not in SMALL and count(r"(LD|ST)\."):
@@ -179,6 +182,8 @@ def ptx_problems(ptx):
             yield f"{kernel}: no load of 16 bytes"
         if kernel in WRITES and not re.search(r"\bst" + WIDE, text):
             yield f"{kernel}: no store of 16 bytes"
+        if kernel in NO_DIVISION and re.search(r"\b(div|rem)\.[us]\d", text):
+            yield f"{kernel}: divides"
         if re.search(r"\b(ld|st)\.local\b|^\s*\.local\b", text, re.M):
             yield f"{kernel}: memory of its own, outside registers"
 

@@ -72,11 +72,26 @@ static void use_scratch(const amp_matmul_args *g, struct blas_plan *plan) {
     plan->d = matrix_of(NULL, AMP_FLOAT32, g->m, g->n, g->n, g->m * g->n);
 }
 
+static bool has_finish(const struct blas_plan *plan) {
+    return !plan->multiplies || plan->left & ~(uint32_t)BLAS_BIAS_GRAD;
+}
+
+/* Of what is left, as cuda_finish counts them. Each factor is below 2^63, their product may not be. */
+static uint64_t groups_of(const amp_matmul_args *g) {
+    const uint64_t in_row = ((uint64_t)g->n + CUDA_GROUP - 1) / CUDA_GROUP;
+    uint64_t rows, groups;
+    return __builtin_mul_overflow((uint64_t)g->m, (uint64_t)g->batch, &rows) ||
+                   __builtin_mul_overflow(rows, in_row, &groups) ? UINT64_MAX : groups;
+}
+
+static const char TOO_MANY[] = "more than 2^32 times 8 elements of which cuBLASLt leaves something to be done: "
+                               "multiply fewer rows at a time";
+
 const char *cuda_blas_plan(const amp_matmul_args *g, const amp_device_epilogue *e, bool fuses, struct blas_plan *plan) {
     const uint32_t parts = parts_of(g, e);
     *plan = (struct blas_plan){ .multiplies = g->k != 0 && g->alpha != 0.0f, .left = parts };
     if (g->batch > INT32_MAX) return "more than 2^31 - 1 products";
-    if (!plan->multiplies) return NULL;
+    if (!plan->multiplies) return groups_of(g) > UINT32_MAX ? TOO_MANY : NULL;
     if (g->a_dtype != g->b_dtype) return "a and b are of different types: cast one of them (amp_device_cast)";
     place_operands(g, plan);
     const bool stores = g->d_dtype == AMP_FLOAT32 || g->d_dtype == g->a_dtype;
@@ -86,6 +101,7 @@ const char *cuda_blas_plan(const amp_matmul_args *g, const amp_device_epilogue *
         use_scratch(g, plan);
     }
     plan->left = (parts & ~plan->fused) | (plan->scratch ? BLAS_CONVERT : 0u);
+    if (has_finish(plan) && groups_of(g) > UINT32_MAX) return TOO_MANY;
     plan->c = plan->d;
     if (plan->fused & BLAS_C) {
         plan->c = matrix_of(g->c, g->c_dtype, g->m, g->n, g->ld_c, g->stride_c);
@@ -101,19 +117,27 @@ union writable { /* a finish only reads what was given as const */
     unsigned char *taken;
 };
 
+/* Span k's part of the shape: wide where each row of each product begins on a 16-byte boundary. */
+static uint32_t shape_of(int k, const void *data, amp_dtype type, int64_t ld, int64_t stride) {
+    const uint64_t width = width_of(type), rows = (uint64_t)ld * width, items = (uint64_t)stride * width;
+    const uint64_t all = (uint64_t)(uintptr_t)data | rows | items;
+    return (uint32_t)type << (4 * k) | (uint32_t)(all % 16 == 0) << (4 * k + 3);
+}
+
 /* In elements; one row for all: 0 and 0. */
 static void set_side(struct cuda_finish *f, int k, const void *data, amp_dtype type, int64_t ld, int64_t stride) {
     const int64_t width = (int64_t)width_of(type);
     const union writable pointer = { data };
     f->sides[k] = (struct cuda_side){ pointer.taken, ld * width, stride * width };
-    const uint64_t wide = ((uint64_t)(uintptr_t)data | (uint64_t)(ld * width) | (uint64_t)(stride * width)) % 16 == 0;
-    f->shape |= (uint32_t)type << (4 * k) | (uint32_t)wide << (4 * k + 3);
+    f->shape |= shape_of(k, data, type, ld, stride);
 }
 
 bool cuda_blas_finish(const amp_matmul_args *g, const amp_device_epilogue *e, const struct blas_plan *plan,
                       void *scratch, struct cuda_finish *finish) {
-    if (plan->multiplies && !(plan->left & ~(uint32_t)BLAS_BIAS_GRAD)) return false;
+    if (!has_finish(plan)) return false;
     struct cuda_finish f = { .rows = (uint64_t)g->m, .cols = (uint64_t)g->n, .batch = (uint64_t)g->batch,
+                             .groups_of_row = cuda_divisor_of((uint32_t)((g->n + CUDA_GROUP - 1) / CUDA_GROUP)),
+                             .rows_of_item = cuda_divisor_of((uint32_t)g->m),
                              .beta = g->beta, .backward = e->backward };
     set_side(&f, CUDA_D, g->d, g->d_dtype, g->ld_d, g->stride_d);
     if (plan->multiplies)
@@ -136,19 +160,18 @@ bool cuda_blas_sums(const amp_matmul_args *g, const amp_device_epilogue *e, cons
     if (!(plan->left & BLAS_BIAS_GRAD)) return false;
     struct cuda_sums s = { .out = e->bias_grad, .out_type = (uint32_t)e->bias_grad_dtype, .batch = (uint64_t)g->batch,
                            .stride_out = e->stride_bias_grad };
+    amp_dtype type = g->d_dtype;
     if (e->bias_grad_of == AMP_BIAS_GRAD_A) {
-        s.x = g->a, s.type = (uint32_t)g->a_dtype, s.n_p = (uint64_t)g->m, s.n_q = (uint64_t)g->k,
-        s.stride_x = g->stride_a;
+        s.x = g->a, type = g->a_dtype, s.n_p = (uint64_t)g->m, s.n_q = (uint64_t)g->k, s.stride_x = g->stride_a;
         s.step_p = g->transpose_a ? 1 : g->ld_a, s.step_q = g->transpose_a ? g->ld_a : 1;
     } else if (e->bias_grad_of == AMP_BIAS_GRAD_B) {
-        s.x = g->b, s.type = (uint32_t)g->b_dtype, s.n_p = (uint64_t)g->n, s.n_q = (uint64_t)g->k,
-        s.stride_x = g->stride_b;
+        s.x = g->b, type = g->b_dtype, s.n_p = (uint64_t)g->n, s.n_q = (uint64_t)g->k, s.stride_x = g->stride_b;
         s.step_p = g->transpose_b ? g->ld_b : 1, s.step_q = g->transpose_b ? 1 : g->ld_b;
     } else {
-        s.x = g->d, s.type = (uint32_t)g->d_dtype, s.n_p = (uint64_t)g->n, s.n_q = (uint64_t)g->m,
-        s.stride_x = g->stride_d;
+        s.x = g->d, s.n_p = (uint64_t)g->n, s.n_q = (uint64_t)g->m, s.stride_x = g->stride_d;
         s.step_p = 1, s.step_q = g->ld_d;
     }
+    s.shape = shape_of(0, s.x, type, s.step_q == 1 ? s.step_p : s.step_q, s.stride_x);
     *sums = s;
     return true;
 }

@@ -21,8 +21,15 @@ struct cuda_side {
     int64_t ld, stride; /* bytes from row to row and from product to product */
 };
 
+/* Division of 32-bit numbers by what a launch knows, without dividing: Granlund and Montgomery 1994, figure 4.1. */
+struct cuda_divisor {
+    uint32_t by, factor, first_shift, last_shift;
+};
+
+/* Groups, of all products together, fit 32 bits. */
 struct cuda_finish {
     uint64_t rows, cols, batch;
+    struct cuda_divisor groups_of_row, rows_of_item;
     struct cuda_side sides[CUDA_SIDES];
     struct cuda_side mask; /* of ReLU: bits, a byte a group; data 0: none */
     uint32_t shape;        /* types and widths of the sides as in table.h; type 0: there is no such side */
@@ -35,9 +42,34 @@ struct cuda_sums {
     const unsigned char *x;
     unsigned char *out;
     uint64_t n_p, n_q, batch;
-    int64_t step_p, step_q, stride_x, stride_out; /* elements */
-    uint32_t type, out_type;
+    int64_t step_p, step_q, stride_x, stride_out; /* elements; one of the steps is 1 */
+    uint32_t shape, out_type;                     /* of x as in table.h: span 0 */
 };
+
+/* ---- which elements ---- */
+
+static inline struct cuda_divisor cuda_divisor_of(uint32_t by) {
+    uint32_t bits = 0;
+    while ((UINT64_C(1) << bits) < by) bits++;
+    const uint64_t rest = (UINT64_C(1) << bits) - by;
+    return (struct cuda_divisor){ by, (uint32_t)((rest << 32) / by + 1), bits > 0, bits > 0 ? bits - 1 : 0 };
+}
+
+CUDA_BOTH uint32_t cuda_quotient(uint32_t n, const struct cuda_divisor *by) {
+    const uint32_t high = (uint32_t)((uint64_t)n * by->factor >> 32);
+    return (high + ((n - high) >> by->first_shift)) >> by->last_shift;
+}
+
+CUDA_BOTH uint64_t cuda_finish_groups(const struct cuda_finish *f) {
+    return f->batch * f->rows * ((f->cols + CUDA_GROUP - 1) / CUDA_GROUP);
+}
+
+/* The group of x from element `at` on, of which `left` elements are summed: fewer than a group at an end, or none. */
+CUDA_BOTH struct cuda_place cuda_sums_place(int64_t at, uint64_t left) {
+    const uint64_t first = (uint64_t)at;
+    const struct cuda_place place = { first, first + CUDA_GROUP / 2, left < CUDA_GROUP ? (uint32_t)left : CUDA_GROUP };
+    return place;
+}
 
 /* ---- one element ---- */
 
@@ -77,10 +109,6 @@ CUDA_BOTH unsigned char *cuda_side_row(const struct cuda_side *side, uint64_t it
     return data;
 }
 
-CUDA_BOTH uint64_t cuda_finish_groups(const struct cuda_finish *f) {
-    return f->batch * f->rows * ((f->cols + CUDA_GROUP - 1) / CUDA_GROUP);
-}
-
 /* Backward: what the sums are multiplied with. */
 CUDA_BOTH void cuda_finish_backward(float x[CUDA_GROUP], const struct cuda_finish *f, const struct cuda_tensor *t,
                                     const struct cuda_place *at, uint32_t mask) {
@@ -110,9 +138,10 @@ CUDA_BOTH uint32_t cuda_finish_forward(float x[CUDA_GROUP], const struct cuda_fi
     return mask;
 }
 
-CUDA_BOTH void cuda_finish_group(const struct cuda_finish *f, uint64_t group) {
-    const uint64_t in_row = (f->cols + CUDA_GROUP - 1) / CUDA_GROUP, line = group / in_row;
-    const uint64_t item = line / f->rows, row = line % f->rows, col = group % in_row * CUDA_GROUP, left = f->cols - col;
+CUDA_BOTH void cuda_finish_group(const struct cuda_finish *f, uint32_t group) {
+    const uint32_t line = cuda_quotient(group, &f->groups_of_row), item = cuda_quotient(line, &f->rows_of_item);
+    const uint32_t row = line - item * f->rows_of_item.by;
+    const uint64_t col = (uint64_t)(group - line * f->groups_of_row.by) * CUDA_GROUP, left = f->cols - col;
     const struct cuda_place at = { col, col + CUDA_GROUP / 2, left < CUDA_GROUP ? (uint32_t)left : CUDA_GROUP };
     struct cuda_tensor t;
     float x[CUDA_GROUP] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f }, y[CUDA_GROUP];
