@@ -56,8 +56,7 @@ amp_factor amp__home_inverse(const struct amp__bracket *bracket);
 /* Do the ranks agree where the scaler lives? Asked only where there are ranks. */
 bool amp__home_agrees_there(const struct amp__bracket *bracket);
 /* This rank's word among them, with what its kernels found, in the stream's order; decide knows what came of it.
- * *anybody_ended, of a cancel (else
- * NULL): waits for it, and where nobody did all is as before. */
+ * *anybody_ended, of a cancel (else NULL): waits for it, and where nobody did all is as before. */
 amp_status amp__home_agree(const struct amp__bracket *bracket, bool gave_up, bool *anybody_ended);
 
 /* Waits for the decisions that are being copied to the host, for the optimizers whose steps wait for them. */
