@@ -34,13 +34,8 @@ static int32_t has_ranks(void *self) {
 }
 
 static const struct kind kinds[] = {
-    { "O1 fused", AMP_O1, STEP_FUSED, false, false, 1, 0.0f },
-    { "O2 fused", AMP_O2, STEP_FUSED, false, false, 1, 0.0f },
-    { "O5 fused", AMP_O5, STEP_FUSED, false, false, 1, 0.0f },
-    { "O2 there", AMP_O2, STEP_THERE, false, false, 1, 0.0f },
-    { "O2 knows", AMP_O2, STEP_KNOWS, false, false, 1, 0.0f },
-    { "O5 knows", AMP_O5, STEP_KNOWS, false, false, 1, 0.0f },
-    { "O1 there, fixed, accumulating", AMP_O1, STEP_THERE, false, true, 3, 0.0f },
+    KIND(O1, STEP_FUSED), KIND(O2, STEP_FUSED), KIND(O5, STEP_FUSED), KIND(O2, STEP_THERE),
+    KIND(O2, STEP_KNOWS), KIND(O5, STEP_KNOWS), KIND(O1, STEP_THERE, .fixed = true, .more_brackets = 2),
 };
 enum { KINDS = sizeof kinds / sizeof *kinds, CAPTURED = 4 }; /* the first ones know nothing on the host */
 
@@ -53,18 +48,14 @@ static void hook(struct host *host) {
 }
 
 static struct run start(const struct kind *kind) {
-    amp_status status;
-    struct host *host = host_new(false, false, kind->fixed, kind->stepping);
+    struct host *host = host_of(kind, false);
     nccl = ranks_open();
     hook(host);
-    struct run run = run_try_start(host, kind->level, &status);
-    ck_assert_msg(status == AMP_OK, "%s", amp_last_error());
-    return run;
+    return run_with(host, CONFIG(kind->level));
 }
 
 static void stop(struct run *run) {
-    ck_assert_msg(amp_shutdown(run->context) == AMP_OK, "%s", amp_last_error());
-    host_free(run->host);
+    run_end(run);
     amp_nccl_close(nccl);
 }
 
@@ -104,10 +95,10 @@ TEST_TIMES(test_overflows, KINDS) {
         host_set_targets(run.host, target_of(i)); /* waits */
         device.fake->waits = device.fake->event_waits = asked = 0;
         run_again(run.host, kind);
-        ck_assert_int_eq(asked, kind->accumulate);
+        ck_assert_int_eq(asked, kind->more_brackets + 1);
         if (i >= WARM_UP && kind->stepping != STEP_KNOWS)
             ck_assert_int_eq(device.fake->waits + device.fake->event_waits, 0);
-        skipped += overflows(i) ? (uint64_t)kind->accumulate : 0;
+        skipped += overflows(i) ? (uint64_t)asked : 0;
         if (i < WARM_UP) skipped = record_of(&run).skipped; /* the first scale may be too large */
         compare(&run);
         ck_assert_uint_eq(record_of(&run).skipped, skipped);
@@ -240,7 +231,7 @@ TEST(test_nobody_else) {
 
 /* Where nothing is scaled there is nothing to decide. */
 TEST(test_nothing_to_decide) {
-    static const struct kind kind = { "O4 fused", AMP_O4, STEP_FUSED, false, false, 1, 0.0f };
+    static const struct kind kind = KIND(O4, STEP_FUSED);
     struct run run = start(&kind);
     for (int i = 0; i < 2; i++) run_iterate(run.host, &kind, 0.25f);
     ck_assert_int_eq(asked, 0);
@@ -286,7 +277,7 @@ TEST_TIMES(test_needs_reduce, 2) {
     amp_status status;
     hook(host);
     if (_i) host->optimizer.flags |= AMP_OPTIMIZER_SHARDED;
-    struct run run = run_try_start(host, AMP_O2, &status);
+    const struct run run = run_try(host, CONFIG(AMP_O2), &status);
     ck_assert_int_eq(status, AMP_ERR_MISSING_HOOK);
     ck_assert_ptr_null(run.context);
     ck_assert_ptr_nonnull(strstr(amp_last_error(), _i ? "AMP_OPTIMIZER_SHARDED" : "loss scalers live on the host"));
