@@ -104,7 +104,7 @@ program() { # LIMIT COMMAND...: its output in the step's log
     printf '$ %s\n' "$*" >>"$log"
     (carried timeout -k 10 "$limit" "$@") >>"$log" 2>&1 </dev/null & # so that a signal is heard
     child=$!
-    wait "$child" || code=$?
+    wait "$child" 2>>"$log" || code=$? # which says what killed it
     child=
     why=
     case $code in
