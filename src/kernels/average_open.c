@@ -4,7 +4,6 @@
 #include "kernels/spans.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { ALIGNMENT = 16 };
 static const uint64_t default_bucket = (uint64_t)25 << 20;
@@ -88,13 +87,13 @@ static amp_status memory_run(const amp_nccl *nccl, struct amp__memory_call *call
 
 /* A number for what must be equal on all ranks, that a float holds. */
 static float digest(const amp_nccl_average *average, const amp_nccl_options *options) {
-    uint64_t sum = UINT64_C(14695981039346656037), words[5] = { average->n, options->bucket_bytes };
-    words[2] = (uint64_t)(options->average == AMP_OFF);
-    memcpy(&words[3], &options->predivide, sizeof options->predivide);
-    for (size_t i = 0; i < 4; i++) sum = (sum ^ words[i]) * UINT64_C(1099511628211);
+    const uint64_t of_all[] = { average->n, options->bucket_bytes, (uint64_t)(options->average == AMP_OFF) };
+    uint64_t sum = amp__sum64(0, of_all, sizeof of_all);
+    sum = amp__sum64(sum, &options->predivide, sizeof options->predivide);
     for (size_t i = 0; i < average->n; i++) {
-        sum = (sum ^ average->slots[i].size) * UINT64_C(1099511628211);
-        sum = (sum ^ (uint64_t)(average->dtypes[i] * 8 + average->slots[i].dtype)) * UINT64_C(1099511628211);
+        const uint64_t of_one[] = { average->slots[i].size, (uint64_t)average->dtypes[i],
+                                    (uint64_t)average->slots[i].dtype };
+        sum = amp__sum64(sum, of_one, sizeof of_one);
     }
     return (float)((sum ^ sum >> 32) & 0xffffff);
 }

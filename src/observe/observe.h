@@ -110,7 +110,7 @@ struct amp__observer {
     struct amp__use {              /* by parameter: the last call of forward that used it */
         const struct amp__op *op;
         uint64_t call;
-        uint64_t made; /* its gradient was so manieth to be made, as the host told; 0: it did not */
+        uint64_t made; /* the place of its gradient among those that were made, from 1 on; 0: the host did not tell */
         bool accused;  /* told as the first of a culprit's, once */
     } *uses, nobody;   /* of an overflow without a parameter */
     size_t n_uses;

@@ -2,20 +2,15 @@
 /* Where memory is short, less is seen: each allocation of an observed training fails once, and what is trained is what
  * nobody observed. At O0, which makes no casts: all that is allocated is for what is seen. */
 #include "checks.h"
+#include "wrap.h"
 
 static unsigned long allocations, fails_at; /* 0: none */
 
 static bool refuse(void) { return ++allocations == fails_at; }
 
-void *__real_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size) { return refuse() ? NULL : __real_calloc(count, size); }
-void *__real_realloc(void *block, size_t size);
-void *__wrap_realloc(void *block, size_t size);
-void *__wrap_realloc(void *block, size_t size) { return refuse() ? NULL : __real_realloc(block, size); }
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+WRAP(void *, calloc, size_t count, size_t size) { return refuse() ? NULL : __real_calloc(count, size); }
+WRAP(void *, realloc, void *block, size_t size) { return refuse() ? NULL : __real_realloc(block, size); }
+WRAP(void *, aligned_alloc, size_t alignment, size_t size) {
     return refuse() ? NULL : __real_aligned_alloc(alignment, size);
 }
 

@@ -13,13 +13,6 @@
 
 #define STAGE_BYTES ((size_t)4 << 20)
 
-#define TRY(expression)                                                                                                \
-    do {                                                                                                               \
-        const amp_status try_status_ = (expression);                                                                   \
-        if (try_status_ != AMP_OK) return try_status_;                                                                 \
-    } while (0)
-#define CUDA_TRY(expression) TRY(cuda_explain(expression))
-
 /* Pinned memory and the event after which the device is done with it. */
 struct pinned {
     void *memory;

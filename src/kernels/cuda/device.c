@@ -12,12 +12,6 @@
 
 static const struct amp__backend_host *amp;
 
-#define TRY(expression)                                                                                                \
-    do {                                                                                                               \
-        const amp_status try_status_ = (expression);                                                                   \
-        if (try_status_ != AMP_OK) return try_status_;                                                                 \
-    } while (0)
-
 /* ---- errors ---- */
 
 amp_status cuda_explain(cudaError_t error) {

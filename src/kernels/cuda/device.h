@@ -58,6 +58,14 @@ amp_status cuda_explain(cudaError_t error);
 /* Sets the thread's last error; returns `status`. */
 amp_status cuda_fail(amp_status status, const char *text);
 
+/* A function goes on where there was no error, and returns it else. */
+#define TRY(expression)                                                                                                \
+    do {                                                                                                               \
+        const amp_status try_status_ = (expression);                                                                   \
+        if (try_status_ != AMP_OK) return try_status_;                                                                 \
+    } while (0)
+#define CUDA_TRY(expression) TRY(cuda_explain(expression))
+
 /* The table of these spans, on the device. */
 amp_status cuda_use_plan(const struct cuda_run *run, int plan, const amp_span *const spans[], uint32_t n_spans,
                          size_t n, struct cuda_table *table);

@@ -7,13 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TRY(expression)                                                                                                \
-    do {                                                                                                               \
-        const amp_status try_status_ = (expression);                                                                   \
-        if (try_status_ != AMP_OK) return try_status_;                                                                 \
-    } while (0)
-#define CUDA_TRY(expression) TRY(cuda_explain(expression))
-
 struct comm {
     struct nccl_library nccl;
     void *given; /* ncclComm_t */

@@ -5,12 +5,6 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kernels.h"
 
-#define TRY(expression)                                                                                                \
-    do {                                                                                                               \
-        const amp_status try_status_ = (expression);                                                                   \
-        if (try_status_ != AMP_OK) return try_status_;                                                                 \
-    } while (0)
-
 /* Scratch, as offsets. */
 struct parts {
     size_t updates, sums, tensor_sums, grad_norms, param_norms, norm, bytes;

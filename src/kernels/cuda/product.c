@@ -6,22 +6,18 @@
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/blas_device.h"
 #include "kernels/cuda/blas_kernels.h"
+#include "kernels/cuda/device.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 static const struct amp__backend_host *amp;
+
 void cuda_blas_init(const struct amp__backend_host *host) {
     amp = host;
     cuda_blas_device_init(host);
 }
-
-#define TRY(expression)                                                                                                \
-    do {                                                                                                               \
-        const amp_status try_status_ = (expression);                                                                   \
-        if (try_status_ != AMP_OK) return try_status_;                                                                 \
-    } while (0)
 
 /* One product under way. */
 struct product {
