@@ -54,6 +54,7 @@ present() {
     mpi) have mpirun && library ompi-c 3 ;;
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
     pip) have python3 && python3 -c 'import pip' 2>/dev/null ;;
+    pycparser) have python3 && python3 -c 'import pycparser' 2>/dev/null ;;
     python-venv) have python3 && python3 -c 'import venv, ensurepip' 2>/dev/null ;;
     python-dev) have python3 && [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     binutils) have nm && have readelf && have objcopy ;;
@@ -81,6 +82,7 @@ describe() {
     mpi) echo "Open MPI with headers" ;;
     python3) echo "python3 >= 3.7" ;;
     pip) echo "Python's pip" ;;
+    pycparser) echo "Python's pycparser" ;;
     python-venv) echo "Python's venv and ensurepip" ;;
     python-dev) echo "<Python.h>" ;;
     binutils) echo "nm, readelf and objcopy" ;;
@@ -106,6 +108,9 @@ packages() {
     pacman:pip) echo python-pip ;;
     apk:pip) echo py3-pip ;;
     *:pip) echo python3-pip ;;
+    pacman:pycparser) echo python-pycparser ;;
+    apk:pycparser) echo py3-pycparser ;;
+    *:pycparser) echo python3-pycparser ;;
     apt-get:python-venv) echo python3-venv ;;
     apt-get:python-dev) echo python3-dev ;;
     dnf:python-dev | zypper:python-dev) echo python3-devel ;;

@@ -55,7 +55,7 @@ EQUIPPED = {
     **{program: "exit 0" for program in ("doxygen", "abidiff", "git", "valgrind", "mpirun", "qemu-x86_64", "qemu-aarch64",
                                          "aarch64-linux-gnu-gcc", "g++")},
     "gcc": answers("gcc", "-fsyntax-only"), "pkg-config": answers("pkg-config", "ompi-c"),
-    "python3": f"""case "$*" in "-c import pip") exit 0 ;; esac\nexec {sys.executable} "$@\"""",
+    "python3": f"""case "$*" in "-c import pip" | "-c import pycparser") exit 0 ;; esac\nexec {sys.executable} "$@\"""",
 }
 
 
