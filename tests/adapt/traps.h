@@ -5,11 +5,9 @@
 
 #include <math.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define NN_API __attribute__((visibility("default"), nonnull(1)))
+#define NN_API __attribute__((visibility("default"), hot))
 #define nn_gemm_fast nn_gemm
 #define nn_square(x) ((x) * (x))
 

@@ -62,8 +62,15 @@ def main():
             others = {file.name for file in staged.rglob("*") if file.is_file() and include not in file.parents}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc"}
             backends = {name for name in ("libamp_onednn.so", "libamp_cuda.so") if (build / "src" / name).exists()}
-            expect(others == wanted | backends, f"beside headers: {sorted(others)}, wanted {sorted(wanted | backends)}")
+            adapt = {"amp-adapt", "apex.inc", "today.inc", "wide.inc"} | {
+                file.name for file in (source / "tools" / "adapt").rglob("*") if file.suffix in (".py", ".in")}
+            wanted |= backends | adapt
+            expect(others == wanted, f"beside headers: {sorted(others)}, wanted {sorted(wanted)}")
             expect(all((libraries / name).exists() for name in backends), "a backend does not lie beside libamp.so")
+
+        with tap.test("amp-adapt runs from where it is installed"):
+            said = run(sys.executable, next(staged.rglob("amp-adapt")), "--help", env={"PYTHONDONTWRITEBYTECODE": "1"})
+            expect("amp-adapt net.h" in said, said)
 
         with tap.test("pkg-config knows the version"):
             said = pkg_config(staged, "--modversion")

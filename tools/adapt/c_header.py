@@ -37,11 +37,17 @@ CXX = re.compile(r"^\s*(?:class\s+\w+|namespace\s+\w*\s*\{|template\s*<|using\s+
 
 
 class Header:
-    """functions: name -> Function; structs, enums: name -> what is declared; macros: names."""
+    """functions: name -> Function; structs, enums, typedefs: name -> what is declared; macros: name -> its text."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
         self.functions, self.structs, self.enums, self.typedefs, self.macros = {}, {}, {}, {}, {}
+        self.variables = set()
+
+    def names(self):
+        """All that it has taken."""
+        constants = (name for each in self.enums.values() for name in each.names)
+        return {*self.functions, *self.structs, *self.enums, *self.typedefs, *self.macros, *self.variables, *constants}
 
     def function(self, name):
         """Its declaration, or a HeaderError that says what the name is instead."""
@@ -191,6 +197,8 @@ class _Reader:
             if isinstance(kind, FunctionType):
                 inline = "inline" in node.funcspec or "static" in node.storage
                 self.header.functions[node.name] = Function(node.name, kind, inline, self.where(node))
+            elif node.name:
+                self.header.variables.add(node.name)
 
     @staticmethod
     def where(node):
@@ -258,8 +266,7 @@ class _Reader:
             found = Enum(tag, f"enum {node.name}" if node.name else tag, [])
         if node.values is not None:
             found.names.extend(each.name for each in node.values.enumerators)
-        if tag != ANONYMOUS:
-            self.header.enums[tag] = found
+        self.header.enums[tag if tag != ANONYMOUS else f"enum at {self.where(node)}"] = found
         return found
 
     def text(self, node):

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""amp-adapt on headers: test_adapt.py SOURCE LIBAMP LIBMINITAPE CC... Prints TAP.
+
+What it writes compiles without a warning, can be initialized at every level, and says by name what is missing: by
+libamp's findings, and by those of its own questions that no finding knows.
+"""
+import contextlib
+import io
+import os
+import pathlib
+import re
+import sys
+
+from adapt import HERE, Place, Tap, expect, run, scratch, skip_unless_supported
+
+sys.path.insert(0, str(HERE.parents[1] / "tools" / "adapt"))
+import cli  # noqa: E402  pylint: disable=wrong-import-position
+
+FUNCTIONS = ("nn_dense_forward nn_dense_backward nn_softmax nn_gemm nn_crossentropy_backward nn_smooth nn_apply nn_step").split()
+DARKNET = "/usr/lib/darknet/include/darknet.h"
+# What is refused, and what is said of it.
+REFUSED = [
+    ("traps.h nn_gem", "declares no function nn_gem.", "nn_gemm"),
+    ("traps.h nn_log", "traps.h:", "nn_log takes any number of arguments"),
+    ("traps.h nn_reset", "nn_reset has no prototype", "write (void)"),
+    ("traps.h nn_gemm_fast", "nn_gemm_fast is a macro", "Say nn_gemm"),
+    ("traps.h nn_half", "nn_half is static or inline", "the next function around it"),
+    ("traps.h nn_bits", "argument 1 (b) is bits by value", "it is a union"),
+    ("traps.h nn_nibbles", "argument 1 (n) is nibbles by value", "has the bit-field low"),
+    ("traps.h nn_rotate", "nn_rotate", "schemas have no such type"),
+    ("traps.h --table layr", "declares no struct layr", "layer"),
+    ("traps.h --table affine", "affine has no function pointers"),
+    ("traps.h --table layer nn_gemm", "give functions, or --table STRUCT"),
+    ("traps.h", "give functions, or --table STRUCT"),
+    ("traps.h nn_gemm --handle tensor", "--handle tensor: no struct is known by that name"),
+    ("traps.h nn_gemm --host handles", "no type is seen to be a tensor's handle"),
+    ("cxx.hpp f", "is C++", "amp.hpp"),
+    ("none.h f", "none.h: No such file"),
+    ("traps.h nn_gemm -o there.c", "there.c is there, and may hold what you filled in"),
+]
+
+
+def tried(place, name, *more, levels=("O1",)):
+    """Compiles what was written, as it comes, and gives what it says when it is tried."""
+    place.compile(name, "-fsyntax-only", f"{name}.c", *more)
+    place.compile(name, "-DADAPTER_TRY", f"{name}.c", *more)
+    return "".join(place.run(name, ADAPTER_LEVEL=level) for level in levels)
+
+
+def finds(said, *words):
+    for word in words:
+        expect(re.search(word, said), f"no {word!r} in:\n{said}")
+
+
+def functions(place):
+    place.adapt("traps.h", *FUNCTIONS, "-o", "raw.c")
+    said = tried(place, "raw", levels=("O1", "O5", "O0"))
+    finds(said, "AMP-M11 op nn_dense_forward is of class lower", "AMP-M11 op nn_dense_backward", r"AMP-M08 .*AMP_ADAPT: describe_params",
+          r"AMP-M12 .*nn_softmax", "AMP_ADAPT raw.c: nn_dense_forward: 4 pointers", r"AMP_ADAPT raw.c:\d+: visit", "level O5", "level O0")
+    expect("AMP-M11 op nn_gemm" not in said, f"gemm is known by its arguments:\n{said}")
+    text = place.read("raw.c")
+    finds(text, r'"float \*weight, " +/\* AMP_ADAPT: float weight\[\.\.\.\] \?', r"AMP_ADAPT: float\(a!\) dweight\[",
+          r"AMP_ADAPT: float\(seed\) dlosses\[", r"float A\[TA\?K:M, TA\?M:K : lda\]", r'backward_of = "nn_dense_forward"',
+          r"offsetof\(struct layer, nweights\)", r'members = "float scale, float shift, int n"', r"AMP_LEAVE")
+    expect("TRAMPOLINE(nn_step)" not in text, "an update of one buffer is no step slot")
+
+
+def layers(place):
+    said = place.adapt("traps.h", "--table", "layer", "-o", "layers.c")
+    finds(said, "forward_gpu is left out")
+    finds(tried(place, "layers", levels=("O1", "O2")), r"AMP-M08 .*AMP_ADAPT: describe_params", r"AMP_ADAPT layers.c:\d+: visit")
+    finds(place.read("layers.c"), r'\[CONNECTED\] = \{ "linear", AMP_BY_LIST \}', r'\[COST\] = \{ "cost", AMP_LEAVE \}',
+          r"FIELD\(x->weights, 0, READ, READ\); /\* x->nweights\? \*/", r"FIELD\(x->workspace, 0, SCRATCH, SCRATCH\)",
+          r"param\(numbered\(i, \"biases\"\), x->biases, x->bias_updates, 0 /\* x->nbiases\? \*/", r"steps\[n_steps\+\+\]")
+
+
+def handles(place, minitape):
+    place.adapt(place.source / "examples" / "host" / "minitape.h", "--table", "mt_ops", "-o", "tape.c")
+    flags = [f"-I{place.source}/examples/host", minitape]
+    finds(tried(place, "tape", *flags), r"AMP_ADAPT tape.c:\d+: the hook swap_data", r"AMP_ADAPT tape.c:\d+: describe_params")
+    # the adapter that was written by hand says the same of the table
+    by_hand, written = [re.sub(r'"\s*\n\s*"', "", text) for text in (
+        (place.source / "examples" / "adapter.c").read_text(encoding="utf-8"), place.read("tape.c"))]
+    for name in ("conv2d", "relu", "linear", "max_pool2d", "log_softmax", "cat", "scale"):
+        wanted = re.search(rf'"{name}(\([^"]*\) -> \w+)"', by_hand).group(1).replace("int32", "int")
+        expect(f'"{name}{wanted}"' in written, f"{name}: not {wanted}")
+
+
+def blas(place):
+    header = run(*place.compiler, "-E", "-x", "c", "-include", "cblas.h", "/dev/null")
+    path = re.search(r'^# 1 "([^"]*cblas[^"]*\.h)"', header, re.MULTILINE).group(1)
+    place.adapt(path, "cblas_sgemm", "cblas_sgemv", "cblas_saxpy", "-o", "blas.c")
+    said = tried(place, "blas", f"-I{pathlib.Path(path).parent}")
+    finds(said, "AMP-M11 op cblas_sgemv", r"AMP_ADAPT: describe_params", "AMP_ADAPT blas.c: cblas_saxpy: 2 pointers")
+    expect("AMP-M11 op cblas_sgemm" not in said, said)
+
+
+def darknet(place):
+    place.adapt(DARKNET, "--table", "layer", "-o", "darknet.c")
+    said = tried(place, "darknet", f"-I{pathlib.Path(DARKNET).parent}", levels=("O1", "O5"))
+    finds(said, r"AMP-M08 .*AMP_ADAPT: describe_params", r"AMP_ADAPT darknet.c:\d+: visit")
+    finds(place.read("darknet.c"), r'\[CONVOLUTIONAL\] = \{ "conv2d"', r"FIELD\(x->weight_updates, 0, KEEP, UPDATE\)")
+
+
+def refused(arguments):
+    """What the tool says, in this process."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        expect(cli.main(arguments) == 1, f"{arguments} was taken")
+    return said.getvalue()
+
+
+def names(place):
+    place.write("names.h", "typedef float op;\nvoid field(op *x, int n);\nextern int param, weights;\nenum { count, visit };\n"
+                "struct fields { float *ops; int n; };\nvoid linear(op *host, struct fields *m, int n);\n")
+    place.adapt("names.h", "linear", "field", "-o", "names.c")
+    finds(tried(place, "names"), "AMP_ADAPT names.c: linear: 1 pointers")
+
+
+def main():
+    source, library, minitape, compiler = *(pathlib.Path(each).resolve() for each in sys.argv[1:4]), sys.argv[4:]
+    tap = Tap()
+    skip_unless_supported(tap)
+    with scratch() as folder:
+        os.environ["CC"] = " ".join(compiler)
+        os.chdir(folder)
+        place = Place(folder, source, library, compiler)
+        place.write("traps.h", (HERE / "traps.h").read_text(encoding="utf-8"))
+        place.write("cxx.hpp", "namespace n { int f(); }\n")
+        place.write("there.c", "")
+        with tap.test("functions over float arrays: findings and questions name each that is missing"):
+            functions(place)
+        with tap.test("layers that hold their functions, structs by value"):
+            layers(place)
+        with tap.test("a table of ops on tensors: the hooks that the header shows are written"):
+            handles(place, minitape)
+        with tap.test("a header that has taken the adapter's own names"):
+            names(place)
+        for what, known, check in (("cblas.h", place.knows("cblas.h"), blas), (DARKNET, pathlib.Path(DARKNET).exists(), darknet)):
+            if known:
+                with tap.test(f"{what}, as it is installed"):
+                    check(place)
+            else:
+                tap.number += 1
+                print(f"ok {tap.number} - {what} # SKIP it is not installed (Debian: {'libblas-dev' if check is blas else 'darknet'})")
+        with tap.test("what cannot be adapted is refused: what, where, what to do"):
+            for arguments, *words in REFUSED:
+                said = refused(arguments.split())
+                finds(said, *map(re.escape, words))
+            expect(place.read("there.c") == "", "there.c was written over")
+        with tap.test("--help begins with examples; output without -o is C"):
+            finds(place.adapt("--help"), r"amp-adapt net\.h dense_forward", r"--table layer")
+            finds(place.adapt("traps.h", "nn_softmax"), r"^/\*\n \* libamp's adapter for traps\.h")
+    tap.done()
+
+
+if __name__ == "__main__":
+    main()

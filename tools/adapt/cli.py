@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command: what is wanted, from which header, to which file."""
+import argparse
+import os
+import pathlib
+import re
+import sys
+
+import c_header
+from c_header import HeaderError
+from c_types import floats, is_function, pointed_struct
+from host import STEP, ZERO, Host, Op
+from lists import Lists
+from write import write
+
+HELP = """Writes the skeleton of libamp's adapter for a C framework: it compiles as it comes, and says what is missing.
+
+A trainer whose functions take float arrays and call each other by name:
+
+    amp-adapt net.h dense_forward dense_backward softmax sgd_step -o adapter.c
+    cc -DADAPTER_TRY adapter.c -lamp -o try && ./try     # lists what is still to be filled in
+    grep -n AMP_ADAPT adapter.c                          # the places where it goes
+
+A framework with a table of ops, or layers that hold their functions:
+
+    amp-adapt minitape.h --table mt_ops -o adapter.c
+    amp-adapt darknet.h --table layer -I/usr/lib/darknet/include -o adapter.c
+"""
+FOLDER = pathlib.Path(__file__).resolve().parent
+LISTS = next(folder for folder in (FOLDER / "lists", FOLDER.parents[1] / "src" / "opt_levels" / "lists") if folder.is_dir())
+
+
+def arguments(argv):
+    parser = argparse.ArgumentParser(prog="amp-adapt", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("header", help="the C header that declares them")
+    parser.add_argument("functions", nargs="*", help="functions that compute, and the optimizer's step, called by their names")
+    parser.add_argument("--table", metavar="STRUCT", help="instead of functions: a struct whose members are function pointers")
+    parser.add_argument("--step", metavar="NAME", help="which function, or STRUCT.MEMBER, updates the weights (else by its name)")
+    parser.add_argument("--zero-grad", metavar="NAME", help="which one clears the gradients (else by its name)")
+    parser.add_argument("--host", choices=["buffers", "handles", "structs"], default="", metavar="KIND",
+                        help="buffers (float *), structs (floats behind structs) or handles (tensors), where the guess is wrong")
+    parser.add_argument("--handle", metavar="TYPE", default="", help="the type of a tensor's handle, where the guess is wrong")
+    parser.add_argument("--level", default="O1", choices=[f"O{i}" for i in range(6)], help="where ADAPTER_LEVEL says none (O1)")
+    parser.add_argument("-o", dest="output", metavar="FILE", help="the adapter; without it, standard output")
+    parser.add_argument("--force", action="store_true", help="write over FILE, which may hold what you filled in")
+    parser.add_argument("-I", dest="include", action="append", default=[], metavar="DIR", help="for the preprocessor")
+    parser.add_argument("-D", dest="define", action="append", default=[], metavar="NAME[=VALUE]", help="for the preprocessor")
+    return parser.parse_intermixed_args(argv)
+
+
+# ---- which ops -----------------------------------------------------------------------------------------------------
+
+def from_functions(header, names):
+    ops = []
+    for name in dict.fromkeys(names):
+        found = header.function(name)
+        if found.inline:
+            raise HeaderError(f"{found.where}: {name} is static or inline: it is no symbol, so that its calls cannot be caught. Give "
+                              "the next function around it that is called by its name.")
+        ops.append(Op(name, found.type, found.where))
+    return ops
+
+
+def from_table(table, say):
+    ops = []
+    for each in table.members:
+        if not is_function(each.type):
+            continue
+        if re.search(r"(^|_)(gpu|cuda)(_|$)", each.name):
+            say(f"{each.where}: {each.name} is left out: libamp works on buffers in the CPU's memory here")
+        elif each.type.target.variadic or not each.type.target.prototype:
+            say(f"{each.where}: {each.name} is left out: a function whose arguments are not declared cannot be wrapped")
+        else:
+            ops.append(Op(each.name, each.type.target, each.where))
+    if not ops:
+        raise HeaderError(f"{table.where}: {table.name} has no function pointers. Give the functions by their names, without --table.")
+    return ops
+
+
+def optimizer_of(header, step, zero):
+    """The struct with the members step and zero_grad: the one that is named, or the only one that has them."""
+    named = [each.partition(".") for each in (step, zero) if each and "." in each]
+    if named:
+        return header.struct(named[0][0])
+    found = {struct for struct in header.structs.values() for each in struct.members or []
+             if is_function(each.type) and re.fullmatch("step|update", each.name)
+             and [pointed_struct(param.type) for param in each.type.target.params][:1] == [struct]}
+    return found.pop() if len(found) == 1 else None
+
+
+def duties(ops, given, say):
+    """The step and zero_grad: as said, else by their names."""
+    for duty, pattern in (("step", STEP), ("zero_grad", ZERO)):
+        name = (given[duty] or "").rpartition(".")[2]
+        for op in ops:
+            if op.duty == "op" and (op.name == name if name else pattern.search(op.name)):
+                op.duty = duty
+            if op.duty == "step" and not name and any(floats(each.type) for each in op.type.params):
+                op.duty = "update"
+                say(f"{op.where}: {op.name} looks like the update of one buffer, of which a step has several: put step_begin and "
+                    f"step_end around all of them. If one call is a whole step: --step {op.name}")
+        if name and not any(op.duty == duty for op in ops):
+            raise HeaderError(f"--{duty.replace('_', '-')} {given[duty]}: it is none of the functions: {', '.join(op.name for op in ops)}")
+
+
+def build(options, say):
+    flags = [f"-I{each}" for each in options.include] + [f"-D{each}" for each in options.define]
+    header = c_header.read(options.header, flags, (os.environ.get("CC") or "cc").split())
+    given = {"step": options.step, "zero_grad": options.zero_grad}
+    if bool(options.table) == bool(options.functions):
+        raise HeaderError("give functions, or --table STRUCT: one of them")
+    if options.table:
+        table, optimizer = header.struct(options.table), optimizer_of(header, options.step, options.zero_grad)
+        ops = from_table(table, say)
+    else:
+        table, optimizer = None, None
+        ops = from_functions(header, [*options.functions, *filter(None, given.values())])
+    own = ops
+    if optimizer and optimizer is not table:
+        own = [Op(each.name, each.type.target, each.where) for each in optimizer.members if is_function(each.type)]
+        duties(own, given, say)
+        own = [op for op in own if op.duty != "op"]
+        host = Host(header, Lists(LISTS), ops + own, options.host, options.handle, table)
+        host.optimizer = optimizer
+        say(f"{optimizer.where}: {', '.join(op.name for op in own)} of {optimizer.name} are the optimizer's slots")
+        return host
+    duties(own, given, say)
+    return Host(header, Lists(LISTS), ops, options.host, options.handle, table)
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+def main(argv=None):
+    options = arguments(argv)
+
+    def say(text):
+        print(f"amp-adapt: {text}", file=sys.stderr)
+    try:
+        host = build(options, say)
+        file = options.output or "adapter.c"
+        prefix = re.sub(r"\W", "_", pathlib.Path(file).stem)
+        flags = "".join(f"-I{each} " for each in options.include) + "".join(f"-D{each} " for each in options.define)
+        text = write(host, pathlib.Path(options.header).name, prefix, pathlib.Path(file).name, options.level, flags)
+        if options.output is None:
+            sys.stdout.write(text)
+            return 0
+        if pathlib.Path(options.output).exists() and not options.force:
+            raise HeaderError(f"{options.output} is there, and may hold what you filled in: another name, or --force")
+        pathlib.Path(options.output).write_text(text, encoding="utf-8")
+        say(f"{options.output}: {sum(op.duty == 'op' for op in host.ops)} ops of a host with {host.kind}, "
+            f"{text.count('AMP_ADAPT: ')} questions (grep -n AMP_ADAPT {options.output})")
+    except HeaderError as error:
+        say(str(error))
+        return 1
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}")
+        return 1
+    return 0

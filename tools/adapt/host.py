@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From declarations to what an adapter has to say of them: ops, their arguments, the structs behind these.
+
+What a prototype does not say is kept as a question, beside what its names make probable.
+"""
+import re
+from dataclasses import dataclass, field
+from typing import Any, List, Optional
+
+from c_header import HeaderError
+from c_types import (Array, Enum, Number, Pointer, Struct, Unknown, Void, floats, is_float, is_function, is_integer,
+                     pointed_struct)
+from gemm import fill_in
+from lists import LOSS, Listed, is_backward, stem
+from structs import by_value_fault, float_members
+
+RESERVED = {"pointer", "Tensor", "bool", "struct", "const", "self", "size_t", "ptrdiff_t", "uint8", "uint16", "uint32",
+            "uint64", "int8", "int16", "int32", "int64"}
+OUT = re.compile(r"^(out|output|outputs|y|dst|dest|res|result|probs|losses|logits)$", re.IGNORECASE)
+ADDED = re.compile(r"^(d[a-z_]?\w*|grad\w*|\w*_grad|\w*_updates?|\w*_?delta)$")
+KEPT = re.compile(r"mean|var(iance)?$|rstd|mask|label|target|truth|index|indices|running", re.IGNORECASE)
+SEED = re.compile(r"^(seed|d_?loss(es)?|grad_loss(es)?)$", re.IGNORECASE)
+OPTIONAL = re.compile(r"bias|optional|mask", re.IGNORECASE)
+STEP = re.compile(r"(^|_)(step|update|sgd|adamw?|optimi[sz]e)(_|$)", re.IGNORECASE)
+ZERO = re.compile(r"(zero|clear|reset)_?grads?", re.IGNORECASE)
+
+
+@dataclass
+class Argument:
+    name: str
+    type: Any
+    schema: str            # what stands in the schema until the question is answered
+    question: str = ""     # "": there is none
+    struct: Optional[Struct] = None  # that the hook visit looks into
+
+
+@dataclass
+class Op:
+    name: str              # the function, or the table's member
+    type: Any
+    where: str
+    arguments: List[Argument] = field(default_factory=list)
+    returns: str = "void"
+    listed: Optional[Listed] = None
+    backward_of: str = ""
+    loss: bool = False
+    duty: str = "op"       # or step, zero_grad, forward
+
+    @property
+    def takes_floats(self):
+        return any(floats(each.type) for each in self.arguments)
+
+    @property
+    def lower(self):
+        return bool(self.listed and self.listed.lower and not self.loss)
+
+
+class Host:
+    """ops, structs to describe, and of which kind the host is: "handles" (with .handle), or "buffers"."""
+
+    def __init__(self, header, lists, ops, kind="", handle="", table=None):
+        self.header, self.lists, self.table, self.optimizer = header, lists, table, None
+        self.ops, self.structs = ops, []
+        self.handle = self.find_handle(kind, handle)
+        self.kind = "handles" if self.handle else "buffers"
+        prefix = _common_prefix([op.name for op in ops])
+        for op in ops:
+            self.describe(op, prefix)
+        self.pair()
+        # the table is a layer: its own functions take it, one table for each
+        self.layers = table is not None and table in self.structs
+
+    @property
+    def steps(self):
+        return [op for op in self.ops if op.duty == "step"]
+
+    # ---- handles or buffers
+
+    def find_handle(self, kind, named):
+        if named:
+            return self.header.struct(named) if named in self.header.structs and self.header.structs[named].members else (
+                self.opaque(named))
+        if kind in ("buffers", "structs"):
+            return None
+        returned = [each.type.returns.target for each in self.ops if pointed_struct(each.type.returns)]
+        taken = [pointed_struct(param.type) for each in self.ops for param in each.type.params]
+        several = [a for each in self.ops for a in [pointed_struct(param.type) for param in each.type.params]
+                   if a and sum(a is pointed_struct(param.type) for param in each.type.params) > 1]
+        candidates = [each for each in taken if each and (each in returned or each in several)
+                      and not any(is_function(member.type) for member in each.members or [])]
+        if candidates:
+            return max(candidates, key=candidates.count)
+        if kind == "handles":
+            raise HeaderError(f"{self.header.path}: no type is seen to be a tensor's handle: name it, --handle TYPE.")
+        return None
+
+    def opaque(self, named):
+        kind = self.header.typedefs.get(named) or self.header.structs.get(named)
+        kind = kind.target if isinstance(kind, Pointer) else kind
+        if not isinstance(kind, Struct):
+            raise HeaderError(f"{self.header.path}: --handle {named}: no struct is known by that name."
+                              f"{self.header.nearest(named, self.header.structs)}")
+        return kind
+
+    # ---- one op
+
+    def describe(self, op, prefix):
+        kind, where = op.type, f"{op.where}: {op.name}"
+        if kind.variadic:
+            raise HeaderError(f"{where} takes any number of arguments (...): a wrapper cannot hand on what it cannot know. Give a "
+                              "function with fixed arguments that calls it.")
+        if not kind.prototype:
+            raise HeaderError(f"{where} has no prototype, so that its arguments are not known: write (void) if there are none.")
+        if len(kind.params) > 64:
+            raise HeaderError(f"{where} takes {len(kind.params)} arguments; a schema has 64 at most.")
+        taken = set()
+        for number, param in enumerate(kind.params):
+            name = _argument_name(param, number, taken)
+            op.arguments.append(self.argument(op, name, param.type, where, number))
+        op.returns = self.returned(kind.returns, where)
+        op.listed = self.lists.find(op.name, prefix)
+        op.loss = bool(LOSS.search(op.name)) and not self.handle
+        fill_in(op)
+        if op.loss or op.duty != "op":  # what no level looks at need not be described
+            for each in op.arguments:
+                if floats(each.type) and "(seed)" not in each.question:
+                    each.schema, each.question = f"pointer {each.name}", ""
+
+    def argument(self, op, name, kind, where, number):
+        what = f"{where}: argument {number + 1} ({name})"
+        if floats(kind) or isinstance(kind, Array):
+            return self.buffer(op, name, kind)
+        if isinstance(kind, Struct):
+            fault = by_value_fault(kind)
+            if fault:
+                raise HeaderError(f"{what} is {kind.name} by value, and {fault}: registers cannot be told. Leave the function out, "
+                                  "or let it take a pointer.")
+            return Argument(name, kind, f"struct {self.know(kind)} {name}", struct=kind if float_members(kind) else None)
+        if isinstance(kind, Pointer):
+            return self.pointer(op, name, kind, number)
+        if isinstance(kind, (Unknown, Void)) or kind == Number("long double"):
+            raise HeaderError(f"{what} is {getattr(kind, 'name', 'void')}: schemas have no such type. Leave the function out.")
+        return Argument(name, kind, f"{_number(kind)} {name}")
+
+    def pointer(self, op, name, kind, number):
+        struct = pointed_struct(kind)
+        if struct and struct is self.handle:
+            return self.tensor(name, kind, op.name.endswith("_") and number == 0)
+        if struct and not self.handle and float_members(struct):
+            return Argument(name, kind, f"struct {self.know(struct)} *{name}", struct=struct)
+        if isinstance(kind.target, Pointer) and pointed_struct(kind.target) is self.handle and self.handle:
+            counted = any(is_integer(param.type) for param in op.type.params)
+            return Argument(name, kind, f"Tensor[] {name}" if counted else f"pointer {name}", "" if counted else
+                            f'"Tensor(out a!)* {name}" if a handle is written there, "Tensor[3] {name}" for a list')
+        if is_function(kind):
+            return Argument(name, kind, f"fn {name}")
+        if isinstance(kind.target, Pointer) and is_float(kind.target.target):
+            return Argument(name, kind, f"pointer {name}", "an array of pointers: the floats behind it stay FP32")
+        if is_integer(kind.target) and isinstance(kind.target, Number):
+            return Argument(name, kind, f"{kind.target.name.replace('unsigned int', 'unsigned')} *{name}")
+        return Argument(name, kind, f"pointer {name}")
+
+    @staticmethod
+    def tensor(name, kind, in_place):
+        mark = "(a!)" if in_place else "(keep)" if KEPT.search(name) else "(out a!)" if OUT.match(name) and not kind.to_const else ""
+        optional = "?" if OPTIONAL.search(name) else ""
+        return Argument(name, kind, f"Tensor{mark}{optional} {name}")
+
+    def buffer(self, op, name, kind):
+        extents, element = [], kind
+        while isinstance(element, Array):
+            extents.append(element.length)
+            element = element.element
+        if isinstance(element, Pointer) and floats(element) and not extents:
+            element, constant = element.target, kind.to_const
+        else:
+            constant = False
+        if not is_float(element):
+            return Argument(name, kind, f"pointer {name}")
+        known = bool(extents) and all(each and _in_scope(each, op.type.params) for each in extents)
+        mark, sure = _use(name, constant)
+        shape = ", ".join(extents) if known else _lonely_extent(op.type.params) or "..."
+        return Argument(name, kind, f"{element.name} *{name}", f"{element.name}{mark} {name}[{shape}]{'' if sure and known else ' ?'}")
+
+    def returned(self, kind, where):
+        if isinstance(kind, Void):
+            return "void"
+        if isinstance(kind, Struct):
+            fault = by_value_fault(kind)
+            if fault:
+                raise HeaderError(f"{where} returns {kind.name} by value, and {fault}: registers cannot be told.")
+            return f"struct {self.know(kind)}"
+        if isinstance(kind, Pointer):
+            return "Tensor" if self.handle and pointed_struct(kind) is self.handle else "pointer"
+        if isinstance(kind, (Unknown, Array)) or kind == Number("long double"):
+            raise HeaderError(f"{where} returns {getattr(kind, 'name', 'an array')}: schemas have no such type.")
+        return _number(kind)
+
+    def know(self, struct):
+        if struct not in self.structs:
+            self.structs.append(struct)
+        return struct.name
+
+    # ---- all of them
+
+    def pair(self):
+        """A backward function has the class of its forward one."""
+        forwards = {stem(op.name): op for op in self.ops if not is_backward(op.name)}
+        for op in self.ops:
+            forward = forwards.get(stem(op.name)) if is_backward(op.name) else None
+            if forward:
+                op.backward_of, op.listed, op.loss = forward.name, forward.listed, forward.loss
+
+    @property
+    def visited(self):
+        """(struct, how C gets its address from args[i]) of the ops, each struct once."""
+        return [each for each in self.structs if any(argument.struct is each for op in self.ops for argument in op.arguments)]
+
+
+# ---- what names make probable --------------------------------------------------------------------------------------
+
+def _common_prefix(names):
+    words = [name.split("_") for name in names]
+    first = words[0][0] + "_" if len(names) > 1 and len(words[0]) > 1 else ""
+    return first if first and all(name.startswith(first) for name in names) else ""
+
+
+def _argument_name(param, number, taken):
+    name = param.name or (param.type.name[0].lower() if isinstance(param.type, Struct) else f"arg{number}")
+    name = f"{name}_" if name in RESERVED and (name != "self" or not isinstance(param.type, Pointer)) else name
+    while name in taken:
+        name += str(number)
+    taken.add(name)
+    return name
+
+
+def _number(kind):
+    return "int" if isinstance(kind, Enum) else {"unsigned int": "unsigned"}.get(kind.name, kind.name)
+
+
+def _in_scope(length, params):
+    names = {param.name for param in params if is_integer(param.type)}
+    return all(word in names or word.isdigit() for word in re.findall(r"\w+", length))
+
+
+def _lonely_extent(params):
+    integers = [param.name for param in params if is_integer(param.type) and not isinstance(param.type, Enum)]
+    return integers[0] if len(integers) == 1 and integers[0] else None
+
+
+def _use(name, constant):
+    """The annotation that is the most probable, and whether it is sure."""
+    if SEED.match(name):
+        return "(seed)", False
+    if KEPT.search(name):
+        return "(keep)", False
+    if constant:
+        return "", True
+    return ("(out a!)" if OUT.match(name) else "(a!)" if ADDED.match(name) else ""), False

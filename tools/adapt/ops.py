@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops in C: describe_ops(host) -> the function that fills in the table `ops`."""
+import textwrap
+
+from c_types import is_integer
+from gemm import implementation, recognise
+from lists import LOSS, MEANS
+from structs import kind_member
+
+MARK = 40  # column of the questions beside a schema
+
+
+LEGEND = {"handles": """/*
+ * AMP_ADAPT? A schema is the prototype as libamp reads it (docs/schema.md). The header does not say, and names alone do:
+ *     Tensor? x           may be NULL
+ *     Tensor(keep) x      never cast: class numbers, masks, running statistics
+ *     Tensor(a!) x        written in place; Tensor(out a!) x: written, and not read
+ */
+""", "buffers": """/*
+ * AMP_ADAPT: a schema is the prototype as libamp reads it (docs/schema.md). A float pointer is handed on as it is until
+ * its line says what stands beside it, with the extents, by rows, for the dots: "float x[n, c], ". Which of these it is
+ * the header does not say, where there is a question mark:
+ *     float x[...]           is only read
+ *     float(out a!) x[...]   all of it is written, whatever stood there
+ *     float(a!) x[...]       is added to, or changed in place; a gradient that backward adds into
+ *     float(keep) x[...]     must stay as it is: labels, masks, statistics. (Or pointer x: never looked at)
+ *     float(seed) x[...]     is what backward starts from: it carries the loss scale
+ *     float? x[...]          may be NULL
+ */
+"""}
+
+
+def comment(text, indent="    "):
+    """One C comment, as many lines as it takes."""
+    lines = textwrap.wrap(text, 112 - len(indent))
+    return f"{indent}/* " + f"\n{indent} * ".join(lines) + " */\n"
+
+
+def extents_from(op):
+    names = [each.name for each in op.arguments if is_integer(each.type)]
+    return f"Extents are expressions of {', '.join(names)}." if names else ""
+
+
+def about(op, host):
+    """Which class it gets, and why."""
+    if op.duty != "op":
+        return f"{op.name}: {op.duty}"
+    if op.loss:
+        text = f"{op.name}: a loss is no part of the model: every level leaves it alone."
+    elif op.backward_of:
+        text = f"{op.name}: backward of {op.backward_of}, whose class it has."
+    elif op.listed:
+        known = "" if op.listed.name == op.name.rstrip("_") else f"{op.listed.name}, "
+        text = f"{op.name}: {known}{op.listed.words()}."
+    else:
+        text = (f"{op.name}: no cast list knows it: at O1 and O4 it runs as it comes. Is it one of theirs by another name, such as "
+                "linear or conv2d? Give that as its alias.")
+    if recognise(op):
+        text += " Its arguments are those of BLAS' gemm: extents and the 16-bit product are filled in. What a described op calls is not " \
+                "cast again: where the ops around it are described too, they get op_class = AMP_LEAVE, to have it run."
+    elif any("[" in each.question for each in op.arguments):
+        needed = "" if op.lower or op.loss else " Only O2, O3 and O5 need them."
+        text += f" {extents_from(op)}{needed}"
+    return " ".join(text.split())
+
+
+def schema(op, name):
+    """As C string literals, a question beside each argument that has one."""
+    lines, run = [], ""
+    last = len(op.arguments) - 1
+    for i, each in enumerate(op.arguments):
+        text = each.schema + ("" if i == last else ", ")
+        if not each.question:
+            run += text
+            continue
+        lines += _strings(run)
+        run = ""
+        lines.append(f'"{text}"'.ljust(MARK - 8) + f" /* AMP_ADAPT: {each.question} */")
+    return [f'"{name}("', *lines, *_strings(run), f'") -> {op.returns}"']
+
+
+def _strings(text):
+    if not text:
+        return []
+    return [f'"{line}{" " if more else ""}"' for line, more in _marked(textwrap.wrap(text, 90), text)]
+
+
+def _marked(lines, text):
+    """Each line, and whether a blank followed it."""
+    return [(line, i < len(lines) - 1 or text.endswith(" ")) for i, line in enumerate(lines)]
+
+
+def entry(op, array, slot, name, alias):
+    """ops[n++] = op(...), with what follows it."""
+    pad = " " * 8
+    text = f"    {array} = op({name}, {alias}, {slot},\n" + "".join(f"{pad}{line}\n" for line in schema(op, op.name)).rstrip()
+    return text + ");\n"
+
+
+def after(op, array):
+    """What else its descriptor says."""
+    text = ""
+    if op.backward_of:
+        text += f'    {array}.backward_of = "{op.backward_of}";\n'
+    if op.loss:
+        text += f"    {array}.op_class = AMP_LEAVE;\n"
+    if recognise(op):
+        text += f"    {array}.fp16 = (amp_fn){op.name}_fp16, {array}.bf16 = (amp_fn){op.name}_bf16;\n"
+    return text
+
+
+def alias_of(op):
+    name = op.listed.name if op.listed and not op.backward_of and op.listed.name != op.name.rstrip("_") else ""
+    return f'"{name}"' if name else "NULL"
+
+
+def describe_ops(host):
+    """For functions called by name, and for a table of the framework's ops."""
+    table = host.table
+    ops = [op for op in host.ops if op.duty == "op"]
+    text = f"enum {{ N_OPS = {len(ops)} }};\nstatic amp_op ops[N_OPS];\nstatic size_t n_ops;\n\n"
+    text += "".join(implementation(op) for op in ops) + LEGEND[host.kind]
+    text += f"static void describe_ops({table.spelling + ' *table' if table else 'void'}) {{\n    n_ops = 0;\n"
+    for op in ops:
+        text += "\n" + comment(about(op, host)) + entry(op, "ops[n_ops++]", slot(op, table), f'"{op.name}"', alias_of(op))
+        text += after(op, "ops[n_ops - 1]")
+    return text + "}\n\n"
+
+
+def slot(op, table):
+    return f"(amp_fn *)(void *)&table->{op.name}" if table else f"&{op.name}_slot"
+
+
+def describe_layers(host):
+    """For layers that have the function pointers themselves: one op for each layer and duty."""
+    layer = host.table
+    kind = kind_member(layer)
+    ops = [op for op in host.ops if op.duty == "op"]
+    text = kinds(host, kind) + (
+        "enum { MOST_OPS = 4096 };\nstatic amp_op ops[MOST_OPS], steps[MOST_OPS];\nstatic size_t n_ops, n_steps;\n"
+        "static char names[MOST_OPS][64];\n\n"
+        f"static const char *name_of(const char *duty, const {layer.spelling} *x) {{\n"
+        "    if (n_ops == MOST_OPS) abort(); /* make it larger */\n"
+        "    snprintf(names[n_ops], sizeof *names, \"%s: %s\", duty, kind_of(x)->name);\n    return names[n_ops];\n}\n\n"
+        f"static void describe_layer({layer.spelling} *x) {{\n")
+    for op in ops:
+        text += comment(about_duty(op))
+        text += entry(op, "ops[n_ops]", f"(amp_fn *)(void *)&x->{op.name}", f'name_of("{op.name}", x)', "NULL")
+        text += "    ops[n_ops++].op_class = kind_of(x)->op_class;\n"
+    for op in (each for each in host.ops if each.duty == "step"):
+        text += comment("The update of the weights: skipped after an overflow.") + f"    if (!x->{op.name}) return;\n"
+        text += entry(op, "steps[n_steps++]", f"(amp_fn *)(void *)&x->{op.name}", f'"{op.name}"', "NULL")
+    return text + "}\n\n"
+
+
+def about_duty(op):
+    return f"{op.name} of a layer: messages call it \"{op.name}: linear#1\", the second of that kind."
+
+
+def kinds(host, kind):
+    """What the cast lists call each kind of layer."""
+    layer = host.table
+    if not kind:
+        return (
+            "/* AMP_ADAPT: what the cast lists call this layer (linear, conv2d, batch_norm, softmax, ...). The cost gets AMP_LEAVE. */\n"
+            "struct adapt_kind {\n    const char *name;\n    amp_class op_class;\n};\n\n"
+            f"static const struct adapt_kind *kind_of(const {layer.spelling} *x) {{\n"
+            "    static const struct adapt_kind unknown = { \"layer\", AMP_BY_LIST };\n    (void)x;\n    return &unknown;\n}\n\n")
+    rows = ""
+    for name in kind.type.names:
+        listed = host.lists.find(name)
+        policy = "AMP_LEAVE" if LOSS.search(name) else "AMP_BY_LIST"
+        row = f'[{name}] = {{ "{listed.name if listed else name.lower()}", {policy} }},'
+        means = MEANS.get(listed.policy, "") if listed else ""
+        why = "a loss is no part of the model" if policy == "AMP_LEAVE" else means or "as it comes"
+        rows += f"    {row.ljust(56)} /* {why} */\n"
+    return (
+        "/* AMP_ADAPT? Is this what your kinds of layers are in the cast lists? Another name, AMP_LOWER or AMP_FP32 decide\n"
+        " * otherwise. */\n"
+        "static const struct adapt_kind {\n    const char *name;\n    amp_class op_class;\n} kinds[] = {\n" + rows + "};\n\n"
+        f"static const struct adapt_kind *kind_of(const {layer.spelling} *x) {{ return &kinds[x->{kind.name}]; }}\n\n")
