@@ -60,7 +60,7 @@ def functions(place):
           r"AMP-M12 .*nn_softmax", "AMP_ADAPT raw.c: nn_dense_forward: 4 pointers", r"AMP_ADAPT raw.c:\d+: visit", "level O5", "level O0")
     expect("AMP-M11 op nn_gemm" not in said, f"gemm is known by its arguments:\n{said}")
     text = place.read("raw.c")
-    finds(text, r'"float \*weight, " +/\* AMP_ADAPT: float weight\[\.\.\.\] \?', r"AMP_ADAPT: float\(a!\) dweight\[",
+    finds(text, r'"float \*weight, " +/\* AMP_ADAPT: float weight\[\.\.\.\] \*/', r"AMP_ADAPT: float\(a!\) dweight\[",
           r"AMP_ADAPT: float\(seed\) dlosses\[", r"float A\[TA\?K:M, TA\?M:K : lda\]", r'backward_of = "nn_dense_forward"',
           r"offsetof\(struct layer, nweights\)", r'members = "float scale, float shift, int n"', r"AMP_LEAVE")
     expect("TRAMPOLINE(nn_step)" not in text, "an update of one buffer is no step slot")
@@ -85,6 +85,23 @@ def handles(place, minitape):
     for name in ("conv2d", "relu", "linear", "max_pool2d", "log_softmax", "cat", "scale"):
         wanted = re.search(rf'"{name}(\([^"]*\) -> \w+)"', by_hand).group(1).replace("int32", "int")
         expect(f'"{name}{wanted}"' in written, f"{name}: not {wanted}")
+
+
+def tape(place, minitape):
+    """The same adapter with its two parameters told, in a training."""
+    text = place.read("tape.c")
+    open_params = re.search(r'    AMP_ADAPT\("describe_params: .*?\n', text).group()
+    place.write("tape.c", text.replace(open_params, """    extern struct mt_tensor *weight, *bias;
+    param("weight", weight, 1, AMP_MODULE_OTHER);
+    param("bias", bias, 1, AMP_MODULE_OTHER);
+"""))
+    place.compile("tape", "tape.c", HERE / "tape_main.c", f"-I{place.source}/examples/host", minitape)
+    losses = set()
+    for level, low in (("O0", 0), ("O1", 1), ("O4", 1)):
+        said = place.run("tape", ADAPTER_LEVEL=level)
+        finds(said, "\nsound\n", f"{low} ran in (fp|bf)16", "gradients seen in 2, missing in 0", "60 steps")
+        losses.add(re.search(r"loss (\S+),", said).group(1))
+    expect(len(losses) == 3 and all(0.0005 < float(loss) < 0.002 for loss in losses), f"losses: {losses}")
 
 
 def blas(place):
@@ -135,6 +152,8 @@ def main():
             layers(place)
         with tap.test("a table of ops on tensors: the hooks that the header shows are written"):
             handles(place, minitape)
+        with tap.test("and train, when the parameters are told"):
+            tape(place, minitape)
         with tap.test("a header that has taken the adapter's own names"):
             names(place)
         for what, known, check in (("cblas.h", place.knows("cblas.h"), blas), (DARKNET, pathlib.Path(DARKNET).exists(), darknet)):

@@ -106,3 +106,19 @@ def pointed_struct(kind):
 def is_function(kind):
     """A pointer to a function?"""
     return isinstance(kind, Pointer) and isinstance(kind.target, FunctionType)
+
+
+def declared(kind, name):
+    """A declaration of `name`."""
+    text = spelling(kind)
+    return text + name if text.endswith("*") else f"{text} {name}"
+
+
+def spelling(kind):
+    """In C, where no name follows or one that stands behind it."""
+    if isinstance(kind, (Pointer, Array)):
+        target = kind.target if isinstance(kind, Pointer) else kind.element
+        return f"{'const ' if isinstance(kind, Pointer) and kind.to_const else ''}{spelling(target)} *".replace("* *", "**")
+    if isinstance(kind, Void):
+        return "void"
+    return kind.spelling if isinstance(kind, (Enum, Struct)) else kind.name

@@ -9,6 +9,7 @@ import sys
 import c_header
 from c_header import HeaderError
 from c_types import floats, is_function, pointed_struct
+from frame import FRAMES, check
 from host import STEP, ZERO, Host, Op
 from lists import Lists
 from write import write
@@ -37,6 +38,11 @@ def arguments(argv):
     parser.add_argument("--table", metavar="STRUCT", help="instead of functions: a struct whose members are function pointers")
     parser.add_argument("--step", metavar="NAME", help="which function, or STRUCT.MEMBER, updates the weights (else by its name)")
     parser.add_argument("--zero-grad", metavar="NAME", help="which one clears the gradients (else by its name)")
+    for name, what in (("start", "behind which the parameters are there"), ("backward", "that runs backward"),
+                       ("stop", "before which the parameters are still there")):
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"a function of a program that is not edited, {what}")
+    parser.add_argument("--seed", metavar="NAME.ARG", help="which number, given to which function, backward starts from: it is "
+                        "multiplied with the loss scale on its way")
     parser.add_argument("--host", choices=["buffers", "handles", "structs"], default="", metavar="KIND",
                         help="buffers (float *), structs (floats behind structs) or handles (tensors), where the guess is wrong")
     parser.add_argument("--handle", metavar="TYPE", default="", help="the type of a tensor's handle, where the guess is wrong")
@@ -107,6 +113,8 @@ def build(options, say):
     flags = [f"-I{each}" for each in options.include] + [f"-D{each}" for each in options.define]
     header = c_header.read(options.header, flags, (os.environ.get("CC") or "cc").split())
     given = {"step": options.step, "zero_grad": options.zero_grad}
+    if options.table and any(getattr(options, name) for name in FRAMES):
+        raise HeaderError("--start, --backward, --stop and --seed are functions that are called by name, and do not go with --table")
     if bool(options.table) == bool(options.functions):
         raise HeaderError("give functions, or --table STRUCT: one of them")
     if options.table:
@@ -114,7 +122,16 @@ def build(options, say):
         ops = from_table(table, say)
     else:
         table, optimizer = None, None
-        ops = from_functions(header, [*options.functions, *filter(None, given.values())])
+        seed, _, seed_argument = (options.seed or "").partition(".")
+        framed = {getattr(options, name): name for name in FRAMES if getattr(options, name)}
+        if seed:
+            framed = {**{name: duty for name, duty in framed.items() if duty != "seed"}, seed: "seed"}
+        ops = from_functions(header, [*options.functions, *filter(None, given.values()), *framed])
+        for op in ops:
+            op.duty = framed.get(op.name, "op")
+            if op.duty != "op":
+                op.seed = seed_argument if op.duty == "seed" else ""
+                check(op, seed_argument)
     own = ops
     if optimizer and optimizer is not table:
         own = [Op(each.name, each.type.target, each.where) for each in optimizer.members if is_function(each.type)]
@@ -125,7 +142,11 @@ def build(options, say):
         say(f"{optimizer.where}: {', '.join(op.name for op in own)} of {optimizer.name} are the optimizer's slots")
         return host
     duties(own, given, say)
-    return Host(header, Lists(LISTS), ops, options.host, options.handle, table)
+    host = Host(header, Lists(LISTS), ops, options.host, options.handle, table)
+    if host.handle and any(op.duty in FRAMES for op in ops):
+        raise HeaderError(f"{header.path}: {host.handle.name} is taken for a tensor's handle, and what runs backward from a loss tensor "
+                          "cannot be put into a frame: without --start, --backward and --stop, or with --host buffers.")
+    return host
 
 
 # ---- the file ------------------------------------------------------------------------------------------------------

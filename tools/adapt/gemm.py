@@ -2,7 +2,7 @@
 """BLAS' gemm, known by its arguments: extents that are filled in, and the same product in 16 bits by amp_matmul."""
 import textwrap
 
-from c_types import Enum, Number, Pointer, floats, is_integer
+from c_types import Enum, Number, Pointer, declared, floats, is_integer
 
 ROLES = {"layout": "layout", "order": "layout", "transa": "ta", "ta": "ta", "transb": "tb", "tb": "tb", "m": "m", "n": "n", "k": "k",
          "alpha": "alpha", "a": "a", "lda": "lda", "b": "b", "ldb": "ldb", "beta": "beta", "c": "c", "ldc": "ldc"}
@@ -44,12 +44,6 @@ def fill_in(op):
         found[role].schema, found[role].question = f"float{mark} {name[role]}{shape}", ""
 
 
-def spelling(kind):
-    if isinstance(kind, Pointer):
-        return f"{'const ' if kind.to_const else ''}{spelling(kind.target)} *"
-    return kind.spelling if isinstance(kind, Enum) else kind.name
-
-
 PAD = "\n        "
 
 
@@ -63,7 +57,7 @@ def implementation(op):
     if not found:
         return ""
     name = {role: each.name for role, each in found.items()}
-    params = _wrapped(("const void *" if each in (found["a"], found["b"]) else spelling(each.type) + " ").replace("* ", "*") + each.name
+    params = _wrapped(f"const void *{each.name}" if each in (found["a"], found["b"]) else declared(each.type, each.name)
                       for each in op.arguments)
     given = ", ".join(each.name for each in op.arguments)
     swapped = {"layout": str(ROW_MAJOR), "ta": name["tb"], "tb": name["ta"], "m": name["n"], "n": name["m"], "a": name["b"],

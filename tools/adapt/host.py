@@ -10,6 +10,7 @@ from typing import Any, List, Optional
 from c_header import HeaderError
 from c_types import (Array, Enum, Number, Pointer, Struct, Unknown, Void, floats, is_float, is_function, is_integer,
                      pointed_struct)
+from frame import FRAMES
 from gemm import fill_in
 from lists import LOSS, Listed, is_backward, stem
 from structs import by_value_fault, float_members
@@ -44,7 +45,8 @@ class Op:
     listed: Optional[Listed] = None
     backward_of: str = ""
     loss: bool = False
-    duty: str = "op"       # or step, zero_grad, forward
+    duty: str = "op"       # or step, zero_grad, update, or one of the frame's
+    seed: str = ""         # the argument that backward starts from
 
     @property
     def takes_floats(self):
@@ -82,9 +84,10 @@ class Host:
                 self.opaque(named))
         if kind in ("buffers", "structs"):
             return None
-        returned = [each.type.returns.target for each in self.ops if pointed_struct(each.type.returns)]
-        taken = [pointed_struct(param.type) for each in self.ops for param in each.type.params]
-        several = [a for each in self.ops for a in [pointed_struct(param.type) for param in each.type.params]
+        ops = [each for each in self.ops if each.duty == "op"]
+        returned = [each.type.returns.target for each in ops if pointed_struct(each.type.returns)]
+        taken = [pointed_struct(param.type) for each in ops for param in each.type.params]
+        several = [a for each in ops for a in [pointed_struct(param.type) for param in each.type.params]
                    if a and sum(a is pointed_struct(param.type) for param in each.type.params) > 1]
         candidates = [each for each in taken if each and (each in returned or each in several)
                       and not any(is_function(member.type) for member in each.members or [])]
@@ -116,8 +119,11 @@ class Host:
         taken = set()
         for number, param in enumerate(kind.params):
             name = _argument_name(param, number, taken)
+            if op.duty in FRAMES:  # called, and not described
+                op.arguments.append(Argument(name, param.type, ""))
+                continue
             op.arguments.append(self.argument(op, name, param.type, where, number))
-        op.returns = self.returned(kind.returns, where)
+        op.returns = "" if op.duty in FRAMES else self.returned(kind.returns, where)
         op.listed = self.lists.find(op.name, prefix)
         op.loss = bool(LOSS.search(op.name)) and not self.handle
         fill_in(op)
@@ -144,6 +150,8 @@ class Host:
 
     def pointer(self, op, name, kind, number):
         struct = pointed_struct(kind)
+        if op.duty != "op":
+            return Argument(name, kind, f"pointer {name}")
         if struct and struct is self.handle:
             return self.tensor(name, kind, op.name.endswith("_") and number == 0)
         if struct and not self.handle and float_members(struct):
@@ -178,9 +186,9 @@ class Host:
         if not is_float(element):
             return Argument(name, kind, f"pointer {name}")
         known = bool(extents) and all(each and _in_scope(each, op.type.params) for each in extents)
-        mark, sure = _use(name, constant)
+        mark, sure = _use(name, constant, is_backward(op.name))
         shape = ", ".join(extents) if known else _lonely_extent(op.type.params) or "..."
-        return Argument(name, kind, f"{element.name} *{name}", f"{element.name}{mark} {name}[{shape}]{'' if sure and known else ' ?'}")
+        return Argument(name, kind, f"{element.name} *{name}", f"{element.name}{mark} {name}[{shape}]{'' if sure else ' ?'}")
 
     def returned(self, kind, where):
         if isinstance(kind, Void):
@@ -214,7 +222,8 @@ class Host:
     @property
     def visited(self):
         """(struct, how C gets its address from args[i]) of the ops, each struct once."""
-        return [each for each in self.structs if any(argument.struct is each for op in self.ops for argument in op.arguments)]
+        return [each for each in self.structs if any(
+            argument.struct is each for op in self.ops if op.duty == "op" for argument in op.arguments)]
 
 
 # ---- what names make probable --------------------------------------------------------------------------------------
@@ -248,8 +257,10 @@ def _lonely_extent(params):
     return integers[0] if len(integers) == 1 and integers[0] else None
 
 
-def _use(name, constant):
+def _use(name, constant, backward):
     """The annotation that is the most probable, and whether it is sure."""
+    if backward and OUT.match(re.sub(r"^(d|grad)_?", "", name)) and not SEED.match(name):
+        return "", constant  # of forward's output, or its gradient
     if SEED.match(name):
         return "(seed)", False
     if KEPT.search(name):

@@ -17,9 +17,9 @@ SYNONYMS = {
     "rnn": "rnn_tanh", "batchnorm": "batch_norm", "bn": "batch_norm",
 }
 UNLISTED = ["batch_norm", "relu", "sigmoid", "tanh", "dropout", "max_pool2d", "avg_pool2d", "embedding"]  # by no list
-NOISE = {"forward", "fwd", "fprop", "backward", "bwd", "bprop", "grad", "gradient", "cpu", "layer", "kernel", "op", "f32",
+BACKWARD = {"backward", "back", "bwd", "bprop", "grad", "gradient", "backprop"}
+NOISE = BACKWARD | {"forward", "fwd", "fprop", "cpu", "layer", "kernel", "op", "f32",
          "float", "apply", "compute", "run"}
-BACKWARD = {"backward", "bwd", "bprop", "grad", "gradient", "backprop"}
 LOSS = re.compile(r"loss|cost|entropy|xent|criterion|(^|_)(mse|nll)(_|$)", re.IGNORECASE)
 ENTRY = re.compile(r"^AMP_LIST_OP\((\w+), [^,]+, (\w+), (\w+)\)|^/\* (.*?) \*/$", re.MULTILINE)
 MEANS = {"LOWER": "16 bits at O1 and O4", "FP32": "FP32", "PROMOTE": "the widest type among its arguments",

@@ -2,10 +2,10 @@
 """The ops in C: describe_ops(host) -> the function that fills in the table `ops`."""
 import textwrap
 
-from c_types import is_integer
+from c_types import Struct, is_float, is_integer, pointed_struct
 from gemm import implementation, recognise
-from lists import LOSS, MEANS
-from structs import kind_member
+from lists import LOSS, MEANS, is_backward
+from structs import integer_members, kind_member
 
 MARK = 40  # column of the questions beside a schema
 
@@ -38,6 +38,10 @@ def comment(text, indent="    "):
 
 def extents_from(op):
     names = [each.name for each in op.arguments if is_integer(each.type)]
+    for each in op.arguments:
+        struct, arrow = (each.type, ".") if isinstance(each.type, Struct) else (pointed_struct(each.type), "->")
+        if struct and each.schema.startswith("struct"):
+            names += [f"{each.name}{arrow}{member.name}" for member in integer_members(struct)][:8]
     return f"Extents are expressions of {', '.join(names)}." if names else ""
 
 
@@ -47,6 +51,9 @@ def about(op, host):
         return f"{op.name}: {op.duty}"
     if op.loss:
         text = f"{op.name}: a loss is no part of the model: every level leaves it alone."
+        seeds = [each.name for each in op.arguments if is_float(each.type)]
+        if seeds and is_backward(op.name):
+            text += f" Does backward start from {seeds[0]}? amp-adapt --seed {op.name}.{seeds[0]} multiplies it."
     elif op.backward_of:
         text = f"{op.name}: backward of {op.backward_of}, whose class it has."
     elif op.listed:

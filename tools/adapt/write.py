@@ -3,7 +3,8 @@
 import pathlib
 import textwrap
 
-from c_types import Struct
+from c_types import Struct, declared
+from frame import FRAMES, frame, start_arguments, tried_with
 from gemm import recognise
 from hooks import describe_host, hooks, host_calls_table
 from ops import comment, describe_layers, describe_ops, entry, slot
@@ -113,11 +114,11 @@ def hint(struct, member):
 
 # ---- parameters ----------------------------------------------------------------------------------------------------
 
-EXAMPLE = """    /* AMP_ADAPT: one line for each weight, in place of the one below. A slice of a larger block is fine:
+EXAMPLE = """    /* AMP_ADAPT: a line for each weight that the update changes, in the place of no_params_yet. A slice of a larger
+     * block is fine. One that is forgotten keeps gradients that are as many times too large as the loss scale.
      *     param("fc1.weight", net->w1, net->dw1, 128 * 784, AMP_MODULE_OTHER);
      *     param("norm.gamma", net->gamma, net->dgamma, 128, AMP_MODULE_BATCH_NORM); */
-    static float nothing[2];
-    param("AMP_ADAPT: describe_params", &nothing[0], &nothing[1], 1, AMP_MODULE_OTHER);
+    no_params_yet();
 """
 
 
@@ -159,11 +160,14 @@ def layer_params(host):
 
 def params(host, prefix):
     if not host.layers:
-        return part("params", prefix=prefix, params_args="void", params_body="    n_params = 0;\n" + EXAMPLE)
+        unused = ", ".join(f"(void){name}" for _, name in start_arguments(host))
+        unused = f"    {unused};\n" if unused else ""
+        return part("params", prefix=prefix, params_args=", ".join(framed(host)) or "void",
+                    params_body=f"    n_params = 0, undescribed = 0;\n{unused}{EXAMPLE}")
     layer = host.table
     lines = "".join(f'        param(numbered(i, "{name}"), x->{name}, x->{gradient}, 0{size}, AMP_MODULE_OTHER);\n'
                     for name, gradient, size in layer_params(host))
-    body = "    n_params = 0;\n" + (LAYERS.replace("@lines@", lines).replace("@type@", layer.spelling) if lines else "    (void)layers, (void)n_layers;\n") + EXAMPLE
+    body = "    n_params = 0, undescribed = 0;\n" + (LAYERS.replace("@lines@", lines).replace("@type@", layer.spelling) if lines else "    (void)layers, (void)n_layers;\n") + EXAMPLE
     return NUMBERED + part("params", prefix=prefix, params_args=f"{layer.spelling} *layers, size_t n_layers", params_body=body)
 
 
@@ -194,6 +198,16 @@ def prototypes(host, prefix):
                     (f"amp_status {prefix}_stop(void);", "everything as before")]
 
 
+def carrier(host):
+    seed = [op for op in host.ops if op.duty == "seed"]
+    if seed:
+        return f"Backward starts from {seed[0].seed} of {seed[0].name}, which carries the loss scale: around_{seed[0].name}."
+    return ("What backward starts from carries the loss scale: exactly one of\n"
+            " *   - AMP_ADAPT: multiply the constant that it starts from by @prefix@_seed(), after @prefix@_begin;\n"
+            " *   - or mark it where an op reads it: \"float(seed) dloss[n]\" in its schema, or AMP_ROLE_SEED in visit, with the\n"
+            " *     flag AMP_OP_SEEDS.")
+
+
 def handles_call(host):
     """Must the adapter be linked with the framework?"""
     return host.kind == "handles"
@@ -207,7 +221,16 @@ def start_args(host):
         args.append(f"{host.table.spelling} *table")
     if host.optimizer:
         args.append(f"{host.optimizer.spelling} *owner")
-    return ", ".join(args) or "void"
+    return ", ".join(args + framed(host)) or "void"
+
+
+def framed_at_all(host):
+    return any(op.duty in FRAMES for op in host.ops)
+
+
+def framed(host):
+    """What a function of the program's frame knows when the parameters are there."""
+    return [declared(kind, name) for kind, name in start_arguments(host)]
 
 
 def start_body(host):
@@ -218,7 +241,8 @@ def start_body(host):
         text += ("    n_ops = n_steps = 0;\n    for (size_t i = 0; i < n_layers; i++) describe_layer(&layers[i]);\n"
                  "    describe_params(layers, n_layers);\n")
     else:
-        text += f"    describe_ops({table});\n    describe_params();\n"
+        names = ", ".join(name for _, name in start_arguments(host))
+        text += f"    describe_ops({table});\n    describe_params({names});\n"
     if host.visited:
         text += ('    AMP_ADAPT("visit: the sizes of the fields, where they are 0");\n'
                  "    host = *amp_buffer_host();\n    host.visit = visit;\n")
@@ -233,7 +257,8 @@ def start_body(host):
                  "    optimizer.structs = structs, optimizer.n_structs = N_STRUCTS;\n")
     text += steps(host)
     if host.kind == "buffers":
-        text += ("    /* Your functions know FP32 alone: their values are rounded as 16 bits would be. Off, once an op has an fp16\n"
+        text += ("    if (undescribed) config.loss_scale = 1.0f;\n"
+                 "    /* Your functions know FP32 alone: their values are rounded as 16 bits would be. Off, once an op has an fp16\n"
                  "     * or bf16 of its own (amp_gate.h; amp_matmul of amp_kernels.h), to run that. */\n"
                  "    config.emulate = config.level == AMP_O0 ? AMP_OFF : AMP_ON;\n")
     return text
@@ -255,7 +280,8 @@ def write(host, header, prefix, file, level, flags=""):
     calls = prototypes(host, prefix)
     values = {"prefix": prefix, "file": file, "level": level, "header": header}
     linked = " *\n * (the framework's own objects or library behind it)\n" if handles_call(host) else ""
-    head = part("head", flags=flags, linked=linked, calls="".join(f" *     {call.ljust(58)} {why}\n" for call, why in calls), **values)
+    shared = "" if host.table else part("shared", run=" *     ADAPTER_LEVEL=O1 ADAPTER_HEALTH=1 ./program\n" if framed_at_all(host) else "", **values)
+    head = part("head", flags=flags, linked=linked, shared=shared, calls="".join(f" *     {call.ljust(58)} {why}\n" for call, why in calls), **values)
     text = head + includes(host, header) + "".join(f"{call}\n" for call, _ in calls) + "\n" + part("common")
     text += "" if host.table else symbols(host)
     text += describe_layers(host) if host.layers else describe_ops(host)
@@ -270,13 +296,13 @@ def write(host, header, prefix, file, level, flags=""):
         owner += f"    static {host.table.spelling} table;\n"
         given = "&table"
     else:
-        given = ""
+        given = ", ".join(tried_with(kind) for kind, _ in start_arguments(host))
     given += (", " if given and host.optimizer else "") + ("&owner" if host.optimizer else "")
     if handles:
         owner += "    void *loss;\n"
     start = f"    amp_status status = {prefix}_start({given});\n"
     text += part(
-        "program", start_args=start_args(host), start_body=start_body(host), bracket=part("bracket_loss" if handles else "bracket", prefix=prefix),
+        "program", frame=frame(host, prefix), start_args=start_args(host), start_body=start_body(host), bracket=part("bracket_loss" if handles else "bracket", carrier=carrier(host).replace("@prefix@", prefix), prefix=prefix),
         steps="" if host.steps else part("steps", prefix=prefix), unsaid="" if handles else part("unsaid"), count="" if handles else part("count"),
         begin=f"{prefix}_begin({'NULL, &loss' if handles else ''})", **{"try": owner + start}, **values)
     return avoid(text, host.header.names())
