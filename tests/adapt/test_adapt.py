@@ -113,6 +113,25 @@ def blas(place):
     expect("AMP-M11 op cblas_sgemm" not in said, said)
 
 
+def gemm(place):
+    """Both spellings, in every order and transposition, run in 16 bits and are what they are in FP32."""
+    for name in ("gemm.h", "gemm.c"):
+        place.write(name, (HERE / name).read_text(encoding="utf-8"))
+    place.write("gemm_main.c", "#include <stdio.h>\nextern int product_start(void), run(void);\nextern void product_health(void);\n"
+                "int main(int argc, char **argv) {\n    (void)argv;\n    if (argc > 1 && product_start()) return 1;\n    run();\n    fflush(stdout);\n"
+                "    if (argc > 1) product_health();\n    return 0;\n}\n")
+    place.adapt("gemm.h", "cblas_sgemm", "nn_gemm", "-o", "product.c")
+    run(*place.compiler, "-O1", "-fPIC", "-fsemantic-interposition", "-shared", "-o", "libgemm.so", "gemm.c", cwd=place.folder)
+    place.compile("gemm", "gemm_main.c", "product.c", "./libgemm.so")
+    wanted = place.run("gemm")
+    expect(len(set(wanted.splitlines())) == 8, f"it shows too little:\n{wanted}")
+    for level, low in (("O1", "fp16"), ("O4", "bf16")):
+        said = run(place.folder / "gemm", "1", cwd=place.folder, env={"LD_LIBRARY_PATH": f"{place.library.parent}:{place.folder}",
+                                                                      "ADAPTER_LEVEL": level})
+        finds(said, f"2 ran in {low} at their last call; 12 calls")
+        expect(wanted in said, f"{level} has another product:\n{said}")
+
+
 def darknet(place):
     place.adapt(DARKNET, "--table", "layer", "-o", "darknet.c")
     said = tried(place, "darknet", f"-I{pathlib.Path(DARKNET).parent}", levels=("O1", "O5"))
@@ -154,6 +173,8 @@ def main():
             handles(place, minitape)
         with tap.test("and train, when the parameters are told"):
             tape(place, minitape)
+        with tap.test("a matrix product is known by its arguments, and runs in 16 bits"):
+            gemm(place)
         with tap.test("a header that has taken the adapter's own names"):
             names(place)
         for what, known, check in (("cblas.h", place.knows("cblas.h"), blas), (DARKNET, pathlib.Path(DARKNET).exists(), darknet)):

@@ -12,7 +12,7 @@ from c_types import (Array, Enum, Number, Pointer, Struct, Unknown, Void, floats
                      pointed_struct)
 from frame import FRAMES
 from gemm import fill_in
-from lists import LOSS, Listed, is_backward, stem
+from lists import LOSS, Listed, common_prefix, is_backward, stem
 from structs import by_value_fault, float_members
 
 RESERVED = {"pointer", "Tensor", "bool", "struct", "const", "self", "size_t", "ptrdiff_t", "uint8", "uint16", "uint32",
@@ -65,7 +65,7 @@ class Host:
         self.ops, self.structs = ops, []
         self.handle = self.find_handle(kind, handle)
         self.kind = "handles" if self.handle else "buffers"
-        prefix = _common_prefix([op.name for op in ops])
+        prefix = common_prefix([op.name for op in ops])
         for op in ops:
             self.describe(op, prefix)
         self.pair()
@@ -227,12 +227,6 @@ class Host:
 
 
 # ---- what names make probable --------------------------------------------------------------------------------------
-
-def _common_prefix(names):
-    words = [name.split("_") for name in names]
-    first = words[0][0] + "_" if len(names) > 1 and len(words[0]) > 1 else ""
-    return first if first and all(name.startswith(first) for name in names) else ""
-
 
 def _argument_name(param, number, taken):
     name = param.name or (param.type.name[0].lower() if isinstance(param.type, Struct) else f"arg{number}")

@@ -58,6 +58,13 @@ def stem(name):
     return "_".join(each for each in words_of(name) if each not in NOISE)
 
 
+def common_prefix(names):
+    """"nn_" of nn_dense and nn_softmax."""
+    words = [name.split("_") for name in names]
+    first = words[0][0] + "_" if len(names) > 1 and len(words[0]) > 1 else ""
+    return first if first and all(name.startswith(first) for name in names) else ""
+
+
 class Lists:
     def __init__(self, folder):
         self.entries = {}

@@ -4,7 +4,7 @@ import textwrap
 
 from c_types import Struct, is_float, is_integer, pointed_struct
 from gemm import implementation, recognise
-from lists import LOSS, MEANS, is_backward
+from lists import LOSS, MEANS, common_prefix, is_backward
 from structs import integer_members, kind_member
 
 MARK = 40  # column of the questions beside a schema
@@ -161,7 +161,8 @@ def describe_layers(host):
 
 
 def about_duty(op):
-    return f"{op.name} of a layer: messages call it \"{op.name}: linear#1\", the second of that kind."
+    text = f"{op.name} of a layer: messages call it \"{op.name}: linear#1\", the second of that kind."
+    return text + (" Where visit says SEED, that kind's gets .flags = AMP_OP_SEEDS." if is_backward(op.name) else "")
 
 
 def kinds(host, kind):
@@ -174,10 +175,11 @@ def kinds(host, kind):
             f"static const struct adapt_kind *kind_of(const {layer.spelling} *x) {{\n"
             "    static const struct adapt_kind unknown = { \"layer\", AMP_BY_LIST };\n    (void)x;\n    return &unknown;\n}\n\n")
     rows = ""
+    prefix = common_prefix(kind.type.names)
     for name in kind.type.names:
-        listed = host.lists.find(name)
+        listed, short = host.lists.find(name, prefix), name[len(prefix):].lower()
         policy = "AMP_LEAVE" if LOSS.search(name) else "AMP_BY_LIST"
-        row = f'[{name}] = {{ "{listed.name if listed else name.lower()}", {policy} }},'
+        row = f'[{name}] = {{ "{listed.name if listed else short}", {policy} }},'
         means = MEANS.get(listed.policy, "") if listed else ""
         why = "a loss is no part of the model" if policy == "AMP_LEAVE" else means or "as it comes"
         rows += f"    {row.ljust(56)} /* {why} */\n"

@@ -7,6 +7,7 @@ from c_types import Struct, declared
 from frame import FRAMES, frame, start_arguments, tried_with
 from gemm import recognise
 from hooks import describe_host, hooks, host_calls_table
+from host import KEPT
 from ops import comment, describe_layers, describe_ops, entry, slot
 from rename import avoid
 from structs import float_members, integer_members, large, members
@@ -68,7 +69,9 @@ def visit(host):
     text = part("visit")
     for struct in structs:
         text += f"static void visit_{struct.name}(struct adapt_fields *f, {struct.spelling} *x) {{\n"
-        text += "".join(f"    FIELD(x->{each.name}, 0, {roles(each.name)});{hint(struct, each)}\n" for each in float_members(struct))
+        weights = {gradient: name for name, gradient, _ in trained_pairs(struct)}  # which are of one size
+        text += "".join(f"    FIELD(x->{each.name}, 0, {roles(each.name)});{hint(struct, weights.get(each.name, each.name))}\n"
+                        for each in float_members(struct))
         text += "}\n\n"
     text += ("static amp_status visit(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self) {\n"
              "    struct adapt_fields f = { emit, emit_self, strstr(op, \"backward\") != NULL, AMP_OK };\n    (void)self;\n")
@@ -94,7 +97,7 @@ def roles(name):
     low = name.lower()
     if any(word in low for word in ("workspace", "scratch", "tmp", "temp", "buf")):
         return "SCRATCH, SCRATCH"
-    if any(word in low for word in ("truth", "label", "target", "mask", "mean", "var", "cost", "loss")):
+    if KEPT.search(low) or any(word in low for word in ("cost", "loss")):
         return "KEEP, KEEP"
     if any(word in low for word in ("update", "grad", "delta")):
         return "KEEP, UPDATE"
@@ -105,10 +108,10 @@ def roles(name):
 
 def hint(struct, member):
     """An integer member that sounds like its size."""
-    name = singular(member.name)
+    name = singular(member)
     near = [each.name for each in integer_members(struct)
             if each.name.lower() in {f"n{name}s", f"n_{name}s", f"{name}_size", f"{name}s_size", f"num_{name}s", f"n{name}", f"n_{name}",
-                                     f"n_{member.name}", f"{name}s", f"{name}_n", f"n{member.name}", f"{member.name}_size"}]
+                                     f"n_{member}", f"{name}s", f"{name}_n", f"n{member}", f"{member}_size"}]
     return f" /* x->{near[0]}? */" if near else ""
 
 
@@ -144,16 +147,16 @@ def singular(name):
     return name[:-2] if name.endswith("ses") else name[:-1] if name.endswith("s") else name
 
 
-def layer_params(host):
+def trained_pairs(struct):
     """Pairs in a layer that look like a weight and its gradient: weights and weight_updates."""
-    names = {each.name: each for each in float_members(host.table)}
+    names = [each.name for each in float_members(struct)]
     found = []
     for name in names:
         single = singular(name)
         for gradient in (f"{single}_updates", f"{single}_update", f"{single}_grad", f"{name}_grad", f"{name}_grads", f"d{name}",
                          f"{name}_updates", f"grad_{name}"):
             if gradient in names and not name.endswith("_cpu"):
-                found.append((name, gradient, hint(host.table, names[name])))
+                found.append((name, gradient, hint(struct, name)))
                 break
     return found
 
@@ -166,7 +169,7 @@ def params(host, prefix):
                     params_body=f"    n_params = 0, undescribed = 0;\n{unused}{EXAMPLE}")
     layer = host.table
     lines = "".join(f'        param(numbered(i, "{name}"), x->{name}, x->{gradient}, 0{size}, AMP_MODULE_OTHER);\n'
-                    for name, gradient, size in layer_params(host))
+                    for name, gradient, size in trained_pairs(layer))
     body = "    n_params = 0, undescribed = 0;\n" + (LAYERS.replace("@lines@", lines).replace("@type@", layer.spelling) if lines else "    (void)layers, (void)n_layers;\n") + EXAMPLE
     return NUMBERED + part("params", prefix=prefix, params_args=f"{layer.spelling} *layers, size_t n_layers", params_body=body)
 

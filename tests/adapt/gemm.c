@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two products of gemm.h, and a program that prints what they give for every order and transposition: whole numbers
+ * so small that 16 bits hold them, and sums of them that FP32 holds. */
+#include "gemm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void cblas_sgemm(const enum CBLAS_ORDER Order, const enum CBLAS_TRANSPOSE TransA, const enum CBLAS_TRANSPOSE TransB,
+                 const int M, const int N, const int K, const float alpha, const float *A, const int lda,
+                 const float *B, const int ldb, const float beta, float *C, const int ldc) {
+    const int rows = Order == CblasRowMajor;
+    const int a_rows = rows != (TransA == CblasTrans), b_rows = rows != (TransB == CblasTrans);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float *c = &C[rows ? i * ldc + j : j * ldc + i], sum = 0;
+            for (int k = 0; k < K; k++)
+                sum += A[a_rows ? i * lda + k : k * lda + i] * B[b_rows ? k * ldb + j : j * ldb + k];
+            *c = alpha * sum + beta * *c;
+        }
+}
+
+void nn_gemm(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb, float BETA,
+             float *C, int ldc) {
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int k = 0; k < K; k++)
+                sum += (TA ? A[k * lda + i] : A[i * lda + k]) * (TB ? B[j * ldb + k] : B[k * ldb + j]);
+            C[i * ldc + j] = ALPHA * sum + BETA * C[i * ldc + j];
+        }
+}
+
+enum { M = 5, N = 7, K = 11, LD = 13 };
+
+static void print(const char *what, const float *c) {
+    printf("%s", what);
+    for (int i = 0; i < LD * LD; i++) printf(" %g", (double)c[i]);
+    printf("\n");
+}
+
+int run(void) {
+    float a[LD * LD], b[LD * LD], start[LD * LD], c[LD * LD];
+    for (int i = 0; i < LD * LD; i++) a[i] = (float)(i % 5 - 2), b[i] = (float)(i % 7 - 3), start[i] = (float)(i % 3);
+    for (int flags = 0; flags < 8; flags++) {
+        char what[16];
+        snprintf(what, sizeof what, "%d", flags);
+        memcpy(c, start, sizeof c);
+        cblas_sgemm(flags & 4 ? CblasColMajor : CblasRowMajor, flags & 2 ? CblasTrans : CblasNoTrans,
+                    flags & 1 ? CblasTrans : CblasNoTrans, M, N, K, 2.0f, a, LD, b, LD, 1.0f, c, LD);
+        print(what, c);
+        if (flags & 4) continue;
+        memcpy(c, start, sizeof c);
+        nn_gemm(flags & 2, flags & 1, M, N, K, 2.0f, a, LD, b, LD, 1.0f, c, LD);
+        print(what, c);
+    }
+    return 0;
+}
