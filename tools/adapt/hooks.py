@@ -4,7 +4,7 @@ plain is written; the rest fails when it is called, says what it has to do, and 
 import re
 
 from c_types import Array, Enum, Number, Pointer, floats, is_integer, pointed_struct
-from ops import comment
+from parts import comment, part
 
 FLOATS = {"AMP_FLOAT32": r"(F|FP|FLOAT)(32)?$", "AMP_FLOAT16": r"((F|FP|FLOAT)16|HALF)$", "AMP_BFLOAT16": r"(BF|BFLOAT)16$"}
 REQUIRED = ("view", "dtype", "cast", "release", "grad", "swap_data")
@@ -50,38 +50,7 @@ def hooks(host):
             text += comment(f"AMP_ADAPT: {DUTIES[name]}", "") + signature + " {\n" + _unused(signature) + _failure(name) + "}\n\n"
         else:
             text += comment(f"AMP_ADAPT? {DUTIES[name]}", "") + "\n"
-    return text + PARAMS.replace("@type@", host.handle.spelling)
-
-
-PARAMS = """/* ---- Parameters: what is trained -------------------------------------------------------------------------------- */
-
-enum { MOST_PARAMS = 1024 };
-static amp_param params[MOST_PARAMS];
-static void *trained[MOST_PARAMS];
-static size_t n_params, n_trained;
-
-/* is_trained: the optimizer updates it. Floating buffers such as batch norm's statistics are listed, and not trained.
- * AMP_MODULE_BATCH_NORM keeps a parameter in FP32 at O2 and O5. */
-__attribute__((unused))
-static void param(const char *name, @type@ *tensor, int is_trained, int32_t module_kind) {
-    if (n_params == MOST_PARAMS) abort(); /* make it larger */
-    params[n_params] = (amp_param)AMP_PARAM_INIT;
-    params[n_params].tensor = tensor;
-    params[n_params].name = name;
-    params[n_params++].module_kind = module_kind;
-    if (is_trained) trained[n_trained++] = tensor;
-}
-
-/* They stay where they are until the end. AMP_ADAPT: one line for each, such as
- *     param("fc1.weight", net->weight, 1, AMP_MODULE_OTHER); */
-static void describe_params(void) {
-    n_params = n_trained = 0;
-    AMP_ADAPT("describe_params: the model's parameters");
-}
-
-static size_t list_trained(void) { return n_trained; }
-
-"""
+    return text + part("params_handles", type=host.handle.spelling)
 
 
 def describe_host(host):

@@ -5,35 +5,10 @@ import textwrap
 from c_types import Struct, is_float, is_integer, pointed_struct
 from gemm import implementation, recognise
 from lists import LOSS, MEANS, common_prefix, is_backward
+from parts import comment, part
 from structs import integer_members, kind_member
 
 MARK = 40  # column of the questions beside a schema
-
-
-LEGEND = {"handles": """/*
- * AMP_ADAPT? A schema is the prototype as libamp reads it (docs/schema.md). The header does not say, and names alone do:
- *     Tensor? x           may be NULL
- *     Tensor(keep) x      never cast: class numbers, masks, running statistics
- *     Tensor(a!) x        written in place; Tensor(out a!) x: written, and not read
- */
-""", "buffers": """/*
- * AMP_ADAPT: a schema is the prototype as libamp reads it (docs/schema.md). A float pointer is handed on as it is until
- * its line says what stands beside it, with the extents, by rows, for the dots: "float x[n, c], ". Which of these it is
- * the header does not say, where there is a question mark:
- *     float x[...]           is only read
- *     float(out a!) x[...]   all of it is written, whatever stood there
- *     float(a!) x[...]       is added to, or changed in place; a gradient that backward adds into
- *     float(keep) x[...]     must stay as it is: labels, masks, statistics. (Or pointer x: never looked at)
- *     float(seed) x[...]     is what backward starts from: it carries the loss scale
- *     float? x[...]          may be NULL
- */
-"""}
-
-
-def comment(text, indent="    "):
-    """One C comment, as many lines as it takes."""
-    lines = textwrap.wrap(text, 112 - len(indent))
-    return f"{indent}/* " + f"\n{indent} * ".join(lines) + " */\n"
 
 
 def extents_from(op):
@@ -126,7 +101,7 @@ def describe_ops(host):
     table = host.table
     ops = [op for op in host.ops if op.duty == "op"]
     text = f"enum {{ N_OPS = {len(ops)} }};\nstatic amp_op ops[N_OPS];\nstatic size_t n_ops;\n\n"
-    text += "".join(implementation(op) for op in ops) + LEGEND[host.kind]
+    text += "".join(implementation(op) for op in ops) + part(f"legend_{host.kind}")
     text += f"static void describe_ops({table.spelling + ' *table' if table else 'void'}) {{\n    n_ops = 0;\n"
     for op in ops:
         text += "\n" + comment(about(op, host)) + entry(op, "ops[n_ops++]", slot(op, table), f'"{op.name}"', alias_of(op))

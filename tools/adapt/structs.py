@@ -89,3 +89,30 @@ def kind_member(struct):
     enums = [each for each in struct.members or [] if isinstance(each.type, Enum)]
     named = [each for each in enums if re.search(r"type|kind", each.name)]
     return named[0] if named else None
+
+
+# ---- what names make probable --------------------------------------------------------------------------------------
+
+def _singular(name):
+    return name[:-2] if name.endswith("ses") else name[:-1] if name.endswith("s") else name
+
+
+def size_of(struct, member):
+    """A comment that names the integer member that sounds like its size, or nothing."""
+    one = _singular(member)
+    sounds = {form.format(word) for word in (one, member, f"{one}s")
+              for form in ("n{}", "n_{}", "num_{}", "{}_n", "{}_size", "{}_count")} | {f"{one}s"}
+    near = [each.name for each in integer_members(struct) if each.name.lower() in sounds]
+    return f" /* x->{near[0]}? */" if near else ""
+
+
+def trained_pairs(struct):
+    """(weight, gradient) by their names: weights and weight_updates, w and dw."""
+    names, found = [each.name for each in float_members(struct)], []
+    for name in names:
+        one = _singular(name)
+        gradients = [f"{word}_{end}" for word in (one, name) for end in ("updates", "update", "grad", "grads")]
+        near = [each for each in [*gradients, f"d{name}", f"grad_{name}"] if each in names]
+        if near and not name.endswith("_cpu"):
+            found.append((name, near[0]))
+    return found
