@@ -35,8 +35,9 @@ class Place:
         run(*self.compiler, *WARNINGS, "-o", program, *arguments, f"-I{self.source}/include", f"-L{self.library.parent}",
             "-lamp", "-lm", cwd=self.folder)
 
-    def run(self, program, status=0, **environment):
-        return run(self.folder / program, status=status, cwd=self.folder, env={"LD_LIBRARY_PATH": str(self.library.parent), **environment})
+    def run(self, program, *arguments, status=0, **environment):
+        paths = {"LD_LIBRARY_PATH": f"{self.library.parent}:{self.folder}"}
+        return run(self.folder / program, *arguments, status=status, cwd=self.folder, env={**paths, **environment})
 
     def knows(self, header):
         """Does the compiler find <header>?"""

@@ -17,7 +17,9 @@ from adapt import HERE, Place, Tap, expect, run, scratch, skip_unless_supported
 sys.path.insert(0, str(HERE.parents[1] / "tools" / "adapt"))
 import cli  # noqa: E402  pylint: disable=wrong-import-position
 
-FUNCTIONS = ("nn_dense_forward nn_dense_backward nn_softmax nn_gemm nn_crossentropy_backward nn_smooth nn_apply nn_step").split()
+FUNCTIONS = ["nn_dense_forward", "nn_dense_backward", "nn_softmax", "nn_gemm", "nn_crossentropy_backward", "nn_smooth",
+             "nn_apply", "nn_step"]
+NO_PARAMS = r"AMP-M08 .*AMP_ADAPT: describe_params"
 DARKNET = "/usr/lib/darknet/include/darknet.h"
 # What is refused, and what is said of it.
 REFUSED = [
@@ -56,8 +58,9 @@ def finds(said, *words):
 def functions(place):
     place.adapt("traps.h", *FUNCTIONS, "-o", "raw.c")
     said = tried(place, "raw", levels=("O1", "O5", "O0"))
-    finds(said, "AMP-M11 op nn_dense_forward is of class lower", "AMP-M11 op nn_dense_backward", r"AMP-M08 .*AMP_ADAPT: describe_params",
-          r"AMP-M12 .*nn_softmax", "AMP_ADAPT raw.c: nn_dense_forward: 4 pointers", r"AMP_ADAPT raw.c:\d+: visit", "level O5", "level O0")
+    finds(said, "AMP-M11 op nn_dense_forward is of class lower", "AMP-M11 op nn_dense_backward", NO_PARAMS,
+          r"AMP-M12 .*nn_softmax", "AMP_ADAPT raw.c: nn_dense_forward: 4 pointers", r"AMP_ADAPT raw.c:\d+: visit",
+          "level O5", "level O0")
     expect("AMP-M11 op nn_gemm" not in said, f"gemm is known by its arguments:\n{said}")
     text = place.read("raw.c")
     finds(text, r'"float \*weight, " +/\* AMP_ADAPT: float weight\[\.\.\.\] \*/', r"AMP_ADAPT: float\(a!\) dweight\[",
@@ -69,7 +72,7 @@ def functions(place):
 def layers(place):
     said = place.adapt("traps.h", "--table", "layer", "-o", "layers.c")
     finds(said, "forward_gpu is left out")
-    finds(tried(place, "layers", levels=("O1", "O2")), r"AMP-M08 .*AMP_ADAPT: describe_params", r"AMP_ADAPT layers.c:\d+: visit")
+    finds(tried(place, "layers", levels=("O1", "O2")), NO_PARAMS, r"AMP_ADAPT layers.c:\d+: visit")
     finds(place.read("layers.c"), r'\[CONNECTED\] = \{ "linear", AMP_BY_LIST \}', r'\[COST\] = \{ "cost", AMP_LEAVE \}',
           r"FIELD\(x->weights, 0, READ, READ\); /\* x->nweights\? \*/", r"FIELD\(x->workspace, 0, SCRATCH, SCRATCH\)",
           r"param\(numbered\(i, \"biases\"\), x->biases, x->bias_updates, 0 /\* x->nbiases\? \*/", r"steps\[n_steps\+\+\]")
@@ -115,19 +118,15 @@ def blas(place):
 
 def gemm(place):
     """Both spellings, in every order and transposition, run in 16 bits and are what they are in FP32."""
-    for name in ("gemm.h", "gemm.c"):
+    for name in ("gemm.h", "gemm.c", "gemm_main.c"):
         place.write(name, (HERE / name).read_text(encoding="utf-8"))
-    place.write("gemm_main.c", "#include <stdio.h>\nextern int product_start(void), run(void);\nextern void product_health(void);\n"
-                "int main(int argc, char **argv) {\n    (void)argv;\n    if (argc > 1 && product_start()) return 1;\n    run();\n    fflush(stdout);\n"
-                "    if (argc > 1) product_health();\n    return 0;\n}\n")
     place.adapt("gemm.h", "cblas_sgemm", "nn_gemm", "-o", "product.c")
     run(*place.compiler, "-O1", "-fPIC", "-fsemantic-interposition", "-shared", "-o", "libgemm.so", "gemm.c", cwd=place.folder)
     place.compile("gemm", "gemm_main.c", "product.c", "./libgemm.so")
     wanted = place.run("gemm")
     expect(len(set(wanted.splitlines())) == 8, f"it shows too little:\n{wanted}")
     for level, low in (("O1", "fp16"), ("O4", "bf16")):
-        said = run(place.folder / "gemm", "1", cwd=place.folder, env={"LD_LIBRARY_PATH": f"{place.library.parent}:{place.folder}",
-                                                                      "ADAPTER_LEVEL": level})
+        said = place.run("gemm", "adapted", ADAPTER_LEVEL=level)
         finds(said, f"2 ran in {low} at their last call; 12 calls")
         expect(wanted in said, f"{level} has another product:\n{said}")
 
@@ -135,7 +134,7 @@ def gemm(place):
 def darknet(place):
     place.adapt(DARKNET, "--table", "layer", "-o", "darknet.c")
     said = tried(place, "darknet", f"-I{pathlib.Path(DARKNET).parent}", levels=("O1", "O5"))
-    finds(said, r"AMP-M08 .*AMP_ADAPT: describe_params", r"AMP_ADAPT darknet.c:\d+: visit")
+    finds(said, NO_PARAMS, r"AMP_ADAPT darknet.c:\d+: visit")
     finds(place.read("darknet.c"), r'\[CONVOLUTIONAL\] = \{ "conv2d"', r"FIELD\(x->weight_updates, 0, KEEP, UPDATE\)")
 
 
@@ -152,6 +151,15 @@ def names(place):
                 "struct fields { float *ops; int n; };\nvoid linear(op *host, struct fields *m, int n);\n")
     place.adapt("names.h", "linear", "field", "-o", "names.c")
     finds(tried(place, "names"), "AMP_ADAPT names.c: linear: 1 pointers")
+
+
+def installed(tap, header, package, is_there, check):
+    if is_there:
+        with tap.test(f"{header}, as it is installed"):
+            check()
+        return
+    tap.number += 1
+    print(f"ok {tap.number} - {header} # SKIP it is not installed (Debian: {package})")
 
 
 def main():
@@ -177,13 +185,8 @@ def main():
             gemm(place)
         with tap.test("a header that has taken the adapter's own names"):
             names(place)
-        for what, known, check in (("cblas.h", place.knows("cblas.h"), blas), (DARKNET, pathlib.Path(DARKNET).exists(), darknet)):
-            if known:
-                with tap.test(f"{what}, as it is installed"):
-                    check(place)
-            else:
-                tap.number += 1
-                print(f"ok {tap.number} - {what} # SKIP it is not installed (Debian: {'libblas-dev' if check is blas else 'darknet'})")
+        installed(tap, "cblas.h", "libblas-dev", place.knows("cblas.h"), lambda: blas(place))
+        installed(tap, DARKNET, "darknet", pathlib.Path(DARKNET).exists(), lambda: darknet(place))
         with tap.test("what cannot be adapted is refused: what, where, what to do"):
             for arguments, *words in REFUSED:
                 said = refused(arguments.split())

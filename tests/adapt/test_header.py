@@ -9,7 +9,8 @@ sys.path[:0] = [str(HERE.parents[1] / "tools" / "adapt"), str(HERE.parent / "pac
 from support import Tap, compiler, expect, scratch  # noqa: E402  pylint: disable=wrong-import-position
 
 import c_header  # noqa: E402  pylint: disable=wrong-import-position
-from c_types import Array, Enum, Number, Pointer, Struct, floats, is_function  # noqa: E402  pylint: disable=wrong-import-position
+from c_types import (  # noqa: E402  pylint: disable=wrong-import-position
+    Array, Enum, Number, Pointer, Struct, floats, is_function)
 
 
 def refused(what, *words):

@@ -137,7 +137,8 @@ def _preprocess(path, flags, compiler, *options):
     except OSError as error:
         raise HeaderError(f"{compiler[0]} does not run: {error.strerror}. Set CC to a C compiler.") from error
     if done.returncode:
-        raise HeaderError(f"{' '.join(compiler)} cannot read {path}; give what it needs with -I and -D:\n{done.stderr.rstrip()}")
+        raise HeaderError(f"{' '.join(compiler)} cannot read {path}; give what it needs with -I and -D:\n"
+                          f"{done.stderr.rstrip()}")
     return done.stdout
 
 

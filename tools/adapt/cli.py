@@ -36,7 +36,8 @@ def arguments(argv):
     parser.add_argument("header", help="the C header that declares them")
     parser.add_argument("functions", nargs="*", help="functions that compute, and the optimizer's step, called by their names")
     parser.add_argument("--table", metavar="STRUCT", help="instead of functions: a struct whose members are function pointers")
-    parser.add_argument("--step", metavar="NAME", help="which function, or STRUCT.MEMBER, updates the weights (else by its name)")
+    parser.add_argument("--step", metavar="NAME",
+                        help="which function, or STRUCT.MEMBER, updates the weights (else by its name)")
     parser.add_argument("--zero-grad", metavar="NAME", help="which one clears the gradients (else by its name)")
     for name, what in (("start", "behind which the parameters are there"), ("backward", "that runs backward"),
                        ("stop", "before which the parameters are still there")):
@@ -44,7 +45,7 @@ def arguments(argv):
     parser.add_argument("--seed", metavar="NAME.ARG", help="which number, given to which function, backward starts from: it is "
                         "multiplied with the loss scale on its way")
     parser.add_argument("--host", choices=["buffers", "handles", "structs"], default="", metavar="KIND",
-                        help="buffers (float *), structs (floats behind structs) or handles (tensors), where the guess is wrong")
+                        help="buffers (float *), structs (floats behind structs) or handles (tensors), if the guess is wrong")
     parser.add_argument("--handle", metavar="TYPE", default="", help="the type of a tensor's handle, where the guess is wrong")
     parser.add_argument("--level", default="O1", choices=[f"O{i}" for i in range(6)], help="where ADAPTER_LEVEL says none (O1)")
     parser.add_argument("-o", dest="output", metavar="FILE", help="the adapter; without it, standard output")
@@ -61,8 +62,8 @@ def from_functions(header, names):
     for name in dict.fromkeys(names):
         found = header.function(name)
         if found.inline:
-            raise HeaderError(f"{found.where}: {name} is static or inline: it is no symbol, so that its calls cannot be caught. Give "
-                              "the next function around it that is called by its name.")
+            raise HeaderError(f"{found.where}: {name} is static or inline: it is no symbol, and its calls cannot be caught. "
+                              "Give the next function around it that is called by its name.")
         ops.append(Op(name, found.type, found.where))
     return ops
 
@@ -79,7 +80,7 @@ def from_table(table, say):
         else:
             ops.append(Op(each.name, each.type.target, each.where))
     if not ops:
-        raise HeaderError(f"{table.where}: {table.name} has no function pointers. Give the functions by their names, without --table.")
+        raise HeaderError(f"{table.where}: {table.name} has no function pointers. Give functions by name, without --table.")
     return ops
 
 
@@ -103,10 +104,11 @@ def duties(ops, given, say):
                 op.duty = duty
             if op.duty == "step" and not name and any(floats(each.type) for each in op.type.params):
                 op.duty = "update"
-                say(f"{op.where}: {op.name} looks like the update of one buffer, of which a step has several: put step_begin and "
-                    f"step_end around all of them. If one call is a whole step: --step {op.name}")
+                say(f"{op.where}: {op.name} looks like the update of one buffer, of which a step has several: put step_begin "
+                    f"and step_end around all of them. If one call is a whole step: --step {op.name}")
         if name and not any(op.duty == duty for op in ops):
-            raise HeaderError(f"--{duty.replace('_', '-')} {given[duty]}: it is none of the functions: {', '.join(op.name for op in ops)}")
+            known = ", ".join(op.name for op in ops)
+            raise HeaderError(f"--{duty.replace('_', '-')} {given[duty]}: it is none of the functions: {known}")
 
 
 def build(options, say):
@@ -114,7 +116,7 @@ def build(options, say):
     header = c_header.read(options.header, flags, (os.environ.get("CC") or "cc").split())
     given = {"step": options.step, "zero_grad": options.zero_grad}
     if options.table and any(getattr(options, name) for name in FRAMES):
-        raise HeaderError("--start, --backward, --stop and --seed are functions that are called by name, and do not go with --table")
+        raise HeaderError("--start, --backward, --stop and --seed are functions that are called by name: not with --table")
     if bool(options.table) == bool(options.functions):
         raise HeaderError("give functions, or --table STRUCT: one of them")
     if options.table:
@@ -144,8 +146,8 @@ def build(options, say):
     duties(own, given, say)
     host = Host(header, Lists(LISTS), ops, options.host, options.handle, table)
     if host.handle and any(op.duty in FRAMES for op in ops):
-        raise HeaderError(f"{header.path}: {host.handle.name} is taken for a tensor's handle, and what runs backward from a loss tensor "
-                          "cannot be put into a frame: without --start, --backward and --stop, or with --host buffers.")
+        raise HeaderError(f"{header.path}: {host.handle.name} is taken for a tensor's handle, and what runs backward from a "
+                          "loss tensor cannot be framed: leave out --start, --backward and --stop, or say --host buffers.")
     return host
 
 

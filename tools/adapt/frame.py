@@ -2,22 +2,14 @@
 """The frame of a program that is not edited: what the adapter does around the program's own functions."""
 from c_header import HeaderError
 from c_types import Void, declared, is_float, is_function, pointed_struct, spelling
+from parts import part
 
 FRAMES = ("start", "backward", "stop", "seed")
 
-HEAD = """/* ---- Around the program's own functions: it is not edited --------------------------------------------------------- */
-
-static void must(amp_status status) {
-    if (status == AMP_OK) return;
-    fprintf(stderr, "%s: %s: %s\\n", __FILE__, amp_status_name(status), amp_last_error());
-    exit(1);
-}
-
-"""
 BODY = {
     "start": ("", "    must(@prefix@_start(@arguments@));\n"),
-    "backward": ("    static int n;\n    if (n++ == 2 && getenv(\"ADAPTER_HEALTH\")) @prefix@_health();\n    must(@prefix@_begin());\n",
-                 "    must(@prefix@_end());\n"),
+    "backward": ("    static int n;\n    if (n++ == 2 && getenv(\"ADAPTER_HEALTH\")) @prefix@_health();\n"
+                 "    must(@prefix@_begin());\n", "    must(@prefix@_end());\n"),
     "seed": ("", ""),
     "stop": ("    must(@prefix@_stop());\n", ""),
 }
@@ -28,8 +20,8 @@ def check(op, argument=""):
         raise HeaderError(f"{op.where}: {op.name} has no argument {argument or '(none was named)'} that is a float: "
                           "--seed FUNCTION.ARGUMENT names the number that backward starts from.")
     if any(is_function(each.type) for each in op.type.params):
-        raise HeaderError(f"{op.where}: {op.name} takes a function pointer: nothing can be put around it here. Name another one, or "
-                          "call the adapter's functions from the program.")
+        raise HeaderError(f"{op.where}: {op.name} takes a function pointer: nothing can be put around it here. Name another, "
+                          "or call the adapter's functions from the program.")
 
 
 def start_arguments(host):
@@ -51,11 +43,9 @@ def frame(host, prefix):
     ops = [op for op in host.ops if op.duty in FRAMES]
     if not ops:
         return ""
-    text = HEAD + "static amp_fn " + ", ".join(f"next_{op.name}" for op in ops) + ";\n\n"
-    text += "".join(around(op, prefix) for op in ops)
     puts = "".join(f"    next_{op.name} = {op.name}_slot;\n    {op.name}_slot = (amp_fn)around_{op.name};\n" for op in ops)
-    return text + ("/* Without ADAPTER_LEVEL in the environment nothing is changed. ADAPTER_HEALTH=1 tells of the first two iterations. */\n"
-                   "__attribute__((constructor)) static void catch_calls(void) {\n    if (!getenv(\"ADAPTER_LEVEL\")) return;\n" + puts + "}\n\n")
+    return part("frame", slots=", ".join(f"next_{op.name}" for op in ops), puts=puts,
+                functions="".join(around(op, prefix) for op in ops))
 
 
 def around(op, prefix):

@@ -4,9 +4,9 @@ import textwrap
 
 from c_types import Enum, Number, Pointer, declared, floats, is_integer
 
-ROLES = {"layout": "layout", "order": "layout", "transa": "ta", "ta": "ta", "transb": "tb", "tb": "tb", "m": "m", "n": "n", "k": "k",
-         "alpha": "alpha", "a": "a", "lda": "lda", "b": "b", "ldb": "ldb", "beta": "beta", "c": "c", "ldc": "ldc"}
-NEEDED = set(ROLES.values()) - {"layout"}
+NEEDED = ("ta", "tb", "m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc")
+INTEGERS = set(NEEDED) - {"alpha", "a", "b", "beta", "c"}
+ROLES = {**{name: name for name in NEEDED}, "layout": "layout", "order": "layout", "transa": "ta", "transb": "tb"}
 ROW_MAJOR, NO_TRANS = 101, 111  # of cblas.h
 
 
@@ -18,11 +18,11 @@ def recognise(op):
         if role is None or role in found:
             return None
         found[role] = each
-    if not NEEDED <= set(found) or (("layout" in found) != isinstance(found["ta"].type, Enum)):
+    if not set(NEEDED) <= set(found) or (("layout" in found) != isinstance(found["ta"].type, Enum)):
         return None
     buffers = all(floats(found[role].type) and isinstance(found[role].type, Pointer)
                   and found[role].type.target == Number("float") for role in "abc")
-    integers = all(is_integer(found[role].type) and found[role].type != Number("char") for role in ("ta", "tb", "m", "n", "k", "lda", "ldb", "ldc"))
+    integers = all(is_integer(found[role].type) and found[role].type != Number("char") for role in INTEGERS)
     return found if buffers and integers else None
 
 
@@ -40,7 +40,8 @@ def fill_in(op):
         turned = f"({row})==({transposed})" if row and transposed else row.replace("==", "!=") or transposed
         shape = f"{turned}?{columns}:{rows}, {turned}?{rows}:{columns}" if turned else f"{rows}, {columns}"
         return f"[{shape} : {name[stride]}]"
-    for role, mark, shape in (("a", "", extents(m, k, ta, "lda")), ("b", "", extents(k, n, tb, "ldb")), ("c", "(a!)", extents(m, n, "", "ldc"))):
+    for role, mark, shape in (("a", "", extents(m, k, ta, "lda")), ("b", "", extents(k, n, tb, "ldb")),
+                              ("c", "(a!)", extents(m, n, "", "ldc"))):
         found[role].schema, found[role].question = f"float{mark} {name[role]}{shape}", ""
 
 

@@ -22,7 +22,7 @@ SIGNATURES = {
 }
 # What a hook must do, where nothing shows how the host does it; what libamp goes without, where it is left out.
 DUTIES = {
-    "view": "fill in out->data, out->device.type (1: CPU), out->ndim, out->shape (int64_t, which stay valid until the next view), "
+    "view": "fill in out->data, out->device.type (1: CPU), out->ndim, out->shape (int64_t, valid until the next view), "
             "out->strides if it is not compact, out->dtype (code 2 float, 4 bfloat, 0 int; bits; lanes 1).",
     "dtype": "AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16, or AMP_DTYPE_OTHER for integers.",
     "cast": "*out = a copy in the type `to`, recorded on the tape, so that backward gives the gradient in the source's type.",
@@ -38,8 +38,7 @@ DUTIES = {
 
 
 def hooks(host):
-    text = ("/* ---- Hooks: what libamp asks of a tensor (docs/hosts.md) -------------------------------------------------------- */\n\n"
-            "static amp_host host;\n\n")
+    text = part("hooks")
     found = _found(host)
     if "dtype" in found or "cast" in found:
         text += _types(host)
@@ -47,7 +46,8 @@ def hooks(host):
         if name in found:
             text += signature + " {\n" + found[name] + "}\n\n"
         elif name in REQUIRED:
-            text += comment(f"AMP_ADAPT: {DUTIES[name]}", "") + signature + " {\n" + _unused(signature) + _failure(name) + "}\n\n"
+            text += comment(f"AMP_ADAPT: {DUTIES[name]}", "")
+            text += signature + " {\n" + _unused(signature) + _failure(name) + "}\n\n"
         else:
             text += comment(f"AMP_ADAPT? {DUTIES[name]}", "") + "\n"
     return text + part("params_handles", type=host.handle.spelling)
@@ -55,9 +55,10 @@ def hooks(host):
 
 def describe_host(host):
     found, table = _found(host), host_calls_table(host)
-    text = f"static void describe_host({host.table.spelling + ' *table' if table else 'void'}) {{\n    host = (amp_host)AMP_HOST_INIT;\n"
+    text = f"static void describe_host({host.table.spelling + ' *table' if table else 'void'}) {{\n"
+    text += "    host = (amp_host)AMP_HOST_INIT;\n"
     text += "    host.self = table;\n" if table else ""
-    text += comment("AMP_ADAPT? host.flags = AMP_HOST_TAPE_RETAINS_INPUTS, if the tape holds its own references to what ops received.")
+    text += comment("AMP_ADAPT? host.flags = AMP_HOST_TAPE_RETAINS_INPUTS, if the tape holds references to what ops received.")
     for name in SIGNATURES:
         if name in found or name in REQUIRED:
             text += f"    host.{name} = {name};\n"
@@ -89,7 +90,11 @@ def _member(struct, names, fits):
 
 
 def dtype_member(host):
-    return _member(host.handle, r"d?type|kind|precision", lambda kind: isinstance(kind, Enum) and _enumerator(kind, "AMP_FLOAT32"))
+    return _member(host.handle, r"d?type|kind|precision", _is_element_type)
+
+
+def _is_element_type(kind):
+    return isinstance(kind, Enum) and bool(_enumerator(kind, "AMP_FLOAT32"))
 
 
 def _enumerator(kind, dtype):
@@ -101,7 +106,8 @@ def _type_of(host):
     member = dtype_member(host)
     if member:
         return member.type
-    return next((each for each in host.header.enums.values() if _enumerator(each, "AMP_FLOAT32") and _enumerator(each, "AMP_FLOAT16")), None)
+    return next((each for each in host.header.enums.values()
+                 if _is_element_type(each) and _enumerator(each, "AMP_FLOAT16")), None)
 
 
 def _types(host):
@@ -109,9 +115,7 @@ def _types(host):
     pairs = [(_enumerator(kind, dtype), dtype) for dtype in FLOATS]
     back = "".join(f"    if (dtype == {dtype}) return {name};\n" for name, dtype in pairs[1:] if name)
     cases = "".join(f"    case {name}: return {dtype};\n" for name, dtype in pairs if name)
-    return (f"__attribute__((unused)) static {kind.spelling} to_host(amp_dtype dtype) {{\n{back or '    (void)dtype;' + chr(10)}    return {pairs[0][0]};\n}}\n\n"
-            f"__attribute__((unused)) static amp_dtype from_host({kind.spelling} dtype) {{\n    switch (dtype) {{\n{cases}"
-            "    default: return AMP_DTYPE_OTHER;\n    }\n}\n\n")
+    return part("types", type=kind.spelling, back=back or "    (void)dtype;\n", float32=pairs[0][0], cases=cases)
 
 
 def _found(host):
@@ -190,5 +194,6 @@ def _elements(host, made, kind):
         f"    static _Thread_local int64_t shape[8];\n    const {handle.spelling} *x = tensor;\n    (void)self;\n"
         f"    if (x->{ndim.name} > 8) return AMP_ERR_HOST_FAILED;\n"
         f"    for (int i = 0; i < (int)x->{ndim.name}; i++) shape[i] = (int64_t)x->{shape.name}[i];\n"
-        f"    out->data = x->{through}{data.name};\n    out->device.type = 1; /* CPU */\n    out->ndim = (int32_t)x->{ndim.name};\n"
+        f"    out->data = x->{through}{data.name};\n    out->device.type = 1; /* CPU */\n"
+        f"    out->ndim = (int32_t)x->{ndim.name};\n"
         f"{bits}    out->dtype.lanes = 1;\n    out->shape = shape; /* compact, row-major */\n    return AMP_OK;\n")

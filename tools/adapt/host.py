@@ -110,8 +110,8 @@ class Host:
     def describe(self, op, prefix):
         kind, where = op.type, f"{op.where}: {op.name}"
         if kind.variadic:
-            raise HeaderError(f"{where} takes any number of arguments (...): a wrapper cannot hand on what it cannot know. Give a "
-                              "function with fixed arguments that calls it.")
+            raise HeaderError(f"{where} takes any number of arguments (...): a wrapper cannot hand on what it cannot know. "
+                              "Give a function with fixed arguments that calls it.")
         if not kind.prototype:
             raise HeaderError(f"{where} has no prototype, so that its arguments are not known: write (void) if there are none.")
         if len(kind.params) > 64:
@@ -139,8 +139,8 @@ class Host:
         if isinstance(kind, Struct):
             fault = by_value_fault(kind)
             if fault:
-                raise HeaderError(f"{what} is {kind.name} by value, and {fault}: registers cannot be told. Leave the function out, "
-                                  "or let it take a pointer.")
+                raise HeaderError(f"{what} is {kind.name} by value, and {fault}: registers cannot be told. "
+                                  "Leave the function out, or let it take a pointer.")
             return Argument(name, kind, f"struct {self.know(kind)} {name}", struct=kind if float_members(kind) else None)
         if isinstance(kind, Pointer):
             return self.pointer(op, name, kind, number)
@@ -170,7 +170,8 @@ class Host:
 
     @staticmethod
     def tensor(name, kind, in_place):
-        mark = "(a!)" if in_place else "(keep)" if KEPT.search(name) else "(out a!)" if OUT.match(name) and not kind.to_const else ""
+        written = "(out a!)" if OUT.match(name) and not kind.to_const else ""
+        mark = "(a!)" if in_place else "(keep)" if KEPT.search(name) else written
         optional = "?" if OPTIONAL.search(name) else ""
         return Argument(name, kind, f"Tensor{mark}{optional} {name}")
 

@@ -35,11 +35,11 @@ def about(op, host):
         known = "" if op.listed.name == op.name.rstrip("_") else f"{op.listed.name}, "
         text = f"{op.name}: {known}{op.listed.words()}."
     else:
-        text = (f"{op.name}: no cast list knows it: at O1 and O4 it runs as it comes. Is it one of theirs by another name, such as "
-                "linear or conv2d? Give that as its alias.")
+        text = (f"{op.name}: no cast list knows it: at O1 and O4 it runs as it comes. Is it one of theirs by another name, "
+                "such as linear or conv2d? Give that as its alias.")
     if recognise(op):
-        text += " Its arguments are those of BLAS' gemm: extents and the 16-bit product are filled in. What a described op calls is not " \
-                "cast again: where the ops around it are described too, they get op_class = AMP_LEAVE, to have it run."
+        text += (" Its arguments are those of BLAS' gemm: extents and the 16-bit product are filled in. What a described op "
+                 "calls is not cast again: where the ops around it are described too, they get op_class = AMP_LEAVE.")
     elif any("[" in each.question for each in op.arguments):
         needed = "" if op.lower or op.loss else " Only O2, O3 and O5 need them."
         text += f" {extents_from(op)}{needed}"
@@ -118,13 +118,7 @@ def describe_layers(host):
     layer = host.table
     kind = kind_member(layer)
     ops = [op for op in host.ops if op.duty == "op"]
-    text = kinds(host, kind) + (
-        "enum { MOST_OPS = 4096 };\nstatic amp_op ops[MOST_OPS], steps[MOST_OPS];\nstatic size_t n_ops, n_steps;\n"
-        "static char names[MOST_OPS][64];\n\n"
-        f"static const char *name_of(const char *duty, const {layer.spelling} *x) {{\n"
-        "    if (n_ops == MOST_OPS) abort(); /* make it larger */\n"
-        "    snprintf(names[n_ops], sizeof *names, \"%s: %s\", duty, kind_of(x)->name);\n    return names[n_ops];\n}\n\n"
-        f"static void describe_layer({layer.spelling} *x) {{\n")
+    text = kinds(host, kind) + part("layer_ops", type=layer.spelling)
     for op in ops:
         text += comment(about_duty(op))
         text += entry(op, "ops[n_ops]", f"(amp_fn *)(void *)&x->{op.name}", f'name_of("{op.name}", x)', "NULL")
@@ -144,11 +138,7 @@ def kinds(host, kind):
     """What the cast lists call each kind of layer."""
     layer = host.table
     if not kind:
-        return (
-            "/* AMP_ADAPT: what the cast lists call this layer (linear, conv2d, batch_norm, softmax, ...). The cost gets AMP_LEAVE. */\n"
-            "struct adapt_kind {\n    const char *name;\n    amp_class op_class;\n};\n\n"
-            f"static const struct adapt_kind *kind_of(const {layer.spelling} *x) {{\n"
-            "    static const struct adapt_kind unknown = { \"layer\", AMP_BY_LIST };\n    (void)x;\n    return &unknown;\n}\n\n")
+        return part("kinds_unknown", type=layer.spelling)
     rows = ""
     prefix = common_prefix(kind.type.names)
     for name in kind.type.names:
@@ -158,8 +148,4 @@ def kinds(host, kind):
         means = MEANS.get(listed.policy, "") if listed else ""
         why = "a loss is no part of the model" if policy == "AMP_LEAVE" else means or "as it comes"
         rows += f"    {row.ljust(56)} /* {why} */\n"
-    return (
-        "/* AMP_ADAPT? Is this what your kinds of layers are in the cast lists? Another name, AMP_LOWER or AMP_FP32 decide\n"
-        " * otherwise. */\n"
-        "static const struct adapt_kind {\n    const char *name;\n    amp_class op_class;\n} kinds[] = {\n" + rows + "};\n\n"
-        f"static const struct adapt_kind *kind_of(const {layer.spelling} *x) {{ return &kinds[x->{kind.name}]; }}\n\n")
+    return part("kinds", type=layer.spelling, rows=rows, member=kind.name)

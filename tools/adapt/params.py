@@ -21,6 +21,6 @@ def params(host, prefix):
 
 def layer_params(layer):
     """A line for each pair of a weight and its gradient; their number is asked."""
-    lines = "".join(f'        param(numbered(i, "{name}"), x->{name}, x->{gradient}, 0{size_of(layer, name)}, AMP_MODULE_OTHER);\n'
-                    for name, gradient in trained_pairs(layer))
+    lines = "".join(f'        param(numbered(i, "{name}"), x->{name}, x->{gradient}, 0{size_of(layer, name)}, '
+                    "AMP_MODULE_OTHER);\n" for name, gradient in trained_pairs(layer))
     return part("layer_params", type=layer.spelling, lines=lines) if lines else "    (void)layers, (void)n_layers;\n"

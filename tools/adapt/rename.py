@@ -5,7 +5,8 @@ import re
 DECLARED = re.compile(r"^(?:__attribute__\(\(\w+\)\)\s+)?static ([^;={(]+)", re.MULTILINE)
 OTHERS = re.compile(r"^#define (\w+)|^enum \{ (\w+)|^\} (\w+)\[", re.MULTILINE)
 # What is no name of the file's: comments, strings, members, tags, what stands for the host's own function.
-TOKEN = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^#include[^\n]*|offsetof\([^)]*\)|^TRAMPOLINE\(\w+|(?:struct|enum) \w+|(?:->|\.)\s*\w+|\w+|\W', re.DOTALL | re.MULTILINE)
+TOKEN = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^#include[^\n]*|offsetof\([^)]*\)|^TRAMPOLINE\(\w+|'
+                   r"(?:struct|enum) \w+|(?:->|\.)\s*\w+|\w+|\W", re.DOTALL | re.MULTILINE)
 
 
 def own_names(text):

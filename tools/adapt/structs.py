@@ -46,7 +46,9 @@ def _odd(kind):
         if kind.union:
             return "has a union"
         bits = [each.name for each in kind.members or [] if each.bits]
-        return f"has the bit-field {bits[0]}" if bits else next(filter(None, (_odd(each.type) for each in kind.members or [])), "")
+        if bits:
+            return f"has the bit-field {bits[0]}"
+        return next(filter(None, (_odd(each.type) for each in kind.members or [])), "")
     known = isinstance(kind, (Pointer, Enum)) or (isinstance(kind, Number) and kind.name != "long double")
     return "" if known else f"has a member of type {getattr(kind, 'name', '?')}"
 
@@ -71,17 +73,20 @@ def _member(kind, name):
         lengths, kind = f"{lengths}[{kind.length}]", kind.element
     if isinstance(kind, Struct):
         return f"{{ {members(kind)} }}{' ' + name if name else ''}{lengths}"
-    word = "fn" if is_function(kind) else "pointer" if isinstance(kind, Pointer) else "int" if isinstance(kind, Enum) else kind.name
+    pointer = "fn" if is_function(kind) else "pointer"
+    word = pointer if isinstance(kind, Pointer) else "int" if isinstance(kind, Enum) else kind.name
     return f"{word} {name}{lengths}"
 
 
 def float_members(struct):
-    """Its pointers to floats."""
-    return [each for each in struct.members or [] if floats(each.type) and isinstance(each.type, Pointer) and each.type.target.name == "float"]
+    """Its pointers to floats: visit knows no doubles."""
+    return [each for each in struct.members or []
+            if isinstance(each.type, Pointer) and floats(each.type) and each.type.target.name == "float"]
 
 
 def integer_members(struct):
-    return [each for each in struct.members or [] if is_integer(each.type) and not each.bits and not isinstance(each.type, Enum)]
+    return [each for each in struct.members or []
+            if is_integer(each.type) and not each.bits and not isinstance(each.type, Enum)]
 
 
 def kind_member(struct):
