@@ -18,7 +18,8 @@ from structs import by_value_fault, float_members
 RESERVED = {"pointer", "Tensor", "bool", "struct", "const", "self", "size_t", "ptrdiff_t", "uint8", "uint16", "uint32",
             "uint64", "int8", "int16", "int32", "int64"}
 OUT = re.compile(r"^(out|output|outputs|y|dst|dest|res|result|probs|losses|logits)$", re.IGNORECASE)
-ADDED = re.compile(r"^(d[a-z_]?\w*|grad\w*|\w*_grad|\w*_updates?|\w*_?delta)$")
+ADDED = re.compile(r"^(d_?([a-z]|in|inp|inputs?|outputs?|out|weights?|bias(es)?|gamma|beta|hidden|logits|act\w*|[A-Z]\w*)\d?|"
+                   r"grad\w*|\w*_grads?|\w*_updates?|\w*_?delta)$")
 KEPT = re.compile(r"mean|var(iance)?$|rstd|mask|label|target|truth|index|indices|running", re.IGNORECASE)
 SEED = re.compile(r"^(seed|d_?loss(es)?|grad_loss(es)?)$", re.IGNORECASE)
 OPTIONAL = re.compile(r"bias|optional|mask", re.IGNORECASE)
