@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "packaging"))
 from support import Tap, expect, run, scratch  # noqa: E402,F401  pylint: disable=wrong-import-position,unused-import
 
-WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
+WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1"]
 
 
 class Place:

@@ -78,6 +78,7 @@ void nn_smooth(float window[16], struct layer *l, real *x);
 float nn_apply(affine how, float *x);
 void nn_step(float *weights, float *grads, float rate, size_t n);
 
+extern int (*nn_ops[4])(layer *l, int action);
 void nn_log(const char *format, ...);
 void nn_reset();
 int nn_bits(bits b);

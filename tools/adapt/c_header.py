@@ -68,6 +68,9 @@ class Header:
         if found is None and word in self.typedefs:
             found = self.typedefs[word]
             found = found.target if isinstance(found, Pointer) else found
+        if word in self.variables:
+            raise HeaderError(f"{self.path}: {word} is a variable, and not a struct. Give the struct that is its type; an "
+                              "array of function pointers has no names to read: docs/hosts-graph.md has how such a host is adapted.")
         if not isinstance(found, Struct):
             raise HeaderError(f"{self.path} declares no struct {word}.{self.nearest(word, self.structs)}")
         if found.union:

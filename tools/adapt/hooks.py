@@ -142,7 +142,7 @@ def _found(host):
 def _calls(host, made):
     """The hooks that call a function of the host's, through its table where it stands there."""
     handle = host.handle
-    release = _function(host, r"release|unref|free|delete|destroy", [handle])
+    release = _function(host, r"release|unref|decref", [handle]) or _function(host, r"free|delete|destroy", [handle])
     if release:
         made["release"] = f"    (void)self;\n    {release[0]}(tensor);\n"
     if _type_of(host):
@@ -152,6 +152,18 @@ def _calls(host, made):
     scale = _function(host, r"scale|mul_scalar|muls", [handle, Number("float")], handle)
     if scale:
         made["scale"] = _call(host, scale, "loss, factor")
+    _accessors(host, made)
+
+
+def _accessors(host, made):
+    """Of handles whose members nobody sees: functions that tell of one."""
+    handle, kind = host.handle, _type_of(host)
+    dtype = kind and _function(host, r"d?type(_of)?|kind", [handle], kind)
+    if dtype:
+        made.setdefault("dtype", f"    (void)self;\n    return from_host({dtype[0]}(tensor));\n")
+    grad = _function(host, r"(get_)?grad(ient)?", [handle], handle)
+    if grad:
+        made.setdefault("grad", f"    (void)self;\n    *out = {grad[0]}(tensor);\n    return AMP_OK;\n")
 
 
 def _call(host, function, arguments):
@@ -165,7 +177,8 @@ def _function(host, names, params, returns=None):
     """(name, is it a member of the table) of the function that is called so and takes that."""
     def fits(kind):
         given = [pointed_struct(each.type) or each.type for each in kind.params]
-        return (given == params and not kind.variadic and (returns is None or pointed_struct(kind.returns) is returns))
+        result = pointed_struct(kind.returns) or kind.returns
+        return given == params and not kind.variadic and (returns is None or result is returns)
     candidates = [(op.name, True) for op in host.ops if host.table and fits(op.type)]
     candidates += [(name, False) for name, each in host.header.functions.items() if fits(each.type) and not each.inline]
     return next((each for each in candidates if re.search(rf"(^|_)({names})_?$", each[0])), None)

@@ -86,7 +86,7 @@ def start_body(host):
     lines += ["optimizer.params = trained, optimizer.n_params = list_trained();"]
     if host.structs:
         lines += [f"{each}.structs = structs, {each}.n_structs = N_STRUCTS;" for each in ("model", "optimizer")]
-    return "".join(f"    {line}\n" for line in lines) + steps(host) + ("" if host.handle else part("emulate"))
+    return "".join(f"    {line}\n" for line in lines) + steps(host) + part("untrained" if host.handle else "emulate")
 
 
 def steps(host):
