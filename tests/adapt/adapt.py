@@ -31,6 +31,20 @@ class Place:
     def read(self, name):
         return (self.folder / name).read_text(encoding="utf-8")
 
+    def answered(self, name, diff):
+        """What was written, with the answers in: lines of a diff, from top to bottom; what it leaves out stays."""
+        text, at = self.read(name), 0
+        for line in diff.splitlines():
+            mark, line = line[0], line[1:] + "\n"
+            found = at if mark == "+" else text.find(line, at)
+            expect(found >= 0, f"{name} does not have, behind what was before: {line}")
+            if mark == "-":
+                text, at = text[:found] + text[found + len(line):], found
+            else:
+                text = text[:at] + line + text[at:] if mark == "+" else text
+                at = found + len(line)
+        self.write(name, text)
+
     def compile(self, program, *arguments):
         run(*self.compiler, *WARNINGS, "-o", program, *arguments, f"-I{self.source}/include", f"-L{self.library.parent}",
             "-lamp", "-lm", cwd=self.folder)

@@ -31,7 +31,7 @@ void nn_gemm(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda
         }
 }
 
-enum { M = 5, N = 7, K = 11, LD = 13 };
+enum { M = 5, N = 7, K = 11, LD = 13, LDA = LD, LDB = LD - 1, LDC = LD - 2 };
 
 static void print(const char *what, const float *c) {
     printf("%s", what);
@@ -47,11 +47,11 @@ int run(void) {
         snprintf(what, sizeof what, "%d", flags);
         memcpy(c, start, sizeof c);
         cblas_sgemm(flags & 4 ? CblasColMajor : CblasRowMajor, flags & 2 ? CblasTrans : CblasNoTrans,
-                    flags & 1 ? CblasTrans : CblasNoTrans, M, N, K, 2.0f, a, LD, b, LD, 1.0f, c, LD);
+                    flags & 1 ? CblasTrans : CblasNoTrans, M, N, K, 2.0f, a, LDA, b, LDB, 1.0f, c, LDC);
         print(what, c);
         if (flags & 4) continue;
         memcpy(c, start, sizeof c);
-        nn_gemm(flags & 2, flags & 1, M, N, K, 2.0f, a, LD, b, LD, 1.0f, c, LD);
+        nn_gemm(flags & 2, flags & 1, M, N, K, 2.0f, a, LDA, b, LDB, 1.0f, c, LDC);
         print(what, c);
     }
     return 0;

@@ -54,6 +54,11 @@ class Op:
         return any(floats(each.type) for each in self.arguments)
 
     @property
+    def behind(self):
+        """Its arguments that are structs with floats behind them."""
+        return [each for each in self.arguments if each.struct]
+
+    @property
     def lower(self):
         return bool(self.listed and self.listed.lower and not self.loss)
 
@@ -223,9 +228,12 @@ class Host:
 
     @property
     def visited(self):
-        """(struct, how C gets its address from args[i]) of the ops, each struct once."""
-        return [each for each in self.structs if any(
-            argument.struct is each for op in self.ops if op.duty == "op" for argument in op.arguments)]
+        """The ops with floats behind structs, one for each combination of structs."""
+        found = {}
+        for op in self.ops:
+            if op.duty == "op" and op.behind:
+                found.setdefault(tuple(each.struct for each in op.behind), op)
+        return list(found.values())
 
 
 # ---- what names make probable --------------------------------------------------------------------------------------

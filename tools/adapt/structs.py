@@ -102,13 +102,13 @@ def _singular(name):
     return name[:-2] if name.endswith("ses") else name[:-1] if name.endswith("s") else name
 
 
-def size_of(struct, member):
+def size_of(struct, member, name="x"):
     """A comment that names the integer member that sounds like its size, or nothing."""
     one = _singular(member)
     sounds = {form.format(word) for word in (one, member, f"{one}s")
               for form in ("n{}", "n_{}", "num_{}", "{}_n", "{}_size", "{}_count")} | {f"{one}s"}
     near = [each.name for each in integer_members(struct) if each.name.lower() in sounds]
-    return f" /* x->{near[0]}? */" if near else ""
+    return f" /* {name}->{near[0]}? */" if near else ""
 
 
 def trained_pairs(struct):

@@ -47,30 +47,39 @@ def offsets(i, struct):
 def visit(host):
     if not host.visited:
         return ""
-    return part("visit") + "".join(map(visit_struct, host.visited)) + part("visit_hook", visits=visits(host))
+    return part("visit") + "".join(map(visit_structs, host.visited)) + part("visit_hook", visits=visits(host))
 
 
-def visit_struct(struct):
-    weights = {gradient: name for name, gradient in trained_pairs(struct)}  # they are of one size
-    lines = "".join(f"    FIELD(x->{each.name}, 0, {roles(each.name)});{size_of(struct, weights.get(each.name, each.name))}\n"
-                    for each in float_members(struct))
-    return f"static void visit_{struct.name}(struct adapt_fields *f, {struct.spelling} *x) {{\n{lines}}}\n\n"
+def name_of(op):
+    return "visit_" + "_".join(each.struct.name for each in op.behind)
+
+
+def visit_structs(op):
+    """One function for all structs of a call: how many floats one has behind it may stand in another."""
+    params = ", ".join(f"{each.struct.spelling} *{each.name}" for each in op.behind)
+    lines = "".join(fields(each.struct, each.name) for each in op.behind)
+    return f"static void {name_of(op)}(struct adapt_fields *fields, {params}) {{\n{lines}}}\n\n"
+
+
+def fields(struct, name):
+    weights = {gradient: weight for weight, gradient in trained_pairs(struct)}  # they are of one size
+    return "".join(f"    FIELD({name}->{each.name}, 0, {roles(each.name)});"
+                   f"{size_of(struct, weights.get(each.name, each.name), name)}\n" for each in float_members(struct))
 
 
 def visits(host):
-    """Which op has which struct at which argument."""
+    """Which op has which structs at which arguments."""
     text = ""
-    for op in host.ops:
-        calls = "".join(visit_call(i, each) for i, each in enumerate(op.arguments) if each.struct)
-        if calls and op.duty == "op":
-            test = f'!strncmp(op, "{op.name}:", {len(op.name) + 1})' if host.layers else f'!strcmp(op, "{op.name}")'
-            text += f"    if ({test}) {{\n{calls}    }}\n"
+    for op in (each for each in host.ops if each.duty == "op" and each.behind):
+        test = f'!strncmp(op, "{op.name}:", {len(op.name) + 1})' if host.layers else f'!strcmp(op, "{op.name}")'
+        given = ", ".join(from_args(i, each) for i, each in enumerate(op.arguments) if each.struct)
+        text += f"    if ({test}) {name_of(op)}(&fields, {given});\n"
     return text
 
 
-def visit_call(i, argument):
+def from_args(i, argument):
     star = "" if isinstance(argument.type, Struct) else "*"
-    return f"        visit_{argument.struct.name}(&f, {star}({argument.struct.spelling} *{star})args[{i}]);\n"
+    return f"{star}({argument.struct.spelling} *{star})args[{i}]"
 
 
 def roles(name):
