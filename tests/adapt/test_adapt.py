@@ -87,6 +87,7 @@ def pairs(place):
     """duet, a framework in the manner of darknet, with the answers of duet.diff: at O0 it is as it was."""
     duet, common = place.source / "tests" / "hosts" / "pairs", place.source / "tests" / "hosts" / "common"
     place.adapt(duet / "duet.h", "--table", "layer", "-o", "pairs.c")
+    finds(place.read("pairs.c"), rf"cc -DADAPTER_TRY pairs\.c -I{duet} ")
     place.answered("pairs.c", (HERE / "duet.diff").read_text(encoding="utf-8"))
     place.compile("pairs", "-ffp-contract=off", "pairs.c", HERE / "duet_main.c", f"-I{duet}", f"-I{common}", common / "math.c",
                   *(duet / f"{name}.c" for name in ("duet", "layers", "blas")), "-pthread")

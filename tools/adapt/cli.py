@@ -162,7 +162,9 @@ def main(argv=None):
         host = build(options, say)
         file = options.output or "adapter.c"
         prefix = re.sub(r"\W", "_", pathlib.Path(file).stem)
-        flags = "".join(f"-I{each} " for each in options.include) + "".join(f"-D{each} " for each in options.define)
+        folder = str(pathlib.Path(options.header).parent)
+        folders = [] if folder in (".", "/usr/include") else [folder]
+        flags = "".join(f"-I{each} " for each in folders + options.include) + "".join(f"-D{each} " for each in options.define)
         text = write(host, pathlib.Path(options.header).name, prefix, pathlib.Path(file).name, options.level, flags)
         if options.output is None:
             sys.stdout.write(text)
