@@ -75,6 +75,11 @@ def main():
             expect(session.shell("./net") == plain, "without a level it differs")
             expect(session.shell("./net", ADAPTER_LEVEL="O0") == plain, "O0 differs")
             expect(session.shell("./net 2>&1", ADAPTER_LEVEL="O1") != plain, "O1 changes nothing")
+        with tap.test("a scale at O0 changes no bit, and does where a parameter is forgotten"):
+            expect(session.shell("./net", ADAPTER_LEVEL="O0", ADAPTER_SCALE="1024") == plain, "the scale is seen")
+            session.write("adapter.c", re.sub(r' +param\("dense1.bias".*\n', "", session.read("adapter.c")))
+            session.shell("cc -O2 -fno-lto adapter.c ./libnet.so $(pkg-config --cflags --libs libamp) -o net")
+            expect(session.shell("./net 2>&1", ADAPTER_LEVEL="O0", ADAPTER_SCALE="1024") != plain, "it is not seen")
     tap.done()
 
 
