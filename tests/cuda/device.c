@@ -119,13 +119,15 @@ void device_at_once(void) {
     device.fake->lazy = 0;
 }
 
-static const char *const *left_out;
+static const char *const *files_alone;
 
-static int is_wanted(const char *file) {
-    for (const char *const *name = left_out; *name; name++)
-        if (strstr(file, *name)) return 0;
-    return 1;
+static int is_alone(const char *file) {
+    for (const char *const *name = files_alone; *name; name++)
+        if (strstr(file, *name)) return 1;
+    return 0;
 }
+
+static int is_shared(const char *file) { return !is_alone(file); }
 
 int device_main(int argc, char **argv, const char *const *fake_alone) {
     const int real = argc > 1 && argv[1][0] == 'g';
@@ -145,7 +147,7 @@ int device_main(int argc, char **argv, const char *const *fake_alone) {
     }
     printf("# AMP_TEST_SEED=%llu\n", (unsigned long long)test_seed());
     fflush(stdout);
-    left_out = fake_alone;
-    const int result = suite_run_here(real ? is_wanted : NULL); /* a child could not use CUDA */
-    return result;
+    files_alone = fake_alone;
+    const bool every = argc < 2 || !strcmp(argv[1], "fake");
+    return suite_run_here(every ? NULL : strcmp(argv[1], "alone") ? is_shared : is_alone); /* a child could not use CUDA */
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_device fake|gpu [REASON TO SKIP]: amp_device.h on the fake device or on the first GPU. */
+/* test_cuda_device fake|emulated|alone|gpu [REASON TO SKIP]: amp_device.h on the fake device or on the first GPU. */
 #include "device.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_host fake|gpu: amp_initialize over parameters in a device's memory, on the fake device or on the
+/* test_cuda_host fake|emulated|alone|gpu: amp_initialize over parameters in a device's memory, on the fake device or on the
  * first GPU. */
 #include "device.h"
 

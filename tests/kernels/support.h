@@ -7,7 +7,7 @@
 
 #include "test.h"
 
-/* For inner loops: each ck_assert that holds is a system call, by which Check tells its parent where the test is. */
+/* For inner loops: a ck_assert takes note of its line. */
 #define CHECK_THAT(condition, ...)                                                                                     \
     do {                                                                                                               \
         if (!(condition)) ck_abort_msg(__VA_ARGS__);                                                                   \

@@ -50,10 +50,6 @@ static int run(enum fork_status fork_status, int (*wanted)(const char *file)) {
     return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* In place of Check's _mark_point, under sanitizers: see tests/meson.build. */
-void suite_mark_nothing(const char *file, int line);
-void suite_mark_nothing(const char *file, int line) { (void)file, (void)line; }
-
 int suite_run(void) { return run(CK_FORK_GETENV, NULL); }
 
 int suite_run_here(int (*wanted)(const char *file)) { return run(CK_NOFORK, wanted); }

@@ -8,6 +8,17 @@
 #include <check.h>
 #include <stddef.h>
 
+/* Check notes each assertion that holds for its parent process: 8 KB moved, and system calls. Here of each line the first
+ * time; a program that crashes is said to have done so after the last line that was new. */
+#define _mark_point(file, line)                                                                                        \
+    __extension__({                                                                                                    \
+        static char told_;                                                                                             \
+        if (!__atomic_load_n(&told_, __ATOMIC_RELAXED)) {                                                              \
+            __atomic_store_n(&told_, 1, __ATOMIC_RELAXED);                                                             \
+            (_mark_point)(file, line);                                                                                 \
+        }                                                                                                              \
+    })
+
 #ifdef __cplusplus
 extern "C" {
 #endif
