@@ -149,5 +149,6 @@ int device_main(int argc, char **argv, const char *const *fake_alone) {
     fflush(stdout);
     files_alone = fake_alone;
     const bool every = argc < 2 || !strcmp(argv[1], "fake");
-    return suite_run_here(every ? NULL : strcmp(argv[1], "alone") ? is_shared : is_alone); /* a child could not use CUDA */
+    /* here: a child could not use CUDA */
+    return suite_run_here(every ? NULL : strcmp(argv[1], "alone") ? is_shared : is_alone);
 }

@@ -37,8 +37,8 @@ void device_wait(void);
 void device_lazily(void);
 void device_at_once(void);
 
-/* A program's main. argv: "fake"; "emulated" or "gpu", which leave out the files of `fake_alone`, whose tests look at the
- * fake device and not at what kernels do; "alone": those; and perhaps a reason to skip. */
+/* A program's main. argv: "fake"; "emulated" or "gpu", which leave out the files of `fake_alone`, whose tests look at
+ * the fake device and not at what kernels do; "alone": those; and perhaps a reason to skip. */
 int device_main(int argc, char **argv, const char *const *fake_alone);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_host fake|emulated|alone|gpu: amp_initialize over parameters in a device's memory, on the fake device or on the
- * first GPU. */
+/* test_cuda_host fake|emulated|alone|gpu: amp_initialize over parameters in a device's memory, on the fake device or on
+ * the first GPU. */
 #include "device.h"
 
 #include <stddef.h>

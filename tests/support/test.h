@@ -8,8 +8,8 @@
 #include <check.h>
 #include <stddef.h>
 
-/* Check notes each assertion that holds for its parent process: 8 KB moved, and system calls. Here of each line the first
- * time; a program that crashes is said to have done so after the last line that was new. */
+/* Check notes each assertion that holds for its parent process: 8 KB moved, and system calls. Here of each line the
+ * first time; a program that crashes is said to have done so after the last line that was new. */
 #define _mark_point(file, line)                                                                                        \
     __extension__({                                                                                                    \
         static char told_;                                                                                             \
