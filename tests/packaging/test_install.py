@@ -60,7 +60,8 @@ def main():
             headers = {str(file.relative_to(include)) for file in include.rglob("*") if file.is_file()}
             expect(headers == PUBLIC, f"headers: {sorted(headers)}")
             others = {file.name for file in staged.rglob("*") if file.is_file() and include not in file.parents}
-            wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc"}
+            wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc",
+                      "amp_api.json"}
             backends = {name for name in ("libamp_onednn.so", "libamp_cuda.so") if (build / "src" / name).exists()}
             adapt = {"amp-adapt", "apex.inc", "today.inc", "wide.inc"} | {
                 file.name for file in (source / "tools" / "adapt").rglob("*") if file.suffix in (".py", ".in")}

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The public API as data, for those who make bindings: api_json.py HEADER... prints JSON.
+
+Made from the headers (headers.py says what a type looks like), in the order in which they include each other. Sizes and
+offsets are in bytes, on 64-bit systems with naturally aligned members, as tests/abi/layout.txt has them.
+tests/languages/check_api.py holds it to a compiler and to the library.
+"""
+import json
+import pathlib
+import re
+import sys
+
+from headers import declarations
+
+HEAD = "libamp's public C API. Sizes and offsets are in bytes, on 64-bit systems."
+SIZES = {"char": 1, "float": 4, "double": 8, "size_t": 8, "uintptr_t": 8, "int": 4,
+         **{f"{sign}int{bits}_t": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)}}
+SKIPPED = {"amp_symbol.h", "amp_all.h"}  # macros for C compilers alone; includes alone
+
+
+def ordered(headers):
+    """Those that others include come before them."""
+    by_name, done = {path.name: path for path in headers if path.name not in SKIPPED}, []
+
+    def visit(path):
+        if path in done:
+            return
+        for name in re.findall(r'^#include "(\w+\.h)"', path.read_text(encoding="utf-8"), re.MULTILINE):
+            visit(by_name[name])
+        done.append(path)
+
+    for name in sorted(by_name):
+        visit(by_name[name])
+    return done
+
+
+class Layout:
+    """Where a compiler puts things."""
+
+    def __init__(self):
+        self.known = {name: (size, size) for name, size in SIZES.items()}  # name: (size, alignment)
+
+    def of(self, kind):
+        if "pointer" in kind or "function" in kind:
+            return 8, 8
+        if "array" in kind:
+            size, alignment = self.of(kind["array"])
+            return size * kind["count"], alignment
+        if "struct" in kind:
+            return self.place(kind["struct"])
+        return self.known[kind["name"]]
+
+    def place(self, fields):
+        """Writes offset and size into each field; the size and the alignment of them all."""
+        end, widest = 0, 1
+        for field in fields:
+            size, alignment = self.of(field["type"])
+            field["offset"] = -(-end // alignment) * alignment
+            field["size"] = size
+            end, widest = field["offset"] + size, max(widest, alignment)
+        return -(-end // widest) * widest, widest
+
+    def add(self, found):
+        for entry in found["types"]:
+            self.known[entry["name"]] = self.of(entry["type"])
+        for entry in found["structs"]:
+            self.known[entry["name"]] = entry["size"], entry["alignment"] = self.place(entry["fields"])
+
+
+def describe(headers):
+    described = {"description": HEAD, "version": None, "constants": [], "types": [], "enums": [], "opaque": [],
+                 "structs": [], "functions": []}
+    constants, layout = {}, Layout()
+    for path in ordered(headers):
+        found = declarations(path, constants)
+        layout.add(found)
+        for section, entries in found.items():
+            described[section] += [{"header": path.name, **entry} for entry in entries]
+    described["version"] = ".".join(str(constants[f"AMP_VERSION_{part}"]) for part in ("MAJOR", "MINOR", "PATCH"))
+    return described
+
+
+def main():
+    headers = [pathlib.Path(name) for name in sys.argv[1:] if name.endswith(".h")]
+    if not headers:
+        sys.exit("usage: api_json.py HEADER...")
+    json.dump(describe(headers), sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""amp_api.json is what the compiler and the library say: check_api_json.py JSON INCLUDE_DIR LIBRARY CC... Prints TAP.
+
+Writes a C program that asserts every size, offset, value and prototype of the description over the headers, and compares
+its functions and enumerators with those that the library exports and the compiler sees.
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+from check_symbols import defined, difference
+from compilers import compiles
+
+# What the program would say of a wrong description.
+PLANTED = {
+    "a size": ("sizeof(amp_op) == ", "sizeof(amp_op) == 1"),
+    "an offset": ("amp_op, slot) == ", "amp_op, slot) == 1"),
+    "a value": ("AMP_O4 == ", "AMP_O4 == 1"),
+    "a prototype": ("amp_shutdown(", "amp_shutdown(int, "),
+}
+WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
+
+
+def spelled(kind, name):
+    """A declaration in C."""
+    const = " const" if kind.get("const") else ""
+    if "pointer" in kind:
+        return spelled(kind["pointer"], f"*{const} {name}")
+    if "array" in kind:
+        return spelled(kind["array"], f"{name}[{kind['count']}]")
+    if "function" in kind:
+        return prototype(kind["function"], f"(*{name})")
+    if "struct" in kind:
+        return "struct {" + " ".join(spelled(field["type"], field["name"]) + ";" for field in kind["struct"]) + f"}} {name}"
+    return f"{kind['name']}{const} {name}"
+
+
+def prototype(function, name):
+    arguments = ", ".join(spelled(argument["type"], argument["name"]) for argument in function["arguments"])
+    return f"{spelled(function['returns'], '')} {name}({arguments or 'void'})"
+
+
+def asserted(what):
+    return f'_Static_assert({what}, "");'
+
+
+def fields(struct, prefix=""):
+    for field in struct:
+        yield f"{prefix}{field['name']}", field
+        if "struct" in field["type"]:
+            yield from fields(field["type"]["struct"], f"{prefix}{field['name']}.")
+
+
+def program(api):
+    yield '#include "amp_all.h"'
+    for entry in api["constants"]:
+        value = entry["value"] if entry["type"]["name"] == "float" else f"INT64_C({entry['value']})"
+        if entry["type"]["name"].startswith("u"):
+            value = f"UINT64_C({entry['value']})"
+        yield asserted(f"{entry['name']} == {value}")
+    for enum in api["enums"]:
+        yield from (asserted(f"{value['name']} == {value['value']}") for value in enum["values"])
+    for entry in api["types"]:
+        yield f"extern {spelled(entry['type'], 'a_' + entry['name'])}; extern {entry['name']} a_{entry['name']};"
+    for entry in api["opaque"]:
+        yield "".join(f"extern {word}{entry['name']} *an_{entry['name']};" for word in ("", "struct "))
+    for struct in api["structs"]:
+        name = struct["name"]
+        yield asserted(f"sizeof({name}) == {struct['size']} && _Alignof({name}) == {struct['alignment']}")
+        outer = 0
+        for path, field in fields(struct["fields"]):
+            outer = outer if "." in path else field["offset"]
+            place = field["offset"] + (outer if "." in path else 0)
+            yield asserted(f"offsetof({name}, {path}) == {place} && sizeof(({name} *)0)->{path} == {field['size']}")
+            if "struct" not in field["type"] and "array" not in field["type"]:
+                pointer = spelled(field["type"], f"*member_{name}_{path.replace('.', '_')}")
+                yield f"{pointer} = &(({name} *)0)->{path};"
+    for function in api["functions"]:
+        yield f"{prototype(function, function['name'])};"
+
+
+def enumerators(include, compiler):
+    """All that the compiler sees."""
+    text = subprocess.run([*compiler, "-E", "-P", f"-I{include}", include / "amp_all.h"], stdout=subprocess.PIPE, text=True,
+                          check=True).stdout
+    return set(re.findall(r"\b(AMP_\w+) = ", " ".join(re.findall(r"enum \{(.*?)\}", text, re.DOTALL))))
+
+
+def undocumented(api):
+    return [f"{entry['name']} has no words" for section in ("constants", "types", "enums", "structs", "functions")
+            for entry in api[section] if not entry["doc"]]
+
+
+def checks(api, include, library, compiler):
+    """(what, complaints)"""
+    listed = {function["name"] for function in api["functions"]}
+    yield "its functions are what the library exports", difference(
+        listed, "in the JSON", defined("-D", "--defined-only", library), "exported")
+    values = {value["name"] for enum in api["enums"] for value in enum["values"]}
+    yield "its enumerators are what the compiler sees", difference(
+        values, "in the JSON", enumerators(include, compiler), "in the headers")
+    text = "\n".join(program(api)) + "\n"
+    said = compiles(compiler, "c", [*WARNINGS, f"-I{include}"], text)
+    yield f"sizes, offsets, values and prototypes are the compiler's ({len(text.splitlines())} lines)", (said or "").splitlines()[:20]
+    for what, (old, new) in PLANTED.items():
+        planted = text.replace(old, new)
+        found = planted != text and compiles(compiler, "c", [*WARNINGS, f"-I{include}"], planted)
+        yield f"{what} that is wrong is found out", [] if found else ["silence"]
+    yield "everything has its words", undocumented(api)
+
+
+def main():
+    api = json.loads(pathlib.Path(sys.argv[1]).read_text(encoding="utf-8"))
+    number = 0
+    for number, (what, complaints) in enumerate(checks(api, pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4:]), 1):
+        print(f"{'not ok' if complaints else 'ok'} {number} - {what}")
+        for complaint in complaints:
+            print(f"# {complaint}")
+    print(f"1..{number}")
+
+
+if __name__ == "__main__":
+    main()
