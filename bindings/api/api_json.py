@@ -3,8 +3,9 @@
 """The public API as data, for those who make bindings: api_json.py HEADER... prints JSON.
 
 Made from the headers (headers.py says what a type looks like), in the order in which they include each other. Sizes and
-offsets are in bytes, on 64-bit systems with naturally aligned members, as tests/abi/layout.txt has them.
-tests/languages/check_api.py holds it to a compiler and to the library.
+offsets are in bytes, on 64-bit systems with naturally aligned members, as tests/abi/layout.txt has them. A structure
+with "init" has an _INIT macro: struct_size is set, the members named there have these values, and all else is 0.
+tests/abi/check_api_json.py holds it to a compiler and to the library.
 """
 import json
 import pathlib
@@ -16,6 +17,8 @@ from headers import declarations
 HEAD = "libamp's public C API. Sizes and offsets are in bytes, on 64-bit systems."
 SIZES = {"char": 1, "float": 4, "double": 8, "size_t": 8, "uintptr_t": 8, "int": 4,
          **{f"{sign}int{bits}_t": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)}}
+INITIAL = re.compile(r"^#define (AMP_\w+)_INIT\b((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+ZERO = {"", "0", "0.0", "0.0f"}
 SKIPPED = {"amp_symbol.h", "amp_all.h"}  # macros for C compilers alone; includes alone
 
 
@@ -68,6 +71,18 @@ class Layout:
             self.known[entry["name"]] = entry["size"], entry["alignment"] = self.place(entry["fields"])
 
 
+def initial(path, constants):
+    """{structure: {index of a member: what it begins as}} of the _INIT macros, but for struct_size and what is 0."""
+    found = {}
+    for macro, body in INITIAL.findall(path.read_text(encoding="utf-8")):
+        body = re.sub(r"\(uint32_t\)sizeof\(\w+\)|AMP_SIZED_\(\w+\)|[\\\s]", "", body).replace("NULL", "0")
+        members = re.sub(r"(?<=.)\{[{},.0]*\}", "0", body[1:-1]).split(",")
+        found[macro.lower()] = {
+            index: constants[text] if text in constants else float(text.rstrip("f"))
+            for index, text in enumerate(members) if text not in ZERO}
+    return found
+
+
 def describe(headers):
     described = {"description": HEAD, "version": None, "constants": [], "types": [], "enums": [], "opaque": [],
                  "structs": [], "functions": []}
@@ -75,6 +90,10 @@ def describe(headers):
     for path in ordered(headers):
         found = declarations(path, constants)
         layout.add(found)
+        begun = initial(path, constants)
+        for struct in found["structs"]:
+            if struct["name"] in begun:
+                struct["init"] = {struct["fields"][at]["name"]: value for at, value in begun[struct["name"]].items()}
         for section, entries in found.items():
             described[section] += [{"header": path.name, **entry} for entry in entries]
     described["version"] = ".".join(str(constants[f"AMP_VERSION_{part}"]) for part in ("MAJOR", "MINOR", "PATCH"))

@@ -159,7 +159,7 @@ class Parser:
     def enum(self, doc):
         """Without a name of its own; the typedef that it follows says what its values are kept in."""
         self.take("{")
-        owner, values = self.integer, []
+        owner, unsigned, values = self.integer, False, []
         self.doc = ""
         self.take_docs()
         while not self.take_if("}"):
@@ -169,6 +169,7 @@ class Parser:
             while self.peek() not in (",", "}", None):
                 expression.append(self.take())
             self.take_if(",")
+            unsigned = "1u" in expression or unsigned
             text = re.sub(r"(\d)u\b", r"\1", "".join(expression))
             if not EXPRESSION.match(text):
                 raise SyntaxError(f"{name} = {text}")
@@ -176,7 +177,9 @@ class Parser:
             self.doc = ""
             self.take_docs()
         self.take(";")
-        self.found["enums"].append({"type": owner, "doc": doc, "values": values})
+        kind = owner or ("uint32_t" if unsigned else "int32_t")  # flags are written 1u << n
+        self.constants.update((value["name"], value["value"]) for value in values)
+        self.found["enums"].append({"type": {"name": kind}, "doc": doc, "values": values})
 
     def function(self, doc):
         must_check = self.take_if("AMP_MUST_CHECK")

@@ -10,6 +10,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 from check_symbols import defined, difference
 from compilers import compiles
@@ -82,6 +83,27 @@ def program(api):
         yield f"{prototype(function, function['name'])};"
 
 
+def beginnings(api):
+    """A program that prints the structures whose _INIT macro makes something else."""
+    yield '#include "amp_all.h"\n#include <stdio.h>\n#include <string.h>\nint main(void) {'
+    for struct in api["structs"]:
+        if "init" in struct:
+            name = struct["name"]
+            yield f"{{ static const {name} made = {name.upper()}_INIT; {name} wanted; memset(&wanted, 0, sizeof wanted);"
+            yield f"wanted.struct_size = {struct['size']};"
+            yield from (f"wanted.{member} = {value};" for member, value in struct["init"].items())
+            yield f'if (memcmp(&made, &wanted, sizeof made)) puts("{name}"); }}'
+    yield "return 0; }"
+
+
+def begin_otherwise(api, include, compiler):
+    with tempfile.TemporaryDirectory() as scratch:
+        binary = pathlib.Path(scratch) / "beginnings"
+        subprocess.run([*compiler, f"-I{include}", "-x", "c", "-", "-o", binary], input="\n".join(beginnings(api)), text=True,
+                       check=True)
+        return subprocess.run([binary], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+
+
 def enumerators(include, compiler):
     """All that the compiler sees."""
     text = subprocess.run([*compiler, "-E", "-P", f"-I{include}", include / "amp_all.h"], stdout=subprocess.PIPE, text=True,
@@ -104,11 +126,12 @@ def checks(api, include, library, compiler):
         values, "in the JSON", enumerators(include, compiler), "in the headers")
     text = "\n".join(program(api)) + "\n"
     said = compiles(compiler, "c", [*WARNINGS, f"-I{include}"], text)
-    yield f"sizes, offsets, values and prototypes are the compiler's ({len(text.splitlines())} lines)", (said or "").splitlines()[:20]
+    yield "sizes, offsets, values and prototypes are the compiler's", (said or "").splitlines()[:20]
     for what, (old, new) in PLANTED.items():
         planted = text.replace(old, new)
         found = planted != text and compiles(compiler, "c", [*WARNINGS, f"-I{include}"], planted)
         yield f"{what} that is wrong is found out", [] if found else ["silence"]
+    yield "structures begin as it says", begin_otherwise(api, include, compiler)
     yield "everything has its words", undocumented(api)
 
 

@@ -59,7 +59,9 @@ def main():
         with tap.test("installs what is public and nothing else"):
             headers = {str(file.relative_to(include)) for file in include.rglob("*") if file.is_file()}
             expect(headers == PUBLIC, f"headers: {sorted(headers)}")
-            others = {file.name for file in staged.rglob("*") if file.is_file() and include not in file.parents}
+            languages = {file for name in ("rust",) for file in staged.rglob(f"share/libamp/{name}/**/*")}
+            others = {file.name for file in staged.rglob("*")
+                      if file.is_file() and include not in file.parents and file not in languages}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc",
                       "amp_api.json"}
             backends = {name for name in ("libamp_onednn.so", "libamp_cuda.so") if (build / "src" / name).exists()}
@@ -67,6 +69,8 @@ def main():
                 file.name for file in (source / "tools" / "adapt").rglob("*") if file.suffix in (".py", ".in")}
             wanted |= backends | adapt
             expect(others == wanted, f"beside headers: {sorted(others)}, wanted {sorted(wanted)}")
+            names = {file.name for file in languages}
+            expect({"libamp_sys.rs", "lib.rs", "Cargo.toml", "build.rs", "digits.rs"} <= names, f"{sorted(names)}")
             expect(all((libraries / name).exists() for name in backends), "a backend does not lie beside libamp.so")
 
         with tap.test("amp-adapt runs from where it is installed"):

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Functions that the policy may see. `op!` makes of one text the function, the place where libamp puts its own, and
+//! the schema: what libamp is told of a function is what it is.
+use crate::error::{c_string, Result};
+use crate::sys;
+use std::any::Any;
+use std::cell::{RefCell, UnsafeCell};
+use std::ffi::CString;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of `op!` as libamp is told of it.
+pub struct Op {
+    name: &'static str,
+    schema: String,
+    slot: *mut sys::amp_fn,
+    low: [sys::amp_fn; 2],
+    aliases: Option<&'static str>,
+    backward_of: Option<&'static str>,
+    class: sys::amp_class,
+    flags: u32,
+}
+
+impl Op {
+    /// Further names for the cast lists, separated by commas: `"linear"`.
+    #[must_use]
+    pub fn aliases(mut self, names: &'static str) -> Op {
+        self.aliases = Some(names);
+        self
+    }
+
+    /// The op whose class it shares.
+    #[must_use]
+    pub fn backward_of(mut self, name: &'static str) -> Op {
+        self.backward_of = Some(name);
+        self
+    }
+
+    /// `sys::AMP_LOWER`, `AMP_FP32`, `AMP_LEAVE`, ..., whatever the lists say.
+    #[must_use]
+    pub fn class(mut self, class: sys::amp_class) -> Op {
+        self.class = class;
+        self
+    }
+
+    /// Its low implementation is `matmul`: the gate knows where that gains (`AMP_OP_MATMUL`).
+    #[must_use]
+    pub fn is_matmul(mut self) -> Op {
+        self.flags |= sys::AMP_OP_MATMUL;
+        self
+    }
+
+    /// # Safety
+    /// The schema describes the functions in the slot and in `low`. For `op!` alone.
+    #[doc(hidden)]
+    pub unsafe fn new(name: &'static str, schema: String, slot: *mut sys::amp_fn, low: [sys::amp_fn; 2]) -> Op {
+        Op { name, schema, slot, low, aliases: None, backward_of: None, class: sys::AMP_BY_LIST, flags: 0 }
+    }
+}
+
+/// An `amp_op` with the texts that it points to.
+pub(crate) struct Described {
+    pub raw: sys::amp_op,
+    _texts: Vec<CString>,
+}
+
+pub(crate) fn described(op: &Op) -> Result<Described> {
+    let mut texts = Vec::new();
+    let mut keep = |text: Option<&str>| -> Result<*const std::os::raw::c_char> {
+        let Kept { pointer, string } = kept(text)?;
+        texts.extend(string);
+        Ok(pointer)
+    };
+    let mut raw = sys::amp_op::init();
+    raw.name = keep(Some(op.name))?;
+    raw.schema = keep(Some(&op.schema))?;
+    raw.aliases = keep(op.aliases)?;
+    raw.backward_of = keep(op.backward_of)?;
+    raw.slot = op.slot;
+    raw.op_class = op.class;
+    raw.flags = op.flags;
+    [raw.fp16, raw.bf16] = op.low;
+    Ok(Described { raw, _texts: texts })
+}
+
+struct Kept {
+    pointer: *const std::os::raw::c_char,
+    string: Option<CString>,
+}
+
+/// The string's bytes stay where they are when it moves.
+fn kept(text: Option<&str>) -> Result<Kept> {
+    let string = text.map(c_string).transpose()?;
+    Ok(Kept { pointer: string.as_ref().map_or(std::ptr::null(), |string| string.as_ptr()), string })
+}
+
+// ---- what op! is made of ----
+
+/// Where a function pointer is kept that libamp exchanges.
+#[doc(hidden)]
+pub struct Slot<F>(UnsafeCell<F>);
+
+// SAFETY: it is read and written as one word
+unsafe impl<F: Send> Sync for Slot<F> {}
+
+impl<F: Copy> Slot<F> {
+    pub const fn new(function: F) -> Slot<F> {
+        assert!(std::mem::size_of::<F>() == std::mem::size_of::<AtomicPtr<()>>());
+        Slot(UnsafeCell::new(function))
+    }
+
+    pub fn get(&self) -> F {
+        // SAFETY: a pointer to a function has the size of one to data, and F was there, or what libamp made of it
+        unsafe {
+            let word = (*(self.0.get() as *const AtomicPtr<()>)).load(Ordering::Acquire);
+            std::mem::transmute_copy(&word)
+        }
+    }
+
+    pub fn address(&self) -> *mut sys::amp_fn {
+        self.0.get().cast()
+    }
+}
+
+thread_local! {
+    static PANIC: RefCell<Option<Box<dyn Any + Send>>> = RefCell::new(None);
+}
+
+/// Runs a function that C called: a panic waits until C has returned.
+#[doc(hidden)]
+pub fn guarded(body: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
+        PANIC.with(|place| *place.borrow_mut() = Some(panic));
+    }
+}
+
+#[doc(hidden)]
+pub fn resume() {
+    if let Some(panic) = PANIC.with(|place| place.borrow_mut().take()) {
+        resume_unwind(panic);
+    }
+}
+
+#[doc(hidden)]
+pub fn extent(dims: &[i64]) -> usize {
+    let product = dims.iter().try_fold(1i64, |product, &dim| if dim < 0 { None } else { product.checked_mul(dim) });
+    product.and_then(|size| usize::try_from(size).ok()).unwrap_or_else(|| panic!("extents {dims:?}"))
+}
+
+#[doc(hidden)]
+pub fn check_length(what: &str, length: usize, wanted: Option<usize>, dims: &str) {
+    assert!(Some(length) == wanted, "{what} has {length} elements, not [{dims}]: {}", wanted.unwrap_or(0));
+}
+
+/// # Safety
+/// `pointer` has `length` elements, which nobody writes meanwhile.
+#[doc(hidden)]
+pub unsafe fn slice<'a, T>(pointer: *const T, length: Option<usize>) -> &'a [T] {
+    match length {
+        None | Some(0) => &[],
+        Some(length) => std::slice::from_raw_parts(pointer, length),
+    }
+}
+
+/// # Safety
+/// `pointer` has `length` elements, which nobody else uses meanwhile.
+#[doc(hidden)]
+pub unsafe fn slice_mut<'a, T>(pointer: *mut T, length: Option<usize>) -> &'a mut [T] {
+    match length {
+        None | Some(0) => &mut [],
+        Some(length) => std::slice::from_raw_parts_mut(pointer, length),
+    }
+}
+
+/// What a number is called in a schema, and counts in an extent; there is no extent of those that are no integers.
+#[doc(hidden)]
+pub trait Number {
+    const NAME: &'static str;
+    fn extent(self) -> i64;
+}
+
+macro_rules! numbers {
+    ($($type:ty: $name:literal),+) => { $(impl Number for $type {
+        const NAME: &'static str = $name;
+        fn extent(self) -> i64 {
+            self as i64
+        }
+    })+ };
+}
+numbers! { i32: "int32", u32: "uint32", i64: "int64", u64: "uint64", f32: "float", f64: "double" }
