@@ -60,7 +60,7 @@ present() {
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
     cuda) at_least "$(cuda_version)" 12.4 ;;
-    git | doxygen | abidiff | valgrind | debootstrap | rustc) have "$1" ;;
+    git | doxygen | abidiff | valgrind | debootstrap | rustc | gfortran) have "$1" ;;
     libfuzzer) links_libfuzzer ;;
     arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
     qemu-user) have qemu-x86_64 ;;
@@ -151,6 +151,8 @@ packages() {
     apk:libffi | apk:zlib | apk:check | apk:jansson) echo "$1-dev" ;;
     apt-get:abidiff) echo abigail-tools ;;
     dnf:rustc | pacman:rustc | zypper:rustc | apk:rustc) echo rust ;;
+    dnf:gfortran) echo gcc-gfortran ;;
+    pacman:gfortran | zypper:gfortran) echo gcc-fortran ;;
     dnf:abidiff | pacman:abidiff | zypper:abidiff | apk:abidiff) echo libabigail ;;
     *) echo "$1" ;;
     esac

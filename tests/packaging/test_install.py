@@ -59,7 +59,7 @@ def main():
         with tap.test("installs what is public and nothing else"):
             headers = {str(file.relative_to(include)) for file in include.rglob("*") if file.is_file()}
             expect(headers == PUBLIC, f"headers: {sorted(headers)}")
-            languages = {file for name in ("rust",) for file in staged.rglob(f"share/libamp/{name}/**/*")}
+            languages = {file for name in ("rust", "fortran") for file in staged.rglob(f"share/libamp/{name}/**/*")}
             others = {file.name for file in staged.rglob("*")
                       if file.is_file() and include not in file.parents and file not in languages}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc",
@@ -70,7 +70,8 @@ def main():
             wanted |= backends | adapt
             expect(others == wanted, f"beside headers: {sorted(others)}, wanted {sorted(wanted)}")
             names = {file.name for file in languages}
-            expect({"libamp_sys.rs", "lib.rs", "Cargo.toml", "build.rs", "digits.rs"} <= names, f"{sorted(names)}")
+            sources = {"libamp_sys.rs", "lib.rs", "Cargo.toml", "build.rs", "libamp_c.f90", "libamp.f90", "digits.f90"}
+            expect(sources <= names, f"for other languages: {sorted(names)}")
             expect(all((libraries / name).exists() for name in backends), "a backend does not lie beside libamp.so")
 
         with tap.test("amp-adapt runs from where it is installed"):
