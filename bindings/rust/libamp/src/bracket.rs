@@ -103,31 +103,28 @@ pub struct Step<'a> {
 
 impl<'a> Step<'a> {
     pub(crate) fn begin(context: &'a mut Context, optimizer: Optimizer) -> Result<(Self, Action)> {
-        context.settled();
         let (optimizer, mut info) = (context.optimizer(optimizer), sys::amp_step_info::init());
         // SAFETY: the optimizer is the context's
-        check(unsafe { sys::amp_step_begin(optimizer, &mut info) })?;
+        context.alone(|_| unsafe { sys::amp_step_begin(optimizer, &mut info) })?;
         Ok((Step { context, optimizer: Some(optimizer) }, action(info.action)))
     }
 
-    fn close(&mut self) -> Option<*mut sys::amp_optimizer> {
-        self.context.settled();
-        self.optimizer.take()
+    /// Once; later calls do nothing.
+    fn close(&mut self) -> Result<()> {
+        self.optimizer.take().map_or(Ok(()), |optimizer| {
+            // SAFETY: begun, and ended once
+            self.context.alone(|_| unsafe { sys::amp_step_end(optimizer) })
+        })
     }
 
     pub(crate) fn end(mut self) -> Result<()> {
-        let optimizer = self.close().expect("running until it is ended");
-        // SAFETY: begun, and ended once
-        check(unsafe { sys::amp_step_end(optimizer) })
+        self.close()
     }
 }
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
-        if let Some(optimizer) = self.close() {
-            // SAFETY: begun, and ended once
-            unsafe { sys::amp_step_end(optimizer) };
-        }
+        let _ = self.close();
     }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 use crate::bracket::{Bracket, Delay, Step};
-use crate::error::{c_string, check, text, written, Error, Result};
+use crate::error::{c_string, check, text, Error, Result};
 use crate::model::Optimizer;
-use crate::op::slice_mut;
+use crate::op::{alone, slice_mut};
 use crate::sys;
 use crate::values::{lend, sealed, Kept, Param, Store, Values};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 /// What a bracket decided for the step behind it. An overflow is a decision, not an error.
@@ -23,7 +24,12 @@ pub(crate) fn action(raw: sys::amp_action) -> Action {
 /// It may move to another thread. Ops may be called on any thread: they belong to the only context that wired them, or
 /// to the one whose `scope` the thread is in.
 pub struct Context {
-    raw: *mut sys::amp_context,
+    raw: *mut sys::amp_context, // NULL: shut down
+    held: ManuallyDrop<Held>,
+}
+
+/// What C has the addresses of, as long as there is a context.
+struct Held {
     store: Store,
     optimizers: Vec<Trained>,
     _model: Kept<sys::amp_model>,
@@ -40,7 +46,7 @@ unsafe impl Send for Context {}
 
 impl sealed::Owner for Context {
     fn store(&self) -> &Store {
-        &self.store
+        &self.held.store
     }
 }
 
@@ -48,35 +54,12 @@ impl Values for Context {}
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it is ours, or NULL; open brackets are cancelled, parameters and optimizers are still there
-        unsafe { sys::amp_shutdown(self.raw) };
+        let _ = self.unwire();
+        if self.raw.is_null() {
+            // SAFETY: C knows nothing of it any longer. A context that ends within an op of its own lives on
+            unsafe { ManuallyDrop::drop(&mut self.held) };
+        }
     }
-}
-
-/// The last bracket of a loss.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Record {
-    pub action: Action,
-    pub scale_before: f32,
-    pub scale_after: f32,
-    /// decided so far
-    pub brackets: u64,
-    /// of them with an overflow
-    pub skipped: u64,
-    /// the parameter whose gradient was not finite at the last overflow
-    pub first_nonfinite: Option<String>,
-}
-
-/// What the policy did with an op.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpStats {
-    pub name: String,
-    pub class: sys::amp_class,
-    /// the type chosen at the last call
-    pub last_target: sys::amp_dtype,
-    pub calls: u64,
-    pub casts: u64,
-    pub overflowed: u64,
 }
 
 /// One parameter as the optimizer sees it.
@@ -93,17 +76,33 @@ pub struct Master<'a> {
 impl Context {
     pub(crate) fn new(raw: *mut sys::amp_context, store: Store, model: Kept<sys::amp_model>,
                       optimizers: Vec<Trained>) -> Context {
-        Context { raw, store, optimizers, _model: model }
+        Context { raw, held: ManuallyDrop::new(Held { store, optimizers, _model: model }) }
     }
 
     /// For calls that look at parameters and gradients, and change them.
     pub(crate) fn settled(&mut self) -> *mut sys::amp_context {
-        self.store.settle();
+        self.held.store.settle();
         self.raw
     }
 
+    /// The same for calls that may not be made while an op runs.
+    pub(crate) fn alone(&mut self, call: impl FnOnce(*mut sys::amp_context) -> sys::amp_status) -> Result<()> {
+        let raw = self.settled();
+        alone(|| call(raw))
+    }
+
+    /// On an error the ops are unwired all the same, but within one of them.
+    fn unwire(&mut self) -> Result<()> {
+        // SAFETY: it is ours, or NULL; open brackets are cancelled, parameters and optimizers are still there
+        let ended = self.alone(|raw| unsafe { sys::amp_shutdown(raw) });
+        if ended.as_ref().map_err(Error::status) != Err(sys::AMP_ERR_WRONG_STATE) {
+            self.raw = std::ptr::null_mut();
+        }
+        ended
+    }
+
     pub(crate) fn optimizer(&self, optimizer: Optimizer) -> *mut sys::amp_optimizer {
-        self.optimizers[optimizer.0].raw.get()
+        self.held.optimizers[optimizer.0].raw.get()
     }
 
     /// For what this crate does not have: calls of `sys`.
@@ -136,7 +135,7 @@ impl Context {
 
     /// Zeroes the gradients of an optimizer's parameters.
     pub fn zero_grad(&mut self, optimizer: Optimizer) {
-        for param in self.optimizers[optimizer.0].params.clone() {
+        for param in self.held.optimizers[optimizer.0].params.clone() {
             self.grad_mut(param).fill(0.0);
         }
     }
@@ -173,7 +172,7 @@ impl Context {
     /// their masters at the next step without a word.
     pub fn write_back(&mut self) -> Result<()> {
         // SAFETY: the context is ours
-        check(unsafe { sys::amp_masters_write_back(self.settled()) })
+        self.alone(|raw| unsafe { sys::amp_masters_write_back(raw) })
     }
 
     /// Calls of ops on this thread, in `run`, are this context's, and weights stand still meanwhile.
@@ -182,85 +181,43 @@ impl Context {
         Ok(run())
     }
 
-    // ---- checkpoints ----
+    // ---- checkpoints, the end ----
 
     /// Writes scales, configuration and FP32 values, the file as a whole or not at all.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let path = c_path(path.as_ref())?;
         // SAFETY: the path lives as long as the call
-        check(unsafe { sys::amp_state_save(self.settled(), path.as_ptr(), sys::AMP_STATE_SAFETENSORS) })
+        self.alone(|raw| unsafe { sys::amp_state_save(raw, path.as_ptr(), sys::AMP_STATE_SAFETENSORS) })
     }
 
     /// Reads what `save` wrote, checked as a whole before anything changes.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let path = c_path(path.as_ref())?;
         // SAFETY: the path lives as long as the call
-        check(unsafe { sys::amp_state_load(self.settled(), path.as_ptr()) })
+        self.alone(|raw| unsafe { sys::amp_state_load(raw, path.as_ptr()) })
     }
 
     pub fn to_bytes(&mut self) -> Result<Vec<u8>> {
         let (format, mut size) = (sys::AMP_STATE_SAFETENSORS, 0);
         // SAFETY: without a buffer it measures; then there is one of that size
-        check(unsafe { sys::amp_state_save_memory(self.settled(), format, std::ptr::null_mut(), 0, &mut size) })?;
+        self.alone(|raw| unsafe { sys::amp_state_save_memory(raw, format, std::ptr::null_mut(), 0, &mut size) })?;
         let mut bytes = vec![0u8; size];
         let data = bytes.as_mut_ptr().cast();
-        check(unsafe { sys::amp_state_save_memory(self.settled(), format, data, size, &mut size) })?;
+        self.alone(|raw| unsafe { sys::amp_state_save_memory(raw, format, data, size, &mut size) })?;
         bytes.truncate(size);
         Ok(bytes)
     }
 
     pub fn load_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         // SAFETY: so many bytes
-        check(unsafe { sys::amp_state_load_memory(self.settled(), bytes.as_ptr().cast(), bytes.len()) })
-    }
-
-    // ---- what happened ----
-
-    /// The level, warnings, and for each op its class and why.
-    pub fn explain(&self) -> Result<String> {
-        // SAFETY: the context is ours, and text has room for what was measured
-        written(|text, capacity, length| unsafe {
-            sys::amp_explain(self.raw, std::ptr::null(), text, capacity, length)
-        })
-    }
-
-    /// What is wrongly wired, in words; the last line is `sound` where nothing is.
-    pub fn health(&self) -> Result<String> {
-        // SAFETY: as explain
-        written(|text, capacity, length| unsafe { sys::amp_health(self.raw, text, capacity, length) })
-    }
-
-    pub fn record(&self, loss: u32) -> Result<Record> {
-        let mut raw = sys::amp_record::init();
-        // SAFETY: the record is as large as it says
-        check(unsafe { sys::amp_get_record(self.raw, loss, &mut raw) })?;
-        // SAFETY: NULL or a string of the context's
-        let first = (!raw.first_nonfinite.is_null()).then(|| unsafe { text(raw.first_nonfinite) });
-        Ok(Record { action: action(raw.action), scale_before: raw.scale_before, scale_after: raw.scale_after,
-                    brackets: raw.brackets, skipped: raw.skipped, first_nonfinite: first })
-    }
-
-    pub fn op_stats(&self) -> Result<Vec<OpStats>> {
-        let mut count = 0;
-        // SAFETY: counts; then there is room for so many
-        check(unsafe { sys::amp_get_op_stats(self.raw, std::ptr::null_mut(), 0, &mut count) })?;
-        let mut stats = vec![sys::amp_op_stats::init(); count];
-        check(unsafe { sys::amp_get_op_stats(self.raw, stats.as_mut_ptr(), count, &mut count) })?;
-        let of = |raw: &sys::amp_op_stats| OpStats {
-            name: unsafe { text(raw.name) }, // SAFETY: a string of the context's
-            class: raw.op_class, last_target: raw.last_target, calls: raw.calls, casts: raw.casts,
-            overflowed: raw.overflowed,
-        };
-        Ok(stats.iter().map(of).collect())
+        self.alone(|raw| unsafe { sys::amp_state_load_memory(raw, bytes.as_ptr().cast(), bytes.len()) })
     }
 
     /// Unwires the ops, and gives the parameters back in the order in which the model got them: in FP32, the masters'
     /// values where there were masters.
     pub fn shutdown(mut self) -> Result<Vec<Vec<f32>>> {
-        let raw = std::mem::replace(&mut self.raw, std::ptr::null_mut());
-        // SAFETY: it is ours, and gone afterwards whatever is returned here
-        check(unsafe { sys::amp_shutdown(raw) })?;
-        Ok((0..self.store.0.len()).map(|index| self.data(Param(index)).to_vec()).collect())
+        self.unwire()?;
+        Ok((0..self.held.store.0.len()).map(|index| self.data(Param(index)).to_vec()).collect())
     }
 }
 

@@ -24,8 +24,12 @@ impl Error {
         &self.message
     }
 
+    pub(crate) fn new(status: sys::amp_status, message: String) -> Error {
+        Error { status, message }
+    }
+
     pub(crate) fn invalid(message: String) -> Error {
-        Error { status: sys::AMP_ERR_INVALID_ARGUMENT, message }
+        Error::new(sys::AMP_ERR_INVALID_ARGUMENT, message)
     }
 }
 

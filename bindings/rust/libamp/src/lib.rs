@@ -95,6 +95,7 @@ pub use libamp_sys as sys;
 mod bracket;
 mod config;
 mod context;
+mod diagnostics;
 mod error;
 mod matmul;
 mod model;
@@ -105,7 +106,8 @@ mod values;
 
 pub use bracket::{Bracket, Delay, Step};
 pub use config::{Config, Level};
-pub use context::{Action, Context, Master, OpStats, Record};
+pub use context::{Action, Context, Master};
+pub use diagnostics::{OpStats, Record};
 pub use error::{Error, Result};
 pub use matmul::{matmul, Elements, ElementsMut, Matmul};
 pub use model::{Model, Optimizer};

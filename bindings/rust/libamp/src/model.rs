@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 use crate::config::Config;
 use crate::context::{Context, Trained};
-use crate::error::{c_string, check, Result};
-use crate::op::{described, Op};
+use crate::error::{c_string, Result};
+use crate::op::{alone, described, Op};
 use crate::sys;
 use crate::values::{host, Block, Kept, Param, Store};
 use std::ffi::CString;
@@ -69,7 +69,7 @@ impl Model {
         let (model, mut context) = (Kept::new(Box::new(model)), std::ptr::null_mut());
         let raw_optimizers: Vec<_> = optimizers.iter().map(|optimizer| optimizer.raw.get()).collect();
         // SAFETY: descriptors and texts live as long as the call; what is kept longer, the context keeps below
-        check(unsafe {
+        alone(|| unsafe {
             sys::amp_initialize_many(&model.get(), 1, raw_optimizers.as_ptr(), raw_optimizers.len(), &config.raw(),
                                      &mut context)
         })?;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Functions that the policy may see. `op!` makes of one text the function, the place where libamp puts its own, and
 //! the schema: what libamp is told of a function is what it is.
-use crate::error::{c_string, Result};
+use crate::error::{c_string, check, Error, Result};
 use crate::sys;
 use std::any::Any;
-use std::cell::{RefCell, UnsafeCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::CString;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// A function of `op!` as libamp is told of it.
 pub struct Op {
@@ -124,6 +125,35 @@ impl<F: Copy> Slot<F> {
 
 thread_local! {
     static PANIC: RefCell<Option<Box<dyn Any + Send>>> = RefCell::new(None);
+    static DEPTH: Cell<usize> = Cell::new(0); // ops that run on this thread, one within the other
+}
+
+/// Ops run beside each other, on any thread, but not while a context is made or ended, or a step begins or ends.
+static OPS: RwLock<()> = RwLock::new(());
+
+#[doc(hidden)]
+pub struct Running(Option<RwLockReadGuard<'static, ()>>);
+
+#[doc(hidden)]
+pub fn running() -> Running {
+    let outermost = DEPTH.with(|depth| depth.replace(depth.get() + 1)) == 0;
+    Running(outermost.then(|| OPS.read().unwrap_or_else(PoisonError::into_inner)))
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0 = None;
+        DEPTH.with(|depth| depth.set(depth.get() - 1));
+    }
+}
+
+/// Makes a call while no op runs; from within one it is refused.
+pub(crate) fn alone(call: impl FnOnce() -> sys::amp_status) -> Result<()> {
+    if DEPTH.with(Cell::get) > 0 {
+        return Err(Error::new(sys::AMP_ERR_WRONG_STATE, "not from within an op".to_owned()));
+    }
+    let _all = OPS.write().unwrap_or_else(PoisonError::into_inner);
+    check(call())
 }
 
 /// Runs a function that C called: a panic waits until C has returned.

@@ -73,8 +73,10 @@ macro_rules! __op {
             let mut lengths = $op::lengths($($crate::op::Number::extent($n)),*);
             $($crate::op::check_length(concat!(stringify!($op), ": ", stringify!($x)), $x.len(), lengths.next(),
                                        stringify!($($dim),+));)+
+            let running = $crate::op::running();
             // SAFETY: the slot holds what has this prototype, and the slices are as long as it takes them to be
             unsafe { $op::SLOT.get()($($crate::__role!(pointer $role $x),)+ $($n),*) };
+            drop(running);
             $crate::op::resume();
         }
 

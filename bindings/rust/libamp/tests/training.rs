@@ -288,6 +288,51 @@ fn lengths_are_checked() {
 }
 
 #[test]
+fn ops_run_on_any_thread() {
+    let _alone = alone();
+    let (amp, w, _) = context(Level::O4);
+    let weights = amp.data(w).to_vec();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let mut y = [0.0; N];
+                    linear(&mut y, &[2.0; N], &weights, N as i32);
+                    assert_eq!(y, [2.0, 4.0, 6.0, 8.0]);
+                }
+            });
+        }
+        for _ in 0..20 {
+            context(Level::O1).0.shutdown().unwrap(); // meanwhile
+        }
+    });
+}
+
+libamp::op! {
+    /// Ends a context from within.
+    fn end_inside(out y: [n]; n: i32) {
+        let ended = ENDED.with(|place| place.borrow_mut().take()).map(Context::shutdown);
+        y.fill(ended.and_then(Result::err).map_or(0.0, |error| error.status() as f32));
+    }
+}
+
+thread_local! {
+    static ENDED: std::cell::RefCell<Option<Context>> = std::cell::RefCell::new(None);
+}
+
+#[test]
+fn a_context_does_not_end_within_an_op() {
+    let _alone = alone();
+    let mut model = Model::new();
+    model.op(end_inside::op().class(sys::AMP_LOWER)).param("w", [1.0]);
+    let amp = model.initialize(&Config::new(Level::O4).emulate(true)).unwrap();
+    ENDED.with(|place| *place.borrow_mut() = Some(amp));
+    let mut y = [0.0; 1];
+    end_inside(&mut y, 1);
+    assert_eq!(y, [sys::AMP_ERR_WRONG_STATE as f32]);
+}
+
+#[test]
 fn a_context_may_move_to_a_thread() {
     let _alone = alone();
     let (mut amp, w, sgd) = context(Level::O1);
