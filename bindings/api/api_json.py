@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public API as data, for those who make bindings: api_json.py HEADER... prints JSON.
 
-Made from the headers (headers.py says what a type looks like), in the order in which they include each other. Sizes and
-offsets are in bytes, on 64-bit systems with naturally aligned members, as tests/abi/layout.txt has them. A structure
-with "init" has an _INIT macro: struct_size is set, the members named there have these values, and all else is 0.
+Made from those of the headers that amp_all.h includes (headers.py says what a type looks like). Sizes and offsets are
+in bytes, on 64-bit systems with naturally aligned members, as tests/abi/layout.txt has them. A structure with "init"
+has an _INIT macro: struct_size is set, the members named there have these values, and all else is 0.
 tests/abi/check_api_json.py holds it to a compiler and to the library.
 """
 import json
@@ -19,23 +19,21 @@ SIZES = {"char": 1, "float": 4, "double": 8, "size_t": 8, "uintptr_t": 8, "int":
          **{f"{sign}int{bits}_t": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)}}
 INITIAL = re.compile(r"^#define (AMP_\w+)_INIT\b((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
 ZERO = {"", "0", "0.0", "0.0f"}
-SKIPPED = {"amp_symbol.h", "amp_all.h"}  # macros for C compilers alone; includes alone
 
 
 def ordered(headers):
-    """Those that others include come before them."""
-    by_name, done = {path.name: path for path in headers if path.name not in SKIPPED}, []
+    """Those that amp_all.h names, each behind those that it includes."""
+    by_name, done = {path.name: path for path in headers}, []
 
-    def visit(path):
-        if path in done:
-            return
-        for name in re.findall(r'^#include "(\w+\.h)"', path.read_text(encoding="utf-8"), re.MULTILINE):
-            visit(by_name[name])
-        done.append(path)
+    def visit(name):
+        if by_name[name] not in done:
+            text = by_name[name].read_text(encoding="utf-8")
+            for other in re.findall(r'^#include "(\w+\.h)"', text, re.MULTILINE):
+                visit(other)
+            done.append(by_name[name])
 
-    for name in sorted(by_name):
-        visit(by_name[name])
-    return done
+    visit("amp_all.h")
+    return done[:-1]
 
 
 class Layout:
@@ -101,7 +99,7 @@ def describe(headers):
 
 
 def main():
-    headers = [pathlib.Path(name) for name in sys.argv[1:] if name.endswith(".h")]
+    headers = [pathlib.Path(name) for name in sys.argv[1:]]
     if not headers:
         sys.exit("usage: api_json.py HEADER...")
     json.dump(describe(headers), sys.stdout, indent=1)
