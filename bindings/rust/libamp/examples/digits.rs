@@ -2,6 +2,8 @@
 //! Trains a network of two layers on handwritten digits, in plain Rust, at an opt level: digits digits.csv O4
 //!
 //! A line of the file is 64 pixels from 0 to 16 and the digit. Every third line is for the test.
+#![forbid(unsafe_code)]
+
 use libamp::{matmul, Action, Config, Context, Elements, ElementsMut, Level, Model, Optimizer, Param, Values};
 use std::error::Error;
 
@@ -60,7 +62,7 @@ libamp::op! {
     low(dtype) {
         let low = |bits| Elements::Low(dtype, bits);
         let product = matmul(o.into(), c.into(), n.into(), low(dy), low(x)).transpose_a();
-        product.add(ElementsMut::Full(dw)).expect("linear_dw");
+        product.add_to(ElementsMut::Full(dw)).expect("linear_dw");
     }
 }
 

@@ -81,7 +81,7 @@ impl<'a> Matmul<'a> {
     }
 
     /// d += a * b, where `write` would overwrite it.
-    pub fn add(mut self, mut d: ElementsMut<'_>) -> Result<()> {
+    pub fn add_to(mut self, mut d: ElementsMut<'_>) -> Result<()> {
         let (dtype, data, _) = d.parts();
         (self.raw.c_dtype, self.raw.c, self.raw.beta) = (dtype, data, 1.0);
         self.write(d)

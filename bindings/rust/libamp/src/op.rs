@@ -124,11 +124,12 @@ impl<F: Copy> Slot<F> {
 }
 
 thread_local! {
-    static PANIC: RefCell<Option<Box<dyn Any + Send>>> = RefCell::new(None);
-    static DEPTH: Cell<usize> = Cell::new(0); // ops that run on this thread, one within the other
+    static PANIC: RefCell<Option<Box<dyn Any + Send>>> = const { RefCell::new(None) };
+    static DEPTH: Cell<usize> = const { Cell::new(0) }; // ops that run on this thread, one within the other
 }
 
-/// Ops run beside each other, on any thread, but not while a context is made or ended, or a step begins or ends.
+/// Ops run beside each other, on any thread, but not while a context is made or ended, or a step begins or ends. Who
+/// waits for that lets no further op begin: so an op must not wait for another thread's op.
 static OPS: RwLock<()> = RwLock::new(());
 
 #[doc(hidden)]

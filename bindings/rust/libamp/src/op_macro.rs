@@ -21,6 +21,8 @@
 /// | `keep`, `keep_mut` | `&[f32]`, `&mut [f32]` | reads, or writes, what is never cast |
 /// | `ints` | `&[i32]` | reads class numbers, indices |
 ///
+/// An op does not wait for an op that another thread calls.
+///
 /// Numbers are `i32`, `u32`, `i64`, `u64`, `f32` and `f64`; in extents the integers are `i64`. A second block,
 /// `low(dtype) { ... }`, is the same function for 16-bit elements: `read`, `out` and `seed` are slices of `u16` there,
 /// the bits of `dtype` (`AMP_FLOAT16` or `AMP_BFLOAT16`); [`matmul`](crate::matmul) takes them.

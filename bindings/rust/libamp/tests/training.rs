@@ -317,7 +317,7 @@ libamp::op! {
 }
 
 thread_local! {
-    static ENDED: std::cell::RefCell<Option<Context>> = std::cell::RefCell::new(None);
+    static ENDED: std::cell::RefCell<Option<Context>> = const { std::cell::RefCell::new(None) };
 }
 
 #[test]
