@@ -6,6 +6,7 @@ use crate::sys;
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::CString;
+use std::os::raw::c_char;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -66,17 +67,11 @@ pub(crate) struct Described {
 }
 
 pub(crate) fn described(op: &Op) -> Result<Described> {
-    let mut texts = Vec::new();
-    let mut keep = |text: Option<&str>| -> Result<*const std::os::raw::c_char> {
-        let Kept { pointer, string } = kept(text)?;
-        texts.extend(string);
-        Ok(pointer)
-    };
-    let mut raw = sys::amp_op::init();
-    raw.name = keep(Some(op.name))?;
-    raw.schema = keep(Some(&op.schema))?;
-    raw.aliases = keep(op.aliases)?;
-    raw.backward_of = keep(op.backward_of)?;
+    let (mut raw, mut texts) = (sys::amp_op::init(), Vec::new());
+    raw.name = kept(&mut texts, Some(op.name))?;
+    raw.schema = kept(&mut texts, Some(&op.schema))?;
+    raw.aliases = kept(&mut texts, op.aliases)?;
+    raw.backward_of = kept(&mut texts, op.backward_of)?;
     raw.slot = op.slot;
     raw.op_class = op.class;
     raw.flags = op.flags;
@@ -84,15 +79,15 @@ pub(crate) fn described(op: &Op) -> Result<Described> {
     Ok(Described { raw, _texts: texts })
 }
 
-struct Kept {
-    pointer: *const std::os::raw::c_char,
-    string: Option<CString>,
-}
-
-/// The string's bytes stay where they are when it moves.
-fn kept(text: Option<&str>) -> Result<Kept> {
-    let string = text.map(c_string).transpose()?;
-    Ok(Kept { pointer: string.as_ref().map_or(std::ptr::null(), |string| string.as_ptr()), string })
+/// The address of a text of C's, which stays when `texts` grows or moves.
+fn kept(texts: &mut Vec<CString>, text: Option<&str>) -> Result<*const c_char> {
+    let text = match text {
+        Some(text) => c_string(text)?,
+        None => return Ok(std::ptr::null()),
+    };
+    let address = text.as_ptr();
+    texts.push(text);
+    Ok(address)
 }
 
 // ---- what op! is made of ----
