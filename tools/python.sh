@@ -5,6 +5,7 @@
 #   python_setup WHICH       an environment with PyTorch and what the tests need; leaves its folder in `venv`. WHICH: "newest",
 #                            or "oldest": Python 3.10 and PyTorch 2.0. It is used again as long as its versions fit; what
 #                            cannot be had ends the script with status 2
+#   python_mlx               MLX into that environment, for the tests of libamp.mlx, which are skipped without it
 #   python_build DIR ARG...  builds the wheel in DIR with these options of Meson's
 #   python_wheel DIR ARG...  the same, and installs it into that environment
 #
@@ -110,6 +111,15 @@ python_failed() {
     tail -n 5 "$log" >&2
     rm -rf "$venv"
     python_missing "$1 (all of it in $log)"
+}
+
+# Where it cannot be had it is not asked for again, until the environment is made anew.
+python_mlx() {
+    if [ -e "$venv/.mlx" ]; then return; fi
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input 'mlx[cpu]>=0.32' >"$python_cache/mlx.log" 2>&1; then
+        say "mlx[cpu] could not be installed: the tests of libamp.mlx are skipped (all of it in $python_cache/mlx.log)"
+    fi
+    : >"$venv/.mlx"
 }
 
 python_build() {

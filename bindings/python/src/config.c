@@ -160,6 +160,19 @@ static PyObject *choice_name(const struct member *member, int32_t value)
     return Py_NewRef(Py_None);
 }
 
+/* A type's name, None for one that means "leave it". */
+PyObject *amp_py_type_name(amp_dtype dtype)
+{
+    static const struct member type = { "the type", "type", 0 };
+    return choice_name(&type, dtype);
+}
+
+int amp_py_type_of(PyObject *name, amp_dtype *dtype)
+{
+    static const struct member type = { "a type", "type", 0 };
+    return read_choice(&type, name, dtype);
+}
+
 static PyObject *member_value(const struct member *member, const amp_config *config)
 {
     const char *at = (const char *)config + member->offset;
@@ -214,11 +227,10 @@ static PyObject *levels(PyObject *module, PyObject *args)
         AMP_LEVEL_MAP(LEVEL)
 #undef LEVEL
     };
-    static const struct member type = { "low", "type", 0 };
     (void)module, (void)args;
     PyObject *dict = PyDict_New();
     for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
-        PyObject *row = Py_BuildValue("(Ns)", choice_name(&type, rows[i].low), rows[i].words);
+        PyObject *row = Py_BuildValue("(Ns)", amp_py_type_name(rows[i].low), rows[i].words);
         if (row == NULL || PyDict_SetItemString(dict, rows[i].name, row)) {
             Py_CLEAR(dict);
         }

@@ -148,6 +148,8 @@ PyObject *amp_py_Context_survey(PyObject *self, PyObject *unused);
 /* config.c */
 int amp_py_add_config(PyObject *module);
 int amp_py_config(const char *level, PyObject *settings, amp_config *config);
+PyObject *amp_py_type_name(amp_dtype dtype);
+int amp_py_type_of(PyObject *name, amp_dtype *dtype); /* 0, or -1 with an exception */
 
 amp_py_Context *amp_py_live(PyObject *object);
 struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *index);

@@ -27,6 +27,7 @@ PyObject *amp_py_statistics(const amp_statistics *statistics);
 
 int amp_py_add_context(PyObject *module);
 int amp_py_add_patch(PyObject *module);
+int amp_py_add_policy(PyObject *module);
 
 /* libamp.Error and its kin for a status that is not AMP_OK, with amp_last_error's words. Returns NULL. */
 PyObject *amp_py_raise(amp_status status);
