@@ -2,12 +2,14 @@
 """What the tests of libamp.mlx train: the digits, a net with a convolution, a batch norm and a GELU, and a loop."""
 import csv
 import ctypes
+import functools
 import gzip
 import pathlib
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
+import pytest
 from libamp.mlx import amp
 from mlx.utils import tree_flatten
 
@@ -25,11 +27,25 @@ def compile_mode(mode):
     return switch is not None
 
 
+@pytest.fixture(autouse=True, scope="module")
+def unfused():
+    compile_mode(NO_FUSE)
+    yield
+    compile_mode(ENABLED)
+
+
+@pytest.fixture(autouse=True)
+def ends():
+    yield
+    amp.shutdown()
+
+
 DIGITS = pathlib.Path(__file__).parents[3] / "examples" / "data" / "digits.csv.gz"
 TRAINED = 1400  # the rows after them are for the test
 
 
-def digits():
+@functools.cache
+def data():
     with gzip.open(DIGITS, "rt") as file:
         rows = mx.array([[float(value) for value in row] for row in csv.reader(file)])
     return (rows[:, :64] / 16).reshape(-1, 8, 8, 1), rows[:, 64].astype(mx.int32)
@@ -86,6 +102,10 @@ def arrays(*trees):
     """Copies that later steps do not change."""
     return {f"{i}.{path}": mx.array(value) for i, tree in enumerate(trees)
             for path, value in tree_flatten(tree) if isinstance(value, mx.array)}
+
+
+def dtypes(tree):
+    return {value.dtype for _, value in tree_flatten(tree) if isinstance(value, mx.array)}
 
 
 def same(a, b):

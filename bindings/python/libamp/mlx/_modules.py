@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens around the calls of modules: MLX has no hooks, so a module that needs one gets a class of its own,
-derived from its class and of the same name."""
+"""Models whose parameters have a level's types, and what happens around the calls of their modules. MLX has no hooks: a
+module that needs one gets a class of its own, derived from its class and of the same name."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_map
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from ._ops import TYPES, cast
 
+Arrays = dict[str, mx.array]
 Forward = Callable[..., Any]
 Around = Callable[..., Any]  # (forward, *args, **kwargs): the call of a module, in place of its own
 
@@ -57,7 +58,7 @@ def cast_all(tree: Any, dtype: mx.Dtype) -> Any:
 
 
 def casts_inputs(dtype: mx.Dtype) -> Around:
-    """What the module is given has the type that its parameters have, or MLX would compute in the wider one."""
+    """What the module is given has the type of the parameters below it, or MLX would compute in the wider one."""
 
     def around(forward: Forward, *args: Any, **kwargs: Any) -> Any:
         return forward(*cast_all(args, dtype), **cast_all(kwargs, dtype))
@@ -81,8 +82,66 @@ def is_floating(value: Any) -> bool:
     return isinstance(value, mx.array) and value.dtype in _FLOATING
 
 
-def own_parameters(module: nn.Module) -> Iterator[str]:
-    """Names of the floating arrays that lie in the module itself."""
-    for name, value in module.items():
-        if is_floating(value) and nn.Module.valid_parameter_filter(module, name, value):
-            yield name
+def nested(arrays: Arrays) -> Any:
+    """By path -> a tree."""
+    return tree_unflatten(list(arrays.items())) if arrays else {}
+
+
+class TypedModel:
+    """A model, and the types that a level's settings give its parameters."""
+
+    def __init__(self, model: nn.Module, settings: dict[str, Any], casts_calls: bool) -> None:
+        self.model = model
+        self.type = TYPES.get(settings["cast_model_type"] or "")
+        self._norms_in_fp32 = casts_calls or settings["keep_batchnorm_fp32"]
+        self._outputs = TYPES.get(settings["cast_model_outputs"] or "")
+        self.types = self._wanted() if self.type else {}
+        self._original = {path: self.parameters()[path].dtype for path in self.types}
+
+    def parameters(self) -> Arrays:
+        return dict(tree_flatten(self.model.parameters()))
+
+    def trainable(self) -> Arrays:
+        return {path: value for path, value in tree_flatten(self.model.trainable_parameters()) if is_floating(value)}
+
+    def is_low(self, path: str) -> bool:
+        return self.types.get(path, mx.float32) != mx.float32
+
+    def _is_norm(self, module: nn.Module) -> bool:
+        return isinstance(module, nn.BatchNorm) and self._norms_in_fp32
+
+    def _wanted(self) -> dict[str, mx.Dtype]:
+        """What is frozen and not FP32 is somebody's choice."""
+        trained = self.trainable()
+        types: dict[str, mx.Dtype] = {}
+        for place, module in self.model.named_modules():
+            for name, value in tree_flatten(module.parameters()):
+                path = f"{place}.{name}" if place else name
+                if is_floating(value) and (path in trained or value.dtype == mx.float32):
+                    types[path] = mx.float32 if self._is_norm(module) else types.get(path, self.type)
+        return types
+
+    def strange(self, values: Arrays) -> list[str]:
+        """Which have another type than they should."""
+        return [path for path, dtype in self.types.items() if values[path].dtype != dtype]
+
+    def retype(self, values: Arrays) -> None:
+        self.model.update(nested({path: values[path].astype(self.types[path]) for path in self.strange(values)}))
+
+    def hook(self, around: Around) -> None:
+        """And `around` around it all."""
+        low = self.type if self.type and self.type != mx.float32 else None
+        for module in self.model.modules():
+            if self._is_norm(module):
+                hook(module, in_fp32)
+            elif low and any(is_floating(value) for _, value in tree_flatten(module.parameters())):
+                hook(module, casts_inputs(low))
+        if self._outputs:
+            hook(self.model, casts_outputs(self._outputs))
+        hook(self.model, around)
+
+    def end(self, values: Arrays) -> None:
+        """As it was, with these values."""
+        self.model.update(nested({path: values[path].astype(dtype) for path, dtype in self._original.items()}))
+        for module in self.model.modules():
+            unhook(module)

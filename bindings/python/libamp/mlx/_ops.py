@@ -13,7 +13,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import CellType
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -49,7 +49,8 @@ _LOSSES = {
     "triplet_loss": "triplet_margin_loss",
 }
 
-_policy: contextvars.ContextVar[Policy | None] = contextvars.ContextVar("libamp.mlx policy", default=None)
+# None: no model and no gradient function runs; False: casts are disabled.
+_policy: contextvars.ContextVar[Policy | Literal[False] | None] = contextvars.ContextVar("libamp.mlx", default=None)
 
 
 class Policy:
@@ -69,9 +70,9 @@ class Policy:
 
 
 @contextlib.contextmanager
-def policy_holds(policy: Policy | None) -> Iterator[None]:
-    """On this thread, in this block. None: nobody's."""
-    token = _policy.set(policy)
+def policy_holds(policy: Policy | Literal[False] | None) -> Iterator[None]:
+    """On this thread, in this block, and in no block inside of one where casts are disabled."""
+    token = _policy.set(False if _policy.get() is False else policy)
     try:
         yield
     finally:
@@ -89,7 +90,7 @@ def asks(original: Callable[..., Any], op: str | Callable[..., str], op_class: i
     @functools.wraps(original)
     def asking(*args: Any, **kwargs: Any) -> Any:
         policy = _policy.get()
-        if policy is None:
+        if not policy:
             return original(*args, **kwargs)
         name = op if isinstance(op, str) else op(*args, **kwargs)
         target = policy.target(name, op_class, (*args, *kwargs.values()))
@@ -98,7 +99,7 @@ def asks(original: Callable[..., Any], op: str | Callable[..., str], op_class: i
             kwargs = {key: cast(value, target) for key, value in kwargs.items()}
         if not whole:
             return original(*args, **kwargs)
-        with policy_holds(None):
+        with policy_holds(False):
             return original(*args, **kwargs)
 
     return asking

@@ -7,17 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
+from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
 from . import _scaler
 
 KEY = "libamp"  # of optimizer.state, where masters and scalers lie: so they are saved, loaded and compiled with it
-
-Arrays = dict[str, mx.array]
-
-
-def nested(arrays: Arrays) -> Any:
-    return tree_unflatten(list(arrays.items())) if arrays else {}
 
 
 def _copied(tree: Any) -> Any:

@@ -56,7 +56,7 @@ def initialize(
         raise ArgumentError("this model was given to amp.initialize already: amp.shutdown() ends that")
     optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     given = {_RENAMED.get(name, name): _setting(name, value) for name, value in settings.items() if value is not None}
-    Session(model, optimizers, opt_level if enabled else "O0", given if enabled else {})
+    Session(model, optimizers, opt_level, {**given, "enabled": enabled})
     return model if optimizer is None else (model, optimizer)
 
 
@@ -127,7 +127,7 @@ def shutdown(model: nn.Module | None = None) -> None:
 
 def disable_casts() -> contextlib.AbstractContextManager[None]:
     """In this block functions run as they come."""
-    return _ops.policy_holds(None)
+    return _ops.policy_holds(False)
 
 
 def half_function(fn: Callable[..., Any]) -> Any:
