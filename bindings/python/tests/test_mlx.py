@@ -80,6 +80,7 @@ def test_shutdown_leaves_plain_mlx():
 def test_types_of_a_model_in_16_bits(level, low):
     training = Training(level)
     training.optimizer.init(training.model.trainable_parameters())  # as before mx.compile
+    assert dtypes(training.optimizer.state["layers"]) == {low if level == "O3" else mx.float32}
     training.run(*data(), 2)
     norm = dtypes(training.model.norm)
     assert norm == ({low} if level == "O3" else {mx.float32})
@@ -90,6 +91,12 @@ def test_types_of_a_model_in_16_bits(level, low):
     assert seen == [low]  # also behind a batch norm in FP32
     moments = dtypes([training.optimizer.state["layers"], training.optimizer.state["conv"]])
     assert moments == ({low} if level == "O3" else {mx.float32})
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_batch_norm_computes_in_fp32_and_returns_what_came(level):
+    found = Training(level).model.norm(mx.full((64, 4, 4, 8), 1000.0, dtype=mx.float16))
+    assert found.dtype == mx.float16 and (found == 0).all().item()  # a sum in fp16 overflows
 
 
 def test_masters_begin_with_the_bits_that_16_lose_and_end_in_the_model():

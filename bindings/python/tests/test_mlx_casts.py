@@ -35,13 +35,13 @@ class Probe(nn.Module):
         (lambda x, w: mx.mean(x @ w), "float32", "float32"),
         (lambda x, w: (x @ w) ** 2, "float32", "float32"),
         (lambda x, w: nn.gelu(x @ w), "float32", "float32"),
-        (lambda x, w: nn.Softmax()(x @ w), "float32", "float32"),
+        (lambda x, w: nn.ReLU2()(x @ w), "float32", "float32"),
         (lambda x, w: mx.fast.layer_norm(x @ w, None, None, 1e-5), "float32", "float32"),
         (lambda x, w: mx.linalg.norm(x @ w), "float32", "float32"),
         (lambda x, w: nn.losses.mse_loss(x @ w, w), "float32", "float32"),
         (lambda x, w: nn.losses.binary_cross_entropy(x @ w, w), "float32", "float32"),
         (lambda x, w: (x @ w) + w, "float32", "float32"),  # promoted by MLX itself
-        (lambda x, w: amp.half_function(lambda a: a)(x), "float16", "bfloat16"),
+        (lambda x, w: amp.half_function(lambda a: mx.exp(a))(x), "float16", "bfloat16"),  # no casts inside
         (lambda x, w: amp.float_function(lambda a: a)(x @ w), "float32", "float32"),
     ],
 )
@@ -91,13 +91,18 @@ def test_a_transformer_with_a_mask_in_fp32_trains(level):
     assert losses[-1] < losses[0] / 2
 
 
-def test_disabled_it_leaves_the_model_alone():
+def test_a_model_in_bfloat16_keeps_that_disabled_and_after_shutdown():
     model, optimizer = Net(), optim.SGD(0.1)
     model.set_dtype(mx.bfloat16)
     amp.initialize(model, optimizer, "O2", enabled=False)
     x, y = data()
     _, grads = amp.value_and_grad(model, loss_fn)(model, x[:4], y[:4])
     optimizer.update(model, grads)
+    assert dtypes(model.trainable_parameters()) == {mx.bfloat16}
+    amp.shutdown()
+    amp.initialize(model, optimizer, "O2")
+    assert dtypes(model.layers) == {mx.float16}
+    amp.shutdown()
     assert dtypes(model.trainable_parameters()) == {mx.bfloat16}
 
 

@@ -48,14 +48,18 @@ def test_an_environment_with_neither_torch_nor_numpy():
         ({"torch/__init__.py": "__version__ = '1.13.1'"}, "PyTorch 2.0 or later, and this is 1.13.1"),
         ({"torch/data.txt": ""}, "the `torch` that was found is another one: "),
         ({"torch/__init__.py": "import nothing_of_the_kind"}, "No module named 'nothing_of_the_kind'"),
+        ({"mlx/core.py": "__version__ = '0.20.1'"}, "MLX 0.32 or later, and this is 0.20.1"),
+        ({"mlx/core.py": "import nothing_of_the_kind"}, "No module named 'nothing_of_the_kind'"),
+        ({"mlx.py": "__path__ = []"}, "this Python has none: pip install mlx"),
     ],
 )
-def test_a_torch_that_will_not_do(tmp_path, files, words):
+def test_a_framework_that_will_not_do(tmp_path, files, words):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "libamp").symlink_to(FOLDER)  # without its neighbours, of which torch may be one
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import libamp.torch"
+    framework = re.split("[/.]", min(files))[0]
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import libamp.{framework}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and words in done.stderr, done.stderr
 
