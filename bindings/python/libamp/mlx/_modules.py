@@ -32,8 +32,14 @@ def _hooked(cls: type) -> type:
             forward = _around(around, forward)
         return forward(*args, **kwargs)
 
-    names = {"__call__": call, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return _made.setdefault(cls, type(cls.__name__, (cls,), {**names, "_libamp_class": cls}))
+    def reduce(self: Any, _protocol: Any) -> Any:
+        """Copies and pickles are of its own class, and no session's."""
+        own = {name: value for name, value in self.__dict__.items() if not name.startswith("_libamp")}
+        return dict.__new__, (cls,), own, None, iter(self.items())
+
+    names = {"__call__": call, "__reduce_ex__": reduce, "_libamp_class": cls, "__doc__": cls.__doc__}
+    places = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return _made.setdefault(cls, type(cls.__name__, (cls,), {**names, **places}))
 
 
 def _around(around: Around, forward: Forward) -> Forward:

@@ -41,9 +41,6 @@ class Session:
         object.__setattr__(model, "_libamp_session", self)
         _live.add(self)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Session:
-        return self  # a copy of the model is not trained by this session
-
     def _check(self, level: str) -> None:
         for inner in self.optimizers:
             if not isinstance(inner, optim.Optimizer):
@@ -241,12 +238,10 @@ class Session:
 
 
 def session_of(model: Any, function: str) -> Session:
-    session = getattr(model, "__dict__", {}).get("_libamp_session")
-    if session is None or session.model is not model:
-        what = "a copy of a model" if session else f"a {type(model).__name__}"
-        raise ArgumentError(f"{function}: {what} that was not given to amp.initialize")
-    found: Session = session
-    return found
+    session: Session | None = getattr(model, "__dict__", {}).get("_libamp_session")
+    if session is None:
+        raise ArgumentError(f"{function}: a {type(model).__name__} that was not given to amp.initialize")
+    return session
 
 
 def live() -> list[Session]:
