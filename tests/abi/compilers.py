@@ -12,6 +12,15 @@ def compiles(compiler, language, arguments, program):
     return None if result.returncode == 0 else result.stdout or f"exit status {result.returncode}"
 
 
+def mpi_arguments():
+    """Where Open MPI's mpi.h is, for amp_mpi.h; None: nowhere."""
+    if not shutil.which("pkg-config"):
+        return None
+    result = subprocess.run(["pkg-config", "--cflags-only-I", "ompi-c"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                            text=True, check=False)
+    return None if result.returncode else [flag.replace("-I", "-isystem", 1) for flag in result.stdout.split()]
+
+
 def find(language, candidates):
     """Each that works, with its library's headers, and is not another's second name: {version line: command}."""
     include = "#include <cstddef>\n" if language == "c++" else "#include <stddef.h>\n"

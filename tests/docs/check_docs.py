@@ -3,8 +3,9 @@
 """Holds docs/ to the code.
 
 check_docs.py ROOT               tables of docs/ against headers and tests; prints TAP
-check_docs.py --program ROOT     prints the program of docs/hosts.md
-check_docs.py --run ROOT EXE     runs it: its output stands in docs/hosts.md
+check_docs.py --program ROOT [PAGE]         prints the program of docs/hosts.md, or of another page
+check_docs.py --run ROOT EXE                runs it: its output stands in docs/hosts.md
+check_docs.py --run ROOT PAGE COMMAND...    the same of another page
 check_docs.py --head ROOT        prints the program of include/amp.h, for tests/docs/head.c
 """
 import pathlib
@@ -157,9 +158,9 @@ CHECKS = {
 }
 
 
-def program(root):
-    text = read(root, "docs/hosts.md")
-    return re.search(r"^```c\n(/\* A host in one file.*?)^```$", text, re.MULTILINE | re.DOTALL).group(1)
+def program(root, page="docs/hosts.md"):
+    text = read(root, page)
+    return re.search(r"^```c\n(/\* [^\n]* in one file.*?)^```$", text, re.MULTILINE | re.DOTALL).group(1)
 
 
 def head(root):
@@ -181,13 +182,14 @@ def tap(checks):
 
 def main():
     if sys.argv[1] == "--program":
-        sys.stdout.write(program(pathlib.Path(sys.argv[2])))
+        sys.stdout.write(program(pathlib.Path(sys.argv[2]), *sys.argv[3:]))
     elif sys.argv[1] == "--head":
         sys.stdout.write(head(pathlib.Path(sys.argv[2])))
     elif sys.argv[1] == "--run":
-        printed = subprocess.run([sys.argv[3]], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-        text = read(pathlib.Path(sys.argv[2]), "docs/hosts.md")
-        tap([("the program of hosts.md prints what is said",
+        page, command = ("docs/hosts.md", sys.argv[3:]) if len(sys.argv) == 4 else (sys.argv[3], sys.argv[4:])
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        text = read(pathlib.Path(sys.argv[2]), page)
+        tap([(f"the program of {page.removeprefix('docs/')} prints what is said",
               some(printed, "output") + [line for line in printed if f"    {line}\n" not in text])])
     else:
         root = pathlib.Path(sys.argv[1])

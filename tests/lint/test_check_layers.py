@@ -46,6 +46,8 @@ PLANTED = [  # what, rule, file, text
     ("a room includes a higher one", "layers", "src/opt_levels/a.c", '#include "context/context.h"\n'),
     ("context includes of call what is not the cache", "layers", "src/context/a.c", '#include "call/call.h"\n'),
     ("raw includes bracket", "layers", "src/raw/a.c", '#include "bracket/bracket.h"\n'),
+    ("amp_mpi.h includes more than it may", "public", "include/amp_mpi.h", "#include <mpi.h>\n#include <unistd.h>\n"),
+    ("mpi.h elsewhere", "public", "include/amp_call.h", "#include <mpi.h>\n"),
     ("a loose file", "loose", "src/loose.c", "int x;\n"),
     ("an include through ..", "layers", "src/common/a.c", '#include "../host/host.h"\n'),
     ("an include in angle brackets", "layers", "src/common/a.c", "#  include <host/host.h>\n"),

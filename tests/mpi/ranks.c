@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ranks.h"
+
+int rank, size;
+const int sizes[BUFFERS] = { 7, 1, 64, 30 };
+static int n_tests, n_failed;
+
+void ok(bool good, const char *what) {
+    int bad = !good;
+    if (bad) fprintf(stderr, "# rank %d: %s\n", rank, what);
+    MPI_Allreduce(MPI_IN_PLACE, &bad, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    n_failed += bad;
+    n_tests++;
+    if (rank == 0) printf("%s %d - %s\n", bad ? "not ok" : "ok", n_tests, what);
+}
+
+int done(void) {
+    if (rank == 0) printf("1..%d\n", n_tests);
+    fflush(stdout);
+    MPI_Finalize();
+    return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+static amp_status reduce(void *self, amp_reduction reduction, double *values, size_t n) {
+    return amp_mpi_reduce(((struct net *)self)->mpi, reduction, values, n);
+}
+
+void net_open(struct net *net) {
+    static const char *const names[BUFFERS] = { "a", "b", "c", "d" };
+    memset(net, 0, sizeof *net);
+    for (int i = 0; i < BUFFERS; i++) {
+        for (int k = 0; k < sizes[i]; k++) net->data[i][k] = (float)(i + k);
+        net->gradients[i] = (amp_buffer)AMP_BUFFER_INIT;
+        net->gradients[i].data = net->grads[i], net->gradients[i].size = sizes[i];
+        net->params[i] = net->gradients[i];
+        net->params[i].data = net->data[i], net->params[i].grad = &net->gradients[i];
+        net->handles[i] = &net->params[i];
+        net->described[i] = (amp_param)AMP_PARAM_INIT;
+        net->described[i].tensor = &net->params[i], net->described[i].name = names[i];
+    }
+    net->host = *amp_buffer_host();
+    net->host.self = net;
+    net->host.reduce = reduce;
+    net->model = (amp_model)AMP_MODEL_INIT;
+    net->model.host = &net->host;
+    net->model.params = net->described, net->model.n_params = BUFFERS;
+    if (amp_mpi_open(MPI_COMM_WORLD, &net->model, &net->mpi) == AMP_OK) return;
+    fprintf(stderr, "rank %d: %s\n", rank, amp_mpi_error(NULL));
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+void net_close(struct net *net) { amp_mpi_close(net->mpi); }
