@@ -96,6 +96,7 @@ typedef struct amp_api {
     amp_status (*observe_call)(amp_context *, const amp_observed_call *);
     amp_status (*get_memory)(amp_context *, amp_memory *);
     amp_status (*predict_memory)(amp_context *, amp_level, amp_memory *);
+    amp_status (*state_load_parts)(amp_context *, const char *const *, size_t);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

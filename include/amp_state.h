@@ -57,6 +57,13 @@ AMP_API AMP_MUST_CHECK amp_status amp_state_save_memory(amp_context *context, am
 AMP_API AMP_MUST_CHECK amp_status amp_state_load(amp_context *context, const char *path);
 AMP_API AMP_MUST_CHECK amp_status amp_state_load_memory(amp_context *context, const void *data, size_t size);
 
+/* The same of a state in parts: `n` files, each saved by the rank of a sharded optimizer (AMP_OPTIMIZER_SHARDED) that
+ * had those parameters, by any number of ranks. Values of parameters that this context lists without updating them are
+ * taken too, so that each rank has the whole model; moments of others' are left out. Parts of different saves are
+ * AMP_ERR_CONFLICT: one parameter in two of them, or other loss scalers than the first part's. As many files are open
+ * at a time. amp_mpi_state_load (amp_mpi_shard.h) finds them by itself. */
+AMP_API AMP_MUST_CHECK amp_status amp_state_load_parts(amp_context *context, const char *const *paths, size_t n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -46,6 +46,7 @@ static const amp_api table = {
     .state_save_memory = amp_state_save_memory,
     .state_load = amp_state_load,
     .state_load_memory = amp_state_load_memory,
+    .state_load_parts = amp_state_load_parts,
     .buffer_host = amp_buffer_host,
     .wrap_table = amp_wrap_table,
     .fused_step = amp_fused_step,

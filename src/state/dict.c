@@ -107,16 +107,42 @@ AMP_API amp_status amp_state_load(amp_context *context, const char *path) {
     struct amp__source source;
     AMP_TRY(amp__source_open(&source, path));
     amp__traps_mask(&traps);
-    const amp_status status = amp__state_apply(context, &source);
+    const amp_status status = amp__state_apply(context, &source, 1);
     amp__source_close(&source);
     return finish(&traps, "amp_state_load", path, status);
+}
+
+static amp_status load_parts(amp_context *context, const char *const *paths, size_t n) {
+    struct amp__source *sources = amp__alloc(n, sizeof *sources);
+    if (!sources) return amp__fail_memory();
+    size_t opened = 0;
+    amp_status status = AMP_OK;
+    while (opened < n && status == AMP_OK) {
+        status = amp__source_open(&sources[opened], paths[opened]);
+        opened += status == AMP_OK;
+    }
+    if (status == AMP_OK) status = amp__state_apply(context, sources, n);
+    while (opened--) amp__source_close(&sources[opened]);
+    amp__free(sources);
+    return status;
+}
+
+AMP_API amp_status amp_state_load_parts(amp_context *context, const char *const *paths, size_t n) {
+    static const char who[] = "amp_state_load_parts";
+    AMP_TRY(check_idle(context, who));
+    AMP_RETURN_IF(!paths || !n, AMP_ERR_INVALID_ARGUMENT, "%s: there are no paths", who);
+    for (size_t i = 0; i < n; i++)
+        AMP_RETURN_IF(!paths[i], AMP_ERR_INVALID_ARGUMENT, "%s: path %zu is NULL", who, i);
+    struct amp__traps traps;
+    amp__traps_mask(&traps);
+    return finish(&traps, who, NULL, load_parts(context, paths, n));
 }
 
 AMP_API amp_status amp_state_load_memory(amp_context *context, const void *data, size_t size) {
     AMP_TRY(check_idle(context, "amp_state_load_memory"));
     AMP_RETURN_IF(!data, AMP_ERR_INVALID_ARGUMENT, "amp_state_load_memory: data is NULL");
     struct amp__traps traps;
-    const struct amp__source source = { data, -1, size };
+    const struct amp__source source = { data, -1, size, NULL };
     amp__traps_mask(&traps);
-    return finish(&traps, "amp_state_load_memory", NULL, amp__state_apply(context, &source));
+    return finish(&traps, "amp_state_load_memory", NULL, amp__state_apply(context, &source, 1));
 }

@@ -74,7 +74,7 @@ void amp__image_clear(struct amp__image *image);
 
 /* ---- state_load.c ---- */
 
-/* Everything is checked first; then it is applied, which cannot fail. */
-amp_status amp__state_apply(amp_context *context, const struct amp__source *source);
+/* The parts of one state. Everything is checked first; then it is applied, which cannot fail. */
+amp_status amp__state_apply(amp_context *context, const struct amp__source *sources, size_t n);
 
 #endif

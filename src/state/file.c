@@ -27,7 +27,7 @@ amp_status amp__source_open(struct amp__source *source, const char *path) {
         close(fd);
         return amp__fail(AMP_ERR_IO, "cannot read %.300s: it is not a regular file", path);
     }
-    *source = (struct amp__source){ NULL, fd, (uint64_t)about.st_size };
+    *source = (struct amp__source){ NULL, fd, (uint64_t)about.st_size, path };
     return AMP_OK;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A state file's content into a context: read, match, verify, and only then change anything. */
+/* The content of a state file, or of several parts, into a context: read, match, verify, and only then change
+ * anything. */
 #include "bracket/bracket.h"
 #include "bracket/fused.h"
 #include "bracket/step.h"
@@ -8,160 +9,14 @@
 #include "context/context.h"
 #include "context/optimizer.h"
 #include "context/report.h"
-#include "state/dict.h"
+#include "state/load.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-/* A parameter, or a moment of one, and where its new value lies in the data. */
-struct target {
-    const char *name;
-    struct amp__param *param;
-    const struct amp__state_tensor *tensor; /* in the file; NULL: it is not there */
-    const char *src; /* its bytes */
-    void *elements; /* the host's */
-    float *moment;  /* NULL: the parameter itself */
-    uint64_t size;  /* of the moment */
-    struct amp__place *place; /* in whose memory all that is; NULL: the CPU's */
-};
-
-struct load {
-    amp_context *context;
-    struct amp__header header;
-    struct target *targets;
-    size_t n_targets;
-    struct amp__state_own *owns; /* parameters of libamp's own optimizers, */
-    uint64_t *steps;             /* and their steps */
-    size_t n_owns, n_foreign;    /* moments that no optimizer here keeps */
-    struct amp__state_scaler *scalers;
-    size_t n_scalers;
-    uint64_t file_scalers;
-    void *owned_header, *owned_data;
-};
-
-/* ---- which tensor is whose ---- */
-
-static int by_name(const void *a, const void *b) {
-    const struct target *x = a, *y = b;
-    return strcmp(x->name, y->name);
-}
-
-static int compare_name(const void *name, const void *entry) {
-    return strcmp(name, ((const struct target *)entry)->name);
-}
-
-/* Names of what has no partner, for one message. */
-struct names {
-    amp__text text;
-    char buffer[400];
-    size_t n;
-};
-
-static void add_name(struct names *names, const char *name) {
-    names->text.data = names->buffer;
-    names->text.capacity = sizeof names->buffer;
-    if (names->n++ < 8) amp__text_add(&names->text, "%s%.60s", names->n > 1 ? ", " : "", name);
-    else if (names->n == 9) amp__text_add(&names->text, ", ...");
-}
-
-static amp_status list_moments(struct load *load, size_t i) {
-    const struct amp__state_own *own = &load->owns[i];
-    AMP_TRY(amp__state_get_steps(&load->header, own, &load->steps[i]));
-    for (int k = 0; k < AMP__MOMENTS; k++) {
-        if (!own->state->moments[k]) continue;
-        char *name = amp__state_moment_name(own, k);
-        if (!name) return amp__fail_memory();
-        load->targets[load->n_targets++] = (struct target){ .name = name,
-                                                            .param = own->param,
-                                                            .moment = own->state->moments[k],
-                                                            .size = amp__optim_moment_size(own->rule, k,
-                                                                                           own->state->size),
-                                                            .place = own->state->place };
-    }
-    return AMP_OK;
-}
-
-/* All that could have a value here, by name: the file may hold more than is trained now (an inference context). */
-static amp_status list_candidates(struct load *load) {
-    AMP_TRY(amp__state_owns(load->context, &load->owns, &load->n_owns));
-    load->targets = amp__alloc(load->context->n_params + AMP__MOMENTS * load->n_owns, sizeof *load->targets);
-    load->steps = amp__alloc(load->n_owns, sizeof *load->steps);
-    if (!load->targets || !load->steps) return amp__fail_memory();
-    for (size_t i = 0; i < load->context->n_params; i++) {
-        struct amp__param *param = load->context->params[i];
-        if (amp__state_holds(param))
-            load->targets[load->n_targets++] = (struct target){ .name = param->name,
-                                                                .param = param,
-                                                                .place = param->place };
-    }
-    for (size_t i = 0; i < load->n_owns; i++) AMP_TRY(list_moments(load, i));
-    qsort(load->targets, load->n_targets, sizeof *load->targets, by_name);
-    return AMP_OK;
-}
-
-static amp_status match_tensors(struct load *load) {
-    struct names unknown = { .n = 0 }, missing = { .n = 0 };
-    for (size_t i = 0; i < load->header.n_tensors; i++) {
-        struct amp__state_tensor *tensor = &load->header.tensors[i];
-        struct target *found = load->n_targets ? bsearch(tensor->name, load->targets, load->n_targets,
-                                                         sizeof *load->targets, compare_name) : NULL;
-        if (!found) {
-            if (amp__state_is_moment(tensor->name)) load->n_foreign++;
-            else add_name(&unknown, tensor->name);
-            continue;
-        }
-        const struct target *end = load->targets + load->n_targets;
-        const bool twice = (found > load->targets && !by_name(found - 1, found)) ||
-                           (found + 1 < end && !by_name(found, found + 1));
-        AMP_RETURN_IF(twice, AMP_ERR_CONFLICT, "two parameters are named %s: whose the file's value is cannot be said",
-                      found->name);
-        found->tensor = tensor;
-        tensor->user = 1 + (size_t)(found - load->targets);
-    }
-    for (size_t i = 0; i < load->n_targets; i++)
-        if (!load->targets[i].tensor && load->targets[i].param->in_optimizer)
-            add_name(&missing, load->targets[i].name);
-    AMP_RETURN_IF(unknown.n || missing.n, AMP_ERR_CONFLICT,
-                  "the state is of another model: %zu parameters are in the file but not here (%s), %zu are trained "
-                  "here but not in the file (%s)", unknown.n, unknown.buffer, missing.n, missing.buffer);
-    return AMP_OK;
-}
-
-static amp_status check_target(struct target *target) {
-    struct amp__elements now;
-    const struct amp__state_tensor *tensor = target->tensor;
-    if (target->moment) {
-        AMP_RETURN_IF(tensor->end - tensor->begin != 4 * target->size, AMP_ERR_CONFLICT,
-                      "%s has %llu elements in the file and %llu here: it is another optimizer's", target->name,
-                      (unsigned long long)((tensor->end - tensor->begin) / 4), (unsigned long long)target->size);
-        return AMP_OK;
-    }
-    AMP_TRY(amp__state_elements(target->param, &now));
-    bool same = tensor->ndim == now.ndim && tensor->end - tensor->begin == 4 * now.size;
-    for (int32_t i = 0; same && i < now.ndim; i++) same = tensor->shape[i] == now.shape[i];
-    char theirs[200] = "", ours[200] = "";
-    amp__text their_text = { theirs, sizeof theirs, 0 }, our_text = { ours, sizeof ours, 0 };
-    for (int32_t i = 0; !same && i < tensor->ndim; i++)
-        amp__text_add(&their_text, i ? ", %lld" : "%lld", (long long)tensor->shape[i]);
-    for (int32_t i = 0; !same && i < now.ndim; i++)
-        amp__text_add(&our_text, i ? ", %lld" : "%lld", (long long)now.shape[i]);
-    AMP_RETURN_IF(!same, AMP_ERR_CONFLICT, "%s has shape [%s] in the file and [%s] here", target->param->name, theirs,
-                  ours);
-    target->elements = now.data;
-    return AMP_OK;
-}
-
-static amp_status match(struct load *load) {
-    AMP_TRY(list_candidates(load));
-    AMP_TRY(match_tensors(load));
-    for (size_t i = 0; i < load->n_targets; i++)
-        if (load->targets[i].tensor) AMP_TRY(check_target(&load->targets[i]));
-    return AMP_OK;
-}
 
 /* ---- reading ---- */
 
-static amp_status read_header(struct load *load, const struct amp__source *source) {
+static amp_status read_header(struct part *part) {
+    const struct amp__source *source = part->source;
     void *owned;
     const void *bytes;
     uint64_t length = 0;
@@ -175,15 +30,15 @@ static amp_status read_header(struct load *load, const struct amp__source *sourc
     AMP_RETURN_IF(length > source->size - 8, AMP_ERR_BAD_FILE,
                   "the header claims %llu bytes, but the whole state has %llu: it is cut off, or not a state",
                   (unsigned long long)length, (unsigned long long)source->size);
-    AMP_TRY(amp__source_get(source, 0, 8 + length, &load->owned_header, &bytes));
-    AMP_TRY(amp__header_parse(bytes, (size_t)(8 + length), &load->header));
-    const char *format = amp__header_get(&load->header, "libamp.format");
+    AMP_TRY(amp__source_get(source, 0, 8 + length, &part->owned_header, &bytes));
+    AMP_TRY(amp__header_parse(bytes, (size_t)(8 + length), &part->header));
+    const char *format = amp__header_get(&part->header, "libamp.format");
     AMP_RETURN_IF(!format || strcmp(format, "1"), AMP_ERR_BAD_FILE,
                   "the state's format is not 1: a newer libamp wrote it, load it with that");
-    AMP_RETURN_IF(load->header.data_bytes != source->size - 8 - length, AMP_ERR_BAD_FILE,
+    AMP_RETURN_IF(part->header.data_bytes != source->size - 8 - length, AMP_ERR_BAD_FILE,
                   "the header describes %llu bytes of tensors and %llu follow: the state is cut off or something was "
                   "added",
-                  (unsigned long long)load->header.data_bytes, (unsigned long long)(source->size - 8 - length));
+                  (unsigned long long)part->header.data_bytes, (unsigned long long)(source->size - 8 - length));
     return AMP_OK;
 }
 
@@ -204,42 +59,49 @@ static amp_status sum_foreign(const struct amp__source *source, uint64_t at, uin
 }
 
 /* The others' sizes are those of what is here. In memory they are where they are. */
-static amp_status hold_ours(struct load *load, const struct amp__source *source) {
+static amp_status hold_ours(struct load *load) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor) bytes += load->targets[i].tensor->end - load->targets[i].tensor->begin;
-    if (source->memory || !bytes) return AMP_OK;
+    if (load->parts->source->memory || !bytes) return AMP_OK;
     load->owned_data = amp__alloc_aligned(bytes);
     return load->owned_data ? AMP_OK : amp__fail_memory();
 }
 
-static amp_status read_and_sum(struct load *load, const struct amp__source *source, struct amp__crc64 *crc) {
-    const uint64_t begin = source->size - load->header.data_bytes;
-    char *held = load->owned_data;
-    for (size_t i = 0; i < load->header.n_tensors; i++) {
-        const struct amp__state_tensor *tensor = &load->header.tensors[i];
+static amp_status read_and_sum(struct load *load, const struct part *part, char **held, struct amp__crc64 *crc) {
+    const struct amp__source *source = part->source;
+    const uint64_t begin = source->size - part->header.data_bytes;
+    for (size_t i = 0; i < part->header.n_tensors; i++) {
+        const struct amp__state_tensor *tensor = &part->header.tensors[i];
         const uint64_t at = begin + tensor->begin, bytes = tensor->end - tensor->begin;
         struct target *target = tensor->user ? &load->targets[tensor->user - 1] : NULL;
         if (!target) {
             AMP_TRY(sum_foreign(source, at, bytes, crc));
             continue;
         }
-        if (!source->memory) AMP_TRY(amp__source_read(source, at, bytes, held));
-        target->src = source->memory ? source->memory + at : held;
-        held = source->memory ? NULL : held + bytes;
+        if (!source->memory) AMP_TRY(amp__source_read(source, at, bytes, *held));
+        target->src = source->memory ? source->memory + at : *held;
+        *held = source->memory ? NULL : *held + bytes;
         amp__crc64_add(crc, target->src, (size_t)bytes);
     }
     return AMP_OK;
 }
 
-static amp_status read_data(struct load *load, const struct amp__source *source) {
-    AMP_TRY(hold_ours(load, source));
-    struct amp__crc64 *crc = amp__alloc(1, sizeof *crc);
-    if (!crc) return amp__fail_memory();
+static amp_status read_part(struct load *load, const struct part *part, char **held, struct amp__crc64 *crc) {
     amp__crc64_init(crc);
-    amp_status status = read_and_sum(load, source, crc);
-    if (status == AMP_OK && amp__crc64_value(crc) != load->header.data_crc)
-        status = amp__fail(AMP_ERR_BAD_FILE, "the tensors' bytes are damaged: their checksum does not match");
+    AMP_TRY(read_and_sum(load, part, held, crc));
+    AMP_RETURN_IF(amp__crc64_value(crc) != part->header.data_crc, AMP_ERR_BAD_FILE,
+                  "the tensors' bytes are damaged: their checksum does not match");
+    return AMP_OK;
+}
+
+static amp_status read_data(struct load *load) {
+    AMP_TRY(hold_ours(load));
+    char *held = load->owned_data;
+    struct amp__crc64 *crc = amp__alloc(1, sizeof *crc);
+    amp_status status = crc ? AMP_OK : amp__fail_memory();
+    for (size_t i = 0; i < load->n_parts && status == AMP_OK; i++)
+        status = amp__load_of_part(load, i, read_part(load, &load->parts[i], &held, crc));
     amp__free(crc);
     return status;
 }
@@ -331,23 +193,29 @@ static void set_parameter(const struct target *target) {
     }
 }
 
+static bool is_sharded(const amp_context *context) {
+    for (size_t i = 0; i < context->n_optimizers; i++)
+        if (context->optimizers[i].sharded) return true;
+    return false;
+}
+
 static void report(struct load *load, bool same_mode) {
     char line[800] = "";
     amp__text text = { line, sizeof line, 0 };
-    amp__state_compare(load->context, &load->header, &text);
+    amp__state_compare(load->context, &load->parts->header, &text);
     if (!same_mode)
         amp__text_add(&text, "; the loss scalers keep their present state, because the file's follow another rule");
     else if (load->file_scalers != load->context->properties.num_losses)
         amp__text_add(&text, "; %zu of the file's %llu loss scalers were loaded", load->n_scalers,
                       (unsigned long long)load->file_scalers);
-    if (load->n_foreign)
+    if (load->n_foreign && !is_sharded(load->context)) /* else they are other ranks' */
         amp__text_add(&text, "%s%zu moments of optimizers that this context does not have were left out",
                       text.length ? "; " : "", load->n_foreign);
     if (text.length) (void)amp__warn(load->context, "the loaded state was saved under another configuration: %s", line);
 }
 
 static amp_status apply(struct load *load) {
-    const bool same_mode = amp__state_same_mode(load->context, &load->header);
+    const bool same_mode = amp__state_same_mode(load->context, &load->parts->header);
     AMP_TRY(copy_all_to_devices(load));
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
@@ -360,12 +228,28 @@ static amp_status apply(struct load *load) {
     return tell_devices(load->context);
 }
 
-static amp_status load_safetensors(struct load *load, const struct amp__source *source) {
-    AMP_TRY(read_header(load, source));
-    AMP_TRY(
-        amp__state_get_scalers(load->context, &load->header, &load->scalers, &load->n_scalers, &load->file_scalers));
-    AMP_TRY(match(load));
-    AMP_TRY(read_data(load, source));
+/* Parts of one save have the same loss scalers, to the count of their brackets. */
+static amp_status compare_scalers(const struct load *load, const struct part *part) {
+    struct amp__state_scaler *scalers;
+    size_t n;
+    uint64_t in_file;
+    AMP_TRY(amp__state_get_scalers(load->context, &part->header, &scalers, &n, &in_file));
+    const bool same = n == load->n_scalers && in_file == load->file_scalers &&
+                      !memcmp(scalers, load->scalers, n * sizeof *scalers);
+    amp__free(scalers);
+    AMP_RETURN_IF(!same, AMP_ERR_CONFLICT,
+                  "its loss scalers are not those of the first part: the parts are not of one save");
+    return AMP_OK;
+}
+
+static amp_status load_safetensors(struct load *load) {
+    for (size_t i = 0; i < load->n_parts; i++) AMP_TRY(amp__load_of_part(load, i, read_header(&load->parts[i])));
+    AMP_TRY(amp__state_get_scalers(load->context, &load->parts->header, &load->scalers, &load->n_scalers,
+                                   &load->file_scalers));
+    for (size_t i = 1; i < load->n_parts; i++)
+        AMP_TRY(amp__load_of_part(load, i, compare_scalers(load, &load->parts[i])));
+    AMP_TRY(amp__load_match(load));
+    AMP_TRY(read_data(load));
     return apply(load);
 }
 
@@ -423,23 +307,32 @@ static amp_status is_text(const struct amp__source *source, bool *text) {
     return AMP_OK;
 }
 
-amp_status amp__state_apply(amp_context *context, const struct amp__source *source) {
+static void end_load(struct load *load) {
+    for (size_t i = 0; i < load->n_parts; i++) {
+        amp__header_clear(&load->parts[i].header);
+        amp__free(load->parts[i].owned_header);
+    }
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].moment) amp__free((void *)(uintptr_t)load->targets[i].name);
+    amp__free(load->parts);
+    amp__free(load->targets);
+    amp__free(load->steps);
+    amp__state_owns_free(load->owns, load->n_owns);
+    amp__free(load->scalers);
+    amp__free(load->owned_data);
+}
+
+amp_status amp__state_apply(amp_context *context, const struct amp__source *sources, size_t n) {
     bool text;
     AMP_TRY(amp__home_refuse_capture(context, "loading a state", "Load before the capture or after it"));
     AMP_TRY(amp__home_read_all(context));
     amp__unseen_steps_forget(context);
-    AMP_TRY(is_text(source, &text));
-    if (text) return load_apex(context, source);
-    struct load load = { .context = context };
-    const amp_status status = load_safetensors(&load, source);
-    amp__header_clear(&load.header);
-    for (size_t i = 0; i < load.n_targets; i++)
-        if (load.targets[i].moment) amp__free((void *)(uintptr_t)load.targets[i].name);
-    amp__free(load.targets);
-    amp__free(load.steps);
-    amp__state_owns_free(load.owns, load.n_owns);
-    amp__free(load.scalers);
-    amp__free(load.owned_header);
-    amp__free(load.owned_data);
+    AMP_TRY(is_text(sources, &text));
+    if (text && n == 1) return load_apex(context, sources);
+    struct load load = { .context = context, .parts = amp__alloc(n, sizeof *load.parts), .n_parts = n };
+    if (!load.parts) return amp__fail_memory();
+    for (size_t i = 0; i < n; i++) load.parts[i].source = &sources[i];
+    const amp_status status = load_safetensors(&load);
+    end_load(&load);
     return status;
 }

@@ -25,6 +25,11 @@ AMP_API amp_status amp_state_load(amp_context *context, const char *path) {
     return refuse("amp_state_load");
 }
 
+AMP_API amp_status amp_state_load_parts(amp_context *context, const char *const *paths, size_t n) {
+    (void)context, (void)paths, (void)n;
+    return refuse("amp_state_load_parts");
+}
+
 AMP_API amp_status amp_state_load_memory(amp_context *context, const void *data, size_t size) {
     (void)context, (void)data, (void)size;
     return refuse("amp_state_load_memory");

@@ -103,6 +103,7 @@ struct amp__source {
     const char *memory; /* NULL: fd */
     int fd;
     uint64_t size;
+    const char *path; /* for messages about one of several; or NULL */
 };
 
 /* AMP_ERR_NOT_FOUND, AMP_ERR_IO. Regular files only. */

@@ -100,7 +100,8 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(is_observing, "amp_is_observing")                                                                                \
     X(observe_call, "amp_observe_call")                                                                                \
     X(get_memory, "amp_get_memory")                                                                                    \
-    X(predict_memory, "amp_predict_memory")
+    X(predict_memory, "amp_predict_memory")                                                                            \
+    X(state_load_parts, "amp_state_load_parts")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

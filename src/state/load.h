@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A load that is going on: read and applied in load.c, matched in match.c. */
+#ifndef AMP_STATE_LOAD_H
+#define AMP_STATE_LOAD_H
+
+#include "state/dict.h"
+
+/* A parameter, or a moment of one, and where its new value lies in the data. */
+struct target {
+    const char *name;
+    struct amp__param *param;
+    const struct amp__state_tensor *tensor; /* in the file; NULL: it is not there */
+    const char *src; /* its bytes */
+    void *elements; /* the host's */
+    float *moment;  /* NULL: the parameter itself */
+    uint64_t size;  /* of the moment */
+    struct amp__place *place; /* in whose memory all that is; NULL: the CPU's */
+};
+
+/* One file of it. */
+struct part {
+    const struct amp__source *source;
+    struct amp__header header;
+    void *owned_header;
+};
+
+struct load {
+    amp_context *context;
+    struct part *parts;
+    size_t n_parts;
+    struct target *targets;
+    size_t n_targets;
+    struct amp__state_own *owns; /* parameters of libamp's own optimizers, */
+    uint64_t *steps;             /* and their steps */
+    size_t n_owns, n_foreign;    /* moments that no optimizer here keeps */
+    struct amp__state_scaler *scalers;
+    size_t n_scalers;
+    uint64_t file_scalers;
+    void *owned_data;
+};
+
+/* Where there are several, the part's name stands before what is wrong with it. */
+amp_status amp__load_of_part(const struct load *load, size_t i, amp_status status);
+/* Which tensor is whose: every target has its tensor afterwards, and where its elements are. */
+amp_status amp__load_match(struct load *load);
+
+#endif

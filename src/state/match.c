@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which tensor of a state file is whose, by name. */
+#include "context/context.h"
+#include "state/load.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+amp_status amp__load_of_part(const struct load *load, size_t i, amp_status status) {
+    return status == AMP_OK || load->n_parts == 1
+               ? status : amp__fail_prefix(status, "%.300s", load->parts[i].source->path);
+}
+
+static int by_name(const void *a, const void *b) {
+    const struct target *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static int compare_name(const void *name, const void *entry) {
+    return strcmp(name, ((const struct target *)entry)->name);
+}
+
+/* Names of what has no partner, for one message. */
+struct names {
+    amp__text text;
+    char buffer[400];
+    size_t n;
+};
+
+static void add_name(struct names *names, const char *name) {
+    names->text.data = names->buffer;
+    names->text.capacity = sizeof names->buffer;
+    if (names->n++ < 8) amp__text_add(&names->text, "%s%.60s", names->n > 1 ? ", " : "", name);
+    else if (names->n == 9) amp__text_add(&names->text, ", ...");
+}
+
+/* From the part that has them. */
+static amp_status get_steps(const struct load *load, const struct amp__state_own *own, uint64_t *steps) {
+    amp_status status = AMP_ERR_CONFLICT;
+    for (size_t i = 0; i < load->n_parts && status == AMP_ERR_CONFLICT; i++)
+        status = amp__state_get_steps(&load->parts[i].header, own, steps);
+    return status;
+}
+
+static amp_status list_moments(struct load *load, size_t i) {
+    const struct amp__state_own *own = &load->owns[i];
+    AMP_TRY(get_steps(load, own, &load->steps[i]));
+    for (int k = 0; k < AMP__MOMENTS; k++) {
+        if (!own->state->moments[k]) continue;
+        char *name = amp__state_moment_name(own, k);
+        if (!name) return amp__fail_memory();
+        load->targets[load->n_targets++] = (struct target){ .name = name,
+                                                            .param = own->param,
+                                                            .moment = own->state->moments[k],
+                                                            .size = amp__optim_moment_size(own->rule, k,
+                                                                                           own->state->size),
+                                                            .place = own->state->place };
+    }
+    return AMP_OK;
+}
+
+/* All that could have a value here, by name: the file may hold more than is trained now (an inference context). */
+static amp_status list_candidates(struct load *load) {
+    AMP_TRY(amp__state_owns(load->context, &load->owns, &load->n_owns));
+    load->targets = amp__alloc(load->context->n_params + AMP__MOMENTS * load->n_owns, sizeof *load->targets);
+    load->steps = amp__alloc(load->n_owns, sizeof *load->steps);
+    if (!load->targets || !load->steps) return amp__fail_memory();
+    for (size_t i = 0; i < load->context->n_params; i++) {
+        struct amp__param *param = load->context->params[i];
+        if (amp__state_holds(param))
+            load->targets[load->n_targets++] = (struct target){ .name = param->name,
+                                                                .param = param,
+                                                                .place = param->place };
+    }
+    for (size_t i = 0; i < load->n_owns; i++) AMP_TRY(list_moments(load, i));
+    qsort(load->targets, load->n_targets, sizeof *load->targets, by_name);
+    return AMP_OK;
+}
+
+static amp_status match_part(struct load *load, struct amp__header *header, struct names *unknown) {
+    const struct target *end = load->targets + load->n_targets;
+    for (size_t i = 0; i < header->n_tensors; i++) {
+        struct amp__state_tensor *tensor = &header->tensors[i];
+        struct target *found = load->n_targets ? bsearch(tensor->name, load->targets, load->n_targets,
+                                                         sizeof *load->targets, compare_name) : NULL;
+        if (!found) {
+            if (amp__state_is_moment(tensor->name)) load->n_foreign++;
+            else add_name(unknown, tensor->name);
+            continue;
+        }
+        const bool twice = (found > load->targets && !by_name(found - 1, found)) ||
+                           (found + 1 < end && !by_name(found, found + 1));
+        AMP_RETURN_IF(twice, AMP_ERR_CONFLICT, "two parameters are named %s: whose the file's value is cannot be said",
+                      found->name);
+        AMP_RETURN_IF(found->tensor, AMP_ERR_CONFLICT, "%s is in a part before as well: they are not of one save",
+                      found->name);
+        found->tensor = tensor;
+        tensor->user = 1 + (size_t)(found - load->targets);
+    }
+    return AMP_OK;
+}
+
+static amp_status match_tensors(struct load *load) {
+    struct names unknown = { .n = 0 }, missing = { .n = 0 };
+    for (size_t i = 0; i < load->n_parts; i++)
+        AMP_TRY(amp__load_of_part(load, i, match_part(load, &load->parts[i].header, &unknown)));
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (!load->targets[i].tensor && load->targets[i].param->in_optimizer)
+            add_name(&missing, load->targets[i].name);
+    AMP_RETURN_IF(unknown.n || missing.n, AMP_ERR_CONFLICT,
+                  "the state is of another model: %zu parameters are in the file but not here (%s), %zu are trained "
+                  "here but not in the file (%s)", unknown.n, unknown.buffer, missing.n, missing.buffer);
+    return AMP_OK;
+}
+
+static amp_status check_target(struct target *target) {
+    struct amp__elements now;
+    const struct amp__state_tensor *tensor = target->tensor;
+    if (target->moment) {
+        AMP_RETURN_IF(tensor->end - tensor->begin != 4 * target->size, AMP_ERR_CONFLICT,
+                      "%s has %llu elements in the file and %llu here: it is another optimizer's", target->name,
+                      (unsigned long long)((tensor->end - tensor->begin) / 4), (unsigned long long)target->size);
+        return AMP_OK;
+    }
+    AMP_TRY(amp__state_elements(target->param, &now));
+    bool same = tensor->ndim == now.ndim && tensor->end - tensor->begin == 4 * now.size;
+    for (int32_t i = 0; same && i < now.ndim; i++) same = tensor->shape[i] == now.shape[i];
+    char theirs[200] = "", ours[200] = "";
+    amp__text their_text = { theirs, sizeof theirs, 0 }, our_text = { ours, sizeof ours, 0 };
+    for (int32_t i = 0; !same && i < tensor->ndim; i++)
+        amp__text_add(&their_text, i ? ", %lld" : "%lld", (long long)tensor->shape[i]);
+    for (int32_t i = 0; !same && i < now.ndim; i++)
+        amp__text_add(&our_text, i ? ", %lld" : "%lld", (long long)now.shape[i]);
+    AMP_RETURN_IF(!same, AMP_ERR_CONFLICT, "%s has shape [%s] in the file and [%s] here", target->param->name, theirs,
+                  ours);
+    target->elements = now.data;
+    return AMP_OK;
+}
+
+amp_status amp__load_match(struct load *load) {
+    AMP_TRY(list_candidates(load));
+    AMP_TRY(match_tensors(load));
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor) AMP_TRY(check_target(&load->targets[i]));
+    return AMP_OK;
+}
