@@ -25,7 +25,7 @@ static amp_status reduce(void *self, amp_reduction reduction, double *values, si
     return amp_mpi_reduce(((struct net *)self)->mpi, reduction, values, n);
 }
 
-void net_open(struct net *net) {
+void net_open(struct net *net, MPI_Comm comm) {
     static const char *const names[BUFFERS] = { "a", "b", "c", "d" };
     memset(net, 0, sizeof *net);
     for (int i = 0; i < BUFFERS; i++) {
@@ -44,7 +44,7 @@ void net_open(struct net *net) {
     net->model = (amp_model)AMP_MODEL_INIT;
     net->model.host = &net->host;
     net->model.params = net->described, net->model.n_params = BUFFERS;
-    if (amp_mpi_open(MPI_COMM_WORLD, &net->model, &net->mpi) == AMP_OK) return;
+    if (amp_mpi_open(comm, &net->model, &net->mpi) == AMP_OK) return;
     fprintf(stderr, "rank %d: %s\n", rank, amp_mpi_error(NULL));
     MPI_Abort(MPI_COMM_WORLD, 1);
 }

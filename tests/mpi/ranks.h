@@ -30,7 +30,7 @@ struct net {
     amp_mpi *mpi;
 };
 
-void net_open(struct net *net);
+void net_open(struct net *net, MPI_Comm comm);
 void net_close(struct net *net);
 
 #endif

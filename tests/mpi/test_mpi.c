@@ -18,7 +18,7 @@ static bool says(const struct net *net, const char *words) { return strstr(amp_m
 static void reduces(void) {
     struct net net;
     double values[2] = { (double)rank, 1.0 };
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     const bool most = amp_mpi_reduce(net.mpi, AMP_REDUCE_MAX, values, 2) == AMP_OK && values[0] == size - 1;
     ok(most && amp_mpi_reduce(net.mpi, AMP_REDUCE_SUM, values, 2) == AMP_OK && values[1] == size,
        "reduce: MAX and SUM");
@@ -31,7 +31,7 @@ static void keeps_apart(void) {
     MPI_Request requests[3];
     int mine = rank, sum = 0, heard = -1;
     double value = 100.0 + rank;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     MPI_Iallreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &requests[0]);
     MPI_Isend(&mine, 1, MPI_INT, (rank + 1) % size, 0, MPI_COMM_WORLD, &requests[1]);
     const bool right = amp_mpi_reduce(net.mpi, AMP_REDUCE_MAX, &value, 1) == AMP_OK && value == 99.0 + size;
@@ -46,7 +46,7 @@ static void keeps_apart(void) {
 static void broadcasts(void) {
     struct net net;
     bool right = true;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     for (int i = 0; i < BUFFERS; i++)
         for (int k = 0; k < sizes[i]; k++) net.data[i][k] = (float)(1000 * rank + 10 * i + k);
     const amp_status before = amp_mpi_check_equal(net.mpi);
@@ -61,7 +61,7 @@ static void broadcasts(void) {
 
 static void names_the_first(void) {
     struct net net;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     if (rank == size - 1) net.data[1][0] = nextafterf(net.data[1][0], 9.0f);
     if (rank == size - 2) net.data[2][63] = -0.0f;
     ok(amp_mpi_check_equal(net.mpi) == AMP_ERR_CONFLICT && says(&net, "b is not equal"), "a bit: the first parameter");
@@ -73,7 +73,7 @@ static void names_the_first(void) {
 
 static void refuses_other_models(void) {
     struct net net;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     if (rank == 1) net.params[2].size--;
     ok(amp_mpi_broadcast(net.mpi) == AMP_ERR_CONFLICT && says(&net, "sizes"), "broadcast: another shape on one rank");
     ok(amp_mpi_check_equal(net.mpi) == AMP_ERR_CONFLICT && says(&net, "sizes"), "check: another shape on one rank");
@@ -87,7 +87,7 @@ static amp_status fails(void *self, void *tensor, amp_tensor_view *view) {
 
 static void tells_who_failed(void) {
     struct net net;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     if (rank == 2) net.mpi->host.view = fails;
     ok(amp_mpi_broadcast(net.mpi) == AMP_ERR_HOST_FAILED && says(&net, rank == 2 ? "view failed" : "rank 2 failed"),
        "a hook that fails on one rank is heard on all");
@@ -127,7 +127,7 @@ static bool is_average(float value, int i, int k, const amp_mpi_average_options 
 static bool averages(amp_mpi_average_options options, bool announce) {
     struct net net;
     amp_mpi_average *average = NULL;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     bool right = amp_mpi_average_open(net.mpi, net.handles, BUFFERS, &options, &average) == AMP_OK;
     for (int pass = 0; pass < 2 && right; pass++) {
         fill(&net);
@@ -184,7 +184,7 @@ static amp_status pass(struct net *net, amp_dtype wire, float value) {
 /* bf16's own additions leave 1 where 2^-8 is added, and 60000 four times is beyond fp16. */
 static void adds_in_fp32(void) {
     struct net net;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     ok(pass(&net, AMP_BFLOAT16, rank ? 0x1p-8f : 1.0f) == AMP_OK &&
            net.grads[2][0] == rounded((1.0f + 0x1p-8f * (float)(size - 1)) / (float)size, AMP_BFLOAT16),
        "bf16: small numbers beside a large one are not lost");
@@ -199,7 +199,7 @@ static void adds_in_fp32(void) {
 
 static void misses_gradients(amp_dtype wire) {
     struct net net;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     net.grads[2][0] = 5.0f, net.params[1].grad = NULL;
     ok(pass(&net, wire, 5.0f) == AMP_OK, "what no rank has a gradient of is left alone");
     if (rank == 1) net.params[2].grad = NULL;
@@ -214,7 +214,7 @@ static void refuses(void) {
     struct net net;
     amp_mpi_average *average = NULL;
     amp_mpi_average_options options = AMP_MPI_AVERAGE_OPTIONS_INIT;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     if (rank == 1) options.bucket_bytes = 4;
     ok(amp_mpi_average_open(net.mpi, net.handles, BUFFERS, &options, &average) == AMP_ERR_CONFLICT && !average,
        "options that differ on one rank");
@@ -266,7 +266,7 @@ static void decides(bool inside, const char *what) {
     amp_mpi_average_options plain = AMP_MPI_AVERAGE_OPTIONS_INIT;
     amp_action first = AMP_STEP, second = AMP_SKIP;
     plain.wire = AMP_FLOAT32;
-    net_open(&net);
+    net_open(&net, MPI_COMM_WORLD);
     optimizer.host = &net.host, optimizer.params = net.handles, optimizer.n_params = BUFFERS;
     config.level = AMP_O2, config.emulate = AMP_ON, config.init_scale = 1024.0f;
     bool right = amp_initialize_many(&model, 1, &optimizers, 1, &config, NULL) == AMP_OK &&

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizers of which each rank has a part (AMP_OPTIMIZER_SHARDED; ZeRO's first stage): a rank holds masters and
+ * moments of the parameters that it updates, and the others get these after the step. Their states are a file a rank,
+ * which any number of ranks loads. Comes with amp_mpi.h.
+ *
+ *     amp_mpi_shard_open(mpi, params, n, &shard);                           before amp_initialize; all parameters
+ *     optimizer.params = params + shard->first, optimizer.n_params = shard->count;
+ *     optimizer.flags |= AMP_OPTIMIZER_SHARDED;
+ *     amp_initialize(&model, &optimizer, AMP_O2);
+ *     for (...) {
+ *         ... begin, backward, amp_mpi_average of all gradients, end, amp_clip_grad_norm, step ...
+ *         amp_mpi_shard_gather(shard, model.amp);
+ *         ... clear all gradients, the others' too ...
+ *     }
+ *     amp_mpi_state_save(mpi, model.amp, "run/step-1000");
+ *     amp_shutdown(model.amp);
+ *     amp_mpi_shard_gather(shard, NULL);                                    FP32 everywhere
+ */
+#ifndef AMP_MPI_SHARD_H
+#define AMP_MPI_SHARD_H
+
+#include "amp_call.h"
+#include "amp_mpi_ranks.h"
+#include "amp_state.h"
+
+/* ---- Parts ------------------------------------------------------------------------------------------------------- */
+
+/* Whose parameter is whose: stretches of the list, one a rank, of about equally many elements. */
+typedef struct amp_mpi_shard {
+    amp_mpi *mpi;          /* whose ranks */
+    size_t first, count;   /* this rank's: params[first] and count - 1 after it; count 0: none */
+    size_t n;              /* entries of what follows */
+    void **handles;        /* of all parameters */
+    int *owners;           /* ranks */
+    amp_span *spans;       /* where they are now */
+    MPI_Request *requests; /* of a gather */
+} amp_mpi_shard;
+
+/* Frees it. NULL: nothing. */
+static inline void amp_mpi_shard_close(amp_mpi_shard *shard) {
+    if (!shard) return;
+    free(shard->handles);
+    free(shard->owners);
+    free(shard->spans);
+    free(shard->requests);
+    free(shard);
+}
+
+/* A parameter is the rank's in whose part of all elements its middle lies. */
+static inline void amp_mpi_shard_deal_(amp_mpi_shard *shard, const uint64_t *sizes) {
+    uint64_t total = 0, before = 0;
+    for (size_t i = 0; i < shard->n; i++) total += sizes[i];
+    for (size_t i = 0; i < shard->n; before += sizes[i++]) {
+        const double middle = ((double)before + (double)sizes[i] / 2.0) / ((double)total + 1e-9);
+        shard->owners[i] = (int)(middle * shard->mpi->size);
+        if (shard->owners[i] >= shard->mpi->size) shard->owners[i] = shard->mpi->size - 1;
+        if (shard->owners[i] < shard->mpi->rank) shard->first = i + 1;
+        if (shard->owners[i] == shard->mpi->rank) shard->count++;
+    }
+}
+
+static inline amp_status amp_mpi_shard_fill_(amp_mpi_shard *shard, void *const *params, uint64_t *sizes) {
+    amp_mpi *mpi = shard->mpi;
+    shard->handles = (void **)calloc(shard->n + 1, sizeof *shard->handles);
+    shard->owners = (int *)calloc(shard->n + 1, sizeof *shard->owners);
+    shard->spans = (amp_span *)calloc(shard->n + 1, sizeof *shard->spans);
+    shard->requests = (MPI_Request *)calloc(shard->n + 1, sizeof *shard->requests);
+    if (!sizes || !shard->handles || !shard->owners || !shard->spans || !shard->requests)
+        return amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "amp_mpi_shard_open: out of memory");
+    for (size_t i = 0; i < shard->n; i++) {
+        const char *name = amp_mpi_name_(mpi, params[i]);
+        const amp_status status = amp_mpi_look_(mpi, params[i], "parameter", name, &shard->spans[i]);
+        if (status != AMP_OK) return status;
+        if (shard->spans[i].size > INT_MAX / 8)
+            return amp_mpi_fail_(mpi, AMP_ERR_UNSUPPORTED, "amp_mpi_shard_open: %s has more than 2^28 elements", name);
+        shard->handles[i] = params[i], sizes[i] = shard->spans[i].size;
+    }
+    amp_mpi_shard_deal_(shard, sizes);
+    return AMP_OK;
+}
+
+/* `params`: handles of all parameters that are trained, equal on all ranks in order and sizes; the array is borrowed. A
+ * call of all ranks. More ranks than parameters: some have none. AMP_ERR_CONFLICT: the ranks' lists are not equal. */
+AMP_MUST_CHECK static inline amp_status amp_mpi_shard_open(amp_mpi *mpi, void *const *params, size_t n,
+                                                           amp_mpi_shard **shard) {
+    uint64_t *sizes = (uint64_t *)calloc(n + 1, sizeof *sizes);
+    amp_mpi_shard *made = (amp_mpi_shard *)calloc(1, sizeof *made);
+    amp_status status = AMP_OK;
+    if (!made) status = amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "amp_mpi_shard_open: out of memory");
+    else {
+        made->mpi = mpi, made->n = n;
+        status = amp_mpi_shard_fill_(made, params, sizes);
+    }
+    status = amp_mpi_agree_(mpi, status, "amp_mpi_shard_open");
+    if (status == AMP_OK)
+        status = amp_mpi_same_(mpi, amp_mpi_hash_(n, sizes, n * sizeof *sizes), "amp_mpi_shard_open",
+                               "the ranks' lists of parameters differ in number, sizes or order");
+    free(sizes);
+    if (status == AMP_OK) *shard = made;
+    else amp_mpi_shard_close(made);
+    return status;
+}
+
+/* Every parameter becomes what the rank that updates it has: after the step, skipped ones too (all ranks call it), in
+ * the type that it has now, 16 bits where the model is in 16 bits. `context`: its casts are dropped; NULL after
+ * amp_shutdown, where each rank had FP32 values of its own part alone. A host with the hook `version` counts its
+ * parameters as changed. */
+AMP_MUST_CHECK static inline amp_status amp_mpi_shard_gather(amp_mpi_shard *shard, amp_context *context) {
+    static const char what[] = "amp_mpi_shard_gather";
+    amp_mpi *mpi = shard->mpi;
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < shard->n && status == AMP_OK; i++)
+        status =
+            amp_mpi_look_(mpi, shard->handles[i], "parameter", amp_mpi_name_(mpi, shard->handles[i]), &shard->spans[i]);
+    status = amp_mpi_agree_(mpi, status, what);
+    for (size_t i = 0; i < shard->n && status == AMP_OK; i++) {
+        const int bytes = (int)(shard->spans[i].size * amp_mpi_width_(shard->spans[i].dtype));
+        const int code =
+            MPI_Ibcast(shard->spans[i].data, bytes, MPI_BYTE, shard->owners[i], mpi->comm, &shard->requests[i]);
+        status = amp_mpi_code_(mpi, code, what);
+    }
+    for (size_t i = 0; i < shard->n && status == AMP_OK; i++)
+        status = amp_mpi_wait_(mpi, MPI_SUCCESS, &shard->requests[i], what);
+    if (status == AMP_OK && context) status = amp_mpi_said_(mpi, amp_cache_clear(context));
+    return status;
+}
+
+/* ---- States in parts --------------------------------------------------------------------------------------------- */
+
+static inline amp_status amp_mpi_part_(amp_mpi *mpi, const char *path, int part, int parts, char *name) {
+    if (snprintf(name, FILENAME_MAX, "%s-%05d-of-%05d.safetensors", path, part, parts) < FILENAME_MAX) return AMP_OK;
+    return amp_mpi_fail_(mpi, AMP_ERR_INVALID_ARGUMENT, "a path is too long: %.200s...", path);
+}
+
+/* How many parts there are stands in the file at `path`, which comes last, and as a whole. */
+static inline amp_status amp_mpi_state_seal_(amp_mpi *mpi, const char *path) {
+    char name[FILENAME_MAX];
+    if (snprintf(name, sizeof name, "%s.part", path) >= FILENAME_MAX)
+        return amp_mpi_fail_(mpi, AMP_ERR_INVALID_ARGUMENT, "a path is too long: %.200s...", path);
+    FILE *file = fopen(name, "w");
+    int good = file && fprintf(file, "libamp state in %d parts\n", mpi->size) > 0;
+    if (file) good = !fclose(file) && good;
+    if (good && !rename(name, path)) return AMP_OK;
+    return amp_mpi_fail_(mpi, AMP_ERR_IO, "amp_mpi_state_save: cannot write %.400s", path);
+}
+
+/* What amp_state_save saves, a file a rank: `path`-00001-of-00004.safetensors and so on, and `path` itself, written
+ * last, with their number. A call of all ranks, where amp_state_save may be called; the folder is one that all ranks
+ * see. Name a save by its step: of one that was killed some parts are older, and loading refuses them. */
+AMP_MUST_CHECK static inline amp_status amp_mpi_state_save(amp_mpi *mpi, amp_context *context, const char *path) {
+    char name[FILENAME_MAX];
+    amp_status status = amp_mpi_part_(mpi, path, mpi->rank + 1, mpi->size, name);
+    if (status == AMP_OK) status = amp_mpi_said_(mpi, amp_state_save(context, name, AMP_STATE_SAFETENSORS));
+    status = amp_mpi_agree_(mpi, status, "amp_mpi_state_save");
+    if (status != AMP_OK) return status;
+    if (mpi->rank == 0) status = amp_mpi_state_seal_(mpi, path);
+    return amp_mpi_agree_(mpi, status, "amp_mpi_state_save");
+}
+
+static inline amp_status amp_mpi_state_read_(amp_mpi *mpi, amp_context *context, const char *path, int parts) {
+    char *names = (char *)calloc((size_t)parts, FILENAME_MAX);
+    const char **paths = (const char **)calloc((size_t)parts, sizeof *paths);
+    amp_status status = AMP_OK;
+    if (!names || !paths) status = amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "amp_mpi_state_load: out of memory");
+    for (int i = 0; i < parts && status == AMP_OK; i++) {
+        paths[i] = names + (size_t)i * FILENAME_MAX;
+        status = amp_mpi_part_(mpi, path, i + 1, parts, names + (size_t)i * FILENAME_MAX);
+    }
+    if (status == AMP_OK) status = amp_mpi_said_(mpi, amp_state_load_parts(context, paths, (size_t)parts));
+    free(names);
+    free(paths);
+    return status;
+}
+
+/* What amp_mpi_state_save saved, by any number of ranks: each rank takes masters and moments of what it updates now,
+ * and the values of all other parameters that its model lists: nothing needs to be gathered. A call of all ranks, where
+ * amp_state_load may be called. Where one rank cannot load, all return an error, and are to be ended: some have. */
+AMP_MUST_CHECK static inline amp_status amp_mpi_state_load(amp_mpi *mpi, amp_context *context, const char *path) {
+    int parts = 0;
+    FILE *file = fopen(path, "r");
+    amp_status status = AMP_OK;
+    if (!file) status = amp_mpi_fail_(mpi, AMP_ERR_NOT_FOUND, "amp_mpi_state_load: cannot open %.400s", path);
+    else if (fscanf(file, "libamp state in %d parts", &parts) != 1 || parts < 1 || parts > 99999)
+        status = amp_mpi_fail_(mpi, AMP_ERR_BAD_FILE, "amp_mpi_state_load: %.400s does not say of how many parts it is",
+                               path);
+    if (file) fclose(file);
+    if (status == AMP_OK) status = amp_mpi_state_read_(mpi, context, path, parts);
+    return amp_mpi_agree_(mpi, status, "amp_mpi_state_load");
+}
+
+#endif /* AMP_MPI_SHARD_H */
