@@ -48,6 +48,7 @@ typedef struct amp_mpi_average {
     float before, after;    /* factors */
     size_t n, n_buckets;    /* entries of what follows */
     void **handles;         /* parameters, in the order in which backward is done with them: from the last one */
+    const char **names;     /* theirs, of `mpi` */
     amp_span *slots;        /* where each gradient lies in its bucket */
     amp_span *grads;        /* and at the host; data NULL: this rank has none */
     size_t *bucket_of;      /* each gradient's */
@@ -72,6 +73,7 @@ static inline void amp_mpi_average_close(amp_mpi_average *average) {
     if (average->first != MPI_COMM_NULL) MPI_Comm_free(&average->first);
     if (average->second != MPI_COMM_NULL) MPI_Comm_free(&average->second);
     free(average->handles);
+    free(average->names);
     free(average->slots);
     free(average->grads);
     free(average->bucket_of);
@@ -145,18 +147,20 @@ static inline amp_status amp_mpi_average_room_(amp_mpi_average *average) {
 static inline amp_status amp_mpi_average_fill_(amp_mpi_average *average, void *const *params, size_t n,
                                                uint64_t bucket_bytes) {
     average->handles = (void **)calloc(n + 1, sizeof *average->handles);
+    average->names = (const char **)calloc(n + 1, sizeof *average->names);
     average->slots = (amp_span *)calloc(n + 1, sizeof *average->slots);
     average->grads = (amp_span *)calloc(n + 1, sizeof *average->grads);
     average->bucket_of = (size_t *)calloc(n + 1, sizeof *average->bucket_of);
     average->announced = (char *)calloc(n + 1, 1);
     average->buckets = (struct amp_mpi_bucket_ *)calloc(n + 1, sizeof *average->buckets);
-    if (!average->handles || !average->slots || !average->grads || !average->bucket_of || !average->announced ||
-        !average->buckets)
+    if (!average->handles || !average->names || !average->slots || !average->grads || !average->bucket_of ||
+        !average->announced || !average->buckets)
         return AMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n; i++) {
         void *handle = average->handles[i] = params[n - 1 - i];
+        average->names[i] = amp_mpi_name_(average->mpi, handle);
         const amp_status status =
-            amp_mpi_look_(average->mpi, handle, "parameter", amp_mpi_name_(average->mpi, handle), &average->slots[i]);
+            amp_mpi_look_(average->mpi, handle, "parameter", average->names[i], &average->slots[i]);
         if (status != AMP_OK) return status;
         average->slots[i].dtype = average->wire;
     }

@@ -115,7 +115,7 @@ static inline void amp_mpi_average_announce_(amp_mpi_average *average, size_t i,
 /* As the host's hook tells of it. */
 static inline void amp_mpi_average_fetch_(amp_mpi_average *average, size_t i) {
     amp_mpi *mpi = average->mpi;
-    const char *name = amp_mpi_name_(mpi, average->handles[i]);
+    const char *name = average->names[i];
     void *grad = NULL;
     amp_span span;
     amp_status status = mpi->host.grad(mpi->host.self, average->handles[i], &grad);
@@ -172,7 +172,7 @@ static inline void amp_mpi_average_unpack_(amp_mpi_average *average, const struc
                 amp_mpi_fail_(average->mpi, AMP_ERR_WRONG_STATE,
                               "%s has no gradient on rank %d, but on another: zeros were sent for it. Give it one, or "
                               "cancel the bracket",
-                              amp_mpi_name_(average->mpi, average->handles[i]), average->mpi->rank);
+                              average->names[i], average->mpi->rank);
         amp_mpi_average_note_(average, status);
     }
 }
@@ -203,6 +203,23 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_average_finish(amp_mpi_average *
     return amp_mpi_average_said_(average);
 }
 
+/* The optimizer's gradient of parameter i of the list, whose order is the optimizer's from its end. */
+static inline amp_status amp_mpi_average_master_(amp_mpi_average *average, const amp_master *masters, size_t n,
+                                                 size_t i, amp_span *grad) {
+    const amp_master *master = i < n ? &masters[n - 1 - i] : NULL;
+    for (size_t k = 0; k < n && (!master || master->param != average->handles[i]); k++) master = &masters[k];
+    if (!master || master->param != average->handles[i])
+        return amp_mpi_fail_(average->mpi, AMP_ERR_NOT_FOUND,
+                             "amp_mpi_average_masters: the optimizer does not update %s", average->names[i]);
+    if (master->grad_strides || master->dtype == AMP_FLOAT64)
+        return amp_mpi_fail_(average->mpi, AMP_ERR_UNSUPPORTED,
+                             "amp_mpi_average_masters: the gradient of %s is no "
+                             "compact block of up to 32 bits",
+                             average->names[i]);
+    grad->data = master->grad, grad->size = master->size, grad->dtype = master->dtype, grad->reserved = 0;
+    return AMP_OK;
+}
+
 /* A whole pass after the bracket instead, over what the optimizer updates from (amp_master_params): between
  * amp_scale_loss_end, where its action is not AMP_SKIP, and clipping. FP32 master gradients where there are masters, so
  * that nothing is rounded to 16 bits after the average; nothing overlaps. Not with FP16 on the wire
@@ -218,19 +235,13 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_average_masters(amp_mpi_average 
                              "bracket, where gradients are scaled, or as FP32 or BF16");
     amp_status status = amp_mpi_average_begin(average);
     if (status != AMP_OK) return status;
-    amp_mpi_average_note_(average, amp_mpi_masters_(mpi, optimizer, &masters, &n));
+    status = amp_mpi_masters_(mpi, optimizer, &masters, &n);
+    amp_mpi_average_note_(average, status);
     for (size_t i = 0; i < average->n; i++) {
-        size_t k = 0;
         amp_span grad;
-        while (k < n && masters && masters[k].param != average->handles[i]) k++;
-        if (!masters || k == n || masters[k].grad_strides || masters[k].dtype == AMP_FLOAT64)
-            amp_mpi_average_note_(average,
-                                  amp_mpi_fail_(mpi, AMP_ERR_UNSUPPORTED,
-                                                "amp_mpi_average_masters: %s is not the "
-                                                "optimizer's, or its gradient is no compact block of up to 32 bits",
-                                                amp_mpi_name_(mpi, average->handles[i])));
-        else grad.data = masters[k].grad, grad.size = masters[k].size, grad.dtype = masters[k].dtype, grad.reserved = 0;
-        amp_mpi_average_announce_(average, i, average->failed == AMP_OK ? &grad : NULL);
+        if (average->failed == AMP_OK) status = amp_mpi_average_master_(average, masters, n, i, &grad);
+        amp_mpi_average_note_(average, status);
+        amp_mpi_average_announce_(average, i, status == AMP_OK ? &grad : NULL);
     }
     free(masters);
     return amp_mpi_average_finish(average);

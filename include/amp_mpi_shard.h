@@ -32,6 +32,7 @@ typedef struct amp_mpi_shard {
     size_t first, count;   /* this rank's: params[first] and count - 1 after it; count 0: none */
     size_t n;              /* entries of what follows */
     void **handles;        /* of all parameters */
+    const char **names;    /* theirs, of `mpi` */
     int *owners;           /* ranks */
     amp_span *spans;       /* where they are now */
     MPI_Request *requests; /* of a gather */
@@ -41,6 +42,7 @@ typedef struct amp_mpi_shard {
 static inline void amp_mpi_shard_close(amp_mpi_shard *shard) {
     if (!shard) return;
     free(shard->handles);
+    free(shard->names);
     free(shard->owners);
     free(shard->spans);
     free(shard->requests);
@@ -63,13 +65,14 @@ static inline void amp_mpi_shard_deal_(amp_mpi_shard *shard, const uint64_t *siz
 static inline amp_status amp_mpi_shard_fill_(amp_mpi_shard *shard, void *const *params, uint64_t *sizes) {
     amp_mpi *mpi = shard->mpi;
     shard->handles = (void **)calloc(shard->n + 1, sizeof *shard->handles);
+    shard->names = (const char **)calloc(shard->n + 1, sizeof *shard->names);
     shard->owners = (int *)calloc(shard->n + 1, sizeof *shard->owners);
     shard->spans = (amp_span *)calloc(shard->n + 1, sizeof *shard->spans);
     shard->requests = (MPI_Request *)calloc(shard->n + 1, sizeof *shard->requests);
-    if (!sizes || !shard->handles || !shard->owners || !shard->spans || !shard->requests)
+    if (!sizes || !shard->handles || !shard->names || !shard->owners || !shard->spans || !shard->requests)
         return amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "amp_mpi_shard_open: out of memory");
     for (size_t i = 0; i < shard->n; i++) {
-        const char *name = amp_mpi_name_(mpi, params[i]);
+        const char *name = shard->names[i] = amp_mpi_name_(mpi, params[i]);
         const amp_status status = amp_mpi_look_(mpi, params[i], "parameter", name, &shard->spans[i]);
         if (status != AMP_OK) return status;
         if (shard->spans[i].size > INT_MAX / 8)
@@ -111,8 +114,7 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_shard_gather(amp_mpi_shard *shar
     amp_mpi *mpi = shard->mpi;
     amp_status status = AMP_OK;
     for (size_t i = 0; i < shard->n && status == AMP_OK; i++)
-        status =
-            amp_mpi_look_(mpi, shard->handles[i], "parameter", amp_mpi_name_(mpi, shard->handles[i]), &shard->spans[i]);
+        status = amp_mpi_look_(mpi, shard->handles[i], "parameter", shard->names[i], &shard->spans[i]);
     status = amp_mpi_agree_(mpi, status, what);
     for (size_t i = 0; i < shard->n && status == AMP_OK; i++) {
         const int bytes = (int)(shard->spans[i].size * amp_mpi_width_(shard->spans[i].dtype));

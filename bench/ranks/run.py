@@ -15,7 +15,8 @@ ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 
                "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_plm": "isolated", "OMPI_MCA_btl": "self,vader",
                "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_mpi_yield_when_idle": "1",
                "OMPI_MCA_hwloc_base_binding_policy": "none"}
-MONITORED = {"OMPI_MCA_pml_monitoring_enable": "1", "OMPI_MCA_pml_monitoring_enable_output": "1"}
+# Chosen by name, ob1 would be without its monitor.
+MONITORED = {"OMPI_MCA_pml": "", "OMPI_MCA_pml_monitoring_enable": "1", "OMPI_MCA_pml_monitoring_enable_output": "1"}
 CALLS = 3
 
 

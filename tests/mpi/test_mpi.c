@@ -210,6 +210,27 @@ static void misses_gradients(amp_dtype wire) {
     net_close(&net);
 }
 
+/* Each its bucket, the last parameter's first: what is complete is on its way before finish, unless one before it is
+ * not. */
+static void sends_early(amp_dtype wire) {
+    static const struct {
+        int param;
+        size_t sent;
+    } ready[] = { { 3, 1 }, { 1, 1 }, { 2, 3 } };
+    struct net net;
+    amp_mpi_average *average = NULL;
+    amp_mpi_average_options options = AMP_MPI_AVERAGE_OPTIONS_INIT;
+    options.wire = wire, options.bucket_bytes = 1;
+    net_open(&net, MPI_COMM_WORLD);
+    bool right = amp_mpi_average_open(net.mpi, net.handles, BUFFERS, &options, &average) == AMP_OK &&
+                 amp_mpi_average_begin(average) == AMP_OK;
+    for (size_t i = 0; right && i < sizeof ready / sizeof *ready; i++)
+        right = amp_mpi_ready(average, net.handles[ready[i].param]) == AMP_OK && average->sent == ready[i].sent;
+    ok(right && amp_mpi_average_finish(average) == AMP_OK, "buckets are sent as they are complete, in their order");
+    amp_mpi_average_close(average);
+    net_close(&net);
+}
+
 static void refuses(void) {
     struct net net;
     amp_mpi_average *average = NULL;
@@ -310,6 +331,8 @@ int main(int argc, char **argv) {
     adds_in_fp32();
     misses_gradients(AMP_FLOAT32);
     misses_gradients(AMP_BFLOAT16);
+    sends_early(AMP_FLOAT32);
+    sends_early(AMP_FLOAT16);
     refuses();
     decides(true, "averaged inside the bracket: an overflow on one rank skips on all");
     decides(false, "averaged after it: the same");
