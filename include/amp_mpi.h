@@ -28,7 +28,8 @@
  *
  * Errors. Not AMP_OK: amp_mpi_error has the words. AMP_ERR_BACKEND: MPI's error, or the others did not come within the
  * timeout: a rank is gone or hangs, and ranks are out of step: print the words, then MPI_Abort. Whatever else one rank
- * finds wrong in a call that all make, all of them return, the others with AMP_ERR_HOST_FAILED and who it was.
+ * finds wrong in a call that all make, all of them return, the others with AMP_ERR_HOST_FAILED and who it was; but for
+ * a pass of an average, which goes on: that rank alone has the error, and cancels its bracket.
  *
  * Memory of the CPU alone: for GPUs there is amp_nccl.h. Threads: an amp_mpi, with what was opened on it, is one
  * thread's at a time (MPI_THREAD_FUNNELED or more where the host has others).

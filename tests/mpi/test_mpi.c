@@ -276,22 +276,54 @@ static amp_status step(struct net *net, amp_optimizer *optimizer, amp_mpi_averag
     return status;
 }
 
+static bool begin(struct net *net, amp_optimizer *optimizer, amp_mpi_average **average) {
+    amp_config config = AMP_CONFIG_INIT;
+    amp_model *model = &net->model;
+    net_open(net, MPI_COMM_WORLD);
+    *optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
+    optimizer->host = &net->host, optimizer->params = net->handles, optimizer->n_params = BUFFERS;
+    config.level = AMP_O2, config.emulate = AMP_ON, config.init_scale = 1024.0f;
+    return amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL) == AMP_OK &&
+           amp_mpi_average_open(net->mpi, net->handles, BUFFERS, NULL, average) == AMP_OK;
+}
+
+static void end(struct net *net, amp_mpi_average *average) {
+    amp_mpi_average_close(average);
+    (void)amp_shutdown(net->model.amp);
+    net_close(net);
+}
+
+/* Rank 1 cannot average, and cancels; the others end. */
+static void cancels(void) {
+    struct net net;
+    amp_optimizer optimizer;
+    amp_mpi_average *average = NULL;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    bool right = begin(&net, &optimizer, &average) && amp_scale_loss_begin(&optimizer, NULL, &scaled) == AMP_OK &&
+                 amp_seed_factor(&scaled) == 1024.0f && amp_mpi_average_begin(average) == AMP_OK;
+    fill(&net);
+    amp_buffer *const kept = net.params[2].grad;
+    if (rank == 1) net.params[2].grad = NULL;
+    const amp_status status = right ? amp_mpi_average_finish(average) : AMP_OK;
+    net.params[2].grad = kept;
+    right = right && status == (rank == 1 ? AMP_ERR_WRONG_STATE : AMP_OK) &&
+            (rank == 1 ? amp_scale_loss_cancel(&scaled) : amp_scale_loss_end(&scaled)) == AMP_OK;
+    ok(right && amp_step_begin(&optimizer, &info) == AMP_OK && info.action == AMP_SKIP &&
+           amp_step_end(&optimizer) == AMP_OK,
+       "one rank that cannot average cancels: all skip");
+    end(&net, average);
+}
+
 static void decides(bool inside, const char *what) {
     struct net net;
-    amp_optimizer optimizer = AMP_OPTIMIZER_INIT;
+    amp_optimizer optimizer;
     amp_mpi_average *average = NULL;
-    amp_config config = AMP_CONFIG_INIT;
-    amp_model *model = &net.model;
-    amp_optimizer *optimizers = &optimizer;
     amp_step_info info = AMP_STEP_INFO_INIT;
     amp_mpi_average_options plain = AMP_MPI_AVERAGE_OPTIONS_INIT;
     amp_action first = AMP_STEP, second = AMP_SKIP;
     plain.wire = AMP_FLOAT32;
-    net_open(&net, MPI_COMM_WORLD);
-    optimizer.host = &net.host, optimizer.params = net.handles, optimizer.n_params = BUFFERS;
-    config.level = AMP_O2, config.emulate = AMP_ON, config.init_scale = 1024.0f;
-    bool right = amp_initialize_many(&model, 1, &optimizers, 1, &config, NULL) == AMP_OK &&
-                 amp_mpi_average_open(net.mpi, net.handles, BUFFERS, NULL, &average) == AMP_OK &&
+    bool right = begin(&net, &optimizer, &average) &&
                  step(&net, &optimizer, average, inside, rank == 1 ? INFINITY : 1.0f, &first) == AMP_OK &&
                  amp_step_begin(&optimizer, &info) == AMP_OK && amp_step_end(&optimizer) == AMP_OK;
     memset(net.grads, 0, sizeof net.grads);
@@ -304,12 +336,10 @@ static void decides(bool inside, const char *what) {
     right = right && ((float *)masters[2].grad)[0] == 1.0f;
     ok(right && amp_mpi_check_masters(net.mpi, &optimizer) == AMP_OK, "master gradients are the average, unscaled");
     if (rank == 1) net.data[3][29] += 1.0f;
-    ok(amp_masters_reconcile(model->amp) == AMP_OK && amp_mpi_check_masters(net.mpi, &optimizer) == AMP_ERR_CONFLICT &&
-           says(&net, "d is not"),
+    ok(amp_masters_reconcile(net.model.amp) == AMP_OK &&
+           amp_mpi_check_masters(net.mpi, &optimizer) == AMP_ERR_CONFLICT && says(&net, "d is not"),
        "a master that differs");
-    amp_mpi_average_close(average);
-    (void)amp_shutdown(net.model.amp);
-    net_close(&net);
+    end(&net, average);
 }
 
 int main(int argc, char **argv) {
@@ -334,6 +364,7 @@ int main(int argc, char **argv) {
     sends_early(AMP_FLOAT32);
     sends_early(AMP_FLOAT16);
     refuses();
+    cancels();
     decides(true, "averaged inside the bracket: an overflow on one rank skips on all");
     decides(false, "averaged after it: the same");
     return done();
