@@ -42,8 +42,33 @@ def build_consumer(program, staged, *, static):
 
 def build_cxx_consumer(program, staged):
     flags = pkg_config(staged, "--cflags", "--libs")
-    command = (os.environ.get("CXX") or "c++").split()
-    run(*command, "-std=c++17", "-Wall", "-Wextra", "-Werror", HERE / "consumer.cpp", "-o", program, *flags)
+    run(*cxx_compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", HERE / "consumer.cpp", "-o", program, *flags)
+
+
+def cxx_compiler():
+    """None: there is no C++ compiler."""
+    words = (os.environ.get("CXX") or "c++").split()
+    return words if shutil.which(words[0]) else None
+
+
+def name_compilers(folder):
+    """cc and c++ as the compilers of this run, for command lines that stand in guides."""
+    folder.mkdir()
+    for name, words in (("cc", compiler()), ("c++", cxx_compiler() or ["false"])):
+        words = " ".join(shutil.which(word) or word for word in words)  # this script is no compiler of ccache's
+        (folder / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def compile_example(source, folder, staged, libraries):
+    """By the very line in its head, where it is installed; then it runs, and says by its status that it trained."""
+    line = re.search(r"^ \*     ((?:cc|c\+\+) .*)$", source.read_text(encoding="utf-8"), re.MULTILINE).group(1)
+    pc = next(file.parent for file in staged.rglob("libamp.pc"))
+    run("sh", "-ec", f"{line} -o {folder}/{source.stem}", cwd=source.parent,
+        env={"PKG_CONFIG_PATH": str(pc), "PKG_CONFIG_SYSROOT_DIR": str(staged),
+             "PATH": f"{folder}/bin:{os.environ['PATH']}"})
+    run(folder / source.stem, env={"LD_LIBRARY_PATH": str(libraries)})
 
 
 def main():
@@ -55,13 +80,14 @@ def main():
             run("meson", "install", "-C", build, "--no-rebuild", "--destdir", staged)
         include = next((file.parent for file in staged.rglob("amp.h")), staged)
         libraries = next((file.parent for file in staged.rglob("libamp.so")), staged)
+        examples = next(staged.rglob("share/doc/libamp/examples"), staged)
 
         with tap.test("installs what is public and nothing else"):
             headers = {str(file.relative_to(include)) for file in include.rglob("*") if file.is_file()}
             expect(headers == PUBLIC, f"headers: {sorted(headers)}")
             languages = {file for name in ("rust", "fortran") for file in staged.rglob(f"share/libamp/{name}/**/*")}
-            others = {file.name for file in staged.rglob("*")
-                      if file.is_file() and include not in file.parents and file not in languages}
+            others = {file.name for file in staged.rglob("*") if file.is_file() and file not in languages
+                      and include not in file.parents and examples not in file.parents}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc",
                       "amp_api.json"}
             backends = {name for name in ("libamp_onednn.so", "libamp_cuda.so") if (build / "src" / name).exists()}
@@ -93,11 +119,20 @@ def main():
             expect("libamp.so" not in dynamic, f"it needs libamp.so:\n{dynamic}")
             expect(run(folder / "static").strip() == version, "amp_version")
 
-        if shutil.which((os.environ.get("CXX") or "c++").split()[0]):
+        if cxx_compiler():
             with tap.test("a program in C++ outside builds and runs"):
                 build_cxx_consumer(folder / "cxx", staged)
                 said = run(folder / "cxx", env={"LD_LIBRARY_PATH": str(libraries)})
                 expect(said.strip() == version, f"it says {said.strip()}, amp.h {version}")
+
+        name_compilers(folder / "bin")
+        programs = sorted(file for file in examples.rglob("*.c*") if file.suffix == ".c" or cxx_compiler())
+        for program in programs:
+            with tap.test(f"{program.name} compiles where it is installed, by the line in its head, and trains"):
+                compile_example(program, folder, staged, libraries)
+        with tap.test("all programs of the guide are installed"):
+            there = {file.name for file in (source / "examples" / "hosts").glob("*.c*")}
+            expect({file.name for file in examples.iterdir()} == there != set(), f"{sorted(examples.iterdir())}")
     tap.done()
 
 
