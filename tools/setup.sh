@@ -60,7 +60,7 @@ present() {
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
     cuda) at_least "$(cuda_version)" 12.4 ;;
-    git | doxygen | abidiff | valgrind | debootstrap | rustc | gfortran) have "$1" ;;
+    git | doxygen | abidiff | valgrind | debootstrap | cmake | rustc | gfortran) have "$1" ;;
     libfuzzer) links_libfuzzer ;;
     arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
     qemu-user) have qemu-x86_64 ;;

@@ -134,6 +134,19 @@ def graph_code(root):
     return some(blocks, "blocks of code") + complaints
 
 
+def manual(root):
+    """libamp(7) against the levels of amp.h and the environment variables that the library reads."""
+    page = read(root, "docs/man/libamp.7.in")
+    levels = set(re.findall(r'X\(AMP_(O\d), \d, "([^"]+)"', read(root, "include/amp.h")))
+    told = set(re.findall(r"^\.TP 4\n\.B (O\d)\n(.+)$", page, re.MULTILINE))
+    variables = {name for path in (root / "src").rglob("*.[ch]")
+                 for name in re.findall(r'(?:getenv\(|cuda_library_search search = \{ )"(AMP_\w+)"', path.read_text("utf-8"))}
+    listed = set(re.findall(r"AMP_\w+", page.split(".SH ENVIRONMENT")[1].split("\n.SH ")[0]))
+    return some(levels, "levels") + some(variables, "variables") + both(
+        set(map(" ".join, levels)), "in amp.h", set(map(" ".join, told)), "in libamp(7)") + both(
+        variables, "read", listed, "in libamp(7)")
+
+
 def links(root):
     complaints = []
     for path in [*(root / "docs").glob("*.md"), root / "CONTRIBUTING.md"]:
@@ -154,6 +167,7 @@ CHECKS = {
     "hosts-graph.md quotes code that is compiled": graph_code,
     "hosts-pairs.md quotes messages that are provoked": pairs_messages,
     "hosts-pairs.md shows code that is run": pairs_code,
+    "libamp(7) has the levels and the environment variables": manual,
     "links lead somewhere": links,
 }
 

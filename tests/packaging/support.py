@@ -42,6 +42,10 @@ class Tap:
             print(f"ok {self.number} - {what}")
         sys.stdout.flush()
 
+    def skip(self, what, reason):
+        self.number += 1
+        print(f"ok {self.number} - {what} # SKIP {reason}")
+
     def done(self):
         print(f"1..{self.number}")
 

@@ -51,6 +51,34 @@ def cxx_compiler():
     return words if shutil.which(words[0]) else None
 
 
+CMAKE_PROJECT = """cmake_minimum_required(VERSION 3.13)
+project(consumer C)
+find_package(libamp 99.0 QUIET)
+if(libamp_FOUND)
+  message(FATAL_ERROR "{version} is taken for 99.0")
+endif()
+find_package(libamp {version} REQUIRED)
+add_executable(consumer {source})
+target_link_libraries(consumer libamp::libamp)
+get_target_property(folder libamp::libamp INTERFACE_INCLUDE_DIRECTORIES)
+message(STATUS "headers: ${{folder}}")
+"""
+
+
+def build_with_cmake(folder, staged, version):
+    """From a tree that was moved from where it was configured for. The program's file."""
+    project = folder / "cmake"
+    project.mkdir()
+    text = CMAKE_PROJECT.format(version=version, source=HERE / "consumer.c")
+    (project / "CMakeLists.txt").write_text(text, encoding="utf-8")
+    include = next(file.parent for file in staged.rglob("amp.h"))
+    said = run("cmake", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={include.parent}",
+               env={"CC": compiler()[-1]})
+    expect(f"headers: {include.resolve()}\n" in said, said)
+    run("cmake", "--build", project / "build")
+    return project / "build" / "consumer"
+
+
 def name_compilers(folder):
     """cc and c++ as the compilers of this run, for command lines that stand in guides."""
     folder.mkdir()
@@ -89,7 +117,7 @@ def main():
             others = {file.name for file in staged.rglob("*") if file.is_file() and file not in languages
                       and include not in file.parents and examples not in file.parents}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc",
-                      "amp_api.json"}
+                      "amp_api.json", "libampConfig.cmake", "libampConfigVersion.cmake", "libamp.7"}
             backends = {name for name in ("libamp_onednn.so", "libamp_cuda.so") if (build / "src" / name).exists()}
             adapt = {"amp-adapt", "apex.inc", "today.inc", "wide.inc"} | {
                 file.name for file in (source / "tools" / "adapt").rglob("*") if file.suffix in (".py", ".in")}
@@ -124,6 +152,13 @@ def main():
                 build_cxx_consumer(folder / "cxx", staged)
                 said = run(folder / "cxx", env={"LD_LIBRARY_PATH": str(libraries)})
                 expect(said.strip() == version, f"it says {said.strip()}, amp.h {version}")
+
+        if shutil.which("cmake"):
+            with tap.test("find_package of CMake finds it: a program builds and runs, and another version is refused"):
+                said = run(build_with_cmake(folder, staged, version), env={"LD_LIBRARY_PATH": str(libraries)})
+                expect(said.strip() == version, f"it says {said.strip()}, amp.h {version}")
+        else:
+            tap.skip("find_package of CMake", "there is no cmake")
 
         name_compilers(folder / "bin")
         programs = sorted(file for file in examples.rglob("*.c*") if file.suffix == ".c" or cxx_compiler())

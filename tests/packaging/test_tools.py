@@ -52,8 +52,8 @@ def answers(program, *words):
 
 # All that tools/test would like to have, whatever this machine has: nothing is left to be installed.
 EQUIPPED = {
-    **{program: "exit 0" for program in ("doxygen", "abidiff", "git", "valgrind", "mpirun", "qemu-x86_64", "qemu-aarch64",
-                                         "aarch64-linux-gnu-gcc", "g++", "rustc", "gfortran")},
+    **{program: "exit 0" for program in ("cmake", "doxygen", "abidiff", "git", "valgrind", "mpirun", "qemu-x86_64",
+                                         "qemu-aarch64", "aarch64-linux-gnu-gcc", "g++", "rustc", "gfortran")},
     "gcc": answers("gcc", "-fsyntax-only"), "pkg-config": answers("pkg-config", "ompi-c"),
     "python3": f"""case "$*" in "-c import pip" | "-c import pycparser") exit 0 ;; esac\nexec {sys.executable} "$@\"""",
 }
