@@ -219,8 +219,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_matmul_explain(const amp_matmul_args *args
  * Backends: libraries beside libamp that do some work faster or on other devices. One is loaded when it is first
  * needed, or by amp_backend_load, once in the life of the process, and never unloaded. The file libamp_<name>.so is
  * looked for in the folders of the environment variable AMP_BACKEND_PATH (absolute, separated by ':'), then beside
- * libamp itself; the first one that is there decides. What cannot be used leaves libamp as it is, and says why. See
- * docs/backends.md.
+ * libamp itself and in the folder libamp there; the first one that is there decides. What cannot be used leaves libamp
+ * as it is, and says why. See docs/backends.md.
  */
 typedef int32_t amp_backend_state;
 enum {

@@ -133,6 +133,15 @@ static const char *own_path(char *path, size_t size) {
     return *path == '/' ? NULL : relative;
 }
 
+/* Beside libamp, or in a folder of that name there, where distributions keep what no program is linked with. */
+static bool find_beside(struct backend *b, const char *own) {
+    char folder[PATH_SIZE];
+    const size_t length = (size_t)(strrchr(own, '/') - own);
+    if (find_in(b, own, length ? length : 1)) return true;
+    const int needed = snprintf(folder, sizeof folder, "%.*s/libamp", (int)length, own);
+    return needed > 0 && (size_t)needed < sizeof folder && find_in(b, folder, (size_t)needed);
+}
+
 static bool find_file(struct backend *b) {
     char own[PATH_SIZE];
     if (find_on_path(b)) return true;
@@ -140,8 +149,7 @@ static bool find_file(struct backend *b) {
     if (why_not) {
         say(b, "%s", why_not);
     } else {
-        const size_t folder = (size_t)(strrchr(own, '/') - own);
-        if (find_in(b, own, folder ? folder : 1)) return true;
+        if (find_beside(b, own)) return true;
         say(b, "There is no libamp_%s.so beside %.300s. ", b->name, own);
     }
     say(b, "Install it there, or name its folder in AMP_BACKEND_PATH.");

@@ -28,7 +28,7 @@ class Rig:
     def __enter__(self):
         self.temporary = tempfile.TemporaryDirectory()
         self.root = pathlib.Path(self.temporary.name)
-        for folder in ("lib", "path", "other", "cwd/sub"):
+        for folder in ("lib/libamp", "path", "other", "cwd/sub"):
             (self.root / folder).mkdir(parents=True)
         shutil.copy(self.library, self.root / "lib" / "libamp.so")
         return self
@@ -105,6 +105,13 @@ def beside_libamp(rig):
     expect(said, load=OK, again=OK, unknown=NOT_KNOWN, before__onednn__state=NOT_TRIED, after__cuda__state=NOT_TRIED)
     expect_fake(said, rig.folder("lib"))
     expect_words(said, "unknown.error", "nobody", "onednn", "cuda")
+
+
+def in_a_folder_beside_libamp(rig):
+    rig.put("good", "lib/libamp")
+    expect_fake(rig.run(), rig.folder("lib/libamp"))
+    rig.put("not_the_one", "lib")  # comes first
+    expect_builtin(rig.run(), CANNOT_LOAD, BACKEND)
 
 
 def on_the_path(rig):
@@ -259,7 +266,7 @@ def the_environment_chooses(rig):
 
 
 CASES = [
-    beside_libamp, on_the_path, by_the_first_product, once_by_many_threads, nothing_there,
+    beside_libamp, in_a_folder_beside_libamp, on_the_path, by_the_first_product, once_by_many_threads, nothing_there,
     a_missing_backend_is_no_error_of_the_product, first_file_decides, not_from_the_working_directory,
     not_from_relative_folders, a_relative_folder_is_a_warning, not_beside_a_relative_libamp,
     not_beside_a_privileged_program,
