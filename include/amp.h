@@ -122,7 +122,7 @@ enum {
 };
 
 /*
- * No hook is required by itself; what needs a missing one refuses by its name. docs/hosts.md has the table of which
+ * No hook is required by itself; what needs a missing one refuses by its name. docs/hooks.md has the table of which
  * level needs which. `self` is passed back untouched. A handle is the host's tensor: only the host interprets it.
  * Hooks returning amp_status report failure with AMP_ERR_HOST_FAILED (or any negative status). Hooks are called on the
  * thread that made the call into libamp; ops that a hook calls run as they come.
@@ -145,7 +145,7 @@ typedef struct amp_host {
     /* A number that names the tensor's storage, the same for every handle on it. 0: none. */
     uint64_t (*id)(void *self, void *tensor);
     /* A number that changes whenever the elements change in place. Where it may stand still, leave the hook out or call
-     * amp_cache_clear and amp_masters_reconcile after such writes: docs/hosts.md. */
+     * amp_cache_clear and amp_masters_reconcile after such writes: docs/hooks.md. */
     uint64_t (*version)(void *self, void *tensor);
     /* Does the tape record on this thread now? Without it: yes. */
     int32_t (*grad_enabled)(void *self);
@@ -388,7 +388,7 @@ AMP_API amp_status amp_shutdown(amp_context *context);
 /* ---- The bracket around backward -------------------------------------------------------------------------------- */
 
 /* `loss`: run backward from it. `scale`: the factor that the gradients carry. `action` is the decision, written by end:
- * AMP_STEP_ON_DEVICE where a device made it (docs/hosts-device.md). priv and names that end in _ are libamp's. */
+ * AMP_STEP_ON_DEVICE where a device made it (docs/devices.md). priv and names that end in _ are libamp's. */
 typedef struct amp_scaled_loss {
     uint32_t struct_size;
     amp_action action;      /* the decision, written by end */

@@ -22,7 +22,7 @@ extern "C" {
  * original. AMP_OP_DIRECT: none is called.
  *
  *   fp16, bf16  all handles have that type, at any level and of any class; or the op has raw buffers, is of class
- *               AMP_LOWER, and that is the level's 16-bit type: it gets copies (docs/hosts.md, raw buffers).
+ *               AMP_LOWER, and that is the level's 16-bit type: it gets copies (docs/buffers.md).
  *   fp32        all handles and raw buffers are FP32, at any level and of any class: calls at O0 and others that no
  *               class casts; of AMP_LOWER, those that the gate holds back, and raw buffers without an implementation
  *               for the low type; of AMP_FP32, after the casts; AMP_PROMOTE, if FP32 is the widest. Under emulate it

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For hosts without tensors: raw FP32 buffers, structs in schemas, the hook visit, emulation. docs/hosts.md and
- * docs/hosts-pairs.md lead through such hosts.
+ * For hosts without tensors: raw FP32 buffers, structs in schemas, the hook visit, emulation. docs/hosts.md leads
+ * through such hosts, docs/buffers.md has the rest.
  */
 #ifndef AMP_RAW_H
 #define AMP_RAW_H

@@ -3,9 +3,9 @@
 """Holds docs/ to the code.
 
 check_docs.py ROOT               tables of docs/ against headers and tests; prints TAP
+check_docs.py --run ROOT NAME EXE           runs a program of examples/hosts: it trains, and prints what docs/hosts.md says
 check_docs.py --program ROOT PAGE           prints the program of a page
 check_docs.py --page ROOT PAGE COMMAND...   runs it: what it prints stands in the page
-check_docs.py --run ROOT NAME EXE   runs examples/hosts/NAME.c: it trains, and prints what docs/hosts.md says
 check_docs.py --head ROOT        prints the program of include/amp.h, for tests/docs/head.c
 """
 import pathlib
@@ -80,58 +80,56 @@ def hooks(root):
     code = COMMENT.sub("", read(root, "include/amp.h"))
     body = re.search(r"typedef struct amp_host \{(.*?)\} amp_host;", code, re.DOTALL).group(1)
     names = set(re.findall(r"\(\*(\w+)\)", body))
-    listed = {name for row in rows(read(root, "docs/hosts.md"), "The hooks") for name in re.findall(r"`(\w+)`", row[0])}
-    return some(names, "hooks") + both(names, "in amp_host", listed, "in hosts.md")
+    table = rows(read(root, "docs/hooks.md"), "Which level needs which")
+    listed = {name for row in table for name in re.findall(r"`(\w+)`", row[0])}
+    return some(names, "hooks") + both(names, "in amp_host", listed, "in hooks.md")
 
 
-def messages(root, page="docs/hosts.md", test="tests/badinput/test_messages.c"):
-    listed = {match.group(1) for row in rows(read(root, page), "Mistakes, and what they say")
-              for match in [re.fullmatch(r"`(.+)`", row[-1].rstrip(" |"))] if match}
+def quoted(root, heading):
+    """What docs/messages.md says that calls say, under a heading."""
+    return {row[-1].rstrip(" |").strip("`") for row in rows(read(root, "docs/messages.md"), heading)[1:]}
+
+
+def messages(root, test="tests/badinput/test_messages.c"):
+    listed = quoted(root, "All hosts")
     provoked = set(re.findall(r'^    \{ \w+, AMP_ERR_\w+, "(.+)" \},$', read(root, test), re.MULTILINE))
-    return some(listed, "messages") + both(listed, f"in {page}", provoked, f"in {test}")
+    return some(listed, "messages") + both(listed, "in messages.md", provoked, f"in {test}")
 
 
-def table_messages(root, page, kinds):
+def table_messages(root, heading, kinds):
     """What the page quotes is heard of a mistake of tests/mistakes, or asserted of a seed."""
-    listed = {row[-1].rstrip(" |").strip("`") for row in rows(read(root, page), "Mistakes, and what they say")[1:]}
+    listed = quoted(root, heading)
     table = re.sub(r'"\n +"', "", read(root, "tests/mistakes/table.inc"))
     mistakes = re.findall(rf"^MISTAKE\((?:{kinds}),(?:.*\n)+?(?=\S)", table, re.MULTILINE)
     said = [re.findall(r'"([^"]*)"', row)[-1] for row in mistakes]
     heard = {re.sub(r"^AMP[-_]\w+: ", "", words) for words in "|".join(said).split("|")}
     heard |= set(re.findall(r'ck_says\("(.*)"\);', read(root, "tests/raw/test_seed.c")))
-    unheard = [f"{page} quotes what no mistake says: {words}" for words in sorted(listed - heard)]
-    return some(listed, "messages") + unheard
+    return some(listed, "messages") + [f"no mistake says: {words}" for words in sorted(listed - heard)]
 
 
-def pairs_messages(root):
-    return table_messages(root, "docs/hosts-pairs.md", "PAIRS")
+def code(root):
+    """A block that starts with a file's name has lines of that file, in their order. All of the guide's do, and each program
+    has one."""
+    complaints, named, found = [], set(), 0
+    for page in sorted((root / "docs").glob("*.md")):
+        for block in re.findall(r"^```c\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            head = re.match(r"/\* (\S+/\S+) \*/\n", block)
+            if not head:
+                complaints += [f"a block of hosts.md names no file: {block}"] if page.name == "hosts.md" else []
+                continue
+            found += 1
+            named |= {head.group(1)} if page.name == "hosts.md" else set()
+            lines = iter([line.strip() for line in read(root, head.group(1)).splitlines()])
+            missing = next((line for line in map(str.strip, block[head.end():].splitlines()) if line and line not in lines), None)
+            complaints += [f"{page.name}: {head.group(1)}: not there, or not in this order: {missing}"] if missing else []
+    programs = {f"examples/hosts/{path.name}" for path in (root / "examples" / "hosts").glob("*.c*")}
+    return ([] if found > 10 else ["hardly any code was found"]) + complaints + [
+        f"hosts.md shows nothing of {name}" for name in sorted(programs - named)]
 
 
-def pairs_code(root):
-    """Every line of code in the guide is one of the host that the tests run."""
-    blocks = re.findall(r"^```c\n(.*?)^```$", read(root, "docs/hosts-pairs.md"), re.MULTILINE | re.DOTALL)
-    shown = [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
-    there = {line.strip() for path in (root / "tests" / "hosts" / "pairs").glob("*.[ch]")
-             for line in path.read_text(encoding="utf-8").splitlines()}
-    return some(shown, "code") + [f"not in tests/hosts/pairs: {line}" for line in shown if line not in there]
-
-
-def graph_messages(root):
-    return table_messages(root, "docs/hosts-graph.md", "MILL|LOOM")
-
-
-def graph_code(root):
-    """A block that starts with a file's name has lines of that file, in their order."""
-    text = read(root, "docs/hosts-graph.md")
-    blocks = re.findall(r"^```c\n/\* (\S+) \*/\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    complaints = []
-    for path, block in blocks:
-        lines = iter([line.strip() for line in read(root, path).splitlines()])
-        for line in filter(None, map(str.strip, block.splitlines())):
-            if line not in lines:
-                complaints.append(f"{path}: not there, or not in this order: {line}")
-                break
-    return some(blocks, "blocks of code") + complaints
+def guide(root):
+    lines = read(root, "docs/hosts.md").count("\n")
+    return [f"{lines} lines"] if lines > 600 else []
 
 
 def manual(root):
@@ -147,12 +145,21 @@ def manual(root):
         variables, "read", listed, "in libamp(7)")
 
 
+def anchors(text):
+    """What GitHub makes of a page's headings."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
 def links(root):
     complaints = []
-    for path in [*(root / "docs").glob("*.md"), root / "CONTRIBUTING.md"]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            if not (path.parent / target).exists():
+    for path in [*(root / "docs").glob("*.md"), root / "CONTRIBUTING.md", root / "README.md"]:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text(encoding="utf-8")):
+            file = path.parent / target if target else path
+            if not file.exists():
                 complaints.append(f"{path.relative_to(root)}: {target} is not there")
+            elif anchor and anchor not in anchors(file.read_text(encoding="utf-8")):
+                complaints.append(f"{path.relative_to(root)}: {target} has no heading {anchor}")
     return complaints
 
 
@@ -161,12 +168,12 @@ CHECKS = {
     "rows about Python name tests that are there": python_differences,
     "abi.md lists every status": statuses,
     "abi.md lists every structure with a size": structures,
-    "hosts.md lists every hook": hooks,
-    "hosts.md quotes messages that are provoked": messages,
-    "hosts-graph.md quotes messages that are provoked": graph_messages,
-    "hosts-graph.md quotes code that is compiled": graph_code,
-    "hosts-pairs.md quotes messages that are provoked": pairs_messages,
-    "hosts-pairs.md shows code that is run": pairs_code,
+    "hooks.md lists every hook": hooks,
+    "messages that are quoted are provoked": messages,
+    "those of static graphs are": lambda root: table_messages(root, "Static graphs", "MILL|LOOM"),
+    "those of forward and backward pairs are": lambda root: table_messages(root, "Forward and backward pairs", "PAIRS"),
+    "code that is shown is compiled": code,
+    "the guide has at most 600 lines": guide,
     "libamp(7) has the levels and the environment variables": manual,
     "links lead somewhere": links,
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libamp for duet: what docs/hosts-pairs.md goes through. Made to be copied. */
+/* libamp for duet: every level of a framework of forward and backward pairs. Made to be copied. */
 #ifndef PAIRS_ADAPTER_H
 #define PAIRS_ADAPTER_H
 
