@@ -120,7 +120,8 @@ def code(root):
             found += 1
             named |= {head.group(1)} if page.name == "hosts.md" else set()
             lines = iter([line.strip() for line in read(root, head.group(1)).splitlines()])
-            missing = next((line for line in map(str.strip, block[head.end():].splitlines()) if line and line not in lines), None)
+            wanted = filter(None, map(str.strip, block[head.end():].splitlines()))
+            missing = next((line for line in wanted if line not in lines), None)
             complaints += [f"{page.name}: {head.group(1)}: not there, or not in this order: {missing}"] if missing else []
     programs = {f"examples/hosts/{path.name}" for path in (root / "examples" / "hosts").glob("*.c*")}
     return ([] if found > 10 else ["hardly any code was found"]) + complaints + [
@@ -128,8 +129,11 @@ def code(root):
 
 
 def guide(root):
-    lines = read(root, "docs/hosts.md").count("\n")
-    return [f"{lines} lines"] if lines > 600 else []
+    """Short, and it shows what some programs print: --run compares."""
+    text = read(root, "docs/hosts.md")
+    shown = re.findall(r"^`(\w+)` prints\n\n    ", text, re.MULTILINE)
+    return [f"{text.count(chr(10))} lines"] if text.count("\n") > 600 else both(
+        {"tape", "raw"}, "a program", set(shown), "shown with what it prints")
 
 
 def manual(root):
@@ -148,7 +152,8 @@ def manual(root):
 def anchors(text):
     """What GitHub makes of a page's headings."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def links(root):
@@ -173,7 +178,7 @@ CHECKS = {
     "those of static graphs are": lambda root: table_messages(root, "Static graphs", "MILL|LOOM"),
     "those of forward and backward pairs are": lambda root: table_messages(root, "Forward and backward pairs", "PAIRS"),
     "code that is shown is compiled": code,
-    "the guide has at most 600 lines": guide,
+    "the guide has at most 600 lines, and what programs print": guide,
     "libamp(7) has the levels and the environment variables": manual,
     "links lead somewhere": links,
 }
