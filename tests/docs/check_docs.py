@@ -149,6 +149,15 @@ def manual(root):
         variables, "read", listed, "in libamp(7)")
 
 
+def adapt_manual(root):
+    command = [sys.executable, "-B", root / "tools" / "amp-adapt", "--help"]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    options = set(re.findall(r"(?<!\S)--[a-z-]+", said.split("optional arguments:")[-1].split("\noptions:")[-1]))
+    page = read(root, "docs/man/amp-adapt.1").replace("\\-", "-")
+    listed = set(re.findall(r"--[a-z-]+", page.split(".SH OPTIONS")[1].split(".SH EXIT")[0]))
+    return some(options, "options") + both(options, "in --help", listed, "in amp-adapt(1)")
+
+
 def anchors(text):
     """What GitHub makes of a page's headings."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -180,6 +189,7 @@ CHECKS = {
     "code that is shown is compiled": code,
     "the guide has at most 600 lines, and what programs print": guide,
     "libamp(7) has the levels and the environment variables": manual,
+    "amp-adapt(1) has the options": adapt_manual,
     "links lead somewhere": links,
 }
 
