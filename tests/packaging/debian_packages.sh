@@ -6,7 +6,8 @@ set -eu
 export DEBIAN_FRONTEND=noninteractive
 source=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 work=$(mktemp -d)
-cp -r "$source" "$work/libamp" # packages are left beside their source
+mkdir "$work/libamp" # packages are left beside their source
+tar -C "$source" --exclude=./build --exclude=./.git -cf - . | tar -C "$work/libamp" -xf -
 
 apt-get update
 apt-get install -y --no-install-recommends dpkg-dev lintian
