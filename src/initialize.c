@@ -38,11 +38,31 @@ static amp_status need_for_casts(const amp_host *host, const char *who) {
     return amp__host_need(host->release != NULL, "release", who, "it ends those copies");
 }
 
-static amp_status need_for_retyping(const amp_host *host, const char *who, bool emulate) {
-    AMP_TRY(amp__host_need(host->view != NULL, "view", who, "this level re-types parameters and must see them"));
-    return amp__host_need(host->swap_data != NULL || emulate, "swap_data", who,
-                          "this level re-types parameters by putting other storage under their handles; without it use "
-                          "O1 or O4, or set amp_config.emulate, which rounds them in place");
+/* Without the hook swap_data: can the host's FP32 blocks be the masters? Where no op takes parameters as handles, and
+ * one at least takes 16-bit copies. */
+static amp_status need_for_copies(amp_context *context, const struct amp__model *model, const char *who) {
+    bool can = model->n_ops && amp__block_is_master(&context->properties, &model->host);
+    size_t replaced = 0;
+    const struct amp__op *lacks = model->ops; /* a 16-bit implementation */
+    for (size_t i = model->n_ops; i--;) {
+        const struct amp__op *op = &model->ops[i];
+        can &= amp__op_takes_no_handles(op);
+        replaced += op->raw_mode == AMP__RAW_REPLACE;
+        if (op->op_class == AMP_LOWER && op->raw_mode == AMP__RAW_NONE) lacks = op;
+    }
+    AMP_TRY(amp__host_need(can, "swap_data", who, "this level re-types parameters by putting other storage under their "
+                           "handles; without it use O1 or O4, or set amp_config.emulate, which rounds them in place, "
+                           "or, at a level with masters, give ops on raw buffers 16-bit implementations"));
+    AMP_RETURN_IF(!replaced, AMP_ERR_MISSING_HOOK, "%s no op takes raw parameters in 16 bits, and there is no hook "
+                  "swap_data: give %s a %s implementation (amp_op.fp16, bf16), or set amp_config.emulate", who,
+                  lacks->name, amp__dtype_name(context->properties.low));
+    context->blocks_are_masters = true;
+    return AMP_OK;
+}
+
+static amp_status need_for_retyping(amp_context *context, const struct amp__model *model, const char *who) {
+    AMP_TRY(amp__host_need(model->host.view != NULL, "view", who, "this level re-types parameters and must see them"));
+    return model->host.swap_data || context->properties.emulate ? AMP_OK : need_for_copies(context, model, who);
 }
 
 static amp_status need_for_scaling(const amp_host *host, const char *who) {
@@ -51,11 +71,7 @@ static amp_status need_for_scaling(const amp_host *host, const char *who) {
     return amp__host_need(!host->set_grad || host->release, "release", who, "set_grad hands gradients to libamp");
 }
 
-static bool has_handles(const struct amp__op *op) {
-    return !op->schema || op->schema->n_tensors || op->schema->ret.kind == AMP__TENSOR;
-}
-
-static amp_status check_model_hooks(const amp_context *context, const struct amp__model *model, size_t n_params,
+static amp_status check_model_hooks(amp_context *context, const struct amp__model *model, size_t n_params,
                                     size_t index) {
     const struct amp__properties *properties = &context->properties;
     char who[96];
@@ -63,16 +79,16 @@ static amp_status check_model_hooks(const amp_context *context, const struct amp
     bool bans = false;
     for (size_t i = 0; i < model->n_ops; i++) { /* raw buffers need no hook */
         const struct amp__op *op = &model->ops[i];
-        casts |= has_handles(op) && (amp__class_casts(op->op_class) || amp__op_may_round(op));
-        bans |= has_handles(op) && op->op_class == AMP_BANNED;
+        casts |= !amp__op_takes_no_handles(op) && (amp__class_casts(op->op_class) || amp__op_may_round(op));
+        bans |= !amp__op_takes_no_handles(op) && op->op_class == AMP_BANNED;
     }
-    casts |= model->has_forward && has_handles(&model->forward) &&
+    casts |= model->has_forward && !amp__op_takes_no_handles(&model->forward) &&
         (properties->cast_model_type != AMP_DTYPE_UNCHANGED || properties->cast_model_outputs != AMP_DTYPE_UNCHANGED);
     snprintf(who, sizeof who, "level %s, model %zu:", amp__level_name(properties->level), index);
     if (!properties->enabled) return AMP_OK;
     if (casts || bans) AMP_TRY(need_types(&model->host, who));
     if (casts) AMP_TRY(need_for_casts(&model->host, who));
-    if (amp__retypes(properties) && n_params) AMP_TRY(need_for_retyping(&model->host, who, properties->emulate));
+    if (amp__retypes(properties) && n_params) AMP_TRY(need_for_retyping(context, model, who));
     return AMP_OK;
 }
 
@@ -108,8 +124,7 @@ static amp_status choose_raw_modes(amp_context *context, struct amp__model *mode
     for (size_t i = 0; i < model->n_ops; i++) {
         struct amp__op *op = &model->ops[i];
         op->raw_mode = (uint8_t)amp__raw_mode_of(op);
-        if (op->op_class == AMP_LOWER && op->schema && !amp__raw_takes(op) && !op->schema->n_tensors &&
-            op->schema->ret.kind != AMP__TENSOR)
+        if (op->op_class == AMP_LOWER && op->schema && !amp__raw_takes(op) && amp__op_takes_no_handles(op))
             amp__find(context, AMP__NOTHING_TO_LOWER, op->name, "op %s is of class lower, and its schema \"%.200s\" "
                       "has nothing to cast", op->name, op->schema->text);
         if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !amp__raw_takes(op)) continue;

@@ -69,6 +69,7 @@ struct amp_context {
     bool ops_checked;              /* for calls, at the end of the first bracket of the last optimizer */
     bool scaled_by_hand;           /* amp_scale or amp_unscale was called */
     uint64_t n_steps;              /* steps and skips of all optimizers */
+    bool blocks_are_masters;       /* a model of a host without swap_data is a 16-bit one */
     bool verifying;                /* amp_verify_step runs: nothing may step */
     bool verify;                   /* every wrapped call is watched (raw/watch.c) */
     int32_t log;                   /* AMP_LOG_*: what is told where the host has no hook event */
@@ -122,11 +123,16 @@ void amp__params_remove(amp_context *context, size_t from); /* all handles of th
 struct amp__param *amp__param_of_handle(const amp_context *context, const void *tensor);
 /* By handle, else by the host's id: another handle on a parameter's storage is that parameter. */
 struct amp__param *amp__param_find(const amp_context *context, const amp_host *host, void *tensor);
-/* Batch norm's, in an emulated 16-bit model. */
+/* A 16-bit model with masters on a host that cannot exchange storage: its FP32 block is the master itself, and its ops
+ * read 16-bit copies (docs/raw-storage.md). */
+static inline bool amp__block_is_master(const struct amp__properties *properties, const amp_host *host) {
+    return amp__retypes(properties) && properties->master_weights && !properties->emulate && !host->swap_data;
+}
+/* Batch norm's, in a 16-bit model whose parameters are FP32 blocks. */
 static inline bool amp__param_stays_fp32(const amp_context *context, const struct amp__param *param) {
     const struct amp__properties *properties = &context->properties;
-    return amp__emulates_model(properties) && properties->keep_batchnorm_fp32 && param &&
-           param->module_kind == AMP_MODULE_BATCH_NORM;
+    return param && param->module_kind == AMP_MODULE_BATCH_NORM && properties->keep_batchnorm_fp32 &&
+           (amp__emulates_model(properties) || amp__block_is_master(properties, param->host));
 }
 
 /* ---- places.c: parameters in the memory of devices ---- */

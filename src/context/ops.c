@@ -182,16 +182,22 @@ static amp_class class_of(const amp_context *context, const struct amp__op *op, 
     return AMP_LEAVE;
 }
 
+/* In a 16-bit model whose parameters are FP32 blocks: why does the op run low? NULL: it does not. */
+static const char *why_low(const struct amp__op *op) {
+    const struct amp__properties *properties = &op->context->properties;
+    if (amp__emulates_model(properties)) return "emulated: every op of the model is rounded";
+    if (!amp__block_is_master(properties, op->host) || !amp__op_takes_no_handles(op)) return NULL;
+    if (amp__op_low(op)) return "a 16-bit model: by its implementation";
+    return op->listed == AMP_LOWER ? "a 16-bit model" : NULL;
+}
+
 static void classify_one(amp_context *context, struct amp__op *op, const char *aliases) {
     op->listed = class_of(context, op, aliases, &op->reason);
-    if (amp__emulates_model(&context->properties)) {
-        const bool leave = op->op_class == AMP_LEAVE;
-        op->reason = !leave                             ? "emulated: every op of the model is rounded"
-                     : op->flags & AMP_OP_REGISTERED ? "registered"
-                                                        : "said by its descriptor";
-        if (!leave) op->op_class = AMP_LOWER;
-        return;
-    }
+    const char *why = why_low(op);
+    if (why && op->op_class == AMP_LEAVE)
+        op->reason = op->flags & AMP_OP_REGISTERED ? "registered" : "said by its descriptor";
+    else if (why) op->op_class = AMP_LOWER, op->reason = why;
+    if (why) return;
     if (!context->properties.patch_ops) {
         op->op_class = AMP_LEAVE;
         op->reason = "this level casts no ops";
@@ -270,6 +276,10 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
     AMP_TRY(inherit_all(ops, descriptors, n));
     warn_if_nothing_matches(context, ops, n);
     return AMP_OK;
+}
+
+amp_fn amp__op_low(const struct amp__op *op) {
+    return op->context->properties.low == AMP_FLOAT16 ? op->fp16 : op->bf16;
 }
 
 bool amp__op_needs_wrapper(const struct amp__op *op) {

@@ -165,6 +165,8 @@ amp_status amp__param_zero(const struct amp__param *param, const amp_span *dst);
 amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool keep_master);
 /* Finite in FP32, infinite in the 16-bit type: such weights do not fit it. */
 uint64_t amp__count_unfit(const float *exact, const uint16_t *low, uint64_t size, amp_dtype dtype);
+/* Its own FP32 block is to be its master: nothing changes but `unfit`. */
+amp_status amp__param_look(struct amp__param *param, amp_dtype dtype);
 /* A 16-bit parameter without a master gets one, widened from it. */
 amp_status amp__param_make_master(struct amp__param *param);
 /* The way back: FP32 again, from the master where there is one. */

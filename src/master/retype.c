@@ -46,6 +46,22 @@ uint64_t amp__count_unfit(const float *exact, const uint16_t *low, uint64_t size
     return count;
 }
 
+amp_status amp__param_look(struct amp__param *param, amp_dtype dtype) {
+    enum { PIECE = 1024 };
+    uint16_t rounded[PIECE];
+    struct amp__elements now;
+    AMP_RETURN_IF(param->on_device, AMP_ERR_UNSUPPORTED, "%s is in a device's memory: its host needs the hook "
+                  "swap_data, or amp_config.emulate", param->name);
+    AMP_TRY(amp__param_elements(param, &now));
+    for (uint64_t at = 0; at < param->size; at += PIECE) {
+        const uint64_t n = param->size - at < PIECE ? param->size - at : PIECE;
+        const amp_span low = { rounded, n, dtype, 0 }, exact = { (float *)now.data + at, n, AMP_FLOAT32, 0 };
+        AMP_TRY(amp_cast_list(&low, &exact, 1));
+        param->unfit += amp__count_unfit(exact.data, rounded, n, dtype);
+    }
+    return AMP_OK;
+}
+
 amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool keep_master) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));

@@ -21,6 +21,7 @@ static bool has_a_level(const struct amp__param *param) {
 
 static uint64_t bytes_at(const struct amp__param *param, const struct amp__properties *p) {
     if (!has_a_level(param)) return param->size * amp__dtype_size(param->dtype);
+    if (amp__block_is_master(p, param->host)) return 4 * param->size;
     const bool norm = param->module_kind == AMP_MODULE_BATCH_NORM;
     return param->size * (amp__retypes(p) && !(norm && p->keep_batchnorm_fp32) ? 2 : 4);
 }
@@ -30,7 +31,8 @@ static void count_params_at(const amp_context *context, const struct amp__proper
         const struct amp__param *param = context->params[i];
         const uint64_t bytes = bytes_at(param, p);
         out->weights += bytes;
-        out->casts += p->patch_ops && p->cache && has_a_level(param) ? 2 * param->size : 0;
+        const bool copies = p->patch_ops || amp__block_is_master(p, param->host);
+        out->casts += copies && p->cache && has_a_level(param) ? 2 * param->size : 0;
         if (!param->in_optimizer) continue;
         out->gradients += bytes;
         if (!p->master_weights || bytes != 2 * param->size) continue;

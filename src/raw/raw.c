@@ -14,7 +14,7 @@ bool amp__raw_takes(const struct amp__op *op) { return op->schema && (op->schema
 enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op) {
     const struct amp__properties *properties = &op->context->properties;
     if (op->op_class != AMP_LOWER || !amp__raw_takes(op)) return AMP__RAW_NONE;
-    if (properties->low == AMP_FLOAT16 ? op->fp16 != NULL : op->bf16 != NULL) return AMP__RAW_REPLACE;
+    if (amp__op_low(op)) return AMP__RAW_REPLACE;
     return properties->emulate ? AMP__RAW_EMULATE : AMP__RAW_NONE;
 }
 
@@ -268,7 +268,7 @@ static bool stays(const struct amp__raw *raw, const float *address, bool seed) {
     const amp_context *context = raw->casting->context;
     uint64_t offset;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return true;
-    if (!raw->low_sums) return false;
+    if (!amp__retypes(&context->properties)) return false;
     const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
     if (!param) param = amp__range_find(context->grad_ranges, context->n_grad_ranges, address, &offset);
     return amp__param_stays_fp32(context, param);

@@ -34,7 +34,7 @@ struct amp__raw_buffer {
 struct amp__raw {
     enum amp__raw_mode mode;
     amp_dtype low;
-    bool low_sums; /* the model is 16-bit: gradient sums are rounded too, and batch norm's parameters are not touched */
+    bool low_sums; /* an emulated 16-bit model: gradient sums are rounded too */
     float seed; /* the factor for the constant that backward starts from */
     bool verify; /* watch.c looks at the call */
     bool lists;  /* what the mode does not touch is in `buffers` too */

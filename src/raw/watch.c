@@ -112,8 +112,10 @@ static bool is_gradient(const amp_context *context, const float *host) {
 /* Batch norm's parameters stay FP32, where the host says which they are: what its op reads and was re-typed is one of
  * which it did not. */
 static void check_norm(const struct amp__casting *casting, const struct amp__param *param) {
-    if (!param || !param->re_typed || param->module_kind == AMP_MODULE_BATCH_NORM || !amp__op_is_norm(casting->op) ||
-        !casting->context->properties.keep_batchnorm_fp32)
+    const amp_context *context = casting->context;
+    if (!param || param->module_kind == AMP_MODULE_BATCH_NORM || !amp__op_is_norm(casting->op) ||
+        !context->properties.keep_batchnorm_fp32 ||
+        !(param->re_typed || amp__block_is_master(&context->properties, param->host)))
         return;
     amp__find(casting->context, AMP__NORM_UNSAID, param->name, "op %s reads %s, which is not said to be batch norm's "
               "and was re-typed", casting->op->name, param->name);

@@ -348,11 +348,11 @@ TEST(levels_say_what_they_take) {
     ck_assert_uint_eq(result.n_levels, N_EACH_LEVEL);
     for (uint64_t i = 0; i < result.n_levels; i++) {
         const amp_memory *m = &result.levels[i].memory;
-        const bool low = level_retypes(m->level), masters = level_has_masters(m->level);
-        ck_assert_uint_eq(m->weights, PARAMS * N * (low ? 2 : 4));
+        const bool copies = level_casts_ops(m->level) || level_has_masters(m->level); /* of the host's own blocks */
+        ck_assert_uint_eq(m->weights, PARAMS * N * (level_loses_fp32(m->level) ? 2 : 4));
         ck_assert_uint_eq(m->gradients, m->weights);
-        ck_assert_uint_eq(m->masters, masters ? PARAMS * N * 4 : 0);
-        ck_assert_uint_eq(m->master_gradients, m->masters);
+        ck_assert_uint_eq(m->masters + m->master_gradients, 0);
+        ck_assert_uint_eq(m->casts, copies ? PARAMS * N * 2 : 0);
         ck_assert_uint_eq(m->outputs, 4 * N * (m->level == AMP_O0 ? 4 : 2));
     }
     end(&run);
