@@ -18,7 +18,9 @@ extern "C" {
  * A ready-made handle for hosts that have no tensors, only memory: with amp_buffer_host() as amp_model.host and
  * amp_optimizer.host, a parameter is the address of an amp_buffer, and no hook needs to be written. The buffers may be
  * slices of one allocation. Gradients are fixed buffers that backward adds into. The structure is kept.
- * O2, O3 and O5 exchange storage, which is not possible with it, and need amp_config.emulate.
+ * O2, O3 and O5 exchange the storage under handles, which is not possible with it. Where no op takes handles and one
+ * has a 16-bit implementation, ops get 16-bit copies of the FP32 block instead, which at O2 and O5 is the master itself
+ * (docs/raw-storage.md). Else these levels need amp_config.emulate.
  */
 typedef struct amp_buffer {
     uint32_t struct_size; /* sizeof(amp_buffer); AMP_BUFFER_INIT sets it */
@@ -32,6 +34,18 @@ typedef struct amp_buffer {
 
 /* Hooks over amp_buffer handles. Static: copy it to add hooks of your own (event, reduce). */
 AMP_API const amp_host *amp_buffer_host(void);
+
+/* Inference at O2, O3 or O5, where ops have 16-bit copies of the host's FP32 blocks: the copies become the only
+ * ones, and what the blocks take in whole pages goes back to the system. *bytes (may be NULL): how much that is. The
+ * addresses stay yours to pass to ops that are described: those with a 16-bit implementation get the copy, others a
+ * widened temporary. Nobody else may read or write there until amp_weights_restore or amp_shutdown: it ends the
+ * program (SIGSEGV; a system call fails with EFAULT), where zeros would be taken for weights. Pages of files, shared
+ * ones, and those that other data share stay. In contexts without optimizers; not while ops run. AMP_ERR_CONFLICT:
+ * weights that are infinite in 16 bits, named, or another context has the same parameters; nothing was done. */
+AMP_API AMP_MUST_CHECK amp_status amp_weights_release(amp_context *context, uint64_t *bytes);
+/* And back: the blocks are there again, what was given back with the copies' values. No-op where nothing is released.
+ * amp_shutdown does it first, and does nothing else where it fails (AMP_ERR_NO_MEMORY). */
+AMP_API AMP_MUST_CHECK amp_status amp_weights_restore(amp_context *context);
 
 /* ---- Structs in schemas ------------------------------------------------------------------------------------------ */
 

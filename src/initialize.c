@@ -38,10 +38,10 @@ static amp_status need_for_casts(const amp_host *host, const char *who) {
     return amp__host_need(host->release != NULL, "release", who, "it ends those copies");
 }
 
-/* Without the hook swap_data: can the host's FP32 blocks be the masters? Where no op takes parameters as handles, and
- * one at least takes 16-bit copies. */
+/* Without the hook swap_data: can ops have 16-bit copies of the host's FP32 blocks? Where none takes parameters as
+ * handles, and one at least takes copies. */
 static amp_status need_for_copies(amp_context *context, const struct amp__model *model, const char *who) {
-    bool can = model->n_ops && amp__block_is_master(&context->properties, &model->host);
+    bool can = model->n_ops && amp__keeps_block(&context->properties, &model->host);
     size_t replaced = 0;
     const struct amp__op *lacks = model->ops; /* a 16-bit implementation */
     for (size_t i = model->n_ops; i--;) {
@@ -52,11 +52,11 @@ static amp_status need_for_copies(amp_context *context, const struct amp__model 
     }
     AMP_TRY(amp__host_need(can, "swap_data", who, "this level re-types parameters by putting other storage under their "
                            "handles; without it use O1 or O4, or set amp_config.emulate, which rounds them in place, "
-                           "or, at a level with masters, give ops on raw buffers 16-bit implementations"));
+                           "or give ops that take raw buffers, and no handles, 16-bit implementations"));
     AMP_RETURN_IF(!replaced, AMP_ERR_MISSING_HOOK, "%s no op takes raw parameters in 16 bits, and there is no hook "
                   "swap_data: give %s a %s implementation (amp_op.fp16, bf16), or set amp_config.emulate", who,
                   lacks->name, amp__dtype_name(context->properties.low));
-    context->blocks_are_masters = true;
+    context->keeps_blocks = true;
     return AMP_OK;
 }
 
@@ -103,6 +103,10 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
         AMP_TRY(amp__host_need(!optimizer->host.set_grad || optimizer->host.release, "release", who,
                                "set_grad hands gradients to libamp"));
     }
+    const bool trains_16_bits = context->keeps_blocks && !context->properties.master_weights && n_params;
+    AMP_TRY(amp__host_need(optimizer->host.swap_data || !trains_16_bits, "swap_data", who, "without masters what it "
+                           "updates is 16-bit; a host's own FP32 blocks are masters at O2 and O5, or set "
+                           "amp_config.emulate"));
     if (!n_params || amp__scaling_is_trivial(&context->properties)) return AMP_OK;
     AMP_TRY(amp__host_need(!optimizer->holds || optimizer->host.set_grad, "set_grad", who,
                            "an optimizer that holds the masters has their gradients put there"));
@@ -299,6 +303,16 @@ static bool watches_all(const amp_context *context) {
     return context->verify || context->observer || context->properties.observe == AMP_ON;
 }
 
+/* Without an implementation, in inference: it may read weights that amp_weights_release took away. */
+static bool reads_weights(const amp_context *context, struct amp__op *op) {
+    const bool reads = context->keeps_blocks && !context->n_optimizers && op->slot && amp__raw_takes(op);
+    if (reads && op->raw_mode == AMP__RAW_NONE) {
+        op->raw_mode = AMP__RAW_SEED;
+        amp__op_tabulate(op);
+    }
+    return reads;
+}
+
 static amp_status wire_ops(amp_context *context) {
     struct amp__map by_slot = { 0 };
     amp_status status = AMP_OK;
@@ -306,7 +320,7 @@ static amp_status wire_ops(amp_context *context) {
         struct amp__model *model = &context->models[i];
         for (size_t j = 0; j < model->n_ops && status == AMP_OK; j++) {
             struct amp__op *op = &model->ops[j];
-            if (amp__op_needs_wrapper(op)) status = wire_op(context, &by_slot, i, op);
+            if (amp__op_needs_wrapper(op) || reads_weights(context, op)) status = wire_op(context, &by_slot, i, op);
             else if (watches_all(context) && op->slot) op->only_watched = wire_op(context, &by_slot, i, op) == AMP_OK;
         }
         if (model->has_forward && status == AMP_OK)

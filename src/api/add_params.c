@@ -22,7 +22,8 @@ static amp_status check_hooks(const struct amp__optimizer *optimizer) {
     const struct amp__properties *properties = &optimizer->context->properties;
     const amp_host *host = &optimizer->host;
     if (amp__retypes(properties))
-        AMP_TRY(amp__host_need(host->swap_data || properties->emulate || optimizer->context->blocks_are_masters,
+        AMP_TRY(amp__host_need(host->swap_data || properties->emulate ||
+                                   (optimizer->context->keeps_blocks && properties->master_weights),
                                "swap_data", "amp_add_params",
                                "this level re-types parameters by putting other storage under their handles"));
     if (amp__scaling_is_trivial(properties)) return AMP_OK;

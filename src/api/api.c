@@ -75,6 +75,8 @@ static const amp_api table = {
     .observe_call = amp_observe_call,
     .get_memory = amp_get_memory,
     .predict_memory = amp_predict_memory,
+    .weights_release = amp_weights_release,
+    .weights_restore = amp_weights_restore,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_buffer: a ready-made handle for raw memory, so that hosts without tensors write no hooks. */
 #include "amp_raw.h"
-#include "common/common.h"
+#include "context/context.h"
+#include "raw/raw.h"
 
 enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
 
@@ -47,3 +48,31 @@ static const amp_host buffer_host = {
 };
 
 AMP_API const amp_host *amp_buffer_host(void) { return &buffer_host; }
+
+/* ---- FP32 blocks that nobody needs ---- */
+
+static amp_status check_idle(const amp_context *context, const char *who) {
+    AMP_RETURN_IF(!context || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
+                  "%s: there is no such context: was it shut down?", who);
+    AMP_RETURN_IF(context->verifying || context->open, AMP_ERR_WRONG_STATE,
+                  "%s inside a bracket, or inside amp_verify_step", who);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_weights_release(amp_context *context, uint64_t *bytes) {
+    uint64_t ignored, *given = bytes ? bytes : &ignored;
+    AMP_TRY(check_idle(context, "amp_weights_release"));
+    AMP_RETURN_IF(context->released, AMP_ERR_WRONG_STATE, "amp_weights_release: they are released already");
+    AMP_RETURN_IF(context->n_optimizers, AMP_ERR_WRONG_STATE, "amp_weights_release: optimizer 0 may update FP32 "
+                  "blocks: it is for inference, in a context without optimizers");
+    AMP_RETURN_IF(!context->keeps_blocks, AMP_ERR_WRONG_STATE, "amp_weights_release: level %s makes no 16-bit copies "
+                  "that could stand for the host's FP32 blocks: it takes O2, O3 or O5, without emulate, and a host "
+                  "without the hook swap_data", amp__level_name(context->properties.level));
+    *given = 0;
+    return amp__weights_release(context, given);
+}
+
+AMP_API amp_status amp_weights_restore(amp_context *context) {
+    AMP_TRY(check_idle(context, "amp_weights_restore"));
+    return amp__weights_restore(context);
+}

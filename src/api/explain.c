@@ -65,7 +65,7 @@ static void explain_level(const amp_context *context, amp__text *text) {
                   p->patch_ops ? "cast" : "as they come", amp__lists_name(p->lists), amp__dtype_name(p->low),
                   amp__dtype_name(p->cast_model_type), amp__dtype_name(p->cast_model_outputs),
                   p->keep_batchnorm_fp32 ? "fp32" : "as the model",
-                  context->blocks_are_masters ? "the host's own fp32" : p->master_weights ? "fp32" : "none",
+                  !p->master_weights ? "none" : context->keeps_blocks ? "the host's own fp32" : "fp32",
                   p->scaler.dynamic ? "dynamic from " : "static ", (double)p->scaler.init_scale);
 }
 

@@ -13,6 +13,7 @@
 #include "context/findings.h"
 #include "context/trace.h"
 #include "observe/observe.h"
+#include "raw/raw.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -106,6 +107,7 @@ AMP_API amp_status amp_shutdown(amp_context *context) {
                   "amp_shutdown: there is no such context: was it shut down already?");
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(check_idle(context));
+    AMP_TRY(amp__weights_restore(context));
     cancel_brackets(context);
     amp__survey_at_end(context);
     amp__trace_ops(context);

@@ -416,6 +416,8 @@ AMP_API amp_status amp_verify_step(amp_context *context, amp_run run, void *self
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(check_idle(context));
     if (!context->properties.enabled) return AMP_OK;
+    AMP_RETURN_IF(context->released, AMP_ERR_WRONG_STATE, "amp_verify_step: weights are released, and it runs the "
+                  "model in FP32: call amp_weights_restore first");
     AMP_TRY(amp__home_refuse_capture(context, "amp_verify_step", "Call it before the capture or after it"));
     AMP_TRY(amp__take_error(context));
     AMP_CLEANUP(free_room) struct amp__verification v = { .context = context, .run = run, .self = self };

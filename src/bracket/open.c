@@ -10,6 +10,8 @@ amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t fl
     AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
                   (unsigned)context->properties.num_losses);
+    AMP_RETURN_IF(context->released, AMP_ERR_WRONG_STATE, "amp_scale_loss_begin: weights are released: call "
+                  "amp_weights_restore first");
     AMP_RETURN_IF(flags & ~(uint32_t)(AMP_DELAY_UNSCALE | AMP_DELAY_OVERFLOW_CHECK), AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
     AMP_RETURN_IF(context->brackets[loss_id].open, AMP_ERR_WRONG_STATE,

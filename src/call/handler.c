@@ -150,10 +150,11 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
 }
 
 /* The casts failed: the original may run only on arguments that all have one type, as without libamp, and not on what
- * verify refused. */
+ * verify refused, or on weights that are not there. */
 static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands,
                        amp_status status) {
-    if (op->context->verify || (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT)) {
+    if (op->context->verify || op->context->released ||
+        (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT)) {
         fail_call(op, call, status);
         return;
     }

@@ -337,7 +337,7 @@ static amp_status retype_if_low(const amp_context *context, struct amp__param *p
     const bool keep_master = context->properties.master_weights && in_optimizer;
     if (keep_master && amp__is_low(param->dtype) && !param->has_master) return amp__param_make_master(param);
     if (!must_retype(context, param)) return AMP_OK;
-    if (amp__block_is_master(&context->properties, param->host)) return amp__param_look(param, type);
+    if (amp__keeps_block(&context->properties, param->host)) return amp__param_look(param, type);
     return context->properties.emulate ? amp__param_emulate(param, type, keep_master)
                                        : amp__param_retype(param, type, keep_master);
 }

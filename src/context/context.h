@@ -39,6 +39,10 @@ void amp__apart_forget(struct amp__apart *apart);
 
 enum { AMP__LOOKS = 2 }; /* brackets in which slips of the wiring are looked for (bracket/wiring.h) */
 
+struct amp__pages {
+    uintptr_t begin, end;
+};
+
 struct amp_context {
     amp_context *next_live; /* live.c */
     struct amp__properties properties;
@@ -53,6 +57,9 @@ struct amp_context {
     struct amp__id_entry *by_id;
     struct amp__range *ranges, *grad_ranges; /* sorted addresses of FP32 parameters, of fixed gradients */
     size_t n_ranges, n_grad_ranges;
+    bool released; /* amp_weights_release: FP32 blocks are not there; these pages of them */
+    struct amp__pages *pages;
+    size_t n_pages;
     struct amp__apart apart;
     size_t listed_for; /* 1 + the optimizer whose parameters amp__param.listed_by tells; 0: of none */
     size_t table_mask, table_used; /* size - 1 of both tables; handles in them */
@@ -69,7 +76,7 @@ struct amp_context {
     bool ops_checked;              /* for calls, at the end of the first bracket of the last optimizer */
     bool scaled_by_hand;           /* amp_scale or amp_unscale was called */
     uint64_t n_steps;              /* steps and skips of all optimizers */
-    bool blocks_are_masters;       /* a model of a host without swap_data is a 16-bit one */
+    bool keeps_blocks;             /* a host without swap_data has a 16-bit model */
     bool verifying;                /* amp_verify_step runs: nothing may step */
     bool verify;                   /* every wrapped call is watched (raw/watch.c) */
     int32_t log;                   /* AMP_LOG_*: what is told where the host has no hook event */
@@ -108,6 +115,8 @@ amp_status amp__live_add(amp_context *context);
 void amp__live_remove(amp_context *context);
 /* Is this the address of a context that was not shut down? Anything may be asked. */
 bool amp__context_is_live(const amp_context *context);
+/* Is any other context so? */
+bool amp__live_any(bool (*is)(const amp_context *live, const amp_context *context), const amp_context *context);
 /* Never 0, never the same twice. */
 uintptr_t amp__new_serial(void);
 
@@ -123,16 +132,16 @@ void amp__params_remove(amp_context *context, size_t from); /* all handles of th
 struct amp__param *amp__param_of_handle(const amp_context *context, const void *tensor);
 /* By handle, else by the host's id: another handle on a parameter's storage is that parameter. */
 struct amp__param *amp__param_find(const amp_context *context, const amp_host *host, void *tensor);
-/* A 16-bit model with masters on a host that cannot exchange storage: its FP32 block is the master itself, and its ops
- * read 16-bit copies (docs/raw-storage.md). */
-static inline bool amp__block_is_master(const struct amp__properties *properties, const amp_host *host) {
-    return amp__retypes(properties) && properties->master_weights && !properties->emulate && !host->swap_data;
+/* A 16-bit model on a host that cannot exchange storage: its ops read 16-bit copies of its FP32 block, which is the
+ * master itself where the level has masters (docs/raw-storage.md). */
+static inline bool amp__keeps_block(const struct amp__properties *properties, const amp_host *host) {
+    return amp__retypes(properties) && !properties->emulate && !host->swap_data;
 }
 /* Batch norm's, in a 16-bit model whose parameters are FP32 blocks. */
 static inline bool amp__param_stays_fp32(const amp_context *context, const struct amp__param *param) {
     const struct amp__properties *properties = &context->properties;
     return param && param->module_kind == AMP_MODULE_BATCH_NORM && properties->keep_batchnorm_fp32 &&
-           (amp__emulates_model(properties) || amp__block_is_master(properties, param->host));
+           (amp__emulates_model(properties) || amp__keeps_block(properties, param->host));
 }
 
 /* ---- places.c: parameters in the memory of devices ---- */

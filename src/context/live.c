@@ -37,6 +37,14 @@ bool amp__context_is_live(const amp_context *context) {
     return found != NULL;
 }
 
+bool amp__live_any(bool (*is)(const amp_context *live, const amp_context *context), const amp_context *context) {
+    pthread_mutex_lock(&live.mutex);
+    const amp_context *other = live.first;
+    while (other && (other == context || !is(other, context))) other = other->next_live;
+    pthread_mutex_unlock(&live.mutex);
+    return other != NULL;
+}
+
 uintptr_t amp__new_serial(void) {
     pthread_mutex_lock(&live.mutex);
     const uintptr_t serial = ++live.serial;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads /proc/self/maps ("from-to rwxp offset ...", one mapping a line) byte by byte, without allocating. */
+/* Reads /proc/self/maps ("from-to rwxp offset major:minor inode ...", one mapping a line) byte by byte, without
+ * allocating. */
 #include "intercept/maps.h"
 
 #include <errno.h>
@@ -40,6 +41,11 @@ static bool next_mapping(struct maps *maps, struct amp__mapping *mapping) {
     mapping->to = next_hex(maps);
     const bool readable = next_byte(maps) == 'r', writable = next_byte(maps) == 'w';
     mapping->access = !readable ? AMP__ACCESS_NONE : writable ? AMP__ACCESS_WRITE : AMP__ACCESS_READ;
+    (void)next_byte(maps); /* x */
+    const bool is_private = next_byte(maps) == 'p';
+    (void)next_byte(maps);
+    for (int i = 0; i < 3; i++) (void)next_hex(maps); /* offset, device */
+    mapping->anonymous = is_private && next_hex(maps) == 0; /* of an inode */
     for (int c = 0; c != '\n';) {
         c = next_byte(maps);
         if (c < 0) return false;

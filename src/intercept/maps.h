@@ -17,6 +17,7 @@ enum amp__access {
 struct amp__mapping {
     uintptr_t from, to;
     enum amp__access access;
+    bool anonymous; /* private, and no file's */
 };
 
 enum amp__access amp__access_of(const void *address, struct amp__mapping *known);

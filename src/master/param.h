@@ -101,6 +101,7 @@ struct amp__param {
     const char *name;         /* behind the structure, in its block */
     amp_dtype dtype;          /* present type */
     struct amp__master master;
+    amp_storage released; /* its elements, 16-bit, where the FP32 block was released; empty: it was not */
     int64_t *layout; /* what amp_master_params told of shape and strides */
 
     void **ties; /* further handles on the storage */

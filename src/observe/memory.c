@@ -21,7 +21,7 @@ static bool has_a_level(const struct amp__param *param) {
 
 static uint64_t bytes_at(const struct amp__param *param, const struct amp__properties *p) {
     if (!has_a_level(param)) return param->size * amp__dtype_size(param->dtype);
-    if (amp__block_is_master(p, param->host)) return 4 * param->size;
+    if (amp__keeps_block(p, param->host)) return 4 * param->size;
     const bool norm = param->module_kind == AMP_MODULE_BATCH_NORM;
     return param->size * (amp__retypes(p) && !(norm && p->keep_batchnorm_fp32) ? 2 : 4);
 }
@@ -31,7 +31,7 @@ static void count_params_at(const amp_context *context, const struct amp__proper
         const struct amp__param *param = context->params[i];
         const uint64_t bytes = bytes_at(param, p);
         out->weights += bytes;
-        const bool copies = p->patch_ops || amp__block_is_master(p, param->host);
+        const bool copies = p->patch_ops || amp__keeps_block(p, param->host);
         out->casts += copies && p->cache && has_a_level(param) ? 2 * param->size : 0;
         if (!param->in_optimizer) continue;
         out->gradients += bytes;
@@ -69,7 +69,7 @@ amp_status amp__memory_at(const amp_context *context, amp_level level, amp_memor
 static void count_params(const amp_context *context, amp_memory *out) {
     for (size_t i = 0; i < context->n_params; i++) {
         const struct amp__param *param = context->params[i];
-        const uint64_t bytes = param->size * amp__dtype_size(param->dtype);
+        const uint64_t bytes = param->size * (param->released.data ? 2 : amp__dtype_size(param->dtype));
         out->weights += bytes;
         out->gradients += param->in_optimizer ? bytes : 0;
         out->masters += param->has_master ? 4 * param->size : 0;

@@ -60,6 +60,19 @@ static amp_status add_gradient(amp_context *context, struct amp__param *param) {
     return AMP_OK;
 }
 
+bool amp__ranges_meet(const amp_context *a, const amp_context *b) {
+    for (size_t i = 0, j = 0; i < a->n_ranges && j < b->n_ranges;) {
+        if (a->ranges[i].end <= b->ranges[j].begin) i++;
+        else if (b->ranges[j].end <= a->ranges[i].begin) j++;
+        else return true;
+    }
+    return false;
+}
+
+static bool has_released(const amp_context *live, const amp_context *context) {
+    return live->released && amp__ranges_meet(live, context);
+}
+
 amp_status amp__ranges_build(amp_context *context) {
     context->ranges = amp__alloc(context->n_params, sizeof *context->ranges);
     context->grad_ranges = amp__alloc(context->n_params, sizeof *context->grad_ranges);
@@ -74,6 +87,8 @@ amp_status amp__ranges_build(amp_context *context) {
     }
     AMP_TRY(sort(&context->ranges, context->n_ranges));
     AMP_TRY(sort(&context->grad_ranges, context->n_grad_ranges));
+    AMP_RETURN_IF(amp__live_any(has_released, context), AMP_ERR_WRONG_STATE, "parameters are weights that another "
+                  "context has released: call amp_weights_restore there first");
     return check_apart(context->grad_ranges, context->n_grad_ranges);
 }
 

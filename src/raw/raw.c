@@ -263,10 +263,40 @@ static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_
     return AMP_OK;
 }
 
+/* A weight whose FP32 block is not there. */
+static const struct amp__param *find_released(const struct amp__raw *raw, const float *address, uint64_t *offset) {
+    const amp_context *context = raw->casting->context;
+    if (!context->released) return NULL;
+    const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, offset);
+    return param && param->released.data ? param : NULL;
+}
+
+/* The op gets its 16-bit elements as they lie, or, where it knows FP32 alone, widened. */
+static amp_status enter_released(struct amp__raw *raw, struct amp__raw_buffer *buffer, const struct amp__param *param,
+                                 uint64_t offset) {
+    const uint64_t n = (uint64_t)buffer->extents.span;
+    const amp_dtype to = raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32;
+    uint16_t *elements = (uint16_t *)param->released.data + offset;
+    AMP_RETURN_IF(buffer->flags & (AMP__WRITE | AMP__READ_WRITE) || buffer->scratch || offset + n > param->size,
+                  AMP_ERR_WRONG_STATE, "op %s: %s is more than read, or reaches beyond %s, whose FP32 block was "
+                  "released: call amp_weights_restore first", raw->casting->op->name,
+                  buffer->name ? buffer->name : "a buffer", param->name);
+    if (to == raw->low && !raw->verify) {
+        buffer->temporary = elements;
+        buffer->narrow = true;
+        return AMP_OK;
+    }
+    AMP_TRY(take_temporary(raw, buffer, amp__dtype_size(to)));
+    const amp_span dst = { buffer->temporary, n, to, 0 };
+    const amp_span src = { elements, n, raw->casting->context->properties.cast_model_type, 0 };
+    return amp_cast_list(&dst, &src, 1);
+}
+
 /* What the mode does not touch. Batch norm's parameters, statistics and their gradients stay FP32 in a 16-bit model. */
 static bool stays(const struct amp__raw *raw, const float *address, bool seed) {
     const amp_context *context = raw->casting->context;
     uint64_t offset;
+    if (find_released(raw, address, &offset)) return false;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return true;
     if (!amp__retypes(&context->properties)) return false;
     const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
@@ -276,6 +306,13 @@ static bool stays(const struct amp__raw *raw, const float *address, bool seed) {
 
 /* The op sees a seed times the loss scale, and a workspace as it is, in FP32 whatever the mode is. */
 static amp_status enter(struct amp__raw *raw, struct amp__raw_buffer *buffer, bool seed) {
+    uint64_t offset;
+    const struct amp__param *released = find_released(raw, buffer->host, &offset);
+    if (released) {
+        AMP_TRY(enter_released(raw, buffer, released, offset));
+        raw->n++;
+        return AMP_OK;
+    }
     if (seed || buffer->scratch) AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
     if (seed) {
         atomic_fetch_add_explicit(&raw->casting->context->seeds_shown, 1, memory_order_relaxed);

@@ -15,7 +15,7 @@
 #include "kernels/round.h"
 #include "call/call.h"
 
-/* SEED: only the seed is looked after. */
+/* SEED: only the seed is looked after, and weights that were released. */
 enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE, AMP__RAW_SEED };
 
 /* One buffer of one call. */
@@ -59,6 +59,11 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *field);
 /* After the op: what it wrote goes where the host looks for it. */
 void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
 
+/* ---- release.c ---- */
+
+amp_status amp__weights_release(amp_context *context, uint64_t *bytes);
+amp_status amp__weights_restore(amp_context *context); /* nothing is lost where it fails: it may be called again */
+
 /* ---- watch.c: verify, what a call does to its arguments held against what was said of them ---- */
 
 enum { AMP__GUARD = 64 }; /* bytes before a temporary and behind it */
@@ -101,6 +106,8 @@ struct amp__range {
 /* The sorted address ranges of FP32 parameters, and of gradients in fixed buffers. */
 amp_status amp__ranges_build(amp_context *context);
 struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset);
+/* Do parameters of both lie in the same memory? */
+bool amp__ranges_meet(const amp_context *a, const amp_context *b);
 /* Elements from there to the end of the parameter or gradient that it points into; 0: of none. */
 int64_t amp__range_rest(const amp_context *context, const void *address);
 

@@ -115,7 +115,7 @@ static void check_norm(const struct amp__casting *casting, const struct amp__par
     const amp_context *context = casting->context;
     if (!param || param->module_kind == AMP_MODULE_BATCH_NORM || !amp__op_is_norm(casting->op) ||
         !context->properties.keep_batchnorm_fp32 ||
-        !(param->re_typed || amp__block_is_master(&context->properties, param->host)))
+        !(param->re_typed || amp__keeps_block(&context->properties, param->host)))
         return;
     amp__find(casting->context, AMP__NORM_UNSAID, param->name, "op %s reads %s, which is not said to be batch norm's "
               "and was re-typed", casting->op->name, param->name);

@@ -101,7 +101,9 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(observe_call, "amp_observe_call")                                                                                \
     X(get_memory, "amp_get_memory")                                                                                    \
     X(predict_memory, "amp_predict_memory")                                                                            \
-    X(state_load_parts, "amp_state_load_parts")
+    X(state_load_parts, "amp_state_load_parts")                                                                        \
+    X(weights_release, "amp_weights_release")                                                                          \
+    X(weights_restore, "amp_weights_restore")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };
