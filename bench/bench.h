@@ -25,6 +25,7 @@
     X(bracket)                                                                                                         \
     X(growth)                                                                                                          \
     X(step)                                                                                                            \
+    X(storage)                                                                                                         \
     X(demo)                                                                                                            \
     X(observe)
 
