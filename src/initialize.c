@@ -399,6 +399,13 @@ static void check_norm(amp_context *context, const struct amp__model *model) {
     }
 }
 
+static bool own_masters(const amp_context *context) {
+    bool own = context->keeps_blocks;
+    for (size_t i = 0; i < context->n_models; i++) own &= !context->models[i].host.swap_data;
+    for (size_t i = 0; i < context->n_optimizers; i++) own &= !context->optimizers[i].host.swap_data;
+    return own;
+}
+
 static amp_status build(amp_context *context, amp_model *const *models, size_t n_models,
                         amp_optimizer *const *optimizers, size_t n_optimizers) {
     context->models = amp__alloc(n_models, sizeof *context->models);
@@ -413,6 +420,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
         context->n_optimizers = i + 1;
         AMP_TRY(build_optimizer(context, optimizers[i], i));
     }
+    context->properties.own_masters = own_masters(context);
     AMP_TRY(amp__collect_ties(context));
     AMP_TRY(amp__params_index(context, 0));
     for (size_t i = 0; i < n_optimizers; i++) AMP_TRY(amp__fused_attach(&context->optimizers[i], 0));

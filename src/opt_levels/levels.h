@@ -11,6 +11,7 @@ struct amp__properties {
     bool patch_ops;
     bool keep_batchnorm_fp32;
     bool master_weights;
+    bool own_masters; /* and all of them are the host's own FP32 blocks: nothing stands apart */
     bool cache;
     bool emulate; /* the host knows FP32 only: values are rounded through the low type and stay FP32 */
     amp_switch gate; /* as amp_config has it */
@@ -48,10 +49,10 @@ static inline bool amp__emulates_model(const struct amp__properties *properties)
     return properties->emulate && amp__retypes(properties);
 }
 
-/* Scale 1 that never changes, no masters, and nobody wants a look: gradients are what FP32 training has, nothing needs
- * doing. */
+/* Scale 1 that never changes, no masters apart, and nobody wants a look: gradients are what FP32 training has, nothing
+ * needs doing. */
 static inline bool amp__scaling_is_trivial(const struct amp__properties *properties) {
-    return !amp__scaler_skips(&properties->scaler) && !properties->master_weights;
+    return !amp__scaler_skips(&properties->scaler) && (!properties->master_weights || properties->own_masters);
 }
 
 #endif

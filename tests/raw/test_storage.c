@@ -209,6 +209,17 @@ TEST_TIMES(a_copy_is_all_it_takes, 2) {
     ck_assert_uint_eq(predicted.casts, 2 * PARAM_FLOATS);
 }
 
+/* At a scale that is always 1 there is nothing to undo, and a gradient needs no copy, as at O4; else there is. */
+TEST_TIMES(gradients_are_set_aside_for_a_scale_alone, 2) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    start_at(levels[_i]);
+    plain.grads[0] = 3.0f;
+    ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
+    plain.grads[0] = 7.0f;
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    ck_assert_float_eq(plain.grads[0], level_is_dynamic(levels[_i]) ? 3.0f : 7.0f);
+}
+
 /* A file that is loaded, an average swapped in: nobody tells libamp. */
 TEST_TIMES(what_the_host_writes_is_seen_at_once, 2) {
     float loaded[PARAM_FLOATS];
@@ -279,6 +290,9 @@ static size_t codes(const char *code, char *message, size_t capacity) {
     return matches;
 }
 
+static void handles(void *x) { (void)x; }
+static void (*handles_slot)(void *) = handles;
+
 /* It reads the master, and is named. */
 TEST(an_op_without_an_implementation_is_named) {
     char message[512];
@@ -295,6 +309,24 @@ TEST(an_op_without_an_implementation_is_named) {
     ck_assert_float_lt(loss, 0.5f * first);
 }
 
+TEST(so_is_one_that_the_lists_call_low) {
+    char message[512];
+    describe(AMP_O5);
+    raw.ops[PLAIN_LINEAR].bf16 = NULL;
+    raw_start(&raw, kit_config(AMP_O5));
+    ck_assert_uint_eq(codes("AMP-M21", message, sizeof message), 1);
+    ck_assert(strstr(message, "op linear takes raw FP32 buffers and has no bf16 implementation"));
+}
+
+/* A model of handles whose parameters nobody listed: its ops go by their arguments' types, as ever. */
+TEST(ops_on_handles_are_not_lowered) {
+    describe(AMP_O5);
+    raw.model.n_params = raw.optimizer.n_params = 0;
+    raw.ops[PLAIN_RELU] = OP("relu", "f(Tensor x) -> void", &handles_slot, .bf16 = (amp_fn)handles);
+    raw_start(&raw, kit_config(AMP_O5));
+    ck_assert_str_eq(explanation(raw.context, "relu"), "relu: leave (this level casts no ops), wrapped\n");
+}
+
 TEST(a_registered_class_keeps_an_op_out) {
     describe(AMP_O5);
     ck_ok(amp_register(&raw.model, "relu", AMP_LEAVE));
@@ -302,18 +334,15 @@ TEST(a_registered_class_keeps_an_op_out) {
     ck_assert_str_eq(explanation(raw.context, "relu"), "relu: leave (registered), wrapped\n");
 }
 
-static void handles(void *x) { (void)x; }
-static void (*handles_slot)(void *) = handles;
-
 static const struct {
     const char *what, *says;
     amp_level level;
     amp_switch masters;
 } refused[] = {
-    { "without masters", "swap_data", AMP_O3, AMP_DEFAULT },
-    { "masters switched off", "swap_data", AMP_O2, AMP_OFF },
-    { "handles", "swap_data", AMP_O5, AMP_DEFAULT },
-    { "no ops", "swap_data", AMP_O5, AMP_DEFAULT },
+    { "without masters", "without masters what it updates is 16-bit", AMP_O3, AMP_DEFAULT },
+    { "masters switched off", "without masters what it updates is 16-bit", AMP_O2, AMP_OFF },
+    { "handles", "without it use O1 or O4", AMP_O5, AMP_DEFAULT },
+    { "no ops", "without it use O1 or O4", AMP_O5, AMP_DEFAULT },
     { "nothing in 16 bits", "no op takes raw parameters in 16 bits, and there is no hook swap_data: give linear a bf16 "
       "implementation", AMP_O5, AMP_DEFAULT },
 };
