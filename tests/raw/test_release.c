@@ -237,12 +237,14 @@ TEST(contexts_that_need_fp32_are_refused) {
 }
 
 TEST(nothing_is_lost_to_infinity) {
-    block[SECOND + 3] = before[SECOND + 3] = 1e6f;
+    const size_t far = SECOND + LAYER - 2;
+    block[far] = before[far] = 1e6f;
     raw.ops[0].fp16 = (amp_fn)linear_bf16;
     raw_start(&raw, CONFIG(AMP_O2));
+    ck_explains(raw.context, NULL, "1 weights are too large for fp16 and became infinite, in second (1)");
     ck_refused(AMP_ERR_CONFLICT, "1 weights of second are too large for fp16", amp_weights_release(raw.context, NULL));
     ck_assert_mem_eq(block, before, sizeof before);
-    block[SECOND + 3] = 1.0f;
+    block[far] = 1.0f;
     ck_ok(amp_weights_release(raw.context, NULL));
     ck_assert(!is_readable(block + SECOND));
 }
