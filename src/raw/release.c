@@ -19,21 +19,27 @@ static bool has_copy(const amp_context *context, const struct amp__param *param)
 
 /* ---- copies ---- */
 
-static amp_status make_copy(struct amp__param *param, amp_dtype low) {
-    struct amp__elements now;
-    AMP_TRY(amp__param_elements(param, &now));
-    AMP_TRY(amp__param_alloc(param, low, AMP_FOR_PARAMETER, &param->released));
-    const amp_span to = { param->released.data, param->size, low, 0 }, from = { now.data, param->size, now.dtype, 0 };
-    AMP_TRY(amp_cast_list(&to, &from, 1));
-    const uint64_t unfit = amp__count_unfit(now.data, to.data, param->size, low);
-    AMP_RETURN_IF(unfit, AMP_ERR_CONFLICT, "amp_weights_release: %llu weights of %s are too large for %s, and "
-                  "would be lost",
-                  (unsigned long long)unfit, param->name, amp__dtype_name(low));
-    return AMP_OK;
+/* All that can fail comes before anything is given back. */
+static amp_status prepare(struct amp__param *param, amp_dtype low) {
+    param->unfit = 0;
+    AMP_TRY(amp__param_look(param, low));
+    AMP_RETURN_IF(param->unfit, AMP_ERR_CONFLICT, "amp_weights_release: %llu weights of %s are too large for %s, and "
+                  "would be lost", (unsigned long long)param->unfit, param->name, amp__dtype_name(low));
+    return amp__param_alloc(param, low, AMP_FOR_PARAMETER, &param->released);
 }
 
-static void drop_copies(amp_context *context) {
-    for (size_t i = 0; i < context->n_ranges; i++) {
+static amp_span copy_of(const struct amp__param *param, uint64_t from, uint64_t n) {
+    return (amp_span){ (uint16_t *)param->released.data + from, n, param->released.dtype, 0 };
+}
+
+static void fill(const struct amp__param *param) {
+    const amp_span to = copy_of(param, 0, param->size), from = { param->address, param->size, AMP_FLOAT32, 0 };
+    const amp_status status = amp_cast_list(&to, &from, 1);
+    (void)status; /* it fails only on spans that are none */
+}
+
+static void drop_copies(amp_context *context, size_t from, size_t end) {
+    for (size_t i = from; i < end; i++) {
         struct amp__param *param = context->ranges[i].param;
         if (param->released.data) amp__param_free(param, &param->released);
     }
@@ -56,28 +62,29 @@ static amp_status protect(struct amp__pages pages, int access) {
 }
 
 /* It is advice: what the system does not take stays as it is. */
-static void give(amp_context *context, uintptr_t begin, uintptr_t end, uint64_t *bytes) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const struct amp__pages pages = { (begin + page - 1) / page * page, end / page * page };
-    if (pages.begin >= pages.end || !is_own(pages) || protect(pages, PROT_NONE) != AMP_OK) return;
-    if (madvise((void *)pages.begin, pages.end - pages.begin, MADV_DONTNEED)) {
-        (void)protect(pages, PROT_READ | PROT_WRITE);
-        return;
-    }
-    context->pages[context->n_pages++] = pages;
-    *bytes += pages.end - pages.begin;
+static bool give(struct amp__pages pages) {
+    if (pages.begin >= pages.end || !is_own(pages) || protect(pages, PROT_NONE) != AMP_OK) return false;
+    if (!madvise((void *)pages.begin, pages.end - pages.begin, MADV_DONTNEED)) return true;
+    (void)protect(pages, PROT_READ | PROT_WRITE);
+    return false;
 }
 
-/* Blocks are often slices of one: their pages are counted together. */
+/* Each block as soon as it is copied, so that there is never more memory than there was. Blocks are often slices of
+ * one: a page that two of them share goes with the second. */
 static void give_all(amp_context *context, uint64_t *bytes) {
-    for (size_t i = 0, next; i < context->n_ranges; i = next) {
-        uintptr_t end = context->ranges[i].end;
-        next = i + 1;
-        if (!context->ranges[i].param->released.data) continue;
-        while (next < context->n_ranges && context->ranges[next].begin == end &&
-               context->ranges[next].param->released.data)
-            end = context->ranges[next++].end;
-        give(context, context->ranges[i].begin, end, bytes);
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t last = 0, kept = 0; /* the end of the block before, and of what was given of it */
+    for (size_t i = 0; i < context->n_ranges; i++) {
+        const struct amp__range *range = &context->ranges[i];
+        if (!range->param->released.data) continue;
+        fill(range->param);
+        const uintptr_t begin = range->begin == last ? kept : range->begin;
+        const struct amp__pages pages = { (begin + page - 1) / page * page, range->end / page * page };
+        last = range->end, kept = begin;
+        if (!give(pages)) continue;
+        kept = pages.end;
+        context->pages[context->n_pages++] = pages;
+        *bytes += pages.end - pages.begin;
     }
 }
 
@@ -91,7 +98,7 @@ amp_status amp__weights_release(amp_context *context, uint64_t *bytes) {
     if (!context->pages) return amp__fail_memory();
     for (size_t i = 0; i < context->n_ranges && status == AMP_OK; i++)
         if (has_copy(context, context->ranges[i].param))
-            status = make_copy(context->ranges[i].param, context->properties.cast_model_type);
+            status = prepare(context->ranges[i].param, context->properties.cast_model_type);
     if (status == AMP_OK) {
         context->released = true;
         amp__cache_drop(&context->cache, false);
@@ -99,32 +106,35 @@ amp_status amp__weights_release(amp_context *context, uint64_t *bytes) {
         give_all(context, bytes);
         return AMP_OK;
     }
-    drop_copies(context);
+    drop_copies(context, 0, context->n_ranges);
     amp__free(context->pages);
     context->pages = NULL;
     return status;
 }
 
 /* What lay in the pages; the rest of a block was never touched, and may be read-only. */
-static amp_status widen(const struct amp__range *range, struct amp__pages pages, amp_dtype low) {
+static void widen(const struct amp__range *range, struct amp__pages pages) {
     const uintptr_t begin = range->begin > pages.begin ? range->begin : pages.begin;
     const uintptr_t end = range->end < pages.end ? range->end : pages.end;
-    if (begin >= end) return AMP_OK;
     const uint64_t n = (end - begin) / sizeof(float);
-    uint16_t *elements = (uint16_t *)range->param->released.data + (begin - range->begin) / sizeof(float);
-    const amp_span to = { (void *)begin, n, AMP_FLOAT32, 0 }, from = { elements, n, low, 0 };
-    return amp_cast_list(&to, &from, 1);
+    const amp_span to = { (void *)begin, n, AMP_FLOAT32, 0 };
+    const amp_span from = copy_of(range->param, (begin - range->begin) / sizeof(float), n);
+    const amp_status status = amp_cast_list(&to, &from, 1);
+    (void)status;
 }
 
 amp_status amp__weights_restore(amp_context *context) {
     if (!context->released) return AMP_OK;
     for (size_t i = 0; i < context->n_pages; i++) AMP_TRY(protect(context->pages[i], PROT_READ | PROT_WRITE));
-    for (size_t i = 0, page = 0; i < context->n_ranges && context->n_pages; i++) { /* both are sorted */
-        while (page + 1 < context->n_pages && context->pages[page].end <= context->ranges[i].begin) page++;
-        if (context->ranges[i].param->released.data)
-            AMP_TRY(widen(&context->ranges[i], context->pages[page], context->properties.cast_model_type));
+    size_t done = 0; /* blocks: they and the pages are sorted */
+    for (size_t i = 0; i < context->n_pages; i++) {
+        const size_t first = done;
+        while (context->ranges[done].end <= context->pages[i].begin) done++;
+        drop_copies(context, first, done);
+        for (size_t j = done; j < context->n_ranges && context->ranges[j].begin < context->pages[i].end; j++)
+            if (context->ranges[j].param->released.data) widen(&context->ranges[j], context->pages[i]);
     }
-    drop_copies(context);
+    drop_copies(context, done, context->n_ranges);
     amp__free(context->pages);
     context->pages = NULL;
     context->n_pages = 0;

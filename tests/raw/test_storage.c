@@ -318,6 +318,20 @@ TEST(so_is_one_that_the_lists_call_low) {
     ck_assert(strstr(message, "op linear takes raw FP32 buffers and has no bf16 implementation"));
 }
 
+/* Verify sees a batch norm read 16-bit weights, which are batch norm's own where the host says so. */
+TEST_TIMES(norms_that_are_not_said_are_told, 2) {
+    char message[512];
+    amp_config config = kit_config(AMP_O5);
+    config.verify = AMP_ON;
+    describe(AMP_O5);
+    if (_i) raw.params[GAMMA].module_kind = AMP_MODULE_OTHER;
+    raw.ops[PLAIN_NORM].bf16 = NULL;
+    raw_start(&raw, config);
+    (void)plain_forward(&plain, 0);
+    ck_assert_uint_eq(codes("AMP-M64", message, sizeof message), (unsigned)_i);
+    if (_i) ck_assert(strstr(message, "op batch_norm reads norm.weight"));
+}
+
 /* A model of handles whose parameters nobody listed: its ops go by their arguments' types, as ever. */
 TEST(ops_on_handles_are_not_lowered) {
     describe(AMP_O5);
