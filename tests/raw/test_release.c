@@ -178,6 +178,9 @@ TEST_TIMES(who_knows_fp32_alone_gets_floats, 2) {
     (void)release(config);
     ck_assert_float_eq(sum_slot(block + FIRST, LAYER), total);
     ck_runs();
+    size_t findings;
+    ck_ok(amp_get_findings(raw.context, NULL, 0, &findings));
+    ck_assert_uint_eq(findings, 0);
 }
 
 /* ---- what stands in the way ---- */
