@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static bool has_copy(const amp_context *context, const struct amp__param *param) {
-    return amp__keeps_block(&context->properties, param->host) && param->in_model && param->size &&
+    return amp__keeps_block(&context->properties, param->host) && param->size &&
            !amp__param_stays_fp32(context, param);
 }
 

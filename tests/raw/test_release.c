@@ -183,6 +183,28 @@ TEST_TIMES(who_knows_fp32_alone_gets_floats, 2) {
     ck_assert_uint_eq(findings, 0);
 }
 
+/* By its implementation, and without one. */
+TEST_TIMES(what_an_op_gets_is_seen, 2) {
+    amp_observation seen[8] = { AMP_OBSERVATION_INIT };
+    amp_config config = config_of(0);
+    float y[LAYER];
+    size_t n, found = 0;
+    config.observe = AMP_ON;
+    (void)release(config);
+    ck_ok(amp_observe(raw.context, &SIZED(amp_observe_options, .every = 1)));
+    if (_i) (void)sum_slot(block + SECOND, LAYER);
+    else linear_slot(y, block + SECOND, LAYER);
+    ck_ok(amp_get_observations(raw.context, seen, 8, &n));
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(seen[i].name, "w")) continue;
+        found++;
+        ck_assert_int_eq(seen[i].dtype, _i ? AMP_FLOAT32 : AMP_BFLOAT16);
+        ck_assert_uint_eq(seen[i].last->elements, LAYER);
+        ck_assert(seen[i].last->largest == (double)through(before[SECOND]));
+    }
+    ck_assert_uint_eq(found, 1);
+}
+
 /* ---- what stands in the way ---- */
 
 TEST_TIMES(a_write_is_refused_and_does_not_run, 3) {
