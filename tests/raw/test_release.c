@@ -158,9 +158,13 @@ TEST_TIMES(they_come_back, 2) {
         rounded += given;
     }
     ck_assert_uint_gt(rounded, LAYER);
-    ck_assert_mem_eq(block, before, HEAD * sizeof(float));
-    ck_assert_mem_eq(block + GAMMA, before + GAMMA, (NORM + TAIL) * sizeof(float));
+    ck_assert_mem_eq(block, before, page); /* the head shares it with the first layer */
+    const size_t tail = GAMMA * sizeof(float) / page * page / sizeof(float);
+    ck_assert_mem_eq(block + tail, before + tail, (ALL - tail) * sizeof(float)); /* nor is the last page a whole one */
     if (!_i) return;
+    amp_memory memory = AMP_MEMORY_INIT;
+    ck_ok(amp_get_memory(raw.context, &memory));
+    ck_assert_uint_eq(memory.weights, 4 * (2 * LAYER + NORM));
     ck_runs();
     block[SECOND + 4] = before[SECOND + 4] = 8.0f; /* and is the host's */
     ck_runs();
@@ -181,6 +185,32 @@ TEST_TIMES(who_knows_fp32_alone_gets_floats, 2) {
     size_t findings;
     ck_ok(amp_get_findings(raw.context, NULL, 0, &findings));
     ck_assert_uint_eq(findings, 0);
+}
+
+/* What lies between blocks is somebody's, and batch norm's parameters are read in FP32. */
+TEST_TIMES(what_is_not_copied_stays, 2) {
+    size_t first = whole_pages(FIRST, FIRST + LAYER / 3);
+    if (_i) raw.params[0].module_kind = AMP_MODULE_BATCH_NORM, first = 0;
+    else raw.buffers[0].size = LAYER / 3;
+    raw_start(&raw, config_of(0));
+    uint64_t bytes;
+    ck_ok(amp_weights_release(raw.context, &bytes));
+    ck_assert_uint_eq(bytes, first + whole_pages(SECOND, GAMMA));
+    for (size_t i = _i ? FIRST : FIRST + LAYER / 3; i < SECOND; i++) ck_assert(block[i] == before[i]);
+    ck_ok(amp_weights_restore(raw.context));
+    for (size_t i = 0; i < ALL; i++)
+        ck_assert(block[i] == before[i] || block[i] == through(before[i]));
+}
+
+/* A bias that is no page, and the weights behind it: together they are. */
+TEST(neighbours_count_together) {
+    raw_param(&raw, "head", block, NULL, HEAD);
+    raw_start(&raw, config_of(0));
+    uint64_t bytes;
+    ck_ok(amp_weights_release(raw.context, &bytes));
+    ck_assert_uint_eq(bytes, whole_pages(0, GAMMA));
+    ck_assert(!is_readable(block));
+    ck_runs();
 }
 
 /* By its implementation, and without one. */
@@ -269,6 +299,9 @@ TEST(nothing_is_lost_to_infinity) {
     ck_explains(raw.context, NULL, "1 weights are too large for fp16 and became infinite, in second (1)");
     ck_refused(AMP_ERR_CONFLICT, "1 weights of second are too large for fp16", amp_weights_release(raw.context, NULL));
     ck_assert_mem_eq(block, before, sizeof before);
+    amp_memory memory = AMP_MEMORY_INIT;
+    ck_ok(amp_get_memory(raw.context, &memory));
+    ck_assert_uint_eq(memory.weights, 4 * (2 * LAYER + NORM)); /* no copy is left */
     block[far] = 1.0f;
     ck_ok(amp_weights_release(raw.context, NULL));
     ck_assert(!is_readable(block + SECOND));
