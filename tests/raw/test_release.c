@@ -265,6 +265,10 @@ TEST(what_needs_the_blocks_is_refused) {
     const amp_config config = CONFIG(AMP_O4);
     ck_refused(AMP_ERR_WRONG_STATE, "another context has released",
                amp_initialize_many(&model, 1, NULL, 0, &config, &other));
+    second.buffers[0].data = block + GAMMA + NORM; /* other memory may be used */
+    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &other));
+    ck_ok(amp_shutdown(other));
+    second.buffers[0].data = block + SECOND + 8;
     ck_ok(amp_weights_restore(raw.context));
     ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &other));
     ck_refused(AMP_ERR_CONFLICT, "another context", amp_weights_release(raw.context, NULL));
@@ -309,12 +313,13 @@ TEST(nothing_is_lost_to_infinity) {
 
 /* A file's pages cost nothing that the system could not take itself, and who else maps them is not known; what may not
  * be written could not come back. */
-TEST_TIMES(other_memory_stays, 2) {
+TEST_TIMES(other_memory_stays, 3) {
     FILE *file = tmpfile();
     ck_assert_ptr_nonnull(file);
     ck_assert_uint_eq(fwrite(before, 1, sizeof before, file), sizeof before);
     ck_assert_int_eq(fflush(file), 0);
-    float *mapped = _i ? mmap(NULL, block_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0)
+    const int kind = _i == 1 ? MAP_SHARED : MAP_PRIVATE;
+    float *mapped = _i ? mmap(NULL, block_bytes, PROT_READ | PROT_WRITE, kind, fileno(file), 0)
                        : mmap(NULL, block_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(mapped, MAP_FAILED);
     if (!_i) memcpy(mapped, before, sizeof before);
